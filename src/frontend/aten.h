@@ -1,0 +1,33 @@
+// ATen -> Graph. Takes: an AOTAutograd FX graph as JSON (docs/frontend.md, python/trainc/wire.py writes it). Gives: Graph.
+// One table row per ATen operation; an operation without a row becomes an extern node. Includes: graph, support, nlohmann-json.
+//
+// Wire format:
+//   {"name": "joint", "nodes": [
+//     {"op": "placeholder", "name": "primals_1", "val": {"dtype": "f32", "shape": [8, 64], "stride": [64, 1]}},
+//     {"op": "call", "name": "add_1", "target": "aten.add.Tensor", "args": [...], "kwargs": {...}, "val": V, "origin": "model.py:41",
+//      "random": false, "recompute": false},
+//     {"op": "output", "args": [{"n": "add_1"}, null]}]}
+//   V: one tensor's {"dtype", "shape", "stride"}, a list of them (null: undefined) for several results, or null (not a tensor).
+//   args: {"n": name} a node; {"dtype": "f32"}; {"float": "inf" | "-inf" | "nan"}; {"other": text} (device, layout, memory format, generator);
+//   null, true/false, numbers (1 is an int, 1.0 is a float), strings, lists.
+//   "getitem" is a target. "random": the operation draws from the framework's generator. SymInts do not occur.
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+#include "graph/graph.h"
+
+namespace trainc::frontend {
+
+struct Imported {
+  Graph graph;                              // outputs in the order of the "output" node, with the strides of their "val"
+  std::vector<std::string> input_names;
+  std::vector<std::string> externs;         // "model.py:57 (aten.cdist)": what has no row
+  std::vector<const Node*> must_recompute;  // values of nodes marked "recompute"
+};
+/// Throws InternalError that names the node and its origin where the text is not as above.
+Imported import_aten(std::string_view json);
+/// Names of all ATen operations with a row.
+std::vector<std::string> supported_operations();
+
+}  // namespace trainc::frontend

@@ -1,0 +1,28 @@
+// Contractions as loop nests: register tile, packed panels, cache blocks; one generator for NN, NT, TN, batched, odd sizes.
+// Takes: sizes, how to read an element of each operand (prologue), what to do with a finished sum (epilogue). Gives: a LoopNest.
+#pragma once
+#include <functional>
+
+#include "loop/loop.h"
+#include "support/cpu.h"
+
+namespace trainc::loop {
+
+// out[b,m,n] = sum_k lhs[b,m,k] * rhs[b,n,k]
+struct ContractionSpec {
+  int64_t batch = 1, m = 0, n = 0, k = 0;
+  // The f32 element at (batch, row, k), as an expression over the nest's buffers: loads, casts, any prologue. Called while
+  // operands are packed; both are read more than once where a block is packed again.
+  std::function<Expr(Expr b, Expr row, Expr k)> lhs, rhs;
+  // Whether consecutive k (true) or consecutive rows (false) are neighbours in memory: the direction packing reads along.
+  bool lhs_k_contiguous = true, rhs_k_contiguous = true;
+  // Given coordinates and the finished f32 sum, the statement that stores it (bias, activation, residual, cast, ... inside). Called inside a
+  // Vector loop over n; n's expression advances by one a lane.
+  std::function<Stmt(Expr b, Expr m, Expr n, Expr sum)> epilogue;
+};
+
+/// Writes the loops of `spec` into `nest` (buffers for arguments already added, name set): body, parallel_extent, scratch buffers, flops.
+/// The order of sums over k depends on k and the level alone: not on threads.
+void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel, const CacheSizes&);
+
+}  // namespace trainc::loop

@@ -1,0 +1,136 @@
+// Loop nests: what a kernel does, in full; the emitters only print it.
+// Takes: groups (from schedule) and contraction specs. Gives: LoopNest. Includes: support, and graph/graph.h for Op alone.
+//
+// A nest is a small structured program over scalars. Expressions are written as if for one element; a loop of kind Vector
+// says that `lanes` of its iterations run as one: expressions that depend on its variable become vectors, and the
+// last extent % lanes iterations run as one masked vector. That is the only place where vectors exist.
+//
+// Glossary
+//   Var        a loop variable, i64. Known range [0, extent) when the extent is a number.
+//   buffer     memory with a dtype and a number of elements. Space says where:
+//                Argument   the kernel's n-th pointer (no two overlap where one is written)
+//                Scratch    this thread's scratch memory, 64-byte aligned, not kept between calls, not zeroed
+//                Register   a few vectors; every index is a number once Unroll loops and Vector loops are expanded
+//   local      a scalar (or, inside a Vector loop, a vector) with a name: Let binds it once; a Reduction makes it run.
+//   parallel   the outermost loop may be Parallel: its iterations are independent; the runtime hands out [begin, end).
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace trainc::loop {
+
+// --- expressions: immutable, shared
+enum class ExprKind : uint8_t { Int, Float, Var, Local, Load, Apply, Fma };
+
+struct ExprNode;
+using Expr = std::shared_ptr<const ExprNode>;
+
+struct ExprNode {
+  ExprKind kind;
+  DType dtype;              // of the value. Int: I64, I32, I8, U8 or Bool; Float: a float dtype; Var: I64
+  int64_t int_value = 0;    // Int
+  double float_value = 0;   // Float
+  int id = -1;              // Var, Local, Load: which variable, local, buffer of the nest
+  Op op = Op::Input;        // Apply: an elementwise Op of the graph, with its meaning there. f32 transcendental
+                            // functions are computed in f32 at eager's accuracy. BF16/F16 never reach arithmetic:
+                            // they are loaded, cast to F32, and cast back to be stored.
+                            // I64 Div, FloorDiv and Mod on indices have positive divisors.
+  std::vector<Expr> args;   // Load: {index, or index and a bool guard: false gives 0 and touches no memory}; Apply: operands; Fma: a, b, c of a * b + c
+};
+
+Expr integer(int64_t, DType = DType::I64);
+Expr real(double, DType);
+Expr apply(Op, std::vector<Expr>);          // result dtype as ops.def says; not for Cast
+Expr cast(Expr, DType);
+Expr fma(Expr a, Expr b, Expr c);           // one rounding
+// Index arithmetic, simplified at once (constants folded, x*1, x+0, and with the ranges of variables, (i*256+j)/256 -> i).
+Expr operator+(const Expr&, const Expr&);
+Expr operator-(const Expr&, const Expr&);
+Expr operator*(const Expr&, int64_t);
+Expr floor_div(const Expr&, int64_t divisor);  // divisor > 0, value >= 0
+Expr mod(const Expr&, int64_t divisor);
+/// The range [low, high] of an index expression when it is known from the extents of its variables.
+struct Range { int64_t low = 0, high = 0; bool known = false; };
+Range range_of(const Expr&);
+
+// --- statements
+enum class LoopKind : uint8_t { Serial, Parallel, Vector, Unroll };
+enum class StmtKind : uint8_t { Block, For, Store, Let, Reduce, Check };
+
+struct StmtNode;
+using Stmt = std::shared_ptr<const StmtNode>;
+
+struct StmtNode {
+  StmtKind kind;
+  std::vector<Stmt> body;          // Block: in order; For: one
+  // For: var from 0 up to `extent`
+  LoopKind loop = LoopKind::Serial;
+  int var = -1;
+  Expr extent;                     // Parallel: ignored by the code (the runtime gives [begin, end)), LoopNest::parallel_extent says it.
+                                   // Vector, Unroll: Unroll needs a number; Vector may be any index expression
+  int lanes = 1;                   // Vector: 1, 2, 4, 8, 16, 32 or 64
+  // Store
+  int buffer = -1;
+  Expr index, value;               // Let, Reduce: `value` too
+  // Let: binds `local` to value, from here to the end of the enclosing block.
+  // Reduce: local = local <combine> value. The local was bound by a Let (its start value) before the enclosing loops.
+  //   Inside a Vector loop whose variable `value` depends on, the emitter keeps one partial result a lane (started from
+  //   the combine's neutral element), and folds the lanes after that loop in a fixed tree: halves added, log2(lanes)
+  //   times, and at last combine(start value, folded). So the order of sums depends on the nest alone.
+  int local = -1;
+  ReduceKind combine = ReduceKind::Sum;  // Sum, Prod, Max, Min (Max and Min as ops.def: NaN wins)
+  // Check: where `value` (bool) is false, status word `code` is set for the call, and the kernel goes on; the index that
+  // failed has been clamped by whoever wrote the nest, so that no memory outside a buffer is touched.
+  int code = 0;
+};
+
+Stmt block(std::vector<Stmt>);
+Stmt for_loop(LoopKind, int var, Expr extent, Stmt body, int lanes = 1);
+Stmt store(int buffer, Expr index, Expr value);
+Stmt let(int local, Expr value);
+Stmt reduce(int local, ReduceKind, Expr value);
+Stmt check(Expr ok, int code);
+
+// --- the nest
+enum class Space : uint8_t { Argument, Scratch, Register };
+struct Buffer {
+  std::string name;
+  DType dtype = DType::F32;   // Bool is stored as one byte, 0 or 1
+  int64_t numel = 0;          // 0 for an Argument: not known (dynamic extent)
+  Space space = Space::Argument;
+  bool written = false;
+};
+struct VarInfo { std::string name; int64_t extent = -1; /* -1: not a number */ };
+struct LocalInfo { std::string name; DType dtype; };
+
+struct LoopNest {
+  std::string name;                    // also the kernel's symbol
+  std::vector<Buffer> buffers;         // Arguments first, in the order of the call
+  std::vector<VarInfo> vars;
+  std::vector<LocalInfo> locals;
+  Stmt body;
+  int64_t parallel_extent = 1;         // iterations of the outermost Parallel loop; 1 where there is none
+  // for explain and the cost model
+  int64_t flops = 0, bytes = 0;
+  std::vector<std::string> origins;
+
+  int add_buffer(Buffer);
+  int add_var(std::string name, int64_t extent = -1);
+  int add_local(std::string name, DType);
+  Expr var(int id) const;              // carries its extent, for range_of
+  Expr local(int id) const;
+  Expr load(int buffer, Expr index, Expr guard = nullptr) const;
+  int64_t scratch_bytes() const;       // each Scratch buffer rounded up to 64 bytes, in order
+};
+
+/// The text of a nest, as TRAINC_DUMP=loop writes it; parse(print(n)) prints the same.
+std::string print(const LoopNest&);
+LoopNest parse(std::string_view text);
+/// Throws InternalError where a nest breaks the rules above; the list of what is checked opens verify.cpp.
+void verify(const LoopNest&);
+
+}  // namespace trainc::loop

@@ -1,0 +1,91 @@
+// The plan: the one contract between compiling and running. Buffers with offsets, steps in order, aliases, random draws,
+// provenance; can be saved and loaded. Includes: support only; the runtime includes this and nothing of the compiler.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "support/dtype.h"
+
+namespace trainc::plan {
+
+using Dims = std::vector<int64_t>;
+
+// Where a buffer lives.
+//   Input    the caller's index-th tensor; never written
+//   Output   the caller's index-th result: a fresh tensor, given by pointer
+//   Saved    in the arena of the handle, at `offset`: written by the forward plan, read by the backward plan
+//   Temp     in this plan's own arena, at `offset`; live from its first writing step to its last use
+//   Constant in Plan::constants, at `offset`
+//   Extern   the memory of a framework tensor that an extern step gave back (kept until its last use)
+enum class Home : uint8_t { Input, Output, Saved, Temp, Constant, Extern };
+struct Buffer {
+  std::string name;
+  Home home = Home::Temp;
+  int64_t index = 0;    // Input, Output: which
+  int64_t offset = 0;   // Saved, Temp, Constant: bytes, a multiple of 64; Temp: given by plan_memory
+  DType dtype = DType::F32;
+  Dims shape;           // logical
+  Dims strides;         // elements; what the kernels were compiled for
+  int64_t bytes = 0;    // storage needed from the pointer on
+};
+
+enum class StepKind : uint8_t {
+  Kernel,  // calls kernels[kernel] over [0, parallel_extent) with `reads` and `writes` as `arguments` orders them
+  Extern,  // calls the framework: `target`, `arguments_json`; reads -> writes (home Extern)
+  Random,  // fills writes[0] (bool bytes, in logical row-major order) with draw `draw`, probability p of true
+};
+struct Step {
+  StepKind kind = StepKind::Kernel;
+  std::string name;
+  std::vector<int> arguments;      // buffers by number, in the kernel's order (Kernel), or the inputs (Extern)
+  std::vector<int> reads, writes;  // the effects, declared: order, aliasing and race checks need no more. A buffer in both is updated in place.
+  // Kernel
+  int kernel = -1;
+  int64_t parallel_extent = 1;
+  // Extern
+  std::string target, arguments_json;
+  bool random = false;             // Extern: draws from the framework's generator; its state is handed over before and taken back after
+  // Random
+  double p = 0;
+  // provenance
+  int64_t flops = 0, bytes = 0;
+  std::vector<std::string> origins;
+};
+
+struct Kernel {
+  std::string name;
+  std::vector<uint8_t> code;  // position-independent machine code, no relocations
+  int64_t entry = 0;          // offset of the entry: see emit.h for its signature
+  int64_t scratch_bytes = 0;  // a thread
+};
+
+struct Plan {
+  std::string name;
+  std::string cpu;                 // level it was compiled for ("avx512"); running on a machine below it is a UserError
+  std::vector<Buffer> buffers;
+  std::vector<Kernel> kernels;
+  std::vector<Step> steps;
+  std::vector<uint8_t> constants;
+  int64_t input_count = 0;
+  int64_t output_count = 0;
+  // For each output: the buffer that holds it, or -1 (None). An Input buffer here means: the caller gets that very input back.
+  std::vector<int> outputs;
+  int64_t temp_bytes = 0;          // this plan's arena
+  int64_t saved_bytes = 0;         // the handle's arena (forward and backward plan agree)
+  std::vector<std::string> notes;  // for explain
+};
+
+/// Gives every Temp buffer its offset by live ranges over the steps, and sets temp_bytes. Two buffers share bytes only if
+/// their live ranges are apart.
+void plan_memory(Plan&);
+/// Throws InternalError where a plan is not sound; the list of what is checked opens verify.cpp.
+void verify(const Plan&);
+/// One readable text, for dumps and reports.
+std::string print(const Plan&);
+/// CBOR with a checksum. `load` throws UserError for what is damaged, truncated, of another version.
+std::string save(const Plan&);
+Plan load(std::string_view bytes);
+
+}  // namespace trainc::plan

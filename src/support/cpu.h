@@ -1,0 +1,37 @@
+// The machine: CPU levels (a list, best first), cache sizes.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace trainc {
+
+//         name        text           LLVM cpu          f32 lanes
+#define TRAINC_CPU_LEVELS(X) \
+  X(Avx512Bf16, "avx512_bf16", "cooperlake",     16) \
+  X(Avx512,     "avx512",      "skylake-avx512", 16) \
+  X(Avx2,       "avx2",        "haswell",        8)
+
+enum class CpuLevel : uint8_t {
+#define X(name, text, cpu, lanes) name,
+  TRAINC_CPU_LEVELS(X)
+#undef X
+};
+std::string_view name_of(CpuLevel);
+std::string_view llvm_cpu_of(CpuLevel);
+int f32_lanes(CpuLevel);
+
+/// The best level that CPUID and the operating system (XGETBV) allow, or the one that TRAINC_CPU names.
+/// Throws UserError where TRAINC_CPU names none, or one above the machine; or where the machine has no AVX2.
+CpuLevel cpu_level();
+/// Best level of the machine itself, whatever TRAINC_CPU says.
+CpuLevel machine_cpu_level();
+CpuLevel cpu_level_of(std::string_view text);  // UserError for another word
+
+struct CacheSizes { int64_t l1d = 32 << 10, l2 = 1 << 20, l3 = 16 << 20; };  // bytes, a core's share of each but l3
+/// From CPUID (leaf 4, or 0x8000001D); the defaults above where it says nothing.
+CacheSizes cache_sizes();
+std::string cpu_model();  // "AMD EPYC ...": what reports print
+bool cpu_is_intel();      // which of eager's dropout generators the framework uses
+
+}  // namespace trainc

@@ -1,0 +1,47 @@
+// Element types, from one table.
+#pragma once
+#include <cstdint>
+#include <string_view>
+
+namespace trainc {
+
+//      name  text   bytes float
+#define TRAINC_DTYPES(X) \
+  X(F64, "f64", 8, true) X(F32, "f32", 4, true) X(BF16, "bf16", 2, true) X(F16, "f16", 2, true) \
+  X(I64, "i64", 8, false) X(I32, "i32", 4, false) X(I16, "i16", 2, false) X(I8, "i8", 1, false) \
+  X(U8, "u8", 1, false) X(Bool, "bool", 1, false)
+
+enum class DType : uint8_t {
+#define X(name, text, bytes, fl) name,
+  TRAINC_DTYPES(X)
+#undef X
+};
+
+constexpr int64_t size_of(DType d) {
+  switch (d) {
+#define X(name, text, bytes, fl) case DType::name: return bytes;
+    TRAINC_DTYPES(X)
+#undef X
+  }
+  return 0;
+}
+constexpr bool is_float(DType d) {
+  switch (d) {
+#define X(name, text, bytes, fl) case DType::name: return fl;
+    TRAINC_DTYPES(X)
+#undef X
+  }
+  return false;
+}
+constexpr std::string_view name_of(DType d) {
+  switch (d) {
+#define X(name, text, bytes, fl) case DType::name: return text;
+    TRAINC_DTYPES(X)
+#undef X
+  }
+  return "?";
+}
+/// The dtype called `text` ("f32"); throws InternalError for another word.
+DType dtype_of(std::string_view text);
+
+}  // namespace trainc
