@@ -35,6 +35,7 @@ struct ExprNode {
   int64_t int_value = 0;    // Int
   double float_value = 0;   // Float
   int id = -1;              // Var, Local, Load: which variable, local, buffer of the nest
+  int64_t extent = -1;      // Var: its VarInfo::extent, for range_of
   Op op = Op::Input;        // Apply: an elementwise Op of the graph, with its meaning there. f32 transcendental
                             // functions are computed in f32 at eager's accuracy. BF16/F16 never reach arithmetic:
                             // they are loaded, cast to F32, and cast back to be stored.

@@ -1,0 +1,69 @@
+// Constructors of statements.
+#include "loop/loop.h"
+
+namespace trainc::loop {
+namespace {
+
+StmtNode node(StmtKind kind) {
+  StmtNode n{};
+  n.kind = kind;
+  return n;
+}
+Stmt share(StmtNode n) { return std::make_shared<const StmtNode>(std::move(n)); }
+
+}  // namespace
+
+Stmt block(std::vector<Stmt> body) {
+  for (const Stmt& s : body) require(s != nullptr, "block: a null statement");
+  StmtNode n = node(StmtKind::Block);
+  n.body = std::move(body);
+  return share(std::move(n));
+}
+
+Stmt for_loop(LoopKind loop, int var, Expr extent, Stmt body, int lanes) {
+  require(extent && extent->dtype == DType::I64, "for_loop: the extent is not i64");
+  require(body != nullptr, "for_loop: no body");
+  StmtNode n = node(StmtKind::For);
+  n.loop = loop;
+  n.var = var;
+  n.extent = std::move(extent);
+  n.lanes = lanes;
+  n.body = {std::move(body)};
+  return share(std::move(n));
+}
+
+Stmt store(int buffer, Expr index, Expr value) {
+  require(index && index->dtype == DType::I64 && value, "store: the index is not i64, or no value");
+  StmtNode n = node(StmtKind::Store);
+  n.buffer = buffer;
+  n.index = std::move(index);
+  n.value = std::move(value);
+  return share(std::move(n));
+}
+
+Stmt let(int local, Expr value) {
+  require(value != nullptr, "let: no value");
+  StmtNode n = node(StmtKind::Let);
+  n.local = local;
+  n.value = std::move(value);
+  return share(std::move(n));
+}
+
+Stmt reduce(int local, ReduceKind combine, Expr value) {
+  require(value != nullptr, "reduce: no value");
+  StmtNode n = node(StmtKind::Reduce);
+  n.local = local;
+  n.combine = combine;
+  n.value = std::move(value);
+  return share(std::move(n));
+}
+
+Stmt check(Expr ok, int code) {
+  require(ok && ok->dtype == DType::Bool, "check: the condition is not bool");
+  StmtNode n = node(StmtKind::Check);
+  n.value = std::move(ok);
+  n.code = code;
+  return share(std::move(n));
+}
+
+}  // namespace trainc::loop
