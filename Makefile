@@ -1,0 +1,87 @@
+# Everything a newcomer needs: `make demo` and `make test` work on a fresh Debian 12 with Python 3.11; the first run installs the rest.
+# The environment is .venv, the build is build/release; neither is made again while requirements.txt and packages.txt stay as they are.
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -ec
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+JOBS ?= $(shell nproc)
+VENV := $(CURDIR)/.venv
+export PATH := $(VENV)/bin:$(PATH)
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+
+.PHONY: help setup build test test-cpp test-python test-sanitize golden demo bench check-losses wheel lint clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
+
+# --- what the build stands on -----------------------------------------------------------------------------------------
+
+.venv/debian.stamp: packages.txt | .venv/bin/pip
+	@missing=$$(for p in $$(grep -v '^#' packages.txt); do \
+	    dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \
+	if [ -n "$$missing" ]; then echo "installing Debian packages:" $$missing; \
+	    $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; fi
+	@touch $@
+
+.venv/bin/pip:
+	@# Debian keeps venv in a package of its own
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+	    { $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-venv python3-dev; }
+	$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/python.stamp: requirements.txt | .venv/bin/pip
+	@# torch alone and first, so that nothing else decides which build of it comes
+	.venv/bin/pip install --quiet $$(grep '^torch==' requirements.txt)
+	.venv/bin/pip install --quiet -r requirements.txt
+	@touch $@
+
+# The package in place (python/trainc), with its entry points; the build below copies the compiled module there.
+.venv/package.stamp: pyproject.toml .venv/python.stamp .venv/debian.stamp
+	.venv/bin/pip install --quiet --no-deps --no-build-isolation -Ceditable.mode=inplace -Cwheel.cmake=false -e .
+	@touch $@
+
+setup: .venv/package.stamp  ## Debian packages and .venv
+
+build/%/build.ninja: CMakeLists.txt CMakePresets.json .venv/package.stamp
+	cmake --preset $*
+	@touch $@
+
+# --- what there is to do ----------------------------------------------------------------------------------------------
+
+build: build/release/build.ninja  ## the library, its Python module and the C++ tests, in build/release
+	cmake --build --preset release -j $(JOBS)
+
+test: test-cpp test-python  ## all tests: C++, then Python
+
+test-cpp: build
+	ctest --preset release -j $(JOBS)
+
+test-python: build
+	pytest
+
+test-sanitize: build/sanitize/build.ninja  ## the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	cmake --build --preset sanitize -j $(JOBS)
+	ctest --preset sanitize -j $(JOBS)
+
+golden: build  ## rewrites the expected files in tests/cpp/golden; review the difference
+	-TRAINC_GOLDEN=rewrite ctest --preset release -R -i golden
+	git --no-pager diff --stat -- tests
+
+demo: build  ## fine-tunes GPT-2 124M, eager and compiled, side by side (ARGS="--steps 40 --seq 256" for your own)
+	python examples/finetune_gpt2.py $(ARGS)
+
+bench: build  ## a GPT-2 training step: eager against trainc (ARGS="--inductor" adds Inductor)
+	python bench/step.py $(ARGS)
+
+check-losses: build  ## GPT-2 124M, 4 x 256, 30 steps: losses against eager's own spread, through both doors (about half an hour)
+	python bench/losses.py $(ARGS)
+
+wheel: .venv/package.stamp  ## dist/trainc-*.whl
+	pip wheel --no-deps --no-build-isolation -w dist .
+
+lint: .venv/package.stamp  ## ruff over the Python code
+	ruff check python tests bench examples
+
+clean:  ## removes what was built; .venv stays
+	rm -rf build dist python/trainc/_core*.so
