@@ -1,0 +1,260 @@
+#include "loop/contraction.h"
+
+#include "loop/contraction_blocking.h"
+
+namespace trainc::loop {
+namespace {
+
+// The nest, with tiles of tile_m x tile_n sums in registers:
+//
+//   parallel task (batch, m, n)
+//     for k block
+//       pack the rhs: panels of [block_k][tile_n]
+//       for m block
+//         pack the lhs
+//         for rhs panel, for lhs tile
+//           sums = 0; for k: sums += lhs column * rhs row           <- all the time goes here
+//           partial = sums (+ partial, from the second k block on)
+//           after the last k block: epilogue over the tile's rows and columns that exist
+//
+// `partial` holds one tile where k is one block, else all tiles of the task. The epilogue reads it back, out of L1, rather than from
+// registers: its code then exists once, not tile_m * vectors times, and any edge is a shorter loop.
+// The IR has no `if`: a loop of 0 or 1 iterations is one.
+class Builder {
+ public:
+  Builder(LoopNest& nest, const ContractionSpec& spec, DType dtype, const Blocking& blocking)
+      : nest_(nest), spec_(spec), dtype_(dtype), b_(blocking), stage_k_(std::min<int64_t>(64, b_.block_k)), stage_row_(stage_k_ + b_.lanes) {
+    lhs_row_ = b_.block_k + b_.lanes;  // one vector more than the data: rows of a power of two would fall on the same cache sets
+    const int64_t lhs_tile = spec.lhs_k_contiguous ? b_.tile_m * lhs_row_ : b_.tile_m * b_.block_k;
+    lhs_ = scratch("lhs_pack", b_.block_m * lhs_tile);
+    rhs_ = scratch("rhs_pack", b_.task_n * b_.block_k * b_.tile_n);
+    if (spec.rhs_k_contiguous) stage_ = scratch("rhs_stage", b_.tile_n * stage_row_);
+    partial_ = scratch("partial", (b_.k_blocks == 1 ? 1 : b_.task_m * b_.task_n) * b_.tile_m * b_.tile_n);
+    sums_ = nest_.add_buffer({"sums", dtype_, int64_t(b_.tile_m) * b_.tile_n, Space::Register, true});
+    columns_ = nest_.add_buffer({"columns", dtype_, b_.tile_n, Space::Register, true});
+  }
+
+  Stmt task(const Expr& task) {
+    batch_ = floor_div(task, b_.m_tasks * b_.n_tasks);
+    first_tile_ = mod(floor_div(task, b_.n_tasks), b_.m_tasks) * b_.task_m;
+    first_panel_ = mod(task, b_.n_tasks) * b_.task_n;
+    tiles_ = up_to(b_.task_m, first_tile_, tiles_of_m());
+    panels_ = up_to(b_.task_n, first_panel_, panels_of_n());
+    return loop(LoopKind::Serial, "k_block", integer(b_.k_blocks), [&](const Expr& k_block) {
+      k_block_ = k_block;
+      first_k_ = k_block * b_.block_k;
+      depth_ = up_to(b_.block_k, first_k_, spec_.k);
+      const int64_t m_blocks = (b_.task_m + b_.block_m - 1) / b_.block_m;
+      Stmt blocks = loop(LoopKind::Serial, "m_block", integer(m_blocks), [&](const Expr& m_block) {
+        Expr block_tile = m_block * b_.block_m;  // within the task
+        Expr tiles = tiles_in_block(block_tile, m_blocks);
+        Stmt tile_loops = loop(LoopKind::Serial, "panel", panels_, [&](const Expr& panel) {
+          return loop(LoopKind::Serial, "tile", tiles, [&](const Expr& tile) { return micro_kernel(block_tile, tile, panel); });
+        });
+        if (spec_.k == 0) return tile_loops;
+        return block({pack_lhs(first_tile_ + block_tile, tiles), tile_loops});
+      });
+      if (spec_.k == 0) return blocks;
+      return block({spec_.rhs_k_contiguous ? pack_rhs_transposed() : pack_rhs(), blocks});
+    });
+  }
+
+ private:
+  int64_t tiles_of_m() const { return (spec_.m + b_.tile_m - 1) / b_.tile_m; }
+  int64_t panels_of_n() const { return (spec_.n + b_.tile_n - 1) / b_.tile_n; }
+  int scratch(const char* name, int64_t numel) { return nest_.add_buffer({name, dtype_, numel, Space::Scratch, true}); }
+  Expr zero() const { return real(0, dtype_); }
+
+  static Expr minimum(const Expr& a, const Expr& b) { return apply(Op::Min, {a, b}); }
+
+  // min(block, total - start), a number where every block is full. `start` is a multiple of `block`.
+  static Expr up_to(int64_t block, const Expr& start, int64_t total) {
+    if (total % block == 0) return integer(block);
+    if (total < block) return integer(total);
+    return minimum(integer(block), integer(total) - start);
+  }
+
+  // What a part of `block` starting at `start` has left of a count that ends at `end`: none where the end comes first.
+  static Expr rest(int64_t block, const Expr& start, const Expr& end) {
+    return apply(Op::Max, {integer(0), minimum(integer(block), end - start)});
+  }
+
+  // Tiles of an m block: all, unless the last block of a task, or the last task, is short.
+  Expr tiles_in_block(const Expr& block_tile, int64_t m_blocks) const {
+    if (m_blocks == 1) return tiles_;
+    if (b_.task_m % b_.block_m == 0 && tiles_of_m() % b_.task_m == 0) return integer(b_.block_m);
+    return rest(b_.block_m, block_tile, tiles_);
+  }
+
+  template <class Body>
+  Stmt loop(LoopKind kind, const char* name, const Expr& extent, Body body, int lanes = 1) {
+    const bool number = extent->kind == ExprKind::Int;
+    if (number && extent->int_value == 1 && kind == LoopKind::Serial) return body(integer(0));
+    int var = nest_.add_var(name, number ? extent->int_value : -1);
+    return for_loop(kind, var, extent, body(nest_.var(var)), lanes);
+  }
+
+  // The vectors of one row of a register tile; body gets the column within the tile.
+  template <class Body>
+  Stmt vectors(Body body) {
+    return loop(LoopKind::Unroll, "vector", integer(b_.tile_n / b_.lanes), [&](const Expr& vector) {
+      return loop(LoopKind::Vector, "lane", integer(b_.lanes), [&](const Expr& lane) { return body(vector * b_.lanes + lane); }, b_.lanes);
+    });
+  }
+  template <class Body>
+  Stmt tile_elements(Body body) {
+    return loop(LoopKind::Unroll, "row", integer(b_.tile_m), [&](const Expr& row) {
+      return vectors([&](const Expr& column) { return body(row * b_.tile_n + column); });
+    });
+  }
+
+  // Where element (row, k) of a tile lies: row-major where packing is a plain copy of rows; else k-major in panels, so that a tile's
+  // column is one short run. The micro-kernel broadcasts single elements, so both serve it alike.
+  Expr lhs_index(const Expr& tile, const Expr& row, const Expr& k) const {
+    if (spec_.lhs_k_contiguous) return (tile * b_.tile_m + row) * lhs_row_ + k;
+    return (tile * b_.block_k + k) * b_.tile_m + row;
+  }
+  Expr rhs_index(const Expr& panel, const Expr& k, const Expr& column) const { return (panel * b_.block_k + k) * b_.tile_n + column; }
+
+  // Writes `count` of `width` elements with `value`, the others with 0: what is beyond the operand must not be garbage (slow denormals).
+  template <class Index, class Value>
+  Stmt copy_padded(const Expr& count, int width, Index index, Value value, int buffer) {
+    Stmt copy = loop(LoopKind::Vector, "lane", count, [&](const Expr& lane) { return store(buffer, index(lane), value(lane)); }, b_.lanes);
+    if (count->kind == ExprKind::Int && count->int_value == width) return copy;
+    Stmt fill = loop(LoopKind::Vector, "lane", integer(width) - count,
+                     [&](const Expr& lane) { return store(buffer, index(count + lane), zero()); }, b_.lanes);
+    return block({copy, fill});
+  }
+
+  Stmt pack_lhs(const Expr& first_tile, const Expr& tiles) {
+    if (spec_.lhs_k_contiguous) {
+      return loop(LoopKind::Serial, "tile", tiles, [&](const Expr& tile) {
+        return loop(LoopKind::Serial, "row", integer(b_.tile_m), [&](const Expr& row) {
+          // Rows beyond the last repeat it: their sums are never read.
+          Expr m = clamp((first_tile + tile) * b_.tile_m + row, spec_.m, b_.tile_m);
+          return loop(LoopKind::Vector, "k", depth_, [&](const Expr& k) {
+            return store(lhs_, lhs_index(tile, row, k), spec_.lhs(batch_, m, first_k_ + k));
+          }, b_.lanes);
+        });
+      });
+    }
+    return loop(LoopKind::Serial, "k", depth_, [&](const Expr& k) {
+      return loop(LoopKind::Serial, "tile", tiles, [&](const Expr& tile) {
+        Expr m = (first_tile + tile) * b_.tile_m;
+        return copy_padded(up_to(b_.tile_m, m, spec_.m), b_.tile_m, [&](const Expr& row) { return lhs_index(tile, row, k); },
+                           [&](const Expr& row) { return spec_.lhs(batch_, m + row, first_k_ + k); }, lhs_);
+      });
+    });
+  }
+
+  Stmt pack_rhs() {
+    return loop(LoopKind::Serial, "k", depth_, [&](const Expr& k) {
+      return loop(LoopKind::Serial, "panel", panels_, [&](const Expr& panel) {
+        Expr n = (first_panel_ + panel) * b_.tile_n;
+        return copy_padded(up_to(b_.tile_n, n, spec_.n), b_.tile_n, [&](const Expr& column) { return rhs_index(panel, k, column); },
+                           [&](const Expr& column) { return spec_.rhs(batch_, n + column, first_k_ + k); }, rhs_);
+      });
+    });
+  }
+
+  // Rows along k into a staging tile (the prologue runs on whole vectors), then the tile's columns, out of L1, into the panel.
+  Stmt pack_rhs_transposed() {
+    return loop(LoopKind::Serial, "panel", panels_, [&](const Expr& panel) {
+      const int64_t stages = (b_.block_k + stage_k_ - 1) / stage_k_;
+      return loop(LoopKind::Serial, "stage", integer(stages), [&](const Expr& stage) {
+        Expr stage_k = stage * stage_k_;
+        const bool full = b_.block_k % stage_k_ == 0 && spec_.k % b_.block_k == 0;
+        Expr depth = full ? integer(stage_k_) : stages == 1 ? depth_ : rest(stage_k_, stage_k, depth_);
+        Stmt fill = loop(LoopKind::Serial, "column", integer(b_.tile_n), [&](const Expr& column) {
+          Expr n = clamp((first_panel_ + panel) * b_.tile_n + column, spec_.n, b_.tile_n);
+          return loop(LoopKind::Vector, "k", depth, [&](const Expr& k) {
+            return store(stage_, column * stage_row_ + k, spec_.rhs(batch_, n, first_k_ + stage_k + k));
+          }, b_.lanes);
+        });
+        Stmt turn = loop(LoopKind::Serial, "k", depth, [&](const Expr& k) {
+          return vectors([&](const Expr& column) {
+            return store(rhs_, rhs_index(panel, stage_k + k, column), nest_.load(stage_, column * stage_row_ + k));
+          });
+        });
+        return block({fill, turn});
+      });
+    });
+  }
+
+  // min(index, total - 1), or the index itself where tiles divide the total.
+  static Expr clamp(const Expr& index, int64_t total, int tile) { return total % tile == 0 ? index : minimum(index, integer(total - 1)); }
+
+  Stmt micro_kernel(const Expr& block_tile, const Expr& tile, const Expr& panel) {
+    std::vector<Stmt> body;
+    body.push_back(tile_elements([&](const Expr& at) { return store(sums_, at, zero()); }));
+    if (spec_.k > 0) body.push_back(loop(LoopKind::Serial, "k", depth_, [&](const Expr& k) {
+      Stmt row_of_rhs = vectors([&](const Expr& column) { return store(columns_, column, nest_.load(rhs_, rhs_index(panel, k, column))); });
+      Stmt outer_product = loop(LoopKind::Unroll, "row", integer(b_.tile_m), [&](const Expr& row) {
+        int element = nest_.add_local("element", dtype_);
+        return block({let(element, nest_.load(lhs_, lhs_index(tile, row, k))), vectors([&](const Expr& column) {
+          Expr at = row * b_.tile_n + column;
+          return store(sums_, at, fma(nest_.local(element), nest_.load(columns_, column), nest_.load(sums_, at)));
+        })});
+      });
+      return block({row_of_rhs, outer_product});
+    }));
+
+    const int64_t tile_numel = int64_t(b_.tile_m) * b_.tile_n;
+    const bool many = b_.k_blocks > 1;
+    Expr base = many ? ((block_tile + tile) * b_.task_n + panel) * tile_numel : integer(0);
+    body.push_back(tile_elements([&](const Expr& at) {
+      Expr sum = nest_.load(sums_, at);
+      if (many) sum = apply(Op::Add, {nest_.load(partial_, base + at, apply(Op::Ne, {k_block_, integer(0)})), sum});
+      return store(partial_, base + at, sum);
+    }));
+
+    Stmt finish = epilogue(first_tile_ + block_tile + tile, first_panel_ + panel, base);
+    body.push_back(many ? loop(LoopKind::Serial, "last", cast(apply(Op::Eq, {k_block_, integer(b_.k_blocks - 1)}), DType::I64),
+                               [&](const Expr&) { return finish; })
+                        : finish);
+    return block(std::move(body));
+  }
+
+  Stmt epilogue(const Expr& tile, const Expr& panel, const Expr& base) {
+    Expr m = tile * b_.tile_m, n = panel * b_.tile_n;
+    return loop(LoopKind::Serial, "row", up_to(b_.tile_m, m, spec_.m), [&](const Expr& row) {
+      return loop(LoopKind::Vector, "column", up_to(b_.tile_n, n, spec_.n), [&](const Expr& column) {
+        return spec_.epilogue(batch_, m + row, n + column, nest_.load(partial_, base + row * b_.tile_n + column));
+      }, b_.lanes);
+    });
+  }
+
+  LoopNest& nest_;
+  const ContractionSpec& spec_;
+  const DType dtype_;
+  const Blocking b_;
+  const int64_t stage_k_, stage_row_;  // the staging tile of a transposing pack: elements of k, and a row's pitch
+  int64_t lhs_row_ = 0;                // pitch of a packed lhs row
+  int lhs_ = -1, rhs_ = -1, stage_ = -1, partial_ = -1, sums_ = -1, columns_ = -1;
+  // of the task and the k block being written
+  Expr batch_, first_tile_, first_panel_, tiles_, panels_;  // the tiles and panels that exist in the task
+  Expr k_block_, first_k_, depth_;
+};
+
+}  // namespace
+
+void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel level, const CacheSizes& cache) {
+  require(spec.batch >= 0 && spec.m >= 0 && spec.n >= 0 && spec.k >= 0, "contraction of negative size");
+  nest.flops += 2 * spec.batch * spec.m * spec.n * spec.k;
+  if (spec.batch == 0 || spec.m == 0 || spec.n == 0) {
+    nest.parallel_extent = 1;
+    nest.body = block({});
+    return;
+  }
+  // The dtype of the sums is the operands'; asked with coordinates that exist, or are not read (k = 0).
+  const DType dtype = spec.lhs(integer(0), integer(0), integer(0))->dtype;
+  require(dtype == DType::F32 || dtype == DType::F64, "contraction of " + std::string(name_of(dtype)) + " operands: cast them to f32");
+
+  const Blocking blocking = choose_blocking(spec, dtype, level, cache);
+  Builder builder(nest, spec, dtype, blocking);
+  nest.parallel_extent = spec.batch * blocking.m_tasks * blocking.n_tasks;
+  const int task = nest.add_var("task", nest.parallel_extent);
+  nest.body = for_loop(LoopKind::Parallel, task, integer(nest.parallel_extent), builder.task(nest.var(task)));
+}
+
+}  // namespace trainc::loop

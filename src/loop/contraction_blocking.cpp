@@ -1,0 +1,90 @@
+#include "loop/contraction_blocking.h"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+namespace trainc::loop {
+namespace {
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+
+struct Tile { int rows, vectors; };
+
+// rows * vectors sums, `vectors` of the rhs and one broadcast of the lhs live in registers: at most 32 (AVX-512) or 16 (AVX2).
+// Ordered by preference where the costs are equal.
+const std::vector<Tile>& tiles_of(CpuLevel level) {
+  static const std::vector<Tile> avx512 = {{12, 2}, {8, 3}, {6, 4}, {8, 2}, {4, 4}, {24, 1}, {16, 1}, {8, 1}, {2, 8}, {2, 4}, {2, 2}, {1, 8}, {1, 4}, {1, 2}};
+  static const std::vector<Tile> avx2 = {{6, 2}, {4, 3}, {3, 4}, {12, 1}, {8, 1}, {4, 2}, {2, 4}, {2, 2}, {1, 8}, {1, 4}, {1, 2}};
+  return f32_lanes(level) == 16 ? avx512 : avx2;
+}
+
+// Slots (half cycles on a machine with two FMA units) that one step of k takes a tile: its FMAs; or the four cycles that an FMA takes
+// before the next on the same sum; or the loads (one a slot), which run beside the FMAs.
+double tile_slots(Tile t) { return std::max({double(t.rows * t.vectors), 8.0, double(t.rows + t.vectors)}) + 1.0; }
+
+Tile choose_tile(const ContractionSpec& spec, CpuLevel level, int lanes) {
+  Tile best{};
+  double best_cost = std::numeric_limits<double>::infinity();
+  for (Tile t : tiles_of(level)) {
+    double count = double(ceil_div(spec.m, t.rows)) * double(ceil_div(spec.n, t.vectors * lanes));
+    // A sum that is computed and thrown away costs as much as one that is kept.
+    double cost = count * tile_slots(t);
+    if (cost < best_cost * 0.999) best = t, best_cost = cost;
+  }
+  return best;
+}
+
+// Cycles to pack an element: a copy along the contiguous direction, or a transpose through a staging tile.
+constexpr double kCopy = 0.25, kTranspose = 1.5;
+// Tasks must suit any number of threads up to 16.
+constexpr int kThreads[] = {1, 2, 4, 8, 16};
+
+}  // namespace
+
+Blocking choose_blocking(const ContractionSpec& spec, DType dtype, CpuLevel level, const CacheSizes& cache) {
+  const int64_t element = size_of(dtype);
+  Blocking b;
+  b.lanes = static_cast<int>(f32_lanes(level) * 4 / element);
+  Tile tile = choose_tile(spec, level, b.lanes);
+  b.tile_m = tile.rows;
+  b.tile_n = tile.vectors * b.lanes;
+
+  // 256: a rhs panel of 32 f32 columns fills L1d (32 KiB), and sums of at most 256 terms before the next rounding level keep the error
+  // at or below that of the libraries, whose blocks are 192 to 384 deep. Equal blocks, so that no short one wastes its start.
+  constexpr int64_t kBlock = 256;
+  b.k_blocks = std::max<int64_t>(1, ceil_div(spec.k, kBlock));
+  b.block_k = std::max<int64_t>(1, std::min(spec.k, round_up(ceil_div(spec.k, b.k_blocks), 8)));
+  b.k_blocks = std::max<int64_t>(1, ceil_div(spec.k, b.block_k));
+
+  // The packed lhs block is read once a panel: a quarter of L2.
+  const int64_t tiles = ceil_div(spec.m, b.tile_m), panels = ceil_div(spec.n, b.tile_n);
+  b.block_m = std::clamp<int64_t>(cache.l2 / 4 / (b.block_k * element * b.tile_m), 1, tiles);
+
+  // Large tasks pack less, small ones spread better; partial sums and the rhs block of a task should stay in L2 (or nearly).
+  const double step = double(b.lanes);
+  const double pack_lhs = kCopy, pack_rhs = spec.rhs_k_contiguous ? kTranspose : kCopy;
+  double best = std::numeric_limits<double>::infinity();
+  for (int64_t tm = 1; tm <= std::min<int64_t>(tiles, 2048 / b.tile_m + 1); ++tm) {
+    const int64_t m_tasks = ceil_div(tiles, tm);
+    if (ceil_div(tiles, m_tasks) != tm) continue;  // the same number of tasks exists with less in each
+    for (int64_t tn = 1; tn <= std::min<int64_t>(panels, 2048 / b.tile_n + 1); ++tn) {
+      const int64_t n_tasks = ceil_div(panels, tn);
+      if (ceil_div(panels, n_tasks) != tn) continue;
+      const double rows = double(tm * b.tile_m), columns = double(tn * b.tile_n);
+      const bool fits = (b.k_blocks == 1 || rows * columns * double(element) <= double(cache.l2)) && columns * double(b.block_k * element) <= double(cache.l2);
+      if (!fits && (tm > 1 || tn > 1)) continue;
+      const double work = rows * columns / step + rows * pack_lhs + columns * pack_rhs + 0.01 * rows * columns / step;
+      const int64_t tasks = spec.batch * m_tasks * n_tasks;
+      double cost = 0;
+      for (int threads : kThreads) cost += double(ceil_div(tasks, threads) * threads) * work;
+      if (cost < best) best = cost, b.task_m = tm, b.task_n = tn, b.m_tasks = m_tasks, b.n_tasks = n_tasks;
+    }
+  }
+  b.block_m = std::min(b.block_m, b.task_m);
+  b.block_m = ceil_div(b.task_m, ceil_div(b.task_m, b.block_m));  // equal blocks
+  return b;
+}
+
+}  // namespace trainc::loop

@@ -1,0 +1,20 @@
+// How a contraction is cut up: register tile, K block, tasks. Decided from sizes, level and caches; never from the thread count,
+// so that results do not depend on it.
+#pragma once
+#include "loop/contraction.h"
+
+namespace trainc::loop {
+
+struct Blocking {
+  int lanes = 0;               // elements of one vector
+  int tile_m = 0, tile_n = 0;  // the register tile; tile_n is a multiple of lanes
+  int64_t block_k = 0;         // depth of a packed block; its sums start at zero and are added block by block
+  int64_t block_m = 0;         // tiles of the lhs packed at a time
+  int64_t task_m = 0, task_n = 0;  // tiles of a task, down and across
+  int64_t k_blocks = 1, m_tasks = 1, n_tasks = 1;
+};
+
+/// `block_k` and `k_blocks` depend on k alone: they are the order of the sums.
+Blocking choose_blocking(const ContractionSpec&, DType, CpuLevel, const CacheSizes&);
+
+}  // namespace trainc::loop
