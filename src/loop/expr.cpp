@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "loop/loop.h"
+#include "support/rounding.h"
 
 namespace trainc::loop {
 namespace {
@@ -28,7 +29,7 @@ Expr integer(int64_t value, DType dtype) {
 Expr real(double value, DType dtype) {
   require(is_float(dtype), "real: not a float dtype; use integer");
   ExprNode n = node(ExprKind::Float, dtype);
-  n.float_value = dtype == DType::F32 ? static_cast<double>(static_cast<float>(value)) : value;
+  n.float_value = round_to(dtype, value);
   return share(std::move(n));
 }
 

@@ -1,0 +1,28 @@
+// Scalars of the interpreter: elements of memory, elementwise operations, combines.
+#pragma once
+#include <cstdint>
+
+#include "graph/graph.h"
+
+namespace trainc::interpret {
+
+/// Float dtypes use `f` (exactly a value of the dtype), the others `i` (within the dtype's range; bool is 0 or 1).
+struct Value {
+  union { double f; int64_t i; };
+};
+inline Value float_value(double f) { Value v; v.f = f; return v; }
+inline Value int_value(int64_t i) { Value v; v.i = i; return v; }
+
+/// Element `index` of an array of the dtype.
+Value load(const uint8_t* bytes, int64_t index, DType);
+void store(uint8_t* bytes, int64_t index, DType, Value);
+
+/// ops.def's elementwise `op` over operands of dtype `from`, giving `to` (Cast and comparisons: they differ).
+Value elementwise(Op, DType from, DType to, const Value* args);
+Value fused_multiply_add(DType, Value a, Value b, Value c);
+
+/// The start of a combine: combine(neutral, x) is x (but -0.0 becomes 0.0 in a sum).
+Value neutral(ReduceKind, DType);
+Value combine(ReduceKind, DType, Value, Value);
+
+}  // namespace trainc::interpret
