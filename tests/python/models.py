@@ -1,0 +1,198 @@
+"""Small configurations of the models that people train, each with its batches. `build(name)` gives a fresh one from a seed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+
+@dataclasses.dataclass
+class Case:
+    """A model and what trains it: `batches[i]` are keyword arguments of its forward; `loss` takes what the forward returned."""
+
+    model: nn.Module
+    batches: list[dict[str, torch.Tensor]]
+    loss: Callable = lambda output: output.loss
+    convolutions_extern: bool = False  # the model's main work may still run in PyTorch
+
+    def step_loss(self, step: int, model: Callable | None = None) -> torch.Tensor:
+        return self.loss((model or self.model)(**self.batches[step % len(self.batches)]))
+
+
+def _tokens(vocabulary: int, batch: int, length: int, count: int = 4) -> list[torch.Tensor]:
+    return [torch.randint(4, vocabulary, (batch, length)) for _ in range(count)]
+
+
+def gpt2() -> Case:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(
+        GPT2Config(vocab_size=509, n_positions=64, n_embd=96, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
+    )
+    return Case(model, [{"input_ids": ids, "labels": ids} for ids in _tokens(509, 4, 32)])
+
+
+def roberta() -> Case:
+    from transformers import RobertaConfig, RobertaForSequenceClassification
+
+    config = RobertaConfig(
+        vocab_size=509,
+        hidden_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=200,
+        max_position_embeddings=66,
+        num_labels=3,
+        pad_token_id=1,
+    )
+    batches = []
+    for ids in _tokens(509, 4, 24):
+        mask = torch.ones_like(ids)
+        mask[1, 17:] = 0
+        mask[3, 9:] = 0
+        ids = torch.where(mask.bool(), ids, 1)
+        batches.append({"input_ids": ids, "attention_mask": mask, "labels": torch.randint(0, 3, (4,))})
+    return Case(RobertaForSequenceClassification(config), batches)
+
+
+def bert() -> Case:
+    from transformers import BertConfig, BertForMaskedLM
+
+    config = BertConfig(
+        vocab_size=509,
+        hidden_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=200,
+        max_position_embeddings=64,
+    )
+    batches = []
+    for ids in _tokens(509, 4, 24):
+        masked = torch.rand(ids.shape) < 0.15
+        batches.append(
+            {
+                "input_ids": torch.where(masked, 3, ids),
+                "attention_mask": torch.ones_like(ids),
+                "labels": torch.where(masked, ids, -100),
+            }
+        )
+    return Case(BertForMaskedLM(config), batches)
+
+
+def llama() -> Case:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=509,
+        hidden_size=96,
+        intermediate_size=200,
+        num_hidden_layers=2,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+    )
+    return Case(LlamaForCausalLM(config), [{"input_ids": ids, "labels": ids, "use_cache": False} for ids in _tokens(509, 4, 24)])
+
+
+def vit() -> Case:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(
+        hidden_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=200,
+        image_size=32,
+        patch_size=8,
+        num_labels=10,
+        hidden_dropout_prob=0.1,
+        attention_probs_dropout_prob=0.1,
+    )
+    batches = [{"pixel_values": torch.randn(4, 3, 32, 32), "labels": torch.randint(0, 10, (4,))} for _ in range(4)]
+    return Case(ViTForImageClassification(config), batches)
+
+
+def resnet50() -> Case:
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    config = ResNetConfig(num_labels=10)  # the defaults are ResNet-50's layers
+    batches = [{"pixel_values": torch.randn(4, 3, 64, 64), "labels": torch.randint(0, 10, (4,))} for _ in range(4)]
+    return Case(ResNetForImageClassification(config), batches, convolutions_extern=True)
+
+
+class LstmLanguageModel(nn.Module):
+    def __init__(self, vocabulary: int = 509, width: int = 96):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.lstm = nn.LSTM(width, width, num_layers=2, dropout=0.1, batch_first=True)
+        self.drop = nn.Dropout(0.1)
+        self.head = nn.Linear(width, vocabulary)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        hidden, _ = self.lstm(self.drop(self.embedding(input_ids)))
+        logits = self.head(self.drop(hidden))
+        return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), input_ids[:, 1:].flatten())
+
+
+def lstm() -> Case:
+    return Case(
+        LstmLanguageModel(), [{"input_ids": ids} for ids in _tokens(509, 4, 16)], loss=lambda loss: loss, convolutions_extern=True
+    )
+
+
+class Mlp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(50, 130), nn.ReLU(), nn.LayerNorm(130), nn.Dropout(0.2), nn.Linear(130, 67), nn.Tanh(), nn.Linear(67, 10)
+        )
+
+    def forward(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(self.layers(features), labels)
+
+
+def mlp() -> Case:
+    batches = [{"features": torch.randn(33, 50), "labels": torch.randint(0, 10, (33,))} for _ in range(4)]
+    return Case(Mlp(), batches, loss=lambda loss: loss)
+
+
+BUILDERS: dict[str, Callable[[], Case]] = {
+    "mlp": mlp,
+    "gpt2": gpt2,
+    "roberta": roberta,
+    "bert": bert,
+    "llama": llama,
+    "vit": vit,
+    "resnet50": resnet50,
+    "lstm": lstm,
+}
+NAMES = list(BUILDERS)
+
+
+def build(name: str, seed: int = 0, dropout: bool = True, dtype: torch.dtype = torch.float32) -> Case:
+    """A fresh model with the same weights and batches each time, in training mode. Without dropout every probability is 0."""
+    torch.manual_seed(seed)
+    case = BUILDERS[name]()
+    case.model.train()
+    if not dropout:
+        _switch_dropout_off(case.model)
+    if dtype is not torch.float32:
+        case.model.to(dtype)
+        case.batches = [
+            {k: v.to(dtype) if torch.is_tensor(v) and v.is_floating_point() else v for k, v in b.items()} for b in case.batches
+        ]
+    return case
+
+
+def _switch_dropout_off(model: nn.Module) -> None:
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        elif isinstance(module, nn.LSTM):
+            module.dropout = 0.0
+        for name in ("dropout_prob", "attention_dropout"):  # Hugging Face attention hands a number to the functional form
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
