@@ -1,0 +1,287 @@
+// What is checked of a nest:
+//   1. Buffers: Arguments come first; Scratch and Register have a size; Register holds at most kRegisterBytes.
+//   2. Ids name a variable, a local, a buffer of the nest; a Var node's extent is its VarInfo's.
+//   3. A variable is used inside its loop only, and belongs to one loop at a time; a number as extent stays within VarInfo::extent.
+//   4. A local is bound by a Let before it is used, in the same block or an enclosing one, with its own dtype.
+//   5. Operands have the dtypes that ops.def asks for; bf16 and f16 are loaded, cast and stored, never computed with;
+//      indices and extents are i64, guards and checks bool; divisors of i64 floor_div and mod are positive where they are numbers.
+//   6. Parallel: at most one, the outermost loop, its extent that of the nest; beside it only what writes no argument.
+//   7. Vector: lanes 1, 2, 4, ... 64; no Vector or Parallel loop inside. Unroll: the extent is a number, at most kMaxUnroll.
+//   8. Loops inside a Vector loop have extents that do not depend on its variable (one vector, one count).
+//   9. Stores go to buffers marked `written`, with the buffer's dtype. An index that is a number, or has a known range, lies within.
+//  10. Register buffers: an index is made of numbers, Unroll variables and Vector variables alone.
+//  11. Reduce: sum, prod, max or min; not over the Parallel loop. Of a local bound outside a Vector loop: the value depends on that loop's variable,
+//      and the local is not read inside the loop.
+//  12. Check: the code is not 0.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+
+#include "loop/loop.h"
+
+namespace trainc::loop {
+namespace {
+
+constexpr int64_t kRegisterBytes = 32 * 64 * 4;  // four times what AVX-512 has: more would only be spilled
+constexpr int64_t kMaxUnroll = 4096;
+
+enum class Varies : uint8_t { Number, Unrolled, Vector, Other };  // what an index is made of, from least to most
+
+class Verifier {
+ public:
+  explicit Verifier(const LoopNest& nest) : nest_(nest), bound_(nest.locals.size()), loops_(nest.vars.size()) {}
+
+  void run() {
+    buffers();
+    check(nest_.body != nullptr, "no body");
+    check(nest_.parallel_extent >= 0, "parallel_extent is negative");
+    parallel_ = count_parallel(*nest_.body);
+    check(parallel_ <= 1, "more than one Parallel loop");
+    check(parallel_ == 1 || nest_.parallel_extent == 1, "parallel_extent without a Parallel loop");
+    statement(*nest_.body);
+  }
+
+ private:
+  struct Binding { bool bound = false, in_vector = false, in_parallel = false, varies = false; };  // varies: from lane to lane
+  struct Loop { bool open = false; LoopKind kind = LoopKind::Serial; };
+
+  [[noreturn]] void fail(const std::string& what) const {
+    throw InternalError(fmt::format("loop nest {}: {}{}", nest_.name, what, where_.empty() ? "" : " (in " + where_ + ")"));
+  }
+  void check(bool ok, const std::string& what) const { if (!ok) fail(what); }
+
+  void buffers() {
+    bool others = false;
+    int64_t registers = 0;
+    for (const Buffer& b : nest_.buffers) {
+      check(b.space != Space::Argument || !others, fmt::format("argument {} after a buffer that is none", b.name));
+      others |= b.space != Space::Argument;
+      check(b.numel >= 0, fmt::format("buffer {} has a negative size", b.name));
+      if (b.space != Space::Argument) check(b.written, fmt::format("buffer {} is the kernel's own, and not marked as written", b.name));
+      if (b.space == Space::Register) registers += b.numel * size_of(b.dtype);
+    }
+    check(registers <= kRegisterBytes, fmt::format("{} bytes of Register buffers; {} is the most", registers, kRegisterBytes));
+  }
+
+  static int count_parallel(const StmtNode& s) {
+    int n = s.kind == StmtKind::For && s.loop == LoopKind::Parallel;
+    for (const Stmt& inner : s.body) n += count_parallel(*inner);
+    return n;
+  }
+
+  // --- expressions: returns what the value is made of; `seen` keeps shared nodes from being walked twice
+
+  struct Walk { Varies varies = Varies::Number; bool on_vector = false; };  // on_vector: depends on the open Vector loop's variable
+
+  Walk expression(const Expr& e) {
+    check(e != nullptr, "a missing expression");
+    if (const auto at = seen_.find(e.get()); at != seen_.end()) return at->second;
+    Walk w;
+    for (const Expr& a : e->args) {
+      const Walk inner = expression(a);
+      w.varies = std::max(w.varies, inner.varies);
+      w.on_vector |= inner.on_vector;
+    }
+    switch (e->kind) {
+      case ExprKind::Int: check(!is_float(e->dtype), "an Int of a float dtype"); break;
+      case ExprKind::Float: check(is_float(e->dtype), "a Float of an integer dtype"); break;
+      case ExprKind::Var: {
+        check(e->id >= 0 && e->id < static_cast<int>(nest_.vars.size()), "a variable that the nest does not have");
+        const VarInfo& v = nest_.vars[static_cast<size_t>(e->id)];
+        const Loop& loop = loops_[static_cast<size_t>(e->id)];
+        check(loop.open, fmt::format("variable {} outside its loop", v.name));
+        check(e->extent == v.extent && e->dtype == DType::I64, fmt::format("variable {} has another extent than the nest's", v.name));
+        w.varies = loop.kind == LoopKind::Unroll ? Varies::Unrolled : loop.kind == LoopKind::Vector ? Varies::Vector : Varies::Other;
+        w.on_vector = loop.kind == LoopKind::Vector;
+        break;
+      }
+      case ExprKind::Local: {
+        check(e->id >= 0 && e->id < static_cast<int>(nest_.locals.size()), "a local that the nest does not have");
+        const LocalInfo& l = nest_.locals[static_cast<size_t>(e->id)];
+        const Binding& b = bound_[static_cast<size_t>(e->id)];
+        check(b.bound, fmt::format("local {} is used where it is not bound", l.name));
+        check(e->dtype == l.dtype, fmt::format("local {} is {}, not {}", l.name, name_of(l.dtype), name_of(e->dtype)));
+        check(!running_.contains(e->id) || b.in_vector, fmt::format("local {} is read in the Vector loop that reduces into it", l.name));
+        w.varies = Varies::Other;
+        w.on_vector = b.varies;
+        break;
+      }
+      case ExprKind::Load: {
+        const Buffer& b = buffer(e->id);
+        check(e->args.size() == 1 || e->args.size() == 2, "a Load without an index");
+        check(e->dtype == b.dtype, fmt::format("load of {}: {} elements as {}", b.name, name_of(b.dtype), name_of(e->dtype)));
+        check(e->args.size() == 1 || e->args[1]->dtype == DType::Bool, fmt::format("load of {}: the guard is not bool", b.name));
+        index(b, e->args[0], e->args.size() == 2);
+        w.varies = Varies::Other;
+        break;
+      }
+      case ExprKind::Fma:
+        check(e->args.size() == 3 && (e->dtype == DType::F32 || e->dtype == DType::F64), "fma of something that is not f32 or f64");
+        for (const Expr& a : e->args) check(a->dtype == e->dtype, "fma's operands are of several dtypes");
+        break;
+      case ExprKind::Apply: operands(*e); break;
+    }
+    return seen_[e.get()] = w;
+  }
+
+  void operands(const ExprNode& e) {
+    const std::string name(name_of(e.op));
+    check(is_elementwise(e.op), name + " is not elementwise");
+    check(static_cast<int>(e.args.size()) == arity_of(e.op), name + " with a wrong number of operands");
+    if (e.op == Op::Cast) return;
+    const bool select = e.op == Op::Select;
+    const DType of = e.args[select ? 1 : 0]->dtype;
+    check(!select || e.args[0]->dtype == DType::Bool, "select's condition is not bool");
+    for (size_t i = select ? 1 : 0; i < e.args.size(); ++i) check(e.args[i]->dtype == of, name + "'s operands are of several dtypes");
+    check(select || (of != DType::BF16 && of != DType::F16), fmt::format("{} in {}: cast to f32 first", name, name_of(of)));
+    const bool compares = e.op == Op::Lt || e.op == Op::Le || e.op == Op::Eq || e.op == Op::Ne || e.op == Op::IsNan;
+    check(e.dtype == (compares ? DType::Bool : of), fmt::format("{} of {} gives no {}", name, name_of(of), name_of(e.dtype)));
+    const bool divides = of == DType::I64 && (e.op == Op::FloorDiv || e.op == Op::Mod) && e.args[1]->kind == ExprKind::Int;
+    check(!divides || e.args[1]->int_value > 0, name + " of indices by a number that is not positive");
+  }
+
+  const Buffer& buffer(int id) const {
+    check(id >= 0 && id < static_cast<int>(nest_.buffers.size()), "a buffer that the nest does not have");
+    return nest_.buffers[static_cast<size_t>(id)];
+  }
+
+  void index(const Buffer& b, const Expr& e, bool guarded) {
+    const Walk w = expression(e);
+    check(e->dtype == DType::I64, fmt::format("an index of {} is not i64", b.name));
+    check(b.space != Space::Register || w.varies != Varies::Other,
+          fmt::format("an index of Register buffer {} depends on more than Unroll and Vector variables", b.name));
+    const Range r = range_of(e);
+    if (!r.known || guarded || b.numel == 0) return;
+    // The range's ends are reached where the index is one variable or a sum of them: the only cases worth an error are ends that lie
+    // outside altogether; the interpreter sees the others.
+    check(r.high >= 0 && r.low < b.numel, fmt::format("an index of {} is within [{}, {}], its size is {}", b.name, r.low, r.high, b.numel));
+  }
+
+  // --- statements
+
+  void statement(const StmtNode& s) {
+    seen_.clear();
+    switch (s.kind) {
+      case StmtKind::Block: {
+        const std::vector<Binding> before = bound_;
+        for (const Stmt& inner : s.body) statement(*inner);
+        leave(before);
+        break;
+      }
+      case StmtKind::For: loop(s); break;
+      case StmtKind::Store: {
+        const Buffer& b = buffer(s.buffer);
+        check(b.written, fmt::format("store to {}, which is not marked as written", b.name));
+        check(parallel_ == 0 || in_parallel_ || b.space != Space::Argument, fmt::format("store to argument {} beside the Parallel loop", b.name));
+        index(b, s.index, false);
+        expression(s.value);
+        check(s.value->dtype == b.dtype, fmt::format("store of {} to {}, which is {}", name_of(s.value->dtype), b.name, name_of(b.dtype)));
+        break;
+      }
+      case StmtKind::Let: {
+        const LocalInfo& l = local(s.local);
+        const Walk w = expression(s.value);
+        check(s.value->dtype == l.dtype, fmt::format("let {}: {} = a value of {}", l.name, name_of(l.dtype), name_of(s.value->dtype)));
+        check(!bound_[static_cast<size_t>(s.local)].bound, fmt::format("local {} is bound twice", l.name));
+        bound_[static_cast<size_t>(s.local)] = {true, in_vector_, in_parallel_, w.on_vector};
+        break;
+      }
+      case StmtKind::Reduce: {
+        const LocalInfo& l = local(s.local);
+        Binding& b = bound_[static_cast<size_t>(s.local)];
+        check(b.bound, fmt::format("local {} is reduced into where it is not bound", l.name));
+        check(b.in_parallel == in_parallel_, fmt::format("local {} is reduced over the Parallel loop", l.name));
+        check(s.combine <= ReduceKind::Min, "a Reduce that is not sum, prod, max or min");
+        const Walk w = expression(s.value);
+        check(s.value->dtype == l.dtype && l.dtype != DType::BF16 && l.dtype != DType::F16,
+              fmt::format("{} is {}, reduced with {}", l.name, name_of(l.dtype), name_of(s.value->dtype)));
+        check(!in_vector_ || b.in_vector || w.on_vector,
+              fmt::format("{} is reduced in a Vector loop with a value that is the same in all lanes", l.name));
+        if (b.in_vector) b.varies |= w.on_vector;
+        break;
+      }
+      case StmtKind::Check:
+        expression(s.value);
+        check(s.value->dtype == DType::Bool, "a Check of something that is not bool");
+        check(s.code != 0, "a Check with code 0");
+        break;
+    }
+  }
+
+  const LocalInfo& local(int id) const {
+    check(id >= 0 && id < static_cast<int>(nest_.locals.size()), "a local that the nest does not have");
+    return nest_.locals[static_cast<size_t>(id)];
+  }
+
+  // What a block or a loop has bound goes out of scope; what its Reduces did to the others stays.
+  void leave(const std::vector<Binding>& before) {
+    for (size_t i = 0; i < bound_.size(); ++i)
+      if (!before[i].bound) bound_[i] = {};
+  }
+
+  static void reduced(const StmtNode& s, std::set<int>& into) {
+    if (s.kind == StmtKind::Reduce) into.insert(s.local);
+    for (const Stmt& inner : s.body) reduced(*inner, into);
+  }
+
+  void loop(const StmtNode& s) {
+    check(s.var >= 0 && s.var < static_cast<int>(nest_.vars.size()), "a loop over a variable that the nest does not have");
+    check(s.body.size() == 1 && s.body[0] && s.extent, "a loop without a body or an extent");
+    const VarInfo& v = nest_.vars[static_cast<size_t>(s.var)];
+    Loop& self = loops_[static_cast<size_t>(s.var)];
+    check(!self.open, fmt::format("two loops over {}, one inside the other", v.name));
+    check(s.extent->dtype == DType::I64, fmt::format("the extent of {} is not i64", v.name));
+    check(!expression(s.extent).on_vector, fmt::format("the extent of {} differs between the lanes of the Vector loop around it", v.name));
+    const bool number = s.extent->kind == ExprKind::Int;
+    check(v.extent < 0 || !number || s.extent->int_value <= v.extent,
+          fmt::format("the extent of {} is {}; its variable promises at most {}", v.name, number ? s.extent->int_value : 0, v.extent));
+
+    const std::string outer = where_;
+    where_ += (where_.empty() ? "" : " > ") + (v.name.empty() ? fmt::format("i{}", s.var) : v.name);
+    switch (s.loop) {
+      case LoopKind::Serial: break;
+      case LoopKind::Parallel:
+        check(depth_ == 0, "a Parallel loop inside another loop");
+        check(!number || s.extent->int_value == nest_.parallel_extent, fmt::format("the Parallel loop's extent is not parallel_extent, {}", nest_.parallel_extent));
+        break;
+      case LoopKind::Vector:
+        check(!in_vector_, "a Vector loop inside a Vector loop");
+        check(s.lanes >= 1 && s.lanes <= 64 && (s.lanes & (s.lanes - 1)) == 0, fmt::format("a Vector loop of {} lanes", s.lanes));
+        break;
+      case LoopKind::Unroll: check(number && s.extent->int_value <= kMaxUnroll, fmt::format("an Unroll loop whose extent is no number up to {}", kMaxUnroll)); break;
+    }
+
+    const std::vector<Binding> before = bound_;
+    const bool vector = s.loop == LoopKind::Vector, parallel = s.loop == LoopKind::Parallel;
+    self = {true, s.loop};
+    ++depth_;
+    in_vector_ |= vector;
+    in_parallel_ |= parallel;
+    if (vector) reduced(*s.body[0], running_);
+    statement(*s.body[0]);
+    if (vector) running_.clear();
+    if (vector) in_vector_ = false;
+    if (parallel) in_parallel_ = false;
+    --depth_;
+    self.open = false;
+    leave(before);
+    where_ = outer;
+  }
+
+  const LoopNest& nest_;
+  std::vector<Binding> bound_;
+  std::vector<Loop> loops_;
+  std::unordered_map<const ExprNode*, Walk> seen_;  // of one statement: scopes do not change within it
+  std::set<int> running_;                           // locals that the open Vector loop reduces into
+  std::string where_;
+  int depth_ = 0, parallel_ = 0;
+  bool in_vector_ = false, in_parallel_ = false;
+};
+
+}  // namespace
+
+void verify(const LoopNest& nest) { Verifier(nest).run(); }
+
+}  // namespace trainc::loop
