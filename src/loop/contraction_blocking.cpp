@@ -37,9 +37,10 @@ Tile choose_tile(const ContractionSpec& spec, CpuLevel level, int lanes) {
 }
 
 // Cycles to pack an element: a copy along the contiguous direction, or a transpose through a staging tile.
-constexpr double kCopy = 0.25, kTranspose = 1.5;
-// Tasks must suit any number of threads up to 16.
+constexpr double kCopy = 0.2, kTranspose = 1.15;
+// Tasks must suit any number of threads up to 16; waking them costs about this many cycles.
 constexpr int kThreads[] = {1, 2, 4, 8, 16};
+constexpr double kWake = 10000;
 
 }  // namespace
 
@@ -75,10 +76,10 @@ Blocking choose_blocking(const ContractionSpec& spec, DType dtype, CpuLevel leve
       const double rows = double(tm * b.tile_m), columns = double(tn * b.tile_n);
       const bool fits = (b.k_blocks == 1 || rows * columns * double(element) <= double(cache.l2)) && columns * double(b.block_k * element) <= double(cache.l2);
       if (!fits && (tm > 1 || tn > 1)) continue;
-      const double work = rows * columns / step + rows * pack_lhs + columns * pack_rhs + 0.01 * rows * columns / step;
+      const double work = double(spec.k) * (rows * columns / step + rows * pack_lhs + columns * pack_rhs);
       const int64_t tasks = spec.batch * m_tasks * n_tasks;
       double cost = 0;
-      for (int threads : kThreads) cost += double(ceil_div(tasks, threads) * threads) * work;
+      for (int threads : kThreads) cost += threads * (double(ceil_div(tasks, threads)) * work + (threads > 1 && tasks > 1 ? kWake : 0));
       if (cost < best) best = cost, b.task_m = tm, b.task_n = tn, b.m_tasks = m_tasks, b.n_tasks = n_tasks;
     }
   }
