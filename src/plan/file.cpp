@@ -1,0 +1,98 @@
+// A plan as bytes: a header, then CBOR. The header is magic, format version, length and checksum of what follows, so that damage
+// is found before anything is decoded; what decodes is verified like a fresh plan. Change kVersion whenever a field below,
+// the meaning of one, or the kernels' calling convention changes.
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "plan/plan.h"
+#include "support/error.h"
+
+namespace trainc::plan {
+
+// What is stored, field by field; these lists must name every field of plan.h.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Buffer, name, home, index, offset, dtype, shape, strides, bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Step, kind, name, arguments, reads, writes, kernel, parallel_extent, target, arguments_json, random, p,
+                                   flops, bytes, origins)
+
+static void to_json(nlohmann::json& j, const Kernel& k) {
+  j = {{"name", k.name}, {"code", nlohmann::json::binary(k.code)}, {"entry", k.entry}, {"scratch_bytes", k.scratch_bytes}};
+}
+static void from_json(const nlohmann::json& j, Kernel& k) {
+  j.at("name").get_to(k.name);
+  k.code = j.at("code").get_binary();
+  j.at("entry").get_to(k.entry);
+  j.at("scratch_bytes").get_to(k.scratch_bytes);
+}
+
+namespace {
+
+constexpr char kMagic[8] = {'t', 'r', 'a', 'i', 'n', 'c', 'P', 'L'};
+constexpr uint32_t kVersion = 1;
+struct Header {
+  char magic[8];
+  uint64_t version, length, checksum;
+};
+
+// FNV-1a: each byte enters by a bijection of the state, so that one changed byte always changes the result.
+uint64_t checksum(std::string_view bytes) {
+  uint64_t h = 14695981039346656037u;
+  for (unsigned char c : bytes) h = (h ^ c) * 1099511628211u;
+  return h;
+}
+
+void check_enums(const Plan& plan) {  // nlohmann-json takes any number for an enum
+  for (const Buffer& b : plan.buffers)
+    if (b.home > Home::Extern || b.dtype > DType::Bool) throw UserError("stored plan: unknown kind of buffer");
+  for (const Step& s : plan.steps)
+    if (s.kind > StepKind::Random) throw UserError("stored plan: unknown kind of step");
+}
+
+}  // namespace
+
+std::string save(const Plan& plan) {
+  const nlohmann::json j = {{"name", plan.name}, {"cpu", plan.cpu}, {"buffers", plan.buffers}, {"kernels", plan.kernels},
+                            {"steps", plan.steps}, {"constants", nlohmann::json::binary(plan.constants)},
+                            {"input_count", plan.input_count}, {"output_count", plan.output_count}, {"outputs", plan.outputs},
+                            {"temp_bytes", plan.temp_bytes}, {"saved_bytes", plan.saved_bytes}, {"notes", plan.notes}};
+  std::string body;
+  nlohmann::json::to_cbor(j, body);
+  Header header{{}, kVersion, body.size(), checksum(body)};
+  std::memcpy(header.magic, kMagic, sizeof kMagic);
+  return std::string(reinterpret_cast<const char*>(&header), sizeof header) + body;
+}
+
+Plan load(std::string_view bytes) {
+  Header header;
+  if (bytes.size() < sizeof header) throw UserError("stored plan: truncated");
+  std::memcpy(&header, bytes.data(), sizeof header);
+  const std::string_view body = bytes.substr(sizeof header);
+  if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) throw UserError("stored plan: this is not a trainc plan");
+  if (header.version != kVersion) throw UserError("stored plan: written by another version of trainc; compile it again");
+  if (header.length != body.size()) throw UserError("stored plan: truncated");
+  if (header.checksum != checksum(body)) throw UserError("stored plan: damaged (its checksum does not match)");
+  try {
+    const nlohmann::json j = nlohmann::json::from_cbor(body);
+    Plan plan;
+    j.at("name").get_to(plan.name);
+    j.at("cpu").get_to(plan.cpu);
+    j.at("buffers").get_to(plan.buffers);
+    j.at("kernels").get_to(plan.kernels);
+    j.at("steps").get_to(plan.steps);
+    plan.constants = j.at("constants").get_binary();
+    j.at("input_count").get_to(plan.input_count);
+    j.at("output_count").get_to(plan.output_count);
+    j.at("outputs").get_to(plan.outputs);
+    j.at("temp_bytes").get_to(plan.temp_bytes);
+    j.at("saved_bytes").get_to(plan.saved_bytes);
+    j.at("notes").get_to(plan.notes);
+    check_enums(plan);
+    verify(plan);
+    return plan;
+  } catch (const nlohmann::json::exception& e) {
+    throw UserError(std::string("stored plan: not readable: ") + e.what());
+  } catch (const InternalError& e) {
+    throw UserError(std::string("stored plan: not sound: ") + e.what());
+  }
+}
+
+}  // namespace trainc::plan

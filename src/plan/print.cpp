@@ -1,0 +1,69 @@
+// The plan as text: what is in memory when, and what runs in which order.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <iterator>
+
+#include "plan/live.h"
+#include "plan/plan.h"
+
+namespace trainc::plan {
+namespace {
+
+std::string place(const Buffer& b) {
+  switch (b.home) {
+    case Home::Input: return fmt::format("input {}", b.index);
+    case Home::Output: return fmt::format("output {}", b.index);
+    case Home::Saved: return fmt::format("saved +{}", b.offset);
+    case Home::Temp: return fmt::format("temp +{}", b.offset);
+    case Home::Constant: return fmt::format("constant +{}", b.offset);
+    case Home::Extern: return "extern";
+  }
+  return "?";
+}
+
+std::string names(const Plan& plan, const std::vector<int>& buffers) {
+  std::vector<std::string> out;
+  for (int b : buffers) out.push_back(plan.buffers.at(b).name);
+  return fmt::format("{}", fmt::join(out, " "));
+}
+
+std::string what(const Plan& plan, const Step& s) {
+  switch (s.kind) {
+    case StepKind::Kernel: return fmt::format("kernel {} over {}", plan.kernels.at(s.kernel).name, s.parallel_extent);
+    case StepKind::Extern: return fmt::format("extern {}{} {}", s.target, s.random ? " (random)" : "", s.arguments_json);
+    case StepKind::Random: return fmt::format("random p={}", s.p);
+  }
+  return "?";
+}
+
+}  // namespace
+
+std::string print(const Plan& plan) {
+  std::string text;
+  auto out = std::back_inserter(text);
+  fmt::format_to(out, "plan {} for {}: {} inputs, {} outputs, {} temp bytes, {} saved bytes, {} constant bytes\n", plan.name, plan.cpu,
+                 plan.input_count, plan.output_count, plan.temp_bytes, plan.saved_bytes, plan.constants.size());
+  const std::vector<LiveRange> live = live_ranges(plan);
+  text += "buffers:\n";
+  for (size_t i = 0; i < plan.buffers.size(); ++i) {
+    const Buffer& b = plan.buffers[i];
+    fmt::format_to(out, "  {}: {} {}[{}] strides [{}], {} bytes, live [{}, {}]\n", b.name, place(b), name_of(b.dtype), fmt::join(b.shape, ","),
+                   fmt::join(b.strides, ","), b.bytes, live[i].first, live[i].last);
+  }
+  text += "steps:\n";
+  for (size_t i = 0; i < plan.steps.size(); ++i) {
+    const Step& s = plan.steps[i];
+    fmt::format_to(out, "  {}: {} = {}; arguments [{}], reads [{}], writes [{}], {} flops, {} bytes", i, s.name, what(plan, s),
+                   names(plan, s.arguments), names(plan, s.reads), names(plan, s.writes), s.flops, s.bytes);
+    if (!s.origins.empty()) fmt::format_to(out, "   // {}", fmt::join(s.origins, ", "));
+    text += '\n';
+  }
+  text += "outputs:";
+  for (int b : plan.outputs) fmt::format_to(out, " {}", b < 0 ? "none" : plan.buffers.at(b).name);
+  text += '\n';
+  for (const std::string& note : plan.notes) fmt::format_to(out, "note: {}\n", note);
+  return text;
+}
+
+}  // namespace trainc::plan

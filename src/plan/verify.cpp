@@ -1,0 +1,168 @@
+// What is checked, in this order:
+//   buffers   shape and strides agree, nothing negative; `bytes` hold the farthest element; Input and Output indices within the
+//             counts, one Output buffer an index; Saved, Temp and Constant offsets aligned and within their memory
+//   steps     buffer and kernel numbers in range; a kernel's entry lies within its code; declared effects are the arguments;
+//             Input and Constant are never written; what is read was written before (Saved: where this plan writes it at all);
+//             a Random step writes one contiguous bool buffer with 0 <= p <= 1
+//   outputs   one entry an output; it names its own Output buffer, an Input, or none; an Output buffer is written and is an output
+//   memory    Temp buffers that live at the same time, and Saved buffers where one is written, share no byte
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "plan/live.h"
+#include "plan/plan.h"
+#include "support/error.h"
+
+namespace trainc::plan {
+namespace {
+
+class Verifier {
+ public:
+  explicit Verifier(const Plan& plan) : p_(plan), written_(plan.buffers.size(), false) {}
+  void run() {
+    check(p_.input_count >= 0 && p_.output_count >= 0 && p_.temp_bytes >= 0 && p_.saved_bytes >= 0, "a count is negative");
+    for (const Buffer& b : p_.buffers) buffer(b);
+    for (const Kernel& k : p_.kernels) kernel(k);
+    for (const Step& s : p_.steps) for (int b : s.writes) in_range(s, b), written_here_.insert(b);
+    for (const Step& s : p_.steps) step(s);
+    outputs();
+    memory();
+  }
+
+ private:
+  template <class... A> void check(bool ok, fmt::format_string<A...> text, A&&... args) const {
+    if (!ok) throw InternalError(fmt::format("plan {}: {}", p_.name, fmt::format(text, std::forward<A>(args)...)));
+  }
+
+  void buffer(const Buffer& b) {
+    check(b.shape.size() == b.strides.size(), "buffer {}: {} axes but {} strides", b.name, b.shape.size(), b.strides.size());
+    int64_t last = 0, numel = 1;  // index of the farthest element
+    for (size_t i = 0; i < b.shape.size(); ++i) {
+      check(b.shape[i] >= 0 && b.strides[i] >= 0, "buffer {}: negative extent or stride", b.name);
+      last += (b.shape[i] - 1) * b.strides[i];
+      numel *= b.shape[i];
+    }
+    const int64_t needed = numel == 0 ? 0 : (last + 1) * size_of(b.dtype);
+    check(b.bytes >= needed, "buffer {}: {} bytes, its elements need {}", b.name, b.bytes, needed);
+    const auto within = [&](int64_t size, const char* what) {
+      check(b.offset >= 0 && b.offset % kAlignment == 0, "buffer {}: offset {} is not a multiple of {}", b.name, b.offset, kAlignment);
+      check(b.bytes <= size - b.offset, "buffer {}: ends at {}, behind the {} bytes of {}", b.name, b.offset + b.bytes, size, what);
+    };
+    switch (b.home) {
+      case Home::Input:
+        check(b.index >= 0 && b.index < p_.input_count, "buffer {}: input {} of {}", b.name, b.index, p_.input_count);
+        break;
+      case Home::Output:
+        check(b.index >= 0 && b.index < p_.output_count, "buffer {}: output {} of {}", b.name, b.index, p_.output_count);
+        check(output_indices_.insert(b.index).second, "buffer {}: a second buffer for output {}", b.name, b.index);
+        break;
+      case Home::Saved: within(p_.saved_bytes, "saved memory"); break;
+      case Home::Temp: within(p_.temp_bytes, "the arena"); break;
+      case Home::Constant: within(static_cast<int64_t>(p_.constants.size()), "constants"); break;
+      case Home::Extern: break;
+    }
+  }
+
+  void kernel(const Kernel& k) const {
+    check(k.entry >= 0 && k.entry < static_cast<int64_t>(k.code.size()), "kernel {}: entry {} outside its {} bytes", k.name, k.entry, k.code.size());
+    check(k.scratch_bytes >= 0, "kernel {}: negative scratch", k.name);
+  }
+
+  void in_range(const Step& s, int b) const {
+    check(b >= 0 && b < static_cast<int>(p_.buffers.size()), "step {}: buffer {} of {}", s.name, b, p_.buffers.size());
+  }
+
+  void step(const Step& s) {
+    const auto distinct = [&](const std::vector<int>& list, const char* what) {
+      for (int b : list) in_range(s, b);
+      std::set<int> set(list.begin(), list.end());
+      check(set.size() == list.size(), "step {}: a buffer twice among its {}", s.name, what);
+      return set;
+    };
+    for (int b : s.arguments) in_range(s, b);
+    const std::set<int> arguments(s.arguments.begin(), s.arguments.end());
+    const std::set<int> reads = distinct(s.reads, "reads"), writes = distinct(s.writes, "writes");
+    switch (s.kind) {
+      case StepKind::Kernel: {
+        check(s.kernel >= 0 && s.kernel < static_cast<int>(p_.kernels.size()), "step {}: kernel {} of {}", s.name, s.kernel, p_.kernels.size());
+        check(s.parallel_extent >= 0, "step {}: negative parallel extent", s.name);
+        std::set<int> effects = reads;
+        effects.insert(writes.begin(), writes.end());
+        check(effects == arguments, "step {}: its declared effects are not its arguments", s.name);
+        break;
+      }
+      case StepKind::Extern:
+        check(reads == arguments, "step {}: its declared reads are not its arguments", s.name);
+        check(!s.target.empty(), "step {}: no target", s.name);
+        break;
+      case StepKind::Random: {
+        check(s.reads.empty() && s.arguments.empty() && s.writes.size() == 1, "step {}: a draw writes one buffer and reads none", s.name);
+        check(s.p >= 0 && s.p <= 1, "step {}: probability {}", s.name, s.p);
+        const Buffer& b = p_.buffers[s.writes[0]];
+        int64_t stride = 1;
+        bool dense = b.dtype == DType::Bool;
+        for (size_t i = b.shape.size(); i-- > 0; stride *= b.shape[i]) dense = dense && (b.shape[i] <= 1 || b.strides[i] == stride);
+        check(dense, "step {}: {} is not a row-major bool buffer", s.name, b.name);
+        break;
+      }
+    }
+    for (int b : s.reads) {
+      const Home home = p_.buffers[b].home;
+      const bool given = home == Home::Input || home == Home::Constant || (home == Home::Saved && !written_here_.contains(b));
+      check(given || written_[b], "step {}: reads {} before anything was written there", s.name, p_.buffers[b].name);
+    }
+    for (int b : s.writes) {
+      const Home home = p_.buffers[b].home;
+      check(home != Home::Input && home != Home::Constant, "step {}: writes {}, an input or a constant", s.name, p_.buffers[b].name);
+      check(home != Home::Extern || s.kind == StepKind::Extern, "step {}: writes {}, the framework's memory", s.name, p_.buffers[b].name);
+      written_[b] = true;
+    }
+  }
+
+  void outputs() const {
+    check(static_cast<int64_t>(p_.outputs.size()) == p_.output_count, "{} outputs listed, {} counted", p_.outputs.size(), p_.output_count);
+    std::set<int64_t> named;
+    for (size_t i = 0; i < p_.outputs.size(); ++i) {
+      const int b = p_.outputs[i];
+      check(b >= -1 && b < static_cast<int>(p_.buffers.size()), "output {}: buffer {} of {}", i, b, p_.buffers.size());
+      if (b < 0 || p_.buffers[b].home == Home::Input) continue;
+      const Buffer& buffer = p_.buffers[b];
+      check(buffer.home == Home::Output && buffer.index == static_cast<int64_t>(i), "output {}: {} is not its buffer", i, buffer.name);
+      check(written_[b] || buffer.bytes == 0, "output {}: {} is never written", i, buffer.name);
+      named.insert(buffer.index);
+    }
+    for (int64_t index : output_indices_) check(named.contains(index), "output {}: has a buffer, but is not among the outputs", index);
+  }
+
+  void memory() const {
+    const std::vector<LiveRange> live = live_ranges(p_);
+    for (const Home home : {Home::Temp, Home::Saved}) {
+      std::vector<int> order;
+      for (size_t b = 0; b < p_.buffers.size(); ++b)
+        if (p_.buffers[b].home == home && p_.buffers[b].bytes > 0) order.push_back(static_cast<int>(b));
+      std::sort(order.begin(), order.end(), [&](int a, int b) { return p_.buffers[a].offset < p_.buffers[b].offset; });
+      for (size_t i = 0; i < order.size(); ++i) {
+        const Buffer& a = p_.buffers[order[i]];
+        for (size_t j = i + 1; j < order.size() && p_.buffers[order[j]].offset < a.offset + a.bytes; ++j) {
+          const Buffer& b = p_.buffers[order[j]];
+          const bool clash = home == Home::Temp ? live[order[i]].meets(live[order[j]])
+                                                : written_here_.contains(order[i]) || written_here_.contains(order[j]);
+          check(!clash, "{} and {} share bytes at {} while both live", a.name, b.name, b.offset);
+        }
+      }
+    }
+  }
+
+  const Plan& p_;
+  std::vector<bool> written_;        // up to the step being checked
+  std::set<int> written_here_;       // by any step of this plan
+  std::set<int64_t> output_indices_; // with a buffer
+};
+
+}  // namespace
+
+void verify(const Plan& plan) { Verifier(plan).run(); }
+
+}  // namespace trainc::plan

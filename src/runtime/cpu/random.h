@@ -1,0 +1,49 @@
+// Eager's CPU dropout masks, bit for bit (docs/runtime.md, "Random numbers"). Takes: the bytes of torch.get_rng_state(). Gives: masks,
+// and the bytes of the state after them. Includes: support, runtime/runtime.h.
+//
+// Which generator fills a mask depends on how the framework was built and, for builds with MKL's random numbers, on the CPU's vendor:
+//   Twister  the framework's own Mersenne twister, element by element
+//   Mkl      one draw of the twister seeds MKL's multiplicative congruential generator MCG31m1, which fills the mask
+#pragma once
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace trainc::runtime {
+
+enum class MaskGenerator : uint8_t { Twister, Mkl };
+/// What masks are drawn with when a plan runs. Default: by the CPU's vendor; whoever can ask the framework sets it once.
+MaskGenerator mask_generator();
+void set_mask_generator(MaskGenerator);
+
+/// The default CPU generator (at::CPUGeneratorImpl): mt19937, with the rest of the state carried along.
+class Twister {
+ public:
+  static constexpr int64_t kWords = 624;
+  static constexpr size_t kStateBytes = 5056;
+  /// Throws InternalError where the bytes are not such a state.
+  explicit Twister(std::span<const uint8_t> state);
+  std::vector<uint8_t> state() const;
+
+  uint32_t next();
+  /// The next n draws of 64 bits (two of 32 bits, the high word first); out[i] = (draw mod 2^53) * 2^-53 < p.
+  void bernoulli(double p, uint8_t* out, int64_t n);
+
+ private:
+  void refill();  // the next 624 words
+
+  std::vector<uint8_t> bytes_;  // as given; the fields below are put back into it
+  alignas(64) std::array<uint32_t, kWords + 16> words_;      // untempered; the tail is room for whole vectors
+  alignas(64) std::array<uint32_t, kWords + 16> tempered_;
+  int64_t used_ = kWords;       // of the current 624
+};
+
+/// Fills out[0, n) with 1 (probability p) or 0, as eager's Tensor.bernoulli_(p) on a contiguous bool tensor. Where p is 0 or 1, or n is 0,
+/// nothing is drawn: that is what eager's dropout does, the one source of such masks.
+void bernoulli(MaskGenerator, Twister&, double p, uint8_t* out, int64_t n);
+
+/// MKL's viRngBernoulli on a stream MCG31m1 seeded with `seed`.
+void mkl_bernoulli(uint32_t seed, double p, uint8_t* out, int64_t n);
+
+}  // namespace trainc::runtime

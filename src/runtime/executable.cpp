@@ -1,0 +1,187 @@
+// Runs a plan: pointers for its buffers, then its steps in order. Within a step nothing is allocated but what the framework returns.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <chrono>
+#include <cstring>
+#include <mutex>
+#include <optional>
+
+#include "plan/live.h"
+#include "runtime/arena.h"
+#include "runtime/code.h"
+#include "runtime/cpu/random.h"
+#include "runtime/runtime.h"
+#include "support/cpu.h"
+#include "support/error.h"
+
+namespace trainc::runtime {
+namespace {
+
+// Waking the threads costs some microseconds; a step with less to do than this (bytes moved + operations) stays on its caller.
+constexpr int64_t kWorthThreads = 64 << 10;
+
+/// The framework's generator during one run: read when first needed, written back before anybody else may look at it.
+class Draws {
+ public:
+  explicit Draws(const Generator& generator) : generator_(generator) {}
+  Twister& twister() {
+    if (!twister_) {
+      require(static_cast<bool>(generator_.get_state) && static_cast<bool>(generator_.set_state), "a plan with random steps needs a generator");
+      twister_.emplace(generator_.get_state());
+    }
+    return *twister_;
+  }
+  void write_back() {
+    if (!twister_) return;
+    const std::vector<uint8_t> state = twister_->state();
+    twister_.reset();
+    generator_.set_state(state);
+  }
+
+ private:
+  const Generator& generator_;
+  std::optional<Twister> twister_;
+};
+
+int64_t numel(const plan::Dims& shape) {
+  int64_t n = 1;
+  for (int64_t d : shape) n *= d;
+  return n;
+}
+
+}  // namespace
+
+struct Executable::Impl {
+  plan::Plan plan;
+  MappedCode code;
+  std::mutex mutex;
+  std::vector<void*> pointers;                 // by buffer
+  std::vector<std::vector<void*>> arguments;   // by step
+  std::vector<std::vector<int>> dies_after;    // by step: Extern buffers whose last use it is
+  std::vector<std::shared_ptr<void>> owners;   // by buffer: of Extern ones
+  std::vector<double> seconds;                 // by step
+
+  explicit Impl(plan::Plan p) : plan(std::move(p)), code(plan.kernels) {
+    pointers.resize(plan.buffers.size());
+    owners.resize(plan.buffers.size());
+    for (const plan::Step& s : plan.steps) arguments.emplace_back(s.arguments.size());
+    dies_after.resize(plan.steps.size());
+    const std::vector<plan::LiveRange> live = plan::live_ranges(plan);
+    for (size_t b = 0; b < plan.buffers.size(); ++b)
+      if (plan.buffers[b].home == plan::Home::Extern && live[b].last >= 0) dies_after[live[b].last].push_back(static_cast<int>(b));
+  }
+
+  void place_buffers(const Call& call, uint8_t* arena) {
+    require(static_cast<int64_t>(call.inputs.size()) == plan.input_count,
+            fmt::format("plan {}: {} inputs given, it takes {}", plan.name, call.inputs.size(), plan.input_count));
+    require(static_cast<int64_t>(call.outputs.size()) == plan.output_count,
+            fmt::format("plan {}: {} outputs given, it gives {}", plan.name, call.outputs.size(), plan.output_count));
+    for (size_t i = 0; i < plan.buffers.size(); ++i) {
+      const plan::Buffer& b = plan.buffers[i];
+      void* p = nullptr;
+      switch (b.home) {
+        case plan::Home::Input: p = call.inputs[b.index]; break;
+        case plan::Home::Output: p = call.outputs[b.index]; break;
+        case plan::Home::Saved: p = call.saved ? static_cast<uint8_t*>(call.saved) + b.offset : nullptr; break;
+        case plan::Home::Temp: p = arena ? arena + b.offset : nullptr; break;
+        case plan::Home::Constant: p = plan.constants.data() + b.offset; break;
+        case plan::Home::Extern: break;
+      }
+      pointers[i] = p;
+    }
+  }
+
+  /// The pointers of `buffers`; a missing one is an error only where it would be used.
+  void gather(const plan::Step& step, const std::vector<int>& buffers, std::vector<void*>& into) const {
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      into[i] = pointers[buffers[i]];
+      const plan::Buffer& b = plan.buffers[buffers[i]];
+      if (!into[i] && b.bytes > 0) throw InternalError(fmt::format("plan {}, step {}: no memory for {}", plan.name, step.name, b.name));
+    }
+  }
+
+  void run_extern(const plan::Step& step, std::vector<void*>& inputs, const Call& call, Draws& draws) {
+    require(static_cast<bool>(call.extern_call), "a plan with extern steps needs extern_call");
+    if (step.random) draws.write_back();
+    gather(step, step.arguments, inputs);
+    std::vector<ExternTensor> results = call.extern_call(step, inputs);
+    require(results.size() == step.writes.size(),
+            fmt::format("{}: {} results, the plan expects {}", step.target, results.size(), step.writes.size()));
+    for (size_t i = 0; i < results.size(); ++i) {
+      const int b = step.writes[i];
+      const plan::Buffer& buffer = plan.buffers[b];
+      require(results[i].data || buffer.bytes == 0, fmt::format("{}: result {} is undefined", step.target, i));
+      if (buffer.home == plan::Home::Extern) {
+        pointers[b] = results[i].data;
+        owners[b] = std::move(results[i].owner);
+      } else if (buffer.bytes > 0) {  // wanted elsewhere: the layout is the same, so its bytes are copied
+        require(pointers[b] != nullptr, fmt::format("{}: no memory for {}", step.target, buffer.name));
+        std::memcpy(pointers[b], results[i].data, buffer.bytes);
+      }
+    }
+  }
+
+  void run_random(const plan::Step& step, Draws& draws) {
+    const int b = step.writes[0];
+    const int64_t n = numel(plan.buffers[b].shape);
+    require(n == 0 || pointers[b] != nullptr, "no memory for a mask");
+    if (n > 0 && step.p > 0 && step.p < 1) bernoulli(mask_generator(), draws.twister(), step.p, static_cast<uint8_t*>(pointers[b]), n);
+    else std::memset(pointers[b], step.p >= 1, n);  // nothing is drawn: the generator is not even read
+  }
+
+  void run_kernel_step(const plan::Step& step, std::vector<void*>& args) {
+    gather(step, step.arguments, args);
+    const plan::Kernel& kernel = plan.kernels[step.kernel];
+    const bool small = step.flops + step.bytes > 0 && step.flops + step.bytes < kWorthThreads;
+    const uint32_t failed = run_kernel(code.entry(step.kernel), args.data(), kernel.scratch_bytes, step.parallel_extent, small);
+    if (failed) throw IndexError(fmt::format("index out of range in {} (check {} of {})", fmt::join(step.origins, ", "), failed, step.name));
+  }
+
+  void run_steps(const Call& call, Draws& draws, bool profile) {
+    using Clock = std::chrono::steady_clock;
+    for (size_t i = 0; i < plan.steps.size(); ++i) {
+      const plan::Step& step = plan.steps[i];
+      if (call.check_signals) call.check_signals();
+      const auto start = profile ? Clock::now() : Clock::time_point();
+      switch (step.kind) {
+        case plan::StepKind::Kernel: run_kernel_step(step, arguments[i]); break;
+        case plan::StepKind::Extern: run_extern(step, arguments[i], call, draws); break;
+        case plan::StepKind::Random: run_random(step, draws); break;
+      }
+      for (int b : dies_after[i]) owners[b].reset();
+      if (profile) seconds[i] = std::chrono::duration<double>(Clock::now() - start).count();
+    }
+  }
+};
+
+Executable::Executable(plan::Plan plan) {
+  plan::verify(plan);
+  // Levels are listed best first: a later one asks for less.
+  if (!plan.cpu.empty() && cpu_level_of(plan.cpu) < machine_cpu_level())
+    throw UserError(fmt::format("plan {} was compiled for {}; this machine has only {}. Compile it here.", plan.name, plan.cpu,
+                                name_of(machine_cpu_level())));
+  impl_ = std::make_unique<Impl>(std::move(plan));
+}
+Executable::~Executable() = default;
+
+const plan::Plan& Executable::plan() const { return impl_->plan; }
+std::vector<double> Executable::step_seconds() const { return impl_->seconds; }
+
+void Executable::run(const Call& call) {
+  std::lock_guard one_at_a_time(impl_->mutex);
+  const Arena arena(impl_->plan.temp_bytes);
+  impl_->place_buffers(call, arena.data());
+  if (profile) impl_->seconds.assign(impl_->plan.steps.size(), 0);
+  Draws draws(call.generator);
+  try {
+    impl_->run_steps(call, draws, profile);
+  } catch (...) {
+    for (auto& owner : impl_->owners) owner.reset();
+    draws.write_back();  // as in eager: what was drawn before the error stays drawn
+    throw;
+  }
+  draws.write_back();
+}
+
+}  // namespace trainc::runtime
