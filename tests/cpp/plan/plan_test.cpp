@@ -1,0 +1,209 @@
+// Memory planning, verifying, files.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <random>
+
+#include "plan/live.h"
+#include "plan/plan.h"
+#include "support/error.h"
+
+namespace trainc::plan {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+Buffer buffer(const std::string& name, Home home, int64_t n, int64_t index = 0) {
+  return {.name = name, .home = home, .index = index, .dtype = DType::F32, .shape = {n}, .strides = {1}, .bytes = 4 * n};
+}
+Step kernel_step(const std::string& name, std::vector<int> reads, std::vector<int> writes) {
+  Step s{.kind = StepKind::Kernel, .name = name, .reads = reads, .writes = writes, .kernel = 0};
+  for (int b : reads) s.arguments.push_back(b);
+  for (int b : writes)
+    if (std::find(reads.begin(), reads.end(), b) == reads.end()) s.arguments.push_back(b);
+  return s;
+}
+
+/// x -> a -> b -> y, with a constant, a saved buffer, a mask and an extern call.
+Plan small_plan() {
+  Plan p{.name = "small", .cpu = "avx2"};
+  p.buffers = {buffer("x", Home::Input, 8, 0),    buffer("a", Home::Temp, 8),  buffer("b", Home::Temp, 20), buffer("y", Home::Output, 8, 0),
+               buffer("c", Home::Constant, 2),    buffer("s", Home::Saved, 8), {.name = "mask", .home = Home::Temp, .dtype = DType::Bool, .shape = {2, 4}, .strides = {4, 1}, .bytes = 8},
+               buffer("e", Home::Extern, 8)};
+  p.kernels = {{.name = "k", .code = {0xc3, 1, 2}, .entry = 0, .scratch_bytes = 64}};
+  p.constants = std::vector<uint8_t>(8, 7);
+  p.steps = {kernel_step("one", {0, 4}, {1}), {.kind = StepKind::Random, .name = "draw", .writes = {6}, .p = 0.9},
+             kernel_step("two", {1, 6}, {2, 5}),
+             {.kind = StepKind::Extern, .name = "call", .arguments = {2}, .reads = {2}, .writes = {7}, .target = "aten.relu.default", .arguments_json = "{}", .origins = {"m.py:3"}},
+             kernel_step("three", {7}, {3})};
+  p.input_count = 1, p.output_count = 3, p.outputs = {3, -1, 0}, p.saved_bytes = 64;
+  p.notes = {"a note"};
+  plan_memory(p);
+  return p;
+}
+
+TEST(Verify, SmallPlanIsSound) { EXPECT_NO_THROW(verify(small_plan())); }
+
+struct Broken { const char* words; std::function<void(Plan&)> change; };
+class VerifyBroken : public testing::TestWithParam<Broken> {};
+TEST_P(VerifyBroken, IsRefused) {
+  Plan p = small_plan();
+  GetParam().change(p);
+  EXPECT_THAT([&] { verify(p); }, ThrowsMessage<InternalError>(HasSubstr(GetParam().words)));
+}
+INSTANTIATE_TEST_SUITE_P(All, VerifyBroken, testing::Values(
+    Broken{"axes but", [](Plan& p) { p.buffers[1].strides = {}; }},
+    Broken{"negative extent", [](Plan& p) { p.buffers[1].shape = {-1}; }},
+    Broken{"its elements need", [](Plan& p) { p.buffers[1].strides = {5}; }},
+    Broken{"input 3 of 1", [](Plan& p) { p.buffers[0].index = 3; }},
+    Broken{"output 3 of 3", [](Plan& p) { p.buffers[3].index = 3; }},
+    Broken{"not a multiple of 64", [](Plan& p) { p.buffers[1].offset = 4; }},
+    Broken{"of saved memory", [](Plan& p) { p.buffers[5].offset = 64; }},
+    Broken{"of the arena", [](Plan& p) { p.temp_bytes = 64; }},
+    Broken{"of constants", [](Plan& p) { p.constants.resize(7); }},
+    Broken{"outside its", [](Plan& p) { p.kernels[0].entry = 3; }},
+    Broken{"buffer 99 of", [](Plan& p) { p.steps[0].arguments[0] = 99; }},
+    Broken{"buffer -2 of", [](Plan& p) { p.steps[4].writes[0] = -2; }},
+    Broken{"kernel 1 of 1", [](Plan& p) { p.steps[0].kernel = 1; }},
+    Broken{"declared effects are not its arguments", [](Plan& p) { p.steps[0].arguments.pop_back(); }},
+    Broken{"declared reads are not its arguments", [](Plan& p) { p.steps[3].reads = {1}; }},
+    Broken{"twice among its writes", [](Plan& p) { p.steps[2].writes = {2, 5, 2}; }},
+    Broken{"an input or a constant", [](Plan& p) { p.steps[4] = kernel_step("three", {7}, {3, 0}); }},
+    Broken{"the framework's memory", [](Plan& p) { p.steps[4] = kernel_step("three", {1}, {3, 7}); }},
+    Broken{"before anything was written", [](Plan& p) { std::swap(p.steps[0], p.steps[2]); }},
+    Broken{"before anything was written", [](Plan& p) { p.steps[0] = kernel_step("one", {0, 4, 5}, {1}); }},  // saved, written later
+    Broken{"probability 1.5", [](Plan& p) { p.steps[1].p = 1.5; }},
+    Broken{"row-major bool", [](Plan& p) { p.buffers[6].strides = {1, 2}; }},
+    Broken{"a draw writes one buffer", [](Plan& p) { p.steps[1].writes = {}; }},
+    Broken{"no target", [](Plan& p) { p.steps[3].target = ""; }},
+    Broken{"outputs listed", [](Plan& p) { p.outputs.pop_back(); }},
+    Broken{"is not its buffer", [](Plan& p) { p.outputs = {-1, 3, 0}; }},
+    Broken{"is not its buffer", [](Plan& p) { p.outputs = {3, 1, 0}; }},
+    Broken{"is never written", [](Plan& p) { p.steps.pop_back(); }},
+    Broken{"not among the outputs", [](Plan& p) { p.outputs = {-1, -1, 0}; }},
+    Broken{"share bytes", [](Plan& p) { p.buffers[2].offset = p.buffers[1].offset; }},
+    Broken{"share bytes", [](Plan& p) { p.buffers.push_back(buffer("s2", Home::Saved, 1)); }}));
+
+// --- memory
+
+int64_t most_live(const Plan& p) {
+  const auto live = live_ranges(p);
+  int64_t most = 0;
+  for (int s = 0; s < static_cast<int>(p.steps.size()); ++s) {
+    int64_t now = 0;
+    for (size_t b = 0; b < p.buffers.size(); ++b)
+      if (p.buffers[b].home == Home::Temp && live[b].first <= s && s <= live[b].last) now += aligned(p.buffers[b].bytes);
+    most = std::max(most, now);
+  }
+  return most;
+}
+
+/// Buffers of random sizes, each written at one step and read at a later one.
+Plan random_plan(uint32_t seed, int steps, int buffers, int longest) {
+  std::mt19937 random(seed);
+  Plan p{.name = "random"};
+  p.kernels = {{.name = "k", .code = {0xc3}}};
+  for (int s = 0; s < steps; ++s) p.steps.push_back(kernel_step("s" + std::to_string(s), {}, {}));
+  for (int i = 0; i < buffers; ++i) {
+    p.buffers.push_back(buffer("b" + std::to_string(i), Home::Temp, 1 + random() % (random() % 4 ? 100 : 10000)));
+    const int first = random() % (steps - 1), last = first + 1 + random() % std::min(longest, steps - first - 1);
+    p.steps[first].writes.push_back(i), p.steps[first].arguments.push_back(i);
+    p.steps[last].reads.push_back(i), p.steps[last].arguments.push_back(i);
+  }
+  return p;
+}
+
+TEST(Memory, RandomLiveRangesNeverOverlapAndStayNearTheBound) {
+  double sum = 0;
+  int count = 0;
+  for (uint32_t seed = 0; seed < 60; ++seed) {
+    Plan p = random_plan(seed, 4 + seed, 10 + 5 * seed, 1 + seed % 9);
+    plan_memory(p);
+    EXPECT_NO_THROW(verify(p)) << "seed " << seed;
+    const double ratio = static_cast<double>(p.temp_bytes) / most_live(p);
+    EXPECT_GE(ratio, 1) << "seed " << seed;
+    EXPECT_LE(ratio, 1.3) << "seed " << seed;
+    sum += ratio, ++count;
+  }
+  EXPECT_LE(sum / count, 1.05);
+}
+
+TEST(Memory, AChainTakesTheTwoLargestNeighbours) {
+  Plan p = random_plan(0, 5, 0, 1);
+  for (int i = 0; i < 4; ++i) {
+    p.buffers.push_back(buffer("b" + std::to_string(i), Home::Temp, 16 * (i + 1)));
+    p.steps[i].writes = {i}, p.steps[i].arguments.push_back(i);
+    p.steps[i + 1].reads = {i}, p.steps[i + 1].arguments.push_back(i);
+  }
+  plan_memory(p);
+  EXPECT_EQ(p.temp_bytes, 4 * 16 * (3 + 4));
+  EXPECT_NO_THROW(verify(p));
+}
+
+TEST(Memory, EmptyAndUnusedBuffersTakeNothing) {
+  Plan p = random_plan(0, 2, 0, 1);
+  p.buffers = {buffer("empty", Home::Temp, 0), buffer("unused", Home::Temp, 100)};
+  p.buffers[1].bytes = 0, p.buffers[1].shape = {0};
+  p.steps[0] = kernel_step("w", {}, {0});
+  plan_memory(p);
+  EXPECT_EQ(p.temp_bytes, 0);
+  EXPECT_NO_THROW(verify(p));
+}
+
+// --- files
+
+TEST(File, LoadGivesBackWhatWasSaved) {
+  const Plan p = small_plan(), q = load(save(p));
+  EXPECT_EQ(print(q), print(p));
+  EXPECT_EQ(save(q), save(p));
+  EXPECT_EQ(q.kernels[0].code, p.kernels[0].code);
+  EXPECT_EQ(q.kernels[0].scratch_bytes, 64);
+  EXPECT_EQ(q.constants, p.constants);
+  EXPECT_EQ(q.steps[3].origins, p.steps[3].origins);
+}
+
+TEST(File, EveryChangedByteIsFound) {
+  const std::string good = save(small_plan());
+  for (size_t i = 0; i < good.size(); ++i)
+    for (const int flip : {1, 0x80, 0xff}) {
+      std::string bad = good;
+      bad[i] = static_cast<char>(bad[i] ^ flip);
+      EXPECT_THROW(load(bad), UserError) << "byte " << i;
+    }
+}
+
+TEST(File, EveryTruncationIsFound) {
+  const std::string good = save(small_plan());
+  for (size_t n = 0; n < good.size(); ++n) EXPECT_THROW(load(good.substr(0, n)), UserError) << n << " bytes";
+  EXPECT_THROW(load(good + "x"), UserError);
+}
+
+TEST(File, ForeignAndOldFilesAreNamed) {
+  EXPECT_THAT([] { load("PK\3\4 this is something else altogether"); }, ThrowsMessage<UserError>(HasSubstr("not a trainc plan")));
+  std::string old = save(small_plan());
+  ++old[8];  // the version, behind the magic
+  EXPECT_THAT([&] { load(old); }, ThrowsMessage<UserError>(HasSubstr("another version")));
+}
+
+TEST(File, AnUnsoundPlanIsRefusedThoughItsChecksumIsRight) {
+  Plan p = small_plan();
+  p.outputs = {3, 1, 0};
+  EXPECT_THAT([&] { load(save(p)); }, ThrowsMessage<UserError>(HasSubstr("not sound")));
+  p = small_plan();
+  p.buffers[1].home = static_cast<Home>(77);
+  EXPECT_THAT([&] { load(save(p)); }, ThrowsMessage<UserError>(HasSubstr("unknown kind of buffer")));
+}
+
+TEST(Print, SaysWhatIsInMemoryWhen) {
+  const std::string text = print(small_plan());
+  EXPECT_THAT(text, HasSubstr("x: input 0 f32[8]"));
+  EXPECT_THAT(text, HasSubstr("1: draw = random p=0.9"));
+  EXPECT_THAT(text, HasSubstr("3: call = extern aten.relu.default {}; arguments [b]"));
+  EXPECT_THAT(text, HasSubstr("// m.py:3"));
+  EXPECT_THAT(text, HasSubstr("outputs: y none x"));
+}
+
+}  // namespace
+}  // namespace trainc::plan

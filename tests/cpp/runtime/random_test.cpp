@@ -1,0 +1,131 @@
+// Both mask generators against recorded vectors, on every machine (tests/data/masks.txt), and the state of the generator after.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+#include <random>
+#include <sstream>
+
+#include "runtime/cpu/random.h"
+#include "support/error.h"
+
+namespace trainc::runtime {
+namespace {
+
+uint64_t fnv(const std::vector<uint8_t>& bytes) {
+  uint64_t h = 14695981039346656037u;
+  for (uint8_t c : bytes) h = (h ^ c) * 1099511628211u;
+  return h;
+}
+
+/// torch.manual_seed(seed); torch.get_rng_state()
+std::vector<uint8_t> seeded(uint64_t seed) {
+  std::vector<uint8_t> state(Twister::kStateBytes, 0);
+  const int32_t left = 1, is_seeded = 1;
+  std::memcpy(&state[0], &seed, 8);
+  std::memcpy(&state[8], &left, 4);
+  std::memcpy(&state[12], &is_seeded, 4);
+  uint32_t word = static_cast<uint32_t>(seed);
+  for (uint32_t i = 0; i < 624; ++i) {
+    if (i > 0) word = 1812433253u * (word ^ (word >> 30)) + i;
+    const uint64_t wide = word;
+    std::memcpy(&state[24 + 8 * i], &wide, 8);
+  }
+  return state;
+}
+
+TEST(Twister, IsTheStandardOne) {
+  Twister twister(seeded(5489));
+  std::mt19937 standard(5489);
+  for (int i = 0; i < 2000; ++i) ASSERT_EQ(twister.next(), standard()) << i;
+}
+
+TEST(Twister, StateUntouchedWhereNothingIsDrawn) {
+  const auto fresh = seeded(3);
+  EXPECT_EQ(Twister(fresh).state(), fresh);
+  for (int draws : {1, 623, 624, 625}) {
+    Twister twister(fresh);
+    for (int i = 0; i < draws; ++i) twister.next();
+    const auto after = twister.state();
+    EXPECT_EQ(Twister(after).state(), after) << draws;
+  }
+}
+
+TEST(Twister, AStateMayBeTakenAnywhere) {
+  for (int cut : {0, 1, 2, 311, 312, 313, 623, 624, 625}) {
+    Twister whole(seeded(11)), first(seeded(11));
+    for (int i = 0; i < cut; ++i) EXPECT_EQ(first.next(), whole.next());
+    Twister second(first.state());
+    for (int i = 0; i < 700; ++i) ASSERT_EQ(second.next(), whole.next()) << cut << " " << i;
+    EXPECT_EQ(second.state(), whole.state());
+  }
+}
+
+TEST(Twister, KeepsTheCachedNormal) {
+  auto state = seeded(1);
+  state[5000 + 32] = 0xab;  // normal_rho and what follows are not ours
+  state[5052] = 1;
+  Twister twister(state);
+  twister.next();
+  EXPECT_EQ(twister.state()[5032], 0xab);
+  EXPECT_EQ(twister.state()[5052], 1);
+}
+
+TEST(Twister, RefusesWhatIsNoState) {
+  EXPECT_THROW(Twister(std::vector<uint8_t>(100)), InternalError);
+  EXPECT_THROW(Twister(std::vector<uint8_t>(Twister::kStateBytes)), InternalError);
+}
+
+TEST(Bernoulli, RecordedVectors) {
+  std::ifstream file(TRAINC_TEST_DIR "/data/masks.txt");
+  ASSERT_TRUE(file.is_open());
+  int lines = 0;
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    std::istringstream in(line);
+    std::string generator, p_text, mask_hash, state_hash;
+    uint64_t seed;
+    int64_t skip, n, ones;
+    in >> generator >> seed >> skip >> p_text >> n >> ones >> mask_hash >> state_hash;
+    ASSERT_TRUE(in) << line;
+    const double p = std::strtod(p_text.c_str(), nullptr);
+    std::vector<uint8_t> mask(n, 9);
+    if (generator == "mkl") {
+      mkl_bernoulli(static_cast<uint32_t>(seed), p, mask.data(), n);
+    } else {
+      Twister twister(seeded(seed));
+      for (int64_t i = 0; i < skip; ++i) twister.next();
+      bernoulli(MaskGenerator::Twister, twister, p, mask.data(), n);
+      EXPECT_EQ(fnv(twister.state()), std::stoull(state_hash, nullptr, 16)) << line;
+    }
+    EXPECT_EQ(fnv(mask), std::stoull(mask_hash, nullptr, 16)) << line;
+    EXPECT_EQ(std::count(mask.begin(), mask.end(), 1), ones) << line;
+    ++lines;
+  }
+  EXPECT_GE(lines, 130);
+}
+
+TEST(Bernoulli, MklTakesOneDrawAsItsSeed) {
+  Twister twister(seeded(3)), other(seeded(3));
+  std::vector<uint8_t> a(100000), b(a.size());
+  bernoulli(MaskGenerator::Mkl, twister, 0.9, a.data(), a.size());
+  mkl_bernoulli(other.next(), 0.9, b.data(), b.size());
+  EXPECT_EQ(a, b);
+  EXPECT_EQ(twister.state(), other.state());
+}
+
+TEST(Bernoulli, CertainAndEmptyMasksDrawNothing) {
+  for (const MaskGenerator g : {MaskGenerator::Twister, MaskGenerator::Mkl}) {
+    Twister twister(seeded(3));
+    std::vector<uint8_t> mask(10, 7);
+    bernoulli(g, twister, 0, mask.data(), 10);
+    EXPECT_EQ(mask, std::vector<uint8_t>(10, 0));
+    bernoulli(g, twister, 1, mask.data(), 10);
+    EXPECT_EQ(mask, std::vector<uint8_t>(10, 1));
+    bernoulli(g, twister, 0.5, mask.data(), 0);
+    EXPECT_EQ(twister.state(), seeded(3));
+  }
+}
+
+}  // namespace
+}  // namespace trainc::runtime
