@@ -1,0 +1,223 @@
+#include "schedule/cut.h"
+
+#include <limits>
+#include <queue>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "schedule/schedule.h"
+
+namespace trainc::schedule {
+namespace {
+
+constexpr int64_t kInfinite = std::numeric_limits<int64_t>::max() / 4;
+
+/// Maximum flow by Dinic's algorithm; afterwards, the vertices from which the sink can still be reached.
+class FlowNetwork {
+ public:
+  explicit FlowNetwork(int vertices) : edges_of_(vertices), level_(vertices), next_(vertices) {}
+
+  void edge(int from, int to, int64_t capacity) {
+    edges_of_[from].push_back(static_cast<int>(edges_.size()));
+    edges_.push_back({to, capacity});
+    edges_of_[to].push_back(static_cast<int>(edges_.size()));
+    edges_.push_back({from, 0});
+  }
+
+  int64_t run(int source, int sink) {
+    int64_t total = 0;
+    while (layer(source, sink)) {
+      std::fill(next_.begin(), next_.end(), 0);
+      while (int64_t pushed = push(source, sink, kInfinite)) total += pushed;
+      if (total >= kInfinite) break;
+    }
+    return total;
+  }
+
+  /// The cut nearest the sink: vertices that still reach it through free capacity.
+  std::vector<bool> reaches(int sink) const {
+    std::vector<bool> seen(edges_of_.size());
+    std::vector<int> stack{sink};
+    seen[sink] = true;
+    while (!stack.empty()) {
+      int v = stack.back();
+      stack.pop_back();
+      for (int e : edges_of_[v]) {  // the twin e ^ 1 leads into v
+        int from = edges_[e].to;
+        if (edges_[e ^ 1].capacity > 0 && !seen[from]) seen[from] = true, stack.push_back(from);
+      }
+    }
+    return seen;
+  }
+
+ private:
+  struct Edge { int to; int64_t capacity; };
+
+  bool layer(int source, int sink) {
+    std::fill(level_.begin(), level_.end(), -1);
+    std::queue<int> queue;
+    queue.push(source);
+    level_[source] = 0;
+    while (!queue.empty()) {
+      int v = queue.front();
+      queue.pop();
+      for (int e : edges_of_[v])
+        if (edges_[e].capacity > 0 && level_[edges_[e].to] < 0) level_[edges_[e].to] = level_[v] + 1, queue.push(edges_[e].to);
+    }
+    return level_[sink] >= 0;
+  }
+
+  int64_t push(int v, int sink, int64_t limit) {
+    if (v == sink) return limit;
+    for (size_t& i = next_[v]; i < edges_of_[v].size(); ++i) {
+      Edge& e = edges_[edges_of_[v][i]];
+      if (e.capacity <= 0 || level_[e.to] != level_[v] + 1) continue;
+      if (int64_t pushed = push(e.to, sink, std::min(limit, e.capacity))) {
+        e.capacity -= pushed;
+        edges_[edges_of_[v][i] ^ 1].capacity += pushed;
+        return pushed;
+      }
+    }
+    return 0;
+  }
+
+  std::vector<Edge> edges_;
+  std::vector<std::vector<int>> edges_of_;
+  std::vector<int> level_;
+  std::vector<size_t> next_;
+};
+
+bool may_recompute(const Node* n) {
+  switch (class_of(n->op)) {
+    case OpClass::Leaf: return n->op != Op::Random;
+    case OpClass::Elementwise:
+    case OpClass::Movement: return true;
+    case OpClass::Reduction:
+    case OpClass::Contraction:
+    case OpClass::Extern: return false;
+    case OpClass::Indexed: return n->op == Op::Gather && n->in(0)->op == Op::Input && n->type.bytes() <= (1 << 16);
+  }
+  return false;
+}
+
+/// Copies nodes of one graph into another; the caller has set the nodes at which it stops.
+struct Copier {
+  const Graph& from;
+  Graph& to;
+  std::unordered_map<const Node*, const Node*> made;
+
+  const Node* operator()(const Node* root) {
+    std::vector<const Node*> stack{root};
+    while (!stack.empty()) {
+      const Node* n = stack.back();
+      if (made.count(n)) { stack.pop_back(); continue; }
+      bool ready = true;
+      for (const Node* i : n->inputs)
+        if (!made.count(i)) stack.push_back(i), ready = false;
+      if (!ready) continue;
+      stack.pop_back();
+      std::vector<const Node*> inputs;
+      for (const Node* i : n->inputs) inputs.push_back(made.at(i));
+      const Node* copy = to.make(n->op, n->attrs, std::move(inputs), n->type);
+      for (const std::string& origin : from.origins(n)) to.add_origin(copy, origin);
+      made[n] = copy;
+    }
+    return made.at(root);
+  }
+};
+
+}  // namespace
+
+Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, const std::vector<const Node*>& must_recompute) {
+  const std::vector<const Node*> live = joint.live();
+  std::unordered_set<const Node*> of_tangents;  // depend on a tangent
+  for (const Node* n : live) {
+    bool depends = n->op == Op::Input && n->as<InputAttr>().index >= primals;
+    for (const Node* i : n->inputs) depends = depends || of_tangents.count(i);
+    if (depends) of_tangents.insert(n);
+  }
+
+  std::unordered_map<const Node*, int64_t> forward_output_of;
+  for (int64_t i = 0; i < forward_outputs; ++i)
+    if (const Node* v = joint.outputs.at(i).value) {
+      require(!of_tangents.count(v), "a forward output depends on a tangent");
+      if (joint.outputs[i].strides.empty()) forward_output_of.emplace(base_of(v), i);
+    }
+
+  // What the backward uses of values that no tangent reaches.
+  std::unordered_set<const Node*> wanted;
+  for (const Node* n : live)
+    if (of_tangents.count(n))
+      for (const Node* i : n->inputs)
+        if (!of_tangents.count(i)) wanted.insert(i);
+  for (size_t i = forward_outputs; i < joint.outputs.size(); ++i)
+    if (const Node* v = joint.outputs[i].value; v && !of_tangents.count(v)) wanted.insert(v);
+
+  std::unordered_map<const Node*, int> number;
+  for (const Node* n : live)
+    if (!of_tangents.count(n)) number.emplace(n, static_cast<int>(number.size()));
+  const int source = 2 * static_cast<int>(number.size()), sink = source + 1;
+  FlowNetwork net(sink + 1);
+  const std::unordered_set<const Node*> never_kept(must_recompute.begin(), must_recompute.end());
+  for (const auto& [n, i] : number) {
+    const bool held = n->op == Op::Input;   // the caller keeps it alive anyway
+    const bool free = n->op == Op::Constant || n->op == Op::Iota;
+    int64_t cost = n->type.bytes() + 64;    // an arena slot is 64 bytes at least
+    if (held) cost = 0;
+    else if (free || (never_kept.count(n) && may_recompute(n)) || n->op == Op::Extern) cost = kInfinite;
+    else if (forward_output_of.count(base_of(n))) cost = 1;
+    net.edge(2 * i, 2 * i + 1, cost);
+    const bool checkpointed = never_kept.count(n) && n->op != Op::Random && class_of(n->op) != OpClass::Extern;
+    if (!free && !checkpointed && !may_recompute(n)) net.edge(source, 2 * i, kInfinite);
+    if (held) net.edge(source, 2 * i, kInfinite);
+    if (wanted.count(n)) net.edge(2 * i + 1, sink, kInfinite);
+    for (const Node* input : n->inputs) net.edge(2 * number.at(input) + 1, 2 * i, kInfinite);
+  }
+  require(net.run(source, sink) < kInfinite, "no cut between forward and backward: a checkpointed value cannot be computed again");
+  const std::vector<bool> late = net.reaches(sink);
+
+  Cut cut;
+  std::vector<const Node*> kept;      // in the order of the graph: in == early, out == late
+  for (const Node* n : live)
+    if (auto it = number.find(n); it != number.end() && !late[2 * it->second] && late[2 * it->second + 1]) kept.push_back(n);
+
+  Copier fwd{joint, cut.forward, {}}, bwd{joint, cut.backward, {}};
+  cut.forward.input_count = primals;
+  for (int64_t i = 0; i < forward_outputs; ++i) {
+    const Output& o = joint.outputs[i];
+    cut.forward.outputs.push_back({o.value ? fwd(o.value) : nullptr, o.strides});
+  }
+  // Results that the caller sees share autograd's version check with him: they are saved as they are, like primals.
+  std::vector<const Node*> arena;
+  for (const Node* n : kept) {
+    if (n->op == Op::Input) {
+      cut.saved_inputs.push_back(n->as<InputAttr>().index);
+      bwd.made[n] = cut.backward.make(Op::Input, InputAttr{static_cast<int64_t>(cut.saved_inputs.size()) - 1, n->as<InputAttr>().strides}, {}, n->type);
+    } else if (auto it = forward_output_of.find(base_of(n)); it != forward_output_of.end()) {
+      cut.saved_inputs.push_back(primals + it->second);
+      const Type& as_output = joint.outputs[it->second].value->type;
+      const Node* held = cut.backward.make(Op::Input, InputAttr{static_cast<int64_t>(cut.saved_inputs.size()) - 1, {}}, {}, as_output);
+      bwd.made[n] = as_output == n->type ? held : cut.backward.make(Op::Reshape, NoAttr{}, {held}, n->type);
+    } else {
+      arena.push_back(n);
+    }
+  }
+  const int64_t held = static_cast<int64_t>(cut.saved_inputs.size());
+  const int64_t tangents = joint.input_count - primals;
+  for (const Node* n : live)
+    if (n->op == Op::Input && n->as<InputAttr>().index >= primals)
+      bwd.made[n] = cut.backward.make(Op::Input, InputAttr{held + n->as<InputAttr>().index - primals, n->as<InputAttr>().strides}, {}, n->type);
+  for (const Node* n : arena) {
+    bwd.made[n] = cut.backward.make(Op::Input, InputAttr{held + tangents + static_cast<int64_t>(cut.saved.size()), {}}, {}, n->type);
+    cut.saved.push_back(n->type);
+    cut.forward.outputs.push_back({fwd(n), {}});
+  }
+  cut.backward.input_count = held + tangents + static_cast<int64_t>(cut.saved.size());
+  for (size_t i = forward_outputs; i < joint.outputs.size(); ++i) {
+    const Output& o = joint.outputs[i];
+    cut.backward.outputs.push_back({o.value ? bwd(o.value) : nullptr, o.strides});
+  }
+  return cut;
+}
+
+}  // namespace trainc::schedule

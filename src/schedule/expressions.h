@@ -1,0 +1,66 @@
+// From nodes to expressions over a nest: movements become index arithmetic, values become loads or locals, all else is inlined.
+#pragma once
+#include <functional>
+#include <unordered_map>
+#include <vector>
+
+#include "loop/loop.h"
+#include "schedule/lower.h"
+#include "schedule/schedule.h"
+
+namespace trainc::schedule {
+
+using loop::Expr;
+using loop::Stmt;
+
+/// Where in a tensor: its row-major position, or the coordinate of each axis, or both; each is worked out from the other when
+/// asked for, so that what stays linear never sees a division.
+struct Index {
+  Dims shape;
+  Expr position;
+  std::vector<Expr> axes;
+
+  static Index at_position(const Dims& shape, Expr position) { return {shape, std::move(position), {}}; }
+  static Index at_axes(const Dims& shape, std::vector<Expr> axes) { return {shape, nullptr, std::move(axes)}; }
+  const Expr& linear();
+  const std::vector<Expr>& coordinates();
+};
+
+class Expressions {
+ public:
+  Expressions(const Schedule& schedule, LoweredKernel& kernel) : schedule_(schedule), kernel_(kernel) {}
+
+  /// The value of `n` at `index`, dtype n's (bf16 and f16: as f32, rounded). Statements that it needs (Let, Check) go to `out`.
+  Expr value(const Node* n, Index index);
+  /// Statement that stores `value` as n's element at `position`.
+  Stmt store(const Node* n, Expr position, Expr value);
+  /// Binds a value of the group: later uses, all of them aligned, read the local.
+  Expr bind(const Node* n, Expr value);
+  int argument(const Node* base, bool written = false);
+  /// Makes a Let out of an expression that more than one place uses.
+  Expr keep(const char* name, Expr value);
+
+  std::vector<Stmt>* out = nullptr;  // nullptr: one expression, no statements (a contraction's operand)
+  std::unordered_map<const Node*, Expr> bound;
+  // Values of this group that are not simply loaded: the kernel's builder says how they are had here.
+  std::unordered_set<const Node*> own;
+  std::function<Expr(const Node*, Index&)> own_value;
+  loop::LoopNest& nest() { return kernel_.nest; }
+  /// The definition of a value, computed at `index` (its op, not its memory).
+  Expr definition(const Node* n, Index index);
+
+ private:
+  Expr elementwise(const Node* n, Index& index);
+  Expr gather(const Node* n, Index& index);
+  Expr load(const Node* n, Index& index);
+
+  const Schedule& schedule_;
+  LoweredKernel& kernel_;
+  std::unordered_map<const Node*, int> buffers_;
+  Expr guard_;  // loads touch memory only where this holds
+};
+
+loop::Expr arithmetic(DType to, Expr);  // rounds an f32 expression through bf16 or f16 where `to` says so
+DType arithmetic_dtype(DType);          // what arithmetic on this dtype is done in
+
+}  // namespace trainc::schedule

@@ -1,0 +1,153 @@
+// Sums over axes that are not the last ones: what is kept runs across vector lanes, or outside, and the rest is folded.
+#include <algorithm>
+
+#include "schedule/domain.h"
+#include "schedule/kernels.h"
+
+namespace trainc::schedule {
+
+using loop::block;
+using loop::integer;
+using loop::LoopKind;
+
+namespace {
+
+// Terms added one after the other before the sum moves up a level: keeps the error of long columns near that of a pairwise sum.
+constexpr int64_t kRun = 32;
+
+struct Factor { int64_t extent; bool kept; };
+
+/// The input's domain as factors, each all kept or all folded.
+std::vector<Factor> factors_of(const Node* sum, const Schedule& schedule, const Group& group) {
+  const Dims& shape = sum->in(0)->shape();
+  const Dims& axes = sum->as<ReduceAttr>().axes;
+  std::vector<int64_t> firm;
+  const Dims strides = contiguous_strides(shape);
+  auto folded = [&](size_t k) { return std::find(axes.begin(), axes.end(), static_cast<int64_t>(k)) != axes.end(); };
+  std::set<int64_t> points;
+  const int64_t all = sum->in(0)->type.numel();
+  for (const Node* n : group.values) points.merge(split_points(n->in(0), schedule, all, 1));
+  // An axis boundary matters only where kept and folded axes meet.
+  for (size_t k = 1; k < shape.size(); ++k) {
+    size_t before = k;
+    while (before > 0 && shape[before - 1] == 1) --before;
+    if (before > 0 && shape[k] != 1 && folded(k) != folded(before - 1)) firm.push_back(strides[before - 1]);
+  }
+  std::vector<Factor> factors;
+  int64_t left = all;
+  for (int64_t f : factor(all, firm, points)) {
+    left /= f;
+    int64_t stride = 0;  // which axis this factor lies in
+    bool kept = false;
+    for (size_t k = 0; k < shape.size(); ++k)
+      if (shape[k] != 1 && strides[k] * shape[k] > left && (stride == 0 || strides[k] * shape[k] <= stride)) stride = strides[k] * shape[k], kept = !folded(k);
+    factors.push_back({f, kept});
+  }
+  return factors;
+}
+
+}  // namespace
+
+LoweredKernel lower_columns(const Graph& graph, const Schedule& schedule, const Group& group, const Machine& machine) {
+  LoweredKernel kernel;
+  loop::LoopNest& nest = kernel.nest;
+  nest.name = kernel_name(graph, group);
+  Expressions e(schedule, kernel);
+  const Node* first = group.values[0];
+  const std::vector<Factor> factors = factors_of(first, schedule, group);
+  const bool across = factors.back().kept;  // the last kept factor lies across lanes
+  const int64_t last = factors.back().extent;
+  const int width = across ? std::min<int>(64, lanes(machine.level, last) * 4) : lanes(machine.level, last);
+
+  std::vector<int64_t> outer;
+  for (size_t k = 0; k + 1 < factors.size(); ++k)
+    if (factors[k].kept) outer.push_back(factors[k].extent);
+  const int64_t pieces = (last + width - 1) / width;
+  if (across) outer.push_back(pieces);
+  OuterLoops loops(nest, outer);
+
+  // One variable a factor, in order.
+  std::vector<Expr> variables;
+  std::vector<std::pair<int, int64_t>> folded;  // serial loops
+  size_t next_outer = 0;
+  int vector_var = -1, run_var = -1;
+  Expr run_extent, vector_extent;
+  for (size_t k = 0; k < factors.size(); ++k) {
+    const auto [extent, kept] = factors[k];
+    if (k + 1 == factors.size()) {
+      vector_var = nest.add_var("j", across && pieces > 1 ? width : extent);
+      Expr j = nest.var(vector_var);
+      if (!across) vector_extent = integer(extent);
+      else if (pieces == 1) vector_extent = integer(last);
+      else {
+        Expr start = loops.variables().back() * width;
+        vector_extent = last % width == 0 ? integer(width) : loop::apply(Op::Min, {integer(width), integer(last) - start});
+        j = start + j;
+      }
+      variables.push_back(j);
+    } else if (kept) {
+      variables.push_back(loops.variables()[next_outer++]);
+    } else if (folded.empty() && extent > kRun) {  // two levels: runs of kRun
+      int block_var = nest.add_var("rb", (extent + kRun - 1) / kRun);
+      run_var = nest.add_var("ri", kRun);
+      folded.push_back({block_var, (extent + kRun - 1) / kRun});
+      Expr start = nest.var(block_var) * kRun;
+      run_extent = extent % kRun == 0 ? integer(kRun) : loop::apply(Op::Min, {integer(kRun), integer(extent) - start});
+      variables.push_back(start + nest.var(run_var));
+    } else {
+      int v = nest.add_var("r" + std::to_string(k), extent);
+      folded.push_back({v, extent});
+      variables.push_back(nest.var(v));
+    }
+  }
+  std::vector<int64_t> extents;
+  for (const Factor& f : factors) extents.push_back(f.extent);
+  const Expr position = position_of(variables, extents);
+  std::vector<Expr> kept_variables;
+  std::vector<int64_t> kept_extents;
+  for (size_t k = 0; k < factors.size(); ++k)
+    if (factors[k].kept) kept_variables.push_back(variables[k]), kept_extents.push_back(factors[k].extent);
+  const Expr result_position = position_of(kept_variables, kept_extents);
+
+  std::vector<int> totals, runs;
+  std::vector<Stmt> start, run_start, inside, run_end, finish;
+  for (const Node* n : group.values) {
+    const DType dtype = arithmetic_dtype(n->dtype());
+    const ReduceKind kind = n->as<ReduceAttr>().kind;
+    totals.push_back(nest.add_local("t" + std::to_string(nest.locals.size()), dtype));
+    start.push_back(loop::let(totals.back(), neutral(kind, dtype)));
+    int into = totals.back();
+    if (run_var >= 0) {
+      into = nest.add_local("u" + std::to_string(nest.locals.size()), dtype);
+      run_start.push_back(loop::let(into, neutral(kind, dtype)));
+      run_end.push_back(loop::reduce(totals.back(), kind, nest.local(into)));
+    }
+    e.out = &inside;
+    Expr v = e.value(n->in(0), Index::at_position(n->in(0)->shape(), position));
+    inside.push_back(loop::reduce(into, kind, v));
+    e.out = &finish;
+    finish.push_back(e.store(n, result_position, arithmetic(n->dtype(), nest.local(totals.back()))));
+  }
+
+  auto append = [](std::vector<Stmt>& to, const std::vector<Stmt>& from) { to.insert(to.end(), from.begin(), from.end()); };
+  Stmt body = block(inside);
+  if (!across) body = loop::for_loop(LoopKind::Vector, vector_var, vector_extent, body, width);
+  const size_t below_run = run_var >= 0 ? 1 : 0;  // folded[0] is the block loop; the others lie inside a run
+  for (size_t k = folded.size(); k-- > below_run;) body = loop::for_loop(LoopKind::Serial, folded[k].first, integer(folded[k].second), body);
+  if (run_var >= 0) {
+    body = loop::for_loop(LoopKind::Serial, run_var, run_extent, body);
+    std::vector<Stmt> one_run = run_start;
+    one_run.push_back(body);
+    append(one_run, run_end);
+    body = loop::for_loop(LoopKind::Serial, folded[0].first, integer(folded[0].second), block(one_run));
+  }
+  std::vector<Stmt> all = start;
+  all.push_back(body);
+  append(all, finish);
+  body = block(all);
+  if (across) body = loop::for_loop(LoopKind::Vector, vector_var, vector_extent, body, width);
+  nest.body = loops.close(body);
+  return kernel;
+}
+
+}  // namespace trainc::schedule

@@ -1,0 +1,67 @@
+// Contractions: operands read through their movements, epilogue values stored from the tile.
+#include "loop/contraction.h"
+#include "schedule/domain.h"
+#include "schedule/kernels.h"
+#include "schedule/substitute.h"
+
+namespace trainc::schedule {
+
+using loop::block;
+
+LoweredKernel lower_contract(const Graph& graph, const Schedule& schedule, const Group& group, const Machine& machine) {
+  LoweredKernel kernel;
+  loop::LoopNest& nest = kernel.nest;
+  nest.name = kernel_name(graph, group);
+  Expressions e(schedule, kernel);
+  const Node* c = group.values[0];
+  const Dims& out = c->shape();
+  loop::ContractionSpec spec;
+  spec.batch = out[0], spec.m = out[1], spec.n = out[2], spec.k = c->in(0)->shape()[2];
+
+  // Operands and epilogue are written once over variables with their true extents, where index arithmetic simplifies best,
+  // and the generator's own coordinates are put in their place.
+  const int b = nest.add_var("b", spec.batch), m = nest.add_var("m", spec.m), n = nest.add_var("n", spec.n), k = nest.add_var("k", spec.k);
+  auto operand = [&](int which, int row) {
+    const Node* x = c->in(which);
+    e.out = nullptr;
+    return e.value(x, Index::at_axes(x->shape(), {nest.var(b), nest.var(row), nest.var(k)}));
+  };
+  const Expr lhs = operand(0, m), rhs = operand(1, n);
+  auto nearer = [&](const Expr& x, int row) {
+    const int64_t along_k = std::abs(stride_of(x, k, row)), along_row = std::abs(stride_of(x, row, k));
+    if (along_k == 1 || along_row == 0) return true;
+    return along_row != 1 && along_k <= along_row && along_k != 0;
+  };
+  spec.lhs_k_contiguous = nearer(lhs, m);
+  spec.rhs_k_contiguous = nearer(rhs, n);
+  spec.lhs = [=](Expr bb, Expr row, Expr kk) { return substitute(lhs, {{b, bb}, {m, row}, {k, kk}}); };
+  spec.rhs = [=](Expr bb, Expr row, Expr kk) { return substitute(rhs, {{b, bb}, {n, row}, {k, kk}}); };
+
+  for (const Node* v : group.values)  // declared before the generator adds its own buffers: arguments come first
+    if (schedule.stored.count(v)) e.argument(v, true);
+  for (const Node* v : group.values)
+    for (const Read& r : reads_of(v, schedule.values, v->type.numel(), 1))
+      if (!schedule.group_of.count(r.value) || schedule.group_of.at(r.value) != schedule.group_of.at(c)) e.argument(r.value);
+
+  e.own.insert(group.values.begin(), group.values.end());
+  e.own_value = [&](const Node* v, Index& index) { return e.bind(v, e.definition(v, index)); };
+  spec.epilogue = [&](Expr bb, Expr mm, Expr nn, Expr sum) {
+    std::vector<Stmt> body;
+    e.out = &body;
+    e.bound.clear();
+    Expr kept = sum;
+    if (arithmetic_dtype(c->dtype()) != sum->dtype) kept = loop::cast(sum, arithmetic_dtype(c->dtype()));
+    e.bind(c, arithmetic(c->dtype(), kept));
+    const Expr position = (nest.var(b) * (spec.m * spec.n)) + (nest.var(m) * spec.n) + nest.var(n);
+    for (const Node* v : group.values) {
+      Expr x = e.value(v, Index::at_position(v->shape(), position));
+      if (schedule.stored.count(v)) body.push_back(e.store(v, position, x));
+    }
+    e.out = nullptr;
+    return substitute(block(std::move(body)), {{b, bb}, {m, mm}, {n, nn}});
+  };
+  loop::build_contraction(nest, spec, machine.level, machine.caches);
+  return kernel;
+}
+
+}  // namespace trainc::schedule

@@ -1,0 +1,345 @@
+#include "schedule/schedule.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+
+namespace trainc::schedule {
+namespace {
+
+// Work that is cheaper to do again at each use than to keep: a few additions, never a division or worse.
+constexpr int64_t kCheap = 3;
+// As a contraction's operand, read some times while it is packed.
+constexpr int64_t kCheapOperand = 4;
+// An expression of this much work becomes a value in any case: code must stay readable and compile quickly.
+constexpr int64_t kLongest = 160;
+
+bool plain_movement(Op op) { return op == Op::Reshape || op == Op::Permute || op == Op::Broadcast || op == Op::Slice; }
+
+class Scheduler {
+ public:
+  explicit Scheduler(const Graph& graph) : graph_(graph), live_(graph.live()) {}
+
+  Schedule run() {
+    count_uses();
+    choose_values();
+    for (const Node* n : live_)
+      if (out_.values.count(n)) place(n);
+    merge_columns();
+    order();
+    find_stored();
+    return std::move(out_);
+  }
+
+ private:
+  // --- which nodes are values
+  void count_uses() {
+    for (const Node* n : live_)
+      for (const Node* i : n->inputs) ++uses_[i], users_[i].push_back(n);
+    for (const Output& o : graph_.outputs)
+      if (o.value) ++uses_[o.value];
+  }
+
+  void choose_values() {
+    std::unordered_set<const Node*> forced;
+    for (const Output& o : graph_.outputs)
+      if (o.value && o.value->op != Op::Input) forced.insert(base_of(o.value));
+    for (const Node* n : live_) {
+      if (n->op == Op::Extern)
+        for (const Node* i : n->inputs) forced.insert(base_of(i));
+      if (n->op == Op::Gather) force_base(n->in(0), kCheap, forced);
+      if (n->op == Op::Scatter || n->op == Op::Scan)
+        for (const Node* i : n->inputs) force_base(i, kCheap, forced);
+      if (n->op == Op::Contract)
+        for (const Node* i : n->inputs) force_operand(i, forced);
+      if (n->op == Op::Broadcast && n->type.numel() > n->in(0)->type.numel()) force_base(n->in(0), kCheap, forced);
+    }
+    for (const Node* n : live_) {
+      int64_t cost = op_cost(n->op);
+      for (const Node* i : n->inputs) cost += out_.values.count(i) ? 0 : cost_[i];
+      bool value = false;
+      switch (class_of(n->op)) {
+        case OpClass::Leaf: value = n->op == Op::Random; break;
+        case OpClass::Elementwise:
+          value = forced.count(n) || cost > kLongest || (cost > kCheap && uses_[n] > 1) || inline_limit(n) < cost;
+          break;
+        case OpClass::Movement:
+          value = n->op != Op::Reshape && (forced.count(n) || (n->op == Op::Concat && uses_[n] > 1) || cost > kLongest);
+          break;
+        case OpClass::Indexed: value = n->op == Op::Scatter || forced.count(n); break;
+        case OpClass::Reduction:
+        case OpClass::Contraction:
+        case OpClass::Extern: value = true; break;
+      }
+      // A reshape is no value itself: what it reshapes is.
+      if (forced.count(n) && !value && n->op != Op::Input && n->op != Op::Reshape) value = true;
+      if (value) out_.values.insert(n);
+      cost_[n] = value ? 0 : std::min<int64_t>(cost, 1 << 20);
+    }
+  }
+
+  /// What lies under plain movements of `n` must be cheap, or be a value.
+  void force_base(const Node* n, int64_t limit, std::unordered_set<const Node*>& forced) {
+    while (plain_movement(n->op)) n = n->in(0);
+    if (is_elementwise(n->op)) {
+      auto [it, first] = inline_limit_.emplace(n, limit);
+      if (!first) it->second = std::min(it->second, limit);
+    } else if (is_movement(n->op)) {
+      forced.insert(n);
+    }
+  }
+  void force_operand(const Node* n, std::unordered_set<const Node*>& forced) {
+    while (plain_movement(n->op)) n = n->in(0);
+    if (n->op == Op::Gather) forced.insert(n);
+    else force_base(n, kCheapOperand, forced);
+  }
+
+  int64_t inline_limit(const Node* n) const {
+    auto it = inline_limit_.find(n);
+    return it == inline_limit_.end() ? kLongest : it->second;
+  }
+
+  // --- groups
+  int new_group(GroupKind kind, const Node* n, int64_t rows = 0, int64_t columns = 1) {
+    groups_.push_back({kind, {n}, rows, columns, {}});
+    parent_.push_back(static_cast<int>(groups_.size()) - 1);
+    return parent_.back();
+  }
+  int find(int g) const {
+    while (parent_[g] != g) g = parent_[g];
+    return g;
+  }
+  int group(const Node* n) const {
+    auto it = group_of_.find(n);
+    return it == group_of_.end() ? -1 : find(it->second);
+  }
+
+  void place(const Node* n) {
+    reads_[n] = reads_of(n, out_.values, n->type.numel(), 1);
+    switch (n->op) {
+      case Op::Contract: group_of_[n] = new_group(GroupKind::Contract, n); return;
+      case Op::Scan: group_of_[n] = new_group(GroupKind::Scan, n); return;
+      case Op::Scatter: group_of_[n] = new_group(GroupKind::Scatter, n); return;
+      case Op::Random: group_of_[n] = new_group(GroupKind::Random, n); return;
+      case Op::Extern: group_of_[n] = new_group(GroupKind::Extern, n); return;
+      case Op::Result: group_of_[n] = group(n->in(0)); groups_[group_of_[n]].values.push_back(n); return;
+      case Op::Concat: group_of_[n] = new_group(GroupKind::Concat, n); return;
+      case Op::Reduce:
+        if (!is_trailing_reduce(n) || n->in(0)->type.numel() == n->type.numel()) {
+          if (n->in(0)->type.numel() != n->type.numel()) { group_of_[n] = new_group(GroupKind::Columns, n); return; }
+        }
+        break;
+      default: break;
+    }
+    place_in_rows(n);
+  }
+
+  struct Domain { int64_t rows, columns; };
+
+  void place_in_rows(const Node* n) {
+    const bool sum = n->op == Op::Reduce && n->in(0)->type.numel() != n->type.numel();
+    const int64_t own_rows = n->type.numel();
+    const int64_t own_columns = sum && own_rows ? n->in(0)->type.numel() / own_rows : 1;
+    if (n->type.numel() == 0) { group_of_[n] = new_group(GroupKind::Rows, n, own_rows, own_columns); return; }
+    // Candidates: groups of what it reads, the latest first; they are the nearest in time and memory.
+    std::vector<int> candidates;
+    for (const Read& r : reads_[n])
+      if (int g = group(r.value); g >= 0 && std::find(candidates.begin(), candidates.end(), g) == candidates.end()) candidates.push_back(g);
+    std::sort(candidates.rbegin(), candidates.rend());
+    // A group that already walks the rows is a better home than a contraction's epilogue: it has the row's sums at hand.
+    std::stable_partition(candidates.begin(), candidates.end(), [&](int g) { return groups_[g].kind == GroupKind::Rows; });
+    int home = -1;
+    for (int g : candidates) {
+      if (home < 0) {
+        if (!joins(n, g, sum, own_rows, own_columns)) continue;
+        groups_[g].values.push_back(n);
+        group_of_[n] = home = g;
+      } else if (g != home && unite(home, g)) {
+        home = find(home);
+      }
+    }
+    if (home < 0) group_of_[n] = new_group(GroupKind::Rows, n, own_rows, own_columns);
+  }
+
+  /// Whether `n` can be made in group g: same domain, all its reads of g aligned, and no way from g out and back to n.
+  bool joins(const Node* n, int g, bool sum, int64_t own_rows, int64_t own_columns) {
+    Group& to = groups_[g];
+    if (to.kind == GroupKind::Contract) {
+      if (sum || n->type.numel() != to.values[0]->type.numel()) return false;
+      if (!is_elementwise(n->op)) return false;
+      if (!aligned(n, g, n->type.numel(), 1)) return false;
+      return !cycle({g}, n);
+    }
+    if (to.kind != GroupKind::Rows) return false;
+    Domain domain{to.rows, to.columns};
+    const int64_t all = to.rows * to.columns;
+    if (sum) {
+      if (own_rows * own_columns != all) return false;
+      if (to.columns == 1) domain = {own_rows, own_columns};
+      else if (to.columns != own_columns) return false;
+    } else if (n->type.numel() != all && n->type.numel() != to.rows) {
+      return false;
+    }
+    if (!aligned(n, g, domain.rows, domain.columns)) return false;
+    if (domain.columns != to.columns)
+      for (const Node* v : to.values)
+        if (!aligned(v, g, domain.rows, domain.columns)) return false;
+    if (cycle({g}, n)) return false;
+    to.rows = domain.rows, to.columns = domain.columns;
+    return true;
+  }
+
+  bool aligned(const Node* n, int g, int64_t rows, int64_t columns) {
+    for (const Read& r : reads_of(n, out_.values, rows, columns)) {
+      if (group(r.value) != g) continue;
+      if (r.access == Access::Other) return false;
+      const int64_t elements = r.access == Access::Row && columns > 1 ? rows : rows * columns;
+      if (r.value->type.numel() != elements) return false;
+    }
+    return true;
+  }
+
+  /// Unites two row groups of one domain.
+  bool unite(int a, int b) {
+    if (groups_[a].kind != GroupKind::Rows || groups_[b].kind != GroupKind::Rows) return false;
+    if (groups_[a].rows != groups_[b].rows || groups_[a].columns != groups_[b].columns) return false;
+    if (groups_[a].columns == 1) return false;  // nothing shared but the loop
+    for (int g : {a, b})
+      for (const Node* v : groups_[g].values)
+        for (int other : {a, b})
+          if (!aligned(v, other, groups_[a].rows, groups_[a].columns)) return false;
+    if (cycle({a, b}, nullptr)) return false;
+    int to = std::min(a, b), from = std::max(a, b);
+    join(to, from);
+    return true;
+  }
+  void join(int to, int from) {
+    parent_[from] = to;
+    auto& values = groups_[to].values;
+    values.insert(values.end(), groups_[from].values.begin(), groups_[from].values.end());
+    std::sort(values.begin(), values.end(), [](const Node* x, const Node* y) { return x->id < y->id; });
+    groups_[from].values.clear();
+  }
+
+  /// Would the groups `inside` (and `extra` with them) as one depend on themselves through another group?
+  bool cycle(std::vector<int> inside, const Node* extra) {
+    int64_t first = INT64_MAX;
+    for (int g : inside) first = std::min(first, groups_[g].values.front()->id);
+    std::unordered_set<int> seen;
+    std::vector<int> stack;
+    auto is_inside = [&](int g) { return std::find(inside.begin(), inside.end(), g) != inside.end(); };
+    auto push_reads = [&](const Node* n) {
+      for (const Read& r : reads_[n])
+        if (int g = group(r.value); g >= 0 && !is_inside(g) && seen.insert(g).second) stack.push_back(g);
+    };
+    if (extra) push_reads(extra);
+    for (int g : inside)
+      for (const Node* n : groups_[g].values) push_reads(n);
+    while (!stack.empty()) {
+      int g = stack.back();
+      stack.pop_back();
+      if (groups_[g].values.back()->id < first && groups_[g].values.front()->id < first) {
+        bool older = true;
+        for (const Node* n : groups_[g].values) older = older && n->id < first;
+        if (older) continue;  // made before everything inside: cannot read it
+      }
+      for (const Node* n : groups_[g].values)
+        for (const Read& r : reads_[n]) {
+          int p = group(r.value);
+          if (p < 0 || p == g) continue;
+          if (is_inside(p)) return true;
+          if (seen.insert(p).second) stack.push_back(p);
+        }
+    }
+    return false;
+  }
+
+  /// Sums over the same axes of values of the same shape, that read something in common, in one walk over memory.
+  void merge_columns() {
+    std::vector<int> columns;
+    for (int g = 0; g < static_cast<int>(groups_.size()); ++g)
+      if (find(g) == g && groups_[g].kind == GroupKind::Columns) columns.push_back(g);
+    for (size_t i = 0; i < columns.size(); ++i)
+      for (size_t j = i + 1; j < columns.size(); ++j) {
+        int a = columns[i], b = columns[j];
+        if (find(a) != a || find(b) != b || groups_[a].values.size() >= 4) continue;
+        const Node *x = groups_[a].values[0], *y = groups_[b].values[0];
+        if (x->in(0)->shape() != y->in(0)->shape() || x->as<ReduceAttr>().axes != y->as<ReduceAttr>().axes) continue;
+        bool common = false;
+        for (const Read& r : reads_[x])
+          for (const Read& s : reads_[y]) common = common || (r.value == s.value && r.value->type.numel() == x->in(0)->type.numel());
+        if (common && !cycle({a, b}, nullptr)) join(a, b);
+      }
+  }
+
+  /// Groups in an order that runs: a group's reads before it, otherwise as the program had them; draws keep their order.
+  void order() {
+    std::vector<int> roots;
+    for (int g = 0; g < static_cast<int>(groups_.size()); ++g)
+      if (find(g) == g) roots.push_back(g);
+    std::unordered_map<int, std::unordered_set<int>> before;
+    for (int g : roots)
+      for (const Node* n : groups_[g].values)
+        for (const Read& r : reads_[n])
+          if (int p = group(r.value); p >= 0 && p != g) before[g].insert(p);
+    std::vector<std::pair<int64_t, int>> draws;
+    for (int g : roots) {
+      const Node* n = groups_[g].values[0];
+      if (n->op == Op::Random) draws.push_back({n->as<RandomAttr>().draw, g});
+      if (n->op == Op::Extern && n->as<ExternAttr>().random) draws.push_back({n->as<ExternAttr>().draw, g});
+    }
+    std::sort(draws.begin(), draws.end());
+    for (size_t i = 1; i < draws.size(); ++i) before[draws[i].second].insert(draws[i - 1].second);
+    auto last_id = [&](int g) {
+      int64_t id = 0;
+      for (const Node* n : groups_[g].values) id = std::max(id, n->id);
+      return id;
+    };
+    std::sort(roots.begin(), roots.end(), [&](int a, int b) { return last_id(a) < last_id(b); });
+    std::unordered_map<int, int> state;
+    std::function<void(int)> emit = [&](int g) {
+      if (state[g] == 2) return;
+      require(state[g] != 1, "groups depend on each other in a circle");
+      state[g] = 1;
+      std::vector<int> reads(before[g].begin(), before[g].end());
+      std::sort(reads.begin(), reads.end(), [&](int a, int b) { return last_id(a) < last_id(b); });
+      for (int p : reads) emit(p);
+      state[g] = 2;
+      for (const Node* n : groups_[g].values) out_.group_of[n] = static_cast<int>(out_.groups.size());
+      out_.groups.push_back(groups_[g]);
+    };
+    for (int g : roots) emit(g);
+  }
+
+  void find_stored() {
+    for (const Output& o : graph_.outputs)
+      if (o.value) out_.stored.insert(base_of(o.value));
+    for (const Group& g : out_.groups)
+      for (const Node* n : g.values) {
+        if (g.kind != GroupKind::Rows && n->op != Op::Extern && !(g.kind == GroupKind::Contract)) out_.stored.insert(n);
+        for (const Read& r : reads_[n])
+          if (out_.values.count(r.value) && out_.group_of.at(r.value) != out_.group_of.at(n)) out_.stored.insert(r.value);
+      }
+    for (const Node* n : live_)
+      if (n->op == Op::Extern)
+        for (const Node* i : n->inputs) out_.stored.insert(base_of(i));
+  }
+
+  const Graph& graph_;
+  std::vector<const Node*> live_;
+  std::unordered_map<const Node*, int> uses_;
+  std::unordered_map<const Node*, std::vector<const Node*>> users_;
+  std::unordered_map<const Node*, int64_t> cost_;
+  std::unordered_map<const Node*, int64_t> inline_limit_;  // an elementwise node may be inlined up to this cost
+  std::vector<Group> groups_;
+  std::vector<int> parent_;
+  std::unordered_map<const Node*, int> group_of_;
+  std::unordered_map<const Node*, std::vector<Read>> reads_;
+  Schedule out_;
+};
+
+}  // namespace
+
+Schedule make_schedule(const Graph& graph) { return Scheduler(graph).run(); }
+
+}  // namespace trainc::schedule

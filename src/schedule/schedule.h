@@ -1,0 +1,57 @@
+// Which values exist in memory, and which kernel makes them.
+// Takes: an optimised graph. Gives: a Schedule: groups in an order that runs. Includes: graph, loop, support.
+//
+// Glossary
+//   value    a node that a kernel computes by name: it is stored, or kept within its kernel. All other nodes are inlined
+//            into the expressions of the values that use them (and so computed again in each).
+//   group    the values that one kernel makes.
+//   full     a value (of a row group) with one element an iteration; `row`: one element a row.
+//   aligned  a use that reads exactly the element (or row) of the iteration it stands in.
+#pragma once
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace trainc::schedule {
+
+enum class GroupKind : uint8_t {
+  Rows,      // elementwise values and sums over trailing axes: rows x columns; one pass a level of sums, rows are independent
+  Columns,   // sums over other axes: outer dimensions kept, the rest folded
+  Contract,  // one contraction, and elementwise values aligned with it as its epilogue
+  Scan, Scatter, Concat, Random, Extern,
+};
+struct Group {
+  GroupKind kind = GroupKind::Rows;
+  std::vector<const Node*> values;       // in topological order
+  int64_t rows = 0, columns = 1;         // Rows: values have rows * columns or rows elements; columns 1: elementwise only
+  std::string why;                       // why fusion stopped here, for explain
+};
+struct Schedule {
+  std::vector<Group> groups;                              // in an order that runs
+  std::unordered_set<const Node*> values;
+  std::unordered_map<const Node*, int> group_of;
+  std::unordered_set<const Node*> stored;                 // values that need memory
+};
+
+/// Needs: a verified graph after `prepare`. Gives: every output's base, every extern operand, contraction, sum and draw is a value.
+Schedule make_schedule(const Graph&);
+
+/// The node whose memory holds `n` in the same row-major order: reshapes stripped.
+const Node* base_of(const Node* n);
+
+// --- how a value is reached from another (shared with lowering)
+enum class Access : uint8_t { Full, Row, Other };
+struct Read { const Node* value; Access access; };
+/// The values and inputs that computing `value` reads, each with how, for a row group of rows x columns (columns 1: elementwise).
+std::vector<Read> reads_of(const Node* value, const std::unordered_set<const Node*>& values, int64_t rows, int64_t columns);
+/// True for a sum over trailing axes (axes of size 1 aside).
+bool is_trailing_reduce(const Node*);
+/// True where broadcasting repeats each element of the input over whole rows of `columns` elements.
+bool broadcasts_rows(const Node* broadcast, int64_t columns);
+/// Arithmetic work of one element: 1 an operation, 4 a division or root, 16 a transcendental.
+int64_t op_cost(Op);
+
+}  // namespace trainc::schedule
