@@ -1,0 +1,57 @@
+"""torch.compile(model, backend="trainc"): Dynamo's graphs through the same joint partition as trainc.compile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from trainc import joint, messages, records
+from trainc.trace import tracing
+
+compilations: list[records.Compilation] = []  # of all graphs that came through this door
+
+
+def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **_options: Any) -> Callable[..., Any]:
+    if any(isinstance(value, (torch.SymInt, torch.SymFloat)) or _is_symbolic(value) for value in example_inputs):
+        return _by_sizes(gm)
+    return _static(gm, example_inputs)
+
+
+def _static(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    record = records.Compilation(f"graph {len(compilations)}", signature=_describe(inputs), route="dynamo")
+    if any(isinstance(t, torch.Tensor) and t.device.type != "cpu" for t in inputs):
+        messages.warn(f"{record.name} runs in PyTorch: a tensor is not on the CPU")
+        return gm.forward
+    compiled = joint.compile_flat(gm, inputs, record)
+    compilations.append(record)
+    return torch._dynamo.disable(compiled, reason="compiled by trainc")
+
+
+def _by_sizes(gm: torch.fx.GraphModule) -> Callable[..., Any]:
+    """Dynamo gives sizes as symbols once a second shape comes; plans have concrete ones: one plan per sizes."""
+    found: dict[Any, Callable[..., Any]] = {}
+
+    @torch._dynamo.disable
+    def call(*inputs: Any) -> Any:
+        key = tuple(
+            (t.shape, t.stride(), t.dtype, t.requires_grad) if isinstance(t, torch.Tensor) else t for t in inputs
+        ) + (torch.is_grad_enabled(),)
+        compiled = found.get(key)
+        if compiled is None:
+            with tracing():
+                compiled = found[key] = _static(gm, inputs)
+        return compiled(*inputs)
+
+    return call
+
+
+def _is_symbolic(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not all(type(n) is int for n in (*value.shape, *value.stride()))
+
+
+def _describe(inputs: Sequence[Any]) -> str:
+    from trainc.wire import dtype_name
+
+    return ", ".join(f"{dtype_name(t.dtype)}{list(t.shape)}" for t in inputs if isinstance(t, torch.Tensor))

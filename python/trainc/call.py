@@ -1,0 +1,198 @@
+"""What `model(...)` does once trainc.compile has seen the model: look up the signature, run what was compiled for it."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from trainc import config, joint, messages, records
+from trainc.errors import NotCompiled, UserError
+from trainc.state import ModuleState, Snapshot
+from trainc.structure import Flattener, describe, unflatten
+from trainc.trace import FlatCall, tracing
+
+
+class CompiledCall:
+    """Set as `model._compiled_call_impl`, which nn.Module's call uses and which copies and pickles leave out."""
+
+    def __init__(self, model: torch.nn.Module):
+        self._model = weakref.ref(model)
+        self._state: ModuleState | None = None
+        self._variants: list[tuple[list, list]] = []  # (values, tensors' types) that were seen: their index is in the key
+        self._entries: dict[Any, Callable[..., Any]] = {}
+        self._seen_once: set[Any] = set()  # signatures seen under no_grad
+        self._busy = False
+        self._dynamo: Callable[..., Any] | None = None
+        self.compilations = records.of(model)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        model = self._model()
+        if self._busy or torch.compiler.is_compiling() or _in_transform():
+            return model._call_impl(*args, **kwargs)
+        flattener = Flattener()
+        try:
+            structure = flattener.flatten((args, kwargs))
+            key, inputs = self._signature(structure, flattener.tensors)
+            entry = self._entries.get(key)
+        except (NotCompiled, TypeError) as reason:  # TypeError: a constant that cannot be hashed
+            return self._refused(str(reason), args, kwargs)
+        if entry is None:
+            return self._first_call(key, structure, flattener.tensors, args, kwargs)
+        return entry(inputs, args, kwargs)
+
+    # -- the signature ------------------------------------------------------------------------------------------------
+
+    def _signature(self, structure: tuple, arguments: list[torch.Tensor]) -> tuple[Any, list[torch.Tensor]]:
+        state = self._state
+        if state is None or not state.is_current():
+            state = self._state = ModuleState(self._model())
+            self._variants.clear()
+            self._entries.clear()
+            self._seen_once.clear()
+        hooked = state.hooked()
+        if hooked:
+            raise NotCompiled(hooked)
+        tensors = state.tensors()
+        variant = self._variant(state.values(), [_type(t) for t in tensors])
+        key = (variant, structure, tuple([_type(t) for t in arguments]), _modes())
+        return key, [*tensors, *arguments]
+
+    def _variant(self, values: list, types: list) -> int:
+        for i, (seen_values, seen_types) in enumerate(self._variants):
+            if seen_types == types and seen_values == values:
+                return i
+        self._variants.append((values, types))
+        return len(self._variants) - 1
+
+    # -- the first call of a signature --------------------------------------------------------------------------------
+
+    def _first_call(self, key: Any, structure: tuple, arguments: list[torch.Tensor], args: tuple, kwargs: dict) -> Any:
+        model = self._model()
+        if not torch.is_grad_enabled() and key not in self._seen_once:
+            if len(self._seen_once) < 10_000:
+                self._seen_once.add(key)
+            return model._call_impl(*args, **kwargs)  # as in generate(), where a shape may never come again
+        if len(self._entries) >= config.max_signatures:
+            messages.warn_once(
+                f"signatures {id(self)}",
+                f"{type(model).__name__} was called with more than {config.max_signatures} different signatures; further ones "
+                "run in PyTorch. Pad inputs to few shapes, or raise trainc.config.max_signatures.",
+            )
+            return model._call_impl(*args, **kwargs)
+        snapshot = Snapshot(model)
+        record = records.Compilation(type(model).__name__, signature=_describe(structure, arguments, model))
+        self._busy = True
+        start = time.perf_counter()
+        error: BaseException | None = None
+        try:
+            entry = self._compile(record, structure, arguments)
+        except UserError:
+            snapshot.restore()
+            raise
+        except Exception as caught:
+            error = caught
+        except BaseException:  # Ctrl-C: as if nothing had happened
+            snapshot.restore()
+            raise
+        finally:
+            self._busy = False
+        changed = snapshot.restore()
+        record.capture_seconds = time.perf_counter() - start - record.compile_seconds
+        if error is None and changed is None:
+            self.compilations.append(record)
+            self._entries[key] = entry
+            return entry([*self._state.tensors(), *arguments], args, kwargs)
+        result = model._call_impl(*args, **kwargs)  # where the model itself is at fault, this raises its own error
+        if error is not None and not config.fallback:
+            raise error
+        self._route(key, record, changed or _reason(error))
+        return result
+
+    def _compile(self, record: records.Compilation, structure: tuple, arguments: list[torch.Tensor]) -> Callable[..., Any]:
+        call = FlatCall(self._state, structure)
+        inputs = [*self._state.tensors(), *arguments]
+        with tracing():
+            compiled = joint.compile_flat(call, inputs, record)
+        result = call.result
+
+        def entry(inputs: list[torch.Tensor], args: tuple, kwargs: dict) -> Any:
+            return unflatten(result, compiled(*inputs))
+
+        return entry
+
+    # -- what is not captured -----------------------------------------------------------------------------------------
+
+    def _route(self, key: Any, record: records.Compilation, reason: str) -> None:
+        """Sends a signature through torch.compile's tracer, which sees Python itself, with trainc as its backend."""
+        record.route, record.reason = "dynamo", reason
+        self.compilations.append(record)
+        messages.warn(f"{record.name} goes through torch.compile's tracer: {reason}")
+        self._entries[key] = lambda _inputs, args, kwargs: self._through_dynamo(args, kwargs)
+
+    def _refused(self, reason: str, args: tuple, kwargs: dict) -> Any:
+        model = self._model()
+        if not any(record.reason == reason for record in self.compilations):
+            self.compilations.append(records.Compilation(type(model).__name__, route="dynamo", reason=reason))
+            messages.warn(f"{type(model).__name__} goes through torch.compile's tracer: {reason}")
+        return self._through_dynamo(args, kwargs)
+
+    def _through_dynamo(self, args: tuple, kwargs: dict) -> Any:
+        model = self._model()
+        if self._dynamo is None:
+            from trainc.backend import backend
+
+            self._dynamo = torch.compile(model._call_impl, backend=backend)
+        try:
+            return self._dynamo(*args, **kwargs)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            messages.warn(f"{type(model).__name__} runs in PyTorch: {_reason(error)}")
+            self._dynamo = model._call_impl
+            return model._call_impl(*args, **kwargs)
+
+
+def _type(tensor: torch.Tensor) -> tuple:
+    kind = type(tensor)
+    if kind is not torch.Tensor and kind is not torch.nn.Parameter and not isinstance(tensor, torch.nn.Buffer):
+        raise NotCompiled(f"a tensor is a {kind.__qualname__}")
+    if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
+        raise NotCompiled(f"a tensor is {tensor.layout}, conjugated or negated lazily")
+    if tensor.device.type != "cpu":
+        raise NotCompiled(f"a tensor is on {tensor.device}")
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad, tensor.is_leaf
+
+
+def _modes() -> tuple:
+    autocast = torch.is_autocast_enabled("cpu")
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        autocast and (torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled()),
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+    )
+
+
+def _in_transform() -> bool:
+    return (
+        torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._get_tracing_state() is not None
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._is_torch_function_mode_enabled()
+        and torch._C._len_torch_function_stack() > 0
+    )
+
+
+def _describe(structure: tuple, arguments: list[torch.Tensor], model: torch.nn.Module) -> str:
+    args, kwargs = structure[3]
+    parts = describe(args, arguments) + describe(kwargs, arguments)
+    mode = "training" if model.training else "evaluation"
+    return ", ".join([*parts, mode if torch.is_grad_enabled() else f"{mode}, no_grad"])
+
+
+def _reason(error: BaseException | None) -> str:
+    text = str(error).strip().splitlines()
+    return text[0] if text else type(error).__name__

@@ -1,0 +1,50 @@
+"""trainc.compile: checks what it was given, then attaches itself to the model and the optimizer."""
+
+from __future__ import annotations
+
+import torch
+
+from trainc import config
+from trainc.call import CompiledCall
+from trainc.errors import UserError
+from trainc.optimizer import attach
+
+TUNES = ("fast", "max")
+
+
+def compile_objects(model, optimizer, *, tune, memory, fuse_step, verify):
+    check(model, optimizer, tune, memory, fuse_step, verify)
+    config.check_cache_dir()
+    model._compiled_call_impl = CompiledCall(model)
+    if optimizer is None:
+        return model
+    attach(optimizer)
+    return model, optimizer
+
+
+def check(model, optimizer, tune, memory, fuse_step, verify) -> None:
+    if isinstance(model, type) and issubclass(model, torch.nn.Module):
+        raise UserError(f"trainc.compile wants a model, got the class {model.__name__}: call it first, {model.__name__}(...)")
+    if not isinstance(model, torch.nn.Module):
+        raise UserError(f"trainc.compile wants a torch.nn.Module, got {_kind(model)}")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UserError("trainc.compile cannot see into a torch.jit.ScriptModule; give it the module before torch.jit.script")
+    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+        if callable(optimizer) or isinstance(optimizer, torch.optim.lr_scheduler.LRScheduler):
+            hint = ": give it the optimizer that steps these parameters, torch.optim.AdamW(model.parameters())"
+        else:
+            hint = ""
+        raise UserError(f"trainc.compile wants a torch.optim.Optimizer as its second argument, got {_kind(optimizer)}{hint}")
+    if tune not in TUNES:
+        raise UserError(f'tune={tune!r} is not known; tune="fast" never measures, tune="max" does')
+    if memory is not None:
+        raise UserError("memory= is not built yet: leave it out, and all that the backward needs is kept")
+    for name, flag in (("fuse_step", fuse_step), ("verify", verify)):
+        if not isinstance(flag, bool):
+            raise UserError(f"{name}={flag!r} is neither True nor False")
+        if flag:
+            raise UserError(f"{name}=True is not built yet: leave it out")
+
+
+def _kind(value) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"

@@ -1,0 +1,335 @@
+"""The optimizer's step: AdamW, Adam and SGD as one elementwise kernel over all parameters; any other runs as it is.
+
+The formulas are those of torch.optim's single-tensor and foreach variants, which round alike, written with the operations
+in their order. What depends on the step or on a setting (learning rate, betas, bias corrections) is computed on the host
+in double precision, as torch does, and passed as scalars, so that a scheduler never recompiles. State is made by torch's
+own code: `state_dict` goes to and from a plain optimizer. Fused, capturable, differentiable steps stay torch's.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
+
+from trainc import config, messages, records, wire
+
+Tensor = torch.Tensor
+
+
+# ---- the formulas ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What selects a formula: the user's flags and the type of the parameters."""
+
+    kind: str
+    dtype: torch.dtype
+    maximize: bool = False
+    weight_decay: bool = False
+    decoupled: bool = False
+    amsgrad: bool = False
+    nesterov: bool = False
+    momentum: bool = False
+    first: bool = False  # SGD's first step of a parameter: the buffer starts as the gradient
+    lerp_from_end: bool = False  # torch.lerp counts from the far end from weight 0.5 on
+
+    def tensors(self) -> int:
+        if self.kind == "adam":
+            return 5 if self.amsgrad else 4
+        return 3 if self.momentum else 2
+
+
+def adam_formula(v: Variant) -> tuple[Callable[..., tuple[Tensor, ...]], list[str], list[int]]:
+    """(update, names of its scalars, inputs that its results replace). Inputs: param, grad, exp_avg, exp_avg_sq, [max]."""
+
+    def update(*inputs: Tensor) -> tuple[Tensor, ...]:
+        param, grad, exp_avg, exp_avg_sq = inputs[:4]
+        decay, weight, beta2, rest2, bias2_sqrt, eps, step_size = inputs[v.tensors() :]
+        if v.maximize:
+            grad = -grad
+        if v.weight_decay:
+            if v.decoupled:
+                param = param * decay
+            else:
+                grad = grad + param * decay
+        exp_avg = grad - (grad - exp_avg) * weight if v.lerp_from_end else exp_avg + weight * (grad - exp_avg)
+        exp_avg_sq = exp_avg_sq * beta2 + rest2 * grad * grad
+        second = exp_avg_sq
+        results = (exp_avg, exp_avg_sq)
+        if v.amsgrad:
+            second = torch.maximum(inputs[4], exp_avg_sq)
+            results = (*results, second)
+        denom = second.sqrt() / bias2_sqrt + eps
+        return (param + step_size * exp_avg / denom, *results)
+
+    scalars = ["decay", "weight", "beta2", "rest2", "bias2_sqrt", "eps", "step_size"]
+    return update, scalars, [0, 2, 3, 4] if v.amsgrad else [0, 2, 3]
+
+
+def adam_scalars(group: dict, step: float, v: Variant) -> list[float]:
+    beta1, beta2 = group["betas"]
+    lr, weight_decay = group["lr"], group["weight_decay"]
+    return [
+        1 - lr * weight_decay if v.decoupled else weight_decay,
+        1 - (1 - beta1) if v.lerp_from_end else 1 - beta1,
+        beta2,
+        1 - beta2,
+        (1 - beta2**step) ** 0.5,
+        group["eps"],
+        -(lr / (1 - beta1**step)),
+    ]
+
+
+def sgd_formula(v: Variant) -> tuple[Callable[..., tuple[Tensor, ...]], list[str], list[int]]:
+    """Inputs: param, grad, [momentum_buffer]."""
+
+    def update(*inputs: Tensor) -> tuple[Tensor, ...]:
+        param, grad = inputs[:2]
+        decay, momentum, rest, step_size = inputs[v.tensors() :]
+        if v.maximize:
+            grad = -grad
+        if v.weight_decay:
+            grad = grad + param * decay
+        if not v.momentum:
+            return (param + step_size * grad,)
+        buffer = grad if v.first else inputs[2] * momentum + rest * grad
+        direction = grad + buffer * momentum if v.nesterov else buffer
+        return param + step_size * direction, buffer
+
+    return update, ["decay", "momentum", "rest", "step_size"], [0, 2] if v.momentum else [0]
+
+
+def sgd_scalars(group: dict) -> list[float]:
+    return [group["weight_decay"], group["momentum"], 1 - group["dampening"], -group["lr"]]
+
+
+# ---- the kernels ----------------------------------------------------------------------------------------------------
+
+ELEMENTS = 1024  # of the tensors that a formula is traced with; the kernel takes any number
+
+
+class CoreKernel:
+    def __init__(self, v: Variant, name: str):
+        from trainc import _core
+
+        formula, scalars, in_place = (adam_formula if v.kind == "adam" else sgd_formula)(v)
+        with torch._subclasses.FakeTensorMode():
+            inputs = [torch.empty(ELEMENTS, dtype=v.dtype) for _ in range(v.tensors())]
+            inputs += [torch.empty((), dtype=v.dtype) for _ in scalars]
+            gm = make_fx(lambda *args: formula(*args))(*inputs)
+        with messages.progress(name):
+            self._foreach = _core.Foreach(wire.graph_json(gm.graph, name), in_place, name)
+
+    def run(self, tensors: list[list[Tensor]], scalars: list[float]) -> None:
+        self._foreach.run([[t.data_ptr() for t in row] for row in tensors], [row[0].numel() for row in tensors], scalars)
+
+    def report(self) -> Any:
+        return self._foreach.report()
+
+
+class InterpretedKernel:
+    def __init__(self, v: Variant, name: str):
+        self._formula, _, self._in_place = (adam_formula if v.kind == "adam" else sgd_formula)(v)
+        self._variant, self._name = v, name
+
+    def run(self, tensors: list[list[Tensor]], scalars: list[float]) -> None:
+        numbers = [torch.tensor(value, dtype=self._variant.dtype) for value in scalars]
+        for row in tensors:
+            results = self._formula(*row, *numbers)
+            for place, result in zip(self._in_place, results, strict=True):
+                row[place].copy_(result)
+
+    def report(self) -> dict:
+        return {"name": self._name, "steps": [], "temp_bytes": 0, "saved_bytes": 0, "notes": ["interpreted"]}
+
+
+class Kernels:
+    """The kernels of one optimizer, by variant, compiled when first needed."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer):
+        self._kernels: dict[Variant, Any] = {}
+        self._records = records.of(optimizer)
+
+    def get(self, v: Variant) -> Any:
+        kernel = self._kernels.get(v)
+        if kernel is None:
+            kernel = self._kernels[v] = self._build(v)
+        return kernel
+
+    def _build(self, v: Variant) -> Any:
+        name = f"{'AdamW' if v.decoupled else v.kind.capitalize()} step"
+        record = records.Compilation(name, engine=config.engine_name())
+        start = time.perf_counter()
+        try:
+            kernel = CoreKernel(v, name) if record.engine == "core" else InterpretedKernel(v, name)
+        except Exception as error:
+            messages.fell_back(name, error)
+            record.engine, record.reason = "interpreter", str(error)
+            kernel = InterpretedKernel(v, name)
+        record.compile_seconds = time.perf_counter() - start
+        record.optimizer = kernel
+        self._records.append(record)
+        return kernel
+
+
+# ---- the steps ------------------------------------------------------------------------------------------------------
+
+
+def attach(optimizer: torch.optim.Optimizer) -> None:
+    """Replaces `optimizer.step` where its class is one of those above; another optimizer stays as it is."""
+    step = STEPS.get(type(optimizer))
+    if step is None:
+        records.of(optimizer).append(
+            records.Compilation(type(optimizer).__name__, route="eager", reason="not one of AdamW, Adam, SGD")
+        )
+        return
+    # torch's own step, under the learning rate scheduler's wrapper where there is one
+    plain = type(optimizer).step
+    kernels = Kernels(optimizer)
+
+    @functools.wraps(plain)
+    def compiled_step(self: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+        self._opt_called = True  # learning rate schedulers ask
+        if _stays_torchs(self):
+            return _unhooked(plain)(self, closure)
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with torch.no_grad():
+            for group in self.param_groups:
+                step(self, group, kernels)
+        return loss
+
+    hooked = torch.optim.Optimizer.profile_hook_step(compiled_step)
+    if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+        hooked._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    optimizer.step = types.MethodType(hooked, optimizer)
+
+
+def _unhooked(step: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's step without the wrapper that runs step hooks, which ours has run."""
+    return step.__wrapped__ if getattr(step, "hooked", False) else step
+
+
+def _stays_torchs(optimizer: torch.optim.Optimizer) -> bool:
+    """Fused and capturable steps, tensors as settings, GradScaler's attributes: torch's own code has its say."""
+    if getattr(optimizer, "grad_scale", None) is not None or getattr(optimizer, "found_inf", None) is not None:
+        return True
+    return any(
+        group.get("fused") or group.get("capturable") or group.get("differentiable")
+        or any(isinstance(group.get(name), Tensor) for name in ("lr", "weight_decay", "momentum"))
+        or any(isinstance(beta, Tensor) for beta in group.get("betas", ()))
+        for group in optimizer.param_groups
+    )  # fmt: skip
+
+
+def _compiles(*tensors: Tensor) -> bool:
+    """Whether the kernel can walk these side by side: dense, row-major, one dtype that it knows, in memory."""
+    first = tensors[0]
+    return first.dtype in (torch.float32, torch.float64) and all(
+        type(t) in (Tensor, torch.nn.Parameter)
+        and t.layout is torch.strided and t.dtype == first.dtype and t.shape == first.shape
+        and t.device.type == "cpu" and t.is_contiguous() and not t.is_neg()
+        for t in tensors
+    )  # fmt: skip
+
+
+def _adam_step(optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels) -> None:
+    beta1, beta2 = group["betas"]
+
+    def variant(dtype: torch.dtype) -> Variant:
+        return Variant(
+            "adam", dtype, maximize=group["maximize"], weight_decay=group["weight_decay"] != 0,
+            decoupled=group["decoupled_weight_decay"], amsgrad=group["amsgrad"], lerp_from_end=1 - beta1 >= 0.5,
+        )  # fmt: skip
+
+    for dtype in {p.dtype for p in group["params"] if p.grad is not None} & {torch.float32, torch.float64}:
+        kernels.get(variant(dtype))  # before any state is touched: compiling can be interrupted
+    lists: list[list[Tensor]] = [[] for _ in range(6)]  # params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps
+    has_complex = optimizer._init_group(group, *lists)
+    params, grads, averages, squares, maxima, steps = lists
+    rows: dict[tuple[torch.dtype, float], list[list[Tensor]]] = {}
+    left, counted = [], []
+    for i, param in enumerate(params):
+        row = [param, grads[i], averages[i], squares[i], *maxima[i : i + 1]]
+        if _compiles(*row):
+            rows.setdefault((param.dtype, steps[i].item() + 1), []).append(row)
+            counted.append(steps[i])
+        else:
+            left.append(i)
+    if counted:
+        torch._foreach_add_(counted, 1.0)
+    for (dtype, step), tensors in rows.items():
+        v = variant(dtype)
+        kernels.get(v).run(tensors, adam_scalars(group, step, v))
+        _written(tensors, 1)
+    if left:
+        adam(
+            *([part[i] for i in left] if part else [] for part in lists), has_complex=has_complex, foreach=group["foreach"],
+            decoupled_weight_decay=group["decoupled_weight_decay"], amsgrad=group["amsgrad"], beta1=beta1, beta2=beta2,
+            lr=group["lr"], weight_decay=group["weight_decay"], eps=group["eps"], maximize=group["maximize"],
+        )  # fmt: skip
+
+
+def _sgd_step(optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels) -> None:
+    momentum = group["momentum"] != 0
+
+    def variant(dtype: torch.dtype, first: bool) -> Variant:
+        return Variant(
+            "sgd", dtype, maximize=group["maximize"], weight_decay=group["weight_decay"] != 0,
+            nesterov=group["nesterov"], momentum=momentum, first=first,
+        )  # fmt: skip
+
+    params: list[Tensor] = []
+    grads: list[Tensor] = []
+    buffers: list[Tensor | None] = []
+    optimizer._init_group(group, params, grads, buffers)
+    buffers = buffers or [None] * len(params)
+    rows: dict[Variant, list[list[Tensor]]] = {}
+    left = []
+    fresh: list[tuple[Tensor, Tensor]] = []
+    for i, (param, grad, buffer) in enumerate(zip(params, grads, buffers, strict=True)):
+        first = momentum and buffer is None
+        row = [param, grad, *([torch.empty_like(param) if first else buffer] if momentum else [])]
+        if _compiles(*row):
+            rows.setdefault(variant(param.dtype, first), []).append(row)
+            if first:
+                fresh.append((param, row[2]))
+        else:
+            left.append(i)
+    for v in rows:
+        kernels.get(v)  # before any parameter is touched: compiling can be interrupted
+    for v, tensors in rows.items():
+        kernels.get(v).run(tensors, sgd_scalars(group))
+        _written(tensors, 1)
+    for param, buffer in fresh:
+        optimizer.state[param]["momentum_buffer"] = buffer
+    if left:
+        rest = [buffers[i] for i in left]
+        sgd(
+            [params[i] for i in left], [grads[i] for i in left], rest, has_sparse_grad=any(grads[i].is_sparse for i in left),
+            foreach=group["foreach"], weight_decay=group["weight_decay"], momentum=group["momentum"], lr=group["lr"],
+            dampening=group["dampening"], nesterov=group["nesterov"], maximize=group["maximize"],
+        )  # fmt: skip
+        if momentum:
+            for i, buffer in zip(left, rest, strict=True):
+                optimizer.state[params[i]]["momentum_buffer"] = buffer
+
+
+def _written(tensors: list[list[Tensor]], grad: int) -> None:
+    """Tells autograd that all but the gradients were written, so that a saved weight is seen to have changed."""
+    torch.autograd.graph.increment_version([t for row in tensors for i, t in enumerate(row) if i != grad])
+
+
+STEPS = {torch.optim.AdamW: _adam_step, torch.optim.Adam: _adam_step, torch.optim.SGD: _sgd_step}

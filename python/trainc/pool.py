@@ -1,0 +1,46 @@
+"""Memory for what a plan writes: arenas of saved values and large results.
+
+A block is used again only when its storage's use count says that nobody else holds it: no `.grad`, no saved tensor, no
+user. So two forwards before a backward, `retain_graph` and a backward that never comes need no bookkeeping.
+"""
+
+from __future__ import annotations
+
+import torch
+
+SMALL = 1 << 16  # below this, the allocator is quicker than looking for a free block
+KEPT = 4  # free blocks kept per place
+
+
+class Pool:
+    """Blocks of one size for one place of a plan."""
+
+    def __init__(self, size: int):
+        self.size = size
+        self._blocks: list[torch.UntypedStorage] = []
+        self._alone = 0  # use count of a block that only this pool holds
+
+    def take(self) -> torch.UntypedStorage:
+        for block in self._blocks:
+            if torch._C._storage_Use_Count(block._cdata) == self._alone and block.nbytes() >= self.size:
+                return block
+        block = torch.empty(self.size, dtype=torch.uint8).untyped_storage()
+        if not self._alone:
+            self._alone = torch._C._storage_Use_Count(block._cdata)
+        self._blocks = [*self._blocks[-(KEPT - 1) :], block]
+        return block
+
+
+class Results:
+    """Fresh tensors for one result of a plan."""
+
+    def __init__(self, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]):
+        self.dtype, self.shape, self.stride = dtype, tuple(shape), tuple(stride)
+        span = 0 if 0 in self.shape else 1 + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
+        size = span * dtype.itemsize
+        self._pool = Pool(size) if size >= SMALL else None
+
+    def new(self) -> torch.Tensor:
+        if self._pool is None:
+            return torch.empty_strided(self.shape, self.stride, dtype=self.dtype)
+        return torch.empty(0, dtype=self.dtype).set_(self._pool.take(), 0, self.shape, self.stride)

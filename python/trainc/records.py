@@ -1,0 +1,55 @@
+"""What was compiled, per model and optimizer: the source of `trainc.explain`.
+
+`of(model)` and `of(optimizer)` give the records; each half's report is `Executable.report()` of the compiler, parsed.
+"""
+
+from __future__ import annotations
+
+import json
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Compilation:
+    """One signature of one model (or one variant of an optimizer's step)."""
+
+    name: str
+    signature: str = ""  # in the user's terms: "input_ids i64[4, 256], training"
+    engine: str = ""  # "core" | "interpreter"
+    route: str = "compiled"  # "compiled" | "dynamo" | "eager"
+    reason: str = ""  # why not compiled, or why the interpreter
+    forward: Any = None  # executables: .report() -> dict
+    backward: dict[tuple[bool, ...], Any] = field(default_factory=dict)  # by the tangents that were defined
+    optimizer: Any = None
+    capture_seconds: float = 0.0
+    compile_seconds: float = 0.0
+
+    def executables(self) -> list[Any]:
+        return [e for e in (self.forward, *self.backward.values(), self.optimizer) if e is not None]
+
+    def reports(self) -> list[dict]:
+        return [report_of(executable) for executable in self.executables()]
+
+    def externs(self) -> list[tuple[str, str]]:
+        """(operation, the user's line) of each call that PyTorch runs inside the plans."""
+        found = []
+        for report in self.reports():
+            for step in report.get("steps", []):
+                if step.get("kind") == "extern":
+                    found.append((step["name"], ", ".join(step.get("origins", []))))
+        return found
+
+
+def report_of(executable: Any) -> dict:
+    report = executable.report()
+    return json.loads(report) if isinstance(report, str) else report
+
+
+_records: weakref.WeakKeyDictionary[Any, list[Compilation]] = weakref.WeakKeyDictionary()
+
+
+def of(owner: Any) -> list[Compilation]:
+    """The compilations of a model or an optimizer given to `trainc.compile`; empty where there are none."""
+    return _records.setdefault(owner, [])

@@ -1,0 +1,120 @@
+"""Arguments and results as tensors plus the structure around them.
+
+A structure is a nested tuple, hashable where its constants are, and therefore part of a call's signature:
+    ("tensor", i)                          the i-th distinct tensor: the same tensor twice has one index
+    ("const", type, value)
+    ("node", type, context, children)      a pytree node: list, dict, dataclass, Hugging Face's ModelOutput
+    ("object", type, names, children)      any other object that holds tensors in its attributes (results only)
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from trainc.errors import NotCompiled
+
+CONSTANTS = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format,
+             torch.Size, enum.Enum, type(Ellipsis), slice, range)  # fmt: skip
+
+
+class Flattener:
+    def __init__(self, objects: bool = False):
+        self.tensors: list[torch.Tensor] = []
+        self._index: dict[int, int] = {}
+        self._objects = objects
+        self._path: list[int] = []  # ids of the objects being flattened: a cycle is refused
+
+    def flatten(self, value: Any) -> tuple:
+        if isinstance(value, torch.Tensor):
+            index = self._index.get(id(value))
+            if index is None:
+                index = self._index[id(value)] = len(self.tensors)
+                self.tensors.append(value)
+            return ("tensor", index)
+        kind = type(value)
+        if kind is tuple or kind is list:
+            return ("node", kind, None, tuple([self.flatten(item) for item in value]))
+        if kind is dict:
+            return ("node", kind, tuple(value), tuple([self.flatten(item) for item in value.values()]))
+        if isinstance(value, CONSTANTS):
+            return ("const", kind, value)
+        node_type = pytree._get_node_type(value)
+        if node_type in pytree.SUPPORTED_NODES:
+            children, context = pytree.SUPPORTED_NODES[node_type].flatten_fn(value)
+            return ("node", node_type, Context(context), tuple([self.flatten(child) for child in children]))
+        if not self._objects:
+            raise NotCompiled(f"an argument is a {kind.__qualname__}, which is not made of tensors, numbers and containers")
+        return self._flatten_object(value)
+
+    def _flatten_object(self, value: Any) -> tuple:
+        if id(value) in self._path:
+            raise NotCompiled(f"the result holds a {type(value).__qualname__} that contains itself")
+        attributes = getattr(value, "__dict__", None)
+        if not attributes or isinstance(value, (type, torch.nn.Module)) or callable(value):
+            return ("const", type(value), value)
+        self._path.append(id(value))
+        before = len(self.tensors)
+        children = tuple([self.flatten(child) for child in attributes.values()])
+        self._path.pop()
+        if len(self.tensors) == before and not _has_tensor(children):
+            return ("const", type(value), value)
+        return ("object", type(value), tuple(attributes), children)
+
+
+class Context:
+    """A pytree node's context, compared by value."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Context) and self.value == other.value
+
+    def __hash__(self) -> int:
+        return hash(repr(self.value))
+
+
+def _has_tensor(structures: tuple) -> bool:
+    return any(s[0] == "tensor" or (s[0] in ("node", "object") and _has_tensor(s[3])) for s in structures)
+
+
+def unflatten(structure: tuple, tensors: list[Any]) -> Any:
+    kind, what = structure[0], structure[1]
+    if kind == "tensor":
+        return tensors[what]
+    if kind == "const":
+        return structure[2]
+    children = [unflatten(child, tensors) for child in structure[3]]
+    if kind == "object":
+        value = what.__new__(what)
+        value.__dict__.update(zip(structure[2], children, strict=True))
+        return value
+    if what is tuple:
+        return tuple(children)
+    if what is list:
+        return children
+    if what is dict:
+        return dict(zip(structure[2], children, strict=True))
+    return pytree.SUPPORTED_NODES[what].unflatten_fn(children, structure[2].value)
+
+
+def describe(structure: tuple, tensors: list[torch.Tensor], name: str = "") -> list[str]:
+    """The tensors of a call in the user's terms: ["input_ids i64[4, 256]", ...]."""
+    from trainc.wire import dtype_name
+
+    if structure[0] == "tensor":
+        tensor = tensors[structure[1]]
+        return [f"{name or 'argument'} {dtype_name(tensor.dtype)}{list(tensor.shape)}"]
+    if structure[0] == "const":
+        return [f"{name or 'argument'}={structure[2]!r}"]
+    names = structure[2] if isinstance(structure[2], tuple) else range(len(structure[3]))
+    found = []
+    for key, child in zip(names, structure[3], strict=False):
+        found += describe(child, tensors, f"{name}[{key!r}]" if name else str(key))
+    return found

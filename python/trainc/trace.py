@@ -1,0 +1,128 @@
+"""Tracing a module's forward: the settings it runs under, where each operation came from, what a checkpoint covers."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Any
+
+import torch
+import torch.utils.checkpoint as checkpointing
+from torch.fx.experimental import proxy_tensor
+
+from trainc.errors import SideEffect
+from trainc.state import ModuleState
+from trainc.structure import Flattener, unflatten
+from trainc.wire import RECOMPUTE, is_internal_file
+
+
+class FlatCall(torch.nn.Module):
+    """A model's call as a function of tensors alone: (the model's tensors..., the arguments' tensors...) -> result's tensors.
+    It holds the model out of sight of AOTAutograd, which would take its parameters for constants."""
+
+    def __init__(self, state: ModuleState, structure: tuple):
+        super().__init__()
+        self._hidden = [state]
+        self._structure = structure
+        self.result: tuple = ()  # the structure of what forward returns
+
+    def forward(self, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        (state,) = self._hidden
+        count = len(state.tensors())
+        args, kwargs = unflatten(self._structure, list(flat[count:]))
+        with state.swapped(list(flat[:count])):
+            result = state.root.forward(*args, **kwargs)
+        after = Flattener()
+        if after.flatten((args, kwargs)) != self._structure or any(
+            a is not b for a, b in zip(after.tensors, flat[count:], strict=False)
+        ):
+            raise SideEffect("forward changes a list or dictionary among its arguments")
+        flattener = Flattener(objects=True)
+        self.result = flattener.flatten(result)
+        return tuple(flattener.tensors)
+
+
+@contextlib.contextmanager
+def tracing():
+    """torch.compiler.is_compiling() holds; operations remember the user's line; checkpointed ones are marked."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_patched(torch.compiler, "_is_compiling_flag", True))
+        stack.enter_context(_patched(proxy_tensor.PythonKeyTracer, "create_node", _create_node_with_origin))
+        stack.enter_context(_patched(checkpointing, "_checkpoint_without_reentrant_generator", _marking_generator))
+        stack.enter_context(_patched(checkpointing, "CheckpointFunction", _MarkingFunction))
+        yield
+
+
+@contextlib.contextmanager
+def _patched(owner: Any, name: str, value: Any):
+    before = owner.__dict__[name]
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+_create_node = proxy_tensor.PythonKeyTracer.create_node
+_here = FlatCall.forward.__code__
+
+
+def _create_node_with_origin(tracer: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
+    node = _create_node(tracer, *args, **kwargs)
+    if not node.stack_trace and node.op == "call_function":
+        frame = sys._getframe(1)
+        while frame is not None and frame.f_code is not _here and is_internal_file(frame.f_code.co_filename):
+            frame = frame.f_back
+        if frame is not None and frame.f_code is not _here and _inside_forward(frame):
+            node.stack_trace = f'  File "{frame.f_code.co_filename}", line {frame.f_lineno}, in {frame.f_code.co_name}\n'
+    return node
+
+
+def _inside_forward(frame: Any) -> bool:
+    """Whether the frame was called by the traced forward; the user's own call of the model lies outside."""
+    while frame is not None:
+        if frame.f_code is _here:
+            return True
+        frame = frame.f_back
+    return False
+
+
+# ---- activation checkpointing ---------------------------------------------------------------------------------------
+# Under AOTAutograd a checkpoint's recomputation is lost (its saved-tensor hooks are off) or fails (reentrant). Its
+# operations are traced once and marked instead: the compiler keeps none of their results for the backward.
+
+
+def _nodes() -> torch.fx.Graph | None:
+    mode = proxy_tensor.get_proxy_mode()
+    return None if mode is None else mode.tracer.graph
+
+
+def _mark(before: torch.fx.Node | None, graph: torch.fx.Graph | None) -> None:
+    if graph is None or before is None:
+        return
+    node = before.next
+    while node.op != "root":
+        if node.op == "call_function":
+            node.meta[RECOMPUTE] = True
+        node = node.next
+
+
+def _last(graph: torch.fx.Graph | None) -> torch.fx.Node | None:
+    return None if graph is None else graph._root.prev
+
+
+def _marking_generator(function: Any, preserve: Any = True, *_: Any, **__: Any):
+    graph = _nodes()
+    before = _last(graph)
+    yield
+    _mark(before, graph)
+
+
+class _MarkingFunction:
+    @staticmethod
+    def apply(function: Any, _preserve: bool, *args: Any) -> Any:
+        graph = _nodes()
+        before = _last(graph)
+        result = function(*args)
+        _mark(before, graph)
+        return result

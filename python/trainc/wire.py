@@ -1,0 +1,128 @@
+"""FX graph -> the JSON text that src/frontend/aten.h reads. Every value is static: shapes are ints."""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+import os
+import re
+from typing import Any
+
+import torch
+
+from trainc.errors import InternalError
+
+DTYPE_NAMES = {
+    torch.float64: "f64", torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16",
+    torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool",
+}  # fmt: skip
+DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
+RECOMPUTE = "trainc_recompute"  # node.meta: inside an activation checkpoint
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_INTERNAL = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep)
+
+
+def is_internal_file(path: str) -> bool:
+    """A frame of PyTorch's or ours, or of generated code: never the user's line."""
+    return path.startswith(_INTERNAL) or path.startswith("<")
+
+
+def origin(node: torch.fx.Node) -> str:
+    """The user's own line, "model.py:41", or ""."""
+    for path, line in reversed(_FRAME.findall(node.stack_trace or "")):
+        if not is_internal_file(path):
+            return f"{os.path.basename(path)}:{line}"
+    return ""
+
+
+def target_name(target: Any) -> str:
+    if target is operator.getitem:
+        return "getitem"
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target)
+    return getattr(target, "__name__", str(target))
+
+
+def is_random(target: Any) -> bool:
+    return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+
+
+def value(val: Any, node: str) -> Any:
+    """`V` of the wire format."""
+    if isinstance(val, torch.Tensor):
+        sizes = (*val.shape, *val.stride())
+        if not all(type(size) is int for size in sizes):
+            raise InternalError(f"{node} has a symbolic shape {tuple(val.shape)}")
+        return {"dtype": dtype_name(val.dtype), "shape": list(val.shape), "stride": list(val.stride())}
+    if isinstance(val, (list, tuple)):
+        return [value(item, node) for item in val]
+    return None
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return DTYPE_NAMES.get(dtype) or str(dtype).removeprefix("torch.")
+
+
+def argument(arg: Any) -> Any:
+    if isinstance(arg, torch.fx.Node):
+        return {"n": arg.name}
+    if arg is None or isinstance(arg, (bool, str)):
+        return arg
+    if isinstance(arg, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        raise InternalError(f"symbolic size {arg} in a static graph")
+    if isinstance(arg, int):
+        return arg
+    if isinstance(arg, float):
+        return arg if math.isfinite(arg) else {"float": "nan" if math.isnan(arg) else "inf" if arg > 0 else "-inf"}
+    if isinstance(arg, torch.dtype):
+        return {"dtype": dtype_name(arg)}
+    if isinstance(arg, (list, tuple)):
+        return [argument(item) for item in arg]
+    return {"other": str(arg)}
+
+
+def node_json(node: torch.fx.Node) -> dict:
+    if node.op == "placeholder":
+        return {"op": "placeholder", "name": node.name, "val": value(node.meta.get("val"), node.name)}
+    if node.op == "output":
+        return {"op": "output", "args": [argument(arg) for arg in _flat(node.args[0])]}
+    return {
+        "op": "call", "name": node.name, "target": target_name(node.target),
+        "args": [argument(arg) for arg in node.args], "kwargs": {key: argument(arg) for key, arg in node.kwargs.items()},
+        "val": value(node.meta.get("val"), node.name), "origin": origin(node), "random": is_random(node.target),
+        "recompute": bool(node.meta.get(RECOMPUTE) or node.meta.get("recompute")),
+    }  # fmt: skip
+
+
+def _flat(args: Any) -> list[Any]:
+    if not isinstance(args, (list, tuple)):
+        return [args]
+    return [leaf for arg in args for leaf in (_flat(arg) if isinstance(arg, (list, tuple)) else [arg])]
+
+
+def graph_json(graph: torch.fx.Graph, name: str) -> str:
+    """The graph as text. Placeholders come first; the graph has no get_attr nodes (joint.lift_constants saw to it)."""
+    for node in graph.nodes:
+        if node.op not in ("placeholder", "call_function", "output"):
+            raise InternalError(f"{origin(node)} ({node.op} {node.target}) is not an operation")
+    return json.dumps({"name": name, "nodes": [node_json(node) for node in graph.nodes]})
+
+
+def parse_argument(arg: Any, inputs: list[Any]) -> Any:
+    """The Python value of an argument that came back from the compiler, {"$": i} being inputs[i]."""
+    if isinstance(arg, list):
+        return [parse_argument(item, inputs) for item in arg]
+    if not isinstance(arg, dict):
+        return arg
+    if "$" in arg:
+        return inputs[arg["$"]]
+    if "dtype" in arg:
+        return DTYPES.get(arg["dtype"]) or getattr(torch, arg["dtype"])
+    if "float" in arg:
+        return float(arg["float"])
+    text = arg["other"]
+    if text.startswith("torch."):
+        return getattr(torch, text.removeprefix("torch."))
+    return torch.device(text)
