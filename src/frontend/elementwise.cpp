@@ -1,0 +1,261 @@
+// Arithmetic, comparisons, logic, choice and casts. Float results are computed in compute_dtype and rounded once.
+#include <cmath>
+#include <limits>
+
+#include "frontend/table.h"
+
+namespace trainc::frontend {
+namespace {
+
+/// x of a float dtype -> op(x); integers are cast up first (the framework's result says to what).
+Handler float_unary(Op op) {
+  return [op](const Call& c) -> Outcome { return c.give(unary(op, c.in(0, "self"))); };
+}
+
+/// Rounding functions: integers stay as they are.
+Handler rounding(Op op) {
+  return [op](const Call& c) -> Outcome {
+    Value x = c.in(0, "self");
+    return c.give(is_float(x.dtype()) ? unary(op, x) : x);
+  };
+}
+
+/// Neg, Abs, Sign of any numeric dtype.
+Handler numeric_unary(Op op) {
+  return [op](const Call& c) -> Outcome {
+    if (c.dtype() == DType::Bool) return std::nullopt;
+    return c.give(unary(op, c.in(0, "self")));
+  };
+}
+
+/// self + sign * alpha * other; bool: or.
+Handler sum_of(double sign, bool reversed = false) {
+  return [sign, reversed](const Call& c) -> Outcome {
+    Value x = c.in(0, "self"), y = c.in(1, "other");
+    const double alpha = c.arg(2, "alpha").number(1);
+    if (c.dtype() == DType::Bool) return sign > 0 && alpha == 1 ? Outcome(c.give(x | y)) : std::nullopt;
+    if (reversed) std::swap(x, y);
+    if (alpha != 1) y = y * alpha;
+    return c.give(sign > 0 ? x + y : x - y);
+  };
+}
+
+Outcome mul(const Call& c) {
+  Value x = c.in(0, "self"), y = c.in(1, "other");
+  return c.give(c.dtype() == DType::Bool ? x & y : x * y);
+}
+
+Outcome div(const Call& c) { return c.give(c.in(0, "self") / c.in(1, "other")); }
+
+Outcome div_mode(const Call& c) {
+  const std::string mode = c.arg(2, "rounding_mode").text("");
+  Value x = c.in(0, "self"), y = c.in(1, "other");
+  if (mode.empty()) return c.give(x / y);
+  if (mode == "trunc") return c.give(is_float(x.dtype()) ? trunc(x / y) : x / y);
+  // Floats: eager corrects the quotient by the remainder, which floor(x / y) does not.
+  return is_float(x.dtype()) ? Outcome(std::nullopt) : c.give(binary(Op::FloorDiv, x, y));
+}
+
+Handler integer_binary(Value (*f)(Value, Value)) {
+  return [f](const Call& c) -> Outcome {
+    if (is_float(c.dtype()) || c.dtype() == DType::Bool) return std::nullopt;
+    return c.give(f(c.in(0, "self"), c.in(1, "other")));
+  };
+}
+
+/// Maximum, minimum: NaN where either is.
+Handler extremum(Op op) {
+  return [op](const Call& c) -> Outcome {
+    const DType common = c.dtype();
+    return c.give(cast(binary(op, cast(c.arg(0, "self").as(common), c.compute()), cast(c.arg(1, "other").as(common), c.compute())), c.dtype()));
+  };
+}
+
+/// A comparison in the common dtype of both sides.
+Handler comparison(Value (*f)(Value, Value)) {
+  return [f](const Call& c) -> Outcome {
+    const Arg x = c.arg(0, "self"), y = c.arg(1, "other");
+    const DType common = c.promoted({x, y});
+    return c.give(f(cast(x.as(common), compute_dtype(common)), cast(y.as(common), compute_dtype(common))));
+  };
+}
+
+/// Logical functions take the truth of any dtype; bitwise ones bool and integers.
+Handler logic(Op op, bool logical) {
+  return [op, logical](const Call& c) -> Outcome {
+    const Arg x = c.arg(0, "self"), y = c.arg(1, "other");
+    const DType d = logical ? DType::Bool : c.dtype();
+    return c.give(binary(op, x.as(d), y.as(d)));
+  };
+}
+
+Outcome logical_not(const Call& c) { return c.give(!c.arg(0, "self").as(DType::Bool)); }
+Outcome bitwise_not(const Call& c) { return c.give(!c.arg(0, "self").as(c.dtype())); }
+
+Outcome is_nan_row(const Call& c) {
+  Value x = c.arg(0, "self").tensor();
+  return is_float(x.dtype()) ? c.give(is_nan(x)) : c.give(c.full({}, DType::Bool, 0));
+}
+
+Outcome is_inf_row(const Call& c) {
+  Value x = c.arg(0, "self").tensor();
+  return is_float(x.dtype()) ? c.give(abs(x) == INFINITY) : c.give(c.full({}, DType::Bool, 0));
+}
+
+/// Eager has own formulas for the small exponents, so that x^2 is x * x to the bit.
+Outcome pow_scalar(const Call& c) {
+  Value x = c.in(0, "self");
+  const double e = c.arg(1, "exponent").number();
+  if (c.dtype() == DType::Bool) return std::nullopt;
+  if (e == 0) return c.give(number(x, 1));
+  if (e == 1) return c.give(x);
+  if (e == 2) return c.give(x * x);
+  if (e == 3) return c.give(x * x * x);
+  if (!is_float(x.dtype())) return std::nullopt;
+  if (e == 0.5) return c.give(sqrt(x));
+  if (e == -0.5) return c.give(unary(Op::Rsqrt, x));
+  if (e == -1) return c.give(1.0 / x);
+  if (e == -2) return c.give(1.0 / (x * x));
+  return c.give(pow(x, e));
+}
+
+Outcome pow_tensor(const Call& c) {
+  if (!is_float(c.dtype())) return std::nullopt;
+  return c.give(pow(c.in(0, "self"), c.in(1, "exponent")));
+}
+
+Outcome where_row(const Call& c) {
+  return c.give(where(c.arg(0, "condition").as(DType::Bool), c.arg(1, "self").as(c.dtype()), c.arg(2, "other").as(c.dtype())));
+}
+
+Outcome masked_fill(const Call& c) {
+  return c.give(where(c.arg(1, "mask").as(DType::Bool), c.arg(2, "value").as(c.dtype()), c.arg(0, "self").as(c.dtype())));
+}
+
+/// min(max(self, low), high); either bound may be missing.
+Handler clamp_between(int low, int high) {
+  return [low, high](const Call& c) -> Outcome {
+    const DType common = c.dtype();
+    auto bound = [&](int at, const char* name) { return cast(c.arg(at, name).as(common), c.compute()); };
+    Value x = bound(0, "self");
+    if (low > 0 && !c.arg(low, "min").none()) x = max(x, bound(low, "min"));
+    if (high > 0 && !c.arg(high, "max").none()) x = min(x, bound(high, "max"));
+    return c.give(x);
+  };
+}
+
+Outcome reciprocal(const Call& c) { return c.give(1.0 / c.in(0, "self")); }
+Outcome sigmoid_row(const Call& c) { return c.give(sigmoid(c.in(0, "self"))); }
+
+/// self + value * t1 (*|/) t2, in eager's order.
+Handler add_product(bool divide) {
+  return [divide](const Call& c) -> Outcome {
+    Value t1 = c.in(1, "tensor1"), t2 = c.in(2, "tensor2");
+    const double value = c.arg(3, "value").number(1);
+    if (value != 1) t1 = t1 * value;
+    return c.give(c.in(0, "self") + (divide ? t1 / t2 : t1 * t2));
+  };
+}
+
+Outcome lerp(const Call& c) {
+  Value x = c.in(0, "self"), end = c.in(1, "end"), w = c.in(2, "weight");
+  auto small = [&] { return x + w * (end - x); };
+  auto large = [&] { return end - (end - x) * (1.0 - w); };  // exact at weight 1
+  if (c.arg(2, "weight").is_tensor()) return c.give(where(abs(w) < 0.5, small(), large()));
+  return c.give(std::abs(c.arg(2, "weight").number()) < 0.5 ? small() : large());
+}
+
+double largest(DType d) {
+  switch (d) {
+    case DType::F64: return std::numeric_limits<double>::max();
+    case DType::F32: return std::numeric_limits<float>::max();
+    case DType::BF16: return 0x1.fep127;
+    default: return 65504;  // f16
+  }
+}
+
+Outcome nan_to_num(const Call& c) {
+  Value x = c.arg(0, "self").tensor();
+  const DType d = x.dtype();
+  if (!is_float(d)) return c.give(x);
+  Value y = where(is_nan(x), c.arg(1, "nan").number(0), x);
+  y = where(x == INFINITY, c.arg(2, "posinf").number(largest(d)), y);
+  return c.give(where(x == -INFINITY, c.arg(3, "neginf").number(-largest(d)), y));
+}
+
+Outcome copy_of_source(const Call& c) { return c.give(c.arg(1, "src").as(c.dtype())); }
+Outcome cast_row(const Call& c) { return c.give(c.arg(0, "self").as(c.dtype())); }
+Outcome fill(const Call& c) { return c.give(c.arg(1, "value").as(c.dtype())); }
+
+}  // namespace
+
+void add_elementwise(Table& t) {
+  t.add({"aten.exp.default"}, float_unary(Op::Exp));
+  t.add({"aten.expm1.default"}, float_unary(Op::Expm1));
+  t.add({"aten.log.default"}, float_unary(Op::Log));
+  t.add({"aten.log1p.default"}, float_unary(Op::Log1p));
+  t.add({"aten.sqrt.default"}, float_unary(Op::Sqrt));
+  t.add({"aten.rsqrt.default"}, float_unary(Op::Rsqrt));
+  t.add({"aten.sin.default"}, float_unary(Op::Sin));
+  t.add({"aten.cos.default"}, float_unary(Op::Cos));
+  t.add({"aten.tanh.default"}, float_unary(Op::Tanh));
+  t.add({"aten.erf.default", "aten.special_erf.default"}, float_unary(Op::Erf));
+  t.add({"aten.sigmoid.default"}, sigmoid_row);
+  t.add({"aten.reciprocal.default"}, reciprocal);
+  t.add({"aten.floor.default"}, rounding(Op::Floor));
+  t.add({"aten.ceil.default"}, rounding(Op::Ceil));
+  t.add({"aten.round.default"}, rounding(Op::Round));
+  t.add({"aten.trunc.default"}, rounding(Op::Trunc));
+  t.add({"aten.neg.default"}, numeric_unary(Op::Neg));
+  t.add({"aten.abs.default"}, numeric_unary(Op::Abs));
+  t.add({"aten.sign.default", "aten.sgn.default"}, numeric_unary(Op::Sign));
+
+  t.add({"aten.add.Tensor", "aten.add.Scalar"}, sum_of(1));
+  t.add({"aten.sub.Tensor", "aten.sub.Scalar"}, sum_of(-1));
+  t.add({"aten.rsub.Tensor", "aten.rsub.Scalar"}, sum_of(-1, /*reversed=*/true));
+  t.add({"aten.mul.Tensor", "aten.mul.Scalar"}, mul);
+  t.add({"aten.div.Tensor", "aten.div.Scalar"}, div);
+  t.add({"aten.div.Tensor_mode", "aten.div.Scalar_mode"}, div_mode);
+  t.add({"aten.floor_divide.default", "aten.floor_divide.Scalar"},
+        integer_binary([](Value x, Value y) { return binary(Op::FloorDiv, x, y); }));
+  t.add({"aten.remainder.Tensor", "aten.remainder.Scalar"}, integer_binary(operator%));
+  t.add({"aten.fmod.Tensor", "aten.fmod.Scalar"}, integer_binary([](Value x, Value y) { return x - x / y * y; }));
+  t.add({"aten.pow.Tensor_Scalar"}, pow_scalar);
+  t.add({"aten.pow.Tensor_Tensor", "aten.pow.Scalar"}, pow_tensor);
+  t.add({"aten.addcmul.default"}, add_product(false));
+  t.add({"aten.addcdiv.default"}, add_product(true));
+  t.add({"aten.lerp.Scalar", "aten.lerp.Tensor"}, lerp);
+
+  t.add({"aten.maximum.default"}, extremum(Op::Max));
+  t.add({"aten.minimum.default"}, extremum(Op::Min));
+  t.add({"aten.clamp.default", "aten.clamp.Tensor"}, clamp_between(1, 2));
+  t.add({"aten.clamp_min.default", "aten.clamp_min.Tensor"}, clamp_between(1, -1));
+  t.add({"aten.clamp_max.default", "aten.clamp_max.Tensor"}, clamp_between(-1, 1));
+
+  t.add({"aten.lt.Tensor", "aten.lt.Scalar"}, comparison(operator<));
+  t.add({"aten.le.Tensor", "aten.le.Scalar"}, comparison(operator<=));
+  t.add({"aten.gt.Tensor", "aten.gt.Scalar"}, comparison(operator>));
+  t.add({"aten.ge.Tensor", "aten.ge.Scalar"}, comparison(operator>=));
+  t.add({"aten.eq.Tensor", "aten.eq.Scalar"}, comparison(operator==));
+  t.add({"aten.ne.Tensor", "aten.ne.Scalar"}, comparison(operator!=));
+
+  t.add({"aten.logical_and.default"}, logic(Op::And, true));
+  t.add({"aten.logical_or.default"}, logic(Op::Or, true));
+  t.add({"aten.logical_xor.default"}, logic(Op::Xor, true));
+  t.add({"aten.logical_not.default"}, logical_not);
+  t.add({"aten.bitwise_and.Tensor", "aten.bitwise_and.Scalar", "aten.__and__.Tensor", "aten.__and__.Scalar"}, logic(Op::And, false));
+  t.add({"aten.bitwise_or.Tensor", "aten.bitwise_or.Scalar", "aten.__or__.Tensor", "aten.__or__.Scalar"}, logic(Op::Or, false));
+  t.add({"aten.bitwise_xor.Tensor", "aten.bitwise_xor.Scalar", "aten.__xor__.Tensor", "aten.__xor__.Scalar"}, logic(Op::Xor, false));
+  t.add({"aten.bitwise_not.default"}, bitwise_not);
+  t.add({"aten.isnan.default"}, is_nan_row);
+  t.add({"aten.isinf.default"}, is_inf_row);
+  t.add({"aten.nan_to_num.default"}, nan_to_num);
+
+  t.add({"aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", "aten.where.Scalar"}, where_row);
+  t.add({"aten.masked_fill.Scalar", "aten.masked_fill.Tensor"}, masked_fill);
+  t.add({"aten.copy.default"}, copy_of_source);
+  t.add({"aten.fill.Scalar", "aten.fill.Tensor"}, fill);
+  t.add({"aten._to_copy.default", "prims.convert_element_type.default"}, cast_row);
+}
+
+}  // namespace trainc::frontend

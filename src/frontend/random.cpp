@@ -1,0 +1,34 @@
+// Random operations: the mask is a node of its own with its place among the draws; what is done with it is arithmetic.
+#include "frontend/table.h"
+
+namespace trainc::frontend {
+namespace {
+
+/// x * mask * 1/(1-p), in eager's order; p = 1 gives zeros without dividing by 0.
+Outcome dropout(const Call& c) {
+  Value x = c.in(0, "input");
+  const bool training = c.arg(2, "train").flag(true);
+  const double keep = 1 - c.arg(1, "p").number();
+  if (!training || x.numel() == 0) return Results{c.give(x), c.give(c.full({}, DType::Bool, 1), 1)};
+  Value mask = c.random_mask(x.shape(), c.strides.at(1), keep);
+  return Results{c.give(x * cast(mask, x.dtype()) * (keep == 0 ? 0.0 : 1 / keep)), c.give(mask, 1)};
+}
+
+Outcome dropout_backward(const Call& c) {
+  Value dy = c.in(0, "grad_output");
+  return c.give(dy * c.arg(1, "mask").as(dy.dtype()) * c.arg(2, "scale").number());
+}
+
+Outcome bernoulli(const Call& c) {
+  return c.give(c.random_mask(c.type().shape, c.strides.at(0), c.arg(1, "p").number(0.5)));
+}
+
+}  // namespace
+
+void add_random(Table& t) {
+  t.add({"aten.native_dropout.default"}, dropout);
+  t.add({"aten.native_dropout_backward.default"}, dropout_backward);
+  t.add({"aten.bernoulli.p"}, bernoulli);
+}
+
+}  // namespace trainc::frontend
