@@ -1,5 +1,5 @@
-"""The rule for "trains to the same result" (docs/numerics.md): at each step the loss may differ from eager's by at most four times what
-eager differs from itself when its weights are disturbed in the last bit, or by 2e-6 where that is more."""
+"""The rule for "trains to the same result" (docs/numerics.md): at each step the loss may differ from eager's by at most four
+times what eager differs from itself when its weights are disturbed in the last bit, or by 2e-6 where that is more."""
 
 from __future__ import annotations
 

@@ -1,0 +1,5 @@
+"""`python -m trainc`: the command `trainc`."""
+
+from trainc.cli import main
+
+main()

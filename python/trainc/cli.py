@@ -1,0 +1,135 @@
+"""The command `trainc`: what this machine gives, and running a training script compiled without changing a line of it."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import runpy
+import sys
+import weakref
+
+
+def info() -> str:
+    """What there is to compile for and with."""
+    import trainc
+    from trainc import config
+
+    rows = [("trainc", trainc.__version__), ("Python", platform.python_version())]
+    try:
+        import torch
+
+        rows += [("PyTorch", torch.__version__), ("threads", str(torch.get_num_threads()))]
+    except ImportError:
+        rows.append(("PyTorch", "not installed: pip install 'trainc[torch]'"))
+    try:
+        from trainc import _core
+    except ImportError as error:
+        rows.append(("compiler", f"not built: {error}"))
+    else:
+        level, machine = _core.cpu_level(), _core.machine_cpu_level()
+        forced = "" if level == machine else f", forced by TRAINC_CPU (the machine has {machine})"
+        rows += [("CPU", _core.cpu_model()), ("CPU level", f"{level}{forced}")]
+        rows.append(("operations", f"{len(_core.supported_operations())} compiled (trainc operations lists them)"))
+    rows += [("engine", config.engine_name()), ("cache", config.check_cache_dir() or "off (TRAINC_CACHE_DIR names a directory)")]
+    return "\n".join(f"{name:<12}{value}" for name, value in rows)
+
+
+def operations() -> str:
+    from trainc import _core
+
+    return "\n".join(sorted(_core.supported_operations()))
+
+
+class Compiling:
+    """While active, a model is compiled when the program calls it for the first time in training, with the optimizers that hold
+    its parameters by then. A module that is called by another one is part of that one."""
+
+    def __init__(self, explain: bool = False):
+        self.explain = explain
+        self.compiled: list[weakref.ref] = []
+
+    def __enter__(self) -> Compiling:
+        import torch
+
+        self._module, self._optimizer = torch.nn.Module, torch.optim.Optimizer
+        self._call, self._init = self._module.__call__, self._optimizer.__init__
+        self._seen: weakref.WeakSet = weakref.WeakSet()
+        self._optimizers: weakref.WeakSet = weakref.WeakSet()
+        inside = False  # of another module's call
+
+        def call(module, *args, **kwargs):
+            nonlocal inside
+            if inside or not torch.is_grad_enabled():
+                return self._call(module, *args, **kwargs)
+            inside = True
+            try:
+                self._meet(module)
+                return self._call(module, *args, **kwargs)
+            finally:
+                inside = False
+
+        def init(optimizer, *args, **kwargs):
+            self._init(optimizer, *args, **kwargs)
+            self._optimizers.add(optimizer)
+
+        self._module.__call__, self._optimizer.__init__ = call, init
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._module.__call__, self._optimizer.__init__ = self._call, self._init
+        if self.explain:
+            from trainc import report
+
+            for model in filter(None, (reference() for reference in self.compiled)):
+                print(report.explain(model), file=sys.stderr)
+
+    def _meet(self, module) -> None:
+        if module in self._seen or not module.training:
+            return
+        self._seen.add(module)
+        parameters = {id(p) for p in module.parameters() if p.requires_grad}
+        if not parameters:
+            return  # a loss function
+        import trainc
+
+        trainc.compile(module)
+        self.compiled.append(weakref.ref(module))
+        for optimizer in list(self._optimizers):
+            if any(id(p) in parameters for group in optimizer.param_groups for p in group["params"]):
+                trainc.compile(module, optimizer)
+
+
+def run(script: str, words: list[str], module: bool, explain: bool) -> None:
+    sys.argv = [script, *words]
+    with Compiling(explain):
+        if module:
+            sys.path.insert(0, "")
+            runpy.run_module(script, run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, script.rpartition("/")[0] or ".")
+            runpy.run_path(script, run_name="__main__")
+
+
+def main(words: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="trainc", description="A training compiler for PyTorch.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("info", help="this machine, and what trainc compiles with on it")
+    commands.add_parser("operations", help="the ATen operations that are compiled; every other one runs in PyTorch")
+    runs = commands.add_parser(
+        "run",
+        help="run a training script, compiled, without changing a line of it",
+        description="Runs a script as `python SCRIPT ...` would. Each model is compiled when it is first called in training.",
+    )
+    runs.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
+    runs.add_argument("--explain", action="store_true", help="print what was compiled at the end")
+    runs.add_argument("script", metavar="SCRIPT")
+    runs.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help="the script's own arguments")
+    args = parser.parse_args(words)
+    if args.command == "run":
+        run(args.script, args.words, args.module, args.explain)
+    else:
+        print(info() if args.command == "info" else operations())
+
+
+if __name__ == "__main__":
+    main()

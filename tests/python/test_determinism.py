@@ -1,0 +1,70 @@
+"""What is compiled is bit for bit the same from run to run, and with one thread and with two."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+NAMES = ["mlp", "gpt2", "roberta", "llama"]
+STEPS = 3
+
+
+def trained(name: str) -> dict:
+    """A hash of all weights after some steps, and the calls that PyTorch ran (whose order of sums is not ours)."""
+    import models
+    import torch
+
+    import trainc
+    from trainc import records
+
+    case = models.build(name)
+    model, optimizer = trainc.compile(case.model, torch.optim.AdamW(case.model.parameters(), lr=1e-3))
+    torch.manual_seed(3)
+    digest = hashlib.sha256()
+    for step in range(STEPS):
+        loss = case.step_loss(step, model)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        digest.update(loss.detach().numpy().tobytes())
+    for parameter in case.model.parameters():
+        digest.update(parameter.detach().numpy().tobytes())
+    compilations = [*records.of(model), *records.of(optimizer)]
+    externs = [operation for compilation in compilations for operation, _ in compilation.externs()]
+    return {"digest": digest.hexdigest(), "externs": externs, "engines": sorted({c.engine for c in compilations})}
+
+
+@functools.cache
+def in_a_process(threads: int, attempt: int) -> dict[str, dict]:
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    done = subprocess.run([sys.executable, __file__], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_runs_are_equal(name):
+    first, second = in_a_process(2, 0)[name], in_a_process(2, 1)[name]
+    assert first["engines"] == ["core"]
+    assert first == second
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_and_two_threads_are_equal(name):
+    one, two = in_a_process(1, 0)[name], in_a_process(2, 0)[name]
+    if one["externs"]:
+        pytest.fail(f"{name} was to have no extern call: {one['externs']}")
+    assert one["digest"] == two["digest"]
+
+
+if __name__ == "__main__":
+    import trainc
+
+    trainc.config.fallback = False
+    print(json.dumps({name: trained(name) for name in NAMES}))

@@ -1,0 +1,160 @@
+"""trainc.explain and the command line: what a person reads."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+
+import models
+import pytest
+import torch
+
+import trainc
+from trainc import records, report
+
+STEPS = [
+    {"name": "addmm", "kind": "kernel", "flops": 2_000_000_000, "bytes": 3_000_000, "origins": ["model.py:41", "model.py:41", "model.py:42"]},
+    {"name": "gelu", "kind": "kernel", "flops": 1_000, "bytes": 1_000_000, "origins": ["model.py:43"], "seconds": 0.0021},
+    {"name": "aten.cdist", "kind": "extern", "flops": 0, "bytes": 1_000_000, "origins": ["model.py:57"]},
+]  # fmt: skip
+
+
+class Plan:
+    def __init__(self, name: str, steps: list[dict]):
+        self.json = {
+            "name": name,
+            "cpu": "avx512",
+            "temp_bytes": 2_000_000,
+            "saved_bytes": 0,
+            "steps": steps,
+            "notes": ["a note"],
+        }
+
+    def report(self) -> dict:
+        return self.json
+
+
+@pytest.fixture
+def model() -> torch.nn.Module:
+    model = torch.nn.Linear(2, 2)
+    compilation = records.Compilation(
+        "Linear", signature="x f32[8, 2], training", engine="core", capture_seconds=1.5, compile_seconds=2.5
+    )
+    compilation.forward = Plan("Linear", STEPS)
+    compilation.backward = {(True, True): Plan("Linear, backward", STEPS[:1]), (True, False): Plan("Linear, backward", STEPS[:2])}
+    records.of(model).append(compilation)
+    return model
+
+
+def test_it_tells_what_was_compiled_and_what_was_not(model):
+    text = str(trainc.explain(model))
+    assert "Linear: compiled for 1 signature" in text
+    assert "x f32[8, 2], training" in text
+    assert "4 kernels, 1 call of PyTorch" in text  # of the backward's variants only the last counts
+    assert "100.0% of 4 GFLOP, 88.9% of 9 MB" in text
+    assert "capture 1.5 s, compile 2.5 s" in text
+    assert re.search(r"addmm +2 GFLOP +3 MB +model.py:41, model.py:42", text)
+    assert re.search(r"gelu +1 kFLOP +1 MB +2.10 ms +model.py:43", text)
+    assert re.search(r"run by PyTorch:\n +aten.cdist +model.py:57", text)
+    assert "2 MB temporary" in text and "note: a note" in text
+
+
+def test_figures_for_programs(model):
+    explanation = trainc.explain(model)
+    assert explanation.externs == [("aten.cdist", "model.py:57")]
+    assert explanation.totals == report.Totals(
+        4_000_001_000 + 1_000, 9_000_000 + 1_000_000 - 1_000_000, 4_000_002_000, 8_000_000, 4, 1
+    )
+
+
+def test_many_kernels_are_cut_short():
+    model = torch.nn.Linear(2, 2)
+    compilation = records.Compilation("Linear")
+    compilation.forward = Plan(
+        "Linear", [{"name": f"k{i}", "kind": "kernel", "flops": 1, "bytes": 1, "origins": []} for i in range(20)]
+    )
+    records.of(model).append(compilation)
+    assert "and 8 smaller ones: 8 FLOP, 8 B" in str(trainc.explain(model))
+
+
+def test_a_model_that_runs_eagerly_says_why():
+    model = torch.nn.Linear(2, 2)
+    records.of(model).append(records.Compilation("Linear", route="eager", reason="its forward has a hook (train.py:12)"))
+    assert "runs in PyTorch: its forward has a hook (train.py:12)" in str(trainc.explain(model))
+
+
+def test_nothing_compiled_yet(tmp_path):
+    trainc.explain(torch.nn.Linear(2, 2), tmp_path / "explanation.txt")
+    assert "nothing is compiled yet" in (tmp_path / "explanation.txt").read_text()
+
+
+def test_a_trained_model_is_explained():
+    case = models.build("mlp")
+    model = trainc.compile(case.model)
+    case.step_loss(0, model).backward()
+    text = str(trainc.explain(model))
+    assert "Mlp: compiled for 1 signature" in text
+    assert "models.py:" in text  # the user's lines
+
+
+# ---- the command ------------------------------------------------------------------------------------------------------
+
+
+def command(*words: str, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "trainc", *words], capture_output=True, text=True, env={**os.environ, **environment}
+    )
+
+
+def test_info_names_machine_and_versions():
+    text = command("info").stdout
+    assert re.search(r"trainc +0\.\d", text) and re.search(rf"PyTorch +{re.escape(torch.__version__)}", text)
+    assert re.search(r"CPU level +avx", text)
+
+
+def test_info_says_when_the_level_is_forced():
+    assert re.search(r"CPU level +avx2(, forced by TRAINC_CPU)?", command("info", TRAINC_CPU="avx2").stdout)
+
+
+def test_operations_are_listed():
+    lines = command("operations").stdout.split()
+    assert "aten.mm.default" in lines and lines == sorted(lines)
+
+
+def test_help_and_wrong_command():
+    assert "run a training script, compiled" in command("--help").stdout
+    wrong = command("fly")
+    assert wrong.returncode == 2 and "invalid choice: 'fly'" in wrong.stderr
+
+
+def test_run_compiles_an_unchanged_script(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        textwrap.dedent("""
+        import sys, torch
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        loss_of = torch.nn.MSELoss()
+        for step in range(int(sys.argv[1])):
+            loss = loss_of(model(torch.randn(16, 6)), torch.zeros(16, 1))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            print(f"{loss.item():.5f}")
+    """)
+    )
+    plain = subprocess.run([sys.executable, script, "3"], capture_output=True, text=True)
+    compiled = command("run", "--explain", str(script), "3")
+    assert compiled.returncode == 0, compiled.stderr
+    assert compiled.stdout == plain.stdout and len(plain.stdout.split()) == 3
+    assert "Sequential: compiled for 1 signature" in compiled.stderr
+
+
+def test_run_hands_on_how_the_script_ends(tmp_path):
+    script = tmp_path / "fails.py"
+    script.write_text("import sys\nsys.exit(7)\n")
+    assert command("run", str(script)).returncode == 7

@@ -1,0 +1,94 @@
+"""Small models of every family train, through both doors, to the losses that eager reaches (the rule: losses.py), and nearly
+all of their work runs compiled."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+import losses
+import models
+import pytest
+import torch
+
+import trainc
+from trainc import records, report
+
+STEPS = 10
+SHARE = 0.95  # of FLOPs and of bytes, that runs compiled
+NEVER_EXTERN = re.compile(r"mm\b|bmm|addmm|matmul|linear|norm|softmax|dropout|bernoulli|attention")
+
+
+@pytest.fixture(autouse=True)
+def no_fallback(monkeypatch):
+    monkeypatch.setattr(trainc.config, "fallback", False)
+    torch._dynamo.reset()
+
+
+def train(case: models.Case, model, optimizer) -> list[float]:
+    torch.manual_seed(7)  # dropout's masks
+    found = []
+    for step in range(STEPS):
+        loss = case.step_loss(step, model)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        found.append(loss.item())
+    return found
+
+
+def adamw(model) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=1e-4)
+
+
+@functools.cache
+def eager(name: str, disturbance: int = 0) -> list[float]:
+    case = models.build(name)
+    if disturbance:
+        losses.disturb(case.model, disturbance)
+    return train(case, case.model, adamw(case.model))
+
+
+def check_losses(name: str, found: list[float]) -> None:
+    broken = losses.violations(found, eager(name), [eager(name, seed) for seed in losses.SEEDS])
+    assert not broken, "\n".join(broken)
+
+
+@pytest.mark.parametrize("name", models.NAMES)
+def test_compile_trains_as_eager_does(name):
+    case = models.build(name)
+    model, optimizer = trainc.compile(case.model, adamw(case.model))
+    assert model is case.model
+    check_losses(name, train(case, model, optimizer))
+    check_what_ran(name, case, report.Explanation(name, [*records.of(model), *records.of(optimizer)]))
+
+
+@pytest.mark.parametrize("name", models.NAMES)
+def test_backend_trains_as_eager_does(name):
+    case = models.build(name)
+    check_losses(name, train(case, torch.compile(case.model, backend="trainc"), adamw(case.model)))
+
+
+def check_what_ran(name: str, case: models.Case, explanation: report.Explanation) -> None:
+    assert all(c.engine == "core" and c.route == "compiled" for c in explanation.compilations), str(explanation)
+    work, externs = explanation.totals, explanation.externs
+    share = f"{work.flops_share:.2%} of {work.flops / 1e9:.3f} GFLOP, {work.bytes_share:.2%} of {work.bytes / 1e6:.1f} MB"
+    kinds = sorted({operation for operation, _ in externs})
+    print(f"\n{name}: compiled {share}; {work.kernels} kernels, {work.externs} extern calls a step: {kinds}")
+    assert work.flops > 0 and work.bytes > 0
+    if not case.convolutions_extern:
+        assert work.flops_share >= SHARE and work.bytes_share >= SHARE, str(explanation)
+    if name == "gpt2":
+        assert work.externs <= 5, externs
+        assert not [operation for operation, _ in externs if NEVER_EXTERN.search(operation)]
+
+
+def test_the_rule_sees_a_wrong_gradient():
+    """The rule would not be worth much if a wrong learning rate by one part in a thousand passed it."""
+    case = models.build("mlp")
+    found = train(case, case.model, torch.optim.AdamW(case.model.parameters(), lr=1.001e-4))
+    assert losses.violations(found, eager("mlp"), [eager("mlp", seed) for seed in losses.SEEDS])
+
+
+def test_the_rule_accepts_eager_itself():
+    check_losses("gpt2", eager("gpt2"))
