@@ -30,7 +30,7 @@ class Builder {
     lhs_row_ = b_.block_k + b_.lanes;  // one vector more than the data: rows of a power of two would fall on the same cache sets
     const int64_t lhs_tile = spec.lhs_k_contiguous ? b_.tile_m * lhs_row_ : b_.tile_m * b_.block_k;
     lhs_ = scratch("lhs_pack", b_.block_m * lhs_tile);
-    rhs_ = scratch("rhs_pack", b_.task_n * b_.block_k * b_.tile_n);
+    if (!rhs_in_place()) rhs_ = scratch("rhs_pack", b_.task_n * b_.block_k * b_.tile_n);
     if (spec.rhs_k_contiguous) stage_ = scratch("rhs_stage", b_.tile_n * stage_row_);
     partial_ = scratch("partial", (b_.k_blocks == 1 ? 1 : b_.task_m * b_.task_n) * b_.tile_m * b_.tile_n);
     sums_ = nest_.add_buffer({"sums", dtype_, int64_t(b_.tile_m) * b_.tile_n, Space::Register, true});
@@ -57,7 +57,7 @@ class Builder {
         if (spec_.k == 0) return tile_loops;
         return block({pack_lhs(first_tile_ + block_tile, tiles), tile_loops});
       });
-      if (spec_.k == 0) return blocks;
+      if (spec_.k == 0 || rhs_in_place()) return blocks;
       return block({spec_.rhs_k_contiguous ? pack_rhs_transposed() : pack_rhs(), blocks});
     });
   }
@@ -65,6 +65,8 @@ class Builder {
  private:
   int64_t tiles_of_m() const { return (spec_.m + b_.tile_m - 1) / b_.tile_m; }
   int64_t panels_of_n() const { return (spec_.n + b_.tile_n - 1) / b_.tile_n; }
+  // A single tile of rows uses each element of the rhs once: packing would be as much work again.
+  bool rhs_in_place() const { return tiles_of_m() == 1 && !spec_.rhs_k_contiguous; }
   int scratch(const char* name, int64_t numel) { return nest_.add_buffer({name, dtype_, numel, Space::Scratch, true}); }
   Expr zero() const { return real(0, dtype_); }
 
@@ -186,6 +188,22 @@ class Builder {
     });
   }
 
+  Expr rhs_element(const Expr& panel, const Expr& k, const Expr& column) const {
+    if (!rhs_in_place()) return nest_.load(rhs_, rhs_index(panel, k, column));
+    Expr n = (first_panel_ + panel) * b_.tile_n + column;
+    Expr element = spec_.rhs(batch_, n, first_k_ + k);
+    return spec_.n % b_.tile_n == 0 ? element : guarded(element, apply(Op::Lt, {n, integer(spec_.n)}));
+  }
+
+  // The expression with every load of it under `guard`: where that is false, no memory is touched and the value means nothing.
+  Expr guarded(const Expr& e, const Expr& guard) const {
+    if (e->args.empty()) return e;
+    ExprNode copy = *e;
+    for (Expr& argument : copy.args) argument = guarded(argument, guard);
+    if (e->kind == ExprKind::Load) copy.args.resize(1), copy.args.push_back(e->args.size() == 1 ? guard : apply(Op::And, {guard, e->args[1]}));
+    return std::make_shared<const ExprNode>(std::move(copy));
+  }
+
   // min(index, total - 1), or the index itself where tiles divide the total.
   static Expr clamp(const Expr& index, int64_t total, int tile) { return total % tile == 0 ? index : minimum(index, integer(total - 1)); }
 
@@ -193,7 +211,7 @@ class Builder {
     std::vector<Stmt> body;
     body.push_back(tile_elements([&](const Expr& at) { return store(sums_, at, zero()); }));
     if (spec_.k > 0) body.push_back(loop(LoopKind::Serial, "k", depth_, [&](const Expr& k) {
-      Stmt row_of_rhs = vectors([&](const Expr& column) { return store(columns_, column, nest_.load(rhs_, rhs_index(panel, k, column))); });
+      Stmt row_of_rhs = vectors([&](const Expr& column) { return store(columns_, column, rhs_element(panel, k, column)); });
       Stmt outer_product = loop(LoopKind::Unroll, "row", integer(b_.tile_m), [&](const Expr& row) {
         int element = nest_.add_local("element", dtype_);
         return block({let(element, nest_.load(lhs_, lhs_index(tile, row, k))), vectors([&](const Expr& column) {
