@@ -95,7 +95,7 @@ class Parser {
     for (const text::SpaceWord& s : text::kSpaces)
       if (s.word == w) return buffer(s.space);
     if (w == "kernel" || w == "origin") {
-      expect(" ");
+      skip_spaces();
       if (w == "kernel") nest_.name = rest();
       else nest_.origins.emplace_back(rest());
       return next_line();

@@ -173,8 +173,10 @@ Sum sum_of(const Expr& e) {
 Expr expr_of(const Sum& sum) {
   Expr e;
   for (const Term& t : sum.terms) {
-    Expr term = t.coefficient == 1 ? t.atom : apply(Op::Mul, {t.atom, integer(t.coefficient)});
-    e = e ? apply(Op::Add, {e, term}) : term;
+    const bool minus = e && t.coefficient < 0 && t.coefficient != kMin;
+    const int64_t c = minus ? -t.coefficient : t.coefficient;
+    Expr term = c == 1 ? t.atom : apply(Op::Mul, {t.atom, integer(c)});
+    e = e ? apply(minus ? Op::Sub : Op::Add, {e, term}) : term;
   }
   if (!e) return integer(sum.constant);
   return sum.constant == 0 ? e : apply(Op::Add, {e, integer(sum.constant)});
