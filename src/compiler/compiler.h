@@ -1,11 +1,13 @@
 // The whole way from an imported graph to a plan: passes, schedule, loops, code. The one place that names all stages.
 #pragma once
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "frontend/aten.h"
+#include "passes/pipeline.h"
 #include "plan/plan.h"
 #include "support/cpu.h"
 
@@ -18,22 +20,29 @@ struct Options {
   std::function<void(int64_t done, int64_t total)> progress;
 };
 
+/// What compiling took, for explain.
+struct Timing {
+  std::vector<Pipeline::Record> passes;
+  double schedule_seconds = 0, code_seconds = 0;  // scheduling and lowering; code generation
+  int64_t kernels = 0, distinct_kernels = 0;
+};
+
 /// One graph as one plan (an inference graph, an optimizer's step).
-plan::Plan compile(frontend::Imported, const std::string& name, const Options&);
+plan::Plan compile(frontend::Imported, const std::string& name, const Options&, Timing* = nullptr);
 
 /// A joint graph cut into a forward and a backward plan. Inputs: primals, then tangents, in the order of the imported
 /// graph. Outputs: `forward_outputs` of the forward, then a gradient (or none) per primal.
 
 class JointGraph {
  public:
-  JointGraph(frontend::Imported, int64_t primals, int64_t forward_outputs, const std::string& name, const Options&);
+  JointGraph(frontend::Imported, int64_t primals, int64_t forward_outputs, const std::string& name);
   ~JointGraph();
-  plan::Plan forward() const;
+  plan::Plan forward(const Options&, Timing* = nullptr) const;
   const std::vector<int64_t>& saved_inputs() const;
   int64_t saved_bytes() const;
   /// The backward plan where tangents with defined[i] == false are zero without being read. Inputs: saved_inputs' tensors,
   /// then all tangents (undefined ones: nullptr). Outputs: a gradient per primal.
-  plan::Plan backward(const std::vector<bool>& defined) const;
+  plan::Plan backward(const std::vector<bool>& defined, const Options&, Timing* = nullptr) const;
 
  private:
   struct Impl;
@@ -45,8 +54,10 @@ class JointGraph {
 /// Kernel arguments: the inputs in order, then a pointer to the number of elements (i64). Parallel iterations: chunks of `chunk` elements.
 struct Foreach {
   plan::Kernel kernel;
-  int64_t input_count = 0, chunk = 4096;
+  int64_t chunk = 4096;
+  std::vector<Type> inputs;      // of all inputs, in order; shape [] marks a scalar
   std::vector<int64_t> in_place;
+  std::vector<std::string> origins;
 };
 Foreach compile_foreach(frontend::Imported, std::vector<int64_t> in_place, const std::string& name, const Options&);
 

@@ -1,0 +1,104 @@
+#include "compiler/codegen.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+
+namespace trainc::compiler {
+
+bool dumping(const char* what) {
+  const char* value = std::getenv("TRAINC_DUMP");
+  if (!value) return false;
+  return ("," + std::string(value) + ",").find("," + std::string(what) + ",") != std::string::npos;
+}
+
+void dump(const std::string& name, const std::string& text) {
+  const char* set = std::getenv("TRAINC_DUMP_DIR");
+  const std::filesystem::path directory = set ? set : "trainc-dump";
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  std::ofstream file(directory / name);
+  file << text;
+  if (!file) throw UserError("TRAINC_DUMP: cannot write " + (directory / name).string() + "; set TRAINC_DUMP_DIR to a directory that you can write");
+}
+
+Code generate(const std::vector<const loop::LoopNest*>& nests, const Options& options) {
+  // Kernels of identical layers differ in names and origins only.
+  Code code;
+  std::unordered_map<std::string, int> known;
+  std::vector<loop::LoopNest> distinct;
+  for (const loop::LoopNest* n : nests) {
+    loop::LoopNest plain = *n;
+    plain.name = "kernel";
+    plain.origins.clear();
+    plain.bytes = plain.flops = 0;
+    auto [it, fresh] = known.emplace(loop::print(plain), static_cast<int>(distinct.size()));
+    if (fresh) {
+      plain.name = n->name;
+      distinct.push_back(std::move(plain));
+      code.kernels.push_back({n->name, {}, 0, n->scratch_bytes()});
+    }
+    code.kernel_of.push_back(it->second);
+  }
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::atomic<int64_t> next = 0;
+  std::atomic<bool> stop = false;
+  int64_t done = 0;
+  std::exception_ptr failure;
+  auto work = [&] {
+    while (!stop) {
+      const int64_t i = next++;
+      if (i >= static_cast<int64_t>(distinct.size())) return;
+      try {
+        emit::Blob blob = emit::compile(distinct[i], options.level);
+        std::lock_guard lock(mutex);
+        code.kernels[i].code = std::move(blob.code);
+        code.kernels[i].entry = blob.entry;
+        ++done;
+      } catch (...) {
+        std::lock_guard lock(mutex);
+        if (!failure) failure = std::current_exception();
+        stop = true;
+      }
+      changed.notify_one();
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int t = 0; t < std::max(1, options.threads); ++t) threads.emplace_back(work);
+  auto finish = [&] {
+    stop = true;
+    for (std::thread& t : threads) t.join();
+  };
+  const int64_t total = static_cast<int64_t>(distinct.size());
+  int64_t reported = -1;
+  try {
+    for (;;) {
+      int64_t now;
+      {
+        std::unique_lock lock(mutex);
+        changed.wait_for(lock, std::chrono::milliseconds(100), [&] { return done == total || failure; });
+        now = done;
+        if (failure) break;
+      }
+      if (options.progress) options.progress(now, total), reported = now;
+      if (now == total) break;
+    }
+  } catch (...) {  // Ctrl-C, through progress
+    finish();
+    throw;
+  }
+  (void)reported;
+  finish();
+  if (failure) std::rethrow_exception(failure);
+  return code;
+}
+
+}  // namespace trainc::compiler

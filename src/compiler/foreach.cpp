@@ -1,0 +1,70 @@
+#include "compiler/codegen.h"
+#include "schedule/expressions.h"
+#include "schedule/kernels.h"
+
+namespace trainc::compiler {
+
+using loop::block;
+using loop::integer;
+using loop::LoopKind;
+
+Foreach compile_foreach(frontend::Imported imported, std::vector<int64_t> in_place, const std::string& name, const Options& options) {
+  Pipeline pipeline(name);
+  const Graph graph = optimize(std::move(imported.graph), pipeline);
+  require(graph.outputs.size() == in_place.size(), "foreach: one output an updated input is wanted");
+  Foreach result;
+  result.in_place = in_place;
+
+  schedule::Schedule nothing_stored;
+  schedule::LoweredKernel kernel;
+  loop::LoopNest& nest = kernel.nest;
+  nest.name = name;
+  schedule::Expressions e(nothing_stored, kernel);
+  std::vector<const Node*> inputs(static_cast<size_t>(graph.input_count));
+  for (const Node& n : graph.nodes())
+    if (n.op == Op::Input) inputs[n.as<InputAttr>().index] = &n;
+  Graph unused;  // inputs that the formula does not read still have their place among the arguments
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i]) inputs[i] = unused.make(Op::Input, InputAttr{static_cast<int64_t>(i), {}}, {}, Type{DType::F32, {1}});
+    e.argument(inputs[i]);
+    result.inputs.push_back(inputs[i]->type);
+  }
+  const int count = nest.add_buffer({"numel", DType::I64, 1, loop::Space::Argument, false});
+  for (int64_t i : in_place) nest.buffers.at(i).written = true;
+
+  const int c = nest.add_var("c"), j = nest.add_var("j");
+  const loop::Expr start = nest.var(c) * result.chunk;
+  const loop::Expr extent = loop::apply(Op::Min, {integer(result.chunk), nest.load(count, integer(0)) - start});
+  const loop::Expr position = start + nest.var(j);
+  std::vector<loop::Stmt> scalars, body;
+  // Everything is read before anything is written: outputs lie over inputs.
+  for (const Node* n : inputs) {
+    const bool scalar = n->type.rank() == 0;
+    e.out = scalar ? &scalars : &body;
+    e.bind(n, e.value(n, schedule::Index::at_position(n->shape(), scalar ? integer(0) : position)));
+  }
+  e.out = &body;
+  for (const Node* n : graph.live()) {
+    if (is_elementwise(n->op)) e.bind(n, e.definition(n, schedule::Index::at_position(n->shape(), position)));
+    for (const std::string& origin : graph.origins(n))
+      if (result.origins.size() < 8) result.origins.push_back(origin);
+  }
+  std::vector<loop::Stmt> stores;
+  for (size_t i = 0; i < in_place.size(); ++i) {
+    const Node* v = graph.outputs[i].value;
+    loop::Expr x = e.value(v, schedule::Index::at_position(v->shape(), position));
+    const DType to = inputs[in_place[i]]->dtype();
+    stores.push_back(loop::store(static_cast<int>(in_place[i]), position, x->dtype == to ? x : loop::cast(x, to)));
+  }
+  body.insert(body.end(), stores.begin(), stores.end());
+  scalars.push_back(loop::for_loop(LoopKind::Vector, j, extent, block(std::move(body)), f32_lanes(options.level)));
+  nest.body = loop::for_loop(LoopKind::Parallel, c, integer(1), block(std::move(scalars)));
+  loop::verify(nest);
+  Code code = generate({&nest}, options);
+  if (dumping("loop")) dump(name + ".loop", loop::print(nest));
+  if (dumping("asm")) dump(name + ".s", emit::assembly(nest, options.level));
+  result.kernel = std::move(code.kernels[0]);
+  return result;
+}
+
+}  // namespace trainc::compiler

@@ -1,0 +1,57 @@
+#include "compiler/lower_plan.h"
+#include "passes/undefined.h"
+#include "schedule/cut.h"
+
+namespace trainc::compiler {
+
+struct JointGraph::Impl {
+  std::string name;
+  schedule::Cut cut;
+  Homes forward, backward;
+  int64_t tangents = 0;
+};
+
+namespace {
+
+Graph copy(const Graph& g) { return rewrite(g, [](Graph& to, const Node* n, std::vector<const Node*> inputs) { return to.make(n->op, n->attrs, std::move(inputs), n->type); }); }
+
+}  // namespace
+
+JointGraph::JointGraph(frontend::Imported joint, int64_t primals, int64_t forward_outputs, const std::string& name) : impl_(std::make_unique<Impl>()) {
+  impl_->name = name;
+  impl_->tangents = joint.graph.input_count - primals;
+  // Cut after the algebra: what the two halves share is one node by then.
+  Pipeline pipeline(name + "_joint");
+  Graph graph = joint.must_recompute.empty() ? optimize(std::move(joint.graph), pipeline) : std::move(joint.graph);
+  impl_->cut = schedule::cut_joint(graph, primals, forward_outputs, joint.must_recompute);
+  Homes& homes = impl_->forward;
+  for (const Type& t : impl_->cut.saved) {
+    homes.arena_offsets.push_back(homes.saved_bytes);
+    homes.saved_bytes += (t.bytes() + 63) / 64 * 64;
+  }
+  impl_->backward = homes;
+  homes.arena_outputs_from = forward_outputs;
+  impl_->backward.arena_inputs_from = static_cast<int64_t>(impl_->cut.saved_inputs.size()) + impl_->tangents;
+}
+JointGraph::~JointGraph() = default;
+
+plan::Plan JointGraph::forward(const Options& options, Timing* timing) const {
+  return compile_graph(copy(impl_->cut.forward), impl_->name + "_forward", impl_->forward, options, timing);
+}
+const std::vector<int64_t>& JointGraph::saved_inputs() const { return impl_->cut.saved_inputs; }
+int64_t JointGraph::saved_bytes() const { return impl_->forward.saved_bytes; }
+
+plan::Plan JointGraph::backward(const std::vector<bool>& defined, const Options& options, Timing* timing) const {
+  require(static_cast<int64_t>(defined.size()) == impl_->tangents, "backward: one flag a tangent is wanted");
+  std::vector<int64_t> undefined;
+  std::string name = impl_->name + "_backward";
+  for (size_t i = 0; i < defined.size(); ++i)
+    if (!defined[i]) {
+      undefined.push_back(static_cast<int64_t>(impl_->cut.saved_inputs.size() + i));
+      name += "_without" + std::to_string(i);
+    }
+  Graph graph = undefined.empty() ? copy(impl_->cut.backward) : drop_undefined_inputs(impl_->cut.backward, undefined);
+  return compile_graph(std::move(graph), name, impl_->backward, options, timing);
+}
+
+}  // namespace trainc::compiler

@@ -1,0 +1,220 @@
+#include "compiler/lower_plan.h"
+
+#include <chrono>
+#include <unordered_map>
+
+#include "compiler/codegen.h"
+#include "graph/text.h"
+#include "schedule/lower.h"
+#include "schedule/prepare.h"
+#include "schedule/schedule.h"
+
+namespace trainc::compiler {
+namespace {
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+int64_t storage_bytes(const Type& type, const Dims& strides) {
+  if (type.numel() == 0) return 0;
+  int64_t last = 0;
+  for (size_t k = 0; k < type.shape.size(); ++k) last += (type.shape[k] - 1) * strides[k];
+  return (last + 1) * size_of(type.dtype);
+}
+
+class PlanBuilder {
+ public:
+  PlanBuilder(const Graph& graph, const std::vector<Type>& output_types, const schedule::Schedule& schedule, const Homes& homes)
+      : graph_(graph), output_types_(output_types), schedule_(schedule), homes_(homes) {}
+
+  plan::Plan run(const std::string& name, const Options& options, Timing& timing) {
+    plan_.name = name;
+    plan_.cpu = std::string(name_of(options.level));
+    const bool arena_out = homes_.arena_outputs_from >= 0, arena_in = homes_.arena_inputs_from >= 0;
+    plan_.input_count = arena_in ? homes_.arena_inputs_from : graph_.input_count;
+    plan_.output_count = arena_out ? homes_.arena_outputs_from : static_cast<int64_t>(graph_.outputs.size());
+    plan_.saved_bytes = homes_.saved_bytes;
+    place_outputs();
+
+    double start = now();
+    std::vector<std::vector<schedule::LoweredKernel>> kernels;
+    std::vector<const loop::LoopNest*> nests;
+    const schedule::Machine machine{options.level, cache_sizes()};
+    for (const schedule::Group& g : schedule_.groups) kernels.push_back(schedule::lower(graph_, schedule_, g, machine));
+    for (const auto& group : kernels)
+      for (const auto& k : group) nests.push_back(&k.nest);
+    timing.schedule_seconds += now() - start;
+    start = now();
+    Code code = generate(nests, options);
+    timing.code_seconds += now() - start;
+    timing.kernels += static_cast<int64_t>(nests.size());
+    timing.distinct_kernels += static_cast<int64_t>(code.kernels.size());
+    plan_.kernels = std::move(code.kernels);
+    if (dumping("loop") || dumping("asm")) dump_kernels(nests, code, options);
+
+    size_t nest = 0;
+    for (size_t g = 0; g < kernels.size(); ++g) {
+      const schedule::Group& group = schedule_.groups[g];
+      if (group.kind == schedule::GroupKind::Random) random_step(group.values[0]);
+      else if (group.kind == schedule::GroupKind::Extern) extern_step(group);
+      else
+        for (const auto& k : kernels[g]) kernel_step(k, code.kernel_of[nest++]);
+    }
+    plan::plan_memory(plan_);
+    plan::verify(plan_);
+    if (dumping("plan")) dump(name + ".plan.txt", plan::print(plan_));
+    return std::move(plan_);
+  }
+
+ private:
+  int add(plan::Buffer b) {
+    plan_.buffers.push_back(std::move(b));
+    return static_cast<int>(plan_.buffers.size()) - 1;
+  }
+
+  plan::Buffer describe(const Type& type, Dims strides, plan::Home home, int64_t index, std::string name) const {
+    plan::Buffer b;
+    b.name = std::move(name);
+    b.home = home;
+    b.index = index;
+    b.dtype = type.dtype;
+    b.shape = type.shape;
+    b.strides = strides.empty() ? contiguous_strides(type.shape) : std::move(strides);
+    b.bytes = storage_bytes(type, b.strides);
+    return b;
+  }
+
+  void place_outputs() {
+    for (size_t i = 0; i < graph_.outputs.size(); ++i) {
+      const Output& o = graph_.outputs[i];
+      const bool arena = homes_.arena_outputs_from >= 0 && static_cast<int64_t>(i) >= homes_.arena_outputs_from;
+      if (arena) {
+        const int64_t slot = static_cast<int64_t>(i) - homes_.arena_outputs_from;
+        plan::Buffer b = describe(output_types_[i], {}, plan::Home::Saved, slot, "saved" + std::to_string(slot));
+        b.offset = homes_.arena_offsets.at(slot);
+        buffer_of_[schedule::base_of(o.value)] = add(std::move(b));
+      } else if (!o.value) {
+        plan_.outputs.push_back(-1);
+      } else if (o.value->op == Op::Input) {
+        plan_.outputs.push_back(buffer(o.value));
+      } else {
+        const int b = add(describe(output_types_[i], o.strides, plan::Home::Output, static_cast<int64_t>(i), "out" + std::to_string(i)));
+        buffer_of_[schedule::base_of(o.value)] = b;
+        plan_.outputs.push_back(b);
+      }
+    }
+  }
+
+  int buffer(const Node* n) {
+    n = schedule::base_of(n);
+    auto [it, fresh] = buffer_of_.emplace(n, -1);
+    if (!fresh) return it->second;
+    if (n->op == Op::Input) {
+      const InputAttr& attr = n->as<InputAttr>();
+      if (homes_.arena_inputs_from >= 0 && attr.index >= homes_.arena_inputs_from) {
+        const int64_t slot = attr.index - homes_.arena_inputs_from;
+        plan::Buffer b = describe(n->type, {}, plan::Home::Saved, slot, "saved" + std::to_string(slot));
+        b.offset = homes_.arena_offsets.at(slot);
+        return it->second = add(std::move(b));
+      }
+      return it->second = add(describe(n->type, attr.strides, plan::Home::Input, attr.index, "in" + std::to_string(attr.index)));
+    }
+    const plan::Home home = n->op == Op::Result ? plan::Home::Extern : plan::Home::Temp;
+    return it->second = add(describe(n->type, {}, home, 0, "t" + std::to_string(n->id)));
+  }
+
+  void kernel_step(const schedule::LoweredKernel& k, int kernel) {
+    plan::Step step;
+    step.kind = plan::StepKind::Kernel;
+    step.name = k.nest.name;
+    step.kernel = kernel;
+    step.parallel_extent = k.nest.parallel_extent;
+    step.flops = k.nest.flops;
+    step.bytes = k.nest.bytes;
+    step.origins = k.nest.origins;
+    for (size_t i = 0; i < k.arguments.size(); ++i) {
+      const int b = buffer(k.arguments[i]);
+      step.arguments.push_back(b);
+      (k.nest.buffers[i].written ? step.writes : step.reads).push_back(b);
+      // The second kernel of a scatter updates what the first one wrote.
+      if (k.nest.buffers[i].written && written_.count(b)) step.reads.push_back(b);
+    }
+    for (int b : step.writes) written_.insert(b);
+    plan_.steps.push_back(std::move(step));
+  }
+
+  void random_step(const Node* n) {
+    plan::Step step;
+    step.kind = plan::StepKind::Random;
+    step.name = "random_" + std::to_string(n->as<RandomAttr>().draw);
+    step.p = n->as<RandomAttr>().p;
+    step.writes = {buffer(n)};
+    step.bytes = n->type.bytes();
+    step.origins = graph_.origins(n);
+    plan_.steps.push_back(std::move(step));
+  }
+
+  void extern_step(const schedule::Group& group) {
+    const Node* call = group.values[0];
+    const ExternAttr& attr = call->as<ExternAttr>();
+    plan::Step step;
+    step.kind = plan::StepKind::Extern;
+    step.name = step.target = attr.target;
+    step.arguments_json = attr.arguments;
+    step.random = attr.random;
+    step.origins = graph_.origins(call);
+    for (const Node* i : call->inputs) step.arguments.push_back(buffer(i)), step.reads.push_back(step.arguments.back());
+    std::unordered_map<int64_t, const Node*> results;
+    for (const Node* n : group.values)
+      if (n->op == Op::Result) results[n->as<ResultAttr>().index] = n;
+    for (size_t i = 0; i < attr.results.size(); ++i) {
+      auto it = results.find(static_cast<int64_t>(i));
+      if (it != results.end()) step.writes.push_back(buffer(it->second));
+      else step.writes.push_back(add(describe(attr.results[i], {}, plan::Home::Extern, 0, "unused" + std::to_string(call->id) + "_" + std::to_string(i))));
+      step.bytes += attr.results[i].bytes();
+    }
+    plan_.steps.push_back(std::move(step));
+  }
+
+  void dump_kernels(const std::vector<const loop::LoopNest*>& nests, const Code& code, const Options& options) const {
+    std::vector<bool> seen(plan_.kernels.size());
+    for (size_t i = 0; i < nests.size(); ++i) {
+      const int k = code.kernel_of[i];
+      if (seen[k]) continue;
+      seen[k] = true;
+      const std::string stem = plan_.name + ".k" + std::to_string(k) + "." + nests[i]->name;
+      if (dumping("loop")) dump(stem + ".loop", loop::print(*nests[i]));
+      if (dumping("asm")) dump(stem + ".s", emit::assembly(*nests[i], options.level));
+    }
+  }
+
+  const Graph& graph_;
+  const std::vector<Type>& output_types_;
+  const schedule::Schedule& schedule_;
+  const Homes& homes_;
+  plan::Plan plan_;
+  std::unordered_map<const Node*, int> buffer_of_;
+  std::unordered_set<int> written_;
+};
+
+}  // namespace
+
+plan::Plan compile_graph(Graph graph, const std::string& name, const Homes& homes, const Options& options, Timing* timing) {
+  Timing local;
+  if (!timing) timing = &local;
+  Pipeline pipeline(name);
+  graph = optimize(std::move(graph), pipeline);
+  std::vector<Type> output_types;
+  for (const Output& o : graph.outputs) output_types.push_back(o.value ? o.value->type : Type{});
+  const double start = now();
+  graph = pipeline.run("prepare", [](const Graph& g) { return schedule::prepare(g); }, std::move(graph));
+  const schedule::Schedule schedule = schedule::make_schedule(graph);
+  timing->schedule_seconds += now() - start;
+  timing->passes.insert(timing->passes.end(), pipeline.records().begin(), pipeline.records().end());
+  return PlanBuilder(graph, output_types, schedule, homes).run(name, options, *timing);
+}
+
+plan::Plan compile(frontend::Imported imported, const std::string& name, const Options& options, Timing* timing) {
+  return compile_graph(std::move(imported.graph), name, {}, options, timing);
+}
+
+}  // namespace trainc::compiler

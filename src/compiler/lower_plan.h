@@ -1,0 +1,16 @@
+// A graph with homes for its inputs and outputs -> a plan. Inside compiler only.
+#pragma once
+#include "compiler/compiler.h"
+
+namespace trainc::compiler {
+
+/// Inputs from `arena_inputs_from` on, and outputs from `arena_outputs_from` on, lie in the handle's arena at `arena_offsets`.
+struct Homes {
+  int64_t arena_inputs_from = -1, arena_outputs_from = -1;  // -1: none
+  std::vector<int64_t> arena_offsets;
+  int64_t saved_bytes = 0;
+};
+
+plan::Plan compile_graph(Graph, const std::string& name, const Homes&, const Options&, Timing*);
+
+}  // namespace trainc::compiler
