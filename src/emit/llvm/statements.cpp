@@ -1,0 +1,239 @@
+#include "emit/llvm/printer.h"
+#include "support/error.h"
+
+namespace trainc::emit {
+using llvm::Value;
+using loop::Expr;
+using loop::LoopKind;
+using loop::Space;
+using loop::Stmt;
+using loop::StmtKind;
+using loop::StmtNode;
+
+namespace {
+
+void visit(const Stmt& s, const std::function<void(const StmtNode&)>& f) {
+  f(*s);
+  for (const Stmt& child : s->body) visit(child, f);
+}
+
+bool any(const Stmt& s, const std::function<bool(const StmtNode&)>& p) {
+  bool found = false;
+  visit(s, [&](const StmtNode& n) { found |= p(n); });
+  return found;
+}
+
+bool reads_buffer(const Expr& e, const std::function<bool(int)>& p) {
+  if (!e) return false;
+  if (e->kind == loop::ExprKind::Load && p(e->id)) return true;
+  for (const Expr& a : e->args) if (reads_buffer(a, p)) return true;
+  return false;
+}
+
+}  // namespace
+
+Printer::Printer(llvm::Module& m, const loop::LoopNest& nest) : module_(m), context_(m.getContext()), nest_(nest), b_(context_) {}
+
+void Printer::print() {
+  llvm::Type *ptr = b_.getPtrTy(), *i64 = b_.getInt64Ty();
+  function_ = llvm::Function::Create(llvm::FunctionType::get(b_.getVoidTy(), {ptr, ptr, ptr, i64, i64}, false),
+                                     llvm::Function::ExternalLinkage, nest_.name, module_);
+  function_->setDSOLocal(true);
+  function_->setDoesNotThrow();
+  function_->addFnAttr("no-builtins");
+  function_->addFnAttr("no-jump-tables", "true");
+  const char* names[] = {"arguments", "scratch", "status", "begin", "end"};
+  for (unsigned i = 0; i < 5; ++i) {
+    function_->getArg(i)->setName(names[i]);
+    if (i < 3) function_->addParamAttr(i, llvm::Attribute::NoAlias);
+  }
+  function_->addParamAttr(1, llvm::Attribute::getWithAlignment(context_, llvm::Align(64)));
+  status_ = function_->getArg(2);
+  b_.SetInsertPoint(llvm::BasicBlock::Create(context_, "entry", function_));
+  llvm::BasicBlock* body = llvm::BasicBlock::Create(context_, "body", function_);
+
+  visit(nest_.body, [&](const StmtNode& n) { if (n.kind == StmtKind::Reduce) reduced_.insert(n.local); });
+  prepare_memory();
+  b_.CreateBr(body);
+  b_.SetInsertPoint(body);
+  forget();
+  statement(nest_.body);
+  b_.CreateRetVoid();
+}
+
+void Printer::statement(const Stmt& s) {
+  const StmtNode& n = *s;
+  switch (n.kind) {
+    case StmtKind::Block:
+      for (const Stmt& child : n.body) statement(child);
+      return;
+    case StmtKind::Store: forget(); store(n); return;
+    case StmtKind::Let: forget(); let(n); return;
+    case StmtKind::Reduce: forget(); reduce(n); return;
+    case StmtKind::Check: forget(); check(n); return;
+    case StmtKind::For: break;
+  }
+  const Stmt& body = n.body.at(0);
+  switch (n.loop) {
+    case LoopKind::Parallel:
+      for_range(function_->getArg(3), function_->getArg(4), false, [&](Value* i) { vars_[n.var] = i; statement(body); });
+      return;
+    case LoopKind::Serial: {
+      forget();
+      require(uniform(n.extent), "emit: " + nest_.name + ": a loop whose extent differs between the lanes around it");
+      const loop::Range range = range_of(n.extent);
+      for_range(b_.getInt64(0), scalar(n.extent), range.known && range.low > 0, [&](Value* i) { vars_[n.var] = i; statement(body); });
+      return;
+    }
+    case LoopKind::Unroll:
+      require(n.extent->kind == loop::ExprKind::Int, "emit: " + nest_.name + ": an Unroll loop needs a number");
+      for (int64_t i = 0; i < n.extent->int_value; ++i) {
+        vars_[n.var] = b_.getInt64(static_cast<uint64_t>(i));
+        statement(body);
+      }
+      return;
+    case LoopKind::Vector: vector_loop(n); return;
+  }
+}
+
+// if (low < high) { i = low; do body(i) while (++i < high); }
+void Printer::for_range(Value* low, Value* high, bool runs, const std::function<void(Value*)>& body) {
+  llvm::BasicBlock* before = b_.GetInsertBlock();
+  llvm::BasicBlock* loop = llvm::BasicBlock::Create(context_, "loop", function_);
+  llvm::BasicBlock* after = llvm::BasicBlock::Create(context_, "after", function_);
+  if (runs) b_.CreateBr(loop);
+  else b_.CreateCondBr(b_.CreateICmpSLT(low, high), loop, after);
+  b_.SetInsertPoint(loop);
+  llvm::PHINode* i = b_.CreatePHI(b_.getInt64Ty(), 2, "i");
+  i->addIncoming(low, before);
+  body(i);
+  Value* next = b_.CreateNSWAdd(i, b_.getInt64(1));
+  i->addIncoming(next, b_.GetInsertBlock());
+  b_.CreateCondBr(b_.CreateICmpSLT(next, high), loop, after);
+  b_.SetInsertPoint(after);
+}
+
+void Printer::vector_loop(const StmtNode& n) {
+  require(in_.var < 0, "emit: " + nest_.name + ": a Vector loop inside another");
+  forget();
+  const Stmt& body = n.body.at(0);
+  const int lanes = n.lanes;
+  Value* extent = scalar(n.extent);
+
+  // Locals bound outside that the body runs: one partial result a lane.
+  std::set<int> bound;
+  visit(body, [&](const StmtNode& s) { if (s.kind == StmtKind::Let) bound.insert(s.local); });
+  visit(body, [&](const StmtNode& s) {
+    if (s.kind != StmtKind::Reduce || bound.count(s.local) || partials_.count(s.local)) return;
+    const loop::LocalInfo& info = nest_.locals[static_cast<size_t>(s.local)];
+    llvm::Constant* start = neutral(context_, s.combine, info.dtype);
+    Value* slot = temporary(widen(start->getType(), lanes), info.name + ".lanes");
+    b_.CreateStore(splat(b_, start, lanes), slot);
+    partials_[s.local] = {slot, s.combine};
+  });
+
+  in_ = {n.var, lanes, nullptr, nullptr};
+  const auto in_registers = [&](int buffer) { return nest_.buffers[static_cast<size_t>(buffer)].space == Space::Register; };
+  const bool registers = any(body, [&](const StmtNode& s) {
+    return (s.kind == StmtKind::Store && in_registers(s.buffer)) || reads_buffer(s.index, in_registers) || reads_buffer(s.value, in_registers);
+  });
+  if (auto* number = llvm::dyn_cast<llvm::ConstantInt>(extent)) {
+    const int64_t total = number->getSExtValue(), full = total / lanes;
+    // Register buffers are indexed by numbers alone, so these loops are written out.
+    if (registers || full <= 1) {
+      for (int64_t i = 0; i < full; ++i) vector_body(n, b_.getInt64(static_cast<uint64_t>(i * lanes)), extent, false);
+    } else {
+      for_range(b_.getInt64(0), b_.getInt64(static_cast<uint64_t>(full)), true,
+                [&](Value* i) { vector_body(n, b_.CreateNSWMul(i, b_.getInt64(static_cast<uint64_t>(lanes))), extent, false); });
+    }
+    if (total > 0 && total % lanes != 0) vector_body(n, b_.getInt64(static_cast<uint64_t>(full * lanes)), extent, true);
+  } else {
+    require(!registers, "emit: " + nest_.name + ": a Vector loop over a Register buffer needs a number as extent");
+    Value* full = b_.CreateAShr(extent, llvm::Log2_32(static_cast<uint32_t>(lanes)));
+    for_range(b_.getInt64(0), full, false,
+              [&](Value* i) { vector_body(n, b_.CreateNSWMul(i, b_.getInt64(static_cast<uint64_t>(lanes))), extent, false); });
+    if (lanes > 1) {
+      Value* done = b_.CreateNSWMul(full, b_.getInt64(static_cast<uint64_t>(lanes)));
+      llvm::BasicBlock* tail = llvm::BasicBlock::Create(context_, "tail", function_);
+      llvm::BasicBlock* after = llvm::BasicBlock::Create(context_, "after", function_);
+      b_.CreateCondBr(b_.CreateICmpSLT(done, extent), tail, after);
+      b_.SetInsertPoint(tail);
+      vector_body(n, done, extent, true);
+      b_.CreateBr(after);
+      b_.SetInsertPoint(after);
+    }
+  }
+  in_ = {};
+
+  // Fold the lanes: halves, log2(lanes) times; at last the start value.
+  for (const auto& [id, partial] : partials_) {
+    const DType dtype = nest_.locals[static_cast<size_t>(id)].dtype;
+    llvm::Type* element = value_type(context_, dtype);
+    Value* v = b_.CreateLoad(widen(element, lanes), partial.slot);
+    for (int half = lanes / 2; half >= 1; half /= 2) {
+      std::vector<int> low, high;
+      for (int i = 0; i < half; ++i) { low.push_back(i); high.push_back(half + i); }
+      v = half > 1 ? combine(b_, partial.kind, dtype, b_.CreateShuffleVector(v, low), b_.CreateShuffleVector(v, high))
+                   : combine(b_, partial.kind, dtype, b_.CreateExtractElement(v, uint64_t{0}), b_.CreateExtractElement(v, uint64_t{1}));
+    }
+    const Local& local = locals_[id];
+    require(local.slot && local.lanes == 1, "emit: " + nest_.name + ": Reduce into a local that no Let has bound");
+    b_.CreateStore(combine(b_, partial.kind, dtype, b_.CreateLoad(element, local.slot), v), local.slot);
+  }
+  partials_.clear();
+  forget();
+}
+
+void Printer::vector_body(const StmtNode& n, Value* base, Value* extent, bool tail) {
+  in_.mask = in_.active = nullptr;
+  if (tail) {
+    in_.active = b_.CreateNSWSub(extent, base);
+    Value* count = splat(b_, b_.CreateTrunc(in_.active, b_.getInt32Ty()), in_.lanes);
+    in_.mask = b_.CreateICmpSLT(lane_numbers(b_.getInt32Ty(), 1), count);
+  }
+  vars_[n.var] = base;
+  statement(n.body.at(0));
+}
+
+void Printer::let(const StmtNode& n) {
+  Local local;
+  if (!reduced_.count(n.local)) {
+    local.value = either(n.value);
+    local.lanes = lanes_of(local.value);
+  } else {
+    Value* start = vector(n.value);
+    local.slot = temporary(start->getType(), nest_.locals[static_cast<size_t>(n.local)].name);
+    local.lanes = lanes_of(start);
+    b_.CreateStore(start, local.slot);
+  }
+  locals_[n.local] = local;
+}
+
+void Printer::reduce(const StmtNode& n) {
+  const DType dtype = nest_.locals[static_cast<size_t>(n.local)].dtype;
+  Value* value = vector(n.value);
+  auto partial = partials_.find(n.local);
+  Value* slot = partial != partials_.end() ? partial->second.slot : locals_[n.local].slot;
+  require(slot != nullptr, "emit: " + nest_.name + ": Reduce into a local that no Let has bound");
+  Value* old = b_.CreateLoad(value->getType(), slot);
+  Value* next = combine(b_, n.combine, dtype, old, value);
+  if (partial != partials_.end() && in_.mask) next = b_.CreateSelect(in_.mask, next, old);
+  b_.CreateStore(next, slot);
+}
+
+void Printer::check(const StmtNode& n) {
+  Value* ok = either(n.value);
+  if (lanes_of(ok) > 1) {
+    if (in_.mask) ok = b_.CreateOr(ok, b_.CreateNot(in_.mask));
+    ok = b_.CreateAndReduce(ok);
+  }
+  llvm::BasicBlock* failed = llvm::BasicBlock::Create(context_, "failed", function_);
+  llvm::BasicBlock* after = llvm::BasicBlock::Create(context_, "after", function_);
+  b_.CreateCondBr(ok, after, failed);
+  b_.SetInsertPoint(failed);
+  b_.CreateStore(b_.getInt32(static_cast<uint32_t>(n.code)), status_);
+  b_.CreateBr(after);
+  b_.SetInsertPoint(after);
+}
+
+}  // namespace trainc::emit
