@@ -79,9 +79,10 @@ struct StmtNode {
   Expr index, value;               // Let, Reduce: `value` too
   // Let: binds `local` to value, from here to the end of the enclosing block.
   // Reduce: local = local <combine> value. The local was bound by a Let (its start value) before the enclosing loops.
-  //   Inside a Vector loop whose variable `value` depends on, the emitter keeps one partial result a lane (started from
-  //   the combine's neutral element), and folds the lanes after that loop in a fixed tree: halves added, log2(lanes)
-  //   times, and at last combine(start value, folded). So the order of sums depends on the nest alone.
+  //   Inside a Vector loop, of a local bound outside it, the emitter keeps one partial result a lane (started from the
+  //   combine's neutral element), and folds the lanes after that loop in a fixed tree: halves added, log2(lanes) times,
+  //   and at last combine(start value, folded). So the order of sums depends on the nest alone. The local is not read inside
+  //   that loop. A local bound inside the Vector loop is one value a lane, and is reduced in its lane.
   int local = -1;
   ReduceKind combine = ReduceKind::Sum;  // Sum, Prod, Max, Min (Max and Min as ops.def: NaN wins)
   // Check: where `value` (bool) is false, status word `code` is set for the call, and the kernel goes on; the index that

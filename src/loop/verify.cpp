@@ -9,9 +9,8 @@
 //   7. Vector: lanes 1, 2, 4, ... 64; no Vector or Parallel loop inside. Unroll: the extent is a number, at most kMaxUnroll.
 //   8. Loops inside a Vector loop have extents that do not depend on its variable (one vector, one count).
 //   9. Stores go to buffers marked `written`, with the buffer's dtype. An index that is a number, or has a known range, lies within.
-//  10. Register buffers: an index is made of numbers, Unroll variables and Vector variables alone.
-//  11. Reduce: sum, prod, max or min; not over the Parallel loop. Of a local bound outside a Vector loop: the value depends on that loop's variable,
-//      and the local is not read inside the loop.
+//  10. Register buffers: an index is made of numbers, Unroll variables and Vector variables alone, and the Vector loop around has a number as extent.
+//  11. Reduce: sum, prod, max or min; not over the Parallel loop. A local bound outside a Vector loop that reduces into it is not read inside.
 //  12. Check: the code is not 0.
 #include <fmt/format.h>
 
@@ -152,6 +151,8 @@ class Verifier {
     check(e->dtype == DType::I64, fmt::format("an index of {} is not i64", b.name));
     check(b.space != Space::Register || w.varies != Varies::Other,
           fmt::format("an index of Register buffer {} depends on more than Unroll and Vector variables", b.name));
+    check(b.space != Space::Register || !in_vector_ || vector_counted_,
+          fmt::format("Register buffer {} in a Vector loop whose extent is no number", b.name));
     const Range r = range_of(e);
     if (!r.known || guarded || b.numel == 0) return;
     // The range's ends are reached where the index is one variable or a sum of them: the only cases worth an error are ends that lie
@@ -197,8 +198,6 @@ class Verifier {
         const Walk w = expression(s.value);
         check(s.value->dtype == l.dtype && l.dtype != DType::BF16 && l.dtype != DType::F16,
               fmt::format("{} is {}, reduced with {}", l.name, name_of(l.dtype), name_of(s.value->dtype)));
-        check(!in_vector_ || b.in_vector || w.on_vector,
-              fmt::format("{} is reduced in a Vector loop with a value that is the same in all lanes", l.name));
         if (b.in_vector) b.varies |= w.on_vector;
         break;
       }
@@ -259,10 +258,15 @@ class Verifier {
     ++depth_;
     in_vector_ |= vector;
     in_parallel_ |= parallel;
-    if (vector) reduced(*s.body[0], running_);
+    if (vector) {
+      vector_counted_ = number;
+      reduced(*s.body[0], running_);
+    }
     statement(*s.body[0]);
-    if (vector) running_.clear();
-    if (vector) in_vector_ = false;
+    if (vector) {
+      running_.clear();
+      in_vector_ = false;
+    }
     if (parallel) in_parallel_ = false;
     --depth_;
     self.open = false;
@@ -277,7 +281,7 @@ class Verifier {
   std::set<int> running_;                           // locals that the open Vector loop reduces into
   std::string where_;
   int depth_ = 0, parallel_ = 0;
-  bool in_vector_ = false, in_parallel_ = false;
+  bool in_vector_ = false, in_parallel_ = false, vector_counted_ = false;
 };
 
 }  // namespace

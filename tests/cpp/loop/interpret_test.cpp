@@ -68,6 +68,20 @@ body:
   EXPECT_THAT(values_of<float>(m[1]), ElementsAre(18, 22, 26));
 }
 
+TEST(Interpret, AValueThatIsTheSameInAllLanesCountsOnceAnIteration) {
+  std::vector<Memory> m{output_of(4)};
+  const Findings f = run_text(R"(kernel k
+  argument out: f32[1] written
+body:
+  let acc: f32 = 1.0
+  vector(4) j in 10:
+    acc = sum(acc, 0.5)
+  store out[0] = acc
+)", m);
+  EXPECT_THAT(f.messages, IsEmpty());
+  EXPECT_EQ(values_of<float>(m[0])[0], 6.0f);
+}
+
 TEST(Interpret, MaxKeepsNanAndMinOfIntegersStartsHigh) {
   std::vector<Memory> m{memory_of(std::vector<float>{1, NAN, 3, -2}), memory_of(std::vector<int32_t>{7, -5, 3, 9}), output_of(4), output_of(4)};
   const Findings f = run_text(R"(kernel k
