@@ -37,6 +37,7 @@ class Twister {
   alignas(64) std::array<uint32_t, kWords + 16> words_;      // untempered; the tail is room for whole vectors
   alignas(64) std::array<uint32_t, kWords + 16> tempered_;
   int64_t used_ = kWords;       // of the current 624
+  bool drew_ = false;
 };
 
 /// Fills out[0, n) with 1 (probability p) or 0, as eager's Tensor.bernoulli_(p) on a contiguous bool tensor. Where p is 0 or 1, or n is 0,

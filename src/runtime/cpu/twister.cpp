@@ -84,7 +84,7 @@ std::vector<uint8_t> Twister::state() const {
   State s;
   std::memcpy(&s, bytes.data(), sizeof s);
   const int32_t left = static_cast<int32_t>(kN + 1 - used_);
-  if (left != s.left || used_ < kN) s.next = used_;  // a state just seeded has next = 0, and keeps it until a draw
+  if (drew_) s.next = used_;  // a state just seeded has left = 1, next = 0; one just used up left = 1, next = 624
   s.left = left;
   for (int64_t i = 0; i < kN; ++i) s.words[i] = words_[i];
   std::memcpy(bytes.data(), &s, offsetof(State, is_next_float_normal_valid));
@@ -98,12 +98,14 @@ void Twister::refill() {
 }
 
 uint32_t Twister::next() {
+  drew_ = true;
   if (used_ == kN) refill();
   return tempered_[used_++];
 }
 
 void Twister::bernoulli(double p, uint8_t* out, int64_t n) {
   const auto threshold = static_cast<int64_t>(std::ceil(std::ldexp(p, 53)));
+  drew_ |= n > 0;
   while (n > 0) {
     const int64_t pairs = std::min((kN - used_) / 2, n);
     below(tempered_.data() + used_, threshold, out, pairs);

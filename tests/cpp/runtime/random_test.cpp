@@ -61,6 +61,15 @@ TEST(Twister, AStateMayBeTakenAnywhere) {
   }
 }
 
+TEST(Twister, AllOfABlockUsedIsNotTheSameAsFresh) {
+  Twister twister(seeded(3));
+  std::vector<uint8_t> mask(312);
+  twister.bernoulli(0.5, mask.data(), 312);  // 624 draws
+  uint64_t next = 0;
+  std::memcpy(&next, &twister.state()[16], 8);
+  EXPECT_EQ(next, 624u);
+}
+
 TEST(Twister, KeepsTheCachedNormal) {
   auto state = seeded(1);
   state[5000 + 32] = 0xab;  // normal_rho and what follows are not ours

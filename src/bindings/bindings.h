@@ -1,0 +1,47 @@
+// trainc._core, the module between Python and C++. Takes: Python objects; tensors as pointers (ints), graphs as JSON in the wire format of
+// frontend/aten.h. Gives: plans that run. Includes: everything; decides nothing.
+#pragma once
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <chrono>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "runtime/runtime.h"
+
+namespace trainc::bindings {
+
+namespace nb = nanobind;
+
+/// What Python calls Executable.
+struct CoreExecutable {
+  runtime::Executable executable;
+  nlohmann::json compile_record;  // how it was made, for report(); null for a loaded plan
+};
+std::unique_ptr<CoreExecutable> executable_of(plan::Plan, nlohmann::json compile_record);
+
+void bind_machine(nb::module_&);     // CPU, threads, version
+void bind_random(nb::module_&);      // bernoulli
+void bind_executable(nb::module_&);  // Executable, load_plan
+void bind_reference(nb::module_&);   // import_text, optimized_text, evaluate
+void bind_compiler(nb::module_&);    // compile, JointGraph, Foreach
+
+/// Has the framework draw a mask once, and sets the runtime to the generator that gives the same. Needs the interpreter lock; does nothing
+/// where torch is not imported. Throws InternalError where neither generator does: masks would not be eager's.
+void find_mask_generator();
+
+/// Raises KeyboardInterrupt where Ctrl-C was pressed, without the interpreter lock held; looks at most every 20 ms, because taking
+/// the lock can mean to wait for another Python thread.
+class SignalCheck {
+ public:
+  void operator()();
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace trainc::bindings

@@ -1,0 +1,167 @@
+#include <algorithm>
+#include <set>
+
+#include "bindings/bindings.h"
+
+namespace trainc::bindings {
+namespace {
+
+using nlohmann::json;
+using plan::Home;
+using plan::StepKind;
+
+/// A reference that may be dropped without the interpreter lock.
+std::shared_ptr<void> keep(nb::object object) {
+  return {object.release().ptr(), [](void* p) {
+            nb::gil_scoped_acquire lock;
+            Py_DECREF(static_cast<PyObject*>(p));
+          }};
+}
+
+nb::object shape_tuple(const plan::Dims& dims) {
+  nb::list list;
+  for (int64_t d : dims) list.append(d);
+  return nb::tuple(list);
+}
+nb::tuple layout(const plan::Buffer& b) { return nb::make_tuple(std::string(name_of(b.dtype)), shape_tuple(b.shape), shape_tuple(b.strides)); }
+
+nb::list output_info(const CoreExecutable& e) {
+  const plan::Plan& p = e.executable.plan();
+  nb::list list;
+  for (int b : p.outputs) {
+    if (b < 0) {
+      list.append(nb::none());
+      continue;
+    }
+    const plan::Buffer& buffer = p.buffers[b];
+    list.append(nb::make_tuple(std::string(name_of(buffer.dtype)), shape_tuple(buffer.shape), shape_tuple(buffer.strides),
+                               buffer.home == Home::Input ? buffer.index : -1));
+  }
+  return list;
+}
+
+nb::list input_info(const CoreExecutable& e) {
+  const plan::Plan& p = e.executable.plan();
+  std::vector<nb::object> infos(p.input_count, nb::none());
+  for (const plan::Step& s : p.steps)
+    for (int b : s.reads)
+      if (p.buffers[b].home == Home::Input) infos[p.buffers[b].index] = layout(p.buffers[b]);
+  nb::list list;
+  for (const nb::object& i : infos) list.append(i);
+  return list;
+}
+
+nb::dict extern_info(const CoreExecutable& e) {
+  const plan::Plan& p = e.executable.plan();
+  nb::dict all;
+  for (size_t i = 0; i < p.steps.size(); ++i) {
+    const plan::Step& s = p.steps[i];
+    if (s.kind != StepKind::Extern) continue;
+    nb::list inputs, results;
+    for (int b : s.arguments) inputs.append(layout(p.buffers[b]));
+    for (int b : s.writes) {
+      const plan::Buffer& buffer = p.buffers[b];
+      const bool undefined = buffer.dtype == DType::Bool && buffer.shape == plan::Dims{0};  // graph.h, ExternAttr
+      results.append(undefined ? nb::object(nb::none()) : layout(buffer));
+    }
+    nb::dict info;
+    info["target"] = s.target;
+    info["arguments"] = s.arguments_json;
+    info["inputs"] = inputs;
+    info["results"] = results;
+    info["origins"] = nb::cast(s.origins);
+    all[nb::int_(i)] = info;
+  }
+  return all;
+}
+
+std::string report(const CoreExecutable& e) {
+  const plan::Plan& p = e.executable.plan();
+  const std::vector<double> seconds = e.executable.step_seconds();
+  json steps = json::array();
+  for (size_t i = 0; i < p.steps.size(); ++i) {
+    const plan::Step& s = p.steps[i];
+    const char* kind = s.kind == StepKind::Kernel ? "kernel" : s.kind == StepKind::Extern ? "extern" : "random";
+    json step = {{"name", s.kind == StepKind::Extern ? s.target : s.name}, {"kind", kind}, {"flops", s.flops}, {"bytes", s.bytes}, {"origins", s.origins}};
+    if (i < seconds.size()) step["seconds"] = seconds[i];
+    steps.push_back(std::move(step));
+  }
+  return json{{"name", p.name}, {"cpu", p.cpu}, {"temp_bytes", p.temp_bytes}, {"saved_bytes", p.saved_bytes},
+              {"steps", steps}, {"notes", p.notes}, {"compile", e.compile_record}}.dump();
+}
+
+std::vector<void*> pointers(const std::vector<uintptr_t>& ints) {
+  std::vector<void*> out(ints.size());
+  std::transform(ints.begin(), ints.end(), out.begin(), [](uintptr_t i) { return reinterpret_cast<void*>(i); });
+  return out;
+}
+
+std::vector<runtime::ExternTensor> call_framework(const nb::object& callback, const plan::Plan& plan, const plan::Step& step,
+                                                  const std::vector<void*>& inputs) {
+  nb::gil_scoped_acquire lock;
+  nb::list ints;
+  for (void* p : inputs) ints.append(reinterpret_cast<uintptr_t>(p));
+  const nb::object results = callback(&step - plan.steps.data(), ints);
+  std::vector<runtime::ExternTensor> out;
+  for (nb::handle pair : results)
+    out.push_back({reinterpret_cast<void*>(nb::cast<uintptr_t>(pair[0])), keep(nb::borrow(pair[1]))});
+  return out;
+}
+
+bool draws(const plan::Plan& p) {
+  return std::any_of(p.steps.begin(), p.steps.end(), [](const plan::Step& s) { return s.kind == StepKind::Random; });
+}
+
+void run(CoreExecutable& e, const std::vector<uintptr_t>& inputs, const std::vector<uintptr_t>& outputs, uintptr_t saved,
+         const nb::object& get_state, const nb::object& set_state, const nb::object& extern_call) {
+  const plan::Plan& plan = e.executable.plan();
+  runtime::Call call{pointers(inputs), pointers(outputs), reinterpret_cast<void*>(saved), {}, {}, SignalCheck()};
+  if (draws(plan)) find_mask_generator();
+  if (!get_state.is_none() && !set_state.is_none()) {
+    call.generator.get_state = [&] {
+      nb::gil_scoped_acquire lock;
+      const auto bytes = nb::cast<nb::bytes>(get_state());
+      const auto* p = static_cast<const uint8_t*>(bytes.data());
+      return std::vector<uint8_t>(p, p + bytes.size());
+    };
+    call.generator.set_state = [&](const std::vector<uint8_t>& state) {
+      nb::gil_scoped_acquire lock;
+      set_state(nb::bytes(state.data(), state.size()));
+    };
+  }
+  if (!extern_call.is_none())
+    call.extern_call = [&](const plan::Step& step, const std::vector<void*>& in) { return call_framework(extern_call, plan, step, in); };
+  nb::gil_scoped_release unlock;
+  e.executable.run(call);
+}
+
+}  // namespace
+
+std::unique_ptr<CoreExecutable> executable_of(plan::Plan plan, json compile_record) {
+  return std::unique_ptr<CoreExecutable>(new CoreExecutable{runtime::Executable(std::move(plan)), std::move(compile_record)});
+}
+
+void bind_executable(nb::module_& m) {
+  nb::class_<CoreExecutable>(m, "Executable", "A plan, ready to run.")
+      .def("run", &run, nb::arg("inputs"), nb::arg("outputs"), nb::arg("saved") = 0, nb::arg("get_state") = nb::none(),
+           nb::arg("set_state") = nb::none(), nb::arg("extern_call") = nb::none())
+      .def_prop_ro("output_info", &output_info, "Per output: None, or (dtype, shape, strides, alias); alias >= 0: that very input.")
+      .def_prop_ro("input_info", &input_info, "Per input: (dtype, shape, strides), or None where it is never read.")
+      .def_prop_ro("extern_info", &extern_info)
+      .def_prop_ro("saved_bytes", [](const CoreExecutable& e) { return e.executable.plan().saved_bytes; })
+      .def_prop_ro("temp_bytes", [](const CoreExecutable& e) { return e.executable.plan().temp_bytes; })
+      .def_prop_ro("name", [](const CoreExecutable& e) { return e.executable.plan().name; })
+      .def_prop_rw("profile", [](const CoreExecutable& e) { return e.executable.profile; },
+                   [](CoreExecutable& e, bool on) { e.executable.profile = on; })
+      .def("report", &report)
+      .def("text", [](const CoreExecutable& e) { return plan::print(e.executable.plan()); })
+      .def("save", [](const CoreExecutable& e) {
+        const std::string bytes = plan::save(e.executable.plan());
+        return nb::bytes(bytes.data(), bytes.size());
+      });
+  m.def("load_plan", [](const nb::bytes& bytes) {
+    return executable_of(plan::load({static_cast<const char*>(bytes.data()), bytes.size()}), nullptr);
+  });
+}
+
+}  // namespace trainc::bindings

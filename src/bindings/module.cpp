@@ -1,0 +1,37 @@
+#include "bindings/bindings.h"
+#include "support/error.h"
+
+namespace trainc::bindings {
+
+void SignalCheck::operator()() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now - last_ < std::chrono::milliseconds(20)) return;
+  last_ = now;
+  nb::gil_scoped_acquire lock;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+}  // namespace trainc::bindings
+
+NB_MODULE(_core, m) {
+  using namespace trainc::bindings;
+  m.doc() = "The compiler and the runtime of trainc. Use the package `trainc`; this module may change without notice.";
+  nb::exception<trainc::UserError>(m, "UserError", PyExc_ValueError);
+  nb::exception<trainc::InternalError>(m, "InternalError", PyExc_RuntimeError);
+  nb::register_exception_translator([](const std::exception_ptr& p, void*) {
+    try {
+      std::rethrow_exception(p);
+    } catch (const trainc::IndexError& e) {
+      PyErr_SetString(PyExc_IndexError, e.what());
+    }
+  });
+  bind_machine(m);
+  bind_random(m);
+  bind_executable(m);
+#ifdef TRAINC_HAS_REFERENCE
+  bind_reference(m);
+#endif
+#ifdef TRAINC_HAS_COMPILER
+  bind_compiler(m);
+#endif
+}

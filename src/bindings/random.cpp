@@ -1,0 +1,67 @@
+#include <nanobind/ndarray.h>
+
+#include <optional>
+
+#include "bindings/bindings.h"
+#include "runtime/cpu/random.h"
+#include "support/error.h"
+
+namespace trainc::bindings {
+
+using runtime::MaskGenerator;
+using runtime::Twister;
+
+static std::vector<uint8_t> to_vector(const nb::bytes& b) {
+  const auto* p = static_cast<const uint8_t*>(b.data());
+  return {p, p + b.size()};
+}
+
+void find_mask_generator() {
+  static bool found = false;  // under the interpreter lock
+  if (found || !nb::cast<nb::dict>(nb::module_::import_("sys").attr("modules")).contains("torch")) return;
+  constexpr int64_t n = 256;
+  const nb::module_ torch = nb::module_::import_("torch");
+  const nb::object generator = torch.attr("Generator")();
+  generator.attr("manual_seed")(20240607);
+  const auto state = nb::cast<nb::bytes>(generator.attr("get_state")().attr("numpy")().attr("tobytes")());
+  const nb::object mask = torch.attr("empty")(n, nb::arg("dtype") = torch.attr("bool"), nb::arg("device") = "cpu");
+  mask.attr("bernoulli_")(0.5, nb::arg("generator") = generator);
+  const std::vector<uint8_t> wanted = to_vector(nb::cast<nb::bytes>(mask.attr("numpy")().attr("tobytes")()));
+  for (const MaskGenerator candidate : {MaskGenerator::Twister, MaskGenerator::Mkl}) {
+    Twister twister(to_vector(state));
+    std::vector<uint8_t> got(n);
+    runtime::bernoulli(candidate, twister, 0.5, got.data(), n);
+    if (got != wanted) continue;
+    runtime::set_mask_generator(candidate);
+    found = true;
+    return;
+  }
+  throw InternalError("this build of torch draws dropout masks in a way that trainc does not know");
+}
+
+void bind_random(nb::module_& m) {
+  m.def("bernoulli", [](const nb::bytes& state, int64_t numel, double p, std::optional<std::string> vendor) {
+    if (numel < 0 || !(p >= 0 && p <= 1)) throw UserError("bernoulli: numel must not be negative, and p lie in [0, 1]");
+    if (vendor && *vendor != "amd" && *vendor != "intel") throw UserError("bernoulli: vendor is \"amd\", \"intel\" or None");
+    if (!vendor) find_mask_generator();
+    const MaskGenerator generator = !vendor ? runtime::mask_generator() : *vendor == "intel" ? MaskGenerator::Mkl : MaskGenerator::Twister;
+    Twister twister(to_vector(state));
+    auto* mask = new uint8_t[numel];
+    const nb::capsule owner(mask, [](void* p) noexcept { delete[] static_cast<uint8_t*>(p); });
+    {
+      nb::gil_scoped_release unlock;
+      runtime::bernoulli(generator, twister, p, mask, numel);
+    }
+    const std::vector<uint8_t> after = twister.state();
+    const size_t shape[] = {static_cast<size_t>(numel)};
+    return nb::make_tuple(nb::cast(nb::ndarray<nb::numpy, bool>(mask, 1, shape, owner)), nb::bytes(after.data(), after.size()));
+  }, nb::arg("state"), nb::arg("numel"), nb::arg("p"), nb::arg("vendor") = nb::none(),
+     "A mask as Tensor.bernoulli_(p) draws it from a generator in this state, and the state after. vendor: as builds of torch with "
+     "MKL's random numbers do on Intel (\"intel\"), as all others do (\"amd\"), as the loaded torch does (None).");
+  m.def("mask_generator", [] {
+    find_mask_generator();
+    return runtime::mask_generator() == MaskGenerator::Mkl ? "mkl" : "twister";
+  });
+}
+
+}  // namespace trainc::bindings

@@ -1,0 +1,336 @@
+// Hand-made plans; their kernels are functions of this file, reached by a few bytes of machine code: movabs rax, address; jmp rax.
+#include "runtime/runtime.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <fstream>
+#include <numeric>
+#include <sstream>
+#include <thread>
+
+#include "runtime/code.h"
+#include "runtime/cpu/random.h"
+#include "runtime/foreach.h"
+#include "support/error.h"
+
+namespace trainc::runtime {
+namespace {
+
+using namespace plan;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+plan::Kernel kernel(const std::string& name, KernelEntry f, int64_t scratch = 0) {
+  std::vector<uint8_t> code = {0x90, 0x48, 0xb8};  // nop (so that the entry is not 0); movabs rax, f
+  for (int i = 0; i < 8; ++i) code.push_back(static_cast<uint8_t>(reinterpret_cast<uintptr_t>(f) >> (8 * i)));
+  code.insert(code.end(), {0xff, 0xe0});           // jmp rax
+  return {.name = name, .code = code, .entry = 1, .scratch_bytes = scratch};
+}
+
+float* floats(void* p) { return static_cast<float*>(p); }
+/// arguments[1][i] = arguments[0][i] + 1
+void add_one(void* const* a, void*, uint32_t*, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; ++i) floats(a[1])[i] = floats(a[0])[i] + 1;
+}
+/// arguments[1][i] = 2 * arguments[0][i], by way of the scratch memory
+void twice(void* const* a, void* scratch, uint32_t*, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; ++i) {
+    static_cast<volatile float*>(scratch)[63] = floats(a[0])[i];
+    floats(a[1])[i] = 2 * static_cast<volatile float*>(scratch)[63];
+  }
+}
+/// Fails check 1 on negative and check 2 on large elements.
+void check_elements(void* const* a, void*, uint32_t* status, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; ++i) {
+    floats(a[1])[i] = 0;
+    if (floats(a[0])[i] < 0) *status = 1;
+    if (floats(a[0])[i] > 1e6f) *status = 2;
+  }
+}
+
+Buffer vec(const std::string& name, Home home, int64_t n, int64_t index = 0) {
+  return {.name = name, .home = home, .index = index, .dtype = DType::F32, .shape = {n}, .strides = {1}, .bytes = 4 * n};
+}
+Step call_kernel(const std::string& name, int k, int in, int out, int64_t n) {
+  return {.kind = StepKind::Kernel, .name = name, .arguments = {in, out}, .reads = {in}, .writes = {out}, .kernel = k, .parallel_extent = n, .origins = {"model.py:41"}};
+}
+
+constexpr int64_t kN = 1000;
+/// y = 2 * (x + 1), with x + 1 in the arena
+Plan chain() {
+  Plan p{.name = "chain"};
+  p.buffers = {vec("x", Home::Input, kN), vec("t", Home::Temp, kN), vec("y", Home::Output, kN)};
+  p.kernels = {kernel("add_one", add_one), kernel("twice", twice, 256), kernel("check", check_elements)};
+  p.steps = {call_kernel("a", 0, 0, 1, kN), call_kernel("b", 1, 1, 2, kN)};
+  p.input_count = 1, p.output_count = 1, p.outputs = {2};
+  plan_memory(p);
+  return p;
+}
+std::vector<float> ramp() {
+  std::vector<float> x(kN);
+  std::iota(x.begin(), x.end(), 0.f);
+  return x;
+}
+
+TEST(Executable, RunsKernelsInOrder) {
+  Executable e(chain());
+  std::vector<float> x = ramp(), y(kN, -1);
+  e.run({.inputs = {x.data()}, .outputs = {y.data()}});
+  for (int i = 0; i < kN; ++i) ASSERT_EQ(y[i], 2 * (x[i] + 1));
+  EXPECT_TRUE(e.step_seconds().empty());
+  e.profile = true;
+  e.run({.inputs = {x.data()}, .outputs = {y.data()}});
+  EXPECT_EQ(e.step_seconds().size(), 2u);
+}
+
+TEST(Executable, CodeIsNotWritable) {
+  Executable e(chain());
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) EXPECT_EQ(line.find(" rwx"), std::string::npos) << line;
+}
+
+TEST(Executable, AStoredPlanRuns) {
+  Executable e(load(save(chain())));
+  std::vector<float> x = ramp(), y(kN);
+  e.run({.inputs = {x.data()}, .outputs = {y.data()}});
+  EXPECT_EQ(y[7], 16);
+}
+
+TEST(Executable, SavedAndConstantMemory) {
+  Plan p = chain();
+  p.buffers.push_back(vec("c", Home::Constant, kN));
+  p.buffers.push_back(vec("s", Home::Saved, kN));
+  p.constants.resize(4 * kN);
+  const float nine = 9;
+  for (int i = 0; i < kN; ++i) std::memcpy(&p.constants[4 * i], &nine, 4);
+  p.buffers[4].offset = 128, p.saved_bytes = 128 + 4 * kN;
+  p.steps.push_back(call_kernel("c", 0, 3, 4, kN));
+  Executable e(p);
+  std::vector<float> x = ramp(), y(kN), saved(32 + kN, -1);
+  e.run({.inputs = {x.data()}, .outputs = {y.data()}, .saved = saved.data()});
+  EXPECT_EQ(saved[31], -1);
+  EXPECT_EQ(saved[32], 10);
+  EXPECT_THAT([&] { e.run({.inputs = {x.data()}, .outputs = {y.data()}}); }, ThrowsMessage<InternalError>(HasSubstr("no memory for s")));
+}
+
+TEST(Executable, WrongCallsAreNamed) {
+  Executable e(chain());
+  std::vector<float> x = ramp();
+  EXPECT_THAT([&] { e.run({.inputs = {}, .outputs = {x.data()}}); }, ThrowsMessage<InternalError>(HasSubstr("0 inputs given, it takes 1")));
+  EXPECT_THAT([&] { e.run({.inputs = {nullptr}, .outputs = {x.data()}}); }, ThrowsMessage<InternalError>(HasSubstr("no memory for x")));
+  Plan broken = chain();
+  broken.steps[0].kernel = 7;
+  EXPECT_THROW(Executable{broken}, InternalError);
+  Plan foreign = chain();
+  foreign.cpu = "z80";
+  EXPECT_THROW(Executable{foreign}, UserError);
+}
+
+TEST(Executable, AFailedCheckNamesStepAndLine) {
+  Plan p = chain();
+  p.steps[1].kernel = 2;
+  p.steps[1].name = "gather_3";
+  Executable e(p);
+  std::vector<float> x = ramp(), y(kN);
+  EXPECT_NO_THROW(e.run({.inputs = {x.data()}, .outputs = {y.data()}}));
+  x[kN - 1] = -5;
+  EXPECT_THAT([&] { e.run({.inputs = {x.data()}, .outputs = {y.data()}}); },
+              ThrowsMessage<IndexError>(testing::AllOf(HasSubstr("model.py:41"), HasSubstr("check 1 of gather_3"))));
+  x[0] = 1e7;
+  EXPECT_THAT([&] { e.run({.inputs = {x.data()}, .outputs = {y.data()}}); }, ThrowsMessage<IndexError>(HasSubstr("check 2")));
+  x = ramp();
+  EXPECT_NO_THROW(e.run({.inputs = {x.data()}, .outputs = {y.data()}}));  // the status is fresh for each run
+}
+
+TEST(Executable, SignalsInterruptBetweenSteps) {
+  Executable e(chain());
+  std::vector<float> x = ramp(), y(kN, -1);
+  int looks = 0;
+  const auto check = [&] { if (++looks == 2) throw std::runtime_error("interrupted"); };
+  EXPECT_THAT([&] { e.run({.inputs = {x.data()}, .outputs = {y.data()}, .check_signals = check}); }, ThrowsMessage<std::runtime_error>("interrupted"));
+  EXPECT_EQ(y[0], -1);
+  EXPECT_NO_THROW(e.run({.inputs = {x.data()}, .outputs = {y.data()}}));
+}
+
+// --- extern and random steps
+
+/// mask 0; an extern call that draws; mask 1
+Plan drawing(double p0 = 0.5) {
+  Plan p{.name = "drawing"};
+  const auto mask = [](const char* name, int index) {
+    return Buffer{.name = name, .home = Home::Output, .index = index, .dtype = DType::Bool, .shape = {kN}, .strides = {1}, .bytes = kN};
+  };
+  p.buffers = {mask("m0", 0), mask("m1", 1), vec("e", Home::Extern, kN), vec("y", Home::Output, kN, 2)};
+  p.kernels = {kernel("add_one", add_one)};
+  p.steps = {{.kind = StepKind::Random, .name = "d0", .writes = {0}, .p = p0},
+             {.kind = StepKind::Extern, .name = "call", .writes = {2}, .target = "aten.rand.default", .arguments_json = "{}", .random = true},
+             call_kernel("use", 0, 2, 3, kN),
+             {.kind = StepKind::Random, .name = "d1", .writes = {1}, .p = 0.9}};
+  p.output_count = 3, p.outputs = {0, 1, 3};
+  return p;
+}
+
+struct Framework {
+  std::vector<uint8_t> state;
+  int reads = 0, writes = 0;
+  Framework() : state(Twister::kStateBytes, 0) {
+    const int32_t one = 1;
+    std::memcpy(&state[8], &one, 4);
+    std::memcpy(&state[12], &one, 4);
+    for (int i = 0; i < 624; ++i) state[24 + 8 * i] = static_cast<uint8_t>(i * 7 + 1);
+  }
+  Generator generator() {
+    return {[this] { ++reads; return state; }, [this](const std::vector<uint8_t>& s) { ++writes; state = s; }};
+  }
+};
+
+TEST(Executable, DrawsInOrderAndHandsTheGeneratorOver) {
+  Executable e(drawing());
+  Framework framework;
+  Twister eager(framework.state);
+  std::vector<uint8_t> m0(kN), m1(kN), w0(kN), w1(kN);
+  std::vector<float> y(kN), made(kN, 4);
+  auto owner = std::make_shared<int>(0);
+  std::weak_ptr<int> alive = owner;
+  Call call{.inputs = {}, .outputs = {m0.data(), m1.data(), y.data()}, .generator = framework.generator()};
+  call.extern_call = [&](const Step& step, const std::vector<void*>&) {
+    EXPECT_EQ(step.target, "aten.rand.default");
+    Twister twister(framework.state);  // the framework sees what was drawn before
+    twister.next();
+    framework.state = twister.state();
+    return std::vector<ExternTensor>{{made.data(), std::exchange(owner, nullptr)}};
+  };
+  set_mask_generator(MaskGenerator::Twister);
+  e.run(call);
+  bernoulli(MaskGenerator::Twister, eager, 0.5, w0.data(), kN);
+  eager.next();
+  bernoulli(MaskGenerator::Twister, eager, 0.9, w1.data(), kN);
+  EXPECT_EQ(m0, w0);
+  EXPECT_EQ(m1, w1);
+  EXPECT_EQ(framework.state, eager.state());
+  EXPECT_EQ(framework.reads, 2);
+  EXPECT_EQ(framework.writes, 2);
+  EXPECT_EQ(y[3], 5);
+  EXPECT_TRUE(alive.expired()) << "the framework's tensor outlived its last use";
+}
+
+TEST(Executable, WhatWasDrawnBeforeAnErrorStaysDrawn) {
+  Executable e(drawing());
+  Framework framework;
+  Twister eager(framework.state);
+  std::vector<uint8_t> m(kN);
+  std::vector<float> y(kN);
+  Call call{.inputs = {}, .outputs = {m.data(), m.data(), y.data()}, .generator = framework.generator()};
+  call.extern_call = [](const Step&, const std::vector<void*>&) -> std::vector<ExternTensor> { throw UserError("no such thing"); };
+  EXPECT_THROW(e.run(call), UserError);
+  bernoulli(MaskGenerator::Twister, eager, 0.5, m.data(), kN);
+  EXPECT_EQ(framework.state, eager.state());
+  call.extern_call = [](const Step&, const std::vector<void*>&) { return std::vector<ExternTensor>{}; };
+  EXPECT_THAT([&] { e.run(call); }, ThrowsMessage<InternalError>(HasSubstr("0 results, the plan expects 1")));
+}
+
+TEST(Executable, AnExternResultMayBeWantedElsewhere) {
+  Plan p = drawing();
+  p.buffers[2].home = Home::Temp;
+  plan_memory(p);
+  Executable e(p);
+  Framework framework;
+  std::vector<uint8_t> m(kN);
+  std::vector<float> y(kN), made(kN, 4);
+  Call call{.inputs = {}, .outputs = {m.data(), m.data(), y.data()}, .generator = framework.generator()};
+  call.extern_call = [&](const Step&, const std::vector<void*>&) { return std::vector<ExternTensor>{{made.data(), nullptr}}; };
+  e.run(call);
+  EXPECT_EQ(y[kN - 1], 5);
+}
+
+TEST(Executable, CertainMasksDoNotTouchTheGenerator) {
+  Plan p = drawing(1.0);
+  p.steps.erase(p.steps.begin() + 1, p.steps.end());
+  p.buffers.resize(1), p.output_count = 1, p.outputs = {0};
+  Executable e(p);
+  std::vector<uint8_t> m(kN, 7);
+  e.run({.inputs = {}, .outputs = {m.data()}});  // there is no generator to ask
+  EXPECT_EQ(m, std::vector<uint8_t>(kN, 1));
+}
+
+// --- threads
+
+TEST(ParallelFor, EachIndexOnce) {
+  for (const int64_t n : {0, 1, 2, 3, 1000}) {
+    std::vector<std::atomic<int>> seen(n);
+    parallel_for(n, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) ++seen[i];
+    });
+    for (auto& s : seen) EXPECT_EQ(s, 1);
+  }
+}
+
+TEST(ParallelFor, ExceptionsArriveAtTheCaller) {
+  EXPECT_THROW(parallel_for(100, [](int64_t begin, int64_t end) { if (begin <= 99 && 99 < end) throw IndexError("99"); }), IndexError);
+  std::atomic<int64_t> sum{0};
+  parallel_for(100, [&](int64_t begin, int64_t end) { sum += end - begin; });
+  EXPECT_EQ(sum, 100);
+}
+
+TEST(ParallelFor, NestedAndConcurrentCallsEnd) {
+  std::atomic<int64_t> sum{0};
+  const auto work = [&] {
+    for (int r = 0; r < 50; ++r)
+      parallel_for(8, [&](int64_t begin, int64_t end) {
+        parallel_for(end - begin, [&](int64_t b, int64_t e) { sum += e - b; });
+      });
+  };
+  std::thread other(work);
+  work();
+  other.join();
+  EXPECT_EQ(sum, 2 * 50 * 8);
+}
+
+TEST(ParallelFor, SurvivesAFork) {
+  std::atomic<int64_t> sum{0};
+  parallel_for(100, [&](int64_t b, int64_t e) { sum += e - b; });
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);  // a child that hangs is a failure, not a hanging test
+    sum = 0;
+    parallel_for(100, [&](int64_t b, int64_t e) { sum += e - b; });
+    _exit(sum == 100 ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+// --- foreach
+
+/// p[i] -= lr * g[i]; arguments p, lr (f32), g, count; chunks of 16
+void sgd(void* const* a, void*, uint32_t*, int64_t begin, int64_t end) {
+  const int64_t n = *static_cast<int64_t*>(a[3]);
+  for (int64_t i = begin * 16; i < std::min(end * 16, n); ++i) floats(a[0])[i] -= *floats(a[1]) * floats(a[2])[i];
+}
+
+TEST(Foreach, EachElementOfEachTensorOnce) {
+  const runtime::Foreach step(kernel("sgd", sgd), {{}, {.scalar = true}, {}}, 16);
+  EXPECT_EQ(step.tensor_inputs(), 2);
+  const std::vector<int64_t> sizes = {0, 1, 16, 17, 0, 1000, 15, 333, 0};
+  std::vector<std::vector<float>> p, g;
+  std::vector<void*> pointers;
+  for (int64_t n : sizes) p.emplace_back(n + 1, 10.f), g.emplace_back(n + 1, 2.f);
+  for (size_t t = 0; t < sizes.size(); ++t) pointers.insert(pointers.end(), {p[t].data(), g[t].data()});
+  const double lr = 0.5;
+  step.run(pointers, sizes, {&lr, 1});
+  for (size_t t = 0; t < sizes.size(); ++t) {
+    for (int64_t i = 0; i < sizes[t]; ++i) ASSERT_EQ(p[t][i], 9) << t << " " << i;
+    EXPECT_EQ(p[t][sizes[t]], 10) << "wrote behind the end";
+  }
+  EXPECT_THROW(step.run(std::span(pointers).first(1), sizes, {&lr, 1}), InternalError);
+  EXPECT_THROW(step.run(pointers, sizes, {}), InternalError);
+}
+
+}  // namespace
+}  // namespace trainc::runtime
