@@ -54,6 +54,14 @@ TEST_F(Indices, QuotientsSplitOffWhatTheDivisorDivides) {
   EXPECT_EQ(text(mod(j + integer(256), 256)), "j");
 }
 
+TEST_F(Indices, WhatCanCarryStays) {
+  const Expr five = nest.var(nest.add_var("five", 5)), four = nest.var(nest.add_var("four", 4));
+  EXPECT_EQ(text(floor_div(n * 4 + four, 16)), "n // 4");
+  EXPECT_EQ(text(floor_div(n * 4 + five, 16)), "(n * 4 + five) // 16");
+  EXPECT_EQ(text(mod(n * 4 + five, 16)), "(n * 4 + five) % 16");
+  EXPECT_EQ(text(floor_div(five, 4)), "five // 4");
+}
+
 TEST_F(Indices, NestedQuotientsBecomeOne) {
   EXPECT_EQ(text(floor_div(floor_div(n, 12), 5)), "n // 60");
   EXPECT_EQ(text(mod(mod(n, 60), 12)), "n % 12");

@@ -56,7 +56,6 @@ TEST(LoopVerify, RefusesByItsWords) {
   refused("  parallel i in 4:\n    store out[i] = cast<f32>(h[i] + h[i])\n", "add in bf16: cast to f32 first");
   refused("  parallel i in 4:\n    store out[i + 64] = 1.0\n", "an index of out is within [64, 67], its size is 64");
   refused("  parallel i in 4:\n    store out[i] = x[i - 9]\n", "an index of x is within [-9, -6]");
-  refused("  parallel i in 4:\n    store out[i // 0] = 1.0\n", "floor_div of indices by a number that is not positive");
   refused("  parallel i in 4:\n    store r[i] = 1.0\n", "Register buffer r depends on more than Unroll and Vector variables");
   refused("  parallel i in 4:\n    vector(8) j in i:\n      store r[j] = 1.0\n", "Register buffer r in a Vector loop whose extent is no number");
   refused("  parallel i in 4:\n    unroll u in i:\n      pass\n", "an Unroll loop whose extent is no number");
