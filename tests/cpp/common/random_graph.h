@@ -96,7 +96,7 @@ class RandomGraph {
     const int64_t r = below(100);
     if (r < 15) return unary();
     if (r < 40) return binary();
-    if (r < 46) return b_.select(like_bool(any()), last_, like(last_));
+    if (r < 46) return select();
     if (r < 52) return cast();
     if (r < 62) return reduce();
     if (r < 64) return options_.scans ? scan() : nullptr;
@@ -106,10 +106,11 @@ class RandomGraph {
     return options_.random_masks ? b_.random(some_shape(), draws_++, 0.75) : nullptr;
   }
 
-  const Node* last_ = nullptr;  // what like_bool was asked for
-  const Node* like_bool(const Node* a) {
-    last_ = a;
-    return a->dtype() == DType::Bool ? like(a) : b_.binary(one_of({Op::Lt, Op::Le, Op::Eq, Op::Ne}), a, like(a));
+  const Node* select() {
+    const Node* a = any();
+    const Node* b = like(a);
+    const Node* c = a->dtype() == DType::Bool ? like(a) : b_.binary(one_of({Op::Lt, Op::Le, Op::Eq, Op::Ne}), a, b);
+    return b_.select(c, a, b);
   }
   const Node* unary() {
     const Node* a = any();
