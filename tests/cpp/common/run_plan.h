@@ -1,0 +1,83 @@
+// Runs a plan on reference tensors: what compiled code gives, in the oracle's own form.
+#pragma once
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+#include "reference/reference.h"
+#include "runtime/runtime.h"
+#include "support/rounding.h"
+
+namespace trainc::testing {
+
+template <class T> void put(std::vector<uint8_t>& bytes, T v) {
+  const auto* p = reinterpret_cast<const uint8_t*>(&v);
+  bytes.insert(bytes.end(), p, p + sizeof v);
+}
+template <class T> T get(const uint8_t* p) {
+  T v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+
+/// Row-major bytes of a tensor.
+inline std::vector<uint8_t> to_bytes(const reference::Tensor& t) {
+  std::vector<uint8_t> bytes;
+  for (int64_t i = 0; i < t.type.numel(); ++i) switch (t.type.dtype) {
+      case DType::F64: put(bytes, t.f[i]); break;
+      case DType::F32: put(bytes, static_cast<float>(t.f[i])); break;
+      case DType::BF16: put(bytes, static_cast<uint16_t>(get<uint32_t>(reinterpret_cast<const uint8_t*>(std::vector<float>{static_cast<float>(t.f[i])}.data())) >> 16)); break;
+      case DType::F16: put(bytes, static_cast<_Float16>(t.f[i])); break;
+      case DType::I64: put(bytes, t.i[i]); break;
+      case DType::I32: put(bytes, static_cast<int32_t>(t.i[i])); break;
+      case DType::I16: put(bytes, static_cast<int16_t>(t.i[i])); break;
+      case DType::I8: put(bytes, static_cast<int8_t>(t.i[i])); break;
+      case DType::U8: case DType::Bool: put(bytes, static_cast<uint8_t>(t.i[i])); break;
+    }
+  return bytes;
+}
+
+inline reference::Tensor from_bytes(const Type& type, const uint8_t* p) {
+  reference::Tensor t{type, {}, {}};
+  for (int64_t i = 0; i < type.numel(); ++i) switch (type.dtype) {
+      case DType::F64: t.f.push_back(get<double>(p + 8 * i)); break;
+      case DType::F32: t.f.push_back(get<float>(p + 4 * i)); break;
+      case DType::BF16: { const uint32_t bits = static_cast<uint32_t>(get<uint16_t>(p + 2 * i)) << 16; t.f.push_back(get<float>(reinterpret_cast<const uint8_t*>(&bits))); break; }
+      case DType::F16: t.f.push_back(static_cast<float>(get<_Float16>(p + 2 * i))); break;
+      case DType::I64: t.i.push_back(get<int64_t>(p + 8 * i)); break;
+      case DType::I32: t.i.push_back(get<int32_t>(p + 4 * i)); break;
+      case DType::I16: t.i.push_back(get<int16_t>(p + 2 * i)); break;
+      case DType::I8: t.i.push_back(get<int8_t>(p + i)); break;
+      case DType::U8: case DType::Bool: t.i.push_back(p[i]); break;
+    }
+  return t;
+}
+
+/// All results of `plan`; memory the plan must fill is poisoned first, so that what it forgets is seen.
+inline std::vector<reference::Tensor> run_plan(const plan::Plan& plan, const std::vector<reference::Tensor>& inputs) {
+  runtime::Executable executable(plan);
+  std::vector<std::vector<uint8_t>> in, out;
+  runtime::Call call;
+  for (const auto& t : inputs) in.push_back(to_bytes(t));
+  for (auto& bytes : in) bytes.reserve(bytes.size() + 64), call.inputs.push_back(bytes.data());
+  for (int64_t i = 0; i < plan.output_count; ++i) {
+    const int b = plan.outputs[i];
+    const bool fresh = b >= 0 && plan.buffers[b].home == plan::Home::Output;
+    out.emplace_back(fresh ? plan.buffers[b].bytes + 64 : 0, 0xCD);
+    call.outputs.push_back(fresh ? out.back().data() : nullptr);
+  }
+  executable.run(call);
+  std::vector<reference::Tensor> results;
+  for (int64_t i = 0; i < plan.output_count; ++i) {
+    const int b = plan.outputs[i];
+    if (b < 0) { results.emplace_back(); continue; }
+    const plan::Buffer& buffer = plan.buffers[b];
+    const uint8_t* p = buffer.home == plan::Home::Input ? in[buffer.index].data() : out[i].data();
+    results.push_back(from_bytes({buffer.dtype, buffer.shape}, p));
+  }
+  return results;
+}
+
+}  // namespace trainc::testing
