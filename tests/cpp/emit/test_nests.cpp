@@ -1,0 +1,305 @@
+// Handwritten nests, one a feature of loop.h, against the interpreter: same bytes at every level of this machine, odd extents.
+#include <cmath>
+#include <limits>
+#include <thread>
+
+#include "harness.h"
+
+namespace trainc::emit::test {
+namespace {
+
+using namespace loop;
+using interpret::memory_of;
+using interpret::output_of;
+
+Stmt vector(int var, int64_t extent, Stmt body, int lanes) { return for_loop(LoopKind::Vector, var, integer(extent), std::move(body), lanes); }
+
+class Extents : public testing::TestWithParam<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Odd, Extents, testing::Values(1, 7, 15, 16, 17, 31, 48, 100, 129));
+
+// y = a * x + b * x, not contracted; x / y and the rest of exact f32 arithmetic
+TEST_P(Extents, ElementwiseFloat) {
+  const int64_t n = GetParam();
+  const struct { const char* name; std::function<Expr(Expr, Expr)> make; } cases[] = {
+      {"mul_add", [](Expr a, Expr b) { return apply(Op::Add, {apply(Op::Mul, {a, b}), a}); }},
+      {"fma", [](Expr a, Expr b) { return fma(a, b, a); }},
+      {"div", [](Expr a, Expr b) { return apply(Op::Div, {a, b}); }},
+      {"max", [](Expr a, Expr b) { return apply(Op::Max, {a, b}); }},
+      {"min", [](Expr a, Expr b) { return apply(Op::Min, {a, b}); }},
+      {"sqrt", [](Expr a, Expr) { return apply(Op::Sqrt, {apply(Op::Abs, {a})}); }},
+      {"rsqrt", [](Expr a, Expr) { return apply(Op::Rsqrt, {apply(Op::Abs, {a})}); }},
+      {"floor", [](Expr a, Expr) { return apply(Op::Floor, {a}); }},
+      {"ceil", [](Expr a, Expr) { return apply(Op::Ceil, {a}); }},
+      {"round", [](Expr a, Expr) { return apply(Op::Round, {apply(Op::Mul, {a, real(0.5, DType::F32)})}); }},
+      {"trunc", [](Expr a, Expr) { return apply(Op::Trunc, {a}); }},
+      {"sign", [](Expr a, Expr) { return apply(Op::Sign, {a}); }},
+      {"neg", [](Expr a, Expr) { return apply(Op::Neg, {a}); }},
+      {"floor_div", [](Expr a, Expr b) { return apply(Op::FloorDiv, {a, b}); }},
+      {"select", [](Expr a, Expr b) { return apply(Op::Select, {apply(Op::Lt, {a, b}), a, real(2, DType::F32)}); }},
+      {"select_nan", [](Expr a, Expr b) { return apply(Op::Select, {apply(Op::IsNan, {a}), b, a}); }},
+      {"bf16", [](Expr a, Expr) { return cast(cast(a, DType::BF16), DType::F32); }},
+      {"f16", [](Expr a, Expr) { return cast(cast(a, DType::F16), DType::F32); }},
+      {"i32", [](Expr a, Expr) { return cast(cast(a, DType::I32), DType::F32); }},
+      {"i64", [](Expr a, Expr) { return cast(cast(a, DType::I64), DType::F32); }},
+      {"f64", [](Expr a, Expr b) { return cast(apply(Op::Mul, {cast(a, DType::F64), cast(b, DType::F64)}), DType::F32); }},
+      {"bool", [](Expr a, Expr) { return cast(cast(a, DType::Bool), DType::F32); }},
+  };
+  std::vector<float> x = random_floats(static_cast<size_t>(n)), y = random_floats(static_cast<size_t>(n), 2);
+  const float inf = std::numeric_limits<float>::infinity();
+  const float special[] = {0.0f, -0.0f, inf, -inf, 1e-42f, 0.5f, -2.5f, 3e9f, -7e18f, 65519.0f, 65520.0f, 1.0f};
+  for (size_t i = 0; i < std::size(special); ++i) {
+    if (3 * i + 1 < x.size()) x[3 * i + 1] = special[i];
+    if (5 * i + 2 < y.size()) y[5 * i + 2] = special[i];
+  }
+  for (const auto& c : cases) {
+    LoopNest nest;
+    nest.name = c.name;
+    const int a = nest.add_buffer({"a", DType::F32, n}), b = nest.add_buffer({"b", DType::F32, n});
+    const int out = nest.add_buffer({"out", DType::F32, n, Space::Argument, true});
+    const int i = nest.add_var("i", n);
+    nest.body = vector(i, n, store(out, nest.var(i), c.make(nest.load(a, nest.var(i)), nest.load(b, nest.var(i)))), 16);
+    expect_as_interpreted(nest, {memory_of(x), memory_of(y), output_of(n * 4)});
+  }
+}
+
+TEST(Nests, NanWinsMaxAndMin) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (Op op : {Op::Max, Op::Min})
+    for (int lanes : {1, 8}) {
+      LoopNest nest;
+      nest.name = "nan_wins";
+      const int a = nest.add_buffer({"a", DType::F32, 8}), b = nest.add_buffer({"b", DType::F32, 8});
+      const int out = nest.add_buffer({"out", DType::Bool, 8, Space::Argument, true});
+      const int i = nest.add_var("i", 8);
+      const Expr m = apply(op, {nest.load(a, nest.var(i)), nest.load(b, nest.var(i))});
+      nest.body = vector(i, 8, store(out, nest.var(i), apply(Op::IsNan, {m})), lanes);
+      const std::vector<float> x = {nan, 1, nan, 1, nan, 1, 1, 1}, y = {1, nan, nan, 1, 1, nan, 1, 1};
+      expect_as_interpreted(nest, {memory_of(x), memory_of(y), output_of(8)});
+    }
+}
+
+template <class T> void integers(DType dtype) {
+  const std::vector<Op> ops = {Op::Add, Op::Sub, Op::Mul, Op::Div, Op::FloorDiv, Op::Mod, Op::Max, Op::Min, Op::And, Op::Or, Op::Xor};
+  std::vector<T> x, y;
+  const T low = std::numeric_limits<T>::min(), high = std::numeric_limits<T>::max();
+  for (T p : {T(0), T(1), T(-1), T(7), T(-7), T(100), low, high})
+    for (T q : {T(0), T(1), T(-1), T(3), T(-3), low, high}) { x.push_back(p); y.push_back(q); }
+  const auto n = static_cast<int64_t>(x.size());
+  for (Op op : ops) {
+    LoopNest nest;
+    nest.name = "integers";
+    const int a = nest.add_buffer({"a", dtype, n}), b = nest.add_buffer({"b", dtype, n});
+    const int out = nest.add_buffer({"out", dtype, n, Space::Argument, true});
+    const int i = nest.add_var("i", n);
+    Expr r = apply(op, {nest.load(a, nest.var(i)), nest.load(b, nest.var(i))});
+    nest.body = vector(i, n, store(out, nest.var(i), r), 16);
+    expect_as_interpreted(nest, {memory_of(x), memory_of(y), output_of(n * size_of(dtype))});
+  }
+}
+TEST(Nests, IntegersNeverTrapAndFloor) {
+  integers<int64_t>(DType::I64);
+  integers<int32_t>(DType::I32);
+  integers<int16_t>(DType::I16);
+  integers<int8_t>(DType::I8);
+  integers<uint8_t>(DType::U8);
+}
+
+// Rows in parallel, mean over columns in a Vector loop: lane partials, fixed tree, tail
+TEST_P(Extents, RowReductions) {
+  const int64_t rows = 5, n = GetParam();
+  for (ReduceKind kind : {ReduceKind::Sum, ReduceKind::Prod, ReduceKind::Max, ReduceKind::Min})
+    for (int lanes : {1, 8, 16, 64}) {
+      LoopNest nest;
+      nest.name = "row_reduce";
+      const int a = nest.add_buffer({"a", DType::F32, rows * n}), out = nest.add_buffer({"out", DType::F32, rows * n, Space::Argument, true});
+      const int r = nest.add_var("r", rows), i = nest.add_var("i", n), j = nest.add_var("j", n);
+      const int sum = nest.add_local("sum", DType::F32);
+      nest.parallel_extent = rows;
+      const Expr at = nest.var(r) * n + nest.var(i), at2 = nest.var(r) * n + nest.var(j);
+      nest.body = for_loop(LoopKind::Parallel, r, integer(rows), block({
+          let(sum, real(0.5, DType::F32)),
+          vector(i, n, reduce(sum, kind, nest.load(a, at)), lanes),
+          vector(j, n, store(out, at2, apply(Op::Sub, {nest.load(a, at2), nest.local(sum)})), lanes),
+      }));
+      expect_as_interpreted(nest, {memory_of(random_floats(static_cast<size_t>(rows * n))), output_of(rows * n * 4)});
+    }
+}
+
+// Columns: the local is a vector, the Reduce in a Serial loop
+TEST_P(Extents, ColumnReduction) {
+  const int64_t rows = 9, n = GetParam();
+  LoopNest nest;
+  nest.name = "column_reduce";
+  const int a = nest.add_buffer({"a", DType::BF16, rows * n}), out = nest.add_buffer({"out", DType::F32, n, Space::Argument, true});
+  const int r = nest.add_var("r", rows), i = nest.add_var("i", n);
+  const int sum = nest.add_local("sum", DType::F32);
+  nest.body = vector(i, n, block({
+      let(sum, real(0, DType::F32)),
+      for_loop(LoopKind::Serial, r, integer(rows), reduce(sum, ReduceKind::Sum, cast(nest.load(a, nest.var(r) * n + nest.var(i)), DType::F32))),
+      store(out, nest.var(i), nest.local(sum)),
+  }), 16);
+  std::vector<uint16_t> x;
+  for (float f : random_floats(static_cast<size_t>(rows * n))) { uint32_t bits; std::memcpy(&bits, &f, 4); x.push_back(static_cast<uint16_t>(bits >> 16)); }
+  expect_as_interpreted(nest, {memory_of(x), output_of(n * 4)});
+}
+
+// A Vector loop in a Serial loop folds into the outer local each time it ends; its extent depends on the outer variable.
+TEST(Nests, FoldInsideSerialLoopWithVaryingExtent) {
+  const int64_t n = 37;
+  LoopNest nest;
+  nest.name = "triangle";
+  const int a = nest.add_buffer({"a", DType::F32, n * n}), out = nest.add_buffer({"out", DType::F32, 1, Space::Argument, true});
+  const int r = nest.add_var("r", n), i = nest.add_var("i", n), sum = nest.add_local("sum", DType::F32);
+  nest.body = block({
+      let(sum, real(0, DType::F32)),
+      for_loop(LoopKind::Serial, r, integer(n),
+               for_loop(LoopKind::Vector, i, nest.var(r), reduce(sum, ReduceKind::Sum, nest.load(a, nest.var(r) * n + nest.var(i))), 16)),
+      store(out, integer(0), nest.local(sum)),
+  });
+  expect_as_interpreted(nest, {memory_of(random_floats(static_cast<size_t>(n * n))), output_of(4)});
+}
+
+// Strides 0, 1, -1, 3, rows and unknown (through an index), and index arithmetic that is uniform within a vector
+TEST_P(Extents, Addressing) {
+  const int64_t n = GetParam();
+  for (int kind = 0; kind < 6; ++kind)
+    for (DType dtype : {DType::F32, DType::F16, DType::U8, DType::F64, DType::Bool}) {
+      LoopNest nest;
+      nest.name = "address" + std::to_string(kind);
+      const int64_t size = 3 * n + 64;
+      const int a = nest.add_buffer({"a", dtype, size}), ids = nest.add_buffer({"ids", DType::I64, n});
+      const int out = nest.add_buffer({"out", dtype, 3 * n, Space::Argument, true});
+      const int i = nest.add_var("i", n);
+      const Expr v = nest.var(i);
+      const Expr from = kind == 0 ? integer(5) : kind == 1 ? integer(n - 1) - v : kind == 2 ? v * 3 + integer(1)
+                      : kind == 3 ? nest.load(ids, v) : kind == 4 ? floor_div(v, 16) : mod(v, 32);
+      const Expr to = kind == 2 ? v * 3 : v;
+      nest.body = vector(i, n, store(out, to, nest.load(a, from)), 16);
+      std::vector<uint8_t> x(static_cast<size_t>(size * size_of(dtype)));
+      for (size_t k = 0; k < x.size(); ++k) x[k] = dtype == DType::Bool ? k % 3 == 0 : static_cast<uint8_t>(k * 37 % 120);
+      std::vector<int64_t> indices;
+      for (int64_t k = 0; k < n; ++k) indices.push_back(k * 7 % n);
+      Memory result = output_of(3 * n * size_of(dtype));
+      result.initialised = true;
+      expect_as_interpreted(nest, {memory_of(x), memory_of(indices), result});
+    }
+}
+
+// Guards: uniform, varying (both sides of an edge, as padding has), on a uniform place; nothing outside is touched
+TEST_P(Extents, Guards) {
+  const int64_t n = GetParam();
+  for (int kind = 0; kind < 4; ++kind)
+    for (DType dtype : {DType::F32, DType::I8}) {
+      LoopNest nest;
+      nest.name = "guard" + std::to_string(kind);
+      const int64_t rows = 3;
+      const int a = nest.add_buffer({"a", dtype, n}), out = nest.add_buffer({"out", dtype, rows * n, Space::Argument, true});
+      const int r = nest.add_var("r", rows), i = nest.add_var("i", n);
+      const Expr shifted = nest.var(i) + nest.var(r) - integer(1);
+      const Expr inside = apply(Op::And, {apply(Op::Le, {integer(0), shifted}), apply(Op::Lt, {shifted, integer(n)})});
+      const Expr row_ok = apply(Op::Lt, {nest.var(r), integer(1)});
+      const Expr odd = apply(Op::Lt, {mod(nest.var(i), 3), integer(1)});
+      const Expr value = kind == 0 ? nest.load(a, shifted, inside) : kind == 1 ? nest.load(a, nest.var(i), row_ok)
+                       : kind == 2 ? nest.load(a, nest.var(r) * n, apply(Op::And, {row_ok, odd})) : nest.load(a, nest.var(r) * (4 * n), row_ok);
+      nest.body = for_loop(LoopKind::Serial, r, integer(rows), vector(i, n, store(out, nest.var(r) * n + nest.var(i), value), 16));
+      std::vector<uint8_t> x(static_cast<size_t>(n * size_of(dtype)));
+      for (size_t k = 0; k < x.size(); ++k) x[k] = static_cast<uint8_t>(1 + k % 100);
+      expect_as_interpreted(nest, {memory_of(x), output_of(rows * n * size_of(dtype))});
+    }
+}
+
+TEST(Nests, CausalMaskByComparedIndices) {
+  const int64_t n = 45;
+  for (Op op : {Op::Lt, Op::Le, Op::Eq, Op::Ne}) {
+    LoopNest nest;
+    nest.name = "causal";
+    const int out = nest.add_buffer({"out", DType::I32, n * n, Space::Argument, true});
+    const int r = nest.add_var("r", n), i = nest.add_var("i", n);
+    const Expr c = apply(op, {nest.var(i), nest.var(r)});
+    nest.body = for_loop(LoopKind::Serial, r, integer(n), vector(i, n, store(out, nest.var(r) * n + nest.var(i),
+                         apply(Op::Select, {c, cast(nest.var(i), DType::I32), integer(-1, DType::I32)})), 16));
+    expect_as_interpreted(nest, {output_of(n * n * 4)});
+  }
+}
+
+TEST(Nests, CheckSetsTheStatus) {
+  for (int64_t bad : {-1, 0, 16, 36}) {
+    const int64_t n = 37;
+    LoopNest nest;
+    nest.name = "checked";
+    const int ids = nest.add_buffer({"ids", DType::I64, n}), out = nest.add_buffer({"out", DType::I64, n, Space::Argument, true});
+    const int i = nest.add_var("i", n);
+    const Expr id = nest.load(ids, nest.var(i));
+    nest.body = vector(i, n, block({check(apply(Op::Lt, {id, integer(100)}), 7), store(out, nest.var(i), id)}), 16);
+    std::vector<int64_t> x(static_cast<size_t>(n), 5);
+    if (bad >= 0) x[static_cast<size_t>(bad)] = 100;
+    expect_as_interpreted(nest, {memory_of(x), output_of(n * 8)});
+  }
+}
+
+// Scratch, Unroll, Register and two Vector loops: transpose through scratch, then a register tile with a tail
+TEST_P(Extents, ScratchAndRegisters) {
+  const int64_t n = GetParam(), rows = 4;
+  LoopNest nest;
+  nest.name = "tile";
+  const int a = nest.add_buffer({"a", DType::F32, rows * n}), out = nest.add_buffer({"out", DType::F32, rows * n, Space::Argument, true});
+  const int pad = nest.add_buffer({"pad", DType::Bool, 3, Space::Scratch, true});
+  const int t = nest.add_buffer({"t", DType::F32, rows * n, Space::Scratch, true});
+  const int reg = nest.add_buffer({"reg", DType::F32, rows * 20, Space::Register, true});
+  const int r = nest.add_var("r", rows), i = nest.add_var("i", n), u = nest.add_var("u", rows), c = nest.add_var("c", 20), k = nest.add_var("k", 3);
+  const int w = nest.add_var("w", n), q = nest.add_var("q", rows);
+  const auto tile = [&] { return nest.var(u) * 20 + nest.var(c); };
+  const int c2 = nest.add_var("c2", 20), u2 = nest.add_var("u2", rows);
+  nest.body = block({
+      store(pad, integer(2), integer(1, DType::Bool)),
+      for_loop(LoopKind::Serial, r, integer(rows), vector(i, n, store(t, nest.var(i) * rows + nest.var(r), nest.load(a, nest.var(r) * n + nest.var(i))), 16)),
+      for_loop(LoopKind::Unroll, u, integer(rows), vector(c, 20, store(reg, tile(), cast(nest.var(c), DType::F32)), 16)),
+      for_loop(LoopKind::Serial, k, integer(3), for_loop(LoopKind::Unroll, u2, integer(rows),
+          vector(c2, 20, store(reg, nest.var(u2) * 20 + nest.var(c2), fma(nest.load(t, nest.var(u2)), real(2, DType::F32), nest.load(reg, nest.var(u2) * 20 + nest.var(c2)))), 16))),
+      for_loop(LoopKind::Unroll, q, integer(rows), vector(w, n, store(out, nest.var(q) * n + nest.var(w),
+          apply(Op::Select, {nest.load(pad, integer(2)), apply(Op::Add, {nest.load(t, nest.var(w) * rows + nest.var(q)), nest.load(reg, nest.var(q) * 20 + integer(19))}),
+                             real(0, DType::F32)})), 16)),
+  });
+  expect_as_interpreted(nest, {memory_of(random_floats(static_cast<size_t>(rows * n))), output_of(rows * n * 4)});
+}
+
+LoopNest exponential_kernel(int64_t n) {
+  LoopNest nest;
+  nest.name = "exponential";
+  const int a = nest.add_buffer({"a", DType::F32, n}), out = nest.add_buffer({"out", DType::F32, n, Space::Argument, true});
+  const int i = nest.add_var("i", n);
+  nest.body = vector(i, n, store(out, nest.var(i), apply(Op::Exp, {nest.load(a, nest.var(i))})), 16);
+  return nest;
+}
+
+TEST(Nests, CodeIsDeterministicAlsoFromThreads) {
+  const LoopNest nest = exponential_kernel(100);
+  for (CpuLevel level : all_levels()) {
+    const Blob first = compile(nest, level);
+    std::vector<Blob> blobs(4);
+    std::vector<std::thread> threads;
+    for (Blob& b : blobs) threads.emplace_back([&] { b = compile(nest, level); });
+    for (auto& t : threads) t.join();
+    for (const Blob& b : blobs) {
+      EXPECT_EQ(b.code, first.code);
+      EXPECT_EQ(b.entry, first.entry);
+    }
+  }
+}
+
+TEST(Nests, FunctionsGiveTheSameBitsAtEveryLevelAndWidth) {
+  const std::vector<float> x = random_floats(100);
+  std::vector<std::vector<uint8_t>> results;
+  for (CpuLevel level : runnable_levels())
+    for (int lanes : {1, 4, 16, 64}) {
+      LoopNest nest = exponential_kernel(100);
+      nest.body = for_loop(LoopKind::Vector, 0, integer(100), nest.body->body[0], lanes);
+      std::vector<Memory> arguments = {memory_of(x), output_of(400)};
+      run(nest, level, arguments);
+      results.push_back(arguments[1].bytes);
+    }
+  for (const auto& r : results) EXPECT_EQ(r, results[0]);
+}
+
+}  // namespace
+}  // namespace trainc::emit::test
