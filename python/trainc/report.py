@@ -87,7 +87,13 @@ class Explanation:
 
 def explain(model: Any, file: Any = None) -> Explanation:
     """What was compiled for `model`, or for an optimizer. `file`: a path, or something with `write`, that gets the text too."""
-    explanation = Explanation(type(model).__name__, list(records.of(model)))
+    compilations = list(records.of(model))
+    title = type(getattr(model, "_orig_mod", model)).__name__
+    if hasattr(model, "_orig_mod") or any(compilation.route == "dynamo" for compilation in compilations):
+        from trainc.backend import compilations as graphs
+
+        compilations += graphs  # Dynamo does not say whose graph it was: those of all models
+    explanation = Explanation(title, compilations)
     if hasattr(file, "write"):
         file.write(f"{explanation}\n")
     elif file is not None:
@@ -104,9 +110,13 @@ def _section(compilation: records.Compilation, reports: list[dict]) -> str:
     if compilation.route == "eager":
         return "\n".join([*lines, f"  runs in PyTorch: {compilation.reason}"])
     if compilation.route == "dynamo":
-        lines.append(f"  captured by Dynamo: {compilation.reason}")
+        lines.append(f"  captured by Dynamo{': ' if compilation.reason else ''}{compilation.reason}")
     elif compilation.reason:
         lines.append(f"  {compilation.reason}")
+    if not reports:
+        return "\n".join(lines)
+    if compilation.engine == "interpreter":
+        return "\n".join([*lines, "  not compiled: its graph runs in PyTorch, operation by operation"])
     sum_ = totals(reports)
     lines.append(f"  {_count(sum_.kernels, 'kernel')}, {_count(sum_.externs, 'call')} of PyTorch")
     if sum_.flops:
@@ -129,15 +139,25 @@ def _plan(report: dict) -> list[str]:
     if len(largest) > KERNELS_SHOWN:
         rest = totals([{"steps": largest[KERNELS_SHOWN:]}])
         lines.append(f"    and {rest.kernels} smaller ones: {_scaled(rest.flops, 'FLOP')}, {_scaled(rest.bytes, 'B')}")
-    externs = [step for step in steps if step["kind"] == "extern"]
-    if externs:
-        lines.append("    run by PyTorch:")
-        lines += [f"      {step['name']:<40} {_origins(step)}  {_why_extern(step)}" for step in externs]
+    lines += _externs([step for step in steps if step["kind"] == "extern"])
     lines += [f"    note: {note}" for note in report.get("notes", [])]
     return lines
 
 
 _MEMORY = [("saved_bytes", "kept for the backward"), ("temp_bytes", "temporary")]
+
+
+def _externs(steps: list[dict]) -> list[str]:
+    """One line an operation."""
+    calls: dict[str, list[dict]] = {}
+    for step in steps:
+        calls.setdefault(step["name"], []).append(step)
+    lines = ["    run by PyTorch:"] if calls else []
+    for name, same in calls.items():
+        origins = _origins({"origins": [origin for step in same for origin in step.get("origins", [])]})
+        times = f"{len(same)} x " if len(same) > 1 else ""
+        lines.append(f"      {times + name:<40} {origins}  {_why_extern(same[0])}")
+    return lines
 
 
 def _row(step: dict) -> str:

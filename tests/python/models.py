@@ -19,7 +19,7 @@ class Case:
     convolutions_extern: bool = False  # the model's main work may still run in PyTorch
 
     def step_loss(self, step: int, model: Callable | None = None) -> torch.Tensor:
-        return self.loss((model or self.model)(**self.batches[step % len(self.batches)]))
+        return self.loss((self.model if model is None else model)(**self.batches[step % len(self.batches)]))
 
 
 def _tokens(vocabulary: int, batch: int, length: int, count: int = 4) -> list[torch.Tensor]:

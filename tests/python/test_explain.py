@@ -60,6 +60,7 @@ def test_it_tells_what_was_compiled_and_what_was_not(model):
     assert re.search(r"addmm +2 GFLOP +3 MB +model.py:41, model.py:42", text)
     assert re.search(r"gelu +1 kFLOP +1 MB +2.10 ms +model.py:43", text)
     assert re.search(r"run by PyTorch:\n +aten.cdist +model.py:57", text)
+    assert "not compiled" not in text
     assert "2 MB temporary" in text and "note: a note" in text
 
 
@@ -98,6 +99,13 @@ def test_a_trained_model_is_explained():
     text = str(trainc.explain(model))
     assert "Mlp: compiled for 1 signature" in text
     assert "models.py:" in text  # the user's lines
+
+
+def test_the_backends_graphs_are_explained():
+    case = models.build("mlp")
+    model = torch.compile(case.model, backend="trainc")
+    case.step_loss(0, model).backward()
+    assert "captured by Dynamo" in str(trainc.explain(model))
 
 
 # ---- the command ------------------------------------------------------------------------------------------------------
