@@ -109,7 +109,9 @@ std::string Arg::text(const char* otherwise) const { return json_ && json_->is_s
 Dims Arg::ints() const {
   if (json_ && json_->is_number()) return {integer()};
   if (!is_list()) call_->fail("a list of integers is missing");
-  return json_->get<Dims>();
+  Dims out;
+  for (const Json& j : *json_) out.push_back(j.is_boolean() ? j.get<bool>() : j.get<int64_t>());
+  return out;
 }
 
 DType Arg::dtype(DType otherwise) const {

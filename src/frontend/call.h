@@ -45,7 +45,7 @@ class Arg {
   double number(double otherwise) const { return none() ? otherwise : number(); }
   bool flag(bool otherwise) const { return none() ? otherwise : number() != 0; }
   std::string text(const char* otherwise) const;
-  Dims ints() const;  // a single integer is a list of one
+  Dims ints() const;  // a single integer is a list of one; true is 1
   DType dtype(DType otherwise) const;
   Dims strides() const;  // of the framework's tensor
 

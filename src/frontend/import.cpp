@@ -130,7 +130,9 @@ class Importer {
       if (!n) return nullptr;
       auto it = std::find(inputs.begin(), inputs.end(), n);
       if (it == inputs.end()) it = inputs.insert(inputs.end(), n);
-      return {{"$", it - inputs.begin()}};
+      Json place = Json::object();
+      place["$"] = it - inputs.begin();
+      return place;
     };
     if (j.is_object() && j.contains("n")) {
       const Known& k = known(j);

@@ -1,0 +1,141 @@
+"""Every row of the ATen table against eager: the imported graph in the reference (rounded, and in fp64), and compiled."""
+
+from __future__ import annotations
+
+import functools
+import json
+
+import pytest
+import torch
+from op_cases import CASES, Case, aten
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_flatten
+
+from trainc import _core, wire
+from trainc.engine import CoreExecutable
+
+EACH = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+def leaves(out) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_flatten(out)[0] if isinstance(leaf, torch.Tensor)]
+
+
+@functools.cache
+def traced(case: Case) -> torch.fx.GraphModule:
+    """The case's ATen operations as they were called, with the types they give."""
+    return make_fx(lambda *x: leaves(case.fn(*x)), tracing_mode="fake")(*case.tensors())
+
+
+@functools.cache
+def graph_json(case: Case) -> str:
+    return wire.graph_json(traced(case).graph, case.name)
+
+
+def eager(case: Case, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    torch.manual_seed(7)
+    return leaves(case.fn(*tensors))
+
+
+def to_numpy(x: torch.Tensor):
+    return x.detach().to(torch.float64).numpy() if x.dtype.is_floating_point else x.numpy()
+
+
+def call(target: str, arguments: str, inputs: list) -> list:
+    """An extern of the reference, run by eager."""
+    spec = json.loads(arguments)
+    tensors = [torch.from_numpy(x.copy()).to(torch.float32 if x.dtype.kind == "f" else None) for x in inputs]
+    args, kwargs = (wire.parse_argument(spec[key], tensors) for key in ("args", "kwargs"))
+    _, name, overload = target.split(".")
+    return [to_numpy(out) for out in leaves(getattr(getattr(aten, name), overload)(*args, **kwargs))]
+
+
+def evaluate(case: Case, precision: str) -> list[torch.Tensor]:
+    masks = []
+    if case.masks:
+        masks = [to_numpy(m.contiguous()) for m in case.masks(eager(case, case.tensors()))]
+    results = _core.evaluate(graph_json(case), [to_numpy(x) for x in case.tensors()], precision, masks, call)
+    return [torch.from_numpy(r.copy()) for r in results]
+
+
+def assert_near(got: torch.Tensor, want: torch.Tensor, ulps: float, slack: float, what: str) -> None:
+    assert got.shape == want.shape, what
+    if not want.dtype.is_floating_point:
+        assert torch.equal(got.to(want.dtype), want), what
+        return
+    epsilon = torch.finfo(want.dtype).eps
+    got, want = got.double(), want.double()
+    assert torch.equal(got.isnan(), want.isnan()), what
+    finite = want.isfinite()
+    infinite = ~finite & ~want.isnan()
+    assert torch.equal(got[infinite], want[infinite]), what
+    if not finite.any():
+        return
+    difference = (got - want).abs()[finite]
+    bound = epsilon * (ulps * want[finite].abs() + slack * want[finite].abs().max().clamp(min=1)) + torch.finfo(torch.float32).tiny
+    worst = (difference / bound).argmax()
+    assert (difference <= bound).all(), f"{what}: {got[finite][worst]:.9g}, eager {want[finite][worst]:.9g}, {difference[worst] / bound[worst]:.1f} x the bound"
+
+
+@EACH
+def test_rounded(case: Case) -> None:
+    for i, (got, want) in enumerate(zip(evaluate(case, "rounded"), eager(case, case.tensors()), strict=True)):
+        assert_near(got, want, case.ulps, case.slack, f"result {i}")
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.truth and not c.extern and all(s.dtype != torch.bfloat16 for s in c.inputs)], ids=lambda c: c.name)
+def test_truth(case: Case) -> None:
+    """In fp64 both are the same formula; what is left is the constants, which the graph holds in f32."""
+    wide = [x.double() if x.dtype == torch.float32 else x for x in case.tensors()]
+    for i, (got, want) in enumerate(zip(evaluate(case, "truth"), eager(case, wide), strict=True)):
+        assert_near(got, want, 1e9, 1e9, f"result {i}")  # x 2.2e-16: 2e-7
+
+
+@EACH
+def test_compiled(case: Case) -> None:
+    graph = traced(case).graph
+    executable = CoreExecutable(_core.compile(graph_json(case), case.name))
+    torch.manual_seed(7)
+    got = executable(case.tensors())
+    want = eager(case, case.tensors())
+    assert len(got) == len(want)
+    for i, (g, w) in enumerate(zip(got, want, strict=True)):
+        assert g.dtype == w.dtype
+        # Vector exp, tanh, ... are one or two units from eager's.
+        assert_near(g, w, case.ulps + 4, case.slack + 2, f"result {i}")
+
+
+@EACH
+def test_extern_only_where_expected(case: Case) -> None:
+    assert (" extern " in _core.import_text(graph_json(case))) == case.extern
+
+
+def is_decomposed(target: str) -> bool:
+    """PyTorch's own dispatch takes the operation apart before a graph is made; the row is there for graphs of other makers."""
+    name = target.removesuffix(".default").replace("aten.", "aten::")
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
+
+
+def test_every_row_has_a_case() -> None:
+    called = {wire.target_name(node.target) for case in CASES for node in traced(case).graph.nodes if node.op == "call_function"}
+    missing = set(_core.supported_operations()) - called
+    assert {target for target in missing if not is_decomposed(target)} == set()
+
+
+def test_case_names_are_unique() -> None:
+    names = [case.name for case in CASES]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["reference", "compiled"])
+@pytest.mark.parametrize("index", [[0, 3], [-4, 0]], ids=["above", "below"])
+def test_an_index_out_of_bounds_raises(compiled: bool, index: list[int]) -> None:
+    """Also where two axes are indexed at once, and the place that they make is in bounds."""
+    tensors = [torch.randn(3, 3), torch.tensor(index), torch.tensor([0, 0])]
+    gm = make_fx(lambda x, i, j: [aten.index.Tensor(x, [j, i])], tracing_mode="fake")(*tensors)
+    text = wire.graph_json(gm.graph, "out_of_bounds")
+    with pytest.raises(IndexError):
+        if compiled:
+            CoreExecutable(_core.compile(text, "out_of_bounds"))(tensors)
+        else:
+            _core.evaluate(text, [to_numpy(x) for x in tensors], "rounded")
