@@ -65,7 +65,7 @@ test-sanitize: build/sanitize/build.ninja  ## the C++ tests under AddressSanitiz
 	ctest --preset sanitize -j $(JOBS)
 
 golden: build  ## rewrites the expected files in tests/cpp/golden; review the difference
-	-TRAINC_GOLDEN=rewrite ctest --preset release -R -i golden
+	TRAINC_GOLDEN=rewrite ctest --preset release -R Golden
 	git --no-pager diff --stat -- tests
 
 demo: build  ## fine-tunes GPT-2 124M, eager and compiled, side by side (ARGS="--steps 40 --seq 256" for your own)

@@ -3,29 +3,22 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
+#include "../common/golden.h"
 #include "loop/contraction.h"
 #include "loop/loop.h"
 
 namespace trainc::loop {
 namespace {
 
-std::string read(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  EXPECT_TRUE(file.good()) << path;
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
+using test::expect_golden;
+constexpr auto& read = test::read_file;
 
 TEST(LoopText, GoldenFilesPrintAsTheyAreRead) {
   int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(TRAINC_TEST_DIR "/cpp/golden/loop")) {
     if (entry.path().extension() != ".loop") continue;
-    const std::string text = read(entry.path());
-    EXPECT_EQ(print(parse(text)), text) << entry.path();
+    expect_golden("loop/" + entry.path().filename().string(), print(parse(read(entry.path()))));
     ++files;
   }
   EXPECT_GE(files, 2);
