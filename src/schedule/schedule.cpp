@@ -265,10 +265,14 @@ class Scheduler {
         if (find(a) != a || find(b) != b || groups_[a].values.size() >= 4) continue;
         const Node *x = groups_[a].values[0], *y = groups_[b].values[0];
         if (x->in(0)->shape() != y->in(0)->shape() || x->as<ReduceAttr>().axes != y->as<ReduceAttr>().axes) continue;
-        bool common = false;
+        bool common = false, chained = false;  // chained: the second needs the first one's result
+        for (const Node* n : groups_[b].values)
+          for (const Read& r : reads_[n]) chained = chained || group(r.value) == a;
+        for (const Node* n : groups_[a].values)
+          for (const Read& r : reads_[n]) chained = chained || group(r.value) == b;
         for (const Read& r : reads_[x])
           for (const Read& s : reads_[y]) common = common || (r.value == s.value && r.value->type.numel() == x->in(0)->type.numel());
-        if (common && !cycle({a, b}, nullptr)) join(a, b);
+        if (common && !chained && !cycle({a, b}, nullptr)) join(a, b);
       }
   }
 
