@@ -1,8 +1,5 @@
 #include "loop/contraction.h"
 
-#include <algorithm>
-#include <bit>
-
 #include "loop/contraction_blocking.h"
 
 namespace trainc::loop {
@@ -27,9 +24,10 @@ class Builder {
  public:
   Builder(LoopNest& nest, const ContractionSpec& spec, DType dtype, const Blocking& blocking)
       : nest_(nest), spec_(spec), dtype_(dtype), b_(blocking), stage_k_(std::min<int64_t>(64, b_.block_k)), stage_row_(stage_k_ + b_.lanes) {
-    lhs_row_ = b_.block_k + b_.lanes;  // one vector more than the data: rows of a power of two would fall on the same cache sets
-    const int64_t lhs_tile = spec.lhs_k_contiguous ? b_.tile_m * lhs_row_ : b_.tile_m * b_.block_k;
-    lhs_ = scratch("lhs_pack", b_.block_m * lhs_tile);
+    // One vector more than the data: rows a power of two long would fall on the same cache sets.
+    const int64_t rows = b_.block_m * b_.tile_m;
+    lhs_pitch_ = (spec.lhs_k_contiguous ? b_.block_k : (rows + b_.lanes - 1) / b_.lanes * b_.lanes) + b_.lanes;
+    lhs_ = scratch("lhs_pack", (spec.lhs_k_contiguous ? rows : b_.block_k) * lhs_pitch_);
     if (!rhs_in_place()) rhs_ = scratch("rhs_pack", b_.task_n * b_.block_k * b_.tile_n);
     if (spec.rhs_k_contiguous) stage_ = scratch("rhs_stage", b_.tile_n * stage_row_);
     partial_ = scratch("partial", (b_.k_blocks == 1 ? 1 : b_.task_m * b_.task_n) * b_.tile_m * b_.tile_n);
@@ -80,15 +78,15 @@ class Builder {
   }
 
   // What a part of `block` starting at `start` has left of a count that ends at `end`: none where the end comes first.
-  static Expr rest(int64_t block, const Expr& start, const Expr& end) {
-    return apply(Op::Max, {integer(0), minimum(integer(block), end - start)});
+  static Expr rest(const Expr& block, const Expr& start, const Expr& end) {
+    return apply(Op::Max, {integer(0), minimum(block, end - start)});
   }
 
   // Tiles of an m block: all, unless the last block of a task, or the last task, is short.
   Expr tiles_in_block(const Expr& block_tile, int64_t m_blocks) const {
     if (m_blocks == 1) return tiles_;
     if (b_.task_m % b_.block_m == 0 && tiles_of_m() % b_.task_m == 0) return integer(b_.block_m);
-    return rest(b_.block_m, block_tile, tiles_);
+    return rest(integer(b_.block_m), block_tile, tiles_);
   }
 
   template <class Body>
@@ -113,43 +111,36 @@ class Builder {
     });
   }
 
-  // Where element (row, k) of a tile lies: row-major where packing is a plain copy of rows; else k-major in panels, so that a tile's
-  // column is one short run. The micro-kernel broadcasts single elements, so both serve it alike.
-  Expr lhs_index(const Expr& tile, const Expr& row, const Expr& k) const {
-    if (spec_.lhs_k_contiguous) return (tile * b_.tile_m + row) * lhs_row_ + k;
-    return (tile * b_.block_k + k) * b_.tile_m + row;
+  // The lhs is packed as it lies in memory, k or the rows along vectors: the micro-kernel broadcasts single elements, so both serve it alike.
+  Expr lhs_index(const Expr& row, const Expr& k) const {
+    return spec_.lhs_k_contiguous ? row * lhs_pitch_ + k : k * lhs_pitch_ + row;
   }
   Expr rhs_index(const Expr& panel, const Expr& k, const Expr& column) const { return (panel * b_.block_k + k) * b_.tile_n + column; }
 
   // Writes `count` of `width` elements with `value`, the others with 0: what is beyond the operand must not be garbage (slow denormals).
   template <class Index, class Value>
-  Stmt copy_padded(const Expr& count, int width, Index index, Value value, int buffer) {
-    const int lanes = std::min(b_.lanes, static_cast<int>(std::bit_ceil(static_cast<unsigned>(width))));
-    Stmt copy = loop(LoopKind::Vector, "lane", count, [&](const Expr& lane) { return store(buffer, index(lane), value(lane)); }, lanes);
-    if (count->kind == ExprKind::Int && count->int_value == width) return copy;
-    Stmt fill = loop(LoopKind::Vector, "lane", integer(width) - count,
-                     [&](const Expr& lane) { return store(buffer, index(count + lane), zero()); }, lanes);
+  Stmt copy_padded(const Expr& count, const Expr& width, bool full, Index index, Value value, int buffer) {
+    Stmt copy = loop(LoopKind::Vector, "lane", count, [&](const Expr& lane) { return store(buffer, index(lane), value(lane)); }, b_.lanes);
+    if (full) return copy;
+    Stmt fill = loop(LoopKind::Vector, "lane", width - count,
+                     [&](const Expr& lane) { return store(buffer, index(count + lane), zero()); }, b_.lanes);
     return block({copy, fill});
   }
 
   Stmt pack_lhs(const Expr& first_tile, const Expr& tiles) {
+    const Expr first = first_tile * b_.tile_m, rows = tiles * b_.tile_m;
     if (spec_.lhs_k_contiguous) {
-      return loop(LoopKind::Serial, "tile", tiles, [&](const Expr& tile) {
-        return loop(LoopKind::Serial, "row", integer(b_.tile_m), [&](const Expr& row) {
-          // Rows beyond the last repeat it: their sums are never read.
-          Expr m = clamp((first_tile + tile) * b_.tile_m + row, spec_.m, b_.tile_m);
-          return loop(LoopKind::Vector, "k", depth_, [&](const Expr& k) {
-            return store(lhs_, lhs_index(tile, row, k), spec_.lhs(batch_, m, first_k_ + k));
-          }, b_.lanes);
-        });
+      return loop(LoopKind::Serial, "row", rows, [&](const Expr& row) {
+        Expr m = clamp(first + row, spec_.m, b_.tile_m);  // rows beyond the last repeat it: their sums are never read
+        return loop(LoopKind::Vector, "k", depth_, [&](const Expr& k) {
+          return store(lhs_, lhs_index(row, k), spec_.lhs(batch_, m, first_k_ + k));
+        }, b_.lanes);
       });
     }
     return loop(LoopKind::Serial, "k", depth_, [&](const Expr& k) {
-      return loop(LoopKind::Serial, "tile", tiles, [&](const Expr& tile) {
-        Expr m = (first_tile + tile) * b_.tile_m;
-        return copy_padded(up_to(b_.tile_m, m, spec_.m), b_.tile_m, [&](const Expr& row) { return lhs_index(tile, row, k); },
-                           [&](const Expr& row) { return spec_.lhs(batch_, m + row, first_k_ + k); }, lhs_);
-      });
+      const bool full = spec_.m % b_.tile_m == 0;
+      return copy_padded(full ? rows : rest(rows, first, integer(spec_.m)), rows, full, [&](const Expr& row) { return lhs_index(row, k); },
+                         [&](const Expr& row) { return spec_.lhs(batch_, first + row, first_k_ + k); }, lhs_);
     });
   }
 
@@ -157,7 +148,7 @@ class Builder {
     return loop(LoopKind::Serial, "k", depth_, [&](const Expr& k) {
       return loop(LoopKind::Serial, "panel", panels_, [&](const Expr& panel) {
         Expr n = (first_panel_ + panel) * b_.tile_n;
-        return copy_padded(up_to(b_.tile_n, n, spec_.n), b_.tile_n, [&](const Expr& column) { return rhs_index(panel, k, column); },
+        return copy_padded(up_to(b_.tile_n, n, spec_.n), integer(b_.tile_n), spec_.n % b_.tile_n == 0, [&](const Expr& column) { return rhs_index(panel, k, column); },
                            [&](const Expr& column) { return spec_.rhs(batch_, n + column, first_k_ + k); }, rhs_);
       });
     });
@@ -170,7 +161,7 @@ class Builder {
       return loop(LoopKind::Serial, "stage", integer(stages), [&](const Expr& stage) {
         Expr stage_k = stage * stage_k_;
         const bool full = b_.block_k % stage_k_ == 0 && spec_.k % b_.block_k == 0;
-        Expr depth = full ? integer(stage_k_) : stages == 1 ? depth_ : rest(stage_k_, stage_k, depth_);
+        Expr depth = full ? integer(stage_k_) : stages == 1 ? depth_ : rest(integer(stage_k_), stage_k, depth_);
         Stmt fill = loop(LoopKind::Serial, "column", integer(b_.tile_n), [&](const Expr& column) {
           Expr n = clamp((first_panel_ + panel) * b_.tile_n + column, spec_.n, b_.tile_n);
           return loop(LoopKind::Vector, "k", depth, [&](const Expr& k) {
@@ -214,7 +205,7 @@ class Builder {
       Stmt row_of_rhs = vectors([&](const Expr& column) { return store(columns_, column, rhs_element(panel, k, column)); });
       Stmt outer_product = loop(LoopKind::Unroll, "row", integer(b_.tile_m), [&](const Expr& row) {
         int element = nest_.add_local("element", dtype_);
-        return block({let(element, nest_.load(lhs_, lhs_index(tile, row, k))), vectors([&](const Expr& column) {
+        return block({let(element, nest_.load(lhs_, lhs_index(tile * b_.tile_m + row, k))), vectors([&](const Expr& column) {
           Expr at = row * b_.tile_n + column;
           return store(sums_, at, fma(nest_.local(element), nest_.load(columns_, column), nest_.load(sums_, at)));
         })});
@@ -252,7 +243,7 @@ class Builder {
   const DType dtype_;
   const Blocking b_;
   const int64_t stage_k_, stage_row_;  // the staging tile of a transposing pack: elements of k, and a row's pitch
-  int64_t lhs_row_ = 0;                // pitch of a packed lhs row
+  int64_t lhs_pitch_ = 0;              // of the packed lhs: elements from a row to the next, or from a k
   int lhs_ = -1, rhs_ = -1, stage_ = -1, partial_ = -1, sums_ = -1, columns_ = -1;
   // of the task and the k block being written
   Expr batch_, first_tile_, first_panel_, tiles_, panels_;  // the tiles and panels that exist in the task
