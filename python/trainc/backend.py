@@ -19,7 +19,7 @@ def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **_options:
     return _static(gm, example_inputs)
 
 
-def _static(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+def _static(gm: torch.nn.Module, inputs: Sequence[Any]) -> Callable[..., Any]:
     record = records.Compilation(f"graph {len(compilations)}", signature=_describe(inputs), route="dynamo")
     if any(isinstance(t, torch.Tensor) and t.device.type != "cpu" for t in inputs):
         messages.warn(f"{record.name} runs in PyTorch: a tensor is not on the CPU")
@@ -41,10 +41,23 @@ def _by_sizes(gm: torch.fx.GraphModule) -> Callable[..., Any]:
         compiled = found.get(key)
         if compiled is None:
             with tracing():
-                compiled = found[key] = _static(gm, inputs)
-        return compiled(*inputs)
+                compiled = found[key] = _static(WithNumbers(gm, inputs), [t for t in inputs if isinstance(t, torch.Tensor)])
+        return compiled(*[t for t in inputs if isinstance(t, torch.Tensor)])
 
     return call
+
+
+class WithNumbers(torch.nn.Module):
+    """A graph as a function of its tensors, the numbers among its inputs being these."""
+
+    def __init__(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]):
+        super().__init__()
+        self._graph = [gm]  # out of sight: AOTAutograd would take the graph's own tensors for parameters twice
+        self._inputs = [None if isinstance(value, torch.Tensor) else value for value in inputs]
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        given = iter(tensors)
+        return self._graph[0](*(next(given) if value is None else value for value in self._inputs))
 
 
 def _is_symbolic(value: Any) -> bool:

@@ -57,14 +57,17 @@ class CompiledCall:
         if hooked:
             raise NotCompiled(hooked)
         tensors = state.tensors()
-        variant = self._variant(state.values(), [_type(t) for t in tensors])
+        variant = self._variant(state.values(), tensors)
         key = (variant, structure, tuple([_type(t) for t in arguments]), _modes())
         return key, [*tensors, *arguments]
 
-    def _variant(self, values: list, types: list) -> int:
+    def _variant(self, values: list, tensors: list[torch.Tensor]) -> int:
+        types = [(t.shape, t.stride(), t.dtype, t.requires_grad, t.is_cpu) for t in tensors]
         for i, (seen_values, seen_types) in enumerate(self._variants):
             if seen_types == types and seen_values == values:
                 return i
+        for tensor in tensors:
+            _type(tensor)  # may refuse
         self._variants.append((values, types))
         return len(self._variants) - 1
 

@@ -17,10 +17,10 @@ def engine_name() -> str:
     if engine is not None:
         return engine
     try:
-        import trainc._core  # noqa: F401
+        from trainc import _core
     except ImportError:
         return "interpreter"
-    return "core"
+    return "core" if hasattr(_core, "JointGraph") else "interpreter"
 
 
 def show_progress() -> bool:

@@ -222,56 +222,77 @@ def view_in(arena: torch.Tensor, slot: tuple[int, int, Any]) -> torch.Tensor:
 
 
 class InterpretedJoint:
-    """Cut by PyTorch's own partitioner; what is saved lies in the arena as it does with the compiler."""
+    """The plainest cut: what needs no tangent is forward. What is saved lies in the arena, as it does with the compiler;
+    views are made again in the backward, so that a weight is saved as itself and autograd sees when it changes."""
 
     def __init__(self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str):
-        from torch._functorch.partitioners import default_partition
-
-        placeholders = list(gm.graph.find_nodes(op="placeholder"))
-        names = [node.name for node in placeholders]
         self.name = name
-        self.tangents = [node.meta["val"] for node in placeholders[primals:]]
-        fake_inputs = [node.meta["val"] for node in placeholders]
-        fw, bw = default_partition(gm, (fake_inputs[:primals], fake_inputs[primals:]), num_fwd_outputs=forward_outputs)
-        saved = list(next(iter(fw.graph.find_nodes(op="output"))).args[0])[forward_outputs:]
-        self.saved_inputs: list[int] = []
-        self.slots: list[tuple[int, int, Any] | None] = []
+        nodes = list(gm.graph.nodes)
+        inputs = [node for node in nodes if node.op == "placeholder"]
+        self.tangents = [node.meta["val"] for node in inputs[primals:]]
+        outputs = list(nodes[-1].args[0])
+        backward = set(inputs[primals:])
+        for node in nodes:
+            if node.op == "call_function" and not backward.isdisjoint(node.all_input_nodes):
+                backward.add(node)
+        saved, again = _crossing(nodes, outputs[forward_outputs:], backward)
+
+        places = {node: i for i, node in enumerate(inputs)}
+        saved.sort(key=lambda node: (node not in places, places.get(node, 0)))
+        self.saved_inputs = [places[node] for node in saved if node in places]
+        self.slots: list[tuple[int, int, Any] | None] = [None] * len(self.saved_inputs)
         offset = 0
-        for node in saved:
-            if node.op == "placeholder":
-                self.saved_inputs.append(names.index(node.name))
-                self.slots.append(None)
-                continue
-            meta = node.meta["val"]
-            span = 0 if 0 in meta.shape else 1 + sum((n - 1) * s for n, s in zip(meta.shape, meta.stride(), strict=True))
-            self.slots.append((offset, span * meta.dtype.itemsize, meta))
-            offset += (span * meta.dtype.itemsize + 63) // 64 * 64
+        for node in saved[len(self.slots) :]:
+            size = _span(node.meta["val"]) * node.meta["val"].dtype.itemsize
+            self.slots.append((offset, size, node.meta["val"]))
+            offset += (size + 63) // 64 * 64
         self.saved_bytes = offset
+
+        forward = [n for n in nodes if n.op == "call_function" and n not in backward]
+        fw = _graph(inputs[:primals], forward, [*outputs[:forward_outputs], *saved])
+        bw = _graph([*saved, *inputs[primals:]], [n for n in nodes if n in again or n in backward], outputs[forward_outputs:])
         self.forward = InterpretedForward(fw, name, forward_outputs, self.slots)
         self._backward = InterpretedBackward(bw, f"{name}, backward", self)
-        # every tangent is an argument, in order, also those that the partitioner found unused
-        _complete_placeholders(bw, [node.name for node in saved], placeholders[primals:])
 
     def backward(self, defined: tuple[bool, ...]) -> InterpretedBackward:
         return self._backward
 
 
-def _complete_placeholders(bw: torch.fx.GraphModule, saved: list[str], tangents: list[torch.fx.Node]) -> None:
-    graph = bw.graph
-    present = {node.name: node for node in graph.find_nodes(op="placeholder")}
-    first = next(iter(graph.nodes))
-    order = []
-    for name in [*saved, *(node.name for node in tangents)]:
-        if name not in present:
-            with graph.inserting_before(first):
-                present[name] = graph.placeholder(name)
-        order.append(present[name])
-    for node in reversed(order):  # to the front, in the calling order
-        next(iter(graph.nodes)).prepend(node)
-    for node in reversed(list(graph.nodes)):  # the partitioner keeps random operations alive: they would draw again
-        if node.op == "call_function" and not node.users:
-            graph.erase_node(node)
-    bw.recompile()
+Nodes = list[torch.fx.Node]
+
+
+def _crossing(nodes: Nodes, gradients: list[Any], backward: set[torch.fx.Node]) -> tuple[Nodes, set[torch.fx.Node]]:
+    """(the forward values that the backward reads, the views of such values that it makes again)."""
+    wanted = {n for n in gradients if isinstance(n, torch.fx.Node)}
+    saved, again = [], set()
+    for node in reversed(nodes):
+        if node in backward:
+            wanted.update(node.all_input_nodes)
+        elif node in wanted and node.op != "output":
+            if getattr(node.target, "is_view", False) and len(node.all_input_nodes) == 1 and isinstance(node.meta["val"], torch.Tensor):
+                again.add(node)
+                wanted.update(node.all_input_nodes)
+            else:
+                saved.append(node)
+    return saved, again
+
+
+def _graph(inputs: Nodes, calls: Nodes, outputs: list[Any]) -> torch.fx.GraphModule:
+    graph, copies = torch.fx.Graph(), {}
+    for node in inputs:
+        copies[node] = graph.placeholder(node.name)
+    for node in calls:
+        if node not in copies and node.op == "call_function":
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(tuple(copies[out] if isinstance(out, torch.fx.Node) else out for out in outputs))
+    return torch.fx.GraphModule(torch.nn.Module(), graph)
+
+
+def _span(tensor: torch.Tensor) -> int:
+    """Elements from the first to the last, gaps included."""
+    if 0 in tensor.shape:
+        return 0
+    return 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 class Interpreter:

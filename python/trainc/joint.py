@@ -17,7 +17,7 @@ import torch._functorch.aot_autograd  # first: the modules below import each oth
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd import runtime_wrappers
 
-from trainc import config, engine, messages
+from trainc import config, engine, messages, wire
 from trainc.pool import Pool
 from trainc.records import Compilation
 
@@ -37,6 +37,7 @@ class Compiler:
     def partition(
         self, gm: torch.fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **_: Any
     ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+        wire.give_backward_its_lines(gm.graph)
         placeholders = list(gm.graph.find_nodes(op="placeholder"))
         primals = [node for node in placeholders if not node.name.startswith("tangents")]
         tangents = placeholders[len(primals) :]
@@ -129,15 +130,26 @@ def lift_constants(gm: torch.fx.GraphModule, before: torch.fx.Node | None) -> li
         if node.op != "get_attr":
             continue
         tensor = getattr(gm, node.target)
+        if tensor.dim() == 0 and not tensor.is_complex():  # a number that Python wrote: part of the code, not an input
+            with graph.inserting_before(node):
+                number = graph.call_function(torch.ops.aten.full.default, ([], tensor.item()), {"dtype": tensor.dtype})
+            number.meta.update(node.meta, val=_fake_like(graph, tensor))
+            node.replace_all_uses_with(number)
+            graph.erase_node(node)
+            continue
         first_call = next(n for n in graph.nodes if n.op != "placeholder")
         with graph.inserting_before(before or first_call):
             lifted = graph.placeholder(f"constant_{len(constants)}")
-        with _fake_mode_of(graph.find_nodes(op="placeholder")):
-            lifted.meta["val"] = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+        lifted.meta["val"] = _fake_like(graph, tensor)
         node.replace_all_uses_with(lifted)
         graph.erase_node(node)
         constants.append(tensor)
     return constants
+
+
+def _fake_like(graph: torch.fx.Graph, tensor: torch.Tensor) -> torch.Tensor:
+    with _fake_mode_of(list(graph.find_nodes(op="placeholder"))):
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
 
 
 def _set_outputs(gm: torch.fx.GraphModule, outputs: list[Any]) -> None:

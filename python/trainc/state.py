@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import random
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -149,7 +150,7 @@ class _Swap:
             table[key] = new
         for table, key in state._values:  # nn.LSTM keeps its parameters in a list as well
             value = table.get(key)
-            if isinstance(value, (list, tuple, dict)) and any(isinstance(item, torch.Tensor) for item in _items(value)):
+            if isinstance(value, (list, tuple, dict)) and any(_tensor_of(item) is not None for item in _items(value)):
                 swapped = _mapped(value, traced)
                 self._containers.append((table, key, value, swapped))
                 table[key] = swapped
@@ -172,13 +173,21 @@ def _items(value: Any) -> Iterator[Any]:
     return iter(value.values() if isinstance(value, dict) else value)
 
 
+def _tensor_of(item: Any) -> torch.Tensor | None:
+    """The tensor that a container's item is or, in nn.LSTM, refers to weakly."""
+    item = item() if isinstance(item, weakref.ref) else item
+    return item if isinstance(item, torch.Tensor) else None
+
+
 def _mapped(value: Any, traced: dict[int, torch.Tensor]) -> Any:
     def of(item: Any) -> Any:
-        if not isinstance(item, torch.Tensor):
+        tensor = _tensor_of(item)
+        if tensor is None:
             return item
-        if id(item) not in traced:
+        if id(tensor) not in traced:
             raise NotCompiled("a module keeps tensors in a list that are neither its parameters nor its buffers")
-        return traced[id(item)]
+        new = traced[id(tensor)]
+        return weakref.ref(new) if isinstance(item, weakref.ref) else new
 
     if isinstance(value, dict):
         return {key: of(item) for key, item in value.items()}

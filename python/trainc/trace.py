@@ -50,6 +50,8 @@ def tracing():
         stack.enter_context(_patched(proxy_tensor.PythonKeyTracer, "create_node", _create_node_with_origin))
         stack.enter_context(_patched(checkpointing, "_checkpoint_without_reentrant_generator", _marking_generator))
         stack.enter_context(_patched(checkpointing, "CheckpointFunction", _MarkingFunction))
+        # or an LSTM is one opaque oneDNN call, which drops what its backward needs where autograd does not run it
+        stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
         yield
 
 

@@ -37,6 +37,19 @@ def origin(node: torch.fx.Node) -> str:
     return ""
 
 
+def give_backward_its_lines(graph: torch.fx.Graph) -> None:
+    """An operation of the backward belongs to the user's line of the forward that it is the gradient of (autograd's number)."""
+    lines: dict[int, str] = {}
+    for node in graph.nodes:
+        number = node.meta.get("seq_nr")
+        if number is None:
+            continue
+        if node.stack_trace:
+            lines.setdefault(number, node.stack_trace)
+        elif number in lines:
+            node.stack_trace = lines[number]
+
+
 def target_name(target: Any) -> str:
     if target is operator.getitem:
         return "getitem"

@@ -1,0 +1,175 @@
+"""What the user sees when something is wrong: his own errors as they are, ours once and with a way out."""
+
+import copy
+import signal
+
+import pytest
+import torch
+from conftest import assert_same, gradients
+from torch import nn
+
+import trainc
+from trainc import config, messages, records
+from trainc import engine as engines
+from trainc.errors import InternalError
+
+
+class Raises(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        if x.shape[0] == 3:
+            raise KeyError("the user's own")
+        return self.layer(x)
+
+
+def test_an_error_in_forward_is_the_users(engine, recwarn):
+    model = trainc.compile(Raises())
+    for _ in range(2):
+        with pytest.raises(KeyError, match="the user's own"):
+            model(torch.randn(3, 4))
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        model(torch.randn(2, 5))
+    assert not [w for w in recwarn if issubclass(w.category, messages.TraincWarning)]
+    model(torch.randn(2, 4)).sum().backward()
+    assert records.of(model)[0].route == "compiled"
+
+
+class Branches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        h = self.layer(x)
+        if h.sum() > 0:
+            return h * 2
+        return h - 1
+
+
+def test_a_data_dependent_branch(engine):
+    plain = Branches()
+    ours = trainc.compile(copy.deepcopy(plain))
+    with pytest.warns(messages.TraincWarning, match="Branches goes through torch.compile's tracer"):
+        ours(torch.randn(3, 4))
+    for sign in (1, -1):
+        x = sign * torch.randn(3, 4)
+        assert_same(ours(x), plain(x))
+        ours(x).sum().backward(), plain(x).sum().backward()
+    assert_same(gradients(ours), gradients(plain))
+
+
+class Unsupported(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return torch.linalg.matrix_exp(self.layer(x))
+
+
+def test_an_operation_that_is_not_compiled(engine, strict):
+    plain = Unsupported()
+    ours = trainc.compile(copy.deepcopy(plain))
+    x = torch.randn(4, 4)
+    for model in (plain, ours):
+        model(x).sum().backward()
+    assert_same(gradients(ours), gradients(plain))
+    assert any("matrix_exp" in name for name, _ in records.of(ours)[0].externs())
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.float16])
+def test_a_dtype_that_is_not_compiled(engine, dtype, recwarn):
+    plain = nn.Linear(4, 4).to(dtype)
+    ours = trainc.compile(copy.deepcopy(plain))
+    x = torch.randn(3, 4).to(dtype)
+    for model in (plain, ours):
+        model(x).abs().float().sum().backward()
+    assert_same(gradients(ours), gradients(plain), 1e-2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("model",), "got a str"),
+        ((nn.Linear,), r"the class Linear: call it first"),
+        ((nn.Linear(1, 1), "adam"), "second argument, got a str"),
+        ((nn.Linear(1, 1), torch.optim.AdamW), "got the class AdamW: give it the optimizer"),
+        ((nn.Linear(1, 1), None, {"tune": "slow"}), "tune='slow' is not known"),
+        ((nn.Linear(1, 1), None, {"memory": "2GB"}), "memory= is not built yet"),
+        ((nn.Linear(1, 1), None, {"fuse_step": 3}), "fuse_step=3 is neither"),
+    ],
+)
+def test_wrong_arguments(arguments, words):
+    *given, keywords = arguments if isinstance(arguments[-1], dict) else (*arguments, {})
+    with pytest.raises(trainc.UserError, match=words) as caught:
+        trainc.compile(*given, **keywords)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_an_unwritable_cache_directory(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TRAINC_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr(config, "_cache_dir_checked", False)
+    with pytest.warns(messages.TraincWarning, match="TRAINC_CACHE_DIR=.*nothing is cached. Name a directory"):
+        model = trainc.compile(nn.Linear(2, 2))
+    trainc.compile(nn.Linear(2, 2))
+    model(torch.randn(1, 2)).sum().backward()
+
+
+class Failing(engines.Interpreter):
+    name = "failing"
+
+    def compile(self, gm, name):
+        raise InternalError("after sink_casts: %17 is f32[8,64], not f32[64,8] (model.py:57)")
+
+    def joint(self, gm, primals, forward_outputs, name):
+        raise InternalError("after sink_casts: %17 is f32[8,64], not f32[64,8] (model.py:57)")
+
+
+def test_an_internal_error_falls_back_with_one_warning(monkeypatch):
+    monkeypatch.setitem(engines.ENGINES, "failing", Failing)
+    monkeypatch.setattr(config, "engine", "failing")
+    plain = nn.Linear(4, 4)
+    ours = trainc.compile(copy.deepcopy(plain))
+    x = torch.randn(3, 4)
+    with pytest.warns(messages.TraincWarning) as caught:
+        ours(x).square().sum().backward()
+        ours(x)
+    caught = [w for w in caught if w.category is messages.TraincWarning]
+    assert len(caught) == 1
+    assert "Linear runs in PyTorch; internal error: after sink_casts" in str(caught[0].message)
+    assert "model.py:57" in str(caught[0].message)
+    plain(x).square().sum().backward()
+    assert_same(gradients(ours), gradients(plain))
+    monkeypatch.setattr(config, "fallback", False)
+    with pytest.raises(InternalError):
+        ours(torch.randn(5, 4))
+
+
+class Interrupted(engines.Interpreter):
+    name = "interrupted"
+
+    def joint(self, gm, primals, forward_outputs, name):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_while_compiling_leaves_all_usable(monkeypatch):
+    monkeypatch.setitem(engines.ENGINES, "interrupted", Interrupted)
+    monkeypatch.setattr(config, "engine", "interrupted")
+    plain = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+    ours = copy.deepcopy(plain)
+    ours, optimizer = trainc.compile(ours, torch.optim.SGD(ours.parameters(), lr=0.1))
+    before = {key: value.clone() for key, value in ours.state_dict().items()}
+    with pytest.raises(KeyboardInterrupt):
+        ours(torch.randn(3, 4))
+    assert_same(ours.state_dict(), before, 0)
+    assert all(type(p) is nn.Parameter for p in ours.parameters())
+    monkeypatch.setattr(config, "engine", "interpreter")
+    x = torch.randn(3, 4)
+    torch.manual_seed(3), plain(x).sum().backward()
+    torch.manual_seed(3), ours(x).sum().backward()
+    assert_same(gradients(ours), gradients(plain))
+    optimizer.step()

@@ -1,0 +1,222 @@
+"""What a compiled call must notice, and what it must not capture: the signature, Python side effects, hooks."""
+
+import copy
+import random
+
+import pytest
+import torch
+from conftest import assert_same, gradients
+from torch import nn
+
+import trainc
+from trainc import messages, records
+
+
+class Layered(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.drop = nn.Dropout(0.5)
+        self.scale = 2.0
+        self.table = torch.arange(4.0)  # neither a parameter nor a buffer
+
+    def forward(self, x, flag=True):
+        h = self.drop(self.one(x)) * self.scale + self.table
+        return self.two(h) if flag else h
+
+
+def pair(cls=Layered):
+    plain = cls()
+    return plain, trainc.compile(copy.deepcopy(plain))
+
+
+def same_call(plain, ours, *args, **kwargs):
+    results = []
+    for model in (plain, ours):
+        torch.manual_seed(11)
+        results.append(model(*args, **kwargs))
+    assert_same(results[1], results[0])
+
+
+def test_changes_are_noticed(engine, strict):
+    plain, ours = pair()
+    x = torch.randn(3, 4)
+    changes = [
+        lambda m: None,
+        lambda m: m.eval(),
+        lambda m: m.train(),
+        lambda m: setattr(m, "scale", 3.0),
+        lambda m: setattr(m.drop, "p", 0.0),
+        lambda m: setattr(m, "table", torch.ones(4)),
+        lambda m: m.table.add_(1),
+        lambda m: setattr(m, "two", nn.Linear(4, 4, bias=False)),
+        lambda m: m.two.weight.data.fill_(0.5),
+        lambda m: setattr(m.one, "weight", nn.Parameter(torch.ones(4, 4))),
+        lambda m: m.requires_grad_(False),
+        lambda m: m.requires_grad_(True),
+        lambda m: m.double(),
+    ]
+    for change in changes:
+        for model in (plain, ours):
+            torch.manual_seed(1)
+            change(model)
+        x = x.to(plain.one.weight.dtype)
+        same_call(plain, ours, x)
+        same_call(plain, ours, x)
+    same_call(plain, ours, x, flag=False)
+    same_call(plain, ours, x.t().contiguous().t()[:2])
+    assert all(record.route == "compiled" for record in records.of(ours))
+
+
+def test_going_back_compiles_nothing(engine, strict):
+    _, ours = pair()
+    x = torch.randn(3, 4)
+    for _ in range(3):
+        ours.train()
+        ours(x)
+        ours.eval()
+        ours(x)
+    assert len(records.of(ours)) == 2
+
+
+def test_no_grad_compiles_what_repeats(engine, strict):
+    plain, ours = pair()
+    plain.eval(), ours.eval()
+    with torch.no_grad():
+        for rows in (1, 2, 3):
+            same_call(plain, ours, torch.randn(rows, 4))
+        assert not records.of(ours)
+        x = torch.randn(3, 4)
+        same_call(plain, ours, x)
+    assert len(records.of(ours)) == 1
+    with torch.inference_mode():
+        for _ in range(3):
+            assert_same(ours(x).clone(), plain(x).clone())
+
+
+class Counting(Layered):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x)
+
+
+class Caching(Layered):
+    def forward(self, x):
+        self.cache = super().forward(x)
+        return self.cache
+
+
+class Listing(Layered):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def forward(self, x):
+        self.seen.append(tuple(x.shape))
+        return super().forward(x)
+
+
+class Reassigning(Layered):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x):
+        self.count = self.count + 1
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("cls", [Counting, Caching, Listing, Reassigning])
+def test_python_side_effects_happen_once_a_call(engine, cls):
+    plain, ours = pair(cls)
+    x = torch.randn(3, 4)
+    with pytest.warns(messages.TraincWarning, match="goes through torch.compile's tracer: forward"):
+        same_call(plain, ours, x)
+    for _ in range(2):
+        same_call(plain, ours, x)
+    if cls is Counting:
+        assert ours.calls == plain.calls == 3
+    if cls is Caching:
+        assert type(ours.cache) is torch.Tensor
+        assert_same(ours.cache, plain.cache)
+    if cls is Listing:
+        assert ours.seen == plain.seen
+    if cls is Reassigning:
+        assert ours.count == plain.count == 3
+    assert records.of(ours)[0].route == "dynamo" and "forward" in records.of(ours)[0].reason
+
+
+class Random(Layered):
+    def forward(self, x):
+        return super().forward(x) * random.random()
+
+
+def test_pythons_generator_is_left_alone(engine):
+    plain, ours = pair(Random)
+    x = torch.randn(3, 4)
+    results = []
+    for model in (plain, ours):
+        torch.manual_seed(2)
+        random.seed(2)
+        with pytest.warns(messages.TraincWarning, match="random") if model is ours else _nothing():
+            results.append(model(x))
+        results.append(random.random())
+    assert_same(results[2], results[0])
+    assert results[3] == results[1]
+
+
+def _nothing():
+    import contextlib
+
+    return contextlib.nullcontext()
+
+
+def test_hooks_fire_on_real_tensors(engine):
+    plain, ours = pair()
+    x = torch.randn(3, 4)
+    ours(x)
+    seen = []
+    for model in (plain, ours):
+        model.one.register_forward_hook(lambda module, args, result: seen.append(type(result)) or result * 2)
+    with pytest.warns(messages.TraincWarning, match="`one` has forward hooks"):
+        same_call(plain, ours, x)
+    for model in (plain, ours):
+        torch.manual_seed(1)
+        model(x).sum().backward()
+    assert_same(gradients(ours), gradients(plain))
+    assert set(seen) == {torch.Tensor} and len(seen) == 4
+
+
+def test_many_signatures_run_in_pytorch(engine, monkeypatch):
+    monkeypatch.setattr(trainc.config, "max_signatures", 2)
+    plain, ours = pair()
+    with pytest.warns(messages.TraincWarning, match="more than 2 different signatures"):
+        for rows in range(1, 5):
+            same_call(plain, ours, torch.randn(rows, 4))
+    assert len(records.of(ours)) == 2
+
+
+def test_the_same_tensor_twice_is_another_signature(engine, strict):
+    class Two(nn.Module):
+        def forward(self, x, y):
+            return x * y + x
+
+    plain, ours = pair(Two)
+    a, b = torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)
+    for args in ((a, a), (a, b), (b, b)):
+        wanted = torch.autograd.grad(plain(*args).sum(), args)
+        assert_same(list(torch.autograd.grad(ours(*args).sum(), args))[0], wanted[0])
+
+
+def test_lstm_keeps_its_weights_in_a_list_too(engine, strict):
+    plain = nn.LSTM(4, 3, batch_first=True)
+    ours = trainc.compile(copy.deepcopy(plain))
+    x = torch.randn(2, 5, 4)
+    for model in (plain, ours):
+        out, (h, c) = model(x)
+        (out.sum() + c.square().sum()).backward()
+    assert_same(gradients(ours), gradients(plain))

@@ -1,0 +1,169 @@
+"""The optimizer's step: torch's results, torch's state, and everything that loops do to an optimizer."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from conftest import assert_same
+from torch import nn
+from torch.optim import SGD, Adam, AdamW
+
+import trainc
+from trainc import records
+
+VARIANTS = [
+    (AdamW, {}),
+    (AdamW, {"amsgrad": True, "maximize": True, "foreach": True}),
+    (AdamW, {"betas": (0.4, 0.9), "eps": 1e-3}),
+    (Adam, {"weight_decay": 0.1}),
+    (Adam, {"fused": True}),
+    (Adam, {"foreach": True, "lr": torch.tensor(0.01), "capturable": False}),
+    (SGD, {"lr": 0.1}),
+    (SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}),
+    (SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01, "maximize": True}),
+    (torch.optim.RMSprop, {}),
+]
+
+
+def pair(make, flags, dtype=torch.float32):
+    plain = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3), nn.Linear(3, 3)).to(dtype)
+    plain[2].requires_grad_(False)  # never has a gradient
+    ours = copy.deepcopy(plain)
+    optimizers = [make(m.parameters(), **flags) for m in (plain, ours)]
+    trainc.compile(ours, optimizers[1])
+    return (plain, optimizers[0]), (ours, optimizers[1])
+
+
+def step(model, optimizer, x, skip=False):
+    optimizer.zero_grad()
+    loss = (model[0](x) if skip else model(x)).square().mean()
+    loss.backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize(("make", "flags"), VARIANTS)
+def test_steps_as_torch_does(engine, strict, make, flags):
+    if isinstance(flags.get("lr"), torch.Tensor):
+        flags = {key: value for key, value in flags.items() if key != "foreach"}
+    plain, ours = pair(make, flags)
+    for i in range(4):
+        x = torch.randn(5, 4)
+        for model, optimizer in (plain, ours):
+            step(model, optimizer, x, skip=i == 1)  # a parameter without a gradient in between: its step falls behind
+    assert_same(ours[0].state_dict(), plain[0].state_dict(), 2e-6)
+    theirs, mine = plain[1].state_dict(), ours[1].state_dict()
+    assert theirs["param_groups"] == mine["param_groups"]
+    assert_same(mine["state"], theirs["state"], 2e-6)
+
+
+def test_state_goes_to_and_from_a_plain_optimizer(engine, strict):
+    (plain, theirs), (ours, mine) = pair(AdamW, {})
+    for model, optimizer in ((plain, theirs), (ours, mine)):
+        step(model, optimizer, torch.ones(2, 4))
+    mine.load_state_dict(copy.deepcopy(theirs.state_dict()))
+    theirs.load_state_dict(copy.deepcopy(mine.state_dict()))
+    for model, optimizer in ((plain, theirs), (ours, mine)):
+        step(model, optimizer, torch.ones(2, 4))
+    assert_same(ours.state_dict(), plain.state_dict(), 2e-6)
+    assert "step" not in copy.deepcopy(mine).__dict__  # a copy is a plain optimizer
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_schedulers_never_recompile_and_never_warn(engine, strict, before):
+    (plain, theirs), (ours, mine) = pair(AdamW, {"lr": 0.1})
+    plain2 = copy.deepcopy(ours)
+    mine2 = AdamW(plain2.parameters(), lr=0.1)
+    schedulers = [torch.optim.lr_scheduler.ExponentialLR(theirs, 0.5)]
+    if before:
+        schedulers.append(torch.optim.lr_scheduler.ExponentialLR(mine2, 0.5))
+        trainc.compile(plain2, mine2)
+    else:
+        trainc.compile(plain2, mine2)
+        schedulers.append(torch.optim.lr_scheduler.ExponentialLR(mine2, 0.5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            for (model, optimizer), scheduler in zip(((plain, theirs), (plain2, mine2)), schedulers, strict=True):
+                step(model, optimizer, torch.ones(2, 4))
+                scheduler.step()
+    assert_same(plain2.state_dict(), plain.state_dict(), 2e-6)
+    assert len(records.of(mine2)) == 1
+
+
+def test_closures_step_hooks_and_new_groups(engine, strict):
+    plain, ours = pair(SGD, {"lr": 0.1, "momentum": 0.9})
+    calls = []
+    for model, optimizer in (plain, ours):
+        optimizer.register_step_post_hook(lambda *_: calls.append(1))
+
+        def closure(model=model, optimizer=optimizer):
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, 4)).square().mean()
+            loss.backward()
+            return loss
+
+        losses = [optimizer.step(closure) for _ in range(2)]
+        assert losses[1] < losses[0]
+        extra = nn.Parameter(torch.ones(3))
+        extra.grad = torch.ones(3)
+        optimizer.add_param_group({"params": [extra], "lr": 0.5})
+        optimizer.step()
+        assert extra[0] == 0.5
+    assert len(calls) == 6
+    assert_same(ours[0].state_dict(), plain[0].state_dict(), 2e-6)
+
+
+def test_parameters_that_the_kernel_cannot_walk(engine, strict):
+    for make, flags in ((AdamW, {}), (SGD, {"lr": 0.1, "momentum": 0.9})):
+        results = []
+        for compiled in (False, True):
+            torch.manual_seed(0)
+            params = [nn.Parameter(t) for t in (torch.randn(4, 3).t(), torch.randn(3).bfloat16(), torch.randn(2), torch.randn(0))]
+            optimizer = make(params, **flags)
+            if compiled:
+                trainc.compile(nn.Linear(1, 1), optimizer)
+            for _ in range(3):
+                for p in params:
+                    p.grad = torch.ones(p.shape, dtype=p.dtype)
+                optimizer.step()
+            results.append(params)
+        for got, wanted in zip(results[1], results[0], strict=True):
+            assert_same(got.data, wanted.data, 2e-6)
+
+
+def test_double_precision(engine, strict):
+    plain, ours = pair(AdamW, {}, torch.float64)
+    for model, optimizer in (plain, ours):
+        for _ in range(3):
+            step(model, optimizer, torch.ones(2, 4, dtype=torch.float64))
+    assert_same(ours[0].state_dict(), plain[0].state_dict(), 1e-14)
+
+
+def test_grad_scaler_skips_steps_with_inf(engine, strict):
+    plain, ours = pair(AdamW, {})
+    for model, optimizer in (plain, ours):
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        for value in (1.0, float("inf"), 2.0):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.full((2, 4), value)).square().mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert_same(ours[0].state_dict(), plain[0].state_dict(), 2e-6)
+
+
+def test_autograd_sees_that_the_weights_changed(engine, strict):
+    _, (model, optimizer) = pair(AdamW, {})
+    loss = model(torch.ones(2, 4)).square().mean()
+    model(torch.ones(2, 4)).square().mean().backward()
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_other_optimizers_stay_as_they_are(engine):
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.Adagrad(model.parameters())
+    trainc.compile(model, optimizer)
+    assert "step" not in optimizer.__dict__
+    assert records.of(optimizer)[0].route == "eager"
