@@ -228,7 +228,7 @@ Outcome constant_pad(const Call& c) {
 void add_views(Table& t) {
   t.add({"aten.view.default", "aten._unsafe_view.default", "aten.reshape.default", "aten._reshape_alias.default", "aten.squeeze.default",
          "aten.squeeze.dim", "aten.squeeze.dims", "aten.unsqueeze.default", "aten.alias.default", "aten.detach.default",
-         "aten.clone.default", "aten.contiguous.default", "aten.lift_fresh_copy.default", "aten.lift_fresh.default",
+         "aten.clone.default", "aten.contiguous.default", "aten.lift_fresh_copy.default",
          "aten.view_copy.default", "aten.alias_copy.default", "aten.detach_copy.default"},
         same_elements);
   t.add({"aten.expand.default", "aten.expand_copy.default"}, expand);

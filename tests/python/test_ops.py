@@ -45,7 +45,8 @@ def call(target: str, arguments: str, inputs: list) -> list:
     """An extern of the reference, run by eager."""
     spec = json.loads(arguments)
     tensors = [torch.from_numpy(x.copy()).to(torch.float32 if x.dtype.kind == "f" else None) for x in inputs]
-    args, kwargs = (wire.parse_argument(spec[key], tensors) for key in ("args", "kwargs"))
+    args = wire.parse_argument(spec["args"], tensors)
+    kwargs = {key: wire.parse_argument(arg, tensors) for key, arg in spec["kwargs"].items()}
     _, name, overload = target.split(".")
     return [to_numpy(out) for out in leaves(getattr(getattr(aten, name), overload)(*args, **kwargs))]
 
