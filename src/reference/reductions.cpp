@@ -35,18 +35,22 @@ int64_t product(int64_t a, int64_t b) { return static_cast<int64_t>(static_cast<
 
 /// Folds `in`, of `shape`, to `count` elements.
 template <class T> std::vector<T> fold(ReduceKind kind, const std::vector<T>& in, const Dims& shape, const Dims& axes, int64_t count) {
-  std::vector<T> out(count, kind == ReduceKind::Prod ? T(1) : T(0));
+  std::vector<T> out(count, kind == ReduceKind::Prod ? T(1) : T(0));  // what nothing folds to
   std::vector<bool> begun(count);
   walk(shape, kept_strides(shape, axes), 0, [&](int64_t from, int64_t to) {
+    if (!begun[to]) {  // not 0 + x, which would make the sum of one -0.0 a 0.0
+      out[to] = in[from];
+      begun[to] = true;
+      return;
+    }
     switch (kind) {
       case ReduceKind::Sum: out[to] = sum(out[to], in[from]); break;
       case ReduceKind::Prod: out[to] = product(out[to], in[from]); break;
       case ReduceKind::Max: case ReduceKind::Min:
-        if (!begun[to] || better(in[from], out[to], kind == ReduceKind::Max)) out[to] = in[from];
+        if (better(in[from], out[to], kind == ReduceKind::Max)) out[to] = in[from];
         break;
       case ReduceKind::ArgMax: case ReduceKind::ArgMin: throw InternalError("reference: fold of an index");
     }
-    begun[to] = true;
   });
   return out;
 }

@@ -88,7 +88,7 @@ class RandomGraph {
         if (fits) return b_.broadcast(n, a->shape());
       }
     if (a->dtype() == DType::Bool) return b_.full(DType::Bool, a->shape(), below(2));
-    if (a->dtype() == DType::I64) return b_.full(DType::I64, a->shape(), below(7) - 3);
+    if (!is_float(a->dtype())) return b_.full(a->dtype(), a->shape(), below(7) - 3);
     return b_.full(a->dtype(), a->shape(), one_of({0.0, -0.0, 1.0, -1.0, 2.0, 0.5, 3.0, 0.1, -2.5}));
   }
 
