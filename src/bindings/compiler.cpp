@@ -1,8 +1,6 @@
 // The compiler from Python: progress bars, Ctrl-C, and the interpreter lock released meanwhile.
-#ifdef TRAINC_HAS_COMPILER
 #include "compiler/compiler.h"
 
-#include <chrono>
 #include <thread>
 
 #include "bindings/bindings.h"
@@ -13,77 +11,84 @@ namespace trainc::bindings {
 namespace {
 
 using nlohmann::json;
+using Clock = std::chrono::steady_clock;
 
-/// The progress callback of the call under way; None between calls.
-struct Progress {
-  nb::object callback = nb::none();
-  SignalCheck signals;
-};
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-compiler::Options options(const std::shared_ptr<Progress>& progress) {
+/// `callback`: progress(done, total), or None. It and Ctrl-C may raise out of the compiler.
+compiler::Options options(const nb::object& callback) {
   compiler::Options o{.level = cpu_level()};
   o.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  o.progress = [progress](int64_t done, int64_t total) {
-    progress->signals();
+  o.progress = [&callback, signals = SignalCheck()](int64_t done, int64_t total) mutable {
+    signals();
     nb::gil_scoped_acquire lock;
-    if (!progress->callback.is_none()) progress->callback(done, total);
+    if (!callback.is_none()) callback(done, total);
   };
   return o;
 }
 
-/// Runs `work` without the interpreter lock, with `callback` in place; gives its result and the seconds it took.
-template <class F> auto timed(const std::shared_ptr<Progress>& progress, const nb::object& callback, const F& work) {
-  struct Restore {
-    Progress& p;
-    ~Restore() { p.callback = nb::none(); }
-  } restore{*progress};
-  progress->callback = callback;
-  const auto start = std::chrono::steady_clock::now();
-  auto result = [&] {
-    nb::gil_scoped_release unlock;
-    return work();
-  }();
-  return std::pair(std::move(result), std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+json record(const compiler::Timing& timing, double seconds) {
+  json passes = json::array();
+  for (const Pipeline::Record& r : timing.passes)
+    passes.push_back({{"pass", r.pass}, {"seconds", r.seconds}, {"nodes_before", r.nodes_before}, {"nodes_after", r.nodes_after},
+                      {"changed", r.changed}, {"skipped", r.skipped}});
+  return {{"passes", passes}, {"seconds", seconds}, {"schedule_seconds", timing.schedule_seconds}, {"code_seconds", timing.code_seconds},
+          {"kernels", timing.kernels}, {"distinct_kernels", timing.distinct_kernels}};
 }
 
-/// Compiles a plan and makes it ready; `earlier`: seconds that were spent on it before.
-template <class F> std::unique_ptr<CoreExecutable> ready(const std::shared_ptr<Progress>& progress, const nb::object& callback, double earlier, const F& work) {
-  auto [plan, seconds] = timed(progress, callback, work);
-  return executable_of(std::move(plan), json{{"seconds", earlier + seconds}});
+/// Runs `make(options, timing)`, which gives a plan, without the interpreter lock. `earlier`: seconds that were spent on it before.
+template <class F> std::unique_ptr<CoreExecutable> compiled(const nb::object& callback, double earlier, const F& make) {
+  const auto start = Clock::now();
+  compiler::Timing timing;
+  const compiler::Options o = options(callback);
+  plan::Plan plan = [&] {
+    nb::gil_scoped_release unlock;
+    return make(o, &timing);
+  }();
+  return executable_of(std::move(plan), record(timing, earlier + seconds_since(start)));
 }
 
 std::unique_ptr<CoreExecutable> compile(const std::string& graph, const std::string& name, const nb::object& callback) {
-  const auto progress = std::make_shared<Progress>();
-  return ready(progress, callback, 0, [&] { return compiler::compile(frontend::import_aten(graph), name, options(progress)); });
+  return compiled(callback, 0, [&](const compiler::Options& o, compiler::Timing* timing) {
+    return compiler::compile(frontend::import_aten(graph), name, o, timing);
+  });
 }
 
 struct JointGraph {
-  std::shared_ptr<Progress> progress = std::make_shared<Progress>();
   std::unique_ptr<compiler::JointGraph> joint;
-  double seconds = 0;  // importing, passes, cut
-  JointGraph(const std::string& graph, int64_t primals, int64_t forward_outputs, const std::string& name, const nb::object& callback) {
-    std::tie(joint, seconds) = timed(progress, callback, [&] {
-      return std::make_unique<compiler::JointGraph>(frontend::import_aten(graph), primals, forward_outputs, name, options(progress));
-    });
+  double seconds = 0;  // importing and preparing; counted to the forward plan
+
+  JointGraph(const std::string& graph, int64_t primals, int64_t forward_outputs, const std::string& name, const nb::object&) {
+    const auto start = Clock::now();
+    nb::gil_scoped_release unlock;
+    joint = std::make_unique<compiler::JointGraph>(frontend::import_aten(graph), primals, forward_outputs, name);
+    seconds = seconds_since(start);
+  }
+  std::unique_ptr<CoreExecutable> forward(const nb::object& callback) const {
+    return compiled(callback, seconds, [&](const compiler::Options& o, compiler::Timing* timing) { return joint->forward(o, timing); });
+  }
+  std::unique_ptr<CoreExecutable> backward(const std::vector<bool>& defined, const nb::object& callback) const {
+    return compiled(callback, 0, [&](const compiler::Options& o, compiler::Timing* timing) { return joint->backward(defined, o, timing); });
   }
 };
 
 struct Foreach {
   std::unique_ptr<runtime::Foreach> foreach;
   std::string name;
+  std::vector<std::string> origins;
   double seconds = 0;
+
   Foreach(const std::string& graph, const std::vector<int64_t>& in_place, const std::string& name) : name(name) {
-    const auto progress = std::make_shared<Progress>();
-    auto [made, s] = timed(progress, nb::none(), [&] {
-      frontend::Imported imported = frontend::import_aten(graph);
-      std::vector<runtime::ForeachInput> inputs(imported.graph.input_count, {.scalar = true});  // one that is not read: a scalar that nobody looks at
-      for (const Node& n : imported.graph.nodes())
-        if (n.op == Op::Input) inputs[n.as<InputAttr>().index] = {.scalar = n.type.rank() == 0, .dtype = n.type.dtype};
-      compiler::Foreach f = compiler::compile_foreach(std::move(imported), in_place, name, options(progress));
-      return std::make_unique<runtime::Foreach>(std::move(f.kernel), std::move(inputs), f.chunk);
-    });
-    foreach = std::move(made);
-    seconds = s;
+    const auto start = Clock::now();
+    const nb::object no_callback = nb::none();
+    const compiler::Options o = options(no_callback);
+    nb::gil_scoped_release unlock;
+    compiler::Foreach made = compiler::compile_foreach(frontend::import_aten(graph), in_place, name, o);
+    std::vector<runtime::ForeachInput> inputs;
+    for (const Type& t : made.inputs) inputs.push_back({.scalar = t.rank() == 0, .dtype = t.dtype});
+    foreach = std::make_unique<runtime::Foreach>(std::move(made.kernel), std::move(inputs), made.chunk);
+    origins = std::move(made.origins);
+    seconds = seconds_since(start);
   }
   void run(const std::vector<std::vector<uintptr_t>>& tensors, const std::vector<int64_t>& numels, const std::vector<double>& scalars) const {
     std::vector<void*> pointers;
@@ -96,7 +101,7 @@ struct Foreach {
     foreach->run(pointers, numels, scalars);
   }
   std::string report() const {
-    return json{{"name", name}, {"cpu", name_of(cpu_level())}, {"kernel", foreach->kernel().name},
+    return json{{"name", name}, {"cpu", name_of(cpu_level())}, {"kernel", foreach->kernel().name}, {"origins", origins},
                 {"code_bytes", foreach->kernel().code.size()}, {"compile", {{"seconds", seconds}}}}.dump();
   }
 };
@@ -108,12 +113,8 @@ void bind_compiler(nb::module_& m) {
   nb::class_<JointGraph>(m, "JointGraph", "A joint graph, cut into a forward and a backward plan.")
       .def(nb::init<const std::string&, int64_t, int64_t, const std::string&, const nb::object&>(), nb::arg("json"), nb::arg("primals"),
            nb::arg("forward_outputs"), nb::arg("name"), nb::arg("progress") = nb::none())
-      .def("forward", [](const JointGraph& j, const nb::object& callback) {
-        return ready(j.progress, callback, j.seconds, [&] { return j.joint->forward(); });
-      }, nb::arg("progress") = nb::none())
-      .def("backward", [](const JointGraph& j, const std::vector<bool>& defined, const nb::object& callback) {
-        return ready(j.progress, callback, 0, [&] { return j.joint->backward(defined); });
-      }, nb::arg("defined"), nb::arg("progress") = nb::none())
+      .def("forward", &JointGraph::forward, nb::arg("progress") = nb::none())
+      .def("backward", &JointGraph::backward, nb::arg("defined"), nb::arg("progress") = nb::none())
       .def_prop_ro("saved_inputs", [](const JointGraph& j) { return j.joint->saved_inputs(); })
       .def_prop_ro("saved_bytes", [](const JointGraph& j) { return j.joint->saved_bytes(); });
   nb::class_<Foreach>(m, "Foreach", "An elementwise update of many tensors: an optimizer's step.")
@@ -123,4 +124,3 @@ void bind_compiler(nb::module_& m) {
 }
 
 }  // namespace trainc::bindings
-#endif  // TRAINC_HAS_COMPILER

@@ -28,10 +28,6 @@ NB_MODULE(_core, m) {
   bind_machine(m);
   bind_random(m);
   bind_executable(m);
-#ifdef TRAINC_HAS_REFERENCE
   bind_reference(m);
-#endif
-#ifdef TRAINC_HAS_COMPILER
   bind_compiler(m);
-#endif
 }

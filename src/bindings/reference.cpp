@@ -1,6 +1,5 @@
 // The oracle, and the graph at two points of its way, for tests.
 #include "reference/reference.h"
-#ifdef TRAINC_HAS_REFERENCE
 
 #include <nanobind/ndarray.h>
 
@@ -82,15 +81,12 @@ nb::list evaluate(const std::string& json, const nb::list& inputs, const std::st
 void bind_reference(nb::module_& m) {
   m.def("supported_operations", &frontend::supported_operations, "ATen operations that are compiled; any other runs in the framework.");
   m.def("import_text", [](const std::string& json) { return print(frontend::import_aten(json).graph); }, nb::arg("json"));
-#ifdef TRAINC_HAS_PASSES
   m.def("optimized_text", [](const std::string& json) {
     Pipeline pipeline("optimized_text");
     return print(optimize(std::move(frontend::import_aten(json).graph), pipeline));
   }, nb::arg("json"));
-#endif
   m.def("evaluate", &evaluate, nb::arg("json"), nb::arg("inputs"), nb::arg("precision") = "truth", nb::arg("masks") = nb::list(),
         nb::arg("call") = nb::none(), "What the graph means: the plainest evaluator, in fp64 (\"truth\") or rounded after each operation (\"rounded\").");
 }
 
 }  // namespace trainc::bindings
-#endif  // TRAINC_HAS_REFERENCE
