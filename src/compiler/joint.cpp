@@ -1,5 +1,6 @@
 #include "compiler/lower_plan.h"
-#include "passes/undefined.h"
+#include "passes/drop_undefined_inputs.h"
+#include "passes/rewrite.h"
 #include "schedule/cut.h"
 
 namespace trainc::compiler {
@@ -10,12 +11,6 @@ struct JointGraph::Impl {
   Homes forward, backward;
   int64_t tangents = 0;
 };
-
-namespace {
-
-Graph copy(const Graph& g) { return rewrite(g, [](Graph& to, const Node* n, std::vector<const Node*> inputs) { return to.make(n->op, n->attrs, std::move(inputs), n->type); }); }
-
-}  // namespace
 
 JointGraph::JointGraph(frontend::Imported joint, int64_t primals, int64_t forward_outputs, const std::string& name) : impl_(std::make_unique<Impl>()) {
   impl_->name = name;
@@ -36,7 +31,7 @@ JointGraph::JointGraph(frontend::Imported joint, int64_t primals, int64_t forwar
 JointGraph::~JointGraph() = default;
 
 plan::Plan JointGraph::forward(const Options& options, Timing* timing) const {
-  return compile_graph(copy(impl_->cut.forward), impl_->name + "_forward", impl_->forward, options, timing);
+  return compile_graph(remove_dead(impl_->cut.forward), impl_->name + "_forward", impl_->forward, options, timing);
 }
 const std::vector<int64_t>& JointGraph::saved_inputs() const { return impl_->cut.saved_inputs; }
 int64_t JointGraph::saved_bytes() const { return impl_->forward.saved_bytes; }
@@ -50,7 +45,7 @@ plan::Plan JointGraph::backward(const std::vector<bool>& defined, const Options&
       undefined.push_back(static_cast<int64_t>(impl_->cut.saved_inputs.size() + i));
       name += "_without" + std::to_string(i);
     }
-  Graph graph = undefined.empty() ? copy(impl_->cut.backward) : drop_undefined_inputs(impl_->cut.backward, undefined);
+  Graph graph = undefined.empty() ? remove_dead(impl_->cut.backward) : drop_undefined_inputs(impl_->cut.backward, undefined);
   return compile_graph(std::move(graph), name, impl_->backward, options, timing);
 }
 

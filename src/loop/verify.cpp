@@ -4,7 +4,7 @@
 //   3. A variable is used inside its loop only, and belongs to one loop at a time; a number as extent stays within VarInfo::extent.
 //   4. A local is bound by a Let before it is used, in the same block or an enclosing one, with its own dtype.
 //   5. Operands have the dtypes that ops.def asks for; bf16 and f16 are loaded, cast and stored, never computed with;
-//      indices and extents are i64, guards and checks bool; divisors of i64 floor_div and mod are positive where they are numbers.
+//      indices and extents are i64, guards and checks bool.
 //   6. Parallel: at most one, the outermost loop, its extent that of the nest; beside it only what writes no argument.
 //   7. Vector: lanes 1, 2, 4, ... 64; no Vector or Parallel loop inside. Unroll: the extent is a number, at most kMaxUnroll.
 //   8. Loops inside a Vector loop have extents that do not depend on its variable (one vector, one count).
@@ -137,8 +137,6 @@ class Verifier {
     check(select || (of != DType::BF16 && of != DType::F16), fmt::format("{} in {}: cast to f32 first", name, name_of(of)));
     const bool compares = e.op == Op::Lt || e.op == Op::Le || e.op == Op::Eq || e.op == Op::Ne || e.op == Op::IsNan;
     check(e.dtype == (compares ? DType::Bool : of), fmt::format("{} of {} gives no {}", name, name_of(of), name_of(e.dtype)));
-    const bool divides = of == DType::I64 && (e.op == Op::FloorDiv || e.op == Op::Mod) && e.args[1]->kind == ExprKind::Int;
-    check(!divides || e.args[1]->int_value > 0, name + " of indices by a number that is not positive");
   }
 
   const Buffer& buffer(int id) const {
