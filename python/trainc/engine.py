@@ -269,7 +269,8 @@ def _crossing(nodes: Nodes, gradients: list[Any], backward: set[torch.fx.Node]) 
         if node in backward:
             wanted.update(node.all_input_nodes)
         elif node in wanted and node.op != "output":
-            if getattr(node.target, "is_view", False) and len(node.all_input_nodes) == 1 and isinstance(node.meta["val"], torch.Tensor):
+            is_tensor = isinstance(node.meta["val"], torch.Tensor)
+            if is_tensor and getattr(node.target, "is_view", False) and len(node.all_input_nodes) == 1:
                 again.add(node)
                 wanted.update(node.all_input_nodes)
             else:

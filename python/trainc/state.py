@@ -76,13 +76,12 @@ class ModuleState:
 
     def _visit_object(self, value: Any, seen: set[int]) -> None:
         """A configuration object: its plain attributes are guarded too."""
-        if isinstance(value, (*_SIMPLE, *_CONTAINERS, type, torch.nn.Module)) or callable(value) or id(value) in seen:
+        if not _is_object(value) or id(value) in seen:
             return
-        attributes = getattr(value, "__dict__", None)
-        if isinstance(attributes, dict):
-            seen.add(id(value))
-            self._sizes.append((attributes, len(attributes)))
-            self._values += [(attributes, key) for key in attributes]
+        attributes = value.__dict__
+        seen.add(id(value))
+        self._sizes.append((attributes, len(attributes)))
+        self._values += [(attributes, key) for key in attributes]
 
     def _add_tensor(self, table: dict, key: Any, name: str) -> None:
         self._tensors.append((table, key))
@@ -134,6 +133,13 @@ class ModuleState:
     def swapped(self, tensors: list[torch.Tensor]) -> _Swap:
         """A context in which the modules hold `tensors` in the place of their own."""
         return _Swap(self, tensors)
+
+
+def _is_object(value: Any) -> bool:
+    """Whether this is an object with plain attributes, such as a model's configuration."""
+    if isinstance(value, (*_SIMPLE, *_CONTAINERS, type, torch.nn.Module, torch.Tensor)) or callable(value):
+        return False
+    return isinstance(getattr(value, "__dict__", None), dict)
 
 
 class _Swap:
@@ -241,10 +247,8 @@ class Snapshot:
         for key, value in attributes.items():
             if type(value) in (list, set) or isinstance(value, dict):
                 contents[key] = (value, type(value)(value) if type(value) in (list, set) else dict(value))
-            elif key not in _OWN and not isinstance(value, (*_SIMPLE, type, torch.nn.Module, torch.Tensor)) and not callable(value):
-                inner = getattr(value, "__dict__", None)
-                if isinstance(inner, dict):
-                    self._add(f"{owner}.{key}", inner, seen)
+            elif key not in _OWN and _is_object(value):
+                self._add(f"{owner}.{key}", value.__dict__, seen)
         self._attributes.append((owner, attributes, dict(attributes), contents))
 
     def restore(self) -> str | None:

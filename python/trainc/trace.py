@@ -51,7 +51,8 @@ def tracing():
         stack.enter_context(_patched(checkpointing, "_checkpoint_without_reentrant_generator", _marking_generator))
         stack.enter_context(_patched(checkpointing, "CheckpointFunction", _MarkingFunction))
         # or an LSTM is one opaque oneDNN call, which drops what its backward needs where autograd does not run it
-        stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+        stack.callback(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())
+        torch._C._set_mkldnn_enabled(False)
         yield
 
 

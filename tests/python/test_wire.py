@@ -38,7 +38,8 @@ def test_a_graph_as_text():
 
 @pytest.mark.parametrize(
     "value",
-    [1, 1.0, True, None, "none", torch.float16, float("inf"), [1, [2.5]], torch.device("cpu"), torch.strided, torch.contiguous_format],
+    [1, 1.0, True, None, "none", torch.float16, float("inf"), [1, [2.5]], torch.device("cpu"), torch.strided]
+    + [torch.contiguous_format],
 )
 def test_arguments_come_back(value):
     text = json.loads(json.dumps(wire.argument(value)))
