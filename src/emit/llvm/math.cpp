@@ -240,8 +240,8 @@ Value* power(Builder& b, Value* x, Value* y) {
   const double third = 0x1.5555555555555p-1, third_low = 0x1.5555555555555p-55;  // 2/3 in two parts
   Value* cubic = r.mul(c, r.num(third));
   Value* cubic_low = r.fma(c, r.num(third_low), r.fma(c_low, r.num(third), r.fma(c, r.num(third), r.neg(cubic))));
-  Value* rest = r.mul(r.mul(c, z), r.polynomial(z, {0x1.9999999999e0ep-2, 0x1.249249242a0c4p-2, 0x1.c71c725a6af1dp-3, 0x1.745cddc2ec66ap-3,
-                                                    0x1.3b20bf3d885e2p-3, 0x1.0f5b0b45d8da7p-3, 0x1.0f72f937e3f07p-3}));
+  Value* rest = r.mul(r.mul(c, z), r.polynomial(z, {0x1.9999999999b36p-2, 0x1.2492492457241p-2, 0x1.c71c722e6a0dfp-3, 0x1.745ce986d6c78p-3,
+                                                    0x1.3b1efd51ec073p-3, 0x1.0f7e49a69cf8dp-3, 0x1.0e52371ee56f8p-3}));
   const auto sum = [&](Value* a, Value* e, Value*& lost) {  // exact
     Value *h = r.add(a, e), *back = r.sub(h, a);
     lost = r.add(r.sub(a, r.sub(h, back)), r.sub(e, back));

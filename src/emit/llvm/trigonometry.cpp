@@ -87,9 +87,9 @@ Reduced reduce_f32(Builder& b, Value* x) {
   return {quarter, b.CreateFMul(fraction, r.num(half_pi)), nullptr};
 }
 
-// A double is (27 bits) 2^(e+26) + (26 bits) 2^e; four windows of 26 bits keep every product exact.
+// A double is (27 bits) 2^(e+26) + (26 bits) 2^e; five windows of 26 bits keep every product exact.
 Reduced reduce_f64(Builder& b, Value* x) {
-  constexpr int parts = 4, smallest = -54;  // below 2^-1 (mantissa 2^52 times 2^-54) nothing is reduced
+  constexpr int parts = 5, smallest = -54;  // below 2^-1 (mantissa 2^52 times 2^-54) nothing is reduced
   constexpr int last = 971 + 26;
   std::vector<double> rows;
   for (int e = smallest; e <= last + 1; ++e)
@@ -130,7 +130,9 @@ Reduced reduce_f64(Builder& b, Value* x) {
   Value *lost1, *lost2;
   Value* small = sum(product(2, true), product(2, false), lost1);
   Value* h = sum(fraction, small, lost2);
-  Value* tail = b.CreateFAdd(lost2, b.CreateFAdd(lost1, b.CreateFAdd(product(3, true), product(3, false))));
+  Value* rest = b.CreateFAdd(lost2, b.CreateFAdd(lost1, b.CreateFAdd(product(3, true), b.CreateFAdd(product(3, false), product(4, true)))));
+  Value* tail;
+  h = sum(h, rest, tail);  // the polynomials take the tail to first order: it must be below an ulp
   // times pi/2
   Value* angle = b.CreateFMul(h, r.num(half_pi));
   Value* angle_low = r.fma(h, r.num(half_pi_low), r.fma(tail, r.num(half_pi), r.fma(h, r.num(half_pi), b.CreateFNeg(angle))));

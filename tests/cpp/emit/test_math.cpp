@@ -67,8 +67,8 @@ struct Function {
   double dense_to, f32_bound, f64_bound;
 };
 const Function functions[] = {
-    {Op::Exp, std::exp, 105, 1.0, 1.0},   {Op::Expm1, std::expm1, 20, 0.51, 3.0}, {Op::Log, std::log, 4, 0.51, 1.5}, {Op::Log1p, std::log1p, 2, 0.51, 2.0},
-    {Op::Sin, std::sin, 30, 0.51, 1.0},   {Op::Cos, std::cos, 30, 0.51, 1.0},     {Op::Tanh, std::tanh, 10, 1.5, 4.0}, {Op::Erf, std::erf, 4, 1.5, 2.0},
+    {Op::Exp, std::exp, 105, 1.1, 1.1},   {Op::Expm1, std::expm1, 20, 0.51, 3.0}, {Op::Log, std::log, 4, 0.51, 1.5}, {Op::Log1p, std::log1p, 2, 0.51, 2.0},
+    {Op::Sin, std::sin, 30, 0.51, 1.1},   {Op::Cos, std::cos, 30, 0.51, 1.1},     {Op::Tanh, std::tanh, 10, 1.5, 4.0}, {Op::Erf, std::erf, 4, 1.5, 2.0},
 };
 
 struct Worst { double error = 0, at = 0; };
@@ -126,7 +126,7 @@ TEST(Math, PowErrorsInUlp) {
   const Worst w32 = worst_power<float>(1 << 20), w64 = worst_power<double>(1 << 18);
   std::printf("| pow | %.3f | %.9g | %.3f | %.17g |\n", w32.error, w32.at, w64.error, w64.at);
   EXPECT_LE(w32.error, 0.51);
-  EXPECT_LE(w64.error, 1.0);
+  EXPECT_LE(w64.error, 1.25);
 }
 
 }  // namespace

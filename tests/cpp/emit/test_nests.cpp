@@ -39,7 +39,7 @@ TEST_P(Extents, ElementwiseFloat) {
       {"select_nan", [](Expr a, Expr b) { return apply(Op::Select, {apply(Op::IsNan, {a}), b, a}); }},
       {"bf16", [](Expr a, Expr) { return cast(cast(a, DType::BF16), DType::F32); }},
       {"f16", [](Expr a, Expr) { return cast(cast(a, DType::F16), DType::F32); }},
-      {"i32", [](Expr a, Expr) { return cast(cast(a, DType::I32), DType::F32); }},
+      {"i32", [](Expr a, Expr) { return cast(cast(apply(Op::Max, {apply(Op::Min, {a, real(1e6, DType::F32)}), real(-1e6, DType::F32)}), DType::I32), DType::F32); }},
       {"i64", [](Expr a, Expr) { return cast(cast(a, DType::I64), DType::F32); }},
       {"f64", [](Expr a, Expr b) { return cast(apply(Op::Mul, {cast(a, DType::F64), cast(b, DType::F64)}), DType::F32); }},
       {"bool", [](Expr a, Expr) { return cast(cast(a, DType::Bool), DType::F32); }},
@@ -60,6 +60,24 @@ TEST_P(Extents, ElementwiseFloat) {
     nest.body = vector(i, n, store(out, nest.var(i), c.make(nest.load(a, nest.var(i)), nest.load(b, nest.var(i)))), 16);
     expect_as_interpreted(nest, {memory_of(x), memory_of(y), output_of(n * 4)});
   }
+}
+
+// Out of range: what cvttss2si gives, never poison.
+TEST(Nests, FloatsOutOfRangeBecomeTheLowestInteger) {
+  const std::vector<double> x = {3e9, -3e9, 2147483647.5, -2147483648.5, NAN, INFINITY, 1e300, -7.9, 0.99};
+  const auto n = static_cast<int64_t>(x.size());
+  for (CpuLevel level : runnable_levels())
+    for (int lanes : {1, 8}) {
+      LoopNest nest;
+      nest.name = "to_int";
+      const int a = nest.add_buffer({"a", DType::F64, n}), out = nest.add_buffer({"out", DType::I32, n, Space::Argument, true});
+      const int i = nest.add_var("i", n);
+      nest.body = vector(i, n, store(out, nest.var(i), cast(nest.load(a, nest.var(i)), DType::I32)), lanes);
+      std::vector<Memory> arguments = {memory_of(x), output_of(n * 4)};
+      run(nest, level, arguments);
+      const int32_t low = std::numeric_limits<int32_t>::min();
+      EXPECT_EQ(interpret::values_of<int32_t>(arguments[1]), (std::vector<int32_t>{low, low, 2147483647, low, low, low, low, -7, 0}));
+    }
 }
 
 TEST(Nests, NanWinsMaxAndMin) {
