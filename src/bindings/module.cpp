@@ -15,6 +15,7 @@ void SignalCheck::operator()() {
 
 NB_MODULE(_core, m) {
   using namespace trainc::bindings;
+  nb::set_leak_warnings(false);  // a model in a global variable of the user's script lives until the process ends
   m.doc() = "The compiler and the runtime of trainc. Use the package `trainc`; this module may change without notice.";
   nb::exception<trainc::UserError>(m, "UserError", PyExc_ValueError);
   nb::exception<trainc::InternalError>(m, "InternalError", PyExc_RuntimeError);
