@@ -53,13 +53,23 @@ class Importer {
       c.strides.push_back(v.strides);
     }
     Known known{{}, c.strides, is_list};
-    const Handler* row = table().find(target);
-    Outcome outcome = row ? (*row)(c) : Outcome(std::nullopt);
-    known.nodes = outcome.results ? std::move(*outcome.results) : extern_node(c, node);
+    known.nodes = nodes_of(c, node);
     check(c, known.nodes);
     if (node.value("recompute", false))
       for (const Node* n : known.nodes) if (n) out_.must_recompute.push_back(n);
     known_[name] = std::move(known);
+  }
+
+  Results nodes_of(const Call& c, const Json& node) {
+    if (const Handler* row = table().find(c.target)) {
+      try {
+        if (Outcome outcome = (*row)(c); outcome.results) return std::move(*outcome.results);
+      } catch (const InternalError& e) {  // the builder's do not know the place
+        if (std::string_view(e.what()).starts_with(c.b.origin)) throw;
+        c.fail(e.what());
+      }
+    }
+    return extern_node(c, node);
   }
 
   void get_item(const std::string& name, const Json& args) {
