@@ -87,7 +87,7 @@ TEST(Contraction, RandomSizesAndLayouts) {
 
 TEST(Contraction, SizesAroundTileAndBlockEdges) {
   const CacheSizes small{.l1d = 4 << 10, .l2 = 64 << 10, .l3 = 1 << 20};  // several m blocks and tasks at sizes that test fast
-  const int64_t sizes[][3] = {{1, 1, 1}, {12, 32, 256}, {13, 33, 257}, {11, 31, 255}, {121, 97, 513}, {24, 48, 8}, {1, 300, 20}, {300, 1, 20},
+  const int64_t sizes[][3] = {{1, 1, 1}, {12, 32, 192}, {13, 33, 193}, {11, 31, 191}, {8, 48, 384}, {9, 49, 385}, {121, 97, 513}, {24, 48, 8}, {1, 300, 20}, {300, 1, 20},
                               {2, 129, 65}, {5, 64, 300}, {200, 65, 64}, {97, 200, 1}, {385, 20, 520}};
   for (CpuLevel level : levels())
     for (auto [m, n, k] : sizes)
@@ -264,7 +264,7 @@ TEST(ContractionBlocking, CutsOfKDependOnKAlone) {
     LoopNest nest;
     return choose_blocking(plain_spec(nest, {1, m, n, k}), DType::F32, CpuLevel::Avx512, cache).block_k;
   };
-  for (int64_t k : {1, 255, 256, 257, 768, 50257}) {
+  for (int64_t k : {1, 191, 192, 193, 768, 50257}) {
     EXPECT_EQ(cuts(1, 1, k, {}), cuts(1024, 50257, k, {})) << k;
     EXPECT_EQ(cuts(100, 100, k, {}), cuts(100, 100, k, {.l1d = 1 << 10, .l2 = 1 << 14, .l3 = 1 << 16})) << k;
   }
