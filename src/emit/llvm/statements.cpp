@@ -23,10 +23,11 @@ bool any(const Stmt& s, const std::function<bool(const StmtNode&)>& p) {
   return found;
 }
 
-bool reads_buffer(const Expr& e, const std::function<bool(int)>& p) {
-  if (!e) return false;
+// `seen`: expressions are shared, and as trees they can be exponentially larger.
+bool reads_buffer(const Expr& e, const std::function<bool(int)>& p, std::set<const loop::ExprNode*>& seen) {
+  if (!e || !seen.insert(e.get()).second) return false;
   if (e->kind == loop::ExprKind::Load && p(e->id)) return true;
-  for (const Expr& a : e->args) if (reads_buffer(a, p)) return true;
+  for (const Expr& a : e->args) if (reads_buffer(a, p, seen)) return true;
   return false;
 }
 
@@ -134,8 +135,10 @@ void Printer::vector_loop(const StmtNode& n) {
 
   in_ = {n.var, lanes, nullptr, nullptr};
   const auto in_registers = [&](int buffer) { return nest_.buffers[static_cast<size_t>(buffer)].space == Space::Register; };
+  std::set<const loop::ExprNode*> seen;
   const bool registers = any(body, [&](const StmtNode& s) {
-    return (s.kind == StmtKind::Store && in_registers(s.buffer)) || reads_buffer(s.index, in_registers) || reads_buffer(s.value, in_registers);
+    return (s.kind == StmtKind::Store && in_registers(s.buffer)) || reads_buffer(s.index, in_registers, seen) ||
+           reads_buffer(s.value, in_registers, seen);
   });
   if (auto* number = llvm::dyn_cast<llvm::ConstantInt>(extent)) {
     const int64_t total = number->getSExtValue(), full = total / lanes;
