@@ -49,7 +49,10 @@ class Compiler:
         _set_outputs(gm, [*outputs, *[None] * len(constants)])
         joint = self._build(lambda e: e.joint(gm, count, num_fwd_outputs, self.record.name))
         self.record.forward = joint.forward
-        saved = [primals[i] for i in joint.saved_inputs if i < len(primals)]
+        # What the backward reads of what the caller holds: primals, and (from `count` on) results of the forward.
+        kept_by_caller = [i for i in joint.saved_inputs if not len(primals) <= i < count]
+        saved = [primals[i] if i < count else forward_outputs[i - count] for i in kept_by_caller]
+        places = [i if i < count else i - count - num_fwd_outputs for i in kept_by_caller]  # results count from the end
         pool = Pool(max(joint.saved_bytes, 1))
 
         def run_forward(*inputs: torch.Tensor) -> list[Any]:
@@ -61,13 +64,13 @@ class Compiler:
                 messages.warn_once("autocast", AUTOCAST_BACKWARD)
             arena, given = inputs[len(saved)], inputs[len(saved) + 1 :]
             values = iter(inputs)
-            kept = [next(values) if i < len(primals) else constants[i - len(primals)] for i in joint.saved_inputs]
+            kept = [constants[i - len(primals)] if len(primals) <= i < count else next(values) for i in joint.saved_inputs]
             defined = tuple(tangent is not None for tangent in given)
             return self._backward(joint, defined)([*kept, *given], arena)[: len(primals)]
 
         with _fake_mode_of(primals + tangents):
             arena_meta = torch.empty(pool.size, dtype=torch.uint8)
-        forward = _opaque(gm, "trainc_forward", run_forward, primals, forward_outputs, saved, arena_meta)
+        forward = _opaque(gm, "trainc_forward", run_forward, primals, forward_outputs, places, arena_meta)
         backward = _opaque_backward(gm, "trainc_backward", run_backward, saved, arena_meta, tangents, gradients)
         return forward, backward
 
@@ -173,18 +176,24 @@ def _callable_named(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _opaque(gm, name, run, primals, outputs, saved, arena_meta) -> torch.fx.GraphModule:
+def _opaque(name, run, primals, outputs, held, count, arena_meta) -> torch.fx.GraphModule:
+    """(user outputs..., saved primals and outputs..., arena) of the primals; `held`: a primal, or `count` + an output."""
+
+    def forward(*inputs: Any) -> list[Any]:
+        *results, arena = run(*inputs)
+        return [*results, *(inputs[i] if i < count else results[i - count] for i in held), arena]
+
     graph = torch.fx.Graph()
-    inputs = {node: _copy_placeholder(graph, node) for node in primals}
-    call = graph.call_function(_callable_named(name, _then_saved(run, primals, saved)), tuple(inputs.values()))
+    inputs = [_copy_placeholder(graph, node) for node in primals]
+    call = graph.call_function(_callable_named(name, forward), tuple(inputs))
     results = [_result(graph, call, i, out) for i, out in enumerate(outputs)]
-    arena = graph.call_function(item_of, (call, len(outputs) + len(saved)))
+    arena = graph.call_function(item_of, (call, len(outputs) + len(held)))
     arena.meta["val"] = arena_meta
-    graph.output((*results, *(inputs[node] for node in saved), arena))
+    graph.output((*results, *(inputs[i] if i < count else results[i - count] for i in held), arena))
     return torch.fx.GraphModule(torch.nn.Module(), graph)
 
 
-def _opaque_backward(gm, name, run, saved, arena_meta, tangents, gradients) -> torch.fx.GraphModule:
+def _opaque_backward(name, run, saved, arena_meta, tangents, gradients) -> torch.fx.GraphModule:
     graph = torch.fx.Graph()
     inputs = [_copy_placeholder(graph, node) for node in saved]
     arena = graph.placeholder("arena")
@@ -193,17 +202,6 @@ def _opaque_backward(gm, name, run, saved, arena_meta, tangents, gradients) -> t
     call = graph.call_function(_callable_named(name, run), tuple(inputs))
     graph.output(tuple(_result(graph, call, i, gradient) for i, gradient in enumerate(gradients)))
     return torch.fx.GraphModule(torch.nn.Module(), graph)
-
-
-def _then_saved(run: Callable[..., list[Any]], primals: list[torch.fx.Node], saved: list[torch.fx.Node]) -> Callable[..., Any]:
-    """The calling convention of a forward: user outputs, saved primals, arena."""
-    places = [primals.index(node) for node in saved]
-
-    def forward(*inputs: Any) -> list[Any]:
-        *outputs, arena = run(*inputs)
-        return [*outputs, *(inputs[i] for i in places), arena]
-
-    return forward
 
 
 def item_of(values: Any, index: int) -> Any:

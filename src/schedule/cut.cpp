@@ -166,6 +166,9 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, cons
     if (held) cost = 0;
     else if (free || (never_kept.count(n) && may_recompute(n)) || n->op == Op::Extern) cost = kInfinite;
     else if (forward_output_of.count(base_of(n))) cost = 1;
+    // Same bytes either way: keep what was moved, not the moved copy (it would need a kernel), and rather the start of a cheap chain.
+    else if (n->op == Op::Reshape || n->op == Op::Permute || n->op == Op::Broadcast) cost = kInfinite;
+    else if (is_movement(n->op) || (is_elementwise(n->op) && op_cost(n->op) <= 1)) cost += cost / 16;
     net.edge(2 * i, 2 * i + 1, cost);
     const bool checkpointed = never_kept.count(n) && n->op != Op::Random && class_of(n->op) != OpClass::Extern;
     if (!free && !checkpointed && !may_recompute(n)) net.edge(source, 2 * i, kInfinite);

@@ -24,6 +24,7 @@ class Rows {
   LoweredKernel run() {
     kernel_.nest.name = name_;
     find_levels();
+    declare_arguments();
     e_.own.insert(group_.values.begin(), group_.values.end());
     e_.own_value = [this](const Node* n, Index& index) { return own_value(n, index); };
     choose_loops();
@@ -34,6 +35,15 @@ class Rows {
  private:
   bool full(const Node* n) const { return !is_sum(n) && n->type.numel() == group_.rows * group_.columns; }
   bool row(const Node* n) const { return group_.columns > 1 && !full(n); }
+
+  /// All arguments before any scratch row: a nest has them in that order.
+  void declare_arguments() {
+    for (const Node* n : group_.values) {
+      if (schedule_.stored.count(n)) e_.argument(n, true);
+      for (const Read& r : reads_of(n, schedule_.values, group_.rows, group_.columns))
+        if (!level_.count(r.value)) e_.argument(r.value);
+    }
+  }
 
   // Level of a full value: the walk in which it can be made; of a row value: the first walk that may read it.
   void find_levels() {

@@ -21,7 +21,9 @@ bool close(double a, double b, double tolerance) {
 compiler::Options options() { return {.level = cpu_level(), .threads = 1, .progress = {}}; }
 
 void expect_same(const Graph& graph, uint64_t seed, bool special, double tolerance) {
-  const auto inputs = testing::random_inputs(graph, seed, special);
+  auto inputs = testing::random_inputs(graph, seed, special);
+  for (auto& t : inputs)  // halves: most sums are exact in any order, so that floor and comparisons do not hang on a rounding
+    for (double& v : t.f) v = std::isfinite(v) ? std::round(v * 2) / 2 : v;
   const auto expected = reference::evaluate(graph, inputs, {.precision = reference::Precision::Rounded, .random = {}, .call = {}});
   const std::string text = print(graph);
   frontend::Imported imported;
