@@ -180,7 +180,7 @@ TEST(Nests, FoldInsideSerialLoopWithVaryingExtent) {
 // Strides 0, 1, -1, 3, rows and unknown (through an index), and index arithmetic that is uniform within a vector
 TEST_P(Extents, Addressing) {
   const int64_t n = GetParam();
-  for (int kind = 0; kind < 6; ++kind)
+  for (int kind = 0; kind < 8; ++kind)
     for (DType dtype : {DType::F32, DType::F16, DType::U8, DType::F64, DType::Bool}) {
       LoopNest nest;
       nest.name = "address" + std::to_string(kind);
@@ -190,7 +190,8 @@ TEST_P(Extents, Addressing) {
       const int i = nest.add_var("i", n);
       const Expr v = nest.var(i);
       const Expr from = kind == 0 ? integer(5) : kind == 1 ? integer(n - 1) - v : kind == 2 ? v * 3 + integer(1)
-                      : kind == 3 ? nest.load(ids, v) : kind == 4 ? floor_div(v, 16) : mod(v, 32);
+                      : kind == 3 ? nest.load(ids, v) : kind == 4 ? floor_div(v, 16) : kind == 5 ? mod(v, 32)
+                      : kind == 6 ? floor_div(v, 24) : mod(v, 24);  // neither 0 nor 1 from lane to lane: 24 is no multiple of 16
       const Expr to = kind == 2 ? v * 3 : v;
       nest.body = vector(i, n, store(out, to, nest.load(a, from)), 16);
       std::vector<uint8_t> x(static_cast<size_t>(size * size_of(dtype)));
