@@ -129,7 +129,7 @@ class Importer {
     const Node* made = c.b.extern_call(std::move(attr), std::move(inputs));
     Results results;
     for (size_t i = 0; i < c.types.size(); ++i)
-      results.push_back(!c.types[i] ? nullptr : i == 0 ? made : c.b.result(made, i));
+      results.push_back(c.types[i] ? c.b.result(made, i) : nullptr);
     if (std::find(out_.externs.begin(), out_.externs.end(), c.b.origin) == out_.externs.end()) out_.externs.push_back(c.b.origin);
     return results;
   }

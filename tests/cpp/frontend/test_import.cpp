@@ -88,9 +88,9 @@ TEST(Import, HalfTypesAreComputedInF32AndRoundedOnce) {
 TEST(Import, WithoutARowItIsAnExtern) {
   Imported i = import({input("x", kVector), call("y", "aten.cdist.default", {ref("x"), {ref("x"), 1.5}}, kVector, {{"p", nullptr}}),
                        call("z", "aten.cdist.default", {ref("x"), {ref("x"), 1.5}}, kVector, {{"p", nullptr}}), output({ref("y"), ref("z")})});
-  const Node* n = i.graph.outputs[0].value;
-  ASSERT_EQ(n->op, Op::Extern);
-  EXPECT_EQ(n, i.graph.outputs[1].value);
+  ASSERT_EQ(i.graph.outputs[0].value->op, Op::Result);
+  EXPECT_EQ(i.graph.outputs[0].value, i.graph.outputs[1].value);
+  const Node* n = i.graph.outputs[0].value->in(0);
   EXPECT_EQ(n->as<ExternAttr>().target, "aten.cdist.default");
   EXPECT_EQ(Json::parse(n->as<ExternAttr>().arguments), Json::parse(R"({"args": [{"$": 0}, [{"$": 0}, 1.5]], "kwargs": {"p": null}})"));
   EXPECT_EQ(n->inputs.size(), 1u);
@@ -99,7 +99,7 @@ TEST(Import, WithoutARowItIsAnExtern) {
 
 TEST(Import, AFormThatTheRowDoesNotCoverIsAnExtern) {
   Imported i = import({input("x", kVector), call("y", "aten.linalg_vector_norm.default", {ref("x"), 3}, val("f32", {})), output({ref("y")})});
-  EXPECT_EQ(i.graph.outputs[0].value->op, Op::Extern);
+  EXPECT_EQ(i.graph.outputs[0].value->op, Op::Result);
 }
 
 TEST(Import, ResultsOfAnExternThatAreUndefined) {
@@ -119,8 +119,8 @@ TEST(Import, RandomExternsKeepTheirPlaceAmongTheDraws) {
   s["name"] = "s";
   Imported i = import({input("x", kVector), r, call("d", "aten.native_dropout.default", {ref("x"), 0.5, true}, {kVector, val("bool", {3})}), s,
                        call("y", "getitem", {ref("d"), 1}, val("bool", {3})), output({ref("r"), ref("s"), ref("y")})});
-  EXPECT_EQ(i.graph.outputs[0].value->as<ExternAttr>().draw, 0);
-  EXPECT_EQ(i.graph.outputs[1].value->as<ExternAttr>().draw, 2);
+  EXPECT_EQ(i.graph.outputs[0].value->in(0)->as<ExternAttr>().draw, 0);
+  EXPECT_EQ(i.graph.outputs[1].value->in(0)->as<ExternAttr>().draw, 2);
   EXPECT_EQ(i.graph.outputs[2].value->as<RandomAttr>().draw, 1);
   EXPECT_DOUBLE_EQ(i.graph.outputs[2].value->as<RandomAttr>().p, 0.5);
 }
