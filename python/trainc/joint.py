@@ -50,9 +50,8 @@ class Compiler:
         joint = self._build(lambda e: e.joint(gm, count, num_fwd_outputs, self.record.name))
         self.record.forward = joint.forward
         # What the backward reads of what the caller holds: primals, and (from `count` on) results of the forward.
-        kept_by_caller = [i for i in joint.saved_inputs if not len(primals) <= i < count]
-        saved = [primals[i] if i < count else forward_outputs[i - count] for i in kept_by_caller]
-        places = [i if i < count else i - count - num_fwd_outputs for i in kept_by_caller]  # results count from the end
+        held = [i for i in joint.saved_inputs if not len(primals) <= i < count]
+        saved = [primals[i] if i < count else forward_outputs[i - count] for i in held]
         pool = Pool(max(joint.saved_bytes, 1))
 
         def run_forward(*inputs: torch.Tensor) -> list[Any]:
@@ -70,8 +69,8 @@ class Compiler:
 
         with _fake_mode_of(primals + tangents):
             arena_meta = torch.empty(pool.size, dtype=torch.uint8)
-        forward = _opaque(gm, "trainc_forward", run_forward, primals, forward_outputs, places, arena_meta)
-        backward = _opaque_backward(gm, "trainc_backward", run_backward, saved, arena_meta, tangents, gradients)
+        forward = _opaque("trainc_forward", run_forward, primals, forward_outputs, held, count, arena_meta)
+        backward = _opaque_backward("trainc_backward", run_backward, saved, arena_meta, tangents, gradients)
         return forward, backward
 
     def _backward(self, joint: Any, defined: tuple[bool, ...]) -> Callable[..., list[Any]]:

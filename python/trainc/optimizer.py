@@ -49,19 +49,19 @@ class Variant:
         return 3 if self.momentum else 2
 
 
-def adam_formula(v: Variant) -> tuple[Callable[..., tuple[Tensor, ...]], list[str], list[int]]:
-    """(update, names of its scalars, inputs that its results replace). Inputs: param, grad, exp_avg, exp_avg_sq, [max]."""
+def adam_formula(v: Variant) -> tuple[Callable[..., tuple[Tensor, ...]], int, list[int]]:
+    """(update, how many scalars it takes, inputs that its results replace). Inputs: param, grad, exp_avg, exp_avg_sq, [max]."""
 
     def update(*inputs: Tensor) -> tuple[Tensor, ...]:
         param, grad, exp_avg, exp_avg_sq = inputs[:4]
-        decay, weight, beta2, rest2, bias2_sqrt, eps, step_size = inputs[v.tensors() :]
+        weight, beta2, rest2, bias2_sqrt, eps, step_size, *decay = inputs[v.tensors() :]
         if v.maximize:
             grad = -grad
         if v.weight_decay:
             if v.decoupled:
-                param = param * decay
+                param = param * decay[0]
             else:
-                grad = grad + param * decay
+                grad = grad + param * decay[0]
         exp_avg = grad - (grad - exp_avg) * weight if v.lerp_from_end else exp_avg + weight * (grad - exp_avg)
         exp_avg_sq = exp_avg_sq * beta2 + rest2 * grad * grad
         second = exp_avg_sq
@@ -72,45 +72,55 @@ def adam_formula(v: Variant) -> tuple[Callable[..., tuple[Tensor, ...]], list[st
         denom = second.sqrt() / bias2_sqrt + eps
         return (param + step_size * exp_avg / denom, *results)
 
-    scalars = ["decay", "weight", "beta2", "rest2", "bias2_sqrt", "eps", "step_size"]
-    return update, scalars, [0, 2, 3, 4] if v.amsgrad else [0, 2, 3]
+    return update, 6 + v.weight_decay, [0, 2, 3, 4] if v.amsgrad else [0, 2, 3]
 
 
 def adam_scalars(group: dict, step: float, v: Variant) -> list[float]:
     beta1, beta2 = group["betas"]
     lr, weight_decay = group["lr"], group["weight_decay"]
+    decay = 1 - lr * weight_decay if v.decoupled else weight_decay
     return [
-        1 - lr * weight_decay if v.decoupled else weight_decay,
         1 - (1 - beta1) if v.lerp_from_end else 1 - beta1,
         beta2,
         1 - beta2,
         (1 - beta2**step) ** 0.5,
         group["eps"],
         -(lr / (1 - beta1**step)),
+        *([decay] if v.weight_decay else []),
     ]
 
 
-def sgd_formula(v: Variant) -> tuple[Callable[..., tuple[Tensor, ...]], list[str], list[int]]:
+def sgd_formula(v: Variant) -> tuple[Callable[..., tuple[Tensor, ...]], int, list[int]]:
     """Inputs: param, grad, [momentum_buffer]."""
 
     def update(*inputs: Tensor) -> tuple[Tensor, ...]:
         param, grad = inputs[:2]
-        decay, momentum, rest, step_size = inputs[v.tensors() :]
+        scalars = dict(zip(sgd_scalar_names(v), inputs[v.tensors() :], strict=True))
         if v.maximize:
             grad = -grad
         if v.weight_decay:
-            grad = grad + param * decay
+            grad = grad + param * scalars["decay"]
         if not v.momentum:
-            return (param + step_size * grad,)
-        buffer = grad if v.first else inputs[2] * momentum + rest * grad
-        direction = grad + buffer * momentum if v.nesterov else buffer
-        return param + step_size * direction, buffer
+            return (param + scalars["step_size"] * grad,)
+        buffer = grad if v.first else inputs[2] * scalars["momentum"] + scalars["rest"] * grad
+        direction = grad + buffer * scalars["momentum"] if v.nesterov else buffer
+        return param + scalars["step_size"] * direction, buffer
 
-    return update, ["decay", "momentum", "rest", "step_size"], [0, 2] if v.momentum else [0]
+    return update, len(sgd_scalar_names(v)), [0, 2] if v.momentum else [0]
 
 
-def sgd_scalars(group: dict) -> list[float]:
-    return [group["weight_decay"], group["momentum"], 1 - group["dampening"], -group["lr"]]
+def sgd_scalar_names(v: Variant) -> list[str]:
+    """Only those that the variant reads."""
+    after_first = v.momentum and not v.first
+    wanted = {"decay": v.weight_decay, "momentum": after_first or v.nesterov, "rest": after_first, "step_size": True}
+    return [name for name, reads in wanted.items() if reads]
+
+
+def sgd_scalars(group: dict, v: Variant) -> list[float]:
+    values = {
+        "decay": group["weight_decay"], "momentum": group["momentum"], "rest": 1 - group["dampening"], "step_size": -group["lr"],
+    }  # fmt: skip
+    return [values[name] for name in sgd_scalar_names(v)]
 
 
 # ---- the kernels ----------------------------------------------------------------------------------------------------
@@ -125,7 +135,7 @@ class CoreKernel:
         formula, scalars, in_place = (adam_formula if v.kind == "adam" else sgd_formula)(v)
         with torch._subclasses.FakeTensorMode():
             inputs = [torch.empty(ELEMENTS, dtype=v.dtype) for _ in range(v.tensors())]
-            inputs += [torch.empty((), dtype=v.dtype) for _ in scalars]
+            inputs += [torch.empty((), dtype=v.dtype) for _ in range(scalars)]
             gm = make_fx(lambda *args: formula(*args))(*inputs)
         with messages.progress(name):
             self._foreach = _core.Foreach(wire.graph_json(gm.graph, name), in_place, name)
@@ -311,7 +321,7 @@ def _sgd_step(optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels) -
     for v in rows:
         kernels.get(v)  # before any parameter is touched: compiling can be interrupted
     for v, tensors in rows.items():
-        kernels.get(v).run(tensors, sgd_scalars(group))
+        kernels.get(v).run(tensors, sgd_scalars(group, v))
         _written(tensors, 1)
     for param, buffer in fresh:
         optimizer.state[param]["momentum_buffer"] = buffer
