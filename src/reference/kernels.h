@@ -28,6 +28,9 @@ template <class Visit> void walk(const Dims& shape, const Dims& strides, int64_t
   }
 }
 
+inline double sum(double a, double b) { return a + b; }
+inline int64_t sum(int64_t a, int64_t b) { return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b)); }  // wraps
+
 /// A tensor of that type, all zeros.
 Tensor zeros(const Type&);
 /// The value as the precision keeps it in that dtype.

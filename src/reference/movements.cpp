@@ -101,7 +101,7 @@ Tensor evaluate_indexed(const Node& node, const Operands& in, Precision precisio
   with_values(out, *in[2], [&](auto& to, const auto& from) {
     by_index(*in[1], out.type.shape, axis, [&](int64_t linear, int64_t offset) {
       if (kind == ScatterKind::Last) to[offset] = from[linear];
-      else to[offset] += from[linear];
+      else to[offset] = sum(to[offset], from[linear]);
     });
   });
   for (double& x : out.f) x = kept(precision, node.dtype(), x);

@@ -28,8 +28,6 @@ template <class T> bool better(T a, T best, bool greatest) {
   return !is_nan(best) && (is_nan(a) || (greatest ? a > best : a < best));
 }
 
-double sum(double a, double b) { return a + b; }
-int64_t sum(int64_t a, int64_t b) { return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b)); }
 double product(double a, double b) { return a * b; }
 int64_t product(int64_t a, int64_t b) { return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b)); }
 

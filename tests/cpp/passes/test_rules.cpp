@@ -52,7 +52,7 @@ const Case kCases[] = {
     {"sub_of_neg", "%n = neg %y : f32[3,4]\n%r = sub %x %n : f32[3,4]", "%n = neg %x : f32[3,4]\n%r = sub %n %y : f32[3,4]"},
     {"product_of_negs", "%m = neg %x : f32[3,4]\n%n = neg %y : f32[3,4]\n%r = mul %m %n : f32[3,4]", "%n = neg %y : f32[3,4]\n%r = mul %x %n : f32[3,4]"},
     {"product_of_negs", "%m = neg %x : f32[3,4]\n%n = neg %y : f32[3,4]\n%r = div %m %n : f32[3,4]",
-     "%m = neg %i : i64[3,4]\n%r = div %m %j : i64[3,4]"},
+     "%m = neg %i : i64[3,4]\n%n = neg %j : i64[3,4]\n%r = div %m %n : i64[3,4]"},
     {"undo_itself", "%n = neg %x : f32[3,4]\n%r = neg %n : f32[3,4]", "%n = abs %x : f32[3,4]\n%r = neg %n : f32[3,4]"},
     {"undo_itself", "%n = not %p : bool[3,4]\n%r = not %n : bool[3,4]", "%r = not %p : bool[3,4]"},
     {"abs_of_signless", "%n = abs %x : f32[3,4]\n%r = abs %n : f32[3,4]", "%n = floor %x : f32[3,4]\n%r = abs %n : f32[3,4]"},
