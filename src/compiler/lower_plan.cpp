@@ -5,6 +5,7 @@
 
 #include "compiler/codegen.h"
 #include "graph/text.h"
+#include "graph/verify.h"
 #include "schedule/lower.h"
 #include "schedule/prepare.h"
 #include "schedule/schedule.h"
@@ -206,7 +207,9 @@ plan::Plan compile_graph(Graph graph, const std::string& name, const Homes& home
   std::vector<Type> output_types;
   for (const Output& o : graph.outputs) output_types.push_back(o.value ? o.value->type : Type{});
   const double start = now();
-  graph = pipeline.run("prepare", [](const Graph& g) { return schedule::prepare(g); }, std::move(graph));
+  graph = schedule::prepare(graph);  // no pass: it may lay results out otherwise
+  verify(graph);
+  if (dumping("graph")) dump(name + ".prepared.graph", print(graph));
   const schedule::Schedule schedule = schedule::make_schedule(graph);
   timing->schedule_seconds += now() - start;
   timing->passes.insert(timing->passes.end(), pipeline.records().begin(), pipeline.records().end());
