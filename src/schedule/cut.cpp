@@ -100,6 +100,17 @@ bool may_recompute(const Node* n) {
   return false;
 }
 
+/// One cheap operation on one tensor and constants: as easily done again as loaded.
+bool scales(const Node* n) {
+  if (!is_elementwise(n->op) || op_cost(n->op) > 1) return false;
+  int tensors = 0;
+  for (const Node* i : n->inputs) {
+    while (i->op == Op::Reshape || i->op == Op::Broadcast) i = i->in(0);
+    tensors += i->op != Op::Constant;
+  }
+  return tensors <= 1;
+}
+
 /// Copies nodes of one graph into another; the caller has set the nodes at which it stops.
 struct Copier {
   const Graph& from;
@@ -168,7 +179,7 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, cons
     else if (forward_output_of.count(base_of(n))) cost = 1;
     // Same bytes either way: keep what was moved, not the moved copy (it would need a kernel), and rather the start of a cheap chain.
     else if (n->op == Op::Reshape || n->op == Op::Permute || n->op == Op::Broadcast) cost = kInfinite;
-    else if (is_movement(n->op) || (is_elementwise(n->op) && op_cost(n->op) <= 1)) cost += cost / 16;
+    else if (is_movement(n->op) || scales(n)) cost += cost / 2;
     net.edge(2 * i, 2 * i + 1, cost);
     const bool checkpointed = never_kept.count(n) && n->op != Op::Random && class_of(n->op) != OpClass::Extern;
     if (!free && !checkpointed && !may_recompute(n)) net.edge(source, 2 * i, kInfinite);

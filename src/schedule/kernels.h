@@ -16,6 +16,8 @@ std::vector<LoweredKernel> lower_concat(const Graph&, const Schedule&, const Gro
 /// A short name that tells what is inside: "rows_sum_exp_3".
 std::string kernel_name(const Graph&, const Group&);
 Expr neutral(ReduceKind, DType);
+// Elements of an unbroken run that one parallel iteration takes.
+constexpr int64_t kChunk = 4096;
 /// Lanes for a vector loop of `extent`.
 int lanes(CpuLevel, int64_t extent);
 

@@ -67,28 +67,35 @@ std::string kernel_name(const Graph&, const Group& group) {
 
 namespace {
 
-/// A kernel that walks the elements of `shape` (split where `value` needs it, or at every axis) and makes what `body` says of each.
+/// A kernel that walks the elements of `value` and makes what `body` says of each. `firm`: where `body` itself cuts positions.
 template <class Body>
-LoweredKernel map_over(const std::string& name, const Schedule& schedule, const Dims& shape, const Machine& machine, const Body& body) {
+LoweredKernel map_over(const std::string& name, const Schedule& schedule, const Node* value, const std::vector<int64_t>& firm, const Machine& machine,
+                       const Body& body) {
   LoweredKernel kernel;
   loop::LoopNest& nest = kernel.nest;
   nest.name = name;
   Expressions e(schedule, kernel);
-  std::vector<int64_t> factors;
-  for (int64_t d : shape)
-    if (d != 1) factors.push_back(d);
-  const int64_t last = factors.empty() ? 1 : factors.back();
-  if (!factors.empty()) factors.pop_back();
+  const int64_t all = value->type.numel();
+  std::vector<int64_t> factors = factor(all, firm, split_points(value, schedule, all, 1));
+  const std::vector<int64_t> domain = factors;
+  const int64_t last = factors.back(), pieces = (last + kChunk - 1) / kChunk;
+  factors.pop_back();
+  if (pieces > 1) factors.push_back(pieces);
   OuterLoops loops(nest, factors);
-  int j = nest.add_var("j", last);
-  std::vector<Expr> variables = loops.variables(), axes;
-  variables.push_back(nest.var(j));
-  size_t next = 0;
-  for (int64_t d : shape) axes.push_back(d == 1 ? integer(0) : variables[next++]);
+  const int j = nest.add_var("j", pieces > 1 ? -1 : last);
+  std::vector<Expr> variables = loops.variables();
+  Expr extent = integer(last);
+  if (pieces > 1) {
+    const Expr start = variables.back() * kChunk;
+    extent = loop::apply(Op::Min, {integer(kChunk), integer(last) - start});
+    variables.back() = start + nest.var(j);
+  } else {
+    variables.push_back(nest.var(j));
+  }
   std::vector<Stmt> inside;
   e.out = &inside;
-  body(e, Index::at_axes(shape, axes), inside);
-  nest.body = loops.close(loop::for_loop(LoopKind::Vector, j, integer(last), block(std::move(inside)), lanes(machine.level, last)));
+  body(e, Index::at_position(value->shape(), position_of(variables, domain)), inside);
+  nest.body = loops.close(loop::for_loop(LoopKind::Vector, j, extent, block(std::move(inside)), lanes(machine.level, last)));
   return kernel;
 }
 
@@ -103,7 +110,8 @@ std::vector<LoweredKernel> lower_concat(const Graph& graph, const Schedule& sche
     const int64_t at = start;
     start += piece->shape()[axis];
     if (piece->type.numel() == 0) continue;
-    kernels.push_back(map_over(kernel_name(graph, group), schedule, piece->shape(), machine, [&](Expressions& e, Index index, std::vector<Stmt>& out) {
+    const std::vector<int64_t> firm = axis > 0 ? std::vector<int64_t>{contiguous_strides(piece->shape())[axis - 1]} : std::vector<int64_t>{};
+    kernels.push_back(map_over(kernel_name(graph, group), schedule, piece, firm, machine, [&](Expressions& e, Index index, std::vector<Stmt>& out) {
       Expr v = e.value(piece, index);
       std::vector<Expr> axes = index.coordinates();
       axes[axis] = axes[axis] + integer(at);
@@ -118,7 +126,7 @@ std::vector<LoweredKernel> lower_scatter(const Graph& graph, const Schedule& sch
   const auto& [axis, kind] = n->as<ScatterAttr>();
   const Node *init = n->in(0), *index_node = n->in(1), *src = n->in(2);
   std::vector<LoweredKernel> kernels;
-  kernels.push_back(map_over(kernel_name(graph, group) + "_init", schedule, n->shape(), machine, [&](Expressions& e, Index index, std::vector<Stmt>& out) {
+  kernels.push_back(map_over(kernel_name(graph, group) + "_init", schedule, init, {}, machine, [&](Expressions& e, Index index, std::vector<Stmt>& out) {
     Expr v = e.value(init, index);
     out.push_back(e.store(n, index.linear(), v));
   }));

@@ -11,7 +11,6 @@ using loop::block;
 using loop::integer;
 using loop::LoopKind;
 
-constexpr int64_t kChunk = 4096;           // elements of a flat domain a parallel iteration takes
 constexpr int64_t kScratchRow = 256 << 10; // bytes of a row worth keeping rather than computing again
 
 bool is_sum(const Node* n) { return n->op == Op::Reduce && n->in(0)->type.numel() != n->type.numel(); }

@@ -194,7 +194,9 @@ for op in "and or xor".split():
     case(f"logical_{op}/f32", getattr(aten, f"logical_{op}"), f32(12, values="special"), mask(12))
     case(f"bitwise_{op}", getattr(aten, f"bitwise_{op}").Tensor, i64(7, 3, low=-9), i64(3))
     case(f"bitwise_{op}/bool", getattr(aten, f"bitwise_{op}").Tensor, mask(7, 3), mask(3))
-    case(f"bitwise_{op}/scalar", functools.partial(lambda f, x: f(x, 6), getattr(aten, f"bitwise_{op}").Scalar), i64(7, 3, low=-9))
+    case(
+        f"bitwise_{op}/scalar", functools.partial(lambda f, x: f(x, 6), getattr(aten, f"bitwise_{op}").Scalar), i64(7, 3, low=-9)
+    )
     case(f"__{op}__", getattr(aten, f"__{op}__").Tensor, mask(7, 3), mask(3))
     case(f"__{op}__/scalar", functools.partial(lambda f, x: f(x, 6), getattr(aten, f"__{op}__").Scalar), i64(7, 3))
 case("logical_not", aten.logical_not, f32(12, values="special"))
@@ -223,7 +225,12 @@ case("clamp_min/tensor", aten.clamp_min.Tensor, f32(7, 3), f32(3))
 case("clamp_max/tensor", aten.clamp_max.Tensor, f32(7, 3), f32(3))
 for src in (torch.float32, torch.bfloat16, torch.int64, torch.bool):
     for dst in (torch.float32, torch.bfloat16, torch.int64, torch.int32, torch.bool, torch.float64):
-        case(f"cast/{src} {dst}", functools.partial(lambda d, x: aten._to_copy(x, dtype=d), dst), Spec((7, 3), src, -9, 9), truth=False)
+        case(
+            f"cast/{src} {dst}",
+            functools.partial(lambda d, x: aten._to_copy(x, dtype=d), dst),
+            Spec((7, 3), src, -9, 9),
+            truth=False,
+        )
 case("convert_element_type", lambda x: torch.ops.prims.convert_element_type(x, torch.bfloat16), f32(7, 3), truth=False)
 case("copy", aten.copy, f32(7, 3), i64(3))
 case("fill", lambda x: aten.fill.Scalar(x, 2.5), f32(7, 3))
@@ -234,7 +241,13 @@ X = f32(7, 13)
 SMOOTH = dict(ulps=6, slack=2)
 for approximate in ("none", "tanh"):
     over(f"gelu/{approximate}", functools.partial(lambda a, x: aten.gelu(x, approximate=a), approximate), X, **SMOOTH)
-    over(f"gelu_backward/{approximate}", functools.partial(lambda a, g, x: aten.gelu_backward(g, x, approximate=a), approximate), X, X, **SMOOTH)
+    over(
+        f"gelu_backward/{approximate}",
+        functools.partial(lambda a, g, x: aten.gelu_backward(g, x, approximate=a), approximate),
+        X,
+        X,
+        **SMOOTH,
+    )
 over("relu", aten.relu, X)
 case("relu/special", aten.relu, f32(12, values="special"))
 case("threshold", lambda x: aten.threshold(x, 0.2, -1.0), X)
@@ -269,7 +282,12 @@ for op in "sum mean".split():
     f = getattr(aten, op)
     over(op, f.default, R, **SUM)
     for dims, keep in (([0], False), ([-1], True), ([0, 2], False), ([3, 1], True)):
-        over(f"{op}/{dims}{keep}", functools.partial(lambda f, d, k, x: f(x, d, k), f.dim if op == "mean" else f.dim_IntList, dims, keep), R, **SUM)
+        over(
+            f"{op}/{dims}{keep}",
+            functools.partial(lambda f, d, k, x: f(x, d, k), f.dim if op == "mean" else f.dim_IntList, dims, keep),
+            R,
+            **SUM,
+        )
 case("sum/all by list", lambda x: aten.sum.dim_IntList(x, []), R, **SUM)
 case("sum/i64", lambda x: x.sum(1), i64(5, 7, low=-5))
 case("sum/bool", lambda x: x.sum(), mask(5, 7))
@@ -281,7 +299,12 @@ for op in "var std".split():
     over(f"{op}.correction", functools.partial(lambda f, x: f.correction(x, [0, 2], correction=0), f), R, **SUM)
     case(f"{op}.dim", functools.partial(lambda f, x: f.dim(x, [2], True, True), f), R, **SUM)
     case(f"{op}.default", functools.partial(lambda f, x: f.default(x), f), R, **SUM)
-    case(f"{op}_mean.correction", functools.partial(lambda f, x: f.correction(x, [2], correction=1, keepdim=True), getattr(aten, f"{op}_mean")), R, **SUM)
+    case(
+        f"{op}_mean.correction",
+        functools.partial(lambda f, x: f.correction(x, [2], correction=1, keepdim=True), getattr(aten, f"{op}_mean")),
+        R,
+        **SUM,
+    )
 for op in "amax amin".split():
     over(op, functools.partial(lambda f, x: f(x, [0, -1]), getattr(aten, op)), R)
     case(f"{op}/all", functools.partial(lambda f, x: f(x), getattr(aten, op)), R)
@@ -331,7 +354,7 @@ case("squeeze/dims", lambda x: aten.squeeze.dims(x, [0, 1]), f32(1, 3, 1))
 case("unsqueeze", lambda x: aten.unsqueeze(x, -1), V)
 for op in "alias detach clone alias_copy detach_copy lift_fresh_copy".split():
     case(op, getattr(aten, op), V)
-    case(f"{op}/transposed", lambda x, f=getattr(aten, op): f(x) * 1, replace(V, layout="transposed"))
+    case(f"{op}/transposed", functools.partial(lambda f, x: f(x) * 1, getattr(aten, op)), replace(V, layout="transposed"))
 case("clone/contiguous", lambda x: aten.clone(x, memory_format=torch.contiguous_format), replace(V, layout="transposed"))
 case("expand", lambda x: aten.expand(x, [2, -1, 6, -1]) + 0, f32(4, 1, 5))
 case("expand_copy", lambda x: aten.expand_copy(x, [4, 6, 5]), f32(1, 5))
@@ -348,8 +371,17 @@ case("slice/strided input", lambda x: aten.slice.Tensor(x, 0, 1, 3) * 2, replace
 case("select", lambda x: aten.select.int(x, 1, -2), V)
 for start, end, step in ((1, 5, 1), (0, 6, 2), (1, 6, 2), (1, 5, 3), (2, 2, 1), (-3, 2**63 - 1, 1)):
     n = len(range(*slice(start, end, step).indices(6)))
-    case(f"slice_backward/{start}:{end}:{step}", functools.partial(lambda a, x: aten.slice_backward(x, [4, 6, 5], 1, *a), (start, end, step)), f32(4, n, 5))
-    case(f"slice_scatter/{start}:{end}:{step}", functools.partial(lambda a, x, y: aten.slice_scatter(x, y, 1, *a), (start, end, step)), V, f32(4, n, 5))
+    case(
+        f"slice_backward/{start}:{end}:{step}",
+        functools.partial(lambda a, x: aten.slice_backward(x, [4, 6, 5], 1, *a), (start, end, step)),
+        f32(4, n, 5),
+    )
+    case(
+        f"slice_scatter/{start}:{end}:{step}",
+        functools.partial(lambda a, x, y: aten.slice_scatter(x, y, 1, *a), (start, end, step)),
+        V,
+        f32(4, n, 5),
+    )
 case("select_backward", lambda x: aten.select_backward(x, [4, 6, 5], 1, -1), f32(4, 5))
 case("select_scatter", lambda x, y: aten.select_scatter(x, y, 1, 2), V, f32(4, 5))
 case("split", lambda x: aten.split.Tensor(x, 4, 1), V)
@@ -424,15 +456,18 @@ for dim in (1, -1):
     over(f"_softmax/{dim}", functools.partial(lambda d, x: aten._softmax(x, d, False), dim), S, **SUM)
     over(f"_log_softmax/{dim}", functools.partial(lambda d, x: aten._log_softmax(x, d, False), dim), S, **SUM)
     over(f"_safe_softmax/{dim}", functools.partial(lambda d, x: aten._safe_softmax(x, d), dim), S, **SUM)
-case("_safe_softmax/-inf", lambda x, m: aten._safe_softmax(aten.masked_fill.Scalar(x, m, -INF), -1), f32(5, 13), mask(5, 1), **SUM)
+case(
+    "_safe_softmax/-inf", lambda x, m: aten._safe_softmax(aten.masked_fill.Scalar(x, m, -INF), -1), f32(5, 13), mask(5, 1), **SUM
+)
 case("_softmax/-inf", lambda x: aten._softmax(x - INF, -1, False), f32(2, 3))
 case("_softmax/large", lambda x: aten._log_softmax(x * 1e4, -1, False), S, **SUM)
 for op, result in (("_softmax", aten._softmax), ("_log_softmax", aten._log_softmax)):
+    backward = getattr(aten, f"{op}_backward_data")
     for dtype in (torch.float32, torch.bfloat16):
         s = replace(S, dtype=dtype)
         case(
             f"{op}_backward/{dtype}",
-            functools.partial(lambda f, b, d, g, x: b(g, f(x, 1, False), 1, d), result, getattr(aten, f"{op}_backward_data"), dtype),
+            functools.partial(lambda f, b, d, g, x: b(g, f(x, 1, False), 1, d), result, backward, dtype),
             s, s, truth=False, **SUM,
         )  # fmt: skip
 
@@ -440,7 +475,13 @@ for op, result in (("_softmax", aten._softmax), ("_log_softmax", aten._log_softm
 NORM = dict(ulps=6, slack=8)
 W = f32(13, values="positive")
 over("native_layer_norm", lambda x, w, b: aten.native_layer_norm(x, [13], w, b, 1e-5), f32(2, 5, 13), W, f32(13), **NORM)
-case("native_layer_norm/two axes", lambda x, w: aten.native_layer_norm(x, [5, 13], w, None, 1e-5), f32(2, 5, 13), f32(5, 13), **NORM)
+case(
+    "native_layer_norm/two axes",
+    lambda x, w: aten.native_layer_norm(x, [5, 13], w, None, 1e-5),
+    f32(2, 5, 13),
+    f32(5, 13),
+    **NORM,
+)
 case("native_layer_norm/no weight", lambda x: aten.native_layer_norm(x, [13], None, None, 1e-5), f32(5, 13), **NORM)
 case("native_layer_norm/size 1", lambda x, w, b: aten.native_layer_norm(x, [1], w, b, 1e-5), f32(5, 1), f32(1), f32(1), **NORM)
 
@@ -452,8 +493,22 @@ def layer_norm_backward(g, x, w, b, axes=1, wanted=(True, True, True)):
 
 
 over("native_layer_norm_backward", layer_norm_backward, f32(2, 5, 13), f32(2, 5, 13), W, f32(13), **NORM)
-case("native_layer_norm_backward/two axes", functools.partial(layer_norm_backward, axes=2), f32(2, 5, 13), f32(2, 5, 13), f32(5, 13), f32(5, 13), **NORM)
-case("native_layer_norm_backward/no weight", lambda g, x: layer_norm_backward(g, x, None, None, wanted=(True, False, False))[0], f32(5, 13), f32(5, 13), **NORM)
+case(
+    "native_layer_norm_backward/two axes",
+    functools.partial(layer_norm_backward, axes=2),
+    f32(2, 5, 13),
+    f32(2, 5, 13),
+    f32(5, 13),
+    f32(5, 13),
+    **NORM,
+)
+case(
+    "native_layer_norm_backward/no weight",
+    lambda g, x: layer_norm_backward(g, x, None, None, wanted=(True, False, False))[0],
+    f32(5, 13),
+    f32(5, 13),
+    **NORM,
+)
 
 B = (f32(4, 3, 5, 2), f32(3, values="positive"), f32(3), f32(3), f32(3, values="positive"))
 for training in (True, False):
@@ -467,11 +522,25 @@ for training in (True, False):
         case(
             f"batch_norm_backward/{training} rank {rank}",
             functools.partial(
-                lambda t, g, x, w, m, v: aten.native_batch_norm_backward(g, x, w, m, v, m, v, t, 1e-5, [True, True, True]), training),
+                lambda t, g, x, w, m, v: aten.native_batch_norm_backward(g, x, w, m, v, m, v, t, 1e-5, [True] * 3), training),
             x, x, B[1], B[3], B[4], **NORM,
         )  # fmt: skip
-case("batch_norm/rank 2", lambda *a: aten._native_batch_norm_legit_functional(*a, True, 0.1, 1e-5), f32(7, 3), *B[1:], truth=False, **NORM)
-case("batch_norm/transposed", lambda *a: aten._native_batch_norm_legit_functional(*a, True, 0.1, 1e-5), replace(B[0], layout="transposed"), *B[1:], truth=False, **NORM)
+case(
+    "batch_norm/rank 2",
+    lambda *a: aten._native_batch_norm_legit_functional(*a, True, 0.1, 1e-5),
+    f32(7, 3),
+    *B[1:],
+    truth=False,
+    **NORM,
+)
+case(
+    "batch_norm/transposed",
+    lambda *a: aten._native_batch_norm_legit_functional(*a, True, 0.1, 1e-5),
+    replace(B[0], layout="transposed"),
+    *B[1:],
+    truth=False,
+    **NORM,
+)
 case("batch_norm/no_stats", lambda x, w, b: aten._native_batch_norm_legit.no_stats(x, w, b, True, 0.1, 1e-5), *B[:3], **NORM)
 case("batch_norm/no_training", lambda *a: aten._native_batch_norm_legit_no_training(*a, 0.1, 1e-5)[0], *B, **NORM)
 case("batch_norm/eval", lambda *a: aten.native_batch_norm(*a, False, 0.1, 1e-5)[0], *B, **NORM)
@@ -508,17 +577,57 @@ for reduction in (0, 1, 2):
                     f32(values="positive"), *w,
                 )  # fmt: skip
     case(f"mse_loss/{reduction}", functools.partial(lambda r, x, t: aten.mse_loss(x, t, r), reduction), X, X, **SUM)
-    case(f"smooth_l1_loss/{reduction}", functools.partial(lambda r, x, t: aten.smooth_l1_loss(x, t, r, 0.7), reduction), X, X, **SUM)
+    case(
+        f"smooth_l1_loss/{reduction}",
+        functools.partial(lambda r, x, t: aten.smooth_l1_loss(x, t, r, 0.7), reduction),
+        X,
+        X,
+        **SUM,
+    )
     case(f"huber_loss/{reduction}", functools.partial(lambda r, x, t: aten.huber_loss(x, t, r, 0.7), reduction), X, X, **SUM)
     dy = X if reduction == 0 else f32()
-    case(f"mse_loss_backward/{reduction}", functools.partial(lambda r, g, x, t: aten.mse_loss_backward(g, x, t, r), reduction), dy, X, X, ulps=4)
+    case(
+        f"mse_loss_backward/{reduction}",
+        functools.partial(lambda r, g, x, t: aten.mse_loss_backward(g, x, t, r), reduction),
+        dy,
+        X,
+        X,
+        ulps=4,
+    )
     for name in ("smooth_l1_loss_backward", "huber_loss_backward"):
-        case(f"{name}/{reduction}", functools.partial(lambda f, r, g, x, t: f(g, x, t, r, 0.7), getattr(aten, name), reduction), dy, X, X, ulps=4)
+        case(
+            f"{name}/{reduction}",
+            functools.partial(lambda f, r, g, x, t: f(g, x, t, r, 0.7), getattr(aten, name), reduction),
+            dy,
+            X,
+            X,
+            ulps=4,
+        )
     U = f32(7, 13, values="unit")
     case(f"bce/{reduction}", functools.partial(lambda r, x, t: aten.binary_cross_entropy(x, t, None, r), reduction), U, U, **SUM)
-    case(f"bce/weight {reduction}", functools.partial(lambda r, x, t, w: aten.binary_cross_entropy(x, t, w, r), reduction), U, U, U, **SUM)
-    case(f"bce_backward/{reduction}", functools.partial(lambda r, g, x, t: aten.binary_cross_entropy_backward(g, x, t, None, r), reduction), dy, U, U, **SUM)
-    case(f"bce_with_logits/{reduction}", functools.partial(lambda r, x, t: aten.binary_cross_entropy_with_logits(x, t, None, None, r), reduction), X, U, **SUM)
+    case(
+        f"bce/weight {reduction}",
+        functools.partial(lambda r, x, t, w: aten.binary_cross_entropy(x, t, w, r), reduction),
+        U,
+        U,
+        U,
+        **SUM,
+    )
+    case(
+        f"bce_backward/{reduction}",
+        functools.partial(lambda r, g, x, t: aten.binary_cross_entropy_backward(g, x, t, None, r), reduction),
+        dy,
+        U,
+        U,
+        **SUM,
+    )
+    case(
+        f"bce_with_logits/{reduction}",
+        functools.partial(lambda r, x, t: aten.binary_cross_entropy_with_logits(x, t, None, None, r), reduction),
+        X,
+        U,
+        **SUM,
+    )
     case(
         f"bce_with_logits/weights {reduction}",
         functools.partial(lambda r, x, t, w, p: aten.binary_cross_entropy_with_logits(x, t, w, p, r), reduction),
@@ -531,7 +640,12 @@ case("mse_loss/bf16", lambda x, t: aten.mse_loss(x, t, 1), bf16(7, 13), bf16(7, 
 # ---- attention ------------------------------------------------------------------------------------------------------
 FLASH = aten._scaled_dot_product_flash_attention_for_cpu
 ATTENTION = dict(ulps=8, slack=16)
-for name, (h, g, rows, columns) in {"plain": (4, 4, 9, 9), "grouped": (4, 2, 9, 9), "cross": (2, 2, 5, 11), "one": (1, 1, 1, 1)}.items():
+for name, (h, g, rows, columns) in {
+    "plain": (4, 4, 9, 9),
+    "grouped": (4, 2, 9, 9),
+    "cross": (2, 2, 5, 11),
+    "one": (1, 1, 1, 1),
+}.items():
     q, k = f32(2, h, rows, 8), f32(2, g, columns, 8)
     for causal in (False, True):
         case(f"flash/{name} {causal}", functools.partial(lambda c, q, k, v: FLASH(q, k, v, 0.0, c), causal), q, k, k, **ATTENTION)
@@ -542,8 +656,20 @@ for name, (h, g, rows, columns) in {"plain": (4, 4, 9, 9), "grouped": (4, 2, 9, 
                     dy, q, k, v, *FLASH(q, k, v, 0.0, c), 0.0, c), causal),
             q, q, k, k, **ATTENTION,
         )  # fmt: skip
-case("flash/mask", lambda q, k, v, m: FLASH(q, k, v, 0.0, False, attn_mask=m, scale=0.2), *[f32(2, 3, 5, 8)] * 3, f32(2, 1, 5, 5), **ATTENTION)
-case("flash/masked row", lambda q, k, v, m: FLASH(q, k, v, attn_mask=m * -INF)[0], *[f32(1, 1, 3, 8)] * 3, f32(1, 1, 3, 3, values="positive"), **ATTENTION)
+case(
+    "flash/mask",
+    lambda q, k, v, m: FLASH(q, k, v, 0.0, False, attn_mask=m, scale=0.2),
+    *[f32(2, 3, 5, 8)] * 3,
+    f32(2, 1, 5, 5),
+    **ATTENTION,
+)
+case(
+    "flash/masked row",
+    lambda q, k, v, m: FLASH(q, k, v, attn_mask=m * -INF)[0],
+    *[f32(1, 1, 3, 8)] * 3,
+    f32(1, 1, 3, 3, values="positive"),
+    **ATTENTION,
+)
 case(
     "flash_backward/mask",
     lambda dy, q, k, v, m: aten._scaled_dot_product_flash_attention_for_cpu_backward(
@@ -558,9 +684,30 @@ case("embedding/i32", aten.embedding, TABLE, i64(4, high=11, dtype=torch.int32))
 case("embedding/scalar", aten.embedding, TABLE, i64(high=11))
 case("embedding/none", aten.embedding, TABLE, i64(0, high=11))
 for padding in (-1, 3):
-    case(f"embedding_backward/{padding}", functools.partial(lambda p, g, i: aten.embedding_dense_backward(g, i, 11, p, False), padding), f32(6, 7, 5), i64(6, 7, high=11), **SUM)
-case("embedding_backward/bf16", lambda g, i: aten.embedding_dense_backward(g, i, 11, -1, False), bf16(7, 5), i64(7, high=5), truth=False, ulps=4, slack=4)
-case("embedding_backward/frequency", lambda g, i: aten.embedding_dense_backward(g, i, 11, -1, True), f32(7, 5), i64(7, high=11), extern=True, **SUM)
+    case(
+        f"embedding_backward/{padding}",
+        functools.partial(lambda p, g, i: aten.embedding_dense_backward(g, i, 11, p, False), padding),
+        f32(6, 7, 5),
+        i64(6, 7, high=11),
+        **SUM,
+    )
+case(
+    "embedding_backward/bf16",
+    lambda g, i: aten.embedding_dense_backward(g, i, 11, -1, False),
+    bf16(7, 5),
+    i64(7, high=5),
+    truth=False,
+    ulps=4,
+    slack=4,
+)
+case(
+    "embedding_backward/frequency",
+    lambda g, i: aten.embedding_dense_backward(g, i, 11, -1, True),
+    f32(7, 5),
+    i64(7, high=11),
+    extern=True,
+    **SUM,
+)
 case("gather", lambda x, i: aten.gather(x, 1, i), f32(6, 7), i64(6, 4, high=7))
 case("gather/smaller", lambda x, i: aten.gather(x, 0, i), f32(6, 7), i64(4, 3, high=6))
 case("index_select", lambda x, i: aten.index_select(x, 1, i), f32(3, 7, 2), i64(5, high=7))
@@ -571,20 +718,27 @@ case("scatter.value", lambda x, i: aten.scatter.value(x, 1, i, 2.5), f32(4, 6), 
 case("scatter.src", lambda x, s: aten.scatter.src(x, 1, aten.expand(aten.arange.default(3), [4, 3]), s), f32(4, 6), f32(4, 3))
 case("index_add", lambda x, i, s: aten.index_add(x, 1, i, s, alpha=0.5), f32(4, 6), i64(9, high=6), f32(4, 9), **SUM)
 case("index_copy", lambda x, s: aten.index_copy(x, 1, aten.arange.default(3), s), f32(4, 6), f32(4, 3))
-I = functools.partial(i64, low=-3, high=3)
-case("index", lambda x, i: aten.index.Tensor(x, [i]), f32(3, 4), I(5, 2))
-case("index/second", lambda x, i: aten.index.Tensor(x, [None, i]), f32(4, 3, 5), I(5, 2))
-case("index/two", lambda x, i, j: aten.index.Tensor(x, [i, j]), f32(3, 3, 5), I(4, 1), I(6))
-case("index/inner two", lambda x, i, j: aten.index.Tensor(x, [None, i, j]), f32(2, 3, 3, 5), I(4), I(4))
-case("index/apart", lambda x, i, j: aten.index.Tensor(x, [i, None, j]), f32(3, 4, 3, 2), I(4), I(4))
-case("index/unsafe", lambda x, i: aten._unsafe_index.Tensor(x, [i]), f32(3, 4), I(5))
-case("index/bool input", lambda x, i, j: aten.index.Tensor(x, [i, j]), mask(3, 3), I(4, 1), I(5))
-case("index_put/accumulate", lambda x, i, v: aten.index_put(x, [i], v, True), f32(3, 4), I(9), f32(9, 4), **SUM)
-case("index_put/accumulate apart", lambda x, i, v: aten.index_put(x, [i, None, i], v, True), f32(3, 4, 3), I(9), f32(9, 4), **SUM)
-case("index_put/broadcast", lambda x, i, v: aten.index_put(x, [None, i], v, True), f32(4, 3), I(2), f32(), **SUM)
+INDEX = functools.partial(i64, low=-3, high=3)
+case("index", lambda x, i: aten.index.Tensor(x, [i]), f32(3, 4), INDEX(5, 2))
+case("index/second", lambda x, i: aten.index.Tensor(x, [None, i]), f32(4, 3, 5), INDEX(5, 2))
+case("index/two", lambda x, i, j: aten.index.Tensor(x, [i, j]), f32(3, 3, 5), INDEX(4, 1), INDEX(6))
+case("index/inner two", lambda x, i, j: aten.index.Tensor(x, [None, i, j]), f32(2, 3, 3, 5), INDEX(4), INDEX(4))
+case("index/apart", lambda x, i, j: aten.index.Tensor(x, [i, None, j]), f32(3, 4, 3, 2), INDEX(4), INDEX(4))
+case("index/unsafe", lambda x, i: aten._unsafe_index.Tensor(x, [i]), f32(3, 4), INDEX(5))
+case("index/bool input", lambda x, i, j: aten.index.Tensor(x, [i, j]), mask(3, 3), INDEX(4, 1), INDEX(5))
+case("index_put/accumulate", lambda x, i, v: aten.index_put(x, [i], v, True), f32(3, 4), INDEX(9), f32(9, 4), **SUM)
+case(
+    "index_put/accumulate apart",
+    lambda x, i, v: aten.index_put(x, [i, None, i], v, True),
+    f32(3, 4, 3),
+    INDEX(9),
+    f32(9, 4),
+    **SUM,
+)
+case("index_put/broadcast", lambda x, i, v: aten.index_put(x, [None, i], v, True), f32(4, 3), INDEX(2), f32(), **SUM)
 case("index_put", lambda x, v: aten.index_put(x, [aten.arange.default(3)], v), f32(5, 4), f32(3, 4))
 case("index_put/unsafe", lambda x, v: aten._unsafe_index_put(x, [None, aten.arange.default(3)], v), f32(2, 4), f32(3))
-case("index_put/impl", lambda x, i, v: aten._index_put_impl(x, [i], v, True), f32(3, 4), I(9), f32(9, 4), **SUM)
+case("index_put/impl", lambda x, i, v: aten._index_put_impl(x, [i], v, True), f32(3, 4), INDEX(9), f32(9, 4), **SUM)
 case("index_put/mask", lambda x, m, v: aten.index_put(x, [m], v), f32(3, 4), mask(3, 4), f32())
 
 # ---- random: the mask that eager drew is given ----------------------------------------------------------------------
@@ -598,7 +752,13 @@ case("native_dropout/p 0", lambda x: aten.native_dropout(x, 0.0, True), f32(7, 1
 case("native_dropout/p 1", lambda x: aten.native_dropout(x, 1.0, True), f32(7, 13))
 case("native_dropout/empty", lambda x: aten.native_dropout(x, 0.3, True)[0], f32(0, 3))  # eager's mask has another dtype there
 over("native_dropout_backward", lambda g, m: aten.native_dropout_backward(g, m, 1.0 / 0.7), f32(7, 13), mask(7, 13))
-case("native_dropout_backward/bf16", lambda g, m: aten.native_dropout_backward(g, m, 1.0 / 0.7), bf16(7, 13), mask(7, 13), truth=False)
+case(
+    "native_dropout_backward/bf16",
+    lambda g, m: aten.native_dropout_backward(g, m, 1.0 / 0.7),
+    bf16(7, 13),
+    mask(7, 13),
+    truth=False,
+)
 case("bernoulli.p", lambda x: aten.bernoulli.p(x, 0.3), f32(7, 13), masks=lambda out: [out[0] != 0])
 
 # ---- pools ----------------------------------------------------------------------------------------------------------
@@ -610,7 +770,15 @@ case("avg_pool2d", lambda x: aten.avg_pool2d(x, [2, 2]), P, **SUM)
 case("avg_pool2d/overlap", lambda x: aten.avg_pool2d(x, [3, 3], [1, 1]), P, extern=True, **SUM)
 
 # ---- the framework's ------------------------------------------------------------------------------------------------
-case("convolution", lambda x, w, b: aten.convolution(x, w, b, [1, 1], [1, 1], [1, 1], False, [0, 0], 1) * 2, f32(2, 3, 6, 5), f32(4, 3, 3, 3), f32(4), extern=True, **SUM)
+case(
+    "convolution",
+    lambda x, w, b: aten.convolution(x, w, b, [1, 1], [1, 1], [1, 1], False, [0, 0], 1) * 2,
+    f32(2, 3, 6, 5),
+    f32(4, 3, 3, 3),
+    f32(4),
+    extern=True,
+    **SUM,
+)
 case("sort", lambda x: aten.sort(x * 2, 1), f32(5, 7), extern=True)
 case("topk", lambda x: aten.topk(x, 3)[0] + 1, f32(5, 7), extern=True)
 case("atan2", aten.atan2, f32(5, 7), f32(5, 7), extern=True)

@@ -73,9 +73,12 @@ def assert_near(got: torch.Tensor, want: torch.Tensor, ulps: float, slack: float
     if not finite.any():
         return
     difference = (got - want).abs()[finite]
-    bound = epsilon * (ulps * want[finite].abs() + slack * want[finite].abs().max().clamp(min=1)) + torch.finfo(torch.float32).tiny
+    bound = (
+        epsilon * (ulps * want[finite].abs() + slack * want[finite].abs().max().clamp(min=1)) + torch.finfo(torch.float32).tiny
+    )
     worst = (difference / bound).argmax()
-    assert (difference <= bound).all(), f"{what}: {got[finite][worst]:.9g}, eager {want[finite][worst]:.9g}, {difference[worst] / bound[worst]:.1f} x the bound"
+    times = difference[worst] / bound[worst]
+    assert times <= 1, f"{what}: {got[finite][worst]:.9g}, eager {want[finite][worst]:.9g}, {times:.1f} x the bound"
 
 
 @EACH
@@ -84,7 +87,10 @@ def test_rounded(case: Case) -> None:
         assert_near(got, want, case.ulps, case.slack, f"result {i}")
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.truth and not c.extern and all(s.dtype != torch.bfloat16 for s in c.inputs)], ids=lambda c: c.name)
+WIDE = [c for c in CASES if c.truth and not c.extern and all(s.dtype != torch.bfloat16 for s in c.inputs)]
+
+
+@pytest.mark.parametrize("case", WIDE, ids=lambda case: case.name)
 def test_truth(case: Case) -> None:
     """In fp64 both are the same formula; what is left is the constants, which the graph holds in f32."""
     wide = [x.double() if x.dtype == torch.float32 else x for x in case.tensors()]
@@ -94,7 +100,6 @@ def test_truth(case: Case) -> None:
 
 @EACH
 def test_compiled(case: Case) -> None:
-    graph = traced(case).graph
     executable = CoreExecutable(_core.compile(graph_json(case), case.name))
     torch.manual_seed(7)
     got = executable(case.tensors())
@@ -132,7 +137,7 @@ def test_case_names_are_unique() -> None:
 @pytest.mark.parametrize("index", [[0, 3], [-4, 0]], ids=["above", "below"])
 def test_an_index_out_of_bounds_raises(compiled: bool, index: list[int]) -> None:
     """Also where two axes are indexed at once, and the place that they make is in bounds."""
-    tensors = [torch.randn(3, 3), torch.tensor(index), torch.tensor([0, 0])]
+    tensors = [torch.randn(3, 3), torch.tensor(index), torch.tensor([1, 1])]
     gm = make_fx(lambda x, i, j: [aten.index.Tensor(x, [j, i])], tracing_mode="fake")(*tensors)
     text = wire.graph_json(gm.graph, "out_of_bounds")
     with pytest.raises(IndexError):
