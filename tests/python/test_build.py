@@ -6,6 +6,7 @@ import importlib.metadata
 import re
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def test_the_wheel_trains_from_another_directory(wheel, tmp_path):
     program = tmp_path / "train.py"
     program.write_text(
         "import sys\n"
-        f"sys.path.insert(0, {str(site)!r})\n"
+        f"sys.path[:0] = [{str(site)!r}, {sysconfig.get_path('purelib')!r}]\n"
         "import torch, trainc, trainc._core\n"
         "from trainc import records\n"
         "trainc.config.fallback = False\n"
@@ -43,7 +44,8 @@ def test_the_wheel_trains_from_another_directory(wheel, tmp_path):
         "assert abs(loss.item() - expected) < 1e-5\n"
         "assert [c.engine for c in records.of(model)] == ['core']\n"
     )
-    done = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True)
+    # -S: without the environment's .pth files, one of which leads to python/trainc
+    done = subprocess.run([sys.executable, "-S", program], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert all(path.startswith(str(site)) for path in done.stdout.split())
 

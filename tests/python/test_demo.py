@@ -30,7 +30,7 @@ def model(tmp_path_factory) -> str:
 
 def rows(text: str) -> dict[str, list[str]]:
     """The final table: name of the row -> its columns."""
-    table = text[text.index("PyTorch       trainc") :].splitlines()[1:]
+    table = re.split(r"^ +PyTorch +trainc.*\n", text, flags=re.MULTILINE)[1].splitlines()
     return {line[:24].strip(): line[24:].split() for line in table if line.strip()}
 
 
