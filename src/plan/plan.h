@@ -34,7 +34,7 @@ struct Buffer {
 enum class StepKind : uint8_t {
   Kernel,  // calls kernels[kernel] over [0, parallel_extent) with `reads` and `writes` as `arguments` orders them
   Extern,  // calls the framework: `target`, `arguments_json`; reads -> writes (home Extern)
-  Random,  // fills writes[0] (bool bytes, in logical row-major order) with draw `draw`, probability p of true
+  Random,  // fills writes[0] (dense bool bytes, in the order of memory) with draw `draw`, probability p of true
 };
 struct Step {
   StepKind kind = StepKind::Kernel;

@@ -3,7 +3,7 @@
 //             counts, one Output buffer an index; Saved, Temp and Constant offsets aligned and within their memory
 //   steps     buffer and kernel numbers in range; a kernel's entry lies within its code; declared effects are the arguments;
 //             Input and Constant are never written; what is read was written before (Saved: where this plan writes it at all);
-//             a Random step writes one contiguous bool buffer with 0 <= p <= 1
+//             a Random step writes one dense bool buffer with 0 <= p <= 1
 //   outputs   one entry an output; it names its own Output buffer, an Input, or none; an Output buffer is written and is an output
 //   memory    Temp buffers that live at the same time, and Saved buffers where one is written, share no byte
 #include <fmt/format.h>
@@ -101,10 +101,10 @@ class Verifier {
         check(s.reads.empty() && s.arguments.empty() && s.writes.size() == 1, "step {}: a draw writes one buffer and reads none", s.name);
         check(s.p >= 0 && s.p <= 1, "step {}: probability {}", s.name, s.p);
         const Buffer& b = p_.buffers[s.writes[0]];
-        int64_t stride = 1;
-        bool dense = b.dtype == DType::Bool;
-        for (size_t i = b.shape.size(); i-- > 0; stride *= b.shape[i]) dense = dense && (b.shape[i] <= 1 || b.strides[i] == stride);
-        check(dense, "step {}: {} is not a row-major bool buffer", s.name, b.name);
+        int64_t numel = 1;
+        for (int64_t d : b.shape) numel *= d;
+        // Draws fill memory in its own order; axes may lie in it in any order, but without gaps (strides were checked against bytes).
+        check(b.dtype == DType::Bool && b.bytes == numel, "step {}: {} is not a dense bool buffer", s.name, b.name);
         break;
       }
     }

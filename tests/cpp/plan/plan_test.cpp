@@ -75,7 +75,7 @@ INSTANTIATE_TEST_SUITE_P(All, VerifyBroken, testing::Values(
     Broken{"before anything was written", [](Plan& p) { std::swap(p.steps[0], p.steps[2]); }},
     Broken{"before anything was written", [](Plan& p) { p.steps[0] = kernel_step("one", {0, 4, 5}, {1}); }},  // saved, written later
     Broken{"probability 1.5", [](Plan& p) { p.steps[1].p = 1.5; }},
-    Broken{"row-major bool", [](Plan& p) { p.buffers[6].strides = {1, 2}; }},
+    Broken{"dense bool", [](Plan& p) { p.buffers[6].strides = {4, 1}; p.buffers[6].bytes += 2; }},
     Broken{"a draw writes one buffer", [](Plan& p) { p.steps[1].writes = {}; }},
     Broken{"no target", [](Plan& p) { p.steps[3].target = ""; }},
     Broken{"outputs listed", [](Plan& p) { p.outputs.pop_back(); }},
