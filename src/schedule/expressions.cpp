@@ -201,6 +201,7 @@ Expr Expressions::elementwise(const Node* n, Index& index) {
 Expr Expressions::gather(const Node* n, Index& index) {
   const int64_t axis = n->as<AxisAttr>().axis;
   const Node* table = n->in(0);
+  require(out != nullptr, "a gather inside a contraction's operand");
   const int64_t extent = table->shape()[axis];
   Expr at = keep("at", value(n->in(1), index));
   Expr ok = apply(Op::And, {apply(Op::Le, {integer(0), at}), apply(Op::Lt, {at, integer(extent)})});

@@ -83,6 +83,11 @@ Dims memory_order(const Dims& shape, const Dims& strides) {
   return order;
 }
 
+/// A whole slice is a copy by another name: a node of its own that no rule sees any more.
+const Node* whole(Graph& graph, const Node* x) {
+  return graph.make(Op::Slice, SliceAttr{Dims(x->shape().size(), 0), Dims(x->shape().size(), 1)}, {x}, x->type);
+}
+
 }  // namespace
 
 Graph prepare(const Graph& from) {
@@ -92,6 +97,10 @@ Graph prepare(const Graph& from) {
   for (const Node* n : from.live()) {
     std::vector<const Node*> inputs;
     for (const Node* i : n->inputs) inputs.push_back(made.at(i));
+    // A call gets its tensors in the shapes that it was written for, each a value of its own.
+    if (n->op == Op::Extern)
+      for (const Node*& i : inputs)
+        if (i->op == Op::Reshape) i = whole(to, i);
     const auto& origins = from.origins(n);
     Builder b{to, origins.empty() ? std::string() : origins[0]};
     const Node* copy = n->op == Op::Reduce ? reduce(b, inputs[0], n->as<ReduceAttr>(), n->type) : to.make(n->op, n->attrs, inputs, n->type);
@@ -121,12 +130,8 @@ Graph prepare(const Graph& from) {
       const Node* x = v->in(0)->in(0);
       v = std::is_sorted(both.begin(), both.end()) ? x : b.permute(x, both);
     }
-    // A whole slice is a copy by another name: a node of its own that no rule sees any more.
-    auto whole = [&](const Node* x) {
-      return to.make(Op::Slice, SliceAttr{Dims(x->shape().size(), 0), Dims(x->shape().size(), 1)}, {x}, x->type);
-    };
-    if (base_of(v)->op == Op::Input || base_of(v)->op == Op::Result) v = whole(v);
-    while (!given.insert(base_of(v)).second) v = whole(v);
+    if (base_of(v)->op == Op::Input || base_of(v)->op == Op::Result) v = whole(to, v);
+    while (!given.insert(base_of(v)).second) v = whole(to, v);
     to.outputs.push_back({v, strides});
   }
   return to;

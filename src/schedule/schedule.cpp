@@ -56,12 +56,15 @@ class Scheduler {
     }
     for (const Node* n : live_) {
       int64_t cost = op_cost(n->op);
-      for (const Node* i : n->inputs) cost += out_.values.count(i) ? 0 : cost_[i];
+      // Checks and selections by position are statements: a contraction's operand is one expression, and has no room for them.
+      bool statements = n->op == Op::Gather || n->op == Op::Pad || n->op == Op::Concat;
+      for (const Node* i : n->inputs)
+        if (!out_.values.count(i)) cost += cost_[i], statements = statements || statements_.count(i);
       bool value = false;
       switch (class_of(n->op)) {
         case OpClass::Leaf: value = n->op == Op::Random; break;
         case OpClass::Elementwise:
-          value = forced.count(n) || cost > kLongest || (cost > kCheap && uses_[n] > 1) || inline_limit(n) < cost;
+          value = forced.count(n) || cost > kLongest || (cost > kCheap && uses_[n] > 1) || inline_limit(n) < cost || (statements && operands_.count(n));
           break;
         case OpClass::Movement:
           value = n->op != Op::Reshape && (forced.count(n) || (n->op == Op::Concat && uses_[n] > 1) || cost > kLongest);
@@ -74,6 +77,7 @@ class Scheduler {
       // A reshape is no value itself: what it reshapes is.
       if (forced.count(n) && !value && n->op != Op::Input && n->op != Op::Reshape) value = true;
       if (value) out_.values.insert(n);
+      else if (statements) statements_.insert(n);
       cost_[n] = value ? 0 : std::min<int64_t>(cost, 1 << 20);
     }
   }
@@ -90,6 +94,7 @@ class Scheduler {
   }
   void force_operand(const Node* n, std::unordered_set<const Node*>& forced) {
     while (plain_movement(n->op)) n = n->in(0);
+    operands_.insert(n);
     if (n->op == Op::Gather) forced.insert(n);
     else force_base(n, kCheapOperand, forced);
   }
@@ -334,6 +339,7 @@ class Scheduler {
   std::unordered_map<const Node*, int> uses_;
   std::unordered_map<const Node*, std::vector<const Node*>> users_;
   std::unordered_map<const Node*, int64_t> cost_;
+  std::unordered_set<const Node*> operands_, statements_;
   std::unordered_map<const Node*, int64_t> inline_limit_;  // an elementwise node may be inlined up to this cost
   std::vector<Group> groups_;
   std::vector<int> parent_;
