@@ -173,15 +173,16 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, cons
   for (const auto& [n, i] : number) {
     const bool held = n->op == Op::Input;   // the caller keeps it alive anyway
     const bool free = n->op == Op::Constant || n->op == Op::Iota;
+    // Computed again, whatever it costs; but a draw or a call done again would give something else.
+    const bool checkpointed = never_kept.count(n) && n->op != Op::Random && class_of(n->op) != OpClass::Extern;
     int64_t cost = n->type.bytes() + 64;    // an arena slot is 64 bytes at least
     if (held) cost = 0;
-    else if (free || (never_kept.count(n) && may_recompute(n)) || n->op == Op::Extern) cost = kInfinite;
+    else if (free || checkpointed || n->op == Op::Extern) cost = kInfinite;
     else if (forward_output_of.count(base_of(n))) cost = 1;
     // Same bytes either way: keep what was moved, not the moved copy (it would need a kernel), and rather the start of a cheap chain.
     else if (n->op == Op::Reshape || n->op == Op::Permute || n->op == Op::Broadcast) cost = kInfinite;
     else if (is_movement(n->op) || scales(n)) cost += cost / 2;
     net.edge(2 * i, 2 * i + 1, cost);
-    const bool checkpointed = never_kept.count(n) && n->op != Op::Random && class_of(n->op) != OpClass::Extern;
     if (!free && !checkpointed && !may_recompute(n)) net.edge(source, 2 * i, kInfinite);
     if (held) net.edge(source, 2 * i, kInfinite);
     if (wanted.count(n)) net.edge(2 * i + 1, sink, kInfinite);
