@@ -1,0 +1,150 @@
+// Forward and backward, put together again, are the joint graph: to the bit, for what is computed again is computed alike.
+#include "schedule/cut.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "../common/compare.h"
+#include "../common/random_joint.h"
+#include "graph/text.h"
+#include "graph/verify.h"
+
+namespace trainc::schedule {
+namespace {
+
+using reference::Tensor;
+
+reference::Options oracle() { return {.precision = reference::Precision::Rounded, .random = testing::random_mask, .call = {}}; }
+
+/// All outputs of the joint graph by way of the two halves.
+std::vector<Tensor> evaluate_halves(const Cut& cut, int64_t primals, int64_t forward_outputs, const std::vector<Tensor>& inputs) {
+  const std::vector<Tensor> given(inputs.begin(), inputs.begin() + primals);
+  std::vector<Tensor> all = reference::evaluate(cut.forward, given, oracle());
+  std::vector<Tensor> in;
+  for (int64_t i : cut.saved_inputs) in.push_back(i < primals ? inputs[i] : all[i - primals]);
+  in.insert(in.end(), inputs.begin() + primals, inputs.end());
+  in.insert(in.end(), all.begin() + forward_outputs, all.end());
+  all.resize(forward_outputs);
+  for (Tensor& t : reference::evaluate(cut.backward, in, oracle())) all.push_back(std::move(t));
+  return all;
+}
+
+void expect_same_as_joint(const testing::RandomJoint& joint, const std::vector<const Node*>& must_recompute, uint64_t seed) {
+  SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(joint.graph));
+  const Cut cut = cut_joint(joint.graph, joint.primals, joint.forward_outputs, must_recompute);
+  verify(cut.forward);
+  verify(cut.backward);
+  ASSERT_EQ(cut.forward.outputs.size(), joint.forward_outputs + cut.saved.size());
+  for (size_t i = 0; i < cut.saved.size(); ++i) {
+    const Node* saved = cut.forward.outputs[joint.forward_outputs + i].value;
+    EXPECT_EQ(saved->type, cut.saved[i]);
+    EXPECT_FALSE(saved->op == Op::Reshape || saved->op == Op::Permute || saved->op == Op::Broadcast) << name_of(saved->op) << " is saved";
+    EXPECT_NE(saved->op, Op::Constant);
+    EXPECT_NE(saved->op, Op::Input) << "the caller holds it";
+  }
+  const auto inputs = testing::random_inputs(joint.graph, seed);
+  const auto expected = reference::evaluate(joint.graph, inputs, oracle());
+  const auto got = evaluate_halves(cut, joint.primals, joint.forward_outputs, inputs);
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(testing::difference(got[i], expected[i]), "") << "output " << i;
+}
+
+TEST(Cut, HalvesAreTheJointGraph) {
+  testing::RandomGraphOptions options;
+  options.random_masks = true;
+  size_t saved = 0, held = 0;
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    const auto joint = testing::random_joint(seed, options);
+    expect_same_as_joint(joint, {}, seed);
+    if (HasFailure()) return;
+    const Cut cut = cut_joint(joint.graph, joint.primals, joint.forward_outputs, {});
+    saved += cut.saved.size();
+    held += cut.saved_inputs.size();
+  }
+  EXPECT_GT(saved, 20u) << "the random graphs test nothing";
+  EXPECT_GT(held, 100u);
+}
+
+TEST(Cut, CheckpointedValuesAreNotKept) {
+  testing::RandomGraphOptions options;
+  options.random_masks = true;
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    const auto joint = testing::random_joint(seed, options);
+    std::vector<const Node*> forbidden;
+    std::mt19937_64 rng(seed);
+    for (const Node* n : joint.graph.live())
+      if (rng() % 2) forbidden.push_back(n);
+    expect_same_as_joint(joint, forbidden, seed);
+    if (HasFailure()) return;
+  }
+}
+
+// x -> sum -> contraction: the contraction is the smaller to keep, unless it may not be kept.
+constexpr const char* kChain = R"(%0 = input index=0 : f32[64,8,64]
+%1 = reduce %0 kind=sum axes=[0] : f32[8,64]
+%2 = reshape %1 : f32[1,8,64]
+%3 = contract %2 %2 : f32[1,8,8]
+%4 = input index=1 : f32[1,8,8]
+%5 = mul %3 %4 : f32[1,8,8]
+return none %5
+)";
+const Node* find(const Graph& g, Op op) {
+  for (const Node& n : g.nodes())
+    if (n.op == op) return &n;
+  return nullptr;
+}
+TEST(Cut, KeepsTheSmallest) {
+  const Graph joint = parse(kChain);
+  const Cut cut = cut_joint(joint, 1, 1, {});
+  ASSERT_EQ(cut.saved.size(), 1u);
+  EXPECT_EQ(cut.forward.outputs[1].value->op, Op::Contract);
+}
+TEST(Cut, CheckpointedContractionIsComputedAgain) {
+  const Graph joint = parse(kChain);
+  const Cut cut = cut_joint(joint, 1, 1, {find(joint, Op::Contract)});
+  ASSERT_EQ(cut.saved.size(), 1u);
+  EXPECT_EQ(cut.forward.outputs[1].value->op, Op::Reduce);
+  EXPECT_NE(find(cut.backward, Op::Contract), nullptr);
+}
+TEST(Cut, CheckpointedDrawIsKept) {  // drawn again it would be another mask
+  const Graph joint = parse(R"(%0 = random draw=0 p=0.5 : bool[64]
+%1 = input index=0 : f32[64]
+%2 = input index=1 : f32[64]
+%3 = select %0 %1 %2 : f32[64]
+return none %3
+)");
+  const Cut cut = cut_joint(joint, 1, 1, {find(joint, Op::Random)});
+  ASSERT_EQ(cut.saved.size(), 1u);
+  EXPECT_EQ(cut.forward.outputs[1].value->op, Op::Random);
+}
+TEST(Cut, ElementwiseOfPrimalsIsComputedAgain) {
+  const Graph joint = parse(R"(%0 = input index=0 : f32[64]
+%1 = exp %0 : f32[64]
+%2 = input index=1 : f32[64]
+%3 = mul %1 %2 : f32[64]
+return none %3
+)");
+  const Cut cut = cut_joint(joint, 1, 1, {});
+  EXPECT_EQ(cut.saved.size(), 0u);
+  EXPECT_THAT(cut.saved_inputs, ::testing::ElementsAre(0));
+}
+TEST(Cut, ResultsGivenToTheCallerAreSavedAsTheyAre) {
+  const Graph joint = parse(R"(%0 = input index=0 : f32[8,64]
+%1 = reduce %0 kind=sum axes=[1] : f32[8]
+%2 = reshape %1 : f32[2,4]
+%3 = input index=1 : f32[8]
+%4 = mul %1 %3 : f32[8]
+return %2 %4
+)");
+  const Cut cut = cut_joint(joint, 1, 1, {});
+  EXPECT_EQ(cut.saved.size(), 0u);
+  EXPECT_THAT(cut.saved_inputs, ::testing::ElementsAre(1));
+  EXPECT_EQ(cut.backward.live()[0]->type, (Type{DType::F32, {2, 4}}));
+}
+TEST(Cut, ForwardOutputThatDependsOnATangentIsRefused) {
+  const Graph joint = parse("%0 = input index=0 : f32[4]\n%1 = input index=1 : f32[4]\n%2 = add %0 %1 : f32[4]\nreturn %2 %1\n");
+  EXPECT_THROW(cut_joint(joint, 1, 1, {}), InternalError);
+}
+
+}  // namespace
+}  // namespace trainc::schedule

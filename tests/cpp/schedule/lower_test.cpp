@@ -1,0 +1,127 @@
+// Kernels under the interpreter: the oracle's results, and no race, no access out of bounds, nothing read before it is written.
+#include "schedule/lower.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "../common/golden.h"
+#include "graph/text.h"
+#include "graphs.h"
+#include "run_schedule.h"
+#include "schedule/prepare.h"
+
+namespace trainc::schedule {
+namespace {
+
+const Machine kMachines[] = {{CpuLevel::Avx512, {}}, {CpuLevel::Avx2, {.l1d = 1 << 10, .l2 = 16 << 10, .l3 = 1 << 18}}};
+
+void expect_clean(const Graph& graph, uint64_t seed, const Machine& machine, double tolerance = 1e-4) {
+  const Graph prepared = prepare(graph);
+  SCOPED_TRACE("seed " + std::to_string(seed) + " " + std::string(name_of(machine.level)) + "\n" + print(prepared));
+  const Schedule schedule = make_schedule(prepared);
+  auto inputs = testing::random_inputs(graph, seed);
+  for (auto& t : inputs)  // halves: most sums are exact in any order
+    for (double& v : t.f) v = std::round(v * 2) / 2;
+  const auto got = testing::interpret_schedule(prepared, schedule, inputs, machine);
+  for (const std::string& finding : got.findings) ADD_FAILURE() << finding;
+  EXPECT_EQ(got.status, 0u);
+  const auto expected = reference::evaluate(prepared, inputs, {.precision = reference::Precision::Rounded, .random = testing::random_mask, .call = {}});
+  ASSERT_EQ(got.outputs.size(), expected.size());
+  for (size_t o = 0; o < expected.size(); ++o) {
+    const Type& type = expected[o].type;
+    const double t = type.dtype == DType::F32 || type.dtype == DType::F64 ? tolerance : 2e-2;
+    for (int64_t i = 0; i < type.numel(); ++i) {
+      if (!is_float(type.dtype)) {
+        ASSERT_EQ(got.outputs[o].i[i], expected[o].i[i]) << "output " << o << " element " << i;
+        continue;
+      }
+      const double a = got.outputs[o].f[i], b = expected[o].f[i];
+      ASSERT_TRUE((std::isnan(a) && std::isnan(b)) || a == b || std::abs(a - b) <= t * std::max({1.0, std::abs(a), std::abs(b)}))
+          << "output " << o << " element " << i << ": " << a << ", not " << b;
+    }
+  }
+}
+
+TEST(Lower, RandomGraphs) {
+  testing::RandomGraphOptions options;
+  options.transcendental = false;
+  options.random_masks = true;
+  options.max_numel = 1500;
+  for (uint64_t seed = 1; seed <= 100 && !HasFailure(); ++seed) expect_clean(testing::random_graph(seed, options), seed, kMachines[seed % 2]);
+}
+
+TEST(Lower, WhatTrainingIsMadeOf) {
+  for (const char* text : {testing::kLayerNorm, testing::kLayerNormBackward, testing::kSoftmax, testing::kSoftmaxBackward, testing::kLinearGelu})
+    for (const Machine& machine : kMachines) expect_clean(parse(text), 3, machine, 2e-4);
+}
+
+TEST(Lower, SingleForms) {
+  const char* forms[] = {
+      // column sums: runs of 32 and what is left; kept axes before, between, after; few columns; two in one walk
+      "%0 = input index=0 : f32[70,50]\n%1 = reduce %0 kind=sum axes=[0] : f32[50]\n%2 = mul %0 %0 : f32[70,50]\n%3 = reduce %2 kind=max axes=[0] : f32[50]\nreturn %1 %3\n",
+      "%0 = input index=0 : f32[3,41,5]\n%1 = reduce %0 kind=sum axes=[1] : f32[3,5]\nreturn %1\n",
+      "%0 = input index=0 : f32[9,4,35]\n%1 = reduce %0 kind=sum axes=[0,2] : f32[4]\nreturn %1\n",
+      "%0 = input index=0 : f32[6,4,3,70]\n%1 = reduce %0 kind=min axes=[0,2] : f32[4,70]\nreturn %1\n",
+      "%0 = input index=0 : bf16[64,20]\n%1 = reduce %0 kind=max axes=[0] : bf16[20]\nreturn %1\n",
+      "%0 = input index=0 : f32[40,8]\n%1 = permute %0 axes=[1,0] : f32[8,40]\n%2 = reduce %1 kind=sum axes=[0] : f32[40]\nreturn %2\n",
+      // scatter: along the first, a middle and the last axis; indices that meet
+      "%0 = input index=0 : f32[7,20]\n%1 = iota axis=0 : i64[30,20]\n%2 = constant value=7 : i64[]\n%3 = reshape %2 : i64[1,1]\n%4 = broadcast %3 : i64[30,20]\n"
+      "%5 = mod %1 %4 : i64[30,20]\n%6 = input index=1 : f32[30,20]\n%7 = scatter %0 %5 %6 axis=0 kind=sum : f32[7,20]\nreturn %7\n",
+      "%0 = input index=0 : f32[3,20]\n%1 = iota axis=1 : i64[3,30]\n%2 = constant value=20 : i64[]\n%3 = reshape %2 : i64[1,1]\n%4 = broadcast %3 : i64[3,30]\n"
+      "%5 = mod %1 %4 : i64[3,30]\n%6 = input index=1 : f32[3,30]\n%7 = scatter %0 %5 %6 axis=1 kind=last : f32[3,20]\nreturn %7\n",
+      // concatenation, stored by pieces and read through; a permuted piece
+      "%0 = input index=0 : f32[5,4]\n%1 = input index=1 : f32[5,9]\n%2 = concat %0 %1 %0 axis=1 : f32[5,17]\n%3 = exp %2 : f32[5,17]\nreturn %2 %3\n",
+      "%0 = input index=0 : f32[5,4]\n%1 = permute %0 axes=[1,0] : f32[4,5]\n%2 = input index=1 : f32[6,5]\n%3 = concat %1 %2 axis=0 : f32[10,5]\nreturn %3\n",
+      // scans along each axis
+      "%0 = input index=0 : f32[5,21]\n%1 = scan %0 axis=0 : f32[5,21]\n%2 = scan %0 axis=1 : f32[5,21]\nreturn %1 %2\n",
+      "%0 = input index=0 : i64[3,4,5]\n%1 = scan %0 axis=1 : i64[3,4,5]\nreturn %1\n",
+      // long runs in pieces of 4096, the last one shorter; rows longer than a piece
+      "%0 = input index=0 : f32[20000]\n%1 = neg %0 : f32[20000]\nreturn %1\n",
+      "%0 = input index=0 : f32[2,9001]\n%1 = reduce %0 kind=sum axes=[1] : f32[2]\n%2 = reshape %1 : f32[2,1]\n%3 = broadcast %2 : f32[2,9001]\n"
+      "%4 = sub %0 %3 : f32[2,9001]\nreturn %4\n",
+      // a gather of rows; a padded slice; factors that do not fit one chain
+      "%0 = input index=0 : f32[9,33]\n%1 = iota axis=0 : i64[4,33]\n%2 = gather %0 %1 axis=0 : f32[4,33]\n%3 = exp %2 : f32[4,33]\nreturn %3\n",
+      "%0 = input index=0 : f32[5,7]\n%1 = slice %0 start=[1,0] step=[2,2] : f32[2,4]\n%2 = constant value=2.5 : f32[]\n%3 = pad %1 %2 low=[1,0] high=[2,3] : f32[5,7]\n"
+      "%4 = add %3 %0 : f32[5,7]\nreturn %4\n",
+      "%0 = input index=0 : f32[4,9]\n%1 = permute %0 axes=[1,0] : f32[9,4]\n%2 = reshape %1 : f32[6,6]\n%3 = permute %2 axes=[1,0] : f32[6,6]\n%4 = neg %3 : f32[6,6]\n"
+      "return %4\n"};
+  for (const char* text : forms)
+    for (const Machine& machine : kMachines) expect_clean(parse(text), 5, machine);
+}
+
+TEST(Lower, IndexOutOfBoundsIsReportedAndTouchesNothing) {
+  const Graph graph = prepare(parse("%0 = input index=0 : f32[4,5]\n%1 = input index=1 : i64[2,5]\n%2 = gather %0 %1 axis=0 : f32[2,5]\n"
+                                    "%3 = scatter %0 %1 %2 axis=0 kind=sum : f32[4,5]\nreturn %2 %3\n"));
+  const Schedule schedule = make_schedule(graph);
+  for (int64_t wrong : {int64_t{-1}, int64_t{4}, std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()}) {
+    reference::Tensor table, index;
+    table.type = {DType::F32, {4, 5}}, table.f.assign(20, 1.0);
+    index.type = {DType::I64, {2, 5}}, index.i.assign(10, 3);
+    EXPECT_EQ(testing::interpret_schedule(graph, schedule, {table, index}, kMachines[0]).status, 0u);
+    index.i[7] = wrong;
+    const auto got = testing::interpret_schedule(graph, schedule, {table, index}, kMachines[0]);
+    EXPECT_NE(got.status, 0u) << wrong;
+    for (const std::string& finding : got.findings) ADD_FAILURE() << finding;
+  }
+}
+
+// --- golden: what becomes of a graph, to be read
+std::string story(const char* text) {
+  const Graph graph = prepare(parse(text));
+  const Schedule schedule = make_schedule(graph);
+  std::string out = print(graph);
+  for (const Group& g : schedule.groups) {
+    out += "\n# " + std::to_string(g.rows) + " x " + std::to_string(g.columns) + ":";
+    for (const Node* n : g.values) out += " " + std::string(name_of(n->op)) + (schedule.stored.count(n) ? "!" : "");
+    out += "   (! is stored)\n";
+    for (const LoweredKernel& k : lower(graph, schedule, g, {CpuLevel::Avx512, {}})) out += print(k.nest);
+  }
+  return out;
+}
+TEST(Golden, ScheduleOfLayerNorm) { test::expect_golden("schedule/layer_norm.txt", story(testing::kLayerNorm)); }
+TEST(Golden, ScheduleOfSoftmaxBackward) { test::expect_golden("schedule/softmax_backward.txt", story(testing::kSoftmaxBackward)); }
+TEST(Golden, ScheduleOfLinearGelu) { test::expect_golden("schedule/linear_gelu.txt", story(testing::kLinearGelu)); }
+
+}  // namespace
+}  // namespace trainc::schedule

@@ -1,0 +1,150 @@
+// Each promise of prepare.h, and that values stay what they were.
+#include "schedule/prepare.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "../common/compare.h"
+#include "../common/random_graph.h"
+#include "graph/text.h"
+#include "graph/verify.h"
+#include "schedule/schedule.h"
+
+namespace trainc::schedule {
+namespace {
+
+reference::Options oracle() { return {.precision = reference::Precision::Rounded, .random = testing::random_mask, .call = {}}; }
+
+/// The elements in the order in which they lie in the caller's memory.
+reference::Tensor in_memory_order(const reference::Tensor& t, const Dims& strides) {
+  if (strides.empty() || t.type.numel() == 0) return t;
+  reference::Tensor out = t;
+  const Dims dense = contiguous_strides(t.type.shape);
+  for (int64_t i = 0; i < t.type.numel(); ++i) {
+    int64_t at = 0;
+    for (size_t k = 0; k < dense.size(); ++k) at += i / dense[k] % t.type.shape[k] * strides[k];
+    if (!t.f.empty()) out.f.at(at) = t.f[i];
+    else out.i.at(at) = t.i[i];
+  }
+  return out;
+}
+
+void expect_promises(const Graph& graph, uint64_t seed) {
+  SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(graph));
+  const Graph prepared = prepare(graph);
+  verify(prepared);
+  ASSERT_EQ(prepared.outputs.size(), graph.outputs.size());
+  EXPECT_EQ(prepared.input_count, graph.input_count);
+  for (const Node* n : prepared.live()) {
+    if (n->op != Op::Reduce) continue;
+    const ReduceKind kind = n->as<ReduceAttr>().kind;
+    EXPECT_FALSE(kind == ReduceKind::ArgMax || kind == ReduceKind::ArgMin);
+    EXPECT_NE(n->in(0)->dtype(), DType::Bool);
+    EXPECT_FALSE(n->in(0)->type.numel() == 0 && n->type.numel() > 0) << "a sum over nothing";
+  }
+  std::set<const Node*> bases;
+  for (size_t i = 0; i < graph.outputs.size(); ++i) {
+    const Node *before = graph.outputs[i].value, *after = prepared.outputs[i].value;
+    ASSERT_EQ(before == nullptr, after == nullptr);
+    if (!after || after->op == Op::Input) continue;  // handed through
+    EXPECT_TRUE(bases.insert(base_of(after)).second) << "two outputs share memory";
+    EXPECT_NE(base_of(after)->op, Op::Input) << "an input's memory is given out";
+  }
+  const auto inputs = testing::random_inputs(graph, seed);
+  const auto expected = reference::evaluate(graph, inputs, oracle()), got = reference::evaluate(prepared, inputs, oracle());
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (!graph.outputs[i].value) continue;
+    reference::Tensor want = in_memory_order(expected[i], prepared.outputs[i].strides);
+    want.type = got[i].type;
+    ASSERT_EQ(want.type.numel(), expected[i].type.numel());
+    EXPECT_EQ(testing::difference(got[i], want), "") << "output " << i;
+  }
+}
+
+TEST(Prepare, RandomGraphs) {
+  testing::RandomGraphOptions options;
+  options.random_masks = true;
+  for (uint64_t seed = 1; seed <= 300 && !HasFailure(); ++seed) {
+    Graph graph = testing::random_graph(seed, options);
+    std::mt19937_64 rng(seed);
+    graph.outputs.push_back(graph.outputs[0]);  // twice the same
+    graph.outputs.push_back({nullptr, {}});
+    for (Output& o : graph.outputs) {           // some in permuted memory
+      if (!o.value || rng() % 2) continue;
+      const int64_t rank = o.value->type.rank();
+      Dims order(rank);
+      for (int64_t k = 0; k < rank; ++k) order[k] = k;
+      for (int64_t k = rank; k > 1; --k) std::swap(order[k - 1], order[rng() % k]);
+      o.strides.assign(rank, 0);
+      int64_t stride = 1;
+      for (int64_t k = rank; k-- > 0;) o.strides[order[k]] = stride, stride *= std::max<int64_t>(o.value->shape()[order[k]], 1);
+    }
+    expect_promises(graph, seed);
+  }
+}
+
+TEST(Prepare, InputHandedThroughStaysTheInput) {
+  const Graph prepared = prepare(parse("%0 = input index=0 : f32[4,5]\n%1 = reshape %0 : f32[20]\nreturn %0 %1 %0\n"));
+  EXPECT_EQ(prepared.outputs[0].value->op, Op::Input);
+  EXPECT_EQ(prepared.outputs[2].value->op, Op::Input);
+  EXPECT_EQ(base_of(prepared.outputs[1].value)->op, Op::Slice);  // another shape of it: a copy
+}
+TEST(Prepare, PermutedResultIsPermutedBackAtNoCost) {
+  const Graph prepared = prepare(parse(R"(%0 = input index=0 : f32[4,5]
+%1 = exp %0 : f32[4,5]
+%2 = permute %1 axes=[1,0] : f32[5,4]
+return %2:strides=[1,5]
+)"));
+  EXPECT_EQ(prepared.outputs[0].value->op, Op::Exp);
+  EXPECT_EQ(prepared.outputs[0].strides, (Dims{1, 5}));
+}
+TEST(Prepare, StridesOfNoPermutationBecomeRowMajor) {
+  Graph g = parse("%0 = input index=0 : f32[4,5]\n%1 = exp %0 : f32[4,5]\nreturn %1\n");
+  for (Dims strides : {Dims{0, 1}, Dims{10, 1}, Dims{5, 2}}) {
+    g.outputs[0].strides = strides;
+    EXPECT_TRUE(prepare(g).outputs[0].strides.empty());
+  }
+}
+int64_t sums(const char* text) {
+  const Graph prepared = prepare(parse(text));
+  const auto live = prepared.live();
+  return std::count_if(live.begin(), live.end(), [](const Node* n) { return n->op == Op::Reduce; });
+}
+TEST(Prepare, LongSumIsSplitInTwo) {
+  EXPECT_EQ(sums("%0 = input index=0 : f32[65536]\n%1 = reduce %0 kind=sum axes=[0] : f32[]\nreturn %1\n"), 2);
+  EXPECT_EQ(sums("%0 = input index=0 : f32[65536]\n%1 = reduce %0 kind=max axes=[0] : f32[]\nreturn %1\n"), 2);
+  EXPECT_EQ(sums("%0 = input index=0 : f32[32,2048]\n%1 = reduce %0 kind=sum axes=[1] : f32[32]\nreturn %1\n"), 1) << "rows enough";
+  EXPECT_EQ(sums("%0 = input index=0 : f32[1024]\n%1 = reduce %0 kind=sum axes=[0] : f32[]\nreturn %1\n"), 1) << "short";
+}
+TEST(Prepare, SplitSumsOfEveryShape) {
+  for (const char* text : {"%0 = input index=0 : i64[3,40,300]\n%1 = reduce %0 kind=sum axes=[0,1,2] : i64[]\nreturn %1\n",
+                           "%0 = input index=0 : i64[3,40,300]\n%1 = reduce %0 kind=sum axes=[1,2] : i64[3]\nreturn %1\n",
+                           "%0 = input index=0 : i64[300,3,40]\n%1 = reduce %0 kind=sum axes=[0,2] : i64[3]\nreturn %1\n",
+                           "%0 = input index=0 : i64[40,3,300]\n%1 = reduce %0 kind=max axes=[0,2] : i64[3]\nreturn %1\n"}) {
+    EXPECT_EQ(sums(text), 2) << text;
+    expect_promises(parse(text), 5);
+  }
+}
+TEST(Prepare, SumOverNothing) {
+  expect_promises(parse("%0 = input index=0 : f32[3,0]\n%1 = reduce %0 kind=sum axes=[1] : f32[3]\n%2 = reduce %0 kind=prod axes=[1] : f32[3]\nreturn %1 %2\n"), 1);
+}
+TEST(Prepare, ExternOperandsAreNoReshapes) {
+  Graph g;
+  Builder b{g, {}};
+  const Node* x = b.reshape(b.unary(Op::Exp, b.input(0, {DType::F32, {4, 5}})), {20});
+  ExternAttr attr;
+  attr.target = "aten.sort.default";
+  attr.results = {{DType::F32, {20}}};
+  g.outputs = {{b.result(b.extern_call(attr, {x}), 0), {}}};
+  const Graph prepared = prepare(g);
+  const auto live = prepared.live();
+  const auto call = std::find_if(live.begin(), live.end(), [](const Node* n) { return n->op == Op::Extern; });
+  ASSERT_NE(call, live.end());
+  EXPECT_EQ((*call)->in(0)->op, Op::Slice);
+  EXPECT_EQ(base_of(prepared.outputs[0].value)->op, Op::Slice) << "the framework's memory is given out";
+}
+
+}  // namespace
+}  // namespace trainc::schedule

@@ -1,0 +1,229 @@
+// Which values share a kernel: the rules by which they join, each with a case where they must not, and what holds of every schedule.
+#include "schedule/schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "../common/random_graph.h"
+#include "graph/text.h"
+#include "graphs.h"
+#include "schedule/prepare.h"
+
+namespace trainc::schedule {
+namespace {
+
+struct Scheduled {
+  Graph graph;
+  Schedule schedule;
+  explicit Scheduled(const Graph& g) : graph(prepare(g)), schedule(make_schedule(graph)) {}
+  explicit Scheduled(const char* text) : Scheduled(parse(text)) {}
+  size_t groups() const { return schedule.groups.size(); }
+  int group_of_output(size_t i) const { return schedule.group_of.at(base_of(graph.outputs.at(i).value)); }
+};
+
+void expect_sound(const Graph& graph, const Schedule& s) {
+  std::unordered_set<const Node*> made;
+  int64_t last_draw = -1;
+  for (size_t g = 0; g < s.groups.size(); ++g) {
+    ASSERT_FALSE(s.groups[g].values.empty());
+    for (const Node* n : s.groups[g].values) {
+      EXPECT_TRUE(s.values.count(n));
+      EXPECT_EQ(s.group_of.at(n), static_cast<int>(g));
+      for (const Read& r : reads_of(n, s.values, n->type.numel(), 1)) {
+        if (r.value->op == Op::Input) continue;
+        ASSERT_TRUE(made.count(r.value)) << name_of(n->op) << " reads " << name_of(r.value->op) << " before it is made";
+        EXPECT_TRUE(s.group_of.at(r.value) == static_cast<int>(g) || s.stored.count(r.value)) << "read from another group, and has no memory";
+      }
+      EXPECT_TRUE(made.insert(n).second) << "in two groups";
+      if (n->op == Op::Random) {
+        EXPECT_LT(last_draw, n->as<RandomAttr>().draw);
+        last_draw = n->as<RandomAttr>().draw;
+      }
+    }
+  }
+  EXPECT_EQ(made.size(), s.values.size()) << "a value is in no group";
+  for (const Output& o : graph.outputs) EXPECT_TRUE(!o.value || o.value->op == Op::Input || s.stored.count(base_of(o.value)));
+  for (const Node* n : graph.live()) {
+    const bool always = n->op == Op::Contract || n->op == Op::Scatter || n->op == Op::Scan || n->op == Op::Random || n->op == Op::Reduce;
+    EXPECT_TRUE(!always || s.values.count(n)) << name_of(n->op);
+  }
+}
+
+TEST(Schedule, SoundOnRandomGraphs) {
+  testing::RandomGraphOptions options;
+  options.random_masks = true;
+  options.nodes = 40;
+  options.outputs = 5;
+  for (uint64_t seed = 1; seed <= 400 && !HasFailure(); ++seed) {
+    const Scheduled s(testing::random_graph(seed, options));
+    SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(s.graph));
+    expect_sound(s.graph, s.schedule);
+  }
+}
+
+TEST(Schedule, OneKernelEach) {
+  for (const char* text : {testing::kLayerNorm, testing::kLayerNormBackward, testing::kSoftmax, testing::kSoftmaxBackward, testing::kLinearGelu})
+    EXPECT_EQ(Scheduled(text).groups(), 1u) << text;
+}
+TEST(Schedule, GeluAndItsBackwardAreOneKernelEach) {  // by tanh, as GPT-2 has it
+  EXPECT_EQ(Scheduled(R"(%0 = input index=0 : f32[6,18]
+%1 = mul %0 %0 : f32[6,18]
+%2 = mul %1 %0 : f32[6,18]
+%3 = add %0 %2 : f32[6,18]
+%4 = tanh %3 : f32[6,18]
+%5 = add %4 %4 : f32[6,18]
+%6 = mul %0 %5 : f32[6,18]
+%7 = input index=1 : f32[6,18]
+%8 = mul %4 %4 : f32[6,18]
+%9 = sub %4 %8 : f32[6,18]
+%10 = mul %7 %9 : f32[6,18]
+return %6 %10
+)").groups(), 1u);
+}
+
+// --- rule 1: the domains agree
+TEST(Schedule, ElementwiseJoinsWhatItReads) {
+  EXPECT_EQ(Scheduled("%0 = input index=0 : f32[4,8]\n%1 = exp %0 : f32[4,8]\n%2 = tanh %1 : f32[4,8]\nreturn %1 %2\n").groups(), 1u);
+}
+TEST(Schedule, ReshapesDoNotCount) {
+  EXPECT_EQ(Scheduled("%0 = input index=0 : f32[4,8]\n%1 = exp %0 : f32[4,8]\n%2 = reshape %1 : f32[32]\n%3 = tanh %2 : f32[32]\nreturn %1 %3\n").groups(), 1u);
+}
+TEST(Schedule, AnotherDomainStaysApart) {
+  EXPECT_EQ(Scheduled("%0 = input index=0 : f32[4,8]\n%1 = exp %0 : f32[4,8]\n%2 = slice %1 start=[0,0] step=[1,1] : f32[4,4]\n"
+                      "%3 = tanh %2 : f32[4,4]\nreturn %1 %3\n").groups(), 2u);
+  EXPECT_EQ(Scheduled(R"(%0 = input index=0 : f32[4,8]
+%1 = reduce %0 kind=sum axes=[1] : f32[4]
+%2 = reshape %1 : f32[2,2]
+%3 = reduce %2 kind=sum axes=[1] : f32[2]
+return %1 %3
+)").groups(), 2u) << "a sum over rows of rows is another domain";
+}
+// --- rule 2: aligned reads
+TEST(Schedule, PermutedReadStaysApart) {
+  EXPECT_EQ(Scheduled("%0 = input index=0 : f32[8,8]\n%1 = exp %0 : f32[8,8]\n%2 = permute %1 axes=[1,0] : f32[8,8]\n"
+                      "%3 = tanh %2 : f32[8,8]\nreturn %1 %3\n").groups(), 2u);
+}
+TEST(Schedule, ReversedReadStaysApart) {
+  EXPECT_EQ(Scheduled("%0 = input index=0 : f32[8]\n%1 = exp %0 : f32[8]\n%2 = reverse %1 axes=[0] : f32[8]\n%3 = tanh %2 : f32[8]\nreturn %1 %3\n").groups(), 2u);
+}
+constexpr const char* kSubtractSum = R"(%0 = input index=0 : f32[8,8]
+%1 = reduce %0 kind=sum axes=[1] : f32[8]
+%2 = reshape %1 : f32[8,1]
+%3 = broadcast %2 : f32[8,8]
+%4 = sub %0 %3 : f32[8,8]
+return %4
+)";
+TEST(Schedule, SumBroadcastAlongItsRowJoins) { EXPECT_EQ(Scheduled(kSubtractSum).groups(), 1u); }
+TEST(Schedule, SumBroadcastAcrossRowsStaysApart) {
+  std::string text = kSubtractSum;
+  text.replace(text.find("f32[8,1]"), 8, "f32[1,8]");
+  EXPECT_EQ(Scheduled(text.c_str()).groups(), 2u);
+}
+// --- rule 3: no way out and back
+TEST(Schedule, NoGroupAroundAContraction) {
+  const Scheduled s(R"(%0 = input index=0 : f32[1,8,8]
+%1 = exp %0 : f32[1,8,8]
+%2 = contract %1 %1 : f32[1,8,8]
+%3 = add %1 %2 : f32[1,8,8]
+return %1 %3
+)");
+  EXPECT_EQ(s.groups(), 2u);
+  EXPECT_NE(s.group_of_output(0), s.group_of_output(1));
+}
+TEST(Schedule, NoGroupAroundAnotherGroup) {  // exp, its permuted tanh, and both again aligned with exp
+  EXPECT_EQ(Scheduled(R"(%0 = input index=0 : f32[8,8]
+%1 = exp %0 : f32[8,8]
+%2 = permute %1 axes=[1,0] : f32[8,8]
+%3 = tanh %2 : f32[8,8]
+%4 = permute %3 axes=[1,0] : f32[8,8]
+%5 = add %1 %4 : f32[8,8]
+return %1 %3 %5
+)").groups(), 3u);
+}
+// --- rows that meet
+constexpr const char* kTwoSums = R"(%0 = input index=0 : f32[8,6]
+%1 = input index=1 : f32[8,6]
+%2 = reduce %0 kind=sum axes=[1] : f32[8]
+%3 = reduce %1 kind=sum axes=[1] : f32[8]
+%4 = reshape %2 : f32[8,1]
+%5 = broadcast %4 : f32[8,6]
+%6 = reshape %3 : f32[8,1]
+%7 = broadcast %6 : f32[8,6]
+%8 = mul %5 %7 : f32[8,6]
+return %8
+)";
+TEST(Schedule, RowGroupsThatMeetAreUnited) { EXPECT_EQ(Scheduled(kTwoSums).groups(), 1u); }
+TEST(Schedule, RowGroupsOfOtherColumnsAreNot) {
+  std::string text = kTwoSums;
+  text.replace(text.find("index=1 : f32[8,6]"), 18, "index=1 : f32[8,7]");
+  EXPECT_EQ(Scheduled(text.c_str()).groups(), 2u);
+}
+// --- epilogues
+constexpr const char* kEpilogue = R"(%0 = input index=0 : f32[1,8,6]
+%1 = contract %0 %0 : f32[1,8,8]
+%2 = tanh %1 : f32[1,8,8]
+return %2
+)";
+TEST(Schedule, ElementwiseJoinsItsContraction) {
+  const Scheduled s(kEpilogue);
+  ASSERT_EQ(s.groups(), 1u);
+  EXPECT_EQ(s.schedule.groups[0].kind, GroupKind::Contract);
+  EXPECT_EQ(s.schedule.stored.size(), 1u) << "the sum itself needs no memory";
+}
+TEST(Schedule, SumsAndMovedReadsDoNot) {
+  EXPECT_EQ(Scheduled("%0 = input index=0 : f32[1,8,6]\n%1 = contract %0 %0 : f32[1,8,8]\n%2 = reduce %1 kind=max axes=[2] : f32[1,8]\nreturn %2\n").groups(), 2u);
+  EXPECT_EQ(Scheduled("%0 = input index=0 : f32[1,8,6]\n%1 = contract %0 %0 : f32[1,8,8]\n%2 = reverse %1 axes=[2] : f32[1,8,8]\n%3 = tanh %2 : f32[1,8,8]\n"
+                      "return %3\n").groups(), 2u);
+}
+// --- columns
+constexpr const char* kColumns = R"(%0 = input index=0 : f32[8,6]
+%1 = input index=1 : f32[8,6]
+%2 = reduce %0 kind=sum axes=[0] : f32[6]
+%3 = mul %0 %1 : f32[8,6]
+%4 = reduce %3 kind=sum axes=[0] : f32[6]
+return %2 %4
+)";
+TEST(Schedule, ColumnSumsOfOneTensorAreOneWalk) {
+  const Scheduled s(kColumns);
+  ASSERT_EQ(s.groups(), 1u);
+  EXPECT_EQ(s.schedule.groups[0].kind, GroupKind::Columns);
+}
+TEST(Schedule, ColumnSumsWithNothingInCommonAreNot) {
+  std::string text = kColumns;
+  text.replace(text.find("mul %0 %1"), 9, "mul %1 %1");
+  EXPECT_EQ(Scheduled(text.c_str()).groups(), 2u);
+}
+TEST(Schedule, ColumnSumThatNeedsTheOtherIsNot) {
+  EXPECT_EQ(Scheduled(R"(%0 = input index=0 : f32[8,6]
+%1 = reduce %0 kind=sum axes=[0] : f32[6]
+%2 = reshape %1 : f32[1,6]
+%3 = broadcast %2 : f32[8,6]
+%4 = sub %0 %3 : f32[8,6]
+%5 = reduce %4 kind=max axes=[0] : f32[6]
+return %1 %5
+)").groups(), 2u);
+}
+
+// --- what is a value
+TEST(Schedule, CheapWorkIsDoneAgainDearWorkIsKept) {
+  auto stored = [](const char* op) {  // used by two contractions
+    const std::string text = std::string("%0 = input index=0 : f32[1,8,8]\n%1 = ") + op + " %0 : f32[1,8,8]\n%2 = contract %1 %0 : f32[1,8,8]\n" +
+                             "%3 = contract %0 %1 : f32[1,8,8]\nreturn %2 %3\n";
+    return Scheduled(text.c_str()).schedule.stored.size();
+  };
+  EXPECT_EQ(stored("neg"), 2u);
+  EXPECT_EQ(stored("exp"), 3u);
+}
+TEST(Schedule, DrawsKeepTheirOrder) {
+  const Scheduled s(R"(%0 = random draw=1 p=0.5 : bool[8]
+%1 = random draw=0 p=0.5 : bool[8]
+%2 = not %0 : bool[8]
+%3 = and %2 %1 : bool[8]
+return %3
+)");
+  expect_sound(s.graph, s.schedule);
+}
+
+}  // namespace
+}  // namespace trainc::schedule
