@@ -20,6 +20,7 @@ from torch._functorch._aot_autograd import runtime_wrappers
 from trainc import config, engine, messages, wire
 from trainc.pool import Pool
 from trainc.records import Compilation
+from trainc.trace import recurrent_layers
 
 _HALF = "trainc_half"
 
@@ -254,7 +255,7 @@ def compile_flat(module: torch.nn.Module, inputs: Sequence[Any], record: Compila
     from torch._functorch.aot_autograd import aot_module_simplified
 
     compiler = Compiler(record)
-    with aot_settings():
+    with aot_settings(), recurrent_layers():
         return aot_module_simplified(
             module,
             list(inputs),

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.utils.checkpoint as checkpointing
+from torch._decomp import decompositions
 from torch.fx.experimental import proxy_tensor
 
 from trainc.errors import SideEffect
@@ -50,9 +51,6 @@ def tracing():
         stack.enter_context(_patched(proxy_tensor.PythonKeyTracer, "create_node", _create_node_with_origin))
         stack.enter_context(_patched(checkpointing, "_checkpoint_without_reentrant_generator", _marking_generator))
         stack.enter_context(_patched(checkpointing, "CheckpointFunction", _MarkingFunction))
-        # or an LSTM is one opaque oneDNN call, which drops what its backward needs where autograd does not run it
-        stack.callback(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())
-        torch._C._set_mkldnn_enabled(False)
         yield
 
 
@@ -64,6 +62,39 @@ def _patched(owner: Any, name: str, value: Any):
         yield
     finally:
         setattr(owner, name, before)
+
+
+@contextlib.contextmanager
+def recurrent_layers():
+    """LSTM, GRU and RNN as their elementwise and matrix operations, with eager's dropout between layers."""
+    onednn = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)  # or a layer is one opaque call, which drops what its backward needs
+    try:
+        with _patched(decompositions, "_rnn_helper", _layer_by_layer):
+            yield
+    finally:
+        torch._C._set_mkldnn_enabled(onednn)
+
+
+_rnn_helper = decompositions._rnn_helper
+
+
+def _layer_by_layer(
+    input: torch.Tensor, hidden: Any, params: list, has_biases: bool, num_layers: int, dropout: float, train: bool,
+    bidirectional: bool, batch_first: bool, layer_fn: Any,
+) -> tuple[torch.Tensor, list]:  # fmt: skip
+    """torch's decomposition never drops anything (torch 2.13 asks `num_layers < i - 1` where it means `i < num_layers - 1`):
+    it does one layer here, and the dropout is ours, drawn where eager draws it, over steps first and batch second."""
+    input = input.transpose(0, 1) if batch_first else input
+    directions = 2 if bidirectional else 1
+    final_hiddens: list = []
+    for layer in range(num_layers):
+        if layer and train and dropout:
+            input = torch.dropout(input, dropout, train=True)
+        own = slice(layer * directions, (layer + 1) * directions)
+        input, final = _rnn_helper(input, hidden[own], params[own], has_biases, 1, 0.0, train, bidirectional, False, layer_fn)
+        final_hiddens += final
+    return input.transpose(0, 1) if batch_first else input, final_hiddens
 
 
 _create_node = proxy_tensor.PythonKeyTracer.create_node

@@ -214,3 +214,26 @@ def test_autocast_regions(engine, strict):
         assert_same(outputs[1], outputs[0], 1e-2 if enabled else 1e-5)
         assert_same(gradients(ours), gradients(plain), 1e-2 if enabled else 1e-5)
     assert len(records.of(ours)) == 2
+
+
+@pytest.mark.parametrize("door", ["compile", "backend"])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize(("batch_first", "bidirectional"), [(True, False), (False, True)])
+@torch._dynamo.config.patch(allow_rnn=True)  # or Dynamo leaves these modules to eager
+def test_dropout_between_recurrent_layers_has_eagers_masks(engine, strict, door, kind, batch_first, bidirectional):
+    plain = kind(4, 6, num_layers=3, dropout=0.5, batch_first=batch_first, bidirectional=bidirectional)
+    ours = copy.deepcopy(plain)
+    call = torch.compile(ours, backend="trainc") if door == "backend" else trainc.compile(ours)
+    x = torch.randn(2, 5, 4)
+    outputs = []
+    for model, forward in ((plain, plain), (ours, call)):
+        torch.manual_seed(3)
+        for _ in range(2):  # the second call draws on
+            out, _ = forward(x)
+            out.square().sum().backward()
+            outputs.append(out.detach())
+    assert_same(outputs[2], outputs[0])
+    assert_same(outputs[3], outputs[1])
+    assert not torch.equal(outputs[0], outputs[1])
+    assert_same(gradients(ours), gradients(plain))
+    assert torch._C._get_mkldnn_enabled()
