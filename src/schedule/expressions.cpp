@@ -30,7 +30,7 @@ const std::vector<Expr>& Index::coordinates() {
     const Dims strides = contiguous_strides(shape);
     bool first = true;  // the outermost axis that is not 1 needs no remainder
     for (size_t k = 0; k < shape.size(); ++k) {
-      if (shape[k] <= 1) { axes.push_back(integer(0)); continue; }
+      if (shape[k] <= 1 || strides[k] == 0) { axes.push_back(integer(0)); continue; }  // stride 0: no elements, nobody comes here
       Expr e = loop::floor_div(position, strides[k]);
       axes.push_back(first ? e : loop::mod(e, shape[k]));
       first = false;

@@ -34,7 +34,7 @@ inline Interpreted interpret_schedule(const Graph& graph, const schedule::Schedu
       for (size_t i = 0; i < k.arguments.size(); ++i) {
         const Node* n = k.arguments[i];
         if (!memory.count(n)) {
-          if (!k.nest.buffers[i].written) result.findings.push_back(k.nest.name + ": reads a value that nobody has made");
+          if (!k.nest.buffers[i].written && n->type.numel() > 0) result.findings.push_back(k.nest.name + ": reads a value that nobody has made");
           memory[n] = interpret::output_of(n->type.bytes());
           if (kernels.size() > 1) memory[n].initialised = true;  // each kernel of a group fills a part
         }
