@@ -10,10 +10,13 @@ from typing import Any
 import torch
 
 from trainc import config, joint, messages, records
-from trainc.errors import NotCompiled, UserError
+from trainc.errors import NotCompiled, SideEffect, UserError
 from trainc.state import ModuleState, Snapshot
 from trainc.structure import Flattener, describe, unflatten
 from trainc.trace import FlatCall, tracing
+
+
+MAX_VARIANTS = 256  # states of one module: attributes' values, parameters' types, training flags
 
 
 class CompiledCall:
@@ -25,6 +28,8 @@ class CompiledCall:
         self._variants: list[tuple[list, list]] = []  # (values, tensors' types) that were seen: their index is in the key
         self._entries: dict[Any, Callable[..., Any]] = {}
         self._seen_once: set[Any] = set()  # signatures seen under no_grad
+        self._unsettled: set[Any] = set()  # kinds of calls whose tracing changed Python state, once
+        self._stateful: set[Any] = set()  # those that did so again: Dynamo's
         self._busy = False
         self._dynamo: Callable[..., Any] | None = None
         self.compilations = records.of(model)
@@ -36,40 +41,50 @@ class CompiledCall:
         flattener = Flattener()
         try:
             structure = flattener.flatten((args, kwargs))
-            key, inputs = self._signature(structure, flattener.tensors)
+            kind = (model.training, structure, tuple([_type(t) for t in flattener.tensors]), _modes())
+            if kind in self._stateful:
+                return self._through_dynamo(args, kwargs)
+            variant, tensors = self._variant()
+            key = (variant, kind)
             entry = self._entries.get(key)
         except (NotCompiled, TypeError) as reason:  # TypeError: a constant that cannot be hashed
             return self._refused(str(reason), args, kwargs)
         if entry is None:
             return self._first_call(key, structure, flattener.tensors, args, kwargs)
-        return entry(inputs, args, kwargs)
+        return entry([*tensors, *flattener.tensors], args, kwargs)
 
     # -- the signature ------------------------------------------------------------------------------------------------
 
-    def _signature(self, structure: tuple, arguments: list[torch.Tensor]) -> tuple[Any, list[torch.Tensor]]:
+    def _variant(self) -> tuple[int, list[torch.Tensor]]:
+        """Which of the states seen so far the module is in, and its tensors."""
         state = self._state
         if state is None or not state.is_current():
-            state = self._state = ModuleState(self._model())
-            self._variants.clear()
-            self._entries.clear()
-            self._seen_once.clear()
+            state = self._walk()
         hooked = state.hooked()
         if hooked:
             raise NotCompiled(hooked)
-        tensors = state.tensors()
-        variant = self._variant(state.values(), tensors)
-        key = (variant, structure, tuple([_type(t) for t in arguments]), _modes())
-        return key, [*tensors, *arguments]
-
-    def _variant(self, values: list, tensors: list[torch.Tensor]) -> int:
-        types = [(t.shape, t.stride(), t.dtype, t.requires_grad, t.is_cpu) for t in tensors]
+        tensors, values = state.tensors(), state.values()
+        types = [_stored(t) for t in tensors]
         for i, (seen_values, seen_types) in enumerate(self._variants):
             if seen_types == types and seen_values == values:
-                return i
+                return i, tensors
+        if not state.covers_values():
+            state = self._walk()
+            tensors, values = state.tensors(), state.values()
+            types = [_stored(t) for t in tensors]
         for tensor in tensors:
             _type(tensor)  # may refuse
+        if len(self._variants) >= MAX_VARIANTS:
+            raise NotCompiled("an attribute of a module has another value at nearly every call")
         self._variants.append((values, types))
-        return len(self._variants) - 1
+        return len(self._variants) - 1, tensors
+
+    def _walk(self) -> ModuleState:
+        self._state = ModuleState(self._model())
+        self._variants.clear()
+        self._entries.clear()
+        self._seen_once.clear()
+        return self._state
 
     # -- the first call of a signature --------------------------------------------------------------------------------
 
@@ -79,7 +94,7 @@ class CompiledCall:
             if len(self._seen_once) < 10_000:
                 self._seen_once.add(key)
             return model._call_impl(*args, **kwargs)  # as in generate(), where a shape may never come again
-        if len(self._entries) >= config.max_signatures:
+        if len(self._entries) + len(self._unsettled) + len(self._stateful) >= config.max_signatures:
             messages.warn_once(
                 f"signatures {id(self)}",
                 f"{type(model).__name__} was called with more than {config.max_signatures} different signatures; further ones "
@@ -105,11 +120,19 @@ class CompiledCall:
             self._busy = False
         changed = snapshot.restore()
         record.capture_seconds = time.perf_counter() - start - record.compile_seconds
+        kind = key[1]
         if error is None and changed is None:
+            self._unsettled.discard(kind)
             self.compilations.append(record)
             self._entries[key] = entry
             return entry([*self._state.tensors(), *arguments], args, kwargs)
         result = model._call_impl(*args, **kwargs)  # where the model itself is at fault, this raises its own error
+        if snapshot.state_changed or isinstance(error, SideEffect):
+            if kind not in self._unsettled:  # a first call may set what later ones find: a cache, a default
+                self._unsettled.add(kind)
+                return result
+            self._unsettled.discard(kind)
+            self._stateful.add(kind)  # of any variant: what changes may be among the values that make one
         if error is not None and not config.fallback:
             raise error
         self._route(key, record, changed or _reason(error))
@@ -155,6 +178,10 @@ class CompiledCall:
             messages.warn(f"{type(model).__name__} runs in PyTorch: {_reason(error)}")
             self._dynamo = model._call_impl
             return model._call_impl(*args, **kwargs)
+
+
+def _stored(tensor: torch.Tensor) -> tuple:
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad, tensor.is_cpu
 
 
 def _type(tensor: torch.Tensor) -> tuple:

@@ -37,9 +37,9 @@ class ModuleState:
         self._values: list[tuple[dict, Any]] = []  # where plain values hang
         self._hooks: list[dict] = []
         self.names: list[str] = []  # of self._tensors
-        seen: set[int] = set()
+        self._objects: dict[int, Any] = {}  # configuration objects that were walked, by id
         for path, module in root.named_modules():
-            self._visit(path, module, seen)
+            self._visit(path, module)
         # tied tensors are one input: place -> index among the distinct ones
         found = [where[key] for where, key in self._tensors]
         self._found = found
@@ -50,7 +50,7 @@ class ModuleState:
             firsts.setdefault(i, place)
         self._distinct = [self._tensors[place] for place in firsts.values()]
 
-    def _visit(self, path: str, module: torch.nn.Module, seen: set[int]) -> None:
+    def _visit(self, path: str, module: torch.nn.Module) -> None:
         attributes = module.__dict__
         self._sizes.append((attributes, len(attributes)))
         for tables in ("_parameters", "_buffers"):
@@ -72,14 +72,14 @@ class ModuleState:
                 self._add_tensor(attributes, key, f"{path}.{key}" if path else key)
             else:
                 self._values.append((attributes, key))
-                self._visit_object(value, seen)
+                self._visit_object(value)
 
-    def _visit_object(self, value: Any, seen: set[int]) -> None:
+    def _visit_object(self, value: Any) -> None:
         """A configuration object: its plain attributes are guarded too."""
-        if not _is_object(value) or id(value) in seen:
+        if not _is_object(value) or id(value) in self._objects:
             return
         attributes = value.__dict__
-        seen.add(id(value))
+        self._objects[id(value)] = value
         self._sizes.append((attributes, len(attributes)))
         self._values += [(attributes, key) for key in attributes]
 
@@ -116,6 +116,11 @@ class ModuleState:
     def values(self) -> list[Any]:
         """Everything plain that forward may read. Containers are copied one level deep, so that a later change shows."""
         return [_frozen(table.get(key)) for table, key in self._values]
+
+    def covers_values(self) -> bool:
+        """Whether what now stands where plain values were is plain, or was walked itself. Asked when a value is new."""
+        values = [table.get(key) for table, key in self._values]
+        return not any(isinstance(v, torch.Tensor) or _is_object(v) and id(v) not in self._objects for v in values)
 
     def hooked(self) -> str | None:
         """Why a module's hooks forbid a compiled call, or None."""
@@ -232,6 +237,7 @@ class Snapshot:
     """The Python side of a program before its forward is traced; what tracing changed is put back and named."""
 
     def __init__(self, root: torch.nn.Module):
+        self.state_changed = False  # known once restored: whether an attribute or a container had changed
         self._random, self._torch = random.getstate(), torch.get_rng_state()
         self._numpy = _numpy_state()
         self._attributes = []
@@ -268,6 +274,7 @@ class Snapshot:
                     changed = changed or f"forward changes what is in `{owner}.{key}`"
                     container.clear()
                     container.extend(content) if isinstance(container, list) else container.update(content)
+        self.state_changed = changed is not None
         if random.getstate() != self._random:
             random.setstate(self._random)
             changed = changed or "forward draws from Python's `random`"
