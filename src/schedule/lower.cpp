@@ -148,7 +148,7 @@ std::vector<LoweredKernel> lower_scatter(const Graph& graph, const Schedule& sch
   const int64_t last = across ? shape.back() : 1;
   const int width = across ? std::min(64, 4 * lanes(machine.level, last)) : 1;
   const int64_t pieces = (last + width - 1) / width;
-  for (int64_t k = axis + 1; across && k + 1 < static_cast<int64_t>(shape.size()); ++k)
+  for (int64_t k = axis + 1; k + (across ? 1 : 0) < static_cast<int64_t>(shape.size()); ++k)
     if (shape[k] != 1) outer.push_back(shape[k]);
   if (across) outer.push_back(pieces);
   OuterLoops loops(nest, outer);
