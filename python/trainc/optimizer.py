@@ -1,14 +1,15 @@
 """The optimizer's step: AdamW, Adam and SGD as one elementwise kernel over all parameters; any other runs as it is.
 
-The formulas are those of torch.optim's single-tensor and foreach variants, which round alike, written with the operations
-in their order. What depends on the step or on a setting (learning rate, betas, bias corrections) is computed on the host
+The formulas are those of torch.optim's single-tensor, foreach and fused variants, which differ in single roundings (their C++
+compilers contract some products and sums), written with the operations in their order. What depends on the step or on a setting (learning rate, betas, bias corrections) is computed on the host
 in double precision, as torch does, and passed as scalars, so that a scheduler never recompiles. State is made by torch's
-own code: `state_dict` goes to and from a plain optimizer. Fused, capturable, differentiable steps stay torch's.
+own code: `state_dict` goes to and from a plain optimizer. Capturable and differentiable steps stay torch's.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import time
 import types
 from collections.abc import Callable
@@ -137,18 +138,29 @@ class CoreKernel:
             inputs = [torch.empty(ELEMENTS, dtype=v.dtype) for _ in range(v.tensors())]
             inputs += [torch.empty((), dtype=v.dtype) for _ in range(scalars)]
             gm = make_fx(lambda *args: formula(*args))(*inputs)
+        self.elements = 0  # that the last step updated
+        self._operations = sum(n.meta["val"].dim() for n in gm.graph.nodes if n.op == "call_function")
+        self._moved = (v.tensors() + len(in_place)) * v.dtype.itemsize
         with messages.progress(name):
             self._foreach = _core.Foreach(wire.graph_json(gm.graph, name), in_place, name)
 
     def run(self, tensors: list[list[Tensor]], scalars: list[float]) -> None:
-        self._foreach.run([[t.data_ptr() for t in row] for row in tensors], [row[0].numel() for row in tensors], scalars)
+        numels = [row[0].numel() for row in tensors]
+        self.elements += sum(numels)
+        self._foreach.run([[t.data_ptr() for t in row] for row in tensors], numels, scalars)
 
-    def report(self) -> Any:
-        return self._foreach.report()
+    def report(self) -> dict:
+        report = json.loads(self._foreach.report())
+        step = {
+            "name": report["name"], "kind": "kernel", "flops": self.elements * self._operations,
+            "bytes": self.elements * self._moved, "origins": report["origins"],
+        }  # fmt: skip
+        return {**report, "steps": [step] if self.elements else []}
 
 
 class InterpretedKernel:
     def __init__(self, v: Variant, name: str):
+        self.elements = 0
         self._formula, _, self._in_place = (adam_formula if v.kind == "adam" else sgd_formula)(v)
         self._variant, self._name = v, name
 
@@ -169,6 +181,10 @@ class Kernels:
     def __init__(self, optimizer: torch.optim.Optimizer):
         self._kernels: dict[Variant, Any] = {}
         self._records = records.of(optimizer)
+
+    def start_step(self) -> None:
+        for kernel in self._kernels.values():
+            kernel.elements = 0
 
     def get(self, v: Variant) -> Any:
         kernel = self._kernels.get(v)
@@ -216,6 +232,7 @@ def attach(optimizer: torch.optim.Optimizer) -> None:
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        kernels.start_step()
         with torch.no_grad():
             for group in self.param_groups:
                 step(self, group, kernels)
@@ -233,11 +250,11 @@ def _unhooked(step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _stays_torchs(optimizer: torch.optim.Optimizer) -> bool:
-    """Fused and capturable steps, tensors as settings, GradScaler's attributes: torch's own code has its say."""
+    """Capturable steps, tensors as settings, GradScaler's attributes: torch's own code has its say."""
     if getattr(optimizer, "grad_scale", None) is not None or getattr(optimizer, "found_inf", None) is not None:
         return True
     return any(
-        group.get("fused") or group.get("capturable") or group.get("differentiable")
+        group.get("capturable") or group.get("differentiable")
         or any(isinstance(group.get(name), Tensor) for name in ("lr", "weight_decay", "momentum"))
         or any(isinstance(beta, Tensor) for beta in group.get("betas", ()))
         for group in optimizer.param_groups
@@ -286,7 +303,7 @@ def _adam_step(optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels) 
         _written(tensors, 1)
     if left:
         adam(
-            *([part[i] for i in left] if part else [] for part in lists), has_complex=has_complex, foreach=group["foreach"],
+            *([part[i] for i in left] if part else [] for part in lists), has_complex=has_complex, foreach=group["foreach"], fused=group["fused"],
             decoupled_weight_decay=group["decoupled_weight_decay"], amsgrad=group["amsgrad"], beta1=beta1, beta2=beta2,
             lr=group["lr"], weight_decay=group["weight_decay"], eps=group["eps"], maximize=group["maximize"],
         )  # fmt: skip
@@ -329,7 +346,7 @@ def _sgd_step(optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels) -
         rest = [buffers[i] for i in left]
         sgd(
             [params[i] for i in left], [grads[i] for i in left], rest, has_sparse_grad=any(grads[i].is_sparse for i in left),
-            foreach=group["foreach"], weight_decay=group["weight_decay"], momentum=group["momentum"], lr=group["lr"],
+            foreach=group["foreach"], fused=group["fused"], weight_decay=group["weight_decay"], momentum=group["momentum"], lr=group["lr"],
             dampening=group["dampening"], nesterov=group["nesterov"], maximize=group["maximize"],
         )  # fmt: skip
         if momentum:

@@ -17,7 +17,10 @@ VARIANTS = [
     (AdamW, {"amsgrad": True, "maximize": True, "foreach": True}),
     (AdamW, {"betas": (0.4, 0.9), "eps": 1e-3}),
     (Adam, {"weight_decay": 0.1}),
-    (Adam, {"fused": True}),
+    (AdamW, {"fused": True}),
+    (AdamW, {"fused": True, "amsgrad": True, "betas": (0.4, 0.9)}),
+    (Adam, {"fused": True, "weight_decay": 0.1, "maximize": True}),
+    (SGD, {"fused": True, "lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
     (Adam, {"foreach": True, "lr": torch.tensor(0.01), "capturable": False}),
     (SGD, {"lr": 0.1}),
     (SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}),
@@ -167,3 +170,16 @@ def test_other_optimizers_stay_as_they_are(engine):
     trainc.compile(model, optimizer)
     assert "step" not in optimizer.__dict__
     assert records.of(optimizer)[0].route == "eager"
+
+
+def test_fused_steps_are_compiled_and_counted(engine, strict):
+    _, (model, optimizer) = pair(AdamW, {"fused": True})
+    for _ in range(2):
+        step(model, optimizer, torch.ones(2, 4))
+    (record,) = records.of(optimizer)
+    assert record.optimizer is not None and optimizer.state[model[0].weight]["step"].dtype == torch.float32
+    work = trainc.explain(optimizer).totals
+    if engine == "core":
+        count = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        assert work.bytes == work.compiled_bytes == count * 4 * (4 + 3)  # reads four tensors, writes three, a step
+        assert 10 * count <= work.flops <= 20 * count
