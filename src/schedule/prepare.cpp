@@ -90,7 +90,7 @@ const Node* whole(Graph& graph, const Node* x) {
 
 }  // namespace
 
-Graph prepare(const Graph& from) {
+Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs) {
   Graph to;
   to.input_count = from.input_count;
   std::unordered_map<const Node*, const Node*> made;
@@ -114,7 +114,8 @@ Graph prepare(const Graph& from) {
     const Node* v = made.at(o.value);
     Dims strides = o.strides;
     Builder b{to, {}};
-    if (v->op == Op::Input && strides == v->as<InputAttr>().strides) {  // handed through: the caller gets his own tensor
+    const bool callers = v->op == Op::Input && v->as<InputAttr>().index < caller_inputs && static_cast<int64_t>(to.outputs.size()) < caller_outputs;
+    if (callers && strides == v->as<InputAttr>().strides) {  // handed through: the caller gets his own tensor
       to.outputs.push_back({v, strides});
       continue;
     }

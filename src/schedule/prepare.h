@@ -1,4 +1,6 @@
 #pragma once
+#include <limits>
+
 #include "graph/graph.h"
 
 namespace trainc::schedule {
@@ -8,6 +10,8 @@ namespace trainc::schedule {
 /// results in two steps with a fixed split; outputs that are row-major in memory (a permutation before the output where the
 /// caller's strides are permuted), each with memory of its own (a copy where two share it or an input would be given out).
 /// Outputs whose strides are not a permutation of row-major become row-major.
-Graph prepare(const Graph&);
+/// An input that is an output is handed through as it is where both are the caller's: inputs before `caller_inputs`, outputs before
+/// `caller_outputs`; the others lie in an arena, and are copied.
+Graph prepare(const Graph&, int64_t caller_inputs = std::numeric_limits<int64_t>::max(), int64_t caller_outputs = std::numeric_limits<int64_t>::max());
 
 }  // namespace trainc::schedule

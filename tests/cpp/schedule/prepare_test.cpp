@@ -91,6 +91,13 @@ TEST(Prepare, InputHandedThroughStaysTheInput) {
   EXPECT_EQ(prepared.outputs[2].value->op, Op::Input);
   EXPECT_EQ(base_of(prepared.outputs[1].value)->op, Op::Slice);  // another shape of it: a copy
 }
+TEST(Prepare, ArenaIsNeverHandedThrough) {
+  const Graph g = parse("%0 = input index=0 : f32[4]\n%1 = input index=1 : f32[4]\nreturn %0 %1 %0\n");
+  const Graph prepared = prepare(g, 1, 2);  // input 1 and output 2 lie in an arena
+  EXPECT_EQ(prepared.outputs[0].value->op, Op::Input);
+  EXPECT_EQ(prepared.outputs[1].value->op, Op::Slice);
+  EXPECT_EQ(prepared.outputs[2].value->op, Op::Slice);
+}
 TEST(Prepare, PermutedResultIsPermutedBackAtNoCost) {
   const Graph prepared = prepare(parse(R"(%0 = input index=0 : f32[4,5]
 %1 = exp %0 : f32[4,5]
