@@ -55,11 +55,15 @@ inline reference::Tensor from_bytes(const Type& type, const uint8_t* p) {
   return t;
 }
 
-/// All results of `plan`; memory the plan must fill is poisoned first, so that what it forgets is seen.
-inline std::vector<reference::Tensor> run_plan(const plan::Plan& plan, const std::vector<reference::Tensor>& inputs) {
+/// All results of `plan`; memory the plan must fill is poisoned first, so that what it forgets is seen. `saved`: the arena that the forward
+/// and the backward plan share.
+inline std::vector<reference::Tensor> run_plan(const plan::Plan& plan, const std::vector<reference::Tensor>& inputs, void* saved = nullptr,
+                                               runtime::Generator generator = {}) {
   runtime::Executable executable(plan);
   std::vector<std::vector<uint8_t>> in, out;
   runtime::Call call;
+  call.saved = saved;
+  call.generator = std::move(generator);
   for (const auto& t : inputs) in.push_back(to_bytes(t));
   for (auto& bytes : in) bytes.reserve(bytes.size() + 64), call.inputs.push_back(bytes.data());
   for (int64_t i = 0; i < plan.output_count; ++i) {
