@@ -18,14 +18,14 @@ struct Memory {
 template <class T> Memory memory_of(const std::vector<T>& values) {
   Memory m;
   m.bytes.resize(values.size() * sizeof(T));
-  std::memcpy(m.bytes.data(), values.data(), m.bytes.size());
+  if (!values.empty()) std::memcpy(m.bytes.data(), values.data(), m.bytes.size());
   return m;
 }
 /// An output of so many bytes: NaN in every float dtype, -1 in the integers.
 inline Memory output_of(int64_t bytes) { return {std::vector<uint8_t>(static_cast<size_t>(bytes), 0xff), false}; }
 template <class T> std::vector<T> values_of(const Memory& m) {
   std::vector<T> values(m.bytes.size() / sizeof(T));
-  std::memcpy(values.data(), m.bytes.data(), values.size() * sizeof(T));
+  if (!values.empty()) std::memcpy(values.data(), m.bytes.data(), values.size() * sizeof(T));
   return values;
 }
 
