@@ -11,7 +11,7 @@ import torch
 
 from trainc import config, joint, messages, records
 from trainc.errors import NotCompiled, SideEffect, UserError
-from trainc.state import ModuleState, Snapshot
+from trainc.state import ModuleState, Snapshot, Unchanged
 from trainc.structure import Flattener, describe, unflatten
 from trainc.trace import FlatCall, tracing
 
@@ -25,6 +25,8 @@ class CompiledCall:
     def __init__(self, model: torch.nn.Module):
         self._model = weakref.ref(model)
         self._state: ModuleState | None = None
+        self._last = -1  # the last call's variant
+        self._unchanged: Unchanged | None = None  # how to see that it is this call's too
         self._variants: list[tuple[list, list]] = []  # (values, tensors' types) that were seen: their index is in the key
         self._entries: dict[Any, Callable[..., Any]] = {}
         self._seen_once: set[Any] = set()  # signatures seen under no_grad
@@ -58,11 +60,21 @@ class CompiledCall:
     def _variant(self) -> tuple[int, list[torch.Tensor]]:
         """Which of the states seen so far the module is in, and its tensors."""
         state = self._state
+        unchanged = self._unchanged
+        if unchanged is not None and not state.hooked() and unchanged():
+            return self._last, unchanged.tensors
         if state is None or not state.is_current():
             state = self._walk()
         hooked = state.hooked()
         if hooked:
             raise NotCompiled(hooked)
+        variant, tensors = self._find_variant(state)
+        # Where variants alternate (a step, an evaluation), the cheap check would not pay.
+        self._unchanged = Unchanged(self._state, tensors) if variant == self._last else None
+        self._last = variant
+        return variant, tensors
+
+    def _find_variant(self, state: ModuleState) -> tuple[int, list[torch.Tensor]]:
         tensors, values = state.tensors(), state.values()
         types = [_stored(t) for t in tensors]
         for i, (seen_values, seen_types) in enumerate(self._variants):
@@ -80,6 +92,7 @@ class CompiledCall:
         return len(self._variants) - 1, tensors
 
     def _walk(self) -> ModuleState:
+        self._last, self._unchanged = -1, None
         self._state = ModuleState(self._model())
         self._variants.clear()
         self._entries.clear()

@@ -1,7 +1,7 @@
 """A module as the compiled call sees it: its tensors as inputs, and everything else that its forward may read as guards.
 
 `ModuleState` walks the modules once; `tensors()` and `values()` then read the same places through flat lists of
-(dictionary, key), which is what makes the check cheap enough for every call.
+(dictionary, key). `Unchanged` tells, for much less, that there is nothing to read since the last call.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch._C._dynamo import guards
 
 from trainc.errors import NotCompiled, SideEffect
 
@@ -138,6 +139,34 @@ class ModuleState:
     def swapped(self, tensors: list[torch.Tensor]) -> _Swap:
         """A context in which the modules hold `tensors` in the place of their own."""
         return _Swap(self, tensors)
+
+
+class Unchanged:
+    """Whether a module is in the state that it was in when this was made, as torch.compile's own guards tell: by the versions
+    of its dictionaries and by its tensors' types. May say no where nothing changed (then the state is read), never yes where
+    something did. Hooks are not in it: `ModuleState.hooked`."""
+
+    def __init__(self, state: ModuleState, tensors: list[torch.Tensor]):
+        containers = [value for table, key in state._values if type(value := table.get(key)) in (list, set, dict)]
+        tables = [table for table, _ in state._sizes]
+        self._empty = [value for value in (*tables, *containers) if not value]
+        self._tables = [value for value in (*tables, *containers) if value and isinstance(value, dict)]
+        self._versions = list(map(guards.dict_version, self._tables))
+        self._containers = [(value, _frozen(value)) for value in containers if value and type(value) is not dict]
+        self.tensors = tensors
+        self._types = guards.TensorGuards(
+            *tensors,
+            dynamic_dims_sizes=[list(t.shape) for t in tensors],
+            dynamic_dims_strides=[list(t.stride()) for t in tensors],
+        )
+
+    def __call__(self) -> bool:
+        return (
+            not any(self._empty)
+            and list(map(guards.dict_version, self._tables)) == self._versions
+            and self._types.check(*self.tensors)
+            and all(_frozen(container) == before for container, before in self._containers)
+        )
 
 
 def _is_object(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 import copy
 import random
+import types
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from conftest import assert_same, gradients
 from torch import nn
 
 import trainc
-from trainc import call, messages, records
+from trainc import call, messages, records, state
 
 
 class Layered(nn.Module):
@@ -66,6 +67,69 @@ def test_changes_are_noticed(engine, strict):
     same_call(plain, ours, x, flag=False)
     same_call(plain, ours, x.t().contiguous().t()[:2])
     assert all(record.route == "compiled" for record in records.of(ours))
+
+
+class Configured(Layered):
+    def __init__(self):
+        super().__init__()
+        self.config = types.SimpleNamespace(scale=2.0, options=[])
+        self.widths, self.names, self.plan, self.nothing = [4, 4], {"a"}, {"a": 1}, {}
+        self.register_buffer("bias", torch.zeros(4))
+        self.register_buffer("missing", None)
+
+
+CHANGES = {
+    "training": lambda m: m.drop.eval(),
+    "value": lambda m: setattr(m, "scale", 2.5),
+    "type of a value": lambda m: setattr(m, "scale", 2),
+    "new attribute": lambda m: setattr(m, "extra", 1),
+    "removed attribute": lambda m: delattr(m, "scale"),
+    "configuration": lambda m: setattr(m.config, "scale", 2.5),
+    "list of a configuration": lambda m: m.config.options.append(1),
+    "another configuration": lambda m: setattr(m, "config", copy.copy(m.config)),
+    "list": lambda m: m.widths.__setitem__(0, 5),
+    "set": lambda m: m.names.add("b"),
+    "dictionary": lambda m: m.plan.update(a=2),
+    "empty dictionary": lambda m: m.nothing.update(a=2),
+    "module": lambda m: setattr(m, "two", nn.Linear(4, 4)),
+    "new module": lambda m: setattr(m.one, "inner", nn.Linear(4, 4)),
+    "removed module": lambda m: delattr(m, "drop"),
+    "renamed module": lambda m: m._modules.update(three=m._modules.pop("two")),
+    "parameter": lambda m: setattr(m.one, "weight", nn.Parameter(torch.ones(4, 4))),
+    "removed parameter": lambda m: setattr(m.one, "bias", None),
+    "tied": lambda m: setattr(m.one, "weight", m.two.weight),
+    "buffer": lambda m: setattr(m, "bias", torch.ones(4)),
+    "first buffer": lambda m: setattr(m, "missing", torch.ones(4)),
+    "tensor attribute": lambda m: setattr(m, "table", torch.ones(4)),
+    "strides": lambda m: setattr(m.one.weight, "data", m.one.weight.data.t()),
+    "shape": lambda m: setattr(m.bias, "data", torch.zeros(1, 4)),
+    "type": lambda m: m.bfloat16(),
+    "requires_grad": lambda m: m.one.bias.requires_grad_(False),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_cheap_check_sees(change):
+    model = Configured()
+    model_state = state.ModuleState(model)
+    unchanged = state.Unchanged(model_state, model_state.tensors())
+    assert unchanged()
+    CHANGES[change](model)
+    assert not unchanged()
+
+
+def test_the_cheap_check_holds_through_training():
+    model = trainc.compile(Configured())
+    optimizer = torch.optim.AdamW(model.parameters())
+    x = torch.randn(3, 4)
+    kept = []
+    for _ in range(4):
+        model.train()
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+        kept.append(model._compiled_call_impl._unchanged)
+    assert kept[0] is None and kept[1] is kept[2] is kept[3] is not None
 
 
 def test_going_back_compiles_nothing(engine, strict):
