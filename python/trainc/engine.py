@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.utils import flop_counter
 
 from trainc import messages, wire
 from trainc.pool import Results
@@ -76,7 +78,10 @@ class CoreExecutable:
         return self._externs[step](pointers)
 
     def report(self) -> dict:
-        return json.loads(self.plan.report())
+        report = json.loads(self.plan.report())
+        for i, call in self._externs.items():
+            report["steps"][i] |= {"flops": call.flops(), "bytes": call.bytes()}
+        return report
 
 
 def as_compiled(tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
@@ -124,6 +129,23 @@ class ExternCall:
             # the plan reads through the pointer; inputs are owned by the plan, so a view of one needs no owner but itself
             owned.append((result.data_ptr(), (result, inputs)))
         return owned
+
+
+    def flops(self) -> int:
+        """Floating-point operations of one call, by PyTorch's own table (torch.utils.flop_counter); 0 for what is not in it."""
+        count = flop_counter.flop_registry.get(self._op.overloadpacket)
+        if count is None:
+            return 0
+        inputs = [torch.empty(shape, dtype=wire.DTYPES[dtype], device="meta") for dtype, shape, _ in self.info["inputs"]]
+        args = wire.parse_argument(self._args, inputs)
+        kwargs = {key: wire.parse_argument(arg, inputs) for key, arg in self._kwargs.items()}
+        results = [r and torch.empty(r[1], dtype=wire.DTYPES[r[0]], device="meta") for r in self._results]
+        return count(*args, **kwargs, out_val=results if len(results) > 1 else results[0])
+
+    def bytes(self) -> int:
+        """Bytes of the tensors that go in and come out."""
+        tensors = [*self.info["inputs"], *(r for r in self._results if r is not None)]
+        return sum(math.prod(shape) * wire.DTYPES[dtype].itemsize for dtype, shape, _ in tensors)
 
 
 def operation(name: str) -> Any:

@@ -20,6 +20,7 @@ const Table& table() {
     add_views(t);
     add_creation(t);
     add_contractions(t);
+  add_convolutions(t);
     add_softmax(t);
     add_normalization(t);
     add_losses(t);

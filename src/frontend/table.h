@@ -23,6 +23,7 @@ void add_reductions(Table&);     // sum, mean, var, max, argmax, any, norms, cum
 void add_views(Table&);          // reshape, permute, slice, cat, pad and their backwards and scatters
 void add_creation(Table&);       // full, arange, tril, ...
 void add_contractions(Table&);   // mm, bmm, addmm, ...
+void add_convolutions(Table&);   // those whose windows lie side by side
 void add_softmax(Table&);        // softmax and log-softmax
 void add_normalization(Table&);  // layer, batch and group norm
 void add_losses(Table&);

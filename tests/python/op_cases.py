@@ -769,6 +769,42 @@ case("adaptive_avg_pool2d_backward", aten._adaptive_avg_pool2d_backward, f32(2, 
 case("avg_pool2d", lambda x: aten.avg_pool2d(x, [2, 2]), P, **SUM)
 case("avg_pool2d/overlap", lambda x: aten.avg_pool2d(x, [3, 3], [1, 1]), P, extern=True, **SUM)
 
+# ---- convolutions over patches --------------------------------------------------------------------------------------
+
+
+def patches(step, rank=2):
+    return [step] * rank, [0] * rank, [1] * rank, False, [0] * rank, 1
+
+
+case("convolution/patches", lambda x, w, b: aten.convolution(x, w, b, *patches(2)), f32(2, 3, 6, 4), f32(5, 3, 2, 2), f32(5), **SUM)
+case("convolution/1x1", lambda x, w: aten.convolution(x, w, None, *patches(1)), f32(2, 3, 5, 7), f32(4, 3, 1, 1), **SUM)
+case("convolution/1d", lambda x, w: aten.convolution(x, w, None, *patches(3, 1)), f32(2, 3, 9), f32(4, 3, 3), **SUM)
+case("convolution/bf16", lambda x, w: aten.convolution(x, w, None, *patches(2)), bf16(2, 3, 6, 4), bf16(5, 3, 2, 2), truth=False, **SUM)
+case(
+    "convolution/remainder",
+    lambda x, w: aten.convolution(x, w, None, *patches(2)),
+    f32(2, 3, 7, 4),
+    f32(5, 3, 2, 2),
+    extern=True,
+    **SUM,
+)
+case(
+    "convolution_backward/patches",
+    lambda g, x, w: aten.convolution_backward(g, x, w, [5], *patches(2), [True, True, True]),
+    f32(2, 5, 3, 2),
+    f32(2, 3, 6, 4),
+    f32(5, 3, 2, 2),
+    **SUM,
+)
+case(
+    "convolution_backward/1x1, weight alone",
+    lambda g, x, w: aten.convolution_backward(g, x, w, None, *patches(1), [False, True, False])[1],
+    f32(2, 4, 5, 7),
+    f32(2, 3, 5, 7),
+    f32(4, 3, 1, 1),
+    **SUM,
+)
+
 # ---- the framework's ------------------------------------------------------------------------------------------------
 case(
     "convolution",
