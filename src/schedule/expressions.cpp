@@ -80,6 +80,10 @@ Expr Expressions::load(const Node* n, Index& index) {
 
 Expr Expressions::value(const Node* n, Index index) {
   if (auto it = bound.find(n); it != bound.end()) return it->second;
+  if (n->type.numel() == 0) {  // nobody makes it, and no element of it is ever asked for
+    const DType dtype = arithmetic_dtype(n->dtype());
+    return is_float(dtype) ? real(0, dtype) : integer(0, dtype);
+  }
   if (own.count(n)) return own_value(n, index);
   if (schedule_.values.count(n) || n->op == Op::Input) return load(n, index);
   return definition(n, std::move(index));

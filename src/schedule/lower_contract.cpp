@@ -40,8 +40,10 @@ LoweredKernel lower_contract(const Graph& graph, const Schedule& schedule, const
   for (const Node* v : group.values)  // declared before the generator adds its own buffers: arguments come first
     if (schedule.stored.count(v)) e.argument(v, true);
   for (const Node* v : group.values)
-    for (const Read& r : reads_of(v, schedule.values, v->type.numel(), 1))
+    for (const Read& r : reads_of(v, schedule.values, v->type.numel(), 1)) {
+      if (r.value->type.numel() == 0) continue;
       if (!schedule.group_of.count(r.value) || schedule.group_of.at(r.value) != schedule.group_of.at(c)) e.argument(r.value);
+    }
 
   e.own.insert(group.values.begin(), group.values.end());
   e.own_value = [&](const Node* v, Index& index) { return e.bind(v, e.definition(v, index)); };

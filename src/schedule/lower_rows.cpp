@@ -40,7 +40,7 @@ class Rows {
     for (const Node* n : group_.values) {
       if (schedule_.stored.count(n)) e_.argument(n, true);
       for (const Read& r : reads_of(n, schedule_.values, group_.rows, group_.columns))
-        if (!level_.count(r.value)) e_.argument(r.value);
+        if (!level_.count(r.value) && r.value->type.numel() > 0) e_.argument(r.value);
     }
   }
 

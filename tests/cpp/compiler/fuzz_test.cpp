@@ -288,6 +288,11 @@ return %10 %7
 )");
 }
 
+TEST(Compile, ValuesWithoutElements) {  // nobody makes them, nobody may wait for them
+  expect_text("%0 = input index=0 : f32[7,0]\n%1 = exp %0 : f32[7,0]\n%2 = constant value=1.5 : f32[]\n%3 = pad %1 %2 low=[2,0] high=[0,2] : f32[9,2]\nreturn %1 %3\n");
+  expect_text("%0 = input index=0 : f32[7,0]\n%1 = exp %0 : f32[7,0]\n%2 = reshape %1 : f32[1,7,0]\n%3 = contract %2 %2 : f32[1,7,7]\nreturn %3\n");
+  expect_text("%0 = input index=0 : f32[3,0]\n%1 = exp %0 : f32[3,0]\n%2 = input index=1 : f32[3,4]\n%3 = concat %1 %2 axis=1 : f32[3,4]\nreturn %3 %1\n");
+}
 TEST(Compile, UndefinedTangentsAreNotRead) {  // gradients: t0 * y + t1 * x and t0 * x
   const char* text = R"(%0 = input index=0 : f32[300]
 %1 = input index=1 : f32[300]
