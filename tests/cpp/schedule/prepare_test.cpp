@@ -137,6 +137,9 @@ TEST(Prepare, SplitSumsOfEveryShape) {
 TEST(Prepare, SumOverNothing) {
   expect_promises(parse("%0 = input index=0 : f32[3,0]\n%1 = reduce %0 kind=sum axes=[1] : f32[3]\n%2 = reduce %0 kind=prod axes=[1] : f32[3]\nreturn %1 %2\n"), 1);
 }
+TEST(Prepare, SumsOverBool) {
+  expect_promises(parse("%0 = input index=0 : bool[3,5]\n%1 = reduce %0 kind=max axes=[1] : bool[3]\n%2 = reduce %0 kind=min axes=[0] : bool[5]\nreturn %1 %2\n"), 1);
+}
 TEST(Prepare, ExternOperandsAreNoReshapes) {
   Graph g;
   Builder b{g, {}};
