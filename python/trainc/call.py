@@ -15,7 +15,6 @@ from trainc.state import ModuleState, Snapshot, Unchanged
 from trainc.structure import Flattener, describe, unflatten
 from trainc.trace import FlatCall, tracing
 
-
 MAX_VARIANTS = 256  # states of one module: attributes' values, parameters' types, training flags
 
 

@@ -1,9 +1,10 @@
 """The optimizer's step: AdamW, Adam and SGD as one elementwise kernel over all parameters; any other runs as it is.
 
 The formulas are those of torch.optim's single-tensor, foreach and fused variants, which differ in single roundings (their C++
-compilers contract some products and sums), written with the operations in their order. What depends on the step or on a setting (learning rate, betas, bias corrections) is computed on the host
-in double precision, as torch does, and passed as scalars, so that a scheduler never recompiles. State is made by torch's
-own code: `state_dict` goes to and from a plain optimizer. Capturable and differentiable steps stay torch's.
+compilers contract some products and sums), written with the operations in their order. What depends on the step or on a
+setting (learning rate, betas, bias corrections) is computed on the host in double precision, as torch does, and passed as
+scalars, so that a scheduler never recompiles. State is made by torch's own code: `state_dict` goes to and from a plain
+optimizer. Capturable and differentiable steps stay torch's.
 """
 
 from __future__ import annotations
@@ -303,9 +304,9 @@ def _adam_step(optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels) 
         _written(tensors, 1)
     if left:
         adam(
-            *([part[i] for i in left] if part else [] for part in lists), has_complex=has_complex, foreach=group["foreach"], fused=group["fused"],
-            decoupled_weight_decay=group["decoupled_weight_decay"], amsgrad=group["amsgrad"], beta1=beta1, beta2=beta2,
-            lr=group["lr"], weight_decay=group["weight_decay"], eps=group["eps"], maximize=group["maximize"],
+            *([part[i] for i in left] if part else [] for part in lists), has_complex=has_complex, foreach=group["foreach"],
+            fused=group["fused"], decoupled_weight_decay=group["decoupled_weight_decay"], amsgrad=group["amsgrad"], beta1=beta1,
+            beta2=beta2, lr=group["lr"], weight_decay=group["weight_decay"], eps=group["eps"], maximize=group["maximize"],
         )  # fmt: skip
 
 
@@ -346,8 +347,8 @@ def _sgd_step(optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels) -
         rest = [buffers[i] for i in left]
         sgd(
             [params[i] for i in left], [grads[i] for i in left], rest, has_sparse_grad=any(grads[i].is_sparse for i in left),
-            foreach=group["foreach"], fused=group["fused"], weight_decay=group["weight_decay"], momentum=group["momentum"], lr=group["lr"],
-            dampening=group["dampening"], nesterov=group["nesterov"], maximize=group["maximize"],
+            foreach=group["foreach"], fused=group["fused"], weight_decay=group["weight_decay"], momentum=group["momentum"],
+            lr=group["lr"], dampening=group["dampening"], nesterov=group["nesterov"], maximize=group["maximize"],
         )  # fmt: skip
         if momentum:
             for i, buffer in zip(left, rest, strict=True):
