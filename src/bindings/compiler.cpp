@@ -48,7 +48,13 @@ template <class F> std::unique_ptr<CoreExecutable> compiled(const nb::object& ca
   return executable_of(std::move(plan), record(timing, earlier + seconds_since(start)));
 }
 
+/// The order of a mask's draws is part of the graph: the generator is found before a graph with masks is imported.
+void know_the_generator(const std::string& graph) {
+  if (graph.find("dropout") != std::string::npos || graph.find("bernoulli") != std::string::npos) find_mask_generator();
+}
+
 std::unique_ptr<CoreExecutable> compile(const std::string& graph, const std::string& name, const nb::object& callback) {
+  know_the_generator(graph);
   return compiled(callback, 0, [&](const compiler::Options& o, compiler::Timing* timing) {
     return compiler::compile(frontend::import_aten(graph), name, o, timing);
   });
@@ -59,6 +65,7 @@ struct JointGraph {
   double seconds = 0;  // importing and preparing; counted to the forward plan
 
   JointGraph(const std::string& graph, int64_t primals, int64_t forward_outputs, const std::string& name, const nb::object&) {
+    know_the_generator(graph);
     const auto start = Clock::now();
     nb::gil_scoped_release unlock;
     joint = std::make_unique<compiler::JointGraph>(frontend::import_aten(graph), primals, forward_outputs, name);

@@ -8,7 +8,6 @@
 
 namespace trainc::bindings {
 
-using runtime::MaskGenerator;
 using runtime::Twister;
 
 static std::vector<uint8_t> to_vector(const nb::bytes& b) {
@@ -32,7 +31,7 @@ void find_mask_generator() {
     std::vector<uint8_t> got(n);
     runtime::bernoulli(candidate, twister, 0.5, got.data(), n);
     if (got != wanted) continue;
-    runtime::set_mask_generator(candidate);
+    set_mask_generator(candidate);
     found = true;
     return;
   }
@@ -44,7 +43,7 @@ void bind_random(nb::module_& m) {
     if (numel < 0 || !(p >= 0 && p <= 1)) throw UserError("bernoulli: numel must not be negative, and p lie in [0, 1]");
     if (vendor && *vendor != "amd" && *vendor != "intel") throw UserError("bernoulli: vendor is \"amd\", \"intel\" or None");
     if (!vendor) find_mask_generator();
-    const MaskGenerator generator = !vendor ? runtime::mask_generator() : *vendor == "intel" ? MaskGenerator::Mkl : MaskGenerator::Twister;
+    const MaskGenerator generator = !vendor ? mask_generator() : *vendor == "intel" ? MaskGenerator::Mkl : MaskGenerator::Twister;
     Twister twister(to_vector(state));
     auto* mask = new uint8_t[numel];
     const nb::capsule owner(mask, [](void* p) noexcept { delete[] static_cast<uint8_t*>(p); });
@@ -60,7 +59,7 @@ void bind_random(nb::module_& m) {
      "MKL's random numbers do on Intel (\"intel\"), as all others do (\"amd\"), as the loaded torch does (None).");
   m.def("mask_generator", [] {
     find_mask_generator();
-    return runtime::mask_generator() == MaskGenerator::Mkl ? "mkl" : "twister";
+    return mask_generator() == MaskGenerator::Mkl ? "mkl" : "twister";
   });
 }
 

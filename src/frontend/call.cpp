@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "support/cpu.h"
+#include "support/mask_generator.h"
 
 namespace trainc::frontend {
 
@@ -169,7 +169,7 @@ Value Call::random_mask(const Dims& shape, const Dims& strides, double p) const 
   // Eager draws nothing where the answer is known (docs/frontend.md).
   if (p <= 0 || p >= 1) return full(shape, DType::Bool, p >= 1);
   Dims order = all_axes(shape.size());
-  if (!cpu_is_intel() && strides.size() == shape.size())
+  if (mask_generator() == MaskGenerator::Twister && strides.size() == shape.size())
     std::stable_sort(order.begin(), order.end(), [&](int64_t x, int64_t y) {
       const auto reach = [&](int64_t axis) { return shape[axis] == 1 ? INT64_MAX : strides[axis]; };  // one element: its stride means nothing
       return reach(x) > reach(y);

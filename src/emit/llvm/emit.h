@@ -1,4 +1,4 @@
-// Loop nest -> relocation-free machine code, through LLVM. The only folder that includes LLVM headers (and only its .cpp files).
+// Loop nest -> relocation-free machine code, through LLVM. The only folder that includes LLVM headers (this one, which others include, does not).
 // Takes: a verified LoopNest and a CPU level. Gives: a Blob. No decision of its own: a printer.
 #pragma once
 #include <cstdint>

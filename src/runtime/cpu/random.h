@@ -1,21 +1,14 @@
 // Eager's CPU dropout masks, bit for bit (docs/runtime.md, "Random numbers"). Takes: the bytes of torch.get_rng_state(). Gives: masks,
 // and the bytes of the state after them. Includes: support, runtime/runtime.h.
-//
-// Which generator fills a mask depends on how the framework was built and, for builds with MKL's random numbers, on the CPU's vendor:
-//   Twister  the framework's own Mersenne twister, element by element
-//   Mkl      one draw of the twister seeds MKL's multiplicative congruential generator MCG31m1, which fills the mask
 #pragma once
 #include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
 
-namespace trainc::runtime {
+#include "support/mask_generator.h"
 
-enum class MaskGenerator : uint8_t { Twister, Mkl };
-/// What masks are drawn with when a plan runs. Default: by the CPU's vendor; whoever can ask the framework sets it once.
-MaskGenerator mask_generator();
-void set_mask_generator(MaskGenerator);
+namespace trainc::runtime {
 
 /// The default CPU generator (at::CPUGeneratorImpl): mt19937, with the rest of the state carried along.
 class Twister {
