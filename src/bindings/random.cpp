@@ -15,9 +15,17 @@ static std::vector<uint8_t> to_vector(const nb::bytes& b) {
   return {p, p + b.size()};
 }
 
+/// Real tensors while it lives, also inside a trace (whose modes would make fakes of ours).
+struct OutsideModes {
+  nb::object context = nb::module_::import_("torch.utils._python_dispatch").attr("_disable_current_modes")();
+  OutsideModes() { context.attr("__enter__")(); }
+  ~OutsideModes() { context.attr("__exit__")(nb::none(), nb::none(), nb::none()); }
+};
+
 void find_mask_generator() {
   static bool found = false;  // under the interpreter lock
   if (found || !nb::cast<nb::dict>(nb::module_::import_("sys").attr("modules")).contains("torch")) return;
+  const OutsideModes outside;
   constexpr int64_t n = 256;
   const nb::module_ torch = nb::module_::import_("torch");
   const nb::object generator = torch.attr("Generator")();

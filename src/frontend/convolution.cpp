@@ -1,5 +1,5 @@
-// Convolutions whose windows lie side by side (kernel as large as the step, no padding): the patches of a vision transformer, and
-// the 1x1 ones of a ResNet. They are contractions over patches. All others are left to the framework.
+// Convolutions whose windows lie side by side (kernel as large as the step, no padding): the patches of a vision transformer. They are
+// contractions over patches. All others are left to the framework, 1x1 ones too: they stand among others, whose layout they share.
 #include "frontend/table.h"
 
 namespace trainc::frontend {
@@ -26,7 +26,7 @@ std::optional<Patches> patches_of(const Dims& x, const Dims& w, const Call& c, i
     p.windows *= size / kernel;
     p.window *= kernel;
   }
-  if (p.n == 0 || p.windows == 0 || p.channels == 0 || p.out == 0) return std::nullopt;
+  if (p.n == 0 || p.windows == 0 || p.channels == 0 || p.out == 0 || p.window == 1) return std::nullopt;
   return p;
 }
 

@@ -777,7 +777,7 @@ def patches(step, rank=2):
 
 
 case("convolution/patches", lambda x, w, b: aten.convolution(x, w, b, *patches(2)), f32(2, 3, 6, 4), f32(5, 3, 2, 2), f32(5), **SUM)
-case("convolution/1x1", lambda x, w: aten.convolution(x, w, None, *patches(1)), f32(2, 3, 5, 7), f32(4, 3, 1, 1), **SUM)
+case("convolution/1x1", lambda x, w: aten.convolution(x, w, None, *patches(1)), f32(2, 3, 5, 7), f32(4, 3, 1, 1), extern=True, **SUM)
 case("convolution/1d", lambda x, w: aten.convolution(x, w, None, *patches(3, 1)), f32(2, 3, 9), f32(4, 3, 3), **SUM)
 case("convolution/bf16", lambda x, w: aten.convolution(x, w, None, *patches(2)), bf16(2, 3, 6, 4), bf16(5, 3, 2, 2), truth=False, **SUM)
 case(
@@ -797,11 +797,11 @@ case(
     **SUM,
 )
 case(
-    "convolution_backward/1x1, weight alone",
-    lambda g, x, w: aten.convolution_backward(g, x, w, None, *patches(1), [False, True, False])[1],
-    f32(2, 4, 5, 7),
-    f32(2, 3, 5, 7),
-    f32(4, 3, 1, 1),
+    "convolution_backward/weight alone",
+    lambda g, x, w: aten.convolution_backward(g, x, w, None, *patches(2), [False, True, False])[1],
+    f32(2, 4, 3, 5),
+    f32(2, 3, 6, 10),
+    f32(4, 3, 2, 2),
     **SUM,
 )
 
