@@ -156,6 +156,15 @@ class Interrupted(engines.Interpreter):
         signal.raise_signal(signal.SIGINT)
 
 
+@pytest.fixture
+def interruptible():
+    """Python's own handler, also where the tests run in a background job, which ignores Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_while_compiling_leaves_all_usable(monkeypatch):
     monkeypatch.setitem(engines.ENGINES, "interrupted", Interrupted)
     monkeypatch.setattr(config, "engine", "interrupted")
