@@ -776,13 +776,24 @@ def patches(step, rank=2):
     return [step] * rank, [0] * rank, [1] * rank, False, [0] * rank, 1
 
 
-case("convolution/patches", lambda x, w, b: aten.convolution(x, w, b, *patches(2)), f32(2, 3, 6, 4), f32(5, 3, 2, 2), f32(5), **SUM)
-case("convolution/1x1", lambda x, w: aten.convolution(x, w, None, *patches(1)), f32(2, 3, 5, 7), f32(4, 3, 1, 1), extern=True, **SUM)
-case("convolution/1d", lambda x, w: aten.convolution(x, w, None, *patches(3, 1)), f32(2, 3, 9), f32(4, 3, 3), **SUM)
-case("convolution/bf16", lambda x, w: aten.convolution(x, w, None, *patches(2)), bf16(2, 3, 6, 4), bf16(5, 3, 2, 2), truth=False, **SUM)
+def convolved(step, rank=2):
+    return lambda x, w: aten.convolution(x, w, None, *patches(step, rank))
+
+
+case(
+    "convolution/patches",
+    lambda x, w, b: aten.convolution(x, w, b, *patches(2)),
+    f32(2, 3, 6, 4),
+    f32(5, 3, 2, 2),
+    f32(5),
+    **SUM,
+)
+case("convolution/1x1", convolved(1), f32(2, 3, 5, 7), f32(4, 3, 1, 1), extern=True, **SUM)
+case("convolution/1d", convolved(3, 1), f32(2, 3, 9), f32(4, 3, 3), **SUM)
+case("convolution/bf16", convolved(2), bf16(2, 3, 6, 4), bf16(5, 3, 2, 2), truth=False, **SUM)
 case(
     "convolution/remainder",
-    lambda x, w: aten.convolution(x, w, None, *patches(2)),
+    convolved(2),
     f32(2, 3, 7, 4),
     f32(5, 3, 2, 2),
     extern=True,

@@ -8,7 +8,8 @@ import torch
 
 from trainc import _core
 
-VECTORS = [line.split() for line in (Path(__file__).parent.parent / "data" / "masks.txt").read_text().splitlines() if line[0] != "#"]
+MASKS = Path(__file__).parent.parent / "data" / "masks.txt"
+VECTORS = [line.split() for line in MASKS.read_text().splitlines() if line[0] != "#"]
 
 
 def state() -> bytes:
@@ -24,7 +25,9 @@ def fnv(data: bytes) -> int:
 
 @pytest.mark.parametrize("seed", [0, 1, 2**40 + 7])
 @pytest.mark.parametrize("skip", [0, 1, 5, 623, 624, 1000])
-@pytest.mark.parametrize(("numel", "p"), [(1, 0.5), (7, 0.9), (311, 1 / 3), (312, 0.5), (313, 0.25), (5000, 1e-3), (100_003, 0.9)])
+@pytest.mark.parametrize(
+    ("numel", "p"), [(1, 0.5), (7, 0.9), (311, 1 / 3), (312, 0.5), (313, 0.25), (5000, 1e-3), (100_003, 0.9)]
+)
 def test_masks_and_state_are_eagers(seed: int, skip: int, numel: int, p: float) -> None:
     torch.manual_seed(seed)
     for _ in range(skip):
