@@ -2,30 +2,15 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <cstdlib>
 #include <exception>
-#include <filesystem>
-#include <fstream>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
 
 namespace trainc::compiler {
 
-bool dumping(const char* what) {
-  const char* value = std::getenv("TRAINC_DUMP");
-  if (!value) return false;
-  return ("," + std::string(value) + ",").find("," + std::string(what) + ",") != std::string::npos;
-}
-
 void dump(const std::string& name, const std::string& text) {
-  const char* set = std::getenv("TRAINC_DUMP_DIR");
-  const std::filesystem::path directory = set ? set : "trainc-dump";
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  std::ofstream file(directory / name);
-  file << text;
-  if (!file) throw UserError("TRAINC_DUMP: cannot write " + (directory / name).string() + "; set TRAINC_DUMP_DIR to a directory that you can write");
+  if (write_dump(name, text).empty()) throw UserError("TRAINC_DUMP: cannot write " + name + "; set TRAINC_DUMP_DIR to a directory that you can write");
 }
 
 Code generate(const std::vector<const loop::LoopNest*>& nests, const Options& options) {
@@ -78,7 +63,6 @@ Code generate(const std::vector<const loop::LoopNest*>& nests, const Options& op
     for (std::thread& t : threads) t.join();
   };
   const int64_t total = static_cast<int64_t>(distinct.size());
-  int64_t reported = -1;
   try {
     for (;;) {
       int64_t now;
@@ -88,14 +72,13 @@ Code generate(const std::vector<const loop::LoopNest*>& nests, const Options& op
         now = done;
         if (failure) break;
       }
-      if (options.progress) options.progress(now, total), reported = now;
+      if (options.progress) options.progress(now, total);
       if (now == total) break;
     }
   } catch (...) {  // Ctrl-C, through progress
     finish();
     throw;
   }
-  (void)reported;
   finish();
   if (failure) std::rethrow_exception(failure);
   return code;

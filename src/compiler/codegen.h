@@ -2,6 +2,7 @@
 #pragma once
 #include "compiler/compiler.h"
 #include "emit/llvm/emit.h"
+#include "support/dump.h"
 
 namespace trainc::compiler {
 
@@ -11,9 +12,7 @@ struct Code {
 };
 Code generate(const std::vector<const loop::LoopNest*>& nests, const Options&);
 
-/// TRAINC_DUMP holds `what` ("graph", "loop", "asm", "plan").
-bool dumping(const char* what);
-/// Writes TRAINC_DUMP_DIR/name (./trainc-dump unless set); a directory that cannot be written is a UserError.
+/// Writes a file that TRAINC_DUMP asked for; UserError where the directory cannot be written.
 void dump(const std::string& name, const std::string& text);
 
 }  // namespace trainc::compiler

@@ -85,15 +85,18 @@ class PlanBuilder {
     return b;
   }
 
+  int saved(int64_t slot, const Type& type) {
+    plan::Buffer b = describe(type, {}, plan::Home::Saved, slot, "saved" + std::to_string(slot));
+    b.offset = homes_.arena_offsets.at(slot);
+    return add(std::move(b));
+  }
+
   void place_outputs() {
     for (size_t i = 0; i < graph_.outputs.size(); ++i) {
       const Output& o = graph_.outputs[i];
       const bool arena = homes_.arena_outputs_from >= 0 && static_cast<int64_t>(i) >= homes_.arena_outputs_from;
       if (arena) {
-        const int64_t slot = static_cast<int64_t>(i) - homes_.arena_outputs_from;
-        plan::Buffer b = describe(output_types_[i], {}, plan::Home::Saved, slot, "saved" + std::to_string(slot));
-        b.offset = homes_.arena_offsets.at(slot);
-        buffer_of_[schedule::base_of(o.value)] = add(std::move(b));
+        buffer_of_[schedule::base_of(o.value)] = saved(static_cast<int64_t>(i) - homes_.arena_outputs_from, output_types_[i]);
       } else if (!o.value) {
         plan_.outputs.push_back(-1);
       } else if (o.value->op == Op::Input) {
@@ -113,10 +116,7 @@ class PlanBuilder {
     if (n->op == Op::Input) {
       const InputAttr& attr = n->as<InputAttr>();
       if (homes_.arena_inputs_from >= 0 && attr.index >= homes_.arena_inputs_from) {
-        const int64_t slot = attr.index - homes_.arena_inputs_from;
-        plan::Buffer b = describe(n->type, {}, plan::Home::Saved, slot, "saved" + std::to_string(slot));
-        b.offset = homes_.arena_offsets.at(slot);
-        return it->second = add(std::move(b));
+        return it->second = saved(attr.index - homes_.arena_inputs_from, n->type);
       }
       return it->second = add(describe(n->type, attr.strides, plan::Home::Input, attr.index, "in" + std::to_string(attr.index)));
     }

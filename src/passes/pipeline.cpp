@@ -1,14 +1,12 @@
 #include "passes/pipeline.h"
 
 #include <chrono>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 
 #include "graph/text.h"
 #include "graph/verify.h"
 #include "passes/rewrite.h"
 #include "passes/rules.h"
+#include "support/dump.h"
 
 namespace trainc {
 
@@ -22,39 +20,6 @@ Graph optimize(Graph g, Pipeline& p) {
 }
 
 namespace {
-
-bool listed(const char* variable, std::string_view word) {
-  const char* text = std::getenv(variable);
-  std::string_view rest = text ? text : "";
-  while (!rest.empty()) {
-    const size_t comma = rest.find(',');
-    if (rest.substr(0, comma) == word) return true;
-    rest = comma == std::string_view::npos ? "" : rest.substr(comma + 1);
-  }
-  return false;
-}
-
-std::filesystem::path dump_directory() {
-  const char* directory = std::getenv("TRAINC_DUMP_DIR");
-  return directory && *directory ? directory : "trainc-dump";
-}
-
-std::string file_name(std::string name) {
-  for (char& c : name)
-    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '_' && c != '.') c = '_';
-  return name;
-}
-
-/// Where it was written; empty where that was not possible.
-std::string write(const std::string& name, const std::string& text) {
-  std::error_code error;
-  std::filesystem::create_directories(dump_directory(), error);
-  const std::filesystem::path path = dump_directory() / file_name(name);
-  std::ofstream file(path);
-  file << text;
-  file.close();
-  return file ? path.string() : "";
-}
 
 /// A pass keeps the arguments and the results as they are.
 void same_signature(const Graph& before, const Graph& after) {
@@ -73,7 +38,7 @@ Pipeline::Pipeline(std::string graph_name) : graph_name_(std::move(graph_name)) 
 
 Graph Pipeline::run(const char* pass, const std::function<Graph(const Graph&)>& fn, Graph graph) {
   const int64_t nodes = graph.live().size();
-  if (listed("TRAINC_DISABLE_PASSES", pass)) {
+  if (environment_lists("TRAINC_DISABLE_PASSES", pass)) {
     records_.push_back({pass, 0, nodes, nodes, false, true});
     return graph;
   }
@@ -86,17 +51,17 @@ Graph Pipeline::run(const char* pass, const std::function<Graph(const Graph&)>& 
   } catch (const UserError&) {
     throw;
   } catch (const std::exception& e) {
-    const std::string file = write(graph_name_ + ".failed." + pass + ".graph", print(graph));
+    const std::string file = write_dump(graph_name_ + ".failed." + pass + ".graph", print(graph));
     throw InternalError("pass " + std::string(pass) + " of " + graph_name_ + ": " + e.what() +
-                        (file.empty() ? " (its input could not be written to " + dump_directory().string() + ")" : "; its input is in " + file));
+                        (file.empty() ? " (its input could not be written to " + dump_directory() + ")" : "; its input is in " + file));
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const std::string text = print(after), text_before = print(graph);
   const bool changed = text != text_before;
-  if (listed("TRAINC_DUMP", "graph")) {
+  if (dumping("graph")) {
     const auto numbered = [&](size_t n, const char* what) { return graph_name_ + (n < 10 ? ".0" : ".") + std::to_string(n) + "." + what + ".graph"; };
-    if (records_.empty()) write(numbered(0, "input"), text_before);
-    if (changed) write(numbered(records_.size() + 1, pass), text);
+    if (records_.empty()) write_dump(numbered(0, "input"), text_before);
+    if (changed) write_dump(numbered(records_.size() + 1, pass), text);
   }
   records_.push_back({pass, seconds, nodes, static_cast<int64_t>(after.live().size()), changed, false});
   return after;

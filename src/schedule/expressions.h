@@ -40,6 +40,9 @@ class Expressions {
   /// Makes a Let out of an expression that more than one place uses.
   Expr keep(const char* name, Expr value);
 
+  /// The index that `n` gives at `index`, held within [0, size) after a Check that it lies there.
+  Expr checked_index(const Node* n, Index index, int64_t size);
+
   std::vector<Stmt>* out = nullptr;  // nullptr: one expression, no statements (a contraction's operand)
   std::unordered_map<const Node*, Expr> bound;
   // Values of this group that are not simply loaded: the kernel's builder says how they are had here.

@@ -6,15 +6,15 @@
 
 namespace trainc::schedule {
 
-LoweredKernel lower_rows(const Graph&, const Schedule&, const Group&, const Machine&);
-LoweredKernel lower_columns(const Graph&, const Schedule&, const Group&, const Machine&);
-LoweredKernel lower_contract(const Graph&, const Schedule&, const Group&, const Machine&);
-LoweredKernel lower_scan(const Graph&, const Schedule&, const Group&, const Machine&);
-std::vector<LoweredKernel> lower_scatter(const Graph&, const Schedule&, const Group&, const Machine&);
-std::vector<LoweredKernel> lower_concat(const Graph&, const Schedule&, const Group&, const Machine&);
+LoweredKernel lower_rows(const Schedule&, const Group&, const Machine&);
+LoweredKernel lower_columns(const Schedule&, const Group&, const Machine&);
+LoweredKernel lower_contract(const Schedule&, const Group&, const Machine&);
+LoweredKernel lower_scan(const Schedule&, const Group&, const Machine&);
+std::vector<LoweredKernel> lower_scatter(const Schedule&, const Group&, const Machine&);
+std::vector<LoweredKernel> lower_concat(const Schedule&, const Group&, const Machine&);
 
 /// A short name that tells what is inside: "rows_sum_exp_3".
-std::string kernel_name(const Graph&, const Group&);
+std::string kernel_name(const Group&);
 Expr neutral(ReduceKind, DType);
 // Elements of an unbroken run that one parallel iteration takes.
 constexpr int64_t kChunk = 4096;

@@ -1,7 +1,6 @@
 #include "schedule/lower.h"
 
 #include <algorithm>
-#include <cctype>
 #include <limits>
 
 #include "schedule/domain.h"
@@ -44,7 +43,7 @@ int lanes(CpuLevel level, int64_t extent) {
   return n;
 }
 
-std::string kernel_name(const Graph&, const Group& group) {
+std::string kernel_name(const Group& group) {
   std::string name;
   switch (group.kind) {
     case GroupKind::Rows: name = group.columns > 1 ? "rows" : "map"; break;
@@ -101,7 +100,7 @@ LoweredKernel map_over(const std::string& name, const Schedule& schedule, const 
 
 }  // namespace
 
-std::vector<LoweredKernel> lower_concat(const Graph& graph, const Schedule& schedule, const Group& group, const Machine& machine) {
+std::vector<LoweredKernel> lower_concat(const Schedule& schedule, const Group& group, const Machine& machine) {
   const Node* n = group.values[0];
   const int64_t axis = n->as<AxisAttr>().axis;
   std::vector<LoweredKernel> kernels;
@@ -111,7 +110,7 @@ std::vector<LoweredKernel> lower_concat(const Graph& graph, const Schedule& sche
     start += piece->shape()[axis];
     if (piece->type.numel() == 0) continue;
     const std::vector<int64_t> firm = axis > 0 ? std::vector<int64_t>{contiguous_strides(piece->shape())[axis - 1]} : std::vector<int64_t>{};
-    kernels.push_back(map_over(kernel_name(graph, group), schedule, piece, firm, machine, [&](Expressions& e, Index index, std::vector<Stmt>& out) {
+    kernels.push_back(map_over(kernel_name(group), schedule, piece, firm, machine, [&](Expressions& e, Index index, std::vector<Stmt>& out) {
       Expr v = e.value(piece, index);
       std::vector<Expr> axes = index.coordinates();
       axes[axis] = axes[axis] + integer(at);
@@ -121,12 +120,12 @@ std::vector<LoweredKernel> lower_concat(const Graph& graph, const Schedule& sche
   return kernels;
 }
 
-std::vector<LoweredKernel> lower_scatter(const Graph& graph, const Schedule& schedule, const Group& group, const Machine& machine) {
+std::vector<LoweredKernel> lower_scatter(const Schedule& schedule, const Group& group, const Machine& machine) {
   const Node* n = group.values[0];
   const auto& [axis, kind] = n->as<ScatterAttr>();
   const Node *init = n->in(0), *index_node = n->in(1), *src = n->in(2);
   std::vector<LoweredKernel> kernels;
-  kernels.push_back(map_over(kernel_name(graph, group) + "_init", schedule, init, {}, machine, [&](Expressions& e, Index index, std::vector<Stmt>& out) {
+  kernels.push_back(map_over(kernel_name(group) + "_init", schedule, init, {}, machine, [&](Expressions& e, Index index, std::vector<Stmt>& out) {
     Expr v = e.value(init, index);
     out.push_back(e.store(n, index.linear(), v));
   }));
@@ -136,12 +135,11 @@ std::vector<LoweredKernel> lower_scatter(const Graph& graph, const Schedule& sch
   // it and pieces of those after it are independent.
   LoweredKernel kernel;
   loop::LoopNest& nest = kernel.nest;
-  nest.name = kernel_name(graph, group);
+  nest.name = kernel_name(group);
   Expressions e(schedule, kernel);
   const Dims& shape = src->shape();
   std::vector<int64_t> outer;
   std::vector<Expr> axes(shape.size());
-  std::vector<int> which;
   for (int64_t k = 0; k < axis; ++k)
     if (shape[k] != 1) outer.push_back(shape[k]);
   const bool across = axis + 1 < static_cast<int64_t>(shape.size()) && shape.back() > 1;
@@ -168,10 +166,7 @@ std::vector<LoweredKernel> lower_scatter(const Graph& graph, const Schedule& sch
   e.out = &inside;
   const int buffer = e.argument(n, true);
   const int64_t size = n->shape()[axis];
-  Expr at = e.keep("at", e.value(index_node, Index::at_axes(index_node->shape(), axes)));
-  Expr ok = e.keep("ok", loop::apply(Op::And, {loop::apply(Op::Le, {integer(0), at}), loop::apply(Op::Lt, {at, integer(size)})}));
-  inside.push_back(loop::check(ok, 1));
-  at = e.keep("at", loop::apply(Op::Max, {integer(0), loop::apply(Op::Min, {at, integer(std::max<int64_t>(size - 1, 0))})}));
+  const Expr at = e.checked_index(index_node, Index::at_axes(index_node->shape(), axes), size);
   Expr add = e.value(src, Index::at_axes(shape, axes));
   std::vector<Expr> target = axes;
   target[axis] = at;
@@ -189,13 +184,13 @@ std::vector<LoweredKernel> lower_scatter(const Graph& graph, const Schedule& sch
   return kernels;
 }
 
-LoweredKernel lower_scan(const Graph& graph, const Schedule& schedule, const Group& group, const Machine& machine) {
+LoweredKernel lower_scan(const Schedule& schedule, const Group& group, const Machine& machine) {
   const Node* n = group.values[0];
   const int64_t axis = n->as<AxisAttr>().axis;
   const Dims& shape = n->shape();
   LoweredKernel kernel;
   loop::LoopNest& nest = kernel.nest;
-  nest.name = kernel_name(graph, group);
+  nest.name = kernel_name(group);
   Expressions e(schedule, kernel);
   std::vector<int64_t> outer;
   const bool across = axis + 1 < static_cast<int64_t>(shape.size()) && shape.back() > 1;
@@ -231,12 +226,12 @@ std::vector<LoweredKernel> lower(const Graph& graph, const Schedule& schedule, c
   std::vector<LoweredKernel> kernels;
   if (!elements) return kernels;
   switch (group.kind) {
-    case GroupKind::Rows: kernels.push_back(lower_rows(graph, schedule, group, machine)); break;
-    case GroupKind::Columns: kernels.push_back(lower_columns(graph, schedule, group, machine)); break;
-    case GroupKind::Contract: kernels.push_back(lower_contract(graph, schedule, group, machine)); break;
-    case GroupKind::Scan: kernels.push_back(lower_scan(graph, schedule, group, machine)); break;
-    case GroupKind::Scatter: kernels = lower_scatter(graph, schedule, group, machine); break;
-    case GroupKind::Concat: kernels = lower_concat(graph, schedule, group, machine); break;
+    case GroupKind::Rows: kernels.push_back(lower_rows(schedule, group, machine)); break;
+    case GroupKind::Columns: kernels.push_back(lower_columns(schedule, group, machine)); break;
+    case GroupKind::Contract: kernels.push_back(lower_contract(schedule, group, machine)); break;
+    case GroupKind::Scan: kernels.push_back(lower_scan(schedule, group, machine)); break;
+    case GroupKind::Scatter: kernels = lower_scatter(schedule, group, machine); break;
+    case GroupKind::Concat: kernels = lower_concat(schedule, group, machine); break;
     case GroupKind::Random: case GroupKind::Extern: return kernels;
   }
   for (LoweredKernel& k : kernels) {

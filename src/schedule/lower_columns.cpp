@@ -48,10 +48,10 @@ std::vector<Factor> factors_of(const Node* sum, const Schedule& schedule, const 
 
 }  // namespace
 
-LoweredKernel lower_columns(const Graph& graph, const Schedule& schedule, const Group& group, const Machine& machine) {
+LoweredKernel lower_columns(const Schedule& schedule, const Group& group, const Machine& machine) {
   LoweredKernel kernel;
   loop::LoopNest& nest = kernel.nest;
-  nest.name = kernel_name(graph, group);
+  nest.name = kernel_name(group);
   Expressions e(schedule, kernel);
   const Node* first = group.values[0];
   const std::vector<Factor> factors = factors_of(first, schedule, group);

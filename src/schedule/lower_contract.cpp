@@ -8,10 +8,10 @@ namespace trainc::schedule {
 
 using loop::block;
 
-LoweredKernel lower_contract(const Graph& graph, const Schedule& schedule, const Group& group, const Machine& machine) {
+LoweredKernel lower_contract(const Schedule& schedule, const Group& group, const Machine& machine) {
   LoweredKernel kernel;
   loop::LoopNest& nest = kernel.nest;
-  nest.name = kernel_name(graph, group);
+  nest.name = kernel_name(group);
   Expressions e(schedule, kernel);
   const Node* c = group.values[0];
   const Dims& out = c->shape();

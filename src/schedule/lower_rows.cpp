@@ -13,12 +13,10 @@ using loop::LoopKind;
 
 constexpr int64_t kScratchRow = 256 << 10; // bytes of a row worth keeping rather than computing again
 
-bool is_sum(const Node* n) { return n->op == Op::Reduce && n->in(0)->type.numel() != n->type.numel(); }
-
 class Rows {
  public:
-  Rows(const Graph& graph, const Schedule& schedule, const Group& group, const Machine& machine)
-      : schedule_(schedule), group_(group), machine_(machine), e_(schedule, kernel_), name_(kernel_name(graph, group)) {}
+  Rows(const Schedule& schedule, const Group& group, const Machine& machine)
+      : schedule_(schedule), group_(group), machine_(machine), e_(schedule, kernel_), name_(kernel_name(group)) {}
 
   LoweredKernel run() {
     kernel_.nest.name = name_;
@@ -229,8 +227,8 @@ class Rows {
 
 }  // namespace
 
-LoweredKernel lower_rows(const Graph& graph, const Schedule& schedule, const Group& group, const Machine& machine) {
-  return Rows(graph, schedule, group, machine).run();
+LoweredKernel lower_rows(const Schedule& schedule, const Group& group, const Machine& machine) {
+  return Rows(schedule, group, machine).run();
 }
 
 }  // namespace trainc::schedule

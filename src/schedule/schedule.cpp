@@ -35,7 +35,7 @@ class Scheduler {
   // --- which nodes are values
   void count_uses() {
     for (const Node* n : live_)
-      for (const Node* i : n->inputs) ++uses_[i], users_[i].push_back(n);
+      for (const Node* i : n->inputs) ++uses_[i];
     for (const Output& o : graph_.outputs)
       if (o.value) ++uses_[o.value];
   }
@@ -106,7 +106,7 @@ class Scheduler {
 
   // --- groups
   int new_group(GroupKind kind, const Node* n, int64_t rows = 0, int64_t columns = 1) {
-    groups_.push_back({kind, {n}, rows, columns, {}});
+    groups_.push_back({kind, {n}, rows, columns});
     parent_.push_back(static_cast<int>(groups_.size()) - 1);
     return parent_.back();
   }
@@ -130,9 +130,7 @@ class Scheduler {
       case Op::Result: group_of_[n] = group(n->in(0)); groups_[group_of_[n]].values.push_back(n); return;
       case Op::Concat: group_of_[n] = new_group(GroupKind::Concat, n); return;
       case Op::Reduce:
-        if (!is_trailing_reduce(n) || n->in(0)->type.numel() == n->type.numel()) {
-          if (n->in(0)->type.numel() != n->type.numel()) { group_of_[n] = new_group(GroupKind::Columns, n); return; }
-        }
+        if (is_sum(n) && !is_trailing_reduce(n)) { group_of_[n] = new_group(GroupKind::Columns, n); return; }
         break;
       default: break;
     }
@@ -142,7 +140,7 @@ class Scheduler {
   struct Domain { int64_t rows, columns; };
 
   void place_in_rows(const Node* n) {
-    const bool sum = n->op == Op::Reduce && n->in(0)->type.numel() != n->type.numel();
+    const bool sum = is_sum(n);
     const int64_t own_rows = n->type.numel();
     const int64_t own_columns = sum && own_rows ? n->in(0)->type.numel() / own_rows : 1;
     if (n->type.numel() == 0) { group_of_[n] = new_group(GroupKind::Rows, n, own_rows, own_columns); return; }
@@ -243,11 +241,8 @@ class Scheduler {
     while (!stack.empty()) {
       int g = stack.back();
       stack.pop_back();
-      if (groups_[g].values.back()->id < first && groups_[g].values.front()->id < first) {
-        bool older = true;
-        for (const Node* n : groups_[g].values) older = older && n->id < first;
-        if (older) continue;  // made before everything inside: cannot read it
-      }
+      const auto& values = groups_[g].values;
+      if (std::all_of(values.begin(), values.end(), [&](const Node* n) { return n->id < first; })) continue;  // made before all inside: reads none of it
       for (const Node* n : groups_[g].values)
         for (const Read& r : reads_[n]) {
           int p = group(r.value);
@@ -337,7 +332,6 @@ class Scheduler {
   const Graph& graph_;
   std::vector<const Node*> live_;
   std::unordered_map<const Node*, int> uses_;
-  std::unordered_map<const Node*, std::vector<const Node*>> users_;
   std::unordered_map<const Node*, int64_t> cost_;
   std::unordered_set<const Node*> operands_, statements_;
   std::unordered_map<const Node*, int64_t> inline_limit_;  // an elementwise node may be inlined up to this cost

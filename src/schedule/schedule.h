@@ -8,7 +8,6 @@
 //   full     a value (of a row group) with one element an iteration; `row`: one element a row.
 //   aligned  a use that reads exactly the element (or row) of the iteration it stands in.
 #pragma once
-#include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -27,7 +26,6 @@ struct Group {
   GroupKind kind = GroupKind::Rows;
   std::vector<const Node*> values;       // in topological order
   int64_t rows = 0, columns = 1;         // Rows: values have rows * columns or rows elements; columns 1: elementwise only
-  std::string why;                       // why fusion stopped here, for explain
 };
 struct Schedule {
   std::vector<Group> groups;                              // in an order that runs
@@ -47,6 +45,8 @@ enum class Access : uint8_t { Full, Row, Other };
 struct Read { const Node* value; Access access; };
 /// The values and inputs that computing `value` reads, each with how, for a row group of rows x columns (columns 1: elementwise).
 std::vector<Read> reads_of(const Node* value, const std::unordered_set<const Node*>& values, int64_t rows, int64_t columns);
+/// True for a Reduce that folds something: over axes of size 1 alone it is no more than a reshape.
+bool is_sum(const Node*);
 /// True for a sum over trailing axes (axes of size 1 aside).
 bool is_trailing_reduce(const Node*);
 /// True where broadcasting repeats each element of the input over whole rows of `columns` elements.
