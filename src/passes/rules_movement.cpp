@@ -92,6 +92,13 @@ N slice_concat(Builder& b, N n) {
   return nullptr;
 }
 
+N concat_empty(Builder& b, N n) {
+  std::vector<N> parts;
+  for (N part : n->inputs)
+    if (part->type.numel() > 0) parts.push_back(part);
+  return parts.empty() || parts.size() == n->inputs.size() ? nullptr : b.concat(parts, n->as<AxisAttr>().axis);
+}
+
 N reverse_reverse(Builder& b, N n) {
   if (n->in(0)->op != Op::Reverse) return nullptr;
   const Dims &outer = n->as<AxesAttr>().axes, &inner = n->in(0)->as<AxesAttr>().axes;
@@ -168,6 +175,7 @@ std::span<const Rule> movement_rules() {
       {"slice_slice", "slice(slice(x)) -> slice(x)", {Op::Slice}, slice_slice},
       {"slice_pad", "slice(pad(x)) within x -> slice(x)", {Op::Slice}, slice_pad},
       {"slice_concat", "slice(concat(x, y)) within x -> slice(x)", {Op::Slice}, slice_concat},
+      {"concat_empty", "concat(x, empty) -> concat(x)", {Op::Concat}, concat_empty},
       {"reverse_reverse", "reverse(reverse(x)) -> reverse of the axes that differ", {Op::Reverse}, reverse_reverse},
       {"move_scalar", "a movement of a broadcast scalar -> broadcast(scalar)", {Op::Reshape, Op::Permute, Op::Slice, Op::Reverse}, move_scalar},
       {"elementwise_of_broadcasts", "f(broadcast(x), broadcast(y)) -> broadcast(f(x, y))", elementwise_ops(), elementwise_of_broadcasts},

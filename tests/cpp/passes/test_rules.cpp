@@ -110,6 +110,8 @@ const Case kCases[] = {
      "%a = pad %x %one.c low=[0,2] high=[1,1] : f32[4,7]\n%r = slice %a start=[1,2] step=[1,1] : f32[2,5]"},
     {"slice_concat", "%a = concat %x %y axis=0 : f32[6,4]\n%r = slice %a start=[4,1] step=[1,2] : f32[2,2]",
      "%a = concat %x %y axis=0 : f32[6,4]\n%r = slice %a start=[2,0] step=[1,1] : f32[2,4]"},
+    {"concat_empty", "%a = slice %x start=[0,0] step=[1,1] : f32[0,4]\n%r = concat %a %x %y axis=0 : f32[6,4]",
+     "%a = slice %x start=[0,0] step=[1,1] : f32[1,4]\n%r = concat %a %x %y axis=0 : f32[7,4]"},
     {"reverse_reverse", "%a = reverse %x axes=[0,1] : f32[3,4]\n%r = reverse %a axes=[1] : f32[3,4]",
      "%a = reverse %x axes=[0] : f32[3,4]\n%b = permute %a order=[1,0] : f32[4,3]\n%r = reverse %b axes=[0] : f32[4,3]"},
     {"move_scalar", "%a = reshape %s : f32[1,1]\n%b = broadcast %a : f32[3,4]\n%r = permute %b order=[1,0] : f32[4,3]",
