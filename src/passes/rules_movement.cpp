@@ -38,6 +38,11 @@ N permute_permute(Builder& b, N n) {
   return b.permute(n->in(0)->in(0), order);
 }
 
+/// Down to where it meets another: gradients of weights under autocast are transposed, cast and transposed back.
+N cast_of_permute(Builder& b, N n) {
+  return n->in(0)->op == Op::Permute ? b.permute(b.cast(n->in(0)->in(0), n->dtype()), n->in(0)->as<AxesAttr>().axes) : nullptr;
+}
+
 /// Axes of size 1 move for nothing: when the others keep their order, the elements do.
 N permute_of_ones(Builder& b, N n) {
   int64_t last = -1;
@@ -171,6 +176,7 @@ std::span<const Rule> movement_rules() {
       {"reshape_reshape", "reshape(reshape(x)) -> reshape(x)", {Op::Reshape}, reshape_reshape},
       {"broadcast_broadcast", "broadcast(broadcast(x)) -> broadcast(x)", {Op::Broadcast}, broadcast_broadcast},
       {"permute_permute", "permute(permute(x)) -> permute(x)", {Op::Permute}, permute_permute},
+      {"cast_of_permute", "cast(permute(x)) -> permute(cast(x))", {Op::Cast}, cast_of_permute},
       {"permute_of_ones", "a permute that moves only axes of size 1 -> reshape", {Op::Permute}, permute_of_ones},
       {"slice_slice", "slice(slice(x)) -> slice(x)", {Op::Slice}, slice_slice},
       {"slice_pad", "slice(pad(x)) within x -> slice(x)", {Op::Slice}, slice_pad},

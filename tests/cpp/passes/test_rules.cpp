@@ -100,6 +100,7 @@ const Case kCases[] = {
      "%a = broadcast %row : f32[2,4]\n%b = reshape %a : f32[2,1,4]\n%r = broadcast %b : f32[2,5,4]"},
     {"permute_permute", "%a = permute %t order=[2,0,1] : f32[4,1,3]\n%r = permute %a order=[0,2,1] : f32[4,3,1]",
      "%a = permute %x order=[1,0] : f32[4,3]\n%b = neg %a : f32[4,3]\n%r = permute %b order=[1,0] : f32[3,4]"},
+    {"cast_of_permute", "%a = permute %x order=[1,0] : f32[4,3]\n%r = cast %a : bf16[4,3]", "%a = reshape %x : f32[4,3]\n%r = cast %a : bf16[4,3]"},
     {"permute_of_ones", "%r = permute %t order=[1,0,2] : f32[3,1,4]", "%r = permute %t order=[0,2,1] : f32[1,4,3]"},
     {"slice_slice", "%a = slice %x start=[0,1] step=[1,1] : f32[3,3]\n%r = slice %a start=[1,0] step=[1,2] : f32[2,2]",
      "%a = slice %x start=[0,1] step=[1,1] : f32[3,3]\n%b = reverse %a axes=[1] : f32[3,3]\n%r = slice %b start=[1,0] step=[1,2] : f32[2,2]"},
