@@ -99,8 +99,9 @@ class DeferredTensor(torch.Tensor):
 
 # What PyTorch answers from a tensor's memory without going through an operation.
 READS_MEMORY = frozenset({
-    "numpy", "__array__", "tolist", "data_ptr", "const_data_ptr", "mutable_data_ptr", "storage", "untyped_storage", "_typed_storage",
-    "__dlpack__", "__dlpack_device__", "share_memory_", "is_shared", "__deepcopy__", "pin_memory", "set_", "__cuda_array_interface__",
+    "numpy", "__array__", "tolist", "data_ptr", "const_data_ptr", "mutable_data_ptr", "storage", "untyped_storage",
+    "_typed_storage", "__dlpack__", "__dlpack_device__", "share_memory_", "is_shared", "__deepcopy__", "pin_memory", "set_",
+    "__cuda_array_interface__",
 })  # fmt: skip
 
 
@@ -120,7 +121,8 @@ class _Read(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: DeferredTensor) -> torch.Tensor:
         value = tensor.value()
-        return torch.empty(0, dtype=value.dtype).set_(value.untyped_storage(), value.storage_offset(), value.shape, value.stride())
+        alias = torch.empty(0, dtype=value.dtype)
+        return alias.set_(value.untyped_storage(), value.storage_offset(), value.shape, value.stride())
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:

@@ -170,7 +170,8 @@ def test_small_outputs_are_not_worth_it(pair):
 def test_gpt2_hands_out_its_cache_for_nothing(strict):
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(n_layer=2, n_embd=64, n_head=4, n_positions=256, vocab_size=200, attn_pdrop=0, embd_pdrop=0, resid_pdrop=0)
+    config = GPT2Config(n_layer=2, n_embd=64, n_head=4, n_positions=256, vocab_size=200)
+    config.attn_pdrop = config.embd_pdrop = config.resid_pdrop = 0
     plain = GPT2LMHeadModel(config)
     ours = trainc.compile(copy.deepcopy(plain))
     ids = torch.randint(0, 200, (2, 256))
