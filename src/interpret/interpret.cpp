@@ -250,6 +250,7 @@ class Machine {
           if (!ok[l].i) findings_.status = static_cast<uint32_t>(s.code);
         break;
       }
+      case StmtKind::Prefetch: evaluate(s.index, indices_); break;  // what the index itself reads is checked
     }
   }
 

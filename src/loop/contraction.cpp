@@ -1,5 +1,6 @@
 #include "loop/contraction.h"
 
+#include "loop/contraction_ahead.h"
 #include "loop/contraction_blocking.h"
 
 namespace trainc::loop {
@@ -20,6 +21,10 @@ namespace {
 // `partial` holds one tile where k is one block, else all tiles of the task. The epilogue reads it back, out of L1, rather than from
 // registers: its code then exists once, not tile_m * vectors times, and any edge is a shorter loop.
 // The IR has no `if`: a loop of 0 or 1 iterations is one.
+//
+// Operands come from far: what is packed next (the next m block, k block or task) is asked for by the micro-kernel, a few cache lines every kSteps.
+constexpr int64_t kSteps = 8;  // of k, written out in the micro-kernel's loop
+
 class Builder {
  public:
   Builder(LoopNest& nest, const ContractionSpec& spec, DType dtype, const Blocking& blocking)
@@ -41,26 +46,64 @@ class Builder {
     first_panel_ = mod(task, b_.n_tasks) * b_.task_n;
     tiles_ = up_to(b_.task_m, first_tile_, tiles_of_m());
     panels_ = up_to(b_.task_n, first_panel_, panels_of_n());
+    m_blocks_ = (b_.task_m + b_.block_m - 1) / b_.block_m;
     return loop(LoopKind::Serial, "k_block", integer(b_.k_blocks), [&](const Expr& k_block) {
       k_block_ = k_block;
       first_k_ = k_block * b_.block_k;
       depth_ = up_to(b_.block_k, first_k_, spec_.k);
-      const int64_t m_blocks = (b_.task_m + b_.block_m - 1) / b_.block_m;
-      Stmt blocks = loop(LoopKind::Serial, "m_block", integer(m_blocks), [&](const Expr& m_block) {
-        Expr block_tile = m_block * b_.block_m;  // within the task
-        Expr tiles = tiles_in_block(block_tile, m_blocks);
-        Stmt tile_loops = loop(LoopKind::Serial, "panel", panels_, [&](const Expr& panel) {
-          return loop(LoopKind::Serial, "tile", tiles, [&](const Expr& tile) { return micro_kernel(block_tile, tile, panel); });
-        });
-        if (spec_.k == 0) return tile_loops;
-        return block({pack_lhs(first_tile_ + block_tile, tiles), tile_loops});
-      });
-      if (spec_.k == 0 || rhs_in_place()) return blocks;
-      return block({spec_.rhs_k_contiguous ? pack_rhs_transposed() : pack_rhs(), blocks});
+      std::vector<Stmt> body;
+      look_ahead_of_k_block(body, task);
+      if (spec_.k > 0 && !rhs_in_place()) body.push_back(spec_.rhs_k_contiguous ? pack_rhs_transposed() : pack_rhs());
+      body.push_back(loop(LoopKind::Serial, "m_block", integer(m_blocks_), [&](const Expr& m_block) { return multiply(m_block); }));
+      return block(std::move(body));
     });
   }
 
  private:
+  // Packs one block of the lhs and runs the micro-kernel over its tiles.
+  Stmt multiply(const Expr& m_block) {
+    const Expr block_tile = m_block * b_.block_m;  // within the task
+    const Expr tiles = tiles_in_block(block_tile);
+    std::vector<Stmt> body;
+    look_ahead_of_m_block(body, m_block);
+    if (spec_.k > 0) body.push_back(pack_lhs(first_tile_ + block_tile, tiles));
+    body.push_back(loop(LoopKind::Serial, "panel", panels_, [&](const Expr& panel) {
+      return loop(LoopKind::Serial, "tile", tiles, [&](const Expr& tile) { return micro_kernel(block_tile, tile, panel); });
+    }));
+    return block(std::move(body));
+  }
+
+  // Where an operand's next block starts.
+  struct Ahead { Expr batch, row, k; };
+
+  bool more_tasks() const { return nest_.parallel_extent > 1; }
+  Expr is_last(const Expr& i, int64_t count) const { return apply(Op::Eq, {i, integer(count - 1)}); }
+  // select(last, a, b) under a name, where it is not one of them for all iterations.
+  Expr choose(std::vector<Stmt>& body, const char* name, const Expr& index, int64_t count, const Expr& at_last, const Expr& before) {
+    if (count == 1) return at_last;
+    const int local = nest_.add_local(name, DType::I64);
+    body.push_back(let(local, apply(Op::Select, {is_last(index, count), at_last, before})));
+    return nest_.local(local);
+  }
+
+  // After this k block comes the next, or the first of the next task (which a thread takes next more often than not).
+  void look_ahead_of_k_block(std::vector<Stmt>& body, const Expr& task) {
+    const Expr next = minimum(task + integer(1), integer(nest_.parallel_extent - 1));
+    const auto choice = [&](const char* name, const Expr& of_next_task, const Expr& here) { return choose(body, name, k_block_, b_.k_blocks, of_next_task, here); };
+    const Expr batch = choice("next_batch", floor_div(next, b_.m_tasks * b_.n_tasks), batch_);
+    const Expr tile = choice("next_tile", mod(floor_div(next, b_.n_tasks), b_.m_tasks) * b_.task_m, first_tile_);
+    const Expr panel = choice("next_panel", mod(next, b_.n_tasks) * b_.task_n, first_panel_);
+    const Expr k = choice("next_k", integer(0), first_k_ + integer(b_.block_k));
+    next_lhs_ = {batch, tile * b_.tile_m, k};
+    next_rhs_ = {batch, panel * b_.tile_n, k};
+  }
+  // After this m block comes the next, or the first of the next k block.
+  void look_ahead_of_m_block(std::vector<Stmt>& body, const Expr& m_block) {
+    const auto choice = [&](const char* name, const Expr& of_next_k, const Expr& here) { return choose(body, name, m_block, m_blocks_, of_next_k, here); };
+    const Expr row = (first_tile_ + (m_block + integer(1)) * b_.block_m) * b_.tile_m;
+    lhs_ahead_ = {choice("lhs_batch", next_lhs_.batch, batch_), choice("lhs_row", next_lhs_.row, row), choice("lhs_k", next_lhs_.k, first_k_)};
+  }
+
   int64_t tiles_of_m() const { return (spec_.m + b_.tile_m - 1) / b_.tile_m; }
   int64_t panels_of_n() const { return (spec_.n + b_.tile_n - 1) / b_.tile_n; }
   // A single tile of rows uses each element of the rhs once: packing would be as much work again.
@@ -83,8 +126,8 @@ class Builder {
   }
 
   // Tiles of an m block: all, unless the last block of a task, or the last task, is short.
-  Expr tiles_in_block(const Expr& block_tile, int64_t m_blocks) const {
-    if (m_blocks == 1) return tiles_;
+  Expr tiles_in_block(const Expr& block_tile) const {
+    if (m_blocks_ == 1) return tiles_;
     if (b_.task_m % b_.block_m == 0 && tiles_of_m() % b_.task_m == 0) return integer(b_.block_m);
     return rest(integer(b_.block_m), block_tile, tiles_);
   }
@@ -198,24 +241,62 @@ class Builder {
   // min(index, total - 1), or the index itself where tiles divide the total.
   static Expr clamp(const Expr& index, int64_t total, int tile) { return total % tile == 0 ? index : minimum(index, integer(total - 1)); }
 
+  int64_t groups_of_steps() const { return b_.block_k / kSteps; }
+
+  // What one group of the micro-kernel's steps asks for: its share of the operands' next blocks, and of the tile's own partial sums.
+  std::vector<Stmt> look_ahead(const Expr& block_tile, const Expr& tile, const Expr& panel, const Expr& group, const Expr& base) {
+    std::vector<Stmt> share;
+    const int64_t groups = groups_of_steps();
+    const auto ask = [&](const BlockAhead& next, const Expr& slot, int64_t slots) {
+      for (Stmt& s : prefetch_share(nest_, next, slot, slots)) share.push_back(std::move(s));
+    };
+    if (b_.k_blocks > 1) {
+      const int64_t line = 64 / size_of(dtype_), lines = b_.tile_m * b_.tile_n / line, each = (lines + groups - 1) / groups;
+      for (int64_t i = 0; i < each; ++i) share.push_back(prefetch(partial_, base + (group * each + integer(i)) * line, 1));
+    }
+    const auto within = [](const Expr& row, int64_t total) { return minimum(row, integer(total - 1)); };
+    if (more_tasks() || b_.k_blocks > 1 || m_blocks_ > 1)
+      ask({b_.block_m * b_.tile_m, b_.block_k, spec_.lhs_k_contiguous,
+           [&](const Expr& row, const Expr& k) { return spec_.lhs(lhs_ahead_.batch, within(lhs_ahead_.row + row, spec_.m), lhs_ahead_.k + k); }},
+          (panel * b_.block_m + tile) * groups + group, b_.task_n * b_.block_m * groups);
+    if ((more_tasks() || b_.k_blocks > 1) && !rhs_in_place())
+      ask({b_.task_n * b_.tile_n, b_.block_k, spec_.rhs_k_contiguous,
+           [&](const Expr& row, const Expr& k) { return spec_.rhs(next_rhs_.batch, within(next_rhs_.row + row, spec_.n), next_rhs_.k + k); }},
+          ((block_tile + tile) * b_.task_n + panel) * groups + group, b_.task_m * b_.task_n * groups);
+    return share;
+  }
+
+  // sums += lhs column * rhs row, at one k
+  Stmt outer_product(const Expr& tile, const Expr& panel, const Expr& k) {
+    Stmt row_of_rhs = vectors([&](const Expr& column) { return store(columns_, column, rhs_element(panel, k, column)); });
+    Stmt products = loop(LoopKind::Unroll, "row", integer(b_.tile_m), [&](const Expr& row) {
+      int element = nest_.add_local("element", dtype_);
+      return block({let(element, nest_.load(lhs_, lhs_index(tile * b_.tile_m + row, k))), vectors([&](const Expr& column) {
+        Expr at = row * b_.tile_n + column;
+        return store(sums_, at, fma(nest_.local(element), nest_.load(columns_, column), nest_.load(sums_, at)));
+      })});
+    });
+    return block({row_of_rhs, products});
+  }
+
   Stmt micro_kernel(const Expr& block_tile, const Expr& tile, const Expr& panel) {
     std::vector<Stmt> body;
     body.push_back(tile_elements([&](const Expr& at) { return store(sums_, at, zero()); }));
-    if (spec_.k > 0) body.push_back(loop(LoopKind::Serial, "k", depth_, [&](const Expr& k) {
-      Stmt row_of_rhs = vectors([&](const Expr& column) { return store(columns_, column, rhs_element(panel, k, column)); });
-      Stmt outer_product = loop(LoopKind::Unroll, "row", integer(b_.tile_m), [&](const Expr& row) {
-        int element = nest_.add_local("element", dtype_);
-        return block({let(element, nest_.load(lhs_, lhs_index(tile * b_.tile_m + row, k))), vectors([&](const Expr& column) {
-          Expr at = row * b_.tile_n + column;
-          return store(sums_, at, fma(nest_.local(element), nest_.load(columns_, column), nest_.load(sums_, at)));
-        })});
-      });
-      return block({row_of_rhs, outer_product});
-    }));
-
     const int64_t tile_numel = int64_t(b_.tile_m) * b_.tile_n;
     const bool many = b_.k_blocks > 1;
     Expr base = many ? ((block_tile + tile) * b_.task_n + panel) * tile_numel : integer(0);
+    if (spec_.k > 0) {
+      const Expr groups = floor_div(depth_, kSteps);
+      if (groups_of_steps() > 0)
+        body.push_back(loop(LoopKind::Serial, "steps", groups, [&](const Expr& group) {
+          std::vector<Stmt> steps = look_ahead(block_tile, tile, panel, group, base);
+          steps.push_back(loop(LoopKind::Unroll, "step", integer(kSteps), [&](const Expr& i) { return outer_product(tile, panel, group * kSteps + i); }));
+          return block(std::move(steps));
+        }));
+      if (spec_.k % kSteps != 0)
+        body.push_back(loop(LoopKind::Serial, "k", depth_ - groups * kSteps, [&](const Expr& k) { return outer_product(tile, panel, groups * kSteps + k); }));
+    }
+
     body.push_back(tile_elements([&](const Expr& at) {
       Expr sum = nest_.load(sums_, at);
       if (many) sum = apply(Op::Add, {nest_.load(partial_, base + at, apply(Op::Ne, {k_block_, integer(0)})), sum});
@@ -248,6 +329,9 @@ class Builder {
   // of the task and the k block being written
   Expr batch_, first_tile_, first_panel_, tiles_, panels_;  // the tiles and panels that exist in the task
   Expr k_block_, first_k_, depth_;
+  int64_t m_blocks_ = 1;
+  Ahead next_lhs_, next_rhs_;  // after this k block
+  Ahead lhs_ahead_;            // after this m block
 };
 
 }  // namespace

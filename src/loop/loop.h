@@ -60,7 +60,7 @@ Range range_of(const Expr&);
 
 // --- statements
 enum class LoopKind : uint8_t { Serial, Parallel, Vector, Unroll };
-enum class StmtKind : uint8_t { Block, For, Store, Let, Reduce, Check };
+enum class StmtKind : uint8_t { Block, For, Store, Let, Reduce, Check, Prefetch };
 
 struct StmtNode;
 using Stmt = std::shared_ptr<const StmtNode>;
@@ -88,6 +88,9 @@ struct StmtNode {
   // Check: where `value` (bool) is false, status word `code` is set for the call, and the kernel goes on; the index that
   // failed has been clamped by whoever wrote the nest, so that no memory outside a buffer is touched.
   int code = 0;
+  // Prefetch: asks for the cache line of buffer[index] to come nearer, to `level` 1 (L1d) or 2 (L2). It has no effect on any value, and the
+  // index need not lie within the buffer. Not of a Register buffer, not inside a Vector loop.
+  int level = 0;
 };
 
 Stmt block(std::vector<Stmt>);
@@ -96,6 +99,7 @@ Stmt store(int buffer, Expr index, Expr value);
 Stmt let(int local, Expr value);
 Stmt reduce(int local, ReduceKind, Expr value);
 Stmt check(Expr ok, int code);
+Stmt prefetch(int buffer, Expr index, int level);
 
 // --- the nest
 enum class Space : uint8_t { Argument, Scratch, Register };

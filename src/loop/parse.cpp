@@ -180,6 +180,17 @@ class Parser {
       end_of_line();
       return store(id, std::move(index), std::move(value));
     }
+    if (take_word("prefetch")) {
+      expect("(");
+      const int level = static_cast<int>(number());
+      expect(")");
+      const int id = find(buffers_, "buffer");
+      expect("[");
+      Expr index = expr();
+      expect("]");
+      end_of_line();
+      return prefetch(id, std::move(index), level);
+    }
     if (take_word("check")) {
       expect("(");
       const int code = static_cast<int>(number());

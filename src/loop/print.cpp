@@ -121,6 +121,7 @@ class Printer {
         break;
       }
       case StmtKind::Check: line(depth, "check({}) {}", s.code, expr(s.value)); break;
+      case StmtKind::Prefetch: line(depth, "prefetch({}) {}[{}]", s.level, buffer(s.buffer), expr(s.index)); break;
     }
   }
 

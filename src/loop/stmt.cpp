@@ -66,4 +66,13 @@ Stmt check(Expr ok, int code) {
   return share(std::move(n));
 }
 
+Stmt prefetch(int buffer, Expr index, int level) {
+  require(index && index->dtype == DType::I64, "prefetch: the index is not i64");
+  StmtNode n = node(StmtKind::Prefetch);
+  n.buffer = buffer;
+  n.index = std::move(index);
+  n.level = level;
+  return share(std::move(n));
+}
+
 }  // namespace trainc::loop

@@ -12,6 +12,7 @@
 //  10. Register buffers: an index is made of numbers, Unroll variables and Vector variables alone, and the Vector loop around has a number as extent.
 //  11. Reduce: sum, prod, max or min; not over the Parallel loop. A local bound outside a Vector loop that reduces into it is not read inside.
 //  12. Check: the code is not 0.
+//  13. Prefetch: not of a Register buffer, not inside a Vector loop; the level is 1 or 2.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -204,6 +205,15 @@ class Verifier {
         check(s.value->dtype == DType::Bool, "a Check of something that is not bool");
         check(s.code != 0, "a Check with code 0");
         break;
+      case StmtKind::Prefetch: {
+        const Buffer& b = buffer(s.buffer);
+        check(b.space != Space::Register, fmt::format("a prefetch of Register buffer {}", b.name));
+        check(!in_vector_, fmt::format("a prefetch of {} inside a Vector loop", b.name));
+        check(s.level == 1 || s.level == 2, fmt::format("a prefetch of {} to cache level {}; 1 and 2 are there", b.name, s.level));
+        expression(s.index);  // wherever it points: nothing is touched
+        check(s.index->dtype == DType::I64, fmt::format("an index of {} is not i64", b.name));
+        break;
+      }
     }
   }
 

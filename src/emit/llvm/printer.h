@@ -29,6 +29,7 @@ class Printer {
   void let(const loop::StmtNode&);
   void reduce(const loop::StmtNode&);
   void check(const loop::StmtNode&);
+  void prefetch(const loop::StmtNode&);
 
   // --- expressions. `scalar`: the value for lane 0, which is that of all lanes where the expression is uniform.
   Value* scalar(const loop::Expr&);

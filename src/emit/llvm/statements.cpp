@@ -72,6 +72,7 @@ void Printer::statement(const Stmt& s) {
     case StmtKind::Let: forget(); let(n); return;
     case StmtKind::Reduce: forget(); reduce(n); return;
     case StmtKind::Check: forget(); check(n); return;
+    case StmtKind::Prefetch: forget(); prefetch(n); return;
     case StmtKind::For: break;
   }
   const Stmt& body = n.body.at(0);
@@ -237,6 +238,13 @@ void Printer::check(const StmtNode& n) {
   b_.CreateStore(b_.getInt32(static_cast<uint32_t>(n.code)), status_);
   b_.CreateBr(after);
   b_.SetInsertPoint(after);
+}
+
+void Printer::prefetch(const StmtNode& n) {
+  const Storage& s = storage_[static_cast<size_t>(n.buffer)];
+  Value* pointer = address(s, scalar(n.index), false);
+  const uint32_t locality = n.level == 1 ? 3 : 2;  // prefetcht0, prefetcht1
+  b_.CreateIntrinsic(llvm::Intrinsic::prefetch, {pointer->getType()}, {pointer, b_.getInt32(0), b_.getInt32(locality), b_.getInt32(1)});
 }
 
 }  // namespace trainc::emit

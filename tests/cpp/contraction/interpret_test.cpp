@@ -6,6 +6,7 @@
 
 #include "gemm.h"
 #include "interpret/interpret.h"
+#include "loop/contraction_blocking.h"
 
 namespace trainc {
 namespace {
@@ -42,6 +43,58 @@ TEST(ContractionInterpreted, NoFindings) {
   for (CpuLevel level : {CpuLevel::Avx512, CpuLevel::Avx2})
     for (auto [batch, m, n, k] : sizes)
       for (int layout = 0; layout < 4; ++layout) expect_clean({batch, m, n, k, (layout & 1) != 0, (layout & 2) != 0}, level, tiny);
+}
+
+// Every Prefetch of `buffer` made a store that marks the element, where it lies within.
+Stmt marking(const Stmt& s, int buffer, int marks, int64_t numel) {
+  if (s->kind == StmtKind::Prefetch && s->buffer == buffer)
+    return store(marks, apply(Op::Select, {apply(Op::Lt, {s->index, integer(numel)}), s->index, integer(numel)}), real(1, DType::F32));
+  if (s->kind == StmtKind::Prefetch) return block({});
+  auto copy = std::make_shared<StmtNode>(*s);
+  for (Stmt& inner : copy->body) inner = marking(inner, buffer, marks, numel);
+  return copy;
+}
+
+// All cache lines of both operands are asked for ahead, but for the blocks that the first task starts with.
+TEST(ContractionInterpreted, WhatIsPackedNextIsAskedFor) {
+  const CacheSizes small{.l1d = 1 << 10, .l2 = 80 << 10, .l3 = 1 << 18};
+  for (int layout = 0; layout < 4; ++layout) {
+    const GemmCase c{1, 256, 96, 224, (layout & 1) != 0, (layout & 2) != 0};
+    LoopNest nest;
+    const ContractionSpec spec = plain_spec(nest, c);
+    const int64_t numel = c.batch * c.m * c.k;
+    const int marks = nest.add_buffer({"marks", DType::F32, numel + 1, Space::Argument, true});
+    build_contraction(nest, spec, CpuLevel::Avx512, small);
+    const Blocking b = choose_blocking(spec, DType::F32, CpuLevel::Avx512, small);
+    ASSERT_GE(nest.parallel_extent, 3);
+    ASSERT_LT(b.block_m, b.task_m);
+    ASSERT_GE(b.k_blocks, 2);
+    const Stmt body = nest.body;
+    for (int operand : {kLhs, kRhs}) {
+      SCOPED_TRACE(std::to_string(layout) + nest.buffers[size_t(operand)].name);
+      nest.body = marking(body, operand, marks, numel);
+      std::vector<float> values(size_t(numel), 1.0f), none(size_t(numel) + 1);
+      std::vector<interpret::Memory> arguments = {interpret::memory_of(values), interpret::memory_of(values),  // the rhs is smaller
+                                                  interpret::output_of(c.batch * c.m * c.n * 4), interpret::memory_of(none)};
+      interpret::run(nest, arguments);  // its findings, tasks that mark the same element, mean nothing here
+      const std::vector<float> marked = interpret::values_of<float>(arguments[size_t(marks)]);
+      const bool along_k = operand == kLhs ? c.lhs_k_contiguous : c.rhs_k_contiguous;
+      const int64_t first = operand == kLhs ? b.block_m * b.tile_m : b.task_n * b.tile_n;  // rows of the first block
+      int missing = 0;
+      for (int64_t batch = 0; batch < c.batch; ++batch)
+        for (int64_t row = 0; row < (operand == kLhs ? c.m : c.n); ++row)
+          for (int64_t k = 0; k < c.k; ++k) {
+            if (batch == 0 && row < first && k < b.block_k) continue;
+            bool asked = false;  // an element of the 16 that end here: of its line, or the one before where rows start within a line
+            for (int64_t back = 0; back < 16; ++back) {
+              const int64_t r = along_k ? row : row - back, kk = along_k ? k - back : k;
+              if (r >= 0 && kk >= 0) asked |= marked[size_t(operand == kLhs ? c.lhs_at(batch, r, kk) : c.rhs_at(batch, r, kk))] == 1;
+            }
+            if (!asked && ++missing <= 3) ADD_FAILURE() << "batch " << batch << " row " << row << " k " << k;
+          }
+      EXPECT_EQ(missing, 0);
+    }
+  }
 }
 
 TEST(ContractionInterpreted, EmptySumsAreStored) {

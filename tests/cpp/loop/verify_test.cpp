@@ -64,6 +64,8 @@ TEST(LoopVerify, RefusesByItsWords) {
   refused("  parallel i in 4:\n    vector(8) j in 16:\n      for k in j:\n        pass\n", "the extent of k differs between the lanes");
   refused("  parallel i in 4:\n    for j in 16 atmost 8:\n      pass\n", "the extent of j is 16; its variable promises at most 8");
   refused("  parallel i in 4:\n    check(0) i < 3\n", "a Check with code 0");
+  refused("  parallel i in 4:\n    prefetch(3) x[i]\n", "a prefetch of x to cache level 3; 1 and 2 are there");
+  refused("  parallel i in 4:\n    vector(8) j in 16:\n      prefetch(1) x[j]\n", "a prefetch of x inside a Vector loop");
 }
 
 TEST(LoopVerify, RefusesReductionsThatMeanNothing) {
