@@ -350,7 +350,6 @@ class Scheduler {
     std::set<std::pair<int64_t, int>> ready;  // (place in `roots`, group)
     const auto run = [&](int g) {
       Work& w = work[g];
-      require(!w.done && w.missing == 0, "groups depend on each other in a circle");
       w.done = true;
       order.push_back(g);
       ready.erase({w.place, g});
@@ -370,7 +369,9 @@ class Scheduler {
     };
     for (int g : roots)
       if (work[g].missing == 0) ready.insert({work[g].place, g});
+    std::unordered_set<int> begun;
     std::function<void(int)> run_with_reads = [&](int g) {
+      require(begun.insert(g).second, "groups depend on each other in a circle");
       for (int p : work[g].before)
         if (!work[p].done) run_with_reads(p);
       if (!work[g].done) run(g), run_what_frees();
