@@ -47,11 +47,15 @@ plan::Plan JointGraph::backward(const std::vector<bool>& defined, const Options&
   require(static_cast<int64_t>(defined.size()) == impl_->tangents, "backward: one flag a tangent is wanted");
   std::vector<int64_t> undefined;
   std::string name = impl_->name + "_backward";
-  for (size_t i = 0; i < defined.size(); ++i)
-    if (!defined[i]) {
-      undefined.push_back(static_cast<int64_t>(impl_->cut.saved_inputs.size() + i));
-      name += "_without" + std::to_string(i);
-    }
+  for (size_t i = 0; i < defined.size(); ++i) {
+    if (defined[i]) continue;
+    undefined.push_back(static_cast<int64_t>(impl_->cut.saved_inputs.size() + i));
+    // A run of them is named by its ends: the name is a file's too.
+    if (i > 0 && !defined[i - 1]) continue;
+    size_t last = i;
+    while (last + 1 < defined.size() && !defined[last + 1]) ++last;
+    name += "_without" + std::to_string(i) + (last > i ? "to" + std::to_string(last) : "");
+  }
   Graph graph = undefined.empty() ? remove_dead(impl_->cut.backward) : drop_undefined_inputs(impl_->cut.backward, undefined);
   return compile_graph(std::move(graph), name, impl_->backward, options, timing);
 }

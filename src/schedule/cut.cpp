@@ -257,6 +257,10 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, cons
   cut.backward.input_count = held + tangents + static_cast<int64_t>(cut.saved.size());
   cut.deferred.input_count = static_cast<int64_t>(cut.saved.size());
   for (int64_t i : cut.deferred_outputs) cut.deferred.outputs.push_back({later(joint.outputs[i].value), joint.outputs[i].strides});
+  // In the order of the joint graph, what is computed again right before its first use: the gradient of a weight is made beside the
+  // gradient that it comes from, which need not be kept then.
+  for (const Node* n : live)
+    if (of_tangents.count(n)) bwd(n);
   for (size_t i = forward_outputs; i < joint.outputs.size(); ++i) {
     const Output& o = joint.outputs[i];
     cut.backward.outputs.push_back({o.value ? bwd(o.value) : nullptr, o.strides});
