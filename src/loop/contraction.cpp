@@ -135,6 +135,7 @@ class Builder {
   template <class Body>
   Stmt loop(LoopKind kind, const char* name, const Expr& extent, Body body, int lanes = 1) {
     const bool number = extent->kind == ExprKind::Int;
+    if (number && extent->int_value == 0) return block({});
     if (number && extent->int_value == 1 && kind == LoopKind::Serial) return body(integer(0));
     int var = nest_.add_var(name, number ? extent->int_value : -1);
     return for_loop(kind, var, extent, body(nest_.var(var)), lanes);
