@@ -4,7 +4,8 @@
 and in the place of `core` where it raises InternalError. Both give
 
     compile(gm, name)                        -> Executable
-    joint(gm, primals, forward_outputs, name) -> Joint: .forward, .saved_inputs, .saved_bytes, .backward(defined)
+    joint(gm, primals, forward_outputs, name) -> Joint: .forward, .saved_inputs, .saved_bytes, .backward(defined);
+        .deferred_outputs: those that .forward leaves out, .deferred() -> Executable([], saved) that makes them
     Executable(inputs, saved=None)           -> list of fresh tensors (or None, or an input itself); .report() -> dict
 """
 
@@ -163,6 +164,11 @@ class CoreJoint:
             self.forward = CoreExecutable(self._joint.forward(progress))
         self.saved_inputs: list[int] = list(self._joint.saved_inputs)
         self.saved_bytes: int = self._joint.saved_bytes
+        self.deferred_outputs: list[int] = list(self._joint.deferred_outputs)
+
+    def deferred(self) -> CoreExecutable:
+        with messages.progress(f"{self.name}, deferred outputs") as progress:
+            return CoreExecutable(self._joint.deferred(progress))
 
     def backward(self, defined: tuple[bool, ...]) -> CoreExecutable:
         with messages.progress(f"{self.name}, backward") as progress:
@@ -269,6 +275,7 @@ class InterpretedJoint:
             self.slots.append((offset, size, node.meta["val"]))
             offset += (size + 63) // 64 * 64
         self.saved_bytes = offset
+        self.deferred_outputs: list[int] = []
 
         forward = [n for n in nodes if n.op == "call_function" and n not in backward]
         fw = _graph(inputs[:primals], forward, [*outputs[:forward_outputs], *saved])

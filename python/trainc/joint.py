@@ -18,6 +18,7 @@ from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd import runtime_wrappers
 
 from trainc import config, engine, messages, wire
+from trainc.deferred import Pending
 from trainc.pool import Pool
 from trainc.records import Compilation
 from trainc.trace import recurrent_layers
@@ -55,9 +56,19 @@ class Compiler:
         saved = [primals[i] if i < count else forward_outputs[i - count] for i in held]
         pool = Pool(max(joint.saved_bytes, 1))
 
+        pending = Pending()
+        deferred_metas = [forward_outputs[i].meta["val"] for i in joint.deferred_outputs]
+        self.record.deferred_bytes = sum(meta.numel() * meta.itemsize for meta in deferred_metas)
+
         def run_forward(*inputs: torch.Tensor) -> list[Any]:
+            pending.settle()  # or their arena could not be used again
             arena = torch.empty(0, dtype=torch.uint8).set_(pool.take(), 0, (pool.size,), (1,))
-            return [*joint.forward([*inputs, *constants], arena), arena]
+            results = joint.forward([*inputs, *constants], arena)
+            if deferred_metas:
+                tensors = pending.tensors(deferred_metas, lambda: self._deferred(joint)([], arena))
+                for i, tensor in zip(joint.deferred_outputs, tensors, strict=True):
+                    results[i] = tensor
+            return [*results, arena]
 
         def run_backward(*inputs: torch.Tensor | None) -> list[Any]:
             if torch.is_autocast_enabled("cpu"):
@@ -81,6 +92,12 @@ class Compiler:
             found = self._build(lambda _: joint.backward(defined))
             self.record.backward[defined] = found
         return found
+
+    def _deferred(self, joint: Any) -> Callable[..., list[Any]]:
+        """What makes the deferred outputs, compiled when one is first read."""
+        if self.record.deferred is None:
+            self.record.deferred = self._build(lambda _: joint.deferred())
+        return self.record.deferred
 
     def _build(self, build: Callable[[Any], Any]) -> Any:
         """`build` with the engine; with the interpreter, and one warning, where trainc fails by a fault of its own."""

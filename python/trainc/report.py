@@ -122,6 +122,9 @@ def _section(compilation: records.Compilation, reports: list[dict]) -> str:
     if sum_.flops:
         flops, moved = _scaled(sum_.flops, "FLOP"), _scaled(sum_.bytes, "B")
         lines.append(f"  compiled: {sum_.flops_share:.1%} of {flops}, {sum_.bytes_share:.1%} of {moved}")
+    if compilation.deferred_bytes:
+        when = "computed when first read" if compilation.deferred is None else "read, and computed then"
+        lines.append(f"  deferred outputs: {_scaled(compilation.deferred_bytes, 'B')}, {when}")
     lines.append(f"  capture {compilation.capture_seconds:.1f} s, compile {compilation.compile_seconds:.1f} s{_passes(reports)}")
     for report in reports:
         lines += _plan(report)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from trainc.deferred import plain
 from trainc.errors import NotCompiled
 
 CONSTANTS = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format,
@@ -30,6 +31,7 @@ class Flattener:
 
     def flatten(self, value: Any) -> tuple:
         if isinstance(value, torch.Tensor):
+            value = plain(value)
             index = self._index.get(id(value))
             if index is None:
                 index = self._index[id(value)] = len(self.tensors)

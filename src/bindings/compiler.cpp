@@ -74,6 +74,9 @@ struct JointGraph {
   std::unique_ptr<CoreExecutable> forward(const nb::object& callback) const {
     return compiled(callback, seconds, [&](const compiler::Options& o, compiler::Timing* timing) { return joint->forward(o, timing); });
   }
+  std::unique_ptr<CoreExecutable> deferred(const nb::object& callback) const {
+    return compiled(callback, 0, [&](const compiler::Options& o, compiler::Timing* timing) { return joint->deferred(o, timing); });
+  }
   std::unique_ptr<CoreExecutable> backward(const std::vector<bool>& defined, const nb::object& callback) const {
     return compiled(callback, 0, [&](const compiler::Options& o, compiler::Timing* timing) { return joint->backward(defined, o, timing); });
   }
@@ -122,6 +125,8 @@ void bind_compiler(nb::module_& m) {
            nb::arg("forward_outputs"), nb::arg("name"), nb::arg("progress") = nb::none())
       .def("forward", &JointGraph::forward, nb::arg("progress") = nb::none())
       .def("backward", &JointGraph::backward, nb::arg("defined"), nb::arg("progress") = nb::none())
+      .def("deferred", &JointGraph::deferred, nb::arg("progress") = nb::none())
+      .def_prop_ro("deferred_outputs", [](const JointGraph& j) { return j.joint->deferred_outputs(); })
       .def_prop_ro("saved_inputs", [](const JointGraph& j) { return j.joint->saved_inputs(); })
       .def_prop_ro("saved_bytes", [](const JointGraph& j) { return j.joint->saved_bytes(); });
   nb::class_<Foreach>(m, "Foreach", "An elementwise update of many tensors: an optimizer's step.")

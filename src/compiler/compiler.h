@@ -9,6 +9,7 @@
 #include "frontend/aten.h"
 #include "passes/pipeline.h"
 #include "plan/plan.h"
+#include "schedule/cut.h"
 #include "support/cpu.h"
 
 namespace trainc::compiler {
@@ -32,14 +33,17 @@ plan::Plan compile(frontend::Imported, const std::string& name, const Options&, 
 
 /// A joint graph cut into a forward and a backward plan. Inputs: primals, then tangents, in the order of the imported
 /// graph. Outputs: `forward_outputs` of the forward, then a gradient (or none) per primal.
-
 class JointGraph {
  public:
-  JointGraph(frontend::Imported, int64_t primals, int64_t forward_outputs, const std::string& name);
+  JointGraph(frontend::Imported, int64_t primals, int64_t forward_outputs, const std::string& name,
+             int64_t deferred_bytes = schedule::kDeferredBytes);
   ~JointGraph();
   plan::Plan forward(const Options&, Timing* = nullptr) const;
   const std::vector<int64_t>& saved_inputs() const;
   int64_t saved_bytes() const;
+  /// Forward outputs that the forward plan leaves out (it gives none there), and the plan that computes all of them from the saved memory.
+  const std::vector<int64_t>& deferred_outputs() const;
+  plan::Plan deferred(const Options&, Timing* = nullptr) const;
   /// The backward plan where tangents with defined[i] == false are zero without being read. Inputs: saved_inputs' tensors,
   /// then all tangents (undefined ones: nullptr). Outputs: a gradient per primal.
   plan::Plan backward(const std::vector<bool>& defined, const Options&, Timing* = nullptr) const;

@@ -8,23 +8,25 @@ namespace trainc::compiler {
 struct JointGraph::Impl {
   std::string name;
   schedule::Cut cut;
-  Homes forward, backward;
+  Homes forward, backward, deferred;
   int64_t tangents = 0;
 };
 
-JointGraph::JointGraph(frontend::Imported joint, int64_t primals, int64_t forward_outputs, const std::string& name) : impl_(std::make_unique<Impl>()) {
+JointGraph::JointGraph(frontend::Imported joint, int64_t primals, int64_t forward_outputs, const std::string& name, int64_t deferred_bytes)
+    : impl_(std::make_unique<Impl>()) {
   impl_->name = name;
   impl_->tangents = joint.graph.input_count - primals;
   // Cut after the algebra: what the two halves share is one node by then.
   Pipeline pipeline(name + "_joint");
   Graph graph = joint.must_recompute.empty() ? optimize(std::move(joint.graph), pipeline) : std::move(joint.graph);
-  impl_->cut = schedule::cut_joint(graph, primals, forward_outputs, joint.must_recompute);
+  impl_->cut = schedule::cut_joint(graph, primals, forward_outputs, joint.must_recompute, deferred_bytes);
   Homes& homes = impl_->forward;
   for (const Type& t : impl_->cut.saved) {
     homes.arena_offsets.push_back(homes.saved_bytes);
     homes.saved_bytes += (t.bytes() + 63) / 64 * 64;
   }
-  impl_->backward = homes;
+  impl_->backward = impl_->deferred = homes;
+  impl_->deferred.arena_inputs_from = 0;
   homes.arena_outputs_from = forward_outputs;
   impl_->backward.arena_inputs_from = static_cast<int64_t>(impl_->cut.saved_inputs.size()) + impl_->tangents;
 }
@@ -36,15 +38,24 @@ plan::Plan JointGraph::forward(const Options& options, Timing* timing) const {
 const std::vector<int64_t>& JointGraph::saved_inputs() const { return impl_->cut.saved_inputs; }
 int64_t JointGraph::saved_bytes() const { return impl_->forward.saved_bytes; }
 
+const std::vector<int64_t>& JointGraph::deferred_outputs() const { return impl_->cut.deferred_outputs; }
+plan::Plan JointGraph::deferred(const Options& options, Timing* timing) const {
+  return compile_graph(remove_dead(impl_->cut.deferred), impl_->name + "_deferred", impl_->deferred, options, timing);
+}
+
 plan::Plan JointGraph::backward(const std::vector<bool>& defined, const Options& options, Timing* timing) const {
   require(static_cast<int64_t>(defined.size()) == impl_->tangents, "backward: one flag a tangent is wanted");
   std::vector<int64_t> undefined;
   std::string name = impl_->name + "_backward";
-  for (size_t i = 0; i < defined.size(); ++i)
-    if (!defined[i]) {
-      undefined.push_back(static_cast<int64_t>(impl_->cut.saved_inputs.size() + i));
-      name += "_without" + std::to_string(i);
-    }
+  for (size_t i = 0; i < defined.size(); ++i) {
+    if (defined[i]) continue;
+    undefined.push_back(static_cast<int64_t>(impl_->cut.saved_inputs.size() + i));
+    // A run of them is named by its ends: the name is a file's too.
+    if (i > 0 && !defined[i - 1]) continue;
+    size_t last = i;
+    while (last + 1 < defined.size() && !defined[last + 1]) ++last;
+    name += "_without" + std::to_string(i) + (last > i ? "to" + std::to_string(last) : "");
+  }
   Graph graph = undefined.empty() ? remove_dead(impl_->cut.backward) : drop_undefined_inputs(impl_->cut.backward, undefined);
   return compile_graph(std::move(graph), name, impl_->backward, options, timing);
 }

@@ -38,6 +38,11 @@ N permute_permute(Builder& b, N n) {
   return b.permute(n->in(0)->in(0), order);
 }
 
+/// Down to where it meets another: gradients of weights under autocast are transposed, cast and transposed back.
+N cast_of_permute(Builder& b, N n) {
+  return n->in(0)->op == Op::Permute ? b.permute(b.cast(n->in(0)->in(0), n->dtype()), n->in(0)->as<AxesAttr>().axes) : nullptr;
+}
+
 /// Axes of size 1 move for nothing: when the others keep their order, the elements do.
 N permute_of_ones(Builder& b, N n) {
   int64_t last = -1;
@@ -90,6 +95,13 @@ N slice_concat(Builder& b, N n) {
     begin = end;
   }
   return nullptr;
+}
+
+N concat_empty(Builder& b, N n) {
+  std::vector<N> parts;
+  for (N part : n->inputs)
+    if (part->type.numel() > 0) parts.push_back(part);
+  return parts.empty() || parts.size() == n->inputs.size() ? nullptr : b.concat(parts, n->as<AxisAttr>().axis);
 }
 
 N reverse_reverse(Builder& b, N n) {
@@ -164,10 +176,12 @@ std::span<const Rule> movement_rules() {
       {"reshape_reshape", "reshape(reshape(x)) -> reshape(x)", {Op::Reshape}, reshape_reshape},
       {"broadcast_broadcast", "broadcast(broadcast(x)) -> broadcast(x)", {Op::Broadcast}, broadcast_broadcast},
       {"permute_permute", "permute(permute(x)) -> permute(x)", {Op::Permute}, permute_permute},
+      {"cast_of_permute", "cast(permute(x)) -> permute(cast(x))", {Op::Cast}, cast_of_permute},
       {"permute_of_ones", "a permute that moves only axes of size 1 -> reshape", {Op::Permute}, permute_of_ones},
       {"slice_slice", "slice(slice(x)) -> slice(x)", {Op::Slice}, slice_slice},
       {"slice_pad", "slice(pad(x)) within x -> slice(x)", {Op::Slice}, slice_pad},
       {"slice_concat", "slice(concat(x, y)) within x -> slice(x)", {Op::Slice}, slice_concat},
+      {"concat_empty", "concat(x, empty) -> concat(x)", {Op::Concat}, concat_empty},
       {"reverse_reverse", "reverse(reverse(x)) -> reverse of the axes that differ", {Op::Reverse}, reverse_reverse},
       {"move_scalar", "a movement of a broadcast scalar -> broadcast(scalar)", {Op::Reshape, Op::Permute, Op::Slice, Op::Reverse}, move_scalar},
       {"elementwise_of_broadcasts", "f(broadcast(x), broadcast(y)) -> broadcast(f(x, y))", elementwise_ops(), elementwise_of_broadcasts},

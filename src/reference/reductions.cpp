@@ -69,7 +69,7 @@ template <class T> std::vector<T> scan(const std::vector<T>& in, const Dims& sha
   std::vector<T> out = in;
   const int64_t inner = contiguous_strides(shape)[axis];
   for (int64_t i = 0; i < static_cast<int64_t>(in.size()); ++i)
-    if (i / inner % shape[axis] > 0) out[i] = sum(out[i - inner], in[i]);
+    out[i] = sum(i / inner % shape[axis] > 0 ? out[i - inner] : T(0), in[i]);  // from zero, as eager: -0.0 alone gives 0.0
   return out;
 }
 

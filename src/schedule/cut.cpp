@@ -137,9 +137,26 @@ struct Copier {
   }
 };
 
+/// Whether elementwise operations and movements make `n` of values `in` the arena (and at least one of them).
+bool made_of(const Node* n, const std::unordered_set<const Node*>& in) {
+  std::unordered_set<const Node*> seen;
+  std::vector<const Node*> stack{n};
+  bool any = false;
+  while (!stack.empty()) {
+    const Node* at = stack.back();
+    stack.pop_back();
+    if (!seen.insert(at).second) continue;
+    if (in.count(at)) { any = true; continue; }
+    if (at->op == Op::Constant || at->op == Op::Iota) continue;
+    if (!is_elementwise(at->op) && !is_movement(at->op)) return false;
+    stack.insert(stack.end(), at->inputs.begin(), at->inputs.end());
+  }
+  return any;
+}
+
 }  // namespace
 
-Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, const std::vector<const Node*>& must_recompute) {
+Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, const std::vector<const Node*>& must_recompute, int64_t deferred_bytes) {
   const std::vector<const Node*> live = joint.live();
   std::unordered_set<const Node*> of_tangents;  // depend on a tangent
   for (const Node* n : live) {
@@ -152,7 +169,8 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, cons
   for (int64_t i = 0; i < forward_outputs; ++i)
     if (const Node* v = joint.outputs.at(i).value) {
       require(!of_tangents.count(v), "a forward output depends on a tangent");
-      if (joint.outputs[i].strides.empty()) forward_output_of.emplace(base_of(v), i);
+      // A moved copy is not: what it was moved from serves the backward as well, and the copy may wait until somebody reads it.
+      if (joint.outputs[i].strides.empty() && !is_movement(base_of(v)->op)) forward_output_of.emplace(base_of(v), i);
     }
 
   // What the backward uses of values that no tangent reaches.
@@ -196,11 +214,19 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, cons
   for (const Node* n : live)
     if (auto it = number.find(n); it != number.end() && !late[2 * it->second] && late[2 * it->second + 1]) kept.push_back(n);
 
-  Copier fwd{joint, cut.forward, {}}, bwd{joint, cut.backward, {}};
+  Copier fwd{joint, cut.forward, {}}, bwd{joint, cut.backward, {}}, later{joint, cut.deferred, {}};
   cut.forward.input_count = primals;
+  std::unordered_set<const Node*> in_arena, saved_outputs;
+  for (const Node* n : kept) {
+    if (n->op == Op::Input) continue;
+    if (forward_output_of.count(base_of(n))) saved_outputs.insert(base_of(n));
+    else in_arena.insert(n);
+  }
   for (int64_t i = 0; i < forward_outputs; ++i) {
     const Output& o = joint.outputs[i];
-    cut.forward.outputs.push_back({o.value ? fwd(o.value) : nullptr, o.strides});
+    const bool defer = o.value && o.value->type.bytes() >= deferred_bytes && !saved_outputs.count(base_of(o.value)) && made_of(o.value, in_arena);
+    if (defer) cut.deferred_outputs.push_back(i);
+    cut.forward.outputs.push_back({o.value && !defer ? fwd(o.value) : nullptr, o.strides});
   }
   // Results that the caller sees share autograd's version check with him: they are saved as they are, like primals.
   std::vector<const Node*> arena;
@@ -223,11 +249,18 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, cons
     if (n->op == Op::Input && n->as<InputAttr>().index >= primals)
       bwd.made[n] = cut.backward.make(Op::Input, InputAttr{held + n->as<InputAttr>().index - primals, n->as<InputAttr>().strides}, {}, n->type);
   for (const Node* n : arena) {
+    later.made[n] = cut.deferred.make(Op::Input, InputAttr{static_cast<int64_t>(cut.saved.size()), {}}, {}, n->type);
     bwd.made[n] = cut.backward.make(Op::Input, InputAttr{held + tangents + static_cast<int64_t>(cut.saved.size()), {}}, {}, n->type);
     cut.saved.push_back(n->type);
     cut.forward.outputs.push_back({fwd(n), {}});
   }
   cut.backward.input_count = held + tangents + static_cast<int64_t>(cut.saved.size());
+  cut.deferred.input_count = static_cast<int64_t>(cut.saved.size());
+  for (int64_t i : cut.deferred_outputs) cut.deferred.outputs.push_back({later(joint.outputs[i].value), joint.outputs[i].strides});
+  // In the order of the joint graph, what is computed again right before its first use: the gradient of a weight is made beside the
+  // gradient that it comes from, which need not be kept then.
+  for (const Node* n : live)
+    if (of_tangents.count(n)) bwd(n);
   for (size_t i = forward_outputs; i < joint.outputs.size(); ++i) {
     const Output& o = joint.outputs[i];
     cut.backward.outputs.push_back({o.value ? bwd(o.value) : nullptr, o.strides});

@@ -12,13 +12,23 @@ struct Cut {
   // What the backward reads of what the caller holds anyway: i < primals is that primal, primals + j the forward output j.
   std::vector<int64_t> saved_inputs;
   std::vector<Type> saved;  // values that lie in the arena of the handle
+  // Forward outputs that `forward` does not compute (it gives none there), and the graph that does. Its inputs are the saved values alone,
+  // which nobody else can write: computed later, or never, they are the same.
+  std::vector<int64_t> deferred_outputs;
+  Graph deferred;
 };
+
+/// Smaller outputs are not worth a call of their own.
+constexpr int64_t kDeferredBytes = 1 << 16;
 
 /// Cuts `joint` (inputs: `primals` primals, then tangents; outputs: `forward_outputs` of the forward, then gradients).
 /// The saved set is a minimum cut by bytes (Chen et al., "Min-Cut Recomputation", as functorch does): contractions, sums, random
 /// draws, externs and indexed operations are never computed again; elementwise operations and movements may be, bit for bit.
 /// `must_recompute`: values that the user's checkpointing forbids to keep.
+/// An output of at least `deferred_bytes` that neither half computes for itself, and that elementwise operations and movements make of saved
+/// values, is deferred.
 /// Throws InternalError where a forward output depends on a tangent.
-Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, const std::vector<const Node*>& must_recompute);
+Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, const std::vector<const Node*>& must_recompute,
+              int64_t deferred_bytes = kDeferredBytes);
 
 }  // namespace trainc::schedule

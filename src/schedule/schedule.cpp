@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <set>
 
 namespace trainc::schedule {
 namespace {
@@ -276,7 +277,8 @@ class Scheduler {
       }
   }
 
-  /// Groups in an order that runs: a group's reads before it, otherwise as the program had them; draws keep their order.
+  /// Groups in an order that runs: a group's reads before it, otherwise as the program had them, but what frees memory as early as it can;
+  /// draws keep their order.
   void order() {
     std::vector<int> roots;
     for (int g = 0; g < static_cast<int>(groups_.size()); ++g)
@@ -300,19 +302,83 @@ class Scheduler {
       return id;
     };
     std::sort(roots.begin(), roots.end(), [&](int a, int b) { return last_id(a) < last_id(b); });
-    std::unordered_map<int, int> state;
-    std::function<void(int)> emit = [&](int g) {
-      if (state[g] == 2) return;
-      require(state[g] != 1, "groups depend on each other in a circle");
-      state[g] = 1;
-      std::vector<int> reads(before[g].begin(), before[g].end());
-      std::sort(reads.begin(), reads.end(), [&](int a, int b) { return last_id(a) < last_id(b); });
-      for (int p : reads) emit(p);
-      state[g] = 2;
+    for (int g : in_little_memory(roots, before)) {
       for (const Node* n : groups_[g].values) out_.group_of[n] = static_cast<int>(out_.groups.size());
       out_.groups.push_back(groups_[g]);
+    }
+  }
+
+  /// List scheduling: of the groups whose reads are made, first those that need no more memory afterwards than before (what they are the
+  /// last to read outweighs what they leave; results for the caller weigh nothing), then the next of `roots`, behind what it reads.
+  std::vector<int> in_little_memory(const std::vector<int>& roots, const std::unordered_map<int, std::unordered_set<int>>& before) {
+    std::unordered_set<const Node*> callers;
+    for (const Output& o : graph_.outputs)
+      if (o.value) callers.insert(base_of(o.value));
+    struct Work {
+      std::vector<int> before, after;
+      std::vector<const Node*> reads;  // values of other groups
+      size_t missing = 0;              // groups before it that are not done
+      int64_t place = 0;               // in `roots`
+      bool done = false;
     };
-    for (int g : roots) emit(g);
+    std::unordered_map<int, Work> work;
+    std::unordered_map<const Node*, int64_t> readers;  // groups that have yet to read a value of another group
+    for (size_t i = 0; i < roots.size(); ++i) {
+      Work& w = work[roots[i]];
+      w.place = static_cast<int64_t>(i);
+      if (auto it = before.find(roots[i]); it != before.end()) w.before.assign(it->second.begin(), it->second.end());
+      w.missing = w.before.size();
+      std::unordered_set<const Node*> seen;
+      for (const Node* n : groups_[roots[i]].values)
+        for (const Read& r : reads_[n])
+          if (int p = group(r.value); p >= 0 && p != roots[i] && seen.insert(r.value).second) w.reads.push_back(r.value), ++readers[r.value];
+    }
+    for (int g : roots) {
+      std::sort(work[g].before.begin(), work[g].before.end(), [&](int a, int b) { return work[a].place < work[b].place; });
+      for (int p : work[g].before) work[p].after.push_back(g);
+    }
+
+    const auto growth = [&](int g) {
+      int64_t bytes = 0;
+      for (const Node* n : groups_[g].values)
+        if (readers.count(n) && !callers.count(n)) bytes += n->type.bytes();
+      for (const Node* n : work[g].reads)
+        if (readers[n] == 1 && !callers.count(n)) bytes -= n->type.bytes();
+      return bytes;
+    };
+    std::vector<int> order;
+    std::set<std::pair<int64_t, int>> ready;  // (place in `roots`, group)
+    const auto run = [&](int g) {
+      Work& w = work[g];
+      w.done = true;
+      order.push_back(g);
+      ready.erase({w.place, g});
+      for (const Node* n : w.reads) --readers[n];
+      for (int next : w.after)
+        if (--work[next].missing == 0) ready.insert({work[next].place, next});
+    };
+    const auto run_what_frees = [&] {
+      for (bool found = true; found;) {
+        found = false;
+        int best = -1;
+        int64_t least = 1;
+        for (auto [place, g] : ready)
+          if (int64_t bytes = growth(g); bytes < least && !work[g].reads.empty()) least = bytes, best = g;
+        if (best >= 0) run(best), found = true;
+      }
+    };
+    for (int g : roots)
+      if (work[g].missing == 0) ready.insert({work[g].place, g});
+    std::unordered_set<int> begun;
+    std::function<void(int)> run_with_reads = [&](int g) {
+      require(begun.insert(g).second, "groups depend on each other in a circle");
+      for (int p : work[g].before)
+        if (!work[p].done) run_with_reads(p);
+      if (!work[g].done) run(g), run_what_frees();
+    };
+    for (int g : roots)
+      if (!work[g].done) run_with_reads(g);
+    return order;
   }
 
   void find_stored() {

@@ -98,6 +98,12 @@ Value* f32_to_bf16(Builder& b, Value* x) {
   return b.CreateTrunc(b.CreateSelect(b.CreateFCmpUNO(x, x), quiet, rounded), int_like(bits, 16));
 }
 
+/// Behind a fence: seeing the widening, LLVM would compare halves as halves, and make calls of fminf out of that.
+Value* f16_to_f32(Builder& b, Value* x) {
+  Value* wide = b.CreateFPExt(x, widen(b.getFloatTy(), lanes_of(x)));
+  return b.CreateIntrinsic(llvm::Intrinsic::arithmetic_fence, {wide->getType()}, {wide});
+}
+
 }  // namespace
 
 Value* convert(Builder& b, Value* x, DType from, DType to) {
@@ -105,7 +111,7 @@ Value* convert(Builder& b, Value* x, DType from, DType to) {
   const int lanes = lanes_of(x);
   llvm::Type* type = widen(value_type(b.getContext(), to), lanes);
   if (from == DType::BF16) return convert(b, bf16_to_f32(b, x), DType::F32, to);
-  if (from == DType::F16 && to != DType::F32) return convert(b, b.CreateFPExt(x, widen(b.getFloatTy(), lanes)), DType::F32, to);
+  if (from == DType::F16) return convert(b, f16_to_f32(b, x), DType::F32, to);
   if (is_float(from)) {
     if (is_float(to)) {
       // Halves are reached through f32: there is no instruction from f64 (and eager goes the same way).

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "support/cpu.h"
 #include "support/mask_generator.h"
 
 namespace trainc::runtime {
@@ -16,7 +17,7 @@ class Twister {
   static constexpr int64_t kWords = 624;
   static constexpr size_t kStateBytes = 5056;
   /// Throws InternalError where the bytes are not such a state.
-  explicit Twister(std::span<const uint8_t> state);
+  explicit Twister(std::span<const uint8_t> state, CpuLevel level = cpu_level());
   std::vector<uint8_t> state() const;
 
   uint32_t next();
@@ -26,9 +27,9 @@ class Twister {
  private:
   void refill();  // the next 624 words
 
+  bool wide_;                   // with AVX-512
   std::vector<uint8_t> bytes_;  // as given; the fields below are put back into it
-  alignas(64) std::array<uint32_t, kWords + 16> words_;      // untempered; the tail is room for whole vectors
-  alignas(64) std::array<uint32_t, kWords + 16> tempered_;
+  alignas(64) std::array<uint32_t, kWords + 32> words_{};    // untempered; the tail is room for whole vectors
   int64_t used_ = kWords;       // of the current 624
   bool drew_ = false;
 };

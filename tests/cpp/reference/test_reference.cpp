@@ -127,6 +127,7 @@ TEST(Reference, Reductions) {
 
 TEST(Reference, ScanAndContract) {
   EXPECT_THAT(run("%x = input index=0 : f32[2,3]\n%y = scan %x axis=1 : f32[2,3]\nreturn %y", {kTable}).f, ElementsAre(1, 3, 6, 4, 9, 15));
+  EXPECT_FALSE(std::signbit(run("%x = constant value=-0 : f32[]\n%a = reshape %x : f32[1]\n%y = scan %a axis=0 : f32[1]\nreturn %y", {}).f[0]));
   EXPECT_THAT(run("%x = input index=0 : f32[2,3]\n%y = scan %x axis=0 : f32[2,3]\nreturn %y", {kTable}).f, ElementsAre(1, 2, 3, 5, 7, 9));
   EXPECT_THAT(run("%x = input index=0 : f32[1,2,3]\n%y = input index=1 : f32[1,1,3]\n%z = contract %x %y : f32[1,2,1]\nreturn %z",
                   {floats({1, 2, 3}, kTable.f), floats({1, 1, 3}, {1, 0, -1})}).f, ElementsAre(-2, -2));

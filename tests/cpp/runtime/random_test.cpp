@@ -40,6 +40,22 @@ TEST(Twister, IsTheStandardOne) {
   for (int i = 0; i < 2000; ++i) ASSERT_EQ(twister.next(), standard()) << i;
 }
 
+TEST(Twister, EveryLevelDrawsTheSame) {
+  if (f32_lanes(machine_cpu_level()) < 16) return;  // this machine has one
+  for (int64_t skipped : {0, 1, 2, 311, 623}) {
+    Twister wide(seeded(7), CpuLevel::Avx512), narrow(seeded(7), CpuLevel::Avx2);
+    for (int64_t i = 0; i < skipped; ++i) ASSERT_EQ(wide.next(), narrow.next());
+    for (int64_t n : {1, 7, 16, 33, 312, 313, 1000}) {
+      std::vector<uint8_t> a(n + 1, 9), b(n + 1, 9);
+      wide.bernoulli(0.7, a.data(), n);
+      narrow.bernoulli(0.7, b.data(), n);
+      ASSERT_EQ(a, b) << skipped << " " << n;
+      EXPECT_EQ(a[n], 9);
+    }
+    EXPECT_EQ(wide.state(), narrow.state());
+  }
+}
+
 TEST(Twister, StateUntouchedWhereNothingIsDrawn) {
   const auto fresh = seeded(3);
   EXPECT_EQ(Twister(fresh).state(), fresh);

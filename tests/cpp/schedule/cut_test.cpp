@@ -24,6 +24,9 @@ std::vector<Tensor> evaluate_halves(const Cut& cut, int64_t primals, int64_t for
   for (int64_t i : cut.saved_inputs) in.push_back(i < primals ? inputs[i] : all[i - primals]);
   in.insert(in.end(), inputs.begin() + primals, inputs.end());
   in.insert(in.end(), all.begin() + forward_outputs, all.end());
+  const std::vector<Tensor> saved(all.begin() + forward_outputs, all.end());
+  const std::vector<Tensor> deferred = reference::evaluate(cut.deferred, saved, oracle());
+  for (size_t i = 0; i < deferred.size(); ++i) all.at(cut.deferred_outputs[i]) = deferred[i];
   all.resize(forward_outputs);
   for (Tensor& t : reference::evaluate(cut.backward, in, oracle())) all.push_back(std::move(t));
   return all;
@@ -31,9 +34,10 @@ std::vector<Tensor> evaluate_halves(const Cut& cut, int64_t primals, int64_t for
 
 void expect_same_as_joint(const testing::RandomJoint& joint, const std::vector<const Node*>& must_recompute, uint64_t seed) {
   SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(joint.graph));
-  const Cut cut = cut_joint(joint.graph, joint.primals, joint.forward_outputs, must_recompute);
+  const Cut cut = cut_joint(joint.graph, joint.primals, joint.forward_outputs, must_recompute, seed % 2 ? 1 : kDeferredBytes);
   verify(cut.forward);
   verify(cut.backward);
+  verify(cut.deferred);
   ASSERT_EQ(cut.forward.outputs.size(), joint.forward_outputs + cut.saved.size());
   for (size_t i = 0; i < cut.saved.size(); ++i) {
     const Node* saved = cut.forward.outputs[joint.forward_outputs + i].value;
@@ -52,17 +56,19 @@ void expect_same_as_joint(const testing::RandomJoint& joint, const std::vector<c
 TEST(Cut, HalvesAreTheJointGraph) {
   testing::RandomGraphOptions options;
   options.random_masks = true;
-  size_t saved = 0, held = 0;
+  size_t saved = 0, held = 0, deferred = 0;
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     const auto joint = testing::random_joint(seed, options);
     expect_same_as_joint(joint, {}, seed);
     if (HasFailure()) return;
-    const Cut cut = cut_joint(joint.graph, joint.primals, joint.forward_outputs, {});
+    const Cut cut = cut_joint(joint.graph, joint.primals, joint.forward_outputs, {}, 1);
     saved += cut.saved.size();
+    deferred += cut.deferred_outputs.size();
     held += cut.saved_inputs.size();
   }
   EXPECT_GT(saved, 20u) << "the random graphs test nothing";
   EXPECT_GT(held, 100u);
+  EXPECT_GT(deferred, 10u);
 }
 
 TEST(Cut, CheckpointedValuesAreNotKept) {
@@ -140,6 +146,37 @@ return %2 %4
   EXPECT_EQ(cut.saved.size(), 0u);
   EXPECT_THAT(cut.saved_inputs, ::testing::ElementsAre(1));
   EXPECT_EQ(cut.backward.live()[0]->type, (Type{DType::F32, {2, 4}}));
+}
+// The keys that attention hands out beside its result: a moved part of a product that the backward keeps as it is.
+constexpr const char* kKeys = R"(%0 = input index=0 : f32[1,8,4]
+%1 = input index=1 : f32[1,6,4]
+%2 = contract %0 %1 : f32[1,8,6]
+%3 = slice %2 start=[0,0,2] step=[1,1,1] : f32[1,8,2]
+%4 = permute %3 order=[0,2,1] : f32[1,2,8]
+%5 = tanh %2 : f32[1,8,6]
+%6 = reduce %5 kind=sum axes=[0,1,2] : f32[]
+%7 = input index=2 : f32[]
+%8 = reshape %7 : f32[1,1,1]
+%9 = broadcast %8 : f32[1,8,6]
+%10 = mul %9 %2 : f32[1,8,6]
+return %6 %4 %10 none
+)";
+TEST(Cut, WhatIsMovedOutOfASavedValueIsDeferred) {
+  const Graph joint = parse(kKeys);
+  Cut cut = cut_joint(joint, 2, 2, {}, 1);
+  EXPECT_THAT(cut.deferred_outputs, ::testing::ElementsAre(1));
+  EXPECT_EQ(cut.forward.outputs[1].value, nullptr);
+  EXPECT_EQ(cut.saved, std::vector<Type>{joint.live()[2]->type});
+  EXPECT_EQ(cut.deferred.outputs.at(0).value->type, (Type{DType::F32, {1, 2, 8}}));
+  cut = cut_joint(joint, 2, 2, {}, 65);  // 64 bytes are below that
+  EXPECT_THAT(cut.deferred_outputs, ::testing::IsEmpty());
+  EXPECT_NE(cut.forward.outputs[1].value, nullptr);
+}
+TEST(Cut, WhatReadsAnInputIsNotDeferred) {  // the caller may write it before he reads the output
+  std::string text = kKeys;
+  const std::string keys = "permute %3 order=[0,2,1] : f32[1,2,8]";
+  text.replace(text.find(keys), keys.size(), "mul %0 %0 : f32[1,8,4]");
+  EXPECT_THAT(cut_joint(parse(text), 2, 2, {}, 1).deferred_outputs, ::testing::IsEmpty());
 }
 TEST(Cut, ForwardOutputThatDependsOnATangentIsRefused) {
   const Graph joint = parse("%0 = input index=0 : f32[4]\n%1 = input index=1 : f32[4]\n%2 = add %0 %1 : f32[4]\nreturn %2 %1\n");

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "../common/random_graph.h"
+#include "graph/build.h"
 #include "graph/text.h"
 #include "graphs.h"
 #include "schedule/prepare.h"
@@ -60,6 +61,38 @@ TEST(Schedule, SoundOnRandomGraphs) {
     SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(s.graph));
     expect_sound(s.graph, s.schedule);
   }
+}
+
+/// The most elements of values that another group has yet to read, results for the caller aside.
+int64_t most_kept(const Scheduled& s) {
+  std::unordered_map<const Node*, size_t> last;
+  for (size_t g = 0; g < s.schedule.groups.size(); ++g)
+    for (const Node* n : s.schedule.groups[g].values)
+      for (const Read& r : reads_of(n, s.schedule.values, n->type.numel(), 1)) last[r.value] = g;
+  for (const Output& o : s.graph.outputs) last.erase(base_of(o.value));
+  int64_t most = 0;
+  for (size_t g = 0; g < s.schedule.groups.size(); ++g) {
+    int64_t now = 0;
+    for (auto [value, end] : last)
+      if (auto it = s.schedule.group_of.find(value); it != s.schedule.group_of.end() && it->second <= static_cast<int>(g) && end >= g) now += value->type.numel();
+    most = std::max(most, now);
+  }
+  return most;
+}
+
+// A backward as the outputs ask for it: first all the way down, then the weights' gradients, though each could be made on the way.
+TEST(Schedule, WhatFreesMemoryComesEarly) {
+  Graph g;
+  Builder b{g, {}};
+  const Type type{DType::F32, {1, 8, 8}};
+  g.input_count = 13;
+  const auto input = [&](int64_t i) { return g.make(Op::Input, InputAttr{i, {}}, {}, type); };
+  std::vector<const Node*> d{b.unary(Op::Exp, input(0))}, gradients;
+  for (int64_t i = 1; i <= 6; ++i) d.push_back(g.make(Op::Contract, NoAttr{}, {d.back(), input(i)}, type));
+  for (int64_t i = 0; i < 6; ++i) gradients.push_back(g.make(Op::Contract, NoAttr{}, {d[i], input(7 + i)}, type));
+  g.outputs.push_back({d.back(), {}});
+  for (const Node* n : gradients) g.outputs.push_back({n, {}});
+  EXPECT_EQ(most_kept(Scheduled(g)), 2 * 64);  // one and the next: 6 without an order that looks at memory
 }
 
 TEST(Schedule, OneKernelEach) {

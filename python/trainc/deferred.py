@@ -1,0 +1,132 @@
+"""Outputs beside the loss that nobody has read yet: computed when they are first read, never if they die before.
+
+The forward plan leaves them out (src/schedule/cut.h says which); another plan makes them from the arena of the call alone, which
+nobody else writes. So the value is the same whenever it is computed, whatever became of weights and inputs meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+
+class Outputs:
+    """The deferred outputs of one forward call."""
+
+    def __init__(self, compute: Callable[[], Sequence[torch.Tensor]]):
+        self._compute: Callable[[], Sequence[torch.Tensor]] | None = compute  # holds the arena; gone once it has run
+        self._values: Sequence[torch.Tensor] = ()
+        self._lock = threading.Lock()
+
+    def values(self) -> Sequence[torch.Tensor]:
+        with self._lock:
+            if self._compute is not None:
+                self._values = self._compute()
+                self._compute = None
+        return self._values
+
+
+class Pending:
+    """The calls whose deferred outputs somebody may still read."""
+
+    def __init__(self) -> None:
+        self._calls: weakref.WeakSet[Outputs] = weakref.WeakSet()
+
+    def tensors(self, metas: Sequence[torch.Tensor], compute: Callable[[], Sequence[torch.Tensor]]) -> list[torch.Tensor]:
+        """A tensor for each of `metas` (shape, strides, dtype); the first use of one of them calls `compute` for all."""
+        outputs = Outputs(compute)
+        self._calls.add(outputs)
+        return [DeferredTensor(meta, outputs, i) for i, meta in enumerate(metas)]
+
+    def settle(self) -> None:
+        """Computes what is alive, so that the arenas of earlier calls can be used again."""
+        for outputs in list(self._calls):
+            outputs.values()
+        self._calls.clear()
+
+
+class DeferredTensor(torch.Tensor):
+    """A tensor whose elements are computed when an operation first reads them. It has shape, strides, dtype and autograd history
+    from the start; operations on it give ordinary tensors."""
+
+    @staticmethod
+    def __new__(cls, meta: torch.Tensor, outputs: Outputs, index: int) -> DeferredTensor:
+        self = torch.Tensor._make_wrapper_subclass(
+            cls, meta.shape, strides=meta.stride(), dtype=meta.dtype, device=meta.device, requires_grad=False
+        )
+        self._outputs, self._index = outputs, index
+        return self
+
+    def __init__(self, *_: Any) -> None:
+        super().__init__()
+
+    def value(self) -> torch.Tensor:
+        """The elements, without autograd history."""
+        return self._outputs.values()[self._index]
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # Below autograd: what is recorded is recorded of the deferred tensor, what is computed is computed with its value.
+        given = {}
+
+        def value(tensor: torch.Tensor) -> torch.Tensor:
+            given[id(value_of := tensor.value())] = tensor
+            return value_of
+
+        args, kwargs = pytree.tree_map_only(cls, value, (args, kwargs or {}))
+        results = func(*args, **kwargs)
+        # what an operation in place gives back is the tensor that it was called on
+        return pytree.tree_map_only(torch.Tensor, lambda result: given.get(id(result), result), results)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():  # results are ordinary tensors
+            if getattr(func, "__name__", "") in READS_MEMORY:
+                args, kwargs = pytree.tree_map_only(cls, plain, (args, kwargs or {}))
+            return func(*args, **(kwargs or {}))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return plain(self).__reduce_ex__(protocol)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return plain(self).__repr__(tensor_contents=tensor_contents)
+
+
+# What PyTorch answers from a tensor's memory without going through an operation.
+READS_MEMORY = frozenset({
+    "numpy", "__array__", "tolist", "data_ptr", "const_data_ptr", "mutable_data_ptr", "storage", "untyped_storage",
+    "_typed_storage", "__dlpack__", "__dlpack_device__", "share_memory_", "is_shared", "__deepcopy__", "pin_memory", "set_",
+    "__cuda_array_interface__",
+})  # fmt: skip
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """An ordinary tensor over the same elements, with the same place in autograd's graph."""
+    if not isinstance(tensor, DeferredTensor):
+        return tensor
+    if not tensor.requires_grad:
+        return tensor.value()
+    with torch.enable_grad():
+        return _Read.apply(tensor)
+
+
+class _Read(torch.autograd.Function):
+    """The identity, whose result is no view of the deferred tensor: tracing would look for what it is a view of."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: DeferredTensor) -> torch.Tensor:
+        value = tensor.value()
+        alias = torch.empty(0, dtype=value.dtype)
+        return alias.set_(value.untyped_storage(), value.storage_offset(), value.shape, value.stride())
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+__all__ = ["DeferredTensor", "Pending", "plain"]
