@@ -250,6 +250,12 @@ class Machine {
           if (!ok[l].i) findings_.status = static_cast<uint32_t>(s.code);
         break;
       }
+      case StmtKind::Transpose: {
+        const int64_t to = evaluate(s.index, indices_)[0].i, from = evaluate(s.value, values_)[0].i;
+        for (int64_t i = 0; i < s.lanes; ++i)
+          for (int64_t j = 0; j < s.lanes; ++j) store(s.buffer, to + i * s.pitch + j, load(s.source, from + j * s.source_pitch + i));
+        break;
+      }
       case StmtKind::Prefetch: evaluate(s.index, indices_); break;  // what the index itself reads is checked
     }
   }

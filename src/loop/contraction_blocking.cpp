@@ -36,10 +36,9 @@ Tile choose_tile(const ContractionSpec& spec, CpuLevel level, int lanes) {
   return best;
 }
 
-// Cycles to pack an element: a copy along the contiguous direction, or a transpose through a staging tile.
-constexpr double kCopy = 0.2, kTranspose = 1.15;
-// Tasks must suit any number of threads up to 16; waking them costs about this many cycles.
-constexpr int kThreads[] = {1, 2, 4, 8, 16};
+// FMA slots to pack an element out of L2: a copy along the contiguous direction, or a transpose through a staging tile.
+constexpr double kCopy = 0.4, kTranspose = 0.7;
+// Waking threads costs about this many slots.
 constexpr double kWake = 10000;
 
 }  // namespace
@@ -63,7 +62,8 @@ Blocking choose_blocking(const ContractionSpec& spec, DType dtype, CpuLevel leve
   const int64_t tiles = ceil_div(spec.m, b.tile_m), panels = ceil_div(spec.n, b.tile_n);
   b.block_m = std::clamp<int64_t>(cache.l2 / 10 / (b.block_k * element * b.tile_m), 1, tiles);
 
-  // Large tasks pack less, small ones spread better; partial sums and the rhs block of a task should stay in L2 (or nearly).
+  // Large tasks pack less, small ones spread better over the machine's cores. The rhs block, and the next on its way, should stay in L2; partial
+  // sums need not, for they are asked for long before they are read.
   const double step = double(b.lanes);
   const double pack_lhs = kCopy, pack_rhs = spec.rhs_k_contiguous ? kTranspose : kCopy;
   double best = std::numeric_limits<double>::infinity();
@@ -74,12 +74,12 @@ Blocking choose_blocking(const ContractionSpec& spec, DType dtype, CpuLevel leve
       const int64_t n_tasks = ceil_div(panels, tn);
       if (ceil_div(panels, n_tasks) != tn) continue;
       const double rows = double(tm * b.tile_m), columns = double(tn * b.tile_n);
-      const bool fits = (b.k_blocks == 1 || rows * columns * double(element) <= double(cache.l2)) && columns * double(b.block_k * element) <= double(cache.l2);
+      const bool fits = (b.k_blocks == 1 || rows * columns * double(element) <= 2 * double(cache.l2)) && columns * double(b.block_k * element) <= double(cache.l2) / 2;
       if (!fits && (tm > 1 || tn > 1)) continue;
       const double work = double(spec.k) * (rows * columns / step + rows * pack_lhs + columns * pack_rhs);
       const int64_t tasks = spec.batch * m_tasks * n_tasks;
       double cost = 0;
-      for (int threads : kThreads) cost += threads * (double(ceil_div(tasks, threads)) * work + (threads > 1 && tasks > 1 ? kWake : 0));
+      for (int threads = 1; threads <= std::max(2, cache.cores); threads *= 2) cost += threads * (double(ceil_div(tasks, threads)) * work + (threads > 1 && tasks > 1 ? kWake : 0));
       if (cost < best) best = cost, b.task_m = tm, b.task_n = tn, b.m_tasks = m_tasks, b.n_tasks = n_tasks;
     }
   }

@@ -60,7 +60,7 @@ Range range_of(const Expr&);
 
 // --- statements
 enum class LoopKind : uint8_t { Serial, Parallel, Vector, Unroll };
-enum class StmtKind : uint8_t { Block, For, Store, Let, Reduce, Check, Prefetch };
+enum class StmtKind : uint8_t { Block, For, Store, Let, Reduce, Check, Prefetch, Transpose };
 
 struct StmtNode;
 using Stmt = std::shared_ptr<const StmtNode>;
@@ -73,7 +73,7 @@ struct StmtNode {
   int var = -1;
   Expr extent;                     // Parallel: ignored by the code (the runtime gives [begin, end)), LoopNest::parallel_extent says it.
                                    // Vector, Unroll: Unroll needs a number; Vector may be any index expression
-  int lanes = 1;                   // Vector: 1, 2, 4, 8, 16, 32 or 64
+  int lanes = 1;                   // Vector: 1, 2, 4, 8, 16, 32 or 64; Transpose: 2, 4, 8 or 16
   // Store
   int buffer = -1;
   Expr index, value;               // Let, Reduce: `value` too
@@ -91,6 +91,11 @@ struct StmtNode {
   // Prefetch: asks for the cache line of buffer[index] to come nearer, to `level` 1 (L1d) or 2 (L2). It has no effect on any value, and the
   // index need not lie within the buffer. Not of a Register buffer, not inside a Vector loop.
   int level = 0;
+  // Transpose: a square block of `lanes` x `lanes` elements of `source` (of the same dtype, another buffer) turned:
+  //   buffer[index + i * pitch + j] = source[value + j * source_pitch + i]   for i, j < lanes; `value` is an index.
+  //   Not inside a Vector loop, not between Register buffers.
+  int source = -1;
+  int64_t pitch = 0, source_pitch = 0;
 };
 
 Stmt block(std::vector<Stmt>);
@@ -100,6 +105,7 @@ Stmt let(int local, Expr value);
 Stmt reduce(int local, ReduceKind, Expr value);
 Stmt check(Expr ok, int code);
 Stmt prefetch(int buffer, Expr index, int level);
+Stmt transpose(int buffer, Expr index, int64_t pitch, int source, Expr source_index, int64_t source_pitch, int lanes);
 
 // --- the nest
 enum class Space : uint8_t { Argument, Scratch, Register };

@@ -156,6 +156,19 @@ class Parser {
     return statements(line().depth);
   }
 
+  // One side of a transpose: x[index by pitch]
+  struct Block { int buffer; Expr index; int64_t pitch; };
+  Block turned() {
+    Block b;
+    b.buffer = find(buffers_, "buffer");
+    expect("[");
+    b.index = expr();
+    if (!take_word("by")) fail("expected 'by' and a pitch");
+    b.pitch = number();
+    expect("]");
+    return b;
+  }
+
   Stmt statement(size_t depth) {
     const std::string_view first = peek_word();
     for (const text::LoopWord& l : text::kLoops)
@@ -190,6 +203,16 @@ class Parser {
       expect("]");
       end_of_line();
       return prefetch(id, std::move(index), level);
+    }
+    if (take_word("transpose")) {
+      expect("(");
+      const int lanes = static_cast<int>(number());
+      expect(")");
+      const Block to = turned();
+      expect("=");
+      const Block from = turned();
+      end_of_line();
+      return transpose(to.buffer, to.index, to.pitch, from.buffer, from.index, from.pitch, lanes);
     }
     if (take_word("check")) {
       expect("(");

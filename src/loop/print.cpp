@@ -121,6 +121,9 @@ class Printer {
         break;
       }
       case StmtKind::Check: line(depth, "check({}) {}", s.code, expr(s.value)); break;
+      case StmtKind::Transpose:
+        line(depth, "transpose({}) {}[{} by {}] = {}[{} by {}]", s.lanes, buffer(s.buffer), expr(s.index), s.pitch, buffer(s.source), expr(s.value), s.source_pitch);
+        break;
       case StmtKind::Prefetch: line(depth, "prefetch({}) {}[{}]", s.level, buffer(s.buffer), expr(s.index)); break;
     }
   }

@@ -13,6 +13,7 @@
 //  11. Reduce: sum, prod, max or min; not over the Parallel loop. A local bound outside a Vector loop that reduces into it is not read inside.
 //  12. Check: the code is not 0.
 //  13. Prefetch: not of a Register buffer, not inside a Vector loop; the level is 1 or 2.
+//  14. Transpose: 2, 4, 8 or 16 lanes, between two buffers of one dtype that is no bool, none of them Register; not inside a Vector loop.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -205,6 +206,20 @@ class Verifier {
         check(s.value->dtype == DType::Bool, "a Check of something that is not bool");
         check(s.code != 0, "a Check with code 0");
         break;
+      case StmtKind::Transpose: {
+        const Buffer &to = buffer(s.buffer), &from = buffer(s.source);
+        check(s.lanes == 2 || s.lanes == 4 || s.lanes == 8 || s.lanes == 16, fmt::format("a transpose of {} lanes", s.lanes));
+        check(to.written, fmt::format("transpose to {}, which is not marked as written", to.name));
+        check(s.buffer != s.source, fmt::format("a transpose of {} into itself", to.name));
+        check(to.space != Space::Register && from.space != Space::Register, fmt::format("a transpose from {} to {}: one is a Register buffer", from.name, to.name));
+        check(to.dtype == from.dtype && to.dtype != DType::Bool, fmt::format("a transpose from {} to {}", name_of(from.dtype), name_of(to.dtype)));
+        check(!in_vector_, fmt::format("a transpose to {} inside a Vector loop", to.name));
+        check(parallel_ == 0 || in_parallel_ || to.space != Space::Argument, fmt::format("transpose to argument {} beside the Parallel loop", to.name));
+        check(s.value != nullptr, "a transpose without a source index");
+        index(to, s.index, false);
+        index(from, s.value, false);
+        break;
+      }
       case StmtKind::Prefetch: {
         const Buffer& b = buffer(s.buffer);
         check(b.space != Space::Register, fmt::format("a prefetch of Register buffer {}", b.name));

@@ -1,6 +1,7 @@
 #include "support/cpu.h"
 
 #include <cpuid.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdlib>
@@ -138,6 +139,7 @@ CacheSizes cache_sizes() {
     if (level == 2) sizes.l2 = bytes / cores;
     if (level == 3) sizes.l3 = bytes;
   }
+  if (const long online = sysconf(_SC_NPROCESSORS_ONLN); online > 0) sizes.cores = static_cast<int>(online);
   return sizes;
 }
 

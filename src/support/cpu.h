@@ -28,8 +28,11 @@ CpuLevel cpu_level();
 CpuLevel machine_cpu_level();
 CpuLevel cpu_level_of(std::string_view text);  // UserError for another word
 
-struct CacheSizes { int64_t l1d = 32 << 10, l2 = 1 << 20, l3 = 16 << 20; };  // bytes, a core's share of each but l3
-/// From CPUID (leaf 4, or 0x8000001D); the defaults above where it says nothing.
+struct CacheSizes {
+  int64_t l1d = 32 << 10, l2 = 1 << 20, l3 = 16 << 20;  // bytes, a core's share of each but l3
+  int cores = 16;                                       // that can run at a time; work is cut to suit any number of threads up to it
+};
+/// From CPUID (leaf 4, or 0x8000001D); the defaults above where it says nothing. Cores are those that are online.
 CacheSizes cache_sizes();
 std::string cpu_model();  // "AMD EPYC ...": what reports print
 bool cpu_is_intel();      // which of eager's dropout generators the framework uses

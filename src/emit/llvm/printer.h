@@ -30,6 +30,7 @@ class Printer {
   void reduce(const loop::StmtNode&);
   void check(const loop::StmtNode&);
   void prefetch(const loop::StmtNode&);
+  void transpose(const loop::StmtNode&);
 
   // --- expressions. `scalar`: the value for lane 0, which is that of all lanes where the expression is uniform.
   Value* scalar(const loop::Expr&);

@@ -73,6 +73,7 @@ void Printer::statement(const Stmt& s) {
     case StmtKind::Reduce: forget(); reduce(n); return;
     case StmtKind::Check: forget(); check(n); return;
     case StmtKind::Prefetch: forget(); prefetch(n); return;
+    case StmtKind::Transpose: forget(); transpose(n); return;
     case StmtKind::For: break;
   }
   const Stmt& body = n.body.at(0);

@@ -241,6 +241,34 @@ TEST(Nests, CausalMaskByComparedIndices) {
   }
 }
 
+// Squares of every dtype and size, from rows with a pitch of their own to the halves of a wider row.
+TEST(Nests, TransposeTurnsSquares) {
+  for (DType dtype : {DType::F32, DType::F64, DType::BF16, DType::I8, DType::I64})
+    for (int lanes : {2, 4, 8, 16}) {
+      SCOPED_TRACE(std::string(name_of(dtype)) + " " + std::to_string(lanes));
+      LoopNest nest;
+      nest.name = "turn";
+      const int64_t pitch = lanes + 3;
+      const int x = nest.add_buffer({"x", dtype, 2 * lanes * pitch});
+      const int out = nest.add_buffer({"out", dtype, 2 * lanes * lanes, Space::Argument, true});
+      const int i = nest.add_var("i", 2);
+      nest.body = for_loop(LoopKind::Serial, i, integer(2), transpose(out, nest.var(i) * lanes, 2 * lanes, x, nest.var(i) * (lanes * pitch), pitch, lanes));
+      std::vector<uint8_t> bytes(size_t(2 * lanes * pitch * size_of(dtype)));
+      for (size_t at = 0; at < bytes.size(); ++at) bytes[at] = uint8_t(at * 37 + at / 251);
+      expect_as_interpreted(nest, {memory_of(bytes), output_of(2 * lanes * lanes * size_of(dtype))});
+    }
+}
+
+TEST(Nests, PrefetchTouchesNothing) {
+  LoopNest nest;
+  nest.name = "far";
+  const int x = nest.add_buffer({"x", DType::F32, 16}), out = nest.add_buffer({"out", DType::F32, 16, Space::Argument, true});
+  const int i = nest.add_var("i", 16);
+  nest.body = for_loop(LoopKind::Serial, i, integer(16), block({prefetch(x, nest.var(i) * (int64_t{1} << 40), 1), prefetch(x, nest.var(i) * -4096, 2),
+                                                                store(out, nest.var(i), nest.load(x, nest.var(i)))}));
+  expect_as_interpreted(nest, {memory_of(random_floats(16)), output_of(64)});
+}
+
 TEST(Nests, CheckSetsTheStatus) {
   for (int64_t bad : {-1, 0, 16, 36}) {
     const int64_t n = 37;

@@ -64,6 +64,11 @@ TEST(LoopVerify, RefusesByItsWords) {
   refused("  parallel i in 4:\n    vector(8) j in 16:\n      for k in j:\n        pass\n", "the extent of k differs between the lanes");
   refused("  parallel i in 4:\n    for j in 16 atmost 8:\n      pass\n", "the extent of j is 16; its variable promises at most 8");
   refused("  parallel i in 4:\n    check(0) i < 3\n", "a Check with code 0");
+  refused("  parallel i in 4:\n    transpose(3) out[i by 8] = x[i by 8]\n", "a transpose of 3 lanes");
+  refused("  parallel i in 4:\n    transpose(4) out[i by 8] = h[i by 8]\n", "a transpose from bf16 to f32");
+  refused("  parallel i in 4:\n    transpose(4) x[i by 8] = out[i by 8]\n", "transpose to x, which is not marked as written");
+  refused("  parallel i in 4:\n    transpose(4) out[i by 8] = out[i by 8]\n", "a transpose of out into itself");
+  refused("  parallel i in 4:\n    vector(8) j in 16:\n      transpose(4) out[i by 8] = x[i by 8]\n", "a transpose to out inside a Vector loop");
   refused("  parallel i in 4:\n    prefetch(3) x[i]\n", "a prefetch of x to cache level 3; 1 and 2 are there");
   refused("  parallel i in 4:\n    vector(8) j in 16:\n      prefetch(1) x[j]\n", "a prefetch of x inside a Vector loop");
 }

@@ -79,6 +79,7 @@ TEST(Cpu, CacheSizesAreSizesOfCaches) {
   EXPECT_LT(sizes.l1d, sizes.l2);
   EXPECT_LT(sizes.l2, sizes.l3);
   EXPECT_LE(sizes.l2, 64 << 20);
+  EXPECT_GE(sizes.cores, 1);
 }
 
 }  // namespace
