@@ -74,6 +74,7 @@ void Printer::statement(const Stmt& s) {
     case StmtKind::Check: forget(); check(n); return;
     case StmtKind::Prefetch: forget(); prefetch(n); return;
     case StmtKind::For: break;
+    case StmtKind::Barrier: case StmtKind::WarpReduce: case StmtKind::Mma: throw InternalError("emit: " + nest_.name + " is a nest for a device");
   }
   const Stmt& body = n.body.at(0);
   switch (n.loop) {
@@ -95,6 +96,7 @@ void Printer::statement(const Stmt& s) {
       }
       return;
     case LoopKind::Vector: vector_loop(n); return;
+    case LoopKind::Thread: throw InternalError("emit: " + nest_.name + " is a nest for a device");
   }
 }
 
