@@ -6,6 +6,7 @@
 #include "../common/random_graph.h"
 #include "../schedule/run_schedule.h"
 #include "graph/text.h"
+#include "graphs.h"
 #include "passes/pipeline.h"
 #include "schedule/prepare.h"
 
@@ -13,6 +14,10 @@ namespace trainc {
 namespace {
 
 using reference::Tensor;
+using testing::column_sums;
+using testing::contraction;
+using testing::scatter;
+using testing::softmax;
 
 int count(int n) { return std::getenv("TRAINC_FUZZ") ? std::atoi(std::getenv("TRAINC_FUZZ")) : n; }
 uint64_t first() { return std::getenv("TRAINC_SEED") ? std::atoi(std::getenv("TRAINC_SEED")) : 1; }
@@ -79,17 +84,6 @@ void expect_near(const Graph& graph, double tolerance, const schedule::Machine& 
       ASSERT_TRUE(close(got.at(o).f.at(i), expected[o].f[i], tolerance)) << "output " << o << " element " << i << ": " << got[o].f[i] << ", not " << expected[o].f[i];
 }
 
-Graph softmax(int64_t rows, int64_t columns) {
-  Graph g;
-  Builder b{g, {}};
-  const Dims all = {rows, columns};
-  const Node* x = b.input(0, {DType::F32, all});
-  const Node* e = b.unary(Op::Exp, b.sub(x, b.broadcast(b.reduce(ReduceKind::Max, x, {1}, true), all)));
-  g.outputs = {{b.div(e, b.broadcast(b.reduce(ReduceKind::Sum, e, {1}, true), all)), {}}};
-  g.input_count = 1;
-  return g;
-}
-
 TEST(Device, SoftmaxOfAnyWidth) {
   for (int64_t columns : {1, 31, 32, 33, 100, 257, 1000, 9000}) {
     expect_near(softmax(3, columns), 1e-5);
@@ -100,39 +94,12 @@ TEST(Device, SoftmaxOfAnyWidth) {
 TEST(Device, ColumnSums) {
   for (int64_t rows : {1, 33, 200})
     for (int64_t columns : {1, 63, 130}) {
-      Graph g;
-      Builder b{g, {}};
-      const Node* x = b.input(0, {DType::F32, {rows, columns, 3}});
-      g.outputs = {{b.reduce(ReduceKind::Sum, x, {0}), {}}, {b.reduce(ReduceKind::Sum, x, {0, 2}), {}}, {b.reduce(ReduceKind::Max, x, {1}), {}}};
-      g.input_count = 1;
-      expect_near(g, 1e-5);
+      expect_near(column_sums(rows, columns), 1e-5);
       if (HasFailure()) return;
     }
 }
 
-TEST(Device, ScatterAddsInOrder) {
-  Graph g;
-  Builder b{g, {}};
-  const Node* src = b.input(0, {DType::F32, {70, 300}});
-  const Node* index = b.binary(Op::Mod, b.iota(DType::I64, {70, 300}, 0), b.full(DType::I64, {70, 300}, 11));
-  g.outputs = {{b.scatter(ScatterKind::Sum, b.full(DType::F32, {11, 300}, 0), index, src, 0), {}}};
-  g.input_count = 1;
-  expect_near(g, 1e-5);
-}
-
-Graph contraction(int64_t batch, int64_t m, int64_t n, int64_t k, DType dtype, bool lhs_transposed, bool rhs_transposed) {
-  Graph g;
-  Builder b{g, {}};
-  const Node* l = b.input(0, {dtype, lhs_transposed ? Dims{batch, k, m} : Dims{batch, m, k}});
-  const Node* r = b.input(1, {dtype, rhs_transposed ? Dims{batch, k, n} : Dims{batch, n, k}});
-  if (lhs_transposed) l = b.permute(l, {0, 2, 1});
-  if (rhs_transposed) r = b.permute(r, {0, 2, 1});
-  const Node* bias = b.broadcast(b.input(2, {DType::F32, {n}}), {batch, m, n});
-  const Node* sum = b.add(b.contract(b.cast(l, DType::F32), b.cast(r, DType::F32)), bias);
-  g.outputs = {{b.binary(Op::Max, sum, b.full(DType::F32, sum->shape(), 0)), {}}};
-  g.input_count = 3;
-  return g;
-}
+TEST(Device, ScatterAddsInOrder) { expect_near(scatter(70, 11, 300), 1e-5); }
 
 bool has_mma(const loop::Stmt& s) {
   bool found = s->kind == loop::StmtKind::Mma;
