@@ -242,15 +242,6 @@ class Builder {
     return spec_.n % b_.tile_n == 0 ? element : guarded(element, apply(Op::Lt, {n, integer(spec_.n)}));
   }
 
-  // The expression with every load of it under `guard`: where that is false, no memory is touched and the value means nothing.
-  Expr guarded(const Expr& e, const Expr& guard) const {
-    if (e->args.empty()) return e;
-    ExprNode copy = *e;
-    for (Expr& argument : copy.args) argument = guarded(argument, guard);
-    if (e->kind == ExprKind::Load) copy.args.resize(1), copy.args.push_back(e->args.size() == 1 ? guard : apply(Op::And, {guard, e->args[1]}));
-    return std::make_shared<const ExprNode>(std::move(copy));
-  }
-
   // min(index, total - 1), or the index itself where tiles divide the total.
   static Expr clamp(const Expr& index, int64_t total, int tile) { return total % tile == 0 ? index : minimum(index, integer(total - 1)); }
 

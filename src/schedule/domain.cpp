@@ -1,6 +1,7 @@
 #include "schedule/domain.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace trainc::schedule {
 
@@ -95,11 +96,11 @@ Expr position_of(const std::vector<Expr>& variables, const std::vector<int64_t>&
   return e;
 }
 
-OuterLoops::OuterLoops(loop::LoopNest& nest, const std::vector<int64_t>& factors) : nest_(nest), factors_(factors) {
+OuterLoops::OuterLoops(loop::LoopNest& nest, const std::vector<int64_t>& factors, const Machine& machine) : nest_(nest), factors_(factors) {
   // Enough iterations for any number of threads we expect; more would only cost divisions.
-  constexpr int64_t kEnough = 64;
+  const int64_t enough = machine.gpu ? std::numeric_limits<int64_t>::max() : 64;
   int64_t extent = 1;
-  while (parallel_ < factors.size() && extent < kEnough) extent *= factors[parallel_++];
+  while (parallel_ < factors.size() && extent < enough) extent *= factors[parallel_++];
   if (parallel_ > 0) {
     parallel_var_ = nest.add_var("p", extent);
     Expr p = nest.var(parallel_var_);

@@ -1,5 +1,6 @@
 // Contractions: operands read through their movements, epilogue values stored from the tile.
 #include "loop/contraction.h"
+#include "loop/device_contraction.h"
 #include "schedule/domain.h"
 #include "schedule/kernels.h"
 #include "schedule/substitute.h"
@@ -62,7 +63,8 @@ LoweredKernel lower_contract(const Schedule& schedule, const Group& group, const
     e.out = nullptr;
     return substitute(block(std::move(body)), {{b, bb}, {m, mm}, {n, nn}});
   };
-  loop::build_contraction(nest, spec, machine.level, machine.caches);
+  if (machine.gpu) loop::build_device_contraction(nest, spec, *machine.gpu, machine.tf32);
+  else loop::build_contraction(nest, spec, machine.level, machine.caches);
   return kernel;
 }
 
