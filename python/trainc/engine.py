@@ -15,13 +15,14 @@ import ctypes
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.utils import flop_counter
 
-from trainc import messages, wire
+from trainc import cache, messages, wire
+from trainc.errors import InternalError
 from trainc.pool import Results
 
 Tensors = Sequence[torch.Tensor | None]
@@ -41,8 +42,8 @@ def tensor_at(pointer: int, dtype: str, shape: Sequence[int], stride: Sequence[i
 
 
 class CoreExecutable:
-    def __init__(self, plan: Any):
-        self.plan = plan
+    def __init__(self, plan: Any, from_cache: bool = False):
+        self.plan, self.from_cache = plan, from_cache
         self._inputs = [
             None if info is None else (i, wire.DTYPES[info[0]], tuple(info[1]), tuple(info[2]))
             for i, info in enumerate(plan.input_info)
@@ -80,6 +81,7 @@ class CoreExecutable:
 
     def report(self) -> dict:
         report = json.loads(self.plan.report())
+        report["from_cache"] = self.from_cache
         for i, call in self._externs.items():
             report["steps"][i] |= {"flops": call.flops(), "bytes": call.bytes()}
         return report
@@ -154,25 +156,78 @@ def operation(name: str) -> Any:
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload[0] if overload else "default")
 
 
+def stored_plan(
+    key: str | None, graph: wire.GraphText, compile: Callable[[], Any], about: Callable[[], dict] = dict
+) -> tuple[CoreExecutable, dict, str]:
+    """The plan `compile()` or the stored one, with what `about()` says of it and the hash of its bytes. A stored plan names the
+    lines of the program that stored it; they become those of this one."""
+    from trainc import _core
+
+    def compiled() -> tuple[CoreExecutable, dict]:
+        return CoreExecutable(compile()), about()
+
+    def packed(made: tuple[CoreExecutable, dict]) -> tuple[dict, bytes]:
+        plan = made[0].plan
+        return {**made[1], "origins": graph.origins, "compile": plan.compile_record}, plan.save()
+
+    def load(entry: dict, plan: bytes) -> tuple[CoreExecutable, dict]:
+        moved = dict(zip(entry["origins"], graph.origins, strict=True))
+        return CoreExecutable(_core.load_plan(plan, moved, entry["compile"]), from_cache=True), entry
+
+    (executable, entry), digest = cache.through(key, load, compiled, packed)
+    return executable, entry, digest
+
+
 class CoreJoint:
     def __init__(self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str):
+        self.name = name
+        self._graph = wire.GraphText(gm.graph, name)
+        self._shape = (primals, forward_outputs, name)
+        self._joint: Any = None  # made when a half must be compiled
+        key = cache.key("forward", self._graph.canonical, *self._shape)
+        with messages.progress(name) as progress:
+            self.forward, found, self._digest = stored_plan(
+                key,
+                self._graph,
+                lambda: self._cut(progress).forward(progress),
+                self._about,
+            )
+        self.saved_inputs: list[int] = found["saved_inputs"]
+        self.saved_bytes: int = found["saved_bytes"]
+        self.deferred_outputs: list[int] = found["deferred_outputs"]
+
+    def _about(self) -> dict:
+        joint = self._joint
+        return {
+            "saved_inputs": list(joint.saved_inputs),
+            "saved_bytes": joint.saved_bytes,
+            "deferred_outputs": list(joint.deferred_outputs),
+        }
+
+    def _cut(self, progress: Any) -> Any:
         from trainc import _core
 
-        self.name = name
-        with messages.progress(name) as progress:
-            self._joint = _core.JointGraph(wire.graph_json(gm.graph, name), primals, forward_outputs, name, progress)
-            self.forward = CoreExecutable(self._joint.forward(progress))
-        self.saved_inputs: list[int] = list(self._joint.saved_inputs)
-        self.saved_bytes: int = self._joint.saved_bytes
-        self.deferred_outputs: list[int] = list(self._joint.deferred_outputs)
-
-    def deferred(self) -> CoreExecutable:
-        with messages.progress(f"{self.name}, deferred outputs") as progress:
-            return CoreExecutable(self._joint.deferred(progress))
+        if self._joint is None:
+            primals, forward_outputs, name = self._shape
+            self._joint = _core.JointGraph(self._graph.text(), primals, forward_outputs, name, progress)
+        return self._joint
 
     def backward(self, defined: tuple[bool, ...]) -> CoreExecutable:
+        # The hash of the forward plan is in the key: the two halves of a pair always agree on what lies where in the arena.
+        key = self._digest and cache.key("backward", self._graph.canonical, *self._shape, self._digest, list(defined))
         with messages.progress(f"{self.name}, backward") as progress:
-            return CoreExecutable(self._joint.backward(list(defined), progress))
+            return stored_plan(key or None, self._graph, lambda: self._cut_again(progress).backward(list(defined), progress))[0]
+
+    def deferred(self) -> CoreExecutable:
+        key = self._digest and cache.key("deferred", self._graph.canonical, *self._shape, self._digest)
+        with messages.progress(f"{self.name}, deferred outputs") as progress:
+            return stored_plan(key or None, self._graph, lambda: self._cut_again(progress).deferred(progress))[0]
+
+    def _cut_again(self, progress: Any) -> Any:
+        joint = self._cut(progress)
+        if self._about() != {name: getattr(self, name) for name in ("saved_inputs", "saved_bytes", "deferred_outputs")}:
+            raise InternalError(f"{self.name}: the stored forward keeps other values than this plan reads")
+        return joint
 
 
 class Core:
@@ -181,8 +236,10 @@ class Core:
     def compile(self, gm: torch.fx.GraphModule, name: str) -> CoreExecutable:
         from trainc import _core
 
+        graph = wire.GraphText(gm.graph, name)
+        key = cache.key("inference", graph.canonical, name)
         with messages.progress(name) as progress:
-            return CoreExecutable(_core.compile(wire.graph_json(gm.graph, name), name, progress))
+            return stored_plan(key, graph, lambda: _core.compile(graph.text(), name, progress))[0]
 
     def joint(self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str) -> CoreJoint:
         return CoreJoint(gm, primals, forward_outputs, name)
