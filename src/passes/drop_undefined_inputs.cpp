@@ -18,7 +18,7 @@ Outcome through_zero(Builder& b, const Node* from, const Inputs& in) {
   const bool all_zero = std::none_of(in.begin(), in.end(), [](const Node* n) { return n; });
   const auto zero_or_constant_zero = [&](size_t i) { return !in[i] || is_uniform_zero(from->in(i)); };
   switch (from->op) {
-    case Op::Neg: case Op::Cast: case Op::Reshape: case Op::Permute: case Op::Broadcast: case Op::Slice: case Op::Reverse: case Op::Scan:
+    case Op::Neg: case Op::Cast: case Op::Reshape: case Op::Permute: case Op::Broadcast: case Op::Slice: case Op::Window: case Op::Reverse: case Op::Scan:
     case Op::Mul: case Op::Contract: return zero;
     case Op::Reduce: return from->as<ReduceAttr>().kind == ReduceKind::Sum ? zero : write_out;
     case Op::Div: case Op::Gather: return in[1] && !in[0] ? zero : write_out;

@@ -4,6 +4,7 @@
 
 #include "graph/text.h"
 #include "graph/verify.h"
+#include "passes/channels_last.h"
 #include "passes/rewrite.h"
 #include "passes/rules.h"
 #include "support/dump.h"
@@ -12,6 +13,7 @@ namespace trainc {
 
 Graph optimize(Graph g, Pipeline& p) {
   g = p.run("remove_dead", remove_dead, std::move(g));  // first: what is not needed costs the others time
+  g = p.run("channels_last", channels_last, std::move(g));  // before simplify, which puts together the permutes that meet
   // Algebra, constants and movements in one fixed point: each opens the way for the others (a folded constant makes a select
   // vanish, which brings two reshapes together).
   g = p.run("simplify", simplify, std::move(g));

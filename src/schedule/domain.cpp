@@ -48,6 +48,10 @@ std::set<int64_t> split_points(const Node* value, const Schedule& schedule, int6
         for (size_t k = 0; k < rank; ++k)
           if (n->shape()[k] != n->in(0)->shape()[k]) cut(n, access, k);
         return;
+      case Op::Window:
+        for (int64_t axis : n->as<WindowAttr>().axes) cut(n, access, axis), cut(n, access, axis + 1);
+        for (size_t k = n->in(0)->shape().size(); k < rank; ++k) cut(n, access, k);
+        return;
       case Op::Iota: case Op::Concat:
         cut(n, access, n->as<AxisAttr>().axis);
         cut(n, access, n->as<AxisAttr>().axis + 1);
