@@ -278,7 +278,7 @@ class Printer {
       // What an expression of a nest never is:
       case Op::Cast:  // plain()
       case Op::Input: case Op::Constant: case Op::Iota: case Op::Random: case Op::Reduce: case Op::Scan: case Op::Contract:
-      case Op::Reshape: case Op::Permute: case Op::Broadcast: case Op::Slice: case Op::Pad: case Op::Concat: case Op::Reverse:
+      case Op::Reshape: case Op::Permute: case Op::Broadcast: case Op::Slice: case Op::Pad: case Op::Concat: case Op::Reverse: case Op::Window:
       case Op::Gather: case Op::Scatter: case Op::Extern: case Op::Result: break;
     }
     return refuse();
