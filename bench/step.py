@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import statistics
 import sys
 import time
@@ -38,6 +39,7 @@ def through(door: str, model, optimizer):
 
 def contestant(door: str, args: argparse.Namespace, pipe) -> None:
     """Answers each message with one step's seconds and loss, until told to stop; then with its peak memory."""
+    os.environ.setdefault("TRAINC_CACHE", "0")  # the first step compiles
     import torch
 
     model = gpt2.build_model(args.model, args.seed)
