@@ -183,51 +183,46 @@ class CoreJoint:
         self.name = name
         self._graph = wire.GraphText(gm.graph, name)
         self._shape = (primals, forward_outputs, name)
-        self._joint: Any = None  # made when a half must be compiled
+        self._joint: Any = None  # made when a part must be compiled
         key = cache.key("forward", self._graph.canonical, *self._shape)
         with messages.progress(name) as progress:
-            self.forward, found, self._digest = stored_plan(
-                key,
-                self._graph,
-                lambda: self._cut(progress).forward(progress),
-                self._about,
+            self.forward, self._facts, self._digest = stored_plan(
+                key, self._graph, lambda: self._cut(progress).forward(progress), lambda: facts_of(self._joint)
             )
-        self.saved_inputs: list[int] = found["saved_inputs"]
-        self.saved_bytes: int = found["saved_bytes"]
-        self.deferred_outputs: list[int] = found["deferred_outputs"]
+        self.saved_inputs: list[int] = self._facts["saved_inputs"]
+        self.saved_bytes: int = self._facts["saved_bytes"]
+        self.deferred_outputs: list[int] = self._facts["deferred_outputs"]
 
-    def _about(self) -> dict:
-        joint = self._joint
-        return {
-            "saved_inputs": list(joint.saved_inputs),
-            "saved_bytes": joint.saved_bytes,
-            "deferred_outputs": list(joint.deferred_outputs),
-        }
+    def deferred(self) -> CoreExecutable:
+        return self._part("deferred", "deferred outputs", lambda joint, progress: joint.deferred(progress))
+
+    def backward(self, defined: tuple[bool, ...]) -> CoreExecutable:
+        return self._part("backward", "backward", lambda joint, progress: joint.backward(list(defined), progress), list(defined))
+
+    def _part(self, kind: str, what: str, compile: Callable[[Any, Any], Any], *parts: Any) -> CoreExecutable:
+        """A plan that reads the forward's arena. The hash of the forward plan is in its key: the two always agree on what lies where."""
+        key = cache.key(kind, self._graph.canonical, *self._shape, self._digest, *parts) if self._digest else None
+        with messages.progress(f"{self.name}, {what}") as progress:
+            return stored_plan(key, self._graph, lambda: compile(self._cut(progress), progress))[0]
 
     def _cut(self, progress: Any) -> Any:
         from trainc import _core
 
         if self._joint is None:
             primals, forward_outputs, name = self._shape
-            self._joint = _core.JointGraph(self._graph.text(), primals, forward_outputs, name, progress)
+            joint = _core.JointGraph(self._graph.text(), primals, forward_outputs, name, progress)
+            if hasattr(self, "_facts") and any(self._facts[fact] != value for fact, value in facts_of(joint).items()):
+                raise InternalError(f"{self.name}: the stored forward keeps other values than the cut of its graph")
+            self._joint = joint
         return self._joint
 
-    def backward(self, defined: tuple[bool, ...]) -> CoreExecutable:
-        # The hash of the forward plan is in the key: the two halves of a pair always agree on what lies where in the arena.
-        key = self._digest and cache.key("backward", self._graph.canonical, *self._shape, self._digest, list(defined))
-        with messages.progress(f"{self.name}, backward") as progress:
-            return stored_plan(key or None, self._graph, lambda: self._cut_again(progress).backward(list(defined), progress))[0]
 
-    def deferred(self) -> CoreExecutable:
-        key = self._digest and cache.key("deferred", self._graph.canonical, *self._shape, self._digest)
-        with messages.progress(f"{self.name}, deferred outputs") as progress:
-            return stored_plan(key or None, self._graph, lambda: self._cut_again(progress).deferred(progress))[0]
-
-    def _cut_again(self, progress: Any) -> Any:
-        joint = self._cut(progress)
-        if self._about() != {name: getattr(self, name) for name in ("saved_inputs", "saved_bytes", "deferred_outputs")}:
-            raise InternalError(f"{self.name}: the stored forward keeps other values than this plan reads")
-        return joint
+def facts_of(joint: Any) -> dict:
+    """What Python must know of a cut, stored with its forward plan."""
+    return {
+        "saved_inputs": list(joint.saved_inputs), "saved_bytes": joint.saved_bytes,
+        "deferred_outputs": list(joint.deferred_outputs),
+    }  # fmt: skip
 
 
 class Core:
