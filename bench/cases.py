@@ -34,6 +34,7 @@ class Case:
     title: str
     vocabulary: int | None = None  # of the text that it reads
     small: bool = False  # stands apart: its time is overheads, not arithmetic
+    quick_inductor: bool = False  # Inductor compiles it in half a minute, so that --quick has it too
 
 
 # --- data -------------------------------------------------------------------------------------------------------------
@@ -146,7 +147,7 @@ CASES: dict[str, Case] = {
     "vit": Case(vit, "ViT-base, 4 x 224 x 224"),
     "llama": Case(llama, "Llama-style, 8 layers, 512 wide, 4 x 256", vocabulary=32000),
     "gpt2-1x64": Case(gpt2_small, "GPT-2 124M, 1 x 64", vocabulary=50257, small=True),
-    "gpt-2x256": Case(gpt_2x256, "GPT, 2 layers, 256 wide, 4 x 64", vocabulary=50257, small=True),
+    "gpt-2x256": Case(gpt_2x256, "GPT, 2 layers, 256 wide, 4 x 64", vocabulary=50257, small=True, quick_inductor=True),
 }
 TESTS: dict[str, Case] = {"tiny": Case(tiny, "for the tests", vocabulary=600, small=True)}
 

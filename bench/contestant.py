@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import signal
 import sys
 import time
@@ -73,6 +74,7 @@ def externs_of(model) -> int:
 
 def serve(name: str, door: str, bf16: bool, pipe) -> None:
     """Answers "step" with (seconds, loss), "about" with numbers of the whole run, "flops" with their count, until "end"."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # every process would give the same advice
     import torch
 
     try:
@@ -101,6 +103,8 @@ def serve(name: str, door: str, bf16: bool, pipe) -> None:
                 if door == "trainc":
                     about["externs"] = externs_of(model)
                 pipe.send(("about", about))
+    except EOFError:  # the parent is gone: nobody listens
+        return
     except Exception as error:
         traceback.print_exc()
         lines = str(error).strip().splitlines() or [""]

@@ -93,12 +93,10 @@ def store(results: dict, path: Path) -> None:
     half.replace(path)
 
 
-def doors_of(name: str, args: argparse.Namespace, left_out: list[str]) -> list[str]:
-    """The contestants of a case: --quick spares Inductor the large models, where it compiles for minutes."""
-    if args.quick and "inductor" in args.contestants and not args.table[name].small:
-        left_out.append(f"Inductor on {name} (--quick)")
-        return [door for door in args.contestants if door != "inductor"]
-    return args.contestants
+def doors_of(name: str, args: argparse.Namespace) -> list[str]:
+    """The contestants of a case: --quick leaves Inductor out where it compiles for a minute or two."""
+    spared = args.quick and not args.table[name].quick_inductor
+    return [door for door in args.contestants if not (spared and door == "inductor")]
 
 
 def finished(path: Path, args: argparse.Namespace, fresh: dict) -> list[dict]:
@@ -130,9 +128,11 @@ def run(args: argparse.Namespace) -> dict:
     for name in args.cases:
         if args.table[name].vocabulary:
             cases.tokens_of(args.table[name].vocabulary)  # made once, before the contestants look for them
-    for name in args.cases:
-        doors = doors_of(name, args, results["left_out"])
-        for precision in args.precisions:
+    spared = [name for name in args.cases if doors_of(name, args) != args.contestants]
+    if spared:
+        results["left_out"].append(f"Inductor on {', '.join(spared)} (--quick)")
+    for precision in args.precisions:
+        for name in args.cases:
             if any((row["case"], row["precision"]) == (name, precision) for row in results["rows"]):
                 print(f"{name} {precision}: measured before", flush=True)
                 continue
@@ -143,7 +143,7 @@ def run(args: argparse.Namespace) -> dict:
             if not args.no_floor:
                 measure_peaks(results)
             counted = next((row["flops"] for row in results["rows"] if row["case"] == name and row["flops"]), None)
-            results["rows"].append(measure(name, precision == "bf16", doors, args, counted))
+            results["rows"].append(measure(name, precision == "bf16", doors_of(name, args), args, counted))
             store(results, args.json)
     if not args.no_floor:
         measure_peaks(results)
