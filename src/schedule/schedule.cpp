@@ -58,6 +58,7 @@ class Scheduler {
       if (n->op == Op::Gather) force_base(n->in(0), kCheap, forced);
       if (n->op == Op::Scatter || n->op == Op::Scan)
         for (const Node* i : n->inputs) force_base(i, kCheap, forced);
+      if (n->op == Op::Window) force_base(n->in(0), 0, forced);  // windows read an element many times: it is in memory
       if (n->op == Op::Contract)
         for (const Node* i : n->inputs) force_operand(i, forced);
       if (n->op == Op::Broadcast && n->type.numel() > n->in(0)->type.numel()) force_base(n->in(0), kCheap, forced);
@@ -101,11 +102,10 @@ class Scheduler {
     }
   }
   void force_operand(const Node* n, std::unordered_set<const Node*>& forced) {
-    bool windowed = false;  // overlapping windows read an element many times: what they read is in memory
-    while (plain_movement(n) || (n->op == Op::Cast && is_movement(n->in(0)->op))) windowed = windowed || n->op == Op::Window, n = n->in(0);
+    while (plain_movement(n) || (n->op == Op::Cast && is_movement(n->in(0)->op))) n = n->in(0);
     operands_.insert(n);
     if (n->op == Op::Gather) forced.insert(n);
-    else force_base(n, windowed ? 0 : kCheapOperand, forced);
+    else force_base(n, kCheapOperand, forced);
   }
 
   int64_t inline_limit(const Node* n) const {

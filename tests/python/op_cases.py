@@ -769,6 +769,38 @@ case("adaptive_avg_pool2d_backward", aten._adaptive_avg_pool2d_backward, f32(2, 
 case("avg_pool2d", lambda x: aten.avg_pool2d(x, [2, 2]), P, **SUM)
 case("avg_pool2d/overlap", lambda x: aten.avg_pool2d(x, [3, 3], [1, 1]), P, extern=True, **SUM)
 
+MAX_POOLS = {
+    "resnet": ([3, 3], [2, 2], [1, 1]),
+    "tiles": ([2, 2], [], [0, 0]),
+    "dilated": ([2, 3], [1, 2], [1, 1], [2, 1]),
+    "one place": ([1, 1], [2, 1], [0, 0]),
+}
+for name, form in MAX_POOLS.items():
+    case(f"max_pool2d/{name}", lambda x, form=form: aten.max_pool2d_with_indices(x, *form), f32(2, 3, 7, 6))
+    case(
+        f"max_pool2d_backward/{name}",
+        lambda g, x, form=form: aten.max_pool2d_with_indices_backward(
+            g.expand_as(y := aten.max_pool2d_with_indices(x, *form)[0]) * y,
+            x, form[0], form[1], form[2], form[3] if len(form) > 3 else [1, 1], False, aten.max_pool2d_with_indices(x, *form)[1],
+        ),
+        f32(1, 3, 1, 1),
+        f32(2, 3, 7, 6),
+        **SUM,
+    )  # fmt: skip
+case("max_pool2d/special", lambda x: aten.max_pool2d_with_indices(x, [3, 3], [2, 2], [1, 1]), f32(1, 1, 4, 5, values="special"))
+case(
+    "max_pool2d/several NaN",
+    lambda x: aten.max_pool2d_with_indices(torch.where(x < 0, NAN, x), [3, 3], [1, 1], [1, 1]),
+    f32(1, 2, 5, 4),
+)
+case(
+    "max_pool2d/nothing but -inf, and equals",
+    lambda x: aten.max_pool2d_with_indices(torch.where(x < 0.5, -INF, 1.0), [3, 2], [2, 1], [1, 1]),
+    f32(2, 2, 6, 5),
+)
+case("max_pool2d/bf16", lambda x: aten.max_pool2d_with_indices(x, [3, 3], [2, 2], [1, 1]), bf16(2, 3, 7, 6), truth=False)
+case("max_pool2d/ceil", lambda x: aten.max_pool2d_with_indices(x * 2, [3, 3], [2, 2], [1, 1], [1, 1], True), f32(2, 3, 7, 6), extern=True)
+
 # ---- convolutions over patches --------------------------------------------------------------------------------------
 
 
