@@ -200,7 +200,7 @@ class CoreJoint:
         return self._part("backward", "backward", lambda joint, progress: joint.backward(list(defined), progress), list(defined))
 
     def _part(self, kind: str, what: str, compile: Callable[[Any, Any], Any], *parts: Any) -> CoreExecutable:
-        """A plan that reads the forward's arena. The hash of the forward plan is in its key: the two always agree on what lies where."""
+        """A plan that reads the forward's arena. Its key holds the forward plan's hash: they always agree on what lies where."""
         key = cache.key(kind, self._graph.canonical, *self._shape, self._digest, *parts) if self._digest else None
         with messages.progress(f"{self.name}, {what}") as progress:
             return stored_plan(key, self._graph, lambda: compile(self._cut(progress), progress))[0]
