@@ -173,8 +173,8 @@ def picture(results: dict, path: Path) -> None:
     axes.set_yticks(range(len(rows)), [f"{row['case']}, {row['precision']}" for row in rows])
     axes.invert_yaxis()
     axes.set_xlabel("times as fast as PyTorch eager, a training step (bars: medians; lines: lowest to highest round)")
-    axes.legend(loc="lower right")
+    figure.legend(loc="outside upper right", ncols=3, fontsize=9)
     if results["peaks"]:
-        axes.set_title(f"{results['peaks']['cpu']}, {results['peaks']['threads']} threads", fontsize=10)
+        axes.set_title(f"{results['peaks']['cpu']}, {results['peaks']['threads']} threads", fontsize=10, loc="left")
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
