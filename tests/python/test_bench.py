@@ -126,6 +126,5 @@ def test_the_table_names_the_dead_the_left_out_and_the_means(tmp_path):
     assert "over eager: geomean 2.45x, each capped at 3, least 2.00x (2 of 2 rows of large models)" in text
     assert "over Inductor: geomean 1.50x, each capped at 3, least 1.50x (1 of 2 rows of large models)" in text
     assert "over the faster peer, least: 0.50x (gpt2-1x64 fp32)" in text
-    pytest.importorskip("matplotlib", reason="make bench installs it")
     report.picture(results, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 10_000
