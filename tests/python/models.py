@@ -120,7 +120,7 @@ def resnet50() -> Case:
 
     config = ResNetConfig(num_labels=10)  # the defaults are ResNet-50's layers
     batches = [{"pixel_values": torch.randn(4, 3, 64, 64), "labels": torch.randint(0, 10, (4,))} for _ in range(4)]
-    return Case(ResNetForImageClassification(config), batches, convolutions_extern=True)
+    return Case(ResNetForImageClassification(config), batches)
 
 
 class LstmLanguageModel(nn.Module):
