@@ -207,7 +207,7 @@ class CompiledCall:
         return result
 
     def _tell(self, record: records.Compilation, new: Signature) -> None:
-        """Says why a model that was compiled is compiled again. Another mode alone (a first evaluation) is recorded, not warned of."""
+        """Says why a model is compiled again. Another mode alone (a first evaluation) is recorded, not warned of."""
         others = ([old.arguments_changed(new), old.modes_changed(new)] for old in reversed(self._compiled))
         told = min(others, key=_length, default=None)
         self._compiled.append(new)
