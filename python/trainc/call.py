@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import operator
 import time
 import weakref
@@ -13,11 +15,50 @@ import torch
 from trainc import config, joint, messages, records
 from trainc.errors import NotCompiled, SideEffect, UserError
 from trainc.state import ModuleState, Snapshot, Unchanged
-from trainc.structure import Flattener, describe, unflatten
+from trainc.structure import Flattener, changes, describe, leaves, unflatten
 from trainc.trace import FlatCall, tracing
 
 MAX_VARIANTS = 256  # states of one module: attributes' values, parameters' types, training flags
 CHEAP_VARIANTS = 4  # those that are recognised without reading the module: training, evaluation, and two more
+
+
+@dataclasses.dataclass
+class Signature:
+    """What was compiled, in the user's terms."""
+
+    arguments: dict[str, tuple]
+    variant: int
+    training: bool
+    modes: tuple
+
+    def arguments_changed(self, new: Signature) -> list[str]:
+        return changes(self.arguments, new.arguments)
+
+    def modes_changed(self, new: Signature) -> list[str]:
+        told = []
+        if self.training != new.training:
+            told.append("the model is in training now" if new.training else "the model is in evaluation now")
+        if self.modes != new.modes:
+            told.append(
+                f"gradients are {'on' if new.modes[0] else 'off'}" if self.modes[0] != new.modes[0] else "another mode of torch"
+            )
+        if self.variant != new.variant and not told:
+            told.append("the module's modules, tensors or attributes changed")
+        return told
+
+
+def leaves_of(structure: tuple, arguments: list[torch.Tensor], model: torch.nn.Module) -> dict[str, tuple]:
+    """A call's arguments by their names in `forward`."""
+    args, kwargs = structure[3]
+    names = list(inspect.signature(model.forward).parameters)
+    found: dict[str, tuple] = {}
+    for i, child in enumerate(args[3]):
+        found |= leaves(child, arguments, names[i] if i < len(names) else str(i))
+    return found | leaves(kwargs, arguments)
+
+
+def _length(told: list[list[str]]) -> int:
+    return sum(map(len, told))
 
 
 class CompiledCall:
@@ -29,6 +70,7 @@ class CompiledCall:
         self._unchanged: dict[int, Unchanged] = {}  # by variant: how to see, for little, that the module is in it
         self._variants: list[tuple[list, list]] = []  # (values, tensors' types) that were seen: their index is in the key
         self._entries: dict[Any, Callable[..., Any]] = {}
+        self._compiled: list[Signature] = []  # in the user's terms, to say in what a new one differs
         self._seen_once: set[Any] = set()  # signatures seen under no_grad
         self._unsettled: set[Any] = set()  # kinds of calls whose tracing changed Python state, once
         self._stateful: set[Any] = set()  # those that did so again: Dynamo's
@@ -107,6 +149,7 @@ class CompiledCall:
         self._state = ModuleState(self._model())
         self._variants.clear()
         self._entries.clear()
+        self._compiled = [dataclasses.replace(old, variant=-1) for old in self._compiled]
         self._seen_once.clear()
         return self._state
 
@@ -147,6 +190,7 @@ class CompiledCall:
         kind = key[1]
         if error is None and changed is None:
             self._unsettled.discard(kind)
+            self._tell(record, Signature(leaves_of(structure, arguments, model), key[0], model.training, key[1][3]))
             self.compilations.append(record)
             self._entries[key] = entry
             return entry([*self._state.tensors(), *arguments], args, kwargs)
@@ -161,6 +205,18 @@ class CompiledCall:
             raise error
         self._route(key, record, changed or _reason(error))
         return result
+
+    def _tell(self, record: records.Compilation, new: Signature) -> None:
+        """Says why a model is compiled again. Another mode alone (a first evaluation) is recorded, not warned of."""
+        others = ([old.arguments_changed(new), old.modes_changed(new)] for old in reversed(self._compiled))
+        told = min(others, key=_length, default=None)
+        self._compiled.append(new)
+        if told is None:
+            return
+        arguments, modes = told
+        record.recompiled = "; ".join([*arguments, *modes])
+        if arguments:
+            messages.recompiled(record.name, record.recompiled)
 
     def _compile(self, record: records.Compilation, structure: tuple, arguments: list[torch.Tensor]) -> Callable[..., Any]:
         call = FlatCall(self._state, structure)

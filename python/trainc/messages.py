@@ -13,6 +13,14 @@ class TraincWarning(UserWarning):
     """A part of the program runs in PyTorch; the message says which and why."""
 
 
+class RecompileWarning(UserWarning):
+    """A signature of a model is compiled that differs from those before it; the message says in what."""
+
+
+def recompiled(what: str, why: str) -> None:
+    warnings.warn(f"trainc: {what} is compiled again: {why}", RecompileWarning, stacklevel=4)
+
+
 def warn(message: str, stacklevel: int = 3) -> None:
     warnings.warn(f"trainc: {message}", TraincWarning, stacklevel=stacklevel)
 

@@ -107,6 +107,8 @@ def explain(model: Any, file: Any = None) -> Explanation:
 
 def _section(compilation: records.Compilation, reports: list[dict]) -> str:
     lines = [compilation.signature or compilation.name]
+    if compilation.recompiled:
+        lines.append(f"  compiled again: {compilation.recompiled}")
     if compilation.route == "eager":
         return "\n".join([*lines, f"  runs in PyTorch: {compilation.reason}"])
     if compilation.route == "dynamo":

@@ -120,3 +120,47 @@ def describe(structure: tuple, tensors: list[torch.Tensor], name: str = "") -> l
     for key, child in zip(names, structure[3], strict=False):
         found += describe(child, tensors, f"{name}[{key!r}]" if name else str(key))
     return found
+
+
+def leaves(structure: tuple, tensors: list[torch.Tensor], name: str = "") -> dict[str, tuple]:
+    """A call's tensors and plain values by name: ("tensor", dtype, shape, strides, requires_grad) or ("value", value)."""
+    from trainc.wire import dtype_name
+
+    if structure[0] == "tensor":
+        t = tensors[structure[1]]
+        return {name: ("tensor", dtype_name(t.dtype), tuple(t.shape), t.stride(), t.requires_grad)}
+    if structure[0] == "const":
+        return {name: ("value", structure[2])}
+    names = structure[2] if isinstance(structure[2], tuple) else range(len(structure[3]))
+    found: dict[str, tuple] = {}
+    for key, child in zip(names, structure[3], strict=False):
+        found |= leaves(child, tensors, f"{name}[{key!r}]" if name else str(key))
+    return found
+
+
+def changes(old: dict[str, tuple], new: dict[str, tuple]) -> list[str]:
+    """What makes one call another, in the user's terms: ["dimension 1 of `input_ids` changed from 128 to 96"]."""
+    told = [f"`{name}` is not given any more" for name in old if name not in new]
+    for name, leaf in new.items():
+        if name not in old:
+            told.append(f"`{name}` is given for the first time")
+        elif old[name] != leaf:
+            told += _leaf_changes(name, old[name], leaf)
+    return told
+
+
+def _leaf_changes(name: str, old: tuple, new: tuple) -> list[str]:
+    if old[0] != new[0]:
+        return [f"`{name}` changed from a {old[0]} to a {new[0]}"]
+    if new[0] == "value":
+        return [f"`{name}` changed from {old[1]!r} to {new[1]!r}"]
+    (_, old_dtype, old_shape, old_strides, _), (_, dtype, shape, strides, gradient) = old, new
+    if len(old_shape) != len(shape):
+        return [f"`{name}` changed from {len(old_shape)} to {len(shape)} dimensions"]
+    told = [f"`{name}` changed from {old_dtype} to {dtype}"] if old_dtype != dtype else []
+    for i, (before, size) in enumerate(zip(old_shape, shape, strict=True)):
+        if before != size:
+            told.append(f"dimension {i} of `{name}` changed from {before} to {size}")
+    if old_shape == shape and old_strides != strides:
+        told.append(f"the strides of `{name}` changed from {old_strides} to {strides}")
+    return told or [f"`{name}` requires {'a' if gradient else 'no'} gradient now"]
