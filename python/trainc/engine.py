@@ -160,7 +160,7 @@ class CoreJoint:
 
         self.name = name
         with messages.progress(name) as progress:
-            self._joint = _core.JointGraph(wire.graph_json(gm.graph, name), primals, forward_outputs, name, progress)
+            self._joint = _core.JointGraph(wire.graph_json(gm.graph, name), primals, forward_outputs, name)
             self.forward = CoreExecutable(self._joint.forward(progress))
         self.saved_inputs: list[int] = list(self._joint.saved_inputs)
         self.saved_bytes: int = self._joint.saved_bytes

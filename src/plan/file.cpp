@@ -10,7 +10,7 @@
 namespace trainc::plan {
 
 // What is stored, field by field; these lists must name every field of plan.h.
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Buffer, name, home, index, offset, dtype, shape, strides, bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Buffer, name, home, index, offset, dtype, shape, strides, bytes, updated)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Step, kind, name, arguments, reads, writes, kernel, parallel_extent, target, arguments_json, random, p,
                                    flops, bytes, origins)
 
@@ -27,7 +27,7 @@ static void from_json(const nlohmann::json& j, Kernel& k) {
 namespace {
 
 constexpr char kMagic[8] = {'t', 'r', 'a', 'i', 'n', 'c', 'P', 'L'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 struct Header {
   char magic[8];
   uint64_t version, length, checksum;
