@@ -28,10 +28,10 @@ plan::Foreach compile_foreach(frontend::Imported imported, const std::vector<int
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!inputs[i]) inputs[i] = unused.make(Op::Input, InputAttr{static_cast<int64_t>(i), {}}, {}, Type{DType::F32, {1}});
     e.argument(inputs[i]);
-    result.inputs.push_back({inputs[i]->type.rank() == 0, inputs[i]->dtype()});
+    result.inputs.push_back({.scalar = inputs[i]->type.rank() == 0, .dtype = inputs[i]->dtype()});
   }
   const int count = nest.add_buffer({"numel", DType::I64, 1, loop::Space::Argument, false});
-  for (int64_t i : in_place) nest.buffers.at(i).written = true;
+  for (int64_t i : in_place) nest.buffers.at(i).written = result.inputs.at(i).written = true;
 
   const int c = nest.add_var("c"), j = nest.add_var("j");
   const loop::Expr start = nest.var(c) * result.chunk;

@@ -13,7 +13,7 @@ namespace trainc::plan {
 using Dims = std::vector<int64_t>;
 
 // Where a buffer lives.
-//   Input    the caller's index-th tensor; never written
+//   Input    the caller's index-th tensor; written only where `updated`
 //   Output   the caller's index-th result: a fresh tensor, given by pointer
 //   Saved    in the arena of the handle, at `offset`: written by the forward plan, read by the backward plan
 //   Temp     in this plan's own arena, at `offset`; live from its first writing step to its last use
@@ -29,6 +29,7 @@ struct Buffer {
   Dims shape;           // logical
   Dims strides;         // elements; what the kernels were compiled for
   int64_t bytes = 0;    // storage needed from the pointer on
+  bool updated = false; // Input: one step overwrites it, after all that read the old value
 };
 
 enum class StepKind : uint8_t {
@@ -80,7 +81,8 @@ struct Plan {
 /// An optimizer's step: one elementwise kernel over any number of tensors of any size. Kernel arguments: `inputs` in order, then a pointer to
 /// the number of elements (i64). Its parallel iterations are chunks of `chunk` elements.
 struct ForeachInput {
-  bool scalar = false;  // one value, shared by all tensors; else a pointer a tensor
+  bool scalar = false;   // one value, shared by all tensors; else a pointer a tensor
+  bool written = false;  // updated in place
   DType dtype = DType::F32;
 };
 struct Foreach {
