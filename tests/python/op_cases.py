@@ -886,7 +886,7 @@ conv_case("step beyond the kernel", (2, 3, 9, 11), (4, 3, 2, 2), stride=[3, 5])
 conv_case("step beyond the kernel, padding", (2, 3, 9, 11), (4, 3, 2, 3), stride=[4, 2], padding=[1, 2])
 conv_case("whole image", (3, 4, 5, 6), (7, 4, 5, 6))
 conv_case("size 1", (1, 1, 1, 1), (1, 1, 3, 3), padding=1)
-conv_case("1d", (2, 3, 11), (4, 3, 5), stride=2, padding=2)
+conv_case("1d strided", (2, 3, 11), (4, 3, 5), stride=2, padding=2)
 conv_case("3d", (1, 2, 4, 5, 6), (3, 2, 3, 2, 3), stride=[1, 2, 1], padding=[1, 0, 1])
 conv_case("3x3 bf16", (2, 5, 7, 6), (4, 5, 3, 3), padding=1, make=bf16, truth=False)
 case(
