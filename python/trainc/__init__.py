@@ -9,7 +9,7 @@ from trainc import config
 from trainc.errors import InternalError, UserError
 
 __version__ = "0.1.0"
-__all__ = ["InternalError", "UserError", "__version__", "compile", "config", "explain"]
+__all__ = ["InternalError", "UserError", "__version__", "compile", "config", "explain", "train_step"]
 
 
 def compile(model, optimizer=None, *, tune="fast", memory=None, fuse_step=False, verify=False):
@@ -21,6 +21,24 @@ def compile(model, optimizer=None, *, tune="fast", memory=None, fuse_step=False,
     from trainc.door import compile_objects
 
     return compile_objects(model, optimizer, tune=tune, memory=memory, fuse_step=fuse_step, verify=verify)
+
+
+def train_step(fn):
+    """`fn(*batch)`, the body of a training loop (forward, loss, `backward()`, `clip_grad_norm_`, `optimizer.step()`,
+    `zero_grad()`), as one
+    compiled plan: parameters and optimizer state are updated in place, and gradients never all exist at once.
+
+    The returned function takes the same batch (tensors of any shape and dtype, numbers and containers of them) and returns
+    what `fn` returns,
+    tensors without autograd history. Models and optimizers (AdamW, Adam, SGD) are found among the variables that `fn` uses.
+    `.grad` is
+    None afterwards. A learning rate scheduler may step inside or outside. What cannot be captured (a printed or branched-on
+    value, an
+    optimizer of another kind, a change of a variable) is a `UserError` that names the line.
+    """
+    from trainc.step import TrainStep
+
+    return TrainStep(fn)
 
 
 def explain(model, file=None):

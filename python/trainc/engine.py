@@ -210,7 +210,7 @@ class CoreJoint:
 
         if self._joint is None:
             primals, forward_outputs, name = self._shape
-            joint = _core.JointGraph(self._graph.text(), primals, forward_outputs, name, progress)
+            joint = _core.JointGraph(self._graph.text(), primals, forward_outputs, name)
             if hasattr(self, "_facts") and any(self._facts[fact] != value for fact, value in facts_of(joint).items()):
                 raise InternalError(f"{self.name}: the stored forward keeps other values than the cut of its graph")
             self._joint = joint

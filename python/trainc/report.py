@@ -88,7 +88,7 @@ class Explanation:
 def explain(model: Any, file: Any = None) -> Explanation:
     """What was compiled for `model`, or for an optimizer. `file`: a path, or something with `write`, that gets the text too."""
     compilations = list(records.of(model))
-    title = type(getattr(model, "_orig_mod", model)).__name__
+    title = getattr(model, "__name__", type(getattr(model, "_orig_mod", model)).__name__)
     if hasattr(model, "_orig_mod") or any(compilation.route == "dynamo" for compilation in compilations):
         from trainc.backend import compilations as graphs
 

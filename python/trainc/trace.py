@@ -55,6 +55,16 @@ def tracing():
 
 
 @contextlib.contextmanager
+def inside(code: Any):
+    """Operations traced below a call of `code` remember their lines as those below `FlatCall.forward` do."""
+    _here.add(code)
+    try:
+        yield
+    finally:
+        _here.discard(code)
+
+
+@contextlib.contextmanager
 def _patched(owner: Any, name: str, value: Any):
     before = owner.__dict__[name]
     setattr(owner, name, value)
@@ -98,16 +108,16 @@ def _layer_by_layer(
 
 
 _create_node = proxy_tensor.PythonKeyTracer.create_node
-_here = FlatCall.forward.__code__
+_here = {FlatCall.forward.__code__}  # what calls the user's code while it is traced
 
 
 def _create_node_with_origin(tracer: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
     node = _create_node(tracer, *args, **kwargs)
     if not node.stack_trace and node.op == "call_function":
         frame = sys._getframe(1)
-        while frame is not None and frame.f_code is not _here and is_internal_file(frame.f_code.co_filename):
+        while frame is not None and frame.f_code not in _here and is_internal_file(frame.f_code.co_filename):
             frame = frame.f_back
-        if frame is not None and frame.f_code is not _here and _inside_forward(frame):
+        if frame is not None and frame.f_code not in _here and _inside_forward(frame):
             node.stack_trace = f'  File "{frame.f_code.co_filename}", line {frame.f_lineno}, in {frame.f_code.co_name}\n'
     return node
 
@@ -115,7 +125,7 @@ def _create_node_with_origin(tracer: Any, *args: Any, **kwargs: Any) -> torch.fx
 def _inside_forward(frame: Any) -> bool:
     """Whether the frame was called by the traced forward; the user's own call of the model lies outside."""
     while frame is not None:
-        if frame.f_code is _here:
+        if frame.f_code in _here:
             return True
         frame = frame.f_back
     return False

@@ -29,11 +29,16 @@ def is_internal_file(path: str) -> bool:
     return path.startswith(_INTERNAL) or path.startswith("<")
 
 
+def short(path: str) -> str:
+    """A file as it is named in messages."""
+    return os.path.basename(path)
+
+
 def origin(node: torch.fx.Node) -> str:
     """The user's own line, "model.py:41", or ""."""
     for path, line in reversed(_FRAME.findall(node.stack_trace or "")):
         if not is_internal_file(path):
-            return f"{os.path.basename(path)}:{line}"
+            return f"{short(path)}:{line}"
     return ""
 
 

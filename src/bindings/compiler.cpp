@@ -1,6 +1,7 @@
 // The compiler from Python: progress bars, Ctrl-C, and the interpreter lock released meanwhile.
 #include "compiler/compiler.h"
 
+#include <limits>
 #include <thread>
 
 #include "bindings/bindings.h"
@@ -64,15 +65,29 @@ struct JointGraph {
   std::unique_ptr<compiler::JointGraph> joint;
   double seconds = 0;  // importing and preparing; counted to the forward plan
 
-  JointGraph(const std::string& graph, int64_t primals, int64_t forward_outputs, const std::string& name, const nb::object&) {
+  JointGraph(const std::string& graph, int64_t primals, int64_t forward_outputs, const std::string& name, bool defer) {
     know_the_generator(graph);
     const auto start = Clock::now();
     nb::gil_scoped_release unlock;
-    joint = std::make_unique<compiler::JointGraph>(frontend::import_aten(graph), primals, forward_outputs, name);
+    joint = std::make_unique<compiler::JointGraph>(frontend::import_aten(graph), primals, forward_outputs, name,
+                                                   defer ? schedule::kDeferredBytes : std::numeric_limits<int64_t>::max());
     seconds = seconds_since(start);
   }
   std::unique_ptr<CoreExecutable> forward(const nb::object& callback) const {
     return compiled(callback, seconds, [&](const compiler::Options& o, compiler::Timing* timing) { return joint->forward(o, timing); });
+  }
+  /// `formulas`: (graph, inputs that its results replace). `updates`: (formula, gradient, inputs of the plan; -1: the gradient).
+  std::unique_ptr<CoreExecutable> step(const std::vector<bool>& defined, const std::vector<std::pair<std::string, std::vector<int64_t>>>& formulas,
+                                       const std::vector<std::tuple<int64_t, int64_t, std::vector<int64_t>>>& updates, const nb::object& callback) const {
+    return compiled(callback, seconds, [&](const compiler::Options& o, compiler::Timing* timing) {
+      compiler::Options quiet{.level = o.level, .threads = o.threads, .progress = {}};
+      std::vector<compiler::Formula> kernels;
+      for (const auto& [graph, in_place] : formulas)
+        kernels.push_back({compiler::compile_foreach(frontend::import_aten(graph), in_place, "update" + std::to_string(kernels.size()), quiet), in_place});
+      std::vector<compiler::Update> all;
+      for (const auto& [formula, gradient, inputs] : updates) all.push_back({.formula = formula, .gradient = gradient, .inputs = inputs});
+      return joint->step(defined, kernels, all, o, timing);
+    });
   }
   std::unique_ptr<CoreExecutable> deferred(const nb::object& callback) const {
     return compiled(callback, 0, [&](const compiler::Options& o, compiler::Timing* timing) { return joint->deferred(o, timing); });
@@ -116,10 +131,11 @@ struct Foreach {
 void bind_compiler(nb::module_& m) {
   m.def("compile", &compile, nb::arg("json"), nb::arg("name"), nb::arg("progress") = nb::none());
   nb::class_<JointGraph>(m, "JointGraph", "A joint graph, cut into a forward and a backward plan.")
-      .def(nb::init<const std::string&, int64_t, int64_t, const std::string&, const nb::object&>(), nb::arg("json"), nb::arg("primals"),
-           nb::arg("forward_outputs"), nb::arg("name"), nb::arg("progress") = nb::none())
+      .def(nb::init<const std::string&, int64_t, int64_t, const std::string&, bool>(), nb::arg("json"), nb::arg("primals"),
+           nb::arg("forward_outputs"), nb::arg("name"), nb::arg("defer") = true)
       .def("forward", &JointGraph::forward, nb::arg("progress") = nb::none())
       .def("backward", &JointGraph::backward, nb::arg("defined"), nb::arg("progress") = nb::none())
+      .def("step", &JointGraph::step, nb::arg("defined"), nb::arg("formulas"), nb::arg("updates"), nb::arg("progress") = nb::none())
       .def("deferred", &JointGraph::deferred, nb::arg("progress") = nb::none())
       .def_prop_ro("deferred_outputs", [](const JointGraph& j) { return j.joint->deferred_outputs(); })
       .def_prop_ro("saved_inputs", [](const JointGraph& j) { return j.joint->saved_inputs(); })

@@ -31,6 +31,19 @@ struct Timing {
 /// One graph as one plan (an inference graph, an optimizer's step).
 plan::Plan compile(frontend::Imported, const std::string& name, const Options&, Timing* = nullptr);
 
+/// The formula of an update: an elementwise kernel, and which of its inputs its results replace.
+struct Formula {
+  plan::Foreach foreach;
+  std::vector<int64_t> in_place;
+};
+
+/// The update of one parameter within a step.
+struct Update {
+  int64_t formula = 0;          // which of the formulas
+  int64_t gradient = 0;         // which result of the backward it consumes
+  std::vector<int64_t> inputs;  // the formula's inputs as inputs of the plan; -1: the gradient. Those in place are overwritten
+};
+
 /// A joint graph cut into a forward and a backward plan. Inputs: primals, then tangents, in the order of the imported
 /// graph. Outputs: `forward_outputs` of the forward, then a gradient (or none) per primal.
 class JointGraph {
@@ -47,14 +60,20 @@ class JointGraph {
   /// The backward plan where tangents with defined[i] == false are zero without being read. Inputs: saved_inputs' tensors,
   /// then all tangents (undefined ones: nullptr). Outputs: a gradient per primal.
   plan::Plan backward(const std::vector<bool>& defined, const Options&, Timing* = nullptr) const;
+  /// Forward, backward and updates as one plan, which keeps nothing between calls. Inputs: the primals, all tangents, then the updates' own.
+  /// Outputs: the forward's, then the backward's, of which consumed gradients are none.
+  plan::Plan step(const std::vector<bool>& defined, const std::vector<Formula>& formulas, const std::vector<Update>&, const Options&,
+                  Timing* = nullptr) const;
+
+  struct Impl;
 
  private:
-  struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 
 /// An elementwise update over many tensors (an optimizer's step): inputs of shape [n] are taken tensor by tensor with any number of
 /// elements, inputs of shape [] are scalars shared by all. Output i is written over input in_place[i].
+/// Kernel arguments: the inputs in order, then a pointer to the number of elements (i64). Parallel iterations: chunks of `chunk` elements.
 plan::Foreach compile_foreach(frontend::Imported, const std::vector<int64_t>& in_place, const std::string& name, const Options&);
 
 }  // namespace trainc::compiler

@@ -209,7 +209,7 @@ plan::Plan compile_graph(Graph graph, const std::string& name, const Homes& home
   for (const Output& o : graph.outputs) output_types.push_back(o.value ? o.value->type : Type{});
   const double start = now();
   const auto until = [](int64_t from) { return from < 0 ? std::numeric_limits<int64_t>::max() : from; };
-  graph = schedule::prepare(graph, until(homes.arena_inputs_from), until(homes.arena_outputs_from));  // no pass: it may lay results out otherwise
+  graph = schedule::prepare(graph, homes.copies ? 0 : until(homes.arena_inputs_from), until(homes.arena_outputs_from));  // no pass: it may lay results out otherwise
   verify(graph);
   if (dumping("graph")) dump(name + ".prepared.graph", print(graph));
   const schedule::Schedule schedule = schedule::make_schedule(graph);

@@ -10,7 +10,7 @@
 namespace trainc::plan {
 
 // What is stored, field by field; these lists must name every field of plan.h.
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Buffer, name, home, index, offset, dtype, shape, strides, bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Buffer, name, home, index, offset, dtype, shape, strides, bytes, updated)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Step, kind, name, arguments, reads, writes, kernel, parallel_extent, target, arguments_json, random, p,
                                    flops, bytes, origins)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ForeachInput, scalar, dtype)
@@ -29,7 +29,7 @@ namespace {
 
 using Magic = char[8];
 constexpr Magic kPlan = {'t', 'r', 'a', 'i', 'n', 'c', 'P', 'L'}, kForeach = {'t', 'r', 'a', 'i', 'n', 'c', 'F', 'E'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 struct Header {
   char magic[8];
   uint64_t version, length, checksum;

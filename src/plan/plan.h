@@ -13,7 +13,7 @@ namespace trainc::plan {
 using Dims = std::vector<int64_t>;
 
 // Where a buffer lives.
-//   Input    the caller's index-th tensor; never written
+//   Input    the caller's index-th tensor; written only where `updated`
 //   Output   the caller's index-th result: a fresh tensor, given by pointer
 //   Saved    in the arena of the handle, at `offset`: written by the forward plan, read by the backward plan
 //   Temp     in this plan's own arena, at `offset`; live from its first writing step to its last use
@@ -29,6 +29,7 @@ struct Buffer {
   Dims shape;           // logical
   Dims strides;         // elements; what the kernels were compiled for
   int64_t bytes = 0;    // storage needed from the pointer on
+  bool updated = false; // Input: one step overwrites it, after all that read the old value
 };
 
 enum class StepKind : uint8_t {

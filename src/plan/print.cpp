@@ -12,7 +12,7 @@ namespace {
 
 std::string place(const Buffer& b) {
   switch (b.home) {
-    case Home::Input: return fmt::format("input {}", b.index);
+    case Home::Input: return fmt::format("input {}{}", b.index, b.updated ? " (updated)" : "");
     case Home::Output: return fmt::format("output {}", b.index);
     case Home::Saved: return fmt::format("saved +{}", b.offset);
     case Home::Temp: return fmt::format("temp +{}", b.offset);

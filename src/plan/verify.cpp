@@ -1,8 +1,9 @@
 // What is checked, in this order:
 //   buffers   shape and strides agree, nothing negative; `bytes` hold the farthest element; Input and Output indices within the
-//             counts, one Output buffer an index; Saved, Temp and Constant offsets aligned and within their memory
+//             counts, one Output buffer an index, one Input buffer an index that is `updated`; Saved, Temp and Constant offsets aligned and within their memory
 //   steps     buffer and kernel numbers in range; a kernel's entry lies within its code; declared effects are the arguments;
-//             Input and Constant are never written; what is read was written before (Saved: where this plan writes it at all);
+//             Constants are never written, an Input only where it is `updated`: by one step, after which nobody reads it; what is read was
+//             written before (Saved: where this plan writes it at all);
 //             a Random step writes one dense bool buffer with 0 <= p <= 1
 //   outputs   one entry an output; it names its own Output buffer, an Input, or none; an Output buffer is written and is an output
 //   memory    Temp buffers that live at the same time, and Saved buffers where one is written, share no byte
@@ -24,6 +25,8 @@ class Verifier {
   void run() {
     check(p_.input_count >= 0 && p_.output_count >= 0 && p_.temp_bytes >= 0 && p_.saved_bytes >= 0, "a count is negative");
     for (const Buffer& b : p_.buffers) buffer(b);
+    for (const Buffer& b : p_.buffers)
+      if (b.home == Home::Input && b.updated) check(inputs_.count(b.index) == 1, "buffer {}: a second buffer for updated input {}", b.name, b.index);
     for (const Kernel& k : p_.kernels) kernel(k);
     for (const Step& s : p_.steps) for (int b : s.writes) in_range(s, b), written_here_.insert(b);
     for (const Step& s : p_.steps) step(s);
@@ -53,6 +56,7 @@ class Verifier {
     switch (b.home) {
       case Home::Input:
         check(b.index >= 0 && b.index < p_.input_count, "buffer {}: input {} of {}", b.name, b.index, p_.input_count);
+        inputs_.insert(b.index);
         break;
       case Home::Output:
         check(b.index >= 0 && b.index < p_.output_count, "buffer {}: output {} of {}", b.name, b.index, p_.output_count);
@@ -111,11 +115,13 @@ class Verifier {
     for (int b : s.reads) {
       const Home home = p_.buffers[b].home;
       const bool given = home == Home::Input || home == Home::Constant || (home == Home::Saved && !written_here_.contains(b));
+      check(home != Home::Input || !written_[b], "step {}: reads {} after its update", s.name, p_.buffers[b].name);
       check(given || written_[b], "step {}: reads {} before anything was written there", s.name, p_.buffers[b].name);
     }
     for (int b : s.writes) {
       const Home home = p_.buffers[b].home;
-      check(home != Home::Input && home != Home::Constant, "step {}: writes {}, an input or a constant", s.name, p_.buffers[b].name);
+      check(home != Home::Constant && (home != Home::Input || p_.buffers[b].updated), "step {}: writes {}, an input or a constant", s.name, p_.buffers[b].name);
+      check(home != Home::Input || !written_[b], "step {}: updates {} a second time", s.name, p_.buffers[b].name);
       check(home != Home::Extern || s.kind == StepKind::Extern, "step {}: writes {}, the framework's memory", s.name, p_.buffers[b].name);
       written_[b] = true;
     }
@@ -159,6 +165,7 @@ class Verifier {
   std::vector<bool> written_;        // up to the step being checked
   std::set<int> written_here_;       // by any step of this plan
   std::set<int64_t> output_indices_; // with a buffer
+  std::multiset<int64_t> inputs_;    // one entry a buffer
 };
 
 }  // namespace

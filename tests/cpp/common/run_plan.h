@@ -56,9 +56,9 @@ inline reference::Tensor from_bytes(const Type& type, const uint8_t* p) {
 }
 
 /// All results of `plan`; memory the plan must fill is poisoned first, so that what it forgets is seen. `saved`: the arena that the forward
-/// and the backward plan share.
+/// and the backward plan share. `after`: gets the inputs as the plan left them.
 inline std::vector<reference::Tensor> run_plan(const plan::Plan& plan, const std::vector<reference::Tensor>& inputs, void* saved = nullptr,
-                                               runtime::Generator generator = {}) {
+                                               runtime::Generator generator = {}, std::vector<reference::Tensor>* after = nullptr) {
   runtime::Executable executable(plan);
   std::vector<std::vector<uint8_t>> in, out;
   runtime::Call call;
@@ -73,6 +73,7 @@ inline std::vector<reference::Tensor> run_plan(const plan::Plan& plan, const std
     call.outputs.push_back(fresh ? out.back().data() : nullptr);
   }
   executable.run(call);
+  for (size_t i = 0; after && i < inputs.size(); ++i) after->push_back(from_bytes(inputs[i].type, in[i].data()));
   std::vector<reference::Tensor> results;
   for (int64_t i = 0; i < plan.output_count; ++i) {
     const int b = plan.outputs[i];

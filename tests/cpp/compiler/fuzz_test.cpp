@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
 #include "../common/compare.h"
 #include "../common/random_joint.h"
@@ -179,6 +180,69 @@ TEST(Fuzz, JointGraphs) {
     expect_same_joint(testing::random_joint(seed, o), seed, seed % 3 == 0);
     if (HasFatalFailure()) return;
   }
+}
+
+// A joint graph and updates as one plan: p + rate * gradient over p, where p is a primal of the gradient's type or a tensor beside them.
+Graph descend(int64_t n) {
+  Graph g;
+  Builder b{g, {}};
+  const Node *p = b.input(0, {DType::F32, {n}}), *grad = b.input(1, {DType::F32, {n}}), *rate = b.input(2, {DType::F32, {}});
+  g.outputs = {{b.add(p, b.mul(b.broadcast(rate, {n}), grad)), {}}};
+  return g;
+}
+void expect_same_step(const testing::RandomJoint& joint, uint64_t seed, int64_t& in_place) {
+  SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(joint.graph));
+  auto inputs = halves(joint.graph, seed);
+  auto expected = reference::evaluate(joint.graph, inputs, oracle());
+  frontend::Imported formula;
+  formula.graph = descend(8);
+  formula.graph.input_count = 3;
+  const std::vector<compiler::Formula> formulas{{compiler::compile_foreach(std::move(formula), {0}, "descend", options()), {0}}};
+  const int64_t rate = static_cast<int64_t>(inputs.size());
+  inputs.push_back({{DType::F32, {}}, {0.25}, {}});
+  std::vector<Tensor> wanted = inputs;
+  std::vector<compiler::Update> updates;
+  std::set<int64_t> updated;
+  for (size_t i = joint.forward_outputs; i < joint.graph.outputs.size(); ++i) {
+    const Node* n = joint.graph.outputs[i].value;
+    if (!n || n->dtype() != DType::F32 || i % 4 == 3) continue;
+    int64_t place = static_cast<int64_t>(inputs.size());
+    for (int64_t p = 0; p < joint.primals; ++p)
+      if (inputs[p].type == n->type && !updated.count(p)) place = p;
+    if (place == static_cast<int64_t>(inputs.size())) {
+      inputs.push_back({n->type, std::vector<double>(n->type.numel(), 1.5), {}});
+      wanted.push_back(inputs.back());
+    } else {
+      ++in_place;
+    }
+    updated.insert(place);
+    for (size_t k = 0; k < wanted[place].f.size(); ++k) wanted[place].f[k] += 0.25 * expected[i].f[k];
+    expected[i] = {};
+    updates.push_back({.formula = 0, .gradient = static_cast<int64_t>(i) - joint.forward_outputs, .inputs = {place, -1, rate}});
+  }
+  frontend::Imported imported = copy_of(joint.graph);
+  std::vector<Tensor> got, after;
+  try {
+    const compiler::JointGraph compiled(std::move(imported), joint.primals, joint.forward_outputs, "fuzz", std::numeric_limits<int64_t>::max());
+    const std::vector<bool> defined(joint.graph.input_count - joint.primals, true);
+    plan::Plan plan = compiled.step(defined, formulas, updates, options());
+    plan.input_count = static_cast<int64_t>(inputs.size());
+    got = testing::run_plan(plan, inputs, nullptr, {}, &after);
+  } catch (const std::exception& e) {
+    FAIL() << e.what();
+  }
+  expect_close(got, expected, 1e-4);
+  expect_close(after, wanted, 1e-4);
+}
+TEST(Fuzz, Steps) {
+  testing::RandomGraphOptions o;
+  o.transcendental = false;
+  int64_t in_place = 0;
+  for (uint64_t seed = first() + 50000; seed < first() + 50000 + count() / 2; ++seed) {
+    expect_same_step(testing::random_joint(seed, o), seed, in_place);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_GT(in_place, count() / 20) << "primals are updated";
 }
 
 /// torch.manual_seed(5): the state that eager's generator has then.

@@ -46,6 +46,14 @@ Plan small_plan() {
 
 TEST(Verify, SmallPlanIsSound) { EXPECT_NO_THROW(verify(small_plan())); }
 
+TEST(Verify, AnInputMayBeUpdatedLast) {
+  Plan p = small_plan();
+  p.buffers[0].updated = true;
+  p.steps[4] = kernel_step("three", {7, 0}, {3, 0});
+  EXPECT_NO_THROW(verify(p));
+  EXPECT_EQ(print(load(save(p))), print(p));
+}
+
 struct Broken { const char* words; std::function<void(Plan&)> change; };
 class VerifyBroken : public testing::TestWithParam<Broken> {};
 TEST_P(VerifyBroken, IsRefused) {
@@ -71,6 +79,9 @@ INSTANTIATE_TEST_SUITE_P(All, VerifyBroken, testing::Values(
     Broken{"declared reads are not its arguments", [](Plan& p) { p.steps[3].reads = {1}; }},
     Broken{"twice among its writes", [](Plan& p) { p.steps[2].writes = {2, 5, 2}; }},
     Broken{"an input or a constant", [](Plan& p) { p.steps[4] = kernel_step("three", {7}, {3, 0}); }},
+    Broken{"reads x after its update", [](Plan& p) { p.buffers[0].updated = true, p.steps[0] = kernel_step("one", {0, 4}, {1, 0}), p.steps[4] = kernel_step("three", {7, 0}, {3}); }},
+    Broken{"updates x a second time", [](Plan& p) { p.buffers[0].updated = true, p.steps[0] = kernel_step("one", {0, 4}, {1, 0}), p.steps[4] = kernel_step("three", {7}, {3, 0}); }},
+    Broken{"a second buffer for updated input 0", [](Plan& p) { p.buffers[0].updated = true, p.buffers.push_back(buffer("x2", Home::Input, 4, 0)); }},
     Broken{"the framework's memory", [](Plan& p) { p.steps[4] = kernel_step("three", {1}, {3, 7}); }},
     Broken{"before anything was written", [](Plan& p) { std::swap(p.steps[0], p.steps[2]); }},
     Broken{"before anything was written", [](Plan& p) { p.steps[0] = kernel_step("one", {0, 4, 5}, {1}); }},  // saved, written later

@@ -1,0 +1,424 @@
+"""`trainc.train_step(fn)`: forward, loss, backward, clipping and the optimizers' updates as one plan.
+
+The plan keeps nothing between calls: what the backward needs and each gradient are temporaries, and parameters and optimizer
+state are
+overwritten in place, each as soon as its gradient is there and nobody reads the old value any more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from trainc import config, engine, messages, optimizer, records, wire
+from trainc.call import CompiledCall, _describe, _modes, _type
+from trainc.errors import NotCompiled, SideEffect, UserError
+from trainc.joint import lift_constants
+from trainc.state import Snapshot
+from trainc.step_objects import Reached, VariablesSnapshot
+from trainc.step_trace import Slot, Traced, trace_step
+from trainc.structure import Flattener, unflatten
+
+Tensor = torch.Tensor
+Variant = optimizer.Variant
+
+
+class Body(torch.nn.Module):
+    """The modules that a step reaches, under one root; calling it runs the step in PyTorch."""
+
+    def __init__(self, fn: Callable[..., Any], modules: dict[str, torch.nn.Module]):
+        super().__init__()
+        for name, module in modules.items():
+            self.add_module(name, module)
+        self.fn = fn
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.fn(*args, **kwargs)
+
+
+class TrainStep(CompiledCall):
+    """What `trainc.train_step` returns: called with a batch, does the whole step and returns what `fn` returns."""
+
+    def __init__(self, fn: Callable[..., Any]):
+        self.fn = fn
+        self.reached = Reached(fn)
+        if not self.reached.optimizers or not self.reached.modules:
+            missing = "optimizer" if self.reached.modules else "model"
+            raise UserError(
+                f"trainc.train_step: {getattr(fn, '__name__', fn)} reaches no {missing}: it must use its model and "
+                "optimizer as variables "
+                "of the function around it, as globals, as defaults or as attributes of self"
+            )
+        for each in self.reached.optimizers:
+            if type(each) not in optimizer.STEPS:
+                raise UserError(f"trainc.train_step compiles AdamW, Adam and SGD, not {type(each).__name__}: use trainc.compile")
+        self._body = Body(fn, self.reached.modules)
+        super().__init__(self._body)
+        self.compilations = records.of(self)
+        self.__name__ = getattr(fn, "__name__", "step")
+        self.__doc__ = getattr(fn, "__doc__", None)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        flattener = Flattener()
+        try:
+            structure = flattener.flatten((args, kwargs))
+            types = tuple([_type(t) for t in flattener.tensors])
+            kind = (self._training(), structure, types, _modes(), self._variants_of_groups())
+            variant, tensors = self._variant()
+            key = (variant, kind)
+            entry = self._entries.get(key)
+        except (NotCompiled, TypeError) as reason:
+            raise UserError(f"trainc.train_step: {reason}") from None
+        if entry is None:
+            return self._first_call(key, structure, flattener.tensors, args, kwargs)
+        return entry([*tensors, *flattener.tensors], args, kwargs)
+
+    def _training(self) -> tuple[bool, ...]:
+        return tuple([module.training for module in self.reached.modules.values()])
+
+    def _variants_of_groups(self) -> tuple:
+        """What selects the formulas: settings that change which operations an update is made of."""
+        for each in self.reached.optimizers:
+            if optimizer._stays_torchs(each) or each._optimizer_step_pre_hooks or each._optimizer_step_post_hooks:
+                raise NotCompiled(
+                    f"{type(each).__name__} with capturable or differentiable set, a tensor as a setting, or step hooks"
+                )
+        return tuple([_variant_of(each, group, None) for each in self.reached.optimizers for group in each.param_groups])
+
+    # -- the first call of a signature --------------------------------------------------------------------------------
+
+    def _first_call(self, key: Any, structure: tuple, arguments: list[Tensor], args: tuple, kwargs: dict) -> Any:
+        if len(self._entries) >= config.max_signatures:
+            raise UserError(
+                f"trainc.train_step: {self.__name__} was called with more than {config.max_signatures} different "
+                "signatures. Pad inputs to "
+                "few shapes, or raise trainc.config.max_signatures."
+            )
+        record = records.Compilation(self.__name__, signature=_describe(structure, arguments, self._body))
+        inputs = [*self._state.tensors(), *arguments]
+        entry = self._compile_step(record, structure, inputs)
+        self.compilations.append(record)
+        self._entries[key] = entry
+        return entry(inputs, args, kwargs)
+
+    def _compile_step(self, record: records.Compilation, structure: tuple, inputs: list[Tensor]) -> Callable[..., Any]:
+        snapshot, variables = Snapshot(self._body), VariablesSnapshot(self.reached.functions)
+        self._busy = True
+        start = time.perf_counter()
+        try:
+            traced = trace_step(self.fn, self._state, structure, inputs, self.reached)
+        except BaseException as error:
+            _put_back(snapshot, variables)
+            if isinstance(error, UserError) or not isinstance(error, Exception):
+                raise
+            raise UserError(f"trainc.train_step: {_reason(error)}") from error
+        finally:
+            self._busy = False
+        if changed := _put_back(snapshot, variables):
+            raise UserError(
+                f"trainc.train_step: {changed}; it would happen once, while the step is traced: do it outside of the step"
+            )
+        record.capture_seconds = time.perf_counter() - start
+        compiled = CompiledStep(traced, self.reached.optimizers, inputs, record)
+        return compiled if compiled.runs else lambda _inputs, args, kwargs: self.fn(*args, **kwargs)
+
+
+def _put_back(snapshot: Snapshot, variables: VariablesSnapshot) -> str | None:
+    changed = snapshot.restore()
+    name = variables.restore()
+    return changed or (name and f"the step changes `{name}`")
+
+
+DATA = ("_local_scalar_dense", "data-dependent", "data dependent", "DataDependent", "guard on")
+
+
+def _reason(error: BaseException) -> str:
+    """The message for what could not be traced, with the user's line."""
+    if isinstance(error, (NotCompiled, SideEffect)):
+        return str(error)
+    line = _line_of(error)
+    text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    if any(word in f"{type(error).__name__} {text}" for word in DATA):
+        text = (
+            "reads the value of a tensor (item(), float(), if), which is not known while the step is compiled: "
+            "return it, and look at it outside"
+        )
+    return f"{line}: {text}" if line else text
+
+
+def _line_of(error: BaseException) -> str:
+    line, frame = "", error.__traceback__
+    while frame is not None:
+        path = frame.tb_frame.f_code.co_filename
+        if not wire.is_internal_file(path):
+            line = f"{wire.short(path)}:{frame.tb_lineno}"
+        frame = frame.tb_next
+    return line
+
+
+# ---- the updates ------------------------------------------------------------------------------------------------------
+
+
+def _variant_of(owner: torch.optim.Optimizer, group: dict, dtype: torch.dtype | None) -> Variant:
+    if isinstance(owner, torch.optim.SGD):
+        return Variant(
+            "sgd", dtype, maximize=group["maximize"], weight_decay=group["weight_decay"] != 0, nesterov=group["nesterov"],
+            momentum=group["momentum"] != 0,
+        )  # fmt: skip
+    return Variant(
+        "adam", dtype, maximize=group["maximize"], weight_decay=group["weight_decay"] != 0,
+        decoupled=group["decoupled_weight_decay"], amsgrad=group["amsgrad"], lerp_from_end=1 - group["betas"][0] >= 0.5,
+    )  # fmt: skip
+
+
+STATE = {"adam": ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"), "sgd": ("momentum_buffer",)}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What the scalars of an update depend on: its group, and how many steps came before."""
+
+    optimizer: int
+    group: int
+    dtype: torch.dtype
+    step: float  # of Adam: this step's number; of SGD: 1 for the first, which starts the momentum
+
+
+class Updates:
+    """The optimizers' side of a step: state made by torch's own code, scalars computed on the host."""
+
+    def __init__(self, slots: list[Slot], optimizers: list[torch.optim.Optimizer]):
+        self.slots, self.optimizers = slots, optimizers
+
+    def prepare(self) -> tuple[list[list[Tensor]], list[Launch]]:
+        """(the state's tensors, the launch) of each slot; makes what state is missing."""
+        states, launches = [], []
+        for slot in self.slots:
+            owner = self.optimizers[slot.optimizer]
+            group = owner.param_groups[slot.group]
+            v = _variant_of(owner, group, slot.parameter.dtype)
+            state = owner.state.get(slot.parameter, {})  # a look must not make an entry
+            if v.kind == "adam":
+                if not state:
+                    state = _make_state(owner, group, slot.parameter)
+                step = state["step"].item() + 1
+            else:
+                step = 2.0
+                if v.momentum and state.get("momentum_buffer") is None:
+                    state = owner.state[slot.parameter]
+                    state["momentum_buffer"] = torch.zeros_like(slot.parameter)
+                    step = 1.0
+            states.append([state[name] for name in STATE[v.kind][: v.tensors() - 2]])
+            launches.append(Launch(slot.optimizer, slot.group, slot.parameter.dtype, step))
+        return states, launches
+
+    def scalars(self, launch: Launch) -> list[float]:
+        owner = self.optimizers[launch.optimizer]
+        group = owner.param_groups[launch.group]
+        v = _variant_of(owner, group, launch.dtype)
+        if v.kind == "adam":
+            return optimizer.adam_scalars(group, launch.step, v)
+        # The first step's buffer is the gradient: 0 * momentum + 1 * gradient.
+        first = launch.step == 1 and v.momentum
+        named = zip(optimizer.sgd_scalar_names(v), optimizer.sgd_scalars(group, v), strict=True)
+        return [1.0 if first and name == "rest" else value for name, value in named]
+
+    def finish(self, states: list[list[Tensor]]) -> None:
+        steps = [self.optimizers[s.optimizer].state.get(s.parameter, {}).get("step") for s in self.slots]
+        steps = [step for step in steps if isinstance(step, Tensor)]
+        if steps:
+            torch._foreach_add_(steps, 1.0)
+        written = [t for slot, state in zip(self.slots, states, strict=True) for t in (slot.parameter, *state)]
+        torch.autograd.graph.increment_version(written)
+        for owner in self.optimizers:
+            owner._opt_called = True  # learning rate schedulers ask
+
+
+def _make_state(owner: torch.optim.Optimizer, group: dict, parameter: Tensor) -> dict:
+    """torch's own initial state; it looks at parameters that have a gradient."""
+    before, parameter.grad = parameter.grad, parameter.detach()
+    try:
+        owner._init_group({**group, "params": [parameter]}, *[[] for _ in range(6)])
+    finally:
+        parameter.grad = before
+    return owner.state[parameter]
+
+
+def formula_of(v: Variant) -> tuple[Callable[..., Any], int, list[int]]:
+    return (optimizer.adam_formula if v.kind == "adam" else optimizer.sgd_formula)(v)
+
+
+def formula_json(v: Variant, name: str) -> tuple[str, list[int]]:
+    """The update of a variant as text for the compiler, and the inputs that its results replace."""
+    update, scalars, in_place = formula_of(v)
+    with torch._subclasses.FakeTensorMode():
+        inputs = [torch.empty(optimizer.ELEMENTS, dtype=v.dtype) for _ in range(v.tensors())]
+        inputs += [torch.empty((), dtype=v.dtype) for _ in range(scalars)]
+        gm = make_fx(lambda *args: update(*args))(*inputs)
+    return wire.graph_json(gm.graph, name), in_place
+
+
+# ---- the step ---------------------------------------------------------------------------------------------------------
+
+
+class CompiledStep:
+    """One signature of a step, compiled. Inputs of the plan: the traced graph's (tensors, constants, the number 1), then the
+    state of
+    each slot, then the scalars of each launch."""
+
+    def __init__(self, traced: Traced, optimizers: list[torch.optim.Optimizer], inputs: list[Tensor], record: Any):
+        self.traced, self.record = traced, record
+        self.updates = Updates(traced.slots, optimizers)
+        self.runs = True
+        placeholders = list(traced.graph.graph.find_nodes(op="placeholder"))
+        self.primals = len(placeholders) - 1
+        self.constants = lift_constants(traced.graph, before=placeholders[-1])
+        self.inputs = self.primals + len(self.constants)
+        self._one = torch.ones(())
+        self._classes: list[int] | None = None
+        self._refuse_shared_memory(inputs)
+        wire.give_backward_its_lines(traced.graph.graph)
+        record.engine = config.engine_name()
+
+    def _refuse_shared_memory(self, inputs: list[Tensor]) -> None:
+        owners: dict[int, int] = {}
+        for i, tensor in enumerate(inputs):
+            owners.setdefault(tensor.untyped_storage().data_ptr(), i)
+        for slot in self.traced.slots:
+            storage = inputs[slot.primal].untyped_storage().data_ptr()
+            shared = [i for i, tensor in enumerate(inputs) if i != slot.primal and tensor.untyped_storage().data_ptr() == storage]
+            if shared and inputs[slot.primal].numel():
+                raise UserError(
+                    f"trainc.train_step: a parameter of shape {list(slot.parameter.shape)} shares its memory with another "
+                    "tensor of the step; "
+                    "use trainc.compile for this model"
+                )
+
+    def __call__(self, tensors: list[Tensor], args: tuple, kwargs: dict) -> Any:
+        self._clear_gradients()
+        states, launches = self.updates.prepare()
+        distinct = list(dict.fromkeys(launches))
+        classes = [distinct.index(launch) for launch in launches]
+        if classes != self._classes:
+            self._build(classes, distinct)
+        outputs = self._run([*tensors, *self.constants, self._one], states, distinct)
+        for i, place in self.traced.mutated:
+            with torch.no_grad():
+                tensors[i].copy_(outputs[place])
+        for parameter, place in self.traced.kept:
+            with torch.no_grad():
+                parameter.grad = outputs[place] if parameter.grad is None else parameter.grad + outputs[place]
+        self.updates.finish(states)
+        for call in self.traced.afterwards:
+            call()
+        return unflatten(self.traced.structure, [outputs[place] for place in self.traced.results])
+
+    def _clear_gradients(self) -> None:
+        for slot in self.traced.slots:
+            if slot.parameter.grad is not None:
+                if not self.traced.clears_before:
+                    raise UserError(
+                        "trainc.train_step: parameters hold gradients from outside of the step, which would be added to its "
+                        "own: call "
+                        "optimizer.zero_grad() before"
+                    )
+                slot.parameter.grad = None
+
+    def _build(self, classes: list[int], distinct: list[Launch]) -> None:
+        start = time.perf_counter()
+        build = CorePlan if self.record.engine == "core" else InterpretedPlan
+        try:
+            self._plan = build(self, classes, distinct)
+        except UserError:
+            raise
+        except Exception as error:
+            if build is InterpretedPlan:
+                raise
+            messages.fell_back(self.record.name, error)
+            self.record.engine, self.record.reason = "interpreter", str(error)
+            self._plan = InterpretedPlan(self, classes, distinct)
+        self._classes = classes
+        self.record.forward = self._plan
+        self.record.compile_seconds += time.perf_counter() - start
+
+    def _run(self, inputs: list[Tensor], states: list[list[Tensor]], distinct: list[Launch]) -> list[Tensor | None]:
+        return self._plan(inputs, states, [self.updates.scalars(launch) for launch in distinct])
+
+
+def _variants(step: CompiledStep) -> list[Variant]:
+    """Of each slot."""
+    optimizers = step.updates.optimizers
+    return [
+        _variant_of(optimizers[s.optimizer], optimizers[s.optimizer].param_groups[s.group], s.parameter.dtype)
+        for s in step.traced.slots
+    ]
+
+
+class CorePlan:
+    """The step as the compiler's plan."""
+
+    def __init__(self, step: CompiledStep, classes: list[int], distinct: list[Launch]):
+        from trainc import _core
+
+        traced, variants = step.traced, _variants(step)
+        for slot in traced.slots:
+            if slot.parameter.dtype not in (torch.float32, torch.float64):
+                kind = slot.parameter.dtype
+                raise UserError(f"trainc.train_step updates f32 and f64 parameters, not {kind}: use trainc.compile")
+        formulas = list(dict.fromkeys(variants))
+        self._sizes = [formula_of(variants[classes.index(i)])[1] for i in range(len(distinct))]
+        self._scalars = [torch.empty(size, dtype=launch.dtype) for size, launch in zip(self._sizes, distinct, strict=True)]
+        self._views = [view for scalars in self._scalars for view in scalars.unbind()]
+        next_state = step.inputs + 1
+        first_scalar = next_state + sum(v.tensors() - 2 for v in variants)
+        places = [first_scalar + sum(self._sizes[:i]) for i in range(len(distinct))]
+        updates = []
+        for i, (slot, v) in enumerate(zip(traced.slots, variants, strict=True)):
+            states = range(next_state, next_state + v.tensors() - 2)
+            next_state = states.stop
+            scalars = range(places[classes[i]], places[classes[i]] + self._sizes[classes[i]])
+            updates.append((formulas.index(v), i, [slot.primal, -1, *states, *scalars]))
+        name = step.record.name
+        with messages.progress(name) as progress:
+            graph = wire.graph_json(traced.graph.graph, name)
+            joint = _core.JointGraph(graph, step.inputs, traced.forward, name, False)
+            texts = [formula_json(v, f"{name}_update") for v in formulas]
+            self._executable = engine.CoreExecutable(joint.step([True], texts, updates, progress))
+
+    def __call__(self, inputs: list[Tensor], states: list[list[Tensor]], scalars: list[list[float]]) -> list[Tensor | None]:
+        for tensor, values in zip(self._scalars, scalars, strict=True):
+            tensor.copy_(torch.tensor(values, dtype=torch.float64))
+        return self._executable([*inputs, *(t for state in states for t in state), *self._views])
+
+    def report(self) -> dict:
+        return self._executable.report()
+
+
+class InterpretedPlan:
+    """The traced graph operation by operation in PyTorch, and the updates by their formulas."""
+
+    def __init__(self, step: CompiledStep, classes: list[int], distinct: list[Launch]):
+        self._graph = engine.InterpretedExecutable(step.traced.graph, step.record.name)
+        self._traced, self._variants, self._classes = step.traced, _variants(step), classes
+
+    def __call__(self, inputs: list[Tensor], states: list[list[Tensor]], scalars: list[list[float]]) -> list[Tensor | None]:
+        outputs = self._graph(inputs)
+        with torch.no_grad():
+            for i, (slot, v) in enumerate(zip(self._traced.slots, self._variants, strict=True)):
+                update, _, in_place = formula_of(v)
+                numbers = [torch.tensor(value, dtype=v.dtype) for value in scalars[self._classes[i]]]
+                row = [slot.parameter, outputs[self._traced.forward + i], *states[i]]
+                for place, result in zip(in_place, update(*row, *numbers), strict=True):
+                    row[place].copy_(result)
+        return outputs
+
+    def report(self) -> dict:
+        return self._graph.report()
+
+
+__all__ = ["TrainStep"]

@@ -1,0 +1,288 @@
+"""The body of a training loop as one graph: forward, backward and clipping as they are, the optimizers' steps as what they
+would update.
+
+The body runs once, on fake tensors that stand in for the modules' own. `backward()` leaves gradients on them, so that clipping
+and
+whatever else reads or changes `.grad` is traced like any operation; `optimizer.step()` records the gradients that it finds.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch._functorch.aot_autograd  # first: the modules below import each other
+from torch._dispatch.python import enable_python_dispatcher
+from torch._functorch._aot_autograd.functional_utils import from_fun, to_fun
+from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preservation_hooks
+from torch._subclasses.functional_tensor import FunctionalTensorMode
+from torch.fx import traceback as fx_traceback
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+
+from trainc import trace, wire
+from trainc.errors import NotCompiled
+from trainc.step_objects import Reached
+from trainc.structure import Flattener, unflatten
+
+Tensor = torch.Tensor
+
+
+@dataclass
+class Slot:
+    """The parameter that one gradient updates."""
+
+    optimizer: int
+    group: int
+    parameter: Tensor
+    primal: int  # among the graph's inputs
+
+
+@dataclass
+class Traced:
+    """Inputs of `graph`: the modules' tensors, the arguments' tensors, one tangent (the number 1).
+    Outputs: `forward` of them that need no tangent, then the consumed gradients (one a slot), the gradients that stay, and the
+    results that come of gradients."""
+
+    graph: torch.fx.GraphModule
+    forward: int
+    slots: list[Slot]
+    structure: tuple  # of what the body returns
+    results: list[int]  # its tensors, as outputs of the graph
+    mutated: list[tuple[int, int]]  # (input, output that is its new value)
+    kept: list[tuple[Tensor, int]]  # (parameter, output that is added to its .grad)
+    afterwards: list[Callable[[], Any]] = field(default_factory=list)  # what runs as Python after each step: schedulers
+    clears_before: bool = False  # zero_grad() comes first: gradients from outside are dropped
+
+
+class Recorder:
+    """What stands in for autograd, optimizers and schedulers while the body is traced."""
+
+    def __init__(self, reached: Reached, originals: list[Tensor], stand_ins: list[Tensor], tangent: Tensor):
+        self.reached, self.tangent = reached, tangent
+        self._index = {id(original): i for i, original in enumerate(originals)}
+        self._originals, self._stand_ins = originals, stand_ins
+        self._leaves = [i for i, original in enumerate(originals) if original.requires_grad]
+        self.consumed: list[tuple[Slot, Tensor]] = []
+        self.stepped: set[int] = set()  # optimizers
+        self.cleared: set[int] = set()  # inputs
+        self.clears_before = False
+        self.backwards = 0
+        self.last_node: Any = None  # when the first parameter was updated
+        self.afterwards: list[Callable[[], Any]] = []
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(trace._patched(Tensor, "backward", lambda t, *a, **k: self.backward(t, *a, **k)))
+            stack.enter_context(trace._patched(torch.autograd, "backward", self.backward))
+            stack.enter_context(trace._patched(builtins, "print", _refuse_print))
+            for i, optimizer in enumerate(self.reached.optimizers):
+                stack.enter_context(_attribute(optimizer, "step", lambda *a, i=i, **k: self.step(i, *a, **k)))
+                stack.enter_context(_attribute(optimizer, "zero_grad", lambda set_to_none=True, i=i: self.zero_grad(i)))
+            for scheduler in self.reached.schedulers:
+                step = scheduler.step
+                stack.enter_context(_attribute(scheduler, "step", lambda *a, step=step, **k: self.later(step, *a, **k)))
+            yield
+
+    def backward(
+        self, loss: Tensor, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False, inputs: Any = None
+    ) -> None:
+        if create_graph or inputs is not None or not isinstance(loss, Tensor):
+            raise NotCompiled(
+                f"{here()}: backward() with create_graph, inputs or several tensors; train_step takes loss.backward()"
+            )
+        if gradient is None and loss.numel() != 1:
+            raise RuntimeError("grad can be implicitly created only for scalar outputs")
+        self.backwards += 1
+        tangent = self.tangent.to(loss.dtype).expand(loss.shape)
+        leaves = [self._stand_ins[i] for i in self._leaves]
+        if loss.grad_fn is not None:
+            setup_stacktrace_preservation_hooks([loss.grad_fn])
+        found = torch.autograd.grad(
+            loss, leaves, tangent if gradient is None else gradient * tangent, retain_graph=retain_graph, allow_unused=True
+        )
+        with torch.no_grad():
+            for leaf, grad in zip(leaves, found, strict=True):
+                if grad is not None:
+                    leaf.grad = grad if leaf.grad is None else leaf.grad + grad
+
+    def step(self, number: int, closure: Any = None) -> None:
+        if closure is not None:
+            raise NotCompiled(f"{here()}: optimizer.step(closure): train_step takes a step without one")
+        if number in self.stepped:
+            raise NotCompiled(f"{here()}: a second step of one optimizer: a train_step updates each parameter once")
+        self.stepped.add(number)
+        for g, group in enumerate(self.reached.optimizers[number].param_groups):
+            for parameter in group["params"]:
+                primal = self._index.get(id(parameter))
+                if primal is None:
+                    if parameter.requires_grad:
+                        raise NotCompiled(
+                            f"{here()}: the optimizer updates a tensor{list(parameter.shape)} that belongs to no module that the "
+                            "step "
+                            "reaches: make it a parameter of one"
+                        )
+                    continue
+                grad = self._stand_ins[primal].grad
+                if grad is not None:
+                    with torch.no_grad():
+                        self.consumed.append((Slot(number, g, parameter, primal), _laid_out(grad, parameter)))
+        if self.last_node is None and (mode := get_proxy_mode()) is not None:
+            self.last_node = mode.tracer.graph._root.prev
+
+    def zero_grad(self, number: int) -> None:
+        self.clears_before = self.clears_before or not self.backwards
+        for group in self.reached.optimizers[number].param_groups:
+            for parameter in group["params"]:
+                if (primal := self._index.get(id(parameter))) is not None:
+                    self._stand_ins[primal].grad = None
+                    self.cleared.add(primal)
+
+    def later(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        self.afterwards.append(lambda: step(*args, **kwargs))
+
+    def kept(self) -> list[tuple[Tensor, Tensor]]:
+        """(parameter, gradient) of what no optimizer consumed and no zero_grad() dropped."""
+        consumed = {slot.primal for slot, _ in self.consumed}
+        return [
+            (self._originals[i], self._stand_ins[i].grad)
+            for i in self._leaves
+            if self._stand_ins[i].grad is not None and i not in consumed
+        ]
+
+
+def _laid_out(grad: Tensor, parameter: Tensor) -> Tensor:
+    if not parameter.is_contiguous():
+        raise NotCompiled(f"a parameter of shape {list(parameter.shape)} is not contiguous")
+    return grad.contiguous() if grad.is_contiguous() else grad.clone(memory_format=torch.contiguous_format)
+
+
+@contextlib.contextmanager
+def _attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """`owner.name = value` on the instance, whose class keeps its own."""
+    had, before = name in owner.__dict__, owner.__dict__.get(name)
+    owner.__dict__[name] = value
+    try:
+        yield
+    finally:
+        if had:
+            owner.__dict__[name] = before
+        else:
+            del owner.__dict__[name]
+
+
+_print = builtins.print
+
+
+def _refuse_print(*args: Any, **kwargs: Any) -> None:
+    if wire.is_internal_file(sys._getframe(1).f_code.co_filename):
+        return _print(*args, **kwargs)
+    raise NotCompiled(f"{here()}: print() would run once, while the step is traced: return what you want to print")
+
+
+def here() -> str:
+    """The user's line that is running: "train.py:41"."""
+    frame = sys._getframe(1)
+    while frame is not None and wire.is_internal_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    return "" if frame is None else f"{wire.short(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def trace_step(body: Callable[..., Any], state: Any, structure: tuple, inputs: list[Tensor], reached: Reached) -> Traced:
+    """Traces `body(*arguments)`; `inputs`: the tensors of `state`, then those of the arguments."""
+    count = len(state.tensors())
+    found: dict[str, Any] = {}
+
+    def flat(*fakes: Tensor) -> tuple[Tensor, ...]:
+        with FunctionalTensorMode():
+            tensors = [to_fun(fake) for fake in fakes]
+            for tensor, original in zip(tensors, inputs, strict=False):
+                if original.requires_grad:
+                    tensor.requires_grad_()
+            recorder = Recorder(reached, inputs, tensors[:-1], tensors[-1])
+            args, kwargs = unflatten(structure, tensors[count:-1])
+            with state.swapped(tensors[:count]), recorder.active():
+                result = body(*args, **kwargs)
+            _check(recorder, inputs)
+            flattener = Flattener(objects=True)
+            found["structure"], found["recorder"] = flattener.flatten(result), recorder
+            results = [from_fun(tensor.detach()) for tensor in flattener.tensors]
+            values = [from_fun(tensor) for tensor in tensors[:-1]]
+            found["mutated"] = [i for i, (value, fake) in enumerate(zip(values, fakes, strict=False)) if value is not fake]
+            kept = recorder.kept()
+            found["kept"] = [parameter for parameter, _ in kept]
+            gradients = [from_fun(grad.detach()) for _, grad in (*recorder.consumed, *kept)]
+            return (*results, *(values[i] for i in found["mutated"]), *gradients)
+
+    fake_mode = torch._subclasses.FakeTensorMode()
+    tangent = torch.ones(())
+    with trace.tracing(), trace.inside(flat.__code__), trace.recurrent_layers(), fx_traceback.preserve_node_meta():
+        fakes = [fake_mode.from_tensor(tensor.detach(), static_shapes=True) for tensor in (*inputs, tangent)]
+        with enable_python_dispatcher(), fake_mode:
+            gm = make_fx(flat)(*fakes)
+    return _arranged(gm, inputs, found)
+
+
+def _check(recorder: Recorder, inputs: list[Tensor]) -> None:
+    if not recorder.consumed:
+        raise NotCompiled(
+            "the step never calls optimizer.step() with a gradient: train_step wants forward, backward() and step() in it"
+        )
+    for slot, _ in recorder.consumed:
+        if slot.primal not in recorder.cleared:
+            raise NotCompiled("the step has no optimizer.zero_grad(): train_step consumes the gradients, so call it in the step")
+
+
+def _arranged(gm: torch.fx.GraphModule, inputs: list[Tensor], found: dict[str, Any]) -> Traced:
+    """Outputs in the order of `Traced`: first what comes of no gradient."""
+    recorder: Recorder = found["recorder"]
+    placeholders = list(gm.graph.find_nodes(op="placeholder"))
+    _check_order(gm, recorder, placeholders)
+    output = next(iter(gm.graph.find_nodes(op="output")))
+    outputs = list(output.args[0])
+    late = {placeholders[-1]}
+    for node in gm.graph.nodes:
+        if node.op == "call_function" and not late.isdisjoint(node.all_input_nodes):
+            late.add(node)
+    for node in late:
+        if node.op == "call_function" and node.meta.get("seq_nr", -1) >= 0:
+            node.stack_trace = None  # the line of backward(); the forward's says more
+    for i in found["mutated"]:
+        if inputs[i].requires_grad:
+            raise NotCompiled(f"the step writes a parameter of shape {list(inputs[i].shape)} itself")
+    results = len(outputs) - len(found["mutated"]) - len(recorder.consumed) - len(found["kept"])
+    gradients = results + len(found["mutated"])
+    early = [i for i in range(gradients) if outputs[i] not in late]
+    order = [*early, *range(gradients, len(outputs)), *(i for i in range(gradients) if outputs[i] in late)]
+    place = {old: new for new, old in enumerate(order)}
+    output.args = (tuple(outputs[i] for i in order),)
+    gm.graph.eliminate_dead_code()
+    gm.recompile()
+    first_kept = gradients + len(recorder.consumed)
+    return Traced(
+        gm, len(early), [slot for slot, _ in recorder.consumed], found["structure"],
+        results=[place[i] for i in range(results)],
+        mutated=[(i, place[results + k]) for k, i in enumerate(found["mutated"])],
+        kept=[(parameter, place[first_kept + k]) for k, parameter in enumerate(found["kept"])],
+        afterwards=recorder.afterwards, clears_before=recorder.clears_before,
+    )  # fmt: skip
+
+
+def _check_order(gm: torch.fx.GraphModule, recorder: Recorder, placeholders: list[torch.fx.Node]) -> None:
+    """No operation after optimizer.step() may read a parameter: it would see the old value."""
+    updated = {placeholders[slot.primal] for slot, _ in recorder.consumed}
+    node = recorder.last_node
+    while node is not None and node.op != "root" and node.op != "output":
+        if node.op == "call_function" and not updated.isdisjoint(node.all_input_nodes):
+            raise NotCompiled(
+                f"{wire.origin(node)}: the step uses a parameter again after optimizer.step(): make it two train_steps"
+            )
+        node = node.next
+
+
+__all__ = ["Slot", "Traced", "trace_step"]

@@ -1,0 +1,208 @@
+#include "compiler/step.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "plan/live.h"
+
+namespace trainc::compiler {
+namespace {
+
+using plan::Buffer;
+using plan::Home;
+
+/// Axes of size 1 aside.
+bool same_layout(const Buffer& a, const Buffer& b) {
+  if (a.shape != b.shape) return false;
+  for (size_t i = 0; i < a.shape.size(); ++i)
+    if (a.shape[i] != 1 && a.strides[i] != b.strides[i]) return false;
+  return true;
+}
+
+class Joiner {
+ public:
+  Joiner(const plan::Plan& forward, const plan::Plan& backward, const std::vector<int64_t>& saved_inputs, int64_t primals)
+      : forward_(forward), backward_(backward), saved_inputs_(saved_inputs), primals_(primals) {
+    plan_.cpu = forward.cpu;
+    plan_.output_count = forward.output_count + backward.output_count;
+    plan_.input_count = primals + backward.input_count - static_cast<int64_t>(saved_inputs.size());
+  }
+
+  plan::Plan run(const std::vector<Formula>& formulas, const std::vector<Update>& updates) {
+    std::vector<bool> consumed(backward_.output_count);
+    for (const Update& u : updates) {
+      require(!consumed.at(u.gradient), "a gradient has two updates");
+      consumed[u.gradient] = true;
+    }
+    const std::vector<int> of_forward = add_buffers(forward_, [&](Buffer& b) { return from_forward(b); });
+    add_steps(forward_, of_forward);
+    for (int b : forward_.outputs) plan_.outputs.push_back(b < 0 ? -1 : of_forward[b]);
+    const std::vector<int> of_backward = add_buffers(backward_, [&](Buffer& b) { return from_backward(b, consumed); });
+    add_steps(backward_, of_backward);
+    for (int64_t i = 0; i < backward_.output_count; ++i) {
+      const int b = backward_.outputs[i];
+      plan_.outputs.push_back(b < 0 || consumed[i] ? -1 : of_backward[b]);
+    }
+    for (const auto& [f, in_place] : formulas) {
+      kernel_of_.push_back(static_cast<int>(plan_.kernels.size()));
+      plan_.kernels.push_back(f.kernel);
+    }
+    for (const Update& u : updates) {
+      const int gradient = backward_.outputs.at(u.gradient);
+      require(gradient >= 0, "an update without a gradient");
+      update(formulas.at(u.formula).foreach, formulas[u.formula].in_place, kernel_of_[u.formula], u, of_backward[gradient]);
+    }
+    for (const std::vector<std::string>& notes : {forward_.notes, backward_.notes}) plan_.notes.insert(plan_.notes.end(), notes.begin(), notes.end());
+    return std::move(plan_);
+  }
+
+ private:
+  /// The buffers of `from` in this plan; `known` gives the number of one that is there already, or changes the copy and gives -1.
+  template <class F> std::vector<int> add_buffers(const plan::Plan& from, const F& known) {
+    const int64_t constants = plan::aligned(static_cast<int64_t>(plan_.constants.size()));
+    plan_.constants.resize(constants);
+    plan_.constants.insert(plan_.constants.end(), from.constants.begin(), from.constants.end());
+    std::vector<int> numbers;
+    for (Buffer b : from.buffers) {
+      if (b.home == Home::Constant) b.offset += constants;
+      const int there = known(b);
+      numbers.push_back(there >= 0 ? there : add(std::move(b)));
+    }
+    return numbers;
+  }
+
+  int add(Buffer b) {
+    plan_.buffers.push_back(std::move(b));
+    return static_cast<int>(plan_.buffers.size()) - 1;
+  }
+  int next() const { return static_cast<int>(plan_.buffers.size()); }
+
+  int input(int64_t index, Buffer& b) {
+    auto [it, fresh] = inputs_.emplace(index, next());
+    b.index = index;
+    b.name = "in" + std::to_string(index);
+    return fresh ? -1 : it->second;
+  }
+  int saved(Buffer& b) {
+    auto [it, fresh] = saved_.emplace(b.index, next());
+    b.home = Home::Temp;
+    return fresh ? -1 : it->second;
+  }
+  int from_forward(Buffer& b) {
+    if (b.home == Home::Input) return input(b.index, b);
+    if (b.home == Home::Saved) return saved(b);
+    if (b.home == Home::Output) results_[b.index] = next();
+    return -1;
+  }
+  int from_backward(Buffer& b, const std::vector<bool>& consumed) {
+    const int64_t held = static_cast<int64_t>(saved_inputs_.size());
+    if (b.home == Home::Saved) return saved(b);
+    if (b.home == Home::Output) {
+      const bool gradient = consumed[b.index];
+      b.home = gradient ? Home::Temp : Home::Output;
+      b.name = (gradient ? "gradient" : "out") + std::to_string(gradient ? b.index : forward_.output_count + b.index);
+      b.index = gradient ? 0 : forward_.output_count + b.index;
+    }
+    if (b.home == Home::Temp || b.home == Home::Output) b.offset = 0;
+    if (b.home != Home::Input) return -1;
+    if (b.index >= held) return input(primals_ + b.index - held, b);
+    const int64_t from = saved_inputs_[b.index];
+    if (from < primals_) return input(from, b);
+    return results_.at(from - primals_);
+  }
+
+  void add_steps(const plan::Plan& from, const std::vector<int>& numbers) {
+    const int kernels = static_cast<int>(plan_.kernels.size());
+    plan_.kernels.insert(plan_.kernels.end(), from.kernels.begin(), from.kernels.end());
+    for (plan::Step s : from.steps) {
+      for (std::vector<int>* list : {&s.arguments, &s.reads, &s.writes})
+        for (int& b : *list) b = numbers[b];
+      if (s.kind == plan::StepKind::Kernel) s.kernel += kernels;
+      plan_.steps.push_back(std::move(s));
+    }
+  }
+
+  void update(const plan::Foreach& formula, const std::vector<int64_t>& in_place, int kernel, const Update& u, int gradient) {
+    const Buffer like = plan_.buffers[gradient];
+    int64_t numel = 1;
+    for (int64_t d : like.shape) numel *= d;
+    require(like.bytes == numel * size_of(like.dtype), "the gradient of an update has gaps");
+    if (numel == 0) return;
+    plan::Step s;
+    s.kind = plan::StepKind::Kernel;
+    s.name = formula.kernel.name;
+    s.kernel = kernel;
+    s.parallel_extent = (numel + formula.chunk - 1) / formula.chunk;
+    s.origins = formula.origins;
+    require(u.inputs.size() == formula.inputs.size(), "an update has other inputs than its formula");
+    for (size_t i = 0; i < u.inputs.size(); ++i) {
+      const auto& [scalar, dtype] = formula.inputs[i];
+      int b = gradient;
+      if (u.inputs[i] >= 0) {
+        plan_.input_count = std::max(plan_.input_count, u.inputs[i] + 1);
+        Buffer in = like;
+        in.home = Home::Input, in.offset = 0, in.dtype = dtype;
+        if (scalar) in.shape = in.strides = {};
+        in.bytes = (scalar ? 1 : numel) * size_of(dtype);
+        const int there = input(u.inputs[i], in);
+        b = there >= 0 ? there : add(std::move(in));
+        require(scalar || same_layout(plan_.buffers[b], like), "an update's tensors are laid out differently");
+      }
+      s.arguments.push_back(b);
+      if (std::find(s.reads.begin(), s.reads.end(), b) == s.reads.end()) s.reads.push_back(b), s.bytes += plan_.buffers[b].bytes;
+    }
+    for (int64_t i : in_place) {
+      const int b = s.arguments[i];
+      require(plan_.buffers[b].home == Home::Input, "an update writes what is no input");
+      plan_.buffers[b].updated = true;
+      s.writes.push_back(b);
+      s.bytes += plan_.buffers[b].bytes;
+    }
+    s.arguments.push_back(constant(numel));
+    s.reads.push_back(s.arguments.back());
+
+    // As early as it can: the gradient is there, and what is overwritten was read for the last time.
+    size_t place = 0;
+    for (size_t i = 0; i < plan_.steps.size(); ++i) {
+      const plan::Step& other = plan_.steps[i];
+      const auto among = [](const std::vector<int>& list, int b) { return std::find(list.begin(), list.end(), b) != list.end(); };
+      bool before = among(other.writes, gradient);
+      for (int b : s.writes) before = before || among(other.reads, b);
+      if (before) place = i + 1;
+    }
+    plan_.steps.insert(plan_.steps.begin() + static_cast<int64_t>(place), std::move(s));
+  }
+
+  /// A 64-bit number among the constants.
+  int constant(int64_t value) {
+    auto [it, fresh] = numbers_.emplace(value, next());
+    if (!fresh) return it->second;
+    const int64_t offset = plan::aligned(static_cast<int64_t>(plan_.constants.size()));
+    plan_.constants.resize(offset + sizeof value);
+    std::memcpy(plan_.constants.data() + offset, &value, sizeof value);
+    Buffer b;
+    b.name = "numel" + std::to_string(value);
+    b.home = Home::Constant;
+    b.offset = offset;
+    b.dtype = DType::I64;
+    b.bytes = sizeof value;
+    return add(std::move(b));
+  }
+
+  const plan::Plan &forward_, &backward_;
+  const std::vector<int64_t>& saved_inputs_;
+  const int64_t primals_;
+  plan::Plan plan_;
+  std::map<int64_t, int> inputs_, saved_, results_, numbers_;  // by index: buffers
+  std::vector<int> kernel_of_;                                 // by formula
+};
+
+}  // namespace
+
+plan::Plan join_step(const plan::Plan& forward, const plan::Plan& backward, const std::vector<int64_t>& saved_inputs, int64_t primals,
+                     const std::vector<Formula>& formulas, const std::vector<Update>& updates) {
+  return Joiner(forward, backward, saved_inputs, primals).run(formulas, updates);
+}
+
+}  // namespace trainc::compiler
