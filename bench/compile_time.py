@@ -24,7 +24,7 @@ def start(door: str, args: argparse.Namespace) -> dict:
     """One start, in this process: seconds of each step and of the parts of the first ones."""
     import finetune_gpt2 as gpt2
     import torch
-    from step import through
+    from contestant import through
 
     model = gpt2.build_model(args.model, 0)
     model, optimizer = through(door, model, torch.optim.AdamW(model.parameters(), lr=1e-4))
