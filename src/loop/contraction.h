@@ -11,12 +11,12 @@ namespace trainc::loop {
 // out[b,m,n] = sum_k lhs[b,m,k] * rhs[b,n,k]
 struct ContractionSpec {
   int64_t batch = 1, m = 0, n = 0, k = 0;
-  // The f32 element at (batch, row, k), as an expression over the nest's buffers: loads, casts, any prologue. Called while
+  // The element at (batch, row, k), f32, f64, or bf16 where the level has a dot product of it (has_bf16_dot), as an expression over the nest's buffers: loads, casts, any prologue. Called while
   // operands are packed; both are read more than once where a block is packed again.
   std::function<Expr(Expr b, Expr row, Expr k)> lhs, rhs;
   // Whether consecutive k (true) or consecutive rows (false) are neighbours in memory: the direction packing reads along.
   bool lhs_k_contiguous = true, rhs_k_contiguous = true;
-  // Given coordinates and the finished f32 sum, the statement that stores it (bias, activation, residual, cast, ... inside). Called inside a
+  // Given coordinates and the finished sum (f32 for bf16 elements), the statement that stores it (bias, activation, residual, cast, ... inside). Called inside a
   // Vector loop over n; n's expression advances by one a lane.
   std::function<Stmt(Expr b, Expr m, Expr n, Expr sum)> epilogue;
 };

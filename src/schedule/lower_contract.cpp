@@ -8,6 +8,16 @@ namespace trainc::schedule {
 
 using loop::block;
 
+namespace {
+
+// The bf16 expression that an f32 one was made from: its value is one of bf16.
+Expr narrow(const Expr& e) {
+  const bool widened = e->kind == loop::ExprKind::Apply && e->op == Op::Cast && e->args[0]->dtype == DType::BF16;
+  return widened ? e->args[0] : loop::cast(e, DType::BF16);
+}
+
+}  // namespace
+
 LoweredKernel lower_contract(const Schedule& schedule, const Group& group, const Machine& machine) {
   LoweredKernel kernel;
   loop::LoopNest& nest = kernel.nest;
@@ -26,7 +36,9 @@ LoweredKernel lower_contract(const Schedule& schedule, const Group& group, const
     e.out = nullptr;
     return e.value(x, Index::at_axes(x->shape(), {nest.var(b), nest.var(row), nest.var(k)}));
   };
-  const Expr lhs = operand(0, m), rhs = operand(1, n);
+  Expr lhs = operand(0, m), rhs = operand(1, n);
+  // Operands in bf16 stay it where the machine multiplies it; else they are multiplied as the f32 that they are exactly.
+  if (c->in(0)->dtype() == DType::BF16 && c->in(1)->dtype() == DType::BF16 && has_bf16_dot(machine.level)) lhs = narrow(lhs), rhs = narrow(rhs);
   auto nearer = [&](const Expr& x, int row) {
     const int64_t along_k = std::abs(stride_of(x, k, row)), along_row = std::abs(stride_of(x, row, k));
     if (along_k == 1 || along_row == 0) return true;
