@@ -71,8 +71,10 @@ golden: build  ## rewrites the expected files in tests/cpp/golden; review the di
 demo: build  ## fine-tunes GPT-2 124M, eager and compiled, side by side (ARGS="--steps 40 --seq 256" for your own)
 	python examples/finetune_gpt2.py $(ARGS)
 
-bench: build  ## a GPT-2 training step: eager against trainc (ARGS="--inductor" adds Inductor)
-	python bench/step.py $(ARGS)
+bench: build  ## a training step of seven models: eager, Inductor, trainc (ARGS="--quick" takes 5 minutes; ARGS=--help)
+	cmake --preset release -DTRAINC_BENCH=ON > build/release/bench.log
+	cmake --build --preset release -j $(JOBS) --target bench_machine
+	python bench/run.py $(ARGS)
 
 check-losses: build  ## GPT-2 124M, 4 x 256, 30 steps: losses against eager's own spread, through both doors (about half an hour)
 	python bench/losses.py $(ARGS)

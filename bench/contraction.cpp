@@ -1,14 +1,18 @@
-// GPT-2's contractions (batch 4 x 256 tokens) on one thread, as a share of what the FMA units give in the same run.
-//   bench_contraction --benchmark_filter=...; the counter `of_peak` is what to look at. bf16: of the dot product's peak, where the machine has it.
+// GPT-2's (batch 4 x 256 tokens) and RoBERTa's (8 x 128) contractions on one thread, as a share of what the FMA units give in the same run.
+//   bench_contraction --benchmark_filter=...; the counter `of_peak` is what to look at: of the dot product's peak for bf16, where the machine has it.
+// The last lines are its geometric means over the contractions with all sizes at least 512.
 #include <benchmark/benchmark.h>
-#include <immintrin.h>
 #include <time.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <limits>
+#include <map>
 #include <string>
 
 #include "../tests/cpp/contraction/gemm.h"
+#include "peak.h"
 
 namespace trainc {
 namespace {
@@ -22,48 +26,18 @@ double seconds() {
   return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
 }
 
-// 24 (AVX-512) or 12 (AVX2) chains of FMAs between registers. Returns the flops done.
-__attribute__((target("avx512f"))) double fma_chains_avx512(int64_t steps) {
-  __m512 sums[24], a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(1e-3f);
-  for (auto& sum : sums) sum = a;
-  for (int64_t i = 0; i < steps; ++i) {
-#pragma GCC unroll 24
-    for (auto& sum : sums) sum = _mm512_fmadd_ps(sum, a, b);
-  }
-  for (auto& sum : sums) benchmark::DoNotOptimize(sum);
-  return double(steps) * 24 * 16 * 2;
-}
-__attribute__((target("avx2,fma"))) double fma_chains_avx2(int64_t steps) {
-  __m256 sums[12], a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(1e-3f);
-  for (auto& sum : sums) sum = a;
-  for (int64_t i = 0; i < steps; ++i) {
-#pragma GCC unroll 12
-    for (auto& sum : sums) sum = _mm256_fmadd_ps(sum, a, b);
-  }
-  for (auto& sum : sums) benchmark::DoNotOptimize(sum);
-  return double(steps) * 12 * 8 * 2;
-}
-// 24 chains of dot products of bf16 pairs.
-__attribute__((target("avx512f,avx512bf16"))) double dot_chains(int64_t steps) {
-  __m512 sums[24];
-  __m512bh a = reinterpret_cast<__m512bh>(_mm512_set1_epi32(0x3f7f3f7f)), b = reinterpret_cast<__m512bh>(_mm512_set1_epi32(0x3a833a83));
-  for (auto& sum : sums) sum = _mm512_set1_ps(1);
-  for (int64_t i = 0; i < steps; ++i) {
-#pragma GCC unroll 24
-    for (auto& sum : sums) sum = _mm512_dpbf16_ps(sum, a, b);
-  }
-  for (auto& sum : sums) benchmark::DoNotOptimize(sum);
-  return double(steps) * 24 * 32 * 2;
-}
 double peak_flops_per_second(CpuLevel level, DType dtype) {
   double start = seconds();
-  double flops = dtype == DType::BF16 ? dot_chains(20000) : f32_lanes(level) == 16 ? fma_chains_avx512(20000) : fma_chains_avx2(40000);
+  double flops = dtype == DType::BF16 ? bench::bf16_chains(20000) : bench::fma_chains(level, 20000);
   return flops / (seconds() - start);
 }
 
+// Share of the peak by dtype and name, of the large contractions.
+std::map<DType, std::map<std::string, double>> large;
+
 // A few tasks at a time, the peak before and after each: both move with the clock and with what else runs. A part counts with the lower quartile
 // of its runs (time * peak), which is what other load adds least to.
-void run(benchmark::State& state, const GemmCase& c) {
+void run(benchmark::State& state, const std::string& name, const GemmCase& c) {
   const CpuLevel level = cpu_level();
   loop::LoopNest nest = testing::plain_gemm(c, level, cache_sizes());
   testing::Code code(emit::compile(nest, level));
@@ -91,21 +65,28 @@ void run(benchmark::State& state, const GemmCase& c) {
     best = std::min(best, total);
     state.SetIterationTime(total);
   }
-  double of_peak = 0;
+  double of_peak = 0;  // the slots, then the share
   for (auto& part : slots) {
     std::sort(part.begin(), part.end());
     of_peak += part[part.size() / 4];
   }
   state.counters["GFLOPs"] = double(nest.flops) / best * 1e-9;
-  state.counters["of_peak"] = double(nest.flops) / of_peak;
+  of_peak = double(nest.flops) / of_peak;
+  state.counters["of_peak"] = of_peak;
+  if (std::min({c.m, c.n, c.k}) >= 512) large[c.dtype][name] = of_peak;
   state.counters["tasks"] = double(tasks);
 }
 
 struct Named { const char* name; GemmCase gemm; };
 constexpr bool kAlong = true, kAcross = false;  // the operand's neighbours in memory: along k, or across it
+// RoBERTa's are these too, in other roles: its weights lie as [out, in], so its forward is GPT-2's input gradient and the other way round.
 const Named kCases[] = {
     {"attention out forward", {1, 1024, 768, 768, kAlong, kAcross}},
     {"qkv forward", {1, 1024, 2304, 768, kAlong, kAcross}},
+    {"attention out input gradient", {1, 1024, 768, 768, kAlong, kAlong}},
+    {"attention out weight gradient", {1, 768, 768, 1024, kAcross, kAcross}},
+    {"qkv input gradient", {1, 1024, 768, 2304, kAlong, kAlong}},
+    {"qkv weight gradient", {1, 768, 2304, 1024, kAcross, kAcross}},
     {"mlp up forward", {1, 1024, 3072, 768, kAlong, kAcross}},
     {"mlp down forward", {1, 1024, 768, 3072, kAlong, kAcross}},
     {"mlp up input gradient", {1, 1024, 768, 3072, kAlong, kAlong}},
@@ -118,9 +99,6 @@ const Named kCases[] = {
     {"attention scores", {48, 256, 256, 64, kAlong, kAlong}},
     {"attention values", {48, 256, 64, 256, kAlong, kAcross}},
     {"attention scores gradient (keys)", {48, 256, 64, 256, kAcross, kAcross}},
-    {"RoBERTa query forward", {1, 1024, 768, 768, kAlong, kAlong}},
-    {"RoBERTa mlp up forward", {1, 1024, 3072, 768, kAlong, kAlong}},
-    {"RoBERTa mlp down forward", {1, 1024, 768, 3072, kAlong, kAlong}},
     {"four rows", {1, 4, 768, 768, kAlong, kAcross}},
 };
 
@@ -128,15 +106,20 @@ const Named kCases[] = {
 }  // namespace trainc
 
 int main(int argc, char** argv) {
-  const auto add = [](const std::string& name, const trainc::testing::GemmCase& gemm) {
-    benchmark::RegisterBenchmark(name.c_str(), trainc::run, gemm)->UseManualTime()->Unit(benchmark::kMillisecond)->MinTime(0.15);
-  };
-  for (const auto& c : trainc::kCases) add(c.name, c.gemm);
-  for (const auto& c : trainc::kCases) {
-    trainc::testing::GemmCase bf16 = c.gemm;
-    bf16.dtype = trainc::DType::BF16;
-    if (trainc::has_bf16_dot(trainc::cpu_level())) add(std::string("bf16 ") + c.name, bf16);
+  for (trainc::DType dtype : {trainc::DType::F32, trainc::DType::BF16}) {
+    if (dtype == trainc::DType::BF16 && !trainc::has_bf16_dot(trainc::cpu_level())) continue;
+    for (const auto& c : trainc::kCases) {
+      trainc::testing::GemmCase gemm = c.gemm;
+      gemm.dtype = dtype;
+      const std::string name = (dtype == trainc::DType::BF16 ? "bf16 " : "") + std::string(c.name);
+      benchmark::RegisterBenchmark(name.c_str(), trainc::run, name, gemm)->UseManualTime()->Unit(benchmark::kMillisecond)->MinTime(0.15);
+    }
   }
   benchmark::Initialize(&argc, argv);
   benchmark::RunSpecifiedBenchmarks();
+  for (const auto& [dtype, shares] : trainc::large) {
+    double logs = 0;
+    for (const auto& [name, of_peak] : shares) logs += std::log(of_peak);
+    std::printf("geomean of_peak, %s, %zu contractions of at least 512: %.3f\n", std::string(name_of(dtype)).c_str(), shares.size(), std::exp(logs / double(shares.size())));
+  }
 }

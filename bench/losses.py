@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "examples"), str(ROOT / "tests" / "python"), str(ROOT / "bench")]
 import finetune_gpt2 as gpt2  # noqa: E402
 import losses as rule  # noqa: E402
-from step import through  # noqa: E402
+from contestant import through, training_step  # noqa: E402
 
 
 def train(door: str, disturbance: int, args: argparse.Namespace, path: Path) -> None:
@@ -32,11 +32,7 @@ def train(door: str, disturbance: int, args: argparse.Namespace, path: Path) -> 
     losses = []
     for step in tqdm(range(args.steps), desc=path.stem, mininterval=10):
         ids = gpt2.batch_of(tokens, step, args.batch, args.seq, args.seed)
-        loss = model(input_ids=ids, labels=ids).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
+        losses.append(training_step(model, optimizer, {"input_ids": ids, "labels": ids}).item())
     path.write_text(json.dumps(losses))
 
 

@@ -63,15 +63,15 @@ def vocabulary_of(model: str | None) -> int:
     return (AutoConfig.from_pretrained(model) if model else GPT2Config()).vocab_size
 
 
-def token_stream(model: str | None, data: str | None) -> np.ndarray:
-    """All of the text as one row of token numbers."""
+def token_stream(model: str | None, data: str | None, vocabulary: int | None = None) -> np.ndarray:
+    """All of the text as one row of token numbers; `vocabulary` (default: the model's) is the size of a tokenizer made here."""
     text = Path(data).read_text(encoding="utf-8", errors="ignore") if data else standard_library()
     bare = model and Path(model).is_dir() and not any(Path(model, name).exists() for name in ("tokenizer.json", "vocab.json"))
     if model and not bare:
         from transformers import AutoTokenizer
 
         return np.asarray(AutoTokenizer.from_pretrained(model)(text)["input_ids"], dtype=np.int64)
-    vocabulary = vocabulary_of(model)
+    vocabulary = vocabulary or vocabulary_of(model)
     name = f"{Path(data).stem}-{len(text)}" if data else "stdlib-" + ".".join(map(str, sys.version_info[:3]))
     tokenizer = byte_pairs(text, vocabulary, CACHE / f"tokenizer-{name}-{vocabulary}.json")
     ids = [encoding.ids for encoding in tokenizer.encode_batch(text.splitlines(keepends=True))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 import weakref
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from trainc.structure import Flattener, describe, unflatten
 from trainc.trace import FlatCall, tracing
 
 MAX_VARIANTS = 256  # states of one module: attributes' values, parameters' types, training flags
+CHEAP_VARIANTS = 4  # those that are recognised without reading the module: training, evaluation, and two more
 
 
 class CompiledCall:
@@ -24,8 +26,7 @@ class CompiledCall:
     def __init__(self, model: torch.nn.Module):
         self._model = weakref.ref(model)
         self._state: ModuleState | None = None
-        self._last = -1  # the last call's variant
-        self._unchanged: Unchanged | None = None  # how to see that it is this call's too
+        self._unchanged: dict[int, Unchanged] = {}  # by variant: how to see, for little, that the module is in it
         self._variants: list[tuple[list, list]] = []  # (values, tensors' types) that were seen: their index is in the key
         self._entries: dict[Any, Callable[..., Any]] = {}
         self._seen_once: set[Any] = set()  # signatures seen under no_grad
@@ -39,10 +40,8 @@ class CompiledCall:
         model = self._model()
         if self._busy or torch.compiler.is_compiling() or _in_transform():
             return model._call_impl(*args, **kwargs)
-        flattener = Flattener()
         try:
-            structure = flattener.flatten((args, kwargs))
-            kind = (model.training, structure, tuple([_type(t) for t in flattener.tensors]), _modes())
+            kind, structure, arguments = self._kind(args, kwargs)
             if kind in self._stateful:
                 return self._through_dynamo(args, kwargs)
             variant, tensors = self._variant()
@@ -51,26 +50,39 @@ class CompiledCall:
         except (NotCompiled, TypeError) as reason:  # TypeError: a constant that cannot be hashed
             return self._refused(str(reason), args, kwargs)
         if entry is None:
-            return self._first_call(key, structure, flattener.tensors, args, kwargs)
-        return entry([*tensors, *flattener.tensors], args, kwargs)
+            return self._first_call(key, structure, arguments, args, kwargs)
+        return entry([*tensors, *arguments], args, kwargs)
 
     # -- the signature ------------------------------------------------------------------------------------------------
 
+    def _kind(self, args: tuple, kwargs: dict) -> tuple[tuple, tuple, list[torch.Tensor]]:
+        """What the arguments and the modes say of a call; the arguments' structure; their tensors."""
+        flattener = Flattener()
+        structure = flattener.flatten((args, kwargs))
+        types = tuple([_type(t) for t in flattener.tensors])
+        return (self._model().training, structure, types, _modes()), structure, flattener.tensors
+
     def _variant(self) -> tuple[int, list[torch.Tensor]]:
         """Which of the states seen so far the module is in, and its tensors."""
+        if not torch.nn.modules.module._has_any_global_hook():
+            for variant, unchanged in self._unchanged.items():
+                if unchanged():
+                    return variant, unchanged.tensors
         state = self._state
-        unchanged = self._unchanged
-        if unchanged is not None and not state.hooked() and unchanged():
-            return self._last, unchanged.tensors
         if state is None or not state.is_current():
             state = self._walk()
         hooked = state.hooked()
         if hooked:
             raise NotCompiled(hooked)
+        known = len(self._variants)
         variant, tensors = self._find_variant(state)
-        # Where variants alternate (a step, an evaluation), the cheap check would not pay.
-        self._unchanged = Unchanged(self._state, tensors) if variant == self._last else None
-        self._last = variant
+        # One that holds other tensors is of the past, and would keep them alive.
+        self._unchanged = {v: u for v, u in self._unchanged.items() if all(map(operator.is_, u.tensors, tensors))}
+        if variant < known:  # for the second time
+            self._unchanged.pop(variant, None)
+            while len(self._unchanged) >= CHEAP_VARIANTS:
+                self._unchanged.pop(next(iter(self._unchanged)))
+            self._unchanged[variant] = Unchanged(self._state, tensors)
         return variant, tensors
 
     def _find_variant(self, state: ModuleState) -> tuple[int, list[torch.Tensor]]:
@@ -91,7 +103,7 @@ class CompiledCall:
         return len(self._variants) - 1, tensors
 
     def _walk(self) -> ModuleState:
-        self._last, self._unchanged = -1, None
+        self._unchanged = {}
         self._state = ModuleState(self._model())
         self._variants.clear()
         self._entries.clear()

@@ -12,7 +12,7 @@ import weakref
 def info() -> str:
     """What there is to compile for and with."""
     import trainc
-    from trainc import config
+    from trainc import cache, config
 
     rows = [("trainc", trainc.__version__), ("Python", platform.python_version())]
     try:
@@ -30,7 +30,10 @@ def info() -> str:
         forced = "" if level == machine else f", forced by TRAINC_CPU (the machine has {machine})"
         rows += [("CPU", _core.cpu_model()), ("CPU level", f"{level}{forced}")]
         rows.append(("operations", f"{len(_core.supported_operations())} compiled (trainc operations lists them)"))
-    rows += [("engine", config.engine_name()), ("cache", config.check_cache_dir() or "off (TRAINC_CACHE_DIR names a directory)")]
+    rows += [
+        ("engine", config.engine_name()),
+        ("cache", f"{cache.path()} (trainc cache info)" if config.cache else "off (TRAINC_CACHE=0)"),
+    ]
     return "\n".join(f"{name:<12}{value}" for name, value in rows)
 
 
@@ -38,6 +41,15 @@ def operations() -> str:
     from trainc import _core
 
     return "\n".join(sorted(_core.supported_operations()))
+
+
+def cache_command(action: str) -> str:
+    from trainc import cache
+
+    if action == "info":
+        return cache.info()
+    plans, size = cache.clear()
+    return f"removed {plans} plan{'' if plans == 1 else 's'}, {size / 1e6:.1f} MB, from {cache.path()}"
 
 
 class Compiling:
@@ -115,6 +127,14 @@ def main(words: list[str] | None = None) -> None:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("info", help="this machine, and what trainc compiles with on it")
     commands.add_parser("operations", help="the ATen operations that are compiled; every other one runs in PyTorch")
+    caches = commands.add_parser(
+        "cache",
+        help="the compiled plans on disk",
+        description="Compiled plans are kept in TRAINC_CACHE_DIR, at most TRAINC_CACHE_SIZE of them; TRAINC_CACHE=0 keeps none.",
+    )
+    actions = caches.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions.add_parser("info", help="where they are, how many, how large")
+    actions.add_parser("clear", help="remove them all; the next start compiles again")
     runs = commands.add_parser(
         "run",
         help="run a training script, compiled, without changing a line of it",
@@ -125,7 +145,9 @@ def main(words: list[str] | None = None) -> None:
     runs.add_argument("script", metavar="SCRIPT")
     runs.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help="the script's own arguments")
     args = parser.parse_args(words)
-    if args.command == "run":
+    if args.command == "cache":
+        print(cache_command(args.action))
+    elif args.command == "run":
         run(args.script, args.words, args.module, args.explain)
     else:
         print(info() if args.command == "info" else operations())

@@ -1,6 +1,7 @@
 """Switches of the package: `trainc.config.fallback = False`. Read when something is compiled, not when trainc is imported."""
 
 import os
+import re
 import sys
 
 # "core": compiled by trainc._core. "interpreter": the captured graphs run operation by operation in PyTorch (tests, fallback).
@@ -11,6 +12,11 @@ fallback: bool = True
 progress: bool | None = None
 # Signatures compiled per model; calls with further ones run in PyTorch.
 max_signatures: int = 32
+# Compiled plans are kept on disk and found again by the next process. TRAINC_CACHE=0 turns that off.
+cache: bool = os.environ.get("TRAINC_CACHE", "1") != "0"
+# Where, and at most how much ("500MB"). None: TRAINC_CACHE_DIR, or the user's directory for caches; TRAINC_CACHE_SIZE, or 1 GB.
+cache_dir: str | None = None
+cache_size: str | int | None = None
 
 
 def engine_name() -> str:
@@ -27,27 +33,13 @@ def show_progress() -> bool:
     return sys.stderr.isatty() if progress is None else progress
 
 
-_cache_dir_checked = False
-
-
-def check_cache_dir() -> str | None:
-    """The directory for compiled plans, or None where it cannot be written: said once."""
-    global _cache_dir_checked
-    path = os.environ.get("TRAINC_CACHE_DIR")
-    if not path:
-        return None
-    reason = None
+def cache_bytes() -> int:
+    """`cache_size` as a number of bytes. Raises trainc.UserError where it is none."""
+    given = cache_size or os.environ.get("TRAINC_CACHE_SIZE") or "1GB"
+    words = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]?)B?\s*", str(given), re.IGNORECASE)
     try:
-        os.makedirs(path, mode=0o700, exist_ok=True)
-        if not os.access(path, os.W_OK | os.X_OK):
-            reason = "it cannot be written"
-    except OSError as error:
-        reason = error.strerror or str(error)
-    if reason is None:
-        return path
-    if not _cache_dir_checked:
-        from trainc.messages import warn
+        return int(float(words[1]) * 1000 ** " KMGT".index(words[2].upper() or " "))
+    except (TypeError, ValueError):
+        from trainc.errors import UserError
 
-        warn(f"TRAINC_CACHE_DIR={path}: {reason}; nothing is cached. Name a directory that you can write.")
-        _cache_dir_checked = True
-    return None
+        raise UserError(f'TRAINC_CACHE_SIZE={given!r} is no size: write "500MB" or "2GB"') from None

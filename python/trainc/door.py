@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from trainc import config
+from trainc import cache, config
 from trainc.call import CompiledCall
 from trainc.errors import UserError
 from trainc.optimizer import attach
@@ -14,7 +14,9 @@ TUNES = ("fast", "max")
 
 def compile_objects(model, optimizer, *, tune, memory, fuse_step, verify):
     check(model, optimizer, tune, memory, fuse_step, verify)
-    config.check_cache_dir()
+    if config.cache:
+        cache.directory()  # says so now where plans cannot be kept
+        config.cache_bytes()
     model._compiled_call_impl = CompiledCall(model)
     if optimizer is None:
         return model

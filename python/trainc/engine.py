@@ -15,13 +15,14 @@ import ctypes
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.utils import flop_counter
 
-from trainc import messages, wire
+from trainc import cache, messages, wire
+from trainc.errors import InternalError
 from trainc.pool import Results
 
 Tensors = Sequence[torch.Tensor | None]
@@ -41,8 +42,8 @@ def tensor_at(pointer: int, dtype: str, shape: Sequence[int], stride: Sequence[i
 
 
 class CoreExecutable:
-    def __init__(self, plan: Any):
-        self.plan = plan
+    def __init__(self, plan: Any, from_cache: bool = False):
+        self.plan, self.from_cache = plan, from_cache
         self._inputs = [
             None if info is None else (i, wire.DTYPES[info[0]], tuple(info[1]), tuple(info[2]))
             for i, info in enumerate(plan.input_info)
@@ -80,6 +81,7 @@ class CoreExecutable:
 
     def report(self) -> dict:
         report = json.loads(self.plan.report())
+        report["from_cache"] = self.from_cache
         for i, call in self._externs.items():
             report["steps"][i] |= {"flops": call.flops(), "bytes": call.bytes()}
         return report
@@ -154,25 +156,73 @@ def operation(name: str) -> Any:
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload[0] if overload else "default")
 
 
+def stored_plan(
+    key: str | None, graph: wire.GraphText, compile: Callable[[], Any], about: Callable[[], dict] = dict
+) -> tuple[CoreExecutable, dict, str]:
+    """The plan `compile()` or the stored one, with what `about()` says of it and the hash of its bytes. A stored plan names the
+    lines of the program that stored it; they become those of this one."""
+    from trainc import _core
+
+    def compiled() -> tuple[CoreExecutable, dict]:
+        return CoreExecutable(compile()), about()
+
+    def packed(made: tuple[CoreExecutable, dict]) -> tuple[dict, bytes]:
+        plan = made[0].plan
+        return {**made[1], "origins": graph.origins, "compile": plan.compile_record}, plan.save()
+
+    def load(entry: dict, plan: bytes) -> tuple[CoreExecutable, dict]:
+        moved = dict(zip(entry["origins"], graph.origins, strict=True))
+        return CoreExecutable(_core.load_plan(plan, moved, entry["compile"]), from_cache=True), entry
+
+    (executable, entry), digest = cache.through(key, load, compiled, packed)
+    return executable, entry, digest
+
+
 class CoreJoint:
     def __init__(self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str):
-        from trainc import _core
-
         self.name = name
+        self._graph = wire.GraphText(gm.graph, name)
+        self._shape = (primals, forward_outputs, name)
+        self._joint: Any = None  # made when a part must be compiled
+        key = cache.key("forward", self._graph.canonical, *self._shape)
         with messages.progress(name) as progress:
-            self._joint = _core.JointGraph(wire.graph_json(gm.graph, name), primals, forward_outputs, name, progress)
-            self.forward = CoreExecutable(self._joint.forward(progress))
-        self.saved_inputs: list[int] = list(self._joint.saved_inputs)
-        self.saved_bytes: int = self._joint.saved_bytes
-        self.deferred_outputs: list[int] = list(self._joint.deferred_outputs)
+            self.forward, self._facts, self._digest = stored_plan(
+                key, self._graph, lambda: self._cut(progress).forward(progress), lambda: facts_of(self._joint)
+            )
+        self.saved_inputs: list[int] = self._facts["saved_inputs"]
+        self.saved_bytes: int = self._facts["saved_bytes"]
+        self.deferred_outputs: list[int] = self._facts["deferred_outputs"]
 
     def deferred(self) -> CoreExecutable:
-        with messages.progress(f"{self.name}, deferred outputs") as progress:
-            return CoreExecutable(self._joint.deferred(progress))
+        return self._part("deferred", "deferred outputs", lambda joint, progress: joint.deferred(progress))
 
     def backward(self, defined: tuple[bool, ...]) -> CoreExecutable:
-        with messages.progress(f"{self.name}, backward") as progress:
-            return CoreExecutable(self._joint.backward(list(defined), progress))
+        return self._part("backward", "backward", lambda joint, progress: joint.backward(list(defined), progress), list(defined))
+
+    def _part(self, kind: str, what: str, compile: Callable[[Any, Any], Any], *parts: Any) -> CoreExecutable:
+        """A plan that reads the forward's arena. Its key holds the forward plan's hash: they always agree on what lies where."""
+        key = cache.key(kind, self._graph.canonical, *self._shape, self._digest, *parts) if self._digest else None
+        with messages.progress(f"{self.name}, {what}") as progress:
+            return stored_plan(key, self._graph, lambda: compile(self._cut(progress), progress))[0]
+
+    def _cut(self, progress: Any) -> Any:
+        from trainc import _core
+
+        if self._joint is None:
+            primals, forward_outputs, name = self._shape
+            joint = _core.JointGraph(self._graph.text(), primals, forward_outputs, name, progress)
+            if hasattr(self, "_facts") and any(self._facts[fact] != value for fact, value in facts_of(joint).items()):
+                raise InternalError(f"{self.name}: the stored forward keeps other values than the cut of its graph")
+            self._joint = joint
+        return self._joint
+
+
+def facts_of(joint: Any) -> dict:
+    """What Python must know of a cut, stored with its forward plan."""
+    return {
+        "saved_inputs": list(joint.saved_inputs), "saved_bytes": joint.saved_bytes,
+        "deferred_outputs": list(joint.deferred_outputs),
+    }  # fmt: skip
 
 
 class Core:
@@ -181,8 +231,10 @@ class Core:
     def compile(self, gm: torch.fx.GraphModule, name: str) -> CoreExecutable:
         from trainc import _core
 
+        graph = wire.GraphText(gm.graph, name)
+        key = cache.key("inference", graph.canonical, name)
         with messages.progress(name) as progress:
-            return CoreExecutable(_core.compile(wire.graph_json(gm.graph, name), name, progress))
+            return stored_plan(key, graph, lambda: _core.compile(graph.text(), name, progress))[0]
 
     def joint(self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str) -> CoreJoint:
         return CoreJoint(gm, primals, forward_outputs, name)

@@ -22,7 +22,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
-from trainc import config, messages, records, wire
+from trainc import cache, config, messages, records, wire
 
 Tensor = torch.Tensor
 
@@ -143,7 +143,13 @@ class CoreKernel:
         self._operations = sum(n.meta["val"].dim() for n in gm.graph.nodes if n.op == "call_function")
         self._moved = (v.tensors() + len(in_place)) * v.dtype.itemsize
         with messages.progress(name):
-            self._foreach = _core.Foreach(wire.graph_json(gm.graph, name), in_place, name)
+            graph = wire.graph_json(gm.graph, name)
+            (self._foreach, self.from_cache), _ = cache.through(
+                cache.key("foreach", graph, in_place, name),
+                lambda _, plan: (_core.load_foreach(plan), True),
+                lambda: (_core.compile_foreach(graph, in_place, name), False),
+                lambda made: ({}, made[0].save()),
+            )
 
     def run(self, tensors: list[list[Tensor]], scalars: list[float]) -> None:
         numels = [row[0].numel() for row in tensors]
@@ -156,7 +162,7 @@ class CoreKernel:
             "name": report["name"], "kind": "kernel", "flops": self.elements * self._operations,
             "bytes": self.elements * self._moved, "origins": report["origins"],
         }  # fmt: skip
-        return {**report, "steps": [step] if self.elements else []}
+        return {**report, "from_cache": self.from_cache, "steps": [step] if self.elements else []}
 
 
 class InterpretedKernel:

@@ -186,8 +186,27 @@ def _why_extern(step: dict) -> str:
 
 
 def _passes(reports: list[dict]) -> str:
-    seconds = [report["compile"]["seconds"] for report in reports if report.get("compile", {}).get("seconds")]
-    return f" ({', '.join(f'{s:.1f}' for s in seconds)} s in passes, schedule and code of each plan)" if seconds else ""
+    """Where compile time went, plan by plan."""
+    told = []
+    for report in reports:
+        made = report.get("compile") or {}
+        if report.get("from_cache"):
+            told.append(f"from the cache{_instead_of(made)}")
+        elif made.get("seconds"):
+            told.append(f"{made['seconds']:.1f} s{_stages(made)}")
+    return f" ({'; '.join(told)})" if told else ""
+
+
+def _instead_of(made: dict) -> str:
+    return f" instead of {made['seconds']:.1f} s" if made.get("seconds") else ""
+
+
+def _stages(made: dict) -> str:
+    if "code_seconds" not in made:
+        return ""
+    passes = sum(record["seconds"] for record in made["passes"])
+    kernels = f"{made['distinct_kernels']} of {made['kernels']} kernels"
+    return f": passes {passes:.2f}, schedule {made['schedule_seconds']:.2f}, code of {kernels} {made['code_seconds']:.2f}"
 
 
 def _count(count: int, noun: str) -> str:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import random
 import weakref
@@ -141,18 +142,31 @@ class ModuleState:
         return _Swap(self, tensors)
 
 
+def contents(dicts: list[dict]) -> list[Any]:
+    """The keys and values of dictionaries, each dictionary followed by itself: what `same_contents` compares."""
+    return [item for table in dicts for item in (*itertools.chain.from_iterable(table.items()), table)]
+
+
+try:
+    from trainc._core import same_contents
+except ImportError:  # the package without its compiler
+
+    def same_contents(dicts: list[dict], expected: list[Any]) -> bool:
+        found = contents(dicts)
+        return len(found) == len(expected) and all(map(operator.is_, found, expected))
+
+
 class Unchanged:
-    """Whether a module is in the state that it was in when this was made, as torch.compile's own guards tell: by the versions
-    of its dictionaries and by its tensors' types. May say no where nothing changed (then the state is read), never yes where
-    something did. Hooks are not in it: `ModuleState.hooked`."""
+    """Whether a module is in the state that it was in when this was made: its dictionaries hold the same objects, its lists and
+    sets too, there are no hooks on it, and torch's own check of types finds its tensors as they were. May say no where nothing
+    changed (then the state is read), never yes where something did. Hooks on all modules are not in it: `ModuleState.hooked`."""
 
     def __init__(self, state: ModuleState, tensors: list[torch.Tensor]):
         containers = [value for table, key in state._values if type(value := table.get(key)) in (list, set, dict)]
-        tables = [table for table, _ in state._sizes]
-        self._empty = [value for value in (*tables, *containers) if not value]
-        self._tables = [value for value in (*tables, *containers) if value and isinstance(value, dict)]
-        self._versions = list(map(guards.dict_version, self._tables))
-        self._containers = [(value, _frozen(value)) for value in containers if value and type(value) is not dict]
+        self._dicts = [table for table, _ in state._sizes] + state._hooks
+        self._dicts += [value for value in containers if type(value) is dict]
+        self._contents = contents(self._dicts)
+        self._containers = [(value, _frozen(value)) for value in containers if type(value) is not dict]
         self.tensors = tensors
         self._types = guards.TensorGuards(
             *tensors,
@@ -162,8 +176,7 @@ class Unchanged:
 
     def __call__(self) -> bool:
         return (
-            not any(self._empty)
-            and list(map(guards.dict_version, self._tables)) == self._versions
+            same_contents(self._dicts, self._contents)
             and self._types.check(*self.tensors)
             and all(_frozen(container) == before for container, before in self._containers)
         )

@@ -115,12 +115,29 @@ def _flat(args: Any) -> list[Any]:
     return [leaf for arg in args for leaf in (_flat(arg) if isinstance(arg, (list, tuple)) else [arg])]
 
 
+class GraphText:
+    """A graph as text. `canonical` names each distinct origin by its number, "@3" for origins[3]: two programs that differ in
+    file names and line numbers have the same one. Placeholders come first; there are no get_attr nodes (joint.lift_constants)."""
+
+    def __init__(self, graph: torch.fx.Graph, name: str):
+        for node in graph.nodes:
+            if node.op not in ("placeholder", "call_function", "output"):
+                raise InternalError(f"{origin(node)} ({node.op} {node.target}) is not an operation")
+        nodes = [node_json(node) for node in graph.nodes]
+        numbers: dict[str, str] = {}
+        for node in nodes:
+            if node.get("origin"):
+                node["origin"] = numbers.setdefault(node["origin"], f"@{len(numbers)}")
+        self.origins = list(numbers)
+        self.canonical = json.dumps({"name": name, "nodes": nodes})
+
+    def text(self) -> str:
+        """The wire format, with the origins themselves. (Inside a JSON string the quotes of the pattern would be escaped.)"""
+        return re.sub(r'"origin": "@(\d+)"', lambda m: f'"origin": {json.dumps(self.origins[int(m[1])])}', self.canonical)
+
+
 def graph_json(graph: torch.fx.Graph, name: str) -> str:
-    """The graph as text. Placeholders come first; the graph has no get_attr nodes (joint.lift_constants saw to it)."""
-    for node in graph.nodes:
-        if node.op not in ("placeholder", "call_function", "output"):
-            raise InternalError(f"{origin(node)} ({node.op} {node.target}) is not an operation")
-    return json.dumps({"name": name, "nodes": [node_json(node) for node in graph.nodes]})
+    return GraphText(graph, name).text()
 
 
 def parse_argument(arg: Any, inputs: list[Any]) -> Any:

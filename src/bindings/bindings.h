@@ -2,12 +2,14 @@
 // frontend/aten.h. Gives: plans that run. Includes: everything; decides nothing.
 #pragma once
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -23,8 +25,10 @@ struct CoreExecutable {
   nlohmann::json compile_record;  // how it was made, for report(); null for a loaded plan
 };
 std::unique_ptr<CoreExecutable> executable_of(plan::Plan, nlohmann::json compile_record);
+/// Replaces the line in each origin where it is in `to`: the lines of a stored plan are those of the program that stored it.
+void rename(std::vector<std::string>& origins, const std::map<std::string, std::string>& to);
 
-void bind_machine(nb::module_&);     // CPU, threads, version
+void bind_machine(nb::module_&);     // CPU, threads, version, build
 void bind_random(nb::module_&);      // bernoulli
 void bind_executable(nb::module_&);  // Executable, load_plan
 void bind_reference(nb::module_&);   // import_text, optimized_text, evaluate

@@ -83,36 +83,31 @@ struct JointGraph {
 };
 
 struct Foreach {
-  std::unique_ptr<runtime::Foreach> foreach;
-  std::string name;
-  std::vector<std::string> origins;
-  double seconds = 0;
+  runtime::Foreach foreach;
+  double seconds = 0;  // to compile it; 0 for a stored one
 
-  Foreach(const std::string& graph, const std::vector<int64_t>& in_place, const std::string& name) : name(name) {
+  static Foreach compiled(const std::string& graph, const std::vector<int64_t>& in_place, const std::string& name) {
     const auto start = Clock::now();
     const nb::object no_callback = nb::none();
     const compiler::Options o = options(no_callback);
     nb::gil_scoped_release unlock;
-    compiler::Foreach made = compiler::compile_foreach(frontend::import_aten(graph), in_place, name, o);
-    std::vector<runtime::ForeachInput> inputs;
-    for (const Type& t : made.inputs) inputs.push_back({.scalar = t.rank() == 0, .dtype = t.dtype});
-    foreach = std::make_unique<runtime::Foreach>(std::move(made.kernel), std::move(inputs), made.chunk);
-    origins = std::move(made.origins);
-    seconds = seconds_since(start);
+    return {runtime::Foreach(compiler::compile_foreach(frontend::import_aten(graph), in_place, name, o)), seconds_since(start)};
   }
   void run(const std::vector<std::vector<uintptr_t>>& tensors, const std::vector<int64_t>& numels, const std::vector<double>& scalars) const {
     std::vector<void*> pointers;
     for (const auto& tensor : tensors) {
-      require(static_cast<int64_t>(tensor.size()) == foreach->tensor_inputs(),
-              name + ": " + std::to_string(tensor.size()) + " pointers for a tensor, it takes " + std::to_string(foreach->tensor_inputs()));
+      require(static_cast<int64_t>(tensor.size()) == foreach.tensor_inputs(),
+              foreach.plan().name + ": " + std::to_string(tensor.size()) + " pointers for a tensor, it takes " +
+                  std::to_string(foreach.tensor_inputs()));
       for (uintptr_t p : tensor) pointers.push_back(reinterpret_cast<void*>(p));
     }
     nb::gil_scoped_release unlock;
-    foreach->run(pointers, numels, scalars);
+    foreach.run(pointers, numels, scalars);
   }
   std::string report() const {
-    return json{{"name", name}, {"cpu", name_of(cpu_level())}, {"kernel", foreach->kernel().name}, {"origins", origins},
-                {"code_bytes", foreach->kernel().code.size()}, {"compile", {{"seconds", seconds}}}}.dump();
+    const plan::Foreach& p = foreach.plan();
+    return json{{"name", p.name}, {"cpu", p.cpu}, {"kernel", p.kernel.name}, {"origins", p.origins},
+                {"code_bytes", p.kernel.code.size()}, {"compile", {{"seconds", seconds}}}}.dump();
   }
 };
 
@@ -130,9 +125,18 @@ void bind_compiler(nb::module_& m) {
       .def_prop_ro("saved_inputs", [](const JointGraph& j) { return j.joint->saved_inputs(); })
       .def_prop_ro("saved_bytes", [](const JointGraph& j) { return j.joint->saved_bytes(); });
   nb::class_<Foreach>(m, "Foreach", "An elementwise update of many tensors: an optimizer's step.")
-      .def(nb::init<const std::string&, const std::vector<int64_t>&, const std::string&>(), nb::arg("json"), nb::arg("in_place"), nb::arg("name"))
       .def("run", &Foreach::run, nb::arg("tensors"), nb::arg("numels"), nb::arg("scalars"))
-      .def("report", &Foreach::report);
+      .def("report", &Foreach::report)
+      .def("save", [](const Foreach& f) {
+        const std::string bytes = plan::save(f.foreach.plan());
+        return nb::bytes(bytes.data(), bytes.size());
+      });
+  m.def("compile_foreach", [](const std::string& graph, const std::vector<int64_t>& in_place, const std::string& name) {
+    return new Foreach(Foreach::compiled(graph, in_place, name));
+  }, nb::arg("json"), nb::arg("in_place"), nb::arg("name"));
+  m.def("load_foreach", [](const nb::bytes& bytes) {
+    return new Foreach{runtime::Foreach(plan::load_foreach({static_cast<const char*>(bytes.data()), bytes.size()}))};
+  }, nb::arg("bytes"), "What `save` wrote.");
 }
 
 }  // namespace trainc::bindings

@@ -141,6 +141,13 @@ std::unique_ptr<CoreExecutable> executable_of(plan::Plan plan, json compile_reco
   return std::unique_ptr<CoreExecutable>(new CoreExecutable{runtime::Executable(std::move(plan)), std::move(compile_record)});
 }
 
+void rename(std::vector<std::string>& origins, const std::map<std::string, std::string>& to) {
+  for (std::string& origin : origins) {
+    const size_t line = std::min(origin.rfind(" ("), origin.size());  // "model.py:41 (aten.addmm)"
+    if (auto it = to.find(origin.substr(0, line)); it != to.end()) origin = it->second + origin.substr(line);
+  }
+}
+
 void bind_executable(nb::module_& m) {
   nb::class_<CoreExecutable>(m, "Executable", "A plan, ready to run.")
       .def("run", &run, nb::arg("inputs"), nb::arg("outputs"), nb::arg("saved") = 0, nb::arg("get_state") = nb::none(),
@@ -154,14 +161,18 @@ void bind_executable(nb::module_& m) {
       .def_prop_rw("profile", [](const CoreExecutable& e) { return e.executable.profile; },
                    [](CoreExecutable& e, bool on) { e.executable.profile = on; })
       .def("report", &report)
+      .def_prop_ro("compile_record", [](const CoreExecutable& e) { return e.compile_record.dump(); }, "How it was made, as JSON.")
       .def("text", [](const CoreExecutable& e) { return plan::print(e.executable.plan()); })
       .def("save", [](const CoreExecutable& e) {
         const std::string bytes = plan::save(e.executable.plan());
         return nb::bytes(bytes.data(), bytes.size());
       });
-  m.def("load_plan", [](const nb::bytes& bytes) {
-    return executable_of(plan::load({static_cast<const char*>(bytes.data()), bytes.size()}), nullptr);
-  });
+  m.def("load_plan", [](const nb::bytes& bytes, const std::map<std::string, std::string>& origins, const std::string& compile_record) {
+    plan::Plan plan = plan::load({static_cast<const char*>(bytes.data()), bytes.size()});
+    for (plan::Step& s : plan.steps) rename(s.origins, origins);
+    return executable_of(std::move(plan), json::parse(compile_record));
+  }, nb::arg("bytes"), nb::arg("origins") = std::map<std::string, std::string>(), nb::arg("compile_record") = "null",
+     "A plan that `save` wrote. origins: lines of the model that moved since, old to new.");
 }
 
 }  // namespace trainc::bindings

@@ -1,13 +1,71 @@
+#include <elf.h>
+#include <link.h>
+
+#include <cstring>
+
 #include "bindings/bindings.h"
 #include "support/cpu.h"
 
+extern "C" const char __ehdr_start[] __attribute__((visibility("hidden")));  // the linker's: where this module begins in memory
+
 namespace trainc::bindings {
+namespace {
+
+/// The linker's hash of all that this module holds (its ELF build id), in hexadecimal; "" where it was linked without.
+std::string build_id() {
+  const auto* header = reinterpret_cast<const ElfW(Ehdr)*>(__ehdr_start);
+  const auto* segments = reinterpret_cast<const ElfW(Phdr)*>(__ehdr_start + header->e_phoff);
+  for (int i = 0; i < header->e_phnum; ++i) {
+    if (segments[i].p_type != PT_NOTE) continue;
+    const char *p = __ehdr_start + segments[i].p_vaddr, *end = p + segments[i].p_memsz;
+    const auto padded = [&](size_t size) { return (size + segments[i].p_align - 1) / segments[i].p_align * segments[i].p_align; };
+    while (p + sizeof(ElfW(Nhdr)) <= end) {
+      const auto* note = reinterpret_cast<const ElfW(Nhdr)*>(p);
+      const char *name = p + sizeof *note, *content = name + padded(note->n_namesz);
+      if (note->n_type == NT_GNU_BUILD_ID && note->n_namesz == 4 && std::memcmp(name, "GNU", 4) == 0) {
+        std::string hex;
+        for (size_t k = 0; k < note->n_descsz; ++k)
+          for (int shift : {4, 0}) hex += "0123456789abcdef"[static_cast<uint8_t>(content[k]) >> shift & 15];
+        return hex;
+      }
+      p = content + padded(note->n_descsz);
+    }
+  }
+  return "";
+}
+
+/// Whether the dictionaries hold the very keys and values of `expected`, in order, each dictionary followed by itself: by identity,
+/// without calling Python. (PyDict_Next reads the real storage of subclasses too.)
+bool same_contents(const nb::list& dicts, const nb::list& expected) {
+  PyObject* const* at = PySequence_Fast_ITEMS(expected.ptr());
+  PyObject* const* const end = at + PyList_GET_SIZE(expected.ptr());
+  PyObject* const* const tables = PySequence_Fast_ITEMS(dicts.ptr());
+  for (Py_ssize_t i = 0, count = PyList_GET_SIZE(dicts.ptr()); i < count; ++i) {
+    PyObject *const dict = tables[i], *key, *value;
+    if (!PyDict_Check(dict)) return false;
+    const Py_ssize_t size = PyDict_GET_SIZE(dict);  // most are tables of hooks, and empty
+    if (end - at < 2 * size + 1) return false;
+    if (size != 0)
+      for (Py_ssize_t place = 0; PyDict_Next(dict, &place, &key, &value); at += 2)
+        if (at[0] != key || at[1] != value) return false;
+    if (*at++ != dict) return false;
+  }
+  return at == end;
+}
+
+}  // namespace
 
 void bind_machine(nb::module_& m) {
   m.def("cpu_level", [] { return std::string(name_of(cpu_level())); }, "The level that kernels are compiled for; TRAINC_CPU forces a lower one.");
   m.def("machine_cpu_level", [] { return std::string(name_of(machine_cpu_level())); });
   m.def("cpu_model", &cpu_model);
   m.def("cpu_is_intel", &cpu_is_intel);
+  m.def("cache_sizes", [] {
+    const CacheSizes c = cache_sizes();
+    return std::vector<int64_t>{c.l1d, c.l2, c.l3};
+  }, "Bytes of L1d, L2 and L3 that kernels are blocked for.");
+  m.def("same_contents", &same_contents, nb::arg("dicts"), nb::arg("expected"), "Whether nothing in dictionaries was replaced: state.Unchanged.");
+  m.def("build_id", &build_id, "The linker's hash of this module.");
   m.def("thread_count", &runtime::thread_count);
   m.def("version", [] { return std::string(TRAINC_VERSION); });
 }

@@ -55,14 +55,6 @@ class JointGraph {
 
 /// An elementwise update over many tensors (an optimizer's step): inputs of shape [n] are taken tensor by tensor with any number of
 /// elements, inputs of shape [] are scalars shared by all. Output i is written over input in_place[i].
-/// Kernel arguments: the inputs in order, then a pointer to the number of elements (i64). Parallel iterations: chunks of `chunk` elements.
-struct Foreach {
-  plan::Kernel kernel;
-  int64_t chunk = 4096;
-  std::vector<Type> inputs;      // of all inputs, in order; shape [] marks a scalar
-  std::vector<int64_t> in_place;
-  std::vector<std::string> origins;
-};
-Foreach compile_foreach(frontend::Imported, std::vector<int64_t> in_place, const std::string& name, const Options&);
+plan::Foreach compile_foreach(frontend::Imported, const std::vector<int64_t>& in_place, const std::string& name, const Options&);
 
 }  // namespace trainc::compiler

@@ -8,12 +8,13 @@ using loop::block;
 using loop::integer;
 using loop::LoopKind;
 
-Foreach compile_foreach(frontend::Imported imported, std::vector<int64_t> in_place, const std::string& name, const Options& options) {
+plan::Foreach compile_foreach(frontend::Imported imported, const std::vector<int64_t>& in_place, const std::string& name, const Options& options) {
   Pipeline pipeline(name);
   const Graph graph = optimize(std::move(imported.graph), pipeline);
   require(graph.outputs.size() == in_place.size(), "foreach: one output an updated input is wanted");
-  Foreach result;
-  result.in_place = in_place;
+  plan::Foreach result;
+  result.name = name;
+  result.cpu = std::string(name_of(options.level));
 
   schedule::Schedule nothing_stored;
   schedule::LoweredKernel kernel;
@@ -27,7 +28,7 @@ Foreach compile_foreach(frontend::Imported imported, std::vector<int64_t> in_pla
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!inputs[i]) inputs[i] = unused.make(Op::Input, InputAttr{static_cast<int64_t>(i), {}}, {}, Type{DType::F32, {1}});
     e.argument(inputs[i]);
-    result.inputs.push_back(inputs[i]->type);
+    result.inputs.push_back({inputs[i]->type.rank() == 0, inputs[i]->dtype()});
   }
   const int count = nest.add_buffer({"numel", DType::I64, 1, loop::Space::Argument, false});
   for (int64_t i : in_place) nest.buffers.at(i).written = true;

@@ -1,83 +1,183 @@
-// Convolutions whose windows lie side by side (kernel as large as the step, no padding): the patches of a vision transformer. They are
-// contractions over patches. All others are left to the framework, 1x1 ones too: they stand among others, whose layout they share.
+// Convolutions as contractions over windows, in channels-last order (docs/frontend.md): the result's rows are (image, place), its columns output
+// channels. The weight's gradient sums over those rows; the input's gradient is a convolution of dy with the weight's taps reversed, one for
+// each phase of the step. Grouped and transposed ones are left to the framework.
+#include <numeric>
+
+#include "frontend/channels_last.h"
 #include "frontend/table.h"
 
 namespace trainc::frontend {
 namespace {
 
-struct Patches {
-  int64_t n, channels, out;  // batch, input channels, output channels
-  Dims grid, kernel;         // windows and window size along each spatial axis
-  int64_t windows = 1, window = 1;
+/// What a convolution is, one number a spatial axis.
+struct Form {
+  Dims step, padding, dilation, kernel, size, grid;  // size: of the input; grid: of the output
+  int64_t images, channels, out;
+  size_t axes() const { return kernel.size(); }
 };
 
-/// nullopt where windows overlap or leave gaps, or the form is another.
-std::optional<Patches> patches_of(const Dims& x, const Dims& w, const Call& c, int at) {
-  const Dims stride = c.arg(at, "stride").ints(), padding = c.arg(at + 1, "padding").ints(), dilation = c.arg(at + 2, "dilation").ints();
+int64_t product(const Dims& d) { return std::accumulate(d.begin(), d.end(), int64_t{1}, std::multiplies<>()); }
+Dims join(std::initializer_list<Dims> parts) {
+  Dims all;
+  for (const Dims& p : parts) all.insert(all.end(), p.begin(), p.end());
+  return all;
+}
+
+/// nullopt where the form is one that the framework does.
+std::optional<Form> form_of(const Dims& x, const Dims& w, const Call& c, int at) {
+  if (x.size() != w.size() || x.size() < 3 || c.arg(at + 3, "transposed").flag(false) || c.arg(at + 5, "groups").integer(1) != 1) return std::nullopt;
   const size_t axes = w.size() - 2;
-  if (x.size() != w.size() || c.arg(at + 3, "transposed").flag(false) || c.arg(at + 5, "groups").integer(1) != 1) return std::nullopt;
-  auto each = [](const Dims& d, size_t k) { return d.size() == 1 ? d[0] : d.at(k); };
-  Patches p{x[0], x[1], w[0], {}, {}};
-  for (size_t k = 0; k < axes; ++k) {
-    const int64_t kernel = w[k + 2], size = x[k + 2];
-    if (each(stride, k) != kernel || each(padding, k) != 0 || (kernel > 1 && each(dilation, k) != 1) || size % kernel != 0) return std::nullopt;
-    p.grid.push_back(size / kernel);
-    p.kernel.push_back(kernel);
-    p.windows *= size / kernel;
-    p.window *= kernel;
+  const auto each = [&](int i, const char* name) {
+    const Dims d = c.arg(at + i, name).ints();
+    return d.size() == 1 ? Dims(axes, d[0]) : d;
+  };
+  Form f{each(0, "stride"), each(1, "padding"), each(2, "dilation"), Dims(w.begin() + 2, w.end()), Dims(x.begin() + 2, x.end()), {}, x[0], x[1], w[0]};
+  for (size_t k = 0; k < axes; ++k) f.grid.push_back((f.size[k] + 2 * f.padding[k] - f.dilation[k] * (f.kernel[k] - 1) - 1) / f.step[k] + 1);
+  if (Type{DType::Bool, x}.numel() == 0 || Type{DType::Bool, w}.numel() == 0 || product(f.grid) <= 0) return std::nullopt;
+  return f;
+}
+
+/// Windows side by side (kernel as large as the step, no padding), not 1x1: the patches of a vision transformer. The input is an image of few
+/// channels, whose rows are contiguous within a patch: read as it lies.
+bool side_by_side(const Form& f) {
+  for (size_t k = 0; k < f.axes(); ++k)
+    if (f.step[k] != f.kernel[k] || f.padding[k] != 0 || (f.kernel[k] > 1 && f.dilation[k] != 1) || f.size[k] % f.kernel[k] != 0) return false;
+  return product(f.kernel) > 1;
+}
+
+// --- windows as the rows of a contraction; how the taps and channels of a window follow each other is this pair's own business
+/// x [N, C, size...] -> [1, N * windows, taps * C]
+Value rows_of(Value x, const Form& f) {
+  const int64_t axes = f.axes();
+  const Dims shape{1, f.images * product(f.grid), product(f.kernel) * f.channels};
+  if (side_by_side(f)) {  // channels first
+    Dims split{f.images, f.channels}, order{0};
+    for (int64_t k = 0; k < axes; ++k) split.push_back(f.grid[k]), split.push_back(f.kernel[k]), order.push_back(2 + 2 * k);
+    order.push_back(1);
+    for (int64_t k = 0; k < axes; ++k) order.push_back(3 + 2 * k);
+    return reshape(permute(reshape(x, split), order), shape);
   }
-  if (p.n == 0 || p.windows == 0 || p.channels == 0 || p.out == 0 || p.window == 1) return std::nullopt;
+  const Dims& p = f.padding;
+  return reshape(windows(resized(channels_last(x), p, p, 0), f.kernel, f.step, f.dilation), shape);
+}
+
+/// w [O, C, kernel...] -> [1, O, taps * C]
+Value rows_of_weight(Value w, const Form& f) {
+  return reshape(side_by_side(f) ? w : channels_last(w), {1, f.out, product(f.kernel) * f.channels});
+}
+/// The way back.
+Value weight_of_rows(Value rows, const Form& f) {
+  if (side_by_side(f)) return reshape(rows, join({{f.out, f.channels}, f.kernel}));
+  return channels_first(reshape(rows, join({{f.out}, f.kernel, {f.channels}})));
+}
+/// [1, N * windows, columns] -> [N, columns, grid...]
+Value image_of_rows(Value rows, const Form& f, const Dims& grid) {
+  return channels_first(reshape(rows, join({{f.images}, grid, {rows.size(2)}})));
+}
+
+// --- the gradient of the input
+/// Along one axis, the places h = step * t + phase of the input take tap first + j * every, j < count, from place t + shift - j * gap of the output.
+struct Phase { int64_t first, every, count, shift, gap; };
+
+Phase phase_of(const Form& f, size_t axis, int64_t phase) {
+  const int64_t step = f.step[axis], dilation = f.dilation[axis], common = std::gcd(step, dilation);
+  Phase p{0, step / common, 0, 0, dilation / common};
+  for (int64_t tap = f.kernel[axis]; tap-- > 0;)
+    if ((phase + f.padding[axis] - tap * dilation) % step == 0) ++p.count, p.first = tap;
+  p.shift = (phase + f.padding[axis] - p.first * dilation) / step;
   return p;
 }
 
-/// [N, C, g0 * k0, ...] -> [1, N * windows, C * window]
-Value unfold(Value x, const Patches& p) {
-  const size_t axes = p.grid.size();
-  Dims split{p.n, p.channels}, order{0};
-  for (size_t k = 0; k < axes; ++k) split.push_back(p.grid[k]), split.push_back(p.kernel[k]);
-  for (size_t k = 0; k < axes; ++k) order.push_back(static_cast<int64_t>(2 + 2 * k));
-  order.push_back(1);
-  for (size_t k = 0; k < axes; ++k) order.push_back(static_cast<int64_t>(3 + 2 * k));
-  return reshape(permute(reshape(x, split), order), {1, p.n * p.windows, p.channels * p.window});
+/// The places of all axes' phases: [N, ceil(size / step)..., C] channels last; nothing where no tap reaches them.
+std::optional<Value> gradient_of_phase(Value dy, Value w, const Form& f, const Dims& phase, const Dims& places, DType d) {
+  Dims low, high, taps, gap, start{0}, every{1}, reversed;
+  for (size_t k = 0; k < f.axes(); ++k) {
+    const Phase p = phase_of(f, k, phase[k]);
+    if (p.count == 0) return std::nullopt;
+    low.push_back((p.count - 1) * p.gap - p.shift);
+    high.push_back(places[k] + (p.count - 1) * p.gap - low[k] - f.grid[k]);
+    taps.push_back(p.count), gap.push_back(p.gap), start.push_back(p.first), every.push_back(p.every);
+    reversed.push_back(1 + f.axes() + k);
+  }
+  start.push_back(0), every.push_back(1);
+  Value view = windows(resized(dy, low, high, 0), taps, Dims(f.axes(), 1), gap);  // [N, places, taps, O], later taps reach earlier places
+  view = with(view, view.b->reverse(view.node, reversed));
+  const int64_t k = product(taps) * f.out;
+  w = with(w, w.b->slice(channels_last(w).node, start, join({{f.out}, taps, {f.channels}}), every));
+  Dims order{int64_t(f.axes()) + 1};  // [O, taps, C] -> [C, taps, O]
+  for (size_t i = 0; i < f.axes(); ++i) order.push_back(i + 1);
+  order.push_back(0);
+  Value rows = cast(reshape(view, {1, f.images * product(places), k}), d), columns = cast(reshape(permute(w, order), {1, f.channels, k}), d);
+  return reshape(with(rows, rows.b->contract(rows.node, columns.node)), join({{f.images}, places, {f.channels}}));
 }
 
-/// The way back.
-Value fold(Value rows, const Patches& p, const Dims& shape) {
-  const int64_t axes = static_cast<int64_t>(p.grid.size());
-  Dims split{p.n};
-  split.insert(split.end(), p.grid.begin(), p.grid.end());
-  split.push_back(p.channels);
-  split.insert(split.end(), p.kernel.begin(), p.kernel.end());
-  Dims order{0, axes + 1};
-  for (int64_t k = 0; k < axes; ++k) order.push_back(1 + k), order.push_back(axes + 2 + k);
-  return reshape(permute(reshape(rows, split), order), shape);
-}
-
-/// [N, O, grid...] -> [1, N * windows, O]
-Value channels_last(Value y, const Patches& p) {
-  return reshape(permute(reshape(y, {p.n, p.out, p.windows}), {0, 2, 1}), {1, p.n * p.windows, p.out});
+/// dy: [N, grid..., O] channels last; gives [N, C, size...].
+Value gradient_of_input(Value dy, Value w, const Form& f, DType d) {
+  const int64_t axes = f.axes();
+  Dims places, high;
+  for (int64_t k = 0; k < axes; ++k) places.push_back((f.size[k] + f.step[k] - 1) / f.step[k]), high.push_back(f.size[k] - places[k] * f.step[k]);
+  // Recursion over the axes: all phases of the axes from `axis` on, interleaved: [N, places of the axes before..., places * step of the others..., C].
+  Dims phase(axes, 0);
+  auto interleaved = [&](auto&& self, int64_t axis) -> std::optional<Value> {
+    if (axis == axes) return gradient_of_phase(dy, w, f, phase, places, d);
+    std::vector<std::optional<Value>> parts;
+    for (phase[axis] = 0; phase[axis] < f.step[axis]; ++phase[axis]) parts.push_back(self(self, axis + 1));
+    phase[axis] = 0;
+    const auto made = std::find_if(parts.begin(), parts.end(), [](const auto& p) { return p.has_value(); });
+    if (made == parts.end() || parts.size() == 1) return parts[0] ? parts[0] : std::nullopt;
+    Value x = **made;
+    Dims shape = x.shape(), wide = shape;
+    shape.insert(shape.begin() + axis + 2, 1);
+    wide[axis + 1] *= f.step[axis];
+    const Value zero = number(x, 0);
+    if (std::count_if(parts.begin(), parts.end(), [](const auto& p) { return p.has_value(); }) == 1) {  // zeros around it
+      const int64_t at = made - parts.begin();
+      Dims before(shape.size(), 0), after(shape.size(), 0);
+      before[axis + 2] = at, after[axis + 2] = f.step[axis] - 1 - at;
+      return reshape(with(x, x.b->pad(reshape(x, shape).node, zero.node, before, after)), wide);
+    }
+    std::vector<const Node*> nodes;
+    for (const auto& p : parts) nodes.push_back(reshape(p ? *p : broadcast(zero, x.shape()), shape).node);
+    return reshape(with(x, x.b->concat(nodes, axis + 2)), wide);
+  };
+  std::optional<Value> dx = interleaved(interleaved, 0);
+  if (!dx) return broadcast(cast(number(dy, 0), d), join({{f.images, f.channels}, f.size}));
+  return channels_first(resized(*dx, Dims(axes, 0), high, 0));
 }
 
 Outcome convolution(const Call& c) {
-  Value x = c.in(0, "input"), w = c.in(1, "weight");
-  const auto p = patches_of(x.shape(), w.shape(), c, 3);
-  if (!p) return std::nullopt;
-  Value rows = with(x, x.b->contract(unfold(x, *p).node, reshape(w, {1, p->out, p->channels * p->window}).node));
-  if (!c.arg(2, "bias").none()) rows = rows + reshape(c.in(2, "bias"), {1, 1, p->out});
-  return c.give(reshape(permute(reshape(rows, {p->n, p->windows, p->out}), {0, 2, 1}), c.type().shape));
+  const Value x = c.arg(0, "input").tensor(), w = c.arg(1, "weight").tensor();
+  const auto f = form_of(x.shape(), w.shape(), c, 3);
+  if (!f) return std::nullopt;
+  const Value rows = cast(rows_of(x, *f), c.compute()), columns = cast(rows_of_weight(w, *f), c.compute());
+  Value y = with(rows, rows.b->contract(rows.node, columns.node));
+  if (!c.arg(2, "bias").none()) y = y + reshape(c.in(2, "bias"), {1, 1, f->out});
+  return c.give(image_of_rows(y, *f, f->grid));
 }
 
 Outcome convolution_backward(const Call& c) {
-  const DType d = compute_dtype(c.arg(1, "input").tensor().dtype());
-  Value dy = c.arg(0, "grad_output").as(d), x = c.arg(1, "input").as(d), w = c.arg(2, "weight").as(d);
-  const auto p = patches_of(x.shape(), w.shape(), c, 4);
-  if (!p) return std::nullopt;
+  const Value x = c.arg(1, "input").tensor(), w = c.arg(2, "weight").tensor(), dy = channels_last(c.arg(0, "grad_output").tensor());
+  const DType d = compute_dtype(x.dtype());
+  const auto f = form_of(x.shape(), w.shape(), c, 4);
+  if (!f) return std::nullopt;
   const Dims mask = c.arg(10, "output_mask").ints();
-  Value rows = channels_last(dy, *p);
+  const Value rows = cast(reshape(dy, {1, f->images * product(f->grid), f->out}), d);
   Results r(3, nullptr);
-  if (mask.at(0)) r[0] = c.give(fold(matmul(rows, reshape(w, {1, p->out, p->channels * p->window})), *p, x.shape()), 0);
-  if (mask.at(1)) r[1] = c.give(reshape(matmul(permute(rows, {0, 2, 1}), unfold(x, *p)), w.shape()), 1);
-  if (mask.at(2)) r[2] = c.give(reshape(sum(rows, {1}), {p->out}), 2);
+  if (mask.at(0)) {
+    if (side_by_side(*f)) {
+      Value columns = matmul(rows, cast(rows_of_weight(w, *f), d));
+      Dims split{f->images}, order{0, int64_t(f->axes()) + 1};
+      split.insert(split.end(), f->grid.begin(), f->grid.end());
+      split.push_back(f->channels);
+      split.insert(split.end(), f->kernel.begin(), f->kernel.end());
+      for (int64_t k = 0; k < int64_t(f->axes()); ++k) order.push_back(1 + k), order.push_back(int64_t(f->axes()) + 2 + k);
+      r[0] = c.give(reshape(permute(reshape(columns, split), order), x.shape()), 0);
+    } else {
+      r[0] = c.give(gradient_of_input(dy, w, *f, d), 0);
+    }
+  }
+  if (mask.at(1)) r[1] = c.give(weight_of_rows(matmul(permute(rows, {0, 2, 1}), cast(rows_of(x, *f), d)), *f), 1);
+  if (mask.at(2)) r[2] = c.give(reshape(sum(rows, {1}), {f->out}), 2);
   return r;
 }
 

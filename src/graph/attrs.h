@@ -15,6 +15,7 @@ inline Attrs attrs_of(Op op) {
     case Op::Permute: case Op::Reverse: return AxesAttr{};
     case Op::Slice: return SliceAttr{};
     case Op::Pad: return PadAttr{};
+    case Op::Window: return WindowAttr{};
     case Op::Scatter: return ScatterAttr{};
     case Op::Extern: return ExternAttr{};
     case Op::Result: return ResultAttr{};

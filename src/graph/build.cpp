@@ -125,6 +125,20 @@ const Node* Builder::pad(const Node* a, const Node* value, const Dims& low, cons
   return graph.make(Op::Pad, PadAttr{low, high}, {a, value}, {a->dtype(), shape}, origin);
 }
 
+const Node* Builder::window(const Node* a, WindowAttr attr) {
+  if (attr.axes.empty()) return a;
+  Dims shape = a->shape();
+  require(attr.size.size() == attr.axes.size() && attr.step.size() == attr.axes.size() && attr.dilation.size() == attr.axes.size(),
+          "window: size, step and dilation have one number for each of the axes");
+  for (size_t i = 0; i < attr.axes.size(); ++i) {
+    require(attr.axes[i] >= 0 && attr.axes[i] < a->type.rank(), "window: no such axis");
+    const int64_t spare = shape[attr.axes[i]] - (attr.size[i] - 1) * attr.dilation[i] - 1;
+    shape[attr.axes[i]] = spare < 0 ? 0 : spare / attr.step[i] + 1;
+  }
+  shape.insert(shape.end(), attr.size.begin(), attr.size.end());
+  return graph.make(Op::Window, std::move(attr), {a}, {a->dtype(), shape}, origin);
+}
+
 const Node* Builder::concat(std::span<const Node* const> parts, int64_t axis) {
   require(!parts.empty(), "concat: of nothing");
   if (parts.size() == 1) return parts[0];

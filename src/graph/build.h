@@ -42,6 +42,8 @@ struct Builder {
   const Node* slice(const Node*, const Dims& start, const Dims& extent, const Dims& step);
   const Node* slice_axis(const Node*, int64_t axis, int64_t start, int64_t extent, int64_t step = 1);
   const Node* pad(const Node*, const Node* value, const Dims& low, const Dims& high);
+  /// All windows of `size` along `axes` that lie within `a`: the axes count windows, and the places in a window are new last axes.
+  const Node* window(const Node*, WindowAttr);
   const Node* concat(std::span<const Node* const>, int64_t axis);
   const Node* reverse(const Node*, const Dims& axes);
   const Node* gather(const Node*, const Node* index, int64_t axis);

@@ -63,6 +63,7 @@ struct Hasher {
   void operator()(const AxesAttr& a) { add(a.axes); }
   void operator()(const SliceAttr& a) { add(a.start); add(a.step); }
   void operator()(const PadAttr& a) { add(a.low); add(a.high); }
+  void operator()(const WindowAttr& a) { add(a.axes); add(a.size); add(a.step); add(a.dilation); }
   void operator()(const ScatterAttr& a) { add(a.axis); add(static_cast<uint64_t>(a.kind)); }
   void operator()(const ExternAttr& a) {
     add(std::hash<std::string>()(a.target));

@@ -64,6 +64,7 @@ struct AxisAttr { int64_t axis = 0; bool operator==(const AxisAttr&) const = def
 struct AxesAttr { Dims axes; bool operator==(const AxesAttr&) const = default; };
 struct SliceAttr { Dims start, step; /* one per axis; the node's shape gives the extent */ bool operator==(const SliceAttr&) const = default; };
 struct PadAttr { Dims low, high; bool operator==(const PadAttr&) const = default; };
+struct WindowAttr { Dims axes, size, step, dilation; /* axes ascending; the others one number an axis of these */ bool operator==(const WindowAttr&) const = default; };
 enum class ScatterKind : uint8_t { Sum, Last };
 struct ScatterAttr { int64_t axis = 0; ScatterKind kind = ScatterKind::Sum; bool operator==(const ScatterAttr&) const = default; };
 struct ExternAttr {
@@ -75,7 +76,7 @@ struct ExternAttr {
   bool operator==(const ExternAttr&) const = default;
 };
 struct ResultAttr { int64_t index = 0; bool operator==(const ResultAttr&) const = default; };
-using Attrs = std::variant<NoAttr, InputAttr, ConstantAttr, RandomAttr, ReduceAttr, AxisAttr, AxesAttr, SliceAttr, PadAttr,
+using Attrs = std::variant<NoAttr, InputAttr, ConstantAttr, RandomAttr, ReduceAttr, AxisAttr, AxesAttr, SliceAttr, PadAttr, WindowAttr,
                            ScatterAttr, ExternAttr, ResultAttr>;
 
 struct Node {

@@ -60,6 +60,9 @@ struct AttrPrinter {
   std::string operator()(const AxesAttr& a) const { return (node.op == Op::Permute ? " order=" : " axes=") + list(a.axes); }
   std::string operator()(const SliceAttr& a) const { return " start=" + list(a.start) + " step=" + list(a.step); }
   std::string operator()(const PadAttr& a) const { return " low=" + list(a.low) + " high=" + list(a.high); }
+  std::string operator()(const WindowAttr& a) const {
+    return " axes=" + list(a.axes) + " size=" + list(a.size) + " step=" + list(a.step) + " dilation=" + list(a.dilation);
+  }
   std::string operator()(const ScatterAttr& a) const { return fmt::format(" axis={} kind={}", a.axis, kScatterKinds[static_cast<int>(a.kind)]); }
   std::string operator()(const ExternAttr& a) const {
     std::string text = " target=" + quoted(a.target) + " arguments=" + quoted(a.arguments) + " results=[";
@@ -260,6 +263,14 @@ class Parser {
   bool read(std::string_view key, PadAttr& a) {
     if (key == "low") a.low = dims();
     else if (key == "high") a.high = dims();
+    else return false;
+    return true;
+  }
+  bool read(std::string_view key, WindowAttr& a) {
+    if (key == "axes") a.axes = dims();
+    else if (key == "size") a.size = dims();
+    else if (key == "step") a.step = dims();
+    else if (key == "dilation") a.dilation = dims();
     else return false;
     return true;
   }

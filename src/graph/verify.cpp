@@ -54,6 +54,7 @@ struct Check {
   void broadcast() const;
   void slice() const;
   void pad() const;
+  void window() const;
   void concat() const;
   void gather() const;
   void scatter() const;
@@ -176,6 +177,27 @@ void Check::pad() const {
   }
 }
 
+void Check::window() const {
+  same_dtype();
+  const auto& [axes, size, step, dilation] = node.as<WindowAttr>();
+  is_set(axes);
+  const size_t rank = in(0).shape.size();
+  need(size.size() == axes.size() && step.size() == axes.size() && dilation.size() == axes.size(), "size, step and dilation have one number for each of the axes");
+  need(out().shape.size() == rank + axes.size(), "the shape is not the input's with an axis more for each of the axes");
+  size_t next = 0;
+  for (size_t i = 0; i < rank; ++i) {
+    if (next == axes.size() || axes[next] != static_cast<int64_t>(i)) {
+      need(out().shape[i] == in(0).shape[i], "an axis without windows changes size");
+      continue;
+    }
+    need(size[next] >= 1 && step[next] >= 1 && dilation[next] >= 1, "size, step or dilation is below 1");
+    need(out().shape[rank + next] == size[next], "a last axis is not as large as the window");
+    const int64_t windows = out().shape[i];
+    need(windows == 0 || (windows - 1) * step[next] + (size[next] - 1) * dilation[next] < in(0).shape[i], "runs out of the input");
+    ++next;
+  }
+}
+
 void Check::concat() const {
   need(!node.inputs.empty(), "of nothing");
   same_dtype();
@@ -248,6 +270,7 @@ void Check::all() const {
     case Op::Broadcast: return broadcast();
     case Op::Slice: return slice();
     case Op::Pad: return pad();
+    case Op::Window: return window();
     case Op::Concat: return concat();
     case Op::Reverse:
       same_dtype();

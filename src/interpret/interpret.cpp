@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <unordered_map>
 
+#include "interpret/code.h"
+#include "interpret/device.h"
+#include "interpret/report.h"
 #include "interpret/value.h"
 
 namespace trainc::interpret {
@@ -18,12 +20,6 @@ using namespace loop;
 
 constexpr int kLanes = 64;
 using Lanes = std::array<Value, kLanes>;
-
-struct Instruction {
-  const ExprNode* node;
-  std::array<int, 3> operands{};  // places in the code
-};
-struct Code { std::vector<Instruction> instructions; };
 
 // Which parallel iteration touched an element; also kNobody, kSeveral, and kOutside for the code around the parallel loop.
 constexpr int64_t kNobody = -1, kSeveral = -2, kOutside = -3;
@@ -84,46 +80,24 @@ class Machine {
       if (nest_.buffers[i].space == Space::Argument && nest_.buffers[i].written && buffers_[i].watched)
         for (size_t e = 0; e < buffers_[i].definer.size(); ++e)
           if (buffers_[i].definer[e] == kNobody) find(fmt::format("{} is never written", nest_.buffers[i].name), fmt::format("element {}", e));
-    for (const auto& [what, seen] : found_)
-      findings_.messages.push_back(what + (seen.first.empty() ? "" : fmt::format(": {}{}", seen.first, seen.count > 1 ? fmt::format(" (first of {})", seen.count) : "")));
+    findings_.messages = report_.messages();
     return std::move(findings_);
   }
 
  private:
-  // One message a kind of fault; the first place it was seen in, and how often.
-  struct Seen { std::string first; int64_t count = 0; };
-  void find(std::string what, const std::string& where) {
-    Seen& s = found_[std::move(what)];
-    if (s.count++ == 0) s.first = where;
-  }
+  void find(std::string what, const std::string& where) { report_.find(std::move(what), where); }
   std::string place() const {
     return iteration_ >= 0 ? fmt::format("in parallel iteration {}", iteration_) : "";
   }
 
   // --- expressions
 
-  const Code& code_of(const Expr& e) {
-    const auto [at, made] = codes_.try_emplace(e.get());
-    if (made) {
-      std::unordered_map<const ExprNode*, int> places;
-      flatten(*e, at->second, places);
-    }
-    return at->second;
-  }
-  static int flatten(const ExprNode& e, Code& code, std::unordered_map<const ExprNode*, int>& places) {
-    if (const auto at = places.find(&e); at != places.end()) return at->second;
-    Instruction in{&e};
-    for (size_t i = 0; i < e.args.size(); ++i) in.operands.at(i) = flatten(*e.args[i], code, places);
-    code.instructions.push_back(in);
-    return places[&e] = static_cast<int>(code.instructions.size()) - 1;
-  }
-
   // Values of `e` in the active lanes; kept until the next evaluation into the same bank.
   const Lanes& evaluate(const Expr& e, std::vector<Lanes>& bank) {
-    const Code& code = code_of(e);
-    if (bank.size() < code.instructions.size()) bank.resize(code.instructions.size());
-    for (size_t at = 0; at < code.instructions.size(); ++at) {
-      const Instruction& in = code.instructions[at];
+    const Code& code = codes_.of(e);
+    if (bank.size() < code.size()) bank.resize(code.size());
+    for (size_t at = 0; at < code.size(); ++at) {
+      const Instruction& in = code[at];
       const ExprNode& n = *in.node;
       Lanes& out = bank[at];
       auto operand = [&](size_t i) -> const Lanes& { return bank[static_cast<size_t>(in.operands[i])]; };
@@ -164,7 +138,7 @@ class Machine {
         }
       }
     }
-    return bank[code.instructions.size() - 1];
+    return bank[code.size() - 1];
   }
 
   // A number that is the same in all lanes.
@@ -267,6 +241,7 @@ class Machine {
         break;
       }
       case StmtKind::Prefetch: evaluate(s.index, indices_); break;  // what the index itself reads is checked
+      case StmtKind::Barrier: case StmtKind::WarpReduce: case StmtKind::Mma: throw InternalError("interpret: a statement of a device");
     }
   }
 
@@ -327,11 +302,11 @@ class Machine {
   const LoopNest& nest_;
   std::vector<Memory>& arguments_;
   Findings findings_;
-  std::map<std::string, Seen> found_;
+  Report report_;
   std::vector<BufferState> buffers_;
   std::vector<LocalState> locals_;
   std::vector<int64_t> vars_;
-  std::unordered_map<const ExprNode*, Code> codes_;
+  Codes codes_;
   std::vector<Lanes> values_, indices_;  // banks
   std::map<int, Partial> partials_;
   std::vector<int> inner_;               // locals bound inside the Vector loop that starts
@@ -341,6 +316,10 @@ class Machine {
 
 }  // namespace
 
-Findings run(const LoopNest& nest, std::vector<Memory>& arguments) { return Machine(nest, arguments).run(); }
+Findings run(const LoopNest& nest, std::vector<Memory>& arguments, int64_t parallel_extent) {
+  if (nest.threads > 0) return run_on_device(nest, arguments, parallel_extent < 0 ? nest.parallel_extent : parallel_extent);
+  require(parallel_extent < 0, "interpret: a CPU nest runs over its own parallel extent");
+  return Machine(nest, arguments).run();
+}
 
 }  // namespace trainc::interpret

@@ -41,6 +41,8 @@ struct Findings {
 /// that this parallel iteration (or the code before the parallel loop) never wrote; uninitialised arguments left in part
 /// unwritten; two parallel iterations that write one element, or one that reads what another writes; loop extents
 /// that differ between lanes. Throws InternalError where `arguments` are not as many as the nest's.
-Findings run(const loop::LoopNest&, std::vector<Memory>& arguments);
+/// A device nest runs block by block, its threads together (device.h says what is found there).
+/// `parallel_extent`: of a device nest, where the caller decides it (an optimizer's chunks); -1: the nest's.
+Findings run(const loop::LoopNest&, std::vector<Memory>& arguments, int64_t parallel_extent = -1);
 
 }  // namespace trainc::interpret

@@ -113,7 +113,7 @@ class Builder {
   int64_t tiles_of_m() const { return (spec_.m + b_.tile_m - 1) / b_.tile_m; }
   int64_t panels_of_n() const { return (spec_.n + b_.tile_n - 1) / b_.tile_n; }
   // A single tile of rows uses each element of the rhs once: packing would be as much work again.
-  bool rhs_in_place() const { return tiles_of_m() == 1 && !spec_.rhs_k_contiguous; }
+  bool rhs_in_place() const { return tiles_of_m() == 1 && !spec_.rhs_k_contiguous && spec_.rhs_run == 0; }
   int scratch(const char* name, DType dtype, int64_t numel) { return nest_.add_buffer({name, dtype, numel, Space::Scratch, true}); }
   static Expr zero(DType dtype) { return is_float(dtype) ? real(0, dtype) : integer(0, dtype); }
 
@@ -192,6 +192,23 @@ class Builder {
   }
   Expr rhs_index(const Expr& panel, const Expr& k, const Expr& column) const { return (panel * b_.block_k + k) * b_.tile_n + column; }
 
+  // A copy of `count` neighbours from `first` (a multiple of `most`) on, at most `most`, in pieces that end where a run does.
+  // copy(offset from first, run, place in the run)
+  template <class Copy>
+  Stmt copy_runs(int64_t run, int64_t most, const Expr& first, const Expr& count, Copy copy) {
+    if (run % most == 0)
+      return loop(LoopKind::Vector, "lane", count, [&](const Expr& lane) { return copy(lane, floor_div(first, run), mod(first, run) + lane); }, b_.lanes);
+    return loop(LoopKind::Serial, "piece", integer((most + run - 2) / run + 1), [&](const Expr& piece) {
+      const int major = nest_.add_local("run", DType::I64), begin = nest_.add_local("begin", DType::I64);
+      const Expr start = nest_.local(major) * run;
+      const Expr end = minimum(first + count, start + integer(run));
+      return block({let(major, floor_div(first, run) + piece), let(begin, apply(Op::Max, {first, start})),
+                    loop(LoopKind::Vector, "lane", apply(Op::Max, {integer(0), end - nest_.local(begin)}), [&](const Expr& lane) {
+                      return copy(nest_.local(begin) - first + lane, nest_.local(major), nest_.local(begin) - start + lane);
+                    }, b_.lanes)});
+    });
+  }
+
   // Writes `count` of `width` elements with `value`, the others with 0: what is beyond the operand must not be garbage (slow denormals).
   template <class Index, class Value>
   Stmt copy_padded(const Expr& count, const Expr& width, bool full, Index index, Value value, int buffer) {
@@ -207,6 +224,10 @@ class Builder {
     if (spec_.lhs_k_contiguous) {
       return loop(LoopKind::Serial, "row", rows, [&](const Expr& row) {
         Expr m = clamp(first + row, spec_.m, b_.tile_m);  // rows beyond the last repeat it: their sums are never read
+        if (spec_.lhs_run > 0)
+          return copy_runs(spec_.lhs_run, b_.block_k, first_k_, depth_, [&](const Expr& k, const Expr& major, const Expr& minor) {
+            return store(lhs_, lhs_index(row, k), spec_.lhs_in_run(batch_, m, major, minor));
+          });
         return fill_along_k(lhs_, lhs_index(row, integer(0)), first_k_, depth_, [&](const Expr& k) { return spec_.lhs(batch_, m, k); });
       });
     }
@@ -221,6 +242,15 @@ class Builder {
     return loop(LoopKind::Serial, "k", depth_, [&](const Expr& k) {
       return loop(LoopKind::Serial, "panel", panels_, [&](const Expr& panel) {
         Expr n = (first_panel_ + panel) * b_.tile_n;
+        if (spec_.rhs_run > 0) {
+          const Expr count = up_to(b_.tile_n, n, spec_.n);
+          Stmt copy = copy_runs(spec_.rhs_run, b_.tile_n, n, count, [&](const Expr& column, const Expr& major, const Expr& minor) {
+            return store(rhs_, rhs_index(panel, k, column), spec_.rhs_in_run(batch_, first_k_ + k, major, minor));
+          });
+          if (spec_.n % b_.tile_n == 0) return copy;
+          return block({copy, loop(LoopKind::Vector, "lane", integer(b_.tile_n) - count,
+                                   [&](const Expr& lane) { return store(rhs_, rhs_index(panel, k, count + lane), zero(packed_)); }, b_.lanes)});
+        }
         return copy_padded(up_to(b_.tile_n, n, spec_.n), integer(b_.tile_n), spec_.n % b_.tile_n == 0, [&](const Expr& column) { return rhs_index(panel, k, column); },
                            [&](const Expr& column) { return packed(first_k_ + k, [&](const Expr& kk) { return spec_.rhs(batch_, n + column, kk); }); }, rhs_);
       });
@@ -269,15 +299,6 @@ class Builder {
     return spec_.n % b_.tile_n == 0 ? element : guarded(element, apply(Op::Lt, {n, integer(spec_.n)}));
   }
 
-  // The expression with every load of it under `guard`: where that is false, no memory is touched and the value means nothing.
-  Expr guarded(const Expr& e, const Expr& guard) const {
-    if (e->args.empty()) return e;
-    ExprNode copy = *e;
-    for (Expr& argument : copy.args) argument = guarded(argument, guard);
-    if (e->kind == ExprKind::Load) copy.args.resize(1), copy.args.push_back(e->args.size() == 1 ? guard : apply(Op::And, {guard, e->args[1]}));
-    return std::make_shared<const ExprNode>(std::move(copy));
-  }
-
   // min(index, total - 1), or the index itself where tiles divide the total.
   static Expr clamp(const Expr& index, int64_t total, int tile) { return total % tile == 0 ? index : minimum(index, integer(total - 1)); }
 
@@ -295,11 +316,12 @@ class Builder {
       for (int64_t i = 0; i < each; ++i) share.push_back(prefetch(partial_, base + (group * each + integer(i)) * line, 1));
     }
     const auto within = [](const Expr& row, int64_t total) { return minimum(row, integer(total - 1)); };
-    if (more_tasks() || b_.k_blocks > 1 || m_blocks_ > 1)
+    // Of an operand in runs, finding the line would cost as much as waiting for it.
+    if (spec_.lhs_run == 0 && (more_tasks() || b_.k_blocks > 1 || m_blocks_ > 1))
       ask({b_.block_m * b_.tile_m, b_.block_k * each(), spec_.lhs_k_contiguous,
            [&](const Expr& row, const Expr& k) { return spec_.lhs(lhs_ahead_.batch, within(lhs_ahead_.row + row, spec_.m), lhs_ahead_.k * each() + k); }},
           (panel * b_.block_m + tile) * groups + group, b_.task_n * b_.block_m * groups);
-    if ((more_tasks() || b_.k_blocks > 1) && !rhs_in_place())
+    if (spec_.rhs_run == 0 && (more_tasks() || b_.k_blocks > 1) && !rhs_in_place())
       ask({b_.task_n * b_.tile_n, b_.block_k * each(), spec_.rhs_k_contiguous,
            [&](const Expr& row, const Expr& k) { return spec_.rhs(next_rhs_.batch, within(next_rhs_.row + row, spec_.n), next_rhs_.k * each() + k); }},
           ((block_tile + tile) * b_.task_n + panel) * groups + group, b_.task_m * b_.task_n * groups);
@@ -391,6 +413,8 @@ void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel lev
   const DType dtype = spec.lhs(integer(0), integer(0), integer(0))->dtype;
   const bool pairs = dtype == DType::BF16 && has_bf16_dot(level);
   require(dtype == DType::F32 || dtype == DType::F64 || pairs, "contraction of " + std::string(name_of(dtype)) + " operands: cast them to f32");
+
+  require(!pairs || (spec.lhs_run == 0 && spec.rhs_run == 0), "contraction of bf16 operands in runs: cast them to f32");
 
   ContractionSpec counted = spec;
   if (pairs) counted.k = (spec.k + 1) / 2;

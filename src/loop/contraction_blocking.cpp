@@ -27,7 +27,9 @@ double tile_slots(Tile t) { return std::max({double(t.rows * t.vectors), 8.0, do
 Tile choose_tile(const ContractionSpec& spec, CpuLevel level, int lanes) {
   Tile best{};
   double best_cost = std::numeric_limits<double>::infinity();
+  const bool fits_runs = std::any_of(tiles_of(level).begin(), tiles_of(level).end(), [&](Tile t) { return spec.rhs_run % (t.vectors * lanes) == 0; });
   for (Tile t : tiles_of(level)) {
+    if (fits_runs && spec.rhs_run % (t.vectors * lanes) != 0) continue;  // a panel out of one run is one copy (a run of 0 fits all)
     double count = double(ceil_div(spec.m, t.rows)) * double(ceil_div(spec.n, t.vectors * lanes));
     // A sum that is computed and thrown away costs as much as one that is kept.
     double cost = count * tile_slots(t);

@@ -77,6 +77,14 @@ Expr dot(Expr a, Expr b, Expr c) {
   return share(std::move(n));
 }
 
+Expr guarded(const Expr& e, const Expr& guard) {
+  if (e->args.empty()) return e;
+  ExprNode copy = *e;
+  for (Expr& argument : copy.args) argument = guarded(argument, guard);
+  if (e->kind == ExprKind::Load) copy.args.resize(1), copy.args.push_back(e->args.size() == 1 ? guard : apply(Op::And, {guard, e->args[1]}));
+  return share(std::move(copy));
+}
+
 // --- leaves that know their nest
 
 Expr LoopNest::var(int id) const {

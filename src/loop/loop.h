@@ -11,8 +11,14 @@
 //                Argument   the kernel's n-th pointer (no two overlap where one is written)
 //                Scratch    this thread's scratch memory, 64-byte aligned, not kept between calls, not zeroed
 //                Register   a few vectors; every index is a number once Unroll loops and Vector loops are expanded
+//                Shared     (device) this block's memory, seen by its threads; not kept between blocks, not zeroed
 //   local      a scalar (or, inside a Vector loop, a vector) with a name: Let binds it once; a Reduction makes it run.
 //   parallel   the outermost loop may be Parallel: its iterations are independent; the runtime hands out [begin, end).
+//
+// A nest is for a CPU (threads == 0) or for a device (threads > 0). A device runs each Parallel iteration as one block of `threads`
+// threads; every statement is run by all of them, but for the body of a Thread loop, whose iterations are dealt out.
+// Locals, variables and Register buffers are a thread's own. Threads wait for each other at a Barrier alone, which also
+// makes their stores seen; a warp is 32 neighbouring threads. Device nests have no Vector loops and no Scratch, CPU nests nothing of the above.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -53,6 +59,7 @@ Expr cast(Expr, DType);
 Expr fma(Expr a, Expr b, Expr c);           // one rounding
 Expr pair(Expr low, Expr high);
 Expr dot(Expr a, Expr b, Expr c);
+Expr guarded(const Expr& e, const Expr& guard);  // every load of `e` under `guard`: where that is false no memory is touched, and the value means nothing
 // Index arithmetic, simplified at once (constants folded, x*1, x+0, and with the ranges of variables, (i*256+j)/256 -> i).
 Expr operator+(const Expr&, const Expr&);
 Expr operator-(const Expr&, const Expr&);
@@ -64,8 +71,8 @@ struct Range { int64_t low = 0, high = 0; bool known = false; };
 Range range_of(const Expr&);
 
 // --- statements
-enum class LoopKind : uint8_t { Serial, Parallel, Vector, Unroll };
-enum class StmtKind : uint8_t { Block, For, Store, Let, Reduce, Check, Prefetch, Transpose };
+enum class LoopKind : uint8_t { Serial, Parallel, Vector, Unroll, Thread };
+enum class StmtKind : uint8_t { Block, For, Store, Let, Reduce, Check, Prefetch, Transpose, Barrier, WarpReduce, Mma };
 
 struct StmtNode;
 using Stmt = std::shared_ptr<const StmtNode>;
@@ -78,6 +85,7 @@ struct StmtNode {
   int var = -1;
   Expr extent;                     // Parallel: ignored by the code (the runtime gives [begin, end)), LoopNest::parallel_extent says it.
                                    // Vector, Unroll: Unroll needs a number; Vector may be any index expression
+                                   // Thread: iteration i is run by thread i % threads of the block; the same extent in all of them
   int lanes = 1;                   // Vector: 1, 2, 4, 8, 16, 32 or 64; Transpose: 2, 4, 8 or 16
   // Store
   int buffer = -1;
@@ -102,6 +110,12 @@ struct StmtNode {
   //   Not inside a Vector loop, not between Register buffers.
   int source = -1;
   int64_t pitch = 0, source_pitch = 0;
+  // Barrier: all threads of the block arrive before any goes on.
+  // WarpReduce: local = the locals of the warp's 32 threads combined, the same in each: halves exchanged, 16, 8, 4, 2, 1 apart.
+  // Mma: buffer[index ...] += value * second, by a warp together; value and second are Loads of the first element of each thread's
+  //   fragment in a Register buffer: m16n8k16 for bf16 operands (8 and 4 elements a thread), m16n8k8 for f32 ones (4 and 2),
+  //   which are rounded to tf32; sums are f32 (4 a thread). Which element lies in which thread is mma.h's, as PTX has it.
+  Expr second;
 };
 
 Stmt block(std::vector<Stmt>);
@@ -112,9 +126,12 @@ Stmt reduce(int local, ReduceKind, Expr value);
 Stmt check(Expr ok, int code);
 Stmt prefetch(int buffer, Expr index, int level);
 Stmt transpose(int buffer, Expr index, int64_t pitch, int source, Expr source_index, int64_t source_pitch, int lanes);
+Stmt barrier();
+Stmt warp_reduce(int local, ReduceKind);
+Stmt mma(int sums, Expr index, Expr a, Expr b);
 
 // --- the nest
-enum class Space : uint8_t { Argument, Scratch, Register };
+enum class Space : uint8_t { Argument, Scratch, Register, Shared };
 struct Buffer {
   std::string name;
   DType dtype = DType::F32;   // Bool is stored as one byte, 0 or 1
@@ -132,6 +149,7 @@ struct LoopNest {
   std::vector<LocalInfo> locals;
   Stmt body;
   int64_t parallel_extent = 1;         // iterations of the outermost Parallel loop; 1 where there is none
+  int threads = 0;                     // of a block; 0: a nest for a CPU
   // for explain and the cost model
   int64_t flops = 0, bytes = 0;
   std::vector<std::string> origins;
@@ -143,7 +161,11 @@ struct LoopNest {
   Expr local(int id) const;
   Expr load(int buffer, Expr index, Expr guard = nullptr) const;
   int64_t scratch_bytes() const;       // each Scratch buffer rounded up to 64 bytes, in order
+  int64_t shared_bytes() const;        // Shared buffers, each rounded up to 16 bytes
 };
+
+constexpr int kWarp = 32;                   // threads
+constexpr int64_t kSharedBytes = 48 << 10;  // of a block: what every device gives without being asked
 
 /// The text of a nest, as TRAINC_DUMP=loop writes it; parse(print(n)) prints the same.
 std::string print(const LoopNest&);

@@ -25,4 +25,11 @@ int64_t LoopNest::scratch_bytes() const {
   return total;
 }
 
+int64_t LoopNest::shared_bytes() const {
+  int64_t total = 0;
+  for (const Buffer& b : buffers)
+    if (b.space == Space::Shared) total += (b.numel * size_of(b.dtype) + 15) / 16 * 16;
+  return total;
+}
+
 }  // namespace trainc::loop

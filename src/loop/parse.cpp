@@ -101,9 +101,10 @@ class Parser {
       return next_line();
     }
     if (w == "parallel") nest_.parallel_extent = number();
+    else if (w == "threads") nest_.threads = static_cast<int>(number());
     else if (w == "flops") nest_.flops = number();
     else if (w == "bytes") nest_.bytes = number();
-    else fail("expected kernel, parallel, flops, bytes, origin, argument, scratch, register or body");
+    else fail("expected kernel, parallel, threads, flops, bytes, origin, argument, scratch, register, shared or body");
     end_of_line();
   }
 
@@ -222,6 +223,23 @@ class Parser {
       end_of_line();
       return check(std::move(ok), code);
     }
+    if (take_word("barrier")) {
+      end_of_line();
+      return barrier();
+    }
+    if (take_word("mma")) {
+      const int id = find(buffers_, "buffer");
+      expect("[");
+      Expr index = expr();
+      expect("]");
+      expect("+=");
+      Expr a = primary();
+      expect("*");
+      Expr b = primary();
+      end_of_line();
+      return mma(id, std::move(index), std::move(a), std::move(b));
+    }
+    const bool warp = take_word("warp");
     const int id = find(locals_, "local");
     expect("=");
     const std::string_view combine = word();
@@ -229,6 +247,11 @@ class Parser {
       if (c.word != combine) continue;
       expect("(");
       if (find(locals_, "local") != id) fail("a reduction runs on the local that it is assigned to");
+      if (warp) {
+        expect(")");
+        end_of_line();
+        return warp_reduce(id, c.kind);
+      }
       expect(",");
       Expr value = expr();
       expect(")");

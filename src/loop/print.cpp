@@ -52,6 +52,7 @@ class Printer {
   std::string run() {
     line(0, "kernel {}", nest_.name.empty() ? "_" : nest_.name);
     if (nest_.parallel_extent != 1) line(1, "parallel {}", nest_.parallel_extent);
+    if (nest_.threads != 0) line(1, "threads {}", nest_.threads);
     if (nest_.flops != 0) line(1, "flops {}", nest_.flops);
     if (nest_.bytes != 0) line(1, "bytes {}", nest_.bytes);
     for (const std::string& origin : nest_.origins) line(1, "origin {}", origin);
@@ -114,12 +115,12 @@ class Printer {
       case StmtKind::Store: line(depth, "store {}[{}] = {}", buffer(s.buffer), expr(s.index), expr(s.value)); break;
       case StmtKind::Let: line(depth, "let {}: {} = {}", local(s.local), name_of(nest_.locals.at(static_cast<size_t>(s.local)).dtype), expr(s.value)); break;
       case StmtKind::Reduce: {
-        std::string_view word = "?";
-        for (const text::CombineWord& c : text::kCombines)
-          if (c.kind == s.combine) word = c.word;
-        line(depth, "{} = {}({}, {})", local(s.local), word, local(s.local), expr(s.value));
+        line(depth, "{} = {}({}, {})", local(s.local), word_of(s.combine), local(s.local), expr(s.value));
         break;
       }
+      case StmtKind::Barrier: line(depth, "barrier"); break;
+      case StmtKind::WarpReduce: line(depth, "warp {} = {}({})", local(s.local), word_of(s.combine), local(s.local)); break;
+      case StmtKind::Mma: line(depth, "mma {}[{}] += {} * {}", buffer(s.buffer), expr(s.index), expr(s.value), expr(s.second)); break;
       case StmtKind::Check: line(depth, "check({}) {}", s.code, expr(s.value)); break;
       case StmtKind::Transpose:
         line(depth, "transpose({}) {}[{} by {}] = {}[{} by {}]", s.lanes, buffer(s.buffer), expr(s.index), s.pitch, buffer(s.source), expr(s.value), s.source_pitch);
@@ -128,6 +129,11 @@ class Printer {
     }
   }
 
+  static std::string_view word_of(ReduceKind kind) {
+    for (const text::CombineWord& c : text::kCombines)
+      if (c.kind == kind) return c.word;
+    return "?";
+  }
   const std::string& buffer(int id) const { return buffers_.at(static_cast<size_t>(id)); }
   const std::string& local(int id) const { return locals_.at(static_cast<size_t>(id)); }
 

@@ -88,4 +88,24 @@ Stmt transpose(int buffer, Expr index, int64_t pitch, int source, Expr source_in
   return share(std::move(n));
 }
 
+Stmt barrier() { return share(node(StmtKind::Barrier)); }
+
+Stmt warp_reduce(int local, ReduceKind combine) {
+  StmtNode n = node(StmtKind::WarpReduce);
+  n.local = local;
+  n.combine = combine;
+  return share(std::move(n));
+}
+
+Stmt mma(int sums, Expr index, Expr a, Expr b) {
+  require(index && index->dtype == DType::I64, "mma: the index is not i64");
+  require(a && b && a->kind == ExprKind::Load && b->kind == ExprKind::Load, "mma: an operand is not a load");
+  StmtNode n = node(StmtKind::Mma);
+  n.buffer = sums;
+  n.index = std::move(index);
+  n.value = std::move(a);
+  n.second = std::move(b);
+  return share(std::move(n));
+}
+
 }  // namespace trainc::loop

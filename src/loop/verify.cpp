@@ -12,8 +12,12 @@
 //  10. Register buffers: an index is made of numbers, Unroll variables and Vector variables alone, and the Vector loop around has a number as extent.
 //  11. Reduce: sum, prod, max or min; not over the Parallel loop. A local bound outside a Vector loop that reduces into it is not read inside.
 //  12. Check: the code is not 0.
-//  13. Prefetch: not of a Register buffer, not inside a Vector loop; the level is 1 or 2.
+//  13. Prefetch: not of a Register buffer, not inside a Vector loop; the level is 1 or 2; CPU nests only.
 //  14. Transpose: 2, 4, 8 or 16 lanes, between two buffers of one dtype that is no bool, or from bf16 to i32 (pairs), none of them Register; not inside a Vector loop.
+//  15. Device nests: a whole number of warps, at most 1,024 threads; no Vector loop, no Scratch; Shared buffers within kSharedBytes.
+//      CPU nests: no Thread loop, Shared buffer, Barrier, WarpReduce or Mma.
+//  16. Thread: no Thread loop inside another; stores to arguments and Shared buffers lie in one. Barrier and WarpReduce lie in none.
+//  17. Mma: in a Thread loop over all threads of the block; Register operands, bf16 or f32, and f32 sums.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -38,6 +42,8 @@ class Verifier {
     buffers();
     check(nest_.body != nullptr, "no body");
     check(nest_.parallel_extent >= 0, "parallel_extent is negative");
+    check(nest_.threads >= 0 && nest_.threads <= 1024 && nest_.threads % kWarp == 0, fmt::format("{} threads a block", nest_.threads));
+    check(nest_.shared_bytes() <= kSharedBytes, fmt::format("{} bytes of Shared buffers; {} is the most", nest_.shared_bytes(), kSharedBytes));
     parallel_ = count_parallel(*nest_.body);
     check(parallel_ <= 1, "more than one Parallel loop");
     check(parallel_ == 1 || nest_.parallel_extent == 1, "parallel_extent without a Parallel loop");
@@ -51,6 +57,7 @@ class Verifier {
   [[noreturn]] void fail(const std::string& what) const {
     throw InternalError(fmt::format("loop nest {}: {}{}", nest_.name, what, where_.empty() ? "" : " (in " + where_ + ")"));
   }
+  bool device() const { return nest_.threads > 0; }
   void check(bool ok, const std::string& what) const { if (!ok) fail(what); }
 
   void buffers() {
@@ -61,6 +68,8 @@ class Verifier {
       others |= b.space != Space::Argument;
       check(b.numel >= 0, fmt::format("buffer {} has a negative size", b.name));
       if (b.space != Space::Argument) check(b.written, fmt::format("buffer {} is the kernel's own, and not marked as written", b.name));
+      check(b.space != Space::Scratch || !device(), fmt::format("Scratch buffer {} in a nest for a device", b.name));
+      check(b.space != Space::Shared || device(), fmt::format("Shared buffer {} in a nest for a CPU", b.name));
       if (b.space == Space::Register) registers += b.numel * size_of(b.dtype);
     }
     check(registers <= kRegisterBytes, fmt::format("{} bytes of Register buffers; {} is the most", registers, kRegisterBytes));
@@ -183,6 +192,7 @@ class Verifier {
       case StmtKind::Store: {
         const Buffer& b = buffer(s.buffer);
         check(b.written, fmt::format("store to {}, which is not marked as written", b.name));
+        check(!device() || in_thread_ || b.space == Space::Register, fmt::format("every thread stores to {}: a Thread loop is missing", b.name));
         check(parallel_ == 0 || in_parallel_ || b.space != Space::Argument, fmt::format("store to argument {} beside the Parallel loop", b.name));
         index(b, s.index, false);
         expression(s.value);
@@ -207,6 +217,25 @@ class Verifier {
         check(s.value->dtype == l.dtype && l.dtype != DType::BF16 && l.dtype != DType::F16,
               fmt::format("{} is {}, reduced with {}", l.name, name_of(l.dtype), name_of(s.value->dtype)));
         if (b.in_vector) b.varies |= w.on_vector;
+        break;
+      }
+      case StmtKind::Barrier: check(device() && !in_thread_, "a Barrier in a Thread loop, or in a nest for a CPU"); break;
+      case StmtKind::WarpReduce: {
+        const LocalInfo& l = local(s.local);
+        check(device() && !in_thread_, "a WarpReduce in a Thread loop, or in a nest for a CPU");
+        check(bound_[static_cast<size_t>(s.local)].bound, fmt::format("local {} is reduced where it is not bound", l.name));
+        check(s.combine <= ReduceKind::Min && l.dtype != DType::BF16 && l.dtype != DType::F16, "a WarpReduce that is not sum, prod, max or min of numbers");
+        break;
+      }
+      case StmtKind::Mma: {
+        check(whole_block_, "an Mma outside a Thread loop over all threads");
+        check(s.value && s.second && s.value->kind == ExprKind::Load && s.second->kind == ExprKind::Load, "an Mma whose operands are no loads");
+        index(buffer(s.buffer), s.index, false);
+        expression(s.value);
+        expression(s.second);
+        for (int id : {s.buffer, s.value->id, s.second->id}) check(buffer(id).space == Space::Register, "an Mma outside registers");
+        check(buffer(s.buffer).dtype == DType::F32, "an Mma whose sums are not f32");
+        check(s.value->dtype == s.second->dtype && (s.value->dtype == DType::BF16 || s.value->dtype == DType::F32), "an Mma of other than bf16 or f32");
         break;
       }
       case StmtKind::Check:
@@ -277,7 +306,12 @@ class Verifier {
         check(depth_ == 0, "a Parallel loop inside another loop");
         check(!number || s.extent->int_value == nest_.parallel_extent, fmt::format("the Parallel loop's extent is not parallel_extent, {}", nest_.parallel_extent));
         break;
+      case LoopKind::Thread:
+        check(device(), "a Thread loop in a nest for a CPU");
+        check(!in_thread_, "a Thread loop inside a Thread loop");
+        break;
       case LoopKind::Vector:
+        check(!device(), "a Vector loop in a nest for a device");
         check(!in_vector_, "a Vector loop inside a Vector loop");
         check(s.lanes >= 1 && s.lanes <= 64 && (s.lanes & (s.lanes - 1)) == 0, fmt::format("a Vector loop of {} lanes", s.lanes));
         break;
@@ -290,6 +324,10 @@ class Verifier {
     ++depth_;
     in_vector_ |= vector;
     in_parallel_ |= parallel;
+    if (s.loop == LoopKind::Thread) {
+      in_thread_ = true;
+      whole_block_ = number && s.extent->int_value == nest_.threads;
+    }
     if (vector) {
       vector_counted_ = number;
       reduced(*s.body[0], running_);
@@ -300,6 +338,7 @@ class Verifier {
       in_vector_ = false;
     }
     if (parallel) in_parallel_ = false;
+    if (s.loop == LoopKind::Thread) in_thread_ = whole_block_ = false;
     --depth_;
     self.open = false;
     leave(before);
@@ -314,6 +353,7 @@ class Verifier {
   std::string where_;
   int depth_ = 0, parallel_ = 0;
   bool in_vector_ = false, in_parallel_ = false, vector_counted_ = false;
+  bool in_thread_ = false, whole_block_ = false;
 };
 
 }  // namespace

@@ -18,7 +18,7 @@ Outcome through_zero(Builder& b, const Node* from, const Inputs& in) {
   const bool all_zero = std::none_of(in.begin(), in.end(), [](const Node* n) { return n; });
   const auto zero_or_constant_zero = [&](size_t i) { return !in[i] || is_uniform_zero(from->in(i)); };
   switch (from->op) {
-    case Op::Neg: case Op::Cast: case Op::Reshape: case Op::Permute: case Op::Broadcast: case Op::Slice: case Op::Reverse: case Op::Scan:
+    case Op::Neg: case Op::Cast: case Op::Reshape: case Op::Permute: case Op::Broadcast: case Op::Slice: case Op::Window: case Op::Reverse: case Op::Scan:
     case Op::Mul: case Op::Contract: return zero;
     case Op::Reduce: return from->as<ReduceAttr>().kind == ReduceKind::Sum ? zero : write_out;
     case Op::Div: case Op::Gather: return in[1] && !in[0] ? zero : write_out;
@@ -40,14 +40,14 @@ Outcome through_zero(Builder& b, const Node* from, const Inputs& in) {
 }  // namespace
 
 Graph drop_undefined_inputs(const Graph& graph, const std::vector<int64_t>& undefined) {
-  std::vector<bool> is_output(graph.nodes().size()), zero(graph.nodes().size());  // by id
+  std::vector<bool> is_output(graph.nodes().size()), zero(graph.nodes().size()), depends(graph.nodes().size());  // by id; depends: on an undefined one
   for (const Output& output : graph.outputs)
     if (output.value) is_output[output.value->id] = true;
   const auto written_out = [](Builder& b, const Type& type) { return b.full(type.dtype, type.shape, 0); };
 
   return remove_dead(rewrite(graph, [&](Builder& b, const Node* from, const Inputs& made) -> const Node* {
     const auto give_zero = [&]() -> const Node* {  // an output needs a value; its users still see the zero
-      zero[from->id] = true;
+      zero[from->id] = depends[from->id] = true;
       return is_output[from->id] ? written_out(b, from->type) : nullptr;
     };
     if (from->op == Op::Input && std::find(undefined.begin(), undefined.end(), from->as<InputAttr>().index) != undefined.end())
@@ -59,7 +59,9 @@ Graph drop_undefined_inputs(const Graph& graph, const std::vector<int64_t>& unde
         in[i] = nullptr;
         some = true;
       }
-    if (some) {
+    for (const Node* i : from->inputs) depends[from->id] = depends[from->id] || depends[i->id];
+    // Both sides of a division may be zero because of an undefined argument: then it is no zero.
+    if (some && !(from->op == Op::Div && depends[from->in(1)->id])) {
       const Outcome outcome = through_zero(b, from, in);
       if (outcome.ok) return outcome.value ? outcome.value : give_zero();
     }

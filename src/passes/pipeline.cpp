@@ -1,9 +1,12 @@
 #include "passes/pipeline.h"
 
+#include <algorithm>
 #include <chrono>
+#include <unordered_map>
 
 #include "graph/text.h"
 #include "graph/verify.h"
+#include "passes/channels_last.h"
 #include "passes/rewrite.h"
 #include "passes/rules.h"
 #include "support/dump.h"
@@ -12,6 +15,7 @@ namespace trainc {
 
 Graph optimize(Graph g, Pipeline& p) {
   g = p.run("remove_dead", remove_dead, std::move(g));  // first: what is not needed costs the others time
+  g = p.run("channels_last", channels_last, std::move(g));  // before simplify, which puts together the permutes that meet
   // Algebra, constants and movements in one fixed point: each opens the way for the others (a folded constant makes a select
   // vanish, which brings two reshapes together).
   g = p.run("simplify", simplify, std::move(g));
@@ -30,6 +34,24 @@ void same_signature(const Graph& before, const Graph& after) {
     require(!a.value == !b.value && a.strides == b.strides && (!a.value || a.value->type == b.value->type),
             "result " + std::to_string(i) + " has changed its type");
   }
+}
+
+/// Whether the two would print the same, origins aside: node by node, which costs less than printing both.
+bool same_graph(const Graph& a, const Graph& b) {
+  const std::vector<const Node*> mine = a.live(), others = b.live();
+  if (mine.size() != others.size()) return false;
+  std::unordered_map<const Node*, const Node*> other_of{{nullptr, nullptr}};
+  const auto same = [&](const Node* x, const Node* y) {
+    return x->op == y->op && x->type == y->type && x->attrs == y->attrs &&
+           std::equal(x->inputs.begin(), x->inputs.end(), y->inputs.begin(), y->inputs.end(),
+                      [&](const Node* i, const Node* j) { return other_of.at(i) == j; });
+  };
+  for (size_t i = 0; i < mine.size(); ++i) {
+    if (!same(mine[i], others[i])) return false;
+    other_of[mine[i]] = others[i];
+  }
+  return std::equal(a.outputs.begin(), a.outputs.end(), b.outputs.begin(), b.outputs.end(),
+                    [&](const Output& x, const Output& y) { return other_of.at(x.value) == y.value && x.strides == y.strides; });
 }
 
 }  // namespace
@@ -56,12 +78,11 @@ Graph Pipeline::run(const char* pass, const std::function<Graph(const Graph&)>& 
                         (file.empty() ? " (its input could not be written to " + dump_directory() + ")" : "; its input is in " + file));
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  const std::string text = print(after), text_before = print(graph);
-  const bool changed = text != text_before;
+  const bool changed = !same_graph(graph, after);
   if (dumping("graph")) {
     const auto numbered = [&](size_t n, const char* what) { return graph_name_ + (n < 10 ? ".0" : ".") + std::to_string(n) + "." + what + ".graph"; };
-    if (records_.empty()) write_dump(numbered(0, "input"), text_before);
-    if (changed) write_dump(numbered(records_.size() + 1, pass), text);
+    if (records_.empty()) write_dump(numbered(0, "input"), print(graph));
+    if (changed) write_dump(numbered(records_.size() + 1, pass), print(after));
   }
   records_.push_back({pass, seconds, nodes, static_cast<int64_t>(after.live().size()), changed, false});
   return after;

@@ -61,7 +61,7 @@ std::span<const Rule> constant_rules() {
   static const std::vector<Rule> rules = {
       {"fold_elementwise", "f(constants) -> constant", elementwise_ops(), fold_elementwise},
       {"move_constant", "a movement of a uniform constant -> broadcast(constant)",
-       {Op::Reshape, Op::Permute, Op::Broadcast, Op::Slice, Op::Reverse}, move_constant},
+       {Op::Reshape, Op::Permute, Op::Broadcast, Op::Slice, Op::Window, Op::Reverse}, move_constant},
       {"pad_constant", "pad(c, c) -> c", {Op::Pad}, pad_constant},
       {"concat_constants", "concat(c, c) -> c", {Op::Concat}, concat_constants},
       {"reduce_constant", "max or min of a uniform constant -> it (a sum would have to round as the machine does)", {Op::Reduce}, reduce_constant},

@@ -17,6 +17,7 @@ bool all_are(const Dims& dims, int64_t value) {
 bool moves_nothing(N n) {
   switch (n->op) {
     case Op::Reshape: case Op::Broadcast: case Op::Pad: case Op::Concat: return n->type == n->in(0)->type;  // concat: the rest is empty
+    case Op::Window: return n->as<WindowAttr>().axes.empty();
     case Op::Permute: return std::is_sorted(n->as<AxesAttr>().axes.begin(), n->as<AxesAttr>().axes.end());
     case Op::Slice: return n->type == n->in(0)->type && all_are(n->as<SliceAttr>().start, 0) && all_are(n->as<SliceAttr>().step, 1);
     case Op::Reverse: {
@@ -172,7 +173,7 @@ N reduce_reduce(Builder& b, N n) {
 
 std::span<const Rule> movement_rules() {
   static const std::vector<Rule> rules = {
-      {"identity", "a movement that moves nothing -> x", {Op::Reshape, Op::Permute, Op::Broadcast, Op::Slice, Op::Pad, Op::Concat, Op::Reverse}, identity},
+      {"identity", "a movement that moves nothing -> x", {Op::Reshape, Op::Permute, Op::Broadcast, Op::Slice, Op::Pad, Op::Window, Op::Concat, Op::Reverse}, identity},
       {"reshape_reshape", "reshape(reshape(x)) -> reshape(x)", {Op::Reshape}, reshape_reshape},
       {"broadcast_broadcast", "broadcast(broadcast(x)) -> broadcast(x)", {Op::Broadcast}, broadcast_broadcast},
       {"permute_permute", "permute(permute(x)) -> permute(x)", {Op::Permute}, permute_permute},
@@ -183,7 +184,7 @@ std::span<const Rule> movement_rules() {
       {"slice_concat", "slice(concat(x, y)) within x -> slice(x)", {Op::Slice}, slice_concat},
       {"concat_empty", "concat(x, empty) -> concat(x)", {Op::Concat}, concat_empty},
       {"reverse_reverse", "reverse(reverse(x)) -> reverse of the axes that differ", {Op::Reverse}, reverse_reverse},
-      {"move_scalar", "a movement of a broadcast scalar -> broadcast(scalar)", {Op::Reshape, Op::Permute, Op::Slice, Op::Reverse}, move_scalar},
+      {"move_scalar", "a movement of a broadcast scalar -> broadcast(scalar)", {Op::Reshape, Op::Permute, Op::Slice, Op::Window, Op::Reverse}, move_scalar},
       {"elementwise_of_broadcasts", "f(broadcast(x), broadcast(y)) -> broadcast(f(x, y))", elementwise_ops(), elementwise_of_broadcasts},
       {"reduce_of_ones", "folding axes of size 1 (or none) -> reshape", {Op::Reduce}, reduce_of_ones},
       {"reduce_reduce", "max(max(x)) -> max(x), and so min, and sums and products of integers", {Op::Reduce}, reduce_reduce},

@@ -1,4 +1,4 @@
-// A plan as bytes: a header, then CBOR. The header is magic, format version, length and checksum of what follows, so that damage
+// A plan, or a foreach kernel, as bytes: a header, then CBOR. The header is magic, format version, length and checksum of what follows, so that damage
 // is found before anything is decoded; what decodes is verified like a fresh plan. Change kVersion whenever a field below,
 // the meaning of one, or the kernels' calling convention changes.
 #include <cstring>
@@ -13,6 +13,7 @@ namespace trainc::plan {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Buffer, name, home, index, offset, dtype, shape, strides, bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Step, kind, name, arguments, reads, writes, kernel, parallel_extent, target, arguments_json, random, p,
                                    flops, bytes, origins)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ForeachInput, scalar, dtype)
 
 static void to_json(nlohmann::json& j, const Kernel& k) {
   j = {{"name", k.name}, {"code", nlohmann::json::binary(k.code)}, {"entry", k.entry}, {"scratch_bytes", k.scratch_bytes}};
@@ -26,7 +27,8 @@ static void from_json(const nlohmann::json& j, Kernel& k) {
 
 namespace {
 
-constexpr char kMagic[8] = {'t', 'r', 'a', 'i', 'n', 'c', 'P', 'L'};
+using Magic = char[8];
+constexpr Magic kPlan = {'t', 'r', 'a', 'i', 'n', 'c', 'P', 'L'}, kForeach = {'t', 'r', 'a', 'i', 'n', 'c', 'F', 'E'};
 constexpr uint32_t kVersion = 1;
 struct Header {
   char magic[8];
@@ -47,31 +49,48 @@ void check_enums(const Plan& plan) {  // nlohmann-json takes any number for an e
     if (s.kind > StepKind::Random) throw UserError("stored plan: unknown kind of step");
 }
 
-}  // namespace
-
-std::string save(const Plan& plan) {
-  const nlohmann::json j = {{"name", plan.name}, {"cpu", plan.cpu}, {"buffers", plan.buffers}, {"kernels", plan.kernels},
-                            {"steps", plan.steps}, {"constants", nlohmann::json::binary(plan.constants)},
-                            {"input_count", plan.input_count}, {"output_count", plan.output_count}, {"outputs", plan.outputs},
-                            {"temp_bytes", plan.temp_bytes}, {"saved_bytes", plan.saved_bytes}, {"notes", plan.notes}};
+std::string packed(const Magic& magic, const nlohmann::json& j) {
   std::string body;
   nlohmann::json::to_cbor(j, body);
   Header header{{}, kVersion, body.size(), checksum(body)};
-  std::memcpy(header.magic, kMagic, sizeof kMagic);
+  std::memcpy(header.magic, magic, sizeof magic);
   return std::string(reinterpret_cast<const char*>(&header), sizeof header) + body;
 }
 
-Plan load(std::string_view bytes) {
+/// `read(json)` of what was packed; whatever is wrong with it is a UserError.
+template <class Read> auto unpacked(const Magic& magic, std::string_view bytes, const Read& read) {
   Header header;
   if (bytes.size() < sizeof header) throw UserError("stored plan: truncated");
   std::memcpy(&header, bytes.data(), sizeof header);
   const std::string_view body = bytes.substr(sizeof header);
-  if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) throw UserError("stored plan: this is not a trainc plan");
+  if (std::memcmp(header.magic, magic, sizeof magic) != 0) throw UserError("stored plan: this is not a trainc plan");
   if (header.version != kVersion) throw UserError("stored plan: written by another version of trainc; compile it again");
   if (header.length != body.size()) throw UserError("stored plan: truncated");
   if (header.checksum != checksum(body)) throw UserError("stored plan: damaged (its checksum does not match)");
   try {
-    const nlohmann::json j = nlohmann::json::from_cbor(body);
+    return read(nlohmann::json::from_cbor(body));
+  } catch (const nlohmann::json::exception& e) {
+    throw UserError(std::string("stored plan: not readable: ") + e.what());
+  } catch (const InternalError& e) {
+    throw UserError(std::string("stored plan: not sound: ") + e.what());
+  }
+}
+
+}  // namespace
+
+std::string save(const Plan& plan) {
+  return packed(kPlan, {{"name", plan.name}, {"cpu", plan.cpu}, {"buffers", plan.buffers}, {"kernels", plan.kernels},
+                        {"steps", plan.steps}, {"constants", nlohmann::json::binary(plan.constants)},
+                        {"input_count", plan.input_count}, {"output_count", plan.output_count}, {"outputs", plan.outputs},
+                        {"temp_bytes", plan.temp_bytes}, {"saved_bytes", plan.saved_bytes}, {"notes", plan.notes}});
+}
+
+std::string save(const Foreach& f) {
+  return packed(kForeach, {{"name", f.name}, {"cpu", f.cpu}, {"kernel", f.kernel}, {"inputs", f.inputs}, {"chunk", f.chunk}, {"origins", f.origins}});
+}
+
+Plan load(std::string_view bytes) {
+  return unpacked(kPlan, bytes, [](const nlohmann::json& j) {
     Plan plan;
     j.at("name").get_to(plan.name);
     j.at("cpu").get_to(plan.cpu);
@@ -88,11 +107,23 @@ Plan load(std::string_view bytes) {
     check_enums(plan);
     verify(plan);
     return plan;
-  } catch (const nlohmann::json::exception& e) {
-    throw UserError(std::string("stored plan: not readable: ") + e.what());
-  } catch (const InternalError& e) {
-    throw UserError(std::string("stored plan: not sound: ") + e.what());
-  }
+  });
+}
+
+Foreach load_foreach(std::string_view bytes) {
+  return unpacked(kForeach, bytes, [](const nlohmann::json& j) {
+    Foreach f;
+    j.at("name").get_to(f.name);
+    j.at("cpu").get_to(f.cpu);
+    j.at("kernel").get_to(f.kernel);
+    j.at("inputs").get_to(f.inputs);
+    j.at("chunk").get_to(f.chunk);
+    j.at("origins").get_to(f.origins);
+    require(f.chunk > 0 && f.kernel.entry >= 0 && f.kernel.entry < static_cast<int64_t>(f.kernel.code.size()) && f.kernel.scratch_bytes >= 0,
+            "foreach " + f.name + ": its kernel has no code, or its chunks no elements");
+    for (const ForeachInput& i : f.inputs) require(i.dtype <= DType::Bool, "foreach " + f.name + ": unknown dtype");
+    return f;
+  });
 }
 
 }  // namespace trainc::plan

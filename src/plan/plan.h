@@ -77,6 +77,20 @@ struct Plan {
   std::vector<std::string> notes;  // for explain
 };
 
+/// An optimizer's step: one elementwise kernel over any number of tensors of any size. Kernel arguments: `inputs` in order, then a pointer to
+/// the number of elements (i64). Its parallel iterations are chunks of `chunk` elements.
+struct ForeachInput {
+  bool scalar = false;  // one value, shared by all tensors; else a pointer a tensor
+  DType dtype = DType::F32;
+};
+struct Foreach {
+  std::string name, cpu;
+  Kernel kernel;
+  std::vector<ForeachInput> inputs;
+  int64_t chunk = 4096;
+  std::vector<std::string> origins;
+};
+
 /// Gives every Temp buffer its offset by live ranges over the steps, and sets temp_bytes. Two buffers share bytes only if
 /// their live ranges are apart.
 void plan_memory(Plan&);
@@ -84,8 +98,10 @@ void plan_memory(Plan&);
 void verify(const Plan&);
 /// One readable text, for dumps and reports.
 std::string print(const Plan&);
-/// CBOR with a checksum. `load` throws UserError for what is damaged, truncated, of another version.
+/// CBOR with a checksum. Loading throws UserError for what is damaged, truncated, of another kind or version.
 std::string save(const Plan&);
+std::string save(const Foreach&);
 Plan load(std::string_view bytes);
+Foreach load_foreach(std::string_view bytes);
 
 }  // namespace trainc::plan

@@ -67,6 +67,14 @@ Tensor evaluate_movement(const Node& node, const Operands& in) {
         strides[axis] = -strides[axis];
       }
       break;
+    case Op::Window: {
+      const auto& [axes, size, step, dilation] = node.as<WindowAttr>();
+      for (size_t i = 0; i < axes.size(); ++i) {
+        strides.push_back(strides[axes[i]] * dilation[i]);
+        strides[axes[i]] *= step[i];
+      }
+      break;
+    }
     case Op::Pad: {
       pick(out, *in[1], Dims(out.type.shape.size(), 0), 0);
       const Dims to = contiguous_strides(node.shape());

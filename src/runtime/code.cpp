@@ -9,9 +9,16 @@
 #include "plan/live.h"
 #include "runtime/arena.h"
 #include "runtime/runtime.h"
+#include "support/cpu.h"
 #include "support/error.h"
 
 namespace trainc::runtime {
+
+void require_level(const std::string& plan, const std::string& cpu) {
+  if (!cpu.empty() && cpu_level_of(cpu) < machine_cpu_level())
+    throw UserError("plan " + plan + " was compiled for " + cpu + "; this machine has only " + std::string(name_of(machine_cpu_level())) +
+                    ". Compile it here.");
+}
 
 MappedCode::MappedCode(const std::vector<plan::Kernel>& kernels) {
   std::vector<size_t> at;

@@ -1,11 +1,15 @@
 // Machine code, mapped read-execute; never writable and executable at once. Includes: plan.
 #pragma once
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "plan/plan.h"
 
 namespace trainc::runtime {
+
+/// UserError where `cpu`, the level that a plan was compiled for ("": any), is above this machine's.
+void require_level(const std::string& plan, const std::string& cpu);
 
 /// A kernel's entry: see emit/llvm/emit.h.
 using KernelEntry = void (*)(void* const* arguments, void* scratch, uint32_t* status, int64_t begin, int64_t end);

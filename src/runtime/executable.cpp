@@ -12,7 +12,6 @@
 #include "runtime/code.h"
 #include "runtime/cpu/random.h"
 #include "runtime/runtime.h"
-#include "support/cpu.h"
 #include "support/error.h"
 
 namespace trainc::runtime {
@@ -158,9 +157,7 @@ struct Executable::Impl {
 Executable::Executable(plan::Plan plan) {
   plan::verify(plan);
   // Levels are listed best first: a later one asks for less.
-  if (!plan.cpu.empty() && cpu_level_of(plan.cpu) < machine_cpu_level())
-    throw UserError(fmt::format("plan {} was compiled for {}; this machine has only {}. Compile it here.", plan.name, plan.cpu,
-                                name_of(machine_cpu_level())));
+  require_level(plan.name, plan.cpu);
   impl_ = std::make_unique<Impl>(std::move(plan));
 }
 Executable::~Executable() = default;

@@ -27,33 +27,33 @@ uint64_t scalar_bits(double value, DType dtype) {
 
 }  // namespace
 
-Foreach::Foreach(plan::Kernel kernel, std::vector<ForeachInput> inputs, int64_t chunk)
-    : kernel_(std::move(kernel)), inputs_(std::move(inputs)), chunk_(chunk), code_({kernel_}) {
-  require(chunk_ > 0, "foreach: chunk must be positive");
-  tensor_inputs_ = std::count_if(inputs_.begin(), inputs_.end(), [](const ForeachInput& i) { return !i.scalar; });
+Foreach::Foreach(plan::Foreach plan) : plan_(std::move(plan)), code_({plan_.kernel}) {
+  require_level(plan_.name, plan_.cpu);
+  require(plan_.chunk > 0, "foreach: chunk must be positive");
+  tensor_inputs_ = std::count_if(plan_.inputs.begin(), plan_.inputs.end(), [](const ForeachInput& i) { return !i.scalar; });
 }
 
 void Foreach::run(std::span<void* const> tensors, std::span<const int64_t> numels, std::span<const double> scalars) const {
   require(tensors.size() == numels.size() * tensor_inputs_, "foreach: a pointer is missing");
   require(static_cast<int64_t>(scalars.size()) == scalar_inputs(), "foreach: a scalar is missing");
   std::vector<uint64_t> slots;
-  for (size_t i = 0, s = 0; i < inputs_.size(); ++i)
-    if (inputs_[i].scalar) slots.push_back(scalar_bits(scalars[s++], inputs_[i].dtype));
+  for (size_t i = 0, s = 0; i < plan_.inputs.size(); ++i)
+    if (plan_.inputs[i].scalar) slots.push_back(scalar_bits(scalars[s++], plan_.inputs[i].dtype));
 
-  const size_t width = inputs_.size() + 1;  // arguments a tensor
+  const size_t width = plan_.inputs.size() + 1;  // arguments a tensor
   std::vector<void*> arguments;
   arguments.reserve(width * numels.size());
   std::vector<int64_t> first_chunk{0};  // of each tensor, in the flattened order of all chunks; then their number
   for (size_t t = 0; t < numels.size(); ++t) {
     size_t tensor = t * tensor_inputs_, scalar = 0;
-    for (const ForeachInput& i : inputs_) arguments.push_back(i.scalar ? static_cast<void*>(&slots[scalar++]) : tensors[tensor++]);
+    for (const ForeachInput& i : plan_.inputs) arguments.push_back(i.scalar ? static_cast<void*>(&slots[scalar++]) : tensors[tensor++]);
     arguments.push_back(const_cast<int64_t*>(&numels[t]));
-    first_chunk.push_back(first_chunk.back() + (numels[t] + chunk_ - 1) / chunk_);
+    first_chunk.push_back(first_chunk.back() + (numels[t] + plan_.chunk - 1) / plan_.chunk);
   }
 
   const KernelEntry entry = code_.entry(0);
   parallel_for(first_chunk.back(), [&](int64_t begin, int64_t end) {
-    void* scratch = thread_scratch(kernel_.scratch_bytes);
+    void* scratch = thread_scratch(plan_.kernel.scratch_bytes);
     uint32_t status = 0;  // an elementwise kernel has no checks
     size_t t = std::upper_bound(first_chunk.begin(), first_chunk.end(), begin) - first_chunk.begin() - 1;
     for (; begin < end; ++t) {

@@ -15,6 +15,8 @@ const Node* base_of(const Node* n) {
   return n;
 }
 
+bool is_copy(const Node* n) { return n->op == Op::Slice && n->shape() == n->in(0)->shape(); }
+
 bool is_sum(const Node* n) { return n->op == Op::Reduce && n->in(0)->type.numel() != n->type.numel(); }
 
 bool is_trailing_reduce(const Node* n) {

@@ -1,6 +1,7 @@
 #include "schedule/domain.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace trainc::schedule {
 
@@ -46,6 +47,10 @@ std::set<int64_t> split_points(const Node* value, const Schedule& schedule, int6
       case Op::Slice: case Op::Pad:
         for (size_t k = 0; k < rank; ++k)
           if (n->shape()[k] != n->in(0)->shape()[k]) cut(n, access, k);
+        return;
+      case Op::Window:
+        for (int64_t axis : n->as<WindowAttr>().axes) cut(n, access, axis), cut(n, access, axis + 1);
+        for (size_t k = n->in(0)->shape().size(); k < rank; ++k) cut(n, access, k);
         return;
       case Op::Iota: case Op::Concat:
         cut(n, access, n->as<AxisAttr>().axis);
@@ -95,11 +100,11 @@ Expr position_of(const std::vector<Expr>& variables, const std::vector<int64_t>&
   return e;
 }
 
-OuterLoops::OuterLoops(loop::LoopNest& nest, const std::vector<int64_t>& factors) : nest_(nest), factors_(factors) {
+OuterLoops::OuterLoops(loop::LoopNest& nest, const std::vector<int64_t>& factors, const Machine& machine) : nest_(nest), factors_(factors) {
   // Enough iterations for any number of threads we expect; more would only cost divisions.
-  constexpr int64_t kEnough = 64;
+  const int64_t enough = machine.gpu ? std::numeric_limits<int64_t>::max() : 64;
   int64_t extent = 1;
-  while (parallel_ < factors.size() && extent < kEnough) extent *= factors[parallel_++];
+  while (parallel_ < factors.size() && extent < enough) extent *= factors[parallel_++];
   if (parallel_ > 0) {
     parallel_var_ = nest.add_var("p", extent);
     Expr p = nest.var(parallel_var_);

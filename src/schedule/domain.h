@@ -14,11 +14,11 @@ std::set<int64_t> split_points(const Node* value, const Schedule&, int64_t rows,
 /// A chain total = f0 * f1 * ... of factors whose suffix products are the points, as far as they divide each other. `firm` points first.
 std::vector<int64_t> factor(int64_t total, const std::vector<int64_t>& firm, const std::set<int64_t>& points);
 
-/// Loops over `factors` (outermost first): the first ones as one Parallel loop, the others Serial, around `body`.
+/// Loops over `factors` (outermost first): the first ones (on a device: all) as one Parallel loop, the others Serial, around `body`.
 /// `variables` are the factors' indices, made by open() and used by whoever builds the body.
 class OuterLoops {
  public:
-  OuterLoops(loop::LoopNest&, const std::vector<int64_t>& factors);
+  OuterLoops(loop::LoopNest&, const std::vector<int64_t>& factors, const Machine&);
   const std::vector<Expr>& variables() const { return variables_; }
   /// Wraps `body` and sets parallel_extent.
   Stmt close(Stmt body);

@@ -121,6 +121,14 @@ Expr Expressions::definition(const Node* n, Index index) {
       for (size_t k = 0; k < attr.start.size(); ++k) axes.push_back(index.coordinates()[k] * attr.step[k] + integer(attr.start[k]));
       return value(n->in(0), Index::at_axes(n->in(0)->shape(), std::move(axes)));
     }
+    case Op::Window: {
+      const auto& [windowed, size, step, dilation] = n->as<WindowAttr>();
+      const std::vector<Expr>& at = index.coordinates();
+      const size_t rank = n->in(0)->shape().size();
+      std::vector<Expr> axes(at.begin(), at.begin() + static_cast<std::ptrdiff_t>(rank));
+      for (size_t i = 0; i < windowed.size(); ++i) axes[windowed[i]] = at[windowed[i]] * step[i] + at[rank + i] * dilation[i];
+      return value(n->in(0), Index::at_axes(n->in(0)->shape(), std::move(axes)));
+    }
     case Op::Reverse: {
       std::vector<Expr> axes = index.coordinates();
       for (int64_t axis : n->as<AxesAttr>().axes) axes[axis] = integer(n->shape()[axis] - 1) - axes[axis];

@@ -5,6 +5,7 @@
 
 #include "schedule/domain.h"
 #include "schedule/kernels.h"
+#include "schedule/map_device.h"
 
 namespace trainc::schedule {
 
@@ -80,7 +81,7 @@ LoweredKernel map_over(const std::string& name, const Schedule& schedule, const 
   const int64_t last = factors.back(), pieces = (last + kChunk - 1) / kChunk;
   factors.pop_back();
   if (pieces > 1) factors.push_back(pieces);
-  OuterLoops loops(nest, factors);
+  OuterLoops loops(nest, factors, machine);
   const int j = nest.add_var("j", pieces > 1 ? -1 : last);
   std::vector<Expr> variables = loops.variables();
   Expr extent = integer(last);
@@ -149,7 +150,7 @@ std::vector<LoweredKernel> lower_scatter(const Schedule& schedule, const Group& 
   for (int64_t k = axis + 1; k + (across ? 1 : 0) < static_cast<int64_t>(shape.size()); ++k)
     if (shape[k] != 1) outer.push_back(shape[k]);
   if (across) outer.push_back(pieces);
-  OuterLoops loops(nest, outer);
+  OuterLoops loops(nest, outer, machine);
   size_t next = 0;
   int serial = nest.add_var("s", shape[axis]);
   int j = nest.add_var("j", pieces > 1 ? width : last);
@@ -178,8 +179,11 @@ std::vector<LoweredKernel> lower_scatter(const Schedule& schedule, const Group& 
     v = arithmetic(n->dtype(), loop::apply(n->dtype() == DType::Bool ? Op::Or : Op::Add, {old, add}));
   }
   inside.push_back(e.store(n, position, v));
-  Stmt body = loop::for_loop(across ? LoopKind::Vector : LoopKind::Serial, j, extent, block(std::move(inside)), across ? width : 1);
-  nest.body = loops.close(loop::for_loop(LoopKind::Serial, serial, integer(shape[axis]), body));
+  Stmt body = block(std::move(inside));
+  auto lanes_loop = [&](Stmt s) { return loop::for_loop(across ? LoopKind::Vector : LoopKind::Serial, j, extent, std::move(s), across ? width : 1); };
+  auto sources_loop = [&](Stmt s) { return loop::for_loop(LoopKind::Serial, serial, integer(shape[axis]), std::move(s)); };
+  // On a device each thread adds up the sources of its own elements.
+  nest.body = loops.close(machine.gpu ? lanes_loop(sources_loop(body)) : sources_loop(lanes_loop(body)));
   if (size > 0) kernels.push_back(std::move(kernel));
   return kernels;
 }
@@ -196,7 +200,7 @@ LoweredKernel lower_scan(const Schedule& schedule, const Group& group, const Mac
   const bool across = axis + 1 < static_cast<int64_t>(shape.size()) && shape.back() > 1;
   for (size_t k = 0; k < shape.size(); ++k)
     if (static_cast<int64_t>(k) != axis && !(across && k + 1 == shape.size()) && shape[k] != 1) outer.push_back(shape[k]);
-  OuterLoops loops(nest, outer);
+  OuterLoops loops(nest, outer, machine);
   int step = nest.add_var("s", shape[axis]), j = nest.add_var("j", across ? shape.back() : 1);
   std::vector<Expr> axes(shape.size());
   size_t next = 0;
@@ -238,6 +242,10 @@ std::vector<LoweredKernel> lower(const Graph& graph, const Schedule& schedule, c
     for (const Node* n : group.values)
       for (const std::string& origin : graph.origins(n))
         if (k.nest.origins.size() < 16 && std::find(k.nest.origins.begin(), k.nest.origins.end(), origin) == k.nest.origins.end()) k.nest.origins.push_back(origin);
+    if (machine.gpu && k.nest.threads == 0) {
+      loop::verify(k.nest);
+      k.nest = map_to_device(k.nest, *machine.gpu);
+    }
     k.nest.bytes = 0;
     for (const Node* n : k.arguments) k.nest.bytes += n->type.bytes();
     loop::verify(k.nest);

@@ -1,10 +1,12 @@
 // Groups -> loop nests.
 #pragma once
+#include <optional>
 #include <vector>
 
 #include "loop/loop.h"
 #include "schedule/schedule.h"
 #include "support/cpu.h"
+#include "support/gpu.h"
 
 namespace trainc::schedule {
 
@@ -14,9 +16,15 @@ struct LoweredKernel {
   std::vector<const Node*> arguments;
 };
 
+/// What kernels are made for: a CPU, or a device where `gpu` is set. A schedule asks it for numbers; no stage before asks at all.
 struct Machine {
   CpuLevel level;
   CacheSizes caches;
+  std::optional<Gpu> gpu = {};
+  bool tf32 = false;  // on a device: f32 contractions may round their operands to tf32, as the framework's own flag says
+
+  /// A device's kernels do not depend on the CPU beside it.
+  static Machine device(Gpu gpu) { return {CpuLevel::Avx512, {}, gpu}; }
 };
 
 /// The kernels of one group, to run in this order; none for draws, externs, and values without elements.

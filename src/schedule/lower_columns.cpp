@@ -64,7 +64,7 @@ LoweredKernel lower_columns(const Schedule& schedule, const Group& group, const 
     if (factors[k].kept) outer.push_back(factors[k].extent);
   const int64_t pieces = (last + width - 1) / width;
   if (across) outer.push_back(pieces);
-  OuterLoops loops(nest, outer);
+  OuterLoops loops(nest, outer, machine);
 
   // One variable a factor, in order.
   std::vector<Expr> variables;

@@ -1,5 +1,9 @@
 // Contractions: operands read through their movements, epilogue values stored from the tile.
+#include <algorithm>
+#include <numeric>
+
 #include "loop/contraction.h"
+#include "loop/device_contraction.h"
 #include "schedule/domain.h"
 #include "schedule/kernels.h"
 #include "schedule/substitute.h"
@@ -15,6 +19,20 @@ Expr narrow(const Expr& e) {
   const bool widened = e->kind == loop::ExprKind::Apply && e->op == Op::Cast && e->args[0]->dtype == DType::BF16;
   return widened ? e->args[0] : loop::cast(e, DType::BF16);
 }
+
+bool mentions(const Expr& e, int var) {
+  return (e->kind == loop::ExprKind::Var && e->id == var) || std::any_of(e->args.begin(), e->args.end(), [&](const Expr& a) { return mentions(a, var); });
+}
+/// The greatest common divisor of what `var` is divided by within `e`; 0 where it is not.
+int64_t divisor_of(const Expr& e, int var) {
+  int64_t d = 0;
+  if (e->kind == loop::ExprKind::Apply && (e->op == Op::FloorDiv || e->op == Op::Mod) && mentions(e->args[0], var) && e->args[1]->kind == loop::ExprKind::Int)
+    d = e->args[1]->int_value;
+  for (const Expr& a : e->args) d = std::gcd(d, divisor_of(a, var));
+  return d;
+}
+// Shorter runs are not worth a loop each.
+constexpr int64_t kShortestRun = 4;
 
 }  // namespace
 
@@ -37,8 +55,6 @@ LoweredKernel lower_contract(const Schedule& schedule, const Group& group, const
     return e.value(x, Index::at_axes(x->shape(), {nest.var(b), nest.var(row), nest.var(k)}));
   };
   Expr lhs = operand(0, m), rhs = operand(1, n);
-  // Operands in bf16 stay it where the machine multiplies it; else they are multiplied as the f32 that they are exactly.
-  if (c->in(0)->dtype() == DType::BF16 && c->in(1)->dtype() == DType::BF16 && has_bf16_dot(machine.level)) lhs = narrow(lhs), rhs = narrow(rhs);
   auto nearer = [&](const Expr& x, int row) {
     const int64_t along_k = std::abs(stride_of(x, k, row)), along_row = std::abs(stride_of(x, row, k));
     if (along_k == 1 || along_row == 0) return true;
@@ -46,6 +62,24 @@ LoweredKernel lower_contract(const Schedule& schedule, const Group& group, const
   };
   spec.lhs_k_contiguous = nearer(lhs, m);
   spec.rhs_k_contiguous = nearer(rhs, n);
+  // Along the contiguous direction, an operand may come in runs: there its coordinate is written as major * run + minor.
+  const auto in_runs = [&](int which, int row, int along, int64_t extent, const Expr& whole, int64_t& run, auto& element) {
+    const int64_t length = divisor_of(whole, along);
+    if (length < kShortestRun || extent % length != 0) return;
+    const int major = nest.add_var("major", extent / length), minor = nest.add_var("minor", length);
+    const Expr at = nest.var(major) * length + nest.var(minor);
+    const Node* x = c->in(which);
+    const Expr split = e.value(x, Index::at_axes(x->shape(), {nest.var(b), along == row ? at : nest.var(row), along == k ? at : nest.var(k)}));
+    if (divisor_of(split, minor) != 0) return;
+    run = length;
+    const int other = along == k ? row : k;
+    element = [=](Expr bb, Expr oo, Expr jj, Expr ii) { return substitute(split, {{b, bb}, {other, oo}, {major, jj}, {minor, ii}}); };
+  };
+  if (spec.lhs_k_contiguous) in_runs(0, m, k, spec.k, lhs, spec.lhs_run, spec.lhs_in_run);
+  if (!spec.rhs_k_contiguous) in_runs(1, n, n, spec.n, rhs, spec.rhs_run, spec.rhs_in_run);
+  // Operands in bf16 stay it where the machine multiplies it; else (and in runs) they are multiplied as the f32 that they are exactly.
+  const bool bf16 = c->in(0)->dtype() == DType::BF16 && c->in(1)->dtype() == DType::BF16;
+  if (bf16 && !machine.gpu && has_bf16_dot(machine.level) && spec.lhs_run == 0 && spec.rhs_run == 0) lhs = narrow(lhs), rhs = narrow(rhs);
   spec.lhs = [=](Expr bb, Expr row, Expr kk) { return substitute(lhs, {{b, bb}, {m, row}, {k, kk}}); };
   spec.rhs = [=](Expr bb, Expr row, Expr kk) { return substitute(rhs, {{b, bb}, {n, row}, {k, kk}}); };
 
@@ -74,7 +108,8 @@ LoweredKernel lower_contract(const Schedule& schedule, const Group& group, const
     e.out = nullptr;
     return substitute(block(std::move(body)), {{b, bb}, {m, mm}, {n, nn}});
   };
-  loop::build_contraction(nest, spec, machine.level, machine.caches);
+  if (machine.gpu) loop::build_device_contraction(nest, spec, *machine.gpu, machine.tf32);
+  else loop::build_contraction(nest, spec, machine.level, machine.caches);
   return kernel;
 }
 

@@ -11,7 +11,8 @@ using loop::block;
 using loop::integer;
 using loop::LoopKind;
 
-constexpr int64_t kScratchRow = 256 << 10; // bytes of a row worth keeping rather than computing again
+constexpr int64_t kScratchRow = 256 << 10;  // bytes of a row worth keeping rather than computing again
+constexpr int64_t kSharedRows = 40 << 10;   // of all kept rows, on a device: Shared memory, less what sums are combined in
 
 class Rows {
  public:
@@ -59,7 +60,7 @@ class Rows {
       const bool made_once = schedule_.stored.count(n) || is_sum(n);
       int at = is_sum(n) ? level_[n] - 1 : level_[n];
       if (!made_once && used_at.count(n) && used_at[n] > level_[n]) {
-        if (worth_keeping(n)) kept_.insert(n);
+        if (worth_keeping(n)) kept_.insert(n), kept_bytes_ += group_.columns * size_of(n->dtype());
         else at = used_at[n];
       }
       for (const Read& r : reads_of(n, schedule_.values, group_.rows, group_.columns))
@@ -68,7 +69,8 @@ class Rows {
   }
 
   bool worth_keeping(const Node* n) const {
-    if (group_.columns * size_of(n->dtype()) > kScratchRow) return false;
+    const int64_t bytes = group_.columns * size_of(n->dtype());
+    if (machine_.gpu ? kept_bytes_ + bytes > kSharedRows : bytes > kScratchRow) return false;
     int64_t cost = 0;
     auto visit = [&](auto&& self, const Node* x) -> void {
       cost += op_cost(x->op);
@@ -105,7 +107,7 @@ class Rows {
 
   void build() {
     loop::LoopNest& nest = kernel_.nest;
-    OuterLoops loops(nest, outer_);
+    OuterLoops loops(nest, outer_, machine_);
     std::vector<Expr> outer = loops.variables();
     Expr run_start;  // of a chunk
     std::vector<int64_t> outer_factors = outer_;
@@ -219,6 +221,7 @@ class Rows {
   std::string name_;
   std::unordered_map<const Node*, int> level_, scratch_;
   std::unordered_set<const Node*> kept_;  // full values kept in scratch from the walk that makes them on
+  int64_t kept_bytes_ = 0;
   int last_level_ = 0, walk_ = 0;
   std::vector<int64_t> outer_, inner_;
   bool chunked_ = false;

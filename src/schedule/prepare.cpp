@@ -16,6 +16,16 @@ constexpr int64_t kFewResults = 16;
 // ... which matters from this many elements on.
 constexpr int64_t kLongSum = 1 << 15;
 
+// A sum over leading axes has its results across vectors of this many lanes ...
+constexpr int64_t kAcross = 64;
+// ... and one with fewer vectors than this keeps too few cores busy.
+constexpr int64_t kFewVectors = 8;
+
+bool few_results(const Node* x, const ReduceAttr& attr, const Type& type) {
+  const bool across = !std::binary_search(attr.axes.begin(), attr.axes.end(), x->type.rank() - 1);
+  return type.numel() < (across ? kAcross * kFewVectors : kFewResults);
+}
+
 const Node* keep_dims(Builder& b, const Node* reduced, const Dims& shape, const Dims& axes) {
   Dims kept = shape;
   for (int64_t axis : axes) kept[axis] = 1;
@@ -61,9 +71,78 @@ const Node* reduce(Builder& b, const Node* x, const ReduceAttr& attr, const Type
   if (attr.kind == ReduceKind::ArgMax || attr.kind == ReduceKind::ArgMin) return arg_reduce(b, x, attr);
   if (x->type.numel() == 0 && type.numel() > 0) return b.full(type.dtype, type.shape, attr.kind == ReduceKind::Prod ? 1 : 0);
   if (x->dtype() == DType::Bool) return b.cast(b.reduce(attr.kind, b.cast(x, DType::I32), attr.axes), DType::Bool);
-  if (type.numel() < kFewResults && x->type.numel() >= kLongSum)
+  if (few_results(x, attr, type) && x->type.numel() >= kLongSum)
     if (const Node* split = split_sum(b, x, attr)) return split;
   return b.reduce(attr.kind, x, attr.axes);
+}
+
+/// A whole slice is a copy by another name: a node of its own that no rule sees any more.
+const Node* whole(Graph& graph, const Node* x) {
+  return graph.make(Op::Slice, SliceAttr{Dims(x->shape().size(), 0), Dims(x->shape().size(), 1)}, {x}, x->type);
+}
+
+/// Where element `at` of `n` lies in what its movements (and casts) read.
+int64_t source_of(const Node* n, int64_t at) {
+  for (;;) {
+    const Dims& shape = n->shape();
+    Dims axes(shape.size());
+    int64_t left = at;
+    for (size_t k = shape.size(); k-- > 0;) axes[k] = shape[k] ? left % shape[k] : 0, left /= std::max<int64_t>(shape[k], 1);
+    if (n->op == Op::Input && !n->as<InputAttr>().strides.empty())
+      return std::inner_product(axes.begin(), axes.end(), n->as<InputAttr>().strides.begin(), int64_t{0});
+    Dims from = axes;
+    switch (n->op) {
+      case Op::Reshape: case Op::Cast: n = n->in(0); continue;
+      case Op::Permute:
+        for (size_t k = 0; k < axes.size(); ++k) from[n->as<AxesAttr>().axes[k]] = axes[k];
+        break;
+      case Op::Slice:
+        for (size_t k = 0; k < axes.size(); ++k) from[k] = n->as<SliceAttr>().start[k] + axes[k] * n->as<SliceAttr>().step[k];
+        break;
+      case Op::Reverse:
+        for (int64_t axis : n->as<AxesAttr>().axes) from[axis] = shape[axis] - 1 - axes[axis];
+        break;
+      case Op::Broadcast:
+        for (size_t k = 0; k < axes.size(); ++k)
+          if (n->in(0)->shape()[k] == 1) from[k] = 0;
+        break;
+      default: return at;
+    }
+    n = n->in(0);
+    const Dims strides = contiguous_strides(n->shape());
+    at = std::inner_product(from.begin(), from.end(), strides.begin(), int64_t{0});
+  }
+}
+
+/// A contraction's operand that has neighbours in memory along k or along its rows: itself, or, where the permute it is read through leaves
+/// none (a convolution's weight, whose taps are innermost), the same over a copy in another order, with an axis of k or of the rows innermost.
+const Node* with_neighbours(Builder& b, const Node* operand) {
+  const int64_t rows = operand->shape()[1], k = operand->shape()[2];
+  if (operand->type.numel() == 0 || rows == 1 || k == 1) return operand;
+  const int64_t origin = source_of(operand, 0);
+  if (std::abs(source_of(operand, 1) - origin) <= 1 || std::abs(source_of(operand, k) - origin) <= 1) return operand;
+  std::vector<const Node*> above;
+  const Node* p = operand;
+  while (p->op == Op::Reshape || p->op == Op::Cast) above.push_back(p), p = p->in(0);
+  if (p->op != Op::Permute) return operand;
+  for (const Node* n = p; is_movement(n->op); n = n->in(0))
+    if (n->op == Op::Window || n->op == Op::Broadcast) return operand;  // the copy would be larger than what is read
+  const Dims& order = p->as<AxesAttr>().axes;
+  size_t row_end = order.size();  // axes of p from here on are k
+  for (int64_t inner = 1; row_end > 0 && inner < k;) inner *= p->shape()[--row_end];
+  // Outermost stays outermost: then the copy moves within what is near. With an axis of k innermost if that is another one.
+  int64_t last = order.back();
+  if (last == 0 && row_end > 0) last = order[row_end - 1];
+  Dims kept;
+  for (int64_t axis = 0; axis < static_cast<int64_t>(order.size()); ++axis)
+    if (axis != last) kept.push_back(axis);
+  kept.push_back(last);
+  const Node* n = whole(b.graph, b.permute(p->in(0), kept));
+  Dims back;
+  for (int64_t axis : order) back.push_back(std::find(kept.begin(), kept.end(), axis) - kept.begin());
+  n = b.permute(n, back);
+  for (size_t i = above.size(); i-- > 0;) n = above[i]->op == Op::Cast ? b.cast(n, above[i]->dtype()) : b.reshape(n, above[i]->shape());
+  return n;
 }
 
 /// The order of axes in which `strides` are row-major over the permuted shape; empty where there is none.
@@ -83,11 +162,6 @@ Dims memory_order(const Dims& shape, const Dims& strides) {
   return order;
 }
 
-/// A whole slice is a copy by another name: a node of its own that no rule sees any more.
-const Node* whole(Graph& graph, const Node* x) {
-  return graph.make(Op::Slice, SliceAttr{Dims(x->shape().size(), 0), Dims(x->shape().size(), 1)}, {x}, x->type);
-}
-
 }  // namespace
 
 Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs) {
@@ -103,6 +177,8 @@ Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs) 
         if (i->op == Op::Reshape) i = whole(to, i);
     const auto& origins = from.origins(n);
     Builder b{to, origins.empty() ? std::string() : origins[0]};
+    if (n->op == Op::Contract)
+      for (const Node*& i : inputs) i = with_neighbours(b, i);
     const Node* copy = n->op == Op::Reduce ? reduce(b, inputs[0], n->as<ReduceAttr>(), n->type) : to.make(n->op, n->attrs, inputs, n->type);
     for (const std::string& origin : origins) to.add_origin(copy, origin);
     made[n] = copy;

@@ -15,7 +15,14 @@ constexpr int64_t kCheapOperand = 4;
 // An expression of this much work becomes a value in any case: code must stay readable and compile quickly.
 constexpr int64_t kLongest = 160;
 
-bool plain_movement(Op op) { return op == Op::Reshape || op == Op::Permute || op == Op::Broadcast || op == Op::Slice; }
+/// Index arithmetic without a condition. A whole slice is none: `prepare` wrote it for a copy.
+bool plain_movement(const Node* n) {
+  switch (n->op) {
+    case Op::Reshape: case Op::Permute: case Op::Broadcast: case Op::Window: case Op::Reverse: return true;
+    case Op::Slice: return !is_copy(n);
+    default: return false;
+  }
+}
 
 class Scheduler {
  public:
@@ -51,6 +58,7 @@ class Scheduler {
       if (n->op == Op::Gather) force_base(n->in(0), kCheap, forced);
       if (n->op == Op::Scatter || n->op == Op::Scan)
         for (const Node* i : n->inputs) force_base(i, kCheap, forced);
+      if (n->op == Op::Window) force_base(n->in(0), 0, forced);  // windows read an element many times: it is in memory
       if (n->op == Op::Contract)
         for (const Node* i : n->inputs) force_operand(i, forced);
       if (n->op == Op::Broadcast && n->type.numel() > n->in(0)->type.numel()) force_base(n->in(0), kCheap, forced);
@@ -68,7 +76,7 @@ class Scheduler {
           value = forced.count(n) || cost > kLongest || (cost > kCheap && uses_[n] > 1) || inline_limit(n) < cost || (statements && operands_.count(n));
           break;
         case OpClass::Movement:
-          value = n->op != Op::Reshape && (forced.count(n) || (n->op == Op::Concat && uses_[n] > 1) || cost > kLongest);
+          value = n->op != Op::Reshape && (forced.count(n) || is_copy(n) || (n->op == Op::Concat && uses_[n] > 1) || cost > kLongest);
           break;
         case OpClass::Indexed: value = n->op == Op::Scatter || forced.count(n); break;
         case OpClass::Reduction:
@@ -85,7 +93,7 @@ class Scheduler {
 
   /// What lies under plain movements of `n` must be cheap, or be a value.
   void force_base(const Node* n, int64_t limit, std::unordered_set<const Node*>& forced) {
-    while (plain_movement(n->op)) n = n->in(0);
+    while (plain_movement(n)) n = n->in(0);
     if (is_elementwise(n->op)) {
       auto [it, first] = inline_limit_.emplace(n, limit);
       if (!first) it->second = std::min(it->second, limit);
@@ -94,7 +102,7 @@ class Scheduler {
     }
   }
   void force_operand(const Node* n, std::unordered_set<const Node*>& forced) {
-    while (plain_movement(n->op)) n = n->in(0);
+    while (plain_movement(n) || (n->op == Op::Cast && is_movement(n->in(0)->op))) n = n->in(0);
     operands_.insert(n);
     if (n->op == Op::Gather) forced.insert(n);
     else force_base(n, kCheapOperand, forced);

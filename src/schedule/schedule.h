@@ -45,6 +45,8 @@ enum class Access : uint8_t { Full, Row, Other };
 struct Read { const Node* value; Access access; };
 /// The values and inputs that computing `value` reads, each with how, for a row group of rows x columns (columns 1: elementwise).
 std::vector<Read> reads_of(const Node* value, const std::unordered_set<const Node*>& values, int64_t rows, int64_t columns);
+/// True for a slice of everything: `prepare` writes one where a value is wanted in this order, in memory of its own.
+bool is_copy(const Node*);
 /// True for a Reduce that folds something: over axes of size 1 alone it is no more than a reshape.
 bool is_sum(const Node*);
 /// True for a sum over trailing axes (axes of size 1 aside).

@@ -44,6 +44,7 @@ Stmt substitute(const Stmt& s, const Replacement& map) {
   copy->extent = substitute(s->extent, map);
   copy->index = substitute(s->index, map);
   copy->value = substitute(s->value, map);
+  copy->second = substitute(s->second, map);
   return copy;
 }
 

@@ -1,6 +1,9 @@
 """Shared by the Python tests: the engines, and a clean slate of what trainc says once."""
 
+import os
 import warnings
+
+os.environ["TRAINC_CACHE"] = "0"  # here and in processes that tests start: test_cache.py turns it on, in directories of its own
 
 import pytest
 import torch

@@ -30,6 +30,13 @@ def bounds(eager: list[float], disturbed: list[list[float]]) -> list[float]:
     return [max(FLOOR, SHARE * max(at_step)) for at_step in zip(*spreads, strict=True)]
 
 
+def bf16_bounds(eager: list[float], disturbed: list[list[float]], runs: list[list[float]]) -> list[float]:
+    """Under bf16 autocast: the largest relative difference from eager in fp32 allowed at each step: the furthest that `runs`, eager's own under bf16,
+    are from it anywhere (at a single step two curves may cross), and what fp32 is allowed beside that."""
+    furthest = max(max(relative(run, eager)) for run in runs)
+    return [furthest + bound for bound in bounds(eager, disturbed)]
+
+
 def violations(losses: list[float], eager: list[float], disturbed: list[list[float]]) -> list[str]:
     """One line a step that breaks the rule."""
     rows = zip(losses, eager, relative(losses, eager), bounds(eager, disturbed), strict=True)

@@ -769,6 +769,38 @@ case("adaptive_avg_pool2d_backward", aten._adaptive_avg_pool2d_backward, f32(2, 
 case("avg_pool2d", lambda x: aten.avg_pool2d(x, [2, 2]), P, **SUM)
 case("avg_pool2d/overlap", lambda x: aten.avg_pool2d(x, [3, 3], [1, 1]), P, extern=True, **SUM)
 
+MAX_POOLS = {
+    "resnet": ([3, 3], [2, 2], [1, 1]),
+    "tiles": ([2, 2], [], [0, 0]),
+    "dilated": ([2, 3], [1, 2], [1, 1], [2, 1]),
+    "one place": ([1, 1], [2, 1], [0, 0]),
+}
+for name, form in MAX_POOLS.items():
+    case(f"max_pool2d/{name}", lambda x, form=form: aten.max_pool2d_with_indices(x, *form), f32(2, 3, 7, 6))
+    case(
+        f"max_pool2d_backward/{name}",
+        lambda g, x, form=form: aten.max_pool2d_with_indices_backward(
+            g.expand_as(y := aten.max_pool2d_with_indices(x, *form)[0]) * y,
+            x, form[0], form[1], form[2], form[3] if len(form) > 3 else [1, 1], False, aten.max_pool2d_with_indices(x, *form)[1],
+        ),
+        f32(1, 3, 1, 1),
+        f32(2, 3, 7, 6),
+        **SUM,
+    )  # fmt: skip
+case("max_pool2d/special", lambda x: aten.max_pool2d_with_indices(x, [3, 3], [2, 2], [1, 1]), f32(1, 1, 4, 5, values="special"))
+case(
+    "max_pool2d/several NaN",
+    lambda x: aten.max_pool2d_with_indices(torch.where(x < 0, NAN, x), [3, 3], [1, 1], [1, 1]),
+    f32(1, 2, 5, 4),
+)
+case(
+    "max_pool2d/nothing but -inf, and equals",
+    lambda x: aten.max_pool2d_with_indices(torch.where(x < 0.5, -INF, 1.0), [3, 2], [2, 1], [1, 1]),
+    f32(2, 2, 6, 5),
+)
+case("max_pool2d/bf16", lambda x: aten.max_pool2d_with_indices(x, [3, 3], [2, 2], [1, 1]), bf16(2, 3, 7, 6), truth=False)
+case("max_pool2d/ceil", lambda x: aten.max_pool2d_with_indices(x * 2, [3, 3], [2, 2], [1, 1], [1, 1], True), f32(2, 3, 7, 6), extern=True)
+
 # ---- convolutions over patches --------------------------------------------------------------------------------------
 
 
@@ -788,7 +820,7 @@ case(
     f32(5),
     **SUM,
 )
-case("convolution/1x1", convolved(1), f32(2, 3, 5, 7), f32(4, 3, 1, 1), extern=True, **SUM)
+case("convolution/1x1", convolved(1), f32(2, 3, 5, 7), f32(4, 3, 1, 1), **SUM)
 case("convolution/1d", convolved(3, 1), f32(2, 3, 9), f32(4, 3, 3), **SUM)
 case("convolution/bf16", convolved(2), bf16(2, 3, 6, 4), bf16(5, 3, 2, 2), truth=False, **SUM)
 case(
@@ -796,7 +828,6 @@ case(
     convolved(2),
     f32(2, 3, 7, 4),
     f32(5, 3, 2, 2),
-    extern=True,
     **SUM,
 )
 case(
@@ -816,12 +847,67 @@ case(
     **SUM,
 )
 
-# ---- the framework's ------------------------------------------------------------------------------------------------
+# ---- convolutions ---------------------------------------------------------------------------------------------------
+
+
+def conv_case(name, x, w, stride=1, padding=0, dilation=1, make=f32, **kw):
+    """Forward with a bias, and the three gradients of it."""
+    axes = len(w) - 2
+    form = [[v] * axes if isinstance(v, int) else v for v in (stride, padding, dilation)]
+    size = [
+        (n + 2 * p - d * (k - 1) - 1) // s + 1
+        for n, k, s, p, d in zip(x[2:], w[2:], *form, strict=True)
+    ]
+    rest = (*form, False, [0] * axes, 1)
+    kw = SUM | kw
+    case(f"convolution/{name}", lambda x, w, b: aten.convolution(x, w, b, *rest), make(*x), make(*w), make(w[0]), **kw)
+    case(
+        f"convolution_backward/{name}",
+        lambda g, x, w: aten.convolution_backward(g, x, w, [w.shape[0]], *rest, [True, True, True]),
+        make(x[0], w[0], *size),
+        make(*x),
+        make(*w),
+        **kw,
+    )
+
+
+conv_case("3x3", (2, 5, 7, 6), (4, 5, 3, 3), padding=1)
+conv_case("3x3 no padding", (1, 3, 5, 9), (4, 3, 3, 3))
+conv_case("3x3 wide padding", (2, 3, 4, 5), (4, 3, 3, 3), padding=[3, 2])
+conv_case("3x3 step 2", (2, 4, 7, 8), (3, 4, 3, 3), stride=2, padding=1)
+conv_case("3x3 step 2, channels of whole vectors", (2, 64, 6, 7), (48, 64, 3, 3), stride=2, padding=1, slack=16)
+conv_case("3x3, channels of whole vectors", (1, 32, 5, 6), (64, 32, 3, 3), padding=1, slack=16)
+conv_case("7x7 step 2", (1, 3, 15, 14), (5, 3, 7, 7), stride=2, padding=3, slack=16)
+conv_case("1x1 step 2", (2, 4, 7, 6), (3, 4, 1, 1), stride=2)
+conv_case("1x1 step 3, dilation counts for nothing", (2, 4, 7, 6), (3, 4, 1, 1), stride=3, dilation=2)
+conv_case("dilation", (2, 3, 9, 8), (4, 3, 3, 2), padding=2, dilation=[2, 3])
+conv_case("dilation and step with a common factor", (2, 3, 13, 12), (4, 3, 3, 3), stride=[4, 3], padding=2, dilation=[2, 2])
+conv_case("step beyond the kernel", (2, 3, 9, 11), (4, 3, 2, 2), stride=[3, 5])
+conv_case("step beyond the kernel, padding", (2, 3, 9, 11), (4, 3, 2, 3), stride=[4, 2], padding=[1, 2])
+conv_case("whole image", (3, 4, 5, 6), (7, 4, 5, 6))
+conv_case("size 1", (1, 1, 1, 1), (1, 1, 3, 3), padding=1)
+conv_case("1d", (2, 3, 11), (4, 3, 5), stride=2, padding=2)
+conv_case("3d", (1, 2, 4, 5, 6), (3, 2, 3, 2, 3), stride=[1, 2, 1], padding=[1, 0, 1])
+conv_case("3x3 bf16", (2, 5, 7, 6), (4, 5, 3, 3), padding=1, make=bf16, truth=False)
 case(
-    "convolution",
-    lambda x, w, b: aten.convolution(x, w, b, [1, 1], [1, 1], [1, 1], False, [0, 0], 1) * 2,
+    "convolution/fused with its neighbours",
+    lambda x, w, v, s: aten.convolution(
+        aten.relu(aten.convolution(x, w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1) * s.view(1, -1, 1, 1)),
+        v, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1,
+    ).mean([2, 3]),
     f32(2, 3, 6, 5),
     f32(4, 3, 3, 3),
+    f32(5, 4, 1, 1),
+    f32(4),
+    **SUM,
+)  # fmt: skip
+
+# ---- the framework's ------------------------------------------------------------------------------------------------
+case(
+    "convolution/groups",
+    lambda x, w, b: aten.convolution(x, w, b, [1, 1], [1, 1], [1, 1], False, [0, 0], 2) * 2,
+    f32(2, 4, 6, 5),
+    f32(4, 2, 3, 3),
     f32(4),
     extern=True,
     **SUM,

@@ -21,9 +21,10 @@ ALLOWED = {
     "loop": {"graph/graph.h"},  # for Op and Dims
     "interpret": {"loop", "graph/graph.h"},
     "emit/llvm": {"loop"},
+    "emit/cuda": {"loop"},
     "schedule": {"graph", "loop", "plan"},
     "runtime": {"plan"},
-    "compiler": {"graph", "frontend", "passes", "schedule", "loop", "emit/llvm", "plan"},
+    "compiler": {"graph", "frontend", "passes", "schedule", "loop", "emit/llvm", "emit/cuda", "plan"},
     "bindings": {"graph", "frontend", "passes", "reference", "compiler", "plan", "runtime"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)

@@ -1,8 +1,10 @@
 """What a compiled call must notice, and what it must not capture: the signature, Python side effects, hooks."""
 
 import copy
+import gc
 import random
 import types
+import weakref
 
 import pytest
 import torch
@@ -105,6 +107,8 @@ CHANGES = {
     "shape": lambda m: setattr(m.bias, "data", torch.zeros(1, 4)),
     "type": lambda m: m.bfloat16(),
     "requires_grad": lambda m: m.one.bias.requires_grad_(False),
+    "hook": lambda m: m.two.register_forward_hook(lambda *_: None),
+    "equal value of another type": lambda m: setattr(m.config, "scale", 2),
 }
 
 
@@ -118,18 +122,63 @@ def test_the_cheap_check_sees(change):
     assert not unchanged()
 
 
-def test_the_cheap_check_holds_through_training():
+def test_identity_of_contents_is_what_python_says():
+    """The compiled check against its plain spelling, on random dictionaries with one change each."""
+    random.seed(3)
+    values = [None, True, 1, 1.0, 1000, "a", (1,), [], {}]
+    for _ in range(500):
+        dicts = [{f"k{i}": random.choice(values) for i in range(random.randrange(4))} for _ in range(random.randrange(4))]
+        before = state.contents(dicts)
+        assert state.same_contents(dicts, before)
+        assert not state.same_contents(dicts, [*before, None])
+        if not dicts:
+            continue
+        changed = random.choice(dicts)
+        if changed and random.random() < 0.5:
+            changed.pop(random.choice(list(changed)))
+        else:
+            changed[f"k{random.randrange(5)}"] = random.choice(values)
+        now = state.contents(dicts)
+        same = len(now) == len(before) and all(a is b for a, b in zip(now, before, strict=True))
+        assert state.same_contents(dicts, before) == same
+
+
+def test_the_cheap_check_holds_through_training_and_evaluation(monkeypatch):
     model = trainc.compile(Configured())
     optimizer = torch.optim.AdamW(model.parameters())
     x = torch.randn(3, 4)
-    kept = []
-    for _ in range(4):
-        model.train()
-        optimizer.zero_grad()
-        model(x).sum().backward()
-        optimizer.step()
-        kept.append(model._compiled_call_impl._unchanged)
-    assert kept[0] is None and kept[1] is kept[2] is kept[3] is not None
+    for step in range(6):
+        for mode in (True, False):
+            model.train(mode)
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+        if step == 1:  # from the third time on, nothing is read
+            monkeypatch.setattr(state.ModuleState, "values", lambda _: pytest.fail("reads the module"))
+    assert len(records.of(model)) == 2
+
+
+def test_the_cheap_check_keeps_no_tensors_of_the_past():
+    model = trainc.compile(Configured())
+    x = torch.randn(3, 4)
+    for _ in range(3):
+        model(x)
+    old = weakref.ref(model.one.weight)
+    model.one.weight = nn.Parameter(torch.ones(4, 4))
+    for _ in range(2):
+        model(x)
+    gc.collect()
+    assert old() is None
+
+
+def test_a_model_that_nobody_holds_goes():
+    model = trainc.compile(Configured())
+    for _ in range(3):
+        model(torch.randn(3, 4))
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
 
 
 def test_going_back_compiles_nothing(engine, strict):

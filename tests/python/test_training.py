@@ -26,11 +26,12 @@ def no_fallback(monkeypatch):
     backend.compilations.clear()
 
 
-def train(case: models.Case, model, optimizer) -> list[float]:
+def train(case: models.Case, model, optimizer, bf16: bool = False) -> list[float]:
     torch.manual_seed(7)  # dropout's masks
     found = []
     for step in range(STEPS):
-        loss = case.step_loss(step, model)
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            loss = case.step_loss(step, model)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -43,11 +44,11 @@ def adamw(model) -> torch.optim.Optimizer:
 
 
 @functools.cache
-def eager(name: str, disturbance: int = 0) -> list[float]:
+def eager(name: str, disturbance: int = 0, bf16: bool = False) -> list[float]:
     case = models.build(name)
     if disturbance:
         losses.disturb(case.model, disturbance)
-    return train(case, case.model, adamw(case.model))
+    return train(case, case.model, adamw(case.model), bf16)
 
 
 def check_losses(name: str, found: list[float]) -> None:
@@ -69,6 +70,18 @@ def test_compile_trains_as_eager_does(name):
 def test_backend_trains_as_eager_does(name):
     case = models.build(name)
     check_losses(name, train(case, torch.compile(case.model, backend="trainc"), adamw(case.model)))
+
+
+@pytest.mark.parametrize("name", models.NAMES)
+def test_under_autocast_it_is_as_near_to_fp32_as_eager_is(name):
+    case = models.build(name)
+    model, optimizer = trainc.compile(case.model, adamw(case.model))
+    found = train(case, model, optimizer, bf16=True)
+    disturbed = [eager(name, seed) for seed in losses.SEEDS]
+    bounds = losses.bf16_bounds(eager(name), disturbed, [eager(name, seed, bf16=True) for seed in (0, *losses.SEEDS)])
+    distances = losses.relative(found, eager(name))
+    print(f"\n{name}: from fp32 {max(distances):.1e}, eager's bf16 {bounds[-1]:.1e}")
+    assert all(distance <= bound for distance, bound in zip(distances, bounds, strict=True)), (distances, bounds)
 
 
 def check_what_ran(name: str, case: models.Case, explanation: report.Explanation) -> None:

@@ -161,6 +161,7 @@ void Printer::prepare_memory() {
         // Room for a whole vector at the last element: tails of Register buffers are read and written whole.
         s.pointer = temporary(llvm::ArrayType::get(s.element, static_cast<uint64_t>(buffer.numel) + 64), buffer.name);
         break;
+      case Space::Shared: throw InternalError("emit: " + nest_.name + " is a nest for a device");
     }
     if (buffer.space != Space::Register) {
       std::vector<llvm::Metadata*> others;

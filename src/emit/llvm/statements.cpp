@@ -76,6 +76,7 @@ void Printer::statement(const Stmt& s) {
     case StmtKind::Prefetch: forget(); prefetch(n); return;
     case StmtKind::Transpose: forget(); transpose(n); return;
     case StmtKind::For: break;
+    case StmtKind::Barrier: case StmtKind::WarpReduce: case StmtKind::Mma: throw InternalError("emit: " + nest_.name + " is a nest for a device");
   }
   const Stmt& body = n.body.at(0);
   switch (n.loop) {
@@ -97,6 +98,7 @@ void Printer::statement(const Stmt& s) {
       }
       return;
     case LoopKind::Vector: vector_loop(n); return;
+    case LoopKind::Thread: throw InternalError("emit: " + nest_.name + " is a nest for a device");
   }
 }
 

@@ -19,7 +19,7 @@ Stride Strides::of(const Expr& e) {
 Stride Strides::compute(const Expr& e) {
   const Stride unknown{};
   switch (e->kind) {
-    case ExprKind::Int: return {true, 0, std::abs(e->int_value), true};
+    case ExprKind::Int: return {true, 0, e->int_value == INT64_MIN ? 1 : std::abs(e->int_value), true};
     case ExprKind::Float: return {true, 0, 1, true};
     case ExprKind::Var: return e->id == var_ ? Stride{true, 1, lanes_, true} : Stride{true, 0, 1, true};
     case ExprKind::Local: return varying_(e->id) ? unknown : Stride{true, 0, 1, false};

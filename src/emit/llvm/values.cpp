@@ -190,7 +190,7 @@ Value* elementwise(Builder& b, Op op, DType d, const std::vector<Value*>& v) {
     // What an expression of a nest never is:
     case Op::Cast:  // ExprNode knows both dtypes: convert() above
     case Op::Input: case Op::Constant: case Op::Iota: case Op::Random: case Op::Reduce: case Op::Scan: case Op::Contract:
-    case Op::Reshape: case Op::Permute: case Op::Broadcast: case Op::Slice: case Op::Pad: case Op::Concat: case Op::Reverse:
+    case Op::Reshape: case Op::Permute: case Op::Broadcast: case Op::Slice: case Op::Pad: case Op::Window: case Op::Concat: case Op::Reverse:
     case Op::Gather: case Op::Scatter: case Op::Extern: case Op::Result: break;
   }
   return refuse();

@@ -173,7 +173,7 @@ class RandomGraph {
   const Node* movement() {
     const Node* a = any();
     const int64_t rank = a->type.rank();
-    switch (below(7)) {
+    switch (below(8)) {
       case 0: {  // reshape: some axes merged, ones put in
         Dims shape;
         for (int64_t d : a->shape()) {
@@ -217,6 +217,16 @@ class RandomGraph {
         const int64_t axis = below(rank);
         const Node* parts[] = {a, like(a), a};
         return b_.concat(std::span<const Node* const>(parts, 2 + below(2)), axis);
+      }
+      case 6: {
+        WindowAttr attr;
+        for (int64_t i = 0; i < rank && rank + attr.axes.size() < 6; ++i) {
+          if (chance(50)) continue;
+          const int64_t size = 1 + below(3), dilation = 1 + below(2);
+          if ((size - 1) * dilation >= a->shape()[i]) continue;
+          attr.axes.push_back(i), attr.size.push_back(size), attr.step.push_back(1 + below(2)), attr.dilation.push_back(dilation);
+        }
+        return b_.window(a, attr);
       }
       default: return b_.reverse(a, some_axes(a));
     }

@@ -245,11 +245,9 @@ void expect_same_foreach(DType dtype, CpuLevel level) {
   frontend::Imported imported;
   imported.graph = adam(8, dtype);
   imported.graph.input_count = 6;
-  const compiler::Foreach step = compiler::compile_foreach(std::move(imported), {0, 2, 3}, "adam", options(level));
+  const plan::Foreach step = compiler::compile_foreach(std::move(imported), {0, 2, 3}, "adam", options(level));
   ASSERT_EQ(step.inputs.size(), 6u);
-  std::vector<runtime::ForeachInput> described;
-  for (const Type& t : step.inputs) described.push_back({t.shape.empty(), t.dtype});
-  const runtime::Foreach foreach(step.kernel, described, step.chunk);
+  const runtime::Foreach foreach(plan::load_foreach(plan::save(step)));
   const std::vector<double> scalars = {0.125, 0.875};
   const std::vector<int64_t> numels = {1, 3, 0, 17, 4095, 4096, 4097, 10001};
   std::vector<std::vector<Tensor>> inputs;

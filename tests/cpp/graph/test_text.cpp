@@ -45,6 +45,7 @@ const char* const kBodies[] = {
     "%0 = random draw=3 p=0.9 : bool[4]\n",
     "%0 = input index=0 : f32[2,3]\n%1 = reduce %0 kind=argmax axes=[1] : i64[2]\n",
     "%0 = input index=0 : f32[5,4]\n%1 = slice %0 start=[1,0] step=[2,1] : f32[2,4]\n",
+    "%0 = input index=0 : f32[5,4]\n%1 = window %0 axes=[0] size=[2] step=[2] dilation=[1] : f32[2,4,2]\n",
     "%0 = constant value=0 : f32[]\n%1 = input index=0 : f32[5]\n%2 = pad %1 %0 low=[1] high=[2] : f32[8]\n",
     "%0 = input index=0 : i64[3]\n%1 = input index=1 : f32[5]\n%2 = gather %1 %0 axis=0 : f32[3]\n%3 = scatter %1 %0 %2 axis=0 kind=last : f32[5]\n",
     "%0 = input index=0 : f32[3]\n%1 = reverse %0 axes=[0] : f32[3]\n%2 = concat %0 %1 %0 axis=0 : f32[9]\n",

@@ -41,7 +41,7 @@ TEST(DropUndefinedInputs, Cases) {
 TEST(DropUndefinedInputs, RandomGraphsHaveTheValuesOfZeros) {
   int compared = 0;
   for (uint64_t seed = 0; seed < 500; ++seed) {
-    const Graph g = testing::random_graph(seed);
+    Graph g = testing::random_graph(seed);
     const Graph h = drop_undefined_inputs(g, {1});
     verify(h);
     for (const Node* node : h.live()) ASSERT_FALSE(node->op == Op::Input && node->as<InputAttr>().index == 1) << print(h);
@@ -49,9 +49,12 @@ TEST(DropUndefinedInputs, RandomGraphsHaveTheValuesOfZeros) {
     for (double& x : inputs[1].f) x = 0;
     for (int64_t& x : inputs[1].i) x = 0;
     const auto a = evaluate(g, inputs), b = evaluate(h, inputs);
-    bool finite = true;
-    for (const auto& t : a)
+    const std::vector<Output> outputs = g.outputs;
+    for (const Node* node : g.live()) g.outputs.push_back({node, {}});
+    bool finite = true;  // all the way: the sign of a NaN is a number again
+    for (const auto& t : evaluate(g, inputs))
       for (double x : t.f) finite &= std::isfinite(x);
+    g.outputs = outputs;
     if (!finite) continue;
     ++compared;
     for (size_t i = 0; i < a.size(); ++i) {

@@ -196,6 +196,36 @@ TEST(File, AnUnsoundPlanIsRefusedThoughItsChecksumIsRight) {
   EXPECT_THAT([&] { load(save(p)); }, ThrowsMessage<UserError>(HasSubstr("unknown kind of buffer")));
 }
 
+Foreach small_foreach() {
+  Foreach f{.name = "step", .cpu = "avx2", .inputs = {{}, {.scalar = true, .dtype = DType::F64}}, .chunk = 16, .origins = {"a.py:1"}};
+  f.kernel = {"step", {0x90, 0xc3}, 1, 64};
+  return f;
+}
+
+TEST(ForeachFile, LoadGivesBackWhatWasSaved) {
+  const Foreach f = small_foreach(), g = load_foreach(save(f));
+  EXPECT_EQ(save(g), save(f));
+  EXPECT_EQ(g.kernel.code, f.kernel.code);
+  EXPECT_TRUE(!g.inputs[0].scalar && g.inputs[1].scalar && g.inputs[1].dtype == DType::F64);
+}
+
+TEST(ForeachFile, WhatIsNoneIsRefused) {
+  const std::string good = save(small_foreach());
+  for (size_t i = 0; i < good.size(); ++i) {
+    std::string bad = good;
+    bad[i] ^= 0x10;
+    EXPECT_THROW(load_foreach(bad), UserError) << "byte " << i;
+    EXPECT_THROW(load_foreach(good.substr(0, i)), UserError) << i << " bytes";
+  }
+  EXPECT_THROW(load(good), UserError) << "a kernel is no plan";
+  EXPECT_THROW(load_foreach(save(small_plan())), UserError);
+  for (auto broken : {+[](Foreach& f) { f.kernel.entry = 2; }, +[](Foreach& f) { f.chunk = 0; }, +[](Foreach& f) { f.inputs[0].dtype = DType(99); }}) {
+    Foreach f = small_foreach();
+    broken(f);
+    EXPECT_THAT([&] { load_foreach(save(f)); }, ThrowsMessage<UserError>(HasSubstr("not sound")));
+  }
+}
+
 TEST(Print, SaysWhatIsInMemoryWhen) {
   const std::string text = print(small_plan());
   EXPECT_THAT(text, HasSubstr("x: input 0 f32[8]"));

@@ -140,6 +140,9 @@ TEST(Reference, Movements) {
   EXPECT_THAT(move("permute %x order=[1,0] : f32[3,2]"), ElementsAre(1, 4, 2, 5, 3, 6));
   EXPECT_THAT(move("slice %x start=[1,0] step=[1,2] : f32[1,2]"), ElementsAre(4, 6));
   EXPECT_THAT(move("reverse %x axes=[1] : f32[2,3]"), ElementsAre(3, 2, 1, 6, 5, 4));
+  EXPECT_THAT(move("window %x axes=[1] size=[2] step=[1] dilation=[1] : f32[2,2,2]"), ElementsAre(1, 2, 2, 3, 4, 5, 5, 6));
+  EXPECT_THAT(move("window %x axes=[0,1] size=[2,2] step=[1,1] dilation=[1,2] : f32[1,1,2,2]"), ElementsAre(1, 3, 4, 6));
+  EXPECT_THAT(move("window %x axes=[1] size=[1] step=[2] dilation=[1] : f32[2,2,1]"), ElementsAre(1, 3, 4, 6));
   EXPECT_THAT(move("pad %x %c low=[0,1] high=[1,0] : f32[3,4]"), ElementsAre(9, 1, 2, 3, 9, 4, 5, 6, 9, 9, 9, 9));
   EXPECT_THAT(move("concat %x %x axis=1 : f32[2,6]"), ElementsAre(1, 2, 3, 1, 2, 3, 4, 5, 6, 4, 5, 6));
   EXPECT_THAT(run("%x = input index=0 : f32[2,1]\n%y = broadcast %x : f32[2,3]\nreturn %y", {floats({2, 1}, {1, 2})}).f, ElementsAre(1, 1, 1, 2, 2, 2));

@@ -315,7 +315,7 @@ void sgd(void* const* a, void*, uint32_t*, int64_t begin, int64_t end) {
 }
 
 TEST(Foreach, EachElementOfEachTensorOnce) {
-  const runtime::Foreach step(kernel("sgd", sgd), {{}, {.scalar = true}, {}}, 16);
+  const runtime::Foreach step({.name = "sgd", .kernel = kernel("sgd", sgd), .inputs = {{}, {.scalar = true}, {}}, .chunk = 16});
   EXPECT_EQ(step.tensor_inputs(), 2);
   const std::vector<int64_t> sizes = {0, 1, 16, 17, 0, 1000, 15, 333, 0};
   std::vector<std::vector<float>> p, g;

@@ -1,0 +1,164 @@
+"""One contestant: a process that trains a case through one door, a step whenever it is told to.
+
+`training_step` is the loop of everybody. `Contestant` is the handle in the parent process; a child that dies answers with why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import cases  # noqa: E402
+
+DOORS = ["eager", "inductor", "trainc", "trainc-backend"]
+
+
+def through(door: str, model, optimizer):
+    """`model, optimizer` as the door hands them back."""
+    import torch
+
+    if door.startswith("trainc"):
+        import trainc
+
+        trainc.config.fallback = False  # what PyTorch would run instead is not to be measured as trainc
+    if door == "trainc":
+        return trainc.compile(model, optimizer)
+    if door == "trainc-backend":
+        return torch.compile(model, backend="trainc"), optimizer
+    if door == "inductor":
+        return torch.compile(model), optimizer
+    return model, optimizer
+
+
+def training_step(model, optimizer, batch: dict, bf16: bool = False):
+    """Forward, loss, backward, the optimizer and zero_grad; the loss."""
+    import torch
+
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        loss = model(**batch).loss
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss
+
+
+def flops_of(model, batch: dict, bf16: bool = False) -> int:
+    """What PyTorch's counter sees in the contractions and convolutions of forward and backward, no causal half left out."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
+    # as plain products: the counter does not know the CPU's fused attention
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            loss = model(**batch).loss
+        loss.backward()
+    model.zero_grad()
+    return counter.get_total_flops()
+
+
+def externs_of(model) -> int:
+    """Calls of PyTorch inside the compiled plans of a model."""
+    from trainc import records
+
+    return sum(len(compilation.externs()) for compilation in records.of(model))
+
+
+def serve(name: str, door: str, bf16: bool, pipe) -> None:
+    """Answers "step" with (seconds, loss), "about" with numbers of the whole run, "flops" with their count, until "end"."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # every process would give the same advice
+    import torch
+
+    try:
+        case = cases.build(name)
+        plain = case.model
+        # fused: PyTorch's own fastest, and the default of Hugging Face's Trainer
+        model, optimizer = through(door, plain, torch.optim.AdamW(plain.parameters(), lr=1e-4, fused=True))
+        torch.manual_seed(cases.SEED)  # everyone draws the same dropout masks
+        step = 0
+        pipe.send(("ready", torch.get_num_threads()))
+        while (message := pipe.recv()) != "end":
+            if message == "step":
+                batch = case.batch(step)
+                start = time.perf_counter()
+                loss = training_step(model, optimizer, batch, bf16)
+                seconds = time.perf_counter() - start
+                pipe.send(("step", (seconds, loss.item())))
+                step += 1
+            elif message == "flops":
+                pipe.send(("flops", flops_of(plain, case.batch(0), bf16)))
+            else:
+                about = {
+                    "peak_bytes": cases.gpt2_example.peak_resident_bytes(),
+                    "parameters": sum(p.numel() for p in plain.parameters() if p.requires_grad),
+                }
+                if door == "trainc":
+                    about["externs"] = externs_of(model)
+                pipe.send(("about", about))
+    except EOFError:  # the parent is gone: nobody listens
+        return
+    except Exception as error:
+        traceback.print_exc()
+        lines = str(error).strip().splitlines() or [""]
+        pipe.send(("died", f"{type(error).__name__}: {lines[0][:200]}"))
+
+
+class Died(Exception):
+    """A contestant is gone; the text says why."""
+
+
+class Contestant:
+    """A process that trains the case `name` through `door`; usable as a context, at the end of which the process is gone."""
+
+    def __init__(self, name: str, door: str, bf16: bool, patience: float):
+        context = multiprocessing.get_context("spawn")
+        self.door, self.patience = door, patience
+        self.pipe, other = context.Pipe()
+        self.process = context.Process(target=serve, args=(name, door, bf16, other), daemon=True)
+        self.process.start()
+        other.close()
+
+    def answer(self) -> Any:
+        """Waits for what the child has to say; Died where it is gone or says nothing for `patience` seconds."""
+        try:
+            if not self.pipe.poll(self.patience):
+                self.process.kill()
+                raise Died(f"no answer in {self.patience:.0f} s")
+            kind, value = self.pipe.recv()
+        except (EOFError, ConnectionError):
+            self.process.join()
+            raise Died(_ending(self.process.exitcode)) from None
+        if kind == "died":
+            raise Died(value)
+        return value
+
+    def ask(self, message: str) -> Any:
+        with contextlib.suppress(ConnectionError):  # gone: answer says so
+            self.pipe.send(message)
+        return self.answer()
+
+    def __enter__(self) -> Contestant:
+        return self
+
+    def __exit__(self, *_) -> None:
+        with contextlib.suppress(ConnectionError):
+            self.pipe.send("end")
+        self.process.join(30)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+
+
+def _ending(code: int | None) -> str:
+    if code is None or code >= 0:
+        return f"ended with code {code}"
+    name = signal.Signals(-code).name
+    return f"killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")

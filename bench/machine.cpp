@@ -1,0 +1,77 @@
+// The machine's peaks, with all threads at once: fp32 multiply-adds, bf16 dot products (0 without vdpbf16ps), and memory copied.
+//   bench_machine THREADS      prints one line of JSON: FLOPs and bytes (read + written) per second, each the best of several short rounds
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "peak.h"
+
+namespace trainc::bench {
+namespace {
+
+constexpr int kRounds = 16;
+constexpr int64_t kSteps = 200000;            // a round of arithmetic: some 10 ms, short enough to fit between other processes
+constexpr size_t kCopied = size_t(64) << 20;  // bytes a thread copies in a round: beyond its share of any cache
+
+using Clock = std::chrono::steady_clock;
+
+// `work()` on `threads` threads, begun together; the best of kRounds of (sum of what it returns) / (seconds until the last is done).
+double best_rate(int threads, const std::function<double(int)>& work) {
+  double best = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    std::atomic<int> waiting{threads};
+    std::vector<double> done(threads);
+    std::vector<Clock::time_point> begun(threads), ended(threads);
+    std::vector<std::thread> running;
+    for (int t = 0; t < threads; ++t)
+      running.emplace_back([&, t] {
+        --waiting;
+        while (waiting.load() > 0) std::this_thread::yield();
+        begun[t] = Clock::now();
+        done[t] = work(t);
+        ended[t] = Clock::now();
+      });
+    for (auto& thread : running) thread.join();
+    double seconds = std::chrono::duration<double>(*std::max_element(ended.begin(), ended.end()) - *std::min_element(begun.begin(), begun.end())).count();
+    double total = 0;
+    for (double part : done) total += part;
+    best = std::max(best, total / seconds);
+  }
+  return best;
+}
+
+}  // namespace
+}  // namespace trainc::bench
+
+int main(int argc, char** argv) {
+  using namespace trainc;
+  const int threads = argc > 1 ? std::atoi(argv[1]) : int(std::thread::hardware_concurrency());
+  if (argc > 2 || threads < 1) {
+    std::fprintf(stderr, "usage: bench_machine [THREADS]\n");
+    return 2;
+  }
+  const CpuLevel level = machine_cpu_level();
+  double fp32 = bench::best_rate(threads, [&](int) { return bench::fma_chains(level, bench::kSteps); });
+  double bf16 = level == CpuLevel::Avx512Bf16 ? bench::best_rate(threads, [&](int) { return bench::bf16_chains(bench::kSteps); }) : 0;
+
+  struct Buffers { std::unique_ptr<char[]> from, to; };
+  std::vector<Buffers> buffers(threads);
+  for (auto& [from, to] : buffers) {
+    from.reset(new char[bench::kCopied]), to.reset(new char[bench::kCopied]);
+    std::memset(from.get(), 1, bench::kCopied), std::memset(to.get(), 2, bench::kCopied);
+  }
+  double copy = bench::best_rate(threads, [&](int t) {
+    std::memcpy(buffers[t].to.get(), buffers[t].from.get(), bench::kCopied);
+    benchmark::DoNotOptimize(buffers[t].to[0]);
+    return 2.0 * bench::kCopied;
+  });
+  std::printf("{\"cpu\": \"%s\", \"level\": \"%s\", \"threads\": %d, \"fp32_flops\": %.6g, \"bf16_flops\": %.6g, \"copy_bytes\": %.6g}\n",
+              cpu_model().c_str(), std::string(name_of(level)).c_str(), threads, fp32, bf16, copy);
+}

@@ -1,0 +1,48 @@
+// What the arithmetic units give at most: chains of multiply-adds between registers. Each function returns the FLOPs that it did.
+#pragma once
+#include <benchmark/benchmark.h>
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "support/cpu.h"
+
+namespace trainc::bench {
+
+// 24 (AVX-512) or 12 (AVX2) chains: more than latency times units, and no more than there are registers.
+__attribute__((target("avx512f"))) inline double fma_chains_avx512(int64_t steps) {
+  __m512 sums[24], a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(1e-3f);
+  for (auto& sum : sums) sum = a;
+  for (int64_t i = 0; i < steps; ++i) {
+#pragma GCC unroll 24
+    for (auto& sum : sums) sum = _mm512_fmadd_ps(sum, a, b);
+  }
+  for (auto& sum : sums) benchmark::DoNotOptimize(sum);
+  return double(steps) * 24 * 16 * 2;
+}
+__attribute__((target("avx2,fma"))) inline double fma_chains_avx2(int64_t steps) {
+  __m256 sums[12], a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(1e-3f);
+  for (auto& sum : sums) sum = a;
+  for (int64_t i = 0; i < steps; ++i) {
+#pragma GCC unroll 12
+    for (auto& sum : sums) sum = _mm256_fmadd_ps(sum, a, b);
+  }
+  for (auto& sum : sums) benchmark::DoNotOptimize(sum);
+  return double(steps) * 12 * 8 * 2;
+}
+// vdpbf16ps: 16 sums, each of two products of bf16.
+__attribute__((target("avx512f,avx512bf16"))) inline double bf16_chains(int64_t steps) {
+  __m512 sums[24];
+  __m512bh a = _mm512_cvtne2ps_pbh(_mm512_set1_ps(0.5f), _mm512_set1_ps(0.5f)), b = a;
+  for (auto& sum : sums) sum = _mm512_setzero_ps();
+  for (int64_t i = 0; i < steps; ++i) {
+#pragma GCC unroll 24
+    for (auto& sum : sums) sum = _mm512_dpbf16_ps(sum, a, b);
+  }
+  for (auto& sum : sums) benchmark::DoNotOptimize(sum);
+  return double(steps) * 24 * 16 * 4;
+}
+
+inline double fma_chains(CpuLevel level, int64_t steps) { return f32_lanes(level) == 16 ? fma_chains_avx512(steps) : fma_chains_avx2(2 * steps); }
+
+}  // namespace trainc::bench

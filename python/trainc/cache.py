@@ -1,0 +1,302 @@
+"""Compiled plans on disk: a program that starts again finds its plans, and compiles nothing.
+
+An entry is one file, named by the SHA-256 of all that the plan depends on (`key`): the captured graph, the machine, the build of
+the compiler. It holds that key, a description in JSON, the plan's bytes, and a SHA-256 over the three; whatever does not match is
+no entry: it is removed, said once, and compiled again. Entries are written beside and renamed, so that none is ever seen half
+written, and the least recently used go when the directory is full.
+
+A cache of machine code is code: the directory and every entry must be the user's own, and nobody else may write there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import json
+import os
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from trainc import config, messages
+
+T = TypeVar("T")
+About = dict[str, Any]
+
+MAGIC = b"trainc cache 1\n"  # the number goes up when what follows it changes
+ENTRY, UNFINISHED, LOCK = ".plan", ".tmp", ".lock"
+STALE_SECONDS = 3600  # an unfinished file of that age was left by a process that was killed
+LOCK_SECONDS = 120  # waited for another process that compiles the same plan; then both do
+
+
+# ---- the key --------------------------------------------------------------------------------------------------------
+
+
+def key(kind: str, *parts: Any) -> str | None:
+    """The name of the plan of this `kind` for these strings and JSON values, on this machine and by this compiler; None where
+    nothing is cached: the cache is off, or TRAINC_DUMP wants to see the compiler at work."""
+    if not config.cache or os.environ.get("TRAINC_DUMP") or directory() is None:
+        return None
+    import torch
+
+    from trainc import _core
+
+    machine = [_core.cpu_level(), _core.cache_sizes(), _core.mask_generator()]
+    compiler = [_build(), torch.__version__, os.environ.get("TRAINC_DISABLE_PASSES", "")]
+    digest = hashlib.sha256(MAGIC)
+    for part in (kind, machine, compiler, *parts):
+        text = (part if isinstance(part, str) else json.dumps(part)).encode()
+        digest.update(b"%d:" % len(text))
+        digest.update(text)
+    return digest.hexdigest()
+
+
+@functools.cache
+def _build() -> str:
+    from trainc import _core
+
+    return _core.build_id() or _hash_of_file(_core.__file__)
+
+
+def _hash_of_file(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+# ---- the directory --------------------------------------------------------------------------------------------------
+
+
+def path() -> str:
+    """Where plans are kept: trainc.config.cache_dir, TRAINC_CACHE_DIR, or `trainc` in the user's directory for caches."""
+    named = config.cache_dir or os.environ.get("TRAINC_CACHE_DIR")
+    if named:
+        return os.path.abspath(named)
+    return os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "trainc")
+
+
+def directory() -> str | None:
+    """`path()`, made where it is not there; None, and said once, where it cannot be used."""
+    where = path()
+    reason = _unusable(where)
+    if reason is None:
+        return where
+    messages.warn_once(
+        f"cache {where}",
+        f"the cache TRAINC_CACHE_DIR={where}: {reason}; nothing is cached. Name a directory that only you can write, "
+        "or set TRAINC_CACHE=0.",
+    )
+    return None
+
+
+def _unusable(where: str) -> str | None:
+    try:
+        os.makedirs(where, mode=0o700, exist_ok=True)
+        status = os.stat(where)
+    except OSError as error:
+        return error.strerror or str(error)
+    if status.st_uid != os.geteuid():
+        return "it belongs to another user, who could put machine code into it"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"others can write to it, and could put machine code into it (chmod go-w {where})"
+    if not os.access(where, os.R_OK | os.W_OK | os.X_OK):
+        return "it cannot be written"
+    return None
+
+
+# ---- entries --------------------------------------------------------------------------------------------------------
+
+
+def through(
+    name: str | None, load: Callable[[About, bytes], T], compile: Callable[[], T], pack: Callable[[T], tuple[About, bytes]]
+) -> tuple[T, str]:
+    """`load` of the entry `name`; where there is none, `compile()`, of which `pack` is stored. Processes that want the same
+    plan at the same time wait for the first. With it, the SHA-256 of the plan's bytes; "" where `name` is None."""
+    if name is None:
+        return compile(), ""
+    found = _loaded(name, load)
+    if found is not None:
+        return found
+    with _alone(name):
+        found = _loaded(name, load)  # another process may have been first
+        if found is not None:
+            return found
+        value = compile()
+        about, blob = pack(value)
+        _store(name, about, blob)
+        return value, hashlib.sha256(blob).hexdigest()
+
+
+def _loaded(name: str, load: Callable[[About, bytes], T]) -> tuple[T, str] | None:
+    where = os.path.join(path(), name + ENTRY)
+    try:
+        content = _read(where)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        _refuse(where, error.strerror or str(error))
+        return None
+    try:
+        about, blob = _unpacked(name, content)
+        value = load(about, blob)
+    except (ValueError, KeyError) as error:  # trainc.UserError is a ValueError
+        _refuse(where, str(error))
+        return None
+    with contextlib.suppress(OSError):
+        os.utime(where)  # the most recently used
+    return value, hashlib.sha256(blob).hexdigest()
+
+
+def _read(where: str) -> bytes:
+    with open(os.open(where, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            raise PermissionError("it is another user's, or no file")
+        return file.read()
+
+
+def _packed(name: str, about: About, blob: bytes) -> bytes:
+    described = json.dumps(about).encode()
+    body = b"".join((bytes.fromhex(name), len(described).to_bytes(8, "little"), described, blob))
+    return MAGIC + hashlib.sha256(body).digest() + body
+
+
+def _unpacked(name: str, content: bytes) -> tuple[About, bytes]:
+    if not content.startswith(MAGIC):
+        raise ValueError("it is no entry of this cache")
+    digest, body = content[len(MAGIC) : len(MAGIC) + 32], content[len(MAGIC) + 32 :]
+    if hashlib.sha256(body).digest() != digest:
+        raise ValueError("it is damaged or truncated")
+    if body[:32] != bytes.fromhex(name):
+        raise ValueError("it is the entry of another plan")
+    end = 40 + int.from_bytes(body[32:40], "little")
+    return json.loads(body[40:end]), body[end:]
+
+
+def _refuse(where: str, reason: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(where)
+    messages.warn_once(
+        "damaged cache", f"an entry of the cache is not used ({where}: {reason}); it is removed, and compiled again"
+    )
+
+
+def _store(name: str, about: About, blob: bytes) -> None:
+    where = path()
+    content = _packed(name, about, blob)
+    try:
+        if not _make_room(where, len(content)):
+            return
+        number, unfinished = tempfile.mkstemp(suffix=UNFINISHED, dir=where)  # readable by the user alone
+        try:
+            with open(number, "wb") as file:
+                file.write(content)
+            os.replace(unfinished, os.path.join(where, name + ENTRY))
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(unfinished)
+            raise
+    except OSError as error:
+        messages.warn_once(
+            f"cache {where}", f"a plan cannot be stored in {where}: {error.strerror or error}; it is used all the same"
+        )
+
+
+@contextlib.contextmanager
+def _alone(name: str) -> Iterator[None]:
+    """Waits while another process compiles the same plan. A process that dies lets go of its lock."""
+    where = os.path.join(path(), name + LOCK)
+    until = time.monotonic() + LOCK_SECONDS
+    number = None
+    try:
+        while number is None and time.monotonic() < until:
+            number = _locked(where)
+            if number is None:
+                time.sleep(0.02)
+    except OSError:
+        pass  # a file system without locks: compiled twice, harmlessly
+    try:
+        yield
+    finally:
+        if number is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(where)
+            os.close(number)
+
+
+def _locked(where: str) -> int | None:
+    """The descriptor of the lock file, locked; None while another process has it."""
+    number = os.open(where, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(number).st_ino == os.stat(where).st_ino:  # not one that its holder has just removed
+            return number
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except OSError:
+        os.close(number)
+        raise
+    os.close(number)
+    return None
+
+
+# ---- its size -------------------------------------------------------------------------------------------------------
+
+
+def _files(where: str) -> list[tuple[float, int, str]]:
+    """(last use, bytes, path) of each file that is the cache's, the oldest first."""
+    found = []
+    with contextlib.suppress(FileNotFoundError), os.scandir(where) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):  # another process removed it
+                if entry.name.endswith((ENTRY, UNFINISHED, LOCK)) and entry.is_file(follow_symlinks=False):
+                    status = entry.stat(follow_symlinks=False)
+                    found.append((status.st_mtime, status.st_size, entry.path))
+    return sorted(found)
+
+
+def _make_room(where: str, size: int) -> bool:
+    """Removes the least recently used entries until `size` more bytes fit; False where they never do."""
+    limit = config.cache_bytes()
+    if size > limit:
+        return False
+    files = _files(where)
+    total = sum(bytes_ for _, bytes_, _ in files)
+    for used, bytes_, file in files:
+        stale = file.endswith(UNFINISHED) and used < time.time() - STALE_SECONDS
+        if stale or (total + size > limit and file.endswith(ENTRY)):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(file)
+            total -= bytes_
+    return True
+
+
+def info() -> str:
+    """Where the cache is, and how full: what `trainc cache info` prints."""
+    where = path()
+    files = [file for file in _files(where) if file[2].endswith(ENTRY)]
+    reason = _unusable(where) if os.path.isdir(where) else None
+    state = "off (TRAINC_CACHE=0)" if not config.cache else f"not used: {reason}" if reason else "on"
+    used, limit = sum(size for _, size, _ in files), config.cache_bytes()
+    rows = [("directory", where), ("state", state), ("plans", str(len(files)))]
+    rows.append(("size", f"{used / 1e6:.1f} MB of at most {limit / 1e6:.0f} MB (TRAINC_CACHE_SIZE)"))
+    if files:
+        rows.append(("last used", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(files[-1][0]))))
+    return "\n".join(f"{name:<12}{value}" for name, value in rows)
+
+
+def clear() -> tuple[int, int]:
+    """Removes every plan; (plans, bytes) that were there. Programs that run keep the plans they have."""
+    plans = size = 0
+    for _, bytes_, file in _files(path()):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(file)
+            plans += file.endswith(ENTRY)
+            size += bytes_
+    return plans, size
+
+
+__all__ = ["clear", "directory", "info", "key", "path", "through"]

@@ -1,0 +1,65 @@
+// What every kernel's text begins with. Inside emit/cuda only.
+#pragma once
+
+namespace trainc::emit::cuda {
+
+// NVRTC has no headers of its own for bf16 and f16: both are 16 bits here. Rounding and NaN as in emit/llvm/values.cpp.
+inline constexpr const char* kPrelude = R"(#ifndef MIN_BLOCKS
+#define MIN_BLOCKS
+#endif
+typedef unsigned short bf16;
+typedef unsigned short f16;
+typedef long long i64;
+typedef unsigned long long u64;
+#define INLINE static __device__ __forceinline__
+INLINE float bf16_to_f32(bf16 x) { return __uint_as_float((unsigned)x << 16); }
+INLINE bf16 f32_to_bf16(float x) {
+  const unsigned bits = __float_as_uint(x);
+  return x != x ? (bf16)(bits >> 16 | 0x40) : (bf16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+INLINE float f16_to_f32(f16 x) { float r; asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x)); return r; }
+INLINE f16 f32_to_f16(float x) { f16 r; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(x)); return r; }
+// A NaN wins; of two equal ones the second (0.0 and -0.0).
+template <class T> INLINE T greater(T a, T b) { return a != a || a > b ? a : b; }
+template <class T> INLINE T lesser(T a, T b) { return a != a || a < b ? a : b; }
+template <class T> INLINE T sign(T a) { return (T)((a > (T)0) - (a < (T)0)); }
+template <class T> INLINE T sum(T a, T b) { return (T)(a + b); }
+template <class T> INLINE T product(T a, T b) { return (T)(a * b); }
+// Integer division that never traps: by 0 gives 0.
+template <class T> INLINE T div_trunc(T a, T b) { return b == 0 ? (T)0 : b == (T)-1 ? (T)(0 - (u64)a) : (T)(a / b); }
+template <class T> INLINE T div_floor(T a, T b) {
+  const T q = div_trunc(a, b), r = (T)(a - (T)((u64)q * (u64)b));
+  return b != 0 && r != 0 && (r < 0) != (b < 0) ? (T)(q - 1) : q;
+}
+template <class T> INLINE T mod_floor(T a, T b) { return (T)(a - (T)((u64)div_floor(a, b) * (u64)b)); }
+INLINE float mod_floor(float a, float b) { const float r = fmodf(a, b); return r != 0 && (r < 0) != (b < 0) ? r + b : r; }
+INLINE double mod_floor(double a, double b) { const double r = fmod(a, b); return r != 0 && (r < 0) != (b < 0) ? r + b : r; }
+template <class T> INLINE T power(T base, T exponent) {
+  if (exponent < 0) return base == 1 ? (T)1 : base == (T)-1 ? (exponent & 1 ? (T)-1 : (T)1) : (T)0;
+  u64 r = 1, b = (u64)base;
+  for (u64 e = (u64)exponent; e; e >>= 1, b *= b) if (e & 1) r *= b;
+  return (T)r;
+}
+// Out of range and NaN give the lowest integer, as on the CPU.
+INLINE i64 to_i64(double x) { return x >= -0x1p63 && x < 0x1p63 ? (i64)x : (i64)(1ull << 63); }
+INLINE int to_i32(double x) { return x > -0x1.00000002p31 && x < 0x1p31 ? (int)x : (int)0x80000000; }
+template <class T, T (*combine)(T, T)> INLINE T warp_reduce(T x) {
+#pragma unroll
+  for (int apart = 16; apart >= 1; apart >>= 1) x = combine(x, __shfl_xor_sync(0xffffffffu, x, apart));
+  return x;
+}
+INLINE unsigned pair(const bf16* x) { return (unsigned)x[0] | (unsigned)x[1] << 16; }
+INLINE unsigned tf32(float x) { unsigned r; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x)); return r; }
+INLINE void mma(float* c, const bf16* a, const bf16* b) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(pair(a)), "r"(pair(a + 2)), "r"(pair(a + 4)), "r"(pair(a + 6)), "r"(pair(b)), "r"(pair(b + 2)));
+}
+INLINE void mma(float* c, const float* a, const float* b) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(tf32(a[0])), "r"(tf32(a[1])), "r"(tf32(a[2])), "r"(tf32(a[3])), "r"(tf32(b[0])), "r"(tf32(b[1])));
+}
+)";
+
+}  // namespace trainc::emit::cuda

@@ -1,0 +1,423 @@
+// The threads of a block run a statement at a time, those that are active in it: where a loop's extent differs, some wait.
+#include "interpret/device.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "interpret/code.h"
+#include "interpret/report.h"
+#include "interpret/value.h"
+#include "loop/mma.h"
+#include "support/rounding.h"
+
+namespace trainc::interpret {
+namespace {
+
+using namespace loop;
+
+using Values = std::vector<Value>;   // one a thread of the block
+using Threads = std::vector<int>;    // the active ones, ascending
+
+constexpr int64_t kNobody = -1, kSeveral = -2;
+
+// Who touched an element last, and between which barriers. Threads are numbered through all blocks.
+struct Access { int64_t writer = kNobody, write_epoch = 0, reader = kNobody, read_epoch = 0, reader_block = kNobody; };
+
+struct BufferState {
+  std::vector<uint8_t> own;      // Shared, Register (an element a thread)
+  uint8_t* bytes = nullptr;
+  int64_t numel = 0;
+  bool watched = false;          // elements must be written before they are read
+  std::vector<int64_t> defined;  // watched: by which block, plus one (Shared, Register); or by any (arguments)
+  std::vector<Access> accesses;  // of what may race
+};
+
+float tf32(double v) {  // cvt.rna.tf32.f32: 10 bits of mantissa, ties away from zero
+  const float f = static_cast<float>(v);
+  if (!std::isfinite(f)) return f;
+  uint32_t bits;
+  std::memcpy(&bits, &f, 4);
+  bits = (bits + 0x1000u) & ~0x1fffu;
+  float r;
+  std::memcpy(&r, &bits, 4);
+  return r;
+}
+
+class Device {
+ public:
+  Device(const LoopNest& nest, const std::vector<View>& arguments) : nest_(nest), threads_(nest.threads), arguments_(arguments) {
+    size_t argument = 0;
+    for (const Buffer& b : nest.buffers) {
+      BufferState s;
+      if (b.space == Space::Argument) {
+        require(argument < arguments.size(), "interpret: fewer arguments than the nest has");
+        const View& v = arguments[argument++];
+        s.bytes = v.data;
+        s.numel = v.bytes / size_of(b.dtype);
+        s.watched = !v.initialised;
+        if (b.written) s.accesses.resize(static_cast<size_t>(s.numel));
+        if (b.numel != 0 && s.numel != b.numel) report_.find(fmt::format("argument {} is given {} elements, the nest says {}", b.name, s.numel, b.numel), "");
+      } else {
+        s.numel = b.numel;
+        s.watched = true;
+        s.own.assign(static_cast<size_t>(b.numel * size_of(b.dtype)) * (b.space == Space::Register ? static_cast<size_t>(threads_) : 1), 0xff);
+        if (b.space == Space::Shared) s.accesses.resize(static_cast<size_t>(b.numel));
+      }
+      if (s.watched) s.defined.assign(b.space == Space::Register ? static_cast<size_t>(b.numel * threads_) : static_cast<size_t>(s.numel), 0);
+      buffers_.push_back(std::move(s));
+    }
+    require(argument == arguments.size(), "interpret: more arguments than the nest has");
+    for (BufferState& s : buffers_)
+      if (!s.own.empty()) s.bytes = s.own.data();
+    vars_.assign(nest.vars.size(), std::vector<int64_t>(static_cast<size_t>(threads_), 0));
+    locals_.assign(nest.locals.size(), Values(static_cast<size_t>(threads_)));
+    bound_.assign(nest.locals.size(), std::vector<char>(static_cast<size_t>(threads_), 0));
+  }
+
+  Findings run(int64_t parallel_extent) {
+    Threads all(static_cast<size_t>(threads_));
+    for (int t = 0; t < threads_; ++t) all[static_cast<size_t>(t)] = t;
+    const StmtNode* body = nest_.body.get();
+    while (body->kind == StmtKind::Block && body->body.size() == 1) body = body->body[0].get();
+    const bool grid = body->kind == StmtKind::For && body->loop == LoopKind::Parallel;
+    for (block_ = 0; block_ < (grid ? parallel_extent : 1); ++block_) {
+      ++epoch_;
+      for (size_t i = 0; i < buffers_.size(); ++i)  // each block has Shared memory of its own
+        if (nest_.buffers[i].space == Space::Shared) std::fill(buffers_[i].accesses.begin(), buffers_[i].accesses.end(), Access{});
+      if (grid) std::fill(vars_[static_cast<size_t>(body->var)].begin(), vars_[static_cast<size_t>(body->var)].end(), block_);
+      execute(grid ? *body->body[0] : *body, all);
+    }
+    size_t argument = 0;
+    for (size_t i = 0; i < nest_.buffers.size(); ++i) {
+      if (nest_.buffers[i].space != Space::Argument) continue;
+      const View& v = arguments_[argument++];
+      if (!nest_.buffers[i].written || v.initialised || !v.whole) continue;
+      for (size_t e = 0; e < buffers_[i].defined.size(); ++e)
+        if (!buffers_[i].defined[e]) report_.find(fmt::format("{} is never written", nest_.buffers[i].name), fmt::format("element {}", e));
+    }
+    findings_.messages = report_.messages();
+    return std::move(findings_);
+  }
+
+ private:
+  std::string place(int thread) const { return fmt::format("in thread {} of block {}", thread, block_); }
+  std::string thread_name(int64_t global) const {
+    return global == kSeveral ? "others" : fmt::format("thread {} of block {}", global % threads_, global / threads_);
+  }
+
+  // --- expressions
+
+  // Each expression has its own bank, so that numbers are written there once.
+  const Values& evaluate(const Expr& e, const Threads& active) {
+    const Code& code = codes_.of(e);
+    std::vector<Values>& bank = banks_[e.get()];
+    if (bank.empty()) {
+      bank.assign(code.size(), Values(static_cast<size_t>(threads_)));
+      for (size_t at = 0; at < code.size(); ++at) {
+        const ExprNode& n = *code[at].node;
+        if (n.kind == ExprKind::Int) std::fill(bank[at].begin(), bank[at].end(), int_value(n.int_value));
+        if (n.kind == ExprKind::Float) std::fill(bank[at].begin(), bank[at].end(), float_value(n.float_value));
+      }
+    }
+    for (size_t at = 0; at < code.size(); ++at) {
+      const Instruction& in = code[at];
+      const ExprNode& n = *in.node;
+      Value* out = bank[at].data();
+      auto operand = [&](size_t i) -> const Value* { return bank[static_cast<size_t>(in.operands[i])].data(); };
+      switch (n.kind) {
+        case ExprKind::Int: case ExprKind::Float: break;
+        case ExprKind::Var: {
+          const std::vector<int64_t>& v = vars_[static_cast<size_t>(n.id)];
+          for (int t : active) out[t] = int_value(v[static_cast<size_t>(t)]);
+          break;
+        }
+        case ExprKind::Local: {
+          const Values& v = locals_[static_cast<size_t>(n.id)];
+          for (int t : active) {
+            if (!bound_[static_cast<size_t>(n.id)][static_cast<size_t>(t)])
+              report_.find("local " + nest_.locals[static_cast<size_t>(n.id)].name + " read before it is bound", place(t));
+            out[t] = v[static_cast<size_t>(t)];
+          }
+          break;
+        }
+        case ExprKind::Load: {
+          const Value *index = operand(0), *guard = n.args.size() > 1 ? operand(1) : nullptr;
+          if (!guard && nest_.buffers[static_cast<size_t>(n.id)].space == Space::Register && n.dtype == DType::F32) {  // where sums live: most loads
+            const BufferState& s = buffers_[static_cast<size_t>(n.id)];
+            for (int t : active) {
+              const int64_t at = t * s.numel + index[t].i;
+              const bool plain = index[t].i >= 0 && index[t].i < s.numel && s.defined[static_cast<size_t>(at)] == block_ + 1;
+              out[t] = plain ? float_value(static_cast<double>(reinterpret_cast<const float*>(s.bytes)[at])) : load(n.id, index[t].i, t);
+            }
+            break;
+          }
+          for (int t : active)
+            out[t] = guard && !guard[t].i ? (is_float(n.dtype) ? float_value(0) : int_value(0)) : load(n.id, index[t].i, t);
+          break;
+        }
+        case ExprKind::Pair: case ExprKind::Dot: throw InternalError("interpret: the nest is a CPU's");
+        case ExprKind::Fma: {
+          const Value *a = operand(0), *b = operand(1), *c = operand(2);
+          for (int t : active) out[t] = fused_multiply_add(n.dtype, a[t], b[t], c[t]);
+          break;
+        }
+        case ExprKind::Apply: apply_all(n, in, active, bank, out); break;
+      }
+    }
+    return bank[code.size() - 1];
+  }
+
+  void apply_all(const ExprNode& n, const Instruction& in, const Threads& active, std::vector<Values>& bank, Value* out) {
+    const DType from = n.args[0]->dtype;
+    const Value* a = bank[static_cast<size_t>(in.operands[0])].data();
+    if (from == DType::I64 && n.args.size() == 2) {  // most of all: index arithmetic
+      const Value* b = bank[static_cast<size_t>(in.operands[1])].data();
+      if (n.op == Op::Add) { for (int t : active) out[t].i = static_cast<int64_t>(static_cast<uint64_t>(a[t].i) + static_cast<uint64_t>(b[t].i)); return; }
+      if (n.op == Op::Mul) { for (int t : active) out[t].i = static_cast<int64_t>(static_cast<uint64_t>(a[t].i) * static_cast<uint64_t>(b[t].i)); return; }
+      if (n.args[1]->kind == ExprKind::Int && n.args[1]->int_value > 0 && (n.op == Op::FloorDiv || n.op == Op::Mod)) {
+        const int64_t d = n.args[1]->int_value;
+        for (int t : active) {
+          const int64_t r = ((a[t].i % d) + d) % d;
+          out[t].i = n.op == Op::Mod ? r : (a[t].i - r) / d;
+        }
+        return;
+      }
+    }
+    Value args[3];
+    for (int t : active) {
+      for (size_t i = 0; i < n.args.size(); ++i) args[i] = bank[static_cast<size_t>(in.operands[i])][static_cast<size_t>(t)];
+      out[t] = elementwise(n.op, from, n.dtype, args);
+    }
+  }
+
+  // --- memory
+
+  bool within(int buffer, int64_t index, const char* access, int thread) {
+    const BufferState& s = buffers_[static_cast<size_t>(buffer)];
+    if (index >= 0 && index < s.numel) return true;
+    report_.find(fmt::format("{} of {} out of bounds", access, nest_.buffers[static_cast<size_t>(buffer)].name),
+                 fmt::format("element {} of {} {}", index, s.numel, place(thread)));
+    return false;
+  }
+
+  void race(int buffer, int64_t index, const char* how, int64_t self, int64_t other) {
+    report_.find(fmt::format("race on {}: {}", nest_.buffers[static_cast<size_t>(buffer)].name, how),
+                 fmt::format("element {}, {} and {}", index, thread_name(self), thread_name(other)));
+  }
+
+  // Another thread's access is in order only if it was this block's, before the last barrier.
+  bool unordered(int64_t other, int64_t epoch) const { return epoch == epoch_ || other / threads_ != block_; }
+
+  size_t place_of(int buffer, int64_t index, int thread) const {
+    const bool own = nest_.buffers[static_cast<size_t>(buffer)].space == Space::Register;
+    return static_cast<size_t>(own ? thread * nest_.buffers[static_cast<size_t>(buffer)].numel + index : index);
+  }
+
+  Value load(int buffer, int64_t index, int thread) {
+    const Buffer& b = nest_.buffers[static_cast<size_t>(buffer)];
+    if (!within(buffer, index, "load", thread)) return is_float(b.dtype) ? float_value(0) : int_value(0);
+    BufferState& s = buffers_[static_cast<size_t>(buffer)];
+    const size_t at = place_of(buffer, index, thread);
+    if (s.watched && (b.space == Space::Argument ? s.defined[at] == 0 : s.defined[at] != block_ + 1))
+      report_.find(fmt::format("read of {} before it is written", b.name), fmt::format("element {} {}", index, place(thread)));
+    if (!s.accesses.empty()) {
+      Access& a = s.accesses[at];
+      const int64_t self = block_ * threads_ + thread;
+      if (a.writer != kNobody && a.writer != self && unordered(a.writer, a.write_epoch)) race(buffer, index, "read and written", self, a.writer);
+      a.reader = a.reader == kNobody || a.read_epoch != epoch_ || a.reader == self ? self : kSeveral;
+      a.reader_block = a.reader_block == kNobody || a.reader_block == block_ ? block_ : kSeveral;
+      a.read_epoch = epoch_;
+    }
+    return interpret::load(s.bytes, static_cast<int64_t>(at), b.dtype);
+  }
+
+  void store(int buffer, int64_t index, Value v, int thread) {
+    if (!within(buffer, index, "store", thread)) return;
+    BufferState& s = buffers_[static_cast<size_t>(buffer)];
+    const size_t at = place_of(buffer, index, thread);
+    if (s.watched) s.defined[at] = block_ + 1;
+    if (!s.accesses.empty()) {
+      Access& a = s.accesses[at];
+      const int64_t self = block_ * threads_ + thread;
+      if (a.writer != kNobody && a.writer != self && unordered(a.writer, a.write_epoch)) race(buffer, index, "written twice", self, a.writer);
+      if (a.reader != kNobody && a.reader != self && a.read_epoch == epoch_) race(buffer, index, "read and written", self, a.reader);
+      else if (a.reader_block != kNobody && a.reader_block != block_ && nest_.buffers[static_cast<size_t>(buffer)].space == Space::Argument)
+        race(buffer, index, "read and written", self, a.reader);
+      a.writer = self;
+      a.write_epoch = epoch_;
+    }
+    interpret::store(s.bytes, static_cast<int64_t>(at), nest_.buffers[static_cast<size_t>(buffer)].dtype, v);
+  }
+
+  // --- statements
+
+  void execute(const StmtNode& s, const Threads& active) {
+    switch (s.kind) {
+      case StmtKind::Block:
+        for (const Stmt& inner : s.body) execute(*inner, active);
+        break;
+      case StmtKind::For: loop(s, active); break;
+      case StmtKind::Store: {
+        const Values& index = evaluate(s.index, active);
+        const Values& value = evaluate(s.value, active);
+        for (int t : active) store(s.buffer, index[static_cast<size_t>(t)].i, value[static_cast<size_t>(t)], t);
+        break;
+      }
+      case StmtKind::Let: {
+        const Values& value = evaluate(s.value, active);
+        for (int t : active) {
+          locals_[static_cast<size_t>(s.local)][static_cast<size_t>(t)] = value[static_cast<size_t>(t)];
+          bound_[static_cast<size_t>(s.local)][static_cast<size_t>(t)] = 1;
+        }
+        break;
+      }
+      case StmtKind::Reduce: {
+        const Values& value = evaluate(s.value, active);
+        const DType d = nest_.locals[static_cast<size_t>(s.local)].dtype;
+        Values& into = locals_[static_cast<size_t>(s.local)];
+        for (int t : active) into[static_cast<size_t>(t)] = combine(s.combine, d, into[static_cast<size_t>(t)], value[static_cast<size_t>(t)]);
+        break;
+      }
+      case StmtKind::Check: {
+        const Values& ok = evaluate(s.value, active);
+        for (int t : active)
+          if (!ok[static_cast<size_t>(t)].i) findings_.status = static_cast<uint32_t>(s.code);
+        break;
+      }
+      case StmtKind::Barrier:
+        if (static_cast<int>(active.size()) != threads_)
+          report_.find("a barrier that not all threads reach", fmt::format("{} of {} in block {}", active.size(), threads_, block_));
+        ++epoch_;
+        break;
+      case StmtKind::Prefetch: case StmtKind::Transpose: throw InternalError("interpret: the nest is a CPU's");
+      case StmtKind::WarpReduce: warp_reduce(s, active); break;
+      case StmtKind::Mma: mma(s, active); break;
+    }
+  }
+
+  void loop(const StmtNode& s, const Threads& active) {
+    const Values& evaluated = evaluate(s.extent, active);
+    std::vector<int64_t> extents;
+    for (int t : active) extents.push_back(evaluated[static_cast<size_t>(t)].i);
+    const int64_t most = extents.empty() ? 0 : *std::max_element(extents.begin(), extents.end());
+    const bool same = extents.empty() || *std::min_element(extents.begin(), extents.end()) == most;
+    std::vector<int64_t>& var = vars_[static_cast<size_t>(s.var)];
+    if (s.loop == LoopKind::Thread) {
+      if (!same) report_.find("a Thread loop whose extent differs between threads", fmt::format("in block {}", block_));
+      if (static_cast<int>(active.size()) != threads_) report_.find("a Thread loop that not all threads reach", fmt::format("in block {}", block_));
+      Threads some;
+      for (int64_t first = 0; first < most; first += threads_) {
+        some.clear();
+        for (int t : active)
+          if (first + t < most) some.push_back(t), var[static_cast<size_t>(t)] = first + t;
+        execute(*s.body[0], some);
+      }
+      return;
+    }
+    for (int64_t i = 0; i < most; ++i) {
+      if (same) {
+        for (int t : active) var[static_cast<size_t>(t)] = i;
+        execute(*s.body[0], active);
+        continue;
+      }
+      Threads some;
+      for (size_t k = 0; k < active.size(); ++k)
+        if (i < extents[k]) some.push_back(active[k]), var[static_cast<size_t>(active[k])] = i;
+      execute(*s.body[0], some);
+    }
+  }
+
+  // Whether all of the warp's threads are among the active ones; a finding otherwise.
+  bool together(int warp, const Threads& active, const char* what) {
+    const auto from = std::lower_bound(active.begin(), active.end(), warp * kWarp), to = std::lower_bound(active.begin(), active.end(), (warp + 1) * kWarp);
+    if (to - from == kWarp) return true;
+    if (to != from) report_.find(fmt::format("{} that not all threads of a warp reach", what), fmt::format("{} of warp {} in block {}", to - from, warp, block_));
+    return false;
+  }
+
+  void warp_reduce(const StmtNode& s, const Threads& active) {
+    const DType d = nest_.locals[static_cast<size_t>(s.local)].dtype;
+    Value* v = locals_[static_cast<size_t>(s.local)].data();
+    for (int warp = 0; warp < threads_ / kWarp; ++warp) {
+      if (!together(warp, active, "a WarpReduce")) continue;
+      Value* lane = v + warp * kWarp;
+      for (int apart = kWarp / 2; apart >= 1; apart /= 2) {
+        Value next[kWarp];
+        for (int l = 0; l < kWarp; ++l) next[l] = combine(s.combine, d, lane[l], lane[l ^ apart]);
+        std::copy(next, next + kWarp, lane);
+      }
+    }
+  }
+
+  void mma(const StmtNode& s, const Threads& active) {
+    const DType d = s.value->dtype;
+    const int k = mma_k(d);
+    auto start = [&](const Expr& index) {
+      const Values& v = evaluate(index, active);
+      std::vector<int64_t> starts(static_cast<size_t>(threads_), 0);
+      for (int t : active) starts[static_cast<size_t>(t)] = v[static_cast<size_t>(t)].i;
+      return starts;
+    };
+    const auto sums_at = start(s.index), a_at = start(s.value->args[0]), b_at = start(s.second->args[0]);
+    for (int warp = 0; warp < threads_ / kWarp; ++warp) {
+      if (!together(warp, active, "an Mma")) continue;
+      double a[kMmaM][16] = {}, b[kMmaN][16] = {};
+      for (int l = 0; l < kWarp; ++l) {
+        const int t = warp * kWarp + l;
+        const size_t at = static_cast<size_t>(t);
+        auto fetch = [&](int buffer, int64_t index) {
+          const double v = load(buffer, index, t).f;
+          return d == DType::F32 ? static_cast<double>(tf32(v)) : v;
+        };
+        for (int i = 0; i < mma_a_count(d); ++i) {
+          const MmaPlace p = mma_a_place(d, i);
+          a[l / 4 + p.row][l % 4 * p.step + p.column] = fetch(s.value->id, a_at[at] + i);
+        }
+        for (int i = 0; i < mma_b_count(d); ++i) {
+          const MmaPlace p = mma_b_place(d, i);
+          b[l / 4 + p.row][l % 4 * p.step + p.column] = fetch(s.second->id, b_at[at] + i);
+        }
+      }
+      for (int l = 0; l < kWarp; ++l) {
+        const int t = warp * kWarp + l;
+        for (int i = 0; i < kMmaSums; ++i) {
+          const MmaPlace p = mma_sum_place(i);
+          const int64_t index = sums_at[static_cast<size_t>(t)] + i;
+          double sum = load(s.buffer, index, t).f;
+          for (int x = 0; x < k; ++x) sum += a[l / 4 + p.row][x] * b[l % 4 * p.step + p.column][x];
+          store(s.buffer, index, float_value(static_cast<double>(static_cast<float>(sum))), t);
+        }
+      }
+    }
+  }
+
+  const LoopNest& nest_;
+  const int threads_;
+  const std::vector<View>& arguments_;
+  Findings findings_;
+  Report report_;
+  std::vector<BufferState> buffers_;
+  std::vector<std::vector<int64_t>> vars_;
+  std::vector<Values> locals_;
+  std::vector<std::vector<char>> bound_;
+  Codes codes_;
+  std::unordered_map<const ExprNode*, std::vector<Values>> banks_;  // a row of values an instruction
+  int64_t block_ = 0, epoch_ = 0;
+};
+
+}  // namespace
+
+Findings run_on_device(const LoopNest& nest, const std::vector<View>& arguments, int64_t parallel_extent) {
+  require(nest.body != nullptr, "interpret: a nest without a body");
+  return Device(nest, arguments).run(parallel_extent);
+}
+
+Findings run_on_device(const LoopNest& nest, std::vector<Memory>& arguments, int64_t parallel_extent) {
+  std::vector<View> views;
+  for (Memory& m : arguments) views.push_back({m.bytes.data(), static_cast<int64_t>(m.bytes.size()), m.initialised, true});
+  return run_on_device(nest, views, parallel_extent);
+}
+
+}  // namespace trainc::interpret

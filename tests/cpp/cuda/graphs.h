@@ -1,0 +1,54 @@
+// Graphs that the tests of devices share.
+#pragma once
+#include "graph/build.h"
+
+namespace trainc::testing {
+
+inline Graph softmax(int64_t rows, int64_t columns) {
+  Graph g;
+  Builder b{g, {}};
+  const Dims all = {rows, columns};
+  const Node* x = b.input(0, {DType::F32, all});
+  const Node* e = b.unary(Op::Exp, b.sub(x, b.broadcast(b.reduce(ReduceKind::Max, x, {1}, true), all)));
+  g.outputs = {{b.div(e, b.broadcast(b.reduce(ReduceKind::Sum, e, {1}, true), all)), {}}};
+  g.input_count = 1;
+  return g;
+}
+
+inline Graph column_sums(int64_t rows, int64_t columns) {
+  Graph g;
+  Builder b{g, {}};
+  const Node* x = b.input(0, {DType::F32, {rows, columns, 3}});
+  g.outputs = {{b.reduce(ReduceKind::Sum, x, {0}), {}}, {b.reduce(ReduceKind::Sum, x, {0, 2}), {}}, {b.reduce(ReduceKind::Max, x, {1}), {}}};
+  g.input_count = 1;
+  return g;
+}
+
+/// Row i of the sources is added to row i % rows.
+inline Graph scatter(int64_t sources, int64_t rows, int64_t columns) {
+  Graph g;
+  Builder b{g, {}};
+  const Dims shape = {sources, columns};
+  const Node* index = b.binary(Op::Mod, b.iota(DType::I64, shape, 0), b.full(DType::I64, shape, static_cast<double>(rows)));
+  const Node* sum = b.scatter(ScatterKind::Sum, b.full(DType::F32, {rows, columns}, 0), index, b.input(0, {DType::F32, shape}), 0);
+  g.outputs.push_back({sum, {}});
+  g.input_count = 1;
+  return g;
+}
+
+/// max(lhs * rhs + bias, 0), operands transposed in memory where asked.
+inline Graph contraction(int64_t batch, int64_t m, int64_t n, int64_t k, DType dtype, bool lhs_transposed, bool rhs_transposed) {
+  Graph g;
+  Builder b{g, {}};
+  const Node* l = b.input(0, {dtype, lhs_transposed ? Dims{batch, k, m} : Dims{batch, m, k}});
+  const Node* r = b.input(1, {dtype, rhs_transposed ? Dims{batch, k, n} : Dims{batch, n, k}});
+  if (lhs_transposed) l = b.permute(l, {0, 2, 1});
+  if (rhs_transposed) r = b.permute(r, {0, 2, 1});
+  const Node* bias = b.broadcast(b.input(2, {DType::F32, {n}}), {batch, m, n});
+  const Node* sum = b.add(b.contract(b.cast(l, DType::F32), b.cast(r, DType::F32)), bias);
+  g.outputs = {{b.binary(Op::Max, sum, b.full(DType::F32, sum->shape(), 0)), {}}};
+  g.input_count = 3;
+  return g;
+}
+
+}  // namespace trainc::testing

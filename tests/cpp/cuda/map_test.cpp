@@ -1,0 +1,187 @@
+// Random graphs, mapped to a device and run by the interpreter, against the oracle: values, and nothing that a device may not do.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "../common/random_graph.h"
+#include "../schedule/run_schedule.h"
+#include "graph/text.h"
+#include "graphs.h"
+#include "passes/pipeline.h"
+#include "schedule/prepare.h"
+
+namespace trainc {
+namespace {
+
+using reference::Tensor;
+using testing::column_sums;
+using testing::contraction;
+using testing::scatter;
+using testing::softmax;
+
+int count(int n) { return std::getenv("TRAINC_FUZZ") ? std::atoi(std::getenv("TRAINC_FUZZ")) : n; }
+uint64_t first() { return std::getenv("TRAINC_SEED") ? std::atoi(std::getenv("TRAINC_SEED")) : 1; }
+
+bool close(double a, double b, double tolerance) {
+  if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && std::isnan(b);
+  return a == b || std::abs(a - b) <= tolerance * std::max({1.0, std::abs(a), std::abs(b)});
+}
+
+void expect_same(const Graph& graph, uint64_t seed, bool special, const schedule::Machine& machine) {
+  SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(graph));
+  auto inputs = testing::random_inputs(graph, seed, special);
+  for (auto& t : inputs)
+    for (double& v : t.f) v = std::isfinite(v) ? std::round(v * 2) / 2 : v;
+  Graph copy = parse(print(graph));
+  copy.input_count = graph.input_count;
+  Pipeline pipeline("device");
+  const Graph prepared = schedule::prepare(optimize(std::move(copy), pipeline));
+  const schedule::Schedule s = schedule::make_schedule(prepared);
+  testing::Interpreted got;
+  ASSERT_NO_THROW(got = testing::interpret_schedule(prepared, s, inputs, machine));
+  EXPECT_EQ(got.findings, std::vector<std::string>{});
+  const auto expected = reference::evaluate(graph, inputs, {.precision = reference::Precision::Rounded, .random = {}, .call = {}});
+  ASSERT_EQ(got.outputs.size(), expected.size());
+  for (size_t o = 0; o < expected.size(); ++o) {
+    const DType d = expected[o].type.dtype;
+    const double tolerance = d == DType::BF16 || d == DType::F16 ? 2e-2 : 1e-4;
+    for (size_t i = 0; i < expected[o].f.size(); ++i)
+      ASSERT_TRUE(close(got.outputs[o].f.at(i), expected[o].f[i], tolerance)) << "output " << o << " element " << i << ": " << got.outputs[o].f[i] << ", not " << expected[o].f[i];
+    for (size_t i = 0; i < expected[o].i.size(); ++i) ASSERT_EQ(got.outputs[o].i.at(i), expected[o].i[i]) << "output " << o << " element " << i;
+  }
+  for (const loop::LoopNest& n : got.nests) EXPECT_GT(n.threads, 0) << n.name;
+}
+
+TEST(Device, RandomGraphs) {
+  testing::RandomGraphOptions o;
+  o.transcendental = false;
+  for (uint64_t seed = first(); seed < first() + count(150); ++seed) {
+    expect_same(testing::random_graph(seed, o), seed, seed % 3 == 0, schedule::Machine::device(Gpu::Sm90a));
+    if (HasFailure()) return;
+  }
+}
+
+// --- sizes at which blocks have several warps, and each thread several elements
+
+std::vector<Tensor> interpret(const Graph& graph, const std::vector<Tensor>& inputs, const schedule::Machine& machine, std::vector<loop::LoopNest>* nests = nullptr) {
+  const Graph prepared = schedule::prepare(graph);
+  testing::Interpreted got = testing::interpret_schedule(prepared, schedule::make_schedule(prepared), inputs, machine);
+  EXPECT_EQ(got.findings, std::vector<std::string>{});
+  if (nests) *nests = got.nests;
+  return got.outputs;
+}
+
+void expect_near(const Graph& graph, double tolerance, const schedule::Machine& machine = schedule::Machine::device(Gpu::Sm90a),
+                 std::vector<loop::LoopNest>* nests = nullptr, bool eighths = false) {
+  SCOPED_TRACE(print(graph));
+  auto inputs = testing::random_inputs(graph, 3);
+  if (eighths)  // exact in tf32
+    for (auto& t : inputs)
+      for (double& v : t.f) v = std::round(v * 8) / 8;
+  const auto got = interpret(graph, inputs, machine, nests), expected = reference::evaluate(graph, inputs, {.precision = reference::Precision::Truth, .random = {}, .call = {}});
+  for (size_t o = 0; o < expected.size(); ++o)
+    for (size_t i = 0; i < expected[o].f.size(); ++i)
+      ASSERT_TRUE(close(got.at(o).f.at(i), expected[o].f[i], tolerance)) << "output " << o << " element " << i << ": " << got[o].f[i] << ", not " << expected[o].f[i];
+}
+
+TEST(Device, SoftmaxOfAnyWidth) {
+  for (int64_t columns : {1, 31, 32, 33, 100, 257, 1000, 9000}) {
+    expect_near(softmax(3, columns), 1e-5);
+    if (HasFailure()) return;
+  }
+}
+
+TEST(Device, ColumnSums) {
+  for (int64_t rows : {1, 33, 200})
+    for (int64_t columns : {1, 63, 130}) {
+      expect_near(column_sums(rows, columns), 1e-5);
+      if (HasFailure()) return;
+    }
+}
+
+TEST(Device, ScatterAddsInOrder) { expect_near(scatter(70, 11, 300), 1e-5); }
+
+bool has_mma(const loop::Stmt& s) {
+  bool found = s->kind == loop::StmtKind::Mma;
+  for (const loop::Stmt& inner : s->body) found |= has_mma(inner);
+  return found;
+}
+
+TEST(Device, Contractions) {
+  schedule::Machine exact = schedule::Machine::device(Gpu::Sm80), tf32 = exact;
+  tf32.tf32 = true;
+  struct Size { int64_t batch, m, n, k; };
+  for (const Size& s : {Size{1, 1, 1, 1}, Size{2, 33, 65, 17}, Size{3, 64, 32, 40}, Size{1, 130, 40, 70}, Size{27, 120, 120, 5}, Size{108, 100, 120, 1}})
+    for (int transposed = 0; transposed < (s.batch > 3 ? 1 : 4); ++transposed) {  // the last two: larger tiles
+      const bool l = transposed & 1, r = transposed & 2;
+      std::vector<loop::LoopNest> nests;
+      expect_near(contraction(s.batch, s.m, s.n, s.k, DType::F32, l, r), 1e-5, exact, &nests);
+      EXPECT_FALSE(has_mma(nests.back().body));
+      expect_near(contraction(s.batch, s.m, s.n, s.k, DType::BF16, l, r), 1e-5, exact, &nests);
+      EXPECT_TRUE(has_mma(nests.back().body));
+      expect_near(contraction(s.batch, s.m, s.n, s.k, DType::F32, l, r), 1e-5, tf32, &nests, true);
+      EXPECT_TRUE(has_mma(nests.back().body));
+      EXPECT_EQ(loop::print(loop::parse(loop::print(nests.back()))), loop::print(nests.back()));
+      if (HasFailure()) return;
+    }
+  Graph g;
+  Builder b{g, {}};
+  g.outputs = {{b.contract(b.input(0, {DType::F64, {1, 33, 21}}), b.input(1, {DType::F64, {1, 40, 21}})), {}}};
+  g.input_count = 2;
+  expect_near(g, 1e-12, exact);
+}
+
+TEST(Device, Tf32IsRoundedTo) {
+  const Graph g = contraction(1, 1, 1, 1, DType::F32, false, false);
+  auto inputs = testing::random_inputs(g, 1);
+  inputs[0].f = {1.0 + 0x1p-11}, inputs[1].f = {1.0 + 0x1p-12}, inputs[2].f = {0};
+  schedule::Machine machine = schedule::Machine::device(Gpu::Sm80);
+  EXPECT_EQ(interpret(g, inputs, machine)[0].f[0], static_cast<double>(static_cast<float>((1.0 + 0x1p-11) * (1.0 + 0x1p-12))));
+  machine.tf32 = true;
+  EXPECT_EQ(interpret(g, inputs, machine)[0].f[0], 1.0 + 0x1p-10);  // ties go away from zero
+}
+
+// Each barrier is there for a reason: without it, there is a race.
+void without_each_barrier(const loop::Stmt& s, const std::function<void(const loop::Stmt&)>& take) {
+  for (size_t i = 0; i < s->body.size(); ++i) {
+    auto copy = std::make_shared<loop::StmtNode>(*s);
+    if (s->body[i]->kind == loop::StmtKind::Barrier) {
+      copy->body.erase(copy->body.begin() + static_cast<std::ptrdiff_t>(i));
+      take(copy);
+    } else {
+      without_each_barrier(s->body[i], [&](const loop::Stmt& changed) {
+        copy->body[i] = changed;
+        take(copy);
+      });
+    }
+  }
+}
+void expect_barriers_needed(const Graph& graph, int64_t bytes_out) {
+  std::vector<loop::LoopNest> nests;
+  const auto inputs = testing::random_inputs(graph, 3);
+  interpret(graph, inputs, schedule::Machine::device(Gpu::Sm90a), &nests);
+  int removed = 0;
+  without_each_barrier(nests.back().body, [&](const loop::Stmt& body) {
+    loop::LoopNest changed = nests.back();
+    changed.body = body;
+    std::vector<interpret::Memory> arguments;
+    size_t input = 0;
+    for (const loop::Buffer& b : changed.buffers)
+      if (b.space == loop::Space::Argument) arguments.push_back(b.written ? interpret::output_of(bytes_out) : interpret::Memory{testing::to_bytes(inputs.at(input++))});
+    const auto found = interpret::run(changed, arguments).messages;
+    EXPECT_TRUE(!found.empty() && found[0].find("race on") == 0) << loop::print(changed);
+    ++removed;
+  });
+  EXPECT_GT(removed, 0);
+}
+TEST(Device, EveryRemovedBarrierIsFound) {
+  expect_barriers_needed(softmax(3, 100), 1200);
+  Graph product;
+  Builder b{product, {}};
+  product.outputs = {{b.contract(b.input(0, {DType::F32, {1, 40, 70}}), b.input(1, {DType::F32, {1, 40, 70}})), {}}};
+  product.input_count = 2;
+  expect_barriers_needed(product, 6400);
+}
+
+}  // namespace
+}  // namespace trainc

@@ -1,0 +1,136 @@
+// What the interpreter finds in device nests: a clean kernel, and the same with one bug of each kind.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "interpret/interpret.h"
+
+namespace trainc::interpret {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// out[i] = sum_j x[i, j], 3 rows of 100: two warps a block, combined through Shared memory.
+const std::string kRowSum = R"(kernel row_sum
+  parallel 3
+  threads 64
+  argument x: f32[300]
+  argument out: f32[3] written
+  shared parts: f32[2] written
+body:
+  parallel i in 3:
+    let s: f32 = 0.0
+    thread j in 100:
+      s = sum(s, x[i * 100 + j])
+    warp s = sum(s)
+    thread t in 64:
+      for first in cast<i64>(t % 32 == 0) atmost 1:
+        store parts[t // 32] = s
+    barrier
+    thread one in 1:
+      store out[i] = parts[0] + parts[1]
+)";
+
+std::string with(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+std::vector<float> ramp() {
+  std::vector<float> x(300);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 7);
+  return x;
+}
+
+struct Result { std::vector<std::string> messages; std::vector<float> out; };
+Result run_text(const std::string& text) {
+  const loop::LoopNest nest = loop::parse(text);
+  loop::verify(nest);
+  EXPECT_EQ(loop::print(loop::parse(loop::print(nest))), loop::print(nest));
+  std::vector<Memory> arguments = {memory_of(ramp()), output_of(12)};
+  const Findings f = run(nest, arguments);
+  return {f.messages, values_of<float>(arguments[1])};
+}
+
+TEST(Device, CleanKernel) {
+  const Result r = run_text(kRowSum);
+  EXPECT_THAT(r.messages, IsEmpty());
+  for (int i = 0; i < 3; ++i) {
+    float sum = 0;
+    for (int j = 0; j < 100; ++j) sum += ramp()[static_cast<size_t>(i * 100 + j)];
+    EXPECT_EQ(r.out[static_cast<size_t>(i)], sum);
+  }
+}
+TEST(Device, RemovedBarrier) {
+  EXPECT_THAT(run_text(with(kRowSum, "    barrier\n", "")).messages,
+              ElementsAre("race on parts: read and written: element 1, thread 0 of block 0 and thread 32 of block 0 (first of 3)"));
+}
+TEST(Device, OffByOne) {
+  EXPECT_THAT(run_text(with(kRowSum, "x[i * 100 + j]", "x[i * 100 + j + 1]")).messages,
+              ElementsAre("load of x out of bounds: element 300 of 300 in thread 35 of block 2"));
+  EXPECT_THAT(run_text(with(kRowSum, "store out[i]", "store out[i + 1]")).messages,
+              ElementsAre("out is never written: element 0", "store of out out of bounds: element 3 of 3 in thread 0 of block 2"));
+}
+TEST(Device, RaceBetweenThreads) {
+  EXPECT_THAT(run_text(with(kRowSum, "parts[t // 32] = s", "parts[t // 64] = s")).messages,
+              ElementsAre("race on parts: written twice: element 0, thread 32 of block 0 and thread 0 of block 0 (first of 3)",
+                          "read of parts before it is written: element 1 in thread 0 of block 0 (first of 3)"));
+}
+TEST(Device, RaceBetweenBlocks) {
+  const auto messages = run_text(with(kRowSum, "store out[i]", "store out[i // 2]")).messages;
+  ASSERT_FALSE(messages.empty());
+  EXPECT_THAT(messages, ElementsAre("out is never written: element 2", "race on out: written twice: element 0, thread 0 of block 1 and thread 0 of block 0"));
+}
+TEST(Device, UninitialisedRead) {
+  EXPECT_THAT(run_text(with(kRowSum, "t % 32 == 0", "t == 0")).messages,
+              ElementsAre("read of parts before it is written: element 1 in thread 0 of block 0 (first of 3)"));
+}
+TEST(Device, DivergentBarrier) {
+  // s differs from thread to thread before the warp's sum: some threads go around the barrier
+  EXPECT_THAT(run_text(with(kRowSum, "    warp s = sum(s)\n", "    for k in cast<i64>(s < 5.0) atmost 1:\n      barrier\n    warp s = sum(s)\n")).messages,
+              ElementsAre(HasSubstr("a barrier that not all threads reach: ")));
+}
+TEST(Device, DivergentWarpReduce) {
+  EXPECT_THAT(run_text(with(kRowSum, "    warp s = sum(s)\n", "    for k in cast<i64>(s < 5.0) atmost 1:\n      warp s = sum(s)\n")).messages,
+              ElementsAre(HasSubstr("a WarpReduce that not all threads of a warp reach: ")));
+}
+TEST(Device, RegistersAreAThreadsOwn) {
+  const std::string text = R"(kernel own
+  parallel 3
+  threads 32
+  argument x: f32[300]
+  argument out: f32[3] written
+  register r: f32[1] written
+body:
+  parallel i in 3:
+    thread t in 1:
+      store r[0] = x[i]
+    thread u in 2:
+      for last in u atmost 1:
+        store out[i] = r[0]
+)";
+  EXPECT_THAT(run_text(text).messages, ElementsAre("read of r before it is written: element 0 in thread 1 of block 0 (first of 3)"));
+}
+
+TEST(Device, WhatTheVerifierRefuses) {
+  const auto refusal = [](const std::string& text) -> std::string {
+    try {
+      loop::verify(loop::parse(text));
+    } catch (const InternalError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(refusal(with(kRowSum, "    thread one in 1:\n      store out[i] = parts[0] + parts[1]\n", "    store out[i] = parts[0] + parts[1]\n")),
+              HasSubstr("every thread stores to out: a Thread loop is missing"));
+  EXPECT_THAT(refusal(with(kRowSum, "thread j in 100:", "vector(4) j in 100:")), HasSubstr("a Vector loop in a nest for a device"));
+  EXPECT_THAT(refusal(with(kRowSum, "threads 64", "threads 60")), HasSubstr("60 threads a block"));
+  EXPECT_THAT(refusal(with(kRowSum, "  threads 64\n", "")), HasSubstr("in a nest for a CPU"));
+  EXPECT_THAT(refusal(with(kRowSum, "parts: f32[2]", "parts: f32[20000]")), HasSubstr("80000 bytes of Shared buffers"));
+  EXPECT_THAT(refusal(with(kRowSum, "      s = sum(s, x[i * 100 + j])\n", "      s = sum(s, x[i * 100 + j])\n      barrier\n")), HasSubstr("a Barrier in a Thread loop"));
+}
+
+}  // namespace
+}  // namespace trainc::interpret

@@ -1,0 +1,130 @@
+"""`make bench`'s program on a model small enough for a test, and what it makes of its measurements."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+sys.path.insert(0, str(BENCH))
+import cases  # noqa: E402
+import contestant  # noqa: E402
+import report  # noqa: E402
+import run  # noqa: E402
+
+
+def bench(*words: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, BENCH / "run.py", *words]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONWARNINGS": "ignore"})
+
+
+def test_a_tiny_run_and_its_resumption(tmp_path, capsys):
+    file = tmp_path / "results.json"
+    words = ["--cases", "tiny", "--precisions", "fp32", "--steps", "1", "--contestants", "eager", "trainc", "--no-floor"]
+    done = bench(*words, "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    assert "over eager" in done.stdout and "tiny" in done.stdout
+    stored = json.loads(file.read_text())
+    (row,) = stored["rows"]
+    eager, trainc = row["contestants"]["eager"], row["contestants"]["trainc"]
+    assert len(eager["seconds"]) == len(trainc["seconds"]) == 1
+    assert trainc["losses"] == pytest.approx(eager["losses"], rel=1e-5)  # two steps: the second saw AdamW's first
+    assert trainc["externs"] == 0
+    # again, in this process: nothing is left to do
+    words = [*words, "--json", str(file), "--resume"]
+    assert run.run(run.arguments(words)) == stored
+    assert "measured before" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="has steps 1, this run 2"):
+        run.run(run.arguments([*words, "--steps", "2"]))
+
+
+def test_a_contestant_that_dies_says_why():
+    start = contestant.Contestant
+    with start("no such case", "eager", False, 600) as wrong, start("tiny", "eager", False, 600) as killed:
+        with pytest.raises(contestant.Died, match="KeyError: 'no such case'"):
+            wrong.answer()
+        killed.process.kill()
+        with pytest.raises(contestant.Died, match="killed by SIGKILL"):
+            killed.ask("step")
+
+
+def test_the_flops_of_a_transformer():
+    tiny = cases.build("tiny")  # 2 rows of 16 tokens; 2 layers, 48 wide, 600 words
+    linear = 2 * 32 * (2 * 12 * 48 * 48 + 600 * 48)
+    attention = 2 * (2 * 2 * 2 * 16 * 16 * 48)
+    assert contestant.flops_of(tiny.model, tiny.batch(0)) == 3 * (linear + attention)
+
+
+@pytest.mark.parametrize("name", cases.CASES)
+def test_cases_are_what_their_titles_say(name):
+    """Parameters in millions, as published (embeddings shared with the head counted once)."""
+    import torch
+
+    parameters = {"gpt2": 124.4, "roberta": 124.6, "resnet50": 25.6, "vit": 86.6, "llama": 56.4}
+    parameters |= {"gpt2-1x64": 124.4, "gpt-2x256": 14.7}
+    with torch.device("meta"):
+        model = cases.CASES[name].build().model
+    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(parameters[name], abs=0.06)
+
+
+def row(case="gpt2", precision="fp32", small=False, **contestants) -> dict:
+    return {
+        "case": case,
+        "precision": precision,
+        "small": small,
+        "flops": 8e11,
+        "parameters": 100_000_000,
+        "contestants": contestants,
+    }
+
+
+def ran(*seconds: float) -> dict:
+    return {"first": 10.0, "seconds": list(seconds), "losses": [2.0, 1.0], "peak_bytes": 4e9}
+
+
+PEAKS = {"cpu": "a CPU", "level": "avx512", "threads": 2, "fp32_flops": 4e11, "bf16_flops": 8e11, "copy_bytes": 2.8e10}
+
+
+def test_ratios_are_of_medians_and_their_spread_of_rounds():
+    one = row(eager=ran(6.0, 5.0, 9.0), trainc=ran(3.0, 2.0, 2.0), inductor={"died": "killed"})
+    assert report.ratio(one, "eager", "trainc") == (3.0, 2.0, 4.5)
+    assert report.ratio(one, "inductor", "trainc") is None
+
+
+def test_the_floor_is_arithmetic_and_the_optimizers_bytes():
+    assert report.floor_seconds(row(), PEAKS) == pytest.approx(2.0 + 0.1)
+    assert report.floor_seconds(row(precision="bf16"), PEAKS) == pytest.approx(1.0 + 0.1)
+    assert report.floor_seconds(row(precision="bf16"), {**PEAKS, "bf16_flops": 0}) == pytest.approx(2.0 + 0.1)
+    assert report.floor_seconds(row(), {}) is None
+
+
+def test_a_geomean_caps_each_ratio():
+    assert report.geomean([1.0, 100.0]) == pytest.approx(3**0.5)
+
+
+def test_the_table_names_the_dead_the_left_out_and_the_means(tmp_path):
+    rows = [
+        row(eager=ran(4.0), inductor=ran(3.0), trainc=ran(2.0)),
+        row(precision="bf16", eager=ran(8.0), inductor={"died": "killed by SIGKILL"}, trainc=ran(2.0)),
+        row("gpt2-1x64", small=True, eager=ran(0.2), trainc=ran(0.4)),
+    ]
+    results = {
+        "rows": rows,
+        "peaks": PEAKS,
+        "doors": ["eager", "inductor", "trainc"],
+        "left_out": ["vit fp32"],
+        "torch": "2.13.0",
+    }
+    text = report.text(results)
+    assert "gpt2 bf16: inductor died: killed by SIGKILL" in text
+    assert "left out: vit fp32" in text
+    assert "over eager: geomean 2.45x, each capped at 3, least 2.00x (2 of 2 rows of large models)" in text
+    assert "over Inductor: geomean 1.50x, each capped at 3, least 1.50x (1 of 2 rows of large models)" in text
+    assert "over the faster peer, least: 0.50x (gpt2-1x64 fp32)" in text
+    report.picture(results, tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").stat().st_size > 10_000

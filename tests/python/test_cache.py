@@ -1,0 +1,435 @@
+"""Plans on disk: found again by the next process, never wrong, whoever writes, kills or damages what."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from torch import nn
+
+import trainc
+from trainc import cache, cli, config, messages, records
+from trainc.errors import InternalError
+
+
+@pytest.fixture
+def directory(tmp_path, monkeypatch):
+    monkeypatch.setattr(config, "cache", True)
+    monkeypatch.setattr(config, "engine", "core")  # the interpreter has no plans to store
+    monkeypatch.delenv("TRAINC_DUMP", raising=False)
+    monkeypatch.setenv("TRAINC_CACHE_DIR", str(tmp_path / "plans"))
+    return tmp_path / "plans"
+
+
+def entries(directory):
+    return sorted(directory.glob("*.plan"))
+
+
+def said(warnings):
+    return [w for w in warnings if w.category is messages.TraincWarning]
+
+
+class Net(nn.Module):
+    """A mask, a gather, and a call of PyTorch in the middle."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.drop = nn.Embedding(7, 6), nn.Dropout(0.3)
+        self.one, self.two = nn.Linear(6, 5), nn.Linear(5, 3)
+
+    def forward(self, ids):
+        h = self.drop(self.one(self.table(ids)))
+        return self.two(torch.special.i0(h)) if self.training else self.two(h)
+
+
+def train():
+    """A fresh model, trained and evaluated: (what came out, as bytes; how many of its plans were stored ones, of how many)."""
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    trainc.compile(model, optimizer)
+    ids = torch.arange(7)
+    for _ in range(2):
+        model(ids).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.eval()
+    with torch.no_grad():
+        outputs = [model(ids) for _ in range(2)]
+    made = [plan for owner in (model, optimizer) for record in records.of(owner) for plan in record.executables()]
+    tensors = [*model.parameters(), *outputs]
+    return [t.detach().numpy().tobytes() for t in tensors], sum(plan.from_cache for plan in made), len(made)
+
+
+def test_the_second_start_compiles_nothing(directory, strict, monkeypatch):
+    first, stored, plans = train()
+    assert (stored, plans) == (0, 4) and len(entries(directory)) == 4  # forward, backward, inference, optimizer
+
+    def forbidden(*_):
+        raise AssertionError("compiles")
+
+    for name in ("JointGraph", "compile", "compile_foreach"):
+        monkeypatch.setattr(trainc._core, name, forbidden)
+    again, stored, plans = train()
+    assert (stored, plans) == (4, 4)
+    assert again == first
+
+
+def test_each_half_is_found_without_the_other(directory, strict):
+    first, _, _ = train()
+    for entry in entries(directory):
+        content = entry.read_bytes()
+        entry.unlink()
+        again, stored, _ = train()
+        assert (again, stored) == (first, 3), entry
+        assert entry.read_bytes()[-1000:] == content[-1000:]  # the plan; what precedes it holds times
+
+
+def test_compiling_twice_gives_the_same_bytes(directory):
+    plans = []
+    for _ in range(2):
+        train()
+        plans.append({entry.name: cache._unpacked(entry.stem, entry.read_bytes())[1] for entry in entries(directory)})
+        cache.clear()
+    assert plans[0] == plans[1] and len(plans[0]) == 4
+
+
+SOURCE = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+    def forward(self, x):
+        return torch.special.i0(self.layer(x)).sum()
+"""
+
+
+def test_lines_are_those_of_the_program_that_runs(directory, strict, tmp_path):
+    """The model moved down in a file of another name: the same plans, its own lines."""
+    found = []
+    for name, source in (("first.py", SOURCE), ("second.py", "\n" * 30 + SOURCE)):
+        scope = {}
+        (tmp_path / name).write_text(source)
+        exec(compile(source, str(tmp_path / name), "exec"), scope)
+        model = trainc.compile(scope["Model"]())
+        model(torch.ones(2, 4)).backward()
+        (record,) = records.of(model)
+        steps = [step for report in record.reports() for step in report["steps"]]
+        origins = {origin.split(" (")[0] for step in steps for origin in step["origins"]}
+        found.append((origins, record.externs()[0], record.forward.from_cache, record.backward[(True,)].from_cache))
+    assert found[0] == ({"first.py:8"}, ("aten.i0.default", "first.py:8 (aten.i0)"), False, False)
+    assert found[1] == ({"second.py:38"}, ("aten.i0.default", "second.py:38 (aten.i0)"), True, True)
+
+
+def test_the_key_holds_all_that_a_plan_depends_on(directory, monkeypatch):
+    name = cache.key("forward", "graph", 1, [True])
+    assert name == cache.key("forward", "graph", 1, [True])
+    others = [cache.key("backward", "graph", 1, [True]), cache.key("forward", "graph ", 1, [True])]
+    others += [cache.key("forward", "graph", 2, [True]), cache.key("forward", "graph", 1, [False])]
+    changes = [
+        (cache, "_build", lambda: "another"), (torch, "__version__", "2.0"), (trainc._core, "cache_sizes", lambda: [1, 2, 3]),
+        (trainc._core, "mask_generator", lambda: "mkl"), (trainc._core, "cpu_level", lambda: "another"),
+    ]  # fmt: skip
+    for owner, attribute, value in changes:
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, attribute, value)
+            others.append(cache.key("forward", "graph", 1, [True]))
+    with monkeypatch.context() as patch:
+        patch.setenv("TRAINC_DISABLE_PASSES", "simplify")
+        others.append(cache.key("forward", "graph", 1, [True]))
+    assert len({name, *others}) == 1 + len(others)
+    assert len(cache._build()) == 40
+
+
+def test_a_graph_depends_on_its_name_and_its_values(directory, strict):
+    """Two models that differ in a constant alone."""
+
+    class Scaled(nn.Module):
+        def __init__(self, scale):
+            super().__init__()
+            self.scale = scale
+            self.weight = nn.Parameter(torch.ones(3))
+
+        def forward(self):
+            return (self.weight * self.scale).sum()
+
+    for scale in (2.0, 3.0, 2.0):
+        model = trainc.compile(Scaled(scale))
+        model().backward()
+        assert model.weight.grad.tolist() == [scale] * 3
+    assert len(entries(directory)) == 4
+
+
+# ---- damage -----------------------------------------------------------------------------------------------------------
+
+
+def damaged(entry, how, other):
+    content = bytearray(entry.read_bytes())
+    place = random.randrange(len(content))
+    if how == "flipped":
+        content[place] ^= 1 << random.randrange(8)
+    elif how == "cut":
+        content = content[:place]
+    elif how == "longer":
+        content += b"x"
+    elif how == "empty":
+        content = b""
+    elif how == "foreign":
+        content = b"PK\3\4 something else"
+    else:
+        content = other.read_bytes()
+    entry.write_bytes(content)
+
+
+@pytest.mark.parametrize("how", ["flipped", "cut", "longer", "empty", "foreign", "another plan's"])
+def test_a_damaged_entry_is_a_miss_with_one_warning(directory, how):
+    first, _, _ = train()
+    random.seed(5)
+    found = entries(directory)
+    for round_ in range(6 if how == "flipped" else 1):
+        messages._said.clear()
+        for entry, other in zip(found, found[1:] + found[:1], strict=True):
+            damaged(entry, how, other)
+        with pytest.warns(messages.TraincWarning, match="an entry of the cache is not used .* it is removed") as warnings:
+            again, stored, _ = train()
+        assert len(said(warnings)) == 1
+        assert (again, stored) == (first, 0), round_
+        assert train()[1] == 4  # written anew
+
+
+def test_every_flipped_byte_is_found(directory):
+    content = cache._packed("ab" * 32, {"origins": []}, os.urandom(100))
+    assert cache._unpacked("ab" * 32, content)[0] == {"origins": []}
+    for place in range(len(content)):
+        with pytest.raises(ValueError, match="damaged|no entry"):
+            cache._unpacked("ab" * 32, content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
+        with pytest.raises(ValueError, match="damaged|no entry"):
+            cache._unpacked("ab" * 32, content[:place])
+    with pytest.raises(ValueError, match="of another plan"):
+        cache._unpacked("ac" * 32, content)
+
+
+def test_a_link_is_no_entry(directory, tmp_path):
+    train()
+    entry = entries(directory)[0]
+    (tmp_path / "elsewhere").write_bytes(entry.read_bytes())
+    entry.unlink()
+    entry.symlink_to(tmp_path / "elsewhere")
+    with pytest.warns(messages.TraincWarning, match="is not used"):
+        assert train()[1] == 3
+    assert not entry.is_symlink() and (tmp_path / "elsewhere").exists()
+
+
+WRITER = """
+import itertools, os, sys
+from trainc import cache
+cache.directory()
+for i in itertools.count():
+    name = "%064x" % (i % 5)
+    cache._store(name, {"i": i}, bytes([i % 251]) * (2 << 20))
+    if i == 0: print("writes", flush=True)
+"""
+
+
+def test_a_killed_writer_leaves_whole_entries(directory):
+    """SIGKILL at random moments of writing: what stands under an entry's name is an entry, the first or the last of its kind."""
+    random.seed(6)
+    kills = unfinished = 0
+    while kills < 12 or (kills < 200 and not (unfinished and len(entries(directory)) == 5)):  # until one fell into the writing
+        kills += 1
+        writer = subprocess.Popen([sys.executable, "-c", WRITER], stdout=subprocess.PIPE, env=_environment(directory))
+        writer.stdout.readline()
+        time.sleep(random.random() * 0.1)
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        for entry in entries(directory):
+            about, blob = cache._unpacked(entry.stem, entry.read_bytes())
+            assert blob == bytes([about["i"] % 251]) * (2 << 20)
+        unfinished += len(list(directory.glob("*.tmp")))
+    assert len(entries(directory)) == 5 and unfinished > 0
+    for file in directory.glob("*.tmp"):
+        os.utime(file, (0, 0))
+    cache._store("ee" * 32, {}, b"x")
+    assert not list(directory.glob("*.tmp"))
+
+
+def _environment(directory, **more):
+    return {**os.environ, "TRAINC_ENGINE": "core", "TRAINC_CACHE": "1", "TRAINC_CACHE_DIR": str(directory), **more}
+
+
+EIGHT = """
+import json, os, sys
+sys.path.insert(0, {tests!r})
+import torch
+torch.set_num_threads(1)
+import test_cache, trainc
+trainc.config.cache = False
+test_cache.train()  # what tracing imports is there before the fork
+trainc.config.cache = True
+gate, open_gate = os.pipe()
+children = []
+for i in range(8):
+    if (child := os.fork()) == 0:
+        os.close(open_gate)
+        os.read(gate, 1)  # until all are there
+        results, stored, plans = test_cache.train()
+        import hashlib
+        line = json.dumps([hashlib.sha256(b"".join(results)).hexdigest(), stored, plans]) + "\\n"
+        os.write(1, line.encode())
+        os._exit(0)
+    children.append(child)
+os.close(open_gate)
+sys.exit(max(os.waitpid(child, 0)[1] for child in children))
+"""
+
+
+def test_eight_processes_at_once(directory):
+    script = EIGHT.format(tests=os.path.dirname(__file__))
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=_environment(directory), capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(lines) == 8 and len({line[0] for line in lines}) == 1
+    assert sum(plans - stored for _, stored, plans in lines) == 4, "each plan is compiled by one of them"
+    assert len(entries(directory)) == 4 and len(list(directory.iterdir())) == 4  # and no lock is left
+    assert "cache" not in done.stderr
+
+
+def test_a_lock_that_nobody_gives_back(directory, monkeypatch):
+    monkeypatch.setattr(cache, "LOCK_SECONDS", 0.2)
+    name = cache.key("forward", "graph")
+    with cache._alone(name):
+        value, _ = cache.through(name, lambda *_: pytest.fail("nothing is stored"), lambda: 5, lambda _: ({}, b"five"))
+    assert value == 5
+    assert cache.through(name, lambda about, blob: blob, lambda: 6, lambda _: ({}, b""))[0] == b"five"
+
+
+# ---- the directory ----------------------------------------------------------------------------------------------------
+
+
+def test_the_directory_is_the_users_alone(directory, strict):
+    train()
+    assert directory.stat().st_mode & 0o777 == 0o700
+    assert all(entry.stat().st_mode & 0o777 == 0o600 for entry in entries(directory))
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
+def test_a_directory_that_others_can_write(directory, mode):
+    directory.mkdir()
+    directory.chmod(mode)
+    with pytest.warns(messages.TraincWarning, match="others can write to it.*chmod go-w") as warnings:
+        train()
+        train()
+    assert len(said(warnings)) == 1 and not list(directory.iterdir())
+
+
+def test_a_directory_of_another_user(directory, monkeypatch):
+    directory.mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.warns(messages.TraincWarning, match="belongs to another user"):
+        train()
+    assert not list(directory.iterdir())
+
+
+def test_a_full_disk(directory, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.warns(messages.TraincWarning, match="cannot be stored in .* No space left") as warnings:
+        train()
+    assert len(said(warnings)) == 1 and not list(directory.iterdir())
+
+
+def test_an_error_of_the_compiler_stores_nothing(directory, monkeypatch):
+    def fails(*_):
+        raise InternalError("after sink_casts")
+
+    monkeypatch.setattr(trainc._core, "JointGraph", fails)
+    with pytest.warns(messages.TraincWarning, match="after sink_casts"):
+        model = trainc.compile(Net())
+        model(torch.arange(3)).sum().backward()
+    assert not list(directory.iterdir())
+
+
+def test_it_can_be_turned_off(directory, monkeypatch):
+    monkeypatch.setattr(config, "cache", False)
+    train()
+    assert not directory.exists()
+    monkeypatch.setattr(config, "cache", True)
+    monkeypatch.setenv("TRAINC_DUMP", "nothing")  # whoever wants to see the compiler at work
+    train()
+    assert not entries(directory)
+
+
+# ---- the size -----------------------------------------------------------------------------------------------------------
+
+
+def names(directory):
+    return [int(entry.stem, 16) for entry in entries(directory)]
+
+
+def test_the_least_recently_used_go(directory, monkeypatch):
+    monkeypatch.setattr(config, "cache_size", "10kB")
+    directory.mkdir(mode=0o700)
+    for i in range(8):
+        cache._store(f"{i:064x}", {}, bytes(2000))
+        os.utime(directory / f"{i:064x}.plan", (i, i)) if i < 4 else None
+        if i == 3:
+            assert names(directory) == [0, 1, 2, 3]
+            assert cache._loaded(f"{0:064x}", lambda *_: True)  # used: not the oldest any more
+    assert names(directory) == [4, 5, 6, 7]
+    assert sum(entry.stat().st_size for entry in entries(directory)) <= 10_000
+    cache._store(f"{9:064x}", {}, bytes(20_000))
+    assert names(directory) == [4, 5, 6, 7], "what never fits throws nothing out"
+
+
+def test_using_an_entry_keeps_it(directory, monkeypatch):
+    monkeypatch.setattr(config, "cache_size", 5000)
+    directory.mkdir(mode=0o700)
+    for i in range(2):
+        cache._store(f"{i:064x}", {}, bytes(2000))
+        os.utime(directory / f"{i:064x}.plan", (i + 1, i + 1))
+    assert cache._loaded(f"{0:064x}", lambda *_: True)
+    cache._store(f"{2:064x}", {}, bytes(2000))
+    assert names(directory) == [0, 2]
+
+
+def test_sizes_are_read_or_refused(monkeypatch):
+    for text, size in {"1GB": 10**9, "500 mb": 5 * 10**8, "1.5k": 1500, "77": 77, 10: 10, "0": 0}.items():
+        monkeypatch.setattr(config, "cache_size", text)
+        assert config.cache_bytes() == (size or 10**9 if text == "" else size)
+    monkeypatch.setattr(config, "cache_size", None)
+    monkeypatch.setenv("TRAINC_CACHE_SIZE", "much")
+    with pytest.raises(trainc.UserError, match="'much' is no size: write"):
+        config.cache_bytes()
+
+
+def test_the_command(directory, capsys):
+    train()
+    cli.main(["cache", "info"])
+    told = capsys.readouterr().out
+    assert str(directory) in told and "plans       4\n" in told and "state       on" in told
+    cli.main(["cache", "clear"])
+    assert capsys.readouterr().out.startswith("removed 4 plans, ")
+    assert not list(directory.iterdir())
+    cli.main(["cache", "clear"])
+    assert capsys.readouterr().out.startswith("removed 0 plans, ")
+    with pytest.raises(SystemExit):
+        cli.main(["cache", "--help"])
+    assert "TRAINC_CACHE_DIR" in capsys.readouterr().out
+
+
+def test_explain_says_what_was_stored(directory):
+    for words in ("compile", "from the cache"):
+        torch.manual_seed(0)
+        model = trainc.compile(Net())
+        model(torch.arange(7)).sum().backward()
+        assert words in str(trainc.explain(model))
