@@ -1,6 +1,6 @@
 // GPT-2's (batch 4 x 256 tokens) and RoBERTa's (8 x 128) contractions on one thread, as a share of what the FMA units give in the same run.
-//   bench_contraction --benchmark_filter=...; the counter `of_peak` is what to look at: other load on the machine moves both its parts.
-// The last line is its geometric mean over the contractions with all sizes at least 512.
+//   bench_contraction --benchmark_filter=...; the counter `of_peak` is what to look at: of the dot product's peak for bf16, where the machine has it.
+// The last lines are its geometric means over the contractions with all sizes at least 512.
 #include <benchmark/benchmark.h>
 #include <time.h>
 
@@ -26,39 +26,55 @@ double seconds() {
   return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
 }
 
-double peak_flops_per_second(CpuLevel level) {
+double peak_flops_per_second(CpuLevel level, DType dtype) {
   double start = seconds();
-  double flops = bench::fma_chains(level, 50000);
+  double flops = dtype == DType::BF16 ? bench::bf16_chains(20000) : bench::fma_chains(level, 20000);
   return flops / (seconds() - start);
 }
 
-// Share of the peak by name, of the large contractions.
-std::map<std::string, double> large;
+// Share of the peak by dtype and name, of the large contractions.
+std::map<DType, std::map<std::string, double>> large;
 
-void run(benchmark::State& state, const char* name, const GemmCase& c) {
+// A few tasks at a time, the peak before and after each: both move with the clock and with what else runs. A part counts with the lower quartile
+// of its runs (time * peak), which is what other load adds least to.
+void run(benchmark::State& state, const std::string& name, const GemmCase& c) {
   const CpuLevel level = cpu_level();
   loop::LoopNest nest = testing::plain_gemm(c, level, cache_sizes());
   testing::Code code(emit::compile(nest, level));
   testing::Scratch scratch(nest);
-  auto lhs = testing::random_array<float>(c.batch * c.m * c.k, 1), rhs = testing::random_array<float>(c.batch * c.n * c.k, 2);
+  const auto random = [&](int64_t count, unsigned seed) {
+    return c.dtype == DType::BF16 ? testing::random_array<testing::Bf16>(count, seed) : testing::random_array<float>(count, seed);
+  };
+  auto lhs = random(c.batch * c.m * c.k, 1), rhs = random(c.batch * c.n * c.k, 2);
   testing::Guarded out(c.batch * c.m * c.n * 4);
   void* arguments[] = {lhs.as<void>(), rhs.as<void>(), out.as<void>()};
   uint32_t status = 0;
-  // The best of each: whatever else runs on the machine only ever takes away.
-  double peak = 0, best = std::numeric_limits<double>::infinity();
+  const int64_t tasks = nest.parallel_extent;
+  const int64_t together = std::max<int64_t>(1, int64_t(double(tasks) / (double(nest.flops) / 3e8)));  // some milliseconds of work
+  std::vector<std::vector<double>> slots(size_t((tasks + together - 1) / together));  // of the peak's flops, a part and run each
+  double best = std::numeric_limits<double>::infinity();
   for (auto _ : state) {
-    peak = std::max(peak, peak_flops_per_second(level));
-    double start = seconds();
-    code.kernel(arguments, scratch.data(), &status, 0, nest.parallel_extent);
-    double time = seconds() - start;
-    best = std::min(best, time);
-    state.SetIterationTime(time);
+    double total = 0, before = peak_flops_per_second(level, c.dtype);
+    for (int64_t first = 0; first < tasks; first += together) {
+      const double start = seconds();
+      code.kernel(arguments, scratch.data(), &status, first, std::min(tasks, first + together));
+      const double time = seconds() - start, after = peak_flops_per_second(level, c.dtype);
+      slots[size_t(first / together)].push_back(time * std::max(before, after));
+      total += time, before = after;
+    }
+    best = std::min(best, total);
+    state.SetIterationTime(total);
+  }
+  double of_peak = 0;  // the slots, then the share
+  for (auto& part : slots) {
+    std::sort(part.begin(), part.end());
+    of_peak += part[part.size() / 4];
   }
   state.counters["GFLOPs"] = double(nest.flops) / best * 1e-9;
-  double of_peak = double(nest.flops) / best / peak;
+  of_peak = double(nest.flops) / of_peak;
   state.counters["of_peak"] = of_peak;
-  if (std::min({c.m, c.n, c.k}) >= 512) large[name] = std::max(large[name], of_peak);
-  state.counters["tasks"] = double(nest.parallel_extent);
+  if (std::min({c.m, c.n, c.k}) >= 512) large[c.dtype][name] = of_peak;
+  state.counters["tasks"] = double(tasks);
 }
 
 struct Named { const char* name; GemmCase gemm; };
@@ -90,11 +106,20 @@ const Named kCases[] = {
 }  // namespace trainc
 
 int main(int argc, char** argv) {
-  for (const auto& c : trainc::kCases)
-    benchmark::RegisterBenchmark(c.name, trainc::run, c.name, c.gemm)->UseManualTime()->Unit(benchmark::kMillisecond)->MinTime(0.15);
+  for (trainc::DType dtype : {trainc::DType::F32, trainc::DType::BF16}) {
+    if (dtype == trainc::DType::BF16 && !trainc::has_bf16_dot(trainc::cpu_level())) continue;
+    for (const auto& c : trainc::kCases) {
+      trainc::testing::GemmCase gemm = c.gemm;
+      gemm.dtype = dtype;
+      const std::string name = (dtype == trainc::DType::BF16 ? "bf16 " : "") + std::string(c.name);
+      benchmark::RegisterBenchmark(name.c_str(), trainc::run, name, gemm)->UseManualTime()->Unit(benchmark::kMillisecond)->MinTime(0.15);
+    }
+  }
   benchmark::Initialize(&argc, argv);
   benchmark::RunSpecifiedBenchmarks();
-  double logs = 0;
-  for (const auto& [name, of_peak] : trainc::large) logs += std::log(of_peak);
-  if (!trainc::large.empty()) std::printf("geomean of_peak, %zu contractions of at least 512: %.3f\n", trainc::large.size(), std::exp(logs / double(trainc::large.size())));
+  for (const auto& [dtype, shares] : trainc::large) {
+    double logs = 0;
+    for (const auto& [name, of_peak] : shares) logs += std::log(of_peak);
+    std::printf("geomean of_peak, %s, %zu contractions of at least 512: %.3f\n", std::string(name_of(dtype)).c_str(), shares.size(), std::exp(logs / double(shares.size())));
+  }
 }

@@ -157,6 +157,7 @@ class Device {
             out[t] = guard && !guard[t].i ? (is_float(n.dtype) ? float_value(0) : int_value(0)) : load(n.id, index[t].i, t);
           break;
         }
+        case ExprKind::Pair: case ExprKind::Dot: throw InternalError("interpret: the nest is a CPU's");
         case ExprKind::Fma: {
           const Value *a = operand(0), *b = operand(1), *c = operand(2);
           for (int t : active) out[t] = fused_multiply_add(n.dtype, a[t], b[t], c[t]);

@@ -122,6 +122,12 @@ class Machine {
         case ExprKind::Fma:
           for (int l = 0; l < active_; ++l) out[l] = fused_multiply_add(n.dtype, operand(0)[l], operand(1)[l], operand(2)[l]);
           break;
+        case ExprKind::Pair:
+          for (int l = 0; l < active_; ++l) out[l] = pair_of(operand(0)[l], operand(1)[l]);
+          break;
+        case ExprKind::Dot:
+          for (int l = 0; l < active_; ++l) out[l] = dot(operand(0)[l], operand(1)[l], operand(2)[l]);
+          break;
         case ExprKind::Apply: {
           Value args[3];
           for (int l = 0; l < active_; ++l) {
@@ -226,8 +232,12 @@ class Machine {
       }
       case StmtKind::Transpose: {
         const int64_t to = evaluate(s.index, indices_)[0].i, from = evaluate(s.value, values_)[0].i;
+        const bool pairs = nest_.buffers[static_cast<size_t>(s.buffer)].dtype != nest_.buffers[static_cast<size_t>(s.source)].dtype;
         for (int64_t i = 0; i < s.lanes; ++i)
-          for (int64_t j = 0; j < s.lanes; ++j) store(s.buffer, to + i * s.pitch + j, load(s.source, from + j * s.source_pitch + i));
+          for (int64_t j = 0; j < s.lanes; ++j) {
+            const int64_t at = from + j * s.source_pitch + (pairs ? 2 * i : i);
+            store(s.buffer, to + i * s.pitch + j, pairs ? pair_of(load(s.source, at), load(s.source, at + 1)) : load(s.source, at));
+          }
         break;
       }
       case StmtKind::Prefetch: evaluate(s.index, indices_); break;  // what the index itself reads is checked

@@ -195,6 +195,14 @@ Value fused_multiply_add(DType d, Value a, Value b, Value c) {
   return float_value(static_cast<double>(std::fma(static_cast<float>(a.f), static_cast<float>(b.f), static_cast<float>(c.f))));
 }
 
+Value pair_of(Value low, Value high) {
+  return int_value(static_cast<int32_t>(static_cast<uint32_t>(bits_of_bf16(high.f)) << 16 | bits_of_bf16(low.f)));
+}
+Value dot(Value a, Value b, Value c) {
+  const auto half = [](Value pair, int shift) { return float_value(bf16_of(static_cast<uint16_t>(static_cast<uint64_t>(pair.i) >> shift))); };
+  return fused_multiply_add(DType::F32, half(a, 0), half(b, 0), fused_multiply_add(DType::F32, half(a, 16), half(b, 16), c));
+}
+
 Value neutral(ReduceKind kind, DType d) {
   const double infinity = std::numeric_limits<double>::infinity();
   const int bits = static_cast<int>(size_of(d)) * 8;

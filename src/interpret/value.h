@@ -20,6 +20,8 @@ void store(uint8_t* bytes, int64_t index, DType, Value);
 /// ops.def's elementwise `op` over operands of dtype `from`, giving `to` (Cast and comparisons: they differ).
 Value elementwise(Op, DType from, DType to, const Value* args);
 Value fused_multiply_add(DType, Value a, Value b, Value c);
+Value pair_of(Value low, Value high);    // two bf16 as one i32
+Value dot(Value a, Value b, Value c);    // loop.h's Dot; keeps denormals
 
 /// The start of a combine: combine(neutral, x) is x (but -0.0 becomes 0.0 in a sum).
 Value neutral(ReduceKind, DType);

@@ -23,21 +23,27 @@ namespace {
 // The IR has no `if`: a loop of 0 or 1 iterations is one.
 //
 // Operands come from far: what is packed next (the next m block, k block or task) is asked for by the micro-kernel, a few cache lines every kSteps.
+//
+// bf16 operands are packed as pairs along k, and the dot product of two pairs takes the place of the FMA. All that is said of k then counts pairs (`spec.k`
+// too), but for the coordinates that the operands are read at. Along k a pair is two neighbours of a bf16 buffer, else an i32.
 constexpr int64_t kSteps = 8;  // of k, written out in the micro-kernel's loop
 
 class Builder {
  public:
-  Builder(LoopNest& nest, const ContractionSpec& spec, DType dtype, const Blocking& blocking)
-      : nest_(nest), spec_(spec), dtype_(dtype), b_(blocking), stage_k_(std::min<int64_t>(64, b_.block_k)), stage_row_(stage_k_ + b_.lanes) {
+  // `dtype`: of the operands' elements; `elements_of_k`: of the sum, where spec.k counts pairs.
+  Builder(LoopNest& nest, const ContractionSpec& spec, DType dtype, int64_t elements_of_k, const Blocking& blocking)
+      : nest_(nest), spec_(spec), elements_of_k_(elements_of_k), pairs_(dtype == DType::BF16), element_(dtype), packed_(pairs_ ? DType::I32 : dtype),
+        sum_(pairs_ ? DType::F32 : dtype), b_(blocking), stage_k_(std::min<int64_t>(64, b_.block_k)), stage_row_(stage_k_ + b_.lanes) {
     // One vector more than the data: rows a power of two long would fall on the same cache sets.
     const int64_t rows = b_.block_m * b_.tile_m;
     lhs_pitch_ = (spec.lhs_k_contiguous ? b_.block_k : (rows + b_.lanes - 1) / b_.lanes * b_.lanes) + b_.lanes;
-    lhs_ = scratch("lhs_pack", (spec.lhs_k_contiguous ? rows : b_.block_k) * lhs_pitch_);
-    if (!rhs_in_place()) rhs_ = scratch("rhs_pack", b_.task_n * b_.block_k * b_.tile_n);
-    if (spec.rhs_k_contiguous) stage_ = scratch("rhs_stage", b_.tile_n * stage_row_);
-    partial_ = scratch("partial", (b_.k_blocks == 1 ? 1 : b_.task_m * b_.task_n) * b_.tile_m * b_.tile_n);
-    sums_ = nest_.add_buffer({"sums", dtype_, int64_t(b_.tile_m) * b_.tile_n, Space::Register, true});
-    columns_ = nest_.add_buffer({"columns", dtype_, b_.tile_n, Space::Register, true});
+    if (spec.lhs_k_contiguous) lhs_ = scratch("lhs_pack", element_, rows * lhs_pitch_ * each());
+    else lhs_ = scratch("lhs_pack", packed_, b_.block_k * lhs_pitch_);
+    if (!rhs_in_place()) rhs_ = scratch("rhs_pack", packed_, b_.task_n * b_.block_k * b_.tile_n);
+    if (spec.rhs_k_contiguous) stage_ = scratch("rhs_stage", element_, b_.tile_n * stage_row_ * each());
+    partial_ = scratch("partial", sum_, (b_.k_blocks == 1 ? 1 : b_.task_m * b_.task_n) * b_.tile_m * b_.tile_n);
+    sums_ = nest_.add_buffer({"sums", sum_, int64_t(b_.tile_m) * b_.tile_n, Space::Register, true});
+    columns_ = nest_.add_buffer({"columns", packed_, b_.tile_n, Space::Register, true});
   }
 
   Stmt task(const Expr& task) {
@@ -108,8 +114,33 @@ class Builder {
   int64_t panels_of_n() const { return (spec_.n + b_.tile_n - 1) / b_.tile_n; }
   // A single tile of rows uses each element of the rhs once: packing would be as much work again.
   bool rhs_in_place() const { return tiles_of_m() == 1 && !spec_.rhs_k_contiguous && spec_.rhs_run == 0; }
-  int scratch(const char* name, int64_t numel) { return nest_.add_buffer({name, dtype_, numel, Space::Scratch, true}); }
-  Expr zero() const { return real(0, dtype_); }
+  int scratch(const char* name, DType dtype, int64_t numel) { return nest_.add_buffer({name, dtype, numel, Space::Scratch, true}); }
+  static Expr zero(DType dtype) { return is_float(dtype) ? real(0, dtype) : integer(0, dtype); }
+
+  int64_t each() const { return pairs_ ? 2 : 1; }  // elements of the operands in one of k
+  bool odd() const { return elements_of_k_ % each() != 0; }  // the last pair is half empty
+
+  // What the operand is packed as, at k; `read` takes an element's k.
+  template <class Read>
+  Expr packed(const Expr& k, Read read) const {
+    if (!pairs_) return read(k);
+    const Expr low = k * 2, high = low + integer(1);
+    if (!odd()) return pair(read(low), read(high));
+    const Expr exists = apply(Op::Lt, {high, integer(elements_of_k_)});
+    return pair(read(low), apply(Op::Select, {exists, guarded(read(high), exists), zero(DType::BF16)}));
+  }
+  // The packed element `at` of a buffer that was filled along k.
+  Expr packed_at(int buffer, const Expr& at) const {
+    return pairs_ ? pair(nest_.load(buffer, at * 2), nest_.load(buffer, at * 2 + integer(1))) : nest_.load(buffer, at);
+  }
+  // Fills a buffer along k, from packed element `at` on, with `depth` of an operand from `first` on.
+  template <class Read>
+  Stmt fill_along_k(int buffer, const Expr& at, const Expr& first, const Expr& depth, Read read) {
+    const Expr elements = odd() ? minimum(depth * 2, integer(elements_of_k_) - first * 2) : depth * each();
+    Stmt fill = loop(LoopKind::Vector, "k", elements, [&](const Expr& k) { return store(buffer, at * each() + k, read(first * each() + k)); }, b_.lanes * static_cast<int>(each()));
+    if (!odd()) return fill;
+    return block({fill, loop(LoopKind::Serial, "rest", depth * 2 - elements, [&](const Expr& i) { return store(buffer, at * 2 + elements + i, zero(element_)); })});
+  }
 
   static Expr minimum(const Expr& a, const Expr& b) { return apply(Op::Min, {a, b}); }
 
@@ -184,7 +215,7 @@ class Builder {
     Stmt copy = loop(LoopKind::Vector, "lane", count, [&](const Expr& lane) { return store(buffer, index(lane), value(lane)); }, b_.lanes);
     if (full) return copy;
     Stmt fill = loop(LoopKind::Vector, "lane", width - count,
-                     [&](const Expr& lane) { return store(buffer, index(count + lane), zero()); }, b_.lanes);
+                     [&](const Expr& lane) { return store(buffer, index(count + lane), zero(packed_)); }, b_.lanes);
     return block({copy, fill});
   }
 
@@ -197,15 +228,13 @@ class Builder {
           return copy_runs(spec_.lhs_run, b_.block_k, first_k_, depth_, [&](const Expr& k, const Expr& major, const Expr& minor) {
             return store(lhs_, lhs_index(row, k), spec_.lhs_in_run(batch_, m, major, minor));
           });
-        return loop(LoopKind::Vector, "k", depth_, [&](const Expr& k) {
-          return store(lhs_, lhs_index(row, k), spec_.lhs(batch_, m, first_k_ + k));
-        }, b_.lanes);
+        return fill_along_k(lhs_, lhs_index(row, integer(0)), first_k_, depth_, [&](const Expr& k) { return spec_.lhs(batch_, m, k); });
       });
     }
     return loop(LoopKind::Serial, "k", depth_, [&](const Expr& k) {
       const bool full = spec_.m % b_.tile_m == 0;
       return copy_padded(full ? rows : rest(rows, first, integer(spec_.m)), rows, full, [&](const Expr& row) { return lhs_index(row, k); },
-                         [&](const Expr& row) { return spec_.lhs(batch_, first + row, first_k_ + k); }, lhs_);
+                         [&](const Expr& row) { return packed(first_k_ + k, [&](const Expr& kk) { return spec_.lhs(batch_, first + row, kk); }); }, lhs_);
     });
   }
 
@@ -220,10 +249,10 @@ class Builder {
           });
           if (spec_.n % b_.tile_n == 0) return copy;
           return block({copy, loop(LoopKind::Vector, "lane", integer(b_.tile_n) - count,
-                                   [&](const Expr& lane) { return store(rhs_, rhs_index(panel, k, count + lane), zero()); }, b_.lanes)});
+                                   [&](const Expr& lane) { return store(rhs_, rhs_index(panel, k, count + lane), zero(packed_)); }, b_.lanes)});
         }
         return copy_padded(up_to(b_.tile_n, n, spec_.n), integer(b_.tile_n), spec_.n % b_.tile_n == 0, [&](const Expr& column) { return rhs_index(panel, k, column); },
-                           [&](const Expr& column) { return spec_.rhs(batch_, n + column, first_k_ + k); }, rhs_);
+                           [&](const Expr& column) { return packed(first_k_ + k, [&](const Expr& kk) { return spec_.rhs(batch_, n + column, kk); }); }, rhs_);
       });
     });
   }
@@ -238,9 +267,7 @@ class Builder {
         Expr depth = full ? integer(stage_k_) : stages == 1 ? depth_ : rest(integer(stage_k_), stage_k, depth_);
         Stmt fill = loop(LoopKind::Serial, "column", integer(b_.tile_n), [&](const Expr& column) {
           Expr n = clamp((first_panel_ + panel) * b_.tile_n + column, spec_.n, b_.tile_n);
-          return loop(LoopKind::Vector, "k", depth, [&](const Expr& k) {
-            return store(stage_, column * stage_row_ + k, spec_.rhs(batch_, n, first_k_ + stage_k + k));
-          }, b_.lanes);
+          return fill_along_k(stage_, column * stage_row_, first_k_ + stage_k, depth, [&](const Expr& k) { return spec_.rhs(batch_, n, k); });
         });
         return block({fill, turn_stage(panel, stage_k, depth)});
       });
@@ -253,14 +280,14 @@ class Builder {
     Stmt turned = loop(LoopKind::Serial, "square", squares, [&](const Expr& square) {
       const Expr k = square * b_.lanes;
       return loop(LoopKind::Unroll, "columns", integer(b_.tile_n / b_.lanes), [&](const Expr& columns) {
-        return transpose(rhs_, rhs_index(panel, stage_k + k, columns * b_.lanes), b_.tile_n, stage_, columns * (b_.lanes * stage_row_) + k, stage_row_, b_.lanes);
+        return transpose(rhs_, rhs_index(panel, stage_k + k, columns * b_.lanes), b_.tile_n, stage_, (columns * (b_.lanes * stage_row_) + k) * each(), stage_row_ * each(), b_.lanes);
       });
     });
     if (spec_.k % b_.lanes == 0) return turned;
     const Expr done = squares * b_.lanes;
     return block({turned, loop(LoopKind::Serial, "k", depth - done, [&](const Expr& k) {
       return loop(LoopKind::Unroll, "column", integer(b_.tile_n), [&](const Expr& column) {
-        return store(rhs_, rhs_index(panel, stage_k + done + k, column), nest_.load(stage_, column * stage_row_ + done + k));
+        return store(rhs_, rhs_index(panel, stage_k + done + k, column), packed_at(stage_, column * stage_row_ + done + k));
       });
     })});
   }
@@ -268,7 +295,7 @@ class Builder {
   Expr rhs_element(const Expr& panel, const Expr& k, const Expr& column) const {
     if (!rhs_in_place()) return nest_.load(rhs_, rhs_index(panel, k, column));
     Expr n = (first_panel_ + panel) * b_.tile_n + column;
-    Expr element = spec_.rhs(batch_, n, first_k_ + k);
+    Expr element = packed(first_k_ + k, [&](const Expr& kk) { return spec_.rhs(batch_, n, kk); });
     return spec_.n % b_.tile_n == 0 ? element : guarded(element, apply(Op::Lt, {n, integer(spec_.n)}));
   }
 
@@ -285,18 +312,18 @@ class Builder {
       for (Stmt& s : prefetch_share(nest_, next, slot, slots)) share.push_back(std::move(s));
     };
     if (b_.k_blocks > 1) {
-      const int64_t line = 64 / size_of(dtype_), lines = b_.tile_m * b_.tile_n / line, each = (lines + groups - 1) / groups;
+      const int64_t line = 64 / size_of(sum_), lines = b_.tile_m * b_.tile_n / line, each = (lines + groups - 1) / groups;
       for (int64_t i = 0; i < each; ++i) share.push_back(prefetch(partial_, base + (group * each + integer(i)) * line, 1));
     }
     const auto within = [](const Expr& row, int64_t total) { return minimum(row, integer(total - 1)); };
     // Of an operand in runs, finding the line would cost as much as waiting for it.
     if (spec_.lhs_run == 0 && (more_tasks() || b_.k_blocks > 1 || m_blocks_ > 1))
-      ask({b_.block_m * b_.tile_m, b_.block_k, spec_.lhs_k_contiguous,
-           [&](const Expr& row, const Expr& k) { return spec_.lhs(lhs_ahead_.batch, within(lhs_ahead_.row + row, spec_.m), lhs_ahead_.k + k); }},
+      ask({b_.block_m * b_.tile_m, b_.block_k * each(), spec_.lhs_k_contiguous,
+           [&](const Expr& row, const Expr& k) { return spec_.lhs(lhs_ahead_.batch, within(lhs_ahead_.row + row, spec_.m), lhs_ahead_.k * each() + k); }},
           (panel * b_.block_m + tile) * groups + group, b_.task_n * b_.block_m * groups);
     if (spec_.rhs_run == 0 && (more_tasks() || b_.k_blocks > 1) && !rhs_in_place())
-      ask({b_.task_n * b_.tile_n, b_.block_k, spec_.rhs_k_contiguous,
-           [&](const Expr& row, const Expr& k) { return spec_.rhs(next_rhs_.batch, within(next_rhs_.row + row, spec_.n), next_rhs_.k + k); }},
+      ask({b_.task_n * b_.tile_n, b_.block_k * each(), spec_.rhs_k_contiguous,
+           [&](const Expr& row, const Expr& k) { return spec_.rhs(next_rhs_.batch, within(next_rhs_.row + row, spec_.n), next_rhs_.k * each() + k); }},
           ((block_tile + tile) * b_.task_n + panel) * groups + group, b_.task_m * b_.task_n * groups);
     return share;
   }
@@ -305,10 +332,11 @@ class Builder {
   Stmt outer_product(const Expr& tile, const Expr& panel, const Expr& k) {
     Stmt row_of_rhs = vectors([&](const Expr& column) { return store(columns_, column, rhs_element(panel, k, column)); });
     Stmt products = loop(LoopKind::Unroll, "row", integer(b_.tile_m), [&](const Expr& row) {
-      int element = nest_.add_local("element", dtype_);
-      return block({let(element, nest_.load(lhs_, lhs_index(tile * b_.tile_m + row, k))), vectors([&](const Expr& column) {
-        Expr at = row * b_.tile_n + column;
-        return store(sums_, at, fma(nest_.local(element), nest_.load(columns_, column), nest_.load(sums_, at)));
+      int element = nest_.add_local("element", packed_);
+      const Expr from = lhs_index(tile * b_.tile_m + row, k);
+      return block({let(element, spec_.lhs_k_contiguous ? packed_at(lhs_, from) : nest_.load(lhs_, from)), vectors([&](const Expr& column) {
+        const Expr at = row * b_.tile_n + column, a = nest_.local(element), b = nest_.load(columns_, column), sum = nest_.load(sums_, at);
+        return store(sums_, at, pairs_ ? dot(a, b, sum) : fma(a, b, sum));
       })});
     });
     return block({row_of_rhs, products});
@@ -316,7 +344,7 @@ class Builder {
 
   Stmt micro_kernel(const Expr& block_tile, const Expr& tile, const Expr& panel) {
     std::vector<Stmt> body;
-    body.push_back(tile_elements([&](const Expr& at) { return store(sums_, at, zero()); }));
+    body.push_back(tile_elements([&](const Expr& at) { return store(sums_, at, zero(sum_)); }));
     const int64_t tile_numel = int64_t(b_.tile_m) * b_.tile_n;
     const bool many = b_.k_blocks > 1;
     Expr base = many ? ((block_tile + tile) * b_.task_n + panel) * tile_numel : integer(0);
@@ -356,7 +384,9 @@ class Builder {
 
   LoopNest& nest_;
   const ContractionSpec& spec_;
-  const DType dtype_;
+  const int64_t elements_of_k_;
+  const bool pairs_;
+  const DType element_, packed_, sum_;  // of the operands as read, as the micro-kernel takes them, and of the sums
   const Blocking b_;
   const int64_t stage_k_, stage_row_;  // the staging tile of a transposing pack: elements of k, and a row's pitch
   int64_t lhs_pitch_ = 0;              // of the packed lhs: elements from a row to the next, or from a k
@@ -379,12 +409,17 @@ void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel lev
     nest.body = block({});
     return;
   }
-  // The dtype of the sums is the operands'; asked with coordinates that exist, or are not read (k = 0).
+  // Asked with coordinates that exist, or are not read (k = 0).
   const DType dtype = spec.lhs(integer(0), integer(0), integer(0))->dtype;
-  require(dtype == DType::F32 || dtype == DType::F64, "contraction of " + std::string(name_of(dtype)) + " operands: cast them to f32");
+  const bool pairs = dtype == DType::BF16 && has_bf16_dot(level);
+  require(dtype == DType::F32 || dtype == DType::F64 || pairs, "contraction of " + std::string(name_of(dtype)) + " operands: cast them to f32");
 
-  const Blocking blocking = choose_blocking(spec, dtype, level, cache);
-  Builder builder(nest, spec, dtype, blocking);
+  require(!pairs || (spec.lhs_run == 0 && spec.rhs_run == 0), "contraction of bf16 operands in runs: cast them to f32");
+
+  ContractionSpec counted = spec;
+  if (pairs) counted.k = (spec.k + 1) / 2;
+  const Blocking blocking = choose_blocking(counted, pairs ? DType::F32 : dtype, level, cache);
+  Builder builder(nest, counted, dtype, spec.k, blocking);
   nest.parallel_extent = spec.batch * blocking.m_tasks * blocking.n_tasks;
   const int task = nest.add_var("task", nest.parallel_extent);
   nest.body = for_loop(LoopKind::Parallel, task, integer(nest.parallel_extent), builder.task(nest.var(task)));

@@ -11,7 +11,7 @@ namespace trainc::loop {
 // out[b,m,n] = sum_k lhs[b,m,k] * rhs[b,n,k]
 struct ContractionSpec {
   int64_t batch = 1, m = 0, n = 0, k = 0;
-  // The f32 element at (batch, row, k), as an expression over the nest's buffers: loads, casts, any prologue. Called while
+  // The element at (batch, row, k), f32, f64, or bf16 where the level has a dot product of it (has_bf16_dot), as an expression over the nest's buffers: loads, casts, any prologue. Called while
   // operands are packed; both are read more than once where a block is packed again.
   std::function<Expr(Expr b, Expr row, Expr k)> lhs, rhs;
   // Whether consecutive k (true) or consecutive rows (false) are neighbours in memory: the direction packing reads along.
@@ -21,7 +21,7 @@ struct ContractionSpec {
   // rhs along its rows alone.
   int64_t lhs_run = 0, rhs_run = 0;
   std::function<Expr(Expr b, Expr other, Expr major, Expr minor)> lhs_in_run, rhs_in_run;
-  // Given coordinates and the finished f32 sum, the statement that stores it (bias, activation, residual, cast, ... inside). Called inside a
+  // Given coordinates and the finished sum (f32 for bf16 elements), the statement that stores it (bias, activation, residual, cast, ... inside). Called inside a
   // Vector loop over n; n's expression advances by one a lane.
   std::function<Stmt(Expr b, Expr m, Expr n, Expr sum)> epilogue;
 };

@@ -63,6 +63,20 @@ Expr fma(Expr a, Expr b, Expr c) {
   return share(std::move(n));
 }
 
+Expr pair(Expr low, Expr high) {
+  require(low->dtype == DType::BF16 && high->dtype == DType::BF16, "pair: the halves are not bf16");
+  ExprNode n = node(ExprKind::Pair, DType::I32);
+  n.args = {std::move(low), std::move(high)};
+  return share(std::move(n));
+}
+
+Expr dot(Expr a, Expr b, Expr c) {
+  require(a->dtype == DType::I32 && b->dtype == DType::I32 && c->dtype == DType::F32, "dot: not two pairs (i32) and an f32");
+  ExprNode n = node(ExprKind::Dot, DType::F32);
+  n.args = {std::move(a), std::move(b), std::move(c)};
+  return share(std::move(n));
+}
+
 Expr guarded(const Expr& e, const Expr& guard) {
   if (e->args.empty()) return e;
   ExprNode copy = *e;

@@ -30,7 +30,7 @@
 namespace trainc::loop {
 
 // --- expressions: immutable, shared
-enum class ExprKind : uint8_t { Int, Float, Var, Local, Load, Apply, Fma };
+enum class ExprKind : uint8_t { Int, Float, Var, Local, Load, Apply, Fma, Pair, Dot };
 
 struct ExprNode;
 using Expr = std::shared_ptr<const ExprNode>;
@@ -46,7 +46,10 @@ struct ExprNode {
                             // functions are computed in f32 at eager's accuracy. BF16/F16 never reach arithmetic:
                             // they are loaded, cast to F32, and cast back to be stored.
                             // I64 Div, FloorDiv and Mod on indices have positive divisors.
-  std::vector<Expr> args;   // Load: {index, or index and a bool guard: false gives 0 and touches no memory}; Apply: operands; Fma: a, b, c of a * b + c
+  std::vector<Expr> args;   // Load: {index, or index and a bool guard: false gives 0 and touches no memory}; Apply: operands; Fma: a, b, c of a * b + c;
+                            // Pair: two bf16, low half and high half of an i32;
+                            // Dot: pairs a, b and f32 c of a.low * b.low + (a.high * b.high + c), rounded once a product; denormals
+                            // among operands and results may count as zero (the AVX-512-BF16 instruction's do)
 };
 
 Expr integer(int64_t, DType = DType::I64);
@@ -54,6 +57,8 @@ Expr real(double, DType);
 Expr apply(Op, std::vector<Expr>);          // result dtype as ops.def says; not for Cast
 Expr cast(Expr, DType);
 Expr fma(Expr a, Expr b, Expr c);           // one rounding
+Expr pair(Expr low, Expr high);
+Expr dot(Expr a, Expr b, Expr c);
 Expr guarded(const Expr& e, const Expr& guard);  // every load of `e` under `guard`: where that is false no memory is touched, and the value means nothing
 // Index arithmetic, simplified at once (constants folded, x*1, x+0, and with the ranges of variables, (i*256+j)/256 -> i).
 Expr operator+(const Expr&, const Expr&);
@@ -101,6 +106,7 @@ struct StmtNode {
   int level = 0;
   // Transpose: a square block of `lanes` x `lanes` elements of `source` (of the same dtype, another buffer) turned:
   //   buffer[index + i * pitch + j] = source[value + j * source_pitch + i]   for i, j < lanes; `value` is an index.
+  //   From bf16 to i32, pairs are turned: pair(source[value + j * source_pitch + 2 * i], the element after it).
   //   Not inside a Vector loop, not between Register buffers.
   int source = -1;
   int64_t pitch = 0, source_pitch = 0;

@@ -321,6 +321,14 @@ class Parser {
       std::vector<Expr> a = arguments(3);
       return fma(a[0], a[1], a[2]);
     }
+    if (take_word("pair")) {
+      std::vector<Expr> a = arguments(2);
+      return pair(a[0], a[1]);
+    }
+    if (take_word("dot")) {
+      std::vector<Expr> a = arguments(3);
+      return dot(a[0], a[1], a[2]);
+    }
     if (take_word("cast")) {
       expect("<");
       const DType dtype = dtype_of(word());

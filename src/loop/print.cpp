@@ -169,6 +169,8 @@ class Printer {
         return fmt::format("{}[{}{}]", buffer(e->id), expr(e->args[0]), guard);
       }
       case ExprKind::Fma: return fmt::format("fma({})", list(e->args));
+      case ExprKind::Pair: return fmt::format("pair({})", list(e->args));
+      case ExprKind::Dot: return fmt::format("dot({})", list(e->args));
       case ExprKind::Apply: break;
     }
     if (e->op == Op::Cast) return fmt::format("cast<{}>({})", name_of(e->dtype), expr(e->args[0]));

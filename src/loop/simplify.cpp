@@ -65,7 +65,7 @@ Bounds bounds_of(const Expr& e) {
     case ExprKind::Apply:
       if (e->dtype == DType::I64) return bounds_of_apply(*e);
       break;
-    case ExprKind::Float: case ExprKind::Local: case ExprKind::Load: case ExprKind::Fma: break;
+    case ExprKind::Float: case ExprKind::Local: case ExprKind::Load: case ExprKind::Fma: case ExprKind::Pair: case ExprKind::Dot: break;
   }
   switch (e->dtype) {
     case DType::Bool: return {0, 1};

@@ -13,7 +13,7 @@
 //  11. Reduce: sum, prod, max or min; not over the Parallel loop. A local bound outside a Vector loop that reduces into it is not read inside.
 //  12. Check: the code is not 0.
 //  13. Prefetch: not of a Register buffer, not inside a Vector loop; the level is 1 or 2; CPU nests only.
-//  14. Transpose: 2, 4, 8 or 16 lanes, between two buffers of one dtype that is no bool, none of them Register; not inside a Vector loop.
+//  14. Transpose: 2, 4, 8 or 16 lanes, between two buffers of one dtype that is no bool, or from bf16 to i32 (pairs), none of them Register; not inside a Vector loop.
 //  15. Device nests: a whole number of warps, at most 1,024 threads; no Vector loop, no Scratch; Shared buffers within kSharedBytes.
 //      CPU nests: no Thread loop, Shared buffer, Barrier, WarpReduce or Mma.
 //  16. Thread: no Thread loop inside another; stores to arguments and Shared buffers lie in one. Barrier and WarpReduce lie in none.
@@ -131,6 +131,14 @@ class Verifier {
         check(e->args.size() == 3 && (e->dtype == DType::F32 || e->dtype == DType::F64), "fma of something that is not f32 or f64");
         for (const Expr& a : e->args) check(a->dtype == e->dtype, "fma's operands are of several dtypes");
         break;
+      case ExprKind::Pair:
+        check(e->args.size() == 2 && e->dtype == DType::I32, "a pair that is not of two, or not i32");
+        for (const Expr& a : e->args) check(a->dtype == DType::BF16, fmt::format("a pair of {}", name_of(a->dtype)));
+        break;
+      case ExprKind::Dot:
+        check(e->args.size() == 3 && e->dtype == DType::F32, "a dot that is not of three, or not f32");
+        check(e->args[0]->dtype == DType::I32 && e->args[1]->dtype == DType::I32 && e->args[2]->dtype == DType::F32, "dot's operands are not two pairs and an f32");
+        break;
       case ExprKind::Apply: operands(*e); break;
     }
     return seen_[e.get()] = w;
@@ -241,7 +249,8 @@ class Verifier {
         check(to.written, fmt::format("transpose to {}, which is not marked as written", to.name));
         check(s.buffer != s.source, fmt::format("a transpose of {} into itself", to.name));
         check(to.space != Space::Register && from.space != Space::Register, fmt::format("a transpose from {} to {}: one is a Register buffer", from.name, to.name));
-        check(to.dtype == from.dtype && to.dtype != DType::Bool, fmt::format("a transpose from {} to {}", name_of(from.dtype), name_of(to.dtype)));
+        const bool pairs = to.dtype == DType::I32 && from.dtype == DType::BF16;
+        check(pairs || (to.dtype == from.dtype && to.dtype != DType::Bool), fmt::format("a transpose from {} to {}", name_of(from.dtype), name_of(to.dtype)));
         check(!in_vector_, fmt::format("a transpose to {} inside a Vector loop", to.name));
         check(parallel_ == 0 || in_parallel_ || to.space != Space::Argument, fmt::format("transpose to argument {} beside the Parallel loop", to.name));
         check(s.value != nullptr, "a transpose without a source index");

@@ -14,6 +14,12 @@ using loop::block;
 
 namespace {
 
+// The bf16 expression that an f32 one was made from: its value is one of bf16.
+Expr narrow(const Expr& e) {
+  const bool widened = e->kind == loop::ExprKind::Apply && e->op == Op::Cast && e->args[0]->dtype == DType::BF16;
+  return widened ? e->args[0] : loop::cast(e, DType::BF16);
+}
+
 bool mentions(const Expr& e, int var) {
   return (e->kind == loop::ExprKind::Var && e->id == var) || std::any_of(e->args.begin(), e->args.end(), [&](const Expr& a) { return mentions(a, var); });
 }
@@ -48,7 +54,7 @@ LoweredKernel lower_contract(const Schedule& schedule, const Group& group, const
     e.out = nullptr;
     return e.value(x, Index::at_axes(x->shape(), {nest.var(b), nest.var(row), nest.var(k)}));
   };
-  const Expr lhs = operand(0, m), rhs = operand(1, n);
+  Expr lhs = operand(0, m), rhs = operand(1, n);
   auto nearer = [&](const Expr& x, int row) {
     const int64_t along_k = std::abs(stride_of(x, k, row)), along_row = std::abs(stride_of(x, row, k));
     if (along_k == 1 || along_row == 0) return true;
@@ -71,6 +77,9 @@ LoweredKernel lower_contract(const Schedule& schedule, const Group& group, const
   };
   if (spec.lhs_k_contiguous) in_runs(0, m, k, spec.k, lhs, spec.lhs_run, spec.lhs_in_run);
   if (!spec.rhs_k_contiguous) in_runs(1, n, n, spec.n, rhs, spec.rhs_run, spec.rhs_in_run);
+  // Operands in bf16 stay it where the machine multiplies it; else (and in runs) they are multiplied as the f32 that they are exactly.
+  const bool bf16 = c->in(0)->dtype() == DType::BF16 && c->in(1)->dtype() == DType::BF16;
+  if (bf16 && !machine.gpu && has_bf16_dot(machine.level) && spec.lhs_run == 0 && spec.rhs_run == 0) lhs = narrow(lhs), rhs = narrow(rhs);
   spec.lhs = [=](Expr bb, Expr row, Expr kk) { return substitute(lhs, {{b, bb}, {m, row}, {k, kk}}); };
   spec.rhs = [=](Expr bb, Expr row, Expr kk) { return substitute(rhs, {{b, bb}, {n, row}, {k, kk}}); };
 

@@ -20,6 +20,7 @@ enum class CpuLevel : uint8_t {
 std::string_view name_of(CpuLevel);
 std::string_view llvm_cpu_of(CpuLevel);
 int f32_lanes(CpuLevel);
+inline bool has_bf16_dot(CpuLevel level) { return level <= CpuLevel::Avx512Bf16; }  // vdpbf16ps
 
 /// The best level that CPUID and the operating system (XGETBV) allow, or the one that TRAINC_CPU names.
 /// Throws UserError where TRAINC_CPU names none, or one above the machine; or where the machine has no AVX2.

@@ -131,7 +131,7 @@ class Printer {
         for (const Expr& a : e->args) fits = fits && (a->dtype == DType::I64 ? narrow(a) : !is_float(a->dtype));
         break;
       }
-      case ExprKind::Float: case ExprKind::Local: case ExprKind::Load: case ExprKind::Fma: break;
+      case ExprKind::Float: case ExprKind::Local: case ExprKind::Load: case ExprKind::Fma: case ExprKind::Pair: case ExprKind::Dot: break;
     }
     kept_.push_back(e);  // the key is an address
     return narrow_[e.get()] = fits;
@@ -183,6 +183,7 @@ class Printer {
         if (e->args.size() == 1) return at;
         return fmt::format("({} ? {} : ({})0)", expr(e->args[1]), at, type_of(e->dtype));
       }
+      case ExprKind::Pair: case ExprKind::Dot: throw InternalError("emit: the nest is a CPU's");
       case ExprKind::Fma: {
         const std::string a = expr(e->args[0]), b = expr(e->args[1]), c = expr(e->args[2]);
         return fmt::format("{}({}, {}, {})", e->dtype == DType::F64 ? "fma" : "fmaf", a, b, c);

@@ -19,7 +19,7 @@ struct Compiled {
   Compiled(const loop::LoopNest& nest, CpuLevel level) : machine(target_machine(level)), module(new llvm::Module(nest.name, context)) {
     module->setTargetTriple(machine->getTargetTriple().str());
     module->setDataLayout(machine->createDataLayout());
-    Printer(*module, nest).print();
+    Printer(*module, nest, level).print();
     for (llvm::Function& f : *module) {
       f.addFnAttr("target-cpu", machine->getTargetCPU());
       if (level != CpuLevel::Avx2) {  // these CPUs' own preference is 256 bits, made for their first generation's clocks

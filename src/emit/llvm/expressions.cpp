@@ -26,6 +26,8 @@ Value* Printer::lane_numbers(llvm::Type* element, int64_t step) {
 
 Value* Printer::apply(const ExprNode& e, const std::vector<Value*>& operands) {
   if (e.kind == ExprKind::Fma) return b_.CreateIntrinsic(llvm::Intrinsic::fma, {operands[0]->getType()}, operands);
+  if (e.kind == ExprKind::Pair) return pair(b_, operands[0], operands[1]);
+  if (e.kind == ExprKind::Dot) return dot(b_, operands[0], operands[1], operands[2], has_bf16_dot(level_));
   const DType operand = e.args[e.op == Op::Select ? 1 : 0]->dtype;
   if (e.op == Op::Cast) return convert(b_, operands[0], operand, e.dtype);
   return elementwise(b_, e.op, operand, operands);
@@ -55,7 +57,11 @@ Value* Printer::scalar(const Expr& e) {
       break;
     }
     case ExprKind::Load: v = load_scalar(*e); break;
+    case ExprKind::Pair:
+      if ((v = load_pair(*e))) break;
+      [[fallthrough]];
     case ExprKind::Fma:
+    case ExprKind::Dot:
     case ExprKind::Apply: {
       std::vector<Value*> operands;
       for (const Expr& a : e->args) operands.push_back(scalar(a));
@@ -93,6 +99,8 @@ Value* Printer::vector(const Expr& e) {
       }
       case ExprKind::Load: v = load_vector(*e); break;
       case ExprKind::Fma:
+      case ExprKind::Pair:
+      case ExprKind::Dot:
       case ExprKind::Apply: {
         if ((v = compare_indices(*e))) break;
         std::vector<Value*> operands;
@@ -215,6 +223,15 @@ Value* Printer::load_scalar(const ExprNode& e) {
   Value* pointer = address(s, scalar(e.args[0]), !guard);
   if (guard) pointer = b_.CreateSelect(guard, pointer, zeros());
   return from_memory(tag(b_.CreateAlignedLoad(s.element, pointer, align_of(s)), s), s.dtype);
+}
+
+Value* Printer::load_pair(const ExprNode& e) {
+  const Expr &low = e.args[0], &high = e.args[1];
+  if (low->kind != ExprKind::Load || high->kind != ExprKind::Load || low->id != high->id || low->args.size() > 1 || high->args.size() > 1) return nullptr;
+  const Expr step = high->args[0] - low->args[0];
+  const Storage& s = storage_[static_cast<size_t>(low->id)];
+  if (step->kind != ExprKind::Int || step->int_value != 1 || s.space == Space::Register) return nullptr;
+  return tag(b_.CreateAlignedLoad(b_.getInt32Ty(), address(s, scalar(low->args[0]), true), align_of(s)), s);
 }
 
 Value* Printer::load_vector(const ExprNode& e) {

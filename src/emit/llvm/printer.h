@@ -7,6 +7,7 @@
 
 #include "emit/llvm/stride.h"
 #include "emit/llvm/values.h"
+#include "support/cpu.h"
 #include "llvm/IR/MDBuilder.h"
 #include "llvm/IR/Module.h"
 
@@ -14,7 +15,7 @@ namespace trainc::emit {
 
 class Printer {
  public:
-  Printer(llvm::Module&, const loop::LoopNest&);
+  Printer(llvm::Module&, const loop::LoopNest&, CpuLevel);
   void print();  // adds the function, once
 
  private:
@@ -51,6 +52,7 @@ class Printer {
     llvm::MDNode *scope = nullptr, *noalias = nullptr;
   };
   Value* load_scalar(const loop::ExprNode&);
+  Value* load_pair(const loop::ExprNode& pair);  // two neighbours at once; null where they are none
   Value* load_vector(const loop::ExprNode&);
   Value* address(const Storage&, Value* index, bool inbounds);
   Value* addresses(const Storage&, const loop::Expr& index);  // one a lane
@@ -72,6 +74,7 @@ class Printer {
   llvm::Module& module_;
   llvm::LLVMContext& context_;
   const loop::LoopNest& nest_;
+  const CpuLevel level_;
   Builder b_;
   llvm::Function* function_ = nullptr;
   std::vector<Storage> storage_;

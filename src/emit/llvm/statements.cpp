@@ -33,7 +33,8 @@ bool reads_buffer(const Expr& e, const std::function<bool(int)>& p, std::set<con
 
 }  // namespace
 
-Printer::Printer(llvm::Module& m, const loop::LoopNest& nest) : module_(m), context_(m.getContext()), nest_(nest), b_(context_) {}
+Printer::Printer(llvm::Module& m, const loop::LoopNest& nest, CpuLevel level)
+    : module_(m), context_(m.getContext()), nest_(nest), level_(level), b_(context_) {}
 
 void Printer::print() {
   llvm::Type *ptr = b_.getPtrTy(), *i64 = b_.getInt64Ty();

@@ -25,6 +25,8 @@ Stride Strides::compute(const Expr& e) {
     case ExprKind::Local: return varying_(e->id) ? unknown : Stride{true, 0, 1, false};
     case ExprKind::Load:
     case ExprKind::Fma:
+    case ExprKind::Pair:
+    case ExprKind::Dot:
       for (const Expr& a : e->args) if (a && !of(a).uniform()) return unknown;
       return {true, 0, 1, false};
     case ExprKind::Apply: break;

@@ -55,8 +55,8 @@ void Printer::transpose(const loop::StmtNode& n) {
   };
   Value *target = address(to, scalar(n.index), true), *source = address(from, scalar(n.value), true);
   Rows rows;
-  for (int j = 0; j < n.lanes; ++j)
-    rows.push_back(tag(b_.CreateAlignedLoad(widen(from.element, n.lanes), at(from, source, j, n.source_pitch), align_of(from)), from));
+  for (int j = 0; j < n.lanes; ++j)  // in the target's elements: two bf16 make one i32
+    rows.push_back(tag(b_.CreateAlignedLoad(widen(to.element, n.lanes), at(from, source, j, n.source_pitch), align_of(from)), from));
   rows = turn(b_, std::move(rows), std::min<int>(n.lanes, static_cast<int>(16 / size_of(to.dtype))));
   for (int i = 0; i < n.lanes; ++i) tag(b_.CreateAlignedStore(rows[size_t(i)], at(to, target, i, n.pitch), align_of(to)), to);
 }

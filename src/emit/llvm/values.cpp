@@ -1,5 +1,7 @@
 #include "emit/llvm/values.h"
 
+#include "llvm/IR/IntrinsicsX86.h"
+
 #include "emit/llvm/math.h"
 #include "support/error.h"
 
@@ -221,6 +223,30 @@ llvm::Constant* neutral(llvm::LLVMContext& c, ReduceKind kind, DType d) {
     case ReduceKind::ArgMax: case ReduceKind::ArgMin: break;
   }
   throw InternalError("emit: this reduction is not one of a nest");
+}
+
+Value* pair(Builder& b, Value* low, Value* high) {
+  return b.CreateOr(b.CreateShl(b.CreateZExt(high, int_like(high, 32)), 16), b.CreateZExt(low, int_like(low, 32)));
+}
+
+Value* dot(Builder& b, Value* x, Value* y, Value* sum, bool native) {
+  llvm::Intrinsic::ID id = llvm::Intrinsic::not_intrinsic;
+  switch (native ? lanes_of(sum) : 0) {
+    case 4: id = llvm::Intrinsic::x86_avx512bf16_dpbf16ps_128; break;
+    case 8: id = llvm::Intrinsic::x86_avx512bf16_dpbf16ps_256; break;
+    case 16: id = llvm::Intrinsic::x86_avx512bf16_dpbf16ps_512; break;
+  }
+  if (id != llvm::Intrinsic::not_intrinsic) {
+    llvm::Function* instruction = llvm::Intrinsic::getDeclaration(b.GetInsertBlock()->getModule(), id);
+    llvm::Type* pairs = instruction->getFunctionType()->getParamType(1);
+    return b.CreateCall(instruction, {sum, b.CreateBitCast(x, pairs), b.CreateBitCast(y, pairs)});
+  }
+  const auto half = [&](Value* p, bool high) {
+    Value* bits = high ? b.CreateAnd(p, llvm::ConstantInt::get(p->getType(), 0xFFFF0000u)) : b.CreateShl(p, 16);
+    return b.CreateBitCast(bits, sum->getType());
+  };
+  for (bool high : {true, false}) sum = b.CreateIntrinsic(llvm::Intrinsic::fma, {sum->getType()}, {half(x, high), half(y, high), sum});
+  return sum;
 }
 
 }  // namespace trainc::emit

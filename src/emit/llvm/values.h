@@ -27,6 +27,9 @@ inline bool is_unsigned(DType d) { return d == DType::U8 || d == DType::Bool; }
 /// One elementwise operation of ops.def on values of `dtype` (that of the operands; Select: of its second).
 llvm::Value* elementwise(Builder&, Op, DType dtype, const std::vector<llvm::Value*>& operands);
 llvm::Value* convert(Builder&, llvm::Value*, DType from, DType to);
+/// loop.h's Pair and Dot; `native`: the level has AVX-512-BF16.
+llvm::Value* pair(Builder&, llvm::Value* low, llvm::Value* high);
+llvm::Value* dot(Builder&, llvm::Value* a, llvm::Value* b, llvm::Value* c, bool native);
 /// local <combine> value, as loop.h says; and the value that changes nothing.
 llvm::Value* combine(Builder&, ReduceKind, DType, llvm::Value* local, llvm::Value* value);
 llvm::Constant* neutral(llvm::LLVMContext&, ReduceKind, DType);

@@ -66,6 +66,24 @@ struct GemmCase {
   int64_t out_at(int64_t b, int64_t row, int64_t column) const { return (b * m + row) * n + column; }
 };
 
+// An element of a bf16 array.
+struct Bf16 {
+  uint16_t bits = 0;
+  Bf16() = default;
+  explicit Bf16(double v) {
+    const float f = static_cast<float>(v);
+    uint32_t u;
+    std::memcpy(&u, &f, 4);
+    bits = static_cast<uint16_t>((u + 0x7fff + (u >> 16 & 1)) >> 16);
+  }
+  operator float() const {
+    const uint32_t u = uint32_t{bits} << 16;
+    float f;
+    std::memcpy(&f, &u, 4);
+    return f;
+  }
+};
+
 enum GemmBuffer { kLhs, kRhs, kOut, kBias };
 
 // out = lhs . rhs with plain loads and a plain store.
@@ -74,7 +92,7 @@ inline loop::ContractionSpec plain_spec(loop::LoopNest& nest, const GemmCase& c)
   nest.name = "gemm";
   nest.add_buffer({"lhs", c.dtype, c.batch * c.m * c.k});
   nest.add_buffer({"rhs", c.dtype, c.batch * c.n * c.k});
-  nest.add_buffer({"out", c.dtype, c.batch * c.m * c.n, Space::Argument, true});
+  nest.add_buffer({"out", c.dtype == DType::BF16 ? DType::F32 : c.dtype, c.batch * c.m * c.n, Space::Argument, true});
   ContractionSpec spec{c.batch, c.m, c.n, c.k};
   spec.lhs_k_contiguous = c.lhs_k_contiguous;
   spec.rhs_k_contiguous = c.rhs_k_contiguous;

@@ -259,6 +259,31 @@ TEST(Nests, TransposeTurnsSquares) {
     }
 }
 
+// Pairs made of neighbours (one load), of others, and turned; the dot product at every width, as an instruction or as two FMAs.
+TEST(Nests, PairsAndTheirDotProduct) {
+  std::mt19937 engine(3);
+  std::vector<uint16_t> x(256), y(256);
+  for (auto* v : {&x, &y})
+    for (uint16_t& bits : *v) bits = uint16_t((engine() & 0x80ff) | (115 + engine() % 20) << 7);  // no denormals: they may count as zero
+  for (int lanes : {1, 2, 4, 8, 16, 32}) {
+    SCOPED_TRACE(lanes);
+    LoopNest nest;
+    nest.name = "dots";
+    const int a = nest.add_buffer({"a", DType::BF16, 256}), b = nest.add_buffer({"b", DType::BF16, 256}), c = nest.add_buffer({"c", DType::F32, 40});
+    const int out = nest.add_buffer({"out", DType::F32, 40, Space::Argument, true});
+    const int turned = nest.add_buffer({"turned", DType::I32, 64, Space::Scratch, true});
+    const int i = nest.add_var("i", 40);
+    const Expr lane = nest.var(i), neighbours = pair(nest.load(a, integer(6)), nest.load(a, integer(7)));
+    const auto row = [&](const Expr& at, const Expr& with) {
+      return dot(with, pair(nest.load(a, lane + at), nest.load(b, lane + at)), dot(neighbours, nest.load(turned, lane), nest.load(c, lane)));
+    };
+    nest.body = block({transpose(turned, integer(0), 8, b, integer(1), 17, 8),
+                       for_loop(LoopKind::Vector, i, integer(40), store(out, lane, row(integer(50), pair(nest.load(b, integer(3)), nest.load(b, integer(9))))), lanes)});
+    verify(nest);
+    expect_as_interpreted(nest, {memory_of(x), memory_of(y), memory_of(random_floats(40)), output_of(160)});
+  }
+}
+
 TEST(Nests, PrefetchTouchesNothing) {
   LoopNest nest;
   nest.name = "far";

@@ -1,0 +1,159 @@
+// Contractions of bf16: pairs along k, f32 sums. On machines without the dot product the nest runs under the interpreter alone.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "gemm.h"
+#include "interpret/interpret.h"
+
+namespace trainc {
+namespace {
+
+using namespace loop;
+using namespace testing;
+
+constexpr CpuLevel kLevel = CpuLevel::Avx512Bf16;
+
+// How an operand comes: as bf16, or as f32 that packing rounds.
+enum class From { Bf16, F32 };
+
+struct Problem {
+  GemmCase gemm;
+  LoopNest nest;
+  std::vector<float> lhs, rhs;  // as stored; rounded where From::F32
+
+  Problem(GemmCase c, From from, const CacheSizes& cache) : gemm(c) {
+    c.dtype = from == From::Bf16 ? DType::BF16 : DType::F32;
+    ContractionSpec spec = plain_spec(nest, c);
+    if (from == From::F32)
+      for (auto* operand : {&spec.lhs, &spec.rhs})
+        *operand = [plain = *operand](Expr b, Expr row, Expr k) { return cast(plain(b, row, k), DType::BF16); };
+    build_contraction(nest, spec, kLevel, cache);
+    verify(nest);
+    EXPECT_EQ(nest.buffers[kOut].dtype, DType::F32);
+    gemm.dtype = c.dtype;
+    lhs.resize(size_t(c.batch * c.m * c.k)), rhs.resize(size_t(c.batch * c.n * c.k));
+  }
+
+  // Small whole numbers: every sum is exact. Else normal variates, which bf16 rounds.
+  void fill(bool whole) {
+    std::mt19937 engine(5);
+    std::normal_distribution<float> normal(0, whole ? 3 : 1);
+    for (auto* operand : {&lhs, &rhs})
+      for (float& x : *operand) x = whole ? std::round(normal(engine)) : normal(engine);
+  }
+
+  interpret::Memory memory(const std::vector<float>& values) const {
+    if (gemm.dtype == DType::F32) return interpret::memory_of(values);
+    return interpret::memory_of(std::vector<Bf16>(values.begin(), values.end()));
+  }
+
+  std::vector<float> interpreted() const {
+    std::vector<interpret::Memory> arguments = {memory(lhs), memory(rhs), interpret::output_of(gemm.batch * gemm.m * gemm.n * 4)};
+    for (const std::string& message : interpret::run(nest, arguments).messages) ADD_FAILURE() << message;
+    return interpret::values_of<float>(arguments[kOut]);
+  }
+
+  // Operands end where a page does that faults.
+  std::vector<float> compiled() const {
+    const Code code(emit::compile(nest, kLevel));
+    Scratch scratch(nest);
+    Guarded operands[2], out(size_t(gemm.batch * gemm.m * gemm.n * 4));
+    for (int i = 0; i < 2; ++i) {
+      const interpret::Memory m = memory(i == 0 ? lhs : rhs);
+      operands[i] = Guarded(m.bytes.size());
+      std::memcpy(operands[i].as<char>(), m.bytes.data(), m.bytes.size());
+    }
+    void* arguments[] = {operands[0].as<void>(), operands[1].as<void>(), out.as<void>()};
+    uint32_t status = 0;
+    code.kernel(arguments, scratch.data(), &status, 0, nest.parallel_extent);
+    return {out.as<float>(), out.as<float>() + gemm.batch * gemm.m * gemm.n};
+  }
+
+  // Against sums in double of the rounded operands.
+  void expect_product(const std::vector<float>& out, bool whole) const {
+    int bad = 0;
+    for (int64_t b = 0; b < gemm.batch; ++b)
+      for (int64_t i = 0; i < gemm.m; ++i)
+        for (int64_t j = 0; j < gemm.n; ++j) {
+          double sum = 0, magnitude = 0;
+          for (int64_t k = 0; k < gemm.k; ++k) {
+            const double product = double(Bf16(lhs[size_t(gemm.lhs_at(b, i, k))])) * double(Bf16(rhs[size_t(gemm.rhs_at(b, j, k))]));
+            sum += product, magnitude += std::fabs(product);
+          }
+          const double got = out[size_t(gemm.out_at(b, i, j))], bound = whole ? 0 : 4 * double(std::numeric_limits<float>::epsilon()) * magnitude;
+          if (!(std::fabs(got - sum) <= bound) && ++bad <= 3) ADD_FAILURE() << "at " << b << "," << i << "," << j << ": " << got << " for " << sum;
+        }
+    EXPECT_EQ(bad, 0);
+  }
+};
+
+std::string describe(const GemmCase& c, From from) {
+  return std::to_string(c.batch) + " x " + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) + (c.lhs_k_contiguous ? " N" : " T") +
+         (c.rhs_k_contiguous ? "T" : "N") + (from == From::F32 ? " of f32" : "");
+}
+
+// Odd k, k of 1, short last blocks, several m blocks and tasks.
+constexpr int64_t kSizes[][4] = {{1, 1, 1, 1}, {2, 13, 33, 7}, {1, 12, 32, 16}, {1, 25, 49, 131}, {1, 8, 48, 431}, {1, 61, 10, 33}, {3, 2, 17, 5}, {1, 5, 40, 0}};
+
+TEST(ContractionBf16, InterpretedWithoutFindings) {
+  const CacheSizes tiny{.l1d = 1 << 10, .l2 = 16 << 10, .l3 = 1 << 18};
+  for (const auto& [batch, m, n, k] : kSizes)
+    for (int layout = 0; layout < 4; ++layout)
+      for (From from : {From::Bf16, From::F32}) {
+        Problem p({batch, m, n, k, (layout & 1) != 0, (layout & 2) != 0}, from, tiny);
+        SCOPED_TRACE(describe(p.gemm, from));
+        p.fill(true);
+        p.expect_product(p.interpreted(), true);
+      }
+}
+
+TEST(ContractionBf16, Compiled) {
+  if (!has_bf16_dot(machine_cpu_level())) return;  // the interpreter above holds the loops; the code alone is compiled (Nests, test_emit)
+  const CacheSizes small{.l1d = 4 << 10, .l2 = 64 << 10, .l3 = 1 << 20};
+  std::vector<GemmCase> cases = {{1, 100, 97, 800}, {1, 16, 300, 385}, {2, 64, 64, 64}};
+  for (const auto& [batch, m, n, k] : kSizes) cases.push_back({batch, m, n, k});
+  for (GemmCase c : cases)
+    for (int layout = 0; layout < 4; ++layout)
+      for (From from : {From::Bf16, From::F32}) {
+        c.lhs_k_contiguous = (layout & 1) != 0, c.rhs_k_contiguous = (layout & 2) != 0;
+        Problem p(c, from, small);
+        SCOPED_TRACE(describe(c, from));
+        p.fill(true);
+        p.expect_product(p.compiled(), true);
+        p.fill(false);
+        p.expect_product(p.compiled(), false);
+      }
+}
+
+// The half of a pair that does not exist is zero on both sides: NaN and infinity in the last k stay in their row and column.
+TEST(ContractionBf16, NotANumberStaysInItsRowAndColumn) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+  for (int layout = 0; layout < 4; ++layout) {
+    Problem p({1, 9, 35, 21, (layout & 1) != 0, (layout & 2) != 0}, From::Bf16, {});
+    SCOPED_TRACE(describe(p.gemm, From::Bf16));
+    p.fill(false);
+    p.lhs[size_t(p.gemm.lhs_at(0, 8, 20))] = nan;
+    p.rhs[size_t(p.gemm.rhs_at(0, 34, 20))] = inf;
+    std::vector<std::vector<float>> results = {p.interpreted()};
+    if (has_bf16_dot(machine_cpu_level())) results.push_back(p.compiled());
+    for (const auto& out : results)
+      for (int64_t i = 0; i < 9; ++i)
+        for (int64_t j = 0; j < 35; ++j) {
+          const float got = out[size_t(p.gemm.out_at(0, i, j))];
+          if (i == 8) ASSERT_TRUE(std::isnan(got)) << j;
+          else if (j == 34) ASSERT_TRUE(std::isinf(got)) << i;
+          else ASSERT_TRUE(std::isfinite(got)) << i << "," << j;
+        }
+  }
+}
+
+TEST(ContractionBf16, RefusedWhereTheLevelHasNoDotProduct) {
+  GemmCase c{1, 8, 8, 8};
+  c.dtype = DType::BF16;
+  EXPECT_THROW(plain_gemm(c, CpuLevel::Avx512, {}), InternalError);
+}
+
+}  // namespace
+}  // namespace trainc
