@@ -9,7 +9,7 @@ VENV := $(CURDIR)/.venv
 export PATH := $(VENV)/bin:$(PATH)
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build test test-cpp test-python test-sanitize golden demo bench check-losses wheel lint clean
+.PHONY: help setup build test test-cpp test-python test-sanitize golden demo bench bench-cuda check-losses wheel lint clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -75,6 +75,9 @@ bench: build  ## a training step of seven models: eager, Inductor, trainc (ARGS=
 	cmake --preset release -DTRAINC_BENCH=ON > build/release/bench.log
 	cmake --build --preset release -j $(JOBS) --target bench_machine
 	python bench/run.py $(ARGS)
+
+bench-cuda: build  ## a training step on a GPU; says so where there is none
+	TRAINC_DEVICE=cuda python bench/cuda.py $(ARGS)
 
 check-losses: build  ## GPT-2 124M, 4 x 256, 30 steps: losses against eager's own spread, through both doors (about half an hour)
 	python bench/losses.py $(ARGS)

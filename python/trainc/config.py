@@ -1,5 +1,6 @@
 """Switches of the package: `trainc.config.fallback = False`. Read when something is compiled, not when trainc is imported."""
 
+import glob
 import os
 import re
 import sys
@@ -27,6 +28,16 @@ def engine_name() -> str:
     except ImportError:
         return "interpreter"
     return "core" if hasattr(_core, "JointGraph") else "interpreter"
+
+
+def name_nvrtc() -> None:
+    """Sets TRAINC_NVRTC, unless the user has, to the file that pip installed (nvidia-cuda-nvrtc): the loader does not find it."""
+    if "TRAINC_NVRTC" in os.environ:
+        return
+    for folder in sys.path:
+        for file in sorted(glob.glob(os.path.join(folder, "nvidia", "*", "lib", "libnvrtc.so.*"))):
+            os.environ["TRAINC_NVRTC"] = file
+            return
 
 
 def show_progress() -> bool:

@@ -15,6 +15,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "runtime/cuda/executable.h"
 #include "runtime/runtime.h"
 
 namespace trainc::bindings {
@@ -23,7 +24,9 @@ namespace nb = nanobind;
 
 /// What Python calls Executable.
 struct CoreExecutable {
-  runtime::Executable executable;
+  std::unique_ptr<runtime::Executable> cpu;           // one of the two
+  std::unique_ptr<runtime::cuda::Executable> device;
+  const plan::Plan& plan() const { return device ? device->plan() : cpu->plan(); }
   nlohmann::json compile_record;  // how it was made, for report(); null for a loaded plan
 };
 std::unique_ptr<CoreExecutable> executable_of(plan::Plan, nlohmann::json compile_record);
@@ -35,6 +38,10 @@ void bind_random(nb::module_&);      // bernoulli
 void bind_executable(nb::module_&);  // Executable, load_plan
 void bind_reference(nb::module_&);   // import_text, optimized_text, evaluate
 void bind_compiler(nb::module_&);    // compile, JointGraph, Foreach
+
+/// What TRAINC_DEVICE names: nullptr for "cpu" (or nothing), the interpreter of device nests for "interpret", the CUDA driver for "cuda".
+/// UserError for another word, or where there is no GPU.
+std::shared_ptr<runtime::cuda::Driver> device_driver();
 
 /// Has the framework draw a mask once, and sets the runtime to the generator that gives the same. Needs the interpreter lock; does nothing
 /// where torch is not imported. Throws InternalError where neither generator does: masks would not be eager's.

@@ -19,6 +19,10 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 /// `callback`: progress(done, total), or None. It and Ctrl-C may raise out of the compiler.
 compiler::Options options(const nb::object& callback) {
   compiler::Options o{.level = cpu_level()};
+  if (const auto driver = device_driver()) {
+    o.interpreted = driver->architecture() == "interpret";
+    o.gpu = o.interpreted ? Gpu::Sm90a : gpu_of(driver->architecture());
+  }
   o.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   o.progress = [&callback, signals = SignalCheck()](int64_t done, int64_t total) mutable {
     signals();
@@ -98,30 +102,39 @@ struct JointGraph {
 };
 
 struct Foreach {
-  runtime::Foreach foreach;
+  std::unique_ptr<runtime::Foreach> cpu;  // one of the two
+  std::unique_ptr<runtime::cuda::DeviceForeach> device;
   double seconds = 0;  // to compile it; 0 for a stored one
+
+  explicit Foreach(plan::Foreach plan, double compile_seconds = 0) : seconds(compile_seconds) {
+    if (plan.device.empty()) cpu = std::make_unique<runtime::Foreach>(std::move(plan));
+    else if (const auto driver = device_driver()) device = std::make_unique<runtime::cuda::DeviceForeach>(std::move(plan), driver);
+    else throw UserError(plan.name + " was compiled for " + plan.device + ": set TRAINC_DEVICE to that device");
+  }
+  const plan::Foreach& plan() const { return device ? device->plan() : cpu->plan(); }
 
   static Foreach compiled(const std::string& graph, const std::vector<int64_t>& in_place, const std::string& name) {
     const auto start = Clock::now();
     const nb::object no_callback = nb::none();
     const compiler::Options o = options(no_callback);
     nb::gil_scoped_release unlock;
-    return {runtime::Foreach(compiler::compile_foreach(frontend::import_aten(graph), in_place, name, o)), seconds_since(start)};
+    return Foreach(compiler::compile_foreach(frontend::import_aten(graph), in_place, name, o), seconds_since(start));
   }
-  void run(const std::vector<std::vector<uintptr_t>>& tensors, const std::vector<int64_t>& numels, const std::vector<double>& scalars) const {
+  void run(const std::vector<std::vector<uintptr_t>>& tensors, const std::vector<int64_t>& numels, const std::vector<double>& scalars, uintptr_t stream) const {
+    const int64_t wanted = device ? device->tensor_inputs() : cpu->tensor_inputs();
     std::vector<void*> pointers;
     for (const auto& tensor : tensors) {
-      require(static_cast<int64_t>(tensor.size()) == foreach.tensor_inputs(),
-              foreach.plan().name + ": " + std::to_string(tensor.size()) + " pointers for a tensor, it takes " +
-                  std::to_string(foreach.tensor_inputs()));
+      require(static_cast<int64_t>(tensor.size()) == wanted,
+              plan().name + ": " + std::to_string(tensor.size()) + " pointers for a tensor, it takes " + std::to_string(wanted));
       for (uintptr_t p : tensor) pointers.push_back(reinterpret_cast<void*>(p));
     }
     nb::gil_scoped_release unlock;
-    foreach.run(pointers, numels, scalars);
+    if (device) device->run(pointers, numels, scalars, reinterpret_cast<void*>(stream));
+    else cpu->run(pointers, numels, scalars);
   }
   std::string report() const {
-    const plan::Foreach& p = foreach.plan();
-    return json{{"name", p.name}, {"cpu", p.cpu}, {"kernel", p.kernel.name}, {"origins", p.origins},
+    const plan::Foreach& p = plan();
+    return json{{"name", p.name}, {"cpu", p.device.empty() ? p.cpu : p.device}, {"kernel", p.kernel.name}, {"origins", p.origins},
                 {"code_bytes", p.kernel.code.size()}, {"compile", {{"seconds", seconds}}}}.dump();
   }
 };
@@ -141,17 +154,17 @@ void bind_compiler(nb::module_& m) {
       .def_prop_ro("saved_inputs", [](const JointGraph& j) { return j.joint->saved_inputs(); })
       .def_prop_ro("saved_bytes", [](const JointGraph& j) { return j.joint->saved_bytes(); });
   nb::class_<Foreach>(m, "Foreach", "An elementwise update of many tensors: an optimizer's step.")
-      .def("run", &Foreach::run, nb::arg("tensors"), nb::arg("numels"), nb::arg("scalars"))
+      .def("run", &Foreach::run, nb::arg("tensors"), nb::arg("numels"), nb::arg("scalars"), nb::arg("stream") = 0)
       .def("report", &Foreach::report)
       .def("save", [](const Foreach& f) {
-        const std::string bytes = plan::save(f.foreach.plan());
+        const std::string bytes = plan::save(f.plan());
         return nb::bytes(bytes.data(), bytes.size());
       });
   m.def("compile_foreach", [](const std::string& graph, const std::vector<int64_t>& in_place, const std::string& name) {
     return new Foreach(Foreach::compiled(graph, in_place, name));
   }, nb::arg("json"), nb::arg("in_place"), nb::arg("name"));
   m.def("load_foreach", [](const nb::bytes& bytes) {
-    return new Foreach{runtime::Foreach(plan::load_foreach({static_cast<const char*>(bytes.data()), bytes.size()}))};
+    return new Foreach(plan::load_foreach({static_cast<const char*>(bytes.data()), bytes.size()}));
   }, nb::arg("bytes"), "What `save` wrote.");
 }
 

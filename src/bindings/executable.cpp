@@ -2,6 +2,8 @@
 #include <set>
 
 #include "bindings/bindings.h"
+#include "runtime/arena.h"
+#include "support/error.h"
 
 namespace trainc::bindings {
 namespace {
@@ -26,7 +28,7 @@ nb::object shape_tuple(const plan::Dims& dims) {
 nb::tuple layout(const plan::Buffer& b) { return nb::make_tuple(std::string(name_of(b.dtype)), shape_tuple(b.shape), shape_tuple(b.strides)); }
 
 nb::list output_info(const CoreExecutable& e) {
-  const plan::Plan& p = e.executable.plan();
+  const plan::Plan& p = e.plan();
   nb::list list;
   for (int b : p.outputs) {
     if (b < 0) {
@@ -41,7 +43,7 @@ nb::list output_info(const CoreExecutable& e) {
 }
 
 nb::list input_info(const CoreExecutable& e) {
-  const plan::Plan& p = e.executable.plan();
+  const plan::Plan& p = e.plan();
   std::vector<nb::object> infos(p.input_count, nb::none());
   for (const plan::Step& s : p.steps)
     for (int b : s.reads)
@@ -52,7 +54,7 @@ nb::list input_info(const CoreExecutable& e) {
 }
 
 nb::dict extern_info(const CoreExecutable& e) {
-  const plan::Plan& p = e.executable.plan();
+  const plan::Plan& p = e.plan();
   nb::dict all;
   for (size_t i = 0; i < p.steps.size(); ++i) {
     const plan::Step& s = p.steps[i];
@@ -76,8 +78,8 @@ nb::dict extern_info(const CoreExecutable& e) {
 }
 
 std::string report(const CoreExecutable& e) {
-  const plan::Plan& p = e.executable.plan();
-  const std::vector<double> seconds = e.executable.step_seconds();
+  const plan::Plan& p = e.plan();
+  const std::vector<double> seconds = e.cpu ? e.cpu->step_seconds() : std::vector<double>();
   json steps = json::array();
   for (size_t i = 0; i < p.steps.size(); ++i) {
     const plan::Step& s = p.steps[i];
@@ -86,7 +88,7 @@ std::string report(const CoreExecutable& e) {
     if (i < seconds.size()) step["seconds"] = seconds[i];
     steps.push_back(std::move(step));
   }
-  return json{{"name", p.name}, {"cpu", p.cpu}, {"temp_bytes", p.temp_bytes}, {"saved_bytes", p.saved_bytes},
+  return json{{"name", p.name}, {"cpu", p.device.empty() ? p.cpu : p.device}, {"temp_bytes", p.temp_bytes}, {"saved_bytes", p.saved_bytes},
               {"steps", steps}, {"notes", p.notes}, {"compile", e.compile_record}}.dump();
 }
 
@@ -113,8 +115,8 @@ bool draws(const plan::Plan& p) {
 }
 
 void run(CoreExecutable& e, const std::vector<uintptr_t>& inputs, const std::vector<uintptr_t>& outputs, uintptr_t saved,
-         const nb::object& get_state, const nb::object& set_state, const nb::object& extern_call) {
-  const plan::Plan& plan = e.executable.plan();
+         const nb::object& get_state, const nb::object& set_state, const nb::object& extern_call, uintptr_t temp, uintptr_t stream) {
+  const plan::Plan& plan = e.plan();
   runtime::Call call{pointers(inputs), pointers(outputs), reinterpret_cast<void*>(saved), {}, {}, SignalCheck()};
   if (draws(plan)) find_mask_generator();
   if (!get_state.is_none() && !set_state.is_none()) {
@@ -132,13 +134,24 @@ void run(CoreExecutable& e, const std::vector<uintptr_t>& inputs, const std::vec
   if (!extern_call.is_none())
     call.extern_call = [&](const plan::Step& step, const std::vector<void*>& in) { return call_framework(extern_call, plan, step, in); };
   nb::gil_scoped_release unlock;
-  e.executable.run(call);
+  if (e.cpu) return e.cpu->run(call);
+  const runtime::Arena own(temp == 0 ? plan.temp_bytes : 0);  // without a GPU, temporaries are the host's
+  e.device->run({std::move(call), temp ? reinterpret_cast<void*>(temp) : own.data(), reinterpret_cast<void*>(stream)});
 }
 
 }  // namespace
 
 std::unique_ptr<CoreExecutable> executable_of(plan::Plan plan, json compile_record) {
-  return std::unique_ptr<CoreExecutable>(new CoreExecutable{runtime::Executable(std::move(plan)), std::move(compile_record)});
+  auto made = std::make_unique<CoreExecutable>();
+  made->compile_record = std::move(compile_record);
+  if (plan.device.empty()) {
+    made->cpu = std::make_unique<runtime::Executable>(std::move(plan));
+    return made;
+  }
+  const auto driver = device_driver();
+  if (!driver) throw UserError("plan " + plan.name + " was compiled for " + plan.device + ": set TRAINC_DEVICE to that device");
+  made->device = std::make_unique<runtime::cuda::Executable>(std::move(plan), driver);
+  return made;
 }
 
 void rename(std::vector<std::string>& origins, const std::map<std::string, std::string>& to) {
@@ -151,20 +164,20 @@ void rename(std::vector<std::string>& origins, const std::map<std::string, std::
 void bind_executable(nb::module_& m) {
   nb::class_<CoreExecutable>(m, "Executable", "A plan, ready to run.")
       .def("run", &run, nb::arg("inputs"), nb::arg("outputs"), nb::arg("saved") = 0, nb::arg("get_state") = nb::none(),
-           nb::arg("set_state") = nb::none(), nb::arg("extern_call") = nb::none())
+           nb::arg("set_state") = nb::none(), nb::arg("extern_call") = nb::none(), nb::arg("temp") = 0, nb::arg("stream") = 0)
       .def_prop_ro("output_info", &output_info, "Per output: None, or (dtype, shape, strides, alias); alias >= 0: that very input.")
       .def_prop_ro("input_info", &input_info, "Per input: (dtype, shape, strides), or None where it is never read.")
       .def_prop_ro("extern_info", &extern_info)
-      .def_prop_ro("saved_bytes", [](const CoreExecutable& e) { return e.executable.plan().saved_bytes; })
-      .def_prop_ro("temp_bytes", [](const CoreExecutable& e) { return e.executable.plan().temp_bytes; })
-      .def_prop_ro("name", [](const CoreExecutable& e) { return e.executable.plan().name; })
-      .def_prop_rw("profile", [](const CoreExecutable& e) { return e.executable.profile; },
-                   [](CoreExecutable& e, bool on) { e.executable.profile = on; })
+      .def_prop_ro("saved_bytes", [](const CoreExecutable& e) { return e.plan().saved_bytes; })
+      .def_prop_ro("temp_bytes", [](const CoreExecutable& e) { return e.plan().temp_bytes; })
+      .def_prop_ro("name", [](const CoreExecutable& e) { return e.plan().name; })
+      .def_prop_rw("profile", [](const CoreExecutable& e) { return e.cpu && e.cpu->profile; },
+                   [](CoreExecutable& e, bool on) { if (e.cpu) e.cpu->profile = on; })
       .def("report", &report)
       .def_prop_ro("compile_record", [](const CoreExecutable& e) { return e.compile_record.dump(); }, "How it was made, as JSON.")
-      .def("text", [](const CoreExecutable& e) { return plan::print(e.executable.plan()); })
+      .def("text", [](const CoreExecutable& e) { return plan::print(e.plan()); })
       .def("save", [](const CoreExecutable& e) {
-        const std::string bytes = plan::save(e.executable.plan());
+        const std::string bytes = plan::save(e.plan());
         return nb::bytes(bytes.data(), bytes.size());
       });
   m.def("load_plan", [](const nb::bytes& bytes, const std::map<std::string, std::string>& origins, const std::string& compile_record) {

@@ -1,10 +1,14 @@
 #include <elf.h>
 #include <link.h>
 
+#include <cstdlib>
 #include <cstring>
 
 #include "bindings/bindings.h"
+#include "bindings/interpreted_driver.h"
+#include "emit/cuda/emit.h"
 #include "support/cpu.h"
+#include "support/error.h"
 
 extern "C" const char __ehdr_start[] __attribute__((visibility("hidden")));  // the linker's: where this module begins in memory
 
@@ -53,7 +57,21 @@ bool same_contents(const nb::list& dicts, const nb::list& expected) {
   return at == end;
 }
 
+std::shared_ptr<InterpretedDriver> interpreted_driver() {
+  static const auto driver = std::make_shared<InterpretedDriver>();
+  return driver;
+}
+
 }  // namespace
+
+std::shared_ptr<runtime::cuda::Driver> device_driver() {
+  const char* text = std::getenv("TRAINC_DEVICE");
+  const std::string word = text ? text : "";
+  if (word.empty() || word == "cpu") return nullptr;
+  if (word == "interpret") return interpreted_driver();
+  if (word == "cuda") return runtime::cuda::cuda_driver();
+  throw UserError("TRAINC_DEVICE=" + word + ": no such device; there are cpu, cuda and interpret (device kernels without a GPU, for tests)");
+}
 
 void bind_machine(nb::module_& m) {
   m.def("cpu_level", [] { return std::string(name_of(cpu_level())); }, "The level that kernels are compiled for; TRAINC_CPU forces a lower one.");
@@ -67,6 +85,20 @@ void bind_machine(nb::module_& m) {
   m.def("same_contents", &same_contents, nb::arg("dicts"), nb::arg("expected"), "Whether nothing in dictionaries was replaced: state.Unchanged.");
   m.def("build_id", &build_id, "The linker's hash of this module.");
   m.def("thread_count", &runtime::thread_count);
+  m.def("device", [] {
+    const auto driver = device_driver();
+    return driver ? driver->description() : std::string("cpu");
+  }, "The device that kernels are compiled for, as TRAINC_DEVICE names it; UserError where it is not there.");
+  m.def("interpreted_launches", [] { return nb::make_tuple(interpreted_driver()->launches, interpreted_driver()->blocks); },
+        "Kernels launched on TRAINC_DEVICE=interpret so far, and their blocks.");
+  m.def("compile_cuda", [](const std::string& nest, const std::string& gpu) {
+    nb::gil_scoped_release unlock;
+    const loop::LoopNest parsed = loop::parse(nest);
+    loop::verify(parsed);
+    const emit::cuda::Resources r = emit::cuda::compile(emit::cuda::source(parsed), parsed.name, gpu_of(gpu)).resources;
+    nb::gil_scoped_acquire lock;
+    return nb::make_tuple(r.registers, r.shared_bytes, r.stack_bytes, r.spill_bytes);
+  }, nb::arg("nest"), nb::arg("gpu"), "A device nest's text through NVRTC: (registers, shared, stack and spilled bytes).");
   m.def("version", [] { return std::string(TRAINC_VERSION); });
 }
 

@@ -13,7 +13,24 @@ void dump(const std::string& name, const std::string& text) {
   if (write_dump(name, text).empty()) throw UserError("TRAINC_DUMP: cannot write " + name + "; set TRAINC_DUMP_DIR to a directory that you can write");
 }
 
-Code generate(const std::vector<const loop::LoopNest*>& nests, const Options& options) {
+std::string device_of(const Options& options) {
+  if (!options.gpu) return "";
+  return options.interpreted ? "interpret" : std::string(name_of(*options.gpu));
+}
+
+namespace {
+
+/// Machine code of one nest, and where it is entered.
+emit::Blob code_of(const loop::LoopNest& nest, const Options& options, emit::cuda::Entry entry) {
+  if (!options.gpu) return emit::compile(nest, options.level);
+  if (!options.interpreted) return {emit::cuda::compile(emit::cuda::source(nest, entry), nest.name, *options.gpu).code, 0};
+  const std::string text = loop::print(nest);
+  return {{text.begin(), text.end()}, 0};
+}
+
+}  // namespace
+
+Code generate(const std::vector<const loop::LoopNest*>& nests, const Options& options, emit::cuda::Entry entry) {
   // Kernels of identical layers differ in names and origins only.
   Code code;
   std::unordered_map<std::string, int> known;
@@ -26,8 +43,8 @@ Code generate(const std::vector<const loop::LoopNest*>& nests, const Options& op
     auto [it, fresh] = known.emplace(loop::print(plain), static_cast<int>(distinct.size()));
     if (fresh) {
       plain.name = n->name;
+      code.kernels.push_back({plain.name, {}, 0, n->scratch_bytes(), n->threads});
       distinct.push_back(std::move(plain));
-      code.kernels.push_back({n->name, {}, 0, n->scratch_bytes()});
     }
     code.kernel_of.push_back(it->second);
   }
@@ -43,7 +60,7 @@ Code generate(const std::vector<const loop::LoopNest*>& nests, const Options& op
       const int64_t i = next++;
       if (i >= static_cast<int64_t>(distinct.size())) return;
       try {
-        emit::Blob blob = emit::compile(distinct[i], options.level);
+        emit::Blob blob = code_of(distinct[i], options, entry);
         std::lock_guard lock(mutex);
         code.kernels[i].code = std::move(blob.code);
         code.kernels[i].entry = blob.entry;

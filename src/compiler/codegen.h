@@ -1,6 +1,7 @@
 // Kernels -> machine code, each distinct one once, on several threads. Inside compiler only.
 #pragma once
 #include "compiler/compiler.h"
+#include "emit/cuda/emit.h"
 #include "emit/llvm/emit.h"
 #include "support/dump.h"
 
@@ -10,7 +11,9 @@ struct Code {
   std::vector<plan::Kernel> kernels;  // distinct ones
   std::vector<int> kernel_of;         // for each nest
 };
-Code generate(const std::vector<const loop::LoopNest*>& nests, const Options&);
+Code generate(const std::vector<const loop::LoopNest*>& nests, const Options&, emit::cuda::Entry = emit::cuda::Entry::Plan);
+/// What plan::Plan::device says of kernels for these options.
+std::string device_of(const Options&);
 
 /// Writes a file that TRAINC_DUMP asked for; UserError where the directory cannot be written.
 void dump(const std::string& name, const std::string& text);

@@ -1,6 +1,10 @@
 #include "compiler/codegen.h"
+
+#include <cctype>
+
 #include "schedule/expressions.h"
 #include "schedule/kernels.h"
+#include "schedule/map_device.h"
 
 namespace trainc::compiler {
 
@@ -14,7 +18,8 @@ plan::Foreach compile_foreach(frontend::Imported imported, const std::vector<int
   require(graph.outputs.size() == in_place.size(), "foreach: one output an updated input is wanted");
   plan::Foreach result;
   result.name = name;
-  result.cpu = std::string(name_of(options.level));
+  result.cpu = options.gpu ? "" : std::string(name_of(options.level));
+  result.device = device_of(options);
 
   schedule::Schedule nothing_stored;
   schedule::LoweredKernel kernel;
@@ -61,9 +66,15 @@ plan::Foreach compile_foreach(frontend::Imported imported, const std::vector<int
   scalars.push_back(loop::for_loop(LoopKind::Vector, j, extent, block(std::move(body)), f32_lanes(options.level)));
   nest.body = loop::for_loop(LoopKind::Parallel, c, integer(1), block(std::move(scalars)));
   loop::verify(nest);
-  Code code = generate({&nest}, options);
+  if (options.gpu) {
+    nest = schedule::map_to_device(nest, *options.gpu);
+    for (char& c : nest.name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';  // a name of C++: "AdamW step" is none
+    loop::verify(nest);
+  }
+  Code code = generate({&nest}, options, emit::cuda::Entry::Foreach);
   if (dumping("loop")) dump(name + ".loop", loop::print(nest));
-  if (dumping("asm")) dump(name + ".s", emit::assembly(nest, options.level));
+  if (dumping("asm") && options.gpu) dump(name + ".cu", emit::cuda::source(nest, emit::cuda::Entry::Foreach));
+  else if (dumping("asm")) dump(name + ".s", emit::assembly(nest, options.level));
   result.kernel = std::move(code.kernels[0]);
   return result;
 }

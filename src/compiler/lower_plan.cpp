@@ -30,7 +30,8 @@ class PlanBuilder {
 
   plan::Plan run(const std::string& name, const Options& options, Timing& timing) {
     plan_.name = name;
-    plan_.cpu = std::string(name_of(options.level));
+    plan_.cpu = options.gpu ? "" : std::string(name_of(options.level));
+    plan_.device = device_of(options);
     const bool arena_out = homes_.arena_outputs_from >= 0, arena_in = homes_.arena_inputs_from >= 0;
     plan_.input_count = arena_in ? homes_.arena_inputs_from : graph_.input_count;
     plan_.output_count = arena_out ? homes_.arena_outputs_from : static_cast<int64_t>(graph_.outputs.size());
@@ -40,7 +41,7 @@ class PlanBuilder {
     double start = now();
     std::vector<std::vector<schedule::LoweredKernel>> kernels;
     std::vector<const loop::LoopNest*> nests;
-    const schedule::Machine machine{options.level, cache_sizes()};
+    const schedule::Machine machine = options.gpu ? schedule::Machine::device(*options.gpu) : schedule::Machine{options.level, cache_sizes()};
     for (const schedule::Group& g : schedule_.groups) kernels.push_back(schedule::lower(graph_, schedule_, g, machine));
     for (const auto& group : kernels)
       for (const auto& k : group) nests.push_back(&k.nest);
@@ -185,7 +186,8 @@ class PlanBuilder {
       seen[k] = true;
       const std::string stem = plan_.name + ".k" + std::to_string(k) + "." + nests[i]->name;
       if (dumping("loop")) dump(stem + ".loop", loop::print(*nests[i]));
-      if (dumping("asm")) dump(stem + ".s", emit::assembly(*nests[i], options.level));
+      if (dumping("asm") && options.gpu) dump(stem + ".cu", emit::cuda::source(*nests[i]));
+      else if (dumping("asm")) dump(stem + ".s", emit::assembly(*nests[i], options.level));
     }
   }
 

@@ -259,6 +259,7 @@ class Verifier {
         break;
       }
       case StmtKind::Prefetch: {
+        check(!device(), "a Prefetch in a nest for a device");
         const Buffer& b = buffer(s.buffer);
         check(b.space != Space::Register, fmt::format("a prefetch of Register buffer {}", b.name));
         check(!in_vector_, fmt::format("a prefetch of {} inside a Vector loop", b.name));

@@ -16,13 +16,14 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Step, kind, name, arguments, reads, writes, k
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ForeachInput, scalar, written, dtype)
 
 static void to_json(nlohmann::json& j, const Kernel& k) {
-  j = {{"name", k.name}, {"code", nlohmann::json::binary(k.code)}, {"entry", k.entry}, {"scratch_bytes", k.scratch_bytes}};
+  j = {{"name", k.name}, {"code", nlohmann::json::binary(k.code)}, {"entry", k.entry}, {"scratch_bytes", k.scratch_bytes}, {"threads", k.threads}};
 }
 static void from_json(const nlohmann::json& j, Kernel& k) {
   j.at("name").get_to(k.name);
   k.code = j.at("code").get_binary();
   j.at("entry").get_to(k.entry);
   j.at("scratch_bytes").get_to(k.scratch_bytes);
+  j.at("threads").get_to(k.threads);
 }
 
 namespace {
@@ -79,20 +80,21 @@ template <class Read> auto unpacked(const Magic& magic, std::string_view bytes, 
 }  // namespace
 
 std::string save(const Plan& plan) {
-  return packed(kPlan, {{"name", plan.name}, {"cpu", plan.cpu}, {"buffers", plan.buffers}, {"kernels", plan.kernels},
+  return packed(kPlan, {{"name", plan.name}, {"device", plan.device}, {"cpu", plan.cpu}, {"buffers", plan.buffers}, {"kernels", plan.kernels},
                         {"steps", plan.steps}, {"constants", nlohmann::json::binary(plan.constants)},
                         {"input_count", plan.input_count}, {"output_count", plan.output_count}, {"outputs", plan.outputs},
                         {"temp_bytes", plan.temp_bytes}, {"saved_bytes", plan.saved_bytes}, {"notes", plan.notes}});
 }
 
 std::string save(const Foreach& f) {
-  return packed(kForeach, {{"name", f.name}, {"cpu", f.cpu}, {"kernel", f.kernel}, {"inputs", f.inputs}, {"chunk", f.chunk}, {"origins", f.origins}});
+  return packed(kForeach, {{"name", f.name}, {"device", f.device}, {"cpu", f.cpu}, {"kernel", f.kernel}, {"inputs", f.inputs}, {"chunk", f.chunk}, {"origins", f.origins}});
 }
 
 Plan load(std::string_view bytes) {
   return unpacked(kPlan, bytes, [](const nlohmann::json& j) {
     Plan plan;
     j.at("name").get_to(plan.name);
+    j.at("device").get_to(plan.device);
     j.at("cpu").get_to(plan.cpu);
     j.at("buffers").get_to(plan.buffers);
     j.at("kernels").get_to(plan.kernels);
@@ -114,6 +116,7 @@ Foreach load_foreach(std::string_view bytes) {
   return unpacked(kForeach, bytes, [](const nlohmann::json& j) {
     Foreach f;
     j.at("name").get_to(f.name);
+    j.at("device").get_to(f.device);
     j.at("cpu").get_to(f.cpu);
     j.at("kernel").get_to(f.kernel);
     j.at("inputs").get_to(f.inputs);

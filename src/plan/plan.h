@@ -60,10 +60,13 @@ struct Kernel {
   std::vector<uint8_t> code;  // position-independent machine code, no relocations
   int64_t entry = 0;          // offset of the entry: see emit.h for its signature
   int64_t scratch_bytes = 0;  // a thread
+  int threads = 0;            // of a block; 0: a CPU's kernel
 };
 
 struct Plan {
   std::string name;
+  // "": a CPU's. "sm_90a", ...: kernels are cubins, entered as emit/cuda/emit.h says. "interpret": they are loop nests as text, for tests.
+  std::string device;
   std::string cpu;                 // level it was compiled for ("avx512"); running on a machine below it is a UserError
   std::vector<Buffer> buffers;
   std::vector<Kernel> kernels;
@@ -86,7 +89,7 @@ struct ForeachInput {
   DType dtype = DType::F32;
 };
 struct Foreach {
-  std::string name, cpu;
+  std::string name, device, cpu;  // device, cpu: as Plan's
   Kernel kernel;
   std::vector<ForeachInput> inputs;
   int64_t chunk = 4096;

@@ -42,7 +42,7 @@ std::string what(const Plan& plan, const Step& s) {
 std::string print(const Plan& plan) {
   std::string text;
   auto out = std::back_inserter(text);
-  fmt::format_to(out, "plan {} for {}: {} inputs, {} outputs, {} temp bytes, {} saved bytes, {} constant bytes\n", plan.name, plan.cpu,
+  fmt::format_to(out, "plan {} for {}: {} inputs, {} outputs, {} temp bytes, {} saved bytes, {} constant bytes\n", plan.name, plan.device.empty() ? plan.cpu : plan.device,
                  plan.input_count, plan.output_count, plan.temp_bytes, plan.saved_bytes, plan.constants.size());
   const std::vector<LiveRange> live = live_ranges(plan);
   text += "buffers:\n";

@@ -5,6 +5,7 @@
 //             Constants are never written, an Input only where it is `updated`: by one step, after which nobody reads it; what is read was
 //             written before (Saved: where this plan writes it at all);
 //             a Random step writes one dense bool buffer with 0 <= p <= 1
+//             a kernel has threads where the plan is a device's, and only there
 //   outputs   one entry an output; it names its own Output buffer, an Input, or none; an Output buffer is written and is an output
 //   memory    Temp buffers that live at the same time, and Saved buffers where one is written, share no byte
 #include <fmt/format.h>
@@ -71,6 +72,8 @@ class Verifier {
 
   void kernel(const Kernel& k) const {
     check(k.entry >= 0 && k.entry < static_cast<int64_t>(k.code.size()), "kernel {}: entry {} outside its {} bytes", k.name, k.entry, k.code.size());
+    check((k.threads > 0) == !p_.device.empty() && k.threads >= 0 && k.threads <= 1024, "kernel {}: {} threads a block for {}", k.name, k.threads,
+          p_.device.empty() ? "a CPU" : p_.device);
     check(k.scratch_bytes >= 0, "kernel {}: negative scratch", k.name);
   }
 

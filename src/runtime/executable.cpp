@@ -10,7 +10,7 @@
 #include "plan/live.h"
 #include "runtime/arena.h"
 #include "runtime/code.h"
-#include "runtime/cpu/random.h"
+#include "runtime/places.h"
 #include "runtime/runtime.h"
 #include "support/error.h"
 
@@ -19,35 +19,6 @@ namespace {
 
 // Waking the threads costs some microseconds; a step with less to do than this (bytes moved + operations) stays on its caller.
 constexpr int64_t kWorthThreads = 64 << 10;
-
-/// The framework's generator during one run: read when first needed, written back before anybody else may look at it.
-class Draws {
- public:
-  explicit Draws(const Generator& generator) : generator_(generator) {}
-  Twister& twister() {
-    if (!twister_) {
-      require(static_cast<bool>(generator_.get_state) && static_cast<bool>(generator_.set_state), "a plan with random steps needs a generator");
-      twister_.emplace(generator_.get_state());
-    }
-    return *twister_;
-  }
-  void write_back() {
-    if (!twister_) return;
-    const std::vector<uint8_t> state = twister_->state();
-    twister_.reset();
-    generator_.set_state(state);
-  }
-
- private:
-  const Generator& generator_;
-  std::optional<Twister> twister_;
-};
-
-int64_t numel(const plan::Dims& shape) {
-  int64_t n = 1;
-  for (int64_t d : shape) n *= d;
-  return n;
-}
 
 }  // namespace
 
@@ -69,26 +40,6 @@ struct Executable::Impl {
     const std::vector<plan::LiveRange> live = plan::live_ranges(plan);
     for (size_t b = 0; b < plan.buffers.size(); ++b)
       if (plan.buffers[b].home == plan::Home::Extern && live[b].last >= 0) dies_after[live[b].last].push_back(static_cast<int>(b));
-  }
-
-  void place_buffers(const Call& call, uint8_t* arena) {
-    require(static_cast<int64_t>(call.inputs.size()) == plan.input_count,
-            fmt::format("plan {}: {} inputs given, it takes {}", plan.name, call.inputs.size(), plan.input_count));
-    require(static_cast<int64_t>(call.outputs.size()) == plan.output_count,
-            fmt::format("plan {}: {} outputs given, it gives {}", plan.name, call.outputs.size(), plan.output_count));
-    for (size_t i = 0; i < plan.buffers.size(); ++i) {
-      const plan::Buffer& b = plan.buffers[i];
-      void* p = nullptr;
-      switch (b.home) {
-        case plan::Home::Input: p = call.inputs[b.index]; break;
-        case plan::Home::Output: p = call.outputs[b.index]; break;
-        case plan::Home::Saved: p = call.saved ? static_cast<uint8_t*>(call.saved) + b.offset : nullptr; break;
-        case plan::Home::Temp: p = arena ? arena + b.offset : nullptr; break;
-        case plan::Home::Constant: p = plan.constants.data() + b.offset; break;
-        case plan::Home::Extern: break;
-      }
-      pointers[i] = p;
-    }
   }
 
   /// The pointers of `buffers`; a missing one is an error only where it would be used.
@@ -121,14 +72,6 @@ struct Executable::Impl {
     }
   }
 
-  void run_random(const plan::Step& step, Draws& draws) {
-    const int b = step.writes[0];
-    const int64_t n = numel(plan.buffers[b].shape);
-    require(n == 0 || pointers[b] != nullptr, "no memory for a mask");
-    if (n > 0 && step.p > 0 && step.p < 1) bernoulli(mask_generator(), draws.twister(), step.p, static_cast<uint8_t*>(pointers[b]), n);
-    else std::memset(pointers[b], step.p >= 1, n);  // nothing is drawn: the generator is not even read
-  }
-
   void run_kernel_step(const plan::Step& step, std::vector<void*>& args) {
     gather(step, step.arguments, args);
     const plan::Kernel& kernel = plan.kernels[step.kernel];
@@ -146,7 +89,7 @@ struct Executable::Impl {
       switch (step.kind) {
         case plan::StepKind::Kernel: run_kernel_step(step, arguments[i]); break;
         case plan::StepKind::Extern: run_extern(step, arguments[i], call, draws); break;
-        case plan::StepKind::Random: run_random(step, draws); break;
+        case plan::StepKind::Random: draws.fill(step, plan.buffers[step.writes[0]], pointers[step.writes[0]]); break;
       }
       for (int b : dies_after[i]) owners[b].reset();
       if (profile) seconds[i] = std::chrono::duration<double>(Clock::now() - start).count();
@@ -168,7 +111,7 @@ std::vector<double> Executable::step_seconds() const { return impl_->seconds; }
 void Executable::run(const Call& call) {
   std::lock_guard one_at_a_time(impl_->mutex);
   const Arena arena(impl_->plan.temp_bytes);
-  impl_->place_buffers(call, arena.data());
+  impl_->pointers = place_buffers(impl_->plan, call, arena.data());
   if (profile) impl_->seconds.assign(impl_->plan.steps.size(), 0);
   Draws draws(call.generator);
   try {

@@ -11,7 +11,8 @@ namespace {
 
 template <class T> void put(uint64_t& slot, T value) { std::memcpy(&slot, &value, sizeof value); }
 
-/// `value` as a `dtype` in memory.
+}  // namespace
+
 uint64_t scalar_bits(double value, DType dtype) {
   uint64_t slot = 0;
   switch (dtype) {
@@ -24,8 +25,6 @@ uint64_t scalar_bits(double value, DType dtype) {
   }
   throw InternalError("foreach: a scalar of dtype " + std::string(name_of(dtype)));
 }
-
-}  // namespace
 
 Foreach::Foreach(plan::Foreach plan) : plan_(std::move(plan)), code_({plan_.kernel}) {
   require_level(plan_.name, plan_.cpu);

@@ -11,6 +11,9 @@ namespace trainc::runtime {
 
 using plan::ForeachInput;
 
+/// `value` as a `dtype` in memory.
+uint64_t scalar_bits(double value, DType dtype);
+
 class Foreach {
  public:
   explicit Foreach(plan::Foreach);

@@ -11,6 +11,17 @@ import torch
 from trainc import config, messages
 
 
+def pytest_configure():
+    """`TRAINC_DEVICE=cuda make test` on a machine without a GPU says so at once, instead of failing test by test."""
+    if os.environ.get("TRAINC_DEVICE") == "cuda":
+        from trainc import _core
+
+        try:
+            _core.device()
+        except ValueError as error:
+            pytest.exit(f"no tests were run: {error}", returncode=2)
+
+
 def _engines():
     return ["interpreter", "core"] if config.engine_name() == "core" else ["interpreter"]
 

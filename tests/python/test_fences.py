@@ -25,7 +25,7 @@ ALLOWED = {
     "schedule": {"graph", "loop", "plan"},
     "runtime": {"plan"},
     "compiler": {"graph", "frontend", "passes", "schedule", "loop", "emit/llvm", "emit/cuda", "plan"},
-    "bindings": {"graph", "frontend", "passes", "reference", "compiler", "plan", "runtime"},
+    "bindings": {"graph", "frontend", "passes", "reference", "compiler", "plan", "runtime", "interpret", "loop", "emit/cuda"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 SUFFIXES = {".h", ".hpp", ".cpp", ".def", ".inc"}

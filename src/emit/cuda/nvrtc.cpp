@@ -94,8 +94,8 @@ Cubin compile_once(const std::string& source, const std::string& name, Gpu gpu, 
 
   const std::string arch = fmt::format("--gpu-architecture={}", name_of(gpu));
   // -v has ptxas say what was spilled; nothing else in a cubin does.
-  const char* options[] = {arch.c_str(), "--std=c++17", "--device-as-default-execution-space", "--ptxas-options=-v", blocks};
-  const int status = n.compile(program, 5, options);
+  const char* options[] = {arch.c_str(), "--std=c++17", "--device-as-default-execution-space", "--ptxas-options=-v", "--disable-warnings", blocks};
+  const int status = n.compile(program, 6, options);
   size_t size = 0;
   n.log_size(program, &size);
   std::string log(size, '\0');

@@ -1,0 +1,83 @@
+// What the runtime asks of a device, and who answers: the CUDA driver, or a driver without a GPU. Takes: kernels, pointers. Includes: plan.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace trainc::runtime::cuda {
+
+using Stream = void*;    // the framework's, a CUstream; nullptr is the default one
+using Function = void*;  // a loaded kernel
+using Graph = void*;     // recorded launches
+
+/// One launch, as emit/cuda/emit.h has kernels entered. What stands under "watch" is for drivers without a GPU, which check what a kernel does.
+struct Launch {
+  Function function = nullptr;
+  int64_t blocks = 0;
+  int threads = 0;
+  void* table = nullptr;         // on the device: pointers
+  std::vector<int> slots;        // Plan: argument i is table[slots[i]]
+  const int* first_chunk = nullptr;  // Foreach: on the device
+  int tensors = 0;               // Foreach: how many; 0 for Plan
+  uint32_t* status = nullptr;
+  // watch
+  const std::string* name = nullptr;
+  std::vector<int64_t> bytes;    // of each argument; -1: as many as the kernel asks for
+  std::vector<char> fresh;       // arguments of which nothing has been written yet
+};
+
+/// Every function throws InternalError, with the driver's words and the kernel's name, where the driver refuses.
+class Driver {
+ public:
+  virtual ~Driver() = default;
+  virtual std::string description() const = 0;   // "NVIDIA H100 80GB HBM3, sm_90a"
+  virtual bool on_host() const { return false; }  // memory is the host's, and calls are done when they return
+  virtual std::string architecture() const = 0;  // what plan::Plan::device must be
+  virtual Function load(const plan::Kernel&) = 0;
+  virtual void unload(Function) = 0;
+  /// Memory of the runtime's own, a few kilobytes: tables. All other memory is the framework's.
+  virtual void* allocate(int64_t bytes) = 0;
+  virtual void release(void*) = 0;
+  /// Words that the device writes and the host reads without waiting, zero at first.
+  virtual uint32_t* allocate_status(int64_t words) = 0;
+  virtual void release_status(uint32_t*) = 0;
+  /// In the order of the stream; `host` may change as soon as this returns.
+  virtual void copy_in(void* device, const void* host, int64_t bytes, Stream) = 0;
+  virtual void copy(void* to, const void* from, int64_t bytes, Stream) = 0;  // on the device
+  virtual void launch(const Launch&, Stream) = 0;
+  virtual Graph record(const std::vector<Launch>&) = 0;
+  virtual void run(Graph, Stream) = 0;
+  virtual void release_graph(Graph) = 0;
+};
+
+/// The CUDA driver (libcuda.so.1) and its current device. UserError where there is none: the message says what is missing.
+std::shared_ptr<Driver> cuda_driver();
+
+/// A driver that does nothing but hold kernels and graphs, and notes each call: the whole host side runs without a GPU.
+class NullDriver : public Driver {
+ public:
+  std::string description() const override { return "no device"; }
+  bool on_host() const override { return true; }
+  std::string architecture() const override { return "sm_90a"; }
+  Function load(const plan::Kernel&) override;
+  void unload(Function) override;
+  void* allocate(int64_t bytes) override;
+  void release(void*) override;
+  uint32_t* allocate_status(int64_t words) override;
+  void release_status(uint32_t*) override;
+  void copy_in(void* device, const void* host, int64_t bytes, Stream) override;
+  void copy(void* to, const void* from, int64_t bytes, Stream) override;
+  void launch(const Launch&, Stream) override;
+  Graph record(const std::vector<Launch>&) override;
+  void run(Graph, Stream) override;
+  void release_graph(Graph) override;
+
+  std::vector<std::string> calls;      // "launch rows_reduce 12 x 64", "graph of 3", ...
+  std::vector<Launch> launched;        // in order, those of graphs too
+  int64_t held = 0;                    // allocations, kernels and graphs that are not released
+};
+
+}  // namespace trainc::runtime::cuda

@@ -1,0 +1,188 @@
+#include "runtime/cuda/executable.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "runtime/places.h"
+#include "support/error.h"
+
+namespace trainc::runtime::cuda {
+
+struct Executable::Impl {
+  plan::Plan plan;
+  std::shared_ptr<Driver> driver;
+  std::mutex mutex;
+  std::vector<Function> functions;            // by kernel
+  void* table = nullptr;                      // on the device: a pointer a buffer
+  void* constants = nullptr;                  // on the device
+  uint32_t* status = nullptr;                 // by step
+  std::vector<Launch> launches;               // by step; kernels alone
+  Graph graph = nullptr;                      // of all of them
+  std::vector<void*> pointers;                // by buffer, as last copied to the table
+  std::vector<std::shared_ptr<void>> owners;  // by buffer: of Extern ones
+  std::vector<std::vector<int>> dies_after;   // by step: Extern buffers whose last use it is
+
+  Impl(plan::Plan p, std::shared_ptr<Driver> d) : plan(std::move(p)), driver(std::move(d)) {
+    for (const plan::Kernel& k : plan.kernels) functions.push_back(driver->load(k));
+    table = driver->allocate(static_cast<int64_t>(plan.buffers.size() * sizeof(void*)));
+    status = driver->allocate_status(static_cast<int64_t>(plan.steps.size()));
+    if (!plan.constants.empty()) {
+      constants = driver->allocate(static_cast<int64_t>(plan.constants.size()));
+      driver->copy_in(constants, plan.constants.data(), static_cast<int64_t>(plan.constants.size()), nullptr);
+    }
+    owners.resize(plan.buffers.size());
+    dies_after.resize(plan.steps.size());
+    std::vector<int> last_use(plan.buffers.size(), -1);
+    bool kernels_alone = true;
+    std::set<int> written;
+    for (size_t i = 0; i < plan.steps.size(); ++i) {
+      const plan::Step& s = plan.steps[i];
+      kernels_alone &= s.kind == plan::StepKind::Kernel;
+      launches.push_back(s.kind == plan::StepKind::Kernel ? launch_of(i, written) : Launch{});
+      for (int b : s.reads) last_use[b] = static_cast<int>(i);
+      for (int b : s.writes) last_use[b] = static_cast<int>(i), written.insert(b);
+    }
+    for (size_t b = 0; b < plan.buffers.size(); ++b)
+      if (plan.buffers[b].home == plan::Home::Extern && last_use[b] >= 0) dies_after[last_use[b]].push_back(static_cast<int>(b));
+    if (!kernels_alone) return;  // what the framework does between kernels may allocate
+    std::vector<Launch> all;
+    for (const Launch& l : launches)
+      if (l.blocks > 0) all.push_back(l);
+    if (!all.empty()) graph = driver->record(all);
+  }
+
+  ~Impl() {
+    if (graph) driver->release_graph(graph);
+    for (Function f : functions) driver->unload(f);
+    if (table) driver->release(table);
+    if (constants) driver->release(constants);
+    if (status) driver->release_status(status);
+  }
+
+  Launch launch_of(size_t i, const std::set<int>& written) const {
+    const plan::Step& s = plan.steps[i];
+    Launch l;
+    l.function = functions[s.kernel];
+    l.blocks = s.parallel_extent;
+    l.threads = plan.kernels[s.kernel].threads;
+    l.table = table;
+    l.slots = s.arguments;
+    l.status = status + i;
+    l.name = &s.name;
+    for (int b : s.arguments) {
+      l.bytes.push_back(plan.buffers[b].bytes);
+      const bool reads = std::find(s.reads.begin(), s.reads.end(), b) != s.reads.end();
+      l.fresh.push_back(!reads && !written.count(b));
+    }
+    return l;
+  }
+
+  void throw_failed() {
+    for (size_t i = 0; i < plan.steps.size(); ++i) {
+      const uint32_t failed = std::exchange(status[i], 0);
+      if (!failed) continue;
+      throw IndexError(fmt::format("index out of range in {} (check {} of {})", fmt::join(plan.steps[i].origins, ", "), failed, plan.steps[i].name));
+    }
+  }
+
+  void copy_table(Stream stream) {
+    if (!pointers.empty()) driver->copy_in(table, pointers.data(), static_cast<int64_t>(pointers.size() * sizeof(void*)), stream);
+  }
+
+  /// A missing pointer is an error only where it would be used.
+  void check_pointers(const plan::Step& step) const {
+    for (int b : step.arguments)
+      if (!pointers[b] && plan.buffers[b].bytes > 0)
+        throw InternalError(fmt::format("plan {}, step {}: no memory for {}", plan.name, step.name, plan.buffers[b].name));
+  }
+
+  void run_extern(const plan::Step& step, const DeviceCall& call, Draws& draws) {
+    require(static_cast<bool>(call.host.extern_call), "a plan with extern steps needs extern_call");
+    if (step.random) draws.write_back();
+    std::vector<void*> inputs;
+    for (int b : step.arguments) inputs.push_back(pointers[b]);
+    std::vector<ExternTensor> results = call.host.extern_call(step, inputs);
+    require(results.size() == step.writes.size(),
+            fmt::format("{}: {} results, the plan expects {}", step.target, results.size(), step.writes.size()));
+    for (size_t i = 0; i < results.size(); ++i) {
+      const int b = step.writes[i];
+      const plan::Buffer& buffer = plan.buffers[b];
+      require(results[i].data || buffer.bytes == 0, fmt::format("{}: result {} is undefined", step.target, i));
+      if (buffer.home == plan::Home::Extern) {
+        pointers[b] = results[i].data;
+        owners[b] = std::move(results[i].owner);
+      } else if (buffer.bytes > 0) {  // wanted elsewhere: the layout is the same, so its bytes are copied
+        require(pointers[b] != nullptr, fmt::format("{}: no memory for {}", step.target, buffer.name));
+        driver->copy(pointers[b], results[i].data, buffer.bytes, call.stream);
+      }
+    }
+    copy_table(call.stream);
+  }
+
+  void run_steps(const DeviceCall& call, Draws& draws) {
+    for (size_t i = 0; i < plan.steps.size(); ++i) {
+      const plan::Step& step = plan.steps[i];
+      if (call.host.check_signals) call.host.check_signals();
+      check_pointers(step);
+      switch (step.kind) {
+        case plan::StepKind::Kernel:
+          if (!graph && launches[i].blocks > 0) driver->launch(launches[i], call.stream);
+          break;
+        case plan::StepKind::Extern: run_extern(step, call, draws); break;
+        case plan::StepKind::Random:
+          require(driver->on_host(), "masks are not drawn on " + driver->description() + " yet");
+          draws.fill(step, plan.buffers[step.writes[0]], pointers[step.writes[0]]);
+          break;
+      }
+      for (int b : dies_after[i]) owners[b].reset();
+    }
+    if (graph) driver->run(graph, call.stream);
+  }
+};
+
+void require_architecture(const std::string& name, const std::string& device, const Driver& driver) {
+  if (device == driver.architecture()) return;
+  throw UserError(fmt::format("plan {} was compiled for {}; this device is {}. Compile it here.", name, device.empty() ? "a CPU" : device,
+                              driver.architecture()));
+}
+
+Executable::Executable(plan::Plan plan, std::shared_ptr<Driver> driver) {
+  plan::verify(plan);
+  require_architecture(plan.name, plan.device, *driver);
+  impl_ = std::make_unique<Impl>(std::move(plan), std::move(driver));
+}
+Executable::~Executable() = default;
+
+const plan::Plan& Executable::plan() const { return impl_->plan; }
+
+void Executable::run(const DeviceCall& call) {
+  std::lock_guard one_at_a_time(impl_->mutex);
+  impl_->throw_failed();
+  require(call.temp || impl_->plan.temp_bytes == 0, "plan " + impl_->plan.name + ": no memory for temporaries");
+  impl_->pointers = place_buffers(impl_->plan, call.host, static_cast<uint8_t*>(call.temp));
+  const std::vector<plan::Buffer>& buffers = impl_->plan.buffers;
+  for (size_t i = 0; i < buffers.size(); ++i)
+    if (buffers[i].home == plan::Home::Constant) impl_->pointers[i] = static_cast<uint8_t*>(impl_->constants) + buffers[i].offset;
+  impl_->copy_table(call.stream);
+  Draws draws(call.host.generator);
+  try {
+    impl_->run_steps(call, draws);
+  } catch (...) {
+    for (auto& owner : impl_->owners) owner.reset();
+    draws.write_back();  // as in eager: what was drawn before the error stays drawn
+    throw;
+  }
+  draws.write_back();
+  if (impl_->driver->on_host()) impl_->throw_failed();
+}
+
+void Executable::finish() {
+  std::lock_guard one_at_a_time(impl_->mutex);
+  impl_->throw_failed();
+}
+
+}  // namespace trainc::runtime::cuda

@@ -1,0 +1,61 @@
+// Memory is the host's, kernels are their names, graphs are lists.
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "runtime/cuda/driver.h"
+#include "support/error.h"
+
+namespace trainc::runtime::cuda {
+
+Function NullDriver::load(const plan::Kernel& kernel) {
+  ++held;
+  return new std::string(kernel.name);
+}
+void NullDriver::unload(Function f) {
+  --held;
+  delete static_cast<std::string*>(f);
+}
+void* NullDriver::allocate(int64_t bytes) {
+  void* p = std::malloc(static_cast<size_t>(bytes > 0 ? bytes : 1));
+  if (!p) throw std::bad_alloc();
+  ++held;
+  return p;
+}
+void NullDriver::release(void* p) {
+  --held;
+  std::free(p);
+}
+uint32_t* NullDriver::allocate_status(int64_t words) {
+  auto* p = static_cast<uint32_t*>(allocate(words * 4));
+  std::memset(p, 0, static_cast<size_t>(words) * 4);
+  return p;
+}
+void NullDriver::release_status(uint32_t* p) { release(p); }
+void NullDriver::copy_in(void* device, const void* host, int64_t bytes, Stream) {
+  calls.push_back(fmt::format("copy in {} bytes", bytes));
+  std::memcpy(device, host, static_cast<size_t>(bytes));
+}
+void NullDriver::copy(void*, const void*, int64_t bytes, Stream) { calls.push_back(fmt::format("copy {} bytes", bytes)); }
+void NullDriver::launch(const Launch& l, Stream) {
+  require(l.function && l.table && l.status && l.threads > 0 && l.blocks > 0, "a launch lacks something");
+  calls.push_back(fmt::format("launch {} {} x {}", *static_cast<std::string*>(l.function), l.blocks, l.threads));
+  launched.push_back(l);
+}
+Graph NullDriver::record(const std::vector<Launch>& launches) {
+  calls.push_back(fmt::format("record {}", launches.size()));
+  ++held;
+  return new std::vector<Launch>(launches);
+}
+void NullDriver::run(Graph graph, Stream stream) {
+  calls.push_back("graph");
+  for (const Launch& l : *static_cast<std::vector<Launch>*>(graph)) launch(l, stream);
+}
+void NullDriver::release_graph(Graph graph) {
+  --held;
+  delete static_cast<std::vector<Launch>*>(graph);
+}
+
+}  // namespace trainc::runtime::cuda

@@ -1,0 +1,42 @@
+// What the executables of all devices share: where buffers lie in a call, and the framework's generator during one run.
+#pragma once
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "runtime/cpu/random.h"
+#include "runtime/runtime.h"
+#include "support/error.h"
+
+namespace trainc::runtime {
+
+/// The pointer of each buffer; nullptr for those that an extern step will give, and for what the caller left out.
+/// Throws InternalError where the numbers of inputs or outputs are not the plan's.
+std::vector<void*> place_buffers(const plan::Plan&, const Call&, uint8_t* arena);
+
+/// The framework's generator during one run: read when first needed, written back before anybody else may look at it.
+class Draws {
+ public:
+  explicit Draws(const Generator& generator) : generator_(generator) {}
+  Twister& twister() {
+    if (!twister_) {
+      require(static_cast<bool>(generator_.get_state) && static_cast<bool>(generator_.set_state), "a plan with random steps needs a generator");
+      twister_.emplace(generator_.get_state());
+    }
+    return *twister_;
+  }
+  /// A Random step, into memory of the host. Where p is 0 or 1 nothing is drawn: the generator is not even read.
+  void fill(const plan::Step&, const plan::Buffer&, void* mask);
+  void write_back() {
+    if (!twister_) return;
+    const std::vector<uint8_t> state = twister_->state();
+    twister_.reset();
+    generator_.set_state(state);
+  }
+
+ private:
+  const Generator& generator_;
+  std::optional<Twister> twister_;
+};
+
+}  // namespace trainc::runtime

@@ -1,0 +1,174 @@
+// The host side of a device without a GPU: plans through the null driver, and through the one that interprets their kernels.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+
+#include "../common/random_joint.h"
+#include "bindings/interpreted_driver.h"
+#include "device_run.h"
+#include "graph/text.h"
+#include "graphs.h"
+#include "runtime/cuda/executable.h"
+
+namespace trainc {
+namespace {
+
+using reference::Tensor;
+using testing::copy_of;
+using testing::expect_close;
+using testing::halves;
+using testing::oracle;
+using testing::device_options;
+using testing::run_on_device;
+using runtime::cuda::NullDriver;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(DeviceRuntime, PlansRunOnTheInterpretedDevice) {
+  testing::RandomGraphOptions o;
+  o.transcendental = false;
+  const auto driver = std::make_shared<bindings::InterpretedDriver>();
+  for (uint64_t seed = 1; seed < 60; ++seed) {
+    const Graph graph = testing::random_graph(seed, o);
+    SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(graph));
+    const auto inputs = halves(graph, seed);
+    std::vector<Tensor> got;
+    ASSERT_NO_THROW(got = run_on_device(plan::load(plan::save(compiler::compile(copy_of(graph), "fuzz", device_options(true)))), driver, inputs));
+    expect_close(got, oracle(graph, inputs));
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(driver->launches, 60);
+  EXPECT_EQ(driver->held, 0);
+}
+
+TEST(DeviceRuntime, ForwardAndBackwardShareTheHandle) {
+  testing::RandomGraphOptions o;
+  o.transcendental = false;
+  const auto driver = std::make_shared<bindings::InterpretedDriver>();
+  for (uint64_t seed = 300; seed < 320; ++seed) {
+    const testing::RandomJoint joint = testing::random_joint(seed, o);
+    SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(joint.graph));
+    const auto inputs = halves(joint.graph, seed);
+    const compiler::JointGraph compiled(copy_of(joint.graph), joint.primals, joint.forward_outputs, "joint", -1);
+    std::vector<uint8_t> arena(compiled.saved_bytes() + 1);
+    std::vector<Tensor> got = run_on_device(compiled.forward(device_options(true)), driver, {inputs.begin(), inputs.begin() + joint.primals}, arena.data()), in;
+    for (int64_t i : compiled.saved_inputs()) in.push_back(i < joint.primals ? inputs[i] : got.at(i - joint.primals));
+    in.insert(in.end(), inputs.begin() + joint.primals, inputs.end());
+    const std::vector<bool> defined(inputs.size() - joint.primals, true);
+    for (Tensor& t : run_on_device(compiled.backward(defined, device_options(true)), driver, in, arena.data())) got.push_back(std::move(t));
+    if (!compiled.deferred_outputs().empty()) continue;
+    expect_close(got, oracle(joint.graph, inputs));
+    if (HasFailure()) return;
+  }
+}
+
+TEST(DeviceRuntime, OneGraphAPlanOnTheNullDriver) {
+  const auto driver = std::make_shared<NullDriver>();
+  const Graph graph = testing::softmax(3, 100);
+  const plan::Plan plan = compiler::compile(copy_of(graph), "softmax", device_options(false));  // cubins: NVRTC alone is needed
+  EXPECT_EQ(plan.device, "sm_90a");
+  EXPECT_EQ(std::string(plan.kernels.at(0).code.begin() + 1, plan.kernels[0].code.begin() + 4), "ELF");
+  EXPECT_EQ(plan.kernels[0].threads, 128);
+  run_on_device(plan, driver, halves(graph, 1));
+  const std::string table = "copy in " + std::to_string(8 * plan.buffers.size()) + " bytes";
+  EXPECT_THAT(driver->calls, ElementsAre("record 1", table, "graph", "launch rows_reduce_exp_div 3 x 128"));
+  EXPECT_EQ(driver->held, 0);
+  EXPECT_EQ(driver->launched.at(0).slots, plan.steps.at(0).arguments);
+}
+
+TEST(DeviceRuntime, AnotherArchitectureIsRefused) {
+  const plan::Plan plan = compiler::compile(copy_of(testing::softmax(3, 100)), "softmax", device_options(true));
+  try {
+    runtime::cuda::Executable executable(plan, std::make_shared<NullDriver>());
+    FAIL();
+  } catch (const UserError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("plan softmax was compiled for interpret; this device is sm_90a. Compile it here."));
+  }
+}
+
+TEST(DeviceRuntime, FindingsNameTheKernel) {
+  plan::Plan plan = compiler::compile(copy_of(testing::softmax(3, 100)), "softmax", device_options(true));
+  std::string text(plan.kernels.at(0).code.begin(), plan.kernels[0].code.end());
+  const size_t at = text.find("    barrier\n");
+  ASSERT_NE(at, std::string::npos);
+  text.erase(at, 12);
+  plan.kernels[0].code.assign(text.begin(), text.end());
+  try {
+    run_on_device(plan, std::make_shared<bindings::InterpretedDriver>(), halves(testing::softmax(3, 100), 1));
+    FAIL();
+  } catch (const InternalError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("rows_reduce_exp_div: race on parts: read and written"));
+  }
+}
+
+TEST(DeviceRuntime, FailedChecksAreIndexErrors) {
+  Graph g;
+  Builder b{g, {}};
+  g.outputs.push_back({b.gather(b.input(0, {DType::F32, {5}}), b.input(1, {DType::I64, {4}}), 0), {}});
+  g.input_count = 2;
+  auto inputs = halves(g, 1);
+  inputs[1].i = {0, 4, 5, 1};
+  const plan::Plan plan = compiler::compile(copy_of(g), "gather", device_options(true));
+  EXPECT_THROW(run_on_device(plan, std::make_shared<bindings::InterpretedDriver>(), inputs), IndexError);
+  inputs[1].i = {0, 4, 3, 1};
+  EXPECT_NO_THROW(run_on_device(plan, std::make_shared<bindings::InterpretedDriver>(), inputs));
+}
+
+Graph adam(int64_t n) {  // p, g, m, v, then learning rate and beta
+  Graph g;
+  Builder b{g, {}};
+  const Node *p = b.input(0, {DType::F32, {n}}), *grad = b.input(1, {DType::F32, {n}}), *m = b.input(2, {DType::F32, {n}}), *v = b.input(3, {DType::F32, {n}});
+  const Node *rate = b.broadcast(b.input(4, {DType::F32, {}}), {n}), *beta = b.broadcast(b.input(5, {DType::F32, {}}), {n});
+  const Node* rest = b.sub(b.full(DType::F32, {n}, 1), beta);
+  const Node* m2 = b.add(b.mul(m, beta), b.mul(grad, rest));
+  const Node* v2 = b.add(b.mul(v, beta), b.mul(b.mul(grad, grad), rest));
+  g.outputs = {{b.sub(p, b.div(b.mul(rate, m2), b.add(b.unary(Op::Sqrt, v2), b.full(DType::F32, {n}, 0.5)))), {}}, {m2, {}}, {v2, {}}};
+  g.input_count = 6;
+  return g;
+}
+
+TEST(DeviceRuntime, OptimizerStepInOneLaunch) {
+  frontend::Imported imported = copy_of(adam(8));
+  const plan::Foreach step = plan::load_foreach(plan::save(compiler::compile_foreach(std::move(imported), {0, 2, 3}, "adam step", device_options(true))));
+  EXPECT_EQ(step.device, "interpret");
+  const auto driver = std::make_shared<bindings::InterpretedDriver>();
+  {
+    runtime::cuda::DeviceForeach foreach(step, driver);
+    const std::vector<double> scalars = {0.125, 0.875};
+    const std::vector<int64_t> numels = {1, 3, 0, 17, 4095, 4096, 4097, 10001};
+    std::vector<std::vector<Tensor>> inputs;
+    std::vector<std::vector<uint8_t>> memory;
+    std::vector<void*> pointers;
+    for (size_t t = 0; t < numels.size(); ++t) {
+      inputs.push_back(halves(adam(numels[t]), t + 1));
+      for (double& x : inputs[t][3].f) x = std::abs(x);
+      inputs[t][4].f = {scalars[0]}, inputs[t][5].f = {scalars[1]};
+      for (int k = 0; k < 4; ++k) memory.push_back(testing::to_bytes(inputs[t][k]));
+    }
+    for (auto& bytes : memory) pointers.push_back(bytes.data());
+    foreach.run(pointers, numels, scalars, nullptr);
+    EXPECT_EQ(driver->launches, 1);
+    for (size_t t = 0; t < numels.size(); ++t) {
+      std::vector<Tensor> got;
+      for (int k : {0, 2, 3}) got.push_back(testing::from_bytes(inputs[t][k].type, memory[4 * t + k].data()));
+      expect_close(got, oracle(adam(numels[t]), inputs[t]));
+    }
+  }
+  EXPECT_EQ(driver->held, 0);
+  // the same step as a cubin
+  EXPECT_NO_THROW(compiler::compile_foreach(copy_of(adam(8)), {0, 2, 3}, "adam step", device_options(false)));
+}
+
+TEST(DeviceRuntime, WithoutAGpuItSaysSo) {
+  try {
+    const auto driver = runtime::cuda::cuda_driver();
+    EXPECT_THAT(driver->architecture(), HasSubstr("sm_"));  // there is one
+  } catch (const UserError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("TRAINC_DEVICE=cuda needs one"));
+  }
+}
+
+}  // namespace
+}  // namespace trainc
