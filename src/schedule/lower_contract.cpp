@@ -14,11 +14,10 @@ using loop::block;
 
 namespace {
 
+bool is_widened(const Expr& e) { return e->kind == loop::ExprKind::Apply && e->op == Op::Cast && e->dtype == DType::F32 && e->args[0]->dtype == DType::BF16; }
+
 // The bf16 expression that an f32 one was made from: its value is one of bf16.
-Expr narrow(const Expr& e) {
-  const bool widened = e->kind == loop::ExprKind::Apply && e->op == Op::Cast && e->args[0]->dtype == DType::BF16;
-  return widened ? e->args[0] : loop::cast(e, DType::BF16);
-}
+Expr narrow(const Expr& e) { return is_widened(e) ? e->args[0] : loop::cast(e, DType::BF16); }
 
 bool mentions(const Expr& e, int var) {
   return (e->kind == loop::ExprKind::Var && e->id == var) || std::any_of(e->args.begin(), e->args.end(), [&](const Expr& a) { return mentions(a, var); });
@@ -78,7 +77,8 @@ LoweredKernel lower_contract(const Schedule& schedule, const Group& group, const
   if (spec.lhs_k_contiguous) in_runs(0, m, k, spec.k, lhs, spec.lhs_run, spec.lhs_in_run);
   if (!spec.rhs_k_contiguous) in_runs(1, n, n, spec.n, rhs, spec.rhs_run, spec.rhs_in_run);
   // Operands in bf16 stay it where the machine multiplies it; else (and in runs) they are multiplied as the f32 that they are exactly.
-  const bool bf16 = c->in(0)->dtype() == DType::BF16 && c->in(1)->dtype() == DType::BF16;
+  const auto of_bf16 = [&](int which, const Expr& e) { return c->in(which)->dtype() == DType::BF16 || is_widened(e); };
+  const bool bf16 = of_bf16(0, lhs) && of_bf16(1, rhs);
   if (bf16 && !machine.gpu && has_bf16_dot(machine.level) && spec.lhs_run == 0 && spec.rhs_run == 0) lhs = narrow(lhs), rhs = narrow(rhs);
   spec.lhs = [=](Expr bb, Expr row, Expr kk) { return substitute(lhs, {{b, bb}, {m, row}, {k, kk}}); };
   spec.rhs = [=](Expr bb, Expr row, Expr kk) { return substitute(rhs, {{b, bb}, {n, row}, {k, kk}}); };

@@ -15,6 +15,9 @@ constexpr int64_t kCheapOperand = 4;
 // An expression of this much work becomes a value in any case: code must stay readable and compile quickly.
 constexpr int64_t kLongest = 160;
 
+/// Costs nothing where it is read, and halves what is stored: what it widens is kept instead.
+bool widening(const Node* n) { return n->op == Op::Cast && n->dtype() == DType::F32 && n->in(0)->dtype() == DType::BF16; }
+
 /// Index arithmetic without a condition. A whole slice is none: `prepare` wrote it for a copy.
 bool plain_movement(const Node* n) {
   switch (n->op) {
@@ -46,6 +49,8 @@ class Scheduler {
       for (const Node* i : n->inputs) ++uses_[i];
     for (const Output& o : graph_.outputs)
       if (o.value) ++uses_[o.value];
+    for (auto n = live_.rbegin(); n != live_.rend(); ++n)
+      if (widening(*n)) uses_[(*n)->in(0)] += uses_[*n] - 1;
   }
 
   void choose_values() {
@@ -73,6 +78,7 @@ class Scheduler {
       switch (class_of(n->op)) {
         case OpClass::Leaf: value = n->op == Op::Random; break;
         case OpClass::Elementwise:
+          if (widening(n)) { value = forced.count(n); break; }
           value = forced.count(n) || cost > kLongest || (cost > kCheap && uses_[n] > 1) || inline_limit(n) < cost || (statements && operands_.count(n));
           break;
         case OpClass::Movement:
@@ -93,7 +99,7 @@ class Scheduler {
 
   /// What lies under plain movements of `n` must be cheap, or be a value.
   void force_base(const Node* n, int64_t limit, std::unordered_set<const Node*>& forced) {
-    while (plain_movement(n)) n = n->in(0);
+    while (plain_movement(n) || widening(n)) n = n->in(0);
     if (is_elementwise(n->op)) {
       auto [it, first] = inline_limit_.emplace(n, limit);
       if (!first) it->second = std::min(it->second, limit);
@@ -102,7 +108,7 @@ class Scheduler {
     }
   }
   void force_operand(const Node* n, std::unordered_set<const Node*>& forced) {
-    while (plain_movement(n) || (n->op == Op::Cast && is_movement(n->in(0)->op))) n = n->in(0);
+    while (plain_movement(n) || widening(n) || (n->op == Op::Cast && is_movement(n->in(0)->op))) n = n->in(0);
     operands_.insert(n);
     if (n->op == Op::Gather) forced.insert(n);
     else force_base(n, kCheapOperand, forced);
