@@ -38,7 +38,7 @@ help:  ## this list
 
 # The package in place (python/trainc), with its entry points; the build below copies the compiled module there.
 .venv/package.stamp: pyproject.toml .venv/python.stamp .venv/debian.stamp
-	.venv/bin/pip install --quiet --no-deps --no-build-isolation -Ceditable.mode=inplace -Cwheel.cmake=false -e .
+	.venv/bin/pip install --quiet --no-deps --no-build-isolation --config-settings=editable.mode=inplace --config-settings=wheel.cmake=false -e .
 	@touch $@
 
 setup: .venv/package.stamp  ## Debian packages and .venv

@@ -31,8 +31,8 @@ def bounds(eager: list[float], disturbed: list[list[float]]) -> list[float]:
 
 
 def bf16_bounds(eager: list[float], disturbed: list[list[float]], runs: list[list[float]]) -> list[float]:
-    """Under bf16 autocast: the largest relative difference from eager in fp32 allowed at each step: the furthest that `runs`, eager's own under bf16,
-    are from it anywhere (at a single step two curves may cross), and what fp32 is allowed beside that."""
+    """Under bf16 autocast: the largest relative difference from eager in fp32 allowed at each step: the furthest that `runs`,
+    eager's own under bf16, are from it anywhere (at a single step two curves may cross), and what fp32 is allowed beside that."""
     furthest = max(max(relative(run, eager)) for run in runs)
     return [furthest + bound for bound in bounds(eager, disturbed)]
 

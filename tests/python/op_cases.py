@@ -799,7 +799,12 @@ case(
     f32(2, 2, 6, 5),
 )
 case("max_pool2d/bf16", lambda x: aten.max_pool2d_with_indices(x, [3, 3], [2, 2], [1, 1]), bf16(2, 3, 7, 6), truth=False)
-case("max_pool2d/ceil", lambda x: aten.max_pool2d_with_indices(x * 2, [3, 3], [2, 2], [1, 1], [1, 1], True), f32(2, 3, 7, 6), extern=True)
+case(
+    "max_pool2d/ceil",
+    lambda x: aten.max_pool2d_with_indices(x * 2, [3, 3], [2, 2], [1, 1], [1, 1], True),
+    f32(2, 3, 7, 6),
+    extern=True,
+)
 
 # ---- convolutions over patches --------------------------------------------------------------------------------------
 
