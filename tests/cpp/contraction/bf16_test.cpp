@@ -1,6 +1,7 @@
 // Contractions of bf16: pairs along k, f32 sums. On machines without the dot product the nest runs under the interpreter alone.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -63,7 +64,7 @@ struct Problem {
     for (int i = 0; i < 2; ++i) {
       const interpret::Memory m = memory(i == 0 ? lhs : rhs);
       operands[i] = Guarded(m.bytes.size());
-      std::memcpy(operands[i].as<char>(), m.bytes.data(), m.bytes.size());
+      std::copy(m.bytes.begin(), m.bytes.end(), operands[i].as<uint8_t>());  // memcpy takes no null pointer, not even of nothing
     }
     void* arguments[] = {operands[0].as<void>(), operands[1].as<void>(), out.as<void>()};
     uint32_t status = 0;
