@@ -130,15 +130,24 @@ def sgd_scalars(group: dict, v: Variant) -> list[float]:
 ELEMENTS = 1024  # of the tensors that a formula is traced with; the kernel takes any number
 
 
+def formula_of(v: Variant) -> tuple[Callable[..., tuple[Tensor, ...]], int, list[int]]:
+    """The update of a variant, how many scalars it takes after its tensors, and the inputs that its results replace."""
+    return (adam_formula if v.kind == "adam" else sgd_formula)(v)
+
+
+def trace_formula(v: Variant) -> torch.fx.GraphModule:
+    formula, scalars, _ = formula_of(v)
+    with torch._subclasses.FakeTensorMode():
+        inputs = [torch.empty(ELEMENTS, dtype=v.dtype) for _ in range(v.tensors())]
+        inputs += [torch.empty((), dtype=v.dtype) for _ in range(scalars)]
+        return make_fx(lambda *args: formula(*args))(*inputs)
+
+
 class CoreKernel:
     def __init__(self, v: Variant, name: str):
         from trainc import _core
 
-        formula, scalars, in_place = (adam_formula if v.kind == "adam" else sgd_formula)(v)
-        with torch._subclasses.FakeTensorMode():
-            inputs = [torch.empty(ELEMENTS, dtype=v.dtype) for _ in range(v.tensors())]
-            inputs += [torch.empty((), dtype=v.dtype) for _ in range(scalars)]
-            gm = make_fx(lambda *args: formula(*args))(*inputs)
+        gm, in_place = trace_formula(v), formula_of(v)[2]
         self.elements = 0  # that the last step updated
         self._operations = sum(n.meta["val"].dim() for n in gm.graph.nodes if n.op == "call_function")
         self._moved = (v.tensors() + len(in_place)) * v.dtype.itemsize
@@ -168,7 +177,7 @@ class CoreKernel:
 class InterpretedKernel:
     def __init__(self, v: Variant, name: str):
         self.elements = 0
-        self._formula, _, self._in_place = (adam_formula if v.kind == "adam" else sgd_formula)(v)
+        self._formula, _, self._in_place = formula_of(v)
         self._variant, self._name = v, name
 
     def run(self, tensors: list[list[Tensor]], scalars: list[float]) -> None:

@@ -1,8 +1,8 @@
 """`trainc.train_step(fn)`: forward, loss, backward, clipping and the optimizers' updates as one plan.
 
 The plan keeps nothing between calls: what the backward needs and each gradient are temporaries, and parameters and optimizer
-state are
-overwritten in place, each as soon as its gradient is there and nobody reads the old value any more.
+state are overwritten
+in place, each as soon as its gradient is there and nobody reads the old value any more.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from trainc import config, engine, messages, optimizer, records, wire
 from trainc.call import CompiledCall, _describe, _modes, _type
@@ -249,19 +248,6 @@ def _make_state(owner: torch.optim.Optimizer, group: dict, parameter: Tensor) ->
     return owner.state[parameter]
 
 
-def formula_of(v: Variant) -> tuple[Callable[..., Any], int, list[int]]:
-    return (optimizer.adam_formula if v.kind == "adam" else optimizer.sgd_formula)(v)
-
-
-def formula_json(v: Variant, name: str) -> tuple[str, list[int]]:
-    """The update of a variant as text for the compiler, and the inputs that its results replace."""
-    update, scalars, in_place = formula_of(v)
-    with torch._subclasses.FakeTensorMode():
-        inputs = [torch.empty(optimizer.ELEMENTS, dtype=v.dtype) for _ in range(v.tensors())]
-        inputs += [torch.empty((), dtype=v.dtype) for _ in range(scalars)]
-        gm = make_fx(lambda *args: update(*args))(*inputs)
-    return wire.graph_json(gm.graph, name), in_place
-
 
 # ---- the step ---------------------------------------------------------------------------------------------------------
 
@@ -371,7 +357,7 @@ class CorePlan:
                 kind = slot.parameter.dtype
                 raise UserError(f"trainc.train_step updates f32 and f64 parameters, not {kind}: use trainc.compile")
         formulas = list(dict.fromkeys(variants))
-        self._sizes = [formula_of(variants[classes.index(i)])[1] for i in range(len(distinct))]
+        self._sizes = [optimizer.formula_of(variants[classes.index(i)])[1] for i in range(len(distinct))]
         self._scalars = [torch.empty(size, dtype=launch.dtype) for size, launch in zip(self._sizes, distinct, strict=True)]
         self._views = [view for scalars in self._scalars for view in scalars.unbind()]
         next_state = step.inputs + 1
@@ -387,7 +373,8 @@ class CorePlan:
         with messages.progress(name) as progress:
             graph = wire.graph_json(traced.graph.graph, name)
             joint = _core.JointGraph(graph, step.inputs, traced.forward, name, False)
-            texts = [formula_json(v, f"{name}_update") for v in formulas]
+            traces = [wire.graph_json(optimizer.trace_formula(v).graph, f"{name}_update") for v in formulas]
+            texts = [(text, optimizer.formula_of(v)[2]) for text, v in zip(traces, formulas, strict=True)]
             self._executable = engine.CoreExecutable(joint.step([True], texts, updates, progress))
 
     def __call__(self, inputs: list[Tensor], states: list[list[Tensor]], scalars: list[list[float]]) -> list[Tensor | None]:
@@ -410,7 +397,7 @@ class InterpretedPlan:
         outputs = self._graph(inputs)
         with torch.no_grad():
             for i, (slot, v) in enumerate(zip(self._traced.slots, self._variants, strict=True)):
-                update, _, in_place = formula_of(v)
+                update, _, in_place = optimizer.formula_of(v)
                 numbers = [torch.tensor(value, dtype=v.dtype) for value in scalars[self._classes[i]]]
                 row = [slot.parameter, outputs[self._traced.forward + i], *states[i]]
                 for place, result in zip(in_place, update(*row, *numbers), strict=True):

@@ -51,27 +51,6 @@ struct Executable::Impl {
     }
   }
 
-  void run_extern(const plan::Step& step, std::vector<void*>& inputs, const Call& call, Draws& draws) {
-    require(static_cast<bool>(call.extern_call), "a plan with extern steps needs extern_call");
-    if (step.random) draws.write_back();
-    gather(step, step.arguments, inputs);
-    std::vector<ExternTensor> results = call.extern_call(step, inputs);
-    require(results.size() == step.writes.size(),
-            fmt::format("{}: {} results, the plan expects {}", step.target, results.size(), step.writes.size()));
-    for (size_t i = 0; i < results.size(); ++i) {
-      const int b = step.writes[i];
-      const plan::Buffer& buffer = plan.buffers[b];
-      require(results[i].data || buffer.bytes == 0, fmt::format("{}: result {} is undefined", step.target, i));
-      if (buffer.home == plan::Home::Extern) {
-        pointers[b] = results[i].data;
-        owners[b] = std::move(results[i].owner);
-      } else if (buffer.bytes > 0) {  // wanted elsewhere: the layout is the same, so its bytes are copied
-        require(pointers[b] != nullptr, fmt::format("{}: no memory for {}", step.target, buffer.name));
-        std::memcpy(pointers[b], results[i].data, buffer.bytes);
-      }
-    }
-  }
-
   void run_kernel_step(const plan::Step& step, std::vector<void*>& args) {
     gather(step, step.arguments, args);
     const plan::Kernel& kernel = plan.kernels[step.kernel];
@@ -88,7 +67,10 @@ struct Executable::Impl {
       const auto start = profile ? Clock::now() : Clock::time_point();
       switch (step.kind) {
         case plan::StepKind::Kernel: run_kernel_step(step, arguments[i]); break;
-        case plan::StepKind::Extern: run_extern(step, arguments[i], call, draws); break;
+        case plan::StepKind::Extern:
+          gather(step, step.arguments, arguments[i]);
+          run_extern(plan, step, call, arguments[i], draws, pointers, owners, [](void* to, const void* from, int64_t bytes) { std::memcpy(to, from, bytes); });
+          break;
         case plan::StepKind::Random: draws.fill(step, plan.buffers[step.writes[0]], pointers[step.writes[0]]); break;
       }
       for (int b : dies_after[i]) owners[b].reset();

@@ -29,6 +29,28 @@ std::vector<void*> place_buffers(const plan::Plan& plan, const Call& call, uint8
   return pointers;
 }
 
+void run_extern(const plan::Plan& plan, const plan::Step& step, const Call& call, const std::vector<void*>& inputs, Draws& draws,
+                std::vector<void*>& pointers, std::vector<std::shared_ptr<void>>& owners,
+                const std::function<void(void* to, const void* from, int64_t bytes)>& copy) {
+  require(static_cast<bool>(call.extern_call), "a plan with extern steps needs extern_call");
+  if (step.random) draws.write_back();
+  std::vector<ExternTensor> results = call.extern_call(step, inputs);
+  require(results.size() == step.writes.size(),
+          fmt::format("{}: {} results, the plan expects {}", step.target, results.size(), step.writes.size()));
+  for (size_t i = 0; i < results.size(); ++i) {
+    const int b = step.writes[i];
+    const plan::Buffer& buffer = plan.buffers[b];
+    require(results[i].data || buffer.bytes == 0, fmt::format("{}: result {} is undefined", step.target, i));
+    if (buffer.home == plan::Home::Extern) {
+      pointers[b] = results[i].data;
+      owners[b] = std::move(results[i].owner);
+    } else if (buffer.bytes > 0) {  // wanted elsewhere: the layout is the same, so its bytes are copied
+      require(pointers[b] != nullptr, fmt::format("{}: no memory for {}", step.target, buffer.name));
+      copy(pointers[b], results[i].data, buffer.bytes);
+    }
+  }
+}
+
 void Draws::fill(const plan::Step& step, const plan::Buffer& buffer, void* mask) {
   int64_t n = 1;
   for (int64_t d : buffer.shape) n *= d;

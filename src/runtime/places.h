@@ -1,6 +1,7 @@
 // What the executables of all devices share: where buffers lie in a call, and the framework's generator during one run.
 #pragma once
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -13,6 +14,14 @@ namespace trainc::runtime {
 /// The pointer of each buffer; nullptr for those that an extern step will give, and for what the caller left out.
 /// Throws InternalError where the numbers of inputs or outputs are not the plan's.
 std::vector<void*> place_buffers(const plan::Plan&, const Call&, uint8_t* arena);
+
+class Draws;
+
+/// An Extern step: the framework computes `inputs`' results, and the plan takes them over; those that are wanted elsewhere than where the framework put
+/// them are copied by `copy(to, from, bytes)`. Generator state that was drawn from is written back before a random operation.
+/// Throws InternalError where results are missing, or are not as many as the plan's.
+void run_extern(const plan::Plan&, const plan::Step&, const Call&, const std::vector<void*>& inputs, Draws&, std::vector<void*>& pointers,
+                std::vector<std::shared_ptr<void>>& owners, const std::function<void(void* to, const void* from, int64_t bytes)>& copy);
 
 /// The framework's generator during one run: read when first needed, written back before anybody else may look at it.
 class Draws {

@@ -22,6 +22,20 @@ class Case:
         return self.loss((self.model if model is None else model)(**self.batches[step % len(self.batches)]))
 
 
+def train(case: Case, model: Callable, optimizer: torch.optim.Optimizer, steps: int, bf16: bool = False) -> list[float]:
+    """The losses of `steps` training steps, under bf16 autocast if asked for."""
+    torch.manual_seed(7)  # dropout's masks
+    found = []
+    for step in range(steps):
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            loss = case.step_loss(step, model)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        found.append(loss.item())
+    return found
+
+
 def _tokens(vocabulary: int, batch: int, length: int, count: int = 4) -> list[torch.Tensor]:
     return [torch.randint(4, vocabulary, (batch, length)) for _ in range(count)]
 

@@ -5,6 +5,7 @@ written. The same kernels compile for three architectures, without spills."""
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import pathlib
 
 import losses
@@ -74,16 +75,7 @@ def build(name: str) -> models.Case:
     return case
 
 
-def train(case: models.Case, model, optimizer) -> list[float]:
-    torch.manual_seed(7)  # dropout's masks
-    found = []
-    for step in range(STEPS):
-        loss = case.step_loss(step, model)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        found.append(loss.item())
-    return found
+train = functools.partial(models.train, steps=STEPS)
 
 
 def adamw(model) -> torch.optim.Optimizer:

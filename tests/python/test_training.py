@@ -26,17 +26,7 @@ def no_fallback(monkeypatch):
     backend.compilations.clear()
 
 
-def train(case: models.Case, model, optimizer, bf16: bool = False) -> list[float]:
-    torch.manual_seed(7)  # dropout's masks
-    found = []
-    for step in range(STEPS):
-        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-            loss = case.step_loss(step, model)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        found.append(loss.item())
-    return found
+train = functools.partial(models.train, steps=STEPS)
 
 
 def adamw(model) -> torch.optim.Optimizer:

@@ -100,26 +100,11 @@ struct Executable::Impl {
         throw InternalError(fmt::format("plan {}, step {}: no memory for {}", plan.name, step.name, plan.buffers[b].name));
   }
 
-  void run_extern(const plan::Step& step, const DeviceCall& call, Draws& draws) {
-    require(static_cast<bool>(call.host.extern_call), "a plan with extern steps needs extern_call");
-    if (step.random) draws.write_back();
+  void extern_step(const plan::Step& step, const DeviceCall& call, Draws& draws) {
     std::vector<void*> inputs;
     for (int b : step.arguments) inputs.push_back(pointers[b]);
-    std::vector<ExternTensor> results = call.host.extern_call(step, inputs);
-    require(results.size() == step.writes.size(),
-            fmt::format("{}: {} results, the plan expects {}", step.target, results.size(), step.writes.size()));
-    for (size_t i = 0; i < results.size(); ++i) {
-      const int b = step.writes[i];
-      const plan::Buffer& buffer = plan.buffers[b];
-      require(results[i].data || buffer.bytes == 0, fmt::format("{}: result {} is undefined", step.target, i));
-      if (buffer.home == plan::Home::Extern) {
-        pointers[b] = results[i].data;
-        owners[b] = std::move(results[i].owner);
-      } else if (buffer.bytes > 0) {  // wanted elsewhere: the layout is the same, so its bytes are copied
-        require(pointers[b] != nullptr, fmt::format("{}: no memory for {}", step.target, buffer.name));
-        driver->copy(pointers[b], results[i].data, buffer.bytes, call.stream);
-      }
-    }
+    run_extern(plan, step, call.host, inputs, draws, pointers, owners,
+               [&](void* to, const void* from, int64_t bytes) { driver->copy(to, from, bytes, call.stream); });
     copy_table(call.stream);
   }
 
@@ -132,7 +117,7 @@ struct Executable::Impl {
         case plan::StepKind::Kernel:
           if (!graph && launches[i].blocks > 0) driver->launch(launches[i], call.stream);
           break;
-        case plan::StepKind::Extern: run_extern(step, call, draws); break;
+        case plan::StepKind::Extern: extern_step(step, call, draws); break;
         case plan::StepKind::Random:
           require(driver->on_host(), "masks are not drawn on " + driver->description() + " yet");
           draws.fill(step, plan.buffers[step.writes[0]], pointers[step.writes[0]]);
