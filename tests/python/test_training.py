@@ -38,7 +38,7 @@ def eager(name: str, disturbance: int = 0, bf16: bool = False) -> list[float]:
     case = models.build(name)
     if disturbance:
         losses.disturb(case.model, disturbance)
-    return train(case, case.model, adamw(case.model), bf16)
+    return train(case, case.model, adamw(case.model), bf16=bf16)
 
 
 def check_losses(name: str, found: list[float]) -> None:
