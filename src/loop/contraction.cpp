@@ -2,6 +2,7 @@
 
 #include "loop/contraction_ahead.h"
 #include "loop/contraction_blocking.h"
+#include "loop/width.h"
 
 namespace trainc::loop {
 namespace {
@@ -385,9 +386,11 @@ class Builder {
   Stmt epilogue(const Expr& tile, const Expr& panel, const Expr& base) {
     Expr m = tile * b_.tile_m, n = panel * b_.tile_n;
     return loop(LoopKind::Serial, "row", up_to(b_.tile_m, m, spec_.m), [&](const Expr& row) {
-      return loop(LoopKind::Vector, "column", up_to(b_.tile_n, n, spec_.n), [&](const Expr& column) {
-        return spec_.epilogue(batch_, m + row, n + column, nest_.load(partial_, base + row * b_.tile_n + column));
-      }, b_.lanes);
+      const Expr columns = up_to(b_.tile_n, n, spec_.n);
+      const int column = nest_.add_var("column", columns->kind == ExprKind::Int ? columns->int_value : -1);
+      const Expr at = nest_.var(column);
+      const Stmt store = spec_.epilogue(batch_, m + row, n + at, nest_.load(partial_, base + row * b_.tile_n + at));
+      return for_loop(LoopKind::Vector, column, columns, store, lanes_for({store}, b_.lanes, b_.tile_n));
     });
   }
 

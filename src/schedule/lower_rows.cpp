@@ -172,7 +172,8 @@ class Rows {
       inside.push_back(loop::reduce(locals[i], sums[i]->as<ReduceAttr>().kind, e_.value(x, Index::at_position(x->shape(), index.position))));
     }
     e_.bound = rows_bound;
-    Stmt stmt = loop::for_loop(LoopKind::Vector, vars.back(), extent, block(std::move(inside)), lanes(machine_.level, inner_.back()));
+    const int width = loop::lanes_for(inside, lanes(machine_.level, inner_.back()), inner_.back());
+    Stmt stmt = loop::for_loop(LoopKind::Vector, vars.back(), extent, block(std::move(inside)), width);
     for (size_t k = inner_.size() - 1; k-- > 0;) stmt = loop::for_loop(LoopKind::Serial, vars[k], integer(inner_[k]), stmt);
     body.push_back(stmt);
     for (size_t i = 0; i < sums.size(); ++i) results[sums[i]] = arithmetic(sums[i]->dtype(), nest.local(locals[i]));
