@@ -413,7 +413,7 @@ class Builder {
 
 }  // namespace
 
-void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel level, const CacheSizes& cache) {
+void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel level, const CacheSizes& cache, int variant) {
   require(spec.batch >= 0 && spec.m >= 0 && spec.n >= 0 && spec.k >= 0, "contraction of negative size");
   nest.flops += 2 * spec.batch * spec.m * spec.n * spec.k;
   if (spec.batch == 0 || spec.m == 0 || spec.n == 0) {
@@ -428,7 +428,7 @@ void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel lev
 
   ContractionSpec counted = spec;
   if (pairs) counted.k = (spec.k + 1) / 2;
-  const Blocking blocking = choose_blocking(counted, pairs ? DType::F32 : dtype, level, cache);
+  const Blocking blocking = choose_blocking(counted, pairs ? DType::F32 : dtype, level, cache, variant);
   Builder builder(nest, counted, dtype, spec.k, blocking);
   nest.parallel_extent = spec.batch * blocking.m_tasks * blocking.n_tasks;
   const int task = nest.add_var("task", nest.parallel_extent);

@@ -26,8 +26,11 @@ struct ContractionSpec {
   std::function<Stmt(Expr b, Expr m, Expr n, Expr sum)> epilogue;
 };
 
+/// Ways to cut a contraction up that are worth measuring; some repeat others.
+constexpr int kBlockingVariants = 9;
+
 /// Writes the loops of `spec` into `nest` (buffers for arguments already added, name set): body, parallel_extent, scratch buffers, flops.
-/// The order of sums over k depends on k and the level alone: not on threads.
-void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel, const CacheSizes&);
+/// The order of sums over k depends on k and the level alone: not on threads, and not on `variant`, which is below kBlockingVariants (0: by the cost model).
+void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel, const CacheSizes&, int variant = 0);
 
 }  // namespace trainc::loop

@@ -24,18 +24,23 @@ const std::vector<Tile>& tiles_of(CpuLevel level) {
 // before the next on the same sum; or the loads (one a slot), which run beside the FMAs.
 double tile_slots(Tile t) { return std::max({double(t.rows * t.vectors), 8.0, double(t.rows + t.vectors)}) + 1.0; }
 
-Tile choose_tile(const ContractionSpec& spec, CpuLevel level, int lanes) {
-  Tile best{};
-  double best_cost = std::numeric_limits<double>::infinity();
+// The tile that costs least, or, where `rank` is above 0, what comes after it.
+Tile choose_tile(const ContractionSpec& spec, CpuLevel level, int lanes, size_t rank) {
   const bool fits_runs = std::any_of(tiles_of(level).begin(), tiles_of(level).end(), [&](Tile t) { return spec.rhs_run % (t.vectors * lanes) == 0; });
+  std::vector<std::pair<double, Tile>> found;
   for (Tile t : tiles_of(level)) {
     if (fits_runs && spec.rhs_run % (t.vectors * lanes) != 0) continue;  // a panel out of one run is one copy (a run of 0 fits all)
     double count = double(ceil_div(spec.m, t.rows)) * double(ceil_div(spec.n, t.vectors * lanes));
     // A sum that is computed and thrown away costs as much as one that is kept.
-    double cost = count * tile_slots(t);
-    if (cost < best_cost * 0.999) best = t, best_cost = cost;
+    found.emplace_back(count * tile_slots(t), t);
   }
-  return best;
+  for (size_t i = 0; i <= std::min(rank, found.size() - 1); ++i) {  // the earlier one where costs are equal, or nearly
+    size_t best = i;
+    for (size_t j = i + 1; j < found.size(); ++j)
+      if (found[j].first < found[best].first * 0.999) best = j;
+    std::rotate(found.begin() + i, found.begin() + best, found.begin() + best + 1);
+  }
+  return found[std::min(rank, found.size() - 1)].second;
 }
 
 // FMA slots to pack an element out of L2: a copy along the contiguous direction, or a transpose through a staging tile.
@@ -43,13 +48,26 @@ constexpr double kCopy = 0.4, kTranspose = 0.7;
 // Waking threads costs about this many slots.
 constexpr double kWake = 10000;
 
+// What a variant asks for: the tile by rank, the number of tasks relative to the default's, the m block likewise.
+struct Wish { size_t tile; double least_tasks, most_tasks, block_m; };
+constexpr double kAny = std::numeric_limits<double>::infinity();
+constexpr Wish kWishes[kBlockingVariants] = {{0, 0, kAny, 1},   {1, 0, kAny, 1},   {2, 0, kAny, 1}, {0, 1.5, 3, 1}, {0, 3.5, 8, 1},
+                                             {0, 0, 0.7, 1}, {0, 0, kAny, 0.5}, {0, 0, kAny, 2}, {1, 1.5, 3, 1}};
+
 }  // namespace
 
-Blocking choose_blocking(const ContractionSpec& spec, DType dtype, CpuLevel level, const CacheSizes& cache) {
+Blocking choose_blocking(const ContractionSpec& spec, DType dtype, CpuLevel level, const CacheSizes& cache, int variant) {
+  const Wish& wish = kWishes[variant];
+  double least_tasks = 0, most_tasks = kAny;
+  if (wish.least_tasks > 0 || wish.most_tasks < kAny) {
+    const Blocking usual = choose_blocking(spec, dtype, level, cache);
+    const double tasks = double(spec.batch * usual.m_tasks * usual.n_tasks);
+    least_tasks = tasks * wish.least_tasks, most_tasks = tasks * wish.most_tasks;
+  }
   const int64_t element = size_of(dtype);
   Blocking b;
   b.lanes = static_cast<int>(f32_lanes(level) * 4 / element);
-  Tile tile = choose_tile(spec, level, b.lanes);
+  Tile tile = choose_tile(spec, level, b.lanes, wish.tile);
   b.tile_m = tile.rows;
   b.tile_n = tile.vectors * b.lanes;
 
@@ -62,7 +80,7 @@ Blocking choose_blocking(const ContractionSpec& spec, DType dtype, CpuLevel leve
 
   // The packed lhs block is read once a panel, while the next one is on its way to L2; with the rhs block and the partial sums all should fit.
   const int64_t tiles = ceil_div(spec.m, b.tile_m), panels = ceil_div(spec.n, b.tile_n);
-  b.block_m = std::clamp<int64_t>(cache.l2 / 10 / (b.block_k * element * b.tile_m), 1, tiles);
+  b.block_m = std::clamp<int64_t>(static_cast<int64_t>(wish.block_m * double(cache.l2)) / 10 / (b.block_k * element * b.tile_m), 1, tiles);
 
   // Large tasks pack less, small ones spread better over the machine's cores. The rhs block, and the next on its way, should stay in L2; partial
   // sums need not, for they are asked for long before they are read.
@@ -80,11 +98,13 @@ Blocking choose_blocking(const ContractionSpec& spec, DType dtype, CpuLevel leve
       if (!fits && (tm > 1 || tn > 1)) continue;
       const double work = double(spec.k) * (rows * columns / step + rows * pack_lhs + columns * pack_rhs);
       const int64_t tasks = spec.batch * m_tasks * n_tasks;
+      if (double(tasks) < least_tasks || double(tasks) > most_tasks) continue;
       double cost = 0;
       for (int threads = 1; threads <= std::max(2, cache.cores); threads *= 2) cost += threads * (double(ceil_div(tasks, threads)) * work + (threads > 1 && tasks > 1 ? kWake : 0));
       if (cost < best) best = cost, b.task_m = tm, b.task_n = tn, b.m_tasks = m_tasks, b.n_tasks = n_tasks;
     }
   }
+  if (best == std::numeric_limits<double>::infinity()) return choose_blocking(spec, dtype, level, cache);  // there is no such number of tasks
   b.block_m = std::min(b.block_m, b.task_m);
   b.block_m = ceil_div(b.task_m, ceil_div(b.task_m, b.block_m));  // equal blocks
   return b;
