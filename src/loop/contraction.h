@@ -16,9 +16,8 @@ struct ContractionSpec {
   std::function<Expr(Expr b, Expr row, Expr k)> lhs, rhs;
   // Whether consecutive k (true) or consecutive rows (false) are neighbours in memory: the direction packing reads along.
   bool lhs_k_contiguous = true, rhs_k_contiguous = true;
-  // Where those neighbours come in runs (a window's rows: some channels of some taps), and the next run lies elsewhere: the length of a run, and
-  // the element at place `minor` of run `major`, with no division in it; `other` is the coordinate across. 0: one run. The lhs along k alone, the
-  // rhs along its rows alone.
+  // Where those neighbours come in runs (a window's rows: some channels of some taps; a head of many), and the next run lies elsewhere: the length of a
+  // run, and the element at place `minor` of run `major`, with no division in it; `other` is the coordinate across. 0: one run. The rhs along its rows alone.
   int64_t lhs_run = 0, rhs_run = 0;
   std::function<Expr(Expr b, Expr other, Expr major, Expr minor)> lhs_in_run, rhs_in_run;
   // Given coordinates and the finished sum (f32 for bf16 elements), the statement that stores it (bias, activation, residual, cast, ... inside). Called inside a

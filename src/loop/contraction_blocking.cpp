@@ -24,25 +24,6 @@ const std::vector<Tile>& tiles_of(CpuLevel level) {
 // before the next on the same sum; or the loads (one a slot), which run beside the FMAs.
 double tile_slots(Tile t) { return std::max({double(t.rows * t.vectors), 8.0, double(t.rows + t.vectors)}) + 1.0; }
 
-// The tile that costs least, or, where `rank` is above 0, what comes after it.
-Tile choose_tile(const ContractionSpec& spec, CpuLevel level, int lanes, size_t rank) {
-  const bool fits_runs = std::any_of(tiles_of(level).begin(), tiles_of(level).end(), [&](Tile t) { return spec.rhs_run % (t.vectors * lanes) == 0; });
-  std::vector<std::pair<double, Tile>> found;
-  for (Tile t : tiles_of(level)) {
-    if (fits_runs && spec.rhs_run % (t.vectors * lanes) != 0) continue;  // a panel out of one run is one copy (a run of 0 fits all)
-    double count = double(ceil_div(spec.m, t.rows)) * double(ceil_div(spec.n, t.vectors * lanes));
-    // A sum that is computed and thrown away costs as much as one that is kept.
-    found.emplace_back(count * tile_slots(t), t);
-  }
-  for (size_t i = 0; i <= std::min(rank, found.size() - 1); ++i) {  // the earlier one where costs are equal, or nearly
-    size_t best = i;
-    for (size_t j = i + 1; j < found.size(); ++j)
-      if (found[j].first < found[best].first * 0.999) best = j;
-    std::rotate(found.begin() + i, found.begin() + best, found.begin() + best + 1);
-  }
-  return found[std::min(rank, found.size() - 1)].second;
-}
-
 // FMA slots to pack an element out of L2: a copy along the contiguous direction, or a transpose through a staging tile.
 constexpr double kCopy = 0.4, kTranspose = 0.7;
 // Waking threads costs about this many slots.
@@ -54,20 +35,13 @@ constexpr double kAny = std::numeric_limits<double>::infinity();
 constexpr Wish kWishes[kBlockingVariants] = {{0, 0, kAny, 1},   {1, 0, kAny, 1},   {2, 0, kAny, 1}, {0, 1.5, 3, 1}, {0, 3.5, 8, 1},
                                              {0, 0, 0.7, 1}, {0, 0, kAny, 0.5}, {0, 0, kAny, 2}, {1, 1.5, 3, 1}};
 
-}  // namespace
+struct Costed { double cost; Blocking blocking; };
 
-Blocking choose_blocking(const ContractionSpec& spec, DType dtype, CpuLevel level, const CacheSizes& cache, int variant) {
-  const Wish& wish = kWishes[variant];
-  double least_tasks = 0, most_tasks = kAny;
-  if (wish.least_tasks > 0 || wish.most_tasks < kAny) {
-    const Blocking usual = choose_blocking(spec, dtype, level, cache);
-    const double tasks = double(spec.batch * usual.m_tasks * usual.n_tasks);
-    least_tasks = tasks * wish.least_tasks, most_tasks = tasks * wish.most_tasks;
-  }
+// The best tasks for this tile, of a number between the two; infinite cost where there are none.
+Costed choose_tasks(const ContractionSpec& spec, DType dtype, CpuLevel level, const CacheSizes& cache, Tile tile, double least_tasks, double most_tasks, double block_m) {
   const int64_t element = size_of(dtype);
   Blocking b;
   b.lanes = static_cast<int>(f32_lanes(level) * 4 / element);
-  Tile tile = choose_tile(spec, level, b.lanes, wish.tile);
   b.tile_m = tile.rows;
   b.tile_n = tile.vectors * b.lanes;
 
@@ -80,11 +54,11 @@ Blocking choose_blocking(const ContractionSpec& spec, DType dtype, CpuLevel leve
 
   // The packed lhs block is read once a panel, while the next one is on its way to L2; with the rhs block and the partial sums all should fit.
   const int64_t tiles = ceil_div(spec.m, b.tile_m), panels = ceil_div(spec.n, b.tile_n);
-  b.block_m = std::clamp<int64_t>(static_cast<int64_t>(wish.block_m * double(cache.l2)) / 10 / (b.block_k * element * b.tile_m), 1, tiles);
+  b.block_m = std::clamp<int64_t>(static_cast<int64_t>(block_m * double(cache.l2)) / 10 / (b.block_k * element * b.tile_m), 1, tiles);
 
   // Large tasks pack less, small ones spread better over the machine's cores. The rhs block, and the next on its way, should stay in L2; partial
   // sums need not, for they are asked for long before they are read.
-  const double step = double(b.lanes);
+  const double slots = tile_slots(tile) / double(b.tile_m * b.tile_n);  // a sum, one step of k
   const double pack_lhs = kCopy, pack_rhs = spec.rhs_k_contiguous ? kTranspose : kCopy;
   double best = std::numeric_limits<double>::infinity();
   for (int64_t tm = 1; tm <= std::min<int64_t>(tiles, 2048 / b.tile_m + 1); ++tm) {
@@ -96,7 +70,7 @@ Blocking choose_blocking(const ContractionSpec& spec, DType dtype, CpuLevel leve
       const double rows = double(tm * b.tile_m), columns = double(tn * b.tile_n);
       const bool fits = (b.k_blocks == 1 || rows * columns * double(element) <= 2 * double(cache.l2)) && columns * double(b.block_k * element) <= double(cache.l2) / 2;
       if (!fits && (tm > 1 || tn > 1)) continue;
-      const double work = double(spec.k) * (rows * columns / step + rows * pack_lhs + columns * pack_rhs);
+      const double work = double(spec.k) * (rows * columns * slots + rows * pack_lhs + columns * pack_rhs);
       const int64_t tasks = spec.batch * m_tasks * n_tasks;
       if (double(tasks) < least_tasks || double(tasks) > most_tasks) continue;
       double cost = 0;
@@ -104,10 +78,37 @@ Blocking choose_blocking(const ContractionSpec& spec, DType dtype, CpuLevel leve
       if (cost < best) best = cost, b.task_m = tm, b.task_n = tn, b.m_tasks = m_tasks, b.n_tasks = n_tasks;
     }
   }
-  if (best == std::numeric_limits<double>::infinity()) return choose_blocking(spec, dtype, level, cache);  // there is no such number of tasks
   b.block_m = std::min(b.block_m, b.task_m);
-  b.block_m = ceil_div(b.task_m, ceil_div(b.task_m, b.block_m));  // equal blocks
-  return b;
+  if (b.block_m > 0) b.block_m = ceil_div(b.task_m, ceil_div(b.task_m, b.block_m));  // equal blocks
+  return {best, b};
+}
+
+}  // namespace
+
+Blocking choose_blocking(const ContractionSpec& spec, DType dtype, CpuLevel level, const CacheSizes& cache, int variant) {
+  const Wish& wish = kWishes[variant];
+  double least_tasks = 0, most_tasks = kAny;
+  if (wish.least_tasks > 0 || wish.most_tasks < kAny) {
+    const Blocking usual = choose_blocking(spec, dtype, level, cache);
+    const double tasks = double(spec.batch * usual.m_tasks * usual.n_tasks);
+    least_tasks = tasks * wish.least_tasks, most_tasks = tasks * wish.most_tasks;
+  }
+  const std::vector<Tile>& tiles = tiles_of(level);
+  const int lanes = static_cast<int>(f32_lanes(level) * 4 / size_of(dtype));
+  const auto fits_run = [&](Tile t) { return spec.rhs_run % (t.vectors * lanes) == 0; };  // a panel out of one run is one copy (a run of 0 fits all)
+  const bool some_fit = std::any_of(tiles.begin(), tiles.end(), fits_run);
+  std::vector<Costed> found;
+  for (Tile t : tiles)
+    if (fits_run(t) || !some_fit) found.push_back(choose_tasks(spec, dtype, level, cache, t, least_tasks, most_tasks, wish.block_m));
+  const size_t rank = std::min(wish.tile, found.size() - 1);
+  for (size_t i = 0; i <= rank; ++i) {  // the earlier one where costs are equal, or nearly
+    size_t best = i;
+    for (size_t j = i + 1; j < found.size(); ++j)
+      if (found[j].cost < found[best].cost * 0.999) best = j;
+    std::rotate(found.begin() + static_cast<int64_t>(i), found.begin() + static_cast<int64_t>(best), found.begin() + static_cast<int64_t>(best) + 1);
+  }
+  if (found[rank].cost == kAny) return choose_blocking(spec, dtype, level, cache);  // there is no such number of tasks
+  return found[rank].blocking;
 }
 
 }  // namespace trainc::loop
