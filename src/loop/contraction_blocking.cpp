@@ -45,7 +45,10 @@ constexpr double kWake = 10000;
 
 }  // namespace
 
-Blocking choose_blocking(const ContractionSpec& spec, DType dtype, CpuLevel level, const CacheSizes& cache) {
+namespace {
+
+// All but tasks.
+Blocking choose_blocks(const ContractionSpec& spec, DType dtype, CpuLevel level, const CacheSizes& cache) {
   const int64_t element = size_of(dtype);
   Blocking b;
   b.lanes = static_cast<int>(f32_lanes(level) * 4 / element);
@@ -61,8 +64,33 @@ Blocking choose_blocking(const ContractionSpec& spec, DType dtype, CpuLevel leve
   b.k_blocks = std::max<int64_t>(1, ceil_div(spec.k, b.block_k));
 
   // The packed lhs block is read once a panel, while the next one is on its way to L2; with the rhs block and the partial sums all should fit.
+  b.block_m = std::clamp<int64_t>(cache.l2 / 10 / (b.block_k * element * b.tile_m), 1, ceil_div(spec.m, b.tile_m));
+  return b;
+}
+
+Blocking equal_blocks(Blocking b) {
+  b.block_m = std::min(b.block_m, b.task_m);
+  b.block_m = ceil_div(b.task_m, ceil_div(b.task_m, b.block_m));
+  return b;
+}
+
+}  // namespace
+
+Blocking block_part(const ContractionSpec& spec, DType dtype, CpuLevel level, const CacheSizes& cache, int64_t block_k) {
+  Blocking b = choose_blocks(spec, dtype, level, cache);
+  b.task_m = ceil_div(spec.m, b.tile_m), b.task_n = ceil_div(spec.n, b.tile_n);
+  b.m_tasks = b.n_tasks = 1;
+  if (block_k) {
+    b.block_k = block_k, b.k_blocks = ceil_div(spec.k, block_k);
+    b.block_m = std::clamp<int64_t>(cache.l2 / 10 / (b.block_k * size_of(dtype) * b.tile_m), 1, b.task_m);
+  }
+  return equal_blocks(b);
+}
+
+Blocking choose_blocking(const ContractionSpec& spec, DType dtype, CpuLevel level, const CacheSizes& cache) {
+  const int64_t element = size_of(dtype);
+  Blocking b = choose_blocks(spec, dtype, level, cache);
   const int64_t tiles = ceil_div(spec.m, b.tile_m), panels = ceil_div(spec.n, b.tile_n);
-  b.block_m = std::clamp<int64_t>(cache.l2 / 10 / (b.block_k * element * b.tile_m), 1, tiles);
 
   // Large tasks pack less, small ones spread better over the machine's cores. The rhs block, and the next on its way, should stay in L2; partial
   // sums need not, for they are asked for long before they are read.
@@ -85,9 +113,7 @@ Blocking choose_blocking(const ContractionSpec& spec, DType dtype, CpuLevel leve
       if (cost < best) best = cost, b.task_m = tm, b.task_n = tn, b.m_tasks = m_tasks, b.n_tasks = n_tasks;
     }
   }
-  b.block_m = std::min(b.block_m, b.task_m);
-  b.block_m = ceil_div(b.task_m, ceil_div(b.task_m, b.block_m));  // equal blocks
-  return b;
+  return equal_blocks(b);
 }
 
 }  // namespace trainc::loop

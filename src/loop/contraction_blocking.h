@@ -17,4 +17,7 @@ struct Blocking {
 /// `block_k` and `k_blocks` depend on k alone: they are the order of the sums.
 Blocking choose_blocking(const ContractionSpec&, DType, CpuLevel, const CacheSizes&);
 
+/// All of m and n in one task; blocks of `block_k` where that is not 0.
+Blocking block_part(const ContractionSpec&, DType, CpuLevel, const CacheSizes&, int64_t block_k);
+
 }  // namespace trainc::loop
