@@ -4,6 +4,7 @@
 
 #include "loop/contraction_ahead.h"
 #include "loop/contraction_blocking.h"
+#include "loop/width.h"
 
 namespace trainc::loop {
 namespace {
@@ -185,13 +186,20 @@ class Builder {
   Expr packed_at(int buffer, const Expr& at) const {
     return pairs_ ? pair(nest_.load(buffer, at * 2), nest_.load(buffer, at * 2 + integer(1))) : nest_.load(buffer, at);
   }
-  // Fills a buffer along k, from packed element `at` on, with `depth` of an operand from `first` on.
-  template <class Read>
-  Stmt fill_along_k(int buffer, const Expr& at, const Expr& first, const Expr& depth, Read read) {
+  int element_lanes() const { return b_.lanes * static_cast<int>(each()); }
+  // Fills a buffer along k, from packed element `at` on, with `depth` of an operand from `first` on: copy(first element, how many) and, where half a pair is left, a zero.
+  template <class Copy>
+  Stmt fill_along_k(int buffer, const Expr& at, const Expr& first, const Expr& depth, Copy copy) {
     const Expr elements = odd() ? minimum(depth * 2, integer(elements_of_k_) - first * 2) : depth * each();
-    Stmt fill = loop(LoopKind::Vector, "k", elements, [&](const Expr& k) { return store(buffer, at * each() + k, read(first * each() + k)); }, b_.lanes * static_cast<int>(each()));
+    Stmt fill = copy(first * each(), elements);
     if (!odd()) return fill;
     return block({fill, loop(LoopKind::Serial, "rest", depth * 2 - elements, [&](const Expr& i) { return store(buffer, at * 2 + elements + i, zero(element_)); })});
+  }
+  template <class Read>
+  Stmt copy_along_k(int buffer, const Expr& at, const Expr& first, const Expr& depth, Read read) {
+    return fill_along_k(buffer, at, first, depth, [&](const Expr& from, const Expr& count) {
+      return loop(LoopKind::Vector, "k", count, [&](const Expr& k) { return store(buffer, at * each() + k, read(from + k)); }, element_lanes());
+    });
   }
 
   static Expr minimum(const Expr& a, const Expr& b) { return apply(Op::Min, {a, b}); }
@@ -250,12 +258,12 @@ class Builder {
     return part_ == Part::Rows ? k_block_ * rhs_block() + at : at;
   }
 
-  // A copy of `count` neighbours from `first` (a multiple of `most`) on, at most `most`, in pieces that end where a run does.
+  // A copy of `count` neighbours from `first` (a multiple of `most`) on, at most `most`, in pieces that end where a run does, by vectors of `lanes`.
   // copy(offset from first, run, place in the run)
   template <class Copy>
-  Stmt copy_runs(int64_t run, int64_t most, const Expr& first, const Expr& count, Copy copy) {
+  Stmt copy_runs(int64_t run, int64_t most, const Expr& first, const Expr& count, int lanes, Copy copy) {
     if (run % most == 0)
-      return loop(LoopKind::Vector, "lane", count, [&](const Expr& lane) { return copy(lane, floor_div(first, run), mod(first, run) + lane); }, b_.lanes);
+      return loop(LoopKind::Vector, "lane", count, [&](const Expr& lane) { return copy(lane, floor_div(first, run), mod(first, run) + lane); }, lanes);
     return loop(LoopKind::Serial, "piece", integer((most + run - 2) / run + 1), [&](const Expr& piece) {
       const int major = nest_.add_local("run", DType::I64), begin = nest_.add_local("begin", DType::I64);
       const Expr start = nest_.local(major) * run;
@@ -263,7 +271,7 @@ class Builder {
       return block({let(major, floor_div(first, run) + piece), let(begin, apply(Op::Max, {first, start})),
                     loop(LoopKind::Vector, "lane", apply(Op::Max, {integer(0), end - nest_.local(begin)}), [&](const Expr& lane) {
                       return copy(nest_.local(begin) - first + lane, nest_.local(major), nest_.local(begin) - start + lane);
-                    }, b_.lanes)});
+                    }, lanes)});
     });
   }
 
@@ -282,11 +290,13 @@ class Builder {
     if (spec_.lhs_k_contiguous) {
       return loop(LoopKind::Serial, "row", rows, [&](const Expr& row) {
         const Expr m = m_here_ ? minimum(first + row, m_here_ - integer(1)) : clamp(first + row, spec_.m, b_.tile_m);  // rows beyond the last repeat it: their sums are never read
-        if (spec_.lhs_run > 0)
-          return copy_runs(spec_.lhs_run, b_.block_k, first_k_, depth_, [&](const Expr& k, const Expr& major, const Expr& minor) {
-            return store(lhs_, lhs_index(row, k), spec_.lhs_in_run(batch_, m, major, minor));
+        const Expr at = lhs_index(row, integer(0));
+        if (spec_.lhs_run == 0) return copy_along_k(lhs_, at, first_k_, depth_, [&](const Expr& k) { return spec_.lhs(batch_, m, k); });
+        return fill_along_k(lhs_, at, first_k_, depth_, [&](const Expr& from, const Expr& count) {
+          return copy_runs(spec_.lhs_run, b_.block_k * each(), from, count, element_lanes(), [&](const Expr& k, const Expr& major, const Expr& minor) {
+            return store(lhs_, at * each() + k, spec_.lhs_in_run(batch_, m, major, minor));
           });
-        return fill_along_k(lhs_, lhs_index(row, integer(0)), first_k_, depth_, [&](const Expr& k) { return spec_.lhs(batch_, m, k); });
+        });
       });
     }
     return loop(LoopKind::Serial, "k", depth_, [&](const Expr& k) {
@@ -302,8 +312,8 @@ class Builder {
         Expr n = (first_panel_ + panel) * b_.tile_n;
         if (spec_.rhs_run > 0) {
           const Expr count = up_to(b_.tile_n, n, spec_.n);
-          Stmt copy = copy_runs(spec_.rhs_run, b_.tile_n, n, count, [&](const Expr& column, const Expr& major, const Expr& minor) {
-            return store(rhs_, rhs_index(panel, k, column), spec_.rhs_in_run(batch_, first_k_ + k, major, minor));
+          Stmt copy = copy_runs(spec_.rhs_run, b_.tile_n, n, count, b_.lanes, [&](const Expr& column, const Expr& major, const Expr& minor) {
+            return store(rhs_, rhs_index(panel, k, column), packed(first_k_ + k, [&](const Expr& kk) { return spec_.rhs_in_run(batch_, kk, major, minor); }));
           });
           if (spec_.n % b_.tile_n == 0) return copy;
           return block({copy, loop(LoopKind::Vector, "lane", integer(b_.tile_n) - count,
@@ -325,7 +335,7 @@ class Builder {
         Expr depth = full ? integer(stage_k_) : stages == 1 ? depth_ : rest(integer(stage_k_), stage_k, depth_);
         Stmt fill = loop(LoopKind::Serial, "column", integer(b_.tile_n), [&](const Expr& column) {
           Expr n = clamp((first_panel_ + panel) * b_.tile_n + column, spec_.n, b_.tile_n);
-          return fill_along_k(stage_, column * stage_row_, first_k_ + stage_k, depth, [&](const Expr& k) { return spec_.rhs(batch_, n, k); });
+          return copy_along_k(stage_, column * stage_row_, first_k_ + stage_k, depth, [&](const Expr& k) { return spec_.rhs(batch_, n, k); });
         });
         return block({fill, turn_stage(panel, stage_k, depth)});
       });
@@ -435,9 +445,11 @@ class Builder {
   Stmt epilogue(const Expr& tile, const Expr& panel, const Expr& base) {
     Expr m = tile * b_.tile_m, n = panel * b_.tile_n;
     return loop(LoopKind::Serial, "row", up_to(b_.tile_m, m, spec_.m, m_here_), [&](const Expr& row) {
-      return loop(LoopKind::Vector, "column", up_to(b_.tile_n, n, spec_.n, n_here_), [&](const Expr& column) {
-        return spec_.epilogue(batch_, m + row, n + column, nest_.load(partial_, base + row * b_.tile_n + column));
-      }, b_.lanes);
+      const Expr columns = up_to(b_.tile_n, n, spec_.n, n_here_);
+      const int column = nest_.add_var("column", columns->kind == ExprKind::Int ? columns->int_value : -1);
+      const Expr at = nest_.var(column);
+      const Stmt store = spec_.epilogue(batch_, m + row, n + at, nest_.load(partial_, base + row * b_.tile_n + at));
+      return for_loop(LoopKind::Vector, column, columns, store, lanes_for({store}, b_.lanes, b_.tile_n));
     });
   }
 
@@ -476,7 +488,6 @@ Counted counted(const ContractionSpec& spec, CpuLevel level) {
   const DType dtype = spec.lhs(integer(0), integer(0), integer(0))->dtype;
   const bool pairs = dtype == DType::BF16 && has_bf16_dot(level);
   require(dtype == DType::F32 || dtype == DType::F64 || pairs, "contraction of " + std::string(name_of(dtype)) + " operands: cast them to f32");
-  require(!pairs || (spec.lhs_run == 0 && spec.rhs_run == 0), "contraction of bf16 operands in runs: cast them to f32");
   Counted c{spec, dtype, pairs, pairs ? DType::F32 : dtype};
   if (pairs) c.spec.k = (spec.k + 1) / 2;
   return c;

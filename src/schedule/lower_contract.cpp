@@ -54,6 +54,11 @@ ContractExpressions::ContractExpressions(Expressions& e, const Node* contract, c
   };
   spec.lhs_k_contiguous = nearer(lhs, m);
   spec.rhs_k_contiguous = nearer(rhs, n);
+  // Operands in bf16 stay it where the machine multiplies it; else they are multiplied as the f32 that they are exactly.
+  const auto of_bf16 = [&](int which, const Expr& x) { return c_->in(which)->dtype() == DType::BF16 || is_widened(x); };
+  const bool pairs = of_bf16(0, lhs) && of_bf16(1, rhs) && !machine.gpu && has_bf16_dot(machine.level);
+  const auto multiplied = [=](const Expr& x) { return pairs ? narrow(x) : x; };
+  lhs = multiplied(lhs), rhs = multiplied(rhs);
   // Along the contiguous direction, an operand may come in runs: there its coordinate is written as major * run + minor.
   const auto in_runs = [&](int which, int row, int along, int64_t extent, const Expr& whole, int64_t& run, auto& element) {
     const int64_t length = divisor_of(whole, along);
@@ -61,7 +66,7 @@ ContractExpressions::ContractExpressions(Expressions& e, const Node* contract, c
     const int major = nest.add_var("major", extent / length), minor = nest.add_var("minor", length);
     const Expr at = nest.var(major) * length + nest.var(minor);
     const Node* x = c_->in(which);
-    const Expr split = e.value(x, Index::at_axes(x->shape(), {nest.var(b), along == row ? at : nest.var(row), along == k ? at : nest.var(k)}));
+    const Expr split = multiplied(e.value(x, Index::at_axes(x->shape(), {nest.var(b), along == row ? at : nest.var(row), along == k ? at : nest.var(k)})));
     if (divisor_of(split, minor) != 0) return;
     run = length;
     const int other = along == k ? row : k;
@@ -69,10 +74,6 @@ ContractExpressions::ContractExpressions(Expressions& e, const Node* contract, c
   };
   if (spec.lhs_k_contiguous) in_runs(0, m, k, spec.k, lhs, spec.lhs_run, spec.lhs_in_run);
   if (!spec.rhs_k_contiguous) in_runs(1, n, n, spec.n, rhs, spec.rhs_run, spec.rhs_in_run);
-  // Operands in bf16 stay it where the machine multiplies it; else (and in runs) they are multiplied as the f32 that they are exactly.
-  const auto of_bf16 = [&](int which, const Expr& x) { return c_->in(which)->dtype() == DType::BF16 || is_widened(x); };
-  const bool bf16 = of_bf16(0, lhs) && of_bf16(1, rhs);
-  if (bf16 && !machine.gpu && has_bf16_dot(machine.level) && spec.lhs_run == 0 && spec.rhs_run == 0) lhs = narrow(lhs), rhs = narrow(rhs);
   spec.lhs = [=](Expr bb, Expr row, Expr kk) { return substitute(lhs, {{b, bb}, {m, row}, {k, kk}}); };
   spec.rhs = [=](Expr bb, Expr row, Expr kk) { return substitute(rhs, {{b, bb}, {n, row}, {k, kk}}); };
 }

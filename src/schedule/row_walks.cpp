@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "loop/width.h"
 #include "schedule/domain.h"
 #include "schedule/kernels.h"
 
@@ -145,7 +146,8 @@ void RowWalks::walk_columns(const std::vector<const Node*>& stores, const std::v
     inside.push_back(loop::reduce(locals[i], sums[i]->as<ReduceAttr>().kind, e_.value(x, Index::at_position(x->shape(), position))));
   }
   e_.bound = rows_bound;
-  Stmt stmt = loop::for_loop(LoopKind::Vector, vars.back(), extent, block(std::move(inside)), lanes(machine_.level, last));
+  const int width = loop::lanes_for(inside, lanes(machine_.level, last), last);
+  Stmt stmt = loop::for_loop(LoopKind::Vector, vars.back(), extent, block(std::move(inside)), width);
   for (size_t k = columns.inner.size() - 1; k-- > 0;) stmt = loop::for_loop(LoopKind::Serial, vars[k], integer(columns.inner[k]), stmt);
   body.push_back(stmt);
   for (size_t i = 0; i < sums.size(); ++i) results[sums[i]] = arithmetic(sums[i]->dtype(), nest.local(locals[i]));

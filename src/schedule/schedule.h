@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "loop/width.h"
 
 namespace trainc::schedule {
 
@@ -56,7 +57,6 @@ bool is_sum(const Node*);
 bool is_trailing_reduce(const Node*);
 /// True where broadcasting repeats each element of the input over whole rows of `columns` elements.
 bool broadcasts_rows(const Node* broadcast, int64_t columns);
-/// Arithmetic work of one element: 1 an operation, 4 a division or root, 16 a transcendental.
-int64_t op_cost(Op);
+using loop::op_cost;
 
 }  // namespace trainc::schedule
