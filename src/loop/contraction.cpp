@@ -78,8 +78,9 @@ class Builder {
     begin_part(batch, here);
     return over_k([&] { return multiply_rows(); });
   }
-  Stmt add_k_block(const Expr& batch, const Expr& k_block) {
-    begin_part(batch, {});
+  Stmt add_k_block(const Expr& batch, const Expr& k_block, const Extents& here, const Extents& before) {
+    begin_part(batch, here);
+    before_ = before;
     at_k_block(k_block);
     return block({pack_rhs_block(), multiply_rows()});
   }
@@ -307,19 +308,20 @@ class Builder {
   }
 
   Stmt pack_rhs() {
+    const bool full = spec_.n % b_.tile_n == 0 && !n_here_;
     return loop(LoopKind::Serial, "k", depth_, [&](const Expr& k) {
       return loop(LoopKind::Serial, "panel", panels_, [&](const Expr& panel) {
         Expr n = (first_panel_ + panel) * b_.tile_n;
         if (spec_.rhs_run > 0) {
-          const Expr count = up_to(b_.tile_n, n, spec_.n);
+          const Expr count = up_to(b_.tile_n, n, spec_.n, n_here_);
           Stmt copy = copy_runs(spec_.rhs_run, b_.tile_n, n, count, b_.lanes, [&](const Expr& column, const Expr& major, const Expr& minor) {
             return store(rhs_, rhs_index(panel, k, column), packed(first_k_ + k, [&](const Expr& kk) { return spec_.rhs_in_run(batch_, kk, major, minor); }));
           });
-          if (spec_.n % b_.tile_n == 0) return copy;
+          if (full) return copy;
           return block({copy, loop(LoopKind::Vector, "lane", integer(b_.tile_n) - count,
                                    [&](const Expr& lane) { return store(rhs_, rhs_index(panel, k, count + lane), zero(packed_)); }, b_.lanes)});
         }
-        return copy_padded(up_to(b_.tile_n, n, spec_.n), integer(b_.tile_n), spec_.n % b_.tile_n == 0, [&](const Expr& column) { return rhs_index(panel, k, column); },
+        return copy_padded(up_to(b_.tile_n, n, spec_.n, n_here_), integer(b_.tile_n), full, [&](const Expr& column) { return rhs_index(panel, k, column); },
                            [&](const Expr& column) { return packed(first_k_ + k, [&](const Expr& kk) { return spec_.rhs(batch_, n + column, kk); }); }, rhs_);
       });
     });
@@ -364,6 +366,7 @@ class Builder {
     if (!rhs_in_place()) return nest_.load(rhs_, rhs_index(panel, k, column));
     Expr n = (first_panel_ + panel) * b_.tile_n + column;
     Expr element = packed(first_k_ + k, [&](const Expr& kk) { return spec_.rhs(batch_, n, kk); });
+    if (n_here_) return guarded(element, apply(Op::Lt, {n, n_here_}));
     return spec_.n % b_.tile_n == 0 ? element : guarded(element, apply(Op::Lt, {n, integer(spec_.n)}));
   }
 
@@ -411,6 +414,14 @@ class Builder {
     return block({row_of_rhs, products});
   }
 
+  /// Whether blocks of k before this one have left a sum.
+  Expr has_partial(const Expr& tile, const Expr& panel) const {
+    Expr has = apply(Op::Ne, {k_block_, integer(0)});
+    if (before_.m) has = apply(Op::And, {has, apply(Op::Lt, {tile * b_.tile_m, before_.m})});
+    if (before_.n) has = apply(Op::And, {has, apply(Op::Lt, {panel * b_.tile_n, before_.n})});
+    return has;
+  }
+
   Stmt micro_kernel(const Expr& block_tile, const Expr& tile, const Expr& panel) {
     std::vector<Stmt> body;
     body.push_back(tile_elements([&](const Expr& at) { return store(sums_, at, zero(sum_)); }));
@@ -431,7 +442,7 @@ class Builder {
 
     body.push_back(tile_elements([&](const Expr& at) {
       Expr sum = nest_.load(sums_, at);
-      if (many) sum = apply(Op::Add, {nest_.load(partial_, base + at, apply(Op::Ne, {k_block_, integer(0)})), sum});
+      if (many) sum = apply(Op::Add, {nest_.load(partial_, base + at, has_partial(block_tile + tile, panel)), sum});
       return store(partial_, base + at, sum);
     }));
 
@@ -467,6 +478,7 @@ class Builder {
   Expr batch_, first_tile_, first_panel_, tiles_, panels_;  // the tiles and panels that exist in the task
   Expr k_block_, first_k_, depth_;
   int64_t m_blocks_ = 1;
+  Extents before_;
   Expr m_here_, n_here_, k_here_;  // of a part: how much of m, n and k (in what spec_.k counts) there is; nullptr: all
   Ahead next_lhs_, next_rhs_;  // after this k block
   Ahead lhs_ahead_;            // after this m block
@@ -527,7 +539,9 @@ ContractionPart::~ContractionPart() = default;
 ContractionPart::ContractionPart(ContractionPart&&) noexcept = default;
 Stmt ContractionPart::pack_rhs(const Expr& batch) { return impl_->builder.pack_whole_rhs(batch); }
 Stmt ContractionPart::multiply(const Expr& batch, const Extents& here) { return impl_->builder.multiply_block(batch, here); }
-Stmt ContractionPart::add_k_block(const Expr& batch, const Expr& k_block) { return impl_->builder.add_k_block(batch, k_block); }
+Stmt ContractionPart::add_k_block(const Expr& batch, const Expr& k_block, const Extents& here, const Extents& before) {
+  return impl_->builder.add_k_block(batch, k_block, here, before);
+}
 int64_t ContractionPart::block_k() const { return impl_->blocking.block_k * (impl_->counts.pairs ? 2 : 1); }
 
 }  // namespace trainc::loop

@@ -46,8 +46,9 @@ class ContractionPart {
   Stmt pack_rhs(const Expr& batch);
   /// Rows: one block, after pack_rhs; beyond `here` nothing of the lhs is read and nothing stored.
   Stmt multiply(const Expr& batch, const Extents& here);
-  /// Depth: adds block `k_block` of k, from 0 on in order; with the last one, the epilogue.
-  Stmt add_k_block(const Expr& batch, const Expr& k_block);
+  /// Depth: adds block `k_block` of k, from 0 on in order; with the last one, the epilogue. To the rows and columns of `here`, of which those of `before` have been
+  /// added to by the block before (nullptr: all), and the others not yet; the last block is added to all.
+  Stmt add_k_block(const Expr& batch, const Expr& k_block, const Extents& here = {}, const Extents& before = {});
   int64_t block_k() const;  // elements of k that are summed from zero before they are added to the sum
 
  private:

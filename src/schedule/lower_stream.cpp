@@ -12,6 +12,7 @@
 #include <algorithm>
 
 #include "schedule/contract.h"
+#include "schedule/hidden.h"
 #include "schedule/kernels.h"
 #include "schedule/row_walks.h"
 #include "schedule/stream.h"
@@ -45,6 +46,7 @@ class Stream {
     walks_.find_levels();
     share_buffers();
     choose_blocks();
+    find_hidden();
     declare_arguments();
     e_.own.insert(group_.values.begin(), group_.values.end());
     for (const Sink& s : sinks_) e_.own.insert(s.operand.node);
@@ -152,6 +154,28 @@ class Stream {
     chunks_ = ceil_div(blocks_, chunk_blocks_);
   }
 
+  /// Columns that a causal mask hides from a block of rows are passed over, unless somebody wants them in memory.
+  void find_hidden() {
+    std::vector<const Node*> values, wanted;
+    for (const Node* n : group_.values) {
+      if (in_sinks(group_, n)) continue;
+      values.push_back(n);
+      if (schedule_.stored.count(n) && n->type.numel() == group_.rows * group_.columns) return;
+    }
+    for (const Sink& s : sinks_) {
+      if (s.operand.node->op == Op::Contract) return;
+      wanted.push_back(s.operand.node);
+    }
+    if (walks_.factors().inner.size() == 1) hidden_above_ = hidden_above(matrix_, values, wanted);
+  }
+
+  /// How many columns the rows of block `at` see, in whole vectors; nullptr: all.
+  Expr columns_of(const Expr& at) const {
+    if (!hidden_above_) return nullptr;
+    const Expr seen = loop::floor_div(at * block_rows_ + integer(block_rows_ + *hidden_above_ + 15), 16) * 16;
+    return loop::apply(Op::Min, {integer(matrix_.columns), seen});
+  }
+
   void declare_arguments() {
     const auto inside = [&](const Node* n) { return std::find(group_.values.begin(), group_.values.end(), n) != group_.values.end(); };
     walks_.declare_arguments();
@@ -243,25 +267,37 @@ class Stream {
     first_ = at * block_rows_;
     const bool whole = matrix_.rows % block_rows_ == 0;
     const Expr rows = whole ? integer(block_rows_) : loop::apply(Op::Min, {integer(block_rows_), integer(matrix_.rows) - first_});
-    loop::Extents here;
-    if (!whole) here.m = rows;
+    const Expr rows_here = whole ? nullptr : rows;
     std::vector<Stmt> body;
+    Expr columns = columns_of(at), before = columns_of(at - integer(1));
+    if (columns) {
+      // Sums that turned sinks keep are made whole with the last block.
+      if (turned_) columns = loop::apply(Op::Select, {loop::apply(Op::Eq, {at, integer(blocks_ - 1)}), integer(matrix_.columns), columns});
+      const int local = nest().add_local("columns", DType::I64);
+      body.push_back(loop::let(local, columns));
+      columns = nest().local(local);
+    }
     for (Part& p : parts_)
-      if (!in_sinks(group_, p.contract)) body.push_back(p.part->multiply(batch_, here));
-    body.push_back(walk_rows(rows));
+      if (!in_sinks(group_, p.contract)) body.push_back(p.part->multiply(batch_, {rows_here, columns, nullptr}));
+    body.push_back(walk_rows(rows, columns));
     for (Part& p : parts_)
-      if (in_sinks(group_, p.contract) && !p.turned) body.push_back(p.part->multiply(batch_, here));
-    for (Part& p : parts_)
-      if (p.turned) body.push_back(p.part->add_k_block(batch_, at));
+      if (in_sinks(group_, p.contract) && !p.turned) body.push_back(p.part->multiply(batch_, {rows_here, nullptr, columns}));
+    for (const Sink& s : sinks_)
+      for (Part& p : parts_) {
+        if (!p.turned || p.contract != s.values[0]) continue;
+        // The matrix's columns are the rows of the operand that it is.
+        if (s.which == 0) body.push_back(p.part->add_k_block(batch_, at, {columns, nullptr, nullptr}, {before, nullptr, nullptr}));
+        else body.push_back(p.part->add_k_block(batch_, at, {nullptr, columns, nullptr}, {nullptr, before, nullptr}));
+      }
     return block(std::move(body));
   }
 
-  Stmt walk_rows(const Expr& rows) {
+  Stmt walk_rows(const Expr& rows, const Expr& columns) {
     const int b = nest().add_var("b", matrix_.batch), m = nest().add_var("m", matrix_.rows), r = nest().add_var("row", block_rows_);
     for (const Slot& s : slots_)
       for (const Node* n : {s.given, s.wanted})
         if (n) walks_.place(n, s.buffer, nest().var(r) * pitch_);
-    std::vector<Stmt> row = walks_.row(nest().var(b) * matrix_.rows + nest().var(m), {walks_.factors().inner, nullptr, nullptr});
+    std::vector<Stmt> row = walks_.row(nest().var(b) * matrix_.rows + nest().var(m), {walks_.factors().inner, nullptr, columns});
     if (row.empty()) return block({});
     return loop::for_loop(LoopKind::Serial, r, rows, substitute(block(std::move(row)), {{b, batch_}, {m, first_ + nest().var(r)}}));
   }
@@ -279,6 +315,7 @@ class Stream {
   int64_t pitch_ = 0;  // elements from a row of a block to the next
   int64_t block_rows_ = 0, blocks_ = 0, chunks_ = 0, chunk_blocks_ = 0;
   bool turned_ = false;
+  std::optional<int64_t> hidden_above_;  // columns more than this beyond the row are hidden
   int global_row_ = -1;  // a variable: the row of all batches' rows that the block starts at
   Expr batch_, first_;   // of the block that is written
 };

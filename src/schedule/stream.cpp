@@ -1,5 +1,7 @@
 #include "schedule/stream.h"
 
+#include <algorithm>
+
 #include "schedule/expressions.h"
 
 namespace trainc::schedule {
@@ -14,6 +16,23 @@ constexpr int64_t kNarrow = 256;
 constexpr int64_t kFewTasks = 8;
 // Bytes of packed operands that a thread keeps.
 constexpr int64_t kOperands = 8 << 20;
+
+/// Whether a sum with one result a row lies between `source` and `n`.
+bool sums_rows(const Node* n, const Node* source, int64_t rows) {
+  std::unordered_set<const Node*> seen;
+  auto below = [&](auto&& self, const Node* x) -> bool {
+    if (x == source) return true;
+    if (x->op == Op::Contract || !seen.insert(x).second) return false;
+    return std::any_of(x->inputs.begin(), x->inputs.end(), [&](const Node* i) { return self(self, i); });
+  };
+  std::unordered_set<const Node*> visited;
+  auto visit = [&](auto&& self, const Node* x) -> bool {
+    if (x->op == Op::Contract || !visited.insert(x).second) return false;
+    if (is_sum(x) && is_trailing_reduce(x) && x->type.numel() == rows) return seen.clear(), below(below, x->in(0));
+    return std::any_of(x->inputs.begin(), x->inputs.end(), [&](const Node* i) { return self(self, i); });
+  };
+  return visit(visit, n);
+}
 
 bool equal(const Expr& a, const Expr& b) {
   const Expr difference = a - b;
@@ -31,6 +50,24 @@ std::optional<Matrix> matrix_of(const Node* c) {
 bool streams(const Node* sink, bool turned, const Matrix& matrix) {
   const int64_t width = sink->type.numel() / (matrix.batch * (turned ? matrix.columns : matrix.rows));
   return width > 0 && width <= kNarrow && matrix.columns * width * 4 <= kOperands && (!turned || matrix.batch >= kFewTasks);
+}
+
+std::unordered_set<const Node*> stream_sources(const std::vector<const Node*>& nodes) {
+  std::unordered_set<const Node*> contractions, sources;
+  for (const Node* n : nodes)
+    if (n->op == Op::Contract) contractions.insert(n);
+  for (const Node* sink : contractions) {
+    const Dims& lhs = sink->in(0)->shape();
+    const Matrix matrix{lhs[0], lhs[1], lhs[2]};
+    if (sink->type.numel() == 0 || !streams(sink, false, matrix)) continue;
+    const std::optional<BlockOperand> operand = block_operand(sink, 0, matrix);
+    if (!operand || !is_elementwise(operand->node->op)) continue;
+    const int64_t rows = matrix.batch * matrix.rows;
+    // Sums are looked through, as if they were computed where they are used; one that reads a source makes it worth the while.
+    for (const Read& r : reads_of(operand->node, contractions, rows, matrix.columns))
+      if (r.access == Access::Full && r.value->op == Op::Contract && matrix_of(r.value) == matrix && sums_rows(operand->node, r.value, rows)) sources.insert(r.value);
+  }
+  return sources;
 }
 
 std::optional<BlockOperand> block_operand(const Node* contract, int which, const Matrix& matrix) {

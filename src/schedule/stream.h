@@ -29,6 +29,9 @@ struct BlockOperand {
 };
 std::optional<BlockOperand> block_operand(const Node* contract, int which, const Matrix&);
 
+/// The contractions among `nodes` whose matrix goes, row by row normalised (a sum over its rows at the least), into another one of them that is worth streaming: attention's scores.
+std::unordered_set<const Node*> stream_sources(const std::vector<const Node*>& nodes);
+
 /// Whether a contraction that drains a matrix is worth streaming.
 bool streams(const Node* sink, bool turned, const Matrix&);
 

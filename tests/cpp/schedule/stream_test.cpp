@@ -50,7 +50,7 @@ void expect_same(const testing::AttentionCase& c, uint64_t seed, const Machine& 
 
 TEST(Stream, ComputesWhatSeparateKernelsCompute) {
   for (uint64_t seed = 1; seed <= 90 && !HasFailure(); ++seed)
-    expect_same(testing::random_attention_case(seed), seed, kMachines[seed % std::size(kMachines)], seed % 5 == 0);
+    expect_same(testing::random_attention_case(seed), seed, kMachines[seed % std::size(kMachines)], seed % 5 == 0 && !testing::random_attention_case(seed).causal);
 }
 
 TEST(Stream, IsFoundInEverySpelling) {
