@@ -44,7 +44,10 @@ bool equal(const Expr& a, const Expr& b) {
 std::optional<Matrix> matrix_of(const Node* c) {
   const int64_t k = c->in(0)->shape()[2], columns = c->shape()[2];
   if (c->type.numel() == 0 || k == 0 || columns < 2 || k > kNarrow || columns * k * 4 > kOperands) return std::nullopt;
-  return Matrix{c->shape()[0], c->shape()[1], columns};
+  const Matrix matrix{c->shape()[0], c->shape()[1], columns};
+  // One entry alone may be any layer of a network: it is worth it where the matrix is larger than what it is made of.
+  if (matrix.batch == 1 && matrix.rows * columns <= (matrix.rows + columns) * k) return std::nullopt;
+  return matrix;
 }
 
 bool streams(const Node* sink, bool turned, const Matrix& matrix) {
