@@ -90,7 +90,7 @@ struct JointGraph {
     const auto start = Clock::now();
     nb::gil_scoped_release unlock;
     joint = std::make_unique<compiler::JointGraph>(frontend::import_aten(graph), primals, forward_outputs, name,
-                                                   defer ? schedule::kDeferredBytes : std::numeric_limits<int64_t>::max());
+                                                   defer ? schedule::kDeferredBytes : std::numeric_limits<int64_t>::max(), !device_driver());
     seconds = seconds_since(start);
   }
   std::unique_ptr<CoreExecutable> forward(const nb::object& callback) const {

@@ -59,7 +59,7 @@ struct Update {
 class JointGraph {
  public:
   JointGraph(frontend::Imported, int64_t primals, int64_t forward_outputs, const std::string& name,
-             int64_t deferred_bytes = schedule::kDeferredBytes);
+             int64_t deferred_bytes = schedule::kDeferredBytes, bool streams = true);  // streams: not for a device
   ~JointGraph();
   plan::Plan forward(const Options&, Timing* = nullptr) const;
   const std::vector<int64_t>& saved_inputs() const;

@@ -209,7 +209,7 @@ plan::Plan compile_graph(Graph graph, const std::string& name, const Homes& home
   graph = schedule::prepare(graph, homes.copies ? 0 : until(homes.arena_inputs_from), until(homes.arena_outputs_from));  // no pass: it may lay results out otherwise
   verify(graph);
   if (dumping("graph")) dump(name + ".prepared.graph", print(graph));
-  const schedule::Schedule schedule = schedule::make_schedule(graph);
+  const schedule::Schedule schedule = schedule::make_schedule(graph, !options.gpu);
   timing->schedule_seconds += now() - start;
   timing->passes.insert(timing->passes.end(), pipeline.records().begin(), pipeline.records().end());
   return PlanBuilder(graph, output_types, schedule, homes).run(name, options, *timing);

@@ -35,10 +35,8 @@ constexpr double kAny = std::numeric_limits<double>::infinity();
 constexpr Wish kWishes[kBlockingVariants] = {{0, 0, kAny, 1},   {1, 0, kAny, 1},   {2, 0, kAny, 1}, {0, 1.5, 3, 1}, {0, 3.5, 8, 1},
                                              {0, 0, 0.7, 1}, {0, 0, kAny, 0.5}, {0, 0, kAny, 2}, {1, 1.5, 3, 1}};
 
-struct Costed { double cost; Blocking blocking; };
-
-// The best tasks for this tile, of a number between the two; infinite cost where there are none.
-Costed choose_tasks(const ContractionSpec& spec, DType dtype, CpuLevel level, const CacheSizes& cache, Tile tile, double least_tasks, double most_tasks, double block_m) {
+// All but tasks. `block_m`: relative to the usual one.
+Blocking blocks_of(const ContractionSpec& spec, DType dtype, CpuLevel level, const CacheSizes& cache, Tile tile, double block_m) {
   const int64_t element = size_of(dtype);
   Blocking b;
   b.lanes = static_cast<int>(f32_lanes(level) * 4 / element);
@@ -53,8 +51,32 @@ Costed choose_tasks(const ContractionSpec& spec, DType dtype, CpuLevel level, co
   b.k_blocks = std::max<int64_t>(1, ceil_div(spec.k, b.block_k));
 
   // The packed lhs block is read once a panel, while the next one is on its way to L2; with the rhs block and the partial sums all should fit.
+  b.block_m = std::clamp<int64_t>(static_cast<int64_t>(block_m * double(cache.l2)) / 10 / (b.block_k * element * b.tile_m), 1, ceil_div(spec.m, b.tile_m));
+  return b;
+}
+
+Blocking equal_blocks(Blocking b) {
+  b.block_m = std::min(b.block_m, b.task_m);
+  if (b.block_m > 0) b.block_m = ceil_div(b.task_m, ceil_div(b.task_m, b.block_m));
+  return b;
+}
+
+// Those that suit the rhs's runs: a panel out of one run is one copy (a run of 0 fits all).
+std::vector<Tile> tiles_for(const ContractionSpec& spec, DType dtype, CpuLevel level) {
+  const int lanes = static_cast<int>(f32_lanes(level) * 4 / size_of(dtype));
+  std::vector<Tile> fit;
+  for (Tile t : tiles_of(level))
+    if (spec.rhs_run % (t.vectors * lanes) == 0) fit.push_back(t);
+  return fit.empty() ? tiles_of(level) : fit;
+}
+
+struct Costed { double cost; Blocking blocking; };
+
+// The best tasks for this tile, of a number between the two; infinite cost where there are none.
+Costed choose_tasks(const ContractionSpec& spec, DType dtype, CpuLevel level, const CacheSizes& cache, Tile tile, double least_tasks, double most_tasks, double block_m) {
+  const int64_t element = size_of(dtype);
+  Blocking b = blocks_of(spec, dtype, level, cache, tile, block_m);
   const int64_t tiles = ceil_div(spec.m, b.tile_m), panels = ceil_div(spec.n, b.tile_n);
-  b.block_m = std::clamp<int64_t>(static_cast<int64_t>(block_m * double(cache.l2)) / 10 / (b.block_k * element * b.tile_m), 1, tiles);
 
   // Large tasks pack less, small ones spread better over the machine's cores. The rhs block, and the next on its way, should stay in L2; partial
   // sums need not, for they are asked for long before they are read.
@@ -78,12 +100,27 @@ Costed choose_tasks(const ContractionSpec& spec, DType dtype, CpuLevel level, co
       if (cost < best) best = cost, b.task_m = tm, b.task_n = tn, b.m_tasks = m_tasks, b.n_tasks = n_tasks;
     }
   }
-  b.block_m = std::min(b.block_m, b.task_m);
-  if (b.block_m > 0) b.block_m = ceil_div(b.task_m, ceil_div(b.task_m, b.block_m));  // equal blocks
-  return {best, b};
+  return {best, equal_blocks(b)};
 }
 
 }  // namespace
+
+Blocking block_part(const ContractionSpec& spec, DType dtype, CpuLevel level, const CacheSizes& cache, int64_t block_k) {
+  Tile tile{};
+  double least = std::numeric_limits<double>::infinity();
+  for (Tile t : tiles_for(spec, dtype, level)) {  // a sum that is computed and thrown away costs as much as one that is kept
+    const double cost = double(ceil_div(spec.m, t.rows)) * double(ceil_div(spec.n, t.vectors * f32_lanes(level) * 4 / size_of(dtype))) * tile_slots(t);
+    if (cost < least * 0.999) tile = t, least = cost;
+  }
+  Blocking b = blocks_of(spec, dtype, level, cache, tile, 1);
+  b.task_m = ceil_div(spec.m, b.tile_m), b.task_n = ceil_div(spec.n, b.tile_n);
+  b.m_tasks = b.n_tasks = 1;
+  if (block_k) {
+    b.block_k = block_k, b.k_blocks = ceil_div(spec.k, block_k);
+    b.block_m = std::clamp<int64_t>(cache.l2 / 10 / (b.block_k * size_of(dtype) * b.tile_m), 1, b.task_m);
+  }
+  return equal_blocks(b);
+}
 
 Blocking choose_blocking(const ContractionSpec& spec, DType dtype, CpuLevel level, const CacheSizes& cache, int variant) {
   const Wish& wish = kWishes[variant];
@@ -93,13 +130,8 @@ Blocking choose_blocking(const ContractionSpec& spec, DType dtype, CpuLevel leve
     const double tasks = double(spec.batch * usual.m_tasks * usual.n_tasks);
     least_tasks = tasks * wish.least_tasks, most_tasks = tasks * wish.most_tasks;
   }
-  const std::vector<Tile>& tiles = tiles_of(level);
-  const int lanes = static_cast<int>(f32_lanes(level) * 4 / size_of(dtype));
-  const auto fits_run = [&](Tile t) { return spec.rhs_run % (t.vectors * lanes) == 0; };  // a panel out of one run is one copy (a run of 0 fits all)
-  const bool some_fit = std::any_of(tiles.begin(), tiles.end(), fits_run);
   std::vector<Costed> found;
-  for (Tile t : tiles)
-    if (fits_run(t) || !some_fit) found.push_back(choose_tasks(spec, dtype, level, cache, t, least_tasks, most_tasks, wish.block_m));
+  for (Tile t : tiles_for(spec, dtype, level)) found.push_back(choose_tasks(spec, dtype, level, cache, t, least_tasks, most_tasks, wish.block_m));
   const size_t rank = std::min(wish.tile, found.size() - 1);
   for (size_t i = 0; i <= rank; ++i) {  // the earlier one where costs are equal, or nearly
     size_t best = i;

@@ -19,4 +19,7 @@ struct Blocking {
 /// fewer, other m blocks). Where one does not exist it is a repetition.
 Blocking choose_blocking(const ContractionSpec&, DType, CpuLevel, const CacheSizes&, int variant = 0);
 
+/// All of m and n in one task; blocks of `block_k` where that is not 0.
+Blocking block_part(const ContractionSpec&, DType, CpuLevel, const CacheSizes&, int64_t block_k);
+
 }  // namespace trainc::loop
