@@ -4,7 +4,8 @@
 and in the place of `core` where it raises InternalError. Both give
 
     compile(gm, name)                        -> Executable
-    joint(gm, primals, forward_outputs, name) -> Joint: .forward, .saved_inputs, .saved_bytes, .backward(defined);
+    joint(gm, primals, forward_outputs, name) -> Joint: .forward, .saved_inputs, .saved_bytes;
+        .backward(defined, consumes): `consumes` allows a run to overwrite `saved`;
         .deferred_outputs: those that .forward leaves out, .deferred() -> Executable([], saved) that makes them
     Executable(inputs, saved=None)           -> list of fresh tensors (or None, or an input itself); .report() -> dict
 """
@@ -197,8 +198,11 @@ class CoreJoint:
     def deferred(self) -> CoreExecutable:
         return self._part("deferred", "deferred outputs", lambda joint, progress: joint.deferred(progress))
 
-    def backward(self, defined: tuple[bool, ...]) -> CoreExecutable:
-        return self._part("backward", "backward", lambda joint, progress: joint.backward(list(defined), progress), list(defined))
+    def backward(self, defined: tuple[bool, ...], consumes: bool) -> CoreExecutable:
+        def compile(joint: Any, progress: Any) -> Any:
+            return joint.backward(list(defined), progress, consumes)
+
+        return self._part("backward", "backward", compile, list(defined), consumes)
 
     def _part(self, kind: str, what: str, compile: Callable[[Any, Any], Any], *parts: Any) -> CoreExecutable:
         """A plan that reads the forward's arena. Its key holds the forward plan's hash: they always agree on what lies where."""
@@ -340,7 +344,7 @@ class InterpretedJoint:
         self.forward = InterpretedForward(fw, name, forward_outputs, self.slots)
         self._backward = InterpretedBackward(bw, f"{name}, backward", self)
 
-    def backward(self, defined: tuple[bool, ...]) -> InterpretedBackward:
+    def backward(self, defined: tuple[bool, ...], consumes: bool) -> InterpretedBackward:
         return self._backward
 
 

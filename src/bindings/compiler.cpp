@@ -112,8 +112,8 @@ struct JointGraph {
   std::unique_ptr<CoreExecutable> deferred(const nb::object& callback) const {
     return compiled(callback, tuner, 0, [&](const compiler::Options& o, compiler::Timing* timing) { return joint->deferred(o, timing); });
   }
-  std::unique_ptr<CoreExecutable> backward(const std::vector<bool>& defined, const nb::object& callback) const {
-    return compiled(callback, tuner, 0, [&](const compiler::Options& o, compiler::Timing* timing) { return joint->backward(defined, o, timing); });
+  std::unique_ptr<CoreExecutable> backward(const std::vector<bool>& defined, const nb::object& callback, bool consumes) const {
+    return compiled(callback, tuner, 0, [&](const compiler::Options& o, compiler::Timing* timing) { return joint->backward(defined, o, timing, consumes); });
   }
 };
 
@@ -166,7 +166,7 @@ void bind_compiler(nb::module_& m) {
       .def(nb::init<const std::string&, int64_t, int64_t, const std::string&, bool, nb::object>(), nb::arg("json"), nb::arg("primals"),
            nb::arg("forward_outputs"), nb::arg("name"), nb::arg("defer") = true, nb::arg("tuner") = nb::none())
       .def("forward", &JointGraph::forward, nb::arg("progress") = nb::none())
-      .def("backward", &JointGraph::backward, nb::arg("defined"), nb::arg("progress") = nb::none())
+      .def("backward", &JointGraph::backward, nb::arg("defined"), nb::arg("progress") = nb::none(), nb::arg("consumes") = true)
       .def("step", &JointGraph::step, nb::arg("defined"), nb::arg("formulas"), nb::arg("updates"), nb::arg("progress") = nb::none())
       .def("deferred", &JointGraph::deferred, nb::arg("progress") = nb::none())
       .def_prop_ro("deferred_outputs", [](const JointGraph& j) { return j.joint->deferred_outputs(); })

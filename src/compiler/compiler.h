@@ -69,7 +69,8 @@ class JointGraph {
   plan::Plan deferred(const Options&, Timing* = nullptr) const;
   /// The backward plan where tangents with defined[i] == false are zero without being read. Inputs: saved_inputs' tensors,
   /// then all tangents (undefined ones: nullptr). Outputs: a gradient per primal.
-  plan::Plan backward(const std::vector<bool>& defined, const Options&, Timing* = nullptr) const;
+  /// `consumes`: it may overwrite the arena, which is read for the last time then (it needs less memory so).
+  plan::Plan backward(const std::vector<bool>& defined, const Options&, Timing* = nullptr, bool consumes = true) const;
   /// Forward, backward and updates as one plan, which keeps nothing between calls. Inputs: the primals, all tangents, then the updates' own.
   /// Outputs: the forward's, then the backward's, of which consumed gradients are none.
   plan::Plan step(const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas, const std::vector<Update>&, const Options&,

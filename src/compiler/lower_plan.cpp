@@ -8,6 +8,7 @@
 #include "compiler/tune.h"
 #include "graph/text.h"
 #include "graph/verify.h"
+#include "loop/in_place.h"
 #include "schedule/lower.h"
 #include "schedule/prepare.h"
 #include "schedule/schedule.h"
@@ -30,6 +31,7 @@ class PlanBuilder {
     plan_.input_count = arena_in ? homes_.arena_inputs_from : graph_.input_count;
     plan_.output_count = arena_out ? homes_.arena_outputs_from : static_cast<int64_t>(graph_.outputs.size());
     plan_.saved_bytes = homes_.saved_bytes;
+    plan_.consumes_saved = homes_.consumes && homes_.saved_bytes > 0;
     place_outputs();
 
     double start = now();
@@ -38,6 +40,7 @@ class PlanBuilder {
     const schedule::Machine machine = options.gpu ? schedule::Machine::device(*options.gpu) : schedule::Machine{options.level, cache_sizes()};
     Tuner tuner(graph_, schedule_, machine, options);
     for (const schedule::Group& g : schedule_.groups) kernels.push_back(tuner.best(g, schedule::lower(graph_, schedule_, g, machine)));
+    if (!options.gpu) write_in_place(kernels);
     for (const auto& group : kernels)
       for (const auto& k : group) nests.push_back(&k.nest);
     timing.schedule_seconds += now() - start;
@@ -57,6 +60,7 @@ class PlanBuilder {
       else
         for (const auto& k : kernels[g]) kernel_step(k, code.kernel_of[nest++]);
     }
+    for (auto [value, below] : over_) plan_.buffers[buffer(value)].over = buffer(below);
     plan::plan_memory(plan_);
     plan::verify(plan_);
     if (dumping("plan")) dump(name + ".plan.txt", plan::print(plan_));
@@ -118,6 +122,50 @@ class PlanBuilder {
     }
     const plan::Home home = n->op == Op::Result ? plan::Home::Extern : plan::Home::Temp;
     return it->second = add(describe(n->type, {}, home, 0, "t" + std::to_string(n->id)));
+  }
+
+  /// Temporaries that may be written over what the same kernel is the last to read.
+  void write_in_place(std::vector<std::vector<schedule::LoweredKernel>>& kernels) {
+    std::unordered_map<const Node*, int> first_write, last_touch;
+    int place = 0;
+    for (size_t g = 0; g < kernels.size(); ++g) {
+      for (const schedule::LoweredKernel& k : kernels[g]) {
+        ++place;
+        for (size_t i = 0; i < k.arguments.size(); ++i) {
+          last_touch[k.arguments[i]] = place;
+          if (k.nest.buffers[i].written) first_write.emplace(k.arguments[i], place);
+        }
+      }
+      if (schedule_.groups[g].kind != schedule::GroupKind::Extern) continue;
+      ++place;
+      for (const Node* i : schedule_.groups[g].values[0]->inputs) last_touch[schedule::base_of(i)] = place;
+    }
+    std::unordered_set<const Node*> kept;
+    for (const Output& o : graph_.outputs)
+      if (o.value) kept.insert(schedule::base_of(o.value));
+    const auto ours = [&](const Node* n) {  // a temporary, or a slot that is read for the last time
+      if (kept.count(n) || n->op == Op::Result || n->op == Op::Constant) return false;
+      return n->op != Op::Input || (homes_.consumes && n->as<InputAttr>().index >= homes_.arena_inputs_from);
+    };
+    place = 0;
+    for (size_t g = 0; g < kernels.size(); ++g) {
+      place += schedule_.groups[g].kind == schedule::GroupKind::Extern;
+      for (schedule::LoweredKernel& k : kernels[g]) {
+        ++place;
+        for (size_t w = 0; w < k.arguments.size(); ++w) {
+          const Node* value = k.arguments[w];
+          if (!k.nest.buffers[w].written || first_write.at(value) != place || !ours(value)) continue;
+          for (size_t r = 0; r < k.arguments.size(); ++r) {
+            const Node* below = k.arguments[r];
+            if (k.nest.buffers[r].written || last_touch.at(below) != place || !ours(below) || below->type.bytes() != value->type.bytes()) continue;
+            if (!loop::refuse_in_place(k.nest, static_cast<int>(w), static_cast<int>(r)).empty()) continue;
+            k.nest.buffers[w].over = static_cast<int>(r);
+            over_[value] = below;
+            break;
+          }
+        }
+      }
+    }
   }
 
   void kernel_step(const schedule::LoweredKernel& k, int kernel) {
@@ -193,6 +241,7 @@ class PlanBuilder {
   plan::Plan plan_;
   std::unordered_map<const Node*, int> buffer_of_;
   std::unordered_set<int> written_;
+  std::unordered_map<const Node*, const Node*> over_;  // value, whose memory it takes
 };
 
 }  // namespace

@@ -167,7 +167,14 @@ void expect_same_joint(const testing::RandomJoint& joint, uint64_t seed, bool ch
     for (int64_t i : compiled.saved_inputs()) in.push_back(i < joint.primals ? inputs[i] : got.at(i - joint.primals));
     in.insert(in.end(), inputs.begin() + joint.primals, inputs.end());
     const std::vector<bool> defined(inputs.size() - joint.primals, true);
-    for (Tensor& t : testing::run_plan(compiled.backward(defined, options()), in, arena)) got.push_back(std::move(t));
+    const std::vector<uint8_t> before = memory;
+    const auto keeping = testing::run_plan(compiled.backward(defined, options(), nullptr, false), in, arena);
+    ASSERT_EQ(memory, before) << "a backward that must leave the arena as it is";
+    size_t next = 0;
+    for (Tensor& t : testing::run_plan(compiled.backward(defined, options()), in, arena)) {
+      EXPECT_EQ(testing::difference(t, keeping.at(next++)), "") << "gradient " << next - 1 << " where the arena may be overwritten";
+      got.push_back(std::move(t));
+    }
   } catch (const std::exception& e) {
     FAIL() << e.what();
   }
