@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "compiler/codegen.h"
+#include "compiler/tune.h"
 #include "graph/text.h"
 #include "graph/verify.h"
 #include "schedule/lower.h"
@@ -15,13 +16,6 @@ namespace trainc::compiler {
 namespace {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-int64_t storage_bytes(const Type& type, const Dims& strides) {
-  if (type.numel() == 0) return 0;
-  int64_t last = 0;
-  for (size_t k = 0; k < type.shape.size(); ++k) last += (type.shape[k] - 1) * strides[k];
-  return (last + 1) * size_of(type.dtype);
-}
 
 class PlanBuilder {
  public:
@@ -42,7 +36,8 @@ class PlanBuilder {
     std::vector<std::vector<schedule::LoweredKernel>> kernels;
     std::vector<const loop::LoopNest*> nests;
     const schedule::Machine machine = options.gpu ? schedule::Machine::device(*options.gpu) : schedule::Machine{options.level, cache_sizes()};
-    for (const schedule::Group& g : schedule_.groups) kernels.push_back(schedule::lower(graph_, schedule_, g, machine));
+    Tuner tuner(graph_, schedule_, machine, options);
+    for (const schedule::Group& g : schedule_.groups) kernels.push_back(tuner.best(g, schedule::lower(graph_, schedule_, g, machine)));
     for (const auto& group : kernels)
       for (const auto& k : group) nests.push_back(&k.nest);
     timing.schedule_seconds += now() - start;

@@ -277,11 +277,12 @@ class Builder {
     return part_ == Part::Rows ? k_block_ * rhs_block() + at : at;
   }
 
-  // A copy of `count` neighbours from `first` (a multiple of `most`) on, at most `most`, in pieces that end where a run does, by vectors of `lanes`.
+  // A copy of `count` neighbours from `first` on, at most `most`, in pieces that end where a run does, by vectors of `lanes`. `aligned`: `first` is a multiple of
+  // `most`.
   // copy(offset from first, run, place in the run)
   template <class Copy>
-  Stmt copy_runs(int64_t run, int64_t most, const Expr& first, const Expr& count, int lanes, Copy copy) {
-    if (run % most == 0)
+  Stmt copy_runs(int64_t run, int64_t most, bool aligned, const Expr& first, const Expr& count, int lanes, Copy copy) {
+    if (aligned && run % most == 0)
       return loop(LoopKind::Vector, "lane", count, [&](const Expr& lane) { return copy(lane, floor_div(first, run), mod(first, run) + lane); }, lanes);
     return loop(LoopKind::Serial, "piece", integer((most + run - 2) / run + 1), [&](const Expr& piece) {
       const int major = nest_.add_local("run", DType::I64), begin = nest_.add_local("begin", DType::I64);
@@ -298,10 +299,11 @@ class Builder {
   template <class Index, class Value>
   Stmt copy_padded(const Expr& count, const Expr& width, bool full, Index index, Value value, int buffer) {
     Stmt copy = loop(LoopKind::Vector, "lane", count, [&](const Expr& lane) { return store(buffer, index(lane), value(lane)); }, b_.lanes);
-    if (full) return copy;
-    Stmt fill = loop(LoopKind::Vector, "lane", width - count,
-                     [&](const Expr& lane) { return store(buffer, index(count + lane), zero(packed_)); }, b_.lanes);
-    return block({copy, fill});
+    return full ? copy : block({copy, zeros(buffer, width - count, [&](const Expr& lane) { return index(count + lane); })});
+  }
+  template <class Index>
+  Stmt zeros(int buffer, const Expr& count, Index index) {
+    return loop(LoopKind::Vector, "lane", count, [&](const Expr& lane) { return store(buffer, index(lane), zero(packed_)); }, b_.lanes);
   }
 
   Stmt pack_lhs(const Expr& first_tile, const Expr& tiles) {
@@ -312,7 +314,7 @@ class Builder {
         const Expr at = lhs_index(row, integer(0));
         if (spec_.lhs_run == 0) return copy_along_k(lhs_, at, first_k_, depth_, [&](const Expr& k) { return spec_.lhs(batch_, m, k); });
         return fill_along_k(lhs_, at, first_k_, depth_, [&](const Expr& from, const Expr& count) {
-          return copy_runs(spec_.lhs_run, b_.block_k * each(), from, count, element_lanes(), [&](const Expr& k, const Expr& major, const Expr& minor) {
+          return copy_runs(spec_.lhs_run, b_.block_k * each(), true, from, count, element_lanes(), [&](const Expr& k, const Expr& major, const Expr& minor) {
             return store(lhs_, at * each() + k, spec_.lhs_in_run(batch_, m, major, minor));
           });
         });
@@ -320,7 +322,16 @@ class Builder {
     }
     return loop(LoopKind::Serial, "k", depth_, [&](const Expr& k) {
       const bool full = spec_.m % b_.tile_m == 0 && !m_here_;
-      return copy_padded(full ? rows : rest(rows, first, m_here_ ? m_here_ : integer(spec_.m)), rows, full, [&](const Expr& row) { return lhs_index(row, k); },
+      const Expr end = m_here_ ? m_here_ : integer(spec_.m);
+      if (spec_.lhs_run > 0) {
+        const Expr there = full ? rows : rest(rows, first, end);
+        const bool aligned = b_.m_tasks == 1 || b_.task_m % b_.block_m == 0;
+        Stmt copy = copy_runs(spec_.lhs_run, b_.block_m * b_.tile_m, aligned, first, there, b_.lanes, [&](const Expr& row, const Expr& major, const Expr& minor) {
+          return store(lhs_, lhs_index(row, k), packed(first_k_ + k, [&](const Expr& kk) { return spec_.lhs_in_run(batch_, kk, major, minor); }));
+        });
+        return full ? copy : block({copy, zeros(lhs_, rows - there, [&](const Expr& row) { return lhs_index(there + row, k); })});
+      }
+      return copy_padded(full ? rows : rest(rows, first, end), rows, full, [&](const Expr& row) { return lhs_index(row, k); },
                          [&](const Expr& row) { return packed(first_k_ + k, [&](const Expr& kk) { return spec_.lhs(batch_, first + row, kk); }); }, lhs_);
     });
   }
@@ -332,12 +343,11 @@ class Builder {
         Expr n = (first_panel_ + panel) * b_.tile_n;
         if (spec_.rhs_run > 0) {
           const Expr count = up_to(b_.tile_n, n, spec_.n, n_here_);
-          Stmt copy = copy_runs(spec_.rhs_run, b_.tile_n, n, count, b_.lanes, [&](const Expr& column, const Expr& major, const Expr& minor) {
+          Stmt copy = copy_runs(spec_.rhs_run, b_.tile_n, true, n, count, b_.lanes, [&](const Expr& column, const Expr& major, const Expr& minor) {
             return store(rhs_, rhs_index(panel, k, column), packed(first_k_ + k, [&](const Expr& kk) { return spec_.rhs_in_run(batch_, kk, major, minor); }));
           });
           if (full) return copy;
-          return block({copy, loop(LoopKind::Vector, "lane", integer(b_.tile_n) - count,
-                                   [&](const Expr& lane) { return store(rhs_, rhs_index(panel, k, count + lane), zero(packed_)); }, b_.lanes)});
+          return block({copy, zeros(rhs_, integer(b_.tile_n) - count, [&](const Expr& lane) { return rhs_index(panel, k, count + lane); })});
         }
         return copy_padded(up_to(b_.tile_n, n, spec_.n, n_here_), integer(b_.tile_n), full, [&](const Expr& column) { return rhs_index(panel, k, column); },
                            [&](const Expr& column) { return packed(first_k_ + k, [&](const Expr& kk) { return spec_.rhs(batch_, n + column, kk); }); }, rhs_);
@@ -535,7 +545,7 @@ Counted counted(const ContractionSpec& spec, CpuLevel level) {
 
 }  // namespace
 
-void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel level, const CacheSizes& cache) {
+void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel level, const CacheSizes& cache, int variant) {
   require(spec.batch >= 0 && spec.m >= 0 && spec.n >= 0 && spec.k >= 0, "contraction of negative size");
   nest.flops += 2 * spec.batch * spec.m * spec.n * spec.k;
   if (spec.batch == 0 || spec.m == 0 || spec.n == 0) {
@@ -544,7 +554,7 @@ void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel lev
     return;
   }
   const Counted c = counted(spec, level);
-  const Blocking blocking = choose_blocking(c.spec, c.blocked, level, cache);
+  const Blocking blocking = choose_blocking(c.spec, c.blocked, level, cache, variant);
   nest.parallel_extent = spec.batch * blocking.m_tasks * blocking.n_tasks;
   Builder builder(nest, c.spec, c.dtype, spec.k, blocking);
   const int task = nest.add_var("task", nest.parallel_extent);

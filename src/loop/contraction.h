@@ -16,9 +16,8 @@ struct ContractionSpec {
   std::function<Expr(Expr b, Expr row, Expr k)> lhs, rhs;
   // Whether consecutive k (true) or consecutive rows (false) are neighbours in memory: the direction packing reads along.
   bool lhs_k_contiguous = true, rhs_k_contiguous = true;
-  // Where those neighbours come in runs (a window's rows: some channels of some taps), and the next run lies elsewhere: the length of a run, and
-  // the element at place `minor` of run `major`, with no division in it; `other` is the coordinate across. 0: one run. The lhs along k alone, the
-  // rhs along its rows alone.
+  // Where those neighbours come in runs (a window's rows: some channels of some taps; a head of many), and the next run lies elsewhere: the length of a
+  // run, and the element at place `minor` of run `major`, with no division in it; `other` is the coordinate across. 0: one run. The rhs along its rows alone.
   int64_t lhs_run = 0, rhs_run = 0;
   std::function<Expr(Expr b, Expr other, Expr major, Expr minor)> lhs_in_run, rhs_in_run;
   // Given coordinates and the finished sum (f32 for bf16 elements), the statement that stores it (bias, activation, residual, cast, ... inside). Called inside a
@@ -34,9 +33,12 @@ struct ContractionSpec {
   Block sums_block;  // takes f32 sums in the epilogue's place if its pitch has room for whole tiles; what lies beyond the last row and column is then overwritten
 };
 
+/// Ways to cut a contraction up that are worth measuring; some repeat others.
+constexpr int kBlockingVariants = 9;
+
 /// Writes the loops of `spec` into `nest` (buffers for arguments already added, name set): body, parallel_extent, scratch buffers, flops.
-/// The order of sums over k depends on k and the level alone: not on threads.
-void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel, const CacheSizes&);
+/// The order of sums over k depends on k and the level alone: not on threads, and not on `variant`, which is below kBlockingVariants (0: by the cost model).
+void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel, const CacheSizes&, int variant = 0);
 
 /// How far a part goes, where that is not all: index expressions, at least 1 and at most the spec's extent. nullptr: all.
 struct Extents { Expr m, n, k; };

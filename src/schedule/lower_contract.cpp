@@ -73,6 +73,7 @@ ContractExpressions::ContractExpressions(Expressions& e, const Node* contract, c
     element = [=](Expr bb, Expr oo, Expr jj, Expr ii) { return substitute(split, {{b, bb}, {other, oo}, {major, jj}, {minor, ii}}); };
   };
   if (spec.lhs_k_contiguous) in_runs(0, m, k, spec.k, lhs, spec.lhs_run, spec.lhs_in_run);
+  else in_runs(0, m, m, spec.m, lhs, spec.lhs_run, spec.lhs_in_run);
   if (!spec.rhs_k_contiguous) in_runs(1, n, n, spec.n, rhs, spec.rhs_run, spec.rhs_in_run);
   spec.lhs = [=](Expr bb, Expr row, Expr kk) { return substitute(lhs, {{b, bb}, {m, row}, {k, kk}}); };
   spec.rhs = [=](Expr bb, Expr row, Expr kk) { return substitute(rhs, {{b, bb}, {n, row}, {k, kk}}); };
@@ -119,7 +120,7 @@ LoweredKernel lower_contract(const Schedule& schedule, const Group& group, const
   e.own_value = [&](const Node* v, Index& index) { return e.bind(v, e.definition(v, index)); };
   contract.spec.epilogue = [&](Expr bb, Expr mm, Expr nn, Expr sum) { return contract.epilogue(schedule, group.values, bb, mm, nn, sum); };
   if (machine.gpu) loop::build_device_contraction(nest, contract.spec, *machine.gpu, machine.tf32);
-  else loop::build_contraction(nest, contract.spec, machine.level, machine.caches);
+  else loop::build_contraction(nest, contract.spec, machine.level, machine.caches, machine.blocking);
   return kernel;
 }
 
