@@ -7,6 +7,7 @@ import torch
 from trainc import cache, config
 from trainc.call import CompiledCall
 from trainc.errors import UserError
+from trainc.memory import Settings, checked
 from trainc.optimizer import attach
 
 TUNES = ("fast", "max")
@@ -17,7 +18,7 @@ def compile_objects(model, optimizer, *, tune, memory, fuse_step, verify):
     if config.cache:
         cache.directory()  # says so now where plans cannot be kept
         config.cache_bytes()
-    model._compiled_call_impl = CompiledCall(model)
+    model._compiled_call_impl = CompiledCall(model, Settings(memory, optimizer))
     if optimizer is None:
         return model
     attach(optimizer)
@@ -39,8 +40,7 @@ def check(model, optimizer, tune, memory, fuse_step, verify) -> None:
         raise UserError(f"trainc.compile wants a torch.optim.Optimizer as its second argument, got {_kind(optimizer)}{hint}")
     if tune not in TUNES:
         raise UserError(f'tune={tune!r} is not known; tune="fast" never measures, tune="max" does')
-    if memory is not None:
-        raise UserError("memory= is not built yet: leave it out, and all that the backward needs is kept")
+    checked(memory)
     for name, flag in (("fuse_step", fuse_step), ("verify", verify)):
         if not isinstance(flag, bool):
             raise UserError(f"{name}={flag!r} is neither True nor False")
