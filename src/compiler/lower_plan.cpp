@@ -45,12 +45,14 @@ class PlanBuilder {
       for (const auto& k : group) nests.push_back(&k.nest);
     timing.schedule_seconds += now() - start;
     start = now();
-    Code code = generate(nests, options);
+    Code code;
+    if (options.dry) code.kernel_of.assign(nests.size(), -1);
+    else code = generate(nests, options);
     timing.code_seconds += now() - start;
     timing.kernels += static_cast<int64_t>(nests.size());
     timing.distinct_kernels += static_cast<int64_t>(code.kernels.size());
     plan_.kernels = std::move(code.kernels);
-    if (dumping("loop") || dumping("asm")) dump_kernels(nests, code, options);
+    if (!options.dry && (dumping("loop") || dumping("asm"))) dump_kernels(nests, code, options);
 
     size_t nest = 0;
     for (size_t g = 0; g < kernels.size(); ++g) {
@@ -62,6 +64,7 @@ class PlanBuilder {
     }
     for (auto [value, below] : over_) plan_.buffers[buffer(value)].over = buffer(below);
     plan::plan_memory(plan_);
+    if (options.dry) return std::move(plan_);
     plan::verify(plan_);
     if (dumping("plan")) dump(name + ".plan.txt", plan::print(plan_));
     return std::move(plan_);
@@ -257,7 +260,7 @@ plan::Plan compile_graph(Graph graph, const std::string& name, const Homes& home
   const auto until = [](int64_t from) { return from < 0 ? std::numeric_limits<int64_t>::max() : from; };
   graph = schedule::prepare(graph, homes.copies ? 0 : until(homes.arena_inputs_from), until(homes.arena_outputs_from));  // no pass: it may lay results out otherwise
   verify(graph);
-  if (dumping("graph")) dump(name + ".prepared.graph", print(graph));
+  if (!options.dry && dumping("graph")) dump(name + ".prepared.graph", print(graph));
   const schedule::Schedule schedule = schedule::make_schedule(graph, !options.gpu);
   timing->schedule_seconds += now() - start;
   timing->passes.insert(timing->passes.end(), pipeline.records().begin(), pipeline.records().end());
