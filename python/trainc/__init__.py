@@ -18,6 +18,9 @@ def compile(model, optimizer=None, *, tune="fast", memory=None, fuse_step=False,
     The model is compiled when it is first called, once per signature of its arguments. The objects are the ones given:
     `state_dict`, `deepcopy`, `pickle` and the training loop see the plain module and optimizer.
 
+    tune: "fast" decides by a cost model alone, so that compiling takes seconds; "max" measures how to cut up each matrix product and
+    convolution (a minute or so for GPT-2, once: the answers are kept on disk with the plans). The results are the same to the last bit.
+
     `memory`: the most that training may need, as a size ("4GB", or bytes as an int) or as a share (0 to 1) of what it would
     need without: the model's tensors, gradients, optimizer state, the batch, and what the step itself needs. It is met by
     computing again in the backward what costs least time; results are the same to the bit. UserError at the first call where it
@@ -28,7 +31,7 @@ def compile(model, optimizer=None, *, tune="fast", memory=None, fuse_step=False,
     return compile_objects(model, optimizer, tune=tune, memory=memory, fuse_step=fuse_step, verify=verify)
 
 
-def train_step(fn, *, memory=None):
+def train_step(fn, *, tune="fast", memory=None):
     """`fn(*batch)`, the body of a training loop (forward, loss, `backward()`, `clip_grad_norm_`, `optimizer.step()`,
     `zero_grad()`), as one
     compiled plan: parameters and optimizer state are updated in place, and gradients never all exist at once.
@@ -45,7 +48,7 @@ def train_step(fn, *, memory=None):
     """
     from trainc.step import TrainStep
 
-    return TrainStep(fn, memory)
+    return TrainStep(fn, tune, memory)
 
 
 def explain(model, file=None, *, batch=None):

@@ -180,7 +180,7 @@ class CompiledCall:
             )
             return model._call_impl(*args, **kwargs)
         snapshot = Snapshot(model)
-        record = records.Compilation(type(model).__name__, signature=_describe(structure, arguments, model))
+        record = records.Compilation(type(model).__name__, signature=_describe(structure, arguments, model), tune=self.settings.tune)
         self._busy = True
         start = time.perf_counter()
         error: BaseException | None = None
@@ -265,7 +265,7 @@ class CompiledCall:
         if self._dynamo is None:
             from trainc.backend import backend
 
-            self._dynamo = torch.compile(model._call_impl, backend=backend)
+            self._dynamo = torch.compile(model._call_impl, backend=backend, options={"tune": self.settings.tune})
         try:
             return self._dynamo(*args, **kwargs)
         except torch._dynamo.exc.TorchDynamoException as error:

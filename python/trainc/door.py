@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from trainc import cache, config
+from trainc import cache, config, tuning
 from trainc.call import CompiledCall
 from trainc.errors import UserError
 from trainc.memory import Settings, checked
 from trainc.optimizer import attach
-
-TUNES = ("fast", "max")
 
 
 def compile_objects(model, optimizer, *, tune, memory, fuse_step, verify):
@@ -18,7 +16,7 @@ def compile_objects(model, optimizer, *, tune, memory, fuse_step, verify):
     if config.cache:
         cache.directory()  # says so now where plans cannot be kept
         config.cache_bytes()
-    model._compiled_call_impl = CompiledCall(model, Settings(memory, optimizer))
+    model._compiled_call_impl = CompiledCall(model, Settings(memory, optimizer, tune))
     if optimizer is None:
         return model
     attach(optimizer)
@@ -38,8 +36,7 @@ def check(model, optimizer, tune, memory, fuse_step, verify) -> None:
         else:
             hint = ""
         raise UserError(f"trainc.compile wants a torch.optim.Optimizer as its second argument, got {_kind(optimizer)}{hint}")
-    if tune not in TUNES:
-        raise UserError(f'tune={tune!r} is not known; tune="fast" never measures, tune="max" does')
+    tuning.check(tune)
     checked(memory)
     for name, flag in (("fuse_step", fuse_step), ("verify", verify)):
         if not isinstance(flag, bool):

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch.utils import flop_counter
 
-from trainc import cache, memory, messages, wire
+from trainc import cache, memory, messages, tuning, wire
 from trainc.errors import InternalError
 from trainc.pool import Results
 
@@ -187,15 +187,15 @@ def stored_plan(
 
 class CoreJoint:
     def __init__(
-        self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str, limit: memory.Limit | None = None
+        self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str, tune: str, limit: memory.Limit | None = None
     ):
         self.name = name
         self._graph = wire.GraphText(gm.graph, name)
         self._shape = (primals, forward_outputs, name)
-        self._limit = limit
+        self._tune, self._limit = tune, limit
         self._joint: Any = None  # made when a part must be compiled
         self._footprint: dict[str, int] | None = None
-        key = cache.key("forward", self._graph.canonical, *self._shape, *([limit.key] if limit else []))
+        key = cache.key("forward", self._graph.canonical, *self._shape, tune, *([limit.key] if limit else []))
         with messages.progress(name) as progress:
             self.forward, self._facts, self._digest = stored_plan(
                 key, self._graph, lambda: self._cut(progress).forward(progress), lambda: facts_of(self._joint)
@@ -220,7 +220,7 @@ class CoreJoint:
 
     def _part(self, kind: str, what: str, compile: Callable[[Any, Any], Any], *parts: Any) -> CoreExecutable:
         """A plan that reads the forward's arena. Its key holds the forward plan's hash: they always agree on what lies where."""
-        key = cache.key(kind, self._graph.canonical, *self._shape, self._digest, *parts) if self._digest else None
+        key = cache.key(kind, self._graph.canonical, *self._shape, self._tune, self._digest, *parts) if self._digest else None
         with messages.progress(f"{self.name}, {what}") as progress:
             return stored_plan(key, self._graph, lambda: compile(self._cut(progress), progress))[0]
 
@@ -229,7 +229,7 @@ class CoreJoint:
 
         if self._joint is None:
             primals, forward_outputs, name = self._shape
-            joint = _core.JointGraph(self._graph.text(), primals, forward_outputs, name)
+            joint = _core.JointGraph(self._graph.text(), primals, forward_outputs, name, tuner=tuning.tuner_of(self._tune))
             if hasattr(self, "_facts"):
                 joint.cut(self._facts["price"])
             elif self._limit is not None:
@@ -256,18 +256,22 @@ def sum_of(footprint: dict[str, int]) -> int:
 class Core:
     name = "core"
 
+    def __init__(self, tune: str):
+        self._tune = tune
+
     def compile(self, gm: torch.fx.GraphModule, name: str) -> CoreExecutable:
         from trainc import _core
 
         graph = wire.GraphText(gm.graph, name)
-        key = cache.key("inference", graph.canonical, name)
+        key = cache.key("inference", graph.canonical, name, self._tune)
+        tuner = tuning.tuner_of(self._tune)
         with messages.progress(name) as progress:
-            return stored_plan(key, graph, lambda: _core.compile(graph.text(), name, progress))[0]
+            return stored_plan(key, graph, lambda: _core.compile(graph.text(), name, progress, tuner))[0]
 
     def joint(
         self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str, limit: memory.Limit | None = None
     ) -> CoreJoint:
-        return CoreJoint(gm, primals, forward_outputs, name, limit)
+        return CoreJoint(gm, primals, forward_outputs, name, self._tune, limit)
 
 
 # ---- interpreter ----------------------------------------------------------------------------------------------------
@@ -412,6 +416,9 @@ def _span(tensor: torch.Tensor) -> int:
 
 class Interpreter:
     name = "interpreter"
+
+    def __init__(self, tune: str):
+        pass  # there is nothing to tune
 
     def compile(self, gm: torch.fx.GraphModule, name: str) -> InterpretedExecutable:
         return InterpretedExecutable(gm, name)

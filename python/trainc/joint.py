@@ -33,7 +33,7 @@ class Compiler:
 
     def __init__(self, record: Compilation, limit: Limit | None = None):
         self.record, self.limit = record, limit
-        self.engine = engine.ENGINES[config.engine_name()]()
+        self.engine = engine.ENGINES[config.engine_name()](record.tune)
         record.engine = self.engine.name
 
     # -- the partitioner ----------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class Compiler:
             if self.engine.name == "interpreter":
                 raise
             messages.fell_back(self.record.name, error)
-            self.engine = engine.Interpreter()
+            self.engine = engine.Interpreter(self.record.tune)
             self.record.engine, self.record.reason = self.engine.name, str(error)
             return build(self.engine)
         finally:

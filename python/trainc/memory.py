@@ -148,11 +148,11 @@ def least_text(size: int) -> str:
 
 
 class Settings:
-    """What trainc.compile was told: the limit, and whose state counts."""
+    """What trainc.compile was told: the limit, whose state counts, and whether to measure."""
 
-    def __init__(self, memory: Any = None, optimizer: torch.optim.Optimizer | None = None):
+    def __init__(self, memory: Any = None, optimizer: torch.optim.Optimizer | None = None, tune: str = "fast"):
         checked(memory)
-        self.memory = memory
+        self.memory, self.tune = memory, tune
         self._optimizer = weakref.ref(optimizer) if optimizer is not None else lambda: None
 
     def fixed(self, tensors: list[torch.Tensor], arguments: list[torch.Tensor]) -> Memory:

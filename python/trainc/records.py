@@ -18,6 +18,7 @@ class Compilation:
     name: str
     signature: str = ""  # in the user's terms: "input_ids i64[4, 256], training"
     recompiled: str = ""  # how it differs from the nearest before: "dimension 1 of `input_ids` changed from 128 to 96"
+    tune: str = "fast"  # "max": how contractions are cut up is measured
     engine: str = ""  # "core" | "interpreter"
     route: str = "compiled"  # "compiled" | "dynamo" | "eager"
     reason: str = ""  # why not compiled, or why the interpreter

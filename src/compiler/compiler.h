@@ -15,12 +15,21 @@
 
 namespace trainc::compiler {
 
+/// tune="max": what measures, and who decides by it. The compiler itself runs nothing.
+struct Tuning {
+  /// Seconds of a kernel over all its iterations, on this machine's threads; `arguments`: bytes of each argument.
+  std::function<double(const plan::Kernel&, int64_t extent, const std::vector<int64_t>& arguments)> seconds;
+  /// Which of `variants` ways to make the kernel with this text (as variant 0 has it); `measure(variant)` gives its seconds, infinity for a repetition.
+  std::function<int(const std::string& text, int variants, const std::function<double(int variant)>& measure)> choose;
+};
+
 struct Options {
   CpuLevel level;
   std::optional<Gpu> gpu = {};  // a device's kernels instead: cubins
   bool interpreted = false;     // with `gpu`: loop nests as text instead of cubins, which need no NVRTC; the plan's device is then "interpret"
   bool dry = false;  // no kernels: the plan tells its memory, and cannot run
   int threads = 2;   // kernels are compiled on so many
+  std::optional<Tuning> tuning = {};
   /// Called with kernels done and kernels in all, from the calling thread; may throw to interrupt.
   std::function<void(int64_t done, int64_t total)> progress;
 };
@@ -60,7 +69,7 @@ struct Footprint {
 class JointGraph {
  public:
   JointGraph(frontend::Imported, int64_t primals, int64_t forward_outputs, const std::string& name,
-             int64_t deferred_bytes = schedule::kDeferredBytes);
+             int64_t deferred_bytes = schedule::kDeferredBytes, bool streams = true);  // streams: not for a device
   ~JointGraph();
   /// Cuts again, so that the footprint is at most `budget` with the fewest FLOPs done again; where none is, the one with the least footprint.
   /// The losses and gradients are the same to the bit. Gives the footprint. Before any plan is asked for.

@@ -16,6 +16,7 @@ struct JointGraph::Impl {
   Graph graph;
   std::vector<const Node*> must_recompute;
   int64_t forward_outputs = 0, deferred_bytes = 0;
+  bool streams = true;
   double price = 0;
   schedule::Cut cut;
   Homes forward, backward, deferred;
@@ -23,7 +24,7 @@ struct JointGraph::Impl {
 
   void cut_at(double at) {
     price = at;
-    cut = schedule::cut_joint(graph, primals, forward_outputs, must_recompute, deferred_bytes, price);
+    cut = schedule::cut_joint(graph, primals, forward_outputs, must_recompute, deferred_bytes, streams, price);
     Homes homes;
     for (const Type& t : cut.saved) {
       homes.arena_offsets.push_back(homes.saved_bytes);
@@ -36,12 +37,14 @@ struct JointGraph::Impl {
   }
 };
 
-JointGraph::JointGraph(frontend::Imported joint, int64_t primals, int64_t forward_outputs, const std::string& name, int64_t deferred_bytes)
+JointGraph::JointGraph(frontend::Imported joint, int64_t primals, int64_t forward_outputs, const std::string& name, int64_t deferred_bytes,
+                       bool streams)
     : impl_(std::make_unique<Impl>()) {
   impl_->name = name;
   impl_->primals = primals;
   impl_->forward_outputs = forward_outputs;
   impl_->deferred_bytes = deferred_bytes;
+  impl_->streams = streams;
   impl_->tangents = joint.graph.input_count - primals;
   // Cut after the algebra: what the two halves share is one node by then.
   Pipeline pipeline(name + "_joint");

@@ -15,6 +15,11 @@ struct Blocking {
 };
 
 /// `block_k` and `k_blocks` depend on k alone: they are the order of the sums.
-Blocking choose_blocking(const ContractionSpec&, DType, CpuLevel, const CacheSizes&);
+/// `variant`: 0 is the best by the cost model; others, up to kBlockingVariants, are what a measurement may find better (another tile, more tasks or
+/// fewer, other m blocks). Where one does not exist it is a repetition.
+Blocking choose_blocking(const ContractionSpec&, DType, CpuLevel, const CacheSizes&, int variant = 0);
+
+/// All of m and n in one task; blocks of `block_k` where that is not 0.
+Blocking block_part(const ContractionSpec&, DType, CpuLevel, const CacheSizes&, int64_t block_k);
 
 }  // namespace trainc::loop

@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "schedule/schedule.h"
+#include "schedule/stream.h"
 
 namespace trainc::schedule {
 namespace {
@@ -181,7 +181,7 @@ int64_t flops_of(const Node* contraction) {
 }
 
 Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, const std::vector<const Node*>& must_recompute, int64_t deferred_bytes,
-              double price) {
+              bool streams, double price) {
   const std::vector<const Node*> live = joint.live();
   std::unordered_set<const Node*> of_tangents;  // depend on a tangent
   for (const Node* n : live) {
@@ -208,8 +208,10 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, cons
     if (const Node* v = joint.outputs[i].value; v && !of_tangents.count(v)) wanted.insert(v);
 
   std::unordered_map<const Node*, int> number;
+  std::vector<const Node*> early;  // what the forward may compute
   for (const Node* n : live)
-    if (!of_tangents.count(n)) number.emplace(n, static_cast<int>(number.size()));
+    if (!of_tangents.count(n)) number.emplace(n, static_cast<int>(number.size())), early.push_back(n);
+  const std::unordered_set<const Node*> streamed = streams ? stream_sources(early) : std::unordered_set<const Node*>{};
   const int source = 2 * static_cast<int>(number.size()), sink = source + 1;
   FlowNetwork net(sink + 1);
   const std::unordered_set<const Node*> never_kept(must_recompute.begin(), must_recompute.end());
@@ -227,7 +229,7 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, cons
     else if (is_movement(n->op) || scales(n)) cost += cost / 2;
     else if (is_elementwise(n->op) && of_long_rows(n)) cost += cost / 8;
     net.edge(2 * i, 2 * i + 1, cost);
-    if (!free && !checkpointed && !may_recompute(n)) {
+    if (!free && !checkpointed && !may_recompute(n) && !streamed.count(n)) {
       const double share = static_cast<double>(i) / static_cast<double>(number.size());
       const bool for_a_price = price > 0 && n->op == Op::Contract;
       net.edge(source, 2 * i, for_a_price ? static_cast<int64_t>(std::min(1e15, price * static_cast<double>(flops_of(n)) * (1 + share / 4))) : kInfinite);

@@ -23,7 +23,8 @@ constexpr int64_t kDeferredBytes = 1 << 16;
 
 /// Cuts `joint` (inputs: `primals` primals, then tangents; outputs: `forward_outputs` of the forward, then gradients).
 /// The saved set is a minimum cut by bytes (Chen et al., "Min-Cut Recomputation", as functorch does): contractions, sums, random
-/// draws, externs and indexed operations are never computed again; elementwise operations and movements may be, bit for bit.
+/// draws, externs and indexed operations are never computed again; elementwise operations and movements may be, bit for bit. So may attention's scores, where
+/// `streams` says that kernels never keep them (see stream.h): the probabilities cost the rows' maxima and sums, and a product.
 /// `price`: bytes that it must save to compute a contraction of one FLOP again; 0: none is, whatever it saves. The cut is then the least of bytes saved
 /// plus price x FLOPs done again. Equal layers do not change sides together: earlier ones are up to a quarter cheaper, for when the backward comes to
 /// them, little else is in memory. The rest of what is never computed again stays so.
@@ -33,7 +34,7 @@ constexpr int64_t kDeferredBytes = 1 << 16;
 /// may overwrite it, and the caller gets a copy if he looks.
 /// Throws InternalError where a forward output depends on a tangent.
 Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, const std::vector<const Node*>& must_recompute,
-              int64_t deferred_bytes = kDeferredBytes, double price = 0);
+              int64_t deferred_bytes = kDeferredBytes, bool streams = true, double price = 0);
 
 /// FLOPs of a contraction.
 int64_t flops_of(const Node* contraction);

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "../common/compare.h"
+#include "../common/random_attention.h"
 #include "../common/random_joint.h"
 #include "../common/run_plan.h"
 #include "compiler/compiler.h"
@@ -193,10 +194,29 @@ TEST(Fuzz, JointGraphs) {
   }
 }
 
+// Attention as one kernel, forward, backward, and cut in two where its probabilities are not kept.
+TEST(Fuzz, Attention) {
+  for (CpuLevel level : levels())
+    for (uint64_t seed = first() + 60000; seed < first() + 60000 + count() / 16; ++seed) {
+      testing::AttentionCase c = testing::random_attention_case(seed);
+      c.dropout = false;
+      expect_same(testing::attention_graph(c), seed, seed % 5 == 0 && !c.causal, 1e-3, level);
+      if (HasFatalFailure()) return;
+    }
+}
+TEST(Fuzz, JointAttention) {
+  for (uint64_t seed = first() + 70000; seed < first() + 70000 + count() / 8; ++seed) {
+    testing::AttentionCase c = testing::random_attention_case(seed);
+    c.dropout = c.bf16 = false;
+    expect_same_joint(testing::attention_joint(c), seed, seed % 7 == 0);
+    if (HasFatalFailure()) return;
+  }
+}
+
 // What is computed again for want of memory is what was computed the first time, to the bit; real values, whose sums round.
 TEST(Fuzz, BudgetsChangeNoBit) {
   int64_t again = 0;
-  for (uint64_t seed = first() + 70000; seed < first() + 70000 + count() / 3; ++seed) {
+  for (uint64_t seed = first() + 80000; seed < first() + 80000 + count() / 3; ++seed) {
     const auto joint = testing::random_joint(seed, {});
     SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(joint.graph));
     const auto inputs = testing::random_inputs(joint.graph, seed);

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "../common/compare.h"
-#include "../common/random_joint.h"
+#include "../common/random_attention.h"
 #include "graph/text.h"
 #include "graph/verify.h"
 
@@ -69,6 +69,26 @@ TEST(Cut, HalvesAreTheJointGraph) {
   EXPECT_GT(saved, 20u) << "the random graphs test nothing";
   EXPECT_GT(held, 100u);
   EXPECT_GT(deferred, 10u);
+}
+
+// Rows' maxima and sums are kept, and the operands; nothing of the size of the scores but what was drawn.
+TEST(Cut, AttentionKeepsNoProbabilities) {
+  size_t found = 0;
+  for (uint64_t seed = 1; seed <= 120; ++seed) {
+    const testing::AttentionCase c = testing::random_attention_case(seed);
+    const auto joint = testing::attention_joint(c);
+    expect_same_as_joint(joint, {}, seed);
+    if (HasFailure()) return;
+    const auto keeps = [&](bool streams) {
+      const Cut cut = cut_joint(joint.graph, joint.primals, joint.forward_outputs, {}, kDeferredBytes, streams);
+      return std::any_of(cut.saved.begin(), cut.saved.end(), [&](const Type& t) { return is_float(t.dtype) && t.numel() == c.batch * c.heads * c.rows * c.columns; });
+    };
+    if (c.rows < 16 || c.columns < 17) continue;  // there the rows' sums and the matrix are all as small
+    EXPECT_FALSE(keeps(true)) << print(joint.graph);
+    EXPECT_TRUE(keeps(false));
+    ++found;
+  }
+  EXPECT_GT(found, 30u);
 }
 
 TEST(Cut, CheckpointedValuesAreNotKept) {
