@@ -1,6 +1,8 @@
 // The compiler from Python: progress bars, Ctrl-C, and the interpreter lock released meanwhile.
 #include "compiler/compiler.h"
 
+#include <malloc.h>
+
 #include <limits>
 #include <thread>
 
@@ -62,7 +64,9 @@ template <class F> std::unique_ptr<CoreExecutable> compiled(const nb::object& ca
   const compiler::Options o = options(callback, tuner);
   plan::Plan plan = [&] {
     nb::gil_scoped_release unlock;
-    return make(o, &timing);
+    plan::Plan made = make(o, &timing);
+    malloc_trim(0);  // what code generation needed is the step's to use
+    return made;
   }();
   return executable_of(std::move(plan), record(timing, earlier + seconds_since(start)));
 }
