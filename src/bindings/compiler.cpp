@@ -39,6 +39,7 @@ compiler::Options options(const nb::object& callback, const nb::object& tuner) {
     o.gpu = o.interpreted ? Gpu::Sm90a : gpu_of(driver->architecture());
   }
   o.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  o.workers = runtime::thread_count();
   if (!tuner.is_none() && !o.gpu) o.tuning = tuning_of(tuner);
   o.progress = [&callback, signals = SignalCheck()](int64_t done, int64_t total) mutable {
     signals();

@@ -101,8 +101,9 @@ int64_t again(const JointGraph::Impl& impl) {
   return contraction_flops(impl.cut.forward) + contraction_flops(impl.cut.backward) - contraction_flops(impl.graph);
 }
 
-Footprint footprint_of(const JointGraph::Impl& impl, const plan::Plan& forward, const plan::Plan& backward) {
-  return {.saved = forward.saved_bytes, .temporary = std::max(forward.temp_bytes, backward.temp_bytes), .results = results_of(forward), .again_flops = again(impl)};
+Footprint footprint_of(const JointGraph::Impl& impl, const plan::Plan& forward, const plan::Plan& backward, int workers) {
+  const int64_t scratch = workers * std::max(plan::scratch_bytes(forward), plan::scratch_bytes(backward));
+  return {.saved = forward.saved_bytes, .temporary = std::max(forward.temp_bytes, backward.temp_bytes) + scratch, .results = results_of(forward), .again_flops = again(impl)};
 }
 
 /// One flag a tangent: only the losses' where there is one (a number), else all.
@@ -192,7 +193,7 @@ Footprint JointGraph::footprint(const Options& options) const {
     Homes homes = impl_->backward;
     homes.consumes = true;
     return backward_plan(*impl_, homes, of_a_loss(*impl_), dry, nullptr);
-  }());
+  }(), options.workers);
 }
 
 Footprint JointGraph::fit(int64_t budget, const Options& options) {
@@ -205,7 +206,7 @@ Footprint JointGraph::fit_step(int64_t budget, const std::vector<bool>& defined,
   const auto now = [&] {
     const plan::Plan plan = step(defined, formulas, updates, without_code(options));
     Footprint f;
-    f.temporary = plan.temp_bytes;
+    f.temporary = plan.temp_bytes + options.workers * plan::scratch_bytes(plan);
     f.results = results_of(plan);
     f.again_flops = again(*impl_);
     return f;

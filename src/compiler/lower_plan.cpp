@@ -46,7 +46,10 @@ class PlanBuilder {
     timing.schedule_seconds += now() - start;
     start = now();
     Code code;
-    if (options.dry) code.kernel_of.assign(nests.size(), -1);
+    if (options.dry) {
+      code.kernel_of.assign(nests.size(), -1);
+      for (const loop::LoopNest* n : nests) code.kernels.push_back({n->name, {}, 0, n->scratch_bytes(), n->threads});
+    }
     else code = generate(nests, options);
     timing.code_seconds += now() - start;
     timing.kernels += static_cast<int64_t>(nests.size());
