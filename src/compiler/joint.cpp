@@ -11,6 +11,15 @@
 
 namespace trainc::compiler {
 
+namespace {
+int64_t contraction_flops(const Graph& graph) {
+  int64_t flops = 0;
+  for (const Node* n : graph.live())
+    if (n->op == Op::Contract) flops += schedule::flops_of(n);
+  return flops;
+}
+}  // namespace
+
 struct JointGraph::Impl {
   std::string name;
   Graph graph;
@@ -21,7 +30,9 @@ struct JointGraph::Impl {
   schedule::Cut cut;
   Homes forward, backward, deferred;
   int64_t primals = 0, tangents = 0;
+  int64_t free_flops = 0;  // of both halves as they are first cut
 
+  int64_t flops() const { return contraction_flops(cut.forward) + contraction_flops(cut.backward); }
   void cut_at(double at) {
     price = at;
     cut = schedule::cut_joint(graph, primals, forward_outputs, must_recompute, deferred_bytes, streams, price);
@@ -51,6 +62,7 @@ JointGraph::JointGraph(frontend::Imported joint, int64_t primals, int64_t forwar
   impl_->must_recompute = joint.must_recompute;
   impl_->graph = joint.must_recompute.empty() ? optimize(std::move(joint.graph), pipeline) : std::move(joint.graph);
   impl_->cut_at(0);
+  impl_->free_flops = impl_->flops();
 }
 JointGraph::~JointGraph() = default;
 
@@ -90,16 +102,8 @@ int64_t results_of(const plan::Plan& plan) {
   return bytes;
 }
 
-int64_t contraction_flops(const Graph& graph) {
-  int64_t flops = 0;
-  for (const Node* n : graph.live())
-    if (n->op == Op::Contract) flops += schedule::flops_of(n);
-  return flops;
-}
-/// Contractions of both halves that the joint graph does once.
-int64_t again(const JointGraph::Impl& impl) {
-  return contraction_flops(impl.cut.forward) + contraction_flops(impl.cut.backward) - contraction_flops(impl.graph);
-}
+/// What both halves do more than where no price is paid (what streams compute again is theirs to decide).
+int64_t again(const JointGraph::Impl& impl) { return impl.flops() - impl.free_flops; }
 
 Footprint footprint_of(const JointGraph::Impl& impl, const plan::Plan& forward, const plan::Plan& backward, int workers) {
   const int64_t scratch = workers * std::max(plan::scratch_bytes(forward), plan::scratch_bytes(backward));
