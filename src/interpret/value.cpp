@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "loop/loop.h"
 #include "support/rounding.h"
 
 namespace trainc::interpret {
@@ -201,6 +202,32 @@ Value pair_of(Value low, Value high) {
 Value dot(Value a, Value b, Value c) {
   const auto half = [](Value pair, int shift) { return float_value(bf16_of(static_cast<uint16_t>(static_cast<uint64_t>(pair.i) >> shift))); };
   return fused_multiply_add(DType::F32, half(a, 0), half(b, 0), fused_multiply_add(DType::F32, half(a, 16), half(b, 16), c));
+}
+
+namespace {
+
+float flushed(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x; }
+
+// a * b + c, rounded once: a product of two bf16 is exact in f32, unless it leaves the range of normal numbers.
+float add_product(float a, float b, float c) {
+  const float product = a * b;
+  return flushed(std::isnormal(product) ? product + c : std::fma(a, b, c));
+}
+
+}  // namespace
+
+void tile_dot(uint8_t* sums, const uint8_t* a, const uint8_t* b) {
+  constexpr int n = loop::kTileSide;
+  const auto operand = [](const uint8_t* tile, int pair, int half) { return flushed(static_cast<float>(bf16_of(read<uint16_t>(tile, 2 * pair + half)))); };
+  for (int i = 0; i < n; ++i) {
+    float halves[n][2] = {};
+    for (int k = 0; k < n; ++k)
+      for (int half = 0; half < 2; ++half) {
+        const float x = operand(a, i * n + k, half);
+        for (int j = 0; j < n; ++j) halves[j][half] = add_product(x, operand(b, k * n + j, half), halves[j][half]);
+      }
+    for (int j = 0; j < n; ++j) write(sums, i * n + j, flushed(flushed(read<float>(sums, i * n + j)) + flushed(halves[j][0] + halves[j][1])));
+  }
 }
 
 Value neutral(ReduceKind kind, DType d) {

@@ -1,7 +1,11 @@
 #include "loop/contraction.h"
 
+#include <optional>
+
 #include "loop/contraction_ahead.h"
 #include "loop/contraction_blocking.h"
+#include "loop/contraction_loops.h"
+#include "loop/contraction_tiles.h"
 #include "loop/width.h"
 
 namespace trainc::loop {
@@ -27,6 +31,9 @@ namespace {
 //
 // bf16 operands are packed as pairs along k, and the dot product of two pairs takes the place of the FMA. All that is said of k then counts pairs (`spec.k`
 // too), but for the coordinates that the operands are read at. Along k a pair is two neighbours of a bf16 buffer, else an i32.
+//
+// On AMX (`b_.tiles`) the packed blocks are made into tiles, and contraction_tiles.h has the micro-kernel: the sums come to `partial` from there. f32 blocks whose
+// numbers it cannot take are multiplied by FMAs as they are packed.
 constexpr int64_t kSteps = 8;  // of k, written out in the micro-kernel's loop
 
 class Builder {
@@ -43,7 +50,12 @@ class Builder {
     if (!rhs_in_place()) rhs_ = scratch("rhs_pack", packed_, b_.task_n * b_.block_k * b_.tile_n);
     if (spec.rhs_k_contiguous) stage_ = scratch("rhs_stage", element_, b_.tile_n * stage_row_ * each());
     partial_ = scratch("partial", sum_, (b_.k_blocks == 1 ? 1 : b_.task_m * b_.task_n) * b_.tile_m * b_.tile_n);
-    sums_ = nest_.add_buffer({"sums", sum_, int64_t(b_.tile_m) * b_.tile_n, Space::Register, true});
+    if (b_.tiles) {
+      amx_.emplace(nest_, b_, PackedBlocks{lhs_, rhs_, spec.lhs_k_contiguous, lhs_pitch_}, !pairs_, spec.k);
+      if (b_.k_blocks > 1) block_sums_ = scratch("block_sums", sum_, int64_t(b_.tile_m) * b_.tile_n);
+      if (pairs_) return;
+    }
+    sums_ = nest_.add_buffer({"sums", sum_, int64_t(b_.fma_rows) * b_.tile_n, Space::Register, true});
     columns_ = nest_.add_buffer({"columns", packed_, b_.tile_n, Space::Register, true});
   }
 
@@ -61,6 +73,7 @@ class Builder {
       std::vector<Stmt> body;
       look_ahead_of_k_block(body, task);
       if (spec_.k > 0 && !rhs_in_place()) body.push_back(spec_.rhs_k_contiguous ? pack_rhs_transposed() : pack_rhs());
+      if (amx_) body.push_back(amx_->prepare_rhs(panels_, depth_));
       body.push_back(loop(LoopKind::Serial, "m_block", integer(m_blocks_), [&](const Expr& m_block) { return multiply(m_block); }));
       return block(std::move(body));
     });
@@ -74,6 +87,7 @@ class Builder {
     std::vector<Stmt> body;
     look_ahead_of_m_block(body, m_block);
     if (spec_.k > 0) body.push_back(pack_lhs(first_tile_ + block_tile, tiles));
+    if (amx_) body.push_back(amx_->prepare_lhs(tiles, depth_));
     body.push_back(loop(LoopKind::Serial, "panel", panels_, [&](const Expr& panel) {
       return loop(LoopKind::Serial, "tile", tiles, [&](const Expr& tile) { return micro_kernel(block_tile, tile, panel); });
     }));
@@ -114,7 +128,7 @@ class Builder {
   int64_t tiles_of_m() const { return (spec_.m + b_.tile_m - 1) / b_.tile_m; }
   int64_t panels_of_n() const { return (spec_.n + b_.tile_n - 1) / b_.tile_n; }
   // A single tile of rows uses each element of the rhs once: packing would be as much work again.
-  bool rhs_in_place() const { return tiles_of_m() == 1 && !spec_.rhs_k_contiguous && spec_.rhs_run == 0; }
+  bool rhs_in_place() const { return !b_.tiles && tiles_of_m() == 1 && !spec_.rhs_k_contiguous && spec_.rhs_run == 0; }
   int scratch(const char* name, DType dtype, int64_t numel) { return nest_.add_buffer({name, dtype, numel, Space::Scratch, true}); }
   static Expr zero(DType dtype) { return is_float(dtype) ? real(0, dtype) : integer(0, dtype); }
 
@@ -173,11 +187,7 @@ class Builder {
 
   template <class Body>
   Stmt loop(LoopKind kind, const char* name, const Expr& extent, Body body, int lanes = 1) {
-    const bool number = extent->kind == ExprKind::Int;
-    if (number && extent->int_value == 0) return block({});
-    if (number && extent->int_value == 1 && kind == LoopKind::Serial) return body(integer(0));
-    int var = nest_.add_var(name, number ? extent->int_value : -1);
-    return for_loop(kind, var, extent, body(nest_.var(var)), lanes);
+    return loop_over(nest_, kind, name, extent, body, lanes);
   }
 
   // The vectors of one row of a register tile; body gets the column within the tile.
@@ -189,7 +199,7 @@ class Builder {
   }
   template <class Body>
   Stmt tile_elements(Body body) {
-    return loop(LoopKind::Unroll, "row", integer(b_.tile_m), [&](const Expr& row) {
+    return loop(LoopKind::Unroll, "row", integer(b_.fma_rows), [&](const Expr& row) {
       return vectors([&](const Expr& column) { return body(row * b_.tile_n + column); });
     });
   }
@@ -312,7 +322,7 @@ class Builder {
   // min(index, total - 1), or the index itself where tiles divide the total.
   static Expr clamp(const Expr& index, int64_t total, int tile) { return total % tile == 0 ? index : minimum(index, integer(total - 1)); }
 
-  int64_t groups_of_steps() const { return b_.block_k / kSteps; }
+  int64_t groups_of_steps() const { return b_.block_k / (amx_ ? amx_->step() : kSteps); }
 
   // What one group of the micro-kernel's steps asks for: its share of the operands' next blocks, and of the tile's own partial sums.
   std::vector<Stmt> look_ahead(const Expr& block_tile, const Expr& tile, const Expr& panel, const Expr& group, const Expr& base) {
@@ -321,7 +331,7 @@ class Builder {
     const auto ask = [&](const BlockAhead& next, const Expr& slot, int64_t slots) {
       for (Stmt& s : prefetch_share(nest_, next, slot, slots)) share.push_back(std::move(s));
     };
-    if (b_.k_blocks > 1) {
+    if (many_blocks()) {
       const int64_t line = 64 / size_of(sum_), lines = b_.tile_m * b_.tile_n / line, each = (lines + groups - 1) / groups;
       for (int64_t i = 0; i < each; ++i) share.push_back(prefetch(partial_, base + (group * each + integer(i)) * line, 1));
     }
@@ -338,12 +348,12 @@ class Builder {
     return share;
   }
 
-  // sums += lhs column * rhs row, at one k
-  Stmt outer_product(const Expr& tile, const Expr& panel, const Expr& k) {
+  // sums += lhs column * rhs row, at one k; `first_row` of the packed lhs.
+  Stmt outer_product(const Expr& first_row, const Expr& panel, const Expr& k) {
     Stmt row_of_rhs = vectors([&](const Expr& column) { return store(columns_, column, rhs_element(panel, k, column)); });
-    Stmt products = loop(LoopKind::Unroll, "row", integer(b_.tile_m), [&](const Expr& row) {
+    Stmt products = loop(LoopKind::Unroll, "row", integer(b_.fma_rows), [&](const Expr& row) {
       int element = nest_.add_local("element", packed_);
-      const Expr from = lhs_index(tile * b_.tile_m + row, k);
+      const Expr from = lhs_index(first_row + row, k);
       return block({let(element, spec_.lhs_k_contiguous ? packed_at(lhs_, from) : nest_.load(lhs_, from)), vectors([&](const Expr& column) {
         const Expr at = row * b_.tile_n + column, a = nest_.local(element), b = nest_.load(columns_, column), sum = nest_.load(sums_, at);
         return store(sums_, at, pairs_ ? dot(a, b, sum) : fma(a, b, sum));
@@ -352,34 +362,63 @@ class Builder {
     return block({row_of_rhs, products});
   }
 
-  Stmt micro_kernel(const Expr& block_tile, const Expr& tile, const Expr& panel) {
+  bool many_blocks() const { return b_.k_blocks > 1; }
+  // partial[at] = sum, or that added to what the k blocks before have left there.
+  Stmt keep(const Expr& at, const Expr& sum) const {
+    return store(partial_, at, many_blocks() ? apply(Op::Add, {nest_.load(partial_, at, apply(Op::Ne, {k_block_, integer(0)})), sum}) : sum);
+  }
+
+  // The sums of `fma_rows` rows of a tile, kept from `base` on; ahead(group) is put in before each group of steps.
+  template <class LookAhead>
+  Stmt sums_in_registers(const Expr& first_row, const Expr& panel, const Expr& base, LookAhead ahead) {
     std::vector<Stmt> body;
     body.push_back(tile_elements([&](const Expr& at) { return store(sums_, at, zero(sum_)); }));
-    const int64_t tile_numel = int64_t(b_.tile_m) * b_.tile_n;
-    const bool many = b_.k_blocks > 1;
-    Expr base = many ? ((block_tile + tile) * b_.task_n + panel) * tile_numel : integer(0);
     if (spec_.k > 0) {
       const Expr groups = floor_div(depth_, kSteps);
-      if (groups_of_steps() > 0)
+      if (b_.block_k >= kSteps)
         body.push_back(loop(LoopKind::Serial, "steps", groups, [&](const Expr& group) {
-          std::vector<Stmt> steps = look_ahead(block_tile, tile, panel, group, base);
-          steps.push_back(loop(LoopKind::Unroll, "step", integer(kSteps), [&](const Expr& i) { return outer_product(tile, panel, group * kSteps + i); }));
+          std::vector<Stmt> steps = ahead(group);
+          steps.push_back(loop(LoopKind::Unroll, "step", integer(kSteps), [&](const Expr& i) { return outer_product(first_row, panel, group * kSteps + i); }));
           return block(std::move(steps));
         }));
       if (spec_.k % kSteps != 0)
-        body.push_back(loop(LoopKind::Serial, "k", depth_ - groups * kSteps, [&](const Expr& k) { return outer_product(tile, panel, groups * kSteps + k); }));
+        body.push_back(loop(LoopKind::Serial, "k", depth_ - groups * kSteps, [&](const Expr& k) { return outer_product(first_row, panel, groups * kSteps + k); }));
+    }
+    body.push_back(tile_elements([&](const Expr& at) { return keep(base + at, nest_.load(sums_, at)); }));
+    return block(std::move(body));
+  }
+
+  template <class LookAhead>
+  Stmt sums_on_tiles(const Expr& tile, const Expr& panel, const Expr& base, LookAhead ahead) {
+    const Stmt sums = amx_->multiply(tile, panel, depth_, ahead);
+    if (!many_blocks()) return block({sums, amx_->store_sums(partial_, base)});
+    return block({sums, amx_->store_sums(block_sums_, integer(0)), loop(LoopKind::Vector, "sum", integer(int64_t(b_.tile_m) * b_.tile_n), [&](const Expr& at) {
+      return keep(base + at, nest_.load(block_sums_, at));
+    }, 4 * b_.lanes)});
+  }
+
+  Stmt micro_kernel(const Expr& block_tile, const Expr& tile, const Expr& panel) {
+    std::vector<Stmt> body;
+    const Expr base = many_blocks() ? ((block_tile + tile) * b_.task_n + panel) * (int64_t(b_.tile_m) * b_.tile_n) : integer(0);
+    const auto ahead = [&](const Expr& group) { return look_ahead(block_tile, tile, panel, group, base); };
+    if (!amx_) {
+      body.push_back(sums_in_registers(tile * b_.tile_m, panel, base, ahead));
+    } else if (pairs_) {
+      body.push_back(sums_on_tiles(tile, panel, base, ahead));
+    } else {
+      const int fits = nest_.add_local("fits", DType::I64);
+      body.push_back(let(fits, cast(amx_->fits(tile, panel), DType::I64)));
+      body.push_back(loop(LoopKind::Serial, "on_tiles", nest_.local(fits), [&](const Expr&) { return sums_on_tiles(tile, panel, base, ahead); }));
+      body.push_back(loop(LoopKind::Serial, "as_packed", (integer(1) - nest_.local(fits)) * (b_.tile_m / b_.fma_rows), [&](const Expr& part) {
+        const Expr row = part * b_.fma_rows;
+        return sums_in_registers(tile * b_.tile_m + row, panel, base + row * b_.tile_n, [](const Expr&) { return std::vector<Stmt>(); });
+      }));
     }
 
-    body.push_back(tile_elements([&](const Expr& at) {
-      Expr sum = nest_.load(sums_, at);
-      if (many) sum = apply(Op::Add, {nest_.load(partial_, base + at, apply(Op::Ne, {k_block_, integer(0)})), sum});
-      return store(partial_, base + at, sum);
-    }));
-
     Stmt finish = epilogue(first_tile_ + block_tile + tile, first_panel_ + panel, base);
-    body.push_back(many ? loop(LoopKind::Serial, "last", cast(apply(Op::Eq, {k_block_, integer(b_.k_blocks - 1)}), DType::I64),
-                               [&](const Expr&) { return finish; })
-                        : finish);
+    body.push_back(many_blocks() ? loop(LoopKind::Serial, "last", cast(apply(Op::Eq, {k_block_, integer(b_.k_blocks - 1)}), DType::I64),
+                                        [&](const Expr&) { return finish; })
+                                 : finish);
     return block(std::move(body));
   }
 
@@ -402,7 +441,8 @@ class Builder {
   const Blocking b_;
   const int64_t stage_k_, stage_row_;  // the staging tile of a transposing pack: elements of k, and a row's pitch
   int64_t lhs_pitch_ = 0;              // of the packed lhs: elements from a row to the next, or from a k
-  int lhs_ = -1, rhs_ = -1, stage_ = -1, partial_ = -1, sums_ = -1, columns_ = -1;
+  int lhs_ = -1, rhs_ = -1, stage_ = -1, partial_ = -1, sums_ = -1, columns_ = -1, block_sums_ = -1;
+  std::optional<TileKernel> amx_;      // where b_.tiles
   // of the task and the k block being written
   Expr batch_, first_tile_, first_panel_, tiles_, panels_;  // the tiles and panels that exist in the task
   Expr k_block_, first_k_, depth_;
@@ -428,7 +468,7 @@ void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel lev
 
   ContractionSpec counted = spec;
   if (pairs) counted.k = (spec.k + 1) / 2;
-  const Blocking blocking = choose_blocking(counted, pairs ? DType::F32 : dtype, level, cache);
+  const Blocking blocking = choose_blocking(counted, dtype, level, cache);
   Builder builder(nest, counted, dtype, spec.k, blocking);
   nest.parallel_extent = spec.batch * blocking.m_tasks * blocking.n_tasks;
   const int task = nest.add_var("task", nest.parallel_extent);

@@ -21,13 +21,15 @@ struct ContractionSpec {
   // rhs along its rows alone.
   int64_t lhs_run = 0, rhs_run = 0;
   std::function<Expr(Expr b, Expr other, Expr major, Expr minor)> lhs_in_run, rhs_in_run;
+  // f32 operands may be multiplied as three parts in bf16, where the level has tiles: as near to the truth, but not the bits of FMAs (docs/contraction.md).
+  bool f32_in_parts = false;
   // Given coordinates and the finished sum (f32 for bf16 elements), the statement that stores it (bias, activation, residual, cast, ... inside). Called inside a
   // Vector loop over n; n's expression advances by one a lane.
   std::function<Stmt(Expr b, Expr m, Expr n, Expr sum)> epilogue;
 };
 
 /// Writes the loops of `spec` into `nest` (buffers for arguments already added, name set): body, parallel_extent, scratch buffers, flops.
-/// The order of sums over k depends on k and the level alone: not on threads.
+/// The order of sums over k depends on k and the level alone, and at level amx on the sizes: not on threads.
 void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel, const CacheSizes&);
 
 }  // namespace trainc::loop

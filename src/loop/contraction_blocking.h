@@ -7,14 +7,16 @@ namespace trainc::loop {
 
 struct Blocking {
   int lanes = 0;               // elements of one vector
+  bool tiles = false;          // multiplied on AMX tiles: tile_m and tile_n are multiples of kTileSide, block_k of what a tile is deep
   int tile_m = 0, tile_n = 0;  // the register tile; tile_n is a multiple of lanes
+  int fma_rows = 0;            // rows of it at a time in vector registers: tile_m, but with `tiles`
   int64_t block_k = 0;         // depth of a packed block; its sums start at zero and are added block by block
   int64_t block_m = 0;         // tiles of the lhs packed at a time
   int64_t task_m = 0, task_n = 0;  // tiles of a task, down and across
   int64_t k_blocks = 1, m_tasks = 1, n_tasks = 1;
 };
 
-/// `block_k` and `k_blocks` depend on k alone: they are the order of the sums.
+/// `block_k` and `k_blocks` depend on k and `tiles` alone: they are the order of the sums. Of bf16, spec.k counts pairs.
 Blocking choose_blocking(const ContractionSpec&, DType, CpuLevel, const CacheSizes&);
 
 }  // namespace trainc::loop

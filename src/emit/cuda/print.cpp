@@ -337,7 +337,8 @@ class Printer {
         line("if (!{}) atomicMax(status, {}u);", ok, s.code);
         break;
       }
-      case StmtKind::Prefetch: case StmtKind::Transpose: throw InternalError("emit: the nest is a CPU's");
+      case StmtKind::Prefetch: case StmtKind::Transpose:
+      case StmtKind::TileZero: case StmtKind::TileLoad: case StmtKind::TileDot: case StmtKind::TileStore: throw InternalError("emit: the nest is a CPU's");
       case StmtKind::Barrier: line("__syncthreads();"); break;
       case StmtKind::WarpReduce: {
         const std::string& local = locals_.at(static_cast<size_t>(s.local));
