@@ -23,6 +23,7 @@ compiler::Options options(const nb::object& callback) {
     o.interpreted = driver->architecture() == "interpret";
     o.gpu = o.interpreted ? Gpu::Sm90a : gpu_of(driver->architecture());
   }
+  o.float32_in_parts = nb::cast<bool>(nb::module_::import_("trainc.config").attr("float32_in_parts"));
   o.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   o.progress = [&callback, signals = SignalCheck()](int64_t done, int64_t total) mutable {
     signals();

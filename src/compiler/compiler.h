@@ -20,6 +20,7 @@ struct Options {
   std::optional<Gpu> gpu = {};  // a device's kernels instead: cubins
   bool interpreted = false;     // with `gpu`: loop nests as text instead of cubins, which need no NVRTC; the plan's device is then "interpret"
   int threads = 2;  // kernels are compiled on so many
+  bool float32_in_parts = true;  // schedule::Machine's
   /// Called with kernels done and kernels in all, from the calling thread; may throw to interrupt.
   std::function<void(int64_t done, int64_t total)> progress;
 };

@@ -41,7 +41,8 @@ class PlanBuilder {
     double start = now();
     std::vector<std::vector<schedule::LoweredKernel>> kernels;
     std::vector<const loop::LoopNest*> nests;
-    const schedule::Machine machine = options.gpu ? schedule::Machine::device(*options.gpu) : schedule::Machine{options.level, cache_sizes()};
+    schedule::Machine machine = options.gpu ? schedule::Machine::device(*options.gpu) : schedule::Machine{options.level, cache_sizes()};
+    machine.float32_in_parts = options.float32_in_parts;
     for (const schedule::Group& g : schedule_.groups) kernels.push_back(schedule::lower(graph_, schedule_, g, machine));
     for (const auto& group : kernels)
       for (const auto& k : group) nests.push_back(&k.nest);

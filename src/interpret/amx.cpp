@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <ucontext.h>
 
+#include <atomic>
 #include <cstring>
 
 #include "interpret/value.h"
@@ -17,7 +18,7 @@ struct Tiles {
   uint8_t bytes[8][16 * 64] = {};
 };
 thread_local Tiles tiles;
-thread_local int64_t instructions = 0;
+std::atomic<int64_t> instructions{0};
 
 // An instruction: VEX (3 bytes), opcode, ModRM, then SIB and displacement where it names memory.
 struct Instruction {

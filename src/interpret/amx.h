@@ -8,7 +8,7 @@ namespace trainc::interpret {
 /// Makes code of level amx run in this process, and machine_cpu_level() say so, from now on. Nothing where the machine has AMX.
 /// Gives whether there is or now seems to be: the rest of such code needs AVX-512 with bf16.
 bool emulate_amx();
-/// Instructions carried out so far for this thread.
+/// Instructions carried out so far.
 int64_t emulated_instructions();
 
 }  // namespace trainc::interpret

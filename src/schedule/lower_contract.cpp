@@ -109,6 +109,7 @@ LoweredKernel lower_contract(const Schedule& schedule, const Group& group, const
     e.out = nullptr;
     return substitute(block(std::move(body)), {{b, bb}, {m, mm}, {n, nn}});
   };
+  spec.f32_in_parts = machine.float32_in_parts;
   if (machine.gpu) loop::build_device_contraction(nest, spec, *machine.gpu, machine.tf32);
   else loop::build_contraction(nest, spec, machine.level, machine.caches);
   return kernel;

@@ -84,7 +84,7 @@ class Printer {
         }
         case Space::Shared: line("__shared__ {} {}[{}];", t, buffers_[i], std::max<int64_t>(b.numel, 1)); break;
         case Space::Register: line("{} {}[{}];", t, buffers_[i], std::max<int64_t>(b.numel, 1)); break;
-        case Space::Scratch: throw InternalError("emit: a Scratch buffer in a nest for a device");
+        case Space::Scratch: case Space::Tile: throw InternalError("emit: a Scratch or Tile buffer in a nest for a device");
       }
     }
     statement(*nest_.body);
