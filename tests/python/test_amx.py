@@ -1,4 +1,4 @@
-"""Small models trained on CPU level amx: on a CPU without it, its instructions are carried out one by one (slow, but the same code)."""
+"""A small model trained on CPU level amx: on a CPU without it, its instructions are carried out one by one (slow, the same code)."""
 
 import functools
 import json
@@ -14,7 +14,7 @@ from trainc import _core
 
 pytestmark = pytest.mark.skipif(_core.machine_cpu_level() not in ("amx", "avx512_bf16"), reason="needs AVX-512 with bf16")
 
-STEPS = 3
+NAME, STEPS = "gpt2", 3
 # In a process of its own: the level stays.
 TRAIN = f"""
 import json, sys
@@ -41,9 +41,9 @@ def process(code: str, *words: str, **environment: str) -> subprocess.CompletedP
 
 
 @functools.cache
-def trained(name: str, dtype: str, threads: int = 1, **environment: str) -> tuple[list[float], int | None]:
+def trained(dtype: str, threads: int = 1, **environment: str) -> tuple[list[float], int | None]:
     """The losses, and how many instructions on tiles were carried out for the CPU; None where it has them."""
-    run = process(TRAIN, name, dtype, str(threads), **environment)
+    run = process(TRAIN, NAME, dtype, str(threads), **environment)
     assert run.returncode == 0, run.stderr[-3000:]
     return tuple(json.loads(run.stdout.splitlines()[-1]))
 
@@ -52,35 +52,33 @@ def first(run: list[float]) -> list[float]:
     return run[:STEPS]
 
 
-@pytest.mark.parametrize("name", ["gpt2", "vit"])
-def test_float32_trains_as_eager_does(name):
-    found, carried_out = trained(name, "float32")
-    assert carried_out is None or carried_out > 1000
-    disturbed = [first(eager(name, seed)) for seed in losses.SEEDS]
-    assert not losses.violations(found, first(eager(name)), disturbed)
+def test_float32_trains_as_eager_does():
+    found, carried_out = trained("float32")
+    assert carried_out is None or carried_out > 100_000
+    disturbed = [first(eager(NAME, seed)) for seed in losses.SEEDS]
+    assert not losses.violations(found, first(eager(NAME)), disturbed)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "lstm"])
-def test_under_autocast_it_is_as_near_to_fp32_as_eager_is(name):
-    found, carried_out = trained(name, "bf16")
-    assert carried_out is None or carried_out > 1000
-    disturbed = [first(eager(name, seed)) for seed in losses.SEEDS]
-    runs = [first(eager(name, seed, bf16=True)) for seed in (0, *losses.SEEDS)]
-    bounds = losses.bf16_bounds(first(eager(name)), disturbed, runs)
-    distances = losses.relative(found, first(eager(name)))
+def test_under_autocast_it_is_as_near_to_fp32_as_eager_is():
+    found, carried_out = trained("bf16")
+    assert carried_out is None or carried_out > 10_000
+    disturbed = [first(eager(NAME, seed)) for seed in losses.SEEDS]
+    runs = [first(eager(NAME, seed, bf16=True)) for seed in (0, *losses.SEEDS)]
+    bounds = losses.bf16_bounds(first(eager(NAME)), disturbed, runs)
+    distances = losses.relative(found, first(eager(NAME)))
     assert all(distance <= bound for distance, bound in zip(distances, bounds, strict=True)), (distances, bounds)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bf16"])
 def test_two_threads_give_the_same_bits(dtype):
-    assert trained("gpt2", dtype)[0] == trained("gpt2", dtype, threads=2)[0]
+    assert trained(dtype)[0] == trained(dtype, threads=2)[0]
 
 
 def test_float32_is_left_to_multiply_adds_where_asked():
-    found, carried_out = trained("gpt2", "float32", TRAINC_FLOAT32_IN_PARTS="0")
+    found, carried_out = trained("float32", TRAINC_FLOAT32_IN_PARTS="0")
     assert not carried_out
-    disturbed = [first(eager("gpt2", seed)) for seed in losses.SEEDS]
-    assert not losses.violations(found, first(eager("gpt2")), disturbed)
+    disturbed = [first(eager(NAME, seed)) for seed in losses.SEEDS]
+    assert not losses.violations(found, first(eager(NAME)), disturbed)
 
 
 @pytest.mark.skipif(_core.machine_cpu_level() == "amx", reason="this machine has it")
