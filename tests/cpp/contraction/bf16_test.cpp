@@ -178,7 +178,7 @@ TEST(ContractionBf16, NotANumberStaysInItsRowAndColumn) {
 // What the tests above mean by level amx: tiles in every shape, and none where few rows would waste them.
 TEST(ContractionBf16, TilesWhereTheyAreWorthIt) {
   const auto on_tiles = [](int64_t m, int64_t n, int64_t k) {
-    GemmCase c{1, m, n, k};
+    GemmCase c{1, m, n, k, true, false};
     c.dtype = DType::BF16;
     return print(plain_gemm(c, CpuLevel::Amx, {})).find("tiledot") != std::string::npos;
   };
