@@ -31,13 +31,13 @@ def plans_of(model, optimizer) -> list:
     return [plan for compilation in compilations for plan in report.plans_of_a_step(compilation)]
 
 
-def measure(name: str, bf16: bool, steps: int, warm_up: int = 3) -> tuple[list[float], list[list[dict]]]:
+def measure(name: str, bf16: bool, steps: int, warm_up: int = 3, door: str = "trainc") -> tuple[list[float], list[list[dict]]]:
     """(wall seconds a step, its kernels a step: what `report()` says of them), `steps` times, after `warm_up` steps."""
     import torch
 
     case = cases.build(name)
     plain = case.model
-    model, optimizer = contestant.through("trainc", plain, torch.optim.AdamW(plain.parameters(), lr=1e-4, fused=True))
+    model, optimizer = contestant.through(door, plain, torch.optim.AdamW(plain.parameters(), lr=1e-4, fused=True))
     torch.manual_seed(cases.SEED)
     walls, kernels = [], []
     for step in range(warm_up + steps):
@@ -81,11 +81,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("case", choices=[*cases.CASES, *cases.TESTS])
     parser.add_argument("--bf16", action="store_true", help="under bf16 autocast")
+    parser.add_argument("--tuned", action="store_true", help='with tune="max"')
     parser.add_argument("--steps", type=int, default=5, help="measured steps, after three others (default: %(default)s)")
     parser.add_argument("--rows", type=int, default=40, help="kernels shown (default: %(default)s)")
     parser.add_argument("--match", default="", help="only kernels whose name this regular expression finds")
     args = parser.parse_args()
-    walls, kernels = measure(args.case, args.bf16, args.steps)
+    walls, kernels = measure(args.case, args.bf16, args.steps, door="trainc-max" if args.tuned else "trainc")
     peaks = json.loads(subprocess.run([MACHINE, "2"], capture_output=True, text=True, check=True).stdout)
     peak = peaks["bf16_flops"] if args.bf16 and peaks["bf16_flops"] else peaks["fp32_flops"]
     chosen = [[k for k in step if re.search(args.match, k["name"])] for step in kernels]

@@ -4,7 +4,8 @@
 and in the place of `core` where it raises InternalError. Both give
 
     compile(gm, name)                        -> Executable
-    joint(gm, primals, forward_outputs, name) -> Joint: .forward, .saved_inputs, .saved_bytes, .backward(defined);
+    joint(gm, primals, forward_outputs, name) -> Joint: .forward, .saved_inputs, .saved_bytes;
+        .backward(defined, consumes): `consumes` allows a run to overwrite `saved`;
         .deferred_outputs: those that .forward leaves out, .deferred() -> Executable([], saved) that makes them
     Executable(inputs, saved=None)           -> list of fresh tensors (or None, or an input itself); .report() -> dict
 """
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 from torch.utils import flop_counter
 
-from trainc import cache, messages, wire
+from trainc import cache, messages, tuning, wire
 from trainc.errors import InternalError
 from trainc.pool import Results
 
@@ -179,12 +180,13 @@ def stored_plan(
 
 
 class CoreJoint:
-    def __init__(self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str):
+    def __init__(self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str, tune: str):
         self.name = name
         self._graph = wire.GraphText(gm.graph, name)
         self._shape = (primals, forward_outputs, name)
+        self._tune = tune
         self._joint: Any = None  # made when a part must be compiled
-        key = cache.key("forward", self._graph.canonical, *self._shape)
+        key = cache.key("forward", self._graph.canonical, *self._shape, tune)
         with messages.progress(name) as progress:
             self.forward, self._facts, self._digest = stored_plan(
                 key, self._graph, lambda: self._cut(progress).forward(progress), lambda: facts_of(self._joint)
@@ -196,12 +198,15 @@ class CoreJoint:
     def deferred(self) -> CoreExecutable:
         return self._part("deferred", "deferred outputs", lambda joint, progress: joint.deferred(progress))
 
-    def backward(self, defined: tuple[bool, ...]) -> CoreExecutable:
-        return self._part("backward", "backward", lambda joint, progress: joint.backward(list(defined), progress), list(defined))
+    def backward(self, defined: tuple[bool, ...], consumes: bool) -> CoreExecutable:
+        def compile(joint: Any, progress: Any) -> Any:
+            return joint.backward(list(defined), progress, consumes)
+
+        return self._part("backward", "backward", compile, list(defined), consumes)
 
     def _part(self, kind: str, what: str, compile: Callable[[Any, Any], Any], *parts: Any) -> CoreExecutable:
         """A plan that reads the forward's arena. Its key holds the forward plan's hash: they always agree on what lies where."""
-        key = cache.key(kind, self._graph.canonical, *self._shape, self._digest, *parts) if self._digest else None
+        key = cache.key(kind, self._graph.canonical, *self._shape, self._tune, self._digest, *parts) if self._digest else None
         with messages.progress(f"{self.name}, {what}") as progress:
             return stored_plan(key, self._graph, lambda: compile(self._cut(progress), progress))[0]
 
@@ -210,7 +215,7 @@ class CoreJoint:
 
         if self._joint is None:
             primals, forward_outputs, name = self._shape
-            joint = _core.JointGraph(self._graph.text(), primals, forward_outputs, name)
+            joint = _core.JointGraph(self._graph.text(), primals, forward_outputs, name, tuner=tuning.tuner_of(self._tune))
             if hasattr(self, "_facts") and any(self._facts[fact] != value for fact, value in facts_of(joint).items()):
                 raise InternalError(f"{self.name}: the stored forward keeps other values than the cut of its graph")
             self._joint = joint
@@ -228,16 +233,20 @@ def facts_of(joint: Any) -> dict:
 class Core:
     name = "core"
 
+    def __init__(self, tune: str):
+        self._tune = tune
+
     def compile(self, gm: torch.fx.GraphModule, name: str) -> CoreExecutable:
         from trainc import _core
 
         graph = wire.GraphText(gm.graph, name)
-        key = cache.key("inference", graph.canonical, name)
+        key = cache.key("inference", graph.canonical, name, self._tune)
+        tuner = tuning.tuner_of(self._tune)
         with messages.progress(name) as progress:
-            return stored_plan(key, graph, lambda: _core.compile(graph.text(), name, progress))[0]
+            return stored_plan(key, graph, lambda: _core.compile(graph.text(), name, progress, tuner))[0]
 
     def joint(self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str) -> CoreJoint:
-        return CoreJoint(gm, primals, forward_outputs, name)
+        return CoreJoint(gm, primals, forward_outputs, name, self._tune)
 
 
 # ---- interpreter ----------------------------------------------------------------------------------------------------
@@ -335,7 +344,7 @@ class InterpretedJoint:
         self.forward = InterpretedForward(fw, name, forward_outputs, self.slots)
         self._backward = InterpretedBackward(bw, f"{name}, backward", self)
 
-    def backward(self, defined: tuple[bool, ...]) -> InterpretedBackward:
+    def backward(self, defined: tuple[bool, ...], consumes: bool) -> InterpretedBackward:
         return self._backward
 
 
@@ -379,6 +388,9 @@ def _span(tensor: torch.Tensor) -> int:
 
 class Interpreter:
     name = "interpreter"
+
+    def __init__(self, tune: str):
+        pass  # there is nothing to tune
 
     def compile(self, gm: torch.fx.GraphModule, name: str) -> InterpretedExecutable:
         return InterpretedExecutable(gm, name)

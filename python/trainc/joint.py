@@ -31,7 +31,7 @@ class Compiler:
 
     def __init__(self, record: Compilation):
         self.record = record
-        self.engine = engine.ENGINES[config.engine_name()]()
+        self.engine = engine.ENGINES[config.engine_name()](record.tune)
         record.engine = self.engine.name
 
     # -- the partitioner ----------------------------------------------------------------------------------------------
@@ -76,8 +76,10 @@ class Compiler:
             arena, given = inputs[len(saved)], inputs[len(saved) + 1 :]
             values = iter(inputs)
             kept = [constants[i - len(primals)] if len(primals) <= i < count else next(values) for i in joint.saved_inputs]
-            defined = tuple(tangent is not None for tangent in given)
-            return self._backward(joint, defined)([*kept, *given], arena)[: len(primals)]
+            # Somebody may read the arena again: deferred outputs, or (retain_graph) another backward.
+            again = pending.alive() or torch._C._autograd._get_current_graph_task_keep_graph()
+            backward = self._backward(joint, tuple(tangent is not None for tangent in given), consumes=not again)
+            return backward([*kept, *given], arena)[: len(primals)]
 
         with _fake_mode_of(primals + tangents):
             arena_meta = torch.empty(pool.size, dtype=torch.uint8)
@@ -85,12 +87,12 @@ class Compiler:
         backward = _opaque_backward("trainc_backward", run_backward, saved, arena_meta, tangents, gradients)
         return forward, backward
 
-    def _backward(self, joint: Any, defined: tuple[bool, ...]) -> Callable[..., list[Any]]:
-        """The backward for the tangents that exist, compiled when it is first needed."""
-        found = self.record.backward.get(defined)
+    def _backward(self, joint: Any, defined: tuple[bool, ...], consumes: bool) -> Callable[..., list[Any]]:
+        """The backward for the tangents that exist, compiled when it is first needed. `consumes`: it may overwrite the arena."""
+        there = self.record.backward if consumes else self.record.keeping
+        found = there.get(defined)
         if found is None:
-            found = self._build(lambda _: joint.backward(defined))
-            self.record.backward[defined] = found
+            found = there[defined] = self._build(lambda _: joint.backward(defined, consumes))
         return found
 
     def _deferred(self, joint: Any) -> Callable[..., list[Any]]:
@@ -108,7 +110,7 @@ class Compiler:
             if self.engine.name == "interpreter":
                 raise
             messages.fell_back(self.record.name, error)
-            self.engine = engine.Interpreter()
+            self.engine = engine.Interpreter(self.record.tune)
             self.record.engine, self.record.reason = self.engine.name, str(error)
             return build(self.engine)
         finally:

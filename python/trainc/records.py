@@ -18,11 +18,13 @@ class Compilation:
     name: str
     signature: str = ""  # in the user's terms: "input_ids i64[4, 256], training"
     recompiled: str = ""  # how it differs from the nearest before: "dimension 1 of `input_ids` changed from 128 to 96"
+    tune: str = "fast"  # "max": how contractions are cut up is measured
     engine: str = ""  # "core" | "interpreter"
     route: str = "compiled"  # "compiled" | "dynamo" | "eager"
     reason: str = ""  # why not compiled, or why the interpreter
     forward: Any = None  # executables: .report() -> dict
     backward: dict[tuple[bool, ...], Any] = field(default_factory=dict)  # by the tangents that were defined
+    keeping: dict[tuple[bool, ...], Any] = field(default_factory=dict)  # those that leave the arena as it is (retain_graph)
     deferred: Any = None  # makes outputs that the forward left out; compiled when one is first read
     deferred_bytes: int = 0
     optimizer: Any = None
@@ -30,7 +32,8 @@ class Compilation:
     compile_seconds: float = 0.0
 
     def executables(self) -> list[Any]:
-        return [e for e in (self.forward, *self.backward.values(), self.deferred, self.optimizer) if e is not None]
+        backward = (*self.backward.values(), *self.keeping.values())
+        return [e for e in (self.forward, *backward, self.deferred, self.optimizer) if e is not None]
 
     def reports(self) -> list[dict]:
         return [report_of(executable) for executable in self.executables()]

@@ -50,7 +50,8 @@ def totals(reports: list[dict]) -> Totals:
 
 def plans_of_a_step(compilation: records.Compilation) -> list[Any]:
     """Forward, one backward (the last of the variants, which differ in the tangents that were there), optimizer."""
-    plans = [compilation.forward, *list(compilation.backward.values())[-1:], compilation.optimizer]
+    backward = [*compilation.keeping.values(), *compilation.backward.values()]
+    plans = [compilation.forward, *backward[-1:], compilation.optimizer]
     return [plan for plan in plans if plan is not None]
 
 

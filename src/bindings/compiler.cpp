@@ -6,6 +6,7 @@
 
 #include "bindings/bindings.h"
 #include "runtime/foreach.h"
+#include "runtime/measure.h"
 #include "support/error.h"
 
 namespace trainc::bindings {
@@ -16,8 +17,20 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-/// `callback`: progress(done, total), or None. It and Ctrl-C may raise out of the compiler.
-compiler::Options options(const nb::object& callback) {
+/// `tuner`: choose(text, variants, measure) as compiler::Tuning has it, measure(variant) giving seconds.
+compiler::Tuning tuning_of(const nb::object& tuner) {
+  const auto choose = [&tuner](const std::string& text, int variants, const std::function<double(int)>& measure) {
+    nb::gil_scoped_acquire lock;
+    return nb::cast<int>(tuner(text, variants, nb::cpp_function([&measure](int variant) {
+      nb::gil_scoped_release unlock;
+      return measure(variant);
+    })));
+  };
+  return {runtime::seconds_of, choose};
+}
+
+/// `callback`: progress(done, total), or None. It and Ctrl-C may raise out of the compiler. `tuner`: None, or who chooses between measured variants.
+compiler::Options options(const nb::object& callback, const nb::object& tuner) {
   compiler::Options o{.level = cpu_level()};
   if (const auto driver = device_driver()) {
     o.interpreted = driver->architecture() == "interpret";
@@ -25,6 +38,7 @@ compiler::Options options(const nb::object& callback) {
   }
   o.float32_in_parts = nb::cast<bool>(nb::module_::import_("trainc.config").attr("float32_in_parts"));
   o.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  if (!tuner.is_none() && !o.gpu) o.tuning = tuning_of(tuner);
   o.progress = [&callback, signals = SignalCheck()](int64_t done, int64_t total) mutable {
     signals();
     nb::gil_scoped_acquire lock;
@@ -43,10 +57,10 @@ json record(const compiler::Timing& timing, double seconds) {
 }
 
 /// Runs `make(options, timing)`, which gives a plan, without the interpreter lock. `earlier`: seconds that were spent on it before.
-template <class F> std::unique_ptr<CoreExecutable> compiled(const nb::object& callback, double earlier, const F& make) {
+template <class F> std::unique_ptr<CoreExecutable> compiled(const nb::object& callback, const nb::object& tuner, double earlier, const F& make) {
   const auto start = Clock::now();
   compiler::Timing timing;
-  const compiler::Options o = options(callback);
+  const compiler::Options o = options(callback, tuner);
   plan::Plan plan = [&] {
     nb::gil_scoped_release unlock;
     return make(o, &timing);
@@ -59,32 +73,34 @@ void know_the_generator(const std::string& graph) {
   if (graph.find("dropout") != std::string::npos || graph.find("bernoulli") != std::string::npos) find_mask_generator();
 }
 
-std::unique_ptr<CoreExecutable> compile(const std::string& graph, const std::string& name, const nb::object& callback) {
+std::unique_ptr<CoreExecutable> compile(const std::string& graph, const std::string& name, const nb::object& callback, const nb::object& tuner) {
   know_the_generator(graph);
-  return compiled(callback, 0, [&](const compiler::Options& o, compiler::Timing* timing) {
+  return compiled(callback, tuner, 0, [&](const compiler::Options& o, compiler::Timing* timing) {
     return compiler::compile(frontend::import_aten(graph), name, o, timing);
   });
 }
 
 struct JointGraph {
   std::unique_ptr<compiler::JointGraph> joint;
+  nb::object tuner;
   double seconds = 0;  // importing and preparing; counted to the forward plan
 
-  JointGraph(const std::string& graph, int64_t primals, int64_t forward_outputs, const std::string& name, bool defer) {
+  JointGraph(const std::string& graph, int64_t primals, int64_t forward_outputs, const std::string& name, bool defer, nb::object tuner)
+      : tuner(std::move(tuner)) {
     know_the_generator(graph);
     const auto start = Clock::now();
     nb::gil_scoped_release unlock;
     joint = std::make_unique<compiler::JointGraph>(frontend::import_aten(graph), primals, forward_outputs, name,
-                                                   defer ? schedule::kDeferredBytes : std::numeric_limits<int64_t>::max());
+                                                   defer ? schedule::kDeferredBytes : std::numeric_limits<int64_t>::max(), !device_driver());
     seconds = seconds_since(start);
   }
   std::unique_ptr<CoreExecutable> forward(const nb::object& callback) const {
-    return compiled(callback, seconds, [&](const compiler::Options& o, compiler::Timing* timing) { return joint->forward(o, timing); });
+    return compiled(callback, tuner, seconds, [&](const compiler::Options& o, compiler::Timing* timing) { return joint->forward(o, timing); });
   }
   /// `formulas`: (graph, inputs that its results replace). `updates`: (formula, gradient, inputs of the plan; -1: the gradient).
   std::unique_ptr<CoreExecutable> step(const std::vector<bool>& defined, const std::vector<std::pair<std::string, std::vector<int64_t>>>& formulas,
                                        const std::vector<std::tuple<int64_t, int64_t, std::vector<int64_t>>>& updates, const nb::object& callback) const {
-    return compiled(callback, seconds, [&](const compiler::Options& o, compiler::Timing* timing) {
+    return compiled(callback, tuner, seconds, [&](const compiler::Options& o, compiler::Timing* timing) {
       compiler::Options quiet{.level = o.level, .threads = o.threads, .progress = {}};
       std::vector<plan::Foreach> kernels;
       for (const auto& [graph, in_place] : formulas)
@@ -95,10 +111,10 @@ struct JointGraph {
     });
   }
   std::unique_ptr<CoreExecutable> deferred(const nb::object& callback) const {
-    return compiled(callback, 0, [&](const compiler::Options& o, compiler::Timing* timing) { return joint->deferred(o, timing); });
+    return compiled(callback, tuner, 0, [&](const compiler::Options& o, compiler::Timing* timing) { return joint->deferred(o, timing); });
   }
-  std::unique_ptr<CoreExecutable> backward(const std::vector<bool>& defined, const nb::object& callback) const {
-    return compiled(callback, 0, [&](const compiler::Options& o, compiler::Timing* timing) { return joint->backward(defined, o, timing); });
+  std::unique_ptr<CoreExecutable> backward(const std::vector<bool>& defined, const nb::object& callback, bool consumes) const {
+    return compiled(callback, tuner, 0, [&](const compiler::Options& o, compiler::Timing* timing) { return joint->backward(defined, o, timing, consumes); });
   }
 };
 
@@ -118,7 +134,7 @@ struct Foreach {
   static Foreach compiled(const std::string& graph, const std::vector<int64_t>& in_place, const std::string& name) {
     const auto start = Clock::now();
     const nb::object no_callback = nb::none();
-    const compiler::Options o = options(no_callback);
+    const compiler::Options o = options(no_callback, nb::none());
     nb::gil_scoped_release unlock;
     return Foreach(compiler::compile_foreach(frontend::import_aten(graph), in_place, name, o), seconds_since(start));
   }
@@ -146,12 +162,12 @@ struct Foreach {
 }  // namespace
 
 void bind_compiler(nb::module_& m) {
-  m.def("compile", &compile, nb::arg("json"), nb::arg("name"), nb::arg("progress") = nb::none());
+  m.def("compile", &compile, nb::arg("json"), nb::arg("name"), nb::arg("progress") = nb::none(), nb::arg("tuner") = nb::none());
   nb::class_<JointGraph>(m, "JointGraph", "A joint graph, cut into a forward and a backward plan.")
-      .def(nb::init<const std::string&, int64_t, int64_t, const std::string&, bool>(), nb::arg("json"), nb::arg("primals"),
-           nb::arg("forward_outputs"), nb::arg("name"), nb::arg("defer") = true)
+      .def(nb::init<const std::string&, int64_t, int64_t, const std::string&, bool, nb::object>(), nb::arg("json"), nb::arg("primals"),
+           nb::arg("forward_outputs"), nb::arg("name"), nb::arg("defer") = true, nb::arg("tuner") = nb::none())
       .def("forward", &JointGraph::forward, nb::arg("progress") = nb::none())
-      .def("backward", &JointGraph::backward, nb::arg("defined"), nb::arg("progress") = nb::none())
+      .def("backward", &JointGraph::backward, nb::arg("defined"), nb::arg("progress") = nb::none(), nb::arg("consumes") = true)
       .def("step", &JointGraph::step, nb::arg("defined"), nb::arg("formulas"), nb::arg("updates"), nb::arg("progress") = nb::none())
       .def("deferred", &JointGraph::deferred, nb::arg("progress") = nb::none())
       .def_prop_ro("deferred_outputs", [](const JointGraph& j) { return j.joint->deferred_outputs(); })

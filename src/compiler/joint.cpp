@@ -14,7 +14,8 @@ struct JointGraph::Impl {
   int64_t primals = 0, tangents = 0;
 };
 
-JointGraph::JointGraph(frontend::Imported joint, int64_t primals, int64_t forward_outputs, const std::string& name, int64_t deferred_bytes)
+JointGraph::JointGraph(frontend::Imported joint, int64_t primals, int64_t forward_outputs, const std::string& name, int64_t deferred_bytes,
+                       bool streams)
     : impl_(std::make_unique<Impl>()) {
   impl_->name = name;
   impl_->primals = primals;
@@ -22,7 +23,7 @@ JointGraph::JointGraph(frontend::Imported joint, int64_t primals, int64_t forwar
   // Cut after the algebra: what the two halves share is one node by then.
   Pipeline pipeline(name + "_joint");
   Graph graph = joint.must_recompute.empty() ? optimize(std::move(joint.graph), pipeline) : std::move(joint.graph);
-  impl_->cut = schedule::cut_joint(graph, primals, forward_outputs, joint.must_recompute, deferred_bytes);
+  impl_->cut = schedule::cut_joint(graph, primals, forward_outputs, joint.must_recompute, deferred_bytes, streams);
   Homes& homes = impl_->forward;
   for (const Type& t : impl_->cut.saved) {
     homes.arena_offsets.push_back(homes.saved_bytes);
@@ -71,15 +72,17 @@ plan::Plan JointGraph::deferred(const Options& options, Timing* timing) const {
   return compile_graph(remove_dead(impl_->cut.deferred), impl_->name + "_deferred", impl_->deferred, options, timing);
 }
 
-plan::Plan JointGraph::backward(const std::vector<bool>& defined, const Options& options, Timing* timing) const {
-  return backward_plan(*impl_, impl_->backward, defined, options, timing);
+plan::Plan JointGraph::backward(const std::vector<bool>& defined, const Options& options, Timing* timing, bool consumes) const {
+  Homes homes = impl_->backward;
+  homes.consumes = consumes;
+  return backward_plan(*impl_, homes, defined, options, timing);
 }
 
 plan::Plan JointGraph::step(const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates,
                             const Options& options, Timing* timing) const {
   require(impl_->cut.deferred_outputs.empty(), "a step defers nothing");
   Homes early = impl_->forward, late = impl_->backward;
-  early.copies = late.copies = true;
+  early.copies = late.copies = late.consumes = true;
   const plan::Plan first = forward_plan(*impl_, early, options, timing), second = backward_plan(*impl_, late, defined, options, timing);
   plan::Plan plan = join_step(first, second, impl_->cut.saved_inputs, impl_->primals, formulas, updates);
   plan.name = impl_->name + "_step";

@@ -1,5 +1,6 @@
 #include "loop/contraction.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "loop/contraction_ahead.h"
@@ -36,27 +37,38 @@ namespace {
 // numbers it cannot take are multiplied by FMAs as they are packed.
 constexpr int64_t kSteps = 8;  // of k, written out in the micro-kernel's loop
 
+enum class Part : uint8_t { None, Rows, Depth };  // not one; one whose rows (or whose k) come block by block
+
 class Builder {
  public:
   // `dtype`: of the operands' elements; `elements_of_k`: of the sum, where spec.k counts pairs.
-  Builder(LoopNest& nest, const ContractionSpec& spec, DType dtype, int64_t elements_of_k, const Blocking& blocking)
-      : nest_(nest), spec_(spec), elements_of_k_(elements_of_k), pairs_(dtype == DType::BF16), element_(dtype), packed_(pairs_ ? DType::I32 : dtype),
+  // `part`: of a nest that others write more of: the rhs is packed once for all blocks of k, if it is not k that comes in blocks.
+  Builder(LoopNest& nest, const ContractionSpec& spec, DType dtype, int64_t elements_of_k, const Blocking& blocking, Part part = Part::None)
+      : nest_(nest), spec_(spec), part_(part), elements_of_k_(elements_of_k), pairs_(dtype == DType::BF16), element_(dtype), packed_(pairs_ ? DType::I32 : dtype),
         sum_(pairs_ ? DType::F32 : dtype), b_(blocking), stage_k_(std::min<int64_t>(64, b_.block_k)), stage_row_(stage_k_ + b_.lanes) {
     // One vector more than the data: rows a power of two long would fall on the same cache sets.
     const int64_t rows = b_.block_m * b_.tile_m;
     lhs_pitch_ = (spec.lhs_k_contiguous ? b_.block_k : (rows + b_.lanes - 1) / b_.lanes * b_.lanes) + b_.lanes;
-    if (spec.lhs_k_contiguous) lhs_ = scratch("lhs_pack", element_, rows * lhs_pitch_ * each());
-    else lhs_ = scratch("lhs_pack", packed_, b_.block_k * lhs_pitch_);
-    if (!rhs_in_place()) rhs_ = scratch("rhs_pack", packed_, b_.task_n * b_.block_k * b_.tile_n);
-    if (spec.rhs_k_contiguous) stage_ = scratch("rhs_stage", element_, b_.tile_n * stage_row_ * each());
-    partial_ = scratch("partial", sum_, (b_.k_blocks == 1 ? 1 : b_.task_m * b_.task_n) * b_.tile_m * b_.tile_n);
+    // A part is done with these at the end of a call, and leaves them to the next one.
+    if (lhs_in_place()) lhs_ = spec.lhs_block.buffer;
+    else if (spec.lhs_k_contiguous) lhs_ = passing("lhs_pack", element_, rows * lhs_pitch_ * each());
+    else lhs_ = passing("lhs_pack", packed_, b_.block_k * lhs_pitch_);
+    if (!rhs_in_place()) rhs_ = part_ == Part::Rows ? scratch("rhs_whole", packed_, b_.k_blocks * rhs_block()) : passing("rhs_pack", packed_, rhs_block());
+    if (spec.rhs_k_contiguous) stage_ = passing("rhs_stage", element_, b_.tile_n * stage_row_ * each());
+    const int64_t partials = (b_.k_blocks == 1 ? 1 : b_.task_m * b_.task_n) * b_.tile_m * b_.tile_n;
+    partial_ = part_ == Part::Depth ? scratch("sums_over_blocks", sum_, partials) : passing("partial", sum_, partials);
+    if (sums_in_block()) {
+      Buffer& to = nest_.buffers[static_cast<size_t>(spec.sums_block.buffer)];
+      to.numel = std::max(to.numel, b_.task_m * b_.tile_m * spec.sums_block.pitch);
+    }
     if (b_.tiles) {
+      require(part_ == Part::None, "part of a nest on AMX tiles");
       amx_.emplace(nest_, b_, PackedBlocks{lhs_, rhs_, spec.lhs_k_contiguous, lhs_pitch_}, !pairs_, spec.k);
-      if (b_.k_blocks > 1) block_sums_ = scratch("block_sums", sum_, int64_t(b_.tile_m) * b_.tile_n);
+      if (many_blocks()) block_sums_ = scratch("block_sums", sum_, int64_t(b_.tile_m) * b_.tile_n);
       if (pairs_) return;
     }
-    sums_ = nest_.add_buffer({"sums", sum_, int64_t(b_.fma_rows) * b_.tile_n, Space::Register, true});
-    columns_ = nest_.add_buffer({"columns", packed_, b_.tile_n, Space::Register, true});
+    sums_ = passing("sums", sum_, int64_t(b_.fma_rows) * b_.tile_n, Space::Register);
+    columns_ = passing("columns", packed_, b_.tile_n, Space::Register);
   }
 
   Stmt task(const Expr& task) {
@@ -65,28 +77,69 @@ class Builder {
     first_panel_ = mod(task, b_.n_tasks) * b_.task_n;
     tiles_ = up_to(b_.task_m, first_tile_, tiles_of_m());
     panels_ = up_to(b_.task_n, first_panel_, panels_of_n());
-    m_blocks_ = (b_.task_m + b_.block_m - 1) / b_.block_m;
-    return loop(LoopKind::Serial, "k_block", integer(b_.k_blocks), [&](const Expr& k_block) {
-      k_block_ = k_block;
-      first_k_ = k_block * b_.block_k;
-      depth_ = up_to(b_.block_k, first_k_, spec_.k);
+    return over_k([&] {
       std::vector<Stmt> body;
       look_ahead_of_k_block(body, task);
-      if (spec_.k > 0 && !rhs_in_place()) body.push_back(spec_.rhs_k_contiguous ? pack_rhs_transposed() : pack_rhs());
+      body.push_back(pack_rhs_block());
       if (amx_) body.push_back(amx_->prepare_rhs(panels_, depth_));
-      body.push_back(loop(LoopKind::Serial, "m_block", integer(m_blocks_), [&](const Expr& m_block) { return multiply(m_block); }));
+      body.push_back(multiply_rows());
       return block(std::move(body));
     });
   }
 
+  // --- as part of another nest: everything is one task
+  Stmt pack_whole_rhs(const Expr& batch) {
+    begin_part(batch, {});
+    return over_k([&] { return pack_rhs_block(); });
+  }
+  Stmt multiply_block(const Expr& batch, const Extents& here) {
+    begin_part(batch, here);
+    return over_k([&] { return multiply_rows(); });
+  }
+  Stmt add_k_block(const Expr& batch, const Expr& k_block, const Extents& here, const Extents& before) {
+    begin_part(batch, here);
+    before_ = before;
+    at_k_block(k_block);
+    return block({pack_rhs_block(), multiply_rows()});
+  }
+
  private:
+  void begin_part(const Expr& batch, const Extents& here) {
+    batch_ = batch;
+    first_tile_ = first_panel_ = integer(0);
+    m_here_ = here.m, n_here_ = here.n;
+    k_here_ = here.k && pairs_ ? floor_div(here.k + integer(1), 2) : here.k;
+    tiles_ = m_here_ ? floor_div(m_here_ + integer(b_.tile_m - 1), b_.tile_m) : integer(tiles_of_m());
+    panels_ = n_here_ ? floor_div(n_here_ + integer(b_.tile_n - 1), b_.tile_n) : integer(panels_of_n());
+  }
+
+  Expr k_blocks_here() const { return k_here_ ? floor_div(k_here_ + integer(b_.block_k - 1), b_.block_k) : integer(b_.k_blocks); }
+  void at_k_block(const Expr& k_block) {
+    k_block_ = k_block;
+    first_k_ = k_block * b_.block_k;
+    depth_ = up_to(b_.block_k, first_k_, spec_.k, k_here_);
+  }
+  template <class Body>
+  Stmt over_k(Body body) {
+    const auto at = [&](const Expr& k_block) {
+      at_k_block(k_block);
+      return body();
+    };
+    return b_.k_blocks == 1 ? at(integer(0)) : loop(LoopKind::Serial, "k_block", k_blocks_here(), at);
+  }
+  Stmt pack_rhs_block() { return spec_.k == 0 || rhs_in_place() ? block({}) : spec_.rhs_k_contiguous ? pack_rhs_transposed() : pack_rhs(); }
+  Stmt multiply_rows() {
+    m_blocks_ = (b_.task_m + b_.block_m - 1) / b_.block_m;
+    return loop(LoopKind::Serial, "m_block", integer(m_blocks_), [&](const Expr& m_block) { return multiply(m_block); });
+  }
+
   // Packs one block of the lhs and runs the micro-kernel over its tiles.
   Stmt multiply(const Expr& m_block) {
     const Expr block_tile = m_block * b_.block_m;  // within the task
     const Expr tiles = tiles_in_block(block_tile);
     std::vector<Stmt> body;
-    look_ahead_of_m_block(body, m_block);
-    if (spec_.k > 0) body.push_back(pack_lhs(first_tile_ + block_tile, tiles));
+    if (part_ == Part::None) look_ahead_of_m_block(body, m_block);
+    if (spec_.k > 0 && !lhs_in_place()) body.push_back(pack_lhs(first_tile_ + block_tile, tiles));
     if (amx_) body.push_back(amx_->prepare_lhs(tiles, depth_));
     body.push_back(loop(LoopKind::Serial, "panel", panels_, [&](const Expr& panel) {
       return loop(LoopKind::Serial, "tile", tiles, [&](const Expr& tile) { return micro_kernel(block_tile, tile, panel); });
@@ -130,8 +183,19 @@ class Builder {
   // A single tile of rows uses each element of the rhs once: packing would be as much work again.
   bool rhs_in_place() const { return !b_.tiles && tiles_of_m() == 1 && !spec_.rhs_k_contiguous && spec_.rhs_run == 0; }
   int scratch(const char* name, DType dtype, int64_t numel) { return nest_.add_buffer({name, dtype, numel, Space::Scratch, true}); }
+  int passing(const char* name, DType dtype, int64_t numel, Space space = Space::Scratch) {
+    for (size_t i = 0; i < nest_.buffers.size() && part_ != Part::None; ++i)
+      if (Buffer& b = nest_.buffers[i]; b.name == name && b.dtype == dtype && b.space == space) return b.numel = std::max(b.numel, numel), static_cast<int>(i);
+    return nest_.add_buffer({name, dtype, numel, space, true});
+  }
   static Expr zero(DType dtype) { return is_float(dtype) ? real(0, dtype) : integer(0, dtype); }
 
+  bool lhs_in_place() const {
+    return spec_.lhs_block.buffer >= 0 && spec_.lhs_block.granule % b_.tile_m == 0 && (!pairs_ || (spec_.lhs_k_contiguous && !odd()));
+  }
+  bool sums_in_block() const {
+    return spec_.sums_block.buffer >= 0 && b_.k_blocks == 1 && sum_ == DType::F32 && panels_of_n() * b_.tile_n <= spec_.sums_block.pitch;
+  }
   int64_t each() const { return pairs_ ? 2 : 1; }  // elements of the operands in one of k
   bool odd() const { return elements_of_k_ % each() != 0; }  // the last pair is half empty
 
@@ -167,7 +231,9 @@ class Builder {
   static Expr minimum(const Expr& a, const Expr& b) { return apply(Op::Min, {a, b}); }
 
   // min(block, total - start), a number where every block is full. `start` is a multiple of `block`.
-  static Expr up_to(int64_t block, const Expr& start, int64_t total) {
+  // `here`: the total is this instead, at most `total`.
+  static Expr up_to(int64_t block, const Expr& start, int64_t total, const Expr& here = nullptr) {
+    if (here) return total <= block ? here : minimum(integer(block), here - start);
     if (total % block == 0) return integer(block);
     if (total < block) return integer(total);
     return minimum(integer(block), integer(total) - start);
@@ -181,7 +247,7 @@ class Builder {
   // Tiles of an m block: all, unless the last block of a task, or the last task, is short.
   Expr tiles_in_block(const Expr& block_tile) const {
     if (m_blocks_ == 1) return tiles_;
-    if (b_.task_m % b_.block_m == 0 && tiles_of_m() % b_.task_m == 0) return integer(b_.block_m);
+    if (!m_here_ && b_.task_m % b_.block_m == 0 && tiles_of_m() % b_.task_m == 0) return integer(b_.block_m);
     return rest(integer(b_.block_m), block_tile, tiles_);
   }
 
@@ -208,13 +274,25 @@ class Builder {
   Expr lhs_index(const Expr& row, const Expr& k) const {
     return spec_.lhs_k_contiguous ? row * lhs_pitch_ + k : k * lhs_pitch_ + row;
   }
-  Expr rhs_index(const Expr& panel, const Expr& k, const Expr& column) const { return (panel * b_.block_k + k) * b_.tile_n + column; }
+  // The lhs at a tile's row and k, of the m block and the block of k that are written.
+  Expr lhs_at(const Expr& block_tile, const Expr& tile, const Expr& row, const Expr& k) const {
+    if (!lhs_in_place()) return lhs_index(tile * b_.tile_m + row, k);
+    const Expr whole = (block_tile + tile) * b_.tile_m + row, depth = part_ == Part::Rows ? first_k_ + k : k;
+    const int64_t pitch = spec_.lhs_block.pitch / each();
+    return spec_.lhs_k_contiguous ? whole * pitch + depth : depth * pitch + whole;
+  }
+  int64_t rhs_block() const { return b_.task_n * b_.block_k * b_.tile_n; }  // elements
+  Expr rhs_index(const Expr& panel, const Expr& k, const Expr& column) const {
+    const Expr at = (panel * b_.block_k + k) * b_.tile_n + column;
+    return part_ == Part::Rows ? k_block_ * rhs_block() + at : at;
+  }
 
-  // A copy of `count` neighbours from `first` (a multiple of `most`) on, at most `most`, in pieces that end where a run does, by vectors of `lanes`.
+  // A copy of `count` neighbours from `first` on, at most `most`, in pieces that end where a run does, by vectors of `lanes`. `aligned`: `first` is a multiple of
+  // `most`.
   // copy(offset from first, run, place in the run)
   template <class Copy>
-  Stmt copy_runs(int64_t run, int64_t most, const Expr& first, const Expr& count, int lanes, Copy copy) {
-    if (run % most == 0)
+  Stmt copy_runs(int64_t run, int64_t most, bool aligned, const Expr& first, const Expr& count, int lanes, Copy copy) {
+    if (aligned && run % most == 0)
       return loop(LoopKind::Vector, "lane", count, [&](const Expr& lane) { return copy(lane, floor_div(first, run), mod(first, run) + lane); }, lanes);
     return loop(LoopKind::Serial, "piece", integer((most + run - 2) / run + 1), [&](const Expr& piece) {
       const int major = nest_.add_local("run", DType::I64), begin = nest_.add_local("begin", DType::I64);
@@ -231,47 +309,57 @@ class Builder {
   template <class Index, class Value>
   Stmt copy_padded(const Expr& count, const Expr& width, bool full, Index index, Value value, int buffer) {
     Stmt copy = loop(LoopKind::Vector, "lane", count, [&](const Expr& lane) { return store(buffer, index(lane), value(lane)); }, b_.lanes);
-    if (full) return copy;
-    Stmt fill = loop(LoopKind::Vector, "lane", width - count,
-                     [&](const Expr& lane) { return store(buffer, index(count + lane), zero(packed_)); }, b_.lanes);
-    return block({copy, fill});
+    return full ? copy : block({copy, zeros(buffer, width - count, [&](const Expr& lane) { return index(count + lane); })});
+  }
+  template <class Index>
+  Stmt zeros(int buffer, const Expr& count, Index index) {
+    return loop(LoopKind::Vector, "lane", count, [&](const Expr& lane) { return store(buffer, index(lane), zero(packed_)); }, b_.lanes);
   }
 
   Stmt pack_lhs(const Expr& first_tile, const Expr& tiles) {
     const Expr first = first_tile * b_.tile_m, rows = tiles * b_.tile_m;
     if (spec_.lhs_k_contiguous) {
       return loop(LoopKind::Serial, "row", rows, [&](const Expr& row) {
-        Expr m = clamp(first + row, spec_.m, b_.tile_m);  // rows beyond the last repeat it: their sums are never read
+        const Expr m = m_here_ ? minimum(first + row, m_here_ - integer(1)) : clamp(first + row, spec_.m, b_.tile_m);  // rows beyond the last repeat it: their sums are never read
         const Expr at = lhs_index(row, integer(0));
         if (spec_.lhs_run == 0) return copy_along_k(lhs_, at, first_k_, depth_, [&](const Expr& k) { return spec_.lhs(batch_, m, k); });
         return fill_along_k(lhs_, at, first_k_, depth_, [&](const Expr& from, const Expr& count) {
-          return copy_runs(spec_.lhs_run, b_.block_k * each(), from, count, element_lanes(), [&](const Expr& k, const Expr& major, const Expr& minor) {
+          return copy_runs(spec_.lhs_run, b_.block_k * each(), true, from, count, element_lanes(), [&](const Expr& k, const Expr& major, const Expr& minor) {
             return store(lhs_, at * each() + k, spec_.lhs_in_run(batch_, m, major, minor));
           });
         });
       });
     }
     return loop(LoopKind::Serial, "k", depth_, [&](const Expr& k) {
-      const bool full = spec_.m % b_.tile_m == 0;
-      return copy_padded(full ? rows : rest(rows, first, integer(spec_.m)), rows, full, [&](const Expr& row) { return lhs_index(row, k); },
+      const bool full = spec_.m % b_.tile_m == 0 && !m_here_;
+      const Expr end = m_here_ ? m_here_ : integer(spec_.m);
+      if (spec_.lhs_run > 0) {
+        const Expr there = full ? rows : rest(rows, first, end);
+        const bool aligned = b_.m_tasks == 1 || b_.task_m % b_.block_m == 0;
+        Stmt copy = copy_runs(spec_.lhs_run, b_.block_m * b_.tile_m, aligned, first, there, b_.lanes, [&](const Expr& row, const Expr& major, const Expr& minor) {
+          return store(lhs_, lhs_index(row, k), packed(first_k_ + k, [&](const Expr& kk) { return spec_.lhs_in_run(batch_, kk, major, minor); }));
+        });
+        return full ? copy : block({copy, zeros(lhs_, rows - there, [&](const Expr& row) { return lhs_index(there + row, k); })});
+      }
+      return copy_padded(full ? rows : rest(rows, first, end), rows, full, [&](const Expr& row) { return lhs_index(row, k); },
                          [&](const Expr& row) { return packed(first_k_ + k, [&](const Expr& kk) { return spec_.lhs(batch_, first + row, kk); }); }, lhs_);
     });
   }
 
   Stmt pack_rhs() {
+    const bool full = spec_.n % b_.tile_n == 0 && !n_here_;
     return loop(LoopKind::Serial, "k", depth_, [&](const Expr& k) {
       return loop(LoopKind::Serial, "panel", panels_, [&](const Expr& panel) {
         Expr n = (first_panel_ + panel) * b_.tile_n;
         if (spec_.rhs_run > 0) {
-          const Expr count = up_to(b_.tile_n, n, spec_.n);
-          Stmt copy = copy_runs(spec_.rhs_run, b_.tile_n, n, count, b_.lanes, [&](const Expr& column, const Expr& major, const Expr& minor) {
+          const Expr count = up_to(b_.tile_n, n, spec_.n, n_here_);
+          Stmt copy = copy_runs(spec_.rhs_run, b_.tile_n, true, n, count, b_.lanes, [&](const Expr& column, const Expr& major, const Expr& minor) {
             return store(rhs_, rhs_index(panel, k, column), packed(first_k_ + k, [&](const Expr& kk) { return spec_.rhs_in_run(batch_, kk, major, minor); }));
           });
-          if (spec_.n % b_.tile_n == 0) return copy;
-          return block({copy, loop(LoopKind::Vector, "lane", integer(b_.tile_n) - count,
-                                   [&](const Expr& lane) { return store(rhs_, rhs_index(panel, k, count + lane), zero(packed_)); }, b_.lanes)});
+          if (full) return copy;
+          return block({copy, zeros(rhs_, integer(b_.tile_n) - count, [&](const Expr& lane) { return rhs_index(panel, k, count + lane); })});
         }
-        return copy_padded(up_to(b_.tile_n, n, spec_.n), integer(b_.tile_n), spec_.n % b_.tile_n == 0, [&](const Expr& column) { return rhs_index(panel, k, column); },
+        return copy_padded(up_to(b_.tile_n, n, spec_.n, n_here_), integer(b_.tile_n), full, [&](const Expr& column) { return rhs_index(panel, k, column); },
                            [&](const Expr& column) { return packed(first_k_ + k, [&](const Expr& kk) { return spec_.rhs(batch_, n + column, kk); }); }, rhs_);
       });
     });
@@ -316,6 +404,7 @@ class Builder {
     if (!rhs_in_place()) return nest_.load(rhs_, rhs_index(panel, k, column));
     Expr n = (first_panel_ + panel) * b_.tile_n + column;
     Expr element = packed(first_k_ + k, [&](const Expr& kk) { return spec_.rhs(batch_, n, kk); });
+    if (n_here_) return guarded(element, apply(Op::Lt, {n, n_here_}));
     return spec_.n % b_.tile_n == 0 ? element : guarded(element, apply(Op::Lt, {n, integer(spec_.n)}));
   }
 
@@ -337,6 +426,7 @@ class Builder {
     }
     const auto within = [](const Expr& row, int64_t total) { return minimum(row, integer(total - 1)); };
     // Of an operand in runs, finding the line would cost as much as waiting for it.
+    if (part_ != Part::None) return share;  // the caches hold what a part reads
     if (spec_.lhs_run == 0 && (more_tasks() || b_.k_blocks > 1 || m_blocks_ > 1))
       ask({b_.block_m * b_.tile_m, b_.block_k * each(), spec_.lhs_k_contiguous,
            [&](const Expr& row, const Expr& k) { return spec_.lhs(lhs_ahead_.batch, within(lhs_ahead_.row + row, spec_.m), lhs_ahead_.k * each() + k); }},
@@ -348,12 +438,15 @@ class Builder {
     return share;
   }
 
-  // sums += lhs column * rhs row, at one k; `first_row` of the packed lhs.
-  Stmt outer_product(const Expr& first_row, const Expr& panel, const Expr& k) {
-    Stmt row_of_rhs = vectors([&](const Expr& column) { return store(columns_, column, rhs_element(panel, k, column)); });
+  // What the micro-kernel multiplies: a tile of the m block (its rows from `first_row` on, `fma_rows` of them) and a panel; where its partial sums lie.
+  struct Place { Expr block_tile, tile, panel, base, first_row; };
+
+  // sums += lhs column * rhs row, at one k
+  Stmt outer_product(const Place& at_tile, const Expr& k) {
+    Stmt row_of_rhs = vectors([&](const Expr& column) { return store(columns_, column, rhs_element(at_tile.panel, k, column)); });
     Stmt products = loop(LoopKind::Unroll, "row", integer(b_.fma_rows), [&](const Expr& row) {
       int element = nest_.add_local("element", packed_);
-      const Expr from = lhs_index(first_row + row, k);
+      const Expr from = lhs_at(at_tile.block_tile, at_tile.tile, at_tile.first_row + row, k);
       return block({let(element, spec_.lhs_k_contiguous ? packed_at(lhs_, from) : nest_.load(lhs_, from)), vectors([&](const Expr& column) {
         const Expr at = row * b_.tile_n + column, a = nest_.local(element), b = nest_.load(columns_, column), sum = nest_.load(sums_, at);
         return store(sums_, at, pairs_ ? dot(a, b, sum) : fma(a, b, sum));
@@ -362,15 +455,23 @@ class Builder {
     return block({row_of_rhs, products});
   }
 
-  bool many_blocks() const { return b_.k_blocks > 1; }
-  // partial[at] = sum, or that added to what the k blocks before have left there.
-  Stmt keep(const Expr& at, const Expr& sum) const {
-    return store(partial_, at, many_blocks() ? apply(Op::Add, {nest_.load(partial_, at, apply(Op::Ne, {k_block_, integer(0)})), sum}) : sum);
+  /// Whether blocks of k before this one have left a sum.
+  Expr has_partial(const Expr& tile, const Expr& panel) const {
+    Expr has = apply(Op::Ne, {k_block_, integer(0)});
+    if (before_.m) has = apply(Op::And, {has, apply(Op::Lt, {tile * b_.tile_m, before_.m})});
+    if (before_.n) has = apply(Op::And, {has, apply(Op::Lt, {panel * b_.tile_n, before_.n})});
+    return has;
   }
 
-  // The sums of `fma_rows` rows of a tile, kept from `base` on; ahead(group) is put in before each group of steps.
+  bool many_blocks() const { return b_.k_blocks > 1; }
+  // partial[at] = sum, or that added to what the k blocks before have left there.
+  Stmt keep(const Place& p, const Expr& at, const Expr& sum) const {
+    return store(partial_, at, many_blocks() ? apply(Op::Add, {nest_.load(partial_, at, has_partial(p.block_tile + p.tile, p.panel)), sum}) : sum);
+  }
+
+  // The sums of `fma_rows` rows of a tile; ahead(group) is put in before each group of steps.
   template <class LookAhead>
-  Stmt sums_in_registers(const Expr& first_row, const Expr& panel, const Expr& base, LookAhead ahead) {
+  Stmt sums_in_registers(const Place& p, LookAhead ahead) {
     std::vector<Stmt> body;
     body.push_back(tile_elements([&](const Expr& at) { return store(sums_, at, zero(sum_)); }));
     if (spec_.k > 0) {
@@ -378,45 +479,56 @@ class Builder {
       if (b_.block_k >= kSteps)
         body.push_back(loop(LoopKind::Serial, "steps", groups, [&](const Expr& group) {
           std::vector<Stmt> steps = ahead(group);
-          steps.push_back(loop(LoopKind::Unroll, "step", integer(kSteps), [&](const Expr& i) { return outer_product(first_row, panel, group * kSteps + i); }));
+          steps.push_back(loop(LoopKind::Unroll, "step", integer(kSteps), [&](const Expr& i) { return outer_product(p, group * kSteps + i); }));
           return block(std::move(steps));
         }));
-      if (spec_.k % kSteps != 0)
-        body.push_back(loop(LoopKind::Serial, "k", depth_ - groups * kSteps, [&](const Expr& k) { return outer_product(first_row, panel, groups * kSteps + k); }));
+      if (spec_.k % kSteps != 0 || k_here_)
+        body.push_back(loop(LoopKind::Serial, "k", depth_ - groups * kSteps, [&](const Expr& k) { return outer_product(p, groups * kSteps + k); }));
     }
-    body.push_back(tile_elements([&](const Expr& at) { return keep(base + at, nest_.load(sums_, at)); }));
+    if (sums_in_block()) {
+      const auto& [to, pitch, granule] = spec_.sums_block;
+      body.push_back(loop(LoopKind::Unroll, "row", integer(b_.tile_m), [&, to = to, pitch = pitch](const Expr& row) {
+        return vectors([&](const Expr& column) {
+          const Expr at = ((p.block_tile + p.tile) * b_.tile_m + row) * pitch + p.panel * b_.tile_n + column;
+          return store(to, at, nest_.load(sums_, row * b_.tile_n + column));
+        });
+      }));
+      return block(std::move(body));
+    }
+    body.push_back(tile_elements([&](const Expr& at) { return keep(p, p.base + p.first_row * b_.tile_n + at, nest_.load(sums_, at)); }));
     return block(std::move(body));
   }
 
   template <class LookAhead>
-  Stmt sums_on_tiles(const Expr& tile, const Expr& panel, const Expr& base, LookAhead ahead) {
-    const Stmt sums = amx_->multiply(tile, panel, depth_, ahead);
-    if (!many_blocks()) return block({sums, amx_->store_sums(partial_, base)});
+  Stmt sums_on_tiles(const Place& p, LookAhead ahead) {
+    const Stmt sums = amx_->multiply(p.tile, p.panel, depth_, ahead);
+    if (!many_blocks()) return block({sums, amx_->store_sums(partial_, p.base)});
     return block({sums, amx_->store_sums(block_sums_, integer(0)), loop(LoopKind::Vector, "sum", integer(int64_t(b_.tile_m) * b_.tile_n), [&](const Expr& at) {
-      return keep(base + at, nest_.load(block_sums_, at));
+      return keep(p, p.base + at, nest_.load(block_sums_, at));
     }, 4 * b_.lanes)});
   }
 
   Stmt micro_kernel(const Expr& block_tile, const Expr& tile, const Expr& panel) {
     std::vector<Stmt> body;
-    const Expr base = many_blocks() ? ((block_tile + tile) * b_.task_n + panel) * (int64_t(b_.tile_m) * b_.tile_n) : integer(0);
-    const auto ahead = [&](const Expr& group) { return look_ahead(block_tile, tile, panel, group, base); };
+    Place p{block_tile, tile, panel, many_blocks() ? ((block_tile + tile) * b_.task_n + panel) * (int64_t(b_.tile_m) * b_.tile_n) : integer(0), integer(0)};
+    const auto ahead = [&](const Expr& group) { return look_ahead(block_tile, tile, panel, group, p.base); };
     if (!amx_) {
-      body.push_back(sums_in_registers(tile * b_.tile_m, panel, base, ahead));
+      body.push_back(sums_in_registers(p, ahead));
     } else if (pairs_) {
-      body.push_back(sums_on_tiles(tile, panel, base, ahead));
+      body.push_back(sums_on_tiles(p, ahead));
     } else {
       const int fits = nest_.add_local("fits", DType::I64);
       body.push_back(let(fits, cast(amx_->fits(tile, panel), DType::I64)));
-      body.push_back(loop(LoopKind::Serial, "on_tiles", nest_.local(fits), [&](const Expr&) { return sums_on_tiles(tile, panel, base, ahead); }));
+      body.push_back(loop(LoopKind::Serial, "on_tiles", nest_.local(fits), [&](const Expr&) { return sums_on_tiles(p, ahead); }));
       body.push_back(loop(LoopKind::Serial, "as_packed", (integer(1) - nest_.local(fits)) * (b_.tile_m / b_.fma_rows), [&](const Expr& part) {
-        const Expr row = part * b_.fma_rows;
-        return sums_in_registers(tile * b_.tile_m + row, panel, base + row * b_.tile_n, [](const Expr&) { return std::vector<Stmt>(); });
+        p.first_row = part * b_.fma_rows;
+        return sums_in_registers(p, [](const Expr&) { return std::vector<Stmt>(); });
       }));
     }
+    if (sums_in_block()) return block(std::move(body));
 
-    Stmt finish = epilogue(first_tile_ + block_tile + tile, first_panel_ + panel, base);
-    body.push_back(many_blocks() ? loop(LoopKind::Serial, "last", cast(apply(Op::Eq, {k_block_, integer(b_.k_blocks - 1)}), DType::I64),
+    Stmt finish = epilogue(first_tile_ + block_tile + tile, first_panel_ + panel, p.base);
+    body.push_back(many_blocks() ? loop(LoopKind::Serial, "last", cast(apply(Op::Eq, {k_block_, k_blocks_here() - integer(1)}), DType::I64),
                                         [&](const Expr&) { return finish; })
                                  : finish);
     return block(std::move(body));
@@ -424,8 +536,8 @@ class Builder {
 
   Stmt epilogue(const Expr& tile, const Expr& panel, const Expr& base) {
     Expr m = tile * b_.tile_m, n = panel * b_.tile_n;
-    return loop(LoopKind::Serial, "row", up_to(b_.tile_m, m, spec_.m), [&](const Expr& row) {
-      const Expr columns = up_to(b_.tile_n, n, spec_.n);
+    return loop(LoopKind::Serial, "row", up_to(b_.tile_m, m, spec_.m, m_here_), [&](const Expr& row) {
+      const Expr columns = up_to(b_.tile_n, n, spec_.n, n_here_);
       const int column = nest_.add_var("column", columns->kind == ExprKind::Int ? columns->int_value : -1);
       const Expr at = nest_.var(column);
       const Stmt store = spec_.epilogue(batch_, m + row, n + at, nest_.load(partial_, base + row * b_.tile_n + at));
@@ -434,7 +546,8 @@ class Builder {
   }
 
   LoopNest& nest_;
-  const ContractionSpec& spec_;
+  const ContractionSpec spec_;
+  const Part part_;
   const int64_t elements_of_k_;
   const bool pairs_;
   const DType element_, packed_, sum_;  // of the operands as read, as the micro-kernel takes them, and of the sums
@@ -447,13 +560,35 @@ class Builder {
   Expr batch_, first_tile_, first_panel_, tiles_, panels_;  // the tiles and panels that exist in the task
   Expr k_block_, first_k_, depth_;
   int64_t m_blocks_ = 1;
+  Extents before_;
+  Expr m_here_, n_here_, k_here_;  // of a part: how much of m, n and k (in what spec_.k counts) there is; nullptr: all
   Ahead next_lhs_, next_rhs_;  // after this k block
   Ahead lhs_ahead_;            // after this m block
 };
 
 }  // namespace
 
-void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel level, const CacheSizes& cache) {
+namespace {
+
+// What the generator counts: pairs of bf16 along k.
+struct Counted {
+  ContractionSpec spec;
+  DType dtype;  // of the operands' elements
+  bool pairs;
+};
+Counted counted(const ContractionSpec& spec, CpuLevel level) {
+  // Asked with coordinates that exist, or are not read (k = 0).
+  const DType dtype = spec.lhs(integer(0), integer(0), integer(0))->dtype;
+  const bool pairs = dtype == DType::BF16 && has_bf16_dot(level);
+  require(dtype == DType::F32 || dtype == DType::F64 || pairs, "contraction of " + std::string(name_of(dtype)) + " operands: cast them to f32");
+  Counted c{spec, dtype, pairs};
+  if (pairs) c.spec.k = (spec.k + 1) / 2;
+  return c;
+}
+
+}  // namespace
+
+void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel level, const CacheSizes& cache, int variant) {
   require(spec.batch >= 0 && spec.m >= 0 && spec.n >= 0 && spec.k >= 0, "contraction of negative size");
   nest.flops += 2 * spec.batch * spec.m * spec.n * spec.k;
   if (spec.batch == 0 || spec.m == 0 || spec.n == 0) {
@@ -461,18 +596,33 @@ void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel lev
     nest.body = block({});
     return;
   }
-  // Asked with coordinates that exist, or are not read (k = 0).
-  const DType dtype = spec.lhs(integer(0), integer(0), integer(0))->dtype;
-  const bool pairs = dtype == DType::BF16 && has_bf16_dot(level);
-  require(dtype == DType::F32 || dtype == DType::F64 || pairs, "contraction of " + std::string(name_of(dtype)) + " operands: cast them to f32");
-
-  ContractionSpec counted = spec;
-  if (pairs) counted.k = (spec.k + 1) / 2;
-  const Blocking blocking = choose_blocking(counted, dtype, level, cache);
-  Builder builder(nest, counted, dtype, spec.k, blocking);
+  const Counted c = counted(spec, level);
+  const Blocking blocking = choose_blocking(c.spec, c.dtype, level, cache, variant);
   nest.parallel_extent = spec.batch * blocking.m_tasks * blocking.n_tasks;
+  Builder builder(nest, c.spec, c.dtype, spec.k, blocking);
   const int task = nest.add_var("task", nest.parallel_extent);
   nest.body = for_loop(LoopKind::Parallel, task, integer(nest.parallel_extent), builder.task(nest.var(task)));
 }
+
+struct ContractionPart::Impl {
+  Impl(LoopNest& nest, const ContractionSpec& spec, int64_t k_block, CpuLevel level, const CacheSizes& cache)
+      : counts(counted(spec, level)), blocking(block_part(counts.spec, counts.dtype, level, cache, counts.pairs ? k_block / 2 : k_block)),
+        builder(nest, counts.spec, counts.dtype, spec.k, blocking, k_block ? Part::Depth : Part::Rows) {
+    require(!counts.pairs || k_block % 2 == 0, "a part's block of k splits a pair");
+  }
+  const Counted counts;
+  const Blocking blocking;
+  Builder builder;
+};
+ContractionPart::ContractionPart(LoopNest& nest, const ContractionSpec& spec, int64_t k_block, CpuLevel level, const CacheSizes& cache)
+    : impl_(std::make_unique<Impl>(nest, spec, k_block, level, cache)) {}
+ContractionPart::~ContractionPart() = default;
+ContractionPart::ContractionPart(ContractionPart&&) noexcept = default;
+Stmt ContractionPart::pack_rhs(const Expr& batch) { return impl_->builder.pack_whole_rhs(batch); }
+Stmt ContractionPart::multiply(const Expr& batch, const Extents& here) { return impl_->builder.multiply_block(batch, here); }
+Stmt ContractionPart::add_k_block(const Expr& batch, const Expr& k_block, const Extents& here, const Extents& before) {
+  return impl_->builder.add_k_block(batch, k_block, here, before);
+}
+int64_t ContractionPart::block_k() const { return impl_->blocking.block_k * (impl_->counts.pairs ? 2 : 1); }
 
 }  // namespace trainc::loop

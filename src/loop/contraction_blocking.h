@@ -16,7 +16,12 @@ struct Blocking {
   int64_t k_blocks = 1, m_tasks = 1, n_tasks = 1;
 };
 
-/// `block_k` and `k_blocks` depend on k and `tiles` alone: they are the order of the sums. Of bf16, spec.k counts pairs.
-Blocking choose_blocking(const ContractionSpec&, DType, CpuLevel, const CacheSizes&);
+/// `block_k` and `k_blocks` depend on k and `tiles` alone: they are the order of the sums; `tiles`, tile_m and tile_n with it, on the sizes. Of bf16, spec.k counts pairs.
+/// `variant`: 0 is the best by the cost model; others, up to kBlockingVariants, are what a measurement may find better (another tile, more tasks or
+/// fewer, other m blocks). Where one does not exist it is a repetition.
+Blocking choose_blocking(const ContractionSpec&, DType, CpuLevel, const CacheSizes&, int variant = 0);
+
+/// All of m and n in one task, not on AMX tiles; blocks of `block_k` where that is not 0.
+Blocking block_part(const ContractionSpec&, DType, CpuLevel, const CacheSizes&, int64_t block_k);
 
 }  // namespace trainc::loop

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "../common/compare.h"
+#include "../common/random_attention.h"
 #include "../common/random_joint.h"
 #include "../common/run_plan.h"
 #include "compiler/compiler.h"
@@ -169,7 +170,14 @@ void expect_same_joint(const testing::RandomJoint& joint, uint64_t seed, bool ch
     for (int64_t i : compiled.saved_inputs()) in.push_back(i < joint.primals ? inputs[i] : got.at(i - joint.primals));
     in.insert(in.end(), inputs.begin() + joint.primals, inputs.end());
     const std::vector<bool> defined(inputs.size() - joint.primals, true);
-    for (Tensor& t : testing::run_plan(compiled.backward(defined, options()), in, arena)) got.push_back(std::move(t));
+    const std::vector<uint8_t> before = memory;
+    const auto keeping = testing::run_plan(compiled.backward(defined, options(), nullptr, false), in, arena);
+    ASSERT_EQ(memory, before) << "a backward that must leave the arena as it is";
+    size_t next = 0;
+    for (Tensor& t : testing::run_plan(compiled.backward(defined, options()), in, arena)) {
+      EXPECT_EQ(testing::difference(t, keeping.at(next++)), "") << "gradient " << next - 1 << " where the arena may be overwritten";
+      got.push_back(std::move(t));
+    }
   } catch (const std::exception& e) {
     FAIL() << e.what();
   }
@@ -180,6 +188,25 @@ TEST(Fuzz, JointGraphs) {
   o.transcendental = false;
   for (uint64_t seed = first() + 30000; seed < first() + 30000 + count() / 2; ++seed) {
     expect_same_joint(testing::random_joint(seed, o), seed, seed % 3 == 0);
+    if (HasFatalFailure()) return;
+  }
+}
+
+// Attention as one kernel, forward, backward, and cut in two where its probabilities are not kept.
+TEST(Fuzz, Attention) {
+  for (CpuLevel level : levels())
+    for (uint64_t seed = first() + 60000; seed < first() + 60000 + count() / 16; ++seed) {
+      testing::AttentionCase c = testing::random_attention_case(seed);
+      c.dropout = false;
+      expect_same(testing::attention_graph(c), seed, seed % 5 == 0 && !c.causal, 1e-3, level);
+      if (HasFatalFailure()) return;
+    }
+}
+TEST(Fuzz, JointAttention) {
+  for (uint64_t seed = first() + 70000; seed < first() + 70000 + count() / 8; ++seed) {
+    testing::AttentionCase c = testing::random_attention_case(seed);
+    c.dropout = c.bf16 = false;
+    expect_same_joint(testing::attention_joint(c), seed, seed % 7 == 0);
     if (HasFatalFailure()) return;
   }
 }

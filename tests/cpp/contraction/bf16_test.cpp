@@ -41,7 +41,9 @@ struct Problem {
     };
     const auto along_k = [plain = spec.lhs](Expr b, Expr other, Expr at) { return plain(b, other, at); };
     const auto along_rows = [plain = spec.rhs](Expr b, Expr other, Expr at) { return plain(b, at, other); };
+    const auto across_k = [plain = spec.lhs](Expr b, Expr other, Expr at) { return plain(b, at, other); };
     if (runs && c.lhs_k_contiguous && c.k > 1) spec.lhs_run = shortest_run(c.k), spec.lhs_in_run = in_runs(along_k, spec.lhs_run);
+    if (runs && !c.lhs_k_contiguous && c.m > 1) spec.lhs_run = shortest_run(c.m), spec.lhs_in_run = in_runs(across_k, spec.lhs_run);
     if (runs && !c.rhs_k_contiguous && c.n > 1) spec.rhs_run = shortest_run(c.n), spec.rhs_in_run = in_runs(along_rows, spec.rhs_run);
     build_contraction(nest, spec, level, cache);
     verify(nest);
