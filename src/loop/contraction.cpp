@@ -471,7 +471,7 @@ class Builder {
 
   // The sums of `fma_rows` rows of a tile; ahead(group) is put in before each group of steps.
   template <class LookAhead>
-  Stmt sums_in_registers(const Place& p, LookAhead ahead) {
+  std::vector<Stmt> sums_in_registers(const Place& p, LookAhead ahead) {
     std::vector<Stmt> body;
     body.push_back(tile_elements([&](const Expr& at) { return store(sums_, at, zero(sum_)); }));
     if (spec_.k > 0) {
@@ -493,10 +493,10 @@ class Builder {
           return store(to, at, nest_.load(sums_, row * b_.tile_n + column));
         });
       }));
-      return block(std::move(body));
+      return body;
     }
     body.push_back(tile_elements([&](const Expr& at) { return keep(p, p.base + p.first_row * b_.tile_n + at, nest_.load(sums_, at)); }));
-    return block(std::move(body));
+    return body;
   }
 
   template <class LookAhead>
@@ -513,7 +513,7 @@ class Builder {
     Place p{block_tile, tile, panel, many_blocks() ? ((block_tile + tile) * b_.task_n + panel) * (int64_t(b_.tile_m) * b_.tile_n) : integer(0), integer(0)};
     const auto ahead = [&](const Expr& group) { return look_ahead(block_tile, tile, panel, group, p.base); };
     if (!amx_) {
-      body.push_back(sums_in_registers(p, ahead));
+      body = sums_in_registers(p, ahead);
     } else if (pairs_) {
       body.push_back(sums_on_tiles(p, ahead));
     } else {
@@ -522,7 +522,7 @@ class Builder {
       body.push_back(loop(LoopKind::Serial, "on_tiles", nest_.local(fits), [&](const Expr&) { return sums_on_tiles(p, ahead); }));
       body.push_back(loop(LoopKind::Serial, "as_packed", (integer(1) - nest_.local(fits)) * (b_.tile_m / b_.fma_rows), [&](const Expr& part) {
         p.first_row = part * b_.fma_rows;
-        return sums_in_registers(p, [](const Expr&) { return std::vector<Stmt>(); });
+        return block(sums_in_registers(p, [](const Expr&) { return std::vector<Stmt>(); }));
       }));
     }
     if (sums_in_block()) return block(std::move(body));
