@@ -19,6 +19,8 @@ from torch._functorch._aot_autograd import runtime_wrappers
 
 from trainc import config, engine, messages, wire
 from trainc.deferred import Pending
+from trainc.errors import UserError
+from trainc.memory import Limit
 from trainc.pool import Pool
 from trainc.records import Compilation
 from trainc.trace import recurrent_layers
@@ -29,8 +31,8 @@ _HALF = "trainc_half"
 class Compiler:
     """The partitioner and the compilers that one capture hands to AOTAutograd, with the record that they fill."""
 
-    def __init__(self, record: Compilation):
-        self.record = record
+    def __init__(self, record: Compilation, limit: Limit | None = None):
+        self.record, self.limit = record, limit
         self.engine = engine.ENGINES[config.engine_name()](record.tune)
         record.engine = self.engine.name
 
@@ -49,8 +51,8 @@ class Compiler:
         constants = lift_constants(gm, before=tangents[0] if tangents else None)
         count = len(primals) + len(constants)
         _set_outputs(gm, [*outputs, *[None] * len(constants)])
-        joint = self._build(lambda e: e.joint(gm, count, num_fwd_outputs, self.record.name))
-        self.record.forward = joint.forward
+        joint = self._build(lambda e: e.joint(gm, count, num_fwd_outputs, self.record.name, self.limit))
+        self.record.forward, self.record.footprint = joint.forward, joint.footprint
         # What the backward reads of what the caller holds: primals, and (from `count` on) results of the forward.
         held = [i for i in joint.saved_inputs if not len(primals) <= i < count]
         saved = [primals[i] if i < count else forward_outputs[i - count] for i in held]
@@ -106,6 +108,8 @@ class Compiler:
         start = time.perf_counter()
         try:
             return build(self.engine)
+        except UserError:
+            raise
         except Exception as error:
             if self.engine.name == "interpreter":
                 raise
@@ -269,11 +273,14 @@ def aot_settings():
             runtime_wrappers._codegen_compiled_forward = original
 
 
-def compile_flat(module: torch.nn.Module, inputs: Sequence[Any], record: Compilation) -> Callable[..., Sequence[Any]]:
-    """Compiles `module(*inputs) -> tuple of tensors` for these inputs' shapes; returns the compiled call."""
+def compile_flat(
+    module: torch.nn.Module, inputs: Sequence[Any], record: Compilation, limit: Limit | None = None
+) -> Callable[..., Sequence[Any]]:
+    """Compiles `module(*inputs) -> tuple of tensors` for these inputs' shapes; returns the compiled call. UserError where the
+    memory that `limit` allows is not enough."""
     from torch._functorch.aot_autograd import aot_module_simplified
 
-    compiler = Compiler(record)
+    compiler = Compiler(record, limit)
     with aot_settings(), recurrent_layers():
         return aot_module_simplified(
             module,

@@ -37,8 +37,8 @@ class Results:
     def __init__(self, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]):
         self.dtype, self.shape, self.stride = dtype, tuple(shape), tuple(stride)
         span = 0 if 0 in self.shape else 1 + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
-        size = span * dtype.itemsize
-        self._pool = Pool(size) if size >= SMALL else None
+        self.bytes = span * dtype.itemsize
+        self._pool = Pool(self.bytes) if self.bytes >= SMALL else None
 
     def new(self) -> torch.Tensor:
         if self._pool is None:

@@ -28,8 +28,15 @@ class Compilation:
     deferred: Any = None  # makes outputs that the forward left out; compiled when one is first read
     deferred_bytes: int = 0
     optimizer: Any = None
+    fixed: Any = None  # memory.Memory: what no plan can change
+    footprint: Any = None  # () -> what the plans need beside it (engine.py), or None
     capture_seconds: float = 0.0
     compile_seconds: float = 0.0
+
+    def memory(self) -> Any:
+        """memory.Memory: what a step needs at its peak; None where that is not known."""
+        footprint = self.footprint() if self.footprint is not None and self.fixed is not None else None
+        return None if footprint is None else self.fixed.with_footprint(footprint)
 
     def executables(self) -> list[Any]:
         backward = (*self.backward.values(), *self.keeping.values())

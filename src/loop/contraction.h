@@ -32,7 +32,8 @@ struct ContractionSpec {
     int64_t granule = 1;  // the rows (columns, where the block's rows are k) that there are come in multiples of this
   };
   Block lhs_block;   // what `lhs` reads, element by element: taken from there unpacked if tiles divide the granule
-  Block sums_block;  // takes f32 sums in the epilogue's place if its pitch has room for whole tiles; what lies beyond the last row and column is then overwritten
+  // Takes f32 sums in the epilogue's place if its pitch has room for whole tiles; what lies beyond the last row and column is then overwritten.
+  Block sums_block;
 };
 
 /// Ways to cut a contraction up that are worth measuring; some repeat others.
@@ -45,13 +46,13 @@ void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel, co
 /// How far a part goes, where that is not all: index expressions, at least 1 and at most the spec's extent. nullptr: all.
 struct Extents { Expr m, n, k; };
 
-/// A contraction as part of a nest that the caller writes around it: its statements run once a parallel iteration or more often, keep what they pack in scratch of
-/// their own, and ask for nothing ahead. Sums are those of build_contraction, bit for bit, where k is not cut otherwise; at level amx those of level avx512_bf16, for parts are
-/// not made on tiles.
+/// A contraction as part of a nest that the caller writes around it: its statements run once a parallel iteration or more often, keep what
+/// they pack in scratch of their own, and ask for nothing ahead. Sums are those of build_contraction, bit for bit, where k is not cut otherwise
+/// (at level amx those of level avx512_bf16: parts are not made on tiles).
 class ContractionPart {
  public:
-  /// `k_block` 0: m is a block of rows, whose coordinate the spec's functions are given; the same rhs serves all blocks. Else k comes in blocks of `k_block` (an even
-  /// number), one a call, and the sums are kept in scratch until the last of them. The batch is one entry a call.
+  /// `k_block` 0: m is a block of rows, whose coordinate the spec's functions are given; the same rhs serves all blocks. Else k comes in
+  /// blocks of `k_block` (an even number), one a call, and the sums are kept in scratch until the last of them. The batch is one entry a call.
   ContractionPart(LoopNest& nest, const ContractionSpec&, int64_t k_block, CpuLevel, const CacheSizes&);
   ContractionPart(ContractionPart&&) noexcept;
   ~ContractionPart();
@@ -59,8 +60,8 @@ class ContractionPart {
   Stmt pack_rhs(const Expr& batch);
   /// Rows: one block, after pack_rhs; beyond `here` nothing of the lhs is read and nothing stored.
   Stmt multiply(const Expr& batch, const Extents& here);
-  /// Depth: adds block `k_block` of k, from 0 on in order; with the last one, the epilogue. To the rows and columns of `here`, of which those of `before` have been
-  /// added to by the block before (nullptr: all), and the others not yet; the last block is added to all.
+  /// Depth: adds block `k_block` of k, from 0 on in order; with the last one, the epilogue. To the rows and columns of `here`, of which those of
+  /// `before` have been added to by the block before (nullptr: all), and the others not yet; the last block is added to all.
   Stmt add_k_block(const Expr& batch, const Expr& k_block, const Extents& here = {}, const Extents& before = {});
   int64_t block_k() const;  // elements of k that are summed from zero before they are added to the sum
 

@@ -176,8 +176,12 @@ bool made_of(const Node* n, const std::unordered_set<const Node*>& in) {
 
 }  // namespace
 
+int64_t flops_of(const Node* contraction) {
+  return 2 * contraction->type.numel() * contraction->in(0)->shape().back();
+}
+
 Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, const std::vector<const Node*>& must_recompute, int64_t deferred_bytes,
-              bool streams) {
+              bool streams, double price) {
   const std::vector<const Node*> live = joint.live();
   std::unordered_set<const Node*> of_tangents;  // depend on a tangent
   for (const Node* n : live) {
@@ -225,7 +229,11 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, cons
     else if (is_movement(n->op) || scales(n)) cost += cost / 2;
     else if (is_elementwise(n->op) && of_long_rows(n)) cost += cost / 8;
     net.edge(2 * i, 2 * i + 1, cost);
-    if (!free && !checkpointed && !may_recompute(n) && !streamed.count(n)) net.edge(source, 2 * i, kInfinite);
+    if (!free && !checkpointed && !may_recompute(n) && !streamed.count(n)) {
+      const double share = static_cast<double>(i) / static_cast<double>(number.size());
+      const bool for_a_price = price > 0 && n->op == Op::Contract;
+      net.edge(source, 2 * i, for_a_price ? static_cast<int64_t>(std::min(1e15, price * static_cast<double>(flops_of(n)) * (1 + share / 4))) : kInfinite);
+    }
     if (held) net.edge(source, 2 * i, kInfinite);
     if (wanted.count(n)) net.edge(2 * i + 1, sink, kInfinite);
     for (const Node* input : n->inputs) net.edge(2 * number.at(input) + 1, 2 * i, kInfinite);

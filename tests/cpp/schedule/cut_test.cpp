@@ -132,6 +132,24 @@ TEST(Cut, CheckpointedContractionIsComputedAgain) {
   EXPECT_EQ(cut.forward.outputs[1].value->op, Op::Reduce);
   EXPECT_NE(find(cut.backward, Op::Contract), nullptr);
 }
+TEST(Cut, AContractionIsComputedAgainForItsPrice) {
+  // %1 is 2 KB, kept in any case but for its own price; the contraction: 64 x 64 of 8 columns and 65,536 FLOPs, 16 KB
+  const Graph joint = parse(R"(%0 = input index=0 : f32[64,8,64]
+%1 = reduce %0 kind=sum axes=[0] : f32[8,64]
+%2 = permute %1 order=[1,0] : f32[64,8]
+%3 = reshape %2 : f32[1,64,8]
+%4 = contract %3 %3 : f32[1,64,64]
+%5 = input index=1 : f32[1,64,64]
+%6 = mul %4 %5 : f32[1,64,64]
+return none %6
+)");
+  const auto kept = [&](double price) { return cut_joint(joint, 1, 1, {}, kDeferredBytes, price).forward.outputs.at(1).value->op; };
+  EXPECT_EQ(flops_of(find(joint, Op::Contract)), 65536);
+  EXPECT_EQ(kept(0), Op::Contract);
+  EXPECT_EQ(kept(1), Op::Contract);                  // 64 KB to save 14
+  EXPECT_EQ(kept(0.05), Op::Reduce);                 // 3 KB
+  EXPECT_NE(find(cut_joint(joint, 1, 1, {}, kDeferredBytes, 0.05).backward, Op::Contract), nullptr);
+}
 TEST(Cut, CheckpointedDrawIsKept) {  // drawn again it would be another mask
   const Graph joint = parse(R"(%0 = random draw=0 p=0.5 : bool[64]
 %1 = input index=0 : f32[64]
