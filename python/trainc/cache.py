@@ -46,7 +46,7 @@ def key(kind: str, *parts: Any) -> str | None:
     from trainc import _core
 
     machine = [_core.cpu_level(), _core.cache_sizes(), _core.mask_generator(), _core.device()]
-    compiler = [_build(), torch.__version__, os.environ.get("TRAINC_DISABLE_PASSES", "")]
+    compiler = [_build(), torch.__version__, os.environ.get("TRAINC_DISABLE_PASSES", ""), config.float32_in_parts]
     digest = hashlib.sha256(MAGIC)
     for part in (kind, machine, compiler, *parts):
         text = (part if isinstance(part, str) else json.dumps(part)).encode()

@@ -29,6 +29,9 @@ def info() -> str:
         level, machine = _core.cpu_level(), _core.machine_cpu_level()
         forced = "" if level == machine else f", forced by TRAINC_CPU (the machine has {machine})"
         rows += [("CPU", _core.cpu_model()), ("CPU level", f"{level}{forced}")]
+        if level == "amx":
+            parts = "six bfloat16 products each" if config.float32_in_parts else "multiply-adds"
+            rows.append(("float32", f"matrix products are {parts} (trainc.config.float32_in_parts)"))
         rows.append(("operations", f"{len(_core.supported_operations())} compiled (trainc operations lists them)"))
     rows += [
         ("engine", config.engine_name()),

@@ -11,6 +11,10 @@ engine: str | None = os.environ.get("TRAINC_ENGINE") or None
 fallback: bool = True
 # A progress bar on stderr while compiling. None: where stderr is a terminal.
 progress: bool | None = None
+# On CPUs with AMX: a float32 matrix product may be made of six bfloat16 ones, whatever torch.get_float32_matmul_precision()
+# says: it is as accurate as float32's own (docs/contraction.md), though not bit for bit what other CPUs give.
+# False, or TRAINC_FLOAT32_IN_PARTS=0: float32 multiply-adds alone.
+float32_in_parts: bool = os.environ.get("TRAINC_FLOAT32_IN_PARTS", "1") != "0"
 # Signatures compiled per model; calls with further ones run in PyTorch.
 max_signatures: int = 32
 # Compiled plans are kept on disk and found again by the next process. TRAINC_CACHE=0 turns that off.

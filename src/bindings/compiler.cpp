@@ -38,6 +38,7 @@ compiler::Options options(const nb::object& callback, const nb::object& tuner) {
     o.interpreted = driver->architecture() == "interpret";
     o.gpu = o.interpreted ? Gpu::Sm90a : gpu_of(driver->architecture());
   }
+  o.float32_in_parts = nb::cast<bool>(nb::module_::import_("trainc.config").attr("float32_in_parts"));
   o.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   o.workers = runtime::thread_count();
   if (!tuner.is_none() && !o.gpu) o.tuning = tuning_of(tuner);

@@ -31,6 +31,7 @@ struct Options {
   int workers = 1;   // threads that it will run on, each with scratch memory of its own
   int threads = 2;   // kernels are compiled on so many
   std::optional<Tuning> tuning = {};
+  bool float32_in_parts = true;  // schedule::Machine's
   /// Called with kernels done and kernels in all, from the calling thread; may throw to interrupt.
   std::function<void(int64_t done, int64_t total)> progress;
 };

@@ -37,7 +37,8 @@ class PlanBuilder {
     double start = now();
     std::vector<std::vector<schedule::LoweredKernel>> kernels;
     std::vector<const loop::LoopNest*> nests;
-    const schedule::Machine machine = options.gpu ? schedule::Machine::device(*options.gpu) : schedule::Machine{options.level, cache_sizes()};
+    schedule::Machine machine = options.gpu ? schedule::Machine::device(*options.gpu) : schedule::Machine{options.level, cache_sizes()};
+    machine.float32_in_parts = options.float32_in_parts;
     Tuner tuner(graph_, schedule_, machine, options);
     for (const schedule::Group& g : schedule_.groups) kernels.push_back(tuner.best(g, schedule::lower(graph_, schedule_, g, machine)));
     if (!options.gpu) write_in_place(kernels);

@@ -20,6 +20,8 @@ struct ContractionSpec {
   // run, and the element at place `minor` of run `major`, with no division in it; `other` is the coordinate across. 0: one run. The rhs along its rows alone.
   int64_t lhs_run = 0, rhs_run = 0;
   std::function<Expr(Expr b, Expr other, Expr major, Expr minor)> lhs_in_run, rhs_in_run;
+  // f32 operands may be multiplied as three parts in bf16, where the level has tiles: as near to the truth, but not the bits of FMAs (docs/contraction.md).
+  bool f32_in_parts = false;
   // Given coordinates and the finished sum (f32 for bf16 elements), the statement that stores it (bias, activation, residual, cast, ... inside). Called inside a
   // Vector loop over n; n's expression advances by one a lane.
   std::function<Stmt(Expr b, Expr m, Expr n, Expr sum)> epilogue;
@@ -38,14 +40,15 @@ struct ContractionSpec {
 constexpr int kBlockingVariants = 9;
 
 /// Writes the loops of `spec` into `nest` (buffers for arguments already added, name set): body, parallel_extent, scratch buffers, flops.
-/// The order of sums over k depends on k and the level alone: not on threads, and not on `variant`, which is below kBlockingVariants (0: by the cost model).
+/// The order of sums over k depends on k and the level alone, and at level amx on the sizes: not on threads, and not on `variant`, which is below kBlockingVariants (0: by the cost model).
 void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel, const CacheSizes&, int variant = 0);
 
 /// How far a part goes, where that is not all: index expressions, at least 1 and at most the spec's extent. nullptr: all.
 struct Extents { Expr m, n, k; };
 
 /// A contraction as part of a nest that the caller writes around it: its statements run once a parallel iteration or more often, keep what
-/// they pack in scratch of their own, and ask for nothing ahead. Sums are those of build_contraction, bit for bit, where k is not cut otherwise.
+/// they pack in scratch of their own, and ask for nothing ahead. Sums are those of build_contraction, bit for bit, where k is not cut otherwise
+/// (at level amx those of level avx512_bf16: parts are not made on tiles).
 class ContractionPart {
  public:
   /// `k_block` 0: m is a block of rows, whose coordinate the spec's functions are given; the same rhs serves all blocks. Else k comes in
