@@ -6,7 +6,8 @@ and in the place of `core` where it raises InternalError. Both give
     compile(gm, name)                        -> Executable
     joint(gm, primals, forward_outputs, name) -> Joint: .forward, .saved_inputs, .saved_bytes, .backward(defined);
         .deferred_outputs: those that .forward leaves out, .deferred() -> Executable([], saved) that makes them
-    Executable(inputs, saved=None)           -> list of fresh tensors (or None, or an input itself); .report() -> dict
+    Executable(inputs, saved=None)           -> list of fresh tensors (or None, or an input itself); .report() -> dict;
+        .share_memory(other): the two are of one graph with two sizes of its inputs, and their results use the same memory
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import ctypes
 import json
 import math
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -78,6 +80,11 @@ class CoreExecutable:
 
     def _extern(self, step: int, pointers: list[int]) -> list[tuple[int, Any]]:
         return self._externs[step](pointers)
+
+    def share_memory(self, other: CoreExecutable) -> None:
+        for mine, theirs in zip(self._outputs, other._outputs, strict=True):
+            if isinstance(mine, Results) and isinstance(theirs, Results):
+                mine.pool = theirs.pool
 
     def report(self) -> dict:
         report = json.loads(self.plan.report())
@@ -179,10 +186,9 @@ def stored_plan(
 
 
 class CoreJoint:
-    def __init__(self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str):
+    def __init__(self, graph: wire.GraphText, shape: tuple[int, int, str]):
+        self._graph, self._shape, name = graph, shape, shape[2]  # shape: primals, forward outputs, name
         self.name = name
-        self._graph = wire.GraphText(gm.graph, name)
-        self._shape = (primals, forward_outputs, name)
         self._joint: Any = None  # made when a part must be compiled
         key = cache.key("forward", self._graph.canonical, *self._shape)
         with messages.progress(name) as progress:
@@ -192,6 +198,9 @@ class CoreJoint:
         self.saved_inputs: list[int] = self._facts["saved_inputs"]
         self.saved_bytes: int = self._facts["saved_bytes"]
         self.deferred_outputs: list[int] = self._facts["deferred_outputs"]
+
+    def is_of(self, graph: wire.GraphText, shape: tuple[int, int, str]) -> bool:
+        return self._shape == shape and self._graph.canonical == graph.canonical and self._graph.origins == graph.origins
 
     def deferred(self) -> CoreExecutable:
         return self._part("deferred", "deferred outputs", lambda joint, progress: joint.deferred(progress))
@@ -227,6 +236,7 @@ def facts_of(joint: Any) -> dict:
 
 class Core:
     name = "core"
+    _latest: weakref.ref[CoreJoint] | None = None
 
     def compile(self, gm: torch.fx.GraphModule, name: str) -> CoreExecutable:
         from trainc import _core
@@ -237,7 +247,13 @@ class Core:
             return stored_plan(key, graph, lambda: _core.compile(graph.text(), name, progress))[0]
 
     def joint(self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str) -> CoreJoint:
-        return CoreJoint(gm, primals, forward_outputs, name)
+        graph, shape = wire.GraphText(gm.graph, name), (primals, forward_outputs, name)
+        latest = Core._latest and Core._latest()
+        # A model that sets defaults in its first call is traced twice in it: mostly the same graph (CompiledCall._settle).
+        if latest is None or not latest.is_of(graph, shape):
+            latest = CoreJoint(graph, shape)
+            Core._latest = weakref.ref(latest)
+        return latest
 
 
 # ---- interpreter ----------------------------------------------------------------------------------------------------
@@ -255,6 +271,9 @@ class InterpretedExecutable:
             results = list(torch.fx.Interpreter(self.gm).run(*inputs))
         self.seconds = time.perf_counter() - start
         return results
+
+    def share_memory(self, other: InterpretedExecutable) -> None:
+        """Its results are PyTorch's own."""
 
     def report(self) -> dict:
         calls = [node for node in self.gm.graph.nodes if node.op == "call_function"]

@@ -18,9 +18,12 @@ class Compilation:
     name: str
     signature: str = ""  # in the user's terms: "input_ids i64[4, 256], training"
     recompiled: str = ""  # how it differs from the nearest before: "dimension 1 of `input_ids` changed from 128 to 96"
+    trace: str = "static"  # "static" | "symbolic": with symbols for sizes | "sizes": no trace, other sizes of a symbolic one
+    trace_reason: str = ""  # why a new shape was traced without symbols
     engine: str = ""  # "core" | "interpreter"
     route: str = "compiled"  # "compiled" | "dynamo" | "eager"
     reason: str = ""  # why not compiled, or why the interpreter
+    captured: Any = None  # the graph, until the first call is over
     forward: Any = None  # executables: .report() -> dict
     backward: dict[tuple[bool, ...], Any] = field(default_factory=dict)  # by the tangents that were defined
     deferred: Any = None  # makes outputs that the forward left out; compiled when one is first read
