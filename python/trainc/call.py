@@ -101,6 +101,7 @@ class CompiledCall:
         self._stateful: set[Any] = set()  # those that did so again: Dynamo's
         self._busy = False
         self._snapshot: Snapshot | None = None  # of the module before the trace that is going on
+        self._engine: Any = None  # of the first call that is going on
         self._dynamo: Callable[..., Any] | None = None
         self.compilations = records.of(model)
 
@@ -197,7 +198,7 @@ class CompiledCall:
             return model._call_impl(*args, **kwargs)
         snapshot = self._snapshot = Snapshot(model)
         record = records.Compilation(type(model).__name__, signature=_describe(structure, arguments, model))
-        self._busy = True
+        self._engine, self._busy = joint.new_engine(), True
         start = time.perf_counter()
         error: BaseException | None = None
         try:
@@ -328,7 +329,7 @@ class CompiledCall:
         if not family.reason and any(moving):
             try:
                 symbols = sizes.Symbols(self._state.tensors(), arguments, dynamic)
-                compiler = joint.Compiler(record, symbols)
+                compiler = joint.Compiler(record, symbols, self._engine)
                 with sizes.answered_once():
                     entry = self._trace(record, key, symbols.inputs, compiler)
                 symbols.check(moving)
@@ -348,7 +349,7 @@ class CompiledCall:
     ) -> Callable[..., Any]:
         call = FlatCall(self._state, key[1][1], self._snapshot)
         with tracing():
-            compiled = joint.compile_flat(call, inputs, record, compiler)
+            compiled = joint.compile_flat(call, inputs, record, compiler or joint.Compiler(record, engine_=self._engine))
         call.forget()  # `compiled` holds it
         result = call.result
 

@@ -235,8 +235,12 @@ def facts_of(joint: Any) -> dict:
 
 
 class Core:
+    """One for each first call of a signature."""
+
     name = "core"
-    _latest: weakref.ref[CoreJoint] | None = None
+
+    def __init__(self) -> None:
+        self._latest: weakref.ref[CoreJoint] | None = None
 
     def compile(self, gm: torch.fx.GraphModule, name: str) -> CoreExecutable:
         from trainc import _core
@@ -248,11 +252,11 @@ class Core:
 
     def joint(self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str) -> CoreJoint:
         graph, shape = wire.GraphText(gm.graph, name), (primals, forward_outputs, name)
-        latest = Core._latest and Core._latest()
+        latest = self._latest and self._latest()
         # A model that sets defaults in its first call is traced twice in it: mostly the same graph (CompiledCall._settle).
         if latest is None or not latest.is_of(graph, shape):
             latest = CoreJoint(graph, shape)
-            Core._latest = weakref.ref(latest)
+            self._latest = weakref.ref(latest)
         return latest
 
 

@@ -30,8 +30,8 @@ class Compiler:
     """What one capture hands to AOTAutograd: the partitioner and the compilers. Of a trace with `symbols` it makes an Instance
     for each sizes, the first for the sizes that were traced; of another trace there is one."""
 
-    def __init__(self, record: Compilation, symbols: Symbols | None = None):
-        self.engine = engine.ENGINES[config.engine_name()]()
+    def __init__(self, record: Compilation, symbols: Symbols | None = None, engine_: Any = None):
+        self.engine = engine_ or new_engine()
         self.symbols = symbols
         self._record = record  # of the first instance
         self._instances: dict[tuple, Instance] = {}
@@ -123,6 +123,10 @@ class Compiler:
         constants = lift_constants(gm, before=None)
         self._first(gm, lambda gm, record: Inference(self, gm, record, constants))
         return _boxed(lambda *inputs: self._of(inputs).forward(inputs))
+
+
+def new_engine() -> Any:
+    return engine.ENGINES[config.engine_name()]()
 
 
 AUTOCAST_BACKWARD = (
