@@ -3,11 +3,13 @@
 `core` compiles (trainc._core); `interpreter` runs the graphs operation by operation in PyTorch: for tests of capture alone,
 and in the place of `core` where it raises InternalError. Both give
 
-    compile(gm, name)                        -> Executable
-    joint(gm, primals, forward_outputs, name) -> Joint: .forward, .saved_inputs, .saved_bytes, .backward(defined);
+    compile(gm, name, family=None)           -> Executable
+    joint(gm, primals, forward_outputs, name, family=None) -> Joint: .forward, .saved_inputs, .saved_bytes, .backward(defined);
         .deferred_outputs: those that .forward leaves out, .deferred() -> Executable([], saved) that makes them
     Executable(inputs, saved=None)           -> list of fresh tensors (or None, or an input itself); .report() -> dict;
         .share_memory(other): the two are of one graph with two sizes of its inputs, and their results use the same memory
+
+`family`: what the plans of one graph for different sizes have in common.
 """
 
 from __future__ import annotations
@@ -185,15 +187,40 @@ def stored_plan(
     return executable, entry, digest
 
 
+class Family:
+    """What the plans of one graph for different sizes have in common: kernels that are given the numbers in which they differ.
+    `samples()` gives the graph for a few other sizes, which show what these numbers are."""
+
+    def __init__(self, samples: Callable[[], list[torch.fx.GraphModule]]):
+        self._samples = samples
+        self._made: list[Any] | None = None
+        self._learned: set[Any] = set()
+        self._shared: Any = None
+
+    def learned(self, part: Any, make: Callable[[torch.fx.GraphModule], Any], learn: Callable[[Any, Any], Any]) -> Any:
+        """The shared kernels, once they know of `part` of a plan what depends on sizes; `make` of a sample, then `learn`, tells."""
+        from trainc import _core
+
+        if self._shared is None:
+            self._shared = _core.SharedKernels()
+        if part not in self._learned:
+            self._learned.add(part)
+            if self._made is None:
+                self._made = [make(gm) for gm in self._samples()]
+            for made in self._made:
+                learn(made, self._shared)
+        return self._shared
+
+
 class CoreJoint:
-    def __init__(self, graph: wire.GraphText, shape: tuple[int, int, str]):
+    def __init__(self, graph: wire.GraphText, shape: tuple[int, int, str], family: Family | None = None):
         self._graph, self._shape, name = graph, shape, shape[2]  # shape: primals, forward outputs, name
-        self.name = name
+        self.name, self._family = name, family
         self._joint: Any = None  # made when a part must be compiled
-        key = cache.key("forward", self._graph.canonical, *self._shape)
+        key = self._key("forward")
         with messages.progress(name) as progress:
             self.forward, self._facts, self._digest = stored_plan(
-                key, self._graph, lambda: self._cut(progress).forward(progress), lambda: facts_of(self._joint)
+                key, self._graph, lambda: self._compile("forward", (), progress), lambda: facts_of(self._joint)
             )
         self.saved_inputs: list[int] = self._facts["saved_inputs"]
         self.saved_bytes: int = self._facts["saved_bytes"]
@@ -203,27 +230,45 @@ class CoreJoint:
         return self._shape == shape and self._graph.canonical == graph.canonical and self._graph.origins == graph.origins
 
     def deferred(self) -> CoreExecutable:
-        return self._part("deferred", "deferred outputs", lambda joint, progress: joint.deferred(progress))
+        return self._part("deferred", "deferred outputs")
 
     def backward(self, defined: tuple[bool, ...]) -> CoreExecutable:
-        return self._part("backward", "backward", lambda joint, progress: joint.backward(list(defined), progress), list(defined))
+        return self._part("backward", "backward", list(defined))
 
-    def _part(self, kind: str, what: str, compile: Callable[[Any, Any], Any], *parts: Any) -> CoreExecutable:
+    def _part(self, kind: str, what: str, *arguments: Any) -> CoreExecutable:
         """A plan that reads the forward's arena. Its key holds the forward plan's hash: they always agree on what lies where."""
-        key = cache.key(kind, self._graph.canonical, *self._shape, self._digest, *parts) if self._digest else None
+        key = self._key(kind, self._digest, *arguments) if self._digest else None
         with messages.progress(f"{self.name}, {what}") as progress:
-            return stored_plan(key, self._graph, lambda: compile(self._cut(progress), progress))[0]
+            return stored_plan(key, self._graph, lambda: self._compile(kind, arguments, progress))[0]
+
+    def _key(self, kind: str, *parts: Any) -> str | None:
+        kind = kind if self._family is None else f"{kind}, shared kernels"
+        return cache.key(kind, self._graph.canonical, *self._shape, *parts)
+
+    def _compile(self, kind: str, arguments: tuple, progress: Any) -> Any:
+        def sample(gm: torch.fx.GraphModule) -> Any:
+            return _core_joint(wire.GraphText(gm.graph, self.name), self._shape)
+
+        def learn(joint: Any, shared: Any) -> None:
+            getattr(joint, kind)(*arguments, None, shared, True)
+
+        part = (kind, *map(tuple, arguments))
+        shared = self._family and self._family.learned(part, sample, learn)
+        return getattr(self._cut(progress), kind)(*arguments, progress, shared)
 
     def _cut(self, progress: Any) -> Any:
-        from trainc import _core
-
         if self._joint is None:
-            primals, forward_outputs, name = self._shape
-            joint = _core.JointGraph(self._graph.text(), primals, forward_outputs, name)
+            joint = _core_joint(self._graph, self._shape)
             if hasattr(self, "_facts") and any(self._facts[fact] != value for fact, value in facts_of(joint).items()):
                 raise InternalError(f"{self.name}: the stored forward keeps other values than the cut of its graph")
             self._joint = joint
         return self._joint
+
+
+def _core_joint(graph: wire.GraphText, shape: tuple[int, int, str]) -> Any:
+    from trainc import _core
+
+    return _core.JointGraph(graph.text(), *shape)
 
 
 def facts_of(joint: Any) -> dict:
@@ -242,20 +287,30 @@ class Core:
     def __init__(self) -> None:
         self._latest: weakref.ref[CoreJoint] | None = None
 
-    def compile(self, gm: torch.fx.GraphModule, name: str) -> CoreExecutable:
+    def compile(self, gm: torch.fx.GraphModule, name: str, family: Family | None = None) -> CoreExecutable:
         from trainc import _core
 
         graph = wire.GraphText(gm.graph, name)
-        key = cache.key("inference", graph.canonical, name)
-        with messages.progress(name) as progress:
-            return stored_plan(key, graph, lambda: _core.compile(graph.text(), name, progress))[0]
+        key = cache.key("inference" if family is None else "inference, shared kernels", graph.canonical, name)
 
-    def joint(self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str) -> CoreJoint:
+        def compile() -> Any:
+            def learn(text: str, shared: Any) -> None:
+                _core.compile(text, name, None, shared, True)
+
+            shared = family and family.learned("inference", lambda gm: wire.graph_json(gm.graph, name), learn)
+            return _core.compile(graph.text(), name, progress, shared)
+
+        with messages.progress(name) as progress:
+            return stored_plan(key, graph, compile)[0]
+
+    def joint(
+        self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str, family: Family | None = None
+    ) -> CoreJoint:
         graph, shape = wire.GraphText(gm.graph, name), (primals, forward_outputs, name)
         latest = self._latest and self._latest()
         # A model that sets defaults in its first call is traced twice in it: mostly the same graph (CompiledCall._settle).
         if latest is None or not latest.is_of(graph, shape):
-            latest = CoreJoint(graph, shape)
+            latest = CoreJoint(graph, shape, family)
             self._latest = weakref.ref(latest)
         return latest
 
@@ -403,10 +458,12 @@ def _span(tensor: torch.Tensor) -> int:
 class Interpreter:
     name = "interpreter"
 
-    def compile(self, gm: torch.fx.GraphModule, name: str) -> InterpretedExecutable:
+    def compile(self, gm: torch.fx.GraphModule, name: str, family: Any = None) -> InterpretedExecutable:
         return InterpretedExecutable(gm, name)
 
-    def joint(self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str) -> InterpretedJoint:
+    def joint(
+        self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str, family: Any = None
+    ) -> InterpretedJoint:
         return InterpretedJoint(gm, primals, forward_outputs, name)
 
 

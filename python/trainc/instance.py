@@ -46,7 +46,7 @@ class Instance:
     def __init__(self, compiler: Any, gm: torch.fx.GraphModule, record: Compilation, place: Place):
         self._compiler, self._record, self._place = compiler, record, place
         inputs = place.primals + len(place.constants)
-        joint = compiler.build(record, lambda e: e.joint(gm, inputs, place.forward_outputs, record.name))
+        joint = compiler.build(record, lambda e: e.joint(gm, inputs, place.forward_outputs, record.name, compiler.family))
         held = [i for i in joint.saved_inputs if not place.is_constant(i)]
         if place.last is None:
             place.held = held
@@ -103,7 +103,7 @@ class Inference:
 
     def __init__(self, compiler: Any, gm: torch.fx.GraphModule, record: Compilation, constants: list[Tensor]):
         self._constants = constants
-        self._executable = record.forward = compiler.build(record, lambda e: e.compile(gm, record.name))
+        self._executable = record.forward = compiler.build(record, lambda e: e.compile(gm, record.name, compiler.family))
 
     def forward(self, inputs: Sequence[Tensor]) -> list[Any]:
         return self._executable([*inputs, *self._constants])

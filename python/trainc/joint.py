@@ -36,6 +36,7 @@ class Compiler:
         self._record = record  # of the first instance
         self._instances: dict[tuple, Instance] = {}
         self._template: Template | None = None
+        self.family = engine.Family(self._samples) if symbols is not None else None
         self._make: Callable[[torch.fx.GraphModule, Compilation], Instance] | None = None
 
     def _key(self, inputs: Sequence[Any]) -> tuple:
@@ -51,6 +52,9 @@ class Compiler:
             return False
         self._instances[self._key(inputs)] = self._make(self._template.at(bound), record)
         return True
+
+    def _samples(self) -> list[torch.fx.GraphModule]:
+        return [self._template.at(bound) for bound in self.symbols.others()]
 
     def _first(self, gm: torch.fx.GraphModule, make: Callable[[torch.fx.GraphModule, Compilation], Instance]) -> Instance:
         self._make, key = make, ()

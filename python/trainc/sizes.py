@@ -80,6 +80,15 @@ class Symbols:
         same = all(value == bound.value(self._env.replacements.get(s, s)) for s, value in bound.symbols.items())
         return same and all(bound.value(guard.expr) for guard in self._env.guards)
 
+    def others(self) -> list[Bound]:
+        """A few other sizes that the trace holds for: equal ones stay equal, in case a guard wants that."""
+        found = []
+        for other in (lambda n: n + n // 2 + 1, lambda n: n - n // 3, lambda n: 2 * n, lambda n: n + 1):
+            bound = Bound({symbol: other(n) for symbol, n in self.traced.symbols.items()})
+            if self._holds(bound):
+                found.append(bound)
+        return found[:2]
+
     def check(self, moving: Sequence[set[int]]) -> None:
         """Raises NotCompiled where what was traced cannot stand for other sizes in the arguments' `moving` dimensions."""
         if self._env.deferred_runtime_asserts:

@@ -15,11 +15,23 @@
 
 namespace trainc::compiler {
 
+/// Kernels that the plans of one graph for different sizes share; each plan stays exact: its memory, its order, the order of its sums. A
+/// kernel is code for the form of a nest, and is given the numbers in which the nests of different sizes differ. For CPUs; safe between threads.
+class SharedKernels {
+ public:
+  SharedKernels();
+  ~SharedKernels();
+  struct Impl;
+  const std::unique_ptr<Impl> impl;
+};
+
 struct Options {
   CpuLevel level;
   std::optional<Gpu> gpu = {};  // a device's kernels instead: cubins
   bool interpreted = false;     // with `gpu`: loop nests as text instead of cubins, which need no NVRTC; the plan's device is then "interpret"
   int threads = 2;  // kernels are compiled on so many
+  SharedKernels* shared = nullptr;  // null: a kernel is made for this plan's sizes alone
+  bool sample = false;              // with `shared`: nothing is compiled, and the plan given back is empty; the numbers of its nests are noted
   /// Called with kernels done and kernels in all, from the calling thread; may throw to interrupt.
   std::function<void(int64_t done, int64_t total)> progress;
 };
@@ -28,7 +40,7 @@ struct Options {
 struct Timing {
   std::vector<Pipeline::Record> passes;
   double schedule_seconds = 0, code_seconds = 0;  // scheduling and lowering; code generation
-  int64_t kernels = 0, distinct_kernels = 0;
+  int64_t kernels = 0, distinct_kernels = 0, compiled_kernels = 0;  // steps; kernels of the plan; of these, those that code was generated for
 };
 
 /// One graph as one plan (an inference graph, an optimizer's step).

@@ -2,6 +2,8 @@
 
 #include <chrono>
 #include <limits>
+#include <map>
+#include <mutex>
 #include <unordered_map>
 
 #include "compiler/codegen.h"
@@ -41,16 +43,30 @@ class PlanBuilder {
     double start = now();
     std::vector<std::vector<schedule::LoweredKernel>> kernels;
     std::vector<const loop::LoopNest*> nests;
-    const schedule::Machine machine = options.gpu ? schedule::Machine::device(*options.gpu) : schedule::Machine{options.level, cache_sizes()};
+    schedule::Machine machine = options.gpu ? schedule::Machine::device(*options.gpu) : schedule::Machine{options.level, cache_sizes()};
+    SharedKernels::Impl::Role* role = nullptr;
+    std::unique_lock<std::mutex> lock;
+    if (options.shared && !options.gpu) {
+      lock = std::unique_lock(options.shared->impl->mutex);
+      role = &options.shared->impl->roles[name];
+      machine.pinned = &role->pinned;
+      role->pinned.next = 0;
+    }
     for (const schedule::Group& g : schedule_.groups) kernels.push_back(schedule::lower(graph_, schedule_, g, machine));
     for (const auto& group : kernels)
       for (const auto& k : group) nests.push_back(&k.nest);
     timing.schedule_seconds += now() - start;
+    if (role && options.sample) {
+      auto& sample = role->samples.emplace_back();
+      for (const loop::LoopNest* nest : nests) sample.push_back(loop::form_of(*nest));
+      return {};
+    }
     start = now();
-    Code code = generate(nests, options);
+    Code code = generate(nests, options, emit::cuda::Entry::Plan, role);
     timing.code_seconds += now() - start;
     timing.kernels += static_cast<int64_t>(nests.size());
     timing.distinct_kernels += static_cast<int64_t>(code.kernels.size());
+    timing.compiled_kernels += code.compiled;
     plan_.kernels = std::move(code.kernels);
     if (dumping("loop") || dumping("asm")) dump_kernels(nests, code, options);
 
@@ -60,7 +76,7 @@ class PlanBuilder {
       if (group.kind == schedule::GroupKind::Random) random_step(group.values[0]);
       else if (group.kind == schedule::GroupKind::Extern) extern_step(group);
       else
-        for (const auto& k : kernels[g]) kernel_step(k, code.kernel_of[nest++]);
+        for (const auto& k : kernels[g]) kernel_step(k, code.kernel_of[nest], code.given[nest]), ++nest;
     }
     plan::plan_memory(plan_);
     plan::verify(plan_);
@@ -125,7 +141,21 @@ class PlanBuilder {
     return it->second = add(describe(n->type, {}, home, 0, "t" + std::to_string(n->id)));
   }
 
-  void kernel_step(const schedule::LoweredKernel& k, int kernel) {
+  /// A buffer of constants with these contents.
+  template <class T>
+  int constant(const std::vector<T>& values, DType dtype, const char* name) {
+    const auto* bytes = reinterpret_cast<const uint8_t*>(values.data());
+    std::vector<uint8_t> content(bytes, bytes + values.size() * sizeof(T));
+    auto [it, fresh] = constants_.emplace(std::move(content), -1);
+    if (!fresh) return it->second;
+    plan::Buffer b = describe(Type{dtype, {static_cast<int64_t>(values.size())}}, {}, plan::Home::Constant, 0, name);
+    plan_.constants.resize((plan_.constants.size() + 63) / 64 * 64);
+    b.offset = static_cast<int64_t>(plan_.constants.size());
+    plan_.constants.insert(plan_.constants.end(), it->first.begin(), it->first.end());
+    return it->second = add(std::move(b));
+  }
+
+  void kernel_step(const schedule::LoweredKernel& k, int kernel, const Given& given) {
     plan::Step step;
     step.kind = plan::StepKind::Kernel;
     step.name = k.nest.name;
@@ -142,6 +172,9 @@ class PlanBuilder {
       if (k.nest.buffers[i].written && written_.count(b)) step.reads.push_back(b);
     }
     for (int b : step.writes) written_.insert(b);
+    const auto give = [&](int b) { step.arguments.push_back(b), step.reads.push_back(b); };
+    if (!given.sizes.empty()) give(constant(given.sizes, DType::I64, "sizes"));
+    if (!given.factors.empty()) give(constant(given.factors, DType::F64, "factors"));
     plan_.steps.push_back(std::move(step));
   }
 
@@ -198,6 +231,7 @@ class PlanBuilder {
   plan::Plan plan_;
   std::unordered_map<const Node*, int> buffer_of_;
   std::unordered_set<int> written_;
+  std::map<std::vector<uint8_t>, int> constants_;  // by content: the buffer
 };
 
 }  // namespace

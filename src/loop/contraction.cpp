@@ -33,13 +33,16 @@ class Builder {
   // `dtype`: of the operands' elements; `elements_of_k`: of the sum, where spec.k counts pairs.
   Builder(LoopNest& nest, const ContractionSpec& spec, DType dtype, int64_t elements_of_k, const Blocking& blocking)
       : nest_(nest), spec_(spec), elements_of_k_(elements_of_k), pairs_(dtype == DType::BF16), element_(dtype), packed_(pairs_ ? DType::I32 : dtype),
-        sum_(pairs_ ? DType::F32 : dtype), b_(blocking), stage_k_(std::min<int64_t>(64, b_.block_k)), stage_row_(stage_k_ + b_.lanes) {
+        sum_(pairs_ ? DType::F32 : dtype), b_(blocking), pack_k_(spec.pinned ? kBlock : b_.block_k), stage_k_(std::min<int64_t>(64, pack_k_)), stage_row_(stage_k_ + b_.lanes),
+        m_(size("m", spec.m)), n_(size("n", spec.n)), k_(size("k", spec.k)), block_k_(size("block_k", b_.block_k)), k_blocks_(size("k_blocks", b_.k_blocks)),
+        m_tasks_(size("m_tasks", b_.m_tasks)), n_tasks_(size("n_tasks", b_.n_tasks)), tasks_(size("tasks", spec.batch * b_.m_tasks * b_.n_tasks)),
+        tiles_of_m_(size("m_tiles", (spec.m + b_.tile_m - 1) / b_.tile_m)), panels_of_n_(size("n_panels", (spec.n + b_.tile_n - 1) / b_.tile_n)) {
     // One vector more than the data: rows a power of two long would fall on the same cache sets.
     const int64_t rows = b_.block_m * b_.tile_m;
-    lhs_pitch_ = (spec.lhs_k_contiguous ? b_.block_k : (rows + b_.lanes - 1) / b_.lanes * b_.lanes) + b_.lanes;
+    lhs_pitch_ = (spec.lhs_k_contiguous ? pack_k_ : (rows + b_.lanes - 1) / b_.lanes * b_.lanes) + b_.lanes;
     if (spec.lhs_k_contiguous) lhs_ = scratch("lhs_pack", element_, rows * lhs_pitch_ * each());
-    else lhs_ = scratch("lhs_pack", packed_, b_.block_k * lhs_pitch_);
-    if (!rhs_in_place()) rhs_ = scratch("rhs_pack", packed_, b_.task_n * b_.block_k * b_.tile_n);
+    else lhs_ = scratch("lhs_pack", packed_, pack_k_ * lhs_pitch_);
+    if (!b_.in_place) rhs_ = scratch("rhs_pack", packed_, b_.task_n * pack_k_ * b_.tile_n);
     if (spec.rhs_k_contiguous) stage_ = scratch("rhs_stage", element_, b_.tile_n * stage_row_ * each());
     partial_ = scratch("partial", sum_, (b_.k_blocks == 1 ? 1 : b_.task_m * b_.task_n) * b_.tile_m * b_.tile_n);
     sums_ = nest_.add_buffer({"sums", sum_, int64_t(b_.tile_m) * b_.tile_n, Space::Register, true});
@@ -47,25 +50,42 @@ class Builder {
   }
 
   Stmt task(const Expr& task) {
-    batch_ = floor_div(task, b_.m_tasks * b_.n_tasks);
-    first_tile_ = mod(floor_div(task, b_.n_tasks), b_.m_tasks) * b_.task_m;
-    first_panel_ = mod(task, b_.n_tasks) * b_.task_n;
-    tiles_ = up_to(b_.task_m, first_tile_, tiles_of_m());
-    panels_ = up_to(b_.task_n, first_panel_, panels_of_n());
+    batch_ = quotient(task, product(m_tasks_, n_tasks_));
+    first_tile_ = remainder(quotient(task, n_tasks_), m_tasks_) * b_.task_m;
+    first_panel_ = remainder(task, n_tasks_) * b_.task_n;
+    tiles_ = up_to(integer(b_.task_m), first_tile_, tiles_of_m_);
+    panels_ = up_to(integer(b_.task_n), first_panel_, panels_of_n_);
     m_blocks_ = (b_.task_m + b_.block_m - 1) / b_.block_m;
-    return loop(LoopKind::Serial, "k_block", integer(b_.k_blocks), [&](const Expr& k_block) {
+    Stmt blocks = loop(LoopKind::Serial, "k_block", k_blocks_, [&](const Expr& k_block) {
       k_block_ = k_block;
-      first_k_ = k_block * b_.block_k;
-      depth_ = up_to(b_.block_k, first_k_, spec_.k);
+      first_k_ = product(k_block, block_k_);
+      depth_ = up_to(block_k_, first_k_, k_);
       std::vector<Stmt> body;
       look_ahead_of_k_block(body, task);
-      if (spec_.k > 0 && !rhs_in_place()) body.push_back(spec_.rhs_k_contiguous ? pack_rhs_transposed() : pack_rhs());
+      if (spec_.k > 0 && !b_.in_place) body.push_back(spec_.rhs_k_contiguous ? pack_rhs_transposed() : pack_rhs());
       body.push_back(loop(LoopKind::Serial, "m_block", integer(m_blocks_), [&](const Expr& m_block) { return multiply(m_block); }));
       return block(std::move(body));
     });
+    if (sizes_.empty()) return blocks;
+    sizes_.push_back(std::move(blocks));
+    return block(std::move(sizes_));
   }
 
  private:
+  // A number that the sizes decide. Where the nest's form must not depend on it, it has a name, through which nothing is simplified.
+  Expr size(const char* name, int64_t value) {
+    if (!spec_.pinned) return integer(value);
+    const int local = nest_.add_local(name, DType::I64);
+    sizes_.push_back(let(local, integer(value)));
+    return nest_.local(local);
+  }
+  static bool is_number(const Expr& e) { return e->kind == ExprKind::Int; }
+  static Expr product(const Expr& a, const Expr& b) { return is_number(b) ? a * b->int_value : is_number(a) ? b * a->int_value : apply(Op::Mul, {a, b}); }
+  static Expr quotient(const Expr& a, const Expr& b) { return is_number(b) ? floor_div(a, b->int_value) : apply(Op::FloorDiv, {a, b}); }
+  static Expr remainder(const Expr& a, const Expr& b) { return is_number(b) ? mod(a, b->int_value) : apply(Op::Mod, {a, b}); }
+  // Whether all parts of `part` are known to be full.
+  static bool all_full(const Expr& total, int64_t part) { return is_number(total) && total->int_value % part == 0; }
+
   // Packs one block of the lhs and runs the micro-kernel over its tiles.
   Stmt multiply(const Expr& m_block) {
     const Expr block_tile = m_block * b_.block_m;  // within the task
@@ -82,38 +102,34 @@ class Builder {
   // Where an operand's next block starts.
   struct Ahead { Expr batch, row, k; };
 
-  bool more_tasks() const { return nest_.parallel_extent > 1; }
-  Expr is_last(const Expr& i, int64_t count) const { return apply(Op::Eq, {i, integer(count - 1)}); }
-  // select(last, a, b) under a name, where it is not one of them for all iterations.
-  Expr choose(std::vector<Stmt>& body, const char* name, const Expr& index, int64_t count, const Expr& at_last, const Expr& before) {
-    if (count == 1) return at_last;
+  bool more_tasks() const { return spec_.pinned || nest_.parallel_extent > 1; }
+  static bool is_one(const Expr& count) { return is_number(count) && count->int_value == 1; }
+  // select(index is the last, a, b) under a name, where it is not one of them for all iterations.
+  Expr choose(std::vector<Stmt>& body, const char* name, const Expr& index, const Expr& count, const Expr& at_last, const Expr& before) {
+    if (is_one(count)) return at_last;
     const int local = nest_.add_local(name, DType::I64);
-    body.push_back(let(local, apply(Op::Select, {is_last(index, count), at_last, before})));
+    body.push_back(let(local, apply(Op::Select, {apply(Op::Eq, {index, count - integer(1)}), at_last, before})));
     return nest_.local(local);
   }
 
   // After this k block comes the next, or the first of the next task (which a thread takes next more often than not).
   void look_ahead_of_k_block(std::vector<Stmt>& body, const Expr& task) {
-    const Expr next = minimum(task + integer(1), integer(nest_.parallel_extent - 1));
-    const auto choice = [&](const char* name, const Expr& of_next_task, const Expr& here) { return choose(body, name, k_block_, b_.k_blocks, of_next_task, here); };
-    const Expr batch = choice("next_batch", floor_div(next, b_.m_tasks * b_.n_tasks), batch_);
-    const Expr tile = choice("next_tile", mod(floor_div(next, b_.n_tasks), b_.m_tasks) * b_.task_m, first_tile_);
-    const Expr panel = choice("next_panel", mod(next, b_.n_tasks) * b_.task_n, first_panel_);
-    const Expr k = choice("next_k", integer(0), first_k_ + integer(b_.block_k));
+    const Expr next = minimum(task + integer(1), tasks_ - integer(1));
+    const auto choice = [&](const char* name, const Expr& of_next_task, const Expr& here) { return choose(body, name, k_block_, k_blocks_, of_next_task, here); };
+    const Expr batch = choice("next_batch", quotient(next, product(m_tasks_, n_tasks_)), batch_);
+    const Expr tile = choice("next_tile", remainder(quotient(next, n_tasks_), m_tasks_) * b_.task_m, first_tile_);
+    const Expr panel = choice("next_panel", remainder(next, n_tasks_) * b_.task_n, first_panel_);
+    const Expr k = choice("next_k", integer(0), first_k_ + block_k_);
     next_lhs_ = {batch, tile * b_.tile_m, k};
     next_rhs_ = {batch, panel * b_.tile_n, k};
   }
   // After this m block comes the next, or the first of the next k block.
   void look_ahead_of_m_block(std::vector<Stmt>& body, const Expr& m_block) {
-    const auto choice = [&](const char* name, const Expr& of_next_k, const Expr& here) { return choose(body, name, m_block, m_blocks_, of_next_k, here); };
+    const auto choice = [&](const char* name, const Expr& of_next_k, const Expr& here) { return choose(body, name, m_block, integer(m_blocks_), of_next_k, here); };
     const Expr row = (first_tile_ + (m_block + integer(1)) * b_.block_m) * b_.tile_m;
     lhs_ahead_ = {choice("lhs_batch", next_lhs_.batch, batch_), choice("lhs_row", next_lhs_.row, row), choice("lhs_k", next_lhs_.k, first_k_)};
   }
 
-  int64_t tiles_of_m() const { return (spec_.m + b_.tile_m - 1) / b_.tile_m; }
-  int64_t panels_of_n() const { return (spec_.n + b_.tile_n - 1) / b_.tile_n; }
-  // A single tile of rows uses each element of the rhs once: packing would be as much work again.
-  bool rhs_in_place() const { return tiles_of_m() == 1 && !spec_.rhs_k_contiguous && spec_.rhs_run == 0; }
   int scratch(const char* name, DType dtype, int64_t numel) { return nest_.add_buffer({name, dtype, numel, Space::Scratch, true}); }
   static Expr zero(DType dtype) { return is_float(dtype) ? real(0, dtype) : integer(0, dtype); }
 
@@ -145,10 +161,12 @@ class Builder {
   static Expr minimum(const Expr& a, const Expr& b) { return apply(Op::Min, {a, b}); }
 
   // min(block, total - start), a number where every block is full. `start` is a multiple of `block`.
-  static Expr up_to(int64_t block, const Expr& start, int64_t total) {
-    if (total % block == 0) return integer(block);
-    if (total < block) return integer(total);
-    return minimum(integer(block), integer(total) - start);
+  static Expr up_to(const Expr& block, const Expr& start, const Expr& total) {
+    if (is_number(block) && is_number(total)) {
+      if (total->int_value % block->int_value == 0) return block;
+      if (total->int_value < block->int_value) return total;
+    }
+    return minimum(block, total - start);
   }
 
   // What a part of `block` starting at `start` has left of a count that ends at `end`: none where the end comes first.
@@ -159,7 +177,7 @@ class Builder {
   // Tiles of an m block: all, unless the last block of a task, or the last task, is short.
   Expr tiles_in_block(const Expr& block_tile) const {
     if (m_blocks_ == 1) return tiles_;
-    if (b_.task_m % b_.block_m == 0 && tiles_of_m() % b_.task_m == 0) return integer(b_.block_m);
+    if (b_.task_m % b_.block_m == 0 && all_full(tiles_of_m_, b_.task_m)) return integer(b_.block_m);
     return rest(integer(b_.block_m), block_tile, tiles_);
   }
 
@@ -190,7 +208,7 @@ class Builder {
   Expr lhs_index(const Expr& row, const Expr& k) const {
     return spec_.lhs_k_contiguous ? row * lhs_pitch_ + k : k * lhs_pitch_ + row;
   }
-  Expr rhs_index(const Expr& panel, const Expr& k, const Expr& column) const { return (panel * b_.block_k + k) * b_.tile_n + column; }
+  Expr rhs_index(const Expr& panel, const Expr& k, const Expr& column) const { return (panel * pack_k_ + k) * b_.tile_n + column; }
 
   // A copy of `count` neighbours from `first` (a multiple of `most`) on, at most `most`, in pieces that end where a run does.
   // copy(offset from first, run, place in the run)
@@ -223,17 +241,17 @@ class Builder {
     const Expr first = first_tile * b_.tile_m, rows = tiles * b_.tile_m;
     if (spec_.lhs_k_contiguous) {
       return loop(LoopKind::Serial, "row", rows, [&](const Expr& row) {
-        Expr m = clamp(first + row, spec_.m, b_.tile_m);  // rows beyond the last repeat it: their sums are never read
+        Expr m = clamp(first + row, m_, b_.tile_m);  // rows beyond the last repeat it: their sums are never read
         if (spec_.lhs_run > 0)
-          return copy_runs(spec_.lhs_run, b_.block_k, first_k_, depth_, [&](const Expr& k, const Expr& major, const Expr& minor) {
+          return copy_runs(spec_.lhs_run, pack_k_, first_k_, depth_, [&](const Expr& k, const Expr& major, const Expr& minor) {
             return store(lhs_, lhs_index(row, k), spec_.lhs_in_run(batch_, m, major, minor));
           });
         return fill_along_k(lhs_, lhs_index(row, integer(0)), first_k_, depth_, [&](const Expr& k) { return spec_.lhs(batch_, m, k); });
       });
     }
     return loop(LoopKind::Serial, "k", depth_, [&](const Expr& k) {
-      const bool full = spec_.m % b_.tile_m == 0;
-      return copy_padded(full ? rows : rest(rows, first, integer(spec_.m)), rows, full, [&](const Expr& row) { return lhs_index(row, k); },
+      const bool full = all_full(m_, b_.tile_m);
+      return copy_padded(full ? rows : rest(rows, first, m_), rows, full, [&](const Expr& row) { return lhs_index(row, k); },
                          [&](const Expr& row) { return packed(first_k_ + k, [&](const Expr& kk) { return spec_.lhs(batch_, first + row, kk); }); }, lhs_);
     });
   }
@@ -243,15 +261,15 @@ class Builder {
       return loop(LoopKind::Serial, "panel", panels_, [&](const Expr& panel) {
         Expr n = (first_panel_ + panel) * b_.tile_n;
         if (spec_.rhs_run > 0) {
-          const Expr count = up_to(b_.tile_n, n, spec_.n);
+          const Expr count = up_to(integer(b_.tile_n), n, n_);
           Stmt copy = copy_runs(spec_.rhs_run, b_.tile_n, n, count, [&](const Expr& column, const Expr& major, const Expr& minor) {
             return store(rhs_, rhs_index(panel, k, column), spec_.rhs_in_run(batch_, first_k_ + k, major, minor));
           });
-          if (spec_.n % b_.tile_n == 0) return copy;
+          if (all_full(n_, b_.tile_n)) return copy;
           return block({copy, loop(LoopKind::Vector, "lane", integer(b_.tile_n) - count,
                                    [&](const Expr& lane) { return store(rhs_, rhs_index(panel, k, count + lane), zero(packed_)); }, b_.lanes)});
         }
-        return copy_padded(up_to(b_.tile_n, n, spec_.n), integer(b_.tile_n), spec_.n % b_.tile_n == 0, [&](const Expr& column) { return rhs_index(panel, k, column); },
+        return copy_padded(up_to(integer(b_.tile_n), n, n_), integer(b_.tile_n), all_full(n_, b_.tile_n), [&](const Expr& column) { return rhs_index(panel, k, column); },
                            [&](const Expr& column) { return packed(first_k_ + k, [&](const Expr& kk) { return spec_.rhs(batch_, n + column, kk); }); }, rhs_);
       });
     });
@@ -260,13 +278,13 @@ class Builder {
   // Rows along k into a staging tile (the prologue runs on whole vectors), then the tile's columns, out of L1, into the panel.
   Stmt pack_rhs_transposed() {
     return loop(LoopKind::Serial, "panel", panels_, [&](const Expr& panel) {
-      const int64_t stages = (b_.block_k + stage_k_ - 1) / stage_k_;
+      const int64_t stages = (pack_k_ + stage_k_ - 1) / stage_k_;
       return loop(LoopKind::Serial, "stage", integer(stages), [&](const Expr& stage) {
         Expr stage_k = stage * stage_k_;
-        const bool full = b_.block_k % stage_k_ == 0 && spec_.k % b_.block_k == 0;
+        const bool full = b_.block_k % stage_k_ == 0 && all_full(k_, b_.block_k);
         Expr depth = full ? integer(stage_k_) : stages == 1 ? depth_ : rest(integer(stage_k_), stage_k, depth_);
         Stmt fill = loop(LoopKind::Serial, "column", integer(b_.tile_n), [&](const Expr& column) {
-          Expr n = clamp((first_panel_ + panel) * b_.tile_n + column, spec_.n, b_.tile_n);
+          Expr n = clamp((first_panel_ + panel) * b_.tile_n + column, n_, b_.tile_n);
           return fill_along_k(stage_, column * stage_row_, first_k_ + stage_k, depth, [&](const Expr& k) { return spec_.rhs(batch_, n, k); });
         });
         return block({fill, turn_stage(panel, stage_k, depth)});
@@ -283,7 +301,7 @@ class Builder {
         return transpose(rhs_, rhs_index(panel, stage_k + k, columns * b_.lanes), b_.tile_n, stage_, (columns * (b_.lanes * stage_row_) + k) * each(), stage_row_ * each(), b_.lanes);
       });
     });
-    if (spec_.k % b_.lanes == 0) return turned;
+    if (all_full(k_, b_.lanes)) return turned;
     const Expr done = squares * b_.lanes;
     return block({turned, loop(LoopKind::Serial, "k", depth - done, [&](const Expr& k) {
       return loop(LoopKind::Unroll, "column", integer(b_.tile_n), [&](const Expr& column) {
@@ -293,16 +311,16 @@ class Builder {
   }
 
   Expr rhs_element(const Expr& panel, const Expr& k, const Expr& column) const {
-    if (!rhs_in_place()) return nest_.load(rhs_, rhs_index(panel, k, column));
+    if (!b_.in_place) return nest_.load(rhs_, rhs_index(panel, k, column));
     Expr n = (first_panel_ + panel) * b_.tile_n + column;
     Expr element = packed(first_k_ + k, [&](const Expr& kk) { return spec_.rhs(batch_, n, kk); });
-    return spec_.n % b_.tile_n == 0 ? element : guarded(element, apply(Op::Lt, {n, integer(spec_.n)}));
+    return all_full(n_, b_.tile_n) ? element : guarded(element, apply(Op::Lt, {n, n_}));
   }
 
   // min(index, total - 1), or the index itself where tiles divide the total.
-  static Expr clamp(const Expr& index, int64_t total, int tile) { return total % tile == 0 ? index : minimum(index, integer(total - 1)); }
+  static Expr clamp(const Expr& index, const Expr& total, int tile) { return all_full(total, tile) ? index : minimum(index, total - integer(1)); }
 
-  int64_t groups_of_steps() const { return b_.block_k / kSteps; }
+  int64_t groups_of_steps() const { return pack_k_ / kSteps; }
 
   // What one group of the micro-kernel's steps asks for: its share of the operands' next blocks, and of the tile's own partial sums.
   std::vector<Stmt> look_ahead(const Expr& block_tile, const Expr& tile, const Expr& panel, const Expr& group, const Expr& base) {
@@ -315,15 +333,15 @@ class Builder {
       const int64_t line = 64 / size_of(sum_), lines = b_.tile_m * b_.tile_n / line, each = (lines + groups - 1) / groups;
       for (int64_t i = 0; i < each; ++i) share.push_back(prefetch(partial_, base + (group * each + integer(i)) * line, 1));
     }
-    const auto within = [](const Expr& row, int64_t total) { return minimum(row, integer(total - 1)); };
+    const auto within = [](const Expr& row, const Expr& total) { return minimum(row, total - integer(1)); };
     // Of an operand in runs, finding the line would cost as much as waiting for it.
     if (spec_.lhs_run == 0 && (more_tasks() || b_.k_blocks > 1 || m_blocks_ > 1))
-      ask({b_.block_m * b_.tile_m, b_.block_k * each(), spec_.lhs_k_contiguous,
-           [&](const Expr& row, const Expr& k) { return spec_.lhs(lhs_ahead_.batch, within(lhs_ahead_.row + row, spec_.m), lhs_ahead_.k * each() + k); }},
+      ask({b_.block_m * b_.tile_m, pack_k_ * each(), spec_.lhs_k_contiguous,
+           [&](const Expr& row, const Expr& k) { return spec_.lhs(lhs_ahead_.batch, within(lhs_ahead_.row + row, m_), lhs_ahead_.k * each() + k); }},
           (panel * b_.block_m + tile) * groups + group, b_.task_n * b_.block_m * groups);
-    if (spec_.rhs_run == 0 && (more_tasks() || b_.k_blocks > 1) && !rhs_in_place())
-      ask({b_.task_n * b_.tile_n, b_.block_k * each(), spec_.rhs_k_contiguous,
-           [&](const Expr& row, const Expr& k) { return spec_.rhs(next_rhs_.batch, within(next_rhs_.row + row, spec_.n), next_rhs_.k * each() + k); }},
+    if (spec_.rhs_run == 0 && (more_tasks() || b_.k_blocks > 1) && !b_.in_place)
+      ask({b_.task_n * b_.tile_n, pack_k_ * each(), spec_.rhs_k_contiguous,
+           [&](const Expr& row, const Expr& k) { return spec_.rhs(next_rhs_.batch, within(next_rhs_.row + row, n_), next_rhs_.k * each() + k); }},
           ((block_tile + tile) * b_.task_n + panel) * groups + group, b_.task_m * b_.task_n * groups);
     return share;
   }
@@ -356,7 +374,7 @@ class Builder {
           steps.push_back(loop(LoopKind::Unroll, "step", integer(kSteps), [&](const Expr& i) { return outer_product(tile, panel, group * kSteps + i); }));
           return block(std::move(steps));
         }));
-      if (spec_.k % kSteps != 0)
+      if (!all_full(k_, kSteps))
         body.push_back(loop(LoopKind::Serial, "k", depth_ - groups * kSteps, [&](const Expr& k) { return outer_product(tile, panel, groups * kSteps + k); }));
     }
 
@@ -367,7 +385,7 @@ class Builder {
     }));
 
     Stmt finish = epilogue(first_tile_ + block_tile + tile, first_panel_ + panel, base);
-    body.push_back(many ? loop(LoopKind::Serial, "last", cast(apply(Op::Eq, {k_block_, integer(b_.k_blocks - 1)}), DType::I64),
+    body.push_back(many ? loop(LoopKind::Serial, "last", cast(apply(Op::Eq, {k_block_, k_blocks_ - integer(1)}), DType::I64),
                                [&](const Expr&) { return finish; })
                         : finish);
     return block(std::move(body));
@@ -375,8 +393,8 @@ class Builder {
 
   Stmt epilogue(const Expr& tile, const Expr& panel, const Expr& base) {
     Expr m = tile * b_.tile_m, n = panel * b_.tile_n;
-    return loop(LoopKind::Serial, "row", up_to(b_.tile_m, m, spec_.m), [&](const Expr& row) {
-      return loop(LoopKind::Vector, "column", up_to(b_.tile_n, n, spec_.n), [&](const Expr& column) {
+    return loop(LoopKind::Serial, "row", up_to(integer(b_.tile_m), m, m_), [&](const Expr& row) {
+      return loop(LoopKind::Vector, "column", up_to(integer(b_.tile_n), n, n_), [&](const Expr& column) {
         return spec_.epilogue(batch_, m + row, n + column, nest_.load(partial_, base + row * b_.tile_n + column));
       }, b_.lanes);
     });
@@ -388,9 +406,12 @@ class Builder {
   const bool pairs_;
   const DType element_, packed_, sum_;  // of the operands as read, as the micro-kernel takes them, and of the sums
   const Blocking b_;
+  const int64_t pack_k_;               // room for a block of k in what is packed
   const int64_t stage_k_, stage_row_;  // the staging tile of a transposing pack: elements of k, and a row's pitch
   int64_t lhs_pitch_ = 0;              // of the packed lhs: elements from a row to the next, or from a k
   int lhs_ = -1, rhs_ = -1, stage_ = -1, partial_ = -1, sums_ = -1, columns_ = -1;
+  std::vector<Stmt> sizes_;            // the names of those below, where they have names
+  const Expr m_, n_, k_, block_k_, k_blocks_, m_tasks_, n_tasks_, tasks_, tiles_of_m_, panels_of_n_;
   // of the task and the k block being written
   Expr batch_, first_tile_, first_panel_, tiles_, panels_;  // the tiles and panels that exist in the task
   Expr k_block_, first_k_, depth_;
@@ -418,7 +439,8 @@ void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel lev
 
   ContractionSpec counted = spec;
   if (pairs) counted.k = (spec.k + 1) / 2;
-  const Blocking blocking = choose_blocking(counted, pairs ? DType::F32 : dtype, level, cache);
+  const DType summed = pairs ? DType::F32 : dtype;
+  const Blocking blocking = spec.pinned ? pinned_blocking(counted, summed, level, cache, *spec.pinned) : choose_blocking(counted, summed, level, cache);
   Builder builder(nest, counted, dtype, spec.k, blocking);
   nest.parallel_extent = spec.batch * blocking.m_tasks * blocking.n_tasks;
   const int task = nest.add_var("task", nest.parallel_extent);

@@ -8,6 +8,8 @@
 
 namespace trainc::loop {
 
+struct Blocking;
+
 // out[b,m,n] = sum_k lhs[b,m,k] * rhs[b,n,k]
 struct ContractionSpec {
   int64_t batch = 1, m = 0, n = 0, k = 0;
@@ -21,6 +23,9 @@ struct ContractionSpec {
   // rhs along its rows alone.
   int64_t lhs_run = 0, rhs_run = 0;
   std::function<Expr(Expr b, Expr other, Expr major, Expr minor)> lhs_in_run, rhs_in_run;
+  // Not null: a nest whose form does not depend on the sizes (m, n, k, batch), so that nests of other sizes differ from it in numbers alone. Where
+  // it leaves a choice, that is the one that was made for the first sizes; it is kept here.
+  Blocking* pinned = nullptr;
   // Given coordinates and the finished sum (f32 for bf16 elements), the statement that stores it (bias, activation, residual, cast, ... inside). Called inside a
   // Vector loop over n; n's expression advances by one a lane.
   std::function<Stmt(Expr b, Expr m, Expr n, Expr sum)> epilogue;

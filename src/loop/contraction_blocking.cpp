@@ -1,6 +1,7 @@
 #include "loop/contraction_blocking.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -24,15 +25,21 @@ const std::vector<Tile>& tiles_of(CpuLevel level) {
 // before the next on the same sum; or the loads (one a slot), which run beside the FMAs.
 double tile_slots(Tile t) { return std::max({double(t.rows * t.vectors), 8.0, double(t.rows + t.vectors)}) + 1.0; }
 
+// Sums that tiles compute for m rows and n columns, the thrown-away ones included.
+double sums(Tile t, int lanes, double m, double n) { return std::ceil(m / t.rows) * std::ceil(n / (t.vectors * lanes)); }
+
 Tile choose_tile(const ContractionSpec& spec, CpuLevel level, int lanes) {
   Tile best{};
   double best_cost = std::numeric_limits<double>::infinity();
   const bool fits_runs = std::any_of(tiles_of(level).begin(), tiles_of(level).end(), [&](Tile t) { return spec.rhs_run % (t.vectors * lanes) == 0; });
   for (Tile t : tiles_of(level)) {
     if (fits_runs && spec.rhs_run % (t.vectors * lanes) != 0) continue;  // a panel out of one run is one copy (a run of 0 fits all)
-    double count = double(ceil_div(spec.m, t.rows)) * double(ceil_div(spec.n, t.vectors * lanes));
     // A sum that is computed and thrown away costs as much as one that is kept.
-    double cost = count * tile_slots(t);
+    double cost = 0;
+    if (!spec.pinned) cost = sums(t, lanes, double(spec.m), double(spec.n)) * tile_slots(t);
+    else  // sizes like these, of which only some may vary
+      for (const double scale : {0.75, 1.0, 1.25, 1.5})
+        cost += (sums(t, lanes, std::ceil(double(spec.m) * scale), double(spec.n)) + sums(t, lanes, double(spec.m), std::ceil(double(spec.n) * scale))) * tile_slots(t) / scale;
     if (cost < best_cost * 0.999) best = t, best_cost = cost;
   }
   return best;
@@ -55,7 +62,6 @@ Blocking choose_blocking(const ContractionSpec& spec, DType dtype, CpuLevel leve
 
   // 192, in equal blocks: the order of sums that eager's library was found to use (its error came out equal for k = 256, 768, 3072; deeper
   // blocks lose: 256 1.15 times the error, 384 1.4 times). A rhs panel of 32 f32 columns is then 24 KiB, and stays in L1d.
-  constexpr int64_t kBlock = 192;
   b.k_blocks = std::max<int64_t>(1, ceil_div(spec.k, kBlock));
   b.block_k = std::max<int64_t>(1, std::min(spec.k, round_up(ceil_div(spec.k, b.k_blocks), 16)));
   b.k_blocks = std::max<int64_t>(1, ceil_div(spec.k, b.block_k));
@@ -85,8 +91,20 @@ Blocking choose_blocking(const ContractionSpec& spec, DType dtype, CpuLevel leve
       if (cost < best) best = cost, b.task_m = tm, b.task_n = tn, b.m_tasks = m_tasks, b.n_tasks = n_tasks;
     }
   }
+  // A single tile of rows uses each element of the rhs once: packing would be as much work again.
+  b.in_place = tiles == 1 && !spec.rhs_k_contiguous && spec.rhs_run == 0;
   b.block_m = std::min(b.block_m, b.task_m);
   b.block_m = ceil_div(b.task_m, ceil_div(b.task_m, b.block_m));  // equal blocks
+  return b;
+}
+
+Blocking pinned_blocking(const ContractionSpec& spec, DType dtype, CpuLevel level, const CacheSizes& cache, Blocking& first) {
+  Blocking b = choose_blocking(spec, dtype, level, cache);
+  if (first.lanes == 0) first = b;
+  b.lanes = first.lanes, b.tile_m = first.tile_m, b.tile_n = first.tile_n, b.block_m = first.block_m, b.task_m = first.task_m, b.task_n = first.task_n;
+  b.in_place = first.in_place;
+  b.m_tasks = ceil_div(ceil_div(spec.m, b.tile_m), b.task_m);
+  b.n_tasks = ceil_div(ceil_div(spec.n, b.tile_n), b.task_n);
   return b;
 }
 

@@ -3,6 +3,7 @@
 #include <optional>
 #include <vector>
 
+#include "loop/contraction_blocking.h"
 #include "loop/loop.h"
 #include "schedule/schedule.h"
 #include "support/cpu.h"
@@ -16,11 +17,18 @@ struct LoweredKernel {
   std::vector<const Node*> arguments;
 };
 
+/// The blockings of a plan's contractions, in the order in which they are lowered: made for the first sizes, and kept for others.
+struct Pinned {
+  std::vector<loop::Blocking> made;
+  size_t next = 0;
+};
+
 /// What kernels are made for: a CPU, or a device where `gpu` is set. A schedule asks it for numbers; no stage before asks at all.
 struct Machine {
   CpuLevel level;
   CacheSizes caches;
   std::optional<Gpu> gpu = {};
+  Pinned* pinned = nullptr;  // not null: contractions whose form does not depend on their sizes (loop/contraction.h)
   bool tf32 = false;  // on a device: f32 contractions may round their operands to tf32, as the framework's own flag says
 
   /// A device's kernels do not depend on the CPU beside it.

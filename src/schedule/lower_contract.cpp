@@ -109,7 +109,12 @@ LoweredKernel lower_contract(const Schedule& schedule, const Group& group, const
     return substitute(block(std::move(body)), {{b, bb}, {m, mm}, {n, nn}});
   };
   if (machine.gpu) loop::build_device_contraction(nest, spec, *machine.gpu, machine.tf32);
-  else loop::build_contraction(nest, spec, machine.level, machine.caches);
+  else if (machine.pinned) {
+    Pinned& pinned = *machine.pinned;
+    if (pinned.next == pinned.made.size()) pinned.made.emplace_back();
+    spec.pinned = &pinned.made[pinned.next++];
+    loop::build_contraction(nest, spec, machine.level, machine.caches);
+  } else loop::build_contraction(nest, spec, machine.level, machine.caches);
   return kernel;
 }
 
