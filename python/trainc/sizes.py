@@ -83,11 +83,11 @@ class Symbols:
     def others(self) -> list[Bound]:
         """A few other sizes that the trace holds for: equal ones stay equal, in case a guard wants that."""
         found = []
-        for other in (lambda n: n + n // 2 + 1, lambda n: n - n // 3, lambda n: 2 * n, lambda n: n + 1):
+        for other in (lambda n: n + n // 2 + 1, lambda n: n - n // 3, lambda n: 3 * n + 2, lambda n: n + 1, lambda n: 2 * n):
             bound = Bound({symbol: other(n) for symbol, n in self.traced.symbols.items()})
             if self._holds(bound):
                 found.append(bound)
-        return found[:2]
+        return found[:3]
 
     def check(self, moving: Sequence[set[int]]) -> None:
         """Raises NotCompiled where what was traced cannot stand for other sizes in the arguments' `moving` dimensions."""

@@ -62,7 +62,7 @@ Code generate(const std::vector<const loop::LoopNest*>& nests, const Options& op
       code.given.emplace_back();
       continue;
     }
-    SharedKernel& kernel = shared_kernel(*role, plain, i, nests.size());
+    SharedKernel& kernel = shared_kernel(*role, plain);
     auto [at, first] = used.emplace(&kernel, -1);
     if (first && kernel.kernel) {
       at->second = static_cast<int>(code.kernels.size());

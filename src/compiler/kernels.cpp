@@ -7,14 +7,12 @@ namespace trainc::compiler {
 SharedKernels::SharedKernels() : impl(std::make_unique<Impl>()) {}
 SharedKernels::~SharedKernels() = default;
 
-bool SharedKernel::serves(const loop::Form& other) const {
-  for (size_t i = 0; i < form.integers.size(); ++i)
-    if (!lifted.integers[i] && form.integers[i] != other.integers[i]) return false;
-  for (size_t i = 0; i < form.reals.size(); ++i)
-    if (!lifted.reals[i] && std::bit_cast<uint64_t>(form.reals[i]) != std::bit_cast<uint64_t>(other.reals[i])) return false;
-  for (size_t i = 0; i < scratch.size(); ++i)
-    if (other.scratch[i] > scratch[i]) return false;
-  return true;
+size_t SharedKernel::mismatches(const loop::Form& other) const {
+  size_t n = 0;
+  for (size_t i = 0; i < form.integers.size(); ++i) n += !lifted.integers[i] && form.integers[i] != other.integers[i];
+  for (size_t i = 0; i < form.reals.size(); ++i) n += !lifted.reals[i] && std::bit_cast<uint64_t>(form.reals[i]) != std::bit_cast<uint64_t>(other.reals[i]);
+  for (size_t i = 0; i < scratch.size(); ++i) n += other.scratch[i] > scratch[i];
+  return n;
 }
 
 Given SharedKernel::given(const loop::Form& other) const {
@@ -27,6 +25,12 @@ Given SharedKernel::given(const loop::Form& other) const {
 }
 
 namespace {
+
+size_t differences(const loop::Form& a, const loop::Form& b) {
+  size_t n = 0;
+  for (size_t i = 0; i < a.integers.size(); ++i) n += a.integers[i] != b.integers[i];
+  return n;
+}
 
 /// Marks where two nests of one form differ.
 void mark(const loop::Form& a, const loop::Form& b, loop::Lifted& lifted) {
@@ -41,20 +45,32 @@ int64_t room(int64_t numel, size_t i) { return static_cast<int64_t>(std::bit_cei
 
 }  // namespace
 
-SharedKernel& shared_kernel(SharedKernels::Impl::Role& role, const loop::LoopNest& nest, size_t i, size_t count) {
+SharedKernel& shared_kernel(SharedKernels::Impl::Role& role, const loop::LoopNest& nest) {
   loop::Form form = loop::form_of(nest);
   auto& known = role.known[form.text];
   for (const auto& kernel : known)
-    if (kernel->serves(form)) return *kernel;
+    if (kernel->mismatches(form) == 0) return *kernel;
 
   auto made = std::make_unique<SharedKernel>();
   made->lifted = {form.always, std::vector<bool>(form.reals.size(), false)};
-  bool compared = false;
-  for (const auto& sample : role.samples)
-    if (sample.size() == count && sample[i].text == form.text) compared = true, mark(form, sample[i], made->lifted);
-  if (!compared && !known.empty()) {  // no sample has this form: the plans of earlier sizes then say what differs
-    made->lifted = known.back()->lifted;
-    mark(form, known.back()->form, made->lifted);
+  // Of each sample, the nest that this one is likest to: plans of different sizes need not have the same kernels.
+  for (const auto& sample : role.samples) {
+    const loop::Form* nearest = nullptr;
+    size_t least = form.integers.size() + 1;
+    for (const loop::Form& other : sample)
+      if (other.text == form.text)
+        if (const size_t n = differences(form, other); n < least) least = n, nearest = &other;
+    if (nearest) mark(form, *nearest, made->lifted);
+  }
+  // And of earlier sizes: what the samples did not show, they do.
+  SharedKernel* nearest = nullptr;
+  size_t least = form.integers.size() / 4 + 2;
+  for (const auto& kernel : known)
+    if (const size_t n = kernel->mismatches(form); n <= least) least = n, nearest = kernel.get();
+  if (nearest) {
+    for (size_t j = 0; j < form.integers.size(); ++j) made->lifted.integers[j] = made->lifted.integers[j] || nearest->lifted.integers[j];
+    for (size_t j = 0; j < form.reals.size(); ++j) made->lifted.reals[j] = made->lifted.reals[j] || nearest->lifted.reals[j];
+    mark(form, nearest->form, made->lifted);
   }
   for (size_t s = 0; s < form.scratch.size(); ++s) made->scratch.push_back(made->lifted.none() ? form.scratch[s] : room(form.scratch[s], s));
   made->form = std::move(form);

@@ -23,21 +23,22 @@ struct SharedKernel {
   std::vector<int64_t> scratch;
   std::optional<plan::Kernel> kernel;  // none until its code is there
 
-  bool serves(const loop::Form& other) const;
+  /// Numbers of another nest of the form that are not this kernel's and not given to it, and Scratch buffers that do not fit: 0 where it serves.
+  size_t mismatches(const loop::Form& other) const;
   Given given(const loop::Form& other) const;
 };
 
 struct SharedKernels::Impl {
   struct Role {
     schedule::Pinned pinned;
-    std::vector<std::vector<loop::Form>> samples;  // of each sample, the nests in order
+    std::vector<std::vector<loop::Form>> samples;  // of each sample, the nests
     std::unordered_map<std::string, std::vector<std::unique_ptr<SharedKernel>>> known;  // by form
   };
   std::mutex mutex;  // held while a plan is compiled
   std::unordered_map<std::string, Role> roles;
 };
 
-/// The kernel that serves the `i`-th of `count` nests of a role's plan, or one to be made: with those numbers lifted in which the samples differ from it.
-SharedKernel& shared_kernel(SharedKernels::Impl::Role&, const loop::LoopNest&, size_t i, size_t count);
+/// The kernel that serves a nest of a role's plan, or one to be made: with those numbers lifted in which nests of samples and of earlier sizes differ from it.
+SharedKernel& shared_kernel(SharedKernels::Impl::Role&, const loop::LoopNest&);
 
 }  // namespace trainc::compiler

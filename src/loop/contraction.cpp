@@ -443,7 +443,7 @@ void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel lev
   const Blocking blocking = spec.pinned ? pinned_blocking(counted, summed, level, cache, *spec.pinned) : choose_blocking(counted, summed, level, cache);
   Builder builder(nest, counted, dtype, spec.k, blocking);
   nest.parallel_extent = spec.batch * blocking.m_tasks * blocking.n_tasks;
-  const int task = nest.add_var("task", nest.parallel_extent);
+  const int task = nest.add_var("task", spec.pinned ? -1 : nest.parallel_extent);
   nest.body = for_loop(LoopKind::Parallel, task, integer(nest.parallel_extent), builder.task(nest.var(task)));
 }
 
