@@ -13,8 +13,9 @@ class Walk {
     std::function<Expr(const Expr&, bool always)> integer;
     std::function<Expr(const Expr&)> real;
   };
-  /// Buffers from `first` on move by `added` places.
-  Walk(const LoopNest& nest, int first, int added, Numbers numbers) : nest_(nest), first_(first), added_(added), numbers_(std::move(numbers)) {}
+  /// Buffers from `first` on move by `added` places; the Parallel loop's extent becomes `parallel`.
+  Walk(const LoopNest& nest, int64_t parallel, int first, int added, Numbers numbers)
+      : nest_(nest), parallel_(parallel), first_(first), added_(added), numbers_(std::move(numbers)) {}
 
   Stmt stmt(const Stmt& s) {
     if (!s) return s;
@@ -23,12 +24,12 @@ class Walk {
     switch (s->kind) {
       case StmtKind::For: {
         const bool fixed = s->loop == LoopKind::Unroll || (s->loop == LoopKind::Vector && uses_registers(s->body));
-        if (s->loop == LoopKind::Parallel) copy->extent = integer(1);  // the runtime says how many
+        if (s->loop == LoopKind::Parallel) copy->extent = integer(parallel_);  // the runtime says how many
         else if (!fixed) copy->extent = expr(s->extent);
         break;
       }
       case StmtKind::Store:
-        if (nest_.buffers[s->buffer].space != Space::Register) copy->index = expr(s->index);
+        copy->index = nest_.buffers[s->buffer].space == Space::Register ? fixed(s->index) : expr(s->index);
         copy->value = expr(s->value);
         break;
       case StmtKind::Let:
@@ -55,7 +56,10 @@ class Walk {
     auto copy = std::make_shared<ExprNode>(*e);
     if (e->kind == ExprKind::Load) {
       copy->id = moved(e->id);
-      if (nest_.buffers[e->id].space == Space::Register) return copy;
+      if (nest_.buffers[e->id].space == Space::Register) {
+        for (Expr& a : copy->args) a = fixed(a);
+        return copy;
+      }
     }
     if (is_sum(e)) {
       std::vector<Expr> terms;
@@ -71,6 +75,14 @@ class Walk {
       return sum;
     }
     for (Expr& a : copy->args) a = expr(a);
+    return copy;
+  }
+
+  /// An expression whose numbers stay: of a Register buffer's index.
+  static Expr fixed(const Expr& e) {
+    auto copy = std::make_shared<ExprNode>(*e);
+    if (e->kind == ExprKind::Var) copy->extent = -1;
+    for (Expr& a : copy->args) a = fixed(a);
     return copy;
   }
 
@@ -110,6 +122,7 @@ class Walk {
   int moved(int buffer) const { return buffer >= first_ ? buffer + added_ : buffer; }
 
   const LoopNest& nest_;
+  const int64_t parallel_;
   const int first_, added_;
   const Numbers numbers_;
 };
@@ -136,7 +149,7 @@ bool Lifted::none() const {
 Form form_of(const LoopNest& nest) {
   Form form;
   // The number of a number stands in its place: a sum's terms, once in order, print the same.
-  Walk walk(nest, 0, 0, {[&](const Expr& e, bool always) {
+  Walk walk(nest, 1, 0, 0, {[&](const Expr& e, bool always) {
                      form.integers.push_back(e->int_value);
                      form.always.push_back(always);
                      return integer(static_cast<int64_t>(form.integers.size()) - 1);
@@ -175,13 +188,14 @@ LoopNest lift(const LoopNest& nest, const Lifted& lifted, const std::vector<int6
 
   size_t i = 0, r = 0;
   int64_t next_size = 0, next_factor = 0;
-  Walk walk(nest, static_cast<int>(first), added, {[&](const Expr& e, bool) { return lifted.integers.at(i++) ? out.load(size_buffer, integer(next_size++)) : e; },
+  Walk walk(nest, nest.parallel_extent, static_cast<int>(first), added, {[&](const Expr& e, bool) { return lifted.integers.at(i++) ? out.load(size_buffer, integer(next_size++)) : e; },
                    [&](const Expr& e) {
                      if (!lifted.reals.at(r++)) return e;
                      const Expr factor = out.load(factor_buffer, integer(next_factor++));
                      return e->dtype == DType::F64 ? factor : cast(factor, e->dtype);
                    }});
   out.body = walk.stmt(nest.body);
+  verify(out);
   return out;
 }
 
