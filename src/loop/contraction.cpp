@@ -35,27 +35,27 @@ class Builder {
       : nest_(nest), spec_(spec), elements_of_k_(elements_of_k), pairs_(dtype == DType::BF16), element_(dtype), packed_(pairs_ ? DType::I32 : dtype),
         sum_(pairs_ ? DType::F32 : dtype), b_(blocking), pack_k_(spec.pinned ? kBlock : b_.block_k), stage_k_(std::min<int64_t>(64, pack_k_)), stage_row_(stage_k_ + b_.lanes),
         m_(size("m", spec.m)), n_(size("n", spec.n)), k_(size("k", spec.k)), block_k_(size("block_k", b_.block_k)), k_blocks_(size("k_blocks", b_.k_blocks)),
-        m_tasks_(size("m_tasks", b_.m_tasks)), n_tasks_(size("n_tasks", b_.n_tasks)), tasks_(size("tasks", spec.batch * b_.m_tasks * b_.n_tasks)),
+        m_tasks_(size("m_tasks", b_.m_tasks)), n_tasks_(size("n_tasks", b_.n_tasks)), task_m_(size("task_m", b_.task_m)), task_n_(size("task_n", b_.task_n)), tasks_(size("tasks", spec.batch * b_.m_tasks * b_.n_tasks)),
         tiles_of_m_(size("m_tiles", (spec.m + b_.tile_m - 1) / b_.tile_m)), panels_of_n_(size("n_panels", (spec.n + b_.tile_n - 1) / b_.tile_n)) {
     // One vector more than the data: rows a power of two long would fall on the same cache sets.
     const int64_t rows = b_.block_m * b_.tile_m;
     lhs_pitch_ = (spec.lhs_k_contiguous ? pack_k_ : (rows + b_.lanes - 1) / b_.lanes * b_.lanes) + b_.lanes;
     if (spec.lhs_k_contiguous) lhs_ = scratch("lhs_pack", element_, rows * lhs_pitch_ * each());
     else lhs_ = scratch("lhs_pack", packed_, pack_k_ * lhs_pitch_);
-    if (!b_.in_place) rhs_ = scratch("rhs_pack", packed_, b_.task_n * pack_k_ * b_.tile_n);
+    if (!b_.in_place) rhs_ = scratch("rhs_pack", packed_, b_.room_n * pack_k_ * b_.tile_n);
     if (spec.rhs_k_contiguous) stage_ = scratch("rhs_stage", element_, b_.tile_n * stage_row_ * each());
-    partial_ = scratch("partial", sum_, (b_.k_blocks == 1 ? 1 : b_.task_m * b_.task_n) * b_.tile_m * b_.tile_n);
+    partial_ = scratch("partial", sum_, (b_.k_blocks == 1 ? 1 : b_.room_m * b_.room_n) * b_.tile_m * b_.tile_n);
     sums_ = nest_.add_buffer({"sums", sum_, int64_t(b_.tile_m) * b_.tile_n, Space::Register, true});
     columns_ = nest_.add_buffer({"columns", packed_, b_.tile_n, Space::Register, true});
   }
 
   Stmt task(const Expr& task) {
     batch_ = quotient(task, product(m_tasks_, n_tasks_));
-    first_tile_ = remainder(quotient(task, n_tasks_), m_tasks_) * b_.task_m;
-    first_panel_ = remainder(task, n_tasks_) * b_.task_n;
-    tiles_ = up_to(integer(b_.task_m), first_tile_, tiles_of_m_);
-    panels_ = up_to(integer(b_.task_n), first_panel_, panels_of_n_);
-    m_blocks_ = (b_.task_m + b_.block_m - 1) / b_.block_m;
+    first_tile_ = product(remainder(quotient(task, n_tasks_), m_tasks_), task_m_);
+    first_panel_ = product(remainder(task, n_tasks_), task_n_);
+    tiles_ = up_to(task_m_, first_tile_, tiles_of_m_);
+    panels_ = up_to(task_n_, first_panel_, panels_of_n_);
+    m_blocks_ = (b_.room_m + b_.block_m - 1) / b_.block_m;
     Stmt blocks = loop(LoopKind::Serial, "k_block", k_blocks_, [&](const Expr& k_block) {
       k_block_ = k_block;
       first_k_ = product(k_block, block_k_);
@@ -117,8 +117,8 @@ class Builder {
     const Expr next = minimum(task + integer(1), tasks_ - integer(1));
     const auto choice = [&](const char* name, const Expr& of_next_task, const Expr& here) { return choose(body, name, k_block_, k_blocks_, of_next_task, here); };
     const Expr batch = choice("next_batch", quotient(next, product(m_tasks_, n_tasks_)), batch_);
-    const Expr tile = choice("next_tile", remainder(quotient(next, n_tasks_), m_tasks_) * b_.task_m, first_tile_);
-    const Expr panel = choice("next_panel", remainder(next, n_tasks_) * b_.task_n, first_panel_);
+    const Expr tile = choice("next_tile", product(remainder(quotient(next, n_tasks_), m_tasks_), task_m_), first_tile_);
+    const Expr panel = choice("next_panel", product(remainder(next, n_tasks_), task_n_), first_panel_);
     const Expr k = choice("next_k", integer(0), first_k_ + block_k_);
     next_lhs_ = {batch, tile * b_.tile_m, k};
     next_rhs_ = {batch, panel * b_.tile_n, k};
@@ -338,11 +338,11 @@ class Builder {
     if (spec_.lhs_run == 0 && (more_tasks() || b_.k_blocks > 1 || m_blocks_ > 1))
       ask({b_.block_m * b_.tile_m, pack_k_ * each(), spec_.lhs_k_contiguous,
            [&](const Expr& row, const Expr& k) { return spec_.lhs(lhs_ahead_.batch, within(lhs_ahead_.row + row, m_), lhs_ahead_.k * each() + k); }},
-          (panel * b_.block_m + tile) * groups + group, b_.task_n * b_.block_m * groups);
+          (panel * b_.block_m + tile) * groups + group, b_.room_n * b_.block_m * groups);
     if (spec_.rhs_run == 0 && (more_tasks() || b_.k_blocks > 1) && !b_.in_place)
-      ask({b_.task_n * b_.tile_n, pack_k_ * each(), spec_.rhs_k_contiguous,
+      ask({b_.room_n * b_.tile_n, pack_k_ * each(), spec_.rhs_k_contiguous,
            [&](const Expr& row, const Expr& k) { return spec_.rhs(next_rhs_.batch, within(next_rhs_.row + row, n_), next_rhs_.k * each() + k); }},
-          ((block_tile + tile) * b_.task_n + panel) * groups + group, b_.task_m * b_.task_n * groups);
+          ((block_tile + tile) * b_.room_n + panel) * groups + group, b_.room_m * b_.room_n * groups);
     return share;
   }
 
@@ -365,7 +365,7 @@ class Builder {
     body.push_back(tile_elements([&](const Expr& at) { return store(sums_, at, zero(sum_)); }));
     const int64_t tile_numel = int64_t(b_.tile_m) * b_.tile_n;
     const bool many = b_.k_blocks > 1;
-    Expr base = many ? ((block_tile + tile) * b_.task_n + panel) * tile_numel : integer(0);
+    Expr base = many ? ((block_tile + tile) * b_.room_n + panel) * tile_numel : integer(0);
     if (spec_.k > 0) {
       const Expr groups = floor_div(depth_, kSteps);
       if (groups_of_steps() > 0)
@@ -411,7 +411,7 @@ class Builder {
   int64_t lhs_pitch_ = 0;              // of the packed lhs: elements from a row to the next, or from a k
   int lhs_ = -1, rhs_ = -1, stage_ = -1, partial_ = -1, sums_ = -1, columns_ = -1;
   std::vector<Stmt> sizes_;            // the names of those below, where they have names
-  const Expr m_, n_, k_, block_k_, k_blocks_, m_tasks_, n_tasks_, tasks_, tiles_of_m_, panels_of_n_;
+  const Expr m_, n_, k_, block_k_, k_blocks_, m_tasks_, n_tasks_, task_m_, task_n_, tasks_, tiles_of_m_, panels_of_n_;
   // of the task and the k block being written
   Expr batch_, first_tile_, first_panel_, tiles_, panels_;  // the tiles and panels that exist in the task
   Expr k_block_, first_k_, depth_;

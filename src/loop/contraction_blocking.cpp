@@ -52,11 +52,13 @@ constexpr double kWake = 10000;
 
 }  // namespace
 
-Blocking choose_blocking(const ContractionSpec& spec, DType dtype, CpuLevel level, const CacheSizes& cache) {
+namespace {
+
+/// Everything but the tile.
+Blocking blocking_of(const ContractionSpec& spec, DType dtype, Tile tile, int lanes, const CacheSizes& cache) {
   const int64_t element = size_of(dtype);
   Blocking b;
-  b.lanes = static_cast<int>(f32_lanes(level) * 4 / element);
-  Tile tile = choose_tile(spec, level, b.lanes);
+  b.lanes = lanes;
   b.tile_m = tile.rows;
   b.tile_n = tile.vectors * b.lanes;
 
@@ -95,16 +97,28 @@ Blocking choose_blocking(const ContractionSpec& spec, DType dtype, CpuLevel leve
   b.in_place = tiles == 1 && !spec.rhs_k_contiguous && spec.rhs_run == 0;
   b.block_m = std::min(b.block_m, b.task_m);
   b.block_m = ceil_div(b.task_m, ceil_div(b.task_m, b.block_m));  // equal blocks
+  b.room_m = b.task_m, b.room_n = b.task_n;
   return b;
 }
 
+}  // namespace
+
+Blocking choose_blocking(const ContractionSpec& spec, DType dtype, CpuLevel level, const CacheSizes& cache) {
+  const int lanes = static_cast<int>(f32_lanes(level) * 4 / size_of(dtype));
+  return blocking_of(spec, dtype, choose_tile(spec, level, lanes), lanes, cache);
+}
+
 Blocking pinned_blocking(const ContractionSpec& spec, DType dtype, CpuLevel level, const CacheSizes& cache, Blocking& first) {
-  Blocking b = choose_blocking(spec, dtype, level, cache);
-  if (first.lanes == 0) first = b;
-  b.lanes = first.lanes, b.tile_m = first.tile_m, b.tile_n = first.tile_n, b.block_m = first.block_m, b.task_m = first.task_m, b.task_n = first.task_n;
-  b.in_place = first.in_place;
-  b.m_tasks = ceil_div(ceil_div(spec.m, b.tile_m), b.task_m);
-  b.n_tasks = ceil_div(ceil_div(spec.n, b.tile_n), b.task_n);
+  if (first.lanes == 0) first = choose_blocking(spec, dtype, level, cache);
+  Blocking b = blocking_of(spec, dtype, {first.tile_m, first.tile_n / first.lanes}, first.lanes, cache);
+  b.block_m = first.block_m, b.room_m = first.room_m, b.room_n = first.room_n, b.in_place = first.in_place;
+  const auto fit = [](int64_t tiles, int64_t& task, int64_t& tasks, int64_t room) {
+    if (task <= room) return;
+    tasks = ceil_div(tiles, room);
+    task = ceil_div(tiles, tasks);  // equal tasks
+  };
+  fit(ceil_div(spec.m, b.tile_m), b.task_m, b.m_tasks, b.room_m);
+  fit(ceil_div(spec.n, b.tile_n), b.task_n, b.n_tasks, b.room_n);
   return b;
 }
 

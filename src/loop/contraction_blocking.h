@@ -11,6 +11,7 @@ struct Blocking {
   int64_t block_k = 0;         // depth of a packed block; its sums start at zero and are added block by block
   int64_t block_m = 0;         // tiles of the lhs packed at a time
   int64_t task_m = 0, task_n = 0;  // tiles of a task, down and across
+  int64_t room_m = 0, room_n = 0;  // that there is room for; the task's own, but where a blocking is pinned
   int64_t k_blocks = 1, m_tasks = 1, n_tasks = 1;
   bool in_place = false;  // the rhs is read where it lies, not packed
 };
@@ -18,7 +19,7 @@ struct Blocking {
 // The depth of every block of k at most (contraction.md says why).
 constexpr int64_t kBlock = 192;
 
-/// The blocking for other sizes with what `first` has of tiles, tasks and m blocks; `first` without a tile is given what suits sizes like these.
+/// The blocking for other sizes with the register tile, the m blocks and the room for tasks that `first` has; an empty `first` is given what suits sizes like these.
 Blocking pinned_blocking(const ContractionSpec&, DType, CpuLevel, const CacheSizes&, Blocking& first);
 
 /// `block_k` and `k_blocks` depend on k alone: they are the order of the sums.
