@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from trainc import config, engine, messages, optimizer, records, wire
+from trainc import cache, config, engine, messages, optimizer, records, wire
 from trainc.call import CompiledCall, _describe, _modes, _type
 from trainc.errors import NotCompiled, SideEffect, UserError
 from trainc.joint import lift_constants
@@ -370,12 +370,17 @@ class CorePlan:
             scalars = range(places[classes[i]], places[classes[i]] + self._sizes[classes[i]])
             updates.append((formulas.index(v), i, [slot.primal, -1, *states, *scalars]))
         name = step.record.name
+        graph = wire.GraphText(traced.graph.graph, name)
+        traces = [wire.graph_json(optimizer.trace_formula(v).graph, f"{name}_update") for v in formulas]
+        texts = [(text, list(optimizer.formula_of(v)[2])) for text, v in zip(traces, formulas, strict=True)]
+        key = cache.key("step", graph.canonical, step.inputs, traced.forward, name, texts, updates)
+
+        def compile() -> Any:
+            joint = _core.JointGraph(graph.text(), step.inputs, traced.forward, name, False)
+            return joint.step([True], texts, updates, progress)
+
         with messages.progress(name) as progress:
-            graph = wire.graph_json(traced.graph.graph, name)
-            joint = _core.JointGraph(graph, step.inputs, traced.forward, name, False)
-            traces = [wire.graph_json(optimizer.trace_formula(v).graph, f"{name}_update") for v in formulas]
-            texts = [(text, optimizer.formula_of(v)[2]) for text, v in zip(traces, formulas, strict=True)]
-            self._executable = engine.CoreExecutable(joint.step([True], texts, updates, progress))
+            self._executable = engine.stored_plan(key, graph, compile)[0]
 
     def __call__(self, inputs: list[Tensor], states: list[list[Tensor]], scalars: list[list[float]]) -> list[Tensor | None]:
         for tensor, values in zip(self._scalars, scalars, strict=True):

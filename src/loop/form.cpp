@@ -15,7 +15,8 @@ class Walk {
   };
   /// Buffers from `first` on move by `added` places; the Parallel loop's extent becomes `parallel`.
   Walk(const LoopNest& nest, int64_t parallel, int first, int added, Numbers numbers)
-      : nest_(nest), parallel_(parallel), first_(first), added_(added), numbers_(std::move(numbers)) {}
+      : nest_(nest), tiled_(std::any_of(nest.buffers.begin(), nest.buffers.end(), [](const Buffer& b) { return b.space == Space::Register; })),
+        parallel_(parallel), first_(first), added_(added), numbers_(std::move(numbers)) {}
 
   Stmt stmt(const Stmt& s) {
     if (!s) return s;
@@ -25,6 +26,7 @@ class Walk {
       case StmtKind::For: {
         const bool fixed = s->loop == LoopKind::Unroll || (s->loop == LoopKind::Vector && uses_registers(s->body));
         if (s->loop == LoopKind::Parallel) copy->extent = integer(parallel_);  // the runtime says how many
+        else if (s->loop == LoopKind::Serial && s->extent->kind == ExprKind::Int) copy->extent = numbers_.integer(s->extent, !tiled_);
         else if (!fixed) copy->extent = expr(s->extent);
         break;
       }
@@ -122,6 +124,7 @@ class Walk {
   int moved(int buffer) const { return buffer >= first_ ? buffer + added_ : buffer; }
 
   const LoopNest& nest_;
+  const bool tiled_;  // the generator of contractions names what sizes decide; elsewhere any loop may be as long as they say
   const int64_t parallel_;
   const int first_, added_;
   const Numbers numbers_;

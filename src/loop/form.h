@@ -14,7 +14,7 @@ struct Form {
   std::string text;                // equal texts: one form. What must be a number where code is made of it (tiles, registers, lanes) is part of it
   std::vector<int64_t> integers;
   std::vector<double> reals;
-  std::vector<bool> always;        // of integers: the nest was written so that these may differ
+  std::vector<bool> always;        // of integers: those worth lifting whether they were seen to differ or not (named sizes, the lengths of loops)
   std::vector<int64_t> scratch;    // elements of each Scratch buffer
 };
 Form form_of(const LoopNest&);

@@ -269,3 +269,17 @@ def test_defaults_that_the_first_call_sets_are_traced_in_it(engine, strict, cls,
     finally:
         trainc.call.joint.compile_flat = traced
     assert len(records.of(ours)) == 1
+
+
+def test_kernels_are_shared_between_lengths(strict):
+    """Of 12 lengths and a smaller batch, the first two are compiled; for others hardly a kernel is (docs/compiler.md)."""
+    if trainc.config.engine_name() != "core":
+        pytest.skip("the interpreter has no kernels")
+    case = models.build("gpt2")
+    ours = trainc.compile(case.model)
+    lengths = [52, 60, 55, 61, 50, 63, 57, 53, 62, 51, 59, 54]
+    calls(ours, [tokens(4, length) for length in lengths] + [tokens(3, 64)], case.loss)
+    compiled = [sum(report["compile"]["compiled_kernels"] for report in r.reports()) for r in records.of(ours)]
+    of = [sum(report["compile"]["distinct_kernels"] for report in r.reports()) for r in records.of(ours)]
+    assert compiled[:2] == of[:2]
+    assert sum(compiled[2:]) < 0.05 * sum(of[2:]), compiled
