@@ -18,7 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import cases  # noqa: E402
 
-DOORS = ["eager", "inductor", "trainc", "trainc-backend"]
+DOORS = ["eager", "inductor", "trainc", "trainc-max", "trainc-backend"]
 
 
 def through(door: str, model, optimizer):
@@ -29,8 +29,8 @@ def through(door: str, model, optimizer):
         import trainc
 
         trainc.config.fallback = False  # what PyTorch would run instead is not to be measured as trainc
-    if door == "trainc":
-        return trainc.compile(model, optimizer)
+    if door in ("trainc", "trainc-max"):
+        return trainc.compile(model, optimizer, tune="max" if door == "trainc-max" else "fast")
     if door == "trainc-backend":
         return torch.compile(model, backend="trainc"), optimizer
     if door == "inductor":
@@ -100,7 +100,7 @@ def serve(name: str, door: str, bf16: bool, pipe) -> None:
                     "peak_bytes": cases.gpt2_example.peak_resident_bytes(),
                     "parameters": sum(p.numel() for p in plain.parameters() if p.requires_grad),
                 }
-                if door == "trainc":
+                if door in ("trainc", "trainc-max"):
                     about["externs"] = externs_of(model)
                 pipe.send(("about", about))
     except EOFError:  # the parent is gone: nobody listens

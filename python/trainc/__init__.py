@@ -17,13 +17,16 @@ def compile(model, optimizer=None, *, tune="fast", memory=None, fuse_step=False,
 
     The model is compiled when it is first called, once per signature of its arguments. The objects are the ones given:
     `state_dict`, `deepcopy`, `pickle` and the training loop see the plain module and optimizer.
+
+    tune: "fast" decides by a cost model alone, so that compiling takes seconds; "max" measures how to cut up each matrix product and
+    convolution (a minute or so for GPT-2, once: the answers are kept on disk with the plans). The results are the same to the last bit.
     """
     from trainc.door import compile_objects
 
     return compile_objects(model, optimizer, tune=tune, memory=memory, fuse_step=fuse_step, verify=verify)
 
 
-def train_step(fn):
+def train_step(fn, *, tune="fast"):
     """`fn(*batch)`, the body of a training loop (forward, loss, `backward()`, `clip_grad_norm_`, `optimizer.step()`,
     `zero_grad()`), as one
     compiled plan: parameters and optimizer state are updated in place, and gradients never all exist at once.
@@ -38,7 +41,7 @@ def train_step(fn):
     """
     from trainc.step import TrainStep
 
-    return TrainStep(fn)
+    return TrainStep(fn, tune)
 
 
 def explain(model, file=None):

@@ -7,20 +7,28 @@ from typing import Any
 
 import torch
 
-from trainc import joint, messages, records
+from trainc import joint, messages, records, tuning
+from trainc.errors import UserError
 from trainc.trace import tracing
 
 compilations: list[records.Compilation] = []  # of all graphs that came through this door
 
 
-def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **_options: Any) -> Callable[..., Any]:
+def backend(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: dict[str, Any] | None = None, **_: Any
+) -> Callable[..., Any]:
+    """What torch.compile calls. `options`: {"tune": "max"}, as trainc.compile's tune="max"."""
+    tune = (options or {}).get("tune", "fast")
+    tuning.check(tune)
+    if unknown := set(options or {}) - {"tune"}:
+        raise UserError(f'torch.compile(backend="trainc"): no option {sorted(unknown)[0]!r}; there is "tune"')
     if any(isinstance(value, (torch.SymInt, torch.SymFloat)) or _is_symbolic(value) for value in example_inputs):
-        return _by_sizes(gm)
-    return _static(gm, example_inputs)
+        return _by_sizes(gm, tune)
+    return _static(gm, example_inputs, tune)
 
 
-def _static(gm: torch.nn.Module, inputs: Sequence[Any]) -> Callable[..., Any]:
-    record = records.Compilation(f"graph {len(compilations)}", signature=_describe(inputs), route="dynamo")
+def _static(gm: torch.nn.Module, inputs: Sequence[Any], tune: str) -> Callable[..., Any]:
+    record = records.Compilation(f"graph {len(compilations)}", signature=_describe(inputs), tune=tune, route="dynamo")
     if any(isinstance(t, torch.Tensor) and t.device.type != "cpu" for t in inputs):
         messages.warn(f"{record.name} runs in PyTorch: a tensor is not on the CPU")
         return gm.forward
@@ -29,7 +37,7 @@ def _static(gm: torch.nn.Module, inputs: Sequence[Any]) -> Callable[..., Any]:
     return torch._dynamo.disable(compiled, reason="compiled by trainc")
 
 
-def _by_sizes(gm: torch.fx.GraphModule) -> Callable[..., Any]:
+def _by_sizes(gm: torch.fx.GraphModule, tune: str) -> Callable[..., Any]:
     """Dynamo gives sizes as symbols once a second shape comes; plans have concrete ones: one plan per sizes."""
     found: dict[Any, Callable[..., Any]] = {}
 
@@ -41,7 +49,8 @@ def _by_sizes(gm: torch.fx.GraphModule) -> Callable[..., Any]:
         compiled = found.get(key)
         if compiled is None:
             with tracing():
-                compiled = found[key] = _static(WithNumbers(gm, inputs), [t for t in inputs if isinstance(t, torch.Tensor)])
+                tensors = [t for t in inputs if isinstance(t, torch.Tensor)]
+                compiled = found[key] = _static(WithNumbers(gm, inputs), tensors, tune)
         return compiled(*[t for t in inputs if isinstance(t, torch.Tensor)])
 
     return call

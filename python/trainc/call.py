@@ -88,8 +88,9 @@ def _length(told: list[list[str]]) -> int:
 class CompiledCall:
     """Set as `model._compiled_call_impl`, which nn.Module's call uses and which copies and pickles leave out."""
 
-    def __init__(self, model: torch.nn.Module):
+    def __init__(self, model: torch.nn.Module, tune: str = "fast"):
         self._model = weakref.ref(model)
+        self._tune = tune
         self._state: ModuleState | None = None
         self._unchanged: dict[int, Unchanged] = {}  # by variant: how to see, for little, that the module is in it
         self._variants: list[tuple[list, list]] = []  # (values, tensors' types) that were seen: their index is in the key
@@ -197,8 +198,8 @@ class CompiledCall:
             )
             return model._call_impl(*args, **kwargs)
         snapshot = self._snapshot = Snapshot(model)
-        record = records.Compilation(type(model).__name__, signature=_describe(structure, arguments, model))
-        self._engine, self._busy = joint.new_engine(), True
+        record = records.Compilation(type(model).__name__, signature=_describe(structure, arguments, model), tune=self._tune)
+        self._engine, self._busy = joint.new_engine(self._tune), True
         start = time.perf_counter()
         error: BaseException | None = None
         try:
@@ -261,7 +262,7 @@ class CompiledCall:
         model = self._model()
         snapshot.set_again()
         again = self._snapshot = Snapshot(model)
-        record = records.Compilation(type(model).__name__, signature=_describe(kind[1], arguments, model))
+        record = records.Compilation(type(model).__name__, signature=_describe(kind[1], arguments, model), tune=self._tune)
         self._busy = True
         start = time.perf_counter()
         try:
@@ -379,7 +380,7 @@ class CompiledCall:
         if self._dynamo is None:
             from trainc.backend import backend
 
-            self._dynamo = torch.compile(model._call_impl, backend=backend)
+            self._dynamo = torch.compile(model._call_impl, backend=backend, options={"tune": self._tune})
         try:
             return self._dynamo(*args, **kwargs)
         except torch._dynamo.exc.TorchDynamoException as error:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from trainc import cache, config
+from trainc import cache, config, tuning
 from trainc.call import CompiledCall
 from trainc.errors import UserError
 from trainc.optimizer import attach
-
-TUNES = ("fast", "max")
 
 
 def compile_objects(model, optimizer, *, tune, memory, fuse_step, verify):
@@ -17,7 +15,7 @@ def compile_objects(model, optimizer, *, tune, memory, fuse_step, verify):
     if config.cache:
         cache.directory()  # says so now where plans cannot be kept
         config.cache_bytes()
-    model._compiled_call_impl = CompiledCall(model)
+    model._compiled_call_impl = CompiledCall(model, tune)
     if optimizer is None:
         return model
     attach(optimizer)
@@ -37,8 +35,7 @@ def check(model, optimizer, tune, memory, fuse_step, verify) -> None:
         else:
             hint = ""
         raise UserError(f"trainc.compile wants a torch.optim.Optimizer as its second argument, got {_kind(optimizer)}{hint}")
-    if tune not in TUNES:
-        raise UserError(f'tune={tune!r} is not known; tune="fast" never measures, tune="max" does')
+    tuning.check(tune)
     if memory is not None:
         raise UserError("memory= is not built yet: leave it out, and all that the backward needs is kept")
     for name, flag in (("fuse_step", fuse_step), ("verify", verify)):

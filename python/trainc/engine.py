@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch.utils import flop_counter
 
-from trainc import cache, messages, wire
+from trainc import cache, messages, tuning, wire
 from trainc.errors import InternalError
 from trainc.pool import Results
 
@@ -213,9 +213,9 @@ class Family:
 
 
 class CoreJoint:
-    def __init__(self, graph: wire.GraphText, shape: tuple[int, int, str], family: Family | None = None):
+    def __init__(self, graph: wire.GraphText, shape: tuple[int, int, str], tune: str, family: Family | None = None):
         self._graph, self._shape, name = graph, shape, shape[2]  # shape: primals, forward outputs, name
-        self.name, self._family = name, family
+        self.name, self._tune, self._family = name, tune, family
         self._joint: Any = None  # made when a part must be compiled
         key = self._key("forward")
         with messages.progress(name) as progress:
@@ -243,11 +243,11 @@ class CoreJoint:
 
     def _key(self, kind: str, *parts: Any) -> str | None:
         kind = kind if self._family is None else f"{kind}, shared kernels"
-        return cache.key(kind, self._graph.canonical, *self._shape, *parts)
+        return cache.key(kind, self._graph.canonical, *self._shape, self._tune, *parts)
 
     def _compile(self, kind: str, arguments: tuple, progress: Any) -> Any:
         def sample(gm: torch.fx.GraphModule) -> Any:
-            return _core_joint(wire.GraphText(gm.graph, self.name), self._shape)
+            return _core_joint(wire.GraphText(gm.graph, self.name), self._shape, "fast")
 
         def learn(joint: Any, shared: Any) -> None:
             getattr(joint, kind)(*arguments, None, shared, True)
@@ -258,17 +258,17 @@ class CoreJoint:
 
     def _cut(self, progress: Any) -> Any:
         if self._joint is None:
-            joint = _core_joint(self._graph, self._shape)
+            joint = _core_joint(self._graph, self._shape, self._tune)
             if hasattr(self, "_facts") and any(self._facts[fact] != value for fact, value in facts_of(joint).items()):
                 raise InternalError(f"{self.name}: the stored forward keeps other values than the cut of its graph")
             self._joint = joint
         return self._joint
 
 
-def _core_joint(graph: wire.GraphText, shape: tuple[int, int, str]) -> Any:
+def _core_joint(graph: wire.GraphText, shape: tuple[int, int, str], tune: str) -> Any:
     from trainc import _core
 
-    return _core.JointGraph(graph.text(), *shape)
+    return _core.JointGraph(graph.text(), *shape, tuner=tuning.tuner_of(tune))
 
 
 def facts_of(joint: Any) -> dict:
@@ -284,21 +284,22 @@ class Core:
 
     name = "core"
 
-    def __init__(self) -> None:
+    def __init__(self, tune: str):
+        self._tune = tune
         self._latest: weakref.ref[CoreJoint] | None = None
 
     def compile(self, gm: torch.fx.GraphModule, name: str, family: Family | None = None) -> CoreExecutable:
         from trainc import _core
 
         graph = wire.GraphText(gm.graph, name)
-        key = cache.key("inference" if family is None else "inference, shared kernels", graph.canonical, name)
+        key = cache.key("inference" if family is None else "inference, shared kernels", graph.canonical, name, self._tune)
 
         def compile() -> Any:
             def learn(text: str, shared: Any) -> None:
-                _core.compile(text, name, None, shared, True)
+                _core.compile(text, name, None, None, shared, True)
 
             shared = family and family.learned("inference", lambda gm: wire.graph_json(gm.graph, name), learn)
-            return _core.compile(graph.text(), name, progress, shared)
+            return _core.compile(graph.text(), name, progress, tuning.tuner_of(self._tune), shared)
 
         with messages.progress(name) as progress:
             return stored_plan(key, graph, compile)[0]
@@ -310,7 +311,7 @@ class Core:
         latest = self._latest and self._latest()
         # A model that sets defaults in its first call is traced twice in it: mostly the same graph (CompiledCall._settle).
         if latest is None or not latest.is_of(graph, shape):
-            latest = CoreJoint(graph, shape, family)
+            latest = CoreJoint(graph, shape, self._tune, family)
             self._latest = weakref.ref(latest)
         return latest
 
@@ -457,6 +458,9 @@ def _span(tensor: torch.Tensor) -> int:
 
 class Interpreter:
     name = "interpreter"
+
+    def __init__(self, tune: str):
+        pass  # there is nothing to tune
 
     def compile(self, gm: torch.fx.GraphModule, name: str, family: Any = None) -> InterpretedExecutable:
         return InterpretedExecutable(gm, name)

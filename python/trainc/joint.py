@@ -31,7 +31,7 @@ class Compiler:
     for each sizes, the first for the sizes that were traced; of another trace there is one."""
 
     def __init__(self, record: Compilation, symbols: Symbols | None = None, engine_: Any = None):
-        self.engine = engine_ or new_engine()
+        self.engine = engine_ or new_engine(record.tune)
         self.symbols = symbols
         self._record = record  # of the first instance
         self._instances: dict[tuple, Instance] = {}
@@ -111,7 +111,7 @@ class Compiler:
             if self.engine.name == "interpreter":
                 raise
             messages.fell_back(record.name, error)
-            self.engine = engine.Interpreter()
+            self.engine = engine.Interpreter(record.tune)
             record.engine, record.reason = self.engine.name, str(error)
             return build(self.engine)
         finally:
@@ -129,8 +129,8 @@ class Compiler:
         return _boxed(lambda *inputs: self._of(inputs).forward(inputs))
 
 
-def new_engine() -> Any:
-    return engine.ENGINES[config.engine_name()]()
+def new_engine(tune: str) -> Any:
+    return engine.ENGINES[config.engine_name()](tune)
 
 
 AUTOCAST_BACKWARD = (

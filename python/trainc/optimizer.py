@@ -169,7 +169,7 @@ class CoreKernel:
         report = json.loads(self._foreach.report())
         step = {
             "name": report["name"], "kind": "kernel", "flops": self.elements * self._operations,
-            "bytes": self.elements * self._moved, "origins": report["origins"],
+            "bytes": self.elements * self._moved, "origins": report["origins"], "seconds": report.pop("seconds"),
         }  # fmt: skip
         return {**report, "from_cache": self.from_cache, "steps": [step] if self.elements else []}
 

@@ -20,6 +20,7 @@ class Compilation:
     recompiled: str = ""  # how it differs from the nearest before: "dimension 1 of `input_ids` changed from 128 to 96"
     trace: str = "static"  # "static" | "symbolic": with symbols for sizes | "sizes": no trace, other sizes of a symbolic one
     trace_reason: str = ""  # why a new shape was traced without symbols
+    tune: str = "fast"  # "max": how contractions are cut up is measured
     engine: str = ""  # "core" | "interpreter"
     route: str = "compiled"  # "compiled" | "dynamo" | "eager"
     reason: str = ""  # why not compiled, or why the interpreter

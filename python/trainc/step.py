@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from trainc import cache, config, engine, messages, optimizer, records, wire
+from trainc import cache, config, engine, messages, optimizer, records, tuning, wire
 from trainc.call import CompiledCall, _describe, _modes, _type
 from trainc.errors import NotCompiled, SideEffect, UserError
 from trainc.joint import lift_constants
@@ -43,7 +43,8 @@ class Body(torch.nn.Module):
 class TrainStep(CompiledCall):
     """What `trainc.train_step` returns: called with a batch, does the whole step and returns what `fn` returns."""
 
-    def __init__(self, fn: Callable[..., Any]):
+    def __init__(self, fn: Callable[..., Any], tune: str = "fast"):
+        tuning.check(tune)
         self.fn = fn
         self.reached = Reached(fn)
         if not self.reached.optimizers or not self.reached.modules:
@@ -57,7 +58,7 @@ class TrainStep(CompiledCall):
             if type(each) not in optimizer.STEPS:
                 raise UserError(f"trainc.train_step compiles AdamW, Adam and SGD, not {type(each).__name__}: use trainc.compile")
         self._body = Body(fn, self.reached.modules)
-        super().__init__(self._body)
+        super().__init__(self._body, tune)
         self.compilations = records.of(self)
         self.__name__ = getattr(fn, "__name__", "step")
         self.__doc__ = getattr(fn, "__doc__", None)
@@ -98,7 +99,7 @@ class TrainStep(CompiledCall):
                 "signatures. Pad inputs to "
                 "few shapes, or raise trainc.config.max_signatures."
             )
-        record = records.Compilation(self.__name__, signature=_describe(structure, arguments, self._body))
+        record = records.Compilation(self.__name__, signature=_describe(structure, arguments, self._body), tune=self._tune)
         inputs = [*self._state.tensors(), *arguments]
         entry = self._compile_step(record, structure, inputs)
         self.compilations.append(record)
@@ -373,10 +374,10 @@ class CorePlan:
         graph = wire.GraphText(traced.graph.graph, name)
         traces = [wire.graph_json(optimizer.trace_formula(v).graph, f"{name}_update") for v in formulas]
         texts = [(text, list(optimizer.formula_of(v)[2])) for text, v in zip(traces, formulas, strict=True)]
-        key = cache.key("step", graph.canonical, step.inputs, traced.forward, name, texts, updates)
+        key = cache.key("step", graph.canonical, step.inputs, traced.forward, name, texts, updates, step.record.tune)
 
         def compile() -> Any:
-            joint = _core.JointGraph(graph.text(), step.inputs, traced.forward, name, False)
+            joint = _core.JointGraph(graph.text(), step.inputs, traced.forward, name, False, tuning.tuner_of(step.record.tune))
             return joint.step([True], texts, updates, progress)
 
         with messages.progress(name) as progress:

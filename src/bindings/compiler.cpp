@@ -6,6 +6,7 @@
 
 #include "bindings/bindings.h"
 #include "runtime/foreach.h"
+#include "runtime/measure.h"
 #include "support/error.h"
 
 namespace trainc::bindings {
@@ -16,14 +17,27 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-/// `callback`: progress(done, total), or None. It and Ctrl-C may raise out of the compiler.
-compiler::Options options(const nb::object& callback) {
+/// `tuner`: choose(text, variants, measure) as compiler::Tuning has it, measure(variant) giving seconds.
+compiler::Tuning tuning_of(const nb::object& tuner) {
+  const auto choose = [&tuner](const std::string& text, int variants, const std::function<double(int)>& measure) {
+    nb::gil_scoped_acquire lock;
+    return nb::cast<int>(tuner(text, variants, nb::cpp_function([&measure](int variant) {
+      nb::gil_scoped_release unlock;
+      return measure(variant);
+    })));
+  };
+  return {runtime::seconds_of, choose};
+}
+
+/// `callback`: progress(done, total), or None. It and Ctrl-C may raise out of the compiler. `tuner`: None, or who chooses between measured variants.
+compiler::Options options(const nb::object& callback, const nb::object& tuner) {
   compiler::Options o{.level = cpu_level()};
   if (const auto driver = device_driver()) {
     o.interpreted = driver->architecture() == "interpret";
     o.gpu = o.interpreted ? Gpu::Sm90a : gpu_of(driver->architecture());
   }
   o.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  if (!tuner.is_none() && !o.gpu) o.tuning = tuning_of(tuner);
   o.progress = [&callback, signals = SignalCheck()](int64_t done, int64_t total) mutable {
     signals();
     nb::gil_scoped_acquire lock;
@@ -43,10 +57,10 @@ json record(const compiler::Timing& timing, double seconds) {
 
 /// Runs `make(options, timing)`, which gives a plan, without the interpreter lock. `earlier`: seconds that were spent on it before.
 template <class F>
-std::unique_ptr<CoreExecutable> compiled(const nb::object& callback, double earlier, const F& make, compiler::SharedKernels* shared = nullptr) {
+std::unique_ptr<CoreExecutable> compiled(const nb::object& callback, const nb::object& tuner, double earlier, const F& make, compiler::SharedKernels* shared = nullptr) {
   const auto start = Clock::now();
   compiler::Timing timing;
-  compiler::Options o = options(callback);
+  compiler::Options o = options(callback, tuner);
   o.shared = shared;
   plan::Plan plan = [&] {
     nb::gil_scoped_release unlock;
@@ -57,8 +71,8 @@ std::unique_ptr<CoreExecutable> compiled(const nb::object& callback, double earl
 
 /// Runs `make` for the numbers of its nests alone.
 template <class F> void sampled(compiler::SharedKernels& shared, const F& make) {
-  const nb::object no_callback = nb::none();
-  compiler::Options o = options(no_callback);
+  const nb::object nobody = nb::none();
+  compiler::Options o = options(nobody, nobody);
   o.shared = &shared, o.sample = true;
   nb::gil_scoped_release unlock;
   make(o, nullptr);
@@ -69,30 +83,32 @@ void know_the_generator(const std::string& graph) {
   if (graph.find("dropout") != std::string::npos || graph.find("bernoulli") != std::string::npos) find_mask_generator();
 }
 
-std::unique_ptr<CoreExecutable> compile(const std::string& graph, const std::string& name, const nb::object& callback, compiler::SharedKernels* shared,
-                                        bool sample) {
+std::unique_ptr<CoreExecutable> compile(const std::string& graph, const std::string& name, const nb::object& callback, const nb::object& tuner,
+                                        compiler::SharedKernels* shared, bool sample) {
   know_the_generator(graph);
   const auto make = [&](const compiler::Options& o, compiler::Timing* timing) { return compiler::compile(frontend::import_aten(graph), name, o, timing); };
-  if (!sample) return compiled(callback, 0, make, shared);
+  if (!sample) return compiled(callback, tuner, 0, make, shared);
   sampled(*shared, make);
   return nullptr;
 }
 
 struct JointGraph {
   std::unique_ptr<compiler::JointGraph> joint;
+  nb::object tuner;
   double seconds = 0;  // importing and preparing; counted to the forward plan
 
-  JointGraph(const std::string& graph, int64_t primals, int64_t forward_outputs, const std::string& name, bool defer) {
+  JointGraph(const std::string& graph, int64_t primals, int64_t forward_outputs, const std::string& name, bool defer, nb::object tuner)
+      : tuner(std::move(tuner)) {
     know_the_generator(graph);
     const auto start = Clock::now();
     nb::gil_scoped_release unlock;
     joint = std::make_unique<compiler::JointGraph>(frontend::import_aten(graph), primals, forward_outputs, name,
-                                                   defer ? schedule::kDeferredBytes : std::numeric_limits<int64_t>::max());
+                                                   defer ? schedule::kDeferredBytes : std::numeric_limits<int64_t>::max(), !device_driver());
     seconds = seconds_since(start);
   }
   /// The plan that `make` gives; none for a sample.
-  template <class F> static std::unique_ptr<CoreExecutable> part(const nb::object& callback, double earlier, compiler::SharedKernels* shared, bool sample, const F& make) {
-    if (!sample) return compiled(callback, earlier, make, shared);
+  template <class F> std::unique_ptr<CoreExecutable> part(const nb::object& callback, double earlier, compiler::SharedKernels* shared, bool sample, const F& make) const {
+    if (!sample) return compiled(callback, tuner, earlier, make, shared);
     sampled(*shared, make);
     return nullptr;
   }
@@ -102,7 +118,7 @@ struct JointGraph {
   /// `formulas`: (graph, inputs that its results replace). `updates`: (formula, gradient, inputs of the plan; -1: the gradient).
   std::unique_ptr<CoreExecutable> step(const std::vector<bool>& defined, const std::vector<std::pair<std::string, std::vector<int64_t>>>& formulas,
                                        const std::vector<std::tuple<int64_t, int64_t, std::vector<int64_t>>>& updates, const nb::object& callback) const {
-    return compiled(callback, seconds, [&](const compiler::Options& o, compiler::Timing* timing) {
+    return compiled(callback, tuner, seconds, [&](const compiler::Options& o, compiler::Timing* timing) {
       compiler::Options quiet{.level = o.level, .threads = o.threads, .progress = {}};
       std::vector<plan::Foreach> kernels;
       for (const auto& [graph, in_place] : formulas)
@@ -123,9 +139,10 @@ struct JointGraph {
 struct Foreach {
   std::unique_ptr<runtime::Foreach> cpu;  // one of the two
   std::unique_ptr<runtime::cuda::DeviceForeach> device;
-  double seconds = 0;  // to compile it; 0 for a stored one
+  double compile_seconds = 0;  // 0 for a stored one
+  double seconds = 0;          // of the last run
 
-  explicit Foreach(plan::Foreach plan, double compile_seconds = 0) : seconds(compile_seconds) {
+  explicit Foreach(plan::Foreach plan, double compile_seconds = 0) : compile_seconds(compile_seconds) {
     if (plan.device.empty()) cpu = std::make_unique<runtime::Foreach>(std::move(plan));
     else if (const auto driver = device_driver()) device = std::make_unique<runtime::cuda::DeviceForeach>(std::move(plan), driver);
     else throw UserError(plan.name + " was compiled for " + plan.device + ": set TRAINC_DEVICE to that device");
@@ -135,11 +152,11 @@ struct Foreach {
   static Foreach compiled(const std::string& graph, const std::vector<int64_t>& in_place, const std::string& name) {
     const auto start = Clock::now();
     const nb::object no_callback = nb::none();
-    const compiler::Options o = options(no_callback);
+    const compiler::Options o = options(no_callback, nb::none());
     nb::gil_scoped_release unlock;
     return Foreach(compiler::compile_foreach(frontend::import_aten(graph), in_place, name, o), seconds_since(start));
   }
-  void run(const std::vector<std::vector<uintptr_t>>& tensors, const std::vector<int64_t>& numels, const std::vector<double>& scalars, uintptr_t stream) const {
+  void run(const std::vector<std::vector<uintptr_t>>& tensors, const std::vector<int64_t>& numels, const std::vector<double>& scalars, uintptr_t stream) {
     const int64_t wanted = device ? device->tensor_inputs() : cpu->tensor_inputs();
     std::vector<void*> pointers;
     for (const auto& tensor : tensors) {
@@ -148,13 +165,15 @@ struct Foreach {
       for (uintptr_t p : tensor) pointers.push_back(reinterpret_cast<void*>(p));
     }
     nb::gil_scoped_release unlock;
+    const auto start = Clock::now();
     if (device) device->run(pointers, numels, scalars, reinterpret_cast<void*>(stream));
     else cpu->run(pointers, numels, scalars);
+    seconds = seconds_since(start);
   }
   std::string report() const {
     const plan::Foreach& p = plan();
     return json{{"name", p.name}, {"cpu", p.device.empty() ? p.cpu : p.device}, {"kernel", p.kernel.name}, {"origins", p.origins},
-                {"code_bytes", p.kernel.code.size()}, {"compile", {{"seconds", seconds}}}}.dump();
+                {"code_bytes", p.kernel.code.size()}, {"compile", {{"seconds", compile_seconds}}}, {"seconds", seconds}}.dump();
   }
 };
 
@@ -164,10 +183,10 @@ void bind_compiler(nb::module_& m) {
   nb::class_<compiler::SharedKernels>(m, "SharedKernels", "Kernels that the plans of one graph for different sizes share.").def(nb::init<>());
   // `shared`: where kernels are looked for, and kept. `sample`: nothing is compiled; what sizes change is learned for `shared`.
   const auto shared = [] { return nb::arg("shared").none() = nb::none(); };
-  m.def("compile", &compile, nb::arg("json"), nb::arg("name"), nb::arg("progress") = nb::none(), shared(), nb::arg("sample") = false);
+  m.def("compile", &compile, nb::arg("json"), nb::arg("name"), nb::arg("progress") = nb::none(), nb::arg("tuner") = nb::none(), shared(), nb::arg("sample") = false);
   nb::class_<JointGraph>(m, "JointGraph", "A joint graph, cut into a forward and a backward plan.")
-      .def(nb::init<const std::string&, int64_t, int64_t, const std::string&, bool>(), nb::arg("json"), nb::arg("primals"),
-           nb::arg("forward_outputs"), nb::arg("name"), nb::arg("defer") = true)
+      .def(nb::init<const std::string&, int64_t, int64_t, const std::string&, bool, nb::object>(), nb::arg("json"), nb::arg("primals"),
+           nb::arg("forward_outputs"), nb::arg("name"), nb::arg("defer") = true, nb::arg("tuner") = nb::none())
       .def("forward", &JointGraph::forward, nb::arg("progress") = nb::none(), shared(), nb::arg("sample") = false)
       .def("backward", &JointGraph::backward, nb::arg("defined"), nb::arg("progress") = nb::none(), shared(), nb::arg("sample") = false)
       .def("step", &JointGraph::step, nb::arg("defined"), nb::arg("formulas"), nb::arg("updates"), nb::arg("progress") = nb::none())

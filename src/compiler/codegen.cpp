@@ -18,6 +18,20 @@ std::string device_of(const Options& options) {
   return options.interpreted ? "interpret" : std::string(name_of(*options.gpu));
 }
 
+loop::LoopNest anonymous(loop::LoopNest nest) {
+  nest.name = "kernel";
+  nest.origins.clear();
+  nest.bytes = nest.flops = 0;
+  return nest;
+}
+
+int64_t storage_bytes(const Type& type, const Dims& strides) {
+  if (type.numel() == 0) return 0;
+  int64_t last = 0;
+  for (size_t k = 0; k < type.shape.size(); ++k) last += (type.shape[k] - 1) * strides[k];
+  return (last + 1) * size_of(type.dtype);
+}
+
 namespace {
 
 /// Machine code of one nest, and where it is entered.
@@ -45,10 +59,7 @@ Code generate(const std::vector<const loop::LoopNest*>& nests, const Options& op
     return place.back();
   };
   for (const loop::LoopNest* n : nests) {
-    loop::LoopNest plain = *n;
-    plain.name = "kernel";
-    plain.origins.clear();
-    plain.bytes = plain.flops = 0;
+    loop::LoopNest plain = anonymous(*n);
     const size_t i = code.kernel_of.size();
     auto [it, fresh] = known.emplace(loop::print(plain), i);
     if (!fresh) {

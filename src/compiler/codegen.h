@@ -15,6 +15,10 @@ struct Code {
 };
 /// `role`: of a plan whose kernels are shared with those of other sizes.
 Code generate(const std::vector<const loop::LoopNest*>& nests, const Options&, emit::cuda::Entry = emit::cuda::Entry::Plan, SharedKernels::Impl::Role* role = nullptr);
+/// The nest without what differs between kernels of identical layers: name, origins, counts.
+loop::LoopNest anonymous(loop::LoopNest);
+/// From the first element to the last, gaps included.
+int64_t storage_bytes(const Type&, const Dims& strides);
 /// What plan::Plan::device says of kernels for these options.
 std::string device_of(const Options&);
 

@@ -25,6 +25,14 @@ class SharedKernels {
   const std::unique_ptr<Impl> impl;
 };
 
+/// tune="max": what measures, and who decides by it. The compiler itself runs nothing.
+struct Tuning {
+  /// Seconds of a kernel over all its iterations, on this machine's threads; `arguments`: bytes of each argument.
+  std::function<double(const plan::Kernel&, int64_t extent, const std::vector<int64_t>& arguments)> seconds;
+  /// Which of `variants` ways to make the kernel with this text (as variant 0 has it); `measure(variant)` gives its seconds, infinity for a repetition.
+  std::function<int(const std::string& text, int variants, const std::function<double(int variant)>& measure)> choose;
+};
+
 struct Options {
   CpuLevel level;
   std::optional<Gpu> gpu = {};  // a device's kernels instead: cubins
@@ -32,6 +40,7 @@ struct Options {
   int threads = 2;  // kernels are compiled on so many
   SharedKernels* shared = nullptr;  // null: a kernel is made for this plan's sizes alone
   bool sample = false;              // with `shared`: nothing is compiled, and the plan given back is empty; the numbers of its nests are noted
+  std::optional<Tuning> tuning = {};
   /// Called with kernels done and kernels in all, from the calling thread; may throw to interrupt.
   std::function<void(int64_t done, int64_t total)> progress;
 };
@@ -62,7 +71,7 @@ struct Update {
 class JointGraph {
  public:
   JointGraph(frontend::Imported, int64_t primals, int64_t forward_outputs, const std::string& name,
-             int64_t deferred_bytes = schedule::kDeferredBytes);
+             int64_t deferred_bytes = schedule::kDeferredBytes, bool streams = true);  // streams: not for a device
   ~JointGraph();
   plan::Plan forward(const Options&, Timing* = nullptr) const;
   const std::vector<int64_t>& saved_inputs() const;

@@ -14,7 +14,8 @@ struct JointGraph::Impl {
   int64_t primals = 0, tangents = 0;
 };
 
-JointGraph::JointGraph(frontend::Imported joint, int64_t primals, int64_t forward_outputs, const std::string& name, int64_t deferred_bytes)
+JointGraph::JointGraph(frontend::Imported joint, int64_t primals, int64_t forward_outputs, const std::string& name, int64_t deferred_bytes,
+                       bool streams)
     : impl_(std::make_unique<Impl>()) {
   impl_->name = name;
   impl_->primals = primals;
@@ -22,7 +23,7 @@ JointGraph::JointGraph(frontend::Imported joint, int64_t primals, int64_t forwar
   // Cut after the algebra: what the two halves share is one node by then.
   Pipeline pipeline(name + "_joint");
   Graph graph = joint.must_recompute.empty() ? optimize(std::move(joint.graph), pipeline) : std::move(joint.graph);
-  impl_->cut = schedule::cut_joint(graph, primals, forward_outputs, joint.must_recompute, deferred_bytes);
+  impl_->cut = schedule::cut_joint(graph, primals, forward_outputs, joint.must_recompute, deferred_bytes, streams);
   Homes& homes = impl_->forward;
   for (const Type& t : impl_->cut.saved) {
     homes.arena_offsets.push_back(homes.saved_bytes);

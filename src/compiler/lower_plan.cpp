@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "compiler/codegen.h"
+#include "compiler/tune.h"
 #include "graph/text.h"
 #include "graph/verify.h"
 #include "schedule/lower.h"
@@ -17,13 +18,6 @@ namespace trainc::compiler {
 namespace {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-int64_t storage_bytes(const Type& type, const Dims& strides) {
-  if (type.numel() == 0) return 0;
-  int64_t last = 0;
-  for (size_t k = 0; k < type.shape.size(); ++k) last += (type.shape[k] - 1) * strides[k];
-  return (last + 1) * size_of(type.dtype);
-}
 
 class PlanBuilder {
  public:
@@ -52,7 +46,11 @@ class PlanBuilder {
       machine.pinned = &role->pinned;
       role->pinned.next = 0;
     }
-    for (const schedule::Group& g : schedule_.groups) kernels.push_back(schedule::lower(graph_, schedule_, g, machine));
+    Tuner tuner(graph_, schedule_, machine, options);
+    for (const schedule::Group& g : schedule_.groups) {
+      std::vector<schedule::LoweredKernel> lowered = schedule::lower(graph_, schedule_, g, machine);
+      kernels.push_back(role ? std::move(lowered) : tuner.best(g, std::move(lowered)));  // what sizes share is not measured for one of them
+    }
     for (const auto& group : kernels)
       for (const auto& k : group) nests.push_back(&k.nest);
     timing.schedule_seconds += now() - start;
@@ -248,7 +246,7 @@ plan::Plan compile_graph(Graph graph, const std::string& name, const Homes& home
   graph = schedule::prepare(graph, homes.copies ? 0 : until(homes.arena_inputs_from), until(homes.arena_outputs_from));  // no pass: it may lay results out otherwise
   verify(graph);
   if (dumping("graph")) dump(name + ".prepared.graph", print(graph));
-  const schedule::Schedule schedule = schedule::make_schedule(graph);
+  const schedule::Schedule schedule = schedule::make_schedule(graph, !options.gpu);
   timing->schedule_seconds += now() - start;
   timing->passes.insert(timing->passes.end(), pipeline.records().begin(), pipeline.records().end());
   return PlanBuilder(graph, output_types, schedule, homes).run(name, options, *timing);

@@ -1,7 +1,10 @@
 #include "loop/contraction.h"
 
+#include <algorithm>
+
 #include "loop/contraction_ahead.h"
 #include "loop/contraction_blocking.h"
+#include "loop/width.h"
 
 namespace trainc::loop {
 namespace {
@@ -28,25 +31,31 @@ namespace {
 // too), but for the coordinates that the operands are read at. Along k a pair is two neighbours of a bf16 buffer, else an i32.
 constexpr int64_t kSteps = 8;  // of k, written out in the micro-kernel's loop
 
+enum class Part : uint8_t { None, Rows, Depth };  // not one; one whose rows (or whose k) come block by block
+
 class Builder {
  public:
   // `dtype`: of the operands' elements; `elements_of_k`: of the sum, where spec.k counts pairs.
-  Builder(LoopNest& nest, const ContractionSpec& spec, DType dtype, int64_t elements_of_k, const Blocking& blocking)
-      : nest_(nest), spec_(spec), elements_of_k_(elements_of_k), pairs_(dtype == DType::BF16), element_(dtype), packed_(pairs_ ? DType::I32 : dtype),
+  // `part`: of a nest that others write more of: the rhs is packed once for all blocks of k, if it is not k that comes in blocks.
+  Builder(LoopNest& nest, const ContractionSpec& spec, DType dtype, int64_t elements_of_k, const Blocking& blocking, Part part = Part::None)
+      : nest_(nest), spec_(spec), part_(part), elements_of_k_(elements_of_k), pairs_(dtype == DType::BF16), element_(dtype), packed_(pairs_ ? DType::I32 : dtype),
         sum_(pairs_ ? DType::F32 : dtype), b_(blocking), pack_k_(spec.pinned ? kBlock : b_.block_k), stage_k_(std::min<int64_t>(64, pack_k_)), stage_row_(stage_k_ + b_.lanes),
         m_(size("m", spec.m)), n_(size("n", spec.n)), k_(size("k", spec.k)), block_k_(size("block_k", b_.block_k)), k_blocks_(size("k_blocks", b_.k_blocks)),
-        m_tasks_(size("m_tasks", b_.m_tasks)), n_tasks_(size("n_tasks", b_.n_tasks)), task_m_(size("task_m", b_.task_m)), task_n_(size("task_n", b_.task_n)), tasks_(size("tasks", spec.batch * b_.m_tasks * b_.n_tasks)),
-        tiles_of_m_(size("m_tiles", (spec.m + b_.tile_m - 1) / b_.tile_m)), panels_of_n_(size("n_panels", (spec.n + b_.tile_n - 1) / b_.tile_n)) {
+        m_tasks_(size("m_tasks", b_.m_tasks)), n_tasks_(size("n_tasks", b_.n_tasks)), task_m_(size("task_m", b_.task_m)), task_n_(size("task_n", b_.task_n)),
+        tasks_(size("tasks", spec.batch * b_.m_tasks * b_.n_tasks)), tiles_of_m_(size("m_tiles", (spec.m + b_.tile_m - 1) / b_.tile_m)),
+        panels_of_n_(size("n_panels", (spec.n + b_.tile_n - 1) / b_.tile_n)) {
     // One vector more than the data: rows a power of two long would fall on the same cache sets.
     const int64_t rows = b_.block_m * b_.tile_m;
     lhs_pitch_ = (spec.lhs_k_contiguous ? pack_k_ : (rows + b_.lanes - 1) / b_.lanes * b_.lanes) + b_.lanes;
-    if (spec.lhs_k_contiguous) lhs_ = scratch("lhs_pack", element_, rows * lhs_pitch_ * each());
-    else lhs_ = scratch("lhs_pack", packed_, pack_k_ * lhs_pitch_);
-    if (!b_.in_place) rhs_ = scratch("rhs_pack", packed_, b_.room_n * pack_k_ * b_.tile_n);
-    if (spec.rhs_k_contiguous) stage_ = scratch("rhs_stage", element_, b_.tile_n * stage_row_ * each());
-    partial_ = scratch("partial", sum_, (b_.k_blocks == 1 ? 1 : b_.room_m * b_.room_n) * b_.tile_m * b_.tile_n);
-    sums_ = nest_.add_buffer({"sums", sum_, int64_t(b_.tile_m) * b_.tile_n, Space::Register, true});
-    columns_ = nest_.add_buffer({"columns", packed_, b_.tile_n, Space::Register, true});
+    // A part is done with these at the end of a call, and leaves them to the next one.
+    if (spec.lhs_k_contiguous) lhs_ = passing("lhs_pack", element_, rows * lhs_pitch_ * each());
+    else lhs_ = passing("lhs_pack", packed_, pack_k_ * lhs_pitch_);
+    if (!b_.in_place) rhs_ = part_ == Part::Rows ? scratch("rhs_whole", packed_, b_.k_blocks * rhs_block()) : passing("rhs_pack", packed_, rhs_block());
+    if (spec.rhs_k_contiguous) stage_ = passing("rhs_stage", element_, b_.tile_n * stage_row_ * each());
+    const int64_t partials = (b_.k_blocks == 1 ? 1 : b_.room_m * b_.room_n) * b_.tile_m * b_.tile_n;
+    partial_ = part_ == Part::Depth ? scratch("sums_over_blocks", sum_, partials) : passing("partial", sum_, partials);
+    sums_ = passing("sums", sum_, int64_t(b_.tile_m) * b_.tile_n, Space::Register);
+    columns_ = passing("columns", packed_, b_.tile_n, Space::Register);
   }
 
   Stmt task(const Expr& task) {
@@ -55,20 +64,32 @@ class Builder {
     first_panel_ = product(remainder(task, n_tasks_), task_n_);
     tiles_ = up_to(task_m_, first_tile_, tiles_of_m_);
     panels_ = up_to(task_n_, first_panel_, panels_of_n_);
-    m_blocks_ = (b_.room_m + b_.block_m - 1) / b_.block_m;
-    Stmt blocks = loop(LoopKind::Serial, "k_block", k_blocks_, [&](const Expr& k_block) {
-      k_block_ = k_block;
-      first_k_ = product(k_block, block_k_);
-      depth_ = up_to(block_k_, first_k_, k_);
+    Stmt blocks = over_k([&] {
       std::vector<Stmt> body;
       look_ahead_of_k_block(body, task);
-      if (spec_.k > 0 && !b_.in_place) body.push_back(spec_.rhs_k_contiguous ? pack_rhs_transposed() : pack_rhs());
-      body.push_back(loop(LoopKind::Serial, "m_block", integer(m_blocks_), [&](const Expr& m_block) { return multiply(m_block); }));
+      body.push_back(pack_rhs_block());
+      body.push_back(multiply_rows());
       return block(std::move(body));
     });
     if (sizes_.empty()) return blocks;
     sizes_.push_back(std::move(blocks));
     return block(std::move(sizes_));
+  }
+
+  // --- as part of another nest: everything is one task
+  Stmt pack_whole_rhs(const Expr& batch) {
+    begin_part(batch, {});
+    return over_k([&] { return pack_rhs_block(); });
+  }
+  Stmt multiply_block(const Expr& batch, const Extents& here) {
+    begin_part(batch, here);
+    return over_k([&] { return multiply_rows(); });
+  }
+  Stmt add_k_block(const Expr& batch, const Expr& k_block, const Extents& here, const Extents& before) {
+    begin_part(batch, here);
+    before_ = before;
+    at_k_block(k_block);
+    return block({pack_rhs_block(), multiply_rows()});
   }
 
  private:
@@ -86,12 +107,41 @@ class Builder {
   // Whether all parts of `part` are known to be full.
   static bool all_full(const Expr& total, int64_t part) { return is_number(total) && total->int_value % part == 0; }
 
+  void begin_part(const Expr& batch, const Extents& here) {
+    batch_ = batch;
+    first_tile_ = first_panel_ = integer(0);
+    m_here_ = here.m, n_here_ = here.n;
+    k_here_ = here.k && pairs_ ? floor_div(here.k + integer(1), 2) : here.k;
+    tiles_ = m_here_ ? floor_div(m_here_ + integer(b_.tile_m - 1), b_.tile_m) : tiles_of_m_;
+    panels_ = n_here_ ? floor_div(n_here_ + integer(b_.tile_n - 1), b_.tile_n) : panels_of_n_;
+  }
+
+  Expr k_blocks_here() const { return k_here_ ? floor_div(k_here_ + integer(b_.block_k - 1), b_.block_k) : k_blocks_; }
+  void at_k_block(const Expr& k_block) {
+    k_block_ = k_block;
+    first_k_ = product(k_block, block_k_);
+    depth_ = up_to(block_k_, first_k_, k_, k_here_);
+  }
+  template <class Body>
+  Stmt over_k(Body body) {
+    const auto at = [&](const Expr& k_block) {
+      at_k_block(k_block);
+      return body();
+    };
+    return b_.k_blocks == 1 ? at(integer(0)) : loop(LoopKind::Serial, "k_block", k_blocks_here(), at);
+  }
+  Stmt pack_rhs_block() { return spec_.k == 0 || b_.in_place ? block({}) : spec_.rhs_k_contiguous ? pack_rhs_transposed() : pack_rhs(); }
+  Stmt multiply_rows() {
+    m_blocks_ = (b_.room_m + b_.block_m - 1) / b_.block_m;
+    return loop(LoopKind::Serial, "m_block", integer(m_blocks_), [&](const Expr& m_block) { return multiply(m_block); });
+  }
+
   // Packs one block of the lhs and runs the micro-kernel over its tiles.
   Stmt multiply(const Expr& m_block) {
     const Expr block_tile = m_block * b_.block_m;  // within the task
     const Expr tiles = tiles_in_block(block_tile);
     std::vector<Stmt> body;
-    look_ahead_of_m_block(body, m_block);
+    if (part_ == Part::None) look_ahead_of_m_block(body, m_block);
     if (spec_.k > 0) body.push_back(pack_lhs(first_tile_ + block_tile, tiles));
     body.push_back(loop(LoopKind::Serial, "panel", panels_, [&](const Expr& panel) {
       return loop(LoopKind::Serial, "tile", tiles, [&](const Expr& tile) { return micro_kernel(block_tile, tile, panel); });
@@ -103,10 +153,9 @@ class Builder {
   struct Ahead { Expr batch, row, k; };
 
   bool more_tasks() const { return spec_.pinned || nest_.parallel_extent > 1; }
-  static bool is_one(const Expr& count) { return is_number(count) && count->int_value == 1; }
   // select(index is the last, a, b) under a name, where it is not one of them for all iterations.
   Expr choose(std::vector<Stmt>& body, const char* name, const Expr& index, const Expr& count, const Expr& at_last, const Expr& before) {
-    if (is_one(count)) return at_last;
+    if (is_number(count) && count->int_value == 1) return at_last;
     const int local = nest_.add_local(name, DType::I64);
     body.push_back(let(local, apply(Op::Select, {apply(Op::Eq, {index, count - integer(1)}), at_last, before})));
     return nest_.local(local);
@@ -115,7 +164,9 @@ class Builder {
   // After this k block comes the next, or the first of the next task (which a thread takes next more often than not).
   void look_ahead_of_k_block(std::vector<Stmt>& body, const Expr& task) {
     const Expr next = minimum(task + integer(1), tasks_ - integer(1));
-    const auto choice = [&](const char* name, const Expr& of_next_task, const Expr& here) { return choose(body, name, k_block_, k_blocks_, of_next_task, here); };
+    const auto choice = [&](const char* name, const Expr& of_next_task, const Expr& here) {
+      return b_.k_blocks == 1 ? of_next_task : choose(body, name, k_block_, k_blocks_, of_next_task, here);
+    };
     const Expr batch = choice("next_batch", quotient(next, product(m_tasks_, n_tasks_)), batch_);
     const Expr tile = choice("next_tile", product(remainder(quotient(next, n_tasks_), m_tasks_), task_m_), first_tile_);
     const Expr panel = choice("next_panel", product(remainder(next, n_tasks_), task_n_), first_panel_);
@@ -131,6 +182,11 @@ class Builder {
   }
 
   int scratch(const char* name, DType dtype, int64_t numel) { return nest_.add_buffer({name, dtype, numel, Space::Scratch, true}); }
+  int passing(const char* name, DType dtype, int64_t numel, Space space = Space::Scratch) {
+    for (size_t i = 0; i < nest_.buffers.size() && part_ != Part::None; ++i)
+      if (Buffer& b = nest_.buffers[i]; b.name == name && b.dtype == dtype && b.space == space) return b.numel = std::max(b.numel, numel), static_cast<int>(i);
+    return nest_.add_buffer({name, dtype, numel, space, true});
+  }
   static Expr zero(DType dtype) { return is_float(dtype) ? real(0, dtype) : integer(0, dtype); }
 
   int64_t each() const { return pairs_ ? 2 : 1; }  // elements of the operands in one of k
@@ -149,25 +205,36 @@ class Builder {
   Expr packed_at(int buffer, const Expr& at) const {
     return pairs_ ? pair(nest_.load(buffer, at * 2), nest_.load(buffer, at * 2 + integer(1))) : nest_.load(buffer, at);
   }
-  // Fills a buffer along k, from packed element `at` on, with `depth` of an operand from `first` on.
-  template <class Read>
-  Stmt fill_along_k(int buffer, const Expr& at, const Expr& first, const Expr& depth, Read read) {
+  int element_lanes() const { return b_.lanes * static_cast<int>(each()); }
+  // Fills a buffer along k, from packed element `at` on, with `depth` of an operand from `first` on: copy(first element, how many) and, where half a pair is left, a zero.
+  template <class Copy>
+  Stmt fill_along_k(int buffer, const Expr& at, const Expr& first, const Expr& depth, Copy copy) {
     const Expr elements = odd() ? minimum(depth * 2, integer(elements_of_k_) - first * 2) : depth * each();
-    Stmt fill = loop(LoopKind::Vector, "k", elements, [&](const Expr& k) { return store(buffer, at * each() + k, read(first * each() + k)); }, b_.lanes * static_cast<int>(each()));
+    Stmt fill = copy(first * each(), elements);
     if (!odd()) return fill;
     return block({fill, loop(LoopKind::Serial, "rest", depth * 2 - elements, [&](const Expr& i) { return store(buffer, at * 2 + elements + i, zero(element_)); })});
+  }
+  template <class Read>
+  Stmt copy_along_k(int buffer, const Expr& at, const Expr& first, const Expr& depth, Read read) {
+    return fill_along_k(buffer, at, first, depth, [&](const Expr& from, const Expr& count) {
+      return loop(LoopKind::Vector, "k", count, [&](const Expr& k) { return store(buffer, at * each() + k, read(from + k)); }, element_lanes());
+    });
   }
 
   static Expr minimum(const Expr& a, const Expr& b) { return apply(Op::Min, {a, b}); }
 
   // min(block, total - start), a number where every block is full. `start` is a multiple of `block`.
-  static Expr up_to(const Expr& block, const Expr& start, const Expr& total) {
+  // `here`: the total is this instead, at most `total`.
+  static Expr up_to(const Expr& block, const Expr& start, const Expr& total, const Expr& here = nullptr) {
     if (is_number(block) && is_number(total)) {
-      if (total->int_value % block->int_value == 0) return block;
-      if (total->int_value < block->int_value) return total;
+      const int64_t size = block->int_value, all = total->int_value;
+      if (here) return all <= size ? here : minimum(block, here - start);
+      if (all % size == 0) return block;
+      if (all < size) return total;
     }
     return minimum(block, total - start);
   }
+  static Expr up_to(int64_t block, const Expr& start, const Expr& total, const Expr& here = nullptr) { return up_to(integer(block), start, total, here); }
 
   // What a part of `block` starting at `start` has left of a count that ends at `end`: none where the end comes first.
   static Expr rest(const Expr& block, const Expr& start, const Expr& end) {
@@ -177,7 +244,7 @@ class Builder {
   // Tiles of an m block: all, unless the last block of a task, or the last task, is short.
   Expr tiles_in_block(const Expr& block_tile) const {
     if (m_blocks_ == 1) return tiles_;
-    if (b_.task_m % b_.block_m == 0 && all_full(tiles_of_m_, b_.task_m)) return integer(b_.block_m);
+    if (!m_here_ && b_.task_m % b_.block_m == 0 && all_full(tiles_of_m_, b_.task_m)) return integer(b_.block_m);
     return rest(integer(b_.block_m), block_tile, tiles_);
   }
 
@@ -208,14 +275,19 @@ class Builder {
   Expr lhs_index(const Expr& row, const Expr& k) const {
     return spec_.lhs_k_contiguous ? row * lhs_pitch_ + k : k * lhs_pitch_ + row;
   }
-  Expr rhs_index(const Expr& panel, const Expr& k, const Expr& column) const { return (panel * pack_k_ + k) * b_.tile_n + column; }
+  int64_t rhs_block() const { return b_.room_n * pack_k_ * b_.tile_n; }  // elements
+  Expr rhs_index(const Expr& panel, const Expr& k, const Expr& column) const {
+    const Expr at = (panel * pack_k_ + k) * b_.tile_n + column;
+    return part_ == Part::Rows ? k_block_ * rhs_block() + at : at;
+  }
 
-  // A copy of `count` neighbours from `first` (a multiple of `most`) on, at most `most`, in pieces that end where a run does.
+  // A copy of `count` neighbours from `first` on, at most `most`, in pieces that end where a run does, by vectors of `lanes`. `aligned`: `first` is a multiple of
+  // `most`.
   // copy(offset from first, run, place in the run)
   template <class Copy>
-  Stmt copy_runs(int64_t run, int64_t most, const Expr& first, const Expr& count, Copy copy) {
-    if (run % most == 0)
-      return loop(LoopKind::Vector, "lane", count, [&](const Expr& lane) { return copy(lane, floor_div(first, run), mod(first, run) + lane); }, b_.lanes);
+  Stmt copy_runs(int64_t run, int64_t most, bool aligned, const Expr& first, const Expr& count, int lanes, Copy copy) {
+    if (aligned && run % most == 0)
+      return loop(LoopKind::Vector, "lane", count, [&](const Expr& lane) { return copy(lane, floor_div(first, run), mod(first, run) + lane); }, lanes);
     return loop(LoopKind::Serial, "piece", integer((most + run - 2) / run + 1), [&](const Expr& piece) {
       const int major = nest_.add_local("run", DType::I64), begin = nest_.add_local("begin", DType::I64);
       const Expr start = nest_.local(major) * run;
@@ -223,7 +295,7 @@ class Builder {
       return block({let(major, floor_div(first, run) + piece), let(begin, apply(Op::Max, {first, start})),
                     loop(LoopKind::Vector, "lane", apply(Op::Max, {integer(0), end - nest_.local(begin)}), [&](const Expr& lane) {
                       return copy(nest_.local(begin) - first + lane, nest_.local(major), nest_.local(begin) - start + lane);
-                    }, b_.lanes)});
+                    }, lanes)});
     });
   }
 
@@ -231,45 +303,57 @@ class Builder {
   template <class Index, class Value>
   Stmt copy_padded(const Expr& count, const Expr& width, bool full, Index index, Value value, int buffer) {
     Stmt copy = loop(LoopKind::Vector, "lane", count, [&](const Expr& lane) { return store(buffer, index(lane), value(lane)); }, b_.lanes);
-    if (full) return copy;
-    Stmt fill = loop(LoopKind::Vector, "lane", width - count,
-                     [&](const Expr& lane) { return store(buffer, index(count + lane), zero(packed_)); }, b_.lanes);
-    return block({copy, fill});
+    return full ? copy : block({copy, zeros(buffer, width - count, [&](const Expr& lane) { return index(count + lane); })});
+  }
+  template <class Index>
+  Stmt zeros(int buffer, const Expr& count, Index index) {
+    return loop(LoopKind::Vector, "lane", count, [&](const Expr& lane) { return store(buffer, index(lane), zero(packed_)); }, b_.lanes);
   }
 
   Stmt pack_lhs(const Expr& first_tile, const Expr& tiles) {
     const Expr first = first_tile * b_.tile_m, rows = tiles * b_.tile_m;
     if (spec_.lhs_k_contiguous) {
       return loop(LoopKind::Serial, "row", rows, [&](const Expr& row) {
-        Expr m = clamp(first + row, m_, b_.tile_m);  // rows beyond the last repeat it: their sums are never read
-        if (spec_.lhs_run > 0)
-          return copy_runs(spec_.lhs_run, pack_k_, first_k_, depth_, [&](const Expr& k, const Expr& major, const Expr& minor) {
-            return store(lhs_, lhs_index(row, k), spec_.lhs_in_run(batch_, m, major, minor));
+        const Expr m = m_here_ ? minimum(first + row, m_here_ - integer(1)) : clamp(first + row, m_, b_.tile_m);  // rows beyond the last repeat it: their sums are never read
+        const Expr at = lhs_index(row, integer(0));
+        if (spec_.lhs_run == 0) return copy_along_k(lhs_, at, first_k_, depth_, [&](const Expr& k) { return spec_.lhs(batch_, m, k); });
+        return fill_along_k(lhs_, at, first_k_, depth_, [&](const Expr& from, const Expr& count) {
+          return copy_runs(spec_.lhs_run, pack_k_ * each(), !spec_.pinned, from, count, element_lanes(), [&](const Expr& k, const Expr& major, const Expr& minor) {
+            return store(lhs_, at * each() + k, spec_.lhs_in_run(batch_, m, major, minor));
           });
-        return fill_along_k(lhs_, lhs_index(row, integer(0)), first_k_, depth_, [&](const Expr& k) { return spec_.lhs(batch_, m, k); });
+        });
       });
     }
     return loop(LoopKind::Serial, "k", depth_, [&](const Expr& k) {
-      const bool full = all_full(m_, b_.tile_m);
-      return copy_padded(full ? rows : rest(rows, first, m_), rows, full, [&](const Expr& row) { return lhs_index(row, k); },
+      const bool full = all_full(m_, b_.tile_m) && !m_here_;
+      const Expr end = m_here_ ? m_here_ : m_;
+      if (spec_.lhs_run > 0) {
+        const Expr there = full ? rows : rest(rows, first, end);
+        const bool aligned = !spec_.pinned && (b_.m_tasks == 1 || b_.task_m % b_.block_m == 0);
+        Stmt copy = copy_runs(spec_.lhs_run, b_.block_m * b_.tile_m, aligned, first, there, b_.lanes, [&](const Expr& row, const Expr& major, const Expr& minor) {
+          return store(lhs_, lhs_index(row, k), packed(first_k_ + k, [&](const Expr& kk) { return spec_.lhs_in_run(batch_, kk, major, minor); }));
+        });
+        return full ? copy : block({copy, zeros(lhs_, rows - there, [&](const Expr& row) { return lhs_index(there + row, k); })});
+      }
+      return copy_padded(full ? rows : rest(rows, first, end), rows, full, [&](const Expr& row) { return lhs_index(row, k); },
                          [&](const Expr& row) { return packed(first_k_ + k, [&](const Expr& kk) { return spec_.lhs(batch_, first + row, kk); }); }, lhs_);
     });
   }
 
   Stmt pack_rhs() {
+    const bool full = all_full(n_, b_.tile_n) && !n_here_;
     return loop(LoopKind::Serial, "k", depth_, [&](const Expr& k) {
       return loop(LoopKind::Serial, "panel", panels_, [&](const Expr& panel) {
         Expr n = (first_panel_ + panel) * b_.tile_n;
         if (spec_.rhs_run > 0) {
-          const Expr count = up_to(integer(b_.tile_n), n, n_);
-          Stmt copy = copy_runs(spec_.rhs_run, b_.tile_n, n, count, [&](const Expr& column, const Expr& major, const Expr& minor) {
-            return store(rhs_, rhs_index(panel, k, column), spec_.rhs_in_run(batch_, first_k_ + k, major, minor));
+          const Expr count = up_to(b_.tile_n, n, n_, n_here_);
+          Stmt copy = copy_runs(spec_.rhs_run, b_.tile_n, true, n, count, b_.lanes, [&](const Expr& column, const Expr& major, const Expr& minor) {
+            return store(rhs_, rhs_index(panel, k, column), packed(first_k_ + k, [&](const Expr& kk) { return spec_.rhs_in_run(batch_, kk, major, minor); }));
           });
-          if (all_full(n_, b_.tile_n)) return copy;
-          return block({copy, loop(LoopKind::Vector, "lane", integer(b_.tile_n) - count,
-                                   [&](const Expr& lane) { return store(rhs_, rhs_index(panel, k, count + lane), zero(packed_)); }, b_.lanes)});
+          if (full) return copy;
+          return block({copy, zeros(rhs_, integer(b_.tile_n) - count, [&](const Expr& lane) { return rhs_index(panel, k, count + lane); })});
         }
-        return copy_padded(up_to(integer(b_.tile_n), n, n_), integer(b_.tile_n), all_full(n_, b_.tile_n), [&](const Expr& column) { return rhs_index(panel, k, column); },
+        return copy_padded(up_to(b_.tile_n, n, n_, n_here_), integer(b_.tile_n), full, [&](const Expr& column) { return rhs_index(panel, k, column); },
                            [&](const Expr& column) { return packed(first_k_ + k, [&](const Expr& kk) { return spec_.rhs(batch_, n + column, kk); }); }, rhs_);
       });
     });
@@ -285,7 +369,7 @@ class Builder {
         Expr depth = full ? integer(stage_k_) : stages == 1 ? depth_ : rest(integer(stage_k_), stage_k, depth_);
         Stmt fill = loop(LoopKind::Serial, "column", integer(b_.tile_n), [&](const Expr& column) {
           Expr n = clamp((first_panel_ + panel) * b_.tile_n + column, n_, b_.tile_n);
-          return fill_along_k(stage_, column * stage_row_, first_k_ + stage_k, depth, [&](const Expr& k) { return spec_.rhs(batch_, n, k); });
+          return copy_along_k(stage_, column * stage_row_, first_k_ + stage_k, depth, [&](const Expr& k) { return spec_.rhs(batch_, n, k); });
         });
         return block({fill, turn_stage(panel, stage_k, depth)});
       });
@@ -314,6 +398,7 @@ class Builder {
     if (!b_.in_place) return nest_.load(rhs_, rhs_index(panel, k, column));
     Expr n = (first_panel_ + panel) * b_.tile_n + column;
     Expr element = packed(first_k_ + k, [&](const Expr& kk) { return spec_.rhs(batch_, n, kk); });
+    if (n_here_) return guarded(element, apply(Op::Lt, {n, n_here_}));
     return all_full(n_, b_.tile_n) ? element : guarded(element, apply(Op::Lt, {n, n_}));
   }
 
@@ -335,6 +420,7 @@ class Builder {
     }
     const auto within = [](const Expr& row, const Expr& total) { return minimum(row, total - integer(1)); };
     // Of an operand in runs, finding the line would cost as much as waiting for it.
+    if (part_ != Part::None) return share;  // the caches hold what a part reads
     if (spec_.lhs_run == 0 && (more_tasks() || b_.k_blocks > 1 || m_blocks_ > 1))
       ask({b_.block_m * b_.tile_m, pack_k_ * each(), spec_.lhs_k_contiguous,
            [&](const Expr& row, const Expr& k) { return spec_.lhs(lhs_ahead_.batch, within(lhs_ahead_.row + row, m_), lhs_ahead_.k * each() + k); }},
@@ -360,6 +446,14 @@ class Builder {
     return block({row_of_rhs, products});
   }
 
+  /// Whether blocks of k before this one have left a sum.
+  Expr has_partial(const Expr& tile, const Expr& panel) const {
+    Expr has = apply(Op::Ne, {k_block_, integer(0)});
+    if (before_.m) has = apply(Op::And, {has, apply(Op::Lt, {tile * b_.tile_m, before_.m})});
+    if (before_.n) has = apply(Op::And, {has, apply(Op::Lt, {panel * b_.tile_n, before_.n})});
+    return has;
+  }
+
   Stmt micro_kernel(const Expr& block_tile, const Expr& tile, const Expr& panel) {
     std::vector<Stmt> body;
     body.push_back(tile_elements([&](const Expr& at) { return store(sums_, at, zero(sum_)); }));
@@ -374,18 +468,18 @@ class Builder {
           steps.push_back(loop(LoopKind::Unroll, "step", integer(kSteps), [&](const Expr& i) { return outer_product(tile, panel, group * kSteps + i); }));
           return block(std::move(steps));
         }));
-      if (!all_full(k_, kSteps))
+      if (!all_full(k_, kSteps) || k_here_)
         body.push_back(loop(LoopKind::Serial, "k", depth_ - groups * kSteps, [&](const Expr& k) { return outer_product(tile, panel, groups * kSteps + k); }));
     }
 
     body.push_back(tile_elements([&](const Expr& at) {
       Expr sum = nest_.load(sums_, at);
-      if (many) sum = apply(Op::Add, {nest_.load(partial_, base + at, apply(Op::Ne, {k_block_, integer(0)})), sum});
+      if (many) sum = apply(Op::Add, {nest_.load(partial_, base + at, has_partial(block_tile + tile, panel)), sum});
       return store(partial_, base + at, sum);
     }));
 
     Stmt finish = epilogue(first_tile_ + block_tile + tile, first_panel_ + panel, base);
-    body.push_back(many ? loop(LoopKind::Serial, "last", cast(apply(Op::Eq, {k_block_, k_blocks_ - integer(1)}), DType::I64),
+    body.push_back(many ? loop(LoopKind::Serial, "last", cast(apply(Op::Eq, {k_block_, k_blocks_here() - integer(1)}), DType::I64),
                                [&](const Expr&) { return finish; })
                         : finish);
     return block(std::move(body));
@@ -393,15 +487,18 @@ class Builder {
 
   Stmt epilogue(const Expr& tile, const Expr& panel, const Expr& base) {
     Expr m = tile * b_.tile_m, n = panel * b_.tile_n;
-    return loop(LoopKind::Serial, "row", up_to(integer(b_.tile_m), m, m_), [&](const Expr& row) {
-      return loop(LoopKind::Vector, "column", up_to(integer(b_.tile_n), n, n_), [&](const Expr& column) {
-        return spec_.epilogue(batch_, m + row, n + column, nest_.load(partial_, base + row * b_.tile_n + column));
-      }, b_.lanes);
+    return loop(LoopKind::Serial, "row", up_to(b_.tile_m, m, m_, m_here_), [&](const Expr& row) {
+      const Expr columns = up_to(b_.tile_n, n, n_, n_here_);
+      const int column = nest_.add_var("column", columns->kind == ExprKind::Int ? columns->int_value : -1);
+      const Expr at = nest_.var(column);
+      const Stmt store = spec_.epilogue(batch_, m + row, n + at, nest_.load(partial_, base + row * b_.tile_n + at));
+      return for_loop(LoopKind::Vector, column, columns, store, lanes_for({store}, b_.lanes, b_.tile_n));
     });
   }
 
   LoopNest& nest_;
-  const ContractionSpec& spec_;
+  const ContractionSpec spec_;
+  const Part part_;
   const int64_t elements_of_k_;
   const bool pairs_;
   const DType element_, packed_, sum_;  // of the operands as read, as the micro-kernel takes them, and of the sums
@@ -416,13 +513,36 @@ class Builder {
   Expr batch_, first_tile_, first_panel_, tiles_, panels_;  // the tiles and panels that exist in the task
   Expr k_block_, first_k_, depth_;
   int64_t m_blocks_ = 1;
+  Extents before_;
+  Expr m_here_, n_here_, k_here_;  // of a part: how much of m, n and k (in what spec_.k counts) there is; nullptr: all
   Ahead next_lhs_, next_rhs_;  // after this k block
   Ahead lhs_ahead_;            // after this m block
 };
 
 }  // namespace
 
-void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel level, const CacheSizes& cache) {
+namespace {
+
+// What the generator counts: pairs of bf16 along k.
+struct Counted {
+  ContractionSpec spec;
+  DType dtype;     // of the operands' elements
+  bool pairs;
+  DType blocked;   // what the blocking is made for
+};
+Counted counted(const ContractionSpec& spec, CpuLevel level) {
+  // Asked with coordinates that exist, or are not read (k = 0).
+  const DType dtype = spec.lhs(integer(0), integer(0), integer(0))->dtype;
+  const bool pairs = dtype == DType::BF16 && has_bf16_dot(level);
+  require(dtype == DType::F32 || dtype == DType::F64 || pairs, "contraction of " + std::string(name_of(dtype)) + " operands: cast them to f32");
+  Counted c{spec, dtype, pairs, pairs ? DType::F32 : dtype};
+  if (pairs) c.spec.k = (spec.k + 1) / 2;
+  return c;
+}
+
+}  // namespace
+
+void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel level, const CacheSizes& cache, int variant) {
   require(spec.batch >= 0 && spec.m >= 0 && spec.n >= 0 && spec.k >= 0, "contraction of negative size");
   nest.flops += 2 * spec.batch * spec.m * spec.n * spec.k;
   if (spec.batch == 0 || spec.m == 0 || spec.n == 0) {
@@ -430,21 +550,33 @@ void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel lev
     nest.body = block({});
     return;
   }
-  // Asked with coordinates that exist, or are not read (k = 0).
-  const DType dtype = spec.lhs(integer(0), integer(0), integer(0))->dtype;
-  const bool pairs = dtype == DType::BF16 && has_bf16_dot(level);
-  require(dtype == DType::F32 || dtype == DType::F64 || pairs, "contraction of " + std::string(name_of(dtype)) + " operands: cast them to f32");
-
-  require(!pairs || (spec.lhs_run == 0 && spec.rhs_run == 0), "contraction of bf16 operands in runs: cast them to f32");
-
-  ContractionSpec counted = spec;
-  if (pairs) counted.k = (spec.k + 1) / 2;
-  const DType summed = pairs ? DType::F32 : dtype;
-  const Blocking blocking = spec.pinned ? pinned_blocking(counted, summed, level, cache, *spec.pinned) : choose_blocking(counted, summed, level, cache);
-  Builder builder(nest, counted, dtype, spec.k, blocking);
+  const Counted c = counted(spec, level);
+  const Blocking blocking = spec.pinned ? pinned_blocking(c.spec, c.blocked, level, cache, *spec.pinned) : choose_blocking(c.spec, c.blocked, level, cache, variant);
   nest.parallel_extent = spec.batch * blocking.m_tasks * blocking.n_tasks;
+  Builder builder(nest, c.spec, c.dtype, spec.k, blocking);
   const int task = nest.add_var("task", spec.pinned ? -1 : nest.parallel_extent);
   nest.body = for_loop(LoopKind::Parallel, task, integer(nest.parallel_extent), builder.task(nest.var(task)));
 }
+
+struct ContractionPart::Impl {
+  Impl(LoopNest& nest, const ContractionSpec& spec, int64_t k_block, CpuLevel level, const CacheSizes& cache)
+      : counts(counted(spec, level)), blocking(block_part(counts.spec, counts.blocked, level, cache, counts.pairs ? k_block / 2 : k_block)),
+        builder(nest, counts.spec, counts.dtype, spec.k, blocking, k_block ? Part::Depth : Part::Rows) {
+    require(!counts.pairs || k_block % 2 == 0, "a part's block of k splits a pair");
+  }
+  const Counted counts;
+  const Blocking blocking;
+  Builder builder;
+};
+ContractionPart::ContractionPart(LoopNest& nest, const ContractionSpec& spec, int64_t k_block, CpuLevel level, const CacheSizes& cache)
+    : impl_(std::make_unique<Impl>(nest, spec, k_block, level, cache)) {}
+ContractionPart::~ContractionPart() = default;
+ContractionPart::ContractionPart(ContractionPart&&) noexcept = default;
+Stmt ContractionPart::pack_rhs(const Expr& batch) { return impl_->builder.pack_whole_rhs(batch); }
+Stmt ContractionPart::multiply(const Expr& batch, const Extents& here) { return impl_->builder.multiply_block(batch, here); }
+Stmt ContractionPart::add_k_block(const Expr& batch, const Expr& k_block, const Extents& here, const Extents& before) {
+  return impl_->builder.add_k_block(batch, k_block, here, before);
+}
+int64_t ContractionPart::block_k() const { return impl_->blocking.block_k * (impl_->counts.pairs ? 2 : 1); }
 
 }  // namespace trainc::loop

@@ -16,13 +16,18 @@ struct Blocking {
   bool in_place = false;  // the rhs is read where it lies, not packed
 };
 
-// The depth of every block of k at most (contraction.md says why).
+// The depth of every block of k at most (docs/contraction.md says why).
 constexpr int64_t kBlock = 192;
+
+/// `block_k` and `k_blocks` depend on k alone: they are the order of the sums.
+/// `variant`: 0 is the best by the cost model; others, up to kBlockingVariants, are what a measurement may find better (another tile, more tasks or
+/// fewer, other m blocks). Where one does not exist it is a repetition.
+Blocking choose_blocking(const ContractionSpec&, DType, CpuLevel, const CacheSizes&, int variant = 0);
 
 /// The blocking for other sizes with the register tile, the m blocks and the room for tasks that `first` has; an empty `first` is given what suits sizes like these.
 Blocking pinned_blocking(const ContractionSpec&, DType, CpuLevel, const CacheSizes&, Blocking& first);
 
-/// `block_k` and `k_blocks` depend on k alone: they are the order of the sums.
-Blocking choose_blocking(const ContractionSpec&, DType, CpuLevel, const CacheSizes&);
+/// All of m and n in one task; blocks of `block_k` where that is not 0.
+Blocking block_part(const ContractionSpec&, DType, CpuLevel, const CacheSizes&, int64_t block_k);
 
 }  // namespace trainc::loop

@@ -6,7 +6,7 @@
 //   5. Operands have the dtypes that ops.def asks for; bf16 and f16 are loaded, cast and stored, never computed with;
 //      indices and extents are i64, guards and checks bool.
 //   6. Parallel: at most one, the outermost loop, its extent that of the nest; beside it only what writes no argument.
-//   7. Vector: lanes 1, 2, 4, ... 64; no Vector or Parallel loop inside. Unroll: the extent is a number, at most kMaxUnroll.
+//   7. Vector: lanes 1, 2, 4, ... 64, or 3, 6, ... 48 where nothing is reduced; no Vector or Parallel loop inside. Unroll: the extent is a number, at most kMaxUnroll.
 //   8. Loops inside a Vector loop have extents that do not depend on its variable (one vector, one count).
 //   9. Stores go to buffers marked `written`, with the buffer's dtype. An index that is a number, or has a known range, lies within.
 //  10. Register buffers: an index is made of numbers, Unroll variables and Vector variables alone, and the Vector loop around has a number as extent.
@@ -21,6 +21,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <set>
 #include <unordered_map>
 
@@ -33,6 +34,10 @@ constexpr int64_t kRegisterBytes = 32 * 64 * 4;  // four times what AVX-512 has:
 constexpr int64_t kMaxUnroll = 4096;
 
 enum class Varies : uint8_t { Number, Unrolled, Vector, Other };  // what an index is made of, from least to most
+
+bool reduces(const StmtNode& s) {
+  return s.kind == StmtKind::Reduce || std::any_of(s.body.begin(), s.body.end(), [](const Stmt& inner) { return reduces(*inner); });
+}
 
 class Verifier {
  public:
@@ -314,7 +319,8 @@ class Verifier {
       case LoopKind::Vector:
         check(!device(), "a Vector loop in a nest for a device");
         check(!in_vector_, "a Vector loop inside a Vector loop");
-        check(s.lanes >= 1 && s.lanes <= 64 && (s.lanes & (s.lanes - 1)) == 0, fmt::format("a Vector loop of {} lanes", s.lanes));
+        check(s.lanes >= 1 && s.lanes <= 64 && (std::has_single_bit(unsigned(s.lanes)) || (s.lanes % 3 == 0 && std::has_single_bit(unsigned(s.lanes / 3)) && !reduces(s))),
+              fmt::format("a Vector loop of {} lanes", s.lanes));
         break;
       case LoopKind::Unroll: check(number && s.extent->int_value <= kMaxUnroll, fmt::format("an Unroll loop whose extent is no number up to {}", kMaxUnroll)); break;
     }

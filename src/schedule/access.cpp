@@ -2,14 +2,6 @@
 
 namespace trainc::schedule {
 
-int64_t op_cost(Op op) {
-  switch (op) {
-    case Op::Exp: case Op::Expm1: case Op::Log: case Op::Log1p: case Op::Sin: case Op::Cos: case Op::Tanh: case Op::Erf: case Op::Pow: return 16;
-    case Op::Sqrt: case Op::Rsqrt: case Op::Div: case Op::FloorDiv: case Op::Mod: return 4;
-    default: return is_elementwise(op) ? 1 : 0;
-  }
-}
-
 const Node* base_of(const Node* n) {
   while (n->op == Op::Reshape) n = n->in(0);
   return n;

@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "schedule/schedule.h"
+#include "schedule/stream.h"
 
 namespace trainc::schedule {
 namespace {
@@ -156,7 +156,8 @@ bool made_of(const Node* n, const std::unordered_set<const Node*>& in) {
 
 }  // namespace
 
-Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, const std::vector<const Node*>& must_recompute, int64_t deferred_bytes) {
+Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, const std::vector<const Node*>& must_recompute, int64_t deferred_bytes,
+              bool streams) {
   const std::vector<const Node*> live = joint.live();
   std::unordered_set<const Node*> of_tangents;  // depend on a tangent
   for (const Node* n : live) {
@@ -183,8 +184,10 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, cons
     if (const Node* v = joint.outputs[i].value; v && !of_tangents.count(v)) wanted.insert(v);
 
   std::unordered_map<const Node*, int> number;
+  std::vector<const Node*> early;  // what the forward may compute
   for (const Node* n : live)
-    if (!of_tangents.count(n)) number.emplace(n, static_cast<int>(number.size()));
+    if (!of_tangents.count(n)) number.emplace(n, static_cast<int>(number.size())), early.push_back(n);
+  const std::unordered_set<const Node*> streamed = streams ? stream_sources(early) : std::unordered_set<const Node*>{};
   const int source = 2 * static_cast<int>(number.size()), sink = source + 1;
   FlowNetwork net(sink + 1);
   const std::unordered_set<const Node*> never_kept(must_recompute.begin(), must_recompute.end());
@@ -201,7 +204,7 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, cons
     else if (n->op == Op::Reshape || n->op == Op::Permute || n->op == Op::Broadcast) cost = kInfinite;
     else if (is_movement(n->op) || scales(n)) cost += cost / 2;
     net.edge(2 * i, 2 * i + 1, cost);
-    if (!free && !checkpointed && !may_recompute(n)) net.edge(source, 2 * i, kInfinite);
+    if (!free && !checkpointed && !may_recompute(n) && !streamed.count(n)) net.edge(source, 2 * i, kInfinite);
     if (held) net.edge(source, 2 * i, kInfinite);
     if (wanted.count(n)) net.edge(2 * i + 1, sink, kInfinite);
     for (const Node* input : n->inputs) net.edge(2 * number.at(input) + 1, 2 * i, kInfinite);

@@ -23,12 +23,13 @@ constexpr int64_t kDeferredBytes = 1 << 16;
 
 /// Cuts `joint` (inputs: `primals` primals, then tangents; outputs: `forward_outputs` of the forward, then gradients).
 /// The saved set is a minimum cut by bytes (Chen et al., "Min-Cut Recomputation", as functorch does): contractions, sums, random
-/// draws, externs and indexed operations are never computed again; elementwise operations and movements may be, bit for bit.
+/// draws, externs and indexed operations are never computed again; elementwise operations and movements may be, bit for bit. So may attention's scores, where
+/// `streams` says that kernels never keep them (see stream.h): the probabilities cost the rows' maxima and sums, and a product.
 /// `must_recompute`: values that the user's checkpointing forbids to keep.
 /// An output of at least `deferred_bytes` that neither half computes for itself, and that elementwise operations and movements make of saved
 /// values, is deferred.
 /// Throws InternalError where a forward output depends on a tangent.
 Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, const std::vector<const Node*>& must_recompute,
-              int64_t deferred_bytes = kDeferredBytes);
+              int64_t deferred_bytes = kDeferredBytes, bool streams = true);
 
 }  // namespace trainc::schedule

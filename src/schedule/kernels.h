@@ -9,6 +9,7 @@ namespace trainc::schedule {
 LoweredKernel lower_rows(const Schedule&, const Group&, const Machine&);
 LoweredKernel lower_columns(const Schedule&, const Group&, const Machine&);
 LoweredKernel lower_contract(const Schedule&, const Group&, const Machine&);
+LoweredKernel lower_stream(const Schedule&, const Group&, const Machine&);
 LoweredKernel lower_scan(const Schedule&, const Group&, const Machine&);
 std::vector<LoweredKernel> lower_scatter(const Schedule&, const Group&, const Machine&);
 std::vector<LoweredKernel> lower_concat(const Schedule&, const Group&, const Machine&);

@@ -50,6 +50,7 @@ std::string kernel_name(const Group& group) {
     case GroupKind::Rows: name = group.columns > 1 ? "rows" : "map"; break;
     case GroupKind::Columns: name = "columns"; break;
     case GroupKind::Contract: name = "contract"; break;
+    case GroupKind::Stream: name = "stream"; break;
     case GroupKind::Scan: name = "scan"; break;
     case GroupKind::Scatter: name = "scatter"; break;
     case GroupKind::Concat: name = "concat"; break;
@@ -233,6 +234,7 @@ std::vector<LoweredKernel> lower(const Graph& graph, const Schedule& schedule, c
     case GroupKind::Rows: kernels.push_back(lower_rows(schedule, group, machine)); break;
     case GroupKind::Columns: kernels.push_back(lower_columns(schedule, group, machine)); break;
     case GroupKind::Contract: kernels.push_back(lower_contract(schedule, group, machine)); break;
+    case GroupKind::Stream: kernels.push_back(lower_stream(schedule, group, machine)); break;
     case GroupKind::Scan: kernels.push_back(lower_scan(schedule, group, machine)); break;
     case GroupKind::Scatter: kernels = lower_scatter(schedule, group, machine); break;
     case GroupKind::Concat: kernels = lower_concat(schedule, group, machine); break;

@@ -29,6 +29,7 @@ struct Machine {
   CacheSizes caches;
   std::optional<Gpu> gpu = {};
   Pinned* pinned = nullptr;  // not null: contractions whose form does not depend on their sizes (loop/contraction.h)
+  int blocking = 0;   // of contractions: which variant of their cuts (loop/contraction.h)
   bool tf32 = false;  // on a device: f32 contractions may round their operands to tf32, as the framework's own flag says
 
   /// A device's kernels do not depend on the CPU beside it.

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <numeric>
 
-#include "loop/contraction.h"
 #include "loop/device_contraction.h"
 #include "schedule/domain.h"
+#include "schedule/contract.h"
 #include "schedule/kernels.h"
 #include "schedule/substitute.h"
 
@@ -35,21 +35,14 @@ constexpr int64_t kShortestRun = 4;
 
 }  // namespace
 
-LoweredKernel lower_contract(const Schedule& schedule, const Group& group, const Machine& machine) {
-  LoweredKernel kernel;
-  loop::LoopNest& nest = kernel.nest;
-  nest.name = kernel_name(group);
-  Expressions e(schedule, kernel);
-  const Node* c = group.values[0];
-  const Dims& out = c->shape();
-  loop::ContractionSpec spec;
-  spec.batch = out[0], spec.m = out[1], spec.n = out[2], spec.k = c->in(0)->shape()[2];
-
-  // Operands and epilogue are written once over variables with their true extents, where index arithmetic simplifies best,
-  // and the generator's own coordinates are put in their place.
-  const int b = nest.add_var("b", spec.batch), m = nest.add_var("m", spec.m), n = nest.add_var("n", spec.n), k = nest.add_var("k", spec.k);
+ContractExpressions::ContractExpressions(Expressions& e, const Node* contract, const Machine& machine) : e_(e), c_(contract) {
+  loop::LoopNest& nest = e.nest();
+  const Dims& out = c_->shape();
+  spec.batch = out[0], spec.m = out[1], spec.n = out[2], spec.k = c_->in(0)->shape()[2];
+  b_ = nest.add_var("b", spec.batch), m_ = nest.add_var("m", spec.m), n_ = nest.add_var("n", spec.n), k_ = nest.add_var("k", spec.k);
+  const int b = b_, m = m_, n = n_, k = k_;
   auto operand = [&](int which, int row) {
-    const Node* x = c->in(which);
+    const Node* x = c_->in(which);
     e.out = nullptr;
     return e.value(x, Index::at_axes(x->shape(), {nest.var(b), nest.var(row), nest.var(k)}));
   };
@@ -61,27 +54,59 @@ LoweredKernel lower_contract(const Schedule& schedule, const Group& group, const
   };
   spec.lhs_k_contiguous = nearer(lhs, m);
   spec.rhs_k_contiguous = nearer(rhs, n);
+  // Operands in bf16 stay it where the machine multiplies it; else they are multiplied as the f32 that they are exactly.
+  const auto of_bf16 = [&](int which, const Expr& x) { return c_->in(which)->dtype() == DType::BF16 || is_widened(x); };
+  const bool pairs = of_bf16(0, lhs) && of_bf16(1, rhs) && !machine.gpu && has_bf16_dot(machine.level);
+  const auto multiplied = [=](const Expr& x) { return pairs ? narrow(x) : x; };
+  lhs = multiplied(lhs), rhs = multiplied(rhs);
   // Along the contiguous direction, an operand may come in runs: there its coordinate is written as major * run + minor.
   const auto in_runs = [&](int which, int row, int along, int64_t extent, const Expr& whole, int64_t& run, auto& element) {
     const int64_t length = divisor_of(whole, along);
     if (length < kShortestRun || extent % length != 0) return;
     const int major = nest.add_var("major", extent / length), minor = nest.add_var("minor", length);
     const Expr at = nest.var(major) * length + nest.var(minor);
-    const Node* x = c->in(which);
-    const Expr split = e.value(x, Index::at_axes(x->shape(), {nest.var(b), along == row ? at : nest.var(row), along == k ? at : nest.var(k)}));
+    const Node* x = c_->in(which);
+    const Expr split = multiplied(e.value(x, Index::at_axes(x->shape(), {nest.var(b), along == row ? at : nest.var(row), along == k ? at : nest.var(k)})));
     if (divisor_of(split, minor) != 0) return;
     run = length;
     const int other = along == k ? row : k;
     element = [=](Expr bb, Expr oo, Expr jj, Expr ii) { return substitute(split, {{b, bb}, {other, oo}, {major, jj}, {minor, ii}}); };
   };
   if (spec.lhs_k_contiguous) in_runs(0, m, k, spec.k, lhs, spec.lhs_run, spec.lhs_in_run);
+  else in_runs(0, m, m, spec.m, lhs, spec.lhs_run, spec.lhs_in_run);
   if (!spec.rhs_k_contiguous) in_runs(1, n, n, spec.n, rhs, spec.rhs_run, spec.rhs_in_run);
-  // Operands in bf16 stay it where the machine multiplies it; else (and in runs) they are multiplied as the f32 that they are exactly.
-  const auto of_bf16 = [&](int which, const Expr& e) { return c->in(which)->dtype() == DType::BF16 || is_widened(e); };
-  const bool bf16 = of_bf16(0, lhs) && of_bf16(1, rhs);
-  if (bf16 && !machine.gpu && has_bf16_dot(machine.level) && spec.lhs_run == 0 && spec.rhs_run == 0) lhs = narrow(lhs), rhs = narrow(rhs);
   spec.lhs = [=](Expr bb, Expr row, Expr kk) { return substitute(lhs, {{b, bb}, {m, row}, {k, kk}}); };
   spec.rhs = [=](Expr bb, Expr row, Expr kk) { return substitute(rhs, {{b, bb}, {n, row}, {k, kk}}); };
+}
+
+Stmt ContractExpressions::epilogue(const Schedule& schedule, const std::vector<const Node*>& values, const Expr& bb, const Expr& mm, const Expr& nn, const Expr& sum,
+                                   const std::function<Stmt(const Expr&)>& also) {
+  loop::LoopNest& nest = e_.nest();
+  std::vector<Stmt> body;
+  e_.out = &body;
+  e_.bound.clear();
+  Expr kept = sum;
+  if (arithmetic_dtype(c_->dtype()) != sum->dtype) kept = loop::cast(sum, arithmetic_dtype(c_->dtype()));
+  e_.bind(c_, arithmetic(c_->dtype(), kept));
+  if (also) body.push_back(also(e_.bound.at(c_)));
+  const int64_t m = c_->shape()[1], n = c_->shape()[2];
+  const Expr position = (nest.var(b_) * (m * n)) + (nest.var(m_) * n) + nest.var(n_);
+  for (const Node* v : values) {
+    Expr x = e_.value(v, Index::at_position(v->shape(), position));
+    if (schedule.stored.count(v)) body.push_back(e_.store(v, position, x));
+  }
+  e_.out = nullptr;
+  e_.bound.clear();
+  return substitute(block(std::move(body)), {{b_, bb}, {m_, mm}, {n_, nn}});
+}
+
+LoweredKernel lower_contract(const Schedule& schedule, const Group& group, const Machine& machine) {
+  LoweredKernel kernel;
+  loop::LoopNest& nest = kernel.nest;
+  nest.name = kernel_name(group);
+  Expressions e(schedule, kernel);
+  const Node* c = group.values[0];
+  ContractExpressions contract(e, c, machine);
 
   for (const Node* v : group.values)  // declared before the generator adds its own buffers: arguments come first
     if (schedule.stored.count(v)) e.argument(v, true);
@@ -93,28 +118,15 @@ LoweredKernel lower_contract(const Schedule& schedule, const Group& group, const
 
   e.own.insert(group.values.begin(), group.values.end());
   e.own_value = [&](const Node* v, Index& index) { return e.bind(v, e.definition(v, index)); };
-  spec.epilogue = [&](Expr bb, Expr mm, Expr nn, Expr sum) {
-    std::vector<Stmt> body;
-    e.out = &body;
-    e.bound.clear();
-    Expr kept = sum;
-    if (arithmetic_dtype(c->dtype()) != sum->dtype) kept = loop::cast(sum, arithmetic_dtype(c->dtype()));
-    e.bind(c, arithmetic(c->dtype(), kept));
-    const Expr position = (nest.var(b) * (spec.m * spec.n)) + (nest.var(m) * spec.n) + nest.var(n);
-    for (const Node* v : group.values) {
-      Expr x = e.value(v, Index::at_position(v->shape(), position));
-      if (schedule.stored.count(v)) body.push_back(e.store(v, position, x));
+  contract.spec.epilogue = [&](Expr bb, Expr mm, Expr nn, Expr sum) { return contract.epilogue(schedule, group.values, bb, mm, nn, sum); };
+  if (machine.gpu) loop::build_device_contraction(nest, contract.spec, *machine.gpu, machine.tf32);
+  else {
+    if (Pinned* pinned = machine.pinned) {
+      if (pinned->next == pinned->made.size()) pinned->made.emplace_back();
+      contract.spec.pinned = &pinned->made[pinned->next++];
     }
-    e.out = nullptr;
-    return substitute(block(std::move(body)), {{b, bb}, {m, mm}, {n, nn}});
-  };
-  if (machine.gpu) loop::build_device_contraction(nest, spec, *machine.gpu, machine.tf32);
-  else if (machine.pinned) {
-    Pinned& pinned = *machine.pinned;
-    if (pinned.next == pinned.made.size()) pinned.made.emplace_back();
-    spec.pinned = &pinned.made[pinned.next++];
-    loop::build_contraction(nest, spec, machine.level, machine.caches);
-  } else loop::build_contraction(nest, spec, machine.level, machine.caches);
+    loop::build_contraction(nest, contract.spec, machine.level, machine.caches, machine.blocking);
+  }
   return kernel;
 }
 

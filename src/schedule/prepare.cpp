@@ -125,7 +125,7 @@ const Node* with_neighbours(Builder& b, const Node* operand) {
   const Node* p = operand;
   while (p->op == Op::Reshape || p->op == Op::Cast) above.push_back(p), p = p->in(0);
   if (p->op != Op::Permute) return operand;
-  for (const Node* n = p; is_movement(n->op); n = n->in(0))
+  for (const Node* n = p; is_movement(n->op) || n->op == Op::Cast; n = n->in(0))
     if (n->op == Op::Window || n->op == Op::Broadcast) return operand;  // the copy would be larger than what is read
   const Dims& order = p->as<AxesAttr>().axes;
   size_t row_end = order.size();  // axes of p from here on are k

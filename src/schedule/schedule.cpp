@@ -5,6 +5,8 @@
 #include <functional>
 #include <set>
 
+#include "schedule/stream.h"
+
 namespace trainc::schedule {
 namespace {
 
@@ -31,12 +33,13 @@ class Scheduler {
  public:
   explicit Scheduler(const Graph& graph) : graph_(graph), live_(graph.live()) {}
 
-  Schedule run() {
+  Schedule run(bool streams) {
     count_uses();
     choose_values();
     for (const Node* n : live_)
       if (out_.values.count(n)) place(n);
     merge_columns();
+    if (streams) find_streams();
     order();
     find_stored();
     return std::move(out_);
@@ -291,6 +294,141 @@ class Scheduler {
       }
   }
 
+  // --- streams
+  /// Grows each contraction that makes a matrix by what works on the same matrix, then by what reads it; a stream where something does.
+  void find_streams() {
+    for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
+      if (find(g) != g || groups_[g].kind != GroupKind::Contract) continue;
+      const std::optional<Matrix> matrix = matrix_of(groups_[g].values[0]);
+      if (!matrix) continue;
+      std::vector<int> inside{g}, sinks;
+      for (bool grown = true; grown;) {
+        grown = false;
+        for (int x : candidates(inside, *matrix))
+          if (works_on(x, inside, *matrix) && !cycle_with(inside, x)) inside.push_back(x), grown = true;
+      }
+      const std::vector<int> makers = inside;
+      if (!works_on_rows(makers, *matrix)) continue;
+      for (int x : neighbours(inside))
+        if (drains(x, makers, *matrix) && !reads(x, sinks) && !reads_any(inside, x) && !cycle_with(inside, x)) inside.push_back(x), sinks.push_back(x);
+      if (sinks.empty()) continue;
+      Group& to = groups_[*std::min_element(inside.begin(), inside.end())];
+      std::sort(sinks.begin(), sinks.end());
+      std::vector<std::vector<const Node*>> sink_values;
+      for (int x : sinks) sink_values.push_back(groups_[x].values);
+      const int first = *std::min_element(inside.begin(), inside.end());
+      for (int x : inside)
+        if (x != first) join(first, x);
+      to.kind = GroupKind::Stream, to.rows = matrix->batch * matrix->rows, to.columns = matrix->columns, to.sinks = std::move(sink_values);
+    }
+  }
+
+  /// Groups that read what `inside` makes, or make what it reads.
+  std::vector<int> neighbours(const std::vector<int>& inside) const {
+    const std::set<int> in(inside.begin(), inside.end());
+    std::set<int> found;
+    for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
+      if (find(g) != g) continue;
+      for (const Node* n : groups_[g].values)
+        for (const Read& r : reads_.at(n))
+          if (int p = group(r.value); p >= 0 && in.count(p) != in.count(g)) found.insert(in.count(g) ? p : g);
+    }
+    return {found.begin(), found.end()};
+  }
+  /// What may work on the matrix: neighbours, and what a contraction reads in one operand together with what `inside` makes.
+  std::vector<int> candidates(const std::vector<int>& inside, const Matrix& matrix) const {
+    const std::vector<int> near = neighbours(inside);
+    std::set<int> found(near.begin(), near.end());
+    for (int x : near)
+      for (int which : {0, 1}) {
+        const Node* c = groups_[x].values[0];
+        if (c->op != Op::Contract) continue;
+        const std::optional<BlockOperand> block = block_operand(c, which, matrix);
+        if (!block || out_.values.count(block->node)) continue;
+        std::vector<int> read;
+        for (const Read& r : reads_of(block->node, out_.values, matrix.batch * matrix.rows, matrix.columns))
+          if (int p = group(r.value); p >= 0 && r.access == Access::Full) read.push_back(p);
+        const auto is_inside = [&](int p) { return std::find(inside.begin(), inside.end(), p) != inside.end(); };
+        if (std::any_of(read.begin(), read.end(), is_inside))
+          std::copy_if(read.begin(), read.end(), std::inserter(found, found.end()), [&](int p) { return !is_inside(p); });
+      }
+    return {found.begin(), found.end()};
+  }
+  bool reads(int reader, const std::vector<int>& read) const {
+    for (const Node* n : groups_[reader].values)
+      for (const Read& r : reads_.at(n))
+        if (group(r.value) != reader && std::find(read.begin(), read.end(), group(r.value)) != read.end()) return true;
+    return false;
+  }
+  bool reads_any(const std::vector<int>& readers, int read) const {
+    return std::any_of(readers.begin(), readers.end(), [&](int g) { return reads(g, {read}); });
+  }
+  bool cycle_with(std::vector<int> inside, int extra) {
+    inside.push_back(extra);
+    return cycle(std::move(inside), nullptr);
+  }
+
+  /// Whether group x makes elements or rows of the matrix, and reads what `inside` makes (which reads x so) element by element or row by row.
+  bool works_on(int x, const std::vector<int>& inside, const Matrix& matrix) {
+    const int64_t rows = matrix.batch * matrix.rows, columns = matrix.columns;
+    const Group& g = groups_[x];
+    if (g.kind == GroupKind::Contract) {
+      if (matrix_of(g.values[0]) != matrix) return false;
+    } else if (g.kind != GroupKind::Rows || g.rows * g.columns != rows * columns || (g.columns != columns && g.columns != 1)) {
+      return false;
+    }
+    std::vector<int> both = inside;
+    both.push_back(x);
+    for (int reader : both)
+      for (const Node* n : groups_[reader].values) {
+        if (n->op == Op::Contract) {
+          for (const Read& r : reads_.at(n))
+            if (std::find(both.begin(), both.end(), group(r.value)) != both.end()) return false;
+          continue;
+        }
+        for (int read : both)
+          if ((reader == x || read == x) && !aligned(n, read, rows, columns)) return false;
+      }
+    return true;
+  }
+
+  /// Whether a value of a row goes into the matrix's elements: nothing else keeps a product from being the next one's operand as it is packed.
+  bool works_on_rows(const std::vector<int>& inside, const Matrix& matrix) const {
+    for (int g : inside)
+      for (const Node* n : groups_[g].values)
+        if (n->op != Op::Contract)
+          for (const Read& r : reads_of(n, out_.values, matrix.batch * matrix.rows, matrix.columns))
+            if (r.access == Access::Row) return true;
+    return false;
+  }
+
+  /// Whether group x is a contraction that reads what `inside` makes as a whole operand, and otherwise nothing of it.
+  bool drains(int x, const std::vector<int>& inside, const Matrix& matrix) {
+    if (groups_[x].kind != GroupKind::Contract) return false;
+    const auto is_inside = [&](const Node* n) { return std::find(inside.begin(), inside.end(), group(n)) != inside.end(); };
+    const Node* c = groups_[x].values[0];
+    for (const Node* n : groups_[x].values)
+      if (n != c)
+        for (const Read& r : reads_.at(n))
+          if (is_inside(r.value)) return false;
+    int drained = 0;
+    for (int which : {0, 1}) {
+      const Node* operand = c->in(which);
+      std::vector<Read> reads = {{base_of(operand), Access::Full}};
+      if (!out_.values.count(base_of(operand))) reads = reads_of(operand, out_.values, operand->type.numel(), 1);
+      if (std::none_of(reads.begin(), reads.end(), [&](const Read& r) { return is_inside(r.value); })) continue;
+      const std::optional<BlockOperand> block = block_operand(c, which, matrix);
+      if (!block || drained++ || !streams(c, block->turned, matrix)) return false;
+      if (out_.values.count(block->node)) continue;
+      // An expression that is made for the contraction alone: elementwise, over the matrix.
+      const int64_t rows = matrix.batch * matrix.rows;
+      if (!is_elementwise(block->node->op)) return false;
+      for (const Read& r : reads_of(block->node, out_.values, rows, matrix.columns))
+        if (is_inside(r.value) && (r.access == Access::Other || r.value->type.numel() != (r.access == Access::Row ? rows : rows * matrix.columns))) return false;
+    }
+    return drained == 1;
+  }
+
   /// Groups in an order that runs: a group's reads before it, otherwise as the program had them, but what frees memory as early as it can;
   /// draws keep their order.
   void order() {
@@ -400,7 +538,7 @@ class Scheduler {
       if (o.value) out_.stored.insert(base_of(o.value));
     for (const Group& g : out_.groups)
       for (const Node* n : g.values) {
-        if (g.kind != GroupKind::Rows && n->op != Op::Extern && !(g.kind == GroupKind::Contract)) out_.stored.insert(n);
+        if (g.kind != GroupKind::Rows && n->op != Op::Extern && g.kind != GroupKind::Contract && g.kind != GroupKind::Stream) out_.stored.insert(n);
         for (const Read& r : reads_[n])
           if (out_.values.count(r.value) && out_.group_of.at(r.value) != out_.group_of.at(n)) out_.stored.insert(r.value);
       }
@@ -424,6 +562,6 @@ class Scheduler {
 
 }  // namespace
 
-Schedule make_schedule(const Graph& graph) { return Scheduler(graph).run(); }
+Schedule make_schedule(const Graph& graph, bool streams) { return Scheduler(graph).run(streams); }
 
 }  // namespace trainc::schedule

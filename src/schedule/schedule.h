@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "loop/width.h"
 
 namespace trainc::schedule {
 
@@ -20,12 +21,14 @@ enum class GroupKind : uint8_t {
   Rows,      // elementwise values and sums over trailing axes: rows x columns; one pass a level of sums, rows are independent
   Columns,   // sums over other axes: outer dimensions kept, the rest folded
   Contract,  // one contraction, and elementwise values aligned with it as its epilogue
+  Stream,    // contractions that make a matrix, what is done to its rows, and contractions that read it: see stream.h
   Scan, Scatter, Concat, Random, Extern,
 };
 struct Group {
   GroupKind kind = GroupKind::Rows;
   std::vector<const Node*> values;       // in topological order
-  int64_t rows = 0, columns = 1;         // Rows: values have rows * columns or rows elements; columns 1: elementwise only
+  int64_t rows = 0, columns = 1;         // Rows, Stream: values have rows * columns or rows elements; columns 1: elementwise only
+  std::vector<std::vector<const Node*>> sinks;  // Stream: each contraction that reads the matrix, with its epilogue
 };
 struct Schedule {
   std::vector<Group> groups;                              // in an order that runs
@@ -35,7 +38,8 @@ struct Schedule {
 };
 
 /// Needs: a verified graph after `prepare`. Gives: every output's base, every extern operand, contraction, sum and draw is a value.
-Schedule make_schedule(const Graph&);
+/// `streams`: whether groups may become streams, which CPU kernels alone are made of.
+Schedule make_schedule(const Graph&, bool streams);
 
 /// The node whose memory holds `n` in the same row-major order: reshapes stripped.
 const Node* base_of(const Node* n);
@@ -53,7 +57,6 @@ bool is_sum(const Node*);
 bool is_trailing_reduce(const Node*);
 /// True where broadcasting repeats each element of the input over whole rows of `columns` elements.
 bool broadcasts_rows(const Node* broadcast, int64_t columns);
-/// Arithmetic work of one element: 1 an operation, 4 a division or root, 16 a transcendental.
-int64_t op_cost(Op);
+using loop::op_cost;
 
 }  // namespace trainc::schedule

@@ -157,7 +157,7 @@ void Printer::vector_loop(const StmtNode& n) {
     if (total > 0 && total % lanes != 0) vector_body(n, b_.getInt64(static_cast<uint64_t>(full * lanes)), extent, true);
   } else {
     require(!registers, "emit: " + nest_.name + ": a Vector loop over a Register buffer needs a number as extent");
-    Value* full = b_.CreateAShr(extent, llvm::Log2_32(static_cast<uint32_t>(lanes)));
+    Value* full = b_.CreateSDiv(extent, b_.getInt64(static_cast<uint64_t>(lanes)));
     for_range(b_.getInt64(0), full, false,
               [&](Value* i) { vector_body(n, b_.CreateNSWMul(i, b_.getInt64(static_cast<uint64_t>(lanes))), extent, false); });
     if (lanes > 1) {

@@ -91,13 +91,14 @@ Value* bf16_to_f32(Builder& b, Value* x) {
   Value* wide = b.CreateShl(b.CreateZExt(x, int_like(x, 32)), 16);
   return b.CreateBitCast(wide, widen(b.getFloatTy(), lanes_of(x)));
 }
-// By hand at every level: vcvtneps2bf16 flushes denormals.
+// By hand at every level: vcvtneps2bf16 flushes denormals. Everything happens in place, in the upper half, so that a value rounded and widened
+// again is not shifted at all.
 Value* f32_to_bf16(Builder& b, Value* x) {
   Value* bits = b.CreateBitCast(x, widen(b.getInt32Ty(), lanes_of(x)));
-  Value* odd = b.CreateAnd(b.CreateLShr(bits, 16), integer(bits, 1));
-  Value* rounded = b.CreateLShr(b.CreateAdd(bits, b.CreateAdd(odd, integer(bits, 0x7fff))), 16);
-  Value* quiet = b.CreateOr(b.CreateLShr(bits, 16), integer(bits, 0x40));
-  return b.CreateTrunc(b.CreateSelect(b.CreateFCmpUNO(x, x), quiet, rounded), int_like(bits, 16));
+  Value* odd = b.CreateICmpNE(b.CreateAnd(bits, integer(bits, 0x10000)), integer(bits, 0));
+  Value* rounded = b.CreateAdd(bits, b.CreateSelect(odd, integer(bits, 0x8000), integer(bits, 0x7fff)));
+  Value* quiet = b.CreateOr(bits, integer(bits, 0x400000));
+  return b.CreateTrunc(b.CreateLShr(b.CreateSelect(b.CreateFCmpUNO(x, x), quiet, rounded), 16), int_like(bits, 16));
 }
 
 /// Behind a fence: seeing the widening, LLVM would compare halves as halves, and make calls of fminf out of that.

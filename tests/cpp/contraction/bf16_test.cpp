@@ -24,17 +24,33 @@ struct Problem {
   LoopNest nest;
   std::vector<float> lhs, rhs;  // as stored; rounded where From::F32
 
-  Problem(GemmCase c, From from, const CacheSizes& cache) : gemm(c) {
+  // `runs`: read along its contiguous direction, an operand comes in the shortest runs that divide its size, as a window's or a head's does.
+  Problem(GemmCase c, From from, const CacheSizes& cache, bool runs = false) : gemm(c) {
     c.dtype = from == From::Bf16 ? DType::BF16 : DType::F32;
     ContractionSpec spec = plain_spec(nest, c);
     if (from == From::F32)
       for (auto* operand : {&spec.lhs, &spec.rhs})
         *operand = [plain = *operand](Expr b, Expr row, Expr k) { return cast(plain(b, row, k), DType::BF16); };
+    const auto in_runs = [](const auto& plain, int64_t run) {
+      return [=](Expr b, Expr other, Expr major, Expr minor) { return plain(b, other, major * run + minor); };
+    };
+    const auto along_k = [plain = spec.lhs](Expr b, Expr other, Expr at) { return plain(b, other, at); };
+    const auto along_rows = [plain = spec.rhs](Expr b, Expr other, Expr at) { return plain(b, at, other); };
+    const auto across_k = [plain = spec.lhs](Expr b, Expr other, Expr at) { return plain(b, at, other); };
+    if (runs && c.lhs_k_contiguous && c.k > 1) spec.lhs_run = shortest_run(c.k), spec.lhs_in_run = in_runs(along_k, spec.lhs_run);
+    if (runs && !c.lhs_k_contiguous && c.m > 1) spec.lhs_run = shortest_run(c.m), spec.lhs_in_run = in_runs(across_k, spec.lhs_run);
+    if (runs && !c.rhs_k_contiguous && c.n > 1) spec.rhs_run = shortest_run(c.n), spec.rhs_in_run = in_runs(along_rows, spec.rhs_run);
     build_contraction(nest, spec, kLevel, cache);
     verify(nest);
     EXPECT_EQ(nest.buffers[kOut].dtype, DType::F32);
     gemm.dtype = c.dtype;
     lhs.resize(size_t(c.batch * c.m * c.k)), rhs.resize(size_t(c.batch * c.n * c.k));
+  }
+
+  static int64_t shortest_run(int64_t size) {
+    int64_t run = 2;
+    while (size % run != 0) ++run;
+    return run;
   }
 
   // Small whole numbers: every sum is exact. Else normal variates, which bf16 rounds.
@@ -102,12 +118,13 @@ TEST(ContractionBf16, InterpretedWithoutFindings) {
   const CacheSizes tiny{.l1d = 1 << 10, .l2 = 16 << 10, .l3 = 1 << 18};
   for (const auto& [batch, m, n, k] : kSizes)
     for (int layout = 0; layout < 4; ++layout)
-      for (From from : {From::Bf16, From::F32}) {
-        Problem p({batch, m, n, k, (layout & 1) != 0, (layout & 2) != 0}, from, tiny);
-        SCOPED_TRACE(describe(p.gemm, from));
-        p.fill(true);
-        p.expect_product(p.interpreted(), true);
-      }
+      for (From from : {From::Bf16, From::F32})
+        for (bool runs : {false, true}) {
+          Problem p({batch, m, n, k, (layout & 1) != 0, (layout & 2) != 0}, from, tiny, runs);
+          SCOPED_TRACE(describe(p.gemm, from) + (runs ? " in runs" : ""));
+          p.fill(true);
+          p.expect_product(p.interpreted(), true);
+        }
 }
 
 TEST(ContractionBf16, Compiled) {
@@ -117,15 +134,17 @@ TEST(ContractionBf16, Compiled) {
   for (const auto& [batch, m, n, k] : kSizes) cases.push_back({batch, m, n, k});
   for (GemmCase c : cases)
     for (int layout = 0; layout < 4; ++layout)
-      for (From from : {From::Bf16, From::F32}) {
-        c.lhs_k_contiguous = (layout & 1) != 0, c.rhs_k_contiguous = (layout & 2) != 0;
-        Problem p(c, from, small);
-        SCOPED_TRACE(describe(c, from));
-        p.fill(true);
-        p.expect_product(p.compiled(), true);
-        p.fill(false);
-        p.expect_product(p.compiled(), false);
-      }
+      for (From from : {From::Bf16, From::F32})
+        for (bool runs : {false, true}) {
+          if (runs && from == From::F32) continue;  // the interpreter has it
+          c.lhs_k_contiguous = (layout & 1) != 0, c.rhs_k_contiguous = (layout & 2) != 0;
+          Problem p(c, from, small, runs);
+          SCOPED_TRACE(describe(c, from) + (runs ? " in runs" : ""));
+          p.fill(true);
+          p.expect_product(p.compiled(), true);
+          p.fill(false);
+          p.expect_product(p.compiled(), false);
+        }
 }
 
 // The half of a pair that does not exist is zero on both sides: NaN and infinity in the last k stay in their row and column.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 #include <limits>
 
 #include "gemm.h"
@@ -197,6 +198,33 @@ TEST(Contraction, BitsDependOnKAlone) {
     one.m = 1;
     Guarded row = multiply<float>(one, level, lhs, rhs);
     EXPECT_EQ(std::memcmp(all.as<char>(), row.as<char>(), row.size()), 0);
+  }
+}
+
+// tune="max" chooses between these by their speed alone.
+TEST(Contraction, EveryVariantOfTheCutsGivesTheSameBits) {
+  const CacheSizes small{.l1d = 4 << 10, .l2 = 64 << 10, .l3 = 1 << 20};
+  for (CpuLevel level : levels()) {
+    GemmCase c{1, 300, 401, 400, true, true};
+    Guarded lhs = random_array<float>(c.batch * c.m * c.k, 1), rhs = random_array<float>(c.batch * c.n * c.k, 2);
+    std::set<std::string> texts;
+    std::vector<uint8_t> first;
+    for (int variant = 0; variant < kBlockingVariants; ++variant) {
+      SCOPED_TRACE(describe(c, level) + " variant " + std::to_string(variant));
+      LoopNest nest;
+      const ContractionSpec spec = plain_spec(nest, c);
+      build_contraction(nest, spec, level, small, variant);
+      verify(nest);
+      if (!texts.insert(print(nest)).second) continue;
+      Code code(emit::compile(nest, level));
+      Scratch scratch(nest);
+      Guarded out(size_t(c.batch * c.m * c.n * 4));
+      run(code, nest, {lhs.as<void>(), rhs.as<void>(), out.as<void>()}, scratch, 0, nest.parallel_extent);
+      const std::vector<uint8_t> bytes(out.as<uint8_t>(), out.as<uint8_t>() + out.size());
+      if (variant == 0) first = bytes;
+      EXPECT_EQ(bytes, first);
+    }
+    EXPECT_GE(texts.size(), 4u);  // there is something to choose from
   }
 }
 

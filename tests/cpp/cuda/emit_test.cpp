@@ -18,7 +18,7 @@ TEST(Nvrtc, IsThere) { EXPECT_EQ(emit::cuda::nvrtc_missing(), "") << "the tests 
 void add_nests(Graph graph, const schedule::Machine& machine, std::vector<loop::LoopNest>& nests) {
   Pipeline pipeline("device");
   const Graph prepared = schedule::prepare(optimize(std::move(graph), pipeline));
-  const schedule::Schedule s = schedule::make_schedule(prepared);
+  const schedule::Schedule s = schedule::make_schedule(prepared, false);
   for (const schedule::Group& group : s.groups)
     for (const schedule::LoweredKernel& k : schedule::lower(prepared, s, group, machine)) nests.push_back(k.nest);
 }

@@ -36,7 +36,7 @@ void expect_same(const Graph& graph, uint64_t seed, bool special, const schedule
   copy.input_count = graph.input_count;
   Pipeline pipeline("device");
   const Graph prepared = schedule::prepare(optimize(std::move(copy), pipeline));
-  const schedule::Schedule s = schedule::make_schedule(prepared);
+  const schedule::Schedule s = schedule::make_schedule(prepared, false);
   testing::Interpreted got;
   ASSERT_NO_THROW(got = testing::interpret_schedule(prepared, s, inputs, machine));
   EXPECT_EQ(got.findings, std::vector<std::string>{});
@@ -65,7 +65,7 @@ TEST(Device, RandomGraphs) {
 
 std::vector<Tensor> interpret(const Graph& graph, const std::vector<Tensor>& inputs, const schedule::Machine& machine, std::vector<loop::LoopNest>* nests = nullptr) {
   const Graph prepared = schedule::prepare(graph);
-  testing::Interpreted got = testing::interpret_schedule(prepared, schedule::make_schedule(prepared), inputs, machine);
+  testing::Interpreted got = testing::interpret_schedule(prepared, schedule::make_schedule(prepared, false), inputs, machine);
   EXPECT_EQ(got.findings, std::vector<std::string>{});
   if (nests) *nests = got.nests;
   return got.outputs;

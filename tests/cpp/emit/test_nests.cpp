@@ -363,7 +363,7 @@ TEST(Nests, FunctionsGiveTheSameBitsAtEveryLevelAndWidth) {
   const std::vector<float> x = random_floats(100);
   std::vector<std::vector<uint8_t>> results;
   for (CpuLevel level : runnable_levels())
-    for (int lanes : {1, 4, 16, 64}) {
+    for (int lanes : {1, 3, 4, 6, 16, 24, 48, 64}) {
       LoopNest nest = exponential_kernel(100);
       nest.body = for_loop(LoopKind::Vector, 0, integer(100), nest.body->body[0], lanes);
       std::vector<Memory> arguments = {memory_of(x), output_of(400)};

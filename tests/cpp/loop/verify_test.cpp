@@ -59,7 +59,8 @@ TEST(LoopVerify, RefusesByItsWords) {
   refused("  parallel i in 4:\n    store r[i] = 1.0\n", "Register buffer r depends on more than Unroll and Vector variables");
   refused("  parallel i in 4:\n    vector(8) j in i:\n      store r[j] = 1.0\n", "Register buffer r in a Vector loop whose extent is no number");
   refused("  parallel i in 4:\n    unroll u in i:\n      pass\n", "an Unroll loop whose extent is no number");
-  refused("  parallel i in 4:\n    vector(12) j in 16:\n      pass\n", "a Vector loop of 12 lanes");
+  refused("  parallel i in 4:\n    vector(20) j in 16:\n      pass\n", "a Vector loop of 20 lanes");
+  refused("  parallel i in 4:\n    let a: f32 = 0.0\n    vector(12) j in 16:\n      a = sum(a, x[j])\n", "a Vector loop of 12 lanes");
   refused("  parallel i in 4:\n    vector(8) j in 16:\n      vector(8) k in 16:\n        pass\n", "a Vector loop inside a Vector loop");
   refused("  parallel i in 4:\n    vector(8) j in 16:\n      for k in j:\n        pass\n", "the extent of k differs between the lanes");
   refused("  parallel i in 4:\n    for j in 16 atmost 8:\n      pass\n", "the extent of j is 16; its variable promises at most 8");

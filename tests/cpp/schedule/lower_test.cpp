@@ -19,7 +19,7 @@ const Machine kMachines[] = {{CpuLevel::Avx512, {}}, {CpuLevel::Avx512Bf16, {}},
 void expect_clean(const Graph& graph, uint64_t seed, const Machine& machine, double tolerance = 1e-4) {
   const Graph prepared = prepare(graph);
   SCOPED_TRACE("seed " + std::to_string(seed) + " " + std::string(name_of(machine.level)) + "\n" + print(prepared));
-  const Schedule schedule = make_schedule(prepared);
+  const Schedule schedule = make_schedule(prepared, true);
   auto inputs = testing::random_inputs(graph, seed);
   for (auto& t : inputs)  // halves: most sums are exact in any order
     for (double& v : t.f) v = std::round(v * 2) / 2;
@@ -103,7 +103,7 @@ TEST(Lower, SingleForms) {
 
 void expect_index_errors(const char* text) {
   const Graph graph = prepare(parse(text));
-  const Schedule schedule = make_schedule(graph);
+  const Schedule schedule = make_schedule(graph, true);
   for (int64_t wrong : {int64_t{-1}, int64_t{4}, std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()}) {
     reference::Tensor table, index;
     table.type = {DType::F32, {4, 5}}, table.f.assign(20, 1.0);
@@ -123,7 +123,7 @@ TEST(Lower, IndexOutOfBoundsIsReportedAndTouchesNothing) {
 // --- golden: what becomes of a graph, to be read
 std::string story(const char* text) {
   const Graph graph = prepare(parse(text));
-  const Schedule schedule = make_schedule(graph);
+  const Schedule schedule = make_schedule(graph, true);
   std::string out = print(graph);
   for (const Group& g : schedule.groups) {
     out += "\n# " + std::to_string(g.rows) + " x " + std::to_string(g.columns) + ":";

@@ -17,7 +17,7 @@ namespace {
 struct Scheduled {
   Graph graph;
   Schedule schedule;
-  explicit Scheduled(const Graph& g) : graph(prepare(g)), schedule(make_schedule(graph)) {}
+  explicit Scheduled(const Graph& g) : graph(prepare(g)), schedule(make_schedule(graph, true)) {}
   explicit Scheduled(const char* text) : Scheduled(parse(text)) {}
   size_t groups() const { return schedule.groups.size(); }
   int group_of_output(size_t i) const { return schedule.group_of.at(base_of(graph.outputs.at(i).value)); }

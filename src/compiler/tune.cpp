@@ -1,0 +1,46 @@
+#include "compiler/tune.h"
+
+#include <limits>
+#include <map>
+
+#include "compiler/codegen.h"
+#include "emit/llvm/emit.h"
+#include "loop/contraction.h"
+
+namespace trainc::compiler {
+
+std::vector<schedule::LoweredKernel> Tuner::best(const schedule::Group& group, std::vector<schedule::LoweredKernel> lowered) {
+  if (!options_.tuning || group.kind != schedule::GroupKind::Contract || lowered.size() != 1) return lowered;
+  const std::string text = loop::print(anonymous(lowered[0].nest));
+  const auto variant = [&](int v) {
+    schedule::Machine machine = machine_;
+    machine.blocking = v;
+    return schedule::lower(graph_, schedule_, group, machine);
+  };
+  auto [it, fresh] = chosen_.emplace(text, 0);
+  if (fresh) {
+    std::map<std::string, int> seen;  // text, and the variant that has it
+    std::map<int, plan::Kernel> kernels;
+    const auto measure = [&](int v) {
+      const std::vector<schedule::LoweredKernel> made = variant(v);
+      const loop::LoopNest nest = anonymous(made[0].nest);
+      if (seen.emplace(loop::print(nest), v).first->second != v) return std::numeric_limits<double>::infinity();
+      plan::Kernel& kernel = kernels[v];
+      if (kernel.code.empty()) {
+        emit::Blob blob = emit::compile(nest, options_.level);
+        kernel = {nest.name, std::move(blob.code), blob.entry, nest.scratch_bytes(), 0};
+      }
+      std::vector<int64_t> bytes;
+      for (const Node* n : made[0].arguments) {
+        const Dims& strides = n->op == Op::Input ? n->as<InputAttr>().strides : Dims{};
+        bytes.push_back(storage_bytes(n->type, strides.empty() ? contiguous_strides(n->shape()) : strides));
+      }
+      return options_.tuning->seconds(kernel, nest.parallel_extent, bytes);
+    };
+    it->second = options_.tuning->choose(text, loop::kBlockingVariants, measure);
+    require(it->second >= 0 && it->second < loop::kBlockingVariants, "tuning chose a variant that does not exist");
+  }
+  return it->second == 0 ? std::move(lowered) : variant(it->second);
+}
+
+}  // namespace trainc::compiler

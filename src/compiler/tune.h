@@ -1,0 +1,27 @@
+// tune="max": how contractions are cut up, decided by measurement. Takes: groups and their lowering. Gives: the lowering that was fastest.
+#pragma once
+#include <string>
+#include <unordered_map>
+
+#include "compiler/compiler.h"
+#include "schedule/lower.h"
+
+namespace trainc::compiler {
+
+class Tuner {
+ public:
+  Tuner(const Graph& graph, const schedule::Schedule& schedule, const schedule::Machine& machine, const Options& options)
+      : graph_(graph), schedule_(schedule), machine_(machine), options_(options) {}
+
+  /// `lowered`, or, for a contraction, the variant that `options.tuning` chose. Kernels of the same text are measured once.
+  std::vector<schedule::LoweredKernel> best(const schedule::Group&, std::vector<schedule::LoweredKernel> lowered);
+
+ private:
+  const Graph& graph_;
+  const schedule::Schedule& schedule_;
+  const schedule::Machine& machine_;
+  const Options& options_;
+  std::unordered_map<std::string, int> chosen_;  // by the text of variant 0
+};
+
+}  // namespace trainc::compiler

@@ -1,0 +1,105 @@
+#include "schedule/stream.h"
+
+#include <algorithm>
+
+#include "schedule/expressions.h"
+
+namespace trainc::schedule {
+
+using loop::integer;
+
+namespace {
+
+// Operands wider than a head are read from memory too often: once a block of rows.
+constexpr int64_t kNarrow = 256;
+// Where k runs over the rows, one task walks all rows of an entry of the batch: fewer tasks than this keep too few cores busy.
+constexpr int64_t kFewTasks = 8;
+// Bytes of packed operands that a thread keeps.
+constexpr int64_t kOperands = 8 << 20;
+
+/// Whether a sum with one result a row lies between `source` and `n`.
+bool sums_rows(const Node* n, const Node* source, int64_t rows) {
+  std::unordered_set<const Node*> seen;
+  auto below = [&](auto&& self, const Node* x) -> bool {
+    if (x == source) return true;
+    if (x->op == Op::Contract || !seen.insert(x).second) return false;
+    return std::any_of(x->inputs.begin(), x->inputs.end(), [&](const Node* i) { return self(self, i); });
+  };
+  std::unordered_set<const Node*> visited;
+  auto visit = [&](auto&& self, const Node* x) -> bool {
+    if (x->op == Op::Contract || !visited.insert(x).second) return false;
+    if (is_sum(x) && is_trailing_reduce(x) && x->type.numel() == rows) return seen.clear(), below(below, x->in(0));
+    return std::any_of(x->inputs.begin(), x->inputs.end(), [&](const Node* i) { return self(self, i); });
+  };
+  return visit(visit, n);
+}
+
+bool equal(const Expr& a, const Expr& b) {
+  const Expr difference = a - b;
+  return difference->kind == loop::ExprKind::Int && difference->int_value == 0;
+}
+
+}  // namespace
+
+std::optional<Matrix> matrix_of(const Node* c) {
+  const int64_t k = c->in(0)->shape()[2], columns = c->shape()[2];
+  if (c->type.numel() == 0 || k == 0 || columns < 2 || k > kNarrow || columns * k * 4 > kOperands) return std::nullopt;
+  const Matrix matrix{c->shape()[0], c->shape()[1], columns};
+  // One entry alone may be any layer of a network: it is worth it where the matrix is larger than what it is made of.
+  if (matrix.batch == 1 && matrix.rows * columns <= (matrix.rows + columns) * k) return std::nullopt;
+  return matrix;
+}
+
+bool streams(const Node* sink, bool turned, const Matrix& matrix) {
+  const int64_t width = sink->type.numel() / (matrix.batch * (turned ? matrix.columns : matrix.rows));
+  return width > 0 && width <= kNarrow && matrix.columns * width * 4 <= kOperands && (!turned || matrix.batch >= kFewTasks);
+}
+
+std::unordered_set<const Node*> stream_sources(const std::vector<const Node*>& nodes) {
+  std::unordered_set<const Node*> contractions, sources;
+  for (const Node* n : nodes)
+    if (n->op == Op::Contract) contractions.insert(n);
+  for (const Node* sink : contractions) {
+    const Dims& lhs = sink->in(0)->shape();
+    const Matrix matrix{lhs[0], lhs[1], lhs[2]};
+    if (sink->type.numel() == 0 || !streams(sink, false, matrix)) continue;
+    const std::optional<BlockOperand> operand = block_operand(sink, 0, matrix);
+    if (!operand || !is_elementwise(operand->node->op)) continue;
+    const int64_t rows = matrix.batch * matrix.rows;
+    // Sums are looked through, as if they were computed where they are used; one that reads a source makes it worth the while.
+    for (const Read& r : reads_of(operand->node, contractions, rows, matrix.columns))
+      if (r.access == Access::Full && r.value->op == Op::Contract && matrix_of(r.value) == matrix && sums_rows(operand->node, r.value, rows)) sources.insert(r.value);
+  }
+  return sources;
+}
+
+std::optional<BlockOperand> block_operand(const Node* contract, int which, const Matrix& matrix) {
+  const Node* n = contract->in(which);
+  const auto& [batch, rows, columns] = matrix;
+  if (n->type.numel() != batch * rows * columns || n->shape()[0] != batch) return std::nullopt;
+  // Where the element (b, row, k) of the operand lies in what its movements read.
+  loop::LoopNest nest;
+  std::vector<Expr> at;
+  for (const char* name : {"b", "row", "k"}) at.push_back(nest.var(nest.add_var(name, n->shape()[at.size()])));
+  Index index = Index::at_axes(n->shape(), at);
+  for (;;) {
+    if (n->op == Op::Reshape) {
+      index = Index::at_position(n->in(0)->shape(), index.linear());
+    } else if (n->op == Op::Permute) {
+      std::vector<Expr> axes(n->shape().size());
+      for (size_t k = 0; k < axes.size(); ++k) axes[n->as<AxesAttr>().axes[k]] = index.coordinates()[k];
+      index = Index::at_axes(n->in(0)->shape(), std::move(axes));
+    } else if (!(n->op == Op::Cast && n->dtype() == DType::F32 && n->in(0)->dtype() == DType::BF16)) {  // multiplied as the bf16 that it is
+      break;
+    }
+    n = n->in(0);
+  }
+  const Dims shape{batch, rows, columns};
+  const auto lies = [&](const Expr& row, const Expr& column) { return equal(index.linear(), Index::at_axes(shape, {at[0], row, column}).linear()); };
+  const Dims& operand = contract->in(which)->shape();
+  if (which == 0 && operand[1] == rows && lies(at[1], at[2])) return BlockOperand{n, false};
+  if (operand[1] == columns && lies(at[2], at[1])) return BlockOperand{n, true};
+  return std::nullopt;
+}
+
+}  // namespace trainc::schedule

@@ -1,0 +1,75 @@
+// Attention as one kernel: what is found, and that it computes what the separate kernels compute.
+#include "schedule/stream.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "../common/random_attention.h"
+#include "graph/text.h"
+#include "run_schedule.h"
+#include "schedule/prepare.h"
+
+namespace trainc::schedule {
+namespace {
+
+const Machine kMachines[] = {{CpuLevel::Avx512, {}},
+                              {CpuLevel::Avx512Bf16, {.l1d = 1 << 10, .l2 = 8 << 10, .l3 = 1 << 18}},
+                              {CpuLevel::Avx2, {.l1d = 1 << 10, .l2 = 4 << 10, .l3 = 1 << 18}}};  // small caches: many blocks
+
+int64_t streams_in(const Schedule& s) {
+  return std::count_if(s.groups.begin(), s.groups.end(), [](const Group& g) { return g.kind == GroupKind::Stream; });
+}
+
+testing::Interpreted interpret(const Graph& prepared, bool streams, const std::vector<reference::Tensor>& inputs, const Machine& machine) {
+  return testing::interpret_schedule(prepared, make_schedule(prepared, streams), inputs, machine);
+}
+
+bool same(double a, double b, double tolerance, double scale) { return (std::isnan(a) && std::isnan(b)) || a == b || std::abs(a - b) <= tolerance * scale; }
+
+/// `exact`: the streams' results are those of separate kernels, bit for bit; gradients whose sum runs over the rows are so where all rows are one block.
+void expect_same(const testing::AttentionCase& c, uint64_t seed, const Machine& machine, bool special) {
+  const Graph graph = prepare(testing::attention_graph(c));
+  SCOPED_TRACE("seed " + std::to_string(seed) + " " + std::string(name_of(machine.level)) + "\n" + print(graph));
+  const auto inputs = testing::random_inputs(graph, seed, special);
+  testing::Interpreted fused, apart;
+  ASSERT_NO_THROW(fused = interpret(graph, true, inputs, machine));
+  ASSERT_NO_THROW(apart = interpret(graph, false, inputs, machine));
+  for (const std::string& finding : fused.findings) ADD_FAILURE() << finding;
+  ASSERT_EQ(fused.outputs.size(), apart.outputs.size());
+  for (size_t o = 0; o < fused.outputs.size(); ++o) {
+    const bool over_rows = o > 0;
+    double scale = 1;
+    for (double v : apart.outputs[o].f) scale = std::isfinite(v) ? std::max(scale, std::abs(v)) : scale;
+    for (int64_t i = 0; i < fused.outputs[o].type.numel(); ++i) {
+      const double a = fused.outputs[o].f[i], b = apart.outputs[o].f[i];
+      ASSERT_TRUE(same(a, b, !over_rows ? 0 : c.bf16 ? 2e-2 : 1e-5, scale)) << "output " << o << " element " << i << ": " << a << ", not " << b;
+    }
+  }
+}
+
+TEST(Stream, ComputesWhatSeparateKernelsCompute) {
+  for (uint64_t seed = 1; seed <= 90 && !HasFailure(); ++seed)
+    expect_same(testing::random_attention_case(seed), seed, kMachines[seed % std::size(kMachines)], seed % 5 == 0 && !testing::random_attention_case(seed).causal);
+}
+
+TEST(Stream, IsFoundInEverySpelling) {
+  for (uint64_t seed = 1; seed <= 150; ++seed) {
+    testing::AttentionCase c = testing::random_attention_case(seed);
+    if (c.columns < 2 || c.batch * c.heads == 1) continue;
+    const Graph graph = prepare(testing::attention_graph(c));
+    SCOPED_TRACE(print(graph));
+    const Schedule s = make_schedule(graph, true);
+    EXPECT_EQ(streams_in(s), 1);
+    // Enough heads: the backward is one kernel too, and nothing of the matrix's size is in memory but what was given or drawn.
+    if (c.batch * c.heads < 8 && c.backward) continue;
+    for (const Node* n : s.stored) {
+      const bool given = std::any_of(graph.outputs.begin(), graph.outputs.end(), [&](const Output& o) { return base_of(o.value) == n; });
+      EXPECT_TRUE(given || n->op == Op::Random || n->type.numel() != c.batch * c.heads * c.rows * c.columns) << name_of(n->op);
+    }
+    for (const Group& g : s.groups) EXPECT_NE(g.kind, GroupKind::Contract);
+  }
+}
+
+}  // namespace
+}  // namespace trainc::schedule
