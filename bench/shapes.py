@@ -1,7 +1,8 @@
-"""What new shapes cost: 200 steps of GPT-2 with warm-up, moving betas, evaluation every 20 steps, 20 sequence lengths and a last smaller batch.
+"""What new shapes cost: 200 steps of GPT-2 with warm-up, moving betas, evaluation every 20 steps, 20 sequence lengths and a last
+smaller batch.
 
-Prints each new signature with what it took: a trace (static, or symbolic: with symbols for the sizes) or none, kernels compiled of those
-in its plans, seconds. Then, for a few lengths, the speed of plans with shared kernels against plans of their own.
+Prints each new signature with what it took: a trace (static, or symbolic: with symbols for the sizes) or none, kernels compiled
+of those in its plans, seconds. Then, for a few lengths, the speed of plans with shared kernels against plans of their own.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ def speed(model: torch.nn.Module, args: argparse.Namespace) -> None:
         return taken
 
     ours = trainc.compile(copy.deepcopy(model))
-    shapes = [(args.batch, args.longest // 2), (args.batch, args.longest), (args.batch - 1, args.longest * 3 // 4), (args.batch, args.shortest)]
+    lengths = (args.longest // 2, args.longest, args.longest * 3 // 4, args.shortest)
+    shapes = list(zip((args.batch, args.batch, args.batch - 1, args.batch), lengths, strict=True))
     for shape in shapes:
         seconds(ours, batch(args.vocabulary, *shape))
     for shape in shapes[1:]:
@@ -94,7 +96,8 @@ def speed(model: torch.nn.Module, args: argparse.Namespace) -> None:
         seconds(own, inputs)
         times = [(seconds(own, inputs), seconds(ours, inputs)) for _ in range(9)]
         static, shared = (min(column) for column in zip(*times, strict=True))
-        print(f"{shape}: a plan of its own {static * 1e3:7.1f} ms, shared kernels {shared * 1e3:7.1f} ms: {static / shared:.0%} of its speed")
+        speeds = f"a plan of its own {static * 1e3:7.1f} ms, shared kernels {shared * 1e3:7.1f} ms"
+        print(f"{shape}: {speeds}: {static / shared:.0%} of its speed")
 
 
 def main() -> None:

@@ -198,7 +198,7 @@ class Family:
         self._shared: Any = None
 
     def learned(self, part: Any, make: Callable[[torch.fx.GraphModule], Any], learn: Callable[[Any, Any], Any]) -> Any:
-        """The shared kernels, once they know what in `part` of a plan depends on sizes: `make` of a sample, then `learn`, tells."""
+        """The shared kernels, once they know what of `part` of a plan depends on sizes: `make` a sample, then `learn` of it."""
         from trainc import _core
 
         if self._shared is None:

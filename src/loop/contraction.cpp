@@ -559,9 +559,14 @@ void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel lev
 }
 
 struct ContractionPart::Impl {
+  /// Of a pinned blocking, a part has the tile alone: its sizes are numbers.
+  static ContractionSpec with_numbers(ContractionSpec spec) {
+    spec.pinned = nullptr;
+    return spec;
+  }
   Impl(LoopNest& nest, const ContractionSpec& spec, int64_t k_block, CpuLevel level, const CacheSizes& cache)
       : counts(counted(spec, level)), blocking(block_part(counts.spec, counts.blocked, level, cache, counts.pairs ? k_block / 2 : k_block)),
-        builder(nest, counts.spec, counts.dtype, spec.k, blocking, k_block ? Part::Depth : Part::Rows) {
+        builder(nest, with_numbers(counts.spec), counts.dtype, spec.k, blocking, k_block ? Part::Depth : Part::Rows) {
     require(!counts.pairs || k_block % 2 == 0, "a part's block of k splits a pair");
   }
   const Counted counts;

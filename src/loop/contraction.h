@@ -22,7 +22,7 @@ struct ContractionSpec {
   // run, and the element at place `minor` of run `major`, with no division in it; `other` is the coordinate across. 0: one run. The rhs along its rows alone.
   int64_t lhs_run = 0, rhs_run = 0;
   std::function<Expr(Expr b, Expr other, Expr major, Expr minor)> lhs_in_run, rhs_in_run;
-  // Not null: a nest whose form does not depend on the sizes (m, n, k, batch), so that nests of other sizes differ from it in numbers alone. Where
+  // (A ContractionPart keeps the register tile alone.) Not null: a nest whose form does not depend on the sizes (m, n, k, batch), so that nests of other sizes differ from it in numbers alone. Where
   // it leaves a choice, that is the one that was made for the first sizes; it is kept here.
   Blocking* pinned = nullptr;
   // Given coordinates and the finished sum (f32 for bf16 elements), the statement that stores it (bias, activation, residual, cast, ... inside). Called inside a

@@ -111,9 +111,17 @@ Costed choose_tasks(const ContractionSpec& spec, DType dtype, CpuLevel level, co
 Blocking block_part(const ContractionSpec& spec, DType dtype, CpuLevel level, const CacheSizes& cache, int64_t block_k) {
   Tile tile{};
   double least = std::numeric_limits<double>::infinity();
-  for (Tile t : tiles_for(spec, dtype, level)) {  // a sum that is computed and thrown away costs as much as one that is kept
-    const double cost = double(ceil_div(spec.m, t.rows)) * double(ceil_div(spec.n, t.vectors * f32_lanes(level) * 4 / size_of(dtype))) * tile_slots(t);
+  const auto sums = [&](Tile t, int64_t m, int64_t n) {  // a sum that is computed and thrown away costs as much as one that is kept
+    return double(ceil_div(m, t.rows)) * double(ceil_div(n, t.vectors * f32_lanes(level) * 4 / size_of(dtype))) * tile_slots(t);
+  };
+  for (Tile t : tiles_for(spec, dtype, level)) {
+    double cost = sums(t, spec.m, spec.n);
+    for (const int64_t tenths : {7, 13, 15}) cost += spec.pinned ? (sums(t, spec.m * tenths / 10 + 1, spec.n) + sums(t, spec.m, spec.n * tenths / 10 + 1)) * 10 / double(tenths) : 0;
     if (cost < least * 0.999) tile = t, least = cost;
+  }
+  if (Blocking* first = spec.pinned) {
+    if (first->lanes == 0) first->lanes = static_cast<int>(f32_lanes(level) * 4 / size_of(dtype)), first->tile_m = tile.rows, first->tile_n = tile.vectors * first->lanes;
+    tile = {first->tile_m, first->tile_n / first->lanes};
   }
   Blocking b = blocks_of(spec, dtype, level, cache, tile, 1);
   b.task_m = ceil_div(spec.m, b.tile_m), b.task_n = ceil_div(spec.n, b.tile_n);

@@ -23,6 +23,13 @@ struct Pinned {
   size_t next = 0;
 };
 
+/// The next one of `pinned`; nullptr where there is none.
+inline loop::Blocking* next_of(Pinned* pinned) {
+  if (!pinned) return nullptr;
+  if (pinned->next == pinned->made.size()) pinned->made.emplace_back();
+  return &pinned->made[pinned->next++];
+}
+
 /// What kernels are made for: a CPU, or a device where `gpu` is set. A schedule asks it for numbers; no stage before asks at all.
 struct Machine {
   CpuLevel level;

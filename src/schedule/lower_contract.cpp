@@ -121,10 +121,7 @@ LoweredKernel lower_contract(const Schedule& schedule, const Group& group, const
   contract.spec.epilogue = [&](Expr bb, Expr mm, Expr nn, Expr sum) { return contract.epilogue(schedule, group.values, bb, mm, nn, sum); };
   if (machine.gpu) loop::build_device_contraction(nest, contract.spec, *machine.gpu, machine.tf32);
   else {
-    if (Pinned* pinned = machine.pinned) {
-      if (pinned->next == pinned->made.size()) pinned->made.emplace_back();
-      contract.spec.pinned = &pinned->made[pinned->next++];
-    }
+    contract.spec.pinned = next_of(machine.pinned);
     loop::build_contraction(nest, contract.spec, machine.level, machine.caches, machine.blocking);
   }
   return kernel;

@@ -349,7 +349,7 @@ def test_a_full_disk(directory, monkeypatch):
 
 
 def test_an_error_of_the_compiler_stores_nothing(directory, monkeypatch):
-    def fails(*_):
+    def fails(*_, **__):
         raise InternalError("after sink_casts")
 
     monkeypatch.setattr(trainc._core, "JointGraph", fails)

@@ -282,4 +282,4 @@ def test_kernels_are_shared_between_lengths(strict):
     compiled = [sum(report["compile"]["compiled_kernels"] for report in r.reports()) for r in records.of(ours)]
     of = [sum(report["compile"]["distinct_kernels"] for report in r.reports()) for r in records.of(ours)]
     assert compiled[:2] == of[:2]
-    assert sum(compiled[2:]) < 0.05 * sum(of[2:]), compiled
+    assert sum(compiled[2:]) < 0.1 * sum(of[2:]), compiled

@@ -76,7 +76,7 @@ TEST(SharedKernels, GiveTheBitsOfPlansOfTheirOwn) {
     const CpuLevel level = CpuLevel::name; \
     compiler::SharedKernels shared; \
     for (const Sizes& sizes : {Sizes{{'B', 7}, {'S', 52}}, Sizes{{'B', 3}, {'S', 23}}, Sizes{{'B', 14}, {'S', 107}}}) compile(at(kGraph, sizes, 2), level, &shared, true); \
-    int64_t plans = 0, code = 0; \
+    int64_t plans = 0, code = 0, later = 0; \
     for (const Sizes& sizes : {Sizes{{'B', 5}, {'S', 34}}, Sizes{{'B', 4}, {'S', 50}}, Sizes{{'B', 2}, {'S', 97}}, Sizes{{'B', 9}, {'S', 31}}, Sizes{{'B', 3}, {'S', 64}}}) { \
       const Graph graph = at(kGraph, sizes, 2); \
       const auto inputs = testing::random_inputs(graph, 5, false); \
@@ -84,11 +84,12 @@ TEST(SharedKernels, GiveTheBitsOfPlansOfTheirOwn) {
       const auto expected = testing::run_plan(own.plan, inputs), got = testing::run_plan(ours.plan, inputs); \
       ASSERT_EQ(got.size(), expected.size()); \
       for (size_t o = 0; o < got.size(); ++o) EXPECT_EQ(testing::to_bytes(got[o]), testing::to_bytes(expected[o])) << "output " << o << " S=" << sizes.at('S'); \
-      if (plans++ > 0) code += ours.code; \
-      else EXPECT_EQ(ours.code, static_cast<int64_t>(ours.plan.kernels.size())); \
+      const auto kernels = static_cast<int64_t>(ours.plan.kernels.size()); \
+      if (plans++ > 0) code += ours.code, later += kernels; \
+      else EXPECT_EQ(ours.code, kernels); \
       EXPECT_EQ(plan::save(plan::load(plan::save(ours.plan))), plan::save(ours.plan)); \
     } \
-    EXPECT_LE(code, 2) << "kernels made again for other sizes"; \
+    EXPECT_LE(3 * code, later) << "kernels made again for other sizes"; \
   }
   TRAINC_CPU_LEVELS(X)
 #undef X
