@@ -120,7 +120,8 @@ Blocking block_part(const ContractionSpec& spec, DType dtype, CpuLevel level, co
     if (cost < least * 0.999) tile = t, least = cost;
   }
   if (Blocking* first = spec.pinned) {
-    if (first->lanes == 0) first->lanes = static_cast<int>(f32_lanes(level) * 4 / size_of(dtype)), first->tile_m = tile.rows, first->tile_n = tile.vectors * first->lanes;
+    const int lanes = static_cast<int>(f32_lanes(level) * 4 / size_of(dtype));
+    if (first->lanes != lanes) *first = {.lanes = lanes, .tile_m = tile.rows, .tile_n = tile.vectors * lanes};
     tile = {first->tile_m, first->tile_n / first->lanes};
   }
   Blocking b = blocks_of(spec, dtype, level, cache, tile, 1);
@@ -155,7 +156,8 @@ Blocking choose_blocking(const ContractionSpec& spec, DType dtype, CpuLevel leve
 }
 
 Blocking pinned_blocking(const ContractionSpec& spec, DType dtype, CpuLevel level, const CacheSizes& cache, Blocking& first) {
-  if (first.lanes == 0) {  // the tile that is best for sizes around these, of which only some may vary
+  // The plans of two sizes need not have the same contractions: what was made for another kind is made anew.
+  if (first.room_m == 0 || first.lanes != f32_lanes(level) * 4 / size_of(dtype)) {  // the tile that is best for sizes around these, of which only some may vary
     double least = kAny;
     for (Tile t : tiles_for(spec, dtype, level)) {
       double cost = 0;

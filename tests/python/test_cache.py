@@ -439,7 +439,7 @@ def step_losses():
     """A train_step's losses, and whether its plans were stored ones."""
     torch.manual_seed(0)
     model = Net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
 
     @trainc.train_step
     def step(ids):
