@@ -3,12 +3,16 @@
 `core` compiles (trainc._core); `interpreter` runs the graphs operation by operation in PyTorch: for tests of capture alone,
 and in the place of `core` where it raises InternalError. Both give
 
-    compile(gm, name)                        -> Executable
-    joint(gm, primals, forward_outputs, name, limit) -> Joint: .forward, .saved_inputs, .saved_bytes;
+    compile(gm, name, family=None)           -> Executable
+    joint(gm, primals, forward_outputs, name, family=None, limit=None)
+                                             -> Joint: .forward, .saved_inputs, .saved_bytes;
         .footprint(): bytes {saved, temporary, results} and {again_flops}, or None where it is not known;
         .backward(defined, consumes): `consumes` allows a run to overwrite `saved`;
         .deferred_outputs: those that .forward leaves out, .deferred() -> Executable([], saved) that makes them
-    Executable(inputs, saved=None)           -> list of fresh tensors (or None, or an input itself); .report() -> dict
+    Executable(inputs, saved=None)           -> list of fresh tensors (or None, or an input itself); .report() -> dict;
+        .share_memory(other): the two are of one graph with two sizes of its inputs, and their results use the same memory
+
+`family`: what the plans of one graph for different sizes have in common.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import ctypes
 import json
 import math
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -87,6 +92,11 @@ class CoreExecutable:
 
         results = sum(out.bytes for out in self._outputs if isinstance(out, Results))
         return {"temporary": self.plan.temp_bytes + _core.thread_count() * self.plan.scratch_bytes, "results": results}
+
+    def share_memory(self, other: CoreExecutable) -> None:
+        for mine, theirs in zip(self._outputs, other._outputs, strict=True):
+            if isinstance(mine, Results) and isinstance(theirs, Results):
+                mine.pool = theirs.pool
 
     def report(self) -> dict:
         report = json.loads(self.plan.report())
@@ -187,20 +197,48 @@ def stored_plan(
     return executable, entry, digest
 
 
+class Family:
+    """What the plans of one graph for different sizes have in common: kernels that are given the numbers in which they differ.
+    `samples()` gives the graph for a few other sizes, which show what these numbers are."""
+
+    def __init__(self, samples: Callable[[], list[torch.fx.GraphModule]]):
+        self._samples = samples
+        self._made: list[Any] | None = None
+        self._learned: set[Any] = set()
+        self._shared: Any = None
+
+    def learned(self, part: Any, make: Callable[[torch.fx.GraphModule], Any], learn: Callable[[Any, Any], Any]) -> Any:
+        """The shared kernels, once they know what of `part` of a plan depends on sizes: `make` a sample, then `learn` of it."""
+        from trainc import _core
+
+        if self._shared is None:
+            self._shared = _core.SharedKernels()
+        if part not in self._learned:
+            self._learned.add(part)
+            if self._made is None:
+                self._made = [make(gm) for gm in self._samples()]
+            for made in self._made:
+                learn(made, self._shared)
+        return self._shared
+
+
 class CoreJoint:
     def __init__(
-        self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str, tune: str, limit: memory.Limit | None = None
+        self,
+        graph: wire.GraphText,
+        shape: tuple[int, int, str],  # primals, forward outputs, name
+        tune: str,
+        family: Family | None = None,
+        limit: memory.Limit | None = None,
     ):
-        self.name = name
-        self._graph = wire.GraphText(gm.graph, name)
-        self._shape = (primals, forward_outputs, name)
-        self._tune, self._limit = tune, limit
+        self._graph, self._shape, name = graph, shape, shape[2]
+        self.name, self._tune, self._family, self._limit = name, tune, family, limit
         self._joint: Any = None  # made when a part must be compiled
         self._footprint: dict[str, int] | None = None
-        key = cache.key("forward", self._graph.canonical, *self._shape, tune, *([limit.key] if limit else []))
+        key = self._key("forward", *_key_of(limit))
         with messages.progress(name) as progress:
             self.forward, self._facts, self._digest = stored_plan(
-                key, self._graph, lambda: self._cut(progress).forward(progress), lambda: facts_of(self._joint)
+                key, self._graph, lambda: self._compile("forward", (), progress), lambda: facts_of(self._joint)
             )
         self.saved_inputs: list[int] = self._facts["saved_inputs"]
         self.saved_bytes: int = self._facts["saved_bytes"]
@@ -208,30 +246,42 @@ class CoreJoint:
 
     def footprint(self) -> dict[str, int]:
         if self._footprint is None:
-            self._footprint = self._cut(None).footprint()
+            self._footprint = self._cut().footprint()
         return self._footprint
 
+    def is_of(self, graph: wire.GraphText, shape: tuple[int, int, str], limit: memory.Limit | None) -> bool:
+        same = self._shape == shape and self._graph.canonical == graph.canonical and self._graph.origins == graph.origins
+        return same and _key_of(self._limit) == _key_of(limit)
+
     def deferred(self) -> CoreExecutable:
-        return self._part("deferred", "deferred outputs", lambda joint, progress: joint.deferred(progress))
+        return self._part("deferred", "deferred outputs")
 
     def backward(self, defined: tuple[bool, ...], consumes: bool) -> CoreExecutable:
-        def compile(joint: Any, progress: Any) -> Any:
-            return joint.backward(list(defined), progress, consumes)
+        return self._part("backward", "backward", defined, consumes)
 
-        return self._part("backward", "backward", compile, list(defined), consumes)
-
-    def _part(self, kind: str, what: str, compile: Callable[[Any, Any], Any], *parts: Any) -> CoreExecutable:
+    def _part(self, kind: str, what: str, *arguments: Any) -> CoreExecutable:
         """A plan that reads the forward's arena. Its key holds the forward plan's hash: they always agree on what lies where."""
-        key = cache.key(kind, self._graph.canonical, *self._shape, self._tune, self._digest, *parts) if self._digest else None
+        key = self._key(kind, self._digest, *arguments) if self._digest else None
         with messages.progress(f"{self.name}, {what}") as progress:
-            return stored_plan(key, self._graph, lambda: compile(self._cut(progress), progress))[0]
+            return stored_plan(key, self._graph, lambda: self._compile(kind, arguments, progress))[0]
 
-    def _cut(self, progress: Any) -> Any:
-        from trainc import _core
+    def _key(self, kind: str, *parts: Any) -> str | None:
+        kind = kind if self._family is None else f"{kind}, shared kernels"
+        return cache.key(kind, self._graph.canonical, *self._shape, self._tune, *parts)
 
+    def _compile(self, kind: str, arguments: tuple, progress: Any) -> Any:
+        def sample(gm: torch.fx.GraphModule) -> Any:
+            return _core_joint(wire.GraphText(gm.graph, self.name), self._shape, "fast")
+
+        def learn(joint: Any, shared: Any) -> None:
+            getattr(joint, kind)(*arguments, None, shared, True)
+
+        shared = self._family and self._family.learned((kind, *arguments), sample, learn)
+        return getattr(self._cut(), kind)(*arguments, progress, shared)
+
+    def _cut(self) -> Any:
         if self._joint is None:
-            primals, forward_outputs, name = self._shape
-            joint = _core.JointGraph(self._graph.text(), primals, forward_outputs, name, tuner=tuning.tuner_of(self._tune))
+            joint = _core_joint(self._graph, self._shape, self._tune)
             if hasattr(self, "_facts"):
                 joint.cut(self._facts["price"])
             elif self._limit is not None:
@@ -243,6 +293,12 @@ class CoreJoint:
         return self._joint
 
 
+def _core_joint(graph: wire.GraphText, shape: tuple[int, int, str], tune: str) -> Any:
+    from trainc import _core
+
+    return _core.JointGraph(graph.text(), *shape, tuner=tuning.tuner_of(tune))
+
+
 def facts_of(joint: Any) -> dict:
     """What Python must know of a cut, stored with its forward plan."""
     return {
@@ -251,29 +307,55 @@ def facts_of(joint: Any) -> dict:
     }  # fmt: skip
 
 
+def _key_of(limit: memory.Limit | None) -> list:
+    return [] if limit is None else [limit.key]
+
+
 def sum_of(footprint: dict[str, int]) -> int:
     return footprint["saved"] + footprint["temporary"] + footprint["results"]
 
 
 class Core:
+    """One for each first call of a signature."""
+
     name = "core"
 
     def __init__(self, tune: str):
         self._tune = tune
+        self._latest: weakref.ref[CoreJoint] | None = None
 
-    def compile(self, gm: torch.fx.GraphModule, name: str) -> CoreExecutable:
+    def compile(self, gm: torch.fx.GraphModule, name: str, family: Family | None = None) -> CoreExecutable:
         from trainc import _core
 
         graph = wire.GraphText(gm.graph, name)
-        key = cache.key("inference", graph.canonical, name, self._tune)
-        tuner = tuning.tuner_of(self._tune)
+        key = cache.key("inference" if family is None else "inference, shared kernels", graph.canonical, name, self._tune)
+
+        def compile() -> Any:
+            def learn(text: str, shared: Any) -> None:
+                _core.compile(text, name, None, None, shared, True)
+
+            shared = family and family.learned("inference", lambda gm: wire.graph_json(gm.graph, name), learn)
+            return _core.compile(graph.text(), name, progress, tuning.tuner_of(self._tune), shared)
+
         with messages.progress(name) as progress:
-            return stored_plan(key, graph, lambda: _core.compile(graph.text(), name, progress, tuner))[0]
+            return stored_plan(key, graph, compile)[0]
 
     def joint(
-        self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str, limit: memory.Limit | None = None
+        self,
+        gm: torch.fx.GraphModule,
+        primals: int,
+        forward_outputs: int,
+        name: str,
+        family: Family | None = None,
+        limit: memory.Limit | None = None,
     ) -> CoreJoint:
-        return CoreJoint(gm, primals, forward_outputs, name, self._tune, limit)
+        graph, shape = wire.GraphText(gm.graph, name), (primals, forward_outputs, name)
+        latest = self._latest and self._latest()
+        # A model that sets defaults in its first call is traced twice in it: mostly the same graph (CompiledCall._settle).
+        if latest is None or not latest.is_of(graph, shape, limit):
+            latest = CoreJoint(graph, shape, self._tune, family, limit)
+            self._latest = weakref.ref(latest)
+        return latest
 
 
 # ---- interpreter ----------------------------------------------------------------------------------------------------
@@ -291,6 +373,9 @@ class InterpretedExecutable:
             results = list(torch.fx.Interpreter(self.gm).run(*inputs))
         self.seconds = time.perf_counter() - start
         return results
+
+    def share_memory(self, other: InterpretedExecutable) -> None:
+        """Its results are PyTorch's own."""
 
     def report(self) -> dict:
         calls = [node for node in self.gm.graph.nodes if node.op == "call_function"]
@@ -422,11 +507,11 @@ class Interpreter:
     def __init__(self, tune: str):
         pass  # there is nothing to tune
 
-    def compile(self, gm: torch.fx.GraphModule, name: str) -> InterpretedExecutable:
+    def compile(self, gm: torch.fx.GraphModule, name: str, family: Any = None) -> InterpretedExecutable:
         return InterpretedExecutable(gm, name)
 
     def joint(
-        self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str, limit: memory.Limit | None = None
+        self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str, family: Any = None, limit: Any = None
     ) -> InterpretedJoint:
         """`limit` is not met: PyTorch keeps what it keeps."""
         return InterpretedJoint(gm, primals, forward_outputs, name)

@@ -13,22 +13,25 @@ KEPT = 4  # free blocks kept per place
 
 
 class Pool:
-    """Blocks of one size for one place of a plan."""
+    """Blocks for one place of a plan, and of the plans for other sizes of the same graph."""
 
-    def __init__(self, size: int):
-        self.size = size
+    def __init__(self) -> None:
         self._blocks: list[torch.UntypedStorage] = []
         self._alone = 0  # use count of a block that only this pool holds
 
-    def take(self) -> torch.UntypedStorage:
-        for block in self._blocks:
-            if torch._C._storage_Use_Count(block._cdata) == self._alone and block.nbytes() >= self.size:
+    def take(self, size: int) -> torch.UntypedStorage:
+        """At least `size` bytes that nobody else holds."""
+        free = [block for block in self._blocks if torch._C._storage_Use_Count(block._cdata) == self._alone]
+        for block in free:
+            if block.nbytes() >= size:
                 return block
-        block = torch.empty(self.size, dtype=torch.uint8).untyped_storage()
+        new = torch.empty(size, dtype=torch.uint8).untyped_storage()
         if not self._alone:
-            self._alone = torch._C._storage_Use_Count(block._cdata)
-        self._blocks = [*self._blocks[-(KEPT - 1) :], block]
-        return block
+            self._alone = torch._C._storage_Use_Count(new._cdata)
+        # free ones are all too small: the new one will serve those who used them
+        held = [block for block in self._blocks if not any(block is other for other in free)]
+        self._blocks = [*held[-(KEPT - 1) :], new]
+        return new
 
 
 class Results:
@@ -38,9 +41,9 @@ class Results:
         self.dtype, self.shape, self.stride = dtype, tuple(shape), tuple(stride)
         span = 0 if 0 in self.shape else 1 + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
         self.bytes = span * dtype.itemsize
-        self._pool = Pool(self.bytes) if self.bytes >= SMALL else None
+        self.pool = Pool()
 
     def new(self) -> torch.Tensor:
-        if self._pool is None:
+        if self.bytes < SMALL:
             return torch.empty_strided(self.shape, self.stride, dtype=self.dtype)
-        return torch.empty(0, dtype=self.dtype).set_(self._pool.take(), 0, self.shape, self.stride)
+        return torch.empty(0, dtype=self.dtype).set_(self.pool.take(self.bytes), 0, self.shape, self.stride)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from trainc import config, engine, memory, messages, optimizer, records, tuning, wire
+from trainc import cache, config, engine, memory, messages, optimizer, records, tuning, wire
 from trainc.call import CompiledCall, _describe, _modes, _type
 from trainc.errors import NotCompiled, SideEffect, UserError
 from trainc.joint import lift_constants
@@ -115,7 +115,8 @@ class TrainStep(CompiledCall):
                 "signatures. Pad inputs to "
                 "few shapes, or raise trainc.config.max_signatures."
             )
-        record = records.Compilation(self.__name__, signature=_describe(structure, arguments, self._body), tune=self.settings.tune)
+        signature = _describe(structure, arguments, self._body)
+        record = records.Compilation(self.__name__, signature=signature, tune=self.settings.tune)
         inputs = [*self._state.tensors(), *arguments]
         fixed = memory.fixed(self._state.tensors(), arguments, self.reached.optimizers, gradients=False)
         record.fixed = fixed
@@ -411,16 +412,24 @@ class CorePlan:
             scalars = range(places[classes[i]], places[classes[i]] + self._sizes[classes[i]])
             updates.append((formulas.index(v), i, [slot.primal, -1, *states, *scalars]))
         name = step.record.name
-        with messages.progress(name) as progress:
-            graph = wire.graph_json(traced.graph.graph, name)
-            joint = _core.JointGraph(graph, step.inputs, traced.forward, name, False, tuning.tuner_of(step.record.tune))
-            traces = [wire.graph_json(optimizer.trace_formula(v).graph, f"{name}_update") for v in formulas]
-            texts = [(text, optimizer.formula_of(v)[2]) for text, v in zip(traces, formulas, strict=True)]
+        graph = wire.GraphText(traced.graph.graph, name)
+        traces = [wire.graph_json(optimizer.trace_formula(v).graph, f"{name}_update") for v in formulas]
+        texts = [(text, list(optimizer.formula_of(v)[2])) for text, v in zip(traces, formulas, strict=True)]
+        of_limit = [] if step.limit is None else [step.limit.key]
+        key = cache.key("step", graph.canonical, step.inputs, traced.forward, name, texts, updates, step.record.tune, *of_limit)
+        made: list[Any] = []
+
+        def compile() -> Any:
+            joint = _core.JointGraph(graph.text(), step.inputs, traced.forward, name, False, tuning.tuner_of(step.record.tune))
+            made.append(joint)
             if step.limit is not None:
                 room = step.limit.room(lambda: engine.sum_of(joint.fit_step(1 << 62, [True], texts, updates)))
                 step.limit.check(joint.fit_step(room, [True], texts, updates), room)
-            self._executable = engine.CoreExecutable(joint.step([True], texts, updates, progress))
-            self._again_flops = joint.again_flops
+            return joint.step([True], texts, updates, progress)
+
+        with messages.progress(name) as progress:
+            self._executable, facts, _ = engine.stored_plan(key, graph, compile, lambda: {"again_flops": made[0].again_flops})
+        self._again_flops = facts["again_flops"]
 
     def __call__(self, inputs: list[Tensor], states: list[list[Tensor]], scalars: list[list[float]]) -> list[Tensor | None]:
         for tensor, values in zip(self._scalars, scalars, strict=True):

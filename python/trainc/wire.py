@@ -141,6 +141,11 @@ class GraphText:
         return re.sub(r'"origin": "@(\d+)"', lambda m: f'"origin": {json.dumps(self.origins[int(m[1])])}', self.canonical)
 
 
+def same_graph(a: torch.fx.Graph, b: torch.fx.Graph) -> bool:
+    """Whether two graphs compute the same in the same way."""
+    return GraphText(a, "").canonical == GraphText(b, "").canonical
+
+
 def graph_json(graph: torch.fx.Graph, name: str) -> str:
     return GraphText(graph, name).text()
 
