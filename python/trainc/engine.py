@@ -4,7 +4,7 @@
 and in the place of `core` where it raises InternalError. Both give
 
     compile(gm, name, family=None)           -> Executable
-    joint(gm, primals, forward_outputs, name, family=None, limit=None)
+    joint(gm, primals, forward_outputs, name, family=None, limit=None, defer_small=False)
                                              -> Joint: .forward, .saved_inputs, .saved_bytes;
         .footprint(): bytes {saved, temporary, results} and {again_flops}, or None where it is not known;
         .backward(defined, consumes): `consumes` allows a run to overwrite `saved`;
@@ -222,11 +222,15 @@ class Family:
         return self._shared
 
 
+# Of a joint graph: primals, forward outputs, name; and the bytes from which on outputs are deferred, if not the usual ones.
+Shape = tuple
+
+
 class CoreJoint:
     def __init__(
         self,
         graph: wire.GraphText,
-        shape: tuple[int, int, str],  # primals, forward outputs, name
+        shape: Shape,
         tune: str,
         family: Family | None = None,
         limit: memory.Limit | None = None,
@@ -249,7 +253,7 @@ class CoreJoint:
             self._footprint = self._cut().footprint()
         return self._footprint
 
-    def is_of(self, graph: wire.GraphText, shape: tuple[int, int, str], limit: memory.Limit | None) -> bool:
+    def is_of(self, graph: wire.GraphText, shape: Shape, limit: memory.Limit | None) -> bool:
         same = self._shape == shape and self._graph.canonical == graph.canonical and self._graph.origins == graph.origins
         return same and _key_of(self._limit) == _key_of(limit)
 
@@ -293,7 +297,7 @@ class CoreJoint:
         return self._joint
 
 
-def _core_joint(graph: wire.GraphText, shape: tuple[int, int, str], tune: str) -> Any:
+def _core_joint(graph: wire.GraphText, shape: Shape, tune: str) -> Any:
     from trainc import _core
 
     return _core.JointGraph(graph.text(), *shape, tuner=tuning.tuner_of(tune))
@@ -348,8 +352,9 @@ class Core:
         name: str,
         family: Family | None = None,
         limit: memory.Limit | None = None,
+        defer_small: bool = False,
     ) -> CoreJoint:
-        graph, shape = wire.GraphText(gm.graph, name), (primals, forward_outputs, name)
+        graph, shape = wire.GraphText(gm.graph, name), (primals, forward_outputs, name, *([0] if defer_small else []))
         latest = self._latest and self._latest()
         # A model that sets defaults in its first call is traced twice in it: mostly the same graph (CompiledCall._settle).
         if latest is None or not latest.is_of(graph, shape, limit):
@@ -511,9 +516,9 @@ class Interpreter:
         return InterpretedExecutable(gm, name)
 
     def joint(
-        self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str, family: Any = None, limit: Any = None
+        self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str, *_: Any
     ) -> InterpretedJoint:
-        """`limit` is not met: PyTorch keeps what it keeps."""
+        """A limit is not met: PyTorch keeps what it keeps. Nothing is deferred."""
         return InterpretedJoint(gm, primals, forward_outputs, name)
 
 

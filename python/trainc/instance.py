@@ -48,14 +48,20 @@ class Instance:
         inputs = place.primals + len(place.constants)
         # A limit is of one batch's sizes, and is met with numbers that kernels for other sizes would not have.
         family = compiler.family if record.limit is None else None
-        joint = compiler.build(
-            record, lambda e: e.joint(gm, inputs, place.forward_outputs, record.name, family, record.limit)
-        )
-        held = [i for i in joint.saved_inputs if not place.is_constant(i)]
+
+        def joint_of(defer_small: bool) -> tuple[Any, list[int]]:
+            shape = inputs, place.forward_outputs, record.name
+            joint = compiler.build(record, lambda e: e.joint(gm, *shape, family, record.limit, defer_small))
+            return joint, [i for i in joint.saved_inputs if not place.is_constant(i)]
+
+        joint, held = joint_of(False)
         if place.last is None:
             place.held = held
         elif not set(held) <= set(place.held):
-            raise NotCompiled("the backward for these sizes keeps other tensors of the caller's")
+            # A result that the backward wants is held where it is small, and lies in the arena (deferred) where it is large.
+            joint, held = joint_of(True)
+            if not set(held) <= set(place.held):
+                raise NotCompiled("the backward for these sizes keeps other tensors of the caller's")
         self._joint, self._like = joint, place.last
         record.forward, record.footprint = joint.forward, joint.footprint
         if self._like is not None:

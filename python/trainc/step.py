@@ -420,7 +420,7 @@ class CorePlan:
         made: list[Any] = []
 
         def compile() -> Any:
-            joint = _core.JointGraph(graph.text(), step.inputs, traced.forward, name, False, tuning.tuner_of(step.record.tune))
+            joint = _core.JointGraph(graph.text(), step.inputs, traced.forward, name, -1, tuning.tuner_of(step.record.tune))
             made.append(joint)
             if step.limit is not None:
                 room = step.limit.room(lambda: engine.sum_of(joint.fit_step(1 << 62, [True], texts, updates)))

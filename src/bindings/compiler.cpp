@@ -109,13 +109,13 @@ struct JointGraph {
   nb::object tuner;
   double seconds = 0;  // importing and preparing; counted to the forward plan
 
-  JointGraph(const std::string& graph, int64_t primals, int64_t forward_outputs, const std::string& name, bool defer, nb::object tuner)
+  JointGraph(const std::string& graph, int64_t primals, int64_t forward_outputs, const std::string& name, int64_t defer_from, nb::object tuner)
       : tuner(std::move(tuner)) {
     know_the_generator(graph);
     const auto start = Clock::now();
     nb::gil_scoped_release unlock;
     joint = std::make_unique<compiler::JointGraph>(frontend::import_aten(graph), primals, forward_outputs, name,
-                                                   defer ? schedule::kDeferredBytes : std::numeric_limits<int64_t>::max(), !device_driver());
+                                                   defer_from < 0 ? std::numeric_limits<int64_t>::max() : defer_from, !device_driver());
     seconds = seconds_since(start);
   }
   /// The plan that `make` gives; none for a sample.
@@ -218,8 +218,9 @@ void bind_compiler(nb::module_& m) {
   const auto shared = [] { return nb::arg("shared").none() = nb::none(); };
   m.def("compile", &compile, nb::arg("json"), nb::arg("name"), nb::arg("progress") = nb::none(), nb::arg("tuner") = nb::none(), shared(), nb::arg("sample") = false);
   nb::class_<JointGraph>(m, "JointGraph", "A joint graph, cut into a forward and a backward plan.")
-      .def(nb::init<const std::string&, int64_t, int64_t, const std::string&, bool, nb::object>(), nb::arg("json"), nb::arg("primals"),
-           nb::arg("forward_outputs"), nb::arg("name"), nb::arg("defer") = true, nb::arg("tuner") = nb::none())
+      .def(nb::init<const std::string&, int64_t, int64_t, const std::string&, int64_t, nb::object>(), nb::arg("json"), nb::arg("primals"),
+           nb::arg("forward_outputs"), nb::arg("name"), nb::arg("defer_from") = schedule::kDeferredBytes, nb::arg("tuner") = nb::none(),
+             "`defer_from`: bytes of an output from which on it is deferred; -1: none is.")
       .def("forward", &JointGraph::forward, nb::arg("progress") = nb::none(), shared(), nb::arg("sample") = false)
       .def("backward", &JointGraph::backward, nb::arg("defined"), nb::arg("consumes") = true, nb::arg("progress") = nb::none(), shared(), nb::arg("sample") = false)
       .def("step", &JointGraph::step, nb::arg("defined"), nb::arg("formulas"), nb::arg("updates"), nb::arg("progress") = nb::none())
