@@ -498,7 +498,7 @@ class Builder {
     body.push_back(tile_elements([&](const Expr& at) { return store(sums_, at, zero(sum_)); }));
     if (spec_.k > 0) {
       const Expr groups = floor_div(depth_, kSteps);
-      if (b_.block_k >= kSteps)
+      if (pack_k_ >= kSteps)
         body.push_back(loop(LoopKind::Serial, "steps", groups, [&](const Expr& group) {
           std::vector<Stmt> steps = ahead(group);
           steps.push_back(loop(LoopKind::Unroll, "step", integer(kSteps), [&](const Expr& i) { return outer_product(p, group * kSteps + i); }));
