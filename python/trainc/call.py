@@ -180,7 +180,8 @@ class CompiledCall:
             )
             return model._call_impl(*args, **kwargs)
         snapshot = Snapshot(model)
-        record = records.Compilation(type(model).__name__, signature=_describe(structure, arguments, model), tune=self.settings.tune)
+        signature = _describe(structure, arguments, model)
+        record = records.Compilation(type(model).__name__, signature=signature, tune=self.settings.tune)
         self._busy = True
         start = time.perf_counter()
         error: BaseException | None = None

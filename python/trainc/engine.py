@@ -189,8 +189,9 @@ def stored_plan(
 
 class CoreJoint:
     def __init__(
-        self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str, tune: str, limit: memory.Limit | None = None
-    ):
+        self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str, tune: str,
+        limit: memory.Limit | None = None,
+    ):  # fmt: skip
         self.name = name
         self._graph = wire.GraphText(gm.graph, name)
         self._shape = (primals, forward_outputs, name)

@@ -115,7 +115,8 @@ class TrainStep(CompiledCall):
                 "signatures. Pad inputs to "
                 "few shapes, or raise trainc.config.max_signatures."
             )
-        record = records.Compilation(self.__name__, signature=_describe(structure, arguments, self._body), tune=self.settings.tune)
+        signature = _describe(structure, arguments, self._body)
+        record = records.Compilation(self.__name__, signature=signature, tune=self.settings.tune)
         inputs = [*self._state.tensors(), *arguments]
         fixed = memory.fixed(self._state.tensors(), arguments, self.reached.optimizers, gradients=False)
         record.fixed = fixed
