@@ -11,6 +11,9 @@ engine: str | None = os.environ.get("TRAINC_ENGINE") or None
 fallback: bool = True
 # A progress bar on stderr while compiling. None: where stderr is a terminal.
 progress: bool | None = None
+# On a GPU: matrix products of so many operations go to cuBLASLt where it can be loaded. Such a plan is no CUDA graph, and each
+# of its launches costs the host some microseconds, which smaller products would not hide. 0: none do.
+library_flops: int = 2**32
 # Signatures compiled per model; calls with further ones run in PyTorch.
 max_signatures: int = 32
 # Compiled plans are kept on disk and found again by the next process. TRAINC_CACHE=0 turns that off.

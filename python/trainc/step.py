@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from trainc import config, engine, messages, optimizer, records, tuning, wire
-from trainc.call import CompiledCall, _describe, _modes, _type
+from trainc import config, device, engine, messages, optimizer, records, tuning, wire
+from trainc.call import CompiledCall, _describe, _modes, _type, leaves_of, stray
 from trainc.errors import NotCompiled, SideEffect, UserError
 from trainc.joint import lift_constants
 from trainc.state import Snapshot
@@ -99,6 +99,8 @@ class TrainStep(CompiledCall):
                 "signatures. Pad inputs to "
                 "few shapes, or raise trainc.config.max_signatures."
             )
+        if misplaced := stray(self._body, self._state.tensors(), leaves_of(structure, arguments, self._body)):
+            raise UserError(f"trainc.train_step: {misplaced.replace(type(self._body).__name__, 'the model')}")
         record = records.Compilation(self.__name__, signature=_describe(structure, arguments, self._body), tune=self._tune)
         inputs = [*self._state.tensors(), *arguments]
         entry = self._compile_step(record, structure, inputs)
@@ -124,7 +126,11 @@ class TrainStep(CompiledCall):
                 f"trainc.train_step: {changed}; it would happen once, while the step is traced: do it outside of the step"
             )
         record.capture_seconds = time.perf_counter() - start
-        compiled = CompiledStep(traced, self.reached.optimizers, inputs, record)
+        try:
+            where = device.one(inputs, "the step's tensors")
+        except NotCompiled as reason:
+            raise UserError(f"trainc.train_step: {reason}") from None
+        compiled = CompiledStep(traced, self.reached.optimizers, inputs, record, where)
         return compiled if compiled.runs else lambda _inputs, args, kwargs: self.fn(*args, **kwargs)
 
 
@@ -194,6 +200,7 @@ class Updates:
 
     def __init__(self, slots: list[Slot], optimizers: list[torch.optim.Optimizer]):
         self.slots, self.optimizers = slots, optimizers
+        self._steps = optimizer.Steps()
 
     def prepare(self) -> tuple[list[list[Tensor]], list[Launch]]:
         """(the state's tensors, the launch) of each slot; makes what state is missing."""
@@ -206,7 +213,7 @@ class Updates:
             if v.kind == "adam":
                 if not state:
                     state = _make_state(owner, group, slot.parameter)
-                step = state["step"].item() + 1
+                step = self._steps.number(state["step"]) + 1
             else:
                 step = 2.0
                 if v.momentum and state.get("momentum_buffer") is None:
@@ -232,7 +239,7 @@ class Updates:
         steps = [self.optimizers[s.optimizer].state.get(s.parameter, {}).get("step") for s in self.slots]
         steps = [step for step in steps if isinstance(step, Tensor)]
         if steps:
-            torch._foreach_add_(steps, 1.0)
+            self._steps.count(steps)
         written = [t for slot, state in zip(self.slots, states, strict=True) for t in (slot.parameter, *state)]
         torch.autograd.graph.increment_version(written)
         for owner in self.optimizers:
@@ -258,15 +265,17 @@ class CompiledStep:
     state of
     each slot, then the scalars of each launch."""
 
-    def __init__(self, traced: Traced, optimizers: list[torch.optim.Optimizer], inputs: list[Tensor], record: Any):
-        self.traced, self.record = traced, record
+    def __init__(
+        self, traced: Traced, optimizers: list[torch.optim.Optimizer], inputs: list[Tensor], record: Any, where: device.Host
+    ):
+        self.traced, self.record, self.where = traced, record, where
         self.updates = Updates(traced.slots, optimizers)
         self.runs = True
         placeholders = list(traced.graph.graph.find_nodes(op="placeholder"))
         self.primals = len(placeholders) - 1
         self.constants = lift_constants(traced.graph, before=placeholders[-1])
         self.inputs = self.primals + len(self.constants)
-        self._one = torch.ones(())
+        self._one = torch.ones((), device=where.torch)
         self._classes: list[int] | None = None
         self._refuse_shared_memory(inputs)
         wire.give_backward_its_lines(traced.graph.graph)
@@ -359,7 +368,8 @@ class CorePlan:
                 raise UserError(f"trainc.train_step updates f32 and f64 parameters, not {kind}: use trainc.compile")
         formulas = list(dict.fromkeys(variants))
         self._sizes = [optimizer.formula_of(variants[classes.index(i)])[1] for i in range(len(distinct))]
-        self._scalars = [torch.empty(size, dtype=launch.dtype) for size, launch in zip(self._sizes, distinct, strict=True)]
+        sized = zip(self._sizes, distinct, strict=True)
+        self._scalars = [torch.empty(size, dtype=launch.dtype, device=step.where.torch) for size, launch in sized]
         self._views = [view for scalars in self._scalars for view in scalars.unbind()]
         next_state = step.inputs + 1
         first_scalar = next_state + sum(v.tensors() - 2 for v in variants)
@@ -372,15 +382,16 @@ class CorePlan:
             updates.append((formulas.index(v), i, [slot.primal, -1, *states, *scalars]))
         name = step.record.name
         with messages.progress(name) as progress:
-            graph = wire.graph_json(traced.graph.graph, name)
-            joint = _core.JointGraph(graph, step.inputs, traced.forward, name, False, tuning.tuner_of(step.record.tune))
+            graph = wire.graph_json(traced.graph.graph, name, step.where)
+            asked = {"tuner": tuning.tuner_of(step.record.tune), **step.where.target()}
+            joint = _core.JointGraph(graph, step.inputs, traced.forward, name, False, **asked)
             traces = [wire.graph_json(optimizer.trace_formula(v).graph, f"{name}_update") for v in formulas]
             texts = [(text, optimizer.formula_of(v)[2]) for text, v in zip(traces, formulas, strict=True)]
-            self._executable = engine.CoreExecutable(joint.step([True], texts, updates, progress))
+            self._executable = engine.CoreExecutable(joint.step([True], texts, updates, progress), device=step.where)
 
     def __call__(self, inputs: list[Tensor], states: list[list[Tensor]], scalars: list[list[float]]) -> list[Tensor | None]:
         for tensor, values in zip(self._scalars, scalars, strict=True):
-            tensor.copy_(torch.tensor(values, dtype=torch.float64))
+            tensor.copy_(torch.tensor(values, dtype=torch.float64, device="cpu").to(tensor.dtype), non_blocking=True)
         return self._executable([*inputs, *(t for state in states for t in state), *self._views])
 
     def report(self) -> dict:
@@ -399,7 +410,8 @@ class InterpretedPlan:
         with torch.no_grad():
             for i, (slot, v) in enumerate(zip(self._traced.slots, self._variants, strict=True)):
                 update, _, in_place = optimizer.formula_of(v)
-                numbers = [torch.tensor(value, dtype=v.dtype) for value in scalars[self._classes[i]]]
+                where = slot.parameter.device
+                numbers = [torch.tensor(value, dtype=v.dtype, device=where) for value in scalars[self._classes[i]]]
                 row = [slot.parameter, outputs[self._traced.forward + i], *states[i]]
                 for place, result in zip(in_place, update(*row, *numbers), strict=True):
                     row[place].copy_(result)
