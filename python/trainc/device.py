@@ -114,7 +114,7 @@ class Cuda(Host):
         return torch.empty(size, dtype=torch.uint8, device=self.torch) if size else None
 
     def deal(self, x: torch.Tensor) -> list[int]:
-        """How torch's dropout deals out `x`, fake or real: [threads, neighbours that one takes at a time] (graph.h, RandomAttr)."""
+        """How torch's dropout deals out `x`, fake or real: [threads, neighbours one takes at a time] (graph.h, RandomAttr)."""
         numel, size = max(x.numel(), 1), x.dtype.itemsize
         threads = min(math.ceil(numel / BLOCK) * BLOCK, self._threads())
         vector = self._vector(size) if is_non_overlapping_and_dense_or_false(x) else 1
