@@ -20,13 +20,18 @@ def compile(model, optimizer=None, *, tune="fast", memory=None, fuse_step=False,
 
     tune: "fast" decides by a cost model alone, so that compiling takes seconds; "max" measures how to cut up each matrix product and
     convolution (a minute or so for GPT-2, once: the answers are kept on disk with the plans). The results are the same to the last bit.
+
+    `memory`: the most that training may need, as a size ("4GB", or bytes as an int) or as a share (0 to 1) of what it would
+    need without: the model's tensors, gradients, optimizer state, the batch, and what the step itself needs. It is met by
+    computing again in the backward what costs least time; results are the same to the bit. UserError at the first call where it
+    cannot be met, with the smallest that can. What PyTorch runs (extern operations) may take memory of its own beside it.
     """
     from trainc.door import compile_objects
 
     return compile_objects(model, optimizer, tune=tune, memory=memory, fuse_step=fuse_step, verify=verify)
 
 
-def train_step(fn, *, tune="fast"):
+def train_step(fn, *, tune="fast", memory=None):
     """`fn(*batch)`, the body of a training loop (forward, loss, `backward()`, `clip_grad_norm_`, `optimizer.step()`,
     `zero_grad()`), as one
     compiled plan: parameters and optimizer state are updated in place, and gradients never all exist at once.
@@ -38,17 +43,23 @@ def train_step(fn, *, tune="fast"):
     None afterwards. A learning rate scheduler may step inside or outside. What cannot be captured (a printed or branched-on
     value, an
     optimizer of another kind, a change of a variable) is a `UserError` that names the line.
+
+    `memory`: as for `trainc.compile`.
     """
     from trainc.step import TrainStep
 
-    return TrainStep(fn, tune)
+    return TrainStep(fn, tune, memory)
 
 
-def explain(model, file=None):
-    """What was compiled for `model`, what runs in PyTorch and why."""
+def explain(model, file=None, *, batch=None):
+    """What was compiled for `model` (or a train_step, or an optimizer), what runs in PyTorch and why, and the memory of a step.
+
+    `batch`: the arguments of a call (a tuple; a dict of keywords; or one tensor), for which the model is compiled first, but not
+    run: the peak of the first step is told before it.
+    """
     from trainc.report import explain as explain_model
 
-    return explain_model(model, file)
+    return explain_model(model, file, batch)
 
 
 def _register_with_accelerate() -> None:

@@ -16,6 +16,7 @@ from torch.utils._device import DeviceContext
 
 from trainc import config, device, joint, messages, records
 from trainc.errors import NotCompiled, SideEffect, UserError
+from trainc.memory import Settings
 from trainc.state import ModuleState, Snapshot, Unchanged
 from trainc.structure import Flattener, changes, describe, leaves, unflatten
 from trainc.trace import FlatCall, tracing
@@ -77,9 +78,9 @@ def _length(told: list[list[str]]) -> int:
 class CompiledCall:
     """Set as `model._compiled_call_impl`, which nn.Module's call uses and which copies and pickles leave out."""
 
-    def __init__(self, model: torch.nn.Module, tune: str = "fast"):
+    def __init__(self, model: torch.nn.Module, settings: Settings | None = None):
         self._model = weakref.ref(model)
-        self._tune = tune
+        self.settings = settings or Settings()
         self._state: ModuleState | None = None
         self._unchanged: dict[int, Unchanged] = {}  # by variant: how to see, for little, that the module is in it
         self._variants: list[tuple[list, list]] = []  # (values, tensors' types) that were seen: their index is in the key
@@ -108,6 +109,13 @@ class CompiledCall:
         if entry is None:
             return self._first_call(key, structure, arguments, args, kwargs)
         return entry([*tensors, *arguments], args, kwargs)
+
+    def prepare(self, args: tuple, kwargs: dict) -> None:
+        """Compiles for these arguments, as their first call would, and runs nothing."""
+        kind, structure, arguments = self._kind(args, kwargs)
+        variant, _ = self._variant()
+        if (variant, kind) not in self._entries and kind not in self._stateful:
+            self._first_call((variant, kind), structure, arguments, args, kwargs, run=False)
 
     # -- the signature ------------------------------------------------------------------------------------------------
 
@@ -169,7 +177,9 @@ class CompiledCall:
 
     # -- the first call of a signature --------------------------------------------------------------------------------
 
-    def _first_call(self, key: Any, structure: tuple, arguments: list[torch.Tensor], args: tuple, kwargs: dict) -> Any:
+    def _first_call(
+        self, key: Any, structure: tuple, arguments: list[torch.Tensor], args: tuple, kwargs: dict, run: bool = True
+    ) -> Any:
         model = self._model()
         if not torch.is_grad_enabled() and key not in self._seen_once:
             if len(self._seen_once) < 10_000:
@@ -186,7 +196,8 @@ class CompiledCall:
         if misplaced := stray(model, self._state.tensors(), given):
             return self._mixed(key, misplaced, args, kwargs)
         snapshot = Snapshot(model)
-        record = records.Compilation(type(model).__name__, signature=_describe(structure, arguments, model), tune=self._tune)
+        signature = _describe(structure, arguments, model)
+        record = records.Compilation(type(model).__name__, signature=signature, tune=self.settings.tune)
         self._busy = True
         start = time.perf_counter()
         error: BaseException | None = None
@@ -210,7 +221,9 @@ class CompiledCall:
             self._tell(record, Signature(given, key[0], model.training, key[1][3]))
             self.compilations.append(record)
             self._entries[key] = entry
-            return entry([*self._state.tensors(), *arguments], args, kwargs)
+            return entry([*self._state.tensors(), *arguments], args, kwargs) if run else None
+        if not run:
+            return None
         result = model._call_impl(*args, **kwargs)  # where the model itself is at fault, this raises its own error
         if snapshot.state_changed or isinstance(error, SideEffect):
             if kind not in self._unsettled:  # a first call may set what later ones find: a cache, a default
@@ -239,8 +252,9 @@ class CompiledCall:
         call = FlatCall(self._state, structure)
         inputs = [*self._state.tensors(), *arguments]
         where = device.one(self._state.tensors() or arguments, "the model's tensors")
+        record.fixed = self.settings.fixed(self._state.tensors(), arguments)
         with tracing():
-            compiled = joint.compile_flat(call, inputs, record, where)
+            compiled = joint.compile_flat(call, inputs, record, where, self.settings.limit(record.fixed))
         result = call.result
 
         def entry(inputs: list[torch.Tensor], args: tuple, kwargs: dict) -> Any:
@@ -284,7 +298,7 @@ class CompiledCall:
         if self._dynamo is None:
             from trainc.backend import backend
 
-            self._dynamo = torch.compile(model._call_impl, backend=backend, options={"tune": self._tune})
+            self._dynamo = torch.compile(model._call_impl, backend=backend, options={"tune": self.settings.tune})
         try:
             return self._dynamo(*args, **kwargs)
         except torch._dynamo.exc.TorchDynamoException as error:

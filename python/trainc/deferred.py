@@ -23,6 +23,10 @@ class Outputs:
         self._values: Sequence[torch.Tensor] = ()
         self._lock = threading.Lock()
 
+    @property
+    def computed(self) -> bool:
+        return self._compute is None
+
     def values(self) -> Sequence[torch.Tensor]:
         with self._lock:
             if self._compute is not None:
@@ -42,6 +46,10 @@ class Pending:
         outputs = Outputs(compute)
         self._calls.add(outputs)
         return [DeferredTensor(meta, outputs, i) for i, meta in enumerate(metas)]
+
+    def alive(self) -> bool:
+        """Whether somebody holds an output that is not computed yet."""
+        return any(not outputs.computed for outputs in self._calls)
 
     def settle(self) -> None:
         """Computes what is alive, so that the arenas of earlier calls can be used again."""

@@ -7,6 +7,7 @@ import torch
 from trainc import cache, config, tuning
 from trainc.call import CompiledCall
 from trainc.errors import UserError
+from trainc.memory import Settings, checked
 from trainc.optimizer import attach
 
 
@@ -15,7 +16,7 @@ def compile_objects(model, optimizer, *, tune, memory, fuse_step, verify):
     if config.cache:
         cache.directory()  # says so now where plans cannot be kept
         config.cache_bytes()
-    model._compiled_call_impl = CompiledCall(model, tune)
+    model._compiled_call_impl = CompiledCall(model, Settings(memory, optimizer, tune))
     if optimizer is None:
         return model
     attach(optimizer)
@@ -36,8 +37,7 @@ def check(model, optimizer, tune, memory, fuse_step, verify) -> None:
             hint = ""
         raise UserError(f"trainc.compile wants a torch.optim.Optimizer as its second argument, got {_kind(optimizer)}{hint}")
     tuning.check(tune)
-    if memory is not None:
-        raise UserError("memory= is not built yet: leave it out, and all that the backward needs is kept")
+    checked(memory)
     for name, flag in (("fuse_step", fuse_step), ("verify", verify)):
         if not isinstance(flag, bool):
             raise UserError(f"{name}={flag!r} is neither True nor False")

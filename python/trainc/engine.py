@@ -4,7 +4,9 @@
 and in the place of `core` where it raises InternalError. Both give
 
     compile(gm, name)                        -> Executable
-    joint(gm, primals, forward_outputs, name) -> Joint: .forward, .saved_inputs, .saved_bytes, .backward(defined);
+    joint(gm, primals, forward_outputs, name, limit) -> Joint: .forward, .saved_inputs, .saved_bytes;
+        .footprint(): bytes {saved, temporary, results} and {again_flops}, or None where it is not known;
+        .backward(defined, consumes): `consumes` allows a run to overwrite `saved`;
         .deferred_outputs: those that .forward leaves out, .deferred() -> Executable([], saved) that makes them
     Executable(inputs, saved=None)           -> list of fresh tensors (or None, or an input itself); .report() -> dict
 """
@@ -20,7 +22,7 @@ from typing import Any
 import torch
 from torch.utils import flop_counter
 
-from trainc import cache, messages, tuning, wire
+from trainc import cache, memory, messages, tuning, wire
 from trainc.device import HOST, Host
 from trainc.errors import InternalError
 from trainc.pool import Results
@@ -81,6 +83,11 @@ class CoreExecutable:
 
     def _extern(self, step: int, pointers: list[int]) -> list[tuple[int, Any]]:
         return self._externs[step](pointers)
+
+    def footprint(self) -> dict[str, int]:
+        """Bytes of its own arena, and of what it gives."""
+        results = sum(out.bytes for out in self._outputs if isinstance(out, Results))
+        return {"temporary": self.plan.temp_bytes, "results": results}
 
     def report(self) -> dict:
         report = json.loads(self.plan.report())
@@ -180,14 +187,18 @@ def stored_plan(
 
 
 class CoreJoint:
-    def __init__(self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str, device: Host, tune: str):
+    def __init__(
+        self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str, device: Host, tune: str,
+        limit: memory.Limit | None = None,
+    ):  # fmt: skip
         self.name, self.device = name, device
         self._target = device.target()  # both halves for the same
         self._graph = wire.GraphText(gm.graph, name, device)
         self._shape = (primals, forward_outputs, name)
-        self._tune = tune
+        self._tune, self._limit = tune, limit
         self._joint: Any = None  # made when a part must be compiled
-        key = cache.key("forward", device, self._graph.canonical, *self._shape, tune)
+        self._footprint: dict[str, int] | None = None
+        key = cache.key("forward", device, self._graph.canonical, *self._shape, tune, *([limit.key] if limit else []))
         with messages.progress(name) as progress:
             self.forward, self._facts, self._digest = stored_plan(
                 key, self._graph, device, lambda: self._cut(progress).forward(progress), lambda: facts_of(self._joint)
@@ -196,11 +207,19 @@ class CoreJoint:
         self.saved_bytes: int = self._facts["saved_bytes"]
         self.deferred_outputs: list[int] = self._facts["deferred_outputs"]
 
+    def footprint(self) -> dict[str, int]:
+        if self._footprint is None:
+            self._footprint = self._cut(None).footprint()
+        return self._footprint
+
     def deferred(self) -> CoreExecutable:
         return self._part("deferred", "deferred outputs", lambda joint, progress: joint.deferred(progress))
 
-    def backward(self, defined: tuple[bool, ...]) -> CoreExecutable:
-        return self._part("backward", "backward", lambda joint, progress: joint.backward(list(defined), progress), list(defined))
+    def backward(self, defined: tuple[bool, ...], consumes: bool) -> CoreExecutable:
+        def compile(joint: Any, progress: Any) -> Any:
+            return joint.backward(list(defined), progress, consumes)
+
+        return self._part("backward", "backward", compile, list(defined), consumes)
 
     def _part(self, kind: str, what: str, compile: Callable[[Any, Any], Any], *parts: Any) -> CoreExecutable:
         """A plan that reads the forward's arena. Its key holds the forward plan's hash: they always agree on what lies where."""
@@ -216,6 +235,11 @@ class CoreJoint:
             primals, forward_outputs, name = self._shape
             tuner = tuning.tuner_of(self._tune)
             joint = _core.JointGraph(self._graph.text(), primals, forward_outputs, name, tuner=tuner, **self._target)
+            if hasattr(self, "_facts"):
+                joint.cut(self._facts["price"])
+            elif self._limit is not None:
+                room = self._limit.room(lambda: sum_of(joint.footprint()))
+                self._limit.check(joint.fit(room), room)
             if hasattr(self, "_facts") and any(self._facts[fact] != value for fact, value in facts_of(joint).items()):
                 raise InternalError(f"{self.name}: the stored forward keeps other values than the cut of its graph")
             self._joint = joint
@@ -226,8 +250,12 @@ def facts_of(joint: Any) -> dict:
     """What Python must know of a cut, stored with its forward plan."""
     return {
         "saved_inputs": list(joint.saved_inputs), "saved_bytes": joint.saved_bytes,
-        "deferred_outputs": list(joint.deferred_outputs),
+        "deferred_outputs": list(joint.deferred_outputs), "price": joint.price,
     }  # fmt: skip
+
+
+def sum_of(footprint: dict[str, int]) -> int:
+    return footprint["saved"] + footprint["temporary"] + footprint["results"]
 
 
 class Core:
@@ -245,8 +273,10 @@ class Core:
         with messages.progress(name) as progress:
             return stored_plan(key, graph, self.device, lambda: _core.compile(graph.text(), name, progress, **asked))[0]
 
-    def joint(self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str) -> CoreJoint:
-        return CoreJoint(gm, primals, forward_outputs, name, self.device, self._tune)
+    def joint(
+        self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str, limit: memory.Limit | None = None
+    ) -> CoreJoint:
+        return CoreJoint(gm, primals, forward_outputs, name, self.device, self._tune, limit)
 
 
 # ---- interpreter ----------------------------------------------------------------------------------------------------
@@ -344,7 +374,10 @@ class InterpretedJoint:
         self.forward = InterpretedForward(fw, name, forward_outputs, self.slots)
         self._backward = InterpretedBackward(bw, f"{name}, backward", self)
 
-    def backward(self, defined: tuple[bool, ...]) -> InterpretedBackward:
+    def footprint(self) -> None:
+        return None
+
+    def backward(self, defined: tuple[bool, ...], consumes: bool) -> InterpretedBackward:
         return self._backward
 
 
@@ -395,7 +428,10 @@ class Interpreter:
     def compile(self, gm: torch.fx.GraphModule, name: str) -> InterpretedExecutable:
         return InterpretedExecutable(gm, name)
 
-    def joint(self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str) -> InterpretedJoint:
+    def joint(
+        self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str, limit: memory.Limit | None = None
+    ) -> InterpretedJoint:
+        """`limit` is not met: PyTorch keeps what it keeps."""
         return InterpretedJoint(gm, primals, forward_outputs, name)
 
 

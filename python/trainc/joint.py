@@ -20,6 +20,8 @@ from torch._functorch._aot_autograd import runtime_wrappers
 from trainc import config, engine, messages, wire
 from trainc.deferred import Pending
 from trainc.device import Host
+from trainc.errors import UserError
+from trainc.memory import Limit
 from trainc.pool import Pool
 from trainc.records import Compilation
 from trainc.trace import recurrent_layers
@@ -30,8 +32,8 @@ _HALF = "trainc_half"
 class Compiler:
     """The partitioner and the compilers that one capture hands to AOTAutograd, with the record that they fill."""
 
-    def __init__(self, record: Compilation, device: Host):
-        self.record, self.device = record, device
+    def __init__(self, record: Compilation, device: Host, limit: Limit | None = None):
+        self.record, self.device, self.limit = record, device, limit
         self.engine = engine.ENGINES[config.engine_name()](device, record.tune)
         record.engine = self.engine.name
 
@@ -50,8 +52,8 @@ class Compiler:
         constants = lift_constants(gm, before=tangents[0] if tangents else None)
         count = len(primals) + len(constants)
         _set_outputs(gm, [*outputs, *[None] * len(constants)])
-        joint = self._build(lambda e: e.joint(gm, count, num_fwd_outputs, self.record.name))
-        self.record.forward = joint.forward
+        joint = self._build(lambda e: e.joint(gm, count, num_fwd_outputs, self.record.name, self.limit))
+        self.record.forward, self.record.footprint = joint.forward, joint.footprint
         # What the backward reads of what the caller holds: primals, and (from `count` on) results of the forward.
         held = [i for i in joint.saved_inputs if not len(primals) <= i < count]
         saved = [primals[i] if i < count else forward_outputs[i - count] for i in held]
@@ -77,8 +79,10 @@ class Compiler:
             arena, given = inputs[len(saved)], inputs[len(saved) + 1 :]
             values = iter(inputs)
             kept = [constants[i - len(primals)] if len(primals) <= i < count else next(values) for i in joint.saved_inputs]
-            defined = tuple(tangent is not None for tangent in given)
-            return self._backward(joint, defined)([*kept, *given], arena)[: len(primals)]
+            # Somebody may read the arena again: deferred outputs, or (retain_graph) another backward.
+            again = pending.alive() or torch._C._autograd._get_current_graph_task_keep_graph()
+            backward = self._backward(joint, tuple(tangent is not None for tangent in given), consumes=not again)
+            return backward([*kept, *given], arena)[: len(primals)]
 
         with _fake_mode_of(primals + tangents):
             arena_meta = torch.empty(pool.size, dtype=torch.uint8, device=self.device.torch)
@@ -86,12 +90,12 @@ class Compiler:
         backward = _opaque_backward("trainc_backward", run_backward, saved, arena_meta, tangents, gradients)
         return forward, backward
 
-    def _backward(self, joint: Any, defined: tuple[bool, ...]) -> Callable[..., list[Any]]:
-        """The backward for the tangents that exist, compiled when it is first needed."""
-        found = self.record.backward.get(defined)
+    def _backward(self, joint: Any, defined: tuple[bool, ...], consumes: bool) -> Callable[..., list[Any]]:
+        """The backward for the tangents that exist, compiled when it is first needed. `consumes`: it may overwrite the arena."""
+        there = self.record.backward if consumes else self.record.keeping
+        found = there.get(defined)
         if found is None:
-            found = self._build(lambda _: joint.backward(defined))
-            self.record.backward[defined] = found
+            found = there[defined] = self._build(lambda _: joint.backward(defined, consumes))
         return found
 
     def _deferred(self, joint: Any) -> Callable[..., list[Any]]:
@@ -105,6 +109,8 @@ class Compiler:
         start = time.perf_counter()
         try:
             return build(self.engine)
+        except UserError:
+            raise
         except Exception as error:
             if self.engine.name == "interpreter":
                 raise
@@ -269,12 +275,13 @@ def aot_settings():
 
 
 def compile_flat(
-    module: torch.nn.Module, inputs: Sequence[Any], record: Compilation, device: Host
+    module: torch.nn.Module, inputs: Sequence[Any], record: Compilation, device: Host, limit: Limit | None = None
 ) -> Callable[..., Sequence[Any]]:
-    """Compiles `module(*inputs) -> tuple of tensors` for these inputs' shapes, all on `device`; returns the compiled call."""
+    """Compiles `module(*inputs) -> tuple of tensors` for these inputs' shapes, all on `device`; returns the compiled call.
+    UserError where the memory that `limit` allows is not enough."""
     from torch._functorch.aot_autograd import aot_module_simplified
 
-    compiler = Compiler(record, device)
+    compiler = Compiler(record, device, limit)
     with aot_settings(), recurrent_layers():
         return aot_module_simplified(
             module,

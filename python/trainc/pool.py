@@ -42,8 +42,8 @@ class Results:
         self.device = device
         self.dtype, self.shape, self.stride = dtype, tuple(shape), tuple(stride)
         span = 0 if 0 in self.shape else 1 + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
-        size = span * dtype.itemsize
-        self._pool = Pool(size) if device.pools and size >= SMALL else None
+        self.bytes = span * dtype.itemsize
+        self._pool = Pool(self.bytes) if device.pools and self.bytes >= SMALL else None
 
     def new(self) -> torch.Tensor:
         if self._pool is None:

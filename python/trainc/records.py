@@ -24,14 +24,23 @@ class Compilation:
     reason: str = ""  # why not compiled, or why the interpreter
     forward: Any = None  # executables: .report() -> dict
     backward: dict[tuple[bool, ...], Any] = field(default_factory=dict)  # by the tangents that were defined
+    keeping: dict[tuple[bool, ...], Any] = field(default_factory=dict)  # those that leave the arena as it is (retain_graph)
     deferred: Any = None  # makes outputs that the forward left out; compiled when one is first read
     deferred_bytes: int = 0
     optimizer: Any = None
+    fixed: Any = None  # memory.Memory: what no plan can change
+    footprint: Any = None  # () -> what the plans need beside it (engine.py), or None
     capture_seconds: float = 0.0
     compile_seconds: float = 0.0
 
+    def memory(self) -> Any:
+        """memory.Memory: what a step needs at its peak; None where that is not known."""
+        footprint = self.footprint() if self.footprint is not None and self.fixed is not None else None
+        return None if footprint is None else self.fixed.with_footprint(footprint)
+
     def executables(self) -> list[Any]:
-        return [e for e in (self.forward, *self.backward.values(), self.deferred, self.optimizer) if e is not None]
+        backward = (*self.backward.values(), *self.keeping.values())
+        return [e for e in (self.forward, *backward, self.deferred, self.optimizer) if e is not None]
 
     def reports(self) -> list[dict]:
         return [report_of(executable) for executable in self.executables()]

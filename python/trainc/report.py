@@ -9,6 +9,8 @@ import dataclasses
 from typing import Any
 
 from trainc import records
+from trainc.errors import UserError
+from trainc.memory import Memory
 
 KERNELS_SHOWN = 12
 
@@ -50,7 +52,8 @@ def totals(reports: list[dict]) -> Totals:
 
 def plans_of_a_step(compilation: records.Compilation) -> list[Any]:
     """Forward, one backward (the last of the variants, which differ in the tangents that were there), optimizer."""
-    plans = [compilation.forward, *list(compilation.backward.values())[-1:], compilation.optimizer]
+    backward = [*compilation.keeping.values(), *compilation.backward.values()]
+    plans = [compilation.forward, *backward[-1:], compilation.optimizer]
     return [plan for plan in plans if plan is not None]
 
 
@@ -66,6 +69,11 @@ class Explanation:
     def totals(self) -> Totals:
         """Of all that was compiled for the model, a step."""
         return totals([report for reports in self.reports for report in reports])
+
+    @property
+    def memory(self) -> Memory | None:
+        """Bytes that a step of the signature compiled last needs at its peak; None where nothing compiled tells it."""
+        return next(filter(None, (c.memory() for c in reversed(self.compilations))), None)
 
     @property
     def externs(self) -> list[tuple[str, str]]:
@@ -85,8 +93,15 @@ class Explanation:
     __repr__ = __str__
 
 
-def explain(model: Any, file: Any = None) -> Explanation:
-    """What was compiled for `model`, or for an optimizer. `file`: a path, or something with `write`, that gets the text too."""
+def explain(model: Any, file: Any = None, batch: Any = None) -> Explanation:
+    """What was compiled for `model`, or for an optimizer. `file`: a path, or something with `write`, that gets the text too.
+    `batch`: arguments of a call to compile for first."""
+    if batch is not None:
+        compiled = model if hasattr(model, "prepare") else getattr(model, "_compiled_call_impl", None)
+        if not hasattr(compiled, "prepare"):
+            raise UserError("trainc.explain(batch=...) wants a model after trainc.compile, or what trainc.train_step returned")
+        args, kwargs = ((), batch) if isinstance(batch, dict) else (batch if isinstance(batch, (tuple, list)) else (batch,), {})
+        compiled.prepare(tuple(args), kwargs)
     compilations = list(records.of(model))
     title = getattr(model, "__name__", type(getattr(model, "_orig_mod", model)).__name__)
     if hasattr(model, "_orig_mod") or any(compilation.route == "dynamo" for compilation in compilations):
@@ -124,6 +139,7 @@ def _section(compilation: records.Compilation, reports: list[dict]) -> str:
     if sum_.flops:
         flops, moved = _scaled(sum_.flops, "FLOP"), _scaled(sum_.bytes, "B")
         lines.append(f"  compiled: {sum_.flops_share:.1%} of {flops}, {sum_.bytes_share:.1%} of {moved}")
+    lines += _memory(compilation.memory(), sum_)
     if compilation.deferred_bytes:
         when = "computed when first read" if compilation.deferred is None else "read, and computed then"
         lines.append(f"  deferred outputs: {_scaled(compilation.deferred_bytes, 'B')}, {when}")
@@ -146,6 +162,23 @@ def _plan(report: dict) -> list[str]:
         lines.append(f"    and {rest.kernels} smaller ones: {_scaled(rest.flops, 'FLOP')}, {_scaled(rest.bytes, 'B')}")
     lines += _externs([step for step in steps if step["kind"] == "extern"])
     lines += [f"    note: {note}" for note in report.get("notes", [])]
+    return lines
+
+
+def _memory(memory: Memory | None, sum_: Totals) -> list[str]:
+    """The peak of a step, by what it is made of."""
+    if memory is None:
+        return []
+    parts = [
+        (memory.gradients, "gradients"), (memory.optimizer, "optimizer state"), (memory.saved, "kept for the backward"),
+        (memory.temporary, "temporary"), (memory.results, "results"),
+    ]  # fmt: skip
+    made_of = ", ".join(f"{_scaled(size, 'B')} {what}" for size, what in parts if size)
+    there = f"the model's {_scaled(memory.model, 'B')} and the batch's {_scaled(memory.batch, 'B')}"
+    lines = [f"  memory of a step: at most {_scaled(memory.growth, 'B')} beside {there}: {made_of or 'nothing'}"]
+    if memory.again_flops > 0:
+        share = f" ({memory.again_flops / sum_.flops:.1%} of all)" if sum_.flops else ""
+        lines.append(f"  computed again to meet memory=: {_scaled(memory.again_flops, 'FLOP')}{share}")
     return lines
 
 

@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 
-from trainc import config, device, engine, messages, optimizer, records, tuning, wire
+from trainc import config, device, engine, memory, messages, optimizer, records, tuning, wire
 from trainc.call import CompiledCall, _describe, _modes, _type, leaves_of, stray
 from trainc.errors import NotCompiled, SideEffect, UserError
 from trainc.joint import lift_constants
+from trainc.memory import Settings
 from trainc.state import Snapshot
 from trainc.step_objects import Reached, VariablesSnapshot
 from trainc.step_trace import Slot, Traced, trace_step
@@ -43,7 +44,7 @@ class Body(torch.nn.Module):
 class TrainStep(CompiledCall):
     """What `trainc.train_step` returns: called with a batch, does the whole step and returns what `fn` returns."""
 
-    def __init__(self, fn: Callable[..., Any], tune: str = "fast"):
+    def __init__(self, fn: Callable[..., Any], tune: str = "fast", memory: Any = None):
         tuning.check(tune)
         self.fn = fn
         self.reached = Reached(fn)
@@ -58,25 +59,40 @@ class TrainStep(CompiledCall):
             if type(each) not in optimizer.STEPS:
                 raise UserError(f"trainc.train_step compiles AdamW, Adam and SGD, not {type(each).__name__}: use trainc.compile")
         self._body = Body(fn, self.reached.modules)
-        super().__init__(self._body, tune)
+        super().__init__(self._body, Settings(memory, tune=tune))
         self.compilations = records.of(self)
         self.__name__ = getattr(fn, "__name__", "step")
         self.__doc__ = getattr(fn, "__doc__", None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         flattener = Flattener()
+        key, structure, tensors = self._key(flattener, args, kwargs)
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._first_call(key, structure, flattener.tensors, args, kwargs)
+            tensors = self._state.tensors()
+        return entry([*tensors, *flattener.tensors], args, kwargs)
+
+    def _key(self, flattener: Flattener, args: tuple, kwargs: dict) -> tuple[Any, tuple, list[Tensor]]:
+        """What selects a plan; the arguments' structure; the modules' tensors."""
         try:
             structure = flattener.flatten((args, kwargs))
             types = tuple([_type(t) for t in flattener.tensors])
             kind = (self._training(), structure, types, _modes(), self._variants_of_groups())
             variant, tensors = self._variant()
-            key = (variant, kind)
-            entry = self._entries.get(key)
+            hash(structure)
         except (NotCompiled, TypeError) as reason:
             raise UserError(f"trainc.train_step: {reason}") from None
+        return (variant, kind), structure, tensors
+
+    def prepare(self, args: tuple, kwargs: dict) -> None:
+        flattener = Flattener()
+        key, structure, _ = self._key(flattener, args, kwargs)
+        entry = self._entries.get(key)
         if entry is None:
-            return self._first_call(key, structure, flattener.tensors, args, kwargs)
-        return entry([*tensors, *flattener.tensors], args, kwargs)
+            entry = self._first_call(key, structure, flattener.tensors, args, kwargs)
+        if isinstance(entry, CompiledStep):
+            entry.prepare()
 
     def _training(self) -> tuple[bool, ...]:
         return tuple([module.training for module in self.reached.modules.values()])
@@ -101,14 +117,19 @@ class TrainStep(CompiledCall):
             )
         if misplaced := stray(self._body, self._state.tensors(), leaves_of(structure, arguments, self._body)):
             raise UserError(f"trainc.train_step: {misplaced.replace(type(self._body).__name__, 'the model')}")
-        record = records.Compilation(self.__name__, signature=_describe(structure, arguments, self._body), tune=self._tune)
+        signature = _describe(structure, arguments, self._body)
+        record = records.Compilation(self.__name__, signature=signature, tune=self.settings.tune)
         inputs = [*self._state.tensors(), *arguments]
-        entry = self._compile_step(record, structure, inputs)
+        fixed = memory.fixed(self._state.tensors(), arguments, self.reached.optimizers, gradients=False)
+        record.fixed = fixed
+        entry = self._compile_step(record, structure, inputs, self.settings.limit(fixed))
         self.compilations.append(record)
         self._entries[key] = entry
-        return entry(inputs, args, kwargs)
+        return entry
 
-    def _compile_step(self, record: records.Compilation, structure: tuple, inputs: list[Tensor]) -> Callable[..., Any]:
+    def _compile_step(
+        self, record: records.Compilation, structure: tuple, inputs: list[Tensor], limit: memory.Limit | None
+    ) -> Callable[..., Any]:
         snapshot, variables = Snapshot(self._body), VariablesSnapshot(self.reached.functions)
         self._busy = True
         start = time.perf_counter()
@@ -130,7 +151,7 @@ class TrainStep(CompiledCall):
             where = device.one(inputs, "the step's tensors")
         except NotCompiled as reason:
             raise UserError(f"trainc.train_step: {reason}") from None
-        compiled = CompiledStep(traced, self.reached.optimizers, inputs, record, where)
+        compiled = CompiledStep(traced, self.reached.optimizers, inputs, record, where, limit)
         return compiled if compiled.runs else lambda _inputs, args, kwargs: self.fn(*args, **kwargs)
 
 
@@ -202,26 +223,34 @@ class Updates:
         self.slots, self.optimizers = slots, optimizers
         self._steps = optimizer.Steps()
 
+    def launches(self) -> list[Launch]:
+        """Of each slot, for the next step; makes no state."""
+        launches = []
+        for slot in self.slots:
+            owner = self.optimizers[slot.optimizer]
+            v = _variant_of(owner, owner.param_groups[slot.group], slot.parameter.dtype)
+            state = owner.state.get(slot.parameter, {})  # a look must not make an entry
+            if v.kind == "adam":
+                step = self._steps.number(state["step"]) + 1 if state else 1.0
+            else:
+                step = 1.0 if v.momentum and state.get("momentum_buffer") is None else 2.0
+            launches.append(Launch(slot.optimizer, slot.group, slot.parameter.dtype, step))
+        return launches
+
     def prepare(self) -> tuple[list[list[Tensor]], list[Launch]]:
         """(the state's tensors, the launch) of each slot; makes what state is missing."""
-        states, launches = [], []
+        launches, states = self.launches(), []
         for slot in self.slots:
             owner = self.optimizers[slot.optimizer]
             group = owner.param_groups[slot.group]
             v = _variant_of(owner, group, slot.parameter.dtype)
-            state = owner.state.get(slot.parameter, {})  # a look must not make an entry
-            if v.kind == "adam":
-                if not state:
-                    state = _make_state(owner, group, slot.parameter)
-                step = self._steps.number(state["step"]) + 1
-            else:
-                step = 2.0
-                if v.momentum and state.get("momentum_buffer") is None:
-                    state = owner.state[slot.parameter]
-                    state["momentum_buffer"] = torch.zeros_like(slot.parameter)
-                    step = 1.0
+            state = owner.state.get(slot.parameter, {})
+            if v.kind == "adam" and not state:
+                state = _make_state(owner, group, slot.parameter)
+            elif v.kind == "sgd" and v.momentum and state.get("momentum_buffer") is None:
+                state = owner.state[slot.parameter]
+                state["momentum_buffer"] = torch.zeros_like(slot.parameter)
             states.append([state[name] for name in STATE[v.kind][: v.tensors() - 2]])
-            launches.append(Launch(slot.optimizer, slot.group, slot.parameter.dtype, step))
         return states, launches
 
     def scalars(self, launch: Launch) -> list[float]:
@@ -266,9 +295,10 @@ class CompiledStep:
     each slot, then the scalars of each launch."""
 
     def __init__(
-        self, traced: Traced, optimizers: list[torch.optim.Optimizer], inputs: list[Tensor], record: Any, where: device.Host
-    ):
-        self.traced, self.record, self.where = traced, record, where
+        self, traced: Traced, optimizers: list[torch.optim.Optimizer], inputs: list[Tensor], record: Any, where: device.Host,
+        limit: memory.Limit | None = None,
+    ):  # fmt: skip
+        self.traced, self.record, self.where, self.limit = traced, record, where, limit
         self.updates = Updates(traced.slots, optimizers)
         self.runs = True
         placeholders = list(traced.graph.graph.find_nodes(op="placeholder"))
@@ -298,10 +328,7 @@ class CompiledStep:
     def __call__(self, tensors: list[Tensor], args: tuple, kwargs: dict) -> Any:
         self._clear_gradients()
         states, launches = self.updates.prepare()
-        distinct = list(dict.fromkeys(launches))
-        classes = [distinct.index(launch) for launch in launches]
-        if classes != self._classes:
-            self._build(classes, distinct)
+        distinct = self._built_for(launches)
         outputs = self._run([*tensors, *self.constants, self._one], states, distinct)
         for i, place in self.traced.mutated:
             with torch.no_grad():
@@ -313,6 +340,18 @@ class CompiledStep:
         for call in self.traced.afterwards:
             call()
         return unflatten(self.traced.structure, [outputs[place] for place in self.traced.results])
+
+    def prepare(self) -> None:
+        """Compiles what the next call would run."""
+        self._built_for(self.updates.launches())
+
+    def _built_for(self, launches: list[Launch]) -> list[Launch]:
+        """The distinct ones of `launches`; a plan for them is there afterwards."""
+        distinct = list(dict.fromkeys(launches))
+        classes = [distinct.index(launch) for launch in launches]
+        if classes != self._classes:
+            self._build(classes, distinct)
+        return distinct
 
     def _clear_gradients(self) -> None:
         for slot in self.traced.slots:
@@ -339,7 +378,7 @@ class CompiledStep:
             self.record.engine, self.record.reason = "interpreter", str(error)
             self._plan = InterpretedPlan(self, classes, distinct)
         self._classes = classes
-        self.record.forward = self._plan
+        self.record.forward, self.record.footprint = self._plan, self._plan.footprint
         self.record.compile_seconds += time.perf_counter() - start
 
     def _run(self, inputs: list[Tensor], states: list[list[Tensor]], distinct: list[Launch]) -> list[Tensor | None]:
@@ -387,7 +426,11 @@ class CorePlan:
             joint = _core.JointGraph(graph, step.inputs, traced.forward, name, False, **asked)
             traces = [wire.graph_json(optimizer.trace_formula(v).graph, f"{name}_update") for v in formulas]
             texts = [(text, optimizer.formula_of(v)[2]) for text, v in zip(traces, formulas, strict=True)]
+            if step.limit is not None:
+                room = step.limit.room(lambda: engine.sum_of(joint.fit_step(1 << 62, [True], texts, updates)))
+                step.limit.check(joint.fit_step(room, [True], texts, updates), room)
             self._executable = engine.CoreExecutable(joint.step([True], texts, updates, progress), device=step.where)
+            self._again_flops = joint.again_flops
 
     def __call__(self, inputs: list[Tensor], states: list[list[Tensor]], scalars: list[list[float]]) -> list[Tensor | None]:
         for tensor, values in zip(self._scalars, scalars, strict=True):
@@ -396,6 +439,9 @@ class CorePlan:
 
     def report(self) -> dict:
         return self._executable.report()
+
+    def footprint(self) -> dict[str, int]:
+        return {"saved": 0, **self._executable.footprint(), "again_flops": self._again_flops}
 
 
 class InterpretedPlan:
@@ -419,6 +465,9 @@ class InterpretedPlan:
 
     def report(self) -> dict:
         return self._graph.report()
+
+    def footprint(self) -> None:
+        return None
 
 
 __all__ = ["TrainStep"]

@@ -84,6 +84,12 @@ std::unique_ptr<CoreExecutable> compile(const std::string& graph, const std::str
   });
 }
 
+nb::dict told(const compiler::Footprint& f) {
+  nb::dict d;
+  d["saved"] = f.saved, d["temporary"] = f.temporary, d["results"] = f.results, d["again_flops"] = f.again_flops;
+  return d;
+}
+
 struct JointGraph {
   std::unique_ptr<compiler::JointGraph> joint;
   Target target;
@@ -102,25 +108,46 @@ struct JointGraph {
   std::unique_ptr<CoreExecutable> forward(const nb::object& callback) const {
     return compiled(callback, target, seconds, [&](const compiler::Options& o, compiler::Timing* timing) { return joint->forward(o, timing); });
   }
-  /// `formulas`: (graph, inputs that its results replace). `updates`: (formula, gradient, inputs of the plan; -1: the gradient).
-  std::unique_ptr<CoreExecutable> step(const std::vector<bool>& defined, const std::vector<std::pair<std::string, std::vector<int64_t>>>& formulas,
-                                       const std::vector<std::tuple<int64_t, int64_t, std::vector<int64_t>>>& updates, const nb::object& callback) const {
+  /// (graph, inputs that its results replace); (formula, gradient, inputs of the plan; -1: the gradient).
+  using Formulas = std::vector<std::pair<std::string, std::vector<int64_t>>>;
+  using Updates = std::vector<std::tuple<int64_t, int64_t, std::vector<int64_t>>>;
+  static std::vector<plan::Foreach> kernels_of(const Formulas& formulas, const compiler::Options& o) {
+    compiler::Options quiet = o;
+    quiet.progress = {};
+    std::vector<plan::Foreach> kernels;
+    for (const auto& [graph, in_place] : formulas)
+      kernels.push_back(compiler::compile_foreach(frontend::import_aten(graph), in_place, "update" + std::to_string(kernels.size()), quiet, emit::cuda::Entry::Plan));
+    return kernels;
+  }
+  static std::vector<compiler::Update> all_of(const Updates& updates) {
+    std::vector<compiler::Update> all;
+    for (const auto& [formula, gradient, inputs] : updates) all.push_back({.formula = formula, .gradient = gradient, .inputs = inputs});
+    return all;
+  }
+  std::unique_ptr<CoreExecutable> step(const std::vector<bool>& defined, const Formulas& formulas, const Updates& updates, const nb::object& callback) const {
     return compiled(callback, target, seconds, [&](const compiler::Options& o, compiler::Timing* timing) {
-      compiler::Options quiet = o;
-      quiet.progress = {};
-      std::vector<plan::Foreach> kernels;
-      for (const auto& [graph, in_place] : formulas)
-        kernels.push_back(compiler::compile_foreach(frontend::import_aten(graph), in_place, "update" + std::to_string(kernels.size()), quiet, emit::cuda::Entry::Plan));
-      std::vector<compiler::Update> all;
-      for (const auto& [formula, gradient, inputs] : updates) all.push_back({.formula = formula, .gradient = gradient, .inputs = inputs});
-      return joint->step(defined, kernels, all, o, timing);
+      return joint->step(defined, kernels_of(formulas, o), all_of(updates), o, timing);
     });
+  }
+  template <class F> nb::dict without_lock(const F& find) const {
+    const nb::object no_callback = nb::none();
+    compiler::Options o = options(no_callback, target);
+    o.tuning.reset();
+    return told([&] {
+      nb::gil_scoped_release unlock;
+      return find(o);
+    }());
+  }
+  nb::dict footprint() const { return without_lock([&](const compiler::Options& o) { return joint->footprint(o); }); }
+  nb::dict fit(int64_t budget) { return without_lock([&](const compiler::Options& o) { return joint->fit(budget, o); }); }
+  nb::dict fit_step(int64_t budget, const std::vector<bool>& defined, const Formulas& formulas, const Updates& updates) {
+    return without_lock([&](const compiler::Options& o) { return joint->fit_step(budget, defined, kernels_of(formulas, o), all_of(updates), o); });
   }
   std::unique_ptr<CoreExecutable> deferred(const nb::object& callback) const {
     return compiled(callback, target, 0, [&](const compiler::Options& o, compiler::Timing* timing) { return joint->deferred(o, timing); });
   }
-  std::unique_ptr<CoreExecutable> backward(const std::vector<bool>& defined, const nb::object& callback) const {
-    return compiled(callback, target, 0, [&](const compiler::Options& o, compiler::Timing* timing) { return joint->backward(defined, o, timing); });
+  std::unique_ptr<CoreExecutable> backward(const std::vector<bool>& defined, const nb::object& callback, bool consumes) const {
+    return compiled(callback, target, 0, [&](const compiler::Options& o, compiler::Timing* timing) { return joint->backward(defined, o, timing, consumes); });
   }
 };
 
@@ -176,8 +203,14 @@ void bind_compiler(nb::module_& m) {
            nb::arg("primals"), nb::arg("forward_outputs"), nb::arg("name"), nb::arg("defer") = true, nb::arg("device") = "cpu", nb::arg("tf32") = false,
            nb::arg("library_flops") = 0, nb::arg("tuner") = nb::none())
       .def("forward", &JointGraph::forward, nb::arg("progress") = nb::none())
-      .def("backward", &JointGraph::backward, nb::arg("defined"), nb::arg("progress") = nb::none())
+      .def("backward", &JointGraph::backward, nb::arg("defined"), nb::arg("progress") = nb::none(), nb::arg("consumes") = true)
       .def("step", &JointGraph::step, nb::arg("defined"), nb::arg("formulas"), nb::arg("updates"), nb::arg("progress") = nb::none())
+      .def("footprint", &JointGraph::footprint, "Bytes that the two plans need beside inputs and gradients: {saved, temporary, results, again_flops}.")
+      .def("fit", &JointGraph::fit, nb::arg("budget"), "Cuts so that the footprint fits, or is the least there is; gives it.")
+      .def("fit_step", &JointGraph::fit_step, nb::arg("budget"), nb::arg("defined"), nb::arg("formulas"), nb::arg("updates"))
+      .def("cut", [](JointGraph& j, double price) { j.joint->cut(price); }, nb::arg("price"))
+      .def_prop_ro("again_flops", [](const JointGraph& j) { return j.joint->again_flops(); })
+      .def_prop_ro("price", [](const JointGraph& j) { return j.joint->price(); })
       .def("deferred", &JointGraph::deferred, nb::arg("progress") = nb::none())
       .def_prop_ro("deferred_outputs", [](const JointGraph& j) { return j.joint->deferred_outputs(); })
       .def_prop_ro("saved_inputs", [](const JointGraph& j) { return j.joint->saved_inputs(); })

@@ -30,7 +30,8 @@ struct Options {
   bool interpreted = false;     // with `gpu`: loop nests as text instead of cubins, which need no NVRTC; the plan's device is then "interpret"
   int64_t library_flops = 0;    // with `gpu`: contractions of so many operations may go to the vendor's library, which can be had; 0: none
   bool tf32 = false;            // with `gpu`: f32 contractions may round their operands to tf32
-  int threads = 2;  // kernels are compiled on so many
+  bool dry = false;  // no kernels: the plan tells its memory, and cannot run
+  int threads = 2;   // kernels are compiled on so many
   std::optional<Tuning> tuning = {};
   /// Called with kernels done and kernels in all, from the calling thread; may throw to interrupt.
   std::function<void(int64_t done, int64_t total)> progress;
@@ -59,6 +60,15 @@ struct Update {
   std::vector<int64_t> inputs;  // the formula's inputs as inputs of the plan; -1: the gradient. Those in place are overwritten
 };
 
+/// Bytes that a forward and a backward need beside what their caller holds: inputs and gradients.
+struct Footprint {
+  int64_t saved = 0;      // the arena between them; of a step none
+  int64_t temporary = 0;  // the larger of the two plans' own arenas, which are one memory
+  int64_t results = 0;    // what the forward gives (deferred outputs aside) and, of a step, gradients that stay
+  int64_t again_flops = 0;  // done again in the backward for want of memory
+  int64_t total() const { return saved + temporary + results; }
+};
+
 /// A joint graph cut into a forward and a backward plan. Inputs: primals, then tangents, in the order of the imported
 /// graph. Outputs: `forward_outputs` of the forward, then a gradient (or none) per primal.
 class JointGraph {
@@ -66,6 +76,17 @@ class JointGraph {
   JointGraph(frontend::Imported, int64_t primals, int64_t forward_outputs, const std::string& name,
              int64_t deferred_bytes = schedule::kDeferredBytes, bool streams = true);  // streams: not for a device
   ~JointGraph();
+  /// Cuts again, so that the footprint is at most `budget` with the fewest FLOPs done again; where none is, the one with the least footprint.
+  /// The losses and gradients are the same to the bit. Gives the footprint. Before any plan is asked for.
+  Footprint fit(int64_t budget, const Options&);
+  /// The same for `step`.
+  Footprint fit_step(int64_t budget, const std::vector<bool>& defined, const std::vector<plan::Foreach>&, const std::vector<Update>&, const Options&);
+  /// What `fit` chose, as a number to give to `cut`; 0: nothing is done again for want of memory.
+  double price() const;
+  int64_t again_flops() const;
+  void cut(double price);
+  /// Of forward and backward as they are cut; tangents of anything but a loss, where there is one, count as undefined.
+  Footprint footprint(const Options&) const;
   plan::Plan forward(const Options&, Timing* = nullptr) const;
   const std::vector<int64_t>& saved_inputs() const;
   int64_t saved_bytes() const;
@@ -74,7 +95,8 @@ class JointGraph {
   plan::Plan deferred(const Options&, Timing* = nullptr) const;
   /// The backward plan where tangents with defined[i] == false are zero without being read. Inputs: saved_inputs' tensors,
   /// then all tangents (undefined ones: nullptr). Outputs: a gradient per primal.
-  plan::Plan backward(const std::vector<bool>& defined, const Options&, Timing* = nullptr) const;
+  /// `consumes`: it may overwrite the arena, which is read for the last time then (it needs less memory so).
+  plan::Plan backward(const std::vector<bool>& defined, const Options&, Timing* = nullptr, bool consumes = true) const;
   /// Forward, backward and updates as one plan, which keeps nothing between calls. Inputs: the primals, all tangents, then the updates' own.
   /// Outputs: the forward's, then the backward's, of which consumed gradients are none.
   plan::Plan step(const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas, const std::vector<Update>&, const Options&,

@@ -1,3 +1,7 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
 #include "compiler/codegen.h"
 #include "compiler/lower_plan.h"
 #include "compiler/step.h"
@@ -9,9 +13,28 @@ namespace trainc::compiler {
 
 struct JointGraph::Impl {
   std::string name;
+  Graph graph;
+  std::vector<const Node*> must_recompute;
+  int64_t forward_outputs = 0, deferred_bytes = 0;
+  bool streams = true;
+  double price = 0;
   schedule::Cut cut;
   Homes forward, backward, deferred;
   int64_t primals = 0, tangents = 0;
+
+  void cut_at(double at) {
+    price = at;
+    cut = schedule::cut_joint(graph, primals, forward_outputs, must_recompute, deferred_bytes, streams, price);
+    Homes homes;
+    for (const Type& t : cut.saved) {
+      homes.arena_offsets.push_back(homes.saved_bytes);
+      homes.saved_bytes += (t.bytes() + 63) / 64 * 64;
+    }
+    forward = backward = deferred = homes;
+    deferred.arena_inputs_from = 0;
+    forward.arena_outputs_from = forward_outputs;
+    backward.arena_inputs_from = static_cast<int64_t>(cut.saved_inputs.size()) + tangents;
+  }
 };
 
 JointGraph::JointGraph(frontend::Imported joint, int64_t primals, int64_t forward_outputs, const std::string& name, int64_t deferred_bytes,
@@ -19,20 +42,15 @@ JointGraph::JointGraph(frontend::Imported joint, int64_t primals, int64_t forwar
     : impl_(std::make_unique<Impl>()) {
   impl_->name = name;
   impl_->primals = primals;
+  impl_->forward_outputs = forward_outputs;
+  impl_->deferred_bytes = deferred_bytes;
+  impl_->streams = streams;
   impl_->tangents = joint.graph.input_count - primals;
   // Cut after the algebra: what the two halves share is one node by then.
   Pipeline pipeline(name + "_joint");
-  Graph graph = joint.must_recompute.empty() ? optimize(std::move(joint.graph), pipeline) : std::move(joint.graph);
-  impl_->cut = schedule::cut_joint(graph, primals, forward_outputs, joint.must_recompute, deferred_bytes, streams);
-  Homes& homes = impl_->forward;
-  for (const Type& t : impl_->cut.saved) {
-    homes.arena_offsets.push_back(homes.saved_bytes);
-    homes.saved_bytes += (t.bytes() + 63) / 64 * 64;
-  }
-  impl_->backward = impl_->deferred = homes;
-  impl_->deferred.arena_inputs_from = 0;
-  homes.arena_outputs_from = forward_outputs;
-  impl_->backward.arena_inputs_from = static_cast<int64_t>(impl_->cut.saved_inputs.size()) + impl_->tangents;
+  impl_->must_recompute = joint.must_recompute;
+  impl_->graph = joint.must_recompute.empty() ? optimize(std::move(joint.graph), pipeline) : std::move(joint.graph);
+  impl_->cut_at(0);
 }
 JointGraph::~JointGraph() = default;
 
@@ -59,11 +77,142 @@ plan::Plan backward_plan(const JointGraph::Impl& impl, const Homes& homes, const
   return compile_graph(std::move(graph), name, homes, options, timing);
 }
 
+Options without_code(Options options) {
+  options.dry = true;
+  options.progress = {};
+  return options;
+}
+
+int64_t results_of(const plan::Plan& plan) {
+  int64_t bytes = 0;
+  for (int b : plan.outputs)
+    if (b >= 0 && plan.buffers[b].home == plan::Home::Output) bytes += plan.buffers[b].bytes;
+  return bytes;
+}
+
+int64_t contraction_flops(const Graph& graph) {
+  int64_t flops = 0;
+  for (const Node* n : graph.live())
+    if (n->op == Op::Contract) flops += schedule::flops_of(n);
+  return flops;
+}
+/// Contractions of both halves that the joint graph does once.
+int64_t again(const JointGraph::Impl& impl) {
+  return contraction_flops(impl.cut.forward) + contraction_flops(impl.cut.backward) - contraction_flops(impl.graph);
+}
+
+Footprint footprint_of(const JointGraph::Impl& impl, const plan::Plan& forward, const plan::Plan& backward) {
+  return {.saved = forward.saved_bytes, .temporary = std::max(forward.temp_bytes, backward.temp_bytes), .results = results_of(forward), .again_flops = again(impl)};
+}
+
+/// One flag a tangent: only the losses' where there is one (a number), else all.
+std::vector<bool> of_a_loss(const JointGraph::Impl& impl) {
+  std::vector<bool> loss(impl.tangents, false);
+  for (const Node* n : impl.graph.live())
+    if (n->op == Op::Input && n->as<InputAttr>().index >= impl.primals) loss[n->as<InputAttr>().index - impl.primals] = n->type.numel() == 1;
+  return std::find(loss.begin(), loss.end(), true) == loss.end() ? std::vector<bool>(impl.tangents, true) : loss;
+}
+
+/// Finds a cut with few FLOPs done again whose footprint fits, by lowering the price; where none fits, the one with the least footprint.
+/// More FLOPs do not always mean less memory: what is computed again in one piece is in memory together.
+template <class F> class Search {
+ public:
+  Search(JointGraph::Impl& impl, int64_t budget, const F& footprint) : impl_(impl), budget_(budget), footprint_(footprint) {}
+
+  Footprint run() {
+    impl_.cut_at(0);
+    best_ = footprint_();
+    // Above the one, no contraction is worth its memory; below the other, all are, with what they read.
+    double dearest = 0, cheapest = 1;
+    for (const Node* n : impl_.graph.live()) {
+      if (n->op != Op::Contract || schedule::flops_of(n) == 0) continue;
+      const double ratio = static_cast<double>(n->type.bytes() + 64) / static_cast<double>(schedule::flops_of(n));
+      dearest = std::max(dearest, 2 * ratio), cheapest = std::min(cheapest, ratio / 16);
+    }
+    if (best_.total() > budget_ && dearest > 0) {
+      const int64_t most = impl_.forward.saved_bytes, least = saved_at(cheapest);
+      if (between(dearest, most, cheapest, least, 1.1, budget_)) raise();
+      else between(dearest, most, cheapest, least, 1.02, std::numeric_limits<int64_t>::max());  // equal layers are about so far apart
+    }
+    impl_.cut_at(price_);
+    return best_;
+  }
+
+ private:
+  int64_t saved_at(double price) {
+    impl_.cut_at(price);
+    return impl_.forward.saved_bytes;
+  }
+
+  /// Looks at the cuts from the dearer price to the cheaper, in steps of a factor, but for those that save more than `at_most`: true where one fits.
+  bool between(double high, int64_t saved_high, double low, int64_t saved_low, double step, int64_t at_most) {
+    if (saved_high == saved_low) return false;
+    if (high / low < step) {
+      if (saved_low > at_most || saved_low >= best_.total()) return false;
+      impl_.cut_at(low);
+      const Footprint found = footprint_();
+      if (found.total() < best_.total()) best_ = found, price_ = low, too_dear_ = high;
+      return best_.total() <= budget_;
+    }
+    const double middle = std::sqrt(high * low);
+    const int64_t saved = saved_at(middle);
+    return between(high, saved_high, middle, saved, step, at_most) || between(middle, saved, low, saved_low, step, at_most);
+  }
+
+  /// The price that was found, as high as it still fits: fewer FLOPs are done again so.
+  void raise() {
+    for (int i = 0; i < 4; ++i) {
+      const double middle = std::sqrt(price_ * too_dear_);
+      impl_.cut_at(middle);
+      const Footprint found = impl_.forward.saved_bytes > budget_ ? Footprint{.saved = impl_.forward.saved_bytes} : footprint_();
+      if (found.total() <= budget_) best_ = found, price_ = middle;
+      else too_dear_ = middle;
+    }
+  }
+
+  JointGraph::Impl& impl_;
+  const int64_t budget_;
+  const F& footprint_;
+  Footprint best_;
+  double price_ = 0, too_dear_ = 0;
+};
+
 }  // namespace
 
 plan::Plan JointGraph::forward(const Options& options, Timing* timing) const {
   return forward_plan(*impl_, impl_->forward, options, timing);
 }
+double JointGraph::price() const { return impl_->price; }
+int64_t JointGraph::again_flops() const { return again(*impl_); }
+void JointGraph::cut(double price) { impl_->cut_at(price); }
+
+Footprint JointGraph::footprint(const Options& options) const {
+  const Options dry = without_code(options);
+  return footprint_of(*impl_, forward_plan(*impl_, impl_->forward, dry, nullptr), [&] {
+    Homes homes = impl_->backward;
+    homes.consumes = true;
+    return backward_plan(*impl_, homes, of_a_loss(*impl_), dry, nullptr);
+  }());
+}
+
+Footprint JointGraph::fit(int64_t budget, const Options& options) {
+  const auto now = [&] { return footprint(options); };
+  return Search(*impl_, budget, now).run();
+}
+
+Footprint JointGraph::fit_step(int64_t budget, const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas,
+                               const std::vector<Update>& updates, const Options& options) {
+  const auto now = [&] {
+    const plan::Plan plan = step(defined, formulas, updates, without_code(options));
+    Footprint f;
+    f.temporary = plan.temp_bytes;
+    f.results = results_of(plan);
+    f.again_flops = again(*impl_);
+    return f;
+  };
+  return Search(*impl_, budget, now).run();
+}
+
 const std::vector<int64_t>& JointGraph::saved_inputs() const { return impl_->cut.saved_inputs; }
 int64_t JointGraph::saved_bytes() const { return impl_->forward.saved_bytes; }
 
@@ -72,19 +221,22 @@ plan::Plan JointGraph::deferred(const Options& options, Timing* timing) const {
   return compile_graph(remove_dead(impl_->cut.deferred), impl_->name + "_deferred", impl_->deferred, options, timing);
 }
 
-plan::Plan JointGraph::backward(const std::vector<bool>& defined, const Options& options, Timing* timing) const {
-  return backward_plan(*impl_, impl_->backward, defined, options, timing);
+plan::Plan JointGraph::backward(const std::vector<bool>& defined, const Options& options, Timing* timing, bool consumes) const {
+  Homes homes = impl_->backward;
+  homes.consumes = consumes;
+  return backward_plan(*impl_, homes, defined, options, timing);
 }
 
 plan::Plan JointGraph::step(const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates,
                             const Options& options, Timing* timing) const {
   require(impl_->cut.deferred_outputs.empty(), "a step defers nothing");
   Homes early = impl_->forward, late = impl_->backward;
-  early.copies = late.copies = true;
+  early.copies = late.copies = late.consumes = true;
   const plan::Plan first = forward_plan(*impl_, early, options, timing), second = backward_plan(*impl_, late, defined, options, timing);
   plan::Plan plan = join_step(first, second, impl_->cut.saved_inputs, impl_->primals, formulas, updates);
   plan.name = impl_->name + "_step";
   plan::plan_memory(plan);
+  if (options.dry) return plan;
   plan::verify(plan);
   if (dumping("plan")) dump(plan.name + ".plan.txt", plan::print(plan));
   return plan;

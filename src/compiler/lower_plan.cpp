@@ -8,6 +8,7 @@
 #include "compiler/tune.h"
 #include "graph/text.h"
 #include "graph/verify.h"
+#include "loop/in_place.h"
 #include "schedule/lower.h"
 #include "schedule/prepare.h"
 #include "schedule/schedule.h"
@@ -32,6 +33,7 @@ class PlanBuilder {
     plan_.input_count = arena_in ? homes_.arena_inputs_from : graph_.input_count;
     plan_.output_count = arena_out ? homes_.arena_outputs_from : static_cast<int64_t>(graph_.outputs.size());
     plan_.saved_bytes = homes_.saved_bytes;
+    plan_.consumes_saved = homes_.consumes && homes_.saved_bytes > 0;
     place_outputs();
 
     double start = now();
@@ -42,17 +44,20 @@ class PlanBuilder {
     machine.library_flops = options.library_flops;
     Tuner tuner(graph_, schedule_, machine, options);
     for (const schedule::Group& g : schedule_.groups) kernels.push_back(tuner.best(g, schedule::lower(graph_, schedule_, g, machine)));
+    if (!options.gpu) write_in_place(kernels);
     for (const auto& group : kernels)
       for (const auto& k : group)
         if (!k.product) nests.push_back(&k.nest);
     timing.schedule_seconds += now() - start;
     start = now();
-    Code code = generate(nests, options);
+    Code code;
+    if (options.dry) code.kernel_of.assign(nests.size(), -1);
+    else code = generate(nests, options);
     timing.code_seconds += now() - start;
     timing.kernels += static_cast<int64_t>(nests.size());
     timing.distinct_kernels += static_cast<int64_t>(code.kernels.size());
     plan_.kernels = std::move(code.kernels);
-    if (dumping("loop") || dumping("asm")) dump_kernels(nests, code, options);
+    if (!options.dry && (dumping("loop") || dumping("asm"))) dump_kernels(nests, code, options);
 
     size_t nest = 0;
     for (size_t g = 0; g < kernels.size(); ++g) {
@@ -63,7 +68,9 @@ class PlanBuilder {
         for (const auto& k : kernels[g]) kernel_step(k, k.product ? -1 : code.kernel_of[nest++]);
       if (group.kind == schedule::GroupKind::Random && !kernels[g].empty()) as_draw(plan_.steps.back(), group.values[0]);
     }
+    for (auto [value, below] : over_) plan_.buffers[buffer(value)].over = buffer(below);
     plan::plan_memory(plan_);
+    if (options.dry) return std::move(plan_);
     plan::verify(plan_);
     if (dumping("plan")) dump(name + ".plan.txt", plan::print(plan_));
     return std::move(plan_);
@@ -124,6 +131,50 @@ class PlanBuilder {
     }
     const plan::Home home = n->op == Op::Result ? plan::Home::Extern : plan::Home::Temp;
     return it->second = add(describe(n->type, {}, home, 0, "t" + std::to_string(n->id)));
+  }
+
+  /// Temporaries that may be written over what the same kernel is the last to read.
+  void write_in_place(std::vector<std::vector<schedule::LoweredKernel>>& kernels) {
+    std::unordered_map<const Node*, int> first_write, last_touch;
+    int place = 0;
+    for (size_t g = 0; g < kernels.size(); ++g) {
+      for (const schedule::LoweredKernel& k : kernels[g]) {
+        ++place;
+        for (size_t i = 0; i < k.arguments.size(); ++i) {
+          last_touch[k.arguments[i]] = place;
+          if (k.nest.buffers[i].written) first_write.emplace(k.arguments[i], place);
+        }
+      }
+      if (schedule_.groups[g].kind != schedule::GroupKind::Extern) continue;
+      ++place;
+      for (const Node* i : schedule_.groups[g].values[0]->inputs) last_touch[schedule::base_of(i)] = place;
+    }
+    std::unordered_set<const Node*> kept;
+    for (const Output& o : graph_.outputs)
+      if (o.value) kept.insert(schedule::base_of(o.value));
+    const auto ours = [&](const Node* n) {  // a temporary, or a slot that is read for the last time
+      if (kept.count(n) || n->op == Op::Result || n->op == Op::Constant) return false;
+      return n->op != Op::Input || (homes_.consumes && n->as<InputAttr>().index >= homes_.arena_inputs_from);
+    };
+    place = 0;
+    for (size_t g = 0; g < kernels.size(); ++g) {
+      place += schedule_.groups[g].kind == schedule::GroupKind::Extern;
+      for (schedule::LoweredKernel& k : kernels[g]) {
+        ++place;
+        for (size_t w = 0; w < k.arguments.size(); ++w) {
+          const Node* value = k.arguments[w];
+          if (!k.nest.buffers[w].written || first_write.at(value) != place || !ours(value)) continue;
+          for (size_t r = 0; r < k.arguments.size(); ++r) {
+            const Node* below = k.arguments[r];
+            if (k.nest.buffers[r].written || last_touch.at(below) != place || !ours(below) || below->type.bytes() != value->type.bytes()) continue;
+            if (!loop::refuse_in_place(k.nest, static_cast<int>(w), static_cast<int>(r)).empty()) continue;
+            k.nest.buffers[w].over = static_cast<int>(r);
+            over_[value] = below;
+            break;
+          }
+        }
+      }
+    }
   }
 
   void kernel_step(const schedule::LoweredKernel& k, int kernel) {
@@ -229,6 +280,7 @@ class PlanBuilder {
   plan::Plan plan_;
   std::unordered_map<const Node*, int> buffer_of_;
   std::unordered_set<int> written_;
+  std::unordered_map<const Node*, const Node*> over_;  // value, whose memory it takes
 };
 
 }  // namespace
@@ -244,7 +296,7 @@ plan::Plan compile_graph(Graph graph, const std::string& name, const Homes& home
   const auto until = [](int64_t from) { return from < 0 ? std::numeric_limits<int64_t>::max() : from; };
   graph = schedule::prepare(graph, homes.copies ? 0 : until(homes.arena_inputs_from), until(homes.arena_outputs_from));  // no pass: it may lay results out otherwise
   verify(graph);
-  if (dumping("graph")) dump(name + ".prepared.graph", print(graph));
+  if (!options.dry && dumping("graph")) dump(name + ".prepared.graph", print(graph));
   const schedule::Schedule schedule = schedule::make_schedule(graph, !options.gpu);
   timing->schedule_seconds += now() - start;
   timing->passes.insert(timing->passes.end(), pipeline.records().begin(), pipeline.records().end());

@@ -9,6 +9,7 @@ struct Homes {
   int64_t arena_inputs_from = -1, arena_outputs_from = -1;  // -1: none
   std::vector<int64_t> arena_offsets;
   int64_t saved_bytes = 0;
+  bool consumes = false;  // what the arena holds is read for the last time: it may be overwritten
   bool copies = false;  // a result that is an input is a copy of it: the input is to be overwritten
 };
 

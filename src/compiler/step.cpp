@@ -67,9 +67,12 @@ class Joiner {
     std::vector<int> numbers;
     for (Buffer b : from.buffers) {
       if (b.home == Home::Constant) b.offset += constants;
+      if (b.home == Home::Saved && b.index < 0) b.home = Home::Temp;
       const int there = known(b);
       numbers.push_back(there >= 0 ? there : add(std::move(b)));
     }
+    for (size_t i = 0; i < numbers.size(); ++i)
+      if (from.buffers[i].over >= 0) plan_.buffers[numbers[i]].over = numbers[from.buffers[i].over];
     return numbers;
   }
 

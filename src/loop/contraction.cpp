@@ -44,12 +44,17 @@ class Builder {
     const int64_t rows = b_.block_m * b_.tile_m;
     lhs_pitch_ = (spec.lhs_k_contiguous ? b_.block_k : (rows + b_.lanes - 1) / b_.lanes * b_.lanes) + b_.lanes;
     // A part is done with these at the end of a call, and leaves them to the next one.
-    if (spec.lhs_k_contiguous) lhs_ = passing("lhs_pack", element_, rows * lhs_pitch_ * each());
+    if (lhs_in_place()) lhs_ = spec.lhs_block.buffer;
+    else if (spec.lhs_k_contiguous) lhs_ = passing("lhs_pack", element_, rows * lhs_pitch_ * each());
     else lhs_ = passing("lhs_pack", packed_, b_.block_k * lhs_pitch_);
     if (!rhs_in_place()) rhs_ = part_ == Part::Rows ? scratch("rhs_whole", packed_, b_.k_blocks * rhs_block()) : passing("rhs_pack", packed_, rhs_block());
     if (spec.rhs_k_contiguous) stage_ = passing("rhs_stage", element_, b_.tile_n * stage_row_ * each());
     const int64_t partials = (b_.k_blocks == 1 ? 1 : b_.task_m * b_.task_n) * b_.tile_m * b_.tile_n;
     partial_ = part_ == Part::Depth ? scratch("sums_over_blocks", sum_, partials) : passing("partial", sum_, partials);
+    if (sums_in_block()) {
+      Buffer& to = nest_.buffers[static_cast<size_t>(spec.sums_block.buffer)];
+      to.numel = std::max(to.numel, b_.task_m * b_.tile_m * spec.sums_block.pitch);
+    }
     sums_ = passing("sums", sum_, int64_t(b_.tile_m) * b_.tile_n, Space::Register);
     columns_ = passing("columns", packed_, b_.tile_n, Space::Register);
   }
@@ -121,7 +126,7 @@ class Builder {
     const Expr tiles = tiles_in_block(block_tile);
     std::vector<Stmt> body;
     if (part_ == Part::None) look_ahead_of_m_block(body, m_block);
-    if (spec_.k > 0) body.push_back(pack_lhs(first_tile_ + block_tile, tiles));
+    if (spec_.k > 0 && !lhs_in_place()) body.push_back(pack_lhs(first_tile_ + block_tile, tiles));
     body.push_back(loop(LoopKind::Serial, "panel", panels_, [&](const Expr& panel) {
       return loop(LoopKind::Serial, "tile", tiles, [&](const Expr& tile) { return micro_kernel(block_tile, tile, panel); });
     }));
@@ -171,6 +176,12 @@ class Builder {
   }
   static Expr zero(DType dtype) { return is_float(dtype) ? real(0, dtype) : integer(0, dtype); }
 
+  bool lhs_in_place() const {
+    return spec_.lhs_block.buffer >= 0 && spec_.lhs_block.granule % b_.tile_m == 0 && (!pairs_ || (spec_.lhs_k_contiguous && !odd()));
+  }
+  bool sums_in_block() const {
+    return spec_.sums_block.buffer >= 0 && b_.k_blocks == 1 && sum_ == DType::F32 && panels_of_n() * b_.tile_n <= spec_.sums_block.pitch;
+  }
   int64_t each() const { return pairs_ ? 2 : 1; }  // elements of the operands in one of k
   bool odd() const { return elements_of_k_ % each() != 0; }  // the last pair is half empty
 
@@ -252,6 +263,13 @@ class Builder {
   // The lhs is packed as it lies in memory, k or the rows along vectors: the micro-kernel broadcasts single elements, so both serve it alike.
   Expr lhs_index(const Expr& row, const Expr& k) const {
     return spec_.lhs_k_contiguous ? row * lhs_pitch_ + k : k * lhs_pitch_ + row;
+  }
+  // The lhs at a tile's row and k, of the m block and the block of k that are written.
+  Expr lhs_at(const Expr& block_tile, const Expr& tile, const Expr& row, const Expr& k) const {
+    if (!lhs_in_place()) return lhs_index(tile * b_.tile_m + row, k);
+    const Expr whole = (block_tile + tile) * b_.tile_m + row, depth = part_ == Part::Rows ? first_k_ + k : k;
+    const int64_t pitch = spec_.lhs_block.pitch / each();
+    return spec_.lhs_k_contiguous ? whole * pitch + depth : depth * pitch + whole;
   }
   int64_t rhs_block() const { return b_.task_n * b_.block_k * b_.tile_n; }  // elements
   Expr rhs_index(const Expr& panel, const Expr& k, const Expr& column) const {
@@ -411,11 +429,11 @@ class Builder {
   }
 
   // sums += lhs column * rhs row, at one k
-  Stmt outer_product(const Expr& tile, const Expr& panel, const Expr& k) {
+  Stmt outer_product(const Expr& block_tile, const Expr& tile, const Expr& panel, const Expr& k) {
     Stmt row_of_rhs = vectors([&](const Expr& column) { return store(columns_, column, rhs_element(panel, k, column)); });
     Stmt products = loop(LoopKind::Unroll, "row", integer(b_.tile_m), [&](const Expr& row) {
       int element = nest_.add_local("element", packed_);
-      const Expr from = lhs_index(tile * b_.tile_m + row, k);
+      const Expr from = lhs_at(block_tile, tile, row, k);
       return block({let(element, spec_.lhs_k_contiguous ? packed_at(lhs_, from) : nest_.load(lhs_, from)), vectors([&](const Expr& column) {
         const Expr at = row * b_.tile_n + column, a = nest_.local(element), b = nest_.load(columns_, column), sum = nest_.load(sums_, at);
         return store(sums_, at, pairs_ ? dot(a, b, sum) : fma(a, b, sum));
@@ -443,13 +461,23 @@ class Builder {
       if (groups_of_steps() > 0)
         body.push_back(loop(LoopKind::Serial, "steps", groups, [&](const Expr& group) {
           std::vector<Stmt> steps = look_ahead(block_tile, tile, panel, group, base);
-          steps.push_back(loop(LoopKind::Unroll, "step", integer(kSteps), [&](const Expr& i) { return outer_product(tile, panel, group * kSteps + i); }));
+          steps.push_back(loop(LoopKind::Unroll, "step", integer(kSteps), [&](const Expr& i) { return outer_product(block_tile, tile, panel, group * kSteps + i); }));
           return block(std::move(steps));
         }));
       if (spec_.k % kSteps != 0 || k_here_)
-        body.push_back(loop(LoopKind::Serial, "k", depth_ - groups * kSteps, [&](const Expr& k) { return outer_product(tile, panel, groups * kSteps + k); }));
+        body.push_back(loop(LoopKind::Serial, "k", depth_ - groups * kSteps, [&](const Expr& k) { return outer_product(block_tile, tile, panel, groups * kSteps + k); }));
     }
 
+    if (sums_in_block()) {
+      const auto& [to, pitch, granule] = spec_.sums_block;
+      body.push_back(loop(LoopKind::Unroll, "row", integer(b_.tile_m), [&, to = to, pitch = pitch](const Expr& row) {
+        return vectors([&](const Expr& column) {
+          const Expr at = ((block_tile + tile) * b_.tile_m + row) * pitch + panel * b_.tile_n + column;
+          return store(to, at, nest_.load(sums_, row * b_.tile_n + column));
+        });
+      }));
+      return block(std::move(body));
+    }
     body.push_back(tile_elements([&](const Expr& at) {
       Expr sum = nest_.load(sums_, at);
       if (many) sum = apply(Op::Add, {nest_.load(partial_, base + at, has_partial(block_tile + tile, panel)), sum});

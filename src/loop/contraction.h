@@ -23,6 +23,14 @@ struct ContractionSpec {
   // Given coordinates and the finished sum (f32 for bf16 elements), the statement that stores it (bias, activation, residual, cast, ... inside). Called inside a
   // Vector loop over n; n's expression advances by one a lane.
   std::function<Stmt(Expr b, Expr m, Expr n, Expr sum)> epilogue;
+  // Of a part. Rows of a block in scratch of the caller's, row r from element r * pitch on.
+  struct Block {
+    int buffer = -1;
+    int64_t pitch = 0;
+    int64_t granule = 1;  // the rows (columns, where the block's rows are k) that there are come in multiples of this
+  };
+  Block lhs_block;   // what `lhs` reads, element by element: taken from there unpacked if tiles divide the granule
+  Block sums_block;  // takes f32 sums in the epilogue's place if its pitch has room for whole tiles; what lies beyond the last row and column is then overwritten
 };
 
 /// Ways to cut a contraction up that are worth measuring; some repeat others.

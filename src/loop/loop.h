@@ -8,7 +8,7 @@
 // Glossary
 //   Var        a loop variable, i64. Known range [0, extent) when the extent is a number.
 //   buffer     memory with a dtype and a number of elements. Space says where:
-//                Argument   the kernel's n-th pointer (no two overlap where one is written)
+//                Argument   the kernel's n-th pointer (no two overlap where one is written; one that is `over` another may be the same memory)
 //                Scratch    this thread's scratch memory, 64-byte aligned, not kept between calls, not zeroed
 //                Register   a few vectors; every index is a number once Unroll loops and Vector loops are expanded
 //                Shared     (device) this block's memory, seen by its threads; not kept between blocks, not zeroed
@@ -138,6 +138,7 @@ struct Buffer {
   int64_t numel = 0;          // 0 for an Argument: not known (dynamic extent)
   Space space = Space::Argument;
   bool written = false;
+  int over = -1;              // Argument: may be the same memory as that argument (in_place.h says when)
 };
 struct VarInfo { std::string name; int64_t extent = -1; /* -1: not a number */ };
 struct LocalInfo { std::string name; DType dtype; };

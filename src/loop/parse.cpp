@@ -29,6 +29,10 @@ class Parser {
   LoopNest run() {
     while (!done() && !at_line("body:")) head();
     if (done()) fail("no body");
+    for (const auto& [buffer, name] : over_) {
+      if (!buffers_.contains(name)) fail(fmt::format("'{}' is no buffer", name));
+      nest_.buffers[static_cast<size_t>(buffer)].over = buffers_.at(name);
+    }
     next_line();
     nest_.body = done() ? block({}) : statements(line().depth);
     if (!done()) fail("not indented as the statement before");
@@ -118,6 +122,7 @@ class Parser {
     if (!take("?")) b.numel = number();
     expect("]");
     b.written = take_word("written");
+    if (take_word("over")) over_.emplace_back(static_cast<int>(nest_.buffers.size()), word());
     const std::string name = b.name;
     buffers_[name] = nest_.add_buffer(std::move(b));
     end_of_line();
@@ -394,6 +399,7 @@ class Parser {
   size_t at_ = 0, column_ = 0;
   LoopNest nest_;
   std::map<std::string, int, std::less<>> buffers_, vars_, locals_;
+  std::vector<std::pair<int, std::string>> over_;  // (buffer, name of the one below it, which may come later)
 };
 
 }  // namespace

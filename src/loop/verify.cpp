@@ -1,5 +1,6 @@
 // What is checked of a nest:
 //   1. Buffers: Arguments come first; Scratch and Register have a size; Register holds at most kRegisterBytes.
+//      An argument `over` another passes in_place.h's check.
 //   2. Ids name a variable, a local, a buffer of the nest; a Var node's extent is its VarInfo's.
 //   3. A variable is used inside its loop only, and belongs to one loop at a time; a number as extent stays within VarInfo::extent.
 //   4. A local is bound by a Let before it is used, in the same block or an enclosing one, with its own dtype.
@@ -25,6 +26,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "loop/in_place.h"
 #include "loop/loop.h"
 
 namespace trainc::loop {
@@ -44,8 +46,8 @@ class Verifier {
   explicit Verifier(const LoopNest& nest) : nest_(nest), bound_(nest.locals.size()), loops_(nest.vars.size()) {}
 
   void run() {
-    buffers();
     check(nest_.body != nullptr, "no body");
+    buffers();
     check(nest_.parallel_extent >= 0, "parallel_extent is negative");
     check(nest_.threads >= 0 && nest_.threads <= 1024 && nest_.threads % kWarp == 0, fmt::format("{} threads a block", nest_.threads));
     check(nest_.shared_bytes() <= kSharedBytes, fmt::format("{} bytes of Shared buffers; {} is the most", nest_.shared_bytes(), kSharedBytes));
@@ -68,6 +70,13 @@ class Verifier {
   void buffers() {
     bool others = false;
     int64_t registers = 0;
+    for (size_t i = 0; i < nest_.buffers.size(); ++i) {
+      const int over = nest_.buffers[i].over;
+      if (over < 0) continue;
+      check(over < static_cast<int>(nest_.buffers.size()), fmt::format("buffer {} over one that the nest does not have", nest_.buffers[i].name));
+      const std::string why = refuse_in_place(nest_, static_cast<int>(i), over);
+      check(why.empty(), fmt::format("{} over {}: {}", nest_.buffers[i].name, nest_.buffers[static_cast<size_t>(over)].name, why));
+    }
     for (const Buffer& b : nest_.buffers) {
       check(b.space != Space::Argument || !others, fmt::format("argument {} after a buffer that is none", b.name));
       others |= b.space != Space::Argument;

@@ -10,7 +10,7 @@
 namespace trainc::plan {
 
 // What is stored, field by field; these lists must name every field of plan.h.
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Buffer, name, home, index, offset, dtype, shape, strides, bytes, updated)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Buffer, name, home, index, offset, dtype, shape, strides, bytes, over, updated)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Matrix, dtype, offset, batch_stride, row_stride, column_stride)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Product, batch, m, n, k, lhs, rhs, result, tf32)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Step, kind, name, arguments, reads, writes, kernel, parallel_extent, target, arguments_json, random, p, increment, product,
@@ -32,7 +32,7 @@ namespace {
 
 using Magic = char[8];
 constexpr Magic kPlan = {'t', 'r', 'a', 'i', 'n', 'c', 'P', 'L'}, kForeach = {'t', 'r', 'a', 'i', 'n', 'c', 'F', 'E'};
-constexpr uint32_t kVersion = 3;
+constexpr uint32_t kVersion = 4;
 struct Header {
   char magic[8];
   uint64_t version, length, checksum;
@@ -85,7 +85,7 @@ std::string save(const Plan& plan) {
   return packed(kPlan, {{"name", plan.name}, {"device", plan.device}, {"cpu", plan.cpu}, {"buffers", plan.buffers}, {"kernels", plan.kernels},
                         {"steps", plan.steps}, {"constants", nlohmann::json::binary(plan.constants)},
                         {"input_count", plan.input_count}, {"output_count", plan.output_count}, {"outputs", plan.outputs},
-                        {"temp_bytes", plan.temp_bytes}, {"saved_bytes", plan.saved_bytes}, {"notes", plan.notes}});
+                        {"temp_bytes", plan.temp_bytes}, {"saved_bytes", plan.saved_bytes}, {"consumes_saved", plan.consumes_saved}, {"notes", plan.notes}});
 }
 
 std::string save(const Foreach& f) {
@@ -107,6 +107,7 @@ Plan load(std::string_view bytes) {
     j.at("outputs").get_to(plan.outputs);
     j.at("temp_bytes").get_to(plan.temp_bytes);
     j.at("saved_bytes").get_to(plan.saved_bytes);
+    j.at("consumes_saved").get_to(plan.consumes_saved);
     j.at("notes").get_to(plan.notes);
     check_enums(plan);
     verify(plan);

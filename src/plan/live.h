@@ -12,7 +12,10 @@ struct LiveRange {
   int first = -1, last = -1;
   bool meets(const LiveRange& other) const { return first >= 0 && other.first >= 0 && first <= other.last && other.first <= last; }
 };
-/// One per buffer.
+/// One per buffer: where it is touched.
 std::vector<LiveRange> live_ranges(const Plan&);
+/// One per buffer: where its memory holds something that is wanted. A Saved slot does so from the start where it is given, to the end where it
+/// is written for the backward or must outlast the run; one that a plan consumes dies with its last reader.
+std::vector<LiveRange> memory_ranges(const Plan&);
 
 }  // namespace trainc::plan

@@ -1,8 +1,10 @@
 // Gives Temp buffers their offsets: greedy by size. Buffers are placed one by one, the larger first, each into the tightest gap
-// between those that live at the same time. The order decides how near the peak comes to its lower bound (the most bytes live
-// at any one step), so several orders are tried and the lowest peak is kept; one that meets the bound ends the search.
+// between those that live at the same time: in the handle's arena where it has one, else in this plan's own. The order decides how near the peak
+// comes to its lower bound (the most bytes live at any one step), so several orders are tried and the lowest peak is kept; one that meets the
+// bound ends the search. Buffers that lie over one another are one item.
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <numeric>
 
 #include "plan/live.h"
@@ -12,11 +14,14 @@
 namespace trainc::plan {
 namespace {
 
+constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
+
 struct Item {
-  int buffer;
+  int buffer;          // the lowest of those that lie over one another
   LiveRange live;
   int64_t size;        // rounded up to the alignment
   int64_t offset = -1; // not placed yet
+  bool saved = false;  // in the handle's arena
 };
 
 /// The most bytes that live at one step: no layout can have a lower peak.
@@ -31,30 +36,54 @@ int64_t most_live(const std::vector<Item>& items, size_t steps) {
   return most;
 }
 
-/// Start of the smallest gap that holds `size` between the `taken` (offset, end) ranges; behind them all where there is none.
-int64_t tightest_gap(std::vector<std::pair<int64_t, int64_t>>& taken, int64_t size) {
+/// Start of the smallest gap that holds `size` between the `taken` (offset, end) ranges; where there is none, behind them all, or -1 where that
+/// ends beyond `limit`.
+int64_t tightest_gap(std::vector<std::pair<int64_t, int64_t>>& taken, int64_t size, int64_t limit) {
   std::sort(taken.begin(), taken.end());
   int64_t best = -1, best_room = 0, end = 0;
-  for (auto [from, to] : taken) {
-    const int64_t room = from - end;
+  const auto gap = [&](int64_t until) {
+    const int64_t room = until - end;
     if (room >= size && (best < 0 || room < best_room)) best = end, best_room = room;
+  };
+  for (auto [from, to] : taken) {
+    gap(from);
     end = std::max(end, to);
   }
-  return best >= 0 ? best : end;
+  if (limit < kUnlimited) gap(limit);
+  return best >= 0 || limit < kUnlimited ? best : end;
 }
 
-/// Places `items` in their order; gives the peak.
-int64_t place(std::vector<Item>& items) {
+/// Places `items` in their order, in the arena of `saved_bytes` around its `slots` where they fit; gives the peak of the plan's own.
+int64_t place(std::vector<Item>& items, const std::vector<Item>& slots, int64_t saved_bytes) {
   int64_t peak = 0;
   std::vector<std::pair<int64_t, int64_t>> taken;
+  const auto take = [&](const Item& i) { taken.emplace_back(i.offset, i.offset + i.size); };
   for (size_t i = 0; i < items.size(); ++i) {
+    Item& item = items[i];
+    if (item.size <= saved_bytes) {
+      taken.clear();
+      for (const Item& slot : slots)
+        if (slot.live.meets(item.live)) take(slot);
+      for (size_t j = 0; j < i; ++j)
+        if (items[j].saved && items[j].live.meets(item.live)) take(items[j]);
+      item.offset = tightest_gap(taken, item.size, saved_bytes);
+      item.saved = item.offset >= 0;
+      if (item.saved) continue;
+    }
     taken.clear();
     for (size_t j = 0; j < i; ++j)
-      if (items[j].live.meets(items[i].live)) taken.emplace_back(items[j].offset, items[j].offset + items[j].size);
-    items[i].offset = tightest_gap(taken, items[i].size);
-    peak = std::max(peak, items[i].offset + items[i].size);
+      if (!items[j].saved && items[j].live.meets(item.live)) take(items[j]);
+    item.offset = tightest_gap(taken, item.size, kUnlimited);
+    peak = std::max(peak, item.offset + item.size);
   }
   return peak;
+}
+
+/// The buffer whose memory `b` has.
+int below(const Plan& plan, int b) {
+  for (size_t steps = 0; plan.buffers[b].over >= 0; b = plan.buffers[b].over)
+    require(plan.buffers[b].over < static_cast<int>(plan.buffers.size()) && ++steps <= plan.buffers.size(), "plan: buffers lie over each other in a circle");
+  return b;
 }
 
 }  // namespace
@@ -75,14 +104,46 @@ std::vector<LiveRange> live_ranges(const Plan& plan) {
   return live;
 }
 
+std::vector<LiveRange> memory_ranges(const Plan& plan) {
+  std::vector<LiveRange> live = live_ranges(plan);
+  std::vector<bool> written(plan.buffers.size());
+  for (const Step& s : plan.steps)
+    for (int b : s.writes) written[b] = true;
+  const int last = static_cast<int>(plan.steps.size());
+  for (size_t b = 0; b < plan.buffers.size(); ++b) {
+    if (plan.buffers[b].home != Home::Saved || plan.buffers[b].index < 0) continue;
+    if (!written[b]) live[b].first = 0;
+    if (written[b] || !plan.consumes_saved) live[b].last = last;
+    else live[b].last = std::max(live[b].last, 0);
+  }
+  return live;
+}
+
 void plan_memory(Plan& plan) {
-  const std::vector<LiveRange> live = live_ranges(plan);
-  std::vector<Item> items;
-  for (int b = 0; b < static_cast<int>(plan.buffers.size()); ++b) {
+  const int count = static_cast<int>(plan.buffers.size());
+  std::vector<LiveRange> live = memory_ranges(plan);
+  std::vector<int64_t> bytes(count);
+  for (int b = 0; b < count; ++b) {
     Buffer& buffer = plan.buffers[b];
-    if (buffer.home != Home::Temp) continue;
-    buffer.offset = 0;  // stays so where nothing is stored
-    if (buffer.bytes > 0 && live[b].first >= 0) items.push_back({b, live[b], aligned(buffer.bytes)});
+    if (buffer.home == Home::Saved && buffer.index < 0) buffer.home = Home::Temp;
+    const int lowest = below(plan, b);
+    bytes[lowest] = std::max(bytes[lowest], aligned(buffer.bytes));
+    if (live[b].first < 0) continue;
+    LiveRange& range = live[lowest];
+    range = range.first < 0 ? live[b] : LiveRange{std::min(range.first, live[b].first), std::max(range.last, live[b].last)};
+  }
+  // Who fills the handle's arena, or is its last reader, may use what is free of it; to others, slots that they never name may matter.
+  bool fills = false;
+  for (const Step& s : plan.steps)
+    for (int b : s.writes) fills = fills || (plan.buffers[b].home == Home::Saved && plan.buffers[b].index >= 0);
+  const int64_t room = fills || plan.consumes_saved ? plan.saved_bytes : 0;
+  std::vector<Item> items, slots;
+  for (int b = 0; b < count; ++b) {
+    Buffer& buffer = plan.buffers[b];
+    const bool slot = buffer.home == Home::Saved;
+    if (buffer.over >= 0 || (buffer.home != Home::Temp && !slot)) continue;
+    if (!slot) buffer.offset = 0;  // stays so where nothing is stored
+    if (bytes[b] > 0 && live[b].first >= 0) (slot ? slots : items).push_back({b, live[b], bytes[b], slot ? buffer.offset : -1, slot});
   }
   const int64_t bound = most_live(items, plan.steps.size());
 
@@ -100,12 +161,24 @@ void plan_memory(Plan& plan) {
   for (const Before& before : orders) {
     std::vector<Item> candidate = items;
     std::stable_sort(candidate.begin(), candidate.end(), before);  // stable: two runs give one layout
-    const int64_t peak = place(candidate);
+    const int64_t peak = place(candidate, slots, room);
     if (placed && peak >= plan.temp_bytes) continue;
-    for (const Item& i : candidate) plan.buffers[i.buffer].offset = i.offset;
+    for (const Item& i : candidate) {
+      Buffer& buffer = plan.buffers[i.buffer];
+      buffer.offset = i.offset;
+      buffer.home = i.saved ? Home::Saved : Home::Temp;
+      buffer.index = i.saved ? -1 : 0;
+    }
     plan.temp_bytes = peak;
     placed = true;
-    if (peak == bound) break;
+    if (peak == 0 || (room == 0 && peak == bound)) break;
+  }
+  for (int b = 0; b < count; ++b) {
+    if (plan.buffers[b].over < 0) continue;
+    const Buffer& lowest = plan.buffers[below(plan, b)];
+    plan.buffers[b].offset = lowest.offset;
+    plan.buffers[b].home = lowest.home;
+    plan.buffers[b].index = lowest.home == Home::Saved ? -1 : 0;
   }
 }
 

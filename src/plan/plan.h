@@ -15,7 +15,8 @@ using Dims = std::vector<int64_t>;
 // Where a buffer lives.
 //   Input    the caller's index-th tensor; written only where `updated`
 //   Output   the caller's index-th result: a fresh tensor, given by pointer
-//   Saved    in the arena of the handle, at `offset`: written by the forward plan, read by the backward plan
+//   Saved    in the arena of the handle, at `offset`: slot `index`, written by the forward plan, read by the backward plan;
+//            index -1: a temporary of this plan, where no slot is in use at the time
 //   Temp     in this plan's own arena, at `offset`; live from its first writing step to its last use
 //   Constant in Plan::constants, at `offset`
 //   Extern   the memory of a framework tensor that an extern step gave back (kept until its last use)
@@ -24,12 +25,13 @@ enum class Home : uint8_t { Input, Output, Saved, Temp, Constant, Extern, Draw }
 struct Buffer {
   std::string name;
   Home home = Home::Temp;
-  int64_t index = 0;    // Input, Output: which
+  int64_t index = 0;    // Input, Output: which; Saved: the slot, or -1
   int64_t offset = 0;   // Saved, Temp, Constant: bytes, a multiple of 64; Temp: given by plan_memory
   DType dtype = DType::F32;
   Dims shape;           // logical
   Dims strides;         // elements; what the kernels were compiled for
   int64_t bytes = 0;    // storage needed from the pointer on
+  int over = -1;        // Temp, Saved temporary: has the memory of that buffer, whose last reader writes it in place
   bool updated = false; // Input: one step overwrites it, after all that read the old value
 };
 
@@ -97,6 +99,7 @@ struct Plan {
   std::vector<int> outputs;
   int64_t temp_bytes = 0;          // this plan's arena
   int64_t saved_bytes = 0;         // the handle's arena (forward and backward plan agree)
+  bool consumes_saved = false;     // a run leaves the handle's arena overwritten: it reads what it was given there once
   std::vector<std::string> notes;  // for explain
 };
 
@@ -116,7 +119,8 @@ struct Foreach {
 };
 
 /// Gives every Temp buffer its offset by live ranges over the steps, and sets temp_bytes. Two buffers share bytes only if
-/// their live ranges are apart.
+/// their live ranges are apart, or one is `over` the other. Where the handle's arena has room that no slot uses at the time, a Temp
+/// becomes a Saved buffer without a slot.
 void plan_memory(Plan&);
 /// Throws InternalError where a plan is not sound; the list of what is checked opens verify.cpp.
 void verify(const Plan&);

@@ -14,7 +14,7 @@ std::string place(const Buffer& b) {
   switch (b.home) {
     case Home::Input: return fmt::format("input {}{}", b.index, b.updated ? " (updated)" : "");
     case Home::Output: return fmt::format("output {}", b.index);
-    case Home::Saved: return fmt::format("saved +{}", b.offset);
+    case Home::Saved: return fmt::format("{} +{}", b.index < 0 ? "saved temp" : "saved", b.offset);
     case Home::Temp: return fmt::format("temp +{}", b.offset);
     case Home::Constant: return fmt::format("constant +{}", b.offset);
     case Home::Extern: return "extern";
@@ -50,14 +50,14 @@ std::string what(const Plan& plan, const Step& s) {
 std::string print(const Plan& plan) {
   std::string text;
   auto out = std::back_inserter(text);
-  fmt::format_to(out, "plan {} for {}: {} inputs, {} outputs, {} temp bytes, {} saved bytes, {} constant bytes\n", plan.name, plan.device.empty() ? plan.cpu : plan.device,
-                 plan.input_count, plan.output_count, plan.temp_bytes, plan.saved_bytes, plan.constants.size());
+  fmt::format_to(out, "plan {} for {}: {} inputs, {} outputs, {} temp bytes, {} saved bytes, {} constant bytes{}\n", plan.name, plan.device.empty() ? plan.cpu : plan.device,
+                 plan.input_count, plan.output_count, plan.temp_bytes, plan.saved_bytes, plan.constants.size(), plan.consumes_saved ? ", consumes what is saved" : "");
   const std::vector<LiveRange> live = live_ranges(plan);
   text += "buffers:\n";
   for (size_t i = 0; i < plan.buffers.size(); ++i) {
     const Buffer& b = plan.buffers[i];
-    fmt::format_to(out, "  {}: {} {}[{}] strides [{}], {} bytes, live [{}, {}]\n", b.name, place(b), name_of(b.dtype), fmt::join(b.shape, ","),
-                   fmt::join(b.strides, ","), b.bytes, live[i].first, live[i].last);
+    fmt::format_to(out, "  {}: {} {}[{}] strides [{}], {} bytes{}, live [{}, {}]\n", b.name, place(b), name_of(b.dtype), fmt::join(b.shape, ","),
+                   fmt::join(b.strides, ","), b.bytes, b.over < 0 ? "" : " over " + plan.buffers.at(b.over).name, live[i].first, live[i].last);
   }
   text += "steps:\n";
   for (size_t i = 0; i < plan.steps.size(); ++i) {

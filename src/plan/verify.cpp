@@ -2,13 +2,15 @@
 //   buffers   shape and strides agree, nothing negative; `bytes` hold the farthest element; Input and Output indices within the
 //             counts, one Output buffer an index, one Input buffer an index that is `updated`; Saved, Temp and Constant offsets aligned and within their memory
 //   steps     buffer and kernel numbers in range; a kernel's entry lies within its code; declared effects are the arguments;
+//             `over`: a temporary over a temporary, or over a slot that the plan consumes, with its bytes and offset; the kernel that first writes the one is the
+//             last reader of the other
 //             Constants are never written, an Input only where it is `updated`: by one step, after which nobody reads it; what is read was
 //             written before (Saved: where this plan writes it at all);
 //             a Random step writes one dense bool buffer with 0 <= p <= 1; with a kernel, it reads one Draw buffer, which no other step does
 //             a Product's matrices lie within their buffers, and are laid out as plan.h says
 //             a kernel has threads where the plan is a device's, and only there
 //   outputs   one entry an output; it names its own Output buffer, an Input, or none; an Output buffer is written and is an output
-//   memory    Temp buffers that live at the same time, and Saved buffers where one is written, share no byte
+//   memory    Temp buffers that live at the same time, and Saved ones, share no byte (live.h says when they live), unless one is over the other
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -175,8 +177,32 @@ class Verifier {
     for (int64_t index : output_indices_) check(named.contains(index), "output {}: has a buffer, but is not among the outputs", index);
   }
 
+  bool lies_over(int a, int b) const {
+    for (int i = p_.buffers[a].over; i >= 0; i = p_.buffers[i].over)
+      if (i == b) return true;
+    return false;
+  }
+
+  void over(int number, const std::vector<LiveRange>& live) const {
+    const Buffer& b = p_.buffers[number];
+    int lowest = number;
+    for (size_t steps = 0; p_.buffers[lowest].over >= 0; lowest = p_.buffers[lowest].over)
+      check(p_.buffers[lowest].over < static_cast<int>(p_.buffers.size()) && ++steps <= p_.buffers.size(), "buffer {}: over what is not there", b.name);
+    const Buffer &below = p_.buffers[b.over], &first = p_.buffers[lowest];
+    check(b.home == below.home && b.offset == below.offset && b.bytes == below.bytes, "buffer {}: is over {}, but not in its memory", b.name, below.name);
+    check(b.home == Home::Temp || (b.home == Home::Saved && b.index < 0), "buffer {}: is over {}, but no temporary", b.name, below.name);
+    check(first.home == Home::Temp || first.index < 0 || (p_.consumes_saved && !written_here_.contains(lowest)), "buffer {}: is over {}, which is kept", b.name, first.name);
+    if (live[number].first < 0) return;
+    const Step& s = p_.steps[live[number].first];
+    const auto among = [](const std::vector<int>& list, int x) { return std::find(list.begin(), list.end(), x) != list.end(); };
+    check(s.kind == StepKind::Kernel && among(s.writes, number) && among(s.reads, b.over) && live[b.over].last == live[number].first,
+          "buffer {}: is over {}, and {} is not the kernel between them", b.name, below.name, s.name);
+  }
+
   void memory() const {
-    const std::vector<LiveRange> live = live_ranges(p_);
+    const std::vector<LiveRange> touched = live_ranges(p_), live = memory_ranges(p_);
+    for (size_t b = 0; b < p_.buffers.size(); ++b)
+      if (p_.buffers[b].over >= 0) over(static_cast<int>(b), touched);
     for (const Home home : {Home::Temp, Home::Saved}) {
       std::vector<int> order;
       for (size_t b = 0; b < p_.buffers.size(); ++b)
@@ -186,9 +212,10 @@ class Verifier {
         const Buffer& a = p_.buffers[order[i]];
         for (size_t j = i + 1; j < order.size() && p_.buffers[order[j]].offset < a.offset + a.bytes; ++j) {
           const Buffer& b = p_.buffers[order[j]];
-          const bool clash = home == Home::Temp ? live[order[i]].meets(live[order[j]])
-                                                : written_here_.contains(order[i]) || written_here_.contains(order[j]);
-          check(!clash, "{} and {} share bytes at {} while both live", a.name, b.name, b.offset);
+          // Two slots that nobody writes here may be one (a value saved twice is not, but a reader need not know).
+          const bool given = home == Home::Saved && !written_here_.contains(order[i]) && !written_here_.contains(order[j]);
+          const bool handed_on = lies_over(order[i], order[j]) || lies_over(order[j], order[i]);
+          check(given || handed_on || !live[order[i]].meets(live[order[j]]), "{} and {} share bytes at {} while both live", a.name, b.name, b.offset);
         }
       }
     }

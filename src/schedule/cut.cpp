@@ -1,5 +1,6 @@
 #include "schedule/cut.h"
 
+#include <algorithm>
 #include <limits>
 #include <queue>
 #include <unordered_map>
@@ -111,6 +112,25 @@ bool scales(const Node* n) {
   return tensors <= 1;
 }
 
+// A row that outgrows the first cache: its walks come back to memory.
+constexpr int64_t kLongRow = 32 << 10;
+
+/// An elementwise value of long rows made with sums over those rows (a softmax over a vocabulary). What was summed is in memory for it anyway, so
+/// that is kept: this would be a second tensor of its size.
+bool of_long_rows(const Node* n) {
+  std::unordered_set<const Node*> seen;
+  std::vector<const Node*> stack{n};
+  while (!stack.empty() && seen.size() < 16) {
+    const Node* at = stack.back();
+    stack.pop_back();
+    if (!seen.insert(at).second) continue;
+    const int64_t rows = at->type.numel();
+    if (at->op == Op::Reduce && rows > 0 && at->in(0)->type.numel() == n->type.numel() && n->type.bytes() / rows >= kLongRow) return true;
+    if (is_elementwise(at->op) || is_movement(at->op)) stack.insert(stack.end(), at->inputs.begin(), at->inputs.end());
+  }
+  return false;
+}
+
 /// Copies nodes of one graph into another; the caller has set the nodes at which it stops.
 struct Copier {
   const Graph& from;
@@ -156,8 +176,12 @@ bool made_of(const Node* n, const std::unordered_set<const Node*>& in) {
 
 }  // namespace
 
+int64_t flops_of(const Node* contraction) {
+  return 2 * contraction->type.numel() * contraction->in(0)->shape().back();
+}
+
 Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, const std::vector<const Node*>& must_recompute, int64_t deferred_bytes,
-              bool streams) {
+              bool streams, double price) {
   const std::vector<const Node*> live = joint.live();
   std::unordered_set<const Node*> of_tangents;  // depend on a tangent
   for (const Node* n : live) {
@@ -203,8 +227,13 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, cons
     // Same bytes either way: keep what was moved, not the moved copy (it would need a kernel), and rather the start of a cheap chain.
     else if (n->op == Op::Reshape || n->op == Op::Permute || n->op == Op::Broadcast) cost = kInfinite;
     else if (is_movement(n->op) || scales(n)) cost += cost / 2;
+    else if (is_elementwise(n->op) && of_long_rows(n)) cost += cost / 8;
     net.edge(2 * i, 2 * i + 1, cost);
-    if (!free && !checkpointed && !may_recompute(n) && !streamed.count(n)) net.edge(source, 2 * i, kInfinite);
+    if (!free && !checkpointed && !may_recompute(n) && !streamed.count(n)) {
+      const double share = static_cast<double>(i) / static_cast<double>(number.size());
+      const bool for_a_price = price > 0 && n->op == Op::Contract;
+      net.edge(source, 2 * i, for_a_price ? static_cast<int64_t>(std::min(1e15, price * static_cast<double>(flops_of(n)) * (1 + share / 4))) : kInfinite);
+    }
     if (held) net.edge(source, 2 * i, kInfinite);
     if (wanted.count(n)) net.edge(2 * i + 1, sink, kInfinite);
     for (const Node* input : n->inputs) net.edge(2 * number.at(input) + 1, 2 * i, kInfinite);
@@ -216,6 +245,20 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, cons
   std::vector<const Node*> kept;      // in the order of the graph: in == early, out == late
   for (const Node* n : live)
     if (auto it = number.find(n); it != number.end() && !late[2 * it->second] && late[2 * it->second + 1]) kept.push_back(n);
+
+  // Beside a loss, an output that the backward wants lies in the arena, and the caller gets a copy of it if he ever looks.
+  const bool loss = std::any_of(joint.outputs.begin(), joint.outputs.begin() + forward_outputs,
+                                [](const Output& o) { return o.value && is_float(o.value->dtype()) && o.value->type.numel() == 1; });
+  std::unordered_set<const Node*> moved_to_arena;
+  std::vector<const Node*> reshaped;  // kept, but what lies in the arena is their base
+  for (size_t i = 0; loss && i < kept.size(); ++i) {
+    const Node *n = kept[i], *base = base_of(n);
+    if (base->op == Op::Input || base->type.bytes() < deferred_bytes || !(forward_output_of.erase(base) || moved_to_arena.count(base))) continue;
+    const bool there = !moved_to_arena.insert(base).second;
+    if (n != base) reshaped.push_back(n);
+    if (there) kept.erase(kept.begin() + static_cast<std::ptrdiff_t>(i--));
+    else kept[i] = base;
+  }
 
   Copier fwd{joint, cut.forward, {}}, bwd{joint, cut.backward, {}}, later{joint, cut.deferred, {}};
   cut.forward.input_count = primals;
@@ -257,6 +300,7 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, cons
     cut.saved.push_back(n->type);
     cut.forward.outputs.push_back({fwd(n), {}});
   }
+  for (const Node* n : reshaped) bwd.made[n] = cut.backward.make(Op::Reshape, NoAttr{}, {bwd.made.at(base_of(n))}, n->type);
   cut.backward.input_count = held + tangents + static_cast<int64_t>(cut.saved.size());
   cut.deferred.input_count = static_cast<int64_t>(cut.saved.size());
   for (int64_t i : cut.deferred_outputs) cut.deferred.outputs.push_back({later(joint.outputs[i].value), joint.outputs[i].strides});

@@ -25,11 +25,18 @@ constexpr int64_t kDeferredBytes = 1 << 16;
 /// The saved set is a minimum cut by bytes (Chen et al., "Min-Cut Recomputation", as functorch does): contractions, sums, random
 /// draws, externs and indexed operations are never computed again; elementwise operations and movements may be, bit for bit. So may attention's scores, where
 /// `streams` says that kernels never keep them (see stream.h): the probabilities cost the rows' maxima and sums, and a product.
+/// `price`: bytes that it must save to compute a contraction of one FLOP again; 0: none is, whatever it saves. The cut is then the least of bytes saved
+/// plus price x FLOPs done again. Equal layers do not change sides together: earlier ones are up to a quarter cheaper, for when the backward comes to
+/// them, little else is in memory. The rest of what is never computed again stays so.
 /// `must_recompute`: values that the user's checkpointing forbids to keep.
 /// An output of at least `deferred_bytes` that neither half computes for itself, and that elementwise operations and movements make of saved
-/// values, is deferred.
+/// values, is deferred. So is one that the backward wants, where a loss (a number) stands beside it: it is saved in the arena, where the backward
+/// may overwrite it, and the caller gets a copy if he looks.
 /// Throws InternalError where a forward output depends on a tangent.
 Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, const std::vector<const Node*>& must_recompute,
-              int64_t deferred_bytes = kDeferredBytes, bool streams = true);
+              int64_t deferred_bytes = kDeferredBytes, bool streams = true, double price = 0);
+
+/// FLOPs of a contraction.
+int64_t flops_of(const Node* contraction);
 
 }  // namespace trainc::schedule

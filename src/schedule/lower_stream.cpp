@@ -10,6 +10,7 @@
 //
 // No sum depends on how rows are cut into blocks, but for those of turned sinks: each block is a block of k there.
 #include <algorithm>
+#include <numeric>
 
 #include "schedule/contract.h"
 #include "schedule/hidden.h"
@@ -137,7 +138,9 @@ class Stream {
   }
 
   void choose_blocks() {
-    pitch_ = round_up(matrix_.columns, 16) + 16;  // one vector more: rows a power of two long would fall on the same cache sets
+    // Room for a tile that begins within the row, and no power of two: such rows fall on the same cache sets.
+    pitch_ = round_up(matrix_.columns, 16) + 32;
+    if (pitch_ % 128 == 0) pitch_ += 16;
     int64_t row_bytes = 0;
     for (const Slot& s : slots_) row_bytes += pitch_ * size_of((s.given ? s.given : s.wanted)->dtype());
     turned_ = std::any_of(sinks_.begin(), sinks_.end(), [](const Sink& s) { return s.operand.turned; });
@@ -216,6 +219,7 @@ class Stream {
           return loop::store(buffer_of(c), m * pitch_ + n, v->dtype == c->dtype() ? v : loop::cast(v, c->dtype()));
         });
       };
+      if (c->dtype() == DType::F32 && !schedule_.stored.count(c)) p.expressions->spec.sums_block = {buffer_of(c), pitch_, 1};
       finish(p, true);
     }
     for (const Sink& s : sinks_) {
@@ -224,6 +228,10 @@ class Stream {
         aligned_values();
         return x->epilogue(schedule_, s.values, b, turned ? m : first_ + m, n, sum);
       };
+      // The blocks' rows, and the columns that they see, come in such numbers.
+      const int64_t granule = !p.turned ? std::gcd(block_rows_, matrix_.rows) : hidden_above_ ? std::gcd(int64_t{16}, matrix_.columns) : matrix_.columns;
+      const Expr read = p.expressions->spec.lhs(integer(0), integer(0), integer(0));
+      if (s.which == 0 && read->kind == loop::ExprKind::Load) p.expressions->spec.lhs_block = {buffer_of(s.operand.node), pitch_, granule};
       finish(p, !p.turned);
     }
   }

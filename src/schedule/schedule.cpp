@@ -72,6 +72,7 @@ class Scheduler {
       if (n->op == Op::Broadcast && n->type.numel() > n->in(0)->type.numel()) force_base(n->in(0), kCheap, forced);
     }
     for (const Node* n : live_) {
+      if (operands_.count(n) && uses_[n] > 1 && is_elementwise(n->op) && reads_several(n)) forced.insert(n);
       int64_t cost = op_cost(n->op);
       // Checks and selections by position are statements: a contraction's operand is one expression, and has no room for them.
       bool statements = n->op == Op::Gather || n->op == Op::Pad || n->op == Op::Concat;
@@ -98,6 +99,23 @@ class Scheduler {
       else if (statements) statements_.insert(n);
       cost_[n] = value ? 0 : std::min<int64_t>(cost, 1 << 20);
     }
+  }
+
+  /// Whether `n`, inlined, would keep more memory in use than it takes itself: two or more tensors of its size.
+  bool reads_several(const Node* n) const {
+    std::unordered_set<const Node*> tensors, seen;
+    std::vector<const Node*> stack{n};
+    while (!stack.empty() && tensors.size() < 2) {
+      const Node* at = stack.back();
+      stack.pop_back();
+      if (!seen.insert(at).second || at->op == Op::Broadcast) continue;
+      if (at != n && (out_.values.count(at) || at->op == Op::Input)) {
+        if (at->type.bytes() >= n->type.bytes()) tensors.insert(base_of(at));
+        continue;
+      }
+      stack.insert(stack.end(), at->inputs.begin(), at->inputs.end());
+    }
+    return tensors.size() >= 2;
   }
 
   /// What lies under plain movements of `n` must be cheap, or be a value.

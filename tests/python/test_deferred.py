@@ -186,3 +186,60 @@ def test_gpt2_hands_out_its_cache_for_nothing(strict):
         assert_same(got.values, want.values)
     assert_same(out.logits, want_logits := wanted.logits, 1e-4)
     assert want_logits.shape == out.logits.shape
+
+
+class WithLogits(nn.Module):
+    """Hands out what the backward wants, beside the loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(32, 600)
+
+    def forward(self, x, target):
+        logits = self.head(x)
+        return nn.functional.cross_entropy(logits, target), logits
+
+
+@pytest.mark.parametrize("when", ["never", "before", "after", "later", "held"])
+def test_logits_beside_the_loss(strict, when):
+    """The backward writes their gradient over them where nobody will look; wherever somebody does, they are eager's."""
+    plain = WithLogits()
+    ours = trainc.compile(copy.deepcopy(plain))
+    x, target = torch.randn(64, 32), torch.randint(0, 600, (64,))
+    _, wanted = plain(x, target)
+    for _ in range(3):
+        plain.zero_grad(), ours.zero_grad()
+        plain(x, target)[0].backward()
+        if when == "never":
+            ours(x, target)[0].backward()
+            continue
+        loss, logits = ours(x, target)
+        if when == "before":
+            assert_same(logits, wanted)
+        loss.backward()
+        if when == "after":
+            assert_same(logits, wanted)
+        del loss
+        if when == "later":
+            ours(x, target)[0].backward()
+            ours.zero_grad()
+            ours(x, target)[0].backward()
+            assert_same(logits, wanted)
+    assert_same(gradients(ours), gradients(plain))
+    compiled = record(ours)
+    assert bool(compiled.backward) == (when in ("never", "before", "later"))  # the one that overwrites
+    assert bool(compiled.keeping) == (when in ("after", "later", "held"))
+    assert (compiled.deferred is None) == (when == "never")
+
+
+def test_logits_survive_a_backward_with_retain_graph(strict):
+    plain = WithLogits()
+    ours = trainc.compile(copy.deepcopy(plain))
+    x, target = torch.randn(64, 32), torch.randint(0, 600, (64,))
+    for model in (plain, ours):
+        loss = model(x, target)[0]
+        loss.backward(retain_graph=True)
+        loss.backward(retain_graph=True)
+        loss.backward()
+    assert_same(gradients(ours), gradients(plain))
+    assert record(ours).keeping and record(ours).backward

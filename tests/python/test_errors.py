@@ -98,7 +98,7 @@ def test_a_dtype_that_is_not_compiled(engine, dtype, recwarn):
         ((nn.Linear(1, 1), "adam"), "second argument, got a str"),
         ((nn.Linear(1, 1), torch.optim.AdamW), "got the class AdamW: give it the optimizer"),
         ((nn.Linear(1, 1), None, {"tune": "slow"}), "tune='slow' is not known"),
-        ((nn.Linear(1, 1), None, {"memory": "2GB"}), "memory= is not built yet"),
+        ((nn.Linear(1, 1), None, {"memory": "much"}), "is no size"),
         ((nn.Linear(1, 1), None, {"fuse_step": 3}), "fuse_step=3 is neither"),
     ],
 )
@@ -125,7 +125,7 @@ class Failing(engines.Interpreter):
     def compile(self, gm, name):
         raise InternalError("after sink_casts: %17 is f32[8,64], not f32[64,8] (model.py:57)")
 
-    def joint(self, gm, primals, forward_outputs, name):
+    def joint(self, gm, primals, forward_outputs, name, limit=None):
         raise InternalError("after sink_casts: %17 is f32[8,64], not f32[64,8] (model.py:57)")
 
 
@@ -152,7 +152,7 @@ def test_an_internal_error_falls_back_with_one_warning(monkeypatch):
 class Interrupted(engines.Interpreter):
     name = "interrupted"
 
-    def joint(self, gm, primals, forward_outputs, name):
+    def joint(self, gm, primals, forward_outputs, name, limit=None):
         signal.raise_signal(signal.SIGINT)
 
 

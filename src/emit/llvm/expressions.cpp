@@ -145,7 +145,7 @@ void Printer::prepare_memory() {
     s.dtype = buffer.dtype;
     s.space = buffer.space;
     s.element = memory_type(context_, buffer.dtype);
-    s.written = buffer.written || buffer.space != Space::Argument;
+    s.written = buffer.written || buffer.space != Space::Argument || std::any_of(nest_.buffers.begin(), nest_.buffers.end(), [&](const loop::Buffer& b) { return b.over == static_cast<int>(i); });
     switch (buffer.space) {
       case Space::Argument: {
         auto* load = b_.CreateLoad(b_.getPtrTy(), b_.CreateConstInBoundsGEP1_64(b_.getPtrTy(), arguments, i), buffer.name);
@@ -165,7 +165,7 @@ void Printer::prepare_memory() {
     }
     if (buffer.space != Space::Register) {
       std::vector<llvm::Metadata*> others;
-      for (size_t j = 0; j < scopes.size(); ++j) if (j != i) others.push_back(scopes[j]);
+      for (size_t j = 0; j < scopes.size(); ++j) if (j != i && buffer.over != static_cast<int>(j) && nest_.buffers[j].over != static_cast<int>(i)) others.push_back(scopes[j]);
       s.scope = llvm::MDNode::get(context_, {scopes[i]});
       s.noalias = llvm::MDNode::get(context_, others);
     }

@@ -2,13 +2,15 @@
 #pragma once
 #include <limits>
 
-#include "random_graph.h"
+#include "random_joint.h"
 
 namespace trainc::testing {
 
 struct AttentionCase {
   int64_t batch = 2, heads = 4, groups = 2, rows = 20, columns = 20, width = 8;
+  int64_t diagonal = 0;  // of a causal mask: row r sees columns up to r + diagonal
   bool scaled = true, additive = false, causal = false, dropout = false, safe = false, flash = false, turned_rhs = false, bf16 = false, backward = false;
+  bool joint = false;  // both, as autograd traces them
 };
 
 inline AttentionCase random_attention_case(uint64_t seed) {
@@ -22,11 +24,12 @@ inline AttentionCase random_attention_case(uint64_t seed) {
   bool* flags[] = {&c.scaled, &c.additive, &c.causal, &c.dropout, &c.safe, &c.flash, &c.turned_rhs, &c.bf16, &c.backward};
   for (bool* f : flags) *f = below(2);
   c.bf16 = c.bf16 && below(2);
+  c.diagonal = below(2) ? std::max<int64_t>(0, c.columns - c.rows) : 0;
   return c;
 }
 
 /// Inputs: q, k, v, then a mask to be added [B, 1, M, N] and a gradient [B H, M, E] where there are such. Outputs: the result; or the gradients of q, k, v, with
-/// the rows' maximum and sum made in the same graph.
+/// the rows' maximum and sum made in the same graph; or all of it (`joint`).
 inline Graph attention_graph(const AttentionCase& c) {
   Graph graph;
   Builder b{graph, {}};
@@ -47,7 +50,9 @@ inline Graph attention_graph(const AttentionCase& c) {
   if (c.scaled) s = b.mul(s, b.full(DType::F32, square, 0.25));
   if (c.additive) s = b.reshape(b.add(b.reshape(s, full), b.broadcast(b.input(inputs++, {DType::F32, {c.batch, 1, c.rows, c.columns}}), full)), square);
   const Node* none = b.full(DType::F32, square, -std::numeric_limits<double>::infinity());
-  if (c.causal) s = b.select(b.binary(Op::Le, b.iota(DType::I64, square, 2), b.iota(DType::I64, square, 1)), s, none);
+  const Node* last_seen = b.iota(DType::I64, square, 1);
+  if (c.diagonal) last_seen = b.add(last_seen, b.full(DType::I64, square, static_cast<double>(c.diagonal)));
+  if (c.causal) s = b.select(b.binary(Op::Le, b.iota(DType::I64, square, 2), last_seen), s, none);
   const auto over_row = [&](ReduceKind kind, const Node* x) { return b.reduce(kind, x, {2}, true); };
   const auto along = [&](const Node* x) { return b.broadcast(x, square); };
   const Node* most = over_row(ReduceKind::Max, s);
@@ -57,7 +62,7 @@ inline Graph attention_graph(const AttentionCase& c) {
   const Node* keep = c.dropout ? b.mul(b.cast(b.reshape(b.random(full, {0, 0.75}), square), DType::F32), b.full(DType::F32, square, 4.0 / 3)) : nullptr;
   const Node* dropped = keep ? b.mul(p, keep) : p;
   const Node* y = b.contract(b.cast(dropped, d), b.permute(v, {0, 2, 1}));
-  if (!c.backward) {
+  if (!c.backward && !c.joint) {
     graph.outputs = {{y, {}}};
     graph.input_count = inputs;
     return graph;
@@ -67,7 +72,7 @@ inline Graph attention_graph(const AttentionCase& c) {
   const Node* dp = widened(b.contract(dy, v));
   if (keep) dp = b.mul(dp, keep);
   // The sum of p * dp, or what it is equal to: the sum of y * dy.
-  const Node* delta = c.flash ? over_row(ReduceKind::Sum, b.mul(widened(b.input(graph.input_count++, y->type)), widened(dy))) : over_row(ReduceKind::Sum, b.mul(p, dp));
+  const Node* delta = c.flash ? over_row(ReduceKind::Sum, b.mul(widened(c.joint ? y : b.input(graph.input_count++, y->type)), widened(dy))) : over_row(ReduceKind::Sum, b.mul(p, dp));
   const Node* ds = b.cast(b.mul(p, b.sub(dp, along(delta))), d);
   const Node* turned = b.permute(ds, {0, 2, 1});
   const Node* dq = b.contract(ds, b.permute(k, {0, 2, 1}));
@@ -75,7 +80,13 @@ inline Graph attention_graph(const AttentionCase& c) {
   const Node* dk = c.turned_rhs ? b.contract(qt, turned) : b.contract(turned, qt);
   const Node* dv = b.contract(b.permute(b.cast(dropped, d), {0, 2, 1}), b.permute(dy, {0, 2, 1}));
   graph.outputs = {{dq, {}}, {dk, {}}, {dv, {}}};
+  if (c.joint) graph.outputs.insert(graph.outputs.begin(), {y, {}});
   return graph;
+}
+
+inline RandomJoint attention_joint(AttentionCase c) {
+  c.joint = true;
+  return {attention_graph(c), c.additive ? 4 : 3, 1};
 }
 
 }  // namespace trainc::testing

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "../common/compare.h"
+#include "../common/random_attention.h"
 #include "../common/random_joint.h"
 #include "../common/run_plan.h"
 #include "compiler/compiler.h"
@@ -145,7 +146,29 @@ TEST(Fuzz, Transcendental) {
   EXPECT_GT(compared, 20 * skipped);
 }
 
-// Forward and backward plan of a joint graph, with the arena of the handle between them.
+// Forward and backward plan of a joint graph, with the arena of the handle between them; deferred outputs read.
+std::vector<Tensor> run_joint(const compiler::JointGraph& compiled, const testing::RandomJoint& joint, const std::vector<Tensor>& inputs) {
+  std::vector<uint8_t> memory(compiled.saved_bytes() + 64, 0xCD);
+  void* arena = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
+  std::vector<Tensor> got = testing::run_plan(compiled.forward(options()), {inputs.begin(), inputs.begin() + joint.primals}, arena);
+  if (const auto& places = compiled.deferred_outputs(); !places.empty()) {
+    std::vector<Tensor> deferred = testing::run_plan(compiled.deferred(options()), {}, arena);
+    for (size_t i = 0; i < places.size(); ++i) got.at(places[i]) = std::move(deferred[i]);
+  }
+  std::vector<Tensor> in;
+  for (int64_t i : compiled.saved_inputs()) in.push_back(i < joint.primals ? inputs[i] : got.at(i - joint.primals));
+  in.insert(in.end(), inputs.begin() + joint.primals, inputs.end());
+  const std::vector<bool> defined(inputs.size() - joint.primals, true);
+  const std::vector<uint8_t> before = memory;
+  const auto keeping = testing::run_plan(compiled.backward(defined, options(), nullptr, false), in, arena);
+  EXPECT_EQ(memory, before) << "a backward that must leave the arena as it is";
+  size_t next = 0;
+  for (Tensor& t : testing::run_plan(compiled.backward(defined, options()), in, arena)) {
+    EXPECT_EQ(testing::difference(t, keeping.at(next++)), "") << "gradient " << next - 1 << " where the arena may be overwritten";
+    got.push_back(std::move(t));
+  }
+  return got;
+}
 void expect_same_joint(const testing::RandomJoint& joint, uint64_t seed, bool checkpointed) {
   SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(joint.graph));
   const auto inputs = halves(joint.graph, seed);
@@ -156,18 +179,7 @@ void expect_same_joint(const testing::RandomJoint& joint, uint64_t seed, bool ch
   std::vector<Tensor> got;
   try {
     const compiler::JointGraph compiled(std::move(imported), joint.primals, joint.forward_outputs, "fuzz", seed % 2 ? 1 : schedule::kDeferredBytes);
-    std::vector<uint8_t> memory(compiled.saved_bytes() + 64, 0xCD);
-    void* arena = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
-    got = testing::run_plan(compiled.forward(options()), {inputs.begin(), inputs.begin() + joint.primals}, arena);
-    if (const auto& places = compiled.deferred_outputs(); !places.empty()) {
-      std::vector<Tensor> deferred = testing::run_plan(compiled.deferred(options()), {}, arena);
-      for (size_t i = 0; i < places.size(); ++i) got.at(places[i]) = std::move(deferred[i]);
-    }
-    std::vector<Tensor> in;
-    for (int64_t i : compiled.saved_inputs()) in.push_back(i < joint.primals ? inputs[i] : got.at(i - joint.primals));
-    in.insert(in.end(), inputs.begin() + joint.primals, inputs.end());
-    const std::vector<bool> defined(inputs.size() - joint.primals, true);
-    for (Tensor& t : testing::run_plan(compiled.backward(defined, options()), in, arena)) got.push_back(std::move(t));
+    got = run_joint(compiled, joint, inputs);
   } catch (const std::exception& e) {
     FAIL() << e.what();
   }
@@ -180,6 +192,46 @@ TEST(Fuzz, JointGraphs) {
     expect_same_joint(testing::random_joint(seed, o), seed, seed % 3 == 0);
     if (HasFatalFailure()) return;
   }
+}
+
+// Attention as one kernel, forward, backward, and cut in two where its probabilities are not kept.
+TEST(Fuzz, Attention) {
+  for (CpuLevel level : levels())
+    for (uint64_t seed = first() + 60000; seed < first() + 60000 + count() / 16; ++seed) {
+      testing::AttentionCase c = testing::random_attention_case(seed);
+      c.dropout = false;
+      expect_same(testing::attention_graph(c), seed, seed % 5 == 0 && !c.causal, 1e-3, level);
+      if (HasFatalFailure()) return;
+    }
+}
+TEST(Fuzz, JointAttention) {
+  for (uint64_t seed = first() + 70000; seed < first() + 70000 + count() / 8; ++seed) {
+    testing::AttentionCase c = testing::random_attention_case(seed);
+    c.dropout = c.bf16 = false;
+    expect_same_joint(testing::attention_joint(c), seed, seed % 7 == 0);
+    if (HasFatalFailure()) return;
+  }
+}
+
+// What is computed again for want of memory is what was computed the first time, to the bit; real values, whose sums round.
+TEST(Fuzz, BudgetsChangeNoBit) {
+  int64_t again = 0;
+  for (uint64_t seed = first() + 80000; seed < first() + 80000 + count() / 3; ++seed) {
+    const auto joint = testing::random_joint(seed, {});
+    SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(joint.graph));
+    const auto inputs = testing::random_inputs(joint.graph, seed);
+    compiler::JointGraph all(copy_of(joint.graph), joint.primals, joint.forward_outputs, "all"), least(copy_of(joint.graph), joint.primals, joint.forward_outputs, "least");
+    const int64_t wanted = all.footprint(options()).total();
+    const compiler::Footprint found = least.fit(0, options());
+    EXPECT_LE(found.total(), wanted);
+    EXPECT_GE(found.again_flops, 0);
+    least.cut(1e-9);  // all that can be
+    again += least.footprint(options()).again_flops > 0;
+    const auto a = run_joint(all, joint, inputs), b = run_joint(least, joint, inputs);
+    for (size_t i = 0; i < a.size(); ++i) EXPECT_EQ(testing::difference(a[i], b.at(i)), "") << "output " << i;
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(again, 5) << "the random graphs test nothing";
 }
 
 // A joint graph and updates as one plan: p + rate * gradient over p, where p is a primal of the gradient's type or a tensor beside them.

@@ -163,6 +163,91 @@ TEST(Memory, EmptyAndUnusedBuffersTakeNothing) {
   EXPECT_NO_THROW(verify(p));
 }
 
+/// a (written by the first step) <- b (over it, in the second) <- out.
+Plan chain() {
+  Plan p{.name = "chain", .cpu = "avx2"};
+  p.buffers = {buffer("x", Home::Input, 100, 0), buffer("a", Home::Temp, 100), buffer("b", Home::Temp, 100), buffer("y", Home::Output, 100, 0)};
+  p.buffers[2].over = 1;
+  p.kernels = {{.name = "k", .code = {0xc3}}};
+  p.steps = {kernel_step("one", {0}, {1}), kernel_step("two", {1}, {2}), kernel_step("three", {2}, {3})};
+  p.input_count = p.output_count = 1, p.outputs = {3};
+  plan_memory(p);
+  return p;
+}
+TEST(Memory, WhatIsWrittenInPlaceTakesNoMemoryOfItsOwn) {
+  const Plan p = chain();
+  EXPECT_EQ(p.temp_bytes, aligned(400));
+  EXPECT_EQ(p.buffers[2].offset, p.buffers[1].offset);
+  EXPECT_NO_THROW(verify(p));
+  EXPECT_EQ(print(load(save(p))), print(p));
+}
+TEST(Memory, InPlaceIsRefusedWhereTheOldValueIsReadLater) {
+  Plan p = chain();
+  p.steps[2] = kernel_step("three", {1, 2}, {3});
+  EXPECT_THAT([&] { verify(p); }, ThrowsMessage<InternalError>(HasSubstr("is not the kernel between them")));
+  p = chain();
+  p.steps[1].kind = StepKind::Extern, p.steps[1].target = "t", p.steps[1].arguments = {1};
+  EXPECT_THAT([&] { verify(p); }, ThrowsMessage<InternalError>(HasSubstr("is not the kernel between them")));
+  p = chain();
+  p.buffers[2].offset = 448, p.temp_bytes = 900;
+  EXPECT_THAT([&] { verify(p); }, ThrowsMessage<InternalError>(HasSubstr("not in its memory")));
+  p = chain();
+  p.buffers[1].over = 2;
+  EXPECT_THAT([&] { verify(p); }, ThrowsMessage<InternalError>(HasSubstr("over what is not there")));
+}
+
+/// A backward: two slots, the first read by step one, the second by step two; a temporary from step one to step three.
+Plan reads_slots(bool consumes) {
+  Plan p{.name = "backward", .cpu = "avx2"};
+  p.buffers = {buffer("s0", Home::Saved, 100, 0), buffer("s1", Home::Saved, 100, 1), buffer("t", Home::Temp, 100), buffer("u", Home::Temp, 100),
+               buffer("y", Home::Output, 100, 0)};
+  p.buffers[1].offset = aligned(400);
+  p.kernels = {{.name = "k", .code = {0xc3}}};
+  p.steps = {kernel_step("one", {0}, {2}), kernel_step("two", {1, 2}, {3}), kernel_step("three", {2, 3}, {4})};
+  p.output_count = 1, p.outputs = {4}, p.saved_bytes = 2 * aligned(400), p.consumes_saved = consumes;
+  plan_memory(p);
+  return p;
+}
+TEST(Memory, AConsumedArenaHoldsTemporariesWhereItsSlotsAreDead) {
+  const Plan keeps = reads_slots(false), consumes = reads_slots(true);
+  EXPECT_NO_THROW(verify(keeps));
+  EXPECT_NO_THROW(verify(consumes));
+  EXPECT_EQ(keeps.temp_bytes, 2 * aligned(400));
+  EXPECT_EQ(consumes.temp_bytes, aligned(400));  // t is written while both slots are wanted; u takes the first
+  EXPECT_EQ(consumes.buffers[3].home, Home::Saved);
+  EXPECT_EQ(consumes.buffers[3].offset, 0);
+  Plan wrong = consumes;
+  wrong.consumes_saved = false;
+  EXPECT_THAT([&] { verify(wrong); }, ThrowsMessage<InternalError>(HasSubstr("share bytes")));
+  wrong = consumes;
+  wrong.buffers[3].offset = aligned(400);  // the second slot is being read
+  EXPECT_THAT([&] { verify(wrong); }, ThrowsMessage<InternalError>(HasSubstr("share bytes")));
+}
+TEST(Memory, ASlotMayBeOverwrittenByItsLastReaderWhereTheArenaIsConsumed) {
+  Plan p = reads_slots(true);
+  p.buffers[2].over = 0;
+  plan_memory(p);
+  EXPECT_NO_THROW(verify(p));
+  EXPECT_EQ(p.buffers[2].home, Home::Saved);
+  EXPECT_EQ(p.temp_bytes, aligned(400));
+  p.consumes_saved = false;
+  EXPECT_THAT([&] { verify(p); }, ThrowsMessage<InternalError>(HasSubstr("which is kept")));
+}
+TEST(Memory, AForwardUsesSlotsThatItHasNotWrittenYet) {
+  Plan p{.name = "forward", .cpu = "avx2"};
+  p.buffers = {buffer("x", Home::Input, 100, 0), buffer("t", Home::Temp, 100), buffer("s0", Home::Saved, 100, 0), buffer("s1", Home::Saved, 100, 1)};
+  p.buffers[3].offset = aligned(400);
+  p.kernels = {{.name = "k", .code = {0xc3}}};
+  p.steps = {kernel_step("one", {0}, {1}), kernel_step("two", {1}, {2}), kernel_step("three", {0, 2}, {3})};
+  p.input_count = 1, p.saved_bytes = 2 * aligned(400);
+  plan_memory(p);
+  EXPECT_NO_THROW(verify(p));
+  EXPECT_EQ(p.temp_bytes, 0);
+  EXPECT_EQ(p.buffers[1].offset, aligned(400));
+  p.buffers[1].offset = 0;  // the slot that is written while t is read
+  EXPECT_THAT([&] { verify(p); }, ThrowsMessage<InternalError>(HasSubstr("share bytes")));
+}
+
 // --- files
 
 TEST(File, LoadGivesBackWhatWasSaved) {

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "../common/compare.h"
-#include "../common/random_joint.h"
+#include "../common/random_attention.h"
 #include "graph/text.h"
 #include "graph/verify.h"
 
@@ -71,6 +71,26 @@ TEST(Cut, HalvesAreTheJointGraph) {
   EXPECT_GT(deferred, 10u);
 }
 
+// Rows' maxima and sums are kept, and the operands; nothing of the size of the scores but what was drawn.
+TEST(Cut, AttentionKeepsNoProbabilities) {
+  size_t found = 0;
+  for (uint64_t seed = 1; seed <= 120; ++seed) {
+    const testing::AttentionCase c = testing::random_attention_case(seed);
+    const auto joint = testing::attention_joint(c);
+    expect_same_as_joint(joint, {}, seed);
+    if (HasFailure()) return;
+    const auto keeps = [&](bool streams) {
+      const Cut cut = cut_joint(joint.graph, joint.primals, joint.forward_outputs, {}, kDeferredBytes, streams);
+      return std::any_of(cut.saved.begin(), cut.saved.end(), [&](const Type& t) { return is_float(t.dtype) && t.numel() == c.batch * c.heads * c.rows * c.columns; });
+    };
+    if (c.rows < 16 || c.columns < 17) continue;  // there the rows' sums and the matrix are all as small
+    EXPECT_FALSE(keeps(true)) << print(joint.graph);
+    EXPECT_TRUE(keeps(false));
+    ++found;
+  }
+  EXPECT_GT(found, 30u);
+}
+
 TEST(Cut, CheckpointedValuesAreNotKept) {
   testing::RandomGraphOptions options;
   options.random_masks = true;
@@ -111,6 +131,24 @@ TEST(Cut, CheckpointedContractionIsComputedAgain) {
   ASSERT_EQ(cut.saved.size(), 1u);
   EXPECT_EQ(cut.forward.outputs[1].value->op, Op::Reduce);
   EXPECT_NE(find(cut.backward, Op::Contract), nullptr);
+}
+TEST(Cut, AContractionIsComputedAgainForItsPrice) {
+  // %1 is 2 KB, kept in any case but for its own price; the contraction: 64 x 64 of 8 columns and 65,536 FLOPs, 16 KB
+  const Graph joint = parse(R"(%0 = input index=0 : f32[64,8,64]
+%1 = reduce %0 kind=sum axes=[0] : f32[8,64]
+%2 = permute %1 order=[1,0] : f32[64,8]
+%3 = reshape %2 : f32[1,64,8]
+%4 = contract %3 %3 : f32[1,64,64]
+%5 = input index=1 : f32[1,64,64]
+%6 = mul %4 %5 : f32[1,64,64]
+return none %6
+)");
+  const auto kept = [&](double price) { return cut_joint(joint, 1, 1, {}, kDeferredBytes, price).forward.outputs.at(1).value->op; };
+  EXPECT_EQ(flops_of(find(joint, Op::Contract)), 65536);
+  EXPECT_EQ(kept(0), Op::Contract);
+  EXPECT_EQ(kept(1), Op::Contract);                  // 64 KB to save 14
+  EXPECT_EQ(kept(0.05), Op::Reduce);                 // 3 KB
+  EXPECT_NE(find(cut_joint(joint, 1, 1, {}, kDeferredBytes, 0.05).backward, Op::Contract), nullptr);
 }
 TEST(Cut, CheckpointedDrawIsKept) {  // drawn again it would be another mask
   const Graph joint = parse(R"(%0 = random draw=0 p=0.5 : bool[64]
@@ -171,6 +209,48 @@ TEST(Cut, WhatIsMovedOutOfASavedValueIsDeferred) {
   cut = cut_joint(joint, 2, 2, {}, 65);  // 64 bytes are below that
   EXPECT_THAT(cut.deferred_outputs, ::testing::IsEmpty());
   EXPECT_NE(cut.forward.outputs[1].value, nullptr);
+}
+// A result beside a loss that the backward wants, as a reshape of it: the logits.
+constexpr const char* kLogits = R"(%0 = input index=0 : f32[1,8,4]
+%1 = input index=1 : f32[1,6,4]
+%2 = contract %0 %1 : f32[1,8,6]
+%3 = reshape %2 : f32[2,4,6]
+%4 = reshape %2 : f32[8,6]
+%5 = reduce %2 kind=sum axes=[0,1,2] : f32[]
+%6 = input index=2 : f32[]
+%7 = reshape %6 : f32[1,1]
+%8 = broadcast %7 : f32[8,6]
+%9 = mul %8 %4 : f32[8,6]
+%10 = mul %9 %4 : f32[8,6]
+return %5 %3 %10 none
+)";
+TEST(Cut, BesideALossWhatTheBackwardWantsIsSavedAndDeferred) {
+  const Graph joint = parse(kLogits);
+  Cut cut = cut_joint(joint, 2, 2, {}, 1);
+  EXPECT_THAT(cut.deferred_outputs, ::testing::ElementsAre(1));
+  EXPECT_EQ(cut.saved, (std::vector<Type>{{DType::F32, {1, 8, 6}}}));
+  EXPECT_THAT(cut.saved_inputs, ::testing::IsEmpty());
+  cut = cut_joint(joint, 2, 2, {});  // too small to be worth it: the caller's own is read
+  EXPECT_THAT(cut.saved, ::testing::IsEmpty());
+  EXPECT_THAT(cut.saved_inputs, ::testing::ElementsAre(3));
+  std::string text = kLogits;
+  const std::string loss = "return %5";
+  text.replace(text.find(loss), loss.size(), "return none");
+  cut = cut_joint(parse(text), 2, 2, {}, 1);  // without a loss he will look at it
+  EXPECT_THAT(cut.deferred_outputs, ::testing::IsEmpty());
+  EXPECT_THAT(cut.saved_inputs, ::testing::ElementsAre(3));
+}
+// exp(x - sum over the row): kept itself where rows are short, made again of x where they are long.
+TEST(Cut, OfLongRowsWhatWasSummedIsKept) {
+  for (const auto& [columns, kept] : {std::pair<int, Op>{16, Op::Exp}, {16384, Op::Contract}}) {
+    const std::string n = std::to_string(columns);
+    const Graph joint = parse("%0 = input index=0 : f32[1,8,4]\n%1 = input index=1 : f32[1," + n + ",4]\n%2 = contract %0 %1 : f32[1,8," + n + "]\n" +
+                              "%3 = reduce %2 kind=sum axes=[2] : f32[1,8]\n%4 = reshape %3 : f32[1,8,1]\n%5 = broadcast %4 : f32[1,8," + n + "]\n" +
+                              "%6 = sub %2 %5 : f32[1,8," + n + "]\n%7 = exp %6 : f32[1,8," + n + "]\n%8 = input index=2 : f32[1,8," + n + "]\n" +
+                              "%9 = mul %7 %8 : f32[1,8," + n + "]\nreturn none %9\n");
+    const Cut cut = cut_joint(joint, 2, 1, {});
+    EXPECT_EQ(cut.forward.outputs.at(1).value->op, kept) << n;
+  }
 }
 TEST(Cut, WhatReadsAnInputIsNotDeferred) {  // the caller may write it before he reads the output
   std::string text = kKeys;

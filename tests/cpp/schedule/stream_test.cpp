@@ -31,7 +31,10 @@ bool same(double a, double b, double tolerance, double scale) { return (std::isn
 void expect_same(const testing::AttentionCase& c, uint64_t seed, const Machine& machine, bool special) {
   const Graph graph = prepare(testing::attention_graph(c));
   SCOPED_TRACE("seed " + std::to_string(seed) + " " + std::string(name_of(machine.level)) + "\n" + print(graph));
-  const auto inputs = testing::random_inputs(graph, seed, special);
+  auto inputs = testing::random_inputs(graph, seed, special);
+  if (c.additive && seed % 2)  // some rows see nothing, others not all
+    for (size_t i = 0; i < inputs[3].f.size(); ++i)
+      if (i / c.columns % 4 == 1 || i % 7 == 3) inputs[3].f[i] = -std::numeric_limits<double>::infinity();
   testing::Interpreted fused, apart;
   ASSERT_NO_THROW(fused = interpret(graph, true, inputs, machine));
   ASSERT_NO_THROW(apart = interpret(graph, false, inputs, machine));
@@ -68,6 +71,39 @@ TEST(Stream, IsFoundInEverySpelling) {
       EXPECT_TRUE(given || n->op == Op::Random || n->type.numel() != c.batch * c.heads * c.rows * c.columns) << name_of(n->op);
     }
     for (const Group& g : s.groups) EXPECT_NE(g.kind, GroupKind::Contract);
+  }
+}
+
+/// Whether the stream of `graph` passes over columns.
+bool passes_over(const Graph& graph) {
+  const Schedule s = make_schedule(graph, true);
+  for (const Group& g : s.groups)
+    if (g.kind == GroupKind::Stream) return loop::print(lower(graph, s, g, kMachines[2])[0].nest).find("let columns") != std::string::npos;
+  ADD_FAILURE() << "no stream";
+  return false;
+}
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  EXPECT_NE(text.find(from), std::string::npos) << from;
+  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) text.replace(at, from.size(), to);
+  return text;
+}
+
+TEST(Stream, PassesOverWhatACausalMaskHides) {
+  for (uint64_t seed = 1; seed <= 150; ++seed) {
+    testing::AttentionCase c = testing::random_attention_case(seed);
+    if (c.rows < 16 || c.columns < c.rows || c.batch * c.heads < 8) continue;
+    c.safe = false;
+    c.causal = true;
+    const Graph causal = prepare(testing::attention_graph(c));
+    const std::string text = print(causal);
+    SCOPED_TRACE(text);
+    EXPECT_TRUE(passes_over(causal));
+    // A mask that hides other columns, or hides them with a number that leaves something; all the rest is as it was.
+    EXPECT_FALSE(passes_over(parse(replaced(text, " = le ", " = ne "))));
+    EXPECT_FALSE(passes_over(parse(replaced(text, "value=-inf", "value=-65536"))));
+    EXPECT_FALSE(passes_over(parse(replaced(text, "value=-inf", "value=inf"))));
+    c.causal = false;
+    EXPECT_FALSE(passes_over(prepare(testing::attention_graph(c))));
   }
 }
 

@@ -1,0 +1,154 @@
+#include "loop/in_place.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+namespace trainc::loop {
+namespace {
+
+/// constant + sum of coefficient * variable
+struct Linear {
+  std::map<int, int64_t> of;
+  int64_t constant = 0;
+};
+
+bool add_to(Linear& sum, const Expr& e, int64_t factor) {
+  if (e->kind == ExprKind::Int) return sum.constant += factor * e->int_value, true;
+  if (e->kind == ExprKind::Var) return sum.of[e->id] += factor, true;
+  if (e->kind != ExprKind::Apply || e->dtype != DType::I64) return false;
+  switch (e->op) {
+    case Op::Add: return add_to(sum, e->args[0], factor) && add_to(sum, e->args[1], factor);
+    case Op::Sub: return add_to(sum, e->args[0], factor) && add_to(sum, e->args[1], -factor);
+    case Op::Neg: return add_to(sum, e->args[0], -factor);
+    case Op::Mul:
+      if (e->args[1]->kind == ExprKind::Int) return add_to(sum, e->args[0], factor * e->args[1]->int_value);
+      if (e->args[0]->kind == ExprKind::Int) return add_to(sum, e->args[1], factor * e->args[0]->int_value);
+      return false;
+    default: return false;
+  }
+}
+
+class Check {
+ public:
+  Check(const LoopNest& nest, int written, int read) : nest_(nest), written_(written), read_(read) {}
+
+  std::string run() {
+    const Buffer &to = nest_.buffers[static_cast<size_t>(written_)], &from = nest_.buffers[static_cast<size_t>(read_)];
+    if (nest_.threads > 0) return "the nest is for a device";
+    if (written_ == read_ || to.space != Space::Argument || from.space != Space::Argument || !to.written || from.written)
+      return "not an argument that is written over another that is not";
+    if (to.dtype != from.dtype) return "they differ in dtype";
+    for (size_t i = 0; i < nest_.buffers.size(); ++i)
+      if (nest_.buffers[i].over == read_ && static_cast<int>(i) != written_) return "something else lies over it";
+    statement(*nest_.body);
+    for (const Access& s : stores_)
+      for (const Access& l : loads_) pair(l, s);
+    return why_;
+  }
+
+ private:
+  struct Access {
+    Linear at;
+    bool linear = false;
+    std::vector<const StmtNode*> loops;  // outermost first
+    int place = 0;                       // in the order of the text
+  };
+
+  void refuse(const std::string& why) { if (why_.empty()) why_ = why; }
+
+  Access access(const Expr& index) {
+    Access a{{}, false, loops_, place_};
+    a.linear = add_to(a.at, index, 1);
+    return a;
+  }
+
+  void expression(const Expr& e) {
+    if (!e) return;
+    if (e->kind == ExprKind::Load && e->id == read_) loads_.push_back(access(e->args[0]));
+    if (e->kind == ExprKind::Load && e->id == written_) stores_.push_back(access(e->args[0]));  // where it is read, nothing may be missing either
+    for (const Expr& a : e->args) expression(a);
+  }
+
+  void statement(const StmtNode& s) {
+    ++place_;
+    expression(s.extent);
+    expression(s.index);
+    expression(s.value);
+    expression(s.second);
+    if (s.kind == StmtKind::Store && s.buffer == written_) stores_.push_back(access(s.index));
+    if (s.kind == StmtKind::Transpose && (s.source == read_ || s.buffer == written_)) refuse("one of them is turned");
+    if (s.kind == StmtKind::For) loops_.push_back(&s);
+    for (const Stmt& inner : s.body) statement(*inner);
+    if (s.kind == StmtKind::For) loops_.pop_back();
+  }
+
+  /// The number of iterations of a loop at most.
+  std::optional<int64_t> most(const StmtNode& loop) const {
+    if (const int64_t extent = nest_.vars[static_cast<size_t>(loop.var)].extent; extent >= 0) return extent;
+    if (const Range r = range_of(loop.extent); r.known) return std::max<int64_t>(r.high, 0);
+    if (loop.extent->kind == ExprKind::Apply && loop.extent->op == Op::Min)
+      for (const Expr& e : loop.extent->args)
+        if (e->kind == ExprKind::Int) return e->int_value;
+    return std::nullopt;
+  }
+
+  struct Span { int64_t low, high; };
+  /// What `a` reaches by its constant and the loops from `from` on.
+  std::optional<Span> span(const Access& a, size_t from) const {
+    Span s{a.at.constant, a.at.constant};
+    for (size_t i = from; i < a.loops.size(); ++i) {
+      const auto it = a.at.of.find(a.loops[i]->var);
+      if (it == a.at.of.end() || it->second == 0) continue;
+      const auto count = most(*a.loops[i]);
+      if (!count) return std::nullopt;
+      const int64_t reach = it->second * std::max<int64_t>(*count - 1, 0);
+      (reach < 0 ? s.low : s.high) += reach;
+    }
+    return s;
+  }
+
+  void pair(const Access& load, const Access& store) {
+    if (!load.linear || !store.linear) return refuse("an index is no sum of variables");
+    if (load.place > store.place) return refuse("it is read after it was overwritten");
+    size_t shared = 0;
+    while (shared < load.loops.size() && shared < store.loops.size() && load.loops[shared] == store.loops[shared]) ++shared;
+    for (size_t i = shared; i < store.loops.size(); ++i)
+      if (store.loops[i]->loop == LoopKind::Parallel) return refuse("it is read beside the parallel loop");
+    const auto a = span(load, shared), b = span(store, shared);
+    if (!a || !b) return refuse("a loop without a known end");
+    const int64_t width = std::max(a->high, b->high) - std::min(a->low, b->low) + 1;
+    std::vector<std::pair<int64_t, int64_t>> steps;  // (coefficient, iterations)
+    for (size_t i = 0; i < shared; ++i) {
+      const int var = load.loops[i]->var;
+      const auto coefficient = [&](const Access& x) { const auto it = x.at.of.find(var); return it == x.at.of.end() ? 0 : it->second; };
+      const auto count = most(*load.loops[i]);
+      if (count && *count <= 1) continue;
+      if (coefficient(load) != coefficient(store)) return refuse("they are walked differently");
+      steps.emplace_back(coefficient(load), count.value_or(-1));
+    }
+    std::sort(steps.begin(), steps.end());
+    int64_t taken = width;  // elements from the first to the last of what the inner loops touch
+    for (size_t i = 0; i < steps.size(); ++i) {
+      if (steps[i].first < taken) return refuse("two iterations touch one element");
+      if (i + 1 == steps.size()) break;
+      if (steps[i].second < 0) return refuse("a loop without a known end");
+      taken += steps[i].first * (steps[i].second - 1);
+    }
+  }
+
+  const LoopNest& nest_;
+  const int written_, read_;
+  std::vector<const StmtNode*> loops_;
+  std::vector<Access> loads_, stores_;
+  int place_ = 0;
+  std::string why_;
+};
+
+}  // namespace
+
+std::string refuse_in_place(const LoopNest& nest, int written, int read) { return Check(nest, written, read).run(); }
+
+}  // namespace trainc::loop

@@ -1,0 +1,71 @@
+// When one argument may lie over another: nests that pass, and twins that must not.
+#include "loop/in_place.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace trainc::loop {
+namespace {
+
+std::string refusal(const std::string& body, const std::string& x = "f32", const std::string& more = "") {
+  const LoopNest nest = parse("kernel k\n  parallel 8\n  argument x: " + x + "[?]\n  argument y: f32[?] written\n" + more + "body:\n" + body);
+  return refuse_in_place(nest, 1, 0);
+}
+
+// A row is walked three times, and written in the last walk.
+constexpr const char* kSoftmax = R"(  parallel p in 8:
+    let top: f32 = -inf
+    vector(16) a in 100:
+      top = max(top, x[p * 100 + a])
+    let all: f32 = 0.0
+    for r in 4:
+      vector(16) b in 25:
+        all = sum(all, x[p * 100 + r * 25 + b] - top)
+    vector(16) c in 100:
+      let e: f32 = x[p * 100 + c] / all
+      store y[p * 100 + c] = e
+)";
+TEST(InPlace, ElementsThatAreReadBeforeTheyAreWritten) {
+  EXPECT_EQ(refusal(kSoftmax), "");
+  EXPECT_EQ(refusal("  parallel p in 8:\n    vector(16) j in 100:\n      store y[p * 100 + j] = exp(x[p * 100 + j])\n"), "");
+  // chunks of a long run, the last one shorter
+  EXPECT_EQ(refusal("  parallel p in 8:\n    vector(16) j in min(4096, 30000 - p * 4096):\n      store y[p * 4096 + j] = x[p * 4096 + j]\n"), "");
+  EXPECT_EQ(refusal("  vector(16) j in 100:\n    store y[j] = x[j]\n"), "");
+}
+
+std::string changed(std::string text, const std::string& from, const std::string& to) { return text.replace(text.find(from), from.size(), to); }
+
+TEST(InPlace, RefusedByItsWords) {
+  using testing::HasSubstr;
+  // written in an earlier walk than the last that reads
+  EXPECT_THAT(refusal(changed(kSoftmax, "      top = max(top, x[p * 100 + a])\n", "      top = max(top, x[p * 100 + a])\n      store y[p * 100 + a] = 0.0\n")),
+              HasSubstr("after it was overwritten"));
+  // in one walk, but behind the store
+  EXPECT_THAT(refusal("  parallel p in 8:\n    for j in 9:\n      store y[p * 9 + j] = 1.0\n      let v: f32 = x[p * 9 + j]\n"), HasSubstr("after it was overwritten"));
+  // the neighbour's element
+  EXPECT_THAT(refusal("  parallel p in 8:\n    for j in 9:\n      store y[p * 9 + j] = x[p * 9 + j + 1]\n"), HasSubstr("two iterations"));
+  // another row's elements
+  EXPECT_THAT(refusal("  parallel p in 8:\n    for j in 9:\n      store y[p * 9 + j] = x[j]\n"), HasSubstr("walked differently"));
+  EXPECT_THAT(refusal("  parallel p in 8:\n    for j in 8:\n      store y[p * 8 + j] = x[p + j * 8]\n"), HasSubstr("walked differently"));
+  // rows that overlap
+  EXPECT_THAT(refusal("  parallel p in 8:\n    for j in 9:\n      store y[p * 8 + j] = x[p * 8 + j]\n"), HasSubstr("two iterations"));
+  // a row value: every element of the row reads it
+  EXPECT_THAT(refusal("  parallel p in 8:\n    for j in 9:\n      store y[p] = x[p]\n"), HasSubstr("two iterations"));
+  // an index that is no sum
+  EXPECT_THAT(refusal("  parallel p in 8:\n    for j in 9:\n      store y[p * 9 + j] = x[p * 9 + j % 3]\n"), HasSubstr("no sum"));
+  // before the threads start, by each of them
+  EXPECT_THAT(refusal("  let v: f32 = x[0]\n  parallel p in 8:\n    store y[p] = v\n"), HasSubstr("beside the parallel loop"));
+  EXPECT_THAT(refusal("  vector(16) j in 100:\n    store y[j] = cast<f32>(x[j])\n", "i32"), HasSubstr("dtype"));
+  EXPECT_THAT(refusal(kSoftmax, "f32", "  argument z: f32[?] written over x\n"), HasSubstr("something else"));
+}
+
+TEST(InPlace, VerifyRefusesAnUnsoundNest) {
+  const std::string head = "kernel k\n  parallel 8\n  argument y: f32[?] written over x\n  argument x: f32[?]\nbody:\n";
+  const LoopNest sound = parse(head + kSoftmax);
+  EXPECT_NO_THROW(verify(sound));
+  EXPECT_EQ(print(parse(print(sound))), print(sound));
+  EXPECT_THROW(verify(parse(head + "  parallel p in 8:\n    store y[p] = x[7 - p]\n")), InternalError);
+}
+
+}  // namespace
+}  // namespace trainc::loop
