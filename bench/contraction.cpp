@@ -1,5 +1,6 @@
 // GPT-2's (batch 4 x 256 tokens) and RoBERTa's (8 x 128) contractions on one thread, as a share of what the FMA units give in the same run.
-//   bench_contraction --benchmark_filter=...; the counter `of_peak` is what to look at: of the dot product's peak for bf16, where the machine has it.
+//   bench_contraction --benchmark_filter=...; the counter `of_peak` is what to look at: of the dot product's (on AMX, the tiles') peak for bf16, where the machine has it; of a sixth of the
+// tiles' for f32 in parts ("parts ...", on AMX alone).
 // The last lines are its geometric means over the contractions with all sizes at least 512.
 #include <benchmark/benchmark.h>
 #include <time.h>
@@ -26,14 +27,19 @@ double seconds() {
   return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
 }
 
-double peak_flops_per_second(CpuLevel level, DType dtype) {
-  double start = seconds();
-  double flops = dtype == DType::BF16 ? bench::bf16_chains(20000) : bench::fma_chains(level, 20000);
+double peak_flops_per_second(CpuLevel level, const GemmCase& c) {
+  const double start = seconds();
+  double flops;
+  if (c.in_parts) flops = bench::tile_chains(5000) / 6;  // six products a product
+  else if (c.dtype == DType::BF16) flops = has_tiles(level) ? bench::tile_chains(5000) : bench::bf16_chains(20000);
+  else flops = bench::fma_chains(level, 20000);
   return flops / (seconds() - start);
 }
 
-// Share of the peak by dtype and name, of the large contractions.
-std::map<DType, std::map<std::string, double>> large;
+// Share of the peak by kind ("f32", "bf16", "f32 in parts") and name, of the large contractions.
+std::map<std::string, std::map<std::string, double>> large;
+
+std::string kind_of(const GemmCase& c) { return c.in_parts ? "f32 in parts" : std::string(name_of(c.dtype)); }
 
 // A few tasks at a time, the peak before and after each: both move with the clock and with what else runs. A part counts with the lower quartile
 // of its runs (time * peak), which is what other load adds least to.
@@ -55,11 +61,11 @@ void run(benchmark::State& state, const std::string& name, const GemmCase& c) {
   code.kernel(arguments, scratch.data(), &status, 0, tasks);  // a first run gets its memory from the system, page by page
   double best = std::numeric_limits<double>::infinity();
   for (auto _ : state) {
-    double total = 0, before = peak_flops_per_second(level, c.dtype);
+    double total = 0, before = peak_flops_per_second(level, c);
     for (int64_t first = 0; first < tasks; first += together) {
       const double start = seconds();
       code.kernel(arguments, scratch.data(), &status, first, std::min(tasks, first + together));
-      const double time = seconds() - start, after = peak_flops_per_second(level, c.dtype);
+      const double time = seconds() - start, after = peak_flops_per_second(level, c);
       slots[size_t(first / together)].push_back(time * std::max(before, after));
       total += time, before = after;
     }
@@ -74,7 +80,7 @@ void run(benchmark::State& state, const std::string& name, const GemmCase& c) {
   state.counters["GFLOPs"] = double(nest.flops) / best * 1e-9;
   of_peak = double(nest.flops) / of_peak;
   state.counters["of_peak"] = of_peak;
-  if (std::min({c.m, c.n, c.k}) >= 512) large[c.dtype][name] = of_peak;
+  if (std::min({c.m, c.n, c.k}) >= 512) large[kind_of(c)][name] = of_peak;
   state.counters["tasks"] = double(tasks);
 }
 
@@ -107,20 +113,22 @@ const Named kCases[] = {
 }  // namespace trainc
 
 int main(int argc, char** argv) {
-  for (trainc::DType dtype : {trainc::DType::F32, trainc::DType::BF16}) {
-    if (dtype == trainc::DType::BF16 && !trainc::has_bf16_dot(trainc::cpu_level())) continue;
+  struct Kind { trainc::DType dtype; bool in_parts, there; };
+  const trainc::CpuLevel level = trainc::cpu_level();
+  for (const Kind& kind : {Kind{trainc::DType::F32, false, true}, Kind{trainc::DType::BF16, false, has_bf16_dot(level)}, Kind{trainc::DType::F32, true, has_tiles(level)}}) {
+    if (!kind.there) continue;
     for (const auto& c : trainc::kCases) {
       trainc::testing::GemmCase gemm = c.gemm;
-      gemm.dtype = dtype;
-      const std::string name = (dtype == trainc::DType::BF16 ? "bf16 " : "") + std::string(c.name);
+      gemm.dtype = kind.dtype, gemm.in_parts = kind.in_parts;
+      const std::string name = (kind.in_parts ? "parts " : kind.dtype == trainc::DType::BF16 ? "bf16 " : "") + std::string(c.name);
       benchmark::RegisterBenchmark(name.c_str(), trainc::run, name, gemm)->UseManualTime()->Unit(benchmark::kMillisecond)->MinTime(0.15);
     }
   }
   benchmark::Initialize(&argc, argv);
   benchmark::RunSpecifiedBenchmarks();
-  for (const auto& [dtype, shares] : trainc::large) {
+  for (const auto& [kind, shares] : trainc::large) {
     double logs = 0;
     for (const auto& [name, of_peak] : shares) logs += std::log(of_peak);
-    std::printf("geomean of_peak, %s, %zu contractions of at least 512: %.3f\n", std::string(name_of(dtype)).c_str(), shares.size(), std::exp(logs / double(shares.size())));
+    std::printf("geomean of_peak, %s, %zu contractions of at least 512: %.3f\n", kind.c_str(), shares.size(), std::exp(logs / double(shares.size())));
   }
 }

@@ -59,7 +59,9 @@ int main(int argc, char** argv) {
   }
   const CpuLevel level = machine_cpu_level();
   double fp32 = bench::best_rate(threads, [&](int) { return bench::fma_chains(level, bench::kSteps); });
-  double bf16 = level == CpuLevel::Avx512Bf16 ? bench::best_rate(threads, [&](int) { return bench::bf16_chains(bench::kSteps); }) : 0;
+  double bf16 = 0;
+  if (has_tiles(level)) bf16 = bench::best_rate(threads, [&](int) { return bench::tile_chains(bench::kSteps); });
+  else if (has_bf16_dot(level)) bf16 = bench::best_rate(threads, [&](int) { return bench::bf16_chains(bench::kSteps); });
 
   struct Buffers { std::unique_ptr<char[]> from, to; };
   std::vector<Buffers> buffers(threads);

@@ -29,6 +29,9 @@ def info() -> str:
         level, machine = _core.cpu_level(), _core.machine_cpu_level()
         forced = "" if level == machine else f", forced by TRAINC_CPU (the machine has {machine})"
         rows += [("CPU", _core.cpu_model()), ("CPU level", f"{level}{forced}")]
+        if level == "amx":
+            parts = "six bfloat16 products each" if config.float32_in_parts else "multiply-adds"
+            rows.append(("float32", f"matrix products are {parts} (trainc.config.float32_in_parts)"))
         rows.append(("operations", f"{len(_core.supported_operations())} compiled (trainc operations lists them)"))
     rows += [
         ("engine", config.engine_name()),
@@ -75,7 +78,7 @@ class Compiling:
                 return self._call(module, *args, **kwargs)
             inside = True
             try:
-                self._meet(module)
+                self._meet(module, args, kwargs)
                 return self._call(module, *args, **kwargs)
             finally:
                 inside = False
@@ -95,7 +98,7 @@ class Compiling:
             for model in filter(None, (reference() for reference in self.compiled)):
                 print(report.explain(model), file=sys.stderr)
 
-    def _meet(self, module) -> None:
+    def _meet(self, module, args: tuple, kwargs: dict) -> None:
         if module in self._seen or not module.training:
             return
         self._seen.add(module)
@@ -111,9 +114,9 @@ class Compiling:
                 trainc.compile(module, optimizer)
 
 
-def run(script: str, words: list[str], module: bool, explain: bool) -> None:
+def run(script: str, words: list[str], module: bool, compiling: Compiling) -> None:
     sys.argv = [script, *words]
-    with Compiling(explain):
+    with compiling:
         if module:
             sys.path.insert(0, "")
             runpy.run_module(script, run_name="__main__", alter_sys=True)
@@ -140,15 +143,31 @@ def main(words: list[str] | None = None) -> None:
         help="run a training script, compiled, without changing a line of it",
         description="Runs a script as `python SCRIPT ...` would. Each model is compiled when it is first called in training.",
     )
-    runs.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
     runs.add_argument("--explain", action="store_true", help="print what was compiled at the end")
-    runs.add_argument("script", metavar="SCRIPT")
-    runs.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help="the script's own arguments")
+    largest = commands.add_parser(
+        "max-batch",
+        help="the largest batch of a training script that fits in memory",
+        description="Runs a script until it first calls a model in training, and tells the largest batch that fits, by the "
+        "compiled plan: nothing is tried out.",
+    )
+    largest.add_argument("--memory", help='how much there is: "8GB"; default: what the machine has available')
+    for command in (runs, largest):
+        command.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
+        command.add_argument("script", metavar="SCRIPT")
+        command.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help="the script's own arguments")
     args = parser.parse_args(words)
     if args.command == "cache":
         print(cache_command(args.action))
     elif args.command == "run":
-        run(args.script, args.words, args.module, args.explain)
+        run(args.script, args.words, args.module, Compiling(args.explain))
+    elif args.command == "max-batch":
+        from trainc.errors import UserError
+        from trainc.max_batch import max_batch
+
+        try:
+            max_batch(args.script, args.words, args.module, args.memory)
+        except UserError as error:
+            raise SystemExit(str(error)) from None
     else:
         print(info() if args.command == "info" else operations())
 

@@ -14,6 +14,10 @@ progress: bool | None = None
 # On a GPU: matrix products of so many operations go to cuBLASLt where it can be loaded. Such a plan is no CUDA graph, and each
 # of its launches costs the host some microseconds, which smaller products would not hide. 0: none do.
 library_flops: int = 2**32
+# On CPUs with AMX: a float32 matrix product may be made of six bfloat16 ones, whatever torch.get_float32_matmul_precision()
+# says: it is as accurate as float32's own (docs/contraction.md), though not bit for bit what other CPUs give.
+# False, or TRAINC_FLOAT32_IN_PARTS=0: float32 multiply-adds alone.
+float32_in_parts: bool = os.environ.get("TRAINC_FLOAT32_IN_PARTS", "1") != "0"
 # Signatures compiled per model; calls with further ones run in PyTorch.
 max_signatures: int = 32
 # Compiled plans are kept on disk and found again by the next process. TRAINC_CACHE=0 turns that off.

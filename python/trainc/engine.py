@@ -85,9 +85,11 @@ class CoreExecutable:
         return self._externs[step](pointers)
 
     def footprint(self) -> dict[str, int]:
-        """Bytes of its own arena, and of what it gives."""
+        """Bytes of its own arena and its threads' scratch, and of what it gives."""
+        from trainc import _core
+
         results = sum(out.bytes for out in self._outputs if isinstance(out, Results))
-        return {"temporary": self.plan.temp_bytes, "results": results}
+        return {"temporary": self.plan.temp_bytes + _core.thread_count() * self.plan.scratch_bytes, "results": results}
 
     def report(self) -> dict:
         report = json.loads(self.plan.report())

@@ -1,6 +1,8 @@
 // The compiler from Python: progress bars, Ctrl-C, and the interpreter lock released meanwhile.
 #include "compiler/compiler.h"
 
+#include <malloc.h>
+
 #include <limits>
 #include <thread>
 
@@ -39,7 +41,9 @@ compiler::Options options(const nb::object& callback, const Target& target) {
     o.interpreted = driver->architecture() == "interpret";
     o.gpu = o.interpreted ? Gpu::Sm90a : gpu_of(driver->architecture());
   }
+  o.float32_in_parts = nb::cast<bool>(nb::module_::import_("trainc.config").attr("float32_in_parts"));
   o.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  o.workers = runtime::thread_count();
   if (!target.tuner.is_none() && !o.gpu) o.tuning = tuning_of(target.tuner);
   o.progress = [&callback, signals = SignalCheck()](int64_t done, int64_t total) mutable {
     signals();
@@ -65,7 +69,9 @@ template <class F> std::unique_ptr<CoreExecutable> compiled(const nb::object& ca
   const compiler::Options o = options(callback, target);
   plan::Plan plan = [&] {
     nb::gil_scoped_release unlock;
-    return make(o, &timing);
+    plan::Plan made = make(o, &timing);
+    malloc_trim(0);  // what code generation needed is the step's to use
+    return made;
   }();
   return executable_of(std::move(plan), target.device, record(timing, earlier + seconds_since(start)));
 }

@@ -170,6 +170,7 @@ void bind_executable(nb::module_& m) {
       .def_prop_ro("extern_info", &extern_info)
       .def_prop_ro("saved_bytes", [](const CoreExecutable& e) { return e.plan().saved_bytes; })
       .def_prop_ro("temp_bytes", [](const CoreExecutable& e) { return e.plan().temp_bytes; })
+      .def_prop_ro("scratch_bytes", [](const CoreExecutable& e) { return plan::scratch_bytes(e.plan()); }, "Of each thread that runs it.")
       .def_prop_ro("name", [](const CoreExecutable& e) { return e.plan().name; })
       .def_prop_rw("profile", [](const CoreExecutable& e) { return e.cpu && e.cpu->profile; },
                    [](CoreExecutable& e, bool on) { if (e.cpu) e.cpu->profile = on; })

@@ -8,6 +8,7 @@
 #include "bindings/bindings.h"
 #include "bindings/interpreted_driver.h"
 #include "emit/cuda/emit.h"
+#include "interpret/amx.h"
 #include "support/cpu.h"
 #include "support/error.h"
 
@@ -77,6 +78,8 @@ std::shared_ptr<runtime::cuda::Driver> device_driver(const std::string& device) 
 void bind_machine(nb::module_& m) {
   m.def("cpu_level", [] { return std::string(name_of(cpu_level())); }, "The level that kernels are compiled for; TRAINC_CPU forces a lower one.");
   m.def("machine_cpu_level", [] { return std::string(name_of(machine_cpu_level())); });
+  m.def("emulate_amx", &interpret::emulate_amx, "For tests: kernels of level amx run here from now on, instruction by instruction; False where the machine is too far from it.");
+  m.def("emulated_instructions", &interpret::emulated_instructions);
   m.def("cpu_model", &cpu_model);
   m.def("cpu_is_intel", &cpu_is_intel);
   m.def("cache_sizes", [] {

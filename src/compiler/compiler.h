@@ -30,9 +30,11 @@ struct Options {
   bool interpreted = false;     // with `gpu`: loop nests as text instead of cubins, which need no NVRTC; the plan's device is then "interpret"
   int64_t library_flops = 0;    // with `gpu`: contractions of so many operations may go to the vendor's library, which can be had; 0: none
   bool tf32 = false;            // with `gpu`: f32 contractions may round their operands to tf32
-  bool dry = false;  // no kernels: the plan tells its memory, and cannot run
+  bool dry = false;  // kernels without code: the plan tells its memory, and cannot run
+  int workers = 1;   // threads that it will run on, each with scratch memory of its own
   int threads = 2;   // kernels are compiled on so many
   std::optional<Tuning> tuning = {};
+  bool float32_in_parts = true;  // schedule::Machine's
   /// Called with kernels done and kernels in all, from the calling thread; may throw to interrupt.
   std::function<void(int64_t done, int64_t total)> progress;
 };
@@ -63,7 +65,7 @@ struct Update {
 /// Bytes that a forward and a backward need beside what their caller holds: inputs and gradients.
 struct Footprint {
   int64_t saved = 0;      // the arena between them; of a step none
-  int64_t temporary = 0;  // the larger of the two plans' own arenas, which are one memory
+  int64_t temporary = 0;  // the larger of the two plans' own arenas, which are one memory, and the threads' scratch
   int64_t results = 0;    // what the forward gives (deferred outputs aside) and, of a step, gradients that stay
   int64_t again_flops = 0;  // done again in the backward for want of memory
   int64_t total() const { return saved + temporary + results; }

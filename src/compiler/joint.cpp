@@ -11,6 +11,15 @@
 
 namespace trainc::compiler {
 
+namespace {
+int64_t contraction_flops(const Graph& graph) {
+  int64_t flops = 0;
+  for (const Node* n : graph.live())
+    if (n->op == Op::Contract) flops += schedule::flops_of(n);
+  return flops;
+}
+}  // namespace
+
 struct JointGraph::Impl {
   std::string name;
   Graph graph;
@@ -21,7 +30,9 @@ struct JointGraph::Impl {
   schedule::Cut cut;
   Homes forward, backward, deferred;
   int64_t primals = 0, tangents = 0;
+  int64_t free_flops = 0;  // of both halves as they are first cut
 
+  int64_t flops() const { return contraction_flops(cut.forward) + contraction_flops(cut.backward); }
   void cut_at(double at) {
     price = at;
     cut = schedule::cut_joint(graph, primals, forward_outputs, must_recompute, deferred_bytes, streams, price);
@@ -51,6 +62,7 @@ JointGraph::JointGraph(frontend::Imported joint, int64_t primals, int64_t forwar
   impl_->must_recompute = joint.must_recompute;
   impl_->graph = joint.must_recompute.empty() ? optimize(std::move(joint.graph), pipeline) : std::move(joint.graph);
   impl_->cut_at(0);
+  impl_->free_flops = impl_->flops();
 }
 JointGraph::~JointGraph() = default;
 
@@ -90,19 +102,12 @@ int64_t results_of(const plan::Plan& plan) {
   return bytes;
 }
 
-int64_t contraction_flops(const Graph& graph) {
-  int64_t flops = 0;
-  for (const Node* n : graph.live())
-    if (n->op == Op::Contract) flops += schedule::flops_of(n);
-  return flops;
-}
-/// Contractions of both halves that the joint graph does once.
-int64_t again(const JointGraph::Impl& impl) {
-  return contraction_flops(impl.cut.forward) + contraction_flops(impl.cut.backward) - contraction_flops(impl.graph);
-}
+/// What both halves do more than where no price is paid (what streams compute again is theirs to decide).
+int64_t again(const JointGraph::Impl& impl) { return impl.flops() - impl.free_flops; }
 
-Footprint footprint_of(const JointGraph::Impl& impl, const plan::Plan& forward, const plan::Plan& backward) {
-  return {.saved = forward.saved_bytes, .temporary = std::max(forward.temp_bytes, backward.temp_bytes), .results = results_of(forward), .again_flops = again(impl)};
+Footprint footprint_of(const JointGraph::Impl& impl, const plan::Plan& forward, const plan::Plan& backward, int workers) {
+  const int64_t scratch = workers * std::max(plan::scratch_bytes(forward), plan::scratch_bytes(backward));
+  return {.saved = forward.saved_bytes, .temporary = std::max(forward.temp_bytes, backward.temp_bytes) + scratch, .results = results_of(forward), .again_flops = again(impl)};
 }
 
 /// One flag a tangent: only the losses' where there is one (a number), else all.
@@ -192,7 +197,7 @@ Footprint JointGraph::footprint(const Options& options) const {
     Homes homes = impl_->backward;
     homes.consumes = true;
     return backward_plan(*impl_, homes, of_a_loss(*impl_), dry, nullptr);
-  }());
+  }(), options.workers);
 }
 
 Footprint JointGraph::fit(int64_t budget, const Options& options) {
@@ -205,7 +210,7 @@ Footprint JointGraph::fit_step(int64_t budget, const std::vector<bool>& defined,
   const auto now = [&] {
     const plan::Plan plan = step(defined, formulas, updates, without_code(options));
     Footprint f;
-    f.temporary = plan.temp_bytes;
+    f.temporary = plan.temp_bytes + options.workers * plan::scratch_bytes(plan);
     f.results = results_of(plan);
     f.again_flops = again(*impl_);
     return f;

@@ -42,6 +42,7 @@ class PlanBuilder {
     schedule::Machine machine = options.gpu ? schedule::Machine::device(*options.gpu) : schedule::Machine{options.level, cache_sizes()};
     machine.tf32 = options.tf32;
     machine.library_flops = options.library_flops;
+    machine.float32_in_parts = options.float32_in_parts;
     Tuner tuner(graph_, schedule_, machine, options);
     for (const schedule::Group& g : schedule_.groups) kernels.push_back(tuner.best(g, schedule::lower(graph_, schedule_, g, machine)));
     if (!options.gpu) write_in_place(kernels);
@@ -51,7 +52,10 @@ class PlanBuilder {
     timing.schedule_seconds += now() - start;
     start = now();
     Code code;
-    if (options.dry) code.kernel_of.assign(nests.size(), -1);
+    if (options.dry) {
+      code.kernel_of.assign(nests.size(), -1);
+      for (const loop::LoopNest* n : nests) code.kernels.push_back({n->name, {}, 0, n->scratch_bytes(), n->threads});
+    }
     else code = generate(nests, options);
     timing.code_seconds += now() - start;
     timing.kernels += static_cast<int64_t>(nests.size());

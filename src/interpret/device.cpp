@@ -291,7 +291,8 @@ class Device {
           report_.find("a barrier that not all threads reach", fmt::format("{} of {} in block {}", active.size(), threads_, block_));
         ++epoch_;
         break;
-      case StmtKind::Prefetch: case StmtKind::Transpose: throw InternalError("interpret: the nest is a CPU's");
+      case StmtKind::Prefetch: case StmtKind::Transpose:
+      case StmtKind::TileZero: case StmtKind::TileLoad: case StmtKind::TileDot: case StmtKind::TileStore: throw InternalError("interpret: the nest is a CPU's");
       case StmtKind::WarpReduce: warp_reduce(s, active); break;
       case StmtKind::Mma: mma(s, active); break;
     }

@@ -240,10 +240,37 @@ class Machine {
           }
         break;
       }
+      case StmtKind::TileZero:
+        for (int64_t at = 0; at < kTileSide * kTileSide; ++at) store(s.buffer, at, is_float(tile_dtype(s.buffer)) ? float_value(0) : int_value(0));
+        break;
+      case StmtKind::TileLoad: {
+        const int64_t from = evaluate(s.value, values_)[0].i;
+        const bool pairs = tile_dtype(s.buffer) != nest_.buffers[static_cast<size_t>(s.source)].dtype;
+        for (int64_t i = 0; i < kTileSide; ++i)
+          for (int64_t j = 0; j < kTileSide; ++j) {
+            const int64_t at = from + i * s.source_pitch + (pairs ? 2 * j : j);
+            store(s.buffer, i * kTileSide + j, pairs ? pair_of(load(s.source, at), load(s.source, at + 1)) : load(s.source, at));
+          }
+        break;
+      }
+      case StmtKind::TileStore: {
+        const int64_t to = evaluate(s.index, indices_)[0].i;
+        for (int64_t i = 0; i < kTileSide; ++i)
+          for (int64_t j = 0; j < kTileSide; ++j) store(s.buffer, to + i * s.pitch + j, load(s.source, i * kTileSide + j));
+        break;
+      }
+      case StmtKind::TileDot: {
+        for (int tile : {s.buffer, s.source, s.other}) load(tile, 0);  // tiles are written whole: one element tells whether they were
+        const auto words = [&](int tile) { return buffers_[static_cast<size_t>(tile)].bytes; };
+        tile_dot(words(s.buffer), words(s.source), words(s.other));
+        break;
+      }
       case StmtKind::Prefetch: evaluate(s.index, indices_); break;  // what the index itself reads is checked
       case StmtKind::Barrier: case StmtKind::WarpReduce: case StmtKind::Mma: throw InternalError("interpret: a statement of a device");
     }
   }
+
+  DType tile_dtype(int tile) const { return nest_.buffers[static_cast<size_t>(tile)].dtype; }
 
   void loop(const StmtNode& s) {
     if (s.loop == LoopKind::Vector) return vector_loop(s);

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "loop/loop.h"
 #include "support/rounding.h"
 
 namespace trainc::interpret {
@@ -201,6 +202,38 @@ Value pair_of(Value low, Value high) {
 Value dot(Value a, Value b, Value c) {
   const auto half = [](Value pair, int shift) { return float_value(bf16_of(static_cast<uint16_t>(static_cast<uint64_t>(pair.i) >> shift))); };
   return fused_multiply_add(DType::F32, half(a, 0), half(b, 0), fused_multiply_add(DType::F32, half(a, 16), half(b, 16), c));
+}
+
+namespace {
+
+float flushed(float x) { return std::fabs(x) < std::numeric_limits<float>::min() ? std::copysign(0.0f, x) : x; }
+
+// sums[j] = x * y[j] + sums[j], rounded once each.
+void add_products(float x, const float* y, float* sums, int n) {
+  bool exact = true;  // products of two bf16 are in f32, unless they leave the range of normal numbers
+  float next[loop::kTileSide];
+  for (int j = 0; j < n; ++j) {
+    const float product = x * y[j], magnitude = std::fabs(product);
+    exact &= (magnitude >= std::numeric_limits<float>::min() && magnitude <= std::numeric_limits<float>::max()) | (x == 0) | (y[j] == 0);
+    next[j] = flushed(product + sums[j]);
+  }
+  for (int j = 0; j < n; ++j) sums[j] = exact ? next[j] : flushed(std::fma(x, y[j], sums[j]));
+}
+
+}  // namespace
+
+void tile_dot(uint8_t* sums, const uint8_t* a, const uint8_t* b) {
+  constexpr int n = loop::kTileSide;
+  const auto operand = [](const uint8_t* tile, int pair, int half) { return flushed(static_cast<float>(bf16_of(read<uint16_t>(tile, 2 * pair + half)))); };
+  float columns[2][n][n];  // [half][k][j]
+  for (int half = 0; half < 2; ++half)
+    for (int at = 0; at < n * n; ++at) columns[half][at / n][at % n] = operand(b, at, half);
+  for (int i = 0; i < n; ++i) {
+    float halves[2][n] = {};
+    for (int k = 0; k < n; ++k)
+      for (int half = 0; half < 2; ++half) add_products(operand(a, i * n + k, half), columns[half][k], halves[half], n);
+    for (int j = 0; j < n; ++j) write(sums, i * n + j, flushed(flushed(read<float>(sums, i * n + j)) + flushed(halves[0][j] + halves[1][j])));
+  }
 }
 
 Value neutral(ReduceKind kind, DType d) {

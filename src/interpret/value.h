@@ -22,6 +22,8 @@ Value elementwise(Op, DType from, DType to, const Value* args);
 Value fused_multiply_add(DType, Value a, Value b, Value c);
 Value pair_of(Value low, Value high);    // two bf16 as one i32
 Value dot(Value a, Value b, Value c);    // loop.h's Dot; keeps denormals
+/// loop.h's TileDot, of the bytes of three tiles.
+void tile_dot(uint8_t* sums, const uint8_t* a, const uint8_t* b);
 
 /// The start of a combine: combine(neutral, x) is x (but -0.0 becomes 0.0 in a sum).
 Value neutral(ReduceKind, DType);

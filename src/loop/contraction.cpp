@@ -1,9 +1,12 @@
 #include "loop/contraction.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "loop/contraction_ahead.h"
 #include "loop/contraction_blocking.h"
+#include "loop/contraction_loops.h"
+#include "loop/contraction_tiles.h"
 #include "loop/width.h"
 
 namespace trainc::loop {
@@ -29,6 +32,9 @@ namespace {
 //
 // bf16 operands are packed as pairs along k, and the dot product of two pairs takes the place of the FMA. All that is said of k then counts pairs (`spec.k`
 // too), but for the coordinates that the operands are read at. Along k a pair is two neighbours of a bf16 buffer, else an i32.
+//
+// On AMX (`b_.tiles`) the packed blocks are made into tiles, and contraction_tiles.h has the micro-kernel: the sums come to `partial` from there. f32 blocks whose
+// numbers it cannot take are multiplied by FMAs as they are packed.
 constexpr int64_t kSteps = 8;  // of k, written out in the micro-kernel's loop
 
 enum class Part : uint8_t { None, Rows, Depth };  // not one; one whose rows (or whose k) come block by block
@@ -55,7 +61,13 @@ class Builder {
       Buffer& to = nest_.buffers[static_cast<size_t>(spec.sums_block.buffer)];
       to.numel = std::max(to.numel, b_.task_m * b_.tile_m * spec.sums_block.pitch);
     }
-    sums_ = passing("sums", sum_, int64_t(b_.tile_m) * b_.tile_n, Space::Register);
+    if (b_.tiles) {
+      require(part_ == Part::None, "part of a nest on AMX tiles");
+      amx_.emplace(nest_, b_, PackedBlocks{lhs_, rhs_, spec.lhs_k_contiguous, lhs_pitch_}, !pairs_, spec.k);
+      if (many_blocks()) block_sums_ = scratch("block_sums", sum_, int64_t(b_.tile_m) * b_.tile_n);
+      if (pairs_) return;
+    }
+    sums_ = passing("sums", sum_, int64_t(b_.fma_rows) * b_.tile_n, Space::Register);
     columns_ = passing("columns", packed_, b_.tile_n, Space::Register);
   }
 
@@ -69,6 +81,7 @@ class Builder {
       std::vector<Stmt> body;
       look_ahead_of_k_block(body, task);
       body.push_back(pack_rhs_block());
+      if (amx_) body.push_back(amx_->prepare_rhs(panels_, depth_));
       body.push_back(multiply_rows());
       return block(std::move(body));
     });
@@ -127,6 +140,7 @@ class Builder {
     std::vector<Stmt> body;
     if (part_ == Part::None) look_ahead_of_m_block(body, m_block);
     if (spec_.k > 0 && !lhs_in_place()) body.push_back(pack_lhs(first_tile_ + block_tile, tiles));
+    if (amx_) body.push_back(amx_->prepare_lhs(tiles, depth_));
     body.push_back(loop(LoopKind::Serial, "panel", panels_, [&](const Expr& panel) {
       return loop(LoopKind::Serial, "tile", tiles, [&](const Expr& tile) { return micro_kernel(block_tile, tile, panel); });
     }));
@@ -167,7 +181,7 @@ class Builder {
   int64_t tiles_of_m() const { return (spec_.m + b_.tile_m - 1) / b_.tile_m; }
   int64_t panels_of_n() const { return (spec_.n + b_.tile_n - 1) / b_.tile_n; }
   // A single tile of rows uses each element of the rhs once: packing would be as much work again.
-  bool rhs_in_place() const { return tiles_of_m() == 1 && !spec_.rhs_k_contiguous && spec_.rhs_run == 0; }
+  bool rhs_in_place() const { return !b_.tiles && tiles_of_m() == 1 && !spec_.rhs_k_contiguous && spec_.rhs_run == 0; }
   int scratch(const char* name, DType dtype, int64_t numel) { return nest_.add_buffer({name, dtype, numel, Space::Scratch, true}); }
   int passing(const char* name, DType dtype, int64_t numel, Space space = Space::Scratch) {
     for (size_t i = 0; i < nest_.buffers.size() && part_ != Part::None; ++i)
@@ -239,11 +253,7 @@ class Builder {
 
   template <class Body>
   Stmt loop(LoopKind kind, const char* name, const Expr& extent, Body body, int lanes = 1) {
-    const bool number = extent->kind == ExprKind::Int;
-    if (number && extent->int_value == 0) return block({});
-    if (number && extent->int_value == 1 && kind == LoopKind::Serial) return body(integer(0));
-    int var = nest_.add_var(name, number ? extent->int_value : -1);
-    return for_loop(kind, var, extent, body(nest_.var(var)), lanes);
+    return loop_over(nest_, kind, name, extent, body, lanes);
   }
 
   // The vectors of one row of a register tile; body gets the column within the tile.
@@ -255,7 +265,7 @@ class Builder {
   }
   template <class Body>
   Stmt tile_elements(Body body) {
-    return loop(LoopKind::Unroll, "row", integer(b_.tile_m), [&](const Expr& row) {
+    return loop(LoopKind::Unroll, "row", integer(b_.fma_rows), [&](const Expr& row) {
       return vectors([&](const Expr& column) { return body(row * b_.tile_n + column); });
     });
   }
@@ -401,7 +411,7 @@ class Builder {
   // min(index, total - 1), or the index itself where tiles divide the total.
   static Expr clamp(const Expr& index, int64_t total, int tile) { return total % tile == 0 ? index : minimum(index, integer(total - 1)); }
 
-  int64_t groups_of_steps() const { return b_.block_k / kSteps; }
+  int64_t groups_of_steps() const { return b_.block_k / (amx_ ? amx_->step() : kSteps); }
 
   // What one group of the micro-kernel's steps asks for: its share of the operands' next blocks, and of the tile's own partial sums.
   std::vector<Stmt> look_ahead(const Expr& block_tile, const Expr& tile, const Expr& panel, const Expr& group, const Expr& base) {
@@ -410,7 +420,7 @@ class Builder {
     const auto ask = [&](const BlockAhead& next, const Expr& slot, int64_t slots) {
       for (Stmt& s : prefetch_share(nest_, next, slot, slots)) share.push_back(std::move(s));
     };
-    if (b_.k_blocks > 1) {
+    if (many_blocks()) {
       const int64_t line = 64 / size_of(sum_), lines = b_.tile_m * b_.tile_n / line, each = (lines + groups - 1) / groups;
       for (int64_t i = 0; i < each; ++i) share.push_back(prefetch(partial_, base + (group * each + integer(i)) * line, 1));
     }
@@ -428,12 +438,15 @@ class Builder {
     return share;
   }
 
+  // What the micro-kernel multiplies: a tile of the m block (its rows from `first_row` on, `fma_rows` of them) and a panel; where its partial sums lie.
+  struct Place { Expr block_tile, tile, panel, base, first_row; };
+
   // sums += lhs column * rhs row, at one k
-  Stmt outer_product(const Expr& block_tile, const Expr& tile, const Expr& panel, const Expr& k) {
-    Stmt row_of_rhs = vectors([&](const Expr& column) { return store(columns_, column, rhs_element(panel, k, column)); });
-    Stmt products = loop(LoopKind::Unroll, "row", integer(b_.tile_m), [&](const Expr& row) {
+  Stmt outer_product(const Place& at_tile, const Expr& k) {
+    Stmt row_of_rhs = vectors([&](const Expr& column) { return store(columns_, column, rhs_element(at_tile.panel, k, column)); });
+    Stmt products = loop(LoopKind::Unroll, "row", integer(b_.fma_rows), [&](const Expr& row) {
       int element = nest_.add_local("element", packed_);
-      const Expr from = lhs_at(block_tile, tile, row, k);
+      const Expr from = lhs_at(at_tile.block_tile, at_tile.tile, at_tile.first_row + row, k);
       return block({let(element, spec_.lhs_k_contiguous ? packed_at(lhs_, from) : nest_.load(lhs_, from)), vectors([&](const Expr& column) {
         const Expr at = row * b_.tile_n + column, a = nest_.local(element), b = nest_.load(columns_, column), sum = nest_.load(sums_, at);
         return store(sums_, at, pairs_ ? dot(a, b, sum) : fma(a, b, sum));
@@ -450,44 +463,74 @@ class Builder {
     return has;
   }
 
-  Stmt micro_kernel(const Expr& block_tile, const Expr& tile, const Expr& panel) {
+  bool many_blocks() const { return b_.k_blocks > 1; }
+  // partial[at] = sum, or that added to what the k blocks before have left there.
+  Stmt keep(const Place& p, const Expr& at, const Expr& sum) const {
+    return store(partial_, at, many_blocks() ? apply(Op::Add, {nest_.load(partial_, at, has_partial(p.block_tile + p.tile, p.panel)), sum}) : sum);
+  }
+
+  // The sums of `fma_rows` rows of a tile; ahead(group) is put in before each group of steps.
+  template <class LookAhead>
+  std::vector<Stmt> sums_in_registers(const Place& p, LookAhead ahead) {
     std::vector<Stmt> body;
     body.push_back(tile_elements([&](const Expr& at) { return store(sums_, at, zero(sum_)); }));
-    const int64_t tile_numel = int64_t(b_.tile_m) * b_.tile_n;
-    const bool many = b_.k_blocks > 1;
-    Expr base = many ? ((block_tile + tile) * b_.task_n + panel) * tile_numel : integer(0);
     if (spec_.k > 0) {
       const Expr groups = floor_div(depth_, kSteps);
-      if (groups_of_steps() > 0)
+      if (b_.block_k >= kSteps)
         body.push_back(loop(LoopKind::Serial, "steps", groups, [&](const Expr& group) {
-          std::vector<Stmt> steps = look_ahead(block_tile, tile, panel, group, base);
-          steps.push_back(loop(LoopKind::Unroll, "step", integer(kSteps), [&](const Expr& i) { return outer_product(block_tile, tile, panel, group * kSteps + i); }));
+          std::vector<Stmt> steps = ahead(group);
+          steps.push_back(loop(LoopKind::Unroll, "step", integer(kSteps), [&](const Expr& i) { return outer_product(p, group * kSteps + i); }));
           return block(std::move(steps));
         }));
       if (spec_.k % kSteps != 0 || k_here_)
-        body.push_back(loop(LoopKind::Serial, "k", depth_ - groups * kSteps, [&](const Expr& k) { return outer_product(block_tile, tile, panel, groups * kSteps + k); }));
+        body.push_back(loop(LoopKind::Serial, "k", depth_ - groups * kSteps, [&](const Expr& k) { return outer_product(p, groups * kSteps + k); }));
     }
-
     if (sums_in_block()) {
       const auto& [to, pitch, granule] = spec_.sums_block;
       body.push_back(loop(LoopKind::Unroll, "row", integer(b_.tile_m), [&, to = to, pitch = pitch](const Expr& row) {
         return vectors([&](const Expr& column) {
-          const Expr at = ((block_tile + tile) * b_.tile_m + row) * pitch + panel * b_.tile_n + column;
+          const Expr at = ((p.block_tile + p.tile) * b_.tile_m + row) * pitch + p.panel * b_.tile_n + column;
           return store(to, at, nest_.load(sums_, row * b_.tile_n + column));
         });
       }));
-      return block(std::move(body));
+      return body;
     }
-    body.push_back(tile_elements([&](const Expr& at) {
-      Expr sum = nest_.load(sums_, at);
-      if (many) sum = apply(Op::Add, {nest_.load(partial_, base + at, has_partial(block_tile + tile, panel)), sum});
-      return store(partial_, base + at, sum);
-    }));
+    body.push_back(tile_elements([&](const Expr& at) { return keep(p, p.base + p.first_row * b_.tile_n + at, nest_.load(sums_, at)); }));
+    return body;
+  }
 
-    Stmt finish = epilogue(first_tile_ + block_tile + tile, first_panel_ + panel, base);
-    body.push_back(many ? loop(LoopKind::Serial, "last", cast(apply(Op::Eq, {k_block_, k_blocks_here() - integer(1)}), DType::I64),
-                               [&](const Expr&) { return finish; })
-                        : finish);
+  template <class LookAhead>
+  Stmt sums_on_tiles(const Place& p, LookAhead ahead) {
+    const Stmt sums = amx_->multiply(p.tile, p.panel, depth_, ahead);
+    if (!many_blocks()) return block({sums, amx_->store_sums(partial_, p.base)});
+    return block({sums, amx_->store_sums(block_sums_, integer(0)), loop(LoopKind::Vector, "sum", integer(int64_t(b_.tile_m) * b_.tile_n), [&](const Expr& at) {
+      return keep(p, p.base + at, nest_.load(block_sums_, at));
+    }, 4 * b_.lanes)});
+  }
+
+  Stmt micro_kernel(const Expr& block_tile, const Expr& tile, const Expr& panel) {
+    std::vector<Stmt> body;
+    Place p{block_tile, tile, panel, many_blocks() ? ((block_tile + tile) * b_.task_n + panel) * (int64_t(b_.tile_m) * b_.tile_n) : integer(0), integer(0)};
+    const auto ahead = [&](const Expr& group) { return look_ahead(block_tile, tile, panel, group, p.base); };
+    if (!amx_) {
+      body = sums_in_registers(p, ahead);
+    } else if (pairs_) {
+      body.push_back(sums_on_tiles(p, ahead));
+    } else {
+      const int fits = nest_.add_local("fits", DType::I64);
+      body.push_back(let(fits, cast(amx_->fits(tile, panel), DType::I64)));
+      body.push_back(loop(LoopKind::Serial, "on_tiles", nest_.local(fits), [&](const Expr&) { return sums_on_tiles(p, ahead); }));
+      body.push_back(loop(LoopKind::Serial, "as_packed", (integer(1) - nest_.local(fits)) * (b_.tile_m / b_.fma_rows), [&](const Expr& part) {
+        p.first_row = part * b_.fma_rows;
+        return block(sums_in_registers(p, [](const Expr&) { return std::vector<Stmt>(); }));
+      }));
+    }
+    if (sums_in_block()) return block(std::move(body));
+
+    Stmt finish = epilogue(first_tile_ + block_tile + tile, first_panel_ + panel, p.base);
+    body.push_back(many_blocks() ? loop(LoopKind::Serial, "last", cast(apply(Op::Eq, {k_block_, k_blocks_here() - integer(1)}), DType::I64),
+                                        [&](const Expr&) { return finish; })
+                                 : finish);
     return block(std::move(body));
   }
 
@@ -511,7 +554,8 @@ class Builder {
   const Blocking b_;
   const int64_t stage_k_, stage_row_;  // the staging tile of a transposing pack: elements of k, and a row's pitch
   int64_t lhs_pitch_ = 0;              // of the packed lhs: elements from a row to the next, or from a k
-  int lhs_ = -1, rhs_ = -1, stage_ = -1, partial_ = -1, sums_ = -1, columns_ = -1;
+  int lhs_ = -1, rhs_ = -1, stage_ = -1, partial_ = -1, sums_ = -1, columns_ = -1, block_sums_ = -1;
+  std::optional<TileKernel> amx_;      // where b_.tiles
   // of the task and the k block being written
   Expr batch_, first_tile_, first_panel_, tiles_, panels_;  // the tiles and panels that exist in the task
   Expr k_block_, first_k_, depth_;
@@ -529,16 +573,15 @@ namespace {
 // What the generator counts: pairs of bf16 along k.
 struct Counted {
   ContractionSpec spec;
-  DType dtype;     // of the operands' elements
+  DType dtype;  // of the operands' elements
   bool pairs;
-  DType blocked;   // what the blocking is made for
 };
 Counted counted(const ContractionSpec& spec, CpuLevel level) {
   // Asked with coordinates that exist, or are not read (k = 0).
   const DType dtype = spec.lhs(integer(0), integer(0), integer(0))->dtype;
   const bool pairs = dtype == DType::BF16 && has_bf16_dot(level);
   require(dtype == DType::F32 || dtype == DType::F64 || pairs, "contraction of " + std::string(name_of(dtype)) + " operands: cast them to f32");
-  Counted c{spec, dtype, pairs, pairs ? DType::F32 : dtype};
+  Counted c{spec, dtype, pairs};
   if (pairs) c.spec.k = (spec.k + 1) / 2;
   return c;
 }
@@ -554,7 +597,7 @@ void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel lev
     return;
   }
   const Counted c = counted(spec, level);
-  const Blocking blocking = choose_blocking(c.spec, c.blocked, level, cache, variant);
+  const Blocking blocking = choose_blocking(c.spec, c.dtype, level, cache, variant);
   nest.parallel_extent = spec.batch * blocking.m_tasks * blocking.n_tasks;
   Builder builder(nest, c.spec, c.dtype, spec.k, blocking);
   const int task = nest.add_var("task", nest.parallel_extent);
@@ -563,7 +606,7 @@ void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel lev
 
 struct ContractionPart::Impl {
   Impl(LoopNest& nest, const ContractionSpec& spec, int64_t k_block, CpuLevel level, const CacheSizes& cache)
-      : counts(counted(spec, level)), blocking(block_part(counts.spec, counts.blocked, level, cache, counts.pairs ? k_block / 2 : k_block)),
+      : counts(counted(spec, level)), blocking(block_part(counts.spec, counts.dtype, level, cache, counts.pairs ? k_block / 2 : k_block)),
         builder(nest, counts.spec, counts.dtype, spec.k, blocking, k_block ? Part::Depth : Part::Rows) {
     require(!counts.pairs || k_block % 2 == 0, "a part's block of k splits a pair");
   }

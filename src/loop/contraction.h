@@ -20,6 +20,8 @@ struct ContractionSpec {
   // run, and the element at place `minor` of run `major`, with no division in it; `other` is the coordinate across. 0: one run. The rhs along its rows alone.
   int64_t lhs_run = 0, rhs_run = 0;
   std::function<Expr(Expr b, Expr other, Expr major, Expr minor)> lhs_in_run, rhs_in_run;
+  // f32 operands may be multiplied as three parts in bf16, where the level has tiles: as near to the truth, but not the bits of FMAs (docs/contraction.md).
+  bool f32_in_parts = false;
   // Given coordinates and the finished sum (f32 for bf16 elements), the statement that stores it (bias, activation, residual, cast, ... inside). Called inside a
   // Vector loop over n; n's expression advances by one a lane.
   std::function<Stmt(Expr b, Expr m, Expr n, Expr sum)> epilogue;
@@ -30,25 +32,27 @@ struct ContractionSpec {
     int64_t granule = 1;  // the rows (columns, where the block's rows are k) that there are come in multiples of this
   };
   Block lhs_block;   // what `lhs` reads, element by element: taken from there unpacked if tiles divide the granule
-  Block sums_block;  // takes f32 sums in the epilogue's place if its pitch has room for whole tiles; what lies beyond the last row and column is then overwritten
+  // Takes f32 sums in the epilogue's place if its pitch has room for whole tiles; what lies beyond the last row and column is then overwritten.
+  Block sums_block;
 };
 
 /// Ways to cut a contraction up that are worth measuring; some repeat others.
 constexpr int kBlockingVariants = 9;
 
 /// Writes the loops of `spec` into `nest` (buffers for arguments already added, name set): body, parallel_extent, scratch buffers, flops.
-/// The order of sums over k depends on k and the level alone: not on threads, and not on `variant`, which is below kBlockingVariants (0: by the cost model).
+/// The order of sums over k depends on k and the level alone, and at level amx on the sizes: not on threads, and not on `variant`, which is below kBlockingVariants (0: by the cost model).
 void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel, const CacheSizes&, int variant = 0);
 
 /// How far a part goes, where that is not all: index expressions, at least 1 and at most the spec's extent. nullptr: all.
 struct Extents { Expr m, n, k; };
 
-/// A contraction as part of a nest that the caller writes around it: its statements run once a parallel iteration or more often, keep what they pack in scratch of
-/// their own, and ask for nothing ahead. Sums are those of build_contraction, bit for bit, where k is not cut otherwise.
+/// A contraction as part of a nest that the caller writes around it: its statements run once a parallel iteration or more often, keep what
+/// they pack in scratch of their own, and ask for nothing ahead. Sums are those of build_contraction, bit for bit, where k is not cut otherwise
+/// (at level amx those of level avx512_bf16: parts are not made on tiles).
 class ContractionPart {
  public:
-  /// `k_block` 0: m is a block of rows, whose coordinate the spec's functions are given; the same rhs serves all blocks. Else k comes in blocks of `k_block` (an even
-  /// number), one a call, and the sums are kept in scratch until the last of them. The batch is one entry a call.
+  /// `k_block` 0: m is a block of rows, whose coordinate the spec's functions are given; the same rhs serves all blocks. Else k comes in
+  /// blocks of `k_block` (an even number), one a call, and the sums are kept in scratch until the last of them. The batch is one entry a call.
   ContractionPart(LoopNest& nest, const ContractionSpec&, int64_t k_block, CpuLevel, const CacheSizes&);
   ContractionPart(ContractionPart&&) noexcept;
   ~ContractionPart();
@@ -56,8 +60,8 @@ class ContractionPart {
   Stmt pack_rhs(const Expr& batch);
   /// Rows: one block, after pack_rhs; beyond `here` nothing of the lhs is read and nothing stored.
   Stmt multiply(const Expr& batch, const Extents& here);
-  /// Depth: adds block `k_block` of k, from 0 on in order; with the last one, the epilogue. To the rows and columns of `here`, of which those of `before` have been
-  /// added to by the block before (nullptr: all), and the others not yet; the last block is added to all.
+  /// Depth: adds block `k_block` of k, from 0 on in order; with the last one, the epilogue. To the rows and columns of `here`, of which those of
+  /// `before` have been added to by the block before (nullptr: all), and the others not yet; the last block is added to all.
   Stmt add_k_block(const Expr& batch, const Expr& k_block, const Extents& here = {}, const Extents& before = {});
   int64_t block_k() const;  // elements of k that are summed from zero before they are added to the sum
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <vector>
 
 namespace trainc::loop {
@@ -10,7 +11,7 @@ namespace {
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
-struct Tile { int rows, vectors; };
+struct Tile { int rows, vectors; bool amx = false; };
 
 // rows * vectors sums, `vectors` of the rhs and one broadcast of the lhs live in registers: at most 32 (AVX-512) or 16 (AVX2).
 // Ordered by preference where the costs are equal: 8 x 3 loads 11 vectors for 24 FMAs, 12 x 2 loads 14.
@@ -20,12 +21,25 @@ const std::vector<Tile>& tiles_of(CpuLevel level) {
   return f32_lanes(level) == 16 ? avx512 : avx2;
 }
 
+// As many tiles of 16 x 16 down and across: their sums and a row and a column of operands are eight registers at most.
+constexpr Tile kAmx[] = {{32, 2, true}, {16, 3, true}, {48, 1, true}, {16, 2, true}, {32, 1, true}, {16, 1, true}};
+
 // Slots (half cycles on a machine with two FMA units) that one step of k takes a tile: its FMAs; or the four cycles that an FMA takes
 // before the next on the same sum; or the loads (one a slot), which run beside the FMAs.
-double tile_slots(Tile t) { return std::max({double(t.rows * t.vectors), 8.0, double(t.rows + t.vectors)}) + 1.0; }
+double tile_slots(Tile t, DType dtype) {
+  if (t.amx) {
+    // Of pairs of bf16, or of f32 in parts (six products): 16 cycles a product of two tiles, 52 until the next on the same sums, 8 a tile load; a step is 16 pairs
+    // or 32 f32. By the instruction's published timing: no such machine was at hand.
+    const double down = t.rows / kTileSide, across = t.vectors, products = dtype == DType::F32 ? 6 : 1, depth = dtype == DType::F32 ? 32 : 16;
+    return 2 * (products * std::max({16 * down * across, 52.0, 8 * (down + across)}) + 8) / depth;
+  }
+  return std::max({double(t.rows * t.vectors), 8.0, double(t.rows + t.vectors)}) + 1.0;
+}
 
 // FMA slots to pack an element out of L2: a copy along the contiguous direction, or a transpose through a staging tile.
 constexpr double kCopy = 0.4, kTranspose = 0.7;
+// The same to split a packed element into its three parts.
+constexpr double kSplit = 2.2;
 // Waking threads costs about this many slots.
 constexpr double kWake = 10000;
 
@@ -35,23 +49,32 @@ constexpr double kAny = std::numeric_limits<double>::infinity();
 constexpr Wish kWishes[kBlockingVariants] = {{0, 0, kAny, 1},   {1, 0, kAny, 1},   {2, 0, kAny, 1}, {0, 1.5, 3, 1}, {0, 3.5, 8, 1},
                                              {0, 0, 0.7, 1}, {0, 0, kAny, 0.5}, {0, 0, kAny, 2}, {1, 1.5, 3, 1}};
 
+int64_t bytes_of(DType dtype) { return dtype == DType::BF16 ? 4 : size_of(dtype); }  // of a packed element: pairs
+int lanes_of(DType dtype, CpuLevel level) { return static_cast<int>(f32_lanes(level) * 4 / bytes_of(dtype)); }
+bool in_parts(Tile t, DType dtype) { return t.amx && dtype == DType::F32; }
+int64_t multiplied_bytes(Tile t, DType dtype) { return in_parts(t, dtype) ? 6 : bytes_of(dtype); }
+
 // All but tasks. `block_m`: relative to the usual one.
 Blocking blocks_of(const ContractionSpec& spec, DType dtype, CpuLevel level, const CacheSizes& cache, Tile tile, double block_m) {
-  const int64_t element = size_of(dtype);
   Blocking b;
-  b.lanes = static_cast<int>(f32_lanes(level) * 4 / element);
+  b.lanes = lanes_of(dtype, level);
+  b.tiles = tile.amx;
   b.tile_m = tile.rows;
   b.tile_n = tile.vectors * b.lanes;
+  b.fma_rows = tile.amx ? 8 : b.tile_m;  // at most 8 x 3 vectors
 
   // 192, in equal blocks: the order of sums that eager's library was found to use (its error came out equal for k = 256, 768, 3072; deeper
   // blocks lose: 256 1.15 times the error, 384 1.4 times). A rhs panel of 32 f32 columns is then 24 KiB, and stays in L1d.
-  constexpr int64_t kBlock = 192;
+  // On tiles a chain of additions has a link for 16 pairs only, and the end of a block costs more beside its products: bf16 takes twice the depth.
+  const int64_t kBlock = b.tiles && dtype == DType::BF16 ? 384 : 192;
+  const int64_t deep = in_parts(tile, dtype) ? 2 * kTileSide : 16;
   b.k_blocks = std::max<int64_t>(1, ceil_div(spec.k, kBlock));
-  b.block_k = std::max<int64_t>(1, std::min(spec.k, round_up(ceil_div(spec.k, b.k_blocks), 16)));
+  b.block_k = round_up(ceil_div(spec.k, b.k_blocks), deep);
+  if (!b.tiles) b.block_k = std::max<int64_t>(1, std::min(spec.k, b.block_k));
   b.k_blocks = std::max<int64_t>(1, ceil_div(spec.k, b.block_k));
 
   // The packed lhs block is read once a panel, while the next one is on its way to L2; with the rhs block and the partial sums all should fit.
-  b.block_m = std::clamp<int64_t>(static_cast<int64_t>(block_m * double(cache.l2)) / 10 / (b.block_k * element * b.tile_m), 1, ceil_div(spec.m, b.tile_m));
+  b.block_m = std::clamp<int64_t>(static_cast<int64_t>(block_m * double(cache.l2)) / 10 / (b.block_k * multiplied_bytes(tile, dtype) * b.tile_m), 1, ceil_div(spec.m, b.tile_m));
   return b;
 }
 
@@ -63,25 +86,45 @@ Blocking equal_blocks(Blocking b) {
 
 // Those that suit the rhs's runs: a panel out of one run is one copy (a run of 0 fits all).
 std::vector<Tile> tiles_for(const ContractionSpec& spec, DType dtype, CpuLevel level) {
-  const int lanes = static_cast<int>(f32_lanes(level) * 4 / size_of(dtype));
+  const int lanes = lanes_of(dtype, level);
   std::vector<Tile> fit;
   for (Tile t : tiles_of(level))
     if (spec.rhs_run % (t.vectors * lanes) == 0) fit.push_back(t);
   return fit.empty() ? tiles_of(level) : fit;
 }
 
+// The tile for AMX, where multiplying on tiles takes less time than in vector registers, packing and splitting included. One alone: which blocks of f32 are
+// multiplied by FMAs is a matter of its size, so that variants may not differ in it.
+std::optional<Tile> amx_tile(const ContractionSpec& spec, DType dtype, CpuLevel level) {
+  if (!has_tiles(level) || spec.k == 0 || !(dtype == DType::BF16 || (dtype == DType::F32 && spec.f32_in_parts))) return {};
+  const auto products = [&](Tile t) { return double(ceil_div(spec.m, t.rows)) * double(ceil_div(spec.n, t.vectors * lanes_of(dtype, level))) * tile_slots(t, dtype); };
+  double least = std::numeric_limits<double>::infinity();
+  for (Tile t : tiles_for(spec, dtype, level)) {
+    const bool packed = spec.m > t.rows || spec.rhs_k_contiguous || spec.rhs_run > 0;  // else the rhs is read in place
+    least = std::min(least, products(t) + (packed ? kCopy * double(spec.n) : 0));
+  }
+  std::optional<Tile> best;
+  for (Tile t : kAmx) {
+    const double rows = double(round_up(spec.m, t.rows)), columns = double(round_up(spec.n, t.vectors * lanes_of(dtype, level))), split = in_parts(t, dtype) ? kSplit : 0;
+    const double cost = products(t) + (kCopy + split) * columns + split * rows;
+    if (cost < least * 0.999) best = t, least = cost;
+  }
+  return best;
+}
+
 struct Costed { double cost; Blocking blocking; };
 
 // The best tasks for this tile, of a number between the two; infinite cost where there are none.
 Costed choose_tasks(const ContractionSpec& spec, DType dtype, CpuLevel level, const CacheSizes& cache, Tile tile, double least_tasks, double most_tasks, double block_m) {
-  const int64_t element = size_of(dtype);
+  const int64_t element = bytes_of(dtype);
   Blocking b = blocks_of(spec, dtype, level, cache, tile, block_m);
   const int64_t tiles = ceil_div(spec.m, b.tile_m), panels = ceil_div(spec.n, b.tile_n);
 
   // Large tasks pack less, small ones spread better over the machine's cores. The rhs block, and the next on its way, should stay in L2; partial
   // sums need not, for they are asked for long before they are read.
-  const double slots = tile_slots(tile) / double(b.tile_m * b.tile_n);  // a sum, one step of k
-  const double pack_lhs = kCopy, pack_rhs = spec.rhs_k_contiguous ? kTranspose : kCopy;
+  const double slots = tile_slots(tile, dtype) / double(b.tile_m * b.tile_n);  // a sum, one step of k
+  const double split = in_parts(tile, dtype) ? kSplit : 0;
+  const double pack_lhs = (b.tiles && !spec.lhs_k_contiguous ? kTranspose : kCopy) + split, pack_rhs = (spec.rhs_k_contiguous ? kTranspose : kCopy) + split;
   double best = std::numeric_limits<double>::infinity();
   for (int64_t tm = 1; tm <= std::min<int64_t>(tiles, 2048 / b.tile_m + 1); ++tm) {
     const int64_t m_tasks = ceil_div(tiles, tm);
@@ -90,7 +133,7 @@ Costed choose_tasks(const ContractionSpec& spec, DType dtype, CpuLevel level, co
       const int64_t n_tasks = ceil_div(panels, tn);
       if (ceil_div(panels, n_tasks) != tn) continue;
       const double rows = double(tm * b.tile_m), columns = double(tn * b.tile_n);
-      const bool fits = (b.k_blocks == 1 || rows * columns * double(element) <= 2 * double(cache.l2)) && columns * double(b.block_k * element) <= double(cache.l2) / 2;
+      const bool fits = (b.k_blocks == 1 || rows * columns * double(element) <= 2 * double(cache.l2)) && columns * double(b.block_k * multiplied_bytes(tile, dtype)) <= double(cache.l2) / 2;
       if (!fits && (tm > 1 || tn > 1)) continue;
       const double work = double(spec.k) * (rows * columns * slots + rows * pack_lhs + columns * pack_rhs);
       const int64_t tasks = spec.batch * m_tasks * n_tasks;
@@ -109,7 +152,7 @@ Blocking block_part(const ContractionSpec& spec, DType dtype, CpuLevel level, co
   Tile tile{};
   double least = std::numeric_limits<double>::infinity();
   for (Tile t : tiles_for(spec, dtype, level)) {  // a sum that is computed and thrown away costs as much as one that is kept
-    const double cost = double(ceil_div(spec.m, t.rows)) * double(ceil_div(spec.n, t.vectors * f32_lanes(level) * 4 / size_of(dtype))) * tile_slots(t);
+    const double cost = double(ceil_div(spec.m, t.rows)) * double(ceil_div(spec.n, t.vectors * lanes_of(dtype, level))) * tile_slots(t, dtype);
     if (cost < least * 0.999) tile = t, least = cost;
   }
   Blocking b = blocks_of(spec, dtype, level, cache, tile, 1);
@@ -117,7 +160,7 @@ Blocking block_part(const ContractionSpec& spec, DType dtype, CpuLevel level, co
   b.m_tasks = b.n_tasks = 1;
   if (block_k) {
     b.block_k = block_k, b.k_blocks = ceil_div(spec.k, block_k);
-    b.block_m = std::clamp<int64_t>(cache.l2 / 10 / (b.block_k * size_of(dtype) * b.tile_m), 1, b.task_m);
+    b.block_m = std::clamp<int64_t>(cache.l2 / 10 / (b.block_k * bytes_of(dtype) * b.tile_m), 1, b.task_m);
   }
   return equal_blocks(b);
 }
@@ -131,7 +174,8 @@ Blocking choose_blocking(const ContractionSpec& spec, DType dtype, CpuLevel leve
     least_tasks = tasks * wish.least_tasks, most_tasks = tasks * wish.most_tasks;
   }
   std::vector<Costed> found;
-  for (Tile t : tiles_for(spec, dtype, level)) found.push_back(choose_tasks(spec, dtype, level, cache, t, least_tasks, most_tasks, wish.block_m));
+  const std::optional<Tile> amx = amx_tile(spec, dtype, level);
+  for (Tile t : amx ? std::vector<Tile>{*amx} : tiles_for(spec, dtype, level)) found.push_back(choose_tasks(spec, dtype, level, cache, t, least_tasks, most_tasks, wish.block_m));
   const size_t rank = std::min(wish.tile, found.size() - 1);
   for (size_t i = 0; i <= rank; ++i) {  // the earlier one where costs are equal, or nearly
     size_t best = i;

@@ -7,19 +7,21 @@ namespace trainc::loop {
 
 struct Blocking {
   int lanes = 0;               // elements of one vector
+  bool tiles = false;          // multiplied on AMX tiles: tile_m and tile_n are multiples of kTileSide, block_k of what a tile is deep
   int tile_m = 0, tile_n = 0;  // the register tile; tile_n is a multiple of lanes
+  int fma_rows = 0;            // rows of it at a time in vector registers: tile_m, but with `tiles`
   int64_t block_k = 0;         // depth of a packed block; its sums start at zero and are added block by block
   int64_t block_m = 0;         // tiles of the lhs packed at a time
   int64_t task_m = 0, task_n = 0;  // tiles of a task, down and across
   int64_t k_blocks = 1, m_tasks = 1, n_tasks = 1;
 };
 
-/// `block_k` and `k_blocks` depend on k alone: they are the order of the sums.
+/// `block_k` and `k_blocks` depend on k and `tiles` alone: they are the order of the sums; `tiles`, tile_m and tile_n with it, on the sizes. Of bf16, spec.k counts pairs.
 /// `variant`: 0 is the best by the cost model; others, up to kBlockingVariants, are what a measurement may find better (another tile, more tasks or
 /// fewer, other m blocks). Where one does not exist it is a repetition.
 Blocking choose_blocking(const ContractionSpec&, DType, CpuLevel, const CacheSizes&, int variant = 0);
 
-/// All of m and n in one task; blocks of `block_k` where that is not 0.
+/// All of m and n in one task, not on AMX tiles; blocks of `block_k` where that is not 0.
 Blocking block_part(const ContractionSpec&, DType, CpuLevel, const CacheSizes&, int64_t block_k);
 
 }  // namespace trainc::loop

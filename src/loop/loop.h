@@ -12,6 +12,7 @@
 //                Scratch    this thread's scratch memory, 64-byte aligned, not kept between calls, not zeroed
 //                Register   a few vectors; every index is a number once Unroll loops and Vector loops are expanded
 //                Shared     (device) this block's memory, seen by its threads; not kept between blocks, not zeroed
+//                Tile       (CPUs with AMX) one tile register: 16 rows of 16 f32, or of 16 i32 that are pairs of bf16; read and written by tile statements alone
 //   local      a scalar (or, inside a Vector loop, a vector) with a name: Let binds it once; a Reduction makes it run.
 //   parallel   the outermost loop may be Parallel: its iterations are independent; the runtime hands out [begin, end).
 //
@@ -72,7 +73,7 @@ Range range_of(const Expr&);
 
 // --- statements
 enum class LoopKind : uint8_t { Serial, Parallel, Vector, Unroll, Thread };
-enum class StmtKind : uint8_t { Block, For, Store, Let, Reduce, Check, Prefetch, Transpose, Barrier, WarpReduce, Mma };
+enum class StmtKind : uint8_t { Block, For, Store, Let, Reduce, Check, Prefetch, Transpose, TileZero, TileLoad, TileDot, TileStore, Barrier, WarpReduce, Mma };
 
 struct StmtNode;
 using Stmt = std::shared_ptr<const StmtNode>;
@@ -110,6 +111,15 @@ struct StmtNode {
   //   Not inside a Vector loop, not between Register buffers.
   int source = -1;
   int64_t pitch = 0, source_pitch = 0;
+  // TileZero:  buffer = 0.
+  // TileLoad:  buffer[i * 16 + j] = source[value + i * source_pitch + j]   for i, j < 16; of a bf16 source, pairs: element j is
+  //   pair(source[value + i * source_pitch + 2 * j], the element after it).
+  // TileStore: buffer[index + i * pitch + j] = source[i * 16 + j].
+  // TileDot:   buffer[i, j] += sum over k < 16 of source[i, k] . other[k, j], pairs of bf16, sums f32 (tdpbf16ps): the products of the low halves and
+  //   those of the high halves are summed apart, from 0 and in the order of k; then the two sums are added, and that to the element. Each step
+  //   rounds once, to nearest even; denormals count as zero, in operands and in results.
+  // None of them inside a Vector loop.
+  int other = -1;
   // Barrier: all threads of the block arrive before any goes on.
   // WarpReduce: local = the locals of the warp's 32 threads combined, the same in each: halves exchanged, 16, 8, 4, 2, 1 apart.
   // Mma: buffer[index ...] += value * second, by a warp together; value and second are Loads of the first element of each thread's
@@ -126,12 +136,16 @@ Stmt reduce(int local, ReduceKind, Expr value);
 Stmt check(Expr ok, int code);
 Stmt prefetch(int buffer, Expr index, int level);
 Stmt transpose(int buffer, Expr index, int64_t pitch, int source, Expr source_index, int64_t source_pitch, int lanes);
+Stmt tile_zero(int tile);
+Stmt tile_load(int tile, int source, Expr source_index, int64_t source_pitch);
+Stmt tile_dot(int sums, int a, int b);
+Stmt tile_store(int buffer, Expr index, int64_t pitch, int tile);
 Stmt barrier();
 Stmt warp_reduce(int local, ReduceKind);
 Stmt mma(int sums, Expr index, Expr a, Expr b);
 
 // --- the nest
-enum class Space : uint8_t { Argument, Scratch, Register, Shared };
+enum class Space : uint8_t { Argument, Scratch, Register, Shared, Tile };
 struct Buffer {
   std::string name;
   DType dtype = DType::F32;   // Bool is stored as one byte, 0 or 1
@@ -165,6 +179,7 @@ struct LoopNest {
   int64_t shared_bytes() const;        // Shared buffers, each rounded up to 16 bytes
 };
 
+constexpr int kTileSide = 16, kTileRegisters = 8;  // a tile is a square of f32, or of pairs
 constexpr int kWarp = 32;                   // threads
 constexpr int64_t kSharedBytes = 48 << 10;  // of a block: what every device gives without being asked
 

@@ -108,7 +108,7 @@ class Parser {
     else if (w == "threads") nest_.threads = static_cast<int>(number());
     else if (w == "flops") nest_.flops = number();
     else if (w == "bytes") nest_.bytes = number();
-    else fail("expected kernel, parallel, threads, flops, bytes, origin, argument, scratch, register, shared or body");
+    else fail("expected kernel, parallel, threads, flops, bytes, origin, argument, scratch, register, shared, tile or body");
     end_of_line();
   }
 
@@ -162,7 +162,7 @@ class Parser {
     return statements(line().depth);
   }
 
-  // One side of a transpose: x[index by pitch]
+  // One side of a transpose, or the memory side of a tile: x[index by pitch]
   struct Block { int buffer; Expr index; int64_t pitch; };
   Block turned() {
     Block b;
@@ -219,6 +219,34 @@ class Parser {
       const Block from = turned();
       end_of_line();
       return transpose(to.buffer, to.index, to.pitch, from.buffer, from.index, from.pitch, lanes);
+    }
+    if (take_word("tilezero")) {
+      const int tile = find(buffers_, "buffer");
+      end_of_line();
+      return tile_zero(tile);
+    }
+    if (take_word("tileload")) {
+      const int tile = find(buffers_, "buffer");
+      expect("=");
+      const Block from = turned();
+      end_of_line();
+      return tile_load(tile, from.buffer, from.index, from.pitch);
+    }
+    if (take_word("tiledot")) {
+      const int sums = find(buffers_, "buffer");
+      expect("+=");
+      const int a = find(buffers_, "buffer");
+      expect("*");
+      const int b = find(buffers_, "buffer");
+      end_of_line();
+      return tile_dot(sums, a, b);
+    }
+    if (take_word("tilestore")) {
+      const Block to = turned();
+      expect("=");
+      const int tile = find(buffers_, "buffer");
+      end_of_line();
+      return tile_store(to.buffer, to.index, to.pitch, tile);
     }
     if (take_word("check")) {
       expect("(");

@@ -126,6 +126,10 @@ class Printer {
       case StmtKind::Transpose:
         line(depth, "transpose({}) {}[{} by {}] = {}[{} by {}]", s.lanes, buffer(s.buffer), expr(s.index), s.pitch, buffer(s.source), expr(s.value), s.source_pitch);
         break;
+      case StmtKind::TileZero: line(depth, "tilezero {}", buffer(s.buffer)); break;
+      case StmtKind::TileLoad: line(depth, "tileload {} = {}[{} by {}]", buffer(s.buffer), buffer(s.source), expr(s.value), s.source_pitch); break;
+      case StmtKind::TileDot: line(depth, "tiledot {} += {} * {}", buffer(s.buffer), buffer(s.source), buffer(s.other)); break;
+      case StmtKind::TileStore: line(depth, "tilestore {}[{} by {}] = {}", buffer(s.buffer), expr(s.index), s.pitch, buffer(s.source)); break;
       case StmtKind::Prefetch: line(depth, "prefetch({}) {}[{}]", s.level, buffer(s.buffer), expr(s.index)); break;
     }
   }

@@ -88,6 +88,40 @@ Stmt transpose(int buffer, Expr index, int64_t pitch, int source, Expr source_in
   return share(std::move(n));
 }
 
+Stmt tile_zero(int tile) {
+  StmtNode n = node(StmtKind::TileZero);
+  n.buffer = tile;
+  return share(std::move(n));
+}
+
+Stmt tile_load(int tile, int source, Expr source_index, int64_t source_pitch) {
+  require(source_index && source_index->dtype == DType::I64, "tile_load: the index is not i64");
+  StmtNode n = node(StmtKind::TileLoad);
+  n.buffer = tile;
+  n.source = source;
+  n.value = std::move(source_index);
+  n.source_pitch = source_pitch;
+  return share(std::move(n));
+}
+
+Stmt tile_dot(int sums, int a, int b) {
+  StmtNode n = node(StmtKind::TileDot);
+  n.buffer = sums;
+  n.source = a;
+  n.other = b;
+  return share(std::move(n));
+}
+
+Stmt tile_store(int buffer, Expr index, int64_t pitch, int tile) {
+  require(index && index->dtype == DType::I64, "tile_store: the index is not i64");
+  StmtNode n = node(StmtKind::TileStore);
+  n.buffer = buffer;
+  n.index = std::move(index);
+  n.pitch = pitch;
+  n.source = tile;
+  return share(std::move(n));
+}
+
 Stmt barrier() { return share(node(StmtKind::Barrier)); }
 
 Stmt warp_reduce(int local, ReduceKind combine) {

@@ -22,16 +22,17 @@ inline constexpr std::array kLoops = {LoopWord{"for", LoopKind::Serial}, LoopWor
 
 struct SpaceWord { std::string_view word; Space space; };
 inline constexpr std::array kSpaces = {SpaceWord{"argument", Space::Argument}, SpaceWord{"scratch", Space::Scratch}, SpaceWord{"register", Space::Register},
-                                       SpaceWord{"shared", Space::Shared}};
+                                       SpaceWord{"shared", Space::Shared}, SpaceWord{"tile", Space::Tile}};
 
 struct CombineWord { std::string_view word; ReduceKind kind; };
 inline constexpr std::array kCombines = {CombineWord{"sum", ReduceKind::Sum}, CombineWord{"prod", ReduceKind::Prod},
                                          CombineWord{"max", ReduceKind::Max}, CombineWord{"min", ReduceKind::Min}};
 
 // Words that no variable, local or buffer may be called; names of ops, dtypes and combines come on top.
-inline constexpr std::array<std::string_view, 36> kWords = {"for", "parallel", "vector", "unroll", "in", "atmost", "if", "let", "store", "check", "prefetch", "transpose", "by", "block", "pass",
+inline constexpr std::array<std::string_view, 41> kWords = {"for", "parallel", "vector", "unroll", "in", "atmost", "if", "let", "store", "check", "prefetch", "transpose", "by", "block", "pass",
                                                             "true", "false", "inf", "nan", "fma", "pair", "dot", "cast", "argument", "scratch", "register", "written", "over", "body", "kernel",
-                                                            "thread", "threads", "shared", "barrier", "warp", "mma"};
+                                                            "thread", "threads", "shared", "barrier", "warp", "mma",
+                                                            "tile", "tilezero", "tileload", "tiledot", "tilestore"};
 
 /// Whether `word` means something in the text.
 bool is_reserved(std::string_view word);

@@ -18,7 +18,9 @@
 //  15. Device nests: a whole number of warps, at most 1,024 threads; no Vector loop, no Scratch; Shared buffers within kSharedBytes.
 //      CPU nests: no Thread loop, Shared buffer, Barrier, WarpReduce or Mma.
 //  16. Thread: no Thread loop inside another; stores to arguments and Shared buffers lie in one. Barrier and WarpReduce lie in none.
-//  17. Mma: in a Thread loop over all threads of the block; Register operands, bf16 or f32, and f32 sums.
+//  17. Tile buffers: f32 or i32, kTileSide squared elements, at most kTileRegisters of them, CPU nests only; named by tile statements alone, which stand in no
+//      Vector loop. TileLoad: of its own dtype, or pairs of bf16, from a buffer that is no Register; TileStore: to one of its own dtype, `written`; TileDot: f32 += i32 * i32.
+//  18. Mma: in a Thread loop over all threads of the block; Register operands, bf16 or f32, and f32 sums.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -69,7 +71,7 @@ class Verifier {
 
   void buffers() {
     bool others = false;
-    int64_t registers = 0;
+    int64_t registers = 0, tiles = 0;
     for (size_t i = 0; i < nest_.buffers.size(); ++i) {
       const int over = nest_.buffers[i].over;
       if (over < 0) continue;
@@ -83,9 +85,13 @@ class Verifier {
       check(b.numel >= 0, fmt::format("buffer {} has a negative size", b.name));
       if (b.space != Space::Argument) check(b.written, fmt::format("buffer {} is the kernel's own, and not marked as written", b.name));
       check(b.space != Space::Scratch || !device(), fmt::format("Scratch buffer {} in a nest for a device", b.name));
+      check(b.space != Space::Tile || (!device() && (b.dtype == DType::F32 || b.dtype == DType::I32) && b.numel == kTileSide * kTileSide),
+            fmt::format("Tile buffer {} in a nest for a device, or not {} elements of f32 or i32", b.name, kTileSide * kTileSide));
       check(b.space != Space::Shared || device(), fmt::format("Shared buffer {} in a nest for a CPU", b.name));
+      tiles += b.space == Space::Tile;
       if (b.space == Space::Register) registers += b.numel * size_of(b.dtype);
     }
+    check(tiles <= kTileRegisters, fmt::format("{} Tile buffers; there are {} registers", tiles, kTileRegisters));
     check(registers <= kRegisterBytes, fmt::format("{} bytes of Register buffers; {} is the most", registers, kRegisterBytes));
   }
 
@@ -178,6 +184,7 @@ class Verifier {
   }
 
   void index(const Buffer& b, const Expr& e, bool guarded) {
+    check(b.space != Space::Tile, fmt::format("an element of Tile buffer {}", b.name));
     const Walk w = expression(e);
     check(e->dtype == DType::I64, fmt::format("an index of {} is not i64", b.name));
     check(b.space != Space::Register || w.varies != Varies::Other,
@@ -272,10 +279,31 @@ class Verifier {
         index(from, s.value, false);
         break;
       }
+      case StmtKind::TileZero: tile(s.buffer); break;
+      case StmtKind::TileLoad: {
+        const Buffer &to = tile(s.buffer), &from = buffer(s.source);
+        check(from.space != Space::Register, fmt::format("a tile load from Register buffer {}", from.name));
+        check(to.dtype == from.dtype || (to.dtype == DType::I32 && from.dtype == DType::BF16), fmt::format("a tile load from {} to {}", name_of(from.dtype), name_of(to.dtype)));
+        check(s.value != nullptr, "a tile load without a source index");
+        index(from, s.value, false);
+        break;
+      }
+      case StmtKind::TileStore: {
+        const Buffer &to = buffer(s.buffer), &from = tile(s.source);
+        check(to.written, fmt::format("tile store to {}, which is not marked as written", to.name));
+        check(to.space != Space::Register, fmt::format("a tile store to Register buffer {}", to.name));
+        check(to.dtype == from.dtype, fmt::format("a tile store from {} to {}", name_of(from.dtype), name_of(to.dtype)));
+        check(parallel_ == 0 || in_parallel_ || to.space != Space::Argument, fmt::format("tile store to argument {} beside the Parallel loop", to.name));
+        index(to, s.index, false);
+        break;
+      }
+      case StmtKind::TileDot:
+        check(tile(s.buffer).dtype == DType::F32 && tile(s.source).dtype == DType::I32 && tile(s.other).dtype == DType::I32, "a tile dot that is not f32 += i32 * i32");
+        break;
       case StmtKind::Prefetch: {
         check(!device(), "a Prefetch in a nest for a device");
         const Buffer& b = buffer(s.buffer);
-        check(b.space != Space::Register, fmt::format("a prefetch of Register buffer {}", b.name));
+        check(b.space != Space::Register && b.space != Space::Tile, fmt::format("a prefetch of Register buffer {}", b.name));
         check(!in_vector_, fmt::format("a prefetch of {} inside a Vector loop", b.name));
         check(s.level == 1 || s.level == 2, fmt::format("a prefetch of {} to cache level {}; 1 and 2 are there", b.name, s.level));
         expression(s.index);  // wherever it points: nothing is touched
@@ -283,6 +311,13 @@ class Verifier {
         break;
       }
     }
+  }
+
+  const Buffer& tile(int id) const {
+    const Buffer& b = buffer(id);
+    check(b.space == Space::Tile, fmt::format("{} is no Tile buffer", b.name));
+    check(!in_vector_, fmt::format("tile {} inside a Vector loop", b.name));
+    return b;
   }
 
   const LocalInfo& local(int id) const {

@@ -182,4 +182,10 @@ void plan_memory(Plan& plan) {
   }
 }
 
+int64_t scratch_bytes(const Plan& plan) {
+  int64_t most = 0;
+  for (const Kernel& k : plan.kernels) most = std::max(most, k.scratch_bytes);
+  return most;
+}
+
 }  // namespace trainc::plan

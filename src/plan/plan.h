@@ -122,6 +122,8 @@ struct Foreach {
 /// their live ranges are apart, or one is `over` the other. Where the handle's arena has room that no slot uses at the time, a Temp
 /// becomes a Saved buffer without a slot.
 void plan_memory(Plan&);
+/// What a thread that runs it needs beside the plan's memory: the most that a kernel asks for.
+int64_t scratch_bytes(const Plan&);
 /// Throws InternalError where a plan is not sound; the list of what is checked opens verify.cpp.
 void verify(const Plan&);
 /// One readable text, for dumps and reports.

@@ -14,17 +14,16 @@ class ContractExpressions {
  public:
   /// Reads the operands of `contract`: values that are `own` as own_value says. Sets all of `spec` but the epilogue.
   ContractExpressions(Expressions&, const Node* contract, const Machine&);
-  /// For spec.epilogue: binds the sum, and makes and stores `values` (the contraction, and what is aligned with it). `also`: one more statement, given the sum.
+  /// For spec.epilogue: binds the sum, and makes and stores `values` (the contraction, and what is aligned with it).
+  /// `also`: one more statement, given the sum.
   Stmt epilogue(const Schedule&, const std::vector<const Node*>& values, const Expr& b, const Expr& m, const Expr& n, const Expr& sum,
                 const std::function<Stmt(const Expr&)>& also = nullptr);
-  /// The variables that the operands are read at while they are written: rows of the lhs, rows of the rhs, and k.
-  int b() const { return b_; }
   loop::ContractionSpec spec;
 
  private:
   Expressions& e_;
   const Node* c_;
-  int b_, m_, n_, k_;
+  int b_, m_, n_, k_;  // variables that the operands are read at while they are written
 };
 
 }  // namespace trainc::schedule

@@ -23,8 +23,8 @@ constexpr int64_t kDeferredBytes = 1 << 16;
 
 /// Cuts `joint` (inputs: `primals` primals, then tangents; outputs: `forward_outputs` of the forward, then gradients).
 /// The saved set is a minimum cut by bytes (Chen et al., "Min-Cut Recomputation", as functorch does): contractions, sums, random
-/// draws, externs and indexed operations are never computed again; elementwise operations and movements may be, bit for bit. So may attention's scores, where
-/// `streams` says that kernels never keep them (see stream.h): the probabilities cost the rows' maxima and sums, and a product.
+/// draws, externs and indexed operations are never computed again; elementwise operations and movements may be, bit for bit.
+/// So may attention's scores, where `streams` says that kernels never keep them (see stream.h): the rows' maxima and sums are kept instead.
 /// `price`: bytes that it must save to compute a contraction of one FLOP again; 0: none is, whatever it saves. The cut is then the least of bytes saved
 /// plus price x FLOPs done again. Equal layers do not change sides together: earlier ones are up to a quarter cheaper, for when the backward comes to
 /// them, little else is in memory. The rest of what is never computed again stays so.

@@ -26,6 +26,7 @@ struct Machine {
   int64_t library_flops = 0;  // on a device: contractions of so many operations may go to the vendor's library; 0: none
   int blocking = 0;   // of contractions: which variant of their cuts (loop/contraction.h)
   bool tf32 = false;  // on a device: f32 contractions may round their operands to tf32, as the framework's own flag says
+  bool float32_in_parts = true;  // on a CPU with AMX: f32 contractions may be six bf16 products each (ContractionSpec::f32_in_parts)
 
   /// A device's kernels do not depend on the CPU beside it.
   static Machine device(Gpu gpu) { return {CpuLevel::Avx512, {}, gpu}; }

@@ -229,7 +229,8 @@ class Stream {
         return x->epilogue(schedule_, s.values, b, turned ? m : first_ + m, n, sum);
       };
       // The blocks' rows, and the columns that they see, come in such numbers.
-      const int64_t granule = !p.turned ? std::gcd(block_rows_, matrix_.rows) : hidden_above_ ? std::gcd(int64_t{16}, matrix_.columns) : matrix_.columns;
+      const int64_t columns = hidden_above_ ? std::gcd(int64_t{16}, matrix_.columns) : matrix_.columns;
+      const int64_t granule = p.turned ? columns : std::gcd(block_rows_, matrix_.rows);
       const Expr read = p.expressions->spec.lhs(integer(0), integer(0), integer(0));
       if (s.which == 0 && read->kind == loop::ExprKind::Load) p.expressions->spec.lhs_block = {buffer_of(s.operand.node), pitch_, granule};
       finish(p, !p.turned);

@@ -227,7 +227,8 @@ class Mapping {
           fold(reduced_across(s, true), in, i, out);
           break;
         }
-        case StmtKind::Prefetch: case StmtKind::Transpose: throw InternalError("map_to_device: the nest is written for a CPU");
+        case StmtKind::Prefetch: case StmtKind::Transpose:
+        case StmtKind::TileZero: case StmtKind::TileLoad: case StmtKind::TileDot: case StmtKind::TileStore: throw InternalError("map_to_device: the nest is written for a CPU");
         case StmtKind::Barrier: case StmtKind::WarpReduce: case StmtKind::Mma: throw InternalError("map_to_device: the nest is a device's");
       }
     }

@@ -330,14 +330,15 @@ class Scheduler {
       for (int x : neighbours(inside))
         if (drains(x, makers, *matrix) && !reads(x, sinks) && !reads_any(inside, x) && !cycle_with(inside, x)) inside.push_back(x), sinks.push_back(x);
       if (sinks.empty()) continue;
-      Group& to = groups_[*std::min_element(inside.begin(), inside.end())];
       std::sort(sinks.begin(), sinks.end());
       std::vector<std::vector<const Node*>> sink_values;
       for (int x : sinks) sink_values.push_back(groups_[x].values);
       const int first = *std::min_element(inside.begin(), inside.end());
       for (int x : inside)
         if (x != first) join(first, x);
-      to.kind = GroupKind::Stream, to.rows = matrix->batch * matrix->rows, to.columns = matrix->columns, to.sinks = std::move(sink_values);
+      Group& stream = groups_[first];
+      stream.kind = GroupKind::Stream, stream.rows = matrix->batch * matrix->rows, stream.columns = matrix->columns;
+      stream.sinks = std::move(sink_values);
     }
   }
 
@@ -441,8 +442,10 @@ class Scheduler {
       // An expression that is made for the contraction alone: elementwise, over the matrix.
       const int64_t rows = matrix.batch * matrix.rows;
       if (!is_elementwise(block->node->op)) return false;
-      for (const Read& r : reads_of(block->node, out_.values, rows, matrix.columns))
-        if (is_inside(r.value) && (r.access == Access::Other || r.value->type.numel() != (r.access == Access::Row ? rows : rows * matrix.columns))) return false;
+      for (const Read& r : reads_of(block->node, out_.values, rows, matrix.columns)) {
+        const int64_t elements = r.access == Access::Row ? rows : rows * matrix.columns;
+        if (is_inside(r.value) && (r.access == Access::Other || r.value->type.numel() != elements)) return false;
+      }
     }
     return drained == 1;
   }

@@ -68,7 +68,8 @@ std::unordered_set<const Node*> stream_sources(const std::vector<const Node*>& n
     const int64_t rows = matrix.batch * matrix.rows;
     // Sums are looked through, as if they were computed where they are used; one that reads a source makes it worth the while.
     for (const Read& r : reads_of(operand->node, contractions, rows, matrix.columns))
-      if (r.access == Access::Full && r.value->op == Op::Contract && matrix_of(r.value) == matrix && sums_rows(operand->node, r.value, rows)) sources.insert(r.value);
+      if (r.access == Access::Full && contractions.count(r.value) && matrix_of(r.value) == matrix && sums_rows(operand->node, r.value, rows))
+        sources.insert(r.value);
   }
   return sources;
 }

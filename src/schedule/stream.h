@@ -18,18 +18,20 @@ struct Matrix {
   bool operator==(const Matrix&) const = default;
 };
 
-/// The matrix that a contraction makes, where it is worth streaming: operands as narrow as an attention head, so that a block of rows has them at hand.
+/// The matrix that a contraction makes, where it is worth streaming: operands as narrow as an attention head, so that a block of rows has
+/// them at hand.
 std::optional<Matrix> matrix_of(const Node* contract);
 
-/// How operand `which` of `contract` reads a matrix: which node's elements (its own, or those of an elementwise expression that is made for it), and whether
-/// turned. Nothing where it reads no matrix of this shape, or in another order.
+/// How operand `which` of `contract` reads a matrix: which node's elements (a value's, or those of an elementwise expression that is made
+/// for it), and whether turned. Nothing where it reads no matrix of this shape, or in another order.
 struct BlockOperand {
   const Node* node;
   bool turned;
 };
 std::optional<BlockOperand> block_operand(const Node* contract, int which, const Matrix&);
 
-/// The contractions among `nodes` whose matrix goes, row by row normalised (a sum over its rows at the least), into another one of them that is worth streaming: attention's scores.
+/// The contractions among `nodes` whose matrix goes, with a sum over its rows on the way, into another one of them that is worth streaming:
+/// attention's scores.
 std::unordered_set<const Node*> stream_sources(const std::vector<const Node*>& nodes);
 
 /// Whether a contraction that drains a matrix is worth streaming.

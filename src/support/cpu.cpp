@@ -1,9 +1,11 @@
 #include "support/cpu.h"
 
 #include <cpuid.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 
@@ -31,8 +33,15 @@ uint64_t saved_states() {
   return (static_cast<uint64_t>(high) << 32) | low;
 }
 
+/// Linux hands out the 8 KB of tile registers to processes that ask. It refuses where a thread's alternative signal stack is too small for them.
+bool tiles_permitted() {
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA: asm/prctl.h, not in all systems' headers
+  static const bool permitted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return permitted;
+}
+
 bool has(CpuLevel level) {
-  constexpr uint64_t kYmm = 0x6, kZmm = 0xE6;
+  constexpr uint64_t kYmm = 0x6, kZmm = 0xE6, kTiles = 0x60000;
   const uint64_t saved = saved_states();
   const Cpuid one = cpuid(1), seven = cpuid(7);
   switch (level) {
@@ -43,9 +52,13 @@ bool has(CpuLevel level) {
              bit(seven.ebx, 30) && bit(seven.ebx, 31);
     case CpuLevel::Avx512Bf16:  // vnni (part of LLVM's cooperlake), bf16
       return has(CpuLevel::Avx512) && bit(seven.ecx, 11) && bit(cpuid(7, 1).eax, 5);
+    case CpuLevel::Amx:  // amx-tile, amx-bf16
+      return has(CpuLevel::Avx512Bf16) && (saved & kTiles) == kTiles && bit(seven.edx, 24) && bit(seven.edx, 22) && tiles_permitted();
   }
   return false;
 }
+
+std::atomic<int> told_level{-1};  // set_machine_cpu_level
 
 constexpr std::array kLevels = {
 #define X(name, text, cpu, lanes) CpuLevel::name,
@@ -95,10 +108,13 @@ CpuLevel cpu_level_of(std::string_view text) {
 }
 
 CpuLevel machine_cpu_level() {
+  if (const int level = told_level.load(); level >= 0) return static_cast<CpuLevel>(level);
   for (CpuLevel level : kLevels)  // best first
     if (has(level)) return level;
   throw UserError("trainc needs a CPU with AVX2 and FMA; " + cpu_model() + " has not, or its operating system does not save their registers");
 }
+
+void set_machine_cpu_level(CpuLevel level) { told_level.store(static_cast<int>(level)); }
 
 CpuLevel cpu_level() {
   const CpuLevel machine = machine_cpu_level();

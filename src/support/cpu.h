@@ -8,6 +8,7 @@ namespace trainc {
 
 //         name        text           LLVM cpu          f32 lanes
 #define TRAINC_CPU_LEVELS(X) \
+  X(Amx,        "amx",         "cooperlake",     16) \
   X(Avx512Bf16, "avx512_bf16", "cooperlake",     16) \
   X(Avx512,     "avx512",      "skylake-avx512", 16) \
   X(Avx2,       "avx2",        "haswell",        8)
@@ -21,12 +22,16 @@ std::string_view name_of(CpuLevel);
 std::string_view llvm_cpu_of(CpuLevel);
 int f32_lanes(CpuLevel);
 inline bool has_bf16_dot(CpuLevel level) { return level <= CpuLevel::Avx512Bf16; }  // vdpbf16ps
+inline bool has_tiles(CpuLevel level) { return level <= CpuLevel::Amx; }            // tdpbf16ps; LLVM's features beside its cpu are kTileFeatures
+inline constexpr std::string_view kTileFeatures = "+amx-tile,+amx-bf16";
 
-/// The best level that CPUID and the operating system (XGETBV) allow, or the one that TRAINC_CPU names.
+/// The best level that CPUID and the operating system (XGETBV; for AMX also its permission, which is asked for once) allow, or the one that TRAINC_CPU names.
 /// Throws UserError where TRAINC_CPU names none, or one above the machine; or where the machine has no AVX2.
 CpuLevel cpu_level();
 /// Best level of the machine itself, whatever TRAINC_CPU says.
 CpuLevel machine_cpu_level();
+/// For whoever carries out a level's instructions where the CPU does not (interpret/amx.h): the machine's best level from now on.
+void set_machine_cpu_level(CpuLevel);
 CpuLevel cpu_level_of(std::string_view text);  // UserError for another word
 
 struct CacheSizes {

@@ -134,3 +134,58 @@ def test_what_is_no_size_is_refused(memory):
 def test_sizes():
     sizes = {"4GB": 4_000_000_000, "1.5 mb": 1_500_000, "300B": 300, 5_000_000: 5_000_000, 0.6: 0.6, 1: 1.0, None: None}
     assert {given: checked(given) for given in sizes} == sizes
+
+
+@pytest.mark.parametrize("limit", [0, 99, 100, 1000, 1234, 10_000_000])
+@pytest.mark.parametrize("start", [1, 4, 37])
+def test_the_largest_batch_is_found_in_few_steps(limit, start):
+    from trainc.max_batch import largest
+
+    asked = []
+
+    def needed(batch: int) -> int:
+        asked.append(batch)
+        return 90 + 10 * batch + batch // 7  # nearly a line
+
+    best, sizes = largest(needed, {start: needed(start)}, limit)
+    right = max((b for b in range(1_100_000 if limit > 9e6 else 200) if b and needed(b) <= limit), default=0)
+    assert best <= right and (best == right or right - best <= 0.01 * best + 1)
+    assert len(sizes) <= 12 and all(b >= 1 for b in sizes)
+
+
+SCRIPT = """
+import sys, torch
+import trainc
+from torch import nn
+
+model = nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(256, 256), nn.Tanh())])
+optimizer = torch.optim.AdamW(model.parameters())
+def step(x):
+    loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss
+if sys.argv[1] == "step":
+    step = trainc.train_step(step)
+step(torch.randn(8, 256))
+print("went on")
+"""
+
+
+@pytest.mark.parametrize("door", ["compile", "step"])
+def test_max_batch_of_a_script(tmp_path, door):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    run = [sys.executable, "-m", "trainc", "max-batch"]
+    done = subprocess.run([*run, "--memory", "50MB", script, door], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "went on" not in done.stdout
+    batch = int(re.search(r"The largest that fits in 50 MB is (\d+) \((.*) MB\)", done.stdout)[1])
+    # 4 MB of model, gradients and state (3 MB without gradients); 1 kB a row for each tensor of a layer
+    assert 3000 < batch < 12_000, done.stdout
+    few = subprocess.run([*run, "--memory", "3MB", script, door], capture_output=True, text=True, timeout=300)
+    assert "None fits in 3 MB" in few.stdout, few.stderr
+    script.write_text("print('nothing to train')")
+    done = subprocess.run([*run, script, door], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1 and "ended before it called a model in training" in done.stderr

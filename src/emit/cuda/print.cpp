@@ -84,7 +84,7 @@ class Printer {
         }
         case Space::Shared: line("__shared__ {} {}[{}];", t, buffers_[i], std::max<int64_t>(b.numel, 1)); break;
         case Space::Register: line("{} {}[{}];", t, buffers_[i], std::max<int64_t>(b.numel, 1)); break;
-        case Space::Scratch: throw InternalError("emit: a Scratch buffer in a nest for a device");
+        case Space::Scratch: case Space::Tile: throw InternalError("emit: a Scratch or Tile buffer in a nest for a device");
       }
     }
     statement(*nest_.body);
@@ -337,7 +337,8 @@ class Printer {
         line("if (!{}) atomicMax(status, {}u);", ok, s.code);
         break;
       }
-      case StmtKind::Prefetch: case StmtKind::Transpose: throw InternalError("emit: the nest is a CPU's");
+      case StmtKind::Prefetch: case StmtKind::Transpose:
+      case StmtKind::TileZero: case StmtKind::TileLoad: case StmtKind::TileDot: case StmtKind::TileStore: throw InternalError("emit: the nest is a CPU's");
       case StmtKind::Barrier: line("__syncthreads();"); break;
       case StmtKind::WarpReduce: {
         const std::string& local = locals_.at(static_cast<size_t>(s.local));

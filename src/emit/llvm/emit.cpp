@@ -22,6 +22,7 @@ struct Compiled {
     Printer(*module, nest, level).print();
     for (llvm::Function& f : *module) {
       f.addFnAttr("target-cpu", machine->getTargetCPU());
+      if (has_tiles(level)) f.addFnAttr("target-features", kTileFeatures);
       if (level != CpuLevel::Avx2) {  // these CPUs' own preference is 256 bits, made for their first generation's clocks
         f.addFnAttr("prefer-vector-width", "512");
         f.addFnAttr("min-legal-vector-width", "512");

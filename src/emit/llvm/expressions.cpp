@@ -161,9 +161,10 @@ void Printer::prepare_memory() {
         // Room for a whole vector at the last element: tails of Register buffers are read and written whole.
         s.pointer = temporary(llvm::ArrayType::get(s.element, static_cast<uint64_t>(buffer.numel) + 64), buffer.name);
         break;
+      case Space::Tile: break;  // tile_number
       case Space::Shared: throw InternalError("emit: " + nest_.name + " is a nest for a device");
     }
-    if (buffer.space != Space::Register) {
+    if (buffer.space != Space::Register && buffer.space != Space::Tile) {
       std::vector<llvm::Metadata*> others;
       for (size_t j = 0; j < scopes.size(); ++j) if (j != i && buffer.over != static_cast<int>(j) && nest_.buffers[j].over != static_cast<int>(i)) others.push_back(scopes[j]);
       s.scope = llvm::MDNode::get(context_, {scopes[i]});

@@ -50,7 +50,7 @@ std::unique_ptr<llvm::TargetMachine> target_machine(CpuLevel level) {
   llvm::TargetOptions options;
   options.AllowFPOpFusion = llvm::FPOpFusion::Strict;  // no contraction but by Fma
   options.TrapUnreachable = false;
-  std::unique_ptr<llvm::TargetMachine> machine(target->createTargetMachine(triple, std::string(llvm_cpu_of(level)), "", options, llvm::Reloc::PIC_,
+  std::unique_ptr<llvm::TargetMachine> machine(target->createTargetMachine(triple, std::string(llvm_cpu_of(level)), has_tiles(level) ? std::string(kTileFeatures) : "", options, llvm::Reloc::PIC_,
                                                                           llvm::CodeModel::Small, llvm::CodeGenOptLevel::Default));
   require(machine != nullptr, "emit: no target machine");
   return machine;

@@ -32,6 +32,10 @@ class Printer {
   void check(const loop::StmtNode&);
   void prefetch(const loop::StmtNode&);
   void transpose(const loop::StmtNode&);
+  void tile(const loop::StmtNode&);
+  void configure_tiles();
+  void release_tiles();
+  llvm::Value* tile_number(int buffer);  // the register's
 
   // --- expressions. `scalar`: the value for lane 0, which is that of all lanes where the expression is uniform.
   Value* scalar(const loop::Expr&);
@@ -63,6 +67,7 @@ class Printer {
   Value* temporary(llvm::Type*, const llvm::Twine& name);
   llvm::Align align_of(const Storage& s) const { return llvm::Align(static_cast<uint64_t>(size_of(s.dtype))); }
 
+  bool has_tile_buffers() const;
   void prepare_memory();
   void forget();  // expressions of the last statement: memory or bindings have changed
   std::unique_ptr<Strides> strides_now();

@@ -56,10 +56,12 @@ void Printer::print() {
 
   visit(nest_.body, [&](const StmtNode& n) { if (n.kind == StmtKind::Reduce) reduced_.insert(n.local); });
   prepare_memory();
+  if (has_tile_buffers()) configure_tiles();
   b_.CreateBr(body);
   b_.SetInsertPoint(body);
   forget();
   statement(nest_.body);
+  if (has_tile_buffers()) release_tiles();
   b_.CreateRetVoid();
 }
 
@@ -75,6 +77,7 @@ void Printer::statement(const Stmt& s) {
     case StmtKind::Check: forget(); check(n); return;
     case StmtKind::Prefetch: forget(); prefetch(n); return;
     case StmtKind::Transpose: forget(); transpose(n); return;
+    case StmtKind::TileZero: case StmtKind::TileLoad: case StmtKind::TileDot: case StmtKind::TileStore: forget(); tile(n); return;
     case StmtKind::For: break;
     case StmtKind::Barrier: case StmtKind::WarpReduce: case StmtKind::Mma: throw InternalError("emit: " + nest_.name + " is a nest for a device");
   }

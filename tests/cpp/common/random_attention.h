@@ -72,7 +72,8 @@ inline Graph attention_graph(const AttentionCase& c) {
   const Node* dp = widened(b.contract(dy, v));
   if (keep) dp = b.mul(dp, keep);
   // The sum of p * dp, or what it is equal to: the sum of y * dy.
-  const Node* delta = c.flash ? over_row(ReduceKind::Sum, b.mul(widened(c.joint ? y : b.input(graph.input_count++, y->type)), widened(dy))) : over_row(ReduceKind::Sum, b.mul(p, dp));
+  const Node* made = c.flash ? widened(c.joint ? y : b.input(graph.input_count++, y->type)) : p;
+  const Node* delta = over_row(ReduceKind::Sum, b.mul(made, c.flash ? widened(dy) : dp));
   const Node* ds = b.cast(b.mul(p, b.sub(dp, along(delta))), d);
   const Node* turned = b.permute(ds, {0, 2, 1});
   const Node* dq = b.contract(ds, b.permute(k, {0, 2, 1}));

@@ -1,4 +1,5 @@
-// Contractions of bf16: pairs along k, f32 sums. On machines without the dot product the nest runs under the interpreter alone.
+// Contractions of bf16: pairs along k, f32 sums; by the dot product, and on tiles. On machines without the former the nests run under the interpreter alone;
+// without the latter their code runs on emulated tiles.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -6,6 +7,7 @@
 #include <limits>
 
 #include "gemm.h"
+#include "interpret/amx.h"
 #include "interpret/interpret.h"
 
 namespace trainc {
@@ -14,18 +16,21 @@ namespace {
 using namespace loop;
 using namespace testing;
 
-constexpr CpuLevel kLevel = CpuLevel::Avx512Bf16;
+constexpr CpuLevel kLevels[] = {CpuLevel::Avx512Bf16, CpuLevel::Amx};
+
+bool runs(CpuLevel level) { return level == CpuLevel::Amx ? interpret::emulate_amx() : has_bf16_dot(machine_cpu_level()); }
 
 // How an operand comes: as bf16, or as f32 that packing rounds.
 enum class From { Bf16, F32 };
 
 struct Problem {
+  CpuLevel level;
   GemmCase gemm;
   LoopNest nest;
   std::vector<float> lhs, rhs;  // as stored; rounded where From::F32
 
   // `runs`: read along its contiguous direction, an operand comes in the shortest runs that divide its size, as a window's or a head's does.
-  Problem(GemmCase c, From from, const CacheSizes& cache, bool runs = false) : gemm(c) {
+  Problem(CpuLevel l, GemmCase c, From from, const CacheSizes& cache, bool runs = false) : level(l), gemm(c) {
     c.dtype = from == From::Bf16 ? DType::BF16 : DType::F32;
     ContractionSpec spec = plain_spec(nest, c);
     if (from == From::F32)
@@ -40,7 +45,7 @@ struct Problem {
     if (runs && c.lhs_k_contiguous && c.k > 1) spec.lhs_run = shortest_run(c.k), spec.lhs_in_run = in_runs(along_k, spec.lhs_run);
     if (runs && !c.lhs_k_contiguous && c.m > 1) spec.lhs_run = shortest_run(c.m), spec.lhs_in_run = in_runs(across_k, spec.lhs_run);
     if (runs && !c.rhs_k_contiguous && c.n > 1) spec.rhs_run = shortest_run(c.n), spec.rhs_in_run = in_runs(along_rows, spec.rhs_run);
-    build_contraction(nest, spec, kLevel, cache);
+    build_contraction(nest, spec, level, cache);
     verify(nest);
     EXPECT_EQ(nest.buffers[kOut].dtype, DType::F32);
     gemm.dtype = c.dtype;
@@ -74,7 +79,7 @@ struct Problem {
 
   // Operands end where a page does that faults.
   std::vector<float> compiled() const {
-    const Code code(emit::compile(nest, kLevel));
+    const Code code(emit::compile(nest, level));
     Scratch scratch(nest);
     Guarded operands[2], out(size_t(gemm.batch * gemm.m * gemm.n * 4));
     for (int i = 0; i < 2; ++i) {
@@ -106,8 +111,8 @@ struct Problem {
   }
 };
 
-std::string describe(const GemmCase& c, From from) {
-  return std::to_string(c.batch) + " x " + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) + (c.lhs_k_contiguous ? " N" : " T") +
+std::string describe(CpuLevel level, const GemmCase& c, From from) {
+  return std::string(name_of(level)) + " " + std::to_string(c.batch) + " x " + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) + (c.lhs_k_contiguous ? " N" : " T") +
          (c.rhs_k_contiguous ? "T" : "N") + (from == From::F32 ? " of f32" : "");
 }
 
@@ -116,57 +121,75 @@ constexpr int64_t kSizes[][4] = {{1, 1, 1, 1}, {2, 13, 33, 7}, {1, 12, 32, 16}, 
 
 TEST(ContractionBf16, InterpretedWithoutFindings) {
   const CacheSizes tiny{.l1d = 1 << 10, .l2 = 16 << 10, .l3 = 1 << 18};
-  for (const auto& [batch, m, n, k] : kSizes)
-    for (int layout = 0; layout < 4; ++layout)
-      for (From from : {From::Bf16, From::F32})
-        for (bool runs : {false, true}) {
-          Problem p({batch, m, n, k, (layout & 1) != 0, (layout & 2) != 0}, from, tiny, runs);
-          SCOPED_TRACE(describe(p.gemm, from) + (runs ? " in runs" : ""));
-          p.fill(true);
-          p.expect_product(p.interpreted(), true);
-        }
+  for (CpuLevel level : kLevels)
+    for (const auto& [batch, m, n, k] : kSizes)
+      for (int layout = 0; layout < 4; ++layout)
+        for (From from : {From::Bf16, From::F32})
+          for (bool runs : {false, true}) {
+            Problem p(level, {batch, m, n, k, (layout & 1) != 0, (layout & 2) != 0}, from, tiny, runs);
+            SCOPED_TRACE(describe(level, p.gemm, from) + (runs ? " in runs" : ""));
+            p.fill(true);
+            p.expect_product(p.interpreted(), true);
+          }
 }
 
 TEST(ContractionBf16, Compiled) {
-  if (!has_bf16_dot(machine_cpu_level())) return;  // the interpreter above holds the loops; the code alone is compiled (Nests, test_emit)
   const CacheSizes small{.l1d = 4 << 10, .l2 = 64 << 10, .l3 = 1 << 20};
   std::vector<GemmCase> cases = {{1, 100, 97, 800}, {1, 16, 300, 385}, {2, 64, 64, 64}};
   for (const auto& [batch, m, n, k] : kSizes) cases.push_back({batch, m, n, k});
-  for (GemmCase c : cases)
-    for (int layout = 0; layout < 4; ++layout)
-      for (From from : {From::Bf16, From::F32})
-        for (bool runs : {false, true}) {
-          if (runs && from == From::F32) continue;  // the interpreter has it
-          c.lhs_k_contiguous = (layout & 1) != 0, c.rhs_k_contiguous = (layout & 2) != 0;
-          Problem p(c, from, small, runs);
-          SCOPED_TRACE(describe(c, from) + (runs ? " in runs" : ""));
-          p.fill(true);
-          p.expect_product(p.compiled(), true);
-          p.fill(false);
-          p.expect_product(p.compiled(), false);
-        }
+  for (CpuLevel level : kLevels)
+    for (GemmCase c : cases)
+      for (int layout = 0; layout < 4; ++layout)
+        for (From from : {From::Bf16, From::F32})
+          for (bool runs : {false, true}) {
+            if (from == From::F32 && (runs || level == CpuLevel::Amx)) continue;  // the interpreter has it
+            c.lhs_k_contiguous = (layout & 1) != 0, c.rhs_k_contiguous = (layout & 2) != 0;
+            if (!trainc::runs(level)) continue;  // the interpreter above holds the loops; the code alone is compiled (Nests, test_emit)
+            Problem p(level, c, from, small, runs);
+            SCOPED_TRACE(describe(level, c, from) + (runs ? " in runs" : ""));
+            p.fill(true);
+            p.expect_product(p.compiled(), true);
+            p.fill(false);
+            p.expect_product(p.compiled(), false);
+          }
 }
 
 // The half of a pair that does not exist is zero on both sides: NaN and infinity in the last k stay in their row and column.
 TEST(ContractionBf16, NotANumberStaysInItsRowAndColumn) {
   const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
-  for (int layout = 0; layout < 4; ++layout) {
-    Problem p({1, 9, 35, 21, (layout & 1) != 0, (layout & 2) != 0}, From::Bf16, {});
-    SCOPED_TRACE(describe(p.gemm, From::Bf16));
-    p.fill(false);
-    p.lhs[size_t(p.gemm.lhs_at(0, 8, 20))] = nan;
-    p.rhs[size_t(p.gemm.rhs_at(0, 34, 20))] = inf;
-    std::vector<std::vector<float>> results = {p.interpreted()};
-    if (has_bf16_dot(machine_cpu_level())) results.push_back(p.compiled());
-    for (const auto& out : results)
-      for (int64_t i = 0; i < 9; ++i)
-        for (int64_t j = 0; j < 35; ++j) {
-          const float got = out[size_t(p.gemm.out_at(0, i, j))];
-          if (i == 8) ASSERT_TRUE(std::isnan(got)) << j;
-          else if (j == 34) ASSERT_TRUE(std::isinf(got)) << i;
-          else ASSERT_TRUE(std::isfinite(got)) << i << "," << j;
-        }
-  }
+  for (CpuLevel level : kLevels)
+    for (int layout = 0; layout < 4; ++layout) {
+      Problem p(level, {1, 9, 35, 21, (layout & 1) != 0, (layout & 2) != 0}, From::Bf16, {});
+      SCOPED_TRACE(describe(level, p.gemm, From::Bf16));
+      p.fill(false);
+      p.lhs[size_t(p.gemm.lhs_at(0, 8, 20))] = nan;
+      p.rhs[size_t(p.gemm.rhs_at(0, 34, 20))] = inf;
+      std::vector<std::vector<float>> results = {p.interpreted()};
+      if (runs(level)) results.push_back(p.compiled());
+      for (const auto& out : results)
+        for (int64_t i = 0; i < 9; ++i)
+          for (int64_t j = 0; j < 35; ++j) {
+            const float got = out[size_t(p.gemm.out_at(0, i, j))];
+            if (i == 8) ASSERT_TRUE(std::isnan(got)) << j;
+            else if (j == 34) ASSERT_TRUE(std::isinf(got)) << i;
+            else ASSERT_TRUE(std::isfinite(got)) << i << "," << j;
+          }
+    }
+}
+
+// What the tests above mean by level amx: tiles in every shape, and none where few rows would waste them.
+TEST(ContractionBf16, TilesWhereTheyAreWorthIt) {
+  const auto on_tiles = [](int64_t m, int64_t n, int64_t k) {
+    GemmCase c{1, m, n, k, true, false};
+    c.dtype = DType::BF16;
+    return print(plain_gemm(c, CpuLevel::Amx, {})).find("tiledot") != std::string::npos;
+  };
+  EXPECT_TRUE(on_tiles(100, 97, 800)) << "2 x 2";
+  EXPECT_TRUE(on_tiles(13, 33, 7)) << "1 x 3";
+  EXPECT_TRUE(on_tiles(12, 32, 16)) << "1 x 2";
+  EXPECT_TRUE(on_tiles(61, 10, 33)) << "3 x 1";
+  EXPECT_FALSE(on_tiles(4, 768, 768));
+  EXPECT_FALSE(on_tiles(25, 49, 0));
 }
 
 TEST(ContractionBf16, RefusedWhereTheLevelHasNoDotProduct) {

@@ -60,6 +60,7 @@ struct GemmCase {
   int64_t batch = 1, m = 0, n = 0, k = 0;
   bool lhs_k_contiguous = true, rhs_k_contiguous = true;
   DType dtype = DType::F32;
+  bool in_parts = false;  // ContractionSpec::f32_in_parts
 
   int64_t lhs_at(int64_t b, int64_t row, int64_t kk) const { return lhs_k_contiguous ? (b * m + row) * k + kk : (b * k + kk) * m + row; }
   int64_t rhs_at(int64_t b, int64_t row, int64_t kk) const { return rhs_k_contiguous ? (b * n + row) * k + kk : (b * k + kk) * n + row; }
@@ -96,6 +97,7 @@ inline loop::ContractionSpec plain_spec(loop::LoopNest& nest, const GemmCase& c)
   ContractionSpec spec{c.batch, c.m, c.n, c.k};
   spec.lhs_k_contiguous = c.lhs_k_contiguous;
   spec.rhs_k_contiguous = c.rhs_k_contiguous;
+  spec.f32_in_parts = c.in_parts;
   spec.lhs = [&nest, c](Expr b, Expr row, Expr k) {
     return nest.load(kLhs, c.lhs_k_contiguous ? (b * c.m + row) * c.k + k : (b * c.k + k) * c.m + row);
   };

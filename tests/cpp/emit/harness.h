@@ -18,14 +18,14 @@ namespace trainc::emit::test {
 
 using interpret::Memory;
 
+inline std::vector<CpuLevel> all_levels() { return {CpuLevel::Amx, CpuLevel::Avx512Bf16, CpuLevel::Avx512, CpuLevel::Avx2}; }
 /// Levels that this machine can run, best first.
 inline std::vector<CpuLevel> runnable_levels() {
   std::vector<CpuLevel> levels;
-  for (CpuLevel l : {CpuLevel::Avx512Bf16, CpuLevel::Avx512, CpuLevel::Avx2})
+  for (CpuLevel l : all_levels())
     if (l >= machine_cpu_level()) levels.push_back(l);
   return levels;
 }
-inline std::vector<CpuLevel> all_levels() { return {CpuLevel::Avx512Bf16, CpuLevel::Avx512, CpuLevel::Avx2}; }
 
 /// A blob mapped read-execute, as the runtime does it.
 class Mapped {

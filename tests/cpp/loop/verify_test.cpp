@@ -14,6 +14,8 @@ constexpr const char* kHead = R"(kernel k
   argument out: f32[64] written
   scratch s: f32[16] written
   register r: f32[32] written
+  tile t: f32[256] written
+  tile p: i32[256] written
 body:
 )";
 
@@ -72,6 +74,20 @@ TEST(LoopVerify, RefusesByItsWords) {
   refused("  parallel i in 4:\n    vector(8) j in 16:\n      transpose(4) out[i by 8] = x[i by 8]\n", "a transpose to out inside a Vector loop");
   refused("  parallel i in 4:\n    prefetch(3) x[i]\n", "a prefetch of x to cache level 3; 1 and 2 are there");
   refused("  parallel i in 4:\n    vector(8) j in 16:\n      prefetch(1) x[j]\n", "a prefetch of x inside a Vector loop");
+  refused("  parallel i in 4:\n    store out[i] = t[i]\n", "an element of Tile buffer t");
+  refused("  parallel i in 4:\n    tileload r = x[i by 16]\n", "r is no Tile buffer");
+  refused("  parallel i in 4:\n    tileload p = x[i by 16]\n", "a tile load from f32 to i32");
+  refused("  parallel i in 4:\n    tilestore out[i by 16] = p\n", "a tile store from i32 to f32");
+  refused("  parallel i in 4:\n    tilestore x[i by 16] = t\n", "tile store to x, which is not marked as written");
+  refused("  tilestore out[0 by 16] = t\n  parallel i in 4:\n    pass\n", "tile store to argument out beside the Parallel loop");
+  refused("  parallel i in 4:\n    tiledot t += p * t\n", "a tile dot that is not f32 += i32 * i32");
+  refused("  parallel i in 4:\n    vector(8) j in 16:\n      tilezero t\n", "tile t inside a Vector loop");
+  LoopNest nest = sound("  parallel i in 4:\n    pass\n");
+  nest.buffers[size_t(nest.buffers.size() - 1)].numel = 16;
+  refused(nest, "Tile buffer p in a nest for a device, or not 256 elements");
+  nest = sound("  parallel i in 4:\n    pass\n");
+  for (int i = 0; i < 7; ++i) nest.add_buffer({"more", DType::F32, 256, Space::Tile, true});
+  refused(nest, "9 Tile buffers; there are 8 registers");
 }
 
 TEST(LoopVerify, RefusesReductionsThatMeanNothing) {

@@ -14,7 +14,7 @@
 namespace trainc::schedule {
 namespace {
 
-const Machine kMachines[] = {{CpuLevel::Avx512, {}}, {CpuLevel::Avx512Bf16, {}}, {CpuLevel::Avx2, {.l1d = 1 << 10, .l2 = 16 << 10, .l3 = 1 << 18}}};
+const Machine kMachines[] = {{CpuLevel::Avx512, {}}, {CpuLevel::Avx512Bf16, {}}, {CpuLevel::Amx, {}}, {CpuLevel::Avx2, {.l1d = 1 << 10, .l2 = 16 << 10, .l3 = 1 << 18}}};
 
 void expect_clean(const Graph& graph, uint64_t seed, const Machine& machine, double tolerance = 1e-4) {
   const Graph prepared = prepare(graph);

@@ -25,9 +25,11 @@ testing::Interpreted interpret(const Graph& prepared, bool streams, const std::v
   return testing::interpret_schedule(prepared, make_schedule(prepared, streams), inputs, machine);
 }
 
-bool same(double a, double b, double tolerance, double scale) { return (std::isnan(a) && std::isnan(b)) || a == b || std::abs(a - b) <= tolerance * scale; }
+bool same(double a, double b, double tolerance, double scale) {
+  return (std::isnan(a) && std::isnan(b)) || a == b || std::abs(a - b) <= tolerance * scale;
+}
 
-/// `exact`: the streams' results are those of separate kernels, bit for bit; gradients whose sum runs over the rows are so where all rows are one block.
+/// The streams' results are those of separate kernels, bit for bit; those whose sum runs over the rows (all but the first) have another order.
 void expect_same(const testing::AttentionCase& c, uint64_t seed, const Machine& machine, bool special) {
   const Graph graph = prepare(testing::attention_graph(c));
   SCOPED_TRACE("seed " + std::to_string(seed) + " " + std::string(name_of(machine.level)) + "\n" + print(graph));

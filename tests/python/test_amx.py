@@ -1,0 +1,87 @@
+"""A small model trained on CPU level amx: on a CPU without it, its instructions are carried out one by one (slow, the same code)."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+
+import losses
+import pytest
+from test_training import eager
+
+from trainc import _core
+
+pytestmark = pytest.mark.skipif(_core.machine_cpu_level() not in ("amx", "avx512_bf16"), reason="needs AVX-512 with bf16")
+
+NAME, STEPS = "gpt2", 3
+# In a process of its own: the level stays.
+TRAIN = f"""
+import json, sys
+import torch, trainc
+from trainc import _core
+emulated = _core.machine_cpu_level() != "amx"
+assert _core.emulate_amx() and _core.cpu_level() == "amx"
+import models
+from test_training import adamw
+name, dtype, threads = sys.argv[1:]
+torch.set_num_threads(int(threads))
+trainc.config.fallback = False
+case = models.build(name)
+model, optimizer = trainc.compile(case.model, adamw(case.model))
+losses = models.train(case, model, optimizer, {STEPS}, dtype == "bf16")
+print(json.dumps([losses, _core.emulated_instructions() if emulated else None]))
+"""
+
+
+def process(code: str, *words: str, **environment: str) -> subprocess.CompletedProcess:
+    path = os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, **environment}
+    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, env=environment)
+
+
+@functools.cache
+def trained(dtype: str, threads: int = 1, **environment: str) -> tuple[list[float], int | None]:
+    """The losses, and how many instructions on tiles were carried out for the CPU; None where it has them."""
+    run = process(TRAIN, NAME, dtype, str(threads), **environment)
+    assert run.returncode == 0, run.stderr[-3000:]
+    return tuple(json.loads(run.stdout.splitlines()[-1]))
+
+
+def first(run: list[float]) -> list[float]:
+    return run[:STEPS]
+
+
+def test_float32_trains_as_eager_does():
+    found, carried_out = trained("float32")
+    assert carried_out is None or carried_out > 100_000
+    disturbed = [first(eager(NAME, seed)) for seed in losses.SEEDS]
+    assert not losses.violations(found, first(eager(NAME)), disturbed)
+
+
+def test_under_autocast_it_is_as_near_to_fp32_as_eager_is():
+    found, carried_out = trained("bf16")
+    assert carried_out is None or carried_out > 10_000
+    disturbed = [first(eager(NAME, seed)) for seed in losses.SEEDS]
+    runs = [first(eager(NAME, seed, bf16=True)) for seed in (0, *losses.SEEDS)]
+    bounds = losses.bf16_bounds(first(eager(NAME)), disturbed, runs)
+    distances = losses.relative(found, first(eager(NAME)))
+    assert all(distance <= bound for distance, bound in zip(distances, bounds, strict=True)), (distances, bounds)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bf16"])
+def test_two_threads_give_the_same_bits(dtype):
+    assert trained(dtype)[0] == trained(dtype, threads=2)[0]
+
+
+def test_float32_is_left_to_multiply_adds_where_asked():
+    found, carried_out = trained("float32", TRAINC_FLOAT32_IN_PARTS="0")
+    assert not carried_out
+    disturbed = [first(eager(NAME, seed)) for seed in losses.SEEDS]
+    assert not losses.violations(found, first(eager(NAME)), disturbed)
+
+
+@pytest.mark.skipif(_core.machine_cpu_level() == "amx", reason="this machine has it")
+def test_a_machine_without_it_says_so():
+    run = process("import torch, trainc; trainc.compile(torch.nn.Linear(3, 3))(torch.ones(2, 3))", TRAINC_CPU="amx")
+    assert "UserError: TRAINC_CPU=amx: this machine's best level is avx512_bf16" in run.stderr
