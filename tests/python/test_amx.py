@@ -1,4 +1,5 @@
-"""A small model trained on CPU level amx: on a CPU without it, its instructions are carried out one by one (slow, the same code)."""
+"""A small model trained on CPU level amx: on a CPU without it, its instructions are carried out one by one (slow, the same
+code)."""
 
 import functools
 import json
