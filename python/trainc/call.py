@@ -11,8 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
-from trainc import config, joint, messages, records
+from trainc import config, device, joint, messages, records
 from trainc.errors import NotCompiled, SideEffect, UserError
 from trainc.memory import Settings
 from trainc.state import ModuleState, Snapshot, Unchanged
@@ -56,6 +58,17 @@ def leaves_of(structure: tuple, arguments: list[torch.Tensor], model: torch.nn.M
     for i, child in enumerate(args[3]):
         found |= leaves(child, arguments, names[i] if i < len(names) else str(i))
     return found | leaves(kwargs, arguments)
+
+
+def stray(model: torch.nn.Module, tensors: list[torch.Tensor], given: dict[str, tuple]) -> str | None:
+    """What to tell of an argument that does not lie where the model's tensors do; None where there is none such.
+    `given`: `leaves_of` the call."""
+    where = {str(place) for place in device.places(tensors)}
+    for name, leaf in given.items():
+        if leaf[0] == "tensor" and tensors and leaf[5] not in where and (leaf[5] != "cpu" or leaf[2]):
+            there = " and ".join(sorted(where))
+            return f"`{name}` is on {leaf[5]}, {type(model).__name__} on {there}: give it {name}.to({there!r})"
+    return None
 
 
 def _length(told: list[list[str]]) -> int:
@@ -179,6 +192,9 @@ class CompiledCall:
                 "run in PyTorch. Pad inputs to few shapes, or raise trainc.config.max_signatures.",
             )
             return model._call_impl(*args, **kwargs)
+        given = leaves_of(structure, arguments, model)
+        if misplaced := stray(model, self._state.tensors(), given):
+            return self._mixed(key, misplaced, args, kwargs)
         snapshot = Snapshot(model)
         signature = _describe(structure, arguments, model)
         record = records.Compilation(type(model).__name__, signature=signature, tune=self.settings.tune)
@@ -202,7 +218,7 @@ class CompiledCall:
         kind = key[1]
         if error is None and changed is None:
             self._unsettled.discard(kind)
-            self._tell(record, Signature(leaves_of(structure, arguments, model), key[0], model.training, key[1][3]))
+            self._tell(record, Signature(given, key[0], model.training, key[1][3]))
             self.compilations.append(record)
             self._entries[key] = entry
             return entry([*self._state.tensors(), *arguments], args, kwargs) if run else None
@@ -235,9 +251,10 @@ class CompiledCall:
     def _compile(self, record: records.Compilation, structure: tuple, arguments: list[torch.Tensor]) -> Callable[..., Any]:
         call = FlatCall(self._state, structure)
         inputs = [*self._state.tensors(), *arguments]
+        where = device.one(self._state.tensors() or arguments, "the model's tensors")
         record.fixed = self.settings.fixed(self._state.tensors(), arguments)
         with tracing():
-            compiled = joint.compile_flat(call, inputs, record, self.settings.limit(record.fixed))
+            compiled = joint.compile_flat(call, inputs, record, where, self.settings.limit(record.fixed))
         result = call.result
 
         def entry(inputs: list[torch.Tensor], args: tuple, kwargs: dict) -> Any:
@@ -253,6 +270,21 @@ class CompiledCall:
         self.compilations.append(record)
         messages.warn(f"{record.name} goes through torch.compile's tracer: {reason}")
         self._entries[key] = lambda _inputs, args, kwargs: self._through_dynamo(args, kwargs)
+
+    def _mixed(self, key: Any, reason: str, args: tuple, kwargs: dict) -> Any:
+        """A call with tensors of several devices: PyTorch may know what to do (forward moves them itself); where it does not, the
+        error names the argument."""
+        if not config.fallback:
+            raise UserError(reason)
+        model = self._model()
+        try:
+            result = model._call_impl(*args, **kwargs)
+        except RuntimeError as error:
+            raise UserError(f"{reason} ({_reason(error)})") from error
+        self.compilations.append(records.Compilation(type(model).__name__, route="eager", reason=reason))
+        messages.warn(f"{type(model).__name__} runs in PyTorch: {reason}")
+        self._entries[key] = lambda _inputs, args, kwargs: self._model()._call_impl(*args, **kwargs)
+        return result
 
     def _refused(self, reason: str, args: tuple, kwargs: dict) -> Any:
         model = self._model()
@@ -276,7 +308,7 @@ class CompiledCall:
 
 
 def _stored(tensor: torch.Tensor) -> tuple:
-    return tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad, tensor.is_cpu
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad, tensor.is_cpu or tensor.device
 
 
 def _type(tensor: torch.Tensor) -> tuple:
@@ -285,9 +317,9 @@ def _type(tensor: torch.Tensor) -> tuple:
         raise NotCompiled(f"a tensor is a {kind.__qualname__}")
     if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
         raise NotCompiled(f"a tensor is {tensor.layout}, conjugated or negated lazily")
-    if tensor.device.type != "cpu":
-        raise NotCompiled(f"a tensor is on {tensor.device}")
-    return tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad, tensor.is_leaf
+    if not tensor.is_cpu:
+        device.get(tensor.device)  # may refuse
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad, tensor.is_leaf, tensor.is_cpu or tensor.device
 
 
 def _modes() -> tuple:
@@ -298,6 +330,8 @@ def _modes() -> tuple:
         autocast and (torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled()),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
+        device.flags() if device.gpu_in_use() else None,
+        torch.get_default_device() if torch._C._len_torch_function_stack() > 0 else None,
     )
 
 
@@ -308,6 +342,7 @@ def _in_transform() -> bool:
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._is_torch_function_mode_enabled()
         and torch._C._len_torch_function_stack() > 0
+        and not all(isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack())
     )
 
 

@@ -129,7 +129,7 @@ class _Read(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: DeferredTensor) -> torch.Tensor:
         value = tensor.value()
-        alias = torch.empty(0, dtype=value.dtype)
+        alias = torch.empty(0, dtype=value.dtype, device=value.device)
         return alias.set_(value.untyped_storage(), value.storage_offset(), value.shape, value.stride())
 
     @staticmethod

@@ -19,6 +19,7 @@ from torch._functorch._aot_autograd import runtime_wrappers
 
 from trainc import config, engine, messages, wire
 from trainc.deferred import Pending
+from trainc.device import Host
 from trainc.errors import UserError
 from trainc.memory import Limit
 from trainc.pool import Pool
@@ -31,9 +32,9 @@ _HALF = "trainc_half"
 class Compiler:
     """The partitioner and the compilers that one capture hands to AOTAutograd, with the record that they fill."""
 
-    def __init__(self, record: Compilation, limit: Limit | None = None):
-        self.record, self.limit = record, limit
-        self.engine = engine.ENGINES[config.engine_name()](record.tune)
+    def __init__(self, record: Compilation, device: Host, limit: Limit | None = None):
+        self.record, self.device, self.limit = record, device, limit
+        self.engine = engine.ENGINES[config.engine_name()](device, record.tune)
         record.engine = self.engine.name
 
     # -- the partitioner ----------------------------------------------------------------------------------------------
@@ -56,7 +57,7 @@ class Compiler:
         # What the backward reads of what the caller holds: primals, and (from `count` on) results of the forward.
         held = [i for i in joint.saved_inputs if not len(primals) <= i < count]
         saved = [primals[i] if i < count else forward_outputs[i - count] for i in held]
-        pool = Pool(max(joint.saved_bytes, 1))
+        pool = Pool(max(joint.saved_bytes, 1), self.device)
 
         pending = Pending()
         deferred_metas = [forward_outputs[i].meta["val"] for i in joint.deferred_outputs]
@@ -64,7 +65,7 @@ class Compiler:
 
         def run_forward(*inputs: torch.Tensor) -> list[Any]:
             pending.settle()  # or their arena could not be used again
-            arena = torch.empty(0, dtype=torch.uint8).set_(pool.take(), 0, (pool.size,), (1,))
+            arena = torch.empty(0, dtype=torch.uint8, device=self.device.torch).set_(pool.take(), 0, (pool.size,), (1,))
             results = joint.forward([*inputs, *constants], arena)
             if deferred_metas:
                 tensors = pending.tensors(deferred_metas, lambda: self._deferred(joint)([], arena))
@@ -73,7 +74,7 @@ class Compiler:
             return [*results, arena]
 
         def run_backward(*inputs: torch.Tensor | None) -> list[Any]:
-            if torch.is_autocast_enabled("cpu"):
+            if torch.is_autocast_enabled(self.device.type):
                 messages.warn_once("autocast", AUTOCAST_BACKWARD)
             arena, given = inputs[len(saved)], inputs[len(saved) + 1 :]
             values = iter(inputs)
@@ -84,7 +85,7 @@ class Compiler:
             return backward([*kept, *given], arena)[: len(primals)]
 
         with _fake_mode_of(primals + tangents):
-            arena_meta = torch.empty(pool.size, dtype=torch.uint8)
+            arena_meta = torch.empty(pool.size, dtype=torch.uint8, device=self.device.torch)
         forward = _opaque("trainc_forward", run_forward, primals, forward_outputs, held, count, arena_meta)
         backward = _opaque_backward("trainc_backward", run_backward, saved, arena_meta, tangents, gradients)
         return forward, backward
@@ -114,7 +115,7 @@ class Compiler:
             if self.engine.name == "interpreter":
                 raise
             messages.fell_back(self.record.name, error)
-            self.engine = engine.Interpreter(self.record.tune)
+            self.engine = engine.Interpreter(self.device, self.record.tune)
             self.record.engine, self.record.reason = self.engine.name, str(error)
             return build(self.engine)
         finally:
@@ -175,7 +176,7 @@ def lift_constants(gm: torch.fx.GraphModule, before: torch.fx.Node | None) -> li
 
 def _fake_like(graph: torch.fx.Graph, tensor: torch.Tensor) -> torch.Tensor:
     with _fake_mode_of(list(graph.find_nodes(op="placeholder"))):
-        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
 
 
 def _set_outputs(gm: torch.fx.GraphModule, outputs: list[Any]) -> None:
@@ -274,13 +275,13 @@ def aot_settings():
 
 
 def compile_flat(
-    module: torch.nn.Module, inputs: Sequence[Any], record: Compilation, limit: Limit | None = None
+    module: torch.nn.Module, inputs: Sequence[Any], record: Compilation, device: Host, limit: Limit | None = None
 ) -> Callable[..., Sequence[Any]]:
-    """Compiles `module(*inputs) -> tuple of tensors` for these inputs' shapes; returns the compiled call. UserError where the
-    memory that `limit` allows is not enough."""
+    """Compiles `module(*inputs) -> tuple of tensors` for these inputs' shapes, all on `device`; returns the compiled call.
+    UserError where the memory that `limit` allows is not enough."""
     from torch._functorch.aot_autograd import aot_module_simplified
 
-    compiler = Compiler(record, limit)
+    compiler = Compiler(record, device, limit)
     with aot_settings(), recurrent_layers():
         return aot_module_simplified(
             module,

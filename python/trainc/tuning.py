@@ -33,8 +33,10 @@ def choose(text: str, variants: int, measure: Callable[[int], float]) -> int:
     """The fastest of `variants` ways to make the kernel `text`: the stored answer, or that of a race."""
     import torch
 
+    from trainc.device import HOST
+
     winner, _ = cache.through(
-        cache.key("tuning", text, variants, torch.get_num_threads()),
+        cache.key("tuning", HOST, text, variants, torch.get_num_threads()),
         lambda about, _: (about["variant"], about["seconds"]),
         lambda: race(variants, measure),
         lambda found: ({"variant": found[0], "seconds": found[1]}, b""),
