@@ -76,8 +76,8 @@ bench: build  ## a training step of seven models: eager, Inductor, trainc (ARGS=
 	cmake --build --preset release -j $(JOBS) --target bench_machine
 	python bench/run.py $(ARGS)
 
-bench-cuda: build  ## a training step on a GPU; says so where there is none
-	TRAINC_DEVICE=cuda python bench/cuda.py $(ARGS)
+bench-cuda: build  ## a training step on a GPU: eager, Inductor, trainc; says so where there is none (ARGS=--help)
+	python bench/cuda.py $(ARGS)
 
 check-losses: build  ## GPT-2 124M, 4 x 256, 30 steps: losses against eager's own spread, through both doors (about half an hour)
 	python bench/losses.py $(ARGS)

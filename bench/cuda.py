@@ -1,22 +1,292 @@
-"""`make bench-cuda`: a training step on a GPU. Without one it says so and ends; with one it says what is there and what
-is not measured yet."""
+"""`make bench-cuda`: a training step on a GPU, side by side: eager, Inductor as it comes and with max-autotune (which uses CUDA
+graphs), trainc. GPT-2 124M 16 x 1024, RoBERTa-base 64 x 512 and a small Llama, under bf16 autocast and in strict fp32.
+
+Each contestant is a process of its own and trains the same model on the same batches. Told of each: seconds of a step (median and
+spread), memory at its peak, seconds until the first step was done, kernels launched a step, and of trainc's longest kernels the
+share of the roofline: what the machine's measured peaks allow for the kernel's own FLOPs and bytes.
+
+Without a GPU it says so and ends. `--rehearse` runs tiny models through all of it on the CPU, to see that the program works."""
 
 from __future__ import annotations
 
+import argparse
+import json
+import statistics
+import subprocess
 import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
 
-from trainc import _core
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import cases  # noqa: E402
+
+DOORS = {
+    "eager": "eager", "inductor": "Inductor", "autotune": "Inductor, max-autotune", "trainc": "trainc, trainc.compile",
+    "trainc-step": "trainc, train_step",
+}  # fmt: skip
+LONGEST = 8  # kernels told of
+
+
+# --- what is measured --------------------------------------------------------------------------------------------------
+
+
+def gpt2() -> cases.Workload:
+    return cases._gpt2(16, 1024)
+
+
+def roberta() -> cases.Workload:
+    import torch
+    from transformers import RobertaConfig, RobertaForSequenceClassification
+
+    config = RobertaConfig(vocab_size=50265, max_position_embeddings=514, type_vocab_size=1, num_labels=2)
+    words = cases._text(50257, 64, 512)
+
+    def batch_of(step: int) -> dict:
+        ids = words(step)["input_ids"].clamp(min=4)
+        labels = torch.randint(0, 2, (64,), generator=torch.Generator().manual_seed(step))
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
+
+    return cases.Workload(RobertaForSequenceClassification(config), batch_of)
+
+
+def llama() -> cases.Workload:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 12}
+    config = LlamaConfig(vocab_size=32000, **sizes, num_key_value_heads=4, use_cache=False)
+    return cases.Workload(LlamaForCausalLM(config), cases._text(32000, 16, 1024))
+
+
+CASES: dict[str, tuple[str, Callable[[], cases.Workload]]] = {
+    "gpt2": ("GPT-2 124M, 16 x 1024", gpt2),
+    "roberta": ("RoBERTa-base classification, 64 x 512", roberta),
+    "llama": ("Llama-style, 12 layers, 768 wide, 16 x 1024", llama),
+}
+TINY = {"tiny": ("for a rehearsal", cases.tiny)}
+
+
+# --- one contestant, in a process of its own ---------------------------------------------------------------------------
+
+
+def stepper(door: str, workload: cases.Workload, kind: str, bf16: bool) -> tuple[Callable, object]:
+    """(a training step of a batch, what trainc.explain takes)."""
+    import torch
+
+    import trainc
+
+    trainc.config.fallback = False  # what PyTorch would run instead is not to be measured as trainc
+    model = workload.model
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    call, about = model, model
+    if door in ("inductor", "autotune"):
+        call = torch.compile(model, mode="max-autotune" if door == "autotune" else None)
+    elif door == "trainc":
+        call, optimizer = trainc.compile(model, optimizer)
+
+    def step(batch: dict):
+        with torch.autocast(kind, torch.bfloat16, enabled=bf16):
+            loss = call(**batch).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    if door == "trainc-step":
+        compiled = trainc.train_step(lambda batch: step(batch))
+        return compiled, compiled
+    return step, about
+
+
+def contest(case: str, precision: str, door: str, steps: int, kind: str) -> dict:
+    """What a contestant did, as JSON can hold it."""
+    import torch
+
+    torch.set_float32_matmul_precision("highest")  # strict fp32
+    torch.manual_seed(cases.SEED)
+    workload = {**CASES, **TINY}[case][1]()
+    workload.model.train().to(kind)
+    wait = torch.cuda.synchronize if kind == "cuda" else lambda: None
+    batches = [{key: value.to(kind) for key, value in workload.batch(i).items()} for i in range(steps + 2)]
+    step, about = stepper(door, workload, kind, precision == "bf16")
+    start = time.perf_counter()
+    torch.manual_seed(cases.SEED)  # everyone draws the same dropout masks
+    losses = [step(batches[0])]
+    wait()
+    first = time.perf_counter() - start
+    losses.append(step(batches[1]))  # what autotunes or records graphs does so again
+    wait()
+    if kind == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    seconds = []
+    for batch in batches[2:]:
+        start = time.perf_counter()
+        losses.append(step(batch))
+        wait()
+        seconds.append(time.perf_counter() - start)
+    peak = torch.cuda.max_memory_allocated() if kind == "cuda" else 0
+    activities = [torch.profiler.ProfilerActivity.CUDA if kind == "cuda" else torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities) as profiler:
+        step(batches[0])
+        wait()
+    spent: dict[str, list[float]] = {}
+    for event in profiler.events():
+        on_gpu = event.device_type == torch.autograd.DeviceType.CUDA
+        if on_gpu and not event.name.startswith(("Memcpy", "Memset")):
+            spent.setdefault(event.name, []).append(event.device_time * 1e-6)
+    return {
+        "seconds": seconds, "first": first, "peak_bytes": peak, "losses": [loss.item() for loss in losses],
+        "launches": sum(map(len, spent.values())), "kernels": kernels_of(door, about, spent),
+    }  # fmt: skip
+
+
+def kernels_of(door: str, about: object, spent: dict[str, list[float]]) -> list[dict]:
+    """trainc's kernels with what they must do and the time they took: [{name, launches, seconds, flops, bytes}]."""
+    from trainc import records
+
+    if not door.startswith("trainc"):
+        return []
+    found: dict[str, dict] = {}
+    for report in (report for record in records.of(about) for report in record.reports()):
+        for step in report["steps"]:
+            if step["kind"] in ("kernel", "random"):
+                row = found.setdefault(step["name"], {"name": step["name"], "launches": 0, "flops": 0, "bytes": 0})
+                row["launches"] += 1
+                row["flops"] += step["flops"]
+                row["bytes"] += step["bytes"]
+    for row in found.values():
+        row["seconds"] = sum(spent.get(row["name"], []))
+    return sorted(found.values(), key=lambda row: -row["seconds"])[:LONGEST]
+
+
+def peaks(kind: str) -> dict:
+    """The machine's own: FLOP/s of products in bf16 and in strict fp32, bytes/s of a copy (read and written)."""
+    import torch
+
+    torch.set_float32_matmul_precision("highest")
+    wait = torch.cuda.synchronize if kind == "cuda" else lambda: None
+    size = 8192 if kind == "cuda" else 256
+
+    def best(run: Callable) -> float:
+        times = []
+        for _ in range(8):
+            wait()
+            start = time.perf_counter()
+            run()
+            wait()
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    found = {}
+    for name, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
+        a = torch.randn(size, size, device=kind, dtype=dtype)
+        found[name] = 2 * size**3 / best(lambda a=a: a @ a)
+    a = torch.empty(1 << (30 if kind == "cuda" else 20), dtype=torch.uint8, device=kind)
+    b = torch.empty_like(a)
+    return found | {"bytes": 2 * a.numel() / best(lambda: b.copy_(a))}
+
+
+# --- all of them -------------------------------------------------------------------------------------------------------
+
+
+def child(*words: str, patience: float) -> dict:
+    """What `cuda.py --child words` printed; {"died": why} where it did not come so far."""
+    command = [sys.executable, __file__, "--child", *words]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=patience)
+    except subprocess.TimeoutExpired:
+        return {"died": f"no answer in {patience:.0f} s"}
+    if done.returncode:
+        return {"died": (done.stderr.strip().splitlines() or [f"code {done.returncode}"])[-1][:160]}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def table(rows: list[dict], machine: dict) -> str:
+    """`rows`: {case, precision, door, **contest()}; `machine`: {name, **peaks()}."""
+    flops = f"{machine['bf16'] / 1e12:.1f} TFLOP/s bf16, {machine['fp32'] / 1e12:.1f} fp32"
+    head = f"{machine['name']}: {flops}, {machine['bytes'] / 1e9:.0f} GB/s copied"
+    lines = [head, f"{'':46}{'ms a step':>10}{'spread':>8}{'over eager':>12}{'GB':>7}{'first, s':>10}{'launches':>10}  losses"]
+    done = [row for row in rows if "died" not in row]
+    eager = {(r["case"], r["precision"]): statistics.median(r["seconds"]) for r in done if r["door"] == "eager"}
+    for row in rows:
+        title = f"{row['case']} {row['precision']:5} {DOORS[row['door']]}"
+        if "died" in row:
+            lines.append(f"{title:46}did not finish: {row['died']}")
+            continue
+        median = statistics.median(row["seconds"])
+        spread = (max(row["seconds"]) - min(row["seconds"])) / median
+        base = eager.get((row["case"], row["precision"]))
+        losses = f"{row['losses'][0]:.4f} .. {row['losses'][-1]:.4f}"
+        lines.append(
+            f"{title:46}{median * 1e3:10.2f}{spread:8.1%}{f'{base / median:.2f}x' if base else '':>12}"
+            f"{row['peak_bytes'] / 1e9:7.2f}{row['first']:10.1f}{row['launches']:10}  {losses}"
+        )
+        for kernel in row["kernels"]:
+            if kernel["seconds"]:
+                floor = max(kernel["flops"] / machine[row["precision"]], kernel["bytes"] / machine["bytes"])
+                share = f"{floor / kernel['seconds']:6.1%} of the roofline"
+                took = f"{kernel['seconds'] * 1e3:10.3f} ms in {kernel['launches']:4} launches"
+                lines.append(f"    {kernel['name']:42}{took}, {share}")
+    return "\n".join(lines)
+
+
+def arguments(words: list[str] | None = None) -> argparse.Namespace:
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="make bench-cuda ARGS=...", description=__doc__, formatter_class=plain)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), help="models")
+    parser.add_argument("--precisions", nargs="+", choices=["bf16", "fp32"], default=["bf16", "fp32"])
+    parser.add_argument("--contestants", nargs="+", choices=DOORS, default=list(DOORS))
+    parser.add_argument("--steps", type=int, default=20, help="steps timed, after two (default: 20)")
+    parser.add_argument("--patience", type=float, default=1800, help="seconds that a contestant may take (default: 1800)")
+    parser.add_argument("--json", type=Path, default=Path("build/bench/cuda.json"), help="where the measurements go")
+    parser.add_argument("--rehearse", action="store_true", help="tiny models on the CPU: only the program is tried")
+    parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
+    return parser.parse_args(words)
 
 
 def main() -> int:
-    try:
-        device = _core.device()
-    except ValueError as error:
-        print(f"bench-cuda: nothing was measured: {error}", file=sys.stderr)
-        return 2
-    reason = f"kernels for {device} compile and load, but capture does not take tensors on a GPU yet"
-    print(f"bench-cuda: nothing was measured: {reason}", file=sys.stderr)
-    return 2
+    args = arguments()
+    if args.child:
+        what, *words = args.child
+        kind = words[-1]
+        made = peaks(kind) if what == "peaks" else contest(words[0], words[1], words[2], int(words[3]), kind)
+        print(json.dumps(made))
+        return 0
+    from trainc import _core, config
+
+    config.name_nvrtc()
+    name, kind = "the CPU, a rehearsal", "cpu"
+    if not args.rehearse:
+        import torch
+
+        try:
+            name, kind = _core.device("cuda:0"), "cuda"
+        except ValueError as error:
+            print(f"bench-cuda: nothing was measured: {error}", file=sys.stderr)
+            return 2
+        if not torch.cuda.is_available():
+            reason = f"there is {name}, but this build of PyTorch ({torch.__version__}) has no CUDA"
+            print(f"bench-cuda: nothing was measured: {reason}", file=sys.stderr)
+            return 2
+    chosen = list(TINY) if args.rehearse else args.cases
+    machine = {"name": name, **child("peaks", kind, patience=args.patience)}
+    if "died" in machine:
+        print(f"bench-cuda: nothing was measured: {machine['died']}", file=sys.stderr)
+        return 1
+    cases.tokens_of(600 if args.rehearse else 50257)
+    if "llama" in chosen:
+        cases.tokens_of(32000)
+    rows = []
+    for case in chosen:
+        for precision in args.precisions:
+            for door in args.contestants:
+                print(f"{case} {precision} {DOORS[door]}", file=sys.stderr, flush=True)
+                found = child("contest", case, precision, door, str(args.steps), kind, patience=args.patience)
+                rows.append({"case": case, "precision": precision, "door": door, **found})
+                args.json.parent.mkdir(parents=True, exist_ok=True)
+                args.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1))
+    print(table(rows, machine))
+    return 0
 
 
 if __name__ == "__main__":

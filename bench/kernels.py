@@ -1,5 +1,5 @@
-"""Where a training step's time goes, kernel by kernel (`python bench/kernels.py gpt2 --bf16`): seconds of each kernel beside the floor of its
-FLOPs and bytes, and the share of the wall time that is spent outside of kernels.
+"""Where a training step's time goes, kernel by kernel (`python bench/kernels.py gpt2 --bf16`): seconds of each kernel, its share
+of the peaks, and the share of the wall time that is spent outside of kernels.
 
 Same loop, models and data as `make bench` (cases.py, contestant.py), trainc alone. Kernels of the same name, FLOPs and bytes are
 one row: identical layers have them. docs/benchmarks.md says how the peaks are measured.
@@ -61,7 +61,8 @@ def table(walls: list[float], kernels: list[list[dict]], peak: float, bandwidth:
     rows: dict[tuple, list] = {}
     for i, kernel in enumerate(kernels[0]):
         seconds = statistics.median(step[i]["seconds"] for step in kernels)
-        row = rows.setdefault((kernel["name"], kernel["flops"], kernel["bytes"]), [0, 0.0, 0, 0, (kernel.get("origins") or [""])[0]])
+        origin = (kernel.get("origins") or [""])[0]
+        row = rows.setdefault((kernel["name"], kernel["flops"], kernel["bytes"]), [0, 0.0, 0, 0, origin])
         for place, value in enumerate((1, seconds, kernel["flops"], kernel["bytes"])):
             row[place] += value
     total = sum(row[1] for row in rows.values())

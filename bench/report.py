@@ -13,7 +13,7 @@ from pathlib import Path
 
 CAP = 3.0  # a ratio counts for at most this in a geomean: one slow peer does not carry the rest
 BYTES_A_PARAMETER = 28  # AdamW in fp32 reads the parameter, its gradient and two moments, and writes all but the gradient
-NAMES = {"eager": "eager", "inductor": "Inductor", "trainc": "trainc", "trainc-max": "trainc, tuned", "trainc-backend": "trainc-backend"}
+NAMES = {door: door for door in ("eager", "trainc", "trainc-backend")} | {"inductor": "Inductor", "trainc-max": "trainc, tuned"}
 
 
 def subject_of(doors: list[str]) -> str | None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from trainc import joint, messages, records, tuning
-from trainc.errors import UserError
+from trainc import device, joint, messages, records, tuning
+from trainc.errors import NotCompiled, UserError
 from trainc.trace import tracing
 
 compilations: list[records.Compilation] = []  # of all graphs that came through this door
@@ -29,10 +29,12 @@ def backend(
 
 def _static(gm: torch.nn.Module, inputs: Sequence[Any], tune: str) -> Callable[..., Any]:
     record = records.Compilation(f"graph {len(compilations)}", signature=_describe(inputs), tune=tune, route="dynamo")
-    if any(isinstance(t, torch.Tensor) and t.device.type != "cpu" for t in inputs):
-        messages.warn(f"{record.name} runs in PyTorch: a tensor is not on the CPU")
+    try:
+        where = device.one((t for t in inputs if isinstance(t, torch.Tensor)), "its tensors")
+    except NotCompiled as reason:
+        messages.warn(f"{record.name} runs in PyTorch: {reason}")
         return gm.forward
-    compiled = joint.compile_flat(gm, inputs, record)
+    compiled = joint.compile_flat(gm, inputs, record, joint.Compiler(record, joint.new_engine(where, tune)))
     compilations.append(record)
     return torch._dynamo.disable(compiled, reason="compiled by trainc")
 
@@ -44,7 +46,7 @@ def _by_sizes(gm: torch.fx.GraphModule, tune: str) -> Callable[..., Any]:
     @torch._dynamo.disable
     def call(*inputs: Any) -> Any:
         key = tuple(
-            (t.shape, t.stride(), t.dtype, t.requires_grad) if isinstance(t, torch.Tensor) else t for t in inputs
+            (t.shape, t.stride(), t.dtype, t.requires_grad, t.device) if isinstance(t, torch.Tensor) else t for t in inputs
         ) + (torch.is_grad_enabled(),)
         compiled = found.get(key)
         if compiled is None:

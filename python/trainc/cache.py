@@ -20,9 +20,12 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainc import config, messages
+
+if TYPE_CHECKING:  # PyTorch is loaded where a plan is wanted
+    from trainc.device import Host
 
 T = TypeVar("T")
 About = dict[str, Any]
@@ -36,8 +39,8 @@ LOCK_SECONDS = 120  # waited for another process that compiles the same plan; th
 # ---- the key --------------------------------------------------------------------------------------------------------
 
 
-def key(kind: str, *parts: Any) -> str | None:
-    """The name of the plan of this `kind` for these strings and JSON values, on this machine and by this compiler; None where
+def key(kind: str, device: Host, *parts: Any) -> str | None:
+    """The name of the plan of this `kind` for these strings and JSON values, on this device and by this compiler; None where
     nothing is cached: the cache is off, or TRAINC_DUMP wants to see the compiler at work."""
     if not config.cache or os.environ.get("TRAINC_DUMP") or directory() is None:
         return None
@@ -45,10 +48,11 @@ def key(kind: str, *parts: Any) -> str | None:
 
     from trainc import _core
 
-    machine = [_core.cpu_level(), _core.cache_sizes(), _core.mask_generator(), _core.device()]
+    machine = [_core.cpu_level(), _core.cache_sizes(), _core.mask_generator(), *device.facts()]
+    target = device.target() | {"device": device.target()["device"].split(":")[0]}  # GPUs of one kind share their plans
     compiler = [_build(), torch.__version__, os.environ.get("TRAINC_DISABLE_PASSES", ""), config.float32_in_parts]
     digest = hashlib.sha256(MAGIC)
-    for part in (kind, machine, compiler, *parts):
+    for part in (kind, machine, target, compiler, *parts):
         text = (part if isinstance(part, str) else json.dumps(part)).encode()
         digest.update(b"%d:" % len(text))
         digest.update(text)

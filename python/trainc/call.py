@@ -12,8 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
-from trainc import config, joint, messages, records, sizes, wire
+from trainc import config, device, joint, messages, records, sizes, wire
 from trainc.errors import NotCompiled, SideEffect, UserError
 from trainc.memory import Settings
 from trainc.state import ModuleState, Snapshot, Unchanged
@@ -80,6 +82,17 @@ def leaves_of(structure: tuple, arguments: list[torch.Tensor], model: torch.nn.M
     for i, child in enumerate(args[3]):
         found |= leaves(child, arguments, names[i] if i < len(names) else str(i))
     return found | leaves(kwargs, arguments)
+
+
+def stray(model: torch.nn.Module, tensors: list[torch.Tensor], given: dict[str, tuple]) -> str | None:
+    """What to tell of an argument that does not lie where the model's tensors do; None where there is none such.
+    `given`: `leaves_of` the call."""
+    where = {str(place) for place in device.places(tensors)}
+    for name, leaf in given.items():
+        if leaf[0] == "tensor" and tensors and leaf[5] not in where and (leaf[5] != "cpu" or leaf[2]):
+            there = " and ".join(sorted(where))
+            return f"`{name}` is on {leaf[5]}, {type(model).__name__} on {there}: give it {name}.to({there!r})"
+    return None
 
 
 def _length(told: list[list[str]]) -> int:
@@ -207,9 +220,12 @@ class CompiledCall:
                 "run in PyTorch. Pad inputs to few shapes, or raise trainc.config.max_signatures.",
             )
             return model._call_impl(*args, **kwargs)
+        given = leaves_of(structure, arguments, model)
+        if misplaced := stray(model, self._state.tensors(), given):
+            return self._mixed(key, misplaced, args, kwargs)
         snapshot = self._snapshot = Snapshot(model)
         record = self._record(structure, arguments)
-        self._engine, self._busy = joint.new_engine(self.settings.tune), True
+        self._engine, self._busy = None, True
         start = time.perf_counter()
         error: BaseException | None = None
         try:
@@ -236,7 +252,7 @@ class CompiledCall:
                 settled_key, settled_record, settled_entry = settled
                 settled_record.capture_seconds += record.capture_seconds
                 settled_record.compile_seconds += record.compile_seconds
-                same = wire.same_graph(record.captured, settled_record.captured)
+                same = wire.same_graph(record.captured, settled_record.captured, self._engine.device)
                 self._keep(settled_key, settled_record, settled_entry, structure, arguments)
                 if same:  # so the first call, too, computes what was traced
                     return settled_entry([*self._state.tensors(), *arguments], args, kwargs) if run else None
@@ -323,6 +339,10 @@ class CompiledCall:
         """The entry of a new signature: new sizes of what was traced with symbols, or another trace."""
         family = self._families.setdefault(_family(key), Family())
         inputs = [*self._state.tensors(), *arguments]
+        if self._engine is None:
+            self._engine = joint.new_engine(
+                device.one(self._state.tensors() or arguments, "the model's tensors"), self.settings.tune
+            )
         record.fixed = self.settings.fixed(self._state.tensors(), arguments)
         record.limit = self.settings.limit(record.fixed)
         for compiler, entry in family.traces:
@@ -350,7 +370,7 @@ class CompiledCall:
         if not family.reason and any(moving):
             try:
                 symbols = sizes.Symbols(self._state.tensors(), arguments, dynamic)
-                compiler = joint.Compiler(record, symbols, self._engine)
+                compiler = joint.Compiler(record, self._engine, symbols)
                 with sizes.answered_once():
                     entry = self._trace(record, key, symbols.inputs, compiler)
                 symbols.check(moving)
@@ -370,7 +390,7 @@ class CompiledCall:
     ) -> Callable[..., Any]:
         call = FlatCall(self._state, key[1][1], self._snapshot)
         with tracing():
-            compiled = joint.compile_flat(call, inputs, record, compiler or joint.Compiler(record, engine_=self._engine))
+            compiled = joint.compile_flat(call, inputs, record, compiler or joint.Compiler(record, self._engine))
         call.forget()  # `compiled` holds it
         result = call.result
 
@@ -387,6 +407,21 @@ class CompiledCall:
         self.compilations.append(record)
         messages.warn(f"{record.name} goes through torch.compile's tracer: {reason}")
         self._entries[key] = lambda _inputs, args, kwargs: self._through_dynamo(args, kwargs)
+
+    def _mixed(self, key: Any, reason: str, args: tuple, kwargs: dict) -> Any:
+        """A call with tensors of several devices: PyTorch may know what to do (forward moves them itself); where it does not, the
+        error names the argument."""
+        if not config.fallback:
+            raise UserError(reason)
+        model = self._model()
+        try:
+            result = model._call_impl(*args, **kwargs)
+        except RuntimeError as error:
+            raise UserError(f"{reason} ({_reason(error)})") from error
+        self.compilations.append(records.Compilation(type(model).__name__, route="eager", reason=reason))
+        messages.warn(f"{type(model).__name__} runs in PyTorch: {reason}")
+        self._entries[key] = lambda _inputs, args, kwargs: self._model()._call_impl(*args, **kwargs)
+        return result
 
     def _refused(self, reason: str, args: tuple, kwargs: dict) -> Any:
         model = self._model()
@@ -410,7 +445,7 @@ class CompiledCall:
 
 
 def _stored(tensor: torch.Tensor) -> tuple:
-    return tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad, tensor.is_cpu
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad, tensor.is_cpu or tensor.device
 
 
 def _type(tensor: torch.Tensor) -> tuple:
@@ -419,9 +454,9 @@ def _type(tensor: torch.Tensor) -> tuple:
         raise NotCompiled(f"a tensor is a {kind.__qualname__}")
     if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
         raise NotCompiled(f"a tensor is {tensor.layout}, conjugated or negated lazily")
-    if tensor.device.type != "cpu":
-        raise NotCompiled(f"a tensor is on {tensor.device}")
-    return tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad, tensor.is_leaf
+    if not tensor.is_cpu:
+        device.get(tensor.device)  # may refuse
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad, tensor.is_leaf, tensor.is_cpu or tensor.device
 
 
 def _modes() -> tuple:
@@ -432,6 +467,8 @@ def _modes() -> tuple:
         autocast and (torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled()),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
+        device.flags() if device.gpu_in_use() else None,
+        torch.get_default_device() if torch._C._len_torch_function_stack() > 0 else None,
     )
 
 
@@ -442,6 +479,7 @@ def _in_transform() -> bool:
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._is_torch_function_mode_enabled()
         and torch._C._len_torch_function_stack() > 0
+        and not all(isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack())
     )
 
 

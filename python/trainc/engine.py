@@ -17,7 +17,6 @@ and in the place of `core` where it raises InternalError. Both give
 
 from __future__ import annotations
 
-import ctypes
 import json
 import math
 import time
@@ -29,6 +28,7 @@ import torch
 from torch.utils import flop_counter
 
 from trainc import cache, memory, messages, tuning, wire
+from trainc.device import HOST, Host
 from trainc.errors import InternalError
 from trainc.pool import Results
 
@@ -38,28 +38,28 @@ Tensors = Sequence[torch.Tensor | None]
 # ---- core -----------------------------------------------------------------------------------------------------------
 
 
-def tensor_at(pointer: int, dtype: str, shape: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
+def tensor_at(pointer: int, dtype: str, shape: Sequence[int], stride: Sequence[int], device: Host) -> torch.Tensor:
     """A tensor over memory that somebody else owns."""
     torch_dtype = wire.DTYPES[dtype]
     if 0 in shape:
-        return torch.empty_strided(shape, stride, dtype=torch_dtype)
+        return device.empty(shape, stride, torch_dtype)
     span = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
-    block = (ctypes.c_char * (span * torch_dtype.itemsize)).from_address(pointer)
-    return torch.frombuffer(block, dtype=torch_dtype).as_strided(shape, stride)
+    storage = torch._C._construct_storage_from_data_pointer(pointer, device.torch, span * torch_dtype.itemsize)
+    return torch.empty(0, dtype=torch_dtype, device=device.torch).set_(storage, 0, shape, stride)
 
 
 class CoreExecutable:
-    def __init__(self, plan: Any, from_cache: bool = False):
-        self.plan, self.from_cache = plan, from_cache
+    def __init__(self, plan: Any, from_cache: bool = False, device: Host = HOST):
+        self.plan, self.from_cache, self.device = plan, from_cache, device
         self._inputs = [
             None if info is None else (i, wire.DTYPES[info[0]], tuple(info[1]), tuple(info[2]))
             for i, info in enumerate(plan.input_info)
         ]
         self._outputs = [
-            None if info is None else info[3] if info[3] >= 0 else Results(wire.DTYPES[info[0]], info[1], info[2])
+            None if info is None else info[3] if info[3] >= 0 else Results(wire.DTYPES[info[0]], info[1], info[2], device)
             for info in plan.output_info
         ]
-        self._externs = {step: ExternCall(info) for step, info in plan.extern_info.items()}
+        self._externs = {step: ExternCall(info, device) for step, info in plan.extern_info.items()}
 
     def __call__(self, inputs: Tensors, saved: torch.Tensor | None = None) -> list[torch.Tensor | None]:
         held, pointers = [], [0] * len(self._inputs)
@@ -69,17 +69,20 @@ class CoreExecutable:
             tensor = inputs[expected[0]]
             if tensor is None:
                 continue
-            tensor = as_compiled(tensor, *expected[1:])
+            tensor = as_compiled(tensor, *expected[1:], self.device)
             held.append(tensor)
             pointers[expected[0]] = tensor.data_ptr()
         outputs = [inputs[out] if type(out) is int else out and out.new() for out in self._outputs]
+        temporaries = self.device.temporaries(self.plan.temp_bytes)
         self.plan.run(
             pointers,
             [out.data_ptr() if isinstance(kind, Results) else 0 for out, kind in zip(outputs, self._outputs, strict=True)],
             0 if saved is None else saved.data_ptr(),
-            get_rng_state,
-            set_rng_state,
+            self.device.get_rng_state,
+            self.device.set_rng_state,
             self._extern,
+            0 if temporaries is None else temporaries.data_ptr(),
+            self.device.stream(),
         )
         return outputs
 
@@ -106,28 +109,24 @@ class CoreExecutable:
         return report
 
 
-def as_compiled(tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
-    """`tensor` in the layout that was compiled; a copy where it has another (an expanded tangent)."""
-    if tensor.stride() == stride and tensor.dtype == dtype and tensor.shape == shape and not tensor.is_neg():
+def as_compiled(
+    tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...], device: Host
+) -> torch.Tensor:
+    """`tensor` in the layout and on the device that were compiled for; a copy where it has another (an expanded tangent, a number
+    on the CPU among tensors on a GPU)."""
+    here = tensor.device == device.torch
+    if tensor.stride() == stride and tensor.dtype == dtype and tensor.shape == shape and here and not tensor.is_neg():
         return tensor
     if tensor.dtype != dtype or tensor.shape != shape:
         raise RuntimeError(f"trainc: compiled for {dtype}{list(shape)}, called with {tensor.dtype}{list(tensor.shape)}")
-    return torch.empty_strided(shape, stride, dtype=dtype).copy_(tensor)
-
-
-def get_rng_state() -> bytes:
-    return torch.get_rng_state().numpy().tobytes()
-
-
-def set_rng_state(state: bytes) -> None:
-    torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+    return device.empty(shape, stride, dtype).copy_(tensor, non_blocking=True)
 
 
 class ExternCall:
     """An operation that PyTorch runs inside a plan."""
 
-    def __init__(self, info: dict):
-        self.info = info
+    def __init__(self, info: dict, device: Host):
+        self.info, self.device = info, device
         self._results = info["results"]
         arguments = info["arguments"]
         arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
@@ -137,7 +136,7 @@ class ExternCall:
 
     @torch.no_grad()
     def __call__(self, pointers: list[int]) -> list[tuple[int, Any]]:
-        inputs = [tensor_at(p, *info) for p, info in zip(pointers, self.info["inputs"], strict=True)]
+        inputs = [tensor_at(p, *info, self.device) for p, info in zip(pointers, self.info["inputs"], strict=True)]
         args = wire.parse_argument(self._args, inputs)
         kwargs = {key: wire.parse_argument(arg, inputs) for key, arg in self._kwargs.items()}
         results = self._op(*args, **kwargs)
@@ -147,11 +146,11 @@ class ExternCall:
             if wanted is None or results[i] is None:
                 owned.append((0, None))
                 continue
-            result = as_compiled(results[i], wire.DTYPES[wanted[0]], tuple(wanted[1]), tuple(wanted[2]))
+            given = results[i].view(torch.int64) if results[i].dtype is torch.uint64 else results[i]
+            result = as_compiled(given, wire.DTYPES[wanted[0]], tuple(wanted[1]), tuple(wanted[2]), self.device)
             # the plan reads through the pointer; inputs are owned by the plan, so a view of one needs no owner but itself
             owned.append((result.data_ptr(), (result, inputs)))
         return owned
-
 
     def flops(self) -> int:
         """Floating-point operations of one call, by PyTorch's own table (torch.utils.flop_counter); 0 for what is not in it."""
@@ -176,14 +175,14 @@ def operation(name: str) -> Any:
 
 
 def stored_plan(
-    key: str | None, graph: wire.GraphText, compile: Callable[[], Any], about: Callable[[], dict] = dict
+    key: str | None, graph: wire.GraphText, device: Host, compile: Callable[[], Any], about: Callable[[], dict] = dict
 ) -> tuple[CoreExecutable, dict, str]:
     """The plan `compile()` or the stored one, with what `about()` says of it and the hash of its bytes. A stored plan names the
     lines of the program that stored it; they become those of this one."""
     from trainc import _core
 
     def compiled() -> tuple[CoreExecutable, dict]:
-        return CoreExecutable(compile()), about()
+        return CoreExecutable(compile(), device=device), about()
 
     def packed(made: tuple[CoreExecutable, dict]) -> tuple[dict, bytes]:
         plan = made[0].plan
@@ -191,7 +190,8 @@ def stored_plan(
 
     def load(entry: dict, plan: bytes) -> tuple[CoreExecutable, dict]:
         moved = dict(zip(entry["origins"], graph.origins, strict=True))
-        return CoreExecutable(_core.load_plan(plan, moved, entry["compile"]), from_cache=True), entry
+        loaded = _core.load_plan(plan, moved, entry["compile"], device.target()["device"])
+        return CoreExecutable(loaded, True, device), entry
 
     (executable, entry), digest = cache.through(key, load, compiled, packed)
     return executable, entry, digest
@@ -231,18 +231,20 @@ class CoreJoint:
         self,
         graph: wire.GraphText,
         shape: Shape,
+        device: Host,
         tune: str,
         family: Family | None = None,
         limit: memory.Limit | None = None,
     ):
-        self._graph, self._shape, name = graph, shape, shape[2]
-        self.name, self._tune, self._family, self._limit = name, tune, family, limit
+        self._graph, self._shape, self.name, self.device = graph, shape, shape[2], device
+        self._target = device.target()  # both halves for the same
+        self._tune, self._family, self._limit = tune, family, limit
         self._joint: Any = None  # made when a part must be compiled
         self._footprint: dict[str, int] | None = None
         key = self._key("forward", *_key_of(limit))
-        with messages.progress(name) as progress:
+        with messages.progress(self.name) as progress:
             self.forward, self._facts, self._digest = stored_plan(
-                key, self._graph, lambda: self._compile("forward", (), progress), lambda: facts_of(self._joint)
+                key, self._graph, device, lambda: self._compile("forward", (), progress), lambda: facts_of(self._joint)
             )
         self.saved_inputs: list[int] = self._facts["saved_inputs"]
         self.saved_bytes: int = self._facts["saved_bytes"]
@@ -267,15 +269,15 @@ class CoreJoint:
         """A plan that reads the forward's arena. Its key holds the forward plan's hash: they always agree on what lies where."""
         key = self._key(kind, self._digest, *arguments) if self._digest else None
         with messages.progress(f"{self.name}, {what}") as progress:
-            return stored_plan(key, self._graph, lambda: self._compile(kind, arguments, progress))[0]
+            return stored_plan(key, self._graph, self.device, lambda: self._compile(kind, arguments, progress))[0]
 
     def _key(self, kind: str, *parts: Any) -> str | None:
         kind = kind if self._family is None else f"{kind}, shared kernels"
-        return cache.key(kind, self._graph.canonical, *self._shape, self._tune, *parts)
+        return cache.key(kind, self.device, self._graph.canonical, *self._shape, self._tune, *parts)
 
     def _compile(self, kind: str, arguments: tuple, progress: Any) -> Any:
         def sample(gm: torch.fx.GraphModule) -> Any:
-            return _core_joint(wire.GraphText(gm.graph, self.name), self._shape, "fast")
+            return self._core_joint(wire.GraphText(gm.graph, self.name, self.device), "fast")
 
         def learn(joint: Any, shared: Any) -> None:
             getattr(joint, kind)(*arguments, None, shared, True)
@@ -285,7 +287,7 @@ class CoreJoint:
 
     def _cut(self) -> Any:
         if self._joint is None:
-            joint = _core_joint(self._graph, self._shape, self._tune)
+            joint = self._core_joint(self._graph, self._tune)
             if hasattr(self, "_facts"):
                 joint.cut(self._facts["price"])
             elif self._limit is not None:
@@ -296,11 +298,10 @@ class CoreJoint:
             self._joint = joint
         return self._joint
 
+    def _core_joint(self, graph: wire.GraphText, tune: str) -> Any:
+        from trainc import _core
 
-def _core_joint(graph: wire.GraphText, shape: Shape, tune: str) -> Any:
-    from trainc import _core
-
-    return _core.JointGraph(graph.text(), *shape, tuner=tuning.tuner_of(tune))
+        return _core.JointGraph(graph.text(), *self._shape, tuner=tuning.tuner_of(tune), **self._target)
 
 
 def facts_of(joint: Any) -> dict:
@@ -324,25 +325,26 @@ class Core:
 
     name = "core"
 
-    def __init__(self, tune: str):
-        self._tune = tune
+    def __init__(self, device: Host = HOST, tune: str = "fast"):
+        self.device, self._tune = device, tune
         self._latest: weakref.ref[CoreJoint] | None = None
 
     def compile(self, gm: torch.fx.GraphModule, name: str, family: Family | None = None) -> CoreExecutable:
         from trainc import _core
 
-        graph = wire.GraphText(gm.graph, name)
-        key = cache.key("inference" if family is None else "inference, shared kernels", graph.canonical, name, self._tune)
+        graph = wire.GraphText(gm.graph, name, self.device)
+        target, kind = self.device.target(), "inference" if family is None else "inference, shared kernels"
+        key = cache.key(kind, self.device, graph.canonical, name, self._tune)
 
         def compile() -> Any:
             def learn(text: str, shared: Any) -> None:
-                _core.compile(text, name, None, None, shared, True)
+                _core.compile(text, name, None, shared, True, **target)
 
-            shared = family and family.learned("inference", lambda gm: wire.graph_json(gm.graph, name), learn)
-            return _core.compile(graph.text(), name, progress, tuning.tuner_of(self._tune), shared)
+            shared = family and family.learned("inference", lambda gm: wire.graph_json(gm.graph, name, self.device), learn)
+            return _core.compile(graph.text(), name, progress, shared, tuner=tuning.tuner_of(self._tune), **target)
 
         with messages.progress(name) as progress:
-            return stored_plan(key, graph, compile)[0]
+            return stored_plan(key, graph, self.device, compile)[0]
 
     def joint(
         self,
@@ -354,11 +356,12 @@ class Core:
         limit: memory.Limit | None = None,
         defer_small: bool = False,
     ) -> CoreJoint:
-        graph, shape = wire.GraphText(gm.graph, name), (primals, forward_outputs, name, *([0] if defer_small else []))
+        graph = wire.GraphText(gm.graph, name, self.device)
+        shape = (primals, forward_outputs, name, *([0] if defer_small else []))
         latest = self._latest and self._latest()
         # A model that sets defaults in its first call is traced twice in it: mostly the same graph (CompiledCall._settle).
         if latest is None or not latest.is_of(graph, shape, limit):
-            latest = CoreJoint(graph, shape, self._tune, family, limit)
+            latest = CoreJoint(graph, shape, self.device, self._tune, family, limit)
             self._latest = weakref.ref(latest)
         return latest
 
@@ -413,7 +416,7 @@ class InterpretedBackward(InterpretedExecutable):
         primals, tangents = iter(inputs[:count]), inputs[count:]
         values = [next(primals) if slot is None else view_in(saved, slot) for slot in self._joint.slots]
         zeros = [
-            torch.zeros(meta.shape, dtype=meta.dtype) if tangent is None else tangent
+            torch.zeros(meta.shape, dtype=meta.dtype, device=self._joint.device.torch) if tangent is None else tangent
             for tangent, meta in zip(tangents, self._joint.tangents, strict=True)
         ]
         results = super().__call__([*values, *zeros])
@@ -431,8 +434,8 @@ class InterpretedJoint:
     """The plainest cut: what needs no tangent is forward. What is saved lies in the arena, as it does with the compiler;
     views are made again in the backward, so that a weight is saved as itself and autograd sees when it changes."""
 
-    def __init__(self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str):
-        self.name = name
+    def __init__(self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str, device: Host):
+        self.name, self.device = name, device
         nodes = list(gm.graph.nodes)
         inputs = [node for node in nodes if node.op == "placeholder"]
         self.tangents = [node.meta["val"] for node in inputs[primals:]]
@@ -509,17 +512,15 @@ def _span(tensor: torch.Tensor) -> int:
 class Interpreter:
     name = "interpreter"
 
-    def __init__(self, tune: str):
-        pass  # there is nothing to tune
+    def __init__(self, device: Host = HOST, tune: str = "fast"):
+        self.device = device  # there is nothing to tune
 
     def compile(self, gm: torch.fx.GraphModule, name: str, family: Any = None) -> InterpretedExecutable:
         return InterpretedExecutable(gm, name)
 
-    def joint(
-        self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str, *_: Any
-    ) -> InterpretedJoint:
+    def joint(self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str, *_: Any) -> InterpretedJoint:
         """A limit is not met: PyTorch keeps what it keeps. Nothing is deferred."""
-        return InterpretedJoint(gm, primals, forward_outputs, name)
+        return InterpretedJoint(gm, primals, forward_outputs, name, self.device)
 
 
 ENGINES = {"core": Core, "interpreter": Interpreter}

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from trainc.deferred import Pending
+from trainc.device import Host
 from trainc.errors import NotCompiled
 from trainc.pool import Pool
 from trainc.records import Compilation
@@ -22,13 +23,14 @@ Tensor = torch.Tensor
 class Place:
     """What all instances of one trace share."""
 
-    def __init__(self, primals: int, constants: list[Tensor], forward_outputs: int):
+    def __init__(self, primals: int, constants: list[Tensor], forward_outputs: int, device: Host):
+        self.device = device
         self.primals, self.constants, self.forward_outputs = primals, constants, forward_outputs
         # what the backward is given beside the arena: primals by index, and from primals and constants on, results
         self.held: list[int] = []
         self.by_arena: dict[int, Instance] = {}  # by the arena's length
         self.last: Instance | None = None
-        self.pool = Pool()
+        self.pool = Pool(device)
         self.pending = Pending()
 
     def is_constant(self, index: int) -> bool:
@@ -76,10 +78,11 @@ class Instance:
         """(the user's outputs..., arena)"""
         place = self._place
         place.pending.settle()  # or their arena could not be used again
-        arena = torch.empty(0, dtype=torch.uint8).set_(place.pool.take(self.arena_bytes), 0, (self.arena_bytes,), (1,))
+        arena = torch.empty(0, dtype=torch.uint8, device=place.device.torch)
+        arena.set_(place.pool.take(self.arena_bytes), 0, (self.arena_bytes,), (1,))
         results = self._joint.forward([*inputs, *place.constants], arena)
         if self._deferred_metas:
-            tensors = place.pending.tensors(self._deferred_metas, lambda: self._deferred()([], arena))
+            tensors = place.pending.tensors(self._deferred_metas, place.device.torch, lambda: self._deferred()([], arena))
             for i, tensor in zip(self._joint.deferred_outputs, tensors, strict=True):
                 results[i] = tensor
         return [*results, arena]

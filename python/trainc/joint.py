@@ -18,6 +18,7 @@ from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd import graph_compile, runtime_wrappers
 
 from trainc import config, engine, messages, wire
+from trainc.device import Host
 from trainc.errors import UserError
 from trainc.instance import Inference, Instance, Place
 from trainc.records import Compilation
@@ -31,13 +32,14 @@ class Compiler:
     """What one capture hands to AOTAutograd: the partitioner and the compilers. Of a trace with `symbols` it makes an Instance
     for each sizes, the first for the sizes that were traced; of another trace there is one."""
 
-    def __init__(self, record: Compilation, symbols: Symbols | None = None, engine_: Any = None):
-        self.engine = engine_ or new_engine(record.tune)
-        self.symbols = symbols
+    def __init__(self, record: Compilation, engine_: Any, symbols: Symbols | None = None):
+        self.engine, self.device, self.symbols = engine_, engine_.device, symbols
         self._record = record  # of the first instance
         self._instances: dict[tuple, Instance] = {}
         self._template: Template | None = None
-        self.family = engine.Family(self._samples) if symbols is not None else None
+        # Kernels are shared on the CPU alone.
+        shares = symbols is not None and self.device.target()["device"] == "cpu"
+        self.family = engine.Family(self._samples) if shares else None
         self._make: Callable[[torch.fx.GraphModule, Compilation], Instance] | None = None
 
     def _key(self, inputs: Sequence[Any]) -> tuple:
@@ -60,6 +62,7 @@ class Compiler:
     def _first(self, gm: torch.fx.GraphModule, make: Callable[[torch.fx.GraphModule, Compilation], Instance]) -> Instance:
         self._make, key = make, ()
         if self.symbols is not None:
+            wire.refuse_results_elsewhere(gm.graph, self.device)
             self._template = Template(gm)
             gm, key = self._template.at(self.symbols.traced), self.symbols.traced_key
         self._record.captured = gm.graph
@@ -81,7 +84,7 @@ class Compiler:
         constants = lift_constants(gm, before=tangents[0] if tangents else None)
         count = len(primals) + len(constants)
         _set_outputs(gm, [*outputs, *[None] * len(constants)])
-        place = Place(len(primals), constants, num_fwd_outputs)
+        place = Place(len(primals), constants, num_fwd_outputs, self.device)
         first = self._first(gm, lambda gm, record: Instance(self, gm, record, place))
         # What the backward reads of what the caller holds: primals, and (from `count` on) results of the forward.
         held = place.held
@@ -91,13 +94,13 @@ class Compiler:
             return self._of(inputs).forward(inputs)
 
         def run_backward(*inputs: torch.Tensor | None) -> list[Any]:
-            if torch.is_autocast_enabled("cpu"):
+            if torch.is_autocast_enabled(self.device.type):
                 messages.warn_once("autocast", AUTOCAST_BACKWARD)
             arena = inputs[len(saved)]
             return place.by_arena[arena.numel()].backward(inputs[: len(saved)], arena, inputs[len(saved) + 1 :])
 
         with _fake_mode_of(primals + tangents):
-            arena_meta = torch.empty(first.arena_bytes, dtype=torch.uint8)
+            arena_meta = torch.empty(first.arena_bytes, dtype=torch.uint8, device=self.device.torch)
         forward = _opaque("trainc_forward", run_forward, primals, forward_outputs, held, count, arena_meta)
         backward = _opaque_backward("trainc_backward", run_backward, saved, arena_meta, tangents, gradients)
         return forward, backward
@@ -114,7 +117,7 @@ class Compiler:
             if self.engine.name == "interpreter":
                 raise
             messages.fell_back(record.name, error)
-            self.engine = engine.Interpreter(record.tune)
+            self.engine = engine.Interpreter(self.device, record.tune)
             record.engine, record.reason = self.engine.name, str(error)
             return build(self.engine)
         finally:
@@ -132,8 +135,8 @@ class Compiler:
         return _boxed(lambda *inputs: self._of(inputs).forward(inputs))
 
 
-def new_engine(tune: str) -> Any:
-    return engine.ENGINES[config.engine_name()](tune)
+def new_engine(device: Host, tune: str) -> Any:
+    return engine.ENGINES[config.engine_name()](device, tune)
 
 
 AUTOCAST_BACKWARD = (
@@ -178,7 +181,7 @@ def lift_constants(gm: torch.fx.GraphModule, before: torch.fx.Node | None) -> li
 
 def _fake_like(graph: torch.fx.Graph, tensor: torch.Tensor) -> torch.Tensor:
     with _fake_mode_of(list(graph.find_nodes(op="placeholder"))):
-        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
 
 
 def _set_outputs(gm: torch.fx.GraphModule, outputs: list[Any]) -> None:
@@ -278,14 +281,13 @@ def aot_settings():
 
 
 def compile_flat(
-    module: torch.nn.Module, inputs: Sequence[Any], record: Compilation, compiler: Compiler | None = None
+    module: torch.nn.Module, inputs: Sequence[Any], record: Compilation, compiler: Compiler
 ) -> Callable[..., Sequence[Any]]:
     """Compiles `module(*inputs) -> tuple of tensors` for these inputs' shapes; returns the compiled call. With a `compiler` that
     has symbols, `inputs` are its fakes, and the call also takes other sizes, once the compiler was asked to `add_sizes`.
     UserError where the memory that `record.limit` allows is not enough."""
     from torch._functorch.aot_autograd import aot_module_simplified
 
-    compiler = compiler or Compiler(record)
     with aot_settings(), recurrent_layers():
         return aot_module_simplified(
             module,

@@ -21,8 +21,9 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
+from torch.utils.weak import WeakIdKeyDictionary
 
-from trainc import cache, config, messages, records, wire
+from trainc import cache, config, device, messages, records, wire
 
 Tensor = torch.Tensor
 
@@ -138,32 +139,33 @@ def formula_of(v: Variant) -> tuple[Callable[..., tuple[Tensor, ...]], int, list
 def trace_formula(v: Variant) -> torch.fx.GraphModule:
     formula, scalars, _ = formula_of(v)
     with torch._subclasses.FakeTensorMode():
-        inputs = [torch.empty(ELEMENTS, dtype=v.dtype) for _ in range(v.tensors())]
-        inputs += [torch.empty((), dtype=v.dtype) for _ in range(scalars)]
+        inputs = [torch.empty(ELEMENTS, dtype=v.dtype, device="cpu") for _ in range(v.tensors())]
+        inputs += [torch.empty((), dtype=v.dtype, device="cpu") for _ in range(scalars)]
         return make_fx(lambda *args: formula(*args))(*inputs)
 
 
 class CoreKernel:
-    def __init__(self, v: Variant, name: str):
+    def __init__(self, v: Variant, name: str, where: device.Host):
         from trainc import _core
 
         gm, in_place = trace_formula(v), formula_of(v)[2]
         self.elements = 0  # that the last step updated
+        self._where, on = where, where.target()["device"]
         self._operations = sum(n.meta["val"].dim() for n in gm.graph.nodes if n.op == "call_function")
         self._moved = (v.tensors() + len(in_place)) * v.dtype.itemsize
         with messages.progress(name):
             graph = wire.graph_json(gm.graph, name)
             (self._foreach, self.from_cache), _ = cache.through(
-                cache.key("foreach", graph, in_place, name),
-                lambda _, plan: (_core.load_foreach(plan), True),
-                lambda: (_core.compile_foreach(graph, in_place, name), False),
+                cache.key("foreach", where, graph, in_place, name),
+                lambda _, plan: (_core.load_foreach(plan, on), True),
+                lambda: (_core.compile_foreach(graph, in_place, name, on), False),
                 lambda made: ({}, made[0].save()),
             )
 
     def run(self, tensors: list[list[Tensor]], scalars: list[float]) -> None:
         numels = [row[0].numel() for row in tensors]
         self.elements += sum(numels)
-        self._foreach.run([[t.data_ptr() for t in row] for row in tensors], numels, scalars)
+        self._foreach.run([[t.data_ptr() for t in row] for row in tensors], numels, scalars, self._where.stream())
 
     def report(self) -> dict:
         report = json.loads(self._foreach.report())
@@ -175,13 +177,13 @@ class CoreKernel:
 
 
 class InterpretedKernel:
-    def __init__(self, v: Variant, name: str):
+    def __init__(self, v: Variant, name: str, _where: device.Host):
         self.elements = 0
         self._formula, _, self._in_place = formula_of(v)
         self._variant, self._name = v, name
 
     def run(self, tensors: list[list[Tensor]], scalars: list[float]) -> None:
-        numbers = [torch.tensor(value, dtype=self._variant.dtype) for value in scalars]
+        numbers = [torch.tensor(value, dtype=self._variant.dtype, device="cpu") for value in scalars]
         for row in tensors:
             results = self._formula(*row, *numbers)
             for place, result in zip(self._in_place, results, strict=True):
@@ -192,36 +194,63 @@ class InterpretedKernel:
 
 
 class Kernels:
-    """The kernels of one optimizer, by variant, compiled when first needed."""
+    """The kernels of one optimizer, by variant and device, compiled when first needed."""
 
     def __init__(self, optimizer: torch.optim.Optimizer):
-        self._kernels: dict[Variant, Any] = {}
+        self._kernels: dict[tuple[Variant, device.Host], Any] = {}
         self._records = records.of(optimizer)
+        self.steps = Steps()
 
     def start_step(self) -> None:
         for kernel in self._kernels.values():
             kernel.elements = 0
 
-    def get(self, v: Variant) -> Any:
-        kernel = self._kernels.get(v)
+    def get(self, v: Variant, like: Tensor) -> Any:
+        """The kernel for tensors that lie where `like` does."""
+        where = device.get(like.device)
+        kernel = self._kernels.get((v, where))
         if kernel is None:
-            kernel = self._kernels[v] = self._build(v)
+            kernel = self._kernels[v, where] = self._build(v, where)
         return kernel
 
-    def _build(self, v: Variant) -> Any:
+    def _build(self, v: Variant, where: device.Host) -> Any:
         name = f"{'AdamW' if v.decoupled else v.kind.capitalize()} step"
         record = records.Compilation(name, engine=config.engine_name())
         start = time.perf_counter()
         try:
-            kernel = CoreKernel(v, name) if record.engine == "core" else InterpretedKernel(v, name)
+            kernel = (CoreKernel if record.engine == "core" else InterpretedKernel)(v, name, where)
         except Exception as error:
             messages.fell_back(name, error)
             record.engine, record.reason = "interpreter", str(error)
-            kernel = InterpretedKernel(v, name)
+            kernel = InterpretedKernel(v, name, where)
         record.compile_seconds = time.perf_counter() - start
         record.optimizer = kernel
         self._records.append(record)
         return kernel
+
+
+class Steps:
+    """The numbers in the optimizer's `step` tensors. Those on a GPU (`fused=True`) are read once and then counted here: to read
+    one is to wait for the device."""
+
+    def __init__(self) -> None:
+        self._known = WeakIdKeyDictionary()  # step tensor -> (version, number)
+
+    def number(self, step: Tensor) -> float:
+        if step.is_cpu:
+            return step.item()
+        known = self._known.get(step)
+        if known is None or known[0] != step._version:
+            known = self._known[step] = (step._version, step.item())
+        return known[1]
+
+    def count(self, steps: list[Tensor]) -> None:
+        """One more, in the tensors and here."""
+        numbers = [None if step.is_cpu else self.number(step) for step in steps]
+        torch._foreach_add_(steps, 1.0)
+        for step, number in zip(steps, numbers, strict=True):
+            if number is not None:
+                self._known[step] = (step._version, number + 1)
 
 
 # ---- the steps ------------------------------------------------------------------------------------------------------
@@ -283,7 +312,7 @@ def _compiles(*tensors: Tensor) -> bool:
     return first.dtype in (torch.float32, torch.float64) and all(
         type(t) in (Tensor, torch.nn.Parameter)
         and t.layout is torch.strided and t.dtype == first.dtype and t.shape == first.shape
-        and t.device.type == "cpu" and t.is_contiguous() and not t.is_neg()
+        and t.device == first.device and t.device.type in ("cpu", "cuda") and t.is_contiguous() and not t.is_neg()
         for t in tensors
     )  # fmt: skip
 
@@ -297,25 +326,26 @@ def _adam_step(optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels) 
             decoupled=group["decoupled_weight_decay"], amsgrad=group["amsgrad"], lerp_from_end=1 - beta1 >= 0.5,
         )  # fmt: skip
 
-    for dtype in {p.dtype for p in group["params"] if p.grad is not None} & {torch.float32, torch.float64}:
-        kernels.get(variant(dtype))  # before any state is touched: compiling can be interrupted
+    for param in group["params"]:
+        if param.grad is not None and _compiles(param):
+            kernels.get(variant(param.dtype), param)  # before any state is touched: compiling can be interrupted
     lists: list[list[Tensor]] = [[] for _ in range(6)]  # params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps
     has_complex = optimizer._init_group(group, *lists)
     params, grads, averages, squares, maxima, steps = lists
-    rows: dict[tuple[torch.dtype, float], list[list[Tensor]]] = {}
+    rows: dict[tuple[torch.device, torch.dtype, float], list[list[Tensor]]] = {}
     left, counted = [], []
     for i, param in enumerate(params):
         row = [param, grads[i], averages[i], squares[i], *maxima[i : i + 1]]
         if _compiles(*row):
-            rows.setdefault((param.dtype, steps[i].item() + 1), []).append(row)
+            rows.setdefault((param.device, param.dtype, kernels.steps.number(steps[i]) + 1), []).append(row)
             counted.append(steps[i])
         else:
             left.append(i)
     if counted:
-        torch._foreach_add_(counted, 1.0)
-    for (dtype, step), tensors in rows.items():
+        kernels.steps.count(counted)
+    for (_, dtype, step), tensors in rows.items():
         v = variant(dtype)
-        kernels.get(v).run(tensors, adam_scalars(group, step, v))
+        kernels.get(v, tensors[0][0]).run(tensors, adam_scalars(group, step, v))
         _written(tensors, 1)
     if left:
         adam(
@@ -339,22 +369,22 @@ def _sgd_step(optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels) -
     buffers: list[Tensor | None] = []
     optimizer._init_group(group, params, grads, buffers)
     buffers = buffers or [None] * len(params)
-    rows: dict[Variant, list[list[Tensor]]] = {}
+    rows: dict[tuple[Variant, torch.device], list[list[Tensor]]] = {}
     left = []
     fresh: list[tuple[Tensor, Tensor]] = []
     for i, (param, grad, buffer) in enumerate(zip(params, grads, buffers, strict=True)):
         first = momentum and buffer is None
         row = [param, grad, *([torch.empty_like(param) if first else buffer] if momentum else [])]
         if _compiles(*row):
-            rows.setdefault(variant(param.dtype, first), []).append(row)
+            rows.setdefault((variant(param.dtype, first), param.device), []).append(row)
             if first:
                 fresh.append((param, row[2]))
         else:
             left.append(i)
-    for v in rows:
-        kernels.get(v)  # before any parameter is touched: compiling can be interrupted
-    for v, tensors in rows.items():
-        kernels.get(v).run(tensors, sgd_scalars(group, v))
+    for (v, _), tensors in rows.items():
+        kernels.get(v, tensors[0][0])  # before any parameter is touched: compiling can be interrupted
+    for (v, _), tensors in rows.items():
+        kernels.get(v, tensors[0][0]).run(tensors, sgd_scalars(group, v))
         _written(tensors, 1)
     for param, buffer in fresh:
         optimizer.state[param]["momentum_buffer"] = buffer

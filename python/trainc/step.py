@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from trainc import cache, config, engine, memory, messages, optimizer, records, tuning, wire
-from trainc.call import CompiledCall, _describe, _modes, _type
+from trainc import cache, config, device, engine, memory, messages, optimizer, records, tuning, wire
+from trainc.call import CompiledCall, _describe, _modes, _type, leaves_of, stray
 from trainc.errors import NotCompiled, SideEffect, UserError
 from trainc.joint import lift_constants
 from trainc.memory import Settings
@@ -115,6 +115,8 @@ class TrainStep(CompiledCall):
                 "signatures. Pad inputs to "
                 "few shapes, or raise trainc.config.max_signatures."
             )
+        if misplaced := stray(self._body, self._state.tensors(), leaves_of(structure, arguments, self._body)):
+            raise UserError(f"trainc.train_step: {misplaced.replace(type(self._body).__name__, 'the model')}")
         signature = _describe(structure, arguments, self._body)
         record = records.Compilation(self.__name__, signature=signature, tune=self.settings.tune)
         inputs = [*self._state.tensors(), *arguments]
@@ -145,7 +147,11 @@ class TrainStep(CompiledCall):
                 f"trainc.train_step: {changed}; it would happen once, while the step is traced: do it outside of the step"
             )
         record.capture_seconds = time.perf_counter() - start
-        compiled = CompiledStep(traced, self.reached.optimizers, inputs, record, limit)
+        try:
+            where = device.one(inputs, "the step's tensors")
+        except NotCompiled as reason:
+            raise UserError(f"trainc.train_step: {reason}") from None
+        compiled = CompiledStep(traced, self.reached.optimizers, inputs, record, where, limit)
         return compiled if compiled.runs else lambda _inputs, args, kwargs: self.fn(*args, **kwargs)
 
 
@@ -215,6 +221,7 @@ class Updates:
 
     def __init__(self, slots: list[Slot], optimizers: list[torch.optim.Optimizer]):
         self.slots, self.optimizers = slots, optimizers
+        self._steps = optimizer.Steps()
 
     def launches(self) -> list[Launch]:
         """Of each slot, for the next step; makes no state."""
@@ -224,7 +231,7 @@ class Updates:
             v = _variant_of(owner, owner.param_groups[slot.group], slot.parameter.dtype)
             state = owner.state.get(slot.parameter, {})  # a look must not make an entry
             if v.kind == "adam":
-                step = state["step"].item() + 1 if state else 1.0
+                step = self._steps.number(state["step"]) + 1 if state else 1.0
             else:
                 step = 1.0 if v.momentum and state.get("momentum_buffer") is None else 2.0
             launches.append(Launch(slot.optimizer, slot.group, slot.parameter.dtype, step))
@@ -261,7 +268,7 @@ class Updates:
         steps = [self.optimizers[s.optimizer].state.get(s.parameter, {}).get("step") for s in self.slots]
         steps = [step for step in steps if isinstance(step, Tensor)]
         if steps:
-            torch._foreach_add_(steps, 1.0)
+            self._steps.count(steps)
         written = [t for slot, state in zip(self.slots, states, strict=True) for t in (slot.parameter, *state)]
         torch.autograd.graph.increment_version(written)
         for owner in self.optimizers:
@@ -278,7 +285,6 @@ def _make_state(owner: torch.optim.Optimizer, group: dict, parameter: Tensor) ->
     return owner.state[parameter]
 
 
-
 # ---- the step ---------------------------------------------------------------------------------------------------------
 
 
@@ -288,17 +294,17 @@ class CompiledStep:
     each slot, then the scalars of each launch."""
 
     def __init__(
-        self, traced: Traced, optimizers: list[torch.optim.Optimizer], inputs: list[Tensor], record: Any,
+        self, traced: Traced, optimizers: list[torch.optim.Optimizer], inputs: list[Tensor], record: Any, where: device.Host,
         limit: memory.Limit | None = None,
     ):  # fmt: skip
-        self.traced, self.record, self.limit = traced, record, limit
+        self.traced, self.record, self.where, self.limit = traced, record, where, limit
         self.updates = Updates(traced.slots, optimizers)
         self.runs = True
         placeholders = list(traced.graph.graph.find_nodes(op="placeholder"))
         self.primals = len(placeholders) - 1
         self.constants = lift_constants(traced.graph, before=placeholders[-1])
         self.inputs = self.primals + len(self.constants)
-        self._one = torch.ones(())
+        self._one = torch.ones((), device=where.torch)
         self._classes: list[int] | None = None
         self._refuse_shared_memory(inputs)
         wire.give_backward_its_lines(traced.graph.graph)
@@ -400,7 +406,8 @@ class CorePlan:
                 raise UserError(f"trainc.train_step updates f32 and f64 parameters, not {kind}: use trainc.compile")
         formulas = list(dict.fromkeys(variants))
         self._sizes = [optimizer.formula_of(variants[classes.index(i)])[1] for i in range(len(distinct))]
-        self._scalars = [torch.empty(size, dtype=launch.dtype) for size, launch in zip(self._sizes, distinct, strict=True)]
+        sized = zip(self._sizes, distinct, strict=True)
+        self._scalars = [torch.empty(size, dtype=launch.dtype, device=step.where.torch) for size, launch in sized]
         self._views = [view for scalars in self._scalars for view in scalars.unbind()]
         next_state = step.inputs + 1
         first_scalar = next_state + sum(v.tensors() - 2 for v in variants)
@@ -412,15 +419,17 @@ class CorePlan:
             scalars = range(places[classes[i]], places[classes[i]] + self._sizes[classes[i]])
             updates.append((formulas.index(v), i, [slot.primal, -1, *states, *scalars]))
         name = step.record.name
-        graph = wire.GraphText(traced.graph.graph, name)
+        where, tune = step.where, step.record.tune
+        graph = wire.GraphText(traced.graph.graph, name, where)
         traces = [wire.graph_json(optimizer.trace_formula(v).graph, f"{name}_update") for v in formulas]
         texts = [(text, list(optimizer.formula_of(v)[2])) for text, v in zip(traces, formulas, strict=True)]
         of_limit = [] if step.limit is None else [step.limit.key]
-        key = cache.key("step", graph.canonical, step.inputs, traced.forward, name, texts, updates, step.record.tune, *of_limit)
+        key = cache.key("step", where, graph.canonical, step.inputs, traced.forward, name, texts, updates, tune, *of_limit)
         made: list[Any] = []
 
         def compile() -> Any:
-            joint = _core.JointGraph(graph.text(), step.inputs, traced.forward, name, -1, tuning.tuner_of(step.record.tune))
+            asked = {"tuner": tuning.tuner_of(tune), **where.target()}
+            joint = _core.JointGraph(graph.text(), step.inputs, traced.forward, name, -1, **asked)
             made.append(joint)
             if step.limit is not None:
                 room = step.limit.room(lambda: engine.sum_of(joint.fit_step(1 << 62, [True], texts, updates)))
@@ -428,12 +437,14 @@ class CorePlan:
             return joint.step([True], texts, updates, progress)
 
         with messages.progress(name) as progress:
-            self._executable, facts, _ = engine.stored_plan(key, graph, compile, lambda: {"again_flops": made[0].again_flops})
+            self._executable, facts, _ = engine.stored_plan(
+                key, graph, where, compile, lambda: {"again_flops": made[0].again_flops}
+            )
         self._again_flops = facts["again_flops"]
 
     def __call__(self, inputs: list[Tensor], states: list[list[Tensor]], scalars: list[list[float]]) -> list[Tensor | None]:
         for tensor, values in zip(self._scalars, scalars, strict=True):
-            tensor.copy_(torch.tensor(values, dtype=torch.float64))
+            tensor.copy_(torch.tensor(values, dtype=torch.float64, device="cpu").to(tensor.dtype), non_blocking=True)
         return self._executable([*inputs, *(t for state in states for t in state), *self._views])
 
     def report(self) -> dict:
@@ -455,7 +466,8 @@ class InterpretedPlan:
         with torch.no_grad():
             for i, (slot, v) in enumerate(zip(self._traced.slots, self._variants, strict=True)):
                 update, _, in_place = optimizer.formula_of(v)
-                numbers = [torch.tensor(value, dtype=v.dtype) for value in scalars[self._classes[i]]]
+                where = slot.parameter.device
+                numbers = [torch.tensor(value, dtype=v.dtype, device=where) for value in scalars[self._classes[i]]]
                 row = [slot.parameter, outputs[self._traced.forward + i], *states[i]]
                 for place, result in zip(in_place, update(*row, *numbers), strict=True):
                     row[place].copy_(result)

@@ -220,7 +220,7 @@ def trace_step(body: Callable[..., Any], state: Any, structure: tuple, inputs: l
             return (*results, *(values[i] for i in found["mutated"]), *gradients)
 
     fake_mode = torch._subclasses.FakeTensorMode()
-    tangent = torch.ones(())
+    tangent = torch.ones((), device=next((t.device for t in inputs if t.dim()), "cpu"))
     with trace.tracing(), trace.inside(flat.__code__), trace.recurrent_layers(), fx_traceback.preserve_node_meta():
         fakes = [fake_mode.from_tensor(tensor.detach(), static_shapes=True) for tensor in (*inputs, tangent)]
         with enable_python_dispatcher(), fake_mode:

@@ -125,12 +125,12 @@ def describe(structure: tuple, tensors: list[torch.Tensor], name: str = "") -> l
 
 
 def leaves(structure: tuple, tensors: list[torch.Tensor], name: str = "") -> dict[str, tuple]:
-    """A call's tensors and plain values by name: ("tensor", dtype, shape, strides, requires_grad) or ("value", value)."""
+    """A call's tensors and plain values by name: ("tensor", dtype, shape, strides, requires_grad, device) or ("value", value)."""
     from trainc.wire import dtype_name
 
     if structure[0] == "tensor":
         t = tensors[structure[1]]
-        return {name: ("tensor", dtype_name(t.dtype), tuple(t.shape), t.stride(), t.requires_grad)}
+        return {name: ("tensor", dtype_name(t.dtype), tuple(t.shape), t.stride(), t.requires_grad, str(t.device))}
     if structure[0] == "const":
         return {name: ("value", structure[2])}
     names = structure[2] if isinstance(structure[2], tuple) else range(len(structure[3]))
@@ -156,13 +156,15 @@ def _leaf_changes(name: str, old: tuple, new: tuple) -> list[str]:
         return [f"`{name}` changed from a {old[0]} to a {new[0]}"]
     if new[0] == "value":
         return [f"`{name}` changed from {old[1]!r} to {new[1]!r}"]
-    (_, old_dtype, old_shape, old_strides, _), (_, dtype, shape, strides, gradient) = old, new
+    (_, old_dtype, old_shape, old_strides, _, old_device), (_, dtype, shape, strides, gradient, device) = old, new
     if len(old_shape) != len(shape):
         return [f"`{name}` changed from {len(old_shape)} to {len(shape)} dimensions"]
     told = [f"`{name}` changed from {old_dtype} to {dtype}"] if old_dtype != dtype else []
     for i, (before, size) in enumerate(zip(old_shape, shape, strict=True)):
         if before != size:
             told.append(f"dimension {i} of `{name}` changed from {before} to {size}")
+    if old_device != device:
+        told.append(f"`{name}` moved from {old_device} to {device}")
     if old_shape == shape and old_strides != strides:
         told.append(f"the strides of `{name}` changed from {old_strides} to {strides}")
     return told or [f"`{name}` requires {'a' if gradient else 'no'} gradient now"]

@@ -1,8 +1,8 @@
 """tune="max": contractions are cut up in the way that is measured to be fastest, on this machine and its threads.
 
-The compiler says which ways there are (another register tile, more tasks or fewer, other blocks of rows) and measures them; who wins
-is decided here, and kept on disk with the plans (cache.py), so that a program is measured once. All ways sum in the same order:
-results are bit for bit those of tune="fast".
+The compiler says which ways there are (another register tile, more tasks or fewer, other blocks of rows) and measures them; who
+wins is decided here, and kept on disk with the plans (cache.py), so that a program is measured once. All ways sum in the same
+order: results are bit for bit those of tune="fast".
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ def choose(text: str, variants: int, measure: Callable[[int], float]) -> int:
     """The fastest of `variants` ways to make the kernel `text`: the stored answer, or that of a race."""
     import torch
 
+    from trainc.device import HOST
+
     winner, _ = cache.through(
-        cache.key("tuning", text, variants, torch.get_num_threads()),
+        cache.key("tuning", HOST, text, variants, torch.get_num_threads()),
         lambda about, _: (about["variant"], about["seconds"]),
         lambda: race(variants, measure),
         lambda found: ({"variant": found[0], "seconds": found[1]}, b""),

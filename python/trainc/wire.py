@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from trainc.device import HOST, Host
 from trainc.errors import InternalError
 
 DTYPE_NAMES = {
@@ -73,7 +74,9 @@ def value(val: Any, node: str) -> Any:
         sizes = (*val.shape, *val.stride())
         if not all(type(size) is int for size in sizes):
             raise InternalError(f"{node} has a symbolic shape {tuple(val.shape)}")
-        return {"dtype": dtype_name(val.dtype), "shape": list(val.shape), "stride": list(val.stride())}
+        # the state of a fused attention's generator: handed on, never computed with
+        dtype = "i64" if val.dtype is torch.uint64 else dtype_name(val.dtype)
+        return {"dtype": dtype, "shape": list(val.shape), "stride": list(val.stride())}
     if isinstance(val, (list, tuple)):
         return [value(item, node) for item in val]
     return None
@@ -85,6 +88,11 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def argument(arg: Any) -> Any:
     if isinstance(arg, torch.fx.Node):
+        val = arg.meta.get("val")
+        if type(val) in (int, float, bool):  # a number that an operation gave: known, as all shapes are
+            return argument(val)
+        if isinstance(val, torch.Tensor) and val.dtype is torch.uint64:
+            return {"n": arg.name, "view": "uint64"}
         return {"n": arg.name}
     if arg is None or isinstance(arg, (bool, str)):
         return arg
@@ -101,11 +109,22 @@ def argument(arg: Any) -> Any:
     return {"other": str(arg)}
 
 
+def _refuse_arithmetic(node: torch.fx.Node) -> None:
+    """uint64 has no arithmetic here: only what runs in the framework may take or give it."""
+    from trainc import _core
+
+    values = [node.meta.get("val"), *(n.meta.get("val") for n in node.all_input_nodes)]
+    if any(isinstance(v, torch.Tensor) and v.dtype is torch.uint64 for v in _flat(values)):
+        if node.target is not operator.getitem and target_name(node.target) in _core.supported_operations():
+            raise InternalError(f"{origin(node)} ({target_name(node.target)}): dtype uint64 is not compiled")
+
+
 def node_json(node: torch.fx.Node) -> dict:
     if node.op == "placeholder":
         return {"op": "placeholder", "name": node.name, "val": value(node.meta.get("val"), node.name)}
     if node.op == "output":
         return {"op": "output", "args": [argument(arg) for arg in _flat(node.args[0])]}
+    _refuse_arithmetic(node)
     return {
         "op": "call", "name": node.name, "target": target_name(node.target),
         "args": [argument(arg) for arg in node.args], "kwargs": {key: argument(arg) for key, arg in node.kwargs.items()},
@@ -124,30 +143,42 @@ class GraphText:
     """A graph as text. `canonical` names each distinct origin by its number, "@3" for origins[3]: two programs that differ in
     file names and line numbers have the same one. Placeholders come first; there are no get_attr nodes (joint.lift_constants)."""
 
-    def __init__(self, graph: torch.fx.Graph, name: str):
+    def __init__(self, graph: torch.fx.Graph, name: str, device: Host = HOST):
         for node in graph.nodes:
             if node.op not in ("placeholder", "call_function", "output"):
                 raise InternalError(f"{origin(node)} ({node.op} {node.target}) is not an operation")
         nodes = [node_json(node) for node in graph.nodes]
+        refuse_results_elsewhere(graph, device)
+        for node, text in zip(graph.nodes, nodes, strict=True):
+            if device.deals_masks and node.target is torch.ops.aten.native_dropout.default:
+                text["philox"] = device.deal(node.args[0].meta["val"])
         numbers: dict[str, str] = {}
         for node in nodes:
             if node.get("origin"):
                 node["origin"] = numbers.setdefault(node["origin"], f"@{len(numbers)}")
         self.origins = list(numbers)
-        self.canonical = json.dumps({"name": name, "nodes": nodes})
+        self.canonical = json.dumps({"name": name, "nodes": nodes} | ({"generator": "philox"} if device.deals_masks else {}))
 
     def text(self) -> str:
         """The wire format, with the origins themselves. (Inside a JSON string the quotes of the pattern would be escaped.)"""
         return re.sub(r'"origin": "@(\d+)"', lambda m: f'"origin": {json.dumps(self.origins[int(m[1])])}', self.canonical)
 
 
-def same_graph(a: torch.fx.Graph, b: torch.fx.Graph) -> bool:
+def same_graph(a: torch.fx.Graph, b: torch.fx.Graph, device: Host) -> bool:
     """Whether two graphs compute the same in the same way."""
-    return GraphText(a, "").canonical == GraphText(b, "").canonical
+    return GraphText(a, "", device).canonical == GraphText(b, "", device).canonical
 
 
-def graph_json(graph: torch.fx.Graph, name: str) -> str:
-    return GraphText(graph, name).text()
+def refuse_results_elsewhere(graph: torch.fx.Graph, device: Host) -> None:
+    """`loss.cpu()` in a forward on a GPU: a plan's results lie where it runs. (A graph with sizes put in is all on "meta".)"""
+    for out in _flat(next(iter(graph.find_nodes(op="output"))).args[0]):
+        value = out.meta.get("val") if isinstance(out, torch.fx.Node) else None
+        if isinstance(value, torch.Tensor) and value.device.type not in (device.torch.type, "meta"):
+            raise InternalError(f"{origin(out)}: a result is on {value.device}, the model on {device.torch}")
+
+
+def graph_json(graph: torch.fx.Graph, name: str, device: Host = HOST) -> str:
+    return GraphText(graph, name, device).text()
 
 
 def parse_argument(arg: Any, inputs: list[Any]) -> Any:
@@ -157,7 +188,7 @@ def parse_argument(arg: Any, inputs: list[Any]) -> Any:
     if not isinstance(arg, dict):
         return arg
     if "$" in arg:
-        return inputs[arg["$"]]
+        return inputs[arg["$"]].view(getattr(torch, arg["view"])) if "view" in arg else inputs[arg["$"]]
     if "dtype" in arg:
         return DTYPES.get(arg["dtype"]) or getattr(torch, arg["dtype"])
     if "float" in arg:

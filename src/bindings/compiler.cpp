@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "bindings/bindings.h"
+#include "emit/cuda/emit.h"
 #include "runtime/foreach.h"
 #include "runtime/measure.h"
 #include "support/error.h"
@@ -31,17 +32,19 @@ compiler::Tuning tuning_of(const nb::object& tuner) {
   return {runtime::seconds_of, choose};
 }
 
-/// `callback`: progress(done, total), or None. It and Ctrl-C may raise out of the compiler. `tuner`: None, or who chooses between measured variants.
-compiler::Options options(const nb::object& callback, const nb::object& tuner) {
+/// `callback`: progress(done, total), or None. It and Ctrl-C may raise out of the compiler.
+compiler::Options options(const nb::object& callback, const Target& target) {
   compiler::Options o{.level = cpu_level()};
-  if (const auto driver = device_driver()) {
+  if (const auto driver = device_driver(target.device)) {
+    o.tf32 = target.tf32;
+    if (target.library_flops > 0 && driver->multiplies()) o.library_flops = target.library_flops;
     o.interpreted = driver->architecture() == "interpret";
     o.gpu = o.interpreted ? Gpu::Sm90a : gpu_of(driver->architecture());
   }
   o.float32_in_parts = nb::cast<bool>(nb::module_::import_("trainc.config").attr("float32_in_parts"));
   o.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   o.workers = runtime::thread_count();
-  if (!tuner.is_none() && !o.gpu) o.tuning = tuning_of(tuner);
+  if (!target.tuner.is_none() && !o.gpu) o.tuning = tuning_of(target.tuner);
   o.progress = [&callback, signals = SignalCheck()](int64_t done, int64_t total) mutable {
     signals();
     nb::gil_scoped_acquire lock;
@@ -61,10 +64,10 @@ json record(const compiler::Timing& timing, double seconds) {
 
 /// Runs `make(options, timing)`, which gives a plan, without the interpreter lock. `earlier`: seconds that were spent on it before.
 template <class F>
-std::unique_ptr<CoreExecutable> compiled(const nb::object& callback, const nb::object& tuner, double earlier, const F& make, compiler::SharedKernels* shared = nullptr) {
+std::unique_ptr<CoreExecutable> compiled(const nb::object& callback, const Target& target, double earlier, const F& make, compiler::SharedKernels* shared = nullptr) {
   const auto start = Clock::now();
   compiler::Timing timing;
-  compiler::Options o = options(callback, tuner);
+  compiler::Options o = options(callback, target);
   o.shared = shared;
   plan::Plan plan = [&] {
     nb::gil_scoped_release unlock;
@@ -72,13 +75,14 @@ std::unique_ptr<CoreExecutable> compiled(const nb::object& callback, const nb::o
     malloc_trim(0);  // what code generation needed is the step's to use
     return made;
   }();
-  return executable_of(std::move(plan), record(timing, earlier + seconds_since(start)));
+  return executable_of(std::move(plan), target.device, record(timing, earlier + seconds_since(start)));
 }
 
 /// Runs `make` for the numbers of its nests alone.
 template <class F> void sampled(compiler::SharedKernels& shared, const F& make) {
   const nb::object nobody = nb::none();
-  compiler::Options o = options(nobody, nobody);
+  const Target host;
+  compiler::Options o = options(nobody, host);
   o.shared = &shared, o.sample = true;
   nb::gil_scoped_release unlock;
   make(o, nullptr);
@@ -86,14 +90,15 @@ template <class F> void sampled(compiler::SharedKernels& shared, const F& make) 
 
 /// The order of a mask's draws is part of the graph: the generator is found before a graph with masks is imported.
 void know_the_generator(const std::string& graph) {
+  if (graph.find("\"generator\": \"philox\"") != std::string::npos) return;
   if (graph.find("dropout") != std::string::npos || graph.find("bernoulli") != std::string::npos) find_mask_generator();
 }
 
-std::unique_ptr<CoreExecutable> compile(const std::string& graph, const std::string& name, const nb::object& callback, const nb::object& tuner,
-                                        compiler::SharedKernels* shared, bool sample) {
+std::unique_ptr<CoreExecutable> compile(const std::string& graph, const std::string& name, const nb::object& callback, compiler::SharedKernels* shared, bool sample,
+                                        const std::string& device, bool tf32, int64_t library_flops, nb::object tuner) {
   know_the_generator(graph);
   const auto make = [&](const compiler::Options& o, compiler::Timing* timing) { return compiler::compile(frontend::import_aten(graph), name, o, timing); };
-  if (!sample) return compiled(callback, tuner, 0, make, shared);
+  if (!sample) return compiled(callback, {device, tf32, library_flops, std::move(tuner)}, 0, make, shared);
   sampled(*shared, make);
   return nullptr;
 }
@@ -106,21 +111,22 @@ nb::dict told(const compiler::Footprint& f) {
 
 struct JointGraph {
   std::unique_ptr<compiler::JointGraph> joint;
-  nb::object tuner;
+  Target target;
   double seconds = 0;  // importing and preparing; counted to the forward plan
 
-  JointGraph(const std::string& graph, int64_t primals, int64_t forward_outputs, const std::string& name, int64_t defer_from, nb::object tuner)
-      : tuner(std::move(tuner)) {
+  JointGraph(const std::string& graph, int64_t primals, int64_t forward_outputs, const std::string& name, int64_t defer_from, const std::string& device, bool tf32,
+             int64_t library_flops, nb::object tuner)
+      : target{device, tf32, library_flops, std::move(tuner)} {
     know_the_generator(graph);
     const auto start = Clock::now();
     nb::gil_scoped_release unlock;
     joint = std::make_unique<compiler::JointGraph>(frontend::import_aten(graph), primals, forward_outputs, name,
-                                                   defer_from < 0 ? std::numeric_limits<int64_t>::max() : defer_from, !device_driver());
+                                                   defer_from < 0 ? std::numeric_limits<int64_t>::max() : defer_from, target.device == "cpu");
     seconds = seconds_since(start);
   }
   /// The plan that `make` gives; none for a sample.
   template <class F> std::unique_ptr<CoreExecutable> part(const nb::object& callback, double earlier, compiler::SharedKernels* shared, bool sample, const F& make) const {
-    if (!sample) return compiled(callback, tuner, earlier, make, shared);
+    if (!sample) return compiled(callback, target, earlier, make, shared);
     sampled(*shared, make);
     return nullptr;
   }
@@ -131,10 +137,11 @@ struct JointGraph {
   using Formulas = std::vector<std::pair<std::string, std::vector<int64_t>>>;
   using Updates = std::vector<std::tuple<int64_t, int64_t, std::vector<int64_t>>>;
   static std::vector<plan::Foreach> kernels_of(const Formulas& formulas, const compiler::Options& o) {
-    const compiler::Options quiet{.level = o.level, .threads = o.threads, .progress = {}};
+    compiler::Options quiet = o;
+    quiet.progress = {};
     std::vector<plan::Foreach> kernels;
     for (const auto& [graph, in_place] : formulas)
-      kernels.push_back(compiler::compile_foreach(frontend::import_aten(graph), in_place, "update" + std::to_string(kernels.size()), quiet));
+      kernels.push_back(compiler::compile_foreach(frontend::import_aten(graph), in_place, "update" + std::to_string(kernels.size()), quiet, emit::cuda::Entry::Plan));
     return kernels;
   }
   static std::vector<compiler::Update> all_of(const Updates& updates) {
@@ -143,13 +150,14 @@ struct JointGraph {
     return all;
   }
   std::unique_ptr<CoreExecutable> step(const std::vector<bool>& defined, const Formulas& formulas, const Updates& updates, const nb::object& callback) const {
-    return compiled(callback, tuner, seconds, [&](const compiler::Options& o, compiler::Timing* timing) {
+    return compiled(callback, target, seconds, [&](const compiler::Options& o, compiler::Timing* timing) {
       return joint->step(defined, kernels_of(formulas, o), all_of(updates), o, timing);
     });
   }
   template <class F> nb::dict without_lock(const F& find) const {
     const nb::object no_callback = nb::none();
-    const compiler::Options o = options(no_callback, nb::none());
+    compiler::Options o = options(no_callback, target);
+    o.tuning.reset();
     return told([&] {
       nb::gil_scoped_release unlock;
       return find(o);
@@ -175,19 +183,20 @@ struct Foreach {
   double compile_seconds = 0;  // 0 for a stored one
   double seconds = 0;          // of the last run
 
-  explicit Foreach(plan::Foreach plan, double compile_seconds = 0) : compile_seconds(compile_seconds) {
+  Foreach(plan::Foreach plan, const std::string& on, double compile_seconds = 0) : compile_seconds(compile_seconds) {
     if (plan.device.empty()) cpu = std::make_unique<runtime::Foreach>(std::move(plan));
-    else if (const auto driver = device_driver()) device = std::make_unique<runtime::cuda::DeviceForeach>(std::move(plan), driver);
-    else throw UserError(plan.name + " was compiled for " + plan.device + ": set TRAINC_DEVICE to that device");
+    else if (const auto driver = device_driver(on)) device = std::make_unique<runtime::cuda::DeviceForeach>(std::move(plan), driver);
+    else throw UserError(plan.name + " was compiled for " + plan.device + ", not for the CPU");
   }
   const plan::Foreach& plan() const { return device ? device->plan() : cpu->plan(); }
 
-  static Foreach compiled(const std::string& graph, const std::vector<int64_t>& in_place, const std::string& name) {
+  static Foreach compiled(const std::string& graph, const std::vector<int64_t>& in_place, const std::string& name, const std::string& device) {
     const auto start = Clock::now();
     const nb::object no_callback = nb::none();
-    const compiler::Options o = options(no_callback, nb::none());
+    const Target target{device};
+    const compiler::Options o = options(no_callback, target);
     nb::gil_scoped_release unlock;
-    return Foreach(compiler::compile_foreach(frontend::import_aten(graph), in_place, name, o), seconds_since(start));
+    return Foreach(compiler::compile_foreach(frontend::import_aten(graph), in_place, name, o), device, seconds_since(start));
   }
   void run(const std::vector<std::vector<uintptr_t>>& tensors, const std::vector<int64_t>& numels, const std::vector<double>& scalars, uintptr_t stream) {
     const int64_t wanted = device ? device->tensor_inputs() : cpu->tensor_inputs();
@@ -216,11 +225,13 @@ void bind_compiler(nb::module_& m) {
   nb::class_<compiler::SharedKernels>(m, "SharedKernels", "Kernels that the plans of one graph for different sizes share.").def(nb::init<>());
   // `shared`: where kernels are looked for, and kept. `sample`: nothing is compiled; what sizes change is learned for `shared`.
   const auto shared = [] { return nb::arg("shared").none() = nb::none(); };
-  m.def("compile", &compile, nb::arg("json"), nb::arg("name"), nb::arg("progress") = nb::none(), nb::arg("tuner") = nb::none(), shared(), nb::arg("sample") = false);
+  m.def("compile", &compile, nb::arg("json"), nb::arg("name"), nb::arg("progress") = nb::none(), shared(), nb::arg("sample") = false, nb::arg("device") = "cpu",
+        nb::arg("tf32") = false, nb::arg("library_flops") = 0, nb::arg("tuner") = nb::none());
   nb::class_<JointGraph>(m, "JointGraph", "A joint graph, cut into a forward and a backward plan.")
-      .def(nb::init<const std::string&, int64_t, int64_t, const std::string&, int64_t, nb::object>(), nb::arg("json"), nb::arg("primals"),
-           nb::arg("forward_outputs"), nb::arg("name"), nb::arg("defer_from") = schedule::kDeferredBytes, nb::arg("tuner") = nb::none(),
-             "`defer_from`: bytes of an output from which on it is deferred; -1: none is.")
+      .def(nb::init<const std::string&, int64_t, int64_t, const std::string&, int64_t, const std::string&, bool, int64_t, nb::object>(), nb::arg("json"),
+           nb::arg("primals"), nb::arg("forward_outputs"), nb::arg("name"), nb::arg("defer_from") = schedule::kDeferredBytes, nb::arg("device") = "cpu",
+           nb::arg("tf32") = false, nb::arg("library_flops") = 0, nb::arg("tuner") = nb::none(),
+           "`defer_from`: bytes of an output from which on it is deferred; -1: none is.")
       .def("forward", &JointGraph::forward, nb::arg("progress") = nb::none(), shared(), nb::arg("sample") = false)
       .def("backward", &JointGraph::backward, nb::arg("defined"), nb::arg("consumes") = true, nb::arg("progress") = nb::none(), shared(), nb::arg("sample") = false)
       .def("step", &JointGraph::step, nb::arg("defined"), nb::arg("formulas"), nb::arg("updates"), nb::arg("progress") = nb::none())
@@ -241,12 +252,12 @@ void bind_compiler(nb::module_& m) {
         const std::string bytes = plan::save(f.plan());
         return nb::bytes(bytes.data(), bytes.size());
       });
-  m.def("compile_foreach", [](const std::string& graph, const std::vector<int64_t>& in_place, const std::string& name) {
-    return new Foreach(Foreach::compiled(graph, in_place, name));
-  }, nb::arg("json"), nb::arg("in_place"), nb::arg("name"));
-  m.def("load_foreach", [](const nb::bytes& bytes) {
-    return new Foreach(plan::load_foreach({static_cast<const char*>(bytes.data()), bytes.size()}));
-  }, nb::arg("bytes"), "What `save` wrote.");
+  m.def("compile_foreach", [](const std::string& graph, const std::vector<int64_t>& in_place, const std::string& name, const std::string& device) {
+    return new Foreach(Foreach::compiled(graph, in_place, name, device));
+  }, nb::arg("json"), nb::arg("in_place"), nb::arg("name"), nb::arg("device") = "cpu");
+  m.def("load_foreach", [](const nb::bytes& bytes, const std::string& device) {
+    return new Foreach(plan::load_foreach({static_cast<const char*>(bytes.data()), bytes.size()}), device);
+  }, nb::arg("bytes"), nb::arg("device") = "cpu", "What `save` wrote.");
 }
 
 }  // namespace trainc::bindings

@@ -83,7 +83,7 @@ std::string report(const CoreExecutable& e) {
   json steps = json::array();
   for (size_t i = 0; i < p.steps.size(); ++i) {
     const plan::Step& s = p.steps[i];
-    const char* kind = s.kind == StepKind::Kernel ? "kernel" : s.kind == StepKind::Extern ? "extern" : "random";
+    const char* kind = s.kind == StepKind::Kernel ? "kernel" : s.kind == StepKind::Extern ? "extern" : s.kind == StepKind::Random ? "random" : "library";
     json step = {{"name", s.kind == StepKind::Extern ? s.target : s.name}, {"kind", kind}, {"flops", s.flops}, {"bytes", s.bytes}, {"origins", s.origins}};
     if (i < seconds.size()) step["seconds"] = seconds[i];
     steps.push_back(std::move(step));
@@ -110,15 +110,15 @@ std::vector<runtime::ExternTensor> call_framework(const nb::object& callback, co
   return out;
 }
 
-bool draws(const plan::Plan& p) {
-  return std::any_of(p.steps.begin(), p.steps.end(), [](const plan::Step& s) { return s.kind == StepKind::Random; });
+bool draws_on_host(const plan::Plan& p) {
+  return std::any_of(p.steps.begin(), p.steps.end(), [](const plan::Step& s) { return s.kind == StepKind::Random && s.kernel < 0; });
 }
 
 void run(CoreExecutable& e, const std::vector<uintptr_t>& inputs, const std::vector<uintptr_t>& outputs, uintptr_t saved,
          const nb::object& get_state, const nb::object& set_state, const nb::object& extern_call, uintptr_t temp, uintptr_t stream) {
   const plan::Plan& plan = e.plan();
   runtime::Call call{pointers(inputs), pointers(outputs), reinterpret_cast<void*>(saved), {}, {}, SignalCheck()};
-  if (draws(plan)) find_mask_generator();
+  if (draws_on_host(plan)) find_mask_generator();
   if (!get_state.is_none() && !set_state.is_none()) {
     call.generator.get_state = [&] {
       nb::gil_scoped_acquire lock;
@@ -141,15 +141,15 @@ void run(CoreExecutable& e, const std::vector<uintptr_t>& inputs, const std::vec
 
 }  // namespace
 
-std::unique_ptr<CoreExecutable> executable_of(plan::Plan plan, json compile_record) {
+std::unique_ptr<CoreExecutable> executable_of(plan::Plan plan, const std::string& device, json compile_record) {
   auto made = std::make_unique<CoreExecutable>();
   made->compile_record = std::move(compile_record);
   if (plan.device.empty()) {
     made->cpu = std::make_unique<runtime::Executable>(std::move(plan));
     return made;
   }
-  const auto driver = device_driver();
-  if (!driver) throw UserError("plan " + plan.name + " was compiled for " + plan.device + ": set TRAINC_DEVICE to that device");
+  const auto driver = device_driver(device);
+  if (!driver) throw UserError("plan " + plan.name + " was compiled for " + plan.device + ", not for the CPU");
   made->device = std::make_unique<runtime::cuda::Executable>(std::move(plan), driver);
   return made;
 }
@@ -181,11 +181,11 @@ void bind_executable(nb::module_& m) {
         const std::string bytes = plan::save(e.plan());
         return nb::bytes(bytes.data(), bytes.size());
       });
-  m.def("load_plan", [](const nb::bytes& bytes, const std::map<std::string, std::string>& origins, const std::string& compile_record) {
+  m.def("load_plan", [](const nb::bytes& bytes, const std::map<std::string, std::string>& origins, const std::string& compile_record, const std::string& device) {
     plan::Plan plan = plan::load({static_cast<const char*>(bytes.data()), bytes.size()});
     for (plan::Step& s : plan.steps) rename(s.origins, origins);
-    return executable_of(std::move(plan), json::parse(compile_record));
-  }, nb::arg("bytes"), nb::arg("origins") = std::map<std::string, std::string>(), nb::arg("compile_record") = "null",
+    return executable_of(std::move(plan), device, json::parse(compile_record));
+  }, nb::arg("bytes"), nb::arg("origins") = std::map<std::string, std::string>(), nb::arg("compile_record") = "null", nb::arg("device") = "cpu",
      "A plan that `save` wrote. origins: lines of the model that moved since, old to new.");
 }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "interpret/device.h"
+#include "runtime/cuda/library.h"
 #include "support/error.h"
 
 namespace trainc::bindings {
@@ -23,10 +24,14 @@ void InterpretedDriver::unload(Function f) {
   --held;
   delete static_cast<loop::LoopNest*>(f);
 }
-void InterpretedDriver::copy_in(void* device, const void* host, int64_t bytes, Stream) { std::memcpy(device, host, static_cast<size_t>(bytes)); }
+void InterpretedDriver::copy_in(void* device, const void* host, int64_t bytes, Stream stream) {
+  streams.insert(stream);
+  std::memcpy(device, host, static_cast<size_t>(bytes));
+}
 void InterpretedDriver::copy(void* to, const void* from, int64_t bytes, Stream) { std::memcpy(to, from, static_cast<size_t>(bytes)); }
 
-void InterpretedDriver::launch(const Launch& l, Stream) {
+void InterpretedDriver::launch(const Launch& l, Stream stream) {
+  streams.insert(stream);
   const auto& nest = *static_cast<const loop::LoopNest*>(l.function);
   void* const* table = static_cast<void* const*>(l.table);
   const bool foreach = l.tensors > 0;
@@ -48,6 +53,13 @@ void InterpretedDriver::launch(const Launch& l, Stream) {
     if (found.status) *l.status = found.status;
     blocks += extent;
   }
+  ++launches;
+}
+
+void InterpretedDriver::multiply(const plan::Product& p, const void* lhs, const void* rhs, void* result, void*, int64_t, Stream stream) {
+  streams.insert(stream);
+  const runtime::cuda::LibraryCall call = runtime::cuda::library_call(p);
+  runtime::cuda::run_on_host(call, rhs, lhs, result);
   ++launches;
 }
 

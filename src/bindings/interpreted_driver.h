@@ -1,5 +1,7 @@
 // A device without a GPU that does compute: kernels are loop nests as text, run by src/interpret. TRAINC_DEVICE=interpret; for tests.
 #pragma once
+#include <set>
+
 #include "runtime/cuda/driver.h"
 
 namespace trainc::bindings {
@@ -15,7 +17,10 @@ class InterpretedDriver : public runtime::cuda::NullDriver {
   void copy(void* to, const void* from, int64_t bytes, runtime::cuda::Stream) override;
   void launch(const runtime::cuda::Launch&, runtime::cuda::Stream) override;
 
+  void multiply(const plan::Product&, const void* lhs, const void* rhs, void* result, void* memory, int64_t bytes, runtime::cuda::Stream) override;
+
   int64_t launches = 0, blocks = 0;  // run so far
+  std::set<runtime::cuda::Stream> streams;  // that anything was queued on
 };
 
 }  // namespace trainc::bindings

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "bindings/bindings.h"
 #include "bindings/interpreted_driver.h"
@@ -65,13 +66,13 @@ std::shared_ptr<InterpretedDriver> interpreted_driver() {
 
 }  // namespace
 
-std::shared_ptr<runtime::cuda::Driver> device_driver() {
-  const char* text = std::getenv("TRAINC_DEVICE");
-  const std::string word = text ? text : "";
-  if (word.empty() || word == "cpu") return nullptr;
-  if (word == "interpret") return interpreted_driver();
-  if (word == "cuda") return runtime::cuda::cuda_driver();
-  throw UserError("TRAINC_DEVICE=" + word + ": no such device; there are cpu, cuda and interpret (device kernels without a GPU, for tests)");
+std::shared_ptr<runtime::cuda::Driver> device_driver(const std::string& device) {
+  if (device == "cpu") return nullptr;
+  if (device == "interpret") return interpreted_driver();
+  if (device.starts_with("null:")) return std::make_shared<runtime::cuda::NullDriver>(std::string(name_of(gpu_of(device.substr(5)))));
+  const bool named = device.starts_with("cuda:") && device.size() > 5 && device.find_first_not_of("0123456789", 5) == std::string::npos;
+  if (named) return runtime::cuda::cuda_driver(std::stoi(device.substr(5)));
+  throw UserError(device + ": no such device; there are cpu, cuda:0, ..., interpret (device kernels without a GPU) and null:sm_90a, ... (no kernels run)");
 }
 
 void bind_machine(nb::module_& m) {
@@ -88,12 +89,17 @@ void bind_machine(nb::module_& m) {
   m.def("same_contents", &same_contents, nb::arg("dicts"), nb::arg("expected"), "Whether nothing in dictionaries was replaced: state.Unchanged.");
   m.def("build_id", &build_id, "The linker's hash of this module.");
   m.def("thread_count", &runtime::thread_count);
-  m.def("device", [] {
-    const auto driver = device_driver();
+  m.def("device", [](const std::string& device) {
+    const auto driver = device_driver(device);
     return driver ? driver->description() : std::string("cpu");
-  }, "The device that kernels are compiled for, as TRAINC_DEVICE names it; UserError where it is not there.");
+  }, nb::arg("device"), "What the device is, in words; UserError where it is not there.");
   m.def("interpreted_launches", [] { return nb::make_tuple(interpreted_driver()->launches, interpreted_driver()->blocks); },
         "Kernels launched on TRAINC_DEVICE=interpret so far, and their blocks.");
+  m.def("interpreted_streams", [] {
+    std::vector<uintptr_t> streams;
+    for (void* s : std::exchange(interpreted_driver()->streams, {})) streams.push_back(reinterpret_cast<uintptr_t>(s));
+    return streams;
+  }, "The streams that anything was queued on there since this was last asked.");
   m.def("compile_cuda", [](const std::string& nest, const std::string& gpu) {
     nb::gil_scoped_release unlock;
     const loop::LoopNest parsed = loop::parse(nest);

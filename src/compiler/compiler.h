@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "emit/cuda/emit.h"
 #include "frontend/aten.h"
 #include "passes/pipeline.h"
 #include "plan/plan.h"
@@ -37,6 +38,8 @@ struct Options {
   CpuLevel level;
   std::optional<Gpu> gpu = {};  // a device's kernels instead: cubins
   bool interpreted = false;     // with `gpu`: loop nests as text instead of cubins, which need no NVRTC; the plan's device is then "interpret"
+  int64_t library_flops = 0;    // with `gpu`: contractions of so many operations may go to the vendor's library, which can be had; 0: none
+  bool tf32 = false;            // with `gpu`: f32 contractions may round their operands to tf32
   bool dry = false;  // kernels without code: the plan tells its memory, and cannot run
   int workers = 1;   // threads that it will run on, each with scratch memory of its own
   int threads = 2;   // kernels are compiled on so many
@@ -59,8 +62,10 @@ struct Timing {
 plan::Plan compile(frontend::Imported, const std::string& name, const Options&, Timing* = nullptr);
 
 /// An elementwise update over many tensors (an optimizer's step): inputs of shape [n] are taken tensor by tensor with any number of
-/// elements, inputs of shape [] are scalars shared by all. Output i is written over input in_place[i].
-plan::Foreach compile_foreach(frontend::Imported, const std::vector<int64_t>& in_place, const std::string& name, const Options&);
+/// elements, inputs of shape [] are scalars shared by all. Output i is written over input in_place[i]. On a device: entered as a plan's kernel where it
+/// becomes part of one (step).
+plan::Foreach compile_foreach(frontend::Imported, const std::vector<int64_t>& in_place, const std::string& name, const Options&,
+                              emit::cuda::Entry = emit::cuda::Entry::Foreach);
 
 /// The update of one parameter within a step.
 struct Update {

@@ -12,7 +12,8 @@ using loop::block;
 using loop::integer;
 using loop::LoopKind;
 
-plan::Foreach compile_foreach(frontend::Imported imported, const std::vector<int64_t>& in_place, const std::string& name, const Options& options) {
+plan::Foreach compile_foreach(frontend::Imported imported, const std::vector<int64_t>& in_place, const std::string& name, const Options& options,
+                              emit::cuda::Entry entry) {
   Pipeline pipeline(name);
   const Graph graph = optimize(std::move(imported.graph), pipeline);
   require(graph.outputs.size() == in_place.size(), "foreach: one output an updated input is wanted");
@@ -71,9 +72,9 @@ plan::Foreach compile_foreach(frontend::Imported imported, const std::vector<int
     for (char& c : nest.name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';  // a name of C++: "AdamW step" is none
     loop::verify(nest);
   }
-  Code code = generate({&nest}, options, emit::cuda::Entry::Foreach);
+  Code code = generate({&nest}, options, entry);
   if (dumping("loop")) dump(name + ".loop", loop::print(nest));
-  if (dumping("asm") && options.gpu) dump(name + ".cu", emit::cuda::source(nest, emit::cuda::Entry::Foreach));
+  if (dumping("asm") && options.gpu) dump(name + ".cu", emit::cuda::source(nest, entry));
   else if (dumping("asm")) dump(name + ".s", emit::assembly(nest, options.level));
   result.kernel = std::move(code.kernels[0]);
   return result;

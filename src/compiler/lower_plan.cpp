@@ -20,6 +20,8 @@ namespace {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
+constexpr int64_t kLibraryBytes = 32 << 20;  // what the library may use beside its operands: its own advice for sm_90
+
 class PlanBuilder {
  public:
   PlanBuilder(const Graph& graph, const std::vector<Type>& output_types, const schedule::Schedule& schedule, const Homes& homes)
@@ -40,6 +42,8 @@ class PlanBuilder {
     std::vector<std::vector<schedule::LoweredKernel>> kernels;
     std::vector<const loop::LoopNest*> nests;
     schedule::Machine machine = options.gpu ? schedule::Machine::device(*options.gpu) : schedule::Machine{options.level, cache_sizes()};
+    machine.tf32 = options.tf32;
+    machine.library_flops = options.library_flops;
     machine.float32_in_parts = options.float32_in_parts;
     SharedKernels::Impl::Role* role = nullptr;
     std::unique_lock<std::mutex> lock;
@@ -56,7 +60,8 @@ class PlanBuilder {
     }
     if (!options.gpu) write_in_place(kernels);
     for (const auto& group : kernels)
-      for (const auto& k : group) nests.push_back(&k.nest);
+      for (const auto& k : group)
+        if (!k.product) nests.push_back(&k.nest);
     timing.schedule_seconds += now() - start;
     if (role && options.sample) {
       auto& sample = role->samples.emplace_back();
@@ -81,10 +86,14 @@ class PlanBuilder {
     size_t nest = 0;
     for (size_t g = 0; g < kernels.size(); ++g) {
       const schedule::Group& group = schedule_.groups[g];
-      if (group.kind == schedule::GroupKind::Random) random_step(group.values[0]);
-      else if (group.kind == schedule::GroupKind::Extern) extern_step(group);
+      if (group.kind == schedule::GroupKind::Extern) extern_step(group);
+      else if (group.kind == schedule::GroupKind::Random && kernels[g].empty()) random_step(group.values[0]);
       else
-        for (const auto& k : kernels[g]) kernel_step(k, code.kernel_of[nest], code.given[nest]), ++nest;
+        for (const auto& k : kernels[g]) {
+          if (k.product) kernel_step(k, -1, {});
+          else kernel_step(k, code.kernel_of[nest], code.given[nest]), ++nest;
+        }
+      if (group.kind == schedule::GroupKind::Random && !kernels[g].empty()) as_draw(plan_.steps.back(), group.values[0]);
     }
     for (auto [value, below] : over_) plan_.buffers[buffer(value)].over = buffer(below);
     plan::plan_memory(plan_);
@@ -218,8 +227,12 @@ class PlanBuilder {
     step.flops = k.nest.flops;
     step.bytes = k.nest.bytes;
     step.origins = k.nest.origins;
+    if (k.product) {
+      product_step(std::move(step), k);
+      return;
+    }
     for (size_t i = 0; i < k.arguments.size(); ++i) {
-      const int b = buffer(k.arguments[i]);
+      const int b = k.arguments[i] ? buffer(k.arguments[i]) : draw();
       step.arguments.push_back(b);
       (k.nest.buffers[i].written ? step.writes : step.reads).push_back(b);
       // The second kernel of a scatter updates what the first one wrote.
@@ -230,6 +243,32 @@ class PlanBuilder {
     if (!given.sizes.empty()) give(constant(given.sizes, DType::I64, "sizes"));
     if (!given.factors.empty()) give(constant(given.factors, DType::F64, "factors"));
     plan_.steps.push_back(std::move(step));
+  }
+
+  void product_step(plan::Step step, const schedule::LoweredKernel& k) {
+    step.kind = plan::StepKind::Product;
+    step.kernel = -1;
+    step.product = *k.product;
+    for (const Node* n : k.arguments) step.arguments.push_back(buffer(n));
+    step.arguments.push_back(add(describe({DType::U8, {kLibraryBytes}}, {}, plan::Home::Temp, 0, "library" + std::to_string(plan_.steps.size()))));
+    step.reads = {step.arguments[0]};
+    if (step.arguments[1] != step.arguments[0]) step.reads.push_back(step.arguments[1]);
+    step.writes = {step.arguments[2], step.arguments[3]};
+    written_.insert(step.arguments[2]);
+    plan_.steps.push_back(std::move(step));
+  }
+
+  int draw() {
+    plan::Buffer b = describe({DType::I64, {2}}, {}, plan::Home::Draw, 0, "draw" + std::to_string(plan_.steps.size()));
+    return add(std::move(b));
+  }
+
+  /// A kernel's step that draws by Philox. The generator moves on by what eager's own kernel would take at most, 4 numbers at a time.
+  static void as_draw(plan::Step& step, const Node* n) {
+    const RandomAttr& attr = n->as<RandomAttr>();
+    step.kind = plan::StepKind::Random;
+    step.p = attr.p;
+    step.increment = ((n->type.numel() - 1) / (attr.threads * 4) + 1) * 4;
   }
 
   void random_step(const Node* n) {

@@ -25,6 +25,7 @@ class Joiner {
   Joiner(const plan::Plan& forward, const plan::Plan& backward, const std::vector<int64_t>& saved_inputs, int64_t primals)
       : forward_(forward), backward_(backward), saved_inputs_(saved_inputs), primals_(primals) {
     plan_.cpu = forward.cpu;
+    plan_.device = forward.device;
     plan_.output_count = forward.output_count + backward.output_count;
     plan_.input_count = primals + backward.input_count - static_cast<int64_t>(saved_inputs.size());
   }
@@ -121,7 +122,7 @@ class Joiner {
     for (plan::Step s : from.steps) {
       for (std::vector<int>* list : {&s.arguments, &s.reads, &s.writes})
         for (int& b : *list) b = numbers[b];
-      if (s.kind == plan::StepKind::Kernel) s.kernel += kernels;
+      if (s.kernel >= 0) s.kernel += kernels;
       plan_.steps.push_back(std::move(s));
     }
   }

@@ -8,8 +8,10 @@
 //      "random": false, "recompute": false},
 //     {"op": "output", "args": [{"n": "add_1"}, null]}]}
 //   V: one tensor's {"dtype", "shape", "stride"}, a list of them (null: undefined) for several results, or null (not a tensor).
-//   args: {"n": name} a node; {"dtype": "f32"}; {"float": "inf" | "-inf" | "nan"}; {"other": text} (device, layout, memory format, generator);
+//   args: {"n": name} a node ({"n": name, "view": "uint64"}: i64 here, given to the framework as that dtype); {"dtype": "f32"}; {"float": "inf" | "-inf" | "nan"}; {"other": text} (device, layout, memory format, generator);
 //   null, true/false, numbers (1 is an int, 1.0 is a float), strings, lists.
+//   "generator": "philox" beside "nodes": the framework draws on the device. A node of native_dropout then has "philox": [threads, vector],
+//   how its mask is dealt out (graph.h, RandomAttr); what draws otherwise becomes an extern node.
 //   "getitem" is a target. "random": the operation draws from the framework's generator. SymInts do not occur.
 #pragma once
 #include <string>

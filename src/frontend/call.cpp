@@ -169,7 +169,8 @@ Value Call::random_mask(const Dims& shape, const Dims& strides, double p) const 
   // Eager draws nothing where the answer is known (docs/frontend.md).
   if (p <= 0 || p >= 1) return full(shape, DType::Bool, p >= 1);
   Dims order = all_axes(shape.size());
-  if (mask_generator() == MaskGenerator::Twister && strides.size() == shape.size())
+  const bool by_memory = philox ? vector > 1 : mask_generator() == MaskGenerator::Twister;
+  if (by_memory && strides.size() == shape.size())
     std::stable_sort(order.begin(), order.end(), [&](int64_t x, int64_t y) {
       const auto reach = [&](int64_t axis) { return shape[axis] == 1 ? INT64_MAX : strides[axis]; };  // one element: its stride means nothing
       return reach(x) > reach(y);
@@ -179,7 +180,7 @@ Value Call::random_mask(const Dims& shape, const Dims& strides, double p) const 
     drawn[i] = shape[order[i]];
     back[order[i]] = i;
   }
-  return {&b, b.permute(b.random(drawn, draws++, p), back)};
+  return {&b, b.permute(b.random(drawn, {draws++, p, threads, vector}), back)};
 }
 
 void Call::fail(const std::string& what) const { throw InternalError(b.origin + ": " + target + ": " + what); }

@@ -66,6 +66,8 @@ class Call {
   const Json& kwargs;
   const Environment& environment;
   int64_t& draws;  // random operations so far
+  bool philox = false;         // the framework draws on the device: masks are dealt out (aten.h, "generator"), and only dropout's are known
+  int64_t threads = 0, vector = 0;  // with `philox`, of a mask: RandomAttr's; 0: not told
 
   Arg arg(size_t position, const char* name) const;
   const Type& type(size_t i = 0) const;
@@ -79,7 +81,7 @@ class Call {
   /// v as result i: cast and broadcast to its type.
   const Node* give(Value v, size_t i = 0) const;
   Value full(const Dims& shape, DType d, double v) const { return {&b, b.full(d, shape, v)}; }
-  /// A random mask as eager draws it: in memory order of a tensor with these strides.
+  /// A random mask as eager draws it: in memory order of a tensor with these strides (of single elements dealt out: in logical order).
   Value random_mask(const Dims& shape, const Dims& strides, double p) const;
   [[noreturn]] void fail(const std::string& what) const;  // InternalError with target and origin
 };

@@ -13,6 +13,7 @@ class Importer {
   Imported run(std::string_view text) {
     const Json root = Json::parse(text, nullptr, /*allow_exceptions=*/false);
     require(root.is_object() && root.contains("nodes") && root["nodes"].is_array(), "import: the text is not a graph in the wire format");
+    philox_ = root.value("generator", "") == "philox";
     for (const Json& node : root["nodes"]) {
       const std::string op = node.value("op", "");
       if (op == "placeholder") placeholder(node);
@@ -47,7 +48,8 @@ class Importer {
     else vals.push_back(val(wire, b.origin));
 
     static const Json none = Json::object();
-    Call c{b, target, {}, {}, node.at("args"), node.contains("kwargs") ? node["kwargs"] : none, known_, draws_};
+    Call c{b, target, {}, {}, node.at("args"), node.contains("kwargs") ? node["kwargs"] : none, known_, draws_, philox_};
+    if (node.contains("philox")) c.threads = node["philox"].at(0), c.vector = node["philox"].at(1);
     for (Val& v : vals) {
       c.types.push_back(v.type);
       c.strides.push_back(v.strides);
@@ -115,7 +117,9 @@ class Importer {
       c.fail("writes over its argument");
     }
     const bool random = node.value("random", false);
-    if (random && c.defined(0) && !is_row_major(c.types[0]->shape, c.strides[0])) c.fail("draws in an order that is not row-major");
+    // Fused attention draws for its scores, however its result lies.
+    const bool fused = c.target.starts_with("aten._scaled_dot_product_");
+    if (random && !fused && c.defined(0) && !is_row_major(c.types[0]->shape, c.strides[0])) c.fail("draws in an order that is not row-major");
 
     std::vector<const Node*> inputs;
     Json arguments = {{"args", slots(c.args, inputs)}, {"kwargs", slots(c.kwargs, inputs)}};
@@ -146,7 +150,11 @@ class Importer {
     };
     if (j.is_object() && j.contains("n")) {
       const Known& k = known(j);
-      if (!k.is_list) return slot(k.nodes[0]);
+      if (!k.is_list) {
+        Json place = slot(k.nodes[0]);
+        if (j.contains("view") && !place.is_null()) place["view"] = j["view"];
+        return place;
+      }
       Json list = Json::array();
       for (const Node* n : k.nodes) list.push_back(slot(n));
       return list;
@@ -195,6 +203,7 @@ class Importer {
   Imported out_;
   Environment known_;
   int64_t draws_ = 0;
+  bool philox_ = false;
 };
 
 }  // namespace

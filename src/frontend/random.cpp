@@ -9,9 +9,13 @@ Outcome dropout(const Call& c) {
   Value x = c.in(0, "input");
   const bool training = c.arg(2, "train").flag(true);
   const double keep = 1 - c.arg(1, "p").number();
+  if (c.philox && c.threads == 0) return std::nullopt;
   if (!training || x.numel() == 0) return Results{c.give(x), c.give(c.full({}, DType::Bool, 1), 1)};
-  Value mask = c.random_mask(x.shape(), c.strides.at(1), keep);
-  return Results{c.give(x * cast(mask, x.dtype()) * (keep == 0 ? 0.0 : 1 / keep)), c.give(mask, 1)};
+  // On the device p is rounded to what eager computes in before anything is made of it, and its inverse then once more.
+  const bool single = c.philox && c.compute() == DType::F32;
+  const double p = single ? static_cast<float>(keep) : keep, scale = keep == 0 ? 0.0 : single ? static_cast<float>(1 / p) : 1 / p;
+  Value mask = c.random_mask(x.shape(), c.strides.at(1), p);
+  return Results{c.give(x * cast(mask, x.dtype()) * scale), c.give(mask, 1)};
 }
 
 Outcome dropout_backward(const Call& c) {
@@ -20,6 +24,7 @@ Outcome dropout_backward(const Call& c) {
 }
 
 Outcome bernoulli(const Call& c) {
+  if (c.philox) return std::nullopt;
   return c.give(c.random_mask(c.type().shape, c.strides.at(0), c.arg(1, "p").number(0.5)));
 }
 

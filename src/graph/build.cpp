@@ -34,8 +34,8 @@ const Node* Builder::iota(DType dtype, const Dims& shape, int64_t axis) {
   return graph.make(Op::Iota, AxisAttr{axis}, {}, {dtype, shape}, origin);
 }
 
-const Node* Builder::random(const Dims& shape, int64_t draw, double p) {
-  return graph.make(Op::Random, RandomAttr{draw, p}, {}, {DType::Bool, shape}, origin);
+const Node* Builder::random(const Dims& shape, RandomAttr attr) {
+  return graph.make(Op::Random, attr, {}, {DType::Bool, shape}, origin);
 }
 
 const Node* Builder::unary(Op op, const Node* a) {

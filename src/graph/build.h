@@ -19,7 +19,7 @@ struct Builder {
   /// A scalar constant broadcast to `shape`.
   const Node* full(DType, const Dims& shape, double value);
   const Node* iota(DType, const Dims& shape, int64_t axis);
-  const Node* random(const Dims& shape, int64_t draw, double p);
+  const Node* random(const Dims& shape, RandomAttr);
 
   const Node* unary(Op, const Node*);
   const Node* binary(Op, const Node*, const Node*);  // comparisons give bool

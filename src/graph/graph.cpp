@@ -57,7 +57,7 @@ struct Hasher {
   void operator()(const NoAttr&) {}
   void operator()(const InputAttr& a) { add(a.index); add(a.strides); }
   void operator()(const ConstantAttr& a) { add(a.bits); }
-  void operator()(const RandomAttr& a) { add(a.draw); add(std::bit_cast<uint64_t>(a.p)); }
+  void operator()(const RandomAttr& a) { add(a.draw); add(std::bit_cast<uint64_t>(a.p)); add(a.threads); add(a.vector); }
   void operator()(const ReduceAttr& a) { add(static_cast<uint64_t>(a.kind)); add(a.axes); }
   void operator()(const AxisAttr& a) { add(a.axis); }
   void operator()(const AxesAttr& a) { add(a.axes); }

@@ -56,6 +56,9 @@ struct ConstantAttr {
 struct RandomAttr {
   int64_t draw = 0;  // place among the program's random operations; the key that keeps two dropouts two
   double p = 0;      // probability of true
+  // 0: the host's generator, element after element. Else Philox, as the framework's dropout deals elements out to this many threads (a multiple
+  // of 256), `vector` neighbours at a time (1, 2, 4 or 8): docs/cuda.md, "Masks".
+  int64_t threads = 0, vector = 0;
   bool operator==(const RandomAttr&) const = default;
 };
 enum class ReduceKind : uint8_t { Sum, Prod, Max, Min, ArgMax, ArgMin };  // Arg*: one axis, i64, the first of equals; NaN wins

@@ -52,7 +52,9 @@ struct AttrPrinter {
     return fmt::format(" index={}", a.index) + (a.strides.empty() ? "" : " strides=" + list(a.strides));
   }
   std::string operator()(const ConstantAttr&) const { return constant_text(node); }
-  std::string operator()(const RandomAttr& a) const { return fmt::format(" draw={} p={}", a.draw, a.p); }
+  std::string operator()(const RandomAttr& a) const {
+    return fmt::format(" draw={} p={}", a.draw, a.p) + (a.threads ? fmt::format(" threads={} vector={}", a.threads, a.vector) : "");
+  }
   std::string operator()(const ReduceAttr& a) const {
     return fmt::format(" kind={} axes={}", kReduceKinds[static_cast<int>(a.kind)], list(a.axes));
   }
@@ -235,6 +237,8 @@ class Parser {
   bool read(std::string_view key, RandomAttr& a) {
     if (key == "draw") a.draw = number();
     else if (key == "p") a.p = real();
+    else if (key == "threads") a.threads = number();
+    else if (key == "vector") a.vector = number();
     else return false;
     return true;
   }

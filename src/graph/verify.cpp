@@ -255,7 +255,13 @@ void Check::all() const {
     case Op::Iota:
       need(!is_float(out().dtype) && out().dtype != DType::Bool, "needs an integer dtype");
       return need(node.as<AxisAttr>().axis >= 0 && node.as<AxisAttr>().axis < out().rank(), "no such axis");
-    case Op::Random: return need(out().dtype == DType::Bool, "gives bool");
+    case Op::Random: {
+      need(out().dtype == DType::Bool, "gives bool");
+      const auto& [draw, p, threads, vector] = node.as<RandomAttr>();
+      if (threads == 0) return need(vector == 0, "the host's generator deals nothing out");
+      need(threads > 0 && threads % 256 == 0, "Philox is dealt out to blocks of 256 threads");
+      return need((vector == 1 || vector == 2 || vector == 4 || vector == 8) && out().numel() % vector == 0, "1, 2, 4 or 8 neighbours, without a rest");
+    }
     case Op::Reduce: return reduce();
     case Op::Scan:
       same_dtype();

@@ -11,7 +11,9 @@ namespace trainc::plan {
 
 // What is stored, field by field; these lists must name every field of plan.h.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Buffer, name, home, index, offset, dtype, shape, strides, bytes, over, updated)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Step, kind, name, arguments, reads, writes, kernel, parallel_extent, target, arguments_json, random, p,
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Matrix, dtype, offset, batch_stride, row_stride, column_stride)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Product, batch, m, n, k, lhs, rhs, result, tf32)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Step, kind, name, arguments, reads, writes, kernel, parallel_extent, target, arguments_json, random, p, increment, product,
                                    flops, bytes, origins)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ForeachInput, scalar, written, dtype)
 
@@ -30,7 +32,7 @@ namespace {
 
 using Magic = char[8];
 constexpr Magic kPlan = {'t', 'r', 'a', 'i', 'n', 'c', 'P', 'L'}, kForeach = {'t', 'r', 'a', 'i', 'n', 'c', 'F', 'E'};
-constexpr uint32_t kVersion = 3;
+constexpr uint32_t kVersion = 4;
 struct Header {
   char magic[8];
   uint64_t version, length, checksum;
@@ -45,9 +47,9 @@ uint64_t checksum(std::string_view bytes) {
 
 void check_enums(const Plan& plan) {  // nlohmann-json takes any number for an enum
   for (const Buffer& b : plan.buffers)
-    if (b.home > Home::Extern || b.dtype > DType::Bool) throw UserError("stored plan: unknown kind of buffer");
+    if (b.home > Home::Draw || b.dtype > DType::Bool) throw UserError("stored plan: unknown kind of buffer");
   for (const Step& s : plan.steps)
-    if (s.kind > StepKind::Random) throw UserError("stored plan: unknown kind of step");
+    if (s.kind > StepKind::Product) throw UserError("stored plan: unknown kind of step");
 }
 
 std::string packed(const Magic& magic, const nlohmann::json& j) {

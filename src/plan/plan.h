@@ -20,7 +20,8 @@ using Dims = std::vector<int64_t>;
 //   Temp     in this plan's own arena, at `offset`; live from its first writing step to its last use
 //   Constant in Plan::constants, at `offset`
 //   Extern   the memory of a framework tensor that an extern step gave back (kept until its last use)
-enum class Home : uint8_t { Input, Output, Saved, Temp, Constant, Extern };
+//   Draw     (device) the runtime's own: seed and offset of one draw, two i64, written before the steps run
+enum class Home : uint8_t { Input, Output, Saved, Temp, Constant, Extern, Draw };
 struct Buffer {
   std::string name;
   Home home = Home::Temp;
@@ -37,7 +38,22 @@ struct Buffer {
 enum class StepKind : uint8_t {
   Kernel,  // calls kernels[kernel] over [0, parallel_extent) with `reads` and `writes` as `arguments` orders them
   Extern,  // calls the framework: `target`, `arguments_json`; reads -> writes (home Extern)
-  Random,  // fills writes[0] (dense bool bytes, in the order of memory) with draw `draw`, probability p of true
+  // Fills writes[0] (dense bool bytes, in the order of memory), probability p of true. kernel < 0: the runtime draws it, from the host's generator.
+  // Else the kernel does, by Philox: its arguments are a Draw buffer and the mask, and the generator moves on by `increment`.
+  Random,
+  Product,  // (device) the vendor's library multiplies: arguments are lhs, rhs, result, and memory that it may use
+};
+/// Batches of matrices in a buffer: element (b, i, j) is the one at offset + b * batch_stride + i * row_stride + j * column_stride; one of the
+/// last two strides is 1.
+struct Matrix {
+  DType dtype = DType::F32;
+  int64_t offset = 0, batch_stride = 0, row_stride = 0, column_stride = 1;
+};
+/// result[m, n] = sum over k of lhs[m, k] rhs[k, n] in f32 (f64 where all are), `batch` times.
+struct Product {
+  int64_t batch = 0, m = 0, n = 0, k = 0;
+  Matrix lhs, rhs, result;
+  bool tf32 = false;  // f32 operands may be rounded
 };
 struct Step {
   StepKind kind = StepKind::Kernel;
@@ -52,6 +68,9 @@ struct Step {
   bool random = false;             // Extern: draws from the framework's generator; its state is handed over before and taken back after
   // Random
   double p = 0;
+  int64_t increment = 0;           // numbers that each of the generator's sequences gives
+  // Product
+  Product product;
   // provenance
   int64_t flops = 0, bytes = 0;
   std::vector<std::string> origins;

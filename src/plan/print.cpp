@@ -18,6 +18,7 @@ std::string place(const Buffer& b) {
     case Home::Temp: return fmt::format("temp +{}", b.offset);
     case Home::Constant: return fmt::format("constant +{}", b.offset);
     case Home::Extern: return "extern";
+    case Home::Draw: return "draw";
   }
   return "?";
 }
@@ -32,7 +33,14 @@ std::string what(const Plan& plan, const Step& s) {
   switch (s.kind) {
     case StepKind::Kernel: return fmt::format("kernel {} over {}", plan.kernels.at(s.kernel).name, s.parallel_extent);
     case StepKind::Extern: return fmt::format("extern {}{} {}", s.target, s.random ? " (random)" : "", s.arguments_json);
-    case StepKind::Random: return fmt::format("random p={}", s.p);
+    case StepKind::Random:
+      if (s.kernel < 0) return fmt::format("random p={}", s.p);
+      return fmt::format("random p={}, kernel {} over {}, increment {}", s.p, plan.kernels.at(s.kernel).name, s.parallel_extent, s.increment);
+    case StepKind::Product: {
+      const Product& p = s.product;
+      const auto matrix = [](const Matrix& x) { return fmt::format("{} +{} [{},{},{}]", name_of(x.dtype), x.offset, x.batch_stride, x.row_stride, x.column_stride); };
+      return fmt::format("product {} x {} x {} x {}{}: {} = {} * {}", p.batch, p.m, p.n, p.k, p.tf32 ? " in tf32" : "", matrix(p.result), matrix(p.lhs), matrix(p.rhs));
+    }
   }
   return "?";
 }

@@ -6,7 +6,8 @@
 //             last reader of the other
 //             Constants are never written, an Input only where it is `updated`: by one step, after which nobody reads it; what is read was
 //             written before (Saved: where this plan writes it at all);
-//             a Random step writes one dense bool buffer with 0 <= p <= 1
+//             a Random step writes one dense bool buffer with 0 <= p <= 1; with a kernel, it reads one Draw buffer, which no other step does
+//             a Product's matrices lie within their buffers, and are laid out as plan.h says
 //             a kernel has threads where the plan is a device's, and only there
 //   outputs   one entry an output; it names its own Output buffer, an Input, or none; an Output buffer is written and is an output
 //   memory    Temp buffers that live at the same time, and Saved ones, share no byte (live.h says when they live), unless one is over the other
@@ -69,6 +70,7 @@ class Verifier {
       case Home::Temp: within(p_.temp_bytes, "the arena"); break;
       case Home::Constant: within(static_cast<int64_t>(p_.constants.size()), "constants"); break;
       case Home::Extern: break;
+      case Home::Draw: check(b.bytes == 16 && !p_.device.empty(), "buffer {}: a draw is two i64, on a device", b.name); break;
     }
   }
 
@@ -107,7 +109,15 @@ class Verifier {
         check(!s.target.empty(), "step {}: no target", s.name);
         break;
       case StepKind::Random: {
-        check(s.reads.empty() && s.arguments.empty() && s.writes.size() == 1, "step {}: a draw writes one buffer and reads none", s.name);
+        check(s.writes.size() == 1, "step {}: a draw writes one buffer", s.name);
+        if (s.kernel < 0) {
+          check(s.reads.empty() && s.arguments.empty(), "step {}: a draw reads nothing", s.name);
+        } else {
+          check(s.kernel < static_cast<int>(p_.kernels.size()) && s.parallel_extent >= 0, "step {}: kernel {} of {}", s.name, s.kernel, p_.kernels.size());
+          check(s.reads.size() == 1 && s.arguments == std::vector<int>{s.reads[0], s.writes[0]} && p_.buffers[s.reads[0]].home == Home::Draw && draws_.insert(s.reads[0]).second,
+                "step {}: a kernel of a draw has a Draw buffer of its own and the mask as arguments", s.name);
+          check(s.increment > 0 && s.increment % 4 == 0, "step {}: the generator moves on by {}", s.name, s.increment);
+        }
         check(s.p >= 0 && s.p <= 1, "step {}: probability {}", s.name, s.p);
         const Buffer& b = p_.buffers[s.writes[0]];
         int64_t numel = 1;
@@ -116,20 +126,40 @@ class Verifier {
         check(b.dtype == DType::Bool && b.bytes == numel, "step {}: {} is not a dense bool buffer", s.name, b.name);
         break;
       }
+      case StepKind::Product: break;  // below
     }
+    if (s.kind == StepKind::Product) product(s);
     for (int b : s.reads) {
       const Home home = p_.buffers[b].home;
-      const bool given = home == Home::Input || home == Home::Constant || (home == Home::Saved && !written_here_.contains(b));
+      const bool given = home == Home::Input || home == Home::Constant || (home == Home::Draw && s.kind == StepKind::Random) || (home == Home::Saved && !written_here_.contains(b));
       check(home != Home::Input || !written_[b], "step {}: reads {} after its update", s.name, p_.buffers[b].name);
       check(given || written_[b] || p_.buffers[b].bytes == 0, "step {}: reads {} before anything was written there", s.name, p_.buffers[b].name);
     }
     for (int b : s.writes) {
       const Home home = p_.buffers[b].home;
-      check(home != Home::Constant && (home != Home::Input || p_.buffers[b].updated), "step {}: writes {}, an input or a constant", s.name, p_.buffers[b].name);
+      check(home != Home::Constant && home != Home::Draw && (home != Home::Input || p_.buffers[b].updated), "step {}: writes {}, an input or a constant", s.name, p_.buffers[b].name);
       check(home != Home::Input || !written_[b], "step {}: updates {} a second time", s.name, p_.buffers[b].name);
       check(home != Home::Extern || s.kind == StepKind::Extern, "step {}: writes {}, the framework's memory", s.name, p_.buffers[b].name);
       written_[b] = true;
     }
+  }
+
+  void product(const Step& s) const {
+    const Product& p = s.product;
+    check(!p_.device.empty(), "step {}: the library multiplies on a device", s.name);
+    check(p.batch > 0 && p.m > 0 && p.n > 0 && p.k > 0, "step {}: a product of nothing", s.name);
+    check(s.arguments.size() == 4 && std::set<int>(s.reads.begin(), s.reads.end()) == std::set<int>{s.arguments[0], s.arguments[1]} &&
+              s.writes == std::vector<int>{s.arguments[2], s.arguments[3]}, "step {}: its arguments are lhs, rhs, result and memory to use", s.name);
+    const auto within = [&](const Matrix& x, int64_t rows, int64_t columns, int b) {
+      check((x.row_stride == 1 && x.column_stride >= rows) || (x.column_stride == 1 && x.row_stride >= columns), "step {}: a matrix without rows or columns side by side", s.name);
+      check(x.offset >= 0 && x.batch_stride >= 0, "step {}: a negative stride", s.name);
+      const int64_t last = x.offset + (p.batch - 1) * x.batch_stride + (rows - 1) * x.row_stride + (columns - 1) * x.column_stride;
+      check((last + 1) * size_of(x.dtype) <= p_.buffers[b].bytes, "step {}: reaches element {} of {}", s.name, last, p_.buffers[b].name);
+    };
+    within(p.lhs, p.m, p.k, s.arguments[0]);
+    within(p.rhs, p.k, p.n, s.arguments[1]);
+    within(p.result, p.m, p.n, s.arguments[2]);
+    check(p.batch == 1 || p.result.batch_stride >= p.m * p.n, "step {}: results of two batches overlap", s.name);
   }
 
   void outputs() const {
@@ -193,7 +223,8 @@ class Verifier {
 
   const Plan& p_;
   std::vector<bool> written_;        // up to the step being checked
-  std::set<int> written_here_;       // by any step of this plan
+  std::set<int> written_here_;
+  std::set<int> draws_;       // by any step of this plan
   std::set<int64_t> output_indices_; // with a buffer
   std::multiset<int64_t> inputs_;    // one entry a buffer
 };

@@ -71,6 +71,7 @@ struct Executable::Impl {
           gather(step, step.arguments, arguments[i]);
           run_extern(plan, step, call, arguments[i], draws, pointers, owners, [](void* to, const void* from, int64_t bytes) { std::memcpy(to, from, bytes); });
           break;
+        case plan::StepKind::Product: throw InternalError(step.name + ": a product of a device's library in a plan for the CPU");
         case plan::StepKind::Random: draws.fill(step, plan.buffers[step.writes[0]], pointers[step.writes[0]]); break;
       }
       for (int b : dies_after[i]) owners[b].reset();

@@ -22,7 +22,7 @@ std::vector<void*> place_buffers(const plan::Plan& plan, const Call& call, uint8
       case plan::Home::Saved: p = call.saved ? static_cast<uint8_t*>(call.saved) + b.offset : nullptr; break;
       case plan::Home::Temp: p = arena ? arena + b.offset : nullptr; break;
       case plan::Home::Constant: p = const_cast<uint8_t*>(plan.constants.data()) + b.offset; break;
-      case plan::Home::Extern: break;
+      case plan::Home::Extern: case plan::Home::Draw: break;
     }
     pointers.push_back(p);
   }
@@ -49,6 +49,28 @@ void run_extern(const plan::Plan& plan, const plan::Step& step, const Call& call
       copy(pointers[b], results[i].data, buffer.bytes);
     }
   }
+}
+
+std::array<uint64_t, 2> Draws::philox(int64_t increment) {
+  if (!philox_) {
+    require(static_cast<bool>(generator_.get_state) && static_cast<bool>(generator_.set_state), "a plan with random steps needs a generator");
+    const std::vector<uint8_t> state = generator_.get_state();
+    require(state.size() == sizeof *philox_, fmt::format("the state of a device's generator has {} bytes, not 16", state.size()));
+    philox_.emplace();
+    std::memcpy(philox_->data(), state.data(), state.size());
+  }
+  const std::array<uint64_t, 2> draw = *philox_;
+  (*philox_)[1] += static_cast<uint64_t>(increment);
+  return draw;
+}
+
+void Draws::write_back() {
+  std::vector<uint8_t> state;
+  if (twister_) state = twister_->state();
+  if (philox_) state.resize(sizeof *philox_), std::memcpy(state.data(), philox_->data(), state.size());
+  twister_.reset();
+  philox_.reset();
+  if (!state.empty()) generator_.set_state(state);
 }
 
 void Draws::fill(const plan::Step& step, const plan::Buffer& buffer, void* mask) {

@@ -1,5 +1,6 @@
 // What the executables of all devices share: where buffers lie in a call, and the framework's generator during one run.
 #pragma once
+#include <array>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -36,16 +37,14 @@ class Draws {
   }
   /// A Random step, into memory of the host. Where p is 0 or 1 nothing is drawn: the generator is not even read.
   void fill(const plan::Step&, const plan::Buffer&, void* mask);
-  void write_back() {
-    if (!twister_) return;
-    const std::vector<uint8_t> state = twister_->state();
-    twister_.reset();
-    generator_.set_state(state);
-  }
+  /// Seed and offset for a draw of Philox, after which the generator's offset is `increment` further. Its state is these two, u64.
+  std::array<uint64_t, 2> philox(int64_t increment);
+  void write_back();
 
  private:
   const Generator& generator_;
-  std::optional<Twister> twister_;
+  std::optional<Twister> twister_;                // the host's generator,
+  std::optional<std::array<uint64_t, 2>> philox_;  // or a device's: seed, offset
 };
 
 }  // namespace trainc::runtime

@@ -13,6 +13,7 @@ LoweredKernel lower_stream(const Schedule&, const Group&, const Machine&);
 LoweredKernel lower_scan(const Schedule&, const Group&, const Machine&);
 std::vector<LoweredKernel> lower_scatter(const Schedule&, const Group&, const Machine&);
 std::vector<LoweredKernel> lower_concat(const Schedule&, const Group&, const Machine&);
+LoweredKernel lower_philox(const Group&, const Machine&);
 
 /// A short name that tells what is inside: "rows_sum_exp_3".
 std::string kernel_name(const Group&);

@@ -238,18 +238,25 @@ std::vector<LoweredKernel> lower(const Graph& graph, const Schedule& schedule, c
     case GroupKind::Scan: kernels.push_back(lower_scan(schedule, group, machine)); break;
     case GroupKind::Scatter: kernels = lower_scatter(schedule, group, machine); break;
     case GroupKind::Concat: kernels = lower_concat(schedule, group, machine); break;
-    case GroupKind::Random: case GroupKind::Extern: return kernels;
+    case GroupKind::Random:
+      if (group.values[0]->as<RandomAttr>().threads == 0) return kernels;
+      kernels.push_back(lower_philox(group, machine));
+      break;
+    case GroupKind::Extern: return kernels;
   }
   for (LoweredKernel& k : kernels) {
     for (const Node* n : group.values)
       for (const std::string& origin : graph.origins(n))
         if (k.nest.origins.size() < 16 && std::find(k.nest.origins.begin(), k.nest.origins.end(), origin) == k.nest.origins.end()) k.nest.origins.push_back(origin);
+    k.nest.bytes = 0;
+    for (const Node* n : k.arguments) k.nest.bytes += n ? n->type.bytes() : 0;
+    if (k.product) continue;
+    const int64_t bytes = k.nest.bytes;
     if (machine.gpu && k.nest.threads == 0) {
       loop::verify(k.nest);
       k.nest = map_to_device(k.nest, *machine.gpu);
     }
-    k.nest.bytes = 0;
-    for (const Node* n : k.arguments) k.nest.bytes += n->type.bytes();
+    k.nest.bytes = bytes;
     loop::verify(k.nest);
   }
   return kernels;

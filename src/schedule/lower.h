@@ -5,6 +5,7 @@
 
 #include "loop/contraction_blocking.h"
 #include "loop/loop.h"
+#include "plan/plan.h"
 #include "schedule/schedule.h"
 #include "support/cpu.h"
 #include "support/gpu.h"
@@ -13,7 +14,8 @@ namespace trainc::schedule {
 
 struct LoweredKernel {
   loop::LoopNest nest;
-  // The nest's arguments, in order: stored values and Input nodes.
+  std::optional<plan::Product> product = {};  // the library's instead of the nest, which then has name, flops, bytes and origins alone
+  // The nest's arguments, in order: stored values and Input nodes; nullptr: a draw's seed and offset, two i64.
   std::vector<const Node*> arguments;
 };
 
@@ -36,6 +38,7 @@ struct Machine {
   CacheSizes caches;
   std::optional<Gpu> gpu = {};
   Pinned* pinned = nullptr;  // not null: contractions whose form does not depend on their sizes (loop/contraction.h)
+  int64_t library_flops = 0;  // on a device: contractions of so many operations may go to the vendor's library; 0: none
   int blocking = 0;   // of contractions: which variant of their cuts (loop/contraction.h)
   bool tf32 = false;  // on a device: f32 contractions may round their operands to tf32, as the framework's own flag says
   bool float32_in_parts = true;  // on a CPU with AMX: f32 contractions may be six bf16 products each (ContractionSpec::f32_in_parts)
@@ -44,7 +47,7 @@ struct Machine {
   static Machine device(Gpu gpu) { return {CpuLevel::Avx512, {}, gpu}; }
 };
 
-/// The kernels of one group, to run in this order; none for draws, externs, and values without elements.
+/// The kernels of one group, to run in this order; none for the host's draws, externs, and values without elements.
 std::vector<LoweredKernel> lower(const Graph&, const Schedule&, const Group&, const Machine&);
 
 }  // namespace trainc::schedule

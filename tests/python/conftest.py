@@ -8,18 +8,37 @@ os.environ["TRAINC_CACHE"] = "0"  # here and in processes that tests start: test
 import pytest
 import torch
 
-from trainc import config, messages
+from trainc import config, device, messages
 
 
 def pytest_configure():
     """`TRAINC_DEVICE=cuda make test` on a machine without a GPU says so at once, instead of failing test by test."""
-    if os.environ.get("TRAINC_DEVICE") == "cuda":
+    if device.asked() == "cuda":
         from trainc import _core
 
         try:
-            _core.device()
+            print(f"tests that train put their tensors on {_core.device('cuda:0')}")
         except ValueError as error:
             pytest.exit(f"no tests were run: {error}", returncode=2)
+
+
+# Tests of what a training loop does, wherever its tensors lie. The others are about the CPU, the compiler's stages, or say
+# themselves on which device they run.
+ANYWHERE = {
+    "test_autograd", "test_deferred", "test_determinism", "test_doors", "test_gradients", "test_guards", "test_optimizer",
+    "test_recompile", "test_step", "test_training",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def on_the_device(request):
+    """`TRAINC_DEVICE=cuda`: what these tests make, they make on the GPU."""
+    if device.asked() != "cuda" or request.module.__name__ not in ANYWHERE:
+        yield
+        return
+    torch.set_default_device("cuda")
+    yield
+    torch.set_default_device(None)
 
 
 def _engines():

@@ -27,7 +27,7 @@ def train(case: Case, model: Callable, optimizer: torch.optim.Optimizer, steps: 
     torch.manual_seed(7)  # dropout's masks
     found = []
     for step in range(steps):
-        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        with torch.autocast(torch.get_default_device().type, torch.bfloat16, enabled=bf16):
             loss = case.step_loss(step, model)
         loss.backward()
         optimizer.step()

@@ -1,4 +1,4 @@
-"""A small model trained on CPU level amx: on a CPU without it, its instructions are carried out one by one (slow, the same code)."""
+"""A small model trained on CPU level amx: on a CPU without it, its instructions are carried out one by one (the same code)."""
 
 import functools
 import json

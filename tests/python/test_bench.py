@@ -9,13 +9,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 import cases  # noqa: E402
 import contestant  # noqa: E402
+import cuda  # noqa: E402
 import report  # noqa: E402
 import run  # noqa: E402
+
+from trainc import config  # noqa: E402
 
 
 def bench(*words: str) -> subprocess.CompletedProcess:
@@ -128,3 +132,50 @@ def test_the_table_names_the_dead_the_left_out_and_the_means(tmp_path):
     assert "over the faster peer, least: 0.50x (gpt2-1x64 fp32)" in text
     report.picture(results, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 10_000
+
+
+# ---- on a GPU ---------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_gpu_it_says_so():
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    done = subprocess.run([sys.executable, BENCH / "cuda.py"], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stdout == ""
+    assert "bench-cuda: nothing was measured: " in done.stderr
+
+
+def test_what_is_measured_on_a_gpu():
+    args = cuda.arguments([])
+    assert (args.cases, args.precisions) == (["gpt2", "roberta", "llama"], ["bf16", "fp32"])
+    assert args.contestants == ["eager", "inductor", "autotune", "trainc", "trainc-step"]
+
+
+@pytest.mark.parametrize("door", ["eager", "trainc", "trainc-step"])
+def test_a_rehearsal_on_the_cpu(door, monkeypatch):
+    monkeypatch.setattr(config, "fallback", True)  # put back afterwards
+    cases.tokens_of(600)
+    found = json.loads(json.dumps(cuda.contest("tiny", "fp32", door, 1, "cpu")))
+    assert len(found["seconds"]) == 1 and len(found["losses"]) == 3 and found["launches"] == 0
+    assert bool(found["kernels"]) == (door != "eager")
+    if door == "eager":
+        wanted.extend(found["losses"])
+    else:
+        assert found["losses"] == pytest.approx(wanted, rel=1e-5)
+
+
+wanted: list[float] = []  # eager's losses
+
+
+def test_the_table_of_a_gpu():
+    kernel = {"name": "contract", "launches": 12, "flops": 10**12, "bytes": 10**9, "seconds": 0.004}
+    row = {"seconds": [0.1, 0.2, 0.15], "first": 3.0, "peak_bytes": 2e9, "losses": [4.0, 3.5], "launches": 99, "kernels": []}
+    rows = [
+        {"case": "gpt2", "precision": "bf16", "door": "eager", **row},
+        {"case": "gpt2", "precision": "bf16", "door": "autotune", "died": "no answer in 5 s"},
+        {"case": "gpt2", "precision": "bf16", "door": "trainc", **row, "seconds": [0.05], "kernels": [kernel]},
+    ]
+    text = cuda.table(rows, {"name": "a GPU", "bf16": 500e12, "fp32": 50e12, "bytes": 1e12})
+    assert "a GPU: 500.0 TFLOP/s bf16, 50.0 fp32, 1000 GB/s copied" in text
+    assert "3.00x" in text and "did not finish: no answer in 5 s" in text and "150.00" in text
+    assert "50.0% of the roofline" in text  # 2 ms of FLOPs in 4 ms

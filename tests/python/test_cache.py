@@ -10,10 +10,12 @@ import time
 
 import pytest
 import torch
+from standin import StandIn
 from torch import nn
 
 import trainc
 from trainc import cache, cli, config, messages, records
+from trainc.device import HOST
 from trainc.errors import InternalError
 
 
@@ -128,23 +130,35 @@ def test_lines_are_those_of_the_program_that_runs(directory, strict, tmp_path):
 
 
 def test_the_key_holds_all_that_a_plan_depends_on(directory, monkeypatch):
-    name = cache.key("forward", "graph", 1, [True])
-    assert name == cache.key("forward", "graph", 1, [True])
-    others = [cache.key("backward", "graph", 1, [True]), cache.key("forward", "graph ", 1, [True])]
-    others += [cache.key("forward", "graph", 2, [True]), cache.key("forward", "graph", 1, [False])]
+    name = cache.key("forward", HOST, "graph", 1, [True])
+    assert name == cache.key("forward", HOST, "graph", 1, [True])
+    others = [cache.key("backward", HOST, "graph", 1, [True]), cache.key("forward", HOST, "graph ", 1, [True])]
+    others += [cache.key("forward", HOST, "graph", 2, [True]), cache.key("forward", HOST, "graph", 1, [False])]
     changes = [
         (cache, "_build", lambda: "another"), (torch, "__version__", "2.0"), (trainc._core, "cache_sizes", lambda: [1, 2, 3]),
         (trainc._core, "mask_generator", lambda: "mkl"), (trainc._core, "cpu_level", lambda: "another"),
         (trainc.config, "float32_in_parts", False),
     ]  # fmt: skip
+    gpus = [StandIn(), StandIn(threads=2048), StandIn()]
+    gpus[2].library_flops = 1
     for owner, attribute, value in changes:
         with monkeypatch.context() as patch:
             patch.setattr(owner, attribute, value)
-            others.append(cache.key("forward", "graph", 1, [True]))
+            others.append(cache.key("forward", HOST, "graph", 1, [True]))
     with monkeypatch.context() as patch:
         patch.setenv("TRAINC_DISABLE_PASSES", "simplify")
-        others.append(cache.key("forward", "graph", 1, [True]))
+        others.append(cache.key("forward", HOST, "graph", 1, [True]))
+    for gpu in gpus:
+        others.append(cache.key("forward", gpu, "graph", 1, [True]))
     assert len({name, *others}) == 1 + len(others)
+
+    class Numbered(StandIn):
+        def target(self):
+            return super().target() | {"device": f"cuda:{self.index}"}
+
+    first, second = Numbered(), Numbered()
+    second.index = 1  # another GPU of the kind
+    assert cache.key("forward", first, "graph") == cache.key("forward", second, "graph")
     assert len(cache._build()) == 40
 
 
@@ -305,7 +319,7 @@ def test_eight_processes_at_once(directory):
 
 def test_a_lock_that_nobody_gives_back(directory, monkeypatch):
     monkeypatch.setattr(cache, "LOCK_SECONDS", 0.2)
-    name = cache.key("forward", "graph")
+    name = cache.key("forward", HOST, "graph")
     with cache._alone(name):
         value, _ = cache.through(name, lambda *_: pytest.fail("nothing is stored"), lambda: 5, lambda _: ({}, b"five"))
     assert value == 5

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import trainc
-from trainc import _core, config, records, report
+from trainc import _core, config, device, records, report
 
 STEPS = 3
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_100")
@@ -150,4 +150,8 @@ def test_kernels_compile_for_every_architecture(kernels):
 def test_device_names_are_checked(monkeypatch):
     monkeypatch.setenv("TRAINC_DEVICE", "abacus")
     with pytest.raises(trainc.UserError, match="TRAINC_DEVICE=abacus: no such device; there are cpu, cuda and interpret"):
-        _core.device()
+        device.asked()
+    for name in ("abacus", "cuda:", "cuda:x", "null:sm_1"):
+        with pytest.raises(trainc.UserError):
+            _core.device(name)
+    assert _core.device("interpret") == "the interpreter of device nests"

@@ -367,3 +367,20 @@ def test_lstm_keeps_its_weights_in_a_list_too(engine, strict):
         out, (h, c) = model(x)
         (out.sum() + c.square().sum()).backward()
     assert_same(gradients(ours), gradients(plain))
+
+
+@pytest.mark.usefixtures("strict")
+def test_a_default_device_is_no_transform():
+    """torch.set_default_device puts a mode on torch's stack, under which models are compiled as without it."""
+    model = trainc.compile(torch.nn.Linear(3, 2))
+    torch.set_default_device("cpu")
+    try:
+        for _ in range(2):
+            model(torch.ones(4, 3)).sum().backward()
+        (made,) = trainc.explain(model).compilations
+        assert made.route == "compiled"
+        with torch.device("meta"):
+            model(torch.ones(4, 3, device="cpu"))
+    finally:
+        torch.set_default_device(None)
+    assert len(trainc.explain(model).compilations) == 2  # what forward makes may lie elsewhere

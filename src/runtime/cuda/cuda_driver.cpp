@@ -3,9 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
 #include <memory>
+#include <mutex>
 
 #include "runtime/cuda/driver.h"
+#include "runtime/cuda/library.h"
 #include "support/error.h"
 
 namespace trainc::runtime::cuda {
@@ -19,7 +25,6 @@ struct Api {
   Status (*device_count)(int*);
   Status (*context_current)(void**);
   Status (*context_set)(void*);
-  Status (*context_device)(int*);
   Status (*primary_retain)(void**, int device);
   Status (*device_name)(char*, int, int device);
   Status (*device_attribute)(int*, int attribute, int device);
@@ -42,6 +47,13 @@ struct Api {
   Status (*graph_exec_destroy)(void*);
   Status (*graph_destroy)(void*);
   Status (*error_string)(Status, const char**);
+  Status (*stream_wait)(Stream);
+  Status (*copy_in_and_wait)(DevicePointer, const void*, size_t);
+  Status (*event_create)(void**, unsigned flags);
+  Status (*event_record)(void*, Stream);
+  Status (*event_query)(void*);
+  Status (*event_destroy)(void*);
+  Status (*stream_wait_event)(Stream, void*, unsigned flags);
 };
 
 Api load_api() {
@@ -56,7 +68,6 @@ Api load_api() {
   find(a.device_count, "cuDeviceGetCount");
   find(a.context_current, "cuCtxGetCurrent");
   find(a.context_set, "cuCtxSetCurrent");
-  find(a.context_device, "cuCtxGetDevice");
   find(a.primary_retain, "cuDevicePrimaryCtxRetain");
   find(a.device_name, "cuDeviceGetName");
   find(a.device_attribute, "cuDeviceGetAttribute");
@@ -79,6 +90,13 @@ Api load_api() {
   find(a.graph_exec_destroy, "cuGraphExecDestroy");
   find(a.graph_destroy, "cuGraphDestroy");
   find(a.error_string, "cuGetErrorString");
+  find(a.stream_wait, "cuStreamSynchronize");
+  find(a.copy_in_and_wait, "cuMemcpyHtoD_v2");
+  find(a.event_create, "cuEventCreate");
+  find(a.event_record, "cuEventRecord");
+  find(a.event_query, "cuEventQuery");
+  find(a.event_destroy, "cuEventDestroy_v2");
+  find(a.stream_wait_event, "cuStreamWaitEvent");
   return a;
 }
 
@@ -87,18 +105,12 @@ struct Recorded { void *graph = nullptr, *executable = nullptr; };
 
 class CudaDriver : public Driver {
  public:
-  CudaDriver() : api_(load_api()) {
+  explicit CudaDriver(int device) : api_(load_api()) {
     int count = 0;
-    if (api_.init(0) != 0 || api_.device_count(&count) != 0 || count == 0)
-      throw UserError("the NVIDIA driver finds no GPU on this machine: TRAINC_DEVICE=cuda needs one");
-    void* context = nullptr;  // the framework's, where it has one
-    check(api_.context_current(&context), "the current context");
-    if (!context) {
-      check(api_.primary_retain(&context, 0), "the context of device 0");
-      check(api_.context_set(context), "the context of device 0");
-    }
-    int device = 0;
-    check(api_.context_device(&device), "the current device");
+    if (api_.init(0) != 0 || api_.device_count(&count) != 0 || count <= device)
+      throw UserError(fmt::format("the NVIDIA driver finds no GPU {} on this machine: TRAINC_DEVICE=cuda needs one", device));
+    check(api_.primary_retain(&context_, device), "the context of the device");  // the framework's own
+    enter();
     constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
     int major = 0, minor = 0;
     char name[256] = "";
@@ -108,13 +120,17 @@ class CudaDriver : public Driver {
     // A cubin runs on its own major version, from its minor version on; sm_90a on 9.0 alone.
     architecture_ = major == 8 ? "sm_80" : major == 9 && minor == 0 ? "sm_90a" : major == 10 ? "sm_100" : "";
     description_ = fmt::format("{}, compute capability {}.{}", name, major, minor);
+    const char* blocking = std::getenv("CUDA_LAUNCH_BLOCKING");
+    waits_ = blocking && *blocking && *blocking != '0';
     if (architecture_.empty()) throw UserError(description_ + ": kernels are compiled for 8.x, 9.0 and 10.x");
   }
 
   std::string description() const override { return description_; }
   std::string architecture() const override { return architecture_; }
+  bool waits() const override { return waits_; }
 
   Function load(const plan::Kernel& k) override {
+    enter();
     auto kernel = std::make_unique<Kernel>(Kernel{nullptr, nullptr, k.name});
     check(api_.module_load(&kernel->module, k.code.data()), "loading " + k.name);
     check(api_.module_function(&kernel->function, kernel->module, k.name.c_str()), "finding " + k.name);
@@ -122,10 +138,12 @@ class CudaDriver : public Driver {
   }
   void unload(Function f) override {
     const std::unique_ptr<Kernel> kernel(static_cast<Kernel*>(f));
+    enter();
     api_.module_unload(kernel->module);
   }
 
   void* allocate(int64_t bytes) override {
+    enter();
     DevicePointer p = 0;
     check(api_.memory_allocate(&p, static_cast<size_t>(std::max<int64_t>(bytes, 1))), "allocating a table");
     return reinterpret_cast<void*>(p);
@@ -133,6 +151,7 @@ class CudaDriver : public Driver {
   void release(void* p) override { api_.memory_free(reinterpret_cast<DevicePointer>(p)); }
 
   uint32_t* allocate_status(int64_t words) override {
+    enter();
     constexpr unsigned kPortable = 1, kMapped = 2;  // one address on the host and on the device
     void* p = nullptr;
     check(api_.host_allocate(&p, static_cast<size_t>(std::max<int64_t>(words, 1)) * 4, kPortable | kMapped), "allocating status words");
@@ -142,8 +161,24 @@ class CudaDriver : public Driver {
   void release_status(uint32_t* p) override { api_.host_free(p); }
 
   void copy_in(void* device, const void* host, int64_t bytes, Stream stream) override {
-    // From pageable memory: the driver has taken its copy when this returns.
-    check(api_.copy_in(reinterpret_cast<DevicePointer>(device), host, static_cast<size_t>(bytes), stream), "copying a table");
+    // From pinned memory of our own: a copy from the caller's could wait for the device.
+    enter();
+    std::lock_guard lock(staging_mutex_);
+    Staging& s = staging(bytes);
+    std::memcpy(s.memory, host, static_cast<size_t>(bytes));
+    check(api_.copy_in(reinterpret_cast<DevicePointer>(device), s.memory, static_cast<size_t>(bytes), stream), "copying a table");
+    check(api_.event_record(s.copied, stream), "marking a copy");
+  }
+  void load_data(void* device, const void* host, int64_t bytes) override {
+    enter();
+    check(api_.copy_in_and_wait(reinterpret_cast<DevicePointer>(device), host, static_cast<size_t>(bytes)), "loading constants");
+  }
+  void order(Stream before, Stream next) override {
+    enter();
+    void* event = new_event();
+    const std::unique_ptr<void, Status (*)(void*)> held(event, api_.event_destroy);  // the driver keeps it until it has happened
+    check(api_.event_record(event, before), "marking a stream");
+    check(api_.stream_wait_event(next, event, 0), "ordering two streams");
   }
   void copy(void* to, const void* from, int64_t bytes, Stream stream) override {
     check(api_.copy(reinterpret_cast<DevicePointer>(to), reinterpret_cast<DevicePointer>(from), static_cast<size_t>(bytes), stream), "copying a result");
@@ -162,11 +197,20 @@ class CudaDriver : public Driver {
     void* foreach_arguments[] = {&table, &first_chunk, &tensors, &status};
     check(api_.launch(kernel->function, static_cast<unsigned>(l.blocks), 1, 1, static_cast<unsigned>(l.threads), 1, 1, 0, stream,
                       l.tensors > 0 ? foreach_arguments : plan_arguments, nullptr),
-          "launching " + (l.name ? *l.name : kernel->name));
+          "launching it");
+    if (waits_) check(api_.stream_wait(stream), "running it");
+  }
+
+  bool multiplies() const override { return library() != nullptr; }
+  void multiply(const plan::Product& p, const void* lhs, const void* rhs, void* result, void* memory, int64_t bytes, Stream stream) override {
+    require(library() != nullptr, "cuBLASLt cannot be loaded, and a plan was compiled for it");
+    library()->multiply(library_call(p), rhs, lhs, result, memory, bytes, stream);
+    if (waits_) check(api_.stream_wait(stream), "running it");
   }
 
   Graph record(const std::vector<Launch>& launches) override {
     auto recorded = std::make_unique<Recorded>();
+    enter();
     Stream stream = nullptr;  // of our own: the framework's may be the default one, which cannot be captured
     constexpr unsigned kNonBlocking = 1;
     constexpr int kRelaxed = 2;
@@ -193,14 +237,58 @@ class CudaDriver : public Driver {
     throw InternalError(fmt::format("CUDA, {}: {} ({})", what, text ? text : "unknown error", status));
   }
 
+  /// Pinned memory that a copy has been taken from: free again when `copied` has happened.
+  struct Staging { void* memory; int64_t bytes; void* copied; };
+
+  void* new_event() {
+    constexpr unsigned kNoTiming = 2;
+    void* event = nullptr;
+    check(api_.event_create(&event, kNoTiming), "an event");
+    return event;
+  }
+
+  /// As many pieces as copies are on their way at a time: in a while, none is allocated any more.
+  Staging& staging(int64_t bytes) {
+    for (Staging& s : staging_)
+      if (s.bytes >= bytes && api_.event_query(s.copied) == 0) return s;
+    Staging fresh{nullptr, std::max<int64_t>(bytes, 4096), new_event()};
+    check(api_.host_allocate(&fresh.memory, static_cast<size_t>(fresh.bytes), 1 /* portable */), "allocating pinned memory");
+    return staging_.emplace_back(fresh);
+  }
+
+  /// Threads of autograd's have no context yet.
+  void enter() const {
+    void* current = nullptr;
+    check(api_.context_current(&current), "the current context");
+    if (current != context_) check(api_.context_set(context_), "the context of the device");
+  }
+  /// Loaded when first asked for, in the device's context.
+  Library* library() const {
+    std::call_once(library_loaded_, [&] {
+      enter();
+      library_ = Library::load();
+    });
+    return library_.get();
+  }
+
   const Api api_;
+  void* context_ = nullptr;
+  bool waits_ = false;
+  std::mutex staging_mutex_;
+  std::deque<Staging> staging_;  // until the process ends, as the driver itself
   std::string description_, architecture_;
+  mutable std::once_flag library_loaded_;
+  mutable std::unique_ptr<Library> library_;
 };
 
 }  // namespace
 
-std::shared_ptr<Driver> cuda_driver() {
-  static const std::shared_ptr<Driver> driver = std::make_shared<CudaDriver>();
+std::shared_ptr<Driver> cuda_driver(int device) {
+  static std::mutex mutex;
+  static std::map<int, std::shared_ptr<Driver>> drivers;
+  std::lock_guard lock(mutex);
+  std::shared_ptr<Driver>& driver = drivers[device];
+  if (!driver) driver = std::make_shared<CudaDriver>(device);
   return driver;
 }
 

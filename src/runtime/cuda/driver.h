@@ -29,7 +29,7 @@ struct Launch {
   std::vector<char> fresh;       // arguments of which nothing has been written yet
 };
 
-/// Every function throws InternalError, with the driver's words and the kernel's name, where the driver refuses.
+/// Every function throws InternalError, with the driver's words, where the driver refuses; who calls adds what was to be done.
 class Driver {
  public:
   virtual ~Driver() = default;
@@ -44,33 +44,48 @@ class Driver {
   /// Words that the device writes and the host reads without waiting, zero at first.
   virtual uint32_t* allocate_status(int64_t words) = 0;
   virtual void release_status(uint32_t*) = 0;
-  /// In the order of the stream; `host` may change as soon as this returns.
+  /// What is loaded once, before anything is queued that reads it: waits until it is there.
+  virtual void load_data(void* device, const void* host, int64_t bytes) = 0;
+  /// `next` begins what is queued on it from now on when all that was queued on `before` is done. The host does not wait.
+  virtual void order(Stream before, Stream next) = 0;
+  /// In the order of the stream; `host` may change as soon as this returns, which is at once: the device is not waited for.
   virtual void copy_in(void* device, const void* host, int64_t bytes, Stream) = 0;
   virtual void copy(void* to, const void* from, int64_t bytes, Stream) = 0;  // on the device
   virtual void launch(const Launch&, Stream) = 0;
+  /// Whether the vendor's library of matrix products is there.
+  virtual bool multiplies() const = 0;
+  /// `memory`: `bytes` that the library may use until it is done.
+  virtual void multiply(const plan::Product&, const void* lhs, const void* rhs, void* result, void* memory, int64_t bytes, Stream) = 0;
+  /// Whether each launch is waited for (CUDA_LAUNCH_BLOCKING=1): no graph is recorded then, so that what fails has a name.
+  virtual bool waits() const { return false; }
   virtual Graph record(const std::vector<Launch>&) = 0;
   virtual void run(Graph, Stream) = 0;
   virtual void release_graph(Graph) = 0;
 };
 
-/// The CUDA driver (libcuda.so.1) and its current device. UserError where there is none: the message says what is missing.
-std::shared_ptr<Driver> cuda_driver();
+/// The CUDA driver (libcuda.so.1) and its device of this number, in the framework's context. UserError where there is none: the message says what is missing.
+std::shared_ptr<Driver> cuda_driver(int device = 0);
 
 /// A driver that does nothing but hold kernels and graphs, and notes each call: the whole host side runs without a GPU.
 class NullDriver : public Driver {
  public:
+  explicit NullDriver(std::string architecture = "sm_90a") : architecture_(std::move(architecture)) {}
   std::string description() const override { return "no device"; }
   bool on_host() const override { return true; }
-  std::string architecture() const override { return "sm_90a"; }
+  std::string architecture() const override { return architecture_; }
   Function load(const plan::Kernel&) override;
   void unload(Function) override;
   void* allocate(int64_t bytes) override;
   void release(void*) override;
   uint32_t* allocate_status(int64_t words) override;
   void release_status(uint32_t*) override;
+  void load_data(void* device, const void* host, int64_t bytes) override;
+  void order(Stream before, Stream next) override;
   void copy_in(void* device, const void* host, int64_t bytes, Stream) override;
   void copy(void* to, const void* from, int64_t bytes, Stream) override;
   void launch(const Launch&, Stream) override;
+  bool multiplies() const override { return true; }
+  void multiply(const plan::Product&, const void* lhs, const void* rhs, void* result, void* memory, int64_t bytes, Stream) override;
   Graph record(const std::vector<Launch>&) override;
   void run(Graph, Stream) override;
   void release_graph(Graph) override;
@@ -78,6 +93,10 @@ class NullDriver : public Driver {
   std::vector<std::string> calls;      // "launch rows_reduce 12 x 64", "graph of 3", ...
   std::vector<Launch> launched;        // in order, those of graphs too
   int64_t held = 0;                    // allocations, kernels and graphs that are not released
+  int64_t fail_at = -1;                // the launch of this number is refused, as a driver would
+
+ private:
+  std::string architecture_;
 };
 
 }  // namespace trainc::runtime::cuda

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -17,22 +18,33 @@ struct Executable::Impl {
   std::shared_ptr<Driver> driver;
   std::mutex mutex;
   std::vector<Function> functions;            // by kernel
-  void* table = nullptr;                      // on the device: a pointer a buffer
+  void* table = nullptr;                      // on the device: a pointer a buffer, then the state of each draw, two words
+  std::vector<uint64_t> words;                // what was last copied there
+  std::vector<size_t> draws;                  // by step: where its state lies among the words; only where a kernel draws
   void* constants = nullptr;                  // on the device
   uint32_t* status = nullptr;                 // by step
-  std::vector<Launch> launches;               // by step; kernels alone
+  std::vector<Launch> launches;               // by step; those with a kernel
   Graph graph = nullptr;                      // of all of them
+  std::optional<Stream> last;                 // the stream of the last run, which may still read the table
   std::vector<void*> pointers;                // by buffer, as last copied to the table
   std::vector<std::shared_ptr<void>> owners;  // by buffer: of Extern ones
   std::vector<std::vector<int>> dies_after;   // by step: Extern buffers whose last use it is
 
   Impl(plan::Plan p, std::shared_ptr<Driver> d) : plan(std::move(p)), driver(std::move(d)) {
-    for (const plan::Kernel& k : plan.kernels) functions.push_back(driver->load(k));
-    table = driver->allocate(static_cast<int64_t>(plan.buffers.size() * sizeof(void*)));
+    for (const plan::Kernel& k : plan.kernels) named("loading kernel " + k.name, {}, [&] { functions.push_back(driver->load(k)); });
+    for (const plan::Step& s : plan.steps)
+      if (s.kind == plan::StepKind::Product && !driver->multiplies())
+        throw UserError(fmt::format("plan {} was compiled with cuBLASLt, which cannot be loaded here: compile it again", plan.name));
+    words.resize(plan.buffers.size());
+    for (const plan::Step& s : plan.steps) {
+      draws.push_back(words.size());
+      if (s.kind == plan::StepKind::Random && s.kernel >= 0) words.resize(words.size() + 2);
+    }
+    table = driver->allocate(static_cast<int64_t>(words.size() * sizeof(uint64_t)));
     status = driver->allocate_status(static_cast<int64_t>(plan.steps.size()));
     if (!plan.constants.empty()) {
       constants = driver->allocate(static_cast<int64_t>(plan.constants.size()));
-      driver->copy_in(constants, plan.constants.data(), static_cast<int64_t>(plan.constants.size()), nullptr);
+      driver->load_data(constants, plan.constants.data(), static_cast<int64_t>(plan.constants.size()));
     }
     owners.resize(plan.buffers.size());
     dies_after.resize(plan.steps.size());
@@ -41,8 +53,8 @@ struct Executable::Impl {
     std::set<int> written;
     for (size_t i = 0; i < plan.steps.size(); ++i) {
       const plan::Step& s = plan.steps[i];
-      kernels_alone &= s.kind == plan::StepKind::Kernel;
-      launches.push_back(s.kind == plan::StepKind::Kernel ? launch_of(i, written) : Launch{});
+      kernels_alone &= s.kernel >= 0;
+      launches.push_back(s.kernel >= 0 ? launch_of(i, written) : Launch{});
       for (int b : s.reads) last_use[b] = static_cast<int>(i);
       for (int b : s.writes) last_use[b] = static_cast<int>(i), written.insert(b);
     }
@@ -52,7 +64,7 @@ struct Executable::Impl {
     std::vector<Launch> all;
     for (const Launch& l : launches)
       if (l.blocks > 0) all.push_back(l);
-    if (!all.empty()) graph = driver->record(all);
+    if (!all.empty() && !driver->waits()) named("recording its graph", {}, [&] { graph = driver->record(all); });
   }
 
   ~Impl() {
@@ -89,8 +101,26 @@ struct Executable::Impl {
     }
   }
 
+  void follow(Stream stream) {
+    if (last && *last != stream) driver->order(*last, stream);
+    last = stream;
+  }
+
   void copy_table(Stream stream) {
-    if (!pointers.empty()) driver->copy_in(table, pointers.data(), static_cast<int64_t>(pointers.size() * sizeof(void*)), stream);
+    std::transform(pointers.begin(), pointers.end(), words.begin(), [](void* p) { return reinterpret_cast<uint64_t>(p); });
+    if (!words.empty()) driver->copy_in(table, words.data(), static_cast<int64_t>(words.size() * sizeof(uint64_t)), stream);
+  }
+
+  /// The state of the draws from step `from` on, up to where the framework draws itself.
+  void place_draws(size_t from, Draws& generator) {
+    for (size_t i = from; i < plan.steps.size(); ++i) {
+      const plan::Step& s = plan.steps[i];
+      if (s.random) return;
+      if (s.kind != plan::StepKind::Random || s.kernel < 0) continue;
+      const std::array<uint64_t, 2> state = generator.philox(s.increment);
+      std::copy(state.begin(), state.end(), words.begin() + static_cast<int64_t>(draws[i]));
+      pointers[s.arguments[0]] = static_cast<uint64_t*>(table) + draws[i];
+    }
   }
 
   /// A missing pointer is an error only where it would be used.
@@ -100,12 +130,34 @@ struct Executable::Impl {
         throw InternalError(fmt::format("plan {}, step {}: no memory for {}", plan.name, step.name, plan.buffers[b].name));
   }
 
-  void extern_step(const plan::Step& step, const DeviceCall& call, Draws& draws) {
+  void extern_step(size_t i, const DeviceCall& call, Draws& draws) {
+    const plan::Step& step = plan.steps[i];
     std::vector<void*> inputs;
     for (int b : step.arguments) inputs.push_back(pointers[b]);
     run_extern(plan, step, call.host, inputs, draws, pointers, owners,
                [&](void* to, const void* from, int64_t bytes) { driver->copy(to, from, bytes, call.stream); });
+    if (step.random) place_draws(i + 1, draws);
     copy_table(call.stream);
+  }
+
+  /// Whatever the driver says of `what`, with the plan's name and the user's lines before it.
+  template <class Do> void named(const std::string& what, const std::vector<std::string>& origins, const Do& action) const {
+    try {
+      action();
+    } catch (const InternalError& e) {
+      throw InternalError(fmt::format("plan {}, {}{}: {}", plan.name, what, origins.empty() ? "" : fmt::format(" from {}", fmt::join(origins, ", ")), e.what()));
+    }
+  }
+
+  void launch(size_t i, Stream stream) const {
+    if (graph || launches[i].blocks == 0) return;
+    named("kernel " + plan.steps[i].name, plan.steps[i].origins, [&] { driver->launch(launches[i], stream); });
+  }
+
+  void multiply(const plan::Step& s, Stream stream) const {
+    const auto at = [&](int argument) { return pointers[s.arguments[argument]]; };
+    named("product " + s.name, s.origins,
+          [&] { driver->multiply(s.product, at(0), at(1), at(2), at(3), plan.buffers[s.arguments[3]].bytes, stream); });
   }
 
   void run_steps(const DeviceCall& call, Draws& draws) {
@@ -114,18 +166,21 @@ struct Executable::Impl {
       if (call.host.check_signals) call.host.check_signals();
       check_pointers(step);
       switch (step.kind) {
-        case plan::StepKind::Kernel:
-          if (!graph && launches[i].blocks > 0) driver->launch(launches[i], call.stream);
-          break;
-        case plan::StepKind::Extern: extern_step(step, call, draws); break;
+        case plan::StepKind::Kernel: launch(i, call.stream); break;
+        case plan::StepKind::Product: multiply(step, call.stream); break;
+        case plan::StepKind::Extern: extern_step(i, call, draws); break;
         case plan::StepKind::Random:
-          require(driver->on_host(), "masks are not drawn on " + driver->description() + " yet");
+          if (step.kernel >= 0) {
+            launch(i, call.stream);
+            break;
+          }
+          require(driver->on_host(), "the host's masks are not drawn on " + driver->description());
           draws.fill(step, plan.buffers[step.writes[0]], pointers[step.writes[0]]);
           break;
       }
       for (int b : dies_after[i]) owners[b].reset();
     }
-    if (graph) driver->run(graph, call.stream);
+    if (graph) named("its graph of " + std::to_string(plan.steps.size()) + " steps (CUDA_LAUNCH_BLOCKING=1 tells which)", {}, [&] { driver->run(graph, call.stream); });
   }
 };
 
@@ -152,9 +207,11 @@ void Executable::run(const DeviceCall& call) {
   const std::vector<plan::Buffer>& buffers = impl_->plan.buffers;
   for (size_t i = 0; i < buffers.size(); ++i)
     if (buffers[i].home == plan::Home::Constant) impl_->pointers[i] = static_cast<uint8_t*>(impl_->constants) + buffers[i].offset;
-  impl_->copy_table(call.stream);
   Draws draws(call.host.generator);
   try {
+    impl_->place_draws(0, draws);
+    impl_->follow(call.stream);
+    impl_->copy_table(call.stream);
     impl_->run_steps(call, draws);
   } catch (...) {
     for (auto& owner : impl_->owners) owner.reset();

@@ -26,9 +26,10 @@ class Executable {
   Executable(plan::Plan, std::shared_ptr<Driver>);
   ~Executable();
   const plan::Plan& plan() const;
-  /// Queues all steps and returns without waiting: one CUDA graph where the plan has neither externs nor masks, its arguments reached through the table.
-  /// Nothing is allocated. A failed Check is found when the device has come to it: IndexError at a later run or finish().
-  /// Random steps draw from the host's generator, into memory that the host can write: drivers without a GPU alone (InternalError on one).
+  /// Queues all steps and returns without waiting: one CUDA graph where every step is a kernel, its arguments reached through the table.
+  /// Nothing is allocated. A failed Check is found when the device has come to it: IndexError at a later run or finish(). Where the driver refuses
+  /// something: InternalError with the kernel's name and the user's lines.
+  /// Random steps without a kernel draw from the host's generator, into memory that the host can write: drivers without a GPU alone (InternalError on one).
   void run(const DeviceCall&);
   /// Throws IndexError where a Check of what the device has done so far failed, naming the step and its lines.
   void finish();

@@ -1,6 +1,7 @@
 // One block of memory on the device holds all that a launch reads beside the tensors: rows of pointers, scalars, numbers of elements, first chunks.
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "runtime/cuda/executable.h"
 #include "support/error.h"
@@ -15,6 +16,7 @@ struct DeviceForeach::Impl {
   uint32_t* status = nullptr;
   uint8_t* block = nullptr;
   int64_t block_bytes = 0;
+  std::optional<Stream> last;  // of the last run, which may still read the block
 
   ~Impl() {
     if (block) driver->release(block);
@@ -85,8 +87,14 @@ void DeviceForeach::run(std::span<void* const> tensors, std::span<const int64_t>
   put(at_chunks + 4 * count, static_cast<int>(chunks));
   if (chunks == 0) return;
   launch.blocks = chunks;
+  if (self.last && *self.last != stream) self.driver->order(*self.last, stream);
+  self.last = stream;
   self.driver->copy_in(self.block, host.data(), static_cast<int64_t>(bytes), stream);
-  self.driver->launch(launch, stream);
+  try {
+    self.driver->launch(launch, stream);
+  } catch (const InternalError& e) {
+    throw InternalError(self.plan.name + ", kernel " + self.plan.kernel.name + ": " + e.what());
+  }
 }
 
 }  // namespace trainc::runtime::cuda

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "runtime/cuda/driver.h"
+#include "runtime/cuda/library.h"
 #include "support/error.h"
 
 namespace trainc::runtime::cuda {
@@ -34,6 +35,11 @@ uint32_t* NullDriver::allocate_status(int64_t words) {
   return p;
 }
 void NullDriver::release_status(uint32_t* p) { release(p); }
+void NullDriver::load_data(void* device, const void* host, int64_t bytes) {
+  calls.push_back(fmt::format("load {} bytes", bytes));
+  std::memcpy(device, host, static_cast<size_t>(bytes));
+}
+void NullDriver::order(Stream before, Stream next) { calls.push_back(fmt::format("order {} {}", fmt::ptr(before), fmt::ptr(next))); }
 void NullDriver::copy_in(void* device, const void* host, int64_t bytes, Stream) {
   calls.push_back(fmt::format("copy in {} bytes", bytes));
   std::memcpy(device, host, static_cast<size_t>(bytes));
@@ -41,8 +47,13 @@ void NullDriver::copy_in(void* device, const void* host, int64_t bytes, Stream) 
 void NullDriver::copy(void*, const void*, int64_t bytes, Stream) { calls.push_back(fmt::format("copy {} bytes", bytes)); }
 void NullDriver::launch(const Launch& l, Stream) {
   require(l.function && l.table && l.status && l.threads > 0 && l.blocks > 0, "a launch lacks something");
+  if (fail_at == static_cast<int64_t>(launched.size())) throw InternalError("CUDA: out of resources (701)");
   calls.push_back(fmt::format("launch {} {} x {}", *static_cast<std::string*>(l.function), l.blocks, l.threads));
   launched.push_back(l);
+}
+void NullDriver::multiply(const plan::Product& p, const void* lhs, const void* rhs, void* result, void* memory, int64_t bytes, Stream) {
+  require(lhs && rhs && result && memory && bytes > 0, "a product lacks something");
+  calls.push_back(print(library_call(p)));
 }
 Graph NullDriver::record(const std::vector<Launch>& launches) {
   calls.push_back(fmt::format("record {}", launches.size()));

@@ -59,7 +59,7 @@ inline Graph attention_graph(const AttentionCase& c) {
   const Node* e = b.unary(Op::Exp, b.sub(s, along(most)));
   const Node* p = b.div(e, along(over_row(ReduceKind::Sum, e)));
   if (c.safe) p = b.select(b.binary(Op::Eq, along(most), none), b.full(DType::F32, square, 0), p);
-  const Node* keep = c.dropout ? b.mul(b.cast(b.reshape(b.random(full, 0, 0.75), square), DType::F32), b.full(DType::F32, square, 4.0 / 3)) : nullptr;
+  const Node* keep = c.dropout ? b.mul(b.cast(b.reshape(b.random(full, {0, 0.75}), square), DType::F32), b.full(DType::F32, square, 4.0 / 3)) : nullptr;
   const Node* dropped = keep ? b.mul(p, keep) : p;
   const Node* y = b.contract(b.cast(dropped, d), b.permute(v, {0, 2, 1}));
   if (!c.backward && !c.joint) {

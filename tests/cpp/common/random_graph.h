@@ -103,7 +103,7 @@ class RandomGraph {
     if (r < 70) return options_.contractions ? contract() : nullptr;
     if (r < 94) return movement();
     if (r < 99) return options_.indexed ? indexed() : nullptr;
-    return options_.random_masks ? b_.random(some_shape(), draws_++, 0.75) : nullptr;
+    return options_.random_masks ? b_.random(some_shape(), {draws_++, 0.75}) : nullptr;
   }
 
   const Node* select() {

@@ -320,7 +320,7 @@ TEST(Fuzz, RandomMasks) {
     Builder b{graph, {}};
     std::vector<const Node*> masks;
     for (Output& out : graph.outputs) {
-      masks.push_back(b.random(out.value->shape(), static_cast<int64_t>(masks.size()), 0.75));
+      masks.push_back(b.random(out.value->shape(), {static_cast<int64_t>(masks.size()), 0.75}));
       out.value = b.select(masks.back(), out.value, b.full(out.value->dtype(), out.value->shape(), 0));
     }
     for (const Node* mask : masks) graph.outputs.push_back({mask, {}});

@@ -78,6 +78,84 @@ TEST(DeviceRuntime, OneGraphAPlanOnTheNullDriver) {
   EXPECT_EQ(driver->launched.at(0).slots, plan.steps.at(0).arguments);
 }
 
+/// A plan that runs more than once on the null driver, with memory for all that it asks for.
+struct Repeated {
+  std::shared_ptr<NullDriver> driver = std::make_shared<NullDriver>();
+  std::unique_ptr<runtime::cuda::Executable> executable;
+  std::vector<std::vector<uint8_t>> memory;
+  runtime::cuda::DeviceCall call;
+
+  explicit Repeated(const Graph& graph, bool waits = false) {
+    struct Waiting : NullDriver {
+      bool waits() const override { return true; }
+    };
+    if (waits) driver = std::make_shared<Waiting>();
+    const plan::Plan plan = compiler::compile(copy_of(graph), "plan", device_options(false));
+    executable = std::make_unique<runtime::cuda::Executable>(plan, driver);
+    const auto of = [&](int64_t bytes) {
+      memory.emplace_back(static_cast<size_t>(bytes + 64));
+      return static_cast<void*>(memory.back().data());
+    };
+    for (const Tensor& t : halves(graph, 1)) call.host.inputs.push_back(of(t.type.bytes()));
+    for (int b : plan.outputs) call.host.outputs.push_back(of(plan.buffers[b].bytes));
+    call.temp = of(plan.temp_bytes);
+  }
+  std::vector<std::string> run(runtime::cuda::Stream stream = nullptr) {
+    driver->calls.clear();
+    call.stream = stream;
+    executable->run(call);
+    return driver->calls;
+  }
+};
+
+Graph two_kernels() {  // from two lines of a model
+  Graph g;
+  const Node* x = Builder{g, "model.py:3"}.input(0, {DType::F32, {50, 30}});
+  Builder first{g, "model.py:7 (aten.cumsum)"}, second{g, "model.py:8 (aten.sum)"};
+  g.outputs = {{second.reduce(ReduceKind::Sum, first.scan(x, 1), {0}), {}}};
+  g.input_count = 1;
+  return g;
+}
+
+TEST(DeviceRuntime, AStepAllocatesNothingAndWaitsForNothing) {
+  Repeated plan(two_kernels());
+  const int64_t held = plan.driver->held;
+  for (int step = 0; step < 3; ++step) {
+    const auto calls = plan.run();
+    ASSERT_GE(calls.size(), 4u);
+    EXPECT_THAT(calls[0], ::testing::StartsWith("copy in "));  // all pointers at once
+    EXPECT_EQ(calls[1], "graph");
+    for (size_t i = 2; i < calls.size(); ++i) EXPECT_THAT(calls[i], ::testing::StartsWith("launch "));
+    EXPECT_EQ(plan.driver->held, held);
+  }
+  // Another stream waits for the one that still reads the table; the host does not.
+  EXPECT_EQ(plan.run(reinterpret_cast<runtime::cuda::Stream>(8))[0], "order 0x0 0x8");
+  EXPECT_THAT(plan.run(reinterpret_cast<runtime::cuda::Stream>(8))[0], ::testing::StartsWith("copy in "));
+}
+
+TEST(DeviceRuntime, RefusedLaunchesNameTheKernelAndItsLines) {
+  const auto failure = [](Repeated& plan) -> std::string {
+    try {
+      plan.run();
+    } catch (const InternalError& e) {
+      return e.what();
+    }
+    return "nothing";
+  };
+  Repeated launches(two_kernels(), true);  // CUDA_LAUNCH_BLOCKING=1: no graph, each launch waited for
+  EXPECT_THAT(launches.run(), ::testing::Not(::testing::Contains("graph")));
+  launches.driver->fail_at = static_cast<int64_t>(launches.driver->launched.size()) + 1;
+  const std::string second = failure(launches);
+  EXPECT_THAT(second, HasSubstr("plan plan, kernel columns"));
+  EXPECT_THAT(second, HasSubstr(" from model.py:8 (aten.sum): CUDA: out of resources (701)"));
+  launches.driver->fail_at = static_cast<int64_t>(launches.driver->launched.size());
+  EXPECT_THAT(failure(launches), HasSubstr("kernel scan from model.py:7 (aten.cumsum): CUDA"));
+
+  Repeated graph(two_kernels());
+  graph.driver->fail_at = 0;
+  EXPECT_THAT(failure(graph), HasSubstr("plan plan, its graph of 2 steps (CUDA_LAUNCH_BLOCKING=1 tells which): CUDA"));
+}
+
 TEST(DeviceRuntime, AnotherArchitectureIsRefused) {
   const plan::Plan plan = compiler::compile(copy_of(testing::softmax(3, 100)), "softmax", device_options(true));
   try {

@@ -35,7 +35,7 @@ TEST(Graph, WhatTheKeyTellsApart) {
   EXPECT_NE(b.constant(DType::F32, 0.0), b.constant(DType::F32, -0.0));
   EXPECT_EQ(b.constant(DType::F32, nan), b.constant(DType::F32, nan));
   EXPECT_NE(b.constant(DType::F32, 1), b.constant(DType::BF16, 1));
-  EXPECT_NE(b.random({4}, 0, 0.5), b.random({4}, 1, 0.5));
+  EXPECT_NE(b.random({4}, {0, 0.5}), b.random({4}, {1, 0.5}));
   const Node* x = b.input(0, {DType::F32, {2, 2}});
   EXPECT_NE(b.sub(x, b.unary(Op::Neg, x)), b.sub(b.unary(Op::Neg, x), x));
   EXPECT_NE(b.permute(x, {1, 0}), b.reverse(x, {0, 1}));

@@ -1,0 +1,85 @@
+#include "schedule/library.h"
+
+#include <map>
+
+namespace trainc::schedule {
+namespace {
+
+using loop::ExprKind;
+
+/// index = constant + sum of coefficient * variable, where it is such a sum.
+struct Linear {
+  int64_t constant = 0;
+  std::map<int, int64_t> of;
+};
+std::optional<Linear> linear(const Expr& e) {
+  Linear sum;
+  if (e->kind == ExprKind::Int) {
+    sum.constant = e->int_value;
+    return sum;
+  }
+  if (e->kind == ExprKind::Var) {
+    sum.of[e->id] = 1;
+    return sum;
+  }
+  if (e->kind != ExprKind::Apply || (e->op != Op::Add && e->op != Op::Sub && e->op != Op::Mul)) return std::nullopt;
+  std::optional<Linear> a = linear(e->args[0]), b = linear(e->args[1]);
+  if (!a || !b) return std::nullopt;
+  if (e->op == Op::Mul) {
+    if (!a->of.empty() && !b->of.empty()) return std::nullopt;
+    if (!a->of.empty()) std::swap(a, b);
+    for (auto& [var, factor] : b->of) factor *= a->constant;
+    b->constant *= a->constant;
+    return b;
+  }
+  const int64_t sign = e->op == Op::Sub ? -1 : 1;
+  a->constant += sign * b->constant;
+  for (const auto& [var, factor] : b->of) a->of[var] += sign * factor;
+  return a;
+}
+
+struct Operand { plan::Matrix matrix; int buffer; };
+
+std::optional<Operand> operand(Expr e, const loop::LoopNest& nest, int b, int row, int column, int64_t rows, int64_t columns, int64_t batch) {
+  if (e->kind == ExprKind::Apply && e->op == Op::Cast && e->dtype == DType::F32 && (e->args[0]->dtype == DType::BF16 || e->args[0]->dtype == DType::F16)) e = e->args[0];
+  if (e->kind != ExprKind::Load || e->args.size() != 1 || !is_float(e->dtype)) return std::nullopt;
+  const std::optional<Linear> at = linear(e->args[0]);
+  if (!at) return std::nullopt;
+  Operand found{{.dtype = nest.buffers[static_cast<size_t>(e->id)].dtype, .offset = at->constant}, e->id};
+  const auto stride = [&](int var, int64_t extent) { return at->of.count(var) && extent > 1 ? at->of.at(var) : 0; };
+  plan::Matrix& m = found.matrix;
+  m.batch_stride = stride(b, batch);
+  m.row_stride = stride(row, rows);
+  m.column_stride = stride(column, columns);
+  for (const auto& [var, factor] : at->of)
+    if (var != b && var != row && var != column && factor != 0) return std::nullopt;
+  // An axis of one element has any stride.
+  if (columns == 1) m.column_stride = 1;
+  if (rows == 1) m.row_stride = m.column_stride == 1 ? columns : 1;
+  const bool row_major = m.column_stride == 1 && m.row_stride >= columns, column_major = m.row_stride == 1 && m.column_stride >= rows;
+  if ((!row_major && !column_major) || m.offset < 0 || m.batch_stride < 0) return std::nullopt;
+  return found;
+}
+
+}  // namespace
+
+std::optional<LibraryProduct> library_product(const Contraction& c, const loop::LoopNest& nest, const Schedule& schedule, const Group& group, bool tf32) {
+  const Node *contract = group.values[0], *stored = nullptr;
+  for (const Node* v : group.values) {
+    if (!schedule.stored.count(v)) continue;
+    if (stored) return std::nullopt;
+    stored = v;
+  }
+  const bool rounded = stored && stored->op == Op::Cast && stored->in(0) == contract && group.values.size() == 2;
+  if (!stored || !(rounded || (stored == contract && group.values.size() == 1))) return std::nullopt;
+  const auto lhs = operand(c.lhs, nest, c.b, c.row, c.along, c.m, c.k, c.batch), rhs = operand(c.rhs, nest, c.b, c.along, c.column, c.k, c.n, c.batch);
+  if (!lhs || !rhs || lhs->matrix.dtype != rhs->matrix.dtype) return std::nullopt;
+  const DType in = lhs->matrix.dtype, out = stored->dtype();
+  const bool half = in == DType::BF16 || in == DType::F16;
+  if (out != in && !(half && out == DType::F32)) return std::nullopt;
+  plan::Product p{.batch = c.batch, .m = c.m, .n = c.n, .k = c.k, .lhs = lhs->matrix, .rhs = rhs->matrix, .result = {}, .tf32 = tf32 && in == DType::F32};
+  p.result = {.dtype = out, .offset = 0, .batch_stride = c.m * c.n, .row_stride = c.n, .column_stride = 1};
+  return LibraryProduct{p, lhs->buffer, rhs->buffer, stored};
+}
+
+}  // namespace trainc::schedule

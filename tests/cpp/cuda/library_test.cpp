@@ -1,0 +1,150 @@
+// Contractions that go to the vendor's library: which, how it is asked, and what comes of it by the definition of such a call.
+#include <gmock/gmock.h>
+
+#include "bindings/interpreted_driver.h"
+#include "device_run.h"
+#include "graphs.h"
+#include "runtime/cuda/library.h"
+
+namespace trainc {
+namespace {
+
+using reference::Tensor;
+using testing::copy_of;
+using testing::expect_close;
+using testing::halves;
+using testing::oracle;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+compiler::Options with_library(bool interpreted = true) {
+  compiler::Options o = testing::device_options(interpreted);
+  o.library_flops = 1;
+  return o;
+}
+
+/// lhs x rhs of this dtype, each stored as it is or with its last two axes swapped; rounded to `out`.
+Graph product(int64_t batch, int64_t m, int64_t n, int64_t k, DType dtype, DType out, bool lhs_swapped, bool rhs_swapped) {
+  Graph g;
+  Builder b{g, {}};
+  const Node* l = b.input(0, {dtype, lhs_swapped ? Dims{batch, k, m} : Dims{batch, m, k}});
+  const Node* r = b.input(1, {dtype, rhs_swapped ? Dims{batch, k, n} : Dims{batch, n, k}});
+  if (lhs_swapped) l = b.permute(l, {0, 2, 1});
+  if (rhs_swapped) r = b.permute(r, {0, 2, 1});
+  const DType sums = dtype == DType::F64 ? DType::F64 : DType::F32;
+  const Node* c = b.contract(dtype == sums ? l : b.cast(l, sums), dtype == sums ? r : b.cast(r, sums));
+  g.outputs = {{out == sums ? c : b.cast(c, out), {}}};
+  g.input_count = 2;
+  return g;
+}
+
+int products(const plan::Plan& plan) {
+  return static_cast<int>(std::count_if(plan.steps.begin(), plan.steps.end(), [](const plan::Step& s) { return s.kind == plan::StepKind::Product; }));
+}
+
+TEST(Library, EveryLayoutAgainstTheReference) {
+  const struct { int64_t batch, m, n, k; } sizes[] = {{1, 5, 7, 3}, {2, 4, 6, 8}, {3, 1, 5, 2}, {2, 5, 1, 3}, {1, 3, 4, 1}, {2, 1, 1, 9}};
+  const struct { DType in, out; } types[] = {{DType::F32, DType::F32}, {DType::BF16, DType::F32}, {DType::BF16, DType::BF16}, {DType::F16, DType::F16}, {DType::F64, DType::F64}};
+  for (const auto& s : sizes)
+    for (const auto& t : types)
+      for (bool lhs : {false, true})
+        for (bool rhs : {false, true}) {
+          const Graph g = product(s.batch, s.m, s.n, s.k, t.in, t.out, lhs, rhs);
+          SCOPED_TRACE(print(g));
+          const plan::Plan plan = plan::load(plan::save(compiler::compile(copy_of(g), "product", with_library())));
+          ASSERT_EQ(products(plan), 1) << plan::print(plan);
+          const auto inputs = halves(g, 5);
+          const auto driver = std::make_shared<bindings::InterpretedDriver>();
+          expect_close(testing::run_on_device(plan, driver, inputs), oracle(g, inputs));
+          EXPECT_EQ(driver->held, 0);
+          if (HasFailure()) return;
+        }
+}
+
+TEST(Library, HowItIsAsked) {  // 2 batches of [4, 8] x [6, 8]^T: rows side by side are the library's columns
+  const auto driver = std::make_shared<runtime::cuda::NullDriver>();
+  const auto asked = [&](bool lhs, bool rhs) {
+    const Graph g = product(2, 4, 6, 8, DType::BF16, DType::BF16, lhs, rhs);
+    driver->calls.clear();
+    testing::run_on_device(compiler::compile(copy_of(g), "product", with_library(false)), driver, halves(g, 5));
+    EXPECT_THAT(driver->calls, ::testing::Not(Contains("graph")));  // its pointers would be fixed
+    return driver->calls.back();
+  };
+  EXPECT_EQ(asked(false, false), "multiply 2 batches: a bf16[8 x 6, leading 8, batch 48, offset 0] transposed, b bf16[8 x 4, leading 8, batch 32, offset 0], "
+                                 "d bf16[6 x 4, leading 6, batch 24, offset 0]");
+  EXPECT_EQ(asked(true, true), "multiply 2 batches: a bf16[6 x 8, leading 6, batch 48, offset 0], b bf16[4 x 8, leading 4, batch 32, offset 0] transposed, "
+                               "d bf16[6 x 4, leading 6, batch 24, offset 0]");
+}
+
+TEST(Library, PartsOfATensorAreReadWhereTheyLie) {  // queries out of one product of all heads: a leading dimension beyond the columns, an offset
+  Graph g;
+  Builder b{g, {}};
+  const Node* all = b.input(0, {DType::F32, {1, 6, 24}});
+  const Node* part = b.slice(all, {0, 0, 8}, {1, 6, 8}, {1, 1, 1});
+  g.outputs = {{b.contract(part, b.input(1, {DType::F32, {1, 5, 8}})), {}}};
+  g.input_count = 2;
+  const plan::Plan plan = compiler::compile(copy_of(g), "part", with_library());
+  ASSERT_EQ(products(plan), 1);
+  EXPECT_EQ(plan.steps[0].product.lhs.row_stride, 24);
+  EXPECT_EQ(plan.steps[0].product.lhs.offset, 8);
+  const auto inputs = halves(g, 3);
+  expect_close(testing::run_on_device(plan, std::make_shared<bindings::InterpretedDriver>(), inputs), oracle(g, inputs));
+}
+
+TEST(Library, WhatItCannotComputeStaysAKernel) {
+  Graph prologue;  // an operand that is no memory as it lies
+  {
+    Builder b{prologue, {}};
+    const Node* l = b.input(0, {DType::F32, {1, 4, 8}});
+    prologue.outputs = {{b.contract(b.unary(Op::Neg, l), b.input(1, {DType::F32, {1, 6, 8}})), {}}};
+    prologue.input_count = 2;
+  }
+  const Graph epilogue = testing::contraction(1, 4, 6, 8, DType::F32, false, false);
+  for (const Graph* g : std::initializer_list<const Graph*>{&prologue, &epilogue}) {
+    const plan::Plan plan = compiler::compile(copy_of(*g), "kernel", with_library());
+    EXPECT_EQ(products(plan), 0) << plan::print(plan);
+    const auto inputs = halves(*g, 3);
+    expect_close(testing::run_on_device(plan, std::make_shared<bindings::InterpretedDriver>(), inputs), oracle(*g, inputs));
+  }
+}
+
+TEST(Library, SmallProductsStayKernels) {
+  compiler::Options o = testing::device_options(true);
+  const Graph g = product(1, 16, 16, 16, DType::F32, DType::F32, false, false);
+  EXPECT_EQ(products(compiler::compile(copy_of(g), "none", o)), 0);  // nobody has the library
+  o.library_flops = 2 * 16 * 16 * 16 + 1;
+  EXPECT_EQ(products(compiler::compile(copy_of(g), "small", o)), 0);
+  o.library_flops -= 1;
+  EXPECT_EQ(products(compiler::compile(copy_of(g), "large", o)), 1);
+}
+
+TEST(Library, Tf32IsAskedForWhereTheFlagSaysSo) {
+  const Graph g = product(1, 4, 6, 8, DType::F32, DType::F32, false, false);
+  compiler::Options o = with_library();
+  EXPECT_FALSE(compiler::compile(copy_of(g), "strict", o).steps.at(0).product.tf32);
+  o.tf32 = true;
+  const plan::Plan plan = compiler::compile(copy_of(g), "tf32", o);
+  EXPECT_TRUE(plan.steps.at(0).product.tf32);
+  auto inputs = halves(g, 3);
+  inputs[0].f.assign(inputs[0].f.size(), 1 + 0x1p-12);  // lost in tf32
+  inputs[1].f.assign(inputs[1].f.size(), 1);
+  EXPECT_EQ(testing::run_on_device(plan, std::make_shared<bindings::InterpretedDriver>(), inputs)[0].f[0], 8);
+}
+
+TEST(Library, PlansNeedItWhereTheyWereCompiledForIt) {
+  struct Without : runtime::cuda::NullDriver {
+    bool multiplies() const override { return false; }
+  };
+  const Graph g = product(1, 4, 6, 8, DType::F32, DType::F32, false, false);
+  const plan::Plan plan = compiler::compile(copy_of(g), "product", with_library(false));
+  try {
+    runtime::cuda::Executable executable(plan, std::make_shared<Without>());
+    FAIL();
+  } catch (const UserError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("plan product was compiled with cuBLASLt, which cannot be loaded here: compile it again"));
+  }
+}
+
+}  // namespace
+}  // namespace trainc

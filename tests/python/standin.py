@@ -1,0 +1,89 @@
+"""A GPU made of the host's memory, for tests: capture, plans, launches, masks and the generator go the way that they go on a
+GPU, and kernels are interpreted. Only the calls of torch.cuda themselves are replaced (`StandIn`), and eager's dropout
+(`EagerDropout`)."""
+
+from __future__ import annotations
+
+import struct
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from trainc import _core, device
+
+STREAM = 0x7E57  # of the stand-in
+
+
+class StandIn(device.Cuda):
+    """Tensors of the CPU lie on it."""
+
+    def __init__(self, seed: int = 0, threads: int = 1024):
+        super().__init__(0)
+        self.torch = torch.device("cpu")
+        self.seed, self.offset, self.threads = seed, 0, threads
+        self.reads = self.writes = 0
+        self.allocated: list[int] = []  # bytes, in order
+        self.library_flops = 0
+
+    def stream(self) -> int:
+        return STREAM
+
+    def get_rng_state(self) -> bytes:
+        self.reads += 1
+        return struct.pack("<QQ", self.seed, self.offset)
+
+    def set_rng_state(self, state: bytes) -> None:
+        self.writes += 1
+        self.seed, self.offset = struct.unpack("<QQ", state)
+
+    def _threads(self) -> int:
+        return self.threads
+
+    def _name(self) -> str:
+        return "stand-in"
+
+    def _find_vector(self, dtype: torch.dtype) -> int:
+        return 16 // dtype.itemsize  # as torch 2.13; nothing here can be asked
+
+    def target(self) -> dict:
+        return {"device": "interpret", "tf32": device.tf32_allowed(), "library_flops": self.library_flops}
+
+    def empty(self, shape, stride, dtype) -> torch.Tensor:
+        made = super().empty(shape, stride, dtype)
+        self.allocated.append(made.untyped_storage().nbytes())
+        return made
+
+    def temporaries(self, size: int) -> torch.Tensor | None:
+        if size:
+            self.allocated.append(size)
+        return super().temporaries(size)
+
+
+class EagerDropout(TorchFunctionMode):
+    """Eager's dropout as torch's kernel for GPUs draws it, on the CPU: the oracle's masks, in the order of the calls."""
+
+    def __init__(self, on: StandIn):
+        super().__init__()
+        self.device, self.offset = on, on.offset
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.nn.functional.dropout:
+            return self.dropout(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def dropout(self, input, p=0.5, training=True, inplace=False):
+        if not training or p == 0 or input.numel() == 0:
+            return input
+        if p == 1:
+            return input * 0.0
+        threads, vector = self.device.deal(input)
+        keep = struct.unpack("f", struct.pack("f", 1 - p))[0] if input.dtype is not torch.float64 else 1 - p
+        drawn = _core.dropout_mask(self.device.seed, self.offset, input.numel(), threads, vector, keep)
+        self.offset += ((input.numel() - 1) // (threads * 4) + 1) * 4
+        flat = torch.frombuffer(bytearray(drawn), dtype=torch.uint8)
+        dense = torch.empty_like(input, dtype=torch.uint8)
+        if vector == 1:
+            mask = flat.view(input.shape)
+        else:
+            mask = dense.as_strided((input.numel(),), (1,)).copy_(flat).as_strided(dense.shape, dense.stride())
+        return input * mask * (1 / keep)
