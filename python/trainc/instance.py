@@ -103,7 +103,8 @@ class Instance:
         kept = [place.constants[i - place.primals] if place.is_constant(i) else given[i] for i in self._joint.saved_inputs]
         defined = tuple([tangent is not None for tangent in tangents])
         # Somebody may read the arena again: deferred outputs, or (retain_graph) another backward.
-        again = place.pending.alive() or torch._C._autograd._get_current_graph_task_keep_graph()
+        retained = torch._C._autograd._get_current_graph_task_keep_graph()
+        again = retained or place.pending.alive()
 
         def run() -> list[Tensor | None]:
             return self._backward(defined, consumes=not again)([*kept, *tangents], arena)[: place.primals]
@@ -111,7 +112,7 @@ class Instance:
         def step(slots: list[Slot]) -> None:
             self._step(slots, kept, tangents, defined, arena)
 
-        if self._fuses and not again and self._fusing.put_off(place.parameters[arena.data_ptr()], kept, run, step):
+        if self._fuses and not retained and self._fusing.put_off(place.parameters[arena.data_ptr()], kept, run, step):
             return [None] * place.primals
         return run()
 
@@ -150,10 +151,11 @@ class Instance:
         """The backward and the updates of all parameters that it has gradients of."""
         place, updates = self._place, self._fusing.updates(slots)
         classes, distinct = classes_of(updates.launches())
-        key = defined, tuple(classes), tuple(updates.variants())
+        consumes = not place.pending.alive()
+        key = defined, consumes, tuple(classes), tuple(updates.variants())
         if key not in self._fused:
             plan = self._plan_updates(updates, updates.launches())
-            executable = self._compiler.build(self._record, lambda _: self._joint.backward_step(defined, plan))
+            executable = self._compiler.build(self._record, lambda _: self._joint.backward_step(defined, consumes, plan))
             self._fused[key] = plan, executable
         plan, executable = self._fused[key]
         self._record.fused = executable

@@ -154,10 +154,10 @@ struct JointGraph {
       return joint->step(defined, kernels_of(formulas, o), all_of(updates), o, timing);
     });
   }
-  std::unique_ptr<CoreExecutable> backward_step(const std::vector<bool>& defined, const Formulas& formulas, const Updates& updates, const nb::object& callback,
-                                                compiler::SharedKernels* shared, bool sample) const {
+  std::unique_ptr<CoreExecutable> backward_step(const std::vector<bool>& defined, bool consumes, const Formulas& formulas, const Updates& updates,
+                                                const nb::object& callback, compiler::SharedKernels* shared, bool sample) const {
     return part(callback, 0, shared, sample, [&](const compiler::Options& o, compiler::Timing* timing) {
-      return joint->backward_step(defined, kernels_of(formulas, o), all_of(updates), o, timing);
+      return joint->backward_step(defined, kernels_of(formulas, o), all_of(updates), o, timing, consumes);
     });
   }
   template <class F> nb::dict without_lock(const F& find) const {
@@ -245,7 +245,7 @@ void bind_compiler(nb::module_& m) {
       .def("forward", &JointGraph::forward, nb::arg("progress") = nb::none(), shared(), nb::arg("sample") = false)
       .def("backward", &JointGraph::backward, nb::arg("defined"), nb::arg("consumes") = true, nb::arg("progress") = nb::none(), shared(), nb::arg("sample") = false)
       .def("step", &JointGraph::step, nb::arg("defined"), nb::arg("formulas"), nb::arg("updates"), nb::arg("progress") = nb::none())
-      .def("backward_step", &JointGraph::backward_step, nb::arg("defined"), nb::arg("formulas"), nb::arg("updates"), nb::arg("progress") = nb::none(), shared(),
+      .def("backward_step", &JointGraph::backward_step, nb::arg("defined"), nb::arg("consumes"), nb::arg("formulas"), nb::arg("updates"), nb::arg("progress") = nb::none(), shared(),
            nb::arg("sample") = false)
       .def("footprint", &JointGraph::footprint, nb::arg("formulas") = JointGraph::Formulas{}, nb::arg("updates") = JointGraph::Updates{},
            "Bytes that the two plans need beside inputs and gradients: {saved, temporary, results, again_flops}; with updates in the backward.")

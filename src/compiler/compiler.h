@@ -117,10 +117,10 @@ class JointGraph {
   plan::Plan step(const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas, const std::vector<Update>&, const Options&,
                   Timing* = nullptr) const;
 
-  /// The backward and the updates as one plan, for who keeps forward and backward apart; it consumes what the arena holds. Inputs: the primals, all tangents
-  /// and the forward's outputs (nullptr for those that are not read), then the updates' own. Outputs: as the backward's; consumed gradients are none.
+  /// The backward and the updates as one plan, for who keeps forward and backward apart. Inputs: the primals, all tangents and the forward's outputs
+  /// (nullptr for those that are not read), then the updates' own. Outputs: as the backward's; consumed gradients are none.
   plan::Plan backward_step(const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas, const std::vector<Update>&, const Options&,
-                           Timing* = nullptr) const;
+                           Timing* = nullptr, bool consumes = true) const;
 
   struct Impl;
 

@@ -253,9 +253,10 @@ plan::Plan JointGraph::step(const std::vector<bool>& defined, const std::vector<
 }
 
 plan::Plan JointGraph::backward_step(const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates,
-                                     const Options& options, Timing* timing) const {
+                                     const Options& options, Timing* timing, bool consumes) const {
   Homes late = impl_->backward;
-  late.copies = late.consumes = true;
+  late.copies = true;
+  late.consumes = consumes;
   plan::Plan plan = backward_plan(*impl_, late, defined, options, timing, "backward_step");
   if (options.sample) return plan;
   const int64_t primals = impl_->primals, held = static_cast<int64_t>(impl_->cut.saved_inputs.size());

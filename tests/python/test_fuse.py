@@ -181,6 +181,29 @@ def test_who_looks_at_a_gradient_has_it(body):
     assert Pair().run(body).apart
 
 
+def test_an_output_that_is_held_can_be_read_after_the_step():
+    class Wide(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.out = nn.Linear(17, 5000)
+
+        def forward(self, x):
+            logits = self.out(x)
+            return logits.exp().sum(1).log().mean(), logits
+
+    def body(model, optimizer, x):
+        loss, logits = model(x.repeat(16, 1))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return {"loss": loss.detach(), "logits": logits + 0}
+
+    pair = Pair(Wide).run(body)
+    assert pair.fused and not pair.apart
+    assert records.of(pair.models[1])[0].deferred is not None
+
+
 def test_a_closure_is_fused():
     def body(model, optimizer, x):
         def closure():
