@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._C._dynamo import guards
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
@@ -209,6 +210,7 @@ class Kernels:
 
     def __init__(self, optimizer: torch.optim.Optimizer):
         self._kernels: dict[tuple[Variant, device.Host], Any] = {}
+        self.known: dict[int, Alike] = {}  # by group: what all went into kernels
         self._records = records.of(optimizer)
         self.steps = Steps()
 
@@ -333,24 +335,44 @@ def compiles(*tensors: Tensor) -> bool:
     )  # fmt: skip
 
 
+class Alike:
+    """Tensors' types, to see at once that others have them (by torch.compile's own check, in C++)."""
+
+    def __init__(self, tensors: list[Tensor]):
+        self._count = len(tensors)
+        self._types = guards.TensorGuards(
+            *tensors,
+            dynamic_dims_sizes=[list(t.shape) for t in tensors],
+            dynamic_dims_strides=[list(t.stride()) for t in tensors],
+        )
+
+    def __call__(self, tensors: list[Tensor]) -> bool:
+        return len(tensors) == self._count and self._types.check(*tensors)
+
+
 def _adam_step(optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels) -> None:
     beta1, beta2 = group["betas"]
     variant = functools.partial(variant_of, optimizer, group)
-    for param in group["params"]:
-        if param.grad is not None and compiles(param):
+    for param in {(p.dtype, p.device): p for p in group["params"] if p.grad is not None}.values():
+        if compiles(param):
             kernels.get(variant(param.dtype), param)  # before any state is touched: compiling can be interrupted
     lists: list[list[Tensor]] = [[] for _ in range(6)]  # params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps
     has_complex = optimizer._init_group(group, *lists)
     params, grads, averages, squares, maxima, steps = lists
+    tensors = [*params, *grads, *averages, *squares, *maxima]
+    known = kernels.known.get(id(group))
+    all_compile = known is not None and known(tensors)
     rows: dict[tuple[torch.device, torch.dtype, float], list[list[Tensor]]] = {}
     left, counted = [], []
     for i, param in enumerate(params):
         row = [param, grads[i], averages[i], squares[i], *maxima[i : i + 1]]
-        if compiles(*row):
+        if all_compile or compiles(*row):
             rows.setdefault((param.device, param.dtype, kernels.steps.number(steps[i]) + 1), []).append(row)
             counted.append(steps[i])
         else:
             left.append(i)
+    if not left and not all_compile and tensors:
+        kernels.known[id(group)] = Alike(tensors)
     if counted:
         kernels.steps.count(counted)
     for (_, dtype, step), tensors in rows.items():
