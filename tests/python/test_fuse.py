@@ -323,6 +323,7 @@ def test_what_it_wants():
 
 def test_memory_is_told_without_gradients():
     x = torch.randn(8, 17)
-    plain, fused = (trainc.explain(model, batch=x).memory for model in Pair().models)
+    pair = Pair()
+    plain, fused = (trainc.explain(model, batch=x).memory for model in pair.models)
     assert plain.gradients > 0 and fused.gradients == 0
     assert fused.model == plain.model and fused.optimizer == plain.optimizer
