@@ -54,10 +54,14 @@ def show_progress() -> bool:
 def cache_bytes() -> int:
     """`cache_size` as a number of bytes. Raises trainc.UserError where it is none."""
     given = cache_size or os.environ.get("TRAINC_CACHE_SIZE") or "1GB"
-    words = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]?)B?\s*", str(given), re.IGNORECASE)
-    try:
-        return int(float(words[1]) * 1000 ** " KMGT".index(words[2].upper() or " "))
-    except (TypeError, ValueError):
+    if (size := size_of(str(given))) is None:
         from trainc.errors import UserError
 
-        raise UserError(f'TRAINC_CACHE_SIZE={given!r} is no size: write "500MB" or "2GB"') from None
+        raise UserError(f'TRAINC_CACHE_SIZE={given!r} is no size: write "500MB" or "2GB"')
+    return size
+
+
+def size_of(text: str) -> int | None:
+    """Bytes, of "500MB", "2 gb" or "1000"; None where it is no size."""
+    words = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([KMGT]?)B?\s*", text, re.IGNORECASE)
+    return int(float(words[1]) * 1000 ** " KMGT".index(words[2].upper() or " ")) if words else None

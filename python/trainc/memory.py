@@ -7,16 +7,14 @@ batch they are all that a step adds to what Python and the libraries hold.
 from __future__ import annotations
 
 import dataclasses
-import re
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
+from trainc import config
 from trainc.errors import UserError
-
-SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([KMGT]?)B\s*", re.IGNORECASE)
 
 
 @dataclasses.dataclass
@@ -90,9 +88,8 @@ def checked(memory: Any) -> int | float | None:
     if memory is None:
         return None
     if isinstance(memory, str):
-        words = SIZE.fullmatch(memory)
-        if words:
-            return int(float(words[1]) * 1000 ** " KMGT".index(words[2].upper() or " "))
+        if (size := config.size_of(memory)) is not None:
+            return size
     elif isinstance(memory, (int, float)) and not isinstance(memory, bool) and memory > 0:
         if memory <= 1:
             return float(memory)

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include "../common/adam.h"
 #include "../common/compare.h"
 #include "../common/random_attention.h"
 #include "../common/random_joint.h"
@@ -362,55 +363,16 @@ TEST(Fuzz, RandomMasks) {
 }
 
 // --- an optimizer's step over many tensors
-Graph adam(int64_t n, DType dtype) {  // p, g, m, v, then learning rate and beta
-  Graph g;
-  Builder b{g, {}};
-  const Node* p = b.input(0, {dtype, {n}});
-  const Node* grad = b.cast(b.input(1, {dtype, {n}}), DType::F32);
-  const Node *m = b.input(2, {DType::F32, {n}}), *v = b.input(3, {DType::F32, {n}});
-  const Node *rate = b.broadcast(b.input(4, {DType::F32, {}}), {n}), *beta = b.broadcast(b.input(5, {DType::F32, {}}), {n});
-  const Node* rest = b.sub(b.full(DType::F32, {n}, 1), beta);
-  const Node* m2 = b.add(b.mul(m, beta), b.mul(grad, rest));
-  const Node* v2 = b.add(b.mul(v, beta), b.mul(b.mul(grad, grad), rest));
-  const Node* step = b.div(b.mul(rate, m2), b.add(b.unary(Op::Sqrt, v2), b.full(DType::F32, {n}, 0.5)));
-  g.outputs = {{b.cast(b.sub(b.cast(p, DType::F32), step), dtype), {}}, {m2, {}}, {v2, {}}};
-  return g;
-}
 void expect_same_foreach(DType dtype, CpuLevel level) {
-  frontend::Imported imported;
-  imported.graph = adam(8, dtype);
-  imported.graph.input_count = 6;
-  const plan::Foreach step = compiler::compile_foreach(std::move(imported), {0, 2, 3}, "adam", options(level));
+  const plan::Foreach step = compiler::compile_foreach(copy_of(testing::adam(8, dtype)), {0, 2, 3}, "adam", options(level));
   ASSERT_EQ(step.inputs.size(), 6u);
   const runtime::Foreach foreach(plan::load_foreach(plan::save(step)));
-  const std::vector<double> scalars = {0.125, 0.875};
-  const std::vector<int64_t> numels = {1, 3, 0, 17, 4095, 4096, 4097, 10001};
-  std::vector<std::vector<Tensor>> inputs;
-  std::vector<std::vector<uint8_t>> memory;
-  std::vector<void*> pointers;
-  for (size_t t = 0; t < numels.size(); ++t) {
-    Graph graph = adam(numels[t], dtype);
-    inputs.push_back(halves(graph, t + 1));
-    for (double& x : inputs[t][3].f) x = std::abs(x);
-    inputs[t][4].f = {scalars[0]}, inputs[t][5].f = {scalars[1]};
-    for (int k = 0; k < 4; ++k) {
-      memory.push_back(testing::to_bytes(inputs[t][k]));
-      memory.back().insert(memory.back().end(), 64, 0xAB);  // what follows belongs to somebody else
-    }
-  }
-  for (auto& bytes : memory) pointers.push_back(bytes.data());
-  foreach.run(pointers, numels, scalars);
-  for (size_t t = 0; t < numels.size(); ++t) {
-    SCOPED_TRACE(std::to_string(numels[t]) + " elements, " + std::string(name_of(level)));
-    const auto expected = reference::evaluate(adam(numels[t], dtype), inputs[t], oracle());
-    std::vector<Tensor> got;
-    for (int k : {0, 2, 3}) got.push_back(testing::from_bytes(inputs[t][k].type, memory[4 * t + k].data()));
-    expect_close(got, expected, 1e-5);
-    EXPECT_EQ(testing::difference(testing::from_bytes(inputs[t][1].type, memory[4 * t + 1].data()), inputs[t][1]), "") << "the gradient is only read";
-    for (int k = 0; k < 4; ++k) {
-      const auto& bytes = memory[4 * t + k];
-      EXPECT_TRUE(std::all_of(bytes.end() - 64, bytes.end(), [](uint8_t c) { return c == 0xAB; })) << "written behind the end";
-    }
+  testing::AdamTensors tensors(dtype);
+  foreach.run(tensors.pointers, tensors.numels, tensors.scalars);
+  for (size_t t = 0; t < tensors.numels.size(); ++t) {
+    SCOPED_TRACE(std::to_string(tensors.numels[t]) + " elements, " + std::string(name_of(level)));
+    expect_close(tensors.written(t), reference::evaluate(testing::adam(tensors.numels[t], dtype), tensors.inputs[t], oracle()), 1e-5);
+    EXPECT_EQ(tensors.trespassed(t), "");
   }
 }
 TEST(Foreach, AdamOverTensorsOfAnySize) {

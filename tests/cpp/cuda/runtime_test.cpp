@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "../common/adam.h"
 #include "../common/random_joint.h"
 #include "bindings/interpreted_driver.h"
 #include "device_run.h"
@@ -194,49 +195,24 @@ TEST(DeviceRuntime, FailedChecksAreIndexErrors) {
   EXPECT_NO_THROW(run_on_device(plan, std::make_shared<bindings::InterpretedDriver>(), inputs));
 }
 
-Graph adam(int64_t n) {  // p, g, m, v, then learning rate and beta
-  Graph g;
-  Builder b{g, {}};
-  const Node *p = b.input(0, {DType::F32, {n}}), *grad = b.input(1, {DType::F32, {n}}), *m = b.input(2, {DType::F32, {n}}), *v = b.input(3, {DType::F32, {n}});
-  const Node *rate = b.broadcast(b.input(4, {DType::F32, {}}), {n}), *beta = b.broadcast(b.input(5, {DType::F32, {}}), {n});
-  const Node* rest = b.sub(b.full(DType::F32, {n}, 1), beta);
-  const Node* m2 = b.add(b.mul(m, beta), b.mul(grad, rest));
-  const Node* v2 = b.add(b.mul(v, beta), b.mul(b.mul(grad, grad), rest));
-  g.outputs = {{b.sub(p, b.div(b.mul(rate, m2), b.add(b.unary(Op::Sqrt, v2), b.full(DType::F32, {n}, 0.5)))), {}}, {m2, {}}, {v2, {}}};
-  g.input_count = 6;
-  return g;
-}
-
 TEST(DeviceRuntime, OptimizerStepInOneLaunch) {
-  frontend::Imported imported = copy_of(adam(8));
+  frontend::Imported imported = copy_of(testing::adam(8));
   const plan::Foreach step = plan::load_foreach(plan::save(compiler::compile_foreach(std::move(imported), {0, 2, 3}, "adam step", device_options(true))));
   EXPECT_EQ(step.device, "interpret");
   const auto driver = std::make_shared<bindings::InterpretedDriver>();
   {
     runtime::cuda::DeviceForeach foreach(step, driver);
-    const std::vector<double> scalars = {0.125, 0.875};
-    const std::vector<int64_t> numels = {1, 3, 0, 17, 4095, 4096, 4097, 10001};
-    std::vector<std::vector<Tensor>> inputs;
-    std::vector<std::vector<uint8_t>> memory;
-    std::vector<void*> pointers;
-    for (size_t t = 0; t < numels.size(); ++t) {
-      inputs.push_back(halves(adam(numels[t]), t + 1));
-      for (double& x : inputs[t][3].f) x = std::abs(x);
-      inputs[t][4].f = {scalars[0]}, inputs[t][5].f = {scalars[1]};
-      for (int k = 0; k < 4; ++k) memory.push_back(testing::to_bytes(inputs[t][k]));
-    }
-    for (auto& bytes : memory) pointers.push_back(bytes.data());
-    foreach.run(pointers, numels, scalars, nullptr);
+    testing::AdamTensors tensors;
+    foreach.run(tensors.pointers, tensors.numels, tensors.scalars, nullptr);
     EXPECT_EQ(driver->launches, 1);
-    for (size_t t = 0; t < numels.size(); ++t) {
-      std::vector<Tensor> got;
-      for (int k : {0, 2, 3}) got.push_back(testing::from_bytes(inputs[t][k].type, memory[4 * t + k].data()));
-      expect_close(got, oracle(adam(numels[t]), inputs[t]));
+    for (size_t t = 0; t < tensors.numels.size(); ++t) {
+      expect_close(tensors.written(t), oracle(testing::adam(tensors.numels[t]), tensors.inputs[t]));
+      EXPECT_EQ(tensors.trespassed(t), "");
     }
   }
   EXPECT_EQ(driver->held, 0);
   // the same step as a cubin
-  EXPECT_NO_THROW(compiler::compile_foreach(copy_of(adam(8)), {0, 2, 3}, "adam step", device_options(false)));
+  EXPECT_NO_THROW(compiler::compile_foreach(copy_of(testing::adam(8)), {0, 2, 3}, "adam step", device_options(false)));
 }
 
 TEST(DeviceRuntime, WithoutAGpuItSaysSo) {
