@@ -34,7 +34,7 @@ def _static(gm: torch.nn.Module, inputs: Sequence[Any], tune: str) -> Callable[.
     except NotCompiled as reason:
         messages.warn(f"{record.name} runs in PyTorch: {reason}")
         return gm.forward
-    compiled = joint.compile_flat(gm, inputs, record, where)
+    compiled = joint.compile_flat(gm, inputs, record, joint.Compiler(record, joint.new_engine(where, tune)))
     compilations.append(record)
     return torch._dynamo.disable(compiled, reason="compiled by trainc")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import operator
@@ -14,7 +15,7 @@ import torch
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-from trainc import config, device, joint, messages, records
+from trainc import config, device, joint, messages, records, sizes, wire
 from trainc.errors import NotCompiled, SideEffect, UserError
 from trainc.memory import Settings
 from trainc.state import ModuleState, Snapshot, Unchanged
@@ -23,6 +24,7 @@ from trainc.trace import FlatCall, tracing
 
 MAX_VARIANTS = 256  # states of one module: attributes' values, parameters' types, training flags
 CHEAP_VARIANTS = 4  # those that are recognised without reading the module: training, evaluation, and two more
+MAX_SYMBOLIC = 4  # traces with symbolic sizes of one family
 
 
 @dataclasses.dataclass
@@ -48,6 +50,28 @@ class Signature:
         if self.variant != new.variant and not told:
             told.append("the module's modules, tensors or attributes changed")
         return told
+
+
+@dataclasses.dataclass
+class Family:
+    """Calls that differ in the sizes of their arguments alone. The first is traced with its sizes, the second with symbols."""
+
+    shapes: list[list[torch.Size]] = dataclasses.field(default_factory=list)  # that were compiled
+    # those with symbols, and their entries
+    traces: list[tuple[joint.Compiler, Callable[..., Any]]] = dataclasses.field(default_factory=list)
+    reason: str = ""  # why this model's sizes cannot be symbols
+
+    def moving(self, arguments: list[torch.Tensor]) -> list[set[int]]:
+        """The dimensions in which these arguments differ from those before."""
+        return [
+            {d for d, size in enumerate(t.shape) if any(shapes[i][d] != size for shapes in self.shapes)}
+            for i, t in enumerate(arguments)
+        ]
+
+
+def _family(key: tuple) -> tuple:
+    variant, (training, structure, types, modes) = key
+    return variant, training, structure, modes, tuple([(len(shape), *rest) for shape, _, *rest in types])
 
 
 def leaves_of(structure: tuple, arguments: list[torch.Tensor], model: torch.nn.Module) -> dict[str, tuple]:
@@ -85,11 +109,14 @@ class CompiledCall:
         self._unchanged: dict[int, Unchanged] = {}  # by variant: how to see, for little, that the module is in it
         self._variants: list[tuple[list, list]] = []  # (values, tensors' types) that were seen: their index is in the key
         self._entries: dict[Any, Callable[..., Any]] = {}
+        self._families: dict[Any, Family] = {}
         self._compiled: list[Signature] = []  # in the user's terms, to say in what a new one differs
         self._seen_once: set[Any] = set()  # signatures seen under no_grad
         self._unsettled: set[Any] = set()  # kinds of calls whose tracing changed Python state, once
         self._stateful: set[Any] = set()  # those that did so again: Dynamo's
         self._busy = False
+        self._snapshot: Snapshot | None = None  # of the module before the trace that is going on
+        self._engine: Any = None  # of the first call that is going on
         self._dynamo: Callable[..., Any] | None = None
         self.compilations = records.of(model)
 
@@ -171,6 +198,7 @@ class CompiledCall:
         self._state = ModuleState(self._model())
         self._variants.clear()
         self._entries.clear()
+        self._families.clear()
         self._compiled = [dataclasses.replace(old, variant=-1) for old in self._compiled]
         self._seen_once.clear()
         return self._state
@@ -185,7 +213,7 @@ class CompiledCall:
             if len(self._seen_once) < 10_000:
                 self._seen_once.add(key)
             return model._call_impl(*args, **kwargs)  # as in generate(), where a shape may never come again
-        if len(self._entries) + len(self._unsettled) + len(self._stateful) >= config.max_signatures:
+        if self._traces() + len(self._unsettled) + len(self._stateful) >= config.max_signatures:
             messages.warn_once(
                 f"signatures {id(self)}",
                 f"{type(model).__name__} was called with more than {config.max_signatures} different signatures; further ones "
@@ -195,14 +223,13 @@ class CompiledCall:
         given = leaves_of(structure, arguments, model)
         if misplaced := stray(model, self._state.tensors(), given):
             return self._mixed(key, misplaced, args, kwargs)
-        snapshot = Snapshot(model)
-        signature = _describe(structure, arguments, model)
-        record = records.Compilation(type(model).__name__, signature=signature, tune=self.settings.tune)
-        self._busy = True
+        snapshot = self._snapshot = Snapshot(model)
+        record = self._record(structure, arguments)
+        self._engine, self._busy = None, True
         start = time.perf_counter()
         error: BaseException | None = None
         try:
-            entry = self._compile(record, structure, arguments)
+            entry = self._compile(record, key, arguments)
         except UserError:
             snapshot.restore()
             raise
@@ -213,15 +240,24 @@ class CompiledCall:
             raise
         finally:
             self._busy = False
-        changed = snapshot.restore()
+        changed, self._snapshot = snapshot.restore(), None
         record.capture_seconds = time.perf_counter() - start - record.compile_seconds
         kind = key[1]
         if error is None and changed is None:
             self._unsettled.discard(kind)
-            self._tell(record, Signature(given, key[0], model.training, key[1][3]))
-            self.compilations.append(record)
-            self._entries[key] = entry
+            self._keep(key, record, entry, structure, arguments)
             return entry([*self._state.tensors(), *arguments], args, kwargs) if run else None
+        if error is None and snapshot.state_changed and snapshot.only_set and kind not in self._unsettled:
+            if (settled := self._settle(snapshot, kind, arguments)) is not None:
+                settled_key, settled_record, settled_entry = settled
+                settled_record.capture_seconds += record.capture_seconds
+                settled_record.compile_seconds += record.compile_seconds
+                same = wire.same_graph(record.captured, settled_record.captured, self._engine.device)
+                self._keep(settled_key, settled_record, settled_entry, structure, arguments)
+                if same:  # so the first call, too, computes what was traced
+                    return settled_entry([*self._state.tensors(), *arguments], args, kwargs) if run else None
+                snapshot.restore()
+                return model._call_impl(*args, **kwargs) if run else None
         if not run:
             return None
         result = model._call_impl(*args, **kwargs)  # where the model itself is at fault, this raises its own error
@@ -236,6 +272,53 @@ class CompiledCall:
         self._route(key, record, changed or _reason(error))
         return result
 
+    def _record(self, structure: tuple, arguments: list[torch.Tensor]) -> records.Compilation:
+        model = self._model()
+        return records.Compilation(
+            type(model).__name__, signature=_describe(structure, arguments, model), tune=self.settings.tune
+        )
+
+    def _keep(
+        self, key: tuple, record: records.Compilation, entry: Callable[..., Any], structure: tuple, arguments: list[torch.Tensor]
+    ) -> None:
+        model = self._model()
+        self._tell(record, Signature(leaves_of(structure, arguments, model), key[0], model.training, key[1][3]))
+        record.captured = None
+        self.compilations.append(record)
+        self._entries[key] = entry
+
+    def _settle(
+        self, snapshot: Snapshot, kind: tuple, arguments: list[torch.Tensor]
+    ) -> tuple[tuple, records.Compilation, Callable[..., Any]] | None:
+        """Hugging Face's models set defaults in their configuration when they are first called. What the trace set is set for
+        good, and the model traced again as later calls will find it, so that no later call waits. None, and nothing is set, where
+        that is not the end of it."""
+        model = self._model()
+        snapshot.set_again()
+        again = self._snapshot = Snapshot(model)
+        record = self._record(kind[1], arguments)
+        self._busy = True
+        start = time.perf_counter()
+        try:
+            variant, _ = self._variant()
+            entry = self._compile(record, (variant, kind), arguments)
+        except UserError:
+            snapshot.restore()
+            raise
+        except Exception:
+            entry = None
+        except BaseException:
+            snapshot.restore()
+            raise
+        finally:
+            self._busy = False
+            changed, self._snapshot = again.restore(), None
+        record.capture_seconds = time.perf_counter() - start - record.compile_seconds
+        if entry is None or changed is not None:
+            snapshot.restore()
+            return None
+        return (variant, kind), record, entry
+
     def _tell(self, record: records.Compilation, new: Signature) -> None:
         """Says why a model is compiled again. Another mode alone (a first evaluation) is recorded, not warned of."""
         others = ([old.arguments_changed(new), old.modes_changed(new)] for old in reversed(self._compiled))
@@ -245,16 +328,70 @@ class CompiledCall:
             return
         arguments, modes = told
         record.recompiled = "; ".join([*arguments, *modes])
-        if arguments:
-            messages.recompiled(record.name, record.recompiled)
+        if arguments and record.trace != "sizes":
+            per_shape = f"; every shape is traced on its own: {record.trace_reason}" if record.trace_reason else ""
+            messages.recompiled(record.name, record.recompiled + per_shape)
 
-    def _compile(self, record: records.Compilation, structure: tuple, arguments: list[torch.Tensor]) -> Callable[..., Any]:
-        call = FlatCall(self._state, structure)
+    def _traces(self) -> int:
+        return len(set(map(id, self._entries.values())))  # the sizes of one trace have one entry
+
+    def _compile(self, record: records.Compilation, key: tuple, arguments: list[torch.Tensor]) -> Callable[..., Any]:
+        """The entry of a new signature: new sizes of what was traced with symbols, or another trace."""
+        family = self._families.setdefault(_family(key), Family())
         inputs = [*self._state.tensors(), *arguments]
-        where = device.one(self._state.tensors() or arguments, "the model's tensors")
+        if self._engine is None:
+            self._engine = joint.new_engine(
+                device.one(self._state.tensors() or arguments, "the model's tensors"), self.settings.tune
+            )
         record.fixed = self.settings.fixed(self._state.tensors(), arguments)
+        record.limit = self.settings.limit(record.fixed)
+        for compiler, entry in family.traces:
+            with contextlib.suppress(NotCompiled):  # the cut for these sizes does not fit
+                if compiler.add_sizes(inputs, record):
+                    record.trace = "sizes"
+                    return entry
+        entry = self._with_symbols(record, key, family, arguments) if family.shapes else None
+        if entry is None:
+            entry, record.trace = self._trace(record, key, inputs), "static"
+        family.shapes.append([t.shape for t in arguments])
+        return entry
+
+    def _with_symbols(
+        self, record: records.Compilation, key: tuple, family: Family, arguments: list[torch.Tensor]
+    ) -> Callable[..., Any] | None:
+        """The entry of a trace with symbols for the sizes that changed, and for first dimensions; None where that fails."""
+        if len(family.traces) >= MAX_SYMBOLIC and not family.reason:
+            family.reason = f"its forward depends on the sizes in more than {MAX_SYMBOLIC} ways"
+        moving = family.moving(arguments)
+        # a size of 0 or 1 is another computation (broadcasting), and no symbol
+        large = [{d for d, size in enumerate(t.shape) if size > 1} for t in arguments]
+        moving = [dims & others for dims, others in zip(moving, large, strict=True)]
+        dynamic = [dims | others & {0} for dims, others in zip(moving, large, strict=True)]
+        if not family.reason and any(moving):
+            try:
+                symbols = sizes.Symbols(self._state.tensors(), arguments, dynamic)
+                compiler = joint.Compiler(record, self._engine, symbols)
+                with sizes.answered_once():
+                    entry = self._trace(record, key, symbols.inputs, compiler)
+                symbols.check(moving)
+            except UserError:
+                raise
+            except Exception as error:  # whatever a model or torch makes of symbols: the trace without them decides
+                family.reason = _reason(error)
+            else:
+                family.traces.append((compiler, entry))
+                record.trace = "symbolic"
+                return entry
+        record.trace_reason = family.reason
+        return None
+
+    def _trace(
+        self, record: records.Compilation, key: tuple, inputs: list[torch.Tensor], compiler: joint.Compiler | None = None
+    ) -> Callable[..., Any]:
+        call = FlatCall(self._state, key[1][1], self._snapshot)
         with tracing():
-            compiled = joint.compile_flat(call, inputs, record, where, self.settings.limit(record.fixed))
+            compiled = joint.compile_flat(call, inputs, record, compiler or joint.Compiler(record, self._engine))
+        call.forget()  # `compiled` holds it
         result = call.result
 
         def entry(inputs: list[torch.Tensor], args: tuple, kwargs: dict) -> Any:
@@ -266,7 +403,7 @@ class CompiledCall:
 
     def _route(self, key: Any, record: records.Compilation, reason: str) -> None:
         """Sends a signature through torch.compile's tracer, which sees Python itself, with trainc as its backend."""
-        record.route, record.reason = "dynamo", reason
+        record.route, record.reason, record.captured = "dynamo", reason, None
         self.compilations.append(record)
         messages.warn(f"{record.name} goes through torch.compile's tracer: {reason}")
         self._entries[key] = lambda _inputs, args, kwargs: self._through_dynamo(args, kwargs)

@@ -41,11 +41,13 @@ class Pending:
     def __init__(self) -> None:
         self._calls: weakref.WeakSet[Outputs] = weakref.WeakSet()
 
-    def tensors(self, metas: Sequence[torch.Tensor], compute: Callable[[], Sequence[torch.Tensor]]) -> list[torch.Tensor]:
+    def tensors(
+        self, metas: Sequence[torch.Tensor], device: torch.device, compute: Callable[[], Sequence[torch.Tensor]]
+    ) -> list[torch.Tensor]:
         """A tensor for each of `metas` (shape, strides, dtype); the first use of one of them calls `compute` for all."""
         outputs = Outputs(compute)
         self._calls.add(outputs)
-        return [DeferredTensor(meta, outputs, i) for i, meta in enumerate(metas)]
+        return [DeferredTensor(meta, device, outputs, i) for i, meta in enumerate(metas)]
 
     def alive(self) -> bool:
         """Whether somebody holds an output that is not computed yet."""
@@ -63,9 +65,9 @@ class DeferredTensor(torch.Tensor):
     from the start; operations on it give ordinary tensors."""
 
     @staticmethod
-    def __new__(cls, meta: torch.Tensor, outputs: Outputs, index: int) -> DeferredTensor:
+    def __new__(cls, meta: torch.Tensor, device: torch.device, outputs: Outputs, index: int) -> DeferredTensor:
         self = torch.Tensor._make_wrapper_subclass(
-            cls, meta.shape, strides=meta.stride(), dtype=meta.dtype, device=meta.device, requires_grad=False
+            cls, meta.shape, strides=meta.stride(), dtype=meta.dtype, device=device, requires_grad=False
         )
         self._outputs, self._index = outputs, index
         return self

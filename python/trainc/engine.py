@@ -3,12 +3,16 @@
 `core` compiles (trainc._core); `interpreter` runs the graphs operation by operation in PyTorch: for tests of capture alone,
 and in the place of `core` where it raises InternalError. Both give
 
-    compile(gm, name)                        -> Executable
-    joint(gm, primals, forward_outputs, name, limit) -> Joint: .forward, .saved_inputs, .saved_bytes;
+    compile(gm, name, family=None)           -> Executable
+    joint(gm, primals, forward_outputs, name, family=None, limit=None, defer_small=False)
+                                             -> Joint: .forward, .saved_inputs, .saved_bytes;
         .footprint(): bytes {saved, temporary, results} and {again_flops}, or None where it is not known;
         .backward(defined, consumes): `consumes` allows a run to overwrite `saved`;
         .deferred_outputs: those that .forward leaves out, .deferred() -> Executable([], saved) that makes them
-    Executable(inputs, saved=None)           -> list of fresh tensors (or None, or an input itself); .report() -> dict
+    Executable(inputs, saved=None)           -> list of fresh tensors (or None, or an input itself); .report() -> dict;
+        .share_memory(other): the two are of one graph with two sizes of its inputs, and their results use the same memory
+
+`family`: what the plans of one graph for different sizes have in common.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from __future__ import annotations
 import json
 import math
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -91,6 +96,11 @@ class CoreExecutable:
         results = sum(out.bytes for out in self._outputs if isinstance(out, Results))
         return {"temporary": self.plan.temp_bytes + _core.thread_count() * self.plan.scratch_bytes, "results": results}
 
+    def share_memory(self, other: CoreExecutable) -> None:
+        for mine, theirs in zip(self._outputs, other._outputs, strict=True):
+            if isinstance(mine, Results) and isinstance(theirs, Results):
+                mine.pool = theirs.pool
+
     def report(self) -> dict:
         report = json.loads(self.plan.report())
         report["from_cache"] = self.from_cache
@@ -142,7 +152,6 @@ class ExternCall:
             owned.append((result.data_ptr(), (result, inputs)))
         return owned
 
-
     def flops(self) -> int:
         """Floating-point operations of one call, by PyTorch's own table (torch.utils.flop_counter); 0 for what is not in it."""
         count = flop_counter.flop_registry.get(self._op.overloadpacket)
@@ -188,22 +197,54 @@ def stored_plan(
     return executable, entry, digest
 
 
+class Family:
+    """What the plans of one graph for different sizes have in common: kernels that are given the numbers in which they differ.
+    `samples()` gives the graph for a few other sizes, which show what these numbers are."""
+
+    def __init__(self, samples: Callable[[], list[torch.fx.GraphModule]]):
+        self._samples = samples
+        self._made: list[Any] | None = None
+        self._learned: set[Any] = set()
+        self._shared: Any = None
+
+    def learned(self, part: Any, make: Callable[[torch.fx.GraphModule], Any], learn: Callable[[Any, Any], Any]) -> Any:
+        """The shared kernels, once they know what of `part` of a plan depends on sizes: `make` a sample, then `learn` of it."""
+        from trainc import _core
+
+        if self._shared is None:
+            self._shared = _core.SharedKernels()
+        if part not in self._learned:
+            self._learned.add(part)
+            if self._made is None:
+                self._made = [make(gm) for gm in self._samples()]
+            for made in self._made:
+                learn(made, self._shared)
+        return self._shared
+
+
+# Of a joint graph: primals, forward outputs, name; and the bytes from which on outputs are deferred, if not the usual ones.
+Shape = tuple
+
+
 class CoreJoint:
     def __init__(
-        self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str, device: Host, tune: str,
+        self,
+        graph: wire.GraphText,
+        shape: Shape,
+        device: Host,
+        tune: str,
+        family: Family | None = None,
         limit: memory.Limit | None = None,
-    ):  # fmt: skip
-        self.name, self.device = name, device
+    ):
+        self._graph, self._shape, self.name, self.device = graph, shape, shape[2], device
         self._target = device.target()  # both halves for the same
-        self._graph = wire.GraphText(gm.graph, name, device)
-        self._shape = (primals, forward_outputs, name)
-        self._tune, self._limit = tune, limit
+        self._tune, self._family, self._limit = tune, family, limit
         self._joint: Any = None  # made when a part must be compiled
         self._footprint: dict[str, int] | None = None
-        key = cache.key("forward", device, self._graph.canonical, *self._shape, tune, *([limit.key] if limit else []))
-        with messages.progress(name) as progress:
+        key = self._key("forward", *_key_of(limit))
+        with messages.progress(self.name) as progress:
             self.forward, self._facts, self._digest = stored_plan(
-                key, self._graph, device, lambda: self._cut(progress).forward(progress), lambda: facts_of(self._joint)
+                key, self._graph, device, lambda: self._compile("forward", (), progress), lambda: facts_of(self._joint)
             )
         self.saved_inputs: list[int] = self._facts["saved_inputs"]
         self.saved_bytes: int = self._facts["saved_bytes"]
@@ -211,32 +252,42 @@ class CoreJoint:
 
     def footprint(self) -> dict[str, int]:
         if self._footprint is None:
-            self._footprint = self._cut(None).footprint()
+            self._footprint = self._cut().footprint()
         return self._footprint
 
+    def is_of(self, graph: wire.GraphText, shape: Shape, limit: memory.Limit | None) -> bool:
+        same = self._shape == shape and self._graph.canonical == graph.canonical and self._graph.origins == graph.origins
+        return same and _key_of(self._limit) == _key_of(limit)
+
     def deferred(self) -> CoreExecutable:
-        return self._part("deferred", "deferred outputs", lambda joint, progress: joint.deferred(progress))
+        return self._part("deferred", "deferred outputs")
 
     def backward(self, defined: tuple[bool, ...], consumes: bool) -> CoreExecutable:
-        def compile(joint: Any, progress: Any) -> Any:
-            return joint.backward(list(defined), progress, consumes)
+        return self._part("backward", "backward", defined, consumes)
 
-        return self._part("backward", "backward", compile, list(defined), consumes)
-
-    def _part(self, kind: str, what: str, compile: Callable[[Any, Any], Any], *parts: Any) -> CoreExecutable:
+    def _part(self, kind: str, what: str, *arguments: Any) -> CoreExecutable:
         """A plan that reads the forward's arena. Its key holds the forward plan's hash: they always agree on what lies where."""
-        parts = (self._graph.canonical, *self._shape, self._tune, self._digest, *parts)
-        key = cache.key(kind, self.device, *parts) if self._digest else None
+        key = self._key(kind, self._digest, *arguments) if self._digest else None
         with messages.progress(f"{self.name}, {what}") as progress:
-            return stored_plan(key, self._graph, self.device, lambda: compile(self._cut(progress), progress))[0]
+            return stored_plan(key, self._graph, self.device, lambda: self._compile(kind, arguments, progress))[0]
 
-    def _cut(self, progress: Any) -> Any:
-        from trainc import _core
+    def _key(self, kind: str, *parts: Any) -> str | None:
+        kind = kind if self._family is None else f"{kind}, shared kernels"
+        return cache.key(kind, self.device, self._graph.canonical, *self._shape, self._tune, *parts)
 
+    def _compile(self, kind: str, arguments: tuple, progress: Any) -> Any:
+        def sample(gm: torch.fx.GraphModule) -> Any:
+            return self._core_joint(wire.GraphText(gm.graph, self.name, self.device), "fast")
+
+        def learn(joint: Any, shared: Any) -> None:
+            getattr(joint, kind)(*arguments, None, shared, True)
+
+        shared = self._family and self._family.learned((kind, *arguments), sample, learn)
+        return getattr(self._cut(), kind)(*arguments, progress, shared)
+
+    def _cut(self) -> Any:
         if self._joint is None:
-            primals, forward_outputs, name = self._shape
-            tuner = tuning.tuner_of(self._tune)
-            joint = _core.JointGraph(self._graph.text(), primals, forward_outputs, name, tuner=tuner, **self._target)
+            joint = self._core_joint(self._graph, self._tune)
             if hasattr(self, "_facts"):
                 joint.cut(self._facts["price"])
             elif self._limit is not None:
@@ -247,6 +298,11 @@ class CoreJoint:
             self._joint = joint
         return self._joint
 
+    def _core_joint(self, graph: wire.GraphText, tune: str) -> Any:
+        from trainc import _core
+
+        return _core.JointGraph(graph.text(), *self._shape, tuner=tuning.tuner_of(tune), **self._target)
+
 
 def facts_of(joint: Any) -> dict:
     """What Python must know of a cut, stored with its forward plan."""
@@ -256,29 +312,58 @@ def facts_of(joint: Any) -> dict:
     }  # fmt: skip
 
 
+def _key_of(limit: memory.Limit | None) -> list:
+    return [] if limit is None else [limit.key]
+
+
 def sum_of(footprint: dict[str, int]) -> int:
     return footprint["saved"] + footprint["temporary"] + footprint["results"]
 
 
 class Core:
+    """One for each first call of a signature."""
+
     name = "core"
 
     def __init__(self, device: Host = HOST, tune: str = "fast"):
         self.device, self._tune = device, tune
+        self._latest: weakref.ref[CoreJoint] | None = None
 
-    def compile(self, gm: torch.fx.GraphModule, name: str) -> CoreExecutable:
+    def compile(self, gm: torch.fx.GraphModule, name: str, family: Family | None = None) -> CoreExecutable:
         from trainc import _core
 
         graph = wire.GraphText(gm.graph, name, self.device)
-        key = cache.key("inference", self.device, graph.canonical, name, self._tune)
-        asked = {"tuner": tuning.tuner_of(self._tune), **self.device.target()}
+        target, kind = self.device.target(), "inference" if family is None else "inference, shared kernels"
+        key = cache.key(kind, self.device, graph.canonical, name, self._tune)
+
+        def compile() -> Any:
+            def learn(text: str, shared: Any) -> None:
+                _core.compile(text, name, None, shared, True, **target)
+
+            shared = family and family.learned("inference", lambda gm: wire.graph_json(gm.graph, name, self.device), learn)
+            return _core.compile(graph.text(), name, progress, shared, tuner=tuning.tuner_of(self._tune), **target)
+
         with messages.progress(name) as progress:
-            return stored_plan(key, graph, self.device, lambda: _core.compile(graph.text(), name, progress, **asked))[0]
+            return stored_plan(key, graph, self.device, compile)[0]
 
     def joint(
-        self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str, limit: memory.Limit | None = None
+        self,
+        gm: torch.fx.GraphModule,
+        primals: int,
+        forward_outputs: int,
+        name: str,
+        family: Family | None = None,
+        limit: memory.Limit | None = None,
+        defer_small: bool = False,
     ) -> CoreJoint:
-        return CoreJoint(gm, primals, forward_outputs, name, self.device, self._tune, limit)
+        graph = wire.GraphText(gm.graph, name, self.device)
+        shape = (primals, forward_outputs, name, *([0] if defer_small else []))
+        latest = self._latest and self._latest()
+        # A model that sets defaults in its first call is traced twice in it: mostly the same graph (CompiledCall._settle).
+        if latest is None or not latest.is_of(graph, shape, limit):
+            latest = CoreJoint(graph, shape, self.device, self._tune, family, limit)
+            self._latest = weakref.ref(latest)
+        return latest
 
 
 # ---- interpreter ----------------------------------------------------------------------------------------------------
@@ -296,6 +381,9 @@ class InterpretedExecutable:
             results = list(torch.fx.Interpreter(self.gm).run(*inputs))
         self.seconds = time.perf_counter() - start
         return results
+
+    def share_memory(self, other: InterpretedExecutable) -> None:
+        """Its results are PyTorch's own."""
 
     def report(self) -> dict:
         calls = [node for node in self.gm.graph.nodes if node.op == "call_function"]
@@ -328,7 +416,7 @@ class InterpretedBackward(InterpretedExecutable):
         primals, tangents = iter(inputs[:count]), inputs[count:]
         values = [next(primals) if slot is None else view_in(saved, slot) for slot in self._joint.slots]
         zeros = [
-            torch.zeros(meta.shape, dtype=meta.dtype, device=meta.device) if tangent is None else tangent
+            torch.zeros(meta.shape, dtype=meta.dtype, device=self._joint.device.torch) if tangent is None else tangent
             for tangent, meta in zip(tangents, self._joint.tangents, strict=True)
         ]
         results = super().__call__([*values, *zeros])
@@ -346,8 +434,8 @@ class InterpretedJoint:
     """The plainest cut: what needs no tangent is forward. What is saved lies in the arena, as it does with the compiler;
     views are made again in the backward, so that a weight is saved as itself and autograd sees when it changes."""
 
-    def __init__(self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str):
-        self.name = name
+    def __init__(self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str, device: Host):
+        self.name, self.device = name, device
         nodes = list(gm.graph.nodes)
         inputs = [node for node in nodes if node.op == "placeholder"]
         self.tangents = [node.meta["val"] for node in inputs[primals:]]
@@ -425,16 +513,14 @@ class Interpreter:
     name = "interpreter"
 
     def __init__(self, device: Host = HOST, tune: str = "fast"):
-        pass  # it runs where the tensors are, and there is nothing to tune
+        self.device = device  # there is nothing to tune
 
-    def compile(self, gm: torch.fx.GraphModule, name: str) -> InterpretedExecutable:
+    def compile(self, gm: torch.fx.GraphModule, name: str, family: Any = None) -> InterpretedExecutable:
         return InterpretedExecutable(gm, name)
 
-    def joint(
-        self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str, limit: memory.Limit | None = None
-    ) -> InterpretedJoint:
-        """`limit` is not met: PyTorch keeps what it keeps."""
-        return InterpretedJoint(gm, primals, forward_outputs, name)
+    def joint(self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str, *_: Any) -> InterpretedJoint:
+        """A limit is not met: PyTorch keeps what it keeps. Nothing is deferred."""
+        return InterpretedJoint(gm, primals, forward_outputs, name, self.device)
 
 
 ENGINES = {"core": Core, "interpreter": Interpreter}

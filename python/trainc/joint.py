@@ -15,27 +15,59 @@ from typing import Any
 import torch
 import torch._functorch.aot_autograd  # first: the modules below import each other
 from torch._functorch import config as functorch_config
-from torch._functorch._aot_autograd import runtime_wrappers
+from torch._functorch._aot_autograd import graph_compile, runtime_wrappers
 
 from trainc import config, engine, messages, wire
-from trainc.deferred import Pending
 from trainc.device import Host
 from trainc.errors import UserError
-from trainc.memory import Limit
-from trainc.pool import Pool
+from trainc.instance import Inference, Instance, Place
 from trainc.records import Compilation
-from trainc.trace import recurrent_layers
+from trainc.sizes import Symbols, Template
+from trainc.trace import _patched, recurrent_layers
 
 _HALF = "trainc_half"
 
 
 class Compiler:
-    """The partitioner and the compilers that one capture hands to AOTAutograd, with the record that they fill."""
+    """What one capture hands to AOTAutograd: the partitioner and the compilers. Of a trace with `symbols` it makes an Instance
+    for each sizes, the first for the sizes that were traced; of another trace there is one."""
 
-    def __init__(self, record: Compilation, device: Host, limit: Limit | None = None):
-        self.record, self.device, self.limit = record, device, limit
-        self.engine = engine.ENGINES[config.engine_name()](device, record.tune)
-        record.engine = self.engine.name
+    def __init__(self, record: Compilation, engine_: Any, symbols: Symbols | None = None):
+        self.engine, self.device, self.symbols = engine_, engine_.device, symbols
+        self._record = record  # of the first instance
+        self._instances: dict[tuple, Instance] = {}
+        self._template: Template | None = None
+        # Kernels are shared on the CPU alone.
+        shares = symbols is not None and self.device.target()["device"] == "cpu"
+        self.family = engine.Family(self._samples) if shares else None
+        self._make: Callable[[torch.fx.GraphModule, Compilation], Instance] | None = None
+
+    def _key(self, inputs: Sequence[Any]) -> tuple:
+        return self.symbols.key(inputs) if self.symbols is not None else ()
+
+    def _of(self, inputs: Sequence[Any]) -> Instance:
+        return self._instances[self._key(inputs)]
+
+    def add_sizes(self, inputs: Sequence[torch.Tensor], record: Compilation) -> bool:
+        """Makes the plans for these inputs' sizes; false where the trace does not hold for them."""
+        bound = self.symbols.bound(inputs)
+        if bound is None:
+            return False
+        self._instances[self._key(inputs)] = self._make(self._template.at(bound), record)
+        return True
+
+    def _samples(self) -> list[torch.fx.GraphModule]:
+        return [self._template.at(bound) for bound in self.symbols.others()]
+
+    def _first(self, gm: torch.fx.GraphModule, make: Callable[[torch.fx.GraphModule, Compilation], Instance]) -> Instance:
+        self._make, key = make, ()
+        if self.symbols is not None:
+            wire.refuse_results_elsewhere(gm.graph, self.device)
+            self._template = Template(gm)
+            gm, key = self._template.at(self.symbols.traced), self.symbols.traced_key
+        self._record.captured = gm.graph
+        first = self._instances[key] = make(gm, self._record)
+        return first
 
     # -- the partitioner ----------------------------------------------------------------------------------------------
 
@@ -52,61 +84,31 @@ class Compiler:
         constants = lift_constants(gm, before=tangents[0] if tangents else None)
         count = len(primals) + len(constants)
         _set_outputs(gm, [*outputs, *[None] * len(constants)])
-        joint = self._build(lambda e: e.joint(gm, count, num_fwd_outputs, self.record.name, self.limit))
-        self.record.forward, self.record.footprint = joint.forward, joint.footprint
+        place = Place(len(primals), constants, num_fwd_outputs, self.device)
+        first = self._first(gm, lambda gm, record: Instance(self, gm, record, place))
         # What the backward reads of what the caller holds: primals, and (from `count` on) results of the forward.
-        held = [i for i in joint.saved_inputs if not len(primals) <= i < count]
+        held = place.held
         saved = [primals[i] if i < count else forward_outputs[i - count] for i in held]
-        pool = Pool(max(joint.saved_bytes, 1), self.device)
-
-        pending = Pending()
-        deferred_metas = [forward_outputs[i].meta["val"] for i in joint.deferred_outputs]
-        self.record.deferred_bytes = sum(meta.numel() * meta.itemsize for meta in deferred_metas)
 
         def run_forward(*inputs: torch.Tensor) -> list[Any]:
-            pending.settle()  # or their arena could not be used again
-            arena = torch.empty(0, dtype=torch.uint8, device=self.device.torch).set_(pool.take(), 0, (pool.size,), (1,))
-            results = joint.forward([*inputs, *constants], arena)
-            if deferred_metas:
-                tensors = pending.tensors(deferred_metas, lambda: self._deferred(joint)([], arena))
-                for i, tensor in zip(joint.deferred_outputs, tensors, strict=True):
-                    results[i] = tensor
-            return [*results, arena]
+            return self._of(inputs).forward(inputs)
 
         def run_backward(*inputs: torch.Tensor | None) -> list[Any]:
             if torch.is_autocast_enabled(self.device.type):
                 messages.warn_once("autocast", AUTOCAST_BACKWARD)
-            arena, given = inputs[len(saved)], inputs[len(saved) + 1 :]
-            values = iter(inputs)
-            kept = [constants[i - len(primals)] if len(primals) <= i < count else next(values) for i in joint.saved_inputs]
-            # Somebody may read the arena again: deferred outputs, or (retain_graph) another backward.
-            again = pending.alive() or torch._C._autograd._get_current_graph_task_keep_graph()
-            backward = self._backward(joint, tuple(tangent is not None for tangent in given), consumes=not again)
-            return backward([*kept, *given], arena)[: len(primals)]
+            arena = inputs[len(saved)]
+            return place.by_arena[arena.numel()].backward(inputs[: len(saved)], arena, inputs[len(saved) + 1 :])
 
         with _fake_mode_of(primals + tangents):
-            arena_meta = torch.empty(pool.size, dtype=torch.uint8, device=self.device.torch)
+            arena_meta = torch.empty(first.arena_bytes, dtype=torch.uint8, device=self.device.torch)
         forward = _opaque("trainc_forward", run_forward, primals, forward_outputs, held, count, arena_meta)
         backward = _opaque_backward("trainc_backward", run_backward, saved, arena_meta, tangents, gradients)
         return forward, backward
 
-    def _backward(self, joint: Any, defined: tuple[bool, ...], consumes: bool) -> Callable[..., list[Any]]:
-        """The backward for the tangents that exist, compiled when it is first needed. `consumes`: it may overwrite the arena."""
-        there = self.record.backward if consumes else self.record.keeping
-        found = there.get(defined)
-        if found is None:
-            found = there[defined] = self._build(lambda _: joint.backward(defined, consumes))
-        return found
-
-    def _deferred(self, joint: Any) -> Callable[..., list[Any]]:
-        """What makes the deferred outputs, compiled when one is first read."""
-        if self.record.deferred is None:
-            self.record.deferred = self._build(lambda _: joint.deferred())
-        return self.record.deferred
-
-    def _build(self, build: Callable[[Any], Any]) -> Any:
+    def build(self, record: Compilation, build: Callable[[Any], Any]) -> Any:
         """`build` with the engine; with the interpreter, and one warning, where trainc fails by a fault of its own."""
         start = time.perf_counter()
+        record.engine = self.engine.name
         try:
             return build(self.engine)
         except UserError:
@@ -114,12 +116,12 @@ class Compiler:
         except Exception as error:
             if self.engine.name == "interpreter":
                 raise
-            messages.fell_back(self.record.name, error)
-            self.engine = engine.Interpreter(self.device, self.record.tune)
-            self.record.engine, self.record.reason = self.engine.name, str(error)
+            messages.fell_back(record.name, error)
+            self.engine = engine.Interpreter(self.device, record.tune)
+            record.engine, record.reason = self.engine.name, str(error)
             return build(self.engine)
         finally:
-            self.record.compile_seconds += time.perf_counter() - start
+            record.compile_seconds += time.perf_counter() - start
 
     # -- the compilers ------------------------------------------------------------------------------------------------
 
@@ -129,9 +131,12 @@ class Compiler:
 
     def inference(self, gm: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
         constants = lift_constants(gm, before=None)
-        executable = self._build(lambda e: e.compile(gm, self.record.name))
-        self.record.forward = executable
-        return _boxed(lambda *inputs: executable([*inputs, *constants]))
+        self._first(gm, lambda gm, record: Inference(self, gm, record, constants))
+        return _boxed(lambda *inputs: self._of(inputs).forward(inputs))
+
+
+def new_engine(device: Host, tune: str) -> Any:
+    return engine.ENGINES[config.engine_name()](device, tune)
 
 
 AUTOCAST_BACKWARD = (
@@ -265,23 +270,24 @@ def aot_settings():
 
         return run
 
-    settings = {"backward_pass_autocast": "off", "donated_buffer": False, "enable_autograd_cache": False, "debug_assert": False}
-    with functorch_config.patch({key: value for key, value in settings.items() if hasattr(functorch_config, key)}):
-        runtime_wrappers._codegen_compiled_forward = without_materialized_zeros
-        try:
-            yield
-        finally:
-            runtime_wrappers._codegen_compiled_forward = original
+    settings = {"backward_pass_autocast": "off", "enable_autograd_cache": False, "debug_assert": False}
+    with (
+        functorch_config.patch({key: value for key, value in settings.items() if hasattr(functorch_config, key)}),
+        _patched(runtime_wrappers, "_codegen_compiled_forward", without_materialized_zeros),
+        # The switch (config.donated_buffer) is also asked while a backward runs, when it is the user's again.
+        _patched(graph_compile, "collect_bw_donated_buffer_idxs", lambda *_: []),
+    ):
+        yield
 
 
 def compile_flat(
-    module: torch.nn.Module, inputs: Sequence[Any], record: Compilation, device: Host, limit: Limit | None = None
+    module: torch.nn.Module, inputs: Sequence[Any], record: Compilation, compiler: Compiler
 ) -> Callable[..., Sequence[Any]]:
-    """Compiles `module(*inputs) -> tuple of tensors` for these inputs' shapes, all on `device`; returns the compiled call.
-    UserError where the memory that `limit` allows is not enough."""
+    """Compiles `module(*inputs) -> tuple of tensors` for these inputs' shapes; returns the compiled call. With a `compiler` that
+    has symbols, `inputs` are its fakes, and the call also takes other sizes, once the compiler was asked to `add_sizes`.
+    UserError where the memory that `record.limit` allows is not enough."""
     from torch._functorch.aot_autograd import aot_module_simplified
 
-    compiler = Compiler(record, device, limit)
     with aot_settings(), recurrent_layers():
         return aot_module_simplified(
             module,

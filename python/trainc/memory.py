@@ -112,8 +112,10 @@ class Limit:
 
     @property
     def key(self) -> list:
-        """For the name of a stored plan."""
-        return [checked(self.given), self.fixed.fixed]
+        """For the name of a stored plan. Each thread has scratch memory of its own."""
+        from trainc import _core
+
+        return [checked(self.given), self.fixed.fixed, _core.thread_count()]
 
     def room(self, needed: Callable[[], int]) -> int:
         """Bytes for what the plan saves, its temporaries and its results; `needed()`: without a limit."""

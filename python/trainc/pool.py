@@ -15,24 +15,28 @@ KEPT = 4  # free blocks kept per place
 
 
 class Pool:
-    """Blocks of one size for one place of a plan."""
+    """Blocks for one place of a plan, and of the plans for other sizes of the same graph."""
 
-    def __init__(self, size: int, device: Host = HOST):
-        self.size, self.device = size, device
+    def __init__(self, device: Host = HOST) -> None:
+        self.device = device
         self._blocks: list[torch.UntypedStorage] = []
         self._alone = 0  # use count of a block that only this pool holds
 
-    def take(self) -> torch.UntypedStorage:
+    def take(self, size: int) -> torch.UntypedStorage:
+        """At least `size` bytes that nobody else holds."""
         if not self.device.pools:
-            return self.device.empty((self.size,), (1,), torch.uint8).untyped_storage()
-        for block in self._blocks:
-            if torch._C._storage_Use_Count(block._cdata) == self._alone and block.nbytes() >= self.size:
+            return self.device.empty((size,), (1,), torch.uint8).untyped_storage()
+        free = [block for block in self._blocks if torch._C._storage_Use_Count(block._cdata) == self._alone]
+        for block in free:
+            if block.nbytes() >= size:
                 return block
-        block = self.device.empty((self.size,), (1,), torch.uint8).untyped_storage()
+        new = self.device.empty((size,), (1,), torch.uint8).untyped_storage()
         if not self._alone:
-            self._alone = torch._C._storage_Use_Count(block._cdata)
-        self._blocks = [*self._blocks[-(KEPT - 1) :], block]
-        return block
+            self._alone = torch._C._storage_Use_Count(new._cdata)
+        # free ones are all too small: the new one will serve those who used them
+        held = [block for block in self._blocks if not any(block is other for other in free)]
+        self._blocks = [*held[-(KEPT - 1) :], new]
+        return new
 
 
 class Results:
@@ -43,9 +47,9 @@ class Results:
         self.dtype, self.shape, self.stride = dtype, tuple(shape), tuple(stride)
         span = 0 if 0 in self.shape else 1 + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
         self.bytes = span * dtype.itemsize
-        self._pool = Pool(self.bytes) if device.pools and self.bytes >= SMALL else None
+        self.pool = Pool(device)
 
     def new(self) -> torch.Tensor:
-        if self._pool is None:
+        if self.bytes < SMALL or not self.device.pools:
             return self.device.empty(self.shape, self.stride, self.dtype)
-        return torch.empty(0, dtype=self.dtype, device=self.device.torch).set_(self._pool.take(), 0, self.shape, self.stride)
+        return torch.empty(0, dtype=self.dtype).set_(self.pool.take(self.bytes), 0, self.shape, self.stride)

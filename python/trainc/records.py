@@ -18,10 +18,13 @@ class Compilation:
     name: str
     signature: str = ""  # in the user's terms: "input_ids i64[4, 256], training"
     recompiled: str = ""  # how it differs from the nearest before: "dimension 1 of `input_ids` changed from 128 to 96"
+    trace: str = "static"  # "static" | "symbolic": with symbols for sizes | "sizes": no trace, other sizes of a symbolic one
+    trace_reason: str = ""  # why a new shape was traced without symbols
     tune: str = "fast"  # "max": how contractions are cut up is measured
     engine: str = ""  # "core" | "interpreter"
     route: str = "compiled"  # "compiled" | "dynamo" | "eager"
     reason: str = ""  # why not compiled, or why the interpreter
+    captured: Any = None  # the graph, until the first call is over
     forward: Any = None  # executables: .report() -> dict
     backward: dict[tuple[bool, ...], Any] = field(default_factory=dict)  # by the tangents that were defined
     keeping: dict[tuple[bool, ...], Any] = field(default_factory=dict)  # those that leave the arena as it is (retain_graph)
@@ -29,6 +32,7 @@ class Compilation:
     deferred_bytes: int = 0
     optimizer: Any = None
     fixed: Any = None  # memory.Memory: what no plan can change
+    limit: Any = None  # memory.Limit: what the plans may need beside it
     footprint: Any = None  # () -> what the plans need beside it (engine.py), or None
     capture_seconds: float = 0.0
     compile_seconds: float = 0.0

@@ -143,10 +143,20 @@ def _section(compilation: records.Compilation, reports: list[dict]) -> str:
     if compilation.deferred_bytes:
         when = "computed when first read" if compilation.deferred is None else "read, and computed then"
         lines.append(f"  deferred outputs: {_scaled(compilation.deferred_bytes, 'B')}, {when}")
-    lines.append(f"  capture {compilation.capture_seconds:.1f} s, compile {compilation.compile_seconds:.1f} s{_passes(reports)}")
+    seconds = f"capture {compilation.capture_seconds:.1f} s{_how(compilation)}, compile {compilation.compile_seconds:.1f} s"
+    lines.append(f"  {seconds}{_passes(reports)}")
     for report in reports:
         lines += _plan(report)
     return "\n".join(lines)
+
+
+def _how(compilation: records.Compilation) -> str:
+    """How the graph was had."""
+    if compilation.trace_reason:
+        return f" (every shape is traced on its own: {compilation.trace_reason})"
+    return {"static": "", "symbolic": " (with symbols for its sizes)", "sizes": " (no trace: other sizes of an earlier one)"}[
+        compilation.trace
+    ]
 
 
 def _plan(report: dict) -> list[str]:

@@ -279,7 +279,11 @@ class Snapshot:
     """The Python side of a program before its forward is traced; what tracing changed is put back and named."""
 
     def __init__(self, root: torch.nn.Module):
-        self.state_changed = False  # known once restored: whether an attribute or a container had changed
+        # known once restored: whether an attribute or a container had changed; the attributes that were set to plain values, and
+        # whether that is all that changed
+        self.state_changed = False
+        self.set: list[tuple[dict, Any, Any]] = []
+        self.only_set = True
         self._random, self._torch = random.getstate(), torch.get_rng_state()
         self._numpy = _numpy_state()
         self._attributes = []
@@ -301,30 +305,46 @@ class Snapshot:
 
     def restore(self) -> str | None:
         """Puts everything back; returns what had changed in the user's terms, or None."""
+        changed = self.restore_attributes()
+        self.state_changed = changed is not None
+        if random.getstate() != self._random:
+            random.setstate(self._random)
+            self.only_set = False
+            changed = changed or "forward draws from Python's `random`"
+        if _numpy_state() != self._numpy:
+            _set_numpy_state(self._numpy)
+            self.only_set = False
+            changed = changed or "forward draws from `numpy.random`"
+        torch.set_rng_state(self._torch)
+        return changed
+
+    def restore_attributes(self) -> str | None:
+        """`restore` for the modules' attributes, lists and dictionaries alone."""
         changed = None
+        self.set, self.only_set = [], True
         for owner, attributes, before, contents in self._attributes:
             for key in {*attributes, *before}:
                 if key not in attributes or key not in before or attributes[key] is not before[key]:
                     if key in attributes and key in before and _same(attributes[key], before[key]):
                         continue
                     changed = changed or f"forward changes `{owner}.{key}`"
+                    self.set.append((attributes, key, attributes.get(key)))
+                    self.only_set &= key in attributes and isinstance(attributes[key], _SIMPLE)
             if changed:
                 attributes.clear()
                 attributes.update(before)
             for key, (container, content) in contents.items():
                 if not _same_content(container, content):
                     changed = changed or f"forward changes what is in `{owner}.{key}`"
+                    self.only_set = False
                     container.clear()
                     container.extend(content) if isinstance(container, list) else container.update(content)
-        self.state_changed = changed is not None
-        if random.getstate() != self._random:
-            random.setstate(self._random)
-            changed = changed or "forward draws from Python's `random`"
-        if _numpy_state() != self._numpy:
-            _set_numpy_state(self._numpy)
-            changed = changed or "forward draws from `numpy.random`"
-        torch.set_rng_state(self._torch)
         return changed
+
+    def set_again(self) -> None:
+        """After `restore`: what was set is set, for good."""
+        for attributes, key, value in self.set:
+            attributes[key] = value
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from trainc import config, device, engine, memory, messages, optimizer, records, tuning, wire
+from trainc import cache, config, device, engine, memory, messages, optimizer, records, tuning, wire
 from trainc.call import CompiledCall, _describe, _modes, _type, leaves_of, stray
 from trainc.errors import NotCompiled, SideEffect, UserError
 from trainc.joint import lift_constants
@@ -285,7 +285,6 @@ def _make_state(owner: torch.optim.Optimizer, group: dict, parameter: Tensor) ->
     return owner.state[parameter]
 
 
-
 # ---- the step ---------------------------------------------------------------------------------------------------------
 
 
@@ -420,17 +419,28 @@ class CorePlan:
             scalars = range(places[classes[i]], places[classes[i]] + self._sizes[classes[i]])
             updates.append((formulas.index(v), i, [slot.primal, -1, *states, *scalars]))
         name = step.record.name
-        with messages.progress(name) as progress:
-            graph = wire.graph_json(traced.graph.graph, name, step.where)
-            asked = {"tuner": tuning.tuner_of(step.record.tune), **step.where.target()}
-            joint = _core.JointGraph(graph, step.inputs, traced.forward, name, False, **asked)
-            traces = [wire.graph_json(optimizer.trace_formula(v).graph, f"{name}_update") for v in formulas]
-            texts = [(text, optimizer.formula_of(v)[2]) for text, v in zip(traces, formulas, strict=True)]
+        where, tune = step.where, step.record.tune
+        graph = wire.GraphText(traced.graph.graph, name, where)
+        traces = [wire.graph_json(optimizer.trace_formula(v).graph, f"{name}_update") for v in formulas]
+        texts = [(text, list(optimizer.formula_of(v)[2])) for text, v in zip(traces, formulas, strict=True)]
+        of_limit = [] if step.limit is None else [step.limit.key]
+        key = cache.key("step", where, graph.canonical, step.inputs, traced.forward, name, texts, updates, tune, *of_limit)
+        made: list[Any] = []
+
+        def compile() -> Any:
+            asked = {"tuner": tuning.tuner_of(tune), **where.target()}
+            joint = _core.JointGraph(graph.text(), step.inputs, traced.forward, name, -1, **asked)
+            made.append(joint)
             if step.limit is not None:
                 room = step.limit.room(lambda: engine.sum_of(joint.fit_step(1 << 62, [True], texts, updates)))
                 step.limit.check(joint.fit_step(room, [True], texts, updates), room)
-            self._executable = engine.CoreExecutable(joint.step([True], texts, updates, progress), device=step.where)
-            self._again_flops = joint.again_flops
+            return joint.step([True], texts, updates, progress)
+
+        with messages.progress(name) as progress:
+            self._executable, facts, _ = engine.stored_plan(
+                key, graph, where, compile, lambda: {"again_flops": made[0].again_flops}
+            )
+        self._again_flops = facts["again_flops"]
 
     def __call__(self, inputs: list[Tensor], states: list[list[Tensor]], scalars: list[list[float]]) -> list[Tensor | None]:
         for tensor, values in zip(self._scalars, scalars, strict=True):

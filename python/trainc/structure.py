@@ -44,6 +44,8 @@ class Flattener:
             return ("node", kind, tuple(value), tuple([self.flatten(item) for item in value.values()]))
         if isinstance(value, CONSTANTS):
             return ("const", kind, value)
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            raise NotCompiled("the result holds a size as a number")  # another one for other sizes
         node_type = pytree._get_node_type(value)
         if node_type in pytree.SUPPORTED_NODES:
             children, context = pytree.SUPPORTED_NODES[node_type].flatten_fn(value)

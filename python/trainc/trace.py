@@ -12,7 +12,7 @@ from torch._decomp import decompositions
 from torch.fx.experimental import proxy_tensor
 
 from trainc.errors import SideEffect
-from trainc.state import ModuleState
+from trainc.state import ModuleState, Snapshot
 from trainc.structure import Flattener, unflatten
 from trainc.wire import RECOMPUTE, is_internal_file
 
@@ -21,14 +21,19 @@ class FlatCall(torch.nn.Module):
     """A model's call as a function of tensors alone: (the model's tensors..., the arguments' tensors...) -> result's tensors.
     It holds the model out of sight of AOTAutograd, which would take its parameters for constants."""
 
-    def __init__(self, state: ModuleState, structure: tuple):
+    def __init__(self, state: ModuleState, structure: tuple, before: Snapshot):
         super().__init__()
-        self._hidden = [state]
+        self._hidden = [state, before]
         self._structure = structure
         self.result: tuple = ()  # the structure of what forward returns
 
+    def forget(self) -> None:
+        """Lets go of the model, which must not live, nor its old tensors, as long as what was compiled."""
+        self._hidden.clear()
+
     def forward(self, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        (state,) = self._hidden
+        state, before = self._hidden
+        before.restore_attributes()  # a trace runs forward twice, and each time it is the first
         count = len(state.tensors())
         args, kwargs = unflatten(self._structure, list(flat[count:]))
         with state.swapped(list(flat[:count])):

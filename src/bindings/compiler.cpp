@@ -59,14 +59,16 @@ json record(const compiler::Timing& timing, double seconds) {
     passes.push_back({{"pass", r.pass}, {"seconds", r.seconds}, {"nodes_before", r.nodes_before}, {"nodes_after", r.nodes_after},
                       {"changed", r.changed}, {"skipped", r.skipped}});
   return {{"passes", passes}, {"seconds", seconds}, {"schedule_seconds", timing.schedule_seconds}, {"code_seconds", timing.code_seconds},
-          {"kernels", timing.kernels}, {"distinct_kernels", timing.distinct_kernels}};
+          {"kernels", timing.kernels}, {"distinct_kernels", timing.distinct_kernels}, {"compiled_kernels", timing.compiled_kernels}};
 }
 
 /// Runs `make(options, timing)`, which gives a plan, without the interpreter lock. `earlier`: seconds that were spent on it before.
-template <class F> std::unique_ptr<CoreExecutable> compiled(const nb::object& callback, const Target& target, double earlier, const F& make) {
+template <class F>
+std::unique_ptr<CoreExecutable> compiled(const nb::object& callback, const Target& target, double earlier, const F& make, compiler::SharedKernels* shared = nullptr) {
   const auto start = Clock::now();
   compiler::Timing timing;
-  const compiler::Options o = options(callback, target);
+  compiler::Options o = options(callback, target);
+  o.shared = shared;
   plan::Plan plan = [&] {
     nb::gil_scoped_release unlock;
     plan::Plan made = make(o, &timing);
@@ -76,18 +78,29 @@ template <class F> std::unique_ptr<CoreExecutable> compiled(const nb::object& ca
   return executable_of(std::move(plan), target.device, record(timing, earlier + seconds_since(start)));
 }
 
+/// Runs `make` for the numbers of its nests alone.
+template <class F> void sampled(compiler::SharedKernels& shared, const F& make) {
+  const nb::object nobody = nb::none();
+  const Target host;
+  compiler::Options o = options(nobody, host);
+  o.shared = &shared, o.sample = true;
+  nb::gil_scoped_release unlock;
+  make(o, nullptr);
+}
+
 /// The order of a mask's draws is part of the graph: the generator is found before a graph with masks is imported.
 void know_the_generator(const std::string& graph) {
   if (graph.find("\"generator\": \"philox\"") != std::string::npos) return;
   if (graph.find("dropout") != std::string::npos || graph.find("bernoulli") != std::string::npos) find_mask_generator();
 }
 
-std::unique_ptr<CoreExecutable> compile(const std::string& graph, const std::string& name, const nb::object& callback, const std::string& device, bool tf32,
-                                        int64_t library_flops, nb::object tuner) {
+std::unique_ptr<CoreExecutable> compile(const std::string& graph, const std::string& name, const nb::object& callback, compiler::SharedKernels* shared, bool sample,
+                                        const std::string& device, bool tf32, int64_t library_flops, nb::object tuner) {
   know_the_generator(graph);
-  return compiled(callback, {device, tf32, library_flops, std::move(tuner)}, 0, [&](const compiler::Options& o, compiler::Timing* timing) {
-    return compiler::compile(frontend::import_aten(graph), name, o, timing);
-  });
+  const auto make = [&](const compiler::Options& o, compiler::Timing* timing) { return compiler::compile(frontend::import_aten(graph), name, o, timing); };
+  if (!sample) return compiled(callback, {device, tf32, library_flops, std::move(tuner)}, 0, make, shared);
+  sampled(*shared, make);
+  return nullptr;
 }
 
 nb::dict told(const compiler::Footprint& f) {
@@ -101,18 +114,24 @@ struct JointGraph {
   Target target;
   double seconds = 0;  // importing and preparing; counted to the forward plan
 
-  JointGraph(const std::string& graph, int64_t primals, int64_t forward_outputs, const std::string& name, bool defer, const std::string& device, bool tf32,
+  JointGraph(const std::string& graph, int64_t primals, int64_t forward_outputs, const std::string& name, int64_t defer_from, const std::string& device, bool tf32,
              int64_t library_flops, nb::object tuner)
       : target{device, tf32, library_flops, std::move(tuner)} {
     know_the_generator(graph);
     const auto start = Clock::now();
     nb::gil_scoped_release unlock;
     joint = std::make_unique<compiler::JointGraph>(frontend::import_aten(graph), primals, forward_outputs, name,
-                                                   defer ? schedule::kDeferredBytes : std::numeric_limits<int64_t>::max(), target.device == "cpu");
+                                                   defer_from < 0 ? std::numeric_limits<int64_t>::max() : defer_from, target.device == "cpu");
     seconds = seconds_since(start);
   }
-  std::unique_ptr<CoreExecutable> forward(const nb::object& callback) const {
-    return compiled(callback, target, seconds, [&](const compiler::Options& o, compiler::Timing* timing) { return joint->forward(o, timing); });
+  /// The plan that `make` gives; none for a sample.
+  template <class F> std::unique_ptr<CoreExecutable> part(const nb::object& callback, double earlier, compiler::SharedKernels* shared, bool sample, const F& make) const {
+    if (!sample) return compiled(callback, target, earlier, make, shared);
+    sampled(*shared, make);
+    return nullptr;
+  }
+  std::unique_ptr<CoreExecutable> forward(const nb::object& callback, compiler::SharedKernels* shared, bool sample) const {
+    return part(callback, seconds, shared, sample, [&](const compiler::Options& o, compiler::Timing* timing) { return joint->forward(o, timing); });
   }
   /// (graph, inputs that its results replace); (formula, gradient, inputs of the plan; -1: the gradient).
   using Formulas = std::vector<std::pair<std::string, std::vector<int64_t>>>;
@@ -149,11 +168,12 @@ struct JointGraph {
   nb::dict fit_step(int64_t budget, const std::vector<bool>& defined, const Formulas& formulas, const Updates& updates) {
     return without_lock([&](const compiler::Options& o) { return joint->fit_step(budget, defined, kernels_of(formulas, o), all_of(updates), o); });
   }
-  std::unique_ptr<CoreExecutable> deferred(const nb::object& callback) const {
-    return compiled(callback, target, 0, [&](const compiler::Options& o, compiler::Timing* timing) { return joint->deferred(o, timing); });
+  std::unique_ptr<CoreExecutable> deferred(const nb::object& callback, compiler::SharedKernels* shared, bool sample) const {
+    return part(callback, 0, shared, sample, [&](const compiler::Options& o, compiler::Timing* timing) { return joint->deferred(o, timing); });
   }
-  std::unique_ptr<CoreExecutable> backward(const std::vector<bool>& defined, const nb::object& callback, bool consumes) const {
-    return compiled(callback, target, 0, [&](const compiler::Options& o, compiler::Timing* timing) { return joint->backward(defined, o, timing, consumes); });
+  std::unique_ptr<CoreExecutable> backward(const std::vector<bool>& defined, bool consumes, const nb::object& callback, compiler::SharedKernels* shared,
+                                           bool sample) const {
+    return part(callback, 0, shared, sample, [&](const compiler::Options& o, compiler::Timing* timing) { return joint->backward(defined, o, timing, consumes); });
   }
 };
 
@@ -202,14 +222,18 @@ struct Foreach {
 }  // namespace
 
 void bind_compiler(nb::module_& m) {
-  m.def("compile", &compile, nb::arg("json"), nb::arg("name"), nb::arg("progress") = nb::none(), nb::arg("device") = "cpu", nb::arg("tf32") = false,
-        nb::arg("library_flops") = 0, nb::arg("tuner") = nb::none());
+  nb::class_<compiler::SharedKernels>(m, "SharedKernels", "Kernels that the plans of one graph for different sizes share.").def(nb::init<>());
+  // `shared`: where kernels are looked for, and kept. `sample`: nothing is compiled; what sizes change is learned for `shared`.
+  const auto shared = [] { return nb::arg("shared").none() = nb::none(); };
+  m.def("compile", &compile, nb::arg("json"), nb::arg("name"), nb::arg("progress") = nb::none(), shared(), nb::arg("sample") = false, nb::arg("device") = "cpu",
+        nb::arg("tf32") = false, nb::arg("library_flops") = 0, nb::arg("tuner") = nb::none());
   nb::class_<JointGraph>(m, "JointGraph", "A joint graph, cut into a forward and a backward plan.")
-      .def(nb::init<const std::string&, int64_t, int64_t, const std::string&, bool, const std::string&, bool, int64_t, nb::object>(), nb::arg("json"),
-           nb::arg("primals"), nb::arg("forward_outputs"), nb::arg("name"), nb::arg("defer") = true, nb::arg("device") = "cpu", nb::arg("tf32") = false,
-           nb::arg("library_flops") = 0, nb::arg("tuner") = nb::none())
-      .def("forward", &JointGraph::forward, nb::arg("progress") = nb::none())
-      .def("backward", &JointGraph::backward, nb::arg("defined"), nb::arg("progress") = nb::none(), nb::arg("consumes") = true)
+      .def(nb::init<const std::string&, int64_t, int64_t, const std::string&, int64_t, const std::string&, bool, int64_t, nb::object>(), nb::arg("json"),
+           nb::arg("primals"), nb::arg("forward_outputs"), nb::arg("name"), nb::arg("defer_from") = schedule::kDeferredBytes, nb::arg("device") = "cpu",
+           nb::arg("tf32") = false, nb::arg("library_flops") = 0, nb::arg("tuner") = nb::none(),
+           "`defer_from`: bytes of an output from which on it is deferred; -1: none is.")
+      .def("forward", &JointGraph::forward, nb::arg("progress") = nb::none(), shared(), nb::arg("sample") = false)
+      .def("backward", &JointGraph::backward, nb::arg("defined"), nb::arg("consumes") = true, nb::arg("progress") = nb::none(), shared(), nb::arg("sample") = false)
       .def("step", &JointGraph::step, nb::arg("defined"), nb::arg("formulas"), nb::arg("updates"), nb::arg("progress") = nb::none())
       .def("footprint", &JointGraph::footprint, "Bytes that the two plans need beside inputs and gradients: {saved, temporary, results, again_flops}.")
       .def("fit", &JointGraph::fit, nb::arg("budget"), "Cuts so that the footprint fits, or is the least there is; gives it.")
@@ -217,7 +241,7 @@ void bind_compiler(nb::module_& m) {
       .def("cut", [](JointGraph& j, double price) { j.joint->cut(price); }, nb::arg("price"))
       .def_prop_ro("again_flops", [](const JointGraph& j) { return j.joint->again_flops(); })
       .def_prop_ro("price", [](const JointGraph& j) { return j.joint->price(); })
-      .def("deferred", &JointGraph::deferred, nb::arg("progress") = nb::none())
+      .def("deferred", &JointGraph::deferred, nb::arg("progress") = nb::none(), shared(), nb::arg("sample") = false)
       .def_prop_ro("deferred_outputs", [](const JointGraph& j) { return j.joint->deferred_outputs(); })
       .def_prop_ro("saved_inputs", [](const JointGraph& j) { return j.joint->saved_inputs(); })
       .def_prop_ro("saved_bytes", [](const JointGraph& j) { return j.joint->saved_bytes(); });

@@ -44,21 +44,47 @@ emit::Blob code_of(const loop::LoopNest& nest, const Options& options, emit::cud
 
 }  // namespace
 
-Code generate(const std::vector<const loop::LoopNest*>& nests, const Options& options, emit::cuda::Entry entry) {
+Code generate(const std::vector<const loop::LoopNest*>& nests, const Options& options, emit::cuda::Entry entry, SharedKernels::Impl::Role* role) {
   // Kernels of identical layers differ in names and origins only.
   Code code;
-  std::unordered_map<std::string, int> known;
+  std::unordered_map<std::string, size_t> known;      // by text: the first nest of it
+  std::unordered_map<const SharedKernel*, int> used;  // of other plans' too: its place in this one
+  std::vector<SharedKernel*> shared;                  // of distinct[i], or null
   std::vector<loop::LoopNest> distinct;
+  std::vector<int> place;                             // of distinct[i] among the plan's kernels
+  const auto add = [&](loop::LoopNest nest, SharedKernel* of) {
+    place.push_back(static_cast<int>(code.kernels.size()));
+    code.kernels.push_back({nest.name, {}, 0, nest.scratch_bytes(), nest.threads});
+    distinct.push_back(std::move(nest)), shared.push_back(of);
+    return place.back();
+  };
   for (const loop::LoopNest* n : nests) {
     loop::LoopNest plain = anonymous(*n);
-    auto [it, fresh] = known.emplace(loop::print(plain), static_cast<int>(distinct.size()));
-    if (fresh) {
-      plain.name = n->name;
-      code.kernels.push_back({plain.name, {}, 0, n->scratch_bytes(), n->threads});
-      distinct.push_back(std::move(plain));
+    const size_t i = code.kernel_of.size();
+    auto [it, fresh] = known.emplace(loop::print(plain), i);
+    if (!fresh) {
+      code.kernel_of.push_back(code.kernel_of[it->second]);
+      code.given.push_back(code.given[it->second]);
+      continue;
     }
-    code.kernel_of.push_back(it->second);
+    plain.name = n->name;
+    if (!role) {
+      code.kernel_of.push_back(add(std::move(plain), nullptr));
+      code.given.emplace_back();
+      continue;
+    }
+    SharedKernel& kernel = shared_kernel(*role, plain);
+    auto [at, first] = used.emplace(&kernel, -1);
+    if (first && kernel.kernel) {
+      at->second = static_cast<int>(code.kernels.size());
+      code.kernels.push_back(*kernel.kernel);
+    } else if (first) {
+      at->second = add(kernel.lifted.none() ? std::move(plain) : loop::lift(plain, kernel.lifted, kernel.scratch), &kernel);
+    }
+    code.kernel_of.push_back(at->second);
+    code.given.push_back(kernel.given(loop::form_of(*n)));
   }
+  code.compiled = static_cast<int64_t>(distinct.size());
 
   std::mutex mutex;
   std::condition_variable changed;
@@ -73,8 +99,10 @@ Code generate(const std::vector<const loop::LoopNest*>& nests, const Options& op
       try {
         emit::Blob blob = code_of(distinct[i], options, entry);
         std::lock_guard lock(mutex);
-        code.kernels[i].code = std::move(blob.code);
-        code.kernels[i].entry = blob.entry;
+        plan::Kernel& kernel = code.kernels[place[i]];
+        kernel.code = std::move(blob.code);
+        kernel.entry = blob.entry;
+        if (shared[i]) shared[i]->kernel = kernel;
         ++done;
       } catch (...) {
         std::lock_guard lock(mutex);

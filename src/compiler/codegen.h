@@ -1,6 +1,6 @@
 // Kernels -> machine code, each distinct one once, on several threads. Inside compiler only.
 #pragma once
-#include "compiler/compiler.h"
+#include "compiler/kernels.h"
 #include "emit/cuda/emit.h"
 #include "emit/llvm/emit.h"
 #include "support/dump.h"
@@ -10,8 +10,11 @@ namespace trainc::compiler {
 struct Code {
   std::vector<plan::Kernel> kernels;  // distinct ones
   std::vector<int> kernel_of;         // for each nest
+  std::vector<Given> given;           // for each nest: what its kernel is given, as last arguments
+  int64_t compiled = 0;               // kernels that code was generated for
 };
-Code generate(const std::vector<const loop::LoopNest*>& nests, const Options&, emit::cuda::Entry = emit::cuda::Entry::Plan);
+/// `role`: of a plan whose kernels are shared with those of other sizes.
+Code generate(const std::vector<const loop::LoopNest*>& nests, const Options&, emit::cuda::Entry = emit::cuda::Entry::Plan, SharedKernels::Impl::Role* role = nullptr);
 /// The nest without what differs between kernels of identical layers: name, origins, counts.
 loop::LoopNest anonymous(loop::LoopNest);
 /// From the first element to the last, gaps included.

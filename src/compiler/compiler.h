@@ -16,6 +16,16 @@
 
 namespace trainc::compiler {
 
+/// Kernels that the plans of one graph for different sizes share; each plan stays exact: its memory, its order, the order of its sums. A
+/// kernel is code for the form of a nest, and is given the numbers in which the nests of different sizes differ. For CPUs; safe between threads.
+class SharedKernels {
+ public:
+  SharedKernels();
+  ~SharedKernels();
+  struct Impl;
+  const std::unique_ptr<Impl> impl;
+};
+
 /// tune="max": what measures, and who decides by it. The compiler itself runs nothing.
 struct Tuning {
   /// Seconds of a kernel over all its iterations, on this machine's threads; `arguments`: bytes of each argument.
@@ -33,6 +43,8 @@ struct Options {
   bool dry = false;  // kernels without code: the plan tells its memory, and cannot run
   int workers = 1;   // threads that it will run on, each with scratch memory of its own
   int threads = 2;   // kernels are compiled on so many
+  SharedKernels* shared = nullptr;  // null: a kernel is made for this plan's sizes alone
+  bool sample = false;              // with `shared`: nothing is compiled, and the plan given back is empty; the numbers of its nests are noted
   std::optional<Tuning> tuning = {};
   bool float32_in_parts = true;  // schedule::Machine's
   /// Called with kernels done and kernels in all, from the calling thread; may throw to interrupt.
@@ -43,7 +55,7 @@ struct Options {
 struct Timing {
   std::vector<Pipeline::Record> passes;
   double schedule_seconds = 0, code_seconds = 0;  // scheduling and lowering; code generation
-  int64_t kernels = 0, distinct_kernels = 0;
+  int64_t kernels = 0, distinct_kernels = 0, compiled_kernels = 0;  // steps; kernels of the plan; of these, those that code was generated for
 };
 
 /// One graph as one plan (an inference graph, an optimizer's step).

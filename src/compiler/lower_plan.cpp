@@ -2,6 +2,8 @@
 
 #include <chrono>
 #include <limits>
+#include <map>
+#include <mutex>
 #include <unordered_map>
 
 #include "compiler/codegen.h"
@@ -43,23 +45,41 @@ class PlanBuilder {
     machine.tf32 = options.tf32;
     machine.library_flops = options.library_flops;
     machine.float32_in_parts = options.float32_in_parts;
+    SharedKernels::Impl::Role* role = nullptr;
+    std::unique_lock<std::mutex> lock;
+    if (options.shared && !options.gpu && !options.dry) {
+      lock = std::unique_lock(options.shared->impl->mutex);
+      role = &options.shared->impl->roles[name];
+      machine.pinned = &role->pinned;
+      role->pinned.next = 0;
+    }
     Tuner tuner(graph_, schedule_, machine, options);
-    for (const schedule::Group& g : schedule_.groups) kernels.push_back(tuner.best(g, schedule::lower(graph_, schedule_, g, machine)));
+    for (const schedule::Group& g : schedule_.groups) {
+      std::vector<schedule::LoweredKernel> lowered = schedule::lower(graph_, schedule_, g, machine);
+      kernels.push_back(role ? std::move(lowered) : tuner.best(g, std::move(lowered)));  // what sizes share is not measured for one of them
+    }
     if (!options.gpu) write_in_place(kernels);
     for (const auto& group : kernels)
       for (const auto& k : group)
         if (!k.product) nests.push_back(&k.nest);
     timing.schedule_seconds += now() - start;
+    if (role && options.sample) {
+      auto& sample = role->samples.emplace_back();
+      for (const loop::LoopNest* nest : nests) sample.push_back(loop::form_of(*nest));
+      return {};
+    }
     start = now();
     Code code;
     if (options.dry) {
       code.kernel_of.assign(nests.size(), -1);
+      code.given.resize(nests.size());
       for (const loop::LoopNest* n : nests) code.kernels.push_back({n->name, {}, 0, n->scratch_bytes(), n->threads});
     }
-    else code = generate(nests, options);
+    else code = generate(nests, options, emit::cuda::Entry::Plan, role);
     timing.code_seconds += now() - start;
     timing.kernels += static_cast<int64_t>(nests.size());
     timing.distinct_kernels += static_cast<int64_t>(code.kernels.size());
+    timing.compiled_kernels += code.compiled;
     plan_.kernels = std::move(code.kernels);
     if (!options.dry && (dumping("loop") || dumping("asm"))) dump_kernels(nests, code, options);
 
@@ -69,7 +89,10 @@ class PlanBuilder {
       if (group.kind == schedule::GroupKind::Extern) extern_step(group);
       else if (group.kind == schedule::GroupKind::Random && kernels[g].empty()) random_step(group.values[0]);
       else
-        for (const auto& k : kernels[g]) kernel_step(k, k.product ? -1 : code.kernel_of[nest++]);
+        for (const auto& k : kernels[g]) {
+          if (k.product) kernel_step(k, -1, {});
+          else kernel_step(k, code.kernel_of[nest], code.given[nest]), ++nest;
+        }
       if (group.kind == schedule::GroupKind::Random && !kernels[g].empty()) as_draw(plan_.steps.back(), group.values[0]);
     }
     for (auto [value, below] : over_) plan_.buffers[buffer(value)].over = buffer(below);
@@ -181,7 +204,21 @@ class PlanBuilder {
     }
   }
 
-  void kernel_step(const schedule::LoweredKernel& k, int kernel) {
+  /// A buffer of constants with these contents.
+  template <class T>
+  int constant(const std::vector<T>& values, DType dtype, const char* name) {
+    const auto* bytes = reinterpret_cast<const uint8_t*>(values.data());
+    std::vector<uint8_t> content(bytes, bytes + values.size() * sizeof(T));
+    auto [it, fresh] = constants_.emplace(std::move(content), -1);
+    if (!fresh) return it->second;
+    plan::Buffer b = describe(Type{dtype, {static_cast<int64_t>(values.size())}}, {}, plan::Home::Constant, 0, name);
+    plan_.constants.resize((plan_.constants.size() + 63) / 64 * 64);
+    b.offset = static_cast<int64_t>(plan_.constants.size());
+    plan_.constants.insert(plan_.constants.end(), it->first.begin(), it->first.end());
+    return it->second = add(std::move(b));
+  }
+
+  void kernel_step(const schedule::LoweredKernel& k, int kernel, const Given& given) {
     plan::Step step;
     step.kind = plan::StepKind::Kernel;
     step.name = k.nest.name;
@@ -202,6 +239,9 @@ class PlanBuilder {
       if (k.nest.buffers[i].written && written_.count(b)) step.reads.push_back(b);
     }
     for (int b : step.writes) written_.insert(b);
+    const auto give = [&](int b) { step.arguments.push_back(b), step.reads.push_back(b); };
+    if (!given.sizes.empty()) give(constant(given.sizes, DType::I64, "sizes"));
+    if (!given.factors.empty()) give(constant(given.factors, DType::F64, "factors"));
     plan_.steps.push_back(std::move(step));
   }
 
@@ -285,6 +325,7 @@ class PlanBuilder {
   std::unordered_map<const Node*, int> buffer_of_;
   std::unordered_set<int> written_;
   std::unordered_map<const Node*, const Node*> over_;  // value, whose memory it takes
+  std::map<std::vector<uint8_t>, int> constants_;  // by content: the buffer
 };
 
 }  // namespace

@@ -45,18 +45,22 @@ class Builder {
   // `part`: of a nest that others write more of: the rhs is packed once for all blocks of k, if it is not k that comes in blocks.
   Builder(LoopNest& nest, const ContractionSpec& spec, DType dtype, int64_t elements_of_k, const Blocking& blocking, Part part = Part::None)
       : nest_(nest), spec_(spec), part_(part), elements_of_k_(elements_of_k), pairs_(dtype == DType::BF16), element_(dtype), packed_(pairs_ ? DType::I32 : dtype),
-        sum_(pairs_ ? DType::F32 : dtype), b_(blocking), stage_k_(std::min<int64_t>(64, b_.block_k)), stage_row_(stage_k_ + b_.lanes) {
+        sum_(pairs_ ? DType::F32 : dtype), b_(blocking), pack_k_(spec.pinned ? kBlock : b_.block_k), stage_k_(std::min<int64_t>(64, pack_k_)), stage_row_(stage_k_ + b_.lanes),
+        m_(size("m", spec.m)), n_(size("n", spec.n)), k_(size("k", spec.k)), block_k_(size("block_k", b_.block_k)), k_blocks_(size("k_blocks", b_.k_blocks)),
+        m_tasks_(size("m_tasks", b_.m_tasks)), n_tasks_(size("n_tasks", b_.n_tasks)), task_m_(size("task_m", b_.task_m)), task_n_(size("task_n", b_.task_n)),
+        tasks_(size("tasks", spec.batch * b_.m_tasks * b_.n_tasks)), tiles_of_m_(size("m_tiles", (spec.m + b_.tile_m - 1) / b_.tile_m)),
+        panels_of_n_(size("n_panels", (spec.n + b_.tile_n - 1) / b_.tile_n)) {
     // One vector more than the data: rows a power of two long would fall on the same cache sets.
     const int64_t rows = b_.block_m * b_.tile_m;
-    lhs_pitch_ = (spec.lhs_k_contiguous ? b_.block_k : (rows + b_.lanes - 1) / b_.lanes * b_.lanes) + b_.lanes;
+    lhs_pitch_ = (spec.lhs_k_contiguous ? pack_k_ : (rows + b_.lanes - 1) / b_.lanes * b_.lanes) + b_.lanes;
     // A part is done with these at the end of a call, and leaves them to the next one.
     if (b_.lhs_in_place) lhs_ = spec.lhs_place.buffer;
     else if (lhs_in_block()) lhs_ = spec.lhs_block.buffer;
     else if (spec.lhs_k_contiguous) lhs_ = passing("lhs_pack", element_, rows * lhs_pitch_ * each());
-    else lhs_ = passing("lhs_pack", packed_, b_.block_k * lhs_pitch_);
-    if (!rhs_in_place()) rhs_ = part_ == Part::Rows ? scratch("rhs_whole", packed_, b_.k_blocks * rhs_block()) : passing("rhs_pack", packed_, rhs_block());
+    else lhs_ = passing("lhs_pack", packed_, pack_k_ * lhs_pitch_);
+    if (!b_.in_place) rhs_ = part_ == Part::Rows ? scratch("rhs_whole", packed_, b_.k_blocks * rhs_block()) : passing("rhs_pack", packed_, rhs_block());
     if (spec.rhs_k_contiguous) stage_ = passing("rhs_stage", element_, b_.tile_n * stage_row_ * each());
-    const int64_t partials = (b_.k_blocks == 1 ? 1 : b_.task_m * b_.task_n) * b_.tile_m * b_.tile_n;
+    const int64_t partials = (b_.k_blocks == 1 ? 1 : b_.room_m * b_.room_n) * b_.tile_m * b_.tile_n;
     partial_ = part_ == Part::Depth ? scratch("sums_over_blocks", sum_, partials) : passing("partial", sum_, partials);
     if (sums_in_block()) {
       Buffer& to = nest_.buffers[static_cast<size_t>(spec.sums_block.buffer)];
@@ -73,12 +77,12 @@ class Builder {
   }
 
   Stmt task(const Expr& task) {
-    batch_ = floor_div(task, b_.m_tasks * b_.n_tasks);
-    first_tile_ = mod(floor_div(task, b_.n_tasks), b_.m_tasks) * b_.task_m;
-    first_panel_ = mod(task, b_.n_tasks) * b_.task_n;
-    tiles_ = up_to(b_.task_m, first_tile_, tiles_of_m());
-    panels_ = up_to(b_.task_n, first_panel_, panels_of_n());
-    return over_k([&] {
+    batch_ = quotient(task, product(m_tasks_, n_tasks_));
+    first_tile_ = product(remainder(quotient(task, n_tasks_), m_tasks_), task_m_);
+    first_panel_ = product(remainder(task, n_tasks_), task_n_);
+    tiles_ = up_to(task_m_, first_tile_, tiles_of_m_);
+    panels_ = up_to(task_n_, first_panel_, panels_of_n_);
+    Stmt blocks = over_k([&] {
       std::vector<Stmt> body;
       look_ahead_of_k_block(body, task);
       body.push_back(pack_rhs_block());
@@ -86,6 +90,9 @@ class Builder {
       body.push_back(multiply_rows());
       return block(std::move(body));
     });
+    if (sizes_.empty()) return blocks;
+    sizes_.push_back(std::move(blocks));
+    return block(std::move(sizes_));
   }
 
   // --- as part of another nest: everything is one task
@@ -105,20 +112,34 @@ class Builder {
   }
 
  private:
+  // A number that the sizes decide. Where the nest's form must not depend on it, it has a name, through which nothing is simplified.
+  Expr size(const char* name, int64_t value) {
+    if (!spec_.pinned) return integer(value);
+    const int local = nest_.add_local(name, DType::I64);
+    sizes_.push_back(let(local, integer(value)));
+    return nest_.local(local);
+  }
+  static bool is_number(const Expr& e) { return e->kind == ExprKind::Int; }
+  static Expr product(const Expr& a, const Expr& b) { return is_number(b) ? a * b->int_value : is_number(a) ? b * a->int_value : apply(Op::Mul, {a, b}); }
+  static Expr quotient(const Expr& a, const Expr& b) { return is_number(b) ? floor_div(a, b->int_value) : apply(Op::FloorDiv, {a, b}); }
+  static Expr remainder(const Expr& a, const Expr& b) { return is_number(b) ? mod(a, b->int_value) : apply(Op::Mod, {a, b}); }
+  // Whether all parts of `part` are known to be full.
+  static bool all_full(const Expr& total, int64_t part) { return is_number(total) && total->int_value % part == 0; }
+
   void begin_part(const Expr& batch, const Extents& here) {
     batch_ = batch;
     first_tile_ = first_panel_ = integer(0);
     m_here_ = here.m, n_here_ = here.n;
     k_here_ = here.k && pairs_ ? floor_div(here.k + integer(1), 2) : here.k;
-    tiles_ = m_here_ ? floor_div(m_here_ + integer(b_.tile_m - 1), b_.tile_m) : integer(tiles_of_m());
-    panels_ = n_here_ ? floor_div(n_here_ + integer(b_.tile_n - 1), b_.tile_n) : integer(panels_of_n());
+    tiles_ = m_here_ ? floor_div(m_here_ + integer(b_.tile_m - 1), b_.tile_m) : tiles_of_m_;
+    panels_ = n_here_ ? floor_div(n_here_ + integer(b_.tile_n - 1), b_.tile_n) : panels_of_n_;
   }
 
-  Expr k_blocks_here() const { return k_here_ ? floor_div(k_here_ + integer(b_.block_k - 1), b_.block_k) : integer(b_.k_blocks); }
+  Expr k_blocks_here() const { return k_here_ ? floor_div(k_here_ + integer(b_.block_k - 1), b_.block_k) : k_blocks_; }
   void at_k_block(const Expr& k_block) {
     k_block_ = k_block;
-    first_k_ = k_block * b_.block_k;
-    depth_ = up_to(b_.block_k, first_k_, spec_.k, k_here_);
+    first_k_ = product(k_block, block_k_);
+    depth_ = up_to(block_k_, first_k_, k_, k_here_);
   }
   template <class Body>
   Stmt over_k(Body body) {
@@ -128,9 +149,9 @@ class Builder {
     };
     return b_.k_blocks == 1 ? at(integer(0)) : loop(LoopKind::Serial, "k_block", k_blocks_here(), at);
   }
-  Stmt pack_rhs_block() { return spec_.k == 0 || rhs_in_place() ? block({}) : spec_.rhs_k_contiguous ? pack_rhs_transposed() : pack_rhs(); }
+  Stmt pack_rhs_block() { return spec_.k == 0 || b_.in_place ? block({}) : spec_.rhs_k_contiguous ? pack_rhs_transposed() : pack_rhs(); }
   Stmt multiply_rows() {
-    m_blocks_ = (b_.task_m + b_.block_m - 1) / b_.block_m;
+    m_blocks_ = (b_.room_m + b_.block_m - 1) / b_.block_m;
     return loop(LoopKind::Serial, "m_block", integer(m_blocks_), [&](const Expr& m_block) { return multiply(m_block); });
   }
 
@@ -151,38 +172,35 @@ class Builder {
   // Where an operand's next block starts.
   struct Ahead { Expr batch, row, k; };
 
-  bool more_tasks() const { return nest_.parallel_extent > 1; }
-  Expr is_last(const Expr& i, int64_t count) const { return apply(Op::Eq, {i, integer(count - 1)}); }
-  // select(last, a, b) under a name, where it is not one of them for all iterations.
-  Expr choose(std::vector<Stmt>& body, const char* name, const Expr& index, int64_t count, const Expr& at_last, const Expr& before) {
-    if (count == 1) return at_last;
+  bool more_tasks() const { return spec_.pinned || nest_.parallel_extent > 1; }
+  // select(index is the last, a, b) under a name, where it is not one of them for all iterations.
+  Expr choose(std::vector<Stmt>& body, const char* name, const Expr& index, const Expr& count, const Expr& at_last, const Expr& before) {
+    if (is_number(count) && count->int_value == 1) return at_last;
     const int local = nest_.add_local(name, DType::I64);
-    body.push_back(let(local, apply(Op::Select, {is_last(index, count), at_last, before})));
+    body.push_back(let(local, apply(Op::Select, {apply(Op::Eq, {index, count - integer(1)}), at_last, before})));
     return nest_.local(local);
   }
 
   // After this k block comes the next, or the first of the next task (which a thread takes next more often than not).
   void look_ahead_of_k_block(std::vector<Stmt>& body, const Expr& task) {
-    const Expr next = minimum(task + integer(1), integer(nest_.parallel_extent - 1));
-    const auto choice = [&](const char* name, const Expr& of_next_task, const Expr& here) { return choose(body, name, k_block_, b_.k_blocks, of_next_task, here); };
-    const Expr batch = choice("next_batch", floor_div(next, b_.m_tasks * b_.n_tasks), batch_);
-    const Expr tile = choice("next_tile", mod(floor_div(next, b_.n_tasks), b_.m_tasks) * b_.task_m, first_tile_);
-    const Expr panel = choice("next_panel", mod(next, b_.n_tasks) * b_.task_n, first_panel_);
-    const Expr k = choice("next_k", integer(0), first_k_ + integer(b_.block_k));
+    const Expr next = minimum(task + integer(1), tasks_ - integer(1));
+    const auto choice = [&](const char* name, const Expr& of_next_task, const Expr& here) {
+      return b_.k_blocks == 1 ? of_next_task : choose(body, name, k_block_, k_blocks_, of_next_task, here);
+    };
+    const Expr batch = choice("next_batch", quotient(next, product(m_tasks_, n_tasks_)), batch_);
+    const Expr tile = choice("next_tile", product(remainder(quotient(next, n_tasks_), m_tasks_), task_m_), first_tile_);
+    const Expr panel = choice("next_panel", product(remainder(next, n_tasks_), task_n_), first_panel_);
+    const Expr k = choice("next_k", integer(0), first_k_ + block_k_);
     next_lhs_ = {batch, tile * b_.tile_m, k};
     next_rhs_ = {batch, panel * b_.tile_n, k};
   }
   // After this m block comes the next, or the first of the next k block.
   void look_ahead_of_m_block(std::vector<Stmt>& body, const Expr& m_block) {
-    const auto choice = [&](const char* name, const Expr& of_next_k, const Expr& here) { return choose(body, name, m_block, m_blocks_, of_next_k, here); };
+    const auto choice = [&](const char* name, const Expr& of_next_k, const Expr& here) { return choose(body, name, m_block, integer(m_blocks_), of_next_k, here); };
     const Expr row = (first_tile_ + (m_block + integer(1)) * b_.block_m) * b_.tile_m;
     lhs_ahead_ = {choice("lhs_batch", next_lhs_.batch, batch_), choice("lhs_row", next_lhs_.row, row), choice("lhs_k", next_lhs_.k, first_k_)};
   }
 
-  int64_t tiles_of_m() const { return (spec_.m + b_.tile_m - 1) / b_.tile_m; }
-  int64_t panels_of_n() const { return (spec_.n + b_.tile_n - 1) / b_.tile_n; }
-  // A single tile of rows uses each element of the rhs once: packing would be as much work again.
-  bool rhs_in_place() const { return !b_.tiles && tiles_of_m() == 1 && !spec_.rhs_k_contiguous && spec_.rhs_run == 0; }
   int scratch(const char* name, DType dtype, int64_t numel) { return nest_.add_buffer({name, dtype, numel, Space::Scratch, true}); }
   int passing(const char* name, DType dtype, int64_t numel, Space space = Space::Scratch) {
     for (size_t i = 0; i < nest_.buffers.size() && part_ != Part::None; ++i)
@@ -195,7 +213,7 @@ class Builder {
     return spec_.lhs_block.buffer >= 0 && spec_.lhs_block.granule % b_.tile_m == 0 && (!pairs_ || (spec_.lhs_k_contiguous && !odd()));
   }
   bool sums_in_block() const {
-    return spec_.sums_block.buffer >= 0 && b_.k_blocks == 1 && sum_ == DType::F32 && panels_of_n() * b_.tile_n <= spec_.sums_block.pitch;
+    return spec_.sums_block.buffer >= 0 && b_.k_blocks == 1 && sum_ == DType::F32 && (spec_.n + b_.tile_n - 1) / b_.tile_n * b_.tile_n <= spec_.sums_block.pitch;
   }
   int64_t each() const { return pairs_ ? 2 : 1; }  // elements of the operands in one of k
   bool odd() const { return elements_of_k_ % each() != 0; }  // the last pair is half empty
@@ -233,12 +251,16 @@ class Builder {
 
   // min(block, total - start), a number where every block is full. `start` is a multiple of `block`.
   // `here`: the total is this instead, at most `total`.
-  static Expr up_to(int64_t block, const Expr& start, int64_t total, const Expr& here = nullptr) {
-    if (here) return total <= block ? here : minimum(integer(block), here - start);
-    if (total % block == 0) return integer(block);
-    if (total < block) return integer(total);
-    return minimum(integer(block), integer(total) - start);
+  static Expr up_to(const Expr& block, const Expr& start, const Expr& total, const Expr& here = nullptr) {
+    if (is_number(block) && is_number(total)) {
+      const int64_t size = block->int_value, all = total->int_value;
+      if (here) return all <= size ? here : minimum(block, here - start);
+      if (all % size == 0) return block;
+      if (all < size) return total;
+    }
+    return minimum(block, total - start);
   }
+  static Expr up_to(int64_t block, const Expr& start, const Expr& total, const Expr& here = nullptr) { return up_to(integer(block), start, total, here); }
 
   // What a part of `block` starting at `start` has left of a count that ends at `end`: none where the end comes first.
   static Expr rest(const Expr& block, const Expr& start, const Expr& end) {
@@ -248,7 +270,7 @@ class Builder {
   // Tiles of an m block: all, unless the last block of a task, or the last task, is short.
   Expr tiles_in_block(const Expr& block_tile) const {
     if (m_blocks_ == 1) return tiles_;
-    if (!m_here_ && b_.task_m % b_.block_m == 0 && tiles_of_m() % b_.task_m == 0) return integer(b_.block_m);
+    if (!m_here_ && b_.task_m % b_.block_m == 0 && all_full(tiles_of_m_, b_.task_m)) return integer(b_.block_m);
     return rest(integer(b_.block_m), block_tile, tiles_);
   }
 
@@ -282,9 +304,9 @@ class Builder {
     const int64_t pitch = spec_.lhs_block.pitch / each();
     return spec_.lhs_k_contiguous ? whole * pitch + depth : depth * pitch + whole;
   }
-  int64_t rhs_block() const { return b_.task_n * b_.block_k * b_.tile_n; }  // elements
+  int64_t rhs_block() const { return b_.room_n * pack_k_ * b_.tile_n; }  // elements
   Expr rhs_index(const Expr& panel, const Expr& k, const Expr& column) const {
-    const Expr at = (panel * b_.block_k + k) * b_.tile_n + column;
+    const Expr at = (panel * pack_k_ + k) * b_.tile_n + column;
     return part_ == Part::Rows ? k_block_ * rhs_block() + at : at;
   }
 
@@ -321,22 +343,22 @@ class Builder {
     const Expr first = first_tile * b_.tile_m, rows = tiles * b_.tile_m;
     if (spec_.lhs_k_contiguous) {
       return loop(LoopKind::Serial, "row", rows, [&](const Expr& row) {
-        const Expr m = m_here_ ? minimum(first + row, m_here_ - integer(1)) : clamp(first + row, spec_.m, b_.tile_m);  // rows beyond the last repeat it: their sums are never read
+        const Expr m = m_here_ ? minimum(first + row, m_here_ - integer(1)) : clamp(first + row, m_, b_.tile_m);  // rows beyond the last repeat it: their sums are never read
         const Expr at = lhs_index(row, integer(0));
         if (spec_.lhs_run == 0) return copy_along_k(lhs_, at, first_k_, depth_, [&](const Expr& k) { return spec_.lhs(batch_, m, k); });
         return fill_along_k(lhs_, at, first_k_, depth_, [&](const Expr& from, const Expr& count) {
-          return copy_runs(spec_.lhs_run, b_.block_k * each(), true, from, count, element_lanes(), [&](const Expr& k, const Expr& major, const Expr& minor) {
+          return copy_runs(spec_.lhs_run, pack_k_ * each(), !spec_.pinned, from, count, element_lanes(), [&](const Expr& k, const Expr& major, const Expr& minor) {
             return store(lhs_, at * each() + k, spec_.lhs_in_run(batch_, m, major, minor));
           });
         });
       });
     }
     return loop(LoopKind::Serial, "k", depth_, [&](const Expr& k) {
-      const bool full = spec_.m % b_.tile_m == 0 && !m_here_;
-      const Expr end = m_here_ ? m_here_ : integer(spec_.m);
+      const bool full = all_full(m_, b_.tile_m) && !m_here_;
+      const Expr end = m_here_ ? m_here_ : m_;
       if (spec_.lhs_run > 0) {
         const Expr there = full ? rows : rest(rows, first, end);
-        const bool aligned = b_.m_tasks == 1 || b_.task_m % b_.block_m == 0;
+        const bool aligned = !spec_.pinned && (b_.m_tasks == 1 || b_.task_m % b_.block_m == 0);
         Stmt copy = copy_runs(spec_.lhs_run, b_.block_m * b_.tile_m, aligned, first, there, b_.lanes, [&](const Expr& row, const Expr& major, const Expr& minor) {
           return store(lhs_, lhs_index(row, k), packed(first_k_ + k, [&](const Expr& kk) { return spec_.lhs_in_run(batch_, kk, major, minor); }));
         });
@@ -348,19 +370,19 @@ class Builder {
   }
 
   Stmt pack_rhs() {
-    const bool full = spec_.n % b_.tile_n == 0 && !n_here_;
+    const bool full = all_full(n_, b_.tile_n) && !n_here_;
     return loop(LoopKind::Serial, "k", depth_, [&](const Expr& k) {
       return loop(LoopKind::Serial, "panel", panels_, [&](const Expr& panel) {
         Expr n = (first_panel_ + panel) * b_.tile_n;
         if (spec_.rhs_run > 0) {
-          const Expr count = up_to(b_.tile_n, n, spec_.n, n_here_);
+          const Expr count = up_to(b_.tile_n, n, n_, n_here_);
           Stmt copy = copy_runs(spec_.rhs_run, b_.tile_n, true, n, count, b_.lanes, [&](const Expr& column, const Expr& major, const Expr& minor) {
             return store(rhs_, rhs_index(panel, k, column), packed(first_k_ + k, [&](const Expr& kk) { return spec_.rhs_in_run(batch_, kk, major, minor); }));
           });
           if (full) return copy;
           return block({copy, zeros(rhs_, integer(b_.tile_n) - count, [&](const Expr& lane) { return rhs_index(panel, k, count + lane); })});
         }
-        return copy_padded(up_to(b_.tile_n, n, spec_.n, n_here_), integer(b_.tile_n), full, [&](const Expr& column) { return rhs_index(panel, k, column); },
+        return copy_padded(up_to(b_.tile_n, n, n_, n_here_), integer(b_.tile_n), full, [&](const Expr& column) { return rhs_index(panel, k, column); },
                            [&](const Expr& column) { return packed(first_k_ + k, [&](const Expr& kk) { return spec_.rhs(batch_, n + column, kk); }); }, rhs_);
       });
     });
@@ -369,13 +391,13 @@ class Builder {
   // Rows along k into a staging tile (the prologue runs on whole vectors), then the tile's columns, out of L1, into the panel.
   Stmt pack_rhs_transposed() {
     return loop(LoopKind::Serial, "panel", panels_, [&](const Expr& panel) {
-      const int64_t stages = (b_.block_k + stage_k_ - 1) / stage_k_;
+      const int64_t stages = (pack_k_ + stage_k_ - 1) / stage_k_;
       return loop(LoopKind::Serial, "stage", integer(stages), [&](const Expr& stage) {
         Expr stage_k = stage * stage_k_;
-        const bool full = b_.block_k % stage_k_ == 0 && spec_.k % b_.block_k == 0;
+        const bool full = b_.block_k % stage_k_ == 0 && all_full(k_, b_.block_k);
         Expr depth = full ? integer(stage_k_) : stages == 1 ? depth_ : rest(integer(stage_k_), stage_k, depth_);
         Stmt fill = loop(LoopKind::Serial, "column", integer(b_.tile_n), [&](const Expr& column) {
-          Expr n = clamp((first_panel_ + panel) * b_.tile_n + column, spec_.n, b_.tile_n);
+          Expr n = clamp((first_panel_ + panel) * b_.tile_n + column, n_, b_.tile_n);
           return copy_along_k(stage_, column * stage_row_, first_k_ + stage_k, depth, [&](const Expr& k) { return spec_.rhs(batch_, n, k); });
         });
         return block({fill, turn_stage(panel, stage_k, depth)});
@@ -392,7 +414,7 @@ class Builder {
         return transpose(rhs_, rhs_index(panel, stage_k + k, columns * b_.lanes), b_.tile_n, stage_, (columns * (b_.lanes * stage_row_) + k) * each(), stage_row_ * each(), b_.lanes);
       });
     });
-    if (spec_.k % b_.lanes == 0 && b_.block_k % b_.lanes == 0) return turned;
+    if (all_full(k_, b_.lanes) && b_.block_k % b_.lanes == 0) return turned;
     const Expr done = squares * b_.lanes;
     return block({turned, loop(LoopKind::Serial, "k", depth - done, [&](const Expr& k) {
       return loop(LoopKind::Unroll, "column", integer(b_.tile_n), [&](const Expr& column) {
@@ -402,17 +424,17 @@ class Builder {
   }
 
   Expr rhs_element(const Expr& panel, const Expr& k, const Expr& column) const {
-    if (!rhs_in_place()) return nest_.load(rhs_, rhs_index(panel, k, column));
+    if (!b_.in_place) return nest_.load(rhs_, rhs_index(panel, k, column));
     Expr n = (first_panel_ + panel) * b_.tile_n + column;
     Expr element = packed(first_k_ + k, [&](const Expr& kk) { return spec_.rhs(batch_, n, kk); });
     if (n_here_) return guarded(element, apply(Op::Lt, {n, n_here_}));
-    return spec_.n % b_.tile_n == 0 ? element : guarded(element, apply(Op::Lt, {n, integer(spec_.n)}));
+    return all_full(n_, b_.tile_n) ? element : guarded(element, apply(Op::Lt, {n, n_}));
   }
 
   // min(index, total - 1), or the index itself where tiles divide the total.
-  static Expr clamp(const Expr& index, int64_t total, int tile) { return total % tile == 0 ? index : minimum(index, integer(total - 1)); }
+  static Expr clamp(const Expr& index, const Expr& total, int tile) { return all_full(total, tile) ? index : minimum(index, total - integer(1)); }
 
-  int64_t groups_of_steps() const { return b_.block_k / (amx_ ? amx_->step() : kSteps); }
+  int64_t groups_of_steps() const { return amx_ ? b_.block_k / amx_->step() : pack_k_ / kSteps; }
 
   // What one group of the micro-kernel's steps asks for: its share of the operands' next blocks, and of the tile's own partial sums.
   std::vector<Stmt> look_ahead(const Expr& block_tile, const Expr& tile, const Expr& panel, const Expr& group, const Expr& base) {
@@ -425,17 +447,17 @@ class Builder {
       const int64_t line = 64 / size_of(sum_), lines = b_.tile_m * b_.tile_n / line, each = (lines + groups - 1) / groups;
       for (int64_t i = 0; i < each; ++i) share.push_back(prefetch(partial_, base + (group * each + integer(i)) * line, 1));
     }
-    const auto within = [](const Expr& row, int64_t total) { return minimum(row, integer(total - 1)); };
+    const auto within = [](const Expr& row, const Expr& total) { return minimum(row, total - integer(1)); };
     // Of an operand in runs, finding the line would cost as much as waiting for it.
     if (part_ != Part::None) return share;  // the caches hold what a part reads
     if (spec_.lhs_run == 0 && (more_tasks() || b_.k_blocks > 1 || m_blocks_ > 1))
-      ask({b_.block_m * b_.tile_m, b_.block_k * each(), spec_.lhs_k_contiguous,
-           [&](const Expr& row, const Expr& k) { return spec_.lhs(lhs_ahead_.batch, within(lhs_ahead_.row + row, spec_.m), lhs_ahead_.k * each() + k); }},
-          (panel * b_.block_m + tile) * groups + group, b_.task_n * b_.block_m * groups);
-    if (spec_.rhs_run == 0 && (more_tasks() || b_.k_blocks > 1) && !rhs_in_place())
-      ask({b_.task_n * b_.tile_n, b_.block_k * each(), spec_.rhs_k_contiguous,
-           [&](const Expr& row, const Expr& k) { return spec_.rhs(next_rhs_.batch, within(next_rhs_.row + row, spec_.n), next_rhs_.k * each() + k); }},
-          ((block_tile + tile) * b_.task_n + panel) * groups + group, b_.task_m * b_.task_n * groups);
+      ask({b_.block_m * b_.tile_m, pack_k_ * each(), spec_.lhs_k_contiguous,
+           [&](const Expr& row, const Expr& k) { return spec_.lhs(lhs_ahead_.batch, within(lhs_ahead_.row + row, m_), lhs_ahead_.k * each() + k); }},
+          (panel * b_.block_m + tile) * groups + group, b_.room_n * b_.block_m * groups);
+    if (spec_.rhs_run == 0 && (more_tasks() || b_.k_blocks > 1) && !b_.in_place)
+      ask({b_.room_n * b_.tile_n, pack_k_ * each(), spec_.rhs_k_contiguous,
+           [&](const Expr& row, const Expr& k) { return spec_.rhs(next_rhs_.batch, within(next_rhs_.row + row, n_), next_rhs_.k * each() + k); }},
+          ((block_tile + tile) * b_.room_n + panel) * groups + group, b_.room_m * b_.room_n * groups);
     return share;
   }
 
@@ -528,13 +550,13 @@ class Builder {
     } else if (spec_.k > 0) {
       const auto product = [&](const Expr& k) { return outer_product(p, k, [&](const Expr& row) { return lhs_element(p, row, k); }); };
       const Expr groups = floor_div(depth_, kSteps);
-      if (b_.block_k >= kSteps)
+      if (pack_k_ >= kSteps)
         body.push_back(loop(LoopKind::Serial, "steps", groups, [&](const Expr& group) {
           std::vector<Stmt> steps = ahead(group);
           steps.push_back(loop(LoopKind::Unroll, "step", integer(kSteps), [&](const Expr& i) { return product(group * kSteps + i); }));
           return block(std::move(steps));
         }));
-      if (spec_.k % kSteps != 0 || b_.block_k % kSteps != 0 || k_here_)
+      if (!all_full(k_, kSteps) || b_.block_k % kSteps != 0 || k_here_)
         body.push_back(loop(LoopKind::Serial, "k", depth_ - groups * kSteps, [&](const Expr& k) { return product(groups * kSteps + k); }));
     }
     if (sums_in_block()) {
@@ -562,7 +584,7 @@ class Builder {
 
   Stmt micro_kernel(const Expr& block_tile, const Expr& tile, const Expr& panel) {
     std::vector<Stmt> body;
-    Place p{block_tile, tile, panel, many_blocks() ? ((block_tile + tile) * b_.task_n + panel) * (int64_t(b_.tile_m) * b_.tile_n) : integer(0), integer(0)};
+    Place p{block_tile, tile, panel, many_blocks() ? ((block_tile + tile) * b_.room_n + panel) * (int64_t(b_.tile_m) * b_.tile_n) : integer(0), integer(0)};
     const auto ahead = [&](const Expr& group) { return look_ahead(block_tile, tile, panel, group, p.base); };
     if (!amx_) {
       body = sums_in_registers(p, ahead);
@@ -588,8 +610,8 @@ class Builder {
 
   Stmt epilogue(const Expr& tile, const Expr& panel, const Expr& base) {
     Expr m = tile * b_.tile_m, n = panel * b_.tile_n;
-    return loop(LoopKind::Serial, "row", up_to(b_.tile_m, m, spec_.m, m_here_), [&](const Expr& row) {
-      const Expr columns = up_to(b_.tile_n, n, spec_.n, n_here_);
+    return loop(LoopKind::Serial, "row", up_to(b_.tile_m, m, m_, m_here_), [&](const Expr& row) {
+      const Expr columns = up_to(b_.tile_n, n, n_, n_here_);
       const int column = nest_.add_var("column", columns->kind == ExprKind::Int ? columns->int_value : -1);
       const Expr at = nest_.var(column);
       const Stmt store = spec_.epilogue(batch_, m + row, n + at, nest_.load(partial_, base + row * b_.tile_n + at));
@@ -604,10 +626,13 @@ class Builder {
   const bool pairs_;
   const DType element_, packed_, sum_;  // of the operands as read, as the micro-kernel takes them, and of the sums
   const Blocking b_;
+  const int64_t pack_k_;               // room for a block of k in what is packed
   const int64_t stage_k_, stage_row_;  // the staging tile of a transposing pack: elements of k, and a row's pitch
   int64_t lhs_pitch_ = 0;              // of the packed lhs: elements from a row to the next, or from a k
   int lhs_ = -1, rhs_ = -1, stage_ = -1, partial_ = -1, sums_ = -1, columns_ = -1, block_sums_ = -1;
   std::optional<TileKernel> amx_;      // where b_.tiles
+  std::vector<Stmt> sizes_;            // the names of those below, where they have names
+  const Expr m_, n_, k_, block_k_, k_blocks_, m_tasks_, n_tasks_, task_m_, task_n_, tasks_, tiles_of_m_, panels_of_n_;
   // of the task and the k block being written
   Expr batch_, first_tile_, first_panel_, tiles_, panels_;  // the tiles and panels that exist in the task
   Expr k_block_, first_k_, depth_;
@@ -649,17 +674,22 @@ void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel lev
     return;
   }
   const Counted c = counted(spec, level);
-  const Blocking blocking = choose_blocking(c.spec, c.dtype, level, cache, variant);
+  const Blocking blocking = spec.pinned ? pinned_blocking(c.spec, c.dtype, level, cache, *spec.pinned) : choose_blocking(c.spec, c.dtype, level, cache, variant);
   nest.parallel_extent = spec.batch * blocking.m_tasks * blocking.n_tasks;
   Builder builder(nest, c.spec, c.dtype, spec.k, blocking);
-  const int task = nest.add_var("task", nest.parallel_extent);
+  const int task = nest.add_var("task", spec.pinned ? -1 : nest.parallel_extent);
   nest.body = for_loop(LoopKind::Parallel, task, integer(nest.parallel_extent), builder.task(nest.var(task)));
 }
 
 struct ContractionPart::Impl {
+  /// Of a pinned blocking, a part has the tile alone: its sizes are numbers.
+  static ContractionSpec with_numbers(ContractionSpec spec) {
+    spec.pinned = nullptr;
+    return spec;
+  }
   Impl(LoopNest& nest, const ContractionSpec& spec, int64_t k_block, CpuLevel level, const CacheSizes& cache)
       : counts(counted(spec, level)), blocking(block_part(counts.spec, counts.dtype, level, cache, counts.pairs ? k_block / 2 : k_block)),
-        builder(nest, counts.spec, counts.dtype, spec.k, blocking, k_block ? Part::Depth : Part::Rows) {
+        builder(nest, with_numbers(counts.spec), counts.dtype, spec.k, blocking, k_block ? Part::Depth : Part::Rows) {
     require(!counts.pairs || k_block % 2 == 0, "a part's block of k splits a pair");
   }
   const Counted counts;

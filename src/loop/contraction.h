@@ -8,6 +8,8 @@
 
 namespace trainc::loop {
 
+struct Blocking;
+
 // out[b,m,n] = sum_k lhs[b,m,k] * rhs[b,n,k]
 struct ContractionSpec {
   int64_t batch = 1, m = 0, n = 0, k = 0;
@@ -30,6 +32,9 @@ struct ContractionSpec {
   Place lhs_place;
   // f32 operands may be multiplied as three parts in bf16, where the level has tiles: as near to the truth, but not the bits of FMAs (docs/contraction.md).
   bool f32_in_parts = false;
+  // (A ContractionPart keeps the register tile alone.) Not null: a nest whose form does not depend on the sizes (m, n, k, batch), so that nests of other sizes differ from it in numbers alone. Where
+  // it leaves a choice, that is the one that was made for the first sizes; it is kept here.
+  Blocking* pinned = nullptr;
   // Given coordinates and the finished sum (f32 for bf16 elements), the statement that stores it (bias, activation, residual, cast, ... inside). Called inside a
   // Vector loop over n; n's expression advances by one a lane.
   std::function<Stmt(Expr b, Expr m, Expr n, Expr sum)> epilogue;

@@ -1,6 +1,7 @@
 #include "loop/contraction_blocking.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <vector>
@@ -89,9 +90,9 @@ Blocking blocks_of(const ContractionSpec& spec, DType dtype, CpuLevel level, con
   // 192, in equal blocks: the order of sums that eager's library was found to use (its error came out equal for k = 256, 768, 3072; deeper
   // blocks lose: 256 1.15 times the error, 384 1.4 times). A rhs panel of 32 f32 columns is then 24 KiB, and stays in L1d.
   // On tiles a chain of additions has a link for 16 pairs only, and the end of a block costs more beside its products: bf16 takes twice the depth.
-  const int64_t kBlock = b.tiles && dtype == DType::BF16 ? 384 : 192;
+  const int64_t most = b.tiles && dtype == DType::BF16 ? 2 * kBlock : kBlock;
   const int64_t deep = in_parts(tile, dtype) ? 2 * kTileSide : 16;
-  b.k_blocks = std::max<int64_t>(1, ceil_div(spec.k, kBlock));
+  b.k_blocks = std::max<int64_t>(1, ceil_div(spec.k, most));
   b.block_k = round_up(ceil_div(spec.k, b.k_blocks), deep);
   if (!b.tiles) b.block_k = std::max<int64_t>(1, std::min(spec.k, b.block_k));
   if (!b.tiles && spec.lhs_place.buffer >= 0) b.block_k = block_of_runs(spec.k, spec.lhs_place.k_run / (dtype == DType::BF16 ? 2 : 1), kBlock, b.block_k);
@@ -102,9 +103,12 @@ Blocking blocks_of(const ContractionSpec& spec, DType dtype, CpuLevel level, con
   return b;
 }
 
-Blocking equal_blocks(Blocking b) {
+Blocking finished(const ContractionSpec& spec, Blocking b) {
   b.block_m = std::min(b.block_m, b.task_m);
-  if (b.block_m > 0) b.block_m = ceil_div(b.task_m, ceil_div(b.task_m, b.block_m));
+  if (b.block_m > 0) b.block_m = ceil_div(b.task_m, ceil_div(b.task_m, b.block_m));  // equal blocks
+  b.room_m = b.task_m, b.room_n = b.task_n;
+  // A single tile of rows uses each element of the rhs once: packing would be as much work again.
+  b.in_place = !b.tiles && ceil_div(spec.m, b.tile_m) == 1 && !spec.rhs_k_contiguous && spec.rhs_run == 0;
   return b;
 }
 
@@ -176,7 +180,7 @@ Costed choose_tasks(const ContractionSpec& spec, DType dtype, CpuLevel level, co
       if (cost < best) best = cost, b.task_m = tm, b.task_n = tn, b.m_tasks = m_tasks, b.n_tasks = n_tasks;
     }
   }
-  return {best, equal_blocks(b)};
+  return {best, finished(spec, b)};
 }
 
 }  // namespace
@@ -184,9 +188,18 @@ Costed choose_tasks(const ContractionSpec& spec, DType dtype, CpuLevel level, co
 Blocking block_part(const ContractionSpec& spec, DType dtype, CpuLevel level, const CacheSizes& cache, int64_t block_k) {
   Tile tile{};
   double least = std::numeric_limits<double>::infinity();
-  for (Tile t : tiles_for(spec, dtype, level)) {  // a sum that is computed and thrown away costs as much as one that is kept
-    const double cost = double(ceil_div(spec.m, t.rows)) * double(ceil_div(spec.n, t.vectors * lanes_of(dtype, level))) * tile_slots(t, dtype);
+  const auto sums = [&](Tile t, int64_t m, int64_t n) {  // a sum that is computed and thrown away costs as much as one that is kept
+    return double(ceil_div(m, t.rows)) * double(ceil_div(n, t.vectors * lanes_of(dtype, level))) * tile_slots(t, dtype);
+  };
+  for (Tile t : tiles_for(spec, dtype, level)) {
+    double cost = sums(t, spec.m, spec.n);
+    for (const int64_t tenths : {7, 13, 15}) cost += spec.pinned ? (sums(t, spec.m * tenths / 10 + 1, spec.n) + sums(t, spec.m, spec.n * tenths / 10 + 1)) * 10 / double(tenths) : 0;
     if (cost < least * 0.999) tile = t, least = cost;
+  }
+  if (Blocking* first = spec.pinned) {
+    const int lanes = lanes_of(dtype, level);
+    if (first->lanes != lanes) *first = {.lanes = lanes, .tile_m = tile.rows, .tile_n = tile.vectors * lanes};
+    tile = {first->tile_m, first->tile_n / first->lanes};
   }
   Blocking b = blocks_of(spec, dtype, level, cache, tile, 1);
   b.task_m = ceil_div(spec.m, b.tile_m), b.task_n = ceil_div(spec.n, b.tile_n);
@@ -195,7 +208,7 @@ Blocking block_part(const ContractionSpec& spec, DType dtype, CpuLevel level, co
     b.block_k = block_k, b.k_blocks = ceil_div(spec.k, block_k);
     b.block_m = std::clamp<int64_t>(cache.l2 / 10 / (b.block_k * bytes_of(dtype) * b.tile_m), 1, b.task_m);
   }
-  return equal_blocks(b);
+  return finished(spec, b);
 }
 
 Blocking choose_blocking(const ContractionSpec& spec, DType dtype, CpuLevel level, const CacheSizes& cache, int variant) {
@@ -221,6 +234,33 @@ Blocking choose_blocking(const ContractionSpec& spec, DType dtype, CpuLevel leve
   }
   if (found[rank].cost == kAny) return choose_blocking(spec, dtype, level, cache);  // there is no such number of tasks
   return found[rank].blocking;
+}
+
+Blocking pinned_blocking(const ContractionSpec& spec, DType dtype, CpuLevel level, const CacheSizes& cache, Blocking& first) {
+  // The plans of two sizes need not have the same contractions: what was made for another kind is made anew.
+  if (first.room_m == 0 || first.lanes != lanes_of(dtype, level)) {  // the tile that is best for sizes around these, of which only some may vary
+    double least = kAny;
+    for (Tile t : tiles_for(spec, dtype, level)) {
+      double cost = 0;
+      for (const double scale : {0.75, 1.0, 1.25, 1.5})
+        for (const bool rows : {true, false}) {
+          ContractionSpec other = spec;
+          (rows ? other.m : other.n) = static_cast<int64_t>(std::ceil(double(rows ? spec.m : spec.n) * scale));
+          cost += choose_tasks(other, dtype, level, cache, t, 0, kAny, 1).cost / scale;
+        }
+      if (cost < least * 0.999) least = cost, first = choose_tasks(spec, dtype, level, cache, t, 0, kAny, 1).blocking;
+    }
+  }
+  Blocking b = choose_tasks(spec, dtype, level, cache, {first.tile_m, first.tile_n / first.lanes}, 0, kAny, 1).blocking;
+  b.block_m = first.block_m, b.room_m = first.room_m, b.room_n = first.room_n, b.in_place = first.in_place;
+  const auto fit = [](int64_t tiles, int64_t& task, int64_t& tasks, int64_t room) {
+    if (task <= room) return;
+    tasks = ceil_div(tiles, room);
+    task = ceil_div(tiles, tasks);  // equal tasks
+  };
+  fit(ceil_div(spec.m, b.tile_m), b.task_m, b.m_tasks, b.room_m);
+  fit(ceil_div(spec.n, b.tile_n), b.task_n, b.n_tasks, b.room_n);
+  return b;
 }
 
 }  // namespace trainc::loop

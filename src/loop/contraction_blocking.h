@@ -14,13 +14,22 @@ struct Blocking {
   int64_t block_k = 0;         // depth of a packed block; its sums start at zero and are added block by block
   int64_t block_m = 0;         // tiles of the lhs packed at a time
   int64_t task_m = 0, task_n = 0;  // tiles of a task, down and across
+  int64_t room_m = 0, room_n = 0;  // that there is room for; the task's own, but where a blocking is pinned
   int64_t k_blocks = 1, m_tasks = 1, n_tasks = 1;
+  bool in_place = false;  // the rhs is read where it lies, not packed
 };
+
+// The depth of every block of k at most, but of bf16 on AMX tiles (docs/contraction.md says why).
+constexpr int64_t kBlock = 192;
 
 /// `block_k` and `k_blocks` depend on k and `tiles` alone: they are the order of the sums; `tiles`, tile_m and tile_n with it, on the sizes. Of bf16, spec.k counts pairs.
 /// `variant`: 0 is the best by the cost model; others, up to kBlockingVariants, are what a measurement may find better (another tile, more tasks or
 /// fewer, other m blocks). Where one does not exist it is a repetition.
 Blocking choose_blocking(const ContractionSpec&, DType, CpuLevel, const CacheSizes&, int variant = 0);
+
+/// The blocking for other sizes with the register tile, the m blocks and the room for tasks that `first` has; an empty `first` is given what suits sizes like these.
+/// Not on AMX tiles.
+Blocking pinned_blocking(const ContractionSpec&, DType, CpuLevel, const CacheSizes&, Blocking& first);
 
 /// All of m and n in one task, not on AMX tiles; blocks of `block_k` where that is not 0.
 Blocking block_part(const ContractionSpec&, DType, CpuLevel, const CacheSizes&, int64_t block_k);

@@ -133,7 +133,7 @@ class Verifier {
       const Home home = p_.buffers[b].home;
       const bool given = home == Home::Input || home == Home::Constant || (home == Home::Draw && s.kind == StepKind::Random) || (home == Home::Saved && !written_here_.contains(b));
       check(home != Home::Input || !written_[b], "step {}: reads {} after its update", s.name, p_.buffers[b].name);
-      check(given || written_[b], "step {}: reads {} before anything was written there", s.name, p_.buffers[b].name);
+      check(given || written_[b] || p_.buffers[b].bytes == 0, "step {}: reads {} before anything was written there", s.name, p_.buffers[b].name);
     }
     for (int b : s.writes) {
       const Home home = p_.buffers[b].home;

@@ -3,6 +3,7 @@
 #include <optional>
 #include <vector>
 
+#include "loop/contraction_blocking.h"
 #include "loop/loop.h"
 #include "plan/plan.h"
 #include "schedule/schedule.h"
@@ -18,11 +19,25 @@ struct LoweredKernel {
   std::vector<const Node*> arguments;
 };
 
+/// The blockings of a plan's contractions, in the order in which they are lowered: made for the first sizes, and kept for others.
+struct Pinned {
+  std::vector<loop::Blocking> made;
+  size_t next = 0;
+};
+
+/// The next one of `pinned`; nullptr where there is none.
+inline loop::Blocking* next_of(Pinned* pinned) {
+  if (!pinned) return nullptr;
+  if (pinned->next == pinned->made.size()) pinned->made.emplace_back();
+  return &pinned->made[pinned->next++];
+}
+
 /// What kernels are made for: a CPU, or a device where `gpu` is set. A schedule asks it for numbers; no stage before asks at all.
 struct Machine {
   CpuLevel level;
   CacheSizes caches;
   std::optional<Gpu> gpu = {};
+  Pinned* pinned = nullptr;  // not null: contractions whose form does not depend on their sizes (loop/contraction.h)
   int64_t library_flops = 0;  // on a device: contractions of so many operations may go to the vendor's library; 0: none
   int blocking = 0;   // of contractions: which variant of their cuts (loop/contraction.h)
   bool tf32 = false;  // on a device: f32 contractions may round their operands to tf32, as the framework's own flag says

@@ -92,7 +92,8 @@ LoweredKernel lower_columns(const Schedule& schedule, const Group& group, const 
       run_var = nest.add_var("ri", kRun);
       folded.push_back({block_var, (extent + kRun - 1) / kRun});
       Expr start = nest.var(block_var) * kRun;
-      run_extent = extent % kRun == 0 ? integer(kRun) : loop::apply(Op::Min, {integer(kRun), integer(extent) - start});
+      const bool full = extent % kRun == 0 && !machine.pinned;  // of other sizes, the last run may be short
+      run_extent = full ? integer(kRun) : loop::apply(Op::Min, {integer(kRun), integer(extent) - start});
       variables.push_back(start + nest.var(run_var));
     } else {
       int v = nest.add_var("r" + std::to_string(k), extent);

@@ -157,7 +157,10 @@ LoweredKernel lower_contract(const Schedule& schedule, const Group& group, const
   contract.spec.epilogue = [&](Expr bb, Expr mm, Expr nn, Expr sum) { return contract.epilogue(schedule, group.values, bb, mm, nn, sum); };
   contract.spec.f32_in_parts = machine.float32_in_parts;
   if (machine.gpu) loop::build_device_contraction(nest, contract.spec, *machine.gpu, machine.tf32);
-  else loop::build_contraction(nest, contract.spec, machine.level, machine.caches, machine.blocking);
+  else {
+    contract.spec.pinned = next_of(machine.pinned);
+    loop::build_contraction(nest, contract.spec, machine.level, machine.caches, machine.blocking);
+  }
   return kernel;
 }
 

@@ -250,6 +250,7 @@ class Stream {
     spec.lhs = [=, this](Expr b, Expr row, Expr k) { return in_block(lhs(b, by_rows ? first_ + row : row, k)); };
     spec.rhs = [=](Expr b, Expr row, Expr k) { return in_block(rhs(b, row, k)); };
     if (by_rows) spec.m = block_rows_;
+    spec.pinned = next_of(machine_.pinned);
     p.part = std::make_unique<loop::ContractionPart>(nest(), spec, by_rows ? 0 : block_rows_, machine_.level, machine_.caches);
   }
   void aligned_values() {

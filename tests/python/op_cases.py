@@ -859,10 +859,7 @@ def conv_case(name, x, w, stride=1, padding=0, dilation=1, make=f32, **kw):
     """Forward with a bias, and the three gradients of it."""
     axes = len(w) - 2
     form = [[v] * axes if isinstance(v, int) else v for v in (stride, padding, dilation)]
-    size = [
-        (n + 2 * p - d * (k - 1) - 1) // s + 1
-        for n, k, s, p, d in zip(x[2:], w[2:], *form, strict=True)
-    ]
+    size = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in zip(x[2:], w[2:], *form, strict=True)]
     rest = (*form, False, [0] * axes, 1)
     kw = SUM | kw
     case(f"convolution/{name}", lambda x, w, b: aten.convolution(x, w, b, *rest), make(*x), make(*w), make(w[0]), **kw)

@@ -448,3 +448,72 @@ def test_explain_says_what_was_stored(directory):
         model = trainc.compile(Net())
         model(torch.arange(7)).sum().backward()
         assert words in str(trainc.explain(model))
+
+
+def step_losses():
+    """A train_step's losses, and whether its plans were stored ones."""
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+
+    @trainc.train_step
+    def step(ids):
+        loss = model(ids).square().sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    losses = [step(torch.arange(7)).item() for _ in range(4)]
+    return losses, [plan.report()["from_cache"] for record in records.of(step) for plan in record.executables()]
+
+
+def test_a_train_step_is_stored(directory, strict, monkeypatch):
+    first, stored = step_losses()
+    assert stored == [False] and len(entries(directory)) == 1
+
+    def forbidden(*_):
+        raise AssertionError("compiles")
+
+    monkeypatch.setattr(trainc._core, "JointGraph", forbidden)
+    assert step_losses() == (first, [True])
+
+
+class Rows(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(6, 40), nn.Linear(40, 3)
+
+    def forward(self, x):
+        return (self.two(torch.tanh(self.one(x))) / x.shape[0]).sum(0)
+
+
+def several_sizes(rows):
+    """What comes out for each number of rows, and how many of the plans were stored ones, of how many."""
+    torch.manual_seed(0)
+    model = trainc.compile(Rows())
+    results = {}
+    for n in rows:
+        model(torch.ones(n, 6)).square().sum().backward()
+        results[n] = [p.grad.numpy().tobytes() for p in model.parameters()]
+        model.zero_grad()
+    plans = [plan for record in records.of(model) for plan in record.executables()]
+    return results, sum(plan.from_cache for plan in plans), len(plans)
+
+
+def test_plans_of_several_sizes_are_stored(directory, strict, monkeypatch):
+    first, stored, plans = several_sizes((8, 5, 3, 20))
+    assert (stored, plans) == (0, 8) and len(entries(directory)) == 8
+    # Some of them are gone, and others come in another order: kernels are shared otherwise, and the results are the same.
+    for entry in entries(directory)[::3]:
+        entry.unlink()
+    again, stored, plans = several_sizes((8, 20, 7, 5, 3))
+    assert plans == 10 and 0 < stored < 8
+    assert all(again[n] == first[n] for n in first)
+
+    def forbidden(*_):
+        raise AssertionError("compiles")
+
+    for name in ("JointGraph", "compile", "SharedKernels"):
+        monkeypatch.setattr(trainc._core, name, forbidden)
+    assert several_sizes((8, 20, 7, 5, 3)) == (again, 10, 10)

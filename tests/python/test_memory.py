@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import trainc
+from trainc import records
 from trainc.memory import Memory, checked
 
 MEASURED = """
@@ -115,6 +116,27 @@ def test_losses_are_the_same_to_the_bit_for_every_budget(strict, door):
         assert told.again_flops > 0
         assert same == losses
     assert trained(door, free.total)[0] == free  # nothing is done again that need not be
+
+
+def test_a_limit_holds_for_every_size_of_one_trace(strict):
+    def trained(memory):
+        torch.manual_seed(0)
+        model = nn.Sequential(*[layer for _ in range(6) for layer in (nn.Linear(128, 128), nn.Tanh())])
+        model, results = trainc.compile(model, memory=memory), []
+        for rows in (512, 384, 448, 640):
+            loss = model(torch.randn(rows, 128, generator=torch.Generator().manual_seed(rows))).square().mean()
+            loss.backward()
+            results.append([loss.detach(), *(p.grad.clone() for p in model.parameters())])
+            model.zero_grad()
+        return records.of(model), results
+
+    (free, wanted), (limited, got) = trained(None), trained(0.9)
+    assert [r.trace for r in limited] == ["static", "symbolic", "sizes", "sizes"]
+    for mine, theirs in zip(limited, free, strict=True):
+        assert mine.memory().total <= 0.9 * theirs.memory().total
+        assert mine.memory().again_flops > 0 == theirs.memory().again_flops
+    for mine, theirs in zip(got, wanted, strict=True):
+        assert all(map(torch.equal, mine, theirs))
 
 
 def test_explain_tells_what_is_computed_again(strict):

@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
 #include "gemm.h"
 #include "interpret/interpret.h"
 #include "loop/contraction_blocking.h"
+#include "loop/form.h"
 
 namespace trainc {
 namespace {
@@ -14,17 +16,30 @@ namespace {
 using namespace loop;
 using namespace testing;
 
-void expect_clean(const GemmCase& c, CpuLevel level, const CacheSizes& cache) {
+/// `pinned`: the blocking of other sizes, whose form this nest is to have; its numbers are then given to it.
+void expect_clean(const GemmCase& c, CpuLevel level, const CacheSizes& cache, Blocking* pinned = nullptr) {
   SCOPED_TRACE(std::to_string(c.batch) + "x" + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) + (c.lhs_k_contiguous ? "N" : "T") +
                (c.rhs_k_contiguous ? "T " : "N ") + std::string(name_of(level)));
-  LoopNest nest = plain_gemm(c, level, cache);
+  LoopNest nest;
+  ContractionSpec spec = plain_spec(nest, c);
+  spec.pinned = pinned;
+  build_contraction(nest, spec, level, cache);
   verify(nest);
+  const Form form = form_of(nest);
+  if (pinned) {
+    const Lifted all{std::vector<bool>(form.integers.size(), true), std::vector<bool>(form.reals.size(), true)};
+    nest = lift(nest, all, form.scratch);
+    verify(nest);
+    EXPECT_EQ(print(parse(print(nest))), print(nest));
+  }
   std::mt19937 engine(3);
   std::uniform_int_distribution<int> small(-4, 4);  // every sum is exact: the result must be equal
   std::vector<float> lhs(c.batch * c.m * c.k), rhs(c.batch * c.n * c.k);
   for (float& x : lhs) x = float(small(engine));
   for (float& x : rhs) x = float(small(engine));
   std::vector<interpret::Memory> arguments = {interpret::memory_of(lhs), interpret::memory_of(rhs), interpret::output_of(c.batch * c.m * c.n * 4)};
+  if (pinned) arguments.push_back(interpret::memory_of(form.integers));
+  if (pinned && !form.reals.empty()) arguments.push_back(interpret::memory_of(form.reals));
   interpret::Findings findings = interpret::run(nest, arguments);
   for (const std::string& message : findings.messages) ADD_FAILURE() << message;
   auto out = interpret::values_of<float>(arguments[kOut]);
@@ -43,6 +58,34 @@ TEST(ContractionInterpreted, NoFindings) {
   for (CpuLevel level : {CpuLevel::Avx512, CpuLevel::Avx2})
     for (auto [batch, m, n, k] : sizes)
       for (int layout = 0; layout < 4; ++layout) expect_clean({batch, m, n, k, (layout & 1) != 0, (layout & 2) != 0}, level, tiny);
+}
+
+const int64_t kPinnedSizes[][4] = {{2, 13, 33, 70}, {1, 1, 1, 1}, {1, 12, 32, 16}, {3, 61, 10, 5}, {1, 40, 50, 192}, {1, 8, 48, 270}, {2, 5, 97, 400}};
+
+// Nests of one pinned blocking, whatever the sizes: clean, right, and of one form but for whether there are partial sums.
+TEST(ContractionInterpreted, PinnedBlockings) {
+  const CacheSizes tiny{.l1d = 1 << 10, .l2 = 16 << 10, .l3 = 1 << 18};
+  for (CpuLevel level : {CpuLevel::Avx512, CpuLevel::Avx2})
+    for (int layout = 0; layout < 4; ++layout) {
+      Blocking pinned;
+      for (auto [batch, m, n, k] : kPinnedSizes) expect_clean({batch, m, n, k, (layout & 1) != 0, (layout & 2) != 0}, level, tiny, &pinned);
+    }
+}
+
+TEST(ContractionInterpreted, PinnedBlockingsHaveOneForm) {
+  for (int layout = 0; layout < 4; ++layout) {
+    Blocking pinned;
+    std::set<std::string> forms;
+    for (auto [batch, m, n, k] : kPinnedSizes) {
+      LoopNest nest;
+      ContractionSpec spec = plain_spec(nest, {batch, m, n, k, (layout & 1) != 0, (layout & 2) != 0});
+      spec.pinned = &pinned;
+      for (Buffer& b : nest.buffers) b.numel = 0;  // as in a plan: what is small enough to stay in the cache is not known
+      build_contraction(nest, spec, CpuLevel::Avx512, {});
+      if (k > 1 && m > 1 && n > 1) forms.insert(form_of(nest).text);  // a stride of 1 is no number
+    }
+    EXPECT_EQ(forms.size(), 2u) << layout;
+  }
 }
 
 // Every Prefetch of `buffer` made a store that marks the element, where it lies within.

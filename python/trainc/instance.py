@@ -1,0 +1,130 @@
+"""The plans of one captured graph for one set of sizes, and what runs them: the forward, its arena, the backward.
+
+A trace with symbolic sizes has many instances behind one autograd function (`joint.Compiler`); each arena is of another length,
+which tells the backward whose it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from trainc.deferred import Pending
+from trainc.device import Host
+from trainc.errors import NotCompiled
+from trainc.pool import Pool
+from trainc.records import Compilation
+
+Tensor = torch.Tensor
+
+
+class Place:
+    """What all instances of one trace share."""
+
+    def __init__(self, primals: int, constants: list[Tensor], forward_outputs: int, device: Host):
+        self.device = device
+        self.primals, self.constants, self.forward_outputs = primals, constants, forward_outputs
+        # what the backward is given beside the arena: primals by index, and from primals and constants on, results
+        self.held: list[int] = []
+        self.by_arena: dict[int, Instance] = {}  # by the arena's length
+        self.last: Instance | None = None
+        self.pool = Pool(device)
+        self.pending = Pending()
+
+    def is_constant(self, index: int) -> bool:
+        return self.primals <= index < self.primals + len(self.constants)
+
+    def arena_bytes(self, saved: int) -> int:
+        """At least `saved`, and no other instance's."""
+        size = max(saved, 1)
+        while size in self.by_arena:
+            size += 1
+        return size
+
+
+class Instance:
+    def __init__(self, compiler: Any, gm: torch.fx.GraphModule, record: Compilation, place: Place):
+        self._compiler, self._record, self._place = compiler, record, place
+        inputs = place.primals + len(place.constants)
+        # A limit is of one batch's sizes, and is met with numbers that kernels for other sizes would not have.
+        family = compiler.family if record.limit is None else None
+
+        def joint_of(defer_small: bool) -> tuple[Any, list[int]]:
+            shape = inputs, place.forward_outputs, record.name
+            joint = compiler.build(record, lambda e: e.joint(gm, *shape, family, record.limit, defer_small))
+            return joint, [i for i in joint.saved_inputs if not place.is_constant(i)]
+
+        joint, held = joint_of(False)
+        if place.last is None:
+            place.held = held
+        elif not set(held) <= set(place.held):
+            # A result that the backward wants is held where it is small, and lies in the arena (deferred) where it is large.
+            joint, held = joint_of(True)
+            if not set(held) <= set(place.held):
+                raise NotCompiled("the backward for these sizes keeps other tensors of the caller's")
+        self._joint, self._like = joint, place.last
+        record.forward, record.footprint = joint.forward, joint.footprint
+        if self._like is not None:
+            joint.forward.share_memory(self._like._joint.forward)
+        self.arena_bytes = place.arena_bytes(joint.saved_bytes)
+        outputs = next(iter(gm.graph.find_nodes(op="output"))).args[0]
+        self._deferred_metas = [outputs[i].meta["val"] for i in joint.deferred_outputs]
+        record.deferred_bytes = sum(meta.numel() * meta.itemsize for meta in self._deferred_metas)
+        place.by_arena[self.arena_bytes] = place.last = self
+
+    def forward(self, inputs: Sequence[Tensor]) -> list[Any]:
+        """(the user's outputs..., arena)"""
+        place = self._place
+        place.pending.settle()  # or their arena could not be used again
+        arena = torch.empty(0, dtype=torch.uint8, device=place.device.torch)
+        arena.set_(place.pool.take(self.arena_bytes), 0, (self.arena_bytes,), (1,))
+        results = self._joint.forward([*inputs, *place.constants], arena)
+        if self._deferred_metas:
+            tensors = place.pending.tensors(self._deferred_metas, place.device.torch, lambda: self._deferred()([], arena))
+            for i, tensor in zip(self._joint.deferred_outputs, tensors, strict=True):
+                results[i] = tensor
+        return [*results, arena]
+
+    def backward(self, held: Sequence[Tensor], arena: Tensor, tangents: Sequence[Tensor | None]) -> list[Any]:
+        place = self._place
+        given = dict(zip(place.held, held, strict=True))
+        kept = [place.constants[i - place.primals] if place.is_constant(i) else given[i] for i in self._joint.saved_inputs]
+        defined = tuple([tangent is not None for tangent in tangents])
+        # Somebody may read the arena again: deferred outputs, or (retain_graph) another backward.
+        again = place.pending.alive() or torch._C._autograd._get_current_graph_task_keep_graph()
+        return self._backward(defined, consumes=not again)([*kept, *tangents], arena)[: place.primals]
+
+    def _plans(self, consumes: bool) -> dict[tuple[bool, ...], Any]:
+        return self._record.backward if consumes else self._record.keeping
+
+    def _backward(self, defined: tuple[bool, ...], consumes: bool) -> Callable[..., list[Any]]:
+        """The backward for the tangents that exist, compiled when it is first needed. `consumes`: it may overwrite the arena."""
+        plans = self._plans(consumes)
+        if defined not in plans:
+            plans[defined] = self._compiler.build(self._record, lambda _: self._joint.backward(defined, consumes))
+            like = self._like and self._like._plans(consumes).get(defined)
+            if like:
+                plans[defined].share_memory(like)
+        return plans[defined]
+
+    def _deferred(self) -> Callable[..., list[Any]]:
+        """What makes the deferred outputs, compiled when one is first read."""
+        if self._record.deferred is None:
+            self._record.deferred = self._compiler.build(self._record, lambda _: self._joint.deferred())
+        return self._record.deferred
+
+
+class Inference:
+    """An instance without a backward."""
+
+    def __init__(self, compiler: Any, gm: torch.fx.GraphModule, record: Compilation, constants: list[Tensor]):
+        self._constants = constants
+        self._executable = record.forward = compiler.build(record, lambda e: e.compile(gm, record.name, compiler.family))
+
+    def forward(self, inputs: Sequence[Tensor]) -> list[Any]:
+        return self._executable([*inputs, *self._constants])
+
+
+__all__ = ["Inference", "Instance", "Place"]
