@@ -76,13 +76,10 @@ Value image_of_rows(Value rows, const Form& f, const Dims& grid) {
 }
 
 // --- the gradient of the weight
-// From as many places in a row on, windows down pay: shorter rows are packed either way, and a deep layer's weight is quicker turned from [O, taps, C].
-constexpr int64_t kRowOfPlaces = 16;
-
 /// dy [1, N * windows, O], x as rows [1, N * windows, taps * C]; gives w's shape.
 Value gradient_of_weight(Value dy, Value x, const Form& f) {
   const Value of_out = permute(dy, {0, 2, 1}), of_window = permute(x, {0, 2, 1});
-  if (side_by_side(f) || product(f.kernel) == 1 || f.grid.back() < kRowOfPlaces) return weight_of_rows(with(dy, dy.b->contract(of_out.node, of_window.node)), f);
+  if (side_by_side(f) || product(f.kernel) == 1) return weight_of_rows(with(dy, dy.b->contract(of_out.node, of_window.node)), f);
   // The window's elements down, the output's channels across: the contraction reads the lhs where it lies, and packs dy alone.
   return weight_of_rows(permute(with(dy, dy.b->contract(of_window.node, of_out.node)), {0, 2, 1}), f);
 }

@@ -398,7 +398,14 @@ class Builder {
         Expr depth = full ? integer(stage_k_) : stages == 1 ? depth_ : rest(integer(stage_k_), stage_k, depth_);
         Stmt fill = loop(LoopKind::Serial, "column", integer(b_.tile_n), [&](const Expr& column) {
           Expr n = clamp((first_panel_ + panel) * b_.tile_n + column, n_, b_.tile_n);
-          return copy_along_k(stage_, column * stage_row_, first_k_ + stage_k, depth, [&](const Expr& k) { return spec_.rhs(batch_, n, k); });
+          const Expr at = column * stage_row_;
+          if (spec_.rhs_k_run == 0) return copy_along_k(stage_, at, first_k_ + stage_k, depth, [&](const Expr& k) { return spec_.rhs(batch_, n, k); });
+          const bool aligned = b_.block_k % stage_k_ == 0 && !spec_.pinned;
+          return fill_along_k(stage_, at, first_k_ + stage_k, depth, [&](const Expr& from, const Expr& count) {
+            return copy_runs(spec_.rhs_k_run, stage_k_ * each(), aligned, from, count, element_lanes(), [&](const Expr& k, const Expr& major, const Expr& minor) {
+              return store(stage_, at * each() + k, spec_.rhs_in_k_run(batch_, n, major, minor));
+            });
+          });
         });
         return block({fill, turn_stage(panel, stage_k, depth)});
       });
@@ -454,7 +461,7 @@ class Builder {
       ask({b_.block_m * b_.tile_m, pack_k_ * each(), spec_.lhs_k_contiguous,
            [&](const Expr& row, const Expr& k) { return spec_.lhs(lhs_ahead_.batch, within(lhs_ahead_.row + row, m_), lhs_ahead_.k * each() + k); }},
           (panel * b_.block_m + tile) * groups + group, b_.room_n * b_.block_m * groups);
-    if (spec_.rhs_run == 0 && (more_tasks() || b_.k_blocks > 1) && !b_.in_place)
+    if (spec_.rhs_run == 0 && spec_.rhs_k_run == 0 && (more_tasks() || b_.k_blocks > 1) && !b_.in_place)
       ask({b_.room_n * b_.tile_n, pack_k_ * each(), spec_.rhs_k_contiguous,
            [&](const Expr& row, const Expr& k) { return spec_.rhs(next_rhs_.batch, within(next_rhs_.row + row, n_), next_rhs_.k * each() + k); }},
           ((block_tile + tile) * b_.room_n + panel) * groups + group, b_.room_m * b_.room_n * groups);

