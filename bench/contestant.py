@@ -18,24 +18,39 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import cases  # noqa: E402
 
-DOORS = ["eager", "inductor", "trainc", "trainc-max", "trainc-backend"]
+COMPILED = {"trainc": {}, "trainc-max": {"tune": "max"}, "trainc-fused": {"fuse_step": True}}  # trainc.compile, told so
+DOORS = ["eager", "inductor", *COMPILED, "trainc-step", "trainc-backend"]
 
 
-def through(door: str, model, optimizer):
-    """`model, optimizer` as the door hands them back."""
+def through(door: str, model, optimizer, memory=None):
+    """`model, optimizer` as the door hands them back; `memory`: the limit, where the door is `trainc.compile`."""
     import torch
 
     if door.startswith("trainc"):
         import trainc
 
         trainc.config.fallback = False  # what PyTorch would run instead is not to be measured as trainc
-    if door in ("trainc", "trainc-max"):
-        return trainc.compile(model, optimizer, tune="max" if door == "trainc-max" else "fast")
+    if door in COMPILED:
+        return trainc.compile(model, optimizer, memory=memory, **COMPILED[door])
     if door == "trainc-backend":
         return torch.compile(model, backend="trainc"), optimizer
     if door == "inductor":
         return torch.compile(model), optimizer
     return model, optimizer
+
+
+def stepping(door: str, model, optimizer, bf16: bool = False, memory=None):
+    """`batch -> loss`, a step of training through the door."""
+    model, optimizer = through(door, model, optimizer, memory)
+
+    def step(batch: dict):
+        return training_step(model, optimizer, batch, bf16)
+
+    if door == "trainc-step":
+        import trainc
+
+        return trainc.train_step(step, memory=memory)
+    return step
 
 
 def training_step(model, optimizer, batch: dict, bf16: bool = False):
@@ -81,7 +96,7 @@ def serve(name: str, door: str, bf16: bool, pipe) -> None:
         case = cases.build(name)
         plain = case.model
         # fused: PyTorch's own fastest, and the default of Hugging Face's Trainer
-        model, optimizer = through(door, plain, torch.optim.AdamW(plain.parameters(), lr=1e-4, fused=True))
+        take_step = stepping(door, plain, torch.optim.AdamW(plain.parameters(), lr=1e-4, fused=True), bf16)
         torch.manual_seed(cases.SEED)  # everyone draws the same dropout masks
         step = 0
         pipe.send(("ready", torch.get_num_threads()))
@@ -89,7 +104,7 @@ def serve(name: str, door: str, bf16: bool, pipe) -> None:
             if message == "step":
                 batch = case.batch(step)
                 start = time.perf_counter()
-                loss = training_step(model, optimizer, batch, bf16)
+                loss = take_step(batch)
                 seconds = time.perf_counter() - start
                 pipe.send(("step", (seconds, loss.item())))
                 step += 1
@@ -100,8 +115,8 @@ def serve(name: str, door: str, bf16: bool, pipe) -> None:
                     "peak_bytes": cases.gpt2_example.peak_resident_bytes(),
                     "parameters": sum(p.numel() for p in plain.parameters() if p.requires_grad),
                 }
-                if door in ("trainc", "trainc-max"):
-                    about["externs"] = externs_of(model)
+                if door in COMPILED:
+                    about["externs"] = externs_of(plain)
                 pipe.send(("about", about))
     except EOFError:  # the parent is gone: nobody listens
         return

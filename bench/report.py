@@ -13,12 +13,17 @@ from pathlib import Path
 
 CAP = 3.0  # a ratio counts for at most this in a geomean: one slow peer does not carry the rest
 BYTES_A_PARAMETER = 28  # AdamW in fp32 reads the parameter, its gradient and two moments, and writes all but the gradient
-NAMES = {door: door for door in ("eager", "trainc", "trainc-backend")} | {"inductor": "Inductor", "trainc-max": "trainc, tuned"}
+NAMES = {
+    "eager": "eager", "inductor": "Inductor", "trainc": "trainc", "trainc-max": "trainc, tuned",
+    "trainc-fused": "trainc, fuse_step", "trainc-step": "train_step", "trainc-backend": "trainc-backend",
+}  # fmt: skip
 
 
 def subject_of(doors: list[str]) -> str | None:
     """Whom the ratios are about."""
-    return next((door for door in ("trainc", "trainc-max", "trainc-backend") if door in doors), None)
+    return next(
+        (door for door in ("trainc", "trainc-max", "trainc-fused", "trainc-step", "trainc-backend") if door in doors), None
+    )
 
 
 def step_seconds(row: dict, door: str) -> float | None:
@@ -140,7 +145,14 @@ def text(results: dict) -> str:
 
 # --- picture ----------------------------------------------------------------------------------------------------------
 
-COLOURS = {"inductor": "#e69f00", "trainc": "#0072b2", "trainc-max": "#009e73", "trainc-backend": "#56b4e9"}
+COLOURS = {
+    "inductor": "#e69f00",
+    "trainc": "#0072b2",
+    "trainc-max": "#009e73",
+    "trainc-fused": "#d55e00",
+    "trainc-step": "#cc79a7",
+    "trainc-backend": "#56b4e9",
+}
 
 
 def picture(results: dict, path: Path) -> None:

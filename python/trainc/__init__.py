@@ -26,6 +26,11 @@ def compile(model, optimizer=None, *, tune="fast", memory=None, fuse_step=False,
     need without: the model's tensors, gradients, optimizer state, the batch, and what the step itself needs. It is met by
     computing again in the backward what costs least time; results are the same to the bit. UserError at the first call where it
     cannot be met, with the smallest that can. What PyTorch runs (extern operations) may take memory of its own beside it.
+
+    `fuse_step`: the backward waits for `optimizer.step()` (AdamW, Adam or SGD) and runs as one plan with it, which makes each
+    gradient, updates its parameter and forgets it: the memory of `train_step` in a loop that stays as it is, and the same
+    results to the bit. Where something reads a gradient between `backward()` and `step()` (clipping, another backward), the step
+    is an ordinary one. Afterwards the gradients are gone: UserError where one is read, or added to without `zero_grad()`.
     """
     from trainc.door import compile_objects
 

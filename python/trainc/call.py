@@ -102,9 +102,9 @@ def _length(told: list[list[str]]) -> int:
 class CompiledCall:
     """Set as `model._compiled_call_impl`, which nn.Module's call uses and which copies and pickles leave out."""
 
-    def __init__(self, model: torch.nn.Module, settings: Settings | None = None):
+    def __init__(self, model: torch.nn.Module, settings: Settings | None = None, fusing: Any = None):
         self._model = weakref.ref(model)
-        self.settings = settings or Settings()
+        self.settings, self._fusing = settings or Settings(), fusing
         self._state: ModuleState | None = None
         self._unchanged: dict[int, Unchanged] = {}  # by variant: how to see, for little, that the module is in it
         self._variants: list[tuple[list, list]] = []  # (values, tensors' types) that were seen: their index is in the key
@@ -283,7 +283,7 @@ class CompiledCall:
     ) -> None:
         model = self._model()
         self._tell(record, Signature(leaves_of(structure, arguments, model), key[0], model.training, key[1][3]))
-        record.captured = None
+        record.captured = record.expected = None
         self.compilations.append(record)
         self._entries[key] = entry
 
@@ -345,6 +345,7 @@ class CompiledCall:
             )
         record.fixed = self.settings.fixed(self._state.tensors(), arguments)
         record.limit = self.settings.limit(record.fixed)
+        record.expected = self._fusing and self._state.tensors()
         for compiler, entry in family.traces:
             with contextlib.suppress(NotCompiled):  # the cut for these sizes does not fit
                 if compiler.add_sizes(inputs, record):
@@ -370,7 +371,7 @@ class CompiledCall:
         if not family.reason and any(moving):
             try:
                 symbols = sizes.Symbols(self._state.tensors(), arguments, dynamic)
-                compiler = joint.Compiler(record, self._engine, symbols)
+                compiler = joint.Compiler(record, self._engine, symbols, self._fusing)
                 with sizes.answered_once():
                     entry = self._trace(record, key, symbols.inputs, compiler)
                 symbols.check(moving)
@@ -390,7 +391,8 @@ class CompiledCall:
     ) -> Callable[..., Any]:
         call = FlatCall(self._state, key[1][1], self._snapshot)
         with tracing():
-            compiled = joint.compile_flat(call, inputs, record, compiler or joint.Compiler(record, self._engine))
+            compiler = compiler or joint.Compiler(record, self._engine, fusing=self._fusing)
+            compiled = joint.compile_flat(call, inputs, record, compiler)
         call.forget()  # `compiled` holds it
         result = call.result
 

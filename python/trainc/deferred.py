@@ -69,7 +69,7 @@ class DeferredTensor(torch.Tensor):
         self = torch.Tensor._make_wrapper_subclass(
             cls, meta.shape, strides=meta.stride(), dtype=meta.dtype, device=device, requires_grad=False
         )
-        self._outputs, self._index = outputs, index
+        self.outputs, self._index, self._zeros = outputs, index, None
         return self
 
     def __init__(self, *_: Any) -> None:
@@ -77,12 +77,24 @@ class DeferredTensor(torch.Tensor):
 
     def value(self) -> torch.Tensor:
         """The elements, without autograd history."""
-        return self._outputs.values()[self._index]
+        return self._zeros if self._zeros is not None else self.outputs.values()[self._index]
+
+    @property
+    def known(self) -> bool:
+        """Whether its elements are there."""
+        return self._zeros is not None or self.outputs.computed
+
+    def _zero(self) -> None:
+        """Before an operation that sets all elements to zero: they need not be computed."""
+        if not self.known:
+            self._zeros = torch.zeros(self.shape, dtype=self.dtype, device=self.device)
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # Below autograd: what is recorded is recorded of the deferred tensor, what is computed is computed with its value.
         given = {}
+        if func in ZEROES:
+            pytree.tree_map_only(cls, cls._zero, args)
 
         def value(tensor: torch.Tensor) -> torch.Tensor:
             given[id(value_of := tensor.value())] = tensor
@@ -106,6 +118,8 @@ class DeferredTensor(torch.Tensor):
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return plain(self).__repr__(tensor_contents=tensor_contents)
 
+
+ZEROES = (torch.ops.aten.zero_.default, torch.ops.aten._foreach_zero_.default)
 
 # What PyTorch answers from a tensor's memory without going through an operation.
 READS_MEMORY = frozenset({

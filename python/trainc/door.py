@@ -7,8 +7,9 @@ import torch
 from trainc import cache, config, tuning
 from trainc.call import CompiledCall
 from trainc.errors import UserError
+from trainc.fuse import Fusing
 from trainc.memory import Settings, checked
-from trainc.optimizer import attach
+from trainc.optimizer import STEPS, attach
 
 
 def compile_objects(model, optimizer, *, tune, memory, fuse_step, verify):
@@ -16,10 +17,11 @@ def compile_objects(model, optimizer, *, tune, memory, fuse_step, verify):
     if config.cache:
         cache.directory()  # says so now where plans cannot be kept
         config.cache_bytes()
-    model._compiled_call_impl = CompiledCall(model, Settings(memory, optimizer, tune))
+    fusing = Fusing(optimizer) if fuse_step else None
+    model._compiled_call_impl = CompiledCall(model, Settings(memory, optimizer, tune, fuse_step), fusing)
     if optimizer is None:
         return model
-    attach(optimizer)
+    attach(optimizer, fusing)
     return model, optimizer
 
 
@@ -41,8 +43,15 @@ def check(model, optimizer, tune, memory, fuse_step, verify) -> None:
     for name, flag in (("fuse_step", fuse_step), ("verify", verify)):
         if not isinstance(flag, bool):
             raise UserError(f"{name}={flag!r} is neither True nor False")
-        if flag:
-            raise UserError(f"{name}=True is not built yet: leave it out")
+    if verify:
+        raise UserError("verify=True is not built yet: leave it out")
+    if fuse_step and type(optimizer) not in STEPS:
+        what = (
+            "the optimizer, too: trainc.compile(model, optimizer, fuse_step=True)"
+            if optimizer is None
+            else (f"AdamW, Adam or SGD, not {type(optimizer).__name__}: leave it out")
+        )
+        raise UserError(f"fuse_step=True wants {what}")
 
 
 def _kind(value) -> str:

@@ -4,15 +4,17 @@
 and in the place of `core` where it raises InternalError. Both give
 
     compile(gm, name, family=None)           -> Executable
-    joint(gm, primals, forward_outputs, name, family=None, limit=None, defer_small=False)
+    joint(gm, primals, forward_outputs, name, family=None, limit=None, defer_small=False, updates=None)
                                              -> Joint: .forward, .saved_inputs, .saved_bytes;
         .footprint(): bytes {saved, temporary, results} and {again_flops}, or None where it is not known;
         .backward(defined, consumes): `consumes` allows a run to overwrite `saved`;
+        .backward_step(defined, updates) (core alone): the same with `updates` (updates.py) of the parameters in it;
         .deferred_outputs: those that .forward leaves out, .deferred() -> Executable([], saved) that makes them
     Executable(inputs, saved=None)           -> list of fresh tensors (or None, or an input itself); .report() -> dict;
         .share_memory(other): the two are of one graph with two sizes of its inputs, and their results use the same memory
 
-`family`: what the plans of one graph for different sizes have in common.
+`family`: what the plans of one graph for different sizes have in common. `updates`: .backward_step with these is what is expected
+to be run, and the footprint is of it.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from trainc import cache, memory, messages, tuning, wire
 from trainc.device import HOST, Host
 from trainc.errors import InternalError
 from trainc.pool import Results
+from trainc.updates import PlanUpdates
 
 Tensors = Sequence[torch.Tensor | None]
 
@@ -235,13 +238,15 @@ class CoreJoint:
         tune: str,
         family: Family | None = None,
         limit: memory.Limit | None = None,
+        updates: PlanUpdates | None = None,
     ):
         self._graph, self._shape, self.name, self.device = graph, shape, shape[2], device
         self._target = device.target()  # both halves for the same
         self._tune, self._family, self._limit = tune, family, limit
         self._joint: Any = None  # made when a part must be compiled
         self._footprint: dict[str, int] | None = None
-        key = self._key("forward", *_key_of(limit))
+        self._told = updates.told(self.name) if updates else []
+        key = self._key("forward", *_key_of(limit), *(self._told if limit else []))
         with messages.progress(self.name) as progress:
             self.forward, self._facts, self._digest = stored_plan(
                 key, self._graph, device, lambda: self._compile("forward", (), progress), lambda: facts_of(self._joint)
@@ -252,18 +257,22 @@ class CoreJoint:
 
     def footprint(self) -> dict[str, int]:
         if self._footprint is None:
-            self._footprint = self._cut().footprint()
+            self._footprint = self._cut().footprint(*self._told)
         return self._footprint
 
-    def is_of(self, graph: wire.GraphText, shape: Shape, limit: memory.Limit | None) -> bool:
+    def is_of(self, graph: wire.GraphText, shape: Shape, limit: memory.Limit | None, updates: PlanUpdates | None) -> bool:
         same = self._shape == shape and self._graph.canonical == graph.canonical and self._graph.origins == graph.origins
-        return same and _key_of(self._limit) == _key_of(limit)
+        told = updates.told(self.name) if updates else []
+        return same and _key_of(self._limit) == _key_of(limit) and self._told == told
 
     def deferred(self) -> CoreExecutable:
         return self._part("deferred", "deferred outputs")
 
     def backward(self, defined: tuple[bool, ...], consumes: bool) -> CoreExecutable:
         return self._part("backward", "backward", defined, consumes)
+
+    def backward_step(self, defined: tuple[bool, ...], updates: PlanUpdates) -> CoreExecutable:
+        return self._part("backward_step", "backward and optimizer", defined, *updates.told(self.name))
 
     def _part(self, kind: str, what: str, *arguments: Any) -> CoreExecutable:
         """A plan that reads the forward's arena. Its key holds the forward plan's hash: they always agree on what lies where."""
@@ -282,7 +291,7 @@ class CoreJoint:
         def learn(joint: Any, shared: Any) -> None:
             getattr(joint, kind)(*arguments, None, shared, True)
 
-        shared = self._family and self._family.learned((kind, *arguments), sample, learn)
+        shared = self._family and self._family.learned((kind, repr(arguments)), sample, learn)
         return getattr(self._cut(), kind)(*arguments, progress, shared)
 
     def _cut(self) -> Any:
@@ -291,8 +300,8 @@ class CoreJoint:
             if hasattr(self, "_facts"):
                 joint.cut(self._facts["price"])
             elif self._limit is not None:
-                room = self._limit.room(lambda: sum_of(joint.footprint()))
-                self._limit.check(joint.fit(room), room)
+                room = self._limit.room(lambda: sum_of(joint.footprint(*self._told)))
+                self._limit.check(joint.fit(room, *self._told), room)
             if hasattr(self, "_facts") and any(self._facts[fact] != value for fact, value in facts_of(joint).items()):
                 raise InternalError(f"{self.name}: the stored forward keeps other values than the cut of its graph")
             self._joint = joint
@@ -355,13 +364,14 @@ class Core:
         family: Family | None = None,
         limit: memory.Limit | None = None,
         defer_small: bool = False,
+        updates: PlanUpdates | None = None,
     ) -> CoreJoint:
         graph = wire.GraphText(gm.graph, name, self.device)
         shape = (primals, forward_outputs, name, *([0] if defer_small else []))
         latest = self._latest and self._latest()
         # A model that sets defaults in its first call is traced twice in it: mostly the same graph (CompiledCall._settle).
-        if latest is None or not latest.is_of(graph, shape, limit):
-            latest = CoreJoint(graph, shape, self.device, self._tune, family, limit)
+        if latest is None or not latest.is_of(graph, shape, limit, updates):
+            latest = CoreJoint(graph, shape, self.device, self._tune, family, limit, updates)
             self._latest = weakref.ref(latest)
         return latest
 

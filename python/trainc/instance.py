@@ -10,12 +10,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from trainc.deferred import Pending
 from trainc.device import Host
 from trainc.errors import NotCompiled
 from trainc.pool import Pool
 from trainc.records import Compilation
+from trainc.updates import Launch, PlanUpdates, Slot, Updates, classes_of
 
 Tensor = torch.Tensor
 
@@ -32,6 +34,7 @@ class Place:
         self.last: Instance | None = None
         self.pool = Pool(device)
         self.pending = Pending()
+        self.parameters: dict[int, dict[int, Tensor]] = {}  # by arena: those of its call that the backward makes gradients of
 
     def is_constant(self, index: int) -> bool:
         return self.primals <= index < self.primals + len(self.constants)
@@ -48,12 +51,18 @@ class Instance:
     def __init__(self, compiler: Any, gm: torch.fx.GraphModule, record: Compilation, place: Place):
         self._compiler, self._record, self._place = compiler, record, place
         inputs = place.primals + len(place.constants)
+        outputs = next(iter(gm.graph.find_nodes(op="output"))).args[0]
+        self._gradients = [i for i, made in enumerate(outputs[place.forward_outputs :]) if made is not None]
+        self._tangents = len(list(gm.graph.find_nodes(op="placeholder"))) - inputs
+        self._fusing = compiler.fusing
+        self._fused: dict[tuple, tuple[PlanUpdates, Any]] = {}
+        updates = self._expected_updates()
         # A limit is of one batch's sizes, and is met with numbers that kernels for other sizes would not have.
         family = compiler.family if record.limit is None else None
 
         def joint_of(defer_small: bool) -> tuple[Any, list[int]]:
             shape = inputs, place.forward_outputs, record.name
-            joint = compiler.build(record, lambda e: e.joint(gm, *shape, family, record.limit, defer_small))
+            joint = compiler.build(record, lambda e: e.joint(gm, *shape, family, record.limit, defer_small, updates))
             return joint, [i for i in joint.saved_inputs if not place.is_constant(i)]
 
         joint, held = joint_of(False)
@@ -69,7 +78,6 @@ class Instance:
         if self._like is not None:
             joint.forward.share_memory(self._like._joint.forward)
         self.arena_bytes = place.arena_bytes(joint.saved_bytes)
-        outputs = next(iter(gm.graph.find_nodes(op="output"))).args[0]
         self._deferred_metas = [outputs[i].meta["val"] for i in joint.deferred_outputs]
         record.deferred_bytes = sum(meta.numel() * meta.itemsize for meta in self._deferred_metas)
         place.by_arena[self.arena_bytes] = place.last = self
@@ -85,6 +93,8 @@ class Instance:
             tensors = place.pending.tensors(self._deferred_metas, place.device.torch, lambda: self._deferred()([], arena))
             for i, tensor in zip(self._joint.deferred_outputs, tensors, strict=True):
                 results[i] = tensor
+        if self._fuses:
+            place.parameters[arena.data_ptr()] = {i: inputs[i] for i in self._gradients}
         return [*results, arena]
 
     def backward(self, held: Sequence[Tensor], arena: Tensor, tangents: Sequence[Tensor | None]) -> list[Any]:
@@ -94,7 +104,70 @@ class Instance:
         defined = tuple([tangent is not None for tangent in tangents])
         # Somebody may read the arena again: deferred outputs, or (retain_graph) another backward.
         again = place.pending.alive() or torch._C._autograd._get_current_graph_task_keep_graph()
-        return self._backward(defined, consumes=not again)([*kept, *tangents], arena)[: place.primals]
+
+        def run() -> list[Tensor | None]:
+            return self._backward(defined, consumes=not again)([*kept, *tangents], arena)[: place.primals]
+
+        def step(slots: list[Slot]) -> None:
+            self._step(slots, kept, tangents, defined, arena)
+
+        if self._fuses and not again and self._fusing.put_off(place.parameters[arena.data_ptr()], kept, run, step):
+            return [None] * place.primals
+        return run()
+
+    # -- with the optimizer's step (fuse.py) --------------------------------------------------------------------------
+
+    @property
+    def _fuses(self) -> bool:
+        return self._fusing is not None and bool(self._gradients) and hasattr(self._joint, "backward_step")
+
+    def _expected_updates(self) -> PlanUpdates | None:
+        """Those of the first step, where nothing reads a gradient before it; None where it will not be fused."""
+        tensors = self._record.expected
+        if self._fusing is None or tensors is None or not self._gradients or self._gradients[-1] >= len(tensors):
+            return None
+        slots = self._fusing.slots({i: tensors[i] for i in self._gradients})
+        if slots is None:
+            return None
+        updates = self._fusing.updates(slots)
+        with _disable_current_modes():  # a trace is going on
+            return self._plan_updates(updates, updates.launches())
+
+    def _plan_updates(self, updates: Updates, launches: list[Launch]) -> PlanUpdates:
+        place = self._place
+        first = place.primals + len(place.constants) + self._tangents + place.forward_outputs
+        primals = [slot.primal for slot in updates.slots]
+        return PlanUpdates(updates, *classes_of(launches), primals, primals, first, place.device)
+
+    def _step(
+        self,
+        slots: list[Slot],
+        kept: Sequence[Tensor],
+        tangents: Sequence[Tensor | None],
+        defined: tuple[bool, ...],
+        arena: Tensor,
+    ) -> None:
+        """The backward and the updates of all parameters that it has gradients of."""
+        place, updates = self._place, self._fusing.updates(slots)
+        classes, distinct = classes_of(updates.launches())
+        key = defined, tuple(classes), tuple(updates.variants())
+        if key not in self._fused:
+            plan = self._plan_updates(updates, updates.launches())
+            executable = self._compiler.build(self._record, lambda _: self._joint.backward_step(defined, plan))
+            self._fused[key] = plan, executable
+        plan, executable = self._fused[key]
+        self._record.fused = executable
+        primals = place.primals + len(place.constants)
+        inputs: list[Tensor | None] = [*[None] * primals, *tangents, *[None] * place.forward_outputs]
+        for i, tensor in zip(self._joint.saved_inputs, kept, strict=True):
+            inputs[i if i < primals else i + len(tangents)] = tensor
+        for slot in slots:
+            inputs[slot.primal] = slot.parameter
+        states, _ = updates.prepare()
+        executable([*inputs, *plan.inputs(states, [updates.scalars(launch) for launch in distinct])], arena)
+        updates.finish(states)
+
+    # -- the plans ----------------------------------------------------------------------------------------------------
 
     def _plans(self, consumes: bool) -> dict[tuple[bool, ...], Any]:
         return self._record.backward if consumes else self._record.keeping

@@ -32,8 +32,8 @@ class Compiler:
     """What one capture hands to AOTAutograd: the partitioner and the compilers. Of a trace with `symbols` it makes an Instance
     for each sizes, the first for the sizes that were traced; of another trace there is one."""
 
-    def __init__(self, record: Compilation, engine_: Any, symbols: Symbols | None = None):
-        self.engine, self.device, self.symbols = engine_, engine_.device, symbols
+    def __init__(self, record: Compilation, engine_: Any, symbols: Symbols | None = None, fusing: Any = None):
+        self.engine, self.device, self.symbols, self.fusing = engine_, engine_.device, symbols, fusing
         self._record = record  # of the first instance
         self._instances: dict[tuple, Instance] = {}
         self._template: Template | None = None
@@ -62,7 +62,6 @@ class Compiler:
     def _first(self, gm: torch.fx.GraphModule, make: Callable[[torch.fx.GraphModule, Compilation], Instance]) -> Instance:
         self._make, key = make, ()
         if self.symbols is not None:
-            wire.refuse_results_elsewhere(gm.graph, self.device)
             self._template = Template(gm)
             gm, key = self._template.at(self.symbols.traced), self.symbols.traced_key
         self._record.captured = gm.graph

@@ -150,16 +150,21 @@ def least_text(size: int) -> str:
 
 
 class Settings:
-    """What trainc.compile was told: the limit, whose state counts, and whether to measure."""
+    """What trainc.compile was told: the limit, whose state counts, whether to measure, and whether gradients are consumed as they
+    are made."""
 
-    def __init__(self, memory: Any = None, optimizer: torch.optim.Optimizer | None = None, tune: str = "fast"):
+    def __init__(
+        self, memory: Any = None, optimizer: torch.optim.Optimizer | None = None, tune: str = "fast", fuse_step: bool = False
+    ):
         checked(memory)
-        self.memory, self.tune = memory, tune
+        self.memory, self.tune, self._keeps = memory, tune, not fuse_step
         self._optimizer = weakref.ref(optimizer) if optimizer is not None else lambda: None
 
     def fixed(self, tensors: list[torch.Tensor], arguments: list[torch.Tensor]) -> Memory:
         optimizer = self._optimizer()
-        return fixed(tensors, arguments, [] if optimizer is None else [optimizer], gradients=torch.is_grad_enabled())
+        return fixed(
+            tensors, arguments, [] if optimizer is None else [optimizer], gradients=self._keeps and torch.is_grad_enabled()
+        )
 
     def limit(self, fixed_part: Memory) -> Limit | None:
         return None if self.memory is None else Limit(self.memory, fixed_part)

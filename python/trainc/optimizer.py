@@ -126,6 +126,17 @@ def sgd_scalars(group: dict, v: Variant) -> list[float]:
     return [values[name] for name in sgd_scalar_names(v)]
 
 
+def variant_of(owner: torch.optim.Optimizer, group: dict, dtype: torch.dtype | None, first: bool = False) -> Variant:
+    """The formula of a group's parameters of this type; `first`: SGD's first step of one."""
+    flags = {"maximize": group["maximize"], "weight_decay": group["weight_decay"] != 0}
+    if isinstance(owner, torch.optim.SGD):
+        return Variant("sgd", dtype, nesterov=group["nesterov"], momentum=group["momentum"] != 0, first=first, **flags)
+    return Variant(
+        "adam", dtype, decoupled=group["decoupled_weight_decay"], amsgrad=group["amsgrad"],
+        lerp_from_end=1 - group["betas"][0] >= 0.5, **flags,
+    )  # fmt: skip
+
+
 # ---- the kernels ----------------------------------------------------------------------------------------------------
 
 ELEMENTS = 1024  # of the tensors that a formula is traced with; the kernel takes any number
@@ -256,8 +267,9 @@ class Steps:
 # ---- the steps ------------------------------------------------------------------------------------------------------
 
 
-def attach(optimizer: torch.optim.Optimizer) -> None:
-    """Replaces `optimizer.step` where its class is one of those above; another optimizer stays as it is."""
+def attach(optimizer: torch.optim.Optimizer, fusing: Any = None) -> None:
+    """Replaces `optimizer.step` where its class is one of those above; another optimizer stays as it is. `fusing` (fuse.Fusing)
+    may do the step together with the backward."""
     step = STEPS.get(type(optimizer))
     if step is None:
         records.of(optimizer).append(
@@ -271,12 +283,16 @@ def attach(optimizer: torch.optim.Optimizer) -> None:
     @functools.wraps(plain)
     def compiled_step(self: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         self._opt_called = True  # learning rate schedulers ask
-        if _stays_torchs(self):
-            return _unhooked(plain)(self, closure)
         loss = None
-        if closure is not None:
+        if closure is not None and (fusing is not None or not stays_torchs(self)):
             with torch.enable_grad():
                 loss = closure()
+            closure = None
+        if fusing is not None and fusing.step(self):
+            return loss
+        if stays_torchs(self):
+            result = _unhooked(plain)(self, closure)
+            return loss if result is None else result
         kernels.start_step()
         with torch.no_grad():
             for group in self.param_groups:
@@ -294,7 +310,7 @@ def _unhooked(step: Callable[..., Any]) -> Callable[..., Any]:
     return step.__wrapped__ if getattr(step, "hooked", False) else step
 
 
-def _stays_torchs(optimizer: torch.optim.Optimizer) -> bool:
+def stays_torchs(optimizer: torch.optim.Optimizer) -> bool:
     """Capturable steps, tensors as settings, GradScaler's attributes: torch's own code has its say."""
     if getattr(optimizer, "grad_scale", None) is not None or getattr(optimizer, "found_inf", None) is not None:
         return True
@@ -306,7 +322,7 @@ def _stays_torchs(optimizer: torch.optim.Optimizer) -> bool:
     )  # fmt: skip
 
 
-def _compiles(*tensors: Tensor) -> bool:
+def compiles(*tensors: Tensor) -> bool:
     """Whether the kernel can walk these side by side: dense, row-major, one dtype that it knows, in memory."""
     first = tensors[0]
     return first.dtype in (torch.float32, torch.float64) and all(
@@ -319,15 +335,9 @@ def _compiles(*tensors: Tensor) -> bool:
 
 def _adam_step(optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels) -> None:
     beta1, beta2 = group["betas"]
-
-    def variant(dtype: torch.dtype) -> Variant:
-        return Variant(
-            "adam", dtype, maximize=group["maximize"], weight_decay=group["weight_decay"] != 0,
-            decoupled=group["decoupled_weight_decay"], amsgrad=group["amsgrad"], lerp_from_end=1 - beta1 >= 0.5,
-        )  # fmt: skip
-
+    variant = functools.partial(variant_of, optimizer, group)
     for param in group["params"]:
-        if param.grad is not None and _compiles(param):
+        if param.grad is not None and compiles(param):
             kernels.get(variant(param.dtype), param)  # before any state is touched: compiling can be interrupted
     lists: list[list[Tensor]] = [[] for _ in range(6)]  # params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps
     has_complex = optimizer._init_group(group, *lists)
@@ -336,7 +346,7 @@ def _adam_step(optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels) 
     left, counted = [], []
     for i, param in enumerate(params):
         row = [param, grads[i], averages[i], squares[i], *maxima[i : i + 1]]
-        if _compiles(*row):
+        if compiles(*row):
             rows.setdefault((param.device, param.dtype, kernels.steps.number(steps[i]) + 1), []).append(row)
             counted.append(steps[i])
         else:
@@ -357,13 +367,7 @@ def _adam_step(optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels) 
 
 def _sgd_step(optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels) -> None:
     momentum = group["momentum"] != 0
-
-    def variant(dtype: torch.dtype, first: bool) -> Variant:
-        return Variant(
-            "sgd", dtype, maximize=group["maximize"], weight_decay=group["weight_decay"] != 0,
-            nesterov=group["nesterov"], momentum=momentum, first=first,
-        )  # fmt: skip
-
+    variant = functools.partial(variant_of, optimizer, group)
     params: list[Tensor] = []
     grads: list[Tensor] = []
     buffers: list[Tensor | None] = []
@@ -375,7 +379,7 @@ def _sgd_step(optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels) -
     for i, (param, grad, buffer) in enumerate(zip(params, grads, buffers, strict=True)):
         first = momentum and buffer is None
         row = [param, grad, *([torch.empty_like(param) if first else buffer] if momentum else [])]
-        if _compiles(*row):
+        if compiles(*row):
             rows.setdefault((variant(param.dtype, first), param.device), []).append(row)
             if first:
                 fresh.append((param, row[2]))

@@ -161,6 +161,8 @@ class Template:
                 continue
             made[node] = graph.create_node(node.op, node.target, args, kwargs, node.name)
             made[node].meta = {**node.meta, "val": bound.of(value)}
+            if isinstance(value, Tensor):
+                made[node].meta["device"] = value.device
         return torch.fx.GraphModule(torch.nn.Module(), graph)
 
 

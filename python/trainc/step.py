@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,11 +20,11 @@ from trainc.joint import lift_constants
 from trainc.memory import Settings
 from trainc.state import Snapshot
 from trainc.step_objects import Reached, VariablesSnapshot
-from trainc.step_trace import Slot, Traced, trace_step
+from trainc.step_trace import Traced, trace_step
 from trainc.structure import Flattener, unflatten
+from trainc.updates import Launch, PlanUpdates, Updates, classes_of
 
 Tensor = torch.Tensor
-Variant = optimizer.Variant
 
 
 class Body(torch.nn.Module):
@@ -100,11 +99,11 @@ class TrainStep(CompiledCall):
     def _variants_of_groups(self) -> tuple:
         """What selects the formulas: settings that change which operations an update is made of."""
         for each in self.reached.optimizers:
-            if optimizer._stays_torchs(each) or each._optimizer_step_pre_hooks or each._optimizer_step_post_hooks:
+            if optimizer.stays_torchs(each) or each._optimizer_step_pre_hooks or each._optimizer_step_post_hooks:
                 raise NotCompiled(
                     f"{type(each).__name__} with capturable or differentiable set, a tensor as a setting, or step hooks"
                 )
-        return tuple([_variant_of(each, group, None) for each in self.reached.optimizers for group in each.param_groups])
+        return tuple([optimizer.variant_of(each, group, None) for each in self.reached.optimizers for group in each.param_groups])
 
     # -- the first call of a signature --------------------------------------------------------------------------------
 
@@ -188,103 +187,6 @@ def _line_of(error: BaseException) -> str:
     return line
 
 
-# ---- the updates ------------------------------------------------------------------------------------------------------
-
-
-def _variant_of(owner: torch.optim.Optimizer, group: dict, dtype: torch.dtype | None) -> Variant:
-    if isinstance(owner, torch.optim.SGD):
-        return Variant(
-            "sgd", dtype, maximize=group["maximize"], weight_decay=group["weight_decay"] != 0, nesterov=group["nesterov"],
-            momentum=group["momentum"] != 0,
-        )  # fmt: skip
-    return Variant(
-        "adam", dtype, maximize=group["maximize"], weight_decay=group["weight_decay"] != 0,
-        decoupled=group["decoupled_weight_decay"], amsgrad=group["amsgrad"], lerp_from_end=1 - group["betas"][0] >= 0.5,
-    )  # fmt: skip
-
-
-STATE = {"adam": ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"), "sgd": ("momentum_buffer",)}
-
-
-@dataclass(frozen=True)
-class Launch:
-    """What the scalars of an update depend on: its group, and how many steps came before."""
-
-    optimizer: int
-    group: int
-    dtype: torch.dtype
-    step: float  # of Adam: this step's number; of SGD: 1 for the first, which starts the momentum
-
-
-class Updates:
-    """The optimizers' side of a step: state made by torch's own code, scalars computed on the host."""
-
-    def __init__(self, slots: list[Slot], optimizers: list[torch.optim.Optimizer]):
-        self.slots, self.optimizers = slots, optimizers
-        self._steps = optimizer.Steps()
-
-    def launches(self) -> list[Launch]:
-        """Of each slot, for the next step; makes no state."""
-        launches = []
-        for slot in self.slots:
-            owner = self.optimizers[slot.optimizer]
-            v = _variant_of(owner, owner.param_groups[slot.group], slot.parameter.dtype)
-            state = owner.state.get(slot.parameter, {})  # a look must not make an entry
-            if v.kind == "adam":
-                step = self._steps.number(state["step"]) + 1 if state else 1.0
-            else:
-                step = 1.0 if v.momentum and state.get("momentum_buffer") is None else 2.0
-            launches.append(Launch(slot.optimizer, slot.group, slot.parameter.dtype, step))
-        return launches
-
-    def prepare(self) -> tuple[list[list[Tensor]], list[Launch]]:
-        """(the state's tensors, the launch) of each slot; makes what state is missing."""
-        launches, states = self.launches(), []
-        for slot in self.slots:
-            owner = self.optimizers[slot.optimizer]
-            group = owner.param_groups[slot.group]
-            v = _variant_of(owner, group, slot.parameter.dtype)
-            state = owner.state.get(slot.parameter, {})
-            if v.kind == "adam" and not state:
-                state = _make_state(owner, group, slot.parameter)
-            elif v.kind == "sgd" and v.momentum and state.get("momentum_buffer") is None:
-                state = owner.state[slot.parameter]
-                state["momentum_buffer"] = torch.zeros_like(slot.parameter)
-            states.append([state[name] for name in STATE[v.kind][: v.tensors() - 2]])
-        return states, launches
-
-    def scalars(self, launch: Launch) -> list[float]:
-        owner = self.optimizers[launch.optimizer]
-        group = owner.param_groups[launch.group]
-        v = _variant_of(owner, group, launch.dtype)
-        if v.kind == "adam":
-            return optimizer.adam_scalars(group, launch.step, v)
-        # The first step's buffer is the gradient: 0 * momentum + 1 * gradient.
-        first = launch.step == 1 and v.momentum
-        named = zip(optimizer.sgd_scalar_names(v), optimizer.sgd_scalars(group, v), strict=True)
-        return [1.0 if first and name == "rest" else value for name, value in named]
-
-    def finish(self, states: list[list[Tensor]]) -> None:
-        steps = [self.optimizers[s.optimizer].state.get(s.parameter, {}).get("step") for s in self.slots]
-        steps = [step for step in steps if isinstance(step, Tensor)]
-        if steps:
-            self._steps.count(steps)
-        written = [t for slot, state in zip(self.slots, states, strict=True) for t in (slot.parameter, *state)]
-        torch.autograd.graph.increment_version(written)
-        for owner in self.optimizers:
-            owner._opt_called = True  # learning rate schedulers ask
-
-
-def _make_state(owner: torch.optim.Optimizer, group: dict, parameter: Tensor) -> dict:
-    """torch's own initial state; it looks at parameters that have a gradient."""
-    before, parameter.grad = parameter.grad, parameter.detach()
-    try:
-        owner._init_group({**group, "params": [parameter]}, *[[] for _ in range(6)])
-    finally:
-        parameter.grad = before
-    return owner.state[parameter]
-
-
 # ---- the step ---------------------------------------------------------------------------------------------------------
 
 
@@ -346,8 +248,7 @@ class CompiledStep:
 
     def _built_for(self, launches: list[Launch]) -> list[Launch]:
         """The distinct ones of `launches`; a plan for them is there afterwards."""
-        distinct = list(dict.fromkeys(launches))
-        classes = [distinct.index(launch) for launch in launches]
+        classes, distinct = classes_of(launches)
         if classes != self._classes:
             self._build(classes, distinct)
         return distinct
@@ -384,47 +285,26 @@ class CompiledStep:
         return self._plan(inputs, states, [self.updates.scalars(launch) for launch in distinct])
 
 
-def _variants(step: CompiledStep) -> list[Variant]:
-    """Of each slot."""
-    optimizers = step.updates.optimizers
-    return [
-        _variant_of(optimizers[s.optimizer], optimizers[s.optimizer].param_groups[s.group], s.parameter.dtype)
-        for s in step.traced.slots
-    ]
-
-
 class CorePlan:
     """The step as the compiler's plan."""
 
     def __init__(self, step: CompiledStep, classes: list[int], distinct: list[Launch]):
         from trainc import _core
 
-        traced, variants = step.traced, _variants(step)
+        traced, updates = step.traced, step.updates
         for slot in traced.slots:
             if slot.parameter.dtype not in (torch.float32, torch.float64):
                 kind = slot.parameter.dtype
                 raise UserError(f"trainc.train_step updates f32 and f64 parameters, not {kind}: use trainc.compile")
-        formulas = list(dict.fromkeys(variants))
-        self._sizes = [optimizer.formula_of(variants[classes.index(i)])[1] for i in range(len(distinct))]
-        sized = zip(self._sizes, distinct, strict=True)
-        self._scalars = [torch.empty(size, dtype=launch.dtype, device=step.where.torch) for size, launch in sized]
-        self._views = [view for scalars in self._scalars for view in scalars.unbind()]
-        next_state = step.inputs + 1
-        first_scalar = next_state + sum(v.tensors() - 2 for v in variants)
-        places = [first_scalar + sum(self._sizes[:i]) for i in range(len(distinct))]
-        updates = []
-        for i, (slot, v) in enumerate(zip(traced.slots, variants, strict=True)):
-            states = range(next_state, next_state + v.tensors() - 2)
-            next_state = states.stop
-            scalars = range(places[classes[i]], places[classes[i]] + self._sizes[classes[i]])
-            updates.append((formulas.index(v), i, [slot.primal, -1, *states, *scalars]))
+        gradients = list(range(len(traced.slots)))
+        parameters = [slot.primal for slot in traced.slots]
+        self._updates = PlanUpdates(updates, classes, distinct, gradients, parameters, step.inputs + 1, step.where)
         name = step.record.name
         where, tune = step.where, step.record.tune
         graph = wire.GraphText(traced.graph.graph, name, where)
-        traces = [wire.graph_json(optimizer.trace_formula(v).graph, f"{name}_update") for v in formulas]
-        texts = [(text, list(optimizer.formula_of(v)[2])) for text, v in zip(traces, formulas, strict=True)]
+        texts, listed = self._updates.formulas(name), self._updates.listed
         of_limit = [] if step.limit is None else [step.limit.key]
-        key = cache.key("step", where, graph.canonical, step.inputs, traced.forward, name, texts, updates, tune, *of_limit)
+        key = cache.key("step", where, graph.canonical, step.inputs, traced.forward, name, texts, listed, tune, *of_limit)
         made: list[Any] = []
 
         def compile() -> Any:
@@ -432,9 +312,9 @@ class CorePlan:
             joint = _core.JointGraph(graph.text(), step.inputs, traced.forward, name, -1, **asked)
             made.append(joint)
             if step.limit is not None:
-                room = step.limit.room(lambda: engine.sum_of(joint.fit_step(1 << 62, [True], texts, updates)))
-                step.limit.check(joint.fit_step(room, [True], texts, updates), room)
-            return joint.step([True], texts, updates, progress)
+                room = step.limit.room(lambda: engine.sum_of(joint.fit_step(1 << 62, [True], texts, listed)))
+                step.limit.check(joint.fit_step(room, [True], texts, listed), room)
+            return joint.step([True], texts, listed, progress)
 
         with messages.progress(name) as progress:
             self._executable, facts, _ = engine.stored_plan(
@@ -443,9 +323,7 @@ class CorePlan:
         self._again_flops = facts["again_flops"]
 
     def __call__(self, inputs: list[Tensor], states: list[list[Tensor]], scalars: list[list[float]]) -> list[Tensor | None]:
-        for tensor, values in zip(self._scalars, scalars, strict=True):
-            tensor.copy_(torch.tensor(values, dtype=torch.float64, device="cpu").to(tensor.dtype), non_blocking=True)
-        return self._executable([*inputs, *(t for state in states for t in state), *self._views])
+        return self._executable([*inputs, *self._updates.inputs(states, scalars)])
 
     def report(self) -> dict:
         return self._executable.report()
@@ -459,7 +337,7 @@ class InterpretedPlan:
 
     def __init__(self, step: CompiledStep, classes: list[int], distinct: list[Launch]):
         self._graph = engine.InterpretedExecutable(step.traced.graph, step.record.name)
-        self._traced, self._variants, self._classes = step.traced, _variants(step), classes
+        self._traced, self._variants, self._classes = step.traced, step.updates.variants(), classes
 
     def __call__(self, inputs: list[Tensor], states: list[list[Tensor]], scalars: list[list[float]]) -> list[Tensor | None]:
         outputs = self._graph(inputs)

@@ -28,18 +28,9 @@ from trainc import trace, wire
 from trainc.errors import NotCompiled
 from trainc.step_objects import Reached
 from trainc.structure import Flattener, unflatten
+from trainc.updates import Slot
 
 Tensor = torch.Tensor
-
-
-@dataclass
-class Slot:
-    """The parameter that one gradient updates."""
-
-    optimizer: int
-    group: int
-    parameter: Tensor
-    primal: int  # among the graph's inputs
 
 
 @dataclass
@@ -285,4 +276,4 @@ def _check_order(gm: torch.fx.GraphModule, recorder: Recorder, placeholders: lis
         node = node.next
 
 
-__all__ = ["Slot", "Traced", "trace_step"]
+__all__ = ["Traced", "trace_step"]

@@ -148,7 +148,7 @@ class GraphText:
             if node.op not in ("placeholder", "call_function", "output"):
                 raise InternalError(f"{origin(node)} ({node.op} {node.target}) is not an operation")
         nodes = [node_json(node) for node in graph.nodes]
-        refuse_results_elsewhere(graph, device)
+        _refuse_results_elsewhere(graph, device)
         for node, text in zip(graph.nodes, nodes, strict=True):
             if device.deals_masks and node.target is torch.ops.aten.native_dropout.default:
                 text["philox"] = device.deal(node.args[0].meta["val"])
@@ -169,12 +169,12 @@ def same_graph(a: torch.fx.Graph, b: torch.fx.Graph, device: Host) -> bool:
     return GraphText(a, "", device).canonical == GraphText(b, "", device).canonical
 
 
-def refuse_results_elsewhere(graph: torch.fx.Graph, device: Host) -> None:
-    """`loss.cpu()` in a forward on a GPU: a plan's results lie where it runs. (A graph with sizes put in is all on "meta".)"""
+def _refuse_results_elsewhere(graph: torch.fx.Graph, device: Host) -> None:
+    """`loss.cpu()` in a forward on a GPU: a plan's results lie where it runs. (With sizes put in, `val` is on "meta".)"""
     for out in _flat(next(iter(graph.find_nodes(op="output"))).args[0]):
         value = out.meta.get("val") if isinstance(out, torch.fx.Node) else None
-        if isinstance(value, torch.Tensor) and value.device.type not in (device.torch.type, "meta"):
-            raise InternalError(f"{origin(out)}: a result is on {value.device}, the model on {device.torch}")
+        if isinstance(value, torch.Tensor) and (where := out.meta.get("device", value.device)).type != device.torch.type:
+            raise InternalError(f"{origin(out)}: a result is on {where}, the model on {device.torch}")
 
 
 def graph_json(graph: torch.fx.Graph, name: str, device: Host = HOST) -> str:

@@ -154,6 +154,12 @@ struct JointGraph {
       return joint->step(defined, kernels_of(formulas, o), all_of(updates), o, timing);
     });
   }
+  std::unique_ptr<CoreExecutable> backward_step(const std::vector<bool>& defined, const Formulas& formulas, const Updates& updates, const nb::object& callback,
+                                                compiler::SharedKernels* shared, bool sample) const {
+    return part(callback, 0, shared, sample, [&](const compiler::Options& o, compiler::Timing* timing) {
+      return joint->backward_step(defined, kernels_of(formulas, o), all_of(updates), o, timing);
+    });
+  }
   template <class F> nb::dict without_lock(const F& find) const {
     const nb::object no_callback = nb::none();
     compiler::Options o = options(no_callback, target);
@@ -163,8 +169,12 @@ struct JointGraph {
       return find(o);
     }());
   }
-  nb::dict footprint() const { return without_lock([&](const compiler::Options& o) { return joint->footprint(o); }); }
-  nb::dict fit(int64_t budget) { return without_lock([&](const compiler::Options& o) { return joint->fit(budget, o); }); }
+  nb::dict footprint(const Formulas& formulas, const Updates& updates) const {
+    return without_lock([&](const compiler::Options& o) { return joint->footprint(o, kernels_of(formulas, o), all_of(updates)); });
+  }
+  nb::dict fit(int64_t budget, const Formulas& formulas, const Updates& updates) {
+    return without_lock([&](const compiler::Options& o) { return joint->fit(budget, o, kernels_of(formulas, o), all_of(updates)); });
+  }
   nb::dict fit_step(int64_t budget, const std::vector<bool>& defined, const Formulas& formulas, const Updates& updates) {
     return without_lock([&](const compiler::Options& o) { return joint->fit_step(budget, defined, kernels_of(formulas, o), all_of(updates), o); });
   }
@@ -235,8 +245,12 @@ void bind_compiler(nb::module_& m) {
       .def("forward", &JointGraph::forward, nb::arg("progress") = nb::none(), shared(), nb::arg("sample") = false)
       .def("backward", &JointGraph::backward, nb::arg("defined"), nb::arg("consumes") = true, nb::arg("progress") = nb::none(), shared(), nb::arg("sample") = false)
       .def("step", &JointGraph::step, nb::arg("defined"), nb::arg("formulas"), nb::arg("updates"), nb::arg("progress") = nb::none())
-      .def("footprint", &JointGraph::footprint, "Bytes that the two plans need beside inputs and gradients: {saved, temporary, results, again_flops}.")
-      .def("fit", &JointGraph::fit, nb::arg("budget"), "Cuts so that the footprint fits, or is the least there is; gives it.")
+      .def("backward_step", &JointGraph::backward_step, nb::arg("defined"), nb::arg("formulas"), nb::arg("updates"), nb::arg("progress") = nb::none(), shared(),
+           nb::arg("sample") = false)
+      .def("footprint", &JointGraph::footprint, nb::arg("formulas") = JointGraph::Formulas{}, nb::arg("updates") = JointGraph::Updates{},
+           "Bytes that the two plans need beside inputs and gradients: {saved, temporary, results, again_flops}; with updates in the backward.")
+      .def("fit", &JointGraph::fit, nb::arg("budget"), nb::arg("formulas") = JointGraph::Formulas{}, nb::arg("updates") = JointGraph::Updates{},
+           "Cuts so that the footprint fits, or is the least there is; gives it.")
       .def("fit_step", &JointGraph::fit_step, nb::arg("budget"), nb::arg("defined"), nb::arg("formulas"), nb::arg("updates"))
       .def("cut", [](JointGraph& j, double price) { j.joint->cut(price); }, nb::arg("price"))
       .def_prop_ro("again_flops", [](const JointGraph& j) { return j.joint->again_flops(); })

@@ -92,7 +92,7 @@ class JointGraph {
   ~JointGraph();
   /// Cuts again, so that the footprint is at most `budget` with the fewest FLOPs done again; where none is, the one with the least footprint.
   /// The losses and gradients are the same to the bit. Gives the footprint. Before any plan is asked for.
-  Footprint fit(int64_t budget, const Options&);
+  Footprint fit(int64_t budget, const Options&, const std::vector<plan::Foreach>& = {}, const std::vector<Update>& = {});
   /// The same for `step`.
   Footprint fit_step(int64_t budget, const std::vector<bool>& defined, const std::vector<plan::Foreach>&, const std::vector<Update>&, const Options&);
   /// What `fit` chose, as a number to give to `cut`; 0: nothing is done again for want of memory.
@@ -100,7 +100,8 @@ class JointGraph {
   int64_t again_flops() const;
   void cut(double price);
   /// Of forward and backward as they are cut; tangents of anything but a loss, where there is one, count as undefined.
-  Footprint footprint(const Options&) const;
+  /// With updates: of forward and `backward_step`.
+  Footprint footprint(const Options&, const std::vector<plan::Foreach>& = {}, const std::vector<Update>& = {}) const;
   plan::Plan forward(const Options&, Timing* = nullptr) const;
   const std::vector<int64_t>& saved_inputs() const;
   int64_t saved_bytes() const;
@@ -115,6 +116,11 @@ class JointGraph {
   /// Outputs: the forward's, then the backward's, of which consumed gradients are none.
   plan::Plan step(const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas, const std::vector<Update>&, const Options&,
                   Timing* = nullptr) const;
+
+  /// The backward and the updates as one plan, for who keeps forward and backward apart; it consumes what the arena holds. Inputs: the primals, all tangents
+  /// and the forward's outputs (nullptr for those that are not read), then the updates' own. Outputs: as the backward's; consumed gradients are none.
+  plan::Plan backward_step(const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas, const std::vector<Update>&, const Options&,
+                           Timing* = nullptr) const;
 
   struct Impl;
 

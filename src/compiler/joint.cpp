@@ -72,10 +72,11 @@ plan::Plan forward_plan(const JointGraph::Impl& impl, const Homes& homes, const 
   return compile_graph(remove_dead(impl.cut.forward), impl.name + "_forward", homes, options, timing);
 }
 
-plan::Plan backward_plan(const JointGraph::Impl& impl, const Homes& homes, const std::vector<bool>& defined, const Options& options, Timing* timing) {
+plan::Plan backward_plan(const JointGraph::Impl& impl, const Homes& homes, const std::vector<bool>& defined, const Options& options, Timing* timing,
+                         const std::string& kind = "backward") {
   require(static_cast<int64_t>(defined.size()) == impl.tangents, "backward: one flag a tangent is wanted");
   std::vector<int64_t> undefined;
-  std::string name = impl.name + "_backward";
+  std::string name = impl.name + "_" + kind;
   for (size_t i = 0; i < defined.size(); ++i) {
     if (defined[i]) continue;
     undefined.push_back(static_cast<int64_t>(impl.cut.saved_inputs.size() + i));
@@ -191,17 +192,15 @@ double JointGraph::price() const { return impl_->price; }
 int64_t JointGraph::again_flops() const { return again(*impl_); }
 void JointGraph::cut(double price) { impl_->cut_at(price); }
 
-Footprint JointGraph::footprint(const Options& options) const {
+Footprint JointGraph::footprint(const Options& options, const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates) const {
   const Options dry = without_code(options);
-  return footprint_of(*impl_, forward_plan(*impl_, impl_->forward, dry, nullptr), [&] {
-    Homes homes = impl_->backward;
-    homes.consumes = true;
-    return backward_plan(*impl_, homes, of_a_loss(*impl_), dry, nullptr);
-  }(), options.workers);
+  const std::vector<bool> defined = of_a_loss(*impl_);
+  const plan::Plan late = updates.empty() ? backward(defined, dry) : backward_step(defined, formulas, updates, dry);
+  return footprint_of(*impl_, forward_plan(*impl_, impl_->forward, dry, nullptr), late, options.workers);
 }
 
-Footprint JointGraph::fit(int64_t budget, const Options& options) {
-  const auto now = [&] { return footprint(options); };
+Footprint JointGraph::fit(int64_t budget, const Options& options, const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates) {
+  const auto now = [&] { return footprint(options, formulas, updates); };
   return Search(*impl_, budget, now).run();
 }
 
@@ -232,19 +231,43 @@ plan::Plan JointGraph::backward(const std::vector<bool>& defined, const Options&
   return backward_plan(*impl_, homes, defined, options, timing);
 }
 
+namespace {
+plan::Plan finished(plan::Plan plan, const std::string& name, const Options& options) {
+  plan.name = name;
+  plan::plan_memory(plan);
+  if (options.dry) return plan;
+  plan::verify(plan);
+  if (dumping("plan")) dump(plan.name + ".plan.txt", plan::print(plan));
+  return plan;
+}
+}  // namespace
+
 plan::Plan JointGraph::step(const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates,
                             const Options& options, Timing* timing) const {
   require(impl_->cut.deferred_outputs.empty(), "a step defers nothing");
   Homes early = impl_->forward, late = impl_->backward;
   early.copies = late.copies = late.consumes = true;
   const plan::Plan first = forward_plan(*impl_, early, options, timing), second = backward_plan(*impl_, late, defined, options, timing);
-  plan::Plan plan = join_step(first, second, impl_->cut.saved_inputs, impl_->primals, formulas, updates);
-  plan.name = impl_->name + "_step";
-  plan::plan_memory(plan);
-  if (options.dry) return plan;
-  plan::verify(plan);
-  if (dumping("plan")) dump(plan.name + ".plan.txt", plan::print(plan));
-  return plan;
+  plan::Plan joined = join(first, second, impl_->cut.saved_inputs, impl_->primals);
+  return finished(consume(std::move(joined), first.output_count, formulas, updates), impl_->name + "_step", options);
+}
+
+plan::Plan JointGraph::backward_step(const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates,
+                                     const Options& options, Timing* timing) const {
+  Homes late = impl_->backward;
+  late.copies = late.consumes = true;
+  plan::Plan plan = backward_plan(*impl_, late, defined, options, timing, "backward_step");
+  if (options.sample) return plan;
+  const int64_t primals = impl_->primals, held = static_cast<int64_t>(impl_->cut.saved_inputs.size());
+  for (plan::Buffer& b : plan.buffers) {
+    if (b.home != plan::Home::Input) continue;
+    const int64_t from = b.index < held ? impl_->cut.saved_inputs[b.index] : -1;  // -1: a tangent
+    b.index = from < 0 ? primals + b.index - held : from < primals ? from : impl_->tangents + from;
+    b.name = "in" + std::to_string(b.index);
+  }
+  plan.input_count = primals + impl_->tangents + impl_->forward_outputs;
+  const std::string name = plan.name;
+  return finished(consume(std::move(plan), 0, formulas, updates), name, options);
 }
 
 }  // namespace trainc::compiler

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "plan/live.h"
 
@@ -30,30 +31,13 @@ class Joiner {
     plan_.input_count = primals + backward.input_count - static_cast<int64_t>(saved_inputs.size());
   }
 
-  plan::Plan run(const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates) {
-    std::vector<bool> consumed(backward_.output_count);
-    for (const Update& u : updates) {
-      require(!consumed.at(u.gradient), "a gradient has two updates");
-      consumed[u.gradient] = true;
-    }
+  plan::Plan run() {
     const std::vector<int> of_forward = add_buffers(forward_, [&](Buffer& b) { return from_forward(b); });
     add_steps(forward_, of_forward);
     for (int b : forward_.outputs) plan_.outputs.push_back(b < 0 ? -1 : of_forward[b]);
-    const std::vector<int> of_backward = add_buffers(backward_, [&](Buffer& b) { return from_backward(b, consumed); });
+    const std::vector<int> of_backward = add_buffers(backward_, [&](Buffer& b) { return from_backward(b); });
     add_steps(backward_, of_backward);
-    for (int64_t i = 0; i < backward_.output_count; ++i) {
-      const int b = backward_.outputs[i];
-      plan_.outputs.push_back(b < 0 || consumed[i] ? -1 : of_backward[b]);
-    }
-    for (const plan::Foreach& f : formulas) {
-      kernel_of_.push_back(static_cast<int>(plan_.kernels.size()));
-      plan_.kernels.push_back(f.kernel);
-    }
-    for (const Update& u : updates) {
-      const int gradient = backward_.outputs.at(u.gradient);
-      require(gradient >= 0, "an update without a gradient");
-      update(formulas.at(u.formula), kernel_of_[u.formula], u, of_backward[gradient]);
-    }
+    for (int b : backward_.outputs) plan_.outputs.push_back(b < 0 ? -1 : of_backward[b]);
     for (const std::vector<std::string>& notes : {forward_.notes, backward_.notes}) plan_.notes.insert(plan_.notes.end(), notes.begin(), notes.end());
     return std::move(plan_);
   }
@@ -99,14 +83,12 @@ class Joiner {
     if (b.home == Home::Output) results_[b.index] = next();
     return -1;
   }
-  int from_backward(Buffer& b, const std::vector<bool>& consumed) {
+  int from_backward(Buffer& b) {
     const int64_t held = static_cast<int64_t>(saved_inputs_.size());
     if (b.home == Home::Saved) return saved(b);
     if (b.home == Home::Output) {
-      const bool gradient = consumed[b.index];
-      b.home = gradient ? Home::Temp : Home::Output;
-      b.name = (gradient ? "gradient" : "out") + std::to_string(gradient ? b.index : forward_.output_count + b.index);
-      b.index = gradient ? 0 : forward_.output_count + b.index;
+      b.index += forward_.output_count;
+      b.name = "out" + std::to_string(b.index);
     }
     if (b.home == Home::Temp || b.home == Home::Output) b.offset = 0;
     if (b.home != Home::Input) return -1;
@@ -125,6 +107,47 @@ class Joiner {
       if (s.kernel >= 0) s.kernel += kernels;
       plan_.steps.push_back(std::move(s));
     }
+  }
+
+  const plan::Plan &forward_, &backward_;
+  const std::vector<int64_t>& saved_inputs_;
+  const int64_t primals_;
+  plan::Plan plan_;
+  std::map<int64_t, int> inputs_, saved_, results_;  // by index: buffers
+};
+
+class Updater {
+ public:
+  explicit Updater(plan::Plan plan) : plan_(std::move(plan)) {
+    for (size_t b = 0; b < plan_.buffers.size(); ++b)
+      if (plan_.buffers[b].home == Home::Input) inputs_.emplace(plan_.buffers[b].index, static_cast<int>(b));
+  }
+
+  plan::Plan run(int64_t gradients, const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates) {
+    for (const plan::Foreach& f : formulas) {
+      kernel_of_.push_back(static_cast<int>(plan_.kernels.size()));
+      plan_.kernels.push_back(f.kernel);
+    }
+    for (const Update& u : updates) update(formulas.at(u.formula), kernel_of_[u.formula], u, gradient(gradients, u.gradient));
+    return std::move(plan_);
+  }
+
+ private:
+  /// The buffer of an output, which it is no more.
+  int gradient(int64_t gradients, int64_t index) {
+    const int b = std::exchange(plan_.outputs.at(gradients + index), -1);
+    require(b >= 0, "an update without a gradient, or a gradient with two updates");
+    Buffer& buffer = plan_.buffers[b];
+    require(buffer.home == Home::Output, "an update of a gradient that is no memory of the plan's");
+    buffer.home = Home::Temp;
+    buffer.name = "gradient" + std::to_string(index);
+    buffer.index = buffer.offset = 0;
+    return b;
+  }
+
+  int add(Buffer b) {
+    plan_.buffers.push_back(std::move(b));
+    return static_cast<int>(plan_.buffers.size()) - 1;
   }
 
   void update(const plan::Foreach& formula, int kernel, const Update& u, int gradient) {
@@ -149,8 +172,7 @@ class Joiner {
         in.home = Home::Input, in.offset = 0, in.dtype = type.dtype;
         if (type.scalar) in.shape = in.strides = {};
         in.bytes = (type.scalar ? 1 : numel) * size_of(type.dtype);
-        const int there = input(u.inputs[i], in);
-        b = there >= 0 ? there : add(std::move(in));
+        b = input(u.inputs[i], std::move(in));
         require(type.scalar || same_layout(plan_.buffers[b], like), "an update's tensors are laid out differently");
       }
       s.arguments.push_back(b);
@@ -179,9 +201,17 @@ class Joiner {
     plan_.steps.insert(plan_.steps.begin() + static_cast<int64_t>(place), std::move(s));
   }
 
+  int input(int64_t index, Buffer in) {
+    auto [it, fresh] = inputs_.emplace(index, static_cast<int>(plan_.buffers.size()));
+    if (!fresh) return it->second;
+    in.index = index;
+    in.name = "in" + std::to_string(index);
+    return add(std::move(in));
+  }
+
   /// A 64-bit number among the constants.
   int constant(int64_t value) {
-    auto [it, fresh] = numbers_.emplace(value, next());
+    auto [it, fresh] = numbers_.emplace(value, static_cast<int>(plan_.buffers.size()));
     if (!fresh) return it->second;
     const int64_t offset = plan::aligned(static_cast<int64_t>(plan_.constants.size()));
     plan_.constants.resize(offset + sizeof value);
@@ -195,19 +225,19 @@ class Joiner {
     return add(std::move(b));
   }
 
-  const plan::Plan &forward_, &backward_;
-  const std::vector<int64_t>& saved_inputs_;
-  const int64_t primals_;
   plan::Plan plan_;
-  std::map<int64_t, int> inputs_, saved_, results_, numbers_;  // by index: buffers
-  std::vector<int> kernel_of_;                                 // by formula
+  std::map<int64_t, int> inputs_, numbers_;  // by index, and by number: buffers
+  std::vector<int> kernel_of_;               // by formula
 };
 
 }  // namespace
 
-plan::Plan join_step(const plan::Plan& forward, const plan::Plan& backward, const std::vector<int64_t>& saved_inputs, int64_t primals,
-                     const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates) {
-  return Joiner(forward, backward, saved_inputs, primals).run(formulas, updates);
+plan::Plan join(const plan::Plan& forward, const plan::Plan& backward, const std::vector<int64_t>& saved_inputs, int64_t primals) {
+  return Joiner(forward, backward, saved_inputs, primals).run();
+}
+
+plan::Plan consume(plan::Plan plan, int64_t gradients, const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates) {
+  return Updater(std::move(plan)).run(gradients, formulas, updates);
 }
 
 }  // namespace trainc::compiler

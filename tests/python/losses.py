@@ -1,7 +1,11 @@
 """The rule for "trains to the same result" (docs/numerics.md): at each step the loss may differ from eager's by at most four
-times what eager differs from itself when its weights are disturbed in the last bit, or by 2e-6 where that is more."""
+times what eager has differed from itself by then when its weights are disturbed in the last bit, or by 2e-6 where that is more.
+(By then: two curves that have parted may cross at a single step.)"""
 
 from __future__ import annotations
+
+import itertools
+import math
 
 import torch
 from torch import nn
@@ -27,14 +31,23 @@ def relative(losses: list[float], eager: list[float]) -> list[float]:
 def bounds(eager: list[float], disturbed: list[list[float]]) -> list[float]:
     """The largest relative difference allowed at each step; `disturbed`: eager's losses, one run a seed."""
     spreads = [relative(run, eager) for run in disturbed]
-    return [max(FLOOR, SHARE * max(at_step)) for at_step in zip(*spreads, strict=True)]
+    by_then = itertools.accumulate(map(max, zip(*spreads, strict=True)), max)
+    return [max(FLOOR, SHARE * spread) for spread in by_then]
 
 
-def bf16_bounds(eager: list[float], disturbed: list[list[float]], runs: list[list[float]]) -> list[float]:
-    """Under bf16 autocast: the largest relative difference from eager in fp32 allowed at each step: the furthest that `runs`,
-    eager's own under bf16, are from it anywhere (at a single step two curves may cross), and what fp32 is allowed beside that."""
-    furthest = max(max(relative(run, eager)) for run in runs)
-    return [furthest + bound for bound in bounds(eager, disturbed)]
+def root_mean_square(values: list[float]) -> float:
+    return math.sqrt(sum(value * value for value in values) / len(values))
+
+
+def distance(losses: list[float], eager: list[float]) -> float:
+    """Of a whole curve from another."""
+    return root_mean_square(relative(losses, eager))
+
+
+def bf16_bound(eager: list[float], disturbed: list[list[float]], runs: list[list[float]]) -> float:
+    """Under bf16 autocast: the largest distance from eager in fp32 that is allowed: the furthest that one of `runs`, eager's own
+    under bf16, is from it, and what fp32 is allowed beside that."""
+    return max(distance(run, eager) for run in runs) + root_mean_square(bounds(eager, disturbed))
 
 
 def violations(losses: list[float], eager: list[float], disturbed: list[list[float]]) -> list[str]:

@@ -103,7 +103,7 @@ def test_gradients_through_it(pair):
 def test_arenas_are_used_again_while_an_output_is_held(pair):
     _, ours = pair
     held = [ours(x())[1] for _ in range(6)]
-    arenas = {tensor._outputs for tensor in held if tensor._outputs._compute is not None}
+    arenas = {tensor.outputs for tensor in held if tensor.outputs._compute is not None}
     assert len(arenas) == 1  # the latest call alone; earlier ones were computed when their arena was wanted
     values = [tensor.detach().clone() for tensor in held]
     assert not any(torch.equal(values[0], later) for later in values[1:])

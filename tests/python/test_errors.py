@@ -122,10 +122,10 @@ def test_an_unwritable_cache_directory(monkeypatch, tmp_path):
 class Failing(engines.Interpreter):
     name = "failing"
 
-    def compile(self, gm, name):
+    def compile(self, *_):
         raise InternalError("after sink_casts: %17 is f32[8,64], not f32[64,8] (model.py:57)")
 
-    def joint(self, gm, primals, forward_outputs, name, limit=None):
+    def joint(self, *_):
         raise InternalError("after sink_casts: %17 is f32[8,64], not f32[64,8] (model.py:57)")
 
 
@@ -152,7 +152,7 @@ def test_an_internal_error_falls_back_with_one_warning(monkeypatch):
 class Interrupted(engines.Interpreter):
     name = "interrupted"
 
-    def joint(self, gm, primals, forward_outputs, name, limit=None):
+    def joint(self, *_):
         signal.raise_signal(signal.SIGINT)
 
 
