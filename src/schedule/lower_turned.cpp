@@ -18,7 +18,14 @@ namespace {
 constexpr int64_t kWorthIt = 4096;  // elements
 constexpr int64_t kAbreast = 4;     // squares side by side: a quarter of a page's lines of the side that jumps
 
-/// The one load under casts alone; nullptr where there is more.
+/// Whether `n` is another value (or an input) moved and cast, element by element, and nothing else.
+bool moved(const Node* n, const Schedule& schedule) {
+  for (const Node* x = n; x == n || !(schedule.values.count(x) || x->op == Op::Input); x = x->in(0))
+    if (x->op != Op::Reshape && x->op != Op::Permute && x->op != Op::Reverse && x->op != Op::Slice && x->op != Op::Cast) return false;
+  return true;
+}
+
+/// The one load under casts; nullptr where it is guarded.
 const loop::ExprNode* only_load(const Expr& e) {
   if (e->kind == loop::ExprKind::Load) return e->args.size() == 1 ? e.get() : nullptr;
   return e->kind == loop::ExprKind::Apply && e->op == Op::Cast ? only_load(e->args[0]) : nullptr;
@@ -61,7 +68,7 @@ std::vector<Axis> unbroken(std::vector<Axis>& rest, int64_t Axis::*stride) {
 std::optional<LoweredKernel> lower_turned(const Schedule& schedule, const Group& group, const Machine& machine) {
   const Node* n = group.values[0];
   const int64_t all = n->type.numel();
-  if (machine.gpu || group.columns != 1 || group.values.size() != 1 || all < kWorthIt || n->type.rank() == 0) return std::nullopt;
+  if (machine.gpu || group.columns != 1 || group.values.size() != 1 || all < kWorthIt || n->type.rank() == 0 || !moved(n, schedule)) return std::nullopt;
   LoweredKernel kernel;
   loop::LoopNest& nest = kernel.nest;
   nest.name = kernel_name(group);
