@@ -75,6 +75,15 @@ Value image_of_rows(Value rows, const Form& f, const Dims& grid) {
   return channels_first(reshape(rows, join({{f.images}, grid, {rows.size(2)}})));
 }
 
+// --- the gradient of the weight
+/// dy [1, N * windows, O], x as rows [1, N * windows, taps * C]; gives w's shape.
+Value gradient_of_weight(Value dy, Value x, const Form& f) {
+  const Value of_out = permute(dy, {0, 2, 1}), of_window = permute(x, {0, 2, 1});
+  if (side_by_side(f) || product(f.kernel) == 1) return weight_of_rows(with(dy, dy.b->contract(of_out.node, of_window.node)), f);
+  // The window's elements down, the output's channels across: the contraction reads the lhs where it lies, and packs dy alone.
+  return weight_of_rows(permute(with(dy, dy.b->contract(of_window.node, of_out.node)), {0, 2, 1}), f);
+}
+
 // --- the gradient of the input
 /// Along one axis, the places h = step * t + phase of the input take tap first + j * every, j < count, from place t + shift - j * gap of the output.
 struct Phase { int64_t first, every, count, shift, gap; };
@@ -97,13 +106,13 @@ std::optional<Value> gradient_of_phase(Value dy, Value w, const Form& f, const D
     low.push_back((p.count - 1) * p.gap - p.shift);
     high.push_back(places[k] + (p.count - 1) * p.gap - low[k] - f.grid[k]);
     taps.push_back(p.count), gap.push_back(p.gap), start.push_back(p.first), every.push_back(p.every);
-    reversed.push_back(1 + f.axes() + k);
+    reversed.push_back(1 + k);
   }
   start.push_back(0), every.push_back(1);
-  Value view = windows(resized(dy, low, high, 0), taps, Dims(f.axes(), 1), gap);  // [N, places, taps, O], later taps reach earlier places
-  view = with(view, view.b->reverse(view.node, reversed));
+  Value view = windows(resized(dy, low, high, 0), taps, Dims(f.axes(), 1), gap);  // [N, places, taps, O]; later places are reached by earlier taps
   const int64_t k = product(taps) * f.out;
   w = with(w, w.b->slice(channels_last(w).node, start, join({{f.out}, taps, {f.channels}}), every));
+  w = with(w, w.b->reverse(w.node, reversed));  // not the view: a row of its taps lies in memory as it is read
   Dims order{int64_t(f.axes()) + 1};  // [O, taps, C] -> [C, taps, O]
   for (size_t i = 0; i < f.axes(); ++i) order.push_back(i + 1);
   order.push_back(0);
@@ -176,7 +185,7 @@ Outcome convolution_backward(const Call& c) {
       r[0] = c.give(gradient_of_input(dy, w, *f, d), 0);
     }
   }
-  if (mask.at(1)) r[1] = c.give(weight_of_rows(matmul(permute(rows, {0, 2, 1}), cast(rows_of(x, *f), d)), *f), 1);
+  if (mask.at(1)) r[1] = c.give(gradient_of_weight(rows, cast(rows_of(x, *f), d), *f), 1);
   if (mask.at(2)) r[2] = c.give(reshape(sum(rows, {1}), {f->out}), 2);
   return r;
 }

@@ -54,7 +54,8 @@ class Builder {
     const int64_t rows = b_.block_m * b_.tile_m;
     lhs_pitch_ = (spec.lhs_k_contiguous ? pack_k_ : (rows + b_.lanes - 1) / b_.lanes * b_.lanes) + b_.lanes;
     // A part is done with these at the end of a call, and leaves them to the next one.
-    if (lhs_in_place()) lhs_ = spec.lhs_block.buffer;
+    if (b_.lhs_in_place) lhs_ = spec.lhs_place.buffer;
+    else if (lhs_in_block()) lhs_ = spec.lhs_block.buffer;
     else if (spec.lhs_k_contiguous) lhs_ = passing("lhs_pack", element_, rows * lhs_pitch_ * each());
     else lhs_ = passing("lhs_pack", packed_, pack_k_ * lhs_pitch_);
     if (!b_.in_place) rhs_ = part_ == Part::Rows ? scratch("rhs_whole", packed_, b_.k_blocks * rhs_block()) : passing("rhs_pack", packed_, rhs_block());
@@ -160,7 +161,7 @@ class Builder {
     const Expr tiles = tiles_in_block(block_tile);
     std::vector<Stmt> body;
     if (part_ == Part::None) look_ahead_of_m_block(body, m_block);
-    if (spec_.k > 0 && !lhs_in_place()) body.push_back(pack_lhs(first_tile_ + block_tile, tiles));
+    if (spec_.k > 0 && !lhs_in_block() && !b_.lhs_in_place) body.push_back(pack_lhs(first_tile_ + block_tile, tiles));
     if (amx_) body.push_back(amx_->prepare_lhs(tiles, depth_));
     body.push_back(loop(LoopKind::Serial, "panel", panels_, [&](const Expr& panel) {
       return loop(LoopKind::Serial, "tile", tiles, [&](const Expr& tile) { return micro_kernel(block_tile, tile, panel); });
@@ -208,7 +209,7 @@ class Builder {
   }
   static Expr zero(DType dtype) { return is_float(dtype) ? real(0, dtype) : integer(0, dtype); }
 
-  bool lhs_in_place() const {
+  bool lhs_in_block() const {
     return spec_.lhs_block.buffer >= 0 && spec_.lhs_block.granule % b_.tile_m == 0 && (!pairs_ || (spec_.lhs_k_contiguous && !odd()));
   }
   bool sums_in_block() const {
@@ -298,7 +299,7 @@ class Builder {
   }
   // The lhs at a tile's row and k, of the m block and the block of k that are written.
   Expr lhs_at(const Expr& block_tile, const Expr& tile, const Expr& row, const Expr& k) const {
-    if (!lhs_in_place()) return lhs_index(tile * b_.tile_m + row, k);
+    if (!lhs_in_block()) return lhs_index(tile * b_.tile_m + row, k);
     const Expr whole = (block_tile + tile) * b_.tile_m + row, depth = part_ == Part::Rows ? first_k_ + k : k;
     const int64_t pitch = spec_.lhs_block.pitch / each();
     return spec_.lhs_k_contiguous ? whole * pitch + depth : depth * pitch + whole;
@@ -397,7 +398,14 @@ class Builder {
         Expr depth = full ? integer(stage_k_) : stages == 1 ? depth_ : rest(integer(stage_k_), stage_k, depth_);
         Stmt fill = loop(LoopKind::Serial, "column", integer(b_.tile_n), [&](const Expr& column) {
           Expr n = clamp((first_panel_ + panel) * b_.tile_n + column, n_, b_.tile_n);
-          return copy_along_k(stage_, column * stage_row_, first_k_ + stage_k, depth, [&](const Expr& k) { return spec_.rhs(batch_, n, k); });
+          const Expr at = column * stage_row_;
+          if (spec_.rhs_k_run == 0) return copy_along_k(stage_, at, first_k_ + stage_k, depth, [&](const Expr& k) { return spec_.rhs(batch_, n, k); });
+          const bool aligned = b_.block_k % stage_k_ == 0 && !spec_.pinned;
+          return fill_along_k(stage_, at, first_k_ + stage_k, depth, [&](const Expr& from, const Expr& count) {
+            return copy_runs(spec_.rhs_k_run, stage_k_ * each(), aligned, from, count, element_lanes(), [&](const Expr& k, const Expr& major, const Expr& minor) {
+              return store(stage_, at * each() + k, spec_.rhs_in_k_run(batch_, n, major, minor));
+            });
+          });
         });
         return block({fill, turn_stage(panel, stage_k, depth)});
       });
@@ -413,7 +421,7 @@ class Builder {
         return transpose(rhs_, rhs_index(panel, stage_k + k, columns * b_.lanes), b_.tile_n, stage_, (columns * (b_.lanes * stage_row_) + k) * each(), stage_row_ * each(), b_.lanes);
       });
     });
-    if (all_full(k_, b_.lanes)) return turned;
+    if (all_full(k_, b_.lanes) && b_.block_k % b_.lanes == 0) return turned;
     const Expr done = squares * b_.lanes;
     return block({turned, loop(LoopKind::Serial, "k", depth - done, [&](const Expr& k) {
       return loop(LoopKind::Unroll, "column", integer(b_.tile_n), [&](const Expr& column) {
@@ -453,7 +461,7 @@ class Builder {
       ask({b_.block_m * b_.tile_m, pack_k_ * each(), spec_.lhs_k_contiguous,
            [&](const Expr& row, const Expr& k) { return spec_.lhs(lhs_ahead_.batch, within(lhs_ahead_.row + row, m_), lhs_ahead_.k * each() + k); }},
           (panel * b_.block_m + tile) * groups + group, b_.room_n * b_.block_m * groups);
-    if (spec_.rhs_run == 0 && (more_tasks() || b_.k_blocks > 1) && !b_.in_place)
+    if (spec_.rhs_run == 0 && spec_.rhs_k_run == 0 && (more_tasks() || b_.k_blocks > 1) && !b_.in_place)
       ask({b_.room_n * b_.tile_n, pack_k_ * each(), spec_.rhs_k_contiguous,
            [&](const Expr& row, const Expr& k) { return spec_.rhs(next_rhs_.batch, within(next_rhs_.row + row, n_), next_rhs_.k * each() + k); }},
           ((block_tile + tile) * b_.room_n + panel) * groups + group, b_.room_m * b_.room_n * groups);
@@ -463,13 +471,19 @@ class Builder {
   // What the micro-kernel multiplies: a tile of the m block (its rows from `first_row` on, `fma_rows` of them) and a panel; where its partial sums lie.
   struct Place { Expr block_tile, tile, panel, base, first_row; };
 
-  // sums += lhs column * rhs row, at one k
-  Stmt outer_product(const Place& at_tile, const Expr& k) {
+  // The lhs, packed or where it lies, at a row of the tile and k of the block.
+  Expr lhs_element(const Place& at_tile, const Expr& row, const Expr& k) const {
+    const Expr from = lhs_at(at_tile.block_tile, at_tile.tile, at_tile.first_row + row, k);
+    return spec_.lhs_k_contiguous ? packed_at(lhs_, from) : nest_.load(lhs_, from);
+  }
+
+  // sums += lhs column * rhs row, at one k; lhs(row) is its element
+  template <class Lhs>
+  Stmt outer_product(const Place& at_tile, const Expr& k, Lhs lhs) {
     Stmt row_of_rhs = vectors([&](const Expr& column) { return store(columns_, column, rhs_element(at_tile.panel, k, column)); });
     Stmt products = loop(LoopKind::Unroll, "row", integer(b_.fma_rows), [&](const Expr& row) {
       int element = nest_.add_local("element", packed_);
-      const Expr from = lhs_at(at_tile.block_tile, at_tile.tile, at_tile.first_row + row, k);
-      return block({let(element, spec_.lhs_k_contiguous ? packed_at(lhs_, from) : nest_.load(lhs_, from)), vectors([&](const Expr& column) {
+      return block({let(element, lhs(row)), vectors([&](const Expr& column) {
         const Expr at = row * b_.tile_n + column, a = nest_.local(element), b = nest_.load(columns_, column), sum = nest_.load(sums_, at);
         return store(sums_, at, pairs_ ? dot(a, b, sum) : fma(a, b, sum));
       })});
@@ -491,21 +505,66 @@ class Builder {
     return store(partial_, at, many_blocks() ? apply(Op::Add, {nest_.load(partial_, at, has_partial(p.block_tile + p.tile, p.panel)), sum}) : sum);
   }
 
+  // Products with an lhs where it lies: the block of k run by run, or the part of a run that it is.
+  template <class LookAhead>
+  Stmt products_in_place(const Place& p, LookAhead ahead) {
+    const ContractionSpec::Place& place = spec_.lhs_place;
+    const bool asks = groups_of_steps() > 0;
+    const int64_t run = place.k_run / each(), tiles_of_run = place.row_run / b_.tile_m;
+    const Expr tile = first_tile_ + p.block_tile + p.tile;
+    // products of `count` steps of k, `most` at most, from step `start` of the block on: they are in run `major`, from its step `minor` on
+    const auto piece = [&](const Expr& start, const Expr& major, const Expr& minor, const Expr& count, int64_t most) {
+      const int first = nest_.add_local("lies", DType::I64);
+      const Expr at = place.first(batch_, floor_div(tile, tiles_of_run), major) + mod(tile, tiles_of_run) * (b_.tile_m * place.row_stride) + minor * (each() * place.k_stride);
+      const auto product = [&](const Expr& k) {
+        return outer_product(p, start + k, [&](const Expr& row) { return packed_at_place(nest_.local(first) + row * place.row_stride + k * (each() * place.k_stride)); });
+      };
+      int64_t unroll = std::min<int64_t>(kSteps, most);
+      for (int64_t u : {8, 10, 7, 6, 5, 4})
+        if (most % u == 0) { unroll = u; break; }
+      const Expr groups = floor_div(count, unroll);
+      std::vector<Stmt> body{let(first, at)};
+      body.push_back(loop(LoopKind::Serial, "steps", groups, [&](const Expr& group) {
+        std::vector<Stmt> steps = asks ? ahead(floor_div(start + group * unroll, kSteps)) : std::vector<Stmt>();
+        steps.push_back(loop(LoopKind::Unroll, "step", integer(unroll), [&](const Expr& i) { return product(group * unroll + i); }));
+        return block(std::move(steps));
+      }));
+      if (!(count->kind == ExprKind::Int && count->int_value % unroll == 0))
+        body.push_back(loop(LoopKind::Serial, "k", count - groups * unroll, [&](const Expr& k) { return product(groups * unroll + k); }));
+      return block(std::move(body));
+    };
+    if (b_.block_k % run == 0)
+      return loop(LoopKind::Serial, "run", floor_div(depth_, run), [&](const Expr& i) { return piece(i * run, k_block_ * (b_.block_k / run) + i, integer(0), integer(run), run); });
+    if (run % b_.block_k == 0) return piece(integer(0), floor_div(first_k_, run), mod(first_k_, run), depth_, b_.block_k);
+    return loop(LoopKind::Serial, "run", integer((b_.block_k + run - 2) / run + 1), [&](const Expr& i) {
+      const int major = nest_.add_local("run", DType::I64), begin = nest_.add_local("begin", DType::I64);
+      const Expr start = nest_.local(major) * run, end = minimum(first_k_ + depth_, start + integer(run));
+      return block({let(major, floor_div(first_k_, run) + i), let(begin, apply(Op::Max, {first_k_, start})),
+                    piece(nest_.local(begin) - first_k_, nest_.local(major), nest_.local(begin) - start, apply(Op::Max, {integer(0), end - nest_.local(begin)}), std::min(run, b_.block_k))});
+    });
+  }
+  Expr packed_at_place(const Expr& at) const {
+    return pairs_ ? pair(nest_.load(lhs_, at), nest_.load(lhs_, at + integer(1))) : nest_.load(lhs_, at);
+  }
+
   // The sums of `fma_rows` rows of a tile; ahead(group) is put in before each group of steps.
   template <class LookAhead>
   std::vector<Stmt> sums_in_registers(const Place& p, LookAhead ahead) {
     std::vector<Stmt> body;
     body.push_back(tile_elements([&](const Expr& at) { return store(sums_, at, zero(sum_)); }));
-    if (spec_.k > 0) {
+    if (spec_.k > 0 && b_.lhs_in_place) {
+      body.push_back(products_in_place(p, ahead));
+    } else if (spec_.k > 0) {
+      const auto product = [&](const Expr& k) { return outer_product(p, k, [&](const Expr& row) { return lhs_element(p, row, k); }); };
       const Expr groups = floor_div(depth_, kSteps);
       if (pack_k_ >= kSteps)
         body.push_back(loop(LoopKind::Serial, "steps", groups, [&](const Expr& group) {
           std::vector<Stmt> steps = ahead(group);
-          steps.push_back(loop(LoopKind::Unroll, "step", integer(kSteps), [&](const Expr& i) { return outer_product(p, group * kSteps + i); }));
+          steps.push_back(loop(LoopKind::Unroll, "step", integer(kSteps), [&](const Expr& i) { return product(group * kSteps + i); }));
           return block(std::move(steps));
         }));
-      if (!all_full(k_, kSteps) || k_here_)
-        body.push_back(loop(LoopKind::Serial, "k", depth_ - groups * kSteps, [&](const Expr& k) { return outer_product(p, groups * kSteps + k); }));
+      if (!all_full(k_, kSteps) || b_.block_k % kSteps != 0 || k_here_)
+        body.push_back(loop(LoopKind::Serial, "k", depth_ - groups * kSteps, [&](const Expr& k) { return product(groups * kSteps + k); }));
     }
     if (sums_in_block()) {
       const auto& [to, pitch, granule] = spec_.sums_block;

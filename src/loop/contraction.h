@@ -19,9 +19,17 @@ struct ContractionSpec {
   // Whether consecutive k (true) or consecutive rows (false) are neighbours in memory: the direction packing reads along.
   bool lhs_k_contiguous = true, rhs_k_contiguous = true;
   // Where those neighbours come in runs (a window's rows: some channels of some taps; a head of many), and the next run lies elsewhere: the length of a
-  // run, and the element at place `minor` of run `major`, with no division in it; `other` is the coordinate across. 0: one run. The rhs along its rows alone.
-  int64_t lhs_run = 0, rhs_run = 0;
-  std::function<Expr(Expr b, Expr other, Expr major, Expr minor)> lhs_in_run, rhs_in_run;
+  // run, and the element at place `minor` of run `major`, with no division in it; `other` is the coordinate across. 0: one run. The rhs's runs along its rows and along k are two things: the former are to be whole panels.
+  int64_t lhs_run = 0, rhs_run = 0, rhs_k_run = 0;
+  std::function<Expr(Expr b, Expr other, Expr major, Expr minor)> lhs_in_run, rhs_in_run, rhs_in_k_run;
+  // An lhs that is memory as it lies, in runs both ways: rows come `row_run` at a time, `row_stride` elements apart in `buffer`, k likewise; first(b, i, j) is where run i of the
+  // rows and run j of k begin. So a window over an image in memory: a row of places, and a row of taps. The micro-kernel may then read it there; `lhs` and `lhs_in_run` say the same.
+  struct Place {
+    int buffer = -1;
+    int64_t row_run = 0, row_stride = 0, k_run = 0, k_stride = 0;
+    std::function<Expr(Expr b, Expr row_run, Expr k_run)> first;
+  };
+  Place lhs_place;
   // f32 operands may be multiplied as three parts in bf16, where the level has tiles: as near to the truth, but not the bits of FMAs (docs/contraction.md).
   bool f32_in_parts = false;
   // (A ContractionPart keeps the register tile alone.) Not null: a nest whose form does not depend on the sizes (m, n, k, batch), so that nests of other sizes differ from it in numbers alone. Where

@@ -12,13 +12,20 @@ namespace {
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
-struct Tile { int rows, vectors; bool amx = false; };
+struct Tile { int rows, vectors; bool amx = false, in_place = false; };
 
 // rows * vectors sums, `vectors` of the rhs and one broadcast of the lhs live in registers: at most 32 (AVX-512) or 16 (AVX2).
 // Ordered by preference where the costs are equal: 8 x 3 loads 11 vectors for 24 FMAs, 12 x 2 loads 14.
 const std::vector<Tile>& tiles_of(CpuLevel level) {
   static const std::vector<Tile> avx512 = {{8, 3}, {12, 2}, {6, 4}, {8, 2}, {4, 4}, {24, 1}, {16, 1}, {8, 1}, {2, 8}, {2, 4}, {2, 2}, {1, 8}, {1, 4}, {1, 2}};
   static const std::vector<Tile> avx2 = {{6, 2}, {4, 3}, {3, 4}, {12, 1}, {8, 1}, {4, 2}, {2, 4}, {2, 2}, {1, 8}, {1, 4}, {1, 2}};
+  return f32_lanes(level) == 16 ? avx512 : avx2;
+}
+
+// The same for an lhs that is read in place: the rows divide what a row of an image may be. An element of it is loaded where it is multiplied.
+const std::vector<Tile>& in_place_tiles_of(CpuLevel level) {
+  static const std::vector<Tile> avx512 = {{8, 3}, {12, 2}, {14, 2}, {10, 2}, {6, 4}, {7, 3}, {5, 4}, {4, 4}, {8, 2}, {7, 2}, {5, 2}, {16, 1}, {14, 1}, {10, 1}, {8, 1}};
+  static const std::vector<Tile> avx2 = {{6, 2}, {5, 2}, {4, 3}, {4, 2}, {7, 1}, {12, 1}, {10, 1}, {8, 1}};
   return f32_lanes(level) == 16 ? avx512 : avx2;
 }
 
@@ -41,6 +48,8 @@ double tile_slots(Tile t, DType dtype) {
 constexpr double kCopy = 0.4, kTranspose = 0.7;
 // The same to split a packed element into its three parts.
 constexpr double kSplit = 2.2;
+// Finding where a run begins costs as much as some steps: of shorter ones, packing is the cheaper (measured: runs of 10 and 5 places take 1.5 and 2.2 times the time).
+constexpr int64_t kShortRun = 16;
 // Waking threads costs about this many slots.
 constexpr double kWake = 10000;
 
@@ -55,6 +64,19 @@ int lanes_of(DType dtype, CpuLevel level) { return static_cast<int>(f32_lanes(le
 bool in_parts(Tile t, DType dtype) { return t.amx && dtype == DType::F32; }
 int64_t multiplied_bytes(Tile t, DType dtype) { return in_parts(t, dtype) ? 6 : bytes_of(dtype); }
 
+// A block of k that is made of whole runs, or that runs are made of; `otherwise` where there is none as deep as half of `most`.
+int64_t block_of_runs(int64_t k, int64_t run, int64_t most, int64_t otherwise) {
+  if (run >= k) return otherwise;
+  if (run > most) {
+    for (int64_t parts = ceil_div(run, most); parts <= 2 * ceil_div(run, most); ++parts)
+      if (run % parts == 0) return run / parts;
+    return otherwise;
+  }
+  const int64_t runs = ceil_div(k, run), blocks = ceil_div(runs, most / run);
+  const int64_t block = ceil_div(runs, blocks) * run;
+  return 2 * block >= most || blocks == 1 ? block : otherwise;
+}
+
 // All but tasks. `block_m`: relative to the usual one.
 Blocking blocks_of(const ContractionSpec& spec, DType dtype, CpuLevel level, const CacheSizes& cache, Tile tile, double block_m) {
   Blocking b;
@@ -62,6 +84,7 @@ Blocking blocks_of(const ContractionSpec& spec, DType dtype, CpuLevel level, con
   b.tiles = tile.amx;
   b.tile_m = tile.rows;
   b.tile_n = tile.vectors * b.lanes;
+  b.lhs_in_place = tile.in_place;
   b.fma_rows = tile.amx ? 8 : b.tile_m;  // at most 8 x 3 vectors
 
   // 192, in equal blocks: the order of sums that eager's library was found to use (its error came out equal for k = 256, 768, 3072; deeper
@@ -72,6 +95,7 @@ Blocking blocks_of(const ContractionSpec& spec, DType dtype, CpuLevel level, con
   b.k_blocks = std::max<int64_t>(1, ceil_div(spec.k, most));
   b.block_k = round_up(ceil_div(spec.k, b.k_blocks), deep);
   if (!b.tiles) b.block_k = std::max<int64_t>(1, std::min(spec.k, b.block_k));
+  if (!b.tiles && spec.lhs_place.buffer >= 0) b.block_k = block_of_runs(spec.k, spec.lhs_place.k_run / (dtype == DType::BF16 ? 2 : 1), kBlock, b.block_k);
   b.k_blocks = std::max<int64_t>(1, ceil_div(spec.k, b.block_k));
 
   // The packed lhs block is read once a panel, while the next one is on its way to L2; with the rhs block and the partial sums all should fit.
@@ -95,6 +119,15 @@ std::vector<Tile> tiles_for(const ContractionSpec& spec, DType dtype, CpuLevel l
   for (Tile t : tiles_of(level))
     if (spec.rhs_run % (t.vectors * lanes) == 0) fit.push_back(t);
   return fit.empty() ? tiles_of(level) : fit;
+}
+
+// The tiles for an lhs that is read where it lies; none where it cannot be.
+std::vector<Tile> tiles_in_place(const ContractionSpec& spec, DType dtype, CpuLevel level) {
+  std::vector<Tile> fit;
+  if (spec.lhs_place.buffer < 0 || spec.lhs_place.k_run < kShortRun * (dtype == DType::BF16 ? 2 : 1)) return fit;
+  for (Tile t : in_place_tiles_of(level))
+    if (spec.lhs_place.row_run % t.rows == 0 && spec.rhs_run % (t.vectors * lanes_of(dtype, level)) == 0) fit.push_back({t.rows, t.vectors, false, true});
+  return fit;
 }
 
 // The tile for AMX, where multiplying on tiles takes less time than in vector registers, packing and splitting included. One alone: which blocks of f32 are
@@ -128,7 +161,7 @@ Costed choose_tasks(const ContractionSpec& spec, DType dtype, CpuLevel level, co
   // sums need not, for they are asked for long before they are read.
   const double slots = tile_slots(tile, dtype) / double(b.tile_m * b.tile_n);  // a sum, one step of k
   const double split = in_parts(tile, dtype) ? kSplit : 0;
-  const double pack_lhs = (b.tiles && !spec.lhs_k_contiguous ? kTranspose : kCopy) + split, pack_rhs = (spec.rhs_k_contiguous ? kTranspose : kCopy) + split;
+  const double pack_lhs = tile.in_place ? 0 : (b.tiles && !spec.lhs_k_contiguous ? kTranspose : kCopy) + split, pack_rhs = (spec.rhs_k_contiguous ? kTranspose : kCopy) + split;
   double best = std::numeric_limits<double>::infinity();
   for (int64_t tm = 1; tm <= std::min<int64_t>(tiles, 2048 / b.tile_m + 1); ++tm) {
     const int64_t m_tasks = ceil_div(tiles, tm);
@@ -188,7 +221,10 @@ Blocking choose_blocking(const ContractionSpec& spec, DType dtype, CpuLevel leve
   }
   std::vector<Costed> found;
   const std::optional<Tile> amx = amx_tile(spec, dtype, level);
-  for (Tile t : amx ? std::vector<Tile>{*amx} : tiles_for(spec, dtype, level)) found.push_back(choose_tasks(spec, dtype, level, cache, t, least_tasks, most_tasks, wish.block_m));
+  std::vector<Tile> tiles = amx ? std::vector<Tile>{*amx} : tiles_for(spec, dtype, level);
+  if (!amx)
+    for (Tile t : tiles_in_place(spec, dtype, level)) tiles.push_back(t);
+  for (Tile t : tiles) found.push_back(choose_tasks(spec, dtype, level, cache, t, least_tasks, most_tasks, wish.block_m));
   const size_t rank = std::min(wish.tile, found.size() - 1);
   for (size_t i = 0; i <= rank; ++i) {  // the earlier one where costs are equal, or nearly
     size_t best = i;

@@ -9,6 +9,7 @@ struct Blocking {
   int lanes = 0;               // elements of one vector
   bool tiles = false;          // multiplied on AMX tiles: tile_m and tile_n are multiples of kTileSide, block_k of what a tile is deep
   int tile_m = 0, tile_n = 0;  // the register tile; tile_n is a multiple of lanes
+  bool lhs_in_place = false;   // read by the micro-kernel where it lies (spec.lhs_place), not packed: a tile's rows are of one run
   int fma_rows = 0;            // rows of it at a time in vector registers: tile_m, but with `tiles`
   int64_t block_k = 0;         // depth of a packed block; its sums start at zero and are added block by block
   int64_t block_m = 0;         // tiles of the lhs packed at a time

@@ -137,19 +137,23 @@ bool is_apply(const Expr& e, Op op) { return e->kind == ExprKind::Apply && e->op
 bool is_apply_number(const Expr& e, Op op) { return is_apply(e, op) && e->args[1]->kind == ExprKind::Int && e->args[1]->int_value > 0; }
 
 // c*m * (x floor_div m) + c * (x mod m) is c * x: what a reshape and its way back leave.
+// c*m * ((x floor_div m) mod n) + c * (x mod m) is c * (x mod m*n): the same within a larger one, as the taps and channels of a window's row.
 bool join_quotient_and_remainder(Sum& sum) {
   for (size_t i = 0; i < sum.terms.size(); ++i) {
     if (!is_apply_number(sum.terms[i].atom, Op::Mod)) continue;
     const Expr x = sum.terms[i].atom->args[0];
     const int64_t m = sum.terms[i].atom->args[1]->int_value, c = sum.terms[i].coefficient;
     const Expr quotient = floor_div(x, m);
-    for (size_t j = 0; j < sum.terms.size(); ++j)
-      if (j != i && sum.terms[j].coefficient == c * m && order(sum.terms[j].atom, quotient) == 0) {
-        sum.terms.erase(sum.terms.begin() + static_cast<std::ptrdiff_t>(std::max(i, j)));
-        sum.terms.erase(sum.terms.begin() + static_cast<std::ptrdiff_t>(std::min(i, j)));
-        add_scaled(sum, x, c);
-        return true;
-      }
+    for (size_t j = 0; j < sum.terms.size(); ++j) {
+      if (j == i || sum.terms[j].coefficient != c * m) continue;
+      const Expr atom = sum.terms[j].atom;
+      const bool whole = order(atom, quotient) == 0;
+      if (!whole && !(is_apply_number(atom, Op::Mod) && order(atom->args[0], quotient) == 0)) continue;
+      sum.terms.erase(sum.terms.begin() + static_cast<std::ptrdiff_t>(std::max(i, j)));
+      sum.terms.erase(sum.terms.begin() + static_cast<std::ptrdiff_t>(std::min(i, j)));
+      add_scaled(sum, whole ? x : mod(x, m * atom->args[1]->int_value), c);
+      return true;
+    }
   }
   return false;
 }

@@ -45,6 +45,7 @@ std::set<int64_t> split_points(const Node* value, const Schedule& schedule, int6
         return;
       }
       case Op::Slice: case Op::Pad:
+        if (is_copy(n)) return self(self, n->in(0), access);
         for (size_t k = 0; k < rank; ++k)
           if (n->shape()[k] != n->in(0)->shape()[k]) cut(n, access, k);
         return;

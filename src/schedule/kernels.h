@@ -7,6 +7,8 @@
 namespace trainc::schedule {
 
 LoweredKernel lower_rows(const Schedule&, const Group&, const Machine&);
+/// A row group that is one f32 value in another order, where squares of it can be turned; none else.
+std::optional<LoweredKernel> lower_turned(const Schedule&, const Group&, const Machine&);
 LoweredKernel lower_columns(const Schedule&, const Group&, const Machine&);
 LoweredKernel lower_contract(const Schedule&, const Group&, const Machine&);
 LoweredKernel lower_stream(const Schedule&, const Group&, const Machine&);

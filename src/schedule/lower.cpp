@@ -231,7 +231,11 @@ std::vector<LoweredKernel> lower(const Graph& graph, const Schedule& schedule, c
   std::vector<LoweredKernel> kernels;
   if (!elements) return kernels;
   switch (group.kind) {
-    case GroupKind::Rows: kernels.push_back(lower_rows(schedule, group, machine)); break;
+    case GroupKind::Rows: {
+      std::optional<LoweredKernel> turned = lower_turned(schedule, group, machine);
+      kernels.push_back(turned ? std::move(*turned) : lower_rows(schedule, group, machine));
+      break;
+    }
     case GroupKind::Columns: kernels.push_back(lower_columns(schedule, group, machine)); break;
     case GroupKind::Contract: kernels.push_back(lower_contract(schedule, group, machine)); break;
     case GroupKind::Stream: kernels.push_back(lower_stream(schedule, group, machine)); break;

@@ -20,14 +20,15 @@ bool is_widened(const Expr& e) { return e->kind == loop::ExprKind::Apply && e->o
 // The bf16 expression that an f32 one was made from: its value is one of bf16.
 Expr narrow(const Expr& e) { return is_widened(e) ? e->args[0] : loop::cast(e, DType::BF16); }
 
-bool mentions(const Expr& e, int var) {
-  return (e->kind == loop::ExprKind::Var && e->id == var) || std::any_of(e->args.begin(), e->args.end(), [&](const Expr& a) { return mentions(a, var); });
+bool is_division(const Expr& e) { return e->kind == loop::ExprKind::Apply && (e->op == Op::FloorDiv || e->op == Op::Mod) && e->args[1]->kind == loop::ExprKind::Int; }
+bool mentions_undivided(const Expr& e, int var) {
+  if (is_division(e)) return e->op == Op::Mod && mentions_undivided(e->args[0], var);
+  return (e->kind == loop::ExprKind::Var && e->id == var) || std::any_of(e->args.begin(), e->args.end(), [&](const Expr& a) { return mentions_undivided(a, var); });
 }
-/// The greatest common divisor of what `var` is divided by within `e`; 0 where it is not.
+/// The greatest common divisor of what `var` is divided by within `e`; 0 where it is not. A quotient's own division counts for what is made of it: of (k / 64) % 3, the 64.
 int64_t divisor_of(const Expr& e, int var) {
   int64_t d = 0;
-  if (e->kind == loop::ExprKind::Apply && (e->op == Op::FloorDiv || e->op == Op::Mod) && mentions(e->args[0], var) && e->args[1]->kind == loop::ExprKind::Int)
-    d = e->args[1]->int_value;
+  if (is_division(e) && mentions_undivided(e->args[0], var)) d = e->args[1]->int_value;
   for (const Expr& a : e->args) d = std::gcd(d, divisor_of(a, var));
   return d;
 }
@@ -76,6 +77,24 @@ ContractExpressions::ContractExpressions(Expressions& e, const Node* contract, c
   if (spec.lhs_k_contiguous) in_runs(0, m, k, spec.k, lhs, spec.lhs_run, spec.lhs_in_run);
   else in_runs(0, m, m, spec.m, lhs, spec.lhs_run, spec.lhs_in_run);
   if (!spec.rhs_k_contiguous) in_runs(1, n, n, spec.n, rhs, spec.rhs_run, spec.rhs_in_run);
+  else in_runs(1, n, k, spec.k, rhs, spec.rhs_k_run, spec.rhs_in_k_run);
+  // Where the lhs is memory as it lies: both its coordinates in runs, with a fixed stride within each.
+  const auto place_of = [&](const Expr& whole) -> loop::ContractionSpec::Place {
+    const auto is_load = [](const Expr& x) { return x->kind == loop::ExprKind::Load && x->args.size() == 1; };
+    const int64_t rows = divisor_of(whole, m), depth = divisor_of(whole, k);
+    if (!is_load(whole) || (rows == 0 && depth == 0)) return {};
+    loop::ContractionSpec::Place p{whole->id, rows ? rows : spec.m, 0, depth ? depth : spec.k, 0, nullptr};
+    if (spec.m % p.row_run != 0 || spec.k % p.k_run != 0 || (pairs && p.k_run % 2 != 0)) return {};
+    const int i = nest.add_var("row_run", spec.m / p.row_run), row = nest.add_var("row", p.row_run), j = nest.add_var("k_run", spec.k / p.k_run), depth_in = nest.add_var("k", p.k_run);
+    const Expr split = multiplied(e.value(c_->in(0), Index::at_axes(c_->in(0)->shape(), {nest.var(b), nest.var(i) * p.row_run + nest.var(row), nest.var(j) * p.k_run + nest.var(depth_in)})));
+    if (!is_load(split) || divisor_of(split, row) != 0 || divisor_of(split, depth_in) != 0) return {};
+    p.row_stride = stride_of(split, row, -1), p.k_stride = stride_of(split, depth_in, -1);
+    if (pairs && p.k_stride != 1) return {};
+    const Expr first = substitute(split->args[0], {{row, loop::integer(0)}, {depth_in, loop::integer(0)}});
+    p.first = [=](Expr bb, Expr ii, Expr jj) { return substitute(first, {{b, bb}, {i, ii}, {j, jj}}); };
+    return p;
+  };
+  if (!machine.gpu) spec.lhs_place = place_of(lhs);
   spec.lhs = [=](Expr bb, Expr row, Expr kk) { return substitute(lhs, {{b, bb}, {m, row}, {k, kk}}); };
   spec.rhs = [=](Expr bb, Expr row, Expr kk) { return substitute(rhs, {{b, bb}, {n, row}, {k, kk}}); };
 }

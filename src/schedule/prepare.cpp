@@ -114,6 +114,17 @@ int64_t source_of(const Node* n, int64_t at) {
   }
 }
 
+/// Whether a copy of `n` with its outermost axis innermost can be made by squares (lower_turned.cpp): all of it is read, and both it and what lies beside
+/// each other in it divide by a vector.
+bool turns(const Node* n) {
+  constexpr int64_t kSquare = 16;
+  const int64_t outermost = n->shape()[0], others = n->type.numel() / std::max<int64_t>(outermost, 1);
+  if (outermost % kSquare != 0 || others % kSquare != 0) return false;
+  for (; is_movement(n->op) || n->op == Op::Cast; n = n->in(0))
+    if (n->type.numel() != n->in(0)->type.numel()) return false;
+  return n->dtype() == DType::F32;
+}
+
 /// A contraction's operand that has neighbours in memory along k or along its rows: itself, or, where the permute it is read through leaves
 /// none (a convolution's weight, whose taps are innermost), the same over a copy in another order, with an axis of k or of the rows innermost.
 const Node* with_neighbours(Builder& b, const Node* operand) {
@@ -137,6 +148,13 @@ const Node* with_neighbours(Builder& b, const Node* operand) {
   for (int64_t axis = 0; axis < static_cast<int64_t>(order.size()); ++axis)
     if (axis != last) kept.push_back(axis);
   kept.push_back(last);
+  if (turns(p->in(0))) {  // the outermost axis innermost, the others as k and the rows have them: squares are turned on the way
+    kept.clear();
+    for (size_t k = row_end; k < order.size(); ++k) kept.push_back(order[k]);
+    for (size_t k = 0; k < row_end; ++k) kept.push_back(order[k]);
+    std::erase(kept, 0);
+    kept.push_back(0);
+  }
   const Node* n = whole(b.graph, b.permute(p->in(0), kept));
   Dims back;
   for (int64_t axis : order) back.push_back(std::find(kept.begin(), kept.end(), axis) - kept.begin());

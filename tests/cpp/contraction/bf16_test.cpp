@@ -45,6 +45,8 @@ struct Problem {
     if (runs && c.lhs_k_contiguous && c.k > 1) spec.lhs_run = shortest_run(c.k), spec.lhs_in_run = in_runs(along_k, spec.lhs_run);
     if (runs && !c.lhs_k_contiguous && c.m > 1) spec.lhs_run = shortest_run(c.m), spec.lhs_in_run = in_runs(across_k, spec.lhs_run);
     if (runs && !c.rhs_k_contiguous && c.n > 1) spec.rhs_run = shortest_run(c.n), spec.rhs_in_run = in_runs(along_rows, spec.rhs_run);
+    const auto rhs_along_k = [plain = spec.rhs](Expr b, Expr other, Expr at) { return plain(b, other, at); };
+    if (runs && c.rhs_k_contiguous && c.k > 1) spec.rhs_k_run = shortest_run(c.k), spec.rhs_in_k_run = in_runs(rhs_along_k, spec.rhs_k_run);
     build_contraction(nest, spec, level, cache);
     verify(nest);
     EXPECT_EQ(nest.buffers[kOut].dtype, DType::F32);

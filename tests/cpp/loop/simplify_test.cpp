@@ -76,6 +76,9 @@ TEST_F(Indices, AReshapeAndItsWayBackVanish) {
   EXPECT_EQ(text(a * 48 + b * 12 + c), "n");
   EXPECT_EQ(text((floor_div(n, 12) * 12 + mod(n, 12)) * 5), "n * 5");
   EXPECT_EQ(text(floor_div(n, 12) * 24 + mod(n, 12)), "n // 12 * 24 + n % 12") << "strides apart: stays";
+  // the two inner axes alone, joined
+  EXPECT_EQ(text(a * 100 + b * 12 + c), "n // 48 * 100 + n % 48");
+  EXPECT_EQ(text(b * 13 + c), "n // 12 % 4 * 13 + n % 12") << "strides apart: stays";
 }
 
 TEST_F(Indices, WhatMayBeNegativeStaysTogether) {

@@ -59,6 +59,30 @@ TEST(Lower, WhatTrainingIsMadeOf) {
     for (const Machine& machine : kMachines) expect_clean(parse(text), 3, machine, 2e-4);
 }
 
+// lower_turned: both sides by whole vectors where sizes divide; which side is turned, several axes as one, backwards, roundings.
+TEST(Lower, ValuesInAnotherOrder) {
+  const struct { bool turned; const char* text; } forms[] = {
+      {true, "%0 = input index=0 : f32[64,16,3,3]\n%1 = permute %0 axes=[2,3,1,0] : f32[3,3,16,64]\nreturn %1\n"},
+      {true, "%0 = input index=0 : f32[32,16,3,3]\n%1 = reverse %0 axes=[2,3] : f32[32,16,3,3]\n%2 = permute %1 axes=[2,3,1,0] : f32[3,3,16,32]\nreturn %2\n"},
+      {true, "%0 = input index=0 : f32[3,3,16,64]\n%1 = permute %0 axes=[3,2,0,1] : f32[64,16,3,3]\nreturn %1\n"},
+      {true, "%0 = input index=0 : f32[96,144]\n%1 = permute %0 axes=[1,0] : f32[144,96]\n%2 = cast %1 : bf16[144,96]\nreturn %2\n"},
+      {true, "%0 = input index=0 : bf16[96,144]\n%1 = permute %0 axes=[1,0] : bf16[144,96]\n%2 = cast %1 : f32[144,96]\nreturn %2\n"},
+      {true, "%0 = input index=0 : f32[5,32,2,48]\n%1 = permute %0 axes=[2,3,0,1] : f32[2,48,5,32]\nreturn %1\n"},
+      {false, "%0 = input index=0 : f32[65,80]\n%1 = permute %0 axes=[1,0] : f32[80,65]\nreturn %1\n"},
+      {false, "%0 = input index=0 : f32[80,16,2,3]\n%1 = slice %0 start=[0,0,0,1] step=[1,1,1,1] : f32[80,16,2,2]\n%2 = permute %1 axes=[2,3,1,0] : f32[2,2,16,80]\n%3 = mul %2 %2 : f32[2,2,16,80]\nreturn %3\n"},
+  };
+  for (const auto& form : forms)
+    for (const Machine& machine : kMachines) {
+      expect_clean(parse(form.text), 5, machine);
+      const Graph graph = prepare(parse(form.text));
+      const Schedule schedule = make_schedule(graph, true);
+      bool turned = false;
+      for (const Group& group : schedule.groups)
+        for (const LoweredKernel& k : lower(graph, schedule, group, machine)) turned = turned || loop::print(k.nest).find("transpose(") != std::string::npos;
+      EXPECT_EQ(turned, form.turned) << form.text;
+    }
+}
+
 TEST(Lower, SingleForms) {
   const char* forms[] = {
       // column sums: runs of 32 and what is left; kept axes before, between, after; few columns; two in one walk
