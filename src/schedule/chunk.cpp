@@ -333,6 +333,9 @@ class Rewriter {
     refuse("");
   }
 
+  /// What is made from here on is for `n`.
+  void name(const Node* n) { b_.origin = from_.origins(n).empty() ? "" : from_.origins(n)[0]; }
+
   /// All chunks, one after the other, and what comes of them.
   void build() {
     std::vector<std::vector<const Node*>> parts(region_.leaving.size());
@@ -341,6 +344,7 @@ class Rewriter {
       count_ = std::min(step_, region_.rows - first_);
       full_.clear(), row_.clear();
       for (size_t i = 0; i < parts.size(); ++i) {
+        name(region_.leaving[i].node);
         const Node* part = leave(region_.leaving[i]);
         const bool added = region_.leaving[i].exit == Region::Exit::Turned || region_.leaving[i].exit == Region::Exit::Columns;
         if (added && !parts[i].empty()) parts[i].back() = b_.add(parts[i].back(), part);
@@ -350,6 +354,7 @@ class Rewriter {
     building_ = false;
     for (size_t i = 0; i < parts.size(); ++i) {
       const Node* n = region_.leaving[i].node;
+      name(n);
       const Node* whole = parts[i].size() == 1 ? parts[i][0] : b_.concat(parts[i], region_.leaving[i].exit == Region::Exit::Rows ? 0 : 1);
       whole = b_.reshape(whole, n->shape());
       if (const auto it = proportional_.find(n); it != proportional_.end())
