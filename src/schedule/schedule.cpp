@@ -152,10 +152,17 @@ class Scheduler {
     }
   }
   void force_operand(const Node* n, std::unordered_set<const Node*>& forced) {
-    while (plain_movement(n) || widening(n) || (n->op == Op::Cast && is_movement(n->in(0)->op))) n = n->in(0);
+    while (plain_movement(n) || widening(n) || (n->op == Op::Cast && is_movement(n->in(0)->op) && !narrows(n))) n = n->in(0);
     operands_.insert(n);
     if (n->op == Op::Gather) forced.insert(n);
     else force_base(n, kCheapOperand, forced);
+  }
+
+  /// Whether a cast makes what is computed smaller: then its result is what lies in memory, not what it was made of.
+  static bool narrows(const Node* cast) {
+    const Node* n = cast->in(0);
+    while (plain_movement(n)) n = n->in(0);
+    return is_elementwise(n->op) && size_of(cast->dtype()) < size_of(n->dtype());
   }
 
   int64_t inline_limit(const Node* n) const {
