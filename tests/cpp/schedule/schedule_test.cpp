@@ -124,7 +124,7 @@ TEST(Schedule, APickOutOfAContractionComesBeforeItIsOverwritten) {
   };
   const Scheduled wide(parse(text("100"))), narrow(parse(text("10")));
   expect_sound(wide.graph, wide.schedule);
-  EXPECT_EQ(gathers(wide), 1);
+  ASSERT_EQ(gathers(wide), 1);
   EXPECT_EQ(gathers(narrow), 0);
   const Node* pick = *std::find_if(wide.schedule.values.begin(), wide.schedule.values.end(), [](const Node* n) { return n->op == Op::Gather; });
   EXPECT_LT(wide.schedule.group_of.at(pick), wide.group_of_output(1));
