@@ -66,6 +66,7 @@ class Run:
             return result
 
         self.step = trainc.train_step(step, memory=memory) if door == "step" else step
+        self.explained = self.step if door == "step" else model
         if door == "compile":
             trainc.compile(model, memory=memory)
 
@@ -75,7 +76,7 @@ class Run:
         return loss, {name: state[p]["momentum_buffer"].clone() for name, p in self.model.named_parameters()}
 
     def memory(self):
-        return trainc.explain(self.step if isinstance(self.step, trainc.step.TrainStep) else self.model, batch=batch()).memory
+        return trainc.explain(self.explained, batch=batch()).memory
 
 
 @pytest.fixture(autouse=True)
