@@ -18,6 +18,10 @@ library_flops: int = 2**32
 # says: it is as accurate as float32's own (docs/contraction.md), though not bit for bit what other CPUs give.
 # False, or TRAINC_FLOAT32_IN_PARTS=0: float32 multiply-adds alone.
 float32_in_parts: bool = os.environ.get("TRAINC_FLOAT32_IN_PARTS", "1") != "0"
+# On a CPU: the logits of a loss are made, and turned into their gradient, in chunks of at most so many rows (docs/schedule.md),
+# where that saves at least so many bytes of memory. loss_chunk_bytes = None: never.
+loss_chunk_rows: int = 512
+loss_chunk_bytes: int | None = 64 * 2**20
 # Signatures compiled per model; calls with further ones run in PyTorch.
 max_signatures: int = 32
 # Compiled plans are kept on disk and found again by the next process. TRAINC_CACHE=0 turns that off.

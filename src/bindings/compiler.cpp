@@ -109,6 +109,17 @@ nb::dict told(const compiler::Footprint& f) {
   return d;
 }
 
+/// How logits are cut into chunks of rows, by trainc.config.
+schedule::Chunks chunks(bool one_plan) {
+  const nb::gil_scoped_acquire lock;
+  schedule::Chunks c{.one_plan = one_plan};
+  const nb::module_ config = nb::module_::import_("trainc.config");
+  const nb::object worth = config.attr("loss_chunk_bytes");
+  c.rows = nb::cast<int64_t>(config.attr("loss_chunk_rows"));
+  c.worth = worth.is_none() ? std::numeric_limits<int64_t>::max() : nb::cast<int64_t>(worth);
+  return c;
+}
+
 struct JointGraph {
   std::unique_ptr<compiler::JointGraph> joint;
   Target target;
@@ -121,7 +132,8 @@ struct JointGraph {
     const auto start = Clock::now();
     nb::gil_scoped_release unlock;
     joint = std::make_unique<compiler::JointGraph>(frontend::import_aten(graph), primals, forward_outputs, name,
-                                                   defer_from < 0 ? std::numeric_limits<int64_t>::max() : defer_from, target.device == "cpu");
+                                                   defer_from < 0 ? std::numeric_limits<int64_t>::max() : defer_from, target.device == "cpu",
+                                                   chunks(defer_from < 0));
     seconds = seconds_since(start);
   }
   /// The plan that `make` gives; none for a sample.

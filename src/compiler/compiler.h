@@ -10,6 +10,7 @@
 #include "frontend/aten.h"
 #include "passes/pipeline.h"
 #include "plan/plan.h"
+#include "schedule/chunk.h"
 #include "schedule/cut.h"
 #include "support/cpu.h"
 #include "support/gpu.h"
@@ -88,7 +89,7 @@ struct Footprint {
 class JointGraph {
  public:
   JointGraph(frontend::Imported, int64_t primals, int64_t forward_outputs, const std::string& name,
-             int64_t deferred_bytes = schedule::kDeferredBytes, bool streams = true);  // streams: not for a device
+             int64_t deferred_bytes = schedule::kDeferredBytes, bool streams = true, const schedule::Chunks& = {});  // streams, chunks: not for a device
   ~JointGraph();
   /// Cuts again, so that the footprint is at most `budget` with the fewest FLOPs done again; where none is, the one with the least footprint.
   /// The losses and gradients are the same to the bit. Gives the footprint. Before any plan is asked for.

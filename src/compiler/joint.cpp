@@ -49,7 +49,7 @@ struct JointGraph::Impl {
 };
 
 JointGraph::JointGraph(frontend::Imported joint, int64_t primals, int64_t forward_outputs, const std::string& name, int64_t deferred_bytes,
-                       bool streams)
+                       bool streams, const schedule::Chunks& chunks)
     : impl_(std::make_unique<Impl>()) {
   impl_->name = name;
   impl_->primals = primals;
@@ -60,7 +60,9 @@ JointGraph::JointGraph(frontend::Imported joint, int64_t primals, int64_t forwar
   // Cut after the algebra: what the two halves share is one node by then.
   Pipeline pipeline(name + "_joint");
   impl_->must_recompute = joint.must_recompute;
+  // What the user's checkpoints mark stays as it is: they decide there.
   impl_->graph = joint.must_recompute.empty() ? optimize(std::move(joint.graph), pipeline) : std::move(joint.graph);
+  if (streams && joint.must_recompute.empty()) impl_->graph = schedule::chunk_rows(std::move(impl_->graph), primals, chunks);
   impl_->cut_at(0);
   impl_->free_flops = impl_->flops();
 }

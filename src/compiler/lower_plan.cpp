@@ -160,7 +160,7 @@ class PlanBuilder {
     return it->second = add(describe(n->type, {}, home, 0, "t" + std::to_string(n->id)));
   }
 
-  /// Temporaries that may be written over what the same kernel is the last to read.
+  /// Temporaries, and slots of the arena, that may be written over what the same kernel is the last to read.
   void write_in_place(std::vector<std::vector<schedule::LoweredKernel>>& kernels) {
     std::unordered_map<const Node*, int> first_write, last_touch;
     int place = 0;
@@ -176,13 +176,18 @@ class PlanBuilder {
       ++place;
       for (const Node* i : schedule_.groups[g].values[0]->inputs) last_touch[schedule::base_of(i)] = place;
     }
-    std::unordered_set<const Node*> kept;
-    for (const Output& o : graph_.outputs)
-      if (o.value) kept.insert(schedule::base_of(o.value));
+    std::unordered_set<const Node*> kept, slots;  // what the caller wants; of that, what the handle's arena is to hold
+    for (size_t i = 0; i < graph_.outputs.size(); ++i) {
+      if (!graph_.outputs[i].value) continue;
+      const bool slot = homes_.arena_outputs_from >= 0 && static_cast<int64_t>(i) >= homes_.arena_outputs_from;
+      (slot ? slots : kept).insert(schedule::base_of(graph_.outputs[i].value));
+    }
     const auto ours = [&](const Node* n) {  // a temporary, or a slot that is read for the last time
-      if (kept.count(n) || n->op == Op::Result || n->op == Op::Constant) return false;
+      if (kept.count(n) || slots.count(n) || n->op == Op::Result || n->op == Op::Constant) return false;
       return n->op != Op::Input || (homes_.consumes && n->as<InputAttr>().index >= homes_.arena_inputs_from);
     };
+    // A slot that is written lies over a temporary as another temporary does: then that one is in the slot already.
+    const auto may_lie_over = [&](const Node* n) { return ours(n) || (slots.count(n) && !kept.count(n) && n->op != Op::Input); };
     place = 0;
     for (size_t g = 0; g < kernels.size(); ++g) {
       place += schedule_.groups[g].kind == schedule::GroupKind::Extern;
@@ -190,7 +195,7 @@ class PlanBuilder {
         ++place;
         for (size_t w = 0; w < k.arguments.size(); ++w) {
           const Node* value = k.arguments[w];
-          if (!k.nest.buffers[w].written || first_write.at(value) != place || !ours(value)) continue;
+          if (!k.nest.buffers[w].written || first_write.at(value) != place || !may_lie_over(value)) continue;
           for (size_t r = 0; r < k.arguments.size(); ++r) {
             const Node* below = k.arguments[r];
             if (k.nest.buffers[r].written || last_touch.at(below) != place || !ours(below) || below->type.bytes() != value->type.bytes()) continue;

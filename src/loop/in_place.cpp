@@ -15,22 +15,6 @@ struct Linear {
   int64_t constant = 0;
 };
 
-bool add_to(Linear& sum, const Expr& e, int64_t factor) {
-  if (e->kind == ExprKind::Int) return sum.constant += factor * e->int_value, true;
-  if (e->kind == ExprKind::Var) return sum.of[e->id] += factor, true;
-  if (e->kind != ExprKind::Apply || e->dtype != DType::I64) return false;
-  switch (e->op) {
-    case Op::Add: return add_to(sum, e->args[0], factor) && add_to(sum, e->args[1], factor);
-    case Op::Sub: return add_to(sum, e->args[0], factor) && add_to(sum, e->args[1], -factor);
-    case Op::Neg: return add_to(sum, e->args[0], -factor);
-    case Op::Mul:
-      if (e->args[1]->kind == ExprKind::Int) return add_to(sum, e->args[0], factor * e->args[1]->int_value);
-      if (e->args[0]->kind == ExprKind::Int) return add_to(sum, e->args[1], factor * e->args[0]->int_value);
-      return false;
-    default: return false;
-  }
-}
-
 class Check {
  public:
   Check(const LoopNest& nest, int written, int read) : nest_(nest), written_(written), read_(read) {}
@@ -50,6 +34,38 @@ class Check {
   }
 
  private:
+  /// `var // divisor` or `var % divisor`, which count as variables of their own: together they say what `var` is.
+  struct Digit {
+    int var;
+    int64_t divisor;
+    bool quotient;
+    bool operator==(const Digit&) const = default;
+  };
+  int variable(const Digit& d) {
+    auto it = std::find(digits_.begin(), digits_.end(), d);
+    if (it == digits_.end()) it = digits_.insert(it, d);
+    return static_cast<int>(nest_.vars.size()) + static_cast<int>(it - digits_.begin());
+  }
+
+  bool add_to(Linear& sum, const Expr& e, int64_t factor) {
+    if (e->kind == ExprKind::Int) return sum.constant += factor * e->int_value, true;
+    if (e->kind == ExprKind::Var) return sum.of[e->id] += factor, true;
+    if (e->kind != ExprKind::Apply || e->dtype != DType::I64) return false;
+    switch (e->op) {
+      case Op::Add: return add_to(sum, e->args[0], factor) && add_to(sum, e->args[1], factor);
+      case Op::Sub: return add_to(sum, e->args[0], factor) && add_to(sum, e->args[1], -factor);
+      case Op::Neg: return add_to(sum, e->args[0], -factor);
+      case Op::Mul:
+        if (e->args[1]->kind == ExprKind::Int) return add_to(sum, e->args[0], factor * e->args[1]->int_value);
+        if (e->args[0]->kind == ExprKind::Int) return add_to(sum, e->args[1], factor * e->args[0]->int_value);
+        return false;
+      case Op::FloorDiv: case Op::Mod:
+        if (e->args[0]->kind != ExprKind::Var || e->args[1]->kind != ExprKind::Int || e->args[1]->int_value <= 0) return false;
+        return sum.of[variable({e->args[0]->id, e->args[1]->int_value, e->op == Op::FloorDiv})] += factor, true;
+      default: return false;
+    }
+  }
+
   struct Access {
     Linear at;
     bool linear = false;
@@ -95,6 +111,45 @@ class Check {
     return std::nullopt;
   }
 
+  /// Sums of variables that `e` is never above, where it is above 0.
+  void bounds(const Expr& e, int64_t factor, const Linear& plus, std::vector<Linear>& found) {
+    Linear all = plus;
+    if (add_to(all, e, factor)) {
+      found.push_back(std::move(all));
+    } else if (e->kind == ExprKind::Apply && factor > 0 && e->op == Op::Min) {
+      for (const Expr& a : e->args) bounds(a, factor, plus, found);
+    } else if (e->kind == ExprKind::Apply && factor > 0 && e->op == Op::Max && e->args[0]->kind == ExprKind::Int && e->args[0]->int_value == 0) {
+      bounds(e->args[1], factor, plus, found);
+    } else if (e->kind == ExprKind::Apply && (e->op == Op::Add || e->op == Op::Sub)) {
+      Linear with = plus;
+      if (add_to(with, e->args[1], e->op == Op::Sub ? -factor : factor)) bounds(e->args[0], factor, with, found);
+    }
+  }
+  /// Where `inner` ends before `outer`'s next iteration goes on (at most `step` iterations, and no more than total - step * outer): the total
+  /// of both; else none.
+  std::optional<int64_t> total_of(const StmtNode& inner, int outer, int64_t step) {
+    std::vector<Linear> upper;
+    bounds(inner.extent, 1, {}, upper);
+    bool ends = false;
+    std::optional<int64_t> total;
+    for (const Linear& u : upper) {
+      const bool constant = std::all_of(u.of.begin(), u.of.end(), [](const auto& v) { return v.second == 0; });
+      ends = ends || (constant && u.constant <= step);
+      const auto it = u.of.find(outer);
+      if (it == u.of.end() || it->second != -step) continue;
+      if (std::all_of(u.of.begin(), u.of.end(), [&](const auto& v) { return v.first == outer || v.second == 0; })) total = std::min(total.value_or(u.constant), u.constant);
+    }
+    return ends ? total : std::nullopt;
+  }
+  /// The variable that has one value within `loop`, which is there to ask for it (`for last in cast(k == 3)`); -1: none.
+  static int asked_for(const StmtNode& loop) {
+    const Expr& e = loop.extent;
+    if (e->kind != ExprKind::Apply || e->op != Op::Cast) return -1;
+    const Expr& test = e->args[0];
+    const bool equal = test->kind == ExprKind::Apply && test->op == Op::Eq && test->args[0]->kind == ExprKind::Var && test->args[1]->kind == ExprKind::Int;
+    return equal ? test->args[0]->id : -1;
+  }
+
   struct Span { int64_t low, high; };
   /// What `a` reaches by its constant and the loops from `from` on.
   std::optional<Span> span(const Access& a, size_t from) const {
@@ -120,15 +175,57 @@ class Check {
     const auto a = span(load, shared), b = span(store, shared);
     if (!a || !b) return refuse("a loop without a known end");
     const int64_t width = std::max(a->high, b->high) - std::min(a->low, b->low) + 1;
-    std::vector<std::pair<int64_t, int64_t>> steps;  // (coefficient, iterations)
+    std::vector<int> once;  // variables with one value where both are touched
+    for (size_t i = 0; i < shared; ++i) once.push_back(asked_for(*load.loops[i]));
+    const auto coefficient = [](const Access& x, int var) { const auto it = x.at.of.find(var); return it == x.at.of.end() ? 0 : it->second; };
+    struct Loop {
+      const StmtNode* loop;
+      int var;
+      int64_t coefficient, count;
+    };
+    std::vector<Loop> loops;
+    const auto walk = [&](const StmtNode* loop, int var, std::optional<int64_t> count) {
+      if (count && *count <= 1) return;
+      if (coefficient(load, var) != coefficient(store, var)) refuse("they are walked differently");
+      loops.push_back({loop, var, coefficient(load, var), count.value_or(-1)});
+    };
+    std::vector<bool> known(digits_.size());
     for (size_t i = 0; i < shared; ++i) {
       const int var = load.loops[i]->var;
-      const auto coefficient = [&](const Access& x) { const auto it = x.at.of.find(var); return it == x.at.of.end() ? 0 : it->second; };
+      if (std::find(once.begin(), once.end(), var) != once.end()) continue;
       const auto count = most(*load.loops[i]);
-      if (count && *count <= 1) continue;
-      if (coefficient(load) != coefficient(store)) return refuse("they are walked differently");
-      steps.emplace_back(coefficient(load), count.value_or(-1));
+      int64_t divisor = 0;
+      for (size_t d = 0; d < digits_.size(); ++d) {
+        const int digit = static_cast<int>(nest_.vars.size() + d);
+        if (digits_[d].var != var || (!load.at.of.count(digit) && !store.at.of.count(digit))) continue;
+        if ((divisor && divisor != digits_[d].divisor) || coefficient(load, var) || coefficient(store, var)) return refuse("an index is no sum of variables");
+        divisor = digits_[d].divisor;
+        known[d] = true;
+      }
+      if (!divisor) {
+        walk(load.loops[i], var, count);
+        continue;
+      }
+      walk(load.loops[i], variable({var, divisor, true}), count ? std::optional((*count + divisor - 1) / divisor) : std::nullopt);
+      walk(load.loops[i], variable({var, divisor, false}), divisor);
     }
+    for (size_t d = 0; d < known.size(); ++d) {
+      const int digit = static_cast<int>(nest_.vars.size() + d);
+      if (!known[d] && (load.at.of.count(digit) || store.at.of.count(digit))) return refuse("an index is no sum of variables");
+    }
+    if (!why_.empty()) return;
+    // Blocks of tiles, the last of them shorter: all tiles, one after the other.
+    for (size_t i = 0; i < loops.size(); ++i)
+      for (size_t j = i + 1; j < loops.size(); ++j) {
+        if (loops[j].coefficient <= 0 || loops[i].coefficient % loops[j].coefficient != 0) continue;
+        const auto total = total_of(*loops[j].loop, loops[i].var, loops[i].coefficient / loops[j].coefficient);
+        if (!total) continue;
+        loops[j].count = *total;
+        loops.erase(loops.begin() + static_cast<std::ptrdiff_t>(i--));
+        break;
+      }
+    std::vector<std::pair<int64_t, int64_t>> steps;  // (coefficient, iterations)
+    for (const Loop& l : loops) steps.emplace_back(l.coefficient, l.count);
     std::sort(steps.begin(), steps.end());
     int64_t taken = width;  // elements from the first to the last of what the inner loops touch
     for (size_t i = 0; i < steps.size(); ++i) {
@@ -141,6 +238,7 @@ class Check {
 
   const LoopNest& nest_;
   const int written_, read_;
+  std::vector<Digit> digits_;
   std::vector<const StmtNode*> loops_;
   std::vector<Access> loads_, stores_;
   int place_ = 0;

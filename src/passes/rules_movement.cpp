@@ -14,12 +14,17 @@ bool all_are(const Dims& dims, int64_t value) {
   return std::all_of(dims.begin(), dims.end(), [&](int64_t d) { return d == value; });
 }
 
+/// A whole slice of a slice: a copy that somebody wants, so that what reads it need not know where it was cut out.
+bool is_copy_of_part(N n) {
+  return n->op == Op::Slice && n->in(0)->op == Op::Slice && n->type == n->in(0)->type;
+}
+
 bool moves_nothing(N n) {
   switch (n->op) {
     case Op::Reshape: case Op::Broadcast: case Op::Pad: case Op::Concat: return n->type == n->in(0)->type;  // concat: the rest is empty
     case Op::Window: return n->as<WindowAttr>().axes.empty();
     case Op::Permute: return std::is_sorted(n->as<AxesAttr>().axes.begin(), n->as<AxesAttr>().axes.end());
-    case Op::Slice: return n->type == n->in(0)->type && all_are(n->as<SliceAttr>().start, 0) && all_are(n->as<SliceAttr>().step, 1);
+    case Op::Slice: return n->type == n->in(0)->type && !is_copy_of_part(n) && all_are(n->as<SliceAttr>().start, 0) && all_are(n->as<SliceAttr>().step, 1);
     case Op::Reverse: {
       const Dims& axes = n->as<AxesAttr>().axes;
       return std::all_of(axes.begin(), axes.end(), [&](int64_t a) { return n->shape()[a] <= 1; });
@@ -56,7 +61,7 @@ N permute_of_ones(Builder& b, N n) {
 }
 
 N slice_slice(Builder& b, N n) {
-  if (n->in(0)->op != Op::Slice) return nullptr;
+  if (n->in(0)->op != Op::Slice || is_copy_of_part(n)) return nullptr;
   const auto &outer = n->as<SliceAttr>(), &inner = n->in(0)->as<SliceAttr>();
   Dims start = inner.start, step = inner.step;
   for (size_t i = 0; i < start.size(); ++i) {

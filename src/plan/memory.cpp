@@ -138,6 +138,12 @@ void plan_memory(Plan& plan) {
     for (int b : s.writes) fills = fills || (plan.buffers[b].home == Home::Saved && plan.buffers[b].index >= 0);
   const int64_t room = fills || plan.consumes_saved ? plan.saved_bytes : 0;
   std::vector<Item> items, slots;
+  // What a slot lies over is in the slot.
+  for (int b = 0; b < count; ++b) {
+    if (plan.buffers[b].home != Home::Saved || plan.buffers[b].over < 0) continue;
+    Buffer& lowest = plan.buffers[below(plan, b)];
+    if (lowest.home == Home::Temp) lowest.home = Home::Saved, lowest.index = -1, lowest.offset = plan.buffers[b].offset;
+  }
   for (int b = 0; b < count; ++b) {
     Buffer& buffer = plan.buffers[b];
     const bool slot = buffer.home == Home::Saved;
@@ -174,7 +180,7 @@ void plan_memory(Plan& plan) {
     if (peak == 0 || (room == 0 && peak == bound)) break;
   }
   for (int b = 0; b < count; ++b) {
-    if (plan.buffers[b].over < 0) continue;
+    if (plan.buffers[b].over < 0 || (plan.buffers[b].home == Home::Saved && plan.buffers[b].index >= 0)) continue;
     const Buffer& lowest = plan.buffers[below(plan, b)];
     plan.buffers[b].offset = lowest.offset;
     plan.buffers[b].home = lowest.home;

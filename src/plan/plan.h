@@ -31,7 +31,7 @@ struct Buffer {
   Dims shape;           // logical
   Dims strides;         // elements; what the kernels were compiled for
   int64_t bytes = 0;    // storage needed from the pointer on
-  int over = -1;        // Temp, Saved temporary: has the memory of that buffer, whose last reader writes it in place
+  int over = -1;        // Temp, Saved (a temporary, or a slot that is written): has the memory of that buffer, whose last reader writes it in place
   bool updated = false; // Input: one step overwrites it, after all that read the old value
 };
 

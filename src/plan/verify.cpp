@@ -2,7 +2,7 @@
 //   buffers   shape and strides agree, nothing negative; `bytes` hold the farthest element; Input and Output indices within the
 //             counts, one Output buffer an index, one Input buffer an index that is `updated`; Saved, Temp and Constant offsets aligned and within their memory
 //   steps     buffer and kernel numbers in range; a kernel's entry lies within its code; declared effects are the arguments;
-//             `over`: a temporary over a temporary, or over a slot that the plan consumes, with its bytes and offset; the kernel that first writes the one is the
+//             `over`: a temporary, or a slot that the plan writes, over a temporary, or over a slot that the plan consumes, with its bytes and offset; the kernel that first writes the one is the
 //             last reader of the other
 //             Constants are never written, an Input only where it is `updated`: by one step, after which nobody reads it; what is read was
 //             written before (Saved: where this plan writes it at all);
@@ -190,7 +190,9 @@ class Verifier {
       check(p_.buffers[lowest].over < static_cast<int>(p_.buffers.size()) && ++steps <= p_.buffers.size(), "buffer {}: over what is not there", b.name);
     const Buffer &below = p_.buffers[b.over], &first = p_.buffers[lowest];
     check(b.home == below.home && b.offset == below.offset && b.bytes == below.bytes, "buffer {}: is over {}, but not in its memory", b.name, below.name);
-    check(b.home == Home::Temp || (b.home == Home::Saved && b.index < 0), "buffer {}: is over {}, but no temporary", b.name, below.name);
+    const bool fills = b.home == Home::Saved && b.index >= 0 && written_here_.contains(number);
+    check(b.home == Home::Temp || (b.home == Home::Saved && b.index < 0) || fills, "buffer {}: is over {}, but no temporary", b.name, below.name);
+    check(below.home == Home::Temp || below.index < 0 || !written_here_.contains(b.over), "buffer {}: is over {}, which is kept", b.name, below.name);
     check(first.home == Home::Temp || first.index < 0 || (p_.consumes_saved && !written_here_.contains(lowest)), "buffer {}: is over {}, which is kept", b.name, first.name);
     if (live[number].first < 0) return;
     const Step& s = p_.steps[live[number].first];

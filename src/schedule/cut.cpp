@@ -268,11 +268,22 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, cons
     if (forward_output_of.count(base_of(n))) saved_outputs.insert(base_of(n));
     else in_arena.insert(n);
   }
+  std::vector<bool> deferred(forward_outputs);
+  std::unordered_set<const Node*> of_forward(in_arena);
   for (int64_t i = 0; i < forward_outputs; ++i) {
     const Output& o = joint.outputs[i];
-    const bool defer = o.value && o.value->type.bytes() >= deferred_bytes && !saved_outputs.count(base_of(o.value)) && made_of(o.value, in_arena);
-    if (defer) cut.deferred_outputs.push_back(i);
-    cut.forward.outputs.push_back({o.value && !defer ? fwd(o.value) : nullptr, o.strides});
+    deferred[i] = o.value && o.value->type.bytes() >= deferred_bytes && !saved_outputs.count(base_of(o.value)) && made_of(o.value, in_arena);
+    if (deferred[i]) cut.deferred_outputs.push_back(i);
+    else if (o.value) of_forward.insert(o.value);
+  }
+  // In the order of the joint graph, as the backward below: what belongs together (a chunk of the logits) is made together.
+  for (auto n = live.rbegin(); n != live.rend(); ++n)
+    if (of_forward.count(*n)) of_forward.insert((*n)->inputs.begin(), (*n)->inputs.end());
+  for (const Node* n : live)
+    if (of_forward.count(n)) fwd(n);
+  for (int64_t i = 0; i < forward_outputs; ++i) {
+    const Output& o = joint.outputs[i];
+    cut.forward.outputs.push_back({o.value && !deferred[i] ? fwd(o.value) : nullptr, o.strides});
   }
   // Results that the caller sees share autograd's version check with him: they are saved as they are, like primals.
   std::vector<const Node*> arena;

@@ -17,6 +17,9 @@ constexpr int64_t kCheapOperand = 4;
 // An expression of this much work becomes a value in any case: code must stay readable and compile quickly.
 constexpr int64_t kLongest = 160;
 
+// One element of so many: a label's of a row of logits.
+constexpr int64_t kLittle = 64;
+
 /// Costs nothing where it is read, and halves what is stored: what it widens is kept instead.
 bool widening(const Node* n) { return n->op == Op::Cast && n->dtype() == DType::F32 && n->in(0)->dtype() == DType::BF16; }
 
@@ -63,7 +66,11 @@ class Scheduler {
     for (const Node* n : live_) {
       if (n->op == Op::Extern)
         for (const Node* i : n->inputs) forced.insert(base_of(i));
-      if (n->op == Op::Gather) force_base(n->in(0), kCheap, forced);
+      if (adds_contractions(n)) forced.insert(n);
+      if (n->op == Op::Gather) {
+        force_base(n->in(0), kCheap, forced);
+        if (picks(n)) forced.insert(n);
+      }
       if (n->op == Op::Scatter || n->op == Op::Scan)
         for (const Node* i : n->inputs) force_base(i, kCheap, forced);
       if (n->op == Op::Window) force_base(n->in(0), 0, forced);  // windows read an element many times: it is in memory
@@ -101,6 +108,22 @@ class Scheduler {
     }
   }
 
+  /// Whether little is gathered out of a contraction's large result (logits, at the labels). It is a value then: read at once, for it is to be overwritten.
+  static bool picks(const Node* gather) {
+    const Node* n = gather->in(0);
+    while (n->op == Op::Reshape || n->op == Op::Cast) n = n->in(0);
+    return n->op == Op::Contract && gather->type.numel() * kLittle <= n->type.numel();
+  }
+
+  /// Whether `n` adds contractions up: each is added to the sum so far as it is made (in place), or all would be kept for the last.
+  bool adds_contractions(const Node* n) {
+    if (n->op != Op::Add) return false;
+    const auto summand = [&](const Node* i) { return i->op == Op::Contract || sums_of_contractions_.count(i); };
+    if (!summand(base_of(n->in(0))) || !summand(base_of(n->in(1)))) return false;
+    sums_of_contractions_.insert(n);
+    return true;
+  }
+
   /// Whether `n`, inlined, would keep more memory in use than it takes itself: two or more tensors of its size.
   bool reads_several(const Node* n) const {
     std::unordered_set<const Node*> tensors, seen;
@@ -129,10 +152,17 @@ class Scheduler {
     }
   }
   void force_operand(const Node* n, std::unordered_set<const Node*>& forced) {
-    while (plain_movement(n) || widening(n) || (n->op == Op::Cast && is_movement(n->in(0)->op))) n = n->in(0);
+    while (plain_movement(n) || widening(n) || (n->op == Op::Cast && is_movement(n->in(0)->op) && !narrows(n))) n = n->in(0);
     operands_.insert(n);
     if (n->op == Op::Gather) forced.insert(n);
     else force_base(n, kCheapOperand, forced);
+  }
+
+  /// Whether a cast makes what is computed smaller: then its result is what lies in memory, not what it was made of.
+  static bool narrows(const Node* cast) {
+    const Node* n = cast->in(0);
+    while (plain_movement(n)) n = n->in(0);
+    return is_elementwise(n->op) && size_of(cast->dtype()) < size_of(n->dtype());
   }
 
   int64_t inline_limit(const Node* n) const {
@@ -572,7 +602,7 @@ class Scheduler {
   std::vector<const Node*> live_;
   std::unordered_map<const Node*, int> uses_;
   std::unordered_map<const Node*, int64_t> cost_;
-  std::unordered_set<const Node*> operands_, statements_;
+  std::unordered_set<const Node*> operands_, statements_, sums_of_contractions_;
   std::unordered_map<const Node*, int64_t> inline_limit_;  // an elementwise node may be inlined up to this cost
   std::vector<Group> groups_;
   std::vector<int> parent_;

@@ -7,6 +7,7 @@
 #include "../common/adam.h"
 #include "../common/compare.h"
 #include "../common/random_attention.h"
+#include "../common/random_loss.h"
 #include "../common/random_joint.h"
 #include "../common/run_plan.h"
 #include "compiler/compiler.h"
@@ -243,6 +244,30 @@ TEST(Fuzz, BudgetsChangeNoBit) {
   EXPECT_GT(again, count() / 60) << "the random graphs test nothing";
 }
 
+// Losses in chunks of rows: near the truth, and the same bits whatever is computed again, with the loss a result beside others or alone, in one plan or two.
+constexpr schedule::Chunks chunks_of(int64_t rows, bool one_plan) { return {.rows = rows, .worth = std::numeric_limits<int64_t>::min() / 2, .one_plan = one_plan}; }
+TEST(Fuzz, LossesInChunks) {
+  int64_t again = 0;
+  for (uint64_t seed = first() + 90000; seed < first() + 90000 + count() / 12; ++seed) {
+    testing::LossCase c = testing::random_loss_case(seed);
+    c.bf16 = false;  // its roundings hide everything; test_loss_chunks.py compares it with the framework
+    const testing::RandomJoint joint = testing::loss_joint(c);
+    SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(joint.graph));
+    const auto inputs = testing::random_inputs(joint.graph, seed);
+    const auto make = [&] {
+      return compiler::JointGraph(copy_of(joint.graph), joint.primals, joint.forward_outputs, "loss", seed % 2 ? 1 : schedule::kDeferredBytes, true, chunks_of(1 + static_cast<int64_t>(seed % 11), false));
+    };
+    compiler::JointGraph all = make(), least = make();
+    least.cut(1e-9);
+    again += least.footprint(options()).again_flops > 0;
+    const auto a = run_joint(all, joint, inputs), b = run_joint(least, joint, inputs);
+    for (size_t i = 0; i < a.size(); ++i) EXPECT_EQ(testing::difference(a[i], b.at(i)), "") << "output " << i;
+    expect_close(a, reference::evaluate(joint.graph, inputs, oracle(reference::Precision::Truth)), 2e-5);
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(again, count() / 60) << "nothing is computed again";
+}
+
 // A joint graph and updates as one plan: p + rate * gradient over p, where p is a primal of the gradient's type or a tensor beside them.
 Graph descend(int64_t n) {
   Graph g;
@@ -251,7 +276,7 @@ Graph descend(int64_t n) {
   g.outputs = {{b.add(p, b.mul(b.broadcast(rate, {n}), grad)), {}}};
   return g;
 }
-void expect_same_step(const testing::RandomJoint& joint, uint64_t seed, int64_t& in_place) {
+void expect_same_step(const testing::RandomJoint& joint, uint64_t seed, int64_t& in_place, const schedule::Chunks& chunks = {}) {
   SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(joint.graph));
   auto inputs = halves(joint.graph, seed);
   auto expected = reference::evaluate(joint.graph, inputs, oracle());
@@ -281,7 +306,7 @@ void expect_same_step(const testing::RandomJoint& joint, uint64_t seed, int64_t&
     expected[i] = {};
     updates.push_back({.formula = 0, .gradient = static_cast<int64_t>(i) - joint.forward_outputs, .inputs = {place, -1, rate}});
   }
-  const compiler::JointGraph compiled(copy_of(joint.graph), joint.primals, joint.forward_outputs, "fuzz", std::numeric_limits<int64_t>::max());
+  const compiler::JointGraph compiled(copy_of(joint.graph), joint.primals, joint.forward_outputs, "fuzz", std::numeric_limits<int64_t>::max(), true, chunks);
   const std::vector<bool> defined(joint.graph.input_count - joint.primals, true);
   std::vector<Tensor> got, after;
   plan::Plan plan = compiled.step(defined, formulas, updates, options());
@@ -313,6 +338,16 @@ TEST(Fuzz, Steps) {
   for (uint64_t seed = first() + 50000; seed < first() + 50000 + count() / 2; ++seed) {
     ASSERT_NO_THROW(expect_same_step(testing::random_joint(seed, o), seed, in_place));
     if (HasFailure()) return;
+  }
+  EXPECT_GT(in_place, count() / 20) << "primals are updated";
+}
+TEST(Fuzz, StepsOfLossesInChunks) {
+  int64_t in_place = 0;
+  for (uint64_t seed = first() + 100000; seed < first() + 100000 + count() / 6; ++seed) {
+    testing::LossCase c = testing::random_loss_case(seed);
+    c.bf16 = false;
+    expect_same_step(testing::loss_joint(c), seed, in_place, chunks_of(1 + static_cast<int64_t>(seed % 11), true));
+    if (HasFatalFailure()) return;
   }
   EXPECT_GT(in_place, count() / 20) << "primals are updated";
 }

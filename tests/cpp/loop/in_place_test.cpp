@@ -33,6 +33,19 @@ TEST(InPlace, ElementsThatAreReadBeforeTheyAreWritten) {
   EXPECT_EQ(refusal("  vector(16) j in 100:\n    store y[j] = x[j]\n"), "");
 }
 
+// A contraction's epilogue that adds to a sum so far: asked for in the last block of k, in blocks of tiles of which the last is shorter, tasks in two directions.
+constexpr const char* kAddsTo = R"(  parallel p in 8:
+    for k in 3:
+      for m in 4:
+        for t in max(0, min(22, min(85, p // 2 * -85 + 300) - m * 22)):
+          for last in cast<i64>(k == 2):
+            for row in min(8, t * -8 - m * 176 - p // 2 * 680 + 2390):
+              vector(16) c in 48:
+                let v: f32 = x[p // 2 * 65280 + m * 16896 + t * 768 + row * 96 + p % 2 * 48 + c] + 1.0
+                store y[p // 2 * 65280 + m * 16896 + t * 768 + row * 96 + p % 2 * 48 + c] = v
+)";
+TEST(InPlace, TilesInTheLastBlockOfK) { EXPECT_EQ(refusal(kAddsTo), ""); }
+
 std::string changed(std::string text, const std::string& from, const std::string& to) { return text.replace(text.find(from), from.size(), to); }
 
 TEST(InPlace, RefusedByItsWords) {
@@ -57,6 +70,22 @@ TEST(InPlace, RefusedByItsWords) {
   EXPECT_THAT(refusal("  let v: f32 = x[0]\n  parallel p in 8:\n    store y[p] = v\n"), HasSubstr("beside the parallel loop"));
   EXPECT_THAT(refusal("  vector(16) j in 100:\n    store y[j] = cast<f32>(x[j])\n", "i32"), HasSubstr("dtype"));
   EXPECT_THAT(refusal(kSoftmax, "f32", "  argument z: f32[?] written over x\n"), HasSubstr("something else"));
+}
+
+TEST(InPlace, TilesThatAreRefused) {
+  using testing::HasSubstr;
+  // in each block of k
+  EXPECT_THAT(refusal(changed(kAddsTo, "cast<i64>(k == 2)", "2")), HasSubstr("two iterations"));
+  EXPECT_THAT(refusal(changed(kAddsTo, "cast<i64>(k == 2)", "cast<i64>(k != 2)")), HasSubstr("two iterations"));
+  // tiles beyond the task's: 88 of them, where the next task begins after 85
+  EXPECT_THAT(refusal(changed(kAddsTo, "min(22, min(85, p // 2 * -85 + 300) - m * 22)", "min(22, 88 - m * 22)")), HasSubstr("two iterations"));
+  EXPECT_THAT(refusal(changed(kAddsTo, "min(22, min(85, p // 2 * -85 + 300) - m * 22)", "min(23, min(85, p // 2 * -85 + 300) - m * 22)")), HasSubstr("two iterations"));
+  EXPECT_THAT(refusal(changed(kAddsTo, "- m * 22)", "- m * 21)")), HasSubstr("two iterations"));
+  // half of a task's columns are another's
+  EXPECT_THAT(refusal(changed(changed(kAddsTo, "p % 2 * 48", "p % 2 * 24"), "p % 2 * 48", "p % 2 * 24")), HasSubstr("two iterations"));
+  // quotient and remainder of two numbers say less than the task
+  EXPECT_THAT(refusal(changed(changed(kAddsTo, "p % 2 * 48", "p % 3 * 48"), "p % 2 * 48", "p % 3 * 48")), HasSubstr("no sum"));
+  EXPECT_THAT(refusal(changed(changed(kAddsTo, "p % 2 * 48", "0"), "p % 2 * 48", "0")), HasSubstr("two iterations"));
 }
 
 TEST(InPlace, VerifyRefusesAnUnsoundNest) {

@@ -91,6 +91,8 @@ const Case kCases[] = {
     {"identity", "%r = reshape %x : f32[3,4]", "%r = reshape %x : f32[4,3]"},
     {"identity", "%r = permute %x order=[0,1] : f32[3,4]", "%a = slice %x start=[0,0] step=[1,1] : f32[3,3]\n%r = permute %a order=[1,0] : f32[3,3]"},
     {"identity", "%r = slice %x start=[0,0] step=[1,1] : f32[3,4]", "%r = slice %x start=[0,1] step=[1,1] : f32[3,3]"},
+    // a whole slice of a slice is a copy that is wanted
+    {"identity", "%r = slice %x start=[0,0] step=[1,1] : f32[3,4]", "%a = slice %x start=[1,0] step=[1,1] : f32[2,4]\n%r = slice %a start=[0,0] step=[1,1] : f32[2,4]"},
     {"identity", "%r = pad %x %one.c low=[0,0] high=[0,0] : f32[3,4]", "%r = pad %x %one.c low=[0,0] high=[0,1] : f32[3,5]"},
     {"identity", "%r = concat %x axis=0 : f32[3,4]", "%r = concat %x %x axis=0 : f32[6,4]"},
     {"identity", "%r = reverse %t axes=[0] : f32[1,3,4]", "%r = reverse %t axes=[0,1] : f32[1,3,4]"},
@@ -104,7 +106,7 @@ const Case kCases[] = {
     {"permute_of_ones", "%r = permute %t order=[1,0,2] : f32[3,1,4]", "%r = permute %t order=[0,2,1] : f32[1,4,3]"},
     {"slice_slice", "%a = slice %x start=[0,1] step=[1,1] : f32[3,3]\n%r = slice %a start=[1,0] step=[1,2] : f32[2,2]",
      "%a = slice %x start=[0,1] step=[1,1] : f32[3,3]\n%b = reverse %a axes=[1] : f32[3,3]\n%r = slice %b start=[1,0] step=[1,2] : f32[2,2]"},
-    {"slice_slice", "%a = slice %x start=[0,0] step=[2,2] : f32[2,2]\n%r = slice %a start=[1,1] step=[5,1] : f32[1,1]", "%r = slice %x start=[0,0] step=[2,2] : f32[2,2]"},
+    {"slice_slice", "%a = slice %x start=[0,0] step=[2,2] : f32[2,2]\n%r = slice %a start=[1,1] step=[5,1] : f32[1,1]", "%a = slice %x start=[1,0] step=[1,1] : f32[2,4]\n%r = slice %a start=[0,0] step=[1,1] : f32[2,4]"},
     {"slice_pad", "%a = pad %x %one.c low=[0,2] high=[1,1] : f32[4,7]\n%r = slice %a start=[1,2] step=[1,3] : f32[2,2]",
      "%a = pad %x %one.c low=[0,2] high=[1,1] : f32[4,7]\n%r = slice %a start=[1,1] step=[1,1] : f32[2,2]"},
     {"slice_pad", "%a = pad %x %one.c low=[1,0] high=[0,0] : f32[4,4]\n%r = slice %a start=[1,0] step=[1,1] : f32[3,4]",

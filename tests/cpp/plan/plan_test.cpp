@@ -233,6 +233,41 @@ TEST(Memory, ASlotMayBeOverwrittenByItsLastReaderWhereTheArenaIsConsumed) {
   p.consumes_saved = false;
   EXPECT_THAT([&] { verify(p); }, ThrowsMessage<InternalError>(HasSubstr("which is kept")));
 }
+// A sum that is added to step by step, the last time into the slot.
+TEST(Memory, ASlotLiesOverTheTemporaryThatBecomesIt) {
+  const auto make = [] {
+    Plan p{.name = "forward", .cpu = "avx2"};
+    p.buffers = {buffer("x", Home::Input, 100, 0), buffer("t", Home::Temp, 100), buffer("u", Home::Temp, 100), buffer("s0", Home::Saved, 100, 0), buffer("s1", Home::Saved, 100, 1)};
+    p.buffers[3].offset = aligned(400);
+    p.buffers[2].over = 1, p.buffers[3].over = 2;
+    p.kernels = {{.name = "k", .code = {0xc3}}};
+    p.steps = {kernel_step("one", {0}, {1}), kernel_step("two", {0, 1}, {2}), kernel_step("three", {2}, {3}), kernel_step("four", {0}, {4})};
+    p.input_count = 1, p.saved_bytes = 2 * aligned(400);
+    return p;
+  };
+  Plan p = make();
+  plan_memory(p);
+  EXPECT_NO_THROW(verify(p));
+  EXPECT_EQ(p.temp_bytes, 0);
+  for (int b : {1, 2, 3}) {
+    EXPECT_EQ(p.buffers[b].home, Home::Saved);
+    EXPECT_EQ(p.buffers[b].offset, aligned(400));
+  }
+  EXPECT_EQ(p.buffers[1].index, -1);
+  EXPECT_EQ(p.buffers[3].index, 0);
+  const std::string once = print(p);
+  plan_memory(p);
+  EXPECT_EQ(print(p), once);
+  EXPECT_EQ(print(load(save(p))), once);
+  Plan wrong = p;
+  wrong.buffers[1].offset = wrong.buffers[2].offset = 0;  // not where the slot is
+  EXPECT_THAT([&] { verify(wrong); }, ThrowsMessage<InternalError>(HasSubstr("not in its memory")));
+  wrong = make();  // what is over a slot that this plan fills would destroy it
+  wrong.buffers[3].over = -1, wrong.buffers[4].over = 3, wrong.buffers[4].offset = aligned(400);
+  wrong.steps[3] = kernel_step("four", {3}, {4});
+  plan_memory(wrong);
+  EXPECT_THAT([&] { verify(wrong); }, ThrowsMessage<InternalError>(HasSubstr("which is kept")));
+}
 TEST(Memory, AForwardUsesSlotsThatItHasNotWrittenYet) {
   Plan p{.name = "forward", .cpu = "avx2"};
   p.buffers = {buffer("x", Home::Input, 100, 0), buffer("t", Home::Temp, 100), buffer("s0", Home::Saved, 100, 0), buffer("s1", Home::Saved, 100, 1)};

@@ -63,6 +63,73 @@ TEST(Schedule, SoundOnRandomGraphs) {
   }
 }
 
+// A gradient under autocast: rounded to bf16, in another shape than it was made in, and multiplied. The bf16 is stored, not what it was rounded from.
+TEST(Schedule, ANarrowedOperandIsStoredNarrow) {
+  const Scheduled s(R"(%0 = input index=0 : f32[6,20]
+%1 = exp %0 : f32[6,20]
+%2 = reduce %1 kind=sum axes=[1] : f32[6]
+%3 = reshape %2 : f32[6,1]
+%4 = broadcast %3 : f32[6,20]
+%5 = div %1 %4 : f32[6,20]
+%6 = reshape %5 : f32[2,3,20]
+%7 = cast %6 : bf16[2,3,20]
+%8 = reshape %7 : bf16[6,20]
+%9 = cast %8 : f32[6,20]
+%10 = permute %9 order=[1,0] : f32[20,6]
+%11 = reshape %10 : f32[1,20,6]
+%12 = input index=1 : f32[1,4,6]
+%13 = contract %11 %12 : f32[1,20,4]
+%14 = reshape %9 : f32[1,6,20]
+%15 = input index=2 : f32[1,5,20]
+%16 = contract %14 %15 : f32[1,6,5]
+return %13 %16
+)");
+  expect_sound(s.graph, s.schedule);
+  for (const Node* n : s.schedule.stored) EXPECT_FALSE(n->dtype() == DType::F32 && n->type.numel() == 120) << name_of(n->op) << " is stored in f32";
+  EXPECT_EQ(std::count_if(s.schedule.stored.begin(), s.schedule.stored.end(), [](const Node* n) { return n->dtype() == DType::BF16; }), 1);
+}
+
+// Each contraction adds to the sum so far, or all of them would be kept for the last.
+TEST(Schedule, ContractionsAreAddedUpOneByOne) {
+  Graph graph;
+  Builder b{graph, {}};
+  const Node* sum = nullptr;
+  for (int64_t i = 0; i < 4; ++i) {
+    const Node* product = b.contract(b.input(2 * i, {DType::F32, {1, 9, 5}}), b.input(2 * i + 1, {DType::F32, {1, 7, 5}}));
+    sum = sum ? b.add(sum, product) : product;
+  }
+  graph.outputs = {{b.mul(sum, sum), {}}};
+  graph.input_count = 8;
+  const Scheduled s(graph);
+  expect_sound(s.graph, s.schedule);
+  int kept = 0;
+  for (size_t g = 0; g < s.groups(); ++g) {
+    int read = 0;
+    for (const Node* n : s.schedule.groups[g].values)
+      for (const Read& r : reads_of(n, s.schedule.values, n->type.numel(), 1)) read += s.schedule.group_of.count(r.value) && s.schedule.group_of.at(r.value) != static_cast<int>(g);
+    kept = std::max(kept, read);
+  }
+  EXPECT_EQ(kept, 1) << "a group reads more than the sum so far";
+}
+
+// What is picked from logits is a kernel of its own before the one that writes their gradient; of what is no larger than the index, it is not.
+TEST(Schedule, APickOutOfAContractionComesBeforeItIsOverwritten) {
+  const auto text = [](const std::string& columns) {
+    return "%0 = input index=0 : f32[1,6,4]\n%1 = input index=1 : f32[1," + columns + ",4]\n%2 = contract %0 %1 : f32[1,6," + columns + "]\n%3 = reshape %2 : f32[6," + columns +
+           "]\n%4 = input index=2 : i64[6,1]\n%5 = gather %3 %4 axis=1 : f32[6,1]\n%6 = reduce %3 kind=max axes=[1] : f32[6]\n%7 = reshape %6 : f32[6,1]\n%8 = sub %5 %7 : f32[6,1]\n"
+           "%9 = broadcast %7 : f32[6," + columns + "]\n%10 = sub %3 %9 : f32[6," + columns + "]\nreturn %8 %10\n";
+  };
+  const auto gathers = [](const Scheduled& s) {
+    return std::count_if(s.schedule.values.begin(), s.schedule.values.end(), [](const Node* n) { return n->op == Op::Gather; });
+  };
+  const Scheduled wide(parse(text("100"))), narrow(parse(text("10")));
+  expect_sound(wide.graph, wide.schedule);
+  ASSERT_EQ(gathers(wide), 1);
+  EXPECT_EQ(gathers(narrow), 0);
+  const Node* pick = *std::find_if(wide.schedule.values.begin(), wide.schedule.values.end(), [](const Node* n) { return n->op == Op::Gather; });
+  EXPECT_LT(wide.schedule.group_of.at(pick), wide.group_of_output(1));
+}
+
 /// The most elements of values that another group has yet to read, results for the caller aside.
 int64_t most_kept(const Scheduled& s) {
   std::unordered_map<const Node*, size_t> last;

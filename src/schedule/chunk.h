@@ -1,0 +1,31 @@
+// Linear -> loss in chunks of rows: the logits of a chunk are made, summed up, turned into their gradient and multiplied away before the next chunk's.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace trainc::schedule {
+
+struct Chunks {
+  // Of a chunk, at most. Each chunk reads and writes the weight's gradient once: 8 bytes an element for 6 FLOPs x rows. Fewer rows make that
+  // traffic felt (docs/schedule.md has the times), more rows make the chunk large.
+  int64_t rows = 512;
+  // It must save so many bytes: below, the kernels that copy rows in and out are not worth compiling.
+  int64_t worth = int64_t{64} << 20;
+  // Forward and backward become one plan. Else what the forward makes of the gradients lies between the two, which counts against it.
+  bool one_plan = false;
+};
+
+/// Finds contractions that make a matrix [rows, columns] (logits) which only sums over its rows, and contractions that drain it, read; and computes both
+/// chunk by chunk of rows, so that the matrix never is in memory as a whole. Nothing is known of softmax or labels but that they are row by row.
+/// What is a value of the rows (the loss of each) is put together again; a contraction whose rows are rows (the gradient of the input) too; one whose k
+/// runs over the rows (the gradient of the weight), and a sum over the rows (of the bias), is added up over the chunks in their order.
+/// Gradients: a loss's tangent is a number, and what comes of it linear: they are computed with the number 1, and multiplied by the tangent afterwards. So they
+/// can be made in the forward, where the chunk of logits is.
+/// Needs: a joint graph (inputs from `primals` on are tangents). Gives: the same outputs, but for the order of sums over rows.
+/// Leaves (says why in `reasons`): a matrix that is an output; that anything reads but element by element, row by row or as a contraction's operand; that is put
+/// together with another tensor of its size; whose gradient needs something of all rows of it, or comes of several tangents or of f16.
+Graph chunk_rows(Graph joint, int64_t primals, const Chunks&, std::vector<std::string>* reasons = nullptr);
+
+}  // namespace trainc::schedule

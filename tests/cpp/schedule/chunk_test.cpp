@@ -1,0 +1,104 @@
+// Losses in chunks of rows compute what they computed before, and never make a tensor of the logits' size.
+#include "schedule/chunk.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "../common/random_loss.h"
+#include "graph/text.h"
+#include "graph/verify.h"
+#include "schedule/schedule.h"
+
+namespace trainc::schedule {
+namespace {
+
+using reference::Tensor;
+
+bool makes(const Graph& graph, const Dims& logits) {
+  const std::vector<const Node*> live = graph.live();
+  return std::any_of(live.begin(), live.end(), [&](const Node* n) { return n->op == Op::Contract && n->shape() == logits; });
+}
+
+/// Equal but for the order of sums.
+void expect_close(const std::vector<Tensor>& got, const std::vector<Tensor>& expected) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t k = 0; k < got.size(); ++k) {
+    ASSERT_EQ(got[k].type, expected[k].type);
+    double most = 0;
+    for (double v : expected[k].f)
+      if (std::isfinite(v)) most = std::max(most, std::abs(v));
+    for (size_t i = 0; i < got[k].f.size(); ++i) {
+      const double a = got[k].f[i], e = expected[k].f[i];
+      if (std::isnan(e)) ASSERT_TRUE(std::isnan(a)) << "output " << k << ", element " << i << ": " << a;
+      else if (std::isinf(e)) ASSERT_EQ(a, e) << "output " << k << ", element " << i;
+      else ASSERT_NEAR(a, e, 1e-11 * most) << "output " << k << ", element " << i;
+    }
+  }
+}
+
+TEST(Chunks, AreTheSameLossAndGradients) {
+  int64_t chunked = 0, whole = 0;
+  for (uint64_t seed = 1; seed <= 400; ++seed) {
+    const testing::LossCase c = testing::random_loss_case(seed);
+    const testing::RandomJoint joint = testing::loss_joint(c);
+    SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(joint.graph));
+    const int64_t rows = 1 + static_cast<int64_t>(seed % 9);
+    std::vector<std::string> reasons;
+    const Graph after = chunk_rows(parse(print(joint.graph)), joint.primals, {.rows = rows, .worth = std::numeric_limits<int64_t>::min() / 2}, &reasons);
+    verify(after);
+    const bool expected = c.chunks() && rows < c.rows();
+    EXPECT_NE(makes(after, {1, c.rows(), c.columns}), expected) << ::testing::PrintToString(reasons);
+    (expected ? chunked : whole) += 1;
+    // Truth: with rounding, another order would be another number.
+    const auto inputs = testing::random_inputs(joint.graph, seed, seed % 5 == 0);
+    const reference::Options oracle{.precision = reference::Precision::Truth, .random = {}, .call = {}};
+    expect_close(reference::evaluate(after, inputs, oracle), reference::evaluate(joint.graph, inputs, oracle));
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(chunked, 200);
+  EXPECT_GT(whole, 50);
+}
+
+testing::LossCase large() { return {.batch = 4, .length = 10, .width = 6, .columns = 50}; }
+std::vector<std::string> reasons_of(const testing::LossCase& c, const Chunks& chunks = {.rows = 10, .worth = 1}) {
+  const testing::RandomJoint joint = testing::loss_joint(c);
+  std::vector<std::string> reasons;
+  chunk_rows(parse(print(joint.graph)), joint.primals, chunks, &reasons);
+  std::erase_if(reasons, [&](const std::string& r) { return r.find("f32[1,40,50]") == std::string::npos; });
+  return reasons;
+}
+
+TEST(Chunks, WhatKeepsTheLogitsWhole) {
+  using ::testing::Contains;
+  using ::testing::HasSubstr;
+  using ::testing::IsEmpty;
+  testing::LossCase c = large();
+  EXPECT_THAT(reasons_of(c), IsEmpty());
+  c = large(), c.logits_wanted = true;
+  EXPECT_THAT(reasons_of(c), Contains(HasSubstr("is a result")));
+  c = large(), c.whole = true;
+  EXPECT_THAT(reasons_of(c), Contains(HasSubstr("needs all of it")));
+  c = large(), c.teacher = true;
+  EXPECT_THAT(reasons_of(c), Contains(HasSubstr("another tensor of its size (input)")));
+  // 30 rows of 50 f32 less, 50 x 6 of the weight's gradient and 40 x 6 of the input's more
+  EXPECT_THAT(reasons_of(large(), {.rows = 10, .worth = 5000}), Contains(HasSubstr("it would save 3840 bytes")));
+  // In one plan the gradient of the weight, a result, is there beside that of the logits in any case.
+  EXPECT_THAT(reasons_of(large(), {.rows = 10, .worth = 5000, .one_plan = true}), IsEmpty());
+}
+
+// All chunks but the last have the same kernels: nothing in them says where in the tensors they are.
+TEST(Chunks, ReadCopiesOfTheirRows) {
+  const testing::RandomJoint joint = testing::loss_joint(large());
+  const Graph after = chunk_rows(parse(print(joint.graph)), joint.primals, {.rows = 10, .worth = 1});
+  int slices = 0;
+  for (const Node* n : after.live())
+    for (const Node* i : n->inputs)
+      if (i->op == Op::Slice && i->type != i->in(0)->type) {
+        EXPECT_TRUE(is_copy(n)) << name_of(n->op);
+        ++slices;
+      }
+  EXPECT_EQ(slices, 8);  // x and labels, four chunks each
+}
+
+}  // namespace
+}  // namespace trainc::schedule
