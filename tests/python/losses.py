@@ -15,7 +15,7 @@ SHARE = 4.0
 DISTURBANCE = 1e-7
 SEEDS = (1, 2, 3)
 INITIAL = (0, 1, 2, 3)  # weights to start from, under bf16
-BF16 = 1.1
+BF16 = 1.25  # two models differ by a third, by luck: four leave a sixth
 
 
 def disturb(model: nn.Module, seed: int) -> None:
@@ -47,8 +47,8 @@ def distance(losses: list[float], eager: list[float]) -> float:
 
 
 def bf16_ratio(losses: list[float], eager: list[float], disturbed: list[list[float]], eager_bf16: list[float]) -> float:
-    """Under bf16 autocast: the distance from eager in fp32, over that of eager's own run under bf16 and what fp32 is allowed beside
-    it. Of one model, it is as much luck as accuracy; the rule is of the geometric mean over `INITIAL` ones."""
+    """Under bf16 autocast: the distance from eager in fp32, over that of eager's own run under bf16 and what fp32 is allowed
+    beside it. Of one model, it is as much luck as accuracy: the rule is of the geometric mean over `INITIAL` ones."""
     allowed = distance(eager_bf16, eager) + root_mean_square(bounds(eager, disturbed))
     return distance(losses, eager) / allowed
 

@@ -63,7 +63,7 @@ def test_under_autocast_it_is_as_near_to_fp32_as_eager_is():
     found, carried_out = trained("bf16")
     assert carried_out is None or carried_out > 10_000
     disturbed = [first(eager(NAME, seed)) for seed in losses.SEEDS]
-    assert losses.bf16_ratio(found, first(eager(NAME)), disturbed, first(eager(NAME, bf16=True))) <= losses.BF16
+    assert losses.bf16_ratio(found, first(eager(NAME)), disturbed, first(eager(NAME, bf16=True))) <= 1.5  # of one model
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bf16"])
