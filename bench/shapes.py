@@ -43,9 +43,30 @@ def told(record: records.Compilation, seconds: float) -> str:
     return f"{record.trace:<9} {kernels}   {parts}, its first step {seconds:5.2f} s   {record.signature}"
 
 
+class Loop:
+    """A model in training through one of the doors; `records`: what was compiled."""
+
+    def __init__(self, model: torch.nn.Module, door: str):
+        self.model, self.optimizer = model, torch.optim.AdamW(model.parameters(), lr=1e-4)
+        self.step = self._step
+        if door == "step":
+            self.step = trainc.train_step(self._step)
+            self.records = records.of(self.step)
+        else:
+            trainc.compile(model, self.optimizer)
+            self.records = records.of(model)
+
+    def _step(self, **inputs: torch.Tensor) -> torch.Tensor:
+        loss = self.model(**inputs).loss
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss
+
+
 def training(model: torch.nn.Module, args: argparse.Namespace) -> None:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    trainc.compile(model, optimizer)
+    loop = Loop(model, args.door)
+    optimizer = loop.optimizer
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / 20, 1 / (step + 1) ** 0.5))
     lengths = [args.shortest + (args.longest - args.shortest) * i // 19 for i in range(20)]
     shown, warned = 0, 0
@@ -55,11 +76,9 @@ def training(model: torch.nn.Module, args: argparse.Namespace) -> None:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always", messages.RecompileWarning)
             begin = time.perf_counter()
-            model(**inputs).loss.backward()
             for group in optimizer.param_groups:
                 group["betas"] = (0.9 - step / 1000, 0.99)
-            optimizer.step()
-            optimizer.zero_grad()
+            loop.step(**inputs)
             scheduler.step()
             seconds = time.perf_counter() - begin
             if step % 20 == 19:
@@ -68,33 +87,31 @@ def training(model: torch.nn.Module, args: argparse.Namespace) -> None:
                     model(**batch(args.vocabulary, args.batch, lengths[0]))
                 model.train()
         warned += len([w for w in said if issubclass(w.category, messages.RecompileWarning)])
-        for record in records.of(model)[shown:]:
+        for record in loop.records[shown:]:
             print(told(record, seconds), flush=True)
-        shown = len(records.of(model))
-    made = records.of(model)
+        shown = len(loop.records)
+    made = loop.records
     traces = sum(record.trace != "sizes" for record in made)
     kernels = sum(report["compile"]["compiled_kernels"] for record in made for report in record.reports())
     print(f"{args.steps} steps: {len(made)} signatures, {traces} traces, {kernels} kernels compiled, {warned} warnings; ", end="")
-    print(f"{len(records.of(optimizer))} plan of the optimizer")
+    print(f"{len(records.of(optimizer))} plan of the optimizer alone")
 
 
 def speed(model: torch.nn.Module, args: argparse.Namespace) -> None:
-    def seconds(compiled: torch.nn.Module, inputs: dict) -> float:
+    def seconds(loop: Loop, inputs: dict) -> float:
         begin = time.perf_counter()
-        compiled(**inputs).loss.backward()
-        taken = time.perf_counter() - begin
-        compiled.zero_grad()
-        return taken
+        loop.step(**inputs)
+        return time.perf_counter() - begin
 
-    ours = trainc.compile(copy.deepcopy(model))
+    ours = Loop(copy.deepcopy(model), args.door)
     lengths = (args.longest // 2, args.longest, args.longest * 3 // 4, args.shortest)
     shapes = list(zip((args.batch, args.batch, args.batch - 1, args.batch), lengths, strict=True))
     for shape in shapes:
         seconds(ours, batch(args.vocabulary, *shape))
     for shape in shapes[1:]:
-        inputs, own = batch(args.vocabulary, *shape), trainc.compile(copy.deepcopy(model))
+        inputs, own = batch(args.vocabulary, *shape), Loop(copy.deepcopy(model), args.door)
         seconds(own, inputs)
-        times = [(seconds(own, inputs), seconds(ours, inputs)) for _ in range(9)]
+        times = [(seconds(own, inputs), seconds(ours, inputs)) for _ in range(args.repeats)]
         static, shared = (min(column) for column in zip(*times, strict=True))
         speeds = f"a plan of its own {static * 1e3:7.1f} ms, shared kernels {shared * 1e3:7.1f} ms"
         print(f"{shape}: {speeds}: {static / shared:.0%} of its speed")
@@ -102,6 +119,7 @@ def speed(model: torch.nn.Module, args: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--door", choices=["compile", "step"], default="compile", help="trainc.compile, or trainc.train_step")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--vocabulary", type=int, default=5003)
@@ -109,6 +127,7 @@ def main() -> None:
     parser.add_argument("--shortest", type=int, default=50)
     parser.add_argument("--longest", type=int, default=128)
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--threads", type=int, default=0)
     args = parser.parse_args()
     warnings.simplefilter("ignore")

@@ -50,7 +50,11 @@ def train_step(fn, *, tune="fast", memory=None):
     value, an
     optimizer of another kind, a change of a variable) is a `UserError` that names the line.
 
-    `memory`: as for `trainc.compile`.
+    A batch of another shape is traced anew once, with its sizes as symbols; further shapes are compiled without a trace. A
+    second trace is warned of (`RecompileWarning`), with the argument and the dimension that changed; more than
+    `trainc.config.max_signatures` of them are a `UserError`.
+
+    `memory`: as for `trainc.compile`, for each shape.
     """
     from trainc.step import TrainStep
 

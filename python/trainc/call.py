@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import inspect
 import operator
@@ -15,16 +14,16 @@ import torch
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-from trainc import config, device, joint, messages, records, sizes, wire
+from trainc import config, device, family, joint, messages, records, wire
 from trainc.errors import NotCompiled, SideEffect, UserError
 from trainc.memory import Settings
+from trainc.sizes import Symbols
 from trainc.state import ModuleState, Snapshot, Unchanged
 from trainc.structure import Flattener, changes, describe, leaves, unflatten
 from trainc.trace import FlatCall, tracing
 
 MAX_VARIANTS = 256  # states of one module: attributes' values, parameters' types, training flags
 CHEAP_VARIANTS = 4  # those that are recognised without reading the module: training, evaluation, and two more
-MAX_SYMBOLIC = 4  # traces with symbolic sizes of one family
 
 
 @dataclasses.dataclass
@@ -35,6 +34,7 @@ class Signature:
     variant: int
     training: bool
     modes: tuple
+    settings: tuple = ()  # of a step's optimizers
 
     def arguments_changed(self, new: Signature) -> list[str]:
         return changes(self.arguments, new.arguments)
@@ -47,37 +47,18 @@ class Signature:
             told.append(
                 f"gradients are {'on' if new.modes[0] else 'off'}" if self.modes[0] != new.modes[0] else "another mode of torch"
             )
+        if self.settings != new.settings:
+            told.append("a setting of an optimizer that its update is made of changed")
         if self.variant != new.variant and not told:
             told.append("the module's modules, tensors or attributes changed")
         return told
 
 
-@dataclasses.dataclass
-class Family:
-    """Calls that differ in the sizes of their arguments alone. The first is traced with its sizes, the second with symbols."""
-
-    shapes: list[list[torch.Size]] = dataclasses.field(default_factory=list)  # that were compiled
-    # those with symbols, and their entries
-    traces: list[tuple[joint.Compiler, Callable[..., Any]]] = dataclasses.field(default_factory=list)
-    reason: str = ""  # why this model's sizes cannot be symbols
-
-    def moving(self, arguments: list[torch.Tensor]) -> list[set[int]]:
-        """The dimensions in which these arguments differ from those before."""
-        return [
-            {d for d, size in enumerate(t.shape) if any(shapes[i][d] != size for shapes in self.shapes)}
-            for i, t in enumerate(arguments)
-        ]
-
-
-def _family(key: tuple) -> tuple:
-    variant, (training, structure, types, modes) = key
-    return variant, training, structure, modes, tuple([(len(shape), *rest) for shape, _, *rest in types])
-
-
-def leaves_of(structure: tuple, arguments: list[torch.Tensor], model: torch.nn.Module) -> dict[str, tuple]:
-    """A call's arguments by their names in `forward`."""
+def leaves_of(structure: tuple, arguments: list[torch.Tensor], function: Callable[..., Any]) -> dict[str, tuple]:
+    """A call's arguments by their names in the `function` that takes them, a model's `forward`."""
     args, kwargs = structure[3]
-    names = list(inspect.signature(model.forward).parameters)
+    parameters = inspect.signature(function).parameters.values()
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     found: dict[str, tuple] = {}
     for i, child in enumerate(args[3]):
         found |= leaves(child, arguments, names[i] if i < len(names) else str(i))
@@ -109,7 +90,7 @@ class CompiledCall:
         self._unchanged: dict[int, Unchanged] = {}  # by variant: how to see, for little, that the module is in it
         self._variants: list[tuple[list, list]] = []  # (values, tensors' types) that were seen: their index is in the key
         self._entries: dict[Any, Callable[..., Any]] = {}
-        self._families: dict[Any, Family] = {}
+        self._families: dict[Any, family.Family] = {}
         self._compiled: list[Signature] = []  # in the user's terms, to say in what a new one differs
         self._seen_once: set[Any] = set()  # signatures seen under no_grad
         self._unsettled: set[Any] = set()  # kinds of calls whose tracing changed Python state, once
@@ -220,7 +201,7 @@ class CompiledCall:
                 "run in PyTorch. Pad inputs to few shapes, or raise trainc.config.max_signatures.",
             )
             return model._call_impl(*args, **kwargs)
-        given = leaves_of(structure, arguments, model)
+        given = leaves_of(structure, arguments, model.forward)
         if misplaced := stray(model, self._state.tensors(), given):
             return self._mixed(key, misplaced, args, kwargs)
         snapshot = self._snapshot = Snapshot(model)
@@ -269,7 +250,7 @@ class CompiledCall:
             self._stateful.add(kind)  # of any variant: what changes may be among the values that make one
         if error is not None and not config.fallback:
             raise error
-        self._route(key, record, changed or _reason(error))
+        self._route(key, record, changed or family.first_line(error))
         return result
 
     def _record(self, structure: tuple, arguments: list[torch.Tensor]) -> records.Compilation:
@@ -282,7 +263,7 @@ class CompiledCall:
         self, key: tuple, record: records.Compilation, entry: Callable[..., Any], structure: tuple, arguments: list[torch.Tensor]
     ) -> None:
         model = self._model()
-        self._tell(record, Signature(leaves_of(structure, arguments, model), key[0], model.training, key[1][3]))
+        self._tell(record, Signature(leaves_of(structure, arguments, model.forward), key[0], model.training, key[1][3]))
         record.captured = record.expected = None
         self.compilations.append(record)
         self._entries[key] = entry
@@ -337,54 +318,23 @@ class CompiledCall:
 
     def _compile(self, record: records.Compilation, key: tuple, arguments: list[torch.Tensor]) -> Callable[..., Any]:
         """The entry of a new signature: new sizes of what was traced with symbols, or another trace."""
-        family = self._families.setdefault(_family(key), Family())
-        inputs = [*self._state.tensors(), *arguments]
+        tensors = self._state.tensors()
         if self._engine is None:
-            self._engine = joint.new_engine(
-                device.one(self._state.tensors() or arguments, "the model's tensors"), self.settings.tune
-            )
-        record.fixed = self.settings.fixed(self._state.tensors(), arguments)
+            self._engine = joint.new_engine(device.one(tensors or arguments, "the model's tensors"), self.settings.tune)
+        record.fixed = self.settings.fixed(tensors, arguments)
         record.limit = self.settings.limit(record.fixed)
-        record.expected = self._fusing and self._state.tensors()
-        for compiler, entry in family.traces:
-            with contextlib.suppress(NotCompiled):  # the cut for these sizes does not fit
-                if compiler.add_sizes(inputs, record):
-                    record.trace = "sizes"
-                    return entry
-        entry = self._with_symbols(record, key, family, arguments) if family.shapes else None
-        if entry is None:
-            entry, record.trace = self._trace(record, key, inputs), "static"
-        family.shapes.append([t.shape for t in arguments])
-        return entry
+        record.expected = self._fusing and tensors
 
-    def _with_symbols(
-        self, record: records.Compilation, key: tuple, family: Family, arguments: list[torch.Tensor]
-    ) -> Callable[..., Any] | None:
-        """The entry of a trace with symbols for the sizes that changed, and for first dimensions; None where that fails."""
-        if len(family.traces) >= MAX_SYMBOLIC and not family.reason:
-            family.reason = f"its forward depends on the sizes in more than {MAX_SYMBOLIC} ways"
-        moving = family.moving(arguments)
-        # a size of 0 or 1 is another computation (broadcasting), and no symbol
-        large = [{d for d, size in enumerate(t.shape) if size > 1} for t in arguments]
-        moving = [dims & others for dims, others in zip(moving, large, strict=True)]
-        dynamic = [dims | others & {0} for dims, others in zip(moving, large, strict=True)]
-        if not family.reason and any(moving):
-            try:
-                symbols = sizes.Symbols(self._state.tensors(), arguments, dynamic)
-                compiler = joint.Compiler(record, self._engine, symbols, self._fusing)
-                with sizes.answered_once():
-                    entry = self._trace(record, key, symbols.inputs, compiler)
-                symbols.check(moving)
-            except UserError:
-                raise
-            except Exception as error:  # whatever a model or torch makes of symbols: the trace without them decides
-                family.reason = _reason(error)
-            else:
-                family.traces.append((compiler, entry))
-                record.trace = "symbolic"
-                return entry
-        record.trace_reason = family.reason
-        return None
+        def static() -> Callable[..., Any]:
+            return self._trace(record, key, [*tensors, *arguments])
+
+        def symbolic(symbols: Symbols) -> family.Serve:
+            compiler = joint.Compiler(record, self._engine, symbols, self._fusing)
+            entry = self._trace(record, key, symbols.inputs, compiler)
+            return lambda inputs, record: entry if compiler.add_sizes(inputs, record) else None
+
+        shapes = self._families.setdefault(family.key_of(key), family.Family())
+        return shapes.entry(record, tensors, arguments, static, symbolic)
 
     def _trace(
         self, record: records.Compilation, key: tuple, inputs: list[torch.Tensor], compiler: joint.Compiler | None = None
@@ -419,7 +369,7 @@ class CompiledCall:
         try:
             result = model._call_impl(*args, **kwargs)
         except RuntimeError as error:
-            raise UserError(f"{reason} ({_reason(error)})") from error
+            raise UserError(f"{reason} ({family.first_line(error)})") from error
         self.compilations.append(records.Compilation(type(model).__name__, route="eager", reason=reason))
         messages.warn(f"{type(model).__name__} runs in PyTorch: {reason}")
         self._entries[key] = lambda _inputs, args, kwargs: self._model()._call_impl(*args, **kwargs)
@@ -441,7 +391,7 @@ class CompiledCall:
         try:
             return self._dynamo(*args, **kwargs)
         except torch._dynamo.exc.TorchDynamoException as error:
-            messages.warn(f"{type(model).__name__} runs in PyTorch: {_reason(error)}")
+            messages.warn(f"{type(model).__name__} runs in PyTorch: {family.first_line(error)}")
             self._dynamo = model._call_impl
             return model._call_impl(*args, **kwargs)
 
@@ -490,8 +440,3 @@ def _describe(structure: tuple, arguments: list[torch.Tensor], model: torch.nn.M
     parts = describe(args, arguments) + describe(kwargs, arguments)
     mode = "training" if model.training else "evaluation"
     return ", ".join([*parts, mode if torch.is_grad_enabled() else f"{mode}, no_grad"])
-
-
-def _reason(error: BaseException | None) -> str:
-    text = str(error).strip().splitlines()
-    return text[0] if text else type(error).__name__

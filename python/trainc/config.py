@@ -22,7 +22,8 @@ float32_in_parts: bool = os.environ.get("TRAINC_FLOAT32_IN_PARTS", "1") != "0"
 # where that saves at least so many bytes of memory. loss_chunk_bytes = None: never.
 loss_chunk_rows: int = 512
 loss_chunk_bytes: int | None = 64 * 2**20
-# Signatures compiled per model; calls with further ones run in PyTorch.
+# Traces per model or step (new sizes of one that has symbols are none). Calls that need another run in PyTorch; a train_step
+# refuses them.
 max_signatures: int = 32
 # Compiled plans are kept on disk and found again by the next process. TRAINC_CACHE=0 turns that off.
 cache: bool = os.environ.get("TRAINC_CACHE", "1") != "0"

@@ -49,11 +49,13 @@ class Compiler:
         return self._instances[self._key(inputs)]
 
     def add_sizes(self, inputs: Sequence[torch.Tensor], record: Compilation) -> bool:
-        """Makes the plans for these inputs' sizes; false where the trace does not hold for them."""
+        """Makes the plans for these inputs' sizes where there are none; false where the trace does not hold for them."""
         bound = self.symbols.bound(inputs)
         if bound is None:
             return False
-        self._instances[self._key(inputs)] = self._make(self._template.at(bound), record)
+        key = self._key(inputs)
+        if key not in self._instances:
+            self._instances[key] = self._make(self._template.at(bound), record)
         return True
 
     def _samples(self) -> list[torch.fx.GraphModule]:

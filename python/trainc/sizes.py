@@ -29,11 +29,12 @@ SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 class Symbols:
-    """The inputs of one trace, as fakes: `fixed` tensors as they are, `arguments` with symbols for their `dynamic` dimensions."""
+    """The inputs of one trace, as fakes of `mode`: `fixed` tensors as they are, `arguments` with symbols for their `dynamic`
+    dimensions."""
 
     def __init__(self, fixed: Sequence[Tensor], arguments: Sequence[Tensor], dynamic: Sequence[set[int]]):
         self._env = ShapeEnv(duck_shape=False)  # two sizes that are equal by chance stay two symbols
-        mode = FakeTensorMode(shape_env=self._env)
+        self.mode = mode = FakeTensorMode(shape_env=self._env)
         self._first = len(fixed)
         self.inputs = [mode.from_tensor(tensor, static_shapes=True) for tensor in fixed]
         for i, (tensor, dims) in enumerate(zip(arguments, dynamic, strict=True)):

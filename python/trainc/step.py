@@ -7,17 +7,18 @@ in place, each as soon as its gradient is there and nobody reads the old value a
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from trainc import cache, config, device, engine, memory, messages, optimizer, records, tuning, wire
-from trainc.call import CompiledCall, _describe, _modes, _type, leaves_of, stray
+from trainc import cache, config, device, engine, family, memory, messages, optimizer, records, tuning, wire
+from trainc.call import CompiledCall, Signature, _describe, _modes, _type, leaves_of, stray
 from trainc.errors import NotCompiled, SideEffect, UserError
-from trainc.joint import lift_constants
 from trainc.memory import Settings
+from trainc.sizes import Symbols, Template
 from trainc.state import Snapshot
 from trainc.step_objects import Reached, VariablesSnapshot
 from trainc.step_trace import Traced, trace_step
@@ -108,50 +109,65 @@ class TrainStep(CompiledCall):
     # -- the first call of a signature --------------------------------------------------------------------------------
 
     def _first_call(self, key: Any, structure: tuple, arguments: list[Tensor], args: tuple, kwargs: dict) -> Any:
-        if len(self._entries) >= config.max_signatures:
+        given = leaves_of(structure, arguments, self.fn)
+        if misplaced := stray(self._body, self._state.tensors(), given):
+            raise UserError(f"trainc.train_step: {misplaced.replace(type(self._body).__name__, 'the model')}")
+        signature = _describe(structure, arguments, self._body)
+        record = records.Compilation(self.__name__, signature=signature, tune=self.settings.tune)
+        record.fixed = memory.fixed(self._state.tensors(), arguments, self.reached.optimizers, gradients=False)
+        record.limit = self.settings.limit(record.fixed)
+        start = time.perf_counter()
+        entry = self._compile(record, key, arguments)
+        record.capture_seconds = time.perf_counter() - start
+        training, _, _, modes, settings = key[1]
+        self._tell(record, Signature(given, key[0], all(training), modes, settings))
+        self.compilations.append(record)
+        self._entries[key] = entry
+        return entry
+
+    def _compile(self, record: records.Compilation, key: tuple, arguments: list[Tensor]) -> CompiledStep:
+        """The entry of a new signature: new sizes of what was traced with symbols, or another trace."""
+        tensors, structure, optimizers = self._state.tensors(), key[1][1], self.reached.optimizers
+        inputs = [*tensors, *arguments]
+        try:
+            where = device.one(inputs, "the step's tensors")
+        except NotCompiled as reason:
+            raise UserError(f"trainc.train_step: {reason}") from None
+
+        def static() -> CompiledStep:
+            try:
+                traced = self._traced(structure, inputs)
+            except UserError:
+                raise
+            except Exception as error:
+                raise UserError(f"trainc.train_step: {_reason(error)}") from error
+            return CompiledStep(traced, Updates(traced.slots, optimizers), inputs, record, where)
+
+        def symbolic(symbols: Symbols) -> family.Serve:
+            traced = self._traced(structure, inputs, symbols)
+            return Sizes(traced, symbols, Updates(traced.slots, optimizers), where)
+
+        shapes = self._families.setdefault(family.key_of(key), family.Family())
+        return shapes.entry(record, tensors, arguments, static, symbolic)
+
+    def _traced(self, structure: tuple, inputs: list[Tensor], symbols: Symbols | None = None) -> Traced:
+        """The step's trace. What it changed is put back; SideEffect where that was anything."""
+        if sum(len(shapes.shapes) for shapes in self._families.values()) >= config.max_signatures:
             raise UserError(
                 f"trainc.train_step: {self.__name__} was called with more than {config.max_signatures} different "
                 "signatures. Pad inputs to "
                 "few shapes, or raise trainc.config.max_signatures."
             )
-        if misplaced := stray(self._body, self._state.tensors(), leaves_of(structure, arguments, self._body)):
-            raise UserError(f"trainc.train_step: {misplaced.replace(type(self._body).__name__, 'the model')}")
-        signature = _describe(structure, arguments, self._body)
-        record = records.Compilation(self.__name__, signature=signature, tune=self.settings.tune)
-        inputs = [*self._state.tensors(), *arguments]
-        fixed = memory.fixed(self._state.tensors(), arguments, self.reached.optimizers, gradients=False)
-        record.fixed = fixed
-        entry = self._compile_step(record, structure, inputs, self.settings.limit(fixed))
-        self.compilations.append(record)
-        self._entries[key] = entry
-        return entry
-
-    def _compile_step(
-        self, record: records.Compilation, structure: tuple, inputs: list[Tensor], limit: memory.Limit | None
-    ) -> Callable[..., Any]:
         snapshot, variables = Snapshot(self._body), VariablesSnapshot(self.reached.functions)
         self._busy = True
-        start = time.perf_counter()
         try:
-            traced = trace_step(self.fn, self._state, structure, inputs, self.reached)
-        except BaseException as error:
-            _put_back(snapshot, variables)
-            if isinstance(error, UserError) or not isinstance(error, Exception):
-                raise
-            raise UserError(f"trainc.train_step: {_reason(error)}") from error
+            traced = trace_step(self.fn, self._state, structure, inputs, self.reached, symbols)
         finally:
             self._busy = False
-        if changed := _put_back(snapshot, variables):
-            raise UserError(
-                f"trainc.train_step: {changed}; it would happen once, while the step is traced: do it outside of the step"
-            )
-        record.capture_seconds = time.perf_counter() - start
-        try:
-            where = device.one(inputs, "the step's tensors")
-        except NotCompiled as reason:
-            raise UserError(f"trainc.train_step: {reason}") from None
-        compiled = CompiledStep(traced, self.reached.optimizers, inputs, record, where, limit)
-        return compiled if compiled.runs else lambda _inputs, args, kwargs: self.fn(*args, **kwargs)
+            changed = _put_back(snapshot, variables)
+        if changed:
+            raise SideEffect(f"{changed}; it would happen once, while the step is traced: do it outside of the step")
+        return traced
 
 
 def _put_back(snapshot: Snapshot, variables: VariablesSnapshot) -> str | None:
@@ -192,24 +208,20 @@ def _line_of(error: BaseException) -> str:
 
 class CompiledStep:
     """One signature of a step, compiled. Inputs of the plan: the traced graph's (tensors, constants, the number 1), then the
-    state of
-    each slot, then the scalars of each launch."""
+    state of each slot, then the scalars of each launch. `kernels`: what its plan shares with those for other sizes; `like`: one
+    of these, whose memory its results may use."""
 
     def __init__(
-        self, traced: Traced, optimizers: list[torch.optim.Optimizer], inputs: list[Tensor], record: Any, where: device.Host,
-        limit: memory.Limit | None = None,
+        self, traced: Traced, updates: Updates, inputs: list[Tensor], record: records.Compilation, where: device.Host,
+        kernels: engine.Family | None = None, like: CompiledStep | None = None,
     ):  # fmt: skip
-        self.traced, self.record, self.where, self.limit = traced, record, where, limit
-        self.updates = Updates(traced.slots, optimizers)
-        self.runs = True
-        placeholders = list(traced.graph.graph.find_nodes(op="placeholder"))
-        self.primals = len(placeholders) - 1
-        self.constants = lift_constants(traced.graph, before=placeholders[-1])
-        self.inputs = self.primals + len(self.constants)
+        self.traced, self.updates, self.record, self.where = traced, updates, record, where
+        self.kernels, self._like = kernels, like
+        self.inputs = len(inputs) + len(traced.constants)
         self._one = torch.ones((), device=where.torch)
         self._classes: list[int] | None = None
+        self._plan: Any = None
         self._refuse_shared_memory(inputs)
-        wire.give_backward_its_lines(traced.graph.graph)
         record.engine = config.engine_name()
 
     def _refuse_shared_memory(self, inputs: list[Tensor]) -> None:
@@ -230,7 +242,7 @@ class CompiledStep:
         self._clear_gradients()
         states, launches = self.updates.prepare()
         distinct = self._built_for(launches)
-        outputs = self._run([*tensors, *self.constants, self._one], states, distinct)
+        outputs = self._run([*tensors, *self.traced.constants, self._one], states, distinct)
         for i, place in self.traced.mutated:
             with torch.no_grad():
                 tensors[i].copy_(outputs[place])
@@ -278,11 +290,39 @@ class CompiledStep:
             self.record.engine, self.record.reason = "interpreter", str(error)
             self._plan = InterpretedPlan(self, classes, distinct)
         self._classes = classes
+        if self._like is not None and self._like._plan is not None:
+            self._plan.share_memory(self._like._plan)
         self.record.forward, self.record.footprint = self._plan, self._plan.footprint
         self.record.compile_seconds += time.perf_counter() - start
 
     def _run(self, inputs: list[Tensor], states: list[list[Tensor]], distinct: list[Launch]) -> list[Tensor | None]:
         return self._plan(inputs, states, [self.updates.scalars(launch) for launch in distinct])
+
+
+class Sizes:
+    """A step that was traced with symbols: gives a CompiledStep for each set of sizes that the trace holds for, or None. They
+    share kernels, the memory of results and what is known of the optimizers."""
+
+    def __init__(self, traced: Traced, symbols: Symbols, updates: Updates, where: device.Host):
+        self._traced, self._symbols, self._updates, self._where = traced, symbols, updates, where
+        self._template = Template(traced.graph)
+        self._first: CompiledStep | None = None
+        # Kernels are shared on the CPU alone.
+        self._kernels = engine.Family(self._samples) if where.target()["device"] == "cpu" else None
+
+    def __call__(self, inputs: list[Tensor], record: records.Compilation) -> CompiledStep | None:
+        bound = self._symbols.bound(inputs)
+        if bound is None:
+            return None
+        traced = dataclasses.replace(self._traced, graph=self._template.at(bound))
+        # A limit is of one batch's sizes, and is met with numbers that kernels for other sizes would not have.
+        kernels = self._kernels if record.limit is None else None
+        step = CompiledStep(traced, self._updates, inputs, record, self._where, kernels, self._first)
+        self._first = self._first or step
+        return step
+
+    def _samples(self) -> list[torch.fx.GraphModule]:
+        return [self._template.at(bound) for bound in self._symbols.others()]
 
 
 class CorePlan:
@@ -303,18 +343,29 @@ class CorePlan:
         where, tune = step.where, step.record.tune
         graph = wire.GraphText(traced.graph.graph, name, where)
         texts, listed = self._updates.formulas(name), self._updates.listed
-        of_limit = [] if step.limit is None else [step.limit.key]
-        key = cache.key("step", where, graph.canonical, step.inputs, traced.forward, name, texts, listed, tune, *of_limit)
+        limit, kernels = step.record.limit, step.kernels
+        of_limit = [] if limit is None else [limit.key]
+        kind = "step" if kernels is None else "step, shared kernels"
+        key = cache.key(kind, where, graph.canonical, step.inputs, traced.forward, name, texts, listed, tune, *of_limit)
         made: list[Any] = []
 
-        def compile() -> Any:
+        def joint_of(graph: wire.GraphText, tune: str) -> Any:
             asked = {"tuner": tuning.tuner_of(tune), **where.target()}
-            joint = _core.JointGraph(graph.text(), step.inputs, traced.forward, name, -1, **asked)
+            return _core.JointGraph(graph.text(), step.inputs, traced.forward, name, -1, **asked)
+
+        def sample(gm: torch.fx.GraphModule) -> Any:
+            return joint_of(wire.GraphText(gm.graph, name, where), "fast")
+
+        def learn(joint: Any, shared: Any) -> None:
+            joint.step([True], [], [], None, shared, True)  # the updates' kernels know no size
+
+        def compile() -> Any:
+            joint = joint_of(graph, tune)
             made.append(joint)
-            if step.limit is not None:
-                room = step.limit.room(lambda: engine.sum_of(joint.fit_step(1 << 62, [True], texts, listed)))
-                step.limit.check(joint.fit_step(room, [True], texts, listed), room)
-            return joint.step([True], texts, listed, progress)
+            if limit is not None:
+                room = limit.room(lambda: engine.sum_of(joint.fit_step(1 << 62, [True], texts, listed)))
+                limit.check(joint.fit_step(room, [True], texts, listed), room)
+            return joint.step([True], texts, listed, progress, kernels and kernels.learned("step", sample, learn))
 
         with messages.progress(name) as progress:
             self._executable, facts, _ = engine.stored_plan(
@@ -324,6 +375,10 @@ class CorePlan:
 
     def __call__(self, inputs: list[Tensor], states: list[list[Tensor]], scalars: list[list[float]]) -> list[Tensor | None]:
         return self._executable([*inputs, *self._updates.inputs(states, scalars)])
+
+    def share_memory(self, other: CorePlan | InterpretedPlan) -> None:
+        if isinstance(other, CorePlan):
+            self._executable.share_memory(other._executable)
 
     def report(self) -> dict:
         return self._executable.report()
@@ -350,6 +405,9 @@ class InterpretedPlan:
                 for place, result in zip(in_place, update(*row, *numbers), strict=True):
                     row[place].copy_(result)
         return outputs
+
+    def share_memory(self, other: CorePlan | InterpretedPlan) -> None:
+        """Its results are PyTorch's own."""
 
     def report(self) -> dict:
         return self._graph.report()

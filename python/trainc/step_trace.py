@@ -26,6 +26,8 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 
 from trainc import trace, wire
 from trainc.errors import NotCompiled
+from trainc.joint import lift_constants
+from trainc.sizes import SYMBOLIC, Symbols
 from trainc.step_objects import Reached
 from trainc.structure import Flattener, unflatten
 from trainc.updates import Slot
@@ -35,11 +37,12 @@ Tensor = torch.Tensor
 
 @dataclass
 class Traced:
-    """Inputs of `graph`: the modules' tensors, the arguments' tensors, one tangent (the number 1).
+    """Inputs of `graph`: the modules' tensors, the arguments' tensors, `constants`, one tangent (the number 1).
     Outputs: `forward` of them that need no tangent, then the consumed gradients (one a slot), the gradients that stay, and the
     results that come of gradients."""
 
     graph: torch.fx.GraphModule
+    constants: list[Tensor]
     forward: int
     slots: list[Slot]
     structure: tuple  # of what the body returns
@@ -135,6 +138,8 @@ class Recorder:
                     self.cleared.add(primal)
 
     def later(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        if any(isinstance(value, SYMBOLIC) for value in (*args, *kwargs.values())):
+            raise NotCompiled(f"{here()}: a scheduler is given a size")
         self.afterwards.append(lambda: step(*args, **kwargs))
 
     def kept(self) -> list[tuple[Tensor, Tensor]]:
@@ -184,8 +189,16 @@ def here() -> str:
     return "" if frame is None else f"{wire.short(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-def trace_step(body: Callable[..., Any], state: Any, structure: tuple, inputs: list[Tensor], reached: Reached) -> Traced:
-    """Traces `body(*arguments)`; `inputs`: the tensors of `state`, then those of the arguments."""
+def trace_step(
+    body: Callable[..., Any],
+    state: Any,
+    structure: tuple,
+    inputs: list[Tensor],
+    reached: Reached,
+    symbols: Symbols | None = None,
+) -> Traced:
+    """Traces `body(*arguments)`; `inputs`: the tensors of `state`, then those of the arguments. `symbols`, of these
+    inputs: the trace is with their symbolic sizes."""
     count = len(state.tensors())
     found: dict[str, Any] = {}
 
@@ -210,11 +223,14 @@ def trace_step(body: Callable[..., Any], state: Any, structure: tuple, inputs: l
             gradients = [from_fun(grad.detach()) for _, grad in (*recorder.consumed, *kept)]
             return (*results, *(values[i] for i in found["mutated"]), *gradients)
 
-    fake_mode = torch._subclasses.FakeTensorMode()
+    mode = symbols.mode if symbols is not None else torch._subclasses.FakeTensorMode()
     tangent = torch.ones((), device=next((t.device for t in inputs if t.dim()), "cpu"))
     with trace.tracing(), trace.inside(flat.__code__), trace.recurrent_layers(), fx_traceback.preserve_node_meta():
-        fakes = [fake_mode.from_tensor(tensor.detach(), static_shapes=True) for tensor in (*inputs, tangent)]
-        with enable_python_dispatcher(), fake_mode:
+        static = [*inputs, tangent] if symbols is None else [tangent]
+        fakes = [mode.from_tensor(tensor.detach(), static_shapes=True) for tensor in static]
+        if symbols is not None:
+            fakes = [*(fake.detach() for fake in symbols.inputs), *fakes]
+        with enable_python_dispatcher(), mode:
             gm = make_fx(flat)(*fakes)
     return _arranged(gm, inputs, found)
 
@@ -254,9 +270,11 @@ def _arranged(gm: torch.fx.GraphModule, inputs: list[Tensor], found: dict[str, A
     output.args = (tuple(outputs[i] for i in order),)
     gm.graph.eliminate_dead_code()
     gm.recompile()
+    wire.give_backward_its_lines(gm.graph)
+    constants = lift_constants(gm, before=placeholders[-1])
     first_kept = gradients + len(recorder.consumed)
     return Traced(
-        gm, len(early), [slot for slot, _ in recorder.consumed], found["structure"],
+        gm, constants, len(early), [slot for slot, _ in recorder.consumed], found["structure"],
         results=[place[i] for i in range(results)],
         mutated=[(i, place[results + k]) for k, i in enumerate(found["mutated"])],
         kept=[(parameter, place[first_kept + k]) for k, parameter in enumerate(found["kept"])],

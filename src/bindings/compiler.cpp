@@ -161,8 +161,9 @@ struct JointGraph {
     for (const auto& [formula, gradient, inputs] : updates) all.push_back({.formula = formula, .gradient = gradient, .inputs = inputs});
     return all;
   }
-  std::unique_ptr<CoreExecutable> step(const std::vector<bool>& defined, const Formulas& formulas, const Updates& updates, const nb::object& callback) const {
-    return compiled(callback, target, seconds, [&](const compiler::Options& o, compiler::Timing* timing) {
+  std::unique_ptr<CoreExecutable> step(const std::vector<bool>& defined, const Formulas& formulas, const Updates& updates, const nb::object& callback,
+                                       compiler::SharedKernels* shared, bool sample) const {
+    return part(callback, seconds, shared, sample, [&](const compiler::Options& o, compiler::Timing* timing) {
       return joint->step(defined, kernels_of(formulas, o), all_of(updates), o, timing);
     });
   }
@@ -256,7 +257,8 @@ void bind_compiler(nb::module_& m) {
            "`defer_from`: bytes of an output from which on it is deferred; -1: none is.")
       .def("forward", &JointGraph::forward, nb::arg("progress") = nb::none(), shared(), nb::arg("sample") = false)
       .def("backward", &JointGraph::backward, nb::arg("defined"), nb::arg("consumes") = true, nb::arg("progress") = nb::none(), shared(), nb::arg("sample") = false)
-      .def("step", &JointGraph::step, nb::arg("defined"), nb::arg("formulas"), nb::arg("updates"), nb::arg("progress") = nb::none())
+      .def("step", &JointGraph::step, nb::arg("defined"), nb::arg("formulas"), nb::arg("updates"), nb::arg("progress") = nb::none(), shared(),
+           nb::arg("sample") = false)
       .def("backward_step", &JointGraph::backward_step, nb::arg("defined"), nb::arg("consumes"), nb::arg("formulas"), nb::arg("updates"), nb::arg("progress") = nb::none(), shared(),
            nb::arg("sample") = false)
       .def("footprint", &JointGraph::footprint, nb::arg("formulas") = JointGraph::Formulas{}, nb::arg("updates") = JointGraph::Updates{},

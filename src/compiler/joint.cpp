@@ -250,6 +250,7 @@ plan::Plan JointGraph::step(const std::vector<bool>& defined, const std::vector<
   Homes early = impl_->forward, late = impl_->backward;
   early.copies = late.copies = late.consumes = true;
   const plan::Plan first = forward_plan(*impl_, early, options, timing), second = backward_plan(*impl_, late, defined, options, timing);
+  if (options.sample) return {};
   plan::Plan joined = join(first, second, impl_->cut.saved_inputs, impl_->primals);
   return finished(consume(std::move(joined), first.output_count, formulas, updates), impl_->name + "_step", options);
 }
