@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from trainc import device, joint, messages, records, tuning
+from trainc import device, family, joint, messages, records, tuning
 from trainc.errors import NotCompiled, UserError
+from trainc.sizes import Symbols
 from trainc.trace import tracing
 
 compilations: list[records.Compilation] = []  # of all graphs that came through this door
@@ -23,52 +24,123 @@ def backend(
     if unknown := set(options or {}) - {"tune"}:
         raise UserError(f'torch.compile(backend="trainc"): no option {sorted(unknown)[0]!r}; there is "tune"')
     if any(isinstance(value, (torch.SymInt, torch.SymFloat)) or _is_symbolic(value) for value in example_inputs):
-        return _by_sizes(gm, tune)
+        return _by_sizes(gm, example_inputs, tune)
     return _static(gm, example_inputs, tune)
 
 
 def _static(gm: torch.nn.Module, inputs: Sequence[Any], tune: str) -> Callable[..., Any]:
-    record = records.Compilation(f"graph {len(compilations)}", signature=_describe(inputs), tune=tune, route="dynamo")
-    try:
-        where = device.one((t for t in inputs if isinstance(t, torch.Tensor)), "its tensors")
-    except NotCompiled as reason:
-        messages.warn(f"{record.name} runs in PyTorch: {reason}")
+    record = _record(inputs, tune)
+    where = _where(record, inputs)
+    if where is None:
         return gm.forward
     compiled = joint.compile_flat(gm, inputs, record, joint.Compiler(record, joint.new_engine(where, tune)))
     compilations.append(record)
     return torch._dynamo.disable(compiled, reason="compiled by trainc")
 
 
-def _by_sizes(gm: torch.fx.GraphModule, tune: str) -> Callable[..., Any]:
-    """Dynamo gives sizes as symbols once a second shape comes; plans have concrete ones: one plan per sizes."""
+def _record(inputs: Sequence[Any], tune: str) -> records.Compilation:
+    return records.Compilation(f"graph {len(compilations)}", signature=_describe(inputs), tune=tune, route="dynamo")
+
+
+def _where(record: records.Compilation, inputs: Sequence[Any]) -> device.Host | None:
+    """The device of all tensors; None, and a warning, where there are several."""
+    try:
+        return device.one((t for t in inputs if isinstance(t, torch.Tensor)), "its tensors")
+    except NotCompiled as reason:
+        messages.warn(f"{record.name} runs in PyTorch: {reason}")
+        return None
+
+
+def _by_sizes(gm: torch.fx.GraphModule, examples: Sequence[Any], tune: str) -> Callable[..., Any]:
+    """Dynamo gives sizes as symbols once a second shape comes; plans have concrete ones. Its graph is traced with symbols of
+    our own, and all sizes that come get plans of that trace."""
+    inputs = Inputs([node.meta.get("example_value", given) for node, given in zip(_placeholders(gm), examples, strict=True)])
     found: dict[Any, Callable[..., Any]] = {}
+    families: dict[Any, family.Family] = {}
+
+    def compiled_for(kind: tuple, given: Sequence[Any]) -> Callable[..., Any]:
+        fixed, moving = inputs.fixed_of(given), inputs.moving_of(given)
+        record = _record(given, tune)
+        where = _where(record, given)
+        if where is None:
+            return WithNumbers(gm, inputs, given)
+        engine = joint.new_engine(where, tune)
+
+        def static() -> Callable[..., Any]:
+            module = WithNumbers(gm, inputs, given)
+            return joint.compile_flat(module, [*fixed, *moving], record, joint.Compiler(record, engine))
+
+        def symbolic(symbols: Symbols) -> family.Serve:
+            compiler = joint.Compiler(record, engine, symbols)
+            compiled = joint.compile_flat(WithNumbers(gm, inputs), symbols.inputs, record, compiler)
+            return lambda tensors, record: compiled if compiler.add_sizes(tensors, record) else None
+
+        shapes = families.setdefault(kind, family.Family(dims=inputs.dims))
+        with tracing():
+            compiled = shapes.entry(record, fixed, moving, static, symbolic)
+        compilations.append(record)
+        return compiled
 
     @torch._dynamo.disable
-    def call(*inputs: Any) -> Any:
-        key = tuple(
-            (t.shape, t.stride(), t.dtype, t.requires_grad, t.device) if isinstance(t, torch.Tensor) else t for t in inputs
-        ) + (torch.is_grad_enabled(),)
+    def call(*given: Any) -> Any:
+        tensors = [t for t in given if isinstance(t, torch.Tensor)]
+        kind = (*[(t.dim(), t.dtype, t.requires_grad, t.device) for t in tensors], torch.is_grad_enabled())
+        key = (*[(t.shape, t.stride()) if isinstance(t, torch.Tensor) else t for t in given], kind)
         compiled = found.get(key)
         if compiled is None:
-            with tracing():
-                tensors = [t for t in inputs if isinstance(t, torch.Tensor)]
-                compiled = found[key] = _static(WithNumbers(gm, inputs), tensors, tune)
-        return compiled(*[t for t in inputs if isinstance(t, torch.Tensor)])
+            compiled = found[key] = compiled_for(kind, given)
+        return compiled(*inputs.fixed_of(given), *inputs.moving_of(given))
 
     return call
 
 
-class WithNumbers(torch.nn.Module):
-    """A graph as a function of its tensors, the numbers among its inputs being these."""
+class Inputs:
+    """What Dynamo gives to a graph, by its fakes: tensors of one shape, tensors with symbolic sizes, and numbers."""
 
-    def __init__(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]):
+    def __init__(self, examples: Sequence[Any]):
+        tensors = [i for i, value in enumerate(examples) if isinstance(value, torch.Tensor)]
+        self.count = len(examples)
+        self.moving = [i for i in tensors if _is_symbolic(examples[i])]
+        self.fixed = [i for i in tensors if i not in self.moving]
+        self.dims = [{d for d, n in enumerate(examples[i].shape) if type(n) is not int} for i in self.moving]
+        places = {
+            examples[i].shape[d].node.expr: (i, d) for i, dims in zip(self.moving, self.dims, strict=True) for d in sorted(dims)
+        }
+        # the (tensor, dimension) whose size each number is; None where it is none
+        self.numbers = {
+            i: places.get(value.node.expr) if isinstance(value, torch.SymInt) else None
+            for i, value in enumerate(examples)
+            if i not in tensors
+        }
+
+    def fixed_of(self, given: Sequence[Any]) -> list[torch.Tensor]:
+        return [given[i] for i in self.fixed]
+
+    def moving_of(self, given: Sequence[Any]) -> list[torch.Tensor]:
+        return [given[i] for i in self.moving]
+
+
+class WithNumbers(torch.nn.Module):
+    """A graph as a function of its tensors (those of one shape first). The numbers among its inputs are those that are `given`,
+    or the sizes that they stand for."""
+
+    def __init__(self, gm: torch.fx.GraphModule, inputs: Inputs, given: Sequence[Any] | None = None):
         super().__init__()
         self._graph = [gm]  # out of sight: AOTAutograd would take the graph's own tensors for parameters twice
-        self._inputs = [None if isinstance(value, torch.Tensor) else value for value in inputs]
+        self._inputs = inputs
+        self._numbers = None if given is None else {i: given[i] for i in inputs.numbers}
+        if given is None and None in inputs.numbers.values():
+            raise NotCompiled("a number among its inputs is not a size")
 
     def forward(self, *tensors: torch.Tensor) -> Any:
-        given = iter(tensors)
-        return self._graph[0](*(next(given) if value is None else value for value in self._inputs))
+        values: dict[int, Any] = dict(zip((*self._inputs.fixed, *self._inputs.moving), tensors, strict=True))
+        for i, place in self._inputs.numbers.items():
+            values[i] = values[place[0]].shape[place[1]] if self._numbers is None else self._numbers[i]
+        return self._graph[0](*[values[i] for i in range(self._inputs.count)])
+
+
+def _placeholders(gm: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    return list(gm.graph.find_nodes(op="placeholder"))
 
 
 def _is_symbolic(value: Any) -> bool:

@@ -36,6 +36,9 @@ class Family:
     shapes: list[list[torch.Size]] = dataclasses.field(default_factory=list)  # that were traced
     traces: list[Serve] = dataclasses.field(default_factory=list)  # those with symbols
     reason: str = ""  # why this model's sizes cannot be symbols
+    dims: list[set[int]] | None = (
+        None  # of each argument, the dimensions that are known to change; None: seen at the second shape
+    )
 
     def entry(
         self,
@@ -52,7 +55,7 @@ class Family:
                 if entry := serve([*tensors, *arguments], record):
                     record.trace = "sizes"
                     return entry
-        entry = self._with_symbols(record, tensors, arguments, symbolic) if self.shapes else None
+        entry = self._with_symbols(record, tensors, arguments, symbolic) if self.shapes or self.dims else None
         if entry is None:
             entry, record.trace = static(), "static"
         self.shapes.append([t.shape for t in arguments])
@@ -95,6 +98,8 @@ class Family:
 
     def _moving(self, arguments: list[Tensor]) -> list[set[int]]:
         """The dimensions in which these arguments differ from those before."""
+        if self.dims is not None:
+            return self.dims
         return [
             {d for d, size in enumerate(t.shape) if any(shapes[i][d] != size for shapes in self.shapes)}
             for i, t in enumerate(arguments)

@@ -10,7 +10,7 @@ from conftest import assert_same, gradients
 from torch import nn
 
 import trainc
-from trainc import messages, records, sizes
+from trainc import backend, messages, records, sizes
 
 
 def calls(model, batches, loss):
@@ -283,3 +283,48 @@ def test_kernels_are_shared_between_lengths(strict):
     of = [sum(report["compile"]["distinct_kernels"] for report in r.reports()) for r in records.of(ours)]
     assert compiled[:2] == of[:2]
     assert sum(compiled[2:]) < 0.1 * sum(of[2:]), compiled
+
+
+def test_lengths_through_torch_compile_are_two_traces(engine, strict):
+    """Dynamo gives symbols at the second shape: from there on one trace of ours serves all sizes of its graph."""
+    case = models.build("gpt2")
+    plain, ours = case.model, copy.deepcopy(case.model)
+    before = len(backend.compilations)
+    compiled = torch.compile(ours, backend="trainc")
+    results = []
+    for model, call in ((plain, plain), (ours, compiled)):
+        found = []
+        for shape in SHAPES:
+            torch.manual_seed(3)
+            loss = call(**tokens(*shape)).loss
+            loss.backward()
+            found.append((loss.detach().clone(), gradients(model)))
+            model.zero_grad()
+        results.append(found)
+    for theirs, mine in zip(*results, strict=True):
+        assert_same(mine[0], theirs[0])
+        assert_same(mine[1], theirs[1], 1e-4)
+    told = [record.trace for record in backend.compilations[before:]]
+    # Dynamo makes two graphs of the model, and gives each three times: static, with a symbolic length, and with a symbolic batch
+    assert told.count("symbolic") <= 4 and told.count("static") == 2 and told.count("sizes") >= 8, told
+    assert all(record.engine == engine for record in backend.compilations[before:])
+
+
+class Scaled(Branches):
+    def forward(self, x, y):
+        h = self.layer(x) * (x.shape[0] // 2 + y.shape[1])
+        return torch.cat([h, h.flip(0)[: x.shape[0] - 1]]).reshape(-1, 2).mean() + y.sum()
+
+
+def test_numbers_among_dynamos_inputs(engine, strict):
+    plain = Scaled()
+    ours = copy.deepcopy(plain)
+    before = len(backend.compilations)
+    compiled = torch.compile(ours, backend="trainc")
+    for rows, columns in [(3, 4), (5, 7), (6, 9), (9, 5), (8, 8), (7, 3)]:
+        x, y = torch.randn(rows, 4), torch.randn(2, columns)
+        out, wanted = compiled(x, y), plain(x, y)
+        assert_same(out, wanted)
+        out.backward(), wanted.backward()
+        assert_same(gradients(ours), gradients(plain))
+    assert "sizes" in [record.trace for record in backend.compilations[before:]]

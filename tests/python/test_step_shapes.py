@@ -196,10 +196,10 @@ def test_a_scheduler_that_is_given_a_size_is_given_this_one(engine, strict):
 
 
 def test_as_many_traces_as_are_allowed(strict, monkeypatch):
-    monkeypatch.setattr(config, "max_signatures", 2)
-    run = rows_of(Branches(), (3, 5, 7, 9, 4))  # sizes are not counted
-    with pytest.raises(trainc.UserError, match="more than 2 different signatures"):
-        run(x=torch.ones(20, 4))
+    monkeypatch.setattr(config, "max_signatures", 3)
+    run = rows_of(Branches(), (3, 5, 7, 9, 4, 20))  # sizes are not counted
+    with pytest.raises(trainc.UserError, match="more than 3 different signatures"):
+        run(x=torch.ones(1, 4))
     run(x=torch.ones(6, 4))
 
 
