@@ -7,6 +7,7 @@
 #include "compiler/step.h"
 #include "passes/drop_undefined_inputs.h"
 #include "passes/rewrite.h"
+#include "plan/live.h"
 #include "schedule/cut.h"
 
 namespace trainc::compiler {
@@ -37,9 +38,11 @@ struct JointGraph::Impl {
     price = at;
     cut = schedule::cut_joint(graph, primals, forward_outputs, must_recompute, deferred_bytes, streams, price);
     Homes homes;
-    for (const Type& t : cut.saved) {
+    homes.arena_bits = cut.saved_as_bits;
+    for (size_t i = 0; i < cut.saved.size(); ++i) {
+      const Type& t = cut.saved[i];
       homes.arena_offsets.push_back(homes.saved_bytes);
-      homes.saved_bytes += (t.bytes() + 63) / 64 * 64;
+      homes.saved_bytes += plan::aligned(cut.saved_as_bits[i] ? bytes_of_bits(t.numel()) : t.bytes());
     }
     forward = backward = deferred = homes;
     deferred.arena_inputs_from = 0;

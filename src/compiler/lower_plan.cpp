@@ -11,6 +11,7 @@
 #include "graph/text.h"
 #include "graph/verify.h"
 #include "loop/in_place.h"
+#include "schedule/bits.h"
 #include "schedule/lower.h"
 #include "schedule/prepare.h"
 #include "schedule/schedule.h"
@@ -121,8 +122,17 @@ class PlanBuilder {
     return b;
   }
 
-  int saved(int64_t slot, const Type& type) {
-    plan::Buffer b = describe(type, {}, plan::Home::Saved, slot, "saved" + std::to_string(slot));
+  /// The buffer of `n`, row-major.
+  plan::Buffer describe(const Node* n, plan::Home home, int64_t index, std::string name) const {
+    plan::Buffer b = describe(n->type, {}, home, index, std::move(name));
+    b.bits = schedule_.bits.contains(n);
+    if (b.bits) b.bytes = schedule_.bytes(n);
+    return b;
+  }
+
+  int saved(int64_t slot, const Node* n, const Type& type) {
+    plan::Buffer b = describe(n, plan::Home::Saved, slot, "saved" + std::to_string(slot));
+    b.shape = type.shape, b.strides = contiguous_strides(type.shape);
     b.offset = homes_.arena_offsets.at(slot);
     return add(std::move(b));
   }
@@ -132,7 +142,8 @@ class PlanBuilder {
       const Output& o = graph_.outputs[i];
       const bool arena = homes_.arena_outputs_from >= 0 && static_cast<int64_t>(i) >= homes_.arena_outputs_from;
       if (arena) {
-        buffer_of_[schedule::base_of(o.value)] = saved(static_cast<int64_t>(i) - homes_.arena_outputs_from, output_types_[i]);
+        const Node* base = schedule::base_of(o.value);
+        buffer_of_[base] = saved(static_cast<int64_t>(i) - homes_.arena_outputs_from, base, output_types_[i]);
       } else if (!o.value) {
         plan_.outputs.push_back(-1);
       } else if (o.value->op == Op::Input) {
@@ -152,12 +163,12 @@ class PlanBuilder {
     if (n->op == Op::Input) {
       const InputAttr& attr = n->as<InputAttr>();
       if (homes_.arena_inputs_from >= 0 && attr.index >= homes_.arena_inputs_from) {
-        return it->second = saved(attr.index - homes_.arena_inputs_from, n->type);
+        return it->second = saved(attr.index - homes_.arena_inputs_from, n, n->type);
       }
       return it->second = add(describe(n->type, attr.strides, plan::Home::Input, attr.index, "in" + std::to_string(attr.index)));
     }
     const plan::Home home = n->op == Op::Result ? plan::Home::Extern : plan::Home::Temp;
-    return it->second = add(describe(n->type, {}, home, 0, "t" + std::to_string(n->id)));
+    return it->second = add(describe(n, home, 0, "t" + std::to_string(n->id)));
   }
 
   /// Temporaries, and slots of the arena, that may be written over what the same kernel is the last to read.
@@ -282,7 +293,7 @@ class PlanBuilder {
     step.name = "random_" + std::to_string(n->as<RandomAttr>().draw);
     step.p = n->as<RandomAttr>().p;
     step.writes = {buffer(n)};
-    step.bytes = n->type.bytes();
+    step.bytes = schedule_.bytes(n);
     step.origins = graph_.origins(n);
     plan_.steps.push_back(std::move(step));
   }
@@ -333,6 +344,24 @@ class PlanBuilder {
   std::map<std::vector<uint8_t>, int> constants_;  // by content: the buffer
 };
 
+/// The masks that lie in memory as bits. Those in the handle's arena do so in every plan that shares it: it is decided where the joint graph is cut.
+std::unordered_set<const Node*> as_bits(const Graph& graph, const Homes& homes, const Options& options) {
+  const auto in_arena = [&](int64_t slot) { return slot >= 0 && slot < static_cast<int64_t>(homes.arena_bits.size()) && homes.arena_bits[slot]; };
+  std::unordered_set<const Node*> bits;
+  if (!options.gpu) bits = schedule::masks_as_bits(graph, homes.arena_outputs_from);
+  for (size_t i = 0; homes.arena_outputs_from >= 0 && i < graph.outputs.size(); ++i) {
+    const int64_t slot = static_cast<int64_t>(i) - homes.arena_outputs_from;
+    if (slot < 0) continue;
+    const Node* mask = schedule::base_of(graph.outputs[i].value);
+    require(!in_arena(slot) || bits.contains(mask), "a mask that the arena has as bits is seen by others than kernels");
+    if (!in_arena(slot)) bits.erase(mask);
+  }
+  for (const Node* n : graph.live())
+    if (n->op == Op::Input && homes.arena_inputs_from >= 0 && in_arena(n->as<InputAttr>().index - homes.arena_inputs_from)) bits.insert(n);
+  require(bits.empty() || !options.gpu, "masks are no bits on a device");
+  return bits;
+}
+
 }  // namespace
 
 plan::Plan compile_graph(Graph graph, const std::string& name, const Homes& homes, const Options& options, Timing* timing) {
@@ -347,7 +376,8 @@ plan::Plan compile_graph(Graph graph, const std::string& name, const Homes& home
   graph = schedule::prepare(graph, homes.copies ? 0 : until(homes.arena_inputs_from), until(homes.arena_outputs_from));  // no pass: it may lay results out otherwise
   verify(graph);
   if (!options.dry && dumping("graph")) dump(name + ".prepared.graph", print(graph));
-  const schedule::Schedule schedule = schedule::make_schedule(graph, !options.gpu);
+  schedule::Schedule schedule = schedule::make_schedule(graph, !options.gpu);
+  schedule.bits = as_bits(graph, homes, options);
   timing->schedule_seconds += now() - start;
   timing->passes.insert(timing->passes.end(), pipeline.records().begin(), pipeline.records().end());
   return PlanBuilder(graph, output_types, schedule, homes).run(name, options, *timing);

@@ -33,7 +33,7 @@ std::vector<schedule::LoweredKernel> Tuner::best(const schedule::Group& group, s
       std::vector<int64_t> bytes;
       for (const Node* n : made[0].arguments) {
         const Dims& strides = n->op == Op::Input ? n->as<InputAttr>().strides : Dims{};
-        bytes.push_back(storage_bytes(n->type, strides.empty() ? contiguous_strides(n->shape()) : strides));
+        bytes.push_back(schedule_.bits.contains(n) ? schedule_.bytes(n) : storage_bytes(n->type, strides.empty() ? contiguous_strides(n->shape()) : strides));
       }
       return options_.tuning->seconds(kernel, nest.parallel_extent, bytes);
     };

@@ -10,7 +10,7 @@
 
 namespace trainc::interpret {
 
-/// An argument: its elements as they lie in memory. Its size is the bound that accesses are held to.
+/// An argument: its elements as they lie in memory (bits: bytes_of_bits of them). Its size is the bound that accesses are held to.
 struct Memory {
   std::vector<uint8_t> bytes;
   bool initialised = true;  // false: an output; reading an element before it is stored, or never storing one, is a finding

@@ -24,7 +24,7 @@ class Check {
     if (nest_.threads > 0) return "the nest is for a device";
     if (written_ == read_ || to.space != Space::Argument || from.space != Space::Argument || !to.written || from.written)
       return "not an argument that is written over another that is not";
-    if (to.dtype != from.dtype) return "they differ in dtype";
+    if (to.dtype != from.dtype || to.bits || from.bits) return "they differ in dtype, or one of them is bits";
     for (size_t i = 0; i < nest_.buffers.size(); ++i)
       if (nest_.buffers[i].over == read_ && static_cast<int>(i) != written_) return "something else lies over it";
     statement(*nest_.body);

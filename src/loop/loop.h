@@ -148,11 +148,12 @@ Stmt mma(int sums, Expr index, Expr a, Expr b);
 enum class Space : uint8_t { Argument, Scratch, Register, Shared, Tile };
 struct Buffer {
   std::string name;
-  DType dtype = DType::F32;   // Bool is stored as one byte, 0 or 1
+  DType dtype = DType::F32;   // Bool is stored as one byte, 0 or 1 (or as `bits`)
   int64_t numel = 0;          // 0 for an Argument: not known (dynamic extent)
   Space space = Space::Argument;
   bool written = false;
   int over = -1;              // Argument: may be the same memory as that argument (in_place.h says when)
+  bool bits = false;          // Bool, an Argument that is only read, CPU nests: eight elements a byte, as bytes_of_bits has them
 };
 struct VarInfo { std::string name; int64_t extent = -1; /* -1: not a number */ };
 struct LocalInfo { std::string name; DType dtype; };

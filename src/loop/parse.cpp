@@ -121,6 +121,7 @@ class Parser {
     expect("[");
     if (!take("?")) b.numel = number();
     expect("]");
+    b.bits = take_word("bits");
     b.written = take_word("written");
     if (take_word("over")) over_.emplace_back(static_cast<int>(nest_.buffers.size()), word());
     const std::string name = b.name;

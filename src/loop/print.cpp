@@ -61,7 +61,7 @@ class Printer {
       std::string_view word;
       for (const text::SpaceWord& s : text::kSpaces)
         if (s.space == b.space) word = s.word;
-      line(1, "{} {}: {}[{}]{}{}", word, buffers_[i], name_of(b.dtype), b.numel == 0 ? "?" : std::to_string(b.numel), b.written ? " written" : "",
+      line(1, "{} {}: {}[{}]{}{}{}", word, buffers_[i], name_of(b.dtype), b.numel == 0 ? "?" : std::to_string(b.numel), b.bits ? " bits" : "", b.written ? " written" : "",
            b.over >= 0 ? " over " + buffer(b.over) : "");
     }
     line(0, "body:");

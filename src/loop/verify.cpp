@@ -1,6 +1,6 @@
 // What is checked of a nest:
 //   1. Buffers: Arguments come first; Scratch and Register have a size; Register holds at most kRegisterBytes.
-//      An argument `over` another passes in_place.h's check.
+//      An argument `over` another passes in_place.h's check. Buffers of bits are bools, arguments of CPU nests, and never written.
 //   2. Ids name a variable, a local, a buffer of the nest; a Var node's extent is its VarInfo's.
 //   3. A variable is used inside its loop only, and belongs to one loop at a time; a number as extent stays within VarInfo::extent.
 //   4. A local is bound by a Let before it is used, in the same block or an enclosing one, with its own dtype.
@@ -84,6 +84,8 @@ class Verifier {
       others |= b.space != Space::Argument;
       check(b.numel >= 0, fmt::format("buffer {} has a negative size", b.name));
       if (b.space != Space::Argument) check(b.written, fmt::format("buffer {} is the kernel's own, and not marked as written", b.name));
+      check(!b.bits || (b.dtype == DType::Bool && b.space == Space::Argument && !b.written && !device()),
+            fmt::format("buffer {} of bits is no bool, no argument of a CPU's nest, or written", b.name));
       check(b.space != Space::Scratch || !device(), fmt::format("Scratch buffer {} in a nest for a device", b.name));
       check(b.space != Space::Tile || (!device() && (b.dtype == DType::F32 || b.dtype == DType::I32) && b.numel == kTileSide * kTileSide),
             fmt::format("Tile buffer {} in a nest for a device, or not {} elements of f32 or i32", b.name, kTileSide * kTileSide));

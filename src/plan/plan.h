@@ -33,12 +33,13 @@ struct Buffer {
   int64_t bytes = 0;    // storage needed from the pointer on
   int over = -1;        // Temp, Saved (a temporary, or a slot that is written): has the memory of that buffer, whose last reader writes it in place
   bool updated = false; // Input: one step overwrites it, after all that read the old value
+  bool bits = false;    // dense bools, Temp or Saved: as bytes_of_bits has them (support/dtype.h), by the element's place in memory
 };
 
 enum class StepKind : uint8_t {
   Kernel,  // calls kernels[kernel] over [0, parallel_extent) with `reads` and `writes` as `arguments` orders them
   Extern,  // calls the framework: `target`, `arguments_json`; reads -> writes (home Extern)
-  // Fills writes[0] (dense bool bytes, in the order of memory), probability p of true. kernel < 0: the runtime draws it, from the host's generator.
+  // Fills writes[0] (dense bools, in the order of memory), probability p of true. kernel < 0: the runtime draws it, from the host's generator.
   // Else the kernel does, by Philox: its arguments are a Draw buffer and the mask, and the generator moves on by `increment`.
   Random,
   Product,  // (device) the vendor's library multiplies: arguments are lhs, rhs, result, and memory that it may use

@@ -56,8 +56,8 @@ std::string print(const Plan& plan) {
   text += "buffers:\n";
   for (size_t i = 0; i < plan.buffers.size(); ++i) {
     const Buffer& b = plan.buffers[i];
-    fmt::format_to(out, "  {}: {} {}[{}] strides [{}], {} bytes{}, live [{}, {}]\n", b.name, place(b), name_of(b.dtype), fmt::join(b.shape, ","),
-                   fmt::join(b.strides, ","), b.bytes, b.over < 0 ? "" : " over " + plan.buffers.at(b.over).name, live[i].first, live[i].last);
+    fmt::format_to(out, "  {}: {} {}[{}]{} strides [{}], {} bytes{}, live [{}, {}]\n", b.name, place(b), name_of(b.dtype), fmt::join(b.shape, ","),
+                   b.bits ? " bits" : "", fmt::join(b.strides, ","), b.bytes, b.over < 0 ? "" : " over " + plan.buffers.at(b.over).name, live[i].first, live[i].last);
   }
   text += "steps:\n";
   for (size_t i = 0; i < plan.steps.size(); ++i) {

@@ -1,11 +1,12 @@
 // What is checked, in this order:
 //   buffers   shape and strides agree, nothing negative; `bytes` hold the farthest element; Input and Output indices within the
-//             counts, one Output buffer an index, one Input buffer an index that is `updated`; Saved, Temp and Constant offsets aligned and within their memory
+//             counts, bits only of dense bools in Temp and Saved, one Output buffer an index, one Input buffer an index that is `updated`; Saved, Temp and Constant offsets aligned and within their memory
 //   steps     buffer and kernel numbers in range; a kernel's entry lies within its code; declared effects are the arguments;
 //             `over`: a temporary, or a slot that the plan writes, over a temporary, or over a slot that the plan consumes, with its bytes and offset; the kernel that first writes the one is the
 //             last reader of the other
 //             Constants are never written, an Input only where it is `updated`: by one step, after which nobody reads it; what is read was
 //             written before (Saved: where this plan writes it at all);
+//             bits are written by Random steps of the host alone, and read by kernels alone
 //             a Random step writes one dense bool buffer with 0 <= p <= 1; with a kernel, it reads one Draw buffer, which no other step does
 //             a Product's matrices lie within their buffers, and are laid out as plan.h says
 //             a kernel has threads where the plan is a device's, and only there
@@ -51,7 +52,9 @@ class Verifier {
       last += (b.shape[i] - 1) * b.strides[i];
       numel *= b.shape[i];
     }
-    const int64_t needed = numel == 0 ? 0 : (last + 1) * size_of(b.dtype);
+    const int64_t needed = b.bits ? bytes_of_bits(numel) : numel == 0 ? 0 : (last + 1) * size_of(b.dtype);
+    check(!b.bits || (b.dtype == DType::Bool && (numel == 0 || last + 1 == numel) && b.over < 0 && (b.home == Home::Temp || b.home == Home::Saved)),
+          "buffer {}: bits, but no dense bools of the plan's own", b.name);
     check(b.bytes >= needed, "buffer {}: {} bytes, its elements need {}", b.name, b.bytes, needed);
     const auto within = [&](int64_t size, const char* what) {
       check(b.offset >= 0 && b.offset % kAlignment == 0, "buffer {}: offset {} is not a multiple of {}", b.name, b.offset, kAlignment);
@@ -123,12 +126,14 @@ class Verifier {
         int64_t numel = 1;
         for (int64_t d : b.shape) numel *= d;
         // Draws fill memory in its own order; axes may lie in it in any order, but without gaps (strides were checked against bytes).
-        check(b.dtype == DType::Bool && b.bytes == numel, "step {}: {} is not a dense bool buffer", s.name, b.name);
+        check(b.dtype == DType::Bool && b.bytes == (b.bits ? bytes_of_bits(numel) : numel), "step {}: {} is not a dense bool buffer", s.name, b.name);
         break;
       }
       case StepKind::Product: break;  // below
     }
     if (s.kind == StepKind::Product) product(s);
+    for (int b : s.reads) check(!p_.buffers[b].bits || (s.kind == StepKind::Kernel && p_.device.empty()), "step {}: reads {}, which is bits", s.name, p_.buffers[b].name);
+    for (int b : s.writes) check(!p_.buffers[b].bits || (s.kind == StepKind::Random && s.kernel < 0), "step {}: writes {}, which is bits", s.name, p_.buffers[b].name);
     for (int b : s.reads) {
       const Home home = p_.buffers[b].home;
       const bool given = home == Home::Input || home == Home::Constant || (home == Home::Draw && s.kind == StepKind::Random) || (home == Home::Saved && !written_here_.contains(b));

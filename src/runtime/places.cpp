@@ -77,8 +77,13 @@ void Draws::fill(const plan::Step& step, const plan::Buffer& buffer, void* mask)
   int64_t n = 1;
   for (int64_t d : buffer.shape) n *= d;
   require(n == 0 || mask != nullptr, "no memory for a mask");
-  if (n > 0 && step.p > 0 && step.p < 1) bernoulli(mask_generator(), twister(), step.p, static_cast<uint8_t*>(mask), n);
-  else std::memset(mask, step.p >= 1, static_cast<size_t>(n));
+  if (n == 0) return;
+  auto* out = static_cast<uint8_t*>(mask);
+  const bool drawn = step.p > 0 && step.p < 1;
+  if (drawn && buffer.bits) bernoulli_bits(mask_generator(), twister(), step.p, out, n);
+  else if (drawn) bernoulli(mask_generator(), twister(), step.p, out, n);
+  else if (buffer.bits) std::memset(out, step.p >= 1 ? 0xff : 0, static_cast<size_t>((n + 7) / 8));
+  else std::memset(out, step.p >= 1, static_cast<size_t>(n));
 }
 
 }  // namespace trainc::runtime

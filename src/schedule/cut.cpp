@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "schedule/bits.h"
 #include "schedule/stream.h"
 
 namespace trainc::schedule {
@@ -212,6 +213,7 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, cons
   for (const Node* n : live)
     if (!of_tangents.count(n)) number.emplace(n, static_cast<int>(number.size())), early.push_back(n);
   const std::unordered_set<const Node*> streamed = streams ? stream_sources(early) : std::unordered_set<const Node*>{};
+  const std::unordered_set<const Node*> as_bits = streams ? masks_as_bits(joint) : std::unordered_set<const Node*>{};
   const int source = 2 * static_cast<int>(number.size()), sink = source + 1;
   FlowNetwork net(sink + 1);
   const std::unordered_set<const Node*> never_kept(must_recompute.begin(), must_recompute.end());
@@ -220,7 +222,7 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, cons
     const bool free = n->op == Op::Constant || n->op == Op::Iota;
     // Computed again, whatever it costs; but a draw or a call done again would give something else.
     const bool checkpointed = never_kept.count(n) && n->op != Op::Random && class_of(n->op) != OpClass::Extern;
-    int64_t cost = n->type.bytes() + 64;    // an arena slot is 64 bytes at least
+    int64_t cost = (as_bits.count(n) ? bytes_of_bits(n->type.numel()) : n->type.bytes()) + 64;    // an arena slot is 64 bytes at least
     if (held) cost = 0;
     else if (free || checkpointed || n->op == Op::Extern) cost = kInfinite;
     else if (forward_output_of.count(base_of(n))) cost = 1;
@@ -309,6 +311,7 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, cons
     later.made[n] = cut.deferred.make(Op::Input, InputAttr{static_cast<int64_t>(cut.saved.size()), {}}, {}, n->type);
     bwd.made[n] = cut.backward.make(Op::Input, InputAttr{held + tangents + static_cast<int64_t>(cut.saved.size()), {}}, {}, n->type);
     cut.saved.push_back(n->type);
+    cut.saved_as_bits.push_back(as_bits.contains(n));
     cut.forward.outputs.push_back({fwd(n), {}});
   }
   for (const Node* n : reshaped) bwd.made[n] = cut.backward.make(Op::Reshape, NoAttr{}, {bwd.made.at(base_of(n))}, n->type);

@@ -12,6 +12,7 @@ struct Cut {
   // What the backward reads of what the caller holds anyway: i < primals is that primal, primals + j the forward output j.
   std::vector<int64_t> saved_inputs;
   std::vector<Type> saved;  // values that lie in the arena of the handle
+  std::vector<bool> saved_as_bits;  // of saved: masks that lie there as bits (bits.h)
   // Forward outputs that `forward` does not compute (it gives none there), and the graph that does. Its inputs are the saved values alone,
   // which nobody else can write: computed later, or never, they are the same.
   std::vector<int64_t> deferred_outputs;
@@ -24,7 +25,7 @@ constexpr int64_t kDeferredBytes = 1 << 16;
 /// Cuts `joint` (inputs: `primals` primals, then tangents; outputs: `forward_outputs` of the forward, then gradients).
 /// The saved set is a minimum cut by bytes (Chen et al., "Min-Cut Recomputation", as functorch does): contractions, sums, random
 /// draws, externs and indexed operations are never computed again; elementwise operations and movements may be, bit for bit.
-/// So may attention's scores, where `streams` says that kernels never keep them (see stream.h): the rows' maxima and sums are kept instead.
+/// So may attention's scores, where `streams` says that kernels are a CPU's, which never keep them (see stream.h): the rows' maxima and sums are kept instead.
 /// `price`: bytes that it must save to compute a contraction of one FLOP again; 0: none is, whatever it saves. The cut is then the least of bytes saved
 /// plus price x FLOPs done again. Equal layers do not change sides together: earlier ones are up to a quarter cheaper, for when the backward comes to
 /// them, little else is in memory. The rest of what is never computed again stays so.

@@ -43,7 +43,7 @@ int Expressions::argument(const Node* base, bool written) {
   auto [it, fresh] = buffers_.emplace(base, -1);
   if (fresh) {
     std::string name = (base->op == Op::Input ? "in" : "v") + std::to_string(kernel_.arguments.size());
-    it->second = kernel_.nest.add_buffer({name, base->dtype(), 0, loop::Space::Argument, written});
+    it->second = kernel_.nest.add_buffer({name, base->dtype(), 0, loop::Space::Argument, written, -1, schedule_.bits.contains(base)});
     kernel_.arguments.push_back(base);
   }
   if (written) kernel_.nest.buffers[it->second].written = true;

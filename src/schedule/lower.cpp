@@ -253,7 +253,7 @@ std::vector<LoweredKernel> lower(const Graph& graph, const Schedule& schedule, c
       for (const std::string& origin : graph.origins(n))
         if (k.nest.origins.size() < 16 && std::find(k.nest.origins.begin(), k.nest.origins.end(), origin) == k.nest.origins.end()) k.nest.origins.push_back(origin);
     k.nest.bytes = 0;
-    for (const Node* n : k.arguments) k.nest.bytes += n ? n->type.bytes() : 0;
+    for (const Node* n : k.arguments) k.nest.bytes += n ? schedule.bytes(n) : 0;
     if (k.product) continue;
     const int64_t bytes = k.nest.bytes;
     if (machine.gpu && k.nest.threads == 0) {

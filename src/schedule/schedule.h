@@ -35,6 +35,9 @@ struct Schedule {
   std::unordered_set<const Node*> values;
   std::unordered_map<const Node*, int> group_of;
   std::unordered_set<const Node*> stored;                 // values that need memory
+  std::unordered_set<const Node*> bits;                   // masks, and inputs that are masks, that lie in memory as bits (bits.h)
+
+  int64_t bytes(const Node* n) const { return bits.count(n) ? bytes_of_bits(n->type.numel()) : n->type.bytes(); }
 };
 
 /// Needs: a verified graph after `prepare`. Gives: every output's base, every extern operand, contraction, sum and draw is a value.

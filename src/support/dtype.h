@@ -41,6 +41,10 @@ constexpr std::string_view name_of(DType d) {
   }
   return "?";
 }
+/// Bytes of `numel` bools as bits: element i is bit i % 8 of byte i / 8. The bytes behind them mean nothing; they are there so that a vector's worth of
+/// bits may be loaded as one integer, from whichever byte its first one lies in.
+constexpr int64_t bytes_of_bits(int64_t numel) { return numel == 0 ? 0 : (numel + 7) / 8 + 16; }
+
 /// The dtype called `text` ("f32"); throws InternalError for another word.
 DType dtype_of(std::string_view text);
 

@@ -144,6 +144,7 @@ void Printer::prepare_memory() {
     Storage s;
     s.dtype = buffer.dtype;
     s.space = buffer.space;
+    s.bits = buffer.bits;
     s.element = memory_type(context_, buffer.dtype);
     s.written = buffer.written || buffer.space != Space::Argument || std::any_of(nest_.buffers.begin(), nest_.buffers.end(), [&](const loop::Buffer& b) { return b.over == static_cast<int>(i); });
     switch (buffer.space) {
@@ -221,6 +222,7 @@ Value* Printer::addresses(const Storage& s, const Expr& index) {
 Value* Printer::load_scalar(const ExprNode& e) {
   const Storage& s = storage_[static_cast<size_t>(e.id)];
   Value* guard = e.args.size() > 1 && e.args[1] ? scalar(e.args[1]) : nullptr;
+  if (s.bits) return load_bit(s, scalar(e.args[0]), guard);
   Value* pointer = address(s, scalar(e.args[0]), !guard);
   if (guard) pointer = b_.CreateSelect(guard, pointer, zeros());
   return from_memory(tag(b_.CreateAlignedLoad(s.element, pointer, align_of(s)), s), s.dtype);
@@ -237,6 +239,7 @@ Value* Printer::load_pair(const ExprNode& e) {
 
 Value* Printer::load_vector(const ExprNode& e) {
   const Storage& s = storage_[static_cast<size_t>(e.id)];
+  if (s.bits) return load_bits(e);
   const Expr& index = e.args[0];
   const Expr guard = e.args.size() > 1 ? e.args[1] : nullptr;
   const Stride stride = strides_->of(index);

@@ -53,11 +53,16 @@ class Printer {
     DType dtype = DType::F32;
     loop::Space space = loop::Space::Argument;
     bool written = true;
+    bool bits = false;
     llvm::MDNode *scope = nullptr, *noalias = nullptr;
   };
   Value* load_scalar(const loop::ExprNode&);
   Value* load_pair(const loop::ExprNode& pair);  // two neighbours at once; null where they are none
   Value* load_vector(const loop::ExprNode&);
+  Value* load_bit(const Storage&, Value* index, Value* guard);  // in bits.cpp, as the others of bits
+  Value* load_bits(const loop::ExprNode&);
+  Value* run_of_bits(const Storage&, const loop::Expr& index, Value* guard);
+  Value* gather_bits(const Storage&, const loop::Expr& index, Value* mask);
   Value* address(const Storage&, Value* index, bool inbounds);
   Value* addresses(const Storage&, const loop::Expr& index);  // one a lane
   llvm::Instruction* tag(llvm::Instruction*, const Storage&);  // which memory this can be

@@ -249,7 +249,8 @@ void Printer::check(const StmtNode& n) {
 
 void Printer::prefetch(const StmtNode& n) {
   const Storage& s = storage_[static_cast<size_t>(n.buffer)];
-  Value* pointer = address(s, scalar(n.index), false);
+  Value* index = scalar(n.index);
+  Value* pointer = address(s, s.bits ? b_.CreateAShr(index, 3) : index, false);
   const uint32_t locality = n.level == 1 ? 3 : 2;  // prefetcht0, prefetcht1
   b_.CreateIntrinsic(llvm::Intrinsic::prefetch, {pointer->getType()}, {pointer, b_.getInt32(0), b_.getInt32(locality), b_.getInt32(1)});
 }

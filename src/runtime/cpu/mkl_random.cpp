@@ -38,7 +38,7 @@ uint32_t bound(double p) {
 
 }  // namespace
 
-void mkl_bernoulli(uint32_t seed, double p, uint8_t* out, int64_t n) {
+void mkl_bernoulli(uint32_t seed, double p, uint8_t* result, int64_t n, bool bits) {
   const uint64_t first = seed % kM ? seed % kM : 1;
   const uint32_t limit = bound(p);
   constexpr uint64_t kStep = power(kA, kLanes);
@@ -47,13 +47,14 @@ void mkl_bernoulli(uint32_t seed, double p, uint8_t* out, int64_t n) {
     uint32_t x[kLanes];  // kLanes sequences side by side, each kLanes steps at a time
     x[0] = times(first, power(kA, static_cast<uint64_t>(from)));
     for (int64_t l = 1; l < kLanes; ++l) x[l] = times(x[l - 1], kA);
-    int64_t i = from;
-    for (; i + kLanes <= to; i += kLanes)
-      for (int64_t l = 0; l < kLanes; ++l) {
-        out[i + l] = x[l] < limit;
-        x[l] = times(x[l], kStep);
-      }
-    for (int64_t l = 0; i + l < to; ++l) out[i + l] = x[l] < limit;
+    uint8_t vector[kLanes];
+    for (int64_t i = from; i < to; i += kLanes) {
+      const int64_t here = std::min(kLanes, to - i);
+      uint8_t* out = bits ? vector : result + i;
+      for (int64_t l = 0; l < here; ++l) out[l] = x[l] < limit;
+      for (int64_t l = 0; l < kLanes; ++l) x[l] = times(x[l], kStep);
+      if (bits) pack_bits(vector, here, result + i / 8);
+    }
   });
 }
 

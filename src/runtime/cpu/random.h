@@ -38,7 +38,13 @@ class Twister {
 /// nothing is drawn: that is what eager's dropout does, the one source of such masks.
 void bernoulli(MaskGenerator, Twister&, double p, uint8_t* out, int64_t n);
 
-/// MKL's viRngBernoulli on a stream MCG31m1 seeded with `seed`.
-void mkl_bernoulli(uint32_t seed, double p, uint8_t* out, int64_t n);
+/// The same draws, as bits: out[i / 8] has element i at bit i % 8; the last byte's others are 0.
+void bernoulli_bits(MaskGenerator, Twister&, double p, uint8_t* out, int64_t n);
+
+/// MKL's viRngBernoulli on a stream MCG31m1 seeded with `seed`; `bits`: as bernoulli_bits has them.
+void mkl_bernoulli(uint32_t seed, double p, uint8_t* out, int64_t n, bool bits = false);
+
+/// Bytes of 0 and 1 as bits; the last byte's others are 0.
+void pack_bits(const uint8_t* bytes, int64_t n, uint8_t* bits);
 
 }  // namespace trainc::runtime

@@ -39,6 +39,14 @@ inline std::vector<uint8_t> to_bytes(const reference::Tensor& t) {
   return bytes;
 }
 
+/// A bool tensor as bits, and bytes behind them that mean nothing.
+inline std::vector<uint8_t> to_bits(const reference::Tensor& t) {
+  std::vector<uint8_t> bits(static_cast<size_t>(bytes_of_bits(t.type.numel())), 0);
+  for (int64_t i = 0; i < t.type.numel(); ++i) bits[i / 8] = static_cast<uint8_t>(bits[i / 8] | t.i[i] << i % 8);
+  for (size_t i = (t.type.numel() + 7) / 8; i < bits.size(); ++i) bits[i] = 0xA5;
+  return bits;
+}
+
 inline reference::Tensor from_bytes(const Type& type, const uint8_t* p) {
   reference::Tensor t{type, {}, {}};
   for (int64_t i = 0; i < type.numel(); ++i) switch (type.dtype) {

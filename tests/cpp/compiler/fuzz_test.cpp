@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "../common/adam.h"
@@ -13,6 +14,7 @@
 #include "compiler/compiler.h"
 #include "graph/text.h"
 #include "interpret/amx.h"
+#include "runtime/cpu/random.h"
 #include "runtime/foreach.h"
 
 namespace trainc {
@@ -150,6 +152,43 @@ TEST(Fuzz, Transcendental) {
   EXPECT_GT(compared, 20 * skipped);
 }
 
+/// torch.manual_seed(5): the state that eager's generator has then.
+std::vector<uint8_t> generator_state() {
+  std::vector<uint8_t> state(5056, 0);
+  const int64_t header[] = {5, 1 | int64_t{1} << 32};  // seed; left = 1, seeded = 1
+  std::memcpy(state.data(), header, sizeof header);
+  uint32_t word = 5;
+  for (uint32_t i = 0; i < 624; ++i) {
+    if (i > 0) word = 1812433253u * (word ^ (word >> 30)) + i;
+    std::memcpy(&state[24 + 8 * i], &word, 4);
+  }
+  return state;
+}
+runtime::Generator generator(std::vector<uint8_t>& state) {
+  return {[&] { return state; }, [&](const std::vector<uint8_t>& s) { state = s; }};
+}
+/// The oracle with the masks that `plan` draws first of all, from that state, each as bytes; counts those that it keeps as bits.
+reference::Options with_masks_of(const plan::Plan& plan, int64_t* bits = nullptr) {
+  runtime::Twister twister(generator_state());
+  std::map<int64_t, Tensor> masks;
+  for (const plan::Step& s : plan.steps) {
+    if (s.kind != plan::StepKind::Random) continue;
+    const plan::Buffer& b = plan.buffers[s.writes[0]];
+    Tensor mask{{DType::Bool, b.shape}, {}, {}};
+    std::vector<uint8_t> bytes(static_cast<size_t>(mask.type.numel()));
+    runtime::bernoulli(mask_generator(), twister, s.p, bytes.data(), mask.type.numel());
+    mask.i.assign(bytes.begin(), bytes.end());
+    masks[std::stoll(s.name.substr(s.name.find('_') + 1))] = std::move(mask);
+    if (bits) *bits += b.bits;
+  }
+  reference::Options options = oracle();
+  options.random = [masks](const Node* n) {
+    const auto it = masks.find(n->as<RandomAttr>().draw);  // one that makes no difference is not drawn
+    return it != masks.end() && it->second.type == n->type ? it->second : Tensor{n->type, {}, std::vector<int64_t>(n->type.numel(), 1)};
+  };
+  return options;
+}
+
 // Forward and backward plan of a joint graph, with the arena of the handle between them; deferred outputs read.
 struct Arena {
   std::vector<uint8_t> memory;
@@ -160,7 +199,8 @@ std::vector<Tensor> run_joint(const compiler::JointGraph& compiled, const testin
   Arena room(compiled.saved_bytes());
   std::vector<uint8_t>& memory = room.memory;
   void* arena = room.start;
-  std::vector<Tensor> got = testing::run_plan(compiled.forward(options()), {inputs.begin(), inputs.begin() + joint.primals}, arena);
+  auto state = generator_state();
+  std::vector<Tensor> got = testing::run_plan(compiled.forward(options()), {inputs.begin(), inputs.begin() + joint.primals}, arena, generator(state));
   if (const auto& places = compiled.deferred_outputs(); !places.empty()) {
     std::vector<Tensor> deferred = testing::run_plan(compiled.deferred(options()), {}, arena);
     for (size_t i = 0; i < places.size(); ++i) got.at(places[i]) = std::move(deferred[i]);
@@ -179,7 +219,7 @@ std::vector<Tensor> run_joint(const compiler::JointGraph& compiled, const testin
   }
   return got;
 }
-void expect_same_joint(const testing::RandomJoint& joint, uint64_t seed, bool checkpointed) {
+void expect_same_joint(const testing::RandomJoint& joint, uint64_t seed, bool checkpointed, int64_t* bits = nullptr) {
   SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(joint.graph));
   const auto inputs = halves(joint.graph, seed);
   frontend::Imported imported = copy_of(joint.graph);
@@ -187,21 +227,39 @@ void expect_same_joint(const testing::RandomJoint& joint, uint64_t seed, bool ch
     for (const Node* n : imported.graph.live())
       if (n->id % 2) imported.must_recompute.push_back(n);
   std::vector<Tensor> got;
+  reference::Options with_masks;
   try {
     const compiler::JointGraph compiled(std::move(imported), joint.primals, joint.forward_outputs, "fuzz", seed % 2 ? 1 : schedule::kDeferredBytes);
     got = run_joint(compiled, joint, inputs);
+    with_masks = with_masks_of(compiled.forward(options()), bits);
   } catch (const std::exception& e) {
     FAIL() << e.what();
   }
-  expect_close(got, reference::evaluate(joint.graph, inputs, oracle()), 1e-4);
+  expect_close(got, reference::evaluate(joint.graph, inputs, with_masks), 1e-4);
+}
+/// Masks over what is given, one for all that has its shape: those of the forward's results are read by the backward too.
+void drop_out(testing::RandomJoint& joint) {
+  Builder b{joint.graph, {}};
+  std::map<Dims, const Node*> masks;
+  for (Output& o : joint.graph.outputs) {
+    if (!o.value) continue;
+    auto [it, fresh] = masks.emplace(o.value->shape(), nullptr);
+    if (fresh) it->second = b.random(o.value->shape(), {static_cast<int64_t>(masks.size()), 0.75});
+    const Node* other = o.value->dtype() == DType::Bool ? b.unary(Op::Not, o.value) : b.full(o.value->dtype(), o.value->shape(), 0);
+    o.value = b.select(it->second, o.value, other);
+  }
 }
 TEST(Fuzz, JointGraphs) {
   testing::RandomGraphOptions o;
   o.transcendental = false;
+  int64_t bits = 0;
   for (uint64_t seed = first() + 30000; seed < first() + 30000 + count() / 2; ++seed) {
-    expect_same_joint(testing::random_joint(seed, o), seed, seed % 3 == 0);
+    testing::RandomJoint joint = testing::random_joint(seed, o);
+    if (seed % 2) drop_out(joint);
+    expect_same_joint(joint, seed, seed % 3 == 0, &bits);
     if (HasFatalFailure()) return;
   }
+  EXPECT_GT(bits, count() / 6) << "masks are kept as bits";
 }
 
 // Attention as one kernel, forward, backward, and cut in two where its probabilities are not kept.
@@ -215,12 +273,14 @@ TEST(Fuzz, Attention) {
     }
 }
 TEST(Fuzz, JointAttention) {
+  int64_t bits = 0;
   for (uint64_t seed = first() + 70000; seed < first() + 70000 + count() / 8; ++seed) {
     testing::AttentionCase c = testing::random_attention_case(seed);
-    c.dropout = c.bf16 = false;
-    expect_same_joint(testing::attention_joint(c), seed, seed % 7 == 0);
+    c.bf16 = false;
+    expect_same_joint(testing::attention_joint(c), seed, seed % 7 == 0, &bits);
     if (HasFatalFailure()) return;
   }
+  EXPECT_GT(bits, 0) << "masks are kept as bits";
 }
 
 // What is computed again for want of memory is what was computed the first time, to the bit; real values, whose sums round.
@@ -352,18 +412,6 @@ TEST(Fuzz, StepsOfLossesInChunks) {
   EXPECT_GT(in_place, count() / 20) << "primals are updated";
 }
 
-/// torch.manual_seed(5): the state that eager's generator has then.
-std::vector<uint8_t> generator_state() {
-  std::vector<uint8_t> state(5056, 0);
-  const int64_t header[] = {5, 1 | int64_t{1} << 32};  // seed; left = 1, seeded = 1
-  std::memcpy(state.data(), header, sizeof header);
-  uint32_t word = 5;
-  for (uint32_t i = 0; i < 624; ++i) {
-    if (i > 0) word = 1812433253u * (word ^ (word >> 30)) + i;
-    std::memcpy(&state[24 + 8 * i], &word, 4);
-  }
-  return state;
-}
 // The masks are results too: the oracle computes with those that were drawn.
 TEST(Fuzz, RandomMasks) {
   testing::RandomGraphOptions o;

@@ -62,6 +62,61 @@ TEST_P(Extents, ElementwiseFloat) {
   }
 }
 
+// Bools that lie as bits: neighbours at any offset, strewn, repeated, turned, and under guards; what lies behind the last bit is not read as one.
+TEST_P(Extents, Bits) {
+  const int64_t n = GetParam(), numel = 3 * n + 11;
+  Memory bits = memory_of(std::vector<uint8_t>(static_cast<size_t>(bytes_of_bits(numel)), 0xA5));
+  std::mt19937 random(static_cast<unsigned>(n));
+  std::vector<bool> set;
+  for (int64_t e = 0; e < numel; ++e) {
+    set.push_back(random() % 3 > 0);
+    uint8_t& byte = bits.bytes[static_cast<size_t>(e / 8)];
+    byte = static_cast<uint8_t>(set.back() ? byte | 1 << e % 8 : byte & ~(1 << e % 8));
+  }
+  const struct { const char* name; std::function<Expr(const Expr&)> at; int64_t low; } cases[] = {  // from element `low` on: the others are guarded
+      {"neighbours", [](const Expr& i) { return i; }, 0},
+      {"a_byte_on", [](const Expr& i) { return i + integer(8); }, 0},
+      {"odd", [](const Expr& i) { return i + integer(5); }, 0},
+      {"before", [](const Expr& i) { return i - integer(3); }, 3},
+      {"every_third", [](const Expr& i) { return i * 3; }, 0},
+      {"backwards", [n](const Expr& i) { return integer(n - 1) - i; }, 0},
+      {"repeated", [](const Expr& i) { return floor_div(i, 5); }, 0},
+      {"turned", [](const Expr& i) { return mod(i, 7) * 2 + floor_div(i, 7); }, 0},
+      {"one", [n](const Expr&) { return integer(n); }, 0},
+      {"one_guarded", [](const Expr&) { return integer(2); }, 1},
+  };
+  for (const auto& c : cases)
+    for (int lanes : {1, 2, 8, 16, 32, 64}) {
+      LoopNest nest;
+      nest.name = c.name;
+      const int mask = nest.add_buffer({"mask", DType::Bool, numel, Space::Argument, false, -1, true});
+      const int out = nest.add_buffer({"out", DType::F32, 2 * n, Space::Argument, true});
+      const int half = nest.add_var("half", 2), i = nest.add_var("i", n);  // the guard of the first half is one for all lanes, and false
+      const Expr place = c.at(nest.var(i)), all = apply(Op::Lt, {integer(0), nest.var(half)});
+      const Expr each = c.low > 0 ? apply(Op::And, {all, apply(Op::Le, {integer(c.low), nest.var(i)})}) : all;
+      const Expr value = apply(Op::Select, {nest.load(mask, place, each), nest.var(i) + integer(1), integer(0)});
+      nest.body = for_loop(LoopKind::Serial, half, integer(2), vector(i, n, store(out, nest.var(half) * n + nest.var(i), cast(value, DType::F32)), lanes));
+      expect_as_interpreted(nest, {bits, output_of(2 * n * 4)});
+
+      std::vector<Memory> got = {bits, output_of(2 * n * 4)};
+      run(nest, runnable_levels()[0], got);
+      const auto values = interpret::values_of<float>(got[1]);
+      for (int64_t e = 0; e < n; ++e) {
+        const int64_t at = range_of(c.at(integer(e))).low;
+        EXPECT_EQ(values[static_cast<size_t>(e)], 0) << c.name << " element " << e << ", whose guard is false";
+        EXPECT_EQ(values[static_cast<size_t>(n + e)], e >= c.low && set[static_cast<size_t>(at)] ? e + 1 : 0) << c.name << " element " << e << ", lanes " << lanes;
+      }
+      if (c.low == 0) {
+        LoopNest plain = nest;
+        const Expr unguarded = apply(Op::Select, {nest.load(mask, place), nest.var(i) + integer(1), integer(0)});
+        plain.body = vector(i, n, store(out, nest.var(i), cast(unguarded, DType::F32)), lanes);
+        plain.buffers[static_cast<size_t>(out)].numel = n;
+        expect_as_interpreted(plain, {bits, output_of(n * 4)});
+      }
+      if (HasFailure()) return;
+    }
+}
+
 // Out of range: what cvttss2si gives, never poison.
 TEST(Nests, FloatsOutOfRangeBecomeTheLowestInteger) {
   const std::vector<double> x = {3e9, -3e9, 2147483647.5, -2147483648.5, NAN, INFINITY, 1e300, -7.9, 0.99};

@@ -47,6 +47,26 @@ constexpr const char* kSound = R"(  parallel i in 4:
 
 TEST(LoopVerify, AcceptsASoundNest) { EXPECT_NO_THROW(verify(sound(kSound))); }
 
+TEST(LoopVerify, BitsAreArgumentsThatAreOnlyRead) {
+  LoopNest nest;
+  nest.name = "n";
+  const int mask = nest.add_buffer({"mask", DType::Bool, 64, Space::Argument, false, -1, true});
+  nest.body = block({});
+  EXPECT_NO_THROW(verify(nest));
+  const auto changed = [&](auto change) {
+    LoopNest other = nest;
+    change(other.buffers[static_cast<size_t>(mask)]);
+    return other;
+  };
+  const char* words = "of bits is no bool, no argument of a CPU's nest, or written";
+  refused(changed([](Buffer& b) { b.dtype = DType::U8; }), words);
+  refused(changed([](Buffer& b) { b.written = true; }), words);
+  refused(changed([](Buffer& b) { b.space = Space::Scratch, b.written = true; }), words);
+  LoopNest device = nest;
+  device.threads = 128;
+  refused(device, words);
+}
+
 TEST(LoopVerify, RefusesByItsWords) {
   refused("  parallel i in 4:\n    for j in 4:\n      parallel m in 4:\n        pass\n", "more than one Parallel loop");
   refused("  for j in 4:\n    parallel m in 4:\n      pass\n", "a Parallel loop inside another loop (in j > m)");

@@ -54,6 +54,32 @@ TEST(Verify, AnInputMayBeUpdatedLast) {
   EXPECT_EQ(print(load(save(p))), print(p));
 }
 
+Plan plan_of_bits() {
+  Plan p = small_plan();
+  p.buffers[6].bits = true;
+  p.buffers[6].bytes = bytes_of_bits(8);
+  return p;
+}
+TEST(Verify, AMaskMayBeBits) {
+  const Plan p = plan_of_bits();
+  EXPECT_NO_THROW(verify(p));
+  EXPECT_THAT(print(p), HasSubstr("bool[2,4] bits strides [4,1], 17 bytes"));
+  EXPECT_EQ(print(load(save(p))), print(p));
+}
+TEST(Verify, BitsAreForKernelsAndDraws) {
+  const auto refused = [](const char* words, const std::function<void(Plan&)>& change) {
+    Plan p = plan_of_bits();
+    change(p);
+    EXPECT_THAT([&] { verify(p); }, ThrowsMessage<InternalError>(HasSubstr(words)));
+  };
+  refused("its elements need 17", [](Plan& p) { p.buffers[6].bytes = 8; });
+  refused("no dense bools of the plan's own", [](Plan& p) { p.buffers[6].dtype = DType::U8; });
+  refused("no dense bools of the plan's own", [](Plan& p) { p.buffers[6].strides = {8, 1}, p.buffers[6].bytes = 64; });
+  refused("no dense bools of the plan's own", [](Plan& p) { p.buffers[0].bits = true, p.buffers[0].dtype = DType::Bool; });
+  refused("writes mask, which is bits", [](Plan& p) { p.steps[0] = kernel_step("one", {0, 4}, {1, 6}); });
+  refused("reads mask, which is bits", [](Plan& p) { p.steps[3].arguments = p.steps[3].reads = {2, 6}; });
+}
+
 struct Broken { const char* words; std::function<void(Plan&)> change; };
 class VerifyBroken : public testing::TestWithParam<Broken> {};
 TEST_P(VerifyBroken, IsRefused) {

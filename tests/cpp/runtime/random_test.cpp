@@ -139,6 +139,21 @@ TEST(Bernoulli, MklTakesOneDrawAsItsSeed) {
   EXPECT_EQ(twister.state(), other.state());
 }
 
+TEST(Bernoulli, BitsAreTheBytes) {
+  for (const MaskGenerator g : {MaskGenerator::Twister, MaskGenerator::Mkl})
+    for (const double p : {0.0, 0.3, 0.9, 1.0})
+      for (const int64_t n : {0, 1, 7, 8, 9, 15, 16, 17, 312, 313, 4096, 4099, 16384, 50001}) {
+        Twister of_bytes(seeded(3)), of_bits(seeded(3));
+        std::vector<uint8_t> bytes(n), bits((n + 7) / 8 + 1, 0xA5), expected((n + 7) / 8 + 1, 0);
+        bernoulli(g, of_bytes, p, bytes.data(), n);
+        bernoulli_bits(g, of_bits, p, bits.data(), n);
+        for (int64_t i = 0; i < n; ++i) expected[i / 8] = static_cast<uint8_t>(expected[i / 8] | bytes[i] << i % 8);
+        expected.back() = 0xA5;
+        ASSERT_EQ(bits, expected) << n << " of " << p;
+        EXPECT_EQ(of_bits.state(), of_bytes.state());
+      }
+}
+
 TEST(Bernoulli, CertainAndEmptyMasksDrawNothing) {
   for (const MaskGenerator g : {MaskGenerator::Twister, MaskGenerator::Mkl}) {
     Twister twister(seeded(3));

@@ -160,6 +160,29 @@ return none %3
   const Cut cut = cut_joint(joint, 1, 1, {find(joint, Op::Random)});
   ASSERT_EQ(cut.saved.size(), 1u);
   EXPECT_EQ(cut.forward.outputs[1].value->op, Op::Random);
+  EXPECT_TRUE(cut.saved_as_bits.at(0));
+  EXPECT_FALSE(cut_joint(joint, 1, 1, {}, kDeferredBytes, false).saved_as_bits.at(0)) << "on a device";
+}
+TEST(Cut, MasksThatOthersSeeStayBytes) {  // a result that a rewriting might make the mask itself; and the operand of a call
+  const Graph joint = parse(R"(%0 = random draw=0 p=0.5 : bool[64]
+%1 = random draw=1 p=0.5 : bool[64]
+%2 = random draw=2 p=0.5 : bool[64]
+%3 = input index=0 : f32[64]
+%4 = input index=1 : f32[64]
+%5 = not %0 : bool[64]
+%6 = select %0 %3 %4 : f32[64]
+%7 = select %1 %6 %4 : f32[64]
+%8 = select %2 %7 %4 : f32[64]
+return %5 %8
+)");
+  const Cut cut = cut_joint(joint, 1, 1, {});
+  std::vector<bool> bits;
+  for (size_t i = 0; i < cut.saved.size(); ++i) bits.push_back(cut.saved_as_bits[i]);
+  EXPECT_EQ(std::count(bits.begin(), bits.end(), true), 2);
+  for (size_t i = 0; i < cut.saved.size(); ++i) {
+    const Node* n = cut.forward.outputs[1 + i].value;
+    EXPECT_EQ(bits[i], n->op == Op::Random && n->as<RandomAttr>().draw != 0);
+  }
 }
 TEST(Cut, ElementwiseOfPrimalsIsComputedAgain) {
   const Graph joint = parse(R"(%0 = input index=0 : f32[64]

@@ -9,6 +9,7 @@
 #include "graph/text.h"
 #include "graphs.h"
 #include "run_schedule.h"
+#include "schedule/bits.h"
 #include "schedule/prepare.h"
 
 namespace trainc::schedule {
@@ -19,7 +20,8 @@ const Machine kMachines[] = {{CpuLevel::Avx512, {}}, {CpuLevel::Avx512Bf16, {}},
 void expect_clean(const Graph& graph, uint64_t seed, const Machine& machine, double tolerance = 1e-4) {
   const Graph prepared = prepare(graph);
   SCOPED_TRACE("seed " + std::to_string(seed) + " " + std::string(name_of(machine.level)) + "\n" + print(prepared));
-  const Schedule schedule = make_schedule(prepared, true);
+  Schedule schedule = make_schedule(prepared, true);
+  schedule.bits = masks_as_bits(prepared);
   auto inputs = testing::random_inputs(graph, seed);
   for (auto& t : inputs)  // halves: most sums are exact in any order
     for (double& v : t.f) v = std::round(v * 2) / 2;

@@ -27,7 +27,10 @@ inline Interpreted interpret_schedule(const Graph& graph, const schedule::Schedu
   for (const Node& n : graph.nodes())
     if (n.op == Op::Input) memory[&n] = {to_bytes(inputs.at(n.as<InputAttr>().index))};
   for (const schedule::Group& group : schedule.groups) {
-    if (group.kind == schedule::GroupKind::Random) memory[group.values[0]] = {to_bytes(random_mask(group.values[0]))};
+    if (group.kind == schedule::GroupKind::Random) {
+      const Node* mask = group.values[0];
+      memory[mask] = {schedule.bits.count(mask) ? to_bits(random_mask(mask)) : to_bytes(random_mask(mask))};
+    }
     const auto kernels = schedule::lower(graph, schedule, group, machine);
     for (const schedule::LoweredKernel& k : kernels) {
       std::vector<interpret::Memory> arguments;

@@ -8,6 +8,7 @@
 #include "../common/random_attention.h"
 #include "graph/text.h"
 #include "run_schedule.h"
+#include "schedule/bits.h"
 #include "schedule/prepare.h"
 
 namespace trainc::schedule {
@@ -22,7 +23,9 @@ int64_t streams_in(const Schedule& s) {
 }
 
 testing::Interpreted interpret(const Graph& prepared, bool streams, const std::vector<reference::Tensor>& inputs, const Machine& machine) {
-  return testing::interpret_schedule(prepared, make_schedule(prepared, streams), inputs, machine);
+  Schedule schedule = make_schedule(prepared, streams);
+  schedule.bits = masks_as_bits(prepared);
+  return testing::interpret_schedule(prepared, schedule, inputs, machine);
 }
 
 bool same(double a, double b, double tolerance, double scale) {

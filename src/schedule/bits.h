@@ -1,0 +1,14 @@
+// Masks as bits: an eighth of the memory that bools take. A draw's mask may be kept so where only kernels read it.
+#pragma once
+#include <unordered_set>
+
+#include "graph/graph.h"
+
+namespace trainc::schedule {
+
+/// Masks (Op::Random of the host's generator) that nobody but a CPU's kernels sees: no output and no operand of an extern call is made of them by
+/// operations on bools alone, which a rewriting might take away. They may lie in memory as bits.
+/// Outputs from `arena_from` on are there for other plans' kernels; -1: none are.
+std::unordered_set<const Node*> masks_as_bits(const Graph&, int64_t arena_from = -1);
+
+}  // namespace trainc::schedule
