@@ -36,9 +36,8 @@ class Family:
     shapes: list[list[torch.Size]] = dataclasses.field(default_factory=list)  # that were traced
     traces: list[Serve] = dataclasses.field(default_factory=list)  # those with symbols
     reason: str = ""  # why this model's sizes cannot be symbols
-    dims: list[set[int]] | None = (
-        None  # of each argument, the dimensions that are known to change; None: seen at the second shape
-    )
+    # of each argument, the dimensions that are known to change; None: seen at the second shape
+    dims: list[set[int]] | None = None
 
     def entry(
         self,
