@@ -137,6 +137,7 @@ const Windows kWindows[] = {
     {2, 23, 45, 3, 7, 2, 64},    // an image of three colours, as the first layer of a network reads it
     {1, 9, 50, 9, 2, 3, 7},      // 17 places in a row: no tile of so many
     {1, 7, 23, 6, 3, 1, 16},     // rows of 21
+    {1, 1, 60, 211, 1, 1, 33},   // one run both ways: a matrix as it lies
 };
 
 TEST(ContractionWindows, InterpretedWithoutFindings) {
@@ -177,6 +178,18 @@ TEST(ContractionWindows, BlocksOfRuns) {
   EXPECT_EQ(block_k(10, 32), 96 * 2);
   EXPECT_EQ(block_k(10, 128), 192);
   EXPECT_EQ(block_k(10, 3), 27);
+}
+
+// Rows of a matrix that lie far apart meet in few sets of L1: they are packed.
+TEST(ContractionWindows, AMatrixInPlaceIfItsRowsAreNear) {
+  const auto in_place = [](int64_t k) {
+    LoopNest nest;
+    return choose_blocking(spec_of(nest, {1, 1, 960, k, 1, 1, 64}), DType::F32, CpuLevel::Avx512, {}).lhs_in_place;
+  };
+  EXPECT_TRUE(in_place(64));
+  EXPECT_TRUE(in_place(256));
+  EXPECT_FALSE(in_place(260));
+  EXPECT_FALSE(in_place(8));  // finding where a row begins would be most of the work
 }
 
 }  // namespace
