@@ -456,7 +456,8 @@ class Builder {
     }
     const auto within = [](const Expr& row, const Expr& total) { return minimum(row, total - integer(1)); };
     if (part_ != Part::None) return share;  // the caches hold what a part reads
-    for (Stmt& s : finish_ahead_->share(finish_row_, finish_column_, many_blocks() ? product(group, is_last_block()) : group, groups)) share.push_back(std::move(s));
+    if (finish_ahead_)
+      for (Stmt& s : finish_ahead_->share(finish_row_, finish_column_, many_blocks() ? product(group, is_last_block()) : group, groups)) share.push_back(std::move(s));
     // Of an operand in runs, finding the line would cost as much as waiting for it.
     if (spec_.lhs_run == 0 && (more_tasks() || b_.k_blocks > 1 || m_blocks_ > 1))
       ask({b_.block_m * b_.tile_m, pack_k_ * each(), spec_.lhs_k_contiguous,
@@ -606,7 +607,7 @@ class Builder {
 
   Stmt micro_kernel(const Expr& block_tile, const Expr& tile, const Expr& panel) {
     std::vector<Stmt> body;
-    if (part_ == Part::None) look_ahead_of_tile(body, block_tile, tile, panel);
+    if (part_ == Part::None && (more_tasks() || b_.task_m > 1 || b_.task_n > 1)) look_ahead_of_tile(body, block_tile, tile, panel);
     Place p{block_tile, tile, panel, many_blocks() ? ((block_tile + tile) * b_.room_n + panel) * (int64_t(b_.tile_m) * b_.tile_n) : integer(0), integer(0)};
     const auto ahead = [&](const Expr& group) { return look_ahead(block_tile, tile, panel, group, p.base); };
     if (!amx_) {

@@ -84,7 +84,8 @@ EpilogueAhead::EpilogueAhead(const LoopNest& nest, const Stmt& element, int row_
     : row_var_(row_var), column_var_(column_var), rows_(rows), columns_(columns) {
   accesses_of(element, [&](int id, const Expr& index) {
     const Buffer& b = nest.buffers.at(static_cast<size_t>(id));
-    if (b.space != Space::Argument || stays(b) || !is_known(index) || step_of(index, column_var) != 1) return;
+    // What is the same for all rows (a bias) stays, however long it may be.
+    if (b.space != Space::Argument || stays(b) || !is_known(index) || step_of(index, column_var) != 1 || step_of(index, row_var) == 0) return;
     for (const Access& a : accesses_)
       if (a.buffer == id && same(a.index, index)) return;
     accesses_.push_back({id, index, kLine / size_of(b.dtype)});
