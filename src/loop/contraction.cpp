@@ -598,7 +598,8 @@ class Builder {
   void look_ahead_of_tile(std::vector<Stmt>& body, const Expr& block_tile, const Expr& tile, const Expr& panel) {
     if (!finish_ahead_) {
       const int row = nest_.add_var("row", spec_.m), column = nest_.add_var("column", spec_.n);
-      finish_ahead_.emplace(nest_, spec_.epilogue(batch_, nest_.var(row), nest_.var(column), real(0, sum_)), row, column, b_.tile_m, b_.tile_n);
+      // Stores wait in their queue for lines, and the next tile is multiplied meanwhile: with several blocks of k, for long enough.
+      finish_ahead_.emplace(nest_, spec_.epilogue(batch_, nest_.var(row), nest_.var(column), real(0, sum_)), row, column, b_.tile_m, b_.tile_n, !many_blocks());
     }
     const Expr tiles = tiles_in_block(block_tile), first = (first_tile_ + block_tile) * b_.tile_m, here = (first_panel_ + panel) * b_.tile_n;
     finish_row_ = choose(body, "finish_row", tile, tiles, first, first + (tile + integer(1)) * b_.tile_m);

@@ -67,9 +67,9 @@ void accesses_of(const Expr& e, Visit visit) {
   for (const Expr& a : e->args) accesses_of(a, visit);
 }
 template <class Visit>
-void accesses_of(const Stmt& s, Visit visit) {
-  for (const Stmt& b : s->body) accesses_of(b, visit);
-  if (s->kind == StmtKind::Store) visit(s->buffer, s->index);
+void accesses_of(const Stmt& s, bool writes, Visit visit) {
+  for (const Stmt& b : s->body) accesses_of(b, writes, visit);
+  if (writes && s->kind == StmtKind::Store) visit(s->buffer, s->index);
   accesses_of(s->value, visit);
 }
 
@@ -80,9 +80,9 @@ bool same(const Expr& a, const Expr& b) {
 
 }  // namespace
 
-EpilogueAhead::EpilogueAhead(const LoopNest& nest, const Stmt& element, int row_var, int column_var, int64_t rows, int64_t columns)
+EpilogueAhead::EpilogueAhead(const LoopNest& nest, const Stmt& element, int row_var, int column_var, int64_t rows, int64_t columns, bool writes)
     : row_var_(row_var), column_var_(column_var), rows_(rows), columns_(columns) {
-  accesses_of(element, [&](int id, const Expr& index) {
+  accesses_of(element, writes, [&](int id, const Expr& index) {
     const Buffer& b = nest.buffers.at(static_cast<size_t>(id));
     // What is the same for all rows (a bias) stays, however long it may be.
     if (b.space != Space::Argument || stays(b) || !is_known(index) || step_of(index, column_var) != 1 || step_of(index, row_var) == 0) return;

@@ -18,11 +18,11 @@ struct BlockAhead {
 /// takes more than eight lines a slot: then the first ones. Buffers that stay in cache anyway and gathered elements are left out.
 std::vector<Stmt> prefetch_share(const LoopNest&, const BlockAhead&, const Expr& slot, int64_t slots);
 
-/// What a tile's epilogue reads and writes of the arguments, `rows` x `columns` elements of each.
+/// What a tile's epilogue reads of the arguments, and writes to them where `writes` are asked for: `rows` x `columns` elements of each.
 class EpilogueAhead {
  public:
   /// `element`: the epilogue of one element, at row `row_var` and column `column_var`.
-  EpilogueAhead(const LoopNest&, const Stmt& element, int row_var, int column_var, int64_t rows, int64_t columns);
+  EpilogueAhead(const LoopNest&, const Stmt& element, int row_var, int column_var, int64_t rows, int64_t columns, bool writes);
   /// Prefetches of the slot's share of the lines of the tile that begins at (row, column); eight a buffer at most.
   std::vector<Stmt> share(const Expr& row, const Expr& column, const Expr& slot, int64_t slots) const;
 

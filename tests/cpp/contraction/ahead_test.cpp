@@ -40,7 +40,7 @@ TEST(ContractionAhead, AsksForWhatTheNextTileReadsAndWrites) {
     const std::string text = text_of(960, 96, k, DType::F32);
     // 24 lines of 8 rows x 48 columns, or 12 x 32, in 8 groups of steps; in 24
     EXPECT_EQ(count(text, "prefetch(1) residual["), k == 64 ? 3 : 1) << text;
-    EXPECT_EQ(count(text, "prefetch(1) out["), k == 64 ? 3 : 1);
+    EXPECT_EQ(count(text, "prefetch(1) out["), k == 64 ? 3 : 0);  // or the next tile is long
     EXPECT_EQ(count(text, "prefetch(1) bias["), 0);   // all rows read it
     EXPECT_EQ(count(text, "prefetch(1) table["), 0);  // memory alone knows where
   }
