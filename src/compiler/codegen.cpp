@@ -73,7 +73,8 @@ Code generate(const std::vector<const loop::LoopNest*>& nests, const Options& op
       code.given.emplace_back();
       continue;
     }
-    SharedKernel& kernel = shared_kernel(*role, plain);
+    const loop::Form form = loop::form_of(plain);
+    SharedKernel& kernel = shared_kernel(*role, form);
     auto [at, first] = used.emplace(&kernel, -1);
     if (first && kernel.kernel) {
       at->second = static_cast<int>(code.kernels.size());
@@ -82,7 +83,7 @@ Code generate(const std::vector<const loop::LoopNest*>& nests, const Options& op
       at->second = add(kernel.lifted.none() ? std::move(plain) : loop::lift(plain, kernel.lifted, kernel.scratch), &kernel);
     }
     code.kernel_of.push_back(at->second);
-    code.given.push_back(kernel.given(loop::form_of(*n)));
+    code.given.push_back(kernel.given(form));
   }
   code.compiled = static_cast<int64_t>(distinct.size());
 
