@@ -97,11 +97,7 @@ class PlanBuilder {
       if (group.kind == schedule::GroupKind::Random && !kernels[g].empty()) as_draw(plan_.steps.back(), group.values[0]);
     }
     for (auto [value, below] : over_) plan_.buffers[buffer(value)].over = buffer(below);
-    plan::plan_memory(plan_);
-    if (options.dry) return std::move(plan_);
-    plan::verify(plan_);
-    if (dumping("plan")) dump(name + ".plan.txt", plan::print(plan_));
-    return std::move(plan_);
+    return finished(std::move(plan_), options);
   }
 
  private:
@@ -363,6 +359,14 @@ std::unordered_set<const Node*> as_bits(const Graph& graph, const Homes& homes, 
 }
 
 }  // namespace
+
+plan::Plan finished(plan::Plan plan, const Options& options) {
+  plan::plan_memory(plan);
+  if (options.dry) return plan;
+  plan::verify(plan);
+  if (dumping("plan")) dump(plan.name + ".plan.txt", plan::print(plan));
+  return plan;
+}
 
 plan::Plan compile_graph(Graph graph, const std::string& name, const Homes& homes, const Options& options, Timing* timing) {
   Timing local;
