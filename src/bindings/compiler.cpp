@@ -151,6 +151,7 @@ struct JointGraph {
   static std::vector<plan::Foreach> kernels_of(const Formulas& formulas, const compiler::Options& o) {
     compiler::Options quiet = o;
     quiet.progress = {};
+    quiet.dry = o.dry || o.sample;  // of a plan that is only looked at, they need no code
     std::vector<plan::Foreach> kernels;
     for (const auto& [graph, in_place] : formulas)
       kernels.push_back(compiler::compile_foreach(frontend::import_aten(graph), in_place, "update" + std::to_string(kernels.size()), quiet, emit::cuda::Entry::Plan));
@@ -177,6 +178,7 @@ struct JointGraph {
     const nb::object no_callback = nb::none();
     compiler::Options o = options(no_callback, target);
     o.tuning.reset();
+    o.dry = true;
     return told([&] {
       nb::gil_scoped_release unlock;
       return find(o);

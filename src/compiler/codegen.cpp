@@ -45,8 +45,14 @@ emit::Blob code_of(const loop::LoopNest& nest, const Options& options, emit::cud
 }  // namespace
 
 Code generate(const std::vector<const loop::LoopNest*>& nests, const Options& options, emit::cuda::Entry entry, SharedKernels::Impl::Role* role) {
-  // Kernels of identical layers differ in names and origins only.
   Code code;
+  if (options.dry) {
+    code.kernel_of.assign(nests.size(), -1);
+    code.given.resize(nests.size());
+    for (const loop::LoopNest* n : nests) code.kernels.push_back({n->name, {}, 0, n->scratch_bytes(), n->threads});
+    return code;
+  }
+  // Kernels of identical layers differ in names and origins only.
   std::unordered_map<std::string, size_t> known;      // by text: the first nest of it
   std::unordered_map<const SharedKernel*, int> used;  // of other plans' too: its place in this one
   std::vector<SharedKernel*> shared;                  // of distinct[i], or null

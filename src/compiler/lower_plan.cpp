@@ -70,13 +70,7 @@ class PlanBuilder {
       return {};
     }
     start = now();
-    Code code;
-    if (options.dry) {
-      code.kernel_of.assign(nests.size(), -1);
-      code.given.resize(nests.size());
-      for (const loop::LoopNest* n : nests) code.kernels.push_back({n->name, {}, 0, n->scratch_bytes(), n->threads});
-    }
-    else code = generate(nests, options, emit::cuda::Entry::Plan, role);
+    Code code = generate(nests, options, emit::cuda::Entry::Plan, role);
     timing.code_seconds += now() - start;
     timing.kernels += static_cast<int64_t>(nests.size());
     timing.distinct_kernels += static_cast<int64_t>(code.kernels.size());

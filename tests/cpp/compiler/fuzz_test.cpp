@@ -462,6 +462,16 @@ TEST(Foreach, AdamOverTensorsOfAnySize) {
   for (CpuLevel level : levels())
     for (DType dtype : {DType::F32, DType::BF16}) expect_same_foreach(dtype, level);
 }
+TEST(Foreach, NoCodeWhereItIsOnlyLookedAt) {
+  compiler::Options dry = options();
+  dry.dry = true;
+  const auto made = [](const compiler::Options& o) { return compiler::compile_foreach(copy_of(testing::adam(8, DType::F32)), {0, 2, 3}, "adam", o); };
+  const plan::Foreach looked_at = made(dry), whole = made(options());
+  EXPECT_TRUE(looked_at.kernel.code.empty());
+  EXPECT_FALSE(whole.kernel.code.empty());
+  EXPECT_EQ(looked_at.kernel.scratch_bytes, whole.kernel.scratch_bytes);
+  EXPECT_EQ(looked_at.inputs.size(), whole.inputs.size());
+}
 
 void expect_text(const char* text, double tolerance = 1e-5) { expect_same(parse(text), 7, false, tolerance); }
 
