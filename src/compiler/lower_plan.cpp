@@ -70,13 +70,7 @@ class PlanBuilder {
       return {};
     }
     start = now();
-    Code code;
-    if (options.dry) {
-      code.kernel_of.assign(nests.size(), -1);
-      code.given.resize(nests.size());
-      for (const loop::LoopNest* n : nests) code.kernels.push_back({n->name, {}, 0, n->scratch_bytes(), n->threads});
-    }
-    else code = generate(nests, options, emit::cuda::Entry::Plan, role);
+    Code code = generate(nests, options, emit::cuda::Entry::Plan, role);
     timing.code_seconds += now() - start;
     timing.kernels += static_cast<int64_t>(nests.size());
     timing.distinct_kernels += static_cast<int64_t>(code.kernels.size());
@@ -97,11 +91,7 @@ class PlanBuilder {
       if (group.kind == schedule::GroupKind::Random && !kernels[g].empty()) as_draw(plan_.steps.back(), group.values[0]);
     }
     for (auto [value, below] : over_) plan_.buffers[buffer(value)].over = buffer(below);
-    plan::plan_memory(plan_);
-    if (options.dry) return std::move(plan_);
-    plan::verify(plan_);
-    if (dumping("plan")) dump(name + ".plan.txt", plan::print(plan_));
-    return std::move(plan_);
+    return finished(std::move(plan_), options);
   }
 
  private:
@@ -363,6 +353,14 @@ std::unordered_set<const Node*> as_bits(const Graph& graph, const Homes& homes, 
 }
 
 }  // namespace
+
+plan::Plan finished(plan::Plan plan, const Options& options) {
+  plan::plan_memory(plan);
+  if (options.dry) return plan;
+  plan::verify(plan);
+  if (dumping("plan")) dump(plan.name + ".plan.txt", plan::print(plan));
+  return plan;
+}
 
 plan::Plan compile_graph(Graph graph, const std::string& name, const Homes& homes, const Options& options, Timing* timing) {
   Timing local;

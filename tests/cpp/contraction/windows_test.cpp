@@ -87,7 +87,7 @@ template <class T>
 std::vector<T> vector_as(const std::vector<float>& values) { return {values.begin(), values.end()}; }
 
 template <class T, class Out>
-void expect_equal(const Windows& w, const Data& data, const LoopNest& nest, CpuLevel level, bool interpreted) {
+void expect_equal(const Data& data, const LoopNest& nest, CpuLevel level, bool interpreted) {
   if (interpreted) {
     std::vector<interpret::Memory> arguments = {interpret::memory_of(vector_as<T>(data.image)), interpret::memory_of(vector_as<T>(data.rhs)),
                                                 interpret::output_of(int64_t(data.out.size() * sizeof(Out)))};
@@ -103,7 +103,6 @@ void expect_equal(const Windows& w, const Data& data, const LoopNest& nest, CpuL
   code.kernel(arguments, scratch.data(), &status, 0, nest.parallel_extent);
   ASSERT_EQ(status, 0u);
   ASSERT_EQ(std::vector<Out>(out.as<Out>(), out.as<Out>() + data.out.size()), vector_as<Out>(data.out));
-  (void)w;
 }
 
 // All ways of cutting it up; gives how many distinct ones read the lhs in place.
@@ -122,9 +121,9 @@ int expect_windows(const Windows& w, CpuLevel level, bool interpreted) {
     const std::string text = print(nest);
     if (!texts.insert(text).second) continue;
     in_place += text.find("lhs_pack") == std::string::npos;
-    if (w.dtype == DType::BF16) expect_equal<Bf16, float>(w, data, nest, level, interpreted);
-    else if (w.dtype == DType::F64) expect_equal<double, double>(w, data, nest, level, interpreted);
-    else expect_equal<float, float>(w, data, nest, level, interpreted);
+    if (w.dtype == DType::BF16) expect_equal<Bf16, float>(data, nest, level, interpreted);
+    else if (w.dtype == DType::F64) expect_equal<double, double>(data, nest, level, interpreted);
+    else expect_equal<float, float>(data, nest, level, interpreted);
   }
   return in_place;
 }
