@@ -104,7 +104,7 @@ class Fusing:
         return [Slot(0, groups[id(p)], p, i) for i, p in tensors.items()]
 
     def updates(self, slots: list[Slot]) -> Updates:
-        if self._updates is None or self._updates.slots != slots:
+        if self._updates is None or list(map(_named, self._updates.slots)) != list(map(_named, slots)):
             self._updates = Updates(slots, [self._owner()])
         return self._updates
 
@@ -117,9 +117,7 @@ class Fusing:
 
     def _may_wait(self, parameters: dict[int, Tensor], held: Sequence[Tensor]) -> bool:
         there = [p for p in parameters.values() if p.grad is not None]
-        for p in there:
-            if type(p.grad) is DeferredTensor:  # to be added to, by C++ that knows of no deferred tensors
-                p.grad = p.grad.value()
+        _compute_gradients(there)  # to be added to, by C++ that knows of no deferred tensors
         if there or self.slots(parameters) is None or (torch.distributed.is_available() and torch.distributed.is_initialized()):
             return False
         owned = {p.untyped_storage().data_ptr() for p in parameters.values()}
@@ -148,10 +146,19 @@ class Fusing:
                 raise
             except Exception as error:
                 messages.fell_back("the backward together with the optimizer's step", error)
-        for p in parameters:
-            if type(p.grad) is DeferredTensor:
-                p.grad = p.grad.value()
+        _compute_gradients(parameters)
         return False
+
+
+def _named(slot: Slot) -> tuple:
+    """A slot to compare: its parameter by identity."""
+    return slot.optimizer, slot.group, id(slot.parameter), slot.primal
+
+
+def _compute_gradients(parameters: list[Tensor]) -> None:
+    for p in parameters:
+        if type(p.grad) is DeferredTensor:
+            p.grad = p.grad.value()
 
 
 def _is_accumulated(parameter: Tensor) -> bool:
