@@ -148,7 +148,9 @@ def formula_of(v: Variant) -> tuple[Callable[..., tuple[Tensor, ...]], int, list
     return (adam_formula if v.kind == "adam" else sgd_formula)(v)
 
 
+@functools.cache
 def trace_formula(v: Variant) -> torch.fx.GraphModule:
+    """The update as a graph, for whoever only reads it."""
     formula, scalars, _ = formula_of(v)
     with torch._subclasses.FakeTensorMode():
         inputs = [torch.empty(ELEMENTS, dtype=v.dtype, device="cpu") for _ in range(v.tensors())]

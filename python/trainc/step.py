@@ -240,8 +240,8 @@ class CompiledStep:
 
     def __call__(self, tensors: list[Tensor], args: tuple, kwargs: dict) -> Any:
         self._clear_gradients()
-        states, launches = self.updates.prepare()
-        distinct = self._built_for(launches)
+        launches = self.updates.launches()
+        distinct, states = self._built_for(launches), self.updates.states(launches)
         outputs = self._run([*tensors, *self.traced.constants, self._one], states, distinct)
         for i, place in self.traced.mutated:
             with torch.no_grad():
@@ -331,14 +331,14 @@ class CorePlan:
     def __init__(self, step: CompiledStep, classes: list[int], distinct: list[Launch]):
         from trainc import _core
 
-        traced, updates = step.traced, step.updates
+        traced = step.traced
         for slot in traced.slots:
             if slot.parameter.dtype not in (torch.float32, torch.float64):
                 kind = slot.parameter.dtype
                 raise UserError(f"trainc.train_step updates f32 and f64 parameters, not {kind}: use trainc.compile")
         gradients = list(range(len(traced.slots)))
         parameters = [slot.primal for slot in traced.slots]
-        self._updates = PlanUpdates(updates, classes, distinct, gradients, parameters, step.inputs + 1, step.where)
+        self._updates = PlanUpdates(classes, distinct, gradients, parameters, step.inputs + 1, step.where)
         name = step.record.name
         where, tune = step.where, step.record.tune
         graph = wire.GraphText(traced.graph.graph, name, where)
@@ -392,7 +392,8 @@ class InterpretedPlan:
 
     def __init__(self, step: CompiledStep, classes: list[int], distinct: list[Launch]):
         self._graph = engine.InterpretedExecutable(step.traced.graph, step.record.name)
-        self._traced, self._variants, self._classes = step.traced, step.updates.variants(), classes
+        self._traced, self._classes = step.traced, classes
+        self._variants = [distinct[i].variant for i in classes]
 
     def __call__(self, inputs: list[Tensor], states: list[list[Tensor]], scalars: list[list[float]]) -> list[Tensor | None]:
         outputs = self._graph(inputs)
