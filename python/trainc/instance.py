@@ -112,8 +112,10 @@ class Instance:
         def step(slots: list[Slot]) -> None:
             self._step(slots, kept, tangents, defined, arena)
 
-        if self._fuses and not retained and self._fusing.put_off(place.parameters[arena.data_ptr()], kept, run, step):
-            return [None] * place.primals
+        if self._fuses and not retained:
+            read = dict(zip(self._joint.saved_inputs, kept, strict=True))
+            if self._fusing.put_off(place.parameters[arena.data_ptr()], read, run, step):
+                return [None] * place.primals
         return run()
 
     # -- with the optimizer's step (fuse.py) --------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from trainc.state import Snapshot
 from trainc.step_objects import Reached, VariablesSnapshot
 from trainc.step_trace import Traced, trace_step
 from trainc.structure import Flattener, unflatten
-from trainc.updates import Launch, PlanUpdates, Updates, classes_of
+from trainc.updates import Launch, PlanUpdates, Updates, classes_of, shared_memory
 
 Tensor = torch.Tensor
 
@@ -221,22 +221,13 @@ class CompiledStep:
         self._one = torch.ones((), device=where.torch)
         self._classes: list[int] | None = None
         self._plan: Any = None
-        self._refuse_shared_memory(inputs)
         record.engine = config.engine_name()
-
-    def _refuse_shared_memory(self, inputs: list[Tensor]) -> None:
-        owners: dict[int, int] = {}
-        for i, tensor in enumerate(inputs):
-            owners.setdefault(tensor.untyped_storage().data_ptr(), i)
-        for slot in self.traced.slots:
-            storage = inputs[slot.primal].untyped_storage().data_ptr()
-            shared = [i for i, tensor in enumerate(inputs) if i != slot.primal and tensor.untyped_storage().data_ptr() == storage]
-            if shared and inputs[slot.primal].numel():
-                raise UserError(
-                    f"trainc.train_step: a parameter of shape {list(slot.parameter.shape)} shares its memory with another "
-                    "tensor of the step; "
-                    "use trainc.compile for this model"
-                )
+        shared = shared_memory({slot.primal: inputs[slot.primal] for slot in traced.slots}, dict(enumerate(inputs)))
+        if shared is not None:
+            raise UserError(
+                f"trainc.train_step: a parameter of shape {list(shared.shape)} shares its memory with another tensor of the "
+                "step; use trainc.compile for this model"
+            )
 
     def __call__(self, tensors: list[Tensor], args: tuple, kwargs: dict) -> Any:
         self._clear_gradients()

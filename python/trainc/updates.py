@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,14 @@ class Launch:
     group: int
     variant: Variant
     step: float  # of Adam: this step's number; of SGD: 1 for the first, which starts the momentum
+
+
+def shared_memory(parameters: Mapping[int, Tensor], inputs: Mapping[int, Tensor]) -> Tensor | None:
+    """One of `parameters` whose memory another of them or of `inputs` lies in, which its update would change; None where there is
+    none. Both by their places among a graph's inputs; `inputs` may hold the parameters, too."""
+    storages = {place: t.untyped_storage().data_ptr() for place, t in {**inputs, **parameters}.items()}
+    uses = Counter(storages.values())
+    return next((p for place, p in parameters.items() if p.numel() and uses[storages[place]] > 1), None)
 
 
 class Updates:
@@ -154,4 +163,4 @@ class PlanUpdates:
         return [*(t for state in states for t in state), *self._views]
 
 
-__all__ = ["Launch", "PlanUpdates", "Slot", "Updates", "classes_of"]
+__all__ = ["Launch", "PlanUpdates", "Slot", "Updates", "classes_of", "shared_memory"]
