@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._C._dynamo import guards
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 from torch.utils.weak import WeakIdKeyDictionary
 
 from trainc import cache, config, device, messages, records, wire
+from trainc.state import Alike
 
 Tensor = torch.Tensor
 
@@ -288,15 +288,14 @@ def attach(optimizer: torch.optim.Optimizer, fusing: Any = None) -> None:
     def compiled_step(self: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         self._opt_called = True  # learning rate schedulers ask
         loss = None
-        if closure is not None and (fusing is not None or not stays_torchs(self)):
+        if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-            closure = None
         if fusing is not None and fusing.step(self):
             return loss
         if stays_torchs(self):
-            result = _unhooked(plain)(self, closure)
-            return loss if result is None else result
+            _unhooked(plain)(self)
+            return loss
         kernels.start_step()
         with torch.no_grad():
             for group in self.param_groups:
@@ -335,21 +334,6 @@ def compiles(*tensors: Tensor) -> bool:
         and t.device == first.device and t.device.type in ("cpu", "cuda") and t.is_contiguous() and not t.is_neg()
         for t in tensors
     )  # fmt: skip
-
-
-class Alike:
-    """Tensors' types, to see at once that others have them (by torch.compile's own check, in C++)."""
-
-    def __init__(self, tensors: list[Tensor]):
-        self._count = len(tensors)
-        self._types = guards.TensorGuards(
-            *tensors,
-            dynamic_dims_sizes=[list(t.shape) for t in tensors],
-            dynamic_dims_strides=[list(t.stride()) for t in tensors],
-        )
-
-    def __call__(self, tensors: list[Tensor]) -> bool:
-        return len(tensors) == self._count and self._types.check(*tensors)
 
 
 def _adam_step(optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels) -> None:
