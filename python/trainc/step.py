@@ -184,7 +184,7 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, (NotCompiled, SideEffect)):
         return str(error)
     line = _line_of(error)
-    text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    text = family.first_line(error)
     if any(word in f"{type(error).__name__} {text}" for word in DATA):
         text = (
             "reads the value of a tensor (item(), float(), if), which is not known while the step is compiled: "
@@ -298,8 +298,7 @@ class Sizes:
         self._traced, self._symbols, self._updates, self._where = traced, symbols, updates, where
         self._template = Template(traced.graph)
         self._first: CompiledStep | None = None
-        # Kernels are shared on the CPU alone.
-        self._kernels = engine.Family(self._samples) if where.target()["device"] == "cpu" else None
+        self._kernels = engine.Family.of(symbols, lambda: self._template, where)
 
     def __call__(self, inputs: list[Tensor], record: records.Compilation) -> CompiledStep | None:
         bound = self._symbols.bound(inputs)
@@ -312,16 +311,11 @@ class Sizes:
         self._first = self._first or step
         return step
 
-    def _samples(self) -> list[torch.fx.GraphModule]:
-        return [self._template.at(bound) for bound in self._symbols.others()]
-
 
 class CorePlan:
     """The step as the compiler's plan."""
 
     def __init__(self, step: CompiledStep, classes: list[int], distinct: list[Launch]):
-        from trainc import _core
-
         traced = step.traced
         for slot in traced.slots:
             if slot.parameter.dtype not in (torch.float32, torch.float64):
@@ -335,14 +329,12 @@ class CorePlan:
         graph = wire.GraphText(traced.graph.graph, name, where)
         texts, listed = self._updates.formulas(name), self._updates.listed
         limit, kernels = step.record.limit, step.kernels
-        of_limit = [] if limit is None else [limit.key]
-        kind = "step" if kernels is None else "step, shared kernels"
+        kind, of_limit = engine.kind_of("step", kernels), engine.key_of(limit)
         key = cache.key(kind, where, graph.canonical, step.inputs, traced.forward, name, texts, listed, tune, *of_limit)
         made: list[Any] = []
 
         def joint_of(graph: wire.GraphText, tune: str) -> Any:
-            asked = {"tuner": tuning.tuner_of(tune), **where.target()}
-            return _core.JointGraph(graph.text(), step.inputs, traced.forward, name, -1, **asked)
+            return engine.joint_graph(graph, (step.inputs, traced.forward, name, -1), tune, where.target())
 
         def sample(gm: torch.fx.GraphModule) -> Any:
             return joint_of(wire.GraphText(gm.graph, name, where), "fast")
