@@ -12,6 +12,7 @@ import torch
 from trainc import optimizer, wire
 from trainc.device import Host
 from trainc.optimizer import Variant
+from trainc.optimizer_state import Steps
 
 Tensor = torch.Tensor
 
@@ -52,7 +53,7 @@ class Updates:
 
     def __init__(self, slots: list[Slot], optimizers: list[torch.optim.Optimizer]):
         self.slots, self.optimizers = slots, optimizers
-        self._steps = optimizer.Steps()
+        self._steps = Steps()
 
     def launches(self) -> list[Launch]:
         """Of each slot, for the next step; makes no state."""
