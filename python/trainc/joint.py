@@ -39,9 +39,7 @@ class Compiler:
         self._record = record  # of the first instance
         self._instances: dict[tuple, Instance] = {}
         self._template: Template | None = None
-        # Kernels are shared on the CPU alone.
-        shares = symbols is not None and self.device.target()["device"] == "cpu"
-        self.family = engine.Family(self._samples) if shares else None
+        self.family = engine.Family.of(symbols, lambda: self._template, self.device)
         self._make: Callable[[torch.fx.GraphModule, Compilation], Instance] | None = None
 
     def _key(self, inputs: Sequence[Any]) -> tuple:
@@ -59,9 +57,6 @@ class Compiler:
         if key not in self._instances:
             self._instances[key] = self._make(self._template.at(bound), record)
         return True
-
-    def _samples(self) -> list[torch.fx.GraphModule]:
-        return [self._template.at(bound) for bound in self.symbols.others()]
 
     def _first(self, gm: torch.fx.GraphModule, make: Callable[[torch.fx.GraphModule, Compilation], Instance]) -> Instance:
         self._make, key = make, ()
