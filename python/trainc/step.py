@@ -350,7 +350,7 @@ class CorePlan:
         made: list[Any] = []
 
         def joint_of(graph: wire.GraphText, tune: str) -> Any:
-            asked = {"tuner": tuning.tuner_of(tune), **where.target()}
+            asked = {"tuner": tuning.tuner_of(tune, limit is not None), **where.target()}
             return _core.JointGraph(graph.text(), step.inputs, traced.forward, name, -1, **asked)
 
         def sample(gm: torch.fx.GraphModule) -> Any:
