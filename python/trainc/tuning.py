@@ -50,9 +50,9 @@ class Tuner:
         return winner[0]
 
     def library(self, text: str, call: str, plans: dict[str, Callable[[], Any]]) -> str:
-        """Whether PyTorch's operator takes a contraction's place: a line for the plan's notes, or "" where it does not. By the stored
-        answer, or a race of the plans "ours" (then "tuned") and "library"; "alone" is the contraction without what stands
-        beside it."""
+        """Whether PyTorch's operator takes a contraction's place: a line for the plan's notes, or "" where it does not. By the
+        stored answer, or a race of the plans "ours" (then "tuned") and "library"; "alone" is the contraction without what
+        stands beside it."""
         import torch
 
         from trainc.device import HOST

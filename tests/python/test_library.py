@@ -1,4 +1,4 @@
-"""tune="max": PyTorch's operators in the place of contractions: what they compute, when they are taken, that the answer is kept."""
+"""tune="max": PyTorch's operators in the place of contractions: what they compute, when they are taken, what is kept of it."""
 
 from __future__ import annotations
 
