@@ -52,6 +52,7 @@ def key(kind: str, device: Host, *parts: Any) -> str | None:
     target = device.target() | {"device": device.target()["device"].split(":")[0]}  # GPUs of one kind share their plans
     compiler = [_build(), torch.__version__, os.environ.get("TRAINC_DISABLE_PASSES", ""), config.float32_in_parts]
     compiler += [config.loss_chunk_rows, config.loss_chunk_bytes]
+    compiler += [config.library_calls, config.library_error]
     digest = hashlib.sha256(MAGIC)
     for part in (kind, machine, target, compiler, *parts):
         text = (part if isinstance(part, str) else json.dumps(part)).encode()

@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch.utils import flop_counter
 
-from trainc import cache, memory, messages, tuning, wire
+from trainc import cache, library, memory, messages, tuning, wire
 from trainc.device import HOST, Host
 from trainc.errors import InternalError
 from trainc.pool import Results
@@ -135,15 +135,17 @@ class ExternCall:
         arguments = info["arguments"]
         arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
         self._args, self._kwargs = arguments.get("args", []), arguments.get("kwargs", {})
+        self._of_library = info["target"] in library.OPERATIONS
+        if self._of_library:
+            self._op = library.OPERATIONS[info["target"]]
+            return
         packet, overload = info["target"].removeprefix("aten.").rsplit(".", 1) if info["target"].startswith("aten.") else ("", "")
         self._op = getattr(getattr(torch.ops.aten, packet), overload) if packet else operation(info["target"])
 
     @torch.no_grad()
     def __call__(self, pointers: list[int]) -> list[tuple[int, Any]]:
         inputs = [tensor_at(p, *info, self.device) for p, info in zip(pointers, self.info["inputs"], strict=True)]
-        args = wire.parse_argument(self._args, inputs)
-        kwargs = {key: wire.parse_argument(arg, inputs) for key, arg in self._kwargs.items()}
-        results = self._op(*args, **kwargs)
+        results = self.compute(inputs)
         results = list(results) if isinstance(results, (list, tuple)) else [results]
         owned = []
         for i, wanted in enumerate(self._results):
@@ -156,8 +158,20 @@ class ExternCall:
             owned.append((result.data_ptr(), (result, inputs)))
         return owned
 
+    @torch.no_grad()
+    def compute(self, inputs: list[torch.Tensor]) -> Any:
+        """What the operation gives, of tensors for the plan's memory."""
+        if self._of_library:  # its dtypes are the plan's, whatever the user's autocast says
+            with torch._C._DisableAutocast():
+                return self._op(*inputs, **self._kwargs)
+        args = wire.parse_argument(self._args, inputs)
+        return self._op(*args, **{key: wire.parse_argument(arg, inputs) for key, arg in self._kwargs.items()})
+
     def flops(self) -> int:
         """Floating-point operations of one call, by PyTorch's own table (torch.utils.flop_counter); 0 for what is not in it."""
+        if self._of_library:
+            shapes = [shape for _, shape, _ in self.info["inputs"]]
+            return library.flops(self.info["target"], shapes, self._results[0][1], self._kwargs)
         count = flop_counter.flop_registry.get(self._op.overloadpacket)
         if count is None:
             return 0
@@ -316,7 +330,7 @@ class CoreJoint:
         return self._joint
 
     def _core_joint(self, graph: wire.GraphText, tune: str) -> Any:
-        return joint_graph(graph, self._shape, tune, self._target)
+        return joint_graph(graph, self._shape, tune, self._target, self._limit)
 
 
 def facts_of(joint: Any) -> dict:
@@ -327,11 +341,11 @@ def facts_of(joint: Any) -> dict:
     }  # fmt: skip
 
 
-def joint_graph(graph: wire.GraphText, shape: Shape, tune: str, target: dict[str, Any]) -> Any:
+def joint_graph(graph: wire.GraphText, shape: Shape, tune: str, target: dict[str, Any], limit: memory.Limit | None) -> Any:
     """The compiler's joint graph. `target`: what the device says of itself."""
     from trainc import _core
 
-    return _core.JointGraph(graph.text(), *shape, tuner=tuning.tuner_of(tune), **target)
+    return _core.JointGraph(graph.text(), *shape, tuner=tuning.tuner_of(tune, limit is not None), **target)
 
 
 def kind_of(kind: str, family: Family | None) -> str:

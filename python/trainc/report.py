@@ -222,6 +222,8 @@ def _origins(step: dict) -> str:
 def _why_extern(step: dict) -> str:
     if step.get("reason"):
         return step["reason"]
+    if step["name"].startswith("library."):
+        return 'measured to be faster than a kernel (tune="max")'
     try:
         from trainc._core import supported_operations
     except ImportError:

@@ -334,7 +334,7 @@ class CorePlan:
         made: list[Any] = []
 
         def joint_of(graph: wire.GraphText, tune: str) -> Any:
-            return engine.joint_graph(graph, (step.inputs, traced.forward, name, -1), tune, where.target())
+            return engine.joint_graph(graph, (step.inputs, traced.forward, name, -1), tune, where.target(), limit)
 
         def sample(gm: torch.fx.GraphModule) -> Any:
             return joint_of(wire.GraphText(gm.graph, name, where), "fast")

@@ -20,16 +20,32 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-/// `tuner`: choose(text, variants, measure) as compiler::Tuning has it, measure(variant) giving seconds.
+/// `tuner`: variant(text, variants, measure) as compiler::Tuning::choose has it, measure(variant) giving seconds; and library(text, call, plans), plans being
+/// functions that give an Executable: ours, library, tuned, alone (compiler::LibraryCandidate).
 compiler::Tuning tuning_of(const nb::object& tuner) {
   const auto choose = [&tuner](const std::string& text, int variants, const std::function<double(int)>& measure) {
     nb::gil_scoped_acquire lock;
-    return nb::cast<int>(tuner(text, variants, nb::cpp_function([&measure](int variant) {
+    return nb::cast<int>(tuner.attr("variant")(text, variants, nb::cpp_function([&measure](int variant) {
       nb::gil_scoped_release unlock;
       return measure(variant);
     })));
   };
-  return {runtime::seconds_of, choose};
+  const auto library = [&tuner](const compiler::LibraryCandidate& candidate) {
+    nb::gil_scoped_acquire lock;
+    nb::dict plans;
+    const auto add = [&plans](const char* name, const std::function<plan::Plan()>& make) {
+      plans[name] = nb::cpp_function([&make] {
+        plan::Plan plan = [&] {
+          nb::gil_scoped_release unlock;
+          return make();
+        }();
+        return executable_of(std::move(plan), "cpu", nullptr);
+      });
+    };
+    add("ours", candidate.ours), add("library", candidate.library), add("tuned", candidate.tuned), add("alone", candidate.alone);
+    return nb::cast<std::string>(tuner.attr("library")(candidate.text, candidate.call, plans));
+  };
+  return {runtime::seconds_of, choose, library};
 }
 
 /// `callback`: progress(done, total), or None. It and Ctrl-C may raise out of the compiler.

@@ -27,12 +27,23 @@ class SharedKernels {
   const std::unique_ptr<Impl> impl;
 };
 
+/// A contraction's kernel, and the same with a call of the framework's own operator in the contraction's place.
+struct LibraryCandidate {
+  std::string text;  // both, as graphs
+  std::string call;  // "library.convolution"
+  std::function<plan::Plan()> ours, library;  // what both read are their inputs; they give the same values
+  std::function<plan::Plan()> tuned;          // ours, in the best of its variants
+  std::function<plan::Plan()> alone;          // our contraction, of the operands that the call has, in the shape of its result
+};
+
 /// tune="max": what measures, and who decides by it. The compiler itself runs nothing.
 struct Tuning {
   /// Seconds of a kernel over all its iterations, on this machine's threads; `arguments`: bytes of each argument.
   std::function<double(const plan::Kernel&, int64_t extent, const std::vector<int64_t>& arguments)> seconds;
   /// Which of `variants` ways to make the kernel with this text (as variant 0 has it); `measure(variant)` gives its seconds, infinity for a repetition.
   std::function<int(const std::string& text, int variants, const std::function<double(int variant)>& measure)> choose;
+  /// Whether the framework's operator is to be called: a line for the plan's notes where it is, else "". Null: no calls.
+  std::function<std::string(const LibraryCandidate&)> library = {};
 };
 
 struct Options {

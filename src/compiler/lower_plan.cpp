@@ -1,16 +1,18 @@
 #include "compiler/lower_plan.h"
 
+#include <algorithm>
 #include <chrono>
-#include <limits>
 #include <map>
 #include <mutex>
 #include <unordered_map>
 
 #include "compiler/codegen.h"
+#include "compiler/library.h"
 #include "compiler/tune.h"
 #include "graph/text.h"
 #include "graph/verify.h"
 #include "loop/in_place.h"
+#include "passes/rules.h"
 #include "schedule/bits.h"
 #include "schedule/lower.h"
 #include "schedule/prepare.h"
@@ -297,7 +299,11 @@ class PlanBuilder {
     step.arguments_json = attr.arguments;
     step.random = attr.random;
     step.origins = graph_.origins(call);
-    for (const Node* i : call->inputs) step.arguments.push_back(buffer(i)), step.reads.push_back(step.arguments.back());
+    for (const Node* i : call->inputs) {
+      const int b = buffer(i);
+      step.arguments.push_back(b);
+      if (std::find(step.reads.begin(), step.reads.end(), b) == step.reads.end()) step.reads.push_back(b);  // x x^T
+    }
     std::unordered_map<int64_t, const Node*> results;
     for (const Node* n : group.values)
       if (n->op == Op::Result) results[n->as<ResultAttr>().index] = n;
@@ -367,18 +373,27 @@ plan::Plan compile_graph(Graph graph, const std::string& name, const Homes& home
   if (!timing) timing = &local;
   Pipeline pipeline(name);
   graph = optimize(std::move(graph), pipeline);
+  std::vector<std::string> notes;
+  if (options.tuning && options.tuning->library && !options.gpu && !options.dry && !options.shared) {  // what sizes share is not measured for one of them
+    const LibraryCalls calls = library_calls(graph, homes, options, notes);
+    if (!calls.empty()) {
+      graph = pipeline.run("library_calls", [&](const Graph& g) { return with_library_calls(g, calls); }, std::move(graph));
+      graph = pipeline.run("simplify", simplify, std::move(graph));  // a call's result meets the movements of the contraction's
+    }
+  }
   std::vector<Type> output_types;
   for (const Output& o : graph.outputs) output_types.push_back(o.value ? o.value->type : Type{});
   const double start = now();
-  const auto until = [](int64_t from) { return from < 0 ? std::numeric_limits<int64_t>::max() : from; };
-  graph = schedule::prepare(graph, homes.copies ? 0 : until(homes.arena_inputs_from), until(homes.arena_outputs_from));  // no pass: it may lay results out otherwise
+  graph = prepared(graph, homes);  // no pass: it may lay results out otherwise
   verify(graph);
   if (!options.dry && dumping("graph")) dump(name + ".prepared.graph", print(graph));
   schedule::Schedule schedule = schedule::make_schedule(graph, !options.gpu);
   schedule.bits = as_bits(graph, homes, options);
   timing->schedule_seconds += now() - start;
   timing->passes.insert(timing->passes.end(), pipeline.records().begin(), pipeline.records().end());
-  return PlanBuilder(graph, output_types, schedule, homes).run(name, options, *timing);
+  plan::Plan plan = PlanBuilder(graph, output_types, schedule, homes).run(name, options, *timing);
+  plan.notes = std::move(notes);
+  return plan;
 }
 
 plan::Plan compile(frontend::Imported imported, const std::string& name, const Options& options, Timing* timing) {

@@ -182,7 +182,7 @@ Dims memory_order(const Dims& shape, const Dims& strides) {
 
 }  // namespace
 
-Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs) {
+Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs, std::unordered_map<const Node*, const Node*>* stands_for) {
   Graph to;
   to.input_count = from.input_count;
   std::unordered_map<const Node*, const Node*> made;
@@ -229,6 +229,7 @@ Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs) 
     while (!given.insert(base_of(v)).second) v = whole(to, v);
     to.outputs.push_back({v, strides});
   }
+  if (stands_for) *stands_for = std::move(made);
   return to;
 }
 

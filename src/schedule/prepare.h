@@ -1,5 +1,6 @@
 #pragma once
 #include <limits>
+#include <unordered_map>
 
 #include "graph/graph.h"
 
@@ -13,6 +14,8 @@ namespace trainc::schedule {
 /// Outputs whose strides are not a permutation of row-major become row-major.
 /// An input that is an output is handed through as it is where both are the caller's: inputs before `caller_inputs`, outputs before
 /// `caller_outputs`; the others lie in an arena, and are copied.
-Graph prepare(const Graph&, int64_t caller_inputs = std::numeric_limits<int64_t>::max(), int64_t caller_outputs = std::numeric_limits<int64_t>::max());
+/// `made`: what stands for each live node afterwards, outputs' new order aside.
+Graph prepare(const Graph&, int64_t caller_inputs = std::numeric_limits<int64_t>::max(), int64_t caller_outputs = std::numeric_limits<int64_t>::max(),
+              std::unordered_map<const Node*, const Node*>* made = nullptr);
 
 }  // namespace trainc::schedule

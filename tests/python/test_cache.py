@@ -138,6 +138,7 @@ def test_the_key_holds_all_that_a_plan_depends_on(directory, monkeypatch):
         (cache, "_build", lambda: "another"), (torch, "__version__", "2.0"), (trainc._core, "cache_sizes", lambda: [1, 2, 3]),
         (trainc._core, "mask_generator", lambda: "mkl"), (trainc._core, "cpu_level", lambda: "another"),
         (trainc.config, "float32_in_parts", False),
+        (trainc.config, "library_calls", False), (trainc.config, "library_error", 2.0),
         (trainc.config, "loss_chunk_rows", 100), (trainc.config, "loss_chunk_bytes", None),
     ]  # fmt: skip
     gpus = [StandIn(), StandIn(threads=2048), StandIn()]

@@ -1,0 +1,182 @@
+#include "compiler/library.h"
+
+#include <algorithm>
+#include <limits>
+#include <unordered_set>
+
+#include "graph/text.h"
+#include "passes/rewrite.h"
+#include "schedule/prepare.h"
+#include "schedule/schedule.h"
+
+namespace trainc::compiler {
+namespace {
+
+using schedule::FrameworkCall;
+
+const Node* called(Builder& b, const FrameworkCall& call, std::vector<const Node*> operands) {
+  return b.result(b.extern_call(call.attr, std::move(operands)), 0);
+}
+
+/// A piece of a graph as a graph of its own.
+class Piece {
+ public:
+  explicit Piece(std::unordered_set<const Node*> leaves) : leaves_(std::move(leaves)) {}
+
+  /// The contraction is `call` from now on.
+  void replace(const Node* contraction, const FrameworkCall& call) { contraction_ = contraction, call_ = &call; }
+
+  /// What stands for `n`; leaves become inputs, in the order in which they are met.
+  const Node* copy(const Node* n) {
+    const auto found = made_.find(n);
+    if (found != made_.end()) return found->second;
+    const Node* made = nullptr;
+    if (n->op == Op::Input || leaves_.count(n)) {
+      made = builder_.input(graph_.input_count++, n->type, n->op == Op::Input ? n->as<InputAttr>().strides : Dims{});
+    } else if (n == contraction_) {
+      std::vector<const Node*> operands;
+      for (const FrameworkCall::Operand& o : call_->operands) operands.push_back(copy(o.memory));
+      made = call_->as_contraction(builder_, called(builder_, *call_, std::move(operands)), n);
+    } else {
+      std::vector<const Node*> inputs;
+      for (const Node* i : n->inputs) inputs.push_back(copy(i));
+      made = with_inputs(builder_, n, inputs);
+    }
+    return made_[n] = made;
+  }
+
+  Builder& builder() { return builder_; }
+  Graph with_outputs(const std::vector<const Node*>& outputs) {
+    for (const Node* n : outputs) graph_.outputs.push_back({n, {}});
+    return std::move(graph_);
+  }
+
+ private:
+  std::unordered_set<const Node*> leaves_;
+  const Node* contraction_ = nullptr;
+  const FrameworkCall* call_ = nullptr;
+  Graph graph_;
+  Builder builder_{graph_, {}};
+  std::unordered_map<const Node*, const Node*> made_;
+};
+
+/// The schedule of the graph as it would be without calls, seen from the graph before `prepare`.
+class Plan {
+ public:
+  Plan(const Graph& graph, const Homes& homes) : graph_(graph), readers_(schedule::readers_of(graph)), prepared_(prepared(graph, homes, &made_)) {
+    schedule_ = schedule::make_schedule(prepared_, true);
+  }
+
+  std::optional<FrameworkCall> call(const Node* contraction) const {
+    const auto group = schedule_.group_of.find(made_.at(contraction));
+    if (group == schedule_.group_of.end() || schedule_.groups[group->second].kind != schedule::GroupKind::Contract) return std::nullopt;
+    return schedule::framework_call(contraction, readers_);
+  }
+
+  /// The contraction's kernel, with the call in its place where one is given: what it reads are inputs, what it stores are outputs.
+  Graph kernel(const Node* contraction, const FrameworkCall* call) const {
+    std::unordered_set<const Node*> leaves;
+    const int group = schedule_.group_of.at(made_.at(contraction));
+    std::vector<const Node*> stored;
+    for (const Node* n : graph_.live()) {
+      const Node* made = made_.at(n);
+      const auto its = schedule_.group_of.find(made);
+      if (n->op == Op::Result || (schedule_.values.count(made) && (its == schedule_.group_of.end() || its->second != group))) leaves.insert(n);
+      if (its != schedule_.group_of.end() && its->second == group && schedule_.stored.count(made)) stored.push_back(n);
+    }
+    // What lies in memory for our kernel with padding around it does so without for the call: its making costs either the same.
+    if (call)
+      for (const FrameworkCall::Operand& o : call->operands)
+        if (std::any_of(o.above.begin(), o.above.end(), [&](const Node* n) { return leaves.count(n) > 0; })) leaves.insert(o.memory);
+    for (const Node*& n : stored)
+      for (const Node* above : movements(n)) leaves.erase(n = above);
+    Piece piece(std::move(leaves));
+    if (call) piece.replace(contraction, *call);
+    for (const Node*& n : stored) n = piece.copy(n);
+    return piece.with_outputs(stored);
+  }
+
+ private:
+  /// What puts `n` in another order on its way to be a result of the graph, as nobody else wants it: a weight's gradient. Some other kernel does, or the call.
+  std::vector<const Node*> movements(const Node* n) const {
+    std::vector<const Node*> found;
+    for (;;) {
+      const std::vector<const Node*>& readers = readers_.at(n);
+      if (readers.size() != 1) return {};
+      if (!readers[0]) return found;
+      if (readers[0]->op != Op::Reshape && readers[0]->op != Op::Permute) return {};
+      found.push_back(n = readers[0]);
+    }
+  }
+
+  const Graph& graph_;
+  const schedule::Readers readers_;
+  std::unordered_map<const Node*, const Node*> made_;
+  Graph prepared_;
+  schedule::Schedule schedule_;
+};
+
+/// The contraction alone, of what the call reads, in the shape of the call's result.
+Graph alone(const Node* contraction, const FrameworkCall& call) {
+  std::unordered_set<const Node*> leaves;
+  for (const FrameworkCall::Operand& o : call.operands) leaves.insert(o.memory);
+  Piece piece(std::move(leaves));
+  for (const FrameworkCall::Operand& o : call.operands) piece.copy(o.memory);  // inputs in the call's order
+  return piece.with_outputs({call.as_result(piece.builder(), piece.copy(contraction))});
+}
+
+}  // namespace
+
+Graph prepared(const Graph& graph, const Homes& homes, std::unordered_map<const Node*, const Node*>* made) {
+  const auto until = [](int64_t from) { return from < 0 ? std::numeric_limits<int64_t>::max() : from; };
+  return schedule::prepare(graph, homes.copies ? 0 : until(homes.arena_inputs_from), until(homes.arena_outputs_from), made);
+}
+
+LibraryCalls library_calls(const Graph& graph, const Homes& homes, const Options& options, std::vector<std::string>& notes) {
+  const Plan plan(graph, homes);
+  Options plain = options;
+  plain.progress = {};
+  Options tuned = plain;
+  plain.tuning.reset();
+  tuned.tuning->library = {};
+  LibraryCalls chosen;
+  std::unordered_map<std::string, std::string> answers;  // by text: equal layers are asked for once
+  for (const Node* contraction : graph.live()) {
+    if (contraction->op != Op::Contract) continue;
+    const std::optional<FrameworkCall> call = plan.call(contraction);
+    if (!call) continue;
+    const auto kernel = [&] { return plan.kernel(contraction, nullptr); };
+    const auto with_call = [&] { return plan.kernel(contraction, &*call); };
+    const auto compiled = [&](Graph piece, const char* name, const Options& how) { return compile_graph(std::move(piece), name, {}, how, nullptr); };
+    const std::string text = print(kernel()) + print(with_call());
+    auto [answer, fresh] = answers.emplace(text, "");
+    if (fresh) {
+      answer->second = options.tuning->library({
+          .text = text,
+          .call = call->attr.target,
+          .ours = [&] { return compiled(kernel(), "ours", plain); },
+          .library = [&] { return compiled(with_call(), "library", plain); },
+          .tuned = [&] { return compiled(kernel(), "tuned", tuned); },
+          .alone = [&] { return compiled(alone(contraction, *call), "alone", plain); },
+      });
+      if (!answer->second.empty()) notes.push_back(answer->second);
+    }
+    if (!answer->second.empty()) chosen.emplace(contraction, *call);
+  }
+  return chosen;
+}
+
+Graph with_library_calls(const Graph& graph, const LibraryCalls& calls) {
+  std::unordered_map<const Node*, const Node*> made;
+  return rewrite(graph, [&](Builder& b, const Node* from, const std::vector<const Node*>& inputs) {
+    const auto call = calls.find(from);
+    if (call == calls.end()) return made[from] = with_inputs(b, from, inputs);
+    std::vector<const Node*> operands;
+    for (const FrameworkCall::Operand& o : call->second.operands) operands.push_back(made.at(o.memory));
+    const Node* result = called(b, call->second, std::move(operands));
+    for (const std::string& origin : graph.origins(from)) b.graph.add_origin(result->in(0), origin);
+    return made[from] = call->second.as_contraction(b, result, from);
+  });
+}
+
+}  // namespace trainc::compiler

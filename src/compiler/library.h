@@ -1,0 +1,24 @@
+// tune="max": contractions that the framework's own operators are to compute, decided by measurement. Inside compiler only.
+// Takes: an optimised graph. Gives: the same with calls in place of the contractions that were chosen.
+#pragma once
+#include <unordered_map>
+
+#include "compiler/lower_plan.h"
+#include "schedule/framework_call.h"
+
+namespace trainc::compiler {
+
+/// Contractions, and the calls that are to stand for them.
+using LibraryCalls = std::unordered_map<const Node*, schedule::FrameworkCall>;
+
+/// Asks `options.tuning->library` of each contraction that has a kernel of its own (streams keep theirs) and that the framework has an operator for. What
+/// stands beside it in that kernel, the epilogue, is measured with it: with the call it is a kernel of its own.
+/// `notes`: what was said of each choice, once a kind.
+LibraryCalls library_calls(const Graph&, const Homes&, const Options&, std::vector<std::string>& notes);
+/// Needs: calls that were chosen for this very graph.
+Graph with_library_calls(const Graph&, const LibraryCalls&);
+
+/// What `schedule::prepare` is told of a plan's homes.
+Graph prepared(const Graph&, const Homes&, std::unordered_map<const Node*, const Node*>* made = nullptr);
+
+}  // namespace trainc::compiler
