@@ -80,6 +80,16 @@ def _length(told: list[list[str]]) -> int:
     return sum(map(len, told))
 
 
+@dataclasses.dataclass
+class Attempt:
+    """What came of compiling a call, and of the program's Python state while it was traced."""
+
+    snapshot: Snapshot  # restored
+    changed: str | None  # what the trace had changed, in the user's terms
+    entry: Callable[..., Any] | None
+    error: Exception | None  # without one, there is an entry
+
+
 class CompiledCall:
     """Set as `model._compiled_call_impl`, which nn.Module's call uses and which copies and pickles leave out."""
 
@@ -204,37 +214,21 @@ class CompiledCall:
         given = leaves_of(structure, arguments, model.forward)
         if misplaced := stray(model, self._state.tensors(), given):
             return self._mixed(key, misplaced, args, kwargs)
-        snapshot = self._snapshot = Snapshot(model)
+        self._engine = None
         record = self._record(structure, arguments)
-        self._engine, self._busy = None, True
-        start = time.perf_counter()
-        error: BaseException | None = None
-        try:
-            entry = self._compile(record, key, arguments)
-        except UserError:
-            snapshot.restore()
-            raise
-        except Exception as caught:
-            error = caught
-        except BaseException:  # Ctrl-C: as if nothing had happened
-            snapshot.restore()
-            raise
-        finally:
-            self._busy = False
-        changed, self._snapshot = snapshot.restore(), None
-        record.capture_seconds = time.perf_counter() - start - record.compile_seconds
-        kind = key[1]
+        attempt, kind = self._attempt(record, key, arguments), key[1]
+        snapshot, changed, error = attempt.snapshot, attempt.changed, attempt.error
         if error is None and changed is None:
             self._unsettled.discard(kind)
-            self._keep(key, record, entry, structure, arguments)
-            return entry([*self._state.tensors(), *arguments], args, kwargs) if run else None
+            self._keep(key, record, attempt.entry, given)
+            return attempt.entry([*self._state.tensors(), *arguments], args, kwargs) if run else None
         if error is None and snapshot.state_changed and snapshot.only_set and kind not in self._unsettled:
             if (settled := self._settle(snapshot, kind, arguments)) is not None:
                 settled_key, settled_record, settled_entry = settled
                 settled_record.capture_seconds += record.capture_seconds
                 settled_record.compile_seconds += record.compile_seconds
                 same = wire.same_graph(record.captured, settled_record.captured, self._engine.device)
-                self._keep(settled_key, settled_record, settled_entry, structure, arguments)
+                self._keep(settled_key, settled_record, settled_entry, given)
                 if same:  # so the first call, too, computes what was traced
                     return settled_entry([*self._state.tensors(), *arguments], args, kwargs) if run else None
                 snapshot.restore()
@@ -259,11 +253,25 @@ class CompiledCall:
             type(model).__name__, signature=_describe(structure, arguments, model), tune=self.settings.tune
         )
 
-    def _keep(
-        self, key: tuple, record: records.Compilation, entry: Callable[..., Any], structure: tuple, arguments: list[torch.Tensor]
-    ) -> None:
-        model = self._model()
-        self._tell(record, Signature(leaves_of(structure, arguments, model.forward), key[0], model.training, key[1][3]))
+    def _attempt(self, record: records.Compilation, key: tuple, arguments: list[torch.Tensor]) -> Attempt:
+        """Compiles. The program's Python state is as it was before, also where a UserError or Ctrl-C passes through."""
+        snapshot = self._snapshot = Snapshot(self._model())
+        self._busy, start = True, time.perf_counter()
+        entry, error = None, None
+        try:
+            entry = self._compile(record, key, arguments)
+        except UserError:
+            raise
+        except Exception as caught:
+            error = caught
+        finally:
+            self._busy, self._snapshot = False, None
+            changed = snapshot.restore()
+        record.capture_seconds = time.perf_counter() - start - record.compile_seconds
+        return Attempt(snapshot, changed, entry, error)
+
+    def _keep(self, key: tuple, record: records.Compilation, entry: Callable[..., Any], given: dict[str, tuple]) -> None:
+        self._tell(record, Signature(given, key[0], self._model().training, key[1][3]))
         record.captured = record.expected = None
         self.compilations.append(record)
         self._entries[key] = entry
@@ -274,31 +282,20 @@ class CompiledCall:
         """Hugging Face's models set defaults in their configuration when they are first called. What the trace set is set for
         good, and the model traced again as later calls will find it, so that no later call waits. None, and nothing is set, where
         that is not the end of it."""
-        model = self._model()
+        settled = None
         snapshot.set_again()
-        again = self._snapshot = Snapshot(model)
-        record = self._record(kind[1], arguments)
-        self._busy = True
-        start = time.perf_counter()
         try:
-            variant, _ = self._variant()
-            entry = self._compile(record, (variant, kind), arguments)
-        except UserError:
-            snapshot.restore()
-            raise
-        except Exception:
-            entry = None
-        except BaseException:
-            snapshot.restore()
-            raise
+            key = (self._variant()[0], kind)
+            record = self._record(kind[1], arguments)
+            attempt = self._attempt(record, key, arguments)
+            if attempt.error is None and attempt.changed is None:
+                settled = key, record, attempt.entry
+        except NotCompiled:  # what was set cannot be told from other values
+            pass
         finally:
-            self._busy = False
-            changed, self._snapshot = again.restore(), None
-        record.capture_seconds = time.perf_counter() - start - record.compile_seconds
-        if entry is None or changed is not None:
-            snapshot.restore()
-            return None
-        return (variant, kind), record, entry
+            if settled is None:
+                snapshot.restore()
+        return settled
 
     def _tell(self, record: records.Compilation, new: Signature) -> None:
         """Says why a model is compiled again. Another mode alone (a first evaluation) is recorded, not warned of."""

@@ -31,6 +31,8 @@ loss_chunk_bytes: int | None = 64 * 2**20
 # Traces per model or step (new sizes of one that has symbols are none). Calls that need another run in PyTorch; a train_step
 # refuses them.
 max_signatures: int = 32
+# True: every operation is traced in full, also one like an earlier one (docs/capture.md, "Operations that repeat").
+trace_in_full: bool = False
 # Compiled plans are kept on disk and found again by the next process. TRAINC_CACHE=0 turns that off.
 cache: bool = os.environ.get("TRAINC_CACHE", "1") != "0"
 # Where, and at most how much ("500MB"). None: TRAINC_CACHE_DIR, or the user's directory for caches; TRAINC_CACHE_SIZE, or 1 GB.

@@ -46,12 +46,9 @@ def check(model, optimizer, tune, memory, fuse_step, verify) -> None:
     if verify:
         raise UserError("verify=True is not built yet: leave it out")
     if fuse_step and type(optimizer) not in STEPS:
-        what = (
-            "the optimizer, too: trainc.compile(model, optimizer, fuse_step=True)"
-            if optimizer is None
-            else (f"AdamW, Adam or SGD, not {type(optimizer).__name__}: leave it out")
-        )
-        raise UserError(f"fuse_step=True wants {what}")
+        if optimizer is None:
+            raise UserError("fuse_step=True wants the optimizer, too: trainc.compile(model, optimizer, fuse_step=True)")
+        raise UserError(f"fuse_step=True wants AdamW, Adam or SGD, not {type(optimizer).__name__}: leave it out")
 
 
 def _kind(value) -> str:

@@ -33,6 +33,7 @@ from trainc import cache, library, memory, messages, tuning, wire
 from trainc.device import HOST, Host
 from trainc.errors import InternalError
 from trainc.pool import Results
+from trainc.sizes import Symbols, Template
 from trainc.updates import PlanUpdates
 
 Tensors = Sequence[torch.Tensor | None]
@@ -218,6 +219,14 @@ class Family:
     """What the plans of one graph for different sizes have in common: kernels that are given the numbers in which they differ.
     `samples()` gives the graph for a few other sizes, which show what these numbers are."""
 
+    @staticmethod
+    def of(symbols: Symbols | None, template: Callable[[], Template], device: Host) -> Family | None:
+        """Of the graph that `template()` gives for values of `symbols`. None without any, and on a GPU: kernels are shared on the
+        CPU alone."""
+        if symbols is None or device.target()["device"] != "cpu":
+            return None
+        return Family(lambda: [template().at(bound) for bound in symbols.others()])
+
     def __init__(self, samples: Callable[[], list[torch.fx.GraphModule]]):
         self._samples = samples
         self._made: list[Any] | None = None
@@ -260,7 +269,7 @@ class CoreJoint:
         self._joint: Any = None  # made when a part must be compiled
         self._footprint: dict[str, int] | None = None
         self._told = updates.told(self.name) if updates else []
-        key = self._key("forward", *_key_of(limit), *(self._told if limit else []))
+        key = self._key("forward", *key_of(limit), *(self._told if limit else []))
         with messages.progress(self.name) as progress:
             self.forward, self._facts, self._digest = stored_plan(
                 key, self._graph, device, lambda: self._compile("forward", (), progress), lambda: facts_of(self._joint)
@@ -277,7 +286,7 @@ class CoreJoint:
     def is_of(self, graph: wire.GraphText, shape: Shape, limit: memory.Limit | None, updates: PlanUpdates | None) -> bool:
         same = self._shape == shape and self._graph.canonical == graph.canonical and self._graph.origins == graph.origins
         told = updates.told(self.name) if updates else []
-        return same and _key_of(self._limit) == _key_of(limit) and self._told == told
+        return same and key_of(self._limit) == key_of(limit) and self._told == told
 
     def deferred(self) -> CoreExecutable:
         return self._part("deferred", "deferred outputs")
@@ -295,8 +304,7 @@ class CoreJoint:
             return stored_plan(key, self._graph, self.device, lambda: self._compile(kind, arguments, progress))[0]
 
     def _key(self, kind: str, *parts: Any) -> str | None:
-        kind = kind if self._family is None else f"{kind}, shared kernels"
-        return cache.key(kind, self.device, self._graph.canonical, *self._shape, self._tune, *parts)
+        return cache.key(kind_of(kind, self._family), self.device, self._graph.canonical, *self._shape, self._tune, *parts)
 
     def _compile(self, kind: str, arguments: tuple, progress: Any) -> Any:
         def sample(gm: torch.fx.GraphModule) -> Any:
@@ -322,9 +330,7 @@ class CoreJoint:
         return self._joint
 
     def _core_joint(self, graph: wire.GraphText, tune: str) -> Any:
-        from trainc import _core
-
-        return _core.JointGraph(graph.text(), *self._shape, tuner=tuning.tuner_of(tune, self._limit is not None), **self._target)
+        return joint_graph(graph, self._shape, tune, self._target, self._limit is not None)
 
 
 def facts_of(joint: Any) -> dict:
@@ -335,7 +341,20 @@ def facts_of(joint: Any) -> dict:
     }  # fmt: skip
 
 
-def _key_of(limit: memory.Limit | None) -> list:
+def joint_graph(graph: wire.GraphText, shape: Shape, tune: str, target: dict[str, Any], limited: bool) -> Any:
+    """The compiler's joint graph. `target`: what the device says of itself; `limited`: memory= is given."""
+    from trainc import _core
+
+    return _core.JointGraph(graph.text(), *shape, tuner=tuning.tuner_of(tune, limited), **target)
+
+
+def kind_of(kind: str, family: Family | None) -> str:
+    """The first part of a plan's key."""
+    return kind if family is None else f"{kind}, shared kernels"
+
+
+def key_of(limit: memory.Limit | None) -> list:
+    """A limit as a part of a plan's key."""
     return [] if limit is None else [limit.key]
 
 
@@ -356,8 +375,8 @@ class Core:
         from trainc import _core
 
         graph = wire.GraphText(gm.graph, name, self.device)
-        target, kind = self.device.target(), "inference" if family is None else "inference, shared kernels"
-        key = cache.key(kind, self.device, graph.canonical, name, self._tune)
+        target = self.device.target()
+        key = cache.key(kind_of("inference", family), self.device, graph.canonical, name, self._tune)
 
         def compile() -> Any:
             def learn(text: str, shared: Any) -> None:

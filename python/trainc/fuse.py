@@ -8,7 +8,7 @@ reads one before (clipping, a second backward, a hook), all are computed then, a
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ import torch
 from trainc import messages, optimizer
 from trainc.deferred import DeferredTensor, Outputs
 from trainc.errors import UserError
-from trainc.updates import Slot, Updates
+from trainc.updates import Slot, Updates, shared_memory
 
 Tensor = torch.Tensor
 
@@ -35,7 +35,7 @@ class PutOff(Outputs):
     optimizer's step. Each frees what the backward needs."""
 
     def __init__(
-        self, parameters: dict[int, Tensor], held: Sequence[Tensor], run: Callable[[], Sequence[Tensor | None]], step: Any
+        self, parameters: dict[int, Tensor], held: Iterable[Tensor], run: Callable[[], Sequence[Tensor | None]], step: Any
     ):
         super().__init__(self._gradients)
         self.parameters, self._run, self._step = parameters, run, step
@@ -104,27 +104,24 @@ class Fusing:
         return [Slot(0, groups[id(p)], p, i) for i, p in tensors.items()]
 
     def updates(self, slots: list[Slot]) -> Updates:
-        if self._updates is None or self._updates.slots != slots:
+        if self._updates is None or list(map(_named, self._updates.slots)) != list(map(_named, slots)):
             self._updates = Updates(slots, [self._owner()])
         return self._updates
 
-    def put_off(self, parameters: dict[int, Tensor], held: Sequence[Tensor], run: Any, step: Any) -> bool:
-        """Called within a backward: true where it need not run now. `parameters`: whose gradients it makes, by primal."""
+    def put_off(self, parameters: dict[int, Tensor], held: Mapping[int, Tensor], run: Any, step: Any) -> bool:
+        """Called within a backward: true where it need not run now. `parameters`: whose gradients it makes; `held`: what
+        it reads; both by their places among the graph's inputs."""
         if not self._may_wait(parameters, held):
             return False
-        PutOff(parameters, held, run, step).hand_out()
+        PutOff(parameters, held.values(), run, step).hand_out()
         return True
 
-    def _may_wait(self, parameters: dict[int, Tensor], held: Sequence[Tensor]) -> bool:
+    def _may_wait(self, parameters: dict[int, Tensor], held: Mapping[int, Tensor]) -> bool:
         there = [p for p in parameters.values() if p.grad is not None]
-        for p in there:
-            if type(p.grad) is DeferredTensor:  # to be added to, by C++ that knows of no deferred tensors
-                p.grad = p.grad.value()
+        _compute_gradients(there)  # to be added to, by C++ that knows of no deferred tensors
         if there or self.slots(parameters) is None or (torch.distributed.is_available() and torch.distributed.is_initialized()):
             return False
-        owned = {p.untyped_storage().data_ptr() for p in parameters.values()}
-        own = set(map(id, parameters.values()))
-        if len(owned) < len(own) or any(t.untyped_storage().data_ptr() in owned for t in held if id(t) not in own):
+        if shared_memory(parameters, held) is not None:
             return False  # an update would write what is still read
         return all(
             not p._backward_hooks and not p._post_accumulate_grad_hooks and _is_accumulated(p) for p in parameters.values()
@@ -148,10 +145,19 @@ class Fusing:
                 raise
             except Exception as error:
                 messages.fell_back("the backward together with the optimizer's step", error)
-        for p in parameters:
-            if type(p.grad) is DeferredTensor:
-                p.grad = p.grad.value()
+        _compute_gradients(parameters)
         return False
+
+
+def _named(slot: Slot) -> tuple:
+    """A slot to compare: its parameter by identity."""
+    return slot.optimizer, slot.group, id(slot.parameter), slot.primal
+
+
+def _compute_gradients(parameters: list[Tensor]) -> None:
+    for p in parameters:
+        if type(p.grad) is DeferredTensor:
+            p.grad = p.grad.value()
 
 
 def _is_accumulated(parameter: Tensor) -> bool:

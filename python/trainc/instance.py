@@ -112,8 +112,10 @@ class Instance:
         def step(slots: list[Slot]) -> None:
             self._step(slots, kept, tangents, defined, arena)
 
-        if self._fuses and not retained and self._fusing.put_off(place.parameters[arena.data_ptr()], kept, run, step):
-            return [None] * place.primals
+        if self._fuses and not retained:
+            read = dict(zip(self._joint.saved_inputs, kept, strict=True))
+            if self._fusing.put_off(place.parameters[arena.data_ptr()], read, run, step):
+                return [None] * place.primals
         return run()
 
     # -- with the optimizer's step (fuse.py) --------------------------------------------------------------------------
@@ -138,7 +140,7 @@ class Instance:
         place = self._place
         first = place.primals + len(place.constants) + self._tangents + place.forward_outputs
         primals = [slot.primal for slot in updates.slots]
-        return PlanUpdates(updates, *classes_of(launches), primals, primals, first, place.device)
+        return PlanUpdates(*classes_of(launches), primals, primals, first, place.device)
 
     def _step(
         self,
@@ -150,11 +152,12 @@ class Instance:
     ) -> None:
         """The backward and the updates of all parameters that it has gradients of."""
         place, updates = self._place, self._fusing.updates(slots)
-        classes, distinct = classes_of(updates.launches())
+        launches = updates.launches()
+        classes, distinct = classes_of(launches)
         consumes = not place.pending.alive()
-        key = defined, consumes, tuple(classes), tuple(updates.variants())
+        key = defined, consumes, tuple(classes), tuple([launch.variant for launch in distinct])
         if key not in self._fused:
-            plan = self._plan_updates(updates, updates.launches())
+            plan = self._plan_updates(updates, launches)
             executable = self._compiler.build(self._record, lambda _: self._joint.backward_step(defined, consumes, plan))
             self._fused[key] = plan, executable
         plan, executable = self._fused[key]
@@ -165,7 +168,7 @@ class Instance:
             inputs[i if i < primals else i + len(tangents)] = tensor
         for slot in slots:
             inputs[slot.primal] = slot.parameter
-        states, _ = updates.prepare()
+        states = updates.states(launches)
         executable([*inputs, *plan.inputs(states, [updates.scalars(launch) for launch in distinct])], arena)
         updates.finish(states)
 

@@ -8,6 +8,7 @@ primals are saved as they are, or autograd would not see that a weight was chang
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,8 +17,9 @@ import torch
 import torch._functorch.aot_autograd  # first: the modules below import each other
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd import graph_compile, runtime_wrappers
+from torch._logging._internal import trace_log
 
-from trainc import config, engine, messages, wire
+from trainc import config, engine, messages, repeated, wire
 from trainc.device import Host
 from trainc.errors import UserError
 from trainc.instance import Inference, Instance, Place
@@ -37,9 +39,7 @@ class Compiler:
         self._record = record  # of the first instance
         self._instances: dict[tuple, Instance] = {}
         self._template: Template | None = None
-        # Kernels are shared on the CPU alone.
-        shares = symbols is not None and self.device.target()["device"] == "cpu"
-        self.family = engine.Family(self._samples) if shares else None
+        self.family = engine.Family.of(symbols, lambda: self._template, self.device)
         self._make: Callable[[torch.fx.GraphModule, Compilation], Instance] | None = None
 
     def _key(self, inputs: Sequence[Any]) -> tuple:
@@ -57,9 +57,6 @@ class Compiler:
         if key not in self._instances:
             self._instances[key] = self._make(self._template.at(bound), record)
         return True
-
-    def _samples(self) -> list[torch.fx.GraphModule]:
-        return [self._template.at(bound) for bound in self.symbols.others()]
 
     def _first(self, gm: torch.fx.GraphModule, make: Callable[[torch.fx.GraphModule, Compilation], Instance]) -> Instance:
         self._make, key = make, ()
@@ -260,6 +257,7 @@ def aot_settings():
     """Backward without autocast's casts, no donated buffers, no cache of AOTAutograd's own; outputs that the loss does not
     use give the backward None instead of a tensor of zeros."""
     original = runtime_wrappers._codegen_compiled_forward
+    log_graph = graph_compile._log_joint_graph
 
     def without_materialized_zeros(*args: Any, **kwargs: Any) -> Callable[..., Any]:
         forward = original(*args, **kwargs)
@@ -271,10 +269,15 @@ def aot_settings():
 
         return run
 
+    def log_where_asked(*args: Any) -> str | None:  # it writes the graph as text (0.1 s for GPT-2), also where nobody reads that
+        asked = graph_compile.aot_joint_log.isEnabledFor(logging.INFO) or trace_log.handlers
+        return log_graph(*args) if asked else None
+
     settings = {"backward_pass_autocast": "off", "enable_autograd_cache": False, "debug_assert": False}
     with (
         functorch_config.patch({key: value for key, value in settings.items() if hasattr(functorch_config, key)}),
         _patched(runtime_wrappers, "_codegen_compiled_forward", without_materialized_zeros),
+        _patched(graph_compile, "_log_joint_graph", log_where_asked),
         # The switch (config.donated_buffer) is also asked while a backward runs, when it is the user's again.
         _patched(graph_compile, "collect_bw_donated_buffer_idxs", lambda *_: []),
     ):
@@ -289,7 +292,7 @@ def compile_flat(
     UserError where the memory that `record.limit` allows is not enough."""
     from torch._functorch.aot_autograd import aot_module_simplified
 
-    with aot_settings(), recurrent_layers():
+    with aot_settings(), recurrent_layers(), repeated.quick():
         return aot_module_simplified(
             module,
             list(inputs),

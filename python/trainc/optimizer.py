@@ -10,21 +10,22 @@ optimizer. Capturable and differentiable steps stay torch's.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._C._dynamo import guards
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.optim.adam import adam
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.optim.sgd import sgd
-from torch.utils.weak import WeakIdKeyDictionary
 
 from trainc import cache, config, device, messages, records, wire
+from trainc.optimizer_state import Known, Steps
 
 Tensor = torch.Tensor
 
@@ -148,7 +149,9 @@ def formula_of(v: Variant) -> tuple[Callable[..., tuple[Tensor, ...]], int, list
     return (adam_formula if v.kind == "adam" else sgd_formula)(v)
 
 
+@functools.cache
 def trace_formula(v: Variant) -> torch.fx.GraphModule:
+    """The update as a graph, for whoever only reads it."""
     formula, scalars, _ = formula_of(v)
     with torch._subclasses.FakeTensorMode():
         inputs = [torch.empty(ELEMENTS, dtype=v.dtype, device="cpu") for _ in range(v.tensors())]
@@ -174,7 +177,7 @@ class CoreKernel:
                 lambda made: ({}, made[0].save()),
             )
 
-    def run(self, tensors: list[list[Tensor]], scalars: list[float]) -> None:
+    def run(self, tensors: list[Sequence[Tensor]], scalars: list[float]) -> None:
         numels = [row[0].numel() for row in tensors]
         self.elements += sum(numels)
         self._foreach.run([[t.data_ptr() for t in row] for row in tensors], numels, scalars, self._where.stream())
@@ -194,7 +197,7 @@ class InterpretedKernel:
         self._formula, _, self._in_place = formula_of(v)
         self._variant, self._name = v, name
 
-    def run(self, tensors: list[list[Tensor]], scalars: list[float]) -> None:
+    def run(self, tensors: list[Sequence[Tensor]], scalars: list[float]) -> None:
         numbers = [torch.tensor(value, dtype=self._variant.dtype, device="cpu") for value in scalars]
         for row in tensors:
             results = self._formula(*row, *numbers)
@@ -210,7 +213,7 @@ class Kernels:
 
     def __init__(self, optimizer: torch.optim.Optimizer):
         self._kernels: dict[tuple[Variant, device.Host], Any] = {}
-        self.known: dict[int, Alike] = {}  # by group: what all went into kernels
+        self.known: dict[int, Known] = {}  # by group: what all went into kernels
         self._records = records.of(optimizer)
         self.steps = Steps()
 
@@ -242,30 +245,6 @@ class Kernels:
         return kernel
 
 
-class Steps:
-    """The numbers in the optimizer's `step` tensors. Those on a GPU (`fused=True`) are read once and then counted here: to read
-    one is to wait for the device."""
-
-    def __init__(self) -> None:
-        self._known = WeakIdKeyDictionary()  # step tensor -> (version, number)
-
-    def number(self, step: Tensor) -> float:
-        if step.is_cpu:
-            return step.item()
-        known = self._known.get(step)
-        if known is None or known[0] != step._version:
-            known = self._known[step] = (step._version, step.item())
-        return known[1]
-
-    def count(self, steps: list[Tensor]) -> None:
-        """One more, in the tensors and here."""
-        numbers = [None if step.is_cpu else self.number(step) for step in steps]
-        torch._foreach_add_(steps, 1.0)
-        for step, number in zip(steps, numbers, strict=True):
-            if number is not None:
-                self._known[step] = (step._version, number + 1)
-
-
 # ---- the steps ------------------------------------------------------------------------------------------------------
 
 
@@ -286,25 +265,52 @@ def attach(optimizer: torch.optim.Optimizer, fusing: Any = None) -> None:
     def compiled_step(self: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         self._opt_called = True  # learning rate schedulers ask
         loss = None
-        if closure is not None and (fusing is not None or not stays_torchs(self)):
+        if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-            closure = None
         if fusing is not None and fusing.step(self):
             return loss
         if stays_torchs(self):
-            result = _unhooked(plain)(self, closure)
-            return loss if result is None else result
+            _unhooked(plain)(self)
+            return loss
         kernels.start_step()
         with torch.no_grad():
             for group in self.param_groups:
                 step(self, group, kernels)
+        if len(kernels.known) > len(self.param_groups):
+            kernels.known.clear()  # it holds the state of a group that is gone
         return loss
 
-    hooked = torch.optim.Optimizer.profile_hook_step(compiled_step)
+    watched = torch.optim.Optimizer.profile_hook_step(compiled_step)
+
+    @functools.wraps(compiled_step)
+    def hooked(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        return (watched if _is_watched(self) else compiled_step)(self, *args, **kwargs)
+
     if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
         hooked._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    optimizer.register_load_state_dict_pre_hook(lambda *_: kernels.known.clear())  # it holds the state that is replaced
     optimizer.step = types.MethodType(hooked, optimizer)
+    optimizer.zero_grad = types.MethodType(_zero_grad, optimizer)
+
+
+@functools.wraps(torch.optim.Optimizer.zero_grad)
+def _zero_grad(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
+    if not set_to_none or torch.autograd.profiler._is_profiler_enabled or torch.compiler.is_compiling():
+        type(self).zero_grad(self, set_to_none)
+        return
+    for group in self.param_groups:
+        for p in group["params"]:
+            p.grad = None
+
+
+def _is_watched(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether torch's wrapper of a step has something to do: run hooks, tell a profiler."""
+    return bool(
+        torch.autograd.profiler._is_profiler_enabled
+        or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+        or _global_optimizer_pre_hooks or _global_optimizer_post_hooks
+    )  # fmt: skip
 
 
 def _unhooked(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -335,56 +341,47 @@ def compiles(*tensors: Tensor) -> bool:
     )  # fmt: skip
 
 
-class Alike:
-    """Tensors' types, to see at once that others have them (by torch.compile's own check, in C++)."""
-
-    def __init__(self, tensors: list[Tensor]):
-        self._count = len(tensors)
-        self._types = guards.TensorGuards(
-            *tensors,
-            dynamic_dims_sizes=[list(t.shape) for t in tensors],
-            dynamic_dims_strides=[list(t.stride()) for t in tensors],
-        )
-
-    def __call__(self, tensors: list[Tensor]) -> bool:
-        return len(tensors) == self._count and self._types.check(*tensors)
-
-
 def _adam_step(optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels) -> None:
+    known = kernels.known.get(id(group))
+    if known is not None and (grads := known.gradients(optimizer, group)) is not None:
+        table = list(zip(known.params, grads, *known.states, strict=True))
+        _run_adam(optimizer, group, kernels, table, known.steps)
+        torch.autograd.graph.increment_version(known.written)
+        return
     beta1, beta2 = group["betas"]
-    variant = functools.partial(variant_of, optimizer, group)
     for param in {(p.dtype, p.device): p for p in group["params"] if p.grad is not None}.values():
-        if compiles(param):
-            kernels.get(variant(param.dtype), param)  # before any state is touched: compiling can be interrupted
+        if compiles(param):  # before any state is touched: compiling can be interrupted
+            kernels.get(variant_of(optimizer, group, param.dtype), param)
     lists: list[list[Tensor]] = [[] for _ in range(6)]  # params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps
     has_complex = optimizer._init_group(group, *lists)
-    params, grads, averages, squares, maxima, steps = lists
-    tensors = [*params, *grads, *averages, *squares, *maxima]
-    known = kernels.known.get(id(group))
-    all_compile = known is not None and known(tensors)
-    rows: dict[tuple[torch.device, torch.dtype, float], list[list[Tensor]]] = {}
-    left, counted = [], []
-    for i, param in enumerate(params):
-        row = [param, grads[i], averages[i], squares[i], *maxima[i : i + 1]]
-        if all_compile or compiles(*row):
-            rows.setdefault((param.device, param.dtype, kernels.steps.number(steps[i]) + 1), []).append(row)
-            counted.append(steps[i])
-        else:
-            left.append(i)
-    if not left and not all_compile and tensors:
-        kernels.known[id(group)] = Alike(tensors)
-    if counted:
-        kernels.steps.count(counted)
-    for (_, dtype, step), tensors in rows.items():
-        v = variant(dtype)
-        kernels.get(v, tensors[0][0]).run(tensors, adam_scalars(group, step, v))
-        _written(tensors, 1)
+    *columns, steps = lists
+    table = list(zip(*[column for column in columns if column], strict=True))
+    fits = [compiles(*row) for row in table]
+    kernels.known.pop(id(group), None)
+    if table and all(fits):
+        kernels.known[id(group)] = Known(optimizer, group, lists)
+    left = [i for i, fit in enumerate(fits) if not fit]
+    compiled = list(itertools.compress(table, fits))
+    _run_adam(optimizer, group, kernels, compiled, list(itertools.compress(steps, fits)))
+    _written(compiled)
     if left:
         adam(
             *([part[i] for i in left] if part else [] for part in lists), has_complex=has_complex, foreach=group["foreach"],
             fused=group["fused"], decoupled_weight_decay=group["decoupled_weight_decay"], amsgrad=group["amsgrad"], beta1=beta1,
             beta2=beta2, lr=group["lr"], weight_decay=group["weight_decay"], eps=group["eps"], maximize=group["maximize"],
         )  # fmt: skip
+
+
+def _run_adam(
+    optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels, table: list[Sequence[Tensor]], steps: list[Tensor]
+) -> None:
+    """The kernels over rows of (param, grad, exp_avg, exp_avg_sq, [max])."""
+    alike: dict[tuple[torch.device, torch.dtype, float], list[Sequence[Tensor]]] = {}
+    for row, number in zip(table, kernels.steps.count(steps), strict=True):
+        alike.setdefault((row[0].device, row[0].dtype, number), []).append(row)
+    for (_, dtype, number), rows in alike.items():
+        v = variant_of(optimizer, group, dtype)
+        kernels.get(v, rows[0][0]).run(rows, adam_scalars(group, number, v))
 
 
 def _sgd_step(optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels) -> None:
@@ -411,7 +408,7 @@ def _sgd_step(optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels) -
         kernels.get(v, tensors[0][0])  # before any parameter is touched: compiling can be interrupted
     for (v, _), tensors in rows.items():
         kernels.get(v, tensors[0][0]).run(tensors, sgd_scalars(group, v))
-        _written(tensors, 1)
+        _written(tensors)
     for param, buffer in fresh:
         optimizer.state[param]["momentum_buffer"] = buffer
     if left:
@@ -426,9 +423,9 @@ def _sgd_step(optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels) -
                 optimizer.state[params[i]]["momentum_buffer"] = buffer
 
 
-def _written(tensors: list[list[Tensor]], grad: int) -> None:
-    """Tells autograd that all but the gradients were written, so that a saved weight is seen to have changed."""
-    torch.autograd.graph.increment_version([t for row in tensors for i, t in enumerate(row) if i != grad])
+def _written(rows: list[Sequence[Tensor]]) -> None:
+    """Tells autograd that all but the gradients, second in a row, were written: a saved weight is seen to have changed."""
+    torch.autograd.graph.increment_version([t for row in rows for i, t in enumerate(row) if i != 1])
 
 
 STEPS = {torch.optim.AdamW: _adam_step, torch.optim.Adam: _adam_step, torch.optim.SGD: _sgd_step}

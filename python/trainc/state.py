@@ -156,6 +156,22 @@ except ImportError:  # the package without its compiler
         return len(found) == len(expected) and all(map(operator.is_, found, expected))
 
 
+class Alike:
+    """Tensors' types, to see at once that others have them, by torch.compile's own check in C++. It knows the tensors that it was
+    made of again."""
+
+    def __init__(self, tensors: list[torch.Tensor]):
+        self._count = len(tensors)
+        self._types = guards.TensorGuards(
+            *tensors,
+            dynamic_dims_sizes=[list(t.shape) for t in tensors],
+            dynamic_dims_strides=[list(t.stride()) for t in tensors],
+        )
+
+    def __call__(self, tensors: list[torch.Tensor]) -> bool:
+        return len(tensors) == self._count and self._types.check(*tensors)
+
+
 class Unchanged:
     """Whether a module is in the state that it was in when this was made: its dictionaries hold the same objects, its lists and
     sets too, there are no hooks on it, and torch's own check of types finds its tensors as they were. May say no where nothing
@@ -168,16 +184,12 @@ class Unchanged:
         self._contents = contents(self._dicts)
         self._containers = [(value, _frozen(value)) for value in containers if type(value) is not dict]
         self.tensors = tensors
-        self._types = guards.TensorGuards(
-            *tensors,
-            dynamic_dims_sizes=[list(t.shape) for t in tensors],
-            dynamic_dims_strides=[list(t.stride()) for t in tensors],
-        )
+        self._alike = Alike(tensors)
 
     def __call__(self) -> bool:
         return (
             same_contents(self._dicts, self._contents)
-            and self._types.check(*self.tensors)
+            and self._alike(self.tensors)
             and all(_frozen(container) == before for container, before in self._containers)
         )
 

@@ -23,7 +23,7 @@ from trainc.state import Snapshot
 from trainc.step_objects import Reached, VariablesSnapshot
 from trainc.step_trace import Traced, trace_step
 from trainc.structure import Flattener, unflatten
-from trainc.updates import Launch, PlanUpdates, Updates, classes_of
+from trainc.updates import Launch, PlanUpdates, Updates, classes_of, shared_memory
 
 Tensor = torch.Tensor
 
@@ -184,7 +184,7 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, (NotCompiled, SideEffect)):
         return str(error)
     line = _line_of(error)
-    text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    text = family.first_line(error)
     if any(word in f"{type(error).__name__} {text}" for word in DATA):
         text = (
             "reads the value of a tensor (item(), float(), if), which is not known while the step is compiled: "
@@ -221,27 +221,18 @@ class CompiledStep:
         self._one = torch.ones((), device=where.torch)
         self._classes: list[int] | None = None
         self._plan: Any = None
-        self._refuse_shared_memory(inputs)
         record.engine = config.engine_name()
-
-    def _refuse_shared_memory(self, inputs: list[Tensor]) -> None:
-        owners: dict[int, int] = {}
-        for i, tensor in enumerate(inputs):
-            owners.setdefault(tensor.untyped_storage().data_ptr(), i)
-        for slot in self.traced.slots:
-            storage = inputs[slot.primal].untyped_storage().data_ptr()
-            shared = [i for i, tensor in enumerate(inputs) if i != slot.primal and tensor.untyped_storage().data_ptr() == storage]
-            if shared and inputs[slot.primal].numel():
-                raise UserError(
-                    f"trainc.train_step: a parameter of shape {list(slot.parameter.shape)} shares its memory with another "
-                    "tensor of the step; "
-                    "use trainc.compile for this model"
-                )
+        shared = shared_memory({slot.primal: inputs[slot.primal] for slot in traced.slots}, dict(enumerate(inputs)))
+        if shared is not None:
+            raise UserError(
+                f"trainc.train_step: a parameter of shape {list(shared.shape)} shares its memory with another tensor of the "
+                "step; use trainc.compile for this model"
+            )
 
     def __call__(self, tensors: list[Tensor], args: tuple, kwargs: dict) -> Any:
         self._clear_gradients()
-        states, launches = self.updates.prepare()
-        distinct = self._built_for(launches)
+        launches = self.updates.launches()
+        distinct, states = self._built_for(launches), self.updates.states(launches)
         outputs = self._run([*tensors, *self.traced.constants, self._one], states, distinct)
         for i, place in self.traced.mutated:
             with torch.no_grad():
@@ -307,8 +298,7 @@ class Sizes:
         self._traced, self._symbols, self._updates, self._where = traced, symbols, updates, where
         self._template = Template(traced.graph)
         self._first: CompiledStep | None = None
-        # Kernels are shared on the CPU alone.
-        self._kernels = engine.Family(self._samples) if where.target()["device"] == "cpu" else None
+        self._kernels = engine.Family.of(symbols, lambda: self._template, where)
 
     def __call__(self, inputs: list[Tensor], record: records.Compilation) -> CompiledStep | None:
         bound = self._symbols.bound(inputs)
@@ -321,37 +311,31 @@ class Sizes:
         self._first = self._first or step
         return step
 
-    def _samples(self) -> list[torch.fx.GraphModule]:
-        return [self._template.at(bound) for bound in self._symbols.others()]
-
 
 class CorePlan:
     """The step as the compiler's plan."""
 
     def __init__(self, step: CompiledStep, classes: list[int], distinct: list[Launch]):
-        from trainc import _core
-
-        traced, updates = step.traced, step.updates
+        traced = step.traced
         for slot in traced.slots:
             if slot.parameter.dtype not in (torch.float32, torch.float64):
                 kind = slot.parameter.dtype
                 raise UserError(f"trainc.train_step updates f32 and f64 parameters, not {kind}: use trainc.compile")
         gradients = list(range(len(traced.slots)))
         parameters = [slot.primal for slot in traced.slots]
-        self._updates = PlanUpdates(updates, classes, distinct, gradients, parameters, step.inputs + 1, step.where)
+        self._updates = PlanUpdates(classes, distinct, gradients, parameters, step.inputs + 1, step.where)
         name = step.record.name
         where, tune = step.where, step.record.tune
         graph = wire.GraphText(traced.graph.graph, name, where)
         texts, listed = self._updates.formulas(name), self._updates.listed
         limit, kernels = step.record.limit, step.kernels
-        of_limit = [] if limit is None else [limit.key]
-        kind = "step" if kernels is None else "step, shared kernels"
+        kind, of_limit = engine.kind_of("step", kernels), engine.key_of(limit)
         key = cache.key(kind, where, graph.canonical, step.inputs, traced.forward, name, texts, listed, tune, *of_limit)
         made: list[Any] = []
 
         def joint_of(graph: wire.GraphText, tune: str) -> Any:
-            asked = {"tuner": tuning.tuner_of(tune, limit is not None), **where.target()}
-            return _core.JointGraph(graph.text(), step.inputs, traced.forward, name, -1, **asked)
+            shape = (step.inputs, traced.forward, name, -1)
+            return engine.joint_graph(graph, shape, tune, where.target(), limit is not None)
 
         def sample(gm: torch.fx.GraphModule) -> Any:
             return joint_of(wire.GraphText(gm.graph, name, where), "fast")
@@ -392,7 +376,8 @@ class InterpretedPlan:
 
     def __init__(self, step: CompiledStep, classes: list[int], distinct: list[Launch]):
         self._graph = engine.InterpretedExecutable(step.traced.graph, step.record.name)
-        self._traced, self._variants, self._classes = step.traced, step.updates.variants(), classes
+        self._traced, self._classes = step.traced, classes
+        self._variants = [distinct[i].variant for i in classes]
 
     def __call__(self, inputs: list[Tensor], states: list[list[Tensor]], scalars: list[list[float]]) -> list[Tensor | None]:
         outputs = self._graph(inputs)

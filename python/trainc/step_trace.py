@@ -24,7 +24,7 @@ from torch._subclasses.functional_tensor import FunctionalTensorMode
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 
-from trainc import trace, wire
+from trainc import repeated, trace, wire
 from trainc.errors import NotCompiled
 from trainc.joint import lift_constants
 from trainc.sizes import SYMBOLIC, Symbols
@@ -230,7 +230,7 @@ def trace_step(
         fakes = [mode.from_tensor(tensor.detach(), static_shapes=True) for tensor in static]
         if symbols is not None:
             fakes = [*(fake.detach() for fake in symbols.inputs), *fakes]
-        with enable_python_dispatcher(), mode:
+        with enable_python_dispatcher(), mode, repeated.quick():
             gm = make_fx(flat)(*fakes)
     return _arranged(gm, inputs, found)
 

@@ -62,11 +62,11 @@ def tracing():
 @contextlib.contextmanager
 def inside(code: Any):
     """Operations traced below a call of `code` remember their lines as those below `FlatCall.forward` do."""
-    _here.add(code)
+    _here.add(id(code))
     try:
         yield
     finally:
-        _here.discard(code)
+        _here.discard(id(code))
 
 
 @contextlib.contextmanager
@@ -113,16 +113,16 @@ def _layer_by_layer(
 
 
 _create_node = proxy_tensor.PythonKeyTracer.create_node
-_here = {FlatCall.forward.__code__}  # what calls the user's code while it is traced
+_here = {id(FlatCall.forward.__code__)}  # what calls the user's code while it is traced; hashing code itself takes microseconds
 
 
 def _create_node_with_origin(tracer: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
     node = _create_node(tracer, *args, **kwargs)
     if not node.stack_trace and node.op == "call_function":
         frame = sys._getframe(1)
-        while frame is not None and frame.f_code not in _here and is_internal_file(frame.f_code.co_filename):
+        while frame is not None and id(frame.f_code) not in _here and is_internal_file(frame.f_code.co_filename):
             frame = frame.f_back
-        if frame is not None and frame.f_code not in _here and _inside_forward(frame):
+        if frame is not None and id(frame.f_code) not in _here and _inside_forward(frame):
             node.stack_trace = f'  File "{frame.f_code.co_filename}", line {frame.f_lineno}, in {frame.f_code.co_name}\n'
     return node
 
@@ -130,7 +130,7 @@ def _create_node_with_origin(tracer: Any, *args: Any, **kwargs: Any) -> torch.fx
 def _inside_forward(frame: Any) -> bool:
     """Whether the frame was called by the traced forward; the user's own call of the model lies outside."""
     while frame is not None:
-        if frame.f_code in _here:
+        if id(frame.f_code) in _here:
             return True
         frame = frame.f_back
     return False

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from trainc import optimizer, wire
 from trainc.device import Host
 from trainc.optimizer import Variant
+from trainc.optimizer_state import Steps
 
 Tensor = torch.Tensor
 
@@ -34,8 +36,16 @@ class Launch:
 
     optimizer: int
     group: int
-    dtype: torch.dtype
+    variant: Variant
     step: float  # of Adam: this step's number; of SGD: 1 for the first, which starts the momentum
+
+
+def shared_memory(parameters: Mapping[int, Tensor], inputs: Mapping[int, Tensor]) -> Tensor | None:
+    """One of `parameters` whose memory another of them or of `inputs` lies in, which its update would change; None where there is
+    none. Both by their places among a graph's inputs; `inputs` may hold the parameters, too."""
+    storages = {place: t.untyped_storage().data_ptr() for place, t in {**inputs, **parameters}.items()}
+    uses = Counter(storages.values())
+    return next((p for place, p in parameters.items() if p.numel() and uses[storages[place]] > 1), None)
 
 
 class Updates:
@@ -43,34 +53,30 @@ class Updates:
 
     def __init__(self, slots: list[Slot], optimizers: list[torch.optim.Optimizer]):
         self.slots, self.optimizers = slots, optimizers
-        self._steps = optimizer.Steps()
-
-    def _variant(self, slot: Slot) -> Variant:
-        owner = self.optimizers[slot.optimizer]
-        return optimizer.variant_of(owner, owner.param_groups[slot.group], slot.parameter.dtype)
-
-    def variants(self) -> list[Variant]:
-        """Of each slot."""
-        return [self._variant(slot) for slot in self.slots]
+        self._steps = Steps()
 
     def launches(self) -> list[Launch]:
         """Of each slot, for the next step; makes no state."""
-        launches = []
+        launches, variants = [], {}
         for slot in self.slots:
-            v = self._variant(slot)
+            kind = slot.optimizer, slot.group, slot.parameter.dtype
+            if kind not in variants:
+                owner = self.optimizers[slot.optimizer]
+                variants[kind] = optimizer.variant_of(owner, owner.param_groups[slot.group], slot.parameter.dtype)
+            v = variants[kind]
             state = self.optimizers[slot.optimizer].state.get(slot.parameter, {})  # a look must not make an entry
             if v.kind == "adam":
                 step = self._steps.number(state["step"]) + 1 if state else 1.0
             else:
                 step = 1.0 if v.momentum and state.get("momentum_buffer") is None else 2.0
-            launches.append(Launch(slot.optimizer, slot.group, slot.parameter.dtype, step))
+            launches.append(Launch(slot.optimizer, slot.group, v, step))
         return launches
 
-    def prepare(self) -> tuple[list[list[Tensor]], list[Launch]]:
-        """(the state's tensors, the launch) of each slot; makes what state is missing."""
-        launches, states = self.launches(), []
-        for slot in self.slots:
-            owner, v = self.optimizers[slot.optimizer], self._variant(slot)
+    def states(self, launches: list[Launch]) -> list[list[Tensor]]:
+        """The state's tensors of each slot; makes what is missing."""
+        states = []
+        for slot, launch in zip(self.slots, launches, strict=True):
+            owner, v = self.optimizers[slot.optimizer], launch.variant
             state = owner.state.get(slot.parameter, {})
             if v.kind == "adam" and not state:
                 state = _make_state(owner, owner.param_groups[slot.group], slot.parameter)
@@ -78,12 +84,10 @@ class Updates:
                 state = owner.state[slot.parameter]
                 state["momentum_buffer"] = torch.zeros_like(slot.parameter)
             states.append([state[name] for name in STATE[v.kind][: v.tensors() - 2]])
-        return states, launches
+        return states
 
     def scalars(self, launch: Launch) -> list[float]:
-        owner = self.optimizers[launch.optimizer]
-        group = owner.param_groups[launch.group]
-        v = optimizer.variant_of(owner, group, launch.dtype)
+        group, v = self.optimizers[launch.optimizer].param_groups[launch.group], launch.variant
         if v.kind == "adam":
             return optimizer.adam_scalars(group, launch.step, v)
         # The first step's buffer is the gradient: 0 * momentum + 1 * gradient.
@@ -127,14 +131,14 @@ class PlanUpdates:
     """
 
     def __init__(
-        self, updates: Updates, classes: list[int], distinct: list[Launch], gradients: Sequence[int], parameters: Sequence[int],
-        first: int, where: Host,
+        self, classes: list[int], distinct: list[Launch], gradients: Sequence[int], parameters: Sequence[int], first: int,
+        where: Host,
     ):  # fmt: skip
-        variants = updates.variants()
+        variants = [distinct[i].variant for i in classes]
         self._formulas, self._where = list(dict.fromkeys(variants)), where
-        sizes = [optimizer.formula_of(variants[classes.index(i)])[1] for i in range(len(distinct))]
+        sizes = [optimizer.formula_of(launch.variant)[1] for launch in distinct]
         sized = zip(sizes, distinct, strict=True)
-        self._scalars = [torch.empty(size, dtype=launch.dtype, device=where.torch) for size, launch in sized]
+        self._scalars = [torch.empty(size, dtype=launch.variant.dtype, device=where.torch) for size, launch in sized]
         self._views = [view for scalars in self._scalars for view in scalars.unbind()]
         first_scalar = first + sum(v.tensors() - 2 for v in variants)
         places = [first_scalar + sum(sizes[:i]) for i in range(len(distinct))]
@@ -160,4 +164,4 @@ class PlanUpdates:
         return [*(t for state in states for t in state), *self._views]
 
 
-__all__ = ["Launch", "PlanUpdates", "Slot", "Updates", "classes_of"]
+__all__ = ["Launch", "PlanUpdates", "Slot", "Updates", "classes_of", "shared_memory"]

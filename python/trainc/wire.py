@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import operator
@@ -25,6 +26,7 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _INTERNAL = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep)
 
 
+@functools.cache
 def is_internal_file(path: str) -> bool:
     """A frame of PyTorch's or ours, or of generated code: never the user's line."""
     return path.startswith(_INTERNAL) or path.startswith("<")

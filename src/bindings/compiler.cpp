@@ -94,14 +94,18 @@ std::unique_ptr<CoreExecutable> compiled(const nb::object& callback, const Targe
   return executable_of(std::move(plan), target.device, record(timing, earlier + seconds_since(start)));
 }
 
-/// Runs `make` for the numbers of its nests alone.
-template <class F> void sampled(compiler::SharedKernels& shared, const F& make) {
+/// The same, or, for a sample, runs `make` for the numbers of its nests alone, which `shared` keeps: there is no plan then.
+template <class F>
+std::unique_ptr<CoreExecutable> compiled_or_sampled(const nb::object& callback, const Target& target, double earlier, compiler::SharedKernels* shared, bool sample, const F& make) {
+  if (!sample) return compiled(callback, target, earlier, make, shared);
+  require(shared, "a sample without kernels that are shared");
   const nb::object nobody = nb::none();
   const Target host;
   compiler::Options o = options(nobody, host);
-  o.shared = &shared, o.sample = true;
+  o.shared = shared, o.sample = true;
   nb::gil_scoped_release unlock;
   make(o, nullptr);
+  return nullptr;
 }
 
 /// The order of a mask's draws is part of the graph: the generator is found before a graph with masks is imported.
@@ -114,9 +118,7 @@ std::unique_ptr<CoreExecutable> compile(const std::string& graph, const std::str
                                         const std::string& device, bool tf32, int64_t library_flops, nb::object tuner) {
   know_the_generator(graph);
   const auto make = [&](const compiler::Options& o, compiler::Timing* timing) { return compiler::compile(frontend::import_aten(graph), name, o, timing); };
-  if (!sample) return compiled(callback, {device, tf32, library_flops, std::move(tuner)}, 0, make, shared);
-  sampled(*shared, make);
-  return nullptr;
+  return compiled_or_sampled(callback, {device, tf32, library_flops, std::move(tuner)}, 0, shared, sample, make);
 }
 
 nb::dict told(const compiler::Footprint& f) {
@@ -127,7 +129,6 @@ nb::dict told(const compiler::Footprint& f) {
 
 /// How logits are cut into chunks of rows, by trainc.config.
 schedule::Chunks chunks(bool one_plan) {
-  const nb::gil_scoped_acquire lock;
   schedule::Chunks c{.one_plan = one_plan};
   const nb::module_ config = nb::module_::import_("trainc.config");
   const nb::object worth = config.attr("loss_chunk_bytes");
@@ -146,17 +147,14 @@ struct JointGraph {
       : target{device, tf32, library_flops, std::move(tuner)} {
     know_the_generator(graph);
     const auto start = Clock::now();
+    const schedule::Chunks by_config = chunks(defer_from < 0);
     nb::gil_scoped_release unlock;
     joint = std::make_unique<compiler::JointGraph>(frontend::import_aten(graph), primals, forward_outputs, name,
-                                                   defer_from < 0 ? std::numeric_limits<int64_t>::max() : defer_from, target.device == "cpu",
-                                                   chunks(defer_from < 0));
+                                                   defer_from < 0 ? std::numeric_limits<int64_t>::max() : defer_from, target.device == "cpu", by_config);
     seconds = seconds_since(start);
   }
-  /// The plan that `make` gives; none for a sample.
   template <class F> std::unique_ptr<CoreExecutable> part(const nb::object& callback, double earlier, compiler::SharedKernels* shared, bool sample, const F& make) const {
-    if (!sample) return compiled(callback, target, earlier, make, shared);
-    sampled(*shared, make);
-    return nullptr;
+    return compiled_or_sampled(callback, target, earlier, shared, sample, make);
   }
   std::unique_ptr<CoreExecutable> forward(const nb::object& callback, compiler::SharedKernels* shared, bool sample) const {
     return part(callback, seconds, shared, sample, [&](const compiler::Options& o, compiler::Timing* timing) { return joint->forward(o, timing); });
@@ -167,6 +165,7 @@ struct JointGraph {
   static std::vector<plan::Foreach> kernels_of(const Formulas& formulas, const compiler::Options& o) {
     compiler::Options quiet = o;
     quiet.progress = {};
+    quiet.dry = o.dry || o.sample;  // of a plan that is only looked at, they need no code
     std::vector<plan::Foreach> kernels;
     for (const auto& [graph, in_place] : formulas)
       kernels.push_back(compiler::compile_foreach(frontend::import_aten(graph), in_place, "update" + std::to_string(kernels.size()), quiet, emit::cuda::Entry::Plan));
@@ -193,6 +192,7 @@ struct JointGraph {
     const nb::object no_callback = nb::none();
     compiler::Options o = options(no_callback, target);
     o.tuning.reset();
+    o.dry = true;
     return told([&] {
       nb::gil_scoped_release unlock;
       return find(o);

@@ -28,7 +28,10 @@ void InterpretedDriver::copy_in(void* device, const void* host, int64_t bytes, S
   streams.insert(stream);
   std::memcpy(device, host, static_cast<size_t>(bytes));
 }
-void InterpretedDriver::copy(void* to, const void* from, int64_t bytes, Stream) { std::memcpy(to, from, static_cast<size_t>(bytes)); }
+void InterpretedDriver::copy(void* to, const void* from, int64_t bytes, Stream stream) {
+  streams.insert(stream);
+  std::memcpy(to, from, static_cast<size_t>(bytes));
+}
 
 void InterpretedDriver::launch(const Launch& l, Stream stream) {
   streams.insert(stream);

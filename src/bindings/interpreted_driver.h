@@ -16,7 +16,6 @@ class InterpretedDriver : public runtime::cuda::NullDriver {
   void copy_in(void* device, const void* host, int64_t bytes, runtime::cuda::Stream) override;
   void copy(void* to, const void* from, int64_t bytes, runtime::cuda::Stream) override;
   void launch(const runtime::cuda::Launch&, runtime::cuda::Stream) override;
-
   void multiply(const plan::Product&, const void* lhs, const void* rhs, void* result, void* memory, int64_t bytes, runtime::cuda::Stream) override;
 
   int64_t launches = 0, blocks = 0;  // run so far

@@ -45,8 +45,14 @@ emit::Blob code_of(const loop::LoopNest& nest, const Options& options, emit::cud
 }  // namespace
 
 Code generate(const std::vector<const loop::LoopNest*>& nests, const Options& options, emit::cuda::Entry entry, SharedKernels::Impl::Role* role) {
-  // Kernels of identical layers differ in names and origins only.
   Code code;
+  if (options.dry) {
+    code.kernel_of.assign(nests.size(), -1);
+    code.given.resize(nests.size());
+    for (const loop::LoopNest* n : nests) code.kernels.push_back({n->name, {}, 0, n->scratch_bytes(), n->threads});
+    return code;
+  }
+  // Kernels of identical layers differ in names and origins only.
   std::unordered_map<std::string, size_t> known;      // by text: the first nest of it
   std::unordered_map<const SharedKernel*, int> used;  // of other plans' too: its place in this one
   std::vector<SharedKernel*> shared;                  // of distinct[i], or null
@@ -73,7 +79,8 @@ Code generate(const std::vector<const loop::LoopNest*>& nests, const Options& op
       code.given.emplace_back();
       continue;
     }
-    SharedKernel& kernel = shared_kernel(*role, plain);
+    const loop::Form form = loop::form_of(plain);
+    SharedKernel& kernel = shared_kernel(*role, form);
     auto [at, first] = used.emplace(&kernel, -1);
     if (first && kernel.kernel) {
       at->second = static_cast<int>(code.kernels.size());
@@ -82,7 +89,7 @@ Code generate(const std::vector<const loop::LoopNest*>& nests, const Options& op
       at->second = add(kernel.lifted.none() ? std::move(plain) : loop::lift(plain, kernel.lifted, kernel.scratch), &kernel);
     }
     code.kernel_of.push_back(at->second);
-    code.given.push_back(kernel.given(loop::form_of(*n)));
+    code.given.push_back(kernel.given(form));
   }
   code.compiled = static_cast<int64_t>(distinct.size());
 

@@ -13,7 +13,7 @@ struct Code {
   std::vector<Given> given;           // for each nest: what its kernel is given, as last arguments
   int64_t compiled = 0;               // kernels that code was generated for
 };
-/// `role`: of a plan whose kernels are shared with those of other sizes.
+/// `role`: of a plan whose kernels are shared with those of other sizes. Dry: a kernel without code a nest, and kernel_of is -1.
 Code generate(const std::vector<const loop::LoopNest*>& nests, const Options&, emit::cuda::Entry = emit::cuda::Entry::Plan, SharedKernels::Impl::Role* role = nullptr);
 /// The nest without what differs between kernels of identical layers: name, origins, counts.
 loop::LoopNest anonymous(loop::LoopNest);

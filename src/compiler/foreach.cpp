@@ -73,10 +73,11 @@ plan::Foreach compile_foreach(frontend::Imported imported, const std::vector<int
     loop::verify(nest);
   }
   Code code = generate({&nest}, options, entry);
+  result.kernel = std::move(code.kernels[0]);
+  if (options.dry) return result;
   if (dumping("loop")) dump(name + ".loop", loop::print(nest));
   if (dumping("asm") && options.gpu) dump(name + ".cu", emit::cuda::source(nest, entry));
   else if (dumping("asm")) dump(name + ".s", emit::assembly(nest, options.level));
-  result.kernel = std::move(code.kernels[0]);
   return result;
 }
 

@@ -2,7 +2,6 @@
 #include <cmath>
 #include <limits>
 
-#include "compiler/codegen.h"
 #include "compiler/lower_plan.h"
 #include "compiler/step.h"
 #include "passes/drop_undefined_inputs.h"
@@ -236,17 +235,6 @@ plan::Plan JointGraph::backward(const std::vector<bool>& defined, const Options&
   return backward_plan(*impl_, homes, defined, options, timing);
 }
 
-namespace {
-plan::Plan finished(plan::Plan plan, const std::string& name, const Options& options) {
-  plan.name = name;
-  plan::plan_memory(plan);
-  if (options.dry) return plan;
-  plan::verify(plan);
-  if (dumping("plan")) dump(plan.name + ".plan.txt", plan::print(plan));
-  return plan;
-}
-}  // namespace
-
 plan::Plan JointGraph::step(const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates,
                             const Options& options, Timing* timing) const {
   require(impl_->cut.deferred_outputs.empty(), "a step defers nothing");
@@ -255,7 +243,8 @@ plan::Plan JointGraph::step(const std::vector<bool>& defined, const std::vector<
   const plan::Plan first = forward_plan(*impl_, early, options, timing), second = backward_plan(*impl_, late, defined, options, timing);
   if (options.sample) return {};
   plan::Plan joined = join(first, second, impl_->cut.saved_inputs, impl_->primals);
-  return finished(consume(std::move(joined), first.output_count, formulas, updates), impl_->name + "_step", options);
+  joined.name = impl_->name + "_step";
+  return finished(consume(std::move(joined), first.output_count, formulas, updates), options);
 }
 
 plan::Plan JointGraph::backward_step(const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates,
@@ -273,8 +262,7 @@ plan::Plan JointGraph::backward_step(const std::vector<bool>& defined, const std
     b.name = "in" + std::to_string(b.index);
   }
   plan.input_count = primals + impl_->tangents + impl_->forward_outputs;
-  const std::string name = plan.name;
-  return finished(consume(std::move(plan), 0, formulas, updates), name, options);
+  return finished(consume(std::move(plan), 0, formulas, updates), options);
 }
 
 }  // namespace trainc::compiler

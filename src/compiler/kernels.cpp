@@ -45,8 +45,7 @@ int64_t room(int64_t numel, size_t i) { return static_cast<int64_t>(std::bit_cei
 
 }  // namespace
 
-SharedKernel& shared_kernel(SharedKernels::Impl::Role& role, const loop::LoopNest& nest) {
-  loop::Form form = loop::form_of(nest);
+SharedKernel& shared_kernel(SharedKernels::Impl::Role& role, const loop::Form& form) {
   auto& known = role.known[form.text];
   for (const auto& kernel : known)
     if (kernel->mismatches(form) == 0) return *kernel;
@@ -73,7 +72,7 @@ SharedKernel& shared_kernel(SharedKernels::Impl::Role& role, const loop::LoopNes
     mark(form, nearest->form, made->lifted);
   }
   for (size_t s = 0; s < form.scratch.size(); ++s) made->scratch.push_back(made->lifted.none() ? form.scratch[s] : room(form.scratch[s], s));
-  made->form = std::move(form);
+  made->form = form;
   known.push_back(std::move(made));
   return *known.back();
 }

@@ -38,7 +38,8 @@ struct SharedKernels::Impl {
   std::unordered_map<std::string, Role> roles;
 };
 
-/// The kernel that serves a nest of a role's plan, or one to be made: with those numbers lifted in which nests of samples and of earlier sizes differ from it.
-SharedKernel& shared_kernel(SharedKernels::Impl::Role&, const loop::LoopNest&);
+/// The kernel that serves the nest of this form in a role's plan, or one to be made: with those numbers lifted in which nests of samples and of earlier
+/// sizes differ from it.
+SharedKernel& shared_kernel(SharedKernels::Impl::Role&, const loop::Form&);
 
 }  // namespace trainc::compiler

@@ -30,8 +30,9 @@ class PlanBuilder {
   PlanBuilder(const Graph& graph, const std::vector<Type>& output_types, const schedule::Schedule& schedule, const Homes& homes)
       : graph_(graph), output_types_(output_types), schedule_(schedule), homes_(homes) {}
 
-  plan::Plan run(const std::string& name, const Options& options, Timing& timing) {
+  plan::Plan run(const std::string& name, std::vector<std::string> notes, const Options& options, Timing& timing) {
     plan_.name = name;
+    plan_.notes = std::move(notes);
     plan_.cpu = options.gpu ? "" : std::string(name_of(options.level));
     plan_.device = device_of(options);
     const bool arena_out = homes_.arena_outputs_from >= 0, arena_in = homes_.arena_inputs_from >= 0;
@@ -72,13 +73,7 @@ class PlanBuilder {
       return {};
     }
     start = now();
-    Code code;
-    if (options.dry) {
-      code.kernel_of.assign(nests.size(), -1);
-      code.given.resize(nests.size());
-      for (const loop::LoopNest* n : nests) code.kernels.push_back({n->name, {}, 0, n->scratch_bytes(), n->threads});
-    }
-    else code = generate(nests, options, emit::cuda::Entry::Plan, role);
+    Code code = generate(nests, options, emit::cuda::Entry::Plan, role);
     timing.code_seconds += now() - start;
     timing.kernels += static_cast<int64_t>(nests.size());
     timing.distinct_kernels += static_cast<int64_t>(code.kernels.size());
@@ -99,11 +94,7 @@ class PlanBuilder {
       if (group.kind == schedule::GroupKind::Random && !kernels[g].empty()) as_draw(plan_.steps.back(), group.values[0]);
     }
     for (auto [value, below] : over_) plan_.buffers[buffer(value)].over = buffer(below);
-    plan::plan_memory(plan_);
-    if (options.dry) return std::move(plan_);
-    plan::verify(plan_);
-    if (dumping("plan")) dump(name + ".plan.txt", plan::print(plan_));
-    return std::move(plan_);
+    return finished(std::move(plan_), options);
   }
 
  private:
@@ -370,6 +361,14 @@ std::unordered_set<const Node*> as_bits(const Graph& graph, const Homes& homes, 
 
 }  // namespace
 
+plan::Plan finished(plan::Plan plan, const Options& options) {
+  plan::plan_memory(plan);
+  if (options.dry) return plan;
+  plan::verify(plan);
+  if (dumping("plan")) dump(plan.name + ".plan.txt", plan::print(plan));
+  return plan;
+}
+
 plan::Plan compile_graph(Graph graph, const std::string& name, const Homes& homes, const Options& options, Timing* timing) {
   Timing local;
   if (!timing) timing = &local;
@@ -393,9 +392,7 @@ plan::Plan compile_graph(Graph graph, const std::string& name, const Homes& home
   schedule.bits = as_bits(graph, homes, options);
   timing->schedule_seconds += now() - start;
   timing->passes.insert(timing->passes.end(), pipeline.records().begin(), pipeline.records().end());
-  plan::Plan plan = PlanBuilder(graph, output_types, schedule, homes).run(name, options, *timing);
-  plan.notes = std::move(notes);
-  return plan;
+  return PlanBuilder(graph, output_types, schedule, homes).run(name, std::move(notes), options, *timing);
 }
 
 plan::Plan compile(frontend::Imported imported, const std::string& name, const Options& options, Timing* timing) {

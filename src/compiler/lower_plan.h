@@ -17,4 +17,7 @@ struct Homes {
 
 plan::Plan compile_graph(Graph, const std::string& name, const Homes&, const Options&, Timing*);
 
+/// A plan whose steps are all there: with its memory laid out, verified (but not a dry one, which has no code) and dumped.
+plan::Plan finished(plan::Plan, const Options&);
+
 }  // namespace trainc::compiler

@@ -153,13 +153,16 @@ Outcome batch_norm_backward(const Call& c) {
   Value rstd = training ? along_channels(c.arg(6, "save_invstd").as(d), rank)
                         : 1.0 / sqrt(along_channels(c.arg(4, "running_var").as(d), rank) + c.arg(8, "eps").number());
   Value normalized = (x - mean) * rstd;
+  // The weight is one number where the sums are: d loss / d x and the parameters' gradients share two sums.
+  Value shift = sum(dy, axes, false), scale = sum(dy * normalized, axes, false);
   Results r(3, nullptr);
   if (wanted(c, 9, 0)) {
-    Value dn = c.arg(2, "weight").none() ? dy : dy * along_channels(c.arg(2, "weight").as(d), rank);
-    r[0] = c.give(training ? normalized_backward(dn, normalized, rstd, axes) : dn * rstd, 0);
+    const double n = count_of(x, axes);
+    Value dn = training ? dy - along_channels(shift / n, rank) - normalized * along_channels(scale / n, rank) : dy;
+    r[0] = c.give(dn * (c.arg(2, "weight").none() ? rstd : rstd * along_channels(c.arg(2, "weight").as(d), rank)), 0);
   }
-  if (wanted(c, 9, 1)) r[1] = c.give(sum(dy * normalized, axes, false), 1);
-  if (wanted(c, 9, 2)) r[2] = c.give(sum(dy, axes, false), 2);
+  if (wanted(c, 9, 1)) r[1] = c.give(scale, 1);
+  if (wanted(c, 9, 2)) r[2] = c.give(shift, 2);
   return r;
 }
 

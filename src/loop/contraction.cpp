@@ -455,8 +455,10 @@ class Builder {
       for (int64_t i = 0; i < each; ++i) share.push_back(prefetch(partial_, base + (group * each + integer(i)) * line, 1));
     }
     const auto within = [](const Expr& row, const Expr& total) { return minimum(row, total - integer(1)); };
-    // Of an operand in runs, finding the line would cost as much as waiting for it.
     if (part_ != Part::None) return share;  // the caches hold what a part reads
+    if (finish_ahead_)
+      for (Stmt& s : finish_ahead_->share(finish_row_, finish_column_, many_blocks() ? product(group, is_last_block()) : group, groups)) share.push_back(std::move(s));
+    // Of an operand in runs, finding the line would cost as much as waiting for it.
     if (spec_.lhs_run == 0 && (more_tasks() || b_.k_blocks > 1 || m_blocks_ > 1))
       ask({b_.block_m * b_.tile_m, pack_k_ * each(), spec_.lhs_k_contiguous,
            [&](const Expr& row, const Expr& k) { return spec_.lhs(lhs_ahead_.batch, within(lhs_ahead_.row + row, m_), lhs_ahead_.k * each() + k); }},
@@ -533,6 +535,7 @@ class Builder {
         body.push_back(loop(LoopKind::Serial, "k", count - groups * unroll, [&](const Expr& k) { return product(groups * unroll + k); }));
       return block(std::move(body));
     };
+    if (run >= spec_.k) return piece(integer(0), integer(0), first_k_, depth_, b_.block_k);
     if (b_.block_k % run == 0)
       return loop(LoopKind::Serial, "run", floor_div(depth_, run), [&](const Expr& i) { return piece(i * run, k_block_ * (b_.block_k / run) + i, integer(0), integer(run), run); });
     if (run % b_.block_k == 0) return piece(integer(0), floor_div(first_k_, run), mod(first_k_, run), depth_, b_.block_k);
@@ -589,12 +592,27 @@ class Builder {
     }, 4 * b_.lanes)});
   }
 
+  Expr is_last_block() const { return cast(apply(Op::Eq, {k_block_, k_blocks_here() - integer(1)}), DType::I64); }
+
+  // After this tile comes the next of the m block, or the first one, of the next panel.
+  void look_ahead_of_tile(std::vector<Stmt>& body, const Expr& block_tile, const Expr& tile, const Expr& panel) {
+    if (!finish_ahead_) {
+      const int row = nest_.add_var("row", spec_.m), column = nest_.add_var("column", spec_.n);
+      // Stores wait in their queue for lines, and the next tile is multiplied meanwhile: with several blocks of k, for long enough.
+      finish_ahead_.emplace(nest_, spec_.epilogue(batch_, nest_.var(row), nest_.var(column), real(0, sum_)), row, column, b_.tile_m, b_.tile_n, !many_blocks());
+    }
+    const Expr tiles = tiles_in_block(block_tile), first = (first_tile_ + block_tile) * b_.tile_m, here = (first_panel_ + panel) * b_.tile_n;
+    finish_row_ = choose(body, "finish_row", tile, tiles, first, first + (tile + integer(1)) * b_.tile_m);
+    finish_column_ = choose(body, "finish_column", tile, tiles, here + integer(b_.tile_n), here);
+  }
+
   Stmt micro_kernel(const Expr& block_tile, const Expr& tile, const Expr& panel) {
     std::vector<Stmt> body;
+    if (part_ == Part::None && (more_tasks() || b_.task_m > 1 || b_.task_n > 1)) look_ahead_of_tile(body, block_tile, tile, panel);
     Place p{block_tile, tile, panel, many_blocks() ? ((block_tile + tile) * b_.room_n + panel) * (int64_t(b_.tile_m) * b_.tile_n) : integer(0), integer(0)};
     const auto ahead = [&](const Expr& group) { return look_ahead(block_tile, tile, panel, group, p.base); };
     if (!amx_) {
-      body = sums_in_registers(p, ahead);
+      for (Stmt& s : sums_in_registers(p, ahead)) body.push_back(std::move(s));
     } else if (pairs_) {
       body.push_back(sums_on_tiles(p, ahead));
     } else {
@@ -609,9 +627,7 @@ class Builder {
     if (sums_in_block()) return block(std::move(body));
 
     Stmt finish = epilogue(first_tile_ + block_tile + tile, first_panel_ + panel, p.base);
-    body.push_back(many_blocks() ? loop(LoopKind::Serial, "last", cast(apply(Op::Eq, {k_block_, k_blocks_here() - integer(1)}), DType::I64),
-                                        [&](const Expr&) { return finish; })
-                                 : finish);
+    body.push_back(many_blocks() ? loop(LoopKind::Serial, "last", is_last_block(), [&](const Expr&) { return finish; }) : finish);
     return block(std::move(body));
   }
 
@@ -648,6 +664,8 @@ class Builder {
   Expr m_here_, n_here_, k_here_;  // of a part: how much of m, n and k (in what spec_.k counts) there is; nullptr: all
   Ahead next_lhs_, next_rhs_;  // after this k block
   Ahead lhs_ahead_;            // after this m block
+  std::optional<EpilogueAhead> finish_ahead_;
+  Expr finish_row_, finish_column_;  // of the tile after this one
 };
 
 }  // namespace

@@ -2,12 +2,16 @@
 
 #include <algorithm>
 
+#include "loop/substitute.h"
+
 namespace trainc::loop {
 namespace {
 
 constexpr int64_t kLine = 64;         // bytes
 constexpr int64_t kMostLines = 8;     // of a slot: the loads of the multiplication itself must not wait
 constexpr int64_t kStays = 32 << 10;  // bytes of a buffer that is read all the time (a bias, scales) and need not be asked for
+
+bool stays(const Buffer& b) { return b.numel > 0 && b.numel * size_of(b.dtype) <= kStays; }
 
 bool reads_memory(const Expr& e) {
   return e->kind == ExprKind::Load || std::any_of(e->args.begin(), e->args.end(), reads_memory);
@@ -20,8 +24,7 @@ void collect(const LoopNest& nest, const Expr& e, std::vector<const ExprNode*>& 
     return;
   }
   const Buffer& b = nest.buffers.at(static_cast<size_t>(e->id));
-  const bool stays = b.numel > 0 && b.numel * size_of(b.dtype) <= kStays;
-  if (!stays && !reads_memory(e->args[0])) loads.push_back(e.get());
+  if (!stays(b) && !reads_memory(e->args[0])) loads.push_back(e.get());
 }
 
 }  // namespace
@@ -46,6 +49,58 @@ std::vector<Stmt> prefetch_share(const LoopNest& nest, const BlockAhead& block, 
     loads.clear();
     collect(nest, read, loads);
     for (const ExprNode* load : loads) share.push_back(prefetch(load->id, load->args[0], 2));
+  }
+  return share;
+}
+
+namespace {
+
+// Whether only the program's own numbers say where this is: neither memory nor a local, which may hold what was read.
+bool is_known(const Expr& index) {
+  return index->kind != ExprKind::Load && index->kind != ExprKind::Local && std::all_of(index->args.begin(), index->args.end(), is_known);
+}
+
+template <class Visit>
+void accesses_of(const Expr& e, Visit visit) {
+  if (!e) return;
+  if (e->kind == ExprKind::Load) visit(e->id, e->args[0]);
+  for (const Expr& a : e->args) accesses_of(a, visit);
+}
+template <class Visit>
+void accesses_of(const Stmt& s, bool writes, Visit visit) {
+  for (const Stmt& b : s->body) accesses_of(b, writes, visit);
+  if (writes && s->kind == StmtKind::Store) visit(s->buffer, s->index);
+  accesses_of(s->value, visit);
+}
+
+bool same(const Expr& a, const Expr& b) {
+  return a->kind == b->kind && a->id == b->id && a->int_value == b->int_value && a->op == b->op &&
+         std::equal(a->args.begin(), a->args.end(), b->args.begin(), b->args.end(), same);
+}
+
+}  // namespace
+
+EpilogueAhead::EpilogueAhead(const LoopNest& nest, const Stmt& element, int row_var, int column_var, int64_t rows, int64_t columns, bool writes)
+    : row_var_(row_var), column_var_(column_var), rows_(rows), columns_(columns) {
+  accesses_of(element, writes, [&](int id, const Expr& index) {
+    const Buffer& b = nest.buffers.at(static_cast<size_t>(id));
+    // What is the same for all rows (a bias) stays, however long it may be.
+    if (b.space != Space::Argument || stays(b) || !is_known(index) || step_of(index, column_var) != 1 || step_of(index, row_var) == 0) return;
+    for (const Access& a : accesses_)
+      if (a.buffer == id && same(a.index, index)) return;
+    accesses_.push_back({id, index, kLine / size_of(b.dtype)});
+  });
+}
+
+std::vector<Stmt> EpilogueAhead::share(const Expr& row, const Expr& column, const Expr& slot, int64_t slots) const {
+  std::vector<Stmt> share;
+  for (const Access& a : accesses_) {
+    const int64_t across = (columns_ + a.line - 1) / a.line, lines = across * rows_;
+    const int64_t each = std::min(kMostLines, (lines + slots - 1) / slots);
+    for (int64_t i = 0; i < each; ++i) {
+      const Expr at = apply(Op::Min, {slot * each + integer(i), integer(lines - 1)});
+      share.push_back(prefetch(a.buffer, substitute(a.index, {{row_var_, row + floor_div(at, across)}, {column_var_, column + mod(at, across) * a.line}}), 1));
+    }
   }
   return share;
 }

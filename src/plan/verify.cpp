@@ -229,11 +229,11 @@ class Verifier {
   }
 
   const Plan& p_;
-  std::vector<bool> written_;        // up to the step being checked
-  std::set<int> written_here_;
-  std::set<int> draws_;       // by any step of this plan
-  std::set<int64_t> output_indices_; // with a buffer
-  std::multiset<int64_t> inputs_;    // one entry a buffer
+  std::vector<bool> written_;         // up to the step being checked
+  std::set<int> written_here_;        // by any step of this plan
+  std::set<int> draws_;               // Draw buffers of the steps so far
+  std::set<int64_t> output_indices_;  // with a buffer
+  std::multiset<int64_t> inputs_;     // one entry a buffer
 };
 
 }  // namespace

@@ -116,17 +116,27 @@ bool scales(const Node* n) {
 // A row that outgrows the first cache: its walks come back to memory.
 constexpr int64_t kLongRow = 32 << 10;
 
-/// An elementwise value of long rows made with sums over those rows (a softmax over a vocabulary). What was summed is in memory for it anyway, so
-/// that is kept: this would be a second tensor of its size.
-bool of_long_rows(const Node* n) {
+/// Whether a walk over what is summed ends before the values that are made with the sum: it runs across rows, or along ones that no cache holds until then.
+bool comes_back_to_memory(const Node* sum) {
+  const Dims& shape = sum->in(0)->shape();
+  int64_t last = static_cast<int64_t>(shape.size()) - 1;
+  while (last > 0 && shape[static_cast<size_t>(last)] == 1) --last;
+  const Dims& axes = sum->as<ReduceAttr>().axes;
+  const bool along_rows = std::find(axes.begin(), axes.end(), last) != axes.end();
+  const int64_t bytes = sum->in(0)->type.bytes();
+  return (along_rows ? bytes / std::max<int64_t>(1, sum->type.numel()) : bytes) >= kLongRow;
+}
+
+/// An elementwise value made with sums over the likes of it, in another walk (a softmax over a vocabulary, BatchNorm). What was summed is in memory for it
+/// anyway, so that is kept: this would be a second tensor of its size.
+bool of_another_walk(const Node* n) {
   std::unordered_set<const Node*> seen;
   std::vector<const Node*> stack{n};
   while (!stack.empty() && seen.size() < 16) {
     const Node* at = stack.back();
     stack.pop_back();
     if (!seen.insert(at).second) continue;
-    const int64_t rows = at->type.numel();
-    if (at->op == Op::Reduce && rows > 0 && at->in(0)->type.numel() == n->type.numel() && n->type.bytes() / rows >= kLongRow) return true;
+    if (at->op == Op::Reduce && at->in(0)->type.numel() == n->type.numel() && comes_back_to_memory(at)) return true;
     if (is_elementwise(at->op) || is_movement(at->op)) stack.insert(stack.end(), at->inputs.begin(), at->inputs.end());
   }
   return false;
@@ -229,7 +239,7 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, cons
     // Same bytes either way: keep what was moved, not the moved copy (it would need a kernel), and rather the start of a cheap chain.
     else if (n->op == Op::Reshape || n->op == Op::Permute || n->op == Op::Broadcast) cost = kInfinite;
     else if (is_movement(n->op) || scales(n)) cost += cost / 2;
-    else if (is_elementwise(n->op) && of_long_rows(n)) cost += cost / 8;
+    else if (is_elementwise(n->op) && of_another_walk(n)) cost += cost / 8;
     net.edge(2 * i, 2 * i + 1, cost);
     if (!free && !checkpointed && !may_recompute(n) && !streamed.count(n)) {
       const double share = static_cast<double>(i) / static_cast<double>(number.size());

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "loop/substitute.h"
 #include "schedule/kernels.h"
-#include "schedule/substitute.h"
 
 namespace trainc::schedule {
 

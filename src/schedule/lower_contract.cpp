@@ -3,11 +3,11 @@
 #include <numeric>
 
 #include "loop/device_contraction.h"
+#include "loop/substitute.h"
 #include "schedule/domain.h"
 #include "schedule/contract.h"
 #include "schedule/kernels.h"
 #include "schedule/library.h"
-#include "schedule/substitute.h"
 
 namespace trainc::schedule {
 
@@ -50,7 +50,7 @@ ContractExpressions::ContractExpressions(Expressions& e, const Node* contract, c
   };
   Expr lhs = operand(0, m), rhs = operand(1, n);
   auto nearer = [&](const Expr& x, int row) {
-    const int64_t along_k = std::abs(stride_of(x, k, row)), along_row = std::abs(stride_of(x, row, k));
+    const int64_t along_k = std::abs(loop::stride_of(x, k, row)), along_row = std::abs(loop::stride_of(x, row, k));
     if (along_k == 1 || along_row == 0) return true;
     return along_row != 1 && along_k <= along_row && along_k != 0;
   };
@@ -82,7 +82,7 @@ ContractExpressions::ContractExpressions(Expressions& e, const Node* contract, c
   const auto place_of = [&](const Expr& whole) -> loop::ContractionSpec::Place {
     const auto is_load = [](const Expr& x) { return x->kind == loop::ExprKind::Load && x->args.size() == 1; };
     const int64_t rows = divisor_of(whole, m), depth = divisor_of(whole, k);
-    if (!is_load(whole) || (rows == 0 && depth == 0)) return {};
+    if (!is_load(whole) || (!spec.lhs_k_contiguous && rows == 0 && depth == 0)) return {};
     loop::ContractionSpec::Place p{whole->id, rows ? rows : spec.m, 0, depth ? depth : spec.k, 0, nullptr};
     if (spec.m % p.row_run != 0 || spec.k % p.k_run != 0 || (pairs && p.k_run % 2 != 0)) return {};
     const int i = nest.add_var("row_run", spec.m / p.row_run), row = nest.add_var("row", p.row_run), j = nest.add_var("k_run", spec.k / p.k_run), depth_in = nest.add_var("k", p.k_run);

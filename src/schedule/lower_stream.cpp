@@ -12,12 +12,12 @@
 #include <algorithm>
 #include <numeric>
 
+#include "loop/substitute.h"
 #include "schedule/contract.h"
 #include "schedule/hidden.h"
 #include "schedule/kernels.h"
 #include "schedule/row_walks.h"
 #include "schedule/stream.h"
-#include "schedule/substitute.h"
 
 namespace trainc::schedule {
 

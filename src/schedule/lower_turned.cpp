@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <functional>
 
+#include "loop/substitute.h"
 #include "schedule/domain.h"
 #include "schedule/kernels.h"
-#include "schedule/substitute.h"
 
 namespace trainc::schedule {
 
@@ -89,7 +89,7 @@ std::optional<LoweredKernel> lower_turned(const Schedule& schedule, const Group&
   Expr first_read = load->args[0];
   int64_t first_written = 0, written = 1;
   for (size_t i = factors.size(); i-- > 0;) {
-    Axis a{factors[i], stride_of(value, ids[i], -1), written};
+    Axis a{factors[i], loop::stride_of(value, ids[i], -1), written};
     written *= a.extent;
     first_read = first_read - variables[i] * a.read;
     if (a.read < 0) {

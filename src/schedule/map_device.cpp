@@ -4,8 +4,8 @@
 #include <functional>
 #include <set>
 
+#include "loop/substitute.h"
 #include "schedule/kernels.h"
-#include "schedule/substitute.h"
 
 namespace trainc::schedule {
 
@@ -143,7 +143,7 @@ class Mapping {
     nest_.parallel_extent = ceil_div(all, per_block);
     const int b = nest_.add_var("block", nest_.parallel_extent), t = nest_.add_var("thread", std::min(all, per_block));
     const Expr first = nest_.var(b) * per_block, at = first + nest_.var(t);
-    Replacement places;
+    loop::Replacement places;
     if (vector) places[body->var] = inner == 1 ? integer(0) : parallel_ < 0 ? at : loop::mod(at, inner);
     if (parallel_ >= 0) places[parallel_] = loop::floor_div(at, inner);
     const Expr extent = all % per_block == 0 ? integer(per_block) : nest_.parallel_extent == 1 ? integer(all)
@@ -252,7 +252,7 @@ class Mapping {
     int64_t all = 1;
     for (const StmtNode* l : loops) all *= l->extent->int_value;
     const int t = nest_.add_var("thread", all);
-    Replacement places;
+    loop::Replacement places;
     int64_t stride = all;
     for (const StmtNode* l : loops) {
       const int64_t extent = l->extent->int_value;

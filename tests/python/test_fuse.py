@@ -258,6 +258,15 @@ def test_a_scheduler_compiles_nothing_anew():
     assert record.fused is plan
 
 
+def test_parameters_that_are_replaced():
+    pair = Pair().run(plain_loop, steps=2)
+    for model, optimizer in zip(pair.models, pair.optimizers, strict=True):
+        old, model[0].weight = model[0].weight, nn.Parameter(model[0].weight.detach().clone())
+        del optimizer.state[old]
+        optimizer.param_groups[0]["params"][0] = model[0].weight
+    assert not pair.run(plain_loop, steps=2).apart
+
+
 def test_batches_of_several_sizes():
     def body(model, optimizer, x):
         losses = []

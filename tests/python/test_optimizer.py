@@ -1,13 +1,16 @@
 """The optimizer's step: torch's results, torch's state, and everything that loops do to an optimizer."""
 
+import collections
 import copy
 import warnings
+import weakref
 
 import pytest
 import torch
 from conftest import assert_same
 from torch import nn
 from torch.optim import SGD, Adam, AdamW
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import trainc
 from trainc import records
@@ -183,3 +186,104 @@ def test_fused_steps_are_compiled_and_counted(engine, strict):
         count = sum(p.numel() for p in model.parameters() if p.requires_grad)
         assert work.bytes == work.compiled_bytes == count * 4 * (4 + 3)  # reads four tensors, writes three, a step
         assert 10 * count <= work.flops <= 20 * count
+
+
+def _replace_a_parameter(model, optimizer):
+    gradient, model[0].weight = model[0].weight.grad, nn.Parameter(model[0].weight.detach() / 2)
+    optimizer.param_groups[0]["params"][0] = model[0].weight
+    model[0].weight.grad = gradient
+
+
+def _replace_all_states(model, optimizer):
+    others = {p: {key: value + 1 for key, value in state.items()} for p, state in optimizer.state.items()}
+    optimizer.state = collections.defaultdict(dict, others)
+
+
+def _move_a_gradient(model, optimizer):
+    model[1].bias.grad, model[2].bias.grad = None, torch.ones(3)
+
+
+def _load_other_state(model, optimizer):
+    saved = copy.deepcopy(optimizer.state_dict())
+    saved["state"] = {i: {key: value + 1 for key, value in state.items()} for i, state in saved["state"].items()}
+    optimizer.load_state_dict(saved)
+
+
+def _set_state(name, value):
+    return lambda model, optimizer: optimizer.state[model[0].weight].__setitem__(name, value.clone())
+
+
+CHANGES = {
+    "nothing": lambda model, optimizer: None,
+    "a moment": _set_state("exp_avg", torch.ones(8, 4)),
+    "a step's tensor": _set_state("step", torch.tensor(7.0)),
+    "a step's number": lambda model, optimizer: optimizer.state[model[0].weight]["step"].fill_(9),
+    "a state": lambda model, optimizer: optimizer.state.__setitem__(
+        model[0].weight, {key: value + 1 for key, value in optimizer.state[model[0].weight].items()}
+    ),
+    "all states": _replace_all_states,
+    "all states, loaded": _load_other_state,
+    "a parameter": _replace_a_parameter,
+    "a parameter's memory": lambda model, optimizer: setattr(model[0].weight, "data", model[0].weight.data * 2),
+    "a gradient less": lambda model, optimizer: setattr(model[0].weight, "grad", None),
+    "a gradient more": lambda model, optimizer: setattr(model[2].weight, "grad", torch.ones(3, 3)),
+    "another gradient": _move_a_gradient,
+    "a gradient's order": lambda model, optimizer: setattr(model[0].weight, "grad", model[0].weight.grad.t().contiguous().t()),
+    "settings": lambda model, optimizer: optimizer.param_groups[0].update(lr=0.1, betas=(0.4, 0.9), weight_decay=0.0),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_step_sees_what_changed_since_the_last(engine, strict, change):
+    both = pair(AdamW, {})
+    for i in range(6):
+        for model, optimizer in both:
+            optimizer.zero_grad()
+            model(torch.full((5, 4), 1.0 + i)).square().mean().backward()
+            if i == 3:
+                CHANGES[change](model, optimizer)
+            optimizer.step()
+    (plain, theirs), (ours, mine) = both
+    assert_same(ours.state_dict(), plain.state_dict(), 2e-6)
+    for p, wanted in zip(ours.parameters(), plain.parameters(), strict=True):
+        assert_same(mine.state[p], theirs.state[wanted], 2e-6)
+
+
+def test_profilers_see_the_optimizer(strict):
+    _, (model, optimizer) = pair(AdamW, {})
+    step(model, optimizer, torch.ones(2, 4))
+    with torch.profiler.profile() as profile:
+        step(model, optimizer, torch.ones(2, 4))
+    names = {event.name for event in profile.events()}
+    assert {"Optimizer.step#AdamW.step", "Optimizer.zero_grad#AdamW.zero_grad"} <= names
+
+
+def test_hooks_on_all_optimizers_run(strict):
+    _, (model, optimizer) = pair(AdamW, {})
+    calls = []
+    handle = register_optimizer_step_post_hook(lambda *_: calls.append(1))
+    try:
+        step(model, optimizer, torch.ones(2, 4))
+    finally:
+        handle.remove()
+    assert calls == [1]
+
+
+def test_zero_grad_keeps_gradients_that_are_to_be_set_to_zero(strict):
+    _, (model, optimizer) = pair(AdamW, {})
+    step(model, optimizer, torch.ones(2, 4))
+    gradient = model[0].weight.grad
+    optimizer.zero_grad(set_to_none=False)
+    assert model[0].weight.grad is gradient and not gradient.any()
+    optimizer.zero_grad()
+    assert model[0].weight.grad is None
+    assert "zero_grad" not in copy.deepcopy(optimizer).__dict__
+
+
+def test_state_that_is_replaced_is_let_go(strict):
+    _, (model, optimizer) = pair(AdamW, {})
+    for _ in range(2):
+        step(model, optimizer, torch.ones(2, 4))
+    moment = weakref.ref(optimizer.state[model[0].weight]["exp_avg"])
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert moment() is None

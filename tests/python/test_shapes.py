@@ -271,6 +271,26 @@ def test_defaults_that_the_first_call_sets_are_traced_in_it(engine, strict, cls,
     assert len(records.of(ours)) == 1
 
 
+class Failing(Settling):
+    """Fails where it is traced again with what the first trace set."""
+
+    error: BaseException
+
+    def forward(self, x):
+        if self.kind is not None:
+            raise self.error
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("error", [trainc.UserError("too much"), KeyboardInterrupt()], ids=["UserError", "Ctrl-C"])
+def test_defaults_are_not_set_where_their_trace_fails(engine, strict, error):
+    Failing.error = error
+    ours = trainc.compile(Failing())
+    with pytest.raises(type(error)):
+        ours(torch.randn(3, 4))
+    assert ours.kind is None
+
+
 def test_kernels_are_shared_between_lengths(strict):
     """Of 12 lengths and a smaller batch, the first two are compiled; for others hardly a kernel is (docs/compiler.md)."""
     if trainc.config.engine_name() != "core":

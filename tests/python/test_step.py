@@ -283,3 +283,20 @@ def test_gradients_from_outside_are_refused():
     model(x).sum().backward()
     with pytest.raises(trainc.UserError, match="gradients from outside"):
         step(x, y)
+
+
+def test_a_parameter_that_shares_memory_is_refused():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
+    model.register_buffer("view", model[1].weight.data.view(-1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @trainc.train_step
+    def step(x):
+        loss = (model(x).sum(1) * model.view[:4]).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    with pytest.raises(trainc.UserError, match=r"shape \[3, 4\] shares its memory"):
+        step(torch.randn(4, 4))

@@ -30,7 +30,10 @@ struct Executable::Impl {
   std::vector<std::shared_ptr<void>> owners;  // by buffer: of Extern ones
   std::vector<std::vector<int>> dies_after;   // by step: Extern buffers whose last use it is
 
-  Impl(plan::Plan p, std::shared_ptr<Driver> d) : plan(std::move(p)), driver(std::move(d)) {
+  Impl(plan::Plan p, std::shared_ptr<Driver> d) : plan(std::move(p)), driver(std::move(d)) {}
+
+  /// Apart from the constructor: what is there when the driver refuses something is released.
+  void load() {
     for (const plan::Kernel& k : plan.kernels) named("loading kernel " + k.name, {}, [&] { functions.push_back(driver->load(k)); });
     for (const plan::Step& s : plan.steps)
       if (s.kind == plan::StepKind::Product && !driver->multiplies())
@@ -194,6 +197,7 @@ Executable::Executable(plan::Plan plan, std::shared_ptr<Driver> driver) {
   plan::verify(plan);
   require_architecture(plan.name, plan.device, *driver);
   impl_ = std::make_unique<Impl>(std::move(plan), std::move(driver));
+  impl_->load();
 }
 Executable::~Executable() = default;
 

@@ -18,7 +18,7 @@ struct LibraryCall {
 
 /// Its d is the transpose of our result, which has its rows side by side: so `a` is our rhs, and `b` our lhs.
 LibraryCall library_call(const plan::Product&);
-/// "64 x 96 x 32 in 2 batches: a f32 ...": what a driver without a GPU notes.
+/// "multiply 2 batches: a f32[96 x 32, leading 96, batch 3072, offset 0], b ..., d ...": what a driver without a GPU notes.
 std::string print(const LibraryCall&);
 /// Computes what the library would, in the host's memory, by the definition above: for drivers without a GPU. f32 operands are rounded to tf32 where the call says so.
 void run_on_host(const LibraryCall&, const void* a, const void* b, void* d);

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "compare.h"
-#include "random_graph.h"
 #include "graph/build.h"
+#include "random_graph.h"
 #include "run_plan.h"
 
 namespace trainc::testing {
@@ -39,9 +39,7 @@ struct AdamTensors {
 
   explicit AdamTensors(DType dtype = DType::F32) {
     for (size_t t = 0; t < numels.size(); ++t) {
-      inputs.push_back(random_inputs(adam(numels[t], dtype), t + 1));
-      for (reference::Tensor& tensor : inputs[t])
-        for (double& x : tensor.f) x = std::round(x * 2) / 2;
+      inputs.push_back(halves(adam(numels[t], dtype), t + 1));
       for (double& x : inputs[t][3].f) x = std::abs(x);
       inputs[t][4].f = {scalars[0]}, inputs[t][5].f = {scalars[1]};
       for (int k = 0; k < 4; ++k) {

@@ -1,7 +1,11 @@
 // Equality of reference tensors, as strict as a test wants it.
 #pragma once
+#include <gtest/gtest.h>
+
+#include <algorithm>
 #include <cmath>
 #include <string>
+#include <vector>
 
 #include "reference/reference.h"
 
@@ -18,6 +22,35 @@ inline std::string difference(const reference::Tensor& a, const reference::Tenso
   for (size_t i = 0; i < a.i.size(); ++i)
     if (a.i[i] != b.i[i]) return "element " + std::to_string(i) + ": " + std::to_string(a.i[i]) + " is not " + std::to_string(b.i[i]);
   return "";
+}
+
+/// Sums run in another order than the oracle's, and what follows may amplify that.
+inline bool close(double a, double b, double tolerance) {
+  if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && std::isnan(b);
+  return a == b || std::abs(a - b) <= tolerance * std::max({1.0, std::abs(a), std::abs(b)});
+}
+
+/// Results beside the oracle's; integers are equal, 16-bit floats may differ by more. `skip(o, i)`: elements on which the oracle does not agree with itself.
+template <class Skip>
+void expect_close(const std::vector<reference::Tensor>& got, const std::vector<reference::Tensor>& expected, double tolerance, const Skip& skip) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t o = 0; o < got.size(); ++o) {
+    const DType dtype = expected[o].type.dtype;
+    const double t = dtype == DType::BF16 || dtype == DType::F16 ? 2e-2 : tolerance;
+    const auto &f = expected[o].f;
+    const auto &n = expected[o].i;
+    ASSERT_EQ(got[o].type, expected[o].type) << "output " << o;
+    ASSERT_TRUE(got[o].f.size() == f.size() && got[o].i.size() == n.size()) << "output " << o << " is missing, or should be";
+    for (size_t i = 0; i < f.size(); ++i) {
+      ASSERT_TRUE(skip(o, i) || close(got[o].f[i], f[i], t)) << "output " << o << " element " << i << ": " << got[o].f[i] << ", not " << f[i];
+    }
+    for (size_t i = 0; i < n.size(); ++i) {
+      ASSERT_TRUE(skip(o, i) || got[o].i[i] == n[i]) << "output " << o << " element " << i << ": " << got[o].i[i] << ", not " << n[i];
+    }
+  }
+}
+inline void expect_close(const std::vector<reference::Tensor>& got, const std::vector<reference::Tensor>& expected, double tolerance = 1e-4) {
+  expect_close(got, expected, tolerance, [](size_t, size_t) { return false; });
 }
 
 }  // namespace trainc::testing

@@ -280,6 +280,14 @@ inline std::vector<reference::Tensor> random_inputs(const Graph& graph, uint64_t
   return inputs;
 }
 
+/// Inputs that are halves: most sums are exact in any order, so that floor and comparisons do not hang on a rounding.
+inline std::vector<reference::Tensor> halves(const Graph& graph, uint64_t seed, bool special = false) {
+  auto inputs = random_inputs(graph, seed, special);
+  for (auto& t : inputs)
+    for (double& v : t.f) v = std::round(v * 2) / 2;
+  return inputs;
+}
+
 /// A mask for reference::Options::random: true with about the node's p, by draw number.
 inline reference::Tensor random_mask(const Node* node) {
   reference::Tensor t{node->type, {}, {}};

@@ -7,12 +7,13 @@
 
 #include "../common/adam.h"
 #include "../common/compare.h"
+#include "../common/copy_of.h"
+#include "../common/levels.h"
 #include "../common/random_attention.h"
 #include "../common/random_loss.h"
 #include "../common/random_joint.h"
 #include "../common/run_plan.h"
 #include "compiler/compiler.h"
-#include "graph/text.h"
 #include "interpret/amx.h"
 #include "runtime/cpu/random.h"
 #include "runtime/foreach.h"
@@ -21,6 +22,10 @@ namespace trainc {
 namespace {
 
 using reference::Tensor;
+using testing::close;
+using testing::copy_of;
+using testing::expect_close;
+using testing::halves;
 
 reference::Options oracle(reference::Precision precision = reference::Precision::Rounded) { return {.precision = precision, .random = {}, .call = {}}; }
 compiler::Options options(CpuLevel level = cpu_level()) { return {.level = level, .threads = 1, .progress = {}}; }
@@ -28,56 +33,7 @@ compiler::Options options(CpuLevel level = cpu_level()) { return {.level = level
 /// The levels that this machine can run, tiles in emulation.
 std::vector<CpuLevel> levels() {
   interpret::emulate_amx();
-  std::vector<CpuLevel> all;
-#define X(name, text, cpu, lanes) \
-  if (CpuLevel::name >= machine_cpu_level()) all.push_back(CpuLevel::name);
-  TRAINC_CPU_LEVELS(X)
-#undef X
-  return all;
-}
-
-frontend::Imported copy_of(const Graph& graph) {
-  frontend::Imported imported;
-  imported.graph = parse(print(graph));
-  imported.graph.input_count = graph.input_count;
-  return imported;
-}
-
-/// Inputs that are halves: most sums are exact in any order, so that floor and comparisons do not hang on a rounding.
-std::vector<Tensor> halves(const Graph& graph, uint64_t seed, bool special = false) {
-  auto inputs = testing::random_inputs(graph, seed, special);
-  for (auto& t : inputs)
-    for (double& v : t.f) v = std::isfinite(v) ? std::round(v * 2) / 2 : v;
-  return inputs;
-}
-
-// Sums run in another order than the oracle's, and what follows may amplify that.
-bool close(double a, double b, double tolerance) {
-  if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && std::isnan(b);
-  if (a == b) return true;
-  return std::abs(a - b) <= tolerance * std::max({1.0, std::abs(a), std::abs(b)});
-}
-
-/// `skip(o, i)`: elements on which the oracle does not agree with itself.
-template <class Skip>
-void expect_close(const std::vector<Tensor>& got, const std::vector<Tensor>& expected, double tolerance, const Skip& skip) {
-  ASSERT_EQ(got.size(), expected.size());
-  for (size_t o = 0; o < got.size(); ++o) {
-    const Type& type = got[o].type;
-    ASSERT_EQ(type, expected[o].type) << "output " << o;
-    const double t = type.dtype == DType::BF16 || type.dtype == DType::F16 ? 2e-2 : tolerance;
-    for (int64_t i = 0; i < type.numel() && !(got[o].f.empty() && got[o].i.empty()); ++i) {
-      if (skip(o, i)) continue;
-      if (is_float(type.dtype))
-        ASSERT_TRUE(close(got[o].f[i], expected[o].f[i], t))
-            << "output " << o << " element " << i << ": " << got[o].f[i] << ", not " << expected[o].f[i];
-      else
-        ASSERT_EQ(got[o].i[i], expected[o].i[i]) << "output " << o << " element " << i;
-    }
-  }
-}
-void expect_close(const std::vector<Tensor>& got, const std::vector<Tensor>& expected, double tolerance) {
-  expect_close(got, expected, tolerance, [](size_t, int64_t) { return false; });
+  return testing::runnable_levels();
 }
 
 void expect_same(const Graph& graph, uint64_t seed, bool special, double tolerance, CpuLevel level = cpu_level()) {
@@ -142,7 +98,7 @@ TEST(Fuzz, Transcendental) {
     const auto expected = reference::evaluate(graph, inputs, oracle()), truth = reference::evaluate(graph, inputs, oracle(reference::Precision::Truth));
     std::vector<Tensor> got;
     ASSERT_NO_THROW(got = testing::run_plan(compiler::compile(copy_of(graph), "fuzz", options()), inputs));
-    expect_close(got, expected, 1e-3, [&](size_t k, int64_t i) {
+    expect_close(got, expected, 1e-3, [&](size_t k, size_t i) {
       const bool agrees = is_float(got[k].type.dtype) ? close(expected[k].f[i], truth[k].f[i], 3e-5) : expected[k].i[i] == truth[k].i[i];
       ++(agrees ? compared : skipped);
       return !agrees;
@@ -430,8 +386,7 @@ TEST(Fuzz, RandomMasks) {
     auto state = generator_state();
     const auto before = state;
     std::vector<Tensor> got;
-    ASSERT_NO_THROW(got = testing::run_plan(compiler::compile(copy_of(graph), "fuzz", options()), inputs, nullptr,
-                                            {[&] { return state; }, [&](const std::vector<uint8_t>& s) { state = s; }}));
+    ASSERT_NO_THROW(got = testing::run_plan(compiler::compile(copy_of(graph), "fuzz", options()), inputs, nullptr, generator(state)));
     const size_t first_mask = masks.size();
     auto with_masks = oracle();
     int64_t drawn = 0, on = 0;
@@ -461,6 +416,16 @@ void expect_same_foreach(DType dtype, CpuLevel level) {
 TEST(Foreach, AdamOverTensorsOfAnySize) {
   for (CpuLevel level : levels())
     for (DType dtype : {DType::F32, DType::BF16}) expect_same_foreach(dtype, level);
+}
+TEST(Foreach, NoCodeWhereItIsOnlyLookedAt) {
+  compiler::Options dry = options();
+  dry.dry = true;
+  const auto made = [](const compiler::Options& o) { return compiler::compile_foreach(copy_of(testing::adam(8, DType::F32)), {0, 2, 3}, "adam", o); };
+  const plan::Foreach looked_at = made(dry), whole = made(options());
+  EXPECT_TRUE(looked_at.kernel.code.empty());
+  EXPECT_FALSE(whole.kernel.code.empty());
+  EXPECT_EQ(looked_at.kernel.scratch_bytes, whole.kernel.scratch_bytes);
+  EXPECT_EQ(looked_at.inputs.size(), whole.inputs.size());
 }
 
 void expect_text(const char* text, double tolerance = 1e-5) { expect_same(parse(text), 7, false, tolerance); }

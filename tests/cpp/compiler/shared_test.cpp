@@ -5,14 +5,16 @@
 #include <cmath>
 #include <map>
 
+#include "../common/copy_of.h"
+#include "../common/levels.h"
 #include "../common/random_joint.h"
 #include "../common/run_plan.h"
 #include "compiler/compiler.h"
-#include "graph/text.h"
 
 namespace trainc {
 namespace {
 
+using testing::copy_of;
 using Sizes = std::map<char, int64_t>;
 
 /// `$B` is a size; `$BS` the product of two.
@@ -26,13 +28,6 @@ Graph at(std::string text, const Sizes& sizes, int64_t inputs) {
   Graph graph = parse(text);
   graph.input_count = inputs;
   return graph;
-}
-
-frontend::Imported imported(const Graph& graph) {
-  frontend::Imported result;
-  result.graph = parse(print(graph));
-  result.graph.input_count = graph.input_count;
-  return result;
 }
 
 // x [B,S,40] -> a product with weights, its softmax along S, a product over S, a mean over B and S, and columns' sums.
@@ -69,34 +64,30 @@ struct Compiled { plan::Plan plan; int64_t code = 0; };
 Compiled compile(const Graph& graph, CpuLevel level, compiler::SharedKernels* shared, bool sample = false) {
   compiler::Timing timing;
   compiler::Options options{.level = level, .threads = 2, .shared = shared, .sample = sample, .progress = {}};
-  plan::Plan plan = compiler::compile(imported(graph), "shared", options, &timing);
+  plan::Plan plan = compiler::compile(copy_of(graph), "shared", options, &timing);
   return {std::move(plan), timing.compiled_kernels};
 }
 
 TEST(SharedKernels, GiveTheBitsOfPlansOfTheirOwn) {
-#define X(name, text, cpu, lanes) \
-  if (CpuLevel::name >= machine_cpu_level()) { \
-    SCOPED_TRACE(text); \
-    const CpuLevel level = CpuLevel::name; \
-    compiler::SharedKernels shared; \
-    for (const Sizes& sizes : {Sizes{{'B', 7}, {'S', 52}}, Sizes{{'B', 3}, {'S', 23}}, Sizes{{'B', 14}, {'S', 107}}}) compile(at(kGraph, sizes, 2), level, &shared, true); \
-    int64_t plans = 0, code = 0, later = 0; \
-    for (const Sizes& sizes : {Sizes{{'B', 5}, {'S', 34}}, Sizes{{'B', 4}, {'S', 50}}, Sizes{{'B', 2}, {'S', 97}}, Sizes{{'B', 9}, {'S', 31}}, Sizes{{'B', 3}, {'S', 64}}}) { \
-      const Graph graph = at(kGraph, sizes, 2); \
-      const auto inputs = testing::random_inputs(graph, 5, false); \
-      const Compiled own = compile(graph, without_tiles(level), nullptr), ours = compile(graph, level, &shared); \
-      const auto expected = testing::run_plan(own.plan, inputs), got = testing::run_plan(ours.plan, inputs); \
-      ASSERT_EQ(got.size(), expected.size()); \
-      for (size_t o = 0; o < got.size(); ++o) EXPECT_EQ(testing::to_bytes(got[o]), testing::to_bytes(expected[o])) << "output " << o << " S=" << sizes.at('S'); \
-      const auto kernels = static_cast<int64_t>(ours.plan.kernels.size()); \
-      if (plans++ > 0) code += ours.code, later += kernels; \
-      else EXPECT_EQ(ours.code, kernels); \
-      EXPECT_EQ(plan::save(plan::load(plan::save(ours.plan))), plan::save(ours.plan)); \
-    } \
-    EXPECT_LE(3 * code, later) << "kernels made again for other sizes"; \
+  for (const CpuLevel level : testing::runnable_levels()) {
+    SCOPED_TRACE(name_of(level));
+    compiler::SharedKernels shared;
+    for (const Sizes& sizes : {Sizes{{'B', 7}, {'S', 52}}, Sizes{{'B', 3}, {'S', 23}}, Sizes{{'B', 14}, {'S', 107}}}) compile(at(kGraph, sizes, 2), level, &shared, true);
+    int64_t plans = 0, code = 0, later = 0;
+    for (const Sizes& sizes : {Sizes{{'B', 5}, {'S', 34}}, Sizes{{'B', 4}, {'S', 50}}, Sizes{{'B', 2}, {'S', 97}}, Sizes{{'B', 9}, {'S', 31}}, Sizes{{'B', 3}, {'S', 64}}}) {
+      const Graph graph = at(kGraph, sizes, 2);
+      const auto inputs = testing::random_inputs(graph, 5, false);
+      const Compiled own = compile(graph, without_tiles(level), nullptr), ours = compile(graph, level, &shared);
+      const auto expected = testing::run_plan(own.plan, inputs), got = testing::run_plan(ours.plan, inputs);
+      ASSERT_EQ(got.size(), expected.size());
+      for (size_t o = 0; o < got.size(); ++o) EXPECT_EQ(testing::to_bytes(got[o]), testing::to_bytes(expected[o])) << "output " << o << " S=" << sizes.at('S');
+      const auto kernels = static_cast<int64_t>(ours.plan.kernels.size());
+      if (plans++ > 0) code += ours.code, later += kernels;
+      else EXPECT_EQ(ours.code, kernels);
+      EXPECT_EQ(plan::save(plan::load(plan::save(ours.plan))), plan::save(ours.plan));
+    }
+    EXPECT_LE(3 * code, later) << "kernels made again for other sizes";
   }
-  TRAINC_CPU_LEVELS(X)
-#undef X
 }
 
 TEST(SharedKernels, LearnWithoutSamples) {
@@ -153,7 +144,7 @@ TEST(SharedKernels, WriteInPlaceWhereThePlanMay) {
   const auto options = [&](bool share, bool sample = false) {
     return compiler::Options{.level = share ? cpu_level() : without_tiles(cpu_level()), .threads = 2, .shared = share ? &shared : nullptr, .sample = sample, .progress = {}};
   };
-  const auto joint_of = [](const Graph& graph) { return compiler::JointGraph(imported(graph), 2, 1, "joint"); };
+  const auto joint_of = [](const Graph& graph) { return compiler::JointGraph(copy_of(graph), 2, 1, "joint"); };
   for (const Sizes& sizes : {Sizes{{'B', 7}, {'S', 52}}, Sizes{{'B', 3}, {'S', 23}}}) {
     const compiler::JointGraph joint = joint_of(at(kJoint, sizes, 3));
     joint.forward(options(true, true));

@@ -7,6 +7,7 @@
 #include <set>
 #include <limits>
 
+#include "../common/levels.h"
 #include "gemm.h"
 #include "loop/contraction_blocking.h"
 
@@ -15,14 +16,6 @@ namespace {
 
 using namespace loop;
 using namespace testing;
-
-std::vector<CpuLevel> levels() {
-  std::vector<CpuLevel> result;
-#define X(name, text, cpu, lanes) if (CpuLevel::name >= machine_cpu_level()) result.push_back(CpuLevel::name);
-  TRAINC_CPU_LEVELS(X)
-#undef X
-  return result;
-}
 
 std::string describe(const GemmCase& c, CpuLevel level) {
   return std::to_string(c.batch) + " x " + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) + (c.lhs_k_contiguous ? " N" : " T") +
@@ -80,7 +73,7 @@ void expect_product(const GemmCase& c, CpuLevel level, const CacheSizes& cache =
 TEST(Contraction, RandomSizesAndLayouts) {
   std::mt19937 engine(7);
   std::uniform_int_distribution<int64_t> size(1, 70), batch(1, 3);
-  for (CpuLevel level : levels())
+  for (CpuLevel level : runnable_levels())
     for (int layout = 0; layout < 4; ++layout)
       for (int repeat = 0; repeat < 3; ++repeat)
         expect_product<float>({batch(engine), size(engine), size(engine), size(engine), (layout & 1) != 0, (layout & 2) != 0}, level);
@@ -90,18 +83,18 @@ TEST(Contraction, SizesAroundTileAndBlockEdges) {
   const CacheSizes small{.l1d = 4 << 10, .l2 = 64 << 10, .l3 = 1 << 20};  // several m blocks and tasks at sizes that test fast
   const int64_t sizes[][3] = {{1, 1, 1}, {12, 32, 192}, {13, 33, 193}, {11, 31, 191}, {8, 48, 384}, {9, 49, 385}, {121, 97, 513}, {24, 48, 8}, {1, 300, 20}, {300, 1, 20},
                               {2, 129, 65}, {5, 64, 300}, {200, 65, 64}, {97, 200, 1}, {385, 20, 520}};
-  for (CpuLevel level : levels())
+  for (CpuLevel level : runnable_levels())
     for (auto [m, n, k] : sizes)
       for (int layout = 0; layout < 4; ++layout) expect_product<float>({1, m, n, k, (layout & 1) != 0, (layout & 2) != 0}, level, small);
 }
 
 TEST(Contraction, Double) {
-  for (CpuLevel level : levels())
+  for (CpuLevel level : runnable_levels())
     for (int layout = 0; layout < 4; ++layout) expect_product<double>({2, 29, 35, 300, (layout & 1) != 0, (layout & 2) != 0, DType::F64}, level);
 }
 
 TEST(Contraction, AttentionShapes) {
-  for (CpuLevel level : levels()) {
+  for (CpuLevel level : runnable_levels()) {
     expect_product<float>({3, 256, 256, 64, true, true}, level);
     expect_product<float>({3, 256, 64, 256, true, false}, level);
   }
@@ -121,7 +114,7 @@ TEST(Contraction, EmptySizes) {
 // NaN and infinity reach the sums they belong to, and no others: what pads a tile never mixes in.
 TEST(Contraction, NotANumberStaysInItsRowAndColumn) {
   const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
-  for (CpuLevel level : levels())
+  for (CpuLevel level : runnable_levels())
     for (int layout = 0; layout < 4; ++layout) {
       GemmCase c{1, 26, 67, 259, (layout & 1) != 0, (layout & 2) != 0};
       SCOPED_TRACE(describe(c, level));
@@ -141,7 +134,7 @@ TEST(Contraction, NotANumberStaysInItsRowAndColumn) {
 
 // However the runtime shares out the tasks, the bits are the same.
 TEST(Contraction, BitsDoNotDependOnThePartition) {
-  for (CpuLevel level : levels()) {
+  for (CpuLevel level : runnable_levels()) {
     GemmCase c{2, 150, 130, 300, true, false};
     SCOPED_TRACE(describe(c, level));
     Guarded lhs = random_array<float>(c.batch * c.m * c.k, 1), rhs = random_array<float>(c.batch * c.n * c.k, 2);
@@ -177,7 +170,7 @@ TEST(Contraction, LongSumsLoseLessThanARunningSum) {
       for (int64_t k = 0; k < c.k; ++k) sum = std::fma(lhs.as<float>()[c.lhs_at(0, i, k)], rhs.as<float>()[c.rhs_at(0, j, k)], sum);
       running_error += std::fabs(sum - exact<float>(c, lhs.as<float>(), rhs.as<float>(), 0, i, j).first);
     }
-  for (CpuLevel level : levels()) {
+  for (CpuLevel level : runnable_levels()) {
     Guarded out = multiply<float>(c, level, lhs, rhs);
     double error = 0;
     for (int64_t i = 0; i < c.m; ++i)
@@ -190,7 +183,7 @@ TEST(Contraction, LongSumsLoseLessThanARunningSum) {
 TEST(Contraction, BitsDependOnKAlone) {
   GemmCase c{1, 90, 100, 600, true, true};
   Guarded lhs = random_array<float>(c.m * c.k, 1), rhs = random_array<float>(c.n * c.k, 2);
-  for (CpuLevel level : levels()) {
+  for (CpuLevel level : runnable_levels()) {
     Guarded all = multiply<float>(c, level, lhs, rhs);
     Guarded cut = multiply<float>(c, level, lhs, rhs, {.l1d = 4 << 10, .l2 = 32 << 10, .l3 = 1 << 20});
     EXPECT_EQ(std::memcmp(all.as<char>(), cut.as<char>(), all.size()), 0);
@@ -204,7 +197,7 @@ TEST(Contraction, BitsDependOnKAlone) {
 // tune="max" chooses between these by their speed alone.
 TEST(Contraction, EveryVariantOfTheCutsGivesTheSameBits) {
   const CacheSizes small{.l1d = 4 << 10, .l2 = 64 << 10, .l3 = 1 << 20};
-  for (CpuLevel level : levels()) {
+  for (CpuLevel level : runnable_levels()) {
     GemmCase c{1, 300, 401, 400, true, true};
     Guarded lhs = random_array<float>(c.batch * c.m * c.k, 1), rhs = random_array<float>(c.batch * c.n * c.k, 2);
     std::set<std::string> texts;
@@ -230,7 +223,7 @@ TEST(Contraction, EveryVariantOfTheCutsGivesTheSameBits) {
 
 // relu(2 * lhs . rhs + bias) and its bf16 copy: expressions on both sides, two results.
 TEST(Contraction, PrologueAndEpilogue) {
-  for (CpuLevel level : levels())
+  for (CpuLevel level : runnable_levels())
     for (int layout = 0; layout < 4; ++layout) {
       GemmCase c{2, 17, 41, 270, (layout & 1) != 0, (layout & 2) != 0};
       SCOPED_TRACE(describe(c, level));

@@ -1,13 +1,10 @@
 // Plans on devices without a GPU, and the oracle beside them.
 #pragma once
-#include <gtest/gtest.h>
-
-#include <cmath>
-
+#include "../common/compare.h"
+#include "../common/copy_of.h"
 #include "../common/random_graph.h"
 #include "../common/run_plan.h"
 #include "compiler/compiler.h"
-#include "graph/text.h"
 #include "runtime/cuda/executable.h"
 
 namespace trainc::testing {
@@ -15,13 +12,6 @@ namespace trainc::testing {
 using reference::Tensor;
 
 inline compiler::Options device_options(bool interpreted) { return {.level = cpu_level(), .gpu = Gpu::Sm90a, .interpreted = interpreted, .threads = 2, .progress = {}}; }
-
-inline frontend::Imported copy_of(const Graph& graph) {
-  frontend::Imported imported;
-  imported.graph = parse(print(graph));
-  imported.graph.input_count = graph.input_count;
-  return imported;
-}
 
 /// All results of `plan` on a driver whose memory is the host's.
 inline std::vector<Tensor> run_on_device(const plan::Plan& plan, std::shared_ptr<runtime::cuda::Driver> driver, const std::vector<Tensor>& inputs, void* saved = nullptr) {
@@ -49,26 +39,6 @@ inline std::vector<Tensor> run_on_device(const plan::Plan& plan, std::shared_ptr
   return results;
 }
 
-/// Inputs that are halves: most sums are exact in any order.
-inline std::vector<Tensor> halves(const Graph& graph, uint64_t seed) {
-  auto inputs = random_inputs(graph, seed);
-  for (auto& t : inputs)
-    for (double& v : t.f) v = std::round(v * 2) / 2;
-  return inputs;
-}
-
-inline void expect_close(const std::vector<Tensor>& got, const std::vector<Tensor>& expected) {
-  ASSERT_EQ(got.size(), expected.size());
-  for (size_t o = 0; o < got.size(); ++o) {
-    const DType d = expected[o].type.dtype;
-    const double tolerance = d == DType::BF16 || d == DType::F16 ? 2e-2 : 1e-4;
-    for (size_t i = 0; i < expected[o].f.size(); ++i) {
-      const double a = got[o].f.at(i), b = expected[o].f[i];
-      ASSERT_TRUE(a == b || (std::isnan(a) && std::isnan(b)) || std::abs(a - b) <= tolerance * std::max({1.0, std::abs(a), std::abs(b)})) << "output " << o << " element " << i << ": " << a << ", not " << b;
-    }
-    for (size_t i = 0; i < expected[o].i.size(); ++i) ASSERT_EQ(got[o].i.at(i), expected[o].i[i]) << "output " << o << " element " << i;
-  }
-}
 inline std::vector<Tensor> oracle(const Graph& graph, const std::vector<Tensor>& inputs) {
   return reference::evaluate(graph, inputs, {.precision = reference::Precision::Rounded, .random = {}, .call = {}});
 }

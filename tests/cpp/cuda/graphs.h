@@ -36,14 +36,22 @@ inline Graph scatter(int64_t sources, int64_t rows, int64_t columns) {
   return g;
 }
 
-/// max(lhs * rhs + bias, 0), operands transposed in memory where asked.
+struct Operands { const Node *lhs, *rhs; };
+/// Inputs 0 and 1 as [batch, m, k] and [batch, n, k], transposed in memory where asked.
+inline Operands operands(Builder& b, int64_t batch, int64_t m, int64_t n, int64_t k, DType dtype, bool lhs_transposed, bool rhs_transposed) {
+  const auto operand = [&](int64_t index, int64_t rows, bool transposed) {
+    const Node* x = b.input(index, {dtype, transposed ? Dims{batch, k, rows} : Dims{batch, rows, k}});
+    return transposed ? b.permute(x, {0, 2, 1}) : x;
+  };
+  const Node* lhs = operand(0, m, lhs_transposed);
+  return {lhs, operand(1, n, rhs_transposed)};
+}
+
+/// max(lhs * rhs + bias, 0).
 inline Graph contraction(int64_t batch, int64_t m, int64_t n, int64_t k, DType dtype, bool lhs_transposed, bool rhs_transposed) {
   Graph g;
   Builder b{g, {}};
-  const Node* l = b.input(0, {dtype, lhs_transposed ? Dims{batch, k, m} : Dims{batch, m, k}});
-  const Node* r = b.input(1, {dtype, rhs_transposed ? Dims{batch, k, n} : Dims{batch, n, k}});
-  if (lhs_transposed) l = b.permute(l, {0, 2, 1});
-  if (rhs_transposed) r = b.permute(r, {0, 2, 1});
+  const auto [l, r] = operands(b, batch, m, n, k, dtype, lhs_transposed, rhs_transposed);
   const Node* bias = b.broadcast(b.input(2, {DType::F32, {n}}), {batch, m, n});
   const Node* sum = b.add(b.contract(b.cast(l, DType::F32), b.cast(r, DType::F32)), bias);
   g.outputs = {{b.binary(Op::Max, sum, b.full(DType::F32, sum->shape(), 0)), {}}};

@@ -24,14 +24,11 @@ compiler::Options with_library(bool interpreted = true) {
   return o;
 }
 
-/// lhs x rhs of this dtype, each stored as it is or with its last two axes swapped; rounded to `out`.
-Graph product(int64_t batch, int64_t m, int64_t n, int64_t k, DType dtype, DType out, bool lhs_swapped, bool rhs_swapped) {
+/// lhs x rhs of this dtype, rounded to `out`.
+Graph product(int64_t batch, int64_t m, int64_t n, int64_t k, DType dtype, DType out, bool lhs_transposed, bool rhs_transposed) {
   Graph g;
   Builder b{g, {}};
-  const Node* l = b.input(0, {dtype, lhs_swapped ? Dims{batch, k, m} : Dims{batch, m, k}});
-  const Node* r = b.input(1, {dtype, rhs_swapped ? Dims{batch, k, n} : Dims{batch, n, k}});
-  if (lhs_swapped) l = b.permute(l, {0, 2, 1});
-  if (rhs_swapped) r = b.permute(r, {0, 2, 1});
+  const auto [l, r] = testing::operands(b, batch, m, n, k, dtype, lhs_transposed, rhs_transposed);
   const DType sums = dtype == DType::F64 ? DType::F64 : DType::F32;
   const Node* c = b.contract(dtype == sums ? l : b.cast(l, sums), dtype == sums ? r : b.cast(r, sums));
   g.outputs = {{out == sums ? c : b.cast(c, out), {}}};

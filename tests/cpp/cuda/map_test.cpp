@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "../common/compare.h"
+#include "../common/copy_of.h"
 #include "../common/random_graph.h"
 #include "../schedule/run_schedule.h"
 #include "graph/text.h"
@@ -22,33 +24,17 @@ using testing::softmax;
 int count(int n) { return std::getenv("TRAINC_FUZZ") ? std::atoi(std::getenv("TRAINC_FUZZ")) : n; }
 uint64_t first() { return std::getenv("TRAINC_SEED") ? std::atoi(std::getenv("TRAINC_SEED")) : 1; }
 
-bool close(double a, double b, double tolerance) {
-  if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && std::isnan(b);
-  return a == b || std::abs(a - b) <= tolerance * std::max({1.0, std::abs(a), std::abs(b)});
-}
-
 void expect_same(const Graph& graph, uint64_t seed, bool special, const schedule::Machine& machine) {
   SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(graph));
-  auto inputs = testing::random_inputs(graph, seed, special);
-  for (auto& t : inputs)
-    for (double& v : t.f) v = std::isfinite(v) ? std::round(v * 2) / 2 : v;
-  Graph copy = parse(print(graph));
-  copy.input_count = graph.input_count;
+  const auto inputs = testing::halves(graph, seed, special);
   Pipeline pipeline("device");
-  const Graph prepared = schedule::prepare(optimize(std::move(copy), pipeline));
+  const Graph prepared = schedule::prepare(optimize(testing::copy_of(graph).graph, pipeline));
   const schedule::Schedule s = schedule::make_schedule(prepared, false);
   testing::Interpreted got;
   ASSERT_NO_THROW(got = testing::interpret_schedule(prepared, s, inputs, machine));
   EXPECT_EQ(got.findings, std::vector<std::string>{});
   const auto expected = reference::evaluate(graph, inputs, {.precision = reference::Precision::Rounded, .random = {}, .call = {}});
-  ASSERT_EQ(got.outputs.size(), expected.size());
-  for (size_t o = 0; o < expected.size(); ++o) {
-    const DType d = expected[o].type.dtype;
-    const double tolerance = d == DType::BF16 || d == DType::F16 ? 2e-2 : 1e-4;
-    for (size_t i = 0; i < expected[o].f.size(); ++i)
-      ASSERT_TRUE(close(got.outputs[o].f.at(i), expected[o].f[i], tolerance)) << "output " << o << " element " << i << ": " << got.outputs[o].f[i] << ", not " << expected[o].f[i];
-    for (size_t i = 0; i < expected[o].i.size(); ++i) ASSERT_EQ(got.outputs[o].i.at(i), expected[o].i[i]) << "output " << o << " element " << i;
-  }
+  testing::expect_close(got.outputs, expected);
   for (const loop::LoopNest& n : got.nests) EXPECT_GT(n.threads, 0) << n.name;
 }
 
@@ -79,9 +65,7 @@ void expect_near(const Graph& graph, double tolerance, const schedule::Machine& 
     for (auto& t : inputs)
       for (double& v : t.f) v = std::round(v * 8) / 8;
   const auto got = interpret(graph, inputs, machine, nests), expected = reference::evaluate(graph, inputs, {.precision = reference::Precision::Truth, .random = {}, .call = {}});
-  for (size_t o = 0; o < expected.size(); ++o)
-    for (size_t i = 0; i < expected[o].f.size(); ++i)
-      ASSERT_TRUE(close(got.at(o).f.at(i), expected[o].f[i], tolerance)) << "output " << o << " element " << i << ": " << got[o].f[i] << ", not " << expected[o].f[i];
+  testing::expect_close(got, expected, tolerance);
 }
 
 TEST(Device, SoftmaxOfAnyWidth) {

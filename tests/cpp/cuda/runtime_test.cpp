@@ -167,6 +167,22 @@ TEST(DeviceRuntime, AnotherArchitectureIsRefused) {
   }
 }
 
+TEST(DeviceRuntime, WhatCannotBeLoadedLeavesNothingBehind) {
+  struct Refusing : NullDriver {
+    std::string at;  // which call is refused
+    runtime::cuda::Function load(const plan::Kernel& k) override { return held > 0 && at == "load" ? throw InternalError("CUDA: out of memory (2)") : NullDriver::load(k); }
+    uint32_t* allocate_status(int64_t words) override { return at == "status" ? throw InternalError("CUDA: out of memory (2)") : NullDriver::allocate_status(words); }
+    runtime::cuda::Graph record(const std::vector<runtime::cuda::Launch>& l) override { return at == "record" ? throw InternalError("CUDA: out of memory (2)") : NullDriver::record(l); }
+  };
+  const plan::Plan plan = compiler::compile(copy_of(two_kernels()), "plan", device_options(false));
+  for (const char* at : {"load", "status", "record"}) {
+    const auto driver = std::make_shared<Refusing>();
+    driver->at = at;
+    EXPECT_THROW(runtime::cuda::Executable(plan, driver), InternalError) << at;
+    EXPECT_EQ(driver->held, 0) << at;
+  }
+}
+
 TEST(DeviceRuntime, FindingsNameTheKernel) {
   plan::Plan plan = compiler::compile(copy_of(testing::softmax(3, 100)), "softmax", device_options(true));
   std::string text(plan.kernels.at(0).code.begin(), plan.kernels[0].code.end());

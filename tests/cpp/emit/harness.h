@@ -9,23 +9,17 @@
 #include <string>
 #include <vector>
 
+#include "../common/levels.h"
 #include "emit/llvm/emit.h"
 #include "interpret/interpret.h"
 #include "loop/loop.h"
-#include "support/cpu.h"
 
 namespace trainc::emit::test {
 
 using interpret::Memory;
 
-inline std::vector<CpuLevel> all_levels() { return {CpuLevel::Amx, CpuLevel::Avx512Bf16, CpuLevel::Avx512, CpuLevel::Avx2}; }
-/// Levels that this machine can run, best first.
-inline std::vector<CpuLevel> runnable_levels() {
-  std::vector<CpuLevel> levels;
-  for (CpuLevel l : all_levels())
-    if (l >= machine_cpu_level()) levels.push_back(l);
-  return levels;
-}
+using testing::all_levels;
+using testing::runnable_levels;
 
 /// A blob mapped read-execute, as the runtime does it.
 class Mapped {

@@ -56,14 +56,14 @@ TEST(Link, ResolvesConstantsOfEveryLevel) {
 TEST(Link, RefusesASymbolFromOutside) {
   std::string o = object(with_constants(), CpuLevel::Avx2);
   each<Elf64_Sym>(o, SHT_SYMTAB, [](Elf64_Sym& s) { if (ELF64_ST_TYPE(s.st_info) != STT_FUNC) s.st_shndx = SHN_UNDEF; });
-  EXPECT_THAT(refusal(o), testing::HasSubstr("which is not in the kernel"));
-  EXPECT_THAT(refusal(o), testing::HasSubstr("with_constants refers to "));
+  EXPECT_THAT(refusal(o), ::testing::HasSubstr("which is not in the kernel"));
+  EXPECT_THAT(refusal(o), ::testing::HasSubstr("with_constants refers to "));
 }
 
 TEST(Link, RefusesAbsoluteAddresses) {
   std::string o = object(with_constants(), CpuLevel::Avx2);
   each<Elf64_Rela>(o, SHT_RELA, [](Elf64_Rela& r) { r.r_info = ELF64_R_INFO(ELF64_R_SYM(r.r_info), R_X86_64_64); });
-  EXPECT_THAT(refusal(o), testing::HasSubstr("only PC-relative"));
+  EXPECT_THAT(refusal(o), ::testing::HasSubstr("only PC-relative"));
 }
 
 TEST(Link, RefusesDamagedObjects) {

@@ -117,7 +117,7 @@ template <class T> Worst worst_power(size_t count) {
     const double e = ulps(z[i], std::pow(static_cast<long double>(x[i]), static_cast<long double>(y[i])));
     if (e > w.error) w = {e, x[i]};
     EXPECT_LE(e, 2) << "pow(" << x[i] << ", " << y[i] << ") = " << z[i];
-    if (testing::Test::HasFailure()) break;
+    if (::testing::Test::HasFailure()) break;
   }
   return w;
 }

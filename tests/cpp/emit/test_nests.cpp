@@ -14,8 +14,8 @@ using interpret::output_of;
 
 Stmt vector(int var, int64_t extent, Stmt body, int lanes) { return for_loop(LoopKind::Vector, var, integer(extent), std::move(body), lanes); }
 
-class Extents : public testing::TestWithParam<int64_t> {};
-INSTANTIATE_TEST_SUITE_P(Odd, Extents, testing::Values(1, 7, 15, 16, 17, 31, 48, 100, 129));
+class Extents : public ::testing::TestWithParam<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Odd, Extents, ::testing::Values(1, 7, 15, 16, 17, 31, 48, 100, 129));
 
 // y = a * x + b * x, not contracted; x / y and the rest of exact f32 arithmetic
 TEST_P(Extents, ElementwiseFloat) {

@@ -22,9 +22,7 @@ void expect_clean(const Graph& graph, uint64_t seed, const Machine& machine, dou
   SCOPED_TRACE("seed " + std::to_string(seed) + " " + std::string(name_of(machine.level)) + "\n" + print(prepared));
   Schedule schedule = make_schedule(prepared, true);
   schedule.bits = masks_as_bits(prepared);
-  auto inputs = testing::random_inputs(graph, seed);
-  for (auto& t : inputs)  // halves: most sums are exact in any order
-    for (double& v : t.f) v = std::round(v * 2) / 2;
+  const auto inputs = testing::halves(graph, seed);
   testing::Interpreted got;
   ASSERT_NO_THROW(got = testing::interpret_schedule(prepared, schedule, inputs, machine));
   for (const std::string& finding : got.findings) ADD_FAILURE() << finding;

@@ -33,14 +33,10 @@ TEST(Rounding, Bfloat16) {
 }
 
 TEST(Rounding, HalfAgainstTheMachine) {
-#ifdef __FLT16_MAX__
   for (int i = 0; i < 200000; ++i) {
     const double value = std::ldexp(1.0 + i * 0.000013, i % 45 - 27) * (i % 2 ? 1 : -1);
     EXPECT_EQ(round_to(DType::F16, value), static_cast<double>(static_cast<_Float16>(value))) << value;
   }
-#else
-  GTEST_SKIP() << "no _Float16 here";
-#endif
 }
 
 TEST(Rounding, IntegersWrap) {

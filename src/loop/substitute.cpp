@@ -1,14 +1,8 @@
-#include "schedule/substitute.h"
+#include "loop/substitute.h"
 
 #include <functional>
 
-namespace trainc::schedule {
-
-using loop::Expr;
-using loop::ExprKind;
-using loop::ExprNode;
-using loop::Stmt;
-using loop::StmtNode;
+namespace trainc::loop {
 
 Expr substitute(const Expr& e, const Replacement& map) {
   if (!e) return e;
@@ -29,8 +23,8 @@ Expr substitute(const Expr& e, const Replacement& map) {
     if (e->op == Op::Add) return args[0] + args[1];
     if (e->op == Op::Sub) return args[0] - args[1];
     if (e->op == Op::Mul && number) return args[0] * args[1]->int_value;
-    if (e->op == Op::FloorDiv && number && args[1]->int_value > 0) return loop::floor_div(args[0], args[1]->int_value);
-    if (e->op == Op::Mod && number && args[1]->int_value > 0) return loop::mod(args[0], args[1]->int_value);
+    if (e->op == Op::FloorDiv && number && args[1]->int_value > 0) return floor_div(args[0], args[1]->int_value);
+    if (e->op == Op::Mod && number && args[1]->int_value > 0) return mod(args[0], args[1]->int_value);
   }
   auto copy = std::make_shared<ExprNode>(*e);
   copy->args = std::move(args);
@@ -70,6 +64,8 @@ int64_t evaluate(const Expr& e, int var, int64_t value) {
 
 }  // namespace
 
+int64_t step_of(const Expr& index, int var) { return evaluate(index, var, 1) - evaluate(index, var, 0); }
+
 int64_t stride_of(const Expr& e, int var, int other) {
   int64_t found = 0;
   bool done = false;
@@ -77,9 +73,8 @@ int64_t stride_of(const Expr& e, int var, int other) {
     if (done || !x) return;
     if (x->kind == ExprKind::Load) {
       const Expr& index = x->args[0];
-      auto moves = [&](int v) { return evaluate(index, v, 1) - evaluate(index, v, 0); };
-      if (moves(var) != 0 || moves(other) != 0) {
-        found = moves(var);
+      if (step_of(index, var) != 0 || step_of(index, other) != 0) {
+        found = step_of(index, var);
         done = true;
       }
       return;
@@ -90,4 +85,4 @@ int64_t stride_of(const Expr& e, int var, int other) {
   return found;
 }
 
-}  // namespace trainc::schedule
+}  // namespace trainc::loop
