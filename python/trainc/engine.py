@@ -330,7 +330,7 @@ class CoreJoint:
         return self._joint
 
     def _core_joint(self, graph: wire.GraphText, tune: str) -> Any:
-        return joint_graph(graph, self._shape, tune, self._target, self._limit)
+        return joint_graph(graph, self._shape, tune, self._target, self._limit is not None)
 
 
 def facts_of(joint: Any) -> dict:
@@ -341,11 +341,11 @@ def facts_of(joint: Any) -> dict:
     }  # fmt: skip
 
 
-def joint_graph(graph: wire.GraphText, shape: Shape, tune: str, target: dict[str, Any], limit: memory.Limit | None) -> Any:
-    """The compiler's joint graph. `target`: what the device says of itself."""
+def joint_graph(graph: wire.GraphText, shape: Shape, tune: str, target: dict[str, Any], limited: bool) -> Any:
+    """The compiler's joint graph. `target`: what the device says of itself; `limited`: memory= is given."""
     from trainc import _core
 
-    return _core.JointGraph(graph.text(), *shape, tuner=tuning.tuner_of(tune, limit is not None), **target)
+    return _core.JointGraph(graph.text(), *shape, tuner=tuning.tuner_of(tune, limited), **target)
 
 
 def kind_of(kind: str, family: Family | None) -> str:

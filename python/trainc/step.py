@@ -334,7 +334,8 @@ class CorePlan:
         made: list[Any] = []
 
         def joint_of(graph: wire.GraphText, tune: str) -> Any:
-            return engine.joint_graph(graph, (step.inputs, traced.forward, name, -1), tune, where.target(), limit)
+            shape = (step.inputs, traced.forward, name, -1)
+            return engine.joint_graph(graph, shape, tune, where.target(), limit is not None)
 
         def sample(gm: torch.fx.GraphModule) -> Any:
             return joint_of(wire.GraphText(gm.graph, name, where), "fast")

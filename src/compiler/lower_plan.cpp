@@ -30,8 +30,9 @@ class PlanBuilder {
   PlanBuilder(const Graph& graph, const std::vector<Type>& output_types, const schedule::Schedule& schedule, const Homes& homes)
       : graph_(graph), output_types_(output_types), schedule_(schedule), homes_(homes) {}
 
-  plan::Plan run(const std::string& name, const Options& options, Timing& timing) {
+  plan::Plan run(const std::string& name, std::vector<std::string> notes, const Options& options, Timing& timing) {
     plan_.name = name;
+    plan_.notes = std::move(notes);
     plan_.cpu = options.gpu ? "" : std::string(name_of(options.level));
     plan_.device = device_of(options);
     const bool arena_out = homes_.arena_outputs_from >= 0, arena_in = homes_.arena_inputs_from >= 0;
@@ -391,9 +392,7 @@ plan::Plan compile_graph(Graph graph, const std::string& name, const Homes& home
   schedule.bits = as_bits(graph, homes, options);
   timing->schedule_seconds += now() - start;
   timing->passes.insert(timing->passes.end(), pipeline.records().begin(), pipeline.records().end());
-  plan::Plan plan = PlanBuilder(graph, output_types, schedule, homes).run(name, options, *timing);
-  plan.notes = std::move(notes);
-  return plan;
+  return PlanBuilder(graph, output_types, schedule, homes).run(name, std::move(notes), options, *timing);
 }
 
 plan::Plan compile(frontend::Imported imported, const std::string& name, const Options& options, Timing* timing) {
