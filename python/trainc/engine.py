@@ -34,6 +34,7 @@ from trainc.device import HOST, Host
 from trainc.errors import InternalError
 from trainc.pool import Results
 from trainc.sizes import Symbols, Template
+from trainc.state import Alike
 from trainc.updates import PlanUpdates
 
 Tensors = Sequence[torch.Tensor | None]
@@ -55,10 +56,13 @@ def tensor_at(pointer: int, dtype: str, shape: Sequence[int], stride: Sequence[i
 class CoreExecutable:
     def __init__(self, plan: Any, from_cache: bool = False, device: Host = HOST):
         self.plan, self.from_cache, self.device = plan, from_cache, device
-        self._inputs = [
-            None if info is None else (i, wire.DTYPES[info[0]], tuple(info[1]), tuple(info[2]))
+        self._inputs = len(plan.input_info)
+        self._read = {
+            i: (wire.DTYPES[info[0]], tuple(info[1]), tuple(info[2]))
             for i, info in enumerate(plan.input_info)
-        ]
+            if info is not None
+        }
+        self._fits: Alike | None = None  # the types of the first inputs of which none was copied
         self._outputs = [
             None if info is None else info[3] if info[3] >= 0 else Results(wire.DTYPES[info[0]], info[1], info[2], device)
             for info in plan.output_info
@@ -66,16 +70,12 @@ class CoreExecutable:
         self._externs = {step: ExternCall(info, device) for step, info in plan.extern_info.items()}
 
     def __call__(self, inputs: Tensors, saved: torch.Tensor | None = None) -> list[torch.Tensor | None]:
-        held, pointers = [], [0] * len(self._inputs)
-        for expected in self._inputs:
-            if expected is None:
-                continue
-            tensor = inputs[expected[0]]
-            if tensor is None:
-                continue
-            tensor = as_compiled(tensor, *expected[1:], self.device)
-            held.append(tensor)
-            pointers[expected[0]] = tensor.data_ptr()
+        read, pointers = [inputs[i] for i in self._read], [0] * self._inputs
+        if self._fits is None or not self._fits(read):
+            read = self._as_compiled(read)
+        for i, tensor in zip(self._read, read, strict=True):
+            if tensor is not None:
+                pointers[i] = tensor.data_ptr()
         outputs = [inputs[out] if type(out) is int else out and out.new() for out in self._outputs]
         temporaries = self.device.temporaries(self.plan.temp_bytes)
         self.plan.run(
@@ -89,6 +89,14 @@ class CoreExecutable:
             self.device.stream(),
         )
         return outputs
+
+    def _as_compiled(self, given: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        """What the plan reads, as it was compiled for."""
+        pairs = zip(given, self._read.values(), strict=True)
+        read = [None if tensor is None else as_compiled(tensor, *expected, self.device) for tensor, expected in pairs]
+        if self._fits is None and read and all(t is not None and t is g for t, g in zip(read, given, strict=True)):
+            self._fits = Alike(read)
+        return read
 
     def _extern(self, step: int, pointers: list[int]) -> list[tuple[int, Any]]:
         return self._externs[step](pointers)

@@ -52,6 +52,12 @@ def engine(request, monkeypatch):
     return request.param
 
 
+@pytest.fixture
+def core(monkeypatch):
+    """For tests of kernels and of limits, of which the interpreter knows nothing."""
+    monkeypatch.setattr(config, "engine", "core")
+
+
 @pytest.fixture(autouse=True)
 def clean_slate():
     torch.manual_seed(0)

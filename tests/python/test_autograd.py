@@ -6,10 +6,11 @@ import pytest
 import torch
 from conftest import assert_same, gradients
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
 import trainc
-from trainc import records
+from trainc import engine, records
 
 
 def pair(*layers):
@@ -237,3 +238,13 @@ def test_dropout_between_recurrent_layers_has_eagers_masks(engine, strict, door,
     assert not torch.equal(outputs[0], outputs[1])
     assert_same(gradients(ours), gradients(plain))
     assert torch._C._get_mkldnn_enabled()
+
+
+def test_a_plan_takes_its_inputs_in_any_layout(strict):
+    given, y = torch.randn(3, 4), torch.randn(3, 4)
+    traced = make_fx(lambda x, y: (x + 2 * y,), tracing_mode="fake")(given, y)
+    plan = engine.Core().compile(traced, "sum")
+    for x in (given, given.t().contiguous().t(), given[:, :1].expand(3, 4), given):
+        assert_same(plan([x, y])[0], x + 2 * y)
+    with pytest.raises(RuntimeError, match="compiled for torch.float32"):
+        plan([given.double(), y])

@@ -6,6 +6,7 @@ import signal
 import pytest
 import torch
 from conftest import assert_same, gradients
+from modules import ValueBranches
 from torch import nn
 
 import trainc
@@ -37,20 +38,8 @@ def test_an_error_in_forward_is_the_users(engine, recwarn):
     assert records.of(model)[0].route == "compiled"
 
 
-class Branches(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-
-    def forward(self, x):
-        h = self.layer(x)
-        if h.sum() > 0:
-            return h * 2
-        return h - 1
-
-
 def test_a_data_dependent_branch(engine):
-    plain = Branches()
+    plain = ValueBranches()
     ours = trainc.compile(copy.deepcopy(plain))
     with pytest.warns(messages.TraincWarning, match="Branches goes through torch.compile's tracer"):
         ours(torch.randn(3, 4))

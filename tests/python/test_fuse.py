@@ -58,12 +58,17 @@ class Pair:
         return any(record.backward or record.keeping for record in records.of(self.models[1]))
 
 
+def stepped(optimizer, loss, **found):
+    """The end of a loop's body, and what it found."""
+    optimizer.step()
+    optimizer.zero_grad()
+    return {"loss": loss.detach(), **found}
+
+
 def plain_loop(model, optimizer, x):
     loss = model(x).square().mean()
     loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    return {"loss": loss.detach()}
+    return stepped(optimizer, loss)
 
 
 @pytest.fixture(autouse=True)
@@ -98,52 +103,40 @@ def clipped(model, optimizer, x):
     loss = model(x).square().mean()
     loss.backward()
     norm = nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
-    optimizer.step()
-    optimizer.zero_grad()
-    return {"loss": loss.detach(), "norm": norm}
+    return stepped(optimizer, loss, norm=norm)
 
 
 def accumulated(model, optimizer, x):
     for part in x.split(4):
         loss = model(part).square().mean()
         loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    return {"loss": loss.detach()}
+    return stepped(optimizer, loss)
 
 
 def two_forwards(model, optimizer, x):
     loss = model(x).square().mean() + model(x + 1).sum()
     loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    return {"loss": loss.detach()}
+    return stepped(optimizer, loss)
 
 
 def penalized(model, optimizer, x):
     loss = model(x).square().mean() + model[0].weight.square().sum()
     loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    return {"loss": loss.detach()}
+    return stepped(optimizer, loss)
 
 
 def retained(model, optimizer, x):
     loss = model(x).square().mean()
     loss.backward(retain_graph=True)
     loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    return {"loss": loss.detach()}
+    return stepped(optimizer, loss)
 
 
 def some_dropped(model, optimizer, x):
     loss = model(x).square().mean()
     loss.backward()
     model[0].weight.grad = None
-    optimizer.step()
-    optimizer.zero_grad()
-    return {"loss": loss.detach()}
+    return stepped(optimizer, loss)
 
 
 def scaled_by_hand(model, optimizer, x):
@@ -161,17 +154,13 @@ def asked_for(model, optimizer, x):
     found = torch.autograd.grad(loss, list(model.parameters()))
     for p, gradient in zip(model.parameters(), found, strict=True):
         p.grad = gradient
-    optimizer.step()
-    optimizer.zero_grad()
-    return {"loss": loss.detach()}
+    return stepped(optimizer, loss)
 
 
 def of_one(model, optimizer, x):
     loss = model(x).square().mean()
     loss.backward(inputs=[model[0].weight])
-    optimizer.step()
-    optimizer.zero_grad()
-    return {"loss": loss.detach()}
+    return stepped(optimizer, loss)
 
 
 @pytest.mark.parametrize(
@@ -195,9 +184,7 @@ def test_an_output_that_is_held_can_be_read_after_the_step():
     def body(model, optimizer, x):
         loss, logits = model(x.repeat(16, 1))
         loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return {"loss": loss.detach(), "logits": logits + 0}
+        return stepped(optimizer, loss) | {"logits": logits + 0}
 
     pair = Pair(Wide).run(body)
     assert pair.fused and not pair.apart
@@ -273,9 +260,7 @@ def test_batches_of_several_sizes():
         for rows in (8, 5, 3, 8):
             loss = model(x[:rows]).square().mean()
             loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(loss.detach())
+            losses.append(stepped(optimizer, loss)["loss"])
         return {"loss": torch.stack(losses)}
 
     with warnings.catch_warnings():

@@ -7,6 +7,7 @@ import models
 import pytest
 import torch
 from conftest import assert_same, gradients
+from modules import Branches, Constant
 from torch import nn
 
 import trainc
@@ -113,16 +114,6 @@ def test_a_batch_of_nothing(engine, strict):
     assert [r.trace for r in records.of(ours)] == ["static", "symbolic", "static", "static", "sizes"]
 
 
-class Branches(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-
-    def forward(self, x):
-        h = self.layer(x)
-        return h * 2 if x.shape[0] > 10 else h + x.shape[0]
-
-
 def test_a_branch_on_a_size_is_a_guard(engine, strict):
     plain = Branches()
     ours = trainc.compile(copy.deepcopy(plain))
@@ -130,11 +121,6 @@ def test_a_branch_on_a_size_is_a_guard(engine, strict):
         x = torch.randn(rows, 4)
         assert_same(ours(x), plain(x))
     assert [r.trace for r in records.of(ours)] == ["static", "symbolic", "sizes", "symbolic", "sizes", "sizes", "sizes", "sizes"]
-
-
-class Constant(Branches):
-    def forward(self, x):
-        return self.layer(x) * torch.tensor([float(i) for i in range(int(x.shape[0]))]).unsqueeze(1)
 
 
 class SizeInResult(Branches):
@@ -291,10 +277,8 @@ def test_defaults_are_not_set_where_their_trace_fails(engine, strict, error):
     assert ours.kind is None
 
 
-def test_kernels_are_shared_between_lengths(strict):
+def test_kernels_are_shared_between_lengths(core, strict):
     """Of 12 lengths and a smaller batch, the first two are compiled; for others hardly a kernel is (docs/compiler.md)."""
-    if trainc.config.engine_name() != "core":
-        pytest.skip("the interpreter has no kernels")
     case = models.build("gpt2")
     ours = trainc.compile(case.model)
     lengths = [52, 60, 55, 61, 50, 63, 57, 53, 62, 51, 59, 54]

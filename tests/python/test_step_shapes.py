@@ -10,6 +10,7 @@ import models
 import pytest
 import torch
 from conftest import assert_same
+from modules import Branches, Constant
 from torch import nn
 
 import trainc
@@ -137,16 +138,6 @@ def test_batches_of_images(engine, strict, optimizer):
     assert traces(run) == ["static", "symbolic", "sizes", "sizes", "static", "sizes"]  # 1 is no symbol
 
 
-class Branches(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-
-    def forward(self, x):
-        h = self.layer(x)
-        return h * 2 if x.shape[0] > 10 else h + x.shape[0]
-
-
 def rows_of(model, rows, **settings):
     """A train_step of `model` beside its loop in PyTorch, at several numbers of rows."""
     plain = Loop(model, lambda out: out.square().mean(), torch.optim.SGD, lr=0.01)
@@ -162,11 +153,6 @@ def rows_of(model, rows, **settings):
 def test_a_branch_on_a_size_is_a_guard(engine, strict):
     run = rows_of(Branches(), (3, 5, 7, 12, 30, 9, 11, 4))
     assert traces(run) == ["static", "symbolic", "sizes", "symbolic", "sizes", "sizes", "sizes", "sizes"]
-
-
-class Constant(Branches):
-    def forward(self, x):
-        return self.layer(x) * torch.tensor([float(i) for i in range(int(x.shape[0]))]).unsqueeze(1)
 
 
 def test_a_model_that_takes_sizes_for_constants_is_traced_for_each_and_says_so(engine, strict):
@@ -212,17 +198,11 @@ def test_another_setting_is_said_without_a_warning(strict):
     assert records.of(run)[1].recompiled == "a setting of an optimizer that its update is made of changed"
 
 
-def core():
-    if config.engine_name() != "core":
-        pytest.skip("the interpreter has no kernels, and knows no limit")
-
-
 def kernels(run, what):
     return [sum(report["compile"][what] for report in record.reports()) for record in records.of(run)]
 
 
-def test_a_limit_is_met_for_each_size(strict):
-    core()
+def test_a_limit_is_met_for_each_size(core, strict):
     loop = of_case("gpt2")
     free = copy.deepcopy(loop)
     shapes = [(4, 32), (4, 24), (3, 40), (4, 29)]
@@ -239,8 +219,7 @@ def test_a_limit_is_met_for_each_size(strict):
     assert kernels(run, "compiled_kernels") == kernels(run, "distinct_kernels")  # a limit is met with one shape's bytes
 
 
-def test_a_size_that_cannot_meet_the_limit_is_refused_and_others_go_on(strict):
-    core()
+def test_a_size_that_cannot_meet_the_limit_is_refused_and_others_go_on(core, strict):
     limit = 4_500_000
     loop = of_case("gpt2")
     run = trainc.train_step(loop.step, memory=limit)
@@ -254,8 +233,7 @@ def test_a_size_that_cannot_meet_the_limit_is_refused_and_others_go_on(strict):
     assert traces(run) == ["static", "symbolic", "sizes", "sizes"]
 
 
-def test_kernels_are_shared_between_lengths(strict):
-    core()
+def test_kernels_are_shared_between_lengths(core, strict):
     loop = of_case("gpt2")
     run = trainc.train_step(loop.step)
     for shape in [*((4, length) for length in (52, 60, 55, 61, 50, 63, 57, 53, 62)), (3, 64)]:
