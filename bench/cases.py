@@ -35,6 +35,7 @@ class Case:
     vocabulary: int | None = None  # of the text that it reads
     small: bool = False  # stands apart: its time is overheads, not arithmetic
     quick_inductor: bool = False  # Inductor compiles it in half a minute, so that --quick has it too
+    in_jax: bool = False  # a GPT-2: xla.py has it, too
 
 
 # --- data -------------------------------------------------------------------------------------------------------------
@@ -141,15 +142,17 @@ def llama() -> Workload:
 
 
 CASES: dict[str, Case] = {
-    "gpt2": Case(gpt2, "GPT-2 124M, 4 x 256", vocabulary=50257),
+    "gpt2": Case(gpt2, "GPT-2 124M, 4 x 256", vocabulary=50257, in_jax=True),
     "roberta": Case(roberta, "RoBERTa-base classification, 8 x 128", vocabulary=50257),
     "resnet50": Case(resnet50, "ResNet-50, 8 x 160 x 160"),
     "vit": Case(vit, "ViT-base, 4 x 224 x 224"),
     "llama": Case(llama, "Llama-style, 8 layers, 512 wide, 4 x 256", vocabulary=32000),
-    "gpt2-1x64": Case(gpt2_small, "GPT-2 124M, 1 x 64", vocabulary=50257, small=True),
-    "gpt-2x256": Case(gpt_2x256, "GPT, 2 layers, 256 wide, 4 x 64", vocabulary=50257, small=True, quick_inductor=True),
+    "gpt2-1x64": Case(gpt2_small, "GPT-2 124M, 1 x 64", vocabulary=50257, small=True, in_jax=True),
+    "gpt-2x256": Case(
+        gpt_2x256, "GPT, 2 layers, 256 wide, 4 x 64", vocabulary=50257, small=True, quick_inductor=True, in_jax=True
+    ),
 }
-TESTS: dict[str, Case] = {"tiny": Case(tiny, "for the tests", vocabulary=600, small=True)}
+TESTS: dict[str, Case] = {"tiny": Case(tiny, "for the tests", vocabulary=600, small=True, in_jax=True)}
 
 
 def build(name: str) -> Workload:

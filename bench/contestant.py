@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import cases  # noqa: E402
 
 COMPILED = {"trainc": {}, "trainc-max": {"tune": "max"}, "trainc-fused": {"fuse_step": True}}  # trainc.compile, told so
-DOORS = ["eager", "inductor", *COMPILED, "trainc-step", "trainc-backend"]
+DOORS = ["eager", "inductor", "xla", *COMPILED, "trainc-step", "trainc-backend"]
 
 
 def through(door: str, model, optimizer, memory=None):
@@ -41,6 +41,10 @@ def through(door: str, model, optimizer, memory=None):
 
 def stepping(door: str, model, optimizer, bf16: bool = False, memory=None):
     """`batch -> loss`, a step of training through the door."""
+    if door == "xla":
+        import xla
+
+        return xla.stepping(model, bf16, cases.SEED)
     model, optimizer = through(door, model, optimizer, memory)
 
     def step(batch: dict):

@@ -2,7 +2,7 @@
 
 Every contestant is a process of its own; their steps are interleaved, so that a noisy machine is noisy for all: ratios hold
 within one run only. docs/benchmarks.md says how each figure comes about. Results go to build/bench: results.json after each row,
-and results.png. XLA:CPU through JAX is not among the contestants: these models are written in PyTorch.
+and results.png. Where JAX is installed, XLA:CPU takes part in the cases that are GPT-2 (xla.py).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import cases  # noqa: E402
 import report  # noqa: E402
+import xla  # noqa: E402
 from contestant import DOORS, Contestant, Died  # noqa: E402
 
 MACHINE = cases.ROOT / "build" / "release" / "bench_machine"
@@ -94,9 +95,14 @@ def store(results: dict, path: Path) -> None:
 
 
 def doors_of(name: str, args: argparse.Namespace) -> list[str]:
-    """The contestants of a case: --quick leaves Inductor out where it compiles for a minute or two."""
-    spared = args.quick and not args.table[name].quick_inductor
-    return [door for door in args.contestants if not (spared and door == "inductor")]
+    """The contestants of a case: --quick leaves Inductor out where it compiles for a minute or two; XLA has what is written in
+    JAX."""
+    case, absent = args.table[name], set()
+    if args.quick and not case.quick_inductor:
+        absent.add("inductor")
+    if not case.in_jax:
+        absent.add("xla")
+    return [door for door in args.contestants if door not in absent]
 
 
 def finished(path: Path, args: argparse.Namespace, fresh: dict) -> list[dict]:
@@ -128,7 +134,7 @@ def run(args: argparse.Namespace) -> dict:
     for name in args.cases:
         if args.table[name].vocabulary:
             cases.tokens_of(args.table[name].vocabulary)  # made once, before the contestants look for them
-    spared = [name for name in args.cases if doors_of(name, args) != args.contestants]
+    spared = [name for name in args.cases if "inductor" in args.contestants and "inductor" not in doors_of(name, args)]
     if spared:
         results["left_out"].append(f"Inductor on {', '.join(spared)} (--quick)")
     for precision in args.precisions:
@@ -155,7 +161,9 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", default=list(cases.CASES), metavar="CASE", help=", ".join(cases.CASES))
     parser.add_argument("--precisions", nargs="+", choices=["fp32", "bf16"], default=["fp32", "bf16"])
-    parser.add_argument("--contestants", nargs="+", choices=DOORS, default=["eager", "inductor", "trainc"])
+    parser.add_argument(
+        "--contestants", nargs="+", choices=DOORS, help="default: eager, inductor, trainc, and xla where JAX is installed"
+    )
     parser.add_argument("--steps", type=int, help="measured steps, after the first (default: 8; with --quick 2)")
     parser.add_argument("--quick", action="store_true", help="five minutes in all; the end of the table says what was left out")
     parser.add_argument("--resume", action="store_true", help="keep the finished rows of the file of results")
@@ -168,6 +176,10 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     unknown = [name for name in args.cases if name not in args.table]
     if unknown:
         parser.error(f"no case {', '.join(unknown)}; there are {', '.join(cases.CASES)}")
+    if args.contestants is None:
+        args.contestants = ["eager", "inductor", *(["xla"] if xla.installed() else []), "trainc"]
+    elif "xla" in args.contestants and not xla.installed():
+        parser.error("the contestant xla wants JAX, which is not installed here: `pip install jax`")
     args.steps = args.steps if args.steps is not None else 2 if args.quick else 8
     if args.steps < 1:
         parser.error("--steps must be at least 1")

@@ -18,6 +18,7 @@ import contestant  # noqa: E402
 import cuda  # noqa: E402
 import report  # noqa: E402
 import run  # noqa: E402
+import xla  # noqa: E402
 
 from trainc import config  # noqa: E402
 
@@ -131,6 +132,37 @@ def test_the_table_names_the_dead_the_left_out_and_the_means(tmp_path):
     assert "over the faster peer, least: 0.50x (gpt2-1x64 fp32)" in text
     report.picture(results, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 10_000
+
+
+# ---- XLA ---------------------------------------------------------------------------------------------------------------
+
+
+def test_xla_takes_part_where_jax_is_installed(monkeypatch, capsys):
+    monkeypatch.setattr(xla, "installed", lambda: False)
+    assert "xla" not in run.arguments(["--no-floor"]).contestants
+    with pytest.raises(SystemExit):
+        run.arguments(["--no-floor", "--contestants", "eager", "xla"])
+    assert "wants JAX, which is not installed here: `pip install jax`" in capsys.readouterr().err
+    monkeypatch.setattr(xla, "installed", lambda: True)
+    args = run.arguments(["--no-floor"])
+    assert run.doors_of("gpt2", args) == ["eager", "inductor", "xla", "trainc"]
+    assert run.doors_of("resnet50", args) == ["eager", "inductor", "trainc"]  # nobody has written it in JAX
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_xla_trains_as_eager_does(bf16):
+    """Without dropout, five steps; bf16 within what its rounding does to a loss near 6."""
+    pytest.importorskip("jax", reason="JAX is no requirement: it is measured where it is installed")
+    losses = {}
+    for door in ("eager", "xla"):
+        case = cases.build("tiny")
+        case.model.config.update({"embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0})
+        for module in case.model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+        step = contestant.stepping(door, case.model, torch.optim.AdamW(case.model.parameters(), lr=1e-4), bf16)
+        losses[door] = [step(case.batch(i)).item() for i in range(5)]
+    assert losses["xla"] == pytest.approx(losses["eager"], rel=2e-3 if bf16 else 1e-5)
 
 
 # ---- on a GPU ---------------------------------------------------------------------------------------------------------
