@@ -63,7 +63,7 @@ class Steps:
 
     def count(self, steps: list[Tensor]) -> list[float]:
         """One more, in the tensors and here; gives the numbers."""
-        numbers, others = [], []
+        numbers, raised, others = [], [], []
         for step in steps:
             kind = SCALARS.get(step.dtype) if step.is_cpu and type(step) is Tensor else None
             if kind is None:
@@ -73,10 +73,11 @@ class Steps:
                 number = kind.from_address(step.data_ptr())
                 number.value += 1
                 numbers.append(number.value)
+                raised.append(step)
         if others:
             torch._foreach_add_([step for step, _ in others], 1.0)
             self._known.update({step: (step._version, number) for step, number in others if not step.is_cpu})
-        torch.autograd.graph.increment_version(steps)
+        torch.autograd.graph.increment_version(raised)  # _foreach_add_ has done it for the others
         return numbers
 
 

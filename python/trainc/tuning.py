@@ -189,10 +189,7 @@ def numbers(plan: Any, seed: int) -> list[Any]:
 
     generator = torch.Generator().manual_seed(seed)
     made: list[Any] = [None] * len(plan.plan.input_info)
-    for expected in plan._inputs:
-        if expected is None:
-            continue
-        i, dtype, shape, stride = expected
+    for i, (dtype, shape, stride) in plan._read.items():
         made[i] = torch.empty_strided(shape, stride, dtype=dtype)
         if dtype.is_floating_point:
             made[i].copy_(torch.randn(shape, generator=generator))
