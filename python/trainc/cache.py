@@ -39,9 +39,10 @@ LOCK_SECONDS = 120  # waited for another process that compiles the same plan; th
 # ---- the key --------------------------------------------------------------------------------------------------------
 
 
-def key(kind: str, device: Host, *parts: Any) -> str | None:
+def key(kind: str, device: Host, *parts: Any, measured: bool = False) -> str | None:
     """The name of the plan of this `kind` for these strings and JSON values, on this device and by this compiler; None where
-    nothing is cached: the cache is off, or TRAINC_DUMP wants to see the compiler at work."""
+    nothing is cached: the cache is off, or TRAINC_DUMP wants to see the compiler at work. `measured`: of a measurement instead,
+    which is the same whatever the user allows to be made of it."""
     if not config.cache or os.environ.get("TRAINC_DUMP") or directory() is None:
         return None
     import torch
@@ -52,7 +53,8 @@ def key(kind: str, device: Host, *parts: Any) -> str | None:
     target = device.target() | {"device": device.target()["device"].split(":")[0]}  # GPUs of one kind share their plans
     compiler = [_build(), torch.__version__, os.environ.get("TRAINC_DISABLE_PASSES", ""), config.float32_in_parts]
     compiler += [config.loss_chunk_rows, config.loss_chunk_bytes]
-    compiler += [config.library_calls, config.library_error]
+    if not measured:
+        compiler += [config.library_calls, config.library_error]
     digest = hashlib.sha256(MAGIC)
     for part in (kind, machine, target, compiler, *parts):
         text = (part if isinstance(part, str) else json.dumps(part)).encode()

@@ -42,7 +42,7 @@ class Tuner:
         from trainc.device import HOST
 
         winner, _ = cache.through(
-            cache.key("tuning", HOST, text, variants, torch.get_num_threads()),
+            cache.key("tuning", HOST, text, variants, torch.get_num_threads(), measured=True),
             lambda about, _: (about["variant"], about["seconds"]),
             lambda: race(variants, measure),
             lambda found: ({"variant": found[0], "seconds": found[1]}, b""),
@@ -60,7 +60,7 @@ class Tuner:
         if not self.calls:
             return ""
         found, _ = cache.through(
-            cache.key("library", HOST, text, torch.get_num_threads()),
+            cache.key("library", HOST, text, torch.get_num_threads(), measured=True),
             lambda about, _: Verdict.of(about),
             lambda: verdict(plans),
             lambda found: (found._asdict(), b""),

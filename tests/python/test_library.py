@@ -244,6 +244,15 @@ def test_the_error_allowed_is_the_users(monkeypatch):
     assert "4.00 of its error" in verdict.note("library.convolution")
 
 
+def test_another_error_allowed_needs_no_new_measurement(monkeypatch):
+    asked = []
+    monkeypatch.setattr(tuning, "verdict", lambda plans: asked.append(1) or tuning.Verdict(2.0, 1.0, True, 1e-7, 4e-7))
+    assert run()[1] == [] and asked
+    asked.clear()
+    monkeypatch.setattr(trainc.config, "library_error", 5.0)
+    assert len(run()[1]) == 3 and not asked
+
+
 @pytest.mark.parametrize("off", ["fast", "config", "memory"])
 def test_where_nobody_asks(off, monkeypatch, faster):
     monkeypatch.setattr(tuning, "verdict", lambda plans: pytest.fail("measured"))
