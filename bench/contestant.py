@@ -44,7 +44,7 @@ def stepping(door: str, model, optimizer, bf16: bool = False, memory=None):
     if door == "xla":
         import xla
 
-        return xla.stepping(model, bf16, cases.SEED)
+        return xla.stepping(model, optimizer, bf16, cases.SEED)
     model, optimizer = through(door, model, optimizer, memory)
 
     def step(batch: dict):

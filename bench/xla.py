@@ -12,19 +12,18 @@ import importlib.util
 from collections.abc import Callable
 from typing import Any
 
-LEARNING_RATE, BETAS, EPSILON, DECAY = 1e-4, (0.9, 0.999), 1e-8, 0.01  # what contestant.serve gives AdamW, and its defaults
-
 
 def installed() -> bool:
     return importlib.util.find_spec("jax") is not None
 
 
-def stepping(model: Any, bf16: bool, seed: int) -> Callable[[dict], Any]:
-    """`batch -> loss` for a Hugging Face GPT2LMHeadModel, of whose weights it takes a copy."""
+def stepping(model: Any, optimizer: Any, bf16: bool, seed: int) -> Callable[[dict], Any]:
+    """`batch -> loss` for a Hugging Face GPT2LMHeadModel, of whose weights it takes a copy, and the numbers of a torch AdamW."""
     import jax
     import jax.numpy as jnp
 
-    config = model.config
+    config, (group,) = model.config, optimizer.param_groups
+    rate, (b1, b2), eps, decay = group["lr"], group["betas"], group["eps"], group["weight_decay"]
     names = {name: value for name, value in model.state_dict().items() if name != "lm_head.weight"}  # that is wte's
     weights = {name.removeprefix("transformer."): jnp.array(value.numpy()) for name, value in names.items()}
     loss_of = functools.partial(_loss, config, bf16)
@@ -33,13 +32,12 @@ def stepping(model: Any, bf16: bool, seed: int) -> Callable[[dict], Any]:
     def advance(weights: dict, first: dict, second: dict, count: Any, key: Any, ids: Any) -> tuple:
         loss, gradients = jax.value_and_grad(loss_of)(weights, ids, jax.random.fold_in(key, count))
         count = count + 1
-        b1, b2 = BETAS
         first = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, first, gradients)
         second = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, second, gradients)
-        rate, root = LEARNING_RATE / (1 - b1**count), jnp.sqrt(1 - b2**count)
+        step, root = rate / (1 - b1**count), jnp.sqrt(1 - b2**count)
 
         def updated(p: Any, m: Any, v: Any) -> Any:
-            return p * (1 - LEARNING_RATE * DECAY) - rate * m / (jnp.sqrt(v) / root + EPSILON)
+            return p * (1 - rate * decay) - step * m / (jnp.sqrt(v) / root + eps)
 
         return jax.tree.map(updated, weights, first, second), first, second, count, loss
 

@@ -31,37 +31,27 @@ def product(lhs: torch.Tensor, rhs: torch.Tensor, *, views: Views) -> torch.Tens
     return torch.mm(lhs[0], rhs[0].t())[None] if lhs.shape[0] == 1 else torch.bmm(lhs, rhs.transpose(1, 2))
 
 
-def convolution(
-    image: torch.Tensor,
-    weight: torch.Tensor,
-    *,
-    views: Views,
-    kernel: list[int],
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-) -> torch.Tensor:
-    """[N, size..., C] and [O, taps..., C] -> [N, places..., O]."""
-    image, weight = (tensor.movedim(-1, 1) for tensor in viewed((image, weight), views))
-    none = [0] * len(kernel)
-    return torch.ops.aten.convolution(image, weight, None, stride, padding, dilation, False, none, 1).movedim(1, -1)
+def channels_second(tensors: Sequence[torch.Tensor], views: Views) -> list[torch.Tensor]:
+    """As aten's convolutions want them, [N, C, size...]: views, channels last in memory."""
+    return [tensor.movedim(-1, 1) for tensor in viewed(tensors, views)]
 
 
-def convolution_weight(
-    image: torch.Tensor,
-    grad: torch.Tensor,
-    *,
-    views: Views,
-    kernel: list[int],
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-) -> torch.Tensor:
+def geometry(*, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int]) -> tuple:
+    """What aten's convolutions want behind their tensors."""
+    return stride, padding, dilation, False, [0] * len(kernel), 1
+
+
+def convolution(image: torch.Tensor, weight: torch.Tensor, *, views: Views, **form: list[int]) -> torch.Tensor:
+    """[N, size..., C] and [O, taps..., C] -> [N, places..., O]. `form`: as `geometry` takes it."""
+    image, weight = channels_second((image, weight), views)
+    return torch.ops.aten.convolution(image, weight, None, *geometry(**form)).movedim(1, -1)
+
+
+def convolution_weight(image: torch.Tensor, grad: torch.Tensor, *, views: Views, **form: list[int]) -> torch.Tensor:
     """[N, size..., C] and the gradient of the result, [N, places..., O] -> the gradient of the weight, [O, C, taps...]."""
-    image, grad = (tensor.movedim(-1, 1) for tensor in viewed((image, grad), views))
-    weight = image.new_empty((grad.shape[1], image.shape[1], *kernel))  # its shape is asked for
-    none, mask = [0] * len(kernel), [False, True, False]
-    return torch.ops.aten.convolution_backward(grad, image, weight, None, stride, padding, dilation, False, none, 1, mask)[1]
+    image, grad = channels_second((image, grad), views)
+    weight = image.new_empty((grad.shape[1], image.shape[1], *form["kernel"]))  # its shape is asked for
+    return torch.ops.aten.convolution_backward(grad, image, weight, None, *geometry(**form), [False, True, False])[1]
 
 
 OPERATIONS = {f"library.{f.__name__}": f for f in (product, convolution, convolution_weight)}

@@ -13,26 +13,36 @@ constexpr int64_t kStays = 32 << 10;  // bytes of a buffer that is read all the 
 
 bool stays(const Buffer& b) { return b.numel > 0 && b.numel * size_of(b.dtype) <= kStays; }
 
-bool reads_memory(const Expr& e) {
-  return e->kind == ExprKind::Load || std::any_of(e->args.begin(), e->args.end(), reads_memory);
+// Whether memory says where this is (a gather): only there it could be read.
+bool reads_memory(const Expr& index) {
+  return index->kind == ExprKind::Load || std::any_of(index->args.begin(), index->args.end(), reads_memory);
 }
 
-// The loads of `e` whose lines are worth asking for. Of a gather, only memory could tell where it reads.
-void collect(const LoopNest& nest, const Expr& e, std::vector<const ExprNode*>& loads) {
-  if (e->kind != ExprKind::Load) {
-    for (const Expr& a : e->args) collect(nest, a, loads);
-    return;
-  }
-  const Buffer& b = nest.buffers.at(static_cast<size_t>(e->id));
-  if (!stays(b) && !reads_memory(e->args[0])) loads.push_back(e.get());
+bool reads_local(const Expr& index) {
+  return index->kind == ExprKind::Local || std::any_of(index->args.begin(), index->args.end(), reads_local);
+}
+
+template <class Visit>
+void loads_of(const Expr& e, Visit visit) {
+  if (!e) return;
+  if (e->kind == ExprKind::Load) visit(*e);
+  for (const Expr& a : e->args) loads_of(a, visit);
+}
+
+// The loads of `e` whose lines are worth asking for, and can be.
+std::vector<const ExprNode*> worth_asking(const LoopNest& nest, const Expr& e) {
+  std::vector<const ExprNode*> loads;
+  loads_of(e, [&](const ExprNode& load) {
+    if (!stays(nest.buffers.at(static_cast<size_t>(load.id))) && !reads_memory(load.args[0])) loads.push_back(&load);
+  });
+  return loads;
 }
 
 }  // namespace
 
 std::vector<Stmt> prefetch_share(const LoopNest& nest, const BlockAhead& block, const Expr& slot, int64_t slots) {
-  std::vector<const ExprNode*> loads;
   const Expr first = block.element(integer(0), integer(0));
-  collect(nest, first, loads);
+  const std::vector<const ExprNode*> loads = worth_asking(nest, first);
   if (loads.empty()) return {};
   int64_t element = 1;
   for (const ExprNode* load : loads) element = std::max(element, size_of(load->dtype));
@@ -46,31 +56,18 @@ std::vector<Stmt> prefetch_share(const LoopNest& nest, const BlockAhead& block, 
     const Expr at = apply(Op::Min, {slot * each + integer(i), integer(lines - 1)});  // the last one again, once all are asked for
     const Expr down = floor_div(at, across), along = mod(at, across) * line;
     const Expr read = block.along_k ? block.element(down, along) : block.element(along, down);
-    loads.clear();
-    collect(nest, read, loads);
-    for (const ExprNode* load : loads) share.push_back(prefetch(load->id, load->args[0], 2));
+    for (const ExprNode* load : worth_asking(nest, read)) share.push_back(prefetch(load->id, load->args[0], 2));
   }
   return share;
 }
 
 namespace {
 
-// Whether only the program's own numbers say where this is: neither memory nor a local, which may hold what was read.
-bool is_known(const Expr& index) {
-  return index->kind != ExprKind::Load && index->kind != ExprKind::Local && std::all_of(index->args.begin(), index->args.end(), is_known);
-}
-
-template <class Visit>
-void accesses_of(const Expr& e, Visit visit) {
-  if (!e) return;
-  if (e->kind == ExprKind::Load) visit(e->id, e->args[0]);
-  for (const Expr& a : e->args) accesses_of(a, visit);
-}
 template <class Visit>
 void accesses_of(const Stmt& s, bool writes, Visit visit) {
   for (const Stmt& b : s->body) accesses_of(b, writes, visit);
   if (writes && s->kind == StmtKind::Store) visit(s->buffer, s->index);
-  accesses_of(s->value, visit);
+  loads_of(s->value, [&](const ExprNode& load) { visit(load.id, load.args[0]); });
 }
 
 bool same(const Expr& a, const Expr& b) {
@@ -84,8 +81,9 @@ EpilogueAhead::EpilogueAhead(const LoopNest& nest, const Stmt& element, int row_
     : row_var_(row_var), column_var_(column_var), rows_(rows), columns_(columns) {
   accesses_of(element, writes, [&](int id, const Expr& index) {
     const Buffer& b = nest.buffers.at(static_cast<size_t>(id));
+    if (reads_memory(index) || reads_local(index)) return;  // what is in a local may have been read
     // What is the same for all rows (a bias) stays, however long it may be.
-    if (b.space != Space::Argument || stays(b) || !is_known(index) || step_of(index, column_var) != 1 || step_of(index, row_var) == 0) return;
+    if (b.space != Space::Argument || stays(b) || step_of(index, column_var) != 1 || step_of(index, row_var) == 0) return;
     for (const Access& a : accesses_)
       if (a.buffer == id && same(a.index, index)) return;
     accesses_.push_back({id, index, kLine / size_of(b.dtype)});
