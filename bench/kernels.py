@@ -46,7 +46,6 @@ def measure(name: str, bf16: bool, steps: int, warm_up: int = 3, door: str = "tr
         for plan in used:
             if hasattr(plan, "plan"):
                 plan.plan.profile = step >= warm_up
-        time.sleep(0.02)  # see docs/benchmarks.md
         start = time.perf_counter()
         contestant.training_step(model, optimizer, batch, bf16)
         wall = time.perf_counter() - start

@@ -39,25 +39,26 @@ class Pending:
     """The calls whose deferred outputs somebody may still read."""
 
     def __init__(self) -> None:
-        self._calls: weakref.WeakSet[Outputs] = weakref.WeakSet()
+        self._calls: list[weakref.ref[Outputs]] = []  # since the last `settle`
 
     def tensors(
         self, metas: Sequence[torch.Tensor], device: torch.device, compute: Callable[[], Sequence[torch.Tensor]]
     ) -> list[torch.Tensor]:
         """A tensor for each of `metas` (shape, strides, dtype); the first use of one of them calls `compute` for all."""
         outputs = Outputs(compute)
-        self._calls.add(outputs)
+        self._calls.append(weakref.ref(outputs))
         return [DeferredTensor(meta, device, outputs, i) for i, meta in enumerate(metas)]
 
     def alive(self) -> bool:
         """Whether somebody holds an output that is not computed yet."""
-        return any(not outputs.computed for outputs in self._calls)
+        return any((outputs := call()) is not None and not outputs.computed for call in self._calls)
 
     def settle(self) -> None:
         """Computes what is alive, so that the arenas of earlier calls can be used again."""
-        for outputs in list(self._calls):
-            outputs.values()
-        self._calls.clear()
+        calls, self._calls = self._calls, []
+        for call in calls:
+            if (outputs := call()) is not None:
+                outputs.values()
 
 
 class DeferredTensor(torch.Tensor):

@@ -169,11 +169,10 @@ class ExternCall:
     @torch.no_grad()
     def compute(self, inputs: list[torch.Tensor]) -> Any:
         """What the operation gives, of tensors for the plan's memory."""
-        if self._of_library:  # its dtypes are the plan's, whatever the user's autocast says
-            with torch._C._DisableAutocast():
-                return self._op(*inputs, **self._kwargs)
-        args = wire.parse_argument(self._args, inputs)
-        return self._op(*args, **{key: wire.parse_argument(arg, inputs) for key, arg in self._kwargs.items()})
+        args = inputs if self._of_library else wire.parse_argument(self._args, inputs)
+        kwargs = self._kwargs if self._of_library else {k: wire.parse_argument(arg, inputs) for k, arg in self._kwargs.items()}
+        with torch._C._DisableAutocast():  # dtypes are the plan's, whatever the user's autocast says
+            return self._op(*args, **kwargs)
 
     def flops(self) -> int:
         """Floating-point operations of one call, by PyTorch's own table (torch.utils.flop_counter); 0 for what is not in it."""
@@ -428,7 +427,7 @@ class InterpretedExecutable:
 
     def __call__(self, inputs: Tensors, saved: torch.Tensor | None = None) -> list[torch.Tensor | None]:
         start = time.perf_counter()
-        with torch.no_grad():
+        with torch.no_grad(), torch._C._DisableAutocast():  # the graph has the casts
             results = list(torch.fx.Interpreter(self.gm).run(*inputs))
         self.seconds = time.perf_counter() - start
         return results

@@ -19,7 +19,7 @@ from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd import graph_compile, runtime_wrappers
 from torch._logging._internal import trace_log
 
-from trainc import config, engine, messages, repeated, wire
+from trainc import autograd, config, engine, messages, repeated, wire
 from trainc.device import Host
 from trainc.errors import UserError
 from trainc.instance import Inference, Instance, Place
@@ -41,6 +41,7 @@ class Compiler:
         self._template: Template | None = None
         self.family = engine.Family.of(symbols, lambda: self._template, self.device)
         self._make: Callable[[torch.fx.GraphModule, Compilation], Instance] | None = None
+        self._halves: tuple[autograd.Forward, autograd.Backward]  # after the partition
 
     def _key(self, inputs: Sequence[Any]) -> tuple:
         return self.symbols.key(inputs) if self.symbols is not None else ()
@@ -88,10 +89,11 @@ class Compiler:
         held = place.held
         saved = [primals[i] if i < count else forward_outputs[i - count] for i in held]
 
-        def run_forward(*inputs: torch.Tensor) -> list[Any]:
-            return self._of(inputs).forward(inputs)
+        def forward(*inputs: torch.Tensor) -> list[Any]:
+            *results, arena = self._of(inputs).forward(inputs)
+            return [*results, *[inputs[i] if i < count else results[i - count] for i in held], arena]
 
-        def run_backward(*inputs: torch.Tensor | None) -> list[Any]:
+        def backward(*inputs: torch.Tensor | None) -> list[Any]:
             if torch.is_autocast_enabled(self.device.type):
                 messages.warn_once("autocast", AUTOCAST_BACKWARD)
             arena = inputs[len(saved)]
@@ -99,9 +101,11 @@ class Compiler:
 
         with _fake_mode_of(primals + tangents):
             arena_meta = torch.empty(first.arena_bytes, dtype=torch.uint8, device=self.device.torch)
-        forward = _opaque("trainc_forward", run_forward, primals, forward_outputs, held, count, arena_meta)
-        backward = _opaque_backward("trainc_backward", run_backward, saved, arena_meta, tangents, gradients)
-        return forward, backward
+        self._halves = forward, backward
+        return (
+            _opaque("trainc_forward", forward, primals, [*forward_outputs, *saved], arena_meta),
+            _opaque_backward("trainc_backward", backward, saved, arena_meta, tangents, gradients),
+        )
 
     def build(self, record: Compilation, build: Callable[[Any], Any]) -> Any:
         """`build` with the engine; with the interpreter, and one warning, where trainc fails by a fault of its own."""
@@ -120,6 +124,10 @@ class Compiler:
             return build(self.engine)
         finally:
             record.compile_seconds += time.perf_counter() - start
+
+    def call_of_both(self, metadata: Any, detached: list[int]) -> Callable[[list[torch.Tensor]], list[torch.Tensor]] | None:
+        """The call of both halves, once there is a partition; None where it takes AOTAutograd's wrappers."""
+        return autograd.call_of(metadata, detached, *self._halves)
 
     # -- the compilers ------------------------------------------------------------------------------------------------
 
@@ -203,20 +211,15 @@ def _callable_named(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _opaque(name, run, primals, outputs, held, count, arena_meta) -> torch.fx.GraphModule:
-    """(user outputs..., saved primals and outputs..., arena) of the primals; `held`: a primal, or `count` + an output."""
-
-    def forward(*inputs: Any) -> list[Any]:
-        *results, arena = run(*inputs)
-        return [*results, *(inputs[i] if i < count else results[i - count] for i in held), arena]
-
+def _opaque(name, run, primals, outputs, arena_meta) -> torch.fx.GraphModule:
+    """(outputs and what is saved..., arena) of the primals; a primal among the saved is itself."""
     graph = torch.fx.Graph()
-    inputs = [_copy_placeholder(graph, node) for node in primals]
-    call = graph.call_function(_callable_named(name, forward), tuple(inputs))
-    results = [_result(graph, call, i, out) for i, out in enumerate(outputs)]
-    arena = graph.call_function(item_of, (call, len(outputs) + len(held)))
+    inputs = {node: _copy_placeholder(graph, node) for node in primals}
+    call = graph.call_function(_callable_named(name, run), tuple(inputs.values()))
+    results = [inputs[out] if out in inputs else _result(graph, call, i, out) for i, out in enumerate(outputs)]
+    arena = graph.call_function(item_of, (call, len(outputs)))
     arena.meta["val"] = arena_meta
-    graph.output((*results, *(inputs[i] if i < count else results[i - count] for i in held), arena))
+    graph.output((*results, arena))
     return torch.fx.GraphModule(torch.nn.Module(), graph)
 
 
@@ -253,10 +256,11 @@ def _result(graph: torch.fx.Graph, call: torch.fx.Node, index: int, original: An
 
 
 @contextlib.contextmanager
-def aot_settings():
-    """Backward without autocast's casts, no donated buffers, no cache of AOTAutograd's own; outputs that the loss does not
-    use give the backward None instead of a tensor of zeros."""
+def aot_settings(compiler: Compiler):
+    """Backward without autocast's casts, no donated buffers, no cache of AOTAutograd's own; autograd.py's node where it will do.
+    Outputs that the loss does not use give the backward None instead of a tensor of zeros, in AOTAutograd's node, too."""
     original = runtime_wrappers._codegen_compiled_forward
+    wrapped = runtime_wrappers._create_runtime_wrapper
     log_graph = graph_compile._log_joint_graph
 
     def without_materialized_zeros(*args: Any, **kwargs: Any) -> Callable[..., Any]:
@@ -269,6 +273,10 @@ def aot_settings():
 
         return run
 
+    def with_our_node(call: Any, *, trace_joint: bool, **about: Any) -> Callable[..., Any]:
+        ours = compiler.call_of_both(about["runtime_metadata"], about["indices_of_inps_to_detach"]) if trace_joint else None
+        return ours or wrapped(call, trace_joint=trace_joint, **about)
+
     def log_where_asked(*args: Any) -> str | None:  # it writes the graph as text (0.1 s for GPT-2), also where nobody reads that
         asked = graph_compile.aot_joint_log.isEnabledFor(logging.INFO) or trace_log.handlers
         return log_graph(*args) if asked else None
@@ -277,6 +285,7 @@ def aot_settings():
     with (
         functorch_config.patch({key: value for key, value in settings.items() if hasattr(functorch_config, key)}),
         _patched(runtime_wrappers, "_codegen_compiled_forward", without_materialized_zeros),
+        _patched(runtime_wrappers, "_create_runtime_wrapper", with_our_node),
         _patched(graph_compile, "_log_joint_graph", log_where_asked),
         # The switch (config.donated_buffer) is also asked while a backward runs, when it is the user's again.
         _patched(graph_compile, "collect_bw_donated_buffer_idxs", lambda *_: []),
@@ -292,7 +301,7 @@ def compile_flat(
     UserError where the memory that `record.limit` allows is not enough."""
     from torch._functorch.aot_autograd import aot_module_simplified
 
-    with aot_settings(), recurrent_layers(), repeated.quick():
+    with aot_settings(compiler), recurrent_layers(), repeated.quick():
         return aot_module_simplified(
             module,
             list(inputs),

@@ -130,13 +130,16 @@ def sgd_scalars(group: dict, v: Variant) -> list[float]:
 
 def variant_of(owner: torch.optim.Optimizer, group: dict, dtype: torch.dtype | None, first: bool = False) -> Variant:
     """The formula of a group's parameters of this type; `first`: SGD's first step of one."""
-    flags = {"maximize": group["maximize"], "weight_decay": group["weight_decay"] != 0}
+    maximize, decay = group["maximize"], group["weight_decay"] != 0
     if isinstance(owner, torch.optim.SGD):
-        return Variant("sgd", dtype, nesterov=group["nesterov"], momentum=group["momentum"] != 0, first=first, **flags)
-    return Variant(
-        "adam", dtype, decoupled=group["decoupled_weight_decay"], amsgrad=group["amsgrad"],
-        lerp_from_end=1 - group["betas"][0] >= 0.5, **flags,
+        return _variant("sgd", dtype, maximize, decay, nesterov=group["nesterov"], momentum=group["momentum"] != 0, first=first)
+    return _variant(
+        "adam", dtype, maximize, decay, group["decoupled_weight_decay"], group["amsgrad"],
+        lerp_from_end=1 - group["betas"][0] >= 0.5,
     )  # fmt: skip
+
+
+_variant = functools.lru_cache(Variant)  # of the few that a program has
 
 
 # ---- the kernels ----------------------------------------------------------------------------------------------------
@@ -345,8 +348,9 @@ def _adam_step(optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels) 
     known = kernels.known.get(id(group))
     if known is not None and (grads := known.gradients(optimizer, group)) is not None:
         table = list(zip(known.params, grads, *known.states, strict=True))
-        _run_adam(optimizer, group, kernels, table, known.steps)
-        torch.autograd.graph.increment_version(known.written)
+        numbers = kernels.steps.count(known.steps, known.scalar)
+        torch.autograd.graph.increment_version(known.written)  # before the kernel, which takes these objects out of the caches
+        _run_adam(optimizer, group, kernels, table, numbers, known.kind)
         return
     beta1, beta2 = group["betas"]
     for param in {(p.dtype, p.device): p for p in group["params"] if p.grad is not None}.values():
@@ -362,7 +366,7 @@ def _adam_step(optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels) 
         kernels.known[id(group)] = Known(optimizer, group, lists)
     left = [i for i, fit in enumerate(fits) if not fit]
     compiled = list(itertools.compress(table, fits))
-    _run_adam(optimizer, group, kernels, compiled, list(itertools.compress(steps, fits)))
+    _run_adam(optimizer, group, kernels, compiled, kernels.steps.count(list(itertools.compress(steps, fits))))
     _written(compiled)
     if left:
         adam(
@@ -373,12 +377,21 @@ def _adam_step(optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels) 
 
 
 def _run_adam(
-    optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels, table: list[Sequence[Tensor]], steps: list[Tensor]
+    optimizer: torch.optim.Optimizer,
+    group: dict,
+    kernels: Kernels,
+    table: list[Sequence[Tensor]],
+    numbers: list[float],
+    kind: tuple[torch.device, torch.dtype] | None = None,
 ) -> None:
-    """The kernels over rows of (param, grad, exp_avg, exp_avg_sq, [max])."""
+    """The kernels over rows of (param, grad, exp_avg, exp_avg_sq, [max]), each in its step of this number. `kind`: of all params,
+    where it is known to be one."""
     alike: dict[tuple[torch.device, torch.dtype, float], list[Sequence[Tensor]]] = {}
-    for row, number in zip(table, kernels.steps.count(steps), strict=True):
-        alike.setdefault((row[0].device, row[0].dtype, number), []).append(row)
+    if kind is not None and len(set(numbers)) == 1:
+        alike[(*kind, numbers[0])] = table
+    else:
+        for row, number in zip(table, numbers, strict=True):
+            alike.setdefault((row[0].device, row[0].dtype, number), []).append(row)
     for (_, dtype, number), rows in alike.items():
         v = variant_of(optimizer, group, dtype)
         kernels.get(v, rows[0][0]).run(rows, adam_scalars(group, number, v))

@@ -26,7 +26,10 @@ class Known:
         self._contents = contents(self._dicts)
         self.params, self.states = params, [column for column in columns if column]
         self.written = [*params, *itertools.chain.from_iterable(self.states)]
-        self._alike = Alike([*self.written, *grads])
+        kinds = {(p.device, p.dtype) for p in params}
+        self.kind = kinds.pop() if len(kinds) == 1 else None  # of all parameters
+        self.scalar = scalar_of(self.steps)
+        self._alike = Alike([*self.written, *self.steps, *grads])
 
     def gradients(self, optimizer: torch.optim.Optimizer, group: dict) -> list[Tensor] | None:
         """The gradients, where the group's parameters and their state are the same objects as then, and all types the same."""
@@ -40,10 +43,16 @@ class Known:
         if [grad is not None for grad in grads] != self._has_grad:
             return None
         grads = [grad for grad in grads if grad is not None]
-        return grads if self._alike([*self.written, *grads]) else None
+        return grads if self._alike([*self.written, *self.steps, *grads]) else None
 
 
 SCALARS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
+
+
+def scalar_of(steps: list[Tensor]) -> type | None:
+    """The C type of all these numbers, where they lie in the host's memory and have one that is known."""
+    kinds = {SCALARS.get(step.dtype) if step.is_cpu and type(step) is Tensor else None for step in steps}
+    return kinds.pop() if len(kinds) == 1 else None
 
 
 class Steps:
@@ -61,23 +70,19 @@ class Steps:
             known = self._known[step] = (step._version, step.item())
         return known[1]
 
-    def count(self, steps: list[Tensor]) -> list[float]:
-        """One more, in the tensors and here; gives the numbers."""
-        numbers, raised, others = [], [], []
-        for step in steps:
-            kind = SCALARS.get(step.dtype) if step.is_cpu and type(step) is Tensor else None
-            if kind is None:
-                numbers.append(self.number(step) + 1)
-                others.append((step, numbers[-1]))
-            else:
-                number = kind.from_address(step.data_ptr())
-                number.value += 1
-                numbers.append(number.value)
-                raised.append(step)
-        if others:
-            torch._foreach_add_([step for step, _ in others], 1.0)
-            self._known.update({step: (step._version, number) for step, number in others if not step.is_cpu})
-        torch.autograd.graph.increment_version(raised)  # _foreach_add_ has done it for the others
+    def count(self, steps: list[Tensor], scalar: type | None = None) -> list[float]:
+        """One more, in the tensors and here; gives the numbers. `scalar`: `scalar_of` the steps, where that is known."""
+        if scalar := scalar or scalar_of(steps):
+            places = [scalar.from_address(step.data_ptr()) for step in steps]
+            for place in places:
+                place.value += 1
+            torch.autograd.graph.increment_version(steps)
+            return [place.value for place in places]
+        numbers = [self.number(step) + 1 for step in steps]
+        torch._foreach_add_(steps, 1.0)
+        self._known.update(
+            {step: (step._version, number) for step, number in zip(steps, numbers, strict=True) if not step.is_cpu}
+        )
         return numbers
 
 

@@ -142,17 +142,17 @@ class ModuleState:
         return _Swap(self, tensors)
 
 
-def contents(dicts: list[dict]) -> list[Any]:
-    """The keys and values of dictionaries, each dictionary followed by itself: what `same_contents` compares."""
-    return [item for table in dicts for item in (*itertools.chain.from_iterable(table.items()), table)]
+def contents(containers: list[dict | list | set]) -> list[Any]:
+    """Keys and values of dictionaries, items of lists and sets, each container followed by itself: for `same_contents`."""
+    return [item for c in containers for item in (*(itertools.chain.from_iterable(c.items()) if isinstance(c, dict) else c), c)]
 
 
 try:
     from trainc._core import same_contents
 except ImportError:  # the package without its compiler
 
-    def same_contents(dicts: list[dict], expected: list[Any]) -> bool:
-        found = contents(dicts)
+    def same_contents(containers: list[dict | list | set], expected: list[Any]) -> bool:
+        found = contents(containers)
         return len(found) == len(expected) and all(map(operator.is_, found, expected))
 
 
@@ -173,25 +173,19 @@ class Alike:
 
 
 class Unchanged:
-    """Whether a module is in the state that it was in when this was made: its dictionaries hold the same objects, its lists and
-    sets too, there are no hooks on it, and torch's own check of types finds its tensors as they were. May say no where nothing
-    changed (then the state is read), never yes where something did. Hooks on all modules are not in it: `ModuleState.hooked`."""
+    """Whether a module is in the state that it was in when this was made: its dictionaries, lists and sets hold the same objects,
+    there are no hooks on it, and torch's own check of types finds its tensors as they were. May say no where nothing changed
+    (then the state is read), never yes where something did. Hooks on all modules are not in it: `ModuleState.hooked`."""
 
     def __init__(self, state: ModuleState, tensors: list[torch.Tensor]):
         containers = [value for table, key in state._values if type(value := table.get(key)) in (list, set, dict)]
-        self._dicts = [table for table, _ in state._sizes] + state._hooks
-        self._dicts += [value for value in containers if type(value) is dict]
-        self._contents = contents(self._dicts)
-        self._containers = [(value, _frozen(value)) for value in containers if type(value) is not dict]
+        self._containers = [*[table for table, _ in state._sizes], *state._hooks, *containers]
+        self._contents = contents(self._containers)
         self.tensors = tensors
         self._alike = Alike(tensors)
 
     def __call__(self) -> bool:
-        return (
-            same_contents(self._dicts, self._contents)
-            and self._alike(self.tensors)
-            and all(_frozen(container) == before for container, before in self._containers)
-        )
+        return same_contents(self._containers, self._contents) and self._alike(self.tensors)
 
 
 def _is_object(value: Any) -> bool:

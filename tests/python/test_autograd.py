@@ -10,7 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
 import trainc
-from trainc import engine, records
+from trainc import autograd, engine, records
 
 
 def pair(*layers):
@@ -248,3 +248,106 @@ def test_a_plan_takes_its_inputs_in_any_layout(strict):
         assert_same(plan([x, y])[0], x + 2 * y)
     with pytest.raises(RuntimeError, match="compiled for torch.float32"):
         plan([given.double(), y])
+
+
+# ---- the node around both halves (trainc/autograd.py) ---------------------------------------------------------------
+
+
+class Statistics(nn.Module):
+    """Writes to a buffer, and returns what no gradient reaches."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(4, 3, bias=False), nn.BatchNorm1d(3)
+
+    def forward(self, x):
+        y = self.norm(self.linear(x))
+        return y, y.argmax(1)
+
+
+class Alias(nn.Module):
+    """Returns a view of what it was given."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.linear(x), x[:, 1:]
+
+
+@pytest.mark.parametrize(("model", "ours"), [(Statistics, True), (Alias, False)])
+def test_a_plain_trace_has_a_node_of_ours(engine, strict, monkeypatch, model, ours):
+    taken = []
+    monkeypatch.setattr(autograd, "is_plain", lambda *about, ask=autograd.is_plain: taken.append(ask(*about)) or taken[-1])
+    plain = model()
+    compiled = trainc.compile(copy.deepcopy(plain))
+    for x in torch.randn(3, 5, 4):
+        expected, actual = plain(x), compiled(x)
+        assert_same(list(actual), list(expected))
+        for outputs in (expected, actual):
+            outputs[0].exp().sum().backward()
+    assert taken == [ours]
+    same_gradients(plain, compiled)
+    assert_same(dict(compiled.named_buffers()), dict(plain.named_buffers()))
+    assert [t.requires_grad for t in actual] == [t.requires_grad for t in expected]
+    assert (actual[1]._base is x) == (expected[1]._base is x)
+
+
+def test_a_buffer_that_forward_writes_has_a_new_version(engine, strict):
+    _, ours = pair(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    x = torch.randn(5, 4)
+    ours(x).sum().backward()
+    before = ours[1].running_mean._version
+    ours(x)
+    assert ours[1].running_mean._version > before
+
+
+def test_the_gradient_of_a_gradient_is_refused(engine, strict):
+    plain, ours = pair()
+    x = torch.randn(5, 4)
+    first = {}
+    for model in (plain, ours):
+        loss = model(x).square().sum()
+        first[model] = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
+        assert all(gradient.requires_grad for gradient in first[model])
+    assert_same(list(first[ours]), list(first[plain]))
+    with pytest.raises(RuntimeError, match="gradient of a gradient is not compiled"):
+        first[ours][0].sum().backward()
+
+
+def test_hooks_on_saved_tensors(engine, strict):
+    plain, ours = pair()
+    x, packed = torch.randn(5, 4), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t.clone(), lambda t: t):
+        loss = ours(x).square().sum()
+    assert any(t.dtype is torch.uint8 for t in packed)  # the arena
+    loss.backward()
+    plain(x).square().sum().backward()
+    same_gradients(plain, ours)
+
+
+def test_an_input_with_a_history_and_no_gradient(engine, strict):
+    """Its history is not kept alive, nor walked."""
+    embedding = nn.Embedding(7, 4)
+    steps = torch.ones(5, requires_grad=True)
+
+    class Rounded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 3)
+
+        def forward(self, x, scale):
+            return self.linear(x) * scale.detach()[:, None]
+
+    ours, scale = trainc.compile(Rounded()), 2 * steps
+    for _ in range(2):  # the second time, scale's history is freed if it was walked
+        ours(embedding(torch.arange(5)), scale).sum().backward()
+    assert steps.grad is None and embedding.weight.grad is not None
+
+
+def test_a_backward_within_a_transform_is_refused(engine, strict):
+    _, ours = pair()
+    loss = ours(torch.randn(5, 4)).square().sum()
+    with pytest.raises(RuntimeError, match="vmap, grad or vjp"):
+        torch.autograd.grad(loss, list(ours.parameters()), torch.ones(2), is_grads_batched=True)

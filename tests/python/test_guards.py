@@ -123,24 +123,38 @@ def test_the_cheap_check_sees(change):
 
 
 def test_identity_of_contents_is_what_python_says():
-    """The compiled check against its plain spelling, on random dictionaries with one change each."""
+    """The compiled check against its plain spelling, on random dictionaries, lists and sets with one change each."""
     random.seed(3)
     values = [None, True, 1, 1.0, 1000, "a", (1,), [], {}]
-    for _ in range(500):
-        dicts = [{f"k{i}": random.choice(values) for i in range(random.randrange(4))} for _ in range(random.randrange(4))]
-        before = state.contents(dicts)
-        assert state.same_contents(dicts, before)
-        assert not state.same_contents(dicts, [*before, None])
-        if not dicts:
+
+    def container():
+        items = [random.choice(values) for _ in range(random.randrange(4))]
+        kind = random.choice([dict, dict, list, set])
+        return {f"k{i}": item for i, item in enumerate(items)} if kind is dict else kind(i for i in items if i not in ([], {}))
+
+    for _ in range(1000):
+        containers = [container() for _ in range(random.randrange(24))]
+        before = state.contents(containers)
+        assert state.same_contents(containers, before)
+        assert not state.same_contents(containers, [*before, None])
+        if not containers:
             continue
-        changed = random.choice(dicts)
+        changed = random.choice(containers)
         if changed and random.random() < 0.5:
-            changed.pop(random.choice(list(changed)))
-        else:
+            if isinstance(changed, set):
+                changed.pop()
+            else:
+                changed.pop(random.choice(list(changed)) if isinstance(changed, dict) else random.randrange(len(changed)))
+        elif isinstance(changed, set):
+            changed.add(random.randrange(5000, 5003))
+        elif isinstance(changed, dict):
             changed[f"k{random.randrange(5)}"] = random.choice(values)
-        now = state.contents(dicts)
+        else:
+            changed[random.randrange(len(changed) + 1) :] = [random.choice(values)]
+        now = state.contents(containers)
         same = len(now) == len(before) and all(a is b for a, b in zip(now, before, strict=True))
-        assert state.same_contents(dicts, before) == same
+        assert state.same_contents(containers, before) == same
+    assert not state.same_contents([(1,)], [1, (1,)])  # a container of another kind
 
 
 def test_the_cheap_check_holds_through_training_and_evaluation(monkeypatch):

@@ -144,6 +144,18 @@ def test_under_autocast(faster):
     compare(nn.Linear(33, 17, bias=False), [torch.randn(19, 33)], bf16=True)
 
 
+def test_in_a_region_without_autocast(faster):
+    """The call comes while autocast is on, and would be cast."""
+
+    class Plain(nn.Linear):
+        def forward(self, x):
+            with torch.autocast("cpu", enabled=False):
+                return super().forward(x)
+
+    torch.manual_seed(0)
+    assert "library.product" in compare(Plain(33, 17, bias=False), [torch.randn(19, 33)], bf16=True)
+
+
 def test_a_step_calls_it_too(faster):
     def train(tune):
         torch.manual_seed(0)
