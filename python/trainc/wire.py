@@ -121,11 +121,20 @@ def _refuse_arithmetic(node: torch.fx.Node) -> None:
             raise InternalError(f"{origin(node)} ({target_name(node.target)}): dtype uint64 is not compiled")
 
 
+def _refuse_higher_order(node: torch.fx.Node) -> None:
+    """Operations of operations: `with_effects` (a check that raises, a print) orders its calls by tokens, which no plan has."""
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        inner = [target_name(arg) for arg in node.args if isinstance(arg, torch._ops.OpOverload)]
+        what = f"{inner[0]}, which has effects beside its results," if inner else node.target.name()
+        raise InternalError(f"{origin(node)}: {what} is not compiled")
+
+
 def node_json(node: torch.fx.Node) -> dict:
     if node.op == "placeholder":
         return {"op": "placeholder", "name": node.name, "val": value(node.meta.get("val"), node.name)}
     if node.op == "output":
         return {"op": "output", "args": [argument(arg) for arg in _flat(node.args[0])]}
+    _refuse_higher_order(node)
     _refuse_arithmetic(node)
     return {
         "op": "call", "name": node.name, "target": target_name(node.target),

@@ -171,3 +171,22 @@ def test_ctrl_c_while_compiling_leaves_all_usable(monkeypatch):
     torch.manual_seed(3), ours(x).sum().backward()
     assert_same(gradients(ours), gradients(plain))
     optimizer.step()
+
+
+def test_an_operation_with_effects_is_named_and_left_to_pytorch():
+    class Inverse(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.eye(3) * 2)
+
+        def forward(self, x):
+            return torch.linalg.inv(self.weight * x)
+
+    plain = Inverse()
+    ours = trainc.compile(copy.deepcopy(plain))
+    with pytest.warns(messages.TraincWarning, match=r"test_errors.py:\d+: aten._linalg_check_errors.default, which has effects"):
+        ours(torch.tensor(1.5)).sum().backward()
+    plain(torch.tensor(1.5)).sum().backward()
+    assert_same(gradients(ours), gradients(plain))
+    with pytest.raises(torch.linalg.LinAlgError):
+        ours(torch.tensor(0.0))
