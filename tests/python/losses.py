@@ -15,7 +15,6 @@ SHARE = 4.0
 DISTURBANCE = 1e-7
 SEEDS = (1, 2, 3)
 INITIAL = (0, 1, 2, 3)  # weights to start from, under bf16
-BF16 = 1.25  # two models differ by a third, by luck: four leave a sixth
 
 
 def disturb(model: nn.Module, seed: int) -> None:
@@ -51,6 +50,11 @@ def bf16_ratio(losses: list[float], eager: list[float], disturbed: list[list[flo
     beside it. Of one model, it is as much luck as accuracy: the rule is of the geometric mean over `INITIAL` ones."""
     allowed = distance(eager_bf16, eager) + root_mean_square(bounds(eager, disturbed))
     return distance(losses, eager) / allowed
+
+
+def bf16_limit(models: int) -> float:
+    """Of the geometric mean of `bf16_ratio` over so many initial models: two of them differ by a third, by luck."""
+    return 1 + 0.5 / math.sqrt(models)
 
 
 def geometric_mean(values: list[float]) -> float:

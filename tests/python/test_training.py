@@ -76,7 +76,7 @@ def test_under_autocast_it_is_as_near_to_fp32_as_eager_is(name):
         model, optimizer = trainc.compile(case.model, adamw(case.model))
         ratios.append(bf16_ratio(name, train(case, model, optimizer, bf16=True), initial))
     print(f"\n{name}: {' '.join(f'{ratio:.2f}' for ratio in ratios)} of the distance that is allowed")
-    assert losses.geometric_mean(ratios) <= losses.BF16
+    assert losses.geometric_mean(ratios) <= losses.bf16_limit(len(ratios))
 
 
 def check_what_ran(name: str, case: models.Case, explanation: report.Explanation) -> None:
