@@ -78,6 +78,8 @@ class Steps:
                 place.value += 1
             torch.autograd.graph.increment_version(steps)
             return [place.value for place in places]
+        if not steps:
+            return []
         numbers = [self.number(step) + 1 for step in steps]
         torch._foreach_add_(steps, 1.0)
         self._known.update(
