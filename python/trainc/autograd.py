@@ -13,6 +13,8 @@ import torch
 from torch._functorch._aot_autograd.schemas import MutationType, OutputType, PlainTensorMeta, ViewAndMutationMeta
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from trainc.deferred import plain
+
 Tensor = torch.Tensor
 Forward = Callable[..., Sequence[Any]]  # inputs -> (new values of inputs that it writes to..., outputs..., saved...)
 Backward = Callable[..., Sequence[Tensor | None]]  # (saved..., tangents...) -> each input's gradient
@@ -29,11 +31,20 @@ def call_of(
     news, made = len(written), len(written) + len(outputs)
     constant = [*range(news), *[news + i for i, out in enumerate(outputs) if not out.requires_grad]]
     tangents = [news + i for i, out in enumerate(outputs) if out.requires_grad_for_backward]
+    unsafe_views = [news + i for i, out in enumerate(outputs) if out.output_type is OutputType.unsafe_view_alias]
+    differentiable = [i for i, info in enumerate(metadata.input_info) if info.requires_grad and i not in detached]
 
     class Compiled(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, ...]:
             values = forward(*inputs)
+            if written:  # what is saved, and what is written elsewhere, must not change with it
+                theirs = {id(inputs[i]) for i in written}
+                values = [t.clone() if id(t) in theirs else t for t in values]
+            for i in unsafe_views:
+                if type(values[i]) is Tensor and values[i]._is_view():  # the interpreter's, of what nobody else has
+                    values[i] = torch.ops.aten._unsafe_view(values[i], values[i].shape)
+            ctx.inputs = [inputs[i] for i in differentiable]
             # A view knows what it is a view of, and so might a node come to own itself; its alias has its version counter.
             ctx.save_for_backward(*[t.detach() if t._is_view() else t for t in values[made:]])
             ctx.mark_non_differentiable(*[values[i] for i in constant])
@@ -42,11 +53,11 @@ def call_of(
 
         @staticmethod
         def backward(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
-            saved, chosen = ctx.saved_tensors, [given[i] for i in tangents]
+            saved, chosen = ctx.saved_tensors, [None if given[i] is None else plain(given[i]) for i in tangents]
             for tangent in chosen:
                 refuse(tangent)
             if torch.is_grad_enabled():  # create_graph=True
-                return _Once.apply(torch.empty(0, requires_grad=True), lambda: tuple(backward(*saved, *chosen)))
+                return _Once.apply(lambda: tuple(backward(*saved, *chosen)), *ctx.inputs, *chosen)
             return tuple(backward(*saved, *chosen))
 
     def call(inputs: list[Tensor]) -> list[Tensor]:
@@ -104,10 +115,11 @@ def refuse(tangent: Tensor | None) -> None:
 
 
 class _Once(torch.autograd.Function):
-    """The backward as part of a graph (create_graph=True), whose own gradients nobody can ask for."""
+    """The backward as part of a graph (create_graph=True), whose own gradients nobody can ask for: not by any of the inputs and
+    tangents that it depends on."""
 
     @staticmethod
-    def forward(_ctx: Any, _anchor: Tensor, run: Callable[[], tuple[Tensor | None, ...]]) -> tuple[Tensor | None, ...]:
+    def forward(_ctx: Any, run: Callable[[], tuple[Tensor | None, ...]], *_: Tensor | None) -> tuple[Tensor | None, ...]:
         return run()
 
     @staticmethod

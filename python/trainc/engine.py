@@ -10,7 +10,7 @@ and in the place of `core` where it raises InternalError. Both give
         .backward(defined, consumes): `consumes` allows a run to overwrite `saved`;
         .backward_step(defined, consumes, updates) (core alone): the same with `updates` (updates.py) of the parameters in it;
         .deferred_outputs: those that .forward leaves out, .deferred() -> Executable([], saved) that makes them
-    Executable(inputs, saved=None)           -> list of fresh tensors (or None, or an input itself); .report() -> dict;
+    Executable(inputs, saved=None)           -> list of fresh tensors (or None, or an input itself: .aliases); .report() -> dict;
         .share_memory(other): the two are of one graph with two sizes of its inputs, and their results use the same memory
 
 `family`: what the plans of one graph for different sizes have in common. `updates`: .backward_step with these is what is expected
@@ -67,6 +67,7 @@ class CoreExecutable:
             None if info is None else info[3] if info[3] >= 0 else Results(wire.DTYPES[info[0]], info[1], info[2], device)
             for info in plan.output_info
         ]
+        self.aliases = [i for i, out in enumerate(self._outputs) if type(out) is int]
         self._externs = {step: ExternCall(info, device) for step, info in plan.extern_info.items()}
 
     def __call__(self, inputs: Tensors, saved: torch.Tensor | None = None) -> list[torch.Tensor | None]:
@@ -420,6 +421,8 @@ class Core:
 
 
 class InterpretedExecutable:
+    aliases: Sequence[int] = ()  # PyTorch copies where the program does
+
     def __init__(self, gm: torch.fx.GraphModule, name: str):
         self.gm, self.name = gm, name
         self.seconds = 0.0

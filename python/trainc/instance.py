@@ -78,6 +78,7 @@ class Instance:
         if self._like is not None:
             joint.forward.share_memory(self._like._joint.forward)
         self.arena_bytes = place.arena_bytes(joint.saved_bytes)
+        self._copied = aliases(outputs[: place.forward_outputs], joint.forward)
         self._deferred_metas = [outputs[i].meta["val"] for i in joint.deferred_outputs]
         record.deferred_bytes = sum(meta.numel() * meta.itemsize for meta in self._deferred_metas)
         place.by_arena[self.arena_bytes] = place.last = self
@@ -89,6 +90,8 @@ class Instance:
         arena = torch.empty(0, dtype=torch.uint8, device=place.device.torch)
         arena.set_(place.pool.take(self.arena_bytes), 0, (self.arena_bytes,), (1,))
         results = self._joint.forward([*inputs, *place.constants], arena)
+        for i in self._copied:
+            results[i] = results[i].clone()
         if self._deferred_metas:
             tensors = place.pending.tensors(self._deferred_metas, place.device.torch, lambda: self._deferred()([], arena))
             for i, tensor in zip(self._joint.deferred_outputs, tensors, strict=True):
@@ -112,9 +115,10 @@ class Instance:
         def step(slots: list[Slot]) -> None:
             self._step(slots, kept, tangents, defined, arena)
 
-        if self._fuses and not retained:
+        parameters = place.parameters.get(arena.data_ptr())  # not there: a hook on saved tensors gave a copy of the arena
+        if self._fuses and not retained and parameters is not None:
             read = dict(zip(self._joint.saved_inputs, kept, strict=True))
-            if self._fusing.put_off(place.parameters[arena.data_ptr()], read, run, step):
+            if self._fusing.put_off(parameters, read, run, step):
                 return [None] * place.primals
         return run()
 
@@ -200,9 +204,18 @@ class Inference:
     def __init__(self, compiler: Any, gm: torch.fx.GraphModule, record: Compilation, constants: list[Tensor]):
         self._constants = constants
         self._executable = record.forward = compiler.build(record, lambda e: e.compile(gm, record.name, compiler.family))
+        self._copied = aliases(next(iter(gm.graph.find_nodes(op="output"))).args[0], self._executable)
 
     def forward(self, inputs: Sequence[Tensor]) -> list[Any]:
-        return self._executable([*inputs, *self._constants])
+        results = self._executable([*inputs, *self._constants])
+        for i in self._copied:
+            results[i] = results[i].clone()
+        return results
+
+
+def aliases(outputs: Sequence[Any], executable: Any) -> list[int]:
+    """The outputs that the plan gives as an input itself, but the program as a copy (`x.clone()`): one may be written."""
+    return [i for i in executable.aliases if i < len(outputs) and outputs[i].op != "placeholder"]
 
 
 __all__ = ["Inference", "Instance", "Place"]

@@ -305,15 +305,23 @@ def test_a_buffer_that_forward_writes_has_a_new_version(engine, strict):
 
 def test_the_gradient_of_a_gradient_is_refused(engine, strict):
     plain, ours = pair()
-    x = torch.randn(5, 4)
+    x = torch.randn(5, 4, requires_grad=True)
     first = {}
     for model in (plain, ours):
         loss = model(x).square().sum()
-        first[model] = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
+        first[model] = torch.autograd.grad(loss, [x, *model.parameters()], create_graph=True)
         assert all(gradient.requires_grad for gradient in first[model])
     assert_same(list(first[ours]), list(first[plain]))
+    penalty = loss + first[ours][0].square().sum()
     with pytest.raises(RuntimeError, match="gradient of a gradient is not compiled"):
-        first[ours][0].sum().backward()
+        penalty.backward(retain_graph=True)
+    for wanted in (x, *ours.parameters()):  # a gradient of one alone, which autograd finds without the others
+        with pytest.raises(RuntimeError, match="gradient of a gradient is not compiled"):
+            torch.autograd.grad(penalty, wanted, retain_graph=True)
+        with pytest.raises(RuntimeError, match="gradient of a gradient is not compiled"):
+            penalty.backward(inputs=[wanted], retain_graph=True)
+    with pytest.raises(RuntimeError, match="gradient of a gradient is not compiled"):
+        torch.autograd.functional.jvp(ours, x.detach(), torch.ones(5, 4))
 
 
 def test_hooks_on_saved_tensors(engine, strict):
@@ -351,3 +359,77 @@ def test_a_backward_within_a_transform_is_refused(engine, strict):
     loss = ours(torch.randn(5, 4)).square().sum()
     with pytest.raises(RuntimeError, match="vmap, grad or vjp"):
         torch.autograd.grad(loss, list(ours.parameters()), torch.ones(2), is_grads_batched=True)
+
+
+def test_outputs_that_are_views_can_be_written(engine, strict):
+    class Flat(nn.Linear):
+        def forward(self, x):
+            return super().forward(x).reshape(-1)
+
+    plain = Flat(4, 3)
+    ours = trainc.compile(copy.deepcopy(plain))
+    x = torch.randn(5, 4)
+    for model in (plain, ours):
+        model(x).mul_(2).square().sum().backward()
+    same_gradients(plain, ours)
+
+
+class Copies(nn.Module):
+    """Copies of what it is given and of what it holds, which are its users' to write; buffers that change places."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+        for i, name in enumerate(("now", "before", "left", "right")):
+            self.register_buffer(name, torch.full((3,), float(i)))
+
+    def forward(self, x):
+        was = self.now.clone()
+        self.before.copy_(self.now)
+        self.now.add_(1)
+        left = self.left.clone()
+        self.left.copy_(self.right)
+        self.right.copy_(left)
+        return self.linear(x), x.clone(), was, self.linear.bias.clone()
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_copy_of_an_input_is_a_copy(engine, strict, grad):
+    plain = Copies()
+    ours = trainc.compile(copy.deepcopy(plain))
+    for _ in range(4):
+        x = torch.randn(5, 4)
+        found = []
+        for model in (plain, ours):
+            given = x.clone()
+            with torch.set_grad_enabled(grad):
+                y, copied, was, bias = model(given)
+                copied.add_(5)
+                was.mul_(3)
+                bias.mul_(2)
+                if grad:
+                    (y.square().sum() + bias.sum()).backward()
+            found.append([given, y.detach(), copied, was, bias.detach(), *model.buffers(), *model.parameters()])
+        for got, wanted in zip(*reversed(found), strict=True):
+            assert_same(got, wanted)
+    same_gradients(plain, ours)
+
+
+def test_the_backward_reads_a_buffer_as_it_was(engine, strict):
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 3)
+            self.register_buffer("count", torch.ones(3))
+
+        def forward(self, x):
+            self.count.add_(1)
+            return (self.linear(x) / self.count).square()
+
+    plain = Counting()
+    ours = trainc.compile(copy.deepcopy(plain))
+    for x in torch.randn(3, 5, 4):
+        for model in (plain, ours):
+            model(x).sum().backward()
+    same_gradients(plain, ours)
+    assert_same(ours.count, plain.count)
