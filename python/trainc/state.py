@@ -178,7 +178,8 @@ class Unchanged:
     (then the state is read), never yes where something did. Hooks on all modules are not in it: `ModuleState.hooked`."""
 
     def __init__(self, state: ModuleState, tensors: list[torch.Tensor]):
-        containers = [value for table, key in state._values if type(value := table.get(key)) in (list, set, dict)]
+        values = [table.get(key) for table, key in state._values]
+        containers = [value for value in values if type(value) in (list, set) or isinstance(value, dict)]
         self._containers = [*[table for table, _ in state._sizes], *state._hooks, *containers]
         self._contents = contents(self._containers)
         self.tensors = tensors
@@ -268,7 +269,7 @@ class _Held:
 def _frozen(value: Any) -> Any:
     if type(value) in _SIMPLE_TYPES:
         return value
-    if type(value) in (list, tuple, set, dict) and len(value) <= 64:
+    if (type(value) in (list, tuple, set) or isinstance(value, dict)) and len(value) <= 64:
         if isinstance(value, dict):
             return {key: item if type(item) in _SIMPLE_TYPES else _Held(item) for key, item in value.items()}
         return [item if type(item) in _SIMPLE_TYPES else _Held(item) for item in value]

@@ -1,5 +1,6 @@
 """What a compiled call must notice, and what it must not capture: the signature, Python side effects, hooks."""
 
+import collections
 import copy
 import gc
 import random
@@ -76,6 +77,7 @@ class Configured(Layered):
         super().__init__()
         self.config = types.SimpleNamespace(scale=2.0, options=[])
         self.widths, self.names, self.plan, self.nothing = [4, 4], {"a"}, {"a": 1}, {}
+        self.order = collections.OrderedDict(a=1)
         self.register_buffer("bias", torch.zeros(4))
         self.register_buffer("missing", None)
 
@@ -92,6 +94,7 @@ CHANGES = {
     "list": lambda m: m.widths.__setitem__(0, 5),
     "set": lambda m: m.names.add("b"),
     "dictionary": lambda m: m.plan.update(a=2),
+    "ordered dictionary": lambda m: m.order.update(a=2),
     "empty dictionary": lambda m: m.nothing.update(a=2),
     "module": lambda m: setattr(m, "two", nn.Linear(4, 4)),
     "new module": lambda m: setattr(m.one, "inner", nn.Linear(4, 4)),
@@ -110,6 +113,21 @@ CHANGES = {
     "hook": lambda m: m.two.register_forward_hook(lambda *_: None),
     "equal value of another type": lambda m: setattr(m.config, "scale", 2),
 }
+
+
+@pytest.mark.parametrize("kind", [dict, collections.OrderedDict, lambda items: collections.defaultdict(float, items)])
+def test_every_kind_of_dictionary_is_read(engine, strict, kind):
+    class Scaled(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) * self.scales["a"]
+
+    plain = Scaled(4, 4)
+    plain.scales = kind({"a": 2.0})
+    ours = trainc.compile(copy.deepcopy(plain))
+    for scale in (2.0, 3.0, 2.0):
+        for model in (plain, ours):
+            model.scales["a"] = scale
+        same_call(plain, ours, torch.randn(3, 4))
 
 
 @pytest.mark.parametrize("change", CHANGES)
