@@ -1,8 +1,13 @@
 // Random operations: the mask is a node of its own with its place among the draws; what is done with it is arithmetic.
 #include "frontend/table.h"
+#include "support/rounding.h"
 
 namespace trainc::frontend {
 namespace {
+
+/// 1/(1-p), as eager multiplies with it: on the CPU its mask holds the inverse already, in the type of what is dropped (1.109375 for
+/// p = 0.1 in bf16).
+double inverse_of(const Call& c, double scale) { return c.philox ? scale : round_to(c.type(0).dtype, scale); }
 
 /// x * mask * 1/(1-p), in eager's order; p = 1 gives zeros without dividing by 0.
 Outcome dropout(const Call& c) {
@@ -15,12 +20,12 @@ Outcome dropout(const Call& c) {
   const bool single = c.philox && c.compute() == DType::F32;
   const double p = single ? static_cast<float>(keep) : keep, scale = keep == 0 ? 0.0 : single ? static_cast<float>(1 / p) : 1 / p;
   Value mask = c.random_mask(x.shape(), c.strides.at(1), p);
-  return Results{c.give(x * cast(mask, x.dtype()) * scale), c.give(mask, 1)};
+  return Results{c.give(x * cast(mask, x.dtype()) * inverse_of(c, scale)), c.give(mask, 1)};
 }
 
 Outcome dropout_backward(const Call& c) {
   Value dy = c.in(0, "grad_output");
-  return c.give(dy * c.arg(1, "mask").as(dy.dtype()) * c.arg(2, "scale").number());
+  return c.give(dy * c.arg(1, "mask").as(dy.dtype()) * inverse_of(c, c.arg(2, "scale").number()));
 }
 
 Outcome bernoulli(const Call& c) {

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import trainc
 from trainc import _core
 
 MASKS = Path(__file__).parent.parent / "data" / "masks.txt"
@@ -105,3 +106,17 @@ def test_what_is_no_state_is_refused() -> None:
         _core.bernoulli(state(), 1, 0.5, vendor="arm")
     with pytest.raises(ValueError, match="p lie in"):
         _core.bernoulli(state(), 1, 1.5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("p", [0.1, 0.3, 0.5])
+def test_what_is_kept_is_scaled_as_eager_scales_it(strict, dtype: torch.dtype, p: float) -> None:
+    """1/(1-p) is rounded to the type of what is dropped: in bf16, 1.109375 for p = 0.1."""
+    x, gradient = torch.randn(33, 65).to(dtype).requires_grad_(), torch.randn(33, 65).to(dtype)
+    found = []
+    for model in (torch.nn.Dropout(p), trainc.compile(torch.nn.Dropout(p))):
+        torch.manual_seed(3)
+        y = model(x)
+        found.append((y, *torch.autograd.grad(y, x, gradient)))
+    for got, wanted in zip(*reversed(found), strict=True):
+        assert torch.equal(got, wanted)
