@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import platform
 import sys
 from pathlib import Path
 
@@ -44,7 +45,8 @@ def train(door: str, disturbance: int, bf16: bool, args: argparse.Namespace, pat
 
 def losses_of(door: str, disturbance: int, args: argparse.Namespace, bf16: bool = False) -> list[float]:
     model = Path(args.model).name if args.model else "124M"
-    name = f"{door}-{disturbance}-{args.batch}x{args.seq}-{args.steps}-seed{args.seed}-{model}{'-bf16' if bf16 else ''}"
+    corpus = platform.python_version()  # its standard library is the text
+    name = f"{door}-{disturbance}-{args.batch}x{args.seq}-{args.steps}-seed{args.seed}-{model}-{corpus}{'-bf16' if bf16 else ''}"
     path = ROOT / "build" / "losses" / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     if args.fresh or door != "eager" or not path.exists():
@@ -101,8 +103,10 @@ def under_bf16(
 
 def table(eager: list[float], yardstick: list[float], name: str, compiled: dict[str, list[float]]) -> None:
     print(f"\n{'step':>4} {'eager':>12} {name:>9}" + "".join(f" {door:>16} {'differs':>9}" for door in compiled))
+    differences = [rule.relative(losses, eager) for losses in compiled.values()]
     for i, loss in enumerate(eager):
-        columns = [f" {losses[i]:>16.7f} {rule.relative(losses, eager)[i]:>9.1e}" for losses in compiled.values()]
+        pairs = zip(compiled.values(), differences, strict=True)
+        columns = [f" {losses[i]:>16.7f} {differs[i]:>9.1e}" for losses, differs in pairs]
         print(f"{i + 1:>4} {loss:>12.7f} {yardstick[i]:>9.1e}" + "".join(columns))
 
 

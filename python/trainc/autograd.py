@@ -31,7 +31,6 @@ def call_of(
     news, made = len(written), len(written) + len(outputs)
     constant = [*range(news), *[news + i for i, out in enumerate(outputs) if not out.requires_grad]]
     tangents = [news + i for i, out in enumerate(outputs) if out.requires_grad_for_backward]
-    unsafe_views = [news + i for i, out in enumerate(outputs) if out.output_type is OutputType.unsafe_view_alias]
     differentiable = [i for i, info in enumerate(metadata.input_info) if info.requires_grad and i not in detached]
 
     class Compiled(torch.autograd.Function):
@@ -41,9 +40,6 @@ def call_of(
             if written:  # what is saved, and what is written elsewhere, must not change with it
                 theirs = {id(inputs[i]) for i in written}
                 values = [t.clone() if id(t) in theirs else t for t in values]
-            for i in unsafe_views:
-                if type(values[i]) is Tensor and values[i]._is_view():  # the interpreter's, of what nobody else has
-                    values[i] = torch.ops.aten._unsafe_view(values[i], values[i].shape)
             ctx.inputs = [inputs[i] for i in differentiable]
             # A view knows what it is a view of, and so might a node come to own itself; its alias has its version counter.
             ctx.save_for_backward(*[t.detach() if t._is_view() else t for t in values[made:]])
@@ -56,8 +52,11 @@ def call_of(
             saved, chosen = ctx.saved_tensors, [None if given[i] is None else plain(given[i]) for i in tangents]
             for tangent in chosen:
                 refuse(tangent)
+            inputs = ctx.inputs
+            if not torch._C._autograd._get_current_graph_task_keep_graph():
+                ctx.inputs = []  # as the saved tensors: whoever keeps the loss does not keep what it was made of
             if torch.is_grad_enabled():  # create_graph=True
-                return _Once.apply(lambda: tuple(backward(*saved, *chosen)), *ctx.inputs, *chosen)
+                return _Once.apply(lambda: tuple(backward(*saved, *chosen)), *inputs, *chosen)
             return tuple(backward(*saved, *chosen))
 
     def call(inputs: list[Tensor]) -> list[Tensor]:

@@ -170,8 +170,8 @@ class ExternCall:
     @torch.no_grad()
     def compute(self, inputs: list[torch.Tensor]) -> Any:
         """What the operation gives, of tensors for the plan's memory."""
-        args = inputs if self._of_library else wire.parse_argument(self._args, inputs)
-        kwargs = self._kwargs if self._of_library else {k: wire.parse_argument(arg, inputs) for k, arg in self._kwargs.items()}
+        args = wire.parse_argument(self._args, inputs)
+        kwargs = {key: wire.parse_argument(arg, inputs) for key, arg in self._kwargs.items()}
         with torch._C._DisableAutocast():  # dtypes are the plan's, whatever the user's autocast says
             return self._op(*args, **kwargs)
 
@@ -444,6 +444,11 @@ class InterpretedExecutable:
         return {"name": self.name, "cpu": "", "temp_bytes": 0, "saved_bytes": 0, "steps": steps, "notes": ["interpreted"]}
 
 
+def as_its_own(result: torch.Tensor | None) -> torch.Tensor | None:
+    """What an operation made as a view of memory that nobody else has, so that it can be written as any other result."""
+    return torch.ops.aten._unsafe_view(result, result.shape) if result is not None and result._is_view() else result
+
+
 class InterpretedForward(InterpretedExecutable):
     """Packs the values that the backward reads into the arena."""
 
@@ -456,7 +461,8 @@ class InterpretedForward(InterpretedExecutable):
         for result, slot in zip(results[self._user_outputs :], self._slots, strict=True):
             if slot is not None:
                 view_in(saved, slot).copy_(result)
-        return results[: self._user_outputs]
+        theirs = set(map(id, inputs))
+        return [result if id(result) in theirs else as_its_own(result) for result in results[: self._user_outputs]]
 
 
 class InterpretedBackward(InterpretedExecutable):

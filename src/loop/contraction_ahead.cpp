@@ -13,13 +13,8 @@ constexpr int64_t kStays = 32 << 10;  // bytes of a buffer that is read all the 
 
 bool stays(const Buffer& b) { return b.numel > 0 && b.numel * size_of(b.dtype) <= kStays; }
 
-// Whether memory says where this is (a gather): only there it could be read.
-bool reads_memory(const Expr& index) {
-  return index->kind == ExprKind::Load || std::any_of(index->args.begin(), index->args.end(), reads_memory);
-}
-
-bool reads_local(const Expr& index) {
-  return index->kind == ExprKind::Local || std::any_of(index->args.begin(), index->args.end(), reads_local);
+bool reads(const Expr& index, ExprKind what) {
+  return index->kind == what || std::any_of(index->args.begin(), index->args.end(), [&](const Expr& a) { return reads(a, what); });
 }
 
 template <class Visit>
@@ -29,11 +24,11 @@ void loads_of(const Expr& e, Visit visit) {
   for (const Expr& a : e->args) loads_of(a, visit);
 }
 
-// The loads of `e` whose lines are worth asking for, and can be.
+// The loads of `e` whose lines are worth asking for, and can be: where a gather reads, memory would have to be read to know.
 std::vector<const ExprNode*> worth_asking(const LoopNest& nest, const Expr& e) {
   std::vector<const ExprNode*> loads;
   loads_of(e, [&](const ExprNode& load) {
-    if (!stays(nest.buffers.at(static_cast<size_t>(load.id))) && !reads_memory(load.args[0])) loads.push_back(&load);
+    if (!stays(nest.buffers.at(static_cast<size_t>(load.id))) && !reads(load.args[0], ExprKind::Load)) loads.push_back(&load);
   });
   return loads;
 }
@@ -81,7 +76,7 @@ EpilogueAhead::EpilogueAhead(const LoopNest& nest, const Stmt& element, int row_
     : row_var_(row_var), column_var_(column_var), rows_(rows), columns_(columns) {
   accesses_of(element, writes, [&](int id, const Expr& index) {
     const Buffer& b = nest.buffers.at(static_cast<size_t>(id));
-    if (reads_memory(index) || reads_local(index)) return;  // what is in a local may have been read
+    if (reads(index, ExprKind::Load) || reads(index, ExprKind::Local)) return;  // what is in a local may have been read
     // What is the same for all rows (a bias) stays, however long it may be.
     if (b.space != Space::Argument || stays(b) || step_of(index, column_var) != 1 || step_of(index, row_var) == 0) return;
     for (const Access& a : accesses_)

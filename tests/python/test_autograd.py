@@ -1,6 +1,7 @@
 """Handles, gradients and autograd's own rules: what works with eager works, what raises raises."""
 
 import copy
+import weakref
 
 import pytest
 import torch
@@ -352,6 +353,15 @@ def test_an_input_with_a_history_and_no_gradient(engine, strict):
     for _ in range(2):  # the second time, scale's history is freed if it was walked
         ours(embedding(torch.arange(5)), scale).sum().backward()
     assert steps.grad is None and embedding.weight.grad is not None
+
+
+def test_whoever_keeps_the_loss_does_not_keep_its_inputs(engine, strict):
+    _, ours = pair()
+    x = torch.randn(5, 4, requires_grad=True) * 2
+    loss, alive = ours(x).square().sum(), weakref.ref(x)
+    loss.backward()
+    del x
+    assert alive() is None and loss.requires_grad
 
 
 def test_a_backward_within_a_transform_is_refused(engine, strict):
