@@ -73,9 +73,12 @@ Graph Pipeline::run(const char* pass, const std::function<Graph(const Graph&)>& 
   } catch (const UserError&) {
     throw;
   } catch (const std::exception& e) {
-    const std::string file = write_dump(graph_name_ + ".failed." + pass + ".graph", print(graph));
-    throw InternalError("pass " + std::string(pass) + " of " + graph_name_ + ": " + e.what() +
-                        (file.empty() ? " (its input could not be written to " + dump_directory() + ")" : "; its input is in " + file));
+    std::string input = " (TRAINC_DUMP=graph keeps its input as a file)";
+    if (dumping("graph")) {
+      const std::string file = write_dump(graph_name_ + ".failed." + pass + ".graph", print(graph));
+      input = file.empty() ? " (its input could not be written to " + dump_directory() + ")" : "; its input is in " + file;
+    }
+    throw InternalError("pass " + std::string(pass) + " of " + graph_name_ + ": " + e.what() + input);
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const bool changed = !same_graph(graph, after);

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <set>
 
+#include "schedule/group_dag.h"
 #include "schedule/stream.h"
 
 namespace trainc::schedule {
@@ -39,6 +39,7 @@ class Scheduler {
   Schedule run(bool streams) {
     count_uses();
     choose_values();
+    order_draws();
     for (const Node* n : live_)
       if (out_.values.count(n)) place(n);
     merge_columns();
@@ -171,14 +172,55 @@ class Scheduler {
   }
 
   // --- groups
+  /// Draws run one after the other, in the program's order. Brings `live_` into an order in which that holds as well.
+  void order_draws() {
+    std::vector<std::pair<int64_t, const Node*>> draws;
+    for (const Node* n : live_) {
+      if (n->op == Op::Random) draws.push_back({n->as<RandomAttr>().draw, n});
+      if (n->op == Op::Extern && n->as<ExternAttr>().random) draws.push_back({n->as<ExternAttr>().draw, n});
+    }
+    std::sort(draws.begin(), draws.end());
+    bool ordered = true;
+    for (size_t i = 1; i < draws.size(); ++i) {
+      drawn_before_[draws[i].second] = draws[i - 1].second;
+      ordered = ordered && draws[i - 1].second->id < draws[i].second->id;
+    }
+    if (ordered) return;
+    std::vector<const Node*> order, stack;
+    std::unordered_set<const Node*> done, begun;
+    for (const Node* root : live_) {
+      stack.push_back(root);
+      while (!stack.empty()) {
+        const Node* n = stack.back();
+        const bool again = !begun.insert(n).second;
+        if (again) {
+          stack.pop_back();
+          if (done.insert(n).second) order.push_back(n);
+          continue;
+        }
+        const auto wait_for = [&](const Node* i) {
+          require(!begun.count(i) || done.count(i), "a draw needs the result of a later one");
+          if (!done.count(i)) stack.push_back(i);
+        };
+        for (const Node* i : n->inputs) wait_for(i);
+        if (auto it = drawn_before_.find(n); it != drawn_before_.end()) wait_for(it->second);
+      }
+    }
+    live_ = std::move(order);
+  }
+
   int new_group(GroupKind kind, const Node* n, int64_t rows = 0, int64_t columns = 1) {
     groups_.push_back({kind, {n}, rows, columns});
-    parent_.push_back(static_cast<int>(groups_.size()) - 1);
-    return parent_.back();
+    return dag_.add(before(n));
   }
-  int find(int g) const {
-    while (parent_[g] != g) g = parent_[g];
-    return g;
+  int find(int g) const { return dag_.find(g); }
+  /// The groups that run before `n` is made.
+  std::vector<int> before(const Node* n) const {
+    std::vector<int> groups;
+    for (const Read& r : reads_.at(n))
+      if (int g = group(r.value); g >= 0) groups.push_back(g);
+    if (auto it = drawn_before_.find(n); it != drawn_before_.end()) groups.push_back(group(it->second));
+    return groups;
   }
   int group(const Node* n) const {
     auto it = group_of_.find(n);
@@ -222,6 +264,7 @@ class Scheduler {
       if (home < 0) {
         if (!joins(n, g, sum, own_rows, own_columns)) continue;
         groups_[g].values.push_back(n);
+        dag_.follow(g, before(n));
         group_of_[n] = home = g;
       } else if (g != home && unite(home, g)) {
         home = find(home);
@@ -237,7 +280,7 @@ class Scheduler {
       if (sum || n->type.numel() != to.values[0]->type.numel()) return false;
       if (!is_elementwise(n->op)) return false;
       if (!aligned(n, g, n->type.numel(), 1)) return false;
-      return !cycle({g}, n);
+      return !dag_.circular({g}, before(n));
     }
     if (to.kind != GroupKind::Rows) return false;
     Domain domain{to.rows, to.columns};
@@ -253,7 +296,7 @@ class Scheduler {
     if (domain.columns != to.columns)
       for (const Node* v : to.values)
         if (!aligned(v, g, domain.rows, domain.columns)) return false;
-    if (cycle({g}, n)) return false;
+    if (dag_.circular({g}, before(n))) return false;
     to.rows = domain.rows, to.columns = domain.columns;
     return true;
   }
@@ -277,47 +320,21 @@ class Scheduler {
       for (const Node* v : groups_[g].values)
         for (int other : {a, b})
           if (!aligned(v, other, groups_[a].rows, groups_[a].columns)) return false;
-    if (cycle({a, b}, nullptr)) return false;
-    int to = std::min(a, b), from = std::max(a, b);
-    join(to, from);
+    if (dag_.circular({a, b})) return false;
+    join({a, b});
     return true;
   }
-  void join(int to, int from) {
-    parent_[from] = to;
-    auto& values = groups_[to].values;
-    values.insert(values.end(), groups_[from].values.begin(), groups_[from].values.end());
-    std::sort(values.begin(), values.end(), [](const Node* x, const Node* y) { return x->id < y->id; });
-    groups_[from].values.clear();
-  }
-
-  /// Would the groups `inside` (and `extra` with them) as one depend on themselves through another group?
-  bool cycle(std::vector<int> inside, const Node* extra) {
-    int64_t first = INT64_MAX;
-    for (int g : inside) first = std::min(first, groups_[g].values.front()->id);
-    std::unordered_set<int> seen;
-    std::vector<int> stack;
-    auto is_inside = [&](int g) { return std::find(inside.begin(), inside.end(), g) != inside.end(); };
-    auto push_reads = [&](const Node* n) {
-      for (const Read& r : reads_[n])
-        if (int g = group(r.value); g >= 0 && !is_inside(g) && seen.insert(g).second) stack.push_back(g);
-    };
-    if (extra) push_reads(extra);
-    for (int g : inside)
-      for (const Node* n : groups_[g].values) push_reads(n);
-    while (!stack.empty()) {
-      int g = stack.back();
-      stack.pop_back();
-      const auto& values = groups_[g].values;
-      if (std::all_of(values.begin(), values.end(), [&](const Node* n) { return n->id < first; })) continue;  // made before all inside: reads none of it
-      for (const Node* n : groups_[g].values)
-        for (const Read& r : reads_[n]) {
-          int p = group(r.value);
-          if (p < 0 || p == g) continue;
-          if (is_inside(p)) return true;
-          if (seen.insert(p).second) stack.push_back(p);
-        }
+  /// Makes groups one: that of the lowest number.
+  int join(std::vector<int> groups) {
+    std::sort(groups.begin(), groups.end());
+    dag_.merge(groups);
+    auto& values = groups_[groups[0]].values;
+    for (size_t i = 1; i < groups.size(); ++i) {
+      values.insert(values.end(), groups_[groups[i]].values.begin(), groups_[groups[i]].values.end());
+      groups_[groups[i]].values.clear();
     }
-    return false;
+    std::sort(values.begin(), values.end(), [](const Node* x, const Node* y) { return x->id < y->id; });
+    return groups[0];
   }
 
   /// Sums over the same axes of values of the same shape, that read something in common, in one walk over memory.
@@ -338,7 +355,7 @@ class Scheduler {
           for (const Read& r : reads_[n]) chained = chained || group(r.value) == b;
         for (const Read& r : reads_[x])
           for (const Read& s : reads_[y]) common = common || (r.value == s.value && r.value->type.numel() == x->in(0)->type.numel());
-        if (common && !chained && !cycle({a, b}, nullptr)) join(a, b);
+        if (common && !chained && !dag_.circular({a, b})) join({a, b});
       }
   }
 
@@ -353,20 +370,17 @@ class Scheduler {
       for (bool grown = true; grown;) {
         grown = false;
         for (int x : candidates(inside, *matrix))
-          if (works_on(x, inside, *matrix) && !cycle_with(inside, x)) inside.push_back(x), grown = true;
+          if (works_on(x, inside, *matrix) && !circular_with(inside, x)) inside.push_back(x), grown = true;
       }
       const std::vector<int> makers = inside;
       if (!works_on_rows(makers, *matrix)) continue;
       for (int x : neighbours(inside))
-        if (drains(x, makers, *matrix) && !reads(x, sinks) && !reads_any(inside, x) && !cycle_with(inside, x)) inside.push_back(x), sinks.push_back(x);
+        if (drains(x, makers, *matrix) && !reads(x, sinks) && !reads_any(inside, x) && !circular_with(inside, x)) inside.push_back(x), sinks.push_back(x);
       if (sinks.empty()) continue;
       std::sort(sinks.begin(), sinks.end());
       std::vector<std::vector<const Node*>> sink_values;
       for (int x : sinks) sink_values.push_back(groups_[x].values);
-      const int first = *std::min_element(inside.begin(), inside.end());
-      for (int x : inside)
-        if (x != first) join(first, x);
-      Group& stream = groups_[first];
+      Group& stream = groups_[join(inside)];
       stream.kind = GroupKind::Stream, stream.rows = matrix->batch * matrix->rows, stream.columns = matrix->columns;
       stream.sinks = std::move(sink_values);
     }
@@ -412,9 +426,9 @@ class Scheduler {
   bool reads_any(const std::vector<int>& readers, int read) const {
     return std::any_of(readers.begin(), readers.end(), [&](int g) { return reads(g, {read}); });
   }
-  bool cycle_with(std::vector<int> inside, int extra) {
+  bool circular_with(std::vector<int> inside, int extra) const {
     inside.push_back(extra);
-    return cycle(std::move(inside), nullptr);
+    return dag_.circular(inside);
   }
 
   /// Whether group x makes elements or rows of the matrix, and reads what `inside` makes (which reads x so) element by element or row by row.
@@ -486,26 +500,18 @@ class Scheduler {
     std::vector<int> roots;
     for (int g = 0; g < static_cast<int>(groups_.size()); ++g)
       if (find(g) == g) roots.push_back(g);
-    std::unordered_map<int, std::unordered_set<int>> before;
+    std::unordered_map<int, std::unordered_set<int>> needs;
     for (int g : roots)
       for (const Node* n : groups_[g].values)
-        for (const Read& r : reads_[n])
-          if (int p = group(r.value); p >= 0 && p != g) before[g].insert(p);
-    std::vector<std::pair<int64_t, int>> draws;
-    for (int g : roots) {
-      const Node* n = groups_[g].values[0];
-      if (n->op == Op::Random) draws.push_back({n->as<RandomAttr>().draw, g});
-      if (n->op == Op::Extern && n->as<ExternAttr>().random) draws.push_back({n->as<ExternAttr>().draw, g});
-    }
-    std::sort(draws.begin(), draws.end());
-    for (size_t i = 1; i < draws.size(); ++i) before[draws[i].second].insert(draws[i - 1].second);
+        for (int p : before(n))
+          if (p != g) needs[g].insert(p);
     auto last_id = [&](int g) {
       int64_t id = 0;
       for (const Node* n : groups_[g].values) id = std::max(id, n->id);
       return id;
     };
     std::sort(roots.begin(), roots.end(), [&](int a, int b) { return last_id(a) < last_id(b); });
-    for (int g : in_little_memory(roots, before)) {
+    for (int g : in_little_memory(roots, needs)) {
       for (const Node* n : groups_[g].values) out_.group_of[n] = static_cast<int>(out_.groups.size());
       out_.groups.push_back(groups_[g]);
     }
@@ -573,11 +579,19 @@ class Scheduler {
     for (int g : roots)
       if (work[g].missing == 0) ready.insert({work[g].place, g});
     std::unordered_set<int> begun;
-    std::function<void(int)> run_with_reads = [&](int g) {
-      require(begun.insert(g).second, "groups depend on each other in a circle");
-      for (int p : work[g].before)
-        if (!work[p].done) run_with_reads(p);
-      if (!work[g].done) run(g), run_what_frees();
+    const auto run_with_reads = [&](int root) {
+      std::vector<std::pair<int, size_t>> stack{{root, 0}};  // a group, and how many of those before it have been looked at
+      while (!stack.empty()) {
+        auto& [g, next] = stack.back();
+        if (next == 0) require(work[g].done || begun.insert(g).second, "groups depend on each other in a circle");
+        while (next < work[g].before.size() && work[work[g].before[next]].done) ++next;
+        if (next < work[g].before.size()) {
+          stack.push_back({work[g].before[next++], 0});
+          continue;
+        }
+        if (!work[g].done) run(g), run_what_frees();
+        stack.pop_back();
+      }
     };
     for (int g : roots)
       if (!work[g].done) run_with_reads(g);
@@ -605,7 +619,8 @@ class Scheduler {
   std::unordered_set<const Node*> operands_, statements_, sums_of_contractions_;
   std::unordered_map<const Node*, int64_t> inline_limit_;  // an elementwise node may be inlined up to this cost
   std::vector<Group> groups_;
-  std::vector<int> parent_;
+  GroupDag dag_;
+  std::unordered_map<const Node*, const Node*> drawn_before_;  // of a draw: the one before it
   std::unordered_map<const Node*, int> group_of_;
   std::unordered_map<const Node*, std::vector<Read>> reads_;
   Schedule out_;

@@ -24,6 +24,8 @@ struct RandomGraphOptions {
   bool contractions = true;
   bool scans = true;
   bool random_masks = false;
+  bool externs = false;     // calls with one or two results (extern_results below), some of which count as draws
+  bool few_sizes = false;   // three sizes a graph, so that most values fit each other: kernels of many values, and many ways to make a circle of them
   int64_t max_numel = 4096;
 };
 
@@ -32,6 +34,8 @@ class RandomGraph {
   RandomGraph(uint64_t seed, RandomGraphOptions options = {}) : options_(options), rng_(seed) {}
 
   Graph make() {
+    for (int64_t& size : sizes_)
+      if (options_.few_sizes) size = one_of<int64_t>({1, 2, 3, 4, 5, 7, 8, 9, 17});
     for (int i = 0; i < options_.inputs; ++i) pool_.push_back(b_.input(i, {input_dtype(i), some_shape()}));
     for (int i = 0; i < options_.nodes; ++i) {
       const Node* made = step();
@@ -48,6 +52,7 @@ class RandomGraph {
   Builder b_{graph_, {}};
   std::vector<const Node*> pool_;
   int64_t draws_ = 0;
+  int64_t sizes_[3] = {};
 
   // Not std's distributions: their numbers differ between libraries.
   int64_t below(int64_t n) { return static_cast<int64_t>(rng_() % static_cast<uint64_t>(n)); }
@@ -55,6 +60,8 @@ class RandomGraph {
   template <class T> T one_of(std::initializer_list<T> values) { return values.begin()[below(values.size())]; }
   int64_t some_size() { return options_.empty_axes && chance(3) ? 0 : one_of<int64_t>({1, 1, 2, 3, 4, 5, 7, 8, 13, 16, 17}); }
   Dims some_shape() {
+    const auto [r, c, k] = sizes_;
+    if (options_.few_sizes && chance(90)) return one_of<Dims>({{r, c}, {r, c}, {1, r, c}, {r, 1}, {c}, {r}, {k, r, c}, {1, c, k}});
     Dims shape(below(4));
     for (int64_t& d : shape) d = some_size();
     return shape;
@@ -93,6 +100,8 @@ class RandomGraph {
   }
 
   const Node* step() {
+    if (options_.externs && chance(6)) return call();
+    if (options_.few_sizes && chance(25)) return along_rows();
     const int64_t r = below(100);
     if (r < 15) return unary();
     if (r < 40) return binary();
@@ -106,6 +115,25 @@ class RandomGraph {
     return options_.random_masks ? b_.random(some_shape(), {draws_++, 0.75}) : nullptr;
   }
 
+  /// a op (something summed over some axes of what has a's shape), as softmax and norms have it.
+  const Node* along_rows() {
+    const Node* a = any();
+    if (a->dtype() == DType::Bool || a->type.rank() == 0) return nullptr;
+    const Node* b = like(a);
+    const Dims axes = chance(75) ? Dims{a->type.rank() - 1} : Dims{0};
+    const Node* sum = b_.broadcast(b_.reduce(a->type.numel() > 0 && chance(30) ? ReduceKind::Max : ReduceKind::Sum, b, axes, true), a->shape());
+    return b_.binary(one_of({Op::Sub, Op::Mul, Op::Max}), a, sum);
+  }
+  const Node* call() {
+    const Node *a = any(), *b = any();
+    const bool random = options_.random_masks && chance(40);
+    ExternAttr attr{"test.call", "{}", {a->type}, random, random ? draws_++ : -1};
+    if (chance(50)) attr.results.push_back(b->type);
+    const size_t results = attr.results.size();
+    const Node* made = b_.extern_call(std::move(attr), {a, b});
+    if (results == 2) pool_.push_back(b_.result(made, 1));
+    return b_.result(made, 0);
+  }
   const Node* select() {
     const Node* a = any();
     const Node* b = like(a);
@@ -251,6 +279,14 @@ class RandomGraph {
 };
 
 inline Graph random_graph(uint64_t seed, RandomGraphOptions options = {}) { return RandomGraph(seed, options).make(); }
+
+/// What the externs of random graphs compute: of the first operand its negative, of the second itself, where there is a result for it.
+inline std::vector<reference::Tensor> extern_results(const Node* call, const std::vector<reference::Tensor>& operands) {
+  std::vector<reference::Tensor> results = operands;
+  results.resize(call->as<ExternAttr>().results.size());
+  for (double& v : results[0].f) v = -v;
+  return results;
+}
 
 /// Values for the graph's inputs by index: small numbers of either sign, zeros of either sign; with `special` also NaN and
 /// infinities. Inputs that the graph does not have are empty.

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "../common/compare.h"
 #include "../common/golden.h"
 #include "graph/text.h"
 #include "graphs.h"
@@ -27,7 +28,10 @@ void expect_clean(const Graph& graph, uint64_t seed, const Machine& machine, dou
   ASSERT_NO_THROW(got = testing::interpret_schedule(prepared, schedule, inputs, machine));
   for (const std::string& finding : got.findings) ADD_FAILURE() << finding;
   EXPECT_EQ(got.status, 0u);
-  const auto expected = reference::evaluate(prepared, inputs, {.precision = reference::Precision::Rounded, .random = testing::random_mask, .call = {}});
+  reference::Options options{.precision = reference::Precision::Rounded, .random = testing::random_mask, .call = testing::extern_results};
+  const auto expected = reference::evaluate(prepared, inputs, options);
+  options.precision = reference::Precision::Truth;
+  const auto truth = reference::evaluate(prepared, inputs, options);
   ASSERT_EQ(got.outputs.size(), expected.size());
   for (size_t o = 0; o < expected.size(); ++o) {
     const Type& type = expected[o].type;
@@ -35,6 +39,8 @@ void expect_clean(const Graph& graph, uint64_t seed, const Machine& machine, dou
     double scale = 1;  // terms that cancel leave an error of the size of the terms
     for (double v : expected[o].f) scale = std::isfinite(v) ? std::max(scale, std::abs(v)) : scale;
     for (int64_t i = 0; i < type.numel(); ++i) {
+      // Where the oracle does not agree with itself, the graph amplifies roundings (a floor of a sum), and promises nothing.
+      if (is_float(type.dtype) ? !testing::close(expected[o].f[i], truth[o].f[i], t / 3) : expected[o].i[i] != truth[o].i[i]) continue;
       if (!is_float(type.dtype)) {
         ASSERT_EQ(got.outputs[o].i[i], expected[o].i[i]) << "output " << o << " element " << i;
         continue;
@@ -52,6 +58,17 @@ TEST(Lower, RandomGraphs) {
   options.random_masks = true;
   options.max_numel = 1500;
   for (uint64_t seed = 1; seed <= 400 && !HasFailure(); ++seed) expect_clean(testing::random_graph(seed, options), seed, kMachines[seed % std::size(kMachines)]);
+}
+
+// Kernels of many values, with externs and draws between them.
+TEST(Lower, RandomGraphsOfFewSizes) {
+  testing::RandomGraphOptions options;
+  options.transcendental = false;
+  options.random_masks = options.externs = options.few_sizes = true;
+  options.max_numel = 800;
+  options.nodes = 50;
+  options.outputs = 5;
+  for (uint64_t seed = 1; seed <= 200 && !HasFailure(); ++seed) expect_clean(testing::random_graph(seed, options), seed, kMachines[seed % std::size(kMachines)]);
 }
 
 TEST(Lower, WhatTrainingIsMadeOf) {

@@ -19,7 +19,7 @@ struct Interpreted {
   std::vector<loop::LoopNest> nests;
 };
 
-/// `graph` after prepare; no externs. Inputs row-major, as their strides are.
+/// `graph` after prepare; externs as random graphs have them. Inputs row-major, as their strides are.
 inline Interpreted interpret_schedule(const Graph& graph, const schedule::Schedule& schedule, const std::vector<reference::Tensor>& inputs,
                                       const schedule::Machine& machine) {
   Interpreted result;
@@ -30,6 +30,18 @@ inline Interpreted interpret_schedule(const Graph& graph, const schedule::Schedu
     if (group.kind == schedule::GroupKind::Random) {
       const Node* mask = group.values[0];
       memory[mask] = {schedule.bits.count(mask) ? to_bits(random_mask(mask)) : to_bytes(random_mask(mask))};
+    }
+    if (group.kind == schedule::GroupKind::Extern) {
+      const Node* call = group.values[0];
+      std::vector<reference::Tensor> operands;
+      for (const Node* i : call->inputs) {
+        const Node* base = schedule::base_of(i);
+        if (!memory.count(base) && i->type.numel() > 0) result.findings.push_back("an extern reads a value that nobody has made");
+        operands.push_back(from_bytes(i->type, memory[base].bytes.data()));
+      }
+      const auto results = extern_results(call, operands);
+      for (const Node* n : group.values)
+        if (n->op == Op::Result) memory[n] = {to_bytes(results.at(n->as<ResultAttr>().index))};
     }
     const auto kernels = schedule::lower(graph, schedule, group, machine);
     for (const schedule::LoweredKernel& k : kernels) {
