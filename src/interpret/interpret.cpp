@@ -12,6 +12,7 @@
 #include "interpret/device.h"
 #include "interpret/report.h"
 #include "interpret/value.h"
+#include "loop/runs.h"
 
 namespace trainc::interpret {
 namespace {
@@ -227,8 +228,8 @@ class Machine {
         require(local.bound, "interpret: reduce into a local that is not bound");
         const DType d = nest_.locals[static_cast<size_t>(s.local)].dtype;
         const bool partial = vector_var_ >= 0 && !local.lanes;
-        Lanes& into = partial ? partials_.at(s.local).value : local.value;
-        for (int l = 0; l < active_; ++l) into[l] = combine(s.combine, d, into[l], value[l]);
+        Lanes& into = partial ? partials_.at(s.local).levels[0] : local.value;
+        for (int l = 0; l < active_; ++l) into[l] = combine(s.combine, partial ? s.value->dtype : d, into[l], value[l]);
         break;
       }
       case StmtKind::Check: {
@@ -291,43 +292,60 @@ class Machine {
     if (parallel) iteration_ = kOutside;
   }
 
-  struct Partial { ReduceKind kind; Lanes value; };
+  // Of each lane: a run of terms, then longer and longer ones; the last is the total. One level alone where no float is summed up.
+  struct Partial { ReduceKind kind; DType terms, total; std::vector<Lanes> levels; };
 
   void vector_loop(const StmtNode& s) {
     require(vector_var_ < 0, "interpret: a Vector loop inside a Vector loop");
     const int64_t extent = evaluate_extent(s.extent);
     start_partials(*s.body[0]);
     vector_var_ = s.var;
+    int64_t vectors = 0;
     for (int64_t i = 0; i < extent; i += s.lanes) {
       active_ = static_cast<int>(std::min<int64_t>(s.lanes, extent - i));
+      if (active_ < s.lanes) end_runs(kLevels);
       vars_[static_cast<size_t>(s.var)] = i;
       execute(*s.body[0]);
+      ++vectors;
+      size_t level = 0;
+      while (level < kLevels && vectors % run_of(level + 1) == 0) ++level;
+      end_runs(level);
     }
+    end_runs(kLevels);
     vector_var_ = -1;
     active_ = 1;
     for (auto& [id, partial] : partials_) {
-      const DType d = nest_.locals[static_cast<size_t>(id)].dtype;
+      Lanes& total = partial.levels.back();
       for (int half = s.lanes / 2; half >= 1; half /= 2)
-        for (int l = 0; l < half; ++l) partial.value[l] = combine(partial.kind, d, partial.value[l], partial.value[l + half]);
+        for (int l = 0; l < half; ++l) total[l] = combine(partial.kind, partial.total, total[l], total[l + half]);
       Value& v = locals_[static_cast<size_t>(id)].value[0];
-      v = combine(partial.kind, d, v, partial.value[0]);
+      v = combine(partial.kind, partial.total, v, total[0]);
     }
     partials_.clear();
     for (LocalState& local : locals_)
       if (local.lanes) local.bound = local.lanes = false;  // bound in the loop, out of scope after it
   }
 
+  // What the levels below `level` hold goes up to it; they begin anew.
+  void end_runs(size_t level) {
+    for (auto& [id, p] : partials_)
+      for (size_t k = 1; k <= level && k < p.levels.size(); ++k) {
+        for (int l = 0; l < kLanes; ++l) p.levels[k][l] = combine(p.kind, p.total, p.levels[k][l], p.levels[k - 1][l]);
+        p.levels[k - 1].fill(neutral(p.kind, p.terms));
+      }
+  }
+
   // A partial result a lane for each local that the loop reduces into and does not bind.
   void start_partials(const StmtNode& s) {
     if (s.kind == StmtKind::Let) inner_.push_back(s.local);
     if (s.kind == StmtKind::Reduce && std::find(inner_.begin(), inner_.end(), s.local) == inner_.end()) {
-      const DType d = nest_.locals.at(static_cast<size_t>(s.local)).dtype;
+      const DType d = nest_.locals.at(static_cast<size_t>(s.local)).dtype, terms = s.value->dtype;
       const auto [at, made] = partials_.try_emplace(s.local);
       if (made) {
-        at->second.kind = s.combine;
-        at->second.value.fill(neutral(s.combine, d));
+        at->second = {s.combine, terms, d, {}};
+        for (size_t k = 0; k < levels_of(s.combine, terms, d); ++k) at->second.levels.emplace_back().fill(neutral(s.combine, k == 0 ? terms : d));
       }
-      require(at->second.kind == s.combine, "interpret: one local reduced in two ways");
+      require(at->second.kind == s.combine && at->second.terms == terms, "interpret: one local reduced in two ways");
     }
     for (const Stmt& inner : s.body) start_partials(*inner);
     if (s.kind == StmtKind::For && s.loop == LoopKind::Vector) inner_.clear();

@@ -92,11 +92,14 @@ struct StmtNode {
   int buffer = -1;
   Expr index, value;               // Let, Reduce: `value` too
   // Let: binds `local` to value, from here to the end of the enclosing block.
-  // Reduce: local = local <combine> value. The local was bound by a Let (its start value) before the enclosing loops.
+  // Reduce: local = local <combine> value. The local was bound by a Let (its start value) before the enclosing loops. On a CPU a Sum of f32 may run in an
+  //   f64 local: each term is widened, which loses nothing, and added in f64.
   //   Inside a Vector loop, of a local bound outside it, the emitter keeps one partial result a lane (started from the
   //   combine's neutral element), and folds the lanes after that loop in a fixed tree: halves added, log2(lanes) times,
   //   and at last combine(start value, folded). So the order of sums depends on the nest alone. The local is not read inside
   //   that loop. A local bound inside the Vector loop is one value a lane, and is reduced in its lane.
+  //   Partial sums of floats come in runs (runs.h): kRun whole vectors are added in the terms' dtype, the runs of a lane in the local's; where that is no wider,
+  //   kRuns at a time make a longer run, and so on, kLevels in all. The masked last vector is a run of its own. The lanes are folded in the local's dtype.
   int local = -1;
   ReduceKind combine = ReduceKind::Sum;  // Sum, Prod, Max, Min (Max and Min as ops.def: NaN wins)
   // Check: where `value` (bool) is false, status word `code` is set for the call, and the kernel goes on; the index that

@@ -11,7 +11,8 @@
 //   8. Loops inside a Vector loop have extents that do not depend on its variable (one vector, one count).
 //   9. Stores go to buffers marked `written`, with the buffer's dtype. An index that is a number, or has a known range, lies within.
 //  10. Register buffers: an index is made of numbers, Unroll variables and Vector variables alone, and the Vector loop around has a number as extent.
-//  11. Reduce: sum, prod, max or min; not over the Parallel loop. A local bound outside a Vector loop that reduces into it is not read inside.
+//  11. Reduce: sum, prod, max or min, of the local's dtype, or on a CPU a sum of f32 in f64; not over the Parallel loop. A local bound outside a Vector loop that
+//      reduces into it is not read inside.
 //  12. Check: the code is not 0.
 //  13. Prefetch: not of a Register buffer, not inside a Vector loop; the level is 1 or 2; CPU nests only.
 //  14. Transpose: 2, 4, 8 or 16 lanes, between two buffers of one dtype that is no bool, or from bf16 to i32 (pairs), none of them Register; not inside a Vector loop.
@@ -237,7 +238,8 @@ class Verifier {
         check(b.in_parallel == in_parallel_, fmt::format("local {} is reduced over the Parallel loop", l.name));
         check(s.combine <= ReduceKind::Min, "a Reduce that is not sum, prod, max or min");
         const Walk w = expression(s.value);
-        check(s.value->dtype == l.dtype && l.dtype != DType::BF16 && l.dtype != DType::F16,
+        const bool widened = !device() && s.combine == ReduceKind::Sum && l.dtype == DType::F64 && s.value->dtype == DType::F32;
+        check(widened || (s.value->dtype == l.dtype && l.dtype != DType::BF16 && l.dtype != DType::F16),
               fmt::format("{} is {}, reduced with {}", l.name, name_of(l.dtype), name_of(s.value->dtype)));
         if (b.in_vector) b.varies |= w.on_vector;
         break;

@@ -20,6 +20,13 @@ LoweredKernel lower_philox(const Group&, const Machine&);
 /// A short name that tells what is inside: "rows_sum_exp_3".
 std::string kernel_name(const Group&);
 Expr neutral(ReduceKind, DType);
+/// The local that a sum runs in, wider than its terms where runs.h says so, the statement that binds it, and what the sum is in the end.
+struct Total {
+  int local;
+  Stmt start;
+  Expr result;
+};
+Total total_of(const Node* sum, loop::LoopNest&, const Machine&);
 // Elements of an unbroken run that one parallel iteration takes.
 constexpr int64_t kChunk = 4096;
 /// Lanes for a vector loop of `extent`.

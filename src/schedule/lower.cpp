@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "loop/runs.h"
 #include "schedule/domain.h"
 #include "schedule/kernels.h"
 #include "schedule/map_device.h"
@@ -36,6 +37,14 @@ Expr neutral(ReduceKind kind, DType dtype) {
     case ReduceKind::ArgMax: case ReduceKind::ArgMin: break;
   }
   throw InternalError("ArgMax and ArgMin do not reach the kernels");
+}
+
+Total total_of(const Node* sum, loop::LoopNest& nest, const Machine& machine) {
+  const ReduceKind kind = sum->op == Op::Scan ? ReduceKind::Sum : sum->as<ReduceAttr>().kind;
+  const DType terms = arithmetic_dtype(sum->dtype()), dtype = machine.gpu ? terms : loop::total_dtype(kind, terms);
+  const int local = nest.add_local("s" + std::to_string(nest.locals.size()), dtype);
+  const Expr total = nest.local(local);
+  return {local, loop::let(local, neutral(kind, dtype)), arithmetic(sum->dtype(), dtype == terms ? total : loop::cast(total, terms))};
 }
 
 int lanes(CpuLevel level, int64_t extent) {
@@ -210,14 +219,12 @@ LoweredKernel lower_scan(const Schedule& schedule, const Group& group, const Mac
     else if (across && k + 1 == shape.size()) axes[k] = nest.var(j);
     else axes[k] = shape[k] == 1 ? integer(0) : loops.variables()[next++];
   }
-  const DType dtype = arithmetic_dtype(n->dtype());
-  const int total = nest.add_local("total", dtype);
-  std::vector<Stmt> inside, body;
+  const Total total = total_of(n, nest, machine);
+  std::vector<Stmt> inside, body{total.start};
   e.out = &inside;
   Index index = Index::at_axes(shape, axes);
-  inside.push_back(loop::reduce(total, ReduceKind::Sum, e.value(n->in(0), index)));
-  inside.push_back(e.store(n, index.linear(), arithmetic(n->dtype(), nest.local(total))));
-  body.push_back(loop::let(total, neutral(ReduceKind::Sum, dtype)));
+  inside.push_back(loop::reduce(total.local, ReduceKind::Sum, e.value(n->in(0), index)));
+  inside.push_back(e.store(n, index.linear(), total.result));
   body.push_back(loop::for_loop(LoopKind::Serial, step, integer(shape[axis]), block(std::move(inside))));
   Stmt stmt = block(std::move(body));
   if (across) stmt = loop::for_loop(LoopKind::Vector, j, integer(shape.back()), stmt, lanes(machine.level, shape.back()));

@@ -1,6 +1,7 @@
 // Sums over axes that are not the last ones: what is kept runs across vector lanes, or outside, and the rest is folded.
 #include <algorithm>
 
+#include "loop/runs.h"
 #include "schedule/domain.h"
 #include "schedule/kernels.h"
 
@@ -11,9 +12,6 @@ using loop::integer;
 using loop::LoopKind;
 
 namespace {
-
-// Terms added one after the other before the sum moves up a level: keeps the error of long columns near that of a pairwise sum.
-constexpr int64_t kRun = 32;
 
 struct Factor { int64_t extent; bool kept; };
 
@@ -70,8 +68,8 @@ LoweredKernel lower_columns(const Schedule& schedule, const Group& group, const 
   std::vector<Expr> variables;
   std::vector<std::pair<int, int64_t>> folded;  // serial loops
   size_t next_outer = 0;
-  int vector_var = -1, run_var = -1;
-  Expr run_extent, vector_extent;
+  int vector_var = -1;
+  Expr vector_extent;
   for (size_t k = 0; k < factors.size(); ++k) {
     const auto [extent, kept] = factors[k];
     if (k + 1 == factors.size()) {
@@ -87,14 +85,6 @@ LoweredKernel lower_columns(const Schedule& schedule, const Group& group, const 
       variables.push_back(j);
     } else if (kept) {
       variables.push_back(loops.variables()[next_outer++]);
-    } else if (folded.empty() && extent > kRun) {  // two levels: runs of kRun
-      int block_var = nest.add_var("rb", (extent + kRun - 1) / kRun);
-      run_var = nest.add_var("ri", kRun);
-      folded.push_back({block_var, (extent + kRun - 1) / kRun});
-      Expr start = nest.var(block_var) * kRun;
-      const bool full = extent % kRun == 0 && !machine.pinned;  // of other sizes, the last run may be short
-      run_extent = full ? integer(kRun) : loop::apply(Op::Min, {integer(kRun), integer(extent) - start});
-      variables.push_back(start + nest.var(run_var));
     } else {
       int v = nest.add_var("r" + std::to_string(k), extent);
       folded.push_back({v, extent});
@@ -110,42 +100,24 @@ LoweredKernel lower_columns(const Schedule& schedule, const Group& group, const 
     if (factors[k].kept) kept_variables.push_back(variables[k]), kept_extents.push_back(factors[k].extent);
   const Expr result_position = position_of(kept_variables, kept_extents);
 
-  std::vector<int> totals, runs;
-  std::vector<Stmt> start, run_start, inside, run_end, finish;
+  std::vector<Stmt> all, inside, finish;
   for (const Node* n : group.values) {
-    const DType dtype = arithmetic_dtype(n->dtype());
     const ReduceKind kind = n->as<ReduceAttr>().kind;
-    totals.push_back(nest.add_local("t" + std::to_string(nest.locals.size()), dtype));
-    start.push_back(loop::let(totals.back(), neutral(kind, dtype)));
-    int into = totals.back();
-    if (run_var >= 0) {
-      into = nest.add_local("u" + std::to_string(nest.locals.size()), dtype);
-      run_start.push_back(loop::let(into, neutral(kind, dtype)));
-      run_end.push_back(loop::reduce(totals.back(), kind, nest.local(into)));
-    }
+    const Total total = total_of(n, nest, machine);
+    all.push_back(total.start);
     e.out = &inside;
     Expr v = e.value(n->in(0), Index::at_position(n->in(0)->shape(), position));
-    inside.push_back(loop::reduce(into, kind, v));
+    inside.push_back(loop::reduce(total.local, kind, v));
     e.out = &finish;
-    finish.push_back(e.store(n, result_position, arithmetic(n->dtype(), nest.local(totals.back()))));
+    finish.push_back(e.store(n, result_position, total.result));
   }
 
-  auto append = [](std::vector<Stmt>& to, const std::vector<Stmt>& from) { to.insert(to.end(), from.begin(), from.end()); };
   Stmt body = block(inside);
   if (!across) body = loop::for_loop(LoopKind::Vector, vector_var, vector_extent, body, width);
-  const size_t below_run = run_var >= 0 ? 1 : 0;  // folded[0] is the block loop; the others lie inside a run
-  for (size_t k = folded.size(); k-- > below_run;) body = loop::for_loop(LoopKind::Serial, folded[k].first, integer(folded[k].second), body);
-  if (run_var >= 0) {
-    body = loop::for_loop(LoopKind::Serial, run_var, run_extent, body);
-    std::vector<Stmt> one_run = run_start;
-    one_run.push_back(body);
-    append(one_run, run_end);
-    body = loop::for_loop(LoopKind::Serial, folded[0].first, integer(folded[0].second), block(one_run));
-  }
-  std::vector<Stmt> all = start;
+  for (size_t k = folded.size(); k-- > 0;) body = loop::for_loop(LoopKind::Serial, folded[k].first, integer(folded[k].second), body);
   all.push_back(body);
-  append(all, finish);
-  body = block(all);
+  all.insert(all.end(), finish.begin(), finish.end());
+  body = add_in_runs(nest, block(all), machine.pinned != nullptr, machine.gpu.has_value());
   if (across) body = loop::for_loop(LoopKind::Vector, vector_var, vector_extent, body, width);
   nest.body = loops.close(body);
   return kernel;

@@ -71,8 +71,10 @@ const Node* reduce(Builder& b, const Node* x, const ReduceAttr& attr, const Type
   if (attr.kind == ReduceKind::ArgMax || attr.kind == ReduceKind::ArgMin) return arg_reduce(b, x, attr);
   if (x->type.numel() == 0 && type.numel() > 0) return b.full(type.dtype, type.shape, attr.kind == ReduceKind::Prod ? 1 : 0);
   if (x->dtype() == DType::Bool) return b.cast(b.reduce(attr.kind, b.cast(x, DType::I32), attr.axes), DType::Bool);
-  if (few_results(x, attr, type) && x->type.numel() >= kLongSum)
-    if (const Node* split = split_sum(b, x, attr)) return split;
+  if (few_results(x, attr, type) && x->type.numel() >= kLongSum) {
+    const bool half = x->dtype() == DType::BF16 || x->dtype() == DType::F16;  // rounded once: the parts' results are f32
+    if (const Node* split = split_sum(b, half ? b.cast(x, DType::F32) : x, attr)) return half ? b.cast(split, type.dtype) : split;
+  }
   return b.reduce(attr.kind, x, attr.axes);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "loop/runs.h"
 #include "loop/width.h"
 #include "schedule/domain.h"
 #include "schedule/kernels.h"
@@ -120,11 +121,10 @@ void RowWalks::walk_columns(const std::vector<const Node*>& stores, const std::v
   int64_t in_row = 1;  // of an elementwise group, a run
   for (int64_t f : columns.inner) in_row *= f;
   const Expr position = row_ * in_row + column_;
-  std::vector<int> locals;
+  std::vector<Total> totals;
   for (const Node* n : sums) {
-    const DType dtype = arithmetic_dtype(n->dtype());
-    locals.push_back(nest.add_local("s" + std::to_string(nest.locals.size()), dtype));
-    body.push_back(loop::let(locals.back(), neutral(n->as<ReduceAttr>().kind, dtype)));
+    totals.push_back(total_of(n, nest, machine_));
+    body.push_back(totals.back().start);
   }
   std::vector<Stmt> inside;
   e_.out = &inside;
@@ -143,14 +143,14 @@ void RowWalks::walk_columns(const std::vector<const Node*>& stores, const std::v
   }
   for (size_t i = 0; i < sums.size(); ++i) {
     const Node* x = sums[i]->in(0);
-    inside.push_back(loop::reduce(locals[i], sums[i]->as<ReduceAttr>().kind, e_.value(x, Index::at_position(x->shape(), position))));
+    inside.push_back(loop::reduce(totals[i].local, sums[i]->as<ReduceAttr>().kind, e_.value(x, Index::at_position(x->shape(), position))));
   }
   e_.bound = rows_bound;
   const int width = loop::lanes_for(inside, lanes(machine_.level, last), last);
   Stmt stmt = loop::for_loop(LoopKind::Vector, vars.back(), extent, block(std::move(inside)), width);
   for (size_t k = columns.inner.size() - 1; k-- > 0;) stmt = loop::for_loop(LoopKind::Serial, vars[k], integer(columns.inner[k]), stmt);
-  body.push_back(stmt);
-  for (size_t i = 0; i < sums.size(); ++i) results[sums[i]] = arithmetic(sums[i]->dtype(), nest.local(locals[i]));
+  body.push_back(add_in_runs(nest, stmt, machine_.pinned != nullptr, machine_.gpu.has_value()));
+  for (size_t i = 0; i < sums.size(); ++i) results[sums[i]] = totals[i].result;
 }
 
 /// Binds the row values that are known from walk `level` on, and stores those that are wanted outside.

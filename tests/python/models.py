@@ -173,6 +173,69 @@ def mlp() -> Case:
     return Case(Mlp(), batches, loss=lambda loss: loss)
 
 
+def _normalised(inward: int, outward: int, stride: int = 1) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(inward, outward, 3, stride, 1, bias=False), nn.BatchNorm2d(outward))
+
+
+class Residual(nn.Module):
+    def __init__(self, inward: int, outward: int, stride: int):
+        super().__init__()
+        self.first, self.second = _normalised(inward, outward, stride), _normalised(outward, outward)
+        self.shortcut = nn.Sequential(nn.Conv2d(inward, outward, 1, stride, bias=False), nn.BatchNorm2d(outward))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.shortcut(x) + self.second(torch.relu(self.first(x))))
+
+
+class ResNet(nn.Module):
+    """Few channels, but places as many as a real one has: sums over channels are as long."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 16, 7, 2, 3, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+        self.blocks = nn.Sequential(Residual(16, 16, 1), Residual(16, 24, 2), Residual(24, 32, 2))
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, pixels: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(self.head(self.blocks(self.stem(pixels)).mean((2, 3))), labels)
+
+
+class UNet(nn.Module):
+    """Down and up again, with what was seen on the way: group norm, SiLU, a transposed convolution, concatenations."""
+
+    def __init__(self):
+        super().__init__()
+
+        def block(inward, outward):
+            return nn.Sequential(nn.Conv2d(inward, outward, 3, padding=1), nn.GroupNorm(4, outward), nn.SiLU())
+
+        self.enter, self.down = block(3, 16), nn.Sequential(nn.Conv2d(16, 24, 3, 2, 1), block(24, 24))
+        self.bottom = nn.Sequential(nn.Conv2d(24, 32, 3, 2, 1), block(32, 32))
+        self.up, self.middle = nn.ConvTranspose2d(32, 24, 2, 2), block(48, 24)
+        self.widen, self.last = nn.Conv2d(24, 16, 1), block(32, 16)
+        self.leave = nn.Conv2d(16, 3, 3, padding=1)
+
+    def forward(self, noisy: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+        high = self.enter(noisy)
+        low = self.down(high)
+        x = self.middle(torch.cat([low, self.up(self.bottom(low))], 1))
+        x = nn.functional.interpolate(self.widen(x), scale_factor=2, mode="nearest")
+        return nn.functional.mse_loss(self.leave(self.last(torch.cat([high, x], 1))), noise)
+
+
+def resnet() -> Case:
+    batches = [{"pixels": torch.randn(4, 3, 112, 112), "labels": torch.randint(0, 10, (4,))} for _ in range(4)]
+    return Case(ResNet(), batches, loss=lambda loss: loss)
+
+
+def unet() -> Case:
+    batches = [{"noisy": torch.randn(2, 3, 48, 48), "noise": torch.randn(2, 3, 48, 48)} for _ in range(4)]
+    return Case(UNet(), batches, loss=lambda loss: loss)
+
+
+# Of images: long sums over places. Too much work for the tests that train every model in every way.
+IMAGES: dict[str, Callable[[], Case]] = {"resnet": resnet, "unet": unet}
+
 BUILDERS: dict[str, Callable[[], Case]] = {
     "mlp": mlp,
     "gpt2": gpt2,
@@ -189,7 +252,7 @@ NAMES = list(BUILDERS)
 def build(name: str, seed: int = 0, dropout: bool = True, dtype: torch.dtype = torch.float32) -> Case:
     """A fresh model with the same weights and batches each time, in training mode. Without dropout every probability is 0."""
     torch.manual_seed(seed)
-    case = BUILDERS[name]()
+    case = {**BUILDERS, **IMAGES}[name]()
     case.model.train()
     if not dropout:
         _switch_dropout_off(case.model)

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 import trainc
 
-GEOMEAN, WORST = 1.1, 4.0
+GEOMEAN, WORST = 1.05, 2.0  # 1.0 where it was measured; elsewhere eager has other libraries
 BATCHES = 4  # errors are gathered over several batches, so that chance has less to say
 
 
@@ -56,7 +56,7 @@ def ratio(ours: float, eager: float, size: float) -> float:
     return (ours + tiny) / (eager + tiny) if eager + tiny else 1.0
 
 
-@pytest.mark.parametrize("name", [name for name in models.NAMES if name != "resnet50"])
+@pytest.mark.parametrize("name", [name for name in models.NAMES if name != "resnet50"] + list(models.IMAGES))
 def test_gradients_are_as_near_to_the_truth_as_eagers(name, monkeypatch):
     monkeypatch.setattr(trainc.config, "fallback", False)
     ratios = error_ratios(name)

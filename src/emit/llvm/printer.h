@@ -26,6 +26,10 @@ class Printer {
   void for_range(Value* low, Value* high, bool runs_once_at_least, const std::function<void(Value*)>& body);
   void vector_loop(const loop::StmtNode&);
   void vector_body(const loop::StmtNode&, Value* base, Value* extent, bool tail);
+  void start_partials(const loop::Stmt& body);
+  size_t whole_vectors(size_t level, int64_t most, Value* low, Value* high, bool runs_once_at_least, const std::function<void(Value*)>& one);
+  void end_run(size_t level);
+  void fold_partials();
   void store(const loop::StmtNode&);
   void let(const loop::StmtNode&);
   void reduce(const loop::StmtNode&);
@@ -78,7 +82,8 @@ class Printer {
   std::unique_ptr<Strides> strides_now();
 
   struct Local { Value* value = nullptr; Value* slot = nullptr; int lanes = 1; };  // slot: it runs (a Reduce)
-  struct Partial { Value* slot; ReduceKind kind; };  // a lane each, of a local bound outside the Vector loop
+  // A lane each, of a local bound outside the Vector loop: a run of terms, then longer ones (loop/runs.h); the last is the total.
+  struct Partial { std::vector<Value*> slots; ReduceKind kind; DType terms, total; };
   struct VectorLoop { int var = -1, lanes = 1; Value* mask = nullptr; Value* active = nullptr; };  // mask: of the tail, else null
 
   llvm::Module& module_;

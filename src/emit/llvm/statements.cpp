@@ -1,4 +1,5 @@
 #include "emit/llvm/printer.h"
+#include "loop/runs.h"
 #include "support/error.h"
 
 namespace trainc::emit {
@@ -128,41 +129,39 @@ void Printer::vector_loop(const StmtNode& n) {
   const Stmt& body = n.body.at(0);
   const int lanes = n.lanes;
   Value* extent = scalar(n.extent);
-
-  // Locals bound outside that the body runs: one partial result a lane.
-  std::set<int> bound;
-  visit(body, [&](const StmtNode& s) { if (s.kind == StmtKind::Let) bound.insert(s.local); });
-  visit(body, [&](const StmtNode& s) {
-    if (s.kind != StmtKind::Reduce || bound.count(s.local) || partials_.count(s.local)) return;
-    const loop::LocalInfo& info = nest_.locals[static_cast<size_t>(s.local)];
-    llvm::Constant* start = neutral(context_, s.combine, info.dtype);
-    Value* slot = temporary(widen(start->getType(), lanes), info.name + ".lanes");
-    b_.CreateStore(splat(b_, start, lanes), slot);
-    partials_[s.local] = {slot, s.combine};
-  });
-
   in_ = {n.var, lanes, nullptr, nullptr};
+  start_partials(body);
+
   const auto in_registers = [&](int buffer) { return nest_.buffers[static_cast<size_t>(buffer)].space == Space::Register; };
   std::set<const loop::ExprNode*> seen;
   const bool registers = any(body, [&](const StmtNode& s) {
     return (s.kind == StmtKind::Store && in_registers(s.buffer)) || reads_buffer(s.index, in_registers, seen) ||
            reads_buffer(s.value, in_registers, seen);
   });
+  const auto whole = [&](Value* i) { vector_body(n, b_.CreateNSWMul(i, b_.getInt64(static_cast<uint64_t>(lanes))), extent, false); };
+  size_t levels = 1;
+  for (const auto& [id, p] : partials_) levels = std::max(levels, p.slots.size());
+  const auto end_runs_above = [&](size_t level) { while (++level < levels) end_run(level); };
   if (auto* number = llvm::dyn_cast<llvm::ConstantInt>(extent)) {
     const int64_t total = number->getSExtValue(), full = total / lanes;
     // Register buffers are indexed by numbers alone, so these loops are written out.
     if (registers || full <= 1) {
-      for (int64_t i = 0; i < full; ++i) vector_body(n, b_.getInt64(static_cast<uint64_t>(i * lanes)), extent, false);
+      for (int64_t i = 0; i < full; ++i) {
+        vector_body(n, b_.getInt64(static_cast<uint64_t>(i * lanes)), extent, false);
+        for (size_t level = 1; level < levels && (i + 1) % loop::run_of(level) == 0; ++level) end_run(level);
+      }
+      if (full > 0) end_runs_above(0);
     } else {
-      for_range(b_.getInt64(0), b_.getInt64(static_cast<uint64_t>(full)), true,
-                [&](Value* i) { vector_body(n, b_.CreateNSWMul(i, b_.getInt64(static_cast<uint64_t>(lanes))), extent, false); });
+      end_runs_above(whole_vectors(levels - 1, full, b_.getInt64(0), b_.getInt64(static_cast<uint64_t>(full)), true, whole));
     }
-    if (total > 0 && total % lanes != 0) vector_body(n, b_.getInt64(static_cast<uint64_t>(full * lanes)), extent, true);
+    if (total > 0 && total % lanes != 0) {
+      vector_body(n, b_.getInt64(static_cast<uint64_t>(full * lanes)), extent, true);
+      end_runs_above(0);
+    }
   } else {
     require(!registers, "emit: " + nest_.name + ": a Vector loop over a Register buffer needs a number as extent");
     Value* full = b_.CreateSDiv(extent, b_.getInt64(static_cast<uint64_t>(lanes)));
-    for_range(b_.getInt64(0), full, false,
-              [&](Value* i) { vector_body(n, b_.CreateNSWMul(i, b_.getInt64(static_cast<uint64_t>(lanes))), extent, false); });
+    end_runs_above(whole_vectors(levels - 1, std::numeric_limits<int64_t>::max(), b_.getInt64(0), full, false, whole));
     if (lanes > 1) {
       Value* done = b_.CreateNSWMul(full, b_.getInt64(static_cast<uint64_t>(lanes)));
       llvm::BasicBlock* tail = llvm::BasicBlock::Create(context_, "tail", function_);
@@ -170,29 +169,85 @@ void Printer::vector_loop(const StmtNode& n) {
       b_.CreateCondBr(b_.CreateICmpSLT(done, extent), tail, after);
       b_.SetInsertPoint(tail);
       vector_body(n, done, extent, true);
+      end_runs_above(0);
       b_.CreateBr(after);
       b_.SetInsertPoint(after);
     }
   }
   in_ = {};
+  fold_partials();
+  forget();
+}
 
-  // Fold the lanes: halves, log2(lanes) times; at last the start value.
-  for (const auto& [id, partial] : partials_) {
-    const DType dtype = nest_.locals[static_cast<size_t>(id)].dtype;
-    llvm::Type* element = value_type(context_, dtype);
-    Value* v = b_.CreateLoad(widen(element, lanes), partial.slot);
-    for (int half = lanes / 2; half >= 1; half /= 2) {
+/// Locals bound outside that the body runs.
+void Printer::start_partials(const Stmt& body) {
+  std::set<int> bound;
+  visit(body, [&](const StmtNode& s) { if (s.kind == StmtKind::Let) bound.insert(s.local); });
+  visit(body, [&](const StmtNode& s) {
+    if (s.kind != StmtKind::Reduce || bound.count(s.local)) return;
+    const loop::LocalInfo& info = nest_.locals[static_cast<size_t>(s.local)];
+    const DType terms = s.value->dtype;
+    if (auto known = partials_.find(s.local); known != partials_.end()) {
+      require(known->second.terms == terms, "emit: " + nest_.name + ": one local reduced in two ways");
+      return;
+    }
+    Partial& p = partials_[s.local] = {{}, s.combine, terms, info.dtype};
+    for (size_t k = 0; k < loop::levels_of(s.combine, terms, info.dtype); ++k) {
+      llvm::Constant* start = neutral(context_, s.combine, k == 0 ? terms : info.dtype);
+      p.slots.push_back(temporary(widen(start->getType(), in_.lanes), info.name + ".lanes"));
+      b_.CreateStore(splat(b_, start, in_.lanes), p.slots.back());
+    }
+  });
+}
+
+/// Whole vectors from `low` on, `most` of them at most, in runs up to those of `level`. Gives the level of the longest that were needed.
+size_t Printer::whole_vectors(size_t level, int64_t most, Value* low, Value* high, bool runs, const std::function<void(Value*)>& one) {
+  while (level > 0 && most <= loop::run_of(level)) --level;
+  if (level == 0) {
+    for_range(low, high, runs, one);
+    return 0;
+  }
+  const int64_t run = loop::run_of(level);
+  const auto number = [&](int64_t x) { return b_.getInt64(static_cast<uint64_t>(x)); };
+  Value* count = b_.CreateSDiv(b_.CreateNSWAdd(b_.CreateNSWSub(high, low), number(run - 1)), number(run));
+  for_range(number(0), count, runs, [&](Value* i) {
+    Value* from = b_.CreateNSWAdd(low, b_.CreateNSWMul(i, number(run)));
+    Value* to = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, high, b_.CreateNSWAdd(from, number(run)));
+    whole_vectors(level - 1, run, from, to, true, one);
+    end_run(level);
+  });
+  return level;
+}
+
+/// What the runs below hold goes up to `level`; they begin anew.
+void Printer::end_run(size_t level) {
+  for (const auto& [id, p] : partials_) {
+    if (level >= p.slots.size()) continue;
+    const DType below = level == 1 ? p.terms : p.total;
+    llvm::Type *from = widen(value_type(context_, below), in_.lanes), *to = widen(value_type(context_, p.total), in_.lanes);
+    Value* run = convert(b_, b_.CreateLoad(from, p.slots[level - 1]), below, p.total);
+    b_.CreateStore(combine(b_, p.kind, p.total, b_.CreateLoad(to, p.slots[level]), run), p.slots[level]);
+    b_.CreateStore(splat(b_, neutral(context_, p.kind, below), in_.lanes), p.slots[level - 1]);
+  }
+}
+
+/// The lanes in halves, log2(lanes) times; at last the start value.
+void Printer::fold_partials() {
+  for (const auto& [id, p] : partials_) {
+    llvm::Type* element = value_type(context_, p.total);
+    auto* slot = llvm::cast<llvm::AllocaInst>(p.slots.back());
+    Value* v = b_.CreateLoad(slot->getAllocatedType(), slot);
+    for (int half = lanes_of(v) / 2; half >= 1; half /= 2) {
       std::vector<int> low, high;
       for (int i = 0; i < half; ++i) { low.push_back(i); high.push_back(half + i); }
-      v = half > 1 ? combine(b_, partial.kind, dtype, b_.CreateShuffleVector(v, low), b_.CreateShuffleVector(v, high))
-                   : combine(b_, partial.kind, dtype, b_.CreateExtractElement(v, uint64_t{0}), b_.CreateExtractElement(v, uint64_t{1}));
+      v = half > 1 ? combine(b_, p.kind, p.total, b_.CreateShuffleVector(v, low), b_.CreateShuffleVector(v, high))
+                   : combine(b_, p.kind, p.total, b_.CreateExtractElement(v, uint64_t{0}), b_.CreateExtractElement(v, uint64_t{1}));
     }
     const Local& local = locals_[id];
     require(local.slot && local.lanes == 1, "emit: " + nest_.name + ": Reduce into a local that no Let has bound");
-    b_.CreateStore(combine(b_, partial.kind, dtype, b_.CreateLoad(element, local.slot), v), local.slot);
+    b_.CreateStore(combine(b_, p.kind, p.total, b_.CreateLoad(element, local.slot), v), local.slot);
   }
   partials_.clear();
-  forget();
 }
 
 void Printer::vector_body(const StmtNode& n, Value* base, Value* extent, bool tail) {
@@ -221,11 +276,12 @@ void Printer::let(const StmtNode& n) {
 }
 
 void Printer::reduce(const StmtNode& n) {
-  const DType dtype = nest_.locals[static_cast<size_t>(n.local)].dtype;
   Value* value = vector(n.value);
   auto partial = partials_.find(n.local);
-  Value* slot = partial != partials_.end() ? partial->second.slot : locals_[n.local].slot;
+  const DType dtype = partial != partials_.end() ? partial->second.terms : nest_.locals[static_cast<size_t>(n.local)].dtype;
+  Value* slot = partial != partials_.end() ? partial->second.slots[0] : locals_[n.local].slot;
   require(slot != nullptr, "emit: " + nest_.name + ": Reduce into a local that no Let has bound");
+  value = convert(b_, value, n.value->dtype, dtype);
   Value* old = b_.CreateLoad(value->getType(), slot);
   Value* next = combine(b_, n.combine, dtype, old, value);
   if (partial != partials_.end() && in_.mask) next = b_.CreateSelect(in_.mask, next, old);

@@ -201,19 +201,49 @@ TEST_P(Extents, RowReductions) {
 // Columns: the local is a vector, the Reduce in a Serial loop
 TEST_P(Extents, ColumnReduction) {
   const int64_t rows = 9, n = GetParam();
-  LoopNest nest;
-  nest.name = "column_reduce";
-  const int a = nest.add_buffer({"a", DType::BF16, rows * n}), out = nest.add_buffer({"out", DType::F32, n, Space::Argument, true});
-  const int r = nest.add_var("r", rows), i = nest.add_var("i", n);
-  const int sum = nest.add_local("sum", DType::F32);
-  nest.body = vector(i, n, block({
-      let(sum, real(0, DType::F32)),
-      for_loop(LoopKind::Serial, r, integer(rows), reduce(sum, ReduceKind::Sum, cast(nest.load(a, nest.var(r) * n + nest.var(i)), DType::F32))),
-      store(out, nest.var(i), nest.local(sum)),
-  }), 16);
-  std::vector<uint16_t> x;
-  for (float f : random_floats(static_cast<size_t>(rows * n))) { uint32_t bits; std::memcpy(&bits, &f, 4); x.push_back(static_cast<uint16_t>(bits >> 16)); }
-  expect_as_interpreted(nest, {memory_of(x), output_of(n * 4)});
+  for (DType total : {DType::F32, DType::F64}) {
+    LoopNest nest;
+    nest.name = "column_reduce";
+    const int a = nest.add_buffer({"a", DType::BF16, rows * n}), out = nest.add_buffer({"out", DType::F32, n, Space::Argument, true});
+    const int r = nest.add_var("r", rows), i = nest.add_var("i", n);
+    const int sum = nest.add_local("sum", total);
+    nest.body = vector(i, n, block({
+        let(sum, real(0, total)),
+        for_loop(LoopKind::Serial, r, integer(rows), reduce(sum, ReduceKind::Sum, cast(nest.load(a, nest.var(r) * n + nest.var(i)), DType::F32))),
+        store(out, nest.var(i), cast(nest.local(sum), DType::F32)),
+    }), 16);
+    std::vector<uint16_t> x;
+    for (float f : random_floats(static_cast<size_t>(rows * n))) { uint32_t bits; std::memcpy(&bits, &f, 4); x.push_back(static_cast<uint16_t>(bits >> 16)); }
+    expect_as_interpreted(nest, {memory_of(x), output_of(n * 4)});
+  }
+}
+
+// Long sums: runs of vectors, runs of runs, their remainders and the masked last vector, in f64 and in the terms' dtype; extents that are numbers and others.
+TEST(Nests, LongSumsInRuns) {
+  const struct { DType terms, total; } kinds[] = {{DType::F32, DType::F32}, {DType::F32, DType::F64}, {DType::F64, DType::F64}};
+  for (const auto& [terms, total] : kinds)
+    for (int lanes : {1, 4, 16})
+      for (int64_t vectors : {7, 8, 9, 63, 255, 256, 257, 300, 800, 8193})
+        for (bool number : {true, false}) {
+          const int64_t rows = 2, n = vectors * lanes + (vectors % 2 ? lanes / 2 : 0);
+          LoopNest nest;
+          nest.name = "long_row";
+          const int a = nest.add_buffer({"a", terms, rows * n}), out = nest.add_buffer({"out", total, 2 * rows, Space::Argument, true});
+          const int r = nest.add_var("r", rows), i = nest.add_var("i", n), sum = nest.add_local("sum", total), most = nest.add_local("most", terms);
+          nest.parallel_extent = rows;
+          const Expr x = nest.load(a, nest.var(r) * n + nest.var(i)), extent = number ? integer(n) : integer(n) - nest.var(r) * 3;
+          nest.body = for_loop(LoopKind::Parallel, r, integer(rows), block({
+              let(sum, real(0.5, total)),
+              let(most, real(0, terms)),
+              for_loop(LoopKind::Vector, i, extent, block({reduce(sum, ReduceKind::Sum, x), reduce(most, ReduceKind::Max, x)}), lanes),
+              store(out, nest.var(r) * 2, nest.local(sum)),
+              store(out, nest.var(r) * 2 + integer(1), cast(nest.local(most), total)),
+          }));
+          const std::vector<float> x32 = random_floats(static_cast<size_t>(rows * n));
+          const Memory values = terms == DType::F32 ? memory_of(x32) : memory_of(std::vector<double>(x32.begin(), x32.end()));
+          expect_as_interpreted(nest, {values, output_of(2 * rows * size_of(total))});
+          if (HasFailure()) return;
+        }
 }
 
 // A Vector loop in a Serial loop folds into the outer local each time it ends; its extent depends on the outer variable.

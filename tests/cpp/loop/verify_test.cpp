@@ -114,6 +114,7 @@ TEST(LoopVerify, RefusesReductionsThatMeanNothing) {
   refused("  let a: f32 = 0.0\n  parallel i in 4:\n    a = sum(a, x[i])\n", "local a is reduced over the Parallel loop");
   refused("  parallel i in 4:\n    let a: f32 = 0.0\n    vector(8) j in 16:\n      store out[j] = a\n      a = sum(a, x[j])\n",
           "local a is read in the Vector loop that reduces into it");
+  refused("  parallel i in 4:\n    let a: f64 = 0.0:f64\n    vector(8) j in 16:\n      a = max(a, x[j])\n", "a is f64, reduced with f32");
   refused("  parallel i in 4:\n    let a: bf16 = 0.0:bf16\n    vector(8) j in 16:\n      a = sum(a, h[j])\n", "a is bf16");
 }
 
