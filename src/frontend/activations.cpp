@@ -37,7 +37,7 @@ Outcome gelu_backward(const Call& c) {
 }
 
 // --- piecewise linear
-Outcome relu(const Call& c) { return c.give(max(c.in(0, "self"), 0)); }
+Outcome relu(const Call& c) { return c.give(at_least(c.in(0, "self"), 0)); }
 
 /// x <= threshold ? value : x; NaN stays.
 Outcome threshold(const Call& c) {
@@ -56,11 +56,15 @@ Outcome leaky_relu_backward(const Call& c) {
 }
 
 Outcome hardtanh(const Call& c) {
-  return c.give(min(max(c.in(0, "self"), c.arg(1, "min_val").number(-1)), c.arg(2, "max_val").number(1)));
+  Value x = c.in(0, "self");
+  const auto bound = [&](int at, const char* name, double otherwise) {
+    return c.arg(at, name).none() ? number(x, otherwise) : c.operand(at, name);
+  };
+  return c.give(at_most(at_least(x, bound(1, "min_val", -1)), bound(2, "max_val", 1)));
 }
 Outcome hardtanh_backward(const Call& c) {
   Value x = c.in(1, "self");
-  return c.give(where((x <= c.in(2, "min_val")) | (x >= c.in(3, "max_val")), 0, c.in(0, "grad_output")));
+  return c.give(where((x > c.in(2, "min_val")) & (x < c.in(3, "max_val")), c.in(0, "grad_output"), 0));
 }
 
 Outcome hardswish(const Call& c) {
@@ -69,12 +73,12 @@ Outcome hardswish(const Call& c) {
 }
 Outcome hardswish_backward(const Call& c) {
   Value dy = c.in(0, "grad_output"), x = c.in(1, "self");
-  return c.give(where(x <= -3, 0, where(x < 3, dy * (x / 3 + 0.5), dy)));
+  return c.give(where(x <= -3, 0, where(x >= 3, dy, dy * (x / 3 + 0.5))));
 }
 Outcome hardsigmoid(const Call& c) { return c.give(min(max(c.in(0, "self") + 3, 0), 6) / 6); }
 Outcome hardsigmoid_backward(const Call& c) {
   Value dy = c.in(0, "grad_output"), x = c.in(1, "self");
-  return c.give(where((x > -3) & (x < 3), dy * (1.0 / 6), 0));
+  return c.give(where((x > -3) & (x < 3), dy * (1.0f / 6), 0));  // eager's sixth is a float for doubles, too
 }
 
 // --- smooth
@@ -87,7 +91,7 @@ Outcome elu_backward(const Call& c) {
   Value dy = c.in(0, "grad_output"), x = c.in(5, "self_or_result");
   const double alpha = c.arg(1, "alpha").number(), scale = c.arg(2, "scale").number(), in = c.arg(3, "input_scale").number();
   Value below = c.arg(4, "is_result").flag(false) ? dy * in * (x + alpha * scale) : dy * (in * alpha * scale) * exp(x * in);
-  return c.give(where(x <= 0, below, dy * scale));
+  return c.give(where(x > 0, dy * scale, below));  // NaN is below
 }
 
 /// log(1 + e^(beta x)) / beta, and x itself where beta x is above the threshold.
@@ -127,7 +131,10 @@ Outcome log_sigmoid(const Call& c) {
   return Results{c.give(min(x, 0) - log1p(z)), buffer};
 }
 Outcome log_sigmoid_backward(const Call& c) {
-  Value dy = c.in(0, "grad_output"), x = c.in(1, "self"), z = exp(-abs(x)), part = z / (1.0 + z);
+  Value dy = c.in(0, "grad_output"), x = c.in(1, "self"), z = exp(-abs(x));
+  // On the CPU eager's forward has kept it, rounded to halves.
+  if (c.arg(2, "buffer").tensor().shape() == x.shape()) z = cast(cast(z, c.dtype()), c.compute());
+  Value part = z / (1.0 + z);
   return c.give(where(x < 0, 1.0 - part, part) * dy);
 }
 

@@ -90,7 +90,9 @@ Value Arg::as(DType d) const {
   if (json_ && json_->is_number_integer() && !is_float(d) && d != DType::Bool) return {&b, b.constant_int(d, json_->get<int64_t>())};
   const double v = number();
   if (d == DType::Bool) return {&b, b.constant_int(d, v != 0)};
-  return {&b, b.constant(d, is_float(d) ? v : std::trunc(v))};
+  // Halves are reached through f32, as in eager and in the machine's own conversion.
+  const double rounded = is_float(d) && size_of(d) == 2 ? static_cast<float>(v) : v;
+  return {&b, b.constant(d, is_float(d) ? rounded : std::trunc(v))};
 }
 
 int64_t Arg::integer() const {
@@ -139,7 +141,7 @@ DType Call::promoted(std::initializer_list<Arg> list) const {
   for (const Arg& a : list) {
     if (a.none()) continue;
     int which = 2;
-    DType d = DType::F32;
+    DType d = default_dtype;
     if (a.is_tensor()) {
       which = a.tensor().rank() == 0;
       d = a.tensor().dtype();

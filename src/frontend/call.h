@@ -67,6 +67,7 @@ class Call {
   const Environment& environment;
   int64_t& draws;  // random operations so far
   bool philox = false;         // the framework draws on the device: masks are dealt out (aten.h, "generator"), and only dropout's are known
+  DType default_dtype = DType::F32;  // the framework's, of Python's floats
   int64_t threads = 0, vector = 0;  // with `philox`, of a mask: RandomAttr's; 0: not told
 
   Arg arg(size_t position, const char* name) const;
@@ -76,6 +77,8 @@ class Call {
   DType compute() const { return compute_dtype(type().dtype); }
   /// The argument in the dtype that this call computes in.
   Value in(size_t position, const char* name) const { return arg(position, name).as(compute()); }
+  /// The same of an operation that promotes: eager's iterator gives every operand the result's dtype first, numbers too (0.1 is 0.1001 beside bf16).
+  Value operand(size_t position, const char* name) const { return cast(arg(position, name).as(dtype()), compute()); }
   /// The common dtype of these arguments by PyTorch's rules (dimensions before scalars before Python numbers).
   DType promoted(std::initializer_list<Arg>) const;
   /// v as result i: cast and broadcast to its type.

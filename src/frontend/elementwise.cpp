@@ -31,43 +31,48 @@ Handler numeric_unary(Op op) {
 /// self + sign * alpha * other; bool: or.
 Handler sum_of(double sign, bool reversed = false) {
   return [sign, reversed](const Call& c) -> Outcome {
-    Value x = c.in(0, "self"), y = c.in(1, "other");
+    Value x = c.operand(0, "self"), y = c.operand(1, "other");
     const double alpha = c.arg(2, "alpha").number(1);
     if (c.dtype() == DType::Bool) return sign > 0 && alpha == 1 ? Outcome(c.give(x | y)) : std::nullopt;
     if (reversed) std::swap(x, y);
-    if (alpha != 1) y = y * alpha;
+    if (alpha != 1) y = y * c.operand(2, "alpha");
     return c.give(sign > 0 ? x + y : x - y);
   };
 }
 
+/// The right side of a product or a quotient: a single number keeps the digits that the result's dtype does not have.
+bool is_single(const Arg& a) { return !a.is_tensor() || a.tensor().numel() == 1; }
+Value factor(const Call& c) { return is_single(c.arg(1, "other")) ? c.in(1, "other") : c.operand(1, "other"); }
+
 Outcome mul(const Call& c) {
-  Value x = c.in(0, "self"), y = c.in(1, "other");
+  Value x = c.operand(0, "self"), y = factor(c);
   return c.give(c.dtype() == DType::Bool ? x & y : x * y);
 }
 
-Outcome div(const Call& c) { return c.give(c.in(0, "self") / c.in(1, "other")); }
+Outcome div(const Call& c) { return c.give(c.operand(0, "self") / factor(c)); }
 
 Outcome div_mode(const Call& c) {
   const std::string mode = c.arg(2, "rounding_mode").text("");
-  Value x = c.in(0, "self"), y = c.in(1, "other");
-  if (mode.empty()) return c.give(x / y);
-  if (mode == "trunc") return c.give(is_float(x.dtype()) ? trunc(x / y) : x / y);
-  // Floats: eager corrects the quotient by the remainder, which floor(x / y) does not.
-  return is_float(x.dtype()) ? Outcome(std::nullopt) : c.give(binary(Op::FloorDiv, x, y));
+  if (mode.empty()) return div(c);
+  Value x = c.operand(0, "self"), y = factor(c);
+  if (!is_float(x.dtype())) return c.give(mode == "trunc" ? x / y : binary(Op::FloorDiv, x, y));
+  // Eager corrects the quotient by the remainder, which floor(x / y) does not.
+  if (mode != "trunc") return std::nullopt;
+  Value quotient = x / y;  // of halves: a half before it is cut off, but where the divisor is a single number
+  return c.give(trunc(is_single(c.arg(1, "other")) ? quotient : cast(cast(quotient, c.dtype()), c.compute())));
 }
 
 Handler integer_binary(Value (*f)(Value, Value)) {
   return [f](const Call& c) -> Outcome {
     if (is_float(c.dtype()) || c.dtype() == DType::Bool) return std::nullopt;
-    return c.give(f(c.in(0, "self"), c.in(1, "other")));
+    return c.give(f(c.operand(0, "self"), c.operand(1, "other")));
   };
 }
 
 /// Maximum, minimum: NaN where either is.
 Handler extremum(Op op) {
   return [op](const Call& c) -> Outcome {
-    const DType common = c.dtype();
-    return c.give(cast(binary(op, cast(c.arg(0, "self").as(common), c.compute()), cast(c.arg(1, "other").as(common), c.compute())), c.dtype()));
+    return c.give(binary(op, c.operand(0, "self"), c.operand(1, "other")));
   };
 }
 
@@ -102,26 +107,30 @@ Outcome is_inf_row(const Call& c) {
   return is_float(x.dtype()) ? c.give(abs(x) == INFINITY) : c.give(c.full({}, DType::Bool, 0));
 }
 
-/// Eager has own formulas for the small exponents, so that x^2 is x * x to the bit.
+/// Eager has own formulas for the small exponents, so that x^2 is x * x to the bit (ATen's PowKernel.cpp). The square within a
+/// cube of bfloat16 is a bfloat16; float16 has no root of its own, so that -0.0 and -inf to the power of 0.5 are 0.0 and inf.
 Outcome pow_scalar(const Call& c) {
-  Value x = c.in(0, "self");
+  Value x = c.operand(0, "self");
   const double e = c.arg(1, "exponent").number();
   if (c.dtype() == DType::Bool) return std::nullopt;
   if (e == 0) return c.give(number(x, 1));
   if (e == 1) return c.give(x);
   if (e == 2) return c.give(x * x);
-  if (e == 3) return c.give(x * x * x);
+  const auto square = [&] { return c.dtype() == DType::BF16 ? cast(cast(x * x, c.dtype()), c.compute()) : x * x; };
+  if (e == 3) return c.give(square() * x);
   if (!is_float(x.dtype())) return std::nullopt;
-  if (e == 0.5) return c.give(sqrt(x));
-  if (e == -0.5) return c.give(unary(Op::Rsqrt, x));
-  if (e == -1) return c.give(1.0 / x);
-  if (e == -2) return c.give(1.0 / (x * x));
-  return c.give(pow(x, e));
+  if (e == -2) return c.give(1.0 / square());
+  if (c.dtype() != DType::F16) {
+    if (e == 0.5) return c.give(sqrt(x));
+    if (e == -0.5) return c.give(unary(Op::Rsqrt, x));
+    if (e == -1) return c.give(1.0 / x);
+  }
+  return c.give(pow(x, c.operand(1, "exponent")));
 }
 
 Outcome pow_tensor(const Call& c) {
   if (!is_float(c.dtype())) return std::nullopt;
-  return c.give(pow(c.in(0, "self"), c.in(1, "exponent")));
+  return c.give(pow(c.operand(0, "self"), c.operand(1, "exponent")));
 }
 
 Outcome where_row(const Call& c) {
@@ -132,14 +141,18 @@ Outcome masked_fill(const Call& c) {
   return c.give(where(c.arg(1, "mask").as(DType::Bool), c.arg(2, "value").as(c.dtype()), c.arg(0, "self").as(c.dtype())));
 }
 
-/// min(max(self, low), high); either bound may be missing.
+/// min(max(self, low), high); either bound may be missing. Zeros of two signs are equal: x itself is kept beside a number, the bound of a tensor.
 Handler clamp_between(int low, int high) {
   return [low, high](const Call& c) -> Outcome {
-    const DType common = c.dtype();
-    auto bound = [&](int at, const char* name) { return cast(c.arg(at, name).as(common), c.compute()); };
-    Value x = bound(0, "self");
-    if (low > 0 && !c.arg(low, "min").none()) x = max(x, bound(low, "min"));
-    if (high > 0 && !c.arg(high, "max").none()) x = min(x, bound(high, "max"));
+    Value x = c.operand(0, "self");
+    const auto bounded = [&](int at, const char* name, Op op) {
+      if (at < 0 || c.arg(at, name).none()) return;
+      Value bound = c.operand(at, name);
+      if (c.arg(at, name).is_tensor()) x = binary(op, x, bound);
+      else x = op == Op::Max ? at_least(x, bound) : at_most(x, bound);
+    };
+    bounded(low, "min", Op::Max);
+    bounded(high, "max", Op::Min);
     return c.give(x);
   };
 }
@@ -150,17 +163,16 @@ Outcome sigmoid_row(const Call& c) { return c.give(sigmoid(c.in(0, "self"))); }
 /// self + value * t1 (*|/) t2, in eager's order.
 Handler add_product(bool divide) {
   return [divide](const Call& c) -> Outcome {
-    Value t1 = c.in(1, "tensor1"), t2 = c.in(2, "tensor2");
-    const double value = c.arg(3, "value").number(1);
-    if (value != 1) t1 = t1 * value;
-    return c.give(c.in(0, "self") + (divide ? t1 / t2 : t1 * t2));
+    Value t1 = c.operand(1, "tensor1"), t2 = c.operand(2, "tensor2");
+    if (c.arg(3, "value").number(1) != 1) t1 = t1 * c.in(3, "value");
+    return c.give(c.operand(0, "self") + (divide ? t1 / t2 : t1 * t2));
   };
 }
 
 Outcome lerp(const Call& c) {
   Value x = c.in(0, "self"), end = c.in(1, "end"), w = c.in(2, "weight");
   auto small = [&] { return x + w * (end - x); };
-  auto large = [&] { return end - (end - x) * (1.0 - w); };  // exact at weight 1
+  auto large = [&] { return end + (w - 1) * (end - x); };  // exact at weight 1
   if (c.arg(2, "weight").is_tensor()) return c.give(where(abs(w) < 0.5, small(), large()));
   return c.give(std::abs(c.arg(2, "weight").number()) < 0.5 ? small() : large());
 }

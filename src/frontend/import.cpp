@@ -14,6 +14,7 @@ class Importer {
     const Json root = Json::parse(text, nullptr, /*allow_exceptions=*/false);
     require(root.is_object() && root.contains("nodes") && root["nodes"].is_array(), "import: the text is not a graph in the wire format");
     philox_ = root.value("generator", "") == "philox";
+    default_dtype_ = dtype_of(root.value("default", "f32"));
     for (const Json& node : root["nodes"]) {
       const std::string op = node.value("op", "");
       if (op == "placeholder") placeholder(node);
@@ -48,7 +49,7 @@ class Importer {
     else vals.push_back(val(wire, b.origin));
 
     static const Json none = Json::object();
-    Call c{b, target, {}, {}, node.at("args"), node.contains("kwargs") ? node["kwargs"] : none, known_, draws_, philox_};
+    Call c{b, target, {}, {}, node.at("args"), node.contains("kwargs") ? node["kwargs"] : none, known_, draws_, philox_, default_dtype_};
     if (node.contains("philox")) c.threads = node["philox"].at(0), c.vector = node["philox"].at(1);
     for (Val& v : vals) {
       c.types.push_back(v.type);
@@ -204,6 +205,7 @@ class Importer {
   Environment known_;
   int64_t draws_ = 0;
   bool philox_ = false;
+  DType default_dtype_ = DType::F32;
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Losses and their backwards. reduction: 0 none, 1 mean, 2 sum.
 #include "frontend/table.h"
+#include "support/rounding.h"
 
 namespace trainc::frontend {
 namespace {
@@ -86,8 +87,8 @@ Outcome smooth_l1_loss(const Call& c) {
 Outcome smooth_l1_loss_backward(const Call& c) {
   Value d = c.in(1, "self") - c.in(2, "target"), dy = c.in(0, "grad_output");
   const double beta = c.arg(4, "beta").number(), norm = share(d, c.arg(3, "reduction").integer());
-  Value outside = where(d < 0, -norm * dy, where(d > 0, norm * dy, 0));
-  return c.give(beta == 0 ? outside : where(abs(d) < beta, norm * d * dy / beta, outside));
+  Value outside = where(d > 0, number(d, 1), number(d, -1));  // -1 at 0, too: there where beta is 0
+  return c.give(norm * (beta == 0 ? where(is_nan(d), d, outside) : where(abs(d) >= beta, outside, d / beta)) * dy);
 }
 
 Outcome huber_loss(const Call& c) {
@@ -110,7 +111,7 @@ Outcome bce(const Call& c) {
 }
 Outcome bce_backward(const Call& c) {
   Value dy = c.in(0, "grad_output"), x = c.in(1, "self"), t = c.in(2, "target");
-  Value dx = dy * (x - t) / max((1.0 - x) * x, 1e-12);
+  Value dx = dy * (x - t) / max((1.0 - x) * x, round_to(c.dtype(), 1e-12f));  // a float, of halves 0
   if (!c.arg(3, "weight").none()) dx = dx * c.in(3, "weight");
   const int64_t reduction = c.arg(4, "reduction").integer(Mean);
   return c.give(reduction == Mean ? dx / static_cast<double>(x.numel()) : dx);

@@ -5,9 +5,13 @@
 namespace trainc::frontend {
 namespace {
 
-/// 1/(1-p), as eager multiplies with it: on the CPU its mask holds the inverse already, in the type of what is dropped (1.109375 for
-/// p = 0.1 in bf16).
-double inverse_of(const Call& c, double scale) { return c.philox ? scale : round_to(c.type(0).dtype, scale); }
+/// 1/(1-p), as eager multiplies with it: on the CPU its mask holds the inverse already, which it divided in the type that it computes
+/// in and rounded to the type of what is dropped (1.109375 for p = 0.1 in bf16).
+double inverse_of(const Call& c, double scale) {
+  if (c.philox || scale == 0) return scale;
+  const DType d = c.type(0).dtype, computed = compute_dtype(d);
+  return round_to(d, round_to(computed, 1 / round_to(computed, 1 / scale)));
+}
 
 /// x * mask * 1/(1-p), in eager's order; p = 1 gives zeros without dividing by 0.
 Outcome dropout(const Call& c) {

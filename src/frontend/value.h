@@ -88,6 +88,13 @@ inline Value matmul(Value x, Value y) {
   return with(x, x.b->contract(x.node, x.b->permute(y.node, {0, 2, 1})));
 }
 
+/// x where it is not below (above) the bound: max and min that keep the sign of a zero x. NaN stays, also the bound's.
+inline Value beyond(Value out, Value bound, Value x) { return where(is_float(x.dtype()) ? out | is_nan(bound) : out, bound, x); }
+inline Value at_least(Value x, Value low) { return beyond(x < low, low, x); }
+inline Value at_most(Value x, Value high) { return beyond(high < x, high, x); }
+inline Value at_least(Value x, double low) { return at_least(x, number(x, low)); }
+inline Value at_most(Value x, double high) { return at_most(x, number(x, high)); }
+
 /// i64 [shape], counting along axis.
 inline Value iota(Builder& b, const Dims& shape, int64_t axis) { return {&b, b.iota(DType::I64, shape, axis)}; }
 

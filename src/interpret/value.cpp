@@ -52,13 +52,12 @@ uint16_t bits_of_f16(double v) {  // v is an f16 value
 Value cast(DType from, DType to, Value a) {
   if (to == DType::Bool) return int_value(is_float(from) ? a.f != 0 : a.i != 0);
   if (is_float(to)) {
-    // i64 to f32 rounds once: not by way of double
-    if (!is_float(from)) return float_value(to == DType::F32 ? static_cast<double>(static_cast<float>(a.i)) : round_to(to, static_cast<double>(a.i)));
-    return float_value(round_to(to, a.f));
+    // i64 to f32 rounds once: not by way of double; halves are reached through f32
+    if (to == DType::F64) return float_value(is_float(from) ? a.f : static_cast<double>(a.i));
+    return float_value(round_to(to, is_float(from) ? static_cast<float>(a.f) : static_cast<float>(a.i)));
   }
   if (!is_float(from)) return int_value(wrap_to(to, a.i));
-  const bool fits = a.f >= -9223372036854775808.0 && a.f < 9223372036854775808.0;  // else what x86 converts to
-  return int_value(wrap_to(to, fits ? static_cast<int64_t>(a.f) : std::numeric_limits<int64_t>::min()));
+  return int_value(truncate_to(to, a.f));
 }
 
 double greater(double a, double b) { return std::isnan(a) || a > b ? a : b; }

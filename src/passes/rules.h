@@ -1,8 +1,7 @@
 // Algebra as a table of rewrite rules, by theme: rules_algebra.cpp, rules_constants.cpp, rules_movement.cpp.
 //
 // A rule may fire only where the replacement has the same value for every input, NaN, infinities and the sign of zero
-// included (promise 1: no x*0 -> 0, no x-x -> 0, no x/x -> 1 of floats). Rules that follow eager instead of the row of ops.def
-// (pow by a small number) say so with AsEager.
+// included (promise 1: no x*0 -> 0, no x-x -> 0, no x/x -> 1 of floats), of every dtype.
 // Each rule has a case where it fires and one where it must not: tests/cpp/passes/test_rules.cpp refuses a rule without.
 #pragma once
 #include <span>
@@ -12,15 +11,12 @@
 
 namespace trainc {
 
-enum class Exactness : uint8_t { Exact, AsEager };
-
 struct Rule {
   const char* name;
   const char* meaning;    // "x * 1 -> x"
   std::vector<Op> ops;    // of the node that is replaced
   /// The replacement, of the node's type, or nullptr where the rule does not apply. Makes nothing before it is sure.
   const Node* (*apply)(Builder&, const Node*);
-  Exactness exactness = Exactness::Exact;
 };
 
 std::span<const Rule> algebra_rules();

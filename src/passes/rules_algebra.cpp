@@ -57,9 +57,10 @@ N product_of_negs(Builder& b, N n) {
 
 N undo_itself(Builder&, N n) { return n->in(0)->op == n->op ? n->in(0)->in(0) : nullptr; }
 
+/// |-x| is |x| where the dtype has signs: an unsigned -1 is 255, and so is its absolute value.
 N abs_of_signless(Builder& b, N n) {
   if (n->in(0)->op == Op::Abs) return n->in(0);
-  return n->in(0)->op == Op::Neg ? b.unary(Op::Abs, n->in(0)->in(0)) : nullptr;
+  return n->in(0)->op == Op::Neg && n->dtype() != DType::U8 ? b.unary(Op::Abs, n->in(0)->in(0)) : nullptr;
 }
 
 N of_itself(Builder&, N n) { return n->in(0) == n->in(1) ? n->in(0) : nullptr; }
@@ -105,21 +106,17 @@ N operand_order(Builder& b, N n) {
   return x_constant > y_constant || (x_constant == y_constant && x->id > y->id) ? b.binary(n->op, y, x) : nullptr;
 }
 
-/// Eager's special forms (ATen's PowKernel.cpp, pow_tensor_scalar). They are not the row's values: a square root of -0.0 is
-/// -0.0, of -inf NaN, where pow gives 0.0 and inf; a cube is rounded twice. Half floats round at other places: left alone.
-N pow_as_eager(Builder& b, N n) {
+/// The powers that one operation gives as well, with its one rounding. Not the roots (of -0.0 and -inf: pow gives 0.0 and inf) and not the
+/// cube, which would be rounded twice; eager's own forms of them are the front end's (pow_scalar).
+N pow_of_one_operation(Builder& b, N n) {
   N c = uniform_constant(n->in(1)), x = n->in(0);
-  if (!c || (n->dtype() != DType::F32 && n->dtype() != DType::F64)) return nullptr;
+  if (!c || !is_float(n->dtype())) return nullptr;
   const double exponent = float_of(c);
   const auto one = [&] { return b.full(n->dtype(), n->shape(), 1); };
   if (exponent == 0) return one();
   if (exponent == 1) return x;
   if (exponent == 2) return b.mul(x, x);
-  if (exponent == 3) return b.mul(b.mul(x, x), x);
-  if (exponent == 0.5) return b.unary(Op::Sqrt, x);
-  if (exponent == -0.5) return b.unary(Op::Rsqrt, x);
   if (exponent == -1) return b.div(one(), x);
-  if (exponent == -2) return b.div(one(), b.mul(x, x));
   return nullptr;
 }
 
@@ -138,7 +135,7 @@ std::span<const Rule> algebra_rules() {
       {"sub_of_neg", "x - -y -> x + y", {Op::Sub}, sub_of_neg},
       {"product_of_negs", "-x * -y -> x * y; floats: -x / -y -> x / y", {Op::Mul, Op::Div}, product_of_negs},
       {"undo_itself", "--x -> x; not not x -> x", {Op::Neg, Op::Not}, undo_itself},
-      {"abs_of_signless", "| |x| | -> |x|; |-x| -> |x|", {Op::Abs}, abs_of_signless},
+      {"abs_of_signless", "| |x| | -> |x|; where there are signs: |-x| -> |x|", {Op::Abs}, abs_of_signless},
       {"of_itself", "max(x, x), min(x, x), x and x, x or x -> x", {Op::Max, Op::Min, Op::And, Op::Or}, of_itself},
       {"logic_with_constant", "bool: x and true -> x, x and false -> false, and so with or", {Op::And, Op::Or}, logic_with_constant},
       {"select_constant", "true ? x : y -> x", {Op::Select}, select_constant},
@@ -148,7 +145,7 @@ std::span<const Rule> algebra_rules() {
       {"cast_same", "cast(x) to its own dtype -> x", {Op::Cast}, cast_same},
       {"cast_cast", "cast(cast(x, B), C) -> cast(x, C), where B holds every value of x's dtype", {Op::Cast}, cast_cast},
       {"operand_order", "constants on the right, older values on the left", {Op::Add, Op::Mul, Op::And, Op::Or, Op::Xor, Op::Eq, Op::Ne}, operand_order},
-      {"pow_as_eager", "x ^ {0, 1, 2, 3, .5, -.5, -1, -2} as eager computes it", {Op::Pow}, pow_as_eager, Exactness::AsEager},
+      {"pow_of_one_operation", "x ^ {0, 1, 2, -1} -> 1, x, x * x, 1 / x", {Op::Pow}, pow_of_one_operation},
   };
   return rules;
 }

@@ -1,6 +1,5 @@
 // Elementwise operations, an element at a time: floats in fp64, integers in 64 bits wrapped to their width.
 #include <cmath>
-#include <limits>
 
 #include "reference/kernels.h"
 #include "support/rounding.h"
@@ -103,20 +102,15 @@ template <class T> bool compare(Op op, T a, T b) {
   }
 }
 
-/// Towards zero; what does not fit becomes the least i64, as the machine's conversion gives.
-int64_t truncated(double value) {
-  return value > -0x1p63 && value < 0x1p63 ? static_cast<int64_t>(value) : std::numeric_limits<int64_t>::min();
-}
-
 Tensor cast(const Node& node, const Tensor& a, Precision precision) {
   Tensor out = zeros(node.type);
   const DType from = a.type.dtype, to = node.dtype();
+  const bool by_f32 = precision == Precision::Rounded && to != DType::F64;  // halves are reached through f32, as on the machine and in eager
+  const auto to_float = [&](auto value) { return kept(precision, to, by_f32 ? static_cast<float>(value) : static_cast<double>(value)); };
   for (int64_t i = 0; i < node.type.numel(); ++i) {
-    if (is_float(from) && is_float(to)) out.f[i] = kept(precision, to, a.f[i]);
-    else if (is_float(from)) out.i[i] = to == DType::Bool ? a.f[i] != 0 : wrap_to(to, truncated(a.f[i]));
-    else if (!is_float(to)) out.i[i] = wrap_to(to, a.i[i]);
-    else if (to == DType::F32 && precision == Precision::Rounded) out.f[i] = static_cast<float>(a.i[i]);  // one rounding, not two
-    else out.f[i] = kept(precision, to, static_cast<double>(a.i[i]));
+    if (is_float(to)) out.f[i] = is_float(from) ? to_float(a.f[i]) : to_float(a.i[i]);
+    else if (!is_float(from)) out.i[i] = wrap_to(to, a.i[i]);
+    else out.i[i] = to == DType::Bool ? a.f[i] != 0 : truncate_to(to, a.f[i]);
   }
   return out;
 }

@@ -42,6 +42,12 @@ double round_to(DType dtype, double value) {
   throw InternalError("round_to: not a float dtype");
 }
 
+int64_t truncate_to(DType dtype, double value) {
+  const double limit = dtype == DType::I64 ? 0x1p63 : 0x1p31, whole = std::trunc(value);
+  const bool fits = whole >= -limit && whole < limit;
+  return wrap_to(dtype, static_cast<int64_t>(fits ? whole : -limit));
+}
+
 int64_t wrap_to(DType dtype, int64_t value) {
   switch (dtype) {
     case DType::I64: return value;

@@ -175,7 +175,8 @@ Value* sine(Builder& b, Value* x, bool cosine) {
   Value* flip = b.CreateICmpNE(b.CreateAnd(n, r.bits(2)), r.bits(0));
   Value* y = b.CreateSelect(odd, cos, sin);
   y = b.CreateSelect(flip, b.CreateFNeg(y), y);
-  return f64 ? y : b.CreateFPTrunc(y, x->getType());
+  if (!f64) y = b.CreateFPTrunc(y, x->getType());
+  return cosine ? y : b.CreateSelect(b.CreateFCmpOEQ(x, llvm::ConstantFP::get(x->getType(), 0)), x, y);  // keeps -0
 }
 
 }  // namespace trainc::emit

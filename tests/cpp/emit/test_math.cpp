@@ -17,6 +17,7 @@ template <class T> using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uin
 template <class T> double ulps(T got, long double truth) {
   if (std::isnan(truth) || std::isnan(got)) return std::isnan(truth) && std::isnan(got) ? 0 : INFINITY;
   const T rounded = static_cast<T>(truth);
+  if (got == 0 && rounded == 0 && std::signbit(got) != std::signbit(rounded)) return INFINITY;
   if (got == rounded && (got != 0 || std::signbit(got) == std::signbit(rounded))) return std::isinf(got) ? 0 : std::abs(static_cast<double>((got - truth) / (std::nextafter(std::abs(got), T(INFINITY)) - std::abs(got))));
   if (std::isinf(got) || std::isinf(rounded)) {
     // Overflow may come one step early or late, no more.

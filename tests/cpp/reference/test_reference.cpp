@@ -88,7 +88,13 @@ TEST(Reference, Casts) {
     g.outputs = {{b.cast(b.input(0, x.type), to), {}}};
     return evaluate(g, {x}, {precision, {}, {}})[0];
   };
-  EXPECT_THAT(cast(floats({3}, {-1.9, 300.5, kNan}), DType::I32).i, ElementsAre(-1, 300, 0));
+  // What does not fit: as cvttss2si gives it, and eager
+  const Tensor far = floats({6}, {-1.9, 300.5, kNan, 3e9, -5e9, 1e19}, DType::F64);
+  EXPECT_THAT(cast(far, DType::I32).i, ElementsAre(-1, 300, INT32_MIN, INT32_MIN, INT32_MIN, INT32_MIN));
+  EXPECT_THAT(cast(far, DType::I64).i, ElementsAre(-1, 300, INT64_MIN, 3000000000, -5000000000, INT64_MIN));
+  EXPECT_THAT(cast(far, DType::I16).i, ElementsAre(-1, 300, 0, 0, 0, 0));
+  EXPECT_THAT(cast(far, DType::U8).i, ElementsAre(255, 44, 0, 0, 0, 0));
+  EXPECT_THAT(cast(floats({1}, {1 + 0x1p-8 + 0x1p-40}, DType::F64), DType::BF16).f, ElementsAre(1));  // by way of f32, where it is a tie
   EXPECT_THAT(cast(floats({3}, {0.0, -0.5, kNan}), DType::Bool).i, ElementsAre(0, 1, 1));
   EXPECT_THAT(cast(integers({1}, {(1 << 24) + 1}), DType::F32).f, ElementsAre(1 << 24));
   // 2^24 + 1 + a little: through fp64 it would be a tie, and go down
