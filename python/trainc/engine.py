@@ -31,7 +31,7 @@ from torch.utils import flop_counter
 
 from trainc import cache, library, memory, messages, tuning, wire
 from trainc.device import HOST, Host
-from trainc.errors import InternalError
+from trainc.errors import InternalError, UserError
 from trainc.pool import Results
 from trainc.sizes import Symbols, Template
 from trainc.state import Alike
@@ -154,7 +154,10 @@ class ExternCall:
     @torch.no_grad()
     def __call__(self, pointers: list[int]) -> list[tuple[int, Any]]:
         inputs = [tensor_at(p, *info, self.device) for p, info in zip(pointers, self.info["inputs"], strict=True)]
+        writes = sum(tensor._version for tensor in inputs)
         results = self.compute(inputs)
+        if sum(tensor._version for tensor in inputs) != writes:
+            raise UserError(f"{self.info['target']} writes over an argument: its schema must say so (`Tensor(a!)`)")
         results = list(results) if isinstance(results, (list, tuple)) else [results]
         owned = []
         for i, wanted in enumerate(self._results):
@@ -163,7 +166,8 @@ class ExternCall:
                 continue
             given = results[i].view(torch.int64) if results[i].dtype is torch.uint64 else results[i]
             result = as_compiled(given, wire.DTYPES[wanted[0]], tuple(wanted[1]), tuple(wanted[2]), self.device)
-            # the plan reads through the pointer; inputs are owned by the plan, so a view of one needs no owner but itself
+            # The plan reads through the pointer, and the inputs' memory is its own. For results that are views by their schema it
+            # keeps that memory; any other that came back as a view it copies (src/runtime/places.h).
             owned.append((result.data_ptr(), (result, inputs)))
         return owned
 

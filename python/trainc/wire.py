@@ -70,6 +70,24 @@ def is_random(target: Any) -> bool:
     return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
 
 
+@functools.cache
+def _effects(target: Any) -> tuple[bool, list[tuple[int, str]]]:
+    """By the operator's schema: whether it writes over an argument, and the arguments that a result may be a view of
+    (`Tensor(a) self -> Tensor(a)`), by position and name."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return False, []
+    schema = target._schema
+    gives_views = any(result.alias_info is not None for result in schema.returns)
+    viewed = [(i, arg.name) for i, arg in enumerate(schema.arguments) if arg.alias_info is not None]
+    return schema.is_mutable, viewed if gives_views else []
+
+
+def aliases(node: torch.fx.Node) -> list[str]:
+    """The nodes that a result of this one may be a view of."""
+    arguments = [node.args[i] if i < len(node.args) else node.kwargs.get(name) for i, name in _effects(node.target)[1]]
+    return [arg.name for given in arguments for arg in _flat(given) if isinstance(arg, torch.fx.Node)]
+
+
 def value(val: Any, node: str) -> Any:
     """`V` of the wire format."""
     if isinstance(val, torch.Tensor):
@@ -78,7 +96,8 @@ def value(val: Any, node: str) -> Any:
             raise InternalError(f"{node} has a symbolic shape {tuple(val.shape)}")
         # the state of a fused attention's generator: handed on, never computed with
         dtype = "i64" if val.dtype is torch.uint64 else dtype_name(val.dtype)
-        return {"dtype": dtype, "shape": list(val.shape), "stride": list(val.stride())}
+        offset = {"offset": val.storage_offset()} if val.storage_offset() else {}
+        return {"dtype": dtype, "shape": list(val.shape), "stride": list(val.stride()), **offset}
     if isinstance(val, (list, tuple)):
         return [value(item, node) for item in val]
     return None
@@ -141,6 +160,7 @@ def node_json(node: torch.fx.Node) -> dict:
         "args": [argument(arg) for arg in node.args], "kwargs": {key: argument(arg) for key, arg in node.kwargs.items()},
         "val": value(node.meta.get("val"), node.name), "origin": origin(node), "random": is_random(node.target),
         "recompute": bool(node.meta.get(RECOMPUTE) or node.meta.get("recompute")),
+        "aliases": aliases(node), "writes": _effects(node.target)[0],
     }  # fmt: skip
 
 

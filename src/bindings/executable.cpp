@@ -98,6 +98,18 @@ std::vector<void*> pointers(const std::vector<uintptr_t>& ints) {
   return out;
 }
 
+/// A result of the framework: (pointer, (tensor, what it may be a view of)).
+runtime::ExternTensor taken_over(nb::handle pair) {
+  nb::object owner = nb::borrow(pair[1]);
+  const auto copy = [owner = keep(owner)]() -> runtime::ExternTensor {
+    nb::gil_scoped_acquire lock;
+    nb::object copied = nb::handle(static_cast<PyObject*>(owner.get()))[0].attr("clone")();
+    void* data = reinterpret_cast<void*>(nb::cast<uintptr_t>(copied.attr("data_ptr")()));
+    return {data, keep(std::move(copied))};
+  };
+  return {reinterpret_cast<void*>(nb::cast<uintptr_t>(pair[0])), keep(std::move(owner)), copy};
+}
+
 std::vector<runtime::ExternTensor> call_framework(const nb::object& callback, const plan::Plan& plan, const plan::Step& step,
                                                   const std::vector<void*>& inputs) {
   nb::gil_scoped_acquire lock;
@@ -105,8 +117,7 @@ std::vector<runtime::ExternTensor> call_framework(const nb::object& callback, co
   for (void* p : inputs) ints.append(reinterpret_cast<uintptr_t>(p));
   const nb::object results = callback(&step - plan.steps.data(), ints);
   std::vector<runtime::ExternTensor> out;
-  for (nb::handle pair : results)
-    out.push_back({reinterpret_cast<void*>(nb::cast<uintptr_t>(pair[0])), keep(nb::borrow(pair[1]))});
+  for (nb::handle pair : results) out.push_back(taken_over(pair));
   return out;
 }
 

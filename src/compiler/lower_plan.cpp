@@ -164,6 +164,26 @@ class PlanBuilder {
     return it->second = add(describe(n, home, 0, "t" + std::to_string(n->id)));
   }
 
+  /// Of a value: the last place that touches a view of its memory (a call's result), or -1.
+  std::function<int(const Node*)> last_views(const std::unordered_map<const Node*, int>& last_touch) const {
+    std::unordered_map<const Node*, int> last;
+    const auto of = [&](const auto& places, const Node* n) {
+      const auto it = places.find(n);
+      return it == places.end() ? -1 : it->second;
+    };
+    for (size_t g = schedule_.groups.size(); g-- > 0;) {  // backwards: a view may have views
+      const schedule::Group& group = schedule_.groups[g];
+      if (group.kind != schedule::GroupKind::Extern) continue;
+      for (int64_t i : group.values[0]->as<ExternAttr>().aliases) {
+        const Node* below = schedule::base_of(group.values[0]->in(i));
+        int until = of(last, below);
+        for (const Node* view : group.values) until = std::max({until, of(last_touch, view), of(last, view)});
+        last[below] = until;
+      }
+    }
+    return [last, of](const Node* n) { return of(last, n); };
+  }
+
   /// Temporaries, and slots of the arena, that may be written over what the same kernel is the last to read.
   void write_in_place(std::vector<std::vector<schedule::LoweredKernel>>& kernels) {
     std::unordered_map<const Node*, int> first_write, last_touch;
@@ -180,6 +200,7 @@ class PlanBuilder {
       ++place;
       for (const Node* i : schedule_.groups[g].values[0]->inputs) last_touch[schedule::base_of(i)] = place;
     }
+    const auto viewed_until = last_views(last_touch);
     std::unordered_set<const Node*> kept, slots;  // what the caller wants; of that, what the handle's arena is to hold
     for (size_t i = 0; i < graph_.outputs.size(); ++i) {
       if (!graph_.outputs[i].value) continue;
@@ -202,7 +223,7 @@ class PlanBuilder {
           if (!k.nest.buffers[w].written || first_write.at(value) != place || !may_lie_over(value)) continue;
           for (size_t r = 0; r < k.arguments.size(); ++r) {
             const Node* below = k.arguments[r];
-            if (k.nest.buffers[r].written || last_touch.at(below) != place || !ours(below) || below->type.bytes() != value->type.bytes()) continue;
+            if (k.nest.buffers[r].written || last_touch.at(below) != place || !ours(below) || viewed_until(below) >= place || below->type.bytes() != value->type.bytes()) continue;
             if (!loop::refuse_in_place(k.nest, static_cast<int>(w), static_cast<int>(r)).empty()) continue;
             k.nest.buffers[w].over = static_cast<int>(r);
             over_[value] = below;
@@ -300,6 +321,7 @@ class PlanBuilder {
     step.arguments_json = attr.arguments;
     step.random = attr.random;
     step.origins = graph_.origins(call);
+    for (int64_t i : attr.aliases) step.aliases.push_back(buffer(call->in(i)));
     for (const Node* i : call->inputs) {
       const int b = buffer(i);
       step.arguments.push_back(b);

@@ -102,7 +102,7 @@ class Joiner {
     const int kernels = static_cast<int>(plan_.kernels.size());
     plan_.kernels.insert(plan_.kernels.end(), from.kernels.begin(), from.kernels.end());
     for (plan::Step s : from.steps) {
-      for (std::vector<int>* list : {&s.arguments, &s.reads, &s.writes})
+      for (std::vector<int>* list : {&s.arguments, &s.reads, &s.writes, &s.aliases})
         for (int& b : *list) b = numbers[b];
       if (s.kernel >= 0) s.kernel += kernels;
       plan_.steps.push_back(std::move(s));
@@ -190,15 +190,14 @@ class Updater {
     s.reads.push_back(s.arguments.back());
 
     // As early as it can: the gradient is there, and what is overwritten was read for the last time.
-    size_t place = 0;
-    for (size_t i = 0; i < plan_.steps.size(); ++i) {
-      const plan::Step& other = plan_.steps[i];
-      const auto among = [](const std::vector<int>& list, int b) { return std::find(list.begin(), list.end(), b) != list.end(); };
-      bool before = among(other.writes, gradient);
-      for (int b : s.writes) before = before || among(other.reads, b);
-      if (before) place = i + 1;
+    int place = 0;
+    for (int i = 0; i < static_cast<int>(plan_.steps.size()); ++i) {
+      const std::vector<int>& written = plan_.steps[i].writes;
+      if (std::find(written.begin(), written.end(), gradient) != written.end()) place = i + 1;
     }
-    plan_.steps.insert(plan_.steps.begin() + static_cast<int64_t>(place), std::move(s));
+    const std::vector<plan::LiveRange> live = plan::live_ranges(plan_);
+    for (int b : s.writes) place = std::max(place, live[b].last + 1);
+    plan_.steps.insert(plan_.steps.begin() + place, std::move(s));
   }
 
   int input(int64_t index, Buffer in) {

@@ -5,14 +5,15 @@
 //   {"name": "joint", "nodes": [
 //     {"op": "placeholder", "name": "primals_1", "val": {"dtype": "f32", "shape": [8, 64], "stride": [64, 1]}},
 //     {"op": "call", "name": "add_1", "target": "aten.add.Tensor", "args": [...], "kwargs": {...}, "val": V, "origin": "model.py:41",
-//      "random": false, "recompute": false},
+//      "random": false, "recompute": false, "aliases": ["primals_1"], "writes": false},
 //     {"op": "output", "args": [{"n": "add_1"}, null]}]}
-//   V: one tensor's {"dtype", "shape", "stride"}, a list of them (null: undefined) for several results, or null (not a tensor).
+//   V: one tensor's {"dtype", "shape", "stride", "offset": its first element's place in its storage, where that is not 0}, a list of them (null: undefined) for several results, or null (not a tensor).
 //   args: {"n": name} a node ({"n": name, "view": "uint64"}: i64 here, given to the framework as that dtype); {"dtype": "f32"}; {"float": "inf" | "-inf" | "nan"}; {"other": text} (device, layout, memory format, generator);
 //   null, true/false, numbers (1 is an int, 1.0 is a float), strings, lists.
 //   "generator": "philox" beside "nodes": the framework draws on the device. A node of native_dropout then has "philox": [threads, vector],
 //   how its mask is dealt out (graph.h, RandomAttr); what draws otherwise becomes an extern node.
 //   "getitem" is a target. "random": the operation draws from the framework's generator. SymInts do not occur.
+//   By the operator's schema: "aliases", nodes that a result may be a view of; "writes": it writes over an argument.
 #pragma once
 #include <string>
 #include <string_view>

@@ -68,6 +68,16 @@ Dims Arg::strides() const {
   return known()->strides.at(0);
 }
 
+int64_t Arg::offset() const {
+  if (!is_tensor()) call_->fail("a tensor is missing");
+  return known()->offsets.at(0);
+}
+
+bool Arg::of_argument() const {
+  if (!is_tensor()) call_->fail("a tensor is missing");
+  return known()->of_argument;
+}
+
 std::vector<std::optional<Value>> Arg::tensors() const {
   std::vector<std::optional<Value>> out;
   if (const Known* k = known(); k && k->is_list) {

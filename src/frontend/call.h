@@ -19,6 +19,8 @@ struct Known {
   Results nodes;
   std::vector<Dims> strides;  // of the framework's tensors; only operations that ask for memory order look
   bool is_list = false;       // several results: taken apart by getitem
+  Dims offsets;               // beside `strides`: the first element's place in its storage
+  bool of_argument = false;   // is an argument of the graph or a view of one: its place in the storage may be another at the next call
 };
 using Environment = std::unordered_map<std::string, Known>;
 
@@ -48,6 +50,8 @@ class Arg {
   Dims ints() const;  // a single integer is a list of one; true is 1
   DType dtype(DType otherwise) const;
   Dims strides() const;  // of the framework's tensor
+  int64_t offset() const;  // its first element's place in its storage
+  bool of_argument() const;  // Known's
 
  private:
   friend class Call;

@@ -6,7 +6,7 @@
 namespace trainc::frontend {
 namespace {
 
-struct Val { std::optional<Type> type; Dims strides; };
+struct Val { std::optional<Type> type; Dims strides; int64_t offset = 0; };
 
 class Importer {
  public:
@@ -34,7 +34,7 @@ class Importer {
     Val v = val(node["val"], name);
     Builder b{out_.graph, name};
     const bool plain = is_row_major(v.type->shape, v.strides);
-    known_[name] = {{b.input(index, *v.type, plain ? Dims{} : v.strides)}, {v.strides}, false};
+    known_[name] = {{b.input(index, *v.type, plain ? Dims{} : v.strides)}, {v.strides}, false, {v.offset}, true};
   }
 
   void call(const Json& node) {
@@ -55,12 +55,14 @@ class Importer {
       c.types.push_back(v.type);
       c.strides.push_back(v.strides);
     }
-    Known known{{}, c.strides, is_list};
-    known.nodes = nodes_of(c, node);
-    check(c, known.nodes);
+    Known made{{}, c.strides, is_list, {}, false};
+    for (const Val& v : vals) made.offsets.push_back(v.offset);
+    for (const Json& below : aliases_of(node)) made.of_argument |= known(below).of_argument;
+    made.nodes = nodes_of(c, node);
+    check(c, made.nodes);
     if (node.value("recompute", false))
-      for (const Node* n : known.nodes) if (n) out_.must_recompute.push_back(n);
-    known_[name] = std::move(known);
+      for (const Node* n : made.nodes) if (n) out_.must_recompute.push_back(n);
+    known_[name] = std::move(made);
   }
 
   Results nodes_of(const Call& c, const Json& node) {
@@ -79,7 +81,7 @@ class Importer {
     const Known& from = known(args.at(0));
     const size_t i = args.at(1).get<size_t>();
     require(from.is_list && i < from.nodes.size(), "import: " + name + " takes a result that is not there");
-    known_[name] = {{from.nodes[i]}, {from.strides[i]}, false};
+    known_[name] = {{from.nodes[i]}, {from.strides[i]}, false, {from.offsets[i]}, from.of_argument};
   }
 
   void output(const Json& node) {
@@ -112,9 +114,7 @@ class Importer {
   /// The call as it stands, for the framework to run. Its tensors arrive row-major, so that what reads memory order cannot go this way.
   Results extern_node(const Call& c, const Json& node) {
     const std::string overload = c.target.substr(0, c.target.rfind('.'));
-    if (c.target.starts_with("aten.as_strided")) {
-      if (!is_row_major(c.arg(0, "self").tensor().shape(), c.arg(0, "self").strides())) c.fail("reads the memory of a tensor that is not row-major");
-    } else if (overload.ends_with('_') && !overload.ends_with("__")) {
+    if (node.value("writes", false) || (overload.ends_with('_') && !overload.ends_with("__"))) {
       c.fail("writes over its argument");
     }
     const bool random = node.value("random", false);
@@ -124,7 +124,7 @@ class Importer {
 
     std::vector<const Node*> inputs;
     Json arguments = {{"args", slots(c.args, inputs)}, {"kwargs", slots(c.kwargs, inputs)}};
-    ExternAttr attr{c.target, arguments.dump(), {}, random, random ? draws_++ : -1};
+    ExternAttr attr{c.target, arguments.dump(), {}, random, random ? draws_++ : -1, aliases(node, inputs)};
     bool any = false;
     for (const auto& t : c.types) {
       any |= t.has_value();
@@ -137,6 +137,24 @@ class Importer {
       results.push_back(c.types[i] ? c.b.result(made, i) : nullptr);
     if (std::find(out_.externs.begin(), out_.externs.end(), c.b.origin) == out_.externs.end()) out_.externs.push_back(c.b.origin);
     return results;
+  }
+
+  /// What a result may be a view of, as nodes of the text.
+  static std::vector<Json> aliases_of(const Json& node) {
+    std::vector<Json> nodes;
+    for (const Json& name : node.value("aliases", Json::array())) nodes.emplace_back(Json::object())["n"] = name;
+    return nodes;
+  }
+
+  /// The places of these among `inputs`.
+  Dims aliases(const Json& node, const std::vector<const Node*>& inputs) const {
+    Dims places;
+    for (const Json& below : aliases_of(node))
+      for (const Node* n : known(below).nodes)
+        if (auto it = std::find(inputs.begin(), inputs.end(), n); n && it != inputs.end()) places.push_back(it - inputs.begin());
+    std::sort(places.begin(), places.end());
+    places.erase(std::unique(places.begin(), places.end()), places.end());
+    return places;
   }
 
   /// `j` with every tensor replaced by its place among `inputs`.
@@ -197,6 +215,7 @@ class Importer {
       throw InternalError(place + ": dtype " + dtype + " is not compiled");
     }
     v.strides = j.contains("stride") ? j["stride"].get<Dims>() : contiguous_strides(v.type->shape);
+    v.offset = j.value("offset", int64_t{0});
     require(v.strides.size() == v.type->shape.size(), place + ": strides and shape differ in length");
     return v;
   }

@@ -18,6 +18,7 @@ const Table& table() {
     add_activations(t);
     add_reductions(t);
     add_views(t);
+    add_strided(t);
     add_creation(t);
     add_contractions(t);
   add_convolutions(t);

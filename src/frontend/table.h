@@ -21,6 +21,7 @@ void add_elementwise(Table&);    // arithmetic, comparisons, logic, where, clamp
 void add_activations(Table&);    // relu, gelu, silu, ... and their backwards
 void add_reductions(Table&);     // sum, mean, var, max, argmax, any, norms, cumsum
 void add_views(Table&);          // reshape, permute, slice, cat, pad and their backwards and scatters
+void add_strided(Table&);        // diagonals, unfold, im2col, as_strided: views that step through memory, and what writes there
 void add_creation(Table&);       // full, arange, tril, ...
 void add_contractions(Table&);   // mm, bmm, addmm, ...
 void add_convolutions(Table&);   // those whose windows lie side by side

@@ -2,6 +2,7 @@
 // view, a copy and a detach of the same shape are one thing.
 #include <algorithm>
 
+#include "frontend/slices.h"
 #include "frontend/table.h"
 
 namespace trainc::frontend {
@@ -47,8 +48,6 @@ Outcome repeat(const Call& c) {
 }
 
 // --- slices
-struct Range { int64_t axis, start, extent, step; };
-
 /// Python's slice of an axis of size n: negative ends count from the end, all are clamped.
 Range range_of(const Call& c, const Dims& shape, int dim_at) {
   Range r{wrap_axis(c, c.arg(dim_at, "dim").integer(0), shape.size()), 0, 0, c.arg(dim_at + 3, "step").integer(1)};
@@ -66,45 +65,6 @@ int64_t index_of(const Call& c, const Arg& a, int64_t size) {
   return i < 0 ? i + size : i;
 }
 
-Value sliced(Value x, const Range& r) { return with(x, x.b->slice_axis(x.node, r.axis, r.start, r.extent, r.step)); }
-
-/// `x` laid into a tensor of `n` along the axis, at the places of the slice; `fill` elsewhere.
-Value unsliced(Value x, const Range& r, int64_t n, Value fill) {
-  if (r.extent == 0) {
-    Dims shape = x.shape();
-    shape[r.axis] = n;
-    return broadcast(fill, shape);
-  }
-  Dims low(x.rank(), 0), high(x.rank(), 0);
-  if (r.step > 1) {  // [e] -> [e, 1] -> [e, step] -> [e * step], the tail cut off
-    Dims split = x.shape(), joined = x.shape();
-    split.insert(split.begin() + r.axis + 1, 1);
-    Dims none(split.size(), 0), gap(split.size(), 0);
-    gap[r.axis + 1] = r.step - 1;
-    joined[r.axis] = r.extent * r.step;
-    x = reshape(with(x, x.b->pad(reshape(x, split).node, fill.node, none, gap)), joined);
-    x = sliced(x, {r.axis, 0, std::min(joined[r.axis], n - r.start), 1});
-  }
-  low[r.axis] = r.start;
-  high[r.axis] = n - r.start - x.size(r.axis);
-  return with(x, x.b->pad(x.node, fill.node, low, high));
-}
-
-/// self with src in the places of the slice.
-Value slice_scattered(const Call& c, Value self, Value src, const Range& r) {
-  if (r.extent == 0) return self;
-  const int64_t n = self.size(r.axis);
-  if (r.step == 1) {
-    std::vector<const Node*> parts;
-    if (r.start > 0) parts.push_back(sliced(self, {r.axis, 0, r.start, 1}).node);
-    parts.push_back(src.node);
-    if (const int64_t after = r.start + r.extent; after < n) parts.push_back(sliced(self, {r.axis, after, n - after, 1}).node);
-    return with(self, c.b.concat(parts, r.axis));
-  }
-  Value inside = unsliced(c.full(src.shape(), DType::Bool, 1), r, n, c.full({}, DType::Bool, 0));
-  return where(inside, unsliced(src, r, n, c.full({}, src.dtype(), 0)), self);
-}
-
 Outcome slice(const Call& c) {
   Value x = c.arg(0, "self").tensor();
   return c.give(sliced(x, range_of(c, x.shape(), 1)));
@@ -117,7 +77,7 @@ Outcome slice_backward(const Call& c) {
 Outcome slice_scatter(const Call& c) {
   Value x = c.arg(0, "self").tensor();
   const Range r = range_of(c, x.shape(), 2);
-  return c.give(slice_scattered(c, x, c.arg(1, "src").as(c.dtype()), r));
+  return c.give(slice_scattered(x, c.arg(1, "src").as(c.dtype()), r));
 }
 
 Outcome select(const Call& c) {
@@ -139,7 +99,7 @@ Outcome select_scatter(const Call& c) {
   Dims one = x.shape();
   one[axis] = 1;
   const Range r{axis, index_of(c, c.arg(3, "index"), x.size(axis)), 1, 1};
-  return c.give(slice_scattered(c, x, reshape(c.arg(1, "src").as(c.dtype()), one), r));
+  return c.give(slice_scattered(x, reshape(c.arg(1, "src").as(c.dtype()), one), r));
 }
 
 // --- several at once; the sizes are those of the results

@@ -69,6 +69,7 @@ struct Hasher {
     add(std::hash<std::string>()(a.target));
     add(std::hash<std::string>()(a.arguments));
     add(a.draw);
+    add(a.aliases);
   }
   void operator()(const ResultAttr& a) { add(a.index); }
 };

@@ -76,6 +76,7 @@ struct ExternAttr {
   std::vector<Type> results;  // all of them; a result the framework leaves undefined has dtype bool and shape [0]
   bool random = false;        // draws from the framework's generator: keeps its place in the order of draws
   int64_t draw = -1;          // that place, where random (two equal calls are two then)
+  Dims aliases;               // inputs, by number: a result may be a view of their memory, as the operator's schema says
   bool operator==(const ExternAttr&) const = default;
 };
 struct ResultAttr { int64_t index = 0; bool operator==(const ResultAttr&) const = default; };

@@ -71,6 +71,7 @@ struct AttrPrinter {
     for (size_t i = 0; i < a.results.size(); ++i) text += (i ? "," : "") + to_string(a.results[i]);
     text += "]";
     if (a.random) text += fmt::format(" random=true draw={}", a.draw);
+    if (!a.aliases.empty()) text += " aliases=" + list(a.aliases);
     return text;
   }
   std::string operator()(const ResultAttr& a) const { return fmt::format(" index={}", a.index); }
@@ -289,6 +290,7 @@ class Parser {
     else if (key == "arguments") a.arguments = string();
     else if (key == "random") a.random = word() == "true";
     else if (key == "draw") a.draw = number();
+    else if (key == "aliases") a.aliases = dims();
     else if (key == "results") {
       expect('[');
       if (accept(']')) return true;

@@ -286,6 +286,7 @@ void Check::all() const {
     case Op::Scatter: return scatter();
     case Op::Extern:
       need(!node.as<ExternAttr>().results.empty(), "an extern has a result");
+      for (int64_t i : node.as<ExternAttr>().aliases) need(i >= 0 && i < static_cast<int64_t>(node.inputs.size()), "a result is a view of an input that is not there");
       return need(node.as<ExternAttr>().results[0] == out(), "the type is not that of the first result");
     case Op::Result: {
       need(node.inputs[0]->op == Op::Extern, "the input is no extern");

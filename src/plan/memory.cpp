@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <set>
 
 #include "plan/live.h"
 #include "plan/plan.h"
@@ -86,9 +87,8 @@ int below(const Plan& plan, int b) {
   return b;
 }
 
-}  // namespace
-
-std::vector<LiveRange> live_ranges(const Plan& plan) {
+/// Where each buffer is named by a step.
+std::vector<LiveRange> touched_ranges(const Plan& plan) {
   std::vector<LiveRange> live(plan.buffers.size());
   for (int s = 0; s < static_cast<int>(plan.steps.size()); ++s) {
     const auto touch = [&](const std::vector<int>& buffers) {
@@ -101,6 +101,30 @@ std::vector<LiveRange> live_ranges(const Plan& plan) {
     touch(plan.steps[s].reads);
     touch(plan.steps[s].writes);
   }
+  return live;
+}
+
+}  // namespace
+
+std::vector<ViewOf> views(const Plan& plan) {
+  const std::vector<LiveRange> live = touched_ranges(plan);
+  std::vector<ViewOf> all;
+  std::vector<std::set<int>> below(plan.buffers.size());  // what a view may lie in
+  for (const Step& s : plan.steps)
+    for (int view : s.writes) {
+      if (s.aliases.empty() || plan.buffers[view].home != Home::Extern) continue;
+      for (int b : s.aliases) {
+        below[view].insert(b);
+        below[view].insert(below[b].begin(), below[b].end());
+      }
+      for (int b : below[view]) all.push_back({b, view, live[view]});
+    }
+  return all;
+}
+
+std::vector<LiveRange> live_ranges(const Plan& plan) {
+  std::vector<LiveRange> live = touched_ranges(plan);
+  for (const ViewOf& v : views(plan)) live[v.buffer].last = std::max(live[v.buffer].last, v.live.last);
   return live;
 }
 

@@ -66,6 +66,7 @@ struct Step {
   int64_t parallel_extent = 1;
   // Extern
   std::string target, arguments_json;
+  std::vector<int> aliases;        // Extern: arguments that a result of home Extern may be a view of (other results are copied to their homes)
   bool random = false;             // Extern: draws from the framework's generator; its state is handed over before and taken back after
   // Random
   double p = 0;

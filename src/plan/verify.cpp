@@ -7,6 +7,7 @@
 //             last reader of the other
 //             Constants are never written, an Input only where it is `updated`: by one step, after which nobody reads it; what is read was
 //             written before (Saved: where this plan writes it at all);
+//             an Extern step's `aliases` are arguments of it; while a view lives, no step writes the memory that it may lie in
 //             bits are written by Random steps of the host alone, and read by kernels alone
 //             a Random step writes one dense bool buffer with 0 <= p <= 1; with a kernel, it reads one Draw buffer, which no other step does
 //             a Product's matrices lie within their buffers, and are laid out as plan.h says
@@ -106,6 +107,7 @@ class Verifier {
     };
     for (int b : s.arguments) in_range(s, b);
     const std::set<int> arguments(s.arguments.begin(), s.arguments.end());
+    for (int b : s.aliases) check(s.kind == StepKind::Extern && arguments.contains(b), "step {}: a result is a view of buffer {}, which is no argument of a call", s.name, b);
     const std::set<int> reads = distinct(s.reads, "reads"), writes = distinct(s.writes, "writes");
     switch (s.kind) {
       case StepKind::Kernel: {
@@ -216,7 +218,17 @@ class Verifier {
           "buffer {}: is over {}, and {} is not the kernel between them", b.name, below.name, s.name);
   }
 
+  /// A kernel that reads a view may write over what it lies in no more than a later one may: `over` was proved for the buffer's own elements.
+  void views() const {
+    for (const ViewOf& v : plan::views(p_))
+      for (int s = v.live.first + 1; s <= v.live.last; ++s)
+        for (int w : p_.steps[s].writes)
+          check(w != v.buffer && !lies_over(w, v.buffer), "step {}: writes {} while {}, a view of {}, is in use", p_.steps[s].name, p_.buffers[w].name,
+                p_.buffers[v.view].name, p_.buffers[v.buffer].name);
+  }
+
   void memory() const {
+    views();
     const std::vector<LiveRange> touched = live_ranges(p_), live = memory_ranges(p_);
     for (size_t b = 0; b < p_.buffers.size(); ++b)
       if (p_.buffers[b].over >= 0) over(static_cast<int>(b), touched);

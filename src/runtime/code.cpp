@@ -8,6 +8,7 @@
 
 #include "plan/live.h"
 #include "runtime/arena.h"
+#include "runtime/poison.h"
 #include "runtime/runtime.h"
 #include "support/cpu.h"
 #include "support/error.h"
@@ -49,11 +50,13 @@ void* thread_scratch(int64_t bytes) {
   return bytes > 0 ? memory.data() : nullptr;
 }
 
-uint32_t run_kernel(KernelEntry entry, void* const* arguments, int64_t scratch_bytes, int64_t extent, bool inline_) {
+uint32_t run_kernel(KernelEntry entry, void* const* arguments, int64_t scratch_bytes, int64_t extent, bool inline_, bool poisoned) {
   std::atomic<uint32_t> failed{0};
   const auto body = [&](int64_t begin, int64_t end) {
     uint32_t status = 0;  // this part's own: threads do not write to one word
-    entry(arguments, thread_scratch(scratch_bytes), &status, begin, end);
+    void* scratch = thread_scratch(scratch_bytes);
+    if (poisoned) poison(scratch, scratch_bytes);
+    entry(arguments, scratch, &status, begin, end);
     for (uint32_t old = failed; status > old && !failed.compare_exchange_weak(old, status);) {}
   };
   if (extent <= 0) return 0;

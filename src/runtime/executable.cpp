@@ -11,7 +11,9 @@
 #include "runtime/arena.h"
 #include "runtime/code.h"
 #include "runtime/places.h"
+#include "runtime/poison.h"
 #include "runtime/runtime.h"
+#include "support/dump.h"
 #include "support/error.h"
 
 namespace trainc::runtime {
@@ -31,8 +33,10 @@ struct Executable::Impl {
   std::vector<std::vector<int>> dies_after;    // by step: Extern buffers whose last use it is
   std::vector<std::shared_ptr<void>> owners;   // by buffer: of Extern ones
   std::vector<double> seconds;                 // by step
+  std::optional<Poison> poison;
 
   explicit Impl(plan::Plan p) : plan(std::move(p)), code(plan.kernels) {
+    if (environment_lists("TRAINC_DEBUG", "poison")) poison.emplace(plan);
     pointers.resize(plan.buffers.size());
     owners.resize(plan.buffers.size());
     for (const plan::Step& s : plan.steps) arguments.emplace_back(s.arguments.size());
@@ -55,7 +59,7 @@ struct Executable::Impl {
     gather(step, step.arguments, args);
     const plan::Kernel& kernel = plan.kernels[step.kernel];
     const bool small = step.flops + step.bytes > 0 && step.flops + step.bytes < kWorthThreads;
-    const uint32_t failed = run_kernel(code.entry(step.kernel), args.data(), kernel.scratch_bytes, step.parallel_extent, small);
+    const uint32_t failed = run_kernel(code.entry(step.kernel), args.data(), kernel.scratch_bytes, step.parallel_extent, small, poison.has_value());
     if (failed) throw IndexError(fmt::format("index out of range in {} (check {} of {})", fmt::join(step.origins, ", "), failed, step.name));
   }
 
@@ -64,6 +68,7 @@ struct Executable::Impl {
     for (size_t i = 0; i < plan.steps.size(); ++i) {
       const plan::Step& step = plan.steps[i];
       if (call.check_signals) call.check_signals();
+      if (poison) poison->before(i, pointers);
       const auto start = profile ? Clock::now() : Clock::time_point();
       switch (step.kind) {
         case plan::StepKind::Kernel: run_kernel_step(step, arguments[i]); break;
@@ -74,7 +79,8 @@ struct Executable::Impl {
         case plan::StepKind::Product: throw InternalError(step.name + ": a product of a device's library in a plan for the CPU");
         case plan::StepKind::Random: draws.fill(step, plan.buffers[step.writes[0]], pointers[step.writes[0]]); break;
       }
-      for (int b : dies_after[i]) owners[b].reset();
+      for (int b : dies_after[i]) owners[b].reset(), pointers[b] = nullptr;
+      if (poison) poison->after(i, pointers);
       if (profile) seconds[i] = std::chrono::duration<double>(Clock::now() - start).count();
     }
   }
@@ -95,6 +101,7 @@ void Executable::run(const Call& call) {
   std::lock_guard one_at_a_time(impl_->mutex);
   const Arena arena(impl_->plan.temp_bytes);
   impl_->pointers = place_buffers(impl_->plan, call, arena.data());
+  if (impl_->poison) impl_->poison->begin(impl_->pointers, arena.data());
   if (profile) impl_->seconds.assign(impl_->plan.steps.size(), 0);
   Draws draws(call.generator);
   try {

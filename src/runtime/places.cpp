@@ -29,6 +29,28 @@ std::vector<void*> place_buffers(const plan::Plan& plan, const Call& call, uint8
   return pointers;
 }
 
+namespace {
+
+bool holds(const void* memory, int64_t size, const void* data, int64_t bytes) {
+  const auto *from = static_cast<const uint8_t*>(memory), *at = static_cast<const uint8_t*>(data);
+  return from && from <= at && at + bytes <= from + size;
+}
+bool meets(const void* memory, int64_t size, const void* data, int64_t bytes) {
+  const auto *from = static_cast<const uint8_t*>(memory), *at = static_cast<const uint8_t*>(data);
+  return from && from < at + bytes && at < from + size;
+}
+
+/// Whether a result lies in the memory of some buffer, other than of one that the step says it may be a view of.
+bool is_undeclared_view(const plan::Plan& plan, const plan::Step& step, const std::vector<void*>& pointers, const void* data, int64_t bytes) {
+  for (int b : step.aliases)
+    if (holds(pointers[b], plan.buffers[b].bytes, data, bytes)) return false;
+  for (size_t b = 0; b < pointers.size(); ++b)
+    if (meets(pointers[b], plan.buffers[b].bytes, data, bytes)) return true;
+  return false;
+}
+
+}  // namespace
+
 void run_extern(const plan::Plan& plan, const plan::Step& step, const Call& call, const std::vector<void*>& inputs, Draws& draws,
                 std::vector<void*>& pointers, std::vector<std::shared_ptr<void>>& owners,
                 const std::function<void(void* to, const void* from, int64_t bytes)>& copy) {
@@ -42,6 +64,10 @@ void run_extern(const plan::Plan& plan, const plan::Step& step, const Call& call
     const plan::Buffer& buffer = plan.buffers[b];
     require(results[i].data || buffer.bytes == 0, fmt::format("{}: result {} is undefined", step.target, i));
     if (buffer.home == plan::Home::Extern) {
+      if (buffer.bytes > 0 && is_undeclared_view(plan, step, pointers, results[i].data, buffer.bytes)) {
+        require(static_cast<bool>(results[i].copy), fmt::format("{}: result {} is a view that cannot be copied", step.target, i));
+        results[i] = results[i].copy();
+      }
       pointers[b] = results[i].data;
       owners[b] = std::move(results[i].owner);
     } else if (buffer.bytes > 0) {  // wanted elsewhere: the layout is the same, so its bytes are copied

@@ -19,7 +19,8 @@ std::vector<void*> place_buffers(const plan::Plan&, const Call&, uint8_t* arena)
 class Draws;
 
 /// An Extern step: the framework computes `inputs`' results, and the plan takes them over; those that are wanted elsewhere than where the framework put
-/// them are copied by `copy(to, from, bytes)`. Generator state that was drawn from is written back before a random operation.
+/// them are copied by `copy(to, from, bytes)`. A result that came back in the memory of a buffer, though the step does not declare it a view of that one, is
+/// copied by the framework: the plan does not know that this memory is still in use. Generator state that was drawn from is written back before a random operation.
 /// Throws InternalError where results are missing, or are not as many as the plan's.
 void run_extern(const plan::Plan&, const plan::Step&, const Call&, const std::vector<void*>& inputs, Draws&, std::vector<void*>& pointers,
                 std::vector<std::shared_ptr<void>>& owners, const std::function<void(void* to, const void* from, int64_t bytes)>& copy);

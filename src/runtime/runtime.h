@@ -21,7 +21,11 @@ struct Generator {
 };
 
 /// What an extern step needs from the framework.
-struct ExternTensor { void* data; std::shared_ptr<void> owner; };
+struct ExternTensor {
+  void* data;
+  std::shared_ptr<void> owner;
+  std::function<ExternTensor()> copy = {};  // the same elements in memory that nobody else has; asked for where the plan will use `data` again
+};
 using ExternCall = std::function<std::vector<ExternTensor>(const plan::Step&, const std::vector<void*>& inputs)>;
 
 struct Call {

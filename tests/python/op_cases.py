@@ -399,6 +399,100 @@ case("pad", lambda x: aten.constant_pad_nd(x, [1, 2, 0, 3], 1.5), V)
 case("pad/negative", lambda x: aten.constant_pad_nd(x, [-1, 2, 1, -2]), V)
 case("pad/i64", lambda x: aten.constant_pad_nd(x, [0, 1], -100.0), i64(2, 9))
 
+# ---- views that step through an axis or through memory --------------------------------------------------------------
+MATRICES = [(4, 6, 5), (5, 5), (1, 1), (1, 4), (7, 3), (0, 3), (2, 3, 0)]
+for shape in MATRICES:
+    for offset in (0, 1, -2, 9):
+        of = (offset, 0, len(shape) - 1)
+        case(f"diagonal/{shape}:{offset}", functools.partial(lambda of, x: aten.diagonal(x, *of), of), f32(*shape))
+        diagonal = torch.empty(shape).diagonal(*of).shape
+        case(
+            f"diagonal_backward/{shape}:{offset}",
+            functools.partial(lambda s, of, g: aten.diagonal_backward(g, s, *of), shape, of),
+            f32(*diagonal),
+        )
+        case(
+            f"diagonal_scatter/{shape}:{offset}",
+            functools.partial(lambda of, x, y: aten.diagonal_scatter(x, y, *of), of),
+            f32(*shape),
+            f32(*diagonal),
+        )
+over("diagonal/permuted", lambda x: aten.diagonal(x, -1, 2, 0), f32(4, 6, 5))
+case("diagonal_copy", lambda x: aten.diagonal_copy(x, 1), f32(4, 6))
+case("diagonal/i64", lambda x: aten.diagonal(x), i64(4, 6))
+case("diagonal_scatter/mixed", lambda x, y: aten.diagonal_scatter(x, y), f32(4, 6), bf16(4))
+for shape in ((4, 5), (1,), (0,), (3, 0), (2, 3, 1)):
+    for of in ((0, -2, -1), (2, 0, 1), (-1, -1, 0)):
+        case(f"diag_embed/{shape}:{of}", functools.partial(lambda of, x: aten.diag_embed(x, *of), of), f32(*shape))
+# (length, size, step): apart, side by side, overlapping, with a tail, one window, of 1, of 0, large ones
+WINDOWS = [
+    (10, 2, 3), (12, 3, 3), (10, 3, 1), (11, 4, 3), (7, 7, 1), (5, 1, 1), (9, 1, 4), (40, 19, 2), (30, 17, 16), (6, 0, 2),
+    (1, 1, 1),
+]  # fmt: skip
+for length, size, step in WINDOWS:
+    of = (length, size, step)
+    for axis, shape in ((1, (3, length, 2)), (0, (length,)), (-1, (2, length))):
+        windows = torch.empty(shape).unfold(axis, size, step).shape
+        case(f"unfold/{of}:{axis}", functools.partial(lambda d, n, s, x: aten.unfold(x, d, n, s), axis, size, step), f32(*shape))
+        case(
+            f"unfold_backward/{of}:{axis}",
+            functools.partial(lambda shape, d, n, s, g: aten.unfold_backward(g, shape, d, n, s), shape, axis, size, step),
+            f32(*windows),
+            **SUM,
+        )
+over("unfold/layouts", lambda x: aten.unfold(x, 0, 3, 2), f32(8, 5))
+case("unfold/scalar", lambda x: aten.unfold(x, 0, 1, 1), f32())
+case("unfold_copy", lambda x: aten.unfold_copy(x, 1, 2, 1), f32(3, 5))
+case("unfold/size 0", lambda x: aten.unfold(x, 1, 2, 1), f32(0, 5))
+case("unfold_backward/bf16", lambda g: aten.unfold_backward(g, [9], 0, 3, 2), bf16(4, 3), truth=False, **SUM)
+# kernel, dilation, padding, stride of im2col and its adjoint
+PATCHES = [
+    ((2, 3), (1, 1), (0, 0), (1, 1)), ((3, 3), (1, 1), (1, 1), (2, 2)), ((2, 2), (3, 2), (2, 1), (1, 2)),
+    ((3, 1), (1, 1), (0, 2), (3, 1)), ((1, 1), (1, 1), (0, 0), (1, 1)), ((7, 8), (1, 1), (0, 0), (1, 1)),
+    ((4, 4), (1, 1), (0, 0), (5, 5)),
+]  # fmt: skip
+for i, patch in enumerate(PATCHES):
+    for shape in ((2, 3, 7, 9), (1, 8, 10)):
+        columns = torch.nn.functional.unfold(torch.empty(shape), patch[0], patch[1], patch[2], patch[3]).shape
+        case(f"im2col/{i}:{len(shape)}", functools.partial(lambda p, x: aten.im2col(x, *p), patch), f32(*shape))
+        case(
+            f"col2im/{i}:{len(shape)}",
+            functools.partial(lambda size, p, x: aten.col2im(x, size, *p), shape[-2:], patch),
+            f32(*columns),
+            **SUM,
+        )
+case("im2col/no images", lambda x: aten.im2col(x, [2, 2], [1, 1], [0, 0], [1, 1]), f32(0, 3, 4, 4))
+case("im2col/layouts", lambda x: aten.im2col(x, [2, 2], [1, 1], [1, 1], [1, 1]), f32(2, 3, 4, 4, layout="strided"))
+# sizes, strides, offset in 60 elements: whole, a part, windows, interleaved, repeated, backwards through the axes, single, none
+VIEWS = [
+    ((4, 15), (15, 1), 0), ((15, 4), (1, 15), 0), ((3, 5), (20, 3), 2), ((8, 6), (4, 1), 3), ((2, 3), (3, 2), 50),
+    ((5, 3, 2), (0, 9, 4), 1), ((2, 3, 4, 5), (12, 4, 1, 2), 0), ((1, 7, 1), (99, 1, 0), 53), ((), (), 59), ((3, 0), (1, 1), 7),
+    ((4, 3), (1, 1), 0), ((2, 2, 3), (20, 20, 1), 0),
+]  # fmt: skip
+for of in VIEWS:
+    for layout in ("plain", "transposed"):
+        case(
+            f"as_strided/{of}/{layout}",
+            functools.partial(lambda of, x: aten.as_strided(aten.neg(x), *of), of),
+            f32(3, 4, 5, layout=layout),
+        )
+case("as_strided/of an argument", lambda x: aten.as_strided(x, [3, 4], [1, 5]), f32(3, 7))
+case("as_strided/of a slice", lambda x: aten.as_strided(aten.slice.Tensor(aten.neg(x), 0, 2, 5), [2, 3], [5, 1], 10), f32(6, 5))
+case("as_strided_copy", lambda x: aten.as_strided_copy(x, [3, 4], [1, 5]), f32(3, 7))
+case("as_strided/bool", lambda x: aten.as_strided(x, [3, 4], [1, 5]), mask(3, 7))
+WRITTEN = [
+    ((4, 15), (15, 1), 0), ((15, 4), (1, 15), 0), ((3, 5), (20, 3), 2), ((8,), (4,), 3), ((2, 3), (3, 2), 50), ((10,), (1,), 7),
+    ((1, 7, 1), (99, 1, 0), 53), ((), (), 59), ((3, 0), (1, 1), 7), ((3, 2, 4), (4, 20, 1), 5),
+]  # fmt: skip
+for of in WRITTEN:
+    for layout in ("plain", "transposed"):
+        case(
+            f"as_strided_scatter/{of}/{layout}",
+            functools.partial(lambda of, x, y: aten.as_strided_scatter(aten.neg(x), y, *of), of),
+            f32(3, 4, 5, layout=layout),
+            f32(*of[0]),
+        )
+
 # ---- creation -------------------------------------------------------------------------------------------------------
 for dtype in (torch.float32, torch.int64, torch.bool, torch.bfloat16):
     case(f"full/{dtype}", functools.partial(lambda d: aten.full([3, 2], 1, dtype=d), dtype), truth=False)

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "plan/live.h"
 #include "runtime/places.h"
 #include "support/error.h"
 
@@ -51,18 +52,17 @@ struct Executable::Impl {
     }
     owners.resize(plan.buffers.size());
     dies_after.resize(plan.steps.size());
-    std::vector<int> last_use(plan.buffers.size(), -1);
     bool kernels_alone = true;
     std::set<int> written;
     for (size_t i = 0; i < plan.steps.size(); ++i) {
       const plan::Step& s = plan.steps[i];
       kernels_alone &= s.kernel >= 0;
       launches.push_back(s.kernel >= 0 ? launch_of(i, written) : Launch{});
-      for (int b : s.reads) last_use[b] = static_cast<int>(i);
-      for (int b : s.writes) last_use[b] = static_cast<int>(i), written.insert(b);
+      written.insert(s.writes.begin(), s.writes.end());
     }
+    const std::vector<plan::LiveRange> live = plan::live_ranges(plan);
     for (size_t b = 0; b < plan.buffers.size(); ++b)
-      if (plan.buffers[b].home == plan::Home::Extern && last_use[b] >= 0) dies_after[last_use[b]].push_back(static_cast<int>(b));
+      if (plan.buffers[b].home == plan::Home::Extern && live[b].last >= 0) dies_after[live[b].last].push_back(static_cast<int>(b));
     if (!kernels_alone) return;  // what the framework does between kernels may allocate
     std::vector<Launch> all;
     for (const Launch& l : launches)
@@ -181,7 +181,7 @@ struct Executable::Impl {
           draws.fill(step, plan.buffers[step.writes[0]], pointers[step.writes[0]]);
           break;
       }
-      for (int b : dies_after[i]) owners[b].reset();
+      for (int b : dies_after[i]) owners[b].reset(), pointers[b] = nullptr;
     }
     if (graph) named("its graph of " + std::to_string(plan.steps.size()) + " steps (CUDA_LAUNCH_BLOCKING=1 tells which)", {}, [&] { driver->run(graph, call.stream); });
   }

@@ -33,14 +33,14 @@ Json call(const char* name, const char* target, Json args, Json v, Json kwargs =
   return {{"op", "call"}, {"name", name}, {"target", target}, {"args", args}, {"kwargs", kwargs}, {"val", v}, {"origin", "model.py:41"}};
 }
 Json output(Json args) { return {{"op", "output"}, {"args", args}}; }
-Imported import(std::initializer_list<Json> nodes) {
+Imported import(const std::vector<Json>& nodes) {
   Json root = {{"name", "test"}, {"nodes", Json::array()}};
   for (const Json& n : nodes) root["nodes"].push_back(n);
   Imported imported = import_aten(root.dump());
   verify(imported.graph);
   return imported;
 }
-std::string refused(std::initializer_list<Json> nodes) {
+std::string refused(const std::vector<Json>& nodes) {
   try {
     import(nodes);
   } catch (const InternalError& e) {
@@ -95,6 +95,39 @@ TEST(Import, WithoutARowItIsAnExtern) {
   EXPECT_EQ(Json::parse(n->as<ExternAttr>().arguments), Json::parse(R"({"args": [{"$": 0}, [{"$": 0}, 1.5]], "kwargs": {"p": null}})"));
   EXPECT_EQ(n->inputs.size(), 1u);
   EXPECT_THAT(i.externs, ElementsAre("model.py:41 (aten.cdist)"));
+}
+
+TEST(Import, AnExternSaysWhichInputsItsResultsMayBeViewsOf) {
+  Json y = call("y", "aten.align_to.default", {ref("b"), {ref("a"), ref("b"), ref("c")}}, kVector);
+  y["aliases"] = {"c", "b"};
+  Imported i = import({input("a", kVector), input("b", kVector), input("c", kVector), y, output({ref("y")})});
+  EXPECT_THAT(i.graph.outputs[0].value->in(0)->as<ExternAttr>().aliases, ElementsAre(0, 2));  // b and c, in the order of the inputs
+}
+
+TEST(Import, WhatWritesOverAnArgumentBySchemaIsRefused) {
+  Json y = call("y", "custom.update.default", {ref("x")}, kVector);
+  y["writes"] = true;
+  EXPECT_THAT(refused({input("x", kVector), y, output({ref("y")})}), HasSubstr("writes over its argument"));
+}
+
+TEST(Import, AsStridedSeesWhatItsTensorHolds) {
+  const auto strided = [](Json x, Dims size, Dims stride, Json offset) {
+    return std::vector<Json>{input("x", val("f32", {12})), call("v", "aten.neg.default", {ref("x")}, std::move(x)),
+                                       call("y", "aten.as_strided.default", {ref("v"), size, stride, offset}, val("f32", size, stride)), output({ref("y")})};
+  };
+  EXPECT_THAT(refused(strided(val("f32", {12}), {2, 3}, {6, 4}, 0)), HasSubstr("reads memory beside its tensor"));
+  EXPECT_THAT(refused(strided(val("f32", {12}), {2, 3}, {6, 1}, -1)), HasSubstr("reads memory beside its tensor"));
+  EXPECT_EQ(refused(strided(val("f32", {12}), {2, 3}, {6, 1}, 3)), "nothing");
+  Json later = val("f32", {12});
+  later["offset"] = 5;  // in its storage
+  EXPECT_THAT(refused(strided(later, {2, 3}, {6, 1}, 4)), HasSubstr("reads memory beside its tensor"));
+  EXPECT_EQ(refused(strided(later, {2, 3}, {6, 1}, 5)), "nothing");
+  EXPECT_EQ(refused(strided(later, {2, 3}, {6, 1}, nullptr)), "nothing");
+  const auto of_argument = [](Json offset) {
+    return std::vector<Json>{input("x", val("f32", {12})), call("y", "aten.as_strided.default", {ref("x"), {3}, {2}, offset}, val("f32", {3}, {2})), output({ref("y")})};
+  };
+  EXPECT_THAT(refused(of_argument(2)), HasSubstr("where another call may have it elsewhere"));
+  EXPECT_EQ(refused(of_argument(nullptr)), "nothing");
 }
 
 TEST(Import, AFormThatTheRowDoesNotCoverIsAnExtern) {
@@ -187,8 +220,9 @@ TEST(Import, Refusals) {
 TEST(Import, RefusalsOfWhatTheFrameworkCannotDoEither) {
   const Json x = input("x", val("f32", {3, 4}, {1, 3}));
   EXPECT_THAT(refused({x, call("y", "aten.foo_.default", {ref("x")}, val("f32", {3, 4})), output({ref("y")})}), HasSubstr("writes over its argument"));
-  EXPECT_THAT(refused({x, call("y", "aten.as_strided.default", {ref("x"), {2}, {1}}, val("f32", {2})), output({ref("y")})}),
-              HasSubstr("reads the memory of a tensor that is not row-major"));
+  const Json gaps = input("x", val("f32", {3, 4}, {1, 6}));
+  EXPECT_THAT(refused({gaps, call("y", "aten.as_strided.default", {ref("x"), {2}, {1}}, val("f32", {2})), output({ref("y")})}),
+              HasSubstr("reads the memory of a tensor that has gaps"));
   Json r = call("y", "aten.rand_like.default", {ref("x")}, val("f32", {3, 4}, {1, 3}));
   r["random"] = true;
   EXPECT_THAT(refused({x, r, output({ref("y")})}), HasSubstr("draws in an order that is not row-major"));

@@ -43,6 +43,9 @@ TEST(Graph, WhatTheKeyTellsApart) {
   ExternAttr call{"aten.x", "{}", {{DType::F32, {}}}};
   const Node* plain = b.extern_call(call, {x});
   EXPECT_EQ(b.extern_call(call, {x}), plain);
+  call.aliases = {0};
+  EXPECT_NE(b.extern_call(call, {x}), plain);
+  call.aliases = {};
   call.random = true;
   call.draw = 0;
   EXPECT_NE(b.extern_call(call, {x}), plain);
@@ -130,6 +133,7 @@ TEST(Verify, RefusalsSayWhy) {
       {"%y = scatter %x %i %e axis=0 kind=sum : f32[2,3]", "index and src differ in shape"},
       {"%y = iota axis=0 : f32[2]", "integer dtype"},
       {"%y = result %x index=0 : f32[2,3]", "is no extern"},
+      {"%y = extern %x target=\"t\" arguments=\"{}\" results=[f32[2,3]] aliases=[1] : f32[2,3]", "a view of an input that is not there"},
       {"%y = constant value=1 : f32[1]", "a constant is a scalar"},
       {"%y = constant value=2 : bool[]", "none of the dtype"},
   };

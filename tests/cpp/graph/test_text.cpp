@@ -52,6 +52,7 @@ const char* const kBodies[] = {
     "%0 = input index=0 : f32[3]\n"
     "%1 = extern %0 target=\"aten.x\" arguments=\"{\\\"args\\\": [\\\"a\\\\\\\\b\\\"]}\" results=[f32[2],bool[0]] random=true draw=2 : f32[2]\n"
     "%2 = result %1 index=1 : bool[0]\n",
+    "%0 = input index=0 : f32[3]\n%1 = extern %0 target=\"aten.x\" arguments=\"{}\" results=[f32[3]] aliases=[0] : f32[3]\n%2 = result %1 index=0 : f32[3]\n",
 };
 
 std::string with_return(std::string body) {

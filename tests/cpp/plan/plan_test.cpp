@@ -51,6 +51,67 @@ TEST(Verify, BitsAreForKernelsAndDraws) {
   refused("reads mask, which is bits", [](Plan& p) { p.steps[3].arguments = p.steps[3].reads = {2, 6}; });
 }
 
+/// x -> a; a call that may give a view of a; what reads that view; and in between b, which has no part in it.
+Plan plan_with_a_view() {
+  Plan p{.name = "view"};
+  p.buffers = {buffer("x", Home::Input, 100, 0), buffer("a", Home::Temp, 100), buffer("v", Home::Extern, 100), buffer("b", Home::Temp, 100), buffer("y", Home::Output, 100, 0)};
+  p.kernels = {{.name = "k", .code = {0xc3}}};
+  p.steps = {kernel_step("one", {0}, {1}),
+             {.kind = StepKind::Extern, .name = "call", .arguments = {1}, .reads = {1}, .writes = {2}, .target = "t", .arguments_json = "{}", .aliases = {1}},
+             kernel_step("two", {0}, {3}), kernel_step("three", {2, 3}, {4})};
+  p.input_count = 1, p.output_count = 1, p.outputs = {4};
+  plan_memory(p);
+  return p;
+}
+TEST(Memory, WhatAViewLiesInLivesAsLongAsTheView) {
+  const Plan p = plan_with_a_view();
+  EXPECT_NO_THROW(verify(p));
+  EXPECT_EQ(live_ranges(p)[1].last, 3);
+  EXPECT_NE(p.buffers[1].offset, p.buffers[3].offset);
+  EXPECT_EQ(print(load(save(p))), print(p));
+  EXPECT_THAT(print(p), HasSubstr("(a view of a)"));
+  Plan wrong = p;
+  wrong.buffers[3].offset = wrong.buffers[1].offset;
+  EXPECT_THAT([&] { verify(wrong); }, ThrowsMessage<InternalError>(HasSubstr("a and b share bytes")));
+  Plan copied = p;  // a result that has a home is copied there
+  copied.buffers[2].home = Home::Temp;
+  plan_memory(copied);
+  EXPECT_EQ(live_ranges(copied)[1].last, 1);
+  EXPECT_NO_THROW(verify(copied));
+}
+TEST(Memory, AViewOfAViewKeepsTheMemoryToo) {
+  Plan p = plan_with_a_view();
+  p.buffers.push_back(buffer("w", Home::Extern, 100));
+  p.steps.insert(p.steps.begin() + 2, p.steps[1]);
+  p.steps[2].arguments = p.steps[2].reads = p.steps[2].aliases = {2}, p.steps[2].writes = {5};
+  p.steps[4] = kernel_step("three", {5, 3}, {4});
+  EXPECT_EQ(live_ranges(p)[1].last, 4);
+  EXPECT_EQ(live_ranges(p)[2].last, 4);  // the framework's tensor, too
+  plan_memory(p);
+  EXPECT_NO_THROW(verify(p));
+  EXPECT_NE(p.buffers[1].offset, p.buffers[3].offset);
+}
+TEST(Verify, NobodyWritesMemoryThatAViewLiesIn) {
+  const auto refused = [](const char* words, const std::function<void(Plan&)>& change) {
+    Plan p = plan_with_a_view();
+    change(p);
+    EXPECT_THAT([&] { verify(p); }, ThrowsMessage<InternalError>(HasSubstr(words)));
+  };
+  refused("which is no argument of a call", [](Plan& p) { p.steps[1].aliases = {3}; });
+  refused("which is no argument of a call", [](Plan& p) { p.steps[2].aliases = {0}; });
+  refused("two: writes a while v, a view of a, is in use", [](Plan& p) { p.steps[2] = kernel_step("two", {1}, {1}), p.steps[3] = kernel_step("three", {2}, {4}); });
+  refused("two: writes b while v, a view of a, is in use", [](Plan& p) { p.steps[2] = kernel_step("two", {1}, {3}), p.buffers[3].over = 1, plan_memory(p); });
+  // Not even the last reader of the view, which also reads what it lies in.
+  refused("two: writes b while v, a view of a, is in use", [](Plan& p) {
+    p.steps[2] = kernel_step("two", {1, 2}, {3}), p.steps[3] = kernel_step("three", {3}, {4}), p.buffers[3].over = 1;
+    plan_memory(p);
+  });
+  refused("two: writes x while v, a view of x, is in use", [](Plan& p) {  // an argument that is updated
+    p.steps[1].arguments = p.steps[1].reads = p.steps[1].aliases = {0}, p.buffers[0].updated = true;
+    p.steps[2] = kernel_step("two", {1}, {3, 0});
+  });
+}
+
 struct Broken { const char* words; std::function<void(Plan&)> change; };
 class VerifyBroken : public testing::TestWithParam<Broken> {};
 TEST_P(VerifyBroken, IsRefused) {

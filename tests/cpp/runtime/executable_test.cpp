@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <numeric>
@@ -246,6 +247,123 @@ TEST(Executable, AnExternResultMayBeWantedElsewhere) {
   call.extern_call = [&](const Step&, const std::vector<void*>&) { return std::vector<ExternTensor>{{made.data(), nullptr}}; };
   e.run(call);
   EXPECT_EQ(y[kN - 1], 5);
+}
+
+/// t = x + 1; a call of t; u = x + 1, which may have t's memory; y = 2 * (what the call gave)
+Plan calling(std::vector<int> aliases) {
+  Plan p{.name = "calling"};
+  p.buffers = {vec("x", Home::Input, kN), vec("t", Home::Temp, kN), vec("v", Home::Extern, kN), vec("u", Home::Temp, kN), vec("y", Home::Output, kN), vec("z", Home::Output, kN, 1)};
+  p.kernels = {kernel("add_one", add_one), kernel("twice", twice, 256)};
+  p.steps = {call_kernel("a", 0, 0, 1, kN),
+             {.kind = StepKind::Extern, .name = "call", .arguments = {1}, .reads = {1}, .writes = {2}, .target = "t", .arguments_json = "{}", .aliases = std::move(aliases)},
+             call_kernel("b", 1, 0, 3, kN), call_kernel("c", 0, 3, 5, kN), call_kernel("d", 1, 2, 4, kN)};
+  p.input_count = 1, p.output_count = 2, p.outputs = {4, 5};
+  plan_memory(p);
+  return p;
+}
+
+TEST(Executable, AViewThatTheStepDeclaresIsNotCopied) {
+  Executable e(calling({1}));
+  std::vector<float> x = ramp(), y(kN), z(kN);
+  Call call{.inputs = {x.data()}, .outputs = {y.data(), z.data()}};
+  call.extern_call = [&](const Step&, const std::vector<void*>& in) { return std::vector<ExternTensor>{{in[0], nullptr}}; };
+  e.run(call);
+  for (int i = 0; i < kN; ++i) ASSERT_EQ(y[i], 2 * (x[i] + 1));
+}
+
+TEST(Executable, AViewThatNobodyDeclaredIsCopied) {
+  const Plan p = calling({});
+  ASSERT_EQ(p.buffers[1].offset, p.buffers[3].offset) << "the plan must use that memory again, or this shows nothing";
+  Executable e(p);
+  std::vector<float> x = ramp(), y(kN), z(kN), kept(kN);
+  int copies = 0;
+  Call call{.inputs = {x.data()}, .outputs = {y.data(), z.data()}};
+  call.extern_call = [&](const Step&, const std::vector<void*>& in) {
+    const auto copy = [&, from = in[0]]() -> ExternTensor {
+      ++copies;
+      std::memcpy(kept.data(), from, 4 * kN);
+      return {kept.data(), nullptr};
+    };
+    return std::vector<ExternTensor>{{in[0], nullptr, copy}};
+  };
+  e.run(call);
+  for (int i = 0; i < kN; ++i) ASSERT_EQ(y[i], 2 * (x[i] + 1));
+  EXPECT_EQ(copies, 1);
+  call.extern_call = [&](const Step&, const std::vector<void*>& in) { return std::vector<ExternTensor>{{in[0], nullptr}}; };
+  EXPECT_THAT([&] { e.run(call); }, ThrowsMessage<InternalError>(HasSubstr("t: result 0 is a view that cannot be copied")));
+  std::vector<float> fresh(kN, 3);
+  call.extern_call = [&](const Step&, const std::vector<void*>&) { return std::vector<ExternTensor>{{fresh.data(), nullptr}}; };
+  e.run(call);
+  EXPECT_EQ(y[0], 6);
+}
+
+// --- poisoned memory
+
+/// Puts a word into TRAINC_DEBUG while it lives.
+struct Debugging {
+  explicit Debugging(const char* word) { setenv("TRAINC_DEBUG", word, 1); }
+  ~Debugging() { unsetenv("TRAINC_DEBUG"); }
+};
+
+/// Kernels whose arguments[1] is only half written, and which read the scratch memory without writing it.
+void half(void* const* a, void*, uint32_t*, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end && i < kN / 2; ++i) floats(a[1])[i] = floats(a[0])[i];
+}
+void from_scratch(void* const* a, void* scratch, uint32_t*, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; ++i) floats(a[1])[i] = static_cast<float*>(scratch)[5];
+}
+
+TEST(Poison, WhatWasNotWrittenIsNan) {
+  Plan p = chain();
+  p.kernels.push_back(kernel("half", half)), p.kernels.push_back(kernel("from_scratch", from_scratch, 64));
+  std::vector<float> x = ramp(), y(kN, -1);
+  const auto run = [&](const Plan& plan) { Executable(plan).run({.inputs = {x.data()}, .outputs = {y.data()}}); };
+  const Debugging poison("other,poison");
+  run(p);
+  for (int i = 0; i < kN; ++i) ASSERT_EQ(y[i], 2 * (x[i] + 1));
+  p.steps[0].kernel = 3;  // a temporary
+  run(p);
+  EXPECT_EQ(y[1], 2);
+  EXPECT_TRUE(std::isnan(y[kN - 1]));
+  p.steps[0].kernel = 0, p.steps[1].kernel = 3;  // a result
+  run(p);
+  EXPECT_EQ(y[1], 2);
+  EXPECT_TRUE(std::isnan(y[kN - 1]));
+  p.steps[1].kernel = 4;
+  run(p);
+  EXPECT_TRUE(std::isnan(y[0]));
+}
+
+TEST(Poison, MemoryIsNanAfterItsLastUse) {
+  const Debugging poison("poison");
+  Plan p = calling({});
+  p.buffers[3].home = Home::Output, p.buffers[3].index = 2, p.output_count = 3, p.outputs = {4, 5, 3};  // nobody takes t's memory
+  plan_memory(p);
+  Executable e(p);
+  std::vector<float> x = ramp(), y(kN), z(kN), u(kN), fresh(kN);
+  const float* t = nullptr;
+  Call call{.inputs = {x.data()}, .outputs = {y.data(), z.data(), u.data()}};
+  bool freed = false, in_use = false;
+  call.extern_call = [&](const Step&, const std::vector<void*>& in) {
+    t = floats(in[0]), in_use = t[7] == 8;
+    return std::vector<ExternTensor>{{fresh.data(), nullptr}};
+  };
+  int looks = 0;
+  call.check_signals = [&] { if (++looks == 3) freed = std::isnan(t[7]); };  // before the step after the call
+  e.run(call);
+  EXPECT_TRUE(in_use);
+  EXPECT_TRUE(freed);
+}
+
+TEST(Poison, IntegersAreNoIndices) {
+  Plan p = chain();
+  p.buffers[2].dtype = DType::I32;
+  p.steps.pop_back(), p.steps[0] = call_kernel("a", 0, 0, 2, 0);  // writes nothing
+  std::vector<float> x = ramp();
+  std::vector<int32_t> y(kN, 1);
+  const Debugging poison("poison");
+  Executable(p).run({.inputs = {x.data()}, .outputs = {y.data()}});
+  EXPECT_EQ(static_cast<uint32_t>(y[0]), 0xa5a5a5a5u);
 }
 
 TEST(Executable, CertainMasksDoNotTouchTheGenerator) {
