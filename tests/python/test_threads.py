@@ -1,0 +1,251 @@
+"""Several callers of one plan: threads, signal handlers, operations that call the model that they are in, forked children. What
+could hang runs in a process of its own, with a limit."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+import torch
+
+import trainc
+
+TIMEOUT = 120
+
+PRELUDE = """
+import os, signal, sys, threading
+import torch, trainc
+trainc.config.fallback = False
+hook = None
+
+@torch.library.custom_op("threads_test::call_back", mutates_args=())
+def call_back(x: torch.Tensor) -> torch.Tensor:
+    global hook
+    if hook is not None:
+        run, hook = hook, None
+        run()
+    return x * 2
+
+@call_back.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+call_back.register_autograd(lambda ctx, g: g * 2)
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(8, 300), torch.nn.Linear(300, 3)
+    def forward(self, x):
+        return self.last(torch.ops.threads_test.call_back(self.first(x).tanh()))
+
+torch.manual_seed(0)
+model = Model()
+xs = [torch.randn(50, 8) for _ in range(3)]
+wanted = [model(x).detach() for x in xs]
+model = trainc.compile(model)
+assert all(record.route == "compiled" for record in model._compiled_call_impl.compilations)
+for x in xs:
+    model(x)
+with torch.no_grad():  # as in an operation
+    model(xs[0]), model(xs[0])
+found = []
+def inner():
+    found.append(model(xs[1]))
+"""
+
+CHECK = """
+outer = model(xs[0])
+for name, got, want in (("outer", outer, wanted[0]), ("inner", found[0], wanted[1])):
+    assert torch.allclose(got, want, atol=1e-5), name
+outer.sum().backward()
+print("done")
+"""
+
+
+def run_alone(script: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], timeout=TIMEOUT, capture_output=True, text=True, env=dict(os.environ)
+    )
+    assert done.returncode == 0 and "done" in done.stdout, done.stdout + done.stderr
+
+
+def test_an_operation_may_call_the_model_that_it_is_in():
+    run_alone(PRELUDE + "hook = inner\n" + CHECK)
+
+
+def test_a_signal_handler_may_call_the_model_that_it_interrupts():
+    run_alone(
+        PRELUDE + "signal.signal(signal.SIGUSR1, lambda *_: inner())\nhook = lambda: signal.raise_signal(signal.SIGUSR1)\n" + CHECK
+    )
+
+
+def test_a_child_that_an_operation_forks_may_call_the_model():
+    run_alone(
+        PRELUDE
+        + textwrap.dedent("""
+        def fork():
+            child = os.fork()
+            if child == 0:
+                inner()
+                os._exit(0 if torch.allclose(found[0], wanted[1], atol=1e-5) else 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            inner()
+        hook = fork
+        """)
+        + CHECK
+    )
+
+
+def test_children_forked_while_other_threads_run_the_model():
+    run_alone(
+        PRELUDE
+        + textwrap.dedent("""
+        stop = threading.Event()
+        def steps():
+            while not stop.is_set():
+                model(xs[2])
+        threads = [threading.Thread(target=steps) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for _ in range(20):
+            child = os.fork()
+            if child == 0:
+                found.clear()
+                inner()
+                os._exit(0 if torch.allclose(found[0], wanted[1], atol=1e-5) else 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        stop.set()
+        for thread in threads:
+            thread.join()
+        inner()
+        """)
+        + CHECK
+    )
+
+
+def in_threads(*bodies) -> None:
+    """Runs these at once; raises the first of their errors."""
+    errors, start = [], threading.Barrier(len(bodies))
+
+    def run(body):
+        try:
+            start.wait(TIMEOUT)
+            body()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(body,), daemon=True) for body in bodies]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(TIMEOUT)
+        assert not thread.is_alive(), "hangs"
+    if errors:
+        raise errors[0]
+
+
+class Wide(torch.nn.Module):
+    """Results and an arena that come from pools (pool.SMALL), and outputs that are deferred."""
+
+    def __init__(self, p: float = 0.0):
+        super().__init__()
+        self.first, self.last, self.drop = torch.nn.Linear(64, 256), torch.nn.Linear(256, 256), torch.nn.Dropout(p)
+
+    def forward(self, x):
+        h = torch.tanh(self.first(x))
+        y = self.last(self.drop(h))
+        return y.square().mean(), y, h
+
+
+def gradients(model, x):
+    loss, y, h = model(x)
+    grads = torch.autograd.grad(loss, list(model.parameters()))
+    return [loss.detach(), y.detach() + 0, h.detach() + 0, *grads]
+
+
+def test_threads_of_one_model_get_the_results_of_one_after_the_other():
+    torch.manual_seed(0)
+    model = trainc.compile(Wide())
+    batches = [torch.randn(128, 64) for _ in range(4)]
+    gradients(model, batches[0])
+    wanted = [gradients(model, x) for x in batches]
+    found: dict[tuple[int, int], list] = {}
+
+    def body(i):
+        def run():
+            for round_ in range(15):
+                found[i, round_] = gradients(model, batches[i])
+
+        return run
+
+    in_threads(*map(body, range(4)))
+    for (i, _), got in found.items():
+        assert all(map(torch.equal, got, wanted[i]))
+
+
+def test_threads_share_one_generator():
+    """Each draw of the generator goes to one call: its state afterwards is that of as many calls one after the other, and no two
+    calls have a mask in common."""
+    torch.manual_seed(0)
+    models, x, rounds = [trainc.compile(Wide(0.5)) for _ in range(2)], torch.ones(128, 64), 100
+    models[1].load_state_dict(models[0].state_dict())
+    with torch.no_grad():
+        for model in models:
+            model(x), model(x)
+        torch.manual_seed(5)
+        for _ in range(rounds):
+            for model in models:
+                model(x)
+    wanted, results = torch.get_rng_state(), []
+
+    def steps(model):
+        @torch.no_grad()
+        def run():
+            for _ in range(rounds):
+                results.append(model(x)[0].item())
+
+        return run
+
+    torch.manual_seed(5)
+    in_threads(*map(steps, models))
+    assert torch.equal(_counted(wanted), _counted(torch.get_rng_state()))
+    assert len(set(results)) == 2 * rounds
+
+
+def _counted(state):
+    """Where the generator stands: words of its twister that are used, and the words."""
+    return torch.cat([state[8:12], state[16:5016]])
+
+
+def test_an_operation_that_draws_gets_its_place_among_the_draws():
+    """A user's operation that calls torch.rand without saying so: masks before it, masks after it, and its own numbers."""
+
+    @torch.library.custom_op("threads_test::noise", mutates_args=())
+    def noise(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.rand(x.shape)
+
+    noise.register_fake(torch.empty_like)
+
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            x = torch.nn.functional.dropout(x, 0.5)
+            x = torch.ops.threads_test.noise(x)
+            return torch.nn.functional.dropout(x, 0.25)
+
+    model, x = Model(), torch.ones(100, 7)
+    torch.manual_seed(3)
+    wanted = [model(x) for _ in range(3)]
+    state = torch.get_rng_state()
+    model = trainc.compile(model)
+    torch.manual_seed(3)
+    with torch.enable_grad():
+        got = [model(x) for _ in range(3)]
+    assert [record.route for record in model._compiled_call_impl.compilations] == ["compiled"]
+    assert all(map(torch.equal, got, wanted)) and torch.equal(state, torch.get_rng_state())
+
+
+if __name__ == "__main__":
+    pytest.main([__file__])
