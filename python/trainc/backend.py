@@ -33,7 +33,11 @@ def _static(gm: torch.nn.Module, inputs: Sequence[Any], tune: str) -> Callable[.
     where = _where(record, inputs)
     if where is None:
         return gm.forward
-    compiled = joint.compile_flat(gm, inputs, record, joint.Compiler(record, joint.new_engine(where, tune)))
+    try:
+        compiled = joint.compile_flat(gm, inputs, record, joint.Compiler(record, joint.new_engine(where, tune)))
+    except NotCompiled as reason:
+        messages.warn(f"{record.name} runs in PyTorch: {reason}")
+        return gm.forward
     compilations.append(record)
     return torch._dynamo.disable(compiled, reason="compiled by trainc")
 
@@ -76,8 +80,12 @@ def _by_sizes(gm: torch.fx.GraphModule, examples: Sequence[Any], tune: str) -> C
             return lambda tensors, record: compiled if compiler.add_sizes(tensors, record) else None
 
         shapes = families.setdefault(kind, family.Family(dims=inputs.dims))
-        with tracing():
-            compiled = shapes.entry(record, fixed, moving, static, symbolic)
+        try:
+            with tracing():
+                compiled = shapes.entry(record, fixed, moving, static, symbolic)
+        except NotCompiled as reason:
+            messages.warn(f"{record.name} runs in PyTorch: {reason}")
+            return WithNumbers(gm, inputs, given)
         compilations.append(record)
         return compiled
 

@@ -14,7 +14,7 @@ import torch
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-from trainc import config, device, family, joint, messages, records, wire
+from trainc import config, device, distributed, family, joint, messages, records, wire
 from trainc.errors import NotCompiled, SideEffect, UserError
 from trainc.memory import Settings
 from trainc.sizes import Symbols
@@ -185,6 +185,8 @@ class CompiledCall:
         return len(self._variants) - 1, tensors
 
     def _walk(self) -> ModuleState:
+        if found := distributed.beside_forward(self._model()):
+            raise NotCompiled(found)
         self._unchanged = {}
         self._state = ModuleState(self._model())
         self._variants.clear()
@@ -381,6 +383,9 @@ class CompiledCall:
 
     def _through_dynamo(self, args: tuple, kwargs: dict) -> Any:
         model = self._model()
+        if self._dynamo is None and (found := distributed.beside_forward(model)):
+            messages.warn(f"{type(model).__name__} runs in PyTorch: {found}")
+            self._dynamo = model._call_impl
         if self._dynamo is None:
             from trainc.backend import backend
 

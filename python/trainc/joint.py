@@ -19,7 +19,7 @@ from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd import graph_compile, runtime_wrappers
 from torch._logging._internal import trace_log
 
-from trainc import autograd, config, engine, messages, repeated, wire
+from trainc import autograd, config, distributed, engine, messages, repeated, wire
 from trainc.device import Host
 from trainc.errors import UserError
 from trainc.instance import Inference, Instance, Place
@@ -60,6 +60,7 @@ class Compiler:
         return True
 
     def _first(self, gm: torch.fx.GraphModule, make: Callable[[torch.fx.GraphModule, Compilation], Instance]) -> Instance:
+        distributed.refuse_collectives(gm.graph)
         self._make, key = make, ()
         if self.symbols is not None:
             self._template = Template(gm)

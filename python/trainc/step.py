@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from trainc import cache, config, device, engine, family, memory, messages, optimizer, records, tuning, wire
+from trainc import cache, config, device, distributed, engine, family, memory, messages, optimizer, records, tuning, wire
 from trainc.call import CompiledCall, Signature, _describe, _modes, _type, leaves_of, stray
 from trainc.errors import NotCompiled, SideEffect, UserError
 from trainc.memory import Settings
@@ -58,6 +58,12 @@ class TrainStep(CompiledCall):
         for each in self.reached.optimizers:
             if type(each) not in optimizer.STEPS:
                 raise UserError(f"trainc.train_step compiles AdamW, Adam and SGD, not {type(each).__name__}: use trainc.compile")
+        for module in self.reached.modules.values():
+            if distributed.compiled_part(module, "trainc.train_step") is not module:
+                raise UserError(
+                    f"trainc.train_step: the model is a {type(module).__name__}, whose hooks a step of one plan would not run: use "
+                    "trainc.compile for this model"
+                )
         self._body = Body(fn, self.reached.modules)
         super().__init__(self._body, Settings(memory, tune=tune))
         self.compilations = records.of(self)

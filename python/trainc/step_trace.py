@@ -24,7 +24,7 @@ from torch._subclasses.functional_tensor import FunctionalTensorMode
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 
-from trainc import repeated, trace, wire
+from trainc import distributed, repeated, trace, wire
 from trainc.errors import NotCompiled
 from trainc.joint import lift_constants
 from trainc.sizes import SYMBOLIC, Symbols
@@ -268,6 +268,7 @@ def _arranged(gm: torch.fx.GraphModule, inputs: list[Tensor], found: dict[str, A
     order = [*early, *range(gradients, len(outputs)), *(i for i in range(gradients) if outputs[i] in late)]
     place = {old: new for new, old in enumerate(order)}
     output.args = (tuple(outputs[i] for i in order),)
+    distributed.refuse_collectives(gm.graph)
     gm.graph.eliminate_dead_code()
     gm.recompile()
     wire.give_backward_its_lines(gm.graph)

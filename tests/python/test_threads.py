@@ -77,9 +77,8 @@ def test_an_operation_may_call_the_model_that_it_is_in():
 
 
 def test_a_signal_handler_may_call_the_model_that_it_interrupts():
-    run_alone(
-        PRELUDE + "signal.signal(signal.SIGUSR1, lambda *_: inner())\nhook = lambda: signal.raise_signal(signal.SIGUSR1)\n" + CHECK
-    )
+    handler = "signal.signal(signal.SIGUSR1, lambda *_: inner())\nhook = lambda: signal.raise_signal(signal.SIGUSR1)\n"
+    run_alone(PRELUDE + handler + CHECK)
 
 
 def test_a_child_that_an_operation_forks_may_call_the_model():
