@@ -37,6 +37,7 @@ class Compiler:
     def __init__(self, record: Compilation, engine_: Any, symbols: Symbols | None = None, fusing: Any = None):
         self.engine, self.device, self.symbols, self.fusing = engine_, engine_.device, symbols, fusing
         self._record = record  # of the first instance
+        self.writes: list[int] = []  # inputs that forward writes to, once it is traced
         self._instances: dict[tuple, Instance] = {}
         self._template: Template | None = None
         self.family = engine.Family.of(symbols, lambda: self._template, self.device)
@@ -91,8 +92,12 @@ class Compiler:
         saved = [primals[i] if i < count else forward_outputs[i - count] for i in held]
 
         def forward(*inputs: torch.Tensor) -> list[Any]:
-            *results, arena = self._of(inputs).forward(inputs)
-            return [*results, *[inputs[i] if i < count else results[i - count] for i in held], arena]
+            instance = self._of(inputs)
+            *results, arena = instance.forward(inputs)
+            kept = [inputs[i] if i < count else results[i - count] for i in held]
+            if neighbours := instance.apart.neighbours:
+                kept = [t.clone() if i in neighbours else t for i, t in zip(held, kept, strict=True)]
+            return [*results, *kept, arena]
 
         def backward(*inputs: torch.Tensor | None) -> list[Any]:
             if torch.is_autocast_enabled(self.device.type):
@@ -275,6 +280,7 @@ def aot_settings(compiler: Compiler):
         return run
 
     def with_our_node(call: Any, *, trace_joint: bool, **about: Any) -> Callable[..., Any]:
+        compiler.writes = [i for i, info in enumerate(about["runtime_metadata"].input_info) if info.mutates_data]
         ours = compiler.call_of_both(about["runtime_metadata"], about["indices_of_inps_to_detach"]) if trace_joint else None
         return ours or wrapped(call, trace_joint=trace_joint, **about)
 

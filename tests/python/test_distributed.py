@@ -148,8 +148,9 @@ def tensor_parallel():
 
 def wrapped_later(rank):
     """A model that is compiled first and wrapped, or sharded, afterwards: PyTorch's numbers."""
-    import trainc
     from torch.distributed.fsdp import fully_shard
+
+    import trainc
 
     x, found = data(rank, 0), {}
     for name in ("eager", "trainc"):

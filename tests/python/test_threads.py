@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import trainc
+from trainc import pool
 
 TIMEOUT = 120
 
@@ -246,5 +247,71 @@ def test_an_operation_that_draws_gets_its_place_among_the_draws():
     assert all(map(torch.equal, got, wanted)) and torch.equal(state, torch.get_rng_state())
 
 
-if __name__ == "__main__":
-    pytest.main([__file__])
+@pytest.fixture
+def hasty():
+    """Threads take turns after each step of Python."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_a_pool_gives_a_block_to_one_of_its_callers(hasty):
+    blocks, errors = pool.Pool(), []
+
+    def caller(name):
+        def run():
+            for i in range(600):
+                size = 64 * (1 + i % 3)
+                mine = [blocks.tensor(size, torch.uint8, (size,), (1,)) for _ in range(1 + i % 2)]
+                for t in mine:
+                    t.fill_(name)
+                if not all(bool((t == name).all()) for t in mine):
+                    errors.append(name)
+
+        return run
+
+    in_threads(*map(caller, range(4)))
+    assert not errors and len(blocks._blocks) <= pool.KEPT + 4
+
+
+def test_blocks_of_a_pool_are_used_again():
+    blocks = pool.Pool()
+    first = blocks.tensor(64, torch.uint8, (64,), (1,))
+    second = blocks.tensor(64, torch.uint8, (64,), (1,))
+    places = {first.data_ptr(), second.data_ptr()}
+    assert len(places) == 2
+    view = first[3:]
+    del first, second
+    third = blocks.tensor(32, torch.float32, (8,), (1,))
+    assert third.data_ptr() in places and third.data_ptr() != view.data_ptr() - 3
+    larger = blocks.tensor(100, torch.uint8, (100,), (1,))
+    assert larger.data_ptr() not in places
+    place = larger.data_ptr()
+    del larger
+    assert blocks.tensor(90, torch.uint8, (90,), (1,)).data_ptr() == place
+
+
+def test_threads_read_deferred_outputs_of_their_calls(hasty):
+    torch.manual_seed(0)
+    model = trainc.compile(Wide())
+    batches = [torch.randn(128, 64) for _ in range(3)]
+    wanted = [gradients(model, x) for x in batches]
+    found: dict[tuple[int, int], list] = {}
+
+    def body(i):
+        def run():
+            for round_ in range(15):
+                loss, y, h = model(batches[i])
+                if round_ % 2:
+                    grads = torch.autograd.grad(loss, list(model.parameters()))
+                    found[i, round_] = [loss.detach(), y.detach() + 0, h.detach() + 0, *grads]
+                else:
+                    outputs = [y.detach() + 0, h.detach() + 0]
+                    found[i, round_] = [loss.detach(), *outputs, *torch.autograd.grad(loss, list(model.parameters()))]
+
+        return run
+
+    in_threads(*map(body, range(3)))
+    for (i, _), got in found.items():
+        assert all(map(torch.equal, got, wanted[i]))
