@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from trainc import device, family, joint, messages, overlap, records, tuning
+from trainc import device, family, joint, messages, overlap, records, tuning, turns
 from trainc.errors import NotCompiled, UserError
 from trainc.overlap import Overlapping
 from trainc.sizes import Symbols
@@ -97,7 +97,7 @@ def _by_sizes(gm: torch.fx.GraphModule, examples: Sequence[Any], tune: str) -> C
 
         shapes = families.setdefault(kind, family.Family(dims=inputs.dims))
         try:
-            with tracing():
+            with turns.alone(), tracing():
                 compiled = shapes.entry(record, fixed, moving, static, symbolic)
         except NotCompiled as reason:
             messages.warn(f"{record.name} runs in PyTorch: {reason}")

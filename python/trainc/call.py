@@ -15,7 +15,7 @@ from torch.nn.utils import parametrize
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-from trainc import config, device, distributed, family, joint, messages, overlap, records, wire
+from trainc import config, device, distributed, family, joint, messages, overlap, records, turns, wire
 from trainc.errors import NotCompiled, SideEffect, UserError
 from trainc.memory import Settings
 from trainc.overlap import Overlapping
@@ -115,6 +115,7 @@ class CompiledCall:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         model = self._model()
+        turns.wait_for(model)
         if self._busy or torch.compiler.is_compiling() or _in_transform():
             return model._call_impl(*args, **kwargs)
         try:
@@ -267,6 +268,10 @@ class CompiledCall:
 
     def _attempt(self, record: records.Compilation, key: tuple, arguments: list[torch.Tensor]) -> Attempt:
         """Compiles. The program's Python state is as it was before, also where a UserError or Ctrl-C passes through."""
+        with turns.alone(self._model()):
+            return self._attempt_alone(record, key, arguments)
+
+    def _attempt_alone(self, record: records.Compilation, key: tuple, arguments: list[torch.Tensor]) -> Attempt:
         snapshot = self._snapshot = Snapshot(self._model())
         self._busy, start = True, time.perf_counter()
         entry, error = None, None

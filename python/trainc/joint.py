@@ -19,7 +19,7 @@ from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd import graph_compile, runtime_wrappers
 from torch._logging._internal import trace_log
 
-from trainc import autograd, config, distributed, engine, messages, repeated, wire
+from trainc import autograd, config, distributed, engine, messages, repeated, turns, wire
 from trainc.device import Host
 from trainc.errors import UserError
 from trainc.instance import Inference, Instance, Place
@@ -308,7 +308,7 @@ def compile_flat(
     UserError where the memory that `record.limit` allows is not enough."""
     from torch._functorch.aot_autograd import aot_module_simplified
 
-    with aot_settings(compiler), recurrent_layers(), repeated.quick():
+    with turns.alone(), aot_settings(compiler), recurrent_layers(), repeated.quick():
         return aot_module_simplified(
             module,
             list(inputs),

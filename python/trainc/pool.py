@@ -19,8 +19,8 @@ KEPT = 4  # free blocks kept per place
 class Pool:
     """Blocks for one place of a plan, and of the plans for other sizes of the same graph.
 
-    A block is out of the pool's list while it is looked at, and comes back with a tensor on it: so two threads, or a signal handler
-    and what it interrupts, never get one block, and nobody waits for a lock. Who finds the list short makes a new block.
+    A block is out of the pool's list while it is looked at, and comes back with a tensor on it: so two threads, or a signal
+    handler and what it interrupts, never get one block, and nobody waits for a lock. Who finds the list short makes a new one.
     """
 
     def __init__(self, device: Host = HOST) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.nn.utils import parametrize
 
-from trainc import cache, config, device, distributed, engine, family, memory, messages, optimizer, records, tuning, wire
+from trainc import cache, config, device, distributed, engine, family, memory, messages, optimizer, records, tuning, turns, wire
 from trainc.call import CompiledCall, Signature, _describe, _modes, _type, leaves_of, stray
 from trainc.errors import NotCompiled, SideEffect, UserError
 from trainc.memory import Settings
@@ -73,6 +73,7 @@ class TrainStep(CompiledCall):
         self.__doc__ = getattr(fn, "__doc__", None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        turns.wait_for(self._body)
         flattener = Flattener()
         key, structure, tensors = self._key(flattener, args, kwargs)
         entry = self._entries.get(key)
@@ -168,6 +169,10 @@ class TrainStep(CompiledCall):
                 "signatures. Pad inputs to "
                 "few shapes, or raise trainc.config.max_signatures."
             )
+        with turns.alone(self._body):
+            return self._traced_alone(structure, inputs, symbols)
+
+    def _traced_alone(self, structure: tuple, inputs: list[Tensor], symbols: Symbols | None) -> Traced:
         snapshot, variables = Snapshot(self._body), VariablesSnapshot(self.reached.functions)
         self._busy = True
         try:

@@ -1,14 +1,19 @@
 """Several callers of one plan: threads, signal handlers, operations that call the model that they are in, forked children. What
 could hang runs in a process of its own, with a limit."""
 
+import concurrent.futures
+import copy
+import functools
 import os
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 
 import pytest
 import torch
+from torch import nn
 
 import trainc
 from trainc import pool
@@ -147,7 +152,7 @@ def in_threads(*bodies) -> None:
         raise errors[0]
 
 
-class Wide(torch.nn.Module):
+class Wide(nn.Module):
     """Results and an arena that come from pools (pool.SMALL), and outputs that are deferred."""
 
     def __init__(self, p: float = 0.0):
@@ -315,3 +320,153 @@ def test_threads_read_deferred_outputs_of_their_calls(hasty):
     in_threads(*map(body, range(3)))
     for (i, _), got in found.items():
         assert all(map(torch.equal, got, wanted[i]))
+
+
+class Slow(nn.Module):
+    """While it is traced it lets another thread go on, and waits a while for it."""
+
+    def __init__(self, meet):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 2)
+        self.meet = [meet]
+
+    def forward(self, x):
+        y = self.first(x)
+        if torch.compiler.is_compiling():
+            self.meet[0]()
+        return self.last(y.tanh()).square().mean()
+
+
+class Meeting:
+    """Called by the trace, in the middle of forward: the other thread starts then, and has a while before it goes on."""
+
+    def __init__(self):
+        self.traced = threading.Event()
+
+    def __call__(self):
+        self.traced.set()
+        time.sleep(0.4)
+
+
+def both_while_tracing(trace, other, meet):
+    """The results of `other`, run in a thread that was there before, while `trace()` traces."""
+    results = []
+
+    def run():
+        assert meet.traced.wait(TIMEOUT)
+        results.append(other())
+
+    in_threads(trace, run)
+    return results[0]
+
+
+CALLS = {
+    "the compiled model": lambda model, x: model(x).detach(),
+    "a module of it": lambda model, x: model.first(x).detach(),
+    "a backward of its own": lambda model, x: torch.autograd.grad(model.last(x).sum(), model.last.weight)[0],
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("door", ["compile", "train_step"])
+@pytest.mark.parametrize("what", CALLS)
+def test_a_call_while_another_thread_traces_sees_the_models_own_tensors(what, door):
+    torch.manual_seed(0)
+    meet, x = Meeting(), torch.randn(3, 6)
+    model = Slow(meet)
+    plain = copy.deepcopy(Slow(None))
+    plain.load_state_dict(model.state_dict())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)  # a step leaves the weights as they are
+    if door == "compile":
+        trace = functools.partial(trainc.compile(model), x)
+    else:
+
+        def body(x):
+            optimizer.zero_grad()
+            loss = model(x)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        trace = functools.partial(trainc.train_step(body), x)
+    got = both_while_tracing(trace, lambda: CALLS[what](model, x), meet)
+    assert type(got) is torch.Tensor
+    torch.testing.assert_close(got, CALLS[what](plain, x))
+
+
+def test_other_threads_train_and_print_while_a_step_is_traced(capsys):
+    """What the trace of a step puts in the place of backward(), step() and print() is not for them."""
+    torch.manual_seed(0)
+    meet = Meeting()
+    model, other = Slow(meet), nn.Linear(4, 1)
+    optimizer, others = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, other))
+
+    @trainc.train_step
+    def step(x):
+        optimizer.zero_grad()
+        loss = model(x)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    def train():
+        before = other.weight.detach().clone()
+        loss = other(torch.ones(2, 4)).sum()
+        loss.backward()
+        torch.autograd.backward(other(torch.ones(2, 4)).sum())
+        others.step()
+        print("trained")
+        return (before - other.weight).detach()
+
+    moved = both_while_tracing(lambda: step(torch.randn(3, 6)), train, meet)
+    torch.testing.assert_close(moved, torch.full((1, 4), 0.4))
+    assert "trained" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_forward_that_waits_for_threads_does_not_hang():
+    """Threads that it starts, and threads of a pool that were there before."""
+    workers = concurrent.futures.ThreadPoolExecutor(1)
+    workers.submit(int).result()
+
+    class Model(nn.Module):
+        def __init__(self, way):
+            super().__init__()
+            self.layer, self.way = nn.Linear(4, 4), way
+
+        def forward(self, x):
+            if self.way == "pool":
+                return workers.submit(self.layer, x).result(TIMEOUT)
+            results = []
+            thread = threading.Thread(target=lambda: results.append(self.layer(x)))
+            thread.start()
+            thread.join(TIMEOUT)
+            return results[0]
+
+    for way in ("starts", "pool"):
+        plain, x = Model(way), torch.randn(3, 4)
+        ours = trainc.compile(plain)
+        found = []
+        in_threads(lambda: found.append(ours(x)))  # noqa: B023
+        torch.testing.assert_close(found[0], plain.layer(x))
+
+
+def test_threads_that_trace_at_once():
+    """Models of their own, the same model, and torch.compile's door."""
+    torch.manual_seed(0)
+    x = torch.randn(5, 6)
+    plain = [nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, 1)) for _ in range(4)]
+    wanted = [m(x).detach() for m in plain]
+    torch._dynamo.reset()
+    run = [trainc.compile(plain[0]), trainc.compile(plain[1]), *(torch.compile(m, backend="trainc") for m in plain[2:])]
+    found = {}
+
+    def body(i, number):
+        return lambda: found.update({(i, number): run[i](x).detach()})
+
+    in_threads(*(body(i, number) for i in range(4) for number in range(2)))
+    for (i, _), got in found.items():
+        torch.testing.assert_close(got, wanted[i])
+    create_node = torch.fx.experimental.proxy_tensor.PythonKeyTracer.create_node
+    assert create_node.__module__.startswith("torch.") and not torch.compiler.is_compiling()
+    assert torch.nn.Module._call_impl.__module__.startswith("torch.")
