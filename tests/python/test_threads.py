@@ -2,9 +2,11 @@
 could hang runs in a process of its own, with a limit."""
 
 import concurrent.futures
+import contextlib
 import copy
 import functools
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -72,10 +74,14 @@ print("done")
 
 
 def run_alone(script: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], timeout=TIMEOUT, capture_output=True, text=True, env=dict(os.environ)
-    )
-    assert done.returncode == 0 and "done" in done.stdout, done.stdout + done.stderr
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    try:
+        said, _ = run.communicate(timeout=TIMEOUT)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(run.pid, signal.SIGKILL)  # and children that it forked
+    assert run.returncode == 0 and "done" in said, said
 
 
 def test_an_operation_may_call_the_model_that_it_is_in():
