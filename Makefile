@@ -9,7 +9,7 @@ VENV := $(CURDIR)/.venv
 export PATH := $(VENV)/bin:$(PATH)
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build test test-cpp test-python test-sanitize golden demo bench bench-cuda check-losses wheel lint clean
+.PHONY: help setup build test test-cpp test-python test-sanitize stress golden demo bench bench-cuda check-losses wheel lint clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -63,6 +63,11 @@ test-python: build
 test-sanitize: build/sanitize/build.ninja  ## the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	cmake --build --preset sanitize -j $(JOBS)
 	ctest --preset sanitize -j $(JOBS)
+
+stress: build build/sanitize/build.ninja  ## the cache against kills, full disks, strangers' files, damage (ARGS="--count 20000"; ARGS=--help)
+	cmake --build --preset sanitize -j $(JOBS) --target test_plan
+	TRAINC_STRESS=10000 build/sanitize/test_plan --gtest_filter='FileFuzz*'
+	python tests/stress $(ARGS)
 
 golden: build  ## rewrites the expected files in tests/cpp/golden; review the difference
 	TRAINC_GOLDEN=rewrite ctest --preset release -R Golden

@@ -1,9 +1,9 @@
 """Compiled plans on disk: a program that starts again finds its plans, and compiles nothing.
 
-An entry is one file, named by the SHA-256 of all that the plan depends on (`key`): the captured graph, the machine, the build of
-the compiler. It holds that key, a description in JSON, the plan's bytes, and a SHA-256 over the three; whatever does not match is
-no entry: it is removed, said once, and compiled again. Entries are written beside and renamed, so that none is ever seen half
-written, and the least recently used go when the directory is full.
+An entry is one file (cache_files.py), named by the SHA-256 of all that the plan depends on (`key`): the captured graph,
+the machine, the build of the compiler. It holds that key, a description in JSON and the plan's bytes, behind a SHA-256
+over the three; whatever does not match is no entry: it is removed, said once, and compiled again. Entries are written
+beside and renamed, so that none is ever seen half written, and the least recently used go when the directory is full.
 
 A cache of machine code is code: the directory and every entry must be the user's own, and nobody else may write there.
 """
@@ -11,18 +11,17 @@ A cache of machine code is code: the directory and every entry must be the user'
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import hashlib
 import json
 import os
 import stat
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trainc import config, messages
+from trainc import cache_files, config, messages
+from trainc.cache_files import ENTRY, LOCK
 
 if TYPE_CHECKING:  # PyTorch is loaded where a plan is wanted
     from trainc.device import Host
@@ -30,8 +29,6 @@ if TYPE_CHECKING:  # PyTorch is loaded where a plan is wanted
 T = TypeVar("T")
 About = dict[str, Any]
 
-MAGIC = b"trainc cache 1\n"  # the number goes up when what follows it changes
-ENTRY, UNFINISHED, LOCK = ".plan", ".tmp", ".lock"
 STALE_SECONDS = 3600  # an unfinished file of that age was left by a process that was killed
 LOCK_SECONDS = 120  # waited for another process that compiles the same plan; then both do
 
@@ -55,7 +52,7 @@ def key(kind: str, device: Host, *parts: Any, measured: bool = False) -> str | N
     compiler += [config.loss_chunk_rows, config.loss_chunk_bytes]
     if not measured:
         compiler += [config.library_calls, config.library_error]
-    digest = hashlib.sha256(MAGIC)
+    digest = hashlib.sha256(cache_files.MAGIC)
     for part in (kind, machine, target, compiler, *parts):
         text = (part if isinstance(part, str) else json.dumps(part)).encode()
         digest.update(b"%d:" % len(text))
@@ -119,7 +116,10 @@ def _unusable(where: str) -> str | None:
 
 
 def through(
-    name: str | None, load: Callable[[About, bytes], T], compile: Callable[[], T], pack: Callable[[T], tuple[About, bytes]]
+    name: str | None,
+    load: Callable[[About, bytes], T],
+    compile: Callable[[], T],
+    pack: Callable[[T], tuple[About, bytes]],
 ) -> tuple[T, str]:
     """`load` of the entry `name`; where there is none, `compile()`, of which `pack` is stored. Processes that want the same
     plan at the same time wait for the first. With it, the SHA-256 of the plan's bytes; "" where `name` is None."""
@@ -138,75 +138,55 @@ def through(
         return value, hashlib.sha256(blob).hexdigest()
 
 
+def _entry(name: str) -> str:
+    return os.path.join(path(), name + ENTRY)
+
+
 def _loaded(name: str, load: Callable[[About, bytes], T]) -> tuple[T, str] | None:
-    where = os.path.join(path(), name + ENTRY)
+    where = _entry(name)
     try:
-        content = _read(where)
+        about, blob = _unpacked(name, cache_files.read(where))
+        value = load(about, blob)
     except FileNotFoundError:
         return None
-    except OSError as error:
-        _refuse(where, error.strerror or str(error))
+    except Exception as error:  # of whatever kind: what cannot be loaded is no entry, and the plan is compiled
+        _refuse(where, error)
         return None
-    try:
-        about, blob = _unpacked(name, content)
-        value = load(about, blob)
-    except (ValueError, KeyError) as error:  # trainc.UserError is a ValueError
-        _refuse(where, str(error))
-        return None
-    with contextlib.suppress(OSError):
-        os.utime(where)  # the most recently used
+    cache_files.touch(where)
     return value, hashlib.sha256(blob).hexdigest()
-
-
-def _read(where: str) -> bytes:
-    with open(os.open(where, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-            raise PermissionError("it is another user's, or no file")
-        return file.read()
 
 
 def _packed(name: str, about: About, blob: bytes) -> bytes:
     described = json.dumps(about).encode()
-    body = b"".join((bytes.fromhex(name), len(described).to_bytes(8, "little"), described, blob))
-    return MAGIC + hashlib.sha256(body).digest() + body
+    return b"".join((bytes.fromhex(name), len(described).to_bytes(8, "little"), described, blob))
 
 
 def _unpacked(name: str, content: bytes) -> tuple[About, bytes]:
-    if not content.startswith(MAGIC):
-        raise ValueError("it is no entry of this cache")
-    digest, body = content[len(MAGIC) : len(MAGIC) + 32], content[len(MAGIC) + 32 :]
-    if hashlib.sha256(body).digest() != digest:
-        raise ValueError("it is damaged or truncated")
-    if body[:32] != bytes.fromhex(name):
+    if content[:32] != bytes.fromhex(name):
         raise ValueError("it is the entry of another plan")
-    end = 40 + int.from_bytes(body[32:40], "little")
-    return json.loads(body[40:end]), body[end:]
+    end = 40 + int.from_bytes(content[32:40], "little")
+    return json.loads(content[40:end]), content[end:]
 
 
-def _refuse(where: str, reason: str) -> None:
-    with contextlib.suppress(OSError):
-        os.unlink(where)
-    messages.warn_once(
-        "damaged cache", f"an entry of the cache is not used ({where}: {reason}); it is removed, and compiled again"
-    )
+def _refuse(where: str, error: Exception) -> None:
+    reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+    removed = cache_files.remove(where)
+    outcome = "it is removed, and compiled again"
+    if not removed:
+        outcome = "it is left as it is, and its plan is compiled at every start: remove it"
+    messages.warn_once(f"damaged cache {removed}", f"an entry of the cache is not used ({where}: {reason}); {outcome}")
 
 
 def _store(name: str, about: About, blob: bytes) -> None:
-    where = path()
+    where = directory()  # made again, if it was removed while this plan was compiled
+    if where is None:
+        return
     content = _packed(name, about, blob)
     try:
-        if not _make_room(where, len(content)):
-            return
-        number, unfinished = tempfile.mkstemp(suffix=UNFINISHED, dir=where)  # readable by the user alone
-        try:
-            with open(number, "wb") as file:
-                file.write(content)
-            os.replace(unfinished, os.path.join(where, name + ENTRY))
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(unfinished)
-            raise
+        if _make_room(where, cache_files.HEADER + len(content)):
+            cache_files.write(_entry(name), content)
+    except cache_files.ForeignError:
+        pass  # something else lies in its place: `_loaded` has said so
     except OSError as error:
         messages.warn_once(
             f"cache {where}", f"a plan cannot be stored in {where}: {error.strerror or error}; it is used all the same"
@@ -221,90 +201,60 @@ def _alone(name: str) -> Iterator[None]:
     number = None
     try:
         while number is None and time.monotonic() < until:
-            number = _locked(where)
+            number = cache_files.lock(where)
             if number is None:
                 time.sleep(0.02)
     except OSError:
-        pass  # a file system without locks: compiled twice, harmlessly
+        pass  # no lock is to be had: compiled twice, harmlessly
     try:
         yield
     finally:
         if number is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(where)
-            os.close(number)
-
-
-def _locked(where: str) -> int | None:
-    """The descriptor of the lock file, locked; None while another process has it."""
-    number = os.open(where, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(number).st_ino == os.stat(where).st_ino:  # not one that its holder has just removed
-            return number
-    except (BlockingIOError, FileNotFoundError):
-        pass
-    except OSError:
-        os.close(number)
-        raise
-    os.close(number)
-    return None
+            cache_files.unlock(where, number)
 
 
 # ---- its size -------------------------------------------------------------------------------------------------------
 
 
-def _files(where: str) -> list[tuple[float, int, str]]:
-    """(last use, bytes, path) of each file that is the cache's, the oldest first."""
-    found = []
-    with contextlib.suppress(FileNotFoundError), os.scandir(where) as entries:
-        for entry in entries:
-            with contextlib.suppress(FileNotFoundError):  # another process removed it
-                if entry.name.endswith((ENTRY, UNFINISHED, LOCK)) and entry.is_file(follow_symlinks=False):
-                    status = entry.stat(follow_symlinks=False)
-                    found.append((status.st_mtime, status.st_size, entry.path))
-    return sorted(found)
-
-
 def _make_room(where: str, size: int) -> bool:
-    """Removes the least recently used entries until `size` more bytes fit; False where they never do."""
+    """Removes the least recently used entries until `size` more bytes fit, and what killed processes left; False where they never
+    fit."""
     limit = config.cache_bytes()
     if size > limit:
         return False
-    files = _files(where)
-    total = sum(bytes_ for _, bytes_, _ in files)
-    for used, bytes_, file in files:
-        stale = file.endswith(UNFINISHED) and used < time.time() - STALE_SECONDS
-        if stale or (total + size > limit and file.endswith(ENTRY)):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(file)
-            total -= bytes_
+    files = cache_files.listed(where)
+    total = sum(file.bytes for file in files)
+    if (
+        total + size > limit
+    ):  # what only has a name of the cache's does not count; that is looked up where it matters alone
+        files = [file for file in files if cache_files.is_own(file.path)]
+        total = sum(file.bytes for file in files)
+    for file in files:
+        stale = file.kind != ENTRY and file.used < time.time() - STALE_SECONDS
+        if (stale or (total + size > limit and file.kind == ENTRY)) and cache_files.remove(file.path):
+            total -= file.bytes
     return True
 
 
 def info() -> str:
     """Where the cache is, and how full: what `trainc cache info` prints."""
     where = path()
-    files = [file for file in _files(where) if file[2].endswith(ENTRY)]
-    reason = _unusable(where) if os.path.isdir(where) else None
+    files = [file for file in cache_files.listed(where) if file.kind == ENTRY and cache_files.is_own(file.path)]
+    reason = _unusable(where) if os.path.lexists(where) else None
     state = "off (TRAINC_CACHE=0)" if not config.cache else f"not used: {reason}" if reason else "on"
-    used, limit = sum(size for _, size, _ in files), config.cache_bytes()
+    used, limit = sum(file.bytes for file in files), config.cache_bytes()
     rows = [("directory", where), ("state", state), ("plans", str(len(files)))]
     rows.append(("size", f"{used / 1e6:.1f} MB of at most {limit / 1e6:.0f} MB (TRAINC_CACHE_SIZE)"))
     if files:
-        rows.append(("last used", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(files[-1][0]))))
+        rows.append(("last used", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(files[-1].used))))
     return "\n".join(f"{name:<12}{value}" for name, value in rows)
 
 
 def clear() -> tuple[int, int]:
-    """Removes every plan; (plans, bytes) that were there. Programs that run keep the plans they have."""
-    plans = size = 0
-    for _, bytes_, file in _files(path()):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(file)
-            plans += file.endswith(ENTRY)
-            size += bytes_
-    return plans, size
+    """Removes every plan; (plans, bytes) that were there. Programs that run keep the plans they have, and files that are not the
+    cache's own stay."""
+    removed = [file for file in cache_files.listed(path()) if cache_files.remove(file.path)]
+    return sum(file.kind == ENTRY for file in removed), sum(file.bytes for file in removed)
 
 
 __all__ = ["clear", "directory", "info", "key", "path", "through"]

@@ -1,9 +1,11 @@
 // A plan, or a foreach kernel, as bytes: a header, then CBOR. The header is magic, format version, length and checksum of what follows, so that damage
 // is found before anything is decoded; what decodes is verified like a fresh plan. Change kVersion whenever a field below,
 // the meaning of one, or the kernels' calling convention changes.
+#include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "plan/cbor.h"
 #include "plan/plan.h"
 #include "support/error.h"
 
@@ -49,7 +51,8 @@ void check_enums(const Plan& plan) {  // nlohmann-json takes any number for an e
   for (const Buffer& b : plan.buffers)
     if (b.home > Home::Draw || b.dtype > DType::Bool) throw UserError("stored plan: unknown kind of buffer");
   for (const Step& s : plan.steps)
-    if (s.kind > StepKind::Product) throw UserError("stored plan: unknown kind of step");
+    if (s.kind > StepKind::Product || std::max({s.product.lhs.dtype, s.product.rhs.dtype, s.product.result.dtype}) > DType::Bool)
+      throw UserError("stored plan: unknown kind of step");
 }
 
 std::string packed(const Magic& magic, const nlohmann::json& j) {
@@ -70,6 +73,7 @@ template <class Read> auto unpacked(const Magic& magic, std::string_view bytes, 
   if (header.version != kVersion) throw UserError("stored plan: written by another version of trainc; compile it again");
   if (header.length != body.size()) throw UserError("stored plan: truncated");
   if (header.checksum != checksum(body)) throw UserError("stored plan: damaged (its checksum does not match)");
+  if (!is_flat_cbor(body)) throw UserError("stored plan: not readable: it is not written as trainc writes");
   try {
     return read(nlohmann::json::from_cbor(body));
   } catch (const nlohmann::json::exception& e) {

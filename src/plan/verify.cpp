@@ -1,4 +1,5 @@
 // What is checked, in this order:
+//   counts    none is negative, or larger than any memory: what is computed from them below cannot overflow
 //   buffers   shape and strides agree, nothing negative; `bytes` hold the farthest element; Input and Output indices within the
 //             counts, bits only of dense bools in Temp and Saved, one Output buffer an index, one Input buffer an index that is `updated`; Saved, Temp and Constant offsets aligned and within their memory
 //   steps     buffer and kernel numbers in range; a kernel's entry lies within its code; declared effects are the arguments;
@@ -24,11 +25,14 @@
 namespace trainc::plan {
 namespace {
 
+constexpr int64_t kMostBytes = int64_t{1} << 56, kMostInputs = 1 << 24;
+
 class Verifier {
  public:
   explicit Verifier(const Plan& plan) : p_(plan), written_(plan.buffers.size(), false) {}
   void run() {
-    check(p_.input_count >= 0 && p_.output_count >= 0 && p_.temp_bytes >= 0 && p_.saved_bytes >= 0, "a count is negative");
+    check(p_.input_count >= 0 && p_.input_count <= kMostInputs && p_.output_count >= 0, "{} inputs, {} outputs", p_.input_count, p_.output_count);
+    check(is_size(p_.temp_bytes) && is_size(p_.saved_bytes), "{} bytes of its own, {} of the handle", p_.temp_bytes, p_.saved_bytes);
     for (const Buffer& b : p_.buffers) buffer(b);
     for (const Buffer& b : p_.buffers)
       if (b.home == Home::Input && b.updated) check(inputs_.count(b.index) == 1, "buffer {}: a second buffer for updated input {}", b.name, b.index);
@@ -44,13 +48,18 @@ class Verifier {
     if (!ok) throw InternalError(fmt::format("plan {}: {}", p_.name, fmt::format(text, std::forward<A>(args)...)));
   }
 
+  static bool is_size(int64_t n) { return n >= 0 && n <= kMostBytes; }
+
   void buffer(const Buffer& b) {
     check(b.shape.size() == b.strides.size(), "buffer {}: {} axes but {} strides", b.name, b.shape.size(), b.strides.size());
-    int64_t last = 0, numel = 1;  // index of the farthest element
+    check(is_size(b.bytes), "buffer {}: {} bytes", b.name, b.bytes);
+    int64_t last = 0, numel = std::count(b.shape.begin(), b.shape.end(), 0) ? 0 : 1;  // index of the farthest element
     for (size_t i = 0; i < b.shape.size(); ++i) {
       check(b.shape[i] >= 0 && b.strides[i] >= 0, "buffer {}: negative extent or stride", b.name);
-      last += (b.shape[i] - 1) * b.strides[i];
-      numel *= b.shape[i];
+      if (numel == 0) continue;
+      int64_t step = 0;
+      check(!__builtin_mul_overflow(b.shape[i] - 1, b.strides[i], &step) && !__builtin_add_overflow(last, step, &last) && is_size(last) &&
+                !__builtin_mul_overflow(numel, b.shape[i], &numel) && is_size(numel), "buffer {}: more elements than any memory holds", b.name);
     }
     const int64_t needed = b.bits ? bytes_of_bits(numel) : numel == 0 ? 0 : (last + 1) * size_of(b.dtype);
     check(!b.bits || (b.dtype == DType::Bool && (numel == 0 || last + 1 == numel) && b.over < 0 && (b.home == Home::Temp || b.home == Home::Saved)),
@@ -58,7 +67,7 @@ class Verifier {
     check(b.bytes >= needed, "buffer {}: {} bytes, its elements need {}", b.name, b.bytes, needed);
     const auto within = [&](int64_t size, const char* what) {
       check(b.offset >= 0 && b.offset % kAlignment == 0, "buffer {}: offset {} is not a multiple of {}", b.name, b.offset, kAlignment);
-      check(b.bytes <= size - b.offset, "buffer {}: ends at {}, behind the {} bytes of {}", b.name, b.offset + b.bytes, size, what);
+      check(b.bytes <= size - b.offset, "buffer {}: {} bytes at {}, behind the {} bytes of {}", b.name, b.bytes, b.offset, size, what);
     };
     switch (b.home) {
       case Home::Input:
@@ -81,7 +90,7 @@ class Verifier {
     check(k.entry >= 0 && k.entry < static_cast<int64_t>(k.code.size()), "kernel {}: entry {} outside its {} bytes", k.name, k.entry, k.code.size());
     check((k.threads > 0) == !p_.device.empty() && k.threads >= 0 && k.threads <= 1024, "kernel {}: {} threads a block for {}", k.name, k.threads,
           p_.device.empty() ? "a CPU" : p_.device);
-    check(k.scratch_bytes >= 0, "kernel {}: negative scratch", k.name);
+    check(is_size(k.scratch_bytes), "kernel {}: {} bytes of scratch", k.name, k.scratch_bytes);
   }
 
   void in_range(const Step& s, int b) const {
@@ -152,19 +161,20 @@ class Verifier {
   void product(const Step& s) const {
     const Product& p = s.product;
     check(!p_.device.empty(), "step {}: the library multiplies on a device", s.name);
-    check(p.batch > 0 && p.m > 0 && p.n > 0 && p.k > 0, "step {}: a product of nothing", s.name);
+    using Wide = __int128;
+    for (int64_t extent : {p.batch, p.m, p.n, p.k}) check(extent > 0 && is_size(extent), "step {}: a product of nothing", s.name);
     check(s.arguments.size() == 4 && std::set<int>(s.reads.begin(), s.reads.end()) == std::set<int>{s.arguments[0], s.arguments[1]} &&
               s.writes == std::vector<int>{s.arguments[2], s.arguments[3]}, "step {}: its arguments are lhs, rhs, result and memory to use", s.name);
     const auto within = [&](const Matrix& x, int64_t rows, int64_t columns, int b) {
       check((x.row_stride == 1 && x.column_stride >= rows) || (x.column_stride == 1 && x.row_stride >= columns), "step {}: a matrix without rows or columns side by side", s.name);
-      check(x.offset >= 0 && x.batch_stride >= 0, "step {}: a negative stride", s.name);
-      const int64_t last = x.offset + (p.batch - 1) * x.batch_stride + (rows - 1) * x.row_stride + (columns - 1) * x.column_stride;
-      check((last + 1) * size_of(x.dtype) <= p_.buffers[b].bytes, "step {}: reaches element {} of {}", s.name, last, p_.buffers[b].name);
+      check(is_size(x.offset) && is_size(x.batch_stride) && is_size(x.row_stride) && is_size(x.column_stride), "step {}: a negative stride", s.name);
+      const Wide last = x.offset + Wide{p.batch - 1} * x.batch_stride + Wide{rows - 1} * x.row_stride + Wide{columns - 1} * x.column_stride;
+      check((last + 1) * size_of(x.dtype) <= p_.buffers[b].bytes, "step {}: a matrix reaches beyond {}", s.name, p_.buffers[b].name);
     };
     within(p.lhs, p.m, p.k, s.arguments[0]);
     within(p.rhs, p.k, p.n, s.arguments[1]);
     within(p.result, p.m, p.n, s.arguments[2]);
-    check(p.batch == 1 || p.result.batch_stride >= p.m * p.n, "step {}: results of two batches overlap", s.name);
+    check(p.batch == 1 || p.result.batch_stride >= Wide{p.m} * p.n, "step {}: results of two batches overlap", s.name);
   }
 
   void outputs() const {

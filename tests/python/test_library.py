@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 import trainc
-from trainc import backend, cache, library, records, tuning
+from trainc import backend, cache, cache_files, library, records, tuning
 
 FIELDS = {"ours": 2.0, "library": 1.0, "reproducible": True, "our_error": 1e-7, "library_error": 1e-7}
 
@@ -293,8 +293,7 @@ def stored():
     found = {}
     for name in os.listdir(cache.path()):
         path = os.path.join(cache.path(), name)
-        with open(path, "rb") as file:
-            about = cache._unpacked(name.removesuffix(cache.ENTRY), file.read())[0]
+        about = cache._unpacked(name.removesuffix(cache.ENTRY), cache_files.read(path))[0]
         if "library" in about:
             found[path] = about
     return found
@@ -367,7 +366,7 @@ def test_a_damaged_answer_is_a_miss(monkeypatch, faster):
             content = bytearray(file.read())
         content[len(content) - 3] ^= 1
         if i == 0:  # sound as a file, and no answer
-            content = cache._packed(name, {**about, "reproducible": "yes"}, b"")
+            content = cache_files.packed(cache._packed(name, {**about, "reproducible": "yes"}, b""))
         with open(path, "wb") as file:
             file.write(content)
     for name in os.listdir(cache.path()):

@@ -5,8 +5,8 @@
 #include <functional>
 #include <random>
 
+#include "../common/plans.h"
 #include "plan/live.h"
-#include "plan/plan.h"
 #include "support/error.h"
 
 namespace trainc::plan {
@@ -14,35 +14,6 @@ namespace {
 
 using testing::HasSubstr;
 using testing::ThrowsMessage;
-
-Buffer buffer(const std::string& name, Home home, int64_t n, int64_t index = 0) {
-  return {.name = name, .home = home, .index = index, .dtype = DType::F32, .shape = {n}, .strides = {1}, .bytes = 4 * n};
-}
-Step kernel_step(const std::string& name, std::vector<int> reads, std::vector<int> writes) {
-  Step s{.kind = StepKind::Kernel, .name = name, .reads = reads, .writes = writes, .kernel = 0};
-  for (int b : reads) s.arguments.push_back(b);
-  for (int b : writes)
-    if (std::find(reads.begin(), reads.end(), b) == reads.end()) s.arguments.push_back(b);
-  return s;
-}
-
-/// x -> a -> b -> y, with a constant, a saved buffer, a mask and an extern call.
-Plan small_plan() {
-  Plan p{.name = "small", .cpu = "avx2"};
-  p.buffers = {buffer("x", Home::Input, 8, 0),    buffer("a", Home::Temp, 8),  buffer("b", Home::Temp, 20), buffer("y", Home::Output, 8, 0),
-               buffer("c", Home::Constant, 2),    buffer("s", Home::Saved, 8), {.name = "mask", .home = Home::Temp, .dtype = DType::Bool, .shape = {2, 4}, .strides = {4, 1}, .bytes = 8},
-               buffer("e", Home::Extern, 8)};
-  p.kernels = {{.name = "k", .code = {0xc3, 1, 2}, .entry = 0, .scratch_bytes = 64}};
-  p.constants = std::vector<uint8_t>(8, 7);
-  p.steps = {kernel_step("one", {0, 4}, {1}), {.kind = StepKind::Random, .name = "draw", .writes = {6}, .p = 0.9},
-             kernel_step("two", {1, 6}, {2, 5}),
-             {.kind = StepKind::Extern, .name = "call", .arguments = {2}, .reads = {2}, .writes = {7}, .target = "aten.relu.default", .arguments_json = "{}", .origins = {"m.py:3"}},
-             kernel_step("three", {7}, {3})};
-  p.input_count = 1, p.output_count = 3, p.outputs = {3, -1, 0}, p.saved_bytes = 64;
-  p.notes = {"a note"};
-  plan_memory(p);
-  return p;
-}
 
 TEST(Verify, SmallPlanIsSound) { EXPECT_NO_THROW(verify(small_plan())); }
 
@@ -351,12 +322,6 @@ TEST(File, AnUnsoundPlanIsRefusedThoughItsChecksumIsRight) {
   p = small_plan();
   p.buffers[1].home = static_cast<Home>(77);
   EXPECT_THAT([&] { load(save(p)); }, ThrowsMessage<UserError>(HasSubstr("unknown kind of buffer")));
-}
-
-Foreach small_foreach() {
-  Foreach f{.name = "step", .cpu = "avx2", .inputs = {{}, {.scalar = true, .dtype = DType::F64}}, .chunk = 16, .origins = {"a.py:1"}};
-  f.kernel = {"step", {0x90, 0xc3}, 1, 64};
-  return f;
 }
 
 TEST(ForeachFile, LoadGivesBackWhatWasSaved) {
