@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from trainc import device, family, joint, messages, records, tuning
+from trainc import device, family, joint, messages, overlap, records, tuning, turns
 from trainc.errors import NotCompiled, UserError
+from trainc.overlap import Overlapping
 from trainc.sizes import Symbols
 from trainc.trace import tracing
 
@@ -33,9 +34,27 @@ def _static(gm: torch.nn.Module, inputs: Sequence[Any], tune: str) -> Callable[.
     where = _where(record, inputs)
     if where is None:
         return gm.forward
-    compiled = joint.compile_flat(gm, inputs, record, joint.Compiler(record, joint.new_engine(where, tune)))
+    compiler = joint.Compiler(record, joint.new_engine(where, tune))
+    try:
+        compiled = _separately(gm.forward, joint.compile_flat(gm, overlap.apart(inputs), record, compiler), compiler)
+    except NotCompiled as reason:
+        messages.warn(f"{record.name} runs in PyTorch: {reason}")
+        return gm.forward
     compilations.append(record)
     return torch._dynamo.disable(compiled, reason="compiled by trainc")
+
+
+def _separately(plain: Callable[..., Any], compiled: Callable[..., Any], compiler: joint.Compiler) -> Callable[..., Any]:
+    """`compiled`; where it writes an input that shares memory with another, `plain` runs in PyTorch."""
+
+    def run(*given: Any) -> Any:
+        try:
+            return compiled(*given)
+        except Overlapping as reason:
+            messages.warn_once("overlap", f"A graph of torch.compile runs in PyTorch where {reason}")
+            return plain(*given)
+
+    return run if compiler.writes else compiled
 
 
 def _record(inputs: Sequence[Any], tune: str) -> records.Compilation:
@@ -67,17 +86,22 @@ def _by_sizes(gm: torch.fx.GraphModule, examples: Sequence[Any], tune: str) -> C
         engine = joint.new_engine(where, tune)
 
         def static() -> Callable[..., Any]:
-            module = WithNumbers(gm, inputs, given)
-            return joint.compile_flat(module, [*fixed, *moving], record, joint.Compiler(record, engine))
+            module, compiler = WithNumbers(gm, inputs, given), joint.Compiler(record, engine)
+            return _separately(module, joint.compile_flat(module, overlap.apart([*fixed, *moving]), record, compiler), compiler)
 
         def symbolic(symbols: Symbols) -> family.Serve:
             compiler = joint.Compiler(record, engine, symbols)
-            compiled = joint.compile_flat(WithNumbers(gm, inputs), symbols.inputs, record, compiler)
+            module = WithNumbers(gm, inputs)
+            compiled = _separately(module, joint.compile_flat(module, overlap.apart(symbols.inputs), record, compiler), compiler)
             return lambda tensors, record: compiled if compiler.add_sizes(tensors, record) else None
 
         shapes = families.setdefault(kind, family.Family(dims=inputs.dims))
-        with tracing():
-            compiled = shapes.entry(record, fixed, moving, static, symbolic)
+        try:
+            with turns.alone(), tracing():
+                compiled = shapes.entry(record, fixed, moving, static, symbolic)
+        except NotCompiled as reason:
+            messages.warn(f"{record.name} runs in PyTorch: {reason}")
+            return WithNumbers(gm, inputs, given)
         compilations.append(record)
         return compiled
 

@@ -11,12 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn.utils import parametrize
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-from trainc import config, device, family, joint, messages, records, wire
+from trainc import config, device, distributed, family, joint, messages, overlap, records, turns, wire
 from trainc.errors import NotCompiled, SideEffect, UserError
 from trainc.memory import Settings
+from trainc.overlap import Overlapping
 from trainc.sizes import Symbols
 from trainc.state import ModuleState, Snapshot, Unchanged
 from trainc.structure import Flattener, changes, describe, leaves, unflatten
@@ -113,6 +115,7 @@ class CompiledCall:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         model = self._model()
+        turns.wait_for(model)
         if self._busy or torch.compiler.is_compiling() or _in_transform():
             return model._call_impl(*args, **kwargs)
         try:
@@ -126,7 +129,15 @@ class CompiledCall:
             return self._refused(str(reason), args, kwargs)
         if entry is None:
             return self._first_call(key, structure, arguments, args, kwargs)
-        return entry([*tensors, *arguments], args, kwargs)
+        return self._run(entry, [*tensors, *arguments], args, kwargs)
+
+    def _run(self, entry: Callable[..., Any], inputs: list[torch.Tensor], args: tuple, kwargs: dict) -> Any:
+        try:
+            return entry(inputs, args, kwargs)
+        except Overlapping as reason:
+            model = self._model()
+            messages.warn_once(f"overlap {id(self)}", f"{type(model).__name__} runs in PyTorch where {reason}")
+            return model._call_impl(*args, **kwargs)
 
     def prepare(self, args: tuple, kwargs: dict) -> None:
         """Compiles for these arguments, as their first call would, and runs nothing."""
@@ -185,6 +196,8 @@ class CompiledCall:
         return len(self._variants) - 1, tensors
 
     def _walk(self) -> ModuleState:
+        if found := distributed.beside_forward(self._model()):
+            raise NotCompiled(found)
         self._unchanged = {}
         self._state = ModuleState(self._model())
         self._variants.clear()
@@ -221,7 +234,7 @@ class CompiledCall:
         if error is None and changed is None:
             self._unsettled.discard(kind)
             self._keep(key, record, attempt.entry, given)
-            return attempt.entry([*self._state.tensors(), *arguments], args, kwargs) if run else None
+            return self._run(attempt.entry, [*self._state.tensors(), *arguments], args, kwargs) if run else None
         if error is None and snapshot.state_changed and snapshot.only_set and kind not in self._unsettled:
             if (settled := self._settle(snapshot, kind, arguments)) is not None:
                 settled_key, settled_record, settled_entry = settled
@@ -230,7 +243,7 @@ class CompiledCall:
                 same = wire.same_graph(record.captured, settled_record.captured, self._engine.device)
                 self._keep(settled_key, settled_record, settled_entry, given)
                 if same:  # so the first call, too, computes what was traced
-                    return settled_entry([*self._state.tensors(), *arguments], args, kwargs) if run else None
+                    return self._run(settled_entry, [*self._state.tensors(), *arguments], args, kwargs) if run else None
                 snapshot.restore()
                 return model._call_impl(*args, **kwargs) if run else None
         if not run:
@@ -255,6 +268,10 @@ class CompiledCall:
 
     def _attempt(self, record: records.Compilation, key: tuple, arguments: list[torch.Tensor]) -> Attempt:
         """Compiles. The program's Python state is as it was before, also where a UserError or Ctrl-C passes through."""
+        with turns.alone(self._model()):
+            return self._attempt_alone(record, key, arguments)
+
+    def _attempt_alone(self, record: records.Compilation, key: tuple, arguments: list[torch.Tensor]) -> Attempt:
         snapshot = self._snapshot = Snapshot(self._model())
         self._busy, start = True, time.perf_counter()
         entry, error = None, None
@@ -321,6 +338,9 @@ class CompiledCall:
         record.fixed = self.settings.fixed(tensors, arguments)
         record.limit = self.settings.limit(record.fixed)
         record.expected = self._fusing and tensors
+        # Traced as if all lay apart; where they do not, and one is written, the call runs in PyTorch.
+        separate = overlap.apart([*tensors, *arguments])
+        tensors, arguments = separate[: len(tensors)], separate[len(tensors) :]
 
         def static() -> Callable[..., Any]:
             return self._trace(record, key, [*tensors, *arguments])
@@ -381,6 +401,9 @@ class CompiledCall:
 
     def _through_dynamo(self, args: tuple, kwargs: dict) -> Any:
         model = self._model()
+        if self._dynamo is None and (found := distributed.beside_forward(model)):
+            messages.warn(f"{type(model).__name__} runs in PyTorch: {found}")
+            self._dynamo = model._call_impl
         if self._dynamo is None:
             from trainc.backend import backend
 
@@ -426,6 +449,7 @@ def _in_transform() -> bool:
         torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._get_tracing_state() is not None
         or torch._C._len_torch_dispatch_stack() > 0
+        or parametrize._cache_enabled > 0  # torch.nn.utils.parametrize.cached(): weights that calls hand to each other
         or torch._C._is_torch_function_mode_enabled()
         and torch._C._len_torch_function_stack() > 0
         and not all(isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack())

@@ -6,6 +6,7 @@ nobody else writes. So the value is the same whenever it is computed, whatever b
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ class Outputs:
     def __init__(self, compute: Callable[[], Sequence[torch.Tensor]]):
         self._compute: Callable[[], Sequence[torch.Tensor]] | None = compute  # holds the arena; gone once it has run
         self._values: Sequence[torch.Tensor] = ()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may read what it interrupts: both compute the same
 
     @property
     def computed(self) -> bool:
@@ -29,8 +30,8 @@ class Outputs:
 
     def values(self) -> Sequence[torch.Tensor]:
         with self._lock:
-            if self._compute is not None:
-                self._values = self._compute()
+            if (compute := self._compute) is not None:
+                self._values = compute()
                 self._compute = None
         return self._values
 
@@ -39,7 +40,7 @@ class Pending:
     """The calls whose deferred outputs somebody may still read."""
 
     def __init__(self) -> None:
-        self._calls: list[weakref.ref[Outputs]] = []  # since the last `settle`
+        self._calls: list[weakref.ref[Outputs]] = []  # until they are computed
 
     def tensors(
         self, metas: Sequence[torch.Tensor], device: torch.device, compute: Callable[[], Sequence[torch.Tensor]]
@@ -51,14 +52,15 @@ class Pending:
 
     def alive(self) -> bool:
         """Whether somebody holds an output that is not computed yet."""
-        return any((outputs := call()) is not None and not outputs.computed for call in self._calls)
+        return any((outputs := call()) is not None and not outputs.computed for call in list(self._calls))
 
     def settle(self) -> None:
         """Computes what is alive, so that the arenas of earlier calls can be used again."""
-        calls, self._calls = self._calls, []
-        for call in calls:
+        for call in list(self._calls):  # other threads add theirs, and see what is not computed yet
             if (outputs := call()) is not None:
                 outputs.values()
+            with contextlib.suppress(ValueError):
+                self._calls.remove(call)
 
 
 class DeferredTensor(torch.Tensor):

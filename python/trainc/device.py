@@ -60,11 +60,9 @@ class Host:
         """`size` bytes for one run of a plan; None: the runtime has its own."""
         return None
 
-    def get_rng_state(self) -> bytes:
-        return torch.get_rng_state().numpy().tobytes()
-
-    def set_rng_state(self, state: bytes) -> None:
-        torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+    def generator(self) -> torch.Generator:
+        """The default one of the framework."""
+        return torch.default_generator
 
 
 class Cuda(Host):
@@ -87,12 +85,9 @@ class Cuda(Host):
             raise UserError("trainc's plans cannot be recorded in a CUDA graph of yours: they are CUDA graphs already")
         return torch.cuda.current_stream(self.torch).cuda_stream
 
-    def get_rng_state(self) -> bytes:
-        """Seed and offset of the device's default generator, two u64."""
-        return torch.cuda.get_rng_state(self.torch).numpy().tobytes()
-
-    def set_rng_state(self, state: bytes) -> None:
-        torch.cuda.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8), self.torch)
+    def generator(self) -> torch.Generator:
+        """Its state is seed and offset, two u64."""
+        return torch.cuda.default_generators[self.index]
 
     def _threads(self) -> int:
         """As many as torch's dropout starts at most: as the device holds at a time."""
@@ -133,14 +128,16 @@ class Cuda(Host):
     def _find_vector(self, dtype: torch.dtype) -> int:
         from trainc import _core
 
-        before = self.get_rng_state()
+        generator = self.generator()
+        before = generator.get_state()
         numel, p = 1024, 0.5
-        seed, offset = (int.from_bytes(before[i : i + 8], "little") for i in (0, 8))
+        state = before.numpy().tobytes()
+        seed, offset = (int.from_bytes(state[i : i + 8], "little") for i in (0, 8))
         try:
             _, mask = torch.native_dropout(torch.ones(numel, dtype=dtype, device=self.torch), p, True)
             wanted = mask.cpu().numpy().tobytes()
         finally:
-            self.set_rng_state(before)
+            generator.set_state(before)
         threads = min(numel, self._threads())
         for vector in (8, 4, 2, 1):
             if _core.dropout_mask(seed, offset, numel, threads, vector, 1 - p) == wanted:

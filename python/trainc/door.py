@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from trainc import cache, config, tuning
+from trainc import cache, config, distributed, tuning
 from trainc.call import CompiledCall
 from trainc.errors import UserError
 from trainc.fuse import Fusing
@@ -17,8 +17,9 @@ def compile_objects(model, optimizer, *, tune, memory, fuse_step, verify):
     if config.cache:
         cache.directory()  # says so now where plans cannot be kept
         config.cache_bytes()
+    inner = distributed.compiled_part(model)
     fusing = Fusing(optimizer) if fuse_step else None
-    model._compiled_call_impl = CompiledCall(model, Settings(memory, optimizer, tune, fuse_step), fusing)
+    inner._compiled_call_impl = CompiledCall(inner, Settings(memory, optimizer, tune, fuse_step), fusing)
     if optimizer is None:
         return model
     attach(optimizer, fusing)

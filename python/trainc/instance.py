@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from trainc.deferred import Pending
 from trainc.device import Host
 from trainc.errors import NotCompiled
+from trainc.overlap import Apart
 from trainc.pool import Pool
 from trainc.records import Compilation
 from trainc.updates import Launch, PlanUpdates, Slot, Updates, classes_of
@@ -50,6 +51,7 @@ class Place:
 class Instance:
     def __init__(self, compiler: Any, gm: torch.fx.GraphModule, record: Compilation, place: Place):
         self._compiler, self._record, self._place = compiler, record, place
+        self.apart = Apart()
         inputs = place.primals + len(place.constants)
         outputs = next(iter(gm.graph.find_nodes(op="output"))).args[0]
         self._gradients = [i for i, made in enumerate(outputs[place.forward_outputs :]) if made is not None]
@@ -86,9 +88,10 @@ class Instance:
     def forward(self, inputs: Sequence[Tensor]) -> list[Any]:
         """(the user's outputs..., arena)"""
         place = self._place
+        if self._compiler.writes:
+            self.apart.check(inputs, self._compiler.writes)
         place.pending.settle()  # or their arena could not be used again
-        arena = torch.empty(0, dtype=torch.uint8, device=place.device.torch)
-        arena.set_(place.pool.take(self.arena_bytes), 0, (self.arena_bytes,), (1,))
+        arena = place.pool.tensor(self.arena_bytes, torch.uint8, (self.arena_bytes,), (1,))
         results = self._joint.forward([*inputs, *place.constants], arena)
         for i in self._copied:
             results[i] = results[i].clone()
@@ -202,11 +205,14 @@ class Inference:
     """An instance without a backward."""
 
     def __init__(self, compiler: Any, gm: torch.fx.GraphModule, record: Compilation, constants: list[Tensor]):
-        self._constants = constants
+        self._compiler, self._constants = compiler, constants
+        self.apart = Apart()
         self._executable = record.forward = compiler.build(record, lambda e: e.compile(gm, record.name, compiler.family))
         self._copied = aliases(next(iter(gm.graph.find_nodes(op="output"))).args[0], self._executable)
 
     def forward(self, inputs: Sequence[Tensor]) -> list[Any]:
+        if self._compiler.writes:
+            self.apart.check(inputs, self._compiler.writes)
         results = self._executable([*inputs, *self._constants])
         for i in self._copied:
             results[i] = results[i].clone()

@@ -19,7 +19,7 @@ from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd import graph_compile, runtime_wrappers
 from torch._logging._internal import trace_log
 
-from trainc import autograd, config, engine, messages, repeated, wire
+from trainc import autograd, config, distributed, engine, messages, repeated, turns, wire
 from trainc.device import Host
 from trainc.errors import UserError
 from trainc.instance import Inference, Instance, Place
@@ -37,6 +37,7 @@ class Compiler:
     def __init__(self, record: Compilation, engine_: Any, symbols: Symbols | None = None, fusing: Any = None):
         self.engine, self.device, self.symbols, self.fusing = engine_, engine_.device, symbols, fusing
         self._record = record  # of the first instance
+        self.writes: list[int] = []  # inputs that forward writes to, once it is traced
         self._instances: dict[tuple, Instance] = {}
         self._template: Template | None = None
         self.family = engine.Family.of(symbols, lambda: self._template, self.device)
@@ -60,6 +61,7 @@ class Compiler:
         return True
 
     def _first(self, gm: torch.fx.GraphModule, make: Callable[[torch.fx.GraphModule, Compilation], Instance]) -> Instance:
+        distributed.refuse_collectives(gm.graph)
         self._make, key = make, ()
         if self.symbols is not None:
             self._template = Template(gm)
@@ -90,8 +92,12 @@ class Compiler:
         saved = [primals[i] if i < count else forward_outputs[i - count] for i in held]
 
         def forward(*inputs: torch.Tensor) -> list[Any]:
-            *results, arena = self._of(inputs).forward(inputs)
-            return [*results, *[inputs[i] if i < count else results[i - count] for i in held], arena]
+            instance = self._of(inputs)
+            *results, arena = instance.forward(inputs)
+            kept = [inputs[i] if i < count else results[i - count] for i in held]
+            if neighbours := instance.apart.neighbours:
+                kept = [t.clone() if i in neighbours else t for i, t in zip(held, kept, strict=True)]
+            return [*results, *kept, arena]
 
         def backward(*inputs: torch.Tensor | None) -> list[Any]:
             if torch.is_autocast_enabled(self.device.type):
@@ -274,6 +280,7 @@ def aot_settings(compiler: Compiler):
         return run
 
     def with_our_node(call: Any, *, trace_joint: bool, **about: Any) -> Callable[..., Any]:
+        compiler.writes = [i for i, info in enumerate(about["runtime_metadata"].input_info) if info.mutates_data]
         ours = compiler.call_of_both(about["runtime_metadata"], about["indices_of_inps_to_detach"]) if trace_joint else None
         return ours or wrapped(call, trace_joint=trace_joint, **about)
 
@@ -301,7 +308,7 @@ def compile_flat(
     UserError where the memory that `record.limit` allows is not enough."""
     from torch._functorch.aot_autograd import aot_module_simplified
 
-    with aot_settings(compiler), recurrent_layers(), repeated.quick():
+    with turns.alone(), aot_settings(compiler), recurrent_layers(), repeated.quick():
         return aot_module_simplified(
             module,
             list(inputs),

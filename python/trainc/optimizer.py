@@ -180,10 +180,11 @@ class CoreKernel:
                 lambda made: ({}, made[0].save()),
             )
 
-    def run(self, tensors: list[Sequence[Tensor]], scalars: list[float]) -> None:
+    def run(self, tensors: list[Sequence[Tensor]], scalars: list[float]) -> bool:
+        """False, and nothing is done, where a tensor that is written shares memory with another."""
         numels = [row[0].numel() for row in tensors]
         self.elements += sum(numels)
-        self._foreach.run([[t.data_ptr() for t in row] for row in tensors], numels, scalars, self._where.stream())
+        return self._foreach.run([[t.data_ptr() for t in row] for row in tensors], numels, scalars, self._where.stream())
 
     def report(self) -> dict:
         report = json.loads(self._foreach.report())
@@ -200,12 +201,13 @@ class InterpretedKernel:
         self._formula, _, self._in_place = formula_of(v)
         self._variant, self._name = v, name
 
-    def run(self, tensors: list[Sequence[Tensor]], scalars: list[float]) -> None:
+    def run(self, tensors: list[Sequence[Tensor]], scalars: list[float]) -> bool:
         numbers = [torch.tensor(value, dtype=self._variant.dtype, device="cpu") for value in scalars]
         for row in tensors:
             results = self._formula(*row, *numbers)
             for place, result in zip(self._in_place, results, strict=True):
                 row[place].copy_(result)
+        return True  # one row after the other, as PyTorch does
 
     def report(self) -> dict:
         return {"name": self._name, "steps": [], "temp_bytes": 0, "saved_bytes": 0, "notes": ["interpreted"]}
@@ -350,9 +352,8 @@ def _adam_step(optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels) 
         table = list(zip(known.params, grads, *known.states, strict=True))
         numbers = kernels.steps.count(known.steps, known.scalar)
         torch.autograd.graph.increment_version(known.written)  # before the kernel, which takes these objects out of the caches
-        _run_adam(optimizer, group, kernels, table, numbers, known.kind)
+        _run_adam(optimizer, group, kernels, table, known.steps, numbers, known.kind)
         return
-    beta1, beta2 = group["betas"]
     for param in {(p.dtype, p.device): p for p in group["params"] if p.grad is not None}.values():
         if compiles(param):  # before any state is touched: compiling can be interrupted
             kernels.get(variant_of(optimizer, group, param.dtype), param)
@@ -364,16 +365,25 @@ def _adam_step(optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels) 
     kernels.known.pop(id(group), None)
     if table and all(fits):
         kernels.known[id(group)] = Known(optimizer, group, lists)
-    left = [i for i, fit in enumerate(fits) if not fit]
-    compiled = list(itertools.compress(table, fits))
-    _run_adam(optimizer, group, kernels, compiled, kernels.steps.count(list(itertools.compress(steps, fits))))
+    compiled, counted = (list(itertools.compress(column, fits)) for column in (table, steps))
+    _run_adam(optimizer, group, kernels, compiled, counted, kernels.steps.count(counted))
     _written(compiled)
+    left = [i for i, fit in enumerate(fits) if not fit]
     if left:
-        adam(
-            *([part[i] for i in left] if part else [] for part in lists), has_complex=has_complex, foreach=group["foreach"],
-            fused=group["fused"], decoupled_weight_decay=group["decoupled_weight_decay"], amsgrad=group["amsgrad"], beta1=beta1,
-            beta2=beta2, lr=group["lr"], weight_decay=group["weight_decay"], eps=group["eps"], maximize=group["maximize"],
-        )  # fmt: skip
+        _torchs_adam(optimizer, group, [table[i] for i in left], [steps[i] for i in left], has_complex)
+
+
+def _torchs_adam(
+    optimizer: torch.optim.Optimizer, group: dict, rows: list[Sequence[Tensor]], steps: list[Tensor], has_complex: bool = False
+) -> None:
+    """torch's own step over rows of (param, grad, exp_avg, exp_avg_sq, [max])."""
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    beta1, beta2 = group["betas"]
+    adam(
+        *columns, *([] if group["amsgrad"] else [[]]), steps, has_complex=has_complex, foreach=group["foreach"],
+        fused=group["fused"], decoupled_weight_decay=group["decoupled_weight_decay"], amsgrad=group["amsgrad"], beta1=beta1,
+        beta2=beta2, lr=group["lr"], weight_decay=group["weight_decay"], eps=group["eps"], maximize=group["maximize"],
+    )  # fmt: skip
 
 
 def _run_adam(
@@ -381,20 +391,24 @@ def _run_adam(
     group: dict,
     kernels: Kernels,
     table: list[Sequence[Tensor]],
+    steps: list[Tensor],
     numbers: list[float],
     kind: tuple[torch.device, torch.dtype] | None = None,
 ) -> None:
-    """The kernels over rows of (param, grad, exp_avg, exp_avg_sq, [max]), each in its step of this number. `kind`: of all params,
-    where it is known to be one."""
-    alike: dict[tuple[torch.device, torch.dtype, float], list[Sequence[Tensor]]] = {}
+    """The kernels over rows of (param, grad, exp_avg, exp_avg_sq, [max]), each in its step of this number, which `steps` hold
+    already. `kind`: of all params, where it is known to be one."""
+    alike: dict[tuple[torch.device, torch.dtype, float], Sequence[int]] = {}
     if kind is not None and len(set(numbers)) == 1:
-        alike[(*kind, numbers[0])] = table
+        alike[(*kind, numbers[0])] = range(len(table))
     else:
-        for row, number in zip(table, numbers, strict=True):
-            alike.setdefault((row[0].device, row[0].dtype, number), []).append(row)
-    for (_, dtype, number), rows in alike.items():
-        v = variant_of(optimizer, group, dtype)
-        kernels.get(v, rows[0][0]).run(rows, adam_scalars(group, number, v))
+        for i, (row, number) in enumerate(zip(table, numbers, strict=True)):
+            alike.setdefault((row[0].device, row[0].dtype, number), []).append(i)
+    for (_, dtype, number), places in alike.items():
+        v, rows = variant_of(optimizer, group, dtype), [table[i] for i in places]
+        if not kernels.get(v, rows[0][0]).run(rows, adam_scalars(group, number, v)):
+            counted = [steps[i] for i in places]
+            torch._foreach_sub_(counted, 1.0)  # torch counts them itself
+            _torchs_adam(optimizer, group, rows, counted)
 
 
 def _sgd_step(optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels) -> None:
@@ -405,25 +419,26 @@ def _sgd_step(optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels) -
     buffers: list[Tensor | None] = []
     optimizer._init_group(group, params, grads, buffers)
     buffers = buffers or [None] * len(params)
-    rows: dict[tuple[Variant, torch.device], list[list[Tensor]]] = {}
+    rows: dict[tuple[Variant, torch.device], dict[int, list[Tensor]]] = {}
     left = []
-    fresh: list[tuple[Tensor, Tensor]] = []
     for i, (param, grad, buffer) in enumerate(zip(params, grads, buffers, strict=True)):
         first = momentum and buffer is None
         row = [param, grad, *([torch.empty_like(param) if first else buffer] if momentum else [])]
         if compiles(*row):
-            rows.setdefault((variant(param.dtype, first), param.device), []).append(row)
-            if first:
-                fresh.append((param, row[2]))
+            rows.setdefault((variant(param.dtype, first), param.device), {})[i] = row
         else:
             left.append(i)
-    for (v, _), tensors in rows.items():
-        kernels.get(v, tensors[0][0])  # before any parameter is touched: compiling can be interrupted
-    for (v, _), tensors in rows.items():
-        kernels.get(v, tensors[0][0]).run(tensors, sgd_scalars(group, v))
+    chosen = [kernels.get(v, params[next(iter(places))]) for (v, _), places in rows.items()]
+    # from here on parameters are touched: compiling, which can be interrupted, is over
+    for ((v, _), places), kernel in zip(rows.items(), chosen, strict=True):
+        tensors = list(places.values())
+        if not kernel.run(tensors, sgd_scalars(group, v)):
+            left = sorted([*left, *places])
+            continue
         _written(tensors)
-    for param, buffer in fresh:
-        optimizer.state[param]["momentum_buffer"] = buffer
+        if v.first:
+            for param, _, buffer in tensors:
+                optimizer.state[param]["momentum_buffer"] = buffer
     if left:
         rest = [buffers[i] for i in left]
         sgd(

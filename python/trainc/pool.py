@@ -6,6 +6,8 @@ user. So two forwards before a backward, `retain_graph` and a backward that neve
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from trainc.device import HOST, Host
@@ -15,28 +17,47 @@ KEPT = 4  # free blocks kept per place
 
 
 class Pool:
-    """Blocks for one place of a plan, and of the plans for other sizes of the same graph."""
+    """Blocks for one place of a plan, and of the plans for other sizes of the same graph.
+
+    A block is out of the pool's list while it is looked at, and comes back with a tensor on it: so two threads, or a signal
+    handler and what it interrupts, never get one block, and nobody waits for a lock. Who finds the list short makes a new one.
+    """
 
     def __init__(self, device: Host = HOST) -> None:
         self.device = device
         self._blocks: list[torch.UntypedStorage] = []
         self._alone = 0  # use count of a block that only this pool holds
 
-    def take(self, size: int) -> torch.UntypedStorage:
-        """At least `size` bytes that nobody else holds."""
+    def tensor(self, size: int, dtype: torch.dtype, shape: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
+        """In `size` bytes or more that nobody else holds."""
+        made = torch.empty(0, dtype=dtype, device=self.device.torch)
         if not self.device.pools:
-            return self.device.empty((size,), (1,), torch.uint8).untyped_storage()
-        free = [block for block in self._blocks if torch._C._storage_Use_Count(block._cdata) == self._alone]
-        for block in free:
-            if block.nbytes() >= size:
-                return block
-        new = self.device.empty((size,), (1,), torch.uint8).untyped_storage()
-        if not self._alone:
-            self._alone = torch._C._storage_Use_Count(new._cdata)
-        # free ones are all too small: the new one will serve those who used them
-        held = [block for block in self._blocks if not any(block is other for other in free)]
-        self._blocks = [*held[-(KEPT - 1) :], new]
-        return new
+            return made.set_(self._new(size), 0, shape, stride)
+        in_use: list[torch.UntypedStorage] = []
+        try:
+            while (block := self._claim()) is not None:
+                if torch._C._storage_Use_Count(block._cdata) != self._alone:
+                    in_use.append(block)
+                elif block.nbytes() >= size:
+                    in_use.append(block)
+                    return made.set_(block, 0, shape, stride)
+                # a free one that is too small goes: the new one will serve those who used it
+            block = self._new(size)
+            if not self._alone:
+                self._alone = torch._C._storage_Use_Count(block._cdata)
+            in_use[:] = [*in_use[-(KEPT - 1) :], block]
+            return made.set_(block, 0, shape, stride)
+        finally:
+            self._blocks[:0] = in_use
+
+    def _claim(self) -> torch.UntypedStorage | None:
+        try:
+            return self._blocks.pop(0)  # one step of Python: nobody else has it now
+        except IndexError:
+            return None
+
+    def _new(self, size: int) -> torch.UntypedStorage:
+        return self.device.empty((size,), (1,), torch.uint8).untyped_storage()
 
 
 class Results:
@@ -52,4 +73,4 @@ class Results:
     def new(self) -> torch.Tensor:
         if self.bytes < SMALL or not self.device.pools:
             return self.device.empty(self.shape, self.stride, self.dtype)
-        return torch.empty(0, dtype=self.dtype).set_(self.pool.take(self.bytes), 0, self.shape, self.stride)
+        return self.pool.tensor(self.bytes, self.dtype, self.shape, self.stride)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from trainc import records
+from trainc import distributed, records
 from trainc.errors import UserError
 from trainc.memory import Memory
 
@@ -96,6 +96,7 @@ class Explanation:
 def explain(model: Any, file: Any = None, batch: Any = None) -> Explanation:
     """What was compiled for `model`, or for an optimizer. `file`: a path, or something with `write`, that gets the text too.
     `batch`: arguments of a call to compile for first."""
+    model = distributed.inner_of(model)
     if batch is not None:
         compiled = model if hasattr(model, "prepare") else getattr(model, "_compiled_call_impl", None)
         if not hasattr(compiled, "prepare"):

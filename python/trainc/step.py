@@ -13,11 +13,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn.utils import parametrize
 
-from trainc import cache, config, device, engine, family, memory, messages, optimizer, records, tuning, wire
+from trainc import cache, config, device, distributed, engine, family, memory, messages, optimizer, records, tuning, turns, wire
 from trainc.call import CompiledCall, Signature, _describe, _modes, _type, leaves_of, stray
 from trainc.errors import NotCompiled, SideEffect, UserError
 from trainc.memory import Settings
+from trainc.overlap import Apart, Overlapping
 from trainc.sizes import Symbols, Template
 from trainc.state import Snapshot
 from trainc.step_objects import Reached, VariablesSnapshot
@@ -58,6 +60,12 @@ class TrainStep(CompiledCall):
         for each in self.reached.optimizers:
             if type(each) not in optimizer.STEPS:
                 raise UserError(f"trainc.train_step compiles AdamW, Adam and SGD, not {type(each).__name__}: use trainc.compile")
+        for module in self.reached.modules.values():
+            if distributed.compiled_part(module, "trainc.train_step") is not module:
+                raise UserError(
+                    f"trainc.train_step: the model is a {type(module).__name__}, whose hooks a step of one plan would not run: "
+                    "use trainc.compile for this model"
+                )
         self._body = Body(fn, self.reached.modules)
         super().__init__(self._body, Settings(memory, tune=tune))
         self.compilations = records.of(self)
@@ -65,6 +73,7 @@ class TrainStep(CompiledCall):
         self.__doc__ = getattr(fn, "__doc__", None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        turns.wait_for(self._body)
         flattener = Flattener()
         key, structure, tensors = self._key(flattener, args, kwargs)
         entry = self._entries.get(key)
@@ -76,6 +85,8 @@ class TrainStep(CompiledCall):
     def _key(self, flattener: Flattener, args: tuple, kwargs: dict) -> tuple[Any, tuple, list[Tensor]]:
         """What selects a plan; the arguments' structure; the modules' tensors."""
         try:
+            if parametrize._cache_enabled:
+                raise NotCompiled("a step within torch.nn.utils.parametrize.cached(): enter it in the step")
             structure = flattener.flatten((args, kwargs))
             types = tuple([_type(t) for t in flattener.tensors])
             kind = (self._training(), structure, types, _modes(), self._variants_of_groups())
@@ -158,6 +169,10 @@ class TrainStep(CompiledCall):
                 "signatures. Pad inputs to "
                 "few shapes, or raise trainc.config.max_signatures."
             )
+        with turns.alone(self._body):
+            return self._traced_alone(structure, inputs, symbols)
+
+    def _traced_alone(self, structure: tuple, inputs: list[Tensor], symbols: Symbols | None) -> Traced:
         snapshot, variables = Snapshot(self._body), VariablesSnapshot(self.reached.functions)
         self._busy = True
         try:
@@ -228,8 +243,14 @@ class CompiledStep:
                 f"trainc.train_step: a parameter of shape {list(shared.shape)} shares its memory with another tensor of the "
                 "step; use trainc.compile for this model"
             )
+        self._written = [*(slot.primal for slot in traced.slots), *(i for i, _ in traced.mutated)]
+        self._apart = Apart()
 
     def __call__(self, tensors: list[Tensor], args: tuple, kwargs: dict) -> Any:
+        try:
+            self._apart.check(tensors, self._written)
+        except Overlapping as reason:
+            raise UserError(f"trainc.train_step: {reason}; use trainc.compile for this model") from None
         self._clear_gradients()
         launches = self.updates.launches()
         distinct, states = self._built_for(launches), self.updates.states(launches)

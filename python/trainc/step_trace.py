@@ -11,6 +11,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +25,7 @@ from torch._subclasses.functional_tensor import FunctionalTensorMode
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 
-from trainc import repeated, trace, wire
+from trainc import distributed, repeated, trace, turns, wire
 from trainc.errors import NotCompiled
 from trainc.joint import lift_constants
 from trainc.sizes import SYMBOLIC, Symbols
@@ -72,15 +73,21 @@ class Recorder:
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(trace._patched(Tensor, "backward", lambda t, *a, **k: self.backward(t, *a, **k)))
-            stack.enter_context(trace._patched(torch.autograd, "backward", self.backward))
-            stack.enter_context(trace._patched(builtins, "print", _refuse_print))
+            # Other threads have backward passes, optimizers and print() of their own.
+            backward = turns.mine(lambda t, *a, **k: self.backward(t, *a, **k), Tensor.backward)
+            stack.enter_context(trace._patched(Tensor, "backward", lambda t, *a, **k: backward(t, *a, **k)))
+            both = turns.mine(self.backward, torch.autograd.backward)
+            stack.enter_context(trace._patched(torch.autograd, "backward", both))
+            stack.enter_context(trace._patched(builtins, "print", _refusing_print()))
             for i, optimizer in enumerate(self.reached.optimizers):
-                stack.enter_context(_attribute(optimizer, "step", lambda *a, i=i, **k: self.step(i, *a, **k)))
-                stack.enter_context(_attribute(optimizer, "zero_grad", lambda set_to_none=True, i=i: self.zero_grad(i)))
+                step = turns.mine(lambda *a, i=i, **k: self.step(i, *a, **k), optimizer.step)
+                stack.enter_context(_attribute(optimizer, "step", step))
+                zero_grad = turns.mine(lambda set_to_none=True, i=i: self.zero_grad(i), optimizer.zero_grad)
+                stack.enter_context(_attribute(optimizer, "zero_grad", zero_grad))
             for scheduler in self.reached.schedulers:
                 step = scheduler.step
-                stack.enter_context(_attribute(scheduler, "step", lambda *a, step=step, **k: self.later(step, *a, **k)))
+                later = turns.mine(lambda *a, step=step, **k: self.later(step, *a, **k), step)
+                stack.enter_context(_attribute(scheduler, "step", later))
             yield
 
     def backward(
@@ -175,10 +182,15 @@ def _attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
 _print = builtins.print
 
 
-def _refuse_print(*args: Any, **kwargs: Any) -> None:
-    if wire.is_internal_file(sys._getframe(1).f_code.co_filename):
-        return _print(*args, **kwargs)
-    raise NotCompiled(f"{here()}: print() would run once, while the step is traced: return what you want to print")
+def _refusing_print() -> Callable[..., None]:
+    thread = threading.get_ident()
+
+    def refuse_print(*args: Any, **kwargs: Any) -> None:
+        if threading.get_ident() != thread or wire.is_internal_file(sys._getframe(1).f_code.co_filename):
+            return _print(*args, **kwargs)
+        raise NotCompiled(f"{here()}: print() would run once, while the step is traced: return what you want to print")
+
+    return refuse_print
 
 
 def here() -> str:
@@ -268,6 +280,7 @@ def _arranged(gm: torch.fx.GraphModule, inputs: list[Tensor], found: dict[str, A
     order = [*early, *range(gradients, len(outputs)), *(i for i in range(gradients) if outputs[i] in late)]
     place = {old: new for new, old in enumerate(order)}
     output.args = (tuple(outputs[i] for i in order),)
+    distributed.refuse_collectives(gm.graph)
     gm.graph.eliminate_dead_code()
     gm.recompile()
     wire.give_backward_its_lines(gm.graph)

@@ -237,7 +237,7 @@ struct Foreach {
     nb::gil_scoped_release unlock;
     return Foreach(compiler::compile_foreach(frontend::import_aten(graph), in_place, name, o), device, seconds_since(start));
   }
-  void run(const std::vector<std::vector<uintptr_t>>& tensors, const std::vector<int64_t>& numels, const std::vector<double>& scalars, uintptr_t stream) {
+  bool run(const std::vector<std::vector<uintptr_t>>& tensors, const std::vector<int64_t>& numels, const std::vector<double>& scalars, uintptr_t stream) {
     const int64_t wanted = device ? device->tensor_inputs() : cpu->tensor_inputs();
     std::vector<void*> pointers;
     for (const auto& tensor : tensors) {
@@ -245,11 +245,14 @@ struct Foreach {
               plan().name + ": " + std::to_string(tensor.size()) + " pointers for a tensor, it takes " + std::to_string(wanted));
       for (uintptr_t p : tensor) pointers.push_back(reinterpret_cast<void*>(p));
     }
+    require(tensors.size() == numels.size(), plan().name + ": pointers and sizes differ in number");
     nb::gil_scoped_release unlock;
+    if (!runtime::writes_apart(plan(), pointers, numels)) return false;
     const auto start = Clock::now();
     if (device) device->run(pointers, numels, scalars, reinterpret_cast<void*>(stream));
     else cpu->run(pointers, numels, scalars);
     seconds = seconds_since(start);
+    return true;
   }
   std::string report() const {
     const plan::Foreach& p = plan();
@@ -290,7 +293,8 @@ void bind_compiler(nb::module_& m) {
       .def_prop_ro("saved_inputs", [](const JointGraph& j) { return j.joint->saved_inputs(); })
       .def_prop_ro("saved_bytes", [](const JointGraph& j) { return j.joint->saved_bytes(); });
   nb::class_<Foreach>(m, "Foreach", "An elementwise update of many tensors: an optimizer's step.")
-      .def("run", &Foreach::run, nb::arg("tensors"), nb::arg("numels"), nb::arg("scalars"), nb::arg("stream") = 0)
+      .def("run", &Foreach::run, nb::arg("tensors"), nb::arg("numels"), nb::arg("scalars"), nb::arg("stream") = 0,
+           "False, and nothing is done, where a tensor that is written shares memory with another.")
       .def("report", &Foreach::report)
       .def("save", [](const Foreach& f) {
         const std::string bytes = plan::save(f.plan());

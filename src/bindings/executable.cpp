@@ -1,4 +1,8 @@
+#include <pthread.h>
+
 #include <algorithm>
+#include <atomic>
+#include <mutex>
 #include <set>
 
 #include "bindings/bindings.h"
@@ -125,22 +129,54 @@ bool draws_on_host(const plan::Plan& p) {
   return std::any_of(p.steps.begin(), p.steps.end(), [](const plan::Step& s) { return s.kind == StepKind::Random && s.kernel < 0; });
 }
 
-void run(CoreExecutable& e, const std::vector<uintptr_t>& inputs, const std::vector<uintptr_t>& outputs, uintptr_t saved,
-         const nb::object& get_state, const nb::object& set_state, const nb::object& extern_call, uintptr_t temp, uintptr_t stream) {
+/// A forked child gets a new one: a thread that is not there any more may have held it.
+std::mutex& exchange_mutex() {
+  static std::atomic<std::mutex*> mutex{new std::mutex};
+  [[maybe_unused]] static const int at_fork = pthread_atfork(nullptr, nullptr, [] { mutex.store(new std::mutex); });
+  return *mutex.load();
+}
+
+/// The framework's generator, a torch.Generator.
+class FrameworkGenerator {
+ public:
+  explicit FrameworkGenerator(const nb::object& generator) : generator_(generator) {}
+  std::vector<uint8_t> state() const {
+    const nb::gil_scoped_acquire lock;
+    return read();
+  }
+  /// One plan at a time, for torch lets go of the interpreter lock in these calls. The lock is taken before the interpreter's, as it must be where both are
+  /// held. (An eager operation of another thread that draws just between the comparison and the setting is not seen: torch's own lock cannot be had
+  /// from here.)
+  bool exchange(const std::vector<uint8_t>& from, const std::vector<uint8_t>& to) const {
+    const std::lock_guard one_at_a_time(exchange_mutex());
+    const nb::gil_scoped_acquire lock;
+    const nb::module_ torch = nb::module_::import_("torch");
+    const nb::object bytes = nb::steal(PyByteArray_FromStringAndSize(reinterpret_cast<const char*>(to.data()), static_cast<Py_ssize_t>(to.size())));
+    const nb::object next = torch.attr("frombuffer")(bytes, nb::arg("dtype") = torch.attr("uint8"));
+    if (read() != from) return false;
+    generator_.attr("set_state")(next);
+    return true;
+  }
+
+ private:
+  std::vector<uint8_t> read() const {
+    const nb::object state = generator_.attr("get_state")();
+    const auto* p = reinterpret_cast<const uint8_t*>(nb::cast<uintptr_t>(state.attr("data_ptr")()));
+    return {p, p + nb::cast<size_t>(state.attr("numel")())};
+  }
+
+  const nb::object& generator_;
+};
+
+void run(CoreExecutable& e, const std::vector<uintptr_t>& inputs, const std::vector<uintptr_t>& outputs, uintptr_t saved, const nb::object& generator,
+         const nb::object& extern_call, uintptr_t temp, uintptr_t stream) {
   const plan::Plan& plan = e.plan();
   runtime::Call call{pointers(inputs), pointers(outputs), reinterpret_cast<void*>(saved), {}, {}, SignalCheck()};
   if (draws_on_host(plan)) find_mask_generator();
-  if (!get_state.is_none() && !set_state.is_none()) {
-    call.generator.get_state = [&] {
-      nb::gil_scoped_acquire lock;
-      const auto bytes = nb::cast<nb::bytes>(get_state());
-      const auto* p = static_cast<const uint8_t*>(bytes.data());
-      return std::vector<uint8_t>(p, p + bytes.size());
-    };
-    call.generator.set_state = [&](const std::vector<uint8_t>& state) {
-      nb::gil_scoped_acquire lock;
-      set_state(nb::bytes(state.data(), state.size()));
-    };
+  const FrameworkGenerator framework(generator);
+  if (!generator.is_none()) {
+    call.generator.get_state = [&] { return framework.state(); };
+    call.generator.exchange = [&](const std::vector<uint8_t>& from, const std::vector<uint8_t>& to) { return framework.exchange(from, to); };
   }
   if (!extern_call.is_none())
     call.extern_call = [&](const plan::Step& step, const std::vector<void*>& in) { return call_framework(extern_call, plan, step, in); };
@@ -174,8 +210,8 @@ void rename(std::vector<std::string>& origins, const std::map<std::string, std::
 
 void bind_executable(nb::module_& m) {
   nb::class_<CoreExecutable>(m, "Executable", "A plan, ready to run.")
-      .def("run", &run, nb::arg("inputs"), nb::arg("outputs"), nb::arg("saved") = 0, nb::arg("get_state") = nb::none(),
-           nb::arg("set_state") = nb::none(), nb::arg("extern_call") = nb::none(), nb::arg("temp") = 0, nb::arg("stream") = 0)
+      .def("run", &run, nb::arg("inputs"), nb::arg("outputs"), nb::arg("saved") = 0, nb::arg("generator") = nb::none(),
+           nb::arg("extern_call") = nb::none(), nb::arg("temp") = 0, nb::arg("stream") = 0)
       .def_prop_ro("output_info", &output_info, "Per output: None, or (dtype, shape, strides, alias); alias >= 0: that very input.")
       .def_prop_ro("input_info", &input_info, "Per input: (dtype, shape, strides), or None where it is never read.")
       .def_prop_ro("extern_info", &extern_info)

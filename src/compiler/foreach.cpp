@@ -1,5 +1,7 @@
 #include "compiler/codegen.h"
 
+#include <fmt/format.h>
+
 #include <cctype>
 
 #include "schedule/expressions.h"
@@ -15,6 +17,10 @@ using loop::LoopKind;
 plan::Foreach compile_foreach(frontend::Imported imported, const std::vector<int64_t>& in_place, const std::string& name, const Options& options,
                               emit::cuda::Entry entry) {
   Pipeline pipeline(name);
+  std::vector<const Node*> inputs(static_cast<size_t>(imported.graph.input_count));
+  Graph unread;  // inputs that the formula does not read still have their place among the arguments, and may be written
+  for (const Node& n : imported.graph.nodes())
+    if (n.op == Op::Input) inputs.at(static_cast<size_t>(n.as<InputAttr>().index)) = unread.make(n.op, n.attrs, {}, n.type);
   const Graph graph = optimize(std::move(imported.graph), pipeline);
   require(graph.outputs.size() == in_place.size(), "foreach: one output an updated input is wanted");
   plan::Foreach result;
@@ -27,12 +33,10 @@ plan::Foreach compile_foreach(frontend::Imported imported, const std::vector<int
   loop::LoopNest& nest = kernel.nest;
   nest.name = name;
   schedule::Expressions e(nothing_stored, kernel);
-  std::vector<const Node*> inputs(static_cast<size_t>(graph.input_count));
   for (const Node& n : graph.nodes())
-    if (n.op == Op::Input) inputs[n.as<InputAttr>().index] = &n;
-  Graph unused;  // inputs that the formula does not read still have their place among the arguments
+    if (n.op == Op::Input) inputs.at(static_cast<size_t>(n.as<InputAttr>().index)) = &n;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    if (!inputs[i]) inputs[i] = unused.make(Op::Input, InputAttr{static_cast<int64_t>(i), {}}, {}, Type{DType::F32, {1}});
+    require(inputs[i], fmt::format("foreach: input {} of {} is no tensor", i, name));
     e.argument(inputs[i]);
     result.inputs.push_back({.scalar = inputs[i]->type.rank() == 0, .dtype = inputs[i]->dtype()});
   }

@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <mutex>
 #include <new>
 #include <vector>
+
+#include "runtime/short_lock.h"
 
 namespace trainc::runtime {
 
@@ -22,21 +23,18 @@ AlignedMemory::AlignedMemory(int64_t bytes) {
 AlignedMemory::~AlignedMemory() { std::free(data_); }
 
 namespace {
-struct Pool {
-  std::mutex mutex;
-  std::vector<AlignedMemory> free;
-};
-Pool& pool() {
-  static Pool* p = new Pool;  // never destroyed: plans may still be given back while the process ends
+std::vector<AlignedMemory>& pool() {
+  static auto* p = new std::vector<AlignedMemory>;  // never destroyed: plans may still be given back while the process ends
   return *p;
 }
 }  // namespace
 
 Arena::Arena(int64_t bytes) {
   if (bytes == 0) return;
+  std::vector<AlignedMemory> too_small;  // given back to the system after the lock
   {
-    std::lock_guard lock(pool().mutex);
-    auto& free = pool().free;
+    const ShortLock lock;
+    std::vector<AlignedMemory>& free = pool();
     auto best = free.end();
     for (auto i = free.begin(); i != free.end(); ++i)
       if (i->size() >= bytes && (best == free.end() || i->size() < best->size())) best = i;
@@ -45,15 +43,15 @@ Arena::Arena(int64_t bytes) {
       free.erase(best);
       return;
     }
-    free.clear();  // all too small: this block will serve those who used them
+    too_small.swap(free);  // this block will serve those who used them
   }
   memory_ = AlignedMemory(bytes);
 }
 
 Arena::~Arena() {
   if (!memory_.data()) return;
-  std::lock_guard lock(pool().mutex);
-  pool().free.push_back(std::move(memory_));
+  const ShortLock lock;
+  pool().push_back(std::move(memory_));
 }
 
 }  // namespace trainc::runtime

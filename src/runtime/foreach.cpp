@@ -26,6 +26,30 @@ uint64_t scalar_bits(double value, DType dtype) {
   throw InternalError("foreach: a scalar of dtype " + std::string(name_of(dtype)));
 }
 
+bool writes_apart(const plan::Foreach& plan, std::span<void* const> tensors, std::span<const int64_t> numels) {
+  struct Span {
+    uintptr_t begin, end;
+    bool written;
+  };
+  std::vector<Span> spans;
+  spans.reserve(tensors.size());
+  size_t next = 0;
+  for (const int64_t n : numels)
+    for (const ForeachInput& i : plan.inputs) {
+      if (i.scalar) continue;
+      const auto begin = reinterpret_cast<uintptr_t>(tensors[next++]);
+      if (n > 0) spans.push_back({begin, begin + static_cast<uintptr_t>(n * size_of(i.dtype)), i.written});
+    }
+  std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
+  uintptr_t end_of_read = 0, end_of_written = 0;  // the furthest that spans so far reach
+  for (const Span& s : spans) {
+    if (s.begin < end_of_written || (s.written && s.begin < end_of_read)) return false;
+    uintptr_t& end = s.written ? end_of_written : end_of_read;
+    end = std::max(end, s.end);
+  }
+  return true;
+}
+
 Foreach::Foreach(plan::Foreach plan) : plan_(std::move(plan)), code_({plan_.kernel}) {
   require_level(plan_.name, plan_.cpu);
   require(plan_.chunk > 0, "foreach: chunk must be positive");

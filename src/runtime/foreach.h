@@ -14,6 +14,10 @@ using plan::ForeachInput;
 /// `value` as a `dtype` in memory.
 uint64_t scalar_bits(double value, DType dtype);
 
+/// Whether no tensor that is written shares memory with another: else rows that are updated at once would read each other's results.
+/// `tensors`, `numels`: as Foreach::run takes them.
+bool writes_apart(const plan::Foreach&, std::span<void* const> tensors, std::span<const int64_t> numels);
+
 class Foreach {
  public:
   explicit Foreach(plan::Foreach);

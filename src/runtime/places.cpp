@@ -51,11 +51,10 @@ bool is_undeclared_view(const plan::Plan& plan, const plan::Step& step, const st
 
 }  // namespace
 
-void run_extern(const plan::Plan& plan, const plan::Step& step, const Call& call, const std::vector<void*>& inputs, Draws& draws,
-                std::vector<void*>& pointers, std::vector<std::shared_ptr<void>>& owners,
+void run_extern(const plan::Plan& plan, const plan::Step& step, const Call& call, const std::vector<void*>& inputs, std::vector<void*>& pointers,
+                std::vector<std::shared_ptr<void>>& owners,
                 const std::function<void(void* to, const void* from, int64_t bytes)>& copy) {
   require(static_cast<bool>(call.extern_call), "a plan with extern steps needs extern_call");
-  if (step.random) draws.write_back();
   std::vector<ExternTensor> results = call.extern_call(step, inputs);
   require(results.size() == step.writes.size(),
           fmt::format("{}: {} results, the plan expects {}", step.target, results.size(), step.writes.size()));
@@ -77,39 +76,91 @@ void run_extern(const plan::Plan& plan, const plan::Step& step, const Call& call
   }
 }
 
-std::array<uint64_t, 2> Draws::philox(int64_t increment) {
-  if (!philox_) {
-    require(static_cast<bool>(generator_.get_state) && static_cast<bool>(generator_.set_state), "a plan with random steps needs a generator");
-    const std::vector<uint8_t> state = generator_.get_state();
-    require(state.size() == sizeof *philox_, fmt::format("the state of a device's generator has {} bytes, not 16", state.size()));
-    philox_.emplace();
-    std::memcpy(philox_->data(), state.data(), state.size());
+bool may_draw(const plan::Step& step) {
+  if (step.kind != plan::StepKind::Extern) return false;
+  return step.random || !(step.target.starts_with("aten.") || step.target.starts_with("library."));
+}
+
+namespace {
+
+int64_t elements(const plan::Buffer& b) {
+  int64_t n = 1;
+  for (int64_t d : b.shape) n *= d;
+  return n;
+}
+
+/// 32-bit draws of a Random step.
+int64_t draws_of(const plan::Plan& plan, const plan::Step& step) {
+  if (step.kind != plan::StepKind::Random || step.kernel >= 0 || step.p <= 0 || step.p >= 1) return 0;
+  return draws_of_mask(mask_generator(), elements(plan.buffers[step.writes[0]]));
+}
+
+}  // namespace
+
+size_t Draws::end_of_segment(size_t i) const {
+  while (i < plan_.steps.size() && !may_draw(plan_.steps[i])) ++i;
+  return i;
+}
+
+void Draws::take(size_t i, const std::function<State(const State&)>& moved_on) {
+  require(static_cast<bool>(generator_.get_state) && static_cast<bool>(generator_.exchange), "a plan with random steps needs a generator");
+  end_ = end_of_segment(i);
+  State before;
+  do {
+    before = generator_.get_state();
+    after_ = moved_on(before);
+  } while (!generator_.exchange(before, after_));
+}
+
+std::array<uint64_t, 2> Draws::philox(size_t i) {
+  if (i >= end_) {
+    take(i, [&](const State& before) {
+      require(before.size() == sizeof *philox_, fmt::format("the state of a device's generator has {} bytes, not 16", before.size()));
+      std::array<uint64_t, 2> state;
+      std::memcpy(state.data(), before.data(), before.size());
+      philox_ = state;
+      for (size_t s = i; s < end_; ++s)
+        if (plan_.steps[s].kind == plan::StepKind::Random) state[1] += static_cast<uint64_t>(plan_.steps[s].increment);
+      State after(sizeof state);
+      std::memcpy(after.data(), state.data(), sizeof state);
+      return after;
+    });
   }
   const std::array<uint64_t, 2> draw = *philox_;
-  (*philox_)[1] += static_cast<uint64_t>(increment);
+  (*philox_)[1] += static_cast<uint64_t>(plan_.steps[i].increment);
   return draw;
 }
 
-void Draws::write_back() {
-  std::vector<uint8_t> state;
-  if (twister_) state = twister_->state();
-  if (philox_) state.resize(sizeof *philox_), std::memcpy(state.data(), philox_->data(), state.size());
+void Draws::give_back() {
+  State drawn;
+  if (twister_) drawn = twister_->state();
+  if (philox_) drawn.resize(sizeof *philox_), std::memcpy(drawn.data(), philox_->data(), drawn.size());
   twister_.reset();
   philox_.reset();
-  if (!state.empty()) generator_.set_state(state);
+  if (!drawn.empty() && drawn != after_) generator_.exchange(after_, drawn);
 }
 
-void Draws::fill(const plan::Step& step, const plan::Buffer& buffer, void* mask) {
-  int64_t n = 1;
-  for (int64_t d : buffer.shape) n *= d;
+void Draws::fill(size_t i, void* mask) {
+  const plan::Step& step = plan_.steps[i];
+  const plan::Buffer& buffer = plan_.buffers[step.writes[0]];
+  const int64_t n = elements(buffer);
   require(n == 0 || mask != nullptr, "no memory for a mask");
   if (n == 0) return;
   auto* out = static_cast<uint8_t*>(mask);
-  const bool drawn = step.p > 0 && step.p < 1;
-  if (drawn && buffer.bits) bernoulli_bits(mask_generator(), twister(), step.p, out, n);
-  else if (drawn) bernoulli(mask_generator(), twister(), step.p, out, n);
-  else if (buffer.bits) std::memset(out, step.p >= 1 ? 0xff : 0, static_cast<size_t>((n + 7) / 8));
-  else std::memset(out, step.p >= 1, static_cast<size_t>(n));
+  if (step.p <= 0 || step.p >= 1) {
+    std::memset(out, step.p < 1 ? 0 : buffer.bits ? 0xff : 1, static_cast<size_t>(buffer.bits ? (n + 7) / 8 : n));
+    return;
+  }
+  if (i >= end_) {
+    take(i, [&](const State& before) {
+      Twister after = twister_.emplace(before);
+      int64_t draws = 0;
+      for (size_t s = i; s < end_; ++s) draws += draws_of(plan_, plan_.steps[s]);
+      after.skip(draws);
+      return after.state();
+    });
+  }
+  (buffer.bits ? bernoulli_bits : bernoulli)(mask_generator(), *twister_, step.p, out, n);
 }
 
 }  // namespace trainc::runtime

@@ -28,13 +28,16 @@ class StandIn(device.Cuda):
     def stream(self) -> int:
         return STREAM
 
-    def get_rng_state(self) -> bytes:
-        self.reads += 1
-        return struct.pack("<QQ", self.seed, self.offset)
+    def generator(self) -> StandIn:
+        return self
 
-    def set_rng_state(self, state: bytes) -> None:
+    def get_state(self) -> torch.Tensor:
+        self.reads += 1
+        return torch.frombuffer(bytearray(struct.pack("<QQ", self.seed, self.offset)), dtype=torch.uint8)
+
+    def set_state(self, state: torch.Tensor) -> None:
         self.writes += 1
-        self.seed, self.offset = struct.unpack("<QQ", state)
+        self.seed, self.offset = struct.unpack("<QQ", state.numpy().tobytes())
 
     def _threads(self) -> int:
         return self.threads

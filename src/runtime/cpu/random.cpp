@@ -23,6 +23,14 @@ void pack_bits(const uint8_t* bytes, int64_t n, uint8_t* bits) {
   }
 }
 
+int64_t draws_of_mask(MaskGenerator generator, int64_t n) {
+  switch (generator) {
+    case MaskGenerator::Twister: return 2 * n;
+    case MaskGenerator::Mkl: return n > 0 ? 1 : 0;  // a seed
+  }
+  return 0;
+}
+
 void bernoulli_bits(MaskGenerator generator, Twister& twister, double p, uint8_t* out, int64_t n) {
   if (n == 0) return;
   if (p <= 0 || p >= 1) {

@@ -21,6 +21,8 @@ class Twister {
   std::vector<uint8_t> state() const;
 
   uint32_t next();
+  /// Moves on over n draws of 32 bits; what far ones cost does not grow with n (jump.h).
+  void skip(int64_t n);
   /// The next n draws of 64 bits (two of 32 bits, the high word first); out[i] = (draw mod 2^53) * 2^-53 < p.
   void bernoulli(double p, uint8_t* out, int64_t n);
 
@@ -37,6 +39,9 @@ class Twister {
 /// Fills out[0, n) with 1 (probability p) or 0, as eager's Tensor.bernoulli_(p) on a contiguous bool tensor. Where p is 0 or 1, or n is 0,
 /// nothing is drawn: that is what eager's dropout does, the one source of such masks.
 void bernoulli(MaskGenerator, Twister&, double p, uint8_t* out, int64_t n);
+
+/// How many 32-bit draws of the twister a mask of n elements takes, where p is neither 0 nor 1.
+int64_t draws_of_mask(MaskGenerator, int64_t n);
 
 /// The same draws, as bits: out[i / 8] has element i at bit i % 8; the last byte's others are 0.
 void bernoulli_bits(MaskGenerator, Twister&, double p, uint8_t* out, int64_t n);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "runtime/cpu/jump.h"
 #include "runtime/cpu/random.h"
 #include "support/error.h"
 
@@ -136,6 +137,23 @@ uint32_t Twister::next() {
   drew_ = true;
   if (used_ == kN) refill();
   return temper(words_[used_++]);
+}
+
+void Twister::skip(int64_t n) {
+  drew_ |= n > 0;
+  constexpr int64_t kFar = 6000 * kN;  // from here on a jump is quicker than going there
+  if (n > kFar) {
+    // Whole blocks, of a number that does not depend on where in its block the generator stands: a plan always skips as many.
+    const int64_t blocks = n / kN - 1;
+    jump(words_.data(), blocks * kN);
+    n -= blocks * kN;
+  }
+  while (n > 0) {
+    if (used_ == kN) refill();
+    const int64_t here = std::min(kN - used_, n);
+    used_ += here;
+    n -= here;
+  }
 }
 
 void Twister::bernoulli(double p, uint8_t* out, int64_t n) {

@@ -121,7 +121,11 @@ std::vector<uint8_t> generator_state() {
   return state;
 }
 runtime::Generator generator(std::vector<uint8_t>& state) {
-  return {[&] { return state; }, [&](const std::vector<uint8_t>& s) { state = s; }};
+  return {[&] { return state; }, [&](const std::vector<uint8_t>& from, const std::vector<uint8_t>& to) {
+            if (state != from) return false;
+            state = to;
+            return true;
+          }};
 }
 /// The oracle with the masks that `plan` draws first of all, from that state, each as bytes; counts those that it keeps as bits.
 reference::Options with_masks_of(const plan::Plan& plan, int64_t* bits = nullptr) {

@@ -95,9 +95,11 @@ struct Generator {
               std::memcpy(bytes.data(), state.data(), 16);
               return bytes;
             },
-            [this](const std::vector<uint8_t>& bytes) {
+            [this](const std::vector<uint8_t>& from, const std::vector<uint8_t>& to) {
               ++writes;
-              std::memcpy(state.data(), bytes.data(), 16);
+              EXPECT_EQ(std::memcmp(state.data(), from.data(), 16), 0);
+              std::memcpy(state.data(), to.data(), 16);
+              return true;
             }};
   }
 };

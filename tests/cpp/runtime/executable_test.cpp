@@ -179,6 +179,7 @@ Plan drawing(double p0 = 0.5) {
 struct Framework {
   std::vector<uint8_t> state;
   int reads = 0, writes = 0;
+  std::function<void()> meanwhile;  // what another thread does before the next exchange
   Framework() : state(Twister::kStateBytes, 0) {
     const int32_t one = 1;
     std::memcpy(&state[8], &one, 4);
@@ -186,7 +187,13 @@ struct Framework {
     for (int i = 0; i < 624; ++i) state[24 + 8 * i] = static_cast<uint8_t>(i * 7 + 1);
   }
   Generator generator() {
-    return {[this] { ++reads; return state; }, [this](const std::vector<uint8_t>& s) { ++writes; state = s; }};
+    return {[this] { ++reads; return state; }, [this](const std::vector<uint8_t>& from, const std::vector<uint8_t>& to) {
+              ++writes;
+              if (meanwhile) std::exchange(meanwhile, nullptr)();
+              if (state != from) return false;
+              state = to;
+              return true;
+            }};
   }
 };
 
@@ -214,7 +221,7 @@ TEST(Executable, DrawsInOrderAndHandsTheGeneratorOver) {
   EXPECT_EQ(m0, w0);
   EXPECT_EQ(m1, w1);
   EXPECT_EQ(framework.state, eager.state());
-  EXPECT_EQ(framework.reads, 2);
+  EXPECT_EQ(framework.reads, 2);  // once before the framework's own draw, once after
   EXPECT_EQ(framework.writes, 2);
   EXPECT_EQ(y[3], 5);
   EXPECT_TRUE(alive.expired()) << "the framework's tensor outlived its last use";
@@ -233,6 +240,115 @@ TEST(Executable, WhatWasDrawnBeforeAnErrorStaysDrawn) {
   EXPECT_EQ(framework.state, eager.state());
   call.extern_call = [](const Step&, const std::vector<void*>&) { return std::vector<ExternTensor>{}; };
   EXPECT_THAT([&] { e.run(call); }, ThrowsMessage<InternalError>(HasSubstr("0 results, the plan expects 1")));
+}
+
+/// Two masks with a kernel between them that fails its check.
+Plan failing_between_masks() {
+  Plan p = drawing();
+  p.kernels = {kernel("check", check_elements)};
+  p.buffers[2] = vec("x", Home::Input, kN);
+  p.input_count = 1;
+  p.steps.erase(p.steps.begin() + 1);
+  p.steps[1] = call_kernel("check", 0, 2, 3, kN);
+  return p;
+}
+
+TEST(Executable, WhatWasTakenAndNotDrawnIsGivenBackAfterAnError) {
+  Executable e(failing_between_masks());
+  std::vector<uint8_t> m0(kN), m1(kN);
+  std::vector<float> x(kN, -1), y(kN);
+  set_mask_generator(MaskGenerator::Twister);
+  for (const bool others_draw : {false, true}) {
+    Framework framework;
+    Twister eager(framework.state);
+    Call call{.inputs = {x.data()}, .outputs = {m0.data(), m1.data(), y.data()}, .generator = framework.generator()};
+    int checks = 0;
+    call.check_signals = [&] {  // before the second step: somebody draws
+      if (++checks != 2 || !others_draw) return;
+      Twister other(framework.state);
+      other.next();
+      framework.state = other.state();
+    };
+    EXPECT_THROW(e.run(call), IndexError);
+    bernoulli(MaskGenerator::Twister, eager, 0.5, m0.data(), kN);
+    if (others_draw) bernoulli(MaskGenerator::Twister, eager, 0.9, m1.data(), kN), eager.next();  // they drew after both masks: these are gone
+    EXPECT_EQ(framework.state, eager.state()) << others_draw;
+  }
+}
+
+TEST(Executable, NobodyElseGetsThePlansNumbers) {
+  Plan p = drawing();
+  p.steps.erase(p.steps.begin() + 1, p.steps.begin() + 3);
+  p.buffers.resize(2), p.output_count = 2, p.outputs = {0, 1};
+  Executable e(p);
+  set_mask_generator(MaskGenerator::Twister);
+  Framework framework;
+  Twister eager(framework.state);
+  // One draws while the plan looks how far to move the generator, the other while it runs.
+  const auto draw = [&] {
+    Twister other(framework.state);
+    const uint32_t drawn = other.next();
+    framework.state = other.state();
+    return drawn;
+  };
+  uint32_t first = 0, last = 0;
+  framework.meanwhile = [&] { first = draw(); };
+  std::vector<uint8_t> m0(kN), m1(kN), w0(kN), w1(kN);
+  Call call{.inputs = {}, .outputs = {m0.data(), m1.data()}, .generator = framework.generator()};
+  int checks = 0;
+  call.check_signals = [&] { if (++checks == 2) last = draw(); };
+  e.run(call);
+  EXPECT_EQ(first, eager.next());
+  bernoulli(MaskGenerator::Twister, eager, 0.5, w0.data(), kN);
+  bernoulli(MaskGenerator::Twister, eager, 0.9, w1.data(), kN);
+  EXPECT_EQ(m0, w0);
+  EXPECT_EQ(m1, w1);
+  EXPECT_EQ(last, eager.next());
+  EXPECT_EQ(framework.state, eager.state());
+}
+
+TEST(Executable, AnOperationOfTheUsersMayDrawWithoutSayingSo) {
+  for (const bool users : {false, true}) {
+    Plan p = drawing();
+    p.steps[1].random = false;
+    p.steps[1].target = users ? "mine.noise.default" : "aten.cos.default";
+    Executable e(p);
+    set_mask_generator(MaskGenerator::Twister);
+    Framework framework;
+    Twister eager(framework.state);
+    std::vector<uint8_t> m(kN), seen;
+    std::vector<float> y(kN), made(kN, 4);
+    Call call{.inputs = {}, .outputs = {m.data(), m.data(), y.data()}, .generator = framework.generator()};
+    call.extern_call = [&](const Step&, const std::vector<void*>&) {
+      seen = framework.state;
+      return std::vector<ExternTensor>{{made.data(), nullptr}};
+    };
+    e.run(call);
+    bernoulli(MaskGenerator::Twister, eager, 0.5, m.data(), kN);
+    if (users) EXPECT_EQ(seen, eager.state());
+    bernoulli(MaskGenerator::Twister, eager, 0.9, m.data(), kN);
+    if (!users) EXPECT_EQ(seen, eager.state());
+    EXPECT_EQ(framework.state, eager.state());
+  }
+}
+
+TEST(Executable, WhatAnExternStepCallsMayRunThePlan) {
+  Executable e(drawing());
+  set_mask_generator(MaskGenerator::Twister);
+  Framework framework;
+  std::vector<float> made[3] = {std::vector<float>(kN, 4), std::vector<float>(kN, 5), std::vector<float>(kN, 6)}, y[3];
+  std::vector<uint8_t> m(kN);
+  std::function<void(int)> run = [&](int depth) {
+    y[depth].resize(kN);
+    Call call{.inputs = {}, .outputs = {m.data(), m.data(), y[depth].data()}, .generator = framework.generator()};
+    call.extern_call = [&, depth](const Step&, const std::vector<void*>&) {
+      if (depth < 2) run(depth + 1);
+      return std::vector<ExternTensor>{{made[depth].data(), nullptr}};
+    };
+    e.run(call);
+  };
+  run(0);
+  for (int depth = 0; depth < 3; ++depth) EXPECT_EQ(y[depth], std::vector<float>(kN, 5.0f + depth));
 }
 
 TEST(Executable, AnExternResultMayBeWantedElsewhere) {

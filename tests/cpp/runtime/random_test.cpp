@@ -6,6 +6,7 @@
 #include <random>
 #include <sstream>
 
+#include "runtime/cpu/jump.h"
 #include "runtime/cpu/random.h"
 #include "support/error.h"
 
@@ -53,6 +54,46 @@ TEST(Twister, EveryLevelDrawsTheSame) {
       EXPECT_EQ(a[n], 9);
     }
     EXPECT_EQ(wide.state(), narrow.state());
+  }
+}
+
+TEST(Twister, SkippingIsDrawing) {
+  for (const int64_t before : {0, 1, 5, 623, 624, 1000})
+    for (const int64_t n : {0, 1, 2, 623, 624, 625, 1248, 100000}) {
+      Twister skipping(seeded(11)), drawing(seeded(11));
+      for (int64_t i = 0; i < before; ++i) skipping.next(), drawing.next();
+      skipping.skip(n);
+      for (int64_t i = 0; i < n; ++i) drawing.next();
+      ASSERT_EQ(skipping.state(), drawing.state()) << before << " " << n;
+    }
+}
+
+TEST(Twister, FarSkipsAreDrawing) {
+  for (const int64_t before : {0, 1, 623, 624})
+    for (const int64_t n : {6000 * 624 + 1, 6000 * 624 + 623, 5'000'000, 20'000'001}) {
+      Twister skipping(seeded(11)), drawing(seeded(11));
+      for (int64_t i = 0; i < before; ++i) skipping.next(), drawing.next();
+      skipping.skip(n);
+      std::vector<uint8_t> mask(static_cast<size_t>(n / 2));
+      drawing.bernoulli(0.5, mask.data(), n / 2);
+      if (n % 2) drawing.next();
+      ASSERT_EQ(skipping.state(), drawing.state()) << before << " " << n;
+      ASSERT_EQ(skipping.next(), drawing.next());
+    }
+}
+
+TEST(Twister, JumpsOfAnyLength) {
+  for (const int64_t steps : {1, 2, 3, 31, 624, 19936, 19937, 19938, 65536}) {
+    std::vector<uint32_t> words(624 + steps);
+    const std::vector<uint8_t> state = seeded(3);
+    for (size_t i = 0; i < 624; ++i) std::memcpy(&words[i], &state[24 + 8 * i], 4);
+    for (size_t i = 624; i < words.size(); ++i) {
+      const uint32_t y = (words[i - 624] & 0x80000000u) | (words[i - 623] & 0x7fffffffu);
+      words[i] = words[i - 227] ^ (y >> 1) ^ ((y & 1) ? 0x9908b0dfu : 0u);
+    }
+    std::vector<uint32_t> jumped(words.begin(), words.begin() + 624);
+    jump(jumped.data(), steps);
+    EXPECT_EQ(jumped, std::vector<uint32_t>(words.end() - 624, words.end())) << steps;
   }
 }
 
