@@ -32,10 +32,11 @@ Handler numeric_unary(Op op) {
 Handler sum_of(double sign, bool reversed = false) {
   return [sign, reversed](const Call& c) -> Outcome {
     Value x = c.in(0, "self"), y = c.in(1, "other");
-    const double alpha = c.arg(2, "alpha").number(1);
-    if (c.dtype() == DType::Bool) return sign > 0 && alpha == 1 ? Outcome(c.give(x | y)) : std::nullopt;
+    const Arg alpha = c.arg(2, "alpha");
+    const bool scaled = alpha.number(1) != 1;
+    if (c.dtype() == DType::Bool) return sign > 0 && !scaled ? Outcome(c.give(x | y)) : std::nullopt;
     if (reversed) std::swap(x, y);
-    if (alpha != 1) y = y * alpha;
+    if (scaled) y = y * alpha.as(y.dtype());
     return c.give(sign > 0 ? x + y : x - y);
   };
 }
@@ -151,8 +152,8 @@ Outcome sigmoid_row(const Call& c) { return c.give(sigmoid(c.in(0, "self"))); }
 Handler add_product(bool divide) {
   return [divide](const Call& c) -> Outcome {
     Value t1 = c.in(1, "tensor1"), t2 = c.in(2, "tensor2");
-    const double value = c.arg(3, "value").number(1);
-    if (value != 1) t1 = t1 * value;
+    const Arg value = c.arg(3, "value");
+    if (value.number(1) != 1) t1 = t1 * value.as(t1.dtype());
     return c.give(c.in(0, "self") + (divide ? t1 / t2 : t1 * t2));
   };
 }
