@@ -7,8 +7,8 @@ and in the place of `core` where it raises InternalError. Both give
     joint(gm, primals, forward_outputs, name, family=None, limit=None, defer_small=False, updates=None)
                                              -> Joint: .forward, .saved_inputs, .saved_bytes;
         .footprint(): bytes {saved, temporary, results} and {again_flops}, or None where it is not known;
-        .backward(defined, consumes): `consumes` allows a run to overwrite `saved`;
-        .backward_step(defined, consumes, updates) (core alone): the same with `updates` (updates.py) of the parameters in it;
+        .backward(defined, consumes, unmade): `consumes` allows a run to overwrite `saved`; gradients `unmade` are given as None;
+        .backward_step(defined, consumes, unmade, updates) (core alone): with `updates` (updates.py) of the parameters in it;
         .deferred_outputs: those that .forward leaves out, .deferred() -> Executable([], saved) that makes them
     Executable(inputs, saved=None)           -> list of fresh tensors (or None, or an input itself: .aliases); .report() -> dict;
         .share_memory(other): the two are of one graph with two sizes of its inputs, and their results use the same memory
@@ -302,11 +302,13 @@ class CoreJoint:
     def deferred(self) -> CoreExecutable:
         return self._part("deferred", "deferred outputs")
 
-    def backward(self, defined: tuple[bool, ...], consumes: bool) -> CoreExecutable:
-        return self._part("backward", "backward", defined, consumes)
+    def backward(self, defined: tuple[bool, ...], consumes: bool, unmade: list[int]) -> CoreExecutable:
+        return self._part("backward", "backward", defined, consumes, unmade)
 
-    def backward_step(self, defined: tuple[bool, ...], consumes: bool, updates: PlanUpdates) -> CoreExecutable:
-        return self._part("backward_step", "backward and optimizer", defined, consumes, *updates.told(self.name))
+    def backward_step(
+        self, defined: tuple[bool, ...], consumes: bool, unmade: list[int], updates: PlanUpdates
+    ) -> CoreExecutable:
+        return self._part("backward_step", "backward and optimizer", defined, consumes, unmade, *updates.told(self.name))
 
     def _part(self, kind: str, what: str, *arguments: Any) -> CoreExecutable:
         """A plan that reads the forward's arena. Its key holds the forward plan's hash: they always agree on what lies where."""
@@ -529,7 +531,7 @@ class InterpretedJoint:
     def footprint(self) -> None:
         return None
 
-    def backward(self, defined: tuple[bool, ...], consumes: bool) -> InterpretedBackward:
+    def backward(self, defined: tuple[bool, ...], consumes: bool, unmade: list[int]) -> InterpretedBackward:
         return self._backward
 
 

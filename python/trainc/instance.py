@@ -26,9 +26,10 @@ Tensor = torch.Tensor
 class Place:
     """What all instances of one trace share."""
 
-    def __init__(self, primals: int, constants: list[Tensor], forward_outputs: int, device: Host):
+    def __init__(self, primals: int, constants: list[Tensor], forward_outputs: int, reached: list[int], device: Host):
         self.device = device
         self.primals, self.constants, self.forward_outputs = primals, constants, forward_outputs
+        self.reached = reached  # of each gradient, a bit for each tangent that it is made for (reached.py)
         # what the backward is given beside the arena: primals by index, and from primals and constants on, results
         self.held: list[int] = []
         self.by_arena: dict[int, Instance] = {}  # by the arena's length
@@ -36,6 +37,11 @@ class Place:
         self.pool = Pool(device)
         self.pending = Pending()
         self.parameters: dict[int, dict[int, Tensor]] = {}  # by arena: those of its call that the backward makes gradients of
+
+    def unmade(self, defined: tuple[bool, ...]) -> list[int]:
+        """The gradients that there are none of with these tangents."""
+        mask = sum(1 << i for i, there in enumerate(defined) if there)
+        return [i for i, tangents in enumerate(self.reached) if not tangents & mask]
 
     def is_constant(self, index: int) -> bool:
         return self.primals <= index < self.primals + len(self.constants)
@@ -58,6 +64,7 @@ class Instance:
         self._tangents = len(list(gm.graph.find_nodes(op="placeholder"))) - inputs
         self._fusing = compiler.fusing
         self._fused: dict[tuple, tuple[PlanUpdates, Any]] = {}
+        self._unmade: dict[tuple[bool, ...], list[int]] = {}  # by the tangents that are defined
         updates = self._expected_updates()
         # A limit is of one batch's sizes, and is met with numbers that kernels for other sizes would not have.
         family = compiler.family if record.limit is None else None
@@ -112,8 +119,15 @@ class Instance:
         retained = torch._C._autograd._get_current_graph_task_keep_graph()
         again = retained or place.pending.alive()
 
+        unmade = self._unmade.get(defined)
+        if unmade is None:
+            unmade = self._unmade[defined] = place.unmade(defined)
+
         def run() -> list[Tensor | None]:
-            return self._backward(defined, consumes=not again)([*kept, *tangents], arena)[: place.primals]
+            gradients = self._backward(defined, consumes=not again)([*kept, *tangents], arena)[: len(place.reached)]
+            for i in unmade:
+                gradients[i] = None
+            return gradients
 
         def step(slots: list[Slot]) -> None:
             self._step(slots, kept, tangents, defined, arena)
@@ -121,8 +135,9 @@ class Instance:
         parameters = place.parameters.get(arena.data_ptr())  # not there: a hook on saved tensors gave a copy of the arena
         if self._fuses and not retained and parameters is not None:
             read = dict(zip(self._joint.saved_inputs, kept, strict=True))
+            parameters = {i: p for i, p in parameters.items() if i not in unmade} if unmade else parameters
             if self._fusing.put_off(parameters, read, run, step):
-                return [None] * place.primals
+                return [None] * len(place.reached)
         return run()
 
     # -- with the optimizer's step (fuse.py) --------------------------------------------------------------------------
@@ -161,11 +176,11 @@ class Instance:
         place, updates = self._place, self._fusing.updates(slots)
         launches = updates.launches()
         classes, distinct = classes_of(launches)
-        consumes = not place.pending.alive()
+        consumes, unmade = not place.pending.alive(), self._unmade[defined]
         key = defined, consumes, tuple(classes), tuple([launch.variant for launch in distinct])
         if key not in self._fused:
             plan = self._plan_updates(updates, launches)
-            executable = self._compiler.build(self._record, lambda _: self._joint.backward_step(defined, consumes, plan))
+            executable = self._compiler.build(self._record, lambda _: self._joint.backward_step(defined, consumes, unmade, plan))
             self._fused[key] = plan, executable
         plan, executable = self._fused[key]
         self._record.fused = executable
@@ -188,7 +203,8 @@ class Instance:
         """The backward for the tangents that exist, compiled when it is first needed. `consumes`: it may overwrite the arena."""
         plans = self._plans(consumes)
         if defined not in plans:
-            plans[defined] = self._compiler.build(self._record, lambda _: self._joint.backward(defined, consumes))
+            unmade = self._unmade[defined]
+            plans[defined] = self._compiler.build(self._record, lambda _: self._joint.backward(defined, consumes, unmade))
             like = self._like and self._like._plans(consumes).get(defined)
             if like:
                 plans[defined].share_memory(like)

@@ -18,11 +18,13 @@ import torch._functorch.aot_autograd  # first: the modules below import each oth
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd import graph_compile, runtime_wrappers
 from torch._logging._internal import trace_log
+from torch.utils._python_dispatch import _disable_current_modes
 
 from trainc import autograd, config, distributed, engine, messages, repeated, turns, wire
 from trainc.device import Host
 from trainc.errors import UserError
 from trainc.instance import Inference, Instance, Place
+from trainc.reached import Reached
 from trainc.records import Compilation
 from trainc.sizes import Symbols, Template
 from trainc.trace import _patched, recurrent_layers
@@ -42,6 +44,7 @@ class Compiler:
         self._template: Template | None = None
         self.family = engine.Family.of(symbols, lambda: self._template, self.device)
         self._make: Callable[[torch.fx.GraphModule, Compilation], Instance] | None = None
+        self.reached = Reached()
         self._halves: tuple[autograd.Forward, autograd.Backward]  # after the partition
 
     def _key(self, inputs: Sequence[Any]) -> tuple:
@@ -85,7 +88,8 @@ class Compiler:
         constants = lift_constants(gm, before=tangents[0] if tangents else None)
         count = len(primals) + len(constants)
         _set_outputs(gm, [*outputs, *[None] * len(constants)])
-        place = Place(len(primals), constants, num_fwd_outputs, self.device)
+        reached = self.reached.gradients(gradients, tangents)
+        place = Place(len(primals), constants, num_fwd_outputs, reached, self.device)
         first = self._first(gm, lambda gm, record: Instance(self, gm, record, place))
         # What the backward reads of what the caller holds: primals, and (from `count` on) results of the forward.
         held = place.held
@@ -174,9 +178,11 @@ def lift_constants(gm: torch.fx.GraphModule, before: torch.fx.Node | None) -> li
         if node.op != "get_attr":
             continue
         tensor = getattr(gm, node.target)
-        if tensor.dim() == 0 and not tensor.is_complex():  # a number that Python wrote: part of the code, not an input
+        if tensor.dim() == 0 and tensor.dtype in wire.DTYPE_NAMES:  # a number that Python wrote: part of the code, not an input
+            with _disable_current_modes():  # AOTAutograd's fakes have no values
+                value = tensor.item()
             with graph.inserting_before(node):
-                number = graph.call_function(torch.ops.aten.full.default, ([], tensor.item()), {"dtype": tensor.dtype})
+                number = graph.call_function(torch.ops.aten.full.default, ([], value), {"dtype": tensor.dtype})
             number.meta.update(node.meta, val=_fake_like(graph, tensor))
             node.replace_all_uses_with(number)
             graph.erase_node(node)
@@ -308,7 +314,7 @@ def compile_flat(
     UserError where the memory that `record.limit` allows is not enough."""
     from torch._functorch.aot_autograd import aot_module_simplified
 
-    with turns.alone(), aot_settings(compiler), recurrent_layers(), repeated.quick():
+    with turns.alone(), aot_settings(compiler), compiler.reached.watched(), recurrent_layers(), repeated.quick():
         return aot_module_simplified(
             module,
             list(inputs),

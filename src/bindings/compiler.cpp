@@ -182,10 +182,10 @@ struct JointGraph {
       return joint->step(defined, kernels_of(formulas, o), all_of(updates), o, timing);
     });
   }
-  std::unique_ptr<CoreExecutable> backward_step(const std::vector<bool>& defined, bool consumes, const Formulas& formulas, const Updates& updates,
-                                                const nb::object& callback, compiler::SharedKernels* shared, bool sample) const {
+  std::unique_ptr<CoreExecutable> backward_step(const std::vector<bool>& defined, bool consumes, const std::vector<int64_t>& unmade,
+                                                const Formulas& formulas, const Updates& updates, const nb::object& callback, compiler::SharedKernels* shared, bool sample) const {
     return part(callback, 0, shared, sample, [&](const compiler::Options& o, compiler::Timing* timing) {
-      return joint->backward_step(defined, kernels_of(formulas, o), all_of(updates), o, timing, consumes);
+      return joint->backward_step(defined, kernels_of(formulas, o), all_of(updates), o, timing, consumes, unmade);
     });
   }
   template <class F> nb::dict without_lock(const F& find) const {
@@ -210,9 +210,11 @@ struct JointGraph {
   std::unique_ptr<CoreExecutable> deferred(const nb::object& callback, compiler::SharedKernels* shared, bool sample) const {
     return part(callback, 0, shared, sample, [&](const compiler::Options& o, compiler::Timing* timing) { return joint->deferred(o, timing); });
   }
-  std::unique_ptr<CoreExecutable> backward(const std::vector<bool>& defined, bool consumes, const nb::object& callback, compiler::SharedKernels* shared,
-                                           bool sample) const {
-    return part(callback, 0, shared, sample, [&](const compiler::Options& o, compiler::Timing* timing) { return joint->backward(defined, o, timing, consumes); });
+  std::unique_ptr<CoreExecutable> backward(const std::vector<bool>& defined, bool consumes, const std::vector<int64_t>& unmade, const nb::object& callback,
+                                           compiler::SharedKernels* shared, bool sample) const {
+    return part(callback, 0, shared, sample, [&](const compiler::Options& o, compiler::Timing* timing) {
+      return joint->backward(defined, o, timing, consumes, unmade);
+    });
   }
 };
 
@@ -275,11 +277,13 @@ void bind_compiler(nb::module_& m) {
            nb::arg("tf32") = false, nb::arg("library_flops") = 0, nb::arg("tuner") = nb::none(),
            "`defer_from`: bytes of an output from which on it is deferred; -1: none is.")
       .def("forward", &JointGraph::forward, nb::arg("progress") = nb::none(), shared(), nb::arg("sample") = false)
-      .def("backward", &JointGraph::backward, nb::arg("defined"), nb::arg("consumes") = true, nb::arg("progress") = nb::none(), shared(), nb::arg("sample") = false)
+      .def("backward", &JointGraph::backward, nb::arg("defined"), nb::arg("consumes") = true,
+           nb::arg("unmade") = std::vector<int64_t>{}, nb::arg("progress") = nb::none(), shared(), nb::arg("sample") = false,
+           "`unmade`: gradients that are given as None.")
       .def("step", &JointGraph::step, nb::arg("defined"), nb::arg("formulas"), nb::arg("updates"), nb::arg("progress") = nb::none(), shared(),
            nb::arg("sample") = false)
-      .def("backward_step", &JointGraph::backward_step, nb::arg("defined"), nb::arg("consumes"), nb::arg("formulas"), nb::arg("updates"), nb::arg("progress") = nb::none(), shared(),
-           nb::arg("sample") = false)
+      .def("backward_step", &JointGraph::backward_step, nb::arg("defined"), nb::arg("consumes"), nb::arg("unmade"), nb::arg("formulas"), nb::arg("updates"),
+           nb::arg("progress") = nb::none(), shared(), nb::arg("sample") = false)
       .def("footprint", &JointGraph::footprint, nb::arg("formulas") = JointGraph::Formulas{}, nb::arg("updates") = JointGraph::Updates{},
            "Bytes that the two plans need beside inputs and gradients: {saved, temporary, results, again_flops}; with updates in the backward.")
       .def("fit", &JointGraph::fit, nb::arg("budget"), nb::arg("formulas") = JointGraph::Formulas{}, nb::arg("updates") = JointGraph::Updates{},

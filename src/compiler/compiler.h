@@ -123,7 +123,9 @@ class JointGraph {
   /// The backward plan where tangents with defined[i] == false are zero without being read. Inputs: saved_inputs' tensors,
   /// then all tangents (undefined ones: nullptr). Outputs: a gradient per primal.
   /// `consumes`: it may overwrite the arena, which is read for the last time then (it needs less memory so).
-  plan::Plan backward(const std::vector<bool>& defined, const Options&, Timing* = nullptr, bool consumes = true) const;
+  /// `unmade`: gradients that are none, for no defined tangent leads to them.
+  plan::Plan backward(const std::vector<bool>& defined, const Options&, Timing* = nullptr, bool consumes = true,
+                      const std::vector<int64_t>& unmade = {}) const;
   /// Forward, backward and updates as one plan, which keeps nothing between calls. Inputs: the primals, all tangents, then the updates' own.
   /// Outputs: the forward's, then the backward's, of which consumed gradients are none.
   plan::Plan step(const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas, const std::vector<Update>&, const Options&,
@@ -132,7 +134,7 @@ class JointGraph {
   /// The backward and the updates as one plan, for who keeps forward and backward apart. Inputs: the primals, all tangents and the forward's outputs
   /// (nullptr for those that are not read), then the updates' own. Outputs: as the backward's; consumed gradients are none.
   plan::Plan backward_step(const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas, const std::vector<Update>&, const Options&,
-                           Timing* = nullptr, bool consumes = true) const;
+                           Timing* = nullptr, bool consumes = true, const std::vector<int64_t>& unmade = {}) const;
 
   struct Impl;
 

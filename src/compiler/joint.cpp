@@ -76,8 +76,8 @@ plan::Plan forward_plan(const JointGraph::Impl& impl, const Homes& homes, const 
   return compile_graph(remove_dead(impl.cut.forward), impl.name + "_forward", homes, options, timing);
 }
 
-plan::Plan backward_plan(const JointGraph::Impl& impl, const Homes& homes, const std::vector<bool>& defined, const Options& options, Timing* timing,
-                         const std::string& kind = "backward") {
+plan::Plan backward_plan(const JointGraph::Impl& impl, const Homes& homes, const std::vector<bool>& defined, const std::vector<int64_t>& unmade,
+                         const Options& options, Timing* timing, const std::string& kind = "backward") {
   require(static_cast<int64_t>(defined.size()) == impl.tangents, "backward: one flag a tangent is wanted");
   std::vector<int64_t> undefined;
   std::string name = impl.name + "_" + kind;
@@ -91,7 +91,8 @@ plan::Plan backward_plan(const JointGraph::Impl& impl, const Homes& homes, const
     name += "_without" + std::to_string(i) + (last > i ? "to" + std::to_string(last) : "");
   }
   Graph graph = undefined.empty() ? remove_dead(impl.cut.backward) : drop_undefined_inputs(impl.cut.backward, undefined);
-  return compile_graph(std::move(graph), name, homes, options, timing);
+  for (int64_t gradient : unmade) graph.outputs.at(gradient).value = nullptr;
+  return compile_graph(unmade.empty() ? std::move(graph) : remove_dead(graph), name, homes, options, timing);
 }
 
 Options without_code(Options options) {
@@ -229,10 +230,10 @@ plan::Plan JointGraph::deferred(const Options& options, Timing* timing) const {
   return compile_graph(remove_dead(impl_->cut.deferred), impl_->name + "_deferred", impl_->deferred, options, timing);
 }
 
-plan::Plan JointGraph::backward(const std::vector<bool>& defined, const Options& options, Timing* timing, bool consumes) const {
+plan::Plan JointGraph::backward(const std::vector<bool>& defined, const Options& options, Timing* timing, bool consumes, const std::vector<int64_t>& unmade) const {
   Homes homes = impl_->backward;
   homes.consumes = consumes;
-  return backward_plan(*impl_, homes, defined, options, timing);
+  return backward_plan(*impl_, homes, defined, unmade, options, timing);
 }
 
 plan::Plan JointGraph::step(const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates,
@@ -240,7 +241,7 @@ plan::Plan JointGraph::step(const std::vector<bool>& defined, const std::vector<
   require(impl_->cut.deferred_outputs.empty(), "a step defers nothing");
   Homes early = impl_->forward, late = impl_->backward;
   early.copies = late.copies = late.consumes = true;
-  const plan::Plan first = forward_plan(*impl_, early, options, timing), second = backward_plan(*impl_, late, defined, options, timing);
+  const plan::Plan first = forward_plan(*impl_, early, options, timing), second = backward_plan(*impl_, late, defined, {}, options, timing);
   if (options.sample) return {};
   plan::Plan joined = join(first, second, impl_->cut.saved_inputs, impl_->primals);
   joined.name = impl_->name + "_step";
@@ -248,11 +249,11 @@ plan::Plan JointGraph::step(const std::vector<bool>& defined, const std::vector<
 }
 
 plan::Plan JointGraph::backward_step(const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates,
-                                     const Options& options, Timing* timing, bool consumes) const {
+                                     const Options& options, Timing* timing, bool consumes, const std::vector<int64_t>& unmade) const {
   Homes late = impl_->backward;
   late.copies = true;
   late.consumes = consumes;
-  plan::Plan plan = backward_plan(*impl_, late, defined, options, timing, "backward_step");
+  plan::Plan plan = backward_plan(*impl_, late, defined, unmade, options, timing, "backward_step");
   if (options.sample) return plan;
   const int64_t primals = impl_->primals, held = static_cast<int64_t>(impl_->cut.saved_inputs.size());
   for (plan::Buffer& b : plan.buffers) {

@@ -70,7 +70,7 @@ Handler index_rows(ScatterKind kind) {
     Value x = c.arg(0, "self").as(d), index = c.arg(2, "index").as(DType::I64), src = c.arg(3, "source").as(d);
     if (x.rank() == 0 || src.rank() != x.rank() || (kind == ScatterKind::Sum && d == DType::Bool)) return std::nullopt;
     const int64_t axis = wrap_axis(c, c.arg(1, "dim").integer(), x.rank());
-    if (const double alpha = c.arg(4, "alpha").number(1); alpha != 1) src = src * alpha;
+    if (const Arg alpha = c.arg(4, "alpha"); alpha.number(1) != 1) src = src * alpha.as(src.dtype());
     return c.give(scattered(kind, x, along(index, src.shape(), axis), src, axis));
   };
 }

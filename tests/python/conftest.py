@@ -8,6 +8,7 @@ os.environ["TRAINC_CACHE"] = "0"  # here and in processes that tests start: test
 import pytest
 import torch
 
+import trainc
 from trainc import config, device, messages
 
 
@@ -73,6 +74,16 @@ def strict(monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error", messages.TraincWarning)
         yield
+
+
+def _through_dynamo(model):
+    from trainc.backend import backend
+
+    return torch.compile(model, backend=backend)
+
+
+# The ways to a compiled model, of a model; what torch.compile gives names its parameters "_orig_mod.".
+DOORS = {"trainc": trainc.compile, "torch": _through_dynamo}
 
 
 def gradients(model):
