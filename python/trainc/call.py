@@ -17,12 +17,15 @@ from torch.utils._device import DeviceContext
 from trainc import config, device, family, joint, messages, records, wire
 from trainc.errors import NotCompiled, SideEffect, UserError
 from trainc.memory import Settings
+from trainc.reads import Guards, Reads
 from trainc.sizes import Symbols
-from trainc.state import ModuleState, Snapshot, Unchanged
+from trainc.state import Alike, ModuleState, Snapshot, Unchanged
 from trainc.structure import Flattener, changes, describe, leaves, unflatten
 from trainc.trace import FlatCall, tracing
+from trainc.watch import Watched
 
 MAX_VARIANTS = 256  # states of one module: attributes' values, parameters' types, training flags
+Entry = Callable[..., Any]
 CHEAP_VARIANTS = 4  # those that are recognised without reading the module: training, evaluation, and two more
 
 
@@ -35,6 +38,7 @@ class Signature:
     training: bool
     modes: tuple
     settings: tuple = ()  # of a step's optimizers
+    reads: list[str] = dataclasses.field(default_factory=list)  # what the program reads that is other than in the call before
 
     def arguments_changed(self, new: Signature) -> list[str]:
         return changes(self.arguments, new.arguments)
@@ -49,6 +53,7 @@ class Signature:
             )
         if self.settings != new.settings:
             told.append("a setting of an optimizer that its update is made of changed")
+        told += new.reads
         if self.variant != new.variant and not told:
             told.append("the module's modules, tensors or attributes changed")
         return told
@@ -86,8 +91,9 @@ class Attempt:
 
     snapshot: Snapshot  # restored
     changed: str | None  # what the trace had changed, in the user's terms
-    entry: Callable[..., Any] | None
+    entry: Entry | None
     error: Exception | None  # without one, there is an entry
+    family: family.Family | None = None
 
 
 class CompiledCall:
@@ -99,8 +105,10 @@ class CompiledCall:
         self._state: ModuleState | None = None
         self._unchanged: dict[int, Unchanged] = {}  # by variant: how to see, for little, that the module is in it
         self._variants: list[tuple[list, list]] = []  # (values, tensors' types) that were seen: their index is in the key
-        self._entries: dict[Any, Callable[..., Any]] = {}
-        self._families: dict[Any, family.Family] = {}
+        # by key: what serves calls, each while its family's guards hold (None: whatever else the program reads)
+        self._entries: dict[Any, list[tuple[family.Family | None, Entry]]] = {}
+        self._families: dict[Any, list[family.Family]] = {}
+        self._reads: list[Reads] = []  # of the traces of the attempt that is going on
         self._compiled: list[Signature] = []  # in the user's terms, to say in what a new one differs
         self._seen_once: set[Any] = set()  # signatures seen under no_grad
         self._unsettled: set[Any] = set()  # kinds of calls whose tracing changed Python state, once
@@ -121,7 +129,7 @@ class CompiledCall:
                 return self._through_dynamo(args, kwargs)
             variant, tensors = self._variant()
             key = (variant, kind)
-            entry = self._entries.get(key)
+            entry = self._entry(key)
         except (NotCompiled, TypeError) as reason:  # TypeError: a constant that cannot be hashed
             return self._refused(str(reason), args, kwargs)
         if entry is None:
@@ -132,8 +140,16 @@ class CompiledCall:
         """Compiles for these arguments, as their first call would, and runs nothing."""
         kind, structure, arguments = self._kind(args, kwargs)
         variant, _ = self._variant()
-        if (variant, kind) not in self._entries and kind not in self._stateful:
+        if self._entry((variant, kind)) is None and kind not in self._stateful:
             self._first_call((variant, kind), structure, arguments, args, kwargs, run=False)
+
+    def _entry(self, key: Any) -> Entry | None:
+        """What was compiled for a key and for what the program would read now."""
+        found = self._entries.get(key, ())
+        for serving, entry in found:
+            if serving is None or serving.holds():
+                return entry
+        return None
 
     # -- the signature ------------------------------------------------------------------------------------------------
 
@@ -220,15 +236,16 @@ class CompiledCall:
         snapshot, changed, error = attempt.snapshot, attempt.changed, attempt.error
         if error is None and changed is None:
             self._unsettled.discard(kind)
-            self._keep(key, record, attempt.entry, given)
+            self._keep(key, record, attempt, given)
             return attempt.entry([*self._state.tensors(), *arguments], args, kwargs) if run else None
         if error is None and snapshot.state_changed and snapshot.only_set and kind not in self._unsettled:
             if (settled := self._settle(snapshot, kind, arguments)) is not None:
-                settled_key, settled_record, settled_entry = settled
+                settled_key, settled_record, settled_attempt = settled
+                settled_entry = settled_attempt.entry
                 settled_record.capture_seconds += record.capture_seconds
                 settled_record.compile_seconds += record.compile_seconds
                 same = wire.same_graph(record.captured, settled_record.captured, self._engine.device)
-                self._keep(settled_key, settled_record, settled_entry, given)
+                self._keep(settled_key, settled_record, settled_attempt, given)
                 if same:  # so the first call, too, computes what was traced
                     return settled_entry([*self._state.tensors(), *arguments], args, kwargs) if run else None
                 snapshot.restore()
@@ -256,29 +273,54 @@ class CompiledCall:
     def _attempt(self, record: records.Compilation, key: tuple, arguments: list[torch.Tensor]) -> Attempt:
         """Compiles. The program's Python state is as it was before, also where a UserError or Ctrl-C passes through."""
         snapshot = self._snapshot = Snapshot(self._model())
-        self._busy, start = True, time.perf_counter()
-        entry, error = None, None
+        self._busy, start, self._reads = True, time.perf_counter(), []
+        entry, error, serving = None, None, None
         try:
-            entry = self._compile(record, key, arguments)
+            serving, entry = self._compile(record, key, arguments)
         except UserError:
             raise
         except Exception as caught:
             error = caught
         finally:
             self._busy, self._snapshot = False, None
-            changed = snapshot.restore()
+            changed = self._put_back(snapshot)
+        if error is None and changed is None and self._reads:
+            try:
+                serving.guards.append(Guards(self._reads[-1], Alike))
+            except NotCompiled as reason:
+                error = reason
+        self._reads = []
         record.capture_seconds = time.perf_counter() - start - record.compile_seconds
-        return Attempt(snapshot, changed, entry, error)
+        return Attempt(snapshot, changed, entry, error, serving)
 
-    def _keep(self, key: tuple, record: records.Compilation, entry: Callable[..., Any], given: dict[str, tuple]) -> None:
-        self._tell(record, Signature(given, key[0], self._model().training, key[1][3]))
+    def _put_back(self, snapshot: Snapshot) -> str | None:
+        """The program's Python state as it was before the traces; what they had changed, in the user's terms."""
+        changed = snapshot.restore()
+        for reads in reversed(self._reads):
+            if other := reads.restore():
+                changed = changed or other
+                snapshot.state_changed, snapshot.only_set = True, False
+        return changed
+
+    def _keep(self, key: tuple, record: records.Compilation, attempt: Attempt, given: dict[str, tuple]) -> None:
+        self._tell(record, Signature(given, key[0], self._model().training, key[1][3], reads=self._differing(key)))
         record.captured = record.expected = None
         self.compilations.append(record)
-        self._entries[key] = entry
+        self._add_entry(key, attempt.family, attempt.entry)
+
+    def _add_entry(self, key: tuple, serving: family.Family | None, entry: Entry) -> None:
+        self._entries.setdefault(key, []).append((serving, entry))
+
+    def _differing(self, key: tuple) -> list[str]:
+        """Of a key that was compiled before: in what the program's state differs from then, in the user's terms."""
+        for serving, _ in reversed(self._entries.get(key, ())):
+            if serving is not None and (told := [each for guards in serving.guards for each in guards.differences()]):
+                return told[:3]
+        return []
 
     def _settle(
         self, snapshot: Snapshot, kind: tuple, arguments: list[torch.Tensor]
-    ) -> tuple[tuple, records.Compilation, Callable[..., Any]] | None:
+    ) -> tuple[tuple, records.Compilation, Attempt] | None:
         """Hugging Face's models set defaults in their configuration when they are first called. What the trace set is set for
         good, and the model traced again as later calls will find it, so that no later call waits. None, and nothing is set, where
         that is not the end of it."""
@@ -289,7 +331,7 @@ class CompiledCall:
             record = self._record(kind[1], arguments)
             attempt = self._attempt(record, key, arguments)
             if attempt.error is None and attempt.changed is None:
-                settled = key, record, attempt.entry
+                settled = key, record, attempt
         except NotCompiled:  # what was set cannot be told from other values
             pass
         finally:
@@ -311,9 +353,11 @@ class CompiledCall:
             messages.recompiled(record.name, record.recompiled + per_shape)
 
     def _traces(self) -> int:
-        return len(set(map(id, self._entries.values())))  # the sizes of one trace have one entry
+        return len({id(entry) for found in self._entries.values() for _, entry in found})  # the sizes of one trace have one
 
-    def _compile(self, record: records.Compilation, key: tuple, arguments: list[torch.Tensor]) -> Callable[..., Any]:
+    def _compile(
+        self, record: records.Compilation, key: tuple, arguments: list[torch.Tensor]
+    ) -> tuple[family.Family, Entry]:
         """The entry of a new signature: new sizes of what was traced with symbols, or another trace."""
         tensors = self._state.tensors()
         if self._engine is None:
@@ -330,16 +374,30 @@ class CompiledCall:
             entry = self._trace(record, key, symbols.inputs, compiler)
             return lambda inputs, record: entry if compiler.add_sizes(inputs, record) else None
 
-        shapes = self._families.setdefault(family.key_of(key), family.Family())
-        return shapes.entry(record, tensors, arguments, static, symbolic)
+        shapes = self._family(key)
+        return shapes, shapes.entry(record, tensors, arguments, static, symbolic)
+
+    def _family(self, key: tuple) -> family.Family:
+        """The family of a call's shapes whose traces hold for what the program would read now, or a new one."""
+        families = self._families.setdefault(family.key_of(key), [])
+        found = next((each for each in families if each.holds()), None)
+        if found is None:
+            found = family.Family()
+            families.append(found)
+        return found
 
     def _trace(
         self, record: records.Compilation, key: tuple, inputs: list[torch.Tensor], compiler: joint.Compiler | None = None
     ) -> Callable[..., Any]:
-        call = FlatCall(self._state, key[1][1], self._snapshot)
-        with tracing():
+        reads = Reads(self._state)
+        self._reads.append(reads)
+        watched = Watched(reads.enter, reads.read)
+        call = FlatCall(self._state, key[1][1], self._snapshot, watched, reads)
+        with tracing(), watched.active():
             compiler = compiler or joint.Compiler(record, self._engine, fusing=self._fusing)
             compiled = joint.compile_flat(call, inputs, record, compiler)
+        if watched.logged:
+            raise SideEffect(f"{watched.logged} would be written once, while the model is traced")
         call.forget()  # `compiled` holds it
         result = call.result
 
@@ -355,7 +413,7 @@ class CompiledCall:
         record.route, record.reason, record.captured = "dynamo", reason, None
         self.compilations.append(record)
         messages.warn(f"{record.name} goes through torch.compile's tracer: {reason}")
-        self._entries[key] = lambda _inputs, args, kwargs: self._through_dynamo(args, kwargs)
+        self._add_entry(key, None, lambda _inputs, args, kwargs: self._through_dynamo(args, kwargs))
 
     def _mixed(self, key: Any, reason: str, args: tuple, kwargs: dict) -> Any:
         """A call with tensors of several devices: PyTorch may know what to do (forward moves them itself); where it does not, the
@@ -369,7 +427,7 @@ class CompiledCall:
             raise UserError(f"{reason} ({family.first_line(error)})") from error
         self.compilations.append(records.Compilation(type(model).__name__, route="eager", reason=reason))
         messages.warn(f"{type(model).__name__} runs in PyTorch: {reason}")
-        self._entries[key] = lambda _inputs, args, kwargs: self._model()._call_impl(*args, **kwargs)
+        self._add_entry(key, None, lambda _inputs, args, kwargs: self._model()._call_impl(*args, **kwargs))
         return result
 
     def _refused(self, reason: str, args: tuple, kwargs: dict) -> Any:

@@ -12,8 +12,10 @@ from torch._decomp import decompositions
 from torch.fx.experimental import proxy_tensor
 
 from trainc.errors import SideEffect
+from trainc.reads import Reads
 from trainc.state import ModuleState, Snapshot
 from trainc.structure import Flattener, unflatten
+from trainc.watch import Watched
 from trainc.wire import RECOMPUTE, is_internal_file
 
 
@@ -21,9 +23,9 @@ class FlatCall(torch.nn.Module):
     """A model's call as a function of tensors alone: (the model's tensors..., the arguments' tensors...) -> result's tensors.
     It holds the model out of sight of AOTAutograd, which would take its parameters for constants."""
 
-    def __init__(self, state: ModuleState, structure: tuple, before: Snapshot):
+    def __init__(self, state: ModuleState, structure: tuple, before: Snapshot, watched: Watched, reads: Reads):
         super().__init__()
-        self._hidden = [state, before]
+        self._hidden = [state, before, watched, reads]
         self._structure = structure
         self.result: tuple = ()  # the structure of what forward returns
 
@@ -32,8 +34,10 @@ class FlatCall(torch.nn.Module):
         self._hidden.clear()
 
     def forward(self, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        state, before = self._hidden
+        state, before, watched, reads = self._hidden
         before.restore_attributes()  # a trace runs forward twice, and each time it is the first
+        reads.restore()
+        watched.logged = None
         count = len(state.tensors())
         args, kwargs = unflatten(self._structure, list(flat[count:]))
         with state.swapped(list(flat[:count])):
