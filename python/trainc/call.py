@@ -284,14 +284,19 @@ class CompiledCall:
         finally:
             self._busy, self._snapshot = False, None
             changed = self._put_back(snapshot)
-        if error is None and changed is None and self._reads:
+        if error is None and changed is None:
             try:
-                serving.guards.append(Guards(self._reads[-1], Alike))
+                self._watch(serving)
             except NotCompiled as reason:
                 error = reason
-        self._reads = []
         record.capture_seconds = time.perf_counter() - start - record.compile_seconds
         return Attempt(snapshot, changed, entry, error, serving)
+
+    def _watch(self, serving: family.Family) -> None:
+        """From now on a family holds only while everything that its new trace may have read is as it is."""
+        if self._reads:
+            serving.guards.append(Guards(self._reads[-1], Alike))
+        self._reads = []
 
     def _put_back(self, snapshot: Snapshot) -> str | None:
         """The program's Python state as it was before the traces; what they had changed, in the user's terms."""

@@ -13,6 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy
+import torch
+
+from trainc.errors import UserError
 
 
 class _Name:
@@ -27,8 +30,9 @@ IGNORED, MISSING = _Name("ignored"), _Name("missing")
 
 
 def held(place: Any) -> list[Any]:
-    """What a place holds: of a dictionary its keys and values, of a list, set or deque its items, of (dictionary, key) or (object,
-    slot) the value, of a class its version, of a function its code and defaults, of a cell its contents, of an array its bytes."""
+    """What a place holds: of a dictionary its keys and values, of a list, set or deque its items, of (dictionary, key) or
+    (object, slot) the value, of a class its version, of a function its code and defaults, of a cell its contents, of an array its
+    bytes."""
     if isinstance(place, dict):
         return [each for item in dict.items(place) for each in item]
     if isinstance(place, (list, set, frozenset, collections.deque)):
@@ -57,8 +61,8 @@ try:
     from trainc import _core
 
     type_version = _core.type_version
-    # (places, expected) -> whether places hold the very objects that they held: by identity, without calling Python. In `expected`
-    # a dictionary's value may be IGNORED.
+    # (places, expected) -> whether places hold the very objects that they held: by identity, without calling Python. In
+    # `expected` a dictionary's value may be IGNORED.
     same_contents = functools.partial(_core.same_contents, IGNORED, MISSING)
 except (ImportError, AttributeError):  # the package without its compiler
 
@@ -80,6 +84,7 @@ class Place:
     """One thing that may change, as it was found. `held` (with `same_contents`): what it held."""
 
     __slots__ = ("held", "path", "thing")
+    guards = True  # whether a later call asks if it changed, too
 
     def __init__(self, path: str, thing: Any, held: list[Any]):
         self.path, self.thing, self.held = path, thing, held
@@ -177,11 +182,33 @@ class Buffer(Place):
         return held(self.thing) != self.held
 
 
+class Written(Place):
+    """A tensor that is none of the module's: whether the program writes it. Its values are an input of what is compiled."""
+
+    __slots__ = ("_copy",)
+    guards = False
+
+    def __init__(self, path: str, thing: torch.Tensor, copy: torch.Tensor | None):
+        super().__init__(path, thing, [thing._version])
+        self._copy = copy
+
+    def changed(self) -> bool:
+        return self.thing._version != self.held[0]
+
+    def restore(self) -> None:
+        if self._copy is None:
+            raise UserError(f"forward writes `{self.path}`, a large tensor that is none of the module's: make it a buffer")
+        with torch.no_grad():
+            self.thing.copy_(self._copy)
+        self.held = [self.thing._version]
+
+
 class Generator(Place):
     """A generator of random numbers, by its state. Not watched: forward cannot read its state but by drawing from it, and that is
     seen while it is traced."""
 
     __slots__ = ("_set",)
+    guards = False
 
     def __init__(self, path: str, thing: Any, get: Callable[[], Any], set_: Callable[[Any], None]):
         super().__init__(path, thing, [get])
@@ -214,15 +241,16 @@ def generator_of(path: str, value: Any) -> Generator | None:
 
 
 class AllAttributes(Place):
-    """All attributes of an object, read or not: what a program changes of them is a side effect. No guard."""
+    """All attributes of an object, read or not: what a program changes of them is a side effect."""
 
     __slots__ = ()
+    guards = False
 
     def __init__(self, path: str, attributes: dict):
         super().__init__(path, attributes, held(attributes))
 
 
 __all__ = [
-    "IGNORED", "MISSING", "AllAttributes", "Attributes", "Buffer", "Class", "Generator", "Place", "Version", "contents", "generator_of",
-    "held", "same_contents", "type_version",
+    "CLASS_CACHES", "IGNORED", "MISSING", "AllAttributes", "Attributes", "Buffer", "Class", "Generator", "Place", "Version",
+    "Written", "contents", "generator_of", "held", "same_contents", "type_version",
 ]  # fmt: skip

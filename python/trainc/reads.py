@@ -1,10 +1,10 @@
-"""What a program's Python may read beside its arguments and its modules' tensors, and what it may change: found while it is traced,
-watched at every later call.
+"""What a program's Python may read beside its arguments and its modules' tensors, and what it may change: found while it is
+traced, watched at every later call.
 
-The rule (docs/capture.md, "What is watched"): a function can reach only what it names. Its globals, the variables of functions
+The rule (docs/capture.md, "What is watched"): a function can reach only what it names: its globals, the variables of functions
 around it, its defaults, and the attributes that it or another function names, of objects reached in this way. So the walk starts
-from the functions that ran (`watch.Watched`), goes as deep as the objects do, and takes an attribute in where some function names it.
-What it cannot look into (an iterator, an object of a C library) is refused with a reason.
+from the functions that ran (`watch.Watched`), goes as deep as the objects do, and takes an attribute in where some function names
+it. What it cannot look into (an iterator, an object of a C library) is refused with a reason.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import array
 import ast
 import builtins
 import collections
-import contextvars
 import datetime
 import decimal
+import dis
 import enum
 import fractions
 import functools
 import gc
 import inspect
-import itertools
 import logging
 import os
 import pathlib
 import re
 import struct
+import sys
 import textwrap
 import threading
 import types
@@ -36,6 +36,7 @@ from typing import Any
 
 import numpy
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from trainc.errors import NotCompiled
 from trainc.places import (
@@ -49,6 +50,7 @@ from trainc.places import (
     Generator,
     Place,
     Version,
+    Written,
     generator_of,
     held,
     same_contents,
@@ -57,10 +59,7 @@ from trainc.places import (
 from trainc.watch import is_trusted_file, is_trusted_module
 
 MAX_ITEMS = 50_000  # of what is watched for one model
-MAX_BYTES = 1 << 20  # of an array that is compared at every call
-
-
-MAX_ITEMS = 50_000  # of what is watched for one model
+MAX_COPIED = 1 << 28  # of tensors that are none of the module's, to put back what a trace writes
 MAX_BYTES = 1 << 20  # of an array that is compared at every call
 
 # Values that cannot change: they are compared by value. (Floats by their bits: 0.0 is not -0.0, and NaN is itself.)
@@ -75,7 +74,8 @@ _PLACES = (
     threading.Condition, threading.Semaphore, types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType,
     types.MethodDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
     types.CodeType, types.FrameType, types.GenericAlias, types.UnionType, torch._ops.OpOverload, torch._ops.OpOverloadPacket,
-    torch._ops._OpNamespace, torch._ops._Ops, torch.autograd.grad_mode.no_grad, torch.utils.data.DataLoader, torch.Generator, numpy.ufunc,
+    torch._ops._OpNamespace, torch._ops._Ops, torch.autograd.grad_mode.no_grad, torch.utils.data.DataLoader, torch.Generator,
+    numpy.ufunc,
 )  # fmt: skip
 _DYNAMIC = frozenset(
     {"vars", "__dict__", "attrgetter", "methodcaller", "asdict", "astuple", "fields", "getmembers", "__getattribute__", "dir",
@@ -138,7 +138,7 @@ def reads_any_attribute(code: types.CodeType, names: set[str]) -> bool:
 
 
 class Reads:
-    """What the code that ran can reach. `own`: the traced module's state (`state.ModuleState`), which watches modules and tensors."""
+    """What the code that ran can reach. `own`: the traced module's state (`state.ModuleState`), which watches its tensors."""
 
     def __init__(self, own: Any):
         self._own = own
@@ -155,7 +155,8 @@ class Reads:
         self._functions: set[int] = set()  # codes of functions that were walked
         self._strays: list[types.FunctionType] = []  # functions that ran and were reached in a way that was not walked
         self._opened: list[tuple[str, types.ModuleType]] = []
-        self._items = 0
+        self._items = self._copied = 0
+        self._owned = {id(tensor) for tensor in own.tensors()}
         self._modules: set[int] = set()
         for path, module in own.root.named_modules():
             self._modules.add(id(module))
@@ -186,8 +187,9 @@ class Reads:
         """Python reads the memory of a tensor that is none of the trace's."""
         if tensor.numel() * tensor.element_size() > MAX_BYTES or not tensor.is_cpu or not tensor.is_contiguous():
             raise NotCompiled(f"reads the values of a tensor of shape {list(tensor.shape)} that is not among its inputs")
-        data = tensor.detach().view(torch.uint8) if tensor.dim() else tensor.detach().reshape(1).view(torch.uint8)
-        self._add(Buffer("a tensor's values", data.numpy(), [data.numpy().tobytes()]), tensor.numel())
+        with _disable_current_modes():
+            data = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+        self._add(Buffer("a tensor's values", data, held(data)), tensor.numel())
 
     def _made_here(self, code: types.CodeType) -> bool:
         """Whether a function that ran makes functions of this code: what they hold is its variables."""
@@ -200,6 +202,9 @@ class Reads:
         names = names_in(code)
         if not {"globals", "eval", "exec"}.isdisjoint(code.co_names):
             raise NotCompiled(f"{code.co_name}: uses globals(), eval() or exec()")
+        for name in names & sys.modules.keys() if "IMPORT_NAME" in _operations(code) else ():
+            if not is_trusted_module(name):
+                self._slot(f"sys.modules.{name}", sys.modules, name)
         module = variables.get("__name__", "")
         used = set(code.co_names).union(*(set(c.co_names) for c in _inner(code)))
         for name in used:
@@ -215,7 +220,7 @@ class Reads:
         for path, module in self._opened:
             self._members(path, module, new)
         if not self._all and code.co_name not in _FORWARDING and reads_any_attribute(code, names):
-            self._all = True  # of objects: a module's or a class's attribute that is found by a computed name is a function that runs
+            self._all = True
             for waiting in self._waiting.values():
                 for path, value, owner in waiting:
                     self._named(path, value, owner)
@@ -270,7 +275,7 @@ class Reads:
         if len(self._seen) > MAX_ITEMS:
             raise NotCompiled(f"forward may read more than {MAX_ITEMS} Python objects, the last through `{path}`")
         if isinstance(value, torch.Tensor):
-            self.tensors.append(value)
+            self._tensor(path, value)
         elif isinstance(value, types.FunctionType):
             self._function(path, value)
         elif isinstance(value, type):
@@ -299,20 +304,22 @@ class Reads:
             self._todo += [(f"{path}[{key!r}]", item) for key, item in value.items()]
         elif isinstance(value, torch.optim.Optimizer):
             self._optimizer(path, value)
+        elif isinstance(value, torch.optim.lr_scheduler.LRScheduler):
+            self._scheduler(path, value)
         elif (generator := generator_of(path, value)) is not None:
             self._add(generator, 1)
         elif isinstance(value, (numpy.ndarray, array.array, bytearray)):
             if isinstance(value, numpy.ndarray) and value.dtype.hasobject:
                 raise NotCompiled(f"forward reads `{path}`, an array of objects")
             if memoryview(value).nbytes > MAX_BYTES:
-                raise NotCompiled(f"forward reads `{path}`, an array of more than {MAX_BYTES} bytes: make it a tensor of the module")
+                raise NotCompiled(f"forward reads `{path}`, an array of more than {MAX_BYTES} bytes: make it a buffer")
             data = held(value)[0]
             self.outline[path] = data if not isinstance(value, numpy.ndarray) else (value.dtype.str, value.shape, data)
             self._add(Buffer(path, value, [data]), len(data) // 64)
         elif isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
             if not isinstance(value.__self__, (types.ModuleType, type, type(None))):
                 self._todo.append((f"{path}.__self__", value.__self__))
-        elif isinstance(value, (*_PLACES, torch.optim.lr_scheduler.LRScheduler)) or _is_torchs(value):
+        elif isinstance(value, _PLACES) or _is_torchs(value) or _is_function(value):
             pass
         else:
             self._container(path, value)
@@ -327,6 +334,13 @@ class Reads:
         if isinstance(value, (torch.Tensor, type, types.ModuleType, torch.nn.Module, *_PLACES)) or _is_torchs(value):
             return type(value), id(value)
         return type(value), None
+
+    def _tensor(self, path: str, value: torch.Tensor) -> None:
+        self.tensors.append(value)
+        if value.is_cpu and value.layout is torch.strided and id(value) not in self._owned:
+            self._copied += value.numel() * value.element_size()
+            with _disable_current_modes():
+                self._add(Written(path, value, value.detach().clone() if self._copied <= MAX_COPIED else None), 1)
 
     def _container(self, path: str, value: Any) -> None:
         if isinstance(value, dict):
@@ -350,19 +364,13 @@ class Reads:
         kind = type(value)
         attributes = getattr(value, "__dict__", None)
         if not _is_transparent(kind):
-            raise NotCompiled(f"forward may read `{path}`, a {kind.__module__}.{kind.__qualname__}, and trainc cannot see into it")
+            name = f"{kind.__module__}.{kind.__qualname__}"
+            raise NotCompiled(f"forward may read `{path}`, a {name}, and trainc cannot see into it")
         self._class(path, kind)
         whole = _reads_itself(kind)
         if isinstance(attributes, dict):
             named = _names_of_bases(kind)
-            place = Attributes(path, attributes, [each for key in attributes for each in (key, IGNORED)])
-            self._add(AllAttributes(path, attributes), len(attributes))
-            self._add(place, len(attributes))
-            for key, item in list(attributes.items()):
-                if whole or key in named:
-                    self._named(f"{path}.{key}", item, place)
-                else:
-                    self._attribute(f"{path}.{key}", key, item, place)
+            self._attributes(path, attributes, lambda key: whole or key in named)
         for name in _slots(kind):
             try:
                 item = object.__getattribute__(value, name)
@@ -371,6 +379,17 @@ class Reads:
             self._add(Place(f"{path}.{name}", (value, name), [item]), 1)
             if item is not MISSING:
                 self._todo.append((f"{path}.{name}", item))
+
+    def _attributes(self, path: str, table: dict, named: Callable[[str], bool]) -> None:
+        """The attributes of an object or a function; `named`: those that code which is not watched reads."""
+        place = Attributes(path, table, [each for key in table for each in (key, IGNORED)])
+        self._add(AllAttributes(path, table), len(table))
+        self._add(place, len(table))
+        for key, item in list(table.items()):
+            if named(key):
+                self._named(f"{path}.{key}", item, place)
+            else:
+                self._attribute(f"{path}.{key}", key, item, place)
 
     def _function(self, path: str, value: types.FunctionType) -> None:
         self._functions.add(id(value.__code__))
@@ -382,12 +401,7 @@ class Reads:
         for what in (value.__defaults__, value.__kwdefaults__):
             if what:
                 self._todo.append((f"{path}.__defaults__", what))
-        if value.__dict__:
-            place = Attributes(path, value.__dict__, [each for key in value.__dict__ for each in (key, IGNORED)])
-            self._add(AllAttributes(path, value.__dict__), len(value.__dict__))
-            self._add(place, len(value.__dict__))
-            for key, item in value.__dict__.items():
-                self._attribute(f"{path}.{key}", key, item, place)
+        self._attributes(path, value.__dict__, lambda key: False)
 
     def _cell(self, path: str, value: types.CellType) -> None:
         found = held(value)
@@ -400,7 +414,7 @@ class Reads:
             if id(each) in self._seen and each is not value or each is object:
                 continue
             self._seen[id(each)] = each
-            if not each.__flags__ & (1 << 9) or each.__flags__ & (1 << 8):  # not made by Python, or cannot change
+            if not _is_pythons(each):
                 continue
             if is_trusted_module(each.__module__):  # watched, but whatever changes there is not the program's doing
                 if issubclass(each, torch.nn.Module) and type_version(each):
@@ -430,14 +444,13 @@ class Reads:
                 if key != "params" and not isinstance(item, torch.Tensor):
                     self._attribute(f"{path}.param_groups[{i}].{key}", key, item, (group, key))
 
-    # -- what became of it --------------------------------------------------------------------------------------------
+    def _scheduler(self, path: str, value: torch.optim.lr_scheduler.LRScheduler) -> None:
+        """Its steps run as Python after each step; what a program reads of it is its numbers."""
+        for key, by in (("_last_lr", "get_last_lr"), ("last_epoch", "last_epoch"), ("_last_lr", "_last_lr")):
+            if key in value.__dict__:
+                self._attribute(f"{path}.{key}", by, value.__dict__[key], (value.__dict__, key))
 
-    def changed(self) -> str | None:
-        """What the program changed, in the user's terms, or None."""
-        for place in self.places:
-            if type(place) is not Attributes and place.changed():
-                return f"forward changes `{place.path}`" if not isinstance(place, Generator) else f"forward draws from `{place.path}`"
-        return None
+    # -- what became of it --------------------------------------------------------------------------------------------
 
     def restore(self) -> str | None:
         """Puts everything back; returns what had changed, or None."""
@@ -469,6 +482,10 @@ class Reads:
         self._drain()
 
 
+def _operations(code: types.CodeType) -> set[str]:
+    return {instruction.opname for each in (code, *_inner(code)) for instruction in dis.get_instructions(each)}
+
+
 def _inner(code: types.CodeType) -> Iterator[types.CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -486,17 +503,33 @@ def _is_torchs(value: Any) -> bool:
     return type(value).__module__.startswith("torch._C") or type(value).__name__ in ("pybind11_type", "OpOverload")
 
 
+_CONTAINERS = (
+    object, dict, list, set, frozenset, tuple, int, float, str, bytes, collections.deque, collections.OrderedDict,
+    collections.defaultdict, types.SimpleNamespace,
+)  # fmt: skip
+
+
+def _is_function(value: Any) -> bool:
+    """A function of a library's compiled code that is of no ordinary type (Cython's)."""
+    return callable(value) and not _is_pythons(type(value)) and is_trusted_module(getattr(value, "__module__", None))
+
+
 @functools.cache
 def _is_transparent(kind: type) -> bool:
     """Whether all that an object of this class holds lies in its attributes, its slots and, where it is one, its container."""
     for base in kind.__mro__:
-        if base.__flags__ & (1 << 9):  # made by Python
+        if base in _CONTAINERS or issubclass(base, BaseException) or base.__basicsize__ == 0:
             continue
-        if base not in (object, dict, list, set, frozenset, tuple, int, float, str, bytes, collections.deque, BaseException, Exception,
-                        collections.OrderedDict, collections.defaultdict, types.SimpleNamespace, threading.local,
-                        contextvars.ContextVar) and not issubclass(base, BaseException):  # fmt: skip
+        fields = sum(type(item) in (types.MemberDescriptorType, types.GetSetDescriptorType) for item in base.__dict__.values())
+        if base.__basicsize__ - base.__base__.__basicsize__ > fields * struct.calcsize("P") or not _is_pythons(base):
             return False
-    return not issubclass(kind, (contextvars.ContextVar, threading.local)) and kind is not type(itertools.count())
+    return True
+
+
+def _is_pythons(kind: type) -> bool:
+    """Whether a class was made by a class statement: it is on the heap, can be changed, and so is what made it."""
+    maker = type(kind)
+    return bool(kind.__flags__ & (1 << 9)) and not kind.__flags__ & (1 << 8) and (maker is type or _is_pythons(maker))
 
 
 @functools.cache
@@ -505,7 +538,7 @@ def _reads_itself(kind: type) -> bool:
     one that looks attributes up itself."""
     ways = {"__getattr__", "__getattribute__"}
     return is_trusted_module(kind.__module__) or any(
-        not ways.isdisjoint(base.__dict__) for base in kind.__mro__ if not is_trusted_module(base.__module__) and base is not object
+        not ways.isdisjoint(base.__dict__) for base in kind.__mro__ if not is_trusted_module(base.__module__)
     )
 
 
@@ -525,7 +558,7 @@ def _names_of_bases(kind: type) -> frozenset[str]:
 def _slots(kind: type) -> list[str]:
     return [
         key for base in kind.__mro__ for key, item in base.__dict__.items()
-        if type(item) is types.MemberDescriptorType and base.__flags__ & (1 << 9) and key not in ("__dict__", "__weakref__")
+        if type(item) is types.MemberDescriptorType and _is_pythons(base) and key not in ("__dict__", "__weakref__")
     ]  # fmt: skip
 
 
@@ -543,7 +576,7 @@ class Guards:
         self._bind()
 
     def _bind(self) -> None:
-        watched = [p for p in self._walk.places if not isinstance(p, (Generator, AllAttributes))]
+        watched = [p for p in self._walk.places if p.guards]
         self._places = [p.thing for p in watched]
         self._expected = [each for p in watched for each in (*p.held, p.thing)]
         tensors = self._walk.tensors

@@ -323,7 +323,7 @@ class Snapshot:
         """`restore` for the modules' attributes, lists and dictionaries alone."""
         changed = None
         self.set, self.only_set = [], True
-        for owner, attributes, before, contents in self._attributes:
+        for owner, attributes, before, containers in self._attributes:
             for key in {*attributes, *before}:
                 if key not in attributes or key not in before or attributes[key] is not before[key]:
                     if key in attributes and key in before and _same(attributes[key], before[key]):
@@ -334,7 +334,7 @@ class Snapshot:
             if changed:
                 attributes.clear()
                 attributes.update(before)
-            for key, (container, content) in contents.items():
+            for key, (container, content) in containers.items():
                 if not _same_content(container, content):
                     changed = changed or f"forward changes what is in `{owner}.{key}`"
                     self.only_set = False

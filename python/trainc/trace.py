@@ -42,6 +42,7 @@ class FlatCall(torch.nn.Module):
         args, kwargs = unflatten(self._structure, list(flat[count:]))
         with state.swapped(list(flat[:count])):
             result = state.root.forward(*args, **kwargs)
+        watched.check()
         after = Flattener()
         if after.flatten((args, kwargs)) != self._structure or any(
             a is not b for a, b in zip(after.tensors, flat[count:], strict=False)

@@ -31,8 +31,9 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _STDLIB = tuple({sysconfig.get_path(key) + os.sep for key in ("stdlib", "platstdlib")})
 _SITE = tuple({sysconfig.get_path(key) + os.sep for key in ("purelib", "platlib")})
 # Packages whose functions depend on their arguments and on settings that `call._modes` reads, and on nothing else.
-TRUSTED = frozenset({"torch", "torchgen", "functorch", "trainc", "numpy", "sympy", "mpmath", "triton", "networkx", "typing_extensions",
-                     "tqdm"})
+TRUSTED = frozenset(
+    {"torch", "torchgen", "functorch", "trainc", "numpy", "sympy", "mpmath", "triton", "networkx", "typing_extensions", "tqdm"}
+)
 _C_TRUSTED = TRUSTED | frozenset(sys.stdlib_module_names) | {"nanobind", ""}
 
 
@@ -72,8 +73,8 @@ def _module_of(function: Any) -> str:
 _ASKS = {
     "time": {"time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time", "process_time_ns",
              "thread_time", "thread_time_ns", "localtime", "gmtime", "ctime", "asctime", "strftime", "sleep"},
-    "posix": {"urandom", "getpid", "read", "write", "open", "listdir", "stat", "scandir", "times", "getrandom", "getloadavg", "system",
-              "remove", "unlink", "mkdir", "rename", "rmdir", "putenv", "fork", "_exit", "kill", "access"},
+    "posix": {"urandom", "getpid", "read", "write", "open", "listdir", "stat", "scandir", "times", "getrandom", "getloadavg",
+              "system", "remove", "unlink", "mkdir", "rename", "rmdir", "putenv", "fork", "_exit", "kill", "access"},
     "builtins": {"print", "input", "exec", "eval"},
     "io": {"open", "open_code"},
     "_io": {"open", "open_code", "write", "read", "readline", "flush"},
@@ -126,6 +127,10 @@ class Watched:
                 yield
         finally:
             watch.stop()
+        self.check()
+
+    def check(self) -> None:
+        """Raises what was refused, also where the program caught it."""
         if self.reason is not None:
             raise self.reason
 
@@ -143,9 +148,12 @@ class Watched:
             self.logged = f"{_line(_user_frame(frame))}: a log record"
             return None  # tell of it again
         if (reason := _STATEFUL.get(code)) is not None:
-            if not is_trusted_file(frame.f_back.f_code.co_filename):
-                self._refuse(SideEffect(f"{_line(frame.f_back)}: {code.co_name}() {reason}"))
-            return False
+            caller = frame.f_back
+            while caller is not None and caller.f_code.co_filename.endswith(_WRAPPERS):
+                caller = caller.f_back
+            if caller is not None and not is_trusted_file(caller.f_code.co_filename):
+                self._refuse(SideEffect(f"{_line(caller)}: {code.co_name}() {reason}"))
+            return None
         if is_trusted_code(code, frame.f_globals):
             return False
         try:
@@ -173,6 +181,7 @@ class Watched:
 
 
 _here = threading.local()
+_WRAPPERS = tuple(os.path.join("torch", *path) for path in (("_dynamo", "eval_frame.py"), ("_compile.py",), ("random.py",)))
 _LOGS = logging.Logger.handle.__code__
 
 

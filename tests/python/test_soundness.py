@@ -4,6 +4,7 @@ object, and every way to it. Each case is a model, a change, and eager's numbers
 A case that trainc sends to PyTorch or to Dynamo passes, too: right numbers are what counts here; `compiled` says which must be compiled.
 """
 
+# ruff: noqa: E501
 import array
 import collections
 import contextlib
