@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import collections
+import contextvars
 import functools
 import random
 import types
@@ -31,13 +32,15 @@ IGNORED, MISSING = _Name("ignored"), _Name("missing")
 
 def held(place: Any) -> list[Any]:
     """What a place holds: of a dictionary its keys and values, of a list, set or deque its items, of (dictionary, key) or
-    (object, slot) the value, of a class its version, of a function its code and defaults, of a cell its contents, of an array its
-    bytes."""
+    (object, slot) the value, of (dictionary,) its size, of a class its version, of a function its code and defaults, of a cell or
+    context variable its contents, of an array its bytes."""
     if isinstance(place, dict):
         return [each for item in dict.items(place) for each in item]
     if isinstance(place, (list, set, frozenset, collections.deque)):
         return list(place)
     if isinstance(place, tuple):
+        if len(place) == 1:
+            return [len(place[0])]
         owner, key = place
         return [dict.get(owner, key, MISSING) if isinstance(owner, dict) else getattr(owner, key, MISSING)]
     if isinstance(place, type):
@@ -49,6 +52,8 @@ def held(place: Any) -> list[Any]:
             return [place.cell_contents]
         except ValueError:
             return [MISSING]
+    if isinstance(place, contextvars.ContextVar):
+        return [place.get(MISSING)]
     return [place.tobytes() if hasattr(place, "tobytes") else bytes(place)]
 
 
@@ -111,6 +116,8 @@ class Place:
                 del thing.cell_contents
             else:
                 thing.cell_contents = held[0]
+        elif isinstance(thing, contextvars.ContextVar):
+            thing.set(None if held[0] is MISSING else held[0])
         elif isinstance(thing, types.FunctionType):
             thing.__code__, thing.__defaults__, thing.__kwdefaults__ = held
         elif isinstance(thing, tuple):
@@ -128,6 +135,15 @@ class Attributes(Place):
     the guards."""
 
     __slots__ = ()
+
+
+class Size(Place):
+    """How many variables a module has."""
+
+    __slots__ = ()
+
+    def changed(self) -> bool:
+        return False  # imports within forward add some
 
 
 class Version(Place):
@@ -251,6 +267,6 @@ class AllAttributes(Place):
 
 
 __all__ = [
-    "CLASS_CACHES", "IGNORED", "MISSING", "AllAttributes", "Attributes", "Buffer", "Class", "Generator", "Place", "Version",
-    "Written", "contents", "generator_of", "held", "same_contents", "type_version",
+    "CLASS_CACHES", "IGNORED", "MISSING", "AllAttributes", "Attributes", "Buffer", "Class", "Generator", "Place", "Size",
+    "Version", "Written", "contents", "generator_of", "held", "same_contents", "type_version",
 ]  # fmt: skip

@@ -13,6 +13,8 @@ import array
 import ast
 import builtins
 import collections
+import contextvars
+import dataclasses
 import datetime
 import decimal
 import dis
@@ -49,6 +51,7 @@ from trainc.places import (
     Class,
     Generator,
     Place,
+    Size,
     Version,
     Written,
     generator_of,
@@ -56,7 +59,7 @@ from trainc.places import (
     same_contents,
     type_version,
 )  # fmt: skip
-from trainc.watch import is_trusted_file, is_trusted_module
+from trainc.watch import is_pythons, is_trusted_file, is_trusted_module
 
 MAX_ITEMS = 50_000  # of what is watched for one model
 MAX_COPIED = 1 << 28  # of tensors that are none of the module's, to put back what a trace writes
@@ -100,22 +103,51 @@ def token(value: Any) -> Any:
 # ---- code -----------------------------------------------------------------------------------------------------------
 
 
-def names_in(code: types.CodeType) -> set[str]:
-    """Every name that code can use for a variable or an attribute: the names and the strings in it."""
-    found = set(code.co_names)
-    todo: list[Any] = list(code.co_consts)
-    while todo:
-        constant = todo.pop()
-        if isinstance(constant, str):
-            found.update(constant.split(".") if len(constant) < 200 else ())
-        elif isinstance(constant, (tuple, frozenset)):
-            todo += constant
-        elif isinstance(constant, types.CodeType):
-            found |= names_in(constant)
+@dataclasses.dataclass
+class Code:
+    """What a piece of code can reach, read off it once."""
+
+    code: types.CodeType  # kept, so that no other comes to lie at its address
+    names: set[str]  # for variables and attributes: the names and the strings in it
+    globals: list[str]
+    imports: bool
+    any_attribute: bool  # may read attributes that it does not name: vars(x), getattr(x, a variable)
+    any_global: bool
+
+
+_codes: dict[int, Code] = {}
+
+
+def about(code: types.CodeType) -> Code:
+    if (found := _codes.get(id(code))) is None:
+        every = [code, *_inner(code)]
+        names: set[str] = set()
+        for each in every:
+            names.update(each.co_names, *(text.split(".") for text in _strings(each.co_consts) if len(text) < 200))
+        variables = sorted(set().union(*(each.co_names for each in every)))
+        imports = any(i.opname == "IMPORT_NAME" for each in every for i in dis.get_instructions(each))
+        any_attribute = code.co_name not in _FORWARDING and _reads_any_attribute(code, names)
+        any_global = not {"globals", "eval", "exec"}.isdisjoint(variables)
+        found = _codes[id(code)] = Code(code, names, variables, imports, any_attribute, any_global)
     return found
 
 
-def reads_any_attribute(code: types.CodeType, names: set[str]) -> bool:
+def _inner(code: types.CodeType) -> Iterator[types.CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield constant
+            yield from _inner(constant)
+
+
+def _strings(constants: Any) -> Iterator[str]:
+    for constant in constants:
+        if isinstance(constant, str):
+            yield constant
+        elif isinstance(constant, (tuple, frozenset)):
+            yield from _strings(constant)
+
+
+def _reads_any_attribute(code: types.CodeType, names: set[str]) -> bool:
     """Whether code may read attributes that it does not name: vars(x), getattr(x, a variable)."""
     if not _DYNAMIC.isdisjoint(names):
         return True
@@ -152,10 +184,11 @@ class Reads:
         self._waiting: dict[str, list[tuple[str, Any, Any]]] = {}  # attributes that no code named yet: (path, value, place)
         self._todo: collections.deque[tuple[str, Any]] = collections.deque()
         self._codes: dict[int, tuple[types.CodeType, dict]] = {}
-        self._functions: set[int] = set()  # codes of functions that were walked
-        self._strays: list[types.FunctionType] = []  # functions that ran and were reached in a way that was not walked
+        self._functions: dict[int, list[tuple[str, types.FunctionType]]] = {}  # that were reached, by their code
+        self._strays: list[tuple[str, types.FunctionType]] = []  # that ran and were reached in a way that was not walked
         self._opened: list[tuple[str, types.ModuleType]] = []
         self._items = self._copied = 0
+        self._slots: set[tuple[int, str | None]] = set()
         self._owned = {id(tensor) for tensor in own.tensors()}
         self._modules: set[int] = set()
         for path, module in own.root.named_modules():
@@ -174,14 +207,12 @@ class Reads:
 
     def enter(self, frame: Any) -> None:
         """A piece of the user's code is about to run for the first time."""
-        self._code(frame.f_code, frame.f_globals)
         code = frame.f_code
+        self._code(code, frame.f_globals)
+        if id(code) not in self._functions and code.co_flags & inspect.CO_OPTIMIZED and not self._made_here(code):
+            self._strays += [(code.co_name, function) for function in _functions_of(frame)]
+            self._todo += self._strays
         self._drain()
-        if set(code.co_freevars) - {"__class__"} and id(code) not in self._functions and not self._made_here(code):
-            functions = [f for f in gc.get_referrers(code) if type(f) is types.FunctionType and f.__code__ is code]
-            self._strays += functions
-            self._todo += [(f.__qualname__, f) for f in functions]
-            self._drain()
 
     def read(self, tensor: torch.Tensor) -> None:
         """Python reads the memory of a tensor that is none of the trace's."""
@@ -199,37 +230,38 @@ class Reads:
         if id(code) in self._codes:
             return
         self._codes[id(code)] = code, variables
-        names = names_in(code)
-        if not {"globals", "eval", "exec"}.isdisjoint(code.co_names):
+        for path, function in self._functions.get(id(code), ()):
+            self._runs(path, function)
+        facts = about(code)
+        if facts.any_global:
             raise NotCompiled(f"{code.co_name}: uses globals(), eval() or exec()")
-        for name in names & sys.modules.keys() if "IMPORT_NAME" in _operations(code) else ():
+        for name in facts.names & sys.modules.keys() if facts.imports else ():
             if not is_trusted_module(name):
                 self._slot(f"sys.modules.{name}", sys.modules, name)
         module = variables.get("__name__", "")
-        used = set(code.co_names).union(*(set(c.co_names) for c in _inner(code)))
-        for name in used:
-            if name in variables or hasattr(builtins, name):
+        self._size(module, variables)  # a new global may hide a builtin
+        for name in facts.globals:
+            if name in variables:
                 self._slot(f"{module}.{name}", variables, name)
-        if "getenv" in names:
+        if "getenv" in facts.names:
             self._todo.append(("os.environ", os.environ))
-        new = names - self._names
+        new = facts.names - self._names
         self._names |= new
         for name in new:
             for path, value, owner in self._waiting.pop(name, ()):
                 self._named(path, value, owner)
-        for path, module in self._opened:
-            self._members(path, module, new)
-        if not self._all and code.co_name not in _FORWARDING and reads_any_attribute(code, names):
+        for path, opened in self._opened:
+            self._members(path, opened, new)
+        if facts.any_attribute and not self._all:
             self._all = True
-            for waiting in self._waiting.values():
-                for path, value, owner in waiting:
+            for name in [name for name in self._waiting if not name.startswith("__")]:
+                for path, value, owner in self._waiting.pop(name):
                     self._named(path, value, owner)
-            self._waiting.clear()
 
     # -- objects ------------------------------------------------------------------------------------------------------
 
     def _attribute(self, path: str, name: Any, value: Any, owner: Any) -> None:
-        if self._all or not isinstance(name, str) or name in self._names or name.startswith("__") or name == "forward":
+        if not isinstance(name, str) or name in self._names or self._all and not name.startswith("__"):
             self._named(path, value, owner)
         else:
             self._waiting.setdefault(name, []).append((path, value, owner))
@@ -247,10 +279,18 @@ class Reads:
         self._todo.append((path, value))
 
     def _slot(self, path: str, table: dict, name: str) -> None:
-        value = table.get(name, MISSING)
-        self._add(Place(path, (table, name), [value]), 1)
-        if value is not MISSING:
+        if (id(table), name) not in self._slots:
+            self._slots.add((id(table), name))
+            value = table[name]
+            self._add(Place(path, (table, name), [value]), 1)
             self._todo.append((path, value))
+
+    def _size(self, path: str, table: dict) -> None:
+        if (id(table), None) not in self._slots:
+            self._slots.add((id(table), None))
+            place = Size(path, (table,), [len(table)])
+            self._add(place, 1)
+            self.outline[path] = "globals", frozenset(table.keys() & vars(builtins).keys() - CLASS_CACHES)
 
     def _add(self, place: Place, items: int) -> None:
         self.places.append(place)
@@ -295,7 +335,7 @@ class Reads:
             self._todo += [(path, function) for function in found if function is not None]
         elif isinstance(value, functools._lru_cache_wrapper):
             self._todo.append((path, value.__wrapped__))
-        elif isinstance(value, types.CellType):
+        elif isinstance(value, (types.CellType, contextvars.ContextVar)):
             self._cell(path, value)
         elif isinstance(value, weakref.ref):
             if (referent := value()) is not None:
@@ -370,8 +410,9 @@ class Reads:
         whole = _reads_itself(kind)
         if isinstance(attributes, dict):
             named = _names_of_bases(kind)
+            self._add(AllAttributes(path, attributes), len(attributes))
             self._attributes(path, attributes, lambda key: whole or key in named)
-        for name in _slots(kind):
+        for name in _slot_names(kind):
             try:
                 item = object.__getattribute__(value, name)
             except AttributeError:
@@ -383,7 +424,6 @@ class Reads:
     def _attributes(self, path: str, table: dict, named: Callable[[str], bool]) -> None:
         """The attributes of an object or a function; `named`: those that code which is not watched reads."""
         place = Attributes(path, table, [each for key in table for each in (key, IGNORED)])
-        self._add(AllAttributes(path, table), len(table))
         self._add(place, len(table))
         for key, item in list(table.items()):
             if named(key):
@@ -392,18 +432,27 @@ class Reads:
                 self._attribute(f"{path}.{key}", key, item, place)
 
     def _function(self, path: str, value: types.FunctionType) -> None:
-        self._functions.add(id(value.__code__))
+        """A function is looked into where it runs: another one changes nothing."""
         if is_trusted_file(value.__code__.co_filename):
             return
+        self._functions.setdefault(id(value.__code__), []).append((path, value))
+        self._add(AllAttributes(path, value.__dict__), 1)
+        if value.__dict__:
+            self._attributes(path, value.__dict__, lambda key: False)
+        if id(value.__code__) in self._codes:
+            self._runs(path, value)
+
+    def _runs(self, path: str, value: types.FunctionType) -> None:
         self._add(Place(path, value, held(value)), 3)
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             self._todo.append((f"{path}.{name}", cell))
         for what in (value.__defaults__, value.__kwdefaults__):
             if what:
                 self._todo.append((f"{path}.__defaults__", what))
-        self._attributes(path, value.__dict__, lambda key: False)
+        if not value.__dict__:
+            self._attributes(path, value.__dict__, lambda key: False)
 
-    def _cell(self, path: str, value: types.CellType) -> None:
+    def _cell(self, path: str, value: types.CellType | contextvars.ContextVar) -> None:
         found = held(value)
         self._add(Place(path, value, found), 1)
         if found[0] is not MISSING:
@@ -414,7 +463,7 @@ class Reads:
             if id(each) in self._seen and each is not value or each is object:
                 continue
             self._seen[id(each)] = each
-            if not _is_pythons(each):
+            if not is_pythons(each):
                 continue
             if is_trusted_module(each.__module__):  # watched, but whatever changes there is not the program's doing
                 if issubclass(each, torch.nn.Module) and type_version(each):
@@ -471,7 +520,7 @@ class Reads:
             walk._code(code, variables)
             walk._drain()
         walk._strays = self._strays
-        walk._todo += [(f.__qualname__, f) for f in self._strays]
+        walk._todo += self._strays
         walk._drain()
         return walk
 
@@ -480,17 +529,6 @@ class Reads:
         self.roots.append((path, value))
         self._todo.append((path, value))
         self._drain()
-
-
-def _operations(code: types.CodeType) -> set[str]:
-    return {instruction.opname for each in (code, *_inner(code)) for instruction in dis.get_instructions(each)}
-
-
-def _inner(code: types.CodeType) -> Iterator[types.CodeType]:
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield constant
-            yield from _inner(constant)
 
 
 def _holds_tensors(value: Any) -> bool:
@@ -509,9 +547,26 @@ _CONTAINERS = (
 )  # fmt: skip
 
 
+def _functions_of(frame: Any) -> list[types.FunctionType]:
+    """The functions whose code a frame runs: the global or the method of its first argument with that name, or all that there
+    are."""
+    code = frame.f_code
+    candidates = [frame.f_globals.get(code.co_name)]
+    if code.co_varnames and (first := frame.f_locals.get(code.co_varnames[0])) is not None:
+        kind = first if isinstance(first, type) else type(first)
+        candidates += [base.__dict__.get(code.co_name) for base in kind.__mro__]
+    for found in candidates:
+        function = getattr(found, "fget", None) or getattr(found, "__func__", None) or getattr(found, "func", None) or found
+        while function is not None:
+            if getattr(function, "__code__", None) is code:
+                return [function]
+            function = getattr(function, "__wrapped__", None)
+    return [f for f in gc.get_referrers(code) if type(f) is types.FunctionType and f.__code__ is code]
+
+
 def _is_function(value: Any) -> bool:
     """A function of a library's compiled code that is of no ordinary type (Cython's)."""
-    return callable(value) and not _is_pythons(type(value)) and is_trusted_module(getattr(value, "__module__", None))
+    return callable(value) and not is_pythons(type(value)) and is_trusted_module(getattr(value, "__module__", None))
 
 
 @functools.cache
@@ -521,15 +576,9 @@ def _is_transparent(kind: type) -> bool:
         if base in _CONTAINERS or issubclass(base, BaseException) or base.__basicsize__ == 0:
             continue
         fields = sum(type(item) in (types.MemberDescriptorType, types.GetSetDescriptorType) for item in base.__dict__.values())
-        if base.__basicsize__ - base.__base__.__basicsize__ > fields * struct.calcsize("P") or not _is_pythons(base):
+        if base.__basicsize__ - base.__base__.__basicsize__ > fields * struct.calcsize("P") or not is_pythons(base):
             return False
     return True
-
-
-def _is_pythons(kind: type) -> bool:
-    """Whether a class was made by a class statement: it is on the heap, can be changed, and so is what made it."""
-    maker = type(kind)
-    return bool(kind.__flags__ & (1 << 9)) and not kind.__flags__ & (1 << 8) and (maker is type or _is_pythons(maker))
 
 
 @functools.cache
@@ -551,14 +600,14 @@ def _names_of_bases(kind: type) -> frozenset[str]:
             for item in base.__dict__.values():
                 code = getattr(getattr(item, "fget", getattr(item, "__func__", item)), "__code__", None)
                 if code is not None:
-                    found |= names_in(code)
+                    found |= about(code).names
     return frozenset(found)
 
 
-def _slots(kind: type) -> list[str]:
+def _slot_names(kind: type) -> list[str]:
     return [
         key for base in kind.__mro__ for key, item in base.__dict__.items()
-        if type(item) is types.MemberDescriptorType and _is_pythons(base) and key not in ("__dict__", "__weakref__")
+        if type(item) is types.MemberDescriptorType and is_pythons(base) and key not in ("__dict__", "__weakref__")
     ]  # fmt: skip
 
 

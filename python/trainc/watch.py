@@ -60,12 +60,19 @@ def is_trusted_module(name: str | None) -> bool:
     return top in TRUSTED or top in sys.stdlib_module_names and top != "__main__"
 
 
+def is_pythons(kind: type) -> bool:
+    """Whether a class was made by a class statement: it is on the heap, can be changed, and so is what made it."""
+    maker = type(kind)
+    return bool(kind.__flags__ & (1 << 9)) and not kind.__flags__ & (1 << 8) and (maker is type or is_pythons(maker))
+
+
 def _module_of(function: Any) -> str:
     """The top package of a C function, or of the type whose method it is."""
     name = getattr(function, "__module__", None)
     if name is None:
         owner = getattr(function, "__self__", None)
-        name = getattr(owner if isinstance(owner, type) else type(owner), "__module__", None) or ""
+        kind = owner if isinstance(owner, type) else type(owner)
+        name = next(base.__module__ for base in kind.__mro__ if not is_pythons(base))
     return str(name).split(".", 1)[0]
 
 
@@ -216,4 +223,4 @@ def _line(frame: Any) -> str:
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-__all__ = ["TRUSTED", "Watched", "is_trusted_file", "is_trusted_module", "suspended"]
+__all__ = ["TRUSTED", "Watched", "is_pythons", "is_trusted_file", "is_trusted_module", "suspended"]

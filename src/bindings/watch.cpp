@@ -135,9 +135,10 @@ PyObject* or_none(PyObject* value) { return value == nullptr ? Py_None : value; 
 
 /// Whether places hold the very objects of `expected`, in order, each place followed by itself: by identity, without calling Python.
 ///   dict: keys and values; a value that is `ignored` may be any       list, set, deque: items
-///   (dict, key), (object, slot): the value, or `missing`             class: its version, a number
+///   (dict, key), (object, slot): the value, or `missing`             (dict,): how many it holds
+///   class: its version, a number
 ///   function: code, defaults, keyword defaults                        cell: its contents, or `missing`
-///   what gives a buffer: its bytes
+///   context variable: its value, or `missing`                        what gives a buffer: its bytes
 /// (PyDict_Next reads the real storage of subclasses too.)
 bool same_contents(nb::handle ignored, nb::handle missing, const nb::list& places, const nb::list& expected) {
   PyObject* const* at = PySequence_Fast_ITEMS(expected.ptr());
@@ -167,6 +168,9 @@ bool same_contents(nb::handle ignored, nb::handle missing, const nb::list& place
       if (size != 0)
         for (nb::handle item : nb::borrow(place))
           if (*at++ != item.ptr()) return false;
+    } else if (PyTuple_Check(place) && PyTuple_GET_SIZE(place) == 1) {
+      PyObject* const table = PyTuple_GET_ITEM(place, 0);
+      if (end - at < 2 || !PyDict_Check(table) || !PyLong_Check(*at) || PyLong_AsSsize_t(*at++) != PyDict_GET_SIZE(table)) return false;
     } else if (PyTuple_Check(place)) {
       if (PyTuple_GET_SIZE(place) != 2 || end - at < 2 || *at++ != at_place(place, missing.ptr())) return false;
     } else if (PyType_Check(place)) {
@@ -179,6 +183,14 @@ bool same_contents(nb::handle ignored, nb::handle missing, const nb::list& place
     } else if (PyCell_Check(place)) {
       PyObject* const now = PyCell_GET(place);
       if (end - at < 2 || *at++ != (now == nullptr ? missing.ptr() : now)) return false;
+    } else if (PyContextVar_CheckExact(place)) {
+      PyObject* now = nullptr;
+      if (end - at < 2 || PyContextVar_Get(place, missing.ptr(), &now) != 0 || *at++ != now) {
+        PyErr_Clear();
+        Py_XDECREF(now);
+        return false;
+      }
+      Py_DECREF(now);  // the context holds it
     } else if (end - at < 2 || !same_bytes(place, *at++)) {
       return false;
     }
