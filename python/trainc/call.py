@@ -398,7 +398,7 @@ class CompiledCall:
         self._reads.append(reads)
         watched = Watched(reads.enter, reads.read)
         call = FlatCall(self._state, key[1][1], self._snapshot, watched, reads)
-        with tracing(), watched.active():
+        with tracing(), call.watched():
             compiler = compiler or joint.Compiler(record, self._engine, fusing=self._fusing)
             compiled = joint.compile_flat(call, inputs, record, compiler)
         if watched.logged:

@@ -85,6 +85,7 @@ _DYNAMIC = frozenset(
      "__slots__", "locals"}
 )  # fmt: skip
 _FORWARDING = frozenset({"__getattr__", "__getattribute__", "__setattr__"})  # their name is one that their caller uses
+_BACKWARD = frozenset({"register_hook", "register_post_accumulate_grad_hook", "saved_tensors_hooks", "apply", "vmap", "grad"})
 _BY_NAME = frozenset({"getattr", "hasattr", "setattr", "delattr"})
 
 
@@ -175,6 +176,7 @@ class Reads:
     def __init__(self, own: Any):
         self._own = own
         self.places: list[Place] = []
+        self.own_backward = False  # whether the program has a backward, or hooks, written in Python
         self.tensors: list[torch.Tensor] = []
         self.outline: dict[str, Any] = {}  # path -> what cannot change there, or what kind of thing it is: to compare two walks
         self._names: set[str] = set()
@@ -209,6 +211,8 @@ class Reads:
         """A piece of the user's code is about to run for the first time."""
         code = frame.f_code
         self._code(code, frame.f_globals)
+        if code.co_varnames and isinstance(frame.f_locals.get(code.co_varnames[0]), torch.autograd.function.FunctionCtx):
+            self.own_backward = True
         if id(code) not in self._functions and code.co_flags & inspect.CO_OPTIMIZED and not self._made_here(code):
             self._strays += [(code.co_name, function) for function in _functions_of(frame)]
             self._todo += self._strays
@@ -245,6 +249,7 @@ class Reads:
                 self._slot(f"{module}.{name}", variables, name)
         if "getenv" in facts.names:
             self._todo.append(("os.environ", os.environ))
+        self.own_backward |= not _BACKWARD.isdisjoint(facts.names)
         new = facts.names - self._names
         self._names |= new
         for name in new:

@@ -172,7 +172,9 @@ class TrainStep(CompiledCall):
             self._busy = True
             try:
                 with watched.active():
-                    traced = trace_step(self.fn, self._state, structure, inputs, self.reached, symbols)
+                    traced = trace_step(
+                        self.fn, self._state, structure, inputs, self.reached, symbols, lambda reads=reads: reads.own_backward
+                    )
             finally:
                 self._busy = False
                 changed = self._put_back(snapshot)

@@ -26,8 +26,16 @@ class FlatCall(torch.nn.Module):
     def __init__(self, state: ModuleState, structure: tuple, before: Snapshot, watched: Watched, reads: Reads):
         super().__init__()
         self._hidden = [state, before, watched, reads]
+        self._until_traced, self._first = contextlib.ExitStack(), True
         self._structure = structure
         self.result: tuple = ()  # the structure of what forward returns
+
+    @contextlib.contextmanager
+    def watched(self):
+        """While PyTorch runs `forward`, twice and then its backward. The second time does what the first did, and to watch it
+        costs as much again: only where the first ran code that has to be watched in the backward, or logged something."""
+        with self._until_traced:
+            yield
 
     def forget(self) -> None:
         """Lets go of the model, which must not live, nor its old tensors, as long as what was compiled."""
@@ -37,10 +45,13 @@ class FlatCall(torch.nn.Module):
         state, before, watched, reads = self._hidden
         before.restore_attributes()  # a trace runs forward twice, and each time it is the first
         reads.restore()
-        watched.logged = None
         count = len(state.tensors())
         args, kwargs = unflatten(self._structure, list(flat[count:]))
-        with state.swapped(list(flat[:count])):
+        first, self._first = self._first, False
+        if not first and (watched.logged or reads.own_backward):
+            watched.logged = None
+            self._until_traced.enter_context(watched.active())
+        with state.swapped(list(flat[:count])), watched.active() if first else contextlib.nullcontext():
             result = state.root.forward(*args, **kwargs)
         watched.check()
         after = Flattener()

@@ -163,6 +163,8 @@ class Watched:
             return None
         if is_trusted_code(code, frame.f_globals):
             return False
+        if _importing(frame):
+            return None  # what a module's first import runs; where forward calls it later, it is seen
         try:
             self._enter(frame)
         except NotCompiled as reason:
@@ -212,6 +214,15 @@ def _user_frame(frame: Any) -> Any:
     while found is not None and is_trusted_file(found.f_code.co_filename):
         found = found.f_back
     return found or frame
+
+
+def _importing(frame: Any) -> bool:
+    """Whether a frame runs for an import that forward makes."""
+    while frame is not None and not frame.f_code.co_filename.startswith(_PACKAGE):
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _is_own_object(owner: Any, module: str) -> bool:
