@@ -94,6 +94,7 @@ class Attempt:
     entry: Entry | None
     error: Exception | None  # without one, there is an entry
     family: family.Family | None = None
+    draws: bool = False  # whether the program drew from a generator of its own
 
 
 class CompiledCall:
@@ -112,7 +113,7 @@ class CompiledCall:
         self._compiled: list[Signature] = []  # in the user's terms, to say in what a new one differs
         self._seen_once: set[Any] = set()  # signatures seen under no_grad
         self._unsettled: set[Any] = set()  # kinds of calls whose tracing changed Python state, once
-        self._stateful: set[Any] = set()  # those that did so again: Dynamo's
+        self._stateful: dict[Any, Callable[..., Any]] = {}  # those that did so again, and what runs them
         self._busy = False
         self._snapshot: Snapshot | None = None  # of the module before the trace that is going on
         self._engine: Any = None  # of the first call that is going on
@@ -126,7 +127,7 @@ class CompiledCall:
         try:
             kind, structure, arguments = self._kind(args, kwargs)
             if kind in self._stateful:
-                return self._through_dynamo(args, kwargs)
+                return self._stateful[kind](args, kwargs)
             variant, tensors = self._variant()
             key = (variant, kind)
             entry = self._entry(key)
@@ -258,10 +259,11 @@ class CompiledCall:
                 self._unsettled.add(kind)
                 return result
             self._unsettled.discard(kind)
-            self._stateful.add(kind)  # of any variant: what changes may be among the values that make one
+            # of any variant: what changes may be among the values that make one
+            self._stateful[kind] = self._in_pytorch if attempt.draws else self._through_dynamo
         if error is not None and not config.fallback:
             raise error
-        self._route(key, record, changed or family.first_line(error))
+        self._route(key, record, changed or family.first_line(error), attempt.draws)
         return result
 
     def _record(self, structure: tuple, arguments: list[torch.Tensor]) -> records.Compilation:
@@ -284,13 +286,14 @@ class CompiledCall:
         finally:
             self._busy, self._snapshot = False, None
             changed = self._put_back(snapshot)
+        draws = any(reads.draws for reads in self._reads)
         if error is None and changed is None:
             try:
                 self._watch(serving)
             except NotCompiled as reason:
                 error = reason
         record.capture_seconds = time.perf_counter() - start - record.compile_seconds
-        return Attempt(snapshot, changed, entry, error, serving)
+        return Attempt(snapshot, changed, entry, error, serving, draws)
 
     def _watch(self, serving: family.Family) -> None:
         """From now on a family holds only while everything that its new trace may have read is as it is."""
@@ -413,12 +416,18 @@ class CompiledCall:
 
     # -- what is not captured -----------------------------------------------------------------------------------------
 
-    def _route(self, key: Any, record: records.Compilation, reason: str) -> None:
-        """Sends a signature through torch.compile's tracer, which sees Python itself, with trainc as its backend."""
-        record.route, record.reason, record.captured = "dynamo", reason, None
+    def _route(self, key: Any, record: records.Compilation, reason: str, draws: bool) -> None:
+        """Sends a signature through torch.compile's tracer, which sees Python itself, with trainc as its backend; to PyTorch
+        where it draws from a generator of its own, of which Dynamo draws from a copy."""
+        record.route, record.reason, record.captured = "eager" if draws else "dynamo", reason, None
         self.compilations.append(record)
-        messages.warn(f"{record.name} goes through torch.compile's tracer: {reason}")
-        self._add_entry(key, None, lambda _inputs, args, kwargs: self._through_dynamo(args, kwargs))
+        where = "runs in PyTorch" if draws else "goes through torch.compile's tracer"
+        messages.warn(f"{record.name} {where}: {reason}")
+        run = self._in_pytorch if draws else self._through_dynamo
+        self._add_entry(key, None, lambda _inputs, args, kwargs: run(args, kwargs))
+
+    def _in_pytorch(self, args: tuple, kwargs: dict) -> Any:
+        return self._model()._call_impl(*args, **kwargs)
 
     def _mixed(self, key: Any, reason: str, args: tuple, kwargs: dict) -> Any:
         """A call with tensors of several devices: PyTorch may know what to do (forward moves them itself); where it does not, the
@@ -432,7 +441,7 @@ class CompiledCall:
             raise UserError(f"{reason} ({family.first_line(error)})") from error
         self.compilations.append(records.Compilation(type(model).__name__, route="eager", reason=reason))
         messages.warn(f"{type(model).__name__} runs in PyTorch: {reason}")
-        self._add_entry(key, None, lambda _inputs, args, kwargs: self._model()._call_impl(*args, **kwargs))
+        self._add_entry(key, None, lambda _inputs, args, kwargs: self._in_pytorch(args, kwargs))
         return result
 
     def _refused(self, reason: str, args: tuple, kwargs: dict) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from trainc.errors import UserError
 
@@ -204,19 +205,25 @@ class Written(Place):
     __slots__ = ("_copy",)
     guards = False
 
-    def __init__(self, path: str, thing: torch.Tensor, copy: torch.Tensor | None):
+    def __init__(self, path: str, thing: torch.Tensor, copied: bool):
         super().__init__(path, thing, [thing._version])
-        self._copy = copy
+        self._copy = thing.detach().clone() if copied else None
 
-    def changed(self) -> bool:
-        return self.thing._version != self.held[0]
+    def changed(self) -> bool:  # a write below autograd does not raise the version
+        if self._copy is None or self.thing.shape != self._copy.shape or self.thing.dtype != self._copy.dtype:
+            return self.thing._version != self.held[0]
+        with _disable_current_modes():
+            return not torch.equal(_as_bytes(self.thing), _as_bytes(self._copy))
 
     def restore(self) -> None:
         if self._copy is None:
             raise UserError(f"forward writes `{self.path}`, a large tensor that is none of the module's: make it a buffer")
-        with torch.no_grad():
+        with torch.no_grad(), _disable_current_modes():
             self.thing.copy_(self._copy)
-        self.held = [self.thing._version]
+
+
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
 class Generator(Place):

@@ -176,6 +176,7 @@ class Reads:
     def __init__(self, own: Any):
         self._own = own
         self.places: list[Place] = []
+        self.draws = False  # whether it drew from a generator of its own; known once restored
         self.own_backward = False  # whether the program has a backward, or hooks, written in Python
         self.tensors: list[torch.Tensor] = []
         self.outline: dict[str, Any] = {}  # path -> what cannot change there, or what kind of thing it is: to compare two walks
@@ -187,6 +188,7 @@ class Reads:
         self._todo: collections.deque[tuple[str, Any]] = collections.deque()
         self._codes: dict[int, tuple[types.CodeType, dict]] = {}
         self._functions: dict[int, list[tuple[str, types.FunctionType]]] = {}  # that were reached, by their code
+        self._numbers: list[torch.Tensor] = []  # whose values Python reads
         self._strays: list[tuple[str, types.FunctionType]] = []  # that ran and were reached in a way that was not walked
         self._opened: list[tuple[str, types.ModuleType]] = []
         self._items = self._copied = 0
@@ -222,9 +224,12 @@ class Reads:
         """Python reads the memory of a tensor that is none of the trace's."""
         if tensor.numel() * tensor.element_size() > MAX_BYTES or not tensor.is_cpu or not tensor.is_contiguous():
             raise NotCompiled(f"reads the values of a tensor of shape {list(tensor.shape)} that is not among its inputs")
-        with _disable_current_modes():
-            data = tensor.detach().reshape(-1).view(torch.uint8).numpy()
-        self._add(Buffer("a tensor's values", data, held(data)), tensor.numel())
+        if not any(tensor is known for known in self._numbers):
+            self._numbers.append(tensor)
+            with _disable_current_modes():
+                data = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+            self._add(Buffer("a tensor's values", data, held(data)), tensor.numel())
+            self.outline[f"a tensor's values, {len(self._numbers)}"] = held(data)[0]
 
     def _made_here(self, code: types.CodeType) -> bool:
         """Whether a function that ran makes functions of this code: what they hold is its variables."""
@@ -385,7 +390,7 @@ class Reads:
         if value.is_cpu and value.layout is torch.strided and id(value) not in self._owned:
             self._copied += value.numel() * value.element_size()
             with _disable_current_modes():
-                self._add(Written(path, value, value.detach().clone() if self._copied <= MAX_COPIED else None), 1)
+                self._add(Written(path, value, self._copied <= MAX_COPIED), 1)
 
     def _container(self, path: str, value: Any) -> None:
         if isinstance(value, dict):
@@ -511,6 +516,7 @@ class Reads:
         changed = None
         for place in self.places:
             if type(place) is not Attributes and place.changed():
+                self.draws |= isinstance(place, Generator)
                 what = "draws from" if isinstance(place, Generator) else "changes"
                 changed = changed or f"forward {what} `{place.path}`"
                 place.restore()
@@ -524,6 +530,8 @@ class Reads:
         for code, variables in self._codes.values():
             walk._code(code, variables)
             walk._drain()
+        for tensor in self._numbers:
+            walk.read(tensor)
         walk._strays = self._strays
         walk._todo += self._strays
         walk._drain()
