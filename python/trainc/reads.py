@@ -173,8 +173,8 @@ def _reads_any_attribute(code: types.CodeType, names: set[str]) -> bool:
 class Reads:
     """What the code that ran can reach. `own`: the traced module's state (`state.ModuleState`), which watches its tensors."""
 
-    def __init__(self, own: Any):
-        self._own = own
+    def __init__(self, own: Any, subject: str = "forward"):
+        self._own, self._subject = own, subject  # `subject`: what the program is called in messages
         self.places: list[Place] = []
         self.draws = False  # whether it drew from a generator of its own; known once restored
         self.own_backward = False  # whether the program has a backward, or hooks, written in Python
@@ -455,7 +455,7 @@ class Reads:
     def _runs(self, path: str, value: types.FunctionType) -> None:
         self._add(Place(path, value, held(value)), 3)
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            self._todo.append((f"{path}.{name}", cell))
+            self._todo.append((f"{path}.{name}" if path else name, cell))
         for what in (value.__defaults__, value.__kwdefaults__):
             if what:
                 self._todo.append((f"{path}.__defaults__", what))
@@ -518,13 +518,13 @@ class Reads:
             if type(place) is not Attributes and place.changed():
                 self.draws |= isinstance(place, Generator)
                 what = "draws from" if isinstance(place, Generator) else "changes"
-                changed = changed or f"forward {what} `{place.path}`"
+                changed = changed or f"{self._subject} {what} `{place.path}`"
                 place.restore()
         return changed
 
     def again(self) -> Reads:
         """The same walk over what is there now."""
-        walk = Reads(self._own)
+        walk = Reads(self._own, self._subject)
         for path, value in self.roots:
             walk.root(path, value)
         for code, variables in self._codes.values():

@@ -165,8 +165,8 @@ class TrainStep(CompiledCall):
                 "few shapes, or raise trainc.config.max_signatures."
             )
         for again in (False, True):
-            reads = Reads(self._state)
-            reads.root(self.__name__, self.fn)
+            reads = Reads(self._state, "the step")
+            reads.root("", self.fn)
             watched, snapshot = Watched(reads.enter, reads.read), Snapshot(self._body)
             self._reads.append(reads)
             self._busy = True
