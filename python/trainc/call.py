@@ -19,13 +19,16 @@ from trainc import config, device, distributed, family, joint, messages, overlap
 from trainc.errors import NotCompiled, SideEffect, UserError
 from trainc.memory import Settings
 from trainc.overlap import Overlapping
+from trainc.reads import Guards, Reads
 from trainc.sizes import Symbols
-from trainc.state import ModuleState, Snapshot, Unchanged
+from trainc.state import Alike, ModuleState, Snapshot, Unchanged
 from trainc.structure import Flattener, changes, describe, leaves, unflatten
 from trainc.trace import FlatCall, tracing
+from trainc.watch import Watched
 
 MAX_VARIANTS = 256  # states of one module: attributes' values, parameters' types, training flags
 CHEAP_VARIANTS = 4  # those that are recognised without reading the module: training, evaluation, and two more
+Entry = Callable[..., Any]
 
 
 @dataclasses.dataclass
@@ -37,6 +40,7 @@ class Signature:
     training: bool
     modes: tuple
     settings: tuple = ()  # of a step's optimizers
+    reads: list[str] = dataclasses.field(default_factory=list)  # what the program reads that is other than in the call before
 
     def arguments_changed(self, new: Signature) -> list[str]:
         return changes(self.arguments, new.arguments)
@@ -51,6 +55,7 @@ class Signature:
             )
         if self.settings != new.settings:
             told.append("a setting of an optimizer that its update is made of changed")
+        told += new.reads
         if self.variant != new.variant and not told:
             told.append("the module's modules, tensors or attributes changed")
         return told
@@ -88,8 +93,10 @@ class Attempt:
 
     snapshot: Snapshot  # restored
     changed: str | None  # what the trace had changed, in the user's terms
-    entry: Callable[..., Any] | None
+    entry: Entry | None
     error: Exception | None  # without one, there is an entry
+    family: family.Family | None = None
+    draws: bool = False  # whether the program drew from a generator of its own
 
 
 class CompiledCall:
@@ -101,12 +108,14 @@ class CompiledCall:
         self._state: ModuleState | None = None
         self._unchanged: dict[int, Unchanged] = {}  # by variant: how to see, for little, that the module is in it
         self._variants: list[tuple[list, list]] = []  # (values, tensors' types) that were seen: their index is in the key
-        self._entries: dict[Any, Callable[..., Any]] = {}
-        self._families: dict[Any, family.Family] = {}
+        # by key: what serves calls, each while its family's guards hold (None: whatever else the program reads)
+        self._entries: dict[Any, list[tuple[family.Family | None, Entry]]] = {}
+        self._families: dict[Any, list[family.Family]] = {}
+        self._reads: list[Reads] = []  # of the traces of the attempt that is going on
         self._compiled: list[Signature] = []  # in the user's terms, to say in what a new one differs
         self._seen_once: set[Any] = set()  # signatures seen under no_grad
         self._unsettled: set[Any] = set()  # kinds of calls whose tracing changed Python state, once
-        self._stateful: set[Any] = set()  # those that did so again: Dynamo's
+        self._stateful: dict[Any, Callable[..., Any]] = {}  # those that did so again, and what runs them
         self._busy = False
         self._snapshot: Snapshot | None = None  # of the module before the trace that is going on
         self._engine: Any = None  # of the first call that is going on
@@ -121,10 +130,10 @@ class CompiledCall:
         try:
             kind, structure, arguments = self._kind(args, kwargs)
             if kind in self._stateful:
-                return self._through_dynamo(args, kwargs)
+                return self._stateful[kind](args, kwargs)
             variant, tensors = self._variant()
             key = (variant, kind)
-            entry = self._entries.get(key)
+            entry = self._entry(key)
         except (NotCompiled, TypeError) as reason:  # TypeError: a constant that cannot be hashed
             return self._refused(str(reason), args, kwargs)
         if entry is None:
@@ -143,8 +152,16 @@ class CompiledCall:
         """Compiles for these arguments, as their first call would, and runs nothing."""
         kind, structure, arguments = self._kind(args, kwargs)
         variant, _ = self._variant()
-        if (variant, kind) not in self._entries and kind not in self._stateful:
+        if self._entry((variant, kind)) is None and kind not in self._stateful:
             self._first_call((variant, kind), structure, arguments, args, kwargs, run=False)
+
+    def _entry(self, key: Any) -> Entry | None:
+        """What was compiled for a key and for what the program would read now."""
+        found = self._entries.get(key, ())
+        for serving, entry in found:
+            if serving is None or serving.holds():
+                return entry
+        return None
 
     # -- the signature ------------------------------------------------------------------------------------------------
 
@@ -233,15 +250,16 @@ class CompiledCall:
         snapshot, changed, error = attempt.snapshot, attempt.changed, attempt.error
         if error is None and changed is None:
             self._unsettled.discard(kind)
-            self._keep(key, record, attempt.entry, given)
+            self._keep(key, record, attempt, given)
             return self._run(attempt.entry, [*self._state.tensors(), *arguments], args, kwargs) if run else None
         if error is None and snapshot.state_changed and snapshot.only_set and kind not in self._unsettled:
             if (settled := self._settle(snapshot, kind, arguments)) is not None:
-                settled_key, settled_record, settled_entry = settled
+                settled_key, settled_record, settled_attempt = settled
+                settled_entry = settled_attempt.entry
                 settled_record.capture_seconds += record.capture_seconds
                 settled_record.compile_seconds += record.compile_seconds
                 same = wire.same_graph(record.captured, settled_record.captured, self._engine.device)
-                self._keep(settled_key, settled_record, settled_entry, given)
+                self._keep(settled_key, settled_record, settled_attempt, given)
                 if same:  # so the first call, too, computes what was traced
                     return self._run(settled_entry, [*self._state.tensors(), *arguments], args, kwargs) if run else None
                 snapshot.restore()
@@ -254,10 +272,11 @@ class CompiledCall:
                 self._unsettled.add(kind)
                 return result
             self._unsettled.discard(kind)
-            self._stateful.add(kind)  # of any variant: what changes may be among the values that make one
+            # of any variant: what changes may be among the values that make one
+            self._stateful[kind] = self._in_pytorch if attempt.draws else self._through_dynamo
         if error is not None and not config.fallback:
             raise error
-        self._route(key, record, changed or family.first_line(error))
+        self._route(key, record, changed or family.first_line(error), attempt.draws)
         return result
 
     def _record(self, structure: tuple, arguments: list[torch.Tensor]) -> records.Compilation:
@@ -273,29 +292,60 @@ class CompiledCall:
 
     def _attempt_alone(self, record: records.Compilation, key: tuple, arguments: list[torch.Tensor]) -> Attempt:
         snapshot = self._snapshot = Snapshot(self._model())
-        self._busy, start = True, time.perf_counter()
-        entry, error = None, None
+        self._busy, start, self._reads = True, time.perf_counter(), []
+        entry, error, serving = None, None, None
         try:
-            entry = self._compile(record, key, arguments)
+            serving, entry = self._compile(record, key, arguments)
         except UserError:
             raise
         except Exception as caught:
             error = caught
         finally:
             self._busy, self._snapshot = False, None
-            changed = snapshot.restore()
+            changed = self._put_back(snapshot)
+        draws = any(reads.draws for reads in self._reads)
+        if error is None and changed is None:
+            try:
+                self._watch(serving)
+            except NotCompiled as reason:
+                error = reason
         record.capture_seconds = time.perf_counter() - start - record.compile_seconds
-        return Attempt(snapshot, changed, entry, error)
+        return Attempt(snapshot, changed, entry, error, serving, draws)
 
-    def _keep(self, key: tuple, record: records.Compilation, entry: Callable[..., Any], given: dict[str, tuple]) -> None:
-        self._tell(record, Signature(given, key[0], self._model().training, key[1][3]))
+    def _watch(self, serving: family.Family) -> None:
+        """From now on a family holds only while everything that its new trace may have read is as it is."""
+        if self._reads:
+            serving.guards.append(Guards(self._reads[-1], Alike))
+        self._reads = []
+
+    def _put_back(self, snapshot: Snapshot) -> str | None:
+        """The program's Python state as it was before the traces; what they had changed, in the user's terms."""
+        changed = snapshot.restore()
+        for reads in reversed(self._reads):
+            if other := reads.restore():
+                changed = changed or other
+                snapshot.state_changed, snapshot.only_set = True, False
+        return changed
+
+    def _keep(self, key: tuple, record: records.Compilation, attempt: Attempt, given: dict[str, tuple]) -> None:
+        self._tell(record, Signature(given, key[0], self._model().training, key[1][3], reads=self._differing(key)))
         record.captured = record.expected = None
         self.compilations.append(record)
-        self._entries[key] = entry
+        self._add_entry(key, attempt.family, attempt.entry)
+
+    def _add_entry(self, key: tuple, serving: family.Family | None, entry: Entry) -> None:
+        self._entries.setdefault(key, []).append((serving, entry))
+
+    def _differing(self, key: tuple) -> list[str]:
+        """Of a key that was compiled before: in what the program's state differs from then, in the user's terms."""
+        for serving, _ in reversed(self._entries.get(key, ())):
+            if serving is not None and (told := [each for guards in serving.guards for each in guards.differences()]):
+                return told[:3]
+        return []
 
     def _settle(
         self, snapshot: Snapshot, kind: tuple, arguments: list[torch.Tensor]
-    ) -> tuple[tuple, records.Compilation, Callable[..., Any]] | None:
+    ) -> tuple[tuple, records.Compilation, Attempt] | None:
         """Hugging Face's models set defaults in their configuration when they are first called. What the trace set is set for
         good, and the model traced again as later calls will find it, so that no later call waits. None, and nothing is set, where
         that is not the end of it."""
@@ -306,7 +356,7 @@ class CompiledCall:
             record = self._record(kind[1], arguments)
             attempt = self._attempt(record, key, arguments)
             if attempt.error is None and attempt.changed is None:
-                settled = key, record, attempt.entry
+                settled = key, record, attempt
         except NotCompiled:  # what was set cannot be told from other values
             pass
         finally:
@@ -328,9 +378,11 @@ class CompiledCall:
             messages.recompiled(record.name, record.recompiled + per_shape)
 
     def _traces(self) -> int:
-        return len(set(map(id, self._entries.values())))  # the sizes of one trace have one entry
+        return len({id(entry) for found in self._entries.values() for _, entry in found})  # the sizes of one trace have one
 
-    def _compile(self, record: records.Compilation, key: tuple, arguments: list[torch.Tensor]) -> Callable[..., Any]:
+    def _compile(
+        self, record: records.Compilation, key: tuple, arguments: list[torch.Tensor]
+    ) -> tuple[family.Family, Entry]:
         """The entry of a new signature: new sizes of what was traced with symbols, or another trace."""
         tensors = self._state.tensors()
         if self._engine is None:
@@ -350,16 +402,30 @@ class CompiledCall:
             entry = self._trace(record, key, symbols.inputs, compiler)
             return lambda inputs, record: entry if compiler.add_sizes(inputs, record) else None
 
-        shapes = self._families.setdefault(family.key_of(key), family.Family())
-        return shapes.entry(record, tensors, arguments, static, symbolic)
+        shapes = self._family(key)
+        return shapes, shapes.entry(record, tensors, arguments, static, symbolic)
+
+    def _family(self, key: tuple) -> family.Family:
+        """The family of a call's shapes whose traces hold for what the program would read now, or a new one."""
+        families = self._families.setdefault(family.key_of(key), [])
+        found = next((each for each in families if each.holds()), None)
+        if found is None:
+            found = family.Family()
+            families.append(found)
+        return found
 
     def _trace(
         self, record: records.Compilation, key: tuple, inputs: list[torch.Tensor], compiler: joint.Compiler | None = None
     ) -> Callable[..., Any]:
-        call = FlatCall(self._state, key[1][1], self._snapshot)
-        with tracing():
+        reads = Reads(self._state)
+        self._reads.append(reads)
+        watched = Watched(reads.enter, reads.read)
+        call = FlatCall(self._state, key[1][1], self._snapshot, watched, reads)
+        with tracing(), call.watched():
             compiler = compiler or joint.Compiler(record, self._engine, fusing=self._fusing)
             compiled = joint.compile_flat(call, inputs, record, compiler)
+        if watched.logged:
+            raise SideEffect(f"{watched.logged} would be written once, while the model is traced")
         call.forget()  # `compiled` holds it
         result = call.result
 
@@ -370,12 +436,18 @@ class CompiledCall:
 
     # -- what is not captured -----------------------------------------------------------------------------------------
 
-    def _route(self, key: Any, record: records.Compilation, reason: str) -> None:
-        """Sends a signature through torch.compile's tracer, which sees Python itself, with trainc as its backend."""
-        record.route, record.reason, record.captured = "dynamo", reason, None
+    def _route(self, key: Any, record: records.Compilation, reason: str, draws: bool) -> None:
+        """Sends a signature through torch.compile's tracer, which sees Python itself, with trainc as its backend; to PyTorch
+        where it draws from a generator of its own, of which Dynamo draws from a copy."""
+        record.route, record.reason, record.captured = "eager" if draws else "dynamo", reason, None
         self.compilations.append(record)
-        messages.warn(f"{record.name} goes through torch.compile's tracer: {reason}")
-        self._entries[key] = lambda _inputs, args, kwargs: self._through_dynamo(args, kwargs)
+        where = "runs in PyTorch" if draws else "goes through torch.compile's tracer"
+        messages.warn(f"{record.name} {where}: {reason}")
+        run = self._in_pytorch if draws else self._through_dynamo
+        self._add_entry(key, None, lambda _inputs, args, kwargs: run(args, kwargs))
+
+    def _in_pytorch(self, args: tuple, kwargs: dict) -> Any:
+        return self._model()._call_impl(*args, **kwargs)
 
     def _mixed(self, key: Any, reason: str, args: tuple, kwargs: dict) -> Any:
         """A call with tensors of several devices: PyTorch may know what to do (forward moves them itself); where it does not, the
@@ -389,7 +461,7 @@ class CompiledCall:
             raise UserError(f"{reason} ({family.first_line(error)})") from error
         self.compilations.append(records.Compilation(type(model).__name__, route="eager", reason=reason))
         messages.warn(f"{type(model).__name__} runs in PyTorch: {reason}")
-        self._entries[key] = lambda _inputs, args, kwargs: self._model()._call_impl(*args, **kwargs)
+        self._add_entry(key, None, lambda _inputs, args, kwargs: self._in_pytorch(args, kwargs))
         return result
 
     def _refused(self, reason: str, args: tuple, kwargs: dict) -> Any:

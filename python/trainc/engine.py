@@ -129,6 +129,8 @@ def as_compiled(
     here = tensor.device == device.torch
     if tensor.stride() == stride and tensor.dtype == dtype and tensor.shape == shape and here and not tensor.is_neg():
         return tensor
+    if tensor.dim() == 0 and not shape and tensor.dtype.is_floating_point and dtype.is_floating_point and here:
+        return tensor.to(dtype)  # a number: Dynamo traces random.random() as f32 and gives it as f64
     if tensor.dtype != dtype or tensor.shape != shape:
         raise RuntimeError(f"trainc: compiled for {dtype}{list(shape)}, called with {tensor.dtype}{list(tensor.shape)}")
     return device.empty(shape, stride, dtype).copy_(tensor, non_blocking=True)

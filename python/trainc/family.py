@@ -36,8 +36,14 @@ class Family:
     shapes: list[list[torch.Size]] = dataclasses.field(default_factory=list)  # that were traced
     traces: list[Serve] = dataclasses.field(default_factory=list)  # those with symbols
     reason: str = ""  # why this model's sizes cannot be symbols
+    # what its traces may have read; it serves calls while all of them hold
+    guards: list[Callable[[], bool]] = dataclasses.field(default_factory=list)
     # of each argument, the dimensions that are known to change; None: seen at the second shape
     dims: list[set[int]] | None = None
+
+    def holds(self) -> bool:
+        """Whether everything that its traces may have read is as it was."""
+        return all([guards() for guards in self.guards])
 
     def entry(
         self,

@@ -28,6 +28,7 @@ from trainc.reached import Reached
 from trainc.records import Compilation
 from trainc.sizes import Symbols, Template
 from trainc.trace import _patched, recurrent_layers
+from trainc.watch import suspended
 
 _HALF = "trainc_half"
 
@@ -77,6 +78,12 @@ class Compiler:
 
     def partition(
         self, gm: torch.fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **_: Any
+    ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+        with suspended():
+            return self._partition(gm, num_fwd_outputs)
+
+    def _partition(
+        self, gm: torch.fx.GraphModule, num_fwd_outputs: int
     ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
         wire.give_backward_its_lines(gm.graph)
         placeholders = list(gm.graph.find_nodes(op="placeholder"))
@@ -146,8 +153,9 @@ class Compiler:
         return next(_boxed(getattr(n.target, _HALF)) for n in gm.graph.nodes if hasattr(n.target, _HALF))
 
     def inference(self, gm: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
-        constants = lift_constants(gm, before=None)
-        self._first(gm, lambda gm, record: Inference(self, gm, record, constants))
+        with suspended():
+            constants = lift_constants(gm, before=None)
+            self._first(gm, lambda gm, record: Inference(self, gm, record, constants))
         return _boxed(lambda *inputs: self._of(inputs).forward(inputs))
 
 

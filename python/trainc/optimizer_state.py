@@ -9,7 +9,8 @@ import operator
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from trainc.state import Alike, contents, same_contents
+from trainc.places import contents, same_contents
+from trainc.state import Alike
 
 Tensor = torch.Tensor
 

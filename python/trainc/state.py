@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import itertools
 import operator
 import random
 import weakref
@@ -17,6 +16,8 @@ import torch
 from torch._C._dynamo import guards
 
 from trainc.errors import NotCompiled, SideEffect
+from trainc.places import contents, same_contents
+from trainc.reads import token
 
 _HOOKS = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
@@ -142,20 +143,6 @@ class ModuleState:
         return _Swap(self, tensors)
 
 
-def contents(containers: list[dict | list | set]) -> list[Any]:
-    """Keys and values of dictionaries, items of lists and sets, each container followed by itself: for `same_contents`."""
-    return [item for c in containers for item in (*(itertools.chain.from_iterable(c.items()) if isinstance(c, dict) else c), c)]
-
-
-try:
-    from trainc._core import same_contents
-except ImportError:  # the package without its compiler
-
-    def same_contents(containers: list[dict | list | set], expected: list[Any]) -> bool:
-        found = contents(containers)
-        return len(found) == len(expected) and all(map(operator.is_, found, expected))
-
-
 class Alike:
     """Tensors' types, to see at once that others have them, by torch.compile's own check in C++. It knows the tensors that it was
     made of again."""
@@ -268,12 +255,16 @@ class _Held:
 
 def _frozen(value: Any) -> Any:
     if type(value) in _SIMPLE_TYPES:
-        return value
+        return token(value)
     if (type(value) in (list, tuple, set) or isinstance(value, dict)) and len(value) <= 64:
         if isinstance(value, dict):
-            return {key: item if type(item) in _SIMPLE_TYPES else _Held(item) for key, item in value.items()}
-        return [item if type(item) in _SIMPLE_TYPES else _Held(item) for item in value]
+            return [(token(key), _item(item)) for key, item in value.items()]
+        return [_item(item) for item in value]
     return _Held(value)
+
+
+def _item(value: Any) -> Any:
+    return token(value) if type(value) in _SIMPLE_TYPES else _Held(value)
 
 
 _SIMPLE_TYPES = frozenset(_SIMPLE)
@@ -322,14 +313,17 @@ class Snapshot:
             _set_numpy_state(self._numpy)
             self.only_set = False
             changed = changed or "forward draws from `numpy.random`"
-        torch.set_rng_state(self._torch)
+        if not torch.equal(torch.get_rng_state(), self._torch):
+            torch.set_rng_state(self._torch)
+            self.only_set = False
+            changed = changed or "forward sets or draws from torch's generator beside its operations"
         return changed
 
     def restore_attributes(self) -> str | None:
         """`restore` for the modules' attributes, lists and dictionaries alone."""
         changed = None
         self.set, self.only_set = [], True
-        for owner, attributes, before, contents in self._attributes:
+        for owner, attributes, before, containers in self._attributes:
             for key in {*attributes, *before}:
                 if key not in attributes or key not in before or attributes[key] is not before[key]:
                     if key in attributes and key in before and _same(attributes[key], before[key]):
@@ -340,7 +334,7 @@ class Snapshot:
             if changed:
                 attributes.clear()
                 attributes.update(before)
-            for key, (container, content) in contents.items():
+            for key, (container, content) in containers.items():
                 if not _same_content(container, content):
                     changed = changed or f"forward changes what is in `{owner}.{key}`"
                     self.only_set = False

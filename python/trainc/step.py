@@ -20,12 +20,14 @@ from trainc.call import CompiledCall, Signature, _describe, _modes, _type, leave
 from trainc.errors import NotCompiled, SideEffect, UserError
 from trainc.memory import Settings
 from trainc.overlap import Apart, Overlapping
+from trainc.reads import Reads
 from trainc.sizes import Symbols, Template
 from trainc.state import Snapshot
-from trainc.step_objects import Reached, VariablesSnapshot
+from trainc.step_objects import Reached
 from trainc.step_trace import Traced, trace_step
 from trainc.structure import Flattener, unflatten
 from trainc.updates import Launch, PlanUpdates, Updates, classes_of, shared_memory
+from trainc.watch import Watched
 
 Tensor = torch.Tensor
 
@@ -76,7 +78,7 @@ class TrainStep(CompiledCall):
         turns.wait_for(self._body)
         flattener = Flattener()
         key, structure, tensors = self._key(flattener, args, kwargs)
-        entry = self._entries.get(key)
+        entry = self._entry(key)
         if entry is None:
             entry = self._first_call(key, structure, flattener.tensors, args, kwargs)
             tensors = self._state.tensors()
@@ -99,7 +101,7 @@ class TrainStep(CompiledCall):
     def prepare(self, args: tuple, kwargs: dict) -> None:
         flattener = Flattener()
         key, structure, _ = self._key(flattener, args, kwargs)
-        entry = self._entries.get(key)
+        entry = self._entry(key)
         if entry is None:
             entry = self._first_call(key, structure, flattener.tensors, args, kwargs)
         if isinstance(entry, CompiledStep):
@@ -128,15 +130,19 @@ class TrainStep(CompiledCall):
         record.fixed = memory.fixed(self._state.tensors(), arguments, self.reached.optimizers, gradients=False)
         record.limit = self.settings.limit(record.fixed)
         start = time.perf_counter()
-        entry = self._compile(record, key, arguments)
+        self._reads = []
+        serving, entry = self._compile(record, key, arguments)
+        self._watch(serving)
         record.capture_seconds = time.perf_counter() - start
         training, _, _, modes, settings = key[1]
-        self._tell(record, Signature(given, key[0], all(training), modes, settings))
+        self._tell(record, Signature(given, key[0], all(training), modes, settings, self._differing(key)))
         self.compilations.append(record)
-        self._entries[key] = entry
+        self._add_entry(key, serving, entry)
         return entry
 
-    def _compile(self, record: records.Compilation, key: tuple, arguments: list[Tensor]) -> CompiledStep:
+    def _compile(
+        self, record: records.Compilation, key: tuple, arguments: list[Tensor]
+    ) -> tuple[family.Family, CompiledStep]:
         """The entry of a new signature: new sizes of what was traced with symbols, or another trace."""
         tensors, structure, optimizers = self._state.tensors(), key[1][1], self.reached.optimizers
         inputs = [*tensors, *arguments]
@@ -158,12 +164,12 @@ class TrainStep(CompiledCall):
             traced = self._traced(structure, inputs, symbols)
             return Sizes(traced, symbols, Updates(traced.slots, optimizers), where)
 
-        shapes = self._families.setdefault(family.key_of(key), family.Family())
-        return shapes.entry(record, tensors, arguments, static, symbolic)
+        shapes = self._family(key)
+        return shapes, shapes.entry(record, tensors, arguments, static, symbolic)
 
     def _traced(self, structure: tuple, inputs: list[Tensor], symbols: Symbols | None = None) -> Traced:
         """The step's trace. What it changed is put back; SideEffect where that was anything."""
-        if sum(len(shapes.shapes) for shapes in self._families.values()) >= config.max_signatures:
+        if sum(len(shapes.shapes) for found in self._families.values() for shapes in found) >= config.max_signatures:
             raise UserError(
                 f"trainc.train_step: {self.__name__} was called with more than {config.max_signatures} different "
                 "signatures. Pad inputs to "
@@ -173,22 +179,27 @@ class TrainStep(CompiledCall):
             return self._traced_alone(structure, inputs, symbols)
 
     def _traced_alone(self, structure: tuple, inputs: list[Tensor], symbols: Symbols | None) -> Traced:
-        snapshot, variables = Snapshot(self._body), VariablesSnapshot(self.reached.functions)
-        self._busy = True
-        try:
-            traced = trace_step(self.fn, self._state, structure, inputs, self.reached, symbols)
-        finally:
-            self._busy = False
-            changed = _put_back(snapshot, variables)
+        for again in (False, True):
+            reads = Reads(self._state, "the step")
+            reads.root("", self.fn)
+            watched, snapshot = Watched(reads.enter, reads.read), Snapshot(self._body)
+            self._reads.append(reads)
+            self._busy = True
+            try:
+                with watched.active():
+                    traced = trace_step(
+                        self.fn, self._state, structure, inputs, self.reached, symbols, lambda reads=reads: reads.own_backward
+                    )
+            finally:
+                self._busy = False
+                changed = self._put_back(snapshot)
+            if not watched.logged:  # what is logged once is not logged by the second trace
+                break
+            if again:
+                raise SideEffect(f"{watched.logged} would be written once, while the step is traced: log outside of the step")
         if changed:
             raise SideEffect(f"{changed}; it would happen once, while the step is traced: do it outside of the step")
         return traced
-
-
-def _put_back(snapshot: Snapshot, variables: VariablesSnapshot) -> str | None:
-    changed = snapshot.restore()
-    name = variables.restore()
-    return changed or (name and f"the step changes `{name}`")
 
 
 DATA = ("_local_scalar_dense", "data-dependent", "data dependent", "DataDependent", "guard on")

@@ -1,5 +1,4 @@
-"""What the body of a training loop works on: the modules, optimizers and schedulers that a function reaches, and its
-variables."""
+"""What the body of a training loop works on: the modules, optimizers and schedulers that a function reaches."""
 
 from __future__ import annotations
 
@@ -28,7 +27,6 @@ class Reached:
         self.modules: dict[str, torch.nn.Module] = {}
         self.optimizers: list[torch.optim.Optimizer] = []
         self.schedulers: list[Any] = []
-        self.functions: list[types.FunctionType] = []
         self._seen: set[int] = set()
         self._visit("", fn, DEPTH)
         inner = {id(child) for module in self.modules.values() for child in list(module.modules())[1:]}
@@ -52,7 +50,6 @@ class Reached:
             self._visit("self", value.__self__, depth)
         elif isinstance(value, types.FunctionType):
             if not _is_library(value):
-                self.functions.append(value)
                 for key, child in variables(value):
                     self._visit(key, child, depth - 1)
         elif isinstance(value, (list, tuple, set)):
@@ -96,36 +93,4 @@ def _names(code: types.CodeType) -> list[str]:
     return [*code.co_names, *inner]
 
 
-class VariablesSnapshot:
-    """The variables of the user's functions before tracing, and what is in those that are containers."""
-
-    def __init__(self, functions: list[types.FunctionType]):
-        self._functions = functions
-        self._values = [dict(variables(function)) for function in functions]
-        containers = {id(v): (k, v) for values in self._values for k, v in values.items() if type(v) in (list, dict, set)}
-        self._contents = [(name, value, value.copy()) for name, value in containers.values()]
-
-    def restore(self) -> str | None:
-        """Puts back what tracing changed; returns the name of a variable that had changed, or None."""
-        changed = None
-        for function, before in zip(self._functions, self._values, strict=True):
-            for name, value in variables(function):
-                if name in before and before[name] is not value:
-                    changed = changed or name
-                    if name in function.__code__.co_freevars:
-                        function.__closure__[function.__code__.co_freevars.index(name)].cell_contents = before[name]
-                    else:
-                        function.__globals__[name] = before[name]
-        for name, value, before in self._contents:
-            if len(value) != len(before) or any(a is not b for a, b in zip(_items(value), _items(before), strict=True)):
-                changed = changed or name
-                value.clear()
-                value.extend(before) if isinstance(value, list) else value.update(before)
-        return changed
-
-
-def _items(container: Any) -> list[Any]:
-    return list(container.values()) if isinstance(container, dict) else list(container)
-
-
-__all__ = ["Reached", "VariablesSnapshot"]
+__all__ = ["Reached"]

@@ -32,6 +32,7 @@ from trainc.sizes import SYMBOLIC, Symbols
 from trainc.step_objects import Reached
 from trainc.structure import Flattener, unflatten
 from trainc.updates import Slot
+from trainc.watch import suspended
 
 Tensor = torch.Tensor
 
@@ -57,8 +58,15 @@ class Traced:
 class Recorder:
     """What stands in for autograd, optimizers and schedulers while the body is traced."""
 
-    def __init__(self, reached: Reached, originals: list[Tensor], stand_ins: list[Tensor], tangent: Tensor):
-        self.reached, self.tangent = reached, tangent
+    def __init__(
+        self,
+        reached: Reached,
+        originals: list[Tensor],
+        stand_ins: list[Tensor],
+        tangent: Tensor,
+        own_backward: Callable[[], bool],
+    ):
+        self.reached, self.tangent, self.own_backward = reached, tangent, own_backward
         self._index = {id(original): i for i, original in enumerate(originals)}
         self._originals, self._stand_ins = originals, stand_ins
         self._leaves = [i for i, original in enumerate(originals) if original.requires_grad]
@@ -104,9 +112,10 @@ class Recorder:
         leaves = [self._stand_ins[i] for i in self._leaves]
         if loss.grad_fn is not None:
             setup_stacktrace_preservation_hooks([loss.grad_fn])
-        found = torch.autograd.grad(
-            loss, leaves, tangent if gradient is None else gradient * tangent, retain_graph=retain_graph, allow_unused=True
-        )
+        with contextlib.nullcontext() if self.own_backward() else suspended():
+            found = torch.autograd.grad(
+                loss, leaves, tangent if gradient is None else gradient * tangent, retain_graph=retain_graph, allow_unused=True
+            )
         with torch.no_grad():
             for leaf, grad in zip(leaves, found, strict=True):
                 if grad is not None:
@@ -208,9 +217,10 @@ def trace_step(
     inputs: list[Tensor],
     reached: Reached,
     symbols: Symbols | None = None,
+    own_backward: Callable[[], bool] = lambda: True,
 ) -> Traced:
     """Traces `body(*arguments)`; `inputs`: the tensors of `state`, then those of the arguments. `symbols`, of these
-    inputs: the trace is with their symbolic sizes."""
+    inputs: the trace is with their symbolic sizes. `own_backward`, asked at backward(): whether it runs the user's Python."""
     count = len(state.tensors())
     found: dict[str, Any] = {}
 
@@ -220,7 +230,7 @@ def trace_step(
             for tensor, original in zip(tensors, inputs, strict=False):
                 if original.requires_grad:
                     tensor.requires_grad_()
-            recorder = Recorder(reached, inputs, tensors[:-1], tensors[-1])
+            recorder = Recorder(reached, inputs, tensors[:-1], tensors[-1], own_backward)
             args, kwargs = unflatten(structure, tensors[count:-1])
             with state.swapped(tensors[:count]), recorder.active():
                 result = body(*args, **kwargs)

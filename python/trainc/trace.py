@@ -12,8 +12,10 @@ from torch._decomp import decompositions
 from torch.fx.experimental import proxy_tensor
 
 from trainc.errors import SideEffect
+from trainc.reads import Reads
 from trainc.state import ModuleState, Snapshot
 from trainc.structure import Flattener, unflatten
+from trainc.watch import Watched
 from trainc.wire import RECOMPUTE, is_internal_file
 
 
@@ -21,23 +23,37 @@ class FlatCall(torch.nn.Module):
     """A model's call as a function of tensors alone: (the model's tensors..., the arguments' tensors...) -> result's tensors.
     It holds the model out of sight of AOTAutograd, which would take its parameters for constants."""
 
-    def __init__(self, state: ModuleState, structure: tuple, before: Snapshot):
+    def __init__(self, state: ModuleState, structure: tuple, before: Snapshot, watched: Watched, reads: Reads):
         super().__init__()
-        self._hidden = [state, before]
+        self._hidden = [state, before, watched, reads]
+        self._until_traced, self._first = contextlib.ExitStack(), True
         self._structure = structure
         self.result: tuple = ()  # the structure of what forward returns
+
+    @contextlib.contextmanager
+    def watched(self):
+        """While PyTorch runs `forward`, twice and then its backward. The second time does what the first did, and to watch it
+        costs as much again: only where the first ran code that has to be watched in the backward, or logged something."""
+        with self._until_traced:
+            yield
 
     def forget(self) -> None:
         """Lets go of the model, which must not live, nor its old tensors, as long as what was compiled."""
         self._hidden.clear()
 
     def forward(self, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        state, before = self._hidden
+        state, before, watched, reads = self._hidden
         before.restore_attributes()  # a trace runs forward twice, and each time it is the first
+        reads.restore()
         count = len(state.tensors())
         args, kwargs = unflatten(self._structure, list(flat[count:]))
-        with state.swapped(list(flat[:count])):
+        first, self._first = self._first, False
+        if not first and (watched.logged or reads.own_backward):
+            watched.logged = None
+            self._until_traced.enter_context(watched.active())
+        with state.swapped(list(flat[:count])), watched.active() if first else contextlib.nullcontext():
             result = state.root.forward(*args, **kwargs)
+        watched.check()
         after = Flattener()
         if after.flatten((args, kwargs)) != self._structure or any(
             a is not b for a, b in zip(after.tensors, flat[count:], strict=False)

@@ -40,44 +40,6 @@ std::string build_id() {
   return "";
 }
 
-/// Whether the dictionaries, lists and sets hold the very keys, values and items of `expected`, in order, each container followed by
-/// itself: by identity, without calling Python. (PyDict_Next reads the real storage of subclasses too.)
-bool same_contents(const nb::list& containers, const nb::list& expected) {
-  PyObject* const* at = PySequence_Fast_ITEMS(expected.ptr());
-  PyObject* const* const end = at + PyList_GET_SIZE(expected.ptr());
-  PyObject* const* const held = PySequence_Fast_ITEMS(containers.ptr());
-  const Py_ssize_t count = PyList_GET_SIZE(containers.ptr());
-  constexpr Py_ssize_t kAhead = 8;  // a step of training leaves none of them in the caches: ask for several at a time
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    if (i + 2 * kAhead < count) __builtin_prefetch(held[i + 2 * kAhead]);
-    if (i + kAhead < count && PyDict_Check(held[i + kAhead])) __builtin_prefetch(reinterpret_cast<PyDictObject*>(held[i + kAhead])->ma_keys);
-    PyObject *const container = held[i], *key, *value;
-    if (PyDict_Check(container)) {
-      const Py_ssize_t size = PyDict_GET_SIZE(container);  // most are tables of hooks, and empty
-      if (end - at < 2 * size + 1) return false;
-      if (size != 0)
-        for (Py_ssize_t place = 0; PyDict_Next(container, &place, &key, &value); at += 2)
-          if (at[0] != key || at[1] != value) return false;
-    } else if (PyList_Check(container)) {
-      const Py_ssize_t size = PyList_GET_SIZE(container);
-      if (end - at < size + 1) return false;
-      PyObject* const* const items = PySequence_Fast_ITEMS(container);
-      if (!std::equal(items, items + size, at)) return false;
-      at += size;
-    } else if (PyAnySet_CheckExact(container)) {
-      const Py_ssize_t size = PySet_GET_SIZE(container);
-      if (end - at < size + 1) return false;
-      if (size != 0)
-        for (nb::handle item : nb::borrow(container))
-          if (*at++ != item.ptr()) return false;
-    } else {
-      return false;
-    }
-    if (*at++ != container) return false;
-  }
-  return at == end;
-}
-
 std::shared_ptr<InterpretedDriver> interpreted_driver() {
   static const auto driver = std::make_shared<InterpretedDriver>();
   return driver;
@@ -105,7 +67,6 @@ void bind_machine(nb::module_& m) {
     const CacheSizes c = cache_sizes();
     return std::vector<int64_t>{c.l1d, c.l2, c.l3};
   }, "Bytes of L1d, L2 and L3 that kernels are blocked for.");
-  m.def("same_contents", &same_contents, nb::arg("containers"), nb::arg("expected"), "Whether nothing in dictionaries, lists and sets was replaced: state.Unchanged.");
   m.def("build_id", &build_id, "The linker's hash of this module.");
   m.def("thread_count", &runtime::thread_count);
   m.def("device", [](const std::string& device) {

@@ -31,4 +31,5 @@ NB_MODULE(_core, m) {
   bind_executable(m);
   bind_reference(m);
   bind_compiler(m);
+  bind_watch(m);
 }

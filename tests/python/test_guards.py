@@ -13,7 +13,7 @@ from conftest import assert_same, gradients
 from torch import nn
 
 import trainc
-from trainc import call, messages, records, state
+from trainc import call, messages, places, records, state
 
 
 class Layered(nn.Module):
@@ -152,9 +152,9 @@ def test_identity_of_contents_is_what_python_says():
 
     for _ in range(1000):
         containers = [container() for _ in range(random.randrange(24))]
-        before = state.contents(containers)
-        assert state.same_contents(containers, before)
-        assert not state.same_contents(containers, [*before, None])
+        before = places.contents(containers)
+        assert places.same_contents(containers, before)
+        assert not places.same_contents(containers, [*before, None])
         if not containers:
             continue
         changed = random.choice(containers)
@@ -169,10 +169,10 @@ def test_identity_of_contents_is_what_python_says():
             changed[f"k{random.randrange(5)}"] = random.choice(values)
         else:
             changed[random.randrange(len(changed) + 1) :] = [random.choice(values)]
-        now = state.contents(containers)
+        now = places.contents(containers)
         same = len(now) == len(before) and all(a is b for a, b in zip(now, before, strict=True))
-        assert state.same_contents(containers, before) == same
-    assert not state.same_contents([(1,)], [1, (1,)])  # a container of another kind
+        assert places.same_contents(containers, before) == same
+    assert not places.same_contents([(1,)], [1, (1,)])  # a container of another kind
 
 
 def test_the_cheap_check_holds_through_training_and_evaluation(monkeypatch):

@@ -1,0 +1,212 @@
+// What python/trainc/watch.py needs of CPython: each piece of code that runs for the first time while a program is traced, and the C
+// functions that it calls; and whether places that were read hold the very objects that they held.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "bindings/bindings.h"
+#include "support/error.h"
+
+namespace trainc::bindings {
+namespace {
+
+// ---- calls ----------------------------------------------------------------------------------------------------------
+
+/// A profile function in C: Python's own (sys.setprofile) would take a second of a trace, which makes two million calls.
+class CallWatch {
+ public:
+  CallWatch(nb::object on_code, nb::object on_c_call) : on_code_(std::move(on_code)), on_c_call_(std::move(on_c_call)) {}
+  ~CallWatch() {
+    for (auto& [code, user] : codes_) Py_DECREF(code);
+  }
+
+  void start() {
+    PyThreadState* thread = PyThreadState_Get();
+    before_ = thread->c_profilefunc;
+    before_argument_ = nb::borrow(thread->c_profileobj);
+    PyEval_SetProfile(&event, nb::find(this).ptr());
+  }
+
+  void stop() {
+    PyEval_SetProfile(before_, before_argument_.ptr());
+    before_argument_.reset();
+  }
+
+ private:
+  static int event(PyObject* self, PyFrameObject* frame, int what, PyObject* argument) {
+    if (what != PyTrace_CALL && what != PyTrace_C_CALL) return 0;
+    auto* const watch = nb::inst_ptr<CallWatch>(self);
+    PyCodeObject* const code = PyFrame_GetCode(frame);
+    const int status = what == PyTrace_CALL ? watch->called(frame, code) : watch->called_c(frame, code, argument);
+    Py_DECREF(code);
+    return status;
+  }
+
+  /// Asks `on_code` at the first call of each code whether it is the user's; None: ask again at the next call.
+  int called(PyFrameObject* frame, PyCodeObject* code) {
+    if (codes_.contains(code)) return 0;
+    Py_INCREF(code);  // or another code could come to lie at its address
+    codes_.emplace(code, false);
+    PyObject* const user = PyObject_CallOneArg(on_code_.ptr(), reinterpret_cast<PyObject*>(frame));
+    if (user == nullptr) return -1;
+    if (user == Py_None) {
+      codes_.erase(code);
+      Py_DECREF(code);
+    } else {
+      codes_[code] = user == Py_True;
+    }
+    Py_DECREF(user);
+    return 0;
+  }
+
+  /// Tells `on_c_call` the first call of each C function by each piece of the user's code, and all calls that read a tensor's memory.
+  int called_c(PyFrameObject* frame, PyCodeObject* code, PyObject* function) {
+    const auto found = codes_.find(code);
+    if (found == codes_.end() || !found->second || !PyCFunction_Check(function)) return 0;
+    const PyMethodDef* const method = reinterpret_cast<PyCFunctionObject*>(function)->m_ml;
+    constexpr std::array<const char*, 4> kReads = {"tolist", "numpy", "item", "__array__"};
+    const bool reads = std::ranges::any_of(kReads, [&](const char* name) { return std::strcmp(name, method->ml_name) == 0; });
+    if (!calls_[code].insert(method).second && !reads) return 0;
+    PyObject* const told = PyObject_CallFunctionObjArgs(on_c_call_.ptr(), reinterpret_cast<PyObject*>(frame), function, nullptr);
+    if (told == nullptr) {
+      calls_[code].erase(method);  // the program may catch it, and call again
+      return -1;
+    }
+    Py_DECREF(told);
+    return 0;
+  }
+
+  nb::object on_code_, on_c_call_;
+  std::unordered_map<PyCodeObject*, bool> codes_;  // whether each is the user's
+  std::unordered_map<PyCodeObject*, std::unordered_set<const PyMethodDef*>> calls_;
+  Py_tracefunc before_ = nullptr;
+  nb::object before_argument_;
+};
+
+// ---- places ---------------------------------------------------------------------------------------------------------
+
+/// CPython's version of a class, another one after each change of the class or of one of its bases; 0 where it has none.
+unsigned long type_version(PyObject* type) {
+  const auto* t = reinterpret_cast<PyTypeObject*>(type);
+#ifdef Py_TPFLAGS_VALID_VERSION_TAG
+  if (!(t->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG)) return 0;
+#endif
+  return t->tp_version_tag;
+}
+
+/// `type_version`, after a look-up: CPython gives a class its version when it first remembers where an attribute was found.
+unsigned long make_type_version(nb::handle type) {
+  if (!PyType_Check(type.ptr())) throw UserError("type_version: not a class");
+  PyObject* const found = PyObject_GetAttrString(type.ptr(), "__trainc_version__");
+  if (found == nullptr) PyErr_Clear();
+  Py_XDECREF(found);
+  return type_version(type.ptr());
+}
+
+bool same_bytes(PyObject* object, PyObject* expected) {
+  Py_buffer view;
+  if (PyObject_GetBuffer(object, &view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) != 0) {
+    PyErr_Clear();
+    return false;
+  }
+  const bool same = PyBytes_Check(expected) && view.len == PyBytes_GET_SIZE(expected) && std::memcmp(view.buf, PyBytes_AS_STRING(expected), view.len) == 0;
+  PyBuffer_Release(&view);
+  return same;
+}
+
+/// What lies at a place, without calling Python: (dictionary, key) or (object, name of a slot). A borrowed pointer; `missing` for nothing.
+PyObject* at_place(PyObject* place, PyObject* missing) {
+  PyObject *const owner = PyTuple_GET_ITEM(place, 0), *const key = PyTuple_GET_ITEM(place, 1);
+  PyObject* value = nullptr;
+  if (PyDict_Check(owner)) {
+    value = PyDict_GetItemWithError(owner, key);
+  } else if ((value = PyObject_GenericGetAttr(owner, key)) != nullptr) {
+    Py_DECREF(value);  // the slot holds it
+  }
+  if (value == nullptr) PyErr_Clear();
+  return value == nullptr ? missing : value;
+}
+
+PyObject* or_none(PyObject* value) { return value == nullptr ? Py_None : value; }
+
+}  // namespace
+
+/// Whether places hold the very objects of `expected`, in order, each place followed by itself: by identity, without calling Python.
+///   dict: keys and values; a value that is `ignored` may be any       list, set, deque: items
+///   (dict, key), (object, slot): the value, or `missing`             (dict,): how many it holds
+///   class: its version, a number
+///   function: code, defaults, keyword defaults                        cell: its contents, or `missing`
+///   context variable: its value, or `missing`                        what gives a buffer: its bytes
+/// (PyDict_Next reads the real storage of subclasses too.)
+bool same_contents(nb::handle ignored, nb::handle missing, const nb::list& places, const nb::list& expected) {
+  PyObject* const* at = PySequence_Fast_ITEMS(expected.ptr());
+  PyObject* const* const end = at + PyList_GET_SIZE(expected.ptr());
+  PyObject* const* const held = PySequence_Fast_ITEMS(places.ptr());
+  const Py_ssize_t count = PyList_GET_SIZE(places.ptr());
+  constexpr Py_ssize_t kAhead = 8;  // a step of training leaves none of them in the caches: ask for several at a time
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    if (i + 2 * kAhead < count) __builtin_prefetch(held[i + 2 * kAhead]);
+    if (i + kAhead < count && PyDict_Check(held[i + kAhead])) __builtin_prefetch(reinterpret_cast<PyDictObject*>(held[i + kAhead])->ma_keys);
+    PyObject *const place = held[i], *key, *value;
+    if (PyDict_Check(place)) {
+      const Py_ssize_t size = PyDict_GET_SIZE(place);  // most are tables of hooks, and empty
+      if (end - at < 2 * size + 1) return false;
+      if (size != 0)
+        for (Py_ssize_t next = 0; PyDict_Next(place, &next, &key, &value); at += 2)
+          if (at[0] != key || (at[1] != value && at[1] != ignored.ptr())) return false;
+    } else if (PyList_Check(place)) {
+      const Py_ssize_t size = PyList_GET_SIZE(place);
+      if (end - at < size + 1) return false;
+      PyObject* const* const items = PySequence_Fast_ITEMS(place);
+      if (!std::equal(items, items + size, at)) return false;
+      at += size;
+    } else if (PyAnySet_Check(place) || std::strcmp(Py_TYPE(place)->tp_name, "collections.deque") == 0) {
+      const Py_ssize_t size = PyObject_Size(place);
+      if (end - at < size + 1) return false;
+      if (size != 0)
+        for (nb::handle item : nb::borrow(place))
+          if (*at++ != item.ptr()) return false;
+    } else if (PyTuple_Check(place) && PyTuple_GET_SIZE(place) == 1) {
+      PyObject* const table = PyTuple_GET_ITEM(place, 0);
+      if (end - at < 2 || !PyDict_Check(table) || !PyLong_Check(*at) || PyLong_AsSsize_t(*at++) != PyDict_GET_SIZE(table)) return false;
+    } else if (PyTuple_Check(place)) {
+      if (PyTuple_GET_SIZE(place) != 2 || end - at < 2 || *at++ != at_place(place, missing.ptr())) return false;
+    } else if (PyType_Check(place)) {
+      if (end - at < 2 || !PyLong_Check(*at) || PyLong_AsUnsignedLong(*at++) != type_version(place) || type_version(place) == 0) return false;
+    } else if (PyFunction_Check(place)) {
+      if (end - at < 4 || at[0] != PyFunction_GetCode(place) || at[1] != or_none(PyFunction_GetDefaults(place)) ||
+          at[2] != or_none(PyFunction_GetKwDefaults(place)))
+        return false;
+      at += 3;
+    } else if (PyCell_Check(place)) {
+      PyObject* const now = PyCell_GET(place);
+      if (end - at < 2 || *at++ != (now == nullptr ? missing.ptr() : now)) return false;
+    } else if (PyContextVar_CheckExact(place)) {
+      PyObject* now = nullptr;
+      if (end - at < 2 || PyContextVar_Get(place, missing.ptr(), &now) != 0 || *at++ != now) {
+        PyErr_Clear();
+        Py_XDECREF(now);
+        return false;
+      }
+      Py_DECREF(now);  // the context holds it
+    } else if (end - at < 2 || !same_bytes(place, *at++)) {
+      return false;
+    }
+    if (*at++ != place) return false;
+  }
+  return at == end;
+}
+
+void bind_watch(nb::module_& m) {
+  m.def("same_contents", &same_contents, nb::arg("ignored"), nb::arg("missing"), nb::arg("places"), nb::arg("expected"),
+        "Whether places that were read hold what they held, by identity: places.same_contents.");
+  m.def("type_version", &make_type_version, nb::arg("type"), "A number that changes with each change of a class or its bases; 0 where CPython has none.");
+  nb::class_<CallWatch>(m, "CallWatch", "Tells on_code(frame) of each code at its first call (True: it is the user's), and on_c_call(frame, function) of C functions that the user's code calls.")
+      .def(nb::init<nb::object, nb::object>(), nb::arg("on_code"), nb::arg("on_c_call"))
+      .def("start", &CallWatch::start)
+      .def("stop", &CallWatch::stop);
+}
+
+}  // namespace trainc::bindings

@@ -1,0 +1,283 @@
+"""What forward reads beside its arguments is watched, and what it changes beside its result is not lost: for every kind of Python
+object, and every way to it. Each case is a model, a change, and eager's numbers after it.
+
+A case that trainc sends to PyTorch or to Dynamo passes, too: right numbers are what counts here; `compiled` says which must be compiled.
+"""
+
+# ruff: noqa: E501
+import array
+import collections
+import contextlib
+import copy
+import functools
+import itertools
+import os
+import random
+import sys
+import textwrap
+import types
+import warnings
+
+import numpy
+import pytest
+import torch
+from torch import nn
+
+import trainc
+from trainc import records
+
+# Each model is written in a module of its own, as a user's would be: its functions have their own globals.
+HEAD = """
+import array, collections, contextlib, dataclasses, enum, functools, itertools, logging, math, os, random, time, types
+import numpy as np
+import torch
+from torch import nn
+import torch.nn.functional as F
+"""
+
+
+def module_of(source: str) -> types.ModuleType:
+    module_of.count += 1
+    name = f"user_program_{module_of.count}"
+    module = types.ModuleType(name)
+    sys.modules[name] = module
+    path = f"/tmp/{name}.py"
+    exec(compile(HEAD + textwrap.dedent(source), path, "exec"), module.__dict__)
+    return module
+
+
+module_of.count = 0
+
+# name -> (the program: a class Net with forward(x), and whatever it reads; what changes it: statements over `m`, the module of the
+# program, and `net`). The program's forward gives a tensor of x's shape.
+READS = {
+    "global number": ("SCALE = 2.0\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * SCALE", "m.SCALE = 3.0"),
+    "global appears": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * (globals_scale() if 'S' in os.environ else 1.0)\ndef globals_scale(): return 3.0", "os.environ['S'] = '1'"),
+    "global shadows a builtin": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * abs(-2.0)", "m.abs = lambda v: 5.0"),
+    "global list": ("SCALES = [2.0]\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * SCALES[0]", "m.SCALES[0] = 3.0"),
+    "global nested": ("CFG = {'a': {'b': [1, {'c': 2.0}]}}\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * CFG['a']['b'][1]['c']", "m.CFG['a']['b'][1]['c'] = 3.0"),
+    "global namespace": ("CFG = types.SimpleNamespace(a=types.SimpleNamespace(b=2.0))\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * CFG.a.b", "m.CFG.a.b = 3.0"),
+    "global dataclass": ("@dataclasses.dataclass\nclass C:\n  a: float = 2.0\nCFG = C()\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * CFG.a", "m.CFG.a = 3.0"),
+    "dataclass by asdict": ("@dataclasses.dataclass\nclass C:\n  a: float = 2.0\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * sum(dataclasses.asdict(self.c).values())", "net.c.a = 3.0", "c = m.C()"),
+    "dataclass with slots": ("@dataclasses.dataclass(slots=True)\nclass C:\n  a: float = 2.0\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * self.c.a", "net.c.a = 3.0", "c = m.C()"),
+    "named tuple": ("C = collections.namedtuple('C', 'a b')\nCFG = C(2.0, [1.0])\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * CFG.b[0]", "m.CFG.b[0] = 3.0"),
+    "class attribute": ("class Net(nn.Linear):\n  scale = 2.0\n  def forward(self, x): return super().forward(x) * self.scale", "m.Net.scale = 3.0"),
+    "class attribute of a base": ("class Base(nn.Linear):\n  scale = 2.0\nclass Net(Base):\n  def forward(self, x): return super().forward(x) * self.scale", "m.Base.scale = 3.0"),
+    "class attribute shadowed": ("class Base(nn.Linear):\n  scale = 2.0\nclass Net(Base):\n  def forward(self, x): return super().forward(x) * self.scale", "m.Net.scale = 3.0"),
+    "class attribute, a list": ("class Net(nn.Linear):\n  scales = [2.0]\n  def forward(self, x): return super().forward(x) * self.scales[0]", "m.Net.scales[0] = 3.0"),
+    "class of another object": ("class C:\n  a = 2.0\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * C.a", "m.C.a = 3.0"),
+    "class attribute through an instance": ("class C:\n  a = 2.0\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * self.c.a", "m.C.a = 3.0", "c = m.C()"),
+    "method replaced": ("class Net(nn.Linear):\n  def scale(self): return 2.0\n  def forward(self, x): return super().forward(x) * self.scale()", "m.Net.scale = lambda self: 3.0"),
+    "forward replaced on the class": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * 2.0", "m.Net.forward = lambda self, x: nn.Linear.forward(self, x) * 3.0"),
+    "method replaced on the instance": ("class Net(nn.Linear):\n  def scale(self): return 2.0\n  def forward(self, x): return super().forward(x) * self.scale()", "net.scale = lambda: 3.0"),
+    "property": ("class Net(nn.Linear):\n  @property\n  def scale(self): return self.numbers['x'][0]\n  def forward(self, x): return super().forward(x) * self.scale", "net.numbers['x'][0] = 3.0", "numbers = {'x': [2.0]}"),
+    "nested dictionary of self": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * self.cfg['a']['b']", "net.cfg['a']['b'] = 3.0", "cfg = {'a': {'b': 2.0}}"),
+    "list in a list of self": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * self.cfg[0][0]", "net.cfg[0][0] = 3.0", "cfg = [[2.0]]"),
+    "tuple of lists of self": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * self.cfg[0][0]", "net.cfg[0][0] = 3.0", "cfg = ([2.0],)"),
+    "nested object of self": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * self.cfg.a.b", "net.cfg.a.b = 3.0", "cfg = types.SimpleNamespace(a=types.SimpleNamespace(b=2.0))"),
+    "list of a configuration": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * self.cfg.a[0]", "net.cfg.a[0] = 3.0", "cfg = types.SimpleNamespace(a=[2.0])"),
+    "long list": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * self.cfg[90]", "net.cfg[90] = 3.0", "cfg = [2.0] * 100"),
+    "long dictionary": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * self.cfg[90]", "net.cfg[90] = 3.0", "cfg = dict.fromkeys(range(100), 2.0)"),
+    "callable schedule": ("class Schedule:\n  def __init__(self): self.step = 2\n  def __call__(self): return float(self.step)\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * self.schedule()", "net.schedule.step = 3", "schedule = m.Schedule()"),
+    "closure": ("def make(v):\n  def scale(): return v\n  def to(w):\n    nonlocal v\n    v = w\n  return scale, to\nscale, to = make(2.0)\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * scale()", "m.to(3.0)"),
+    "closure of self": ("def make(v):\n  def scale(): return v[0]\n  return scale\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * self.f()", "net.v[0] = 3.0", "v = [2.0]; net.f = m.make(net.v)"),
+    "default argument": ("def scale(v=[2.0]): return v[0]\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * scale()", "m.scale.__defaults__[0][0] = 3.0"),
+    "defaults replaced": ("def scale(v=2.0): return v\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * scale()", "m.scale.__defaults__ = (3.0,)"),
+    "keyword default": ("def scale(*, v=2.0): return v\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * scale()", "m.scale.__kwdefaults__['v'] = 3.0"),
+    "function's code": ("def scale(): return 2.0\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * scale()", "m.scale.__code__ = (lambda: 3.0).__code__"),
+    "function's attribute": ("def scale(): return scale.v\nscale.v = 2.0\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * scale()", "m.scale.v = 3.0"),
+    "global function replaced": ("def scale(): return 2.0\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * scale()", "m.scale = lambda: 3.0"),
+    "partial": ("def times(v, x): return v[0] * x\nV = [2.0]\nclass Net(nn.Linear):\n  def forward(self, x): return self.f(super().forward(x))", "m.V[0] = 3.0", "f = functools.partial(m.times, m.V)"),
+    "bound method": ("class C:\n  def __init__(self): self.v = 2.0\n  def times(self, x): return self.v * x\nclass Net(nn.Linear):\n  def forward(self, x): return self.f(super().forward(x))", "net.c.v = 3.0", "c = m.C(); net.f = net.c.times"),
+    "method of a list": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * self.f(0)", "net.v[0] = 3.0", "v = [2.0]; net.f = net.v.__getitem__"),
+    "decorated": ("V = [2.0]\ndef scaled(f):\n  @functools.wraps(f)\n  def run(*a): return f(*a) * V[0]\n  return run\nclass Net(nn.Linear):\n  @scaled\n  def forward(self, x): return nn.Linear.forward(self, x)", "m.V[0] = 3.0"),
+    "generator expression": ("V = [2.0, 1.0]\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * sum(v for v in V)", "m.V[0] = 3.0"),
+    "lambda in a dictionary": ("V = [2.0]\nclass Net(nn.Linear):\n  def forward(self, x): return self.fs['a'](super().forward(x))", "m.V[0] = 3.0", "fs = {'a': lambda x: x * m.V[0]}"),
+    "numpy array": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * float(self.v[1])", "net.v[1] = 3.0", "v = numpy.full(3, 2.0)"),
+    "numpy array made a tensor": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * torch.tensor(self.v, dtype=x.dtype)", "net.v[1] = 3.0", "v = numpy.full(4, 2.0)"),
+    "numpy array as a tensor": ("V = np.full(4, 2.0, dtype=np.float32)\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * torch.from_numpy(V)", "m.V[1] = 3.0"),
+    "global numpy array": ("V = np.full(3, 2.0)\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * float(V.sum())", "m.V[1] = 3.0"),
+    "array": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * self.v[1]", "net.v[1] = 3.0", "v = array.array('d', [2.0, 2.0])"),
+    "bytearray": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * self.v[1]", "net.v[1] = 3", "v = bytearray(b'ab')"),
+    "deque": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * self.v[0]", "net.v.appendleft(3.0)", "v = collections.deque([2.0])"),
+    "set": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * len(self.v['a'])", "net.v['a'].add(3)", "v = {'a': {1, 2}}"),
+    "counter": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * self.v['a']", "net.v['a'] += 1", "v = collections.Counter('aab')"),
+    "user dict": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * self.v['a']", "net.v['a'] = 3.0", "v = collections.UserDict(a=2.0)"),
+    "chain map": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * self.v['a']", "net.v['a'] = 3.0", "v = collections.ChainMap({}, {'a': 2.0})"),
+    "subclass of dict": ("class D(dict):\n  __getattr__ = dict.__getitem__\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * self.v.a.b", "net.v['a']['b'] = 3.0", "v = m.D(a=m.D(b=2.0))"),
+    "subclass of list": ("class L(list): pass\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * self.v[0][0]", "net.v[0][0] = 3.0", "v = m.L([m.L([2.0])])"),
+    "own getattr": ("class C:\n  def __init__(self): self.__dict__['data'] = {'a': 2.0}\n  def __getattr__(self, k): return self.data[k]\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * self.c.a", "net.c.data['a'] = 3.0", "c = m.C()"),
+    "computed name": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * getattr(self.c, 'a' + str(1))", "net.c.a1 = 3.0", "c = types.SimpleNamespace(a1=2.0)"),
+    "computed name of self": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * getattr(self, 'a' + str(1))[0][0]", "net.a1[0][0] = 3.0", "a1 = [[2.0]]"),
+    "vars": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * sum(vars(self.c).values())", "net.c.a1 = 3.0", "c = types.SimpleNamespace(a1=2.0)"),
+    "hasattr": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * (3.0 if hasattr(self.c, 'flag') else 2.0)", "net.c.flag = 1", "c = types.SimpleNamespace(a=1)"),
+    "attribute deleted, another made": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * getattr(self.c, 'flag', 2.0)", "del net.c.other; net.c.flag = 3.0", "c = types.SimpleNamespace(other=1)"),
+    "weak reference": ("class C: pass\nC0 = C()\nC0.a = 2.0\nimport weakref\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * self.r().a", "m.C0.a = 3.0", "r = __import__('weakref').ref(m.C0)"),
+    "environment": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * float(os.environ.get('TEST_SCALE', '2'))", "os.environ['TEST_SCALE'] = '3'"),
+    "environment by getenv": ("from os import getenv\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * float(getenv('TEST_SCALE2', '2'))", "os.environ['TEST_SCALE2'] = '3'"),
+    "module's variable": ("import types as t\ncfg = t.ModuleType('user_cfg')\ncfg.scale = 2.0\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * cfg.scale", "m.cfg.scale = 3.0"),
+    "module's nested variable": ("import types as t\ncfg = t.ModuleType('user_cfg')\ncfg.scales = {'a': [2.0]}\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * cfg.scales['a'][0]", "m.cfg.scales['a'][0] = 3.0"),
+    "enumeration chosen by state": ("class Mode(enum.Enum):\n  A = 2.0\n  B = 3.0\nCFG = {'m': Mode.A}\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * CFG['m'].value", "m.CFG['m'] = m.Mode.B"),
+    "static method": ("class C:\n  v = [2.0]\n  @staticmethod\n  def scale(): return C.v[0]\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * C.scale()", "m.C.v[0] = 3.0"),
+    "class method": ("class C:\n  v = [2.0]\n  @classmethod\n  def scale(cls): return cls.v[0]\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * C.scale()", "m.C.v[0] = 3.0"),
+    "singleton": ("class C:\n  instance = None\n  @classmethod\n  def get(cls):\n    return cls.instance\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * C.get().v", "m.C.instance.v = 3.0", "q = setattr(m.C, 'instance', types.SimpleNamespace(v=2.0))"),
+    "global tensor replaced": ("T = torch.full((4,), 2.0)\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * T", "m.T = torch.full((4,), 3.0)"),
+    "global tensor written": ("T = torch.full((4,), 2.0)\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * T", "m.T.fill_(3.0)"),
+    "global tensor read as a number": ("T = torch.full((4,), 2.0)\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * T.tolist()[0]", "m.T.fill_(3.0)"),
+    "global tensor's item": ("T = torch.full((4,), 2.0)\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * T[0].item()", "m.T.fill_(3.0)"),
+    "global tensor as a condition": ("T = torch.tensor(True)\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * (2.0 if T else 3.0)", "m.T.fill_(False)"),
+    "tensor in a nested dictionary": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * self.d['a']['t']", "net.d['a']['t'] = torch.full((4,), 3.0)", "d = {'a': {'t': torch.full((4,), 2.0)}}"),
+    "custom backward": ("V = [2.0]\nclass Double(torch.autograd.Function):\n  @staticmethod\n  def forward(ctx, x): return x * 1.0\n  @staticmethod\n  def backward(ctx, g): return g * V[0]\nclass Net(nn.Linear):\n  def forward(self, x): return Double.apply(super().forward(x))", "m.V[0] = 3.0"),
+    "minus zero": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * math.copysign(1.0, self.cfg[0])", "net.cfg[0] = -0.0", "cfg = [0.0]"),
+    "minus zero of self": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * math.copysign(1.0, self.z)", "net.z = -0.0", "z = 0.0"),
+    "one and True": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * (2.0 if self.z is True else 1.0)", "net.z = True", "z = 1"),
+    "torch function replaced": ("def double(x): return x * 2.0\nclass Net(nn.Linear):\n  def forward(self, x): return act.f(super().forward(x))\nact = types.SimpleNamespace(f=F.relu)", "m.act.f = torch.tanh"),
+    "contextvar": ("import contextvars\nV = contextvars.ContextVar('V', default=2.0)\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * V.get()", "m.V.set(3.0)"),
+    "thread local": ("import threading\nV = threading.local()\nV.a = 2.0\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * V.a", "m.V.a = 3.0"),
+    "iterator": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * next(self.v)", "None", "v = itertools.cycle([2.0, 3.0])"),
+    "random.Random, not drawn from": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * self.scales[0][0]", "net.scales[0][0] = 3.0", "rng = random.Random(3); net.scales = [[2.0]]"),
+    "deep chain": ("class Node:\n  def __init__(self, n): self.next, self.v = n, 1.0\nN = None\nfor _ in range(3000): N = Node(N)\nclass Net(nn.Linear):\n  def forward(self, x):\n    n, s = N, 0.0\n    while n is not None: n, s = n.next, s + n.v\n    return super().forward(x) * s", "m.N.next.next.v = 5.0"),
+    "recursive function": ("V = {'a': 2.0}\ndef scale(n): return V['a'] if n == 0 else scale(n - 1)\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * scale(5)", "m.V['a'] = 3.0"),
+    "nested function": ("V = {'a': 2.0}\nclass Net(nn.Linear):\n  def forward(self, x):\n    def inner():\n      def innermost(): return V['a']\n      return innermost()\n    return super().forward(x) * inner()", "m.V['a'] = 3.0"),
+    "imported in forward": ("class Net(nn.Linear):\n  def forward(self, x):\n    import user_cfg_module\n    return super().forward(x) * user_cfg_module.scale[0]", "__import__('user_cfg_module').scale[0] = 3.0", "q = sys.modules.__setitem__('user_cfg_module', types.SimpleNamespace(scale=[2.0]))"),
+    "operator.attrgetter": ("import operator\nGET = operator.attrgetter('a.b')\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * GET(self.c)", "net.c.a.b = 3.0", "c = types.SimpleNamespace(a=types.SimpleNamespace(b=2.0))"),
+    "map over a list": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * sum(map(float, self.c['v']))", "net.c['v'][0] = 3.0", "c = {'v': [2.0, 1.0]}"),
+    "training flag of a hidden module": ("class Net(nn.Linear):\n  def forward(self, x): return self.hidden[0](super().forward(x))", "net.hidden[0].p = 1.0", "hidden = [nn.Dropout(0.0)]"),
+    "default dtype": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * torch.tensor(2.0).element_size()", "torch.set_default_dtype(torch.float64)"),
+}  # fmt: skip
+
+# Programs whose forward changes something beside its result: after three calls, `seen` is compared, too.
+EFFECTS = {
+    "global counter": ("STEP = 0\nclass Net(nn.Linear):\n  def forward(self, x):\n    global STEP\n    STEP += 1\n    return super().forward(x) * STEP", "m.STEP"),
+    "counter not read": ("STEP = 0\nclass Net(nn.Linear):\n  def forward(self, x):\n    global STEP\n    STEP += 1\n    return super().forward(x)", "m.STEP"),
+    "class counter": ("class Net(nn.Linear):\n  calls = 0\n  def forward(self, x):\n    Net.calls += 1\n    return super().forward(x)", "m.Net.calls"),
+    "counter of self": ("class Net(nn.Linear):\n  n = 0\n  def forward(self, x):\n    self.n += 1\n    return super().forward(x) * self.n", "net.n"),
+    "global list": ("LOG = []\nclass Net(nn.Linear):\n  def forward(self, x):\n    LOG.append(x.shape[0])\n    return super().forward(x)", "m.LOG"),
+    "nested list of self": ("class Net(nn.Linear):\n  def forward(self, x):\n    self.log['a'].append(1)\n    return super().forward(x)", "net.log", "log = {'a': []}"),
+    "global dictionary": ("LOG = {}\nclass Net(nn.Linear):\n  def forward(self, x):\n    LOG['n'] = LOG.get('n', 0) + 1\n    return super().forward(x)", "m.LOG"),
+    "object": ("class C: n = 0\nclass Net(nn.Linear):\n  def forward(self, x):\n    self.c.n += 1\n    return super().forward(x)", "net.c.n", "c = m.C()"),
+    "object with slots": ("class C:\n  __slots__ = ('n',)\n  def __init__(self): self.n = 0\nclass Net(nn.Linear):\n  def forward(self, x):\n    self.c.n += 1\n    return super().forward(x)", "net.c.n", "c = m.C()"),
+    "closure": ("def make():\n  n = 0\n  def count():\n    nonlocal n\n    n += 1\n    return n\n  return count\ncount = make()\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * count()", "m.count()"),
+    "function's attribute": ("def f(): f.n = getattr(f, 'n', 0) + 1\nclass Net(nn.Linear):\n  def forward(self, x):\n    f()\n    return super().forward(x)", "m.f.n"),
+    "numpy array": ("class Net(nn.Linear):\n  def forward(self, x):\n    self.v[0] += 1\n    return super().forward(x)", "net.v.tolist()", "v = numpy.zeros(2)"),
+    "deque": ("class Net(nn.Linear):\n  def forward(self, x):\n    self.v.append(1)\n    return super().forward(x)", "list(net.v)", "v = collections.deque(maxlen=5)"),
+    "set": ("class Net(nn.Linear):\n  def forward(self, x):\n    self.v['a'].add(len(self.v['a']))\n    return super().forward(x)", "net.v", "v = {'a': set()}"),
+    "counter object": ("class Net(nn.Linear):\n  def forward(self, x):\n    self.v['a'] += 1\n    return super().forward(x)", "net.v", "v = collections.Counter()"),
+    "own random.Random": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * self.rng.random()", "net.rng.random()", "rng = random.Random(3)"),
+    "layer drop": ("RNG = random.Random(3)\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * (2.0 if RNG.random() < 0.5 else 1.0)", "m.RNG.random()"),
+    "bound method of a generator": ("draw = random.Random(3).random\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * draw()", "m.draw()"),
+    "numpy generator": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * float(self.rng.random())", "net.rng.random()", "rng = numpy.random.default_rng(3)"),
+    "numpy random state": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * float(self.rng.rand())", "net.rng.rand()", "rng = numpy.random.RandomState(3)"),
+    "global random": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * random.random()", "random.random()"),
+    "global numpy.random": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * np.random.rand()", "numpy.random.rand()"),
+    "torch.manual_seed": ("class Net(nn.Linear):\n  def forward(self, x):\n    torch.manual_seed(7)\n    return F.dropout(super().forward(x), 0.5)", "torch.rand(1).item()"),
+    "torch generator": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * torch.rand(4, generator=self.g)", "torch.rand(1, generator=net.g).item()", "g = torch.Generator().manual_seed(3)"),
+    "seeded generator": ("class Net(nn.Linear):\n  def forward(self, x):\n    g = torch.Generator()\n    g.manual_seed(7)\n    return super().forward(x) * torch.rand(4, generator=g)", "torch.rand(1).item()"),
+    "print": ("class Net(nn.Linear):\n  def forward(self, x):\n    print('here')\n    return super().forward(x)", "OUT()"),
+    "file": ("class Net(nn.Linear):\n  def forward(self, x):\n    with open(self.path, 'a') as f: f.write('x')\n    return super().forward(x)", "open(net.path).read()", "path = TMP()"),
+    "iterator": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * next(self.v)", "next(net.v)", "v = itertools.count(1)"),
+    "generator": ("def numbers():\n  for i in range(100): yield float(i)\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * next(self.v)", "next(net.v)", "v = m.numbers()"),
+    "list iterator": ("V = iter([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0])\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * next(V)", "next(m.V)"),
+    "global tensor written": ("T = torch.zeros(4)\nclass Net(nn.Linear):\n  def forward(self, x):\n    T.add_(1)\n    return super().forward(x) * T", "m.T.tolist()"),
+    "tensor list": ("class Net(nn.Linear):\n  def forward(self, x):\n    h = super().forward(x)\n    self.log['a'].append(h.detach())\n    return h", "len(net.log['a'])", "log = {'a': []}"),
+    "exception caught": ("N = [0]\nclass Net(nn.Linear):\n  def forward(self, x):\n    try:\n      N[0] += 1\n      print('here')\n    except Exception: pass\n    return super().forward(x)", "(m.N, OUT())"),
+    "logging": ("L = logging.getLogger('user_program')\nH = []\nclass Keep(logging.Handler):\n  def emit(self, record): H.append(record.msg)\nL.addHandler(Keep())\nclass Net(nn.Linear):\n  def forward(self, x):\n    L.warning('here')\n    return super().forward(x)", "len(m.H)"),
+    "environment": ("class Net(nn.Linear):\n  def forward(self, x):\n    os.environ['TEST_N'] = str(int(os.environ.get('TEST_N', '0')) + 1)\n    return super().forward(x)", "os.environ.pop('TEST_N')"),
+}  # fmt: skip
+
+PLACES = {"numpy": numpy, "array": array, "collections": collections, "functools": functools, "itertools": itertools, "os": os,
+          "random": random, "types": types, "torch": torch, "nn": nn, "sys": sys}  # fmt: skip
+
+
+def build(source, setup="", **more):
+    """A program of its own, with the same weights each time."""
+    module = module_of(source)
+    torch.manual_seed(1)
+    net = module.Net(4, 4)
+    scope = {**PLACES, **more, "m": module, "net": net}
+    if setup:
+        exec(f"net.{setup}", scope)
+    return module, net, scope
+
+
+def train(net, x):
+    """The result of a call and the gradients that come of it."""
+    net.zero_grad()
+    out = net(x)
+    out.square().sum().backward()
+    return [out.detach().clone(), *[p.grad.clone() for p in net.parameters()]]
+
+
+def same(ours, plain):
+    return all(torch.allclose(a, b, rtol=1e-5, atol=1e-6, equal_nan=True) for a, b in zip(ours, plain, strict=True))
+
+
+@contextlib.contextmanager
+def restored():
+    environment, dtype = dict(os.environ), torch.get_default_dtype()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    os.environ.clear()
+    os.environ.update(environment)
+    torch.set_default_dtype(dtype)
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("name", READS)
+def test_what_forward_reads_is_watched(name):
+    source, change, *setup = READS[name]
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(3))
+    found = []
+    for compiled in (False, True):
+        with restored():
+            _, net, scope = build(source, *setup)
+            model = trainc.compile(net) if compiled else net
+            results = [train(model, x), train(model, x)]
+            exec(change, scope)
+            results += [train(model, x), train(model, x)]
+            found.append(results)
+    plain, ours = found
+    assert all(same(a, b) for a, b in zip(ours, plain, strict=True)), [r.route for r in records.of(model)]
+    assert name in ("iterator", "default dtype") or not same(plain[0], plain[2]) or "not" in name
+
+
+@pytest.mark.parametrize("name", EFFECTS)
+def test_what_forward_changes_is_not_lost(name, capsys, tmp_path):
+    source, seen, *setup = EFFECTS[name]
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(3))
+    found = []
+    for compiled in (False, True):
+        path = tmp_path / f"{compiled}.txt"
+        with restored():
+            for each in (random.seed, numpy.random.seed, torch.manual_seed):
+                each(5)
+            more = {"OUT": lambda: capsys.readouterr().out, "TMP": functools.partial(str, path)}
+            _, net, scope = build(source, *setup, **more)
+            model = trainc.compile(net) if compiled else net
+            torch.manual_seed(5)
+            results = [train(model, x) for _ in range(5)]
+            found.append((results, eval(seen, scope)))
+    plain, ours = found
+    assert ours[1] == plain[1], [r.route for r in records.of(model)]
+    assert all(same(a, b) for a, b in zip(ours[0], plain[0], strict=True)), [r.route for r in records.of(model)]
+
+
+SETTINGS = {"scale": 2.0, "options": {"a": [1.0]}}
+
+
+def test_equal_objects_do_not_compile_again(engine, strict, monkeypatch):
+    """A configuration that is made anew, with equal contents, is the same configuration."""
+
+    class Net(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) * SETTINGS["scale"] * SETTINGS["options"]["a"][0]
+
+    model = trainc.compile(Net(4, 4))
+    for _ in range(5):
+        monkeypatch.setitem(globals(), "SETTINGS", copy.deepcopy(SETTINGS))  # put back at the end
+        train(model, torch.randn(3, 4))
+    assert len(records.of(model)) == 1
+    SETTINGS["options"]["a"][0] = 3.0
+    train(model, torch.randn(3, 4))
+    assert "SETTINGS['options']['a'][0]` changed from 1.0 to 3.0" in records.of(model)[1].recompiled
