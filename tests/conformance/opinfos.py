@@ -76,10 +76,8 @@ def of_operation(name: str, dtype: str, most: int | None) -> Iterator[Case]:
 
 
 def _errors(op) -> Iterator:
-    try:
+    if op.error_inputs_func is not None:
         yield from op.error_inputs("cpu")
-    except NotImplementedError:
-        return
 
 
 def _program(op, sample, strided: bool = False, in_place: bool = False) -> Program:
