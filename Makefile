@@ -9,7 +9,7 @@ VENV := $(CURDIR)/.venv
 export PATH := $(VENV)/bin:$(PATH)
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build test test-cpp test-python test-sanitize stress golden demo bench bench-cuda check-losses wheel lint clean
+.PHONY: help setup build test test-cpp test-python test-sanitize stress conformance golden demo bench bench-cuda check-losses wheel lint clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -68,6 +68,9 @@ stress: build build/sanitize/build.ninja  ## the cache against kills, full disks
 	cmake --build --preset sanitize -j $(JOBS) --target test_plan
 	TRAINC_STRESS=10000 build/sanitize/test_plan --gtest_filter='FileFuzz*'
 	python tests/stress $(ARGS)
+
+conformance: build  ## PyTorch's own tables of operations, modules and optimizers, compiled, against eager (ARGS="--ops add --jobs 2"; ARGS=--help)
+	python tests/conformance $(ARGS)
 
 golden: build  ## rewrites the expected files in tests/cpp/golden; review the difference
 	TRAINC_GOLDEN=rewrite ctest --preset release -R Golden

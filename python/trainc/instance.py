@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from trainc.deferred import Pending
 from trainc.device import Host
 from trainc.errors import NotCompiled
+from trainc.outputs import Outputs
 from trainc.overlap import Apart
 from trainc.pool import Pool
 from trainc.records import Compilation
@@ -59,6 +60,7 @@ class Instance:
         self._compiler, self._record, self._place = compiler, record, place
         self.apart = Apart()
         inputs = place.primals + len(place.constants)
+        self._outputs = Outputs(gm, place.forward_outputs)
         outputs = next(iter(gm.graph.find_nodes(op="output"))).args[0]
         self._gradients = [i for i, made in enumerate(outputs[place.forward_outputs :]) if made is not None]
         self._tangents = len(list(gm.graph.find_nodes(op="placeholder"))) - inputs
@@ -87,7 +89,7 @@ class Instance:
         if self._like is not None:
             joint.forward.share_memory(self._like._joint.forward)
         self.arena_bytes = place.arena_bytes(joint.saved_bytes)
-        self._copied = aliases(outputs[: place.forward_outputs], joint.forward)
+        self._outputs.settle(joint.forward)
         self._deferred_metas = [outputs[i].meta["val"] for i in joint.deferred_outputs]
         record.deferred_bytes = sum(meta.numel() * meta.itemsize for meta in self._deferred_metas)
         place.by_arena[self.arena_bytes] = place.last = self
@@ -100,12 +102,11 @@ class Instance:
         place.pending.settle()  # or their arena could not be used again
         arena = place.pool.tensor(self.arena_bytes, torch.uint8, (self.arena_bytes,), (1,))
         results = self._joint.forward([*inputs, *place.constants], arena)
-        for i in self._copied:
-            results[i] = results[i].clone()
         if self._deferred_metas:
             tensors = place.pending.tensors(self._deferred_metas, place.device.torch, lambda: self._deferred()([], arena))
             for i, tensor in zip(self._joint.deferred_outputs, tensors, strict=True):
                 results[i] = tensor
+        results = self._outputs(results, inputs)
         if self._fuses:
             place.parameters[arena.data_ptr()] = {i: inputs[i] for i in self._gradients}
         return [*results, arena]
@@ -223,21 +224,15 @@ class Inference:
     def __init__(self, compiler: Any, gm: torch.fx.GraphModule, record: Compilation, constants: list[Tensor]):
         self._compiler, self._constants = compiler, constants
         self.apart = Apart()
+        outputs = next(iter(gm.graph.find_nodes(op="output"))).args[0]
+        self._outputs = Outputs(gm, len(outputs))
         self._executable = record.forward = compiler.build(record, lambda e: e.compile(gm, record.name, compiler.family))
-        self._copied = aliases(next(iter(gm.graph.find_nodes(op="output"))).args[0], self._executable)
+        self._outputs.settle(self._executable)
 
     def forward(self, inputs: Sequence[Tensor]) -> list[Any]:
         if self._compiler.writes:
             self.apart.check(inputs, self._compiler.writes)
-        results = self._executable([*inputs, *self._constants])
-        for i in self._copied:
-            results[i] = results[i].clone()
-        return results
-
-
-def aliases(outputs: Sequence[Any], executable: Any) -> list[int]:
-    """The outputs that the plan gives as an input itself, but the program as a copy (`x.clone()`): one may be written."""
-    return [i for i in executable.aliases if i < len(outputs) and outputs[i].op != "placeholder"]
+        return self._outputs(self._executable([*inputs, *self._constants]), inputs)
 
 
 __all__ = ["Inference", "Instance", "Place"]

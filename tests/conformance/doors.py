@@ -1,0 +1,86 @@
+"""The doors through which a module is compiled, and what they say became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import trainc
+from trainc import records
+
+backend = trainc.backend if hasattr(trainc, "backend") else None
+
+
+class Door:
+    """`call` is the compiled module. `outcome()`: (class, reason), of what has been called so far."""
+
+    def __init__(self, module: torch.nn.Module):
+        self.module = module
+        self.call: Callable[..., Any] = module
+
+    def records(self) -> list[records.Compilation]:
+        return []
+
+    def outcome(self) -> tuple[str, str]:
+        found = self.records()
+        for record in found:
+            if self.refuses(record):
+                return "refused", f"{record.route}: {record.reason}"
+        externs = sorted({name for record in found for name, _ in record.externs()})
+        return ("extern", ", ".join(externs)) if externs else ("compiled", "" if found else "nothing to compile")
+
+    def refuses(self, record: records.Compilation) -> bool:
+        return record.route == "eager"
+
+
+class Compile(Door):
+    """trainc.compile(module)"""
+
+    def __init__(self, module: torch.nn.Module):
+        super().__init__(module)
+        self.call = trainc.compile(module)
+
+    def records(self) -> list[records.Compilation]:
+        return records.of(self.module)
+
+    def refuses(self, record: records.Compilation) -> bool:
+        return record.route != "compiled"
+
+
+class Backend(Door):
+    """torch.compile(module, backend="trainc"), in one graph"""
+
+    def __init__(self, module: torch.nn.Module):
+        from trainc import backend
+
+        super().__init__(module)
+        torch._dynamo.reset()
+        self._compilations = backend.compilations
+        self._compilations.clear()
+        self.call = torch.compile(module, backend=backend.backend, fullgraph=True)
+
+    def records(self) -> list[records.Compilation]:
+        return self._compilations
+
+
+class Tracer(Door):
+    """torch.compile(module, backend="aot_eager"): what PyTorch's own tracer makes of it, to tell its faults from ours"""
+
+    def __init__(self, module: torch.nn.Module):
+        super().__init__(module)
+        torch._dynamo.reset()
+        self.call = torch.compile(module, backend="aot_eager", fullgraph=True)
+
+
+DOORS = {"compile": Compile, "backend": Backend}
+
+
+def is_of_dynamo(error: BaseException) -> bool:
+    """Whether Dynamo itself could not trace the program, before any backend saw it."""
+    from torch._dynamo import exc
+
+    return isinstance(error, (exc.Unsupported, exc.UserError, exc.InternalTorchDynamoError)) and not isinstance(
+        error, exc.BackendCompilerFailed
+    )

@@ -1,0 +1,95 @@
+"""What a compiled call gives lies in memory as eager's: parts of arguments and of other results, strides, copies."""
+
+import pytest
+import torch
+from torch import nn
+
+import trainc
+
+
+def layout(results, given):
+    """Of each result: shape, strides, and which tensors it shares memory with, from where on."""
+    told = []
+    tensors = [x for x in results if x is not None]
+    for x in tensors:
+        shared = [i for i, y in enumerate([*given, *tensors]) if y.untyped_storage()._cdata == x.untyped_storage()._cdata]
+        told.append((list(x.shape), x.stride(), [i for i in shared if i < len(given)], len(shared)))
+        if any(i < len(given) for i in shared):
+            told.append(x.storage_offset())
+    return told
+
+
+def model(function):
+    class Model(nn.Module):
+        def forward(self, *args):
+            results = function(*args)
+            return tuple(results) if isinstance(results, (list, tuple)) else (results,)
+
+    return Model()
+
+
+PROGRAMS = {
+    "chunk": lambda x: x.chunk(2),
+    "chunk by columns": lambda x: x.chunk(3, 1),
+    "one of them": lambda x: x.split(2)[1],
+    "unbind": lambda x: x.unbind(1),
+    "tensor_split": lambda x: x.tensor_split(3),
+    "hsplit": lambda x: x.hsplit(2),
+    "a part of a part": lambda x: x.unbind(0)[1][1:4],
+    "beside a loss": lambda x: (*x.chunk(2), (x * x).sum()),
+    "of what is made": lambda x: (x * 2).chunk(2),
+    "of what is made, by columns": lambda x: (x * 2).chunk(3, 1),
+    "with what it is of": lambda x: (lambda y: (y, *y.chunk(2)))(x * 2),
+    "single": lambda x: (x[1], x.t(), x.view(-1)) if x.is_contiguous() else (x[1], x.t()),
+    "scattered": lambda x: torch.diagonal_scatter(x, torch.ones(min(x.shape))),
+    "copies": lambda x: (x.clone(), *(y.clone() for y in x.chunk(2))),
+    "twice": lambda x: (*x.chunk(2), *x.chunk(2)),
+}
+
+
+def arguments(how):
+    torch.manual_seed(1)
+    return torch.randn(6, 6) if how == "dense" else torch.randn(12, 12)[::2, ::2] if how == "strided" else torch.randn(6, 6).t()
+
+
+@pytest.mark.parametrize("how", ["dense", "strided", "transposed"])
+@pytest.mark.parametrize("gradient", [True, False])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_results_lie_where_eagers_do(strict, core, name, gradient, how):
+    wanted, compiled = model(PROGRAMS[name]), trainc.compile(model(PROGRAMS[name]))
+    for _ in range(2):  # the first call without a gradient is eager's
+        x, y = (arguments(how).requires_grad_(gradient) for _ in range(2))
+        want, got = wanted(x), compiled(y)
+        for g, w in zip(got, want, strict=True):
+            torch.testing.assert_close(g, w)
+            assert g.requires_grad == w.requires_grad
+        if "of what is made" in name:  # parts of what nobody is given have memory of their own
+            assert [g.stride() for g in got] == [w.stride() for w in want]
+        else:
+            assert layout(got, [y]) == layout(want, [x])
+        if gradient:
+            sum((i + 1) * t.sum() for i, t in enumerate(want)).backward()
+            sum((i + 1) * t.sum() for i, t in enumerate(got)).backward()
+            torch.testing.assert_close(x.grad, y.grad)
+
+
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "copies"])
+def test_writing_into_a_part_writes_into_the_whole(strict, name):
+    wanted, compiled = model(PROGRAMS[name]), trainc.compile(model(PROGRAMS[name]))
+    for _ in range(3):
+        x, y = arguments("dense"), arguments("dense")
+        want, got = wanted(x), compiled(y)
+        for i, (g, w) in enumerate(zip(got, want, strict=True)):
+            g.add_(i + 1)
+            w.add_(i + 1)
+        torch.testing.assert_close(y, x)
+        torch.testing.assert_close(got, want)
+
+
+def test_a_part_cannot_be_written_where_eager_cannot(strict):
+    """One of several views by one operation: autograd could not say what becomes of the others."""
+    for make in (model, lambda f: trainc.compile(model(f))):
+        x = torch.randn(4, 4, requires_grad=True)
+        part = make(PROGRAMS["chunk"])(x * 1)[0]
+        with pytest.raises(RuntimeError, match="is being modified inplace"):
+            part.add_(1)
