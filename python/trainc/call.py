@@ -288,7 +288,13 @@ class CompiledCall:
     def _attempt(self, record: records.Compilation, key: tuple, arguments: list[torch.Tensor]) -> Attempt:
         """Compiles. The program's Python state is as it was before, also where a UserError or Ctrl-C passes through."""
         with turns.alone(self._model()):
-            return self._attempt_alone(record, key, arguments)
+            attempt = self._attempt_alone(record, key, arguments)
+        if attempt.error is None and attempt.changed is None:  # here, for a trace changes a class of PyTorch's for its time
+            try:
+                self._watch(attempt.family)
+            except NotCompiled as reason:
+                attempt.error = reason
+        return attempt
 
     def _attempt_alone(self, record: records.Compilation, key: tuple, arguments: list[torch.Tensor]) -> Attempt:
         snapshot = self._snapshot = Snapshot(self._model())
@@ -304,11 +310,6 @@ class CompiledCall:
             self._busy, self._snapshot = False, None
             changed = self._put_back(snapshot)
         draws = any(reads.draws for reads in self._reads)
-        if error is None and changed is None:
-            try:
-                self._watch(serving)
-            except NotCompiled as reason:
-                error = reason
         record.capture_seconds = time.perf_counter() - start - record.compile_seconds
         return Attempt(snapshot, changed, entry, error, serving, draws)
 
@@ -423,6 +424,7 @@ class CompiledCall:
         call = FlatCall(self._state, key[1][1], self._snapshot, watched, reads)
         with tracing(), call.watched():
             compiler = compiler or joint.Compiler(record, self._engine, fusing=self._fusing)
+            compiler.is_users = reads.is_users
             compiled = joint.compile_flat(call, inputs, record, compiler)
         if watched.logged:
             raise SideEffect(f"{watched.logged} would be written once, while the model is traced")

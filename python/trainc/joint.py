@@ -46,6 +46,7 @@ class Compiler:
         self.family = engine.Family.of(symbols, lambda: self._template, self.device)
         self._make: Callable[[torch.fx.GraphModule, Compilation], Instance] | None = None
         self.reached = Reached()
+        self.is_users: Callable[[torch.Tensor], bool] = lambda _: False
         self._halves: tuple[autograd.Forward, autograd.Backward]  # after the partition
 
     def _key(self, inputs: Sequence[Any]) -> tuple:
@@ -92,7 +93,7 @@ class Compiler:
         outputs = list(next(iter(gm.graph.find_nodes(op="output"))).args[0])
         forward_outputs, gradients = outputs[:num_fwd_outputs], outputs[num_fwd_outputs:]
 
-        constants = lift_constants(gm, before=tangents[0] if tangents else None)
+        constants = lift_constants(gm, tangents[0] if tangents else None, self.is_users)
         count = len(primals) + len(constants)
         _set_outputs(gm, [*outputs, *[None] * len(constants)])
         reached = self.reached.gradients(gradients, tangents)
@@ -154,7 +155,7 @@ class Compiler:
 
     def inference(self, gm: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
         with suspended():
-            constants = lift_constants(gm, before=None)
+            constants = lift_constants(gm, None, self.is_users)
             self._first(gm, lambda gm, record: Inference(self, gm, record, constants))
         return _boxed(lambda *inputs: self._of(inputs).forward(inputs))
 
@@ -179,14 +180,18 @@ def _boxed(call: Callable[..., Any]) -> Callable[[list[Any]], Any]:
     return run
 
 
-def lift_constants(gm: torch.fx.GraphModule, before: torch.fx.Node | None) -> list[torch.Tensor]:
-    """Turns tensors that the graph holds (`torch.tensor(0.5)` in a forward) into inputs after the primals; returns them."""
+def lift_constants(
+    gm: torch.fx.GraphModule, before: torch.fx.Node | None, is_users: Callable[[torch.Tensor], bool] = lambda _: False
+) -> list[torch.Tensor]:
+    """Turns tensors that the graph holds (`torch.tensor(0.5)` in a forward) into inputs after the primals; returns them.
+    `is_users`: whether a tensor is one of the program's own, which may hold another number later."""
     graph, constants = gm.graph, []
     for node in list(graph.nodes):
         if node.op != "get_attr":
             continue
         tensor = getattr(gm, node.target)
-        if tensor.dim() == 0 and tensor.dtype in wire.DTYPE_NAMES:  # a number that Python wrote: part of the code, not an input
+        written = tensor.dim() == 0 and tensor.dtype in wire.DTYPE_NAMES and not is_users(tensor)
+        if written:  # a number that Python wrote: part of the code, not an input
             with _disable_current_modes():  # AOTAutograd's fakes have no values
                 value = tensor.item()
             with graph.inserting_before(node):

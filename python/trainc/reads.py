@@ -231,6 +231,16 @@ class Reads:
             self._add(Buffer("a tensor's values", data, held(data)), tensor.numel())
             self.outline[f"a tensor's values, {len(self._numbers)}"] = held(data)[0]
 
+    def is_users(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor of a trace is one that the program holds beside its modules', and whose values are an input therefore.
+        NotCompiled where that is not enough: it wants a gradient, or is one of the modules' own, reached in another way."""
+        storage = tensor.untyped_storage()._cdata
+        found = next((each for each in self.tensors if each.untyped_storage()._cdata == storage), None)
+        if found is not None and (found.requires_grad or id(found) in self._owned):
+            what = f"a tensor of shape {list(found.shape)} that learns"
+            raise NotCompiled(f"{self._subject} reaches {what}, in another way than as a parameter")
+        return found is not None
+
     def _made_here(self, code: types.CodeType) -> bool:
         """Whether a function that ran makes functions of this code: what they hold is its variables."""
         return any(code in ran.co_consts for ran, _ in self._codes.values())

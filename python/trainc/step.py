@@ -187,9 +187,7 @@ class TrainStep(CompiledCall):
             self._busy = True
             try:
                 with watched.active():
-                    traced = trace_step(
-                        self.fn, self._state, structure, inputs, self.reached, symbols, lambda reads=reads: reads.own_backward
-                    )
+                    traced = trace_step(self.fn, self._state, structure, inputs, self.reached, symbols, reads=reads)
             finally:
                 self._busy = False
                 changed = self._put_back(snapshot)

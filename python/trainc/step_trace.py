@@ -28,6 +28,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from trainc import distributed, repeated, trace, turns, wire
 from trainc.errors import NotCompiled
 from trainc.joint import lift_constants
+from trainc.reads import Reads
 from trainc.sizes import SYMBOLIC, Symbols
 from trainc.step_objects import Reached
 from trainc.structure import Flattener, unflatten
@@ -217,10 +218,11 @@ def trace_step(
     inputs: list[Tensor],
     reached: Reached,
     symbols: Symbols | None = None,
-    own_backward: Callable[[], bool] = lambda: True,
+    *,
+    reads: Reads,
 ) -> Traced:
     """Traces `body(*arguments)`; `inputs`: the tensors of `state`, then those of the arguments. `symbols`, of these
-    inputs: the trace is with their symbolic sizes. `own_backward`, asked at backward(): whether it runs the user's Python."""
+    inputs: the trace is with their symbolic sizes. `reads`: what the body is seen to reach."""
     count = len(state.tensors())
     found: dict[str, Any] = {}
 
@@ -230,7 +232,7 @@ def trace_step(
             for tensor, original in zip(tensors, inputs, strict=False):
                 if original.requires_grad:
                     tensor.requires_grad_()
-            recorder = Recorder(reached, inputs, tensors[:-1], tensors[-1], own_backward)
+            recorder = Recorder(reached, inputs, tensors[:-1], tensors[-1], lambda: reads.own_backward)
             args, kwargs = unflatten(structure, tensors[count:-1])
             with state.swapped(tensors[:count]), recorder.active():
                 result = body(*args, **kwargs)
@@ -254,7 +256,7 @@ def trace_step(
             fakes = [*(fake.detach() for fake in symbols.inputs), *fakes]
         with enable_python_dispatcher(), mode, repeated.quick():
             gm = make_fx(flat)(*fakes)
-    return _arranged(gm, inputs, found)
+    return _arranged(gm, inputs, found, reads.is_users)
 
 
 def _check(recorder: Recorder, inputs: list[Tensor]) -> None:
@@ -267,7 +269,9 @@ def _check(recorder: Recorder, inputs: list[Tensor]) -> None:
             raise NotCompiled("the step has no optimizer.zero_grad(): train_step consumes the gradients, so call it in the step")
 
 
-def _arranged(gm: torch.fx.GraphModule, inputs: list[Tensor], found: dict[str, Any]) -> Traced:
+def _arranged(
+    gm: torch.fx.GraphModule, inputs: list[Tensor], found: dict[str, Any], is_users: Callable[[Tensor], bool]
+) -> Traced:
     """Outputs in the order of `Traced`: first what comes of no gradient."""
     recorder: Recorder = found["recorder"]
     placeholders = list(gm.graph.find_nodes(op="placeholder"))
@@ -294,7 +298,7 @@ def _arranged(gm: torch.fx.GraphModule, inputs: list[Tensor], found: dict[str, A
     gm.graph.eliminate_dead_code()
     gm.recompile()
     wire.give_backward_its_lines(gm.graph)
-    constants = lift_constants(gm, before=placeholders[-1])
+    constants = lift_constants(gm, placeholders[-1], is_users)
     first_kept = gradients + len(recorder.consumed)
     return Traced(
         gm, constants, len(early), [slot for slot, _ in recorder.consumed], found["structure"],

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Numbers at which formulas part: what the tests of values feed to operations, and how a result is compared with eager's."""
 
 from __future__ import annotations

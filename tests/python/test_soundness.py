@@ -123,6 +123,7 @@ READS = {
     "singleton": ("class C:\n  instance = None\n  @classmethod\n  def get(cls):\n    return cls.instance\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * C.get().v", "m.C.instance.v = 3.0", "q = setattr(m.C, 'instance', types.SimpleNamespace(v=2.0))"),
     "global tensor replaced": ("T = torch.full((4,), 2.0)\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * T", "m.T = torch.full((4,), 3.0)"),
     "global tensor written": ("T = torch.full((4,), 2.0)\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * T", "m.T.fill_(3.0)"),
+    "global number in a tensor": ("T = torch.tensor(2.0)\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * T", "m.T.fill_(3.0)"),
     "global tensor read as a number": ("T = torch.full((4,), 2.0)\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * T.tolist()[0]", "m.T.fill_(3.0)"),
     "global tensor's item": ("T = torch.full((4,), 2.0)\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * T[0].item()", "m.T.fill_(3.0)"),
     "global tensor as a condition": ("T = torch.tensor(True)\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * (2.0 if T else 3.0)", "m.T.fill_(False)"),
@@ -261,6 +262,30 @@ def test_what_forward_changes_is_not_lost(name, capsys, tmp_path):
     plain, ours = found
     assert ours[1] == plain[1], [r.route for r in records.of(model)]
     assert all(same(a, b) for a, b in zip(ours[0], plain[0], strict=True)), [r.route for r in records.of(model)]
+
+
+HIDDEN = {
+    "global parameter": "W = nn.Parameter(torch.full((4,), 2.0))\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * W\n  def hidden(self): return W",
+    "nested dictionary": "class Net(nn.Linear):\n  def __init__(self, *a):\n    super().__init__(*a)\n    self.d = {'a': {'w': self.weight}}\n  def forward(self, x): return x @ self.d['a']['w']\n  def hidden(self): return self.weight",
+    "module in a list": "class Net(nn.Linear):\n  def __init__(self, *a):\n    super().__init__(*a)\n    self.d = [nn.Linear(4, 4)]\n  def forward(self, x): return self.d[0](super().forward(x))\n  def hidden(self): return self.d[0].weight",
+    "number": "W = nn.Parameter(torch.tensor(2.0))\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * W\n  def hidden(self): return W",
+    "closure": "def make():\n  w = nn.Parameter(torch.full((4,), 2.0))\n  return (lambda x: x * w), w\nf, W = make()\nclass Net(nn.Linear):\n  def forward(self, x): return f(super().forward(x))\n  def hidden(self): return W",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_what_learns_beside_the_parameters_has_its_gradient(name):
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(3))
+    found = []
+    for compiled in (False, True):
+        with restored():
+            _, net, _ = build(HIDDEN[name])
+            model = trainc.compile(net) if compiled else net
+            for _ in range(2):
+                net.hidden().grad = None
+                model(x).square().sum().backward()
+            found.append([net.hidden().grad])
+    assert same(found[1], found[0])
 
 
 SETTINGS = {"scale": 2.0, "options": {"a": [1.0]}}

@@ -41,7 +41,8 @@ KINDS = {
     "mean": Kind(torch.mean),
     "norm": Kind(lambda x, axes: torch.linalg.vector_norm(x, dim=axes)),
     "one_norm": Kind(lambda x, axes: torch.linalg.vector_norm(x, 1, dim=axes)),
-    "var": Kind(torch.var, geomean=1.7),  # eager is in float64 to the end and rounds once; here the sum and the quotient are rounded
+    # eager is in float64 to the end and rounds once; here the sum and the quotient are rounded
+    "var": Kind(torch.var, geomean=1.7),
     "bias": Kind(gradients_of_a_bias),
     "logsumexp": Kind(torch.logsumexp),
     "softmax": Kind(torch.softmax, one_axis=True),
@@ -58,7 +59,8 @@ def layout(n: int, one_axis: bool, chance: random.Random) -> tuple[list[int], li
     side = max(1, n // 64)
     forms = [([few, n], [1]), ([n, some], [0]), ([few, n, 3], [1])]
     if not one_axis:
-        forms += [([n], [0]), ([64, few, side], [0, 2]), ([chance.randint(1, 9), n // 3 + 1], [0, 1]), ([5, side, few, 12], [0, 1, 3])]
+        forms += [([n], [0]), ([64, few, side], [0, 2]), ([chance.randint(1, 9), n // 3 + 1], [0, 1])]
+        forms += [([5, side, few, 12], [0, 1, 3])]
     return chance.choice(forms)
 
 
