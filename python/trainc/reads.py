@@ -185,6 +185,7 @@ class Reads:
         self._all = False  # whether some code reads attributes that it does not name
         self._seen: dict[int, Any] = {}
         self._waiting: dict[str, list[tuple[str, Any, Any]]] = {}  # attributes that no code named yet: (path, value, place)
+        self._settings: dict[str, list[tuple[str, Any, Any]]] = {}
         self._todo: collections.deque[tuple[str, Any]] = collections.deque()
         self._codes: dict[int, tuple[types.CodeType, dict]] = {}
         self._functions: dict[int, list[tuple[str, types.FunctionType]]] = {}  # that were reached, by their code
@@ -268,7 +269,7 @@ class Reads:
         new = facts.names - self._names
         self._names |= new
         for name in new:
-            for path, value, owner in self._waiting.pop(name, ()):
+            for path, value, owner in (*self._waiting.pop(name, ()), *self._settings.pop(name, ())):
                 self._named(path, value, owner)
         for path, opened in self._opened:
             self._members(path, opened, new)
@@ -511,13 +512,20 @@ class Reads:
         for i, group in enumerate(value.param_groups):
             for key, item in group.items():
                 if key != "params" and not isinstance(item, torch.Tensor):
-                    self._attribute(f"{path}.param_groups[{i}].{key}", key, item, (group, key))
+                    self._setting("param_groups", f"{path}.param_groups[{i}].{key}", item, (group, key))
 
     def _scheduler(self, path: str, value: torch.optim.lr_scheduler.LRScheduler) -> None:
         """Its steps run as Python after each step; what a program reads of it is its numbers."""
         for key, by in (("_last_lr", "get_last_lr"), ("last_epoch", "last_epoch"), ("_last_lr", "_last_lr")):
             if key in value.__dict__:
-                self._attribute(f"{path}.{key}", by, value.__dict__[key], (value.__dict__, key))
+                self._setting(by, f"{path}.{key}", value.__dict__[key], (value.__dict__, key))
+
+    def _setting(self, name: str, path: str, value: Any, place: tuple) -> None:
+        """What is read where some code has `name`, and not where one computes names: it changes at every step."""
+        if name in self._names:
+            self._named(path, value, place)
+        else:
+            self._settings.setdefault(name, []).append((path, value, place))
 
     # -- what became of it --------------------------------------------------------------------------------------------
 
