@@ -38,6 +38,8 @@ from typing import Any
 
 import numpy
 import torch
+from torch._subclasses import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from trainc.errors import NotCompiled
@@ -397,6 +399,8 @@ class Reads:
         return type(value), None
 
     def _tensor(self, path: str, value: torch.Tensor) -> None:
+        if isinstance(value, (FakeTensor, FunctionalTensor)):  # of this trace
+            return
         self.tensors.append(value)
         if value.is_cpu and value.layout is torch.strided and id(value) not in self._owned:
             self._copied += value.numel() * value.element_size()

@@ -79,7 +79,7 @@ def _module_of(function: Any) -> str:
 # C functions, by module and name, whose result is another one at each call, or which do what a compiled call would not do again.
 _ASKS = {
     "time": {"time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time", "process_time_ns",
-             "thread_time", "thread_time_ns", "localtime", "gmtime", "ctime", "asctime", "strftime", "sleep"},
+             "thread_time", "thread_time_ns", "localtime", "gmtime", "ctime", "asctime", "strftime"},
     "posix": {"urandom", "getpid", "read", "write", "open", "listdir", "stat", "scandir", "times", "getrandom", "getloadavg",
               "system", "remove", "unlink", "mkdir", "rename", "rmdir", "putenv", "fork", "_exit", "kill", "access"},
     "builtins": {"print", "input", "exec", "eval"},
