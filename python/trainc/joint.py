@@ -80,12 +80,6 @@ class Compiler:
     def partition(
         self, gm: torch.fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **_: Any
     ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
-        with suspended():
-            return self._partition(gm, num_fwd_outputs)
-
-    def _partition(
-        self, gm: torch.fx.GraphModule, num_fwd_outputs: int
-    ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
         wire.give_backward_its_lines(gm.graph)
         placeholders = list(gm.graph.find_nodes(op="placeholder"))
         primals = [node for node in placeholders if not node.name.startswith("tangents")]
@@ -154,9 +148,8 @@ class Compiler:
         return next(_boxed(getattr(n.target, _HALF)) for n in gm.graph.nodes if hasattr(n.target, _HALF))
 
     def inference(self, gm: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
-        with suspended():
-            constants = lift_constants(gm, None, self.is_users)
-            self._first(gm, lambda gm, record: Inference(self, gm, record, constants))
+        constants = lift_constants(gm, None, self.is_users)
+        self._first(gm, lambda gm, record: Inference(self, gm, record, constants))
         return _boxed(lambda *inputs: self._of(inputs).forward(inputs))
 
 
@@ -333,10 +326,20 @@ def compile_flat(
             list(inputs),
             fw_compiler=compiler.half,
             bw_compiler=compiler.half,
-            inference_compiler=compiler.inference,
-            partition_fn=compiler.partition,
+            inference_compiler=_unwatched(compiler.inference),
+            partition_fn=_unwatched(compiler.partition),
             decompositions=decompositions(),
         )
+
+
+def _unwatched(work: Callable[..., Any]) -> Callable[..., Any]:
+    """What comes after the trace is not the program's doing."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with suspended():
+            return work(*args, **kwargs)
+
+    return run
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
