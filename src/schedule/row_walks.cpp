@@ -13,13 +13,6 @@ using loop::block;
 using loop::integer;
 using loop::LoopKind;
 
-namespace {
-
-constexpr int64_t kScratchRow = 256 << 10;  // bytes of a row worth keeping rather than computing again
-constexpr int64_t kSharedRows = 40 << 10;   // of all kept rows, on a device: Shared memory, less what sums are combined in
-
-}  // namespace
-
 void RowWalks::declare_arguments() {
   for (const Node* n : values_) {
     if (schedule_.stored.count(n)) e_.argument(n, true);

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "schedule/group_dag.h"
+#include "schedule/row_walks.h"
 #include "schedule/stream.h"
 
 namespace trainc::schedule {
@@ -16,12 +17,38 @@ constexpr int64_t kCheap = 3;
 constexpr int64_t kCheapOperand = 4;
 // An expression of this much work becomes a value in any case: code must stay readable and compile quickly.
 constexpr int64_t kLongest = 160;
+// The same, of what costs nothing to compute, but is index arithmetic: nodes, counted as often as they are used.
+constexpr int64_t kLargestExpression = 512;
+// Reshapes of what has been turned, one over another: each divides the index that the one above it has made, several times over, so that index arithmetic
+// doubles with each that cuts across the axes below (64 bytes of it to 2 MB in eight steps).
+constexpr int64_t kMostTurns = 4;
+// Work that one kernel may hold (a transcendental counts 16, see op_cost). A split costs a store and a load of what is wanted behind it, which is little beside
+// this many operations; but the code generator's time for one function grows with the square of its length. Measured (Zen 5, a chain of h = tanh(h * y + x), 18
+// each; time an operation over that of 8 of them): 64 of them 1.2, 128 2, 256 4, 512 10. Layers of a network have up to 300: attention's backward.
+constexpr int64_t kLargestKernel = 1000;
+// Groups that become one stream: attention's backward has six.
+constexpr size_t kLargestStream = 16;
+// Sums over columns that may be one walk are looked for among so many that read the same: what shares it is made close together, and all pairs of a long
+// program would be too many.
+constexpr size_t kNearSums = 64;
 
 // One element of so many: a label's of a row of logits.
 constexpr int64_t kLittle = 64;
 
 /// Costs nothing where it is read, and halves what is stored: what it widens is kept instead.
 bool widening(const Node* n) { return n->op == Op::Cast && n->dtype() == DType::F32 && n->in(0)->dtype() == DType::BF16; }
+
+/// Whether an element is at another place of its row-major order than what it is read from.
+bool turns(const Node* n) {
+  if (n->op == Op::Gather) return true;
+  return is_movement(n->op) && n->op != Op::Reshape && !is_copy(n);
+}
+
+/// Whether a reshape does more than to put in axes of size 1, or take them out.
+bool cuts_anew(const Node* reshape) {
+  const auto without_ones = [](Dims shape) { return std::erase(shape, 1), shape; };
+  return reshape->op == Op::Reshape && without_ones(reshape->shape()) != without_ones(reshape->in(0)->shape());
+}
 
 /// Index arithmetic without a condition. A whole slice is none: `prepare` wrote it for a copy.
 bool plain_movement(const Node* n) {
@@ -34,16 +61,16 @@ bool plain_movement(const Node* n) {
 
 class Scheduler {
  public:
-  explicit Scheduler(const Graph& graph) : graph_(graph), live_(graph.live()) {}
+  Scheduler(const Graph& graph, bool streams) : graph_(graph), streams_(streams), live_(graph.live()) {}
 
-  Schedule run(bool streams) {
+  Schedule run() {
     count_uses();
     choose_values();
     order_draws();
     for (const Node* n : live_)
       if (out_.values.count(n)) place(n);
     merge_columns();
-    if (streams) find_streams();
+    if (streams_) find_streams();
     order();
     find_stored();
     return std::move(out_);
@@ -84,19 +111,26 @@ class Scheduler {
       int64_t cost = op_cost(n->op);
       // Checks and selections by position are statements: a contraction's operand is one expression, and has no room for them.
       bool statements = n->op == Op::Gather || n->op == Op::Pad || n->op == Op::Concat;
-      for (const Node* i : n->inputs)
-        if (!out_.values.count(i)) cost += cost_[i], statements = statements || statements_.count(i);
+      int64_t size = class_of(n->op) == OpClass::Leaf ? 0 : std::max<int64_t>(cost, n->op == Op::Concat ? static_cast<int64_t>(n->inputs.size()) : 1);
+      Turns turned{0, turns(n)};
+      for (const Node* i : n->inputs) {
+        if (out_.values.count(i)) continue;
+        cost += cost_[i], size += size_[i], statements = statements || statements_.count(i);
+        turned.reshaped = std::max(turned.reshaped, turns_[i].reshaped), turned.since = turned.since || turns_[i].since;
+      }
+      if (turned.since && cuts_anew(n)) ++turned.reshaped, turned.since = false;
+      const bool long_ = cost > kLongest || size > kLargestExpression || (turns(n) && turned.reshaped >= kMostTurns);
       bool value = false;
       switch (class_of(n->op)) {
         case OpClass::Leaf: value = n->op == Op::Random; break;
         case OpClass::Elementwise:
           if (widening(n)) { value = forced.count(n); break; }
-          value = forced.count(n) || cost > kLongest || (cost > kCheap && uses_[n] > 1) || inline_limit(n) < cost || (statements && operands_.count(n));
+          value = forced.count(n) || long_ || (cost > kCheap && uses_[n] > 1) || inline_limit(n) < cost || (statements && operands_.count(n));
           break;
         case OpClass::Movement:
-          value = n->op != Op::Reshape && (forced.count(n) || is_copy(n) || (n->op == Op::Concat && uses_[n] > 1) || cost > kLongest);
+          value = n->op != Op::Reshape && (forced.count(n) || is_copy(n) || (n->op == Op::Concat && uses_[n] > 1) || long_);
           break;
-        case OpClass::Indexed: value = n->op == Op::Scatter || forced.count(n); break;
+        case OpClass::Indexed: value = n->op == Op::Scatter || forced.count(n) || long_; break;
         case OpClass::Reduction:
         case OpClass::Contraction:
         case OpClass::Extern: value = true; break;
@@ -105,7 +139,9 @@ class Scheduler {
       if (forced.count(n) && !value && n->op != Op::Input && n->op != Op::Reshape) value = true;
       if (value) out_.values.insert(n);
       else if (statements) statements_.insert(n);
-      cost_[n] = value ? 0 : std::min<int64_t>(cost, 1 << 20);
+      cost_[n] = std::min<int64_t>(cost, 1 << 20);
+      size_[n] = std::min<int64_t>(size, 1 << 20);
+      turns_[n] = turned;
     }
   }
 
@@ -211,7 +247,21 @@ class Scheduler {
 
   int new_group(GroupKind kind, const Node* n, int64_t rows = 0, int64_t columns = 1) {
     groups_.push_back({kind, {n}, rows, columns});
+    work_.push_back({kind == GroupKind::Contract ? 0 : size_.at(n), is_sum(n)});  // a product's operands are packed by loops of their own
     return dag_.add(before(n));
+  }
+
+  /// What a group's code is made of.
+  struct Work {
+    int64_t operations = 0;  // each value's once
+    int64_t sums = 0;        // each of which ends a walk over the columns
+    Work operator+(const Work& other) const { return {operations + other.operations, sums + other.sums}; }
+  };
+  Work work_of(const Node* n) const { return {size_.at(n), is_sum(n)}; }
+  /// Whether that much work over rows of so many columns is code for one kernel. Values that are not kept from walk to walk are computed again in each.
+  bool fits(const Work& work, int64_t columns) const {
+    const bool again = columns * size_of(DType::F32) > (streams_ ? kScratchRow : kSharedRows / 8);
+    return work.operations * (again ? std::max<int64_t>(1, work.sums) : 1) <= kLargestKernel;
   }
   int find(int g) const { return dag_.find(g); }
   /// The groups that run before `n` is made.
@@ -264,6 +314,7 @@ class Scheduler {
       if (home < 0) {
         if (!joins(n, g, sum, own_rows, own_columns)) continue;
         groups_[g].values.push_back(n);
+        work_[g] = work_[g] + work_of(n);
         dag_.follow(g, before(n));
         group_of_[n] = home = g;
       } else if (g != home && unite(home, g)) {
@@ -279,7 +330,7 @@ class Scheduler {
     if (to.kind == GroupKind::Contract) {
       if (sum || n->type.numel() != to.values[0]->type.numel()) return false;
       if (!is_elementwise(n->op)) return false;
-      if (!aligned(n, g, n->type.numel(), 1)) return false;
+      if (!fits(work_[g] + work_of(n), 1) || !aligned(n, g, n->type.numel(), 1)) return false;
       return !dag_.circular({g}, before(n));
     }
     if (to.kind != GroupKind::Rows) return false;
@@ -292,7 +343,7 @@ class Scheduler {
     } else if (n->type.numel() != all && n->type.numel() != to.rows) {
       return false;
     }
-    if (!aligned(n, g, domain.rows, domain.columns)) return false;
+    if (!fits(work_[g] + work_of(n), domain.columns) || !aligned(n, g, domain.rows, domain.columns)) return false;
     if (domain.columns != to.columns)
       for (const Node* v : to.values)
         if (!aligned(v, g, domain.rows, domain.columns)) return false;
@@ -301,7 +352,9 @@ class Scheduler {
     return true;
   }
 
-  bool aligned(const Node* n, int g, int64_t rows, int64_t columns) {
+  bool aligned(const Node* n, int g, int64_t rows, int64_t columns) const {
+    const std::vector<Read>& any = reads_.at(n);
+    if (std::none_of(any.begin(), any.end(), [&](const Read& r) { return group(r.value) == g; })) return true;
     for (const Read& r : reads_of(n, out_.values, rows, columns)) {
       if (group(r.value) != g) continue;
       if (r.access == Access::Other) return false;
@@ -316,6 +369,7 @@ class Scheduler {
     if (groups_[a].kind != GroupKind::Rows || groups_[b].kind != GroupKind::Rows) return false;
     if (groups_[a].rows != groups_[b].rows || groups_[a].columns != groups_[b].columns) return false;
     if (groups_[a].columns == 1) return false;  // nothing shared but the loop
+    if (!fits(work_[a] + work_[b], groups_[a].columns)) return false;
     for (int g : {a, b})
       for (const Node* v : groups_[g].values)
         for (int other : {a, b})
@@ -332,6 +386,7 @@ class Scheduler {
     for (size_t i = 1; i < groups.size(); ++i) {
       values.insert(values.end(), groups_[groups[i]].values.begin(), groups_[groups[i]].values.end());
       groups_[groups[i]].values.clear();
+      work_[groups[0]] = work_[groups[0]] + work_[groups[i]];
     }
     std::sort(values.begin(), values.end(), [](const Node* x, const Node* y) { return x->id < y->id; });
     return groups[0];
@@ -342,26 +397,37 @@ class Scheduler {
     std::vector<int> columns;
     for (int g = 0; g < static_cast<int>(groups_.size()); ++g)
       if (find(g) == g && groups_[g].kind == GroupKind::Columns) columns.push_back(g);
-    for (size_t i = 0; i < columns.size(); ++i)
-      for (size_t j = i + 1; j < columns.size(); ++j) {
-        int a = columns[i], b = columns[j];
-        if (find(a) != a || find(b) != b || groups_[a].values.size() >= 4) continue;
+    const auto summed = [](const Node* sum, const Read& r) { return r.value->type.numel() == sum->in(0)->type.numel(); };
+    std::unordered_map<const Node*, std::vector<int>> readers;  // of a value of the size of what is summed: in ascending order
+    for (int g : columns)
+      for (const Read& r : reads_[groups_[g].values[0]])
+        if (auto& of = readers[r.value]; summed(groups_[g].values[0], r) && (of.empty() || of.back() != g)) of.push_back(g);
+    for (int a : columns) {
+      if (find(a) != a) continue;
+      std::set<int> near;
+      for (const Read& r : reads_[groups_[a].values[0]]) {
+        const std::vector<int>& of = readers[r.value];
+        auto it = std::upper_bound(of.begin(), of.end(), a);
+        for (size_t k = 0; k < kNearSums && it != of.end(); ++k, ++it) near.insert(*it);
+      }
+      for (int b : near) {
+        if (find(b) != b || groups_[a].values.size() >= 4) continue;
         const Node *x = groups_[a].values[0], *y = groups_[b].values[0];
         if (x->in(0)->shape() != y->in(0)->shape() || x->as<ReduceAttr>().axes != y->as<ReduceAttr>().axes) continue;
-        bool common = false, chained = false;  // chained: the second needs the first one's result
+        bool chained = false;  // chained: the second needs the first one's result
         for (const Node* n : groups_[b].values)
           for (const Read& r : reads_[n]) chained = chained || group(r.value) == a;
         for (const Node* n : groups_[a].values)
           for (const Read& r : reads_[n]) chained = chained || group(r.value) == b;
-        for (const Read& r : reads_[x])
-          for (const Read& s : reads_[y]) common = common || (r.value == s.value && r.value->type.numel() == x->in(0)->type.numel());
-        if (common && !chained && !dag_.circular({a, b})) join({a, b});
+        if (!chained && fits(work_[a] + work_[b], 1) && !dag_.circular({a, b})) join({a, b});
       }
+    }
   }
 
   // --- streams
   /// Grows each contraction that makes a matrix by what works on the same matrix, then by what reads it; a stream where something does.
   void find_streams() {
+    find_neighbours();
     for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
       if (find(g) != g || groups_[g].kind != GroupKind::Contract) continue;
       const std::optional<Matrix> matrix = matrix_of(groups_[g].values[0]);
@@ -370,17 +436,20 @@ class Scheduler {
       for (bool grown = true; grown;) {
         grown = false;
         for (int x : candidates(inside, *matrix))
-          if (works_on(x, inside, *matrix) && !circular_with(inside, x)) inside.push_back(x), grown = true;
+          if (works_on(x, inside, *matrix) && may_take(inside, x, matrix->columns)) inside.push_back(x), grown = true;
       }
       const std::vector<int> makers = inside;
       if (!works_on_rows(makers, *matrix)) continue;
       for (int x : neighbours(inside))
-        if (drains(x, makers, *matrix) && !reads(x, sinks) && !reads_any(inside, x) && !circular_with(inside, x)) inside.push_back(x), sinks.push_back(x);
+        if (drains(x, makers, *matrix) && !reads(x, sinks) && !reads_any(inside, x) && may_take(inside, x, matrix->columns)) inside.push_back(x), sinks.push_back(x);
       if (sinks.empty()) continue;
       std::sort(sinks.begin(), sinks.end());
       std::vector<std::vector<const Node*>> sink_values;
       for (int x : sinks) sink_values.push_back(groups_[x].values);
-      Group& stream = groups_[join(inside)];
+      const int made = join(inside);
+      for (int x : inside)
+        if (x != made) neighbours_[made].insert(neighbours_[made].end(), neighbours_[x].begin(), neighbours_[x].end());
+      Group& stream = groups_[made];
       stream.kind = GroupKind::Stream, stream.rows = matrix->batch * matrix->rows, stream.columns = matrix->columns;
       stream.sinks = std::move(sink_values);
     }
@@ -388,15 +457,17 @@ class Scheduler {
 
   /// Groups that read what `inside` makes, or make what it reads.
   std::vector<int> neighbours(const std::vector<int>& inside) const {
-    const std::set<int> in(inside.begin(), inside.end());
     std::set<int> found;
-    for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
-      if (find(g) != g) continue;
-      for (const Node* n : groups_[g].values)
-        for (const Read& r : reads_.at(n))
-          if (int p = group(r.value); p >= 0 && in.count(p) != in.count(g)) found.insert(in.count(g) ? p : g);
-    }
+    for (int g : inside)
+      for (int near : neighbours_[g])
+        if (near = find(near); std::find(inside.begin(), inside.end(), near) == inside.end()) found.insert(near);
     return {found.begin(), found.end()};
+  }
+  void find_neighbours() {
+    neighbours_.assign(groups_.size(), {});
+    for (const auto& [n, reads] : reads_)
+      for (const Read& r : reads)
+        if (int p = group(r.value), g = group(n); p >= 0 && p != g) neighbours_[p].push_back(g), neighbours_[g].push_back(p);
   }
   /// What may work on the matrix: neighbours, and what a contraction reads in one operand together with what `inside` makes.
   std::vector<int> candidates(const std::vector<int>& inside, const Matrix& matrix) const {
@@ -426,9 +497,13 @@ class Scheduler {
   bool reads_any(const std::vector<int>& readers, int read) const {
     return std::any_of(readers.begin(), readers.end(), [&](int g) { return reads(g, {read}); });
   }
-  bool circular_with(std::vector<int> inside, int extra) const {
+  /// Whether a group more can be a part of the stream `inside`.
+  bool may_take(std::vector<int> inside, int extra, int64_t columns) const {
+    if (inside.size() == kLargestStream) return false;
     inside.push_back(extra);
-    return dag_.circular(inside);
+    Work work;
+    for (int g : inside) work = work + work_[g];
+    return fits(work, columns) && !dag_.circular(inside);
   }
 
   /// Whether group x makes elements or rows of the matrix, and reads what `inside` makes (which reads x so) element by element or row by row.
@@ -523,17 +598,17 @@ class Scheduler {
     std::unordered_set<const Node*> callers;
     for (const Output& o : graph_.outputs)
       if (o.value) callers.insert(base_of(o.value));
-    struct Work {
+    struct Waiting {
       std::vector<int> before, after;
       std::vector<const Node*> reads;  // values of other groups
       size_t missing = 0;              // groups before it that are not done
       int64_t place = 0;               // in `roots`
       bool done = false;
     };
-    std::unordered_map<int, Work> work;
+    std::unordered_map<int, Waiting> work;
     std::unordered_map<const Node*, int64_t> readers;  // groups that have yet to read a value of another group
     for (size_t i = 0; i < roots.size(); ++i) {
-      Work& w = work[roots[i]];
+      Waiting& w = work[roots[i]];
       w.place = static_cast<int64_t>(i);
       if (auto it = before.find(roots[i]); it != before.end()) w.before.assign(it->second.begin(), it->second.end());
       w.missing = w.before.size();
@@ -558,7 +633,7 @@ class Scheduler {
     std::vector<int> order;
     std::set<std::pair<int64_t, int>> ready;  // (place in `roots`, group)
     const auto run = [&](int g) {
-      Work& w = work[g];
+      Waiting& w = work[g];
       w.done = true;
       order.push_back(g);
       ready.erase({w.place, g});
@@ -613,12 +688,20 @@ class Scheduler {
   }
 
   const Graph& graph_;
+  const bool streams_;
   std::vector<const Node*> live_;
   std::unordered_map<const Node*, int> uses_;
-  std::unordered_map<const Node*, int64_t> cost_;
+  struct Turns {
+    int64_t reshaped = 0;  // reshapes of what has been turned, one over another
+    bool since = false;    // turned again after the last of them
+  };
+  std::unordered_map<const Node*, Turns> turns_;  // in the expression that makes a node
+  std::unordered_map<const Node*, int64_t> cost_, size_;  // of the expression that makes a node: its work, its nodes
   std::unordered_set<const Node*> operands_, statements_, sums_of_contractions_;
   std::unordered_map<const Node*, int64_t> inline_limit_;  // an elementwise node may be inlined up to this cost
   std::vector<Group> groups_;
+  std::vector<Work> work_;
+  std::vector<std::vector<int>> neighbours_;  // of a group that streams may be made of: others that read of it, or it of them
   GroupDag dag_;
   std::unordered_map<const Node*, const Node*> drawn_before_;  // of a draw: the one before it
   std::unordered_map<const Node*, int> group_of_;
@@ -628,6 +711,6 @@ class Scheduler {
 
 }  // namespace
 
-Schedule make_schedule(const Graph& graph, bool streams) { return Scheduler(graph).run(streams); }
+Schedule make_schedule(const Graph& graph, bool streams) { return Scheduler(graph, streams).run(); }
 
 }  // namespace trainc::schedule
