@@ -148,7 +148,7 @@ TEST_P(Deep, GivesWhatTheReferenceGives) {
   state[8] = 1, state[12] = 1;
   std::vector<reference::Tensor> got;
   ASSERT_NO_THROW(got = testing::run_plan(compiler::compile(testing::copy_of(graph), "deep", options(false)), inputs, nullptr,
-                                          {[&] { return state; }, [&](const std::vector<uint8_t>& s) { state = s; }}));
+                                          {[&] { return state; }, [&](const std::vector<uint8_t>&, const std::vector<uint8_t>& to) { return state = to, true; }}));
   testing::expect_close(got, reference::evaluate(graph, inputs, rounded), 1e-4);
 }
 
