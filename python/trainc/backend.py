@@ -40,6 +40,10 @@ def _static(gm: torch.nn.Module, inputs: Sequence[Any], tune: str) -> Callable[.
     except NotCompiled as reason:
         messages.warn(f"{record.name} runs in PyTorch: {reason}")
         return gm.forward
+    except UserError:
+        raise
+    except Exception as error:
+        return _in_pytorch(record, error, gm.forward)
     compilations.append(record)
     return torch._dynamo.disable(compiled, reason="compiled by trainc")
 
@@ -61,6 +65,14 @@ def _record(inputs: Sequence[Any], tune: str) -> records.Compilation:
     return records.Compilation(f"graph {len(compilations)}", signature=_describe(inputs), tune=tune, route="dynamo")
 
 
+def _in_pytorch(record: records.Compilation, error: Exception, run: Callable[..., Any]) -> Callable[..., Any]:
+    """`run`, which is PyTorch's own way to a graph that could not be compiled because of `error`."""
+    messages.fell_back(record.name, error)
+    record.route, record.reason = "eager", family.first_line(error)
+    compilations.append(record)
+    return run
+
+
 def _where(record: records.Compilation, inputs: Sequence[Any]) -> device.Host | None:
     """The device of all tensors; None, and a warning, where there are several."""
     try:
@@ -76,6 +88,7 @@ def _by_sizes(gm: torch.fx.GraphModule, examples: Sequence[Any], tune: str) -> C
     inputs = Inputs([node.meta.get("example_value", given) for node, given in zip(_placeholders(gm), examples, strict=True)])
     found: dict[Any, Callable[..., Any]] = {}
     families: dict[Any, family.Family] = {}
+    left: set[Any] = set()  # kinds of calls that were not compiled for one size, and are not tried for others
 
     def compiled_for(kind: tuple, given: Sequence[Any]) -> Callable[..., Any]:
         fixed, moving = inputs.fixed_of(given), inputs.moving_of(given)
@@ -96,12 +109,19 @@ def _by_sizes(gm: torch.fx.GraphModule, examples: Sequence[Any], tune: str) -> C
             return lambda tensors, record: compiled if compiler.add_sizes(tensors, record) else None
 
         shapes = families.setdefault(kind, family.Family(dims=inputs.dims))
+        if kind in left:
+            return WithNumbers(gm, inputs, given)
         try:
             with turns.alone(), tracing():
                 compiled = shapes.entry(record, fixed, moving, static, symbolic)
         except NotCompiled as reason:
             messages.warn(f"{record.name} runs in PyTorch: {reason}")
             return WithNumbers(gm, inputs, given)
+        except UserError:
+            raise
+        except Exception as error:
+            left.add(kind)
+            return _in_pytorch(record, error, WithNumbers(gm, inputs, given))
         compilations.append(record)
         return compiled
 

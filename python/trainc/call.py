@@ -442,9 +442,10 @@ class CompiledCall:
         """Sends a signature through torch.compile's tracer, which sees Python itself, with trainc as its backend; to PyTorch
         where it draws from a generator of its own, of which Dynamo draws from a copy."""
         record.route, record.reason, record.captured = "eager" if draws else "dynamo", reason, None
-        self.compilations.append(record)
         where = "runs in PyTorch" if draws else "goes through torch.compile's tracer"
-        messages.warn(f"{record.name} {where}: {reason}")
+        if not any((other.route, other.reason) == (record.route, reason) for other in self.compilations):
+            messages.warn(f"{record.name} {where}: {reason}")
+        self.compilations.append(record)
         run = self._in_pytorch if draws else self._through_dynamo
         self._add_entry(key, None, lambda _inputs, args, kwargs: run(args, kwargs))
 

@@ -174,6 +174,13 @@ def one(tensors: Iterable[torch.Tensor], what: str) -> Host:
     return get(found.pop())
 
 
+def refuse_freed(tensors: Iterable[torch.Tensor | None]) -> None:
+    """PyTorch's own error where the memory of one of them was freed (`untyped_storage().resize_(0)`)."""
+    for tensor in tensors:
+        if tensor is not None and tensor.numel() and not tensor.data_ptr():
+            torch.as_strided(tensor.detach(), tensor.shape, tensor.stride())  # checks; a copy would read what is not there
+
+
 def gpu_in_use() -> bool:
     return torch.cuda.is_initialized()
 
@@ -190,4 +197,4 @@ def tf32_allowed() -> bool:
     return torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
-__all__ = ["HOST", "Cuda", "Host", "asked", "flags", "get", "gpu_in_use", "one", "places", "tf32_allowed"]
+__all__ = ["HOST", "Cuda", "Host", "asked", "flags", "get", "gpu_in_use", "one", "places", "refuse_freed", "tf32_allowed"]

@@ -4,7 +4,7 @@
 and in the place of `core` where it raises InternalError. Both give
 
     compile(gm, name, family=None)           -> Executable
-    joint(gm, primals, forward_outputs, name, family=None, limit=None, defer_small=False, updates=None)
+    joint(gm, primals, forward_outputs, name, family=None, limit=None, defer_small=False, updates=None, kept=None)
                                              -> Joint: .forward, .saved_inputs, .saved_bytes;
         .footprint(): bytes {saved, temporary, results} and {again_flops}, or None where it is not known;
         .backward(defined, consumes, unmade): `consumes` allows a run to overwrite `saved`; gradients `unmade` are given as None;
@@ -13,6 +13,7 @@ and in the place of `core` where it raises InternalError. Both give
     Executable(inputs, saved=None)           -> list of fresh tensors (or None, or an input itself: .aliases); .report() -> dict;
         .share_memory(other): the two are of one graph with two sizes of its inputs, and their results use the same memory
 
+`kept` (interpreter alone): the primals that the backward can be given beside the arena; None: any.
 `family`: what the plans of one graph for different sizes have in common. `updates`: .backward_step with these is what is expected
 to be run, and the footprint is of it.
 """
@@ -30,7 +31,7 @@ import torch
 from torch.utils import flop_counter
 
 from trainc import cache, library, memory, messages, tuning, wire
-from trainc.device import HOST, Host
+from trainc.device import HOST, Host, refuse_freed
 from trainc.errors import InternalError, UserError
 from trainc.pool import Results
 from trainc.sizes import Symbols, Template
@@ -79,15 +80,19 @@ class CoreExecutable:
                 pointers[i] = tensor.data_ptr()
         outputs = [inputs[out] if type(out) is int else out and out.new() for out in self._outputs]
         temporaries = self.device.temporaries(self.plan.temp_bytes)
-        self.plan.run(
-            pointers,
-            [out.data_ptr() if isinstance(kind, Results) else 0 for out, kind in zip(outputs, self._outputs, strict=True)],
-            0 if saved is None else saved.data_ptr(),
-            self.device.generator(),
-            self._extern,
-            0 if temporaries is None else temporaries.data_ptr(),
-            self.device.stream(),
-        )
+        try:
+            self.plan.run(
+                pointers,
+                [out.data_ptr() if isinstance(kind, Results) else 0 for out, kind in zip(outputs, self._outputs, strict=True)],
+                0 if saved is None else saved.data_ptr(),
+                self.device.generator(),
+                self._extern,
+                0 if temporaries is None else temporaries.data_ptr(),
+                self.device.stream(),
+            )
+        except InternalError:
+            refuse_freed(read)
+            raise
         return outputs
 
     def _as_compiled(self, given: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
@@ -307,9 +312,7 @@ class CoreJoint:
     def backward(self, defined: tuple[bool, ...], consumes: bool, unmade: list[int]) -> CoreExecutable:
         return self._part("backward", "backward", defined, consumes, unmade)
 
-    def backward_step(
-        self, defined: tuple[bool, ...], consumes: bool, unmade: list[int], updates: PlanUpdates
-    ) -> CoreExecutable:
+    def backward_step(self, defined: tuple[bool, ...], consumes: bool, unmade: list[int], updates: PlanUpdates) -> CoreExecutable:
         return self._part("backward_step", "backward and optimizer", defined, consumes, unmade, *updates.told(self.name))
 
     def _part(self, kind: str, what: str, *arguments: Any) -> CoreExecutable:
@@ -413,6 +416,7 @@ class Core:
         limit: memory.Limit | None = None,
         defer_small: bool = False,
         updates: PlanUpdates | None = None,
+        _kept: list[int] | None = None,
     ) -> CoreJoint:
         graph = wire.GraphText(gm.graph, name, self.device)
         shape = (primals, forward_outputs, name, *([0] if defer_small else []))
@@ -500,7 +504,9 @@ class InterpretedJoint:
     """The plainest cut: what needs no tangent is forward. What is saved lies in the arena, as it does with the compiler;
     views are made again in the backward, so that a weight is saved as itself and autograd sees when it changes."""
 
-    def __init__(self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str, device: Host):
+    def __init__(
+        self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str, device: Host, kept: list[int] | None
+    ):
         self.name, self.device = name, device
         nodes = list(gm.graph.nodes)
         inputs = [node for node in nodes if node.op == "placeholder"]
@@ -512,7 +518,7 @@ class InterpretedJoint:
                 backward.add(node)
         saved, again = _crossing(nodes, outputs[forward_outputs:], backward)
 
-        places = {node: i for i, node in enumerate(inputs)}
+        places = {node: i for i, node in enumerate(inputs) if kept is None or i in kept}
         saved.sort(key=lambda node: (node not in places, places.get(node, 0)))
         self.saved_inputs = [places[node] for node in saved if node in places]
         self.slots: list[tuple[int, int, Any] | None] = [None] * len(self.saved_inputs)
@@ -584,9 +590,20 @@ class Interpreter:
     def compile(self, gm: torch.fx.GraphModule, name: str, family: Any = None) -> InterpretedExecutable:
         return InterpretedExecutable(gm, name)
 
-    def joint(self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str, *_: Any) -> InterpretedJoint:
+    def joint(
+        self,
+        gm: torch.fx.GraphModule,
+        primals: int,
+        forward_outputs: int,
+        name: str,
+        _family: Any = None,
+        _limit: Any = None,
+        _defer_small: bool = False,
+        _updates: Any = None,
+        kept: list[int] | None = None,
+    ) -> InterpretedJoint:
         """A limit is not met: PyTorch keeps what it keeps. Nothing is deferred."""
-        return InterpretedJoint(gm, primals, forward_outputs, name, self.device)
+        return InterpretedJoint(gm, primals, forward_outputs, name, self.device, kept)
 
 
 ENGINES = {"core": Core, "interpreter": Interpreter}

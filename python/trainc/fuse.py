@@ -15,7 +15,7 @@ import torch
 
 from trainc import messages, optimizer
 from trainc.deferred import DeferredTensor, Outputs
-from trainc.errors import UserError
+from trainc.errors import NotCompiled, UserError
 from trainc.updates import Slot, Updates, shared_memory
 
 Tensor = torch.Tensor
@@ -141,10 +141,8 @@ class Fusing:
             try:
                 first.step(slots)
                 return True
-            except UserError:
-                raise
-            except Exception as error:
-                messages.fell_back("the backward together with the optimizer's step", error)
+            except NotCompiled as error:  # any other error is one of the run, which may have updated parameters
+                messages.fell_back("the backward together with the optimizer's step", error.__cause__ or error)
         _compute_gradients(parameters)
         return False
 

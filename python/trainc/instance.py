@@ -12,13 +12,15 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from trainc import messages
 from trainc.deferred import Pending
 from trainc.device import Host
-from trainc.errors import NotCompiled
+from trainc.errors import NotCompiled, UserError
 from trainc.outputs import Outputs
 from trainc.overlap import Apart
 from trainc.pool import Pool
 from trainc.records import Compilation
+from trainc.rerun import Rerun
 from trainc.updates import Launch, PlanUpdates, Slot, Updates, classes_of
 
 Tensor = torch.Tensor
@@ -27,9 +29,12 @@ Tensor = torch.Tensor
 class Place:
     """What all instances of one trace share."""
 
-    def __init__(self, primals: int, constants: list[Tensor], forward_outputs: int, reached: list[int], device: Host):
+    def __init__(
+        self, primals: int, constants: list[Tensor], forward_outputs: int, reached: list[int], written: set[int], device: Host
+    ):
         self.device = device
         self.primals, self.constants, self.forward_outputs = primals, constants, forward_outputs
+        self.written = written  # primals that the program changes when the forward is over
         self.reached = reached  # of each gradient, a bit for each tangent that it is made for (reached.py)
         # what the backward is given beside the arena: primals by index, and from primals and constants on, results
         self.held: list[int] = []
@@ -47,6 +52,15 @@ class Place:
     def is_constant(self, index: int) -> bool:
         return self.primals <= index < self.primals + len(self.constants)
 
+    def held_of(self, inputs: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+        """What the backward is given beside the arena, of a forward's inputs and results."""
+        count = self.primals + len(self.constants)
+        return [inputs[i] if i < count else results[i - count] for i in self.held]
+
+    def kept(self) -> list[int] | None:
+        """What a joint graph may keep of its inputs beside the arena: constants, and what the first instance's backward holds."""
+        return None if self.last is None else [*self.held, *range(self.primals, self.primals + len(self.constants))]
+
     def arena_bytes(self, saved: int) -> int:
         """At least `saved`, and no other instance's."""
         size = max(saved, 1)
@@ -56,24 +70,33 @@ class Place:
 
 
 class Instance:
-    def __init__(self, compiler: Any, gm: torch.fx.GraphModule, record: Compilation, place: Place):
+    def __init__(
+        self, compiler: Any, gm: torch.fx.GraphModule, record: Compilation, place: Place, outputs_: Outputs | None = None
+    ):
+        """`outputs_`: those of an instance that this one replaces; they were taken from `gm` already."""
         self._compiler, self._record, self._place = compiler, record, place
         self.apart = Apart()
         inputs = place.primals + len(place.constants)
-        self._outputs = Outputs(gm, place.forward_outputs)
+        self._outputs = outputs_ or Outputs(gm, place.forward_outputs)
         outputs = next(iter(gm.graph.find_nodes(op="output"))).args[0]
         self._gradients = [i for i, made in enumerate(outputs[place.forward_outputs :]) if made is not None]
         self._tangents = len(list(gm.graph.find_nodes(op="placeholder"))) - inputs
         self._fusing = compiler.fusing
         self._fused: dict[tuple, tuple[PlanUpdates, Any]] = {}
         self._unmade: dict[tuple[bool, ...], list[int]] = {}  # by the tangents that are defined
+        self._graph: torch.fx.GraphModule | None = gm  # until a backward has been compiled: PyTorch may have to run it
+        self._replaced: Instance | None = None  # what runs in PyTorch instead
+        self._consuming: dict[tuple[bool, ...], Any] = {}  # backward plans, by the tangents that are defined
+        self._keeping: dict[tuple[bool, ...], Any] = {}
+        record.backward, record.keeping, record.deferred = self._consuming, self._keeping, None
         updates = self._expected_updates()
         # A limit is of one batch's sizes, and is met with numbers that kernels for other sizes would not have.
         family = compiler.family if record.limit is None else None
 
         def joint_of(defer_small: bool) -> tuple[Any, list[int]]:
             shape = inputs, place.forward_outputs, record.name
-            joint = compiler.build(record, lambda e: e.joint(gm, *shape, family, record.limit, defer_small, updates))
+            options = family, record.limit, defer_small, updates, place.kept()
+            joint = compiler.build(record, lambda e: e.joint(gm, *shape, *options))
             return joint, [i for i in joint.saved_inputs if not place.is_constant(i)]
 
         joint, held = joint_of(False)
@@ -91,19 +114,25 @@ class Instance:
         self.arena_bytes = place.arena_bytes(joint.saved_bytes)
         self._outputs.settle(joint.forward)
         self._deferred_metas = [outputs[i].meta["val"] for i in joint.deferred_outputs]
+        self._deferred_plan: Any = None
         record.deferred_bytes = sum(meta.numel() * meta.itemsize for meta in self._deferred_metas)
         place.by_arena[self.arena_bytes] = place.last = self
 
     def forward(self, inputs: Sequence[Tensor]) -> list[Any]:
         """(the user's outputs..., arena)"""
+        self._place.pending.settle()  # or their arena could not be used again
+        return self._call(inputs)
+
+    def _call(self, inputs: Sequence[Tensor]) -> list[Any]:
         place = self._place
         if self._compiler.writes:
             self.apart.check(inputs, self._compiler.writes)
-        place.pending.settle()  # or their arena could not be used again
         arena = place.pool.tensor(self.arena_bytes, torch.uint8, (self.arena_bytes,), (1,))
+        if self._graph is not None:
+            arena.trainc_rerun = Rerun(self._graph, inputs, place.written, place.device)
         results = self._joint.forward([*inputs, *place.constants], arena)
         if self._deferred_metas:
-            tensors = place.pending.tensors(self._deferred_metas, place.device.torch, lambda: self._deferred()([], arena))
+            tensors = place.pending.tensors(self._deferred_metas, place.device.torch, lambda: self._deferred(arena))
             for i, tensor in zip(self._joint.deferred_outputs, tensors, strict=True):
                 results[i] = tensor
         results = self._outputs(results, inputs)
@@ -125,7 +154,14 @@ class Instance:
             unmade = self._unmade[defined] = place.unmade(defined)
 
         def run() -> list[Tensor | None]:
-            gradients = self._backward(defined, consumes=not again)([*kept, *tangents], arena)[: len(place.reached)]
+            try:
+                plan = self._backward(defined, consumes=not again)
+            except UserError:
+                raise
+            except Exception as error:
+                _, *called = self._in_pytorch(error, arena)
+                return self._replaced.backward(*called, tangents)
+            gradients = plan([*kept, *tangents], arena)[: len(place.reached)]
             for i in unmade:
                 gradients[i] = None
             return gradients
@@ -181,8 +217,13 @@ class Instance:
         key = defined, consumes, tuple(classes), tuple([launch.variant for launch in distinct])
         if key not in self._fused:
             plan = self._plan_updates(updates, launches)
-            executable = self._compiler.build(self._record, lambda _: self._joint.backward_step(defined, consumes, unmade, plan))
-            self._fused[key] = plan, executable
+            try:
+                with self._record.compiling():
+                    self._fused[key] = plan, self._joint.backward_step(defined, consumes, unmade, plan)
+            except UserError:
+                raise
+            except Exception as error:  # nothing was updated: the backward and the step can run apart
+                raise NotCompiled(str(error)) from error
         plan, executable = self._fused[key]
         self._record.fused = executable
         primals = place.primals + len(place.constants)
@@ -198,24 +239,50 @@ class Instance:
     # -- the plans ----------------------------------------------------------------------------------------------------
 
     def _plans(self, consumes: bool) -> dict[tuple[bool, ...], Any]:
-        return self._record.backward if consumes else self._record.keeping
+        return self._consuming if consumes else self._keeping
 
     def _backward(self, defined: tuple[bool, ...], consumes: bool) -> Callable[..., list[Any]]:
         """The backward for the tangents that exist, compiled when it is first needed. `consumes`: it may overwrite the arena."""
         plans = self._plans(consumes)
         if defined not in plans:
-            unmade = self._unmade[defined]
-            plans[defined] = self._compiler.build(self._record, lambda _: self._joint.backward(defined, consumes, unmade))
+            with self._record.compiling():
+                plan = self._joint.backward(defined, consumes, self._unmade[defined])
+            plans[defined], self._graph = plan, None
             like = self._like and self._like._plans(consumes).get(defined)
             if like:
-                plans[defined].share_memory(like)
+                plan.share_memory(like)
         return plans[defined]
 
-    def _deferred(self) -> Callable[..., list[Any]]:
-        """What makes the deferred outputs, compiled when one is first read."""
-        if self._record.deferred is None:
-            self._record.deferred = self._compiler.build(self._record, lambda _: self._joint.deferred())
-        return self._record.deferred
+    def _deferred(self, arena: Tensor) -> list[Any]:
+        """The deferred outputs; what makes them is compiled when one is first read."""
+        if self._deferred_plan is None:
+            try:
+                with self._record.compiling():
+                    self._deferred_plan = self._record.deferred = self._joint.deferred()
+            except UserError:
+                raise
+            except Exception as error:
+                results, *_ = self._in_pytorch(error, arena)
+                return [results[i] for i in self._joint.deferred_outputs]
+        return self._deferred_plan([], arena)
+
+    # -- where a plan cannot be compiled ------------------------------------------------------------------------------
+
+    def _in_pytorch(self, error: Exception, arena: Tensor) -> tuple[list[Any], list[Tensor], Tensor]:
+        """Runs the forward that filled `arena` again in PyTorch, as `self._replaced` does with later calls. Gives its results,
+        and what its backward takes before the tangents. Raises `error` where the call is no longer known."""
+        rerun = getattr(arena, "trainc_rerun", None)
+        inputs = rerun.inputs() if rerun is not None else None
+        if inputs is None:
+            raise error
+        if self._replaced is None:
+            messages.fell_back(self._record.name, error)
+            self._compiler.use_interpreter(self._record, error)
+            self._replaced = Instance(self._compiler, rerun.graph, self._record, self._place, self._outputs)
+            self._compiler.replace(self, self._replaced)
+        with rerun.generator(), torch.no_grad():
+            *results, arena = self._replaced._call(inputs)  # it may be an output that is being settled that asks for this
+        return results, self._place.held_of(inputs, results), arena
 
 
 class Inference:

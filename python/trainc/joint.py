@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from trainc import autograd, config, distributed, engine, messages, repeated, turns, wire
 from trainc.device import Host
-from trainc.errors import UserError
+from trainc.errors import NotCompiled, UserError
 from trainc.instance import Inference, Instance, Place
 from trainc.reached import Reached
 from trainc.records import Compilation
@@ -81,6 +80,7 @@ class Compiler:
         self, gm: torch.fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **_: Any
     ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
         wire.give_backward_its_lines(gm.graph)
+        _refuse_sparse(gm.graph)
         placeholders = list(gm.graph.find_nodes(op="placeholder"))
         primals = [node for node in placeholders if not node.name.startswith("tangents")]
         tangents = placeholders[len(primals) :]
@@ -91,7 +91,7 @@ class Compiler:
         count = len(primals) + len(constants)
         _set_outputs(gm, [*outputs, *[None] * len(constants)])
         reached = self.reached.gradients(gradients, tangents)
-        place = Place(len(primals), constants, num_fwd_outputs, reached, self.device)
+        place = Place(len(primals), constants, num_fwd_outputs, reached, _written(primals), self.device)
         first = self._first(gm, lambda gm, record: Instance(self, gm, record, place))
         # What the backward reads of what the caller holds: primals, and (from `count` on) results of the forward.
         held = place.held
@@ -100,7 +100,7 @@ class Compiler:
         def forward(*inputs: torch.Tensor) -> list[Any]:
             instance = self._of(inputs)
             *results, arena = instance.forward(inputs)
-            kept = [inputs[i] if i < count else results[i - count] for i in held]
+            kept = place.held_of(inputs, results)
             if neighbours := instance.apart.neighbours:
                 kept = [t.clone() if i in neighbours else t for i, t in zip(held, kept, strict=True)]
             return [*results, *kept, arena]
@@ -121,21 +121,27 @@ class Compiler:
 
     def build(self, record: Compilation, build: Callable[[Any], Any]) -> Any:
         """`build` with the engine; with the interpreter, and one warning, where trainc fails by a fault of its own."""
-        start = time.perf_counter()
         record.engine = self.engine.name
-        try:
-            return build(self.engine)
-        except UserError:
-            raise
-        except Exception as error:
-            if self.engine.name == "interpreter":
+        with record.compiling():
+            try:
+                return build(self.engine)
+            except UserError:
                 raise
-            messages.fell_back(record.name, error)
-            self.engine = engine.Interpreter(self.device, record.tune)
-            record.engine, record.reason = self.engine.name, str(error)
-            return build(self.engine)
-        finally:
-            record.compile_seconds += time.perf_counter() - start
+            except Exception as error:
+                if self.engine.name == "interpreter":
+                    raise
+                messages.fell_back(record.name, error)
+                self.use_interpreter(record, error)
+                return build(self.engine)
+
+    def use_interpreter(self, record: Compilation, error: Exception) -> None:
+        """PyTorch runs what is compiled from now on, because of `error`."""
+        self.engine = engine.Interpreter(self.device, record.tune)
+        record.engine, record.reason = self.engine.name, str(error)
+
+    def replace(self, instance: Instance, other: Instance) -> None:
+        """`other` runs the calls of these sizes from now on."""
+        self._instances = {key: other if old is instance else old for key, old in self._instances.items()}
 
     def call_of_both(self, metadata: Any, detached: list[int]) -> Callable[[list[torch.Tensor]], list[torch.Tensor]] | None:
         """The call of both halves, once there is a partition; None where it takes AOTAutograd's wrappers."""
@@ -148,6 +154,7 @@ class Compiler:
         return next(_boxed(getattr(n.target, _HALF)) for n in gm.graph.nodes if hasattr(n.target, _HALF))
 
     def inference(self, gm: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
+        _refuse_sparse(gm.graph)
         constants = lift_constants(gm, None, self.is_users)
         self._first(gm, lambda gm, record: Inference(self, gm, record, constants))
         return _boxed(lambda *inputs: self._of(inputs).forward(inputs))
@@ -206,6 +213,22 @@ def lift_constants(
 def _fake_like(graph: torch.fx.Graph, tensor: torch.Tensor) -> torch.Tensor:
     with _fake_mode_of(list(graph.find_nodes(op="placeholder"))):
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+
+
+def _refuse_sparse(graph: torch.fx.Graph) -> None:
+    """A tensor without strides has no place in a plan, nor in an arena of the interpreter's."""
+    for node in graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
+            raise NotCompiled(f"{wire.origin(node)} ({wire.target_name(node.target)}) gives a tensor of layout {value.layout}")
+
+
+def _written(primals: Sequence[torch.fx.Node]) -> set[int]:
+    """The primals that AOTAutograd writes new values to when the forward is over (running statistics)."""
+    output = next(iter(primals[0].graph.find_nodes(op="output"))) if primals else None
+    told = [getattr(desc, "mutated_input", None) for desc in (output.meta.get("desc") or ())] if output else []
+    written = [desc for desc in told if desc is not None]
+    return {i for i, primal in enumerate(primals) if primal.meta.get("desc") in written}
 
 
 def _set_outputs(gm: torch.fx.GraphModule, outputs: list[Any]) -> None:

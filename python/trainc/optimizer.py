@@ -25,6 +25,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from torch.optim.sgd import sgd
 
 from trainc import cache, config, device, messages, records, wire
+from trainc.errors import InternalError
 from trainc.optimizer_state import Known, Steps
 
 Tensor = torch.Tensor
@@ -184,7 +185,12 @@ class CoreKernel:
         """False, and nothing is done, where a tensor that is written shares memory with another."""
         numels = [row[0].numel() for row in tensors]
         self.elements += sum(numels)
-        return self._foreach.run([[t.data_ptr() for t in row] for row in tensors], numels, scalars, self._where.stream())
+        try:
+            return self._foreach.run([[t.data_ptr() for t in row] for row in tensors], numels, scalars, self._where.stream())
+        except InternalError:
+            for row in tensors:
+                device.refuse_freed(row)
+            raise
 
     def report(self) -> dict:
         report = json.loads(self._foreach.report())

@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +41,15 @@ class Compilation:
     footprint: Any = None  # () -> what the plans need beside it (engine.py), or None
     capture_seconds: float = 0.0
     compile_seconds: float = 0.0
+
+    @contextlib.contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Counts the time that passes as spent on compiling."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.compile_seconds += time.perf_counter() - start
 
     def memory(self) -> Any:
         """memory.Memory: what a step needs at its peak; None where that is not known."""

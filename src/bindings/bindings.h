@@ -27,6 +27,7 @@ struct CoreExecutable {
   std::unique_ptr<runtime::Executable> cpu;           // one of the two
   std::unique_ptr<runtime::cuda::Executable> device;
   const plan::Plan& plan() const { return device ? device->plan() : cpu->plan(); }
+  std::vector<int> read_inputs;   // buffers of the caller's that some step reads, empty ones aside
   nlohmann::json compile_record;  // how it was made, for report(); null for a loaded plan
 };
 /// `device`: as in Target.

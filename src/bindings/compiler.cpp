@@ -242,10 +242,13 @@ struct Foreach {
   bool run(const std::vector<std::vector<uintptr_t>>& tensors, const std::vector<int64_t>& numels, const std::vector<double>& scalars, uintptr_t stream) {
     const int64_t wanted = device ? device->tensor_inputs() : cpu->tensor_inputs();
     std::vector<void*> pointers;
-    for (const auto& tensor : tensors) {
-      require(static_cast<int64_t>(tensor.size()) == wanted,
-              plan().name + ": " + std::to_string(tensor.size()) + " pointers for a tensor, it takes " + std::to_string(wanted));
-      for (uintptr_t p : tensor) pointers.push_back(reinterpret_cast<void*>(p));
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      require(static_cast<int64_t>(tensors[i].size()) == wanted,
+              plan().name + ": " + std::to_string(tensors[i].size()) + " pointers for a tensor, it takes " + std::to_string(wanted));
+      for (uintptr_t p : tensors[i]) {
+        if (p == 0 && numels.at(i) > 0) throw InternalError(plan().name + ": no memory for a tensor");
+        pointers.push_back(reinterpret_cast<void*>(p));
+      }
     }
     require(tensors.size() == numels.size(), plan().name + ": pointers and sizes differ in number");
     nb::gil_scoped_release unlock;

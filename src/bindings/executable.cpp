@@ -46,6 +46,13 @@ nb::list output_info(const CoreExecutable& e) {
   return list;
 }
 
+/// Before any step: a plan that updates parameters must not stop half-way because the caller freed a tensor's memory.
+void refuse_freed(const CoreExecutable& e, const runtime::Call& call) {
+  for (const int b : e.read_inputs)
+    if (const plan::Buffer& buffer = e.plan().buffers[b]; !call.inputs.at(buffer.index))
+      throw InternalError("plan " + e.plan().name + ": no memory for " + buffer.name);
+}
+
 nb::list input_info(const CoreExecutable& e) {
   const plan::Plan& p = e.plan();
   std::vector<nb::object> infos(p.input_count, nb::none());
@@ -172,6 +179,7 @@ void run(CoreExecutable& e, const std::vector<uintptr_t>& inputs, const std::vec
          const nb::object& extern_call, uintptr_t temp, uintptr_t stream) {
   const plan::Plan& plan = e.plan();
   runtime::Call call{pointers(inputs), pointers(outputs), reinterpret_cast<void*>(saved), {}, {}, SignalCheck()};
+  refuse_freed(e, call);
   if (draws_on_host(plan)) find_mask_generator();
   const FrameworkGenerator framework(generator);
   if (!generator.is_none()) {
@@ -191,6 +199,11 @@ void run(CoreExecutable& e, const std::vector<uintptr_t>& inputs, const std::vec
 std::unique_ptr<CoreExecutable> executable_of(plan::Plan plan, const std::string& device, json compile_record) {
   auto made = std::make_unique<CoreExecutable>();
   made->compile_record = std::move(compile_record);
+  std::set<int> read;
+  for (const plan::Step& s : plan.steps)
+    for (int b : s.reads)
+      if (plan.buffers[b].home == Home::Input && plan.buffers[b].bytes > 0) read.insert(b);
+  made->read_inputs.assign(read.begin(), read.end());
   if (plan.device.empty()) {
     made->cpu = std::make_unique<runtime::Executable>(std::move(plan));
     return made;

@@ -1,0 +1,264 @@
+"""Whatever trainc cannot compile, PyTorch runs, with one warning and to the same result: also where that shows when a forward is
+over already, in the backward, in the optimizer's step with it, in an output that is read later."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import DOORS, assert_same, gradients
+from test_deferred import Attention
+from torch import nn
+
+import trainc
+from trainc import config, engine, messages, records
+from trainc.deferred import DeferredTensor
+from trainc.errors import InternalError
+
+
+class Net(nn.Module):
+    """Dropout, running statistics, and an output that is large enough to be deferred."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.norm, self.down = nn.Linear(8, 64, bias=False), nn.BatchNorm1d(64), nn.Linear(64, 4)
+
+    def forward(self, x, y):
+        h = F.dropout(F.relu(self.norm(self.up(x))), 0.3)
+        return F.cross_entropy(self.down(h), y), h * 2
+
+
+BROKEN = InternalError("groups depend on each other in a circle")
+
+
+def broken(monkeypatch, *parts):
+    """These parts of a joint graph cannot be compiled by the core."""
+
+    def fail(*_):
+        raise BROKEN
+
+    for part in parts:
+        monkeypatch.setattr(engine.CoreJoint, part, fail)
+
+
+def said(caught):
+    return [str(w.message) for w in caught if issubclass(w.category, messages.TraincWarning)]
+
+
+def batches(count=3, rows=16):
+    return [(torch.randn(rows, 8), torch.randint(0, 4, (rows,))) for _ in range(count)]
+
+
+def train(model, call, optimizer, given, backward=lambda loss, h: loss.backward()):
+    torch.manual_seed(5)
+    losses = []
+    for x, y in given:
+        optimizer.zero_grad()
+        loss, h = call(x, y)
+        backward(loss, h)
+        optimizer.step()
+        losses.append(loss.detach())
+    return torch.stack(losses), torch.rand(3)
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(
+    "backward",
+    [
+        lambda loss, h: loss.backward(),
+        lambda loss, h: (loss + h.square().mean()).backward(),
+        lambda loss, h: (loss.backward(retain_graph=True), h.sum().backward()),
+        lambda loss, h: (h.detach().sum().item(), loss.backward()),
+    ],
+    ids=["loss", "both", "retained", "read before"],
+)
+def test_a_backward_that_is_not_compiled(core, monkeypatch, door, backward):
+    broken(monkeypatch, "backward")
+    plain = Net()
+    ours, given = copy.deepcopy(plain), batches()
+    wanted = train(plain, plain, torch.optim.SGD(plain.parameters(), 0.1), given, backward)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        got = train(ours, DOORS[door](ours), torch.optim.SGD(ours.parameters(), 0.1), given, backward)
+    assert len(said(caught)) == 1 and "runs in PyTorch; internal error: groups depend" in said(caught)[0]
+    assert_same(got[0], wanted[0])
+    assert torch.equal(got[1], wanted[1])  # the generator, too, is where eager leaves it
+    assert_same(dict(ours.state_dict()), dict(plain.state_dict()), 1e-4)
+    monkeypatch.setattr(config, "fallback", False)
+    with pytest.raises(InternalError, match="groups depend"):
+        backward(*DOORS[door](copy.deepcopy(plain))(*batches(1, rows=5)[0]))
+
+
+def test_forwards_that_wait_for_a_backward_that_is_not_compiled(core, monkeypatch):
+    broken(monkeypatch, "backward")
+    plain = Net()
+    ours, given = trainc.compile(copy.deepcopy(plain)), batches()
+    for model in (plain, ours):
+        torch.manual_seed(3)
+        losses = [model(x, y)[0] for x, y in given]
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for loss in (losses[1], losses[2], losses[0]):
+                loss.backward()
+        assert len(said(caught)) == (model is ours)
+    assert_same(gradients(ours), gradients(plain))
+    assert [record.engine for record in records.of(ours)] == ["interpreter"]
+
+
+def test_what_was_written_since_is_not_computed_with(core, monkeypatch):
+    broken(monkeypatch, "backward")
+    model = trainc.compile(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)))
+    out = model(torch.randn(3, 4))
+    with torch.no_grad():
+        model[2].bias.add_(1)  # which the backward does not read: eager lets that pass
+    with pytest.raises(InternalError, match="groups depend"):
+        out.sum().backward()
+
+
+def test_other_sizes_after_a_backward_that_is_not_compiled(core, monkeypatch):
+    plain = Net()
+    ours, given = copy.deepcopy(plain), [b for rows in (16, 24, 8, 16, 24, 12) for b in batches(1, rows)]
+    wanted = train(plain, plain, torch.optim.SGD(plain.parameters(), 0.1), given)
+    compiled, calls = engine.CoreJoint.backward, []
+
+    def backward(joint, *args):
+        calls.append(joint)
+        if len(calls) > 1:  # the second sizes'
+            raise BROKEN
+        return compiled(joint, *args)
+
+    monkeypatch.setattr(engine.CoreJoint, "backward", backward)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        got = train(ours, trainc.compile(ours), torch.optim.SGD(ours.parameters(), 0.1), given)
+    assert len(said(caught)) == 1
+    assert_same(got[0], wanted[0])
+    assert_same(dict(ours.state_dict()), dict(plain.state_dict()), 1e-4)
+
+
+@pytest.mark.parametrize("parts", [("deferred",), ("deferred", "backward")])
+@pytest.mark.parametrize("when", ["before the backward", "in the next forward"])
+def test_an_output_that_is_read_later_and_not_compiled(core, monkeypatch, parts, when):
+    broken(monkeypatch, *parts)
+    plain = Attention()
+    ours, given = trainc.compile(copy.deepcopy(plain)), [torch.randn(2, 256, 64) for _ in range(3)]
+    held = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for x in given:
+            for model in (plain, ours):
+                model.zero_grad()
+            (loss, key, _), (wanted_loss, wanted_key, _) = ours(x), plain(x)
+            if not held:
+                assert type(key) is DeferredTensor
+            if when == "before the backward":
+                assert_same(key + 0, wanted_key)
+                loss.backward(), wanted_loss.backward()
+                assert_same(gradients(ours), gradients(plain), 1e-4)
+            held.append((key, wanted_key))
+        for key, wanted_key in held:
+            assert_same(key + 0, wanted_key)
+    assert len(said(caught)) == 1
+
+
+@pytest.mark.parametrize("parts", [("backward_step",), ("backward_step", "backward")])
+def test_a_fused_step_that_is_not_compiled(core, monkeypatch, parts):
+    broken(monkeypatch, *parts)
+    plain = Net()
+    ours, given = copy.deepcopy(plain), batches()
+    wanted = train(plain, plain, torch.optim.AdamW(plain.parameters(), 0.1), given)
+    ours, optimizer = trainc.compile(ours, torch.optim.AdamW(ours.parameters(), 0.1), fuse_step=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        got = train(ours, ours, optimizer, given)
+    assert {text.split("; ")[0] for text in said(caught)} <= {
+        "trainc: the backward together with the optimizer's step runs in PyTorch", "trainc: Net runs in PyTorch",
+    } and 1 <= len(said(caught)) <= 4  # fmt: skip
+    assert_same(got[0], wanted[0])
+    assert_same(dict(ours.state_dict()), dict(plain.state_dict()), 2e-3)
+
+
+def test_an_error_while_a_fused_step_runs_is_not_run_again(core, monkeypatch):
+    """Parameters may have been updated when it comes."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model, optimizer = trainc.compile(model, torch.optim.SGD(model.parameters(), 0.1), fuse_step=True)
+    model(torch.randn(3, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    model(torch.randn(3, 4)).sum().backward()
+
+    def fail(*_):
+        raise MemoryError("while it runs")
+
+    monkeypatch.setattr(engine.CoreExecutable, "__call__", fail)
+    with pytest.raises(MemoryError, match="while it runs"):
+        optimizer.step()
+
+
+# ---- what AOTAutograd cannot trace -------------------------------------------------------------------------------------
+
+
+class Sparse(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.layer = nn.Embedding(9, 4, sparse=True), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(self.embed(x)).square().sum()
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("sizes", [(3, 3), (3, 5, 7, 4)])
+def test_sparse_gradients(engine, door, sizes):
+    plain = Sparse()
+    ours = copy.deepcopy(plain)
+    call = DOORS[door](ours)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for n in sizes:
+            x = torch.randint(0, 9, (n,))
+            for model, run in ((plain, plain), (ours, call)):
+                model.zero_grad()
+                run(x).backward()
+            assert ours.embed.weight.grad.is_sparse
+            assert_same(ours.embed.weight.grad.to_dense(), plain.embed.weight.grad.to_dense())
+            assert_same(ours.layer.weight.grad, plain.layer.weight.grad)
+    assert 1 <= len(said(caught)) <= 2
+    records.of(ours) and trainc.explain(ours)
+
+
+# ---- memory that was freed ---------------------------------------------------------------------------------------------
+
+
+def freed(tensor):
+    tensor.untyped_storage().resize_(0)
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("what", ["weight", "input", "buffer", "before the backward", "tangent"])
+def test_freed_memory_is_pytorchs_error(core, door, what):
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4))
+    call, x, tangent = DOORS[door](model), torch.randn(3, 4, requires_grad=True), torch.ones(3, 4)
+    for _ in range(2):
+        call(x).sum().backward()
+    out = call(x)
+    freed({"weight": model[0].weight, "input": x, "buffer": model[1].running_mean, "tangent": tangent}.get(what, model[0].weight))
+    with pytest.raises(RuntimeError, match="storage") as caught:
+        out.backward(tangent) if what in ("before the backward", "tangent") else call(x)
+    assert not isinstance(caught.value, InternalError)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, lambda p, **k: torch.optim.SGD(p, momentum=0.9, **k)])
+@pytest.mark.parametrize("what", ["parameter", "gradient", "state"])
+def test_an_optimizer_with_freed_memory_moves_nothing(core, optimizer, what):
+    model = nn.Linear(4, 4)
+    model, optimizer = trainc.compile(model, optimizer(model.parameters(), lr=0.1))
+    for _ in range(2):
+        model(torch.randn(3, 4)).sum().backward()
+        optimizer.step()
+    bias, state = model.bias.detach().clone(), optimizer.state[model.weight]
+    freed({"parameter": model.weight, "gradient": model.weight.grad}.get(what, next(t for t in state.values() if t.dim())))
+    with pytest.raises(RuntimeError, match="storage"):
+        optimizer.step()
+    assert torch.equal(model.bias, bias)
