@@ -2,8 +2,8 @@
 
 A structure is a nested tuple, hashable where its constants are, and therefore part of a call's signature:
     ("tensor", i)                          the i-th distinct tensor: the same tensor twice has one index
-    ("const", type, value)
-    ("node", type, context, children)      a pytree node: list, dict, dataclass, Hugging Face's ModelOutput
+    ("const", type, value)                      two are equal where type and bits are: `constant`
+    ("node", type, context, children)      a pytree node: list, dict, dataclass, Hugging Face's ModelOutput; a dict's has its keys' types, too
     ("object", type, names, children)      any other object that holds tensors in its attributes (results only)
 """
 
@@ -41,9 +41,11 @@ class Flattener:
         if kind is tuple or kind is list:
             return ("node", kind, None, tuple([self.flatten(item) for item in value]))
         if kind is dict:
-            return ("node", kind, tuple(value), tuple([self.flatten(item) for item in value.values()]))
+            keys, children = tuple(value), tuple([self.flatten(item) for item in value.values()])
+            plain_keys = all(type(key) is str for key in keys)
+            return ("node", kind, keys, children) if plain_keys else ("node", kind, keys, children, tuple(map(exact, keys)))
         if isinstance(value, CONSTANTS):
-            return ("const", kind, value)
+            return constant(kind, value)
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             raise NotCompiled("the result holds a size as a number")  # another one for other sizes
         node_type = pytree._get_node_type(value)
@@ -69,6 +71,24 @@ class Flattener:
         return ("object", type(value), tuple(attributes), children)
 
 
+_SAME_NUMBERS: dict[tuple, Any] = {}  # of NaN, which is not equal to itself: the one that stands for all
+
+
+def constant(kind: type, value: Any) -> tuple:
+    """A plain value, so that equal structures mean equal bits: 0.0 == -0.0, and NaN is no number's equal, for Python."""
+    if isinstance(value, complex) or isinstance(value, float) and not (value and value == value):
+        text = repr(value)
+        return ("const", (kind, text), value if value == value else _SAME_NUMBERS.setdefault((kind, text), value))
+    return ("const", kind, value)
+
+
+def exact(key: Any) -> Any:
+    """A dictionary's key, so that equal means the same: 1, True and 1.0 are one key for Python, but not what forward may make of it."""
+    if isinstance(key, tuple):
+        return (type(key), *map(exact, key))
+    return (type(key), repr(key)) if isinstance(key, (int, float, complex)) else key
+
+
 class Context:
     """A pytree node's context, compared by value."""
 
@@ -78,7 +98,7 @@ class Context:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Context) and self.value == other.value
+        return isinstance(other, Context) and self.value == other.value and repr(self.value) == repr(other.value)  # keys 1 and True
 
     def __hash__(self) -> int:
         return hash(repr(self.value))
@@ -125,14 +145,14 @@ def describe(structure: tuple, tensors: list[torch.Tensor], name: str = "") -> l
 
 
 def leaves(structure: tuple, tensors: list[torch.Tensor], name: str = "") -> dict[str, tuple]:
-    """A call's tensors and plain values by name: ("tensor", dtype, shape, strides, requires_grad, device) or ("value", value)."""
+    """A call's tensors and plain values by name: ("tensor", dtype, shape, strides, requires_grad, device) or ("value", value, type)."""
     from trainc.wire import dtype_name
 
     if structure[0] == "tensor":
         t = tensors[structure[1]]
         return {name: ("tensor", dtype_name(t.dtype), tuple(t.shape), t.stride(), t.requires_grad, str(t.device))}
     if structure[0] == "const":
-        return {name: ("value", structure[2])}
+        return {name: ("value", structure[2], structure[1])}
     names = structure[2] if isinstance(structure[2], tuple) else range(len(structure[3]))
     found: dict[str, tuple] = {}
     for key, child in zip(names, structure[3], strict=False):

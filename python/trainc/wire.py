@@ -188,7 +188,10 @@ class GraphText:
             if node.get("origin"):
                 node["origin"] = numbers.setdefault(node["origin"], f"@{len(numbers)}")
         self.origins = list(numbers)
-        self.canonical = json.dumps({"name": name, "nodes": nodes} | ({"generator": "philox"} if device.deals_masks else {}))
+        graph_text = {"name": name, "nodes": nodes} | ({"generator": "philox"} if device.deals_masks else {})
+        if (default := torch.get_default_dtype()) is not torch.float32:
+            graph_text["default"] = dtype_name(default)
+        self.canonical = json.dumps(graph_text)
 
     def text(self) -> str:
         """The wire format, with the origins themselves. (Inside a JSON string the quotes of the pattern would be escaped.)"""

@@ -12,6 +12,7 @@
 //   null, true/false, numbers (1 is an int, 1.0 is a float), strings, lists.
 //   "generator": "philox" beside "nodes": the framework draws on the device. A node of native_dropout then has "philox": [threads, vector],
 //   how its mask is dealt out (graph.h, RandomAttr); what draws otherwise becomes an extern node.
+//   "default": "f64" beside "nodes": the framework's default dtype where it is not f32, in which an integer meets a Python float.
 //   "getitem" is a target. "random": the operation draws from the framework's generator. SymInts do not occur.
 //   By the operator's schema: "aliases", nodes that a result may be a view of; "writes": it writes over an argument.
 #pragma once

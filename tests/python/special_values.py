@@ -54,8 +54,8 @@ def grid(*vectors: torch.Tensor, limit: int = 4096) -> list[torch.Tensor]:
     return out[::-1]
 
 
-def wrong(got: torch.Tensor, want: torch.Tensor, ulps: float = 0, zeros: bool = True) -> torch.Tensor:
-    """Where `got` is not eager's: NaN where it is NaN, else within so many units of its last place (0: the same bits, the sign of zero too)."""
+def wrong(got: torch.Tensor, want: torch.Tensor, ulps: float = 0, zeros: bool = True, slack: float = 0) -> torch.Tensor:
+    """Where `got` is not eager's: NaN where it is NaN, else within so many units of its last place (0: the same bits, the sign of zero too), or of 1's."""
     assert got.dtype == want.dtype and got.shape == want.shape, f"{got.dtype}{list(got.shape)}, eager {want.dtype}{list(want.shape)}"
     if not want.dtype.is_floating_point:
         return got != want
@@ -65,7 +65,7 @@ def wrong(got: torch.Tensor, want: torch.Tensor, ulps: float = 0, zeros: bool = 
     unequal = (got != want) & ~got.isnan() & ~want.isnan()
     if ulps:
         info = torch.finfo(want.dtype)
-        near = (got.double() - want.double()).abs() <= ulps * info.eps * want.double().abs().clamp(min=info.tiny)
+        near = (got.double() - want.double()).abs() <= info.eps * (ulps * want.double().abs().clamp(min=info.tiny) + slack)
         # A number that is rounded to infinity by one and not by the other is one unit away, too.
         edge = (got.isinf() != want.isinf()) & (got.signbit() == want.signbit()) & (torch.minimum(got.abs(), want.abs()) >= info.max * (1 - ulps * info.eps))
         unequal &= ~(near | edge)
