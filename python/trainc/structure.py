@@ -3,7 +3,8 @@
 A structure is a nested tuple, hashable where its constants are, and therefore part of a call's signature:
     ("tensor", i)                          the i-th distinct tensor: the same tensor twice has one index
     ("const", type, value)                      two are equal where type and bits are: `constant`
-    ("node", type, context, children)      a pytree node: list, dict, dataclass, Hugging Face's ModelOutput; a dict's has its keys' types, too
+    ("node", type, context, children)      a pytree node: list, dict, dataclass, Hugging Face's ModelOutput
+                                           (of a dict whose keys are not all strings: and the keys' types)
     ("object", type, names, children)      any other object that holds tensors in its attributes (results only)
 """
 
@@ -75,7 +76,7 @@ _SAME_NUMBERS: dict[tuple, Any] = {}  # of NaN, which is not equal to itself: th
 
 
 def constant(kind: type, value: Any) -> tuple:
-    """A plain value, so that equal structures mean equal bits: 0.0 == -0.0, and NaN is no number's equal, for Python."""
+    """A plain value, so that equal structures mean equal bits: for Python 0.0 == -0.0, and NaN is nobody's equal."""
     if isinstance(value, complex) or isinstance(value, float) and not (value and value == value):
         text = repr(value)
         return ("const", (kind, text), value if value == value else _SAME_NUMBERS.setdefault((kind, text), value))
@@ -83,7 +84,7 @@ def constant(kind: type, value: Any) -> tuple:
 
 
 def exact(key: Any) -> Any:
-    """A dictionary's key, so that equal means the same: 1, True and 1.0 are one key for Python, but not what forward may make of it."""
+    """A dictionary's key, so that equal means the same: 1, True and 1.0 are one key for Python, but not for forward."""
     if isinstance(key, tuple):
         return (type(key), *map(exact, key))
     return (type(key), repr(key)) if isinstance(key, (int, float, complex)) else key
@@ -145,7 +146,8 @@ def describe(structure: tuple, tensors: list[torch.Tensor], name: str = "") -> l
 
 
 def leaves(structure: tuple, tensors: list[torch.Tensor], name: str = "") -> dict[str, tuple]:
-    """A call's tensors and plain values by name: ("tensor", dtype, shape, strides, requires_grad, device) or ("value", value, type)."""
+    """A call's tensors and plain values by name: ("tensor", dtype, shape, strides, requires_grad, device) or
+    ("value", value, type)."""
     from trainc.wire import dtype_name
 
     if structure[0] == "tensor":
