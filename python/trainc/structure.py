@@ -99,7 +99,7 @@ class Context:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Context) and self.value == other.value and repr(self.value) == repr(other.value)  # keys 1 and True
+        return isinstance(other, Context) and self.value == other.value and repr(self.value) == repr(other.value)  # 1, True
 
     def __hash__(self) -> int:
         return hash(repr(self.value))
