@@ -41,6 +41,7 @@ Outcome relu(const Call& c) { return c.give(at_least(c.in(0, "self"), 0)); }
 
 /// x <= threshold ? value : x; NaN stays.
 Outcome threshold(const Call& c) {
+  if (!c.fits(1, "threshold") || !c.fits(2, "value")) return std::nullopt;
   Value x = c.in(0, "self");
   return c.give(where(x <= c.in(1, "threshold"), c.in(2, "value"), x));
 }
@@ -56,6 +57,7 @@ Outcome leaky_relu_backward(const Call& c) {
 }
 
 Outcome hardtanh(const Call& c) {
+  if (!c.fits(1, "min_val") || !c.fits(2, "max_val")) return std::nullopt;
   Value x = c.in(0, "self");
   const auto bound = [&](int at, const char* name, double otherwise) {
     return c.arg(at, name).none() ? number(x, otherwise) : c.operand(at, name);

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "support/mask_generator.h"
+#include "support/rounding.h"
 
 namespace trainc::frontend {
 
@@ -170,6 +171,15 @@ DType Call::promoted(std::initializer_list<Arg> list) const {
   std::optional<DType> d = combine(category[0], combine(category[1], category[2]));
   if (!d) fail("no argument gives a dtype");
   return *d;
+}
+
+bool Call::fits(size_t position, const char* name) const {
+  const Arg a = arg(position, name);
+  if (a.none() || a.is_tensor() || dtype() == DType::Bool) return true;
+  const double v = a.number();
+  if (is_float(dtype())) return !std::isfinite(v) || std::isfinite(round_to(dtype(), dtype() == DType::F64 ? v : static_cast<float>(v)));
+  const double end = std::ldexp(1.0, static_cast<int>(size_of(dtype())) * 8 - (dtype() != DType::U8));  // one above the largest
+  return v < end && v > (dtype() == DType::U8 ? -end : -end - 1);  // an unsigned -1 is taken for the largest; NaN is none
 }
 
 const Node* Call::give(Value v, size_t i) const {

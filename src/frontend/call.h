@@ -36,6 +36,7 @@ class Arg {
  public:
   bool none() const;  // absent, null, or a result that is undefined
   bool is_tensor() const;
+  bool is_bool() const { return json_ && json_->is_boolean(); }
   bool is_list() const { return json_ && json_->is_array(); }
   Value tensor() const;
   std::vector<std::optional<Value>> tensors() const;
@@ -83,6 +84,9 @@ class Call {
   Value in(size_t position, const char* name) const { return arg(position, name).as(compute()); }
   /// The same of an operation that promotes: eager's iterator gives every operand the result's dtype first, numbers too (0.1 is 0.1001 beside bf16).
   Value operand(size_t position, const char* name) const { return cast(arg(position, name).as(dtype()), compute()); }
+  /// Whether an argument, where it is a number, is one of the result's dtype. Where it is not, eager's operations that fill, bound or choose
+  /// raise an error (those that compute wrap): such a call is left to the framework, which says so.
+  bool fits(size_t position, const char* name) const;
   /// The common dtype of these arguments by PyTorch's rules (dimensions before scalars before Python numbers).
   DType promoted(std::initializer_list<Arg>) const;
   /// v as result i: cast and broadcast to its type.

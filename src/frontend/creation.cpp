@@ -10,7 +10,7 @@ Handler filled(double v) {
 
 /// The value stands at this place of the arguments.
 Handler filled_with(int at, const char* name) {
-  return [=](const Call& c) -> Outcome { return c.give(c.arg(at, name).as(c.dtype())); };
+  return [=](const Call& c) -> Outcome { return c.fits(at, name) ? Outcome(c.give(c.arg(at, name).as(c.dtype()))) : std::nullopt; };
 }
 
 /// start + i * step: integers exactly, floats in f64 as eager.

@@ -31,6 +31,8 @@ Handler numeric_unary(Op op) {
 /// self + sign * alpha * other; bool: or.
 Handler sum_of(double sign, bool reversed = false) {
   return [sign, reversed](const Call& c) -> Outcome {
+    const auto is_bool = [&](const Arg& a) { return a.is_tensor() ? a.tensor().dtype() == DType::Bool : a.is_bool(); };
+    if (sign < 0 && (is_bool(c.arg(0, "self")) || is_bool(c.arg(1, "other")))) return std::nullopt;  // eager's error
     Value x = c.operand(0, "self"), y = c.operand(1, "other");
     const double alpha = c.arg(2, "alpha").number(1);
     if (c.dtype() == DType::Bool) return sign > 0 && alpha == 1 ? Outcome(c.give(x | y)) : std::nullopt;
@@ -38,6 +40,12 @@ Handler sum_of(double sign, bool reversed = false) {
     if (alpha != 1) y = y * c.operand(2, "alpha");
     return c.give(sign > 0 ? x + y : x - y);
   };
+}
+
+/// The divisor of an integer division: eager raises where it is 0.
+Value divisor(const Call& c) {
+  Value y = c.operand(1, "other");
+  return c.type().numel() == 0 ? y : checked(y, y != 0, Failure::Division);
 }
 
 /// The right side of a product or a quotient: a single number keeps the digits that the result's dtype does not have.
@@ -54,18 +62,19 @@ Outcome div(const Call& c) { return c.give(c.operand(0, "self") / factor(c)); }
 Outcome div_mode(const Call& c) {
   const std::string mode = c.arg(2, "rounding_mode").text("");
   if (mode.empty()) return div(c);
-  Value x = c.operand(0, "self"), y = factor(c);
-  if (!is_float(x.dtype())) return c.give(mode == "trunc" ? x / y : binary(Op::FloorDiv, x, y));
+  Value x = c.operand(0, "self");
+  if (!is_float(x.dtype())) return c.give(binary(mode == "trunc" ? Op::Div : Op::FloorDiv, x, divisor(c)));
+  Value y = factor(c);
   // Eager corrects the quotient by the remainder, which floor(x / y) does not.
   if (mode != "trunc") return std::nullopt;
   Value quotient = x / y;  // of halves: a half before it is cut off, but where the divisor is a single number
   return c.give(trunc(is_single(c.arg(1, "other")) ? quotient : cast(cast(quotient, c.dtype()), c.compute())));
 }
 
-Handler integer_binary(Value (*f)(Value, Value)) {
+Handler integer_division(Value (*f)(Value, Value)) {
   return [f](const Call& c) -> Outcome {
     if (is_float(c.dtype()) || c.dtype() == DType::Bool) return std::nullopt;
-    return c.give(f(c.operand(0, "self"), c.operand(1, "other")));
+    return c.give(f(c.operand(0, "self"), divisor(c)));
   };
 }
 
@@ -125,6 +134,7 @@ Outcome pow_scalar(const Call& c) {
     if (e == -0.5) return c.give(unary(Op::Rsqrt, x));
     if (e == -1) return c.give(1.0 / x);
   }
+  if (c.compute() != c.dtype() && !c.fits(1, "exponent")) return std::nullopt;
   return c.give(pow(x, c.operand(1, "exponent")));
 }
 
@@ -134,16 +144,19 @@ Outcome pow_tensor(const Call& c) {
 }
 
 Outcome where_row(const Call& c) {
+  if (!c.fits(1, "self") || !c.fits(2, "other")) return std::nullopt;
   return c.give(where(c.arg(0, "condition").as(DType::Bool), c.arg(1, "self").as(c.dtype()), c.arg(2, "other").as(c.dtype())));
 }
 
 Outcome masked_fill(const Call& c) {
+  if (!c.fits(2, "value")) return std::nullopt;
   return c.give(where(c.arg(1, "mask").as(DType::Bool), c.arg(2, "value").as(c.dtype()), c.arg(0, "self").as(c.dtype())));
 }
 
 /// min(max(self, low), high); either bound may be missing. Zeros of two signs are equal: x itself is kept beside a number, the bound of a tensor.
 Handler clamp_between(int low, int high) {
   return [low, high](const Call& c) -> Outcome {
+    if ((low > 0 && !c.fits(low, "min")) || (high > 0 && !c.fits(high, "max"))) return std::nullopt;
     Value x = c.operand(0, "self");
     const auto bounded = [&](int at, const char* name, Op op) {
       if (at < 0 || c.arg(at, name).none()) return;
@@ -197,7 +210,7 @@ Outcome nan_to_num(const Call& c) {
 
 Outcome copy_of_source(const Call& c) { return c.give(c.arg(1, "src").as(c.dtype())); }
 Outcome cast_row(const Call& c) { return c.give(c.arg(0, "self").as(c.dtype())); }
-Outcome fill(const Call& c) { return c.give(c.arg(1, "value").as(c.dtype())); }
+Outcome fill(const Call& c) { return c.fits(1, "value") ? Outcome(c.give(c.arg(1, "value").as(c.dtype()))) : std::nullopt; }
 
 }  // namespace
 
@@ -229,9 +242,9 @@ void add_elementwise(Table& t) {
   t.add({"aten.div.Tensor", "aten.div.Scalar"}, div);
   t.add({"aten.div.Tensor_mode", "aten.div.Scalar_mode"}, div_mode);
   t.add({"aten.floor_divide.default", "aten.floor_divide.Scalar"},
-        integer_binary([](Value x, Value y) { return binary(Op::FloorDiv, x, y); }));
-  t.add({"aten.remainder.Tensor", "aten.remainder.Scalar"}, integer_binary(operator%));
-  t.add({"aten.fmod.Tensor", "aten.fmod.Scalar"}, integer_binary([](Value x, Value y) { return x - x / y * y; }));
+        integer_division([](Value x, Value y) { return binary(Op::FloorDiv, x, y); }));
+  t.add({"aten.remainder.Tensor", "aten.remainder.Scalar"}, integer_division(operator%));
+  t.add({"aten.fmod.Tensor", "aten.fmod.Scalar"}, integer_division([](Value x, Value y) { return x - x / y * y; }));
   t.add({"aten.pow.Tensor_Scalar"}, pow_scalar);
   t.add({"aten.pow.Tensor_Tensor", "aten.pow.Scalar"}, pow_tensor);
   t.add({"aten.addcmul.default"}, add_product(false));

@@ -7,9 +7,12 @@
 namespace trainc::frontend {
 namespace {
 
-Value gathered(Value x, Value index, int64_t axis) { return with(x, x.b->gather(x.node, index.node, axis)); }
-Value scattered(ScatterKind kind, Value init, Value index, Value src, int64_t axis) {
-  return with(init, init.b->scatter(kind, init.node, index.node, src.node, axis));
+// Eager raises an IndexError in some of these operations, a RuntimeError in others (Failure::Bounds).
+Value gathered(Value x, Value index, int64_t axis, Failure failure = Failure::Index) {
+  return with(x, x.b->gather(x.node, index.node, axis, failure));
+}
+Value scattered(ScatterKind kind, Value init, Value index, Value src, int64_t axis, Failure failure = Failure::Index) {
+  return with(init, init.b->scatter(kind, init.node, index.node, src.node, axis, failure));
 }
 
 /// A vector of indices for `axis`, repeated over the other axes of `shape`.
@@ -40,7 +43,7 @@ Outcome embedding_backward(const Call& c) {
 Outcome gather(const Call& c) {
   Value x = c.arg(0, "self").tensor(), index = c.arg(2, "index").as(DType::I64);
   if (x.rank() == 0 || index.rank() != x.rank()) return std::nullopt;
-  return c.give(gathered(x, index, wrap_axis(c, c.arg(1, "dim").integer(), x.rank())));
+  return c.give(gathered(x, index, wrap_axis(c, c.arg(1, "dim").integer(), x.rank()), Failure::Bounds));
 }
 
 Outcome index_select(const Call& c) {
@@ -59,7 +62,7 @@ Handler scatter(ScatterKind kind) {
     if (src.rank() == 0) src = broadcast(src, index.shape());
     else if (src.rank() != index.rank()) return std::nullopt;
     else src = with(src, c.b.slice(src.node, Dims(src.rank(), 0), index.shape(), Dims(src.rank(), 1)));
-    return c.give(scattered(kind, x, index, src, wrap_axis(c, c.arg(1, "dim").integer(), x.rank())));
+    return c.give(scattered(kind, x, index, src, wrap_axis(c, c.arg(1, "dim").integer(), x.rank()), Failure::Bounds));
   };
 }
 
@@ -71,7 +74,7 @@ Handler index_rows(ScatterKind kind) {
     if (x.rank() == 0 || src.rank() != x.rank() || (kind == ScatterKind::Sum && d == DType::Bool)) return std::nullopt;
     const int64_t axis = wrap_axis(c, c.arg(1, "dim").integer(), x.rank());
     if (const Arg alpha = c.arg(4, "alpha"); alpha.number(1) != 1) src = src * alpha.as(src.dtype());
-    return c.give(scattered(kind, x, along(index, src.shape(), axis), src, axis));
+    return c.give(scattered(kind, x, along(index, src.shape(), axis), src, axis, kind == ScatterKind::Sum ? Failure::Bounds : Failure::Index));
   };
 }
 

@@ -47,7 +47,7 @@ Outcome nll_loss(const Call& c) {
   const int64_t reduction = c.arg(3, "reduction").integer();
   if (x.numel() == 0) return std::nullopt;
   Classes k = classes_of(c, 1, x.dtype());
-  Value picked = with(x, c.b.gather(x.node, k.target.node, k.axis));
+  Value picked = with(x, c.b.gather(x.node, k.target.node, k.axis, Failure::Target));
   Value loss = where(k.counted, -(k.weight ? picked * *k.weight : picked), 0);
   if (reduction == None) return Results{c.give(reshape(loss, c.type().shape)), c.give(c.full({}, c.type(1).dtype, 0), 1)};
   const Dims all = all_axes(x.rank());
@@ -105,6 +105,9 @@ Outcome huber_loss_backward(const Call& c) {
 // --- binary cross-entropy; the logarithms are not let below -100
 Outcome bce(const Call& c) {
   Value x = c.in(0, "self"), t = c.in(1, "target");
+  const auto within = [](Value p, Failure failure) { return checked(p, (p >= 0) & (p <= 1), failure); };  // NaN is not
+  x = within(x, Failure::Probability);
+  t = within(t, Failure::Likelihood);
   Value loss = (t - 1) * max(log1p(-x), -100) - t * max(log(x), -100);
   if (!c.arg(2, "weight").none()) loss = loss * c.in(2, "weight");
   return reduced(c, loss, c.arg(3, "reduction").integer(Mean));

@@ -168,6 +168,7 @@ Outcome roll(const Call& c) {
 
 /// pad holds (low, high) from the last axis on; negative ones cut off.
 Outcome constant_pad(const Call& c) {
+  if (!c.fits(2, "value")) return std::nullopt;
   Value x = c.arg(0, "self").tensor();
   const Dims pad = c.arg(1, "pad").ints();
   Value fill = c.arg(2, "value").none() ? c.full({}, c.dtype(), 0) : c.arg(2, "value").as(c.dtype());

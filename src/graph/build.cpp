@@ -156,12 +156,12 @@ const Node* Builder::reverse(const Node* a, const Dims& axes) {
   return graph.make(Op::Reverse, AxesAttr{axes}, {a}, a->type, origin);
 }
 
-const Node* Builder::gather(const Node* a, const Node* index, int64_t axis) {
-  return graph.make(Op::Gather, AxisAttr{axis}, {a, index}, {a->dtype(), index->shape()}, origin);
+const Node* Builder::gather(const Node* a, const Node* index, int64_t axis, Failure failure) {
+  return graph.make(Op::Gather, AxisAttr{axis, failure}, {a, index}, {a->dtype(), index->shape()}, origin);
 }
 
-const Node* Builder::scatter(ScatterKind kind, const Node* init, const Node* index, const Node* src, int64_t axis) {
-  return graph.make(Op::Scatter, ScatterAttr{axis, kind}, {init, index, src}, init->type, origin);
+const Node* Builder::scatter(ScatterKind kind, const Node* init, const Node* index, const Node* src, int64_t axis, Failure failure) {
+  return graph.make(Op::Scatter, ScatterAttr{axis, kind, failure}, {init, index, src}, init->type, origin);
 }
 
 const Node* Builder::extern_call(ExternAttr attr, std::vector<const Node*> inputs) {

@@ -46,8 +46,8 @@ struct Builder {
   const Node* window(const Node*, WindowAttr);
   const Node* concat(std::span<const Node* const>, int64_t axis);
   const Node* reverse(const Node*, const Dims& axes);
-  const Node* gather(const Node*, const Node* index, int64_t axis);
-  const Node* scatter(ScatterKind, const Node* init, const Node* index, const Node* src, int64_t axis);
+  const Node* gather(const Node*, const Node* index, int64_t axis, Failure = Failure::Index);
+  const Node* scatter(ScatterKind, const Node* init, const Node* index, const Node* src, int64_t axis, Failure = Failure::Index);
   const Node* extern_call(ExternAttr, std::vector<const Node*> inputs);
   const Node* result(const Node* extern_node, int64_t index);
 };

@@ -59,12 +59,12 @@ struct Hasher {
   void operator()(const ConstantAttr& a) { add(a.bits); }
   void operator()(const RandomAttr& a) { add(a.draw); add(std::bit_cast<uint64_t>(a.p)); add(a.threads); add(a.vector); }
   void operator()(const ReduceAttr& a) { add(static_cast<uint64_t>(a.kind)); add(a.axes); }
-  void operator()(const AxisAttr& a) { add(a.axis); }
+  void operator()(const AxisAttr& a) { add(a.axis); add(static_cast<uint64_t>(a.failure)); }
   void operator()(const AxesAttr& a) { add(a.axes); }
   void operator()(const SliceAttr& a) { add(a.start); add(a.step); }
   void operator()(const PadAttr& a) { add(a.low); add(a.high); }
   void operator()(const WindowAttr& a) { add(a.axes); add(a.size); add(a.step); add(a.dilation); }
-  void operator()(const ScatterAttr& a) { add(a.axis); add(static_cast<uint64_t>(a.kind)); }
+  void operator()(const ScatterAttr& a) { add(a.axis); add(static_cast<uint64_t>(a.kind)); add(static_cast<uint64_t>(a.failure)); }
   void operator()(const ExternAttr& a) {
     add(std::hash<std::string>()(a.target));
     add(std::hash<std::string>()(a.arguments));

@@ -16,6 +16,7 @@
 
 #include "support/dtype.h"
 #include "support/error.h"
+#include "support/failure.h"
 
 namespace trainc {
 
@@ -63,13 +64,22 @@ struct RandomAttr {
 };
 enum class ReduceKind : uint8_t { Sum, Prod, Max, Min, ArgMax, ArgMin };  // Arg*: one axis, i64, the first of equals; NaN wins
 struct ReduceAttr { ReduceKind kind = ReduceKind::Sum; Dims axes; /* ascending */ bool operator==(const ReduceAttr&) const = default; };
-struct AxisAttr { int64_t axis = 0; bool operator==(const AxisAttr&) const = default; };
+struct AxisAttr {
+  int64_t axis = 0;
+  Failure failure = Failure::Index;  // Gather alone: what an index out of bounds raises
+  bool operator==(const AxisAttr&) const = default;
+};
 struct AxesAttr { Dims axes; bool operator==(const AxesAttr&) const = default; };
 struct SliceAttr { Dims start, step; /* one per axis; the node's shape gives the extent */ bool operator==(const SliceAttr&) const = default; };
 struct PadAttr { Dims low, high; bool operator==(const PadAttr&) const = default; };
 struct WindowAttr { Dims axes, size, step, dilation; /* axes ascending; the others one number an axis of these */ bool operator==(const WindowAttr&) const = default; };
 enum class ScatterKind : uint8_t { Sum, Last };
-struct ScatterAttr { int64_t axis = 0; ScatterKind kind = ScatterKind::Sum; bool operator==(const ScatterAttr&) const = default; };
+struct ScatterAttr {
+  int64_t axis = 0;
+  ScatterKind kind = ScatterKind::Sum;
+  Failure failure = Failure::Index;
+  bool operator==(const ScatterAttr&) const = default;
+};
 struct ExternAttr {
   std::string target;         // "aten.convolution.default"
   std::string arguments;      // JSON {"args": [...], "kwargs": {...}}; {"$": i} stands for the i-th input

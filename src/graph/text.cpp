@@ -58,14 +58,15 @@ struct AttrPrinter {
   std::string operator()(const ReduceAttr& a) const {
     return fmt::format(" kind={} axes={}", kReduceKinds[static_cast<int>(a.kind)], list(a.axes));
   }
-  std::string operator()(const AxisAttr& a) const { return fmt::format(" axis={}", a.axis); }
+  std::string operator()(const AxisAttr& a) const { return fmt::format(" axis={}", a.axis) + failure(a.failure); }
+  static std::string failure(Failure f) { return f == Failure::Index ? "" : fmt::format(" failure={}", text_of(f)); }
   std::string operator()(const AxesAttr& a) const { return (node.op == Op::Permute ? " order=" : " axes=") + list(a.axes); }
   std::string operator()(const SliceAttr& a) const { return " start=" + list(a.start) + " step=" + list(a.step); }
   std::string operator()(const PadAttr& a) const { return " low=" + list(a.low) + " high=" + list(a.high); }
   std::string operator()(const WindowAttr& a) const {
     return " axes=" + list(a.axes) + " size=" + list(a.size) + " step=" + list(a.step) + " dilation=" + list(a.dilation);
   }
-  std::string operator()(const ScatterAttr& a) const { return fmt::format(" axis={} kind={}", a.axis, kScatterKinds[static_cast<int>(a.kind)]); }
+  std::string operator()(const ScatterAttr& a) const { return fmt::format(" axis={} kind={}", a.axis, kScatterKinds[static_cast<int>(a.kind)]) + failure(a.failure); }
   std::string operator()(const ExternAttr& a) const {
     std::string text = " target=" + quoted(a.target) + " arguments=" + quoted(a.arguments) + " results=[";
     for (size_t i = 0; i < a.results.size(); ++i) text += (i ? "," : "") + to_string(a.results[i]);
@@ -251,6 +252,7 @@ class Parser {
   }
   bool read(std::string_view key, AxisAttr& a) {
     if (key == "axis") a.axis = number();
+    else if (key == "failure") a.failure = failure_of(word());
     else return false;
     return true;
   }
@@ -282,6 +284,7 @@ class Parser {
   bool read(std::string_view key, ScatterAttr& a) {
     if (key == "axis") a.axis = number();
     else if (key == "kind") a.kind = kind<ScatterKind>(kScatterKinds);
+    else if (key == "failure") a.failure = failure_of(word());
     else return false;
     return true;
   }

@@ -220,7 +220,8 @@ void Check::gather() const {
   need(in(1).dtype == DType::I64, "the index is i64");
   need(in(0).rank() == in(1).rank(), "ranks differ");
   need(out().shape == in(1).shape, "the shape is not the index's");
-  const int64_t axis = node.as<AxisAttr>().axis;
+  const auto& [axis, failure] = node.as<AxisAttr>();
+  need(failure != Failure::None, "an index out of bounds raises nothing");
   is_axis(axis);
   for (int64_t i = 0; i < out().rank(); ++i)
     need(i == axis || out().shape[i] <= in(0).shape[i], "the index is larger than the operand on another axis");
@@ -232,7 +233,8 @@ void Check::scatter() const {
   need(in(1).dtype == DType::I64, "the index is i64");
   need(in(1).shape == in(2).shape, "index and src differ in shape");
   need(in(0).rank() == in(1).rank(), "ranks differ");
-  const auto& [axis, kind] = node.as<ScatterAttr>();
+  const auto& [axis, kind, failure] = node.as<ScatterAttr>();
+  need(failure != Failure::None, "an index out of bounds raises nothing");
   is_axis(axis);
   need(kind != ScatterKind::Sum || out().dtype != DType::Bool, "bool has no arithmetic");
   for (int64_t i = 0; i < out().rank(); ++i)

@@ -24,14 +24,14 @@ void put(Tensor& out, const Tensor& in, int64_t base) {
 }
 
 /// For each element of `index`: the offset in a tensor of `shape` of its place with index[...] instead of the axis.
-template <class Visit> void by_index(const Tensor& index, const Dims& shape, int64_t axis, Visit visit) {
+template <class Visit> void by_index(const Tensor& index, const Dims& shape, int64_t axis, Failure failure, Visit visit) {
   Dims strides = contiguous_strides(shape);
   const int64_t along = strides[axis];
   strides[axis] = 0;
   walk(index.type.shape, strides, 0, [&](int64_t linear, int64_t offset) {
     const int64_t i = index.i[linear];
     if (i < 0 || i >= shape[axis])
-      throw IndexError("index " + std::to_string(i) + " is out of bounds for axis " + std::to_string(axis) + " with size " + std::to_string(shape[axis]));
+      throw_failure(failure, ": index " + std::to_string(i) + " is out of bounds for axis " + std::to_string(axis) + " with size " + std::to_string(shape[axis]));
     visit(linear, offset + i * along);
   });
 }
@@ -100,15 +100,16 @@ Tensor evaluate_indexed(const Node& node, const Operands& in, Precision precisio
   if (node.op == Op::Gather) {
     Tensor out = zeros(node.type);
     with_values(out, *in[0], [&](auto& to, const auto& from) {
-      by_index(*in[1], in[0]->type.shape, node.as<AxisAttr>().axis, [&](int64_t linear, int64_t offset) { to[linear] = from[offset]; });
+      const auto& [axis, failure] = node.as<AxisAttr>();
+      by_index(*in[1], in[0]->type.shape, axis, failure, [&](int64_t linear, int64_t offset) { to[linear] = from[offset]; });
     });
     return out;
   }
-  const auto& [axis, kind] = node.as<ScatterAttr>();
+  const auto& attr = node.as<ScatterAttr>();
   Tensor out = *in[0];
   with_values(out, *in[2], [&](auto& to, const auto& from) {
-    by_index(*in[1], out.type.shape, axis, [&](int64_t linear, int64_t offset) {
-      if (kind == ScatterKind::Last) to[offset] = from[linear];
+    by_index(*in[1], out.type.shape, attr.axis, attr.failure, [&](int64_t linear, int64_t offset) {
+      if (attr.kind == ScatterKind::Last) to[offset] = from[linear];
       else to[offset] = sum(to[offset], from[linear]);
     });
   });

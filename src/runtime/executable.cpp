@@ -15,6 +15,7 @@
 #include "runtime/short_lock.h"
 #include "support/dump.h"
 #include "support/error.h"
+#include "support/failure.h"
 
 namespace trainc::runtime {
 namespace {
@@ -82,7 +83,7 @@ struct Executable::Impl {
     const plan::Kernel& kernel = plan.kernels[step.kernel];
     const bool small = step.flops + step.bytes > 0 && step.flops + step.bytes < kWorthThreads;
     const uint32_t failed = run_kernel(code.entry(step.kernel), args.data(), kernel.scratch_bytes, step.parallel_extent, small, poison.has_value());
-    if (failed) throw IndexError(fmt::format("index out of range in {} (check {} of {})", fmt::join(step.origins, ", "), failed, step.name));
+    if (failed) throw_failure(static_cast<Failure>(failed), fmt::format(" in {} (check {} of {})", fmt::join(step.origins, ", "), failed, step.name));
   }
 
   void run_steps(Run& run, const Call& call, Draws& draws, bool profile) const {

@@ -210,20 +210,20 @@ Expr Expressions::elementwise(const Node* n, Index& index) {
   return arithmetic(n->dtype(), apply(n->op, std::move(args)));
 }
 
-Expr Expressions::checked_index(const Node* n, Index index, int64_t size) {
+Expr Expressions::checked_index(const Node* n, Index index, int64_t size, Failure failure) {
   Expr at = keep("at", value(n, std::move(index)));
   Expr ok = apply(Op::And, {apply(Op::Le, {integer(0), at}), apply(Op::Lt, {at, integer(size)})});
   if (guard_) ok = apply(Op::Or, {apply(Op::Not, {guard_}), ok});
-  out->push_back(loop::check(ok, 1));
+  out->push_back(loop::check(ok, static_cast<int>(failure)));
   return keep("at", apply(Op::Max, {integer(0), apply(Op::Min, {at, integer(std::max<int64_t>(size - 1, 0))})}));
 }
 
 Expr Expressions::gather(const Node* n, Index& index) {
-  const int64_t axis = n->as<AxisAttr>().axis;
+  const auto& [axis, failure] = n->as<AxisAttr>();
   const Node* table = n->in(0);
   require(out != nullptr, "a gather inside a contraction's operand");
   const int64_t extent = table->shape()[axis];
-  Expr at = checked_index(n->in(1), index, extent);
+  Expr at = checked_index(n->in(1), index, extent, failure);
   if (extent == 0) return is_float(table->dtype()) ? real(0, arithmetic_dtype(table->dtype())) : integer(0, table->dtype());
   std::vector<Expr> axes = index.coordinates();
   axes[axis] = at;

@@ -41,7 +41,7 @@ class Expressions {
   Expr keep(const char* name, Expr value);
 
   /// The index that `n` gives at `index`, held within [0, size) after a Check that it lies there.
-  Expr checked_index(const Node* n, Index index, int64_t size);
+  Expr checked_index(const Node* n, Index index, int64_t size, Failure failure);
 
   std::vector<Stmt>* out = nullptr;  // nullptr: one expression, no statements (a contraction's operand)
   std::unordered_map<const Node*, Expr> bound;

@@ -133,7 +133,7 @@ std::vector<LoweredKernel> lower_concat(const Schedule& schedule, const Group& g
 
 std::vector<LoweredKernel> lower_scatter(const Schedule& schedule, const Group& group, const Machine& machine) {
   const Node* n = group.values[0];
-  const auto& [axis, kind] = n->as<ScatterAttr>();
+  const auto& [axis, kind, failure] = n->as<ScatterAttr>();
   const Node *init = n->in(0), *index_node = n->in(1), *src = n->in(2);
   std::vector<LoweredKernel> kernels;
   kernels.push_back(map_over(kernel_name(group) + "_init", schedule, init, {}, machine, [&](Expressions& e, Index index, std::vector<Stmt>& out) {
@@ -177,7 +177,7 @@ std::vector<LoweredKernel> lower_scatter(const Schedule& schedule, const Group& 
   e.out = &inside;
   const int buffer = e.argument(n, true);
   const int64_t size = n->shape()[axis];
-  const Expr at = e.checked_index(index_node, Index::at_axes(index_node->shape(), axes), size);
+  const Expr at = e.checked_index(index_node, Index::at_axes(index_node->shape(), axes), size, failure);
   Expr add = e.value(src, Index::at_axes(shape, axes));
   std::vector<Expr> target = axes;
   target[axis] = at;

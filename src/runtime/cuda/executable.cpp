@@ -11,6 +11,7 @@
 #include "plan/live.h"
 #include "runtime/places.h"
 #include "support/error.h"
+#include "support/failure.h"
 
 namespace trainc::runtime::cuda {
 
@@ -139,7 +140,7 @@ struct Executable::Impl {
     for (size_t i = 0; i < plan.steps.size(); ++i) {
       const uint32_t failed = std::exchange(run.status[i], 0);
       if (!failed) continue;
-      throw IndexError(fmt::format("index out of range in {} (check {} of {})", fmt::join(plan.steps[i].origins, ", "), failed, plan.steps[i].name));
+      throw_failure(static_cast<Failure>(failed), fmt::format(" in {} (check {} of {})", fmt::join(plan.steps[i].origins, ", "), failed, plan.steps[i].name));
     }
   }
 

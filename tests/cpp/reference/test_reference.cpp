@@ -163,7 +163,7 @@ TEST(Reference, ByIndex) {
       run(gather, {kTable, integers({2, 2}, {0, 0, 0, wrong})});
       ADD_FAILURE() << wrong;
     } catch (const IndexError& e) {
-      EXPECT_EQ(e.what(), "index " + std::to_string(wrong) + " is out of bounds for axis 1 with size 3");
+      EXPECT_EQ(e.what(), "index out of range: index " + std::to_string(wrong) + " is out of bounds for axis 1 with size 3");
     }
   }
   const auto scatter = [](const char* kind) {
