@@ -23,6 +23,7 @@ from trainc import autograd, config, distributed, engine, messages, repeated, tu
 from trainc.device import Host
 from trainc.errors import NotCompiled, UserError
 from trainc.instance import Inference, Instance, Place
+from trainc.one_hot import checked_classes
 from trainc.reached import Reached
 from trainc.records import Compilation
 from trainc.sizes import Symbols, Template
@@ -343,7 +344,10 @@ def compile_flat(
     UserError where the memory that `record.limit` allows is not enough."""
     from torch._functorch.aot_autograd import aot_module_simplified
 
-    with turns.alone(), aot_settings(compiler), compiler.reached.watched(), recurrent_layers(), repeated.quick():
+    with (
+        turns.alone(), aot_settings(compiler), compiler.reached.watched(),
+        recurrent_layers(), checked_classes(), repeated.quick(),
+    ):  # fmt: skip
         return aot_module_simplified(
             module,
             list(inputs),

@@ -28,6 +28,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from trainc import distributed, repeated, trace, turns, wire
 from trainc.errors import NotCompiled
 from trainc.joint import lift_constants
+from trainc.one_hot import checked_classes
 from trainc.reads import Reads
 from trainc.sizes import SYMBOLIC, Symbols
 from trainc.step_objects import Reached
@@ -249,7 +250,10 @@ def trace_step(
 
     mode = symbols.mode if symbols is not None else torch._subclasses.FakeTensorMode()
     tangent = torch.ones((), device=next((t.device for t in inputs if t.dim()), "cpu"))
-    with trace.tracing(), trace.inside(flat.__code__), trace.recurrent_layers(), fx_traceback.preserve_node_meta():
+    with (
+        trace.tracing(), trace.inside(flat.__code__), trace.recurrent_layers(), checked_classes(),
+        fx_traceback.preserve_node_meta(),
+    ):  # fmt: skip
         static = [*inputs, tangent] if symbols is None else [tangent]
         fakes = [mode.from_tensor(tensor.detach(), static_shapes=True) for tensor in static]
         if symbols is not None:

@@ -46,6 +46,13 @@ Outcome gather(const Call& c) {
   return c.give(gathered(x, index, wrap_axis(c, c.arg(1, "dim").integer(), x.rank()), Failure::Bounds));
 }
 
+/// Classes that one_hot was given (trace.py), each in [0, num_classes).
+Outcome classes(const Call& c) {
+  Value x = c.arg(0, "classes").as(c.dtype());
+  if (x.numel() == 0) return c.give(x);
+  return c.give(checked(x, (x >= 0) & (x < static_cast<double>(c.arg(1, "num_classes").integer())), Failure::Class));
+}
+
 Outcome index_select(const Call& c) {
   Value x = c.arg(0, "self").tensor(), index = c.arg(2, "index").as(DType::I64);
   if (x.rank() == 0) return std::nullopt;
@@ -172,6 +179,7 @@ void add_indexing(Table& t) {
   t.add({"aten.embedding_dense_backward.default"}, embedding_backward);
   t.add({"aten.gather.default"}, gather);
   t.add({"aten.index_select.default"}, index_select);
+  t.add({"trainc.classes.default"}, classes);
   t.add({"aten.scatter.src"}, scatter(ScatterKind::Last));
   t.add({"aten.scatter.value"}, scatter(ScatterKind::Last));
   t.add({"aten.scatter_add.default"}, scatter(ScatterKind::Sum));

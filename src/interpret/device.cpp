@@ -283,7 +283,7 @@ class Device {
       case StmtKind::Check: {
         const Values& ok = evaluate(s.value, active);
         for (int t : active)
-          if (!ok[static_cast<size_t>(t)].i) findings_.status = static_cast<uint32_t>(s.code);
+          if (!ok[static_cast<size_t>(t)].i) findings_.status = std::max(findings_.status, static_cast<uint32_t>(s.code));
         break;
       }
       case StmtKind::Barrier:

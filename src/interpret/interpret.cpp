@@ -235,7 +235,7 @@ class Machine {
       case StmtKind::Check: {
         const Lanes& ok = evaluate(s.value, values_);
         for (int l = 0; l < active_; ++l)
-          if (!ok[l].i) findings_.status = static_cast<uint32_t>(s.code);
+          if (!ok[l].i) findings_.status = std::max(findings_.status, static_cast<uint32_t>(s.code));
         break;
       }
       case StmtKind::Transpose: {

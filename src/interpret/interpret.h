@@ -31,7 +31,7 @@ template <class T> std::vector<T> values_of(const Memory& m) {
 
 struct Findings {
   std::vector<std::string> messages;  // one a kind of fault and buffer, with how often it happened; empty: clean
-  uint32_t status = 0;                // the code of the last Check that failed
+  uint32_t status = 0;                // the greatest code of a Check that failed
 };
 
 /// Runs the nest over all of [0, parallel_extent). Arithmetic: f32 in float, each operation rounded; functions (exp, ...) in

@@ -298,7 +298,8 @@ void Printer::check(const StmtNode& n) {
   llvm::BasicBlock* after = llvm::BasicBlock::Create(context_, "after", function_);
   b_.CreateCondBr(ok, after, failed);
   b_.SetInsertPoint(failed);
-  b_.CreateStore(b_.getInt32(static_cast<uint32_t>(n.code)), status_);
+  llvm::Type* word = b_.getInt32Ty();  // the greatest code stays: which one is told depends neither on the order of elements nor on threads
+  b_.CreateStore(b_.CreateBinaryIntrinsic(llvm::Intrinsic::umax, b_.CreateLoad(word, status_), llvm::ConstantInt::get(word, static_cast<uint32_t>(n.code))), status_);
   b_.CreateBr(after);
   b_.SetInsertPoint(after);
 }

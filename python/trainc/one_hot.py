@@ -1,0 +1,49 @@
+"""`one_hot` refuses a class that is out of range, but leaves its check out where it is traced (the numbers are not known
+there): while a program is traced, an operation of ours that the compiler knows stands before it, and checks when the plan runs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch._C import DispatchKey
+
+_library = torch.library.Library("trainc", "FRAGMENT")
+_library.define("classes(Tensor classes, int num_classes) -> Tensor")
+_operator = torch.ops.aten.one_hot.default
+
+
+def _checked(classes: torch.Tensor, num_classes: int) -> torch.Tensor:
+    """A copy, after eager's check: where PyTorch runs a traced graph."""
+    if classes.numel() and classes.min() < 0:
+        raise RuntimeError("Class values must be non-negative.")
+    if classes.numel() and classes.max() >= num_classes:
+        raise RuntimeError("Class values must be smaller than num_classes.")
+    return classes.clone()
+
+
+_library.impl("classes", _checked, "CompositeExplicitAutograd")
+_library.impl("classes", lambda classes, num_classes: torch.empty_like(classes), "Meta")
+
+
+def _one_hot(classes: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    if num_classes > 0:
+        classes = torch.ops.trainc.classes(classes, num_classes)
+    return _operator._op_dk(DispatchKey.CompositeImplicitAutograd, classes, num_classes)
+
+
+@contextlib.contextmanager
+def checked_classes() -> Iterator[None]:
+    """For the time of a trace, under PyTorch's Python dispatcher."""
+    key = DispatchKey.CompositeImplicitAutograd
+    _operator.py_kernels[key] = _one_hot
+    _operator._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        del _operator.py_kernels[key]
+        _operator._dispatch_cache.clear()
+
+
+__all__ = ["checked_classes"]
