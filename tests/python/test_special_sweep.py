@@ -51,9 +51,11 @@ def arguments(op, dtype: torch.dtype) -> tuple[list[torch.Tensor], dict]:
     if not is_binary(op):
         x = special.whole(special.of(dtype))
         return [x, *[x[:1] if isinstance(a, torch.Tensor) and a.numel() == 1 else a for a in sample.args]], sample.kwargs
-    x, y = special.grid(special.of(dtype), special.of(dtype, nonzero=op.full_name in DIVIDES and not dtype.is_floating_point), limit=2048)
-    if not dtype.is_floating_point and dtype is not torch.bool:
-        keep = ~((x == torch.iinfo(dtype).min) & (y == -1))  # ends the process in eager, of a quotient
+    divides = op.full_name in DIVIDES and not dtype.is_floating_point
+    x, y = special.grid(special.of(dtype, nonzero=divides), special.of(dtype, nonzero=divides), limit=2048)
+    if dtype is torch.int64:
+        least = torch.iinfo(dtype).min  # over -1, it ends the process in eager
+        keep = ~((x == least) & (y == -1)) & ~((x == -1) & (y == least))
         x, y = special.whole(x[keep]), special.whole(y[keep])
     kwargs = dict(sample.kwargs)
     if op.name.endswith(LOSSES):
