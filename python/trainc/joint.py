@@ -19,11 +19,10 @@ from torch._functorch._aot_autograd import graph_compile, runtime_wrappers
 from torch._logging._internal import trace_log
 from torch.utils._python_dispatch import _disable_current_modes
 
-from trainc import autograd, config, distributed, engine, messages, repeated, turns, wire
+from trainc import autograd, config, distributed, engine, messages, repeated, traced_kernels, turns, wire
 from trainc.device import Host
 from trainc.errors import NotCompiled, UserError
 from trainc.instance import Inference, Instance, Place
-from trainc.one_hot import checked_classes
 from trainc.reached import Reached
 from trainc.records import Compilation
 from trainc.sizes import Symbols, Template
@@ -346,7 +345,7 @@ def compile_flat(
 
     with (
         turns.alone(), aot_settings(compiler), compiler.reached.watched(),
-        recurrent_layers(), checked_classes(), repeated.quick(),
+        recurrent_layers(), traced_kernels.as_eager(), repeated.quick(),
     ):  # fmt: skip
         return aot_module_simplified(
             module,

@@ -25,10 +25,9 @@ from torch._subclasses.functional_tensor import FunctionalTensorMode
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 
-from trainc import distributed, repeated, trace, turns, wire
+from trainc import distributed, repeated, trace, traced_kernels, turns, wire
 from trainc.errors import NotCompiled
 from trainc.joint import lift_constants
-from trainc.one_hot import checked_classes
 from trainc.reads import Reads
 from trainc.sizes import SYMBOLIC, Symbols
 from trainc.step_objects import Reached
@@ -251,7 +250,7 @@ def trace_step(
     mode = symbols.mode if symbols is not None else torch._subclasses.FakeTensorMode()
     tangent = torch.ones((), device=next((t.device for t in inputs if t.dim()), "cpu"))
     with (
-        trace.tracing(), trace.inside(flat.__code__), trace.recurrent_layers(), checked_classes(),
+        trace.tracing(), trace.inside(flat.__code__), trace.recurrent_layers(), traced_kernels.as_eager(),
         fx_traceback.preserve_node_meta(),
     ):  # fmt: skip
         static = [*inputs, tangent] if symbols is None else [tangent]

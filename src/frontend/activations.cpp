@@ -56,6 +56,25 @@ Outcome leaky_relu_backward(const Call& c) {
   return c.give(where(c.in(1, "self") > 0, dy, dy * c.in(2, "negative_slope")));
 }
 
+Value lambda_of(const Call& c, Value x, int at) { return c.arg(at, "lambd").none() ? number(x, 0.5) : c.operand(at, "lambd"); }
+
+/// 0 between -lambd and lambd; NaN stays.
+Outcome hardshrink(const Call& c) {
+  Value x = c.in(0, "self"), l = lambda_of(c, x, 1);
+  return c.give(where((-l <= x) & (x <= l), 0, x));
+}
+
+Outcome softshrink(const Call& c) {
+  Value x = c.in(0, "self"), l = lambda_of(c, x, 1);
+  return c.give(where(l < x, x - l, where(x < -l, x + l, where(is_nan(x), x, 0))));
+}
+
+/// Of both; at NaN it is 0.
+Outcome shrink_backward(const Call& c) {
+  Value dy = c.in(0, "grad_output"), x = c.in(1, "self"), l = lambda_of(c, x, 2);
+  return c.give(where((x < -l) | (l < x), dy, 0));
+}
+
 Outcome hardtanh(const Call& c) {
   if (!c.fits(1, "min_val") || !c.fits(2, "max_val")) return std::nullopt;
   Value x = c.in(0, "self");
@@ -159,6 +178,9 @@ void add_activations(Table& t) {
   t.add({"aten.threshold_backward.default"}, threshold_backward);
   t.add({"aten.leaky_relu.default"}, leaky_relu);
   t.add({"aten.leaky_relu_backward.default"}, leaky_relu_backward);
+  t.add({"aten.hardshrink.default"}, hardshrink);
+  t.add({"aten.softshrink.default"}, softshrink);
+  t.add({"aten.hardshrink_backward.default", "aten.softshrink_backward.default"}, shrink_backward);
   t.add({"aten.hardtanh.default"}, hardtanh);
   t.add({"aten.hardtanh_backward.default"}, hardtanh_backward);
   t.add({"aten.hardswish.default"}, hardswish);

@@ -53,7 +53,7 @@ Outcome eye(const Call& c) {
 }  // namespace
 
 void add_creation(Table& t) {
-  t.add({"aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default", "aten.empty.memory_format", "aten.empty_like.default",
+  t.add({"aten._efficientzerotensor.default", "aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default", "aten.empty.memory_format", "aten.empty_like.default",
          "aten.new_empty.default", "aten.empty_strided.default", "aten.new_empty_strided.default"}, filled(0));
   t.add({"aten.ones.default", "aten.ones_like.default", "aten.new_ones.default"}, filled(1));
   t.add({"aten.full.default"}, filled_with(1, "fill_value"));

@@ -34,7 +34,7 @@ namespace {
 
 using Magic = char[8];
 constexpr Magic kPlan = {'t', 'r', 'a', 'i', 'n', 'c', 'P', 'L'}, kForeach = {'t', 'r', 'a', 'i', 'n', 'c', 'F', 'E'};
-constexpr uint32_t kVersion = 6;
+constexpr uint32_t kVersion = 7;
 struct Header {
   char magic[8];
   uint64_t version, length, checksum;

@@ -281,25 +281,25 @@ class Rewriter {
     if (n->op == Op::Broadcast && n->in(0)->type.numel() == region_.rows) return row(n->in(0));
     if (n->op == Op::Reduce && n->in(0)->type.numel() == region_.elements() && is_trailing_reduce(n))
       return b_.reshape(b_.reduce(n->as<ReduceAttr>().kind, full(n->in(0)), {1}), shape);
-    if (region_.has(n, Region::Kind::Row)) return pick(n->in(0), row(n->in(1)));
+    if (region_.has(n, Region::Kind::Row)) return pick(n->in(0), row(n->in(1)), n->as<AxisAttr>().failure);
     return rows_of(unit(n), 1);
   }
 
   /// One element a row of the Full `n`, at `index`. Taken from the logits themselves, not from what is made of them and of sums over their rows: then nothing
   /// waits for it to be overwritten.
-  const Node* pick(const Node* n, const Node* index) {
+  const Node* pick(const Node* n, const Node* index, Failure failure) {
     if (needs_rows(n)) {
       if (is_elementwise(n->op)) {
         std::vector<const Node*> inputs;
-        for (const Node* i : n->inputs) inputs.push_back(pick(i, index));
+        for (const Node* i : n->inputs) inputs.push_back(pick(i, index, failure));
         return copy(n, inputs, {n->dtype(), {count_, 1}});
       }
-      if (n->op == Op::Reshape) return pick(n->in(0), index);
-      if (n->op == Op::Broadcast && n->in(0)->type.numel() == region_.elements()) return pick(n->in(0), index);
+      if (n->op == Op::Reshape) return pick(n->in(0), index, failure);
+      if (n->op == Op::Broadcast && n->in(0)->type.numel() == region_.elements()) return pick(n->in(0), index, failure);
       if (n->op == Op::Broadcast && n->in(0)->type.numel() == region_.rows) return row(n->in(0));
     }
     if (n->op == Op::Broadcast && n->in(0)->type.numel() == 1) return b_.broadcast(b_.reshape(unit(n->in(0)), {1, 1}), {count_, 1});
-    return b_.gather(full(n), index, 1);
+    return b_.gather(full(n), index, 1, failure);
   }
   bool needs_rows(const Node* n) {
     if (const auto it = needs_rows_.find(n); it != needs_rows_.end()) return it->second;

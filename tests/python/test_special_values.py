@@ -215,6 +215,11 @@ for low, high in ((-1.0, 1.0), (0.0, 6.0), (-0.7, 0.3)):
     case(f"hardtanh {low}", functools.partial(lambda a, x: aten.hardtanh(x, *a), (low, high)), one)
     case(f"hardtanh_backward {low}", functools.partial(lambda a, g, x: aten.hardtanh_backward(g, x, *a), (low, high)), with_gradient)
 case("selu", torch.selu, one, ulps=4)
+for op in "hardshrink softshrink".split():
+    for lambd in (0.5, 0.3):
+        case(f"{op} {lambd}", functools.partial(lambda f, n, x: f(x, n), getattr(aten, op).default, lambd), one, ulps=1)
+        case(f"{op}_backward {lambd}", functools.partial(lambda f, n, g, x: f(g, x, n), getattr(aten, f"{op}_backward").default, lambd), with_gradient)
+case("_efficientzerotensor", lambda x: aten._efficientzerotensor(x.shape, dtype=x.dtype) + 0 * aten.zeros_like(x), one, (F32,))
 for is_result in (False, True):
     case(f"elu_backward {is_result}", functools.partial(lambda r, g, x: aten.elu_backward(g, 1.6, 1.05, 1, r, x), is_result), with_gradient, ulps=4)
 case("softplus_backward", lambda g, x: aten.softplus_backward(g, x, 2.0, 3.0), with_gradient, ulps=4)

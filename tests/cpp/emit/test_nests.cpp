@@ -394,6 +394,23 @@ TEST(Nests, CheckSetsTheStatus) {
   }
 }
 
+TEST(Nests, OfFailedChecksTheGreatestCodeIsTold) {
+  for (const auto& [large, small] : {std::pair<int64_t, int64_t>{0, 36}, {36, 0}, {16, 16}, {17, 3}}) {
+    const int64_t n = 37;
+    LoopNest nest;
+    nest.name = "checked";
+    const int ids = nest.add_buffer({"ids", DType::I64, n}), out = nest.add_buffer({"out", DType::I64, n, Space::Argument, true});
+    const int i = nest.add_var("i", n);
+    const Expr id = nest.load(ids, nest.var(i));
+    const auto differs = [&](int64_t from, int code) { return check(apply(Op::Ne, {id, integer(from)}), code); };
+    nest.body = vector(i, n, block({differs(100, 7), differs(200, 3), differs(300, 7), store(out, nest.var(i), id)}), 16);
+    std::vector<int64_t> x(static_cast<size_t>(n), 5);
+    x[static_cast<size_t>(large)] = large == small ? 300 : 100;
+    if (large != small) x[static_cast<size_t>(small)] = 200;
+    expect_as_interpreted(nest, {memory_of(x), output_of(n * 8)});
+  }
+}
+
 // Scratch, Unroll, Register and two Vector loops: transpose through scratch, then a register tile with a tail
 TEST_P(Extents, ScratchAndRegisters) {
   const int64_t n = GetParam(), rows = 4;

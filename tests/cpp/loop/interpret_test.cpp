@@ -182,6 +182,7 @@ body:
   parallel i in 3:
     let at: i64 = index[i]
     check(5) 0 <= at & at < 3
+    check(2) at < 9
     store out[i] = x[max(min(at, 2), 0)]
 )";
   const Findings f = run_text(text, m);

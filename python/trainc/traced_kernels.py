@@ -1,5 +1,8 @@
-"""`one_hot` refuses a class that is out of range, but leaves its check out where it is traced (the numbers are not known
-there): while a program is traced, an operation of ours that the compiler knows stands before it, and checks when the plan runs."""
+"""Kernels in Python that PyTorch's dispatcher takes while a program is traced, where those that it has are not eager's.
+
+`one_hot` refuses a class that is out of range, but leaves its check out where it is traced (the numbers are not known there):
+an operation of ours that the compiler knows stands before it, and checks when the plan runs. The shrinking activations are
+written out in operations with other zeros, and another gradient at NaN: they stay whole, and are rows of the front end."""
 
 from __future__ import annotations
 
@@ -33,17 +36,26 @@ def _one_hot(classes: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     return _operator._op_dk(DispatchKey.CompositeImplicitAutograd, classes, num_classes)
 
 
+_WHOLE = (torch.ops.aten.hardshrink.default, torch.ops.aten.softshrink.default)
+
+
 @contextlib.contextmanager
-def checked_classes() -> Iterator[None]:
+def as_eager() -> Iterator[None]:
     """For the time of a trace, under PyTorch's Python dispatcher."""
-    key = DispatchKey.CompositeImplicitAutograd
-    _operator.py_kernels[key] = _one_hot
-    _operator._dispatch_cache.clear()
+    operators = (_operator, *_WHOLE)
+    before = [dict(operator.py_kernels) for operator in operators]
+    _operator.py_kernels[DispatchKey.CompositeImplicitAutograd] = _one_hot
+    for operator in _WHOLE:
+        operator.py_kernels.pop(DispatchKey.Autograd, None)
+    for operator in operators:
+        operator._dispatch_cache.clear()
     try:
         yield
     finally:
-        del _operator.py_kernels[key]
-        _operator._dispatch_cache.clear()
+        for operator, kernels in zip(operators, before, strict=True):
+            operator.py_kernels.clear()
+            operator.py_kernels.update(kernels)
+            operator._dispatch_cache.clear()
 
 
-__all__ = ["checked_classes"]
+__all__ = ["as_eager"]
