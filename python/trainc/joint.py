@@ -23,7 +23,7 @@ from trainc import autograd, config, distributed, engine, messages, repeated, tu
 from trainc.device import Host
 from trainc.errors import NotCompiled, UserError
 from trainc.instance import Inference, Instance, Place
-from trainc.reached import Reached
+from trainc.reached import TangentsOfGradients
 from trainc.records import Compilation
 from trainc.sizes import Symbols, Template
 from trainc.trace import _patched, recurrent_layers
@@ -44,7 +44,7 @@ class Compiler:
         self._template: Template | None = None
         self.family = engine.Family.of(symbols, lambda: self._template, self.device)
         self._make: Callable[[torch.fx.GraphModule, Compilation], Instance] | None = None
-        self.reached = Reached()
+        self.reached = TangentsOfGradients()
         self.is_users: Callable[[torch.Tensor], bool] = lambda _: False
         self._halves: tuple[autograd.Forward, autograd.Backward]  # after the partition
 
