@@ -331,8 +331,18 @@ def aot_settings(compiler: Compiler):
         _patched(graph_compile, "_log_joint_graph", log_where_asked),
         # The switch (config.donated_buffer) is also asked while a backward runs, when it is the user's again.
         _patched(graph_compile, "collect_bw_donated_buffer_idxs", lambda *_: []),
+        _draws_are_kept(),
     ):
         yield
+
+
+def _draws_are_kept() -> contextlib.AbstractContextManager:
+    """Within Dynamo, FX takes a draw that nobody reads for dead code, unless Inductor is told to draw as eager does."""
+    if torch._guards.TracingContext.try_get() is None:
+        return contextlib.nullcontext()
+    from torch._inductor import config as inductor_config
+
+    return inductor_config.patch(fallback_random=True)
 
 
 def compile_flat(

@@ -133,3 +133,70 @@ def test_random_programs(strict, door: str) -> None:
             error.add_note(f"program {steps}, gradient {gradient}")
             raise
         torch._dynamo.reset()
+
+
+class DrawsInBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> Tensor:
+        torch.rand(5)
+        torch.bernoulli(gradient.abs().clamp(0, 1))
+        return F.dropout(gradient, 0.5)
+
+
+class Both(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(0.5, 1.5, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        F.dropout(x)
+        return F.dropout(DrawsInBackward.apply(x * self.weight), 0.5)
+
+
+def test_a_backward_draws_when_it_runs(strict) -> None:
+    """Two forwards, and then their backwards: each in its turn."""
+    found = []
+    model = Both()
+    for make in (lambda m: m, trainc.compile):
+        own = make(copy.deepcopy(model))
+        torch.manual_seed(4)
+        x = torch.ones(6, 4)
+        outputs = [own(x), own(x)]
+        states = [state()]
+        for y in outputs:
+            own.weight.grad = None
+            y.sum().backward()
+            states += [own.weight.grad.clone(), state()]
+        found.append([*[y.detach() for y in outputs], *states])
+    _same(found[1], found[0])
+
+
+def test_a_step_draws_what_it_does_not_use(strict) -> None:
+    """In train_step the draws of forward, backward and of what comes after lie in one plan, in the program's order."""
+    found = []
+    model = Both()
+    for compiled in (False, True):
+        own = copy.deepcopy(model)
+        optimizer = torch.optim.SGD(own.parameters(), lr=0.1)
+
+        def step(x: Tensor, own: nn.Module = own, optimizer: torch.optim.Optimizer = optimizer) -> Tensor:
+            y = own(x)
+            optimizer.zero_grad()
+            loss = y.sum()
+            loss.backward()
+            torch.rand(3)
+            noise = torch.rand(4)
+            optimizer.step()
+            return loss.detach() + noise.sum()
+
+        run = trainc.train_step(step) if compiled else step
+        torch.manual_seed(5)
+        results = []
+        for _ in range(3):
+            results += [run(torch.ones(6, 4)).clone(), state()]
+        found.append([*results, own.weight.detach().clone()])
+    _same(found[1], found[0])
