@@ -572,8 +572,9 @@ def _holds_tensors(value: Any) -> bool:
 
 
 def _is_torchs(value: Any) -> bool:
-    """An object of PyTorch's compiled code: an enumeration, a type, an operator."""
-    return type(value).__module__.startswith("torch._C") or type(value).__name__ in ("pybind11_type", "OpOverload")
+    """An object of PyTorch's compiled code (an enumeration, a type, an operator), or one of ours: a step, say, that is another
+    function's global, and that changes while it is traced."""
+    return type(value).__module__.startswith(("torch._C", "trainc.")) or type(value).__name__ in ("pybind11_type", "OpOverload")
 
 
 _CONTAINERS = (

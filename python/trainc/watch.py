@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import importlib.util
 import logging
 import os
 import sys
@@ -27,9 +28,6 @@ try:
 except ImportError:  # the package without its compiler
     CallWatch = None
 
-_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_STDLIB = tuple({sysconfig.get_path(key) + os.sep for key in ("stdlib", "platstdlib")})
-_SITE = tuple({sysconfig.get_path(key) + os.sep for key in ("purelib", "platlib")})
 # Packages whose functions depend on their arguments and on settings that `call._modes` reads, and on nothing else.
 TRUSTED = frozenset(
     {"torch", "torchgen", "functorch", "trainc", "numpy", "sympy", "mpmath", "triton", "networkx", "typing_extensions", "tqdm"}
@@ -37,14 +35,25 @@ TRUSTED = frozenset(
 _C_TRUSTED = TRUSTED | frozenset(sys.stdlib_module_names) | {"nanobind", ""}
 
 
+def _homes() -> Iterator[str]:
+    """Where the trusted packages lie: not always in this interpreter's own directory for packages."""
+    for name in TRUSTED - {"trainc"}:
+        spec = importlib.util.find_spec(name)
+        if spec is not None:
+            yield from (path + os.sep for path in spec.submodule_search_locations or ())
+            yield spec.origin or ""
+    yield _PACKAGE
+
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_HOMES = ("<frozen", *filter(None, _homes()))
+_STDLIB = tuple({sysconfig.get_path(key) + os.sep for key in ("stdlib", "platstdlib")})
+_PACKAGES = tuple(library + name + os.sep for library in _STDLIB for name in ("site-packages", "dist-packages"))
+
+
 def is_trusted_file(path: str) -> bool:
     """Code of PyTorch, NumPy, the standard library or trainc: what it reads beside its arguments is known, or does not change."""
-    if path.startswith(_PACKAGE) or path.startswith("<frozen"):
-        return True
-    for site in _SITE:
-        if path.startswith(site):
-            return path[len(site) :].split(os.sep, 1)[0].removesuffix(".py") in TRUSTED
-    return path.startswith(_STDLIB)
+    return path.startswith(_HOMES) or path.startswith(_STDLIB) and not path.startswith(_PACKAGES)
 
 
 def is_trusted_code(code: types.CodeType, variables: dict) -> bool:

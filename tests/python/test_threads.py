@@ -283,7 +283,7 @@ def test_a_pool_gives_a_block_to_one_of_its_callers(hasty):
         return run
 
     in_threads(*map(caller, range(4)))
-    assert not errors and len(blocks._blocks) <= pool.KEPT + 4
+    assert not errors and len(blocks._blocks) <= 4 * (pool.KEPT + 2)  # a caller may keep some, and find the others' just gone
 
 
 def test_blocks_of_a_pool_are_used_again():

@@ -38,7 +38,12 @@ def eager(name: str, disturbance: int = 0, bf16: bool = False, initial: int = 0)
     case = models.build(name, initial)
     if disturbance:
         losses.disturb(case.model, disturbance)
-    return train(case, case.model, adamw(case.model), bf16=bf16)
+    try:
+        return train(case, case.model, adamw(case.model), bf16=bf16)
+    except RuntimeError as error:
+        if bf16 and "primitive descriptor" in str(error):
+            pytest.skip(f"PyTorch itself has no {name} in bf16 on this CPU")
+        raise
 
 
 def check_losses(name: str, found: list[float]) -> None:
@@ -62,7 +67,6 @@ def test_backend_trains_as_eager_does(name):
     check_losses(name, train(case, torch.compile(case.model, backend="trainc"), adamw(case.model)))
 
 
-@pytest.mark.parametrize("name", models.NAMES)
 def bf16_ratio(name: str, found: list[float], initial: int) -> float:
     disturbed = [eager(name, seed, initial=initial) for seed in losses.SEEDS[: 3 if initial == 0 else 1]]
     return losses.bf16_ratio(found, eager(name, initial=initial), disturbed, eager(name, bf16=True, initial=initial))
