@@ -23,7 +23,7 @@ from trainc import autograd, config, distributed, engine, messages, repeated, tr
 from trainc.device import Host
 from trainc.errors import NotCompiled, UserError
 from trainc.instance import Inference, Instance, Place
-from trainc.reached import Reached
+from trainc.reached import TangentsOfGradients
 from trainc.records import Compilation
 from trainc.sizes import Symbols, Template
 from trainc.trace import _patched, recurrent_layers
@@ -44,7 +44,7 @@ class Compiler:
         self._template: Template | None = None
         self.family = engine.Family.of(symbols, lambda: self._template, self.device)
         self._make: Callable[[torch.fx.GraphModule, Compilation], Instance] | None = None
-        self.reached = Reached()
+        self.reached = TangentsOfGradients()
         self.is_users: Callable[[torch.Tensor], bool] = lambda _: False
         self._halves: tuple[autograd.Forward, autograd.Backward]  # after the partition
 
@@ -331,8 +331,18 @@ def aot_settings(compiler: Compiler):
         _patched(graph_compile, "_log_joint_graph", log_where_asked),
         # The switch (config.donated_buffer) is also asked while a backward runs, when it is the user's again.
         _patched(graph_compile, "collect_bw_donated_buffer_idxs", lambda *_: []),
+        _draws_are_kept(),
     ):
         yield
+
+
+def _draws_are_kept() -> contextlib.AbstractContextManager:
+    """Within Dynamo, FX takes a draw that nobody reads for dead code, unless Inductor is told to draw as eager does."""
+    if torch._guards.TracingContext.try_get() is None:
+        return contextlib.nullcontext()
+    from torch._inductor import config as inductor_config
+
+    return inductor_config.patch(fallback_random=True)
 
 
 def compile_flat(

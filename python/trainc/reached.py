@@ -22,7 +22,7 @@ Tensor = torch.Tensor
 Node = torch.fx.Node
 
 
-class Reached:
+class TangentsOfGradients:
     """Sets of tangents are numbers with a bit for each."""
 
     def __init__(self) -> None:
@@ -135,4 +135,4 @@ def _dependencies(tangents: Sequence[Node]) -> dict[Node, int]:
     return depends
 
 
-__all__ = ["Reached"]
+__all__ = ["TangentsOfGradients"]

@@ -288,6 +288,7 @@ def _arranged(
     for node in late:
         if node.op == "call_function" and node.meta.get("seq_nr", -1) >= 0:
             node.stack_trace = None  # the line of backward(); the forward's says more
+    late = _with_later_draws(gm, late)
     for i in found["mutated"]:
         if inputs[i].requires_grad:
             raise NotCompiled(f"the step writes a parameter of shape {list(inputs[i].shape)} itself")
@@ -310,6 +311,16 @@ def _arranged(
         kept=[(parameter, place[first_kept + k]) for k, parameter in enumerate(found["kept"])],
         afterwards=recorder.afterwards, clears_before=recorder.clears_before,
     )  # fmt: skip
+
+
+def _with_later_draws(gm: torch.fx.GraphModule, late: set[torch.fx.Node]) -> set[torch.fx.Node]:
+    """`late` and what is behind a draw of it: draws keep their order."""
+    late, drawn = set(late), False
+    for node in gm.graph.nodes:
+        if node.op == "call_function" and (drawn and wire.is_random(node.target) or not late.isdisjoint(node.all_input_nodes)):
+            late.add(node)
+            drawn = drawn or wire.is_random(node.target)
+    return late
 
 
 def _check_order(gm: torch.fx.GraphModule, recorder: Recorder, placeholders: list[torch.fx.Node]) -> None:

@@ -70,6 +70,11 @@ def is_random(target: Any) -> bool:
     return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
 
 
+def _draws_in_backward(node: torch.fx.Node) -> bool:
+    """A draw that a backward of the user's makes (an `autograd.Function`): it has its turn when the backward runs."""
+    return is_random(node.target) and node.meta.get("partitioner_tag") == "is_backward"
+
+
 @functools.cache
 def _effects(target: Any) -> tuple[bool, list[tuple[int, str]]]:
     """By the operator's schema: whether it writes over an argument, and the arguments that a result may be a view of
@@ -161,7 +166,7 @@ def node_json(node: torch.fx.Node) -> dict:
         "val": value(node.meta.get("val"), node.name), "origin": origin(node), "random": is_random(node.target),
         "recompute": bool(node.meta.get(RECOMPUTE) or node.meta.get("recompute")),
         "aliases": aliases(node), "writes": _effects(node.target)[0],
-    }  # fmt: skip
+    } | ({"late": True} if _draws_in_backward(node) else {})  # fmt: skip
 
 
 def _flat(args: Any) -> list[Any]:

@@ -24,6 +24,7 @@ struct JointGraph::Impl {
   std::string name;
   Graph graph;
   std::vector<const Node*> must_recompute;
+  int64_t late_draws_from = 0;
   int64_t forward_outputs = 0, deferred_bytes = 0;
   bool streams = true;
   double price = 0;
@@ -35,7 +36,7 @@ struct JointGraph::Impl {
   int64_t flops() const { return contraction_flops(cut.forward) + contraction_flops(cut.backward); }
   void cut_at(double at) {
     price = at;
-    cut = schedule::cut_joint(graph, primals, forward_outputs, must_recompute, deferred_bytes, streams, price);
+    cut = schedule::cut_joint(graph, primals, forward_outputs, must_recompute, deferred_bytes, streams, price, late_draws_from);
     Homes homes;
     homes.arena_bits = cut.saved_as_bits;
     for (size_t i = 0; i < cut.saved.size(); ++i) {
@@ -62,6 +63,7 @@ JointGraph::JointGraph(frontend::Imported joint, int64_t primals, int64_t forwar
   // Cut after the algebra: what the two halves share is one node by then.
   Pipeline pipeline(name + "_joint");
   impl_->must_recompute = joint.must_recompute;
+  impl_->late_draws_from = joint.late_draws_from;
   // What the user's checkpoints mark stays as it is: they decide there.
   impl_->graph = joint.must_recompute.empty() ? optimize(std::move(joint.graph), pipeline) : std::move(joint.graph);
   if (streams && joint.must_recompute.empty()) impl_->graph = schedule::chunk_rows(std::move(impl_->graph), primals, chunks);

@@ -12,6 +12,7 @@
 #include "graph/text.h"
 #include "graph/verify.h"
 #include "loop/in_place.h"
+#include "loop/offsets.h"
 #include "passes/rules.h"
 #include "schedule/bits.h"
 #include "schedule/lower.h"
@@ -40,6 +41,8 @@ class PlanBuilder {
     plan_.output_count = arena_out ? homes_.arena_outputs_from : static_cast<int64_t>(graph_.outputs.size());
     plan_.saved_bytes = homes_.saved_bytes;
     plan_.consumes_saved = homes_.consumes && homes_.saved_bytes > 0;
+    for (const Node* n : graph_.live()) read_.insert(n->inputs.begin(), n->inputs.end());
+    for (const Output& o : graph_.outputs) read_.insert(o.value);
     place_outputs();
 
     double start = now();
@@ -63,9 +66,13 @@ class PlanBuilder {
       kernels.push_back(role ? std::move(lowered) : tuner.best(g, std::move(lowered)));  // what sizes share is not measured for one of them
     }
     if (!options.gpu) write_in_place(kernels);
-    for (const auto& group : kernels)
-      for (const auto& k : group)
-        if (!k.product) nests.push_back(&k.nest);
+    std::vector<std::vector<int64_t>> offsets;  // by nest: elements that its arguments are shifted by, so that kernels which read other parts are one
+    for (auto& group : kernels)
+      for (auto& k : group) {
+        if (k.product) continue;
+        offsets.push_back(options.gpu ? std::vector<int64_t>{} : loop::take_offsets(k.nest));
+        nests.push_back(&k.nest);
+      }
     timing.schedule_seconds += now() - start;
     if (role && options.sample) {
       auto& sample = role->samples.emplace_back();
@@ -89,7 +96,7 @@ class PlanBuilder {
       else
         for (const auto& k : kernels[g]) {
           if (k.product) kernel_step(k, -1, {});
-          else kernel_step(k, code.kernel_of[nest], code.given[nest]), ++nest;
+          else kernel_step(k, code.kernel_of[nest], code.given[nest]), shift(plan_.steps.back(), k, offsets[nest]), ++nest;
         }
       if (group.kind == schedule::GroupKind::Random && !kernels[g].empty()) as_draw(plan_.steps.back(), group.values[0]);
     }
@@ -275,6 +282,13 @@ class PlanBuilder {
     plan_.steps.push_back(std::move(step));
   }
 
+  /// The kernel's arguments begin so many elements further on.
+  static void shift(plan::Step& step, const schedule::LoweredKernel& k, const std::vector<int64_t>& offsets) {
+    if (std::all_of(offsets.begin(), offsets.end(), [](int64_t n) { return n == 0; })) return;
+    step.shifts.assign(step.arguments.size(), 0);
+    for (size_t i = 0; i < k.arguments.size(); ++i) step.shifts[i] = offsets[i] * size_of(k.nest.buffers[i].dtype);
+  }
+
   void product_step(plan::Step step, const schedule::LoweredKernel& k) {
     step.kind = plan::StepKind::Product;
     step.kernel = -1;
@@ -306,9 +320,9 @@ class PlanBuilder {
     step.kind = plan::StepKind::Random;
     step.name = "random_" + std::to_string(n->as<RandomAttr>().draw);
     step.p = n->as<RandomAttr>().p;
-    step.writes = {buffer(n)};
-    step.bytes = schedule_.bytes(n);
     step.origins = graph_.origins(n);
+    if (read_.contains(n)) step.writes = {buffer(n)}, step.bytes = schedule_.bytes(n);
+    else step.increment = n->type.numel();
     plan_.steps.push_back(std::move(step));
   }
 
@@ -359,6 +373,7 @@ class PlanBuilder {
   plan::Plan plan_;
   std::unordered_map<const Node*, int> buffer_of_;
   std::unordered_set<int> written_;
+  std::unordered_set<const Node*> read_;  // by an operation, or by the caller
   std::unordered_map<const Node*, const Node*> over_;  // value, whose memory it takes
   std::map<std::vector<uint8_t>, int> constants_;  // by content: the buffer
 };

@@ -22,6 +22,8 @@ class Importer {
       else if (op == "output") output(node);
       else throw InternalError("import: node " + node.dump() + " is neither placeholder, call nor output");
     }
+    for (const Node& node : out_.graph.nodes())
+      if (draws(&node)) out_.graph.effects.push_back(&node);
     return std::move(out_);
   }
 
@@ -58,6 +60,7 @@ class Importer {
     Known made{{}, c.strides, is_list, {}, false};
     for (const Val& v : vals) made.offsets.push_back(v.offset);
     for (const Json& below : aliases_of(node)) made.of_argument |= known(below).of_argument;
+    if (node.value("late", false)) out_.late_draws_from = std::min(out_.late_draws_from, draws_);
     made.nodes = nodes_of(c, node);
     check(c, made.nodes);
     if (node.value("recompute", false))

@@ -34,7 +34,10 @@ Outcome dropout_backward(const Call& c) {
 
 Outcome bernoulli(const Call& c) {
   if (c.philox) return std::nullopt;
-  return c.give(c.random_mask(c.type().shape, c.strides.at(0), c.arg(1, "p").number(0.5)));
+  const double p = c.arg(1, "p").number(0.5);
+  // Where the answer is known, eager's `bernoulli_` draws nevertheless, unlike its dropout: a mask that nobody reads.
+  if (p <= 0 || p >= 1) c.random_mask(c.type().shape, {}, 0.5);
+  return c.give(c.random_mask(c.type().shape, c.strides.at(0), p));
 }
 
 }  // namespace

@@ -125,6 +125,7 @@ std::vector<const Node*> Graph::live() const {
   std::vector<bool> needed(nodes_.size());
   for (const Output& output : outputs)
     if (output.value) needed[output.value->id] = true;
+  for (const Node* effect : effects) needed[effect->id] = true;
   for (size_t i = nodes_.size(); i-- > 0;)  // users come after their inputs
     if (needed[i])
       for (const Node* in : nodes_[i].inputs) needed[in->id] = true;
@@ -133,6 +134,10 @@ std::vector<const Node*> Graph::live() const {
     if (needed[node.id]) nodes.push_back(&node);
   return nodes;
 }
+
+bool draws(const Node* n) { return n->op == Op::Random || (n->op == Op::Extern && n->as<ExternAttr>().random); }
+
+int64_t draw_of(const Node* n) { return n->op == Op::Random ? n->as<RandomAttr>().draw : n->as<ExternAttr>().draw; }
 
 Dims contiguous_strides(const Dims& shape) {
   Dims strides(shape.size());

@@ -124,13 +124,15 @@ class Graph {
   const Node* make(Op, Attrs, std::vector<const Node*> inputs, Type, std::string_view origin = {});
 
   std::vector<Output> outputs;
+  /// The program's draws (Random, random Extern), whether anybody reads them or not: the generator has to move on by each. Live as outputs are.
+  std::vector<const Node*> effects;
   int64_t input_count = 0;  // arguments of the graph, used or not
 
   const std::deque<Node>& nodes() const { return nodes_; }  // in order of making: a topological order
   /// Where the node comes from in the user's program ("model.py:41 (aten.addmm)"); outside the key, merged nodes keep all.
   const std::vector<std::string>& origins(const Node*) const;
   void add_origin(const Node*, std::string_view);
-  /// Nodes that the outputs need, in topological order.
+  /// Nodes that the outputs and the effects need, in topological order.
   std::vector<const Node*> live() const;
 
  private:
@@ -140,6 +142,10 @@ class Graph {
   std::unordered_map<const Node*, const Node*, Hash, Same> unique_;
   std::unordered_map<const Node*, std::vector<std::string>> origins_;
 };
+
+/// Whether the node takes numbers from the generator, and its place among those that do.
+bool draws(const Node*);
+int64_t draw_of(const Node*);
 
 /// Row-major strides of `shape`, in elements.
 Dims contiguous_strides(const Dims& shape);

@@ -88,8 +88,9 @@ class Parser {
       if (returned) fail("a line after return");
       if (peek() == '%') node();
       else if (accept_word("inputs")) graph_.input_count = std::max(graph_.input_count, number());
+      else if (accept_word("effects")) effects();
       else if (accept_word("return")) { results(); returned = true; }
-      else fail("expected a node, `inputs` or `return`");
+      else fail("expected a node, `inputs`, `effects` or `return`");
       end_of_line();
     }
     if (!returned) fail("no return line");
@@ -382,6 +383,10 @@ class Parser {
     }
   }
 
+  void effects() {
+    for (skip_blanks(); peek() == '%'; skip_blanks()) graph_.effects.push_back(value());
+  }
+
   void results() {
     for (skip_blanks(); peek() == '%' || peek() == 'n'; skip_blanks()) {
       if (peek() == 'n') {
@@ -423,6 +428,11 @@ std::string print(const Graph& graph) {
       text += std::string(separator) + origin;
       separator = " | ";
     }
+    text += '\n';
+  }
+  if (!graph.effects.empty()) {
+    text += "effects";
+    for (const Node* effect : graph.effects) text += fmt::format(" %{}", number.at(effect));
     text += '\n';
   }
   text += "return";

@@ -320,6 +320,11 @@ void verify(const Graph& graph) {
     require(id < static_cast<int64_t>(graph.nodes().size()) && &graph.nodes()[id] == output.value, "an output is no node of the graph");
     require(output.strides.empty() || output.strides.size() == output.value->shape().size(), "an output needs one stride an axis");
   }
+  for (const Node* effect : graph.effects) {
+    const int64_t id = effect ? effect->id : -1;
+    require(id >= 0 && id < static_cast<int64_t>(graph.nodes().size()) && &graph.nodes()[id] == effect, "an effect is no node of the graph");
+    require(draws(effect), "an effect draws no random numbers");
+  }
 }
 
 }  // namespace trainc

@@ -34,6 +34,8 @@ void same_signature(const Graph& before, const Graph& after) {
     require(!a.value == !b.value && a.strides == b.strides && (!a.value || a.value->type == b.value->type),
             "result " + std::to_string(i) + " has changed its type");
   }
+  const auto same_draw = [](const Node* a, const Node* b) { return draw_of(a) == draw_of(b) && a->type == b->type; };
+  require(std::equal(before.effects.begin(), before.effects.end(), after.effects.begin(), after.effects.end(), same_draw), "the draws have changed");
 }
 
 /// Whether the two would print the same, origins aside: node by node, which costs less than printing both.
@@ -50,6 +52,7 @@ bool same_graph(const Graph& a, const Graph& b) {
     if (!same(mine[i], others[i])) return false;
     other_of[mine[i]] = others[i];
   }
+  if (!std::equal(a.effects.begin(), a.effects.end(), b.effects.begin(), b.effects.end(), [&](const Node* x, const Node* y) { return other_of.at(x) == y; })) return false;
   return std::equal(a.outputs.begin(), a.outputs.end(), b.outputs.begin(), b.outputs.end(),
                     [&](const Output& x, const Output& y) { return other_of.at(x.value) == y.value && x.strides == y.strides; });
 }

@@ -20,6 +20,8 @@ Graph rewrite(const Graph& graph, const Rebuild& rebuild) {
     require(value || !output.value, "rewrite: an output has got no value");
     to.outputs.push_back({value, output.strides});
   }
+  for (const Node* effect : graph.effects)
+    if (const Node* made_of = made[effect->id]) to.effects.push_back(made_of);
   to.input_count = graph.input_count;
   return to;
 }

@@ -39,7 +39,8 @@ struct Buffer {
 enum class StepKind : uint8_t {
   Kernel,  // calls kernels[kernel] over [0, parallel_extent) with `reads` and `writes` as `arguments` orders them
   Extern,  // calls the framework: `target`, `arguments_json`; reads -> writes (home Extern)
-  // Fills writes[0] (dense bools, in the order of memory), probability p of true. kernel < 0: the runtime draws it, from the host's generator.
+  // Fills writes[0] (dense bools, in the order of memory), probability p of true. kernel < 0: the runtime draws it, from the host's generator;
+  // where nothing is written, nobody reads the mask, and the generator moves on as for one of `increment` elements.
   // Else the kernel does, by Philox: its arguments are a Draw buffer and the mask, and the generator moves on by `increment`.
   Random,
   Product,  // (device) the vendor's library multiplies: arguments are lhs, rhs, result, and memory that it may use
@@ -63,6 +64,7 @@ struct Step {
   std::vector<int> reads, writes;  // the effects, declared: order, aliasing and race checks need no more. A buffer in both is updated in place.
   // Kernel
   int kernel = -1;
+  std::vector<int64_t> shifts;     // of `arguments`: bytes from the buffer's first to the one that the kernel is given; empty: none (CPU)
   int64_t parallel_extent = 1;
   // Extern
   std::string target, arguments_json;
@@ -70,7 +72,7 @@ struct Step {
   bool random = false;             // Extern: draws from the framework's generator; its state is handed over before and taken back after
   // Random
   double p = 0;
-  int64_t increment = 0;           // numbers that each of the generator's sequences gives
+  int64_t increment = 0;           // numbers that each of the generator's sequences gives; of a mask that nobody reads: elements
   // Product
   Product product;
   // provenance

@@ -31,11 +31,13 @@ std::string names(const Plan& plan, const std::vector<int>& buffers) {
 
 std::string what(const Plan& plan, const Step& s) {
   switch (s.kind) {
-    case StepKind::Kernel: return fmt::format("kernel {} over {}", plan.kernels.at(s.kernel).name, s.parallel_extent);
+    case StepKind::Kernel:
+      return fmt::format("kernel {} over {}{}", plan.kernels.at(s.kernel).name, s.parallel_extent, s.shifts.empty() ? "" : fmt::format(", arguments from byte {} on", fmt::join(s.shifts, ", ")));
     case StepKind::Extern:
       return fmt::format("extern {}{}{} {}", s.target, s.random ? " (random)" : "", s.aliases.empty() ? "" : " (a view of " + names(plan, s.aliases) + ")",
                          s.arguments_json);
     case StepKind::Random:
+      if (s.kernel < 0 && s.writes.empty()) return fmt::format("random p={}, {} elements that nobody reads", s.p, s.increment);
       if (s.kernel < 0) return fmt::format("random p={}", s.p);
       return fmt::format("random p={}, kernel {} over {}, increment {}", s.p, plan.kernels.at(s.kernel).name, s.parallel_extent, s.increment);
     case StepKind::Product: {

@@ -9,7 +9,7 @@
 //             written before (Saved: where this plan writes it at all);
 //             an Extern step's `aliases` are arguments of it; while a view lives, no step writes the memory that it may lie in
 //             bits are written by Random steps of the host alone, and read by kernels alone
-//             a Random step writes one dense bool buffer with 0 <= p <= 1; with a kernel, it reads one Draw buffer, which no other step does
+//             a Random step writes one dense bool buffer (or, on the host, none) with 0 <= p <= 1; with a kernel, it reads one Draw buffer, which no other step does
 //             a Product's matrices lie within their buffers, and are laid out as plan.h says
 //             a kernel has threads where the plan is a device's, and only there
 //   outputs   one entry an output; it names its own Output buffer, an Input, or none; an Output buffer is written and is an output
@@ -116,6 +116,9 @@ class Verifier {
         std::set<int> effects = reads;
         effects.insert(writes.begin(), writes.end());
         check(effects == arguments, "step {}: its declared effects are not its arguments", s.name);
+        check(s.shifts.empty() || (s.shifts.size() == s.arguments.size() && p_.device.empty()), "step {}: one shift an argument is wanted, on a CPU", s.name);
+        for (size_t i = 0; i < s.shifts.size(); ++i)
+          check(s.shifts[i] >= 0 && s.shifts[i] <= p_.buffers[s.arguments[i]].bytes, "step {}: argument {} begins outside of its buffer", s.name, i);
         break;
       }
       case StepKind::Extern:
@@ -123,6 +126,11 @@ class Verifier {
         check(!s.target.empty(), "step {}: no target", s.name);
         break;
       case StepKind::Random: {
+        check(s.p >= 0 && s.p <= 1, "step {}: probability {}", s.name, s.p);
+        if (s.kernel < 0 && s.writes.empty()) {
+          check(s.reads.empty() && s.arguments.empty() && s.increment >= 0, "step {}: a mask that nobody reads has a number of elements, and no buffers", s.name);
+          break;
+        }
         check(s.writes.size() == 1, "step {}: a draw writes one buffer", s.name);
         if (s.kernel < 0) {
           check(s.reads.empty() && s.arguments.empty(), "step {}: a draw reads nothing", s.name);
@@ -132,7 +140,6 @@ class Verifier {
                 "step {}: a kernel of a draw has a Draw buffer of its own and the mask as arguments", s.name);
           check(s.increment > 0 && s.increment % 4 == 0, "step {}: the generator moves on by {}", s.name, s.increment);
         }
-        check(s.p >= 0 && s.p <= 1, "step {}: probability {}", s.name, s.p);
         const Buffer& b = p_.buffers[s.writes[0]];
         int64_t numel = 1;
         for (int64_t d : b.shape) numel *= d;

@@ -80,6 +80,7 @@ struct Executable::Impl {
 
   void run_kernel_step(const Run& run, const plan::Step& step, std::vector<void*>& args) const {
     gather(run, step, step.arguments, args);
+    for (size_t i = 0; i < step.shifts.size(); ++i) args[i] = static_cast<char*>(args[i]) + step.shifts[i];
     const plan::Kernel& kernel = plan.kernels[step.kernel];
     const bool small = step.flops + step.bytes > 0 && step.flops + step.bytes < kWorthThreads;
     const uint32_t failed = run_kernel(code.entry(step.kernel), args.data(), kernel.scratch_bytes, step.parallel_extent, small, poison.has_value());
@@ -100,7 +101,7 @@ struct Executable::Impl {
           run_extern(plan, step, call, run.arguments[i], run.pointers, run.owners, [](void* to, const void* from, int64_t bytes) { std::memcpy(to, from, bytes); });
           break;
         case plan::StepKind::Product: throw InternalError(step.name + ": a product of a device's library in a plan for the CPU");
-        case plan::StepKind::Random: draws.fill(i, run.pointers[step.writes[0]]); break;
+        case plan::StepKind::Random: draws.run(i, run.pointers); break;
       }
       for (int b : dies_after[i]) run.owners[b].reset(), run.pointers[b] = nullptr;
       if (poison) poison->after(i, run.pointers);

@@ -92,7 +92,7 @@ int64_t elements(const plan::Buffer& b) {
 /// 32-bit draws of a Random step.
 int64_t draws_of(const plan::Plan& plan, const plan::Step& step) {
   if (step.kind != plan::StepKind::Random || step.kernel >= 0 || step.p <= 0 || step.p >= 1) return 0;
-  return draws_of_mask(mask_generator(), elements(plan.buffers[step.writes[0]]));
+  return draws_of_mask(mask_generator(), step.writes.empty() ? step.increment : elements(plan.buffers[step.writes[0]]));
 }
 
 }  // namespace
@@ -140,6 +140,26 @@ void Draws::give_back() {
   if (!drawn.empty() && drawn != after_) generator_.exchange(after_, drawn);
 }
 
+void Draws::take_host(size_t i) {
+  if (i < end_) return;
+  take(i, [&](const State& before) {
+    Twister after = twister_.emplace(before);
+    int64_t draws = 0;
+    for (size_t s = i; s < end_; ++s) draws += draws_of(plan_, plan_.steps[s]);
+    after.skip(draws);
+    return after.state();
+  });
+}
+
+void Draws::run(size_t i, const std::vector<void*>& pointers) {
+  const plan::Step& step = plan_.steps[i];
+  if (!step.writes.empty()) return fill(i, pointers[step.writes[0]]);
+  const int64_t draws = draws_of(plan_, step);
+  if (draws == 0) return;
+  take_host(i);
+  twister_->skip(draws);
+}
+
 void Draws::fill(size_t i, void* mask) {
   const plan::Step& step = plan_.steps[i];
   const plan::Buffer& buffer = plan_.buffers[step.writes[0]];
@@ -151,15 +171,7 @@ void Draws::fill(size_t i, void* mask) {
     std::memset(out, step.p < 1 ? 0 : buffer.bits ? 0xff : 1, static_cast<size_t>(buffer.bits ? (n + 7) / 8 : n));
     return;
   }
-  if (i >= end_) {
-    take(i, [&](const State& before) {
-      Twister after = twister_.emplace(before);
-      int64_t draws = 0;
-      for (size_t s = i; s < end_; ++s) draws += draws_of(plan_, plan_.steps[s]);
-      after.skip(draws);
-      return after.state();
-    });
-  }
+  take_host(i);
   (buffer.bits ? bernoulli_bits : bernoulli)(mask_generator(), *twister_, step.p, out, n);
 }
 

@@ -31,8 +31,8 @@ bool may_draw(const plan::Step&);
 class Draws {
  public:
   Draws(const plan::Plan& plan, const Generator& generator) : plan_(plan), generator_(generator) {}
-  /// Random step `i`, into memory of the host. Where p is 0 or 1 nothing is drawn: the generator is not even read.
-  void fill(size_t i, void* mask);
+  /// Random step `i` without a kernel, by the buffers' pointers: into memory of the host, or over what nobody reads.
+  void run(size_t i, const std::vector<void*>& pointers);
   /// Seed and offset for the draw of Philox in step `i`; the generator's state is these two, u64.
   std::array<uint64_t, 2> philox(size_t i);
   /// After an error: what was taken and not drawn is given back, as far as nobody has drawn since.
@@ -40,6 +40,9 @@ class Draws {
 
  private:
   using State = std::vector<uint8_t>;
+  /// Where p is 0 or 1 nothing is drawn: the generator is not even read.
+  void fill(size_t i, void* mask);
+  void take_host(size_t i);
   void take(size_t i, const std::function<State(const State&)>& moved_on);
   size_t end_of_segment(size_t i) const;
 

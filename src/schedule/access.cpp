@@ -45,48 +45,45 @@ bool broadcasts_rows(const Node* broadcast, int64_t columns) {
 std::vector<Read> reads_of(const Node* value, const std::unordered_set<const Node*>& values, int64_t rows, int64_t columns) {
   std::vector<Read> reads;
   std::unordered_map<const Node*, uint8_t> seen;  // bits by access
-  auto visit = [&](auto&& self, const Node* n, Access access) -> void {
-    uint8_t& bits = seen[n];
-    const uint8_t bit = static_cast<uint8_t>(1u << static_cast<int>(access));
-    if (bits & bit) return;
-    bits |= bit;
-    if (n != value && (values.count(n) || n->op == Op::Input)) {
-      reads.push_back({n, access});
-      return;
-    }
+  // In depth, the first operand first. Where `values` are few (contractions alone), what is below is as deep as the program: no recursion.
+  std::vector<std::pair<const Node*, Access>> stack;
+  const auto visit = [&](const Node* n, Access access) { stack.emplace_back(n, access); };
+  const auto visit_all = [&](const Node* n, Access access) {
+    for (size_t i = n->inputs.size(); i-- > 0;) visit(n->in(i), access);
+  };
+  const auto visit_inputs = [&](const Node* n, Access access) {
     switch (class_of(n->op)) {
       case OpClass::Leaf: return;
-      case OpClass::Elementwise:
-        for (const Node* i : n->inputs) self(self, i, access);
-        return;
+      case OpClass::Elementwise: return visit_all(n, access);
       case OpClass::Reduction:  // only the value itself
-        self(self, n->in(0), access == Access::Row && is_trailing_reduce(n) ? Access::Full : Access::Other);
-        return;
+        return visit(n->in(0), access == Access::Row && is_trailing_reduce(n) ? Access::Full : Access::Other);
       case OpClass::Movement:
-        if (n->op == Op::Reshape) return self(self, n->in(0), access);
+        if (n->op == Op::Reshape) return visit(n->in(0), access);
         if (n->op == Op::Broadcast) {
           const Node* in = n->in(0);
-          if (in->type.numel() == n->type.numel()) return self(self, in, access);
-          if (access == Access::Full && columns > 1 && in->type.numel() == rows && broadcasts_rows(n, columns)) return self(self, in, Access::Row);
+          if (in->type.numel() == n->type.numel()) return visit(in, access);
+          if (access == Access::Full && columns > 1 && in->type.numel() == rows && broadcasts_rows(n, columns)) return visit(in, Access::Row);
         }
-        for (const Node* i : n->inputs) self(self, i, Access::Other);
-        return;
+        return visit_all(n, Access::Other);
       case OpClass::Indexed:
-        if (n->op == Op::Gather) {
-          self(self, n->in(0), Access::Other);
-          return self(self, n->in(1), access);
-        }
-        for (const Node* i : n->inputs) self(self, i, Access::Other);
-        return;
+        if (n->op != Op::Gather) return visit_all(n, Access::Other);
+        visit(n->in(1), access);
+        return visit(n->in(0), Access::Other);
       case OpClass::Contraction:
-      case OpClass::Extern:
-        for (const Node* i : n->inputs) self(self, i, Access::Other);
-        return;
+      case OpClass::Extern: return visit_all(n, Access::Other);
     }
   };
-  Access start = Access::Full;
-  if (columns > 1 && value->type.numel() == rows) start = Access::Row;
-  visit(visit, value, start);
+  visit(value, columns > 1 && value->type.numel() == rows ? Access::Row : Access::Full);
+  while (!stack.empty()) {
+    const auto [n, access] = stack.back();
+    stack.pop_back();
+    uint8_t& bits = seen[n];
+    const uint8_t bit = static_cast<uint8_t>(1u << static_cast<int>(access));
+    if (bits & bit) continue;
+    bits |= bit;
+    if (n != value && (values.count(n) || n->op == Op::Input)) reads.push_back({n, access});
+    else visit_inputs(n, access);
+  }
   return reads;
 }
 

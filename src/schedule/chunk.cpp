@@ -182,13 +182,25 @@ class Rewriter {
     for (const Node* n : live_)
       if (leaves_.count(n) || (!region_.kind.count(n) && !region_.views.count(n))) bring(n);
     for (const Output& o : from_.outputs) to_.outputs.push_back({o.value ? made_.at(o.value) : nullptr, o.strides});
+    for (const Node* effect : from_.effects) to_.effects.push_back(made_.at(effect));
     return std::move(to_);
   }
 
  private:
+  /// What is looked for below a node is found by recursion: a program may be deeper than the stack.
+  struct Deeper {
+    explicit Deeper(int& depth) : depth(depth) {
+      constexpr int kDeepest = 1000;
+      if (++depth > kDeepest) --depth, refuse("what is around it is too deep");
+    }
+    ~Deeper() { --depth; }
+    int& depth;
+  };
+
   // --- nodes as they are
   const Node* bring(const Node* n) {
     if (const auto it = made_.find(n); it != made_.end()) return it->second;
+    const Deeper deeper(depth_);
     if (region_.after.count(n) && building_) refuse("a chunk needs something of all rows");
     if (leaves_.count(n)) {
       build();
@@ -209,6 +221,7 @@ class Rewriter {
   const Node* unit(const Node* n) {
     if (!proportional_.count(n)) return bring(n);
     if (const auto it = unit_.find(n); it != unit_.end()) return it->second;
+    const Deeper deeper(depth_);
     if (region_.after.count(n)) refuse("a gradient needs something of all rows");
     const Node* made = nullptr;
     if (n->op == Op::Input) {
@@ -235,6 +248,7 @@ class Rewriter {
     return full_[n] = make_full(n);
   }
   const Node* make_full(const Node* n) {
+    const Deeper deeper(depth_);
     const Dims shape{count_, region_.columns};
     if (n == region_.source) return b_.reshape(copy(n, {operand(n, 0, false), bring(n->in(1))}, {n->dtype(), {1, count_, region_.columns}}), shape);
     if (n->type.numel() != region_.elements()) refuse("an operand of another size");
@@ -269,6 +283,7 @@ class Rewriter {
     return row_[n] = make_row(n);
   }
   const Node* make_row(const Node* n) {
+    const Deeper deeper(depth_);
     const Dims shape{count_, 1};
     if (n->type.numel() != region_.rows) refuse("an operand of another size");
     if (is_elementwise(n->op)) {
@@ -288,6 +303,7 @@ class Rewriter {
   /// One element a row of the Full `n`, at `index`. Taken from the logits themselves, not from what is made of them and of sums over their rows: then nothing
   /// waits for it to be overwritten.
   const Node* pick(const Node* n, const Node* index, Failure failure) {
+    const Deeper deeper(depth_);
     if (needs_rows(n)) {
       if (is_elementwise(n->op)) {
         std::vector<const Node*> inputs;
@@ -303,6 +319,7 @@ class Rewriter {
   }
   bool needs_rows(const Node* n) {
     if (const auto it = needs_rows_.find(n); it != needs_rows_.end()) return it->second;
+    const Deeper deeper(depth_);
     bool needs = n->op == Op::Broadcast && n->in(0)->type.numel() == region_.rows && broadcasts_rows(n, region_.columns);
     if (!needs && n != region_.source && n->type.numel() == region_.elements())
       for (const Node* i : n->inputs) needs = needs || needs_rows(i);
@@ -375,6 +392,7 @@ class Rewriter {
   std::unordered_map<const Node*, const Node*> made_, unit_, full_, row_;
   std::unordered_map<const Node*, bool> needs_rows_;
   int64_t first_ = 0, count_ = 0;  // the rows of the chunk
+  int depth_ = 0;                  // Deeper
 };
 
 /// Bytes that are not in memory at once any more, at the end of the forward.
@@ -406,6 +424,7 @@ std::optional<Graph> chunk_first(const Graph& joint, int64_t primals, const Chun
     for (const Node* i : n->inputs) users[i].push_back(n);
   for (const Output& o : joint.outputs)
     if (o.value) outputs.insert(o.value);
+  outputs.insert(joint.effects.begin(), joint.effects.end());
   for (const Node* n : live) {
     if (n->op != Op::Contract || n->shape()[0] != 1 || n->shape()[2] < 2) continue;
     const int64_t all = n->shape()[1], count = (all + chunks.rows - 1) / chunks.rows;

@@ -30,7 +30,7 @@ class FlowNetwork {
     int64_t total = 0;
     while (layer(source, sink)) {
       std::fill(next_.begin(), next_.end(), 0);
-      while (int64_t pushed = push(source, sink, kInfinite)) total += pushed;
+      while (int64_t pushed = push(source, sink)) total += pushed;
       if (total >= kInfinite) break;
     }
     return total;
@@ -69,18 +69,28 @@ class FlowNetwork {
     return level_[sink] >= 0;
   }
 
-  int64_t push(int v, int sink, int64_t limit) {
-    if (v == sink) return limit;
-    for (size_t& i = next_[v]; i < edges_of_[v].size(); ++i) {
-      Edge& e = edges_[edges_of_[v][i]];
-      if (e.capacity <= 0 || level_[e.to] != level_[v] + 1) continue;
-      if (int64_t pushed = push(e.to, sink, std::min(limit, e.capacity))) {
-        e.capacity -= pushed;
-        edges_[edges_of_[v][i] ^ 1].capacity += pushed;
-        return pushed;
+  /// As much as one path takes that goes down the levels; 0 where there is none. A path may be as long as the program: no recursion.
+  int64_t push(int source, int sink) {
+    std::vector<int> path;  // edges
+    for (int v = source; v != sink;) {
+      size_t& i = next_[v];
+      const auto leads_down = [&](const Edge& e) { return e.capacity > 0 && level_[e.to] == level_[v] + 1; };
+      while (i < edges_of_[v].size() && !leads_down(edges_[edges_of_[v][i]])) ++i;
+      if (i < edges_of_[v].size()) {
+        path.push_back(edges_of_[v][i]);
+        v = edges_[path.back()].to;
+      } else if (path.empty()) {
+        return 0;
+      } else {  // a dead end: the vertex before tries its next edge
+        v = edges_[path.back() ^ 1].to;
+        path.pop_back();
+        ++next_[v];
       }
     }
-    return 0;
+    int64_t pushed = kInfinite;
+    for (int e : path) pushed = std::min(pushed, edges_[e].capacity);
+    for (int e : path) edges_[e].capacity -= pushed, edges_[e ^ 1].capacity += pushed;
+    return pushed;
   }
 
   std::vector<Edge> edges_;
@@ -192,13 +202,20 @@ int64_t flops_of(const Node* contraction) {
 }
 
 Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, const std::vector<const Node*>& must_recompute, int64_t deferred_bytes,
-              bool streams, double price) {
+              bool streams, double price, int64_t late_draws_from) {
   const std::vector<const Node*> live = joint.live();
-  std::unordered_set<const Node*> of_tangents;  // depend on a tangent
+  std::unordered_set<const Node*> of_tangents;  // depend on a tangent, or on a draw of the backward
   for (const Node* n : live) {
     bool depends = n->op == Op::Input && n->as<InputAttr>().index >= primals;
     for (const Node* i : n->inputs) depends = depends || of_tangents.count(i);
+    if (depends && draws(n)) late_draws_from = std::min(late_draws_from, draw_of(n));
     if (depends) of_tangents.insert(n);
+  }
+  // Draws keep their order: behind one that the backward makes, all are the backward's.
+  for (const Node* n : live) {
+    bool late = draws(n) && draw_of(n) >= late_draws_from;
+    for (const Node* i : n->inputs) late = late || of_tangents.count(i);
+    if (late) of_tangents.insert(n);
   }
 
   std::unordered_map<const Node*, int64_t> forward_output_of;
@@ -288,6 +305,8 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, cons
     if (deferred[i]) cut.deferred_outputs.push_back(i);
     else if (o.value) of_forward.insert(o.value);
   }
+  for (const Node* effect : joint.effects)
+    if (!of_tangents.count(effect)) of_forward.insert(effect);
   // In the order of the joint graph, as the backward below: what belongs together (a chunk of the logits) is made together.
   for (auto n = live.rbegin(); n != live.rend(); ++n)
     if (of_forward.count(*n)) of_forward.insert((*n)->inputs.begin(), (*n)->inputs.end());
@@ -297,6 +316,8 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, cons
     const Output& o = joint.outputs[i];
     cut.forward.outputs.push_back({o.value && !deferred[i] ? fwd(o.value) : nullptr, o.strides});
   }
+  for (const Node* effect : joint.effects)
+    if (!of_tangents.count(effect)) cut.forward.effects.push_back(fwd(effect));
   // Results that the caller sees share autograd's version check with him: they are saved as they are, like primals.
   std::vector<const Node*> arena;
   for (const Node* n : kept) {
@@ -332,6 +353,8 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, cons
   // gradient that it comes from, which need not be kept then.
   for (const Node* n : live)
     if (of_tangents.count(n)) bwd(n);
+  for (const Node* effect : joint.effects)
+    if (of_tangents.count(effect)) cut.backward.effects.push_back(bwd(effect));
   for (size_t i = forward_outputs; i < joint.outputs.size(); ++i) {
     const Output& o = joint.outputs[i];
     cut.backward.outputs.push_back({o.value ? bwd(o.value) : nullptr, o.strides});

@@ -33,9 +33,11 @@ constexpr int64_t kDeferredBytes = 1 << 16;
 /// An output of at least `deferred_bytes` that neither half computes for itself, and that elementwise operations and movements make of saved
 /// values, is deferred. So is one that the backward wants, where a loss (a number) stands beside it: it is saved in the arena, where the backward
 /// may overwrite it, and the caller gets a copy if he looks.
-/// Throws InternalError where a forward output depends on a tangent.
+/// `late_draws_from`: draws from this place on are the backward's, and so are those behind a draw that depends on a tangent: each half makes its draws in
+/// the program's order, and the backward after the forward. All draws are made, whether they are read or not (Graph::effects).
+/// Throws InternalError where a forward output depends on a tangent, or on such a draw.
 Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, const std::vector<const Node*>& must_recompute,
-              int64_t deferred_bytes = kDeferredBytes, bool streams = true, double price = 0);
+              int64_t deferred_bytes = kDeferredBytes, bool streams = true, double price = 0, int64_t late_draws_from = INT64_MAX);
 
 /// FLOPs of a contraction.
 int64_t flops_of(const Node* contraction);

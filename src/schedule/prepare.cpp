@@ -231,6 +231,7 @@ Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs, 
     while (!given.insert(base_of(v)).second) v = whole(to, v);
     to.outputs.push_back({v, strides});
   }
+  for (const Node* effect : from.effects) to.effects.push_back(made.at(effect));
   if (stands_for) *stands_for = std::move(made);
   return to;
 }

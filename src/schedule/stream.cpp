@@ -19,19 +19,24 @@ constexpr int64_t kOperands = 8 << 20;
 
 /// Whether a sum with one result a row lies between `source` and `n`.
 bool sums_rows(const Node* n, const Node* source, int64_t rows) {
+  // Down to contractions, which are as far away as the program is long: no recursion. First from `n` to the sums, then from these on.
+  std::vector<const Node*> stack{n}, sums;
   std::unordered_set<const Node*> seen;
-  auto below = [&](auto&& self, const Node* x) -> bool {
+  while (!stack.empty()) {
+    const Node* x = stack.back();
+    stack.pop_back();
+    if (x->op == Op::Contract || !seen.insert(x).second) continue;
+    if (is_sum(x) && is_trailing_reduce(x) && x->type.numel() == rows) sums.push_back(x->in(0));
+    else stack.insert(stack.end(), x->inputs.begin(), x->inputs.end());
+  }
+  seen.clear();
+  while (!sums.empty()) {
+    const Node* x = sums.back();
+    sums.pop_back();
     if (x == source) return true;
-    if (x->op == Op::Contract || !seen.insert(x).second) return false;
-    return std::any_of(x->inputs.begin(), x->inputs.end(), [&](const Node* i) { return self(self, i); });
-  };
-  std::unordered_set<const Node*> visited;
-  auto visit = [&](auto&& self, const Node* x) -> bool {
-    if (x->op == Op::Contract || !visited.insert(x).second) return false;
-    if (is_sum(x) && is_trailing_reduce(x) && x->type.numel() == rows) return seen.clear(), below(below, x->in(0));
-    return std::any_of(x->inputs.begin(), x->inputs.end(), [&](const Node* i) { return self(self, i); });
-  };
-  return visit(visit, n);
+    if (x->op != Op::Contract && seen.insert(x).second) sums.insert(sums.end(), x->inputs.begin(), x->inputs.end());
+  }
+  return false;
 }
 
 bool equal(const Expr& a, const Expr& b) {

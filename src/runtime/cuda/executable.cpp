@@ -218,7 +218,7 @@ struct Executable::Impl {
             break;
           }
           require(driver->on_host(), "the host's masks are not drawn on " + driver->description());
-          draws.fill(i, run.pointers[step.writes[0]]);
+          draws.run(i, run.pointers);
           break;
       }
       for (int b : dies_after[i]) run.owners[b].reset(), run.pointers[b] = nullptr;

@@ -145,7 +145,9 @@ INSTANTIATE_TEST_SUITE_P(All, VerifyBroken, testing::Values(
     Broken{"before anything was written", [](Plan& p) { p.steps[0] = kernel_step("one", {0, 4, 5}, {1}); }},  // saved, written later
     Broken{"probability 1.5", [](Plan& p) { p.steps[1].p = 1.5; }},
     Broken{"dense bool", [](Plan& p) { p.buffers[6].strides = {4, 1}; p.buffers[6].bytes += 2; }},
-    Broken{"a draw writes one buffer", [](Plan& p) { p.steps[1].writes = {}; }},
+    Broken{"a draw writes one buffer", [](Plan& p) { p.steps[1].writes.push_back(p.steps[1].writes[0] - 1); }},
+    Broken{"mask that nobody reads", [](Plan& p) { p.steps[1].writes = {}; p.steps[1].increment = -1; }},
+    Broken{"one shift an argument", [](Plan& p) { p.steps[0].shifts = {0}; }},
     Broken{"no target", [](Plan& p) { p.steps[3].target = ""; }},
     Broken{"outputs listed", [](Plan& p) { p.outputs.pop_back(); }},
     Broken{"is not its buffer", [](Plan& p) { p.outputs = {-1, 3, 0}; }},

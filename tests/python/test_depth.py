@@ -1,0 +1,106 @@
+"""Programs as deep as they come: no part of the compiler recurses along the graph, and its time grows as the graph does."""
+
+import json
+import threading
+import time
+
+import pytest
+
+from trainc import _core
+
+BATCH, WIDTH = 4, 8
+
+
+class Joint:
+    """A joint graph: `depth` layers and their backward, written as AOTAutograd would."""
+
+    def __init__(self, *weights: str):
+        self.nodes = [self._input(name) for name in ("x", *weights)]
+        self._weights = len(weights)
+
+    def _input(self, name: str) -> dict:
+        shape = [WIDTH, WIDTH] if name == "w" else [BATCH, WIDTH]
+        return {"op": "placeholder", "name": name, "val": {"dtype": "f32", "shape": shape}}
+
+    def tangent(self) -> str:
+        self.nodes.insert(1 + self._weights, self._input("tangents"))
+        return "tangents"
+
+    def call(
+        self, target: str, *args: object, shape: tuple[int, ...] = (BATCH, WIDTH), stride: tuple[int, ...] | None = None
+    ) -> str:
+        name = f"n{len(self.nodes)}"
+        val = {"dtype": "f32", "shape": list(shape)} | ({"stride": list(stride)} if stride else {})
+        given = [{"n": a} if isinstance(a, str) else a for a in args]
+        self.nodes.append({"op": "call", "name": name, "target": target, "args": given, "kwargs": {}, "val": val})
+        return name
+
+    def compile(self, *outputs: str) -> list:
+        nodes = [*self.nodes, {"op": "output", "args": [{"n": name} for name in outputs]}]
+        graph = json.dumps({"name": "deep", "nodes": nodes})
+        joint = _core.JointGraph(graph, 1 + self._weights, 1, "deep", 1 << 16, tf32=False, library_flops=0)
+        return [joint.forward(), joint.backward([True])]
+
+
+def elementwise(depth: int) -> list:
+    """tanh after tanh, each with its backward."""
+    joint = Joint()
+    gradient, values = joint.tangent(), ["x"]
+    for _ in range(depth // 2):
+        values.append(joint.call("aten.tanh.default", values[-1]))
+    for value in reversed(values[1:]):
+        gradient = joint.call("aten.tanh_backward.default", gradient, value)
+    return joint.compile(values[-1], gradient)
+
+
+def contractions(depth: int) -> list:
+    """x @ w @ w ..., and their gradients."""
+    joint = Joint("w")
+    gradient, value = joint.tangent(), "x"
+    turned = joint.call("aten.t.default", "w", shape=(WIDTH, WIDTH), stride=(1, WIDTH))
+    for _ in range(depth // 2):
+        value = joint.call("aten.tanh.default", joint.call("aten.mm.default", value, "w"))
+    for _ in range(depth // 2):
+        gradient = joint.call("aten.mm.default", gradient, turned)
+    return joint.compile(value, gradient)
+
+
+def between_contractions(depth: int) -> list:
+    """A long way from one contraction to the next, of which the backward wants the end alone: the cut's paths are as long."""
+    joint = Joint("w")
+    gradient = joint.tangent()
+    turned = joint.call("aten.t.default", "w", shape=(WIDTH, WIDTH), stride=(1, WIDTH))
+    value = joint.call("aten.mm.default", "x", "w")
+    for _ in range(depth):
+        value = joint.call("aten.mul.Scalar", value, 1.0001)
+    value = joint.call("aten.tanh.default", value)
+    result = joint.call("aten.mm.default", value, "w")
+    gradient = joint.call("aten.tanh_backward.default", joint.call("aten.mm.default", gradient, turned), value)
+    return joint.compile(result, gradient)
+
+
+def _in_small_stack(call, *args) -> tuple[list, float]:
+    """The result and the processor's seconds, in a thread with a stack of 1 MiB: what recurses along the graph dies there."""
+    found: list = []
+
+    def run() -> None:
+        start = time.process_time()
+        found.append((call(*args), time.process_time() - start))
+
+    before = threading.stack_size(1 << 20)
+    try:
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+    finally:
+        threading.stack_size(before)
+    assert found, "it raised"
+    return found[0]
+
+
+@pytest.mark.parametrize(("program", "depth"), [(elementwise, 20_000), (contractions, 2_000), (between_contractions, 20_000)])
+def test_deep_programs_compile_in_linear_time(program, depth: int) -> None:
+    _in_small_stack(program, depth // 16)  # what is done once
+    _, short = _in_small_stack(program, depth // 4)
+    _, long = _in_small_stack(program, depth)
+    assert long < 4 * short * 2 + 0.5
