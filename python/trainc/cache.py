@@ -11,7 +11,6 @@ A cache of machine code is code: the directory and every entry must be the user'
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import json
 import os
@@ -22,9 +21,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainc import cache_files, config, messages
 from trainc.cache_files import ENTRY, LOCK
+from trainc.options import CompileOptions
 
 if TYPE_CHECKING:  # PyTorch is loaded where a plan is wanted
-    from trainc.device import Host
+    pass
 
 T = TypeVar("T")
 About = dict[str, Any]
@@ -36,40 +36,17 @@ LOCK_SECONDS = 120  # waited for another process that compiles the same plan; th
 # ---- the key --------------------------------------------------------------------------------------------------------
 
 
-def key(kind: str, device: Host, *parts: Any, measured: bool = False) -> str | None:
-    """The name of the plan of this `kind` for these strings and JSON values, on this device and by this compiler; None where
-    nothing is cached: the cache is off, or TRAINC_DUMP wants to see the compiler at work. `measured`: of a measurement instead,
-    which is the same whatever the user allows to be made of it."""
+def key(kind: str, options: CompileOptions, *parts: Any) -> str | None:
+    """The name of what is compiled or measured, of this `kind`, by these options and of these strings and JSON values; None where
+    nothing is cached: the cache is off, or TRAINC_DUMP wants to see the compiler at work."""
     if not config.cache or os.environ.get("TRAINC_DUMP") or directory() is None:
         return None
-    import torch
-
-    from trainc import _core
-
-    machine = [_core.cpu_level(), _core.cache_sizes(), _core.mask_generator(), *device.facts()]
-    target = device.target() | {"device": device.target()["device"].split(":")[0]}  # GPUs of one kind share their plans
-    compiler = [_build(), torch.__version__, os.environ.get("TRAINC_DISABLE_PASSES", ""), config.float32_in_parts]
-    compiler += [config.loss_chunk_rows, config.loss_chunk_bytes]
-    if not measured:
-        compiler += [config.library_calls, config.library_error]
     digest = hashlib.sha256(cache_files.MAGIC)
-    for part in (kind, machine, target, compiler, *parts):
+    for part in (kind, options.text(), *parts):
         text = (part if isinstance(part, str) else json.dumps(part)).encode()
         digest.update(b"%d:" % len(text))
         digest.update(text)
     return digest.hexdigest()
-
-
-@functools.cache
-def _build() -> str:
-    from trainc import _core
-
-    return _core.build_id() or _hash_of_file(_core.__file__)
-
-
-def _hash_of_file(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.sha256(file.read()).hexdigest()
 
 
 # ---- the directory --------------------------------------------------------------------------------------------------

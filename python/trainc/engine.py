@@ -33,6 +33,7 @@ from torch.utils import flop_counter
 from trainc import cache, library, memory, messages, tuning, wire
 from trainc.device import HOST, Host, refuse_freed
 from trainc.errors import InternalError, UserError
+from trainc.options import CompileOptions
 from trainc.pool import Results
 from trainc.sizes import Symbols, Template
 from trainc.state import Alike
@@ -282,8 +283,8 @@ class CoreJoint:
         updates: PlanUpdates | None = None,
     ):
         self._graph, self._shape, self.name, self.device = graph, shape, shape[2], device
-        self._target = device.target()  # both halves for the same
-        self._tune, self._family, self._limit = tune, family, limit
+        self._options = CompileOptions.of(device, tune, limit is not None)  # both halves by the same
+        self._family, self._limit = family, limit
         self._joint: Any = None  # made when a part must be compiled
         self._footprint: dict[str, int] | None = None
         self._told = updates.told(self.name) if updates else []
@@ -322,21 +323,21 @@ class CoreJoint:
             return stored_plan(key, self._graph, self.device, lambda: self._compile(kind, arguments, progress))[0]
 
     def _key(self, kind: str, *parts: Any) -> str | None:
-        return cache.key(kind_of(kind, self._family), self.device, self._graph.canonical, *self._shape, self._tune, *parts)
+        return cache.key(kind_of(kind, self._family), self._options, self._graph.canonical, *self._shape, *parts)
 
     def _compile(self, kind: str, arguments: tuple, progress: Any) -> Any:
         def sample(gm: torch.fx.GraphModule) -> Any:
-            return self._core_joint(wire.GraphText(gm.graph, self.name, self.device), "fast")
+            return self._core_joint(wire.GraphText(gm.graph, self.name, self.device))
 
         def learn(joint: Any, shared: Any) -> None:
-            getattr(joint, kind)(*arguments, None, shared, True)
+            getattr(joint, f"learn_{kind}")(*arguments, shared)
 
         shared = self._family and self._family.learned((kind, repr(arguments)), sample, learn)
         return getattr(self._cut(), kind)(*arguments, progress, shared)
 
     def _cut(self) -> Any:
         if self._joint is None:
-            joint = self._core_joint(self._graph, self._tune)
+            joint = self._core_joint(self._graph)
             if hasattr(self, "_facts"):
                 joint.cut(self._facts["price"])
             elif self._limit is not None:
@@ -347,8 +348,8 @@ class CoreJoint:
             self._joint = joint
         return self._joint
 
-    def _core_joint(self, graph: wire.GraphText, tune: str) -> Any:
-        return joint_graph(graph, self._shape, tune, self._target, self._limit is not None)
+    def _core_joint(self, graph: wire.GraphText) -> Any:
+        return joint_graph(graph, self._shape, self._options, self.device)
 
 
 def facts_of(joint: Any) -> dict:
@@ -359,11 +360,13 @@ def facts_of(joint: Any) -> dict:
     }  # fmt: skip
 
 
-def joint_graph(graph: wire.GraphText, shape: Shape, tune: str, target: dict[str, Any], limited: bool) -> Any:
-    """The compiler's joint graph. `target`: what the device says of itself; `limited`: memory= is given."""
+def joint_graph(graph: wire.GraphText, shape: Shape, options: CompileOptions, device: Host) -> Any:
+    """The compiler's joint graph, whose plans are to run on `device`."""
     from trainc import _core
 
-    return _core.JointGraph(graph.text(), *shape, tuner=tuning.tuner_of(tune, limited), **target)
+    primals, forward_outputs, name, *defer_from = shape
+    runs_on = {"device": device.target()["device"], "tuner": tuning.tuner_of(options)}
+    return _core.JointGraph(graph.text(), primals, forward_outputs, name, options.for_compiler(), *defer_from, **runs_on)
 
 
 def kind_of(kind: str, family: Family | None) -> str:
@@ -393,15 +396,16 @@ class Core:
         from trainc import _core
 
         graph = wire.GraphText(gm.graph, name, self.device)
-        target = self.device.target()
-        key = cache.key(kind_of("inference", family), self.device, graph.canonical, name, self._tune)
+        options = CompileOptions.of(self.device, self._tune)
+        key = cache.key(kind_of("inference", family), options, graph.canonical, name)
 
         def compile() -> Any:
             def learn(text: str, shared: Any) -> None:
-                _core.compile(text, name, None, shared, True, **target)
+                _core.learn(text, name, options.for_compiler(), shared)
 
             shared = family and family.learned("inference", lambda gm: wire.graph_json(gm.graph, name, self.device), learn)
-            return _core.compile(graph.text(), name, progress, shared, tuner=tuning.tuner_of(self._tune), **target)
+            runs_on = {"device": self.device.target()["device"], "tuner": tuning.tuner_of(options)}
+            return _core.compile(graph.text(), name, options.for_compiler(), progress, shared, **runs_on)
 
         with messages.progress(name) as progress:
             return stored_plan(key, graph, self.device, compile)[0]

@@ -27,6 +27,7 @@ from torch.optim.sgd import sgd
 from trainc import cache, config, device, messages, records, wire
 from trainc.errors import InternalError
 from trainc.optimizer_state import Known, Steps
+from trainc.options import CompileOptions
 
 Tensor = torch.Tensor
 
@@ -170,14 +171,15 @@ class CoreKernel:
         gm, in_place = trace_formula(v), formula_of(v)[2]
         self.elements = 0  # that the last step updated
         self._where, on = where, where.target()["device"]
+        options = CompileOptions.of(where)
         self._operations = sum(n.meta["val"].dim() for n in gm.graph.nodes if n.op == "call_function")
         self._moved = (v.tensors() + len(in_place)) * v.dtype.itemsize
         with messages.progress(name):
             graph = wire.graph_json(gm.graph, name)
             (self._foreach, self.from_cache), _ = cache.through(
-                cache.key("foreach", where, graph, in_place, name),
+                cache.key("foreach", options, graph, in_place, name),
                 lambda _, plan: (_core.load_foreach(plan, on), True),
-                lambda: (_core.compile_foreach(graph, in_place, name, on), False),
+                lambda: (_core.compile_foreach(graph, in_place, name, options.for_compiler(), on), False),
                 lambda made: ({}, made[0].save()),
             )
 

@@ -19,6 +19,7 @@ from trainc import cache, config, device, distributed, engine, family, memory, m
 from trainc.call import CompiledCall, Signature, _describe, _modes, _type, leaves_of, stray
 from trainc.errors import NotCompiled, SideEffect, UserError
 from trainc.memory import Settings
+from trainc.options import CompileOptions
 from trainc.overlap import Apart, Overlapping
 from trainc.reads import Reads
 from trainc.sizes import Symbols, Template
@@ -355,26 +356,26 @@ class CorePlan:
         parameters = [slot.primal for slot in traced.slots]
         self._updates = PlanUpdates(classes, distinct, gradients, parameters, step.inputs + 1, step.where)
         name = step.record.name
-        where, tune = step.where, step.record.tune
+        where = step.where
         graph = wire.GraphText(traced.graph.graph, name, where)
         texts, listed = self._updates.formulas(name), self._updates.listed
         limit, kernels = step.record.limit, step.kernels
         kind, of_limit = engine.kind_of("step", kernels), engine.key_of(limit)
-        key = cache.key(kind, where, graph.canonical, step.inputs, traced.forward, name, texts, listed, tune, *of_limit)
+        options = CompileOptions.of(where, step.record.tune, limit is not None)
+        key = cache.key(kind, options, graph.canonical, step.inputs, traced.forward, name, texts, listed, *of_limit)
         made: list[Any] = []
 
-        def joint_of(graph: wire.GraphText, tune: str) -> Any:
-            shape = (step.inputs, traced.forward, name, -1)
-            return engine.joint_graph(graph, shape, tune, where.target(), limit is not None)
+        def joint_of(graph: wire.GraphText) -> Any:
+            return engine.joint_graph(graph, (step.inputs, traced.forward, name, -1), options, where)
 
         def sample(gm: torch.fx.GraphModule) -> Any:
-            return joint_of(wire.GraphText(gm.graph, name, where), "fast")
+            return joint_of(wire.GraphText(gm.graph, name, where))
 
         def learn(joint: Any, shared: Any) -> None:
-            joint.step([True], [], [], None, shared, True)  # the updates' kernels know no size
+            joint.learn_step([True], [], [], shared)  # the updates' kernels know no size
 
         def compile() -> Any:
-            joint = joint_of(graph, tune)
+            joint = joint_of(graph)
             made.append(joint)
             if limit is not None:
                 room = limit.room(lambda: engine.sum_of(joint.fit_step(1 << 62, [True], texts, listed)))

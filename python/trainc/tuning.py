@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from trainc import cache, config
+from trainc import cache
 from trainc.errors import UserError
+from trainc.options import CompileOptions
 
 TUNES = ("fast", "max")
 CLOSE = 1.10  # what is so many times slower than the best is not measured again
@@ -30,19 +31,15 @@ def check(tune: Any) -> None:
 
 
 class Tuner:
-    """What the compiler asks. `calls`: whether PyTorch's operators are among the ways."""
+    """What the compiler asks, for plans by these options."""
 
-    def __init__(self, calls: bool):
-        self.calls = calls
+    def __init__(self, options: CompileOptions):
+        self.options = options
 
     def variant(self, text: str, variants: int, measure: Callable[[int], float]) -> int:
         """The fastest of `variants` ways to make the kernel `text`: the stored answer, or that of a race."""
-        import torch
-
-        from trainc.device import HOST
-
         winner, _ = cache.through(
-            cache.key("tuning", HOST, text, variants, torch.get_num_threads(), measured=True),
+            cache.key("tuning", self.options.of_measurements(), text, variants),
             lambda about, _: (about["variant"], about["seconds"]),
             lambda: race(variants, measure),
             lambda found: ({"variant": found[0], "seconds": found[1]}, b""),
@@ -53,25 +50,20 @@ class Tuner:
         """Whether PyTorch's operator takes a contraction's place: a line for the plan's notes, or "" where it does not. By the
         stored answer, or a race of the plans "ours" (then "tuned") and "library"; "alone" is the contraction without what
         stands beside it."""
-        import torch
-
-        from trainc.device import HOST
-
-        if not self.calls:
+        if not self.options.library_calls:
             return ""
         found, _ = cache.through(
-            cache.key("library", HOST, text, torch.get_num_threads(), measured=True),
+            cache.key("library", self.options.of_measurements(), text),
             lambda about, _: Verdict.of(about),
             lambda: verdict(plans),
             lambda found: (found._asdict(), b""),
         )
-        return found.note(call) if found.chosen else ""
+        return found.note(call) if found.chosen(self.options.library_error) else ""
 
 
-def tuner_of(tune: str, limited: bool = False) -> Tuner | None:
-    """What the compiler asks which way to make a kernel; None where it is not to measure. `limited`: memory= is given, which no
-    operator of PyTorch's knows of."""
-    return Tuner(config.library_calls and not limited) if tune == "max" else None
+def tuner_of(options: CompileOptions) -> Tuner | None:
+    """What the compiler asks which way to make a kernel; None where it is not to measure."""
+    return Tuner(options) if options.threads else None
 
 
 def race(variants: int, measure: Callable[[int], float]) -> tuple[int, dict[str, float]]:
@@ -110,9 +102,9 @@ class Verdict(NamedTuple):
     def faster(self) -> bool:
         return self.library < LIBRARY_GAIN * self.ours
 
-    @property
-    def chosen(self) -> bool:
-        return self.faster and bool(self.reproducible) and self.library_error <= config.library_error * self.our_error
+    def chosen(self, most_error: float) -> bool:
+        """`most_error`: of PyTorch's operator, over that of our kernel."""
+        return self.faster and bool(self.reproducible) and self.library_error <= most_error * self.our_error
 
     def note(self, call: str) -> str:
         gain, error = self.library / self.ours, self.library_error / max(self.our_error, 1e-30)

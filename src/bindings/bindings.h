@@ -30,7 +30,7 @@ struct CoreExecutable {
   std::vector<int> read_inputs;   // buffers of the caller's that some step reads, empty ones aside
   nlohmann::json compile_record;  // how it was made, for report(); null for a loaded plan
 };
-/// `device`: as in Target.
+/// `device`: "cpu", or a word that device_driver knows.
 std::unique_ptr<CoreExecutable> executable_of(plan::Plan, const std::string& device, nlohmann::json compile_record);
 /// Replaces the line in each origin where it is in `to`: the lines of a stored plan are those of the program that stored it.
 void rename(std::vector<std::string>& origins, const std::map<std::string, std::string>& to);
@@ -42,14 +42,8 @@ void bind_watch(nb::module_&);       // CallWatch, same_contents, type_version
 void bind_reference(nb::module_&);   // import_text, optimized_text, evaluate
 void bind_compiler(nb::module_&);    // compile, JointGraph, Foreach
 
-/// What plans are made for: python/trainc/device.py says which, from where the tensors lie.
-struct Target {
-  std::string device = "cpu";  // or "cuda:0", ...; "interpret": the interpreter of device nests; "null:sm_90a", ...: kernels are held, nothing runs
-  bool tf32 = false;           // f32 contractions on a GPU may round their operands
-  int64_t library_flops = 0;   // contractions of so many operations go to the vendor's library where it is there; 0: none
-  nb::object tuner = nb::none();  // None, or who chooses between measured variants (tuning.py)
-};
-/// nullptr for "cpu". UserError for another word than those above, or where there is no such GPU.
+/// The driver of "cuda:0", ...; of "interpret" (the interpreter of device nests), or "null:sm_90a", ... (kernels are held, nothing runs).
+/// nullptr for "cpu". UserError for another word, or where there is no such GPU.
 std::shared_ptr<runtime::cuda::Driver> device_driver(const std::string& device);
 
 /// Has the framework draw a mask once, and sets the runtime to the generator that gives the same. Needs the interpreter lock; does nothing

@@ -48,26 +48,30 @@ compiler::Tuning tuning_of(const nb::object& tuner) {
   return {runtime::seconds_of, choose, library};
 }
 
-/// `callback`: progress(done, total), or None. It and Ctrl-C may raise out of the compiler.
-compiler::Options options(const nb::object& callback, const Target& target) {
-  compiler::Options o{.level = cpu_level()};
-  if (const auto driver = device_driver(target.device)) {
-    o.tf32 = target.tf32;
-    if (target.library_flops > 0 && driver->multiplies()) o.library_flops = target.library_flops;
-    o.interpreted = driver->architecture() == "interpret";
-    o.gpu = o.interpreted ? Gpu::Sm90a : gpu_of(driver->architecture());
+/// What all compiling functions are given.
+struct Order {
+  compiler::CompileOptions options;
+  std::string device;  // where the plan is to run: "cpu", or a word that device_driver knows
+  nb::object tuner;    // None, or who chooses between measured variants (tuning.py)
+
+  Order(const std::string& options, std::string device, nb::object tuner)
+      : options(compiler::options_of(options)), device(std::move(device)), tuner(std::move(tuner)) {
+    require(this->options.gpu.has_value() == (this->device != "cpu"), "compile options are of another device");
   }
-  o.float32_in_parts = nb::cast<bool>(nb::module_::import_("trainc.config").attr("float32_in_parts"));
-  o.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  o.workers = runtime::thread_count();
-  if (!target.tuner.is_none() && !o.gpu) o.tuning = tuning_of(target.tuner);
-  o.progress = [&callback, signals = SignalCheck()](int64_t done, int64_t total) mutable {
-    signals();
-    nb::gil_scoped_acquire lock;
-    if (!callback.is_none()) callback(done, total);
-  };
-  return o;
-}
+  /// `callback`: progress(done, total), or None. It and Ctrl-C may raise out of the compiler.
+  compiler::Job job(const nb::object& callback, compiler::SharedKernels* shared) const {
+    compiler::Job job;
+    job.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    job.shared = shared;
+    if (!tuner.is_none() && !options.gpu) job.tuning = tuning_of(tuner);
+    job.progress = [&callback, signals = SignalCheck()](int64_t done, int64_t total) mutable {
+      signals();
+      nb::gil_scoped_acquire lock;
+      if (!callback.is_none()) callback(done, total);
+    };
+    return job;
+  }
+};
 
 json record(const compiler::Timing& timing, double seconds) {
   json passes = json::array();
@@ -78,34 +82,33 @@ json record(const compiler::Timing& timing, double seconds) {
           {"kernels", timing.kernels}, {"distinct_kernels", timing.distinct_kernels}, {"compiled_kernels", timing.compiled_kernels}};
 }
 
-/// Runs `make(options, timing)`, which gives a plan, without the interpreter lock. `earlier`: seconds that were spent on it before.
+/// Runs `make(job, timing)`, which gives a plan, without the interpreter lock. `earlier`: seconds that were spent on it before.
 template <class F>
-std::unique_ptr<CoreExecutable> compiled(const nb::object& callback, const Target& target, double earlier, const F& make, compiler::SharedKernels* shared = nullptr) {
+std::unique_ptr<CoreExecutable> compiled(const Order& order, const nb::object& callback, compiler::SharedKernels* shared, double earlier, const F& make) {
   const auto start = Clock::now();
   compiler::Timing timing;
-  compiler::Options o = options(callback, target);
-  o.shared = shared;
+  const compiler::Job job = order.job(callback, shared);
   plan::Plan plan = [&] {
     nb::gil_scoped_release unlock;
-    plan::Plan made = make(o, &timing);
+    plan::Plan made = make(job, &timing);
     malloc_trim(0);  // what code generation needed is the step's to use
     return made;
   }();
-  return executable_of(std::move(plan), target.device, record(timing, earlier + seconds_since(start)));
+  return executable_of(std::move(plan), order.device, record(timing, earlier + seconds_since(start)));
 }
 
-/// The same, or, for a sample, runs `make` for the numbers of its nests alone, which `shared` keeps: there is no plan then.
-template <class F>
-std::unique_ptr<CoreExecutable> compiled_or_sampled(const nb::object& callback, const Target& target, double earlier, compiler::SharedKernels* shared, bool sample, const F& make) {
-  if (!sample) return compiled(callback, target, earlier, make, shared);
-  require(shared, "a sample without kernels that are shared");
-  const nb::object nobody = nb::none();
-  const Target host;
-  compiler::Options o = options(nobody, host);
-  o.shared = shared, o.sample = true;
+/// What sizes change is learned for `shared`, from what `lower(job)` gives for a sample's.
+template <class F> void learn(compiler::SharedKernels& shared, const F& lower) {
   nb::gil_scoped_release unlock;
-  make(o, nullptr);
-  return nullptr;
+  compiler::Job job;
+  job.shared = &shared;
+  for (const compiler::LoweredPlan& part : lower(job)) shared.learn(part);
+}
+
+std::vector<compiler::LoweredPlan> only(compiler::LoweredPlan plan) {
+  std::vector<compiler::LoweredPlan> one;
+  one.push_back(std::move(plan));
+  return one;
 }
 
 /// The order of a mask's draws is part of the graph: the generator is found before a graph with masks is imported.
@@ -114,11 +117,19 @@ void know_the_generator(const std::string& graph) {
   if (graph.find("dropout") != std::string::npos || graph.find("bernoulli") != std::string::npos) find_mask_generator();
 }
 
-std::unique_ptr<CoreExecutable> compile(const std::string& graph, const std::string& name, const nb::object& callback, compiler::SharedKernels* shared, bool sample,
-                                        const std::string& device, bool tf32, int64_t library_flops, nb::object tuner) {
+std::unique_ptr<CoreExecutable> compile(const std::string& graph, const std::string& name, const std::string& options, const nb::object& callback,
+                                        compiler::SharedKernels* shared, const std::string& device, nb::object tuner) {
   know_the_generator(graph);
-  const auto make = [&](const compiler::Options& o, compiler::Timing* timing) { return compiler::compile(frontend::import_aten(graph), name, o, timing); };
-  return compiled_or_sampled(callback, {device, tf32, library_flops, std::move(tuner)}, 0, shared, sample, make);
+  const Order order(options, device, std::move(tuner));
+  return compiled(order, callback, shared, 0, [&](const compiler::Job& job, compiler::Timing* timing) {
+    return compiler::compile(frontend::import_aten(graph), name, order.options, job, timing);
+  });
+}
+
+void learn_graph(const std::string& graph, const std::string& name, const std::string& options, compiler::SharedKernels& shared) {
+  know_the_generator(graph);
+  const compiler::CompileOptions o = compiler::options_of(options);
+  learn(shared, [&](const compiler::Job& job) { return only(compiler::lower(frontend::import_aten(graph), name, o, job)); });
 }
 
 nb::dict told(const compiler::Footprint& f) {
@@ -127,94 +138,98 @@ nb::dict told(const compiler::Footprint& f) {
   return d;
 }
 
-/// How logits are cut into chunks of rows, by trainc.config.
-schedule::Chunks chunks(bool one_plan) {
-  schedule::Chunks c{.one_plan = one_plan};
-  const nb::module_ config = nb::module_::import_("trainc.config");
-  const nb::object worth = config.attr("loss_chunk_bytes");
-  c.rows = nb::cast<int64_t>(config.attr("loss_chunk_rows"));
-  c.worth = worth.is_none() ? std::numeric_limits<int64_t>::max() : nb::cast<int64_t>(worth);
-  return c;
+/// (graph, inputs that its results replace); (formula, gradient, inputs of the plan; -1: the gradient).
+using Formulas = std::vector<std::pair<std::string, std::vector<int64_t>>>;
+using Updates = std::vector<std::tuple<int64_t, int64_t, std::vector<int64_t>>>;
+
+std::vector<compiler::Update> all_of(const Updates& updates) {
+  std::vector<compiler::Update> all;
+  for (const auto& [formula, gradient, inputs] : updates) all.push_back({.formula = formula, .gradient = gradient, .inputs = inputs});
+  return all;
+}
+std::vector<plan::Foreach> kernels_of(const Formulas& formulas, const compiler::CompileOptions& o) {
+  std::vector<plan::Foreach> kernels;
+  for (const auto& [graph, in_place] : formulas)
+    kernels.push_back(compiler::compile_foreach(frontend::import_aten(graph), in_place, "update" + std::to_string(kernels.size()), o, emit::cuda::Entry::Plan));
+  return kernels;
+}
+/// For a plan that is only looked at.
+std::vector<plan::Foreach> without_code(const Formulas& formulas, const compiler::CompileOptions& o) {
+  std::vector<plan::Foreach> kernels;
+  for (const auto& [graph, in_place] : formulas)
+    kernels.push_back(compiler::lower_foreach(frontend::import_aten(graph), in_place, "update" + std::to_string(kernels.size()), o).foreach);
+  return kernels;
 }
 
 struct JointGraph {
+  Order order;
   std::unique_ptr<compiler::JointGraph> joint;
-  Target target;
   double seconds = 0;  // importing and preparing; counted to the forward plan
 
-  JointGraph(const std::string& graph, int64_t primals, int64_t forward_outputs, const std::string& name, int64_t defer_from, const std::string& device, bool tf32,
-             int64_t library_flops, nb::object tuner)
-      : target{device, tf32, library_flops, std::move(tuner)} {
+  JointGraph(const std::string& graph, int64_t primals, int64_t forward_outputs, const std::string& name, const std::string& options, int64_t defer_from,
+             const std::string& device, nb::object tuner)
+      : order(options, device, std::move(tuner)) {
     know_the_generator(graph);
     const auto start = Clock::now();
-    const schedule::Chunks by_config = chunks(defer_from < 0);
     nb::gil_scoped_release unlock;
-    joint = std::make_unique<compiler::JointGraph>(frontend::import_aten(graph), primals, forward_outputs, name,
-                                                   defer_from < 0 ? std::numeric_limits<int64_t>::max() : defer_from, target.device == "cpu", by_config);
+    joint = std::make_unique<compiler::JointGraph>(frontend::import_aten(graph), primals, forward_outputs, name, order.options,
+                                                   defer_from < 0 ? std::numeric_limits<int64_t>::max() : defer_from, defer_from < 0);
     seconds = seconds_since(start);
   }
-  template <class F> std::unique_ptr<CoreExecutable> part(const nb::object& callback, double earlier, compiler::SharedKernels* shared, bool sample, const F& make) const {
-    return compiled_or_sampled(callback, target, earlier, shared, sample, make);
+  std::unique_ptr<CoreExecutable> forward(const nb::object& callback, compiler::SharedKernels* shared) const {
+    return compiled(order, callback, shared, seconds, [&](const compiler::Job& job, compiler::Timing* timing) { return joint->forward(order.options, job, timing); });
   }
-  std::unique_ptr<CoreExecutable> forward(const nb::object& callback, compiler::SharedKernels* shared, bool sample) const {
-    return part(callback, seconds, shared, sample, [&](const compiler::Options& o, compiler::Timing* timing) { return joint->forward(o, timing); });
+  void learn_forward(compiler::SharedKernels& shared) const {
+    learn(shared, [&](const compiler::Job& job) { return only(joint->lower_forward(order.options, job)); });
   }
-  /// (graph, inputs that its results replace); (formula, gradient, inputs of the plan; -1: the gradient).
-  using Formulas = std::vector<std::pair<std::string, std::vector<int64_t>>>;
-  using Updates = std::vector<std::tuple<int64_t, int64_t, std::vector<int64_t>>>;
-  static std::vector<plan::Foreach> kernels_of(const Formulas& formulas, const compiler::Options& o) {
-    compiler::Options quiet = o;
-    quiet.progress = {};
-    quiet.dry = o.dry || o.sample;  // of a plan that is only looked at, they need no code
-    std::vector<plan::Foreach> kernels;
-    for (const auto& [graph, in_place] : formulas)
-      kernels.push_back(compiler::compile_foreach(frontend::import_aten(graph), in_place, "update" + std::to_string(kernels.size()), quiet, emit::cuda::Entry::Plan));
-    return kernels;
+  std::unique_ptr<CoreExecutable> deferred(const nb::object& callback, compiler::SharedKernels* shared) const {
+    return compiled(order, callback, shared, 0, [&](const compiler::Job& job, compiler::Timing* timing) { return joint->deferred(order.options, job, timing); });
   }
-  static std::vector<compiler::Update> all_of(const Updates& updates) {
-    std::vector<compiler::Update> all;
-    for (const auto& [formula, gradient, inputs] : updates) all.push_back({.formula = formula, .gradient = gradient, .inputs = inputs});
-    return all;
+  void learn_deferred(compiler::SharedKernels& shared) const {
+    learn(shared, [&](const compiler::Job& job) { return only(joint->lower_deferred(order.options, job)); });
+  }
+  std::unique_ptr<CoreExecutable> backward(const std::vector<bool>& defined, bool consumes, const std::vector<int64_t>& unmade, const nb::object& callback,
+                                           compiler::SharedKernels* shared) const {
+    return compiled(order, callback, shared, 0, [&](const compiler::Job& job, compiler::Timing* timing) {
+      return joint->backward(defined, order.options, job, timing, consumes, unmade);
+    });
+  }
+  void learn_backward(const std::vector<bool>& defined, bool consumes, const std::vector<int64_t>& unmade, compiler::SharedKernels& shared) const {
+    learn(shared, [&](const compiler::Job& job) { return only(joint->lower_backward(defined, order.options, job, nullptr, consumes, unmade)); });
   }
   std::unique_ptr<CoreExecutable> step(const std::vector<bool>& defined, const Formulas& formulas, const Updates& updates, const nb::object& callback,
-                                       compiler::SharedKernels* shared, bool sample) const {
-    return part(callback, seconds, shared, sample, [&](const compiler::Options& o, compiler::Timing* timing) {
-      return joint->step(defined, kernels_of(formulas, o), all_of(updates), o, timing);
+                                       compiler::SharedKernels* shared) const {
+    return compiled(order, callback, shared, seconds, [&](const compiler::Job& job, compiler::Timing* timing) {
+      return joint->step(defined, kernels_of(formulas, order.options), all_of(updates), order.options, job, timing);
     });
   }
-  std::unique_ptr<CoreExecutable> backward_step(const std::vector<bool>& defined, bool consumes, const std::vector<int64_t>& unmade,
-                                                const Formulas& formulas, const Updates& updates, const nb::object& callback, compiler::SharedKernels* shared, bool sample) const {
-    return part(callback, 0, shared, sample, [&](const compiler::Options& o, compiler::Timing* timing) {
-      return joint->backward_step(defined, kernels_of(formulas, o), all_of(updates), o, timing, consumes, unmade);
+  void learn_step(const std::vector<bool>& defined, const Formulas&, const Updates&, compiler::SharedKernels& shared) const {
+    learn(shared, [&](const compiler::Job& job) { return joint->lower_parts_of_step(defined, order.options, job); });
+  }
+  std::unique_ptr<CoreExecutable> backward_step(const std::vector<bool>& defined, bool consumes, const std::vector<int64_t>& unmade, const Formulas& formulas,
+                                                const Updates& updates, const nb::object& callback, compiler::SharedKernels* shared) const {
+    return compiled(order, callback, shared, 0, [&](const compiler::Job& job, compiler::Timing* timing) {
+      return joint->backward_step(defined, kernels_of(formulas, order.options), all_of(updates), order.options, job, timing, consumes, unmade);
     });
+  }
+  void learn_backward_step(const std::vector<bool>& defined, bool consumes, const std::vector<int64_t>& unmade, const Formulas&, const Updates&,
+                           compiler::SharedKernels& shared) const {
+    learn(shared, [&](const compiler::Job& job) { return only(joint->lower_backward_of_step(defined, order.options, job, nullptr, consumes, unmade)); });
   }
   template <class F> nb::dict without_lock(const F& find) const {
-    const nb::object no_callback = nb::none();
-    compiler::Options o = options(no_callback, target);
-    o.tuning.reset();
-    o.dry = true;
     return told([&] {
       nb::gil_scoped_release unlock;
-      return find(o);
+      return find(order.options);
     }());
   }
   nb::dict footprint(const Formulas& formulas, const Updates& updates) const {
-    return without_lock([&](const compiler::Options& o) { return joint->footprint(o, kernels_of(formulas, o), all_of(updates)); });
+    return without_lock([&](const compiler::CompileOptions& o) { return joint->footprint(o, without_code(formulas, o), all_of(updates)); });
   }
   nb::dict fit(int64_t budget, const Formulas& formulas, const Updates& updates) {
-    return without_lock([&](const compiler::Options& o) { return joint->fit(budget, o, kernels_of(formulas, o), all_of(updates)); });
+    return without_lock([&](const compiler::CompileOptions& o) { return joint->fit(budget, o, without_code(formulas, o), all_of(updates)); });
   }
   nb::dict fit_step(int64_t budget, const std::vector<bool>& defined, const Formulas& formulas, const Updates& updates) {
-    return without_lock([&](const compiler::Options& o) { return joint->fit_step(budget, defined, kernels_of(formulas, o), all_of(updates), o); });
-  }
-  std::unique_ptr<CoreExecutable> deferred(const nb::object& callback, compiler::SharedKernels* shared, bool sample) const {
-    return part(callback, 0, shared, sample, [&](const compiler::Options& o, compiler::Timing* timing) { return joint->deferred(o, timing); });
-  }
-  std::unique_ptr<CoreExecutable> backward(const std::vector<bool>& defined, bool consumes, const std::vector<int64_t>& unmade, const nb::object& callback,
-                                           compiler::SharedKernels* shared, bool sample) const {
-    return part(callback, 0, shared, sample, [&](const compiler::Options& o, compiler::Timing* timing) {
-      return joint->backward(defined, o, timing, consumes, unmade);
-    });
+    return without_lock([&](const compiler::CompileOptions& o) { return joint->fit_step(budget, defined, without_code(formulas, o), all_of(updates), o); });
   }
 };
 
@@ -231,11 +246,10 @@ struct Foreach {
   }
   const plan::Foreach& plan() const { return device ? device->plan() : cpu->plan(); }
 
-  static Foreach compiled(const std::string& graph, const std::vector<int64_t>& in_place, const std::string& name, const std::string& device) {
+  static Foreach compiled(const std::string& graph, const std::vector<int64_t>& in_place, const std::string& name, const std::string& options,
+                          const std::string& device) {
     const auto start = Clock::now();
-    const nb::object no_callback = nb::none();
-    const Target target{device};
-    const compiler::Options o = options(no_callback, target);
+    const compiler::CompileOptions o = compiler::options_of(options);
     nb::gil_scoped_release unlock;
     return Foreach(compiler::compile_foreach(frontend::import_aten(graph), in_place, name, o), device, seconds_since(start));
   }
@@ -270,32 +284,37 @@ struct Foreach {
 
 void bind_compiler(nb::module_& m) {
   nb::class_<compiler::SharedKernels>(m, "SharedKernels", "Kernels that the plans of one graph for different sizes share.").def(nb::init<>());
-  // `shared`: where kernels are looked for, and kept. `sample`: nothing is compiled; what sizes change is learned for `shared`.
+  // `options`: compiler/options.h's, as python/trainc/options.py writes them. `shared`: where kernels are looked for, and kept. `learn_...`: nothing is compiled;
+  // what sizes change is learned for `shared`.
   const auto shared = [] { return nb::arg("shared").none() = nb::none(); };
-  m.def("compile", &compile, nb::arg("json"), nb::arg("name"), nb::arg("progress") = nb::none(), shared(), nb::arg("sample") = false, nb::arg("device") = "cpu",
-        nb::arg("tf32") = false, nb::arg("library_flops") = 0, nb::arg("tuner") = nb::none());
+  const auto progress = [] { return nb::arg("progress") = nb::none(); };
+  m.def("compile", &compile, nb::arg("json"), nb::arg("name"), nb::arg("options"), progress(), shared(), nb::arg("device") = "cpu", nb::arg("tuner") = nb::none());
+  m.def("learn", &learn_graph, nb::arg("json"), nb::arg("name"), nb::arg("options"), nb::arg("shared"));
   nb::class_<JointGraph>(m, "JointGraph", "A joint graph, cut into a forward and a backward plan.")
-      .def(nb::init<const std::string&, int64_t, int64_t, const std::string&, int64_t, const std::string&, bool, int64_t, nb::object>(), nb::arg("json"),
-           nb::arg("primals"), nb::arg("forward_outputs"), nb::arg("name"), nb::arg("defer_from") = schedule::kDeferredBytes, nb::arg("device") = "cpu",
-           nb::arg("tf32") = false, nb::arg("library_flops") = 0, nb::arg("tuner") = nb::none(),
-           "`defer_from`: bytes of an output from which on it is deferred; -1: none is.")
-      .def("forward", &JointGraph::forward, nb::arg("progress") = nb::none(), shared(), nb::arg("sample") = false)
-      .def("backward", &JointGraph::backward, nb::arg("defined"), nb::arg("consumes") = true,
-           nb::arg("unmade") = std::vector<int64_t>{}, nb::arg("progress") = nb::none(), shared(), nb::arg("sample") = false,
+      .def(nb::init<const std::string&, int64_t, int64_t, const std::string&, const std::string&, int64_t, const std::string&, nb::object>(), nb::arg("json"),
+           nb::arg("primals"), nb::arg("forward_outputs"), nb::arg("name"), nb::arg("options"), nb::arg("defer_from") = schedule::kDeferredBytes,
+           nb::arg("device") = "cpu", nb::arg("tuner") = nb::none(), "`defer_from`: bytes of an output from which on it is deferred; -1: none is, and forward and backward are of one plan.")
+      .def("forward", &JointGraph::forward, progress(), shared())
+      .def("learn_forward", &JointGraph::learn_forward, nb::arg("shared"))
+      .def("backward", &JointGraph::backward, nb::arg("defined"), nb::arg("consumes") = true, nb::arg("unmade") = std::vector<int64_t>{}, progress(), shared(),
            "`unmade`: gradients that are given as None.")
-      .def("step", &JointGraph::step, nb::arg("defined"), nb::arg("formulas"), nb::arg("updates"), nb::arg("progress") = nb::none(), shared(),
-           nb::arg("sample") = false)
+      .def("learn_backward", &JointGraph::learn_backward, nb::arg("defined"), nb::arg("consumes"), nb::arg("unmade"), nb::arg("shared"))
+      .def("step", &JointGraph::step, nb::arg("defined"), nb::arg("formulas"), nb::arg("updates"), progress(), shared())
+      .def("learn_step", &JointGraph::learn_step, nb::arg("defined"), nb::arg("formulas"), nb::arg("updates"), nb::arg("shared"))
       .def("backward_step", &JointGraph::backward_step, nb::arg("defined"), nb::arg("consumes"), nb::arg("unmade"), nb::arg("formulas"), nb::arg("updates"),
-           nb::arg("progress") = nb::none(), shared(), nb::arg("sample") = false)
-      .def("footprint", &JointGraph::footprint, nb::arg("formulas") = JointGraph::Formulas{}, nb::arg("updates") = JointGraph::Updates{},
+           progress(), shared())
+      .def("learn_backward_step", &JointGraph::learn_backward_step, nb::arg("defined"), nb::arg("consumes"), nb::arg("unmade"), nb::arg("formulas"),
+           nb::arg("updates"), nb::arg("shared"))
+      .def("deferred", &JointGraph::deferred, progress(), shared())
+      .def("learn_deferred", &JointGraph::learn_deferred, nb::arg("shared"))
+      .def("footprint", &JointGraph::footprint, nb::arg("formulas") = Formulas{}, nb::arg("updates") = Updates{},
            "Bytes that the two plans need beside inputs and gradients: {saved, temporary, results, again_flops}; with updates in the backward.")
-      .def("fit", &JointGraph::fit, nb::arg("budget"), nb::arg("formulas") = JointGraph::Formulas{}, nb::arg("updates") = JointGraph::Updates{},
+      .def("fit", &JointGraph::fit, nb::arg("budget"), nb::arg("formulas") = Formulas{}, nb::arg("updates") = Updates{},
            "Cuts so that the footprint fits, or is the least there is; gives it.")
       .def("fit_step", &JointGraph::fit_step, nb::arg("budget"), nb::arg("defined"), nb::arg("formulas"), nb::arg("updates"))
       .def("cut", [](JointGraph& j, double price) { j.joint->cut(price); }, nb::arg("price"))
       .def_prop_ro("again_flops", [](const JointGraph& j) { return j.joint->again_flops(); })
       .def_prop_ro("price", [](const JointGraph& j) { return j.joint->price(); })
-      .def("deferred", &JointGraph::deferred, nb::arg("progress") = nb::none(), shared(), nb::arg("sample") = false)
       .def_prop_ro("deferred_outputs", [](const JointGraph& j) { return j.joint->deferred_outputs(); })
       .def_prop_ro("saved_inputs", [](const JointGraph& j) { return j.joint->saved_inputs(); })
       .def_prop_ro("saved_bytes", [](const JointGraph& j) { return j.joint->saved_bytes(); });
@@ -307,9 +326,9 @@ void bind_compiler(nb::module_& m) {
         const std::string bytes = plan::save(f.plan());
         return nb::bytes(bytes.data(), bytes.size());
       });
-  m.def("compile_foreach", [](const std::string& graph, const std::vector<int64_t>& in_place, const std::string& name, const std::string& device) {
-    return new Foreach(Foreach::compiled(graph, in_place, name, device));
-  }, nb::arg("json"), nb::arg("in_place"), nb::arg("name"), nb::arg("device") = "cpu");
+  m.def("compile_foreach", [](const std::string& graph, const std::vector<int64_t>& in_place, const std::string& name, const std::string& options, const std::string& device) {
+    return new Foreach(Foreach::compiled(graph, in_place, name, options, device));
+  }, nb::arg("json"), nb::arg("in_place"), nb::arg("name"), nb::arg("options"), nb::arg("device") = "cpu");
   m.def("load_foreach", [](const nb::bytes& bytes, const std::string& device) {
     return new Foreach(plan::load_foreach({static_cast<const char*>(bytes.data()), bytes.size()}), device);
   }, nb::arg("bytes"), nb::arg("device") = "cpu", "What `save` wrote.");

@@ -65,8 +65,16 @@ void bind_machine(nb::module_& m) {
   m.def("cpu_is_intel", &cpu_is_intel);
   m.def("cache_sizes", [] {
     const CacheSizes c = cache_sizes();
-    return std::vector<int64_t>{c.l1d, c.l2, c.l3};
-  }, "Bytes of L1d, L2 and L3 that kernels are blocked for.");
+    return std::vector<int64_t>{c.l1d, c.l2, c.l3, c.cores};
+  }, "Bytes of L1d, L2 and L3 that kernels are blocked for, and the number of cores that can run at a time.");
+  m.def("architecture", [](const std::string& device) {
+    const auto driver = device_driver(device);
+    return driver ? driver->architecture() : std::string("cpu");
+  }, nb::arg("device"), "What kernels for a device are compiled for: \"cpu\", \"interpret\", \"sm_90a\", ...");
+  m.def("multiplies", [](const std::string& device) {
+    const auto driver = device_driver(device);
+    return driver && driver->multiplies();
+  }, nb::arg("device"), "Whether a device's library of matrix products can be had.");
   m.def("build_id", &build_id, "The linker's hash of this module.");
   m.def("thread_count", &runtime::thread_count);
   m.def("device", [](const std::string& device) {

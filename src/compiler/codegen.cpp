@@ -1,21 +1,21 @@
 #include "compiler/codegen.h"
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <exception>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
+
+#include "compiler/lower_plan.h"
+#include "plan/live.h"
 
 namespace trainc::compiler {
 
 void dump(const std::string& name, const std::string& text) {
   if (write_dump(name, text).empty()) throw UserError("TRAINC_DUMP: cannot write " + name + "; set TRAINC_DUMP_DIR to a directory that you can write");
-}
-
-std::string device_of(const Options& options) {
-  if (!options.gpu) return "";
-  return options.interpreted ? "interpret" : std::string(name_of(*options.gpu));
 }
 
 loop::LoopNest anonymous(loop::LoopNest nest) {
@@ -35,7 +35,7 @@ int64_t storage_bytes(const Type& type, const Dims& strides) {
 namespace {
 
 /// Machine code of one nest, and where it is entered.
-emit::Blob code_of(const loop::LoopNest& nest, const Options& options, emit::cuda::Entry entry) {
+emit::Blob blob_of(const loop::LoopNest& nest, const CompileOptions& options, emit::cuda::Entry entry) {
   if (!options.gpu) return emit::compile(nest, options.level);
   if (!options.interpreted) return {emit::cuda::compile(emit::cuda::source(nest, entry), nest.name, *options.gpu).code, 0};
   const std::string text = loop::print(nest);
@@ -44,14 +44,10 @@ emit::Blob code_of(const loop::LoopNest& nest, const Options& options, emit::cud
 
 }  // namespace
 
-Code generate(const std::vector<const loop::LoopNest*>& nests, const Options& options, emit::cuda::Entry entry, SharedKernels::Impl::Role* role) {
+plan::Kernel without_code(const loop::LoopNest& nest) { return {nest.name, {}, 0, nest.scratch_bytes(), nest.threads}; }
+
+Code code_of(const std::vector<loop::LoopNest>& nests, const CompileOptions& options, const Job& job, emit::cuda::Entry entry, SharedKernels::Impl::Role* role) {
   Code code;
-  if (options.dry) {
-    code.kernel_of.assign(nests.size(), -1);
-    code.given.resize(nests.size());
-    for (const loop::LoopNest* n : nests) code.kernels.push_back({n->name, {}, 0, n->scratch_bytes(), n->threads});
-    return code;
-  }
   // Kernels of identical layers differ in names and origins only.
   std::unordered_map<std::string, size_t> known;      // by text: the first nest of it
   std::unordered_map<const SharedKernel*, int> used;  // of other plans' too: its place in this one
@@ -60,12 +56,12 @@ Code generate(const std::vector<const loop::LoopNest*>& nests, const Options& op
   std::vector<int> place;                             // of distinct[i] among the plan's kernels
   const auto add = [&](loop::LoopNest nest, SharedKernel* of) {
     place.push_back(static_cast<int>(code.kernels.size()));
-    code.kernels.push_back({nest.name, {}, 0, nest.scratch_bytes(), nest.threads});
+    code.kernels.push_back(without_code(nest));
     distinct.push_back(std::move(nest)), shared.push_back(of);
     return place.back();
   };
-  for (const loop::LoopNest* n : nests) {
-    loop::LoopNest plain = anonymous(*n);
+  for (const loop::LoopNest& n : nests) {
+    loop::LoopNest plain = anonymous(n);
     const size_t i = code.kernel_of.size();
     auto [it, fresh] = known.emplace(loop::print(plain), i);
     if (!fresh) {
@@ -73,7 +69,7 @@ Code generate(const std::vector<const loop::LoopNest*>& nests, const Options& op
       code.given.push_back(code.given[it->second]);
       continue;
     }
-    plain.name = n->name;
+    plain.name = n.name;
     if (!role) {
       code.kernel_of.push_back(add(std::move(plain), nullptr));
       code.given.emplace_back();
@@ -104,7 +100,7 @@ Code generate(const std::vector<const loop::LoopNest*>& nests, const Options& op
       const int64_t i = next++;
       if (i >= static_cast<int64_t>(distinct.size())) return;
       try {
-        emit::Blob blob = code_of(distinct[i], options, entry);
+        emit::Blob blob = blob_of(distinct[i], options, entry);
         std::lock_guard lock(mutex);
         plan::Kernel& kernel = code.kernels[place[i]];
         kernel.code = std::move(blob.code);
@@ -120,7 +116,7 @@ Code generate(const std::vector<const loop::LoopNest*>& nests, const Options& op
     }
   };
   std::vector<std::thread> threads;
-  for (int t = 0; t < std::max(1, options.threads); ++t) threads.emplace_back(work);
+  for (int t = 0; t < std::max(1, job.threads); ++t) threads.emplace_back(work);
   auto finish = [&] {
     stop = true;
     for (std::thread& t : threads) t.join();
@@ -135,7 +131,7 @@ Code generate(const std::vector<const loop::LoopNest*>& nests, const Options& op
         now = done;
         if (failure) break;
       }
-      if (options.progress) options.progress(now, total);
+      if (job.progress) job.progress(now, total);
       if (now == total) break;
     }
   } catch (...) {  // Ctrl-C, through progress
@@ -145,6 +141,87 @@ Code generate(const std::vector<const loop::LoopNest*>& nests, const Options& op
   finish();
   if (failure) std::rethrow_exception(failure);
   return code;
+}
+
+namespace {
+
+/// Buffers of constants, each content once.
+class Constants {
+ public:
+  explicit Constants(plan::Plan& plan) : plan_(plan) {}
+
+  template <class T>
+  int buffer(const std::vector<T>& values, DType dtype, const char* name) {
+    const auto* bytes = reinterpret_cast<const uint8_t*>(values.data());
+    auto [it, fresh] = known_.emplace(std::vector<uint8_t>(bytes, bytes + values.size() * sizeof(T)), static_cast<int>(plan_.buffers.size()));
+    if (!fresh) return it->second;
+    plan_.constants.resize(static_cast<size_t>(plan::aligned(static_cast<int64_t>(plan_.constants.size()))));
+    plan::Buffer b;
+    b.name = name;
+    b.home = plan::Home::Constant;
+    b.offset = static_cast<int64_t>(plan_.constants.size());
+    b.dtype = dtype;
+    b.shape = {static_cast<int64_t>(values.size())};
+    b.strides = {1};
+    b.bytes = static_cast<int64_t>(it->first.size());
+    plan_.constants.insert(plan_.constants.end(), it->first.begin(), it->first.end());
+    plan_.buffers.push_back(std::move(b));
+    return it->second;
+  }
+
+ private:
+  plan::Plan& plan_;
+  std::map<std::vector<uint8_t>, int> known_;  // by content: the buffer
+};
+
+void dump_kernels(const LoweredPlan& lowered, const Code& code, const CompileOptions& options) {
+  std::vector<bool> seen(code.kernels.size());
+  for (size_t i = 0; i < lowered.nests.size(); ++i) {
+    const int k = code.kernel_of[i];
+    if (seen[k]) continue;
+    seen[k] = true;
+    const loop::LoopNest& nest = lowered.nests[i];
+    const std::string stem = lowered.plan.name + ".k" + std::to_string(k) + "." + nest.name;
+    if (dumping("loop")) dump(stem + ".loop", loop::print(nest));
+    if (dumping("asm") && options.gpu) dump(stem + ".cu", emit::cuda::source(nest));
+    else if (dumping("asm")) dump(stem + ".s", emit::assembly(nest, options.level));
+  }
+}
+
+}  // namespace
+
+plan::Plan generate(LoweredPlan lowered, const CompileOptions& options, const Job& job, Timing* timing) {
+  Timing local;
+  if (!timing) timing = &local;
+  const auto start = std::chrono::steady_clock::now();
+  SharedKernels::Impl::Role* role = nullptr;
+  std::unique_lock<std::mutex> lock;
+  if (job.shared && !options.gpu) {
+    lock = std::unique_lock(job.shared->impl->mutex);
+    role = &job.shared->impl->roles[lowered.plan.name];
+  }
+  Code code = code_of(lowered.nests, options, job, emit::cuda::Entry::Plan, role);
+  timing->code_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  timing->kernels += static_cast<int64_t>(lowered.nests.size());
+  timing->distinct_kernels += static_cast<int64_t>(code.kernels.size());
+  timing->compiled_kernels += code.compiled;
+  if (dumping("loop") || dumping("asm")) dump_kernels(lowered, code, options);
+
+  plan::Plan& plan = lowered.plan;
+  plan.kernels = std::move(code.kernels);
+  Constants constants(plan);
+  for (plan::Step& step : plan.steps) {
+    if (step.kernel < 0) continue;
+    const Given& given = code.given[step.kernel];
+    step.kernel = code.kernel_of[step.kernel];
+    const auto give = [&](int b) {
+      step.arguments.push_back(b), step.reads.push_back(b);
+      if (!step.shifts.empty()) step.shifts.push_back(0);
+    };
+    if (!given.sizes.empty()) give(constants.buffer(given.sizes, DType::I64, "sizes"));
+    if (!given.factors.empty()) give(constants.buffer(given.factors, DType::F64, "factors"));
+  }
+  return finished(std::move(plan));
 }
 
 }  // namespace trainc::compiler

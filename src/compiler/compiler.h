@@ -6,16 +6,17 @@
 #include <string>
 #include <vector>
 
+#include "compiler/options.h"
 #include "emit/cuda/emit.h"
 #include "frontend/aten.h"
+#include "loop/loop.h"
 #include "passes/pipeline.h"
 #include "plan/plan.h"
-#include "schedule/chunk.h"
 #include "schedule/cut.h"
-#include "support/cpu.h"
-#include "support/gpu.h"
 
 namespace trainc::compiler {
+
+struct LoweredPlan;
 
 /// Kernels that the plans of one graph for different sizes share; each plan stays exact: its memory, its order, the order of its sums. A
 /// kernel is code for the form of a nest, and is given the numbers in which the nests of different sizes differ. For CPUs; safe between threads.
@@ -23,6 +24,8 @@ class SharedKernels {
  public:
   SharedKernels();
   ~SharedKernels();
+  /// Notes the numbers of a sample's nests: those of a plan for other sizes, lowered with these kernels as the job's `shared`.
+  void learn(const LoweredPlan&);
   struct Impl;
   const std::unique_ptr<Impl> impl;
 };
@@ -46,21 +49,13 @@ struct Tuning {
   std::function<std::string(const LibraryCandidate&)> library = {};
 };
 
-struct Options {
-  CpuLevel level;
-  std::optional<Gpu> gpu = {};  // a device's kernels instead: cubins
-  bool interpreted = false;     // with `gpu`: loop nests as text instead of cubins, which need no NVRTC; the plan's device is then "interpret"
-  int64_t library_flops = 0;    // with `gpu`: contractions of so many operations may go to the vendor's library, which can be had; 0: none
-  bool tf32 = false;            // with `gpu`: f32 contractions may round their operands to tf32
-  bool dry = false;  // kernels without code: the plan tells its memory, and cannot run
-  int workers = 1;   // threads that it will run on, each with scratch memory of its own
-  int threads = 2;   // kernels are compiled on so many
+/// Who helps a compile along. But for measured choices and shared kernels, nothing of it shows in a plan.
+struct Job {
+  int threads = 2;                  // kernels are compiled on so many
   SharedKernels* shared = nullptr;  // null: a kernel is made for this plan's sizes alone
-  bool sample = false;              // with `shared`: nothing is compiled, and the plan given back is empty; the numbers of its nests are noted
   std::optional<Tuning> tuning = {};
-  bool float32_in_parts = true;  // schedule::Machine's
   /// Called with kernels done and kernels in all, from the calling thread; may throw to interrupt.
-  std::function<void(int64_t done, int64_t total)> progress;
+  std::function<void(int64_t done, int64_t total)> progress = {};
 };
 
 /// What compiling took, for explain.
@@ -70,13 +65,28 @@ struct Timing {
   int64_t kernels = 0, distinct_kernels = 0, compiled_kernels = 0;  // steps; kernels of the plan; of these, those that code was generated for
 };
 
-/// One graph as one plan (an inference graph, an optimizer's step).
-plan::Plan compile(frontend::Imported, const std::string& name, const Options&, Timing* = nullptr);
+/// A plan before there is code: what it computes and what memory it needs are known.
+struct LoweredPlan {
+  plan::Plan plan;                   // its kernels: one without code a nest, step.kernel being the nest's number. Memory is not laid out yet
+  std::vector<loop::LoopNest> nests;
+};
+
+/// One graph (an inference graph, an optimizer's step), lowered.
+LoweredPlan lower(frontend::Imported, const std::string& name, const CompileOptions&, const Job& = {}, Timing* = nullptr);
+/// The plan with its kernels' code and its memory laid out, verified.
+plan::Plan generate(LoweredPlan, const CompileOptions&, const Job& = {}, Timing* = nullptr);
+/// `lower`, then `generate`.
+plan::Plan compile(frontend::Imported, const std::string& name, const CompileOptions&, const Job& = {}, Timing* = nullptr);
 
 /// An elementwise update over many tensors (an optimizer's step): inputs of shape [n] are taken tensor by tensor with any number of
 /// elements, inputs of shape [] are scalars shared by all. Output i is written over input in_place[i]. On a device: entered as a plan's kernel where it
 /// becomes part of one (step).
-plan::Foreach compile_foreach(frontend::Imported, const std::vector<int64_t>& in_place, const std::string& name, const Options&,
+struct LoweredForeach {
+  plan::Foreach foreach;  // its kernel has no code
+  loop::LoopNest nest;
+};
+LoweredForeach lower_foreach(frontend::Imported, const std::vector<int64_t>& in_place, const std::string& name, const CompileOptions&);
+plan::Foreach compile_foreach(frontend::Imported, const std::vector<int64_t>& in_place, const std::string& name, const CompileOptions&,
                               emit::cuda::Entry = emit::cuda::Entry::Foreach);
 
 /// The update of one parameter within a step.
@@ -97,44 +107,59 @@ struct Footprint {
 
 /// A joint graph cut into a forward and a backward plan. Inputs: primals, then tangents, in the order of the imported
 /// graph. Outputs: `forward_outputs` of the forward, then a gradient (or none) per primal.
+/// Each plan can be had lowered or compiled; `step` as it is compiled only, of parts that can be had lowered.
 class JointGraph {
  public:
-  JointGraph(frontend::Imported, int64_t primals, int64_t forward_outputs, const std::string& name,
-             int64_t deferred_bytes = schedule::kDeferredBytes, bool streams = true, const schedule::Chunks& = {});  // streams, chunks: not for a device
+  /// `one_plan`: forward and backward will be steps of one plan.
+  JointGraph(frontend::Imported, int64_t primals, int64_t forward_outputs, const std::string& name, const CompileOptions&,
+             int64_t deferred_bytes = schedule::kDeferredBytes, bool one_plan = false);
   ~JointGraph();
   /// Cuts again, so that the footprint is at most `budget` with the fewest FLOPs done again; where none is, the one with the least footprint.
   /// The losses and gradients are the same to the bit. Gives the footprint. Before any plan is asked for.
-  Footprint fit(int64_t budget, const Options&, const std::vector<plan::Foreach>& = {}, const std::vector<Update>& = {});
+  Footprint fit(int64_t budget, const CompileOptions&, const std::vector<plan::Foreach>& = {}, const std::vector<Update>& = {});
   /// The same for `step`.
-  Footprint fit_step(int64_t budget, const std::vector<bool>& defined, const std::vector<plan::Foreach>&, const std::vector<Update>&, const Options&);
+  Footprint fit_step(int64_t budget, const std::vector<bool>& defined, const std::vector<plan::Foreach>&, const std::vector<Update>&, const CompileOptions&);
   /// What `fit` chose, as a number to give to `cut`; 0: nothing is done again for want of memory.
   double price() const;
   int64_t again_flops() const;
   void cut(double price);
   /// Of forward and backward as they are cut; tangents of anything but a loss, where there is one, count as undefined.
-  /// With updates: of forward and `backward_step`.
-  Footprint footprint(const Options&, const std::vector<plan::Foreach>& = {}, const std::vector<Update>& = {}) const;
-  plan::Plan forward(const Options&, Timing* = nullptr) const;
+  /// With updates: of forward and `backward_step`. Of formulas, code is not looked at.
+  Footprint footprint(const CompileOptions&, const std::vector<plan::Foreach>& = {}, const std::vector<Update>& = {}) const;
+
+  LoweredPlan lower_forward(const CompileOptions&, const Job& = {}, Timing* = nullptr) const;
+  plan::Plan forward(const CompileOptions&, const Job& = {}, Timing* = nullptr) const;
   const std::vector<int64_t>& saved_inputs() const;
   int64_t saved_bytes() const;
+
   /// Forward outputs that the forward plan leaves out (it gives none there), and the plan that computes all of them from the saved memory.
   const std::vector<int64_t>& deferred_outputs() const;
-  plan::Plan deferred(const Options&, Timing* = nullptr) const;
+  LoweredPlan lower_deferred(const CompileOptions&, const Job& = {}, Timing* = nullptr) const;
+  plan::Plan deferred(const CompileOptions&, const Job& = {}, Timing* = nullptr) const;
+
   /// The backward plan where tangents with defined[i] == false are zero without being read. Inputs: saved_inputs' tensors,
   /// then all tangents (undefined ones: nullptr). Outputs: a gradient per primal.
   /// `consumes`: it may overwrite the arena, which is read for the last time then (it needs less memory so).
   /// `unmade`: gradients that are none, for no defined tangent leads to them.
-  plan::Plan backward(const std::vector<bool>& defined, const Options&, Timing* = nullptr, bool consumes = true,
+  LoweredPlan lower_backward(const std::vector<bool>& defined, const CompileOptions&, const Job& = {}, Timing* = nullptr, bool consumes = true,
+                             const std::vector<int64_t>& unmade = {}) const;
+  plan::Plan backward(const std::vector<bool>& defined, const CompileOptions&, const Job& = {}, Timing* = nullptr, bool consumes = true,
                       const std::vector<int64_t>& unmade = {}) const;
+
   /// Forward, backward and updates as one plan, which keeps nothing between calls. Inputs: the primals, all tangents, then the updates' own.
   /// Outputs: the forward's, then the backward's, of which consumed gradients are none.
-  plan::Plan step(const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas, const std::vector<Update>&, const Options&,
-                  Timing* = nullptr) const;
+  plan::Plan step(const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas, const std::vector<Update>&, const CompileOptions&,
+                  const Job& = {}, Timing* = nullptr) const;
+  /// Its forward and its backward.
+  std::vector<LoweredPlan> lower_parts_of_step(const std::vector<bool>& defined, const CompileOptions&, const Job& = {}, Timing* = nullptr) const;
 
   /// The backward and the updates as one plan, for who keeps forward and backward apart. Inputs: the primals, all tangents and the forward's outputs
   /// (nullptr for those that are not read), then the updates' own. Outputs: as the backward's; consumed gradients are none.
-  plan::Plan backward_step(const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas, const std::vector<Update>&, const Options&,
-                           Timing* = nullptr, bool consumes = true, const std::vector<int64_t>& unmade = {}) const;
+  plan::Plan backward_step(const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas, const std::vector<Update>&, const CompileOptions&,
+                           const Job& = {}, Timing* = nullptr, bool consumes = true, const std::vector<int64_t>& unmade = {}) const;
+  /// Its backward.
+  LoweredPlan lower_backward_of_step(const std::vector<bool>& defined, const CompileOptions&, const Job& = {}, Timing* = nullptr, bool consumes = true,
+                                     const std::vector<int64_t>& unmade = {}) const;
 
   struct Impl;
 

@@ -14,9 +14,8 @@ using loop::block;
 using loop::integer;
 using loop::LoopKind;
 
-plan::Foreach compile_foreach(frontend::Imported imported, const std::vector<int64_t>& in_place, const std::string& name, const Options& options,
-                              emit::cuda::Entry entry) {
-  Pipeline pipeline(name);
+LoweredForeach lower_foreach(frontend::Imported imported, const std::vector<int64_t>& in_place, const std::string& name, const CompileOptions& options) {
+  Pipeline pipeline(name, options.disabled_passes);
   std::vector<const Node*> inputs(static_cast<size_t>(imported.graph.input_count));
   Graph unread;  // inputs that the formula does not read still have their place among the arguments, and may be written
   for (const Node& n : imported.graph.nodes())
@@ -76,13 +75,18 @@ plan::Foreach compile_foreach(frontend::Imported imported, const std::vector<int
     for (char& c : nest.name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';  // a name of C++: "AdamW step" is none
     loop::verify(nest);
   }
-  Code code = generate({&nest}, options, entry);
-  result.kernel = std::move(code.kernels[0]);
-  if (options.dry) return result;
-  if (dumping("loop")) dump(name + ".loop", loop::print(nest));
-  if (dumping("asm") && options.gpu) dump(name + ".cu", emit::cuda::source(nest, entry));
-  else if (dumping("asm")) dump(name + ".s", emit::assembly(nest, options.level));
-  return result;
+  result.kernel = without_code(nest);
+  return {std::move(result), std::move(nest)};
+}
+
+plan::Foreach compile_foreach(frontend::Imported imported, const std::vector<int64_t>& in_place, const std::string& name, const CompileOptions& options,
+                              emit::cuda::Entry entry) {
+  LoweredForeach lowered = lower_foreach(std::move(imported), in_place, name, options);
+  if (dumping("loop")) dump(name + ".loop", loop::print(lowered.nest));
+  if (dumping("asm") && options.gpu) dump(name + ".cu", emit::cuda::source(lowered.nest, entry));
+  else if (dumping("asm")) dump(name + ".s", emit::assembly(lowered.nest, options.level));
+  lowered.foreach.kernel = std::move(code_of({std::move(lowered.nest)}, options, {.threads = 1}, entry).kernels[0]);
+  return std::move(lowered.foreach);
 }
 
 }  // namespace trainc::compiler

@@ -7,6 +7,7 @@
 #include "passes/drop_undefined_inputs.h"
 #include "passes/rewrite.h"
 #include "plan/live.h"
+#include "schedule/chunk.h"
 #include "schedule/cut.h"
 
 namespace trainc::compiler {
@@ -51,22 +52,23 @@ struct JointGraph::Impl {
   }
 };
 
-JointGraph::JointGraph(frontend::Imported joint, int64_t primals, int64_t forward_outputs, const std::string& name, int64_t deferred_bytes,
-                       bool streams, const schedule::Chunks& chunks)
+JointGraph::JointGraph(frontend::Imported joint, int64_t primals, int64_t forward_outputs, const std::string& name, const CompileOptions& options,
+                       int64_t deferred_bytes, bool one_plan)
     : impl_(std::make_unique<Impl>()) {
   impl_->name = name;
   impl_->primals = primals;
   impl_->forward_outputs = forward_outputs;
   impl_->deferred_bytes = deferred_bytes;
-  impl_->streams = streams;
+  impl_->streams = !options.gpu;
   impl_->tangents = joint.graph.input_count - primals;
   // Cut after the algebra: what the two halves share is one node by then.
-  Pipeline pipeline(name + "_joint");
+  Pipeline pipeline(name + "_joint", options.disabled_passes);
   impl_->must_recompute = joint.must_recompute;
   impl_->late_draws_from = joint.late_draws_from;
   // What the user's checkpoints mark stays as it is: they decide there.
   impl_->graph = joint.must_recompute.empty() ? optimize(std::move(joint.graph), pipeline) : std::move(joint.graph);
-  if (streams && joint.must_recompute.empty()) impl_->graph = schedule::chunk_rows(std::move(impl_->graph), primals, chunks);
+  const schedule::Chunks chunks{.rows = options.loss_chunk_rows, .worth = options.loss_chunk_bytes, .one_plan = one_plan};
+  if (!options.gpu && joint.must_recompute.empty()) impl_->graph = schedule::chunk_rows(std::move(impl_->graph), primals, chunks);
   impl_->cut_at(0);
   impl_->free_flops = impl_->flops();
 }
@@ -74,12 +76,12 @@ JointGraph::~JointGraph() = default;
 
 namespace {
 
-plan::Plan forward_plan(const JointGraph::Impl& impl, const Homes& homes, const Options& options, Timing* timing) {
-  return compile_graph(remove_dead(impl.cut.forward), impl.name + "_forward", homes, options, timing);
+LoweredPlan forward_of(const JointGraph::Impl& impl, const Homes& homes, const CompileOptions& options, const Job& job, Timing* timing) {
+  return lower_graph(remove_dead(impl.cut.forward), impl.name + "_forward", homes, options, job, timing);
 }
 
-plan::Plan backward_plan(const JointGraph::Impl& impl, const Homes& homes, const std::vector<bool>& defined, const std::vector<int64_t>& unmade,
-                         const Options& options, Timing* timing, const std::string& kind = "backward") {
+LoweredPlan backward_of(const JointGraph::Impl& impl, const Homes& homes, const std::vector<bool>& defined, const std::vector<int64_t>& unmade,
+                        const CompileOptions& options, const Job& job, Timing* timing, const std::string& kind = "backward") {
   require(static_cast<int64_t>(defined.size()) == impl.tangents, "backward: one flag a tangent is wanted");
   std::vector<int64_t> undefined;
   std::string name = impl.name + "_" + kind;
@@ -94,13 +96,7 @@ plan::Plan backward_plan(const JointGraph::Impl& impl, const Homes& homes, const
   }
   Graph graph = undefined.empty() ? remove_dead(impl.cut.backward) : drop_undefined_inputs(impl.cut.backward, undefined);
   for (int64_t gradient : unmade) graph.outputs.at(gradient).value = nullptr;
-  return compile_graph(unmade.empty() ? std::move(graph) : remove_dead(graph), name, homes, options, timing);
-}
-
-Options without_code(Options options) {
-  options.dry = true;
-  options.progress = {};
-  return options;
+  return lower_graph(unmade.empty() ? std::move(graph) : remove_dead(graph), name, homes, options, job, timing);
 }
 
 int64_t results_of(const plan::Plan& plan) {
@@ -124,6 +120,27 @@ std::vector<bool> of_a_loss(const JointGraph::Impl& impl) {
   for (const Node* n : impl.graph.live())
     if (n->op == Op::Input && n->as<InputAttr>().index >= impl.primals) loss[n->as<InputAttr>().index - impl.primals] = n->type.numel() == 1;
   return std::find(loss.begin(), loss.end(), true) == loss.end() ? std::vector<bool>(impl.tangents, true) : loss;
+}
+
+/// Forward and backward (`JointGraph::lower_parts_of_step`) and the updates as one plan.
+plan::Plan joined(const JointGraph::Impl& impl, const plan::Plan& forward, const plan::Plan& backward, const std::vector<plan::Foreach>& formulas,
+                  const std::vector<Update>& updates) {
+  plan::Plan plan = join(forward, backward, impl.cut.saved_inputs, impl.primals);
+  plan.name = impl.name + "_step";
+  return consume(std::move(plan), forward.output_count, formulas, updates);
+}
+
+/// The backward (`JointGraph::lower_backward_of_step`) and the updates as one plan.
+plan::Plan with_updates(const JointGraph::Impl& impl, plan::Plan plan, const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates) {
+  const int64_t primals = impl.primals, held = static_cast<int64_t>(impl.cut.saved_inputs.size());
+  for (plan::Buffer& b : plan.buffers) {
+    if (b.home != plan::Home::Input) continue;
+    const int64_t from = b.index < held ? impl.cut.saved_inputs[b.index] : -1;  // -1: a tangent
+    b.index = from < 0 ? primals + b.index - held : from < primals ? from : impl.tangents + from;
+    b.name = "in" + std::to_string(b.index);
+  }
+  plan.input_count = primals + impl.tangents + impl.forward_outputs;
+  return consume(std::move(plan), 0, formulas, updates);
 }
 
 /// Finds a cut with few FLOPs done again whose footprint fits, by lowering the price; where none fits, the one with the least footprint.
@@ -192,29 +209,27 @@ template <class F> class Search {
 
 }  // namespace
 
-plan::Plan JointGraph::forward(const Options& options, Timing* timing) const {
-  return forward_plan(*impl_, impl_->forward, options, timing);
-}
 double JointGraph::price() const { return impl_->price; }
 int64_t JointGraph::again_flops() const { return again(*impl_); }
 void JointGraph::cut(double price) { impl_->cut_at(price); }
 
-Footprint JointGraph::footprint(const Options& options, const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates) const {
-  const Options dry = without_code(options);
+Footprint JointGraph::footprint(const CompileOptions& options, const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates) const {
   const std::vector<bool> defined = of_a_loss(*impl_);
-  const plan::Plan late = updates.empty() ? backward(defined, dry) : backward_step(defined, formulas, updates, dry);
-  return footprint_of(*impl_, forward_plan(*impl_, impl_->forward, dry, nullptr), late, options.workers);
+  plan::Plan late = updates.empty() ? lower_backward(defined, options).plan
+                                    : with_updates(*impl_, with_memory(lower_backward_of_step(defined, options).plan), formulas, updates);
+  return footprint_of(*impl_, with_memory(lower_forward(options).plan), with_memory(std::move(late)), options.workers);
 }
 
-Footprint JointGraph::fit(int64_t budget, const Options& options, const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates) {
+Footprint JointGraph::fit(int64_t budget, const CompileOptions& options, const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates) {
   const auto now = [&] { return footprint(options, formulas, updates); };
   return Search(*impl_, budget, now).run();
 }
 
 Footprint JointGraph::fit_step(int64_t budget, const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas,
-                               const std::vector<Update>& updates, const Options& options) {
+                               const std::vector<Update>& updates, const CompileOptions& options) {
   const auto now = [&] {
-    const plan::Plan plan = step(defined, formulas, updates, without_code(options));
+    std::vector<LoweredPlan> parts = lower_parts_of_step(defined, options);
+    const plan::Plan plan = with_memory(joined(*impl_, with_memory(std::move(parts[0].plan)), with_memory(std::move(parts[1].plan)), formulas, updates));
     Footprint f;
     f.temporary = plan.temp_bytes + options.workers * plan::scratch_bytes(plan);
     f.results = results_of(plan);
@@ -226,46 +241,60 @@ Footprint JointGraph::fit_step(int64_t budget, const std::vector<bool>& defined,
 
 const std::vector<int64_t>& JointGraph::saved_inputs() const { return impl_->cut.saved_inputs; }
 int64_t JointGraph::saved_bytes() const { return impl_->forward.saved_bytes; }
-
 const std::vector<int64_t>& JointGraph::deferred_outputs() const { return impl_->cut.deferred_outputs; }
-plan::Plan JointGraph::deferred(const Options& options, Timing* timing) const {
-  return compile_graph(remove_dead(impl_->cut.deferred), impl_->name + "_deferred", impl_->deferred, options, timing);
+
+LoweredPlan JointGraph::lower_forward(const CompileOptions& options, const Job& job, Timing* timing) const {
+  return forward_of(*impl_, impl_->forward, options, job, timing);
+}
+plan::Plan JointGraph::forward(const CompileOptions& options, const Job& job, Timing* timing) const {
+  return generate(lower_forward(options, job, timing), options, job, timing);
 }
 
-plan::Plan JointGraph::backward(const std::vector<bool>& defined, const Options& options, Timing* timing, bool consumes, const std::vector<int64_t>& unmade) const {
+LoweredPlan JointGraph::lower_deferred(const CompileOptions& options, const Job& job, Timing* timing) const {
+  return lower_graph(remove_dead(impl_->cut.deferred), impl_->name + "_deferred", impl_->deferred, options, job, timing);
+}
+plan::Plan JointGraph::deferred(const CompileOptions& options, const Job& job, Timing* timing) const {
+  return generate(lower_deferred(options, job, timing), options, job, timing);
+}
+
+LoweredPlan JointGraph::lower_backward(const std::vector<bool>& defined, const CompileOptions& options, const Job& job, Timing* timing, bool consumes,
+                                       const std::vector<int64_t>& unmade) const {
   Homes homes = impl_->backward;
   homes.consumes = consumes;
-  return backward_plan(*impl_, homes, defined, unmade, options, timing);
+  return backward_of(*impl_, homes, defined, unmade, options, job, timing);
+}
+plan::Plan JointGraph::backward(const std::vector<bool>& defined, const CompileOptions& options, const Job& job, Timing* timing, bool consumes,
+                                const std::vector<int64_t>& unmade) const {
+  return generate(lower_backward(defined, options, job, timing, consumes, unmade), options, job, timing);
 }
 
-plan::Plan JointGraph::step(const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates,
-                            const Options& options, Timing* timing) const {
+std::vector<LoweredPlan> JointGraph::lower_parts_of_step(const std::vector<bool>& defined, const CompileOptions& options, const Job& job, Timing* timing) const {
   require(impl_->cut.deferred_outputs.empty(), "a step defers nothing");
   Homes early = impl_->forward, late = impl_->backward;
   early.copies = late.copies = late.consumes = true;
-  const plan::Plan first = forward_plan(*impl_, early, options, timing), second = backward_plan(*impl_, late, defined, {}, options, timing);
-  if (options.sample) return {};
-  plan::Plan joined = join(first, second, impl_->cut.saved_inputs, impl_->primals);
-  joined.name = impl_->name + "_step";
-  return finished(consume(std::move(joined), first.output_count, formulas, updates), options);
+  std::vector<LoweredPlan> parts;
+  parts.push_back(forward_of(*impl_, early, options, job, timing));
+  parts.push_back(backward_of(*impl_, late, defined, {}, options, job, timing));
+  return parts;
+}
+plan::Plan JointGraph::step(const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates,
+                            const CompileOptions& options, const Job& job, Timing* timing) const {
+  std::vector<LoweredPlan> parts = lower_parts_of_step(defined, options, job, timing);
+  const plan::Plan first = generate(std::move(parts[0]), options, job, timing), second = generate(std::move(parts[1]), options, job, timing);
+  return finished(joined(*impl_, first, second, formulas, updates));
 }
 
-plan::Plan JointGraph::backward_step(const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates,
-                                     const Options& options, Timing* timing, bool consumes, const std::vector<int64_t>& unmade) const {
+LoweredPlan JointGraph::lower_backward_of_step(const std::vector<bool>& defined, const CompileOptions& options, const Job& job, Timing* timing, bool consumes,
+                                               const std::vector<int64_t>& unmade) const {
   Homes late = impl_->backward;
   late.copies = true;
   late.consumes = consumes;
-  plan::Plan plan = backward_plan(*impl_, late, defined, unmade, options, timing, "backward_step");
-  if (options.sample) return plan;
-  const int64_t primals = impl_->primals, held = static_cast<int64_t>(impl_->cut.saved_inputs.size());
-  for (plan::Buffer& b : plan.buffers) {
-    if (b.home != plan::Home::Input) continue;
-    const int64_t from = b.index < held ? impl_->cut.saved_inputs[b.index] : -1;  // -1: a tangent
-    b.index = from < 0 ? primals + b.index - held : from < primals ? from : impl_->tangents + from;
-    b.name = "in" + std::to_string(b.index);
-  }
-  plan.input_count = primals + impl_->tangents + impl_->forward_outputs;
-  return finished(consume(std::move(plan), 0, formulas, updates), options);
+  return backward_of(*impl_, late, defined, unmade, options, job, timing, "backward_step");
+}
+plan::Plan JointGraph::backward_step(const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates,
+                                     const CompileOptions& options, const Job& job, Timing* timing, bool consumes, const std::vector<int64_t>& unmade) const {
+  plan::Plan backward = generate(lower_backward_of_step(defined, options, job, timing, consumes, unmade), options, job, timing);
+  return finished(with_updates(*impl_, std::move(backward), formulas, updates));
 }
 
 }  // namespace trainc::compiler

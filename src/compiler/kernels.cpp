@@ -7,6 +7,12 @@ namespace trainc::compiler {
 SharedKernels::SharedKernels() : impl(std::make_unique<Impl>()) {}
 SharedKernels::~SharedKernels() = default;
 
+void SharedKernels::learn(const LoweredPlan& sample) {
+  std::lock_guard lock(impl->mutex);
+  std::vector<loop::Form>& forms = impl->roles[sample.plan.name].samples.emplace_back();
+  for (const loop::LoopNest& nest : sample.nests) forms.push_back(loop::form_of(nest));
+}
+
 size_t SharedKernel::mismatches(const loop::Form& other) const {
   size_t n = 0;
   for (size_t i = 0; i < form.integers.size(); ++i) n += !lifted.integers[i] && form.integers[i] != other.integers[i];

@@ -132,11 +132,11 @@ Graph prepared(const Graph& graph, const Homes& homes, std::unordered_map<const 
   return schedule::prepare(graph, homes.copies ? 0 : until(homes.arena_inputs_from), until(homes.arena_outputs_from), made);
 }
 
-LibraryCalls library_calls(const Graph& graph, const Homes& homes, const Options& options, std::vector<std::string>& notes) {
+LibraryCalls library_calls(const Graph& graph, const Homes& homes, const CompileOptions& options, const Job& job, std::vector<std::string>& notes) {
   const Plan plan(graph, homes);
-  Options plain = options;
+  Job plain = job;
   plain.progress = {};
-  Options tuned = plain;
+  Job tuned = plain;
   plain.tuning.reset();
   tuned.tuning->library = {};
   LibraryCalls chosen;
@@ -147,11 +147,13 @@ LibraryCalls library_calls(const Graph& graph, const Homes& homes, const Options
     if (!call) continue;
     const auto kernel = [&] { return plan.kernel(contraction, nullptr); };
     const auto with_call = [&] { return plan.kernel(contraction, &*call); };
-    const auto compiled = [&](Graph piece, const char* name, const Options& how) { return compile_graph(std::move(piece), name, {}, how, nullptr); };
+    const auto compiled = [&](Graph piece, const char* name, const Job& how) {
+      return generate(lower_graph(std::move(piece), name, {}, options, how, nullptr), options, how);
+    };
     const std::string text = print(kernel()) + print(with_call());
     auto [answer, fresh] = answers.emplace(text, "");
     if (fresh) {
-      answer->second = options.tuning->library({
+      answer->second = job.tuning->library({
           .text = text,
           .call = call->attr.target,
           .ours = [&] { return compiled(kernel(), "ours", plain); },

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <map>
 #include <mutex>
 #include <unordered_map>
 
@@ -31,7 +30,7 @@ class PlanBuilder {
   PlanBuilder(const Graph& graph, const std::vector<Type>& output_types, const schedule::Schedule& schedule, const Homes& homes)
       : graph_(graph), output_types_(output_types), schedule_(schedule), homes_(homes) {}
 
-  plan::Plan run(const std::string& name, std::vector<std::string> notes, const Options& options, Timing& timing) {
+  LoweredPlan run(const std::string& name, std::vector<std::string> notes, const CompileOptions& options, const Job& job, Timing& timing) {
     plan_.name = name;
     plan_.notes = std::move(notes);
     plan_.cpu = options.gpu ? "" : std::string(name_of(options.level));
@@ -45,66 +44,45 @@ class PlanBuilder {
     for (const Output& o : graph_.outputs) read_.insert(o.value);
     place_outputs();
 
-    double start = now();
-    std::vector<std::vector<schedule::LoweredKernel>> kernels;
-    std::vector<const loop::LoopNest*> nests;
-    schedule::Machine machine = options.gpu ? schedule::Machine::device(*options.gpu) : schedule::Machine{options.level, cache_sizes()};
-    machine.tf32 = options.tf32;
-    machine.library_flops = options.library_flops;
-    machine.float32_in_parts = options.float32_in_parts;
-    SharedKernels::Impl::Role* role = nullptr;
-    std::unique_lock<std::mutex> lock;
-    if (options.shared && !options.gpu && !options.dry) {
-      lock = std::unique_lock(options.shared->impl->mutex);
-      role = &options.shared->impl->roles[name];
-      machine.pinned = &role->pinned;
-      role->pinned.next = 0;
-    }
-    Tuner tuner(graph_, schedule_, machine, options);
-    for (const schedule::Group& g : schedule_.groups) {
-      std::vector<schedule::LoweredKernel> lowered = schedule::lower(graph_, schedule_, g, machine);
-      kernels.push_back(role ? std::move(lowered) : tuner.best(g, std::move(lowered)));  // what sizes share is not measured for one of them
-    }
+    const double start = now();
+    std::vector<std::vector<schedule::LoweredKernel>> kernels = lowered(options, job);
     if (!options.gpu) write_in_place(kernels);
-    std::vector<std::vector<int64_t>> offsets;  // by nest: elements that its arguments are shifted by, so that kernels which read other parts are one
-    for (auto& group : kernels)
-      for (auto& k : group) {
-        if (k.product) continue;
-        offsets.push_back(options.gpu ? std::vector<int64_t>{} : loop::take_offsets(k.nest));
-        nests.push_back(&k.nest);
-      }
-    timing.schedule_seconds += now() - start;
-    if (role && options.sample) {
-      auto& sample = role->samples.emplace_back();
-      for (const loop::LoopNest* nest : nests) sample.push_back(loop::form_of(*nest));
-      return {};
-    }
-    start = now();
-    Code code = generate(nests, options, emit::cuda::Entry::Plan, role);
-    timing.code_seconds += now() - start;
-    timing.kernels += static_cast<int64_t>(nests.size());
-    timing.distinct_kernels += static_cast<int64_t>(code.kernels.size());
-    timing.compiled_kernels += code.compiled;
-    plan_.kernels = std::move(code.kernels);
-    if (!options.dry && (dumping("loop") || dumping("asm"))) dump_kernels(nests, code, options);
-
-    size_t nest = 0;
     for (size_t g = 0; g < kernels.size(); ++g) {
       const schedule::Group& group = schedule_.groups[g];
       if (group.kind == schedule::GroupKind::Extern) extern_step(group);
       else if (group.kind == schedule::GroupKind::Random && kernels[g].empty()) random_step(group.values[0]);
       else
-        for (const auto& k : kernels[g]) {
-          if (k.product) kernel_step(k, -1, {});
-          else kernel_step(k, code.kernel_of[nest], code.given[nest]), shift(plan_.steps.back(), k, offsets[nest]), ++nest;
-        }
+        for (schedule::LoweredKernel& k : kernels[g]) kernel_step(k, !options.gpu);
       if (group.kind == schedule::GroupKind::Random && !kernels[g].empty()) as_draw(plan_.steps.back(), group.values[0]);
     }
     for (auto [value, below] : over_) plan_.buffers[buffer(value)].over = buffer(below);
-    return finished(std::move(plan_), options);
+    timing.schedule_seconds += now() - start;
+    return {std::move(plan_), std::move(nests_)};
   }
 
  private:
+  /// The kernels of each group.
+  std::vector<std::vector<schedule::LoweredKernel>> lowered(const CompileOptions& options, const Job& job) {
+    schedule::Machine machine = options.gpu ? schedule::Machine::device(*options.gpu) : schedule::Machine{options.level, options.caches};
+    machine.tf32 = options.tf32;
+    machine.library_flops = options.library_flops;
+    machine.float32_in_parts = options.float32_in_parts;
+    const bool shared = job.shared && !options.gpu;
+    std::unique_lock<std::mutex> lock;
+    if (shared) {
+      lock = std::unique_lock(job.shared->impl->mutex);
+      machine.pinned = &job.shared->impl->roles[plan_.name].pinned;
+      machine.pinned->next = 0;
+    }
+    Tuner tuner(graph_, schedule_, machine, options, job);
+    std::vector<std::vector<schedule::LoweredKernel>> kernels;
+    for (const schedule::Group& g : schedule_.groups) {
+      std::vector<schedule::LoweredKernel> lowered = schedule::lower(graph_, schedule_, g, machine);
+      kernels.push_back(shared ? std::move(lowered) : tuner.best(g, std::move(lowered)));  // what sizes share is not measured for one of them
+    }
+    return kernels;
+  }
+
   int add(plan::Buffer b) {
     plan_.buffers.push_back(std::move(b));
     return static_cast<int>(plan_.buffers.size()) - 1;
@@ -241,25 +219,11 @@ class PlanBuilder {
     }
   }
 
-  /// A buffer of constants with these contents.
-  template <class T>
-  int constant(const std::vector<T>& values, DType dtype, const char* name) {
-    const auto* bytes = reinterpret_cast<const uint8_t*>(values.data());
-    std::vector<uint8_t> content(bytes, bytes + values.size() * sizeof(T));
-    auto [it, fresh] = constants_.emplace(std::move(content), -1);
-    if (!fresh) return it->second;
-    plan::Buffer b = describe(Type{dtype, {static_cast<int64_t>(values.size())}}, {}, plan::Home::Constant, 0, name);
-    plan_.constants.resize((plan_.constants.size() + 63) / 64 * 64);
-    b.offset = static_cast<int64_t>(plan_.constants.size());
-    plan_.constants.insert(plan_.constants.end(), it->first.begin(), it->first.end());
-    return it->second = add(std::move(b));
-  }
-
-  void kernel_step(const schedule::LoweredKernel& k, int kernel, const Given& given) {
+  /// `shifts`: constant offsets become shifts of the arguments, so that kernels which read other parts of a tensor are one.
+  void kernel_step(schedule::LoweredKernel& k, bool shifts) {
     plan::Step step;
     step.kind = plan::StepKind::Kernel;
     step.name = k.nest.name;
-    step.kernel = kernel;
     step.parallel_extent = k.nest.parallel_extent;
     step.flops = k.nest.flops;
     step.bytes = k.nest.bytes;
@@ -268,6 +232,7 @@ class PlanBuilder {
       product_step(std::move(step), k);
       return;
     }
+    step.kernel = static_cast<int>(nests_.size());
     for (size_t i = 0; i < k.arguments.size(); ++i) {
       const int b = k.arguments[i] ? buffer(k.arguments[i]) : draw();
       step.arguments.push_back(b);
@@ -276,10 +241,10 @@ class PlanBuilder {
       if (k.nest.buffers[i].written && written_.count(b)) step.reads.push_back(b);
     }
     for (int b : step.writes) written_.insert(b);
-    const auto give = [&](int b) { step.arguments.push_back(b), step.reads.push_back(b); };
-    if (!given.sizes.empty()) give(constant(given.sizes, DType::I64, "sizes"));
-    if (!given.factors.empty()) give(constant(given.factors, DType::F64, "factors"));
+    if (shifts) shift(step, k, loop::take_offsets(k.nest));
     plan_.steps.push_back(std::move(step));
+    plan_.kernels.push_back(without_code(k.nest));
+    nests_.push_back(std::move(k.nest));
   }
 
   /// The kernel's arguments begin so many elements further on.
@@ -353,19 +318,6 @@ class PlanBuilder {
     plan_.steps.push_back(std::move(step));
   }
 
-  void dump_kernels(const std::vector<const loop::LoopNest*>& nests, const Code& code, const Options& options) const {
-    std::vector<bool> seen(plan_.kernels.size());
-    for (size_t i = 0; i < nests.size(); ++i) {
-      const int k = code.kernel_of[i];
-      if (seen[k]) continue;
-      seen[k] = true;
-      const std::string stem = plan_.name + ".k" + std::to_string(k) + "." + nests[i]->name;
-      if (dumping("loop")) dump(stem + ".loop", loop::print(*nests[i]));
-      if (dumping("asm") && options.gpu) dump(stem + ".cu", emit::cuda::source(*nests[i]));
-      else if (dumping("asm")) dump(stem + ".s", emit::assembly(*nests[i], options.level));
-    }
-  }
-
   const Graph& graph_;
   const std::vector<Type>& output_types_;
   const schedule::Schedule& schedule_;
@@ -375,11 +327,11 @@ class PlanBuilder {
   std::unordered_set<int> written_;
   std::unordered_set<const Node*> read_;  // by an operation, or by the caller
   std::unordered_map<const Node*, const Node*> over_;  // value, whose memory it takes
-  std::map<std::vector<uint8_t>, int> constants_;  // by content: the buffer
+  std::vector<loop::LoopNest> nests_;
 };
 
 /// The masks that lie in memory as bits. Those in the handle's arena do so in every plan that shares it: it is decided where the joint graph is cut.
-std::unordered_set<const Node*> as_bits(const Graph& graph, const Homes& homes, const Options& options) {
+std::unordered_set<const Node*> as_bits(const Graph& graph, const Homes& homes, const CompileOptions& options) {
   const auto in_arena = [&](int64_t slot) { return slot >= 0 && slot < static_cast<int64_t>(homes.arena_bits.size()) && homes.arena_bits[slot]; };
   std::unordered_set<const Node*> bits;
   if (!options.gpu) bits = schedule::masks_as_bits(graph, homes.arena_outputs_from);
@@ -398,22 +350,26 @@ std::unordered_set<const Node*> as_bits(const Graph& graph, const Homes& homes, 
 
 }  // namespace
 
-plan::Plan finished(plan::Plan plan, const Options& options) {
+plan::Plan with_memory(plan::Plan plan) {
   plan::plan_memory(plan);
-  if (options.dry) return plan;
+  return plan;
+}
+
+plan::Plan finished(plan::Plan plan) {
+  plan = with_memory(std::move(plan));
   plan::verify(plan);
   if (dumping("plan")) dump(plan.name + ".plan.txt", plan::print(plan));
   return plan;
 }
 
-plan::Plan compile_graph(Graph graph, const std::string& name, const Homes& homes, const Options& options, Timing* timing) {
+LoweredPlan lower_graph(Graph graph, const std::string& name, const Homes& homes, const CompileOptions& options, const Job& job, Timing* timing) {
   Timing local;
   if (!timing) timing = &local;
-  Pipeline pipeline(name);
+  Pipeline pipeline(name, options.disabled_passes);
   graph = optimize(std::move(graph), pipeline);
   std::vector<std::string> notes;
-  if (options.tuning && options.tuning->library && !options.gpu && !options.dry && !options.shared) {  // what sizes share is not measured for one of them
-    const LibraryCalls calls = library_calls(graph, homes, options, notes);
+  if (job.tuning && job.tuning->library && !options.gpu && !job.shared) {  // what sizes share is not measured for one of them
+    const LibraryCalls calls = library_calls(graph, homes, options, job, notes);
     if (!calls.empty()) {
       graph = pipeline.run("library_calls", [&](const Graph& g) { return with_library_calls(g, calls); }, std::move(graph));
       graph = pipeline.run("simplify", simplify, std::move(graph));  // a call's result meets the movements of the contraction's
@@ -424,16 +380,20 @@ plan::Plan compile_graph(Graph graph, const std::string& name, const Homes& home
   const double start = now();
   graph = prepared(graph, homes);  // no pass: it may lay results out otherwise
   verify(graph);
-  if (!options.dry && dumping("graph")) dump(name + ".prepared.graph", print(graph));
+  if (dumping("graph")) dump(name + ".prepared.graph", print(graph));
   schedule::Schedule schedule = schedule::make_schedule(graph, !options.gpu);
   schedule.bits = as_bits(graph, homes, options);
   timing->schedule_seconds += now() - start;
   timing->passes.insert(timing->passes.end(), pipeline.records().begin(), pipeline.records().end());
-  return PlanBuilder(graph, output_types, schedule, homes).run(name, std::move(notes), options, *timing);
+  return PlanBuilder(graph, output_types, schedule, homes).run(name, std::move(notes), options, job, *timing);
 }
 
-plan::Plan compile(frontend::Imported imported, const std::string& name, const Options& options, Timing* timing) {
-  return compile_graph(std::move(imported.graph), name, {}, options, timing);
+LoweredPlan lower(frontend::Imported imported, const std::string& name, const CompileOptions& options, const Job& job, Timing* timing) {
+  return lower_graph(std::move(imported.graph), name, {}, options, job, timing);
+}
+
+plan::Plan compile(frontend::Imported imported, const std::string& name, const CompileOptions& options, const Job& job, Timing* timing) {
+  return generate(lower(std::move(imported), name, options, job, timing), options, job, timing);
 }
 
 }  // namespace trainc::compiler

@@ -1,4 +1,4 @@
-// A graph with homes for its inputs and outputs -> a plan. Inside compiler only.
+// A graph with homes for its inputs and outputs -> a plan without code. Inside compiler only.
 #pragma once
 #include "compiler/compiler.h"
 
@@ -15,9 +15,10 @@ struct Homes {
   bool copies = false;  // a result that is an input is a copy of it: the input is to be overwritten
 };
 
-plan::Plan compile_graph(Graph, const std::string& name, const Homes&, const Options&, Timing*);
+LoweredPlan lower_graph(Graph, const std::string& name, const Homes&, const CompileOptions&, const Job&, Timing*);
 
-/// A plan whose steps are all there: with its memory laid out, verified (but not a dry one, which has no code) and dumped.
-plan::Plan finished(plan::Plan, const Options&);
+/// A plan whose steps are all there, with its memory laid out; where they have their kernels' code: verified, and dumped.
+plan::Plan with_memory(plan::Plan);
+plan::Plan finished(plan::Plan);
 
 }  // namespace trainc::compiler

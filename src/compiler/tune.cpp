@@ -10,7 +10,7 @@
 namespace trainc::compiler {
 
 std::vector<schedule::LoweredKernel> Tuner::best(const schedule::Group& group, std::vector<schedule::LoweredKernel> lowered) {
-  if (!options_.tuning || group.kind != schedule::GroupKind::Contract || lowered.size() != 1) return lowered;
+  if (!job_.tuning || group.kind != schedule::GroupKind::Contract || lowered.size() != 1) return lowered;
   const std::string text = loop::print(anonymous(lowered[0].nest));
   const auto variant = [&](int v) {
     schedule::Machine machine = machine_;
@@ -35,9 +35,9 @@ std::vector<schedule::LoweredKernel> Tuner::best(const schedule::Group& group, s
         const Dims& strides = n->op == Op::Input ? n->as<InputAttr>().strides : Dims{};
         bytes.push_back(schedule_.bits.contains(n) ? schedule_.bytes(n) : storage_bytes(n->type, strides.empty() ? contiguous_strides(n->shape()) : strides));
       }
-      return options_.tuning->seconds(kernel, nest.parallel_extent, bytes);
+      return job_.tuning->seconds(kernel, nest.parallel_extent, bytes);
     };
-    it->second = options_.tuning->choose(text, loop::kBlockingVariants, measure);
+    it->second = job_.tuning->choose(text, loop::kBlockingVariants, measure);
     require(it->second >= 0 && it->second < loop::kBlockingVariants, "tuning chose a variant that does not exist");
   }
   return it->second == 0 ? std::move(lowered) : variant(it->second);

@@ -59,11 +59,11 @@ bool same_graph(const Graph& a, const Graph& b) {
 
 }  // namespace
 
-Pipeline::Pipeline(std::string graph_name) : graph_name_(std::move(graph_name)) {}
+Pipeline::Pipeline(std::string graph_name, std::vector<std::string> disabled) : graph_name_(std::move(graph_name)), disabled_(std::move(disabled)) {}
 
 Graph Pipeline::run(const char* pass, const std::function<Graph(const Graph&)>& fn, Graph graph) {
   const int64_t nodes = graph.live().size();
-  if (environment_lists("TRAINC_DISABLE_PASSES", pass)) {
+  if (std::find(disabled_.begin(), disabled_.end(), pass) != disabled_.end()) {
     records_.push_back({pass, 0, nodes, nodes, false, true});
     return graph;
   }

@@ -12,11 +12,13 @@ namespace trainc {
 class Pipeline {
  public:
   struct Record { std::string pass; double seconds; int64_t nodes_before, nodes_after; bool changed, skipped; };
-  explicit Pipeline(std::string graph_name);  // reads TRAINC_DUMP, TRAINC_DUMP_DIR, TRAINC_DISABLE_PASSES
+  /// `disabled`: names of passes that are skipped. Dumps where TRAINC_DUMP asks for it.
+  explicit Pipeline(std::string graph_name, std::vector<std::string> disabled = {});
   Graph run(const char* pass, const std::function<Graph(const Graph&)>&, Graph);
   const std::vector<Record>& records() const { return records_; }
  private:
   std::string graph_name_;
+  std::vector<std::string> disabled_;
   std::vector<Record> records_;
 };
 

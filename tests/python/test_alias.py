@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from plans import compiled_text
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import trainc
 from trainc import _core, config, wire
-from trainc.engine import CoreExecutable
 
 # ---- operations that PyTorch runs, and that give views --------------------------------------------------------------
 LIB = torch.library.Library("trainc_alias", "FRAGMENT")
@@ -96,7 +96,7 @@ FIRST = int(os.environ.get("TRAINC_SEED", "0"))
 
 def compiled(fn, *inputs: torch.Tensor) -> list[torch.Tensor]:
     gm = make_fx(lambda *x: list(fn(*x)), tracing_mode="fake")(*inputs)
-    return CoreExecutable(_core.compile(wire.graph_json(gm.graph, "alias"), "alias"))([x.clone() for x in inputs])
+    return compiled_text(wire.graph_json(gm.graph, "alias"), "alias")([x.clone() for x in inputs])
 
 
 def assert_close(got, want, what: str = "") -> None:
@@ -135,7 +135,7 @@ def test_results_do_not_lie_in_the_plans_memory() -> None:
 
     x = torch.randn(4, 6)
     gm = make_fx(fn, tracing_mode="fake")(x)
-    executable = CoreExecutable(_core.compile(wire.graph_json(gm.graph, "alias"), "alias"))
+    executable = compiled_text(wire.graph_json(gm.graph, "alias"), "alias")
     given = x.clone()
     first = executable([given])
     want = [t.clone() for t in first]
@@ -162,7 +162,7 @@ def test_a_write_that_the_schema_declares_is_not_in_a_plan() -> None:
     node.target = torch.ops.aten.rrelu_with_noise.default
     node.args = (node.args[0], node.args[0])
     with pytest.raises(trainc.InternalError, match="writes over its argument"):
-        _core.compile(wire.graph_json(gm.graph, "writes"), "writes")
+        compiled_text(wire.graph_json(gm.graph, "writes"), "writes")
 
 
 # ---- compiled views: the same elements as eager's, whatever the sizes ------------------------------------------------
@@ -239,7 +239,7 @@ def test_random_compiled_views(seed: int) -> None:
     gm = make_fx(fn, tracing_mode="fake")(*inputs)
     text = wire.graph_json(gm.graph, "views")
     assert " extern " not in _core.import_text(text)
-    assert_close(CoreExecutable(_core.compile(text, "views"))(inputs), fn(*inputs), f"views {seed},")
+    assert_close(compiled_text(text, "views")(inputs), fn(*inputs), f"views {seed},")
 
 
 # ---- models --------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Plans on disk: found again by the next process, never wrong, whoever writes, kills or damages what."""
 
+import dataclasses
 import json
 import os
 import random
@@ -12,11 +13,13 @@ import pytest
 import torch
 from standin import StandIn
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import trainc
-from trainc import cache, cache_files, cli, config, messages, records
+from trainc import cache, cache_files, cli, config, messages, options, records, wire
 from trainc.device import HOST
 from trainc.errors import InternalError
+from trainc.options import CompileOptions
 
 
 @pytest.fixture
@@ -134,39 +137,78 @@ def test_lines_are_those_of_the_program_that_runs(directory, strict, tmp_path):
     assert found[1] == ({"second.py:38"}, ("aten.i0.default", "second.py:38 (aten.i0)"), True, True)
 
 
+def another(value):
+    """Another value of the type."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, (int, float)):
+        return value + 1
+    return (*value, "another") if isinstance(value, tuple) else f"{value}, another"
+
+
+def test_each_field_of_the_options_is_in_the_key(directory):
+    these = CompileOptions.of(HOST)
+    keys = [cache.key("forward", these, "graph")]
+    for field in dataclasses.fields(these):
+        other = dataclasses.replace(these, **{field.name: another(getattr(these, field.name))})
+        keys.append(cache.key("forward", other, "graph"))
+    assert len(set(keys)) == len(keys) == 1 + len(dataclasses.fields(these))
+
+
+def test_the_compiler_is_told_all_that_it_asks_for():
+    """A field that C++ does not know, or lacks, is an error: so neither side has a switch that the other, or the key, has not."""
+    text = wire.graph_json(make_fx(lambda x: [x + 1])(torch.ones(2)).graph, "plan")
+    told = json.loads(CompileOptions.of(HOST).for_compiler())
+    for name in told:
+        less = {key: value for key, value in told.items() if key != name}
+        with pytest.raises(trainc.InternalError, match=name):
+            trainc._core.compile(text, "plan", json.dumps(less))
+    with pytest.raises(trainc.InternalError, match="another"):
+        trainc._core.compile(text, "plan", json.dumps(told | {"another": 1}))
+
+
 def test_the_key_holds_all_that_a_plan_depends_on(directory, monkeypatch):
-    name = cache.key("forward", HOST, "graph", 1, [True])
-    assert name == cache.key("forward", HOST, "graph", 1, [True])
-    others = [cache.key("backward", HOST, "graph", 1, [True]), cache.key("forward", HOST, "graph ", 1, [True])]
-    others += [cache.key("forward", HOST, "graph", 2, [True]), cache.key("forward", HOST, "graph", 1, [False])]
+    """Whatever of the configuration, the environment and the machine makes another plan, makes other options."""
+
+    def key(where=HOST, *parts, tune="fast", limited=False):
+        return cache.key("forward", CompileOptions.of(where, tune, limited), "graph", *parts)
+
+    name, measured = key(), key(tune="max")
+    assert name == key()
+    others = [cache.key("backward", CompileOptions.of(HOST), "graph"), cache.key("forward", CompileOptions.of(HOST), "graph ")]
+    others += [measured, key(HOST, 1), key(HOST, 2), key(HOST, True), key(limited=True)]
+    sizes = trainc._core.cache_sizes()
     changes = [
-        (cache, "_build", lambda: "another"), (torch, "__version__", "2.0"), (trainc._core, "cache_sizes", lambda: [1, 2, 3]),
+        (options, "_build", lambda: "another"), (torch, "__version__", "2.0"),
+        *((trainc._core, "cache_sizes", lambda i=i: [n + (i == at) for at, n in enumerate(sizes)]) for i in range(4)),
         (trainc._core, "mask_generator", lambda: "mkl"), (trainc._core, "cpu_level", lambda: "another"),
         (trainc.config, "float32_in_parts", False),
-        (trainc.config, "library_calls", False), (trainc.config, "library_error", 2.0),
         (trainc.config, "loss_chunk_rows", 100), (trainc.config, "loss_chunk_bytes", None),
     ]  # fmt: skip
-    gpus = [StandIn(), StandIn(threads=2048), StandIn()]
-    gpus[2].library_flops = 1
-    for owner, attribute, value in changes:
+    of_measurements = [
+        (trainc.config, "library_calls", False), (trainc.config, "library_error", 2.0), (torch, "get_num_threads", lambda: 7),
+    ]  # fmt: skip
+    for owner, attribute, value in (*changes, *of_measurements):
         with monkeypatch.context() as patch:
             patch.setattr(owner, attribute, value)
-            others.append(cache.key("forward", HOST, "graph", 1, [True]))
+            others += [key(tune="max")] + ([key()] if (owner, attribute, value) in changes else [])
+    with monkeypatch.context() as patch:
+        patch.setattr(trainc._core, "thread_count", lambda: 7)
+        others.append(key(limited=True))
+        assert key() == name
     with monkeypatch.context() as patch:
         patch.setenv("TRAINC_DISABLE_PASSES", "simplify")
-        others.append(cache.key("forward", HOST, "graph", 1, [True]))
-    for gpu in gpus:
-        others.append(cache.key("forward", gpu, "graph", 1, [True]))
+        others.append(key())
+    gpus = [StandIn(), StandIn(threads=2048), StandIn()]
+    gpus[2].library_flops = 1
+    others += map(key, gpus)
     assert len({name, *others}) == 1 + len(others)
 
-    class Numbered(StandIn):
-        def target(self):
-            return super().target() | {"device": f"cuda:{self.index}"}
+    class Numbered(StandIn):  # another GPU of the kind
+        index = 1
 
-    first, second = Numbered(), Numbered()
-    second.index = 1  # another GPU of the kind
-    assert cache.key("forward", first, "graph") == cache.key("forward", second, "graph")
-    assert len(cache._build()) == 40
+    assert key(Numbered()) == key(gpus[0])
+    assert len(options._build()) == 40
 
 
 def test_a_graph_depends_on_its_name_and_its_values(directory, strict):
@@ -345,7 +387,7 @@ def test_eight_processes_at_once(directory):
 
 def test_a_lock_that_nobody_gives_back(directory, monkeypatch):
     monkeypatch.setattr(cache, "LOCK_SECONDS", 0.2)
-    name = cache.key("forward", HOST, "graph")
+    name = cache.key("forward", CompileOptions.of(HOST), "graph")
     with cache._alone(name):
         value, _ = cache.through(name, lambda *_: pytest.fail("nothing is stored"), lambda: 5, lambda _: ({}, b"five"))
     assert value == 5

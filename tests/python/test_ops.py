@@ -8,11 +8,11 @@ import json
 import pytest
 import torch
 from op_cases import CASES, Case, aten
+from plans import compiled_text
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten
 
 from trainc import _core, wire
-from trainc.engine import CoreExecutable
 
 EACH = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
@@ -100,7 +100,7 @@ def test_truth(case: Case) -> None:
 
 @EACH
 def test_compiled(case: Case) -> None:
-    executable = CoreExecutable(_core.compile(graph_json(case), case.name))
+    executable = compiled_text(graph_json(case), case.name)
     torch.manual_seed(7)
     got = executable(case.tensors())
     want = eager(case, case.tensors())
@@ -142,6 +142,6 @@ def test_an_index_out_of_bounds_raises(compiled: bool, index: list[int]) -> None
     text = wire.graph_json(gm.graph, "out_of_bounds")
     with pytest.raises(IndexError):
         if compiled:
-            CoreExecutable(_core.compile(text, "out_of_bounds"))(tensors)
+            compiled_text(text, "out_of_bounds")(tensors)
         else:
             _core.evaluate(text, [to_numpy(x) for x in tensors], "rounded")

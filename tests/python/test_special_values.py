@@ -15,6 +15,7 @@ import pytest
 import special_values as special
 import torch
 import torch.nn.functional as F
+from plans import compiled_text
 from special_values import ALL, FLOATS, INF, INTEGERS, NAN, NUMBERS
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -282,7 +283,7 @@ def compare(c: Case, results: list[torch.Tensor]) -> None:
 def test_compiled(c: Case) -> None:
     if not groups(c)[0]:
         return  # eager takes none of these dtypes
-    executable = CoreExecutable(_core.compile(traced(c)[0], "special"))
+    executable = compiled_text(traced(c)[0], "special")
     compare(c, executable([t for tensors in groups(c)[1] for t in tensors]))
 
 
@@ -326,7 +327,7 @@ def test_default_dtype(op: str, default: torch.dtype) -> None:
     try:
         for number in (2.0**24, 2.0**53, 0.1, 1e-50):
             c = Case("", functools.partial(lambda n, x: overload(x, n), number), one, INTEGERS, ulps=2 * (op == "pow"))
-            compare(c, CoreExecutable(_core.compile(traced(c)[0], "d"))([t for tensors in groups(c)[1] for t in tensors]))
+            compare(c, compiled_text(traced(c)[0], "d")([t for tensors in groups(c)[1] for t in tensors]))
     finally:
         torch.set_default_dtype(before)
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from plans import compiled_text
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from trainc import _core, wire
-from trainc.engine import CoreExecutable
+from trainc import wire
 
 GEOMEAN, WORST = 1.05, 2.0
 RESULTS = 100  # errors are gathered over so many results at least: of few, the ratio is luck
@@ -66,7 +66,7 @@ def layout(n: int, one_axis: bool, chance: random.Random) -> tuple[list[int], li
 
 def compiled(fn: Callable, x: torch.Tensor) -> Callable:
     traced = make_fx(lambda x: [fn(x)], tracing_mode="fake")(x)
-    executable = CoreExecutable(_core.compile(wire.graph_json(traced.graph, "sums"), "sums"))
+    executable = compiled_text(wire.graph_json(traced.graph, "sums"), "sums")
     return lambda x: executable([x])[0]
 
 

@@ -110,7 +110,7 @@ Graph chain_of(const Chain& chain, int links) {
   return g;
 }
 int links() { return std::getenv("TRAINC_DEEP") ? std::atoi(std::getenv("TRAINC_DEEP")) : 200; }
-compiler::Options options(bool dry) { return {.level = cpu_level(), .dry = dry, .threads = 1}; }
+const compiler::CompileOptions kOptions{.level = cpu_level()};
 
 class Deep : public ::testing::TestWithParam<Chain> {};
 INSTANTIATE_TEST_SUITE_P(Chains, Deep, ::testing::ValuesIn(kChains), [](const auto& info) {
@@ -124,7 +124,7 @@ TEST_P(Deep, GoesThroughEveryStage) {
     const Graph graph = chain_of(GetParam(), links());
     const Graph again = parse(print(graph));
     EXPECT_EQ(again.live().size(), graph.live().size());
-    compiler::compile(testing::copy_of(graph), "deep", options(true));
+    compiler::lower(testing::copy_of(graph), "deep", kOptions);
   });
 }
 // The chain is of the forward, and the backward wants what it ends in.
@@ -134,9 +134,9 @@ TEST_P(Deep, IsCutInTwo) {
     Builder b{graph, {}};
     graph.outputs.push_back({b.mul(b.input(2, kMatrix), graph.outputs[0].value), {}});
     graph.input_count = 3;
-    compiler::JointGraph joint(testing::copy_of(graph), 2, 1, "deep");
-    joint.forward(options(true));
-    joint.backward({true}, options(true));
+    compiler::JointGraph joint(testing::copy_of(graph), 2, 1, "deep", kOptions);
+    joint.lower_forward(kOptions);
+    joint.lower_backward({true}, kOptions);
   });
 }
 TEST_P(Deep, GivesWhatTheReferenceGives) {
@@ -147,7 +147,7 @@ TEST_P(Deep, GivesWhatTheReferenceGives) {
   std::vector<uint8_t> state(5056, 0);
   state[8] = 1, state[12] = 1;
   std::vector<reference::Tensor> got;
-  ASSERT_NO_THROW(got = testing::run_plan(compiler::compile(testing::copy_of(graph), "deep", options(false)), inputs, nullptr,
+  ASSERT_NO_THROW(got = testing::run_plan(compiler::compile(testing::copy_of(graph), "deep", kOptions), inputs, nullptr,
                                           {[&] { return state; }, [&](const std::vector<uint8_t>&, const std::vector<uint8_t>& to) { return state = to, true; }}));
   testing::expect_close(got, reference::evaluate(graph, inputs, rounded), 1e-4);
 }

@@ -28,7 +28,7 @@ using testing::expect_close;
 using testing::halves;
 
 reference::Options oracle(reference::Precision precision = reference::Precision::Rounded) { return {.precision = precision, .random = {}, .call = {}}; }
-compiler::Options options(CpuLevel level = cpu_level()) { return {.level = level, .threads = 1, .progress = {}}; }
+compiler::CompileOptions options(CpuLevel level = cpu_level()) { return {.level = level}; }
 
 /// The levels that this machine can run, tiles in emulation.
 std::vector<CpuLevel> levels() {
@@ -170,7 +170,7 @@ std::vector<Tensor> run_joint(const compiler::JointGraph& compiled, const testin
   in.insert(in.end(), inputs.begin() + joint.primals, inputs.end());
   const std::vector<bool> defined(inputs.size() - joint.primals, true);
   const std::vector<uint8_t> before = memory;
-  const auto keeping = testing::run_plan(compiled.backward(defined, options(), nullptr, false), in, arena);
+  const auto keeping = testing::run_plan(compiled.backward(defined, options(), {}, nullptr, false), in, arena);
   EXPECT_EQ(memory, before) << "a backward that must leave the arena as it is";
   size_t next = 0;
   for (Tensor& t : testing::run_plan(compiled.backward(defined, options()), in, arena)) {
@@ -189,7 +189,7 @@ void expect_same_joint(const testing::RandomJoint& joint, uint64_t seed, bool ch
   std::vector<Tensor> got;
   reference::Options with_masks;
   try {
-    const compiler::JointGraph compiled(std::move(imported), joint.primals, joint.forward_outputs, "fuzz", seed % 2 ? 1 : schedule::kDeferredBytes);
+    const compiler::JointGraph compiled(std::move(imported), joint.primals, joint.forward_outputs, "fuzz", options(), seed % 2 ? 1 : schedule::kDeferredBytes);
     got = run_joint(compiled, joint, inputs);
     with_masks = with_masks_of(compiled.forward(options()), bits);
   } catch (const std::exception& e) {
@@ -250,7 +250,8 @@ TEST(Fuzz, BudgetsChangeNoBit) {
     const auto joint = testing::random_joint(seed, {});
     SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(joint.graph));
     const auto inputs = testing::random_inputs(joint.graph, seed);
-    compiler::JointGraph all(copy_of(joint.graph), joint.primals, joint.forward_outputs, "all"), least(copy_of(joint.graph), joint.primals, joint.forward_outputs, "least");
+    compiler::JointGraph all(copy_of(joint.graph), joint.primals, joint.forward_outputs, "all", options()),
+        least(copy_of(joint.graph), joint.primals, joint.forward_outputs, "least", options());
     const int64_t wanted = all.footprint(options()).total();
     const compiler::Footprint found = least.fit(0, options());
     EXPECT_LE(found.total(), wanted);
@@ -265,7 +266,11 @@ TEST(Fuzz, BudgetsChangeNoBit) {
 }
 
 // Losses in chunks of rows: near the truth, and the same bits whatever is computed again, with the loss a result beside others or alone, in one plan or two.
-constexpr schedule::Chunks chunks_of(int64_t rows, bool one_plan) { return {.rows = rows, .worth = std::numeric_limits<int64_t>::min() / 2, .one_plan = one_plan}; }
+compiler::CompileOptions chunks_of(int64_t rows) {
+  compiler::CompileOptions o = options();
+  o.loss_chunk_rows = rows, o.loss_chunk_bytes = std::numeric_limits<int64_t>::min() / 2;
+  return o;
+}
 TEST(Fuzz, LossesInChunks) {
   int64_t again = 0;
   for (uint64_t seed = first() + 90000; seed < first() + 90000 + count() / 12; ++seed) {
@@ -275,7 +280,7 @@ TEST(Fuzz, LossesInChunks) {
     SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(joint.graph));
     const auto inputs = testing::random_inputs(joint.graph, seed);
     const auto make = [&] {
-      return compiler::JointGraph(copy_of(joint.graph), joint.primals, joint.forward_outputs, "loss", seed % 2 ? 1 : schedule::kDeferredBytes, true, chunks_of(1 + static_cast<int64_t>(seed % 11), false));
+      return compiler::JointGraph(copy_of(joint.graph), joint.primals, joint.forward_outputs, "loss", chunks_of(1 + static_cast<int64_t>(seed % 11)), seed % 2 ? 1 : schedule::kDeferredBytes);
     };
     compiler::JointGraph all = make(), least = make();
     least.cut(1e-9);
@@ -296,7 +301,7 @@ Graph descend(int64_t n) {
   g.outputs = {{b.add(p, b.mul(b.broadcast(rate, {n}), grad)), {}}};
   return g;
 }
-void expect_same_step(const testing::RandomJoint& joint, uint64_t seed, int64_t& in_place, const schedule::Chunks& chunks = {}) {
+void expect_same_step(const testing::RandomJoint& joint, uint64_t seed, int64_t& in_place, const compiler::CompileOptions& how = options(), bool one_plan = false) {
   SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(joint.graph));
   auto inputs = halves(joint.graph, seed);
   auto expected = reference::evaluate(joint.graph, inputs, oracle());
@@ -326,7 +331,7 @@ void expect_same_step(const testing::RandomJoint& joint, uint64_t seed, int64_t&
     expected[i] = {};
     updates.push_back({.formula = 0, .gradient = static_cast<int64_t>(i) - joint.forward_outputs, .inputs = {place, -1, rate}});
   }
-  const compiler::JointGraph compiled(copy_of(joint.graph), joint.primals, joint.forward_outputs, "fuzz", std::numeric_limits<int64_t>::max(), true, chunks);
+  const compiler::JointGraph compiled(copy_of(joint.graph), joint.primals, joint.forward_outputs, "fuzz", how, std::numeric_limits<int64_t>::max(), one_plan);
   const std::vector<bool> defined(joint.graph.input_count - joint.primals, true);
   std::vector<Tensor> got, after;
   plan::Plan plan = compiled.step(defined, formulas, updates, options());
@@ -366,7 +371,7 @@ TEST(Fuzz, StepsOfLossesInChunks) {
   for (uint64_t seed = first() + 100000; seed < first() + 100000 + count() / 6; ++seed) {
     testing::LossCase c = testing::random_loss_case(seed);
     c.bf16 = false;
-    expect_same_step(testing::loss_joint(c), seed, in_place, chunks_of(1 + static_cast<int64_t>(seed % 11), true));
+    expect_same_step(testing::loss_joint(c), seed, in_place, chunks_of(1 + static_cast<int64_t>(seed % 11)), true);
     if (HasFatalFailure()) return;
   }
   EXPECT_GT(in_place, count() / 20) << "primals are updated";
@@ -422,10 +427,9 @@ TEST(Foreach, AdamOverTensorsOfAnySize) {
     for (DType dtype : {DType::F32, DType::BF16}) expect_same_foreach(dtype, level);
 }
 TEST(Foreach, NoCodeWhereItIsOnlyLookedAt) {
-  compiler::Options dry = options();
-  dry.dry = true;
-  const auto made = [](const compiler::Options& o) { return compiler::compile_foreach(copy_of(testing::adam(8, DType::F32)), {0, 2, 3}, "adam", o); };
-  const plan::Foreach looked_at = made(dry), whole = made(options());
+  const std::vector<int64_t> in_place{0, 2, 3};
+  const plan::Foreach looked_at = compiler::lower_foreach(copy_of(testing::adam(8, DType::F32)), in_place, "adam", options()).foreach;
+  const plan::Foreach whole = compiler::compile_foreach(copy_of(testing::adam(8, DType::F32)), in_place, "adam", options());
   EXPECT_TRUE(looked_at.kernel.code.empty());
   EXPECT_FALSE(whole.kernel.code.empty());
   EXPECT_EQ(looked_at.kernel.scratch_bytes, whole.kernel.scratch_bytes);
@@ -469,7 +473,7 @@ return %2 %7 %8
 )";
   const Graph graph = parse(text);
   auto inputs = halves(graph, 3);
-  const compiler::JointGraph joint(copy_of(graph), 2, 1, "undefined");
+  const compiler::JointGraph joint(copy_of(graph), 2, 1, "undefined", options());
   EXPECT_EQ(joint.saved_bytes(), 0);
   for (const std::vector<bool>& defined : {std::vector<bool>{true, false}, {false, true}, {false, false}}) {
     for (size_t i = 0; i < 2; ++i)

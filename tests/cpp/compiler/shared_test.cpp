@@ -61,18 +61,20 @@ CpuLevel without_tiles(CpuLevel level) { return has_tiles(level) ? CpuLevel::Avx
 
 struct Compiled { plan::Plan plan; int64_t code = 0; };
 
-Compiled compile(const Graph& graph, CpuLevel level, compiler::SharedKernels* shared, bool sample = false) {
+Compiled compile(const Graph& graph, CpuLevel level, compiler::SharedKernels* shared) {
   compiler::Timing timing;
-  compiler::Options options{.level = level, .threads = 2, .shared = shared, .sample = sample, .progress = {}};
-  plan::Plan plan = compiler::compile(copy_of(graph), "shared", options, &timing);
+  plan::Plan plan = compiler::compile(copy_of(graph), "shared", {.level = level}, {.shared = shared}, &timing);
   return {std::move(plan), timing.compiled_kernels};
+}
+void learn(const Graph& graph, CpuLevel level, compiler::SharedKernels& shared) {
+  shared.learn(compiler::lower(copy_of(graph), "shared", {.level = level}, {.shared = &shared}));
 }
 
 TEST(SharedKernels, GiveTheBitsOfPlansOfTheirOwn) {
   for (const CpuLevel level : testing::runnable_levels()) {
     SCOPED_TRACE(name_of(level));
     compiler::SharedKernels shared;
-    for (const Sizes& sizes : {Sizes{{'B', 7}, {'S', 52}}, Sizes{{'B', 3}, {'S', 23}}, Sizes{{'B', 14}, {'S', 107}}}) compile(at(kGraph, sizes, 2), level, &shared, true);
+    for (const Sizes& sizes : {Sizes{{'B', 7}, {'S', 52}}, Sizes{{'B', 3}, {'S', 23}}, Sizes{{'B', 14}, {'S', 107}}}) learn(at(kGraph, sizes, 2), level, shared);
     int64_t plans = 0, code = 0, later = 0;
     for (const Sizes& sizes : {Sizes{{'B', 5}, {'S', 34}}, Sizes{{'B', 4}, {'S', 50}}, Sizes{{'B', 2}, {'S', 97}}, Sizes{{'B', 9}, {'S', 31}}, Sizes{{'B', 3}, {'S', 64}}}) {
       const Graph graph = at(kGraph, sizes, 2);
@@ -141,14 +143,13 @@ int64_t in_place(const plan::Plan& plan) {
 
 TEST(SharedKernels, WriteInPlaceWhereThePlanMay) {
   compiler::SharedKernels shared;
-  const auto options = [&](bool share, bool sample = false) {
-    return compiler::Options{.level = share ? cpu_level() : without_tiles(cpu_level()), .threads = 2, .shared = share ? &shared : nullptr, .sample = sample, .progress = {}};
-  };
-  const auto joint_of = [](const Graph& graph) { return compiler::JointGraph(copy_of(graph), 2, 1, "joint"); };
+  const auto options = [](bool share) { return compiler::CompileOptions{.level = share ? cpu_level() : without_tiles(cpu_level())}; };
+  const auto job = [&](bool share) { return compiler::Job{.shared = share ? &shared : nullptr}; };
+  const auto joint_of = [&](const Graph& graph) { return compiler::JointGraph(copy_of(graph), 2, 1, "joint", options(true)); };
   for (const Sizes& sizes : {Sizes{{'B', 7}, {'S', 52}}, Sizes{{'B', 3}, {'S', 23}}}) {
     const compiler::JointGraph joint = joint_of(at(kJoint, sizes, 3));
-    joint.forward(options(true, true));
-    for (const bool consumes : {true, false}) joint.backward({true}, options(true, true), nullptr, consumes);
+    shared.learn(joint.lower_forward(options(true), job(true)));
+    for (const bool consumes : {true, false}) shared.learn(joint.lower_backward({true}, options(true), job(true), nullptr, consumes));
   }
   int64_t plans = 0, code = 0, kernels = 0, over = 0;
   for (const Sizes& sizes : {Sizes{{'B', 5}, {'S', 34}}, Sizes{{'B', 4}, {'S', 50}}, Sizes{{'B', 2}, {'S', 97}}}) {
@@ -161,11 +162,11 @@ TEST(SharedKernels, WriteInPlaceWhereThePlanMay) {
         std::vector<uint8_t> memory(static_cast<size_t>(joint.saved_bytes()) + 64, 0xCD);
         void* arena = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
         compiler::Timing timing;
-        auto got = testing::run_plan(joint.forward(options(share)), {inputs[0], inputs[1]}, arena);
+        auto got = testing::run_plan(joint.forward(options(share), job(share)), {inputs[0], inputs[1]}, arena);
         std::vector<reference::Tensor> in;
         for (const int64_t i : joint.saved_inputs()) in.push_back(i < 2 ? inputs[static_cast<size_t>(i)] : got.at(static_cast<size_t>(i - 2)));
         in.push_back(inputs[2]);
-        const plan::Plan backward = joint.backward({true}, options(share), &timing, consumes);
+        const plan::Plan backward = joint.backward({true}, options(share), job(share), &timing, consumes);
         for (auto& t : testing::run_plan(backward, in, arena)) got.push_back(std::move(t));
         auto& bytes = results.emplace_back();
         for (const auto& t : got) bytes.push_back(testing::to_bytes(t));

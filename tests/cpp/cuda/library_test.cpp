@@ -18,8 +18,8 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-compiler::Options with_library(bool interpreted = true) {
-  compiler::Options o = testing::device_options(interpreted);
+compiler::CompileOptions with_library(bool interpreted = true) {
+  compiler::CompileOptions o = testing::device_options(interpreted);
   o.library_flops = 1;
   return o;
 }
@@ -107,7 +107,7 @@ TEST(Library, WhatItCannotComputeStaysAKernel) {
 }
 
 TEST(Library, SmallProductsStayKernels) {
-  compiler::Options o = testing::device_options(true);
+  compiler::CompileOptions o = testing::device_options(true);
   const Graph g = product(1, 16, 16, 16, DType::F32, DType::F32, false, false);
   EXPECT_EQ(products(compiler::compile(copy_of(g), "none", o)), 0);  // nobody has the library
   o.library_flops = 2 * 16 * 16 * 16 + 1;
@@ -118,7 +118,7 @@ TEST(Library, SmallProductsStayKernels) {
 
 TEST(Library, Tf32IsAskedForWhereTheFlagSaysSo) {
   const Graph g = product(1, 4, 6, 8, DType::F32, DType::F32, false, false);
-  compiler::Options o = with_library();
+  compiler::CompileOptions o = with_library();
   EXPECT_FALSE(compiler::compile(copy_of(g), "strict", o).steps.at(0).product.tf32);
   o.tf32 = true;
   const plan::Plan plan = compiler::compile(copy_of(g), "tf32", o);

@@ -52,7 +52,7 @@ TEST(DeviceRuntime, ForwardAndBackwardShareTheHandle) {
     const testing::RandomJoint joint = testing::random_joint(seed, o);
     SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(joint.graph));
     const auto inputs = halves(joint.graph, seed);
-    const compiler::JointGraph compiled(copy_of(joint.graph), joint.primals, joint.forward_outputs, "joint", -1, false);
+    const compiler::JointGraph compiled(copy_of(joint.graph), joint.primals, joint.forward_outputs, "joint", device_options(true), -1);
     std::vector<uint8_t> arena(compiled.saved_bytes() + 1);
     std::vector<Tensor> got = run_on_device(compiled.forward(device_options(true)), driver, {inputs.begin(), inputs.begin() + joint.primals}, arena.data()), in;
     for (int64_t i : compiled.saved_inputs()) in.push_back(i < joint.primals ? inputs[i] : got.at(i - joint.primals));

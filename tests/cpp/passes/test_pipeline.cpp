@@ -27,7 +27,7 @@ class PipelineTest : public ::testing::Test {
   fs::path directory_ = fs::temp_directory_path() / ("trainc-pipeline-" + std::to_string(getpid()));
   void SetUp() override { setenv("TRAINC_DUMP_DIR", directory_.c_str(), 1); }
   void TearDown() override {
-    for (const char* name : {"TRAINC_DUMP", "TRAINC_DUMP_DIR", "TRAINC_DISABLE_PASSES"}) unsetenv(name);
+    for (const char* name : {"TRAINC_DUMP", "TRAINC_DUMP_DIR"}) unsetenv(name);
     fs::remove_all(directory_);
   }
   std::vector<std::string> files() const {
@@ -61,12 +61,10 @@ TEST_F(PipelineTest, WritesNothingUnasked) {
 }
 
 TEST_F(PipelineTest, RecordsAndDisables) {
-  setenv("TRAINC_DISABLE_PASSES", "other,simplify", 1);
-  Pipeline p("g");
+  Pipeline p("g", {"other", "simplify"});
   EXPECT_EQ(print(optimize(parse(kText), p)), kText);
   ASSERT_EQ(p.records().size(), 3u);
   EXPECT_TRUE(p.records()[2].skipped);
-  unsetenv("TRAINC_DISABLE_PASSES");
   Pipeline q("g");
   optimize(parse(kText), q);
   EXPECT_TRUE(q.records()[2].changed && !q.records()[2].skipped && !q.records()[0].changed && !q.records()[1].changed);
