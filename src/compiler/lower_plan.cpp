@@ -241,7 +241,9 @@ class PlanBuilder {
       if (k.nest.buffers[i].written && written_.count(b)) step.reads.push_back(b);
     }
     for (int b : step.writes) written_.insert(b);
-    if (shifts) shift(step, k, loop::take_offsets(k.nest));
+    std::vector<int64_t> last;
+    for (size_t i = 0; i < k.arguments.size(); ++i) last.push_back(plan_.buffers[step.arguments[i]].bytes / size_of(k.nest.buffers[i].dtype) - 1);
+    if (shifts) shift(step, k, loop::take_offsets(k.nest, last));
     plan_.steps.push_back(std::move(step));
     plan_.kernels.push_back(without_code(k.nest));
     nests_.push_back(std::move(k.nest));

@@ -59,7 +59,7 @@ class Accesses {
 
 }  // namespace
 
-std::vector<int64_t> take_offsets(LoopNest& nest) {
+std::vector<int64_t> take_offsets(LoopNest& nest, const std::vector<int64_t>& most) {
   std::vector<int64_t> least(nest.buffers.size(), kNone);
   std::vector<bool> stays(nest.buffers.size());
   for (size_t i = 0; i < nest.buffers.size(); ++i) {
@@ -76,6 +76,7 @@ std::vector<int64_t> take_offsets(LoopNest& nest) {
   bool any = false;
   for (size_t i = 0; i < least.size(); ++i) {
     if (stays[i] || least[i] == kNone || least[i] < 0) least[i] = 0;
+    least[i] = std::min(least[i], i < most.size() ? std::max<int64_t>(most[i], 0) : 0);
     any = any || least[i] > 0;
   }
   if (!any) return least;
