@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
@@ -476,6 +477,8 @@ class CompiledCall:
 
     def _through_dynamo(self, args: tuple, kwargs: dict) -> Any:
         model = self._model()
+        if self._dynamo is None and any(map(is_lazy, model.parameters())):
+            return model._call_impl(*args, **kwargs)  # Dynamo would initialise them without moving the generator on
         if self._dynamo is None and (found := distributed.beside_forward(model)):
             messages.warn(f"{type(model).__name__} runs in PyTorch: {found}")
             self._dynamo = model._call_impl
