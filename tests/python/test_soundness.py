@@ -306,3 +306,34 @@ def test_equal_objects_do_not_compile_again(engine, strict, monkeypatch):
     SETTINGS["options"]["a"][0] = 3.0
     train(model, torch.randn(3, 4))
     assert "SETTINGS['options']['a'][0]` changed from 1.0 to 3.0" in records.of(model)[1].recompiled
+
+
+def test_a_step_that_is_itself_a_global_is_no_state_of_the_program(strict):
+    """`optimizer.step()` names `step`, and so the walk comes to the global of that name: the compiled step."""
+    source = (
+        "import trainc\n"
+        "net = nn.Linear(4, 4)\n"
+        "optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        "@trainc.train_step\n"
+        "def step(x):\n"
+        "  loss = net(x).square().mean()\n"
+        "  loss.backward()\n"
+        "  optimizer.step()\n"
+        "  optimizer.zero_grad()\n"
+        "  return loss\n"
+    )
+    scope = {"torch": torch, "nn": nn, "__name__": "script"}
+    exec(compile(source, "script.py", "exec"), scope)
+    losses = [scope["step"](torch.ones(2, 4)).item() for _ in range(3)]
+    assert losses[2] < losses[1] < losses[0]
+
+
+def test_lazy_modules_draw_what_eager_draws():
+    found = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.LazyLinear(4), nn.ReLU(), nn.LazyLinear(2))
+        model = trainc.compile(net) if compiled else net
+        results = [model(torch.ones(3, 5)) for _ in range(2)]
+        found.append([*results, torch.rand(3)])
+    assert same(found[1], found[0])
