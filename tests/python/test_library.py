@@ -248,11 +248,10 @@ def test_what_is_worse_is_not_taken(what, monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
 
 
-def test_the_error_allowed_is_the_users(monkeypatch):
+def test_the_error_allowed_is_the_users():
     verdict = tuning.Verdict(2.0, 1.0, True, 1e-7, 4e-7)
-    assert not verdict.chosen
-    monkeypatch.setattr(trainc.config, "library_error", 5.0)
-    assert verdict.chosen
+    assert not verdict.chosen(trainc.config.library_error)
+    assert verdict.chosen(5.0)
     assert "4.00 of its error" in verdict.note("library.convolution")
 
 
