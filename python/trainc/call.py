@@ -17,6 +17,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
 from trainc import config, device, distributed, family, joint, messages, overlap, records, turns, wire
+from trainc.deferred import out_of_sight
 from trainc.errors import NotCompiled, SideEffect, UserError
 from trainc.memory import Settings
 from trainc.overlap import Overlapping
@@ -302,7 +303,8 @@ class CompiledCall:
         self._busy, start, self._reads = True, time.perf_counter(), []
         entry, error, serving = None, None, None
         try:
-            serving, entry = self._compile(record, key, arguments)
+            with out_of_sight(self._state.tensors()):
+                serving, entry = self._compile(record, key, arguments)
         except UserError:
             raise
         except Exception as caught:

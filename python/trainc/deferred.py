@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -156,4 +156,17 @@ class _Read(torch.autograd.Function):
         return gradient
 
 
-__all__ = ["DeferredTensor", "Pending", "plain"]
+@contextlib.contextmanager
+def out_of_sight(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
+    """While PyTorch makes stand-ins of tensors, which looks at their gradients: those that wait, or were consumed, are away."""
+    hidden = [(t, t.grad) for t in tensors if t.is_leaf and type(t.grad) is DeferredTensor]
+    for tensor, _ in hidden:
+        tensor.grad = None
+    try:
+        yield
+    finally:
+        for tensor, gradient in hidden:
+            tensor.grad = gradient
+
+
+__all__ = ["DeferredTensor", "Pending", "out_of_sight", "plain"]

@@ -64,6 +64,8 @@ class CoreExecutable:
             for i, info in enumerate(plan.input_info)
             if info is not None
         }
+        updated = set(plan.updated_inputs)
+        self._updated = [(place, i) for place, i in enumerate(self._read) if i in updated]
         self._fits: Alike | None = None  # the types of the first inputs of which none was copied
         self._outputs = [
             None if info is None else info[3] if info[3] >= 0 else Results(wire.DTYPES[info[0]], info[1], info[2], device)
@@ -74,8 +76,9 @@ class CoreExecutable:
 
     def __call__(self, inputs: Tensors, saved: torch.Tensor | None = None) -> list[torch.Tensor | None]:
         read, pointers = [inputs[i] for i in self._read], [0] * self._inputs
+        updated: list[tuple[int, int]] = []
         if self._fits is None or not self._fits(read):
-            read = self._as_compiled(read)
+            read, updated = self._as_compiled(read), self._updated
         for i, tensor in zip(self._read, read, strict=True):
             if tensor is not None:
                 pointers[i] = tensor.data_ptr()
@@ -94,6 +97,10 @@ class CoreExecutable:
         except InternalError:
             refuse_freed(read)
             raise
+        for place, i in updated:
+            if read[place] is not inputs[i]:  # optimizer state of other strides, say: its copy was updated
+                with torch.no_grad():
+                    inputs[i].copy_(read[place])
         return outputs
 
     def _as_compiled(self, given: list[torch.Tensor | None]) -> list[torch.Tensor | None]:

@@ -39,7 +39,7 @@ class PutOff(Outputs):
     ):
         super().__init__(self._gradients)
         self.parameters, self._run, self._step = parameters, run, step
-        self._held = [(tensor, tensor._version) for tensor in held]
+        self._held = [(tensor, tensor._version, sample_of(tensor)) for tensor in held]
 
     def hand_out(self) -> None:
         for place, p in enumerate(self.parameters.values()):
@@ -65,12 +65,21 @@ class PutOff(Outputs):
         self._forget()
 
     def _check(self) -> None:
-        for tensor, version in self._held:
-            if tensor._version != version:
+        for tensor, version, sample in self._held:
+            if tensor._version != version or sample_of(tensor) != sample:
                 raise UserError(CHANGED.format(list(tensor.shape)))
 
     def _forget(self) -> None:
         self.parameters, self._held, self._run, self._step = {}, [], None, None
+
+
+def sample_of(tensor: Tensor) -> int:
+    """A number of some elements all over a tensor's memory: another one where the whole of it was written in a way that raises no
+    version (`p.data.mul_()`, a NumPy array that shares it)."""
+    from trainc import _core
+
+    storage = tensor.untyped_storage()
+    return _core.sample(storage.data_ptr(), storage.nbytes()) if tensor.is_cpu else 0
 
 
 def _consumed() -> Any:

@@ -96,13 +96,15 @@ class Compiler:
         # What the backward reads of what the caller holds: primals, and (from `count` on) results of the forward.
         held = place.held
         saved = [primals[i] if i < count else forward_outputs[i - count] for i in held]
+        # AOTAutograd writes new values to some when the forward is over: the backward is given what they were.
+        copies = {len(forward_outputs) + k for k, i in enumerate(held) if i in place.written}
 
         def forward(*inputs: torch.Tensor) -> list[Any]:
             instance = self._of(inputs)
             *results, arena = instance.forward(inputs)
             kept = place.held_of(inputs, results)
-            if neighbours := instance.apart.neighbours:
-                kept = [t.clone() if i in neighbours else t for i, t in zip(held, kept, strict=True)]
+            if change := instance.apart.neighbours | place.written:
+                kept = [t.clone() if i in change else t for i, t in zip(held, kept, strict=True)]
             return [*results, *kept, arena]
 
         def backward(*inputs: torch.Tensor | None) -> list[Any]:
@@ -115,7 +117,7 @@ class Compiler:
             arena_meta = torch.empty(first.arena_bytes, dtype=torch.uint8, device=self.device.torch)
         self._halves = forward, backward
         return (
-            _opaque("trainc_forward", forward, primals, [*forward_outputs, *saved], arena_meta),
+            _opaque("trainc_forward", forward, primals, [*forward_outputs, *saved], arena_meta, copies),
             _opaque_backward("trainc_backward", backward, saved, arena_meta, tangents, gradients),
         )
 
@@ -252,12 +254,14 @@ def _callable_named(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _opaque(name, run, primals, outputs, arena_meta) -> torch.fx.GraphModule:
-    """(outputs and what is saved..., arena) of the primals; a primal among the saved is itself."""
+def _opaque(name, run, primals, outputs, arena_meta, copies) -> torch.fx.GraphModule:
+    """(outputs and what is saved..., arena) of the primals; a primal among the saved is itself, but for `copies` (by output)."""
     graph = torch.fx.Graph()
     inputs = {node: _copy_placeholder(graph, node) for node in primals}
     call = graph.call_function(_callable_named(name, run), tuple(inputs.values()))
-    results = [inputs[out] if out in inputs else _result(graph, call, i, out) for i, out in enumerate(outputs)]
+    results = [
+        inputs[out] if out in inputs and i not in copies else _result(graph, call, i, out) for i, out in enumerate(outputs)
+    ]
     arena = graph.call_function(item_of, (call, len(outputs)))
     arena.meta["val"] = arena_meta
     graph.output((*results, arena))

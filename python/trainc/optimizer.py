@@ -270,6 +270,11 @@ def attach(optimizer: torch.optim.Optimizer, fusing: Any = None) -> None:
             records.Compilation(type(optimizer).__name__, route="eager", reason="not one of AdamW, Adam, SGD")
         )
         return
+    if replaced := _replaced(optimizer):
+        reason = f"its `{replaced}` was replaced on the object, and may do more than the class's"
+        messages.warn(f"{type(optimizer).__name__} stays PyTorch's: {reason}")
+        records.of(optimizer).append(records.Compilation(type(optimizer).__name__, route="eager", reason=reason))
+        return
     # torch's own step, under the learning rate scheduler's wrapper where there is one
     plain = type(optimizer).step
     kernels = Kernels(optimizer)
@@ -302,9 +307,23 @@ def attach(optimizer: torch.optim.Optimizer, fusing: Any = None) -> None:
 
     if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
         hooked._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    hooked._trainc = True  # type: ignore[attr-defined]
     optimizer.register_load_state_dict_pre_hook(lambda *_: kernels.known.clear())  # it holds the state that is replaced
     optimizer.step = types.MethodType(hooked, optimizer)
     optimizer.zero_grad = types.MethodType(_zero_grad, optimizer)
+
+
+def _replaced(optimizer: torch.optim.Optimizer) -> str | None:
+    """Which method of an optimizer somebody put another in the place of, on the object. (PyTorch's learning rate schedulers
+    wrap `step`, which changes nothing; trainc.compile puts its own there, which may be replaced again.)"""
+    for name in ("step", "zero_grad"):
+        method = optimizer.__dict__.get(name)
+        if getattr(method, "_wrapped_by_lr_sched", False) and not hasattr(method, "_trainc"):
+            method = method.__wrapped__
+        function = getattr(method, "__func__", method)
+        if function is not None and not hasattr(function, "_trainc") and function is not getattr(type(optimizer), name):
+            return name
+    return None
 
 
 @functools.wraps(torch.optim.Optimizer.zero_grad)
@@ -315,6 +334,9 @@ def _zero_grad(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
     for group in self.param_groups:
         for p in group["params"]:
             p.grad = None
+
+
+_zero_grad._trainc = True  # type: ignore[attr-defined]
 
 
 def _is_watched(optimizer: torch.optim.Optimizer) -> bool:

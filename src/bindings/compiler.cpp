@@ -222,8 +222,11 @@ struct JointGraph {
       return find(order.options);
     }());
   }
+  /// As it will be with the threads that there are now: a plan without a budget does not depend on their number.
   nb::dict footprint(const Formulas& formulas, const Updates& updates) const {
-    return without_lock([&](const compiler::CompileOptions& o) { return joint->footprint(o, without_code(formulas, o), all_of(updates)); });
+    compiler::CompileOptions now = order.options;
+    now.workers = runtime::thread_count();
+    return without_lock([&](const compiler::CompileOptions&) { return joint->footprint(now, without_code(formulas, now), all_of(updates)); });
   }
   nb::dict fit(int64_t budget, const Formulas& formulas, const Updates& updates) {
     return without_lock([&](const compiler::CompileOptions& o) { return joint->fit(budget, o, without_code(formulas, o), all_of(updates)); });

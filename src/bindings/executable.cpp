@@ -64,6 +64,27 @@ nb::list input_info(const CoreExecutable& e) {
   return list;
 }
 
+/// Of words all over some memory, the first and the last among them.
+uint64_t sample(uintptr_t pointer, int64_t bytes) {
+  constexpr int64_t kWords = 61;
+  uint64_t hash = 0xcbf29ce484222325;
+  const int64_t words = bytes / 8, step = std::max<int64_t>(1, words / kWords);
+  const auto mix = [&](uint64_t word) { hash = (hash ^ word) * 0x100000001b3, hash ^= hash >> 29; };
+  uint64_t word = 0;
+  for (int64_t i = 0; i < words; i += step) std::memcpy(&word, reinterpret_cast<const char*>(pointer) + i * 8, 8), mix(word);
+  if (bytes >= 8) std::memcpy(&word, reinterpret_cast<const char*>(pointer) + bytes - 8, 8);
+  else if (bytes > 0) std::memcpy(&word, reinterpret_cast<const char*>(pointer), static_cast<size_t>(bytes));
+  mix(word);
+  return hash;
+}
+
+std::vector<int64_t> updated_inputs(const CoreExecutable& e) {
+  std::vector<int64_t> indices;
+  for (const plan::Buffer& b : e.plan().buffers)
+    if (b.home == Home::Input && b.updated) indices.push_back(b.index);
+  return indices;
+}
+
 nb::dict extern_info(const CoreExecutable& e) {
   const plan::Plan& p = e.plan();
   nb::dict all;
@@ -222,11 +243,13 @@ void rename(std::vector<std::string>& origins, const std::map<std::string, std::
 }
 
 void bind_executable(nb::module_& m) {
+  m.def("sample", &sample, nb::arg("pointer"), nb::arg("bytes"), "A hash of some of the words of some memory.");
   nb::class_<CoreExecutable>(m, "Executable", "A plan, ready to run.")
       .def("run", &run, nb::arg("inputs"), nb::arg("outputs"), nb::arg("saved") = 0, nb::arg("generator") = nb::none(),
            nb::arg("extern_call") = nb::none(), nb::arg("temp") = 0, nb::arg("stream") = 0)
       .def_prop_ro("output_info", &output_info, "Per output: None, or (dtype, shape, strides, alias); alias >= 0: that very input.")
       .def_prop_ro("input_info", &input_info, "Per input: (dtype, shape, strides), or None where it is never read.")
+      .def_prop_ro("updated_inputs", &updated_inputs, "Inputs that a run overwrites.")
       .def_prop_ro("extern_info", &extern_info)
       .def_prop_ro("saved_bytes", [](const CoreExecutable& e) { return e.plan().saved_bytes; })
       .def_prop_ro("temp_bytes", [](const CoreExecutable& e) { return e.plan().temp_bytes; })

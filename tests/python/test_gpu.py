@@ -130,8 +130,8 @@ def test_trains_as_eager_does_with_its_masks(name, optimizer, door, gpu):
     before = gpu.reads, gpu.writes
     found = losses_of(case, step)
     assert gpu.offset == offset
-    # Once a plan that draws, of which there is one a step; it is read again where it is written, to see that nobody drew. And once
-    # before there is a backward plan, in case PyTorch must run the forward again.
+    # Once a plan that draws, of which there is one a step; it is read again where it is written, to see that nobody drew. And
+    # once before there is a backward plan, in case PyTorch must run the forward again.
     assert gpu.reads - before[0] == 2 * STEPS + (door != "train_step") and gpu.writes - before[1] == STEPS
     broken = losses.violations(found, wanted, [eager(name, optimizer, gpu_at(0), seed)[0] for seed in losses.SEEDS])
     assert not broken, "\n".join(broken)

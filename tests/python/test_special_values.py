@@ -24,7 +24,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import trainc
 from trainc import _core, wire
 from trainc.backend import backend
-from trainc.engine import CoreExecutable
 from trainc.messages import RecompileWarning
 
 aten = torch.ops.aten
@@ -519,4 +518,4 @@ def test_dropout_multiplies_with_eagers_factor(dtype: torch.dtype) -> None:
         scaled = functools.partial(lambda s, g, m: [aten.native_dropout_backward(g, m, s)], scale)
         text = wire.graph_json(make_fx(scaled, tracing_mode="fake")(x, x > 0).graph, "d")
         torch.manual_seed(0)
-        assert CoreExecutable(_core.compile(text, "d"))([x, x > 0])[0].max() == F.dropout(x, p).max(), p
+        assert compiled_text(text, "d")([x, x > 0])[0].max() == F.dropout(x, p).max(), p

@@ -1,0 +1,154 @@
+"""What is written between a forward, its backward and the step, and methods that a program puts on its optimizer."""
+
+import pytest
+import torch
+from torch import nn
+
+import trainc
+from trainc import messages, records
+
+
+def linear(inputs=2, outputs=1):
+    torch.manual_seed(0)
+    return nn.Linear(inputs, outputs, bias=False)
+
+
+def descend(model, **kwargs):
+    return torch.optim.SGD(model.parameters(), lr=0.1, **kwargs)
+
+
+class ClampsAParameter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(2, 2), linear()
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.last.weight.clamp_(-0.1, 0.1)
+        return self.last(self.first(x))
+
+
+class ClampsData(ClampsAParameter):
+    def forward(self, x):
+        self.last.weight.data.clamp_(-0.1, 0.1)
+        return self.last(self.first(x))
+
+
+class ClampsABuffer(nn.Module):
+    """With outputs that are parts of each other, so that PyTorch's own wrappers stay around the compiled call."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = linear(2, 2)
+        self.register_buffer("scale", torch.ones(2))
+
+    def forward(self, x):
+        self.scale.clamp_(0, 0.5)
+        y = self.linear(x) * self.scale
+        return y, y[1:]
+
+
+@pytest.mark.parametrize("kind", [ClampsAParameter, ClampsData, ClampsABuffer])
+def test_the_backward_is_given_what_forward_wrote_over(kind, engine):
+    found = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        model = kind()
+        if compiled:
+            trainc.compile(model)
+        results = []
+        for _ in range(3):
+            model.zero_grad()
+            y = model(torch.ones(3, 2))
+            y = y[0] + y[1].sum() if isinstance(y, tuple) else y
+            y.square().sum().backward()
+            results += [y.detach(), *[p.grad.clone() for p in model.parameters()]]
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.sub_(p.grad * 0.1)
+        found.append(results)
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_a_gradient_that_was_consumed_is_not_looked_at_by_a_new_trace(core, strict):
+    found = []
+    for fused in (False, True):
+        model = linear()
+        optimizer = descend(model)
+        if fused:
+            model, optimizer = trainc.compile(model, optimizer, fuse_step=True)
+        for rows in (1, 1, 2, 3, 1):
+            model.train(rows != 2)
+            loss = model(torch.ones(rows, 2)).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        found.append(model.weight.detach())
+    torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("written", ["input", "parameter", "array"])
+def test_a_write_that_raises_no_version_is_seen_by_a_fused_step(core, written):
+    array = torch.ones(4, 2).numpy()
+    x = torch.from_numpy(array)
+    model = nn.Sequential(nn.Linear(2, 2), linear())
+    model, optimizer = trainc.compile(model, descend(model), fuse_step=True)
+    model(x).sum().backward()
+    if written == "input":
+        x.data.zero_()
+    elif written == "parameter":
+        model[1].weight.data.mul_(0.9)
+    else:
+        array[:] = 3
+    with pytest.raises(trainc.UserError, match="changed between backward"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("method", ["step", "zero_grad"])
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_method_that_the_program_replaced_is_called(method, fused):
+    model = linear()
+    optimizer, calls = descend(model), []
+    plain = getattr(optimizer, method)
+    setattr(optimizer, method, lambda *args: (calls.append(method), plain(*args))[1])
+    with pytest.warns(messages.TraincWarning, match=f"`{method}` was replaced"):
+        model, optimizer = trainc.compile(model, optimizer, fuse_step=fused)
+    for _ in range(2):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert calls == [method] * 2
+
+
+def test_a_scheduler_and_a_second_compile_are_no_replacements():
+    model = linear()
+    optimizer = descend(model)
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    for _ in range(2):
+        trainc.compile(model, optimizer)
+        assert not [c for c in records.of(optimizer) if c.route == "eager"]
+
+
+@pytest.mark.parametrize("door", ["fused", "step"])
+def test_optimizer_state_of_other_strides_is_updated(core, door):
+    found = []
+    for compiled in (False, True):
+        model = linear(2, 2)
+        optimizer = descend(model, momentum=0.9)
+        if compiled and door == "fused":
+            model, optimizer = trainc.compile(model, optimizer, fuse_step=True)
+
+        def body(x, model=model, optimizer=optimizer):
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+
+        step = trainc.train_step(body) if compiled and door == "step" else body
+        step(torch.ones(1, 2))
+        state = optimizer.state_dict()
+        state["state"][0]["momentum_buffer"] = torch.tensor([[1.0, 2.0], [3.0, 4.0]]).t()
+        optimizer.load_state_dict(state)
+        for _ in range(2):
+            step(torch.ones(1, 2))
+        found.append([model.weight.detach(), optimizer.state_dict()["state"][0]["momentum_buffer"]])
+    torch.testing.assert_close(found[1], found[0])
