@@ -55,7 +55,7 @@ class Signature:
                 f"gradients are {'on' if new.modes[0] else 'off'}" if self.modes[0] != new.modes[0] else "another mode of torch"
             )
         if self.settings != new.settings:
-            told.append("a setting of an optimizer that its update is made of changed")
+            told.append("a setting of an optimizer that its update is made of changed, or its parameters")
         told += new.reads
         if self.variant != new.variant and not told:
             told.append("the module's modules, tensors or attributes changed")
