@@ -218,7 +218,7 @@ def test_a_gradient_that_the_step_reads_and_that_is_there_before():
 
 
 def leaves(model, optimizer):
-    optimizer.param_groups[0]["params"] = [model[0].weight]
+    optimizer.param_groups[1]["params"] = [model[1].bias]
 
 
 def loses_its_place(model, optimizer):
