@@ -41,7 +41,7 @@ class Signature:
     variant: int
     training: bool
     modes: tuple
-    settings: tuple = ()  # of a step's optimizers
+    settings: tuple = ()  # of a step's optimizers: their formulas, their parameters (`step_guards.Binding`)
     reads: list[str] = dataclasses.field(default_factory=list)  # what the program reads that is other than in the call before
 
     def arguments_changed(self, new: Signature) -> list[str]:
@@ -56,7 +56,11 @@ class Signature:
                 f"gradients are {'on' if new.modes[0] else 'off'}" if self.modes[0] != new.modes[0] else "another mode of torch"
             )
         if self.settings != new.settings:
-            told.append("a setting of an optimizer that its update is made of changed")
+            same = self.settings[0] == new.settings[0]
+            told.append(
+                "the parameters of an optimizer changed" if same
+                else "a setting of an optimizer that its update is made of changed"
+            )  # fmt: skip
         told += new.reads
         if self.variant != new.variant and not told:
             told.append("the module's modules, tensors or attributes changed")

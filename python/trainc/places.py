@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import contextvars
 import functools
 import random
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy
@@ -29,6 +30,34 @@ class _Name:
 
 
 IGNORED, MISSING = _Name("ignored"), _Name("missing")
+
+
+# (id of a dictionary, key) -> what the program has there, while a trace puts something else in its place
+REPLACED: dict[tuple[int, Any], Any] = {}
+
+
+@contextlib.contextmanager
+def replaced(table: dict, key: Any, value: Any, put: Callable[[Any], None] | None = None) -> Iterator[None]:
+    """`table[key]` is `value` (by `put` where `table` is not to be written), and no walk sees it. What the program itself
+    puts there meanwhile stays."""
+    before, place = table.get(key, MISSING), (id(table), key)
+    outermost = place not in REPLACED
+    if outermost:
+        REPLACED[place] = before
+    put = put or functools.partial(table.__setitem__, key)
+    put(value)
+    try:
+        yield
+    finally:
+        if outermost:
+            del REPLACED[place]
+        if table.get(key, MISSING) is value:
+            put(before) if before is not MISSING else table.pop(key)
+
+
+def programs(table: dict, key: Any, value: Any) -> Any:
+    """`value`, found as `table[key]`, or what the program has there."""
+    return REPLACED.get((id(table), key), value) if REPLACED else value
 
 
 def held(place: Any) -> list[Any]:

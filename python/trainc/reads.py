@@ -47,6 +47,7 @@ from trainc.places import (
     CLASS_CACHES,
     IGNORED,
     MISSING,
+    REPLACED,
     AllAttributes,
     Attributes,
     Buffer,
@@ -58,6 +59,7 @@ from trainc.places import (
     Written,
     generator_of,
     held,
+    programs,
     same_contents,
     type_version,
 )  # fmt: skip
@@ -130,9 +132,19 @@ def about(code: types.CodeType) -> Code:
         variables = sorted(set().union(*(each.co_names for each in every)))
         imports = any(i.opname == "IMPORT_NAME" for each in every for i in dis.get_instructions(each))
         any_attribute = code.co_name not in _FORWARDING and _reads_any_attribute(code, names)
-        any_global = not {"globals", "eval", "exec"}.isdisjoint(variables)
+        any_global = not _ANY_GLOBAL.isdisjoint(variables) and any(map(_uses_any_global, every))
         found = _codes[id(code)] = Code(code, names, variables, imports, any_attribute, any_global)
     return found
+
+
+_ANY_GLOBAL = frozenset({"globals", "eval", "exec"})
+_VARIABLE = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "IMPORT_FROM"})
+
+
+def _uses_any_global(code: types.CodeType) -> bool:
+    """Whether code names one of these functions, as a variable or as one of `builtins`: a method of that name is another."""
+    of_builtins = not {"builtins", "__builtins__"}.isdisjoint(code.co_names)
+    return any(i.argval in _ANY_GLOBAL and (of_builtins or i.opname in _VARIABLE) for i in dis.get_instructions(code))
 
 
 def _inner(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -304,7 +316,7 @@ class Reads:
     def _slot(self, path: str, table: dict, name: str) -> None:
         if (id(table), name) not in self._slots:
             self._slots.add((id(table), name))
-            value = table[name]
+            value = programs(table, name, table[name])
             self._add(Place(path, (table, name), [value]), 1)
             self._todo.append((path, value))
 
@@ -409,8 +421,8 @@ class Reads:
 
     def _container(self, path: str, value: Any) -> None:
         if isinstance(value, dict):
-            items = list(dict.items(value))
-            self._add(Place(path, value, held(value)), 2 * len(items))
+            items = [(key, programs(value, key, item)) for key, item in dict.items(value)]
+            self._add(Place(path, value, [each for item in items for each in item]), 2 * len(items))
             for key, item in items:
                 if not isinstance(key, IMMUTABLE):
                     self._todo.append((f"{path}.key", key))
@@ -515,6 +527,7 @@ class Reads:
         """Its steps are the optimizer's own plans; what a program reads of it is its settings."""
         for i, group in enumerate(value.param_groups):
             for key, item in group.items():
+                item = programs(group, key, item)
                 if key != "params" and not isinstance(item, torch.Tensor):
                     self._setting("param_groups", f"{path}.param_groups[{i}].{key}", item, (group, key))
 
@@ -522,7 +535,8 @@ class Reads:
         """Its steps run as Python after each step; what a program reads of it is its numbers."""
         for key, by in (("_last_lr", "get_last_lr"), ("last_epoch", "last_epoch"), ("_last_lr", "_last_lr")):
             if key in value.__dict__:
-                self._setting(by, f"{path}.{key}", value.__dict__[key], (value.__dict__, key))
+                item = programs(value.__dict__, key, value.__dict__[key])
+                self._setting(by, f"{path}.{key}", item, (value.__dict__, key))
 
     def _setting(self, name: str, path: str, value: Any, place: tuple) -> None:
         """What is read where some code has `name`, and not where one computes names: it changes at every step."""
@@ -537,7 +551,7 @@ class Reads:
         """Puts everything back; returns what had changed, or None."""
         changed = None
         for place in self.places:
-            if type(place) is not Attributes and place.changed():
+            if type(place) is not Attributes and not _is_replaced(place.thing) and place.changed():
                 self.draws |= isinstance(place, Generator)
                 what = "draws from" if isinstance(place, Generator) else "changes"
                 changed = changed or f"{self._subject} {what} `{place.path}`"
@@ -564,6 +578,11 @@ class Reads:
         self.roots.append((path, value))
         self._todo.append((path, value))
         self._drain()
+
+
+def _is_replaced(thing: Any) -> bool:
+    """Whether a place holds what the trace that is going on has put there."""
+    return bool(REPLACED) and type(thing) is tuple and len(thing) == 2 and (id(thing[0]), thing[1]) in REPLACED
 
 
 def _holds_tensors(value: Any) -> bool:

@@ -24,6 +24,7 @@ from trainc.overlap import Apart, Overlapping
 from trainc.reads import Reads
 from trainc.sizes import Symbols, Template
 from trainc.state import Snapshot
+from trainc.step_guards import Binding, Methods, check_optimizer, check_tensors
 from trainc.step_objects import Reached
 from trainc.step_trace import Traced, trace_step
 from trainc.structure import Flattener, unflatten
@@ -71,6 +72,7 @@ class TrainStep(CompiledCall):
                 )
         self._body = Body(fn, self.reached.modules)
         super().__init__(self._body, Settings(memory, tune=tune))
+        self._binding, self._methods = Binding(self.reached.optimizers), Methods(self.reached.optimizers)
         self.compilations = records.of(self)
         self.__name__ = getattr(fn, "__name__", "step")
         self.__doc__ = getattr(fn, "__doc__", None)
@@ -92,8 +94,10 @@ class TrainStep(CompiledCall):
                 raise NotCompiled("a step within torch.nn.utils.parametrize.cached(): enter it in the step")
             structure = flattener.flatten((args, kwargs))
             types = tuple([_type(t) for t in flattener.tensors])
-            kind = (self._training(), structure, types, _modes(), self._variants_of_groups())
+            variants = self._variants_of_groups()
             variant, tensors = self._variant()
+            check_tensors(tensors, flattener.tensors)
+            kind = (self._training(), structure, types, _modes(), (variants, self._binding.number(tensors)))
             hash(structure)
         except (NotCompiled, TypeError) as reason:
             raise UserError(f"trainc.train_step: {reason}") from None
@@ -114,10 +118,8 @@ class TrainStep(CompiledCall):
     def _variants_of_groups(self) -> tuple:
         """What selects the formulas: settings that change which operations an update is made of."""
         for each in self.reached.optimizers:
-            if optimizer.stays_torchs(each) or each._optimizer_step_pre_hooks or each._optimizer_step_post_hooks:
-                raise NotCompiled(
-                    f"{type(each).__name__} with capturable or differentiable set, a tensor as a setting, or step hooks"
-                )
+            check_optimizer(each)
+        self._methods.check()
         return tuple([optimizer.variant_of(each, group, None) for each in self.reached.optimizers for group in each.param_groups])
 
     # -- the first call of a signature --------------------------------------------------------------------------------
@@ -261,16 +263,19 @@ class CompiledStep:
             self._apart.check(tensors, self._written)
         except Overlapping as reason:
             raise UserError(f"trainc.train_step: {reason}; use trainc.compile for this model") from None
-        self._clear_gradients()
+        self._clear_gradients(tensors)
         launches = self.updates.launches()
         distinct, states = self._built_for(launches), self.updates.states(launches)
         outputs = self._run([*tensors, *self.traced.constants, self._one], states, distinct)
         for i, place in self.traced.mutated:
             with torch.no_grad():
                 tensors[i].copy_(outputs[place])
-        for parameter, place in self.traced.kept:
+        for i, place, _ in self.traced.kept:
             with torch.no_grad():
-                parameter.grad = outputs[place] if parameter.grad is None else parameter.grad + outputs[place]
+                if (into := tensors[i].grad) is not None:
+                    into.add_(outputs[place])
+                else:  # of its own memory: a result may lie where the output does
+                    tensors[i].grad = torch.empty_like(tensors[i]).copy_(outputs[place])
         self.updates.finish(states)
         for call in self.traced.afterwards:
             call()
@@ -287,16 +292,21 @@ class CompiledStep:
             self._build(classes, distinct)
         return distinct
 
-    def _clear_gradients(self) -> None:
-        for slot in self.traced.slots:
-            if slot.parameter.grad is not None:
-                if not self.traced.clears_before:
-                    raise UserError(
-                        "trainc.train_step: parameters hold gradients from outside of the step, which would be added to its "
-                        "own: call "
-                        "optimizer.zero_grad() before"
-                    )
-                slot.parameter.grad = None
+    def _clear_gradients(self, tensors: list[Tensor]) -> None:
+        if any(parameter.grad is not None for parameter in self.traced.without):
+            raise UserError(
+                "trainc.train_step: parameters hold gradients from outside of the step, which would be added to its "
+                "own or used as they are: call optimizer.zero_grad() before"
+            )
+        for i, _, read in self.traced.kept:
+            if read and tensors[i].grad is not None:
+                raise UserError(
+                    f"trainc.train_step: the step reads the gradient of a tensor of shape {list(tensors[i].shape)} that "
+                    "holds one from before, to which it is added: set its .grad to None before the step"
+                )
+        for parameter in self.traced.cleared:
+            if parameter.grad is not None:
+                parameter.grad = None
 
     def _build(self, classes: list[int], distinct: list[Launch]) -> None:
         start = time.perf_counter()

@@ -26,10 +26,12 @@ from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 
 from trainc import distributed, repeated, trace, traced_kernels, turns, wire
-from trainc.errors import NotCompiled
+from trainc.errors import NotCompiled, SideEffect
 from trainc.joint import lift_constants
+from trainc.places import replaced
 from trainc.reads import Reads
 from trainc.sizes import SYMBOLIC, Symbols
+from trainc.step_guards import NotYet, check_result
 from trainc.step_objects import Reached
 from trainc.structure import Flattener, unflatten
 from trainc.updates import Slot
@@ -51,9 +53,11 @@ class Traced:
     structure: tuple  # of what the body returns
     results: list[int]  # its tensors, as outputs of the graph
     mutated: list[tuple[int, int]]  # (input, output that is its new value)
-    kept: list[tuple[Tensor, int]]  # (parameter, output that is added to its .grad)
+    # (input, output that is added to its .grad, whether the step reads that gradient itself)
+    kept: list[tuple[int, int, bool]]
     afterwards: list[Callable[[], Any]] = field(default_factory=list)  # what runs as Python after each step: schedulers
-    clears_before: bool = False  # zero_grad() comes first: gradients from outside are dropped
+    cleared: list[Tensor] = field(default_factory=list)  # parameters whose gradient from before zero_grad() drops
+    without: list[Tensor] = field(default_factory=list)  # parameters that an optimizer would update by a gradient from before
 
 
 class Recorder:
@@ -74,8 +78,13 @@ class Recorder:
         self.consumed: list[tuple[Slot, Tensor]] = []
         self.stepped: set[int] = set()  # optimizers
         self.cleared: set[int] = set()  # inputs
-        self.clears_before = False
+        self._cleared_first: set[int] = set()  # optimizers whose zero_grad() comes before every backward()
+        self._zeroed: set[int] = set()  # optimizers whose zero_grad() leaves gradients of zeros
+        self._cleared_ever: set[int] = set()
+        self._scheduled: list[Any] = []  # schedulers that stepped
+        self._until_over = contextlib.ExitStack()
         self.backwards = 0
+        self._raw: dict[int, Any] = {}  # of each input, its gradient as the first backward() left it
         self.last_node: Any = None  # when the first parameter was updated
         self.afterwards: list[Callable[[], Any]] = []
 
@@ -90,13 +99,15 @@ class Recorder:
             stack.enter_context(trace._patched(builtins, "print", _refusing_print()))
             for i, optimizer in enumerate(self.reached.optimizers):
                 step = turns.mine(lambda *a, i=i, **k: self.step(i, *a, **k), optimizer.step)
-                stack.enter_context(_attribute(optimizer, "step", step))
-                zero_grad = turns.mine(lambda set_to_none=True, i=i: self.zero_grad(i), optimizer.zero_grad)
-                stack.enter_context(_attribute(optimizer, "zero_grad", zero_grad))
+                stack.enter_context(replaced(optimizer.__dict__, "step", step))
+                zero_grad = turns.mine(
+                    lambda set_to_none=True, *, i=i: self.zero_grad(i, set_to_none), optimizer.zero_grad
+                )
+                stack.enter_context(replaced(optimizer.__dict__, "zero_grad", zero_grad))
             for scheduler in self.reached.schedulers:
-                step = scheduler.step
-                later = turns.mine(lambda *a, step=step, **k: self.later(step, *a, **k), step)
-                stack.enter_context(_attribute(scheduler, "step", later))
+                later = turns.mine(lambda *a, s=scheduler, **k: self.later(s, *a, **k), scheduler.step)
+                stack.enter_context(replaced(scheduler.__dict__, "step", later))
+            stack.enter_context(self._until_over)
             yield
 
     def backward(
@@ -111,6 +122,9 @@ class Recorder:
         self.backwards += 1
         tangent = self.tangent.to(loss.dtype).expand(loss.shape)
         leaves = [self._stand_ins[i] for i in self._leaves]
+        leaves += _other_leaves(loss, {id(leaf) for leaf in leaves})
+        if any(leaf._post_accumulate_grad_hooks for leaf in leaves):
+            raise NotCompiled(f"{here()}: a hook on a gradient's accumulation: change gradients after backward()")
         if loss.grad_fn is not None:
             setup_stacktrace_preservation_hooks([loss.grad_fn])
         with contextlib.nullcontext() if self.own_backward() else suspended():
@@ -121,6 +135,8 @@ class Recorder:
             for leaf, grad in zip(leaves, found, strict=True):
                 if grad is not None:
                     leaf.grad = grad if leaf.grad is None else leaf.grad + grad
+        grads = {i: self._stand_ins[i].grad for i in self._leaves} if self.backwards == 1 else {}
+        self._raw = {i: from_fun(grad) for i, grad in grads.items() if grad is not None}
 
     def step(self, number: int, closure: Any = None) -> None:
         if closure is not None:
@@ -128,6 +144,9 @@ class Recorder:
         if number in self.stepped:
             raise NotCompiled(f"{here()}: a second step of one optimizer: a train_step updates each parameter once")
         self.stepped.add(number)
+        own = self.reached.optimizers[number]
+        if any(getattr(scheduler, "optimizer", own) is own for scheduler in self._scheduled):
+            raise NotCompiled(f"{here()}: scheduler.step() before optimizer.step(): it runs after the step, so call it there")
         for g, group in enumerate(self.reached.optimizers[number].param_groups):
             for parameter in group["params"]:
                 primal = self._index.get(id(parameter))
@@ -146,26 +165,71 @@ class Recorder:
         if self.last_node is None and (mode := get_proxy_mode()) is not None:
             self.last_node = mode.tracer.graph._root.prev
 
-    def zero_grad(self, number: int) -> None:
-        self.clears_before = self.clears_before or not self.backwards
-        for group in self.reached.optimizers[number].param_groups:
-            for parameter in group["params"]:
-                if (primal := self._index.get(id(parameter))) is not None:
-                    self._stand_ins[primal].grad = None
-                    self.cleared.add(primal)
+    def zero_grad(self, number: int, set_to_none: bool) -> None:
+        self._cleared_ever.add(number)
+        if not self.backwards and number not in self.stepped:
+            self._cleared_first.add(number)
+        if not set_to_none:
+            self._zeroed.add(number)
+        for parameter in self._parameters(number):
+            if (primal := self._index.get(id(parameter))) is not None:
+                stand_in = self._stand_ins[primal]
+                if stand_in.grad is not None:
+                    with torch.no_grad():
+                        stand_in.grad = None if set_to_none else torch.zeros_like(stand_in.grad)
+                self.cleared.add(primal)
 
-    def later(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    def _parameters(self, number: int) -> list[Tensor]:
+        return [parameter for group in self.reached.optimizers[number].param_groups for parameter in group["params"]]
+
+    def gradients_before(self) -> tuple[list[Tensor], list[Tensor]]:
+        """What becomes of gradients from before the step: (parameters that lose them, parameters that must have none)."""
+        consumed = {id(slot.parameter) for slot, _ in self.consumed}
+        for number in self._zeroed & self.stepped:
+            if any(p.requires_grad and id(p) not in consumed for p in self._parameters(number)):
+                raise NotCompiled(
+                    "zero_grad(set_to_none=False), and an optimizer's parameter has no gradient in this step: PyTorch would "
+                    "update it with a gradient of zeros; leave set_to_none out"
+                )
+        cleared: dict[int, Tensor] = {}
+        for number in self._cleared_first | self._cleared_ever - self.stepped:
+            for p in self._parameters(number):
+                if number not in self._zeroed or id(p) in consumed or number not in self.stepped:
+                    cleared[id(p)] = p
+        without = {id(p): p for number in self.stepped for p in self._parameters(number) if id(p) not in cleared}
+        return list(cleared.values()), list(without.values())
+
+    def later(self, scheduler: Any, *args: Any, **kwargs: Any) -> None:
         if any(isinstance(value, SYMBOLIC) for value in (*args, *kwargs.values())):
             raise NotCompiled(f"{here()}: a scheduler is given a size")
-        self.afterwards.append(lambda: step(*args, **kwargs))
+        if any(isinstance(value, Tensor) for value in (*args, *kwargs.values())):
+            raise NotCompiled(
+                f"{here()}: {type(scheduler).__name__}.step() is given a tensor, whose value is not known while the step is "
+                "compiled: return it, and call scheduler.step() after the step"
+            )
+        self._scheduled.append(scheduler)
+        self._hide_settings(scheduler)
+        self.afterwards.append(lambda: scheduler.step(*args, **kwargs))
 
-    def kept(self) -> list[tuple[Tensor, Tensor]]:
-        """(parameter, gradient) of what no optimizer consumed and no zero_grad() dropped."""
+    def _hide_settings(self, scheduler: Any) -> None:
+        """What a scheduler sets has its new value only after the step: the rest of the body must not read the old one."""
+        owner = getattr(scheduler, "optimizer", None)
+        tables = [(group, ("lr", "momentum", "betas"), "param_groups") for group in owner.param_groups] if owner else []
+        for each in (scheduler, *self.reached.schedulers):
+            if each is scheduler or getattr(each, "optimizer", None) is owner:  # SequentialLR steps others
+                tables.append((each.__dict__, ("_last_lr", "last_epoch", "_step_count"), type(each).__name__))
+        for table, keys, name in tables:
+            for key in keys:
+                if key in table and not isinstance(table[key], NotYet):
+                    self._until_over.enter_context(replaced(table, key, NotYet(f"{name}.{key}")))
+
+    def kept(self) -> list[tuple[int, Tensor, bool]]:
+        """(input, gradient, whether it is as backward() left it) of what no optimizer consumed and no zero_grad() dropped."""
         consumed = {slot.primal for slot, _ in self.consumed}
         return [
-            (self._originals[i], self._stand_ins[i].grad)
+            (i, grad, from_fun(grad) is self._raw.get(i))
             for i in self._leaves
-            if self._stand_ins[i].grad is not None and i not in consumed
+            if (grad := self._stand_ins[i].grad) is not None and i not in consumed
         ]
 
 
@@ -175,18 +239,21 @@ def _laid_out(grad: Tensor, parameter: Tensor) -> Tensor:
     return grad.contiguous() if grad.is_contiguous() else grad.clone(memory_format=torch.contiguous_format)
 
 
-@contextlib.contextmanager
-def _attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """`owner.name = value` on the instance, whose class keeps its own."""
-    had, before = name in owner.__dict__, owner.__dict__.get(name)
-    owner.__dict__[name] = value
-    try:
-        yield
-    finally:
-        if had:
-            owner.__dict__[name] = before
+def _other_leaves(loss: Tensor, known: set[int]) -> list[Tensor]:
+    """Tensors that want a gradient and were made in the step (detach().requires_grad_()); it may read their `.grad`."""
+    found: dict[int, Tensor] = {}
+    waiting, seen = [loss.grad_fn], {None}
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.name() == "torch::autograd::AccumulateGrad":
+            if id(node.variable) not in known:
+                found[id(node.variable)] = node.variable
         else:
-            del owner.__dict__[name]
+            waiting += [following for following, _ in node.next_functions]
+    return list(found.values())
 
 
 _print = builtins.print
@@ -236,15 +303,25 @@ def trace_step(
             args, kwargs = unflatten(structure, tensors[count:-1])
             with state.swapped(tensors[:count]), recorder.active():
                 result = body(*args, **kwargs)
+            after = Flattener()
+            if after.flatten((args, kwargs)) != structure or any(
+                a is not b for a, b in zip(after.tensors, tensors[count:-1], strict=False)
+            ):
+                raise SideEffect("the step changes a list or dictionary among its arguments: return what it would put there")
+            if any(tensors[i]._backward_hooks for i in range(len(inputs)) if inputs[i].requires_grad):
+                raise NotCompiled("the step registers a gradient hook on a tensor that stays: it would be registered once")
             _check(recorder, inputs)
+            found["before"] = recorder.gradients_before()
             flattener = Flattener(objects=True)
             found["structure"], found["recorder"] = flattener.flatten(result), recorder
+            check_result(found["structure"])
             results = [from_fun(tensor.detach()) for tensor in flattener.tensors]
             values = [from_fun(tensor) for tensor in tensors[:-1]]
             found["mutated"] = [i for i, (value, fake) in enumerate(zip(values, fakes, strict=False)) if value is not fake]
             kept = recorder.kept()
-            found["kept"] = [parameter for parameter, _ in kept]
-            gradients = [from_fun(grad.detach()) for _, grad in (*recorder.consumed, *kept)]
+            found["kept"] = [(i, raw) for i, _, raw in kept]
+            consumed = [grad for _, grad in recorder.consumed]
+            gradients = [from_fun(grad.detach()) for grad in (*consumed, *(grad for _, grad, _ in kept))]
             return (*results, *(values[i] for i in found["mutated"]), *gradients)
 
     mode = symbols.mode if symbols is not None else torch._subclasses.FakeTensorMode()
@@ -297,20 +374,34 @@ def _arranged(
     early = [i for i in range(gradients) if outputs[i] not in late]
     order = [*early, *range(gradients, len(outputs)), *(i for i in range(gradients) if outputs[i] in late)]
     place = {old: new for new, old in enumerate(order)}
+    cleared, without = found["before"]
+    dropped = {id(parameter) for parameter in cleared}
+    first_kept = gradients + len(recorder.consumed)
+    kept = []
+    for k, (i, raw) in enumerate(found["kept"]):
+        read = not raw or _is_read(outputs[first_kept + k], outputs)
+        kept.append((i, place[first_kept + k], read and id(inputs[i]) not in dropped))
     output.args = (tuple(outputs[i] for i in order),)
     distributed.refuse_collectives(gm.graph)
     gm.graph.eliminate_dead_code()
     gm.recompile()
     wire.give_backward_its_lines(gm.graph)
     constants = lift_constants(gm, placeholders[-1], is_users)
-    first_kept = gradients + len(recorder.consumed)
     return Traced(
         gm, constants, len(early), [slot for slot, _ in recorder.consumed], found["structure"],
         results=[place[i] for i in range(results)],
         mutated=[(i, place[results + k]) for k, i in enumerate(found["mutated"])],
-        kept=[(parameter, place[first_kept + k]) for k, parameter in enumerate(found["kept"])],
-        afterwards=recorder.afterwards, clears_before=recorder.clears_before,
+        kept=kept, afterwards=recorder.afterwards, cleared=cleared, without=without,
     )  # fmt: skip
+
+
+def _is_read(gradient: Any, outputs: list[Any]) -> bool:
+    """Whether anything beside `.grad` is made of a gradient: another operation, or a result."""
+    while isinstance(gradient, torch.fx.Node) and gradient.target is torch.ops.aten.detach.default:
+        if len(gradient.users) > 1 or outputs.count(gradient) > 1:
+            return True
+        gradient = gradient.args[0]
+    return not isinstance(gradient, torch.fx.Node) or len(gradient.users) > 1 or outputs.count(gradient) > 1
 
 
 def _with_later_draws(gm: torch.fx.GraphModule, late: set[torch.fx.Node]) -> set[torch.fx.Node]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch._decomp import decompositions
 from torch.fx.experimental import proxy_tensor
 
 from trainc.errors import SideEffect
+from trainc.places import replaced
 from trainc.reads import Reads
 from trainc.state import ModuleState, Snapshot
 from trainc.structure import Flattener, unflatten
@@ -87,12 +89,8 @@ def inside(code: Any):
 
 @contextlib.contextmanager
 def _patched(owner: Any, name: str, value: Any):
-    before = owner.__dict__[name]
-    setattr(owner, name, value)
-    try:
+    with replaced(vars(owner), name, value, functools.partial(setattr, owner, name)):
         yield
-    finally:
-        setattr(owner, name, before)
 
 
 @contextlib.contextmanager
