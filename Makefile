@@ -58,7 +58,7 @@ test-cpp: build
 	ctest --preset release -j $(JOBS)
 
 test-python: build
-	pytest
+	pytest -n $(JOBS) --dist loadgroup
 
 test-sanitize: build/sanitize/build.ninja  ## the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	cmake --build --preset sanitize -j $(JOBS)
