@@ -195,7 +195,8 @@ CLASS_CACHES = {"__annotations__", "__doc__", "__weakref__", "__dict__", "_abc_i
 
 
 class Order(Place):
-    """The order of an OrderedDict, which it keeps beside its table. `Guards` asks for it itself: `same_contents` reads the table."""
+    """The order of an OrderedDict, which it keeps beside its table. `Guards` asks for it itself: `same_contents` reads the
+    table."""
 
     __slots__ = ()
     guards = by_dynamo = False

@@ -88,6 +88,7 @@ _DYNAMIC = frozenset(
     {"vars", "__dict__", "attrgetter", "methodcaller", "asdict", "astuple", "fields", "getmembers", "__getattribute__", "dir",
      "__slots__", "locals"}
 )  # fmt: skip
+_REPLACED = frozenset({"_call_impl", "backward"})  # methods in whose place trainc puts its own while it traces
 _FORWARDING = frozenset({"__getattr__", "__getattribute__", "__setattr__"})  # their name is one that their caller uses
 _BACKWARD = frozenset({"register_hook", "register_post_accumulate_grad_hook", "saved_tensors_hooks", "apply", "vmap", "grad"})
 _BY_NAME = frozenset({"getattr", "hasattr", "setattr", "delattr"})
@@ -580,7 +581,8 @@ class Reads:
         """A class of PyTorch's: its methods, which somebody may replace, and the functions that those find by name."""
         if type_version(value):
             self._add(Version(value.__qualname__, value, held(value)), 1)
-        methods = tuple((key, item) for key, item in value.__dict__.items() if isinstance(item, types.FunctionType))
+        items = [(key, item) for key, item in value.__dict__.items() if key not in _REPLACED]
+        methods = tuple((key, item) for key, item in items if isinstance(item, types.FunctionType))
         self.outline[f"{value.__module__}.{value.__qualname__}"] = "methods", methods
         functions = torch.nn.functional.__dict__
         for _, method in methods if value is not torch.Tensor else ():
