@@ -97,9 +97,8 @@ inline Value at_most(Value x, double high) { return at_most(x, number(x, high));
 
 /// x, after a check: where `ok` (of x's shape) does not hold, the plan fails when it runs. A lookup in a table of one element.
 inline Value checked(Value x, Value ok, Failure failure) {
-  const Dims shape = x.rank() ? x.shape() : Dims{1}, one(shape.size(), 1);
-  Value index = with(x, x.b->cast(x.b->unary(Op::Not, x.b->reshape(ok.node, shape)), DType::I64));
-  Value found = with(x, x.b->gather(x.b->full(x.dtype(), one, 0), index.node, 0, failure));
+  Value index = with(x, x.b->cast(x.b->unary(Op::Not, x.b->reshape(ok.node, {ok.node->type.numel()})), DType::I64));
+  Value found = with(x, x.b->gather(x.b->full(x.dtype(), {1}, 0), index.node, 0, failure));
   return where(ok, x, reshape(found, x.shape()));
 }
 
