@@ -102,7 +102,7 @@ class Attempt:
     entry: Entry | None
     error: Exception | None  # without one, there is an entry
     family: family.Family | None = None
-    draws: bool = False  # whether the program drew from a generator of its own
+    in_pytorch: bool = False  # whether it does what Dynamo would not do
 
 
 class CompiledCall:
@@ -117,6 +117,7 @@ class CompiledCall:
         # by key: what serves calls, each while its family's guards hold (None: whatever else the program reads)
         self._entries: dict[Any, list[tuple[family.Family | None, Entry]]] = {}
         self._families: dict[Any, list[family.Family]] = {}
+        self._known: set[int] = set()  # the addresses of tensors that forward may reach beside its arguments
         self._reads: list[Reads] = []  # of the traces of the attempt that is going on
         self._compiled: list[Signature] = []  # in the user's terms, to say in what a new one differs
         self._seen_once: set[Any] = set()  # signatures seen under no_grad
@@ -139,9 +140,11 @@ class CompiledCall:
                 return self._stateful[kind](args, kwargs)
             variant, tensors = self._variant()
             key = (variant, kind)
+            if not self._known.isdisjoint(map(id, arguments)):
+                self._check_apart(tensors, arguments)
             entry = self._entry(key)
         except (NotCompiled, TypeError) as reason:  # TypeError: a constant that cannot be hashed
-            return self._refused(str(reason), args, kwargs)
+            return self._refused(str(reason), args, kwargs, getattr(reason, "in_pytorch", False))
         if entry is None:
             return self._first_call(key, structure, arguments, args, kwargs)
         return self._run(entry, [*tensors, *arguments], args, kwargs)
@@ -160,6 +163,13 @@ class CompiledCall:
         variant, _ = self._variant()
         if self._entry((variant, kind)) is None and kind not in self._stateful:
             self._first_call((variant, kind), structure, arguments, args, kwargs, run=False)
+
+    def _check_apart(self, tensors: list[torch.Tensor], arguments: list[torch.Tensor]) -> None:
+        """NotCompiled where an argument is itself a tensor that forward may reach otherwise: it may ask if they are the same."""
+        watched = [guards.tensors for found in self._families.values() for each in found for guards in each.guards]
+        for known in (tensors, *watched):
+            if any(tensor is argument for tensor in known for argument in arguments):
+                raise NotCompiled("an argument is a tensor that forward also reaches in another way", in_pytorch=True)
 
     def _entry(self, key: Any) -> Entry | None:
         """What was compiled for a key and for what the program would read now."""
@@ -190,6 +200,7 @@ class CompiledCall:
         hooked = state.hooked()
         if hooked:
             raise NotCompiled(hooked)
+        self._known.update(map(id, state._found))
         known = len(self._variants)
         variant, tensors = self._find_variant(state)
         # One that holds other tensors is of the past, and would keep them alive.
@@ -279,10 +290,10 @@ class CompiledCall:
                 return result
             self._unsettled.discard(kind)
             # of any variant: what changes may be among the values that make one
-            self._stateful[kind] = self._in_pytorch if attempt.draws else self._through_dynamo
+            self._stateful[kind] = self._in_pytorch if attempt.in_pytorch else self._through_dynamo
         if error is not None and not config.fallback:
             raise error
-        self._route(key, record, changed or family.first_line(error), attempt.draws)
+        self._route(key, record, changed or family.first_line(error), attempt.in_pytorch)
         return result
 
     def _record(self, structure: tuple, arguments: list[torch.Tensor]) -> records.Compilation:
@@ -298,6 +309,7 @@ class CompiledCall:
         if attempt.error is None and attempt.changed is None:  # here, for a trace changes a class of PyTorch's for its time
             try:
                 self._watch(attempt.family)
+                self._check_apart(self._state.tensors(), arguments)
             except NotCompiled as reason:
                 attempt.error = reason
         return attempt
@@ -316,14 +328,15 @@ class CompiledCall:
         finally:
             self._busy, self._snapshot = False, None
             changed = self._put_back(snapshot)
-        draws = any(reads.draws for reads in self._reads)
+        in_pytorch = getattr(error, "in_pytorch", False) or any(reads.in_pytorch for reads in self._reads)
         record.capture_seconds = time.perf_counter() - start - record.compile_seconds
-        return Attempt(snapshot, changed, entry, error, serving, draws)
+        return Attempt(snapshot, changed, entry, error, serving, in_pytorch)
 
     def _watch(self, serving: family.Family) -> None:
         """From now on a family holds only while everything that its new trace may have read is as it is."""
         if self._reads:
             serving.guards.append(Guards(self._reads[-1], Alike))
+            self._known.update(map(id, serving.guards[-1].tensors))
         self._reads = []
 
     def _put_back(self, snapshot: Snapshot) -> str | None:
@@ -445,15 +458,15 @@ class CompiledCall:
 
     # -- what is not captured -----------------------------------------------------------------------------------------
 
-    def _route(self, key: Any, record: records.Compilation, reason: str, draws: bool) -> None:
+    def _route(self, key: Any, record: records.Compilation, reason: str, in_pytorch: bool) -> None:
         """Sends a signature through torch.compile's tracer, which sees Python itself, with trainc as its backend; to PyTorch
-        where it draws from a generator of its own, of which Dynamo draws from a copy."""
-        record.route, record.reason, record.captured = "eager" if draws else "dynamo", reason, None
-        where = "runs in PyTorch" if draws else "goes through torch.compile's tracer"
+        where the tracer would do other than the program does: it draws from a copy of a generator."""
+        record.route, record.reason, record.captured = "eager" if in_pytorch else "dynamo", reason, None
+        where = "runs in PyTorch" if in_pytorch else "goes through torch.compile's tracer"
         if not any((other.route, other.reason) == (record.route, reason) for other in self.compilations):
             messages.warn(f"{record.name} {where}: {reason}")
         self.compilations.append(record)
-        run = self._in_pytorch if draws else self._through_dynamo
+        run = self._in_pytorch if in_pytorch else self._through_dynamo
         self._add_entry(key, None, lambda _inputs, args, kwargs: run(args, kwargs))
 
     def _in_pytorch(self, args: tuple, kwargs: dict) -> Any:
@@ -474,12 +487,13 @@ class CompiledCall:
         self._add_entry(key, None, lambda _inputs, args, kwargs: self._in_pytorch(args, kwargs))
         return result
 
-    def _refused(self, reason: str, args: tuple, kwargs: dict) -> Any:
+    def _refused(self, reason: str, args: tuple, kwargs: dict, in_pytorch: bool) -> Any:
         model = self._model()
         if not any(record.reason == reason for record in self.compilations):
-            self.compilations.append(records.Compilation(type(model).__name__, route="dynamo", reason=reason))
-            messages.warn(f"{type(model).__name__} goes through torch.compile's tracer: {reason}")
-        return self._through_dynamo(args, kwargs)
+            route, where = ("eager", "runs in PyTorch") if in_pytorch else ("dynamo", "goes through torch.compile's tracer")
+            self.compilations.append(records.Compilation(type(model).__name__, route=route, reason=reason))
+            messages.warn(f"{type(model).__name__} {where}: {reason}")
+        return self._in_pytorch(args, kwargs) if in_pytorch else self._through_dynamo(args, kwargs)
 
     def _through_dynamo(self, args: tuple, kwargs: dict) -> Any:
         model = self._model()

@@ -14,9 +14,17 @@ except ImportError:  # the package without its compiler: capture and the interpr
 class SideEffect(Exception):
     """Tracing changed something of the user's program that a compiled call would not change again."""
 
+    def __init__(self, message: str, in_pytorch: bool = False):
+        super().__init__(message)
+        self.in_pytorch = in_pytorch  # whether torch.compile's tracer would lose it, too
+
 
 class NotCompiled(Exception):
     """This call cannot be captured; the message is the reason, in the user's terms."""
+
+    def __init__(self, message: str, in_pytorch: bool = False):
+        super().__init__(message)
+        self.in_pytorch = in_pytorch  # whether torch.compile's tracer would not do what the program does
 
 
 __all__ = ["InternalError", "NotCompiled", "SideEffect", "UserError"]

@@ -9,6 +9,7 @@ import collections
 import contextlib
 import contextvars
 import functools
+import operator
 import random
 import types
 from collections.abc import Callable, Iterator
@@ -16,6 +17,8 @@ from typing import Any
 
 import numpy
 import torch
+from torch._subclasses import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from trainc.errors import UserError
@@ -120,6 +123,7 @@ class Place:
 
     __slots__ = ("held", "path", "thing")
     guards = True  # whether a later call asks if it changed, too
+    by_dynamo = True  # whether torch.compile's tracer makes the changes that the program makes here
 
     def __init__(self, path: str, thing: Any, held: list[Any]):
         self.path, self.thing, self.held = path, thing, held
@@ -188,11 +192,17 @@ class Version(Place):
 class Class(Place):
     """A class: its version for the guards, its attributes to see what changed."""
 
-    __slots__ = ("attributes",)
+    __slots__ = ("_by_dynamo", "attributes")
 
     def __init__(self, path: str, thing: type):
         super().__init__(path, thing, held(thing))
+        # it does not run the `__call__` of a class of classes
+        self._by_dynamo = not issubclass(thing, type) and type.__call__ is type(thing).__call__
         self.attributes = dict(thing.__dict__)
+
+    @property
+    def by_dynamo(self) -> bool:
+        return self._by_dynamo
 
     def changed(self) -> bool:
         return bool(self._changes())
@@ -211,6 +221,49 @@ class Class(Place):
 
 
 CLASS_CACHES = {"__annotations__", "__doc__", "__weakref__", "__dict__", "_abc_impl", "__abstractmethods__", "__annotate__"}
+
+
+class Order(Place):
+    """The order of an OrderedDict, which it keeps beside its table. `Guards` asks for it itself: `same_contents` reads the
+    table."""
+
+    __slots__ = ()
+    guards = by_dynamo = False
+
+    def __init__(self, path: str, thing: collections.OrderedDict):
+        super().__init__(path, thing, list(thing))
+
+    def changed(self) -> bool:
+        return len(self.thing) != len(self.held) or not all(map(operator.is_, self.thing, self.held))
+
+    def restore(self) -> None:
+        for key in self.held:
+            if key in self.thing:
+                collections.OrderedDict.move_to_end(self.thing, key)
+
+
+class Cache(Place):
+    """A functools.cache: what a trace adds to it is no side effect, for a call adds it, too. But the trace's own tensors must not
+    stay there."""
+
+    __slots__ = ("_look",)
+    guards = False
+
+    def __init__(self, path: str, thing: Any, look: Callable[[], tuple[dict, dict[int, Any]]]):
+        super().__init__(path, thing, [])
+        self._look = look
+
+    def changed(self) -> bool:
+        return any(map(_of_trace, self._look()[1].values()))
+
+    def restore(self) -> None:
+        self.thing.cache_clear()  # the only way to take something out
+
+
+def _of_trace(value: Any) -> bool:
+    if isinstance(value, (list, tuple, dict)):
+        return any(map(_of_trace, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, (FakeTensor, FunctionalTensor))
 
 
 class Buffer(Place):
@@ -260,7 +313,7 @@ class Generator(Place):
     seen while it is traced."""
 
     __slots__ = ("_set",)
-    guards = False
+    guards = by_dynamo = False  # it draws from a copy
 
     def __init__(self, path: str, thing: Any, get: Callable[[], Any], set_: Callable[[Any], None]):
         super().__init__(path, thing, [get])
@@ -303,6 +356,6 @@ class AllAttributes(Place):
 
 
 __all__ = [
-    "CLASS_CACHES", "IGNORED", "MISSING", "AllAttributes", "Attributes", "Buffer", "Class", "Generator", "Place", "Size",
-    "Version", "Written", "contents", "generator_of", "held", "same_contents", "type_version",
+    "CLASS_CACHES", "IGNORED", "MISSING", "AllAttributes", "Attributes", "Buffer", "Cache", "Class", "Generator", "Order",
+    "Place", "Size", "Version", "Written", "contents", "generator_of", "held", "same_contents", "type_version",
 ]  # fmt: skip

@@ -51,8 +51,10 @@ from trainc.places import (
     AllAttributes,
     Attributes,
     Buffer,
+    Cache,
     Class,
     Generator,
+    Order,
     Place,
     Size,
     Version,
@@ -88,6 +90,7 @@ _DYNAMIC = frozenset(
     {"vars", "__dict__", "attrgetter", "methodcaller", "asdict", "astuple", "fields", "getmembers", "__getattribute__", "dir",
      "__slots__", "locals"}
 )  # fmt: skip
+_REPLACED = frozenset({"_call_impl", "backward"})  # methods in whose place trainc puts its own while it traces
 _FORWARDING = frozenset({"__getattr__", "__getattribute__", "__setattr__"})  # their name is one that their caller uses
 _BACKWARD = frozenset({"register_hook", "register_post_accumulate_grad_hook", "saved_tensors_hooks", "apply", "vmap", "grad"})
 _BY_NAME = frozenset({"getattr", "hasattr", "setattr", "delattr"})
@@ -118,6 +121,8 @@ class Code:
     imports: bool
     any_attribute: bool  # may read attributes that it does not name: vars(x), getattr(x, a variable)
     any_global: bool
+    hidden: str | None  # an attribute that it reads or sets of what may be a tensor, and that a trace's tensors do not have
+    sets_data: bool
 
 
 _codes: dict[int, Code] = {}
@@ -133,8 +138,17 @@ def about(code: types.CodeType) -> Code:
         imports = any(i.opname == "IMPORT_NAME" for each in every for i in dis.get_instructions(each))
         any_attribute = code.co_name not in _FORWARDING and _reads_any_attribute(code, names)
         any_global = not _ANY_GLOBAL.isdisjoint(variables) and any(map(_uses_any_global, every))
-        found = _codes[id(code)] = Code(code, names, variables, imports, any_attribute, any_global)
+        hidden = next(filter(None, map(_hidden_attribute, every)), None)
+        sets_data = "swap_tensors" in names or any(map(_sets_data, every))
+        found = _codes[id(code)] = Code(code, names, variables, imports, any_attribute, any_global, hidden, sets_data)
     return found
+
+
+def _sets_data(code: types.CodeType) -> bool:
+    """Whether code has `x.data = y`, or names it for setattr(). (An attribute of that name of another object is taken for one.)"""
+    if "data" in code.co_names:
+        return any(i.opname == "STORE_ATTR" and i.argval == "data" for i in dis.get_instructions(code))
+    return "setattr" in code.co_names and "data" in _strings(code.co_consts)
 
 
 _ANY_GLOBAL = frozenset({"globals", "eval", "exec"})
@@ -152,6 +166,22 @@ def _inner(code: types.CodeType) -> Iterator[types.CodeType]:
         if isinstance(constant, types.CodeType):
             yield constant
             yield from _inner(constant)
+
+
+_HIDDEN = frozenset({"grad", "_base", "_version"})
+
+
+def _hidden_attribute(code: types.CodeType) -> str | None:
+    """Where code has `x.grad` (and not `torch.autograd.grad(...)`, nor `self.grad`), or names it for getattr()."""
+    if not _HIDDEN.isdisjoint(code.co_names):
+        owner = None
+        for each in dis.get_instructions(code):
+            if each.opname in ("LOAD_ATTR", "STORE_ATTR", "DELETE_ATTR") and each.argval in _HIDDEN:
+                if "self" not in each.argrepr and owner != "self":
+                    return each.argval
+            owner = each.argval
+    named = _HIDDEN.intersection(_strings(code.co_consts)) if not _BY_NAME.isdisjoint(code.co_names) else ()
+    return next(iter(named), None)
 
 
 def _strings(constants: Any) -> Iterator[str]:
@@ -187,10 +217,11 @@ def _reads_any_attribute(code: types.CodeType, names: set[str]) -> bool:
 class Reads:
     """What the code that ran can reach. `own`: the traced module's state (`state.ModuleState`), which watches its tensors."""
 
-    def __init__(self, own: Any, subject: str = "forward"):
-        self._own, self._subject = own, subject  # `subject`: what the program is called in messages
+    def __init__(self, own: Any, subject: str = "forward", kept: dict[int, tuple[Any, list]] | None = None):
+        # `subject`: what the program is called in messages; `kept`: of caches, by id, the keys whose results are of interest
+        self._own, self._subject = own, subject
         self.places: list[Place] = []
-        self.draws = False  # whether it drew from a generator of its own; known once restored
+        self.in_pytorch = False  # whether it did what torch.compile's tracer would not do; known once restored
         self.own_backward = False  # whether the program has a backward, or hooks, written in Python
         self.tensors: list[torch.Tensor] = []
         self.outline: dict[str, Any] = {}  # path -> what cannot change there, or what kind of thing it is: to compare two walks
@@ -210,6 +241,8 @@ class Reads:
         self._slots: set[tuple[int, str | None]] = set()
         self._owned = {id(tensor) for tensor in own.tensors()}
         self._modules: set[int] = set()
+        self._kept: dict[int, tuple[Any, list]] = kept or {}
+        self._version(torch.Tensor)
         for path, module in own.root.named_modules():
             self._modules.add(id(module))
             self._class(path or type(module).__name__, type(module))
@@ -269,6 +302,10 @@ class Reads:
         facts = about(code)
         if facts.any_global:
             raise NotCompiled(f"{code.co_name}: uses globals(), eval() or exec()")
+        if facts.sets_data:
+            raise NotCompiled(f"{code.co_name}: gives a tensor another's memory (`x.data = y`), which no trace sees", in_pytorch=True)
+        if facts.hidden is not None and self._subject == "forward":
+            raise NotCompiled(f"{code.co_name}: reads or sets {facts.hidden} of a tensor", in_pytorch=True)
         for name in facts.names & sys.modules.keys() if facts.imports else ():
             if not is_trusted_module(name):
                 self._slot(f"sys.modules.{name}", sys.modules, name)
@@ -341,6 +378,9 @@ class Reads:
     def _visit(self, path: str, value: Any) -> None:
         if isinstance(value, IMMUTABLE):
             self.outline[path] = token(value)
+            if not _is_plain(value) and id(value) not in self._seen:
+                self._seen[id(value)] = value
+                self._marked(path, value)
             return
         known = id(value) in self._seen
         self.outline[path] = self._kind(value)
@@ -370,13 +410,19 @@ class Reads:
             self._todo += [(path, function) for function in found if function is not None]
         elif isinstance(value, functools._lru_cache_wrapper):
             self._todo.append((path, value.__wrapped__))
+            if not is_trusted_module(value.__module__):
+                self._cached(path, value)
         elif isinstance(value, (types.CellType, contextvars.ContextVar)):
             self._cell(path, value)
         elif isinstance(value, weakref.ref):
             if (referent := value()) is not None:
                 self._todo.append((path, referent))
         elif isinstance(value, types.MappingProxyType):
-            self._todo += [(f"{path}[{key!r}]", item) for key, item in value.items()]
+            self._todo += [(path, table) for table in gc.get_referents(value)]
+        elif isinstance(value, threading.Event):
+            self._number(f"{path}._flag", value.__dict__, "_flag")
+        elif isinstance(value, logging.Logger):
+            self._level(path, value)
         elif isinstance(value, torch.optim.Optimizer):
             self._optimizer(path, value)
         elif isinstance(value, torch.optim.lr_scheduler.LRScheduler):
@@ -404,7 +450,9 @@ class Reads:
         """What an object is to a program that looks at no more of it than its type and its code."""
         if isinstance(value, types.FunctionType):
             return types.FunctionType, value.__code__
-        if isinstance(value, (list, dict, set, frozenset, tuple, collections.deque)):
+        if isinstance(value, dict):
+            return type(value), _order(value)
+        if isinstance(value, (list, set, frozenset, tuple, collections.deque)):
             return type(value), len(value)
         if isinstance(value, (torch.Tensor, type, types.ModuleType, torch.nn.Module, *_PLACES)) or _is_torchs(value):
             return type(value), id(value)
@@ -419,12 +467,49 @@ class Reads:
             with _disable_current_modes():
                 self._add(Written(path, value, self._copied <= MAX_COPIED), 1)
 
+    def _marked(self, path: str, value: Any) -> None:
+        """The attributes of a value that cannot change, but is of a class of the user's: what an enumeration's member holds."""
+        self._class(path, type(value))
+        self._add(AllAttributes(path, value.__dict__), len(value.__dict__))
+        self._attributes(path, value.__dict__, lambda key: key == "_value_")
+
+    def _cached(self, path: str, value: Any) -> None:
+        """What functools.cache has kept: it is given again without a run of the function. Results that come later are those of
+        other arguments, and change nothing; that one goes is seen, for the function would run again."""
+        table, results = _kept_by(path, value)
+        _, keys = self._kept.setdefault(id(value), (value, list(table)))
+        self._add(Cache(path, value, lambda: _kept_by(path, value)), 1)
+        for i, key in enumerate(keys):
+            if key in table:
+                where = f"{path}({key!r})" if type(key) in (int, str) else f"{path}(...), result {i}"
+                self._add(Place(where, (table, key), [table[key]]), 1)
+                self._todo += [(f"{where}.key", key), (where, results[id(key)])]
+
+    def _level(self, path: str, value: logging.Logger) -> None:
+        """What decides whether a logger writes a record: its level and those above it."""
+        logger: Any = value
+        while logger is not None:
+            for key in ("level", "disabled", "parent"):
+                self._number(f"{path}.{key}", logger.__dict__, key)
+            logger, path = logger.parent, f"{path}.parent"
+        self._number("logging.disable", value.manager.__dict__, "_disable")
+
+    def _number(self, path: str, table: dict, key: str) -> None:
+        """A plain value of an object that is otherwise not looked into."""
+        if (id(table), key) not in self._slots and key in table:
+            self._slots.add((id(table), key))
+            self._add(Place(path, (table, key), [table[key]]), 1)
+            self.outline[path] = token(table[key]) if isinstance(table[key], IMMUTABLE) else (type(table[key]), id(table[key]))
+
     def _container(self, path: str, value: Any) -> None:
         if isinstance(value, dict):
             items = [(key, programs(value, key, item)) for key, item in dict.items(value)]
             self._add(Place(path, value, [each for item in items for each in item]), 2 * len(items))
+            if isinstance(value, collections.OrderedDict) and len(value) > 1:
+                self._add(Order(path, value), len(value))
+                self.outline[f"the order of {path}"] = _order(value)
             for key, item in items:
-                if not isinstance(key, IMMUTABLE):
+                if not _is_plain(key):
                     self._todo.append((f"{path}.key", key))
                 self._todo.append((f"{path}[{key!r}]" if isinstance(key, (str, int)) else f"{path}[...]", item))
             return
@@ -432,7 +517,7 @@ class Reads:
             items = list(value) if not isinstance(value, (list, tuple)) else [*value]
             if isinstance(value, (list, set, collections.deque)):
                 self._add(Place(path, value, items), len(items))
-            if isinstance(value, (set, frozenset)) and all(isinstance(item, IMMUTABLE) for item in items):
+            if isinstance(value, (set, frozenset)) and all(map(_is_plain, items)):
                 self.outline[path] = type(value), frozenset(map(token, items))
                 return
             self._todo += [(f"{path}[{i}]", item) for i, item in enumerate(items)]
@@ -471,6 +556,8 @@ class Reads:
     def _function(self, path: str, value: types.FunctionType) -> None:
         """A function is looked into where it runs: another one changes nothing."""
         if is_trusted_file(value.__code__.co_filename):
+            if isinstance(value.__dict__.get("registry"), types.MappingProxyType):  # functools.singledispatch
+                self._todo.append((f"{path}.registry", value.__dict__["registry"]))
             return
         self._functions.setdefault(id(value.__code__), []).append((path, value))
         self._add(AllAttributes(path, value.__dict__), 1)
@@ -503,13 +590,28 @@ class Reads:
             if not is_pythons(each):
                 continue
             if is_trusted_module(each.__module__):  # watched, but whatever changes there is not the program's doing
-                if issubclass(each, torch.nn.Module) and type_version(each):
-                    self._add(Version(each.__qualname__, each, held(each)), 1)
+                if issubclass(each, torch.nn.Module):
+                    self._version(each)
                 continue
+            if is_pythons(type(each)):
+                self._class(type(each).__qualname__, type(each))
             self._add(Class(each.__qualname__, each), 1)
             for key, item in list(each.__dict__.items()):
                 if key not in CLASS_CACHES and not isinstance(item, types.MemberDescriptorType):
                     self._attribute(f"{each.__qualname__}.{key}", key, item, None)
+
+    def _version(self, value: type) -> None:
+        """A class of PyTorch's: its methods, which somebody may replace, and the functions that those find by name."""
+        if type_version(value):
+            self._add(Version(value.__qualname__, value, held(value)), 1)
+        items = [(key, item) for key, item in value.__dict__.items() if key not in _REPLACED]
+        methods = tuple((key, item) for key, item in items if isinstance(item, types.FunctionType))
+        self.outline[f"{value.__module__}.{value.__qualname__}"] = "methods", methods
+        functions = torch.nn.functional.__dict__
+        for _, method in methods if value is not torch.Tensor else ():
+            for name in about(method.__code__).names & functions.keys():
+                if callable(functions[name]) and not isinstance(functions[name], type):
+                    self._number(f"torch.nn.functional.{name}", functions, name)
 
     def _module(self, path: str, value: types.ModuleType) -> None:
         self._opened.append((path, value))
@@ -552,15 +654,15 @@ class Reads:
         changed = None
         for place in self.places:
             if type(place) is not Attributes and not _is_replaced(place.thing) and place.changed():
-                self.draws |= isinstance(place, Generator)
+                self.in_pytorch |= not place.by_dynamo
                 what = "draws from" if isinstance(place, Generator) else "changes"
                 changed = changed or f"{self._subject} {what} `{place.path}`"
                 place.restore()
         return changed
 
-    def again(self) -> Reads:
-        """The same walk over what is there now."""
-        walk = Reads(self._own, self._subject)
+    def again(self, kept: bool = False) -> Reads:
+        """The same walk over what is there now; `kept`: of what caches keep, over what this one knows."""
+        walk = Reads(self._own, self._subject, dict(self._kept) if kept else None)
         for path, value in self.roots:
             walk.root(path, value)
         for code, variables in self._codes.values():
@@ -583,6 +685,38 @@ class Reads:
 def _is_replaced(thing: Any) -> bool:
     """Whether a place holds what the trace that is going on has put there."""
     return bool(REPLACED) and type(thing) is tuple and len(thing) == 2 and (id(thing[0]), thing[1]) in REPLACED
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value cannot change, and nothing hangs on it."""
+    kind = type(value)
+    if not isinstance(value, IMMUTABLE) or not hasattr(value, "__dict__") or is_trusted_module(kind.__module__):
+        return isinstance(value, IMMUTABLE)
+    return not is_pythons(kind) and not isinstance(value, enum.Enum)
+
+
+def _order(value: dict) -> tuple:
+    """In which order a dictionary gives what it holds; keys that are objects are all alike."""
+    return tuple(token(key) if isinstance(key, IMMUTABLE) else None for key in value)
+
+
+def _kept_by(path: str, cache: Any) -> tuple[dict, dict[int, Any]]:
+    """The dictionary of a functools.cache, and its results by the addresses of their keys. It is C's, and only the garbage
+    collector is told what is in it: (key -> result), or each key and result in a row, then (key -> link between them)."""
+    inside = gc.get_referents(cache)
+    table = next((item for item in inside if type(item) is dict and item is not cache.__dict__), None)
+    if table is not None:
+        if not any(type(link).__name__ == "_lru_list_elem" for link in table.values()):
+            return table, {id(key): result for key, result in table.items()}
+        inside = [item for item in inside[: next(i for i, item in enumerate(inside) if item is table)] if not _is_of_cache(item)]
+        results = {id(key): result for key, result in zip(inside[::2], inside[1::2], strict=False)}
+        if results.keys() == set(map(id, table)):
+            return table, results
+    raise NotCompiled(f"`{path}` keeps its results, and trainc cannot see them")
+
+
+def _is_of_cache(item: Any) -> bool:
+    return isinstance(item, type) and item.__name__ in ("_lru_cache_wrapper", "_lru_list_elem")
 
 
 def _holds_tensors(value: Any) -> bool:
@@ -674,35 +808,38 @@ class Guards:
     are walked and compared by value."""
 
     def __init__(self, reads: Reads, alike: Callable[[list[torch.Tensor]], Callable[[list[torch.Tensor]], bool]]):
-        self._alike = alike
         self._walk = reads.again()
         self.outline = self._walk.outline
+        # The tensors and their types are those of the trace for good: another tensor, or another type, is another trace.
+        self.tensors = self._walk.tensors
+        self._types = alike(self.tensors) if self.tensors else None
         self._bind()
 
     def _bind(self) -> None:
         watched = [p for p in self._walk.places if p.guards]
         self._places = [p.thing for p in watched]
         self._expected = [each for p in watched for each in (*p.held, p.thing)]
-        tensors = self._walk.tensors
-        self._tensors, self._types = tensors, self._alike(tensors) if tensors else None
+        self._orders = [p for p in self._walk.places if type(p) is Order]
 
     def __call__(self) -> bool:
-        if same_contents(self._places, self._expected):
-            return self._types is None or self._types(self._tensors)
+        if self._types is not None and not self._types(self.tensors):
+            return False
+        if same_contents(self._places, self._expected) and not any([order.changed() for order in self._orders]):
+            return True
         try:
-            walk = self._walk.again()
+            walk = self._walk.again(kept=True)
         except NotCompiled:
             return False
-        if walk.outline != self.outline or list(map(id, walk.tensors)) != list(map(id, self._tensors)):
+        if walk.outline != self.outline or list(map(id, walk.tensors)) != list(map(id, self.tensors)):
             return False
         self._walk = walk
         self._bind()
-        return self._types is None or self._types(self._tensors)
+        return True
 
     def differences(self) -> list[str]:
         """What is other now, in the user's terms."""
         try:
-            now = self._walk.again().outline
+            now = self._walk.again(kept=True).outline
         except NotCompiled as reason:
             return [str(reason)]
         told = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+import warnings
 from typing import Any
 
 import torch
@@ -49,13 +50,22 @@ class FlatCall(torch.nn.Module):
         reads.restore()
         count = len(state.tensors())
         args, kwargs = unflatten(self._structure, list(flat[count:]))
+        learns = [t.requires_grad for t in flat]
         first, self._first = self._first, False
         if not first and (watched.logged or reads.own_backward):
             watched.logged = None
             self._until_traced.enter_context(watched.active())
-        with state.swapped(list(flat[:count])), watched.active() if first else contextlib.nullcontext():
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(state.swapped(list(flat[:count])))
+            if first:
+                stack.enter_context(watched.active())
+            elif watched.warned:  # the first run has shown it
+                stack.enter_context(warnings.catch_warnings())
+                warnings.simplefilter("ignore")
             result = state.root.forward(*args, **kwargs)
         watched.check()
+        if learns != [t.requires_grad for t in flat]:
+            raise SideEffect("forward changes whether one of its arguments, or of its own tensors, wants a gradient")
         after = Flattener()
         if after.flatten((args, kwargs)) != self._structure or any(
             a is not b for a, b in zip(after.tensors, flat[count:], strict=False)

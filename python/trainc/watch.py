@@ -16,6 +16,7 @@ import sys
 import sysconfig
 import threading
 import types
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -103,6 +104,8 @@ _ASKS = {
     "datetime": {"now", "utcnow", "today"},
 }  # fmt: skip
 _READS_TENSOR = {"tolist", "numpy", "item", "__array__"}
+# What tells where a tensor lies, or works on its memory: no signature says that.
+_ASKS_MEMORY = {"storage_offset", "data_ptr", "untyped_storage", "is_set_to", "_is_view", "as_strided", "as_strided_"}
 
 # Functions of PyTorch's and of the standard library that change, or read, a state which a trace does not have.
 _STATEFUL: dict[types.CodeType, str] = {}
@@ -129,6 +132,7 @@ class Watched:
     def __init__(self, enter: Callable[[Any], None], read: Callable[[torch.Tensor], None]):
         self._enter, self._read = enter, read
         self.reason: Exception | None = None
+        self.warned = False  # whether a warning was shown that would not be shown again
         self.logged: str | None = None  # where a record was logged since this was set to None
 
     @contextlib.contextmanager
@@ -163,6 +167,16 @@ class Watched:
         if code is _LOGS:
             self.logged = f"{_line(_user_frame(frame))}: a log record"
             return None  # tell of it again
+        if code is _WARNS:
+            caller = frame.f_back  # C code has no frame: this is who warns
+            if caller is not None and not is_trusted_code(caller.f_code, caller.f_globals):
+                self._warns(frame.f_locals["msg"], caller)
+            return None
+        if code is _HOOKS_SAVED:
+            caller = frame.f_back
+            if caller is not None and not is_trusted_code(caller.f_code, caller.f_globals):
+                self._refuse(NotCompiled(f"{_line(caller)}: sets hooks on saved tensors"))
+            return None
         if (reason := _STATEFUL.get(code)) is not None:
             caller = frame.f_back
             while caller is not None and caller.f_code.co_filename.endswith(_WRAPPERS):
@@ -180,12 +194,21 @@ class Watched:
             self._refuse(reason)
         return True
 
+    def _warns(self, shown: Any, caller: Any) -> None:
+        """What is shown once is shown by the trace; what is shown by each call must be."""
+        if _action_for(shown, caller.f_globals.get("__name__", "")) in ("default", "module", "once"):
+            self.warned = True
+            return
+        self._refuse(SideEffect(f"{_line(caller)}: a warning would be shown once, while the model is traced", in_pytorch=True))
+
     def _c_call(self, frame: Any, function: Any) -> None:
         name, module = function.__name__, _module_of(function)
         owner = getattr(function, "__self__", None)
         if isinstance(owner, torch.Tensor):
             if name in _READS_TENSOR and type(owner) in (torch.Tensor, torch.nn.Parameter):
                 self._read(owner)
+            if name in _ASKS_MEMORY:
+                self._refuse(NotCompiled(f"{_line(frame)}: {name}() depends on where a tensor lies in memory", True))
             return
         if name in _ASKS.get(module, ()) and not _is_own_object(owner, module):
             what = "print()" if function is builtins.print else f"{module}.{name}()".replace("builtins.", "")
@@ -201,6 +224,21 @@ class Watched:
 _here = threading.local()
 _WRAPPERS = tuple(os.path.join("torch", *path) for path in (("_dynamo", "eval_frame.py"), ("_compile.py",), ("random.py",)))
 _LOGS = logging.Logger.handle.__code__
+_WARNS = warnings._showwarnmsg.__code__  # what shows a warning that the program's filters let through
+_HOOKS_SAVED = torch.autograd.graph.saved_tensors_hooks.__enter__.__code__
+
+
+def _action_for(shown: Any, module: str) -> str:
+    """What the program's filters say of a warning."""
+
+    def fits(pattern: Any, text: str) -> bool:
+        return pattern is None or (pattern == text if isinstance(pattern, str) else pattern.match(text) is not None)
+
+    for action, message, kind, where, line in warnings.filters:
+        known = issubclass(shown.category, kind) and line in (0, shown.lineno)
+        if known and fits(message, str(shown.message)) and fits(where, module):
+            return action
+    return warnings.defaultaction
 
 
 @contextlib.contextmanager

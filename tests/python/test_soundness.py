@@ -11,6 +11,7 @@ import contextlib
 import copy
 import functools
 import itertools
+import logging
 import os
 import random
 import sys
@@ -144,6 +145,33 @@ READS = {
     "operator.attrgetter": ("import operator\nGET = operator.attrgetter('a.b')\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * GET(self.c)", "net.c.a.b = 3.0", "c = types.SimpleNamespace(a=types.SimpleNamespace(b=2.0))"),
     "map over a list": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * sum(map(float, self.c['v']))", "net.c['v'][0] = 3.0", "c = {'v': [2.0, 1.0]}"),
     "training flag of a hidden module": ("class Net(nn.Linear):\n  def forward(self, x): return self.hidden[0](super().forward(x))", "net.hidden[0].p = 1.0", "hidden = [nn.Dropout(0.0)]"),
+    "type of a tensor: requires_grad": ("T = torch.ones(4)\nCFG = [1.0]\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * (3.0 if T.requires_grad else 2.0) * CFG[0]", "m.CFG = [1.0]; m.T.requires_grad_()"),
+    "type of a tensor: shape": ("T = torch.ones(4)\nCFG = [1.0]\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * T.shape[0] * CFG[0]", "m.CFG = [1.0]; m.T.resize_(5)"),
+    "type of a tensor: dtype": ("T = torch.ones(4)\nCFG = [1.0]\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * T.element_size() * CFG[0]", "m.CFG = [1.0]; m.T.data = m.T.data.double()"),
+    "type of a closure's tensor": ("def make():\n  t = torch.ones(4)\n  return t, lambda: 3.0 if t.requires_grad else 2.0\nT, f = make()\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * f()", "m.T.requires_grad_()"),
+    "cached result": ("@functools.cache\ndef cfg(): return types.SimpleNamespace(k=2.0)\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * cfg().k", "m.cfg().k = 3.0"),
+    "cached result, by argument": ("@functools.lru_cache(maxsize=4)\ndef cfg(a): return [a]\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * cfg(2.0)[0]", "m.cfg(2.0)[0] = 3.0"),
+    "cached result, cleared": ("K = [2.0]\n@functools.lru_cache(maxsize=4)\ndef cfg(): return K[0]\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * cfg()", "m.K[0] = 3.0; m.cfg.cache_clear()"),
+    "cached method": ("class C:\n  @functools.cache\n  def get(self): return {'k': 2.0}\nc = C()\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * c.get()['k']", "m.c.get()['k'] = 3.0"),
+    "mapping proxy": ("RAW = {'a': 2.0}\nVIEW = types.MappingProxyType(RAW)\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * VIEW['a']", "m.RAW['a'] = 3.0"),
+    "event": ("import threading\nE = threading.Event()\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * (3.0 if E.is_set() else 2.0)", "m.E.set()"),
+    "logger's level": ("LOG = logging.getLogger('user_level')\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * (3.0 if LOG.isEnabledFor(logging.DEBUG) else 2.0)", "m.LOG.setLevel(10)"),
+    "logger's level, of its parent": ("LOG = logging.getLogger('user_parent.child')\nUP = logging.getLogger('user_parent')\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * LOG.getEffectiveLevel()", "m.UP.setLevel(7)"),
+    "logging disabled": ("LOG = logging.getLogger('user_disabled')\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * (3.0 if LOG.isEnabledFor(logging.ERROR) else 2.0)", "m.LOG.disabled = True"),
+    "logging disabled for all": ("LOG = logging.getLogger('user_disabled_2')\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * (3.0 if LOG.isEnabledFor(logging.ERROR) else 2.0)", "m.logging.disable(50)"),
+    "singledispatch": ("@functools.singledispatch\ndef scale(v): return 2.0\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * scale(1)", "m.scale.register(int, lambda v: 3.0)"),
+    "enumeration's attribute": ("class Mode(enum.Enum):\n  A = 1\nMode.A.k = 2.0\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * Mode.A.k", "m.Mode.A.k = 3.0"),
+    "enumeration's value": ("class Mode(enum.Enum):\n  A = [2.0]\nCFG = {'m': Mode.A}\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * CFG['m'].value[0]", "m.Mode.A.value[0] = 3.0"),
+    "number with attributes": ("class V(float): pass\nCFG = V(1.0)\nCFG.k = 2.0\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * CFG.k", "m.CFG.k = 3.0"),
+    "gradient there": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * (2.0 if self.hidden[0].grad is None else 3.0)", "net.hidden[0].grad = torch.ones(4)", "hidden = [torch.ones(4)]"),
+    "gradient of a parameter there": ("class Net(nn.Linear):\n  def __init__(self, *a):\n    super().__init__(*a)\n    self.p = nn.Parameter(torch.ones(4))\n  def forward(self, x): return super().forward(x) * (2.0 if self.p.grad is None else 3.0) + 0 * self.p.sum()", "net.zero_grad = lambda: None"),
+    "PyTorch's class patched": ("class Net(nn.Linear):\n  def __init__(self, *a):\n    super().__init__(*a)\n    self.l = nn.Identity()\n  def forward(self, x): return self.l(super().forward(x))", "patch(nn.Identity, 'forward', lambda self, x: x * 3.0)"),
+    "PyTorch's function patched": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x)", "patch(torch.nn.functional, 'linear', lambda x, w, b: x @ w + b)"),
+    "PyTorch's function named by the program patched": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * F.relu(torch.ones(()))", "patch(torch.nn.functional, 'relu', lambda x: x * 3.0)"),
+    "PyTorch's method patched": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x).relu()", "patch(torch.Tensor, 'relu', lambda x: x * 3.0)"),
+    "order of an OrderedDict": ("D = collections.OrderedDict(a=2.0, b=3.0)\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * next(iter(D.values()))", "m.D.move_to_end('a')"),
+    "order of an OrderedDict of self": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * list(self.d)[0]", "net.d.move_to_end(2.0)", "d = collections.OrderedDict({2.0: 1, 3.0: 1})"),
+    "order of a dictionary": ("D = dict(a=2.0, b=3.0)\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * list(D.values())[0]", "m.D['a'] = m.D.pop('a')"),
     "default dtype": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * torch.tensor(2.0).element_size()", "torch.set_default_dtype(torch.float64)"),
 }  # fmt: skip
 
@@ -183,11 +211,18 @@ EFFECTS = {
     "tensor list": ("class Net(nn.Linear):\n  def forward(self, x):\n    h = super().forward(x)\n    self.log['a'].append(h.detach())\n    return h", "len(net.log['a'])", "log = {'a': []}"),
     "exception caught": ("N = [0]\nclass Net(nn.Linear):\n  def forward(self, x):\n    try:\n      N[0] += 1\n      print('here')\n    except Exception: pass\n    return super().forward(x)", "(m.N, OUT())"),
     "logging": ("L = logging.getLogger('user_program')\nH = []\nclass Keep(logging.Handler):\n  def emit(self, record): H.append(record.msg)\nL.addHandler(Keep())\nclass Net(nn.Linear):\n  def forward(self, x):\n    L.warning('here')\n    return super().forward(x)", "len(m.H)"),
+    "OrderedDict's order": ("D = collections.OrderedDict(a=1, b=2, c=3)\nclass Net(nn.Linear):\n  def forward(self, x):\n    D.move_to_end(next(iter(D)))\n    return super().forward(x)", "list(m.D)"),
+    "saved tensors' hooks": ("N = []\ndef pack(t):\n  return t * 2.0\nclass Net(nn.Linear):\n  def forward(self, x):\n    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t): return super().forward(x).tanh()", "0"),
+    "gradient set": ("class Net(nn.Linear):\n  def forward(self, x):\n    self.h[0].grad = torch.full((4,), 2.0)\n    return super().forward(x)", "net.h[0].grad.tolist()", "h = [torch.ones(4)]"),
+    "gradient of a parameter set": ("class Net(nn.Linear):\n  def __init__(self, *a):\n    super().__init__(*a)\n    self.p = nn.Parameter(torch.ones(4))\n  def forward(self, x):\n    self.p.grad = torch.full((4,), 2.0)\n    return super().forward(x) + self.p", "net.p.grad.tolist()"),
+    "metaclass counts": ("class Meta(type):\n  def __call__(cls, *a):\n    cls.n = getattr(cls, 'n', 0) + 1\n    return super().__call__(*a)\nclass C(metaclass=Meta): pass\nclass Net(nn.Linear):\n  def forward(self, x):\n    C()\n    return super().forward(x)", "m.C.n"),
+    "metaclass counts on itself": ("class Meta(type):\n  n = 0\n  def __call__(cls, *a):\n    type(cls).n += 1\n    return super().__call__(*a)\nclass C(metaclass=Meta): pass\nclass Net(nn.Linear):\n  def forward(self, x):\n    C()\n    return super().forward(x)", "m.Meta.n"),
     "environment": ("class Net(nn.Linear):\n  def forward(self, x):\n    os.environ['TEST_N'] = str(int(os.environ.get('TEST_N', '0')) + 1)\n    return super().forward(x)", "os.environ.pop('TEST_N')"),
 }  # fmt: skip
 
 PLACES = {"numpy": numpy, "array": array, "collections": collections, "functools": functools, "itertools": itertools, "os": os,
-          "random": random, "types": types, "torch": torch, "nn": nn, "sys": sys}  # fmt: skip
+          "random": random, "types": types, "torch": torch, "nn": nn, "sys": sys,
+          "patch": lambda *args: patch(*args)}  # fmt: skip
 
 
 def build(source, setup="", **more):
@@ -213,12 +248,30 @@ def same(ours, plain):
     return all(torch.allclose(a, b, rtol=1e-5, atol=1e-6, equal_nan=True) for a, b in zip(ours, plain, strict=True))
 
 
+_patches = []
+
+
+def patch(owner, name, value):
+    """Replaces an attribute of PyTorch's for the rest of a program (`restored`)."""
+    _patches.append((owner, name, owner.__dict__.get(name)))
+    setattr(owner, name, value)
+
+
 @contextlib.contextmanager
 def restored():
     environment, dtype = dict(os.environ), torch.get_default_dtype()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        while _patches:
+            owner, name, value = _patches.pop()
+            setattr(owner, name, value) if value is not None else delattr(owner, name)
+    logging.disable(logging.NOTSET)
+    for name in ("user_level", "user_parent", "user_disabled"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
+        logging.getLogger(name).disabled = False
     os.environ.clear()
     os.environ.update(environment)
     torch.set_default_dtype(dtype)
@@ -286,6 +339,80 @@ def test_what_learns_beside_the_parameters_has_its_gradient(name):
                 model(x).square().sum().backward()
             found.append([net.hidden().grad])
     assert same(found[1], found[0])
+
+
+# What forward sees of its arguments beside what is in their signature: the program, and the arguments of its calls.
+ARGUMENTS = {
+    "offset": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * (1 + x.storage_offset())", "[torch.ones(9, 4)[i:i + 3] for i in (0, 0, 2, 4)]"),
+    "memory before it": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) + x.as_strided((3, 4), (4, 1), 0)", "[torch.arange(36.0).reshape(9, 4)[i:i + 3] for i in (0, 0, 2, 4)]"),
+    "memory before it, by function": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) + torch.as_strided(x, (3, 4), (4, 1), 0)", "[torch.arange(36.0).reshape(9, 4)[i:i + 3] for i in (0, 0, 2, 4)]"),
+    "a view": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * (2.0 if x._is_view() else 3.0)", "[torch.ones(3, 4), torch.ones(3, 4), torch.ones(9, 4)[:3]]"),
+    "its base": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * (2.0 if x._base is None else 3.0)", "[torch.ones(3, 4), torch.ones(3, 4), torch.ones(9, 4)[:3]]"),
+    "its version": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * (2.0 if x._version == 0 else 3.0)", "[torch.ones(3, 4), torch.ones(3, 4), torch.ones(3, 4).add_(0)]"),
+    "the module's buffer": ("class Net(nn.Linear):\n  def __init__(self, *a):\n    super().__init__(*a)\n    self.register_buffer('b', torch.ones(3, 4))\n  def forward(self, x): return super().forward(x) * (2.0 if x is self.b else 3.0)", "[torch.ones(3, 4), torch.ones(3, 4), net.b, net.b]"),
+    "the module's buffer first": ("class Net(nn.Linear):\n  def __init__(self, *a):\n    super().__init__(*a)\n    self.register_buffer('b', torch.ones(3, 4))\n  def forward(self, x): return super().forward(x) * (2.0 if x is self.b else 3.0)", "[net.b, net.b, torch.ones(3, 4)]"),
+    "a global tensor": ("T = torch.ones(3, 4)\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * (2.0 if x is T else 3.0)", "[torch.ones(3, 4), torch.ones(3, 4), m.T, m.T]"),
+    "a global tensor first": ("T = torch.ones(3, 4)\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * (2.0 if x is T else 3.0)", "[m.T, m.T, torch.ones(3, 4)]"),
+    "one tensor twice": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x[0]) * (2.0 if x[0] is x[1] else 3.0)", "[(torch.ones(3, 4), torch.ones(3, 4)), (torch.ones(3, 4),) * 2, (torch.zeros(3, 4),) * 2]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_what_no_signature_says_of_an_argument(name):
+    source, arguments = ARGUMENTS[name]
+    found = []
+    for compiled in (False, True):
+        with restored():
+            _, net, scope = build(source)
+            model = trainc.compile(net) if compiled else net
+            found.append([train(model, x) for x in eval(arguments, scope)])
+    plain, ours = found
+    assert all(same(a, b) for a, b in zip(ours, plain, strict=True)), [r.route for r in records.of(model)]
+    assert not all(same(a, plain[0]) for a in plain)
+
+
+CHANGED_ARGUMENTS = {
+    "wants a gradient": ("class Net(nn.Linear):\n  def forward(self, x):\n    x.requires_grad_()\n    return super().forward(x)", "x.grad"),
+    "wants a gradient, set": ("class Net(nn.Linear):\n  def forward(self, x):\n    x.requires_grad = True\n    return super().forward(x)", "x.grad"),
+    "is detached": ("class Net(nn.Linear):\n  def forward(self, x):\n    self.h[0].detach_()\n    return super().forward(x) * self.h[0]", "net.h[0].requires_grad", "h = [torch.ones(4, requires_grad=True) * 1]"),
+    "no longer wants one": ("class Net(nn.Linear):\n  def forward(self, x):\n    self.bias.requires_grad_(False)\n    return super().forward(x)", "net.bias.requires_grad"),
+    "its gradient is set": ("class Net(nn.Linear):\n  def forward(self, x):\n    x.grad = x * 2\n    return super().forward(x)", "x.grad"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGED_ARGUMENTS)
+def test_what_forward_changes_of_tensors_is_not_lost(name):
+    source, seen, *setup = CHANGED_ARGUMENTS[name]
+    found = []
+    for compiled in (False, True):
+        with restored():
+            _, net, scope = build(source, *setup)
+            model, results = trainc.compile(net) if compiled else net, []
+            for _ in range(4):
+                x = torch.ones(3, 4)
+                model(x).square().sum().backward()
+                results.append(eval(seen, {**scope, "x": x}))
+            found.append(results)
+    plain, ours = found
+    assert [str(a) for a in plain] == [str(b) for b in ours], [r.route for r in records.of(model)]
+
+
+@pytest.mark.parametrize("action", ["always", "default", "once", "module", "ignore"])
+def test_a_warning_is_shown_as_often_as_in_eager(action):
+    source = "import warnings\nclass Net(nn.Linear):\n  def forward(self, x):\n    warnings.warn('from forward')\n    return super().forward(x)"
+    found = []
+    for compiled in (False, True):
+        with warnings.catch_warnings(record=True) as shown:
+            warnings.simplefilter(action)
+            _, net, _ = build(source)
+            model = trainc.compile(net) if compiled else net
+            counts = []
+            for _ in range(5):
+                train(model, torch.ones(3, 4))
+                counts.append(sum(str(each.message) == "from forward" for each in shown))
+            found.append(counts)
+    assert found[0] == found[1]
+    assert action == "always" or [r.route for r in records.of(model)] == ["compiled"]
 
 
 SETTINGS = {"scale": 2.0, "options": {"a": [1.0]}}
