@@ -145,10 +145,10 @@ def about(code: types.CodeType) -> Code:
 
 
 def _sets_data(code: types.CodeType) -> bool:
-    """Whether code has `x.data = y`, or names it for setattr(). (An attribute of that name of another object is taken for one.)"""
-    if "data" in code.co_names:
-        return any(i.opname == "STORE_ATTR" and i.argval == "data" for i in dis.get_instructions(code))
-    return "setattr" in code.co_names and "data" in _strings(code.co_consts)
+    """Whether code has `x.data = y`, or names it for setattr(). (An attribute of that name of any other object counts, too.)"""
+    if "setattr" in code.co_names and "data" in _strings(code.co_consts):
+        return True
+    return "data" in code.co_names and any(i.opname == "STORE_ATTR" and i.argval == "data" for i in dis.get_instructions(code))
 
 
 _ANY_GLOBAL = frozenset({"globals", "eval", "exec"})
@@ -303,7 +303,8 @@ class Reads:
         if facts.any_global:
             raise NotCompiled(f"{code.co_name}: uses globals(), eval() or exec()")
         if facts.sets_data:
-            raise NotCompiled(f"{code.co_name}: gives a tensor another's memory (`x.data = y`), which no trace sees", in_pytorch=True)
+            what = f"{code.co_name}: gives a tensor another's memory (`x.data = y`), which no trace sees"
+            raise NotCompiled(what, in_pytorch=True)
         if facts.hidden is not None and self._subject == "forward":
             raise NotCompiled(f"{code.co_name}: reads or sets {facts.hidden} of a tensor", in_pytorch=True)
         for name in facts.names & sys.modules.keys() if facts.imports else ():

@@ -48,8 +48,23 @@ class ClampsABuffer(nn.Module):
         return y, y[1:]
 
 
-@pytest.mark.parametrize("kind", [ClampsAParameter, ClampsData, ClampsABuffer])
-def test_the_backward_is_given_what_forward_wrote_over(kind, engine):
+class GivesItsParameterData(ClampsAParameter):
+    """A max-norm constraint."""
+
+    def forward(self, x):
+        self.last.weight.data = torch.renorm(self.last.weight.data, 2, 0, 0.1)
+        return self.last(self.first(x))
+
+
+class GivesItsActivationData(ClampsAParameter):
+    def forward(self, x):
+        y = self.first(x)
+        setattr(y, "data", y.data * 2)  # noqa: B010
+        return self.last(y)
+
+
+@pytest.mark.parametrize("kind", [ClampsAParameter, ClampsData, ClampsABuffer, GivesItsParameterData, GivesItsActivationData])
+def test_what_forward_writes_over(kind, engine):
     found = []
     for compiled in (False, True):
         torch.manual_seed(0)
