@@ -7,6 +7,8 @@ import time
 import pytest
 
 from trainc import _core
+from trainc.device import HOST
+from trainc.options import CompileOptions
 
 BATCH, WIDTH = 4, 8
 
@@ -38,7 +40,7 @@ class Joint:
     def compile(self, *outputs: str) -> list:
         nodes = [*self.nodes, {"op": "output", "args": [{"n": name} for name in outputs]}]
         graph = json.dumps({"name": "deep", "nodes": nodes})
-        joint = _core.JointGraph(graph, 1 + self._weights, 1, "deep", 1 << 16, tf32=False, library_flops=0)
+        joint = _core.JointGraph(graph, 1 + self._weights, 1, "deep", CompileOptions.of(HOST).for_compiler(), 1 << 16)
         return [joint.forward(), joint.backward([True])]
 
 
