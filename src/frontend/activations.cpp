@@ -56,22 +56,21 @@ Outcome leaky_relu_backward(const Call& c) {
   return c.give(where(c.in(1, "self") > 0, dy, dy * c.in(2, "negative_slope")));
 }
 
-Value lambda_of(const Call& c, Value x, int at) { return c.arg(at, "lambd").none() ? number(x, 0.5) : c.operand(at, "lambd"); }
-
 /// 0 between -lambd and lambd; NaN stays.
 Outcome hardshrink(const Call& c) {
-  Value x = c.in(0, "self"), l = lambda_of(c, x, 1);
+  Value x = c.in(0, "self"), l = c.arg(1, "lambd").none() ? number(x, 0.5) : c.operand(1, "lambd");
   return c.give(where((-l <= x) & (x <= l), 0, x));
 }
 
+/// Unlike hardshrink, eager leaves lambd unrounded beside bf16.
 Outcome softshrink(const Call& c) {
-  Value x = c.in(0, "self"), l = lambda_of(c, x, 1);
+  Value x = c.in(0, "self"), l = c.arg(1, "lambd").none() ? number(x, 0.5) : c.in(1, "lambd");
   return c.give(where(l < x, x - l, where(x < -l, x + l, where(is_nan(x), x, 0))));
 }
 
 /// Of both; at NaN it is 0.
 Outcome shrink_backward(const Call& c) {
-  Value dy = c.in(0, "grad_output"), x = c.in(1, "self"), l = lambda_of(c, x, 2);
+  Value dy = c.in(0, "grad_output"), x = c.in(1, "self"), l = c.operand(2, "lambd");
   return c.give(where((x < -l) | (l < x), dy, 0));
 }
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+import trainc.traced_kernels  # noqa: F401 (the operations that it registers)
+
 aten = torch.ops.aten
 INF, NAN = math.inf, math.nan
 
@@ -255,6 +257,12 @@ over("threshold_backward", lambda g, x: aten.threshold_backward(g, x, 0), X, X)
 case("threshold_backward/special", lambda g, x: aten.threshold_backward(g, x, 0), f32(12), f32(12, values="special"))
 over("leaky_relu", lambda x: aten.leaky_relu(x, 0.2), X)
 over("leaky_relu_backward", lambda g, x: aten.leaky_relu_backward(g, x, 0.2, False), X, X)
+for shrink in (aten.hardshrink, aten.softshrink):
+    name = shrink.__name__
+    over(name, lambda x, shrink=shrink: shrink(x, 0.7), X)
+    case(f"{name}/special", lambda x, shrink=shrink: shrink(x, 0.5), f32(12, values="special"))
+over("hardshrink_backward", lambda g, x: aten.hardshrink_backward(g, x, 0.7), X, X)
+over("softshrink_backward", lambda g, x: aten.softshrink_backward(g, x, 0.7), X, X)
 over("hardtanh", lambda x: aten.hardtanh(x, -0.5, 0.7), X)
 over("hardtanh_backward", lambda g, x: aten.hardtanh_backward(g, x, -0.5, 0.7), X, X)
 WIDE = f32(64, values="special")  # holds 3 and -3, where the pieces meet; a multiple of eager's vectors
@@ -509,6 +517,7 @@ case("empty_strided", lambda x: aten.fill.Scalar(aten.empty_strided([2, 3], [1, 
 case("new_empty", lambda x: aten.fill.Scalar(aten.new_empty(x, [5]), 1.0), f32(2))
 case("new_empty_strided", lambda x: aten.fill.Scalar(aten.new_empty_strided(x, [2, 3], [1, 2]), 1.0), f32(2))
 case("full_like", lambda x: aten.full_like(x, 2.5), V)
+case("efficientzerotensor", lambda x: aten.add(x, aten._efficientzerotensor([2, 3])), f32(2, 3))
 case("new_zeros", lambda x: aten.new_zeros(x, [2, 3]), V)
 case("new_ones", lambda x: aten.new_ones(x, [], dtype=torch.bool), V)
 case("new_full", lambda x: aten.new_full(x, [2], 7), V)
@@ -802,6 +811,7 @@ case(
     extern=True,
     **SUM,
 )
+case("classes", lambda i: torch.ops.trainc.classes(i, 10), i64(3, 4))
 case("gather", lambda x, i: aten.gather(x, 1, i), f32(6, 7), i64(6, 4, high=7))
 case("gather/smaller", lambda x, i: aten.gather(x, 0, i), f32(6, 7), i64(4, 3, high=6))
 case("index_select", lambda x, i: aten.index_select(x, 1, i), f32(3, 7, 2), i64(5, high=7))

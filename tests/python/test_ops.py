@@ -12,7 +12,7 @@ from plans import compiled_text
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten
 
-from trainc import _core, traced_kernels, wire  # noqa: F401 (the operations that it registers)
+from trainc import _core, wire
 
 EACH = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 

@@ -344,14 +344,21 @@ class Slow(nn.Module):
 
 
 class Meeting:
-    """Called by the trace, in the middle of forward: the other thread starts then, and has a while before it goes on."""
+    """Called by the trace, in the middle of forward: the other thread starts then, and has a while before it goes on.
+
+    A lock tells it, because an event that the trace sets would be state that the step changes.
+    """
 
     def __init__(self):
-        self.traced = threading.Event()
+        self.before = threading.Lock()
+        self.before.acquire()
 
     def __call__(self):
-        self.traced.set()
+        self.before.release()
         time.sleep(0.4)
+
+    def wait(self):
+        return self.before.acquire(timeout=TIMEOUT)
 
 
 def both_while_tracing(trace, other, meet):
@@ -359,7 +366,7 @@ def both_while_tracing(trace, other, meet):
     results = []
 
     def run():
-        assert meet.traced.wait(TIMEOUT)
+        assert meet.wait()
         results.append(other())
 
     in_threads(trace, run)
