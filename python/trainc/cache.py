@@ -17,14 +17,11 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from trainc import cache_files, config, messages
 from trainc.cache_files import ENTRY, LOCK
 from trainc.options import CompileOptions
-
-if TYPE_CHECKING:  # PyTorch is loaded where a plan is wanted
-    pass
 
 T = TypeVar("T")
 About = dict[str, Any]

@@ -28,6 +28,7 @@ from trainc import cache, config, device, messages, records, wire
 from trainc.errors import InternalError
 from trainc.optimizer_state import Known, Steps
 from trainc.options import CompileOptions
+from trainc.watch import is_trusted_file
 
 Tensor = torch.Tensor
 
@@ -270,8 +271,8 @@ def attach(optimizer: torch.optim.Optimizer, fusing: Any = None) -> None:
             records.Compilation(type(optimizer).__name__, route="eager", reason="not one of AdamW, Adam, SGD")
         )
         return
-    if replaced := _replaced(optimizer):
-        reason = f"its `{replaced}` was replaced on the object, and may do more than the class's"
+    if method := replaced(optimizer):
+        reason = f"its `{method}` was replaced, and may do more than PyTorch's"
         messages.warn(f"{type(optimizer).__name__} stays PyTorch's: {reason}")
         records.of(optimizer).append(records.Compilation(type(optimizer).__name__, route="eager", reason=reason))
         return
@@ -307,21 +308,25 @@ def attach(optimizer: torch.optim.Optimizer, fusing: Any = None) -> None:
 
     if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
         hooked._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
-    hooked._trainc = True  # type: ignore[attr-defined]
     optimizer.register_load_state_dict_pre_hook(lambda *_: kernels.known.clear())  # it holds the state that is replaced
     optimizer.step = types.MethodType(hooked, optimizer)
     optimizer.zero_grad = types.MethodType(_zero_grad, optimizer)
 
 
-def _replaced(optimizer: torch.optim.Optimizer) -> str | None:
-    """Which method of an optimizer somebody put another in the place of, on the object. (PyTorch's learning rate schedulers
-    wrap `step`, which changes nothing; trainc.compile puts its own there, which may be replaced again.)"""
+def replaced(optimizer: torch.optim.Optimizer) -> str | None:
+    """Which method, "step" or "zero_grad", the program put a function of its own in the place of, on the optimizer or its class.
+    (What PyTorch's learning rate schedulers and trainc put there wraps the class's own.)"""
     for name in ("step", "zero_grad"):
-        method = optimizer.__dict__.get(name)
-        if getattr(method, "_wrapped_by_lr_sched", False) and not hasattr(method, "_trainc"):
-            method = method.__wrapped__
-        function = getattr(method, "__func__", method)
-        if function is not None and not hasattr(function, "_trainc") and function is not getattr(type(optimizer), name):
+        own = getattr(type(optimizer), name)
+        method, wraps_own = optimizer.__dict__.get(name, own), False
+        while method is not None:
+            function = getattr(method, "__func__", method)
+            code = getattr(function, "__code__", None)
+            if code is None or not is_trusted_file(code.co_filename):
+                return name
+            wraps_own = wraps_own or function is own
+            method = getattr(function, "__wrapped__", None)
+        if not wraps_own:
             return name
     return None
 
@@ -334,9 +339,6 @@ def _zero_grad(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
     for group in self.param_groups:
         for p in group["params"]:
             p.grad = None
-
-
-_zero_grad._trainc = True  # type: ignore[attr-defined]
 
 
 def _is_watched(optimizer: torch.optim.Optimizer) -> bool:

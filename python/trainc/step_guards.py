@@ -11,7 +11,6 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 
 from trainc import optimizer
 from trainc.errors import NotCompiled
-from trainc.watch import is_trusted_file
 
 Tensor = torch.Tensor
 
@@ -39,24 +38,13 @@ class Methods:
         ]  # fmt: skip
         if len(found) == len(self._known) and all(map(operator.is_, found, self._known)):
             return
-        for i, method in enumerate(found):
-            if method is not None and not _is_librarys(method):
-                name = f"{type(self._optimizers[i // 4]).__name__}.{('step', 'zero_grad')[i // 2 % 2]}"
+        for each in self._optimizers:
+            if method := optimizer.replaced(each):
+                name = f"{type(each).__name__}.{method}"
                 raise NotCompiled(
                     f"{name} was replaced by a function of the program's, which would not run: do in the step what it does"
                 )
         self._known = found
-
-
-def _is_librarys(method: Any) -> bool:
-    """Whether a function, and all that it wraps, is PyTorch's or ours."""
-    while method is not None:
-        method = getattr(method, "__func__", method)
-        code = getattr(method, "__code__", None)
-        if code is None or not is_trusted_file(code.co_filename):
-            return False
-        method = getattr(method, "__wrapped__", None)
-    return True
 
 
 def check_tensors(tensors: list[Tensor], arguments: list[Tensor]) -> None:
