@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import torch
 
+from trainc.optimizers.adadelta import Adadelta
+from trainc.optimizers.adafactor import Adafactor
+from trainc.optimizers.adagrad import Adagrad
 from trainc.optimizers.adam import Adam
+from trainc.optimizers.adamax import Adamax
+from trainc.optimizers.asgd import ASGD
 from trainc.optimizers.formula import NUMBERS, Count, Formula, Variant
+from trainc.optimizers.nadam import NAdam
+from trainc.optimizers.radam import RAdam
+from trainc.optimizers.rmsprop import RMSprop
 from trainc.optimizers.sgd import SGD
 
 FORMULAS: dict[type[torch.optim.Optimizer], Formula] = {
     kind: formula
     for formula in (
-        Adam(), SGD(),
+        Adam(), SGD(), RMSprop(), Adagrad(), Adamax(), NAdam(), RAdam(), Adadelta(), ASGD(), Adafactor(),
     )
     for kind in formula.classes
 }  # fmt: skip
