@@ -22,7 +22,6 @@ LEFT = {
     LBFGS: "it calls the model within its step",
     SparseAdam: "its gradients have no dense memory",
     Muon: "its step is made of matrix products",
-    Rprop: "its step is not written down yet",
 }
 
 _ALL = {"weight_decay": 0.1, "maximize": True}
@@ -58,5 +57,6 @@ FLAGS = {
     ],
     Adadelta: [{}, _ALL, {"rho": 0.3, "eps": 0.1}, {"weight_decay": 0.1, "foreach": True}],
     ASGD: [{}, _ALL, {"t0": 2.0}, {"t0": 0, "lambd": 0.3, "alpha": 0.5}, {"weight_decay": 0.1, "t0": 1, "foreach": True}],
+    Rprop: [{}, {"maximize": True}, {"etas": (0.3, 1.5), "step_sizes": (0.01, 0.12)}, {"foreach": True}],
     Adafactor: [{}, _ALL, {"eps": (1e-3, 0.1)}, {"d": 2.0, "beta2_decay": -0.3}, {"weight_decay": 0.1, "foreach": True}],
 }  # fmt: skip

