@@ -116,10 +116,13 @@ def stays_torchs(optimizer: torch.optim.Optimizer) -> bool:
         return True
     return any(
         group.get("capturable") or group.get("differentiable")
-        or any(isinstance(value, Tensor) or type(value) is tuple and any(isinstance(each, Tensor) for each in value)
-               for name, value in group.items() if name != "params")
+        or any(_holds_tensor(group.get(name)) for name in optimizer.defaults)
         for group in optimizer.param_groups
     )  # fmt: skip
+
+
+def _holds_tensor(setting: Any) -> bool:
+    return isinstance(setting, Tensor) or isinstance(setting, (tuple, list)) and any(isinstance(s, Tensor) for s in setting)
 
 
 def compiles(*tensors: Tensor, shapes: Sequence[Sequence[int]] | None = None) -> bool:

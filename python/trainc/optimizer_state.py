@@ -141,7 +141,7 @@ class Numbers:
 
     def write(self, numbers: list[Tensor], values: list[float]) -> None:
         for value in set(values):
-            alike = [number for number, its in zip(numbers, values, strict=True) if its == value]
+            alike = [number for number, its in zip(numbers, values, strict=True) if its is value or its == value]
             torch._foreach_zero_(alike)
             torch._foreach_add_(alike, value)
         self._known.update(
