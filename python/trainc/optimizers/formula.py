@@ -131,12 +131,14 @@ class Formula:
 _variant = functools.lru_cache(Variant)  # of the few that a program has
 
 
-NUMBERS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}  # types of numbers in a state; any other is torch's
+NUMBERS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}  # the types of numbers that eager makes
 
 
 def rounded(number: float, dtype: torch.dtype) -> float:
     """What becomes of it in a tensor of this type."""
-    return NUMBERS[dtype](number).value
+    if dtype in NUMBERS:
+        return NUMBERS[dtype](number).value
+    return torch.tensor(number, dtype=torch.float64, device="cpu").to(dtype).item()
 
 
 def chosen(**flags: Any) -> frozenset[str]:
