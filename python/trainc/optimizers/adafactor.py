@@ -11,7 +11,7 @@ import math
 
 import torch
 
-from trainc.optimizers.formula import Formula, chosen, with_decay
+from trainc.optimizers.formula import Formula, with_decay
 
 
 class Adafactor(Formula):
@@ -19,7 +19,7 @@ class Adafactor(Formula):
     elementwise = False
 
     def flags(self, group):
-        return chosen(maximize=group["maximize"], weight_decay=group["weight_decay"] != 0, decoupled=True)
+        return super().flags(group) | {"decoupled"}
 
     def states(self, v):
         return ("row_var", "col_var") if len(v.shape) > 1 else ("variance",)

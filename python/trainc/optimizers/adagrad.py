@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from trainc.optimizers.formula import Formula, chosen, decay_of, with_decay
+from trainc.optimizers.formula import Formula, decay_of, with_decay
 
 
 class Adagrad(Formula):
     classes = (torch.optim.Adagrad,)
-
-    def flags(self, group):
-        return chosen(maximize=group["maximize"], weight_decay=group["weight_decay"] != 0)
 
     def states(self, v):
         return ("sum",)

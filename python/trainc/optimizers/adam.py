@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import torch
 
-from trainc.optimizers.formula import Formula, chosen, decay_of, from_end, lerp, lerp_weight, with_decay
+from trainc.optimizers.formula import Averaging, chosen, decay_of, lerp, lerp_weight, with_decay
 
 
-class Adam(Formula):
+class Adam(Averaging):
     classes = (torch.optim.AdamW, torch.optim.Adam)
 
     def flags(self, group):
-        return chosen(
-            maximize=group["maximize"], weight_decay=group["weight_decay"] != 0, decoupled=group["decoupled_weight_decay"],
-            amsgrad=group["amsgrad"], lerp_from_end=from_end(1 - group["betas"][0]),
-        )  # fmt: skip
+        return super().flags(group) | chosen(amsgrad=group["amsgrad"])
 
     def states(self, v):
-        return ("exp_avg", "exp_avg_sq", "max_exp_avg_sq") if v.has("amsgrad") else ("exp_avg", "exp_avg_sq")
+        return (*super().states(v), *(("max_exp_avg_sq",) if v.has("amsgrad") else ()))
 
     def scalars(self, v):
         return ("weight", "beta2", "rest2", "bias2_sqrt", "eps", "step_size", *(["decay"] if v.has("weight_decay") else []))

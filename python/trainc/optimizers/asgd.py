@@ -8,15 +8,12 @@ from __future__ import annotations
 import torch
 from torch.optim.optimizer import _default_to_fused_or_foreach
 
-from trainc.optimizers.formula import Formula, chosen, rounded, with_decay
+from trainc.optimizers.formula import Formula, rounded, with_decay
 
 
 class ASGD(Formula):
     classes = (torch.optim.ASGD,)
     numbers = ("step", "eta", "mu")
-
-    def flags(self, group):
-        return chosen(maximize=group["maximize"], weight_decay=group["weight_decay"] != 0)
 
     def states(self, v):
         return ("ax",)

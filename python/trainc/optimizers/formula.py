@@ -83,8 +83,11 @@ class Formula:
     elementwise = True  # one kernel for parameters of any shape, which `train_step` and `fuse_step` have in their plans
 
     def flags(self, group: dict) -> frozenset[str]:
-        """What of a group's settings is a `Variant`'s flag."""
-        raise NotImplementedError
+        """What of a group's settings is a `Variant`'s flag: here what `with_decay` asks, to which a formula adds its own."""
+        return chosen(
+            maximize=group["maximize"], weight_decay=group.get("weight_decay", 0) != 0,
+            decoupled=group.get("decoupled_weight_decay", False),
+        )  # fmt: skip
 
     def states(self, v: Variant) -> tuple[str, ...]:
         """The entries of the state that the kernel reads and writes."""
@@ -126,6 +129,17 @@ class Formula:
 
     def variant(self, group: dict, dtype: torch.dtype | None, shape: Sequence[int]) -> Variant:
         return _variant(self, dtype, self.flags(group), None if self.elementwise else tuple(shape))
+
+
+class Averaging(Formula):
+    """One whose state begins with `torch.lerp`'s average of the gradients, by the first of `betas`; mostly, that of their
+    squares is next."""
+
+    def flags(self, group: dict) -> frozenset[str]:
+        return super().flags(group) | chosen(lerp_from_end=from_end(1 - group["betas"][0]))
+
+    def states(self, v: Variant) -> tuple[str, ...]:
+        return ("exp_avg", "exp_avg_sq")
 
 
 _variant = functools.lru_cache(Variant)  # of the few that a program has

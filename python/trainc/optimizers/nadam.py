@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from trainc.optimizers.formula import Formula, chosen, decay_of, from_end, lerp, lerp_weight, rounded, with_decay
+from trainc.optimizers.formula import Averaging, decay_of, lerp, lerp_weight, rounded, with_decay
 
 
 def momentum(group, step):
     return group["betas"][0] * (1.0 - 0.5 * (0.96 ** (step * group["momentum_decay"])))
 
 
-class NAdam(Formula):
+class NAdam(Averaging):
     classes = (torch.optim.NAdam,)
     numbers = ("step", "mu_product")
-
-    def flags(self, group):
-        return chosen(
-            maximize=group["maximize"], weight_decay=group["weight_decay"] != 0, decoupled=group["decoupled_weight_decay"],
-            lerp_from_end=from_end(1 - group["betas"][0]),
-        )  # fmt: skip
-
-    def states(self, v):
-        return ("exp_avg", "exp_avg_sq")
 
     def advance(self, group, old, dtypes):
         (step, product), (of_step, of_product) = old, dtypes

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from trainc.optimizers.formula import Formula, chosen, decay_of, from_end, lerp, lerp_weight, with_decay
+from trainc.optimizers.formula import Averaging, decay_of, lerp, lerp_weight, with_decay
 
 
-class RAdam(Formula):
+class RAdam(Averaging):
     classes = (torch.optim.RAdam,)
-
-    def flags(self, group):
-        return chosen(
-            maximize=group["maximize"], weight_decay=group["weight_decay"] != 0, decoupled=group["decoupled_weight_decay"],
-            lerp_from_end=from_end(1 - group["betas"][0]),
-        )  # fmt: skip
-
-    def states(self, v):
-        return ("exp_avg", "exp_avg_sq")
 
     def scalars(self, v):
         decay = ("decay",) if v.has("weight_decay") else ()

@@ -11,10 +11,9 @@ class RMSprop(Formula):
     classes = (torch.optim.RMSprop,)
 
     def flags(self, group):
-        return chosen(
-            maximize=group["maximize"], weight_decay=group["weight_decay"] != 0, momentum=group["momentum"] > 0,
-            centered=group["centered"], lerp_from_end=group["centered"] and from_end(1 - group["alpha"]),
-        )  # fmt: skip
+        centered = group["centered"]
+        own = chosen(momentum=group["momentum"] > 0, centered=centered, lerp_from_end=centered and from_end(1 - group["alpha"]))
+        return super().flags(group) | own
 
     def states(self, v):
         momentum = ("momentum_buffer",) if v.has("momentum") else ()

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from trainc.optimizers.formula import Formula, chosen
+from trainc.optimizers.formula import Formula
 
 
 class Rprop(Formula):
     classes = (torch.optim.Rprop,)
-
-    def flags(self, group):
-        return chosen(maximize=group["maximize"])
 
     def states(self, v):
         return ("prev", "step_size")

@@ -16,10 +16,7 @@ class SGD(Formula):
     numbers = ()
 
     def flags(self, group):
-        return chosen(
-            maximize=group["maximize"], weight_decay=group["weight_decay"] != 0, momentum=group["momentum"] != 0,
-            nesterov=group["nesterov"],
-        )  # fmt: skip
+        return super().flags(group) | chosen(momentum=group["momentum"] != 0, nesterov=group["nesterov"])
 
     def states(self, v):
         return ("momentum_buffer",) if v.has("momentum") else ()
