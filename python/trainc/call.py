@@ -16,7 +16,7 @@ from torch.nn.utils import parametrize
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-from trainc import config, device, distributed, family, joint, messages, overlap, records, turns, wire
+from trainc import config, device, distributed, family, joint, messages, numbers, overlap, records, turns, wire
 from trainc.deferred import out_of_sight
 from trainc.errors import NotCompiled, SideEffect, UserError
 from trainc.memory import Settings
@@ -123,6 +123,8 @@ class CompiledCall:
         self._seen_once: set[Any] = set()  # signatures seen under no_grad
         self._unsettled: set[Any] = set()  # kinds of calls whose tracing changed Python state, once
         self._stateful: dict[Any, Callable[..., Any]] = {}  # those that did so again, and what runs them
+        self._numbers = numbers.Registry()
+        self._prints: list[numbers.Print] = []  # what a trace with numbers is compared with
         self._busy = False
         self._snapshot: Snapshot | None = None  # of the module before the trace that is going on
         self._engine: Any = None  # of the first call that is going on
@@ -143,6 +145,11 @@ class CompiledCall:
             if not self._known.isdisjoint(map(id, arguments)):
                 self._check_apart(tensors, arguments)
             entry = self._entry(key)
+            if entry is None and self._see_numbers(key):
+                kind, structure, arguments = self._kind(args, kwargs)
+                variant, tensors = self._variant()
+                key = (variant, kind)
+                entry = self._entry(key)
         except (NotCompiled, TypeError) as reason:  # TypeError: a constant that cannot be hashed
             return self._refused(str(reason), args, kwargs, getattr(reason, "in_pytorch", False))
         if entry is None:
@@ -151,7 +158,7 @@ class CompiledCall:
 
     def _run(self, entry: Callable[..., Any], inputs: list[torch.Tensor], args: tuple, kwargs: dict) -> Any:
         try:
-            return entry(inputs, args, kwargs)
+            return numbered(entry)(inputs, args, kwargs)
         except Overlapping as reason:
             model = self._model()
             messages.warn_once(f"overlap {id(self)}", f"{type(model).__name__} runs in PyTorch where {reason}")
@@ -175,16 +182,70 @@ class CompiledCall:
         """What was compiled for a key and for what the program would read now."""
         found = self._entries.get(key, ())
         for serving, entry in found:
-            if serving is None or serving.holds():
-                return entry
+            if (serving is None or serving.holds()) and (ready := numbered(entry)) is not None:
+                return ready
         return None
+
+    # -- numbers that change (numbers.py) -----------------------------------------------------------------------------
+
+    def _see_numbers(self, key: Any) -> bool:
+        """Learns which numbers alone tell a call, of which nothing is known, from one that was compiled; whether there are any.
+        Those that had another value before are inputs from now on."""
+        variant, training, structure, *rest = family.key_of(key)
+        for (old_variant, old_training, old_structure, *old_rest), families in reversed(self._families.items()):
+            if (training, rest) != (old_training, old_rest):
+                continue
+            paths = numbers.differing(old_structure, structure)
+            values = self._other_values(old_variant, variant) if paths is not None else None
+            for each in reversed(families) if values is not None else ():
+                reads = _other_reads(each)
+                if reads is None:
+                    continue
+                places = {(id(container), key): (container, key) for container, key in (*values, *reads)}
+                slots = [self._numbers.of_place(*place) for place in places.values()]
+                slots += [self._numbers.of_argument(path) for path in paths]
+                if slots and not any(slot.state == "fixed" for slot in slots):
+                    self._let_move(slots, each)
+                    return True
+        return False
+
+    def _let_move(self, slots: list[numbers.Slot], known: family.Family) -> None:
+        new = [slot for slot in slots if slot.state == "new"]
+        told = any(each.tells(slots) for each in known.prints)
+        self._numbers.set(new, "seen")
+        if not new and told:
+            self._numbers.set(slots, "moving")
+            self._prints = known.prints
+            self._numbers_changed()
+
+    def _refuse_numbers(self, reason: numbers.Constant) -> None:
+        self._numbers.refuse(reason)
+        self._numbers_changed()
+
+    def _numbers_changed(self) -> None:
+        self._unchanged = {}
+        if self._state is not None:
+            self._state.let_move(self._numbers.moving)
+
+    def _other_values(self, old: int, new: int) -> list[tuple[Any, Any]] | None:
+        """The numbers in which two variants of the module differ; None where they differ in anything else."""
+        (old_values, old_types), (new_values, new_types) = self._variants[old], self._variants[new]
+        if old_types != new_types or len(old_values) != len(new_values):
+            return None
+        found: list[tuple[Any, Any]] = []
+        for i, (a, b) in enumerate(zip(old_values, new_values, strict=True)):
+            if a != b:
+                if (inside := self._state.number_at(i, a, b)) is None:
+                    return None
+                found += inside
+        return found
 
     # -- the signature ------------------------------------------------------------------------------------------------
 
     def _kind(self, args: tuple, kwargs: dict) -> tuple[tuple, tuple, list[torch.Tensor]]:
         """What the arguments and the modes say of a call; the arguments' structure; their tensors."""
         flattener = Flattener()
-        structure = flattener.flatten((args, kwargs))
+        structure = self._numbers.without_numbers(flattener.flatten((args, kwargs)))
         types = tuple([_type(t) for t in flattener.tensors])
         return (self._model().training, structure, types, _modes()), structure, flattener.tensors
 
@@ -234,6 +295,7 @@ class CompiledCall:
             raise NotCompiled(found)
         self._unchanged = {}
         self._state = ModuleState(self._model())
+        self._state.let_move(self._numbers.moving)
         self._variants.clear()
         self._entries.clear()
         self._families.clear()
@@ -265,6 +327,9 @@ class CompiledCall:
         record = self._record(structure, arguments)
         attempt, kind = self._attempt(record, key, arguments), key[1]
         snapshot, changed, error = attempt.snapshot, attempt.changed, attempt.error
+        if isinstance(error, numbers.Constant):
+            self._refuse_numbers(error)
+            return self(*args, **kwargs) if run else self.prepare(args, kwargs)
         if error is None and changed is None:
             self._unsettled.discard(kind)
             self._keep(key, record, attempt, given)
@@ -335,7 +400,7 @@ class CompiledCall:
     def _watch(self, serving: family.Family) -> None:
         """From now on a family holds only while everything that its new trace may have read is as it is."""
         if self._reads:
-            serving.guards.append(Guards(self._reads[-1], Alike))
+            serving.guards.append(Guards(self._reads[-1], Alike, serving.slots))
             self._known.update(map(id, serving.guards[-1].tensors))
         self._reads = []
 
@@ -355,7 +420,8 @@ class CompiledCall:
         self._add_entry(key, attempt.family, attempt.entry)
 
     def _add_entry(self, key: tuple, serving: family.Family | None, entry: Entry) -> None:
-        self._entries.setdefault(key, []).append((serving, entry))
+        found = self._entries.setdefault(key, [])
+        found.insert(0 if serving is not None and serving.slots else len(found), (serving, entry))
 
     def _differing(self, key: tuple) -> list[str]:
         """Of a key that was compiled before: in what the program's state differs from then, in the user's terms."""
@@ -399,7 +465,8 @@ class CompiledCall:
             messages.recompiled(record.name, record.recompiled + per_shape)
 
     def _traces(self) -> int:
-        return len({id(entry) for found in self._entries.values() for _, entry in found})  # the sizes of one trace have one
+        found = (entry for entries in self._entries.values() for _, entry in entries)
+        return len({id(getattr(entry, "entry", entry)) for entry in found})  # the sizes of one trace have one
 
     def _compile(
         self, record: records.Compilation, key: tuple, arguments: list[torch.Tensor]
@@ -411,6 +478,7 @@ class CompiledCall:
         record.fixed = self.settings.fixed(tensors, arguments)
         record.limit = self.settings.limit(record.fixed)
         record.expected = self._fusing and tensors
+        record.prints = bool(self._numbers.slots)
         # Traced as if all lay apart; where they do not, and one is written, the call runs in PyTorch.
         separate = overlap.apart([*tensors, *arguments])
         tensors, arguments = separate[: len(tensors)], separate[len(tensors) :]
@@ -431,7 +499,7 @@ class CompiledCall:
         families = self._families.setdefault(family.key_of(key), [])
         found = next((each for each in families if each.holds()), None)
         if found is None:
-            found = family.Family()
+            found = family.Family(slots=self._numbers.active(), prints=list(self._prints), known=self._numbers.slots)
             families.append(found)
         return found
 
@@ -441,7 +509,10 @@ class CompiledCall:
         reads = Reads(self._state)
         self._reads.append(reads)
         watched = Watched(reads.enter, reads.read)
-        call = FlatCall(self._state, key[1][1], self._snapshot, watched, reads)
+        program = compiler.symbols.numbers if compiler is not None and compiler.symbols is not None else None
+        if program is not None:
+            reads.in_place, program.codes = True, reads.codes
+        call = FlatCall(self._state, key[1][1], self._snapshot, watched, reads, program)
         with tracing(), call.watched():
             compiler = compiler or joint.Compiler(record, self._engine, fusing=self._fusing)
             compiler.is_users = reads.is_users
@@ -512,6 +583,22 @@ class CompiledCall:
             messages.warn(f"{type(model).__name__} runs in PyTorch: {family.first_line(error)}")
             self._dynamo = model._call_impl
             return model._call_impl(*args, **kwargs)
+
+
+def numbered(entry: Any) -> Any:
+    """An entry with the numbers that are there now; None where it does not hold for them."""
+    return entry.now() if type(entry) is numbers.Numbered else entry
+
+
+def _other_reads(known: family.Family) -> list[tuple[Any, Any]] | None:
+    """The numbers that the program would read now, and that were others when this family was traced; None where it would read
+    anything else that is not as it was."""
+    found: list[tuple[Any, Any]] = []
+    for guards in known.guards:
+        if (inside := guards.other_numbers()) is None:
+            return None
+        found += inside
+    return found
 
 
 def _stored(tensor: torch.Tensor) -> tuple:

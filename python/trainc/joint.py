@@ -19,7 +19,7 @@ from torch._functorch._aot_autograd import graph_compile, runtime_wrappers
 from torch._logging._internal import trace_log
 from torch.utils._python_dispatch import _disable_current_modes
 
-from trainc import autograd, config, distributed, engine, messages, repeated, traced_kernels, turns, wire
+from trainc import autograd, config, distributed, engine, messages, numbers, repeated, traced_kernels, turns, wire
 from trainc.device import Host
 from trainc.errors import NotCompiled, UserError
 from trainc.instance import Inference, Instance, Place
@@ -42,7 +42,7 @@ class Compiler:
         self.writes: list[int] = []  # inputs that forward writes to, once it is traced
         self._instances: dict[tuple, Instance] = {}
         self._template: Template | None = None
-        self.family = engine.Family.of(symbols, lambda: self._template, self.device)
+        self.family = engine.Family.of(symbols if symbols and symbols.sizes else None, lambda: self._template, self.device)
         self._make: Callable[[torch.fx.GraphModule, Compilation], Instance] | None = None
         self.reached = TangentsOfGradients()
         self.is_users: Callable[[torch.Tensor], bool] = lambda _: False
@@ -68,8 +68,10 @@ class Compiler:
         distributed.refuse_collectives(gm.graph)
         self._make, key = make, ()
         if self.symbols is not None:
-            self._template = Template(gm)
+            self._template = self.symbols.template(gm)
             gm, key = self._template.at(self.symbols.traced), self.symbols.traced_key
+        elif self._record.prints:
+            self._record.fingerprint = numbers.fingerprint(gm.graph)
         self._record.captured = gm.graph
         first = self._instances[key] = make(gm, self._record)
         return first

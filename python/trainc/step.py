@@ -15,14 +15,17 @@ from typing import Any
 import torch
 from torch.nn.utils import parametrize
 
-from trainc import cache, config, device, distributed, engine, family, memory, messages, optimizer, records, tuning, turns, wire
-from trainc.call import CompiledCall, Signature, _describe, _modes, _type, leaves_of, stray
+from trainc import (
+    cache, config, device, distributed, engine, family, memory, messages, numbers,
+    optimizer, records, tuning, turns, wire,
+)  # fmt: skip
+from trainc.call import CompiledCall, Signature, _describe, _modes, _type, leaves_of, numbered, stray
 from trainc.errors import NotCompiled, SideEffect, UserError
 from trainc.memory import Settings
 from trainc.options import CompileOptions
 from trainc.overlap import Apart, Overlapping
 from trainc.reads import Reads
-from trainc.sizes import Symbols, Template
+from trainc.sizes import Symbols
 from trainc.state import Snapshot
 from trainc.step_guards import Binding, Methods, check_optimizer, check_tensors
 from trainc.step_objects import Reached
@@ -83,16 +86,31 @@ class TrainStep(CompiledCall):
         key, structure, tensors = self._key(flattener, args, kwargs)
         entry = self._entry(key)
         if entry is None:
-            entry = self._first_call(key, structure, flattener.tensors, args, kwargs)
+            entry = self._first_entry(key, structure, args, kwargs)
             tensors = self._state.tensors()
         return entry([*tensors, *flattener.tensors], args, kwargs)
+
+    def _first_entry(self, key: Any, structure: tuple, args: tuple, kwargs: dict) -> Any:
+        """What runs a call of which nothing is known yet."""
+        while True:
+            if self._see_numbers(key):
+                key, structure, _ = self._key(Flattener(), args, kwargs)
+                if (entry := self._entry(key)) is not None:
+                    return entry
+            flattener = Flattener()
+            flattener.flatten((args, kwargs))
+            try:
+                return numbered(self._first_call(key, structure, flattener.tensors, args, kwargs))
+            except numbers.Constant as reason:
+                self._refuse_numbers(reason)
+                key, structure, _ = self._key(Flattener(), args, kwargs)
 
     def _key(self, flattener: Flattener, args: tuple, kwargs: dict) -> tuple[Any, tuple, list[Tensor]]:
         """What selects a plan; the arguments' structure; the modules' tensors."""
         try:
             if parametrize._cache_enabled:
                 raise NotCompiled("a step within torch.nn.utils.parametrize.cached(): enter it in the step")
-            structure = flattener.flatten((args, kwargs))
+            structure = self._numbers.without_numbers(flattener.flatten((args, kwargs)))
             types = tuple([_type(t) for t in flattener.tensors])
             variants = self._variants_of_groups()
             variant, tensors = self._variant()
@@ -108,7 +126,8 @@ class TrainStep(CompiledCall):
         key, structure, _ = self._key(flattener, args, kwargs)
         entry = self._entry(key)
         if entry is None:
-            entry = self._first_call(key, structure, flattener.tensors, args, kwargs)
+            entry = self._first_entry(key, structure, args, kwargs)
+        entry = entry.entry if isinstance(entry, numbers.Ready) else entry
         if isinstance(entry, CompiledStep):
             entry.prepare()
 
@@ -132,6 +151,7 @@ class TrainStep(CompiledCall):
         record = records.Compilation(self.__name__, signature=signature, tune=self.settings.tune)
         record.fixed = memory.fixed(self._state.tensors(), arguments, self.reached.optimizers, gradients=False)
         record.limit = self.settings.limit(record.fixed)
+        record.prints = bool(self._numbers.slots)
         start = time.perf_counter()
         self._reads = []
         serving, entry = self._compile(record, key, arguments)
@@ -161,6 +181,8 @@ class TrainStep(CompiledCall):
                 raise
             except Exception as error:
                 raise UserError(f"trainc.train_step: {_reason(error)}") from error
+            if record.prints:
+                record.fingerprint = numbers.fingerprint(traced.graph.graph)
             return CompiledStep(traced, Updates(traced.slots, optimizers), inputs, record, where)
 
         def symbolic(symbols: Symbols) -> family.Serve:
@@ -337,9 +359,9 @@ class Sizes:
 
     def __init__(self, traced: Traced, symbols: Symbols, updates: Updates, where: device.Host):
         self._traced, self._symbols, self._updates, self._where = traced, symbols, updates, where
-        self._template = Template(traced.graph)
+        self._template = symbols.template(traced.graph)
         self._first: CompiledStep | None = None
-        self._kernels = engine.Family.of(symbols, lambda: self._template, where)
+        self._kernels = engine.Family.of(symbols if symbols.sizes else None, lambda: self._template, where)
 
     def __call__(self, inputs: list[Tensor], record: records.Compilation) -> CompiledStep | None:
         bound = self._symbols.bound(inputs)
@@ -348,6 +370,7 @@ class Sizes:
         traced = dataclasses.replace(self._traced, graph=self._template.at(bound))
         # A limit is of one batch's sizes, and is met with numbers that kernels for other sizes would not have.
         kernels = self._kernels if record.limit is None else None
+        inputs = [*inputs, self._symbols.numbers.input()] if self._symbols.numbers is not None else inputs
         step = CompiledStep(traced, self._updates, inputs, record, self._where, kernels, self._first)
         self._first = self._first or step
         return step

@@ -291,6 +291,9 @@ def trace_step(
     """Traces `body(*arguments)`; `inputs`: the tensors of `state`, then those of the arguments. `symbols`, of these
     inputs: the trace is with their symbolic sizes. `reads`: what the body is seen to reach."""
     count = len(state.tensors())
+    numbers = symbols.numbers if symbols is not None else None
+    if numbers is not None:
+        reads.in_place, numbers.codes = True, reads.codes
     found: dict[str, Any] = {}
 
     def flat(*fakes: Tensor) -> tuple[Tensor, ...]:
@@ -300,8 +303,9 @@ def trace_step(
                 if original.requires_grad:
                     tensor.requires_grad_()
             recorder = Recorder(reached, inputs, tensors[:-1], tensors[-1], lambda: reads.own_backward)
-            args, kwargs = unflatten(structure, tensors[count:-1])
-            with state.swapped(tensors[:count]), recorder.active():
+            args, kwargs = unflatten(structure, tensors[count:-1], numbers)
+            in_place = numbers.in_place() if numbers is not None else contextlib.nullcontext()
+            with state.swapped(tensors[:count]), recorder.active(), in_place:
                 result = body(*args, **kwargs)
             after = Flattener()
             if after.flatten((args, kwargs)) != structure or any(
