@@ -262,7 +262,8 @@ class Program:
         given = [slot.get() for slot in self.slots]
         if not all([type(value) is float for value in given]) or (values := self.run(given)) is None:
             return None
-        return torch.tensor([values[i] for i in self.inputs] + [0.0] * (ROOM - len(self.inputs)), dtype=torch.float64, device="cpu")
+        room = [0.0] * (ROOM - len(self.inputs))
+        return torch.tensor([values[i] for i in self.inputs] + room, dtype=torch.float64, device="cpu")
 
     def check_constants(self) -> None:
         if self.mixed:
@@ -588,8 +589,10 @@ def id_of(arg: Any) -> _Id | None:
     return arg.node.id if isinstance(arg, torch.SymFloat) and isinstance(arg.node, Node) else None
 
 
-def put_in(program: Program, graph: torch.fx.Graph, node: torch.fx.Node, args: tuple, kwargs: dict, vector: Any) -> Any:
-    """(operation, args) of `node` with elements of the graph's input `vector` in the place of numbers. `args`: of the new graph."""
+def put_in(
+    program: Program, graph: torch.fx.Graph, node: torch.fx.Node, args: tuple, kwargs: dict, vector: torch.fx.Node
+) -> tuple[Any, tuple]:
+    """(operation, args) of `node` with elements of the graph's input `vector` where numbers were. `args`: of the new graph."""
     here = [i for i, arg in enumerate(args) if id_of(arg) is not None]
     everywhere: list[Any] = []
     map_aggregate((args, kwargs), lambda arg: everywhere.append(arg) if id_of(arg) is not None else None)

@@ -22,6 +22,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from trainc.errors import UserError
+from trainc.numbers import Number
 
 
 class _Name:
@@ -243,8 +244,8 @@ class Order(Place):
 
 
 class Cache(Place):
-    """A functools.cache: what a trace adds to it is no side effect, for a call adds it, too. But the trace's own tensors must not
-    stay there."""
+    """A functools.cache: what a trace adds to it is no side effect, for a call adds it, too. But the trace's own tensors and
+    numbers must not stay there."""
 
     __slots__ = ("_look",)
     guards = False
@@ -254,7 +255,8 @@ class Cache(Place):
         self._look = look
 
     def changed(self) -> bool:
-        return any(map(_of_trace, self._look()[1].values()))
+        table, results = self._look()
+        return any(map(_of_trace, (*table, *results.values())))
 
     def restore(self) -> None:
         self.thing.cache_clear()  # the only way to take something out
@@ -263,7 +265,7 @@ class Cache(Place):
 def _of_trace(value: Any) -> bool:
     if isinstance(value, (list, tuple, dict)):
         return any(map(_of_trace, value.values() if isinstance(value, dict) else value))
-    return isinstance(value, (FakeTensor, FunctionalTensor))
+    return type(value) is Number or isinstance(value, (FakeTensor, FunctionalTensor))
 
 
 class Buffer(Place):

@@ -923,16 +923,16 @@ def positions(places: list[tuple[Any, list[Any]]], slots: Sequence[Slot]) -> lis
     """Where in the `contents` of places these numbers are; of each place what it holds is given."""
     found: list[tuple[Slot, list[int]]] = [(slot, []) for slot in slots]
     start = 0
-    for place, held in places if slots else ():
-        end = start + len(held)
+    for place, inside in places if slots else ():
         for slot, where in found:
             if isinstance(place, tuple) and len(place) == 2 and slot.holds(*place) or slot.holds(place, None):
                 where.append(start)
             elif isinstance(place, dict) and slot.container is place:
-                where += [start + i + 1 for i in range(0, len(held), 2) if held[i] == slot.key and held[i + 1] is not IGNORED]
-            elif isinstance(place, list) and slot.container is place and slot.key < len(held):
+                keys = enumerate(inside[::2])
+                where += [start + 2 * i + 1 for i, key in keys if key == slot.key and inside[2 * i + 1] is not IGNORED]
+            elif isinstance(place, list) and slot.container is place and slot.key < len(inside):
                 where.append(start + slot.key)
-        start = end + 1
+        start += len(inside) + 1
     return [(slot, where) for slot, where in found if where]
 
 

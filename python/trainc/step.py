@@ -16,8 +16,20 @@ import torch
 from torch.nn.utils import parametrize
 
 from trainc import (
-    cache, config, device, distributed, engine, family, memory, messages, numbers,
-    optimizer, records, tuning, turns, wire,
+    cache,
+    config,
+    device,
+    distributed,
+    engine,
+    family,
+    memory,
+    messages,
+    numbers,
+    optimizer,
+    records,
+    tuning,
+    turns,
+    wire,
 )  # fmt: skip
 from trainc.call import CompiledCall, Signature, _describe, _modes, _type, leaves_of, numbered, stray
 from trainc.errors import NotCompiled, SideEffect, UserError

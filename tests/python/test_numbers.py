@@ -125,3 +125,158 @@ def test_step(engine, strict, source):
         assert_same(dict(case.sides[0][1].state_dict()), dict(case.sides[1][1].state_dict()), 1e-4)
         assert len(records.of(run)) == min(i + 1, 3)
     calls_of(run)
+
+
+# What tells a number from what stands for it, or takes its value: eager's results, whichever way a call is run. `b` is the number,
+# `x` [3, 4] f32, `i` [3] i64, `s` a tensor without dimensions. "+": has to be an input from the third value on.
+PROGRAMS = {
+    "+times": "x * b + b * x - b + (b - x) / 2 + x / (b + 9)",
+    "+divided by": "b / (x.abs() + 1)",
+    "+zero-dimensional": "x * (s * b) + (s + b)",
+    "+compared with a tensor": "torch.where(x > b, x, -x) + (x <= b).float()",
+    "+integers": "x + (i * b).sum() + (i / (b + 9)).sum()",
+    "+bools": "x + ((x > 0) * b)",
+    "+a double": "(x.double() * b).float() + (s.double() * b).float()",
+    "+bf16": "(x.bfloat16() * b + b).float()",
+    "+autocast": "autocast_linear(x) * b",
+    "+branch": "x * b if b > 0.25 else x + b",
+    "+branch on zero": "x * b if b else x + 7",
+    "+min, max": "x * min(b, 0.5) + max(0.1, b)",
+    "+arithmetic": "x * ((b + 1e16) - 1e16) + x * (b * 3 * 0.1) + x * (b ** 2) + x * (b % 0.3) + x * (b // 0.3) + x * abs(-b) + x * (2.0 - b)",
+    "+root": "x * ((b + 40) ** 0.5)",
+    "+isinstance": "x * b if isinstance(b, float) else x * 100",
+    "+isinstance of a number": "x * b if isinstance(b, numbers.Real) else x * 100",
+    "class": "x * b if b.__class__ is float else x * 100",
+    "+late isinstance": "x * (b if b < 0.25 or not isinstance(b, float) else -b)",
+    "+match": "matched(x, b)",
+    "+in place": "x.clone().mul_(b).add_(b).sub_(2 * b)",
+    "+twice": "(x * b).square().mean() * b + x",
+    "+two ways": "x * b * b + x * b",
+    "+none": "x * b if b is not None else x",
+    "type": "x * b if type(b) is float else x * 100",
+    "late type": "x * (b if b < 0.25 or type(b) is not float else -b)",
+    "identity": "x * b if b is SELF else x * (b + 1)",
+    "hash": "x * {0.2: 5.0}.get(b, 1.0)",
+    "set": "x * (2 if b in {0.2, 0.3} else 1)",
+    "tuple": "x * (2 if b in (0.2, 0.3) else 1)",
+    "text": "x * len(f'{b}') + x * len(f'{b:.3f}') + len(str(b)) + len(repr(b)) + len('%s' % b) + len('%.2f' % b)",
+    "json": "x * len(json.dumps({'b': b}))",
+    "math": "x * math.exp(b) + math.floor(b) + math.sqrt(abs(b)) + math.copysign(1.0, b)",
+    "round": "x * round(b, 1) + round(b) + int(b) + divmod(b, 0.3)[0]",
+    "is_integer": "x * (2 if b.is_integer() else 3) + b.as_integer_ratio()[0] % 7 + len(b.hex())",
+    "real": "x * b.real + b.imag + b.conjugate()",
+    "numpy": "x * float(np.exp(b)) + x * np.float64(b) + float(np.array([b, 2.0]).sum()) + x * np.maximum(b, 0.2)",
+    "numpy's number": "x * (np.float64(2.0) * b)",
+    "complex": "x * ((b - 3) ** 0.5).real + x * abs(b + 1j)",
+    "division by zero": "x * safe(b)",
+    "tensor of it": "x * torch.tensor(b) + torch.tensor([b, 1.0]).sum() + torch.as_tensor(b)",
+    "full": "x + torch.full((3, 4), b) + torch.full_like(x, b) + x.new_full((4,), b) + torch.zeros(4).fill_(b)",
+    "power": "x.abs() ** b + b ** x.abs() if b > 0 else x",
+    "alpha": "torch.add(x, x, alpha=b) + torch.lerp(x, x * 2, b) + torch.addcmul(x, x, x, value=b)",
+    "clamp": "x.clamp(-1, abs(b)) + x.clamp_min(b) + torch.maximum(x, x.new_tensor(b))",
+    "masked_fill": "x.masked_fill(x > 0, b) + torch.where(x > 0, b, 1.0) + torch.where(x > 0, x, b)",
+    "dropout": "F.dropout(x, abs(b) if abs(b) < 1 else 0.5, False)",
+    "layer norm": "F.layer_norm(x, (4,), eps=abs(b) + 1e-5)",
+    "loss": "x + F.smooth_l1_loss(x, x * 2, beta=abs(b) + 0.1) + F.cross_entropy(x, i, label_smoothing=abs(b) if abs(b) < 1 else 0.1)",
+    "leaky": "F.leaky_relu(x, b) + F.elu(x, abs(b) + 0.1) + F.threshold(x, b, b)",
+    "size": "x[:, :max(1, int(abs(b) * 4) % 4)].repeat(1, 4)[:, :4]",
+    "range": "sum([x for _ in range(int(abs(b) * 10) % 5)], x)",
+    "sum": "x * sum([b, b, 0.1]) + math.fsum([b, 0.1])",
+    "statistics": "x * statistics.mean([b, 1.0])",
+    "copy": "x * copy.deepcopy({'b': b})['b'] + x * copy.copy(b)",
+    "sorted": "x * sorted([b, 0.25, 0.15])[1]",
+    "result": "x * b, b",
+    "result of arithmetic": "x * b, {'b': [b * 2]}",
+    "cached": "x * cached(b)",
+    "attribute that is not there": "x * b if not hasattr(b, 'shape') and not hasattr(b, 'item') else x",
+    "caught": "x * caught(b)",
+    "dataclass": "x * D(b).b + x * dataclasses.replace(D(1.0), b=b).b",
+    "float": "x * float(b)",
+    "bool": "x * bool(b) + x * (not b)",
+    "chained": "x * b if 0.1 < b < 0.25 else x * 2",
+    "equal": "x * (5 if b == 0.2 else 6) + (1 if b != 0.3 else 0)",
+    "singledispatch": "x * dispatched(b)",
+    "linspace": "x + torch.linspace(0, b, 4) + torch.arange(0, 4) * b",
+    "scaled attention": "F.scaled_dot_product_attention(x[None], x[None], x[None], scale=abs(b) + 0.1)[0]",
+    "softmax": "(x / (abs(b) + 0.1)).softmax(-1) + F.gumbel_softmax(x * 0, tau=abs(b) + 0.1).sum() * 0",
+    "normalize": "F.normalize(x, p=2.0, eps=abs(b) + 1e-3) + x.norm(p=abs(b) + 1)",
+    "einsum": "torch.einsum('ij,ij->i', x, x * b)[:, None] + x",
+    "list of it": "x * torch.stack([x * v for v in (b, b + 1)]).sum()",
+}  # fmt: skip
+FUNCTIONS = """
+SELF = 0.2
+def autocast_linear(x):
+  with torch.autocast('cpu', torch.bfloat16):
+    return F.linear(x, torch.eye(4)) .float()
+def matched(x, b):
+  match b:
+    case float(): return x * b
+    case _: return x * 100
+def safe(b):
+  try: return 1 / (b - 0.2)
+  except ZeroDivisionError: return 7.0
+def caught(b):
+  try: return [1.0, 2.0][b]
+  except TypeError: return b
+@functools.cache
+def cached(b): return b * 2
+@dataclasses.dataclass(frozen=True)
+class D:
+  b: float
+@functools.singledispatch
+def dispatched(b): return 100.0
+@dispatched.register
+def _(b: float): return b
+"""
+WALK = [0.1, 0.15, 0.2, 0.3, 0.0, 2.0, 0.25, -0.5, 0.2]
+
+
+def program(expression, source):
+    place = {"attribute": "self.b", "argument": "b", "global": "B"}[source]
+    more = ", b" if source == "argument" else ""
+    body = f"    b = {place}\n" if source != "argument" else ""
+    return FUNCTIONS + (
+        "B = 0.0\nclass Net(nn.Linear):\n  def __init__(self, *a):\n    super().__init__(*a)\n    self.b = 0.0\n"
+        f"  def forward(self, x, i, s{more}):\n{body}    x = super().forward(x)\n    return {expression}\n"
+    )
+
+
+def first_of(result):
+    return result[0] if isinstance(result, tuple) else result
+
+
+@pytest.mark.parametrize("source", ["attribute", "argument"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name, source):
+    sides = []
+    for _ in range(2):
+        m = module_of(program(PROGRAMS[name], source))
+        torch.manual_seed(1)
+        sides.append(m.Net(4, 4))
+    net, other = sides
+    trainc.compile(net)
+    i, s = torch.tensor([1, 0, 3]), torch.tensor(1.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for value in WALK:
+            x = torch.randn(3, 4, generator=torch.Generator().manual_seed(5))
+            results = []
+            for side in sides:
+                side.b = value
+                given = [value] if source == "argument" else []
+                torch.manual_seed(0)
+                result = side(x, i, s, *given)
+                out = first_of(result)
+                side.zero_grad()
+                out.float().square().sum().backward()
+                results.append((result, out.detach(), side.weight.grad))
+            (result, out, grad), (wanted_result, wanted, wanted_grad) = results
+            assert out.dtype is wanted.dtype
+            assert_same(out, wanted)
+            assert_same(grad, wanted_grad)
+            if isinstance(result, tuple):
+                assert result[1:] == wanted_result[1:] and type(result[1]) is type(wanted_result[1])
+    found = records.of(net)
+    if name[0] == "+":
+        assert [r.route for r in found] == ["compiled"] * len(found), [r.reason for r in found]
+        assert "symbolic" in [r.trace for r in found] and len(found) < len(WALK) - 2
