@@ -198,9 +198,11 @@ class CompiledCall:
             paths = numbers.differing(old_structure, structure)
             values = self._other_values(old_variant, variant) if paths is not None else None
             for each in reversed(families) if values is not None else ():
-                reads = _other_reads(each)
+                reads = [] if each.holds() else _other_reads(each)
                 if reads is None:
                     continue
+                if not (paths or values or reads):  # it differs in its sizes, or in nothing that is read
+                    return False
                 places = {(id(container), key): (container, key) for container, key in (*values, *reads)}
                 slots = [self._numbers.of_place(*place) for place in places.values()]
                 slots += [self._numbers.of_argument(path) for path in paths]
@@ -213,10 +215,11 @@ class CompiledCall:
         new = [slot for slot in slots if slot.state == "new"]
         told = any(each.tells(slots) for each in known.prints)
         self._numbers.set(new, "seen")
-        if not new and told:
+        if not new and told and not self._numbers.paused:
             self._numbers.set(slots, "moving")
-            self._prints = known.prints
             self._numbers_changed()
+        self._numbers.paused = False
+        self._prints = list(known.prints) if all(slot.state == "moving" for slot in slots) else []
 
     def _refuse_numbers(self, reason: numbers.Constant) -> None:
         self._numbers.refuse(reason)
@@ -499,8 +502,10 @@ class CompiledCall:
         families = self._families.setdefault(family.key_of(key), [])
         found = next((each for each in families if each.holds()), None)
         if found is None:
-            found = family.Family(slots=self._numbers.active(), prints=list(self._prints), known=self._numbers.slots)
+            found = family.Family(slots=self._numbers.active(), known=self._numbers.slots)
             families.append(found)
+        if found.slots:
+            found.prints += [each for each in self._prints if each not in found.prints]
         return found
 
     def _trace(

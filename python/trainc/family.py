@@ -83,6 +83,7 @@ class Family:
         """The entry of a trace with numbers for these sizes. `numbers.Constant` where that fails."""
         if len(self.traces) >= MAX_SYMBOLIC:
             raise numbers.Constant(f"it depends on a number in more than {MAX_SYMBOLIC} ways", self.slots)
+        numbers.Program(self.slots, self.prints).expect_prints()
         try:
             return self._traced(record, tensors, arguments, [set() for _ in arguments], [], symbolic)
         except (UserError, numbers.Constant):

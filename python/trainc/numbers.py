@@ -95,6 +95,7 @@ class Registry:
         self.slots: list[Slot] = []
         self._given = _Given()
         self.moving: list[Slot] = []
+        self.paused = False  # no number becomes an input in the call that is going on
         self._arguments: list[Slot] = []
 
     def of_place(self, container: Any, key: Any) -> Slot:
@@ -117,9 +118,10 @@ class Registry:
         self._arguments = [slot for slot in self.slots if slot.path is not None]
 
     def refuse(self, reason: Constant) -> None:
+        self.paused = reason.again
         for slot in reason.slots:
             slot.tries += 1
-            self.set([slot], "new" if reason.again and slot.tries < TRIES else "fixed")
+            self.set([slot], "seen" if reason.again and slot.tries < TRIES else "fixed")
 
     def without_numbers(self, structure: tuple) -> tuple:
         """`structure` of the arguments with moving numbers in the place of their values, which are remembered for this thread."""
@@ -271,11 +273,16 @@ class Program:
         if self.constants:
             raise Constant("the program takes a number's value", [self.slots[i] for i in sorted(self.constants)])
 
+    def expect_prints(self) -> None:
+        if not any(known.tells(self.slots) for known in self.prints):
+            raise Constant("there is no trace of another value to compare with", self.slots, again=True)
+
     def compare(self, at: Callable[[Print, list[float]], torch.fx.GraphModule | None]) -> None:
         """Raises where the trace is not, for another value of a number, what a trace without numbers was: the program does other
         things with what is no float. `at`: the traced graph with constants, for a print and the numbers' values then."""
         self.check_constants()
         refuse_questions(self.codes())
+        self.expect_prints()
         compared: set[int] = set()
         for known in self.prints:
             given = [known.values.get(slot) for slot in self.slots]

@@ -676,10 +676,8 @@ class Reads:
                         found[f"{path}.{key}" if type(place) is Attributes else f"{path}[{key!r}]"] = thing, key
             elif isinstance(thing, list):
                 found |= {f"{path}[{i}]": (thing, i) for i, value in enumerate(place.held) if type(value) is float}
-            elif type(place.held[0]) is float and isinstance(thing, (tuple, types.CellType)):
-                owner, key = thing if isinstance(thing, tuple) else (thing, None)
-                if not isinstance(owner, dict) or type(owner) is dict:
-                    found[path] = owner, key
+            elif isinstance(thing, (tuple, types.CellType)) and type(place.held[0]) is float:
+                found[path] = thing if isinstance(thing, tuple) else (thing, None)
         return found
 
     def restore(self) -> str | None:

@@ -1,6 +1,7 @@
 """Numbers that change (an annealed weight): from its third value on a float that the program reads is an input of what is
 compiled. No further trace and no further compilation, and eager's numbers."""
 
+# ruff: noqa: E501
 from __future__ import annotations
 
 import contextlib
@@ -18,7 +19,7 @@ from conftest import assert_same
 from torch import nn
 
 import trainc
-from trainc import config, messages, records
+from trainc import messages, records
 
 HEAD = """
 import collections, copy, dataclasses, functools, json, math, numbers, statistics, types
@@ -51,7 +52,7 @@ SOURCES = {  # where the number is -> (the program, how it is set: statements ov
     "slot": ("class C:\n  __slots__ = ('beta',)\nCFG = C()\nCFG.beta = 0.0\nclass Net(nn.Linear):\n  def forward(self, x):\n    h, b = super().forward(x), CFG.beta\n    return h.tanh() * b + h.square() * (1 - b / 3)", "m.CFG.beta = value"),
     "argument": ("class Net(nn.Linear):\n  def forward(self, x, beta):\n    h = super().forward(x)\n    return h.tanh() * beta + h.square() * (1 - beta / 3)", None),
     "argument in a dictionary": ("class Net(nn.Linear):\n  def forward(self, x, beta):\n    h, b = super().forward(x), beta['a'][0]\n    return h.tanh() * b + h.square() * (1 - b / 3)", None),
-}  # fmt: skip  # ruff: noqa: E501
+}  # fmt: skip
 
 
 class Case:
@@ -107,7 +108,7 @@ def test_model(engine, strict, source):
 def test_step(engine, strict, source):
     case = Case(*SOURCES[source])
     loops = []
-    for m, net in case.sides:
+    for _, net in case.sides:
         optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
 
         def step(x, net=net, optimizer=optimizer, **more):
@@ -280,3 +281,274 @@ def test_programs(name, source):
     if name[0] == "+":
         assert [r.route for r in found] == ["compiled"] * len(found), [r.reason for r in found]
         assert "symbolic" in [r.trace for r in found] and len(found) < len(WALK) - 2
+
+
+class Weighted(nn.Linear):
+    """A loss with two weights, one of which decides between branches."""
+
+    def __init__(self):
+        super().__init__(4, 4)
+        self.beta, self.gamma = 0.0, 0.0
+
+    def forward(self, x):
+        h = super().forward(x)
+        loss = h.square().mean() * self.beta
+        if self.gamma > 0.5:
+            loss = loss + h.abs().mean()
+        return loss + h.tanh().mean() * self.gamma
+
+
+def both():
+    torch.manual_seed(0)
+    net = Weighted()
+    return net, copy.deepcopy(net)
+
+
+def same_step(net, other, x, values):
+    results = []
+    for each in (net, other):
+        for key, value in values.items():
+            setattr(each, key, value)
+        each.zero_grad()
+        loss = each(x)
+        loss.backward()
+        results.append((loss.detach(), each.weight.grad))
+    for got, wanted in zip(*results, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+@contextlib.contextmanager
+def counted_compilations(monkeypatch):
+    """Counts the plans that are compiled."""
+    from trainc import engine
+
+    count, stored = [0], engine.stored_plan
+
+    def counting(*args, **kwargs):
+        count[0] += 1
+        return stored(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "stored_plan", counting)
+        yield count
+
+
+def test_no_plan_is_compiled_for_further_values(core, strict, monkeypatch):
+    net, other = both()
+    trainc.compile(net)
+    for i in range(4):
+        same_step(net, other, torch.randn(3, 4), {"beta": i / 10})
+    with counted_compilations(monkeypatch) as count, warnings.catch_warnings():
+        warnings.simplefilter("error", messages.RecompileWarning)
+        for i in range(4, 12):
+            same_step(net, other, torch.randn(3, 4), {"beta": i / 10})
+    assert count == [0] and len(calls_of(net)) == 3
+
+
+def test_unusual_values(engine, strict):
+    net, other = both()
+    trainc.compile(net)
+    for value in (0.1, 0.2, 0.3, -0.0, 0.0, math.inf, -math.inf, math.nan, 1e300, -1e300, 5e-324, 1e-45, 16777217.0):
+        same_step(net, other, torch.randn(3, 4), {"beta": value})
+    assert len(calls_of(net)) == 3
+
+
+def test_two_numbers_and_their_branches(engine, strict):
+    """Equal by chance, changed together and one after the other, on both sides of a branch."""
+    net, other = both()
+    trainc.compile(net)
+    for i in range(20):
+        same_step(net, other, torch.randn(3, 4), {"beta": (i % 7) / 7, "gamma": (i % 5) / 4})
+    count = len(records.of(net))
+    assert count <= 6 and [r.trace for r in records.of(net)].count("symbolic") == 2
+    for i in range(20):
+        same_step(net, other, torch.randn(3, 4), {"beta": i / 9, "gamma": i / 19})
+    assert len(records.of(net)) == count
+
+
+def test_one_number_then_another(engine, strict):
+    net, other = both()
+    trainc.compile(net)
+    for i in range(5):
+        same_step(net, other, torch.randn(3, 4), {"beta": i / 7})
+    for i in range(1, 6):
+        same_step(net, other, torch.randn(3, 4), {"gamma": i / 13})
+    count = len(records.of(net))
+    assert count <= 6
+    for i in range(10):
+        same_step(net, other, torch.randn(3, 4), {"beta": i / 3, "gamma": i / 20 - 0.1})
+    assert len(records.of(net)) == count
+
+
+def test_numbers_and_sizes(engine, strict):
+    net, other = both()
+    trainc.compile(net)
+    for i, rows in enumerate([3, 3, 3, 5, 4, 6, 2, 7, 1, 3, 8]):
+        same_step(net, other, torch.randn(rows, 4), {"beta": i / 10})
+    assert [r.trace for r in records.of(net)].count("symbolic") <= 3
+    assert [r.trace for r in records.of(net)].count("static") <= 3  # 1 is no symbol
+
+
+def test_a_number_of_another_kind(engine, strict):
+    """True is no number, and 1 is none that changes."""
+    net, other = both()
+    trainc.compile(net)
+    for value in (0.1, 0.2, 0.3, 1, 2, True, 0.5, 1.0, 3, 2**60, 0.7, False, 0.9):
+        same_step(net, other, torch.randn(3, 4), {"beta": value})
+
+
+def test_two_values_stay_constants(engine, strict):
+    net, other = both()
+    trainc.compile(net)
+    for i in range(8):
+        same_step(net, other, torch.randn(3, 4), {"beta": float(i % 2)})
+    calls_of(net, ("static", "static"))
+
+
+def test_without_gradients(engine, strict):
+    net, other = both()
+    trainc.compile(net)
+    for i in range(4):
+        same_step(net, other, torch.randn(3, 4), {"beta": i / 7})
+    with torch.no_grad():
+        for i in range(12):
+            net.beta = other.beta = i / 5
+            x = torch.randn(3, 4)
+            assert_same(net(x), other(x))
+
+
+def test_gradients_of_several_calls(engine, strict):
+    """A backward takes the number of its own forward."""
+    net, other = both()
+    trainc.compile(net)
+    for i in range(3):
+        same_step(net, other, torch.randn(3, 4), {"beta": i / 7})
+    net.zero_grad(), other.zero_grad()
+    for each in (net, other):
+        losses = []
+        for i in range(5):
+            each.beta = i / 3
+            losses.append(each(torch.full((3, 4), i / 2)))
+        each.beta = 100.0
+        sum(losses[1:], losses[0]).backward()
+    assert_same(net.weight.grad, other.weight.grad)
+
+
+@pytest.mark.parametrize("settings", [{"fuse_step": True}, {"memory": "1GB"}, {"tune": "fast"}])
+def test_settings(engine, settings):
+    net, other = both()
+    ours, theirs = (torch.optim.AdamW(each.parameters(), lr=1e-2) for each in (net, other))
+    trainc.compile(net, ours, **settings)
+    for i in range(8):
+        x = torch.randn(3, 4)
+        for each, optimizer in ((net, ours), (other, theirs)):
+            each.beta = i / 7
+            each(x).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert_same(dict(net.state_dict()), dict(other.state_dict()), 1e-4)
+    assert len(records.of(net)) == 3
+
+
+def test_a_plan_on_disk_knows_no_value(core, tmp_path, monkeypatch):
+    from trainc import cache
+
+    monkeypatch.setenv("TRAINC_CACHE", str(tmp_path))
+    keys = []
+    key = cache.key
+    monkeypatch.setattr(cache, "key", lambda *args: keys.append(key(*args)) or keys[-1])
+    runs = []
+    for start in (0.1, 0.5):
+        net, other = both()
+        trainc.compile(net)
+        keys.clear()
+        for i in range(3):
+            same_step(net, other, torch.randn(3, 4), {"beta": start + i / 7})
+        runs.append(keys[-2:])
+    assert runs[0] == runs[1]
+
+
+def test_a_number_in_loss_and_clipping_of_a_step(engine, strict):
+    """The number is used before and after backward()."""
+    loops = []
+    for net in both():
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+        def step(x, scale, net=net, optimizer=optimizer):
+            optimizer.zero_grad()
+            loss = net(x) * scale
+            loss.backward()
+            for p in net.parameters():
+                p.grad.mul_(1 / (scale + 1)).add_(p.detach(), alpha=0.1)
+            optimizer.step()
+            return loss / (scale + 1)
+
+        loops.append((net, step))
+    run = trainc.train_step(loops[0][1])
+    for i in range(10):
+        x = torch.randn(3, 4)
+        for net, _ in loops:
+            net.beta = i / 4
+        assert_same(run(x, i / 3), loops[1][1](x, i / 3).detach())
+        assert_same(dict(loops[0][0].state_dict()), dict(loops[1][0].state_dict()), 1e-4)
+    assert len(records.of(run)) == 3
+
+
+def test_random_programs(strict):
+    """Arithmetic of a number, mixed with tensors and comparisons."""
+    draw = random.Random(7)
+
+    def number(depth):
+        kind = draw.choice(["b", "b", "c"]) if depth == 0 else draw.choice(["+", "-", "*", "/", "if", "min", "max", "neg", "b"])
+        if kind == "b":
+            return draw.choice(["b", "self.a"])
+        if kind == "c":
+            return draw.choice(["0.5", "2", "0.1", "3.0", "-1.25"])
+        if kind == "neg":
+            return f"(-{number(depth - 1)})"
+        if kind == "if":
+            return f"({number(depth - 1)} if {number(depth - 1)} {draw.choice(['<', '>='])} {number(0)} else {number(depth - 1)})"
+        if kind in ("min", "max"):
+            return f"{kind}({number(depth - 1)}, {number(depth - 1)})"
+        if kind == "/":
+            return f"({number(depth - 1)} / (1.5 + abs({number(depth - 1)})))"
+        return f"({number(depth - 1)} {kind} {number(depth - 1)})"
+
+    def tensor(depth):
+        if depth == 0:
+            return draw.choice(["x", "x.tanh()", "x.mean()", "i"])
+        kind = draw.choice(["+", "-", "*", "r-", "where", "both", "/"])
+        if kind == "both":
+            return f"({tensor(depth - 1)} * {tensor(depth - 1)})"
+        if kind == "where":
+            return f"torch.where({tensor(depth - 1)} > {number(1)}, {tensor(depth - 1)} * {number(1)}, 0.5)"
+        if kind == "/":
+            return f"({tensor(depth - 1)} / (1.5 + abs({number(1)})))"
+        return f"({number(2)} - {tensor(depth - 1)})" if kind == "r-" else f"({tensor(depth - 1)} {kind} {number(2)})"
+
+    inputs, values = 0, [0.1, 0.7, 0.3, -0.4, 1.9, 0.0]
+    for _ in range(12):
+        source = (
+            "class Net(nn.Linear):\n  def __init__(self, *a):\n    super().__init__(*a)\n    self.a = 0.25\n"
+            f"  def forward(self, x, i, b):\n    x = super().forward(x)\n    return x + {tensor(3)}\n"
+        )
+        nets = []
+        for _ in range(2):
+            m = module_of(source)
+            torch.manual_seed(0)
+            nets.append(m.Net(3, 3))
+        trainc.compile(nets[0])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", messages.RecompileWarning)
+            for k, value in enumerate(values):
+                x, grads = torch.randn(2, 3), []
+                for net in nets:
+                    net.a = 0.25 + k % 3
+                    net.zero_grad()
+                    out = net(x, torch.tensor([1, 2, 3]), value)
+                    out.square().sum().backward()
+                    grads.append((out.detach(), net.weight.grad))
+                assert_same(grads[0][0], grads[1][0])
+                assert_same(grads[0][1], grads[1][1], 1e-4)
+        inputs += "symbolic" in [r.trace for r in records.of(nets[0])]
+    assert inputs > 6
