@@ -213,7 +213,7 @@ class CompiledCall:
 
     def _let_move(self, slots: list[numbers.Slot], known: family.Family) -> None:
         new = [slot for slot in slots if slot.state == "new"]
-        told = any(each.tells(slots) for each in known.prints)
+        told = any(each.tells(slots) for each in known.prints) and all(t.is_cpu for t in self._state.tensors())
         self._numbers.set(new, "seen")
         if not new and told and not self._numbers.paused:
             self._numbers.set(slots, "moving")

@@ -373,6 +373,7 @@ def test_one_number_then_another(engine, strict):
         same_step(net, other, torch.randn(3, 4), {"beta": i / 7})
     for i in range(1, 6):
         same_step(net, other, torch.randn(3, 4), {"gamma": i / 13})
+    same_step(net, other, torch.randn(3, 4), {"beta": 0.9, "gamma": 0.4})
     count = len(records.of(net))
     assert count <= 6
     for i in range(10):
