@@ -127,7 +127,8 @@ class Recorder:
             raise NotCompiled(f"{here()}: a hook on a gradient's accumulation: change gradients after backward()")
         if loss.grad_fn is not None:
             setup_stacktrace_preservation_hooks([loss.grad_fn])
-        with contextlib.nullcontext() if self.own_backward() else suspended():
+        # Its operations' lines end with it: PyTorch sees to that only until a backward has raised an error while it was traced.
+        with fx_traceback.preserve_node_meta(), contextlib.nullcontext() if self.own_backward() else suspended():
             found = torch.autograd.grad(
                 loss, leaves, tangent if gradient is None else gradient * tangent, retain_graph=retain_graph, allow_unused=True
             )

@@ -68,7 +68,12 @@ JointGraph::JointGraph(frontend::Imported joint, int64_t primals, int64_t forwar
   // What the user's checkpoints mark stays as it is: they decide there.
   impl_->graph = joint.must_recompute.empty() ? optimize(std::move(joint.graph), pipeline) : std::move(joint.graph);
   const schedule::Chunks chunks{.rows = options.loss_chunk_rows, .worth = options.loss_chunk_bytes, .one_plan = one_plan};
-  if (!options.gpu && joint.must_recompute.empty()) impl_->graph = schedule::chunk_rows(std::move(impl_->graph), primals, chunks);
+  if (!options.gpu && joint.must_recompute.empty()) {
+    impl_->graph = pipeline.run("chunk_rows", [&](const Graph& g) {
+      std::optional<Graph> cut = schedule::chunk_rows(g, primals, chunks);
+      return cut ? std::move(*cut) : remove_dead(g);
+    }, std::move(impl_->graph));
+  }
   impl_->cut_at(0);
   impl_->free_flops = impl_->flops();
 }
@@ -77,7 +82,8 @@ JointGraph::~JointGraph() = default;
 namespace {
 
 LoweredPlan forward_of(const JointGraph::Impl& impl, const Homes& homes, const CompileOptions& options, const Job& job, Timing* timing) {
-  return lower_graph(remove_dead(impl.cut.forward), impl.name + "_forward", homes, options, job, timing);
+  Pipeline pipeline(impl.name + "_forward", options.disabled_passes);
+  return lower_graph(pipeline.run_needed("remove_dead", remove_dead, impl.cut.forward), pipeline, homes, options, job, timing);
 }
 
 LoweredPlan backward_of(const JointGraph::Impl& impl, const Homes& homes, const std::vector<bool>& defined, const std::vector<int64_t>& unmade,
@@ -94,9 +100,10 @@ LoweredPlan backward_of(const JointGraph::Impl& impl, const Homes& homes, const 
     while (last + 1 < defined.size() && !defined[last + 1]) ++last;
     name += "_without" + std::to_string(i) + (last > i ? "to" + std::to_string(last) : "");
   }
-  Graph graph = undefined.empty() ? remove_dead(impl.cut.backward) : drop_undefined_inputs(impl.cut.backward, undefined);
+  Pipeline pipeline(name, options.disabled_passes);
+  Graph graph = pipeline.run_needed("drop_undefined_inputs", [&](const Graph& g) { return drop_undefined_inputs(g, undefined); }, impl.cut.backward);
   for (int64_t gradient : unmade) graph.outputs.at(gradient).value = nullptr;
-  return lower_graph(unmade.empty() ? std::move(graph) : remove_dead(graph), name, homes, options, job, timing);
+  return lower_graph(std::move(graph), pipeline, homes, options, job, timing);
 }
 
 int64_t results_of(const plan::Plan& plan) {
@@ -251,7 +258,8 @@ plan::Plan JointGraph::forward(const CompileOptions& options, const Job& job, Ti
 }
 
 LoweredPlan JointGraph::lower_deferred(const CompileOptions& options, const Job& job, Timing* timing) const {
-  return lower_graph(remove_dead(impl_->cut.deferred), impl_->name + "_deferred", impl_->deferred, options, job, timing);
+  Pipeline pipeline(impl_->name + "_deferred", options.disabled_passes);
+  return lower_graph(pipeline.run_needed("remove_dead", remove_dead, impl_->cut.deferred), pipeline, impl_->deferred, options, job, timing);
 }
 plan::Plan JointGraph::deferred(const CompileOptions& options, const Job& job, Timing* timing) const {
   return generate(lower_deferred(options, job, timing), options, job, timing);

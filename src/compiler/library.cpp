@@ -148,7 +148,8 @@ LibraryCalls library_calls(const Graph& graph, const Homes& homes, const Compile
     const auto kernel = [&] { return plan.kernel(contraction, nullptr); };
     const auto with_call = [&] { return plan.kernel(contraction, &*call); };
     const auto compiled = [&](Graph piece, const char* name, const Job& how) {
-      return generate(lower_graph(std::move(piece), name, {}, options, how, nullptr), options, how);
+      Pipeline pipeline(name, options.disabled_passes);
+      return generate(lower_graph(std::move(piece), pipeline, {}, options, how, nullptr), options, how);
     };
     const std::string text = print(kernel()) + print(with_call());
     auto [answer, fresh] = answers.emplace(text, "");

@@ -364,10 +364,9 @@ plan::Plan finished(plan::Plan plan) {
   return plan;
 }
 
-LoweredPlan lower_graph(Graph graph, const std::string& name, const Homes& homes, const CompileOptions& options, const Job& job, Timing* timing) {
+LoweredPlan lower_graph(Graph graph, Pipeline& pipeline, const Homes& homes, const CompileOptions& options, const Job& job, Timing* timing) {
   Timing local;
   if (!timing) timing = &local;
-  Pipeline pipeline(name, options.disabled_passes);
   graph = optimize(std::move(graph), pipeline);
   std::vector<std::string> notes;
   if (job.tuning && job.tuning->library && !options.gpu && !job.shared) {  // what sizes share is not measured for one of them
@@ -379,19 +378,18 @@ LoweredPlan lower_graph(Graph graph, const std::string& name, const Homes& homes
   }
   std::vector<Type> output_types;
   for (const Output& o : graph.outputs) output_types.push_back(o.value ? o.value->type : Type{});
+  graph = pipeline.run_needed("prepare", [&](const Graph& g) { return prepared(g, homes); }, graph);
   const double start = now();
-  graph = prepared(graph, homes);  // no pass: it may lay results out otherwise
-  verify(graph);
-  if (dumping("graph")) dump(name + ".prepared.graph", print(graph));
   schedule::Schedule schedule = schedule::make_schedule(graph, !options.gpu);
   schedule.bits = as_bits(graph, homes, options);
   timing->schedule_seconds += now() - start;
   timing->passes.insert(timing->passes.end(), pipeline.records().begin(), pipeline.records().end());
-  return PlanBuilder(graph, output_types, schedule, homes).run(name, std::move(notes), options, job, *timing);
+  return PlanBuilder(graph, output_types, schedule, homes).run(pipeline.graph_name(), std::move(notes), options, job, *timing);
 }
 
 LoweredPlan lower(frontend::Imported imported, const std::string& name, const CompileOptions& options, const Job& job, Timing* timing) {
-  return lower_graph(std::move(imported.graph), name, {}, options, job, timing);
+  Pipeline pipeline(name, options.disabled_passes);
+  return lower_graph(std::move(imported.graph), pipeline, {}, options, job, timing);
 }
 
 plan::Plan compile(frontend::Imported imported, const std::string& name, const CompileOptions& options, const Job& job, Timing* timing) {

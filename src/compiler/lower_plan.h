@@ -15,7 +15,8 @@ struct Homes {
   bool copies = false;  // a result that is an input is a copy of it: the input is to be overwritten
 };
 
-LoweredPlan lower_graph(Graph, const std::string& name, const Homes&, const CompileOptions&, const Job&, Timing*);
+/// `pipeline`: it has run what made the graph; the plan has its name.
+LoweredPlan lower_graph(Graph, Pipeline& pipeline, const Homes&, const CompileOptions&, const Job&, Timing*);
 
 /// A plan whose steps are all there, with its memory laid out; where they have their kernels' code: verified, and dumped.
 plan::Plan with_memory(plan::Plan);

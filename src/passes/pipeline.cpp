@@ -25,10 +25,14 @@ Graph optimize(Graph g, Pipeline& p) {
 
 namespace {
 
-/// A pass keeps the arguments and the results as they are.
-void same_signature(const Graph& before, const Graph& after) {
+void same_counts(const Graph& before, const Graph& after) {
   require(before.input_count == after.input_count, "the number of arguments has changed");
   require(before.outputs.size() == after.outputs.size(), "the number of results has changed");
+}
+
+/// The arguments, the results and the draws are as they were.
+void same_signature(const Graph& before, const Graph& after) {
+  same_counts(before, after);
   for (size_t i = 0; i < before.outputs.size(); ++i) {
     const Output &a = before.outputs[i], &b = after.outputs[i];
     require(!a.value == !b.value && a.strides == b.strides && (!a.value || a.value->type == b.value->type),
@@ -61,18 +65,23 @@ bool same_graph(const Graph& a, const Graph& b) {
 
 Pipeline::Pipeline(std::string graph_name, std::vector<std::string> disabled) : graph_name_(std::move(graph_name)), disabled_(std::move(disabled)) {}
 
-Graph Pipeline::run(const char* pass, const std::function<Graph(const Graph&)>& fn, Graph graph) {
+Graph Pipeline::run(const char* pass, const Pass& fn, Graph graph) {
+  if (std::find(disabled_.begin(), disabled_.end(), pass) == disabled_.end()) return checked(pass, fn, graph, same_signature);
   const int64_t nodes = graph.live().size();
-  if (std::find(disabled_.begin(), disabled_.end(), pass) != disabled_.end()) {
-    records_.push_back({pass, 0, nodes, nodes, false, true});
-    return graph;
-  }
+  records_.push_back({pass, 0, nodes, nodes, false, true});
+  return graph;
+}
+
+Graph Pipeline::run_needed(const char* pass, const Pass& fn, const Graph& graph) { return checked(pass, fn, graph, same_counts); }
+
+Graph Pipeline::checked(const char* pass, const Pass& fn, const Graph& graph, const std::function<void(const Graph&, const Graph&)>& check) {
+  const int64_t nodes = graph.live().size();
   const auto begin = std::chrono::steady_clock::now();
   Graph after;
   try {
     after = fn(graph);
     verify(after);
-    same_signature(graph, after);
+    check(graph, after);
   } catch (const UserError&) {
     throw;
   } catch (const std::exception& e) {

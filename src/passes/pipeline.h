@@ -12,11 +12,17 @@ namespace trainc {
 class Pipeline {
  public:
   struct Record { std::string pass; double seconds; int64_t nodes_before, nodes_after; bool changed, skipped; };
+  using Pass = std::function<Graph(const Graph&)>;
   /// `disabled`: names of passes that are skipped. Dumps where TRAINC_DUMP asks for it.
   explicit Pipeline(std::string graph_name, std::vector<std::string> disabled = {});
-  Graph run(const char* pass, const std::function<Graph(const Graph&)>&, Graph);
+  /// A pass that leaves arguments, results and draws as they are.
+  Graph run(const char* pass, const Pass&, Graph);
+  /// A pass without which the next stage cannot go on: it is never skipped, and may give results another type or layout.
+  Graph run_needed(const char* pass, const Pass&, const Graph&);
+  const std::string& graph_name() const { return graph_name_; }
   const std::vector<Record>& records() const { return records_; }
  private:
+  Graph checked(const char* pass, const Pass&, const Graph&, const std::function<void(const Graph& before, const Graph& after)>& check);
   std::string graph_name_;
   std::vector<std::string> disabled_;
   std::vector<Record> records_;

@@ -443,9 +443,10 @@ std::optional<Graph> chunk_first(const Graph& joint, int64_t primals, const Chun
 
 }  // namespace
 
-Graph chunk_rows(Graph joint, int64_t primals, const Chunks& chunks, std::vector<std::string>* reasons) {
-  while (std::optional<Graph> once = chunk_first(joint, primals, chunks, reasons)) joint = std::move(*once);  // chunks are not cut again: they have too few rows
-  return joint;
+std::optional<Graph> chunk_rows(const Graph& joint, int64_t primals, const Chunks& chunks, std::vector<std::string>* reasons) {
+  std::optional<Graph> cut, more = chunk_first(joint, primals, chunks, reasons);
+  for (; more; more = chunk_first(*cut, primals, chunks, reasons)) cut = std::move(more);  // chunks are not cut again: they have too few rows
+  return cut;
 }
 
 }  // namespace trainc::schedule

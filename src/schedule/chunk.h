@@ -1,5 +1,6 @@
 // Linear -> loss in chunks of rows: the logits of a chunk are made, summed up, turned into their gradient and multiplied away before the next chunk's.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,9 +24,10 @@ struct Chunks {
 /// runs over the rows (the gradient of the weight), and a sum over the rows (of the bias), is added up over the chunks in their order.
 /// Gradients: a loss's tangent is a number, and what comes of it linear: they are computed with the number 1, and multiplied by the tangent afterwards. So they
 /// can be made in the forward, where the chunk of logits is.
-/// Needs: a joint graph (inputs from `primals` on are tangents). Gives: the same outputs, but for the order of sums over rows.
+/// Needs: a joint graph (inputs from `primals` on are tangents). Gives: the same outputs, but for the order of sums over rows; nothing where no matrix is
+/// cut.
 /// Leaves (says why in `reasons`): a matrix that is an output; that anything reads but element by element, row by row or as a contraction's operand; that is put
 /// together with another tensor of its size; whose gradient needs something of all rows of it, or comes of several tangents or of f16.
-Graph chunk_rows(Graph joint, int64_t primals, const Chunks&, std::vector<std::string>* reasons = nullptr);
+std::optional<Graph> chunk_rows(const Graph& joint, int64_t primals, const Chunks&, std::vector<std::string>* reasons = nullptr);
 
 }  // namespace trainc::schedule

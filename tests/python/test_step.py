@@ -9,6 +9,7 @@ import pytest
 import torch
 from conftest import assert_same
 from torch import nn
+from torch._functorch._aot_autograd import logging_utils
 
 import trainc
 from trainc import records
@@ -244,7 +245,9 @@ def body(middle=lambda loss: None, after=lambda model, x: None, zero=True, twice
     ],
     ids=["item", "branch", "print", "uses after", "no zero_grad", "second step"],
 )
-def test_what_cannot_be_captured_names_its_line(build, words):
+@pytest.mark.parametrize("failed_before", [False, True], ids=["", "after a backward that failed"])
+def test_what_cannot_be_captured_names_its_line(build, words, failed_before, monkeypatch):
+    monkeypatch.setattr(logging_utils, "callback_set", failed_before)  # what such a trace leaves behind
     refused(build, words)
 
 

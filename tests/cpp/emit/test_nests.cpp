@@ -1,5 +1,6 @@
 // Handwritten nests, one a feature of loop.h, against the interpreter: same bytes at every level of this machine, odd extents.
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <thread>
 
@@ -379,35 +380,37 @@ TEST(Nests, PrefetchTouchesNothing) {
   expect_as_interpreted(nest, {memory_of(random_floats(16)), output_of(64)});
 }
 
+/// Copies `ids` in vectors, each element after `checks` of it.
+void expect_checked_as_interpreted(const std::vector<int64_t>& ids, const std::function<std::vector<Stmt>(const Expr&)>& checks) {
+  const int64_t n = static_cast<int64_t>(ids.size());
+  LoopNest nest;
+  nest.name = "checked";
+  const int from = nest.add_buffer({"ids", DType::I64, n}), out = nest.add_buffer({"out", DType::I64, n, Space::Argument, true});
+  const int i = nest.add_var("i", n);
+  const Expr id = nest.load(from, nest.var(i));
+  std::vector<Stmt> body = checks(id);
+  body.push_back(store(out, nest.var(i), id));
+  nest.body = vector(i, n, block(std::move(body)), 16);
+  expect_as_interpreted(nest, {memory_of(ids), output_of(n * 8)});
+}
+
 TEST(Nests, CheckSetsTheStatus) {
   for (int64_t bad : {-1, 0, 16, 36}) {
-    const int64_t n = 37;
-    LoopNest nest;
-    nest.name = "checked";
-    const int ids = nest.add_buffer({"ids", DType::I64, n}), out = nest.add_buffer({"out", DType::I64, n, Space::Argument, true});
-    const int i = nest.add_var("i", n);
-    const Expr id = nest.load(ids, nest.var(i));
-    nest.body = vector(i, n, block({check(apply(Op::Lt, {id, integer(100)}), 7), store(out, nest.var(i), id)}), 16);
-    std::vector<int64_t> x(static_cast<size_t>(n), 5);
-    if (bad >= 0) x[static_cast<size_t>(bad)] = 100;
-    expect_as_interpreted(nest, {memory_of(x), output_of(n * 8)});
+    std::vector<int64_t> ids(37, 5);
+    if (bad >= 0) ids[static_cast<size_t>(bad)] = 100;
+    expect_checked_as_interpreted(ids, [](const Expr& id) { return std::vector{check(apply(Op::Lt, {id, integer(100)}), 7)}; });
   }
 }
 
 TEST(Nests, OfFailedChecksTheGreatestCodeIsTold) {
-  for (const auto& [large, small] : {std::pair<int64_t, int64_t>{0, 36}, {36, 0}, {16, 16}, {17, 3}}) {
-    const int64_t n = 37;
-    LoopNest nest;
-    nest.name = "checked";
-    const int ids = nest.add_buffer({"ids", DType::I64, n}), out = nest.add_buffer({"out", DType::I64, n, Space::Argument, true});
-    const int i = nest.add_var("i", n);
-    const Expr id = nest.load(ids, nest.var(i));
-    const auto differs = [&](int64_t from, int code) { return check(apply(Op::Ne, {id, integer(from)}), code); };
-    nest.body = vector(i, n, block({differs(100, 7), differs(200, 3), differs(300, 7), store(out, nest.var(i), id)}), 16);
-    std::vector<int64_t> x(static_cast<size_t>(n), 5);
-    x[static_cast<size_t>(large)] = large == small ? 300 : 100;
-    if (large != small) x[static_cast<size_t>(small)] = 200;
-    expect_as_interpreted(nest, {memory_of(x), output_of(n * 8)});
+  for (const auto& [large, small] : {std::pair<size_t, size_t>{0, 36}, {36, 0}, {16, 16}, {17, 3}}) {
+    std::vector<int64_t> ids(37, 5);
+    ids[large] = large == small ? 300 : 100;
+    if (large != small) ids[small] = 200;
+    expect_checked_as_interpreted(ids, [](const Expr& id) {
+      const auto differs = [&](int64_t from, int code) { return check(apply(Op::Ne, {id, integer(from)}), code); };
+      return std::vector{differs(100, 7), differs(200, 3), differs(300, 7)};
+    });
   }
 }
 

@@ -72,6 +72,17 @@ TEST_F(PipelineTest, RecordsAndDisables) {
   EXPECT_EQ(q.records()[2].nodes_after, 2);
 }
 
+TEST_F(PipelineTest, WhatIsNeededIsNotSkippedAndMayGiveResultsAnotherType) {
+  const auto flat = [](const Graph&) { return parse("%0 = input index=0 : f32[2]\n%1 = reshape %0 : f32[2,1]\nreturn %1\n"); };
+  const auto fewer = [](const Graph&) { return parse("%0 = input index=0 : f32[2]\nreturn\n"); };
+  Pipeline p("g", {"needed"});
+  EXPECT_EQ(p.run_needed("needed", flat, parse(kText)).outputs[0].value->shape(), (Dims{2, 1}));
+  ASSERT_EQ(p.records().size(), 1u);
+  EXPECT_TRUE(p.records()[0].changed && !p.records()[0].skipped);
+  EXPECT_THROW(p.run("needed too", flat, parse(kText)), InternalError);
+  EXPECT_THROW(p.run_needed("needed", fewer, parse(kText)), InternalError);
+}
+
 void expect_failure(Pipeline& p, const std::function<Graph(const Graph&)>& pass, const char* told) {
   try {
     p.run("wrong", pass, parse(kText));
