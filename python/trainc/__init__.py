@@ -28,7 +28,8 @@ def compile(model, optimizer=None, *, tune="fast", memory=None, fuse_step=False,
     computing again in the backward what costs least time; results are the same to the bit. UserError at the first call where it
     cannot be met, with the smallest that can. What PyTorch runs (extern operations) may take memory of its own beside it.
 
-    `fuse_step`: the backward waits for `optimizer.step()` (AdamW, Adam or SGD) and runs as one plan with it, which makes each
+    `fuse_step`: the backward waits for `optimizer.step()` (of PyTorch's optimizers those that `trainc.optimizers` has,
+    without Adafactor) and runs as one plan with it, which makes each
     gradient, updates its parameter and forgets it: the memory of `train_step` in a loop that stays as it is, and the same
     results to the bit. Where something reads a gradient between `backward()` and `step()` (clipping, another backward), the step
     is an ordinary one. Afterwards the gradients are gone: UserError where one is read, or added to without `zero_grad()`.
@@ -45,7 +46,8 @@ def train_step(fn, *, tune="fast", memory=None):
 
     The returned function takes the same batch (tensors of any shape and dtype, numbers and containers of them) and returns
     what `fn` returns,
-    tensors without autograd history. Models and optimizers (AdamW, Adam, SGD) are found among the variables that `fn` uses.
+    tensors without autograd history. Models and optimizers (those that `trainc.optimizers`
+    has, without Adafactor) are found among the variables that `fn` uses.
     `.grad` is
     None afterwards. A learning rate scheduler may step inside or outside. What cannot be captured (a printed or branched-on
     value, an

@@ -9,7 +9,8 @@ from trainc.call import CompiledCall
 from trainc.errors import UserError
 from trainc.fuse import Fusing
 from trainc.memory import Settings, checked
-from trainc.optimizer import STEPS, attach
+from trainc.optimizer import attach
+from trainc.optimizers import formula_of, names
 
 
 def compile_objects(model, optimizer, *, tune, memory, fuse_step, verify):
@@ -46,10 +47,10 @@ def check(model, optimizer, tune, memory, fuse_step, verify) -> None:
             raise UserError(f"{name}={flag!r} is neither True nor False")
     if verify:
         raise UserError("verify=True is not built yet: leave it out")
-    if fuse_step and type(optimizer) not in STEPS:
+    if fuse_step and ((formula := formula_of(optimizer)) is None or not formula.elementwise):
         if optimizer is None:
             raise UserError("fuse_step=True wants the optimizer, too: trainc.compile(model, optimizer, fuse_step=True)")
-        raise UserError(f"fuse_step=True wants AdamW, Adam or SGD, not {type(optimizer).__name__}: leave it out")
+        raise UserError(f"fuse_step=True wants {names('or', elementwise=True)}, not {type(optimizer).__name__}: leave it out")
 
 
 def _kind(value) -> str:

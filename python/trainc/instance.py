@@ -234,7 +234,7 @@ class Instance:
             inputs[slot.primal] = slot.parameter
         states = updates.states(launches)
         executable([*inputs, *plan.inputs(states, [updates.scalars(launch) for launch in distinct])], arena)
-        updates.finish(states)
+        updates.finish(launches, states)
 
     # -- the plans ----------------------------------------------------------------------------------------------------
 

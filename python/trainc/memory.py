@@ -15,6 +15,7 @@ import torch
 
 from trainc import config
 from trainc.errors import UserError
+from trainc.optimizers import FORMULAS
 
 
 @dataclasses.dataclass
@@ -69,14 +70,11 @@ def fixed(
 def state_bytes(optimizer: torch.optim.Optimizer) -> int:
     """What its state will be, or is already."""
     there = sum(t.numel() * t.element_size() for s in optimizer.state.values() for t in s.values() if isinstance(t, torch.Tensor))
-    coming = 0
-    for group in optimizer.param_groups:
-        copies = 0
-        if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)):
-            copies = 3 if group["amsgrad"] else 2
-        elif isinstance(optimizer, torch.optim.SGD):
-            copies = 1 if group["momentum"] else 0
-        coming += copies * sum(p.numel() * p.element_size() for p in group["params"] if p.requires_grad)
+    formula = next((FORMULAS[kind] for kind in type(optimizer).__mro__ if kind in FORMULAS), None)
+    coming = 0 if formula is None else sum(
+        formula.state_bytes(formula.variant(group, p.dtype, p.shape), p)
+        for group in optimizer.param_groups for p in group["params"] if p.requires_grad
+    )  # fmt: skip
     return max(there, coming)
 
 

@@ -226,7 +226,9 @@ class Reads:
         self.in_pytorch = False  # whether it did what torch.compile's tracer would not do; known once restored
         self.own_backward = False  # whether the program has a backward, or hooks, written in Python
         self.tensors: list[torch.Tensor] = []
-        self.outline: dict[str, Any] = {}  # path -> what cannot change there, or what kind of thing it is: to compare two walks
+        # (path, which of those that have it) -> what cannot change there, or what kind of thing it is: to compare two walks
+        self.outline: dict[tuple[str, int], Any] = {}
+        self._told: dict[str, int] = {}  # path -> how many have it
         self._names: set[str] = set()
         self.roots: list[tuple[str, Any]] = []
         self._all = False  # whether some code reads attributes that it does not name
@@ -282,7 +284,7 @@ class Reads:
             with _disable_current_modes():
                 data = tensor.detach().reshape(-1).view(torch.uint8).numpy()
             self._add(Buffer("a tensor's values", data, held(data)), tensor.numel())
-            self.outline[f"a tensor's values, {len(self._numbers)}"] = held(data)[0]
+            self._tell("a tensor's values", held(data)[0])
 
     def is_users(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor of a trace is one that the program holds beside its modules', and whose values are an input therefore.
@@ -368,7 +370,7 @@ class Reads:
             self._slots.add((id(table), None))
             place = Size(path, (table,), [len(table)])
             self._add(place, 1)
-            self.outline[path] = "globals", frozenset(table.keys() & vars(builtins).keys() - CLASS_CACHES)
+            self._tell(path, ("globals", frozenset(table.keys() & vars(builtins).keys() - CLASS_CACHES)))
 
     def _add(self, place: Place, items: int) -> None:
         if self.in_place:
@@ -378,6 +380,12 @@ class Reads:
         if self._items > MAX_ITEMS:
             raise NotCompiled(f"forward may read more than {MAX_ITEMS} Python objects, the last through `{place.path}`")
 
+    def _tell(self, path: str, what: Any) -> None:
+        """For `outline`. A path is made for messages, and several things may have the same: keys that are no text, classes of one
+        name."""
+        turn = self._told[path] = self._told.get(path, 0) + 1
+        self.outline[path, turn] = what
+
     def _drain(self) -> None:
         while self._todo:
             path, value = self._todo.popleft()
@@ -386,13 +394,13 @@ class Reads:
     def _visit(self, path: str, value: Any) -> None:
         value = original(value)
         if isinstance(value, IMMUTABLE):
-            self.outline[path] = token(value)
+            self._tell(path, token(value))
             if not _is_plain(value) and id(value) not in self._seen:
                 self._seen[id(value)] = value
                 self._marked(path, value)
             return
         known = id(value) in self._seen
-        self.outline[path] = self._kind(value)
+        self._tell(path, self._kind(value))
         if known or id(value) in self._modules:
             return
         self._seen[id(value)] = value
@@ -444,7 +452,7 @@ class Reads:
             if memoryview(value).nbytes > MAX_BYTES:
                 raise NotCompiled(f"forward reads `{path}`, an array of more than {MAX_BYTES} bytes: make it a buffer")
             data = held(value)[0]
-            self.outline[path] = data if not isinstance(value, numpy.ndarray) else (value.dtype.str, value.shape, data)
+            self._tell(path, data if not isinstance(value, numpy.ndarray) else (value.dtype.str, value.shape, data))
             self._add(Buffer(path, value, [data]), len(data) // 64)
         elif isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
             if not isinstance(value.__self__, (types.ModuleType, type, type(None))):
@@ -509,7 +517,7 @@ class Reads:
             self._slots.add((id(table), key))
             self._add(Place(path, (table, key), [table[key]]), 1)
             value = original(table[key])
-            self.outline[path] = token(value) if isinstance(value, IMMUTABLE) else (type(value), id(value))
+            self._tell(path, token(value) if isinstance(value, IMMUTABLE) else (type(value), id(value)))
 
     def _container(self, path: str, value: Any) -> None:
         if isinstance(value, dict):
@@ -517,7 +525,7 @@ class Reads:
             self._add(Place(path, value, [each for item in items for each in item]), 2 * len(items))
             if isinstance(value, collections.OrderedDict) and len(value) > 1:
                 self._add(Order(path, value), len(value))
-                self.outline[f"the order of {path}"] = _order(value)
+                self._tell(f"the order of {path}", _order(value))
             for key, item in items:
                 if not _is_plain(key):
                     self._todo.append((f"{path}.key", key))
@@ -528,7 +536,7 @@ class Reads:
             if isinstance(value, (list, set, collections.deque)):
                 self._add(Place(path, value, items), len(items))
             if isinstance(value, (set, frozenset)) and all(map(_is_plain, items)):
-                self.outline[path] = type(value), frozenset(map(token, items))
+                self._tell(path, (type(value), frozenset(map(token, items))))
                 return
             self._todo += [(f"{path}[{i}]", item) for i, item in enumerate(items)]
 
@@ -616,7 +624,7 @@ class Reads:
             self._add(Version(value.__qualname__, value, held(value)), 1)
         items = [(key, item) for key, item in value.__dict__.items() if key not in _REPLACED]
         methods = tuple((key, item) for key, item in items if isinstance(item, types.FunctionType))
-        self.outline[f"{value.__module__}.{value.__qualname__}"] = "methods", methods
+        self._tell(f"{value.__module__}.{value.__qualname__}", ("methods", methods))
         functions = torch.nn.functional.__dict__
         for _, method in methods if value is not torch.Tensor else ():
             for name in about(method.__code__).names & functions.keys():
@@ -906,8 +914,8 @@ class Guards:
         except NotCompiled as reason:
             return [str(reason)]
         told = []
-        for path in {**self.outline, **now}:
-            old, new = self.outline.get(path), now.get(path)
+        for place in {**self.outline, **now}:
+            path, old, new = place[0], self.outline.get(place), now.get(place)
             if old != new:
                 both = old is not None and new is not None and isinstance(old[0], type) and issubclass(old[0], (int, float, str))
                 told.append(f"`{path}` changed" + (f" from {_shown(old)} to {_shown(new)}" if both else ""))

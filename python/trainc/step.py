@@ -34,6 +34,7 @@ from trainc import (
 from trainc.call import CompiledCall, Signature, _describe, _modes, _type, leaves_of, numbered, stray
 from trainc.errors import NotCompiled, SideEffect, UserError
 from trainc.memory import Settings
+from trainc.optimizers import formula_of, names
 from trainc.options import CompileOptions
 from trainc.overlap import Apart, Overlapping
 from trainc.reads import Reads
@@ -77,8 +78,10 @@ class TrainStep(CompiledCall):
                 "of the function around it, as globals, as defaults or as attributes of self"
             )
         for each in self.reached.optimizers:
-            if type(each) not in optimizer.STEPS:
-                raise UserError(f"trainc.train_step compiles AdamW, Adam and SGD, not {type(each).__name__}: use trainc.compile")
+            formula = formula_of(each)
+            if formula is None or not formula.elementwise:
+                known = names(elementwise=True)
+                raise UserError(f"trainc.train_step compiles {known}, not {type(each).__name__}: use trainc.compile")
         for module in self.reached.modules.values():
             if distributed.compiled_part(module, "trainc.train_step") is not module:
                 raise UserError(
@@ -310,7 +313,7 @@ class CompiledStep:
                     into.add_(outputs[place])
                 else:  # of its own memory: a result may lie where the output does
                     tensors[i].grad = torch.empty_like(tensors[i]).copy_(outputs[place])
-        self.updates.finish(states)
+        self.updates.finish(launches, states)
         for call in self.traced.afterwards:
             call()
         return unflatten(self.traced.structure, [outputs[place] for place in self.traced.results])
@@ -459,11 +462,10 @@ class InterpretedPlan:
         outputs = self._graph(inputs)
         with torch.no_grad():
             for i, (slot, v) in enumerate(zip(self._traced.slots, self._variants, strict=True)):
-                update, _, in_place = optimizer.formula_of(v)
                 where = slot.parameter.device
                 numbers = [torch.tensor(value, dtype=v.dtype, device=where) for value in scalars[self._classes[i]]]
                 row = [slot.parameter, outputs[self._traced.forward + i], *states[i]]
-                for place, result in zip(in_place, update(*row, *numbers), strict=True):
+                for place, result in zip(v.in_place, v.update(*row, *numbers), strict=True):
                     row[place].copy_(result)
         return outputs
 

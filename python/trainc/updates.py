@@ -11,8 +11,9 @@ import torch
 
 from trainc import optimizer, wire
 from trainc.device import Host
-from trainc.optimizer import Variant
-from trainc.optimizer_state import Steps
+from trainc.optimizer_kernels import trace_formula
+from trainc.optimizer_state import Numbers, count_of, fresh_state, make_state
+from trainc.optimizers import Count, Variant, formula_of
 
 Tensor = torch.Tensor
 
@@ -27,17 +28,14 @@ class Slot:
     primal: int  # among the graph's inputs
 
 
-STATE = {"adam": ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"), "sgd": ("momentum_buffer",)}
-
-
 @dataclass(frozen=True)
 class Launch:
-    """What the scalars of an update depend on: its group, and how many steps came before."""
+    """What the scalars of an update depend on: its group, and the numbers in the parameter's state."""
 
     optimizer: int
     group: int
     variant: Variant
-    step: float  # of Adam: this step's number; of SGD: 1 for the first, which starts the momentum
+    count: Count
 
 
 def shared_memory(parameters: Mapping[int, Tensor], inputs: Mapping[int, Tensor]) -> Tensor | None:
@@ -53,24 +51,36 @@ class Updates:
 
     def __init__(self, slots: list[Slot], optimizers: list[torch.optim.Optimizer]):
         self.slots, self.optimizers = slots, optimizers
-        self._steps = Steps()
+        self._numbers = Numbers()
 
     def launches(self) -> list[Launch]:
         """Of each slot, for the next step; makes no state."""
-        launches, variants = [], {}
+        launches, variants, counts, groups = [], {}, {}, {}
         for slot in self.slots:
-            kind = slot.optimizer, slot.group, slot.parameter.dtype
+            owner, kind = self.optimizers[slot.optimizer], (slot.optimizer, slot.group, slot.parameter.dtype)
+            if kind[:2] not in groups:
+                groups[kind[:2]] = self._group(slot)
+            group = groups[kind[:2]]
             if kind not in variants:
-                owner = self.optimizers[slot.optimizer]
-                variants[kind] = optimizer.variant_of(owner, owner.param_groups[slot.group], slot.parameter.dtype)
-            v = variants[kind]
-            state = self.optimizers[slot.optimizer].state.get(slot.parameter, {})  # a look must not make an entry
-            if v.kind == "adam":
-                step = self._steps.number(state["step"]) + 1 if state else 1.0
-            else:
-                step = 1.0 if v.momentum and state.get("momentum_buffer") is None else 2.0
-            launches.append(Launch(slot.optimizer, slot.group, v, step))
+                variants[kind] = optimizer.variant_of(owner, group, slot.parameter.dtype)
+            v, formula = variants[kind], formula_of(owner)
+            state = owner.state.get(slot.parameter, {})  # a look must not make an entry
+            first = any(state.get(name) is None for name in v.states)
+            if first and formula.numbers:
+                state, first = fresh_state(owner, group, slot.parameter), False
+            numbers = [state[name] for name in formula.numbers]
+            old, dtypes = tuple([self._numbers.read(n) for n in numbers]), tuple([n.dtype for n in numbers])
+            found = (slot.optimizer, slot.group, old, first, dtypes)
+            if found not in counts:
+                counts[found] = count_of(formula, group, old, first, dtypes)
+            launches.append(Launch(slot.optimizer, slot.group, v, counts[found]))
         return launches
+
+    def _group(self, slot: Slot) -> dict:
+        """A slot's group, with the settings that eager would find."""
+        owner = self.optimizers[slot.optimizer]
+        updated = [s.parameter for s in self.slots if (s.optimizer, s.group) == (slot.optimizer, slot.group)]
+        return formula_of(owner).settings(owner.param_groups[slot.group], updated)
 
     def states(self, launches: list[Launch]) -> list[list[Tensor]]:
         """The state's tensors of each slot; makes what is missing."""
@@ -78,42 +88,31 @@ class Updates:
         for slot, launch in zip(self.slots, launches, strict=True):
             owner, v = self.optimizers[slot.optimizer], launch.variant
             state = owner.state.get(slot.parameter, {})
-            if v.kind == "adam" and not state:
-                state = _make_state(owner, owner.param_groups[slot.group], slot.parameter)
-            elif v.kind == "sgd" and v.momentum and state.get("momentum_buffer") is None:
-                state = owner.state[slot.parameter]
-                state["momentum_buffer"] = torch.zeros_like(slot.parameter)
-            states.append([state[name] for name in STATE[v.kind][: v.tensors() - 2]])
+            if not state and (v.states or v.formula.numbers):
+                state = make_state(owner, owner.param_groups[slot.group], slot.parameter)
+            for name in v.states:
+                if state.get(name) is None:
+                    state[name] = v.formula.start(name, slot.parameter)
+            states.append([state[name] for name in v.states])
         return states
 
     def scalars(self, launch: Launch) -> list[float]:
-        group, v = self.optimizers[launch.optimizer].param_groups[launch.group], launch.variant
-        if v.kind == "adam":
-            return optimizer.adam_scalars(group, launch.step, v)
-        # The first step's buffer is the gradient: 0 * momentum + 1 * gradient.
-        first = launch.step == 1 and v.momentum
-        named = zip(optimizer.sgd_scalar_names(v), optimizer.sgd_scalars(group, v), strict=True)
-        return [1.0 if first and name == "rest" else value for name, value in named]
+        return launch.variant.values(self.optimizers[launch.optimizer].param_groups[launch.group], launch.count)
 
-    def finish(self, states: list[list[Tensor]]) -> None:
-        steps = [self.optimizers[s.optimizer].state.get(s.parameter, {}).get("step") for s in self.slots]
-        steps = [step for step in steps if isinstance(step, Tensor)]
-        if steps:
-            self._steps.count(steps)
+    def finish(self, launches: list[Launch], states: list[list[Tensor]]) -> None:
+        columns: dict[tuple, tuple[list[Tensor], list[float]]] = {}
+        for slot, launch in zip(self.slots, launches, strict=True):
+            state = self.optimizers[slot.optimizer].state.get(slot.parameter, {})
+            for name, value in zip(launch.variant.formula.numbers, launch.count.new, strict=True):
+                numbers, values = columns.setdefault((slot.optimizer, name), ([], []))
+                numbers.append(state[name])
+                values.append(value)
+        for numbers, values in columns.values():
+            self._numbers.column(numbers).write(values)
         written = [t for slot, state in zip(self.slots, states, strict=True) for t in (slot.parameter, *state)]
         torch.autograd.graph.increment_version(written)
         for owner in self.optimizers:
             owner._opt_called = True  # learning rate schedulers ask
-
-
-def _make_state(owner: torch.optim.Optimizer, group: dict, parameter: Tensor) -> dict:
-    """torch's own initial state; it looks at parameters that have a gradient."""
-    before, parameter.grad = parameter.grad, parameter.detach()
-    try:
-        owner._init_group({**group, "params": [parameter]}, *[[] for _ in range(6)])
-    finally:
-        parameter.grad = before
-    return owner.state[parameter]
 
 
 def classes_of(launches: list[Launch]) -> tuple[list[int], list[Launch]]:
@@ -136,15 +135,15 @@ class PlanUpdates:
     ):  # fmt: skip
         variants = [distinct[i].variant for i in classes]
         self._formulas, self._where = list(dict.fromkeys(variants)), where
-        sizes = [optimizer.formula_of(launch.variant)[1] for launch in distinct]
+        sizes = [len(launch.variant.scalars) for launch in distinct]
         sized = zip(sizes, distinct, strict=True)
         self._scalars = [torch.empty(size, dtype=launch.variant.dtype, device=where.torch) for size, launch in sized]
         self._views = [view for scalars in self._scalars for view in scalars.unbind()]
-        first_scalar = first + sum(v.tensors() - 2 for v in variants)
+        first_scalar = first + sum(len(v.states) for v in variants)
         places = [first_scalar + sum(sizes[:i]) for i in range(len(distinct))]
         self.listed: list[tuple[int, int, list[int]]] = []  # (formula, gradient, inputs of the plan; -1: the gradient)
         for gradient, parameter, v, launch in zip(gradients, parameters, variants, classes, strict=True):
-            states = range(first, first + v.tensors() - 2)
+            states = range(first, first + len(v.states))
             first = states.stop
             scalars = range(places[launch], places[launch] + sizes[launch])
             self.listed.append((self._formulas.index(v), gradient, [parameter, -1, *states, *scalars]))
@@ -155,8 +154,8 @@ class PlanUpdates:
 
     def formulas(self, name: str) -> list[tuple[str, list[int]]]:
         """(graph, inputs that its results replace) of each."""
-        graphs = [wire.graph_json(optimizer.trace_formula(v).graph, f"{name}_update") for v in self._formulas]
-        return [(graph, list(optimizer.formula_of(v)[2])) for graph, v in zip(graphs, self._formulas, strict=True)]
+        graphs = [wire.graph_json(trace_formula(v).graph, f"{name}_update") for v in self._formulas]
+        return [(graph, v.in_place) for graph, v in zip(graphs, self._formulas, strict=True)]
 
     def inputs(self, states: list[list[Tensor]], scalars: list[list[float]]) -> list[Tensor]:
         for tensor, values in zip(self._scalars, scalars, strict=True):

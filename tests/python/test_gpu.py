@@ -213,7 +213,7 @@ def test_large_products_go_to_the_library(gpu, monkeypatch):
 
 def test_fused_steps_are_not_read_again(gpu):
     """Hugging Face's default optimizer keeps its step on the device, where to read it is to wait."""
-    from trainc.optimizer import Steps
+    from trainc.optimizer_state import Numbers
 
     reads = []
 
@@ -224,13 +224,14 @@ def test_fused_steps_are_not_read_again(gpu):
             reads.append(1)
             return super().item()
 
-    step, steps = torch.zeros(()).as_subclass(OnDevice), Steps()
+    step, numbers = torch.zeros(()).as_subclass(OnDevice), Numbers()
     for i in range(4):
-        assert steps.number(step) == i
-        steps.count([step])
+        column = numbers.column([step])
+        assert column.read() == [i]
+        column.write([i + 1.0])
     assert len(reads) == 1
     step.fill_(40)  # load_state_dict
-    assert steps.number(step) == 40 and len(reads) == 2
+    assert numbers.read(step) == 40 and len(reads) == 2
 
 
 # ---- several devices ------------------------------------------------------------------------------------------------

@@ -9,12 +9,15 @@ import weakref
 import pytest
 import torch
 from conftest import assert_same
+from optimizer_variants import FLAGS, LEFT
 from torch import nn
-from torch.optim import SGD, Adam, AdamW
+from torch.optim import ASGD, SGD, Adafactor, Adagrad, Adam, AdamW, NAdam
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import trainc
 from trainc import records
+from trainc.memory import state_bytes
+from trainc.optimizers import FORMULAS
 
 VARIANTS = [
     (AdamW, {}),
@@ -29,7 +32,7 @@ VARIANTS = [
     (SGD, {"lr": 0.1}),
     (SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}),
     (SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01, "maximize": True}),
-    (torch.optim.RMSprop, {}),
+    *((make, {}) for make in FLAGS if make not in (SGD, Adam, AdamW)),
 ]
 
 
@@ -64,33 +67,38 @@ def test_steps_as_torch_does(engine, strict, make, flags):
     assert_same(mine["state"], theirs["state"], 2e-6)
 
 
-FLAGS = {
-    SGD: [
-        {}, {"momentum": 0.9}, {"momentum": 0.9, "dampening": 0.3}, {"momentum": 0.9, "nesterov": True},
-        {"momentum": 0.9, "weight_decay": 0.1}, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1, "maximize": True},
-        {"weight_decay": 0.1, "maximize": True}, {"momentum": 0.9, "foreach": True}, {"momentum": 0.9, "fused": True},
-    ],
-    Adam: [
-        {}, {"amsgrad": True}, {"weight_decay": 0.1}, {"maximize": True}, {"betas": (0.0, 0.5)}, {"betas": (0.3, 0.0)},
-        {"amsgrad": True, "weight_decay": 0.1, "maximize": True, "foreach": True}, {"fused": True, "amsgrad": True}, {"eps": 1.0},
-    ],
-}  # fmt: skip
-FLAGS[AdamW] = [*FLAGS[Adam], {"weight_decay": 0.0}, {"weight_decay": 0.5, "lr": 0.5}]
+def test_every_optimizer_of_pytorch_is_compiled_or_named():
+    public = {each for each in vars(torch.optim).values() if isinstance(each, type)} - {torch.optim.Optimizer}
+    assert public == FORMULAS.keys() | LEFT.keys() and not FORMULAS.keys() & LEFT.keys()
+
+
+def test_every_setting_of_every_optimizer_has_a_variant():
+    """Each flag of the constructor is on in one of the variants, and off in another."""
+    assert FLAGS.keys() == FORMULAS.keys()
+    for make, variants in FLAGS.items():
+        defaults = make([nn.Parameter(torch.ones(1))]).defaults
+        flags = {name for name, value in defaults.items() if type(value) is bool} - {"capturable", "differentiable"}
+        for name in flags | {"weight_decay", "foreach"} & defaults.keys():
+            values = {bool(flags.get(name, defaults[name])) for flags in variants}
+            fixed = make is AdamW and name == "decoupled_weight_decay"
+            assert values == {True, False} or fixed, f"{make.__name__}: {name} is always {values}"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("make", FLAGS, ids=lambda make: make.__name__)
 def test_every_variant_in_every_type(engine, make, dtype):
-    """Parameters, every tensor of the state, and what must not be written: after the first, the second and the third step."""
+    """Parameters, every tensor of the state, and what must not be written: after each of the first steps."""
     for flags in FLAGS[make]:
         if make is SGD and flags.get("fused") and dtype.itemsize == 2:
             continue  # torch's own kernel (2.13) gives other momenta for the last elements each time
         torch.manual_seed(0)
-        plain = nn.ParameterList([torch.randn(shape).to(dtype) for shape in [(), (1,), (3,), (5, 7), (0,), (2000,)]])
+        empty = [] if make is Adafactor else [(0,)]  # eager divides by the number of elements
+        shapes = [(), (1,), (3,), (5, 7), *empty, (2000,), (2, 3, 4)]
+        plain = nn.ParameterList([torch.randn(shape).to(dtype) for shape in shapes])
         ours = copy.deepcopy(plain)
         optimizers = [make(parameters.parameters(), **{"lr": 0.1, **flags}) for parameters in (plain, ours)]
         trainc.compile(ours, optimizers[1])
-        for number in (1, 2, 3):
+        for number in range(1, 8):  # RAdam's rectification sets in at the sixth
             for i, (theirs, p) in enumerate(zip(plain, ours, strict=True)):
                 theirs.grad = None if number == 2 and i == 3 else torch.randn(theirs.shape).to(dtype)
                 p.grad = None if theirs.grad is None else theirs.grad.clone()
@@ -100,31 +108,62 @@ def test_every_variant_in_every_type(engine, make, dtype):
             what = f"{flags}, {dtype}, step {number}"
             for theirs, p in zip(plain, ours, strict=True):
                 mine, state = optimizers[1].state[p], optimizers[0].state[theirs]
-                assert mine.keys() == state.keys(), what
+                assert list(mine) == list(state), what
+                assert [value.dtype for value in mine.values()] == [value.dtype for value in state.values()], what
                 pairs = {key: (mine[key], value) for key, value in state.items()}
                 for key, (got, value) in {**pairs, "parameter": (p.detach(), theirs.detach())}.items():
                     told = functools.partial("{}, {}: {}".format, key, what)
-                    torch.testing.assert_close(got, value, rtol=bound, atol=bound, equal_nan=True, msg=told)
+                    scale = max(1.0, value.abs().nan_to_num(0, 0).max().item()) if value.numel() else 1.0
+                    torch.testing.assert_close(got, value, rtol=bound, atol=bound * scale, equal_nan=True, msg=told)
                 assert p.grad is None if theirs.grad is None else torch.equal(p.grad, theirs.grad), what
+        made = records.of(optimizers[1])
+        assert bool(made) == (dtype.itemsize > 2) and all(r.engine == engine and r.optimizer is not None for r in made), flags
 
 
-def test_state_goes_to_and_from_a_plain_optimizer(engine, strict):
-    (plain, theirs), (ours, mine) = pair(AdamW, {})
-    for model, optimizer in ((plain, theirs), (ours, mine)):
-        step(model, optimizer, torch.ones(2, 4))
-    mine.load_state_dict(copy.deepcopy(theirs.state_dict()))
-    theirs.load_state_dict(copy.deepcopy(mine.state_dict()))
-    for model, optimizer in ((plain, theirs), (ours, mine)):
-        step(model, optimizer, torch.ones(2, 4))
-    assert_same(ours.state_dict(), plain.state_dict(), 2e-6)
-    assert "step" not in copy.deepcopy(mine).__dict__  # a copy is a plain optimizer
+EACH = pytest.mark.parametrize("make", FLAGS, ids=lambda make: make.__name__)
+BOUNDS = {torch.float32: 2e-6, torch.float64: 4e-15}
+
+
+def set_gradients(*models):
+    for same in zip(*(model.parameters() for model in models), strict=True):
+        gradient = torch.randn(same[0].shape).to(same[0].dtype)
+        for p in same:
+            p.grad = gradient.clone() if p.requires_grad else None
+
+
+def assert_alike(ours, plain, dtype=torch.float32):
+    (model, optimizer), (wanted, theirs) = ours, plain
+    bound = BOUNDS.get(dtype, 0.0)
+    assert_same(model.state_dict(), wanted.state_dict(), bound)
+    mine, states = optimizer.state_dict(), theirs.state_dict()
+    assert mine["param_groups"] == states["param_groups"]
+    assert_same(mine["state"], states["state"], bound)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@EACH
+def test_state_goes_to_and_from_a_plain_optimizer(engine, strict, make, dtype):
+    """At any step, in both directions, for every variant."""
+    for flags in FLAGS[make][:4]:
+        plain, ours = pair(make, flags, dtype)
+        for step in range(4):
+            set_gradients(plain[0], ours[0])
+            for _, optimizer in (plain, ours):
+                optimizer.step()
+            mine, theirs = (copy.deepcopy(optimizer.state_dict()) for _, optimizer in (ours, plain))
+            if step % 2 == 0:
+                ours[1].load_state_dict(theirs)
+                plain[1].load_state_dict(mine)
+            assert_alike(ours, plain, dtype)
+        assert "step" not in copy.deepcopy(ours[1]).__dict__  # a copy is a plain optimizer
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_schedulers_never_recompile_and_never_warn(engine, strict, before):
-    (plain, theirs), (ours, mine) = pair(AdamW, {"lr": 0.1})
+@EACH
+def test_schedulers_never_recompile_and_never_warn(engine, strict, make, before):
+    (plain, theirs), (ours, mine) = pair(make, {"lr": 0.1})
     plain2 = copy.deepcopy(ours)
-    mine2 = AdamW(plain2.parameters(), lr=0.1)
+    mine2 = make(plain2.parameters(), lr=0.1)
     schedulers = [torch.optim.lr_scheduler.ExponentialLR(theirs, 0.5)]
     if before:
         schedulers.append(torch.optim.lr_scheduler.ExponentialLR(mine2, 0.5))
@@ -139,12 +178,14 @@ def test_schedulers_never_recompile_and_never_warn(engine, strict, before):
                 step(model, optimizer, torch.ones(2, 4))
                 scheduler.step()
     assert_same(plain2.state_dict(), plain.state_dict(), 2e-6)
-    assert len(records.of(mine2)) == 1
+    kernels = 1 if FORMULAS[make].elementwise else len({p.shape for p in plain.parameters() if p.requires_grad})
+    assert len(records.of(mine2)) == kernels
 
 
-def test_closures_step_hooks_and_new_groups(engine, strict):
-    plain, ours = pair(SGD, {"lr": 0.1, "momentum": 0.9})
-    calls = []
+@EACH
+def test_closures_step_hooks_and_new_groups(engine, strict, make):
+    plain, ours = pair(make, FLAGS[make][1])
+    calls, extras = [], []
     for model, optimizer in (plain, ours):
         optimizer.register_step_post_hook(lambda *_: calls.append(1))
 
@@ -155,23 +196,25 @@ def test_closures_step_hooks_and_new_groups(engine, strict):
             return loss
 
         losses = [optimizer.step(closure) for _ in range(2)]
-        assert losses[1] < losses[0]
-        extra = nn.Parameter(torch.ones(3))
-        extra.grad = torch.ones(3)
-        optimizer.add_param_group({"params": [extra], "lr": 0.5})
+        assert losses[1] != losses[0]
+        extras.append(nn.Parameter(torch.ones(3)))
+        extras[-1].grad = torch.ones(3)
+        optimizer.add_param_group({"params": extras[-1:], "lr": 0.5})
         optimizer.step()
-        assert extra[0] == 0.5
+        assert extras[-1][0] != 1
     assert len(calls) == 6
+    assert_same(extras[1].data, extras[0].data, 2e-6)
     assert_same(ours[0].state_dict(), plain[0].state_dict(), 2e-6)
 
 
 @pytest.mark.parametrize("chosen", [slice(None), slice(1, 2)], ids=["some", "all"])
-def test_parameters_that_the_kernel_cannot_walk(engine, strict, chosen):
-    for make, flags in ((AdamW, {}), (SGD, {"lr": 0.1, "momentum": 0.9})):
-        results = []
+@EACH
+def test_parameters_that_the_kernel_cannot_walk(engine, strict, make, chosen):
+    for flags in FLAGS[make][:2]:
+        both = []
         for compiled in (False, True):
             torch.manual_seed(0)
-            params = [nn.Parameter(t) for t in (torch.randn(4, 3).t(), torch.randn(3).bfloat16(), torch.randn(2), torch.randn(0))]
+            params = [nn.Parameter(t) for t in (torch.randn(4, 3).t(), torch.randn(3).bfloat16(), torch.randn(2, 2))]
             params = params[chosen]
             optimizer = make(params, **flags)
             if compiled:
@@ -180,9 +223,86 @@ def test_parameters_that_the_kernel_cannot_walk(engine, strict, chosen):
                 for p in params:
                     p.grad = torch.ones(p.shape, dtype=p.dtype)
                 optimizer.step()
-            results.append(params)
-        for got, wanted in zip(results[1], results[0], strict=True):
-            assert_same(got.data, wanted.data, 2e-6)
+            both.append((nn.ParameterList(params), optimizer))
+        assert_alike(both[1], both[0])
+
+
+@EACH
+def test_parameters_that_share_memory(engine, strict, make):
+    """The kernel refuses them; what it counted before is taken back."""
+    for flags in FLAGS[make][:2]:
+        both = []
+        for compiled in (False, True):
+            torch.manual_seed(0)
+            memory = torch.randn(6)
+            params = [nn.Parameter(memory[:4]), nn.Parameter(memory[2:]), nn.Parameter(torch.randn(3))]
+            optimizer = make([{"params": params[:2]}, {"params": params[2:]}], **flags)
+            if compiled:
+                trainc.compile(nn.Linear(1, 1), optimizer)
+            torch.manual_seed(1)
+            for _ in range(3):
+                for p in params:
+                    p.grad = torch.randn(p.shape)
+                optimizer.step()
+            both.append((nn.ParameterList(params), optimizer))
+        assert_alike(both[1], both[0])
+
+
+@EACH
+def test_numbers_of_several_types(engine, strict, make):
+    """The type of the numbers in a state is PyTorch's default type when the state is made."""
+    plain, ours = pair(make, FLAGS[make][1])
+    for step in range(4):
+        set_gradients(plain[0], ours[0])
+        for model, optimizer in (plain, ours):
+            if step == 0:
+                model[0].bias.grad = None  # its state is made later than that of the others
+            try:
+                torch.set_default_dtype(torch.float64 if step == 0 else torch.float32)
+                optimizer.step()
+            finally:
+                torch.set_default_dtype(torch.float32)
+    assert_alike(ours, plain)
+
+
+@EACH
+def test_settings_that_are_tensors_stay_pytorchs(engine, strict, make):
+    plain, ours = pair(make, {"lr": torch.tensor(0.01)})
+    for _ in range(2):
+        set_gradients(plain[0], ours[0])
+        for _, optimizer in (plain, ours):
+            optimizer.step()
+    assert_alike(ours, plain)
+    assert not records.of(ours[1])
+
+
+def test_sparse_gradients_stay_pytorchs(engine, strict):
+    for make in (SGD, Adagrad):
+        both = []
+        for compiled in (False, True):
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Linear(3, 2))
+            optimizer = make(model.parameters(), lr=0.1)
+            if compiled:
+                trainc.compile(nn.Linear(1, 1), optimizer)
+            for i in range(3):
+                optimizer.zero_grad()
+                model(torch.tensor([0, 3, i])).square().sum().backward()
+                optimizer.step()
+            both.append((model, optimizer))
+        assert_alike(both[1], both[0])
+
+
+@EACH
+def test_memory_knows_the_state_before_it_is_made(make):
+    for flags in FLAGS[make]:
+        model = nn.Sequential(nn.Linear(64, 32), nn.Conv2d(8, 8, 3), nn.Embedding(10, 16)).double()
+        optimizer = make(model.parameters(), **flags)
+        told, made = state_bytes(optimizer), bool(optimizer.state)  # Adagrad makes it at once
+        set_gradients(model)
+        optimizer.step()
+        tensors = [t for state in optimizer.state.values() for t in state.values() if t.dim() or made]
+        assert told == sum(t.numel() * t.element_size() for t in tensors), flags
 
 
 def test_double_precision(engine, strict):
@@ -193,8 +313,9 @@ def test_double_precision(engine, strict):
     assert_same(ours[0].state_dict(), plain[0].state_dict(), 1e-14)
 
 
-def test_grad_scaler_skips_steps_with_inf(engine, strict):
-    plain, ours = pair(AdamW, {})
+@EACH
+def test_grad_scaler_skips_steps_with_inf(engine, strict, make):
+    plain, ours = pair(make, {})
     for model, optimizer in (plain, ours):
         scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
         for value in (1.0, float("inf"), 2.0):
@@ -202,7 +323,7 @@ def test_grad_scaler_skips_steps_with_inf(engine, strict):
             scaler.scale(model(torch.full((2, 4), value)).square().mean()).backward()
             scaler.step(optimizer)
             scaler.update()
-    assert_same(ours[0].state_dict(), plain[0].state_dict(), 2e-6)
+    assert_alike(ours, plain)
 
 
 def test_autograd_sees_that_the_weights_changed(engine, strict):
@@ -214,12 +335,21 @@ def test_autograd_sees_that_the_weights_changed(engine, strict):
         loss.backward()
 
 
-def test_other_optimizers_stay_as_they_are(engine):
-    model = nn.Linear(2, 2)
-    optimizer = torch.optim.Adagrad(model.parameters())
+class Doubling(AdamW):
+    """A user's own step."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        super().step(closure)
+
+
+@pytest.mark.parametrize("make", [*LEFT, Doubling], ids=lambda make: make.__name__)
+def test_other_optimizers_stay_as_they_are(engine, make):
+    model = nn.Linear(2, 2, bias=False)
+    optimizer = make(model.parameters())
     trainc.compile(model, optimizer)
     assert "step" not in optimizer.__dict__
-    assert records.of(optimizer)[0].route == "eager"
+    assert records.of(optimizer)[0].route == "eager" and "not one of AdamW, Adam" in records.of(optimizer)[0].reason
 
 
 def test_fused_steps_are_compiled_and_counted(engine, strict):
@@ -256,15 +386,29 @@ def _load_other_state(model, optimizer):
     optimizer.load_state_dict(saved)
 
 
-def _set_state(name, value):
-    return lambda model, optimizer: optimizer.state[model[0].weight].__setitem__(name, value.clone())
+def _set_first_state(model, optimizer):
+    state = optimizer.state[model[0].weight]
+    if names := [name for name, value in state.items() if value.dim()]:
+        state[names[0]] = torch.ones_like(state[names[0]])
+
+
+def _set_number(model, optimizer):
+    state = optimizer.state[model[0].weight]
+    if "step" in state:
+        state["step"] = torch.tensor(7.0)
+
+
+def _fill_numbers(model, optimizer):
+    for value in optimizer.state[model[0].weight].values():
+        if not value.dim():
+            value.fill_(0.25)
 
 
 CHANGES = {
     "nothing": lambda model, optimizer: None,
-    "a moment": _set_state("exp_avg", torch.ones(8, 4)),
-    "a step's tensor": _set_state("step", torch.tensor(7.0)),
-    "a step's number": lambda model, optimizer: optimizer.state[model[0].weight]["step"].fill_(9),
+    "a moment": _set_first_state,
+    "a step's tensor": _set_number,
+    "numbers": _fill_numbers,
     "a state": lambda model, optimizer: optimizer.state.__setitem__(
         model[0].weight, {key: value + 1 for key, value in optimizer.state[model[0].weight].items()}
     ),
@@ -277,12 +421,19 @@ CHANGES = {
     "another gradient": _move_a_gradient,
     "a gradient's order": lambda model, optimizer: setattr(model[0].weight, "grad", model[0].weight.grad.t().contiguous().t()),
     "settings": lambda model, optimizer: optimizer.param_groups[0].update(lr=0.1, betas=(0.4, 0.9), weight_decay=0.0),
+    "maximize": lambda model, optimizer: optimizer.param_groups[0].update(maximize=True),
 }
 
 
+CHANGED = [
+    (AdamW, {}), (SGD, {"lr": 0.01, "momentum": 0.5}), (SGD, {"lr": 0.01}), (NAdam, {}), (ASGD, {"t0": 1}), (Adafactor, {}),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_step_sees_what_changed_since_the_last(engine, strict, change):
-    both = pair(AdamW, {})
+@pytest.mark.parametrize(("make", "flags"), CHANGED)
+def test_a_step_sees_what_changed_since_the_last(engine, strict, make, flags, change):
+    both = pair(make, flags)
     for i in range(6):
         for model, optimizer in both:
             optimizer.zero_grad()

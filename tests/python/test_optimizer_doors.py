@@ -1,0 +1,100 @@
+"""Every variant of every optimizer whose update can be a part of a plan: train_step and fuse_step give what eager gives."""
+
+import copy
+
+import pytest
+import torch
+from conftest import assert_same
+from optimizer_variants import FLAGS
+from torch import nn
+
+import trainc
+from trainc import records
+from trainc.optimizers import FORMULAS
+
+DOORS = ["train_step", "fuse_step"]
+IN_PLANS = [make for make in FLAGS if FORMULAS[make].elementwise]
+STEPS = 8  # RAdam's rectification sets in at the sixth
+
+
+class Training:
+    """A small model, an optimizer with two groups and a scheduler; `step` takes a batch."""
+
+    def __init__(self, make, flags, door, dtype):
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).to(dtype)
+        first, *others = self.model.parameters()
+        groups = [{"params": [first]}, {"params": others, "lr": 0.03}]
+        self.optimizer = make(groups, **{"lr": 0.02, **flags})
+        if door in ("fuse_step", "compile"):
+            trainc.compile(self.model, self.optimizer, fuse_step=door == "fuse_step")
+        self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.9)
+        self.step = trainc.train_step(self._step) if door == "train_step" else self._step
+
+    def _step(self, x):
+        loss = self.model(x).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss
+
+    def train(self, x):
+        self.step(x)
+        self.scheduler.step()
+
+
+def count_in_whole_numbers(training):
+    """What a state of another program may hold."""
+    for state in training.optimizer.state.values():
+        state["step"] = state["step"].long()
+
+
+def same(make, flags, door, dtype=torch.float64, change=None):
+    """In double precision: an update divides by small numbers, and enlarges what the gradients differ by."""
+    plain, ours = (Training(make, flags, its, dtype) for its in (None, door))
+    bound = {torch.float32: 1e-4, torch.float64: 1e-12}[dtype]
+    for number in range(STEPS):
+        x = torch.randn(5, 3, dtype=dtype)
+        for training in (plain, ours):
+            training.train(x)
+        mine, theirs = (copy.deepcopy(training.optimizer.state_dict()) for training in (ours, plain))
+        assert mine["param_groups"] == theirs["param_groups"]
+        assert_same(mine["state"], theirs["state"], bound)
+        assert_same(ours.model.state_dict(), plain.model.state_dict(), bound)
+        if number == 3:
+            ours.optimizer.load_state_dict(theirs)
+            plain.optimizer.load_state_dict(mine)
+            for training in (plain, ours) if change else ():
+                change(training)
+    return ours
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("make", IN_PLANS, ids=lambda make: make.__name__)
+def test_every_variant_within_a_plan(core, strict, make, door):
+    for flags in FLAGS[make]:
+        if flags.get("betas") == (0.3, 0.0):
+            continue  # a step by an average over the last gradient alone: near 0 it enlarges a rounding without bound
+        ours = same(make, flags, door)
+        if door == "fuse_step":
+            (record,) = records.of(ours.model)
+            assert record.fused is not None and not record.backward, flags
+        else:
+            assert len(ours.step.compilations) == 1, flags
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("make", IN_PLANS, ids=lambda make: make.__name__)
+def test_single_precision_within_a_plan(core, strict, make, door):
+    same(make, FLAGS[make][1], door, torch.float32)
+
+
+@pytest.mark.parametrize("door", [*DOORS, "compile"])
+def test_numbers_of_a_type_that_eager_does_not_make(core, strict, door):
+    for make in (torch.optim.AdamW, torch.optim.NAdam):
+        same(make, {}, door, change=count_in_whole_numbers)
+
+
+@pytest.mark.parametrize("make", IN_PLANS, ids=lambda make: make.__name__)
+def test_the_interpreter_updates_by_the_same_formulas(engine, strict, make):
+    same(make, FLAGS[make][1], "train_step")
