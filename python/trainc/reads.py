@@ -250,7 +250,7 @@ class Reads:
         for path, module in own.root.named_modules():
             self._modules.add(id(module))
             self._class(path or type(module).__name__, type(module))
-        self._own_numbers: dict[str, tuple[Any, Any]] = {}
+        self._own_numbers: list[tuple[str, Any, Any]] = []
         tables = {id(module.__dict__): path for path, module in own.root.named_modules()}
         for table, key in own._values:
             if id(table) in tables and key not in ("_compiled_call_impl",):
@@ -258,7 +258,7 @@ class Reads:
                 if not _holds_tensors(value):
                     path = f"{tables[id(table)]}.{key}" if tables[id(table)] else str(key)
                     if type(value) is float:
-                        self._own_numbers[path] = table, key
+                        self._own_numbers.append((path, table, key))
                     self._attribute(path, key, value, None)
         self._drain()
 
@@ -671,9 +671,20 @@ class Reads:
         """The functions that ran."""
         return [code for code, _ in self._codes.values()]
 
-    def numbers(self) -> dict[str, tuple[Any, Any]]:
-        """The floats that were found: path -> what holds each, as a Slot's container and key."""
-        found: dict[str, tuple[Any, Any]] = dict(self._own_numbers)
+    def numbers(self) -> dict[tuple[str, int], tuple[Any, Any]]:
+        """The floats that were found: key of `outline` -> what holds each, as a Slot's container and key. Those of whose path there
+        are several are left out: a path does not say which is which."""
+        told: dict[str, list[tuple[str, int]]] = {}
+        for place, what in self.outline.items():
+            if _is_number(what):
+                told.setdefault(place[0], []).append(place)
+        held: dict[str, dict[tuple, tuple[Any, Any]]] = {}
+        for path, container, key in self._floats():
+            held.setdefault(path, {})[id(container), key] = container, key
+        return {told[path][0]: next(iter(at.values())) for path, at in held.items() if len(at) == len(told.get(path, ())) == 1}
+
+    def _floats(self) -> Iterator[tuple[str, Any, Any]]:
+        yield from self._own_numbers
         for place in self.places:
             thing, path = place.thing, place.path
             if not place.guards:
@@ -681,12 +692,11 @@ class Reads:
             if isinstance(thing, dict):
                 for key, value in zip(place.held[::2], place.held[1::2], strict=True):
                     if type(value) is float and isinstance(key, (str, int)):
-                        found[f"{path}.{key}" if type(place) is Attributes else f"{path}[{key!r}]"] = thing, key
+                        yield f"{path}.{key}" if type(place) is Attributes else f"{path}[{key!r}]", thing, key
             elif isinstance(thing, list):
-                found |= {f"{path}[{i}]": (thing, i) for i, value in enumerate(place.held) if type(value) is float}
+                yield from ((f"{path}[{i}]", thing, i) for i, value in enumerate(place.held) if type(value) is float)
             elif isinstance(thing, (tuple, types.CellType)) and type(place.held[0]) is float:
-                found[path] = thing if isinstance(thing, tuple) else (thing, None)
-        return found
+                yield path, *(thing if isinstance(thing, tuple) else (thing, None))
 
     def restore(self) -> str | None:
         """Puts everything back; returns what had changed, or None."""
