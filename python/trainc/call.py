@@ -189,9 +189,12 @@ class CompiledCall:
     # -- numbers that change (numbers.py) -----------------------------------------------------------------------------
 
     def _see_numbers(self, key: Any) -> bool:
-        """Learns which numbers alone tell a call, of which nothing is known, from one that was compiled; whether there are any.
+        """Learns which numbers alone tell a call, of which nothing is known, from one that was compiled; whether they move now.
         Those that had another value before are inputs from now on."""
+        if self._is_full():
+            return False
         variant, training, structure, *rest = family.key_of(key)
+        on_cpu = all(t.is_cpu for t in self._state.tensors()) and all(kind[-1] is True for kind in rest[-1])
         for (old_variant, old_training, old_structure, *old_rest), families in reversed(self._families.items()):
             if (training, rest) != (old_training, old_rest):
                 continue
@@ -206,24 +209,23 @@ class CompiledCall:
                 places = {(id(container), key): (container, key) for container, key in (*values, *reads)}
                 slots = [self._numbers.of_place(*place) for place in places.values()]
                 slots += [self._numbers.of_argument(path) for path in paths]
-                if slots and not any(slot.state == "fixed" for slot in slots):
-                    self._let_move(slots, each)
-                    return True
+                if slots and on_cpu and not any(slot.state == "fixed" for slot in slots):
+                    return self._let_move(slots, each)
         return False
 
-    def _let_move(self, slots: list[numbers.Slot], known: family.Family) -> None:
+    def _let_move(self, slots: list[numbers.Slot], known: family.Family) -> bool:
         new = [slot for slot in slots if slot.state == "new"]
-        told = any(each.tells(slots) for each in known.prints) and all(t.is_cpu for t in self._state.tensors())
         self._numbers.set(new, "seen")
-        if not new and told and not self._numbers.paused:
-            self._numbers.set(slots, "moving")
-            self._numbers_changed()
-        self._numbers.paused = False
-        self._prints = list(known.prints) if all(slot.state == "moving" for slot in slots) else []
-
-    def _refuse_numbers(self, reason: numbers.Constant) -> None:
-        self._numbers.refuse(reason)
+        if new or not any(each.tells(slots) for each in known.prints):
+            return False
+        self._numbers.set(slots, "moving")
         self._numbers_changed()
+        self._prints = list(known.prints)
+        return True
+
+    def _is_full(self) -> bool:
+        """Whether nothing more is compiled."""
+        return self._traces() + len(self._unsettled) + len(self._stateful) >= config.max_signatures
 
     def _numbers_changed(self) -> None:
         self._unchanged = {}
@@ -316,7 +318,7 @@ class CompiledCall:
             if len(self._seen_once) < 10_000:
                 self._seen_once.add(key)
             return model._call_impl(*args, **kwargs)  # as in generate(), where a shape may never come again
-        if self._traces() + len(self._unsettled) + len(self._stateful) >= config.max_signatures:
+        if self._is_full():
             messages.warn_once(
                 f"signatures {id(self)}",
                 f"{type(model).__name__} was called with more than {config.max_signatures} different signatures; further ones "
@@ -330,9 +332,15 @@ class CompiledCall:
         record = self._record(structure, arguments)
         attempt, kind = self._attempt(record, key, arguments), key[1]
         snapshot, changed, error = attempt.snapshot, attempt.changed, attempt.error
-        if isinstance(error, numbers.Constant):
-            self._refuse_numbers(error)
-            return self(*args, **kwargs) if run else self.prepare(args, kwargs)
+        if isinstance(error, numbers.Constant):  # then no number moves, and this does not happen twice in a call
+            self._numbers.refuse(error)
+            self._numbers_changed()
+            kind, structure, arguments = self._kind(args, kwargs)
+            variant, tensors = self._variant()
+            entry = self._entry((variant, kind))
+            if entry is None:
+                return self._first_call((variant, kind), structure, arguments, args, kwargs, run)
+            return self._run(entry, [*tensors, *arguments], args, kwargs) if run else None
         if error is None and changed is None:
             self._unsettled.discard(kind)
             self._keep(key, record, attempt, given)
@@ -380,6 +388,8 @@ class CompiledCall:
                 self._check_apart(self._state.tensors(), arguments)
             except NotCompiled as reason:
                 attempt.error = reason
+        if attempt.family is not None and (attempt.error is not None or attempt.changed is not None):
+            attempt.family.forget(record)
         return attempt
 
     def _attempt_alone(self, record: records.Compilation, key: tuple, arguments: list[torch.Tensor]) -> Attempt:
@@ -500,9 +510,10 @@ class CompiledCall:
     def _family(self, key: tuple) -> family.Family:
         """The family of a call's shapes whose traces hold for what the program would read now, or a new one."""
         families = self._families.setdefault(family.key_of(key), [])
-        found = next((each for each in families if each.holds()), None)
+        active = self._numbers.active()
+        found = next((each for each in families if each.slots == active and each.holds()), None)
         if found is None:
-            found = family.Family(slots=self._numbers.active(), known=self._numbers.slots)
+            found = family.Family(slots=active, known=self._numbers.slots)
             families.append(found)
         if found.slots:
             found.prints += [each for each in self._prints if each not in found.prints]
@@ -516,11 +527,11 @@ class CompiledCall:
         watched = Watched(reads.enter, reads.read)
         program = compiler.symbols.numbers if compiler is not None and compiler.symbols is not None else None
         if program is not None:
-            reads.in_place, program.codes = True, reads.codes
+            reads.in_place, program.reads = True, reads
         call = FlatCall(self._state, key[1][1], self._snapshot, watched, reads, program)
         with tracing(), call.watched():
             compiler = compiler or joint.Compiler(record, self._engine, fusing=self._fusing)
-            compiler.is_users = reads.is_users
+            compiler.is_users, compiler.result = reads.is_users, lambda: call.result
             compiled = joint.compile_flat(call, inputs, record, compiler)
         if watched.logged:
             raise SideEffect(f"{watched.logged} would be written once, while the model is traced")

@@ -73,6 +73,11 @@ class Family:
         self.shapes.append([t.shape for t in arguments])
         return entry
 
+    def forget(self, record: Compilation) -> None:
+        """What was traced for this is not to be used: the program does more than was traced."""
+        if record.trace == "symbolic":
+            self.traces.pop()
+
     def _with_numbers(
         self,
         record: Compilation,
@@ -83,7 +88,7 @@ class Family:
         """The entry of a trace with numbers for these sizes. `numbers.Constant` where that fails."""
         if len(self.traces) >= MAX_SYMBOLIC:
             raise numbers.Constant(f"it depends on a number in more than {MAX_SYMBOLIC} ways", self.slots)
-        numbers.Program(self.slots, self.prints).expect_prints()
+        numbers.expect_prints(self.prints, self.slots)
         try:
             return self._traced(record, tensors, arguments, [set() for _ in arguments], [], symbolic)
         except (UserError, numbers.Constant):
@@ -100,10 +105,14 @@ class Family:
         moving: list[set[int]],
         symbolic: Callable[[sizes.Symbols], Serve],
     ) -> Entry:
-        program = numbers.Program(self.slots, self.prints) if self.slots else None
-        symbols = sizes.Symbols(tensors, arguments, dynamic, program)
-        with sizes.answered_once():
-            found = symbolic(symbols)
+        program = numbers.Program(self.slots) if self.slots else None
+        symbols = sizes.Symbols(tensors, arguments, dynamic, program, self.prints)
+        try:
+            with sizes.answered_once():
+                found = symbolic(symbols)
+        finally:
+            if program is not None:
+                program.close()
         symbols.check(moving)
 
         def serve(inputs: list[Tensor], record: Compilation) -> Entry | None:

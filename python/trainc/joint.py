@@ -46,6 +46,7 @@ class Compiler:
         self._make: Callable[[torch.fx.GraphModule, Compilation], Instance] | None = None
         self.reached = TangentsOfGradients()
         self.is_users: Callable[[torch.Tensor], bool] = lambda _: False
+        self.result: Callable[[], Any] = tuple  # the structure of what the call gives back, once it is traced
         self._halves: tuple[autograd.Forward, autograd.Backward]  # after the partition
 
     def _key(self, inputs: Sequence[Any]) -> tuple:
@@ -68,10 +69,10 @@ class Compiler:
         distributed.refuse_collectives(gm.graph)
         self._make, key = make, ()
         if self.symbols is not None:
-            self._template = self.symbols.template(gm)
+            self._template = self.symbols.template(gm, self.result())
             gm, key = self._template.at(self.symbols.traced), self.symbols.traced_key
         elif self._record.prints:
-            self._record.fingerprint = numbers.fingerprint(gm.graph)
+            self._record.fingerprint = numbers.fingerprint(gm.graph, self.result())
         self._record.captured = gm.graph
         first = self._instances[key] = make(gm, self._record)
         return first

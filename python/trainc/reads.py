@@ -667,9 +667,13 @@ class Reads:
 
     # -- what became of it --------------------------------------------------------------------------------------------
 
-    def codes(self) -> list[types.CodeType]:
-        """The functions that ran."""
-        return [code for code, _ in self._codes.values()]
+    def codes(self) -> list[tuple[types.CodeType, dict]]:
+        """The functions that ran, and their globals."""
+        return list(self._codes.values())
+
+    def reached(self) -> list[Any]:
+        """The objects that these can reach."""
+        return list(self._seen.values())
 
     def numbers(self) -> dict[tuple[str, int], tuple[Any, Any]]:
         """The floats that were found: key of `outline` -> what holds each, as a Slot's container and key. Those of whose path there

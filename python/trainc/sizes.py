@@ -31,11 +31,11 @@ SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 class Symbols:
     """The inputs of one trace, as fakes of `mode`: `fixed` tensors as they are, `arguments` with symbols for their `dynamic`
-    dimensions; after them one for `numbers`, where there are any."""
+    dimensions; after them one for `numbers`, where there are any. `prints`: what a trace with numbers is compared with."""
 
     def __init__(
         self, fixed: Sequence[Tensor], arguments: Sequence[Tensor], dynamic: Sequence[set[int]],
-        numbers: numbers.Program | None = None,
+        numbers: numbers.Program | None = None, prints: Sequence[numbers.Print] = (),
     ):  # fmt: skip
         self._env = ShapeEnv(duck_shape=False)  # two sizes that are equal by chance stay two symbols
         self.mode = mode = FakeTensorMode(shape_env=self._env)
@@ -46,7 +46,7 @@ class Symbols:
             context = StatelessSymbolicContext(dynamic_sizes=kinds)
             self.inputs.append(mode.from_tensor(tensor, symbolic_context=context, source=ConstantSource(f"argument_{i}")))
         self._arguments = self.inputs[self._first :]
-        self.sizes, self.numbers = any(dynamic), numbers
+        self.sizes, self.numbers, self._prints = any(dynamic), numbers, prints
         # as they were made: a guard may replace a symbol later, and that must hold for the next sizes too
         self._sizes = [[_expression(size) for size in fake.shape] for fake in self._arguments]
         self._strides = [[_expression(step) for step in fake.stride()] for fake in self._arguments]
@@ -90,8 +90,8 @@ class Symbols:
         same = all(value == bound.value(self._env.replacements.get(s, s)) for s, value in bound.symbols.items())
         return same and all(bound.value(guard.expr) for guard in self._env.guards)
 
-    def template(self, gm: torch.fx.GraphModule) -> Template:
-        """What was traced. NotCompiled where the program took a number for a constant, or cannot be told from one that does."""
+    def template(self, gm: torch.fx.GraphModule, result: Any) -> Template:
+        """What was traced; `result`: the structure of what it gives back. NotCompiled where the program took a number for a constant, or cannot be told from one that does."""
         template, program = Template(gm, self.numbers), self.numbers
         if program is not None:
 
@@ -99,8 +99,8 @@ class Symbols:
                 bound = self.bound([*[None] * self._first, *known.inputs])
                 return None if bound is None else template.at(bound, values)
 
-            program.compare(at)
-            program.text = numbers.fingerprint(template.at(self.traced, program.values).graph, program.vector)
+            numbers.compare(program, self._prints, result, at)
+            program.text = numbers.fingerprint(template.at(self.traced, program.values).graph, result, program.vector)
         return template
 
     def others(self) -> list[Bound]:

@@ -107,18 +107,20 @@ class TrainStep(CompiledCall):
 
     def _first_entry(self, key: Any, structure: tuple, args: tuple, kwargs: dict) -> Any:
         """What runs a call of which nothing is known yet."""
-        while True:
-            if self._see_numbers(key):
-                key, structure, _ = self._key(Flattener(), args, kwargs)
-                if (entry := self._entry(key)) is not None:
-                    return entry
-            flattener = Flattener()
-            flattener.flatten((args, kwargs))
-            try:
-                return numbered(self._first_call(key, structure, flattener.tensors, args, kwargs))
-            except numbers.Constant as reason:
-                self._refuse_numbers(reason)
-                key, structure, _ = self._key(Flattener(), args, kwargs)
+        if self._see_numbers(key):
+            key, structure, _ = self._key(Flattener(), args, kwargs)
+            if (entry := self._entry(key)) is not None:
+                return entry
+        flattener = Flattener()
+        flattener.flatten((args, kwargs))
+        try:
+            return numbered(self._first_call(key, structure, flattener.tensors, args, kwargs))
+        except numbers.Constant as reason:  # then no number moves, and this does not happen twice in a call
+            self._numbers.refuse(reason)
+            self._numbers_changed()
+        key, structure, _ = self._key(Flattener(), args, kwargs)
+        entry = self._entry(key)
+        return entry if entry is not None else self._first_call(key, structure, flattener.tensors, args, kwargs)
 
     def _key(self, flattener: Flattener, args: tuple, kwargs: dict) -> tuple[Any, tuple, list[Tensor]]:
         """What selects a plan; the arguments' structure; the modules' tensors."""
@@ -170,7 +172,11 @@ class TrainStep(CompiledCall):
         start = time.perf_counter()
         self._reads = []
         serving, entry = self._compile(record, key, arguments)
-        self._watch(serving)
+        try:
+            self._watch(serving)
+        except NotCompiled as reason:
+            serving.forget(record)
+            raise UserError(f"trainc.train_step: {reason}") from None
         record.capture_seconds = time.perf_counter() - start
         training, _, _, modes, settings = key[1]
         self._tell(record, Signature(given, key[0], all(training), modes, settings, self._differing(key)))
@@ -197,7 +203,7 @@ class TrainStep(CompiledCall):
             except Exception as error:
                 raise UserError(f"trainc.train_step: {_reason(error)}") from error
             if record.prints:
-                record.fingerprint = numbers.fingerprint(traced.graph.graph)
+                record.fingerprint = numbers.fingerprint(traced.graph.graph, traced.told())
             return CompiledStep(traced, Updates(traced.slots, optimizers), inputs, record, where)
 
         def symbolic(symbols: Symbols) -> family.Serve:
@@ -209,7 +215,7 @@ class TrainStep(CompiledCall):
 
     def _traced(self, structure: tuple, inputs: list[Tensor], symbols: Symbols | None = None) -> Traced:
         """The step's trace. What it changed is put back; SideEffect where that was anything."""
-        if sum(len(shapes.shapes) for found in self._families.values() for shapes in found) >= config.max_signatures:
+        if self._is_full():
             raise UserError(
                 f"trainc.train_step: {self.__name__} was called with more than {config.max_signatures} different "
                 "signatures. Pad inputs to "
@@ -217,6 +223,9 @@ class TrainStep(CompiledCall):
             )
         with turns.alone(self._body):
             return self._traced_alone(structure, inputs, symbols)
+
+    def _is_full(self) -> bool:
+        return sum(len(shapes.shapes) for found in self._families.values() for shapes in found) >= config.max_signatures
 
     def _traced_alone(self, structure: tuple, inputs: list[Tensor], symbols: Symbols | None) -> Traced:
         for again in (False, True):
@@ -374,7 +383,7 @@ class Sizes:
 
     def __init__(self, traced: Traced, symbols: Symbols, updates: Updates, where: device.Host):
         self._traced, self._symbols, self._updates, self._where = traced, symbols, updates, where
-        self._template = symbols.template(traced.graph)
+        self._template = symbols.template(traced.graph, traced.told())
         self._first: CompiledStep | None = None
         self._kernels = engine.Family.of(symbols if symbols.sizes else None, lambda: self._template, where)
 

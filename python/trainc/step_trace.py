@@ -59,6 +59,11 @@ class Traced:
     cleared: list[Tensor] = field(default_factory=list)  # parameters whose gradient from before zero_grad() drops
     without: list[Tensor] = field(default_factory=list)  # parameters that an optimizer would update by a gradient from before
 
+    def told(self) -> tuple:
+        """What a call gives back and writes, beside the graph."""
+        slots = [(slot.primal, slot.group) for slot in self.slots]
+        return self.structure, self.forward, slots, self.results, self.mutated, self.kept, len(self.afterwards), len(self.cleared)
+
 
 class Recorder:
     """What stands in for autograd, optimizers and schedulers while the body is traced."""
@@ -294,7 +299,7 @@ def trace_step(
     count = len(state.tensors())
     numbers = symbols.numbers if symbols is not None else None
     if numbers is not None:
-        reads.in_place, numbers.codes = True, reads.codes
+        reads.in_place, numbers.reads = True, reads
     found: dict[str, Any] = {}
 
     def flat(*fakes: Tensor) -> tuple[Tensor, ...]:

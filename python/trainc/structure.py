@@ -64,7 +64,7 @@ class Flattener:
     def _number(self, value: Number) -> tuple:
         path = value.node.program.path_of(value)
         if path is None or self._objects:
-            return constant(float, value.taken())
+            return constant(float, value.node.taken())
         return ("number", float, path)
 
     def _flatten_object(self, value: Any) -> tuple:

@@ -76,7 +76,7 @@ def is_pythons(kind: type) -> bool:
     return bool(kind.__flags__ & (1 << 9)) and not kind.__flags__ & (1 << 8) and (maker is type or is_pythons(maker))
 
 
-def _module_of(function: Any) -> str:
+def top_package_of(function: Any) -> str:
     """The top package of a C function, or of the type whose method it is."""
     name = getattr(function, "__module__", None)
     if name is None:
@@ -202,7 +202,7 @@ class Watched:
         self._refuse(SideEffect(f"{_line(caller)}: a warning would be shown once, while the model is traced", in_pytorch=True))
 
     def _c_call(self, frame: Any, function: Any) -> None:
-        name, module = function.__name__, _module_of(function)
+        name, module = function.__name__, top_package_of(function)
         owner = getattr(function, "__self__", None)
         if isinstance(owner, torch.Tensor):
             if name in _READS_TENSOR and type(owner) in (torch.Tensor, torch.nn.Parameter):

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import math
 import random
 import sys
 import textwrap
+import threading
 import types
 import warnings
 
@@ -20,6 +22,7 @@ from torch import nn
 
 import trainc
 from trainc import messages, records
+from trainc.numbers import Program
 
 HEAD = """
 import collections, copy, dataclasses, functools, json, math, numbers, statistics, types
@@ -553,3 +556,148 @@ def test_random_programs(strict):
                 assert_same(grads[0][1], grads[1][1], 1e-4)
         inputs += "symbolic" in [r.trace for r in records.of(nets[0])]
     assert inputs > 6
+
+
+# What asks for more than arithmetic, under another name: programs that would compute with other numbers if a trace did not see it.
+# Each is an expression over the number `b`, and the part of `FUNCTIONS` that it needs.
+DISGUISED = {
+    "type as a global": ("x * b, kind(b).__name__", "kind = type"),
+    "type as a default": ("x * asked(b)", "def asked(b, t=type): return b * 2 if t(b) is not float and b < 9 else b"),
+    "type of builtins": ("x * b, builtins.type(b).__name__", "import builtins"),
+    "type in a list": ("x * b, KINDS[0](b).__name__", "KINDS = [type]"),
+    "type in a closure": ("x * made(b)", "def make(t):\n  def made(b): return b if {float: 1}.get(t(b)) else -b\n  return made\nmade = make(type)"),
+    "type on one side of a comparison": ("x * branch(b)", "kind = type\ndef branch(b):\n  if kind(b) == float:\n    return b * 2 if b > 0.22 else b\n  return b"),
+    "type by map": ("x * by_map(b)", "def by_map(b):\n  if list(map(type, [b])) == [float]:\n    return b * 2 if b > 0.22 else b\n  return b"),
+    "class by attribute": ("x * branch(b)", "import operator\nkind = operator.attrgetter('__class__')\ndef branch(b):\n  if kind(b) == float:\n    return b * 2 if b > 0.22 else b\n  return b"),
+    "id as a global": ("x * (b if where(b) == where(SELF) else b + 1)", "where = id"),
+    "identity by operator": ("x * (b if operator.is_(b, SELF) else b + 1)", "import operator"),
+    "attribute that a float has not": ("x * branch(b)", "def branch(b):\n  if not hasattr(b, 'node'):\n    return b * 2 if b > 0.22 else b\n  return b"),
+    "attribute that only a float has": ("x * branch(b)", "def branch(b):\n  if hasattr(b, 'fromhex'):\n    return b * 2 if b > 0.22 else b\n  return b"),
+    "attribute by dir": ("x * b, len(dir(b))", ""),
+    "SymFloat": ("x * branch(b)", "def branch(b):\n  if not isinstance(b, torch.SymFloat):\n    return b * 2 if b > 0.22 else b\n  return b"),
+    "sum as a global": ("x * total([b, 1e16, -1e16])", "total = sum"),
+    "weak reference": ("x * branch(b)", "import weakref\ndef branch(b):\n  try: weakref.ref(b)\n  except TypeError: return b * 2 if b > 0.22 else b\n  return b"),
+    "what is kept": ("x * keep(b)", "class K: last = None\ndef keep(b):\n  K.last = b * 2\n  return b"),
+    "result of another kind": ("(x * b, {'mode': 'many' if b > 9 else 'few', 'n': [1, 2]})", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("source", ["attribute", "argument"])
+@pytest.mark.parametrize("name", DISGUISED)
+def test_disguised_questions(name, source):
+    expression, more = DISGUISED[name]
+    sides = []
+    for _ in range(2):
+        m = module_of(program(expression, source).replace("SELF = 0.2\n", f"SELF = 0.2\n{more}\n"))
+        torch.manual_seed(1)
+        sides.append((m, m.Net(4, 4)))
+    trainc.compile(sides[0][1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for value in (*WALK, 0.21, 0.23):
+            x, results = torch.randn(3, 4), []
+            for m, side in sides:
+                side.b = m.SELF = value
+                result = side(x, torch.tensor([1, 0, 3]), torch.tensor(1.5), *([value] if source == "argument" else []))
+                kept = getattr(getattr(m, "K", None), "last", None)
+                results.append((first_of(result).detach(), result[1:] if isinstance(result, tuple) else (), kept, type(kept)))
+            assert_same(results[0][0], results[1][0])
+            assert results[0][1:] == results[1][1:]
+
+
+@pytest.mark.parametrize("door", ["model", "step"])
+def test_a_trace_that_is_refused_ends(strict, door):
+    """Another branch takes what the first one did not: the number is refused while it is already an input of another trace."""
+    m = module_of("B = 0.0\nclass Net(nn.Linear):\n  def forward(self, x):\n    h = super().forward(x)\n    if B < 0.4: return h * B\n    return h * math.exp(B) if B < 0.8 else h + B")
+    net = m.Net(4, 4)
+    other = copy.deepcopy(net)
+    if door == "model":
+        trainc.compile(net)
+        run, eager = net, other
+    else:
+        bodies = []
+        for each in (net, other):
+            optimizer = torch.optim.SGD(each.parameters(), lr=0.1)
+
+            def body(x, each=each, optimizer=optimizer):
+                optimizer.zero_grad()
+                loss = each(x).square().mean()
+                loss.backward()
+                optimizer.step()
+                return loss
+
+            bodies.append(body)
+        run, eager = trainc.train_step(bodies[0]), bodies[1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for m.B in (0.1, 0.2, 0.3, 0.7, 0.15, 0.75, 0.9, 0.35, 0.95, 0.5, 0.05):
+            x = torch.randn(3, 4)
+            assert_same(run(x).detach(), eager(x).detach(), 1e-4)
+    assert {r.route for r in records.of(run)} == {"compiled"}
+
+
+def test_paths_that_look_the_same(strict):
+    m = module_of("CFG = {('a', 1): 0.1, ('b', 1): 0.5}\nclass Net(nn.Linear):\n  def forward(self, x):\n    return super().forward(x) * CFG['a', 1] + CFG['b', 1]")
+    net = m.Net(4, 4)
+    other = copy.deepcopy(net)
+    trainc.compile(net)
+    for key, value in itertools.product(list(m.CFG), (0.1, 0.2, 0.3, 0.7)):
+        m.CFG[key] = value
+        x = torch.randn(3, 4)
+        assert_same(net(x), other(x))
+
+
+def test_another_thread_during_a_trace(strict, monkeypatch):
+    """It reads the global in whose place a number stands: it has a float's answers and a float's arithmetic, and leaves nothing in
+    the trace."""
+    m = module_of("B = 0.1\nclass Net(nn.Linear):\n  def forward(self, x):\n    return super().forward(x) * B")
+    net = m.Net(4, 4)
+    other = copy.deepcopy(net)
+    kept, answers = [], []
+
+    def asked_of(b):
+        ones = torch.ones(2)
+        found = [b > 0.25, b >= 0.3, b * 2, 1 - b, -b, b + 1, math.exp(b), float(b), str(b), bool(b), hash(b), f"{b:.2f}", int(b)]
+        return found, list(map(type, found)), [(ones * b).tolist(), (b + ones).tolist(), torch.full((2,), b).tolist()]
+
+    def look():
+        kept.append(m.B)
+        answers.append(asked_of(m.B))
+
+    in_place = Program.in_place
+
+    @contextlib.contextmanager
+    def watched(self):
+        with in_place(self):
+            thread = threading.Thread(target=look)
+            thread.start()
+            thread.join()
+            yield
+
+    monkeypatch.setattr(Program, "in_place", watched)
+    trainc.compile(net)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for m.B in (0.1, 0.2, 0.3, 0.4, 0.2, 0.35):
+            x = torch.randn(3, 4)
+            assert_same(net(x), other(x))
+    assert [r.trace for r in records.of(net)] == ["static", "static", "symbolic"]
+    assert kept and all(type(each) is not float for each in kept)
+    for answer in answers:
+        assert answer == asked_of(0.3)
+    assert asked_of(kept[0]) == asked_of(0.3)  # here, too, once the trace is over
+
+
+def test_configurations_made_anew(strict):
+    """Each is another place: none of them becomes an input, and no more are remembered than plans are made."""
+    m = module_of("CFG = {'b': 0.1}\nclass Net(nn.Linear):\n  def forward(self, x):\n    return super().forward(x) * CFG['b']")
+    net = m.Net(4, 4)
+    other = copy.deepcopy(net)
+    trainc.compile(net)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for i in range(trainc.config.max_signatures + 20):
+            m.CFG = {"b": i / 7}
+            x = torch.randn(3, 4)
+            assert_same(net(x), other(x))
+    assert len(net._compiled_call_impl._numbers.slots) <= trainc.config.max_signatures

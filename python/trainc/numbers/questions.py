@@ -1,0 +1,115 @@
+"""What a program may not ask where numbers change: what tells a `Number` from the float in whose place it stands.
+
+A comparison of two traces (compare.py) finds a program that sees another type and does another thing, but not one that would do so
+for other values only; and whether two floats are the same object depends on each value. So the functions that can ask are looked
+for: among all that the program's code can reach (reads.Reads), under whatever name. Of functions written in C, those that are known
+to do no more than arithmetic, conversions and comparisons may be there; of Python's own syntax, all but `is`.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import operator
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from trainc.numbers.standin import MORE
+from trainc.watch import is_pythons, top_package_of
+
+_C_FUNCTIONS = (
+    types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
+    types.ClassMethodDescriptorType,
+)  # fmt: skip
+_BUILTINS = frozenset(
+    "__build_class__ abs all any ascii bin bool bytearray bytes callable chr classmethod complex delattr dict dir divmod enumerate "
+    "filter float format frozenset getattr hasattr hash hex int isinstance issubclass iter len list map max min next oct ord pow "
+    "print property range repr reversed round set setattr slice sorted staticmethod str super tuple vars zip".split()
+) | ({"sum"} if sys.version_info < (3, 12) else set())  # from 3.12 on it adds floats otherwise than numbers of a class
+_MODULES = frozenset(
+    {"torch", "numpy", "math", "cmath", "itertools", "collections", "_collections", "functools", "_functools", "_operator", "time",
+     "random", "_random", "re", "_warnings", "_abc", "enum", "typing", "contextvars", "_contextvars"}
+)  # fmt: skip
+_ASKING = (operator.is_, operator.is_not, torch.SymFloat, torch.SymInt, torch.SymBool)
+
+
+def question(reads: Any) -> str | None:
+    """How the functions that ran could tell, in the user's terms; None where they cannot."""
+    if reads is None:
+        return None
+    for value in reads.reached():
+        if _asks(value):
+            return f"it can call {getattr(value, '__qualname__', value)}"
+    for code, variables in reads.codes():
+        if (asked := _in_code(code, variables)) is not None:
+            return f"{code.co_name} {asked}"
+    return None
+
+
+def _asks(value: Any) -> bool:
+    if any(value is each for each in _ASKING):
+        return True
+    if isinstance(value, type):
+        if is_pythons(value) or issubclass(value, BaseException):
+            return False
+        return value.__name__ not in _BUILTINS if value.__module__ == "builtins" else value.__module__.split(".")[0] not in _MODULES
+    if not isinstance(value, _C_FUNCTIONS):
+        return False
+    owner = getattr(value, "__objclass__", None) or type(getattr(value, "__self__", None))
+    if owner in (object, type):
+        return True
+    top = top_package_of(value)
+    return top not in _MODULES and not (top == "builtins" and (owner is not types.ModuleType or value.__name__ in _BUILTINS))
+
+
+def _in_code(code: types.CodeType, variables: dict) -> str | None:
+    found = _syntax(code)
+    if found.telling is not None:
+        return found.telling
+    hidden = (name for name in found.names if name not in variables and _asks(getattr(builtins, name, None)))
+    return next((f"uses {name}()" for name in hidden), None)
+
+
+def _flat(constants: tuple | frozenset) -> Iterator[Any]:
+    for each in constants:
+        if isinstance(each, (tuple, frozenset)):
+            yield from _flat(each)
+        else:
+            yield each
+
+
+class _Syntax:
+    def __init__(self, code: types.CodeType):
+        self.code, self.names, self.telling = code, set(), None
+        strings = [each for each in _flat(code.co_consts) if isinstance(each, str)]
+        if named := sorted(MORE.intersection((*code.co_names, *strings))):
+            self.telling = f"names the attribute {named[0]}"
+        before = None
+        for each in dis.get_instructions(code):
+            if each.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+                self.names.add(each.argval)
+            if each.opname == "IS_OP" and not (before is not None and before.opname == "LOAD_CONST"):
+                self.telling = "compares by `is`"
+            before = each
+        for inner in code.co_consts:
+            if isinstance(inner, types.CodeType):
+                of_inner = _syntax(inner)
+                self.names |= of_inner.names
+                self.telling = self.telling or of_inner.telling
+
+
+_known: dict[int, _Syntax] = {}
+
+
+def _syntax(code: types.CodeType) -> _Syntax:
+    found = _known.get(id(code))
+    if found is None:
+        found = _known[id(code)] = _Syntax(code)
+    return found
+
+
+__all__ = ["question"]
