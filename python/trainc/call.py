@@ -189,8 +189,9 @@ class CompiledCall:
     # -- numbers that change (numbers.py) -----------------------------------------------------------------------------
 
     def _see_numbers(self, key: Any) -> bool:
-        """Learns which numbers alone tell a call, of which nothing is known, from one that was compiled; whether they move now.
+        """Learns which numbers alone tell a call, of which nothing is known, from one that was compiled; whether there are any.
         Those that had another value before are inputs from now on."""
+        self._prints = []
         if self._is_full():
             return False
         variant, training, structure, *rest = family.key_of(key)
@@ -210,18 +211,17 @@ class CompiledCall:
                 slots = [self._numbers.of_place(*place) for place in places.values()]
                 slots += [self._numbers.of_argument(path) for path in paths]
                 if slots and on_cpu and not any(slot.state == "fixed" for slot in slots):
-                    return self._let_move(slots, each)
+                    self._let_move(slots, each)
+                    return True
         return False
 
-    def _let_move(self, slots: list[numbers.Slot], known: family.Family) -> bool:
+    def _let_move(self, slots: list[numbers.Slot], known: family.Family) -> None:
         new = [slot for slot in slots if slot.state == "new"]
         self._numbers.set(new, "seen")
-        if new or not any(each.tells(slots) for each in known.prints):
-            return False
-        self._numbers.set(slots, "moving")
-        self._numbers_changed()
-        self._prints = list(known.prints)
-        return True
+        if not new and any(each.tells(slots) for each in known.prints):
+            self._numbers.set(slots, "moving")
+            self._numbers_changed()
+            self._prints = list(known.prints)
 
     def _is_full(self) -> bool:
         """Whether nothing more is compiled."""

@@ -59,7 +59,8 @@ def _asks(value: Any) -> bool:
         return value.__name__ not in _BUILTINS if value.__module__ == "builtins" else value.__module__.split(".")[0] not in _MODULES
     if not isinstance(value, _C_FUNCTIONS):
         return False
-    owner = getattr(value, "__objclass__", None) or type(getattr(value, "__self__", None))
+    bound = getattr(value, "__self__", None)
+    owner = getattr(value, "__objclass__", None) or (bound if isinstance(bound, type) else type(bound))
     if owner in (object, type):
         return True
     top = top_package_of(value)
