@@ -604,9 +604,9 @@ class Reads:
         for each in value.__mro__:
             if id(each) in self._seen and each is not value or each is object:
                 continue
-            self._seen[id(each)] = each
             if not is_pythons(each):
                 continue
+            self._seen[id(each)] = each
             if is_trusted_module(each.__module__):  # watched, but whatever changes there is not the program's doing
                 if issubclass(each, torch.nn.Module):
                     self._version(each)
@@ -676,8 +676,8 @@ class Reads:
         return list(self._seen.values())
 
     def numbers(self) -> dict[tuple[str, int], tuple[Any, Any]]:
-        """The floats that were found: key of `outline` -> what holds each, as a Slot's container and key. Those of whose path there
-        are several are left out: a path does not say which is which."""
+        """The floats that were found: key of `outline` -> what holds each, as a Slot's container and key. Those of whose path
+        there are several are left out: a path does not say which is which."""
         told: dict[str, list[tuple[str, int]]] = {}
         for place, what in self.outline.items():
             if _is_number(what):

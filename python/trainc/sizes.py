@@ -91,7 +91,8 @@ class Symbols:
         return same and all(bound.value(guard.expr) for guard in self._env.guards)
 
     def template(self, gm: torch.fx.GraphModule, result: Any) -> Template:
-        """What was traced; `result`: the structure of what it gives back. NotCompiled where the program took a number for a constant, or cannot be told from one that does."""
+        """What was traced; `result`: the structure of what it gives back. NotCompiled where the program took a number for a
+        constant, or cannot be told from one that does."""
         template, program = Template(gm, self.numbers), self.numbers
         if program is not None:
 

@@ -35,8 +35,8 @@ def compare(
     program: Program, prints: Sequence[Print], result: Any, at: Callable[[Print, list[float]], torch.fx.GraphModule | None]
 ) -> None:
     """Raises where the trace is not, for another value of a number, what a trace without numbers was: the program does other
-    things with what is no float. `result`: the structure of what the call gives back; `at`: the traced graph with constants, for a
-    print and the numbers' values then."""
+    things with what is no float. `result`: the structure of what the call gives back; `at`: the traced graph with constants,
+    for a print and the numbers' values then."""
     program.check_constants()
     if (asked := question(program.reads)) is not None:
         raise Constant(f"{asked}, which tells what stands for a number from the number", program.slots)

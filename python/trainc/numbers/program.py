@@ -19,8 +19,8 @@ Step = tuple[Callable[..., Any], tuple]  # a function and its operands: an Id is
 
 
 class Program:
-    """What Python computes of the numbers of one trace (`made`), and what it asks of them (`guards`). Only while it is traced, and
-    of the thread that traces it: to others, and later, what stands in a number's place has a float's arithmetic."""
+    """What Python computes of the numbers of one trace (`made`), and what it asks of them (`guards`). Only while it is traced,
+    and of the thread that traces it: to others, and later, what stands in a number's place has a float's arithmetic."""
 
     def __init__(self, slots: Sequence[Slot]):
         self.slots = list(slots)

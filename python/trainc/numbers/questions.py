@@ -1,9 +1,9 @@
 """What a program may not ask where numbers change: what tells a `Number` from the float in whose place it stands.
 
-A comparison of two traces (compare.py) finds a program that sees another type and does another thing, but not one that would do so
-for other values only; and whether two floats are the same object depends on each value. So the functions that can ask are looked
-for: among all that the program's code can reach (reads.Reads), under whatever name. Of functions written in C, those that are known
-to do no more than arithmetic, conversions and comparisons may be there; of Python's own syntax, all but `is`.
+A comparison of two traces (compare.py) finds a program that sees another type and does another thing, but not one that would do
+so for other values only; and whether two floats are the same object depends on each value. So the functions that can ask are
+looked for: among all that the program's code can reach (reads.Reads), under whatever name. Of functions written in C, those that
+are known to do no more than arithmetic, conversions and comparisons may be there; of Python's own syntax, all but `is`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _C_FUNCTIONS = (
     types.ClassMethodDescriptorType,
 )  # fmt: skip
 _BUILTINS = frozenset(
-    "__build_class__ abs all any ascii bin bool bytearray bytes callable chr classmethod complex delattr dict dir divmod enumerate "
-    "filter float format frozenset getattr hasattr hash hex int isinstance issubclass iter len list map max min next oct ord pow "
-    "print property range repr reversed round set setattr slice sorted staticmethod str super tuple vars zip".split()
+    "__build_class__ abs all any ascii bin bool bytearray bytes callable chr classmethod complex delattr dict dir divmod "
+    "enumerate filter float format frozenset getattr hasattr hash hex int isinstance issubclass iter len list map max min next "
+    "oct ord pow print property range repr reversed round set setattr slice sorted staticmethod str super tuple vars zip".split()
 ) | ({"sum"} if sys.version_info < (3, 12) else set())  # from 3.12 on it adds floats otherwise than numbers of a class
 _MODULES = frozenset(
-    {"torch", "numpy", "math", "cmath", "itertools", "collections", "_collections", "functools", "_functools", "_operator", "time",
-     "random", "_random", "re", "_warnings", "_abc", "enum", "typing", "contextvars", "_contextvars"}
+    {"torch", "numpy", "math", "cmath", "itertools", "collections", "_collections", "functools", "_functools", "_operator",
+     "time", "random", "_random", "re", "_warnings", "_abc", "enum", "typing", "contextvars", "_contextvars"}
 )  # fmt: skip
 _ASKING = (operator.is_, operator.is_not, torch.SymFloat, torch.SymInt, torch.SymBool)
 
@@ -56,7 +56,8 @@ def _asks(value: Any) -> bool:
     if isinstance(value, type):
         if is_pythons(value) or issubclass(value, BaseException):
             return False
-        return value.__name__ not in _BUILTINS if value.__module__ == "builtins" else value.__module__.split(".")[0] not in _MODULES
+        top = value.__module__.split(".")[0]
+        return value.__name__ not in _BUILTINS if top == "builtins" else top not in _MODULES
     if not isinstance(value, _C_FUNCTIONS):
         return False
     bound = getattr(value, "__self__", None)

@@ -95,14 +95,14 @@ class Registry:
         self._arguments = [slot for slot in self.slots if slot.path is not None]
 
     def refuse(self, reason: Constant) -> None:
-        """No number moves now: the call that goes on is traced with constants. Those that are not `fixed` may move at a later one."""
+        """No number moves now: the call that goes on is traced with constants. Those that are not fixed may move at a later."""
         for slot in reason.slots:
             slot.tries += 1
             slot.state = "seen" if reason.again and slot.tries < TRIES else "fixed"
         self.set(self.moving, "seen")
 
     def without_numbers(self, structure: tuple) -> tuple:
-        """`structure` of the arguments with moving numbers in the place of their values, which are remembered for this thread."""
+        """`structure` of the arguments with moving numbers in the place of their values, which are kept for this thread."""
         if not self._arguments:
             return structure
         values: dict[tuple, float] = {}

@@ -169,7 +169,7 @@ class Number(torch.SymFloat):
 
     @property
     def __torch_function__(self) -> Callable[..., Any]:
-        """PyTorch takes a SymFloat for NaN where it is the operand of a tensor and nobody traces: to other threads it is a float."""
+        """PyTorch takes a SymFloat for NaN where it is a tensor's operand and nobody traces: to other threads it is a float."""
         return torch._C._disabled_torch_function_impl if self.node.program.listens() else _with_values
 
     @property
