@@ -9,6 +9,7 @@ way makes it a constant.
     standin.py    what stands in a number's place
     program.py    the arithmetic and the guards of one trace
     questions.py  the functions that would see what stands there
+    operands.py   whether a number is asked for its type or its identity
     graph.py      a traced graph with numbers: elements of one input
     compare.py    whether a trace with numbers is the one that there would be without them
 """

@@ -38,7 +38,7 @@ def compare(
     things with what is no float. `result`: the structure of what the call gives back; `at`: the traced graph with constants,
     for a print and the numbers' values then."""
     program.check_constants()
-    if (asked := question(program.reads)) is not None:
+    if (asked := question(program.reads, program.operands)) is not None:
         raise Constant(f"{asked}, which tells what stands for a number from the number", program.slots)
     expect_prints(prints, program.slots)
     compared: set[int] = set()

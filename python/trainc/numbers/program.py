@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from trainc.errors import NotCompiled
+from trainc.numbers.operands import Operands
 from trainc.numbers.slots import Constant, Slot
 from trainc.numbers.standin import Id, Node, Number
 
@@ -37,6 +38,7 @@ class Program:
         self._asked: set[tuple] = set()
         self._thread: int | None = threading.get_ident()
         self.numbers = [self._number(i) for i in range(len(self.values))]
+        self.operands = Operands(lambda: [*self.numbers, *self._known.values()])
 
     def _number(self, i: int) -> Number:
         return Number(Node(self, Id(i), self.values[i]))
@@ -106,7 +108,8 @@ class Program:
         try:
             for slot, number, _ in held:
                 slot.put(number)
-            yield
+            with self.operands.active():
+                yield
         finally:
             for slot, number, before in held:
                 if slot.get() is number:

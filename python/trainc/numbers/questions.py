@@ -3,13 +3,14 @@
 A comparison of two traces (compare.py) finds a program that sees another type and does another thing, but not one that would do
 so for other values only; and whether two floats are the same object depends on each value. So the functions that can ask are
 looked for: among all that the program's code can reach (reads.Reads), under whatever name. Of functions written in C, those that
-are known to do no more than arithmetic, conversions and comparisons may be there; of Python's own syntax, all but `is`.
+are known to do no more than arithmetic, conversions and comparisons may be there. Code that itself has `is`, `type(x)` or `id(x)`
+is looked at while it runs (operands.py), where that is possible.
 """
 
 from __future__ import annotations
 
 import builtins
-import dis
+import functools
 import operator
 import sys
 import types
@@ -18,6 +19,7 @@ from typing import Any
 
 import torch
 
+from trainc.numbers.operands import Operands, syntax
 from trainc.numbers.standin import MORE
 from trainc.watch import is_pythons, top_package_of
 
@@ -37,17 +39,18 @@ _MODULES = frozenset(
 _ASKING = (operator.is_, operator.is_not, torch.SymFloat, torch.SymInt, torch.SymBool)
 
 
-def question(reads: Any) -> str | None:
-    """How the functions that ran could tell, in the user's terms; None where they cannot."""
+def question(reads: Any, operands: Operands) -> str | None:
+    """How the functions that ran could tell, in the user's terms; None where they cannot. `operands`: how they ran."""
     if reads is None:
         return None
     for value in reads.reached():
         if _asks(value):
             return f"it can call {getattr(value, '__qualname__', value)}"
+    watched = operands.watched and not reads.own_backward  # which runs later
     for code, variables in reads.codes():
-        if (asked := _in_code(code, variables)) is not None:
+        if (asked := _in_code(code, variables, watched)) is not None:
             return f"{code.co_name} {asked}"
-    return None
+    return operands.asked or None
 
 
 def _asks(value: Any) -> bool:
@@ -68,12 +71,24 @@ def _asks(value: Any) -> bool:
     return top not in _MODULES and not (top == "builtins" and (owner is not types.ModuleType or value.__name__ in _BUILTINS))
 
 
-def _in_code(code: types.CodeType, variables: dict) -> str | None:
-    found = _syntax(code)
-    if found.telling is not None:
-        return found.telling
-    hidden = (name for name in found.names if name not in variables and _asks(getattr(builtins, name, None)))
+def _in_code(code: types.CodeType, variables: dict, watched: bool) -> str | None:
+    if (attribute := _attribute(code)) is not None:
+        return f"names the attribute {attribute}"
+    found = syntax(code)
+    if found.compares and not watched:
+        return "compares by `is`"
+    named = found.named if watched else found.named | found.called
+    hidden = (name for name in named if name not in variables and _asks(getattr(builtins, name, None)))
     return next((f"uses {name}()" for name in hidden), None)
+
+
+@functools.cache
+def _attribute(code: types.CodeType) -> str | None:
+    """An attribute that it names, and that a float has not."""
+    inner = [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    strings = [each for each in _flat(code.co_consts) if isinstance(each, str)]
+    named = sorted(MORE.intersection((*code.co_names, *strings)))
+    return next(filter(None, (*named, *map(_attribute, inner))), None)
 
 
 def _flat(constants: tuple | frozenset) -> Iterator[Any]:
@@ -82,36 +97,6 @@ def _flat(constants: tuple | frozenset) -> Iterator[Any]:
             yield from _flat(each)
         else:
             yield each
-
-
-class _Syntax:
-    def __init__(self, code: types.CodeType):
-        self.code, self.names, self.telling = code, set(), None
-        strings = [each for each in _flat(code.co_consts) if isinstance(each, str)]
-        if named := sorted(MORE.intersection((*code.co_names, *strings))):
-            self.telling = f"names the attribute {named[0]}"
-        before = None
-        for each in dis.get_instructions(code):
-            if each.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-                self.names.add(each.argval)
-            if each.opname == "IS_OP" and not (before is not None and before.opname == "LOAD_CONST"):
-                self.telling = "compares by `is`"
-            before = each
-        for inner in code.co_consts:
-            if isinstance(inner, types.CodeType):
-                of_inner = _syntax(inner)
-                self.names |= of_inner.names
-                self.telling = self.telling or of_inner.telling
-
-
-_known: dict[int, _Syntax] = {}
-
-
-def _syntax(code: types.CodeType) -> _Syntax:
-    found = _known.get(id(code))
-    if found is None:
-        found = _known[id(code)] = _Syntax(code)
-    return found
 
 
 __all__ = ["question"]
