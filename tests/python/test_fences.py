@@ -112,22 +112,23 @@ PACKAGE = ROOT / "python" / "trainc"
 FRAMEWORKS = {"torch", "jax", "keras", "tensorflow"}
 
 # room (a folder, or a file beside folders) -> rooms that its modules may import, within functions too, beside their own
-_GROUND = {"base", "_core", "torch.compat", "torch.patches"}
+_GROUND = {"base", "_core", "torch.compat", "torch.patches", "torch.trust"}
+_PLANS = {*_GROUND, "torch.device", "torch.numbers", "torch.graph", "torch.guards", "torch.run", "torch.optimizers"}
 ROOMS = {
     "base": {"_core"},  # what every front end stands on: it knows no framework
     "torch": set(),
     "torch.compat": set(),
     "torch.patches": set(),
     "torch.device": {"base", "_core", "torch.compat"},
-    "torch.graph": {*_GROUND, "torch.device"},
-    "torch.guards": _GROUND,
+    "torch.trust": {"base"},
+    "torch.numbers": _GROUND,
+    "torch.graph": {*_GROUND, "torch.device", "torch.numbers"},
+    "torch.guards": {*_GROUND, "torch.numbers"},
     "torch.run": {*_GROUND, "torch.device", "torch.graph", "torch.guards"},
     "torch.optimizers": {*_GROUND, "torch.device", "torch.graph", "torch.guards", "torch.run"},
-    "torch.capture": {*_GROUND, "torch.graph", "torch.guards", "torch.run", "torch.optimizers"},
-    "torch.joint": {*_GROUND, "torch.device", "torch.graph", "torch.guards", "torch.run", "torch.optimizers", "torch.capture"},
-    "torch.doors": {
-        *_GROUND, "torch.device", "torch.graph", "torch.guards", "torch.run", "torch.optimizers", "torch.capture", "torch.joint",
-    },
+    "torch.capture": {*_GROUND, "torch.numbers", "torch.graph", "torch.guards", "torch.run", "torch.optimizers"},
+    "torch.joint": {*_PLANS, "torch.capture"},
+    "torch.doors": {*_PLANS, "torch.capture", "torch.joint"},
     "cli": {"base", "_core", "torch.compat", "torch.doors"},
     "__main__": {"cli"},
     "": {"base", "torch.doors"},  # trainc itself: the three functions
@@ -149,7 +150,11 @@ def room_of(module: str) -> str:
 def imports(text: str, modules: set[str]) -> list[str]:
     """What a file imports, anywhere in it: modules of ours as "trainc.base.cache", the first name of all others'."""
     found = []
-    for node in ast.walk(ast.parse(text)):
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []  # imports nothing when it runs
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

@@ -1,6 +1,8 @@
 """New sizes: the second shape is traced with symbols for what changed, and further ones are not traced at all."""
 
 import copy
+import sys
+import types
 import warnings
 
 import models
@@ -334,3 +336,21 @@ def test_numbers_among_dynamos_inputs(engine, strict):
         out.backward(), wanted.backward()
         assert_same(gradients(ours), gradients(plain))
     assert "sizes" in [record.trace for record in backend.compilations[before:]]
+
+
+def test_side_effects_at_further_sizes(strict):
+    """A trace with symbols that was thrown away, for the program does more than it shows, serves no further sizes."""
+    module = types.ModuleType("side_effects_at_further_sizes")
+    sys.modules[module.__name__] = module
+    exec(
+        "import torch\nclass K: calls = 0\nclass Net(torch.nn.Linear):\n  def forward(self, x):\n    K.calls += 1\n"
+        "    return super().forward(x)\n",
+        module.__dict__,
+    )
+    net = module.Net(4, 4)
+    trainc.compile(net)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for i, rows in enumerate((2, 3, 4, 5, 6, 5)):
+            net(torch.randn(rows, 4))
+            assert module.K.calls == i + 1

@@ -72,6 +72,7 @@ from torch._C import (
     _is_torch_function_mode_enabled as function_modes_enabled, _len_torch_dispatch_stack as count_dispatch_modes,
     _len_torch_function_stack as count_function_modes, _get_default_device as default_device,
 )  # fmt: skip
+from torch._C import _disabled_torch_function_impl as no_torch_function  # as a class's __torch_function__: none of its own
 from torch._C._functorch import is_legacy_batchedtensor, peek_interpreter_stack as functorch_transform
 from torch.nn.modules.module import _has_any_global_hook as has_global_module_hooks
 

@@ -64,6 +64,11 @@ class Traced:
     cleared: list[Tensor] = field(default_factory=list)  # parameters whose gradient from before zero_grad() drops
     without: list[Tensor] = field(default_factory=list)  # parameters that an optimizer would update by a gradient from before
 
+    def told(self) -> tuple:
+        """What a call gives back and writes, beside the graph."""
+        slots = [(slot.primal, slot.group) for slot in self.slots]
+        return self.structure, self.forward, slots, self.results, self.mutated, self.kept, len(self.afterwards), len(self.cleared)
+
 
 class Recorder:
     """What stands in for autograd, optimizers and schedulers while the body is traced."""
@@ -297,6 +302,9 @@ def trace_step(
     """Traces `body(*arguments)`; `inputs`: the tensors of `state`, then those of the arguments. `symbols`, of these
     inputs: the trace is with their symbolic sizes. `reads`: what the body is seen to reach."""
     count = len(state.tensors())
+    numbers = symbols.numbers if symbols is not None else None
+    if numbers is not None:
+        reads.in_place, numbers.reads = True, reads
     found: dict[str, Any] = {}
 
     def flat(*fakes: Tensor) -> tuple[Tensor, ...]:
@@ -306,8 +314,9 @@ def trace_step(
                 if original.requires_grad:
                     tensor.requires_grad_()
             recorder = Recorder(reached, inputs, tensors[:-1], tensors[-1], lambda: reads.own_backward)
-            args, kwargs = unflatten(structure, tensors[count:-1])
-            with state.swapped(tensors[:count]), recorder.active():
+            args, kwargs = unflatten(structure, tensors[count:-1], numbers)
+            in_place = numbers.in_place() if numbers is not None else contextlib.nullcontext()
+            with state.swapped(tensors[:count]), recorder.active(), in_place:
                 result = body(*args, **kwargs)
             after = Flattener()
             if after.flatten((args, kwargs)) != structure or any(

@@ -3,6 +3,7 @@
 A structure is a nested tuple, hashable where its constants are, and therefore part of a call's signature:
     ("tensor", i)                          the i-th distinct tensor: the same tensor twice has one index
     ("const", type, value)                      two are equal where type and bits are: `constant`
+    ("number", type, path)                      a number that changes, which is no part of the structure (numbers.py)
     ("node", type, context, children)      a pytree node: list, dict, dataclass, Hugging Face's ModelOutput
                                            (of a dict whose keys are not all strings: and the keys' types)
     ("object", type, names, children)      any other object that holds tensors in its attributes (results only)
@@ -17,6 +18,7 @@ import torch
 
 from trainc.base.errors import NotCompiled
 from trainc.torch.compat import pytree
+from trainc.torch.numbers import Number, Program
 from trainc.torch.run.deferred import plain
 
 CONSTANTS = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format,
@@ -45,6 +47,8 @@ class Flattener:
             keys, children = tuple(value), tuple([self.flatten(item) for item in value.values()])
             plain_keys = all(type(key) is str for key in keys)
             return ("node", kind, keys, children) if plain_keys else ("node", kind, keys, children, tuple(map(exact, keys)))
+        if kind is Number:
+            return self._number(value)
         if isinstance(value, CONSTANTS):
             return constant(kind, value)
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
@@ -56,6 +60,12 @@ class Flattener:
         if not self._objects:
             raise NotCompiled(f"an argument is a {kind.__qualname__}, which is not made of tensors, numbers and containers")
         return self._flatten_object(value)
+
+    def _number(self, value: Number) -> tuple:
+        path = value.node.program.path_of(value)
+        if path is None or self._objects:
+            return constant(float, value.node.taken())
+        return ("number", float, path)
 
     def _flatten_object(self, value: Any) -> tuple:
         if id(value) in self._path:
@@ -109,13 +119,15 @@ def _has_tensor(structures: tuple) -> bool:
     return any(s[0] == "tensor" or (s[0] in ("node", "object") and _has_tensor(s[3])) for s in structures)
 
 
-def unflatten(structure: tuple, tensors: list[Any]) -> Any:
+def unflatten(structure: tuple, tensors: list[Any], numbers: Program | None = None) -> Any:
     kind, what = structure[0], structure[1]
     if kind == "tensor":
         return tensors[what]
     if kind == "const":
         return structure[2]
-    children = [unflatten(child, tensors) for child in structure[3]]
+    if kind == "number":
+        return numbers.argument(structure[2])
+    children = [unflatten(child, tensors, numbers) for child in structure[3]]
     if kind == "object":
         value = what.__new__(what)
         value.__dict__.update(zip(structure[2], children, strict=True))
@@ -138,6 +150,8 @@ def describe(structure: tuple, tensors: list[torch.Tensor], name: str = "") -> l
         return [f"{name or 'argument'} {dtype_name(tensor.dtype)}{list(tensor.shape)}"]
     if structure[0] == "const":
         return [f"{name or 'argument'}={structure[2]!r}"]
+    if structure[0] == "number":
+        return [f"{name or 'argument'}: any number"]
     names = structure[2] if isinstance(structure[2], tuple) else range(len(structure[3]))
     found = []
     for key, child in zip(names, structure[3], strict=False):
@@ -155,6 +169,8 @@ def leaves(structure: tuple, tensors: list[torch.Tensor], name: str = "") -> dic
         return {name: ("tensor", dtype_name(t.dtype), tuple(t.shape), t.stride(), t.requires_grad, str(t.device))}
     if structure[0] == "const":
         return {name: ("value", structure[2], structure[1])}
+    if structure[0] == "number":
+        return {name: ("number",)}
     names = structure[2] if isinstance(structure[2], tuple) else range(len(structure[3]))
     found: dict[str, tuple] = {}
     for key, child in zip(names, structure[3], strict=False):
@@ -174,6 +190,8 @@ def changes(old: dict[str, tuple], new: dict[str, tuple]) -> list[str]:
 
 
 def _leaf_changes(name: str, old: tuple, new: tuple) -> list[str]:
+    if new[0] == "number":
+        return [f"`{name}` is an input from now on: further values are not compiled again"]
     if old[0] != new[0]:
         return [f"`{name}` changed from a {old[0]} to a {new[0]}"]
     if new[0] == "value":

@@ -18,6 +18,7 @@ from trainc.torch.graph.wire import RECOMPUTE, is_internal_file
 from trainc.torch.guards.reads import Reads
 from trainc.torch.guards.state import ModuleState, Snapshot
 from trainc.torch.guards.watch import Watched
+from trainc.torch.numbers import Program
 from trainc.torch.patches import patched
 
 
@@ -25,9 +26,12 @@ class FlatCall(torch.nn.Module):
     """A model's call as a function of tensors alone: (the model's tensors..., the arguments' tensors...) -> result's tensors.
     It holds the model out of sight of AOTAutograd, which would take its parameters for constants."""
 
-    def __init__(self, state: ModuleState, structure: tuple, before: Snapshot, watched: Watched, reads: Reads):
+    def __init__(
+        self, state: ModuleState, structure: tuple, before: Snapshot, watched: Watched, reads: Reads,
+        numbers: Program | None = None,
+    ):  # fmt: skip
         super().__init__()
-        self._hidden = [state, before, watched, reads]
+        self._hidden = [state, before, watched, reads, numbers]
         self._until_traced, self._first = contextlib.ExitStack(), True
         self._structure = structure
         self.result: tuple = ()  # the structure of what forward returns
@@ -44,11 +48,11 @@ class FlatCall(torch.nn.Module):
         self._hidden.clear()
 
     def forward(self, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        state, before, watched, reads = self._hidden
+        state, before, watched, reads, numbers = self._hidden
         before.restore_attributes()  # a trace runs forward twice, and each time it is the first
         reads.restore()
         count = len(state.tensors())
-        args, kwargs = unflatten(self._structure, list(flat[count:]))
+        args, kwargs = unflatten(self._structure, list(flat[count:]), numbers)
         learns = [t.requires_grad for t in flat]
         first, self._first = self._first, False
         if not first and (watched.logged or reads.own_backward):
@@ -56,6 +60,8 @@ class FlatCall(torch.nn.Module):
             self._until_traced.enter_context(watched.active())
         with contextlib.ExitStack() as stack:
             stack.enter_context(state.swapped(list(flat[:count])))
+            if numbers is not None:
+                stack.enter_context(numbers.in_place())
             if first:
                 stack.enter_context(watched.active())
             elif watched.warned:  # the first run has shown it

@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from trainc.base import config, messages, records
 from trainc.base.errors import NotCompiled, SideEffect, UserError
-from trainc.torch import compat, device
+from trainc.torch import compat, device, numbers
 from trainc.torch.capture import distributed, turns
 from trainc.torch.capture.structure import Flattener, changes, describe, leaves, unflatten
 from trainc.torch.capture.trace import FlatCall, tracing
@@ -127,6 +127,8 @@ class CompiledCall:
         self._seen_once: set[Any] = set()  # signatures seen under no_grad
         self._unsettled: set[Any] = set()  # kinds of calls whose tracing changed Python state, once
         self._stateful: dict[Any, Callable[..., Any]] = {}  # those that did so again, and what runs them
+        self._numbers = numbers.Registry()
+        self._prints: list[numbers.Print] = []  # what a trace with numbers is compared with
         self._busy = False
         self._snapshot: Snapshot | None = None  # of the module before the trace that is going on
         self._engine: Any = None  # of the first call that is going on
@@ -147,6 +149,11 @@ class CompiledCall:
             if not self._known.isdisjoint(map(id, arguments)):
                 self._check_apart(tensors, arguments)
             entry = self._entry(key)
+            if entry is None and self._see_numbers(key):
+                kind, structure, arguments = self._kind(args, kwargs)
+                variant, tensors = self._variant()
+                key = (variant, kind)
+                entry = self._entry(key)
         except (NotCompiled, TypeError) as reason:  # TypeError: a constant that cannot be hashed
             return self._refused(str(reason), args, kwargs, getattr(reason, "in_pytorch", False))
         if entry is None:
@@ -155,7 +162,7 @@ class CompiledCall:
 
     def _run(self, entry: Callable[..., Any], inputs: list[torch.Tensor], args: tuple, kwargs: dict) -> Any:
         try:
-            return entry(inputs, args, kwargs)
+            return numbered(entry)(inputs, args, kwargs)
         except Overlapping as reason:
             model = self._model()
             messages.warn_once(f"overlap {id(self)}", f"{type(model).__name__} runs in PyTorch where {reason}")
@@ -179,16 +186,75 @@ class CompiledCall:
         """What was compiled for a key and for what the program would read now."""
         found = self._entries.get(key, ())
         for serving, entry in found:
-            if serving is None or serving.holds():
-                return entry
+            if (serving is None or serving.holds()) and (ready := numbered(entry)) is not None:
+                return ready
         return None
+
+    # -- numbers that change (numbers.py) -----------------------------------------------------------------------------
+
+    def _see_numbers(self, key: Any) -> bool:
+        """Learns which numbers alone tell a call, of which nothing is known, from one that was compiled; whether there are any.
+        Those that had another value before are inputs from now on."""
+        self._prints = []
+        if self._is_full():
+            return False
+        variant, training, structure, *rest = family.key_of(key)
+        on_cpu = all(t.is_cpu for t in self._state.tensors()) and all(kind[-1] is True for kind in rest[-1])
+        for (old_variant, old_training, old_structure, *old_rest), families in reversed(self._families.items()):
+            if (training, rest) != (old_training, old_rest):
+                continue
+            paths = numbers.differing(old_structure, structure)
+            values = self._other_values(old_variant, variant) if paths is not None else None
+            for each in reversed(families) if values is not None else ():
+                reads = [] if each.holds() else _other_reads(each)
+                if reads is None:
+                    continue
+                if not (paths or values or reads):  # it differs in its sizes, or in nothing that is read
+                    return False
+                places = {(id(container), key): (container, key) for container, key in (*values, *reads)}
+                slots = [self._numbers.of_place(*place) for place in places.values()]
+                slots += [self._numbers.of_argument(path) for path in paths]
+                if slots and on_cpu and not any(slot.state == "fixed" for slot in slots):
+                    self._let_move(slots, each)
+                    return True
+        return False
+
+    def _let_move(self, slots: list[numbers.Slot], known: family.Family) -> None:
+        new = [slot for slot in slots if slot.state == "new"]
+        self._numbers.set(new, "seen")
+        if not new and any(each.tells(slots) for each in known.prints):
+            self._numbers.set(slots, "moving")
+            self._numbers_changed()
+            self._prints = list(known.prints)
+
+    def _is_full(self) -> bool:
+        """Whether nothing more is compiled."""
+        return self._traces() + len(self._unsettled) + len(self._stateful) >= config.max_signatures
+
+    def _numbers_changed(self) -> None:
+        self._unchanged = {}
+        if self._state is not None:
+            self._state.let_move(self._numbers.moving)
+
+    def _other_values(self, old: int, new: int) -> list[tuple[Any, Any]] | None:
+        """The numbers in which two variants of the module differ; None where they differ in anything else."""
+        (old_values, old_types), (new_values, new_types) = self._variants[old], self._variants[new]
+        if old_types != new_types or len(old_values) != len(new_values):
+            return None
+        found: list[tuple[Any, Any]] = []
+        for i, (a, b) in enumerate(zip(old_values, new_values, strict=True)):
+            if a != b:
+                if (inside := self._state.number_at(i, a, b)) is None:
+                    return None
+                found += inside
+        return found
 
     # -- the signature ------------------------------------------------------------------------------------------------
 
     def _kind(self, args: tuple, kwargs: dict) -> tuple[tuple, tuple, list[torch.Tensor]]:
         """What the arguments and the modes say of a call; the arguments' structure; their tensors."""
         flattener = Flattener()
-        structure = flattener.flatten((args, kwargs))
+        structure = self._numbers.without_numbers(flattener.flatten((args, kwargs)))
         types = tuple([_type(t) for t in flattener.tensors])
         return (self._model().training, structure, types, _modes()), structure, flattener.tensors
 
@@ -238,6 +304,7 @@ class CompiledCall:
             raise NotCompiled(found)
         self._unchanged = {}
         self._state = ModuleState(self._model())
+        self._state.let_move(self._numbers.moving)
         self._variants.clear()
         self._entries.clear()
         self._families.clear()
@@ -255,7 +322,7 @@ class CompiledCall:
             if len(self._seen_once) < 10_000:
                 self._seen_once.add(key)
             return model._call_impl(*args, **kwargs)  # as in generate(), where a shape may never come again
-        if self._traces() + len(self._unsettled) + len(self._stateful) >= config.max_signatures:
+        if self._is_full():
             messages.warn_once(
                 f"signatures {id(self)}",
                 f"{type(model).__name__} was called with more than {config.max_signatures} different signatures; further ones "
@@ -269,6 +336,15 @@ class CompiledCall:
         record = self._record(structure, arguments)
         attempt, kind = self._attempt(record, key, arguments), key[1]
         snapshot, changed, error = attempt.snapshot, attempt.changed, attempt.error
+        if isinstance(error, numbers.Constant):  # then no number moves, and this does not happen twice in a call
+            self._numbers.refuse(error)
+            self._numbers_changed()
+            kind, structure, arguments = self._kind(args, kwargs)
+            variant, tensors = self._variant()
+            entry = self._entry((variant, kind))
+            if entry is None:
+                return self._first_call((variant, kind), structure, arguments, args, kwargs, run)
+            return self._run(entry, [*tensors, *arguments], args, kwargs) if run else None
         if error is None and changed is None:
             self._unsettled.discard(kind)
             self._keep(key, record, attempt, given)
@@ -316,6 +392,8 @@ class CompiledCall:
                 self._check_apart(self._state.tensors(), arguments)
             except NotCompiled as reason:
                 attempt.error = reason
+        if attempt.family is not None and (attempt.error is not None or attempt.changed is not None):
+            attempt.family.forget(record)
         return attempt
 
     def _attempt_alone(self, record: records.Compilation, key: tuple, arguments: list[torch.Tensor]) -> Attempt:
@@ -339,7 +417,7 @@ class CompiledCall:
     def _watch(self, serving: family.Family) -> None:
         """From now on a family holds only while everything that its new trace may have read is as it is."""
         if self._reads:
-            serving.guards.append(Guards(self._reads[-1], Alike))
+            serving.guards.append(Guards(self._reads[-1], Alike, serving.slots))
             self._known.update(map(id, serving.guards[-1].tensors))
         self._reads = []
 
@@ -359,7 +437,8 @@ class CompiledCall:
         self._add_entry(key, attempt.family, attempt.entry)
 
     def _add_entry(self, key: tuple, serving: family.Family | None, entry: Entry) -> None:
-        self._entries.setdefault(key, []).append((serving, entry))
+        found = self._entries.setdefault(key, [])
+        found.insert(0 if serving is not None and serving.slots else len(found), (serving, entry))
 
     def _differing(self, key: tuple) -> list[str]:
         """Of a key that was compiled before: in what the program's state differs from then, in the user's terms."""
@@ -403,7 +482,8 @@ class CompiledCall:
             messages.recompiled(record.name, record.recompiled + per_shape)
 
     def _traces(self) -> int:
-        return len({id(entry) for found in self._entries.values() for _, entry in found})  # the sizes of one trace have one
+        found = (entry for entries in self._entries.values() for _, entry in entries)
+        return len({id(getattr(entry, "entry", entry)) for entry in found})  # the sizes of one trace have one
 
     def _compile(
         self, record: records.Compilation, key: tuple, arguments: list[torch.Tensor]
@@ -415,6 +495,7 @@ class CompiledCall:
         record.fixed = self.settings.fixed(tensors, arguments)
         record.limit = self.settings.limit(record.fixed)
         record.expected = self._fusing and tensors
+        record.prints = bool(self._numbers.slots)
         # Traced as if all lay apart; where they do not, and one is written, the call runs in PyTorch.
         separate = overlap.apart([*tensors, *arguments])
         tensors, arguments = separate[: len(tensors)], separate[len(tensors) :]
@@ -433,10 +514,13 @@ class CompiledCall:
     def _family(self, key: tuple) -> family.Family:
         """The family of a call's shapes whose traces hold for what the program would read now, or a new one."""
         families = self._families.setdefault(family.key_of(key), [])
-        found = next((each for each in families if each.holds()), None)
+        active = self._numbers.active()
+        found = next((each for each in families if each.slots == active and each.holds()), None)
         if found is None:
-            found = family.Family()
+            found = family.Family(slots=active, known=self._numbers.slots)
             families.append(found)
+        if found.slots:
+            found.prints += [each for each in self._prints if each not in found.prints]
         return found
 
     def _trace(
@@ -445,10 +529,13 @@ class CompiledCall:
         reads = Reads(self._state)
         self._reads.append(reads)
         watched = Watched(reads.enter, reads.read)
-        call = FlatCall(self._state, key[1][1], self._snapshot, watched, reads)
+        program = compiler.symbols.numbers if compiler is not None and compiler.symbols is not None else None
+        if program is not None:
+            reads.in_place, program.reads = True, reads
+        call = FlatCall(self._state, key[1][1], self._snapshot, watched, reads, program)
         with tracing(), call.watched():
             compiler = compiler or joint.Compiler(record, self._engine, fusing=self._fusing)
-            compiler.is_users = reads.is_users
+            compiler.is_users, compiler.result = reads.is_users, lambda: call.result
             compiled = joint.compile_flat(call, inputs, record, compiler)
         if watched.logged:
             raise SideEffect(f"{watched.logged} would be written once, while the model is traced")
@@ -516,6 +603,22 @@ class CompiledCall:
             messages.warn(f"{type(model).__name__} runs in PyTorch: {family.first_line(error)}")
             self._dynamo = model._call_impl
             return model._call_impl(*args, **kwargs)
+
+
+def numbered(entry: Any) -> Any:
+    """An entry with the numbers that are there now; None where it does not hold for them."""
+    return entry.now() if type(entry) is numbers.Numbered else entry
+
+
+def _other_reads(known: family.Family) -> list[tuple[Any, Any]] | None:
+    """The numbers that the program would read now, and that were others when this family was traced; None where it would read
+    anything else that is not as it was."""
+    found: list[tuple[Any, Any]] = []
+    for guards in known.guards:
+        if (inside := guards.other_numbers()) is None:
+            return None
+        found += inside
+    return found
 
 
 def _stored(tensor: torch.Tensor) -> tuple:

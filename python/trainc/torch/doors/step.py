@@ -17,17 +17,17 @@ import torch
 from trainc.base import cache, config, messages, records
 from trainc.base.errors import NotCompiled, SideEffect, UserError
 from trainc.base.options import CompileOptions
-from trainc.torch import compat, device
+from trainc.torch import compat, device, numbers
 from trainc.torch.capture import distributed, turns
 from trainc.torch.capture.step_guards import Binding, Methods, check_optimizer, check_tensors
 from trainc.torch.capture.step_objects import Reached
 from trainc.torch.capture.step_trace import Traced, trace_step
 from trainc.torch.capture.structure import Flattener, unflatten
 from trainc.torch.doors import memory
-from trainc.torch.doors.call import CompiledCall, Signature, _describe, _modes, _type, leaves_of, stray
+from trainc.torch.doors.call import CompiledCall, Signature, _describe, _modes, _type, leaves_of, numbered, stray
 from trainc.torch.doors.memory import Settings
 from trainc.torch.graph import wire
-from trainc.torch.graph.sizes import Symbols, Template
+from trainc.torch.graph.sizes import Symbols
 from trainc.torch.guards.overlap import Apart, Overlapping
 from trainc.torch.guards.reads import Reads
 from trainc.torch.guards.state import Snapshot
@@ -92,16 +92,33 @@ class TrainStep(CompiledCall):
         key, structure, tensors = self._key(flattener, args, kwargs)
         entry = self._entry(key)
         if entry is None:
-            entry = self._first_call(key, structure, flattener.tensors, args, kwargs)
+            entry = self._first_entry(key, structure, args, kwargs)
             tensors = self._state.tensors()
         return entry([*tensors, *flattener.tensors], args, kwargs)
+
+    def _first_entry(self, key: Any, structure: tuple, args: tuple, kwargs: dict) -> Any:
+        """What runs a call of which nothing is known yet."""
+        if self._see_numbers(key):
+            key, structure, _ = self._key(Flattener(), args, kwargs)
+            if (entry := self._entry(key)) is not None:
+                return entry
+        flattener = Flattener()
+        flattener.flatten((args, kwargs))
+        try:
+            return numbered(self._first_call(key, structure, flattener.tensors, args, kwargs))
+        except numbers.Constant as reason:  # then no number moves, and this does not happen twice in a call
+            self._numbers.refuse(reason)
+            self._numbers_changed()
+        key, structure, _ = self._key(Flattener(), args, kwargs)
+        entry = self._entry(key)
+        return entry if entry is not None else self._first_call(key, structure, flattener.tensors, args, kwargs)
 
     def _key(self, flattener: Flattener, args: tuple, kwargs: dict) -> tuple[Any, tuple, list[Tensor]]:
         """What selects a plan; the arguments' structure; the modules' tensors."""
         try:
             if compat.caches_parametrizations():
                 raise NotCompiled("a step within torch.nn.utils.parametrize.cached(): enter it in the step")
-            structure = flattener.flatten((args, kwargs))
+            structure = self._numbers.without_numbers(flattener.flatten((args, kwargs)))
             types = tuple([_type(t) for t in flattener.tensors])
             variants = self._variants_of_groups()
             variant, tensors = self._variant()
@@ -117,7 +134,8 @@ class TrainStep(CompiledCall):
         key, structure, _ = self._key(flattener, args, kwargs)
         entry = self._entry(key)
         if entry is None:
-            entry = self._first_call(key, structure, flattener.tensors, args, kwargs)
+            entry = self._first_entry(key, structure, args, kwargs)
+        entry = entry.entry if isinstance(entry, numbers.Ready) else entry
         if isinstance(entry, CompiledStep):
             entry.prepare()
 
@@ -141,10 +159,15 @@ class TrainStep(CompiledCall):
         record = records.Compilation(self.__name__, signature=signature, tune=self.settings.tune)
         record.fixed = memory.fixed(self._state.tensors(), arguments, self.reached.optimizers, gradients=False)
         record.limit = self.settings.limit(record.fixed)
+        record.prints = bool(self._numbers.slots)
         start = time.perf_counter()
         self._reads = []
         serving, entry = self._compile(record, key, arguments)
-        self._watch(serving)
+        try:
+            self._watch(serving)
+        except NotCompiled as reason:
+            serving.forget(record)
+            raise UserError(f"trainc.train_step: {reason}") from None
         record.capture_seconds = time.perf_counter() - start
         training, _, _, modes, settings = key[1]
         self._tell(record, Signature(given, key[0], all(training), modes, settings, self._differing(key)))
@@ -170,6 +193,8 @@ class TrainStep(CompiledCall):
                 raise
             except Exception as error:
                 raise UserError(f"trainc.train_step: {_reason(error)}") from error
+            if record.prints:
+                record.fingerprint = numbers.fingerprint(traced.graph.graph, traced.told())
             return CompiledStep(traced, Updates(traced.slots, optimizers), inputs, record, where)
 
         def symbolic(symbols: Symbols) -> family.Serve:
@@ -181,7 +206,7 @@ class TrainStep(CompiledCall):
 
     def _traced(self, structure: tuple, inputs: list[Tensor], symbols: Symbols | None = None) -> Traced:
         """The step's trace. What it changed is put back; SideEffect where that was anything."""
-        if sum(len(shapes.shapes) for found in self._families.values() for shapes in found) >= config.max_signatures:
+        if self._is_full():
             raise UserError(
                 f"trainc.train_step: {self.__name__} was called with more than {config.max_signatures} different "
                 "signatures. Pad inputs to "
@@ -189,6 +214,9 @@ class TrainStep(CompiledCall):
             )
         with turns.alone(self._body):
             return self._traced_alone(structure, inputs, symbols)
+
+    def _is_full(self) -> bool:
+        return sum(len(shapes.shapes) for found in self._families.values() for shapes in found) >= config.max_signatures
 
     def _traced_alone(self, structure: tuple, inputs: list[Tensor], symbols: Symbols | None) -> Traced:
         for again in (False, True):
@@ -346,9 +374,9 @@ class Sizes:
 
     def __init__(self, traced: Traced, symbols: Symbols, updates: Updates, where: device.Host):
         self._traced, self._symbols, self._updates, self._where = traced, symbols, updates, where
-        self._template = Template(traced.graph)
+        self._template = symbols.template(traced.graph, traced.told())
         self._first: CompiledStep | None = None
-        self._kernels = engine.Family.of(symbols, lambda: self._template, where)
+        self._kernels = engine.Family.of(symbols if symbols.sizes else None, lambda: self._template, where)
 
     def __call__(self, inputs: list[Tensor], record: records.Compilation) -> CompiledStep | None:
         bound = self._symbols.bound(inputs)
@@ -357,6 +385,7 @@ class Sizes:
         traced = dataclasses.replace(self._traced, graph=self._template.at(bound))
         # A limit is of one batch's sizes, and is met with numbers that kernels for other sizes would not have.
         kernels = self._kernels if record.limit is None else None
+        inputs = [*inputs, self._symbols.numbers.input()] if self._symbols.numbers is not None else inputs
         step = CompiledStep(traced, self._updates, inputs, record, self._where, kernels, self._first)
         self._first = self._first or step
         return step

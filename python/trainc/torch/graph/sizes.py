@@ -15,6 +15,7 @@ import torch
 from torch.fx.node import map_aggregate
 
 from trainc.base.errors import NotCompiled
+from trainc.torch import numbers
 from trainc.torch.compat import (
     ConstantSource,
     DimDynamic,
@@ -35,9 +36,12 @@ SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 class Symbols:
     """The inputs of one trace, as fakes of `mode`: `fixed` tensors as they are, `arguments` with symbols for their `dynamic`
-    dimensions."""
+    dimensions; after them one for `numbers`, where there are any. `prints`: what a trace with numbers is compared with."""
 
-    def __init__(self, fixed: Sequence[Tensor], arguments: Sequence[Tensor], dynamic: Sequence[set[int]]):
+    def __init__(
+        self, fixed: Sequence[Tensor], arguments: Sequence[Tensor], dynamic: Sequence[set[int]],
+        numbers: numbers.Program | None = None, prints: Sequence[numbers.Print] = (),
+    ):  # fmt: skip
         self._env = ShapeEnv(duck_shape=False)  # two sizes that are equal by chance stay two symbols
         self.mode = mode = FakeTensorMode(shape_env=self._env)
         self._first = len(fixed)
@@ -47,12 +51,16 @@ class Symbols:
             context = StatelessSymbolicContext(dynamic_sizes=kinds)
             self.inputs.append(mode.from_tensor(tensor, symbolic_context=context, source=ConstantSource(f"argument_{i}")))
         self._arguments = self.inputs[self._first :]
+        self.sizes, self.numbers, self._prints = any(dynamic), numbers, prints
         # as they were made: a guard may replace a symbol later, and that must hold for the next sizes too
         self._sizes = [[_expression(size) for size in fake.shape] for fake in self._arguments]
         self._strides = [[_expression(step) for step in fake.stride()] for fake in self._arguments]
         self._moving = [self._first + i for i, dims in enumerate(dynamic) if dims]
         inputs = [*fixed, *arguments]
         self.traced, self.traced_key = self._bound(inputs), self.key(inputs)  # the sizes that are traced
+        if numbers is not None:
+            numbers.vector = len(inputs)
+            self.inputs.append(mode.from_tensor(numbers.input(), static_shapes=True))
 
     def key(self, inputs: Sequence[Tensor]) -> tuple:
         """What tells these inputs' sizes from others that fit."""
@@ -68,7 +76,8 @@ class Symbols:
         return bound if self._holds(bound) else None
 
     def _arguments_of(self, inputs: Sequence[Tensor]) -> Iterator[tuple[Tensor, list, list]]:
-        return zip(inputs[self._first :], self._sizes, self._strides, strict=True)
+        last = self._first + len(self._sizes)  # the numbers come after them
+        return zip(inputs[self._first : last], self._sizes, self._strides, strict=True)
 
     def _bound(self, inputs: Sequence[Tensor]) -> Bound:
         bound = Bound({})
@@ -85,6 +94,20 @@ class Symbols:
                 return False
         same = all(value == bound.value(self._env.replacements.get(s, s)) for s, value in bound.symbols.items())
         return same and all(bound.value(guard.expr) for guard in self._env.guards)
+
+    def template(self, gm: torch.fx.GraphModule, result: Any) -> Template:
+        """What was traced; `result`: the structure of what it gives back. NotCompiled where the program took a number for a
+        constant, or cannot be told from one that does."""
+        template, program = Template(gm, self.numbers), self.numbers
+        if program is not None:
+
+            def at(known: numbers.Print, values: list[float]) -> torch.fx.GraphModule | None:
+                bound = self.bound([*[None] * self._first, *known.inputs])
+                return None if bound is None else template.at(bound, values)
+
+            numbers.compare(program, self._prints, result, at)
+            program.text = numbers.fingerprint(template.at(self.traced, program.values).graph, result, program.vector)
+        return template
 
     def others(self) -> list[Bound]:
         """A few other sizes that the trace holds for: equal ones stay equal, in case a guard wants that."""
@@ -149,27 +172,43 @@ def _number(value: Any) -> Any:
 class Template:
     """A graph traced with symbols."""
 
-    def __init__(self, gm: torch.fx.GraphModule):
-        self._gm = gm
+    def __init__(self, gm: torch.fx.GraphModule, numbers: numbers.Program | None = None):
+        self._gm, self._numbers = gm, numbers
 
-    def at(self, bound: Bound) -> torch.fx.GraphModule:
-        """The graph for these sizes: no node of it is a number any more."""
+    def at(self, bound: Bound, values: list[float] | None = None) -> torch.fx.GraphModule:
+        """The graph for these sizes: no node of it is a number any more. `values`: of the numbers that change, which are
+        elements of an input otherwise."""
         graph, made = torch.fx.Graph(), {}
+        vector: Any = None
 
         def argument(arg: Any) -> Any:
-            return made[arg] if isinstance(arg, torch.fx.Node) else bound.of(arg) if isinstance(arg, SYMBOLIC) else arg
+            if isinstance(arg, torch.fx.Node):
+                return made[arg]
+            if (number := numbers.id_of(arg)) is not None:
+                return arg if values is None else values[number]
+            return bound.of(arg) if isinstance(arg, SYMBOLIC) else arg
 
+        if self._numbers is not None:
+            vector = list(self._gm.graph.find_nodes(op="placeholder"))[self._numbers.vector]
         for node in self._gm.graph.nodes:
-            value = node.meta.get("val")
+            value, target = node.meta.get("val"), node.target
             args, kwargs = map_aggregate(node.args, argument), map_aggregate(node.kwargs, argument)
+            if vector is not None and values is None and _has_numbers((args, kwargs)):
+                target, args = numbers.put_in(self._numbers, graph, node, args, kwargs, made[vector])
             if node.op == "call_function" and isinstance(value, SYMBOLIC):
                 made[node] = node.target(*map_aggregate(args, _its_type), **kwargs)
                 continue
-            made[node] = graph.create_node(node.op, node.target, args, kwargs, node.name)
+            made[node] = graph.create_node(node.op, target, args, kwargs, node.name)
             made[node].meta = {**node.meta, "val": bound.of(value)}
             if isinstance(value, Tensor):
                 made[node].meta["device"] = value.device
         return torch.fx.GraphModule(torch.nn.Module(), graph)
+
+
+def _has_numbers(args: Any) -> bool:
+    found: list[Any] = []
+    map_aggregate(args, lambda arg: found.append(arg) if numbers.id_of(arg) is not None else None)
+    return bool(found)
 
 
 def _its_type(arg: Any) -> Any:
@@ -209,7 +248,7 @@ def answered_once() -> Iterator[None]:
     create_arg = proxy_tensor.PythonKeyTracer.create_arg
     with contextlib.ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
-        warnings.filterwarnings("ignore", "Raw Sym")  # torch would rather have a node
+        warnings.filterwarnings("ignore", "Raw (Sym|Number)")  # torch would rather have a node
         for name, method in methods.items():
             stack.enter_context(patched(SymNode, name, of_operands(name, method)))
         stack.enter_context(patched(proxy_tensor, "fetch_sym_proxy", lambda _tracer: _as_it_is))

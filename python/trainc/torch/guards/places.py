@@ -19,6 +19,7 @@ import torch
 
 from trainc.base.errors import UserError
 from trainc.torch.compat import FakeTensor, FunctionalTensor, disable_current_modes
+from trainc.torch.numbers import Number
 from trainc.torch.patches import MISSING, Name
 
 IGNORED = Name("ignored")
@@ -205,8 +206,8 @@ class Order(Place):
 
 
 class Cache(Place):
-    """A functools.cache: what a trace adds to it is no side effect, for a call adds it, too. But the trace's own tensors must not
-    stay there."""
+    """A functools.cache: what a trace adds to it is no side effect, for a call adds it, too. But the trace's own tensors and
+    numbers must not stay there."""
 
     __slots__ = ("_look",)
     guards = False
@@ -216,7 +217,8 @@ class Cache(Place):
         self._look = look
 
     def changed(self) -> bool:
-        return any(map(_of_trace, self._look()[1].values()))
+        table, results = self._look()
+        return any(map(_of_trace, (*table, *results.values())))
 
     def restore(self) -> None:
         self.thing.cache_clear()  # the only way to take something out
@@ -225,7 +227,7 @@ class Cache(Place):
 def _of_trace(value: Any) -> bool:
     if isinstance(value, (list, tuple, dict)):
         return any(map(_of_trace, value.values() if isinstance(value, dict) else value))
-    return isinstance(value, (FakeTensor, FunctionalTensor))
+    return type(value) is Number or isinstance(value, (FakeTensor, FunctionalTensor))
 
 
 class Buffer(Place):

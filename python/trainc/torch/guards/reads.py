@@ -33,7 +33,7 @@ import textwrap
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy
@@ -61,8 +61,9 @@ from trainc.torch.guards.places import (
     same_contents,
     type_version,
 )  # fmt: skip
-from trainc.torch.guards.watch import is_pythons, is_trusted_file, is_trusted_module
+from trainc.torch.numbers import Slot, original
 from trainc.torch.patches import MISSING, REPLACED, programs
+from trainc.torch.trust import is_pythons, is_trusted_file, is_trusted_module
 
 MAX_ITEMS = 50_000  # of what is watched for one model
 MAX_COPIED = 1 << 28  # of tensors that are none of the module's, to put back what a trace writes
@@ -218,6 +219,7 @@ class Reads:
         # `subject`: what the program is called in messages; `kept`: of caches, by id, the keys whose results are of interest
         self._own, self._subject = own, subject
         self.places: list[Place] = []
+        self.in_place = False  # whether numbers of a trace (numbers.py) are where the program's own were
         self.in_pytorch = False  # whether it did what torch.compile's tracer would not do; known once restored
         self.own_backward = False  # whether the program has a backward, or hooks, written in Python
         self.tensors: list[torch.Tensor] = []
@@ -245,13 +247,16 @@ class Reads:
         for path, module in own.root.named_modules():
             self._modules.add(id(module))
             self._class(path or type(module).__name__, type(module))
+        self._own_numbers: list[tuple[str, Any, Any]] = []
         tables = {id(module.__dict__): path for path, module in own.root.named_modules()}
         for table, key in own._values:
             if id(table) in tables and key not in ("_compiled_call_impl",):
                 value = table.get(key)
                 if not _holds_tensors(value):
-                    path = tables[id(table)]
-                    self._attribute(f"{path}.{key}" if path else str(key), key, value, None)
+                    path = f"{tables[id(table)]}.{key}" if tables[id(table)] else str(key)
+                    if type(value) is float:
+                        self._own_numbers.append((path, table, key))
+                    self._attribute(path, key, value, None)
         self._drain()
 
     # -- code that runs -----------------------------------------------------------------------------------------------
@@ -344,7 +349,7 @@ class Reads:
             key = path.rsplit(".", 1)[1]
             for i in range(0, len(owner.held), 2):
                 if owner.held[i] == key:
-                    owner.held[i + 1] = value
+                    owner.held[i + 1] = original(value)
                     break
         elif owner is not None:
             self._add(Place(path, owner, [value]), 1)
@@ -365,6 +370,8 @@ class Reads:
             self._tell(path, ("globals", frozenset(table.keys() & vars(builtins).keys() - CLASS_CACHES)))
 
     def _add(self, place: Place, items: int) -> None:
+        if self.in_place:
+            place.held[:] = map(original, place.held)
         self.places.append(place)
         self._items += items + 1
         if self._items > MAX_ITEMS:
@@ -382,6 +389,7 @@ class Reads:
             self._visit(path, value)
 
     def _visit(self, path: str, value: Any) -> None:
+        value = original(value)
         if isinstance(value, IMMUTABLE):
             self._tell(path, token(value))
             if not _is_plain(value) and id(value) not in self._seen:
@@ -505,7 +513,8 @@ class Reads:
         if (id(table), key) not in self._slots and key in table:
             self._slots.add((id(table), key))
             self._add(Place(path, (table, key), [table[key]]), 1)
-            self._tell(path, token(table[key]) if isinstance(table[key], IMMUTABLE) else (type(table[key]), id(table[key])))
+            value = original(table[key])
+            self._tell(path, token(value) if isinstance(value, IMMUTABLE) else (type(value), id(value)))
 
     def _container(self, path: str, value: Any) -> None:
         if isinstance(value, dict):
@@ -592,9 +601,9 @@ class Reads:
         for each in value.__mro__:
             if id(each) in self._seen and each is not value or each is object:
                 continue
-            self._seen[id(each)] = each
             if not is_pythons(each):
                 continue
+            self._seen[id(each)] = each
             if is_trusted_module(each.__module__):  # watched, but whatever changes there is not the program's doing
                 if issubclass(each, torch.nn.Module):
                     self._version(each)
@@ -654,6 +663,41 @@ class Reads:
             self._settings.setdefault(name, []).append((path, value, place))
 
     # -- what became of it --------------------------------------------------------------------------------------------
+
+    def codes(self) -> list[tuple[types.CodeType, dict]]:
+        """The functions that ran, and their globals."""
+        return list(self._codes.values())
+
+    def reached(self) -> list[Any]:
+        """The objects that these can reach."""
+        return list(self._seen.values())
+
+    def numbers(self) -> dict[tuple[str, int], tuple[Any, Any]]:
+        """The floats that were found: key of `outline` -> what holds each, as a Slot's container and key. Those of whose path
+        there are several are left out: a path does not say which is which."""
+        told: dict[str, list[tuple[str, int]]] = {}
+        for place, what in self.outline.items():
+            if _is_number(what):
+                told.setdefault(place[0], []).append(place)
+        held: dict[str, dict[tuple, tuple[Any, Any]]] = {}
+        for path, container, key in self._floats():
+            held.setdefault(path, {})[id(container), key] = container, key
+        return {told[path][0]: next(iter(at.values())) for path, at in held.items() if len(at) == len(told.get(path, ())) == 1}
+
+    def _floats(self) -> Iterator[tuple[str, Any, Any]]:
+        yield from self._own_numbers
+        for place in self.places:
+            thing, path = place.thing, place.path
+            if not place.guards:
+                continue
+            if isinstance(thing, dict):
+                for key, value in zip(place.held[::2], place.held[1::2], strict=True):
+                    if type(value) is float and isinstance(key, (str, int)):
+                        yield f"{path}.{key}" if type(place) is Attributes else f"{path}[{key!r}]", thing, key
+            elif isinstance(thing, list):
+                yield from ((f"{path}[{i}]", thing, i) for i, value in enumerate(place.held) if type(value) is float)
+            elif isinstance(thing, (tuple, types.CellType)) and type(place.held[0]) is float:
+                yield path, *(thing if isinstance(thing, tuple) else (thing, None))
 
     def restore(self) -> str | None:
         """Puts everything back; returns what had changed, or None."""
@@ -813,9 +857,14 @@ class Guards:
     """Whether everything that a trace may have read is as it was. Cheap where the very objects are there; where others are, they
     are walked and compared by value."""
 
-    def __init__(self, reads: Reads, alike: Callable[[list[torch.Tensor]], Callable[[list[torch.Tensor]], bool]]):
+    def __init__(
+        self, reads: Reads, alike: Callable[[list[torch.Tensor]], Callable[[list[torch.Tensor]], bool]],
+        moving: Sequence[Slot] = (),
+    ):  # fmt: skip
+        """`moving`: numbers that may be any."""
+        self._moving = [slot for slot in moving if slot.path is None]
         self._walk = reads.again()
-        self.outline = self._walk.outline
+        self.outline = self._outline(self._walk)
         # The tensors and their types are those of the trace for good: another tensor, or another type, is another trace.
         self.tensors = self._walk.tensors
         self._types = alike(self.tensors) if self.tensors else None
@@ -826,8 +875,35 @@ class Guards:
         self._places = [p.thing for p in watched]
         self._expected = [each for p in watched for each in (*p.held, p.thing)]
         self._orders = [p for p in self._walk.places if type(p) is Order]
+        self._numbers = positions([(p.thing, p.held) for p in watched], self._moving)
+
+    def _outline(self, walk: Reads) -> dict[str, Any]:
+        if not self._moving:
+            return walk.outline
+        any_number = {
+            path: ("number", float)
+            for path, place in walk.numbers().items()
+            if path in walk.outline and any(slot.holds(*place) for slot in self._moving)
+        }
+        return {**walk.outline, **any_number}
+
+    def other_numbers(self) -> list[tuple[Any, Any]] | None:
+        """The numbers that are others now, as containers and keys; None where anything else is."""
+        try:
+            walk = self._walk.again(kept=True)
+        except NotCompiled:
+            return None
+        now, found = self._outline(walk), walk.numbers()
+        other = [path for path in {**self.outline, **now} if self.outline.get(path) != now.get(path)]
+        if not all(path in found and _is_number(self.outline.get(path)) and _is_number(now.get(path)) for path in other):
+            return None
+        return [found[path] for path in other] if list(map(id, walk.tensors)) == list(map(id, self.tensors)) else None
 
     def __call__(self) -> bool:
+        for slot, places in self._numbers:
+            number = slot.get()
+            for i in places:
+                self._expected[i] = number if type(number) is float else NO_NUMBER
         if self._types is not None and not self._types(self.tensors):
             return False
         if same_contents(self._places, self._expected) and not any([order.changed() for order in self._orders]):
@@ -836,7 +912,7 @@ class Guards:
             walk = self._walk.again(kept=True)
         except NotCompiled:
             return False
-        if walk.outline != self.outline or list(map(id, walk.tensors)) != list(map(id, self.tensors)):
+        if self._outline(walk) != self.outline or list(map(id, walk.tensors)) != list(map(id, self.tensors)):
             return False
         self._walk = walk
         self._bind()
@@ -845,7 +921,7 @@ class Guards:
     def differences(self) -> list[str]:
         """What is other now, in the user's terms."""
         try:
-            now = self._walk.again(kept=True).outline
+            now = self._outline(self._walk.again(kept=True))
         except NotCompiled as reason:
             return [str(reason)]
         told = []
@@ -857,8 +933,32 @@ class Guards:
         return told
 
 
+NO_NUMBER = object()  # what no place holds
+
+
+def positions(places: list[tuple[Any, list[Any]]], slots: Sequence[Slot]) -> list[tuple[Slot, list[int]]]:
+    """Where in the `contents` of places these numbers are; of each place what it holds is given."""
+    found: list[tuple[Slot, list[int]]] = [(slot, []) for slot in slots]
+    start = 0
+    for place, inside in places if slots else ():
+        for slot, where in found:
+            if isinstance(place, tuple) and len(place) == 2 and slot.holds(*place) or slot.holds(place, None):
+                where.append(start)
+            elif isinstance(place, dict) and slot.container is place:
+                keys = enumerate(inside[::2])
+                where += [start + 2 * i + 1 for i, key in keys if key == slot.key and inside[2 * i + 1] is not IGNORED]
+            elif isinstance(place, list) and slot.container is place and slot.key < len(inside):
+                where.append(start + slot.key)
+        start += len(inside) + 1
+    return [(slot, where) for slot, where in found if where]
+
+
+def _is_number(told: Any) -> bool:
+    return type(told) is tuple and told[0] in (float, "number")
+
+
 def _shown(value: tuple) -> str:
     return repr(struct.unpack("d", value[1])[0]) if value[0] is float else repr(value[1])
 
 
-__all__ = ["Guards", "Reads", "token"]
+__all__ = ["NO_NUMBER", "Guards", "Reads", "positions", "token"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import random
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,8 +17,9 @@ import torch
 from trainc.base.errors import NotCompiled, SideEffect
 from trainc.torch import compat
 from trainc.torch.compat import tensor_guards
-from trainc.torch.guards.places import contents, same_contents
-from trainc.torch.guards.reads import token
+from trainc.torch.guards.places import contents, held, same_contents
+from trainc.torch.guards.reads import NO_NUMBER, positions, token
+from trainc.torch.numbers import Slot
 
 _HOOKS = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
@@ -40,6 +41,7 @@ class ModuleState:
         self._tensors: list[tuple[dict, Any]] = []  # where tensors hang (parameters, buffers, attributes)
         self._values: list[tuple[dict, Any]] = []  # where plain values hang
         self._hooks: list[dict] = []
+        self._moving: list[tuple[int, list[Slot]]] = []  # which of the values are, or hold, numbers that change
         self.names: list[str] = []  # of self._tensors
         self._objects: dict[int, Any] = {}  # configuration objects that were walked, by id
         for path, module in root.named_modules():
@@ -119,7 +121,37 @@ class ModuleState:
 
     def values(self) -> list[Any]:
         """Everything plain that forward may read. Containers are copied one level deep, so that a later change shows."""
-        return [_frozen(table.get(key)) for table, key in self._values]
+        found = [_frozen(table.get(key)) for table, key in self._values]
+        for i, slots in self._moving:
+            found[i] = _without_numbers(self._values[i], found[i], slots)
+        return found
+
+    def let_move(self, slots: Sequence[Slot]) -> None:
+        """From now on these numbers are no part of the values (numbers.py)."""
+        found = [(i, [s for s in slots if s.holds(*at) or s.path is None and s.container is at[0].get(at[1])])
+                 for i, at in enumerate(self._values)]  # fmt: skip
+        self._moving = [(i, inside) for i, inside in found if inside]
+
+    def number_at(self, i: int, old: Any, new: Any) -> list[tuple[Any, Any]] | None:
+        """Where the numbers are in which two of `values()` differ at `i`, as containers and keys; None where they differ in
+        anything else."""
+        table, key = self._values[i]
+        if _is_number(old) and _is_number(new):
+            return [(table, key)]
+        value = table.get(key)
+        if not isinstance(old, list) or not isinstance(new, list) or len(old) != len(new) or type(value) not in (list, dict):
+            return None
+        found = []
+        for at, (a, b) in enumerate(zip(old, new, strict=True)):
+            if isinstance(value, dict):
+                if a[0] != b[0]:
+                    return None
+                at, a, b = list(value)[at], a[1], b[1]
+            if a != b:
+                if not _is_number(a) or not _is_number(b):
+                    return None
+                found.append((value, at))
+        return found
 
     def covers_values(self) -> bool:
         """Whether what now stands where plain values were is plain, or was walked itself. Asked when a value is new."""
@@ -170,10 +202,16 @@ class Unchanged:
         containers = [value for value in values if type(value) in (list, set) or isinstance(value, dict)]
         self._containers = [*[table for table, _ in state._sizes], *state._hooks, *containers]
         self._contents = contents(self._containers)
+        moving = list({id(slot): slot for _, slots in state._moving for slot in slots}.values())
+        self._numbers = positions([(place, held(place)) for place in self._containers], moving) if moving else []
         self.tensors = tensors
         self._alike = Alike(tensors)
 
     def __call__(self) -> bool:
+        for slot, places in self._numbers:
+            number = slot.get()
+            for i in places:
+                self._contents[i] = number if type(number) is float else NO_NUMBER
         return same_contents(self._containers, self._contents) and self._alike(self.tensors)
 
 
@@ -262,6 +300,28 @@ def _frozen(value: Any) -> Any:
             return [(token(key), _item(item)) for key, item in value.items()]
         return [_item(item) for item in value]
     return _Held(value)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is tuple and len(value) == 2 and value[0] is float
+
+
+_ANY = (float, "any")
+
+
+def _without_numbers(place: tuple[dict, Any], value: Any, slots: list[Slot]) -> Any:
+    """A frozen value, with numbers that change left out."""
+    table, key = place
+    if _is_number(value):
+        return _ANY
+    container = table.get(key)
+    moving = {slot.key for slot in slots if slot.container is container}
+    if not moving or type(value) is not list:
+        return value
+    if isinstance(container, dict):
+        keyed = zip(container, value, strict=True)
+        return [(k, _ANY) if own in moving and _is_number(item) else (k, item) for own, (k, item) in keyed]
+    return [_ANY if i in moving and _is_number(item) else item for i, item in enumerate(value)]
 
 
 def _item(value: Any) -> Any:

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import importlib.util
 import logging
 import os
-import sys
-import sysconfig
 import threading
 import types
 import warnings
@@ -24,67 +21,12 @@ import torch
 
 from trainc.base import PACKAGE
 from trainc.base.errors import NotCompiled, SideEffect
+from trainc.torch.trust import C_TRUSTED, is_trusted_code, is_trusted_file, top_package_of
 
 try:
     from trainc._core import CallWatch
 except ImportError:  # the package without its compiler
     CallWatch = None
-
-# Packages whose functions depend on their arguments and on settings that `call._modes` reads, and on nothing else.
-TRUSTED = frozenset(
-    {"torch", "torchgen", "functorch", "trainc", "numpy", "sympy", "mpmath", "triton", "networkx", "typing_extensions", "tqdm"}
-)
-_C_TRUSTED = TRUSTED | frozenset(sys.stdlib_module_names) | {"nanobind", ""}
-
-
-def _homes() -> Iterator[str]:
-    """Where the trusted packages lie: not always in this interpreter's own directory for packages."""
-    for name in TRUSTED - {"trainc"}:
-        spec = importlib.util.find_spec(name)
-        if spec is not None:
-            yield from (path + os.sep for path in spec.submodule_search_locations or ())
-            yield spec.origin or ""
-    yield PACKAGE
-
-
-_HOMES = ("<frozen", *filter(None, _homes()))
-_STDLIB = tuple({sysconfig.get_path(key) + os.sep for key in ("stdlib", "platstdlib")})
-_PACKAGES = tuple(library + name + os.sep for library in _STDLIB for name in ("site-packages", "dist-packages"))
-
-
-def is_trusted_file(path: str) -> bool:
-    """Code of PyTorch, NumPy, the standard library or trainc: what it reads beside its arguments is known, or does not change."""
-    return path.startswith(_HOMES) or path.startswith(_STDLIB) and not path.startswith(_PACKAGES)
-
-
-def is_trusted_code(code: types.CodeType, variables: dict) -> bool:
-    """`is_trusted_file`, and of code without a file (what dataclasses and torch.fx write), by the module that it belongs to."""
-    path = code.co_filename
-    if not path.startswith("<"):
-        return is_trusted_file(path)
-    return path.startswith(("<frozen", "<eval_with_key>")) or is_trusted_module(variables.get("__name__"))
-
-
-def is_trusted_module(name: str | None) -> bool:
-    top = str(name or "").split(".", 1)[0]
-    return top in TRUSTED or top in sys.stdlib_module_names and top != "__main__"
-
-
-def is_pythons(kind: type) -> bool:
-    """Whether a class was made by a class statement: it is on the heap, can be changed, and so is what made it."""
-    maker = type(kind)
-    return bool(kind.__flags__ & (1 << 9)) and not kind.__flags__ & (1 << 8) and (maker is type or is_pythons(maker))
-
-
-def _module_of(function: Any) -> str:
-    """The top package of a C function, or of the type whose method it is."""
-    name = getattr(function, "__module__", None)
-    if name is None:
-        owner = getattr(function, "__self__", None)
-        kind = owner if isinstance(owner, type) else type(owner)
-        name = next(base.__module__ for base in kind.__mro__ if not is_pythons(base))
-    return str(name).split(".", 1)[0]
-
 
 # C functions, by module and name, whose result is another one at each call, or which do what a compiled call would not do again.
 _ASKS = {
@@ -202,7 +144,7 @@ class Watched:
         self._refuse(SideEffect(f"{_line(caller)}: a warning would be shown once, while the model is traced", in_pytorch=True))
 
     def _c_call(self, frame: Any, function: Any) -> None:
-        name, module = function.__name__, _module_of(function)
+        name, module = function.__name__, top_package_of(function)
         owner = getattr(function, "__self__", None)
         if isinstance(owner, torch.Tensor):
             if name in _READS_TENSOR and type(owner) in (torch.Tensor, torch.nn.Parameter):
@@ -213,7 +155,7 @@ class Watched:
         if name in _ASKS.get(module, ()) and not _is_own_object(owner, module):
             what = "print()" if function is builtins.print else f"{module}.{name}()".replace("builtins.", "")
             self._refuse(SideEffect(f"{_line(frame)}: {what} would run once, while the model is traced"))
-        if module not in _C_TRUSTED and not module.startswith("torch"):
+        if module not in C_TRUSTED and not module.startswith("torch"):
             self._refuse(NotCompiled(f"{_line(frame)}: {module}.{name} is compiled code, and what it reads is not known"))
 
     def _refuse(self, reason: Exception) -> None:
@@ -281,4 +223,4 @@ def _line(frame: Any) -> str:
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-__all__ = ["TRUSTED", "Watched", "is_pythons", "is_trusted_file", "is_trusted_module", "suspended"]
+__all__ = ["Watched", "suspended"]

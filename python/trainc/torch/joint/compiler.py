@@ -17,7 +17,7 @@ import torch
 from trainc.base import config, messages
 from trainc.base.errors import NotCompiled, UserError
 from trainc.base.records import Compilation
-from trainc.torch import compat
+from trainc.torch import compat, numbers
 from trainc.torch.capture import distributed, repeated, traced_kernels, turns
 from trainc.torch.capture.constants import fake_mode_of, lift_constants
 from trainc.torch.capture.trace import recurrent_layers
@@ -46,10 +46,11 @@ class Compiler:
         self.writes: list[int] = []  # inputs that forward writes to, once it is traced
         self._instances: dict[tuple, Instance] = {}
         self._template: Template | None = None
-        self.family = engine.Family.of(symbols, lambda: self._template, self.device)
+        self.family = engine.Family.of(symbols if symbols and symbols.sizes else None, lambda: self._template, self.device)
         self._make: Callable[[torch.fx.GraphModule, Compilation], Instance] | None = None
         self.reached = TangentsOfGradients()
         self.is_users: Callable[[torch.Tensor], bool] = lambda _: False
+        self.result: Callable[[], Any] = tuple  # the structure of what the call gives back, once it is traced
         self._halves: tuple[autograd.Forward, autograd.Backward]  # after the partition
 
     def _key(self, inputs: Sequence[Any]) -> tuple:
@@ -72,8 +73,10 @@ class Compiler:
         distributed.refuse_collectives(gm.graph)
         self._make, key = make, ()
         if self.symbols is not None:
-            self._template = Template(gm)
+            self._template = self.symbols.template(gm, self.result())
             gm, key = self._template.at(self.symbols.traced), self.symbols.traced_key
+        elif self._record.prints:
+            self._record.fingerprint = numbers.fingerprint(gm.graph, self.result())
         self._record.captured = gm.graph
         first = self._instances[key] = make(gm, self._record)
         return first

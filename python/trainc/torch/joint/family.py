@@ -15,6 +15,7 @@ import torch
 
 from trainc.base.errors import NotCompiled, UserError
 from trainc.base.records import Compilation
+from trainc.torch import numbers
 from trainc.torch.graph import sizes
 
 Tensor = torch.Tensor
@@ -40,6 +41,9 @@ class Family:
     guards: list[Callable[[], bool]] = dataclasses.field(default_factory=list)
     # of each argument, the dimensions that are known to change; None: seen at the second shape
     dims: list[set[int]] | None = None
+    slots: list[numbers.Slot] = dataclasses.field(default_factory=list)  # numbers that are inputs of all its traces
+    known: list[numbers.Slot] = dataclasses.field(default_factory=list)  # all numbers that were seen to change
+    prints: list[numbers.Print] = dataclasses.field(default_factory=list)  # traces without numbers, to compare with
 
     def holds(self) -> bool:
         """Whether everything that its traces may have read is as it was."""
@@ -61,9 +65,70 @@ class Family:
                     record.trace = "sizes"
                     return entry
         entry = self._with_symbols(record, tensors, arguments, symbolic) if self.shapes or self.dims else None
+        if entry is None and self.slots:
+            entry = self._with_numbers(record, tensors, arguments, symbolic)
         if entry is None:
             entry, record.trace = static(), "static"
+            if record.fingerprint:
+                self.prints.append(numbers.Print(record.fingerprint, arguments, self.known))
         self.shapes.append([t.shape for t in arguments])
+        return entry
+
+    def forget(self, record: Compilation) -> None:
+        """What was traced for this is not to be used: the program does more than was traced."""
+        if record.trace == "symbolic":
+            self.traces.pop()
+
+    def _with_numbers(
+        self,
+        record: Compilation,
+        tensors: list[Tensor],
+        arguments: list[Tensor],
+        symbolic: Callable[[sizes.Symbols], Serve],
+    ) -> Entry:
+        """The entry of a trace with numbers for these sizes. `numbers.Constant` where that fails."""
+        if len(self.traces) >= MAX_SYMBOLIC:
+            raise numbers.Constant(f"it depends on a number in more than {MAX_SYMBOLIC} ways", self.slots)
+        numbers.expect_prints(self.prints, self.slots)
+        try:
+            return self._traced(record, tensors, arguments, [set() for _ in arguments], [], symbolic)
+        except (UserError, numbers.Constant):
+            raise
+        except Exception as error:  # whatever a program makes of what stands for a number: the trace without them decides
+            raise numbers.Constant(first_line(error), self.slots) from error
+
+    def _traced(
+        self,
+        record: Compilation,
+        tensors: list[Tensor],
+        arguments: list[Tensor],
+        dynamic: list[set[int]],
+        moving: list[set[int]],
+        symbolic: Callable[[sizes.Symbols], Serve],
+    ) -> Entry:
+        program = numbers.Program(self.slots) if self.slots else None
+        symbols = sizes.Symbols(tensors, arguments, dynamic, program, self.prints)
+        try:
+            with sizes.answered_once():
+                found = symbolic(symbols)
+        finally:
+            if program is not None:
+                program.close()
+        symbols.check(moving)
+
+        def serve(inputs: list[Tensor], record: Compilation) -> Entry | None:
+            if program is None:
+                return found(inputs, record)
+            entry = found(inputs, record) if program.input() is not None else None
+            return None if entry is None else numbers.Numbered(entry, program)
+
+        entry = serve([*tensors, *arguments], record)
+        if entry is None:
+            raise NotCompiled("the trace with symbols does not hold for the sizes that it was made with")
+        self.traces.append(serve)
+        if program is not None:
+            self.prints.append(numbers.Print(program.text, arguments, self.known))
+        record.trace = "symbolic"
         return entry
 
     def _with_symbols(
@@ -83,21 +148,11 @@ class Family:
         dynamic = [dims | others & {0} for dims, others in zip(moving, large, strict=True)]
         if not self.reason and any(moving):
             try:
-                symbols = sizes.Symbols(tensors, arguments, dynamic)
-                with sizes.answered_once():
-                    serve = symbolic(symbols)
-                symbols.check(moving)
-                entry = serve([*tensors, *arguments], record)
-                if entry is None:
-                    raise NotCompiled("the trace with symbols does not hold for the sizes that it was made with")
+                return self._traced(record, tensors, arguments, dynamic, moving, symbolic)
             except UserError:
                 raise
             except Exception as error:  # whatever a model or torch makes of symbols: the trace without them decides
                 self.reason = first_line(error)
-            else:
-                self.traces.append(serve)
-                record.trace = "symbolic"
-                return entry
         record.trace_reason = self.reason
         return None
 

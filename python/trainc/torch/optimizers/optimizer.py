@@ -16,10 +16,10 @@ import torch
 from trainc.base import messages, records
 from trainc.torch import compat
 from trainc.torch.compat import optimizer_post_hooks, optimizer_pre_hooks
-from trainc.torch.guards.watch import is_trusted_file
 from trainc.torch.optimizers import NUMBERS, Formula, Variant, formula_of, names
 from trainc.torch.optimizers.kernels import Kernels
 from trainc.torch.optimizers.state import Counted, Known, init_group, torchs_step, unhooked
+from trainc.torch.trust import is_trusted_file
 
 Tensor = torch.Tensor
 
