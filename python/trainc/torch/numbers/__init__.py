@@ -6,7 +6,7 @@ again, by Python, for each later value; what Python asks of it (`if beta > 0.5`)
 way makes it a constant.
 
     slots.py      where numbers are, and which of them change
-    standin.py    what stands in a number's place
+    standin.py    what stands in a number's place; node.py: as PyTorch's C++ code sees it
     program.py    the arithmetic and the guards of one trace
     questions.py  the functions that would see what stands there
     operands.py   whether a number is asked for its type or its identity

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch.fx.node import map_aggregate
 
+from trainc.torch.numbers.node import Id, Node
 from trainc.torch.numbers.program import Program
-from trainc.torch.numbers.standin import Id, Node
 
 aten = torch.ops.aten
 

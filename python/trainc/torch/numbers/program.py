@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from trainc.base.errors import NotCompiled
+from trainc.torch.numbers.node import Id, Node
 from trainc.torch.numbers.operands import Operands
 from trainc.torch.numbers.slots import Constant, Slot
-from trainc.torch.numbers.standin import Id, Node, Number
+from trainc.torch.numbers.standin import Number
 
 ROOM = 32  # numbers that one plan takes: those that are given, and those that Python computes of them
 Step = tuple[Callable[..., Any], tuple]  # a function and its operands: an Id is a number of the program

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sympy
 import torch
@@ -14,128 +13,7 @@ from torch.fx.node import map_aggregate
 
 from trainc.base import errors
 from trainc.torch import compat
-from trainc.torch.compat import SymNode
-from trainc.torch.numbers.slots import Constant
-
-if TYPE_CHECKING:
-    from trainc.torch.numbers.program import Program
-
-
-class Id(int):
-    """A number of a program."""
-
-
-class Node(SymNode):
-    """A number as PyTorch's C++ code sees it."""
-
-    def __init__(self, program: Program, id_: Id, value: float):
-        super().__init__(sympy.Symbol(f"number_{int(id_)}"), None, float, value)
-        self.program, self.id = program, id_
-        self.original: Any = value  # the very object in whose place it stands
-
-    @property
-    def expr(self) -> Any:
-        return self._expr
-
-    def _graph_repr(self) -> str:
-        return f"number_{int(self.id)}"
-
-    __str__ = __repr__ = str = _graph_repr
-
-    def clone(self) -> Node:
-        return self
-
-    def is_symbolic(self) -> bool:
-        return True
-
-    def has_hint(self) -> bool:
-        return True
-
-    def maybe_as_float(self) -> float | None:  # to other threads it is a number like any other
-        return None if self.program.listens() else self.program.value(self.id)
-
-    def maybe_as_int(self) -> None:
-        return None
-
-    maybe_as_bool = maybe_as_int
-
-    def nested_int(self) -> None:
-        return None
-
-    def taken(self) -> float:
-        self.program.taken(self.id)
-        return self.program.value(self.id)
-
-    def guard_float(self, _file: Any, _line: Any) -> float:
-        return self.taken()
-
-    def guard_int(self, _file: Any, _line: Any) -> int:
-        return int(self.taken())
-
-    def guard_bool(self, _file: Any, _line: Any) -> bool:
-        return self.program.ask(operator.ne, self.id, 0.0)
-
-    def bool_(self) -> bool:
-        return self.guard_bool("", 0)
-
-    def int_(self) -> int:
-        return int(self.taken())
-
-    def sym_float(self) -> Node:
-        return self
-
-
-class Answer(SymNode):
-    """What a comparison gave, to PyTorch's C++ code."""
-
-    def __init__(self, outcome: bool):
-        super().__init__(sympy.true if outcome else sympy.false, None, bool, outcome, constant=outcome)
-
-    @property
-    def expr(self) -> Any:
-        return self._expr
-
-    def _known(self, *_: Any) -> bool:
-        return bool(self.constant)
-
-    guard_bool = bool_ = guard_or_false = guard_or_true = expect_true = guard_size_oblivious = statically_known_true = _known
-    maybe_as_bool = _known
-
-
-_ARITHMETIC: dict[str, Callable[..., Any]] = {
-    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "truediv": operator.truediv,
-    "floordiv": operator.floordiv, "mod": operator.mod, "pow": operator.pow,
-}  # fmt: skip
-_COMPARISONS = {"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
-_UNARY = {"neg": operator.neg, "pos": operator.pos, "abs": operator.abs}
-
-
-def _of_node(name: str) -> Callable[..., Any]:
-    names = {"float_truediv": "truediv", "float_pow": "pow"}
-    function = _ARITHMETIC.get(names.get(name, name)) or _UNARY.get(name)
-
-    def answer(self: Node, *others: Any) -> Any:
-        operands = [self.id]
-        for other in others:
-            if isinstance(other, Node):
-                operands.append(other.id)
-            elif isinstance(other, SymNode) and other.constant is not None:
-                operands.append(other.constant)
-            else:
-                raise self.program.with_size(name)
-        if name in _COMPARISONS:
-            return Answer(self.program.ask(_COMPARISONS[name], *operands))
-        if function is None:
-            raise Constant(f"{name} of a number", self.program.slots)
-        result = self.program.derive(function, *operands)
-        return result.node if type(result) is Number else self.wrap_float(result)
-
-    return answer
-
-
-for _name in {*_ARITHMETIC, *_COMPARISONS, *_UNARY, "float_truediv", "float_pow", "sym_max", "sym_min", "floor", "ceil",
-              "trunc", "round", "is_integer", "sym_sqrt"}:  # fmt: skip
-    setattr(Node, _name, _of_node(_name))
+from trainc.torch.numbers.node import ARITHMETIC, COMPARISONS, UNARY, Node
 
 _TORCH = tuple(os.path.dirname(os.path.abspath(module.__file__)) + os.sep for module in (torch, sympy, errors))
 _ABSTRACT = ("abc.py", "<frozen abc>")
@@ -241,12 +119,12 @@ def _taking(name: str) -> Callable[..., Any]:
     return method
 
 
-for _name, _function in _ARITHMETIC.items():
+for _name, _function in ARITHMETIC.items():
     setattr(Number, f"__{_name}__", _binary(pow if _name == "pow" else _function, False))
     setattr(Number, f"__r{_name}__", _binary(_function, True))
-for _name, _function in _COMPARISONS.items():
+for _name, _function in COMPARISONS.items():
     setattr(Number, f"__{_name}__", _binary(_function, False, asks=True))
-for _name, _function in _UNARY.items():
+for _name, _function in UNARY.items():
     setattr(Number, f"__{_name}__", lambda self, f=_function: self.node.program.derive(f, self.node.id))
 for _name in ("__float__", "__int__", "__trunc__", "__floor__", "__ceil__", "__round__", "__divmod__", "__rdivmod__", "__hash__",
               "__format__", "__str__", "__repr__", "__reduce__", "__reduce_ex__", "__getnewargs__", "__sizeof__", "hex",
@@ -260,4 +138,4 @@ def original(value: Any) -> Any:
     return value.node.original if type(value) is Number else value
 
 
-__all__ = ["MORE", "Id", "Node", "Number", "original"]
+__all__ = ["MORE", "Number", "original"]
