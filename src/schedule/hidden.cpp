@@ -130,6 +130,23 @@ bool all_hidden(const Matrix& matrix, const std::vector<const Node*>& values, co
 
 }  // namespace
 
+const Node* mask_in(const std::vector<const Node*>& wanted) {
+  const auto drawn = [](const Node* condition) {
+    while (is_movement(condition->op) || condition->op == Op::Not) condition = condition->in(0);
+    return condition->op == Op::Random;
+  };
+  std::vector<const Node*> stack = wanted;
+  std::unordered_set<const Node*> seen;
+  while (!stack.empty() && static_cast<int64_t>(seen.size()) < kMostNodes) {
+    const Node* n = stack.back();
+    stack.pop_back();
+    if (n->op == Op::Contract || !seen.insert(n).second) continue;
+    if (n->op == Op::Select && !drawn(n->in(0))) return n;
+    stack.insert(stack.end(), n->inputs.begin(), n->inputs.end());
+  }
+  return nullptr;
+}
+
 std::optional<int64_t> hidden_above(const Matrix& matrix, const std::vector<const Node*>& values, const std::vector<const Node*>& wanted) {
   for (int64_t above : {int64_t{0}, matrix.columns - matrix.rows})
     if (above >= 0 && above + 1 < matrix.columns && all_hidden(matrix, values, wanted, above)) return above;
