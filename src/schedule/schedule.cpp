@@ -488,7 +488,7 @@ class Scheduler {
       }
       const std::vector<int> makers = inside;
       if (!works_on_rows(makers, *matrix)) {
-        if (remarks_ && begins_chain(g)) no_chain(g, "no value of a row goes into its elements");
+        if (remarks_ && begins_chain(g)) no_chain(g, "no value of a row goes into a value of its elements");
         continue;
       }
       bool told = !remarks_;
