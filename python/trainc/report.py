@@ -110,8 +110,8 @@ class Explanation:
 
     @property
     def remarks(self) -> list[Remark]:
-        """What was looked into for the plans and refused, those of the most bytes first: why two kernels are not one, why a result is not written in
-        place, why an operation runs in PyTorch, ..."""
+        """What was looked into for the plans and refused, those of the most bytes first: why two kernels are not one, why a
+        result is not written in place, why an operation runs in PyTorch, ..."""
         return sorted((r for reports in self.reports for r in remarks_of(reports)), key=lambda r: r.bytes, reverse=True)
 
     def __str__(self) -> str:
