@@ -4,6 +4,9 @@ import os
 import warnings
 
 os.environ["TRAINC_CACHE"] = "0"  # here and in processes that tests start: test_cache.py turns it on, in directories of its own
+# Several test processes share the cores: PyTorch's threads that spin at a barrier keep the others from the work they wait for,
+# and a training step takes ten times as long.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
 import torch

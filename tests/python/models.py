@@ -133,8 +133,18 @@ def resnet50() -> Case:
     from transformers import ResNetConfig, ResNetForImageClassification
 
     config = ResNetConfig(num_labels=10)  # the defaults are ResNet-50's layers
-    batches = [{"pixel_values": torch.randn(4, 3, 64, 64), "labels": torch.randint(0, 10, (4,))} for _ in range(4)]
-    return Case(ResNetForImageClassification(config), batches)
+    return Case(ResNetForImageClassification(config), _images())
+
+
+def resnet14() -> Case:
+    """One bottleneck of each width that ResNet-50 has."""
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    return Case(ResNetForImageClassification(ResNetConfig(num_labels=10, depths=[1, 1, 1, 1])), _images())
+
+
+def _images() -> list[dict[str, torch.Tensor]]:
+    return [{"pixel_values": torch.randn(4, 3, 64, 64), "labels": torch.randint(0, 10, (4,))} for _ in range(4)]
 
 
 class LstmLanguageModel(nn.Module):
@@ -234,7 +244,7 @@ def unet() -> Case:
 
 
 # Of images: long sums over places. Too much work for the tests that train every model in every way.
-IMAGES: dict[str, Callable[[], Case]] = {"resnet": resnet, "unet": unet}
+IMAGES: dict[str, Callable[[], Case]] = {"resnet": resnet, "resnet14": resnet14, "unet": unet}
 
 BUILDERS: dict[str, Callable[[], Case]] = {
     "mlp": mlp,
