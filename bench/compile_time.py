@@ -38,7 +38,7 @@ def start(door: str, args: argparse.Namespace) -> dict:
         seconds.append(time.perf_counter() - begin)
     result = {"beyond": sum(seconds[:FIRST]) - FIRST * min(seconds[FIRST:]), "steady": min(seconds[FIRST:])}
     if door == "trainc":
-        from trainc import records
+        from trainc.base import records
 
         made = [record for owner in (model, optimizer) for record in records.of(owner)]
         plans = [plan for record in made for plan in record.executables()]
@@ -51,7 +51,7 @@ def start(door: str, args: argparse.Namespace) -> dict:
 
 def signature_seconds(model, ids) -> dict[str, float]:
     """CPU seconds that a call spends to see that it knows its signature, the least of many: in one mode, and alternating."""
-    from trainc import call
+    from trainc.torch.doors import call
 
     compiled = call.CompiledCall(model)
     results = {}

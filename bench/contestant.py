@@ -86,7 +86,7 @@ def flops_of(model, batch: dict, bf16: bool = False) -> int:
 
 def externs_of(model) -> int:
     """Calls of PyTorch inside the compiled plans of a model."""
-    from trainc import records
+    from trainc.base import records
 
     return sum(len(compilation.externs()) for compilation in records.of(model))
 

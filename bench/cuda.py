@@ -142,7 +142,7 @@ def contest(case: str, precision: str, door: str, steps: int, kind: str) -> dict
 
 def kernels_of(door: str, about: object, spent: dict[str, list[float]]) -> list[dict]:
     """trainc's kernels with what they must do and the time they took: [{name, launches, seconds, flops, bytes}]."""
-    from trainc import records
+    from trainc.base import records
 
     if not door.startswith("trainc"):
         return []
@@ -252,7 +252,8 @@ def main() -> int:
         made = peaks(kind) if what == "peaks" else contest(words[0], words[1], words[2], int(words[3]), kind)
         print(json.dumps(made))
         return 0
-    from trainc import _core, config
+    from trainc import _core
+    from trainc.base import config
 
     config.name_nvrtc()
     name, kind = "the CPU, a rehearsal", "cpu"

@@ -25,7 +25,7 @@ MACHINE = cases.ROOT / "build" / "release" / "bench_machine"
 
 def plans_of(model, optimizer) -> list:
     """The executables that a step runs, of all that were compiled for the model."""
-    from trainc import records, report
+    from trainc.base import records, report
 
     compilations = [*records.of(model), *records.of(optimizer)]
     return [plan for compilation in compilations for plan in report.plans_of_a_step(compilation)]

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 import torch
 
 import trainc
-from trainc import messages, records
+from trainc.base import messages, records
 
 
 def build(layers: int, width: int, vocabulary: int) -> torch.nn.Module:

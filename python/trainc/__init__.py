@@ -5,8 +5,8 @@
 `import trainc` stays cheap: PyTorch is loaded by the first call that needs it.
 """
 
-from trainc import config
-from trainc.errors import InternalError, UserError
+from trainc.base import config
+from trainc.base.errors import InternalError, UserError
 
 __version__ = "0.1.0"
 __all__ = ["InternalError", "UserError", "__version__", "compile", "config", "explain", "train_step"]
@@ -34,7 +34,7 @@ def compile(model, optimizer=None, *, tune="fast", memory=None, fuse_step=False,
     results to the bit. Where something reads a gradient between `backward()` and `step()` (clipping, another backward), the step
     is an ordinary one. Afterwards the gradients are gone: UserError where one is read, or added to without `zero_grad()`.
     """
-    from trainc.door import compile_objects
+    from trainc.torch.doors.door import compile_objects
 
     return compile_objects(model, optimizer, tune=tune, memory=memory, fuse_step=fuse_step, verify=verify)
 
@@ -59,7 +59,7 @@ def train_step(fn, *, tune="fast", memory=None):
 
     `memory`: as for `trainc.compile`, for each shape.
     """
-    from trainc.step import TrainStep
+    from trainc.torch.doors.step import TrainStep
 
     return TrainStep(fn, tune, memory)
 
@@ -70,13 +70,13 @@ def explain(model, file=None, *, batch=None):
     `batch`: the arguments of a call (a tuple; a dict of keywords; or one tensor), for which the model is compiled first, but not
     run: the peak of the first step is told before it.
     """
-    from trainc.report import explain as explain_model
+    from trainc.torch.doors.explain import explain as explain_model
 
     return explain_model(model, file, batch)
 
 
 def _register_with_accelerate() -> None:
-    from trainc.accelerate import register
+    from trainc.torch.doors.accelerate import register
 
     register()
 

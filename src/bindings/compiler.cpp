@@ -287,7 +287,7 @@ struct Foreach {
 
 void bind_compiler(nb::module_& m) {
   nb::class_<compiler::SharedKernels>(m, "SharedKernels", "Kernels that the plans of one graph for different sizes share.").def(nb::init<>());
-  // `options`: compiler/options.h's, as python/trainc/options.py writes them. `shared`: where kernels are looked for, and kept. `learn_...`: nothing is compiled;
+  // `options`: compiler/options.h's, as python/trainc/base/options.py writes them. `shared`: where kernels are looked for, and kept. `learn_...`: nothing is compiled;
   // what sizes change is learned for `shared`.
   const auto shared = [] { return nb::arg("shared").none() = nb::none(); };
   const auto progress = [] { return nb::arg("progress") = nb::none(); };

@@ -1,4 +1,4 @@
-// What python/trainc/watch.py needs of CPython: each piece of code that runs for the first time while a program is traced, and the C
+// What python/trainc/torch/guards/watch.py needs of CPython: each piece of code that runs for the first time while a program is traced, and the C
 // functions that it calls; and whether places that were read hold the very objects that they held.
 #include <algorithm>
 #include <array>

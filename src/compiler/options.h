@@ -10,7 +10,7 @@
 
 namespace trainc::compiler {
 
-/// All that a plan depends on beside its graph. It is made once, by who asks for a plan (python/trainc/options.py), and its text is part of the plan's key in the
+/// All that a plan depends on beside its graph. It is made once, by who asks for a plan (python/trainc/base/options.py), and its text is part of the plan's key in the
 /// cache. Nothing below reads a configuration, the environment or the machine: what decides anything about a plan is a field here.
 struct CompileOptions {
   CpuLevel level = CpuLevel::Avx2;

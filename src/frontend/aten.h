@@ -1,4 +1,4 @@
-// ATen -> Graph. Takes: an AOTAutograd FX graph as JSON (docs/frontend.md, python/trainc/wire.py writes it). Gives: Graph.
+// ATen -> Graph. Takes: an AOTAutograd FX graph as JSON (docs/frontend.md, python/trainc/torch/graph/wire.py writes it). Gives: Graph.
 // One table row per ATen operation; an operation without a row becomes an extern node. Includes: graph, support, nlohmann-json.
 //
 // Wire format:

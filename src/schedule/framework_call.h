@@ -10,7 +10,7 @@
 
 namespace trainc::schedule {
 
-/// What python/trainc/library.py runs: an Extern node's call, and its one result's way back to what the contraction gives.
+/// What python/trainc/torch/run/library.py runs: an Extern node's call, and its one result's way back to what the contraction gives.
 struct FrameworkCall {
   /// Memory that the call reads as it lies: what is under the contraction's operands once reshapes, permutes, windows, their padding with zeros, and a cast
   /// from bf16 are taken off. The call says itself how to look at it.

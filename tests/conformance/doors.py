@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import trainc
-from trainc import records
+from trainc.base import records
 
 backend = trainc.backend if hasattr(trainc, "backend") else None
 
@@ -53,7 +53,7 @@ class Backend(Door):
     """torch.compile(module, backend="trainc"), in one graph"""
 
     def __init__(self, module: torch.nn.Module):
-        from trainc import backend
+        from trainc.torch.doors import backend
 
         super().__init__(module)
         torch._dynamo.reset()

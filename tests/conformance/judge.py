@@ -15,7 +15,7 @@ from observe import Observed, differences, run
 from opinfos import Case
 from program import Program, in_float64
 
-from trainc import config
+from trainc.base import config
 
 CLASSES = {
     "compiled": "compiled, every operation",

@@ -16,7 +16,7 @@ from opinfos import DTYPES
 from torch.testing._internal.common_optimizers import _get_optim_inputs_including_global_cliquey_kwargs, optim_db
 
 import trainc
-from trainc import records
+from trainc.base import records
 
 STEPS = 4
 
@@ -93,7 +93,7 @@ def trained(case: Case, dtype: torch.dtype, door: str = "") -> tuple[list, list,
         trainc.compile(model, optimizer)
         step = optimizer.step
     elif door == "backend":
-        from trainc.backend import backend, compilations
+        from trainc.torch.doors.backend import backend, compilations
 
         torch._dynamo.reset()
         compilations.clear()

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import trainc
-from trainc import config, device, messages
+from trainc.base import config, messages
+from trainc.torch import device
 
 
 def pytest_configure():
@@ -80,7 +81,7 @@ def strict(monkeypatch):
 
 
 def _through_dynamo(model):
-    from trainc.backend import backend
+    from trainc.torch.doors.backend import backend
 
     return torch.compile(model, backend=backend)
 

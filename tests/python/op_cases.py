@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-import trainc.traced_kernels  # noqa: F401 (the operations that it registers)
+import trainc.torch.capture.traced_kernels  # noqa: F401 (the operations that it registers)
 
 aten = torch.ops.aten
 INF, NAN = math.inf, math.nan

@@ -1,9 +1,9 @@
 """Graphs in the wire format as plans that run on the CPU, for tests of single operations."""
 
 from trainc import _core
-from trainc.device import HOST
-from trainc.engine import CoreExecutable
-from trainc.options import CompileOptions
+from trainc.base.options import CompileOptions
+from trainc.torch.device import HOST
+from trainc.torch.run.executable import CoreExecutable
 
 
 def compiled_text(text: str, name: str) -> CoreExecutable:

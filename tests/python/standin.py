@@ -9,7 +9,8 @@ import struct
 import torch
 from torch.overrides import TorchFunctionMode
 
-from trainc import _core, device
+from trainc import _core
+from trainc.torch import device
 
 STREAM = 0x7E57  # of the stand-in
 

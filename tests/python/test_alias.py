@@ -20,7 +20,9 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import trainc
-from trainc import _core, config, wire
+from trainc import _core
+from trainc.base import config
+from trainc.torch.graph import wire
 
 # ---- operations that PyTorch runs, and that give views --------------------------------------------------------------
 LIB = torch.library.Library("trainc_alias", "FRAGMENT")

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 import trainc
-from trainc import records, report
+from trainc.base import records, report
 
 BATCH, HEADS, LENGTH, WIDTH = 2, 4, 40, 24
 

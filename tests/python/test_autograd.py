@@ -11,7 +11,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
 import trainc
-from trainc import autograd, engine, records
+from trainc.base import records
+from trainc.torch.joint import autograd
+from trainc.torch.run import engine
 
 
 def pair(*layers):
@@ -172,8 +174,8 @@ def test_activation_checkpointing(engine, strict, reentrant, monkeypatch):
     plain = Checkpointed()
     ours = trainc.compile(copy.deepcopy(plain))
     marked = []
-    from trainc import joint
-    from trainc.wire import RECOMPUTE
+    from trainc.torch.graph.wire import RECOMPUTE
+    from trainc.torch.joint import compiler as joint
 
     partition = joint.Compiler.partition
 
@@ -251,7 +253,7 @@ def test_a_plan_takes_its_inputs_in_any_layout(strict):
         plan([given.double(), y])
 
 
-# ---- the node around both halves (trainc/autograd.py) ---------------------------------------------------------------
+# ---- the node around both halves (trainc/torch/joint/autograd.py) ---------------------------------------------------
 
 
 class Statistics(nn.Module):

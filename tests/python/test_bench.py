@@ -20,7 +20,7 @@ import report  # noqa: E402
 import run  # noqa: E402
 import xla  # noqa: E402
 
-from trainc import config  # noqa: E402
+from trainc.base import config  # noqa: E402
 
 
 def bench(*words: str) -> subprocess.CompletedProcess:

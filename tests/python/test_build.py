@@ -33,7 +33,7 @@ def test_the_wheel_trains_from_another_directory(wheel, tmp_path):
         "import sys\n"
         f"sys.path[:0] = [{str(site)!r}, {sysconfig.get_path('purelib')!r}]\n"
         "import torch, trainc, trainc._core\n"
-        "from trainc import records\n"
+        "from trainc.base import records\n"
         "trainc.config.fallback = False\n"
         "print(trainc.__file__, trainc._core.__file__)\n"
         "model = torch.nn.Linear(4, 3)\n"

@@ -16,10 +16,12 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import trainc
-from trainc import cache, cache_files, cli, config, messages, options, records, wire
-from trainc.device import HOST
-from trainc.errors import InternalError
-from trainc.options import CompileOptions
+from trainc import cli
+from trainc.base import cache, cache_files, config, messages, options, records
+from trainc.base.errors import InternalError
+from trainc.base.options import CompileOptions
+from trainc.torch.device import HOST, Host
+from trainc.torch.graph import wire
 
 
 @pytest.fixture
@@ -181,7 +183,7 @@ def test_the_key_holds_all_that_a_plan_depends_on(directory, monkeypatch):
     others += [measured, key(HOST, 1), key(HOST, 2), key(HOST, True), key(limited=True)]
     sizes = trainc._core.cache_sizes()
     changes = [
-        (options, "_build", lambda: "another"), (torch, "__version__", "2.0"),
+        (options, "_build", lambda: "another"), (Host, "framework", "torch 2.0"),
         *((trainc._core, "cache_sizes", lambda i=i: [n + (i == at) for at, n in enumerate(sizes)]) for i in range(4)),
         (trainc._core, "mask_generator", lambda: "mkl"), (trainc._core, "cpu_level", lambda: "another"),
         (trainc.config, "float32_in_parts", False),
@@ -313,7 +315,7 @@ def test_every_flipped_byte_is_found(directory):
 
 WRITER = """
 import itertools, os, sys
-from trainc import cache
+from trainc.base import cache
 cache.directory()
 for i in itertools.count():
     name = "%064x" % (i % 5)

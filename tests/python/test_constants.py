@@ -10,7 +10,7 @@ from conftest import DOORS, assert_same, gradients
 from torch import nn
 
 import trainc
-from trainc import records
+from trainc.base import records
 
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

@@ -9,8 +9,8 @@ from conftest import assert_same, gradients
 from torch import nn
 
 import trainc
-from trainc import records
-from trainc.deferred import DeferredTensor
+from trainc.base import records
+from trainc.torch.run.deferred import DeferredTensor
 
 
 class Attention(nn.Module):

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from trainc import _core
-from trainc.device import HOST
-from trainc.options import CompileOptions
+from trainc.base.options import CompileOptions
+from trainc.torch.device import HOST
 
 BATCH, WIDTH = 4, 8
 

@@ -21,7 +21,7 @@ def trained(name: str) -> dict:
     import torch
 
     import trainc
-    from trainc import records
+    from trainc.base import records
 
     case = models.build(name)
     if name == "roberta":  # Hugging Face would set it in the first forward, which then runs in PyTorch, in its order of sums

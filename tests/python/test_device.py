@@ -14,7 +14,9 @@ import pytest
 import torch
 
 import trainc
-from trainc import _core, config, device, records, report
+from trainc import _core
+from trainc.base import config, records, report
+from trainc.torch import device
 
 STEPS = 3
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_100")

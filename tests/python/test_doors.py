@@ -12,7 +12,7 @@ from conftest import assert_same, gradients
 from torch import nn
 
 import trainc
-from trainc import records
+from trainc.base import records
 
 
 class Net(nn.Module):
@@ -67,7 +67,7 @@ def test_trains_to_eagers_result_through_both_doors(engine, strict):
 
 
 def _backend():
-    from trainc.backend import backend
+    from trainc.torch.doors.backend import backend
 
     return backend
 
@@ -133,7 +133,7 @@ def test_huggingface_outputs(engine, strict):
 def test_accelerates_list_learns_of_trainc(monkeypatch):
     from enum import Enum
 
-    from trainc.accelerate import register
+    from trainc.torch.doors.accelerate import register
 
     module = types.ModuleType("accelerate.utils.dataclasses")
 

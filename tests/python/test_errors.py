@@ -10,9 +10,9 @@ from modules import ValueBranches
 from torch import nn
 
 import trainc
-from trainc import config, messages, records
-from trainc import engine as engines
-from trainc.errors import InternalError
+from trainc.base import config, messages, records
+from trainc.base.errors import InternalError
+from trainc.torch.run import engine as engines
 
 
 class Raises(nn.Module):

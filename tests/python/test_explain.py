@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import trainc
-from trainc import records, report
+from trainc.base import records, report
 
 LINES = ["model.py:41", "model.py:41", "model.py:42"]
 STEPS = [

@@ -12,9 +12,10 @@ from test_deferred import Attention
 from torch import nn
 
 import trainc
-from trainc import config, engine, messages, records
-from trainc.deferred import DeferredTensor
-from trainc.errors import InternalError
+from trainc.base import config, messages, records
+from trainc.base.errors import InternalError
+from trainc.torch.run import engine, executable
+from trainc.torch.run.deferred import DeferredTensor
 
 
 class Net(nn.Module):
@@ -191,7 +192,7 @@ def test_an_error_while_a_fused_step_runs_is_not_run_again(core, monkeypatch):
     def fail(*_):
         raise MemoryError("while it runs")
 
-    monkeypatch.setattr(engine.CoreExecutable, "__call__", fail)
+    monkeypatch.setattr(executable.CoreExecutable, "__call__", fail)
     with pytest.raises(MemoryError, match="while it runs"):
         optimizer.step()
 

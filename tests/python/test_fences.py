@@ -1,7 +1,9 @@
-"""Who may include whom: docs/README.md's table of fences, checked on the includes themselves."""
+"""Who may include whom, and who may import whom: docs/README.md's tables of fences, checked on the sources themselves."""
 
 from __future__ import annotations
 
+import ast
+import graphlib
 import re
 from pathlib import Path
 
@@ -102,3 +104,162 @@ def test_a_breach_is_seen(path, line):
 )
 def test_what_is_allowed_is_allowed(path, line):
     assert breaches(path, line) == []
+
+
+# ---- the rooms of the Python package ----------------------------------------------------------------------------------
+
+PACKAGE = ROOT / "python" / "trainc"
+FRAMEWORKS = {"torch", "jax", "keras", "tensorflow"}
+
+# room (a folder, or a file beside folders) -> rooms that its modules may import, within functions too, beside their own
+_GROUND = {"base", "_core", "torch.compat", "torch.patches"}
+ROOMS = {
+    "base": {"_core"},  # what every front end stands on: it knows no framework
+    "torch": set(),
+    "torch.compat": set(),
+    "torch.patches": set(),
+    "torch.device": {"base", "_core", "torch.compat"},
+    "torch.graph": {*_GROUND, "torch.device"},
+    "torch.guards": _GROUND,
+    "torch.run": {*_GROUND, "torch.device", "torch.graph", "torch.guards"},
+    "torch.optimizers": {*_GROUND, "torch.device", "torch.graph", "torch.guards", "torch.run"},
+    "torch.capture": {*_GROUND, "torch.graph", "torch.guards", "torch.run", "torch.optimizers"},
+    "torch.joint": {*_GROUND, "torch.device", "torch.graph", "torch.guards", "torch.run", "torch.optimizers", "torch.capture"},
+    "torch.doors": {
+        *_GROUND, "torch.device", "torch.graph", "torch.guards", "torch.run", "torch.optimizers", "torch.capture", "torch.joint",
+    },
+    "cli": {"base", "_core", "torch.compat", "torch.doors"},
+    "__main__": {"cli"},
+    "": {"base", "torch.doors"},  # trainc itself: the three functions
+}  # fmt: skip
+
+
+def module_of(path: str) -> str:
+    """ "torch.graph.wire" for torch/graph/wire.py below the package, "torch.graph" for its folder's __init__.py."""
+    parts = Path(path).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room_of(module: str) -> str:
+    """The longest beginning of a module's name that is a room."""
+    parts = module.split(".") if module else []
+    return next((room for n in range(len(parts), 0, -1) if (room := ".".join(parts[:n])) in ROOMS), parts[0] if parts else "")
+
+
+def imports(text: str, modules: set[str]) -> list[str]:
+    """What a file imports, anywhere in it: modules of ours as "trainc.base.cache", the first name of all others'."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found += [name if name.removeprefix("trainc.") in modules else node.module for name in names]
+    return [name if name.split(".")[0] == "trainc" else name.split(".")[0] for name in found]
+
+
+def python_modules() -> dict[str, str]:
+    """Name below the package -> text."""
+    files = PACKAGE.rglob("*.py")
+    return {module_of(str(file.relative_to(PACKAGE))): file.read_text() for file in files}
+
+
+def python_breaches(module: str, text: str, modules: set[str]) -> list[str]:
+    """What a module imports though it must not."""
+    room, found = room_of(module), []
+    if room not in ROOMS:
+        return [f"{module} is in no room"]
+    for name in imports(text, modules):
+        if name.split(".")[0] != "trainc":
+            allowed = name not in FRAMEWORKS or (name == "torch" and (room.startswith("torch") or room == "cli"))
+        else:
+            target = name.removeprefix("trainc").removeprefix(".")
+            allowed = room_of(target) in ROOMS[room] | {room} or (room, target) == ("cli", "")
+        if not allowed:
+            found.append(f"{module} imports {name}")
+    return found
+
+
+def test_modules_keep_to_their_rooms():
+    modules = python_modules()
+    found = [breach for module, text in modules.items() for breach in python_breaches(module, text, set(modules) | {"_core"})]
+    assert not found, "\n".join(found)
+
+
+def circle(arrows: dict[str, set[str]]) -> list[str]:
+    """One circle of a graph; empty where there is none."""
+    try:
+        graphlib.TopologicalSorter(arrows).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return []
+
+
+def test_no_rooms_and_no_modules_import_each_other():
+    assert not circle(ROOMS)
+    modules = python_modules()
+    arrows = {
+        module: {name.removeprefix("trainc.") for name in imports(text, set(modules)) if name.startswith("trainc.")}
+        for module, text in modules.items()
+        if module
+    }
+    assert not circle(arrows)
+
+
+@pytest.mark.parametrize(
+    "module, line",
+    [
+        ("base.cache", "import torch"),
+        ("base.report", "def explain():\n    from trainc.torch.doors import backend"),
+        ("torch.run.engine", "from trainc.torch.optimizers.updates import PlanUpdates"),
+        ("torch.graph.wire", "from trainc.torch.capture import trace"),
+        ("torch.guards.reads", "import trainc.torch.run.engine"),
+        ("torch.doors.step", "import jax"),
+        ("elsewhere.thing", "import os"),
+    ],
+)
+def test_a_breach_of_a_room_is_seen(module, line):
+    assert len(python_breaches(module, f"import os\n{line}\n", set(python_modules()))) == 1
+
+
+def test_a_circle_is_seen():
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}})
+    assert not circle({"a": {"b", "c"}, "b": {"c"}, "c": set()})
+
+
+# ---- private names of PyTorch's ---------------------------------------------------------------------------------------
+
+
+def private_names(text: str) -> list[str]:
+    """Names of torch's that a file imports or reaches and that are not public: some part of them begins with an underscore.
+    Operators (torch.ops.aten._to_copy, torch._foreach_add_) are public by their schemas."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            found.append(ast.unparse(node))
+    return sorted(name for name in set(found) if re.match(r"torch\.(?!ops\.|_foreach_)(.*\.)?_(?!_)", name))
+
+
+def test_private_names_of_torch_are_in_compat_alone():
+    found = {module: names for module, text in python_modules().items() if (names := private_names(text))}
+    assert found.pop("torch.compat")
+    assert not found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from torch._C import _get_mkldnn_enabled",
+        "from torch.utils import _pytree as pytree",
+        "import torch._functorch.aot_autograd",
+        "x = torch._C._functorch.peek_interpreter_stack()",
+        "torch.nn.Module._call_impl = None",
+    ],
+)
+def test_a_private_name_is_seen(line):
+    assert private_names(f"import torch\n{line}\n")
+    assert not private_names("import torch\ny = torch.ops.aten._to_copy(torch._foreach_add([x], 1)[0]).__class__\n")

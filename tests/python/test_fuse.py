@@ -8,8 +8,8 @@ from conftest import assert_same
 from torch import nn
 
 import trainc
-from trainc import records
-from trainc.deferred import DeferredTensor
+from trainc.base import records
+from trainc.torch.run.deferred import DeferredTensor
 
 OPTIMIZERS = {
     "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2),
@@ -296,7 +296,7 @@ def test_shared_memory_is_not_fused():
 def test_a_failing_plan_leaves_an_ordinary_step(monkeypatch):
     monkeypatch.setattr(trainc.config, "fallback", True)
     pair = Pair()
-    from trainc.engine import CoreJoint
+    from trainc.torch.run.engine import CoreJoint
 
     def fails(*_):
         raise RuntimeError("made to fail")

@@ -14,8 +14,11 @@ from standin import STREAM, EagerDropout, StandIn
 from torch import nn
 
 import trainc
-from trainc import _core, config, device, messages, records, wire
-from trainc.errors import NotCompiled
+from trainc import _core
+from trainc.base import config, messages, records
+from trainc.base.errors import NotCompiled
+from trainc.torch import device
+from trainc.torch.graph import wire
 
 STEPS = 3
 
@@ -213,7 +216,7 @@ def test_large_products_go_to_the_library(gpu, monkeypatch):
 
 def test_fused_steps_are_not_read_again(gpu):
     """Hugging Face's default optimizer keeps its step on the device, where to read it is to wait."""
-    from trainc.optimizer_state import Numbers
+    from trainc.torch.optimizers.state import Numbers
 
     reads = []
 

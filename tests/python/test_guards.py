@@ -13,7 +13,9 @@ from conftest import assert_same, gradients
 from torch import nn
 
 import trainc
-from trainc import call, messages, places, records, state
+from trainc.base import messages, records
+from trainc.torch.doors import call
+from trainc.torch.guards import places, state
 
 
 class Layered(nn.Module):

@@ -14,7 +14,9 @@ from torch import nn
 from torch.nn import functional
 
 import trainc
-from trainc import backend, cache, cache_files, library, records, tuning
+from trainc.base import cache, cache_files, records
+from trainc.torch.doors import backend
+from trainc.torch.run import library, tuning
 
 FIELDS = {"ours": 2.0, "library": 1.0, "reproducible": True, "our_error": 1e-7, "library_error": 1e-7}
 
@@ -300,7 +302,8 @@ def stored():
 
 PROGRAM = """
 import sys, torch, trainc
-from trainc import records, tuning
+from trainc.base import records
+from trainc.torch.run import tuning
 trainc.config.fallback = False
 trainc.config.library_error = float("inf")
 tuning.race = lambda variants, measure: (0, {})

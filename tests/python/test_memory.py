@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 import trainc
-from trainc import records
-from trainc.memory import Memory, checked
+from trainc.base import records
+from trainc.base.memory import Memory, checked
 
 MEASURED = """
     import re, sys
@@ -161,7 +161,7 @@ def test_sizes():
 @pytest.mark.parametrize("limit", [0, 99, 100, 1000, 1234, 10_000_000])
 @pytest.mark.parametrize("start", [1, 4, 37])
 def test_the_largest_batch_is_found_in_few_steps(limit, start):
-    from trainc.max_batch import largest
+    from trainc.cli.max_batch import largest
 
     asked = []
 

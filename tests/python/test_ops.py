@@ -12,7 +12,8 @@ from plans import compiled_text
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten
 
-from trainc import _core, wire
+from trainc import _core
+from trainc.torch.graph import wire
 
 EACH = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 

@@ -15,9 +15,9 @@ from torch.optim import ASGD, SGD, Adafactor, Adagrad, Adam, AdamW, NAdam
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import trainc
-from trainc import records
-from trainc.memory import state_bytes
-from trainc.optimizers import FORMULAS
+from trainc.base import records
+from trainc.torch.doors.memory import state_bytes
+from trainc.torch.optimizers import FORMULAS
 
 VARIANTS = [
     (AdamW, {}),

@@ -9,8 +9,8 @@ from optimizer_variants import FLAGS
 from torch import nn
 
 import trainc
-from trainc import records
-from trainc.optimizers import FORMULAS
+from trainc.base import records
+from trainc.torch.optimizers import FORMULAS
 
 DOORS = ["train_step", "fuse_step"]
 IN_PLANS = [make for make in FLAGS if FORMULAS[make].elementwise]

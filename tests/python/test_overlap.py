@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import trainc
-from trainc import overlap
+from trainc.torch.guards import overlap
 
 DOORS = ["compile", "backend"]
 

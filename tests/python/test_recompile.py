@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import trainc
-from trainc import messages, records
+from trainc.base import messages, records
 
 
 class Net(nn.Module):

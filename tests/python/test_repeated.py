@@ -8,7 +8,10 @@ import torch
 from torch import nn
 
 import trainc
-from trainc import config, joint, repeated, step
+from trainc.base import config
+from trainc.torch.capture import repeated
+from trainc.torch.doors import step
+from trainc.torch.joint import compiler as joint
 
 F = nn.functional
 

@@ -11,7 +11,9 @@ from modules import Branches, Constant
 from torch import nn
 
 import trainc
-from trainc import backend, messages, records, sizes
+from trainc.base import messages, records
+from trainc.torch.doors import backend
+from trainc.torch.graph import sizes
 
 
 def calls(model, batches, loss):
@@ -242,8 +244,8 @@ def test_defaults_that_the_first_call_sets_are_traced_in_it(engine, strict, cls,
     assert ours.kind == "rows"
     (record,) = records.of(ours)
     assert (record.forward is not None) and record.recompiled == ""
-    traced = trainc.call.joint.compile_flat
-    trainc.call.joint.compile_flat = None  # nothing is left to do
+    traced = trainc.torch.doors.call.joint.compile_flat
+    trainc.torch.doors.call.joint.compile_flat = None  # nothing is left to do
     try:
         for _ in range(2):
             out = ours(x)
@@ -253,7 +255,7 @@ def test_defaults_that_the_first_call_sets_are_traced_in_it(engine, strict, cls,
             assert_same(gradients(ours), gradients(plain))
             ours.zero_grad(), plain.zero_grad()
     finally:
-        trainc.call.joint.compile_flat = traced
+        trainc.torch.doors.call.joint.compile_flat = traced
     assert len(records.of(ours)) == 1
 
 

@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 import trainc
-from trainc import records
+from trainc.base import records
 
 # Each model is written in a module of its own, as a user's would be: its functions have their own globals.
 HEAD = """

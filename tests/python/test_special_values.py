@@ -22,9 +22,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import trainc
-from trainc import _core, wire
-from trainc.backend import backend
-from trainc.messages import RecompileWarning
+from trainc import _core
+from trainc.base.messages import RecompileWarning
+from trainc.torch.doors.backend import backend
+from trainc.torch.graph import wire
 
 aten = torch.ops.aten
 F32, BF16, F16, F64, U8 = torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.uint8

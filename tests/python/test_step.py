@@ -12,7 +12,7 @@ from torch import nn
 from torch._functorch._aot_autograd import logging_utils
 
 import trainc
-from trainc import records
+from trainc.base import records
 
 OPTIMIZERS = {
     "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2, betas=(0.8, 0.95)),

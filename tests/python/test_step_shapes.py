@@ -14,7 +14,7 @@ from modules import Branches, Constant
 from torch import nn
 
 import trainc
-from trainc import config, messages, records
+from trainc.base import config, messages, records
 
 
 class Loop:

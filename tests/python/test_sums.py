@@ -13,7 +13,7 @@ from plans import compiled_text
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from trainc import wire
+from trainc.torch.graph import wire
 
 GEOMEAN, WORST = 1.05, 2.0
 RESULTS = 100  # errors are gathered over so many results at least: of few, the ratio is luck

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import trainc
-from trainc import pool
+from trainc.torch.run import pool
 
 TIMEOUT = 120
 

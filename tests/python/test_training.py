@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import trainc
-from trainc import backend, records, report
+from trainc.base import records, report
+from trainc.torch.doors import backend
 
 STEPS = 10
 SHARE = 0.95  # of FLOPs and of bytes, that runs compiled

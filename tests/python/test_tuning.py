@@ -9,7 +9,9 @@ import pytest
 import torch
 
 import trainc
-from trainc import backend, records, tuning
+from trainc.base import records
+from trainc.torch.doors import backend
+from trainc.torch.run import tuning
 
 
 @pytest.fixture(autouse=True)

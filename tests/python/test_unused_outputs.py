@@ -10,7 +10,7 @@ from conftest import DOORS, assert_same
 from torch import nn
 
 import trainc
-from trainc import records
+from trainc.base import records
 
 
 class Heads(nn.Module):

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from trainc import wire
-from trainc.errors import InternalError
+from trainc.base.errors import InternalError
+from trainc.torch.graph import wire
 
 
 def nodes(function, *inputs):

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import trainc
-from trainc import messages, records
+from trainc.base import messages, records
 
 
 def linear(inputs=2, outputs=1):

@@ -7,7 +7,7 @@ import warnings
 
 warnings.simplefilter("ignore")
 
-from trainc import cache, cache_files, config  # noqa: E402
+from trainc.base import cache, cache_files, config  # noqa: E402
 
 HANGS = 60  # seconds after which a process is taken for hanging
 

@@ -6,7 +6,7 @@ import socket
 
 from client import cache, config, ended, name_of, started, use, want
 
-from trainc import cache_files
+from trainc.base import cache_files
 
 ROOT = os.geteuid() == 0
 

@@ -1,0 +1,80 @@
+"""Switches of the package: `trainc.config.fallback = False`. Read when something is compiled, not when trainc is imported."""
+
+import glob
+import os
+import re
+import sys
+
+# "core": compiled by trainc._core. "interpreter": the captured graphs run operation by operation in PyTorch (tests, fallback).
+engine: str | None = os.environ.get("TRAINC_ENGINE") or None
+# False turns every fallback (an internal error, a model that cannot be captured) into an error: for tests.
+fallback: bool = True
+# A progress bar on stderr while compiling. None: where stderr is a terminal.
+progress: bool | None = None
+# On a GPU: matrix products of so many operations go to cuBLASLt where it can be loaded. Such a plan is no CUDA graph, and each
+# of its launches costs the host some microseconds, which smaller products would not hide. 0: none do.
+library_flops: int = 2**32
+# On CPUs with AMX: a float32 matrix product may be made of six bfloat16 ones, whatever torch.get_float32_matmul_precision()
+# says: it is as accurate as float32's own (docs/contraction.md), though not bit for bit what other CPUs give.
+# False, or TRAINC_FLOAT32_IN_PARTS=0: float32 multiply-adds alone.
+float32_in_parts: bool = os.environ.get("TRAINC_FLOAT32_IN_PARTS", "1") != "0"
+# tune="max" on a CPU: PyTorch's own operators may take the place of contractions where they are faster (docs/contraction.md).
+# Their sums have another order: False, or TRAINC_LIBRARY_CALLS=0, keeps the bits of tune="fast".
+library_calls: bool = os.environ.get("TRAINC_LIBRARY_CALLS", "1") != "0"
+# An operator whose error, against float64, is more than so many times that of trainc's kernel is not taken. Eager's convolutions
+# (oneDNN) have up to 5 times that error: a larger number allows what eager itself does.
+library_error: float = 1.1
+# On a CPU: the logits of a loss are made, and turned into their gradient, in chunks of at most so many rows (docs/schedule.md),
+# where that saves at least so many bytes of memory. loss_chunk_bytes = None: never.
+loss_chunk_rows: int = 512
+loss_chunk_bytes: int | None = 64 * 2**20
+# Traces per model or step (new sizes of one that has symbols are none). Calls that need another run in PyTorch; a train_step
+# refuses them.
+max_signatures: int = 32
+# True: every operation is traced in full, also one like an earlier one (docs/capture.md, "Operations that repeat").
+trace_in_full: bool = False
+# Compiled plans are kept on disk and found again by the next process. TRAINC_CACHE=0 turns that off.
+cache: bool = os.environ.get("TRAINC_CACHE", "1") != "0"
+# Where, and at most how much ("500MB"). None: TRAINC_CACHE_DIR, or the user's directory for caches; TRAINC_CACHE_SIZE, or 1 GB.
+cache_dir: str | None = None
+cache_size: str | int | None = None
+
+
+def engine_name() -> str:
+    if engine is not None:
+        return engine
+    try:
+        from trainc import _core
+    except ImportError:
+        return "interpreter"
+    return "core" if hasattr(_core, "JointGraph") else "interpreter"
+
+
+def name_nvrtc() -> None:
+    """Sets TRAINC_NVRTC, unless the user has, to the file that pip installed (nvidia-cuda-nvrtc): the loader does not find it."""
+    if "TRAINC_NVRTC" in os.environ:
+        return
+    for folder in sys.path:
+        for file in sorted(glob.glob(os.path.join(folder, "nvidia", "*", "lib", "libnvrtc.so.*"))):
+            os.environ["TRAINC_NVRTC"] = file
+            return
+
+
+def show_progress() -> bool:
+    return sys.stderr.isatty() if progress is None else progress
+
+
+def cache_bytes() -> int:
+    """`cache_size` as a number of bytes. Raises trainc.UserError where it is none."""
+    given = cache_size or os.environ.get("TRAINC_CACHE_SIZE") or "1GB"
+    if (size := size_of(str(given))) is None:
+        from trainc.base.errors import UserError
+
+        raise UserError(f'TRAINC_CACHE_SIZE={given!r} is no size: write "500MB" or "2GB"')
+    return size
+
+
+def size_of(text: str) -> int | None:
+    """Bytes, of "500MB", "2 gb" or "1000"; None where it is no size."""
+    words = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([KMGT]?)B?\s*", text, re.IGNORECASE)
+    return int(float(words[1]) * 1000 ** " KMGT".index(words[2].upper() or " ")) if words else None

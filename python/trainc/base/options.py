@@ -1,0 +1,106 @@
+"""What a plan depends on beside its graph, as one value: made once for a compile, given to the compiler, part of the plan's key
+in the cache."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+
+from trainc.base import config
+from trainc.base.device import Device
+
+MOST = 2**63 - 1
+# Fields that C++ (src/compiler/options.h) has no use for: what compiles, and what the measurements of tune="max" depend on.
+_NOT_THE_COMPILERS = frozenset({"build", "framework", "generator", "facts", "tune", "threads", "library_calls", "library_error"})
+
+
+@dataclasses.dataclass(frozen=True)
+class CompileOptions:
+    """Everything that decides how a graph becomes a plan. Whoever compiles reads it here, and nowhere else: no configuration, no
+    environment, no machine. A new switch is a new field: so it is in the key of every plan."""
+
+    device: str  # that kernels are for: "cpu", "interpret", "sm_90a", ...
+    facts: tuple  # what else is to be known of that device
+    cpu: str  # level of its instructions: "avx512"
+    l1d: int  # bytes that kernels are blocked for
+    l2: int
+    l3: int
+    cores: int  # that work is cut for
+    library_flops: int
+    tf32: bool
+    float32_in_parts: bool
+    loss_chunk_rows: int
+    loss_chunk_bytes: int
+    workers: int  # threads that a plan with a budget of memory has scratch memory for; 1: it has none
+    disabled_passes: tuple[str, ...]
+    generator: str  # of dropout's masks
+    tune: str
+    threads: int  # that tune="max" measures with; 0: it does not
+    library_calls: bool  # whether it may take PyTorch's operators
+    library_error: float
+    build: str  # of the compiler
+    framework: str  # and its version
+
+    @staticmethod
+    def of(where: Device, tune: str = "fast", limited: bool = False) -> CompileOptions:
+        """For plans that run on `where`. `limited`: memory= is given, which no operator of PyTorch's knows of."""
+        from trainc import _core
+
+        target = where.target()
+        kind = _core.architecture(target["device"])
+        l1d, l2, l3, cores = _core.cache_sizes()
+        flops = target.get("library_flops", 0)
+        measures = tune == "max" and kind == "cpu"
+        return CompileOptions(
+            device=kind,
+            facts=tuple(where.facts()),
+            cpu=_core.cpu_level(),
+            l1d=l1d,
+            l2=l2,
+            l3=l3,
+            cores=cores,
+            library_flops=flops if flops and _core.multiplies(target["device"]) else 0,
+            tf32=target.get("tf32", False),
+            float32_in_parts=config.float32_in_parts,
+            loss_chunk_rows=config.loss_chunk_rows,
+            loss_chunk_bytes=MOST if config.loss_chunk_bytes is None else config.loss_chunk_bytes,
+            workers=_core.thread_count() if limited else 1,
+            disabled_passes=tuple(filter(None, os.environ.get("TRAINC_DISABLE_PASSES", "").split(","))),
+            generator=_core.mask_generator(),
+            tune=tune,
+            threads=where.threads() if measures else 0,
+            library_calls=measures and config.library_calls and not limited,
+            library_error=config.library_error if measures else 0.0,
+            build=_build(),
+            framework=where.framework,
+        )
+
+    def text(self) -> str:
+        """All of it, for keys."""
+        return json.dumps(dataclasses.asdict(self))
+
+    def for_compiler(self) -> str:
+        """As C++ reads it."""
+        return json.dumps({name: value for name, value in dataclasses.asdict(self).items() if name not in _NOT_THE_COMPILERS})
+
+    def of_measurements(self) -> CompileOptions:
+        """The same for whatever is made of what is measured."""
+        return dataclasses.replace(self, library_calls=False, library_error=0.0)
+
+
+@functools.cache
+def _build() -> str:
+    from trainc import _core
+
+    return _core.build_id() or _hash_of_file(_core.__file__)
+
+
+def _hash_of_file(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+__all__ = ["CompileOptions"]

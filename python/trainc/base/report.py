@@ -1,0 +1,300 @@
+"""`trainc.explain`: what was compiled for a model, what runs in PyTorch and why, as text.
+
+Everything told here was recorded when it was compiled (records.Compilation, Executable.report()); nothing is compiled again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from trainc.base import records
+from trainc.base.memory import Memory
+
+KERNELS_SHOWN = 12
+REASONS_SHOWN = 12
+LINES_SHOWN = 3
+
+# What a remark says was not done (src/support/remark.h): a heading for it. What runs in PyTorch is told among the plan's calls.
+REFUSED = {
+    "fuse": "not fused",
+    "matmul chain": "matmul chain not streamed",
+    "skip masked": "masked elements not passed over",
+    "in place": "not written in place",
+    "compile": "not compiled",
+    "library call": "no library call",
+    "chunk rows": "loss not made in chunks of rows",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Remark:
+    """Something that was looked into and refused."""
+
+    plan: str  # whose
+    stage: str  # the folder of src whose code refused
+    what: str  # a key of REFUSED
+    reason: str
+    detail: str  # what differs between those of one reason; often nothing
+    origins: tuple[str, ...]  # lines of the model: of what was refused, then of what it was to go together with
+    count: int  # so many refusals are equal in all of the above
+    bytes: int  # of all of them: memory that it would have spared, or the traffic of
+
+
+@dataclasses.dataclass
+class Totals:
+    """Work of one step: of the forward, of the backward that ran last, and of the optimizer's step."""
+
+    flops: int = 0
+    bytes: int = 0
+    compiled_flops: int = 0
+    compiled_bytes: int = 0
+    kernels: int = 0
+    externs: int = 0
+
+    @property
+    def flops_share(self) -> float:
+        return self.compiled_flops / self.flops if self.flops else 1.0
+
+    @property
+    def bytes_share(self) -> float:
+        return self.compiled_bytes / self.bytes if self.bytes else 1.0
+
+
+def totals(reports: list[dict]) -> Totals:
+    sum_ = Totals()
+    for step in (step for report in reports for step in report.get("steps", [])):
+        flops, moved = step.get("flops", 0), step.get("bytes", 0)
+        sum_.flops += flops
+        sum_.bytes += moved
+        if step["kind"] == "extern":
+            sum_.externs += 1
+        else:
+            sum_.kernels += 1
+            sum_.compiled_flops += flops
+            sum_.compiled_bytes += moved
+    return sum_
+
+
+def plans_of_a_step(compilation: records.Compilation) -> list[Any]:
+    """Forward, one backward (the last of the variants, which differ in the tangents that were there), optimizer."""
+    backward = [*compilation.keeping.values(), *compilation.backward.values()]
+    plans = [compilation.forward, compilation.fused or (backward[-1] if backward else None), compilation.optimizer]
+    return [plan for plan in plans if plan is not None]
+
+
+class Explanation:
+    """What `trainc.explain` returns: `str()` of it is the text; the figures are there for programs."""
+
+    def __init__(self, title: str, compilations: list[records.Compilation]):
+        self.title = title
+        self.compilations = compilations
+        self.reports = [[records.report_of(plan) for plan in plans_of_a_step(c)] for c in compilations]
+
+    @property
+    def totals(self) -> Totals:
+        """Of all that was compiled for the model, a step."""
+        return totals([report for reports in self.reports for report in reports])
+
+    @property
+    def memory(self) -> Memory | None:
+        """Bytes that a step of the signature compiled last needs at its peak; None where nothing compiled tells it."""
+        return next(filter(None, (c.memory() for c in reversed(self.compilations))), None)
+
+    @property
+    def externs(self) -> list[tuple[str, str]]:
+        """(operation, the user's line) of each call that PyTorch runs inside the plans."""
+        steps = (step for reports in self.reports for report in reports for step in report.get("steps", []))
+        return [(step["name"], _origins(step)) for step in steps if step["kind"] == "extern"]
+
+    @property
+    def remarks(self) -> list[Remark]:
+        """What was looked into for the plans and refused, those of the most bytes first: why two kernels are not one, why a
+        result is not written in place, why an operation runs in PyTorch, ..."""
+        return sorted((r for reports in self.reports for r in remarks_of(reports)), key=lambda r: r.bytes, reverse=True)
+
+    def __str__(self) -> str:
+        if not self.compilations:
+            return (
+                f"{self.title}: nothing is compiled yet (a model is compiled by its first call, an optimizer by its first step)"
+            )
+        sections = [f"{self.title}: compiled for {_count(len(self.compilations), 'signature')}"]
+        sections += [_section(c, reports) for c, reports in zip(self.compilations, self.reports, strict=True)]
+        return "\n\n".join(sections)
+
+    __repr__ = __str__
+
+
+# ---- the text ---------------------------------------------------------------------------------------------------------
+
+
+def _section(compilation: records.Compilation, reports: list[dict]) -> str:
+    lines = [compilation.signature or compilation.name]
+    if compilation.recompiled:
+        lines.append(f"  compiled again: {compilation.recompiled}")
+    if compilation.route == "eager":
+        return "\n".join([*lines, f"  runs in PyTorch: {compilation.reason}"])
+    if compilation.route == "dynamo":
+        lines.append(f"  captured by Dynamo{': ' if compilation.reason else ''}{compilation.reason}")
+    elif compilation.reason:
+        lines.append(f"  {compilation.reason}")
+    if not reports:
+        return "\n".join(lines)
+    if compilation.engine == "interpreter":
+        return "\n".join([*lines, "  not compiled: its graph runs in PyTorch, operation by operation"])
+    sum_ = totals(reports)
+    lines.append(f"  {_count(sum_.kernels, 'kernel')}, {_count(sum_.externs, 'call')} of PyTorch")
+    if sum_.flops:
+        flops, moved = _scaled(sum_.flops, "FLOP"), _scaled(sum_.bytes, "B")
+        lines.append(f"  compiled: {sum_.flops_share:.1%} of {flops}, {sum_.bytes_share:.1%} of {moved}")
+    lines += _memory(compilation.memory(), sum_)
+    if compilation.deferred_bytes:
+        when = "computed when first read" if compilation.deferred is None else "read, and computed then"
+        lines.append(f"  deferred outputs: {_scaled(compilation.deferred_bytes, 'B')}, {when}")
+    seconds = f"capture {compilation.capture_seconds:.1f} s{_how(compilation)}, compile {compilation.compile_seconds:.1f} s"
+    lines.append(f"  {seconds}{_passes(reports)}")
+    for report in reports:
+        lines += _plan(report)
+    lines += _remarks(remarks_of(reports))
+    return "\n".join(lines)
+
+
+def _how(compilation: records.Compilation) -> str:
+    """How the graph was had."""
+    if compilation.trace_reason:
+        return f" (every shape is traced on its own: {compilation.trace_reason})"
+    return {"static": "", "symbolic": " (with symbols for its sizes)", "sizes": " (no trace: other sizes of an earlier one)"}[
+        compilation.trace
+    ]
+
+
+def _plan(report: dict) -> list[str]:
+    steps = report.get("steps", [])
+    memory = [f"{_scaled(report[key], 'B')} {what}" for key, what in _MEMORY if report.get(key)]
+    cpu = f" ({report['cpu']})" if report.get("cpu") else ""
+    lines = ["", f"  {report['name']}{cpu}: {', '.join(memory) or 'no memory of its own'}"]
+    kernels = [step for step in steps if step["kind"] != "extern"]
+    largest = sorted(kernels, key=lambda step: (step.get("flops", 0), step.get("bytes", 0)), reverse=True)
+    lines += [_row(step) for step in largest[:KERNELS_SHOWN]]
+    if len(largest) > KERNELS_SHOWN:
+        rest = totals([{"steps": largest[KERNELS_SHOWN:]}])
+        lines.append(f"    and {rest.kernels} smaller ones: {_scaled(rest.flops, 'FLOP')}, {_scaled(rest.bytes, 'B')}")
+    reasons = {remark.detail: remark.reason for remark in remarks_of([report]) if remark.what == "compile"}
+    lines += _externs([step for step in steps if step["kind"] == "extern"], reasons)
+    lines += [f"    note: {note}" for note in report.get("notes", [])]
+    return lines
+
+
+def _memory(memory: Memory | None, sum_: Totals) -> list[str]:
+    """The peak of a step, by what it is made of."""
+    if memory is None:
+        return []
+    parts = [
+        (memory.gradients, "gradients"), (memory.optimizer, "optimizer state"), (memory.saved, "kept for the backward"),
+        (memory.temporary, "temporary"), (memory.results, "results"),
+    ]  # fmt: skip
+    made_of = ", ".join(f"{_scaled(size, 'B')} {what}" for size, what in parts if size)
+    there = f"the model's {_scaled(memory.model, 'B')} and the batch's {_scaled(memory.batch, 'B')}"
+    lines = [f"  memory of a step: at most {_scaled(memory.growth, 'B')} beside {there}: {made_of or 'nothing'}"]
+    if memory.again_flops > 0:
+        share = f" ({memory.again_flops / sum_.flops:.1%} of all)" if sum_.flops else ""
+        lines.append(f"  computed again to meet memory=: {_scaled(memory.again_flops, 'FLOP')}{share}")
+    return lines
+
+
+_MEMORY = [("saved_bytes", "kept for the backward"), ("temp_bytes", "temporary")]
+
+
+def remarks_of(reports: list[dict]) -> list[Remark]:
+    return [
+        Remark(**{**remark, "plan": report["name"], "origins": tuple(remark["origins"])})
+        for report in reports
+        for remark in report.get("remarks", [])
+    ]
+
+
+def _remarks(remarks: list[Remark]) -> list[str]:
+    """One line a reason, those of the most bytes first, with the lines of the model that it is of."""
+    reasons: dict[tuple[str, str], list[Remark]] = {}
+    for remark in sorted(remarks, key=lambda r: r.bytes, reverse=True):
+        if remark.what != "compile":
+            reasons.setdefault((remark.what, remark.reason), []).append(remark)
+    heaviest = sorted(reasons.items(), key=lambda reason: sum(r.bytes for r in reason[1]), reverse=True)
+    lines = ["", "  refused (remarks has all):"] if heaviest else []
+    for (what, reason), same in heaviest[:REASONS_SHOWN]:
+        total = f"{sum(r.count for r in same):>6} x {_scaled(sum(r.bytes for r in same), 'B'):>8}"
+        lines.append(f"  {total}  {REFUSED.get(what, what)}: {reason}")
+        where = list(dict.fromkeys(" <- ".join(r.origins) + (f": {r.detail}" if r.detail else "") for r in same if r.origins))
+        lines += [f"                     {line}" for line in where[:LINES_SHOWN]]
+        if len(where) > LINES_SHOWN:
+            lines.append(f"                     and {len(where) - LINES_SHOWN} more")
+    if len(heaviest) > REASONS_SHOWN:
+        lines.append(f"    and {_count(len(heaviest) - REASONS_SHOWN, 'reason')} of fewer bytes")
+    return lines
+
+
+def _externs(steps: list[dict], reasons: dict[str, str]) -> list[str]:
+    """One line an operation. `reasons`: why, by operation."""
+    calls: dict[str, list[dict]] = {}
+    for step in steps:
+        calls.setdefault(step["name"], []).append(step)
+    lines = ["    run by PyTorch:"] if calls else []
+    for name, same in calls.items():
+        origins = _origins({"origins": [origin for step in same for origin in step.get("origins", [])]})
+        times = f"{len(same)} x " if len(same) > 1 else ""
+        lines.append(f"      {times + name:<40} {origins}  {_why_extern(same[0], reasons)}")
+    return lines
+
+
+def _row(step: dict) -> str:
+    seconds = f" {step['seconds'] * 1e3:8.2f} ms" if step.get("seconds") else ""
+    work = f"{_scaled(step.get('flops', 0), 'FLOP'):>12} {_scaled(step.get('bytes', 0), 'B'):>10}"
+    return f"    {step['name'][:40]:<40} {work}{seconds}  {_origins(step)}"
+
+
+def _origins(step: dict) -> str:
+    origins = [origin for origin in dict.fromkeys(step.get("origins", [])) if origin]
+    return ", ".join(origins[:3]) + (f" and {len(origins) - 3} more" if len(origins) > 3 else "")
+
+
+def _why_extern(step: dict, reasons: dict[str, str]) -> str:
+    if step.get("reason"):
+        return step["reason"]
+    if step["name"].startswith("library."):
+        return 'measured to be faster than a kernel (tune="max")'
+    return reasons.get(step["name"], "")
+
+
+def _passes(reports: list[dict]) -> str:
+    """Where compile time went, plan by plan."""
+    told = []
+    for report in reports:
+        made = report.get("compile") or {}
+        if report.get("from_cache"):
+            told.append(f"from the cache{_instead_of(made)}")
+        elif made.get("seconds"):
+            told.append(f"{made['seconds']:.1f} s{_stages(made)}")
+    return f" ({'; '.join(told)})" if told else ""
+
+
+def _instead_of(made: dict) -> str:
+    return f" instead of {made['seconds']:.1f} s" if made.get("seconds") else ""
+
+
+def _stages(made: dict) -> str:
+    if "code_seconds" not in made:
+        return ""
+    passes = sum(record["seconds"] for record in made["passes"])
+    kernels = f"{made['distinct_kernels']} of {made['kernels']} kernels"
+    return f": passes {passes:.2f}, schedule {made['schedule_seconds']:.2f}, code of {kernels} {made['code_seconds']:.2f}"
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _scaled(value: float, unit: str) -> str:
+    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= factor:
+            return f"{value / factor:.3g} {prefix}{unit}"
+    return f"{value:.0f} {unit}"

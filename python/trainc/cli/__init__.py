@@ -1,0 +1,5 @@
+"""The command `trainc`."""
+
+from trainc.cli.commands import main
+
+__all__ = ["main"]

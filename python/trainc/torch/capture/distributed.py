@@ -1,0 +1,86 @@
+"""Models that several processes or devices train: what of them is compiled, and what is refused.
+
+What makes such a wrapper right happens beside its forward: gradients are reduced by hooks that autograd runs, parameters are
+gathered before a module is called. So a plan holds a model's own computation alone, and the wrapper's code runs around it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from trainc.base.errors import NotCompiled, UserError
+
+COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "_dtensor")
+
+
+def compiled_part(model: torch.nn.Module, what: str = "trainc.compile") -> torch.nn.Module:
+    """The module whose forward is compiled: the model's own, or the one that DistributedDataParallel calls, whose autograd node
+    gives its gradients to DDP's hooks. UserError, and nothing is changed, where a wrapper's work would be lost."""
+    inner = inner_of(model)
+    if found := beside_forward(inner):
+        raise UserError(f"{what}: {found}")
+    return inner
+
+
+def beside_forward(model: torch.nn.Module) -> str | None:
+    """What of a model works beside its forward, so that it cannot be compiled, and what to do; None for an ordinary one."""
+    for path, module in model.named_modules():
+        if name := _wrapper(module):
+            where = f"`{path}`" if path else "the model"
+            return f"{where} is a {name}, which works beside its forward {ADVICE.get(name, ADVICE['FSDP'])}"
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if _is_distributed(tensor):
+            return f"`{name}` is a DTensor {ADVICE['FSDP']}"
+    return None
+
+
+def inner_of(model: Any) -> Any:
+    """The module within DistributedDataParallel (or DataParallel on no more than one device); any other itself."""
+    while _wrapper(model) == "DistributedDataParallel" or (_wrapper(model) == "DataParallel" and len(model.device_ids) <= 1):
+        model = model.module
+    return model
+
+
+ADVICE = {
+    "DistributedDataParallel": "on the gradients: compile it alone, trainc.compile(ddp_model, optimizer), or what it wraps",
+    "DataParallel": "on copies of the model on several devices: use DistributedDataParallel, a process for each device",
+    "FSDP": "on parts of the parameters: sharded models are not compiled yet; train this one in PyTorch",
+}
+
+
+def _wrapper(module: Any) -> str | None:
+    """What a module is that works on others beside their forward; None where it is an ordinary one."""
+    if isinstance(module, torch.nn.parallel.DataParallel):
+        return "DataParallel"
+    parallel = sys.modules.get("torch.nn.parallel.distributed")
+    if parallel is not None and isinstance(module, parallel.DistributedDataParallel):
+        return "DistributedDataParallel"
+    sharded = sys.modules.get("torch.distributed.fsdp")
+    for name in ("FullyShardedDataParallel", "FSDPModule"):
+        if sharded is not None and isinstance(module, getattr(sharded, name, ())):
+            return name
+    return None
+
+
+def _is_distributed(tensor: torch.Tensor) -> bool:
+    """Whether this is one process's view of a tensor that lies on several."""
+    dtensor = sys.modules.get("torch.distributed.tensor")
+    return dtensor is not None and isinstance(tensor, dtensor.DTensor)
+
+
+def refuse_collectives(graph: torch.fx.Graph) -> None:
+    """NotCompiled where processes talk to each other within a graph: PyTorch finds the end of a collective by the storage that
+    it was given, and a plan's memory has none."""
+    for node in collectives(graph):
+        raise NotCompiled(f"forward calls {node.target}: what processes exchange is left to PyTorch")
+
+
+def collectives(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
+    return (n for n in graph.nodes if n.op == "call_function" and getattr(n.target, "namespace", "") in COLLECTIVES)
+
+
+__all__ = ["beside_forward", "compiled_part", "inner_of", "refuse_collectives"]

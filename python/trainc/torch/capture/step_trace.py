@@ -1,0 +1,435 @@
+"""The body of a training loop as one graph: forward, backward and clipping as they are, the optimizers' steps as what they
+would update.
+
+The body runs once, on fake tensors that stand in for the modules' own. `backward()` leaves gradients on them, so that clipping
+and
+whatever else reads or changes `.grad` is traced like any operation; `optimizer.step()` records the gradients that it finds.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import traceback as fx_traceback
+
+from trainc.base.errors import NotCompiled, SideEffect
+from trainc.torch import compat
+from trainc.torch.capture import distributed, repeated, trace, traced_kernels, turns
+from trainc.torch.capture.constants import lift_constants
+from trainc.torch.capture.step_guards import NotYet, check_result
+from trainc.torch.capture.step_objects import Reached
+from trainc.torch.capture.structure import Flattener, unflatten
+from trainc.torch.compat import (
+    FunctionalTensorMode,
+    enable_python_dispatcher,
+    from_fun,
+    get_proxy_mode,
+    make_fx,
+    setup_stacktrace_preservation_hooks,
+    to_fun,
+)
+from trainc.torch.graph import wire
+from trainc.torch.graph.sizes import SYMBOLIC, Symbols
+from trainc.torch.guards.reads import Reads
+from trainc.torch.guards.watch import suspended
+from trainc.torch.optimizers.updates import Slot
+from trainc.torch.patches import patched, replaced
+
+Tensor = torch.Tensor
+
+
+@dataclass
+class Traced:
+    """Inputs of `graph`: the modules' tensors, the arguments' tensors, `constants`, one tangent (the number 1).
+    Outputs: `forward` of them that need no tangent, then the consumed gradients (one a slot), the gradients that stay, and the
+    results that come of gradients."""
+
+    graph: torch.fx.GraphModule
+    constants: list[Tensor]
+    forward: int
+    slots: list[Slot]
+    structure: tuple  # of what the body returns
+    results: list[int]  # its tensors, as outputs of the graph
+    mutated: list[tuple[int, int]]  # (input, output that is its new value)
+    # (input, output that is added to its .grad, whether the step reads that gradient itself)
+    kept: list[tuple[int, int, bool]]
+    afterwards: list[Callable[[], Any]] = field(default_factory=list)  # what runs as Python after each step: schedulers
+    cleared: list[Tensor] = field(default_factory=list)  # parameters whose gradient from before zero_grad() drops
+    without: list[Tensor] = field(default_factory=list)  # parameters that an optimizer would update by a gradient from before
+
+
+class Recorder:
+    """What stands in for autograd, optimizers and schedulers while the body is traced."""
+
+    def __init__(
+        self,
+        reached: Reached,
+        originals: list[Tensor],
+        stand_ins: list[Tensor],
+        tangent: Tensor,
+        own_backward: Callable[[], bool],
+    ):
+        self.reached, self.tangent, self.own_backward = reached, tangent, own_backward
+        self._index = {id(original): i for i, original in enumerate(originals)}
+        self._originals, self._stand_ins = originals, stand_ins
+        self._leaves = [i for i, original in enumerate(originals) if original.requires_grad]
+        self.consumed: list[tuple[Slot, Tensor]] = []
+        self.stepped: set[int] = set()  # optimizers
+        self.cleared: set[int] = set()  # inputs
+        self._cleared_first: set[int] = set()  # optimizers whose zero_grad() comes before every backward()
+        self._zeroed: set[int] = set()  # optimizers whose zero_grad() leaves gradients of zeros
+        self._cleared_ever: set[int] = set()
+        self._scheduled: list[Any] = []  # schedulers that stepped
+        self._until_over = contextlib.ExitStack()
+        self.backwards = 0
+        self._raw: dict[int, Any] = {}  # of each input, its gradient as the first backward() left it
+        self.last_node: Any = None  # when the first parameter was updated
+        self.afterwards: list[Callable[[], Any]] = []
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            # Other threads have backward passes, optimizers and print() of their own.
+            backward = turns.mine(lambda t, *a, **k: self.backward(t, *a, **k), Tensor.backward)
+            stack.enter_context(patched(Tensor, "backward", lambda t, *a, **k: backward(t, *a, **k)))
+            both = turns.mine(self.backward, torch.autograd.backward)
+            stack.enter_context(patched(torch.autograd, "backward", both))
+            stack.enter_context(patched(builtins, "print", _refusing_print()))
+            for i, optimizer in enumerate(self.reached.optimizers):
+                step = turns.mine(lambda *a, i=i, **k: self.step(i, *a, **k), optimizer.step)
+                stack.enter_context(replaced(optimizer.__dict__, "step", step))
+                zero_grad = turns.mine(
+                    lambda set_to_none=True, *, i=i: self.zero_grad(i, set_to_none), optimizer.zero_grad
+                )
+                stack.enter_context(replaced(optimizer.__dict__, "zero_grad", zero_grad))
+            for scheduler in self.reached.schedulers:
+                later = turns.mine(lambda *a, s=scheduler, **k: self.later(s, *a, **k), scheduler.step)
+                stack.enter_context(replaced(scheduler.__dict__, "step", later))
+            stack.enter_context(self._until_over)
+            yield
+
+    def backward(
+        self, loss: Tensor, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False, inputs: Any = None
+    ) -> None:
+        if create_graph or inputs is not None or not isinstance(loss, Tensor):
+            raise NotCompiled(
+                f"{here()}: backward() with create_graph, inputs or several tensors; train_step takes loss.backward()"
+            )
+        if gradient is None and loss.numel() != 1:
+            raise RuntimeError("grad can be implicitly created only for scalar outputs")
+        self.backwards += 1
+        tangent = self.tangent.to(loss.dtype).expand(loss.shape)
+        leaves = [self._stand_ins[i] for i in self._leaves]
+        leaves += _other_leaves(loss, {id(leaf) for leaf in leaves})
+        if any(leaf._post_accumulate_grad_hooks for leaf in leaves):
+            raise NotCompiled(f"{here()}: a hook on a gradient's accumulation: change gradients after backward()")
+        if loss.grad_fn is not None:
+            setup_stacktrace_preservation_hooks([loss.grad_fn])
+        # Its operations' lines end with it: PyTorch sees to that only until a backward has raised an error while it was traced.
+        with fx_traceback.preserve_node_meta(), contextlib.nullcontext() if self.own_backward() else suspended():
+            found = torch.autograd.grad(
+                loss, leaves, tangent if gradient is None else gradient * tangent, retain_graph=retain_graph, allow_unused=True
+            )
+        with torch.no_grad():
+            for leaf, grad in zip(leaves, found, strict=True):
+                if grad is not None:
+                    leaf.grad = grad if leaf.grad is None else leaf.grad + grad
+        grads = {i: self._stand_ins[i].grad for i in self._leaves} if self.backwards == 1 else {}
+        self._raw = {i: from_fun(grad) for i, grad in grads.items() if grad is not None}
+
+    def step(self, number: int, closure: Any = None) -> None:
+        if closure is not None:
+            raise NotCompiled(f"{here()}: optimizer.step(closure): train_step takes a step without one")
+        if number in self.stepped:
+            raise NotCompiled(f"{here()}: a second step of one optimizer: a train_step updates each parameter once")
+        self.stepped.add(number)
+        own = self.reached.optimizers[number]
+        if any(getattr(scheduler, "optimizer", own) is own for scheduler in self._scheduled):
+            raise NotCompiled(f"{here()}: scheduler.step() before optimizer.step(): it runs after the step, so call it there")
+        for g, group in enumerate(self.reached.optimizers[number].param_groups):
+            for parameter in group["params"]:
+                primal = self._index.get(id(parameter))
+                if primal is None:
+                    if parameter.requires_grad:
+                        raise NotCompiled(
+                            f"{here()}: the optimizer updates a tensor{list(parameter.shape)} that belongs to no module that the "
+                            "step "
+                            "reaches: make it a parameter of one"
+                        )
+                    continue
+                grad = self._stand_ins[primal].grad
+                if grad is not None:
+                    with torch.no_grad():
+                        self.consumed.append((Slot(number, g, parameter, primal), _laid_out(grad, parameter)))
+        if self.last_node is None and (mode := get_proxy_mode()) is not None:
+            self.last_node = mode.tracer.graph._root.prev
+
+    def zero_grad(self, number: int, set_to_none: bool) -> None:
+        self._cleared_ever.add(number)
+        if not self.backwards and number not in self.stepped:
+            self._cleared_first.add(number)
+        if not set_to_none:
+            self._zeroed.add(number)
+        for parameter in self._parameters(number):
+            if (primal := self._index.get(id(parameter))) is not None:
+                stand_in = self._stand_ins[primal]
+                if stand_in.grad is not None:
+                    with torch.no_grad():
+                        stand_in.grad = None if set_to_none else torch.zeros_like(stand_in.grad)
+                self.cleared.add(primal)
+
+    def _parameters(self, number: int) -> list[Tensor]:
+        return [parameter for group in self.reached.optimizers[number].param_groups for parameter in group["params"]]
+
+    def gradients_before(self) -> tuple[list[Tensor], list[Tensor]]:
+        """What becomes of gradients from before the step: (parameters that lose them, parameters that must have none)."""
+        consumed = {id(slot.parameter) for slot, _ in self.consumed}
+        for number in self._zeroed & self.stepped:
+            if any(p.requires_grad and id(p) not in consumed for p in self._parameters(number)):
+                raise NotCompiled(
+                    "zero_grad(set_to_none=False), and an optimizer's parameter has no gradient in this step: PyTorch would "
+                    "update it with a gradient of zeros; leave set_to_none out"
+                )
+        cleared: dict[int, Tensor] = {}
+        for number in self._cleared_first | self._cleared_ever - self.stepped:
+            for p in self._parameters(number):
+                if number not in self._zeroed or id(p) in consumed or number not in self.stepped:
+                    cleared[id(p)] = p
+        without = {id(p): p for number in self.stepped for p in self._parameters(number) if id(p) not in cleared}
+        return list(cleared.values()), list(without.values())
+
+    def later(self, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+        if any(isinstance(value, SYMBOLIC) for value in (*args, *kwargs.values())):
+            raise NotCompiled(f"{here()}: a scheduler is given a size")
+        if any(isinstance(value, Tensor) for value in (*args, *kwargs.values())):
+            raise NotCompiled(
+                f"{here()}: {type(scheduler).__name__}.step() is given a tensor, whose value is not known while the step is "
+                "compiled: return it, and call scheduler.step() after the step"
+            )
+        self._scheduled.append(scheduler)
+        self._hide_settings(scheduler)
+        self.afterwards.append(lambda: scheduler.step(*args, **kwargs))
+
+    def _hide_settings(self, scheduler: Any) -> None:
+        """What a scheduler sets has its new value only after the step: the rest of the body must not read the old one."""
+        owner = getattr(scheduler, "optimizer", None)
+        tables = [(group, ("lr", "momentum", "betas"), "param_groups") for group in owner.param_groups] if owner else []
+        for each in (scheduler, *self.reached.schedulers):
+            if each is scheduler or getattr(each, "optimizer", None) is owner:  # SequentialLR steps others
+                tables.append((each.__dict__, ("_last_lr", "last_epoch", "_step_count"), type(each).__name__))
+        for table, keys, name in tables:
+            for key in keys:
+                if key in table and not isinstance(table[key], NotYet):
+                    self._until_over.enter_context(replaced(table, key, NotYet(f"{name}.{key}")))
+
+    def kept(self) -> list[tuple[int, Tensor, bool]]:
+        """(input, gradient, whether it is as backward() left it) of what no optimizer consumed and no zero_grad() dropped."""
+        consumed = {slot.primal for slot, _ in self.consumed}
+        return [
+            (i, grad, from_fun(grad) is self._raw.get(i))
+            for i in self._leaves
+            if (grad := self._stand_ins[i].grad) is not None and i not in consumed
+        ]
+
+
+def _laid_out(grad: Tensor, parameter: Tensor) -> Tensor:
+    if not parameter.is_contiguous():
+        raise NotCompiled(f"a parameter of shape {list(parameter.shape)} is not contiguous")
+    return grad.contiguous() if grad.is_contiguous() else grad.clone(memory_format=torch.contiguous_format)
+
+
+def _other_leaves(loss: Tensor, known: set[int]) -> list[Tensor]:
+    """Tensors that want a gradient and were made in the step (detach().requires_grad_()); it may read their `.grad`."""
+    found: dict[int, Tensor] = {}
+    waiting, seen = [loss.grad_fn], {None}
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.name() == "torch::autograd::AccumulateGrad":
+            if id(node.variable) not in known:
+                found[id(node.variable)] = node.variable
+        else:
+            waiting += [following for following, _ in node.next_functions]
+    return list(found.values())
+
+
+_print = builtins.print
+
+
+def _refusing_print() -> Callable[..., None]:
+    thread = threading.get_ident()
+
+    def refuse_print(*args: Any, **kwargs: Any) -> None:
+        if threading.get_ident() != thread or wire.is_internal_file(sys._getframe(1).f_code.co_filename):
+            return _print(*args, **kwargs)
+        raise NotCompiled(f"{here()}: print() would run once, while the step is traced: return what you want to print")
+
+    return refuse_print
+
+
+def here() -> str:
+    """The user's line that is running: "train.py:41"."""
+    frame = sys._getframe(1)
+    while frame is not None and wire.is_internal_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    return "" if frame is None else f"{wire.short(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def trace_step(
+    body: Callable[..., Any],
+    state: Any,
+    structure: tuple,
+    inputs: list[Tensor],
+    reached: Reached,
+    symbols: Symbols | None = None,
+    *,
+    reads: Reads,
+) -> Traced:
+    """Traces `body(*arguments)`; `inputs`: the tensors of `state`, then those of the arguments. `symbols`, of these
+    inputs: the trace is with their symbolic sizes. `reads`: what the body is seen to reach."""
+    count = len(state.tensors())
+    found: dict[str, Any] = {}
+
+    def flat(*fakes: Tensor) -> tuple[Tensor, ...]:
+        with FunctionalTensorMode():
+            tensors = [to_fun(fake) for fake in fakes]
+            for tensor, original in zip(tensors, inputs, strict=False):
+                if original.requires_grad:
+                    tensor.requires_grad_()
+            recorder = Recorder(reached, inputs, tensors[:-1], tensors[-1], lambda: reads.own_backward)
+            args, kwargs = unflatten(structure, tensors[count:-1])
+            with state.swapped(tensors[:count]), recorder.active():
+                result = body(*args, **kwargs)
+            after = Flattener()
+            if after.flatten((args, kwargs)) != structure or any(
+                a is not b for a, b in zip(after.tensors, tensors[count:-1], strict=False)
+            ):
+                raise SideEffect("the step changes a list or dictionary among its arguments: return what it would put there")
+            if any(tensors[i]._backward_hooks for i in range(len(inputs)) if inputs[i].requires_grad):
+                raise NotCompiled("the step registers a gradient hook on a tensor that stays: it would be registered once")
+            _check(recorder, inputs)
+            found["before"] = recorder.gradients_before()
+            flattener = Flattener(objects=True)
+            found["structure"], found["recorder"] = flattener.flatten(result), recorder
+            check_result(found["structure"])
+            results = [from_fun(tensor.detach()) for tensor in flattener.tensors]
+            values = [from_fun(tensor) for tensor in tensors[:-1]]
+            found["mutated"] = [i for i, (value, fake) in enumerate(zip(values, fakes, strict=False)) if value is not fake]
+            kept = recorder.kept()
+            found["kept"] = [(i, raw) for i, _, raw in kept]
+            consumed = [grad for _, grad in recorder.consumed]
+            gradients = [from_fun(grad.detach()) for grad in (*consumed, *(grad for _, grad, _ in kept))]
+            return (*results, *(values[i] for i in found["mutated"]), *gradients)
+
+    mode = symbols.mode if symbols is not None else compat.FakeTensorMode()
+    tangent = torch.ones((), device=next((t.device for t in inputs if t.dim()), "cpu"))
+    with (
+        trace.tracing(), trace.inside(flat.__code__), trace.recurrent_layers(), traced_kernels.as_eager(),
+        fx_traceback.preserve_node_meta(),
+    ):  # fmt: skip
+        static = [*inputs, tangent] if symbols is None else [tangent]
+        fakes = [mode.from_tensor(tensor.detach(), static_shapes=True) for tensor in static]
+        if symbols is not None:
+            fakes = [*(fake.detach() for fake in symbols.inputs), *fakes]
+        with enable_python_dispatcher(), mode, repeated.quick():
+            gm = make_fx(flat)(*fakes)
+    return _arranged(gm, inputs, found, reads.is_users)
+
+
+def _check(recorder: Recorder, inputs: list[Tensor]) -> None:
+    if not recorder.consumed:
+        raise NotCompiled(
+            "the step never calls optimizer.step() with a gradient: train_step wants forward, backward() and step() in it"
+        )
+    for slot, _ in recorder.consumed:
+        if slot.primal not in recorder.cleared:
+            raise NotCompiled("the step has no optimizer.zero_grad(): train_step consumes the gradients, so call it in the step")
+
+
+def _arranged(
+    gm: torch.fx.GraphModule, inputs: list[Tensor], found: dict[str, Any], is_users: Callable[[Tensor], bool]
+) -> Traced:
+    """Outputs in the order of `Traced`: first what comes of no gradient."""
+    recorder: Recorder = found["recorder"]
+    placeholders = list(gm.graph.find_nodes(op="placeholder"))
+    _check_order(gm, recorder, placeholders)
+    output = next(iter(gm.graph.find_nodes(op="output")))
+    outputs = list(output.args[0])
+    late = {placeholders[-1]}
+    for node in gm.graph.nodes:
+        if node.op == "call_function" and not late.isdisjoint(node.all_input_nodes):
+            late.add(node)
+    for node in late:
+        if node.op == "call_function" and node.meta.get("seq_nr", -1) >= 0:
+            node.stack_trace = None  # the line of backward(); the forward's says more
+    late = _with_later_draws(gm, late)
+    for i in found["mutated"]:
+        if inputs[i].requires_grad:
+            raise NotCompiled(f"the step writes a parameter of shape {list(inputs[i].shape)} itself")
+    results = len(outputs) - len(found["mutated"]) - len(recorder.consumed) - len(found["kept"])
+    gradients = results + len(found["mutated"])
+    early = [i for i in range(gradients) if outputs[i] not in late]
+    order = [*early, *range(gradients, len(outputs)), *(i for i in range(gradients) if outputs[i] in late)]
+    place = {old: new for new, old in enumerate(order)}
+    cleared, without = found["before"]
+    dropped = {id(parameter) for parameter in cleared}
+    first_kept = gradients + len(recorder.consumed)
+    kept = []
+    for k, (i, raw) in enumerate(found["kept"]):
+        read = not raw or _is_read(outputs[first_kept + k], outputs)
+        kept.append((i, place[first_kept + k], read and id(inputs[i]) not in dropped))
+    output.args = (tuple(outputs[i] for i in order),)
+    distributed.refuse_collectives(gm.graph)
+    gm.graph.eliminate_dead_code()
+    gm.recompile()
+    wire.give_backward_its_lines(gm.graph)
+    constants = lift_constants(gm, placeholders[-1], is_users)
+    return Traced(
+        gm, constants, len(early), [slot for slot, _ in recorder.consumed], found["structure"],
+        results=[place[i] for i in range(results)],
+        mutated=[(i, place[results + k]) for k, i in enumerate(found["mutated"])],
+        kept=kept, afterwards=recorder.afterwards, cleared=cleared, without=without,
+    )  # fmt: skip
+
+
+def _is_read(gradient: Any, outputs: list[Any]) -> bool:
+    """Whether anything beside `.grad` is made of a gradient: another operation, or a result."""
+    while isinstance(gradient, torch.fx.Node) and gradient.target is torch.ops.aten.detach.default:
+        if len(gradient.users) > 1 or outputs.count(gradient) > 1:
+            return True
+        gradient = gradient.args[0]
+    return not isinstance(gradient, torch.fx.Node) or len(gradient.users) > 1 or outputs.count(gradient) > 1
+
+
+def _with_later_draws(gm: torch.fx.GraphModule, late: set[torch.fx.Node]) -> set[torch.fx.Node]:
+    """`late` and what is behind a draw of it: draws keep their order."""
+    late, drawn = set(late), False
+    for node in gm.graph.nodes:
+        if node.op == "call_function" and (drawn and wire.is_random(node.target) or not late.isdisjoint(node.all_input_nodes)):
+            late.add(node)
+            drawn = drawn or wire.is_random(node.target)
+    return late
+
+
+def _check_order(gm: torch.fx.GraphModule, recorder: Recorder, placeholders: list[torch.fx.Node]) -> None:
+    """No operation after optimizer.step() may read a parameter: it would see the old value."""
+    updated = {placeholders[slot.primal] for slot, _ in recorder.consumed}
+    node = recorder.last_node
+    while node is not None and node.op != "root" and node.op != "output":
+        if node.op == "call_function" and not updated.isdisjoint(node.all_input_nodes):
+            raise NotCompiled(
+                f"{wire.origin(node)}: the step uses a parameter again after optimizer.step(): make it two train_steps"
+            )
+        node = node.next
+
+
+__all__ = ["Traced", "trace_step"]

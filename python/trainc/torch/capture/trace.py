@@ -1,0 +1,194 @@
+"""Tracing a module's forward: the settings it runs under, where each operation came from, what a checkpoint covers."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+from typing import Any
+
+import torch
+import torch.utils.checkpoint as checkpointing
+
+from trainc.base.errors import SideEffect
+from trainc.torch import compat
+from trainc.torch.capture.structure import Flattener, unflatten
+from trainc.torch.compat import decompositions, proxy_tensor
+from trainc.torch.graph.wire import RECOMPUTE, is_internal_file
+from trainc.torch.guards.reads import Reads
+from trainc.torch.guards.state import ModuleState, Snapshot
+from trainc.torch.guards.watch import Watched
+from trainc.torch.patches import patched
+
+
+class FlatCall(torch.nn.Module):
+    """A model's call as a function of tensors alone: (the model's tensors..., the arguments' tensors...) -> result's tensors.
+    It holds the model out of sight of AOTAutograd, which would take its parameters for constants."""
+
+    def __init__(self, state: ModuleState, structure: tuple, before: Snapshot, watched: Watched, reads: Reads):
+        super().__init__()
+        self._hidden = [state, before, watched, reads]
+        self._until_traced, self._first = contextlib.ExitStack(), True
+        self._structure = structure
+        self.result: tuple = ()  # the structure of what forward returns
+
+    @contextlib.contextmanager
+    def watched(self):
+        """While PyTorch runs `forward`, twice and then its backward. The second time does what the first did, and to watch it
+        costs as much again: only where the first ran code that has to be watched in the backward, or logged something."""
+        with self._until_traced:
+            yield
+
+    def forget(self) -> None:
+        """Lets go of the model, which must not live, nor its old tensors, as long as what was compiled."""
+        self._hidden.clear()
+
+    def forward(self, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        state, before, watched, reads = self._hidden
+        before.restore_attributes()  # a trace runs forward twice, and each time it is the first
+        reads.restore()
+        count = len(state.tensors())
+        args, kwargs = unflatten(self._structure, list(flat[count:]))
+        learns = [t.requires_grad for t in flat]
+        first, self._first = self._first, False
+        if not first and (watched.logged or reads.own_backward):
+            watched.logged = None
+            self._until_traced.enter_context(watched.active())
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(state.swapped(list(flat[:count])))
+            if first:
+                stack.enter_context(watched.active())
+            elif watched.warned:  # the first run has shown it
+                stack.enter_context(warnings.catch_warnings())
+                warnings.simplefilter("ignore")
+            result = state.root.forward(*args, **kwargs)
+        watched.check()
+        if learns != [t.requires_grad for t in flat]:
+            raise SideEffect("forward changes whether one of its arguments, or of its own tensors, wants a gradient")
+        after = Flattener()
+        if after.flatten((args, kwargs)) != self._structure or any(
+            a is not b for a, b in zip(after.tensors, flat[count:], strict=False)
+        ):
+            raise SideEffect("forward changes a list or dictionary among its arguments")
+        flattener = Flattener(objects=True)
+        self.result = flattener.flatten(result)
+        return tuple(flattener.tensors)
+
+
+@contextlib.contextmanager
+def tracing():
+    """torch.compiler.is_compiling() holds; operations remember the user's line; checkpointed ones are marked."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(patched(torch.compiler, "_is_compiling_flag", True))
+        stack.enter_context(patched(proxy_tensor.PythonKeyTracer, "create_node", _create_node_with_origin))
+        stack.enter_context(patched(checkpointing, "_checkpoint_without_reentrant_generator", _marking_generator))
+        stack.enter_context(patched(checkpointing, "CheckpointFunction", _MarkingFunction))
+        yield
+
+
+@contextlib.contextmanager
+def inside(code: Any):
+    """Operations traced below a call of `code` remember their lines as those below `FlatCall.forward` do."""
+    _here.add(id(code))
+    try:
+        yield
+    finally:
+        _here.discard(id(code))
+
+
+@contextlib.contextmanager
+def recurrent_layers():
+    """LSTM, GRU and RNN as their elementwise and matrix operations, with eager's dropout between layers."""
+    onednn = compat.onednn_enabled()
+    compat.set_onednn(False)  # or a layer is one opaque call, which drops what its backward needs
+    try:
+        with patched(decompositions, "_rnn_helper", _layer_by_layer):
+            yield
+    finally:
+        compat.set_onednn(onednn)
+
+
+_rnn_helper = decompositions._rnn_helper
+
+
+def _layer_by_layer(
+    input: torch.Tensor, hidden: Any, params: list, has_biases: bool, num_layers: int, dropout: float, train: bool,
+    bidirectional: bool, batch_first: bool, layer_fn: Any,
+) -> tuple[torch.Tensor, list]:  # fmt: skip
+    """torch's decomposition never drops anything (torch 2.13 asks `num_layers < i - 1` where it means `i < num_layers - 1`):
+    it does one layer here, and the dropout is ours, drawn where eager draws it, over steps first and batch second."""
+    input = input.transpose(0, 1) if batch_first else input
+    directions = 2 if bidirectional else 1
+    final_hiddens: list = []
+    for layer in range(num_layers):
+        if layer and train and dropout:
+            input = torch.dropout(input, dropout, train=True)
+        own = slice(layer * directions, (layer + 1) * directions)
+        input, final = _rnn_helper(input, hidden[own], params[own], has_biases, 1, 0.0, train, bidirectional, False, layer_fn)
+        final_hiddens += final
+    return input.transpose(0, 1) if batch_first else input, final_hiddens
+
+
+_create_node = proxy_tensor.PythonKeyTracer.create_node
+_here = {id(FlatCall.forward.__code__)}  # what calls the user's code while it is traced; hashing code itself takes microseconds
+
+
+def _create_node_with_origin(tracer: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
+    node = _create_node(tracer, *args, **kwargs)
+    if not node.stack_trace and node.op == "call_function":
+        frame = sys._getframe(1)
+        while frame is not None and id(frame.f_code) not in _here and is_internal_file(frame.f_code.co_filename):
+            frame = frame.f_back
+        if frame is not None and id(frame.f_code) not in _here and _inside_forward(frame):
+            node.stack_trace = f'  File "{frame.f_code.co_filename}", line {frame.f_lineno}, in {frame.f_code.co_name}\n'
+    return node
+
+
+def _inside_forward(frame: Any) -> bool:
+    """Whether the frame was called by the traced forward; the user's own call of the model lies outside."""
+    while frame is not None:
+        if id(frame.f_code) in _here:
+            return True
+        frame = frame.f_back
+    return False
+
+
+# ---- activation checkpointing ---------------------------------------------------------------------------------------
+# Under AOTAutograd a checkpoint's recomputation is lost (its saved-tensor hooks are off) or fails (reentrant). Its
+# operations are traced once and marked instead: the compiler keeps none of their results for the backward.
+
+
+def _nodes() -> torch.fx.Graph | None:
+    mode = proxy_tensor.get_proxy_mode()
+    return None if mode is None else mode.tracer.graph
+
+
+def _mark(before: torch.fx.Node | None, graph: torch.fx.Graph | None) -> None:
+    if graph is None or before is None:
+        return
+    node = before.next
+    while node.op != "root":
+        if node.op == "call_function":
+            node.meta[RECOMPUTE] = True
+        node = node.next
+
+
+def _last(graph: torch.fx.Graph | None) -> torch.fx.Node | None:
+    return None if graph is None else graph._root.prev
+
+
+def _marking_generator(function: Any, preserve: Any = True, *_: Any, **__: Any):
+    graph = _nodes()
+    before = _last(graph)
+    yield
+    _mark(before, graph)
+
+
+class _MarkingFunction:
+    @staticmethod
+    def apply(function: Any, _preserve: bool, *args: Any) -> Any:
+        graph = _nodes()
+        before = _last(graph)
+        result = function(*args)
+        _mark(before, graph)
+        return result

@@ -1,0 +1,1 @@
+"""What users call: trainc.compile, train_step, the Dynamo backend, explain."""

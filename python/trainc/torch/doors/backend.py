@@ -1,0 +1,203 @@
+"""torch.compile(model, backend="trainc"): Dynamo's graphs through the same joint partition as trainc.compile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from trainc.base import messages, records
+from trainc.base.errors import NotCompiled, UserError
+from trainc.torch import compat, device
+from trainc.torch.capture import turns
+from trainc.torch.capture.trace import tracing
+from trainc.torch.graph.sizes import Symbols
+from trainc.torch.guards import overlap
+from trainc.torch.guards.overlap import Overlapping
+from trainc.torch.joint import compiler as joint
+from trainc.torch.joint import family
+from trainc.torch.run import tuning
+
+compilations: list[records.Compilation] = []  # of all graphs that came through this door
+
+
+def backend(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: dict[str, Any] | None = None, **_: Any
+) -> Callable[..., Any]:
+    """What torch.compile calls. `options`: {"tune": "max"}, as trainc.compile's tune="max"."""
+    tune = (options or {}).get("tune", "fast")
+    tuning.check(tune)
+    if unknown := set(options or {}) - {"tune"}:
+        raise UserError(f'torch.compile(backend="trainc"): no option {sorted(unknown)[0]!r}; there is "tune"')
+    if any(isinstance(value, (torch.SymInt, torch.SymFloat)) or _is_symbolic(value) for value in example_inputs):
+        return _by_sizes(gm, example_inputs, tune)
+    return _static(gm, example_inputs, tune)
+
+
+def _static(gm: torch.nn.Module, inputs: Sequence[Any], tune: str) -> Callable[..., Any]:
+    record = _record(inputs, tune)
+    where = _where(record, inputs)
+    if where is None:
+        return gm.forward
+    compiler = joint.Compiler(record, joint.new_engine(where, tune))
+    try:
+        compiled = _separately(gm.forward, joint.compile_flat(gm, overlap.apart(inputs), record, compiler), compiler)
+    except NotCompiled as reason:
+        messages.warn(f"{record.name} runs in PyTorch: {reason}")
+        return gm.forward
+    except UserError:
+        raise
+    except Exception as error:
+        return _in_pytorch(record, error, gm.forward)
+    compilations.append(record)
+    return compat.dynamo_disable(compiled, reason="compiled by trainc")
+
+
+def _separately(plain: Callable[..., Any], compiled: Callable[..., Any], compiler: joint.Compiler) -> Callable[..., Any]:
+    """`compiled`; where it writes an input that shares memory with another, `plain` runs in PyTorch."""
+
+    def run(*given: Any) -> Any:
+        try:
+            return compiled(*given)
+        except Overlapping as reason:
+            messages.warn_once("overlap", f"A graph of torch.compile runs in PyTorch where {reason}")
+            return plain(*given)
+
+    return run if compiler.writes else compiled
+
+
+def _record(inputs: Sequence[Any], tune: str) -> records.Compilation:
+    return records.Compilation(f"graph {len(compilations)}", signature=_describe(inputs), tune=tune, route="dynamo")
+
+
+def _in_pytorch(record: records.Compilation, error: Exception, run: Callable[..., Any]) -> Callable[..., Any]:
+    """`run`, which is PyTorch's own way to a graph that could not be compiled because of `error`."""
+    messages.fell_back(record.name, error)
+    record.route, record.reason = "eager", family.first_line(error)
+    compilations.append(record)
+    return run
+
+
+def _where(record: records.Compilation, inputs: Sequence[Any]) -> device.Host | None:
+    """The device of all tensors; None, and a warning, where there are several."""
+    try:
+        return device.one((t for t in inputs if isinstance(t, torch.Tensor)), "its tensors")
+    except NotCompiled as reason:
+        messages.warn(f"{record.name} runs in PyTorch: {reason}")
+        return None
+
+
+def _by_sizes(gm: torch.fx.GraphModule, examples: Sequence[Any], tune: str) -> Callable[..., Any]:
+    """Dynamo gives sizes as symbols once a second shape comes; plans have concrete ones. Its graph is traced with symbols of
+    our own, and all sizes that come get plans of that trace."""
+    inputs = Inputs([node.meta.get("example_value", given) for node, given in zip(_placeholders(gm), examples, strict=True)])
+    found: dict[Any, Callable[..., Any]] = {}
+    families: dict[Any, family.Family] = {}
+    left: set[Any] = set()  # kinds of calls that were not compiled for one size, and are not tried for others
+
+    def compiled_for(kind: tuple, given: Sequence[Any]) -> Callable[..., Any]:
+        fixed, moving = inputs.fixed_of(given), inputs.moving_of(given)
+        record = _record(given, tune)
+        where = _where(record, given)
+        if where is None:
+            return WithNumbers(gm, inputs, given)
+        engine = joint.new_engine(where, tune)
+
+        def static() -> Callable[..., Any]:
+            module, compiler = WithNumbers(gm, inputs, given), joint.Compiler(record, engine)
+            return _separately(module, joint.compile_flat(module, overlap.apart([*fixed, *moving]), record, compiler), compiler)
+
+        def symbolic(symbols: Symbols) -> family.Serve:
+            compiler = joint.Compiler(record, engine, symbols)
+            module = WithNumbers(gm, inputs)
+            compiled = _separately(module, joint.compile_flat(module, overlap.apart(symbols.inputs), record, compiler), compiler)
+            return lambda tensors, record: compiled if compiler.add_sizes(tensors, record) else None
+
+        shapes = families.setdefault(kind, family.Family(dims=inputs.dims))
+        if kind in left:
+            return WithNumbers(gm, inputs, given)
+        try:
+            with turns.alone(), tracing():
+                compiled = shapes.entry(record, fixed, moving, static, symbolic)
+        except NotCompiled as reason:
+            messages.warn(f"{record.name} runs in PyTorch: {reason}")
+            return WithNumbers(gm, inputs, given)
+        except UserError:
+            raise
+        except Exception as error:
+            left.add(kind)
+            return _in_pytorch(record, error, WithNumbers(gm, inputs, given))
+        compilations.append(record)
+        return compiled
+
+    @compat.dynamo_disable
+    def call(*given: Any) -> Any:
+        tensors = [t for t in given if isinstance(t, torch.Tensor)]
+        kind = (*[(t.dim(), t.dtype, t.requires_grad, t.device) for t in tensors], torch.is_grad_enabled())
+        key = (*[(t.shape, t.stride()) if isinstance(t, torch.Tensor) else t for t in given], kind)
+        compiled = found.get(key)
+        if compiled is None:
+            compiled = found[key] = compiled_for(kind, given)
+        return compiled(*inputs.fixed_of(given), *inputs.moving_of(given))
+
+    return call
+
+
+class Inputs:
+    """What Dynamo gives to a graph, by its fakes: tensors of one shape, tensors with symbolic sizes, and numbers."""
+
+    def __init__(self, examples: Sequence[Any]):
+        tensors = [i for i, value in enumerate(examples) if isinstance(value, torch.Tensor)]
+        self.count = len(examples)
+        self.moving = [i for i in tensors if _is_symbolic(examples[i])]
+        self.fixed = [i for i in tensors if i not in self.moving]
+        self.dims = [{d for d, n in enumerate(examples[i].shape) if type(n) is not int} for i in self.moving]
+        places = {
+            examples[i].shape[d].node.expr: (i, d) for i, dims in zip(self.moving, self.dims, strict=True) for d in sorted(dims)
+        }
+        # the (tensor, dimension) whose size each number is; None where it is none
+        self.numbers = {
+            i: places.get(value.node.expr) if isinstance(value, torch.SymInt) else None
+            for i, value in enumerate(examples)
+            if i not in tensors
+        }
+
+    def fixed_of(self, given: Sequence[Any]) -> list[torch.Tensor]:
+        return [given[i] for i in self.fixed]
+
+    def moving_of(self, given: Sequence[Any]) -> list[torch.Tensor]:
+        return [given[i] for i in self.moving]
+
+
+class WithNumbers(torch.nn.Module):
+    """A graph as a function of its tensors (those of one shape first). The numbers among its inputs are those that are `given`,
+    or the sizes that they stand for."""
+
+    def __init__(self, gm: torch.fx.GraphModule, inputs: Inputs, given: Sequence[Any] | None = None):
+        super().__init__()
+        self._graph = [gm]  # out of sight: AOTAutograd would take the graph's own tensors for parameters twice
+        self._inputs = inputs
+        self._numbers = None if given is None else {i: given[i] for i in inputs.numbers}
+        if given is None and None in inputs.numbers.values():
+            raise NotCompiled("a number among its inputs is not a size")
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        values: dict[int, Any] = dict(zip((*self._inputs.fixed, *self._inputs.moving), tensors, strict=True))
+        for i, place in self._inputs.numbers.items():
+            values[i] = values[place[0]].shape[place[1]] if self._numbers is None else self._numbers[i]
+        return self._graph[0](*[values[i] for i in range(self._inputs.count)])
+
+
+def _placeholders(gm: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    return list(gm.graph.find_nodes(op="placeholder"))
+
+
+def _is_symbolic(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not all(type(n) is int for n in (*value.shape, *value.stride()))
+
+
+def _describe(inputs: Sequence[Any]) -> str:
+    from trainc.torch.graph.wire import dtype_name
+
+    return ", ".join(f"{dtype_name(t.dtype)}{list(t.shape)}" for t in inputs if isinstance(t, torch.Tensor))

@@ -1,0 +1,59 @@
+"""trainc.compile: checks what it was given, then attaches itself to the model and the optimizer."""
+
+from __future__ import annotations
+
+import torch
+
+from trainc.base import cache, config
+from trainc.base.errors import UserError
+from trainc.torch.capture import distributed
+from trainc.torch.doors.call import CompiledCall
+from trainc.torch.doors.fuse import Fusing
+from trainc.torch.doors.memory import Settings, checked
+from trainc.torch.optimizers import formula_of, names
+from trainc.torch.optimizers.optimizer import attach
+from trainc.torch.run import tuning
+
+
+def compile_objects(model, optimizer, *, tune, memory, fuse_step, verify):
+    check(model, optimizer, tune, memory, fuse_step, verify)
+    if config.cache:
+        cache.directory()  # says so now where plans cannot be kept
+        config.cache_bytes()
+    inner = distributed.compiled_part(model)
+    fusing = Fusing(optimizer) if fuse_step else None
+    inner._compiled_call_impl = CompiledCall(inner, Settings(memory, optimizer, tune, fuse_step), fusing)
+    if optimizer is None:
+        return model
+    attach(optimizer, fusing)
+    return model, optimizer
+
+
+def check(model, optimizer, tune, memory, fuse_step, verify) -> None:
+    if isinstance(model, type) and issubclass(model, torch.nn.Module):
+        raise UserError(f"trainc.compile wants a model, got the class {model.__name__}: call it first, {model.__name__}(...)")
+    if not isinstance(model, torch.nn.Module):
+        raise UserError(f"trainc.compile wants a torch.nn.Module, got {_kind(model)}")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UserError("trainc.compile cannot see into a torch.jit.ScriptModule; give it the module before torch.jit.script")
+    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+        if callable(optimizer) or isinstance(optimizer, torch.optim.lr_scheduler.LRScheduler):
+            hint = ": give it the optimizer that steps these parameters, torch.optim.AdamW(model.parameters())"
+        else:
+            hint = ""
+        raise UserError(f"trainc.compile wants a torch.optim.Optimizer as its second argument, got {_kind(optimizer)}{hint}")
+    tuning.check(tune)
+    checked(memory)
+    for name, flag in (("fuse_step", fuse_step), ("verify", verify)):
+        if not isinstance(flag, bool):
+            raise UserError(f"{name}={flag!r} is neither True nor False")
+    if verify:
+        raise UserError("verify=True is not built yet: leave it out")
+    if fuse_step and ((formula := formula_of(optimizer)) is None or not formula.elementwise):
+        if optimizer is None:
+            raise UserError("fuse_step=True wants the optimizer, too: trainc.compile(model, optimizer, fuse_step=True)")
+        raise UserError(f"fuse_step=True wants {names('or', elementwise=True)}, not {type(optimizer).__name__}: leave it out")
+
+
+def _kind(value) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"

@@ -1,0 +1,37 @@
+"""`trainc.explain` of a model, an optimizer or a train_step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainc.base import records
+from trainc.base.errors import UserError
+from trainc.base.report import Explanation
+from trainc.torch.capture import distributed
+from trainc.torch.doors import backend
+
+
+def explain(model: Any, file: Any = None, batch: Any = None) -> Explanation:
+    """What was compiled for `model`, or for an optimizer. `file`: a path, or something with `write`, that gets the text too.
+    `batch`: arguments of a call to compile for first."""
+    model = distributed.inner_of(model)
+    if batch is not None:
+        compiled = model if hasattr(model, "prepare") else getattr(model, "_compiled_call_impl", None)
+        if not hasattr(compiled, "prepare"):
+            raise UserError("trainc.explain(batch=...) wants a model after trainc.compile, or what trainc.train_step returned")
+        args, kwargs = ((), batch) if isinstance(batch, dict) else (batch if isinstance(batch, (tuple, list)) else (batch,), {})
+        compiled.prepare(tuple(args), kwargs)
+    compilations = list(records.of(model))
+    title = getattr(model, "__name__", type(getattr(model, "_orig_mod", model)).__name__)
+    if hasattr(model, "_orig_mod") or any(compilation.route == "dynamo" for compilation in compilations):
+        compilations += backend.compilations  # Dynamo does not say whose graph it was: those of all models
+    explanation = Explanation(title, compilations)
+    if hasattr(file, "write"):
+        file.write(f"{explanation}\n")
+    elif file is not None:
+        with open(file, "w", encoding="utf-8") as out:
+            out.write(f"{explanation}\n")
+    return explanation
+
+
+__all__ = ["explain"]

@@ -1,0 +1,1 @@
+"""What a captured graph is: its wire format for the compiler, and symbols for its sizes."""

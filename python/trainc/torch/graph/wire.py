@@ -1,0 +1,240 @@
+"""FX graph -> the JSON text that src/frontend/aten.h reads. Every value is static: shapes are ints."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import operator
+import os
+import re
+from typing import Any
+
+import torch
+
+from trainc.base import PACKAGE
+from trainc.base.errors import InternalError
+from trainc.torch import compat
+from trainc.torch.device import HOST, Host
+
+DTYPE_NAMES = {
+    torch.float64: "f64", torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16",
+    torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool",
+}  # fmt: skip
+DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
+RECOMPUTE = "trainc_recompute"  # node.meta: inside an activation checkpoint
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_INTERNAL = (os.path.dirname(torch.__file__) + os.sep, PACKAGE)
+
+
+@functools.cache
+def is_internal_file(path: str) -> bool:
+    """A frame of PyTorch's or ours, or of generated code: never the user's line."""
+    return path.startswith(_INTERNAL) or path.startswith("<")
+
+
+def short(path: str) -> str:
+    """A file as it is named in messages."""
+    return os.path.basename(path)
+
+
+def origin(node: torch.fx.Node) -> str:
+    """The user's own line, "model.py:41", or ""."""
+    for path, line in reversed(_FRAME.findall(node.stack_trace or "")):
+        if not is_internal_file(path):
+            return f"{short(path)}:{line}"
+    return ""
+
+
+def give_backward_its_lines(graph: torch.fx.Graph) -> None:
+    """An operation of the backward belongs to the user's line of the forward that it is the gradient of (autograd's number)."""
+    lines: dict[int, str] = {}
+    for node in graph.nodes:
+        number = node.meta.get("seq_nr")
+        if number is None:
+            continue
+        if node.stack_trace:
+            lines.setdefault(number, node.stack_trace)
+        elif number in lines:
+            node.stack_trace = lines[number]
+
+
+def target_name(target: Any) -> str:
+    if target is operator.getitem:
+        return "getitem"
+    if isinstance(target, compat.OpOverload):
+        return str(target)
+    return getattr(target, "__name__", str(target))
+
+
+def is_random(target: Any) -> bool:
+    return isinstance(target, compat.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+
+
+def _draws_in_backward(node: torch.fx.Node) -> bool:
+    """A draw that a backward of the user's makes (an `autograd.Function`): it has its turn when the backward runs."""
+    return is_random(node.target) and node.meta.get("partitioner_tag") == "is_backward"
+
+
+@functools.cache
+def _effects(target: Any) -> tuple[bool, list[tuple[int, str]]]:
+    """By the operator's schema: whether it writes over an argument, and the arguments that a result may be a view of
+    (`Tensor(a) self -> Tensor(a)`), by position and name."""
+    if not isinstance(target, compat.OpOverload):
+        return False, []
+    schema = target._schema
+    gives_views = any(result.alias_info is not None for result in schema.returns)
+    viewed = [(i, arg.name) for i, arg in enumerate(schema.arguments) if arg.alias_info is not None]
+    return schema.is_mutable, viewed if gives_views else []
+
+
+def aliases(node: torch.fx.Node) -> list[str]:
+    """The nodes that a result of this one may be a view of."""
+    arguments = [node.args[i] if i < len(node.args) else node.kwargs.get(name) for i, name in _effects(node.target)[1]]
+    return [arg.name for given in arguments for arg in _flat(given) if isinstance(arg, torch.fx.Node)]
+
+
+def value(val: Any, node: str) -> Any:
+    """`V` of the wire format."""
+    if isinstance(val, torch.Tensor):
+        sizes = (*val.shape, *val.stride())
+        if not all(type(size) is int for size in sizes):
+            raise InternalError(f"{node} has a symbolic shape {tuple(val.shape)}")
+        # the state of a fused attention's generator: handed on, never computed with
+        dtype = "i64" if val.dtype is torch.uint64 else dtype_name(val.dtype)
+        offset = {"offset": val.storage_offset()} if val.storage_offset() else {}
+        return {"dtype": dtype, "shape": list(val.shape), "stride": list(val.stride()), **offset}
+    if isinstance(val, (list, tuple)):
+        return [value(item, node) for item in val]
+    return None
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return DTYPE_NAMES.get(dtype) or str(dtype).removeprefix("torch.")
+
+
+def argument(arg: Any) -> Any:
+    if isinstance(arg, torch.fx.Node):
+        val = arg.meta.get("val")
+        if type(val) in (int, float, bool):  # a number that an operation gave: known, as all shapes are
+            return argument(val)
+        if isinstance(val, torch.Tensor) and val.dtype is torch.uint64:
+            return {"n": arg.name, "view": "uint64"}
+        return {"n": arg.name}
+    if arg is None or isinstance(arg, (bool, str)):
+        return arg
+    if isinstance(arg, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        raise InternalError(f"symbolic size {arg} in a static graph")
+    if isinstance(arg, int):
+        return arg
+    if isinstance(arg, float):
+        return arg if math.isfinite(arg) else {"float": "nan" if math.isnan(arg) else "inf" if arg > 0 else "-inf"}
+    if isinstance(arg, torch.dtype):
+        return {"dtype": dtype_name(arg)}
+    if isinstance(arg, (list, tuple)):
+        return [argument(item) for item in arg]
+    return {"other": str(arg)}
+
+
+def _refuse_arithmetic(node: torch.fx.Node) -> None:
+    """uint64 has no arithmetic here: only what runs in the framework may take or give it."""
+    from trainc import _core
+
+    values = [node.meta.get("val"), *(n.meta.get("val") for n in node.all_input_nodes)]
+    if any(isinstance(v, torch.Tensor) and v.dtype is torch.uint64 for v in _flat(values)):
+        if node.target is not operator.getitem and target_name(node.target) in _core.supported_operations():
+            raise InternalError(f"{origin(node)} ({target_name(node.target)}): dtype uint64 is not compiled")
+
+
+def _refuse_higher_order(node: torch.fx.Node) -> None:
+    """Operations of operations: `with_effects` (a check that raises, a print) orders its calls by tokens, which no plan has."""
+    if isinstance(node.target, compat.HigherOrderOperator):
+        inner = [target_name(arg) for arg in node.args if isinstance(arg, compat.OpOverload)]
+        what = f"{inner[0]}, which has effects beside its results," if inner else node.target.name()
+        raise InternalError(f"{origin(node)}: {what} is not compiled")
+
+
+def node_json(node: torch.fx.Node) -> dict:
+    if node.op == "placeholder":
+        return {"op": "placeholder", "name": node.name, "val": value(node.meta.get("val"), node.name)}
+    if node.op == "output":
+        return {"op": "output", "args": [argument(arg) for arg in _flat(node.args[0])]}
+    _refuse_higher_order(node)
+    _refuse_arithmetic(node)
+    return {
+        "op": "call", "name": node.name, "target": target_name(node.target),
+        "args": [argument(arg) for arg in node.args], "kwargs": {key: argument(arg) for key, arg in node.kwargs.items()},
+        "val": value(node.meta.get("val"), node.name), "origin": origin(node), "random": is_random(node.target),
+        "recompute": bool(node.meta.get(RECOMPUTE) or node.meta.get("recompute")),
+        "aliases": aliases(node), "writes": _effects(node.target)[0],
+    } | ({"late": True} if _draws_in_backward(node) else {})  # fmt: skip
+
+
+def _flat(args: Any) -> list[Any]:
+    if not isinstance(args, (list, tuple)):
+        return [args]
+    return [leaf for arg in args for leaf in (_flat(arg) if isinstance(arg, (list, tuple)) else [arg])]
+
+
+class GraphText:
+    """A graph as text. `canonical` names each distinct origin by its number, "@3" for origins[3]: two programs that differ in
+    file names and line numbers have the same one. Placeholders come first; there are no get_attr nodes (joint.lift_constants)."""
+
+    def __init__(self, graph: torch.fx.Graph, name: str, device: Host = HOST):
+        for node in graph.nodes:
+            if node.op not in ("placeholder", "call_function", "output"):
+                raise InternalError(f"{origin(node)} ({node.op} {node.target}) is not an operation")
+        nodes = [node_json(node) for node in graph.nodes]
+        _refuse_results_elsewhere(graph, device)
+        for node, text in zip(graph.nodes, nodes, strict=True):
+            if device.deals_masks and node.target is torch.ops.aten.native_dropout.default:
+                text["philox"] = device.deal(node.args[0].meta["val"])
+        numbers: dict[str, str] = {}
+        for node in nodes:
+            if node.get("origin"):
+                node["origin"] = numbers.setdefault(node["origin"], f"@{len(numbers)}")
+        self.origins = list(numbers)
+        graph_text = {"name": name, "nodes": nodes} | ({"generator": "philox"} if device.deals_masks else {})
+        if (default := torch.get_default_dtype()) is not torch.float32:
+            graph_text["default"] = dtype_name(default)
+        self.canonical = json.dumps(graph_text)
+
+    def text(self) -> str:
+        """The wire format, with the origins themselves. (Inside a JSON string the quotes of the pattern would be escaped.)"""
+        return re.sub(r'"origin": "@(\d+)"', lambda m: f'"origin": {json.dumps(self.origins[int(m[1])])}', self.canonical)
+
+
+def same_graph(a: torch.fx.Graph, b: torch.fx.Graph, device: Host) -> bool:
+    """Whether two graphs compute the same in the same way."""
+    return GraphText(a, "", device).canonical == GraphText(b, "", device).canonical
+
+
+def _refuse_results_elsewhere(graph: torch.fx.Graph, device: Host) -> None:
+    """`loss.cpu()` in a forward on a GPU: a plan's results lie where it runs. (With sizes put in, `val` is on "meta".)"""
+    for out in _flat(next(iter(graph.find_nodes(op="output"))).args[0]):
+        value = out.meta.get("val") if isinstance(out, torch.fx.Node) else None
+        if isinstance(value, torch.Tensor) and (where := out.meta.get("device", value.device)).type != device.torch.type:
+            raise InternalError(f"{origin(out)}: a result is on {where}, the model on {device.torch}")
+
+
+def graph_json(graph: torch.fx.Graph, name: str, device: Host = HOST) -> str:
+    return GraphText(graph, name, device).text()
+
+
+def parse_argument(arg: Any, inputs: list[Any]) -> Any:
+    """The Python value of an argument that came back from the compiler, {"$": i} being inputs[i]."""
+    if isinstance(arg, list):
+        return [parse_argument(item, inputs) for item in arg]
+    if not isinstance(arg, dict):
+        return arg
+    if "$" in arg:
+        return inputs[arg["$"]].view(getattr(torch, arg["view"])) if "view" in arg else inputs[arg["$"]]
+    if "dtype" in arg:
+        return DTYPES.get(arg["dtype"]) or getattr(torch, arg["dtype"])
+    if "float" in arg:
+        return float(arg["float"])
+    text = arg["other"]
+    if text.startswith("torch."):
+        return getattr(torch, text.removeprefix("torch."))
+    return torch.device(text)

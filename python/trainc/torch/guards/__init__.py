@@ -1,0 +1,1 @@
+"""What a captured program depends on beside its arguments: what it read is found, and compared at each call."""

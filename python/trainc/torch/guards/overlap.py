@@ -1,0 +1,121 @@
+"""Tensors that lie in one another's memory, where one of them is written.
+
+A plan reads all that it is given before it writes any of it: where two inputs share elements, the program's later reads would
+have seen what was written. Such calls run in PyTorch. Inputs that are only read may overlap as they like.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+
+from trainc.base.errors import NotCompiled
+from trainc.torch.compat import FakeTensor, TracingContext
+
+Tensor = torch.Tensor
+
+
+class Overlapping(NotCompiled):
+    """Inputs of a call overlap, and it writes one of them. Nothing has run yet."""
+
+
+class Apart:
+    """Whether the inputs of a plan lie apart from those that it writes. Their addresses tell at once where that is known."""
+
+    def __init__(self) -> None:
+        self._known: list[int] | None = None
+        # inputs, by index, whose version counts what is written to a neighbour: views of one tensor that do not overlap
+        self.neighbours: set[int] = set()
+
+    def check(self, tensors: Sequence[Tensor], written: Collection[int]) -> None:
+        """Overlapping where they do not. The tensors have the same shapes and strides each time."""
+        pointers = [t.data_ptr() for t in tensors]
+        if pointers == self._known:
+            return
+        if pair := shared(tensors, written):
+            raise Overlapping(
+                f"it writes a tensor of shape {list(tensors[pair[0]].shape)} that shares memory with another of shape "
+                f"{list(tensors[pair[1]].shape)}"
+            )
+        storages = {tensors[i].untyped_storage()._cdata for i in written}
+        self.neighbours = {i for i, t in enumerate(tensors) if t.untyped_storage()._cdata in storages} - set(written)
+        self._known = pointers
+
+
+def shared(tensors: Sequence[Tensor], written: Collection[int]) -> tuple[int, int] | None:
+    """(one of `written`, another tensor that may share an element with it), by index; None where there are none such. Both may be
+    one tensor given twice."""
+    chosen = set(written)
+    spans = sorted((*_span(t), i) for i, t in enumerate(tensors) if t.numel())
+    open_: list[tuple[int, int]] = []  # (end, index) of those that may reach over the next one's start
+    for start, end, i in spans:
+        open_ = [(other_end, j) for other_end, j in open_ if other_end > start]
+        for _, j in open_:
+            if (i in chosen or j in chosen) and not _interleaved(tensors[i], tensors[j]):
+                return (i, j) if i in chosen else (j, i)
+        open_.append((end, i))
+    return None
+
+
+def _span(t: Tensor) -> tuple[int, int]:
+    """The bytes from its first element to its last."""
+    start = t.data_ptr()
+    elements = 1 + sum((size - 1) * step for size, step in zip(t.shape, t.stride(), strict=True))
+    return start, start + elements * t.itemsize
+
+
+def _interleaved(a: Tensor, b: Tensor) -> bool:
+    """Whether these are columns of one matrix that do not meet: rows the same distance apart, and other bytes of each row."""
+    (row, a_width), (other_row, b_width) = _rows(a), _rows(b)
+    if row != other_row or row == 0:
+        return False
+    between = (b.data_ptr() - a.data_ptr()) % row  # from a row of `a` to the next of `b`
+    return a_width <= between and between + b_width <= row
+
+
+def _rows(t: Tensor) -> tuple[int, int]:
+    """(bytes from one row to the next, bytes of a row): rows are along the dimension of the longest stride."""
+    steps = sorted(((step, size) for step, size in zip(t.stride(), t.shape, strict=True) if size > 1), reverse=True)
+    if not steps:
+        return 0, t.itemsize
+    return steps[0][0] * t.itemsize, (1 + sum((size - 1) * step for step, size in steps[1:])) * t.itemsize
+
+
+def apart(tensors: Sequence[Any]) -> list[Any]:
+    """The tensors, for a trace: one whose storage another before it has is replaced by one of the same type in memory of its own,
+    whose elements are anything."""
+    seen: set[int] = set()
+    found = []
+    for t in tensors:
+        if not isinstance(t, Tensor):
+            found.append(t)
+            continue
+        storage = t.untyped_storage()._cdata
+        found.append(_twin(t) if storage in seen else t)
+        seen.add(storage)
+    return found
+
+
+def _twin(t: Tensor) -> Tensor:
+    """Among the fakes of a trace, and under Dynamo, which knows no tensors but those that it was given: a fake."""
+    context = TracingContext.try_get()
+    mode = t.fake_mode if isinstance(t, FakeTensor) else context.fake_mode if context is not None else None
+    with mode or contextlib.nullcontext():
+        return _of_type(t)
+
+
+def _of_type(t: Tensor) -> Tensor:
+    made = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
+    if isinstance(t, torch.nn.Parameter):
+        return torch.nn.Parameter(made, t.requires_grad)
+    if not t.requires_grad:
+        return made
+    with torch.enable_grad():
+        made.requires_grad_()
+        return made if t.is_leaf else made.view_as(made)
+
+
+__all__ = ["Apart", "Overlapping", "apart", "shared"]

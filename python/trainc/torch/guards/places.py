@@ -1,0 +1,323 @@
+"""Places of a program's state: what each holds, whether it still does, how it is put back.
+
+`same_contents` compares many of them with what they held, in C; `Place` is one of them, with its path in the user's terms.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextvars
+import functools
+import operator
+import random
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import torch
+
+from trainc.base.errors import UserError
+from trainc.torch.compat import FakeTensor, FunctionalTensor, disable_current_modes
+from trainc.torch.patches import MISSING, Name
+
+IGNORED = Name("ignored")
+
+
+
+def held(place: Any) -> list[Any]:
+    """What a place holds: of a dictionary its keys and values, of a list, set or deque its items, of (dictionary, key) or
+    (object, slot) the value, of (dictionary,) its size, of a class its version, of a function its code and defaults, of a cell or
+    context variable its contents, of an array its bytes."""
+    if isinstance(place, dict):
+        return [each for item in dict.items(place) for each in item]
+    if isinstance(place, (list, set, frozenset, collections.deque)):
+        return list(place)
+    if isinstance(place, tuple):
+        if len(place) == 1:
+            return [len(place[0])]
+        owner, key = place
+        return [dict.get(owner, key, MISSING) if isinstance(owner, dict) else getattr(owner, key, MISSING)]
+    if isinstance(place, type):
+        return [type_version(place)]
+    if isinstance(place, types.FunctionType):
+        return [place.__code__, place.__defaults__, place.__kwdefaults__]
+    if isinstance(place, types.CellType):
+        try:
+            return [place.cell_contents]
+        except ValueError:
+            return [MISSING]
+    if isinstance(place, contextvars.ContextVar):
+        return [place.get(MISSING)]
+    return [place.tobytes() if hasattr(place, "tobytes") else bytes(place)]
+
+
+def contents(places: list[Any]) -> list[Any]:
+    """What places hold, each followed by itself: for `same_contents`."""
+    return [each for place in places for each in (*held(place), place)]
+
+
+try:
+    from trainc import _core
+
+    type_version = _core.type_version
+    # (places, expected) -> whether places hold the very objects that they held: by identity, without calling Python. In
+    # `expected` a dictionary's value may be IGNORED.
+    same_contents = functools.partial(_core.same_contents, IGNORED, MISSING)
+except (ImportError, AttributeError):  # the package without its compiler
+
+    def same_contents(places: list[Any], expected: list[Any]) -> bool:
+        found = contents(places)
+        return len(found) == len(expected) and all(
+            a is b or b is IGNORED or type(a) in (int, bytes) and type(a) is type(b) and a == b
+            for a, b in zip(found, expected, strict=True)
+        )
+
+    def type_version(kind: type) -> int:
+        return hash(tuple((key, id(value)) for each in kind.__mro__ for key, value in each.__dict__.items())) or 1
+
+
+# ---- places ---------------------------------------------------------------------------------------------------------
+
+
+class Place:
+    """One thing that may change, as it was found. `held` (with `same_contents`): what it held."""
+
+    __slots__ = ("held", "path", "thing")
+    guards = True  # whether a later call asks if it changed, too
+    by_dynamo = True  # whether torch.compile's tracer makes the changes that the program makes here
+
+    def __init__(self, path: str, thing: Any, held: list[Any]):
+        self.path, self.thing, self.held = path, thing, held
+
+    def changed(self) -> bool:
+        return not same_contents([self.thing], [*self.held, self.thing])
+
+    def restore(self) -> None:
+        thing, held = self.thing, self.held
+        if isinstance(thing, dict):
+            kind = collections.OrderedDict if isinstance(thing, collections.OrderedDict) else dict
+            kind.clear(thing)
+            kind.update(thing, zip(held[::2], held[1::2], strict=True))
+        elif isinstance(thing, list):
+            list.__setitem__(thing, slice(None), held)
+        elif isinstance(thing, set):
+            set.clear(thing)
+            set.update(thing, held)
+        elif isinstance(thing, collections.deque):
+            thing.clear()
+            thing.extend(held)
+        elif isinstance(thing, types.CellType):
+            if held[0] is MISSING:
+                del thing.cell_contents
+            else:
+                thing.cell_contents = held[0]
+        elif isinstance(thing, contextvars.ContextVar):
+            thing.set(None if held[0] is MISSING else held[0])
+        elif isinstance(thing, types.FunctionType):
+            thing.__code__, thing.__defaults__, thing.__kwdefaults__ = held
+        elif isinstance(thing, tuple):
+            owner, key = thing
+            if isinstance(owner, dict):
+                owner.pop(key, None) if held[0] is MISSING else owner.__setitem__(key, held[0])
+            elif held[0] is MISSING:
+                delattr(owner, key)
+            else:
+                setattr(owner, key, held[0])
+
+
+class Attributes(Place):
+    """The attributes of an object or a module, all of them to see whether one is changed; those that are not read are ignored by
+    the guards."""
+
+    __slots__ = ()
+
+
+class Size(Place):
+    """How many variables a module has."""
+
+    __slots__ = ()
+
+    def changed(self) -> bool:
+        return False  # imports within forward add some
+
+
+class Version(Place):
+    """A class of PyTorch's, by its version."""
+
+    __slots__ = ()
+
+    def changed(self) -> bool:
+        return False
+
+
+class Class(Place):
+    """A class: its version for the guards, its attributes to see what changed."""
+
+    __slots__ = ("_by_dynamo", "attributes")
+
+    def __init__(self, path: str, thing: type):
+        super().__init__(path, thing, held(thing))
+        # it does not run the `__call__` of a class of classes
+        self._by_dynamo = not issubclass(thing, type) and type.__call__ is type(thing).__call__
+        self.attributes = dict(thing.__dict__)
+
+    @property
+    def by_dynamo(self) -> bool:
+        return self._by_dynamo
+
+    def changed(self) -> bool:
+        return bool(self._changes())
+
+    def _changes(self) -> list[str]:
+        now = self.thing.__dict__
+        keys = {*now, *self.attributes} - CLASS_CACHES
+        return [key for key in keys if now.get(key, MISSING) is not self.attributes.get(key, MISSING)]
+
+    def restore(self) -> None:
+        for key in self._changes():
+            if key in self.attributes:
+                type.__setattr__(self.thing, key, self.attributes[key])
+            else:
+                type.__delattr__(self.thing, key)
+
+
+CLASS_CACHES = {"__annotations__", "__doc__", "__weakref__", "__dict__", "_abc_impl", "__abstractmethods__", "__annotate__"}
+
+
+class Order(Place):
+    """The order of an OrderedDict, which it keeps beside its table. `Guards` asks for it itself: `same_contents` reads the
+    table."""
+
+    __slots__ = ()
+    guards = by_dynamo = False
+
+    def __init__(self, path: str, thing: collections.OrderedDict):
+        super().__init__(path, thing, list(thing))
+
+    def changed(self) -> bool:
+        return len(self.thing) != len(self.held) or not all(map(operator.is_, self.thing, self.held))
+
+    def restore(self) -> None:
+        for key in self.held:
+            if key in self.thing:
+                collections.OrderedDict.move_to_end(self.thing, key)
+
+
+class Cache(Place):
+    """A functools.cache: what a trace adds to it is no side effect, for a call adds it, too. But the trace's own tensors must not
+    stay there."""
+
+    __slots__ = ("_look",)
+    guards = False
+
+    def __init__(self, path: str, thing: Any, look: Callable[[], tuple[dict, dict[int, Any]]]):
+        super().__init__(path, thing, [])
+        self._look = look
+
+    def changed(self) -> bool:
+        return any(map(_of_trace, self._look()[1].values()))
+
+    def restore(self) -> None:
+        self.thing.cache_clear()  # the only way to take something out
+
+
+def _of_trace(value: Any) -> bool:
+    if isinstance(value, (list, tuple, dict)):
+        return any(map(_of_trace, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, (FakeTensor, FunctionalTensor))
+
+
+class Buffer(Place):
+    """An array, by its bytes."""
+
+    __slots__ = ()
+
+    def restore(self) -> None:
+        if isinstance(self.thing, numpy.ndarray):
+            self.thing[...] = numpy.frombuffer(self.held[0], dtype=self.thing.dtype).reshape(self.thing.shape)
+        else:
+            memoryview(self.thing).cast("B")[:] = self.held[0]
+
+    def changed(self) -> bool:
+        return held(self.thing) != self.held
+
+
+class Written(Place):
+    """A tensor that is none of the module's: whether the program writes it. Its values are an input of what is compiled."""
+
+    __slots__ = ("_copy",)
+    guards = False
+
+    def __init__(self, path: str, thing: torch.Tensor, copied: bool):
+        super().__init__(path, thing, [thing._version])
+        self._copy = thing.detach().clone() if copied else None
+
+    def changed(self) -> bool:  # a write below autograd does not raise the version
+        if self._copy is None or self.thing.shape != self._copy.shape or self.thing.dtype != self._copy.dtype:
+            return self.thing._version != self.held[0]
+        with disable_current_modes():
+            return not torch.equal(_as_bytes(self.thing), _as_bytes(self._copy))
+
+    def restore(self) -> None:
+        if self._copy is None:
+            raise UserError(f"forward writes `{self.path}`, a large tensor that is none of the module's: make it a buffer")
+        with torch.no_grad(), disable_current_modes():
+            self.thing.copy_(self._copy)
+
+
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+class Generator(Place):
+    """A generator of random numbers, by its state. Not watched: forward cannot read its state but by drawing from it, and that is
+    seen while it is traced."""
+
+    __slots__ = ("_set",)
+    guards = by_dynamo = False  # it draws from a copy
+
+    def __init__(self, path: str, thing: Any, get: Callable[[], Any], set_: Callable[[Any], None]):
+        super().__init__(path, thing, [get])
+        self.held.append(get())
+        self._set = set_
+
+    def changed(self) -> bool:
+        return _plain(self.held[0]()) != _plain(self.held[1])
+
+    def restore(self) -> None:
+        self._set(self.held[1])
+
+
+def _plain(state: Any) -> Any:
+    """A generator's state with its arrays as bytes, which can be compared."""
+    if isinstance(state, dict):
+        return {key: _plain(value) for key, value in state.items()}
+    return state.tobytes() if isinstance(state, numpy.ndarray) else state
+
+
+def generator_of(path: str, value: Any) -> Generator | None:
+    if isinstance(value, random.Random):
+        return Generator(path, value, value.getstate, value.setstate)
+    if isinstance(value, numpy.random.RandomState):
+        return Generator(path, value, lambda: value.get_state(legacy=False), value.set_state)
+    bits = value.bit_generator if isinstance(value, numpy.random.Generator) else value
+    if isinstance(bits, numpy.random.BitGenerator):
+        return Generator(path, value, lambda: bits.state, lambda state: setattr(bits, "state", state))
+    return None
+
+
+class AllAttributes(Place):
+    """All attributes of an object, read or not: what a program changes of them is a side effect."""
+
+    __slots__ = ()
+    guards = False
+
+    def __init__(self, path: str, attributes: dict):
+        super().__init__(path, attributes, held(attributes))
+
+
+__all__ = [
+    "CLASS_CACHES", "IGNORED", "MISSING", "AllAttributes", "Attributes", "Buffer", "Cache", "Class", "Generator", "Order",
+    "Place", "Size", "Version", "Written", "contents", "generator_of", "held", "same_contents", "type_version",
+]  # fmt: skip

@@ -1,0 +1,864 @@
+"""What a program's Python may read beside its arguments and its modules' tensors, and what it may change: found while it is
+traced, watched at every later call.
+
+The rule (docs/capture.md, "What is watched"): a function can reach only what it names: its globals, the variables of functions
+around it, its defaults, and the attributes that it or another function names, of objects reached in this way. So the walk starts
+from the functions that ran (`watch.Watched`), goes as deep as the objects do, and takes an attribute in where some function names
+it. What it cannot look into (an iterator, an object of a C library) is refused with a reason.
+"""
+
+from __future__ import annotations
+
+import array
+import ast
+import builtins
+import collections
+import contextvars
+import dataclasses
+import datetime
+import decimal
+import dis
+import enum
+import fractions
+import functools
+import gc
+import inspect
+import logging
+import os
+import pathlib
+import re
+import struct
+import sys
+import textwrap
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy
+import torch
+
+from trainc.base.errors import NotCompiled
+from trainc.torch import compat
+from trainc.torch.compat import FakeTensor, FunctionalTensor, disable_current_modes
+from trainc.torch.guards.places import (
+    CLASS_CACHES,
+    IGNORED,
+    AllAttributes,
+    Attributes,
+    Buffer,
+    Cache,
+    Class,
+    Generator,
+    Order,
+    Place,
+    Size,
+    Version,
+    Written,
+    generator_of,
+    held,
+    same_contents,
+    type_version,
+)  # fmt: skip
+from trainc.torch.guards.watch import is_pythons, is_trusted_file, is_trusted_module
+from trainc.torch.patches import MISSING, REPLACED, programs
+
+MAX_ITEMS = 50_000  # of what is watched for one model
+MAX_COPIED = 1 << 28  # of tensors that are none of the module's, to put back what a trace writes
+MAX_BYTES = 1 << 20  # of an array that is compared at every call
+
+# Values that cannot change: they are compared by value. (Floats by their bits: 0.0 is not -0.0, and NaN is itself.)
+IMMUTABLE = (
+    int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size,
+    range, slice, type(Ellipsis), type(NotImplemented), enum.Enum, re.Pattern, datetime.date, datetime.time, datetime.timedelta,
+    datetime.tzinfo, decimal.Decimal, fractions.Fraction, pathlib.PurePath, numpy.generic, numpy.dtype, torch.finfo, torch.iinfo,
+)  # fmt: skip
+# Objects that are themselves for as long as they are, whatever happens inside of them.
+_PLACES = (
+    logging.Logger, logging.Handler, type(threading.Lock()), type(threading.RLock()), threading.Thread, threading.Event,
+    threading.Condition, threading.Semaphore, types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType,
+    types.MethodDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
+    types.CodeType, types.FrameType, types.GenericAlias, types.UnionType, compat.OpOverload, compat.OpOverloadPacket,
+    compat.OpNamespace, compat.Ops, torch.autograd.grad_mode.no_grad, torch.utils.data.DataLoader, torch.Generator,
+    numpy.ufunc,
+)  # fmt: skip
+_DYNAMIC = frozenset(
+    {"vars", "__dict__", "attrgetter", "methodcaller", "asdict", "astuple", "fields", "getmembers", "__getattribute__", "dir",
+     "__slots__", "locals"}
+)  # fmt: skip
+_REPLACED = frozenset({"_call_impl", "backward"})  # methods in whose place trainc puts its own while it traces
+_FORWARDING = frozenset({"__getattr__", "__getattribute__", "__setattr__"})  # their name is one that their caller uses
+_BACKWARD = frozenset({"register_hook", "register_post_accumulate_grad_hook", "saved_tensors_hooks", "apply", "vmap", "grad"})
+_BY_NAME = frozenset({"getattr", "hasattr", "setattr", "delattr"})
+
+
+def token(value: Any) -> Any:
+    """A value that cannot change, to be compared with another: equal only if no program can tell them apart."""
+    kind = type(value)
+    if kind is float:
+        return kind, struct.pack("d", value)
+    if kind is complex:
+        return kind, struct.pack("dd", value.real, value.imag)
+    if isinstance(value, (numpy.generic, torch.finfo, torch.iinfo, slice, datetime.tzinfo)):
+        return kind, repr(value)
+    return kind, value
+
+
+# ---- code -----------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Code:
+    """What a piece of code can reach, read off it once."""
+
+    code: types.CodeType  # kept, so that no other comes to lie at its address
+    names: set[str]  # for variables and attributes: the names and the strings in it
+    globals: list[str]
+    imports: bool
+    any_attribute: bool  # may read attributes that it does not name: vars(x), getattr(x, a variable)
+    any_global: bool
+    hidden: str | None  # an attribute that it reads or sets of what may be a tensor, and that a trace's tensors do not have
+    sets_data: bool
+
+
+_codes: dict[int, Code] = {}
+
+
+def about(code: types.CodeType) -> Code:
+    if (found := _codes.get(id(code))) is None:
+        every = [code, *_inner(code)]
+        names: set[str] = set()
+        for each in every:
+            names.update(each.co_names, *(text.split(".") for text in _strings(each.co_consts) if len(text) < 200))
+        variables = sorted(set().union(*(each.co_names for each in every)))
+        imports = any(i.opname == "IMPORT_NAME" for each in every for i in dis.get_instructions(each))
+        any_attribute = code.co_name not in _FORWARDING and _reads_any_attribute(code, names)
+        any_global = not _ANY_GLOBAL.isdisjoint(variables) and any(map(_uses_any_global, every))
+        hidden = next(filter(None, map(_hidden_attribute, every)), None)
+        sets_data = "swap_tensors" in names or any(map(_sets_data, every))
+        found = _codes[id(code)] = Code(code, names, variables, imports, any_attribute, any_global, hidden, sets_data)
+    return found
+
+
+def _sets_data(code: types.CodeType) -> bool:
+    """Whether code has `x.data = y`, or names it for setattr(). (An attribute of that name of any other object counts, too.)"""
+    if "setattr" in code.co_names and "data" in _strings(code.co_consts):
+        return True
+    return "data" in code.co_names and any(i.opname == "STORE_ATTR" and i.argval == "data" for i in dis.get_instructions(code))
+
+
+_ANY_GLOBAL = frozenset({"globals", "eval", "exec"})
+_VARIABLE = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "IMPORT_FROM"})
+
+
+def _uses_any_global(code: types.CodeType) -> bool:
+    """Whether code names one of these functions, as a variable or as one of `builtins`: a method of that name is another."""
+    of_builtins = not {"builtins", "__builtins__"}.isdisjoint(code.co_names)
+    return any(i.argval in _ANY_GLOBAL and (of_builtins or i.opname in _VARIABLE) for i in dis.get_instructions(code))
+
+
+def _inner(code: types.CodeType) -> Iterator[types.CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield constant
+            yield from _inner(constant)
+
+
+_HIDDEN = frozenset({"grad", "_base", "_version"})
+
+
+def _hidden_attribute(code: types.CodeType) -> str | None:
+    """Where code has `x.grad` (and not `torch.autograd.grad(...)`, nor `self.grad`), or names it for getattr()."""
+    if not _HIDDEN.isdisjoint(code.co_names):
+        owner = None
+        for each in dis.get_instructions(code):
+            if each.opname in ("LOAD_ATTR", "STORE_ATTR", "DELETE_ATTR") and each.argval in _HIDDEN:
+                if "self" not in each.argrepr and owner != "self":
+                    return each.argval
+            owner = each.argval
+    named = _HIDDEN.intersection(_strings(code.co_consts)) if not _BY_NAME.isdisjoint(code.co_names) else ()
+    return next(iter(named), None)
+
+
+def _strings(constants: Any) -> Iterator[str]:
+    for constant in constants:
+        if isinstance(constant, str):
+            yield constant
+        elif isinstance(constant, (tuple, frozenset)):
+            yield from _strings(constant)
+
+
+def _reads_any_attribute(code: types.CodeType, names: set[str]) -> bool:
+    """Whether code may read attributes that it does not name: vars(x), getattr(x, a variable)."""
+    if not _DYNAMIC.isdisjoint(names):
+        return True
+    if _BY_NAME.isdisjoint(names):
+        return False
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
+    except (OSError, SyntaxError, TypeError, ValueError, IndentationError):
+        return True
+    named = uses = 0
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id in _BY_NAME:
+            uses += 1
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _BY_NAME and len(node.args) > 1:
+            named += isinstance(node.args[1], ast.Constant)
+    return uses != named
+
+
+# ---- the walk -------------------------------------------------------------------------------------------------------
+
+
+class Reads:
+    """What the code that ran can reach. `own`: the traced module's state (`state.ModuleState`), which watches its tensors."""
+
+    def __init__(self, own: Any, subject: str = "forward", kept: dict[int, tuple[Any, list]] | None = None):
+        # `subject`: what the program is called in messages; `kept`: of caches, by id, the keys whose results are of interest
+        self._own, self._subject = own, subject
+        self.places: list[Place] = []
+        self.in_pytorch = False  # whether it did what torch.compile's tracer would not do; known once restored
+        self.own_backward = False  # whether the program has a backward, or hooks, written in Python
+        self.tensors: list[torch.Tensor] = []
+        # (path, which of those that have it) -> what cannot change there, or what kind of thing it is: to compare two walks
+        self.outline: dict[tuple[str, int], Any] = {}
+        self._told: dict[str, int] = {}  # path -> how many have it
+        self._names: set[str] = set()
+        self.roots: list[tuple[str, Any]] = []
+        self._all = False  # whether some code reads attributes that it does not name
+        self._seen: dict[int, Any] = {}
+        self._waiting: dict[str, list[tuple[str, Any, Any]]] = {}  # attributes that no code named yet: (path, value, place)
+        self._settings: dict[str, list[tuple[str, Any, Any]]] = {}
+        self._todo: collections.deque[tuple[str, Any]] = collections.deque()
+        self._codes: dict[int, tuple[types.CodeType, dict]] = {}
+        self._functions: dict[int, list[tuple[str, types.FunctionType]]] = {}  # that were reached, by their code
+        self._numbers: list[torch.Tensor] = []  # whose values Python reads
+        self._strays: list[tuple[str, types.FunctionType]] = []  # that ran and were reached in a way that was not walked
+        self._opened: list[tuple[str, types.ModuleType]] = []
+        self._items = self._copied = 0
+        self._slots: set[tuple[int, str | None]] = set()
+        self._owned = {id(tensor) for tensor in own.tensors()}
+        self._modules: set[int] = set()
+        self._kept: dict[int, tuple[Any, list]] = kept or {}
+        self._version(torch.Tensor)
+        for path, module in own.root.named_modules():
+            self._modules.add(id(module))
+            self._class(path or type(module).__name__, type(module))
+        tables = {id(module.__dict__): path for path, module in own.root.named_modules()}
+        for table, key in own._values:
+            if id(table) in tables and key not in ("_compiled_call_impl",):
+                value = table.get(key)
+                if not _holds_tensors(value):
+                    path = tables[id(table)]
+                    self._attribute(f"{path}.{key}" if path else str(key), key, value, None)
+        self._drain()
+
+    # -- code that runs -----------------------------------------------------------------------------------------------
+
+    def enter(self, frame: Any) -> None:
+        """A piece of the user's code is about to run for the first time."""
+        code = frame.f_code
+        self._code(code, frame.f_globals)
+        if code.co_varnames and isinstance(frame.f_locals.get(code.co_varnames[0]), torch.autograd.function.FunctionCtx):
+            self.own_backward = True
+        if id(code) not in self._functions and code.co_flags & inspect.CO_OPTIMIZED and not self._made_here(code):
+            self._strays += [(code.co_name, function) for function in _functions_of(frame)]
+            self._todo += self._strays
+        self._drain()
+
+    def read(self, tensor: torch.Tensor) -> None:
+        """Python reads the memory of a tensor that is none of the trace's."""
+        if tensor.numel() * tensor.element_size() > MAX_BYTES or not tensor.is_cpu or not tensor.is_contiguous():
+            raise NotCompiled(f"reads the values of a tensor of shape {list(tensor.shape)} that is not among its inputs")
+        if not any(tensor is known for known in self._numbers):
+            self._numbers.append(tensor)
+            with disable_current_modes():
+                data = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+            self._add(Buffer("a tensor's values", data, held(data)), tensor.numel())
+            self._tell("a tensor's values", held(data)[0])
+
+    def is_users(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor of a trace is one that the program holds beside its modules', and whose values are an input therefore.
+        NotCompiled where that is not enough: it wants a gradient, or is one of the modules' own, reached in another way."""
+        storage = tensor.untyped_storage()._cdata
+        found = next((each for each in self.tensors if each.untyped_storage()._cdata == storage), None)
+        if found is not None and (found.requires_grad or id(found) in self._owned):
+            what = f"a tensor of shape {list(found.shape)} that learns"
+            raise NotCompiled(f"{self._subject} reaches {what}, in another way than as a parameter")
+        return found is not None
+
+    def _made_here(self, code: types.CodeType) -> bool:
+        """Whether a function that ran makes functions of this code: what they hold is its variables."""
+        return any(code in ran.co_consts for ran, _ in self._codes.values())
+
+    def _code(self, code: types.CodeType, variables: dict) -> None:
+        if id(code) in self._codes:
+            return
+        self._codes[id(code)] = code, variables
+        for path, function in self._functions.get(id(code), ()):
+            self._runs(path, function)
+        facts = about(code)
+        if facts.any_global:
+            raise NotCompiled(f"{code.co_name}: uses globals(), eval() or exec()")
+        if facts.sets_data:
+            what = f"{code.co_name}: gives a tensor another's memory (`x.data = y`), which no trace sees"
+            raise NotCompiled(what, in_pytorch=True)
+        if facts.hidden is not None and self._subject == "forward":
+            raise NotCompiled(f"{code.co_name}: reads or sets {facts.hidden} of a tensor", in_pytorch=True)
+        for name in facts.names & sys.modules.keys() if facts.imports else ():
+            if not is_trusted_module(name):
+                self._slot(f"sys.modules.{name}", sys.modules, name)
+        module = variables.get("__name__", "")
+        self._size(module, variables)  # a new global may hide a builtin
+        for name in facts.globals:
+            if name in variables:
+                self._slot(f"{module}.{name}", variables, name)
+        if "getenv" in facts.names:
+            self._todo.append(("os.environ", os.environ))
+        self.own_backward |= not _BACKWARD.isdisjoint(facts.names)
+        new = facts.names - self._names
+        self._names |= new
+        for name in new:
+            for path, value, owner in (*self._waiting.pop(name, ()), *self._settings.pop(name, ())):
+                self._named(path, value, owner)
+        for path, opened in self._opened:
+            self._members(path, opened, new)
+        if facts.any_attribute and not self._all:
+            self._all = True
+            for name in [name for name in self._waiting if not name.startswith("__")]:
+                for path, value, owner in self._waiting.pop(name):
+                    self._named(path, value, owner)
+
+    # -- objects ------------------------------------------------------------------------------------------------------
+
+    def _attribute(self, path: str, name: Any, value: Any, owner: Any) -> None:
+        if not isinstance(name, str) or name in self._names or self._all and not name.startswith("__"):
+            self._named(path, value, owner)
+        else:
+            self._waiting.setdefault(name, []).append((path, value, owner))
+
+    def _named(self, path: str, value: Any, owner: Any) -> None:
+        """An attribute that some code names. `owner`: the place that holds it, or (module's dictionary, name)."""
+        if isinstance(owner, Attributes):
+            key = path.rsplit(".", 1)[1]
+            for i in range(0, len(owner.held), 2):
+                if owner.held[i] == key:
+                    owner.held[i + 1] = value
+                    break
+        elif owner is not None:
+            self._add(Place(path, owner, [value]), 1)
+        self._todo.append((path, value))
+
+    def _slot(self, path: str, table: dict, name: str) -> None:
+        if (id(table), name) not in self._slots:
+            self._slots.add((id(table), name))
+            value = programs(table, name, table[name])
+            self._add(Place(path, (table, name), [value]), 1)
+            self._todo.append((path, value))
+
+    def _size(self, path: str, table: dict) -> None:
+        if (id(table), None) not in self._slots:
+            self._slots.add((id(table), None))
+            place = Size(path, (table,), [len(table)])
+            self._add(place, 1)
+            self._tell(path, ("globals", frozenset(table.keys() & vars(builtins).keys() - CLASS_CACHES)))
+
+    def _add(self, place: Place, items: int) -> None:
+        self.places.append(place)
+        self._items += items + 1
+        if self._items > MAX_ITEMS:
+            raise NotCompiled(f"forward may read more than {MAX_ITEMS} Python objects, the last through `{place.path}`")
+
+    def _tell(self, path: str, what: Any) -> None:
+        """For `outline`. A path is made for messages, and several things may have the same: keys that are no text, classes of one
+        name."""
+        turn = self._told[path] = self._told.get(path, 0) + 1
+        self.outline[path, turn] = what
+
+    def _drain(self) -> None:
+        while self._todo:
+            path, value = self._todo.popleft()
+            self._visit(path, value)
+
+    def _visit(self, path: str, value: Any) -> None:
+        if isinstance(value, IMMUTABLE):
+            self._tell(path, token(value))
+            if not _is_plain(value) and id(value) not in self._seen:
+                self._seen[id(value)] = value
+                self._marked(path, value)
+            return
+        known = id(value) in self._seen
+        self._tell(path, self._kind(value))
+        if known or id(value) in self._modules:
+            return
+        self._seen[id(value)] = value
+        if len(self._seen) > MAX_ITEMS:
+            raise NotCompiled(f"forward may read more than {MAX_ITEMS} Python objects, the last through `{path}`")
+        if isinstance(value, torch.Tensor):
+            self._tensor(path, value)
+        elif isinstance(value, types.FunctionType):
+            self._function(path, value)
+        elif isinstance(value, type):
+            self._class(path, value)
+        elif isinstance(value, types.ModuleType):
+            self._module(path, value)
+        elif isinstance(value, types.MethodType):
+            self._todo += [(f"{path}", value.__func__), (f"{path}.__self__", value.__self__)]
+        elif isinstance(value, functools.partial):
+            self._todo += [(f"{path}.func", value.func), (f"{path}.args", value.args), (f"{path}.keywords", value.keywords)]
+            if getattr(value, "__dict__", None):
+                self._object(path, value)
+        elif isinstance(value, (staticmethod, classmethod)):
+            self._todo.append((path, value.__func__))
+        elif isinstance(value, (property, functools.cached_property)):
+            found = (value.fget, value.fset) if isinstance(value, property) else (value.func,)
+            self._todo += [(path, function) for function in found if function is not None]
+        elif isinstance(value, functools._lru_cache_wrapper):
+            self._todo.append((path, value.__wrapped__))
+            if not is_trusted_module(value.__module__):
+                self._cached(path, value)
+        elif isinstance(value, (types.CellType, contextvars.ContextVar)):
+            self._cell(path, value)
+        elif isinstance(value, weakref.ref):
+            if (referent := value()) is not None:
+                self._todo.append((path, referent))
+        elif isinstance(value, types.MappingProxyType):
+            self._todo += [(path, table) for table in gc.get_referents(value)]
+        elif isinstance(value, threading.Event):
+            self._number(f"{path}._flag", value.__dict__, "_flag")
+        elif isinstance(value, logging.Logger):
+            self._level(path, value)
+        elif isinstance(value, torch.optim.Optimizer):
+            self._optimizer(path, value)
+        elif isinstance(value, torch.optim.lr_scheduler.LRScheduler):
+            self._scheduler(path, value)
+        elif (generator := generator_of(path, value)) is not None:
+            self._add(generator, 1)
+        elif isinstance(value, (numpy.ndarray, array.array, bytearray)):
+            if isinstance(value, numpy.ndarray) and value.dtype.hasobject:
+                raise NotCompiled(f"forward reads `{path}`, an array of objects")
+            if memoryview(value).nbytes > MAX_BYTES:
+                raise NotCompiled(f"forward reads `{path}`, an array of more than {MAX_BYTES} bytes: make it a buffer")
+            data = held(value)[0]
+            self._tell(path, data if not isinstance(value, numpy.ndarray) else (value.dtype.str, value.shape, data))
+            self._add(Buffer(path, value, [data]), len(data) // 64)
+        elif isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
+            if not isinstance(value.__self__, (types.ModuleType, type, type(None))):
+                self._todo.append((f"{path}.__self__", value.__self__))
+        elif isinstance(value, _PLACES) or _is_torchs(value) or _is_function(value):
+            pass
+        else:
+            self._container(path, value)
+            self._object(path, value)
+
+    def _kind(self, value: Any) -> Any:
+        """What an object is to a program that looks at no more of it than its type and its code."""
+        if isinstance(value, types.FunctionType):
+            return types.FunctionType, value.__code__
+        if isinstance(value, dict):
+            return type(value), _order(value)
+        if isinstance(value, (list, set, frozenset, tuple, collections.deque)):
+            return type(value), len(value)
+        if isinstance(value, (torch.Tensor, type, types.ModuleType, torch.nn.Module, *_PLACES)) or _is_torchs(value):
+            return type(value), id(value)
+        return type(value), None
+
+    def _tensor(self, path: str, value: torch.Tensor) -> None:
+        if isinstance(value, (FakeTensor, FunctionalTensor)):  # of this trace
+            return
+        self.tensors.append(value)
+        if value.is_cpu and value.layout is torch.strided and id(value) not in self._owned:
+            self._copied += value.numel() * value.element_size()
+            with disable_current_modes():
+                self._add(Written(path, value, self._copied <= MAX_COPIED), 1)
+
+    def _marked(self, path: str, value: Any) -> None:
+        """The attributes of a value that cannot change, but is of a class of the user's: what an enumeration's member holds."""
+        self._class(path, type(value))
+        self._add(AllAttributes(path, value.__dict__), len(value.__dict__))
+        self._attributes(path, value.__dict__, lambda key: key == "_value_")
+
+    def _cached(self, path: str, value: Any) -> None:
+        """What functools.cache has kept: it is given again without a run of the function. Results that come later are those of
+        other arguments, and change nothing; that one goes is seen, for the function would run again."""
+        table, results = _kept_by(path, value)
+        _, keys = self._kept.setdefault(id(value), (value, list(table)))
+        self._add(Cache(path, value, lambda: _kept_by(path, value)), 1)
+        for i, key in enumerate(keys):
+            if key in table:
+                where = f"{path}({key!r})" if type(key) in (int, str) else f"{path}(...), result {i}"
+                self._add(Place(where, (table, key), [table[key]]), 1)
+                self._todo += [(f"{where}.key", key), (where, results[id(key)])]
+
+    def _level(self, path: str, value: logging.Logger) -> None:
+        """What decides whether a logger writes a record: its level and those above it."""
+        logger: Any = value
+        while logger is not None:
+            for key in ("level", "disabled", "parent"):
+                self._number(f"{path}.{key}", logger.__dict__, key)
+            logger, path = logger.parent, f"{path}.parent"
+        self._number("logging.disable", value.manager.__dict__, "_disable")
+
+    def _number(self, path: str, table: dict, key: str) -> None:
+        """A plain value of an object that is otherwise not looked into."""
+        if (id(table), key) not in self._slots and key in table:
+            self._slots.add((id(table), key))
+            self._add(Place(path, (table, key), [table[key]]), 1)
+            self._tell(path, token(table[key]) if isinstance(table[key], IMMUTABLE) else (type(table[key]), id(table[key])))
+
+    def _container(self, path: str, value: Any) -> None:
+        if isinstance(value, dict):
+            items = [(key, programs(value, key, item)) for key, item in dict.items(value)]
+            self._add(Place(path, value, [each for item in items for each in item]), 2 * len(items))
+            if isinstance(value, collections.OrderedDict) and len(value) > 1:
+                self._add(Order(path, value), len(value))
+                self._tell(f"the order of {path}", _order(value))
+            for key, item in items:
+                if not _is_plain(key):
+                    self._todo.append((f"{path}.key", key))
+                self._todo.append((f"{path}[{key!r}]" if isinstance(key, (str, int)) else f"{path}[...]", item))
+            return
+        if isinstance(value, (list, set, frozenset, tuple, collections.deque)):
+            items = list(value) if not isinstance(value, (list, tuple)) else [*value]
+            if isinstance(value, (list, set, collections.deque)):
+                self._add(Place(path, value, items), len(items))
+            if isinstance(value, (set, frozenset)) and all(map(_is_plain, items)):
+                self._tell(path, (type(value), frozenset(map(token, items))))
+                return
+            self._todo += [(f"{path}[{i}]", item) for i, item in enumerate(items)]
+
+    def _object(self, path: str, value: Any) -> None:
+        kind = type(value)
+        attributes = getattr(value, "__dict__", None)
+        if not _is_transparent(kind):
+            name = f"{kind.__module__}.{kind.__qualname__}"
+            raise NotCompiled(f"forward may read `{path}`, a {name}, and trainc cannot see into it")
+        self._class(path, kind)
+        whole = _reads_itself(kind)
+        if isinstance(attributes, dict):
+            named = _names_of_bases(kind)
+            self._add(AllAttributes(path, attributes), len(attributes))
+            self._attributes(path, attributes, lambda key: whole or key in named)
+        for name in _slot_names(kind):
+            try:
+                item = object.__getattribute__(value, name)
+            except AttributeError:
+                item = MISSING
+            self._add(Place(f"{path}.{name}", (value, name), [item]), 1)
+            if item is not MISSING:
+                self._todo.append((f"{path}.{name}", item))
+
+    def _attributes(self, path: str, table: dict, named: Callable[[str], bool]) -> None:
+        """The attributes of an object or a function; `named`: those that code which is not watched reads."""
+        place = Attributes(path, table, [each for key in table for each in (key, IGNORED)])
+        self._add(place, len(table))
+        for key, item in list(table.items()):
+            if named(key):
+                self._named(f"{path}.{key}", item, place)
+            else:
+                self._attribute(f"{path}.{key}", key, item, place)
+
+    def _function(self, path: str, value: types.FunctionType) -> None:
+        """A function is looked into where it runs: another one changes nothing."""
+        if is_trusted_file(value.__code__.co_filename):
+            if isinstance(value.__dict__.get("registry"), types.MappingProxyType):  # functools.singledispatch
+                self._todo.append((f"{path}.registry", value.__dict__["registry"]))
+            return
+        self._functions.setdefault(id(value.__code__), []).append((path, value))
+        self._add(AllAttributes(path, value.__dict__), 1)
+        if value.__dict__:
+            self._attributes(path, value.__dict__, lambda key: False)
+        if id(value.__code__) in self._codes:
+            self._runs(path, value)
+
+    def _runs(self, path: str, value: types.FunctionType) -> None:
+        self._add(Place(path, value, held(value)), 3)
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            self._todo.append((f"{path}.{name}" if path else name, cell))
+        for what in (value.__defaults__, value.__kwdefaults__):
+            if what:
+                self._todo.append((f"{path}.__defaults__", what))
+        if not value.__dict__:
+            self._attributes(path, value.__dict__, lambda key: False)
+
+    def _cell(self, path: str, value: types.CellType | contextvars.ContextVar) -> None:
+        found = held(value)
+        self._add(Place(path, value, found), 1)
+        if found[0] is not MISSING:
+            self._todo.append((path, found[0]))
+
+    def _class(self, path: str, value: type) -> None:
+        for each in value.__mro__:
+            if id(each) in self._seen and each is not value or each is object:
+                continue
+            self._seen[id(each)] = each
+            if not is_pythons(each):
+                continue
+            if is_trusted_module(each.__module__):  # watched, but whatever changes there is not the program's doing
+                if issubclass(each, torch.nn.Module):
+                    self._version(each)
+                continue
+            if is_pythons(type(each)):
+                self._class(type(each).__qualname__, type(each))
+            self._add(Class(each.__qualname__, each), 1)
+            for key, item in list(each.__dict__.items()):
+                if key not in CLASS_CACHES and not isinstance(item, types.MemberDescriptorType):
+                    self._attribute(f"{each.__qualname__}.{key}", key, item, None)
+
+    def _version(self, value: type) -> None:
+        """A class of PyTorch's: its methods, which somebody may replace, and the functions that those find by name."""
+        if type_version(value):
+            self._add(Version(value.__qualname__, value, held(value)), 1)
+        items = [(key, item) for key, item in value.__dict__.items() if key not in _REPLACED]
+        methods = tuple((key, item) for key, item in items if isinstance(item, types.FunctionType))
+        self._tell(f"{value.__module__}.{value.__qualname__}", ("methods", methods))
+        functions = torch.nn.functional.__dict__
+        for _, method in methods if value is not torch.Tensor else ():
+            for name in about(method.__code__).names & functions.keys():
+                if callable(functions[name]) and not isinstance(functions[name], type):
+                    self._number(f"torch.nn.functional.{name}", functions, name)
+
+    def _module(self, path: str, value: types.ModuleType) -> None:
+        self._opened.append((path, value))
+        self._members(path, value, self._names)
+
+    def _members(self, path: str, module: types.ModuleType, names: set[str]) -> None:
+        """A module's variables that are named. Those of PyTorch and the standard library that are no functions are their own."""
+        trusted = is_trusted_module(module.__name__)
+        table = module.__dict__
+        for name in sorted(names & table.keys()):
+            if not trusted or not name.startswith("_") and not isinstance(table[name], (dict, list, set)):
+                self._slot(f"{path}.{name}", table, name)
+
+    def _optimizer(self, path: str, value: torch.optim.Optimizer) -> None:
+        """Its steps are the optimizer's own plans; what a program reads of it is its settings."""
+        for i, group in enumerate(value.param_groups):
+            for key, item in group.items():
+                item = programs(group, key, item)
+                if key != "params" and not isinstance(item, torch.Tensor):
+                    self._setting("param_groups", f"{path}.param_groups[{i}].{key}", item, (group, key))
+
+    def _scheduler(self, path: str, value: torch.optim.lr_scheduler.LRScheduler) -> None:
+        """Its steps run as Python after each step; what a program reads of it is its numbers."""
+        for key, by in (("_last_lr", "get_last_lr"), ("last_epoch", "last_epoch"), ("_last_lr", "_last_lr")):
+            if key in value.__dict__:
+                item = programs(value.__dict__, key, value.__dict__[key])
+                self._setting(by, f"{path}.{key}", item, (value.__dict__, key))
+
+    def _setting(self, name: str, path: str, value: Any, place: tuple) -> None:
+        """What is read where some code has `name`, and not where one computes names: it changes at every step."""
+        if name in self._names:
+            self._named(path, value, place)
+        else:
+            self._settings.setdefault(name, []).append((path, value, place))
+
+    # -- what became of it --------------------------------------------------------------------------------------------
+
+    def restore(self) -> str | None:
+        """Puts everything back; returns what had changed, or None."""
+        changed = None
+        for place in self.places:
+            if type(place) is not Attributes and not _is_replaced(place.thing) and place.changed():
+                self.in_pytorch |= not place.by_dynamo
+                what = "draws from" if isinstance(place, Generator) else "changes"
+                changed = changed or f"{self._subject} {what} `{place.path}`"
+                place.restore()
+        return changed
+
+    def again(self, kept: bool = False) -> Reads:
+        """The same walk over what is there now; `kept`: of what caches keep, over what this one knows."""
+        walk = Reads(self._own, self._subject, dict(self._kept) if kept else None)
+        for path, value in self.roots:
+            walk.root(path, value)
+        for code, variables in self._codes.values():
+            walk._code(code, variables)
+            walk._drain()
+        for tensor in self._numbers:
+            walk.read(tensor)
+        walk._strays = self._strays
+        walk._todo += self._strays
+        walk._drain()
+        return walk
+
+    def root(self, path: str, value: Any) -> None:
+        """What the program starts from beside its modules: the function that is a step."""
+        self.roots.append((path, value))
+        self._todo.append((path, value))
+        self._drain()
+
+
+def _is_replaced(thing: Any) -> bool:
+    """Whether a place holds what the trace that is going on has put there."""
+    return bool(REPLACED) and type(thing) is tuple and len(thing) == 2 and (id(thing[0]), thing[1]) in REPLACED
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value cannot change, and nothing hangs on it."""
+    kind = type(value)
+    if not isinstance(value, IMMUTABLE) or not hasattr(value, "__dict__") or is_trusted_module(kind.__module__):
+        return isinstance(value, IMMUTABLE)
+    return not is_pythons(kind) and not isinstance(value, enum.Enum)
+
+
+def _order(value: dict) -> tuple:
+    """In which order a dictionary gives what it holds; keys that are objects are all alike."""
+    return tuple(token(key) if isinstance(key, IMMUTABLE) else None for key in value)
+
+
+def _kept_by(path: str, cache: Any) -> tuple[dict, dict[int, Any]]:
+    """The dictionary of a functools.cache, and its results by the addresses of their keys. It is C's, and only the garbage
+    collector is told what is in it: (key -> result), or each key and result in a row, then (key -> link between them)."""
+    inside = gc.get_referents(cache)
+    table = next((item for item in inside if type(item) is dict and item is not cache.__dict__), None)
+    if table is not None:
+        if not any(type(link).__name__ == "_lru_list_elem" for link in table.values()):
+            return table, {id(key): result for key, result in table.items()}
+        inside = [item for item in inside[: next(i for i, item in enumerate(inside) if item is table)] if not _is_of_cache(item)]
+        results = {id(key): result for key, result in zip(inside[::2], inside[1::2], strict=False)}
+        if results.keys() == set(map(id, table)):
+            return table, results
+    raise NotCompiled(f"`{path}` keeps its results, and trainc cannot see them")
+
+
+def _is_of_cache(item: Any) -> bool:
+    return isinstance(item, type) and item.__name__ in ("_lru_cache_wrapper", "_lru_list_elem")
+
+
+def _holds_tensors(value: Any) -> bool:
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return any(isinstance(item() if isinstance(item, weakref.ref) else item, torch.Tensor) for item in items)
+
+
+def _is_torchs(value: Any) -> bool:
+    """An object of PyTorch's compiled code (an enumeration, a type, an operator), or one of ours: a step, say, that is another
+    function's global, and that changes while it is traced."""
+    return type(value).__module__.startswith(("torch._C", "trainc.")) or type(value).__name__ in ("pybind11_type", "OpOverload")
+
+
+_CONTAINERS = (
+    object, dict, list, set, frozenset, tuple, int, float, str, bytes, collections.deque, collections.OrderedDict,
+    collections.defaultdict, types.SimpleNamespace,
+)  # fmt: skip
+
+
+def _functions_of(frame: Any) -> list[types.FunctionType]:
+    """The functions whose code a frame runs: the global or the method of its first argument with that name, or all that there
+    are."""
+    code = frame.f_code
+    candidates = [frame.f_globals.get(code.co_name)]
+    if code.co_varnames and (first := frame.f_locals.get(code.co_varnames[0])) is not None:
+        kind = first if isinstance(first, type) else type(first)
+        candidates += [base.__dict__.get(code.co_name) for base in kind.__mro__]
+    for found in candidates:
+        function = getattr(found, "fget", None) or getattr(found, "__func__", None) or getattr(found, "func", None) or found
+        while function is not None:
+            if getattr(function, "__code__", None) is code:
+                return [function]
+            function = getattr(function, "__wrapped__", None)
+    return [f for f in gc.get_referrers(code) if type(f) is types.FunctionType and f.__code__ is code]
+
+
+def _is_function(value: Any) -> bool:
+    """A function of a library's compiled code that is of no ordinary type (Cython's)."""
+    return callable(value) and not is_pythons(type(value)) and is_trusted_module(getattr(value, "__module__", None))
+
+
+@functools.cache
+def _is_transparent(kind: type) -> bool:
+    """Whether all that an object of this class holds lies in its attributes, its slots and, where it is one, its container."""
+    for base in kind.__mro__:
+        if base in _CONTAINERS or issubclass(base, BaseException) or base.__basicsize__ == 0:
+            continue
+        fields = sum(type(item) in (types.MemberDescriptorType, types.GetSetDescriptorType) for item in base.__dict__.values())
+        if base.__basicsize__ - base.__base__.__basicsize__ > fields * struct.calcsize("P") or not is_pythons(base):
+            return False
+    return True
+
+
+@functools.cache
+def _reads_itself(kind: type) -> bool:
+    """Whether code that is not watched, or that computes names, reads an object's attributes: a class of the standard library's;
+    one that looks attributes up itself."""
+    ways = {"__getattr__", "__getattribute__"}
+    return is_trusted_module(kind.__module__) or any(
+        not ways.isdisjoint(base.__dict__) for base in kind.__mro__ if not is_trusted_module(base.__module__)
+    )
+
+
+@functools.cache
+def _names_of_bases(kind: type) -> frozenset[str]:
+    """Names in the code of the bases that are not the user's: UserDict's own methods read `data`."""
+    found: set[str] = set()
+    for base in kind.__mro__:
+        if is_trusted_module(base.__module__) and base not in (object, torch.nn.Module):
+            for item in base.__dict__.values():
+                code = getattr(getattr(item, "fget", getattr(item, "__func__", item)), "__code__", None)
+                if code is not None:
+                    found |= about(code).names
+    return frozenset(found)
+
+
+def _slot_names(kind: type) -> list[str]:
+    return [
+        key for base in kind.__mro__ for key, item in base.__dict__.items()
+        if type(item) is types.MemberDescriptorType and is_pythons(base) and key not in ("__dict__", "__weakref__")
+    ]  # fmt: skip
+
+
+# ---- guards ---------------------------------------------------------------------------------------------------------
+
+
+class Guards:
+    """Whether everything that a trace may have read is as it was. Cheap where the very objects are there; where others are, they
+    are walked and compared by value."""
+
+    def __init__(self, reads: Reads, alike: Callable[[list[torch.Tensor]], Callable[[list[torch.Tensor]], bool]]):
+        self._walk = reads.again()
+        self.outline = self._walk.outline
+        # The tensors and their types are those of the trace for good: another tensor, or another type, is another trace.
+        self.tensors = self._walk.tensors
+        self._types = alike(self.tensors) if self.tensors else None
+        self._bind()
+
+    def _bind(self) -> None:
+        watched = [p for p in self._walk.places if p.guards]
+        self._places = [p.thing for p in watched]
+        self._expected = [each for p in watched for each in (*p.held, p.thing)]
+        self._orders = [p for p in self._walk.places if type(p) is Order]
+
+    def __call__(self) -> bool:
+        if self._types is not None and not self._types(self.tensors):
+            return False
+        if same_contents(self._places, self._expected) and not any([order.changed() for order in self._orders]):
+            return True
+        try:
+            walk = self._walk.again(kept=True)
+        except NotCompiled:
+            return False
+        if walk.outline != self.outline or list(map(id, walk.tensors)) != list(map(id, self.tensors)):
+            return False
+        self._walk = walk
+        self._bind()
+        return True
+
+    def differences(self) -> list[str]:
+        """What is other now, in the user's terms."""
+        try:
+            now = self._walk.again(kept=True).outline
+        except NotCompiled as reason:
+            return [str(reason)]
+        told = []
+        for place in {**self.outline, **now}:
+            path, old, new = place[0], self.outline.get(place), now.get(place)
+            if old != new:
+                both = old is not None and new is not None and isinstance(old[0], type) and issubclass(old[0], (int, float, str))
+                told.append(f"`{path}` changed" + (f" from {_shown(old)} to {_shown(new)}" if both else ""))
+        return told
+
+
+def _shown(value: tuple) -> str:
+    return repr(struct.unpack("d", value[1])[0]) if value[0] is float else repr(value[1])
+
+
+__all__ = ["Guards", "Reads", "token"]

@@ -1,0 +1,284 @@
+"""Which functions a program runs while it is traced, and which calls make a trace impossible: what `reads.Reads` starts from.
+
+A trace stands for later calls only if nothing but its inputs and the places that are watched can change what the program does. So
+calls that ask the world (the clock, a file), that draw from a generator out of sight, or that do something which a compiled call
+would not do again (print) end the trace with the reason.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import importlib.util
+import logging
+import os
+import sys
+import sysconfig
+import threading
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from trainc.base import PACKAGE
+from trainc.base.errors import NotCompiled, SideEffect
+
+try:
+    from trainc._core import CallWatch
+except ImportError:  # the package without its compiler
+    CallWatch = None
+
+# Packages whose functions depend on their arguments and on settings that `call._modes` reads, and on nothing else.
+TRUSTED = frozenset(
+    {"torch", "torchgen", "functorch", "trainc", "numpy", "sympy", "mpmath", "triton", "networkx", "typing_extensions", "tqdm"}
+)
+_C_TRUSTED = TRUSTED | frozenset(sys.stdlib_module_names) | {"nanobind", ""}
+
+
+def _homes() -> Iterator[str]:
+    """Where the trusted packages lie: not always in this interpreter's own directory for packages."""
+    for name in TRUSTED - {"trainc"}:
+        spec = importlib.util.find_spec(name)
+        if spec is not None:
+            yield from (path + os.sep for path in spec.submodule_search_locations or ())
+            yield spec.origin or ""
+    yield PACKAGE
+
+
+_HOMES = ("<frozen", *filter(None, _homes()))
+_STDLIB = tuple({sysconfig.get_path(key) + os.sep for key in ("stdlib", "platstdlib")})
+_PACKAGES = tuple(library + name + os.sep for library in _STDLIB for name in ("site-packages", "dist-packages"))
+
+
+def is_trusted_file(path: str) -> bool:
+    """Code of PyTorch, NumPy, the standard library or trainc: what it reads beside its arguments is known, or does not change."""
+    return path.startswith(_HOMES) or path.startswith(_STDLIB) and not path.startswith(_PACKAGES)
+
+
+def is_trusted_code(code: types.CodeType, variables: dict) -> bool:
+    """`is_trusted_file`, and of code without a file (what dataclasses and torch.fx write), by the module that it belongs to."""
+    path = code.co_filename
+    if not path.startswith("<"):
+        return is_trusted_file(path)
+    return path.startswith(("<frozen", "<eval_with_key>")) or is_trusted_module(variables.get("__name__"))
+
+
+def is_trusted_module(name: str | None) -> bool:
+    top = str(name or "").split(".", 1)[0]
+    return top in TRUSTED or top in sys.stdlib_module_names and top != "__main__"
+
+
+def is_pythons(kind: type) -> bool:
+    """Whether a class was made by a class statement: it is on the heap, can be changed, and so is what made it."""
+    maker = type(kind)
+    return bool(kind.__flags__ & (1 << 9)) and not kind.__flags__ & (1 << 8) and (maker is type or is_pythons(maker))
+
+
+def _module_of(function: Any) -> str:
+    """The top package of a C function, or of the type whose method it is."""
+    name = getattr(function, "__module__", None)
+    if name is None:
+        owner = getattr(function, "__self__", None)
+        kind = owner if isinstance(owner, type) else type(owner)
+        name = next(base.__module__ for base in kind.__mro__ if not is_pythons(base))
+    return str(name).split(".", 1)[0]
+
+
+# C functions, by module and name, whose result is another one at each call, or which do what a compiled call would not do again.
+_ASKS = {
+    "time": {"time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time", "process_time_ns",
+             "thread_time", "thread_time_ns", "localtime", "gmtime", "ctime", "asctime", "strftime"},
+    "posix": {"urandom", "getpid", "read", "write", "open", "listdir", "stat", "scandir", "times", "getrandom", "getloadavg",
+              "system", "remove", "unlink", "mkdir", "rename", "rmdir", "putenv", "fork", "_exit", "kill", "access"},
+    "builtins": {"print", "input", "exec", "eval"},
+    "io": {"open", "open_code"},
+    "_io": {"open", "open_code", "write", "read", "readline", "flush"},
+    "_thread": {"start_new_thread", "get_ident"},
+    "_random": {"random", "getrandbits", "seed"},
+    "gc": {"collect", "get_objects"},
+    "sys": {"getrefcount", "exit", "_getframe", "setrecursionlimit"},
+    "_uuid": {"generate_time_safe"},
+    "_socket": {"socket"},
+    "datetime": {"now", "utcnow", "today"},
+}  # fmt: skip
+_READS_TENSOR = {"tolist", "numpy", "item", "__array__"}
+# What tells where a tensor lies, or works on its memory: no signature says that.
+_ASKS_MEMORY = {"storage_offset", "data_ptr", "untyped_storage", "is_set_to", "_is_view", "as_strided", "as_strided_"}
+
+# Functions of PyTorch's and of the standard library that change, or read, a state which a trace does not have.
+_STATEFUL: dict[types.CodeType, str] = {}
+
+
+def _stateful(reason: str, *functions: Any) -> None:
+    for function in functions:
+        code = getattr(getattr(function, "__wrapped__", function), "__code__", None)
+        if code is not None:
+            _STATEFUL[code] = reason
+
+
+_stateful("sets or reads the state of torch's generator", torch.manual_seed, torch.seed, torch.set_rng_state, torch.get_rng_state,
+          torch.random.manual_seed, torch.random.seed, torch.random.fork_rng, torch.cuda.manual_seed, torch.cuda.manual_seed_all,
+          torch.cuda.get_rng_state, torch.cuda.set_rng_state)  # fmt: skip
+_stateful("changes a setting of torch's", torch.set_default_dtype, torch.set_default_device, torch.use_deterministic_algorithms,
+          torch.set_float32_matmul_precision, torch.set_deterministic_debug_mode)  # fmt: skip
+
+
+class Watched:
+    """While active: `enter(frame)` for the frame of each piece of the user's code at its first call, before it runs; calls that
+    make the trace impossible raise, and are in `reason`, for the program may catch what they raise."""
+
+    def __init__(self, enter: Callable[[Any], None], read: Callable[[torch.Tensor], None]):
+        self._enter, self._read = enter, read
+        self.reason: Exception | None = None
+        self.warned = False  # whether a warning was shown that would not be shown again
+        self.logged: str | None = None  # where a record was logged since this was set to None
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        if CallWatch is None:
+            yield
+            return
+        watch = CallWatch(self._code, self._c_call)
+        watch.start()
+        try:
+            with self._current(watch):
+                yield
+        finally:
+            watch.stop()
+        self.check()
+
+    def check(self) -> None:
+        """Raises what was refused, also where the program caught it."""
+        if self.reason is not None:
+            raise self.reason
+
+    @contextlib.contextmanager
+    def _current(self, watch: Any) -> Iterator[None]:
+        before, _here.watch = getattr(_here, "watch", None), watch
+        try:
+            yield
+        finally:
+            _here.watch = before
+
+    def _code(self, frame: Any) -> bool | None:
+        code = frame.f_code
+        if code is _LOGS:
+            self.logged = f"{_line(_user_frame(frame))}: a log record"
+            return None  # tell of it again
+        if code is _WARNS:
+            caller = frame.f_back  # C code has no frame: this is who warns
+            if caller is not None and not is_trusted_code(caller.f_code, caller.f_globals):
+                self._warns(frame.f_locals["msg"], caller)
+            return None
+        if code is _HOOKS_SAVED:
+            caller = frame.f_back
+            if caller is not None and not is_trusted_code(caller.f_code, caller.f_globals):
+                self._refuse(NotCompiled(f"{_line(caller)}: sets hooks on saved tensors"))
+            return None
+        if (reason := _STATEFUL.get(code)) is not None:
+            caller = frame.f_back
+            while caller is not None and caller.f_code.co_filename.endswith(_WRAPPERS):
+                caller = caller.f_back
+            if caller is not None and not is_trusted_file(caller.f_code.co_filename):
+                self._refuse(SideEffect(f"{_line(caller)}: {code.co_name}() {reason}"))
+            return None
+        if is_trusted_code(code, frame.f_globals):
+            return False
+        if _importing(frame):
+            return None  # what a module's first import runs; where forward calls it later, it is seen
+        try:
+            self._enter(frame)
+        except NotCompiled as reason:
+            self._refuse(reason)
+        return True
+
+    def _warns(self, shown: Any, caller: Any) -> None:
+        """What is shown once is shown by the trace; what is shown by each call must be."""
+        if _action_for(shown, caller.f_globals.get("__name__", "")) in ("default", "module", "once"):
+            self.warned = True
+            return
+        self._refuse(SideEffect(f"{_line(caller)}: a warning would be shown once, while the model is traced", in_pytorch=True))
+
+    def _c_call(self, frame: Any, function: Any) -> None:
+        name, module = function.__name__, _module_of(function)
+        owner = getattr(function, "__self__", None)
+        if isinstance(owner, torch.Tensor):
+            if name in _READS_TENSOR and type(owner) in (torch.Tensor, torch.nn.Parameter):
+                self._read(owner)
+            if name in _ASKS_MEMORY:
+                self._refuse(NotCompiled(f"{_line(frame)}: {name}() depends on where a tensor lies in memory", True))
+            return
+        if name in _ASKS.get(module, ()) and not _is_own_object(owner, module):
+            what = "print()" if function is builtins.print else f"{module}.{name}()".replace("builtins.", "")
+            self._refuse(SideEffect(f"{_line(frame)}: {what} would run once, while the model is traced"))
+        if module not in _C_TRUSTED and not module.startswith("torch"):
+            self._refuse(NotCompiled(f"{_line(frame)}: {module}.{name} is compiled code, and what it reads is not known"))
+
+    def _refuse(self, reason: Exception) -> None:
+        self.reason = self.reason or reason
+        raise self.reason
+
+
+_here = threading.local()
+_WRAPPERS = tuple(os.path.join("torch", *path) for path in (("_dynamo", "eval_frame.py"), ("_compile.py",), ("random.py",)))
+_LOGS = logging.Logger.handle.__code__
+_WARNS = warnings._showwarnmsg.__code__  # what shows a warning that the program's filters let through
+_HOOKS_SAVED = torch.autograd.graph.saved_tensors_hooks.__enter__.__code__
+
+
+def _action_for(shown: Any, module: str) -> str:
+    """What the program's filters say of a warning."""
+
+    def fits(pattern: Any, text: str) -> bool:
+        return pattern is None or (pattern == text if isinstance(pattern, str) else pattern.match(text) is not None)
+
+    for action, message, kind, where, line in warnings.filters:
+        known = issubclass(shown.category, kind) and line in (0, shown.lineno)
+        if known and fits(message, str(shown.message)) and fits(where, module):
+            return action
+    return warnings.defaultaction
+
+
+@contextlib.contextmanager
+def suspended() -> Iterator[None]:
+    """While trainc does its own work within a trace, nothing is the program's."""
+    watch = getattr(_here, "watch", None)
+    if watch is None:
+        yield
+        return
+    watch.stop()
+    try:
+        yield
+    finally:
+        watch.start()
+
+
+def _user_frame(frame: Any) -> Any:
+    """The nearest caller that is the user's own code, or the frame itself."""
+    found = frame
+    while found is not None and is_trusted_file(found.f_code.co_filename):
+        found = found.f_back
+    return found or frame
+
+
+def _importing(frame: Any) -> bool:
+    """Whether a frame runs for an import that forward makes."""
+    while frame is not None and not frame.f_code.co_filename.startswith(PACKAGE):
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_own_object(owner: Any, module: str) -> bool:
+    """Whether a method is one of an object in memory (io.StringIO) or of a generator whose state is watched (random.Random)."""
+    return module == "_random" or type(owner).__name__ in ("StringIO", "BytesIO")
+
+
+def _line(frame: Any) -> str:
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+__all__ = ["TRUSTED", "Watched", "is_pythons", "is_trusted_file", "is_trusted_module", "suspended"]

@@ -1,0 +1,1 @@
+"""A joint graph of forward and backward, compiled and put behind autograd."""

@@ -1,0 +1,129 @@
+"""The autograd node of a compiled call: what autograd must be told of a forward and its backward, and no more.
+
+AOTAutograd makes the joint graph, and would run wrappers of its own around the compiled halves at every call. They are there for
+tensor subclasses, effects, outputs that share memory with inputs; a trace with any of these keeps them (`call_of` gives None).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from trainc.torch import compat
+from trainc.torch.compat import MutationType, OutputType, PlainTensorMeta, ViewAndMutationMeta, is_traceable_wrapper_subclass
+from trainc.torch.run.deferred import plain
+
+Tensor = torch.Tensor
+Forward = Callable[..., Sequence[Any]]  # inputs -> (new values of inputs that it writes to..., outputs..., saved...)
+Backward = Callable[..., Sequence[Tensor | None]]  # (saved..., tangents...) -> each input's gradient
+
+
+def call_of(
+    metadata: ViewAndMutationMeta, detached: list[int], forward: Forward, backward: Backward
+) -> Callable[[list[Tensor]], list[Tensor]] | None:
+    """A call with AOTAutograd's contract: a list of the trace's inputs in, its outputs out; inputs that forward writes to are
+    written. `metadata`: what AOTAutograd found out about the trace; `detached`: inputs that have no gradient, and a history."""
+    if not is_plain(metadata):
+        return None
+    written, outputs = list(metadata.mutated_inp_runtime_indices), metadata.output_info
+    news, made = len(written), len(written) + len(outputs)
+    constant = [*range(news), *[news + i for i, out in enumerate(outputs) if not out.requires_grad]]
+    tangents = [news + i for i, out in enumerate(outputs) if out.requires_grad_for_backward]
+    differentiable = [i for i, info in enumerate(metadata.input_info) if info.requires_grad and i not in detached]
+
+    class Compiled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, ...]:
+            values = forward(*inputs)
+            if written:  # what is saved, and what is written elsewhere, must not change with it
+                theirs = {id(inputs[i]) for i in written}
+                values = [t.clone() if id(t) in theirs else t for t in values]
+            ctx.inputs = [inputs[i] for i in differentiable]
+            # A view knows what it is a view of, and so might a node come to own itself; its alias has its version counter.
+            ctx.save_for_backward(*[t.detach() if t._is_view() else t for t in values[made:]])
+            ctx.mark_non_differentiable(*[values[i] for i in constant])
+            ctx.set_materialize_grads(False)  # an output that the loss does not use has None for a tangent, not zeros
+            return tuple(values[:made])
+
+        @staticmethod
+        def backward(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
+            saved, chosen = ctx.saved_tensors, [None if given[i] is None else plain(given[i]) for i in tangents]
+            for tangent in chosen:
+                refuse(tangent)
+            inputs = ctx.inputs
+            if not compat.keeps_graph():
+                ctx.inputs = []  # as the saved tensors: whoever keeps the loss does not keep what it was made of
+            if torch.is_grad_enabled():  # create_graph=True
+                return _Once.apply(lambda: tuple(backward(*saved, *chosen)), *inputs, *chosen)
+            return tuple(backward(*saved, *chosen))
+
+    def call(inputs: list[Tensor]) -> list[Tensor]:
+        given = list(inputs)
+        for i in detached:
+            given[i] = given[i].detach()
+        if torch.is_grad_enabled():
+            values = Compiled.apply(*given)
+        else:  # the trace has a region with gradients inside of one without
+            with torch.enable_grad():
+                values = Compiled.apply(*given)
+        if written:
+            torch._foreach_copy_([inputs[i] for i in written], values[:news])
+        return list(values[news:])
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+def is_plain(metadata: ViewAndMutationMeta) -> bool:
+    """Whether all inputs and outputs are ordinary tensors, no output shares memory with another tensor, and forward writes to
+    nothing but elements of tensors without gradients (running statistics)."""
+    kinds = (OutputType.non_alias, OutputType.unsafe_view_alias)
+    tensors = (*metadata.subclass_inp_meta, *metadata.subclass_fw_graph_out_meta, *metadata.subclass_tangent_meta)
+    return (
+        all(isinstance(tensor, PlainTensorMeta) for tensor in tensors)
+        and all(out.output_type in kinds and issubclass(out.raw_type, Tensor) for out in metadata.output_info)
+        and all(_is_statistic(metadata.input_info[i]) for i in metadata.mutated_inp_runtime_indices)
+        and not metadata.mutated_graph_handled_indices_seen_by_autograd
+        and not metadata.indices_of_inputs_that_requires_grad_with_mutations_in_bw
+        and metadata.num_intermediate_bases == 0
+        and metadata.grad_enabled_mutation is None
+        and not (metadata.tokens or metadata.num_backward_tokens or metadata.act_input_indices)
+        and not (metadata.is_rng_op_functionalized or metadata.num_graphsafe_rng_states)
+        and not (metadata.num_symints_saved_for_bw or metadata.num_opaque_objects_saved_for_bw)
+        and not metadata.num_tensors_saved_with_no_vc_check
+    )
+
+
+def _is_statistic(info: Any) -> bool:
+    return (
+        info.mutation_type is MutationType.MUTATED_OUT_GRAPH
+        and not (info.mutates_metadata or info.mutates_storage_metadata or info.requires_grad)
+    )  # fmt: skip
+
+
+def refuse(tangent: Tensor | None) -> None:
+    """Raises where an output's gradient is none that a plan can read."""
+    if compat.functorch_transform() is not None or (
+        tangent is not None and compat.is_legacy_batchedtensor(tangent)
+    ):
+        raise RuntimeError("trainc: a compiled backward runs neither within vmap, grad or vjp nor with is_grads_batched")
+    if type(tangent) is not Tensor and is_traceable_wrapper_subclass(tangent):
+        raise RuntimeError(f"trainc: an output's gradient is a {type(tangent).__name__}; compiled for an ordinary tensor")
+
+
+class _Once(torch.autograd.Function):
+    """The backward as part of a graph (create_graph=True), whose own gradients nobody can ask for: not by any of the inputs and
+    tangents that it depends on."""
+
+    @staticmethod
+    def forward(_ctx: Any, run: Callable[[], tuple[Tensor | None, ...]], *_: Tensor | None) -> tuple[Tensor | None, ...]:
+        return run()
+
+    @staticmethod
+    def backward(_ctx: Any, *_: Any) -> None:
+        raise RuntimeError("trainc: the gradient of a gradient is not compiled; run this model in PyTorch for double backward")
+
+
+__all__ = ["Backward", "Forward", "call_of", "is_plain"]

@@ -1,0 +1,348 @@
+"""Where both doors meet: AOTAutograd's joint graph in, a forward and a backward of one opaque call each out.
+
+The forward returns (the user's outputs..., saved primals..., arena). The arena is one uint8 tensor with all that the plan
+saves, an ordinary saved tensor to autograd, which thereby owns its lifetime; the backward reads it and frees nothing. The
+primals are saved as they are, or autograd would not see that a weight was changed in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from trainc.base import config, messages
+from trainc.base.errors import NotCompiled, UserError
+from trainc.base.records import Compilation
+from trainc.torch import compat
+from trainc.torch.capture import distributed, repeated, traced_kernels, turns
+from trainc.torch.capture.constants import fake_mode_of, lift_constants
+from trainc.torch.capture.trace import recurrent_layers
+from trainc.torch.compat import functorch_config, graph_compile, runtime_wrappers, trace_log
+from trainc.torch.device import Host
+from trainc.torch.graph import wire
+from trainc.torch.graph.sizes import Symbols, Template
+from trainc.torch.guards.watch import suspended
+from trainc.torch.joint import autograd
+from trainc.torch.joint.instance import Inference, Instance, Place
+from trainc.torch.joint.reached import TangentsOfGradients
+from trainc.torch.patches import patched
+from trainc.torch.run import engine
+from trainc.torch.run.interpreter import Interpreter
+
+_HALF = "trainc_half"
+
+
+class Compiler:
+    """What one capture hands to AOTAutograd: the partitioner and the compilers. Of a trace with `symbols` it makes an Instance
+    for each sizes, the first for the sizes that were traced; of another trace there is one."""
+
+    def __init__(self, record: Compilation, engine_: Any, symbols: Symbols | None = None, fusing: Any = None):
+        self.engine, self.device, self.symbols, self.fusing = engine_, engine_.device, symbols, fusing
+        self._record = record  # of the first instance
+        self.writes: list[int] = []  # inputs that forward writes to, once it is traced
+        self._instances: dict[tuple, Instance] = {}
+        self._template: Template | None = None
+        self.family = engine.Family.of(symbols, lambda: self._template, self.device)
+        self._make: Callable[[torch.fx.GraphModule, Compilation], Instance] | None = None
+        self.reached = TangentsOfGradients()
+        self.is_users: Callable[[torch.Tensor], bool] = lambda _: False
+        self._halves: tuple[autograd.Forward, autograd.Backward]  # after the partition
+
+    def _key(self, inputs: Sequence[Any]) -> tuple:
+        return self.symbols.key(inputs) if self.symbols is not None else ()
+
+    def _of(self, inputs: Sequence[Any]) -> Instance:
+        return self._instances[self._key(inputs)]
+
+    def add_sizes(self, inputs: Sequence[torch.Tensor], record: Compilation) -> bool:
+        """Makes the plans for these inputs' sizes where there are none; false where the trace does not hold for them."""
+        bound = self.symbols.bound(inputs)
+        if bound is None:
+            return False
+        key = self._key(inputs)
+        if key not in self._instances:
+            self._instances[key] = self._make(self._template.at(bound), record)
+        return True
+
+    def _first(self, gm: torch.fx.GraphModule, make: Callable[[torch.fx.GraphModule, Compilation], Instance]) -> Instance:
+        distributed.refuse_collectives(gm.graph)
+        self._make, key = make, ()
+        if self.symbols is not None:
+            self._template = Template(gm)
+            gm, key = self._template.at(self.symbols.traced), self.symbols.traced_key
+        self._record.captured = gm.graph
+        first = self._instances[key] = make(gm, self._record)
+        return first
+
+    # -- the partitioner ----------------------------------------------------------------------------------------------
+
+    def partition(
+        self, gm: torch.fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **_: Any
+    ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+        wire.give_backward_its_lines(gm.graph)
+        _refuse_sparse(gm.graph)
+        placeholders = list(gm.graph.find_nodes(op="placeholder"))
+        primals = [node for node in placeholders if not node.name.startswith("tangents")]
+        tangents = placeholders[len(primals) :]
+        outputs = list(next(iter(gm.graph.find_nodes(op="output"))).args[0])
+        forward_outputs, gradients = outputs[:num_fwd_outputs], outputs[num_fwd_outputs:]
+
+        constants = lift_constants(gm, tangents[0] if tangents else None, self.is_users)
+        count = len(primals) + len(constants)
+        _set_outputs(gm, [*outputs, *[None] * len(constants)])
+        reached = self.reached.gradients(gradients, tangents)
+        place = Place(len(primals), constants, num_fwd_outputs, reached, _written(primals), self.device)
+        first = self._first(gm, lambda gm, record: Instance(self, gm, record, place))
+        # What the backward reads of what the caller holds: primals, and (from `count` on) results of the forward.
+        held = place.held
+        saved = [primals[i] if i < count else forward_outputs[i - count] for i in held]
+        # AOTAutograd writes new values to some when the forward is over: the backward is given what they were.
+        copies = {len(forward_outputs) + k for k, i in enumerate(held) if i in place.written}
+
+        def forward(*inputs: torch.Tensor) -> list[Any]:
+            instance = self._of(inputs)
+            *results, arena = instance.forward(inputs)
+            kept = place.held_of(inputs, results)
+            if change := instance.apart.neighbours | place.written:
+                kept = [t.clone() if i in change else t for i, t in zip(held, kept, strict=True)]
+            return [*results, *kept, arena]
+
+        def backward(*inputs: torch.Tensor | None) -> list[Any]:
+            if torch.is_autocast_enabled(self.device.type):
+                messages.warn_once("autocast", AUTOCAST_BACKWARD)
+            arena = inputs[len(saved)]
+            return place.by_arena[arena.numel()].backward(inputs[: len(saved)], arena, inputs[len(saved) + 1 :])
+
+        with fake_mode_of(primals + tangents):
+            arena_meta = torch.empty(first.arena_bytes, dtype=torch.uint8, device=self.device.torch)
+        self._halves = forward, backward
+        return (
+            _opaque("trainc_forward", forward, primals, [*forward_outputs, *saved], arena_meta, copies),
+            _opaque_backward("trainc_backward", backward, saved, arena_meta, tangents, gradients),
+        )
+
+    def build(self, record: Compilation, build: Callable[[Any], Any]) -> Any:
+        """`build` with the engine; with the interpreter, and one warning, where trainc fails by a fault of its own."""
+        record.engine = self.engine.name
+        with record.compiling():
+            try:
+                return build(self.engine)
+            except UserError:
+                raise
+            except Exception as error:
+                if self.engine.name == "interpreter":
+                    raise
+                messages.fell_back(record.name, error)
+                self.use_interpreter(record, error)
+                return build(self.engine)
+
+    def use_interpreter(self, record: Compilation, error: Exception) -> None:
+        """PyTorch runs what is compiled from now on, because of `error`."""
+        self.engine = Interpreter(self.device, record.tune)
+        record.engine, record.reason = self.engine.name, str(error)
+
+    def replace(self, instance: Instance, other: Instance) -> None:
+        """`other` runs the calls of these sizes from now on."""
+        self._instances = {key: other if old is instance else old for key, old in self._instances.items()}
+
+    def call_of_both(self, metadata: Any, detached: list[int]) -> Callable[[list[torch.Tensor]], list[torch.Tensor]] | None:
+        """The call of both halves, once there is a partition; None where it takes AOTAutograd's wrappers."""
+        return autograd.call_of(metadata, detached, *self._halves)
+
+    # -- the compilers ------------------------------------------------------------------------------------------------
+
+    def half(self, gm: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
+        """Forward and backward: the opaque call itself, without the FX module around it."""
+        return next(_boxed(getattr(n.target, _HALF)) for n in gm.graph.nodes if hasattr(n.target, _HALF))
+
+    def inference(self, gm: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
+        _refuse_sparse(gm.graph)
+        constants = lift_constants(gm, None, self.is_users)
+        self._first(gm, lambda gm, record: Inference(self, gm, record, constants))
+        return _boxed(lambda *inputs: self._of(inputs).forward(inputs))
+
+
+def new_engine(device: Host, tune: str) -> Any:
+    return engine.ENGINES[config.engine_name()](device, tune)
+
+
+AUTOCAST_BACKWARD = (
+    "backward() was called inside torch.autocast; the compiled backward computes each gradient in the type its forward had, "
+    "as backward() outside autocast does. Call backward() outside the autocast block."
+)
+
+
+def _boxed(call: Callable[..., Any]) -> Callable[[list[Any]], Any]:
+    def run(args: list[Any]) -> Any:
+        inputs = tuple(args)
+        args.clear()
+        return call(*inputs)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def _refuse_sparse(graph: torch.fx.Graph) -> None:
+    """A tensor without strides has no place in a plan, nor in an arena of the interpreter's."""
+    for node in graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
+            raise NotCompiled(f"{wire.origin(node)} ({wire.target_name(node.target)}) gives a tensor of layout {value.layout}")
+
+
+def _written(primals: Sequence[torch.fx.Node]) -> set[int]:
+    """The primals that AOTAutograd writes new values to when the forward is over (running statistics)."""
+    output = next(iter(primals[0].graph.find_nodes(op="output"))) if primals else None
+    told = [getattr(desc, "mutated_input", None) for desc in (output.meta.get("desc") or ())] if output else []
+    written = [desc for desc in told if desc is not None]
+    return {i for i, primal in enumerate(primals) if primal.meta.get("desc") in written}
+
+
+def _set_outputs(gm: torch.fx.GraphModule, outputs: list[Any]) -> None:
+    output = next(iter(gm.graph.find_nodes(op="output")))
+    output.args = (tuple(outputs),)
+
+
+def _callable_named(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*inputs: Any) -> Any:
+        return run(*inputs)
+
+    call.__name__ = call.__qualname__ = name
+    setattr(call, _HALF, run)
+    return call
+
+
+def _opaque(name, run, primals, outputs, arena_meta, copies) -> torch.fx.GraphModule:
+    """(outputs and what is saved..., arena) of the primals; a primal among the saved is itself, but for `copies` (by output)."""
+    graph = torch.fx.Graph()
+    inputs = {node: _copy_placeholder(graph, node) for node in primals}
+    call = graph.call_function(_callable_named(name, run), tuple(inputs.values()))
+    results = [
+        inputs[out] if out in inputs and i not in copies else _result(graph, call, i, out) for i, out in enumerate(outputs)
+    ]
+    arena = graph.call_function(item_of, (call, len(outputs)))
+    arena.meta["val"] = arena_meta
+    graph.output((*results, arena))
+    return torch.fx.GraphModule(torch.nn.Module(), graph)
+
+
+def _opaque_backward(name, run, saved, arena_meta, tangents, gradients) -> torch.fx.GraphModule:
+    graph = torch.fx.Graph()
+    inputs = [_copy_placeholder(graph, node) for node in saved]
+    arena = graph.placeholder("arena")
+    arena.meta["val"] = arena_meta
+    inputs += [arena, *(_copy_placeholder(graph, node) for node in tangents)]
+    call = graph.call_function(_callable_named(name, run), tuple(inputs))
+    graph.output(tuple(_result(graph, call, i, gradient) for i, gradient in enumerate(gradients)))
+    return torch.fx.GraphModule(torch.nn.Module(), graph)
+
+
+def item_of(values: Any, index: int) -> Any:
+    return values[index]
+
+
+def _copy_placeholder(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:
+    copy = graph.placeholder(node.name)
+    copy.meta.update(node.meta)
+    return copy
+
+
+def _result(graph: torch.fx.Graph, call: torch.fx.Node, index: int, original: Any) -> Any:
+    if not isinstance(original, torch.fx.Node):
+        return original
+    result = graph.call_function(item_of, (call, index))
+    result.meta.update(original.meta)
+    return result
+
+
+# ---- the settings that AOTAutograd runs under ------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def aot_settings(compiler: Compiler):
+    """Backward without autocast's casts, no donated buffers, no cache of AOTAutograd's own; autograd.py's node where it will do.
+    Outputs that the loss does not use give the backward None instead of a tensor of zeros, in AOTAutograd's node, too."""
+    original = runtime_wrappers._codegen_compiled_forward
+    wrapped = runtime_wrappers._create_runtime_wrapper
+    log_graph = graph_compile._log_joint_graph
+
+    def without_materialized_zeros(*args: Any, **kwargs: Any) -> Callable[..., Any]:
+        forward = original(*args, **kwargs)
+
+        def run(ctx: Any, *rest: Any) -> Any:
+            outputs = forward(ctx, *rest)
+            ctx.set_materialize_grads(False)
+            return outputs
+
+        return run
+
+    def with_our_node(call: Any, *, trace_joint: bool, **about: Any) -> Callable[..., Any]:
+        compiler.writes = [i for i, info in enumerate(about["runtime_metadata"].input_info) if info.mutates_data]
+        ours = compiler.call_of_both(about["runtime_metadata"], about["indices_of_inps_to_detach"]) if trace_joint else None
+        return ours or wrapped(call, trace_joint=trace_joint, **about)
+
+    def log_where_asked(*args: Any) -> str | None:  # it writes the graph as text (0.1 s for GPT-2), also where nobody reads that
+        asked = graph_compile.aot_joint_log.isEnabledFor(logging.INFO) or trace_log.handlers
+        return log_graph(*args) if asked else None
+
+    settings = {"backward_pass_autocast": "off", "enable_autograd_cache": False, "debug_assert": False}
+    with (
+        functorch_config.patch({key: value for key, value in settings.items() if hasattr(functorch_config, key)}),
+        patched(runtime_wrappers, "_codegen_compiled_forward", without_materialized_zeros),
+        patched(runtime_wrappers, "_create_runtime_wrapper", with_our_node),
+        patched(graph_compile, "_log_joint_graph", log_where_asked),
+        # The switch (config.donated_buffer) is also asked while a backward runs, when it is the user's again.
+        patched(graph_compile, "collect_bw_donated_buffer_idxs", lambda *_: []),
+        _draws_are_kept(),
+    ):
+        yield
+
+
+def _draws_are_kept() -> contextlib.AbstractContextManager:
+    """Within Dynamo, FX takes a draw that nobody reads for dead code, unless Inductor is told to draw as eager does."""
+    if compat.TracingContext.try_get() is None:
+        return contextlib.nullcontext()
+    return compat.inductor_config().patch(fallback_random=True)
+
+
+def compile_flat(
+    module: torch.nn.Module, inputs: Sequence[Any], record: Compilation, compiler: Compiler
+) -> Callable[..., Sequence[Any]]:
+    """Compiles `module(*inputs) -> tuple of tensors` for these inputs' shapes; returns the compiled call. With a `compiler` that
+    has symbols, `inputs` are its fakes, and the call also takes other sizes, once the compiler was asked to `add_sizes`.
+    UserError where the memory that `record.limit` allows is not enough."""
+    with (
+        turns.alone(), aot_settings(compiler), compiler.reached.watched(),
+        recurrent_layers(), traced_kernels.as_eager(), repeated.quick(),
+    ):  # fmt: skip
+        return compat.aot_module_simplified(
+            module,
+            list(inputs),
+            fw_compiler=compiler.half,
+            bw_compiler=compiler.half,
+            inference_compiler=_unwatched(compiler.inference),
+            partition_fn=_unwatched(compiler.partition),
+            decompositions=decompositions(),
+        )
+
+
+def _unwatched(work: Callable[..., Any]) -> Callable[..., Any]:
+    """What comes after the trace is not the program's doing."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with suspended():
+            return work(*args, **kwargs)
+
+    return run
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """Operations written out in simpler ones before capture; only where the result is the same to the last bit."""
+    return {}
+
+
+__all__ = ["Compiler", "aot_settings", "compile_flat"]

@@ -1,0 +1,306 @@
+"""The plans of one captured graph for one set of sizes, and what runs them: the forward, its arena, the backward.
+
+A trace with symbolic sizes has many instances behind one autograd function (`joint.Compiler`); each arena is of another length,
+which tells the backward whose it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from trainc.base import messages
+from trainc.base.errors import NotCompiled, UserError
+from trainc.base.records import Compilation
+from trainc.torch import compat
+from trainc.torch.compat import disable_current_modes
+from trainc.torch.device import Host
+from trainc.torch.guards.overlap import Apart
+from trainc.torch.joint.outputs import Outputs
+from trainc.torch.optimizers.updates import Launch, PlanUpdates, Slot, Updates, classes_of
+from trainc.torch.run.deferred import Pending
+from trainc.torch.run.pool import Pool
+from trainc.torch.run.rerun import Rerun
+
+Tensor = torch.Tensor
+
+
+class Place:
+    """What all instances of one trace share."""
+
+    def __init__(
+        self, primals: int, constants: list[Tensor], forward_outputs: int, reached: list[int], written: set[int], device: Host
+    ):
+        self.device = device
+        self.primals, self.constants, self.forward_outputs = primals, constants, forward_outputs
+        self.written = written  # primals that the program changes when the forward is over
+        self.reached = reached  # of each gradient, a bit for each tangent that it is made for (reached.py)
+        # what the backward is given beside the arena: primals by index, and from primals and constants on, results
+        self.held: list[int] = []
+        self.by_arena: dict[int, Instance] = {}  # by the arena's length
+        self.last: Instance | None = None
+        self.pool = Pool(device)
+        self.pending = Pending()
+        self.parameters: dict[int, dict[int, Tensor]] = {}  # by arena: those of its call that the backward makes gradients of
+
+    def unmade(self, defined: tuple[bool, ...]) -> list[int]:
+        """The gradients that there are none of with these tangents."""
+        mask = sum(1 << i for i, there in enumerate(defined) if there)
+        return [i for i, tangents in enumerate(self.reached) if not tangents & mask]
+
+    def is_constant(self, index: int) -> bool:
+        return self.primals <= index < self.primals + len(self.constants)
+
+    def held_of(self, inputs: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+        """What the backward is given beside the arena, of a forward's inputs and results."""
+        count = self.primals + len(self.constants)
+        return [inputs[i] if i < count else results[i - count] for i in self.held]
+
+    def kept(self) -> list[int] | None:
+        """What a joint graph may keep of its inputs beside the arena: constants, and what the first instance's backward holds."""
+        return None if self.last is None else [*self.held, *range(self.primals, self.primals + len(self.constants))]
+
+    def arena_bytes(self, saved: int) -> int:
+        """At least `saved`, and no other instance's."""
+        size = max(saved, 1)
+        while size in self.by_arena:
+            size += 1
+        return size
+
+
+class Instance:
+    def __init__(
+        self, compiler: Any, gm: torch.fx.GraphModule, record: Compilation, place: Place, outputs_: Outputs | None = None
+    ):
+        """`outputs_`: those of an instance that this one replaces; they were taken from `gm` already."""
+        self._compiler, self._record, self._place = compiler, record, place
+        self.apart = Apart()
+        inputs = place.primals + len(place.constants)
+        self._outputs = outputs_ or Outputs(gm, place.forward_outputs)
+        outputs = next(iter(gm.graph.find_nodes(op="output"))).args[0]
+        self._gradients = [i for i, made in enumerate(outputs[place.forward_outputs :]) if made is not None]
+        self._tangents = len(list(gm.graph.find_nodes(op="placeholder"))) - inputs
+        self._fusing = compiler.fusing
+        self._fused: dict[tuple, tuple[PlanUpdates, Any]] = {}
+        self._unmade: dict[tuple[bool, ...], list[int]] = {}  # by the tangents that are defined
+        self._graph: torch.fx.GraphModule | None = gm  # until a backward has been compiled: PyTorch may have to run it
+        self._replaced: Instance | None = None  # what runs in PyTorch instead
+        self._consuming: dict[tuple[bool, ...], Any] = {}  # backward plans, by the tangents that are defined
+        self._keeping: dict[tuple[bool, ...], Any] = {}
+        record.backward, record.keeping, record.deferred = self._consuming, self._keeping, None
+        updates = self._expected_updates()
+        # A limit is of one batch's sizes, and is met with numbers that kernels for other sizes would not have.
+        family = compiler.family if record.limit is None else None
+
+        def joint_of(defer_small: bool) -> tuple[Any, list[int]]:
+            shape = inputs, place.forward_outputs, record.name
+            options = family, record.limit, defer_small, updates, place.kept()
+            joint = compiler.build(record, lambda e: e.joint(gm, *shape, *options))
+            return joint, [i for i in joint.saved_inputs if not place.is_constant(i)]
+
+        joint, held = joint_of(False)
+        if place.last is None:
+            place.held = held
+        elif not set(held) <= set(place.held):
+            # A result that the backward wants is held where it is small, and lies in the arena (deferred) where it is large.
+            joint, held = joint_of(True)
+            if not set(held) <= set(place.held):
+                raise NotCompiled("the backward for these sizes keeps other tensors of the caller's")
+        self._joint, self._like = joint, place.last
+        record.forward, record.footprint = joint.forward, joint.footprint
+        if self._like is not None:
+            joint.forward.share_memory(self._like._joint.forward)
+        self.arena_bytes = place.arena_bytes(joint.saved_bytes)
+        self._outputs.settle(joint.forward)
+        self._deferred_metas = [outputs[i].meta["val"] for i in joint.deferred_outputs]
+        self._deferred_plan: Any = None
+        record.deferred_bytes = sum(meta.numel() * meta.itemsize for meta in self._deferred_metas)
+        place.by_arena[self.arena_bytes] = place.last = self
+
+    def forward(self, inputs: Sequence[Tensor]) -> list[Any]:
+        """(the user's outputs..., arena)"""
+        self._place.pending.settle()  # or their arena could not be used again
+        return self._call(inputs)
+
+    def _call(self, inputs: Sequence[Tensor]) -> list[Any]:
+        place = self._place
+        if self._compiler.writes:
+            self.apart.check(inputs, self._compiler.writes)
+        arena = place.pool.tensor(self.arena_bytes, torch.uint8, (self.arena_bytes,), (1,))
+        if self._graph is not None:
+            arena.trainc_rerun = Rerun(self._graph, inputs, place.written, place.device)
+        results = self._joint.forward([*inputs, *place.constants], arena)
+        if self._deferred_metas:
+            tensors = place.pending.tensors(self._deferred_metas, place.device.torch, lambda: self._deferred(arena))
+            for i, tensor in zip(self._joint.deferred_outputs, tensors, strict=True):
+                results[i] = tensor
+        results = self._outputs(results, inputs)
+        if self._fuses:
+            place.parameters[arena.data_ptr()] = {i: inputs[i] for i in self._gradients}
+        return [*results, arena]
+
+    def backward(self, held: Sequence[Tensor], arena: Tensor, tangents: Sequence[Tensor | None]) -> list[Any]:
+        place = self._place
+        given = dict(zip(place.held, held, strict=True))
+        kept = [place.constants[i - place.primals] if place.is_constant(i) else given[i] for i in self._joint.saved_inputs]
+        defined = tuple([tangent is not None for tangent in tangents])
+        # Somebody may read the arena again: deferred outputs, or (retain_graph) another backward.
+        retained = compat.keeps_graph()
+        again = retained or place.pending.alive()
+
+        unmade = self._unmade.get(defined)
+        if unmade is None:
+            unmade = self._unmade[defined] = place.unmade(defined)
+
+        def run() -> list[Tensor | None]:
+            try:
+                plan = self._backward(defined, consumes=not again)
+            except UserError:
+                raise
+            except Exception as error:
+                _, *called = self._in_pytorch(error, arena)
+                return self._replaced.backward(*called, tangents)
+            gradients = plan([*kept, *tangents], arena)[: len(place.reached)]
+            for i in unmade:
+                gradients[i] = None
+            return gradients
+
+        def step(slots: list[Slot]) -> None:
+            self._step(slots, kept, tangents, defined, arena)
+
+        parameters = place.parameters.get(arena.data_ptr())  # not there: a hook on saved tensors gave a copy of the arena
+        if self._fuses and not retained and parameters is not None:
+            read = dict(zip(self._joint.saved_inputs, kept, strict=True))
+            parameters = {i: p for i, p in parameters.items() if i not in unmade} if unmade else parameters
+            if self._fusing.put_off(parameters, read, run, step):
+                return [None] * len(place.reached)
+        return run()
+
+    # -- with the optimizer's step (fuse.py) --------------------------------------------------------------------------
+
+    @property
+    def _fuses(self) -> bool:
+        return self._fusing is not None and bool(self._gradients) and hasattr(self._joint, "backward_step")
+
+    def _expected_updates(self) -> PlanUpdates | None:
+        """Those of the first step, where nothing reads a gradient before it; None where it will not be fused."""
+        tensors = self._record.expected
+        if self._fusing is None or tensors is None or not self._gradients or self._gradients[-1] >= len(tensors):
+            return None
+        slots = self._fusing.slots({i: tensors[i] for i in self._gradients})
+        if slots is None:
+            return None
+        updates = self._fusing.updates(slots)
+        with disable_current_modes():  # a trace is going on
+            return self._plan_updates(updates, updates.launches())
+
+    def _plan_updates(self, updates: Updates, launches: list[Launch]) -> PlanUpdates:
+        place = self._place
+        first = place.primals + len(place.constants) + self._tangents + place.forward_outputs
+        primals = [slot.primal for slot in updates.slots]
+        return PlanUpdates(*classes_of(launches), primals, primals, first, place.device)
+
+    def _step(
+        self,
+        slots: list[Slot],
+        kept: Sequence[Tensor],
+        tangents: Sequence[Tensor | None],
+        defined: tuple[bool, ...],
+        arena: Tensor,
+    ) -> None:
+        """The backward and the updates of all parameters that it has gradients of."""
+        place, updates = self._place, self._fusing.updates(slots)
+        launches = updates.launches()
+        classes, distinct = classes_of(launches)
+        consumes, unmade = not place.pending.alive(), self._unmade[defined]
+        key = defined, consumes, tuple(classes), tuple([launch.variant for launch in distinct])
+        if key not in self._fused:
+            plan = self._plan_updates(updates, launches)
+            try:
+                with self._record.compiling():
+                    self._fused[key] = plan, self._joint.backward_step(defined, consumes, unmade, plan)
+            except UserError:
+                raise
+            except Exception as error:  # nothing was updated: the backward and the step can run apart
+                raise NotCompiled(str(error)) from error
+        plan, executable = self._fused[key]
+        self._record.fused = executable
+        primals = place.primals + len(place.constants)
+        inputs: list[Tensor | None] = [*[None] * primals, *tangents, *[None] * place.forward_outputs]
+        for i, tensor in zip(self._joint.saved_inputs, kept, strict=True):
+            inputs[i if i < primals else i + len(tangents)] = tensor
+        for slot in slots:
+            inputs[slot.primal] = slot.parameter
+        states = updates.states(launches)
+        executable([*inputs, *plan.inputs(states, [updates.scalars(launch) for launch in distinct])], arena)
+        updates.finish(launches, states)
+
+    # -- the plans ----------------------------------------------------------------------------------------------------
+
+    def _plans(self, consumes: bool) -> dict[tuple[bool, ...], Any]:
+        return self._consuming if consumes else self._keeping
+
+    def _backward(self, defined: tuple[bool, ...], consumes: bool) -> Callable[..., list[Any]]:
+        """The backward for the tangents that exist, compiled when it is first needed. `consumes`: it may overwrite the arena."""
+        plans = self._plans(consumes)
+        if defined not in plans:
+            with self._record.compiling():
+                plan = self._joint.backward(defined, consumes, self._unmade[defined])
+            plans[defined], self._graph = plan, None
+            like = self._like and self._like._plans(consumes).get(defined)
+            if like:
+                plan.share_memory(like)
+        return plans[defined]
+
+    def _deferred(self, arena: Tensor) -> list[Any]:
+        """The deferred outputs; what makes them is compiled when one is first read."""
+        if self._deferred_plan is None:
+            try:
+                with self._record.compiling():
+                    self._deferred_plan = self._record.deferred = self._joint.deferred()
+            except UserError:
+                raise
+            except Exception as error:
+                results, *_ = self._in_pytorch(error, arena)
+                return [results[i] for i in self._joint.deferred_outputs]
+        return self._deferred_plan([], arena)
+
+    # -- where a plan cannot be compiled ------------------------------------------------------------------------------
+
+    def _in_pytorch(self, error: Exception, arena: Tensor) -> tuple[list[Any], list[Tensor], Tensor]:
+        """Runs the forward that filled `arena` again in PyTorch, as `self._replaced` does with later calls. Gives its results,
+        and what its backward takes before the tangents. Raises `error` where the call is no longer known."""
+        rerun = getattr(arena, "trainc_rerun", None)
+        inputs = rerun.inputs() if rerun is not None else None
+        if inputs is None:
+            raise error
+        if self._replaced is None:
+            messages.fell_back(self._record.name, error)
+            self._compiler.use_interpreter(self._record, error)
+            self._replaced = Instance(self._compiler, rerun.graph, self._record, self._place, self._outputs)
+            self._compiler.replace(self, self._replaced)
+        with rerun.generator(), torch.no_grad():
+            *results, arena = self._replaced._call(inputs)  # it may be an output that is being settled that asks for this
+        return results, self._place.held_of(inputs, results), arena
+
+
+class Inference:
+    """An instance without a backward."""
+
+    def __init__(self, compiler: Any, gm: torch.fx.GraphModule, record: Compilation, constants: list[Tensor]):
+        self._compiler, self._constants = compiler, constants
+        self.apart = Apart()
+        outputs = next(iter(gm.graph.find_nodes(op="output"))).args[0]
+        self._outputs = Outputs(gm, len(outputs))
+        self._executable = record.forward = compiler.build(record, lambda e: e.compile(gm, record.name, compiler.family))
+        self._outputs.settle(self._executable)
+
+    def forward(self, inputs: Sequence[Tensor]) -> list[Any]:
+        if self._compiler.writes:
+            self.apart.check(inputs, self._compiler.writes)
+        return self._outputs(self._executable([*inputs, *self._constants]), inputs)
+
+
+__all__ = ["Inference", "Instance", "Place"]

@@ -1,0 +1,131 @@
+"""What a caller gets of a plan's results.
+
+A plan gives dense tensors of its own. A program may give others: a part of an argument (one of `x.chunk(2)`), a part of
+another result, a copy of an argument, a tensor with gaps between its rows. Of a part nothing is computed: the plan gives what
+it is a part of, and the part is taken here, so that who writes into one writes into the other, as in eager.
+
+AOTAutograd itself makes views again where one operation gives one; those of operations with several results it leaves to us.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from trainc.torch import compat
+
+Tensor = torch.Tensor
+Node = torch.fx.Node
+
+
+class Outputs:
+    """Made before the plan is, for it changes what `gm` gives: `count` outputs are the caller's."""
+
+    def __init__(self, gm: torch.fx.GraphModule, count: int):
+        output = next(iter(gm.graph.find_nodes(op="output")))
+        self._nodes = list(output.args[0])
+        inputs = {node: i for i, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
+        self._of_inputs: list[tuple[int, int, tuple]] = []  # (output, the input that it is a part of, where)
+        self._of_outputs: list[tuple[int, int, tuple]] = []
+        for i, node in enumerate(self._nodes[:count]):
+            root, several = _root(node)
+            if root is node or (part := _part(root, node)) is None:
+                continue
+            if root in inputs:
+                self._of_inputs.append((i, inputs[root], part))
+                self._nodes[i] = root
+            elif several and root in self._nodes[:count]:
+                self._of_outputs.append((i, self._nodes.index(root), part))
+                self._nodes[i] = None
+        self._count = count
+        if self._of_inputs or self._of_outputs:
+            output.args = (tuple(self._nodes),)
+        self._copied: list[int] = []
+        self._with_gaps: list[tuple[int, torch.Size, tuple[int, ...]]] = []
+
+    def settle(self, executable: Any) -> None:
+        """Once there is a plan: what it gives otherwise than the program."""
+        given = self._nodes[: self._count]
+        # `x.clone()`: the plan gives x itself, which is the caller's.
+        self._copied = [i for i in executable.aliases if i < len(given) and given[i].op != "placeholder"]
+        for i, node in enumerate(given):
+            if node is not None and node.op != "placeholder" and (gaps := _gaps(node.meta["val"])):
+                self._with_gaps.append((i, *gaps))
+
+    def __call__(self, results: list[Any], inputs: Sequence[Tensor]) -> list[Any]:
+        for i in self._copied:
+            results[i] = results[i].clone()
+        for i, shape, strides in self._with_gaps:
+            if results[i].stride() != strides:
+                dense = results[i]
+                results[i] = torch.empty_strided(shape, strides, dtype=dense.dtype, device=dense.device).copy_(dense)
+        for i, base, part in self._of_inputs:
+            results[i] = _taken(inputs[base], part)
+        for i, base, part in self._of_outputs:
+            results[i] = _taken(results[base], part)
+        return results
+
+
+def _taken(base: Tensor, part: tuple) -> Tensor:
+    shape, strides, offset = part
+    return base.as_strided(shape, strides, base.storage_offset() + offset)
+
+
+def _root(node: Any) -> tuple[Any, bool]:
+    """What `node` is a view of, through all that only looks at memory; whether one of these operations has several results."""
+    several = False
+    while (source := _viewed(node)) is not None:
+        several = several or isinstance(source.meta.get("val"), (list, tuple))
+        node = source
+    return node, several
+
+
+def _viewed(node: Any) -> Node | None:
+    """The node whose memory this one looks at (of a list's element: the list); None where it has its own."""
+    if not isinstance(node, Node) or node.op != "call_function":
+        return None
+    is_view = getattr(node.target, "is_view", False) or getattr(node.target, "__name__", "") == "getitem"
+    return node.args[0] if is_view and isinstance(node.args[0], Node) else None
+
+
+def _part(root: Node, node: Node) -> tuple | None:
+    """(shape, strides, offset from the root's first element); None where that cannot be said."""
+    chain: list[Node] = []
+    while node is not root:
+        chain.append(node)
+        node = _viewed(node)
+    whole = root.meta.get("val")
+    if not isinstance(whole, Tensor) or whole.layout is not torch.strided or not _is_static(whole):
+        return None
+    with torch.no_grad():
+        value: Any = torch.empty_strided(whole.shape, whole.stride(), dtype=whole.dtype, device="meta")
+        for step in reversed(chain):
+            rest = (step.args[1:], step.kwargs)
+            if any(isinstance(x, Node) for x in compat.pytree.tree_leaves(rest)):
+                return None
+            value = step.target(value, *step.args[1:], **step.kwargs)
+    if not isinstance(value, Tensor) or value.dtype != whole.dtype:
+        return None
+    return tuple(value.shape), value.stride(), value.storage_offset()
+
+
+def _is_static(x: Tensor) -> bool:
+    return all(type(n) is int for n in (*x.shape, *x.stride()))
+
+
+def _gaps(x: Any) -> tuple[torch.Size, tuple[int, ...]] | None:
+    """(shape, strides) of a tensor that does not fill its memory, and of which no two elements share a place."""
+    if not isinstance(x, Tensor) or x.layout is not torch.strided or not _is_static(x) or x.numel() == 0:
+        return None
+    reach, dense = 0, True
+    for step, size in sorted((s, n) for s, n in zip(x.stride(), x.shape, strict=True) if n != 1):
+        if step <= reach:
+            return None
+        dense = dense and step == reach + 1
+        reach += step * (size - 1)
+    return None if dense else (x.shape, x.stride())
+
+
+__all__ = ["Outputs"]

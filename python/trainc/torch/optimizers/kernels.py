@@ -1,0 +1,157 @@
+"""The kernels of an optimizer's step: one for each variant of its formula, compiled when first needed."""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from trainc.base import cache, config, messages, records
+from trainc.base.errors import InternalError
+from trainc.base.options import CompileOptions
+from trainc.torch import compat, device
+from trainc.torch.compat import make_fx
+from trainc.torch.graph import wire
+from trainc.torch.optimizers import Variant
+from trainc.torch.optimizers.state import Known, Numbers
+from trainc.torch.run import engine
+
+Tensor = torch.Tensor
+
+ELEMENTS = 1024  # of the tensors that a formula is traced with; the kernel takes any number
+
+
+@functools.cache
+def trace_formula(v: Variant) -> torch.fx.GraphModule:
+    """The update as a graph, for whoever only reads it."""
+    shape = (ELEMENTS,) if v.shape is None else v.shape
+    shapes = [shape, shape, *v.formula.shapes(v, shape), *(() for _ in v.scalars)]
+    with compat.FakeTensorMode():
+        inputs = [torch.empty(shape, dtype=v.dtype, device="cpu") for shape in shapes]
+        return make_fx(lambda *args: v.update(*args))(*inputs)
+
+
+class CoreKernel:
+    def __init__(self, v: Variant, name: str, where: device.Host):
+        from trainc import _core
+
+        gm, in_place = trace_formula(v), v.in_place
+        self.elements = 0  # that the last step updated
+        self._where, on = where, where.target()["device"]
+        options = CompileOptions.of(where)
+        self._operations = sum(n.meta["val"].dim() for n in gm.graph.nodes if n.op == "call_function")
+        self._moved = (v.tensors + len(in_place)) * v.dtype.itemsize
+        with messages.progress(name):
+            graph = wire.graph_json(gm.graph, name)
+            (self._foreach, self.from_cache), _ = cache.through(
+                cache.key("foreach", options, graph, in_place, name),
+                lambda _, plan: (_core.load_foreach(plan, on), True),
+                lambda: (_core.compile_foreach(graph, in_place, name, options.for_compiler(), on), False),
+                lambda made: ({}, made[0].save()),
+            )
+
+    def run(self, tensors: list[Sequence[Tensor]], scalars: list[float]) -> bool:
+        """False, and nothing is done, where a tensor that is written shares memory with another."""
+        numels = [row[0].numel() for row in tensors]
+        self.elements += sum(numels)
+        try:
+            return self._foreach.run([[t.data_ptr() for t in row] for row in tensors], numels, scalars, self._where.stream())
+        except InternalError:
+            for row in tensors:
+                device.refuse_freed(row)
+            raise
+
+    def report(self) -> dict:
+        report = json.loads(self._foreach.report())
+        step = {
+            "name": report["name"], "kind": "kernel", "flops": self.elements * self._operations,
+            "bytes": self.elements * self._moved, "origins": report["origins"], "seconds": report.pop("seconds"),
+        }  # fmt: skip
+        return {**report, "from_cache": self.from_cache, "steps": [step] if self.elements else []}
+
+
+class ShapedKernel:
+    """A formula that is not elementwise: a plan for parameters of one shape, whose results are copied to where they belong."""
+
+    def __init__(self, v: Variant, name: str, where: device.Host):
+        self.elements = 0  # that the last step updated
+        self._variant, self._where = v, where
+        self._plan = engine.Core(where).compile(trace_formula(v), name)
+
+    def run(self, tensors: list[Sequence[Tensor]], scalars: list[float]) -> bool:
+        numbers = [torch.tensor(value, dtype=self._variant.dtype, device=self._where.torch) for value in scalars]
+        for row in tensors:
+            self.elements += row[0].numel()
+            results = self._plan([*row, *numbers])
+            for place, result in zip(self._variant.in_place, results, strict=True):
+                row[place].copy_(result)
+        return True  # one row after the other, as PyTorch does
+
+    @property
+    def from_cache(self) -> bool:
+        return self._plan.from_cache
+
+    def report(self) -> dict:
+        return self._plan.report()
+
+
+class InterpretedKernel:
+    def __init__(self, v: Variant, name: str, _where: device.Host):
+        self.elements = 0
+        self._variant, self._name = v, name
+
+    def run(self, tensors: list[Sequence[Tensor]], scalars: list[float]) -> bool:
+        numbers = [torch.tensor(value, dtype=self._variant.dtype, device="cpu") for value in scalars]
+        for row in tensors:
+            results = self._variant.update(*row, *numbers)
+            for place, result in zip(self._variant.in_place, results, strict=True):
+                row[place].copy_(result)
+        return True  # one row after the other, as PyTorch does
+
+    def report(self) -> dict:
+        return {"name": self._name, "steps": [], "temp_bytes": 0, "saved_bytes": 0, "notes": ["interpreted"]}
+
+
+class Kernels:
+    """The kernels of one optimizer, by variant and device, compiled when first needed."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer):
+        self._kernels: dict[tuple[Variant, device.Host], Any] = {}
+        self.known: dict[int, Known] = {}  # by group: what all went into kernels
+        self._records = records.of(optimizer)
+        self.numbers = Numbers()
+
+    def start_step(self) -> None:
+        for kernel in self._kernels.values():
+            kernel.elements = 0
+
+    def get(self, v: Variant, like: Tensor) -> Any:
+        """The kernel for tensors that lie where `like` does."""
+        where = device.get(like.device)
+        kernel = self._kernels.get((v, where))
+        if kernel is None:
+            kernel = self._kernels[v, where] = self._build(v, where)
+        return kernel
+
+    def _build(self, v: Variant, where: device.Host) -> Any:
+        name = f"{v.formula.title(v)} step"
+        record = records.Compilation(name, engine=config.engine_name())
+        start = time.perf_counter()
+        try:
+            compiled = CoreKernel if v.formula.elementwise else ShapedKernel
+            kernel = (compiled if record.engine == "core" else InterpretedKernel)(v, name, where)
+        except Exception as error:
+            messages.fell_back(name, error)
+            record.engine, record.reason = "interpreter", str(error)
+            kernel = InterpretedKernel(v, name, where)
+        record.compile_seconds = time.perf_counter() - start
+        record.optimizer = kernel
+        self._records.append(record)
+        return kernel
+
+
+__all__ = ["Kernels", "trace_formula"]

@@ -1,0 +1,224 @@
+"""The optimizer's step: one kernel over all parameters, where its formula is known (`trainc.optimizers`).
+
+State is made by torch's own code: `state_dict` goes to and from a plain optimizer. Tensors that a kernel cannot walk, capturable
+and differentiable steps stay torch's.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from trainc.base import messages, records
+from trainc.torch import compat
+from trainc.torch.compat import optimizer_post_hooks, optimizer_pre_hooks
+from trainc.torch.guards.watch import is_trusted_file
+from trainc.torch.optimizers import NUMBERS, Formula, Variant, formula_of, names
+from trainc.torch.optimizers.kernels import Kernels
+from trainc.torch.optimizers.state import Counted, Known, init_group, torchs_step, unhooked
+
+Tensor = torch.Tensor
+
+
+def attach(optimizer: torch.optim.Optimizer, fusing: Any = None) -> None:
+    """Replaces `optimizer.step` where the registry has its class; another optimizer stays as it is. `fusing` (fuse.Fusing)
+    may do the step together with the backward."""
+    if formula_of(optimizer) is None:
+        records.of(optimizer).append(
+            records.Compilation(type(optimizer).__name__, route="eager", reason=f"not one of {names()}")
+        )
+        return
+    if method := replaced(optimizer):
+        reason = f"its `{method}` was replaced, and may do more than PyTorch's"
+        messages.warn(f"{type(optimizer).__name__} stays PyTorch's: {reason}")
+        records.of(optimizer).append(records.Compilation(type(optimizer).__name__, route="eager", reason=reason))
+        return
+    # torch's own step, under the learning rate scheduler's wrapper where there is one
+    plain = type(optimizer).step
+    kernels = Kernels(optimizer)
+
+    @functools.wraps(plain)
+    def compiled_step(self: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+        self._opt_called = True  # learning rate schedulers ask
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if fusing is not None and fusing.step(self):
+            return loss
+        if stays_torchs(self):
+            unhooked(plain)(self)
+            return loss
+        kernels.start_step()
+        with torch.no_grad():
+            for group in self.param_groups:
+                _step_group(self, group, kernels)
+        if len(kernels.known) > len(self.param_groups):
+            kernels.known.clear()  # it holds the state of a group that is gone
+        return loss
+
+    watched = torch.optim.Optimizer.profile_hook_step(compiled_step)
+
+    @functools.wraps(compiled_step)
+    def hooked(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        return (watched if _is_watched(self) else compiled_step)(self, *args, **kwargs)
+
+    if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+        hooked._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    optimizer.register_load_state_dict_pre_hook(lambda *_: kernels.known.clear())  # it holds the state that is replaced
+    optimizer.step = types.MethodType(hooked, optimizer)
+    optimizer.zero_grad = types.MethodType(_zero_grad, optimizer)
+
+
+def replaced(optimizer: torch.optim.Optimizer) -> str | None:
+    """Which method, "step" or "zero_grad", the program put a function of its own in the place of, on the optimizer or its class.
+    (What PyTorch's learning rate schedulers and trainc put there wraps the class's own.)"""
+    for name in ("step", "zero_grad"):
+        own = getattr(type(optimizer), name)
+        method, wraps_own = optimizer.__dict__.get(name, own), False
+        while method is not None:
+            function = getattr(method, "__func__", method)
+            code = getattr(function, "__code__", None)
+            if code is None or not is_trusted_file(code.co_filename):
+                return name
+            wraps_own = wraps_own or function is own
+            method = getattr(function, "__wrapped__", None)
+        if not wraps_own:
+            return name
+    return None
+
+
+@functools.wraps(torch.optim.Optimizer.zero_grad)
+def _zero_grad(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
+    if not set_to_none or compat.profiles_optimizers() or torch.compiler.is_compiling():
+        type(self).zero_grad(self, set_to_none)
+        return
+    for group in self.param_groups:
+        for p in group["params"]:
+            p.grad = None
+
+
+def _is_watched(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether torch's wrapper of a step has something to do: run hooks, tell a profiler."""
+    return bool(
+        compat.profiles_optimizers()
+        or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+        or optimizer_pre_hooks or optimizer_post_hooks
+    )  # fmt: skip
+
+
+def stays_torchs(optimizer: torch.optim.Optimizer) -> bool:
+    """Capturable and differentiable steps, tensors as settings, GradScaler's attributes: torch's own code has its say."""
+    if getattr(optimizer, "grad_scale", None) is not None or getattr(optimizer, "found_inf", None) is not None:
+        return True
+    return any(
+        group.get("capturable") or group.get("differentiable")
+        or any(_holds_tensor(group.get(name)) for name in optimizer.defaults)
+        for group in optimizer.param_groups
+    )  # fmt: skip
+
+
+def _holds_tensor(setting: Any) -> bool:
+    return isinstance(setting, Tensor) or isinstance(setting, (tuple, list)) and any(isinstance(s, Tensor) for s in setting)
+
+
+def compiles(*tensors: Tensor, shapes: Sequence[Sequence[int]] | None = None) -> bool:
+    """Whether a kernel can take these: dense, row-major, one dtype that it knows, in memory, of one shape or of these."""
+    first = tensors[0]
+    shapes = shapes or [first.shape] * len(tensors)
+    return first.dtype in (torch.float32, torch.float64) and all(
+        type(t) in (Tensor, torch.nn.Parameter)
+        and t.layout is torch.strided and t.dtype == first.dtype and t.shape == shape
+        and t.device == first.device and t.device.type in ("cpu", "cuda") and t.is_contiguous() and not t.is_neg()
+        for t, shape in zip(tensors, shapes, strict=True)
+    )  # fmt: skip
+
+
+def variant_of(optimizer: torch.optim.Optimizer, group: dict, dtype: torch.dtype | None, shape: Sequence[int] = ()) -> Variant:
+    """The formula of a group's parameters of this type (and shape, where the formula is not elementwise)."""
+    return formula_of(optimizer).variant(group, dtype, shape)
+
+
+def _step_group(optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels) -> None:
+    formula, key = formula_of(optimizer), id(group)
+    known = kernels.known.get(key)
+    if known is not None and (grads := known.gradients(optimizer, group)) is not None:
+        rows = [(param, grad, *states) for param, grad, states in zip(known.params, grads, known.states, strict=True)]
+        group = formula.settings(group, known.params)
+        columns = [kernels.numbers.column(*column) for column in known.numbers]
+        counted = Counted(formula, group, columns, known.dtypes, [False] * len(rows))
+        torchs_step(optimizer, group, _run(formula, group, kernels, rows, counted, known.kind))
+        return
+    kernels.known.pop(key, None)
+    having = [p for p in group["params"] if p.grad is not None]
+    group = formula.settings(group, having)
+    for param in {(p.dtype, p.device, None if formula.elementwise else p.shape): p for p in having}.values():
+        if compiles(param):  # before any state is touched: compiling can be interrupted
+            kernels.get(formula.variant(group, param.dtype, param.shape), param)
+    params, grads = init_group(optimizer, group)
+    rows, numbers, firsts, left = [], [], [], []
+    for param, grad in zip(params, grads, strict=True):
+        v, state = formula.variant(group, param.dtype, param.shape), optimizer.state.get(param, {})
+        absent = [name for name in v.states if state.get(name) is None]
+        row = [param, grad, *(formula.start(name, param) if name in absent else state[name] for name in v.states)]
+        own = [state[name] for name in formula.numbers]
+        dtypes = [number.dtype for number in (numbers[0] if numbers else own)]
+        shapes = None if formula.elementwise else [param.shape, param.shape, *formula.shapes(v, param.shape)]
+        if compiles(*row, shapes=shapes) and NUMBERS.keys() >= set(dtypes) and dtypes == [n.dtype for n in own]:
+            rows.append(row)
+            numbers.append(own)
+            firsts.append(bool(absent))
+        else:
+            left.append(param)
+    if rows:
+        by_name = [list(column) for column in zip(*numbers, strict=True)]
+        dtypes = [column[0].dtype for column in by_name]
+        counted = Counted(formula, group, [kernels.numbers.column(column) for column in by_name], dtypes, firsts)
+        refused = _run(formula, group, kernels, rows, counted)
+        for (param, _, *states), first in zip(rows, firsts, strict=True):
+            if first and not any(param is p for p in refused):
+                names = formula.variant(group, param.dtype, param.shape).states
+                optimizer.state[param].update(zip(names, states, strict=True))
+        left += refused
+        if not left:
+            kernels.known[key] = Known(optimizer, group, formula, rows, by_name)
+    torchs_step(optimizer, group, left)
+
+
+def _run(
+    formula: Formula, group: dict, kernels: Kernels, rows: list[Sequence[Tensor]], counted: Counted,
+    kind: tuple[torch.device, torch.dtype] | None = None,
+) -> list[Tensor]:
+    """The kernels over rows of (param, grad, *states); gives the parameters that they did not update, since they share
+    memory with others. `kind`: of all params, where it is known to be one."""
+    alike: dict[tuple, Sequence[int]] = {}
+    if kind is not None and counted.all is not None:
+        alike[(*kind, None, counted.all)] = range(len(rows))
+    else:
+        for i, (row, count) in enumerate(zip(rows, counted.counts, strict=True)):
+            shape = None if formula.elementwise else row[0].shape
+            alike.setdefault((row[0].device, row[0].dtype, shape, count), []).append(i)
+    chosen = []
+    for (_, dtype, shape, count), places in alike.items():
+        v, some = formula.variant(group, dtype, shape), [rows[i] for i in places]
+        chosen.append((kernels.get(v, some[0][0]), some, v.values(group, count), places))
+    # From here on tensors are changed: compiling, which can be interrupted, is over. Counting comes before the kernel,
+    # which takes these objects out of the caches.
+    counted.advance()
+    _written(rows)
+    refused = [i for kernel, some, scalars, places in chosen if not kernel.run(some, scalars) for i in places]
+    if refused:
+        counted.go_back(refused)
+    return [rows[i][0] for i in sorted(refused)]
+
+
+def _written(rows: list[Sequence[Tensor]]) -> None:
+    """Tells autograd that all but the gradients, second in a row, were written: a saved weight is seen to have changed."""
+    torch.autograd.graph.increment_version([t for row in rows for i, t in enumerate(row) if i != 1])
+
+
+__all__ = ["attach", "compiles", "replaced", "stays_torchs", "variant_of"]

@@ -1,0 +1,205 @@
+"""An optimizer's state, made by torch's own code, as a step finds it: what the last step found, and the numbers in it."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import inspect
+import itertools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakIdKeyDictionary
+
+from trainc.torch.guards.places import contents, same_contents
+from trainc.torch.guards.state import Alike
+from trainc.torch.optimizers import NUMBERS, Count, Formula
+
+Tensor = torch.Tensor
+
+
+# ---- torch's own code -----------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _lists_of(kind: type[torch.optim.Optimizer]) -> int:
+    """How many lists `_init_group` fills, the parameters and the gradients first."""
+    return len(inspect.signature(kind._init_group).parameters) - 2
+
+
+def init_group(optimizer: torch.optim.Optimizer, group: dict) -> tuple[list[Tensor], list[Tensor]]:
+    """(parameters that have a gradient, gradients), once torch has made the state that they lack."""
+    lists: list[list[Any]] = [[] for _ in range(_lists_of(type(optimizer)))]
+    optimizer._init_group(group, *lists)
+    return lists[0], lists[1]
+
+
+def stand_in(optimizer: torch.optim.Optimizer, group: dict, params: list[Tensor], **attributes: Any) -> torch.optim.Optimizer:
+    """An optimizer of some parameters of one group, with the state of `optimizer`."""
+    other = object.__new__(type(optimizer))
+    other.__dict__.update(optimizer.__dict__, param_groups=[{**group, "params": params}], **attributes)
+    return other
+
+
+def torchs_step(optimizer: torch.optim.Optimizer, group: dict, params: list[Tensor]) -> None:
+    """torch's own step, for these parameters of a group."""
+    if not params:
+        return
+    unhooked(type(optimizer).step)(stand_in(optimizer, group, params))
+
+
+def unhooked(step: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's step without the wrapper that runs step hooks, which ours has run."""
+    return step.__wrapped__ if getattr(step, "hooked", False) else step
+
+
+def make_state(optimizer: torch.optim.Optimizer, group: dict, parameter: Tensor) -> dict:
+    """torch's own initial state; it looks at parameters that have a gradient."""
+    before, parameter.grad = parameter.grad, parameter.detach()
+    try:
+        init_group(optimizer, {**group, "params": [parameter]})
+    finally:
+        parameter.grad = before
+    return optimizer.state[parameter]
+
+
+def fresh_state(optimizer: torch.optim.Optimizer, group: dict, like: Tensor) -> dict:
+    """The state that torch would make, of a parameter with no elements: for its numbers."""
+    parameter = torch.empty(0, dtype=like.dtype, device=like.device, requires_grad=True)
+    return make_state(stand_in(optimizer, group, [parameter], state=collections.defaultdict(dict)), group, parameter)
+
+
+# ---- what the last step found ---------------------------------------------------------------------------------------
+
+
+class Known:
+    """What a step found of a group whose parameters all went into kernels, and whether the next step finds it again."""
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, group: dict, formula: Formula, rows: list[Sequence[Tensor]],
+        numbers: list[list[Tensor]],
+    ):  # fmt: skip
+        self.params, grads, self.states = [row[0] for row in rows], [row[1] for row in rows], [row[2:] for row in rows]
+        self._formula, self._flags = formula, formula.flags(group)
+        self._given, self._state = list(group["params"]), optimizer.state
+        having = set(map(id, self.params))
+        self._has_grad = [id(p) in having for p in self._given]
+        self._dicts = [self._state, *[self._state[p] for p in self.params if p in self._state]]
+        self._contents = contents(self._dicts)
+        self.written = [*self.params, *itertools.chain.from_iterable(self.states)]
+        kinds = {(p.device, p.dtype) for p in self.params}
+        self.kind = kinds.pop() if len(kinds) == 1 and formula.elementwise else None  # of all parameters
+        self.numbers = [(column, scalar_of(column)) for column in numbers]
+        self.dtypes = [column[0].dtype for column in numbers]
+        self._alike = Alike([*self.written, *itertools.chain.from_iterable(numbers), *grads])
+
+    def gradients(self, optimizer: torch.optim.Optimizer, group: dict) -> list[Tensor] | None:
+        """The gradients, where the group's parameters and their state are the same objects as then, and all types the same."""
+        given = group["params"]
+        if (
+            optimizer.state is not self._state or self._formula.flags(group) != self._flags or len(given) != len(self._given)
+            or not all(map(operator.is_, given, self._given)) or not same_contents(self._dicts, self._contents)
+        ):  # fmt: skip
+            return None
+        grads = [p.grad for p in given]
+        if [grad is not None for grad in grads] != self._has_grad:
+            return None
+        grads = [grad for grad in grads if grad is not None]
+        numbers = itertools.chain.from_iterable(column for column, _ in self.numbers)
+        return grads if self._alike([*self.written, *numbers, *grads]) else None
+
+
+# ---- numbers --------------------------------------------------------------------------------------------------------
+
+
+def scalar_of(numbers: list[Tensor]) -> type | None:
+    """The C type of all these numbers, where they lie in the host's memory and have one that is known."""
+    kinds = {NUMBERS.get(number.dtype) if number.is_cpu and type(number) is Tensor else None for number in numbers}
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+class Numbers:
+    """The numbers in an optimizer's state (`Formula.numbers`). Those on a GPU (`fused=True`) are read once and then known
+    here: to read one is to wait for the device."""
+
+    def __init__(self) -> None:
+        self._known = WeakIdKeyDictionary()  # tensor -> (version, number)
+
+    def read(self, number: Tensor) -> float:
+        if number.is_cpu:
+            return number.item()
+        known = self._known.get(number)
+        if known is None or known[0] != number._version:
+            known = self._known[number] = (number._version, number.item())
+        return known[1]
+
+    def column(self, numbers: list[Tensor], scalar: type | None = None) -> Column:
+        """`scalar`: `scalar_of` them, where that is known."""
+        return Column(self, numbers, scalar or scalar_of(numbers))
+
+    def write(self, numbers: list[Tensor], values: list[float]) -> None:
+        for value in set(values):
+            alike = [number for number, its in zip(numbers, values, strict=True) if its is value or its == value]
+            torch._foreach_zero_(alike)
+            torch._foreach_add_(alike, value)
+        self._known.update(
+            {n: (n._version, value) for n, value in zip(numbers, values, strict=True) if not n.is_cpu}
+        )
+
+
+class Column:
+    """One of the numbers, of many parameters."""
+
+    def __init__(self, known: Numbers, numbers: list[Tensor], scalar: type | None):
+        self._known, self._numbers = known, numbers
+        self._places = None if scalar is None else [scalar.from_address(number.data_ptr()) for number in numbers]
+
+    def read(self) -> list[float]:
+        if self._places is None:
+            return [self._known.read(number) for number in self._numbers]
+        return [place.value for place in self._places]
+
+    def write(self, values: list[float]) -> None:
+        if self._places is None:
+            self._known.write(self._numbers, values)
+            return
+        for place, value in zip(self._places, values, strict=True):
+            place.value = value
+        torch.autograd.graph.increment_version(self._numbers)
+
+
+class Counted:
+    """The numbers of some parameters of a group: `counts`, one a parameter, tell what they are and what a step makes of them;
+    `all`: the one of all parameters, where there is one."""
+
+    def __init__(self, formula: Formula, group: dict, columns: list[Column], dtypes: list[torch.dtype], firsts: list[bool]):
+        self._columns = columns
+        olds = list(zip(*[column.read() for column in columns], strict=True)) if columns else [()] * len(firsts)
+        found = list(zip(olds, firsts, strict=True))
+        made = {each: count_of(formula, group, *each, dtypes) for each in set(found)}
+        self.counts = [made[each] for each in found]
+        self.all = self.counts[0] if len(made) == 1 else None
+
+    def advance(self) -> None:
+        self._write([count.new for count in self.counts])
+
+    def go_back(self, those: list[int]) -> None:
+        """For parameters that were not updated."""
+        again = set(those)
+        self._write([count.old if i in again else count.new for i, count in enumerate(self.counts)])
+
+    def _write(self, rows: list[tuple[float, ...]]) -> None:
+        for column, values in zip(self._columns, zip(*rows, strict=True), strict=bool(self._columns)):
+            column.write(list(values))
+
+
+def count_of(formula: Formula, group: dict, old: tuple[float, ...], first: bool, dtypes: list[torch.dtype]) -> Count:
+    """`dtypes`: of the numbers."""
+    return Count(old, formula.advance(group, old, dtypes), first)
+
+
+__all__ = [
+    "Counted", "Known", "Numbers", "count_of", "fresh_state", "init_group", "make_state", "torchs_step", "unhooked",
+]  # fmt: skip

@@ -1,0 +1,166 @@
+"""Updates of parameters within a plan: what the optimizers give to it before it runs, and what is counted afterwards."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from trainc.torch.device import Host
+from trainc.torch.graph import wire
+from trainc.torch.optimizers import Count, Variant, formula_of, optimizer
+from trainc.torch.optimizers.kernels import trace_formula
+from trainc.torch.optimizers.state import Numbers, count_of, fresh_state, make_state
+
+Tensor = torch.Tensor
+
+
+@dataclass
+class Slot:
+    """The parameter that one gradient updates."""
+
+    optimizer: int
+    group: int
+    parameter: Tensor
+    primal: int  # among the graph's inputs
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What the scalars of an update depend on: its group, and the numbers in the parameter's state."""
+
+    optimizer: int
+    group: int
+    variant: Variant
+    count: Count
+
+
+def shared_memory(parameters: Mapping[int, Tensor], inputs: Mapping[int, Tensor]) -> Tensor | None:
+    """One of `parameters` whose memory another of them or of `inputs` lies in, which its update would change; None where there is
+    none. Both by their places among a graph's inputs; `inputs` may hold the parameters, too."""
+    storages = {place: t.untyped_storage().data_ptr() for place, t in {**inputs, **parameters}.items()}
+    uses = Counter(storages.values())
+    return next((p for place, p in parameters.items() if p.numel() and uses[storages[place]] > 1), None)
+
+
+class Updates:
+    """The optimizers' side of a step: state made by torch's own code, scalars computed on the host."""
+
+    def __init__(self, slots: list[Slot], optimizers: list[torch.optim.Optimizer]):
+        self.slots, self.optimizers = slots, optimizers
+        self._numbers = Numbers()
+
+    def launches(self) -> list[Launch]:
+        """Of each slot, for the next step; makes no state."""
+        launches, variants, counts, groups = [], {}, {}, {}
+        for slot in self.slots:
+            owner, kind = self.optimizers[slot.optimizer], (slot.optimizer, slot.group, slot.parameter.dtype)
+            if kind[:2] not in groups:
+                groups[kind[:2]] = self._group(slot)
+            group = groups[kind[:2]]
+            if kind not in variants:
+                variants[kind] = optimizer.variant_of(owner, group, slot.parameter.dtype)
+            v, formula = variants[kind], formula_of(owner)
+            state = owner.state.get(slot.parameter, {})  # a look must not make an entry
+            first = any(state.get(name) is None for name in v.states)
+            if first and formula.numbers:
+                state, first = fresh_state(owner, group, slot.parameter), False
+            numbers = [state[name] for name in formula.numbers]
+            old, dtypes = tuple([self._numbers.read(n) for n in numbers]), tuple([n.dtype for n in numbers])
+            found = (slot.optimizer, slot.group, old, first, dtypes)
+            if found not in counts:
+                counts[found] = count_of(formula, group, old, first, dtypes)
+            launches.append(Launch(slot.optimizer, slot.group, v, counts[found]))
+        return launches
+
+    def _group(self, slot: Slot) -> dict:
+        """A slot's group, with the settings that eager would find."""
+        owner = self.optimizers[slot.optimizer]
+        updated = [s.parameter for s in self.slots if (s.optimizer, s.group) == (slot.optimizer, slot.group)]
+        return formula_of(owner).settings(owner.param_groups[slot.group], updated)
+
+    def states(self, launches: list[Launch]) -> list[list[Tensor]]:
+        """The state's tensors of each slot; makes what is missing."""
+        states = []
+        for slot, launch in zip(self.slots, launches, strict=True):
+            owner, v = self.optimizers[slot.optimizer], launch.variant
+            state = owner.state.get(slot.parameter, {})
+            if not state and (v.states or v.formula.numbers):
+                state = make_state(owner, owner.param_groups[slot.group], slot.parameter)
+            for name in v.states:
+                if state.get(name) is None:
+                    state[name] = v.formula.start(name, slot.parameter)
+            states.append([state[name] for name in v.states])
+        return states
+
+    def scalars(self, launch: Launch) -> list[float]:
+        return launch.variant.values(self.optimizers[launch.optimizer].param_groups[launch.group], launch.count)
+
+    def finish(self, launches: list[Launch], states: list[list[Tensor]]) -> None:
+        columns: dict[tuple, tuple[list[Tensor], list[float]]] = {}
+        for slot, launch in zip(self.slots, launches, strict=True):
+            state = self.optimizers[slot.optimizer].state.get(slot.parameter, {})
+            for name, value in zip(launch.variant.formula.numbers, launch.count.new, strict=True):
+                numbers, values = columns.setdefault((slot.optimizer, name), ([], []))
+                numbers.append(state[name])
+                values.append(value)
+        for numbers, values in columns.values():
+            self._numbers.column(numbers).write(values)
+        written = [t for slot, state in zip(self.slots, states, strict=True) for t in (slot.parameter, *state)]
+        torch.autograd.graph.increment_version(written)
+        for owner in self.optimizers:
+            owner._opt_called = True  # learning rate schedulers ask
+
+
+def classes_of(launches: list[Launch]) -> tuple[list[int], list[Launch]]:
+    """(which of the distinct launches each is, the distinct ones). A plan is made for the former, given scalars of the latter."""
+    distinct = list(dict.fromkeys(launches))
+    return [distinct.index(launch) for launch in launches], distinct
+
+
+class PlanUpdates:
+    """The updates as a plan's compiler is told them, and what the plan is given for them: the state's tensors, then the scalars
+    of each distinct launch.
+
+    `gradients`, `parameters`: of each slot, its result of the backward, and its place among the plan's inputs. `first`: the place
+    of the first state.
+    """
+
+    def __init__(
+        self, classes: list[int], distinct: list[Launch], gradients: Sequence[int], parameters: Sequence[int], first: int,
+        where: Host,
+    ):  # fmt: skip
+        variants = [distinct[i].variant for i in classes]
+        self._formulas, self._where = list(dict.fromkeys(variants)), where
+        sizes = [len(launch.variant.scalars) for launch in distinct]
+        sized = zip(sizes, distinct, strict=True)
+        self._scalars = [torch.empty(size, dtype=launch.variant.dtype, device=where.torch) for size, launch in sized]
+        self._views = [view for scalars in self._scalars for view in scalars.unbind()]
+        first_scalar = first + sum(len(v.states) for v in variants)
+        places = [first_scalar + sum(sizes[:i]) for i in range(len(distinct))]
+        self.listed: list[tuple[int, int, list[int]]] = []  # (formula, gradient, inputs of the plan; -1: the gradient)
+        for gradient, parameter, v, launch in zip(gradients, parameters, variants, classes, strict=True):
+            states = range(first, first + len(v.states))
+            first = states.stop
+            scalars = range(places[launch], places[launch] + sizes[launch])
+            self.listed.append((self._formulas.index(v), gradient, [parameter, -1, *states, *scalars]))
+
+    def told(self, name: str) -> list[Any]:
+        """What the compiler wants to know: the formulas, and which of them updates what."""
+        return [self.formulas(name), self.listed]
+
+    def formulas(self, name: str) -> list[tuple[str, list[int]]]:
+        """(graph, inputs that its results replace) of each."""
+        graphs = [wire.graph_json(trace_formula(v).graph, f"{name}_update") for v in self._formulas]
+        return [(graph, v.in_place) for graph, v in zip(graphs, self._formulas, strict=True)]
+
+    def inputs(self, states: list[list[Tensor]], scalars: list[list[float]]) -> list[Tensor]:
+        for tensor, values in zip(self._scalars, scalars, strict=True):
+            tensor.copy_(torch.tensor(values, dtype=torch.float64, device="cpu").to(tensor.dtype), non_blocking=True)
+        return [*(t for state in states for t in state), *self._views]
+
+
+__all__ = ["Launch", "PlanUpdates", "Slot", "Updates", "classes_of", "shared_memory"]

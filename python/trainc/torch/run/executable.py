@@ -1,0 +1,194 @@
+"""A compiled plan as Python runs it: tensors in, fresh tensors out, and the operations of it that PyTorch runs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils import flop_counter
+
+from trainc.base.errors import InternalError, UserError
+from trainc.torch import compat
+from trainc.torch.device import HOST, Host, refuse_freed
+from trainc.torch.graph import wire
+from trainc.torch.guards.state import Alike
+from trainc.torch.run import library
+from trainc.torch.run.pool import Results
+
+Tensors = Sequence[torch.Tensor | None]
+
+
+def tensor_at(pointer: int, dtype: str, shape: Sequence[int], stride: Sequence[int], device: Host) -> torch.Tensor:
+    """A tensor over memory that somebody else owns."""
+    torch_dtype = wire.DTYPES[dtype]
+    if 0 in shape:
+        return device.empty(shape, stride, torch_dtype)
+    span = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+    storage = compat.storage_at(pointer, device.torch, span * torch_dtype.itemsize)
+    return torch.empty(0, dtype=torch_dtype, device=device.torch).set_(storage, 0, shape, stride)
+
+
+class CoreExecutable:
+    def __init__(self, plan: Any, from_cache: bool = False, device: Host = HOST):
+        self.plan, self.from_cache, self.device = plan, from_cache, device
+        self._inputs = len(plan.input_info)
+        self._read = {
+            i: (wire.DTYPES[info[0]], tuple(info[1]), tuple(info[2]))
+            for i, info in enumerate(plan.input_info)
+            if info is not None
+        }
+        updated = set(plan.updated_inputs)
+        self._updated = [(place, i) for place, i in enumerate(self._read) if i in updated]
+        self._fits: Alike | None = None  # the types of the first inputs of which none was copied
+        self._outputs = [
+            None if info is None else info[3] if info[3] >= 0 else Results(wire.DTYPES[info[0]], info[1], info[2], device)
+            for info in plan.output_info
+        ]
+        self.aliases = [i for i, out in enumerate(self._outputs) if type(out) is int]
+        self._externs = {step: ExternCall(info, device) for step, info in plan.extern_info.items()}
+
+    def __call__(self, inputs: Tensors, saved: torch.Tensor | None = None) -> list[torch.Tensor | None]:
+        read, pointers = [inputs[i] for i in self._read], [0] * self._inputs
+        updated: list[tuple[int, int]] = []
+        if self._fits is None or not self._fits(read):
+            read, updated = self._as_compiled(read), self._updated
+        for i, tensor in zip(self._read, read, strict=True):
+            if tensor is not None:
+                pointers[i] = tensor.data_ptr()
+        outputs = [inputs[out] if type(out) is int else out and out.new() for out in self._outputs]
+        temporaries = self.device.temporaries(self.plan.temp_bytes)
+        try:
+            self.plan.run(
+                pointers,
+                [out.data_ptr() if isinstance(kind, Results) else 0 for out, kind in zip(outputs, self._outputs, strict=True)],
+                0 if saved is None else saved.data_ptr(),
+                self.device.generator(),
+                self._extern,
+                0 if temporaries is None else temporaries.data_ptr(),
+                self.device.stream(),
+            )
+        except InternalError:
+            refuse_freed(read)
+            raise
+        for place, i in updated:
+            if read[place] is not inputs[i]:  # optimizer state of other strides, say: its copy was updated
+                with torch.no_grad():
+                    inputs[i].copy_(read[place])
+        return outputs
+
+    def _as_compiled(self, given: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        """What the plan reads, as it was compiled for."""
+        pairs = zip(given, self._read.values(), strict=True)
+        read = [None if tensor is None else as_compiled(tensor, *expected, self.device) for tensor, expected in pairs]
+        if self._fits is None and read and all(t is not None and t is g for t, g in zip(read, given, strict=True)):
+            self._fits = Alike(read)
+        return read
+
+    def _extern(self, step: int, pointers: list[int]) -> list[tuple[int, Any]]:
+        return self._externs[step](pointers)
+
+    def footprint(self) -> dict[str, int]:
+        """Bytes of its own arena and its threads' scratch, and of what it gives."""
+        from trainc import _core
+
+        results = sum(out.bytes for out in self._outputs if isinstance(out, Results))
+        return {"temporary": self.plan.temp_bytes + _core.thread_count() * self.plan.scratch_bytes, "results": results}
+
+    def share_memory(self, other: CoreExecutable) -> None:
+        for mine, theirs in zip(self._outputs, other._outputs, strict=True):
+            if isinstance(mine, Results) and isinstance(theirs, Results):
+                mine.pool = theirs.pool
+
+    def report(self) -> dict:
+        report = json.loads(self.plan.report())
+        report["from_cache"] = self.from_cache
+        for i, call in self._externs.items():
+            report["steps"][i] |= {"flops": call.flops(), "bytes": call.bytes()}
+        return report
+
+
+def as_compiled(
+    tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...], device: Host
+) -> torch.Tensor:
+    """`tensor` in the layout and on the device that were compiled for; a copy where it has another (an expanded tangent, a number
+    on the CPU among tensors on a GPU)."""
+    here = tensor.device == device.torch
+    if tensor.stride() == stride and tensor.dtype == dtype and tensor.shape == shape and here and not tensor.is_neg():
+        return tensor
+    if tensor.dim() == 0 and not shape and tensor.dtype.is_floating_point and dtype.is_floating_point and here:
+        return tensor.to(dtype)  # a number: Dynamo traces random.random() as f32 and gives it as f64
+    if tensor.dtype != dtype or tensor.shape != shape:
+        raise RuntimeError(f"trainc: compiled for {dtype}{list(shape)}, called with {tensor.dtype}{list(tensor.shape)}")
+    return device.empty(shape, stride, dtype).copy_(tensor, non_blocking=True)
+
+
+class ExternCall:
+    """An operation that PyTorch runs inside a plan."""
+
+    def __init__(self, info: dict, device: Host):
+        self.info, self.device = info, device
+        self._results = info["results"]
+        arguments = info["arguments"]
+        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+        self._args, self._kwargs = arguments.get("args", []), arguments.get("kwargs", {})
+        self._of_library = info["target"] in library.OPERATIONS
+        if self._of_library:
+            self._op = library.OPERATIONS[info["target"]]
+            return
+        packet, overload = info["target"].removeprefix("aten.").rsplit(".", 1) if info["target"].startswith("aten.") else ("", "")
+        self._op = getattr(getattr(torch.ops.aten, packet), overload) if packet else operation(info["target"])
+
+    @torch.no_grad()
+    def __call__(self, pointers: list[int]) -> list[tuple[int, Any]]:
+        inputs = [tensor_at(p, *info, self.device) for p, info in zip(pointers, self.info["inputs"], strict=True)]
+        writes = sum(tensor._version for tensor in inputs)
+        results = self.compute(inputs)
+        if sum(tensor._version for tensor in inputs) != writes:
+            raise UserError(f"{self.info['target']} writes over an argument: its schema must say so (`Tensor(a!)`)")
+        results = list(results) if isinstance(results, (list, tuple)) else [results]
+        owned = []
+        for i, wanted in enumerate(self._results):
+            if wanted is None or results[i] is None:
+                owned.append((0, None))
+                continue
+            given = results[i].view(torch.int64) if results[i].dtype is torch.uint64 else results[i]
+            result = as_compiled(given, wire.DTYPES[wanted[0]], tuple(wanted[1]), tuple(wanted[2]), self.device)
+            # The plan reads through the pointer, and the inputs' memory is its own. For results that are views by their schema it
+            # keeps that memory; any other that came back as a view it copies (src/runtime/places.h).
+            owned.append((result.data_ptr(), (result, inputs)))
+        return owned
+
+    @torch.no_grad()
+    def compute(self, inputs: list[torch.Tensor]) -> Any:
+        """What the operation gives, of tensors for the plan's memory."""
+        args = wire.parse_argument(self._args, inputs)
+        kwargs = {key: wire.parse_argument(arg, inputs) for key, arg in self._kwargs.items()}
+        with compat.DisableAutocast():  # dtypes are the plan's, whatever the user's autocast says
+            return self._op(*args, **kwargs)
+
+    def flops(self) -> int:
+        """Floating-point operations of one call, by PyTorch's own table (torch.utils.flop_counter); 0 for what is not in it."""
+        if self._of_library:
+            shapes = [shape for _, shape, _ in self.info["inputs"]]
+            return library.flops(self.info["target"], shapes, self._results[0][1], self._kwargs)
+        count = flop_counter.flop_registry.get(self._op.overloadpacket)
+        if count is None:
+            return 0
+        inputs = [torch.empty(shape, dtype=wire.DTYPES[dtype], device="meta") for dtype, shape, _ in self.info["inputs"]]
+        args = wire.parse_argument(self._args, inputs)
+        kwargs = {key: wire.parse_argument(arg, inputs) for key, arg in self._kwargs.items()}
+        results = [r and torch.empty(r[1], dtype=wire.DTYPES[r[0]], device="meta") for r in self._results]
+        return count(*args, **kwargs, out_val=results if len(results) > 1 else results[0])
+
+    def bytes(self) -> int:
+        """Bytes of the tensors that go in and come out."""
+        tensors = [*self.info["inputs"], *(r for r in self._results if r is not None)]
+        return sum(math.prod(shape) * wire.DTYPES[dtype].itemsize for dtype, shape, _ in tensors)
+
+
+def operation(name: str) -> Any:
+    namespace, packet, *overload = name.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), overload[0] if overload else "default")

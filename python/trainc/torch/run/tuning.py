@@ -1,0 +1,187 @@
+"""tune="max": contractions are made in the way that is measured to be fastest, on this machine and its threads.
+
+The compiler says which ways there are and measures them; who wins is decided here, and kept on disk with the plans (cache.py),
+so that a program is measured once. There are two questions: how our kernel is cut up (another register tile, more tasks or
+fewer, other blocks of rows), which changes no bit of the result; and whether PyTorch's own operator (library.py) takes the
+contraction's place, which adds up in another order: docs/contraction.md says what is asked of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from trainc.base import cache
+from trainc.base.errors import UserError
+from trainc.base.options import CompileOptions
+from trainc.torch import compat
+from trainc.torch.run.executable import CoreExecutable
+
+TUNES = ("fast", "max")
+CLOSE = 1.10  # what is so many times slower than the best is not measured again
+GAIN = 0.98  # of the default's time: what gains less is noise
+LIBRARY_GAIN = 0.95  # a call must gain more: each is Python between two kernels, and memory outside of the plan's
+LEAST_RUNS, MOST_RUNS, ENOUGH = 5, 50, 0.1  # of each of the two; seconds, of all runs together
+
+
+def check(tune: Any) -> None:
+    if tune not in TUNES:
+        raise UserError(f'tune={tune!r} is not known; tune="fast" never measures, tune="max" does')
+
+
+class Tuner:
+    """What the compiler asks, for plans by these options."""
+
+    def __init__(self, options: CompileOptions):
+        self.options = options
+
+    def variant(self, text: str, variants: int, measure: Callable[[int], float]) -> int:
+        """The fastest of `variants` ways to make the kernel `text`: the stored answer, or that of a race."""
+        winner, _ = cache.through(
+            cache.key("tuning", self.options.of_measurements(), text, variants),
+            lambda about, _: (about["variant"], about["seconds"]),
+            lambda: race(variants, measure),
+            lambda found: ({"variant": found[0], "seconds": found[1]}, b""),
+        )
+        return winner[0]
+
+    def library(self, text: str, call: str, plans: dict[str, Callable[[], Any]]) -> str:
+        """Whether PyTorch's operator takes a contraction's place: a line for the plan's notes, or "" where it does not. By the
+        stored answer, or a race of the plans "ours" (then "tuned") and "library"; "alone" is the contraction without what
+        stands beside it."""
+        if not self.options.library_calls:
+            return ""
+        found, _ = cache.through(
+            cache.key("library", self.options.of_measurements(), text),
+            lambda about, _: Verdict.of(about),
+            lambda: verdict(plans),
+            lambda found: (found._asdict(), b""),
+        )
+        return found.note(call) if found.chosen(self.options.library_error) else ""
+
+
+def tuner_of(options: CompileOptions) -> Tuner | None:
+    """What the compiler asks which way to make a kernel; None where it is not to measure."""
+    return Tuner(options) if options.threads else None
+
+
+def race(variants: int, measure: Callable[[int], float]) -> tuple[int, dict[str, float]]:
+    """(the winner, seconds of all). The default, variant 0, wins unless another is faster by more than noise; those near
+    the best run twice, after all have run once: a machine that is busy for a while is so for more than one of them."""
+    seconds = {v: measure(v) for v in range(variants)}
+    near = min(seconds.values()) * CLOSE
+    for v in seconds:
+        if v == 0 or seconds[v] <= near:
+            seconds[v] = min(seconds[v], measure(v))
+    best = min(seconds, key=seconds.__getitem__)
+    told = {str(v): t for v, t in seconds.items() if math.isfinite(t)}
+    return (best if seconds[best] < GAIN * seconds[0] else 0), told
+
+
+# ---- PyTorch's operators --------------------------------------------------------------------------------------------
+
+
+class Verdict(NamedTuple):
+    ours: float  # seconds
+    library: float
+    reproducible: bool | None = None  # None: not asked, for it was not faster
+    our_error: float | None = None  # of the contraction alone, against float64: root mean square, of the result's own
+    library_error: float | None = None
+
+    @classmethod
+    def of(cls, about: dict) -> Verdict:
+        """Of what `_asdict` gave. Raises ValueError or KeyError where it did not."""
+        found = cls(**{name: about[name] for name in cls._fields})
+        numbers = [found.ours, found.library] + ([] if found.reproducible is None else [found.our_error, found.library_error])
+        if not all(type(x) is float and x >= 0 for x in numbers) or type(found.reproducible) not in (bool, type(None)):
+            raise ValueError("it is no verdict of a race")
+        return found
+
+    @property
+    def faster(self) -> bool:
+        return self.library < LIBRARY_GAIN * self.ours
+
+    def chosen(self, most_error: float) -> bool:
+        """`most_error`: of PyTorch's operator, over that of our kernel."""
+        return self.faster and bool(self.reproducible) and self.library_error <= most_error * self.our_error
+
+    def note(self, call: str) -> str:
+        gain, error = self.library / self.ours, self.library_error / max(self.our_error, 1e-30)
+        return f"{call}: PyTorch's operator, {gain:.2f} of the time of trainc's kernel, {error:.2f} of its error against float64"
+
+
+def verdict(plans: dict[str, Callable[[], Any]]) -> Verdict:
+    """Both run in turn on the same kind of numbers; of the faster one, where it is PyTorch's, more is asked."""
+    with compat.disable_current_modes(), onednn():
+        ours, library = CoreExecutable(plans["ours"]()), CoreExecutable(plans["library"]())
+        found = Verdict(*seconds_of(ours, library))
+        if found.faster:  # than our kernel as it comes: only then its own variants are measured
+            found = Verdict(*seconds_of(CoreExecutable(plans["tuned"]()), library))
+        if not found.faster:
+            return found
+        (call,) = library._externs.values()
+        return found._replace(**quality(CoreExecutable(plans["alone"]()), call))
+
+
+@contextlib.contextmanager
+def onednn() -> Iterator[None]:
+    """PyTorch as a step finds it: the compiler may be asked in the middle of a trace, which has oneDNN turned off (trace.py)."""
+
+    before = compat.onednn_enabled()
+    compat.set_onednn(True)
+    try:
+        yield
+    finally:
+        compat.set_onednn(before)
+
+
+def seconds_of(ours: Any, library: Any) -> tuple[float, float]:
+    """The least of several runs of each, in turn."""
+    runs = [(plan, numbers(plan, 0)) for plan in (ours, library)]
+    best, spent, rounds = [math.inf, math.inf], 0.0, 0
+    for plan, inputs in runs:
+        plan(inputs)  # fills the caches, and what an operator keeps from call to call
+    while rounds < MOST_RUNS and (rounds < LEAST_RUNS or spent < ENOUGH):
+        for which, (plan, inputs) in enumerate(runs):
+            start = time.perf_counter()
+            plan(inputs)
+            seconds = time.perf_counter() - start
+            best[which], spent = min(best[which], seconds), spent + seconds
+        rounds += 1
+    return best[0], best[1]
+
+
+def quality(alone: Any, call: Any) -> dict[str, Any]:
+    """`reproducible` and the two errors of a Verdict, on random numbers."""
+    import torch
+
+    inputs = numbers(alone, 1)
+    operands = inputs * (2 // len(inputs))  # x times its own transpose has one
+    theirs = call.compute(operands)
+    truth = call.compute([x.double() for x in operands])
+    scale = truth.square().mean().sqrt().clamp_min(1e-300)
+
+    def error(result: Any) -> float:
+        return ((result.double() - truth).square().mean().sqrt() / scale).item()
+
+    same = all(torch.equal(theirs, call.compute(operands)) for _ in range(2))
+    return {"reproducible": same, "our_error": error(alone(inputs)[0]), "library_error": error(theirs)}
+
+
+def numbers(plan: Any, seed: int) -> list[Any]:
+    """Inputs for a plan: normal numbers where they are floats, zeros elsewhere (positions are valid so). PyTorch's own generator
+    is left as it is."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    made: list[Any] = [None] * len(plan.plan.input_info)
+    for i, (dtype, shape, stride) in plan._read.items():
+        made[i] = torch.empty_strided(shape, stride, dtype=dtype)
+        if dtype.is_floating_point:
+            made[i].copy_(torch.randn(shape, generator=generator))
+        else:
+            made[i].zero_()
+    return made
