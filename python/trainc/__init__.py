@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 __all__ = ["InternalError", "UserError", "__version__", "compile", "config", "explain", "train_step"]
 
 
-def compile(model, optimizer=None, *, tune="fast", memory=None, fuse_step=False, verify=False):
+def compile(model, optimizer=None, *, tune="fast", memory=None, fuse_step=False):
     """Compiles `model` (an `nn.Module`) and its optimizer in place; returns both, or the model alone without an optimizer.
 
     The model is compiled when it is first called, once per signature of its arguments. The objects are the ones given:
@@ -28,30 +28,27 @@ def compile(model, optimizer=None, *, tune="fast", memory=None, fuse_step=False,
     computing again in the backward what costs least time; results are the same to the bit. UserError at the first call where it
     cannot be met, with the smallest that can. What PyTorch runs (extern operations) may take memory of its own beside it.
 
-    `fuse_step`: the backward waits for `optimizer.step()` (of PyTorch's optimizers those that `trainc.optimizers` has,
-    without Adafactor) and runs as one plan with it, which makes each
-    gradient, updates its parameter and forgets it: the memory of `train_step` in a loop that stays as it is, and the same
-    results to the bit. Where something reads a gradient between `backward()` and `step()` (clipping, another backward), the step
-    is an ordinary one. Afterwards the gradients are gone: UserError where one is read, or added to without `zero_grad()`.
+    `fuse_step`: the backward waits for `optimizer.step()` and runs as one plan with it, which makes each gradient, updates its
+    parameter and forgets it: the memory of `train_step` in a loop that stays as it is, and the same results to the bit. Where
+    something reads a gradient between `backward()` and `step()` (clipping, another backward), the step is an ordinary one.
+    Afterwards the gradients are gone: UserError where one is read, or added to without `zero_grad()`. It takes PyTorch's Adam,
+    AdamW, SGD, RMSprop, Adagrad, Adamax, NAdam, RAdam, Adadelta, ASGD and Rprop.
     """
     from trainc.torch.doors.door import compile_objects
 
-    return compile_objects(model, optimizer, tune=tune, memory=memory, fuse_step=fuse_step, verify=verify)
+    return compile_objects(model, optimizer, tune=tune, memory=memory, fuse_step=fuse_step)
 
 
 def train_step(fn, *, tune="fast", memory=None):
     """`fn(*batch)`, the body of a training loop (forward, loss, `backward()`, `clip_grad_norm_`, `optimizer.step()`,
-    `zero_grad()`), as one
-    compiled plan: parameters and optimizer state are updated in place, and gradients never all exist at once.
+    `zero_grad()`), as one compiled plan: parameters and optimizer state are updated in place, and gradients never all exist at
+    once.
 
-    The returned function takes the same batch (tensors of any shape and dtype, numbers and containers of them) and returns
-    what `fn` returns,
-    tensors without autograd history. Models and optimizers (those that `trainc.optimizers`
-    has, without Adafactor) are found among the variables that `fn` uses.
-    `.grad` is
-    None afterwards. A learning rate scheduler may step inside or outside. What cannot be captured (a printed or branched-on
-    value, an
-    optimizer of another kind, a change of a variable) is a `UserError` that names the line.
+    The returned function takes the same batch (tensors of any shape and dtype, numbers and containers of them) and returns what
+    `fn` returns, tensors without autograd history. Models and optimizers (of the kinds that `fuse_step` takes) are found among
+    the variables that `fn` uses. `.grad` is None afterwards. A learning rate scheduler may step inside or outside. What cannot
+    be captured (a printed or branched-on value, an optimizer of another kind, a change of a variable) is a `UserError` that
+    names the line.
 
     A batch of another shape is traced anew once, with its sizes as symbols; further shapes are compiled without a trace. A
     second trace is warned of (`RecompileWarning`), with the argument and the dimension that changed; more than

@@ -10,13 +10,13 @@ from trainc.torch.capture import distributed
 from trainc.torch.doors.call import CompiledCall
 from trainc.torch.doors.fuse import Fusing
 from trainc.torch.doors.memory import Settings, checked
-from trainc.torch.optimizers import formula_of, names
+from trainc.torch.optimizers import fits_a_plan, names
 from trainc.torch.optimizers.optimizer import attach
 from trainc.torch.run import tuning
 
 
-def compile_objects(model, optimizer, *, tune, memory, fuse_step, verify):
-    check(model, optimizer, tune, memory, fuse_step, verify)
+def compile_objects(model, optimizer, *, tune, memory, fuse_step):
+    check(model, optimizer, tune, memory, fuse_step)
     if config.cache:
         cache.directory()  # says so now where plans cannot be kept
         config.cache_bytes()
@@ -29,7 +29,7 @@ def compile_objects(model, optimizer, *, tune, memory, fuse_step, verify):
     return model, optimizer
 
 
-def check(model, optimizer, tune, memory, fuse_step, verify) -> None:
+def check(model, optimizer, tune, memory, fuse_step) -> None:
     if isinstance(model, type) and issubclass(model, torch.nn.Module):
         raise UserError(f"trainc.compile wants a model, got the class {model.__name__}: call it first, {model.__name__}(...)")
     if not isinstance(model, torch.nn.Module):
@@ -44,15 +44,12 @@ def check(model, optimizer, tune, memory, fuse_step, verify) -> None:
         raise UserError(f"trainc.compile wants a torch.optim.Optimizer as its second argument, got {_kind(optimizer)}{hint}")
     tuning.check(tune)
     checked(memory)
-    for name, flag in (("fuse_step", fuse_step), ("verify", verify)):
-        if not isinstance(flag, bool):
-            raise UserError(f"{name}={flag!r} is neither True nor False")
-    if verify:
-        raise UserError("verify=True is not built yet: leave it out")
-    if fuse_step and ((formula := formula_of(optimizer)) is None or not formula.elementwise):
+    if not isinstance(fuse_step, bool):
+        raise UserError(f"fuse_step={fuse_step!r} is neither True nor False")
+    if fuse_step and not fits_a_plan(optimizer):
         if optimizer is None:
             raise UserError("fuse_step=True wants the optimizer, too: trainc.compile(model, optimizer, fuse_step=True)")
-        raise UserError(f"fuse_step=True wants {names('or', elementwise=True)}, not {type(optimizer).__name__}: leave it out")
+        raise UserError(f"fuse_step=True wants {names('or', in_plans=True)}, not {type(optimizer).__name__}: leave it out")
 
 
 def _kind(value) -> str:

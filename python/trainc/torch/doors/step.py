@@ -33,7 +33,7 @@ from trainc.torch.guards.reads import Reads
 from trainc.torch.guards.state import Snapshot
 from trainc.torch.guards.watch import Watched
 from trainc.torch.joint import family
-from trainc.torch.optimizers import formula_of, names, optimizer
+from trainc.torch.optimizers import fits_a_plan, names, optimizer
 from trainc.torch.optimizers.updates import Launch, PlanUpdates, Updates, classes_of, shared_memory
 from trainc.torch.run import engine, tuning
 from trainc.torch.run.interpreter import InterpretedExecutable
@@ -70,9 +70,8 @@ class TrainStep(CompiledCall):
                 "of the function around it, as globals, as defaults or as attributes of self"
             )
         for each in self.reached.optimizers:
-            formula = formula_of(each)
-            if formula is None or not formula.elementwise:
-                known = names(elementwise=True)
+            if not fits_a_plan(each):
+                known = names(in_plans=True)
                 raise UserError(f"trainc.train_step compiles {known}, not {type(each).__name__}: use trainc.compile")
         for module in self.reached.modules.values():
             if distributed.compiled_part(module, "trainc.train_step") is not module:

@@ -35,10 +35,16 @@ def formula_of(optimizer: torch.optim.Optimizer) -> Formula | None:
     return FORMULAS.get(type(optimizer))
 
 
-def names(word: str = "and", elementwise: bool = False) -> str:
-    """"Adam, AdamW and SGD": the optimizers that are compiled; or those of them that a plan can have in it."""
-    *most, last = [kind.__name__ for kind, formula in FORMULAS.items() if formula.elementwise or not elementwise]
+def fits_a_plan(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the plan of a backward, or of a whole step, can have the optimizer's updates in it."""
+    formula = formula_of(optimizer)
+    return formula is not None and formula.elementwise
+
+
+def names(word: str = "and", in_plans: bool = False) -> str:
+    """"Adam, AdamW and SGD": the optimizers that are compiled; or those of them that `fits_a_plan` takes."""
+    *most, last = [kind.__name__ for kind, formula in FORMULAS.items() if formula.elementwise or not in_plans]
     return f"{', '.join(most)} {word} {last}"
 
 
-__all__ = ["FORMULAS", "NUMBERS", "Count", "Formula", "Variant", "formula_of", "names"]
+__all__ = ["FORMULAS", "NUMBERS", "Count", "Formula", "Variant", "fits_a_plan", "formula_of", "names"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -74,22 +74,28 @@ class CoreKernel:
         return {**report, "from_cache": self.from_cache, "steps": [step] if self.elements else []}
 
 
-class ShapedKernel:
-    """A formula that is not elementwise: a plan for parameters of one shape, whose results are copied to where they belong."""
+class _RowKernel:
+    """One parameter after the other, as PyTorch does: what `update` gives is copied to where it belongs."""
 
-    def __init__(self, v: Variant, name: str, where: device.Host):
+    def __init__(self, v: Variant, where: torch.device, update: Callable[[list[Tensor]], Sequence[Tensor]]):
         self.elements = 0  # that the last step updated
-        self._variant, self._where = v, where
-        self._plan = engine.Core(where).compile(trace_formula(v), name)
+        self._variant, self._where, self._update = v, where, update
 
     def run(self, tensors: list[Sequence[Tensor]], scalars: list[float]) -> bool:
-        numbers = [torch.tensor(value, dtype=self._variant.dtype, device=self._where.torch) for value in scalars]
+        numbers = [torch.tensor(value, dtype=self._variant.dtype, device=self._where) for value in scalars]
         for row in tensors:
             self.elements += row[0].numel()
-            results = self._plan([*row, *numbers])
-            for place, result in zip(self._variant.in_place, results, strict=True):
+            for place, result in zip(self._variant.in_place, self._update([*row, *numbers]), strict=True):
                 row[place].copy_(result)
-        return True  # one row after the other, as PyTorch does
+        return True
+
+
+class ShapedKernel(_RowKernel):
+    """A formula that is not elementwise: a plan for parameters of one shape."""
+
+    def __init__(self, v: Variant, name: str, where: device.Host):
+        self._plan = engine.Core(where).compile(trace_formula(v), name)
+        super().__init__(v, where.torch, self._plan)
 
     @property
     def from_cache(self) -> bool:
@@ -99,18 +105,12 @@ class ShapedKernel:
         return self._plan.report()
 
 
-class InterpretedKernel:
-    def __init__(self, v: Variant, name: str, _where: device.Host):
-        self.elements = 0
-        self._variant, self._name = v, name
+class InterpretedKernel(_RowKernel):
+    """The formula's own Python."""
 
-    def run(self, tensors: list[Sequence[Tensor]], scalars: list[float]) -> bool:
-        numbers = [torch.tensor(value, dtype=self._variant.dtype, device="cpu") for value in scalars]
-        for row in tensors:
-            results = self._variant.update(*row, *numbers)
-            for place, result in zip(self._variant.in_place, results, strict=True):
-                row[place].copy_(result)
-        return True  # one row after the other, as PyTorch does
+    def __init__(self, v: Variant, name: str, _where: device.Host):
+        super().__init__(v, torch.device("cpu"), lambda tensors: v.update(*tensors))
+        self._name = name
 
     def report(self) -> dict:
         return {"name": self._name, "steps": [], "temp_bytes": 0, "saved_bytes": 0, "notes": ["interpreted"]}
