@@ -120,8 +120,11 @@ std::string report(const CoreExecutable& e) {
     if (i < seconds.size()) step["seconds"] = seconds[i];
     steps.push_back(std::move(step));
   }
+  json remarks = json::array();
+  for (const Remark& r : p.remarks)
+    remarks.push_back({{"stage", r.stage}, {"what", r.what}, {"reason", r.reason}, {"detail", r.detail}, {"origins", r.origins}, {"count", r.count}, {"bytes", r.bytes}});
   return json{{"name", p.name}, {"cpu", p.device.empty() ? p.cpu : p.device}, {"temp_bytes", p.temp_bytes}, {"saved_bytes", p.saved_bytes},
-              {"steps", steps}, {"notes", p.notes}, {"compile", e.compile_record}}.dump();
+              {"steps", steps}, {"notes", p.notes}, {"remarks", std::move(remarks)}, {"compile", e.compile_record}}.dump();
 }
 
 std::vector<void*> pointers(const std::vector<uintptr_t>& ints) {
@@ -267,6 +270,7 @@ void bind_executable(nb::module_& m) {
   m.def("load_plan", [](const nb::bytes& bytes, const std::map<std::string, std::string>& origins, const std::string& compile_record, const std::string& device) {
     plan::Plan plan = plan::load({static_cast<const char*>(bytes.data()), bytes.size()});
     for (plan::Step& s : plan.steps) rename(s.origins, origins);
+    for (Remark& r : plan.remarks) rename(r.origins, origins);
     return executable_of(std::move(plan), device, json::parse(compile_record));
   }, nb::arg("bytes"), nb::arg("origins") = std::map<std::string, std::string>(), nb::arg("compile_record") = "null", nb::arg("device") = "cpu",
      "A plan that `save` wrote. origins: lines of the model that moved since, old to new.");

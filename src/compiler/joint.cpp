@@ -33,6 +33,7 @@ struct JointGraph::Impl {
   Homes forward, backward, deferred;
   int64_t primals = 0, tangents = 0;
   int64_t free_flops = 0;  // of both halves as they are first cut
+  std::vector<Remark> remarks;  // of the joint graph: told with the forward plan's
 
   int64_t flops() const { return contraction_flops(cut.forward) + contraction_flops(cut.backward); }
   void cut_at(double at) {
@@ -69,10 +70,12 @@ JointGraph::JointGraph(frontend::Imported joint, int64_t primals, int64_t forwar
   impl_->graph = joint.must_recompute.empty() ? optimize(std::move(joint.graph), pipeline) : std::move(joint.graph);
   const schedule::Chunks chunks{.rows = options.loss_chunk_rows, .worth = options.loss_chunk_bytes, .one_plan = one_plan};
   if (!options.gpu && joint.must_recompute.empty()) {
+    Remarks remarks;
     impl_->graph = pipeline.run("chunk_rows", [&](const Graph& g) {
-      std::optional<Graph> cut = schedule::chunk_rows(g, primals, chunks);
+      std::optional<Graph> cut = schedule::chunk_rows(g, primals, chunks, &remarks);
       return cut ? std::move(*cut) : remove_dead(g);
     }, std::move(impl_->graph));
+    impl_->remarks = remarks.take();
   }
   impl_->cut_at(0);
   impl_->free_flops = impl_->flops();
@@ -83,7 +86,12 @@ namespace {
 
 LoweredPlan forward_of(const JointGraph::Impl& impl, const Homes& homes, const CompileOptions& options, const Job& job, Timing* timing) {
   Pipeline pipeline(impl.name + "_forward", options.disabled_passes);
-  return lower_graph(pipeline.run_needed("remove_dead", remove_dead, impl.cut.forward), pipeline, homes, options, job, timing);
+  LoweredPlan lowered = lower_graph(pipeline.run_needed("remove_dead", remove_dead, impl.cut.forward), pipeline, homes, options, job, timing);
+  Remarks remarks;
+  remarks.add(impl.remarks);
+  remarks.add(lowered.plan.remarks);
+  lowered.plan.remarks = remarks.take();
+  return lowered;
 }
 
 LoweredPlan backward_of(const JointGraph::Impl& impl, const Homes& homes, const std::vector<bool>& defined, const std::vector<int64_t>& unmade,

@@ -4,6 +4,7 @@
 #include <limits>
 #include <unordered_set>
 
+#include "graph/remarks.h"
 #include "graph/text.h"
 #include "passes/rewrite.h"
 #include "schedule/prepare.h"
@@ -67,9 +68,10 @@ class Plan {
     schedule_ = schedule::make_schedule(prepared_, true);
   }
 
-  std::optional<FrameworkCall> call(const Node* contraction) const {
+  OrRefused<FrameworkCall> call(const Node* contraction) const {
     const auto group = schedule_.group_of.find(made_.at(contraction));
-    if (group == schedule_.group_of.end() || schedule_.groups[group->second].kind != schedule::GroupKind::Contract) return std::nullopt;
+    if (group == schedule_.group_of.end()) return "no kernel makes it";
+    if (schedule_.groups[group->second].kind != schedule::GroupKind::Contract) return "it is part of a matmul chain's kernel";
     return schedule::framework_call(contraction, readers_);
   }
 
@@ -132,7 +134,8 @@ Graph prepared(const Graph& graph, const Homes& homes, std::unordered_map<const 
   return schedule::prepare(graph, homes.copies ? 0 : until(homes.arena_inputs_from), until(homes.arena_outputs_from), made);
 }
 
-LibraryCalls library_calls(const Graph& graph, const Homes& homes, const CompileOptions& options, const Job& job, std::vector<std::string>& notes) {
+LibraryCalls library_calls(const Graph& graph, const Homes& homes, const CompileOptions& options, const Job& job, std::vector<std::string>& notes, Remarks* to) {
+  const NodeRemarks remarks(graph, "compiler", to);
   const Plan plan(graph, homes);
   Job plain = job;
   plain.progress = {};
@@ -143,8 +146,12 @@ LibraryCalls library_calls(const Graph& graph, const Homes& homes, const Compile
   std::unordered_map<std::string, std::string> answers;  // by text: equal layers are asked for once
   for (const Node* contraction : graph.live()) {
     if (contraction->op != Op::Contract) continue;
-    const std::optional<FrameworkCall> call = plan.call(contraction);
-    if (!call) continue;
+    const auto refused = [&](const char* why) { remarks.missed(missed::kLibraryCall, why, contraction, nullptr, contraction->type.bytes()); };
+    const OrRefused<FrameworkCall> call = plan.call(contraction);
+    if (!call) {
+      refused(call.why());
+      continue;
+    }
     const auto kernel = [&] { return plan.kernel(contraction, nullptr); };
     const auto with_call = [&] { return plan.kernel(contraction, &*call); };
     const auto compiled = [&](Graph piece, const char* name, const Job& how) {
@@ -164,7 +171,8 @@ LibraryCalls library_calls(const Graph& graph, const Homes& homes, const Compile
       });
       if (!answer->second.empty()) notes.push_back(answer->second);
     }
-    if (!answer->second.empty()) chosen.emplace(contraction, *call);
+    if (answer->second.empty()) refused("measured to be no faster than a kernel");
+    else chosen.emplace(contraction, *call);
   }
   return chosen;
 }

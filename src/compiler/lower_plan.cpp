@@ -8,6 +8,7 @@
 #include "compiler/codegen.h"
 #include "compiler/library.h"
 #include "compiler/tune.h"
+#include "graph/remarks.h"
 #include "graph/text.h"
 #include "graph/verify.h"
 #include "loop/in_place.h"
@@ -23,12 +24,14 @@ namespace {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
+constexpr const char* kReadLater = "the operand is read later";
+
 constexpr int64_t kLibraryBytes = 32 << 20;  // what the library may use beside its operands: its own advice for sm_90
 
 class PlanBuilder {
  public:
-  PlanBuilder(const Graph& graph, const std::vector<Type>& output_types, const schedule::Schedule& schedule, const Homes& homes)
-      : graph_(graph), output_types_(output_types), schedule_(schedule), homes_(homes) {}
+  PlanBuilder(const Graph& graph, const std::vector<Type>& output_types, const schedule::Schedule& schedule, const Homes& homes, Remarks& remarks)
+      : graph_(graph), output_types_(output_types), schedule_(schedule), homes_(homes), all_remarks_(remarks), remarks_(graph, "compiler", &remarks) {}
 
   LoweredPlan run(const std::string& name, std::vector<std::string> notes, const CompileOptions& options, const Job& job, Timing& timing) {
     plan_.name = name;
@@ -56,6 +59,7 @@ class PlanBuilder {
       if (group.kind == schedule::GroupKind::Random && !kernels[g].empty()) as_draw(plan_.steps.back(), group.values[0]);
     }
     for (auto [value, below] : over_) plan_.buffers[buffer(value)].over = buffer(below);
+    plan_.remarks = all_remarks_.take();
     timing.schedule_seconds += now() - start;
     return {std::move(plan_), std::move(nests_)};
   }
@@ -77,7 +81,7 @@ class PlanBuilder {
     Tuner tuner(graph_, schedule_, machine, options, job);
     std::vector<std::vector<schedule::LoweredKernel>> kernels;
     for (const schedule::Group& g : schedule_.groups) {
-      std::vector<schedule::LoweredKernel> lowered = schedule::lower(graph_, schedule_, g, machine);
+      std::vector<schedule::LoweredKernel> lowered = schedule::lower(graph_, schedule_, g, machine, &all_remarks_);
       kernels.push_back(shared ? std::move(lowered) : tuner.best(g, std::move(lowered)));  // what sizes share is not measured for one of them
     }
     return kernels;
@@ -206,14 +210,32 @@ class PlanBuilder {
         for (size_t w = 0; w < k.arguments.size(); ++w) {
           const Node* value = k.arguments[w];
           if (!k.nest.buffers[w].written || first_write.at(value) != place || !may_lie_over(value)) continue;
+          std::string refused;  // by what came nearest to it
+          const Node* refused_below = nullptr;
+          const auto refuse = [&](std::string why, const Node* below) {
+            if (!refused_below || why != kReadLater) refused = std::move(why), refused_below = below;
+          };
           for (size_t r = 0; r < k.arguments.size(); ++r) {
             const Node* below = k.arguments[r];
-            if (k.nest.buffers[r].written || last_touch.at(below) != place || !ours(below) || viewed_until(below) >= place || below->type.bytes() != value->type.bytes()) continue;
-            if (!loop::refuse_in_place(k.nest, static_cast<int>(w), static_cast<int>(r)).empty()) continue;
+            if (k.nest.buffers[r].written || !ours(below) || below->type.bytes() != value->type.bytes()) continue;
+            if (last_touch.at(below) != place) {
+              refuse(kReadLater, below);
+              continue;
+            }
+            if (viewed_until(below) >= place) {
+              refuse("a view of it is read later", below);
+              continue;
+            }
+            if (std::string why = loop::refuse_in_place(k.nest, static_cast<int>(w), static_cast<int>(r)); !why.empty()) {
+              refuse(std::move(why), below);
+              continue;
+            }
             k.nest.buffers[w].over = static_cast<int>(r);
             over_[value] = below;
+            refused_below = nullptr;
             break;
           }
+          if (refused_below) remarks_.missed(missed::kInPlace, refused.c_str(), value, refused_below, schedule_.bytes(value));
         }
       }
     }
@@ -302,6 +324,9 @@ class PlanBuilder {
     step.arguments_json = attr.arguments;
     step.random = attr.random;
     step.origins = graph_.origins(call);
+    int64_t results_bytes = 0;
+    for (const Type& t : attr.results) results_bytes += t.bytes();
+    if (!attr.target.starts_with("library.")) all_remarks_.add("frontend", missed::kCompile, frontend::why_extern(attr.target), attr.target, step.origins.empty() ? "" : step.origins[0], "", results_bytes);
     for (int64_t i : attr.aliases) step.aliases.push_back(buffer(call->in(i)));
     for (const Node* i : call->inputs) {
       const int b = buffer(i);
@@ -324,6 +349,8 @@ class PlanBuilder {
   const std::vector<Type>& output_types_;
   const schedule::Schedule& schedule_;
   const Homes& homes_;
+  Remarks& all_remarks_;
+  const NodeRemarks remarks_;
   plan::Plan plan_;
   std::unordered_map<const Node*, int> buffer_of_;
   std::unordered_set<int> written_;
@@ -369,8 +396,9 @@ LoweredPlan lower_graph(Graph graph, Pipeline& pipeline, const Homes& homes, con
   if (!timing) timing = &local;
   graph = optimize(std::move(graph), pipeline);
   std::vector<std::string> notes;
+  Remarks remarks;
   if (job.tuning && job.tuning->library && !options.gpu && !job.shared) {  // what sizes share is not measured for one of them
-    const LibraryCalls calls = library_calls(graph, homes, options, job, notes);
+    const LibraryCalls calls = library_calls(graph, homes, options, job, notes, &remarks);
     if (!calls.empty()) {
       graph = pipeline.run("library_calls", [&](const Graph& g) { return with_library_calls(g, calls); }, std::move(graph));
       graph = pipeline.run("simplify", simplify, std::move(graph));  // a call's result meets the movements of the contraction's
@@ -380,11 +408,11 @@ LoweredPlan lower_graph(Graph graph, Pipeline& pipeline, const Homes& homes, con
   for (const Output& o : graph.outputs) output_types.push_back(o.value ? o.value->type : Type{});
   graph = pipeline.run_needed("prepare", [&](const Graph& g) { return prepared(g, homes); }, graph);
   const double start = now();
-  schedule::Schedule schedule = schedule::make_schedule(graph, !options.gpu);
+  schedule::Schedule schedule = schedule::make_schedule(graph, !options.gpu, &remarks);
   schedule.bits = as_bits(graph, homes, options);
   timing->schedule_seconds += now() - start;
   timing->passes.insert(timing->passes.end(), pipeline.records().begin(), pipeline.records().end());
-  return PlanBuilder(graph, output_types, schedule, homes).run(pipeline.graph_name(), std::move(notes), options, job, *timing);
+  return PlanBuilder(graph, output_types, schedule, homes, remarks).run(pipeline.graph_name(), std::move(notes), options, job, *timing);
 }
 
 LoweredPlan lower(frontend::Imported imported, const std::string& name, const CompileOptions& options, const Job& job, Timing* timing) {

@@ -35,5 +35,7 @@ struct Imported {
 Imported import_aten(std::string_view json);
 /// Names of all ATen operations with a row.
 std::vector<std::string> supported_operations();
+/// Why an operation became an extern node: a remark's reason.
+const char* why_extern(std::string_view target);
 
 }  // namespace trainc::frontend

@@ -240,6 +240,10 @@ Imported import_aten(std::string_view json) {
   }
 }
 
+const char* why_extern(std::string_view target) {
+  return table().find(target) ? "this form of it has no compiled equivalent" : "trainc has no row for it";
+}
+
 std::vector<std::string> supported_operations() {
   std::vector<std::string> names;
   for (const auto& [name, handler] : table().rows()) names.push_back(name);

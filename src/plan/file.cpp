@@ -9,6 +9,10 @@
 #include "plan/plan.h"
 #include "support/error.h"
 
+namespace trainc {
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Remark, stage, what, reason, detail, origins, count, bytes)
+}  // namespace trainc
+
 namespace trainc::plan {
 
 // What is stored, field by field; these lists must name every field of plan.h.
@@ -34,7 +38,7 @@ namespace {
 
 using Magic = char[8];
 constexpr Magic kPlan = {'t', 'r', 'a', 'i', 'n', 'c', 'P', 'L'}, kForeach = {'t', 'r', 'a', 'i', 'n', 'c', 'F', 'E'};
-constexpr uint32_t kVersion = 7;
+constexpr uint32_t kVersion = 8;
 struct Header {
   char magic[8];
   uint64_t version, length, checksum;
@@ -89,7 +93,8 @@ std::string save(const Plan& plan) {
   return packed(kPlan, {{"name", plan.name}, {"device", plan.device}, {"cpu", plan.cpu}, {"buffers", plan.buffers}, {"kernels", plan.kernels},
                         {"steps", plan.steps}, {"constants", nlohmann::json::binary(plan.constants)},
                         {"input_count", plan.input_count}, {"output_count", plan.output_count}, {"outputs", plan.outputs},
-                        {"temp_bytes", plan.temp_bytes}, {"saved_bytes", plan.saved_bytes}, {"consumes_saved", plan.consumes_saved}, {"notes", plan.notes}});
+                        {"temp_bytes", plan.temp_bytes}, {"saved_bytes", plan.saved_bytes}, {"consumes_saved", plan.consumes_saved}, {"notes", plan.notes},
+                        {"remarks", plan.remarks}});
 }
 
 std::string save(const Foreach& f) {
@@ -113,6 +118,7 @@ Plan load(std::string_view bytes) {
     j.at("saved_bytes").get_to(plan.saved_bytes);
     j.at("consumes_saved").get_to(plan.consumes_saved);
     j.at("notes").get_to(plan.notes);
+    j.at("remarks").get_to(plan.remarks);
     check_enums(plan);
     verify(plan);
     return plan;

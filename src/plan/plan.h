@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "support/dtype.h"
+#include "support/remark.h"
 
 namespace trainc::plan {
 
@@ -105,6 +106,7 @@ struct Plan {
   int64_t saved_bytes = 0;         // the handle's arena (forward and backward plan agree)
   bool consumes_saved = false;     // a run leaves the handle's arena overwritten: it reads what it was given there once
   std::vector<std::string> notes;  // for explain
+  std::vector<Remark> remarks;     // for explain: what was refused on the way here; of the most bytes first
 };
 
 /// An optimizer's step: one elementwise kernel over any number of tensors of any size. Kernel arguments: `inputs` in order, then a pointer to
@@ -130,8 +132,8 @@ void plan_memory(Plan&);
 int64_t scratch_bytes(const Plan&);
 /// Throws InternalError where a plan is not sound; the list of what is checked opens verify.cpp.
 void verify(const Plan&);
-/// One readable text, for dumps and reports.
-std::string print(const Plan&);
+/// One readable text, for dumps and reports; without its last part, the remarks, it says what runs and nothing else.
+std::string print(const Plan&, bool remarks = true);
 /// CBOR with a checksum. Loading throws UserError for what is damaged, truncated, of another kind or version.
 std::string save(const Plan&);
 std::string save(const Foreach&);

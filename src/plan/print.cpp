@@ -51,7 +51,7 @@ std::string what(const Plan& plan, const Step& s) {
 
 }  // namespace
 
-std::string print(const Plan& plan) {
+std::string print(const Plan& plan, bool remarks) {
   std::string text;
   auto out = std::back_inserter(text);
   fmt::format_to(out, "plan {} for {}: {} inputs, {} outputs, {} temp bytes, {} saved bytes, {} constant bytes{}\n", plan.name, plan.device.empty() ? plan.cpu : plan.device,
@@ -75,6 +75,13 @@ std::string print(const Plan& plan) {
   for (int b : plan.outputs) fmt::format_to(out, " {}", b < 0 ? "none" : plan.buffers.at(b).name);
   text += '\n';
   for (const std::string& note : plan.notes) fmt::format_to(out, "note: {}\n", note);
+  if (!remarks || plan.remarks.empty()) return text;
+  text += "remarks:\n";
+  for (const Remark& r : plan.remarks) {
+    fmt::format_to(out, "  {}: not {}: {}{}; {} x, {} bytes", r.stage, r.what, r.reason, r.detail.empty() ? "" : " (" + r.detail + ")", r.count, r.bytes);
+    if (!r.origins.empty()) fmt::format_to(out, "   // {}", fmt::join(r.origins, ", "));
+    text += '\n';
+  }
   return text;
 }
 

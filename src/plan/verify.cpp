@@ -13,6 +13,7 @@
 //             a Product's matrices lie within their buffers, and are laid out as plan.h says
 //             a kernel has threads where the plan is a device's, and only there
 //   outputs   one entry an output; it names its own Output buffer, an Input, or none; an Output buffer is written and is an output
+//   remarks   each says what was refused and why, at least once, of two lines at most; they are no more than a compiler makes
 //   memory    Temp buffers that live at the same time, and Saved ones, share no byte (live.h says when they live), unless one is over the other
 #include <fmt/format.h>
 
@@ -41,6 +42,7 @@ class Verifier {
     for (const Step& s : p_.steps) for (int b : s.writes) in_range(s, b), written_here_.insert(b);
     for (const Step& s : p_.steps) step(s);
     outputs();
+    remarks();
     memory();
   }
 
@@ -85,6 +87,13 @@ class Verifier {
       case Home::Extern: break;
       case Home::Draw: check(b.bytes == 16 && !p_.device.empty(), "buffer {}: a draw is two i64, on a device", b.name); break;
     }
+  }
+
+  void remarks() const {
+    check(p_.remarks.size() <= 2 * kMostRemarks, "{} remarks", p_.remarks.size());
+    for (const Remark& r : p_.remarks)
+      check(!r.what.empty() && !r.reason.empty() && r.origins.size() <= 2 && r.count >= 1 && r.bytes >= 0, "remark '{}: {}': {} lines, {} times, {} bytes", r.what,
+            r.reason, r.origins.size(), r.count, r.bytes);
   }
 
   void kernel(const Kernel& k) const {

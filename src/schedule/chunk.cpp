@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "graph/build.h"
+#include "graph/remarks.h"
 #include "schedule/stream.h"
 
 namespace trainc::schedule {
@@ -15,9 +16,13 @@ using Nodes = std::unordered_set<const Node*>;
 using Users = std::unordered_map<const Node*, std::vector<const Node*>>;
 
 struct Refused {
-  std::string why;
+  const char* why;
+  const Node* at;      // what stands in the way; may be null
+  std::string detail;  // as a remark's
 };
-[[noreturn]] void refuse(std::string why) { throw Refused{std::move(why)}; }
+[[noreturn]] void refuse(const char* why, const Node* at = nullptr, std::string detail = {}) { throw Refused{why, at, std::move(detail)}; }
+
+constexpr const char* kNotSummed = "no sum over its rows";  // no loss at all
 
 bool is_zero(const Node* n) {
   while (n->op == Op::Reshape || n->op == Op::Broadcast) n = n->in(0);
@@ -126,16 +131,16 @@ Region region_of(const std::vector<const Node*>& live, const Users& users, const
     if (n->op == Op::Contract && (full || view)) {
       const auto of_it = [&](int which) { return r.has(n->in(which), Kind::Full) || r.views.count(n->in(which)); };
       const int which = of_it(0) ? 0 : 1;
-      if (r.after.count(n->in(1 - which))) refuse("a contraction of the matrix with what is made of it");
+      if (r.after.count(n->in(1 - which))) refuse("a contraction of the matrix with what is made of it", n);
       const std::optional<BlockOperand> block = block_operand(n, which, matrix);
-      if (!block || !r.has(block->node, Kind::Full) || (!block->turned && which != 0)) refuse("a contraction reads the matrix in another order");
-      if (n->dtype() != DType::F32 && n->dtype() != DType::F64) refuse("a contraction gives less than f32");
+      if (!block || !r.has(block->node, Kind::Full) || (!block->turned && which != 0)) refuse("a contraction reads the matrix in another order", n);
+      if (n->dtype() != DType::F32 && n->dtype() != DType::F64) refuse("a contraction gives less than f32", n);
       r.leaving.push_back({n, block->turned ? Region::Exit::Turned : Region::Exit::Lhs, which});
     } else if (view) {
-      if (n->op != Op::Permute && n->op != Op::Reshape) refuse("it is read permuted");
+      if (n->op != Op::Permute && n->op != Op::Reshape) refuse("it is read permuted", n);
       r.views.insert(n);
     } else if (full) {
-      if (other) refuse("the matrix is put together with what needs all of it");
+      if (other) refuse("the matrix is put together with what needs all of it", n);
       if ((is_elementwise(n->op) || n->op == Op::Reshape || n->op == Op::Broadcast) && numel == r.elements()) r.kind[n] = Kind::Full;
       else if (n->op == Op::Permute) r.views.insert(n);
       else if (n->op == Op::Reduce && is_trailing_reduce(n) && numel == r.rows) r.kind[n] = Kind::Row;
@@ -143,7 +148,7 @@ Region region_of(const std::vector<const Node*>& live, const Users& users, const
       else if (n->op == Op::Gather && r.has(n->in(0), Kind::Full) && n->as<AxisAttr>().axis == n->type.rank() - 1 && n->in(0)->shape().back() == r.columns &&
                numel == r.rows && !r.after.count(n->in(1)))
         r.kind[n] = Kind::Row;
-      else refuse(std::string(name_of(n->op)) + " reads the matrix");
+      else refuse("an operation reads the matrix neither by elements nor by rows", n, std::string(name_of(n->op)));
     } else if (!other) {
       if ((is_elementwise(n->op) || n->op == Op::Reshape) && numel == r.rows) r.kind[n] = Kind::Row;
       else if (n->op == Op::Broadcast && numel == r.elements() && broadcasts_rows(n, r.columns)) r.kind[n] = Kind::Full;
@@ -154,7 +159,7 @@ Region region_of(const std::vector<const Node*>& live, const Users& users, const
   for (const Node* n : live) {
     const auto it = r.kind.find(n);
     if (r.views.count(n) || (it != r.kind.end() && it->second == Kind::Full)) {
-      if (outputs.count(n)) refuse("the matrix is a result");
+      if (outputs.count(n)) refuse("the matrix is a result", n);
       continue;
     }
     if (it == r.kind.end()) continue;
@@ -163,7 +168,7 @@ Region region_of(const std::vector<const Node*>& live, const Users& users, const
     const bool left = outputs.count(n) || (used != users.end() && std::any_of(used->second.begin(), used->second.end(), [&](const Node* u) { return !r.kind.count(u); }));
     if (left) rows.push_back({n, Region::Exit::Rows});
   }
-  if (!summed) refuse("no sum over its rows");
+  if (!summed) refuse(kNotSummed);
   // In a chunk the rows come first: what is picked from the logits is read before their gradient is written over them.
   r.leaving.insert(r.leaving.begin(), rows.begin(), rows.end());
   return r;
@@ -176,7 +181,7 @@ class Rewriter {
 
   Graph run() {
     for (const Region::Leaving& l : region_.leaving)
-      if (const auto it = proportional_.find(l.node); it != proportional_.end() && !it->second) refuse("a gradient is not proportional to one tangent");
+      if (const auto it = proportional_.find(l.node); it != proportional_.end() && !it->second) refuse("a gradient is not proportional to one tangent", l.node);
     for (const Region::Leaving& l : region_.leaving) leaves_.insert(l.node);
     to_.input_count = from_.input_count;
     for (const Node* n : live_)
@@ -201,7 +206,7 @@ class Rewriter {
   const Node* bring(const Node* n) {
     if (const auto it = made_.find(n); it != made_.end()) return it->second;
     const Deeper deeper(depth_);
-    if (region_.after.count(n) && building_) refuse("a chunk needs something of all rows");
+    if (region_.after.count(n) && building_) refuse("a chunk needs something of all rows", n);
     if (leaves_.count(n)) {
       build();
       return made_.at(n);
@@ -222,13 +227,13 @@ class Rewriter {
     if (!proportional_.count(n)) return bring(n);
     if (const auto it = unit_.find(n); it != unit_.end()) return it->second;
     const Deeper deeper(depth_);
-    if (region_.after.count(n)) refuse("a gradient needs something of all rows");
+    if (region_.after.count(n)) refuse("a gradient needs something of all rows", n);
     const Node* made = nullptr;
     if (n->op == Op::Input) {
-      if (n->type.numel() != 1) refuse("a tangent is no number");
+      if (n->type.numel() != 1) refuse("a tangent is no number", n);
       made = b_.full(n->dtype(), n->shape(), 1);
     } else {
-      if (n->type.numel() > region_.rows || (!is_elementwise(n->op) && !is_movement(n->op) && n->op != Op::Reduce)) refuse("what it is multiplied by is dear");
+      if (n->type.numel() > region_.rows || (!is_elementwise(n->op) && !is_movement(n->op) && n->op != Op::Reduce)) refuse("what it is multiplied by is dear", n);
       std::vector<const Node*> inputs;
       for (const Node* i : n->inputs) inputs.push_back(unit(i));
       made = copy(n, inputs, n->type);
@@ -251,7 +256,7 @@ class Rewriter {
     const Deeper deeper(depth_);
     const Dims shape{count_, region_.columns};
     if (n == region_.source) return b_.reshape(copy(n, {operand(n, 0, false), bring(n->in(1))}, {n->dtype(), {1, count_, region_.columns}}), shape);
-    if (n->type.numel() != region_.elements()) refuse("an operand of another size");
+    if (n->type.numel() != region_.elements()) refuse("an operand of another size", n);
     if (is_elementwise(n->op)) {
       std::vector<const Node*> inputs;
       for (const Node* i : n->inputs) inputs.push_back(full(i));
@@ -266,7 +271,7 @@ class Rewriter {
       if (in->type.numel() == region_.rows && broadcasts_rows(n, region_.columns)) return b_.broadcast(row(in), shape);
       if (in->type.numel() == region_.columns && repeats_columns(n)) return b_.broadcast(b_.reshape(unit(in), {1, region_.columns}), shape);
     }
-    refuse("the matrix is put together with another tensor of its size (" + std::string(name_of(n->op)) + ")");
+    refuse("the matrix is put together with another tensor of its size", n, std::string(name_of(n->op)));
   }
   /// Whether the input of the broadcast `n` is one row, the same for all.
   bool repeats_columns(const Node* n) const {
@@ -285,7 +290,7 @@ class Rewriter {
   const Node* make_row(const Node* n) {
     const Deeper deeper(depth_);
     const Dims shape{count_, 1};
-    if (n->type.numel() != region_.rows) refuse("an operand of another size");
+    if (n->type.numel() != region_.rows) refuse("an operand of another size", n);
     if (is_elementwise(n->op)) {
       std::vector<const Node*> inputs;
       for (const Node* i : n->inputs) inputs.push_back(row(i));
@@ -331,9 +336,9 @@ class Rewriter {
     const Dims& all = n->in(which)->shape();
     const int64_t width = all[turned ? 1 : 2];
     const std::optional<BlockOperand> block = block_operand(n, which, {1, region_.rows, width});
-    if (!block || block->turned != turned) refuse("an operand whose rows do not lie one after the other");
+    if (!block || block->turned != turned) refuse("an operand whose rows do not lie one after the other", n);
     const bool matrix = region_.has(block->node, Region::Kind::Full) && n != region_.source;
-    if (!matrix && proportional_.count(block->node)) refuse("a contraction of two gradients");
+    if (!matrix && proportional_.count(block->node)) refuse("a contraction of two gradients", n);
     const Node* part = matrix ? full(block->node) : rows_of(bring(block->node), width);
     part = b_.reshape(b_.cast(part, n->in(which)->dtype()), {1, count_, width});
     return turned ? b_.permute(part, {0, 2, 1}) : part;
@@ -415,8 +420,27 @@ int64_t saved_bytes(const Region& r, const Users& users, const Nodes& outputs, c
   return (r.rows - rows) * r.columns * element - kept;
 }
 
+/// Whether sums are taken over the rows of what `source` makes: what else it is read by, a loss is among it.
+bool rows_are_summed(const Users& users, const Node* source) {
+  std::vector<const Node*> stack{source};
+  Nodes seen;
+  while (!stack.empty()) {
+    const Node* n = stack.back();
+    stack.pop_back();
+    const auto used = users.find(n);
+    if (used == users.end()) continue;
+    for (const Node* u : used->second) {
+      if (u->op == Op::Reduce && is_trailing_reduce(u) && u->type.numel() == source->shape()[1]) return true;
+      const bool same = (is_elementwise(u->op) || u->op == Op::Reshape) && u->type.numel() == source->type.numel();
+      if (same && seen.insert(u).second) stack.push_back(u);
+    }
+  }
+  return false;
+}
+
 /// `joint` with the first matrix in chunks that can be; nothing where none can.
-std::optional<Graph> chunk_first(const Graph& joint, int64_t primals, const Chunks& chunks, std::vector<std::string>* reasons) {
+std::optional<Graph> chunk_first(const Graph& joint, int64_t primals, const Chunks& chunks, Remarks* to) {
+  const NodeRemarks remarks(joint, "schedule", to);
   const std::vector<const Node*> live = joint.live();
   Users users;
   Nodes outputs;
@@ -432,10 +456,10 @@ std::optional<Graph> chunk_first(const Graph& joint, int64_t primals, const Chun
     const int64_t rows = (all + count - 1) / count;
     try {
       Region region = region_of(live, users, outputs, n);
-      if (const int64_t bytes = saved_bytes(region, users, outputs, chunks, rows); bytes < chunks.worth) refuse("it would save " + std::to_string(bytes) + " bytes");
+      if (const int64_t bytes = saved_bytes(region, users, outputs, chunks, rows); bytes < chunks.worth) refuse("it would save too little", nullptr, std::to_string(bytes) + " bytes");
       return Rewriter(joint, live, std::move(region), proportional(live, primals), rows).run();
     } catch (const Refused& r) {
-      if (reasons) reasons->push_back(to_string(n->type) + ": " + r.why);
+      if (remarks && r.why != kNotSummed && rows_are_summed(users, n)) remarks.missed(missed::kChunkRows, r.why, n, r.at, n->type.bytes(), r.detail);
     }
   }
   return std::nullopt;
@@ -443,9 +467,11 @@ std::optional<Graph> chunk_first(const Graph& joint, int64_t primals, const Chun
 
 }  // namespace
 
-std::optional<Graph> chunk_rows(const Graph& joint, int64_t primals, const Chunks& chunks, std::vector<std::string>* reasons) {
-  std::optional<Graph> cut, more = chunk_first(joint, primals, chunks, reasons);
-  for (; more; more = chunk_first(*cut, primals, chunks, reasons)) cut = std::move(more);  // chunks are not cut again: they have too few rows
+std::optional<Graph> chunk_rows(const Graph& joint, int64_t primals, const Chunks& chunks, Remarks* remarks) {
+  Remarks last;  // of the graph as it is in the end: what is looked at again is refused again
+  std::optional<Graph> cut, more = chunk_first(joint, primals, chunks, &last);
+  for (; more; more = chunk_first(*cut, primals, chunks, &last)) cut = std::move(more), last.take();  // chunks are not cut again: they have too few rows
+  if (remarks) remarks->add(last.take());
   return cut;
 }
 

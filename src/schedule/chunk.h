@@ -1,10 +1,9 @@
 // Linear -> loss in chunks of rows: the logits of a chunk are made, summed up, turned into their gradient and multiplied away before the next chunk's.
 #pragma once
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "graph/graph.h"
+#include "support/remark.h"
 
 namespace trainc::schedule {
 
@@ -26,8 +25,8 @@ struct Chunks {
 /// can be made in the forward, where the chunk of logits is.
 /// Needs: a joint graph (inputs from `primals` on are tangents). Gives: the same outputs, but for the order of sums over rows; nothing where no matrix is
 /// cut.
-/// Leaves (says why in `reasons`): a matrix that is an output; that anything reads but element by element, row by row or as a contraction's operand; that is put
+/// Leaves (and says why in `remarks`): a matrix that is an output; that anything reads but element by element, row by row or as a contraction's operand; that is put
 /// together with another tensor of its size; whose gradient needs something of all rows of it, or comes of several tangents or of f16.
-std::optional<Graph> chunk_rows(const Graph& joint, int64_t primals, const Chunks&, std::vector<std::string>* reasons = nullptr);
+std::optional<Graph> chunk_rows(const Graph& joint, int64_t primals, const Chunks&, Remarks* remarks = nullptr);
 
 }  // namespace trainc::schedule

@@ -170,14 +170,15 @@ Readers readers_of(const Graph& graph) {
   return readers;
 }
 
-std::optional<FrameworkCall> framework_call(const Node* c, const Readers& readers) {
+OrRefused<FrameworkCall> framework_call(const Node* c, const Readers& readers) {
   const Node *lhs = c->in(0), *rhs = c->in(1);
-  if (c->dtype() != DType::F32 || c->type.numel() == 0 || lhs->type.numel() == 0) return std::nullopt;
+  if (c->dtype() != DType::F32) return "its sums are not in f32";
+  if (c->type.numel() == 0 || lhs->type.numel() == 0) return "there is nothing to multiply";
   FrameworkCall call = matched(lhs, rhs);
   const DType d = call.result().dtype;
   for (const FrameworkCall::Operand& o : call.operands)
-    if (o.memory->dtype() != d || o.memory->op == Op::Constant || o.memory->op == Op::Iota) return std::nullopt;
-  if (d == DType::BF16 && !rounds_at_once(c, readers)) return std::nullopt;
+    if (o.memory->dtype() != d || o.memory->op == Op::Constant || o.memory->op == Op::Iota) return "an operand is no memory of the result's dtype";
+  if (d == DType::BF16 && !rounds_at_once(c, readers)) return "its f32 sums are wanted before they are rounded";
   return call;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "graph/build.h"
+#include "support/remark.h"
 
 namespace trainc::schedule {
 
@@ -32,7 +33,7 @@ struct FrameworkCall {
 using Readers = std::unordered_map<const Node*, std::vector<const Node*>>;
 Readers readers_of(const Graph&);
 
-/// Nothing for a contraction in f64, without elements, or in bf16 whose f32 sums are wanted before they are rounded: the framework rounds at once.
-std::optional<FrameworkCall> framework_call(const Node* contraction, const Readers&);
+/// None for a contraction in f64, without elements, or in bf16 whose f32 sums are wanted before they are rounded: the framework rounds at once.
+OrRefused<FrameworkCall> framework_call(const Node* contraction, const Readers&);
 
 }  // namespace trainc::schedule

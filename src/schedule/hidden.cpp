@@ -130,6 +130,23 @@ bool all_hidden(const Matrix& matrix, const std::vector<const Node*>& values, co
 
 }  // namespace
 
+const Node* mask_in(const std::vector<const Node*>& wanted) {
+  // The first node that is one among those that `from` are made of; `sums`: through sums too.
+  const auto below = [](std::vector<const Node*> from, bool sums, const auto& is_one) -> const Node* {
+    std::unordered_set<const Node*> seen;
+    while (!from.empty() && static_cast<int64_t>(seen.size()) < kMostNodes) {
+      const Node* n = from.back();
+      from.pop_back();
+      if (!seen.insert(n).second) continue;
+      if (is_one(n)) return n;
+      if (is_elementwise(n->op) || is_movement(n->op) || (sums && is_sum(n))) from.insert(from.end(), n->inputs.begin(), n->inputs.end());
+    }
+    return nullptr;
+  };
+  const auto is_place = [](const Node* n) { return n->op == Op::Iota || (n->op == Op::Input && n->dtype() == DType::Bool); };
+  return below(wanted, true, [&](const Node* n) { return n->op == Op::Select && below({n->in(0)}, false, is_place); });
+}
+
 std::optional<int64_t> hidden_above(const Matrix& matrix, const std::vector<const Node*>& values, const std::vector<const Node*>& wanted) {
   for (int64_t above : {int64_t{0}, matrix.columns - matrix.rows})
     if (above >= 0 && above + 1 < matrix.columns && all_hidden(matrix, values, wanted, above)) return above;

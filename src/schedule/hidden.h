@@ -11,5 +11,7 @@ namespace trainc::schedule {
 /// hidden elements whose operands are not are passed over nevertheless, as the framework's own kernel does). Nothing where there is none.
 /// `values`: the stream's elements and rows, each of them read aligned.
 std::optional<int64_t> hidden_above(const Matrix&, const std::vector<const Node*>& values, const std::vector<const Node*>& wanted);
+/// A selection among the elements that `wanted` are made of by positions, or by an argument: a mask that might be causal. nullptr where there is none.
+const Node* mask_in(const std::vector<const Node*>& wanted);
 
 }  // namespace trainc::schedule

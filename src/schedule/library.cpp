@@ -63,20 +63,21 @@ std::optional<Operand> operand(Expr e, const loop::LoopNest& nest, int b, int ro
 
 }  // namespace
 
-std::optional<LibraryProduct> library_product(const Contraction& c, const loop::LoopNest& nest, const Schedule& schedule, const Group& group, bool tf32) {
+OrRefused<LibraryProduct> library_product(const Contraction& c, const loop::LoopNest& nest, const Schedule& schedule, const Group& group, bool tf32) {
   const Node *contract = group.values[0], *stored = nullptr;
   for (const Node* v : group.values) {
     if (!schedule.stored.count(v)) continue;
-    if (stored) return std::nullopt;
+    if (stored) return "more than one value of its kernel is stored";
     stored = v;
   }
   const bool rounded = stored && stored->op == Op::Cast && stored->in(0) == contract && group.values.size() == 2;
-  if (!stored || !(rounded || (stored == contract && group.values.size() == 1))) return std::nullopt;
+  if (!stored || !(rounded || (stored == contract && group.values.size() == 1))) return "its epilogue is more than a rounding";
   const auto lhs = operand(c.lhs, nest, c.b, c.row, c.along, c.m, c.k, c.batch), rhs = operand(c.rhs, nest, c.b, c.along, c.column, c.k, c.n, c.batch);
-  if (!lhs || !rhs || lhs->matrix.dtype != rhs->matrix.dtype) return std::nullopt;
+  if (!lhs || !rhs) return "an operand does not lie in memory in rows or columns";
+  if (lhs->matrix.dtype != rhs->matrix.dtype) return "its operands differ in dtype";
   const DType in = lhs->matrix.dtype, out = stored->dtype();
   const bool half = in == DType::BF16 || in == DType::F16;
-  if (out != in && !(half && out == DType::F32)) return std::nullopt;
+  if (out != in && !(half && out == DType::F32)) return "the library does not give this dtype";
   plan::Product p{.batch = c.batch, .m = c.m, .n = c.n, .k = c.k, .lhs = lhs->matrix, .rhs = rhs->matrix, .result = {}, .tf32 = tf32 && in == DType::F32};
   p.result = {.dtype = out, .offset = 0, .batch_stride = c.m * c.n, .row_stride = c.n, .column_stride = 1};
   return LibraryProduct{p, lhs->buffer, rhs->buffer, stored};

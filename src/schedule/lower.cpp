@@ -232,7 +232,8 @@ LoweredKernel lower_scan(const Schedule& schedule, const Group& group, const Mac
   return kernel;
 }
 
-std::vector<LoweredKernel> lower(const Graph& graph, const Schedule& schedule, const Group& group, const Machine& machine) {
+std::vector<LoweredKernel> lower(const Graph& graph, const Schedule& schedule, const Group& group, const Machine& machine, Remarks* to) {
+  const NodeRemarks remarks(graph, "schedule", to);
   bool elements = false;
   for (const Node* n : group.values) elements = elements || n->type.numel() > 0;
   std::vector<LoweredKernel> kernels;
@@ -244,8 +245,8 @@ std::vector<LoweredKernel> lower(const Graph& graph, const Schedule& schedule, c
       break;
     }
     case GroupKind::Columns: kernels.push_back(lower_columns(schedule, group, machine)); break;
-    case GroupKind::Contract: kernels.push_back(lower_contract(schedule, group, machine)); break;
-    case GroupKind::Stream: kernels.push_back(lower_stream(schedule, group, machine)); break;
+    case GroupKind::Contract: kernels.push_back(lower_contract(schedule, group, machine, remarks)); break;
+    case GroupKind::Stream: kernels.push_back(lower_stream(schedule, group, machine, remarks)); break;
     case GroupKind::Scan: kernels.push_back(lower_scan(schedule, group, machine)); break;
     case GroupKind::Scatter: kernels = lower_scatter(schedule, group, machine); break;
     case GroupKind::Concat: kernels = lower_concat(schedule, group, machine); break;

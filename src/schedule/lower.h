@@ -48,6 +48,7 @@ struct Machine {
 };
 
 /// The kernels of one group, to run in this order; none for the host's draws, externs, and values without elements.
-std::vector<LoweredKernel> lower(const Graph&, const Schedule&, const Group&, const Machine&);
+/// `remarks`: told where no library computes a contraction, and where no causal mask is seen.
+std::vector<LoweredKernel> lower(const Graph&, const Schedule&, const Group&, const Machine&, Remarks* remarks = nullptr);
 
 }  // namespace trainc::schedule

@@ -36,8 +36,8 @@ int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
 class Stream {
  public:
-  Stream(const Schedule& schedule, const Group& group, const Machine& machine)
-      : schedule_(schedule), group_(group), machine_(machine), matrix_(matrix_in(group)), e_(schedule, kernel_),
+  Stream(const Schedule& schedule, const Group& group, const Machine& machine, const NodeRemarks& remarks)
+      : schedule_(schedule), group_(group), machine_(machine), remarks_(remarks), matrix_(matrix_in(group)), e_(schedule, kernel_),
         walks_(schedule, rows_in(group), group.rows, group.columns, machine, e_) {}
 
   LoweredKernel run() {
@@ -163,13 +163,22 @@ class Stream {
     for (const Node* n : group_.values) {
       if (in_sinks(group_, n)) continue;
       values.push_back(n);
-      if (schedule_.stored.count(n) && n->type.numel() == group_.rows * group_.columns) return;
+      if (schedule_.stored.count(n) && n->type.numel() == group_.rows * group_.columns) return none_hidden("the matrix is wanted in memory", n);
     }
     for (const Sink& s : sinks_) {
       if (s.operand.node->op == Op::Contract) return;
       wanted.push_back(s.operand.node);
     }
-    if (walks_.factors().inner.size() == 1) hidden_above_ = hidden_above(matrix_, values, wanted);
+    if (walks_.factors().inner.size() != 1) return none_hidden("its columns are walked in parts", wanted[0]);
+    hidden_above_ = hidden_above(matrix_, values, wanted);
+    if (!hidden_above_) none_hidden("not proven to hide with zeros all that lies above the diagonal", wanted[0]);
+  }
+  /// For a remark, where there is a mask.
+  void none_hidden(const char* why, const Node* of) const {
+    if (!remarks_) return;
+    std::vector<const Node*> wanted;
+    for (const Sink& s : sinks_) wanted.push_back(s.operand.node);
+    if (const Node* mask = mask_in(wanted)) remarks_.missed(missed::kSkipMasked, why, mask, of, matrix_.batch * matrix_.rows * matrix_.columns * size_of(of->dtype()));
   }
 
   /// How many columns the rows of block `at` see, in whole vectors; nullptr: all.
@@ -315,6 +324,7 @@ class Stream {
   const Schedule& schedule_;
   const Group& group_;
   const Machine& machine_;
+  const NodeRemarks& remarks_;
   const Matrix matrix_;
   LoweredKernel kernel_;
   Expressions e_;
@@ -332,6 +342,8 @@ class Stream {
 
 }  // namespace
 
-LoweredKernel lower_stream(const Schedule& schedule, const Group& group, const Machine& machine) { return Stream(schedule, group, machine).run(); }
+LoweredKernel lower_stream(const Schedule& schedule, const Group& group, const Machine& machine, const NodeRemarks& remarks) {
+  return Stream(schedule, group, machine, remarks).run();
+}
 
 }  // namespace trainc::schedule

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <set>
 
+#include "graph/remarks.h"
 #include "schedule/group_dag.h"
 #include "schedule/row_walks.h"
 #include "schedule/stream.h"
@@ -31,6 +32,8 @@ constexpr size_t kLargestStream = 16;
 // Sums over columns that may be one walk are looked for among so many that read the same: what shares it is made close together, and all pairs of a long
 // program would be too many.
 constexpr size_t kNearSums = 64;
+// Sums over columns that are one walk.
+constexpr size_t kMostSums = 4;
 
 // One element of so many: a label's of a row of logits.
 constexpr int64_t kLittle = 64;
@@ -59,9 +62,29 @@ bool plain_movement(const Node* n) {
   }
 }
 
+// Why something is not done, for a remark; nullptr: nothing speaks against it.
+using Refusal = const char*;
+constexpr Refusal kTooLarge = "the kernel would hold too much work", kUnaligned = "it reads other elements than the one at its place",
+                  kCircle = "another kernel must run between them", kOtherSize = "they have different numbers of elements";
+
+/// Why no value is made in the kernel of such a group that it reads: nullptr for those that take some in.
+Refusal closed(GroupKind kind) {
+  switch (kind) {
+    case GroupKind::Rows: case GroupKind::Contract: return nullptr;
+    case GroupKind::Columns: return "a sum over leading axes is whole at its kernel's end alone";
+    case GroupKind::Stream: return "a matmul chain takes nothing in";
+    case GroupKind::Scan: return "a scan is a kernel of its own";
+    case GroupKind::Scatter: return "a scatter is a kernel of its own";
+    case GroupKind::Concat: return "a concatenation is a kernel of its own";
+    case GroupKind::Random: return "a draw is a step of its own";
+    case GroupKind::Extern: return "PyTorch runs what it reads";
+  }
+  return nullptr;
+}
+
 class Scheduler {
  public:
-  Scheduler(const Graph& graph, bool streams) : graph_(graph), streams_(streams), live_(graph.live()) {}
+  Scheduler(const Graph& graph, bool streams, Remarks* remarks) : graph_(graph), streams_(streams), remarks_(graph, "schedule", remarks), live_(graph.live()) {}
 
   Schedule run() {
     count_uses();
@@ -71,6 +94,7 @@ class Scheduler {
       if (out_.values.count(n)) place(n);
     merge_columns();
     if (streams_) find_streams();
+    remark_on_groups();
     order();
     find_stored();
     return std::move(out_);
@@ -312,44 +336,52 @@ class Scheduler {
     int home = -1;
     for (int g : candidates) {
       if (home < 0) {
-        if (!joins(n, g, sum, own_rows, own_columns)) continue;
+        if (const Refusal why = refuse_join(n, g, sum, own_rows, own_columns)) {
+          apart(n, g, why);
+          continue;
+        }
         groups_[g].values.push_back(n);
         work_[g] = work_[g] + work_of(n);
         dag_.follow(g, before(n));
         group_of_[n] = home = g;
-      } else if (g != home && unite(home, g)) {
-        home = find(home);
+      } else if (g != home) {
+        if (const Refusal why = unite(home, g)) apart(n, g, why);
+        else home = find(home);
       }
     }
     if (home < 0) group_of_[n] = new_group(GroupKind::Rows, n, own_rows, own_columns);
   }
 
-  /// Whether `n` can be made in group g: same domain, all its reads of g aligned, and no way from g out and back to n.
-  bool joins(const Node* n, int g, bool sum, int64_t own_rows, int64_t own_columns) {
+  /// Why `n` cannot be made in group g. It can (and g then has the domain for it) with the same domain, all its reads of g aligned, and no way from g
+  /// out and back to n.
+  Refusal refuse_join(const Node* n, int g, bool sum, int64_t own_rows, int64_t own_columns) {
     Group& to = groups_[g];
+    if (const Refusal why = closed(to.kind)) return why;
     if (to.kind == GroupKind::Contract) {
-      if (sum || n->type.numel() != to.values[0]->type.numel()) return false;
-      if (!is_elementwise(n->op)) return false;
-      if (!fits(work_[g] + work_of(n), 1) || !aligned(n, g, n->type.numel(), 1)) return false;
-      return !dag_.circular({g}, before(n));
+      if (sum) return "a sum of a contraction's result is no epilogue";
+      if (n->type.numel() != to.values[0]->type.numel()) return kOtherSize;
+      if (!is_elementwise(n->op)) return "a contraction's epilogue is elementwise";
+      if (!fits(work_[g] + work_of(n), 1)) return kTooLarge;
+      if (!aligned(n, g, n->type.numel(), 1)) return kUnaligned;
+      return dag_.circular({g}, before(n)) ? kCircle : nullptr;
     }
-    if (to.kind != GroupKind::Rows) return false;
     Domain domain{to.rows, to.columns};
     const int64_t all = to.rows * to.columns;
     if (sum) {
-      if (own_rows * own_columns != all) return false;
+      if (own_rows * own_columns != all) return kOtherSize;
       if (to.columns == 1) domain = {own_rows, own_columns};
-      else if (to.columns != own_columns) return false;
+      else if (to.columns != own_columns) return "their rows differ in length";
     } else if (n->type.numel() != all && n->type.numel() != to.rows) {
-      return false;
+      return kOtherSize;
     }
-    if (!fits(work_[g] + work_of(n), domain.columns) || !aligned(n, g, domain.rows, domain.columns)) return false;
+    if (!fits(work_[g] + work_of(n), domain.columns)) return kTooLarge;
+    if (!aligned(n, g, domain.rows, domain.columns)) return kUnaligned;
     if (domain.columns != to.columns)
       for (const Node* v : to.values)
-        if (!aligned(v, g, domain.rows, domain.columns)) return false;
-    if (dag_.circular({g}, before(n))) return false;
+        if (!aligned(v, g, domain.rows, domain.columns)) return kUnaligned;
+    if (dag_.circular({g}, before(n))) return kCircle;
     to.rows = domain.rows, to.columns = domain.columns;
-    return true;
+    return nullptr;
   }
 
   bool aligned(const Node* n, int g, int64_t rows, int64_t columns) const {
@@ -364,19 +396,22 @@ class Scheduler {
     return true;
   }
 
-  /// Unites two row groups of one domain.
-  bool unite(int a, int b) {
-    if (groups_[a].kind != GroupKind::Rows || groups_[b].kind != GroupKind::Rows) return false;
-    if (groups_[a].rows != groups_[b].rows || groups_[a].columns != groups_[b].columns) return false;
-    if (groups_[a].columns == 1) return false;  // nothing shared but the loop
-    if (!fits(work_[a] + work_[b], groups_[a].columns)) return false;
+  /// Unites two row groups of one domain, or says why not.
+  Refusal unite(int a, int b) {
+    for (int g : {a, b})
+      if (const Refusal why = closed(groups_[g].kind)) return why;
+    if (groups_[a].kind != GroupKind::Rows || groups_[b].kind != GroupKind::Rows) return "a contraction's kernel takes in no other kernel";
+    if (groups_[a].rows * groups_[a].columns != groups_[b].rows * groups_[b].columns) return kOtherSize;
+    if (groups_[a].rows != groups_[b].rows || groups_[a].columns != groups_[b].columns) return "their rows differ in length";
+    if (groups_[a].columns == 1) return "they would share nothing but the loop";
+    if (!fits(work_[a] + work_[b], groups_[a].columns)) return kTooLarge;
     for (int g : {a, b})
       for (const Node* v : groups_[g].values)
         for (int other : {a, b})
-          if (!aligned(v, other, groups_[a].rows, groups_[a].columns)) return false;
-    if (dag_.circular({a, b})) return false;
+          if (!aligned(v, other, groups_[a].rows, groups_[a].columns)) return kUnaligned;
+    if (dag_.circular({a, b})) return kCircle;
     join({a, b});
-    return true;
+    return nullptr;
   }
   /// Makes groups one: that of the lowest number.
   int join(std::vector<int> groups) {
@@ -411,15 +446,25 @@ class Scheduler {
         for (size_t k = 0; k < kNearSums && it != of.end(); ++k, ++it) near.insert(*it);
       }
       for (int b : near) {
-        if (find(b) != b || groups_[a].values.size() >= 4) continue;
+        if (find(b) != b) continue;
         const Node *x = groups_[a].values[0], *y = groups_[b].values[0];
-        if (x->in(0)->shape() != y->in(0)->shape() || x->as<ReduceAttr>().axes != y->as<ReduceAttr>().axes) continue;
+        if (x->in(0)->shape() != y->in(0)->shape() || x->as<ReduceAttr>().axes != y->as<ReduceAttr>().axes) {
+          apart(y, a, "they sum the same tensor over different axes");
+          continue;
+        }
+        if (groups_[a].values.size() >= kMostSums) {
+          apart(y, a, "a kernel makes four sums over leading axes at most");
+          continue;
+        }
         bool chained = false;  // chained: the second needs the first one's result
         for (const Node* n : groups_[b].values)
           for (const Read& r : reads_[n]) chained = chained || group(r.value) == a;
         for (const Node* n : groups_[a].values)
           for (const Read& r : reads_[n]) chained = chained || group(r.value) == b;
-        if (!chained && fits(work_[a] + work_[b], 1) && !dag_.circular({a, b})) join({a, b});
+        if (chained) continue;
+        if (!fits(work_[a] + work_[b], 1)) apart(y, a, kTooLarge);
+        else if (dag_.circular({a, b})) apart(y, a, kCircle);
+        else join({a, b});
       }
     }
   }
@@ -430,19 +475,34 @@ class Scheduler {
     find_neighbours();
     for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
       if (find(g) != g || groups_[g].kind != GroupKind::Contract) continue;
-      const std::optional<Matrix> matrix = matrix_of(groups_[g].values[0]);
-      if (!matrix) continue;
+      const OrRefused<Matrix> matrix = matrix_of(groups_[g].values[0]);
+      if (!matrix) {
+        if (remarks_ && begins_chain(g)) no_chain(g, matrix.why());
+        continue;
+      }
       std::vector<int> inside{g}, sinks;
       for (bool grown = true; grown;) {
         grown = false;
         for (int x : candidates(inside, *matrix))
-          if (works_on(x, inside, *matrix) && may_take(inside, x, matrix->columns)) inside.push_back(x), grown = true;
+          if (works_on(x, inside, *matrix) && !refuse_more(inside, x, matrix->columns)) inside.push_back(x), grown = true;
       }
       const std::vector<int> makers = inside;
-      if (!works_on_rows(makers, *matrix)) continue;
-      for (int x : neighbours(inside))
-        if (drains(x, makers, *matrix) && !reads(x, sinks) && !reads_any(inside, x) && may_take(inside, x, matrix->columns)) inside.push_back(x), sinks.push_back(x);
-      if (sinks.empty()) continue;
+      if (!works_on_rows(makers, *matrix)) {
+        if (remarks_ && begins_chain(g)) no_chain(g, "no value of a row goes into a value of its elements");
+        continue;
+      }
+      bool told = !remarks_;
+      for (int x : neighbours(inside)) {
+        Refusal why = refuse_drain(x, makers, *matrix);
+        if (!why && (reads(x, sinks) || reads_any(inside, x))) why = "one end of the chain reads another";
+        if (!why) why = refuse_more(inside, x, matrix->columns);
+        if (!why) inside.push_back(x), sinks.push_back(x);
+        else if (remarks_ && groups_[x].kind == GroupKind::Contract && reads(x, makers)) no_chain(g, why, groups_[x].values[0]), told = true;
+      }
+      if (sinks.empty()) {
+        if (!told && begins_chain(g)) no_chain(g, "what is done to its rows reads more than its own elements");
+        continue;
+      }
       std::sort(sinks.begin(), sinks.end());
       std::vector<std::vector<const Node*>> sink_values;
       for (int x : sinks) sink_values.push_back(groups_[x].values);
@@ -497,13 +557,35 @@ class Scheduler {
   bool reads_any(const std::vector<int>& readers, int read) const {
     return std::any_of(readers.begin(), readers.end(), [&](int g) { return reads(g, {read}); });
   }
-  /// Whether a group more can be a part of the stream `inside`.
-  bool may_take(std::vector<int> inside, int extra, int64_t columns) const {
-    if (inside.size() == kLargestStream) return false;
+  /// Why a group more cannot be a part of the stream `inside`.
+  Refusal refuse_more(std::vector<int> inside, int extra, int64_t columns) const {
+    if (inside.size() == kLargestStream) return kTooLarge;
     inside.push_back(extra);
     Work work;
     for (int g : inside) work = work + work_[g];
-    return fits(work, columns) && !dag_.circular(inside);
+    if (!fits(work, columns)) return kTooLarge;
+    return dag_.circular(inside) ? kCircle : nullptr;
+  }
+
+  /// Whether sums are taken over the rows of what contraction g makes, and another contraction reads what they go into: a chain that might have been
+  /// streamed. Of groups that many others read, some are looked at: it is for a remark.
+  bool begins_chain(int g) const {
+    constexpr size_t kLookedAt = 64;
+    const auto near = [&](int of) { return std::vector(neighbours_[of].begin(), neighbours_[of].begin() + static_cast<std::ptrdiff_t>(std::min(kLookedAt, neighbours_[of].size()))); };
+    const int64_t columns = groups_[g].values[0]->shape()[2];
+    for (int x : near(g)) {
+      x = find(x);
+      const Group& rows = groups_[x];
+      if (rows.kind != GroupKind::Rows || rows.columns != columns || rows.rows * columns != groups_[g].values[0]->type.numel() || !reads(x, {g})) continue;
+      if (std::none_of(rows.values.begin(), rows.values.end(), is_sum)) continue;
+      for (int y : near(x))
+        if (y = find(y); y != g && groups_[y].kind == GroupKind::Contract && reads(y, {x, g})) return true;
+    }
+    return false;
+  }
+  void no_chain(int g, Refusal why, const Node* sink = nullptr) const {
+    const Node* source = groups_[g].values[0];
+    remarks_.missed(missed::kMatmulChain, why, source, sink, source->type.bytes());
   }
 
   /// Whether group x makes elements or rows of the matrix, and reads what `inside` makes (which reads x so) element by element or row by row.
@@ -511,7 +593,7 @@ class Scheduler {
     const int64_t rows = matrix.batch * matrix.rows, columns = matrix.columns;
     const Group& g = groups_[x];
     if (g.kind == GroupKind::Contract) {
-      if (matrix_of(g.values[0]) != matrix) return false;
+      if (const OrRefused<Matrix> own = matrix_of(g.values[0]); !own || !(*own == matrix)) return false;
     } else if (g.kind != GroupKind::Rows || g.rows * g.columns != rows * columns || (g.columns != columns && g.columns != 1)) {
       return false;
     }
@@ -540,15 +622,15 @@ class Scheduler {
     return false;
   }
 
-  /// Whether group x is a contraction that reads what `inside` makes as a whole operand, and otherwise nothing of it.
-  bool drains(int x, const std::vector<int>& inside, const Matrix& matrix) {
-    if (groups_[x].kind != GroupKind::Contract) return false;
+  /// Why group x is no contraction that reads what `inside` makes as a whole operand, and otherwise nothing of it.
+  Refusal refuse_drain(int x, const std::vector<int>& inside, const Matrix& matrix) {
+    if (groups_[x].kind != GroupKind::Contract) return "it is no contraction";
     const auto is_inside = [&](const Node* n) { return std::find(inside.begin(), inside.end(), group(n)) != inside.end(); };
     const Node* c = groups_[x].values[0];
     for (const Node* n : groups_[x].values)
       if (n != c)
         for (const Read& r : reads_.at(n))
-          if (is_inside(r.value)) return false;
+          if (is_inside(r.value)) return "the next contraction's epilogue reads the matrix or its rows";
     int drained = 0;
     for (int which : {0, 1}) {
       const Node* operand = c->in(which);
@@ -556,17 +638,43 @@ class Scheduler {
       if (!out_.values.count(base_of(operand))) reads = reads_of(operand, out_.values, operand->type.numel(), 1);
       if (std::none_of(reads.begin(), reads.end(), [&](const Read& r) { return is_inside(r.value); })) continue;
       const std::optional<BlockOperand> block = block_operand(c, which, matrix);
-      if (!block || drained++ || !streams(c, block->turned, matrix)) return false;
+      if (!block) return "the next contraction reads the matrix in another order";
+      if (drained++) return "the next contraction reads it in both operands";
+      if (const Refusal why = refuse_sink(c, block->turned, matrix)) return why;
       if (out_.values.count(block->node)) continue;
       // An expression that is made for the contraction alone: elementwise, over the matrix.
       const int64_t rows = matrix.batch * matrix.rows;
-      if (!is_elementwise(block->node->op)) return false;
+      if (!is_elementwise(block->node->op)) return "the next contraction reads more than elements of the matrix";
       for (const Read& r : reads_of(block->node, out_.values, rows, matrix.columns)) {
         const int64_t elements = r.access == Access::Row ? rows : rows * matrix.columns;
-        if (is_inside(r.value) && (r.access == Access::Other || r.value->type.numel() != elements)) return false;
+        if (is_inside(r.value) && (r.access == Access::Other || r.value->type.numel() != elements)) return "the next contraction reads more than elements of the matrix";
       }
     }
-    return drained == 1;
+    return drained == 1 ? nullptr : "the next contraction does not read the matrix";
+  }
+
+  // --- remarks
+  /// `n` is not made in group g, which it has to do with: by now. Others may unite the two yet.
+  void apart(const Node* n, int g, Refusal why) {
+    if (remarks_) apart_.push_back({n, groups_[g].values[0], why});
+  }
+  /// Says of each two groups that are not one in the end why they first were not.
+  void remark_on_groups() {
+    std::set<std::pair<int, int>> told;
+    for (const auto& [n, other, why] : apart_) {
+      const int g = group(n), p = group(other);
+      if (g == p || !told.emplace(std::min(g, p), std::max(g, p)).second) continue;
+      // What lies in memory between the two.
+      const Node* largest = nullptr;
+      int64_t bytes = 0;
+      for (const Read& r : reads_.at(n))
+        if (group(r.value) == p) {
+          bytes += r.value->type.bytes();
+          if (!largest || r.value->type.bytes() > largest->type.bytes()) largest = r.value;
+        }
+      // Sums over leading axes have an input in common instead.
+      remarks_.missed(missed::kFuse, why, n, largest ? largest : other, largest || n->inputs.empty() ? bytes : n->in(0)->type.bytes());
+    }
   }
 
   /// Groups in an order that runs: a group's reads before it, otherwise as the program had them, but what frees memory as early as it can;
@@ -689,6 +797,12 @@ class Scheduler {
 
   const Graph& graph_;
   const bool streams_;
+  const NodeRemarks remarks_;
+  struct Apart {
+    const Node *n, *other;
+    Refusal why;
+  };
+  std::vector<Apart> apart_;  // values, and one of another group, as they were refused to be one kernel
   std::vector<const Node*> live_;
   std::unordered_map<const Node*, int> uses_;
   struct Turns {
@@ -711,6 +825,6 @@ class Scheduler {
 
 }  // namespace
 
-Schedule make_schedule(const Graph& graph, bool streams) { return Scheduler(graph, streams).run(); }
+Schedule make_schedule(const Graph& graph, bool streams, Remarks* remarks) { return Scheduler(graph, streams, remarks).run(); }
 
 }  // namespace trainc::schedule

@@ -14,6 +14,7 @@
 
 #include "graph/graph.h"
 #include "loop/width.h"
+#include "support/remark.h"
 
 namespace trainc::schedule {
 
@@ -41,8 +42,8 @@ struct Schedule {
 };
 
 /// Needs: a verified graph after `prepare`. Gives: every output's base, every extern operand, contraction, sum and draw is a value.
-/// `streams`: whether groups may become streams, which CPU kernels alone are made of.
-Schedule make_schedule(const Graph&, bool streams);
+/// `streams`: whether groups may become streams, which CPU kernels alone are made of. `remarks`: told which groups were to be one and are not.
+Schedule make_schedule(const Graph&, bool streams, Remarks* remarks = nullptr);
 
 /// The node whose memory holds `n` in the same row-major order: reshapes stripped.
 const Node* base_of(const Node* n);

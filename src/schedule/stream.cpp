@@ -46,18 +46,25 @@ bool equal(const Expr& a, const Expr& b) {
 
 }  // namespace
 
-std::optional<Matrix> matrix_of(const Node* c) {
+OrRefused<Matrix> matrix_of(const Node* c) {
   const int64_t k = c->in(0)->shape()[2], columns = c->shape()[2];
-  if (c->type.numel() == 0 || k == 0 || columns < 2 || k > kNarrow || columns * k * 4 > kOperands) return std::nullopt;
+  if (c->type.numel() == 0 || k == 0) return "there is nothing to multiply";
+  if (columns < 2) return "the matrix has a single column";
+  if (k > kNarrow) return "its operands are wider than an attention head";
+  if (columns * k * 4 > kOperands) return "its packed operand is larger than a thread keeps";
   const Matrix matrix{c->shape()[0], c->shape()[1], columns};
   // One entry alone may be any layer of a network: it is worth it where the matrix is larger than what it is made of.
-  if (matrix.batch == 1 && matrix.rows * columns <= (matrix.rows + columns) * k) return std::nullopt;
+  if (matrix.batch == 1 && matrix.rows * columns <= (matrix.rows + columns) * k) return "the matrix is no larger than what it is made of";
   return matrix;
 }
 
-bool streams(const Node* sink, bool turned, const Matrix& matrix) {
+const char* refuse_sink(const Node* sink, bool turned, const Matrix& matrix) {
   const int64_t width = sink->type.numel() / (matrix.batch * (turned ? matrix.columns : matrix.rows));
-  return width > 0 && width <= kNarrow && matrix.columns * width * 4 <= kOperands && (!turned || matrix.batch >= kFewTasks);
+  if (width == 0) return "there is nothing to multiply";
+  if (width > kNarrow) return "the next contraction's result is wider than an attention head";
+  if (matrix.columns * width * 4 > kOperands) return "the next contraction's packed operand is larger than a thread keeps";
+  if (turned && matrix.batch < kFewTasks) return "the sums over all rows would be too few tasks";
+  return nullptr;
 }
 
 std::unordered_set<const Node*> stream_sources(const std::vector<const Node*>& nodes) {
@@ -67,14 +74,16 @@ std::unordered_set<const Node*> stream_sources(const std::vector<const Node*>& n
   for (const Node* sink : contractions) {
     const Dims& lhs = sink->in(0)->shape();
     const Matrix matrix{lhs[0], lhs[1], lhs[2]};
-    if (sink->type.numel() == 0 || !streams(sink, false, matrix)) continue;
+    if (sink->type.numel() == 0 || refuse_sink(sink, false, matrix)) continue;
     const std::optional<BlockOperand> operand = block_operand(sink, 0, matrix);
     if (!operand || !is_elementwise(operand->node->op)) continue;
     const int64_t rows = matrix.batch * matrix.rows;
     // Sums are looked through, as if they were computed where they are used; one that reads a source makes it worth the while.
-    for (const Read& r : reads_of(operand->node, contractions, rows, matrix.columns))
-      if (r.access == Access::Full && contractions.count(r.value) && matrix_of(r.value) == matrix && sums_rows(operand->node, r.value, rows))
-        sources.insert(r.value);
+    for (const Read& r : reads_of(operand->node, contractions, rows, matrix.columns)) {
+      if (r.access != Access::Full || !contractions.count(r.value)) continue;
+      const OrRefused<Matrix> source = matrix_of(r.value);
+      if (source && *source == matrix && sums_rows(operand->node, r.value, rows)) sources.insert(r.value);
+    }
   }
   return sources;
 }

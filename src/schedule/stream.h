@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "schedule/schedule.h"
+#include "support/remark.h"
 
 namespace trainc::schedule {
 
@@ -20,7 +21,7 @@ struct Matrix {
 
 /// The matrix that a contraction makes, where it is worth streaming: operands as narrow as an attention head, so that a block of rows has
 /// them at hand.
-std::optional<Matrix> matrix_of(const Node* contract);
+OrRefused<Matrix> matrix_of(const Node* contract);
 
 /// How operand `which` of `contract` reads a matrix: which node's elements (a value's, or those of an elementwise expression that is made
 /// for it), and whether turned. Nothing where it reads no matrix of this shape, or in another order.
@@ -34,7 +35,7 @@ std::optional<BlockOperand> block_operand(const Node* contract, int which, const
 /// attention's scores.
 std::unordered_set<const Node*> stream_sources(const std::vector<const Node*>& nodes);
 
-/// Whether a contraction that drains a matrix is worth streaming.
-bool streams(const Node* sink, bool turned, const Matrix&);
+/// Why a contraction that drains a matrix is not worth streaming; nullptr where it is.
+const char* refuse_sink(const Node* sink, bool turned, const Matrix&);
 
 }  // namespace trainc::schedule

@@ -133,7 +133,9 @@ def test_lines_are_those_of_the_program_that_runs(directory, strict, tmp_path):
         model(torch.ones(2, 4)).backward()
         (record,) = records.of(model)
         steps = [step for report in record.reports() for step in report["steps"]]
-        origins = {origin.split(" (")[0] for step in steps for origin in step["origins"]}
+        remarks = [remark for report in record.reports() for remark in report["remarks"]]
+        assert any(remark["what"] == "compile" for remark in remarks)
+        origins = {origin.split(" (")[0] for told in (*steps, *remarks) for origin in told["origins"]}
         found.append((origins, record.externs()[0], record.forward.from_cache, record.backward[(True,)].from_cache))
     assert found[0] == ({"first.py:8"}, ("aten.i0.default", "first.py:8 (aten.i0)"), False, False)
     assert found[1] == ({"second.py:38"}, ("aten.i0.default", "second.py:38 (aten.i0)"), True, True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import os
 import re
 import subprocess
@@ -69,6 +71,64 @@ def test_figures_for_programs(model):
     assert explanation.externs == [("aten.cdist", "model.py:57")]
     assert explanation.totals == report.Totals(4_000_002_000, 9_000_000, 4_000_002_000, 8_000_000, kernels=4, externs=1)
     assert explanation.totals.flops_share == 1.0
+
+
+class Refused(torch.nn.Module):
+    """Nothing here can be one kernel."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(8, 6))
+
+    def forward(self, x):
+        steps = (x @ self.weight).cumsum(1)  # scan
+        sums = torch.tanh(steps)  # not fused
+        return torch.cdist(sums, sums).sum()  # not compiled
+
+
+def line_of(comment: str) -> str:
+    lines, first = inspect.getsourcelines(Refused)
+    return f"test_explain.py:{first + [line.partition('# ')[2].strip() for line in lines].index(comment)}"
+
+
+def test_what_was_refused_is_told_with_its_line():
+    model = trainc.compile(Refused())
+    model(torch.randn(4, 8)).backward()
+    explanation = trainc.explain(model)
+    fuse = [r for r in explanation.remarks if r.reason == "a scan is a kernel of its own"]
+    lines = (f"{line_of('not fused')} (aten.tanh)", f"{line_of('scan')} (aten.cumsum)")
+    assert [(r.what, r.stage, r.count, r.bytes) for r in fuse] == [("fuse", "schedule", 1, 4 * 6 * 4)]
+    assert tuple(origin.rsplit("/", 1)[-1] for origin in fuse[0].origins) == lines
+    calls = [r for r in explanation.remarks if r.what == "compile" and line_of("not compiled") in r.origins[0]]
+    assert {r.reason for r in calls} == {"trainc has no row for it"}
+    assert "aten._cdist_forward.default" in {r.detail for r in calls}
+    assert all(a.bytes >= b.bytes for a, b in itertools.pairwise(explanation.remarks))
+    text = str(explanation)
+    pair = rf"\S*{re.escape(lines[0])} <- \S*{re.escape(lines[1])}"
+    assert re.search(rf"1 x +96 B  not fused: a scan is a kernel of its own\n +{pair}", text)
+    call = rf"\S*{line_of('not compiled')} \(aten._cdist_forward\)"
+    assert re.search(rf"aten._cdist_forward.default +{call}  trainc has no row for it", text)
+
+
+def test_equal_refusals_are_one_and_the_largest_come_first():
+    def remark(reason: str, count: int, size: int, *origins: str) -> dict:
+        told = {"stage": "schedule", "what": "fuse", "reason": reason, "detail": ""}
+        return {**told, "origins": origins, "count": count, "bytes": size}
+
+    model = torch.nn.Linear(2, 2)
+    compilation = records.Compilation("Linear", engine="core")
+    compilation.forward = Plan("Linear", STEPS)
+    compilation.forward.json["remarks"] = [
+        remark("small", 1, 10, "m.py:1"),
+        *(remark("large", 12, 1_000_000, f"m.py:{i}", "m.py:9") for i in range(5)),
+        *(remark(f"rare{i}", 1, 1, "m.py:1") for i in range(20)),
+    ]
+    records.of(model).append(compilation)
+    text = str(trainc.explain(model))
+    assert re.search(r"60 x +5 MB  not fused: large\n +m.py:0 <- m.py:9\n(.*\n){2} +and 2 more\n", text)
+    assert re.search(r"and 2 more\n +1 x +10 B  not fused: small", text)
+    assert text.endswith("and 10 reasons of fewer bytes")
+    assert len(trainc.explain(model).remarks) == 26
 
 
 def test_many_kernels_are_cut_short():

@@ -12,6 +12,33 @@ from trainc.base import records
 from trainc.base.memory import Memory
 
 KERNELS_SHOWN = 12
+REASONS_SHOWN = 12
+LINES_SHOWN = 3
+
+# What a remark says was not done (src/support/remark.h): a heading for it. What runs in PyTorch is told among the plan's calls.
+REFUSED = {
+    "fuse": "not fused",
+    "matmul chain": "matmul chain not streamed",
+    "skip masked": "masked elements not passed over",
+    "in place": "not written in place",
+    "compile": "not compiled",
+    "library call": "no library call",
+    "chunk rows": "loss not made in chunks of rows",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Remark:
+    """Something that was looked into and refused."""
+
+    plan: str  # whose
+    stage: str  # the folder of src whose code refused
+    what: str  # a key of REFUSED
+    reason: str
+    detail: str  # what differs between those of one reason; often nothing
+    origins: tuple[str, ...]  # lines of the model: of what was refused, then of what it was to go together with
+    count: int  # so many refusals are equal in all of the above
+    bytes: int  # of all of them: memory that it would have spared, or the traffic of
 
 
 @dataclasses.dataclass
@@ -80,6 +107,12 @@ class Explanation:
         steps = (step for reports in self.reports for report in reports for step in report.get("steps", []))
         return [(step["name"], _origins(step)) for step in steps if step["kind"] == "extern"]
 
+    @property
+    def remarks(self) -> list[Remark]:
+        """What was looked into for the plans and refused, those of the most bytes first: why two kernels are not one, why a
+        result is not written in place, why an operation runs in PyTorch, ..."""
+        return sorted((r for reports in self.reports for r in remarks_of(reports)), key=lambda r: r.bytes, reverse=True)
+
     def __str__(self) -> str:
         if not self.compilations:
             return (
@@ -122,6 +155,7 @@ def _section(compilation: records.Compilation, reports: list[dict]) -> str:
     lines.append(f"  {seconds}{_passes(reports)}")
     for report in reports:
         lines += _plan(report)
+    lines += _remarks(remarks_of(reports))
     return "\n".join(lines)
 
 
@@ -145,7 +179,8 @@ def _plan(report: dict) -> list[str]:
     if len(largest) > KERNELS_SHOWN:
         rest = totals([{"steps": largest[KERNELS_SHOWN:]}])
         lines.append(f"    and {rest.kernels} smaller ones: {_scaled(rest.flops, 'FLOP')}, {_scaled(rest.bytes, 'B')}")
-    lines += _externs([step for step in steps if step["kind"] == "extern"])
+    reasons = {remark.detail: remark.reason for remark in remarks_of([report]) if remark.what == "compile"}
+    lines += _externs([step for step in steps if step["kind"] == "extern"], reasons)
     lines += [f"    note: {note}" for note in report.get("notes", [])]
     return lines
 
@@ -170,8 +205,36 @@ def _memory(memory: Memory | None, sum_: Totals) -> list[str]:
 _MEMORY = [("saved_bytes", "kept for the backward"), ("temp_bytes", "temporary")]
 
 
-def _externs(steps: list[dict]) -> list[str]:
-    """One line an operation."""
+def remarks_of(reports: list[dict]) -> list[Remark]:
+    return [
+        Remark(**{**remark, "plan": report["name"], "origins": tuple(remark["origins"])})
+        for report in reports
+        for remark in report.get("remarks", [])
+    ]
+
+
+def _remarks(remarks: list[Remark]) -> list[str]:
+    """One line a reason, those of the most bytes first, with the lines of the model that it is of."""
+    reasons: dict[tuple[str, str], list[Remark]] = {}
+    for remark in sorted(remarks, key=lambda r: r.bytes, reverse=True):
+        if remark.what != "compile":
+            reasons.setdefault((remark.what, remark.reason), []).append(remark)
+    heaviest = sorted(reasons.items(), key=lambda reason: sum(r.bytes for r in reason[1]), reverse=True)
+    lines = ["", "  refused (remarks has all):"] if heaviest else []
+    for (what, reason), same in heaviest[:REASONS_SHOWN]:
+        total = f"{sum(r.count for r in same):>6} x {_scaled(sum(r.bytes for r in same), 'B'):>8}"
+        lines.append(f"  {total}  {REFUSED.get(what, what)}: {reason}")
+        where = list(dict.fromkeys(" <- ".join(r.origins) + (f": {r.detail}" if r.detail else "") for r in same if r.origins))
+        lines += [f"                     {line}" for line in where[:LINES_SHOWN]]
+        if len(where) > LINES_SHOWN:
+            lines.append(f"                     and {len(where) - LINES_SHOWN} more")
+    if len(heaviest) > REASONS_SHOWN:
+        lines.append(f"    and {_count(len(heaviest) - REASONS_SHOWN, 'reason')} of fewer bytes")
+    return lines
+
+
+def _externs(steps: list[dict], reasons: dict[str, str]) -> list[str]:
+    """One line an operation. `reasons`: why, by operation."""
     calls: dict[str, list[dict]] = {}
     for step in steps:
         calls.setdefault(step["name"], []).append(step)
@@ -179,7 +242,7 @@ def _externs(steps: list[dict]) -> list[str]:
     for name, same in calls.items():
         origins = _origins({"origins": [origin for step in same for origin in step.get("origins", [])]})
         times = f"{len(same)} x " if len(same) > 1 else ""
-        lines.append(f"      {times + name:<40} {origins}  {_why_extern(same[0])}")
+        lines.append(f"      {times + name:<40} {origins}  {_why_extern(same[0], reasons)}")
     return lines
 
 
@@ -194,17 +257,12 @@ def _origins(step: dict) -> str:
     return ", ".join(origins[:3]) + (f" and {len(origins) - 3} more" if len(origins) > 3 else "")
 
 
-def _why_extern(step: dict) -> str:
+def _why_extern(step: dict, reasons: dict[str, str]) -> str:
     if step.get("reason"):
         return step["reason"]
     if step["name"].startswith("library."):
         return 'measured to be faster than a kernel (tune="max")'
-    try:
-        from trainc._core import supported_operations
-    except ImportError:
-        return ""
-    supported = step.get("target", step["name"]) in supported_operations()
-    return "this form of it has no compiled equivalent" if supported else "trainc has no row for it"
+    return reasons.get(step["name"], "")
 
 
 def _passes(reports: list[dict]) -> str:

@@ -33,6 +33,7 @@ inline Plan small_plan() {
              kernel_step("three", {7}, {3})};
   p.input_count = 1, p.output_count = 3, p.outputs = {3, -1, 0}, p.saved_bytes = 64;
   p.notes = {"a note"};
+  p.remarks = {{"schedule", missed::kFuse, "a circle", "exp", {"m.py:1", "m.py:2"}, 3, 96}, {"compiler", missed::kInPlace, "it is read later", "", {}, 1, 0}};
   plan_memory(p);
   return p;
 }

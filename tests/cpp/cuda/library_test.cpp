@@ -36,6 +36,14 @@ Graph product(int64_t batch, int64_t m, int64_t n, int64_t k, DType dtype, DType
   return g;
 }
 
+/// Why contractions are kernels, by the plan's remarks.
+std::vector<std::string> not_called(const plan::Plan& plan) {
+  std::vector<std::string> reasons;
+  for (const Remark& r : plan.remarks)
+    if (r.what == missed::kLibraryCall) reasons.push_back(r.reason);
+  return reasons;
+}
+
 int products(const plan::Plan& plan) {
   return static_cast<int>(std::count_if(plan.steps.begin(), plan.steps.end(), [](const plan::Step& s) { return s.kind == plan::StepKind::Product; }));
 }
@@ -98,9 +106,11 @@ TEST(Library, WhatItCannotComputeStaysAKernel) {
     prologue.input_count = 2;
   }
   const Graph epilogue = testing::contraction(1, 4, 6, 8, DType::F32, false, false);
-  for (const Graph* g : std::initializer_list<const Graph*>{&prologue, &epilogue}) {
+  const std::pair<const Graph*, const char*> cases[] = {{&prologue, "an operand does not lie in memory in rows or columns"}, {&epilogue, "its epilogue is more than a rounding"}};
+  for (const auto& [g, why] : cases) {
     const plan::Plan plan = compiler::compile(copy_of(*g), "kernel", with_library());
     EXPECT_EQ(products(plan), 0) << plan::print(plan);
+    EXPECT_THAT(not_called(plan), ::testing::ElementsAre(why));
     const auto inputs = halves(*g, 3);
     expect_close(testing::run_on_device(plan, std::make_shared<bindings::InterpretedDriver>(), inputs), oracle(*g, inputs));
   }
@@ -111,9 +121,13 @@ TEST(Library, SmallProductsStayKernels) {
   const Graph g = product(1, 16, 16, 16, DType::F32, DType::F32, false, false);
   EXPECT_EQ(products(compiler::compile(copy_of(g), "none", o)), 0);  // nobody has the library
   o.library_flops = 2 * 16 * 16 * 16 + 1;
-  EXPECT_EQ(products(compiler::compile(copy_of(g), "small", o)), 0);
+  const plan::Plan small = compiler::compile(copy_of(g), "small", o);
+  EXPECT_EQ(products(small), 0);
+  EXPECT_THAT(not_called(small), ::testing::ElementsAre("it is too small for a launch of its own"));
   o.library_flops -= 1;
-  EXPECT_EQ(products(compiler::compile(copy_of(g), "large", o)), 1);
+  const plan::Plan large = compiler::compile(copy_of(g), "large", o);
+  EXPECT_EQ(products(large), 1);
+  EXPECT_THAT(not_called(large), ::testing::IsEmpty());
 }
 
 TEST(Library, Tf32IsAskedForWhereTheFlagSaysSo) {

@@ -130,6 +130,12 @@ INSTANTIATE_TEST_SUITE_P(All, VerifyBroken, testing::Values(
     Broken{"of the arena", [](Plan& p) { p.temp_bytes = 64; }},
     Broken{"of constants", [](Plan& p) { p.constants.resize(7); }},
     Broken{"outside its", [](Plan& p) { p.kernels[0].entry = 3; }},
+    Broken{"3 lines", [](Plan& p) { p.remarks[0].origins.push_back("m.py:3"); }},
+    Broken{" 0 times", [](Plan& p) { p.remarks[0].count = 0; }},
+    Broken{" -1 bytes", [](Plan& p) { p.remarks[1].bytes = -1; }},
+    Broken{"remark ': a circle'", [](Plan& p) { p.remarks[0].what = ""; }},
+    Broken{"remark 'fuse: '", [](Plan& p) { p.remarks[0].reason = ""; }},
+    Broken{"10000 remarks", [](Plan& p) { p.remarks.resize(10'000, p.remarks[0]); }},
     Broken{"buffer 99 of", [](Plan& p) { p.steps[0].arguments[0] = 99; }},
     Broken{"buffer -2 of", [](Plan& p) { p.steps[4].writes[0] = -2; }},
     Broken{"kernel 1 of 1", [](Plan& p) { p.steps[0].kernel = 1; }},
@@ -353,6 +359,7 @@ TEST(File, LoadGivesBackWhatWasSaved) {
   EXPECT_EQ(q.kernels[0].scratch_bytes, 64);
   EXPECT_EQ(q.constants, p.constants);
   EXPECT_EQ(q.steps[3].origins, p.steps[3].origins);
+  EXPECT_EQ(q.remarks, p.remarks);
 }
 
 TEST(File, EveryChangedByteIsFound) {
@@ -418,6 +425,8 @@ TEST(Print, SaysWhatIsInMemoryWhen) {
   EXPECT_THAT(text, HasSubstr("3: call = extern aten.relu.default {}; arguments [b]"));
   EXPECT_THAT(text, HasSubstr("// m.py:3"));
   EXPECT_THAT(text, HasSubstr("outputs: y none x"));
+  EXPECT_THAT(text, HasSubstr("remarks:\n  schedule: not fuse: a circle (exp); 3 x, 96 bytes   // m.py:1, m.py:2\n  compiler: not in place: it is read later; 1 x, 0 bytes\n"));
+  EXPECT_EQ(text.substr(0, text.find("remarks:")), print(small_plan(), false));
 }
 
 }  // namespace
