@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,9 +26,12 @@ class FlatCall(torch.nn.Module):
     """A model's call as a function of tensors alone: (the model's tensors..., the arguments' tensors...) -> result's tensors.
     It holds the model out of sight of AOTAutograd, which would take its parameters for constants."""
 
-    def __init__(self, state: ModuleState, structure: tuple, before: Snapshot, watched: Watched, reads: Reads):
+    def __init__(
+        self, state: ModuleState, structure: tuple, before: Snapshot, watched: Watched, reads: Reads,
+        dress: Callable[[Sequence[torch.Tensor]], None],
+    ):  # fmt: skip
         super().__init__()
-        self._hidden = [state, before, watched, reads]
+        self._hidden = [state, before, watched, reads, dress]
         self._until_traced, self._first = contextlib.ExitStack(), True
         self._structure = structure
         self.result: tuple = ()  # the structure of what forward returns
@@ -44,7 +48,8 @@ class FlatCall(torch.nn.Module):
         self._hidden.clear()
 
     def forward(self, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        state, before, watched, reads = self._hidden
+        state, before, watched, reads, dress = self._hidden
+        dress(flat)
         before.restore_attributes()  # a trace runs forward twice, and each time it is the first
         reads.restore()
         count = len(state.tensors())

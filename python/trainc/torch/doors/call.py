@@ -17,6 +17,7 @@ from trainc.base import config, messages, records
 from trainc.base.errors import NotCompiled, SideEffect, UserError
 from trainc.torch import compat, device
 from trainc.torch.capture import distributed, turns
+from trainc.torch.capture.disguise import Disguise
 from trainc.torch.capture.structure import Flattener, changes, describe, leaves, unflatten
 from trainc.torch.capture.trace import FlatCall, tracing
 from trainc.torch.compat import DeviceContext, function_modes
@@ -444,9 +445,10 @@ class CompiledCall:
     ) -> Callable[..., Any]:
         reads = Reads(self._state)
         self._reads.append(reads)
-        watched = Watched(reads.enter, reads.read)
-        call = FlatCall(self._state, key[1][1], self._snapshot, watched, reads)
-        with tracing(), call.watched():
+        disguise = Disguise()
+        watched = Watched(disguise.beside(reads.enter), reads.read)
+        call = FlatCall(self._state, key[1][1], self._snapshot, watched, reads, lambda traced: disguise.dress(traced, inputs))
+        with tracing(), disguise.active(), call.watched():
             compiler = compiler or joint.Compiler(record, self._engine, fusing=self._fusing)
             compiler.is_users = reads.is_users
             compiled = joint.compile_flat(call, inputs, record, compiler)
