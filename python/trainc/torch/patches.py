@@ -24,9 +24,11 @@ REPLACED: dict[tuple[int, Any], Any] = {}
 
 
 @contextlib.contextmanager
-def replaced(table: dict, key: Any, value: Any, put: Callable[[Any], None] | None = None) -> Iterator[None]:
-    """`table[key]` is `value` (by `put` where `table` is not to be written), and no walk sees it. What the program itself
-    puts there meanwhile stays."""
+def replaced(
+    table: dict, key: Any, value: Any, put: Callable[[Any], None] | None = None, remove: Callable[[], Any] | None = None
+) -> Iterator[None]:
+    """`table[key]` is `value` (by `put` and `remove` where `table` is not to be written), and no walk sees it. What the program
+    itself puts there meanwhile stays."""
     before, place = table.get(key, MISSING), (id(table), key)
     outermost = place not in REPLACED
     if outermost:
@@ -39,7 +41,7 @@ def replaced(table: dict, key: Any, value: Any, put: Callable[[Any], None] | Non
         if outermost:
             del REPLACED[place]
         if table.get(key, MISSING) is value:
-            put(before) if before is not MISSING else table.pop(key)
+            put(before) if before is not MISSING else (remove or functools.partial(table.pop, key))()
 
 
 def programs(table: dict, key: Any, value: Any) -> Any:
@@ -49,7 +51,8 @@ def programs(table: dict, key: Any, value: Any) -> Any:
 
 @contextlib.contextmanager
 def patched(owner: Any, name: str, value: Any):
-    with replaced(vars(owner), name, value, functools.partial(setattr, owner, name)):
+    put, remove = functools.partial(setattr, owner, name), functools.partial(delattr, owner, name)
+    with replaced(vars(owner), name, value, put, remove):
         yield
 
 

@@ -23,6 +23,7 @@ from trainc.base.errors import NotCompiled, SideEffect
 from trainc.torch import compat
 from trainc.torch.capture import distributed, repeated, trace, traced_kernels, turns
 from trainc.torch.capture.constants import lift_constants
+from trainc.torch.capture.disguise import Disguise
 from trainc.torch.capture.step_guards import NotYet, check_result
 from trainc.torch.capture.step_objects import Reached
 from trainc.torch.capture.structure import Flattener, unflatten
@@ -298,9 +299,11 @@ def trace_step(
     symbols: Symbols | None = None,
     *,
     reads: Reads,
+    disguise: Disguise,
 ) -> Traced:
     """Traces `body(*arguments)`; `inputs`: the tensors of `state`, then those of the arguments. `symbols`, of these
-    inputs: the trace is with their symbolic sizes. `reads`: what the body is seen to reach."""
+    inputs: the trace is with their symbolic sizes. `reads`: what the body is seen to reach. `disguise`: what
+    the trace's tensors look like to it."""
     count = len(state.tensors())
     numbers = symbols.numbers if symbols is not None else None
     if numbers is not None:
@@ -313,6 +316,7 @@ def trace_step(
             for tensor, original in zip(tensors, inputs, strict=False):
                 if original.requires_grad:
                     tensor.requires_grad_()
+            disguise.dress(tensors, inputs)
             recorder = Recorder(reached, inputs, tensors[:-1], tensors[-1], lambda: reads.own_backward)
             args, kwargs = unflatten(structure, tensors[count:-1], numbers)
             in_place = numbers.in_place() if numbers is not None else contextlib.nullcontext()

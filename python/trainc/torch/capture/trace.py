@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -28,10 +29,10 @@ class FlatCall(torch.nn.Module):
 
     def __init__(
         self, state: ModuleState, structure: tuple, before: Snapshot, watched: Watched, reads: Reads,
-        numbers: Program | None = None,
+        dress: Callable[[Sequence[torch.Tensor]], None], numbers: Program | None = None,
     ):  # fmt: skip
         super().__init__()
-        self._hidden = [state, before, watched, reads, numbers]
+        self._hidden = [state, before, watched, reads, dress, numbers]
         self._until_traced, self._first = contextlib.ExitStack(), True
         self._structure = structure
         self.result: tuple = ()  # the structure of what forward returns
@@ -48,7 +49,8 @@ class FlatCall(torch.nn.Module):
         self._hidden.clear()
 
     def forward(self, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        state, before, watched, reads, numbers = self._hidden
+        state, before, watched, reads, dress, numbers = self._hidden
+        dress(flat)
         before.restore_attributes()  # a trace runs forward twice, and each time it is the first
         reads.restore()
         count = len(state.tensors())

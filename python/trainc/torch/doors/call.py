@@ -17,6 +17,7 @@ from trainc.base import config, messages, records
 from trainc.base.errors import NotCompiled, SideEffect, UserError
 from trainc.torch import compat, device, numbers
 from trainc.torch.capture import distributed, turns
+from trainc.torch.capture.disguise import Disguise
 from trainc.torch.capture.structure import Flattener, changes, describe, leaves, unflatten
 from trainc.torch.capture.trace import FlatCall, tracing
 from trainc.torch.compat import DeviceContext, function_modes
@@ -528,12 +529,14 @@ class CompiledCall:
     ) -> Callable[..., Any]:
         reads = Reads(self._state)
         self._reads.append(reads)
-        watched = Watched(reads.enter, reads.read)
+        disguise = Disguise()
+        watched = Watched(disguise.beside(reads.enter), reads.read)
         program = compiler.symbols.numbers if compiler is not None and compiler.symbols is not None else None
         if program is not None:
             reads.in_place, program.reads = True, reads
-        call = FlatCall(self._state, key[1][1], self._snapshot, watched, reads, program)
-        with tracing(), call.watched():
+        dress = lambda traced: disguise.dress(traced, inputs)  # noqa: E731
+        call = FlatCall(self._state, key[1][1], self._snapshot, watched, reads, dress, program)
+        with tracing(), disguise.active(), call.watched():
             compiler = compiler or joint.Compiler(record, self._engine, fusing=self._fusing)
             compiler.is_users, compiler.result = reads.is_users, lambda: call.result
             compiled = joint.compile_flat(call, inputs, record, compiler)

@@ -19,6 +19,7 @@ from trainc.base.errors import NotCompiled, SideEffect, UserError
 from trainc.base.options import CompileOptions
 from trainc.torch import compat, device, numbers
 from trainc.torch.capture import distributed, turns
+from trainc.torch.capture.disguise import Disguise
 from trainc.torch.capture.step_guards import Binding, Methods, check_optimizer, check_tensors
 from trainc.torch.capture.step_objects import Reached
 from trainc.torch.capture.step_trace import Traced, trace_step
@@ -222,12 +223,15 @@ class TrainStep(CompiledCall):
         for again in (False, True):
             reads = Reads(self._state, "the step")
             reads.root("", self.fn)
-            watched, snapshot = Watched(reads.enter, reads.read), Snapshot(self._body)
+            disguise, snapshot = Disguise(), Snapshot(self._body)
+            watched = Watched(disguise.beside(reads.enter), reads.read)
             self._reads.append(reads)
             self._busy = True
             try:
-                with watched.active():
-                    traced = trace_step(self.fn, self._state, structure, inputs, self.reached, symbols, reads=reads)
+                with disguise.active(), watched.active():
+                    traced = trace_step(
+                        self.fn, self._state, structure, inputs, self.reached, symbols, reads=reads, disguise=disguise
+                    )
             finally:
                 self._busy = False
                 changed = self._put_back(snapshot)

@@ -1,0 +1,152 @@
+"""Tensors of a trace look to the program like its own: of their class, or with a refusal where only its own could answer.
+
+A trace calls the program with tensors of PyTorch's tracing classes. What the program asks them about values, shapes and types is
+answered as always; `type(x)`, `x.__class__`, `isinstance(x, nn.Parameter)`, an attribute that the program has put on a tensor, or
+a tensor as the key of a dictionary would be answered otherwise, and another branch compiled, without a word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from trainc.base.errors import NotCompiled
+from trainc.torch.compat import FakeTensor, FunctionalTensor
+from trainc.torch.patches import patched, replaced
+from trainc.torch.trust import is_trusted_code
+
+_TRACING = (FunctionalTensor, FakeTensor)
+_OF_ALL = frozenset({"__class__", "__dict__", "vars"})  # what an object has without a look at `__getattr__`
+
+
+def _class_of(thing: Any) -> type:
+    """What `type(thing)` is where no trace runs."""
+    kind = type(thing)
+    if kind in _TRACING:
+        return torch.nn.Parameter if getattr(thing, "_is_param", False) else torch.Tensor
+    return Type if kind is type else kind
+
+
+class _TypeOfTypes(type):
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return _class_of(args[0]) if len(args) == 1 and not kwargs else type(*args, **kwargs)
+
+    def __instancecheck__(cls, thing: Any) -> bool:
+        return isinstance(thing, type)
+
+    def __subclasscheck__(cls, kind: type) -> bool:
+        return issubclass(kind, type)
+
+
+class Type(type, metaclass=_TypeOfTypes):
+    """`type`, as the program's modules see it during a trace."""
+
+
+Type.__name__ = Type.__qualname__ = "type"
+Type.__module__ = "builtins"
+
+
+class Disguise:
+    """For the time of one trace."""
+
+    def __init__(self) -> None:
+        self._patches = contextlib.ExitStack()
+        self._inputs: dict[int, torch.Tensor] = {}
+        self._answers_attributes = False
+        self.reason: NotCompiled | None = None
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        with self._patches:
+            for kind in _TRACING:
+                self._patches.enter_context(patched(kind, "__getattr__", lambda tensor, name: self._missing(tensor, name)))
+                self._patches.enter_context(patched(kind, "__hash__", lambda tensor: self._hash(tensor)))
+            yield
+            self.check()
+
+    def check(self) -> None:
+        """Raises what was refused, also where the program caught it."""
+        if self.reason is not None:
+            raise self.reason
+
+    def dress(self, traced: Sequence[torch.Tensor], originals: Sequence[torch.Tensor]) -> None:
+        """`traced` stand for the program's own `originals`."""
+        for mine, its in zip(traced, originals, strict=False):
+            if type(mine) in _TRACING:
+                self._inputs[id(mine)] = mine
+                if isinstance(its, torch.nn.Parameter):
+                    mine._is_param = True  # what isinstance() asks for
+                elif isinstance(its, torch.nn.Buffer):
+                    mine._is_buffer = True
+
+    def beside(self, enter: Callable[[types.FrameType], None]) -> Callable[[types.FrameType], None]:
+        """`enter`, and what is to be done here when code is entered."""
+
+        def both(frame: types.FrameType) -> None:
+            enter(frame)
+            self._enter(frame)
+
+        return both
+
+    def _enter(self, frame: types.FrameType) -> None:
+        names, variables = _names(frame.f_code), frame.f_globals
+        for name, ours in (("type", Type), ("id", self._id)):
+            if name in names and name not in variables:  # where the builtin would be found
+                self._patches.enter_context(replaced(variables, name, ours))
+        if not self._answers_attributes and not _OF_ALL.isdisjoint(names):
+            self._answers_attributes = True
+            for kind in _TRACING:  # slow, and so only where some code asks
+                self._patches.enter_context(
+                    patched(kind, "__getattribute__", lambda tensor, name: self._attribute(tensor, name))
+                )
+
+    def _missing(self, tensor: torch.Tensor, name: str) -> Any:
+        """An attribute that a tensor of the trace does not have."""
+        if id(tensor) in self._inputs and not name.startswith("__") and _asked_by_program():
+            self._refuse(f"asks a tensor for `{name}`, which a trace's tensors do not have")
+        raise AttributeError(f"'Tensor' object has no attribute '{name}'")
+
+    def _attribute(self, tensor: torch.Tensor, name: str) -> Any:
+        if name == "__class__":
+            return _class_of(tensor)
+        if name == "__dict__" and id(tensor) in self._inputs and _asked_by_program():
+            self._refuse("reads all attributes of a tensor")
+        return torch.Tensor.__getattribute__(tensor, name)
+
+    def _id(self, thing: Any) -> int:
+        """`id`, as the program's modules see it."""
+        if id(thing) in self._inputs:
+            self._refuse("looks a tensor up by its identity", frames=2)
+        return id(thing)
+
+    def _hash(self, tensor: torch.Tensor) -> int:
+        if id(tensor) in self._inputs and _asked_by_program():
+            self._refuse("looks a tensor up by its identity")
+        return id(tensor)
+
+    def _refuse(self, what: str, frames: int = 3) -> None:
+        frame = sys._getframe(frames)
+        self.reason = self.reason or NotCompiled(f"{frame.f_code.co_name}, line {frame.f_lineno}: {what}", in_pytorch=True)
+        raise self.reason
+
+
+def _names(code: types.CodeType) -> set[str]:
+    found = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            found |= _names(constant)
+    return found
+
+
+def _asked_by_program() -> bool:
+    """Whether the program's own code asks the tensor, whose method called one of a Disguise."""
+    frame = sys._getframe(3)
+    return not is_trusted_code(frame.f_code, frame.f_globals)
+
+
+__all__ = ["Disguise", "Type"]

@@ -1,0 +1,133 @@
+"""What a program asks its tensors beside their values is answered as in eager, or the call runs in PyTorch."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import trainc
+
+MODEL = """
+class Model(nn.Linear):
+    def __init__(self):
+        super().__init__(3, 3)
+        self.b = nn.Buffer(torch.ones(1))
+        self.weight.tag = 7
+
+    def forward(self, x, default=DEFAULT):
+        h = super().forward(x)
+        return h if ({question}) else h * 100
+"""
+
+# A question -> whether the model is still compiled
+QUESTIONS = {
+    "type(x) is torch.Tensor": True,
+    "type(h) == torch.Tensor": True,
+    "type(self.weight) is nn.Parameter": True,
+    "type(x) in (torch.Tensor,)": True,
+    "{torch.Tensor: True}.get(type(h))": True,
+    "all(t is torch.Tensor for t in map(type, [x, h]))": True,
+    "type(x).__name__ == 'Tensor' and type(x).__module__ == 'torch'": True,
+    "isinstance(type(h), type) and type(type(h)) is not None": True,
+    "isinstance(type(nn.Linear), type) and issubclass(type(self), nn.Module)": True,
+    "type('Made', (), {})().__class__.__name__ == 'Made'": True,
+    "x.__class__ is torch.Tensor and self.weight.__class__ is nn.Parameter": True,
+    "isinstance(self.weight, nn.Parameter)": True,
+    "isinstance(self.b, nn.Buffer)": True,
+    "not isinstance(x, (nn.Parameter, nn.Buffer))": True,
+    "scaled(h) is h": True,  # functools.singledispatch
+    "not hasattr(h, 'logits')": True,
+    "default(x) is torch.Tensor": False,
+    "x.is_leaf and not h.is_leaf": False,
+    "getattr(self.weight, 'tag', 0) == 7": False,
+    "hasattr(self.weight, 'tag')": False,
+    "getattr(x, 'tag', 0) == 7": False,
+    "getattr(x, 'a_tag'[2:], 0) == 7": False,
+    "'tag' in vars(self.weight)": False,
+    "'tag' in self.weight.__dict__": False,
+    "id(self.weight) == IDENTITY": False,
+    "hash(self.weight) == IDENTITY": False,
+    "self.weight in TABLE": False,
+}
+
+
+def scaled_by_class():
+    @functools.singledispatch
+    def scaled(value):
+        return value * 3
+
+    @scaled.register
+    def _(value: torch.Tensor):
+        return value
+
+    return scaled
+
+
+def made(tmp_path, monkeypatch, question: str):
+    """A model of a module of its own, and an input."""
+    module = types.ModuleType("asking")
+    module.__dict__.update(
+        torch=torch, nn=nn, scaled=scaled_by_class(), TABLE={}, IDENTITY=0, DEFAULT=type if "default" in question else None
+    )
+    monkeypatch.setitem(sys.modules, "asking", module)
+    file = tmp_path / "asking.py"
+    file.write_text(MODEL.replace("{question}", question))
+    exec(compile(file.read_text(), str(file), "exec"), module.__dict__)
+    torch.manual_seed(0)
+    model, x = module.Model(), torch.randn(2, 3)
+    x.tag = 7
+    module.TABLE[model.weight], module.IDENTITY = 1, id(model.weight)
+    return model, x
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_model_asks(tmp_path, monkeypatch, question):
+    model, x = made(tmp_path, monkeypatch, question)
+    wanted = model(x)
+    assert wanted.abs().max() < 10, "the question is asked wrongly"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainc.compile(model)
+        assert torch.allclose(model(x), wanted)
+        assert torch.allclose(model(x), wanted)
+    (record,) = trainc.explain(model).compilations
+    assert (record.route == "compiled") == QUESTIONS[question], record.reason
+    module = sys.modules["asking"]
+    assert "type" not in vars(module) and "id" not in vars(module)  # what stood in for them is gone
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_step_asks(tmp_path, monkeypatch, question):
+    model, x = made(tmp_path, monkeypatch, question)
+    wanted = model(x).sum().item()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+
+    def step(x):
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    if QUESTIONS[question]:
+        assert trainc.train_step(step)(x).item() == pytest.approx(wanted, rel=1e-5)
+    else:
+        with pytest.raises(trainc.UserError):
+            assert trainc.train_step(step)(x).item() == pytest.approx(wanted, rel=1e-5)
+            raise trainc.UserError("right numbers are as good")
+
+
+def test_tensors_have_their_own_methods_after_a_trace():
+    from trainc.torch.compat import FakeTensor, FunctionalTensor
+
+    model = nn.Linear(2, 2)
+    trainc.compile(model)
+    model(torch.ones(1, 2))
+    for kind in (FakeTensor, FunctionalTensor):
+        assert "__getattr__" not in vars(kind) and "__getattribute__" not in vars(kind)
