@@ -204,9 +204,9 @@ PROGRAMS = {
     "scaled attention": "F.scaled_dot_product_attention(x[None], x[None], x[None], scale=abs(b) + 0.1)[0]",
     "softmax": "(x / (abs(b) + 0.1)).softmax(-1) + F.gumbel_softmax(x * 0, tau=abs(b) + 0.1).sum() * 0",
     "normalize": "F.normalize(x, p=2.0, eps=abs(b) + 1e-3) + x.norm(p=abs(b) + 1)",
-    "+type of others": "x * b if type(self) is Net and type([x]) is list and x is not s and id(x) != id(i) else x * 100",
+    "+type of others": "x * b if type(self) is Net and type([x]) is list and x is not s and id(self) != id(Net) else x * 100",
     "type among others": "x * b if type(x) is not None and type(b + 1) is float else x * 100",
-    "type of several": "x * b if type(*(b,)) is float and id(x) != id(i) else x * 100",
+    "type of several": "x * b if type(*(b,)) is float and id(self) != id(Net) else x * 100",
     "einsum": "torch.einsum('ij,ij->i', x, x * b)[:, None] + x",
     "list of it": "x * torch.stack([x * v for v in (b, b + 1)]).sum()",
 }  # fmt: skip

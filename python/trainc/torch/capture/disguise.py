@@ -17,6 +17,7 @@ import torch
 
 from trainc.base.errors import NotCompiled
 from trainc.torch.compat import FakeTensor, FunctionalTensor
+from trainc.torch.numbers import Number
 from trainc.torch.patches import patched, replaced
 from trainc.torch.trust import is_trusted_code
 
@@ -29,7 +30,7 @@ def _class_of(thing: Any) -> type:
     kind = type(thing)
     if kind in _TRACING:
         return torch.nn.Parameter if getattr(thing, "_is_param", False) else torch.Tensor
-    return Type if kind is type else kind
+    return float if kind is Number else Type if kind is type else kind
 
 
 class _TypeOfTypes(type):
