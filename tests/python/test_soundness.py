@@ -469,3 +469,58 @@ def test_lazy_modules_draw_what_eager_draws():
         results = [model(torch.ones(3, 5)) for _ in range(2)]
         found.append([*results, torch.rand(3)])
     assert same(found[1], found[0])
+
+
+BACKWARDS = """
+import torch
+from torch import nn
+V, STEP = [2.0], [0]
+class Double(torch.autograd.Function):
+  @staticmethod
+  def forward(ctx, x): return x * 1.0
+  @staticmethod
+  def backward(ctx, g): return g * V[0]
+class Function(nn.Linear):
+  def forward(self, x): return Double.apply(super().forward(x)) * (1 + STEP[0])
+class Hook(nn.Linear):
+  def forward(self, x):
+    h = super().forward(x) * (1 + STEP[0])
+    h.register_hook(lambda gradient: gradient * V[0])
+    return h
+"""
+
+
+@pytest.mark.parametrize("kind", ["Function", "Hook"])
+def test_what_a_backward_reads_changes_before_it(tmp_path, monkeypatch, kind):
+    """What forward alone reads may change meanwhile; what the program's own backward reads must not, and it is told."""
+    file = tmp_path / "two_times.py"
+    file.write_text(BACKWARDS)
+    module = types.ModuleType("two_times")
+    monkeypatch.setitem(sys.modules, "two_times", module)
+    exec(compile(BACKWARDS, str(file), "exec"), module.__dict__)
+    torch.manual_seed(0)
+    eager, x = getattr(module, kind)(3, 3), torch.randn(2, 3)
+    model = trainc.compile(copy.deepcopy(eager))
+
+    def gradient(net, between=lambda: None):
+        net.zero_grad()
+        loss = net(x).sum()
+        between()
+        loss.backward()
+        return net.weight.grad.clone()
+
+    def change(where, value):
+        return lambda: where.__setitem__(0, value)
+
+    for step in (0, 0, 1):
+        module.STEP[0] = step
+        wanted = gradient(eager, change(module.STEP, 7))
+        module.STEP[0] = step
+        torch.testing.assert_close(gradient(model, change(module.STEP, 7)), wanted, rtol=1e-5, atol=1e-6)
+    module.STEP[0] = 0
+    with pytest.raises(trainc.UserError, match=r"V\[0\]` changed from 2.0 to 5.0 between forward and backward"):
+        gradient(model, change(module.V, 5.0))
+    for value in (5.0, 2.0):
+        module.V[0] = value
+        torch.testing.assert_close(gradient(model), gradient(eager), rtol=1e-5, atol=1e-6)
+    assert all(record.route == "compiled" for record in trainc.explain(model).compilations)

@@ -30,9 +30,12 @@ class FlatCall(torch.nn.Module):
     def __init__(
         self, state: ModuleState, structure: tuple, before: Snapshot, watched: Watched, reads: Reads,
         dress: Callable[[Sequence[torch.Tensor]], None], numbers: Program | None = None,
+        in_backward: Callable[[], Watched] | None = None,
     ):  # fmt: skip
+        """`in_backward` makes what watches the program's own backward, where it has one: it runs at another time than forward,
+        and may find other values then. None: `watched` does."""
         super().__init__()
-        self._hidden = [state, before, watched, reads, dress, numbers]
+        self._hidden = [state, before, watched, reads, dress, numbers, in_backward]
         self._until_traced, self._first = contextlib.ExitStack(), True
         self._structure = structure
         self.result: tuple = ()  # the structure of what forward returns
@@ -49,7 +52,7 @@ class FlatCall(torch.nn.Module):
         self._hidden.clear()
 
     def forward(self, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        state, before, watched, reads, dress, numbers = self._hidden
+        state, before, watched, reads, dress, numbers, in_backward = self._hidden
         dress(flat)
         before.restore_attributes()  # a trace runs forward twice, and each time it is the first
         reads.restore()
@@ -71,6 +74,9 @@ class FlatCall(torch.nn.Module):
                 warnings.simplefilter("ignore")
             result = state.root.forward(*args, **kwargs)
         watched.check()
+        if not first and reads.own_backward and in_backward is not None:
+            self._until_traced.close()
+            self._until_traced.enter_context(in_backward().active())
         if learns != [t.requires_grad for t in flat]:
             raise SideEffect("forward changes whether one of its arguments, or of its own tensors, wants a gradient")
         after = Flattener()

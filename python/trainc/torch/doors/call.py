@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import operator
 import time
@@ -124,6 +125,7 @@ class CompiledCall:
         self._families: dict[Any, list[family.Family]] = {}
         self._known: set[int] = set()  # the addresses of tensors that forward may reach beside its arguments
         self._reads: list[Reads] = []  # of the traces of the attempt that is going on
+        self._backwards: list[tuple[Reads, joint.Compiler]] = []  # of the program's own backwards in them
         self._compiled: list[Signature] = []  # in the user's terms, to say in what a new one differs
         self._seen_once: set[Any] = set()  # signatures seen under no_grad
         self._unsettled: set[Any] = set()  # kinds of calls whose tracing changed Python state, once
@@ -399,7 +401,7 @@ class CompiledCall:
 
     def _attempt_alone(self, record: records.Compilation, key: tuple, arguments: list[torch.Tensor]) -> Attempt:
         snapshot = self._snapshot = Snapshot(self._model())
-        self._busy, start, self._reads = True, time.perf_counter(), []
+        self._busy, start, self._reads, self._backwards = True, time.perf_counter(), [], []
         entry, error, serving = None, None, None
         try:
             with out_of_sight(self._state.tensors()):
@@ -420,12 +422,17 @@ class CompiledCall:
         if self._reads:
             serving.guards.append(Guards(self._reads[-1], Alike, serving.slots))
             self._known.update(map(id, serving.guards[-1].tensors))
-        self._reads = []
+        for reads, compiler in self._backwards:
+            guards = Guards(reads, Alike, serving.slots)
+            serving.guards.append(guards)
+            self._known.update(map(id, guards.tensors))
+            compiler.before_backward = functools.partial(_check_backward, type(self._model()).__name__, guards)
+        self._reads, self._backwards = [], []
 
     def _put_back(self, snapshot: Snapshot) -> str | None:
         """The program's Python state as it was before the traces; what they had changed, in the user's terms."""
         changed = snapshot.restore()
-        for reads in reversed(self._reads):
+        for reads in [reads for reads, _ in self._backwards] + self._reads[::-1]:
             if other := reads.restore():
                 changed = changed or other
                 snapshot.state_changed, snapshot.only_set = True, False
@@ -535,9 +542,18 @@ class CompiledCall:
         if program is not None:
             reads.in_place, program.reads = True, reads
         dress = lambda traced: disguise.dress(traced, inputs)  # noqa: E731
-        call = FlatCall(self._state, key[1][1], self._snapshot, watched, reads, dress, program)
+        compiler = compiler or joint.Compiler(record, self._engine, fusing=self._fusing)
+
+        def in_backward() -> Watched:
+            own = Reads(self._state, "a backward")
+            self._backwards.append((own, compiler))
+            return Watched(disguise.beside(own.enter), own.read)
+
+        # A program whose numbers move is asked as a whole what it could tell of them (numbers/questions.py).
+        call = FlatCall(
+            self._state, key[1][1], self._snapshot, watched, reads, dress, program, in_backward if program is None else None
+        )
         with tracing(), disguise.active(), call.watched():
-            compiler = compiler or joint.Compiler(record, self._engine, fusing=self._fusing)
             compiler.is_users, compiler.result = reads.is_users, lambda: call.result
             compiled = joint.compile_flat(call, inputs, record, compiler)
         if watched.logged:
@@ -622,6 +638,15 @@ def _other_reads(known: family.Family) -> list[tuple[Any, Any]] | None:
             return None
         found += inside
     return found
+
+
+def _check_backward(name: str, guards: Guards) -> None:
+    """The values that the program's own backward (a Function's, a hook) reads were those of the trace when forward ran."""
+    if not guards():
+        raise UserError(
+            f"{name}: {'; '.join(guards.differences()[:3])} between forward and backward, and a backward or a hook of yours "
+            "reads it: the gradient was compiled for the value that forward found. Change it before forward, or after backward."
+        )
 
 
 def _stored(tensor: torch.Tensor) -> tuple:

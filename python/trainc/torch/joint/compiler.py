@@ -50,6 +50,7 @@ class Compiler:
         self._make: Callable[[torch.fx.GraphModule, Compilation], Instance] | None = None
         self.reached = TangentsOfGradients()
         self.is_users: Callable[[torch.Tensor], bool] = lambda _: False
+        self.before_backward: Callable[[], None] | None = None  # raises where the program's own backward would find other values
         self.result: Callable[[], Any] = tuple  # the structure of what the call gives back, once it is traced
         self._halves: tuple[autograd.Forward, autograd.Backward]  # after the partition
 

@@ -142,6 +142,8 @@ class Instance:
         return [*results, arena]
 
     def backward(self, held: Sequence[Tensor], arena: Tensor, tangents: Sequence[Tensor | None]) -> list[Any]:
+        if self._compiler.before_backward is not None:
+            self._compiler.before_backward()
         place = self._place
         given = dict(zip(place.held, held, strict=True))
         kept = [place.constants[i - place.primals] if place.is_constant(i) else given[i] for i in self._joint.saved_inputs]
