@@ -179,7 +179,7 @@ def _flat(args: Any) -> list[Any]:
 
 class GraphText:
     """A graph as text. `canonical` names each distinct origin by its number, "@3" for origins[3]: two programs that differ in
-    file names and line numbers have the same one. Placeholders come first; there are no get_attr nodes (joint.lift_constants)."""
+    file names and line numbers have the same one. Placeholders come first; there are no get_attr nodes (capture/constants.py)."""
 
     def __init__(self, graph: torch.fx.Graph, name: str, device: Host = HOST):
         for node in graph.nodes:
