@@ -26,8 +26,9 @@ from trainc.torch.doors.memory import Settings
 from trainc.torch.graph import wire
 from trainc.torch.graph.sizes import Symbols
 from trainc.torch.guards import overlap
+from trainc.torch.guards.guards import Guards
 from trainc.torch.guards.overlap import Overlapping
-from trainc.torch.guards.reads import Guards, Reads
+from trainc.torch.guards.reads import Reads
 from trainc.torch.guards.state import Alike, ModuleState, Snapshot, Unchanged
 from trainc.torch.guards.watch import Watched
 from trainc.torch.joint import compiler as joint

@@ -10,30 +10,19 @@ it. What it cannot look into (an iterator, an object of a C library) is refused 
 from __future__ import annotations
 
 import array
-import ast
 import builtins
 import collections
 import contextvars
-import dataclasses
-import datetime
-import decimal
-import dis
-import enum
-import fractions
 import functools
 import gc
 import inspect
 import logging
 import os
-import pathlib
-import re
-import struct
 import sys
-import textwrap
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy
@@ -42,6 +31,24 @@ import torch
 from trainc.base.errors import NotCompiled
 from trainc.torch import compat
 from trainc.torch.compat import FakeTensor, FunctionalTensor, disable_current_modes
+from trainc.torch.guards.code import about
+from trainc.torch.guards.kinds import (
+    IMMUTABLE,
+    functions_of,
+    holds_tensors,
+    is_function,
+    is_number,
+    is_plain,
+    is_replaced,
+    is_torchs,
+    is_transparent,
+    kept_by,
+    names_of_bases,
+    order,
+    reads_itself,
+    slot_names,
+    token,
+)
 from trainc.torch.guards.places import (
     CLASS_CACHES,
     IGNORED,
@@ -58,23 +65,16 @@ from trainc.torch.guards.places import (
     Written,
     generator_of,
     held,
-    same_contents,
     type_version,
 )  # fmt: skip
-from trainc.torch.numbers import Slot, original
-from trainc.torch.patches import MISSING, REPLACED, programs
+from trainc.torch.numbers import original
+from trainc.torch.patches import MISSING, programs
 from trainc.torch.trust import is_pythons, is_trusted_file, is_trusted_module
 
 MAX_ITEMS = 50_000  # of what is watched for one model
 MAX_COPIED = 1 << 28  # of tensors that are none of the module's, to put back what a trace writes
 MAX_BYTES = 1 << 20  # of an array that is compared at every call
 
-# Values that cannot change: they are compared by value. (Floats by their bits: 0.0 is not -0.0, and NaN is itself.)
-IMMUTABLE = (
-    int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size,
-    range, slice, type(Ellipsis), type(NotImplemented), enum.Enum, re.Pattern, datetime.date, datetime.time, datetime.timedelta,
-    datetime.tzinfo, decimal.Decimal, fractions.Fraction, pathlib.PurePath, numpy.generic, numpy.dtype, torch.finfo, torch.iinfo,
-)  # fmt: skip
 # Objects that are themselves for as long as they are, whatever happens inside of them.
 _PLACES = (
     logging.Logger, logging.Handler, type(threading.Lock()), type(threading.RLock()), threading.Thread, threading.Event,
@@ -84,129 +84,8 @@ _PLACES = (
     compat.OpNamespace, compat.Ops, torch.autograd.grad_mode.no_grad, torch.utils.data.DataLoader, torch.Generator,
     numpy.ufunc,
 )  # fmt: skip
-_DYNAMIC = frozenset(
-    {"vars", "__dict__", "attrgetter", "methodcaller", "asdict", "astuple", "fields", "getmembers", "__getattribute__", "dir",
-     "__slots__", "locals"}
-)  # fmt: skip
 _REPLACED = frozenset({"_call_impl", "backward"})  # methods in whose place trainc puts its own while it traces
-_FORWARDING = frozenset({"__getattr__", "__getattribute__", "__setattr__"})  # their name is one that their caller uses
 _BACKWARD = frozenset({"register_hook", "register_post_accumulate_grad_hook", "saved_tensors_hooks", "apply", "vmap", "grad"})
-_BY_NAME = frozenset({"getattr", "hasattr", "setattr", "delattr"})
-
-
-def token(value: Any) -> Any:
-    """A value that cannot change, to be compared with another: equal only if no program can tell them apart."""
-    kind = type(value)
-    if kind is float:
-        return kind, struct.pack("d", value)
-    if kind is complex:
-        return kind, struct.pack("dd", value.real, value.imag)
-    if isinstance(value, (numpy.generic, torch.finfo, torch.iinfo, slice, datetime.tzinfo)):
-        return kind, repr(value)
-    return kind, value
-
-
-# ---- code -----------------------------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass
-class Code:
-    """What a piece of code can reach, read off it once."""
-
-    code: types.CodeType  # kept, so that no other comes to lie at its address
-    names: set[str]  # for variables and attributes: the names and the strings in it
-    globals: list[str]
-    imports: bool
-    any_attribute: bool  # may read attributes that it does not name: vars(x), getattr(x, a variable)
-    any_global: bool
-    hidden: str | None  # an attribute that it reads or sets of what may be a tensor, and that a trace's tensors do not have
-    sets_data: bool
-
-
-_codes: dict[int, Code] = {}
-
-
-def about(code: types.CodeType) -> Code:
-    if (found := _codes.get(id(code))) is None:
-        every = [code, *_inner(code)]
-        names: set[str] = set()
-        for each in every:
-            names.update(each.co_names, *(text.split(".") for text in _strings(each.co_consts) if len(text) < 200))
-        variables = sorted(set().union(*(each.co_names for each in every)))
-        imports = any(i.opname == "IMPORT_NAME" for each in every for i in dis.get_instructions(each))
-        any_attribute = code.co_name not in _FORWARDING and _reads_any_attribute(code, names)
-        any_global = not _ANY_GLOBAL.isdisjoint(variables) and any(map(_uses_any_global, every))
-        hidden = next(filter(None, map(_hidden_attribute, every)), None)
-        sets_data = "swap_tensors" in names or any(map(_sets_data, every))
-        found = _codes[id(code)] = Code(code, names, variables, imports, any_attribute, any_global, hidden, sets_data)
-    return found
-
-
-def _sets_data(code: types.CodeType) -> bool:
-    """Whether code has `x.data = y`, or names it for setattr(). (An attribute of that name of any other object counts, too.)"""
-    if "setattr" in code.co_names and "data" in _strings(code.co_consts):
-        return True
-    return "data" in code.co_names and any(i.opname == "STORE_ATTR" and i.argval == "data" for i in dis.get_instructions(code))
-
-
-_ANY_GLOBAL = frozenset({"globals", "eval", "exec"})
-_VARIABLE = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "IMPORT_FROM"})
-
-
-def _uses_any_global(code: types.CodeType) -> bool:
-    """Whether code names one of these functions, as a variable or as one of `builtins`: a method of that name is another."""
-    of_builtins = not {"builtins", "__builtins__"}.isdisjoint(code.co_names)
-    return any(i.argval in _ANY_GLOBAL and (of_builtins or i.opname in _VARIABLE) for i in dis.get_instructions(code))
-
-
-def _inner(code: types.CodeType) -> Iterator[types.CodeType]:
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield constant
-            yield from _inner(constant)
-
-
-_HIDDEN = frozenset({"grad", "is_leaf", "_base", "_version"})
-
-
-def _hidden_attribute(code: types.CodeType) -> str | None:
-    """Where code has `x.grad` (and not `torch.autograd.grad(...)`, nor `self.grad`), or names it for getattr()."""
-    if not _HIDDEN.isdisjoint(code.co_names):
-        owner = None
-        for each in dis.get_instructions(code):
-            if each.opname in ("LOAD_ATTR", "STORE_ATTR", "DELETE_ATTR") and each.argval in _HIDDEN:
-                if "self" not in each.argrepr and owner != "self":
-                    return each.argval
-            owner = each.argval
-    named = _HIDDEN.intersection(_strings(code.co_consts)) if not _BY_NAME.isdisjoint(code.co_names) else ()
-    return next(iter(named), None)
-
-
-def _strings(constants: Any) -> Iterator[str]:
-    for constant in constants:
-        if isinstance(constant, str):
-            yield constant
-        elif isinstance(constant, (tuple, frozenset)):
-            yield from _strings(constant)
-
-
-def _reads_any_attribute(code: types.CodeType, names: set[str]) -> bool:
-    """Whether code may read attributes that it does not name: vars(x), getattr(x, a variable)."""
-    if not _DYNAMIC.isdisjoint(names):
-        return True
-    if _BY_NAME.isdisjoint(names):
-        return False
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
-    except (OSError, SyntaxError, TypeError, ValueError, IndentationError):
-        return True
-    named = uses = 0
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id in _BY_NAME:
-            uses += 1
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _BY_NAME and len(node.args) > 1:
-            named += isinstance(node.args[1], ast.Constant)
-    return uses != named
 
 
 # ---- the walk -------------------------------------------------------------------------------------------------------
@@ -252,7 +131,7 @@ class Reads:
         for table, key in own._values:
             if id(table) in tables and key not in ("_compiled_call_impl",):
                 value = table.get(key)
-                if not _holds_tensors(value):
+                if not holds_tensors(value):
                     path = f"{tables[id(table)]}.{key}" if tables[id(table)] else str(key)
                     if type(value) is float:
                         self._own_numbers.append((path, table, key))
@@ -268,7 +147,7 @@ class Reads:
         if code.co_varnames and isinstance(frame.f_locals.get(code.co_varnames[0]), torch.autograd.function.FunctionCtx):
             self.own_backward = True
         if id(code) not in self._functions and code.co_flags & inspect.CO_OPTIMIZED and not self._made_here(code):
-            self._strays += [(code.co_name, function) for function in _functions_of(frame)]
+            self._strays += [(code.co_name, function) for function in functions_of(frame)]
             self._todo += self._strays
         self._drain()
 
@@ -394,7 +273,7 @@ class Reads:
         value = original(value)
         if isinstance(value, IMMUTABLE):
             self._tell(path, token(value))
-            if not _is_plain(value) and id(value) not in self._seen:
+            if not is_plain(value) and id(value) not in self._seen:
                 self._seen[id(value)] = value
                 self._marked(path, value)
             return
@@ -456,7 +335,7 @@ class Reads:
         elif isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
             if not isinstance(value.__self__, (types.ModuleType, type, type(None))):
                 self._todo.append((f"{path}.__self__", value.__self__))
-        elif isinstance(value, _PLACES) or _is_torchs(value) or _is_function(value):
+        elif isinstance(value, _PLACES) or is_torchs(value) or is_function(value):
             pass
         else:
             self._container(path, value)
@@ -467,10 +346,10 @@ class Reads:
         if isinstance(value, types.FunctionType):
             return types.FunctionType, value.__code__
         if isinstance(value, dict):
-            return type(value), _order(value)
+            return type(value), order(value)
         if isinstance(value, (list, set, frozenset, tuple, collections.deque)):
             return type(value), len(value)
-        if isinstance(value, (torch.Tensor, type, types.ModuleType, torch.nn.Module, *_PLACES)) or _is_torchs(value):
+        if isinstance(value, (torch.Tensor, type, types.ModuleType, torch.nn.Module, *_PLACES)) or is_torchs(value):
             return type(value), id(value)
         return type(value), None
 
@@ -492,9 +371,9 @@ class Reads:
     def _cached(self, path: str, value: Any) -> None:
         """What functools.cache has kept: it is given again without a run of the function. Results that come later are those of
         other arguments, and change nothing; that one goes is seen, for the function would run again."""
-        table, results = _kept_by(path, value)
+        table, results = kept_by(path, value)
         _, keys = self._kept.setdefault(id(value), (value, list(table)))
-        self._add(Cache(path, value, lambda: _kept_by(path, value)), 1)
+        self._add(Cache(path, value, lambda: kept_by(path, value)), 1)
         for i, key in enumerate(keys):
             if key in table:
                 where = f"{path}({key!r})" if type(key) in (int, str) else f"{path}(...), result {i}"
@@ -524,9 +403,9 @@ class Reads:
             self._add(Place(path, value, [each for item in items for each in item]), 2 * len(items))
             if isinstance(value, collections.OrderedDict) and len(value) > 1:
                 self._add(Order(path, value), len(value))
-                self._tell(f"the order of {path}", _order(value))
+                self._tell(f"the order of {path}", order(value))
             for key, item in items:
-                if not _is_plain(key):
+                if not is_plain(key):
                     self._todo.append((f"{path}.key", key))
                 self._todo.append((f"{path}[{key!r}]" if isinstance(key, (str, int)) else f"{path}[...]", item))
             return
@@ -534,7 +413,7 @@ class Reads:
             items = list(value) if not isinstance(value, (list, tuple)) else [*value]
             if isinstance(value, (list, set, collections.deque)):
                 self._add(Place(path, value, items), len(items))
-            if isinstance(value, (set, frozenset)) and all(map(_is_plain, items)):
+            if isinstance(value, (set, frozenset)) and all(map(is_plain, items)):
                 self._tell(path, (type(value), frozenset(map(token, items))))
                 return
             self._todo += [(f"{path}[{i}]", item) for i, item in enumerate(items)]
@@ -542,16 +421,16 @@ class Reads:
     def _object(self, path: str, value: Any) -> None:
         kind = type(value)
         attributes = getattr(value, "__dict__", None)
-        if not _is_transparent(kind):
+        if not is_transparent(kind):
             name = f"{kind.__module__}.{kind.__qualname__}"
             raise NotCompiled(f"forward may read `{path}`, a {name}, and trainc cannot see into it")
         self._class(path, kind)
-        whole = _reads_itself(kind)
+        whole = reads_itself(kind)
         if isinstance(attributes, dict):
-            named = _names_of_bases(kind)
+            named = names_of_bases(kind)
             self._add(AllAttributes(path, attributes), len(attributes))
             self._attributes(path, attributes, lambda key: whole or key in named)
-        for name in _slot_names(kind):
+        for name in slot_names(kind):
             try:
                 item = object.__getattribute__(value, name)
             except AttributeError:
@@ -679,7 +558,7 @@ class Reads:
         there are several are left out: a path does not say which is which."""
         told: dict[str, list[tuple[str, int]]] = {}
         for place, what in self.outline.items():
-            if _is_number(what):
+            if is_number(what):
                 told.setdefault(place[0], []).append(place)
         held: dict[str, dict[tuple, tuple[Any, Any]]] = {}
         for path, container, key in self._floats():
@@ -705,7 +584,7 @@ class Reads:
         """Puts everything back; returns what had changed, or None."""
         changed = None
         for place in self.places:
-            if type(place) is not Attributes and not _is_replaced(place.thing) and place.changed():
+            if type(place) is not Attributes and not is_replaced(place.thing) and place.changed():
                 self.in_pytorch |= not place.by_dynamo
                 what = "draws from" if isinstance(place, Generator) else "changes"
                 changed = changed or f"{self._subject} {what} `{place.path}`"
@@ -734,233 +613,4 @@ class Reads:
         self._drain()
 
 
-def _is_replaced(thing: Any) -> bool:
-    """Whether a place holds what the trace that is going on has put there."""
-    return bool(REPLACED) and type(thing) is tuple and len(thing) == 2 and (id(thing[0]), thing[1]) in REPLACED
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether a value cannot change, and nothing hangs on it."""
-    kind = type(value)
-    if not isinstance(value, IMMUTABLE) or not hasattr(value, "__dict__") or is_trusted_module(kind.__module__):
-        return isinstance(value, IMMUTABLE)
-    return not is_pythons(kind) and not isinstance(value, enum.Enum)
-
-
-def _order(value: dict) -> tuple:
-    """In which order a dictionary gives what it holds; keys that are objects are all alike."""
-    return tuple(token(key) if isinstance(key, IMMUTABLE) else None for key in value)
-
-
-def _kept_by(path: str, cache: Any) -> tuple[dict, dict[int, Any]]:
-    """The dictionary of a functools.cache, and its results by the addresses of their keys. It is C's, and only the garbage
-    collector is told what is in it: (key -> result), or each key and result in a row, then (key -> link between them)."""
-    inside = gc.get_referents(cache)
-    table = next((item for item in inside if type(item) is dict and item is not cache.__dict__), None)
-    if table is not None:
-        if not any(type(link).__name__ == "_lru_list_elem" for link in table.values()):
-            return table, {id(key): result for key, result in table.items()}
-        inside = [item for item in inside[: next(i for i, item in enumerate(inside) if item is table)] if not _is_of_cache(item)]
-        results = {id(key): result for key, result in zip(inside[::2], inside[1::2], strict=False)}
-        if results.keys() == set(map(id, table)):
-            return table, results
-    raise NotCompiled(f"`{path}` keeps its results, and trainc cannot see them")
-
-
-def _is_of_cache(item: Any) -> bool:
-    return isinstance(item, type) and item.__name__ in ("_lru_cache_wrapper", "_lru_list_elem")
-
-
-def _holds_tensors(value: Any) -> bool:
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-    return any(isinstance(item() if isinstance(item, weakref.ref) else item, torch.Tensor) for item in items)
-
-
-def _is_torchs(value: Any) -> bool:
-    """An object of PyTorch's compiled code (an enumeration, a type, an operator), or one of ours: a step, say, that is another
-    function's global, and that changes while it is traced."""
-    return type(value).__module__.startswith(("torch._C", "trainc.")) or type(value).__name__ in ("pybind11_type", "OpOverload")
-
-
-_CONTAINERS = (
-    object, dict, list, set, frozenset, tuple, int, float, str, bytes, collections.deque, collections.OrderedDict,
-    collections.defaultdict, types.SimpleNamespace,
-)  # fmt: skip
-
-
-def _functions_of(frame: Any) -> list[types.FunctionType]:
-    """The functions whose code a frame runs: the global or the method of its first argument with that name, or all that there
-    are."""
-    code = frame.f_code
-    candidates = [frame.f_globals.get(code.co_name)]
-    if code.co_varnames and (first := frame.f_locals.get(code.co_varnames[0])) is not None:
-        kind = first if isinstance(first, type) else type(first)
-        candidates += [base.__dict__.get(code.co_name) for base in kind.__mro__]
-    for found in candidates:
-        function = getattr(found, "fget", None) or getattr(found, "__func__", None) or getattr(found, "func", None) or found
-        while function is not None:
-            if getattr(function, "__code__", None) is code:
-                return [function]
-            function = getattr(function, "__wrapped__", None)
-    return [f for f in gc.get_referrers(code) if type(f) is types.FunctionType and f.__code__ is code]
-
-
-def _is_function(value: Any) -> bool:
-    """A function of a library's compiled code that is of no ordinary type (Cython's)."""
-    return callable(value) and not is_pythons(type(value)) and is_trusted_module(getattr(value, "__module__", None))
-
-
-@functools.cache
-def _is_transparent(kind: type) -> bool:
-    """Whether all that an object of this class holds lies in its attributes, its slots and, where it is one, its container."""
-    for base in kind.__mro__:
-        if base in _CONTAINERS or issubclass(base, BaseException) or base.__basicsize__ == 0:
-            continue
-        fields = sum(type(item) in (types.MemberDescriptorType, types.GetSetDescriptorType) for item in base.__dict__.values())
-        if base.__basicsize__ - base.__base__.__basicsize__ > fields * struct.calcsize("P") or not is_pythons(base):
-            return False
-    return True
-
-
-@functools.cache
-def _reads_itself(kind: type) -> bool:
-    """Whether code that is not watched, or that computes names, reads an object's attributes: a class of the standard library's;
-    one that looks attributes up itself."""
-    ways = {"__getattr__", "__getattribute__"}
-    return is_trusted_module(kind.__module__) or any(
-        not ways.isdisjoint(base.__dict__) for base in kind.__mro__ if not is_trusted_module(base.__module__)
-    )
-
-
-@functools.cache
-def _names_of_bases(kind: type) -> frozenset[str]:
-    """Names in the code of the bases that are not the user's: UserDict's own methods read `data`."""
-    found: set[str] = set()
-    for base in kind.__mro__:
-        if is_trusted_module(base.__module__) and base not in (object, torch.nn.Module):
-            for item in base.__dict__.values():
-                code = getattr(getattr(item, "fget", getattr(item, "__func__", item)), "__code__", None)
-                if code is not None:
-                    found |= about(code).names
-    return frozenset(found)
-
-
-def _slot_names(kind: type) -> list[str]:
-    return [
-        key for base in kind.__mro__ for key, item in base.__dict__.items()
-        if type(item) is types.MemberDescriptorType and is_pythons(base) and key not in ("__dict__", "__weakref__")
-    ]  # fmt: skip
-
-
-# ---- guards ---------------------------------------------------------------------------------------------------------
-
-
-class Guards:
-    """Whether everything that a trace may have read is as it was. Cheap where the very objects are there; where others are, they
-    are walked and compared by value."""
-
-    def __init__(
-        self, reads: Reads, alike: Callable[[list[torch.Tensor]], Callable[[list[torch.Tensor]], bool]],
-        moving: Sequence[Slot] = (),
-    ):  # fmt: skip
-        """`moving`: numbers that may be any."""
-        self._moving = [slot for slot in moving if slot.path is None]
-        self._walk = reads.again()
-        self.outline = self._outline(self._walk)
-        # The tensors and their types are those of the trace for good: another tensor, or another type, is another trace.
-        self.tensors = self._walk.tensors
-        self._types = alike(self.tensors) if self.tensors else None
-        self._bind()
-
-    def _bind(self) -> None:
-        watched = [p for p in self._walk.places if p.guards]
-        self._places = [p.thing for p in watched]
-        self._expected = [each for p in watched for each in (*p.held, p.thing)]
-        self._orders = [p for p in self._walk.places if type(p) is Order]
-        self._numbers = positions([(p.thing, p.held) for p in watched], self._moving)
-
-    def _outline(self, walk: Reads) -> dict[str, Any]:
-        if not self._moving:
-            return walk.outline
-        any_number = {
-            path: ("number", float)
-            for path, place in walk.numbers().items()
-            if path in walk.outline and any(slot.holds(*place) for slot in self._moving)
-        }
-        return {**walk.outline, **any_number}
-
-    def other_numbers(self) -> list[tuple[Any, Any]] | None:
-        """The numbers that are others now, as containers and keys; None where anything else is."""
-        try:
-            walk = self._walk.again(kept=True)
-        except NotCompiled:
-            return None
-        now, found = self._outline(walk), walk.numbers()
-        other = [path for path in {**self.outline, **now} if self.outline.get(path) != now.get(path)]
-        if not all(path in found and _is_number(self.outline.get(path)) and _is_number(now.get(path)) for path in other):
-            return None
-        return [found[path] for path in other] if list(map(id, walk.tensors)) == list(map(id, self.tensors)) else None
-
-    def __call__(self) -> bool:
-        for slot, places in self._numbers:
-            number = slot.get()
-            for i in places:
-                self._expected[i] = number if type(number) is float else NO_NUMBER
-        if self._types is not None and not self._types(self.tensors):
-            return False
-        if same_contents(self._places, self._expected) and not any([order.changed() for order in self._orders]):
-            return True
-        try:
-            walk = self._walk.again(kept=True)
-        except NotCompiled:
-            return False
-        if self._outline(walk) != self.outline or list(map(id, walk.tensors)) != list(map(id, self.tensors)):
-            return False
-        self._walk = walk
-        self._bind()
-        return True
-
-    def differences(self) -> list[str]:
-        """What is other now, in the user's terms."""
-        try:
-            now = self._outline(self._walk.again(kept=True))
-        except NotCompiled as reason:
-            return [str(reason)]
-        told = []
-        for place in {**self.outline, **now}:
-            path, old, new = place[0], self.outline.get(place), now.get(place)
-            if old != new:
-                both = old is not None and new is not None and isinstance(old[0], type) and issubclass(old[0], (int, float, str))
-                told.append(f"`{path}` changed" + (f" from {_shown(old)} to {_shown(new)}" if both else ""))
-        return told
-
-
-NO_NUMBER = object()  # what no place holds
-
-
-def positions(places: list[tuple[Any, list[Any]]], slots: Sequence[Slot]) -> list[tuple[Slot, list[int]]]:
-    """Where in the `contents` of places these numbers are; of each place what it holds is given."""
-    found: list[tuple[Slot, list[int]]] = [(slot, []) for slot in slots]
-    start = 0
-    for place, inside in places if slots else ():
-        for slot, where in found:
-            if isinstance(place, tuple) and len(place) == 2 and slot.holds(*place) or slot.holds(place, None):
-                where.append(start)
-            elif isinstance(place, dict) and slot.container is place:
-                keys = enumerate(inside[::2])
-                where += [start + 2 * i + 1 for i, key in keys if key == slot.key and inside[2 * i + 1] is not IGNORED]
-            elif isinstance(place, list) and slot.container is place and slot.key < len(inside):
-                where.append(start + slot.key)
-        start += len(inside) + 1
-    return [(slot, where) for slot, where in found if where]
-
-
-def _is_number(told: Any) -> bool:
-    return type(told) is tuple and told[0] in (float, "number")
-
-
-def _shown(value: tuple) -> str:
-    return repr(struct.unpack("d", value[1])[0]) if value[0] is float else repr(value[1])
-
-
-__all__ = ["NO_NUMBER", "Guards", "Reads", "positions", "token"]
+__all__ = ["Reads"]

@@ -17,8 +17,9 @@ import torch
 from trainc.base.errors import NotCompiled, SideEffect
 from trainc.torch import compat
 from trainc.torch.compat import tensor_guards
+from trainc.torch.guards.guards import NO_NUMBER, positions
+from trainc.torch.guards.kinds import token
 from trainc.torch.guards.places import contents, held, same_contents
-from trainc.torch.guards.reads import NO_NUMBER, positions, token
 from trainc.torch.numbers import Slot
 
 _HOOKS = (

@@ -1,0 +1,122 @@
+"""What a piece of code can reach, read off it without running it."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import dis
+import inspect
+import textwrap
+import types
+from collections.abc import Iterator
+from typing import Any
+
+_DYNAMIC = frozenset(
+    {"vars", "__dict__", "attrgetter", "methodcaller", "asdict", "astuple", "fields", "getmembers", "__getattribute__", "dir",
+     "__slots__", "locals"}
+)  # fmt: skip
+_FORWARDING = frozenset({"__getattr__", "__getattribute__", "__setattr__"})  # their name is one that their caller uses
+_BY_NAME = frozenset({"getattr", "hasattr", "setattr", "delattr"})
+
+
+@dataclasses.dataclass
+class Code:
+    """What a piece of code can reach, read off it once."""
+
+    code: types.CodeType  # kept, so that no other comes to lie at its address
+    names: set[str]  # for variables and attributes: the names and the strings in it
+    globals: list[str]
+    imports: bool
+    any_attribute: bool  # may read attributes that it does not name: vars(x), getattr(x, a variable)
+    any_global: bool
+    hidden: str | None  # an attribute that it reads or sets of what may be a tensor, and that a trace's tensors do not have
+    sets_data: bool
+
+
+_codes: dict[int, Code] = {}
+
+
+def about(code: types.CodeType) -> Code:
+    if (found := _codes.get(id(code))) is None:
+        every = [code, *_inner(code)]
+        names: set[str] = set()
+        for each in every:
+            names.update(each.co_names, *(text.split(".") for text in _strings(each.co_consts) if len(text) < 200))
+        variables = sorted(set().union(*(each.co_names for each in every)))
+        imports = any(i.opname == "IMPORT_NAME" for each in every for i in dis.get_instructions(each))
+        any_attribute = code.co_name not in _FORWARDING and _reads_any_attribute(code, names)
+        any_global = not _ANY_GLOBAL.isdisjoint(variables) and any(map(_uses_any_global, every))
+        hidden = next(filter(None, map(_hidden_attribute, every)), None)
+        sets_data = "swap_tensors" in names or any(map(_sets_data, every))
+        found = _codes[id(code)] = Code(code, names, variables, imports, any_attribute, any_global, hidden, sets_data)
+    return found
+
+
+def _sets_data(code: types.CodeType) -> bool:
+    """Whether code has `x.data = y`, or names it for setattr(). (An attribute of that name of any other object counts, too.)"""
+    if "setattr" in code.co_names and "data" in _strings(code.co_consts):
+        return True
+    return "data" in code.co_names and any(i.opname == "STORE_ATTR" and i.argval == "data" for i in dis.get_instructions(code))
+
+
+_ANY_GLOBAL = frozenset({"globals", "eval", "exec"})
+_VARIABLE = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "IMPORT_FROM"})
+
+
+def _uses_any_global(code: types.CodeType) -> bool:
+    """Whether code names one of these functions, as a variable or as one of `builtins`: a method of that name is another."""
+    of_builtins = not {"builtins", "__builtins__"}.isdisjoint(code.co_names)
+    return any(i.argval in _ANY_GLOBAL and (of_builtins or i.opname in _VARIABLE) for i in dis.get_instructions(code))
+
+
+def _inner(code: types.CodeType) -> Iterator[types.CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield constant
+            yield from _inner(constant)
+
+
+_HIDDEN = frozenset({"grad", "is_leaf", "_base", "_version"})
+
+
+def _hidden_attribute(code: types.CodeType) -> str | None:
+    """Where code has `x.grad` (and not `torch.autograd.grad(...)`, nor `self.grad`), or names it for getattr()."""
+    if not _HIDDEN.isdisjoint(code.co_names):
+        owner = None
+        for each in dis.get_instructions(code):
+            if each.opname in ("LOAD_ATTR", "STORE_ATTR", "DELETE_ATTR") and each.argval in _HIDDEN:
+                if "self" not in each.argrepr and owner != "self":
+                    return each.argval
+            owner = each.argval
+    named = _HIDDEN.intersection(_strings(code.co_consts)) if not _BY_NAME.isdisjoint(code.co_names) else ()
+    return next(iter(named), None)
+
+
+def _strings(constants: Any) -> Iterator[str]:
+    for constant in constants:
+        if isinstance(constant, str):
+            yield constant
+        elif isinstance(constant, (tuple, frozenset)):
+            yield from _strings(constant)
+
+
+def _reads_any_attribute(code: types.CodeType, names: set[str]) -> bool:
+    """Whether code may read attributes that it does not name: vars(x), getattr(x, a variable)."""
+    if not _DYNAMIC.isdisjoint(names):
+        return True
+    if _BY_NAME.isdisjoint(names):
+        return False
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
+    except (OSError, SyntaxError, TypeError, ValueError, IndentationError):
+        return True
+    named = uses = 0
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id in _BY_NAME:
+            uses += 1
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _BY_NAME and len(node.args) > 1:
+            named += isinstance(node.args[1], ast.Constant)
+    return uses != named
+
+
+__all__ = ["Code", "about"]

@@ -1,0 +1,127 @@
+"""Whether everything that a trace may have read is as it was, asked at every call."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from trainc.base.errors import NotCompiled
+from trainc.torch.guards.kinds import is_number
+from trainc.torch.guards.places import (
+    IGNORED,
+    Order,
+    same_contents,
+)  # fmt: skip
+from trainc.torch.guards.reads import Reads
+from trainc.torch.numbers import Slot
+
+
+class Guards:
+    """Whether everything that a trace may have read is as it was. Cheap where the very objects are there; where others are, they
+    are walked and compared by value."""
+
+    def __init__(
+        self, reads: Reads, alike: Callable[[list[torch.Tensor]], Callable[[list[torch.Tensor]], bool]],
+        moving: Sequence[Slot] = (),
+    ):  # fmt: skip
+        """`moving`: numbers that may be any."""
+        self._moving = [slot for slot in moving if slot.path is None]
+        self._walk = reads.again()
+        self.outline = self._outline(self._walk)
+        # The tensors and their types are those of the trace for good: another tensor, or another type, is another trace.
+        self.tensors = self._walk.tensors
+        self._types = alike(self.tensors) if self.tensors else None
+        self._bind()
+
+    def _bind(self) -> None:
+        watched = [p for p in self._walk.places if p.guards]
+        self._places = [p.thing for p in watched]
+        self._expected = [each for p in watched for each in (*p.held, p.thing)]
+        self._orders = [p for p in self._walk.places if type(p) is Order]
+        self._numbers = positions([(p.thing, p.held) for p in watched], self._moving)
+
+    def _outline(self, walk: Reads) -> dict[str, Any]:
+        if not self._moving:
+            return walk.outline
+        any_number = {
+            path: ("number", float)
+            for path, place in walk.numbers().items()
+            if path in walk.outline and any(slot.holds(*place) for slot in self._moving)
+        }
+        return {**walk.outline, **any_number}
+
+    def other_numbers(self) -> list[tuple[Any, Any]] | None:
+        """The numbers that are others now, as containers and keys; None where anything else is."""
+        try:
+            walk = self._walk.again(kept=True)
+        except NotCompiled:
+            return None
+        now, found = self._outline(walk), walk.numbers()
+        other = [path for path in {**self.outline, **now} if self.outline.get(path) != now.get(path)]
+        if not all(path in found and is_number(self.outline.get(path)) and is_number(now.get(path)) for path in other):
+            return None
+        return [found[path] for path in other] if list(map(id, walk.tensors)) == list(map(id, self.tensors)) else None
+
+    def __call__(self) -> bool:
+        for slot, places in self._numbers:
+            number = slot.get()
+            for i in places:
+                self._expected[i] = number if type(number) is float else NO_NUMBER
+        if self._types is not None and not self._types(self.tensors):
+            return False
+        if same_contents(self._places, self._expected) and not any([order.changed() for order in self._orders]):
+            return True
+        try:
+            walk = self._walk.again(kept=True)
+        except NotCompiled:
+            return False
+        if self._outline(walk) != self.outline or list(map(id, walk.tensors)) != list(map(id, self.tensors)):
+            return False
+        self._walk = walk
+        self._bind()
+        return True
+
+    def differences(self) -> list[str]:
+        """What is other now, in the user's terms."""
+        try:
+            now = self._outline(self._walk.again(kept=True))
+        except NotCompiled as reason:
+            return [str(reason)]
+        told = []
+        for place in {**self.outline, **now}:
+            path, old, new = place[0], self.outline.get(place), now.get(place)
+            if old != new:
+                both = old is not None and new is not None and isinstance(old[0], type) and issubclass(old[0], (int, float, str))
+                told.append(f"`{path}` changed" + (f" from {_shown(old)} to {_shown(new)}" if both else ""))
+        return told
+
+
+NO_NUMBER = object()  # what no place holds
+
+
+def positions(places: list[tuple[Any, list[Any]]], slots: Sequence[Slot]) -> list[tuple[Slot, list[int]]]:
+    """Where in the `contents` of places these numbers are; of each place what it holds is given."""
+    found: list[tuple[Slot, list[int]]] = [(slot, []) for slot in slots]
+    start = 0
+    for place, inside in places if slots else ():
+        for slot, where in found:
+            if isinstance(place, tuple) and len(place) == 2 and slot.holds(*place) or slot.holds(place, None):
+                where.append(start)
+            elif isinstance(place, dict) and slot.container is place:
+                keys = enumerate(inside[::2])
+                where += [start + 2 * i + 1 for i, key in keys if key == slot.key and inside[2 * i + 1] is not IGNORED]
+            elif isinstance(place, list) and slot.container is place and slot.key < len(inside):
+                where.append(start + slot.key)
+        start += len(inside) + 1
+    return [(slot, where) for slot, where in found if where]
+
+
+
+def _shown(value: tuple) -> str:
+    return repr(struct.unpack("d", value[1])[0]) if value[0] is float else repr(value[1])
+
+
+__all__ = ["NO_NUMBER", "Guards", "positions"]
