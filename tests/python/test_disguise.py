@@ -48,6 +48,7 @@ QUESTIONS = {
     "getattr(self.weight, 'tag', 0) == 7": False,
     "hasattr(self.weight, 'tag')": False,
     "getattr(x, 'tag', 0) == 7": False,
+    "not hasattr(x, 'logits') and not hasattr(self.weight, 'logits')": True,
     "getattr(x, 'a_tag'[2:], 0) == 7": False,
     "'tag' in vars(self.weight)": False,
     "'tag' in self.weight.__dict__": False,
@@ -121,6 +122,30 @@ def test_a_step_asks(tmp_path, monkeypatch, question):
         with pytest.raises(trainc.UserError):
             assert trainc.train_step(step)(x).item() == pytest.approx(wanted, rel=1e-5)
             raise trainc.UserError("right numbers are as good")
+
+
+def test_attributes_that_come_later_are_another_signature(tmp_path, monkeypatch):
+    model, x = made(tmp_path, monkeypatch, "getattr(x, 'later', 1) == getattr(self.weight, 'later', 1)")
+    trainc.compile(model)
+    small = model(x).abs().max()
+    assert small < 10
+    x.later = 2
+    with pytest.warns(trainc.base.messages.TraincWarning):
+        assert model(x).abs().max() > 10
+    del x.later
+    assert model(x).abs().max() == small
+    model.weight.later = 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert model(x).abs().max() > 10
+
+
+def test_an_argument_is_a_parameter_or_is_not(tmp_path, monkeypatch):
+    model, x = made(tmp_path, monkeypatch, "type(x) is torch.Tensor")
+    trainc.compile(model)
+    x = x.detach().requires_grad_()
+    assert model(x).abs().max() < 10
+    assert model(nn.Parameter(x.detach())).abs().max() > 10
 
 
 def test_tensors_have_their_own_methods_after_a_trace():

@@ -57,7 +57,8 @@ class Disguise:
 
     def __init__(self) -> None:
         self._patches = contextlib.ExitStack()
-        self._inputs: dict[int, torch.Tensor] = {}
+        self._inputs: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # of the trace, and the program's own
+        self.asked: set[str] = set()  # attributes that none of them had
         self._answers_attributes = False
         self.reason: NotCompiled | None = None
 
@@ -79,7 +80,7 @@ class Disguise:
         """`traced` stand for the program's own `originals`."""
         for mine, its in zip(traced, originals, strict=False):
             if type(mine) in _TRACING:
-                self._inputs[id(mine)] = mine
+                self._inputs[id(mine)] = mine, its
                 if isinstance(its, torch.nn.Parameter):
                     mine._is_param = True  # what isinstance() asks for
                 elif isinstance(its, torch.nn.Buffer):
@@ -109,7 +110,9 @@ class Disguise:
     def _missing(self, tensor: torch.Tensor, name: str) -> Any:
         """An attribute that a tensor of the trace does not have."""
         if id(tensor) in self._inputs and not name.startswith("__") and _asked_by_program():
-            self._refuse(f"asks a tensor for `{name}`, which a trace's tensors do not have")
+            if hasattr(self._inputs[id(tensor)][1], name):
+                self._refuse(f"asks a tensor for `{name}`, which a trace's tensors do not have")
+            self.asked.add(name)
         raise AttributeError(f"'Tensor' object has no attribute '{name}'")
 
     def _attribute(self, tensor: torch.Tensor, name: str) -> Any:

@@ -26,7 +26,7 @@ from trainc.torch.doors.memory import Settings
 from trainc.torch.graph import wire
 from trainc.torch.graph.sizes import Symbols
 from trainc.torch.guards import overlap
-from trainc.torch.guards.guards import Guards
+from trainc.torch.guards.guards import Guards, Untagged
 from trainc.torch.guards.overlap import Overlapping
 from trainc.torch.guards.reads import Reads
 from trainc.torch.guards.state import Alike, ModuleState, Snapshot, Unchanged
@@ -126,6 +126,7 @@ class CompiledCall:
         self._families: dict[Any, list[family.Family]] = {}
         self._known: set[int] = set()  # the addresses of tensors that forward may reach beside its arguments
         self._reads: list[Reads] = []  # of the traces of the attempt that is going on
+        self._asked: set[str] = set()  # attributes that the last trace missed on tensors
         self._backwards: list[tuple[Reads, joint.Compiler]] = []  # of the program's own backwards in them
         self._compiled: list[Signature] = []  # in the user's terms, to say in what a new one differs
         self._seen_once: set[Any] = set()  # signatures seen under no_grad
@@ -423,12 +424,14 @@ class CompiledCall:
         if self._reads:
             serving.guards.append(Guards(self._reads[-1], Alike, serving.slots))
             self._known.update(map(id, serving.guards[-1].tensors))
+        if self._asked:
+            serving.guards.append(Untagged(self._state, self._asked))
         for reads, compiler in self._backwards:
             guards = Guards(reads, Alike, serving.slots)
             serving.guards.append(guards)
             self._known.update(map(id, guards.tensors))
             compiler.before_backward = functools.partial(_check_backward, type(self._model()).__name__, guards)
-        self._reads, self._backwards = [], []
+        self._reads, self._backwards, self._asked = [], [], set()
 
     def _put_back(self, snapshot: Snapshot) -> str | None:
         """The program's Python state as it was before the traces; what they had changed, in the user's terms."""
@@ -506,15 +509,16 @@ class CompiledCall:
         record.expected = self._fusing and tensors
         record.prints = bool(self._numbers.slots)
         # Traced as if all lay apart; where they do not, and one is written, the call runs in PyTorch.
-        separate = overlap.apart([*tensors, *arguments])
+        originals = [*tensors, *arguments]
+        separate = overlap.apart(originals)
         tensors, arguments = separate[: len(tensors)], separate[len(tensors) :]
 
         def static() -> Callable[..., Any]:
-            return self._trace(record, key, [*tensors, *arguments])
+            return self._trace(record, key, [*tensors, *arguments], originals)
 
         def symbolic(symbols: Symbols) -> family.Serve:
             compiler = joint.Compiler(record, self._engine, symbols, self._fusing)
-            entry = self._trace(record, key, symbols.inputs, compiler)
+            entry = self._trace(record, key, symbols.inputs, originals, compiler)
             return lambda inputs, record: entry if compiler.add_sizes(inputs, record) else None
 
         shapes = self._family(key)
@@ -533,8 +537,10 @@ class CompiledCall:
         return found
 
     def _trace(
-        self, record: records.Compilation, key: tuple, inputs: list[torch.Tensor], compiler: joint.Compiler | None = None
-    ) -> Callable[..., Any]:
+        self, record: records.Compilation, key: tuple, inputs: list[torch.Tensor], originals: list[torch.Tensor],
+        compiler: joint.Compiler | None = None,
+    ) -> Callable[..., Any]:  # fmt: skip
+        """`inputs` may be fakes, or lie elsewhere; the program's own tensors are `originals`."""
         reads = Reads(self._state)
         self._reads.append(reads)
         disguise = Disguise()
@@ -542,7 +548,7 @@ class CompiledCall:
         program = compiler.symbols.numbers if compiler is not None and compiler.symbols is not None else None
         if program is not None:
             reads.in_place, program.reads = True, reads
-        dress = lambda traced: disguise.dress(traced, inputs)  # noqa: E731
+        dress = lambda traced: disguise.dress(traced, originals)  # noqa: E731
         compiler = compiler or joint.Compiler(record, self._engine, fusing=self._fusing)
 
         def in_backward() -> Watched:
@@ -559,6 +565,7 @@ class CompiledCall:
             compiled = joint.compile_flat(call, inputs, record, compiler)
         if watched.logged:
             raise SideEffect(f"{watched.logged} would be written once, while the model is traced")
+        self._asked = disguise.asked
         call.forget()  # `compiled` holds it
         result = call.result
 
@@ -662,7 +669,10 @@ def _type(tensor: torch.Tensor) -> tuple:
         raise NotCompiled(f"a tensor is {tensor.layout}, conjugated or negated lazily")
     if not tensor.is_cpu:
         device.get(tensor.device)  # may refuse
-    return tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad, tensor.is_leaf, tensor.is_cpu or tensor.device
+    return (
+        tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad, tensor.is_leaf, tensor.is_cpu or tensor.device,
+        kind, tuple(vars(tensor)),  # attributes that the program has put on it
+    )  # fmt: skip
 
 
 def _modes() -> tuple:

@@ -232,6 +232,7 @@ class TrainStep(CompiledCall):
                     traced = trace_step(
                         self.fn, self._state, structure, inputs, self.reached, symbols, reads=reads, disguise=disguise
                     )
+                self._asked = disguise.asked
             finally:
                 self._busy = False
                 changed = self._put_back(snapshot)

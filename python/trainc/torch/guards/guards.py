@@ -99,6 +99,25 @@ class Guards:
         return told
 
 
+class Untagged:
+    """Whether the modules' tensors still lack attributes that the program asked them for. (An argument's are in its type.)"""
+
+    tensors: Sequence[torch.Tensor] = ()
+
+    def __init__(self, state: Any, names: set[str]):
+        self._state, self._names = state, names
+
+    def __call__(self) -> bool:
+        return not self.differences()
+
+    def differences(self) -> list[str]:
+        found = {name for tensor in self._state.tensors() for name in self._names.intersection(vars(tensor))}
+        return [f"a parameter or buffer has an attribute `{name}` now" for name in sorted(found)]
+
+    def other_numbers(self) -> list[tuple[Any, Any]] | None:
+        return [] if self() else None
+
+
 NO_NUMBER = object()  # what no place holds
 
 
@@ -124,4 +143,4 @@ def _shown(value: tuple) -> str:
     return repr(struct.unpack("d", value[1])[0]) if value[0] is float else repr(value[1])
 
 
-__all__ = ["NO_NUMBER", "Guards", "positions"]
+__all__ = ["NO_NUMBER", "Guards", "Untagged", "positions"]
