@@ -670,8 +670,9 @@ def _type(tensor: torch.Tensor) -> tuple:
     if not tensor.is_cpu:
         device.get(tensor.device)  # may refuse
     return (
-        tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad, tensor.is_leaf, tensor.is_cpu or tensor.device,
-        kind, tuple(vars(tensor)),  # attributes that the program has put on it
+        tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad, tensor.is_leaf,
+        kind is torch.nn.Parameter, tuple(vars(tensor)),  # attributes that the program has put on it
+        tensor.is_cpu or tensor.device,
     )  # fmt: skip
 
 
