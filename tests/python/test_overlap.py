@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import trainc
+from trainc.base import messages
 from trainc.torch.guards import overlap
 
 DOORS = ["compile", "backend"]
@@ -17,7 +18,7 @@ DOORS = ["compile", "backend"]
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch):
     torch._dynamo.reset()
-    monkeypatch.setattr(trainc.messages, "warn_once", lambda *_: None)
+    monkeypatch.setattr(messages, "warn_once", lambda *_: None)
 
 
 def opened(model, door):
