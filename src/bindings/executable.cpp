@@ -6,8 +6,10 @@
 #include <set>
 
 #include "bindings/bindings.h"
+#include "frontend/aten.h"
 #include "runtime/arena.h"
 #include "support/error.h"
+#include "support/remark_json.h"
 
 namespace trainc::bindings {
 namespace {
@@ -118,13 +120,11 @@ std::string report(const CoreExecutable& e) {
     const char* kind = s.kind == StepKind::Kernel ? "kernel" : s.kind == StepKind::Extern ? "extern" : s.kind == StepKind::Random ? "random" : "library";
     json step = {{"name", s.kind == StepKind::Extern ? s.target : s.name}, {"kind", kind}, {"flops", s.flops}, {"bytes", s.bytes}, {"origins", s.origins}};
     if (i < seconds.size()) step["seconds"] = seconds[i];
+    if (s.kind == StepKind::Extern) step["reason"] = frontend::why_extern(s.target);
     steps.push_back(std::move(step));
   }
-  json remarks = json::array();
-  for (const Remark& r : p.remarks)
-    remarks.push_back({{"stage", r.stage}, {"what", r.what}, {"reason", r.reason}, {"detail", r.detail}, {"origins", r.origins}, {"count", r.count}, {"bytes", r.bytes}});
   return json{{"name", p.name}, {"cpu", p.device.empty() ? p.cpu : p.device}, {"temp_bytes", p.temp_bytes}, {"saved_bytes", p.saved_bytes},
-              {"steps", steps}, {"notes", p.notes}, {"remarks", std::move(remarks)}, {"compile", e.compile_record}}.dump();
+              {"steps", steps}, {"notes", p.notes}, {"remarks", p.remarks}, {"compile", e.compile_record}}.dump();
 }
 
 std::vector<void*> pointers(const std::vector<uintptr_t>& ints) {

@@ -87,10 +87,7 @@ namespace {
 LoweredPlan forward_of(const JointGraph::Impl& impl, const Homes& homes, const CompileOptions& options, const Job& job, Timing* timing) {
   Pipeline pipeline(impl.name + "_forward", options.disabled_passes);
   LoweredPlan lowered = lower_graph(pipeline.run_needed("remove_dead", remove_dead, impl.cut.forward), pipeline, homes, options, job, timing);
-  Remarks remarks;
-  remarks.add(impl.remarks);
-  remarks.add(lowered.plan.remarks);
-  lowered.plan.remarks = remarks.take();
+  lowered.plan.remarks = together(impl.remarks, lowered.plan.remarks);
   return lowered;
 }
 

@@ -39,10 +39,7 @@ class Joiner {
     add_steps(backward_, of_backward);
     for (int b : backward_.outputs) plan_.outputs.push_back(b < 0 ? -1 : of_backward[b]);
     for (const std::vector<std::string>& notes : {forward_.notes, backward_.notes}) plan_.notes.insert(plan_.notes.end(), notes.begin(), notes.end());
-    Remarks remarks;
-    remarks.add(forward_.remarks);
-    remarks.add(backward_.remarks);
-    plan_.remarks = remarks.take();
+    plan_.remarks = together(forward_.remarks, backward_.remarks);
     return std::move(plan_);
   }
 

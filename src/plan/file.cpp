@@ -8,10 +8,7 @@
 #include "plan/cbor.h"
 #include "plan/plan.h"
 #include "support/error.h"
-
-namespace trainc {
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Remark, stage, what, reason, detail, origins, count, bytes)
-}  // namespace trainc
+#include "support/remark_json.h"
 
 namespace trainc::plan {
 

@@ -43,4 +43,11 @@ std::vector<Remark> Remarks::take() {
   return taken;
 }
 
+std::vector<Remark> together(const std::vector<Remark>& a, const std::vector<Remark>& b) {
+  Remarks remarks;
+  remarks.add(a);
+  remarks.add(b);
+  return remarks.take();
+}
+
 }  // namespace trainc

@@ -56,6 +56,9 @@ class Remarks {
   std::map<Key, Remark*> equal_;
 };
 
+/// Of two parts of a program that are one plan.
+std::vector<Remark> together(const std::vector<Remark>&, const std::vector<Remark>&);
+
 /// A value, or why there is none: a phrase that a remark can have for its reason.
 template <class T> class OrRefused {
  public:

@@ -27,7 +27,7 @@ class Compilation:
     engine: str = ""  # "core" | "interpreter"
     route: str = "compiled"  # "compiled" | "dynamo" | "eager"
     reason: str = ""  # why not compiled, or why the interpreter
-    prints: bool = False  # whether its numbers were others before: `fingerprint` is to tell its graph (numbers.py)
+    prints: bool = False  # whether its numbers were others before: `fingerprint` is to tell its graph (numbers/)
     fingerprint: str = ""
     captured: Any = None  # the graph, until the first call is over
     expected: Any = None  # tensors of the first call, until it is over: whose updates fuse_step=True is to fuse

@@ -179,8 +179,7 @@ def _plan(report: dict) -> list[str]:
     if len(largest) > KERNELS_SHOWN:
         rest = totals([{"steps": largest[KERNELS_SHOWN:]}])
         lines.append(f"    and {rest.kernels} smaller ones: {_scaled(rest.flops, 'FLOP')}, {_scaled(rest.bytes, 'B')}")
-    reasons = {remark.detail: remark.reason for remark in remarks_of([report]) if remark.what == "compile"}
-    lines += _externs([step for step in steps if step["kind"] == "extern"], reasons)
+    lines += _externs([step for step in steps if step["kind"] == "extern"])
     lines += [f"    note: {note}" for note in report.get("notes", [])]
     return lines
 
@@ -233,8 +232,8 @@ def _remarks(remarks: list[Remark]) -> list[str]:
     return lines
 
 
-def _externs(steps: list[dict], reasons: dict[str, str]) -> list[str]:
-    """One line an operation. `reasons`: why, by operation."""
+def _externs(steps: list[dict]) -> list[str]:
+    """One line an operation."""
     calls: dict[str, list[dict]] = {}
     for step in steps:
         calls.setdefault(step["name"], []).append(step)
@@ -242,7 +241,7 @@ def _externs(steps: list[dict], reasons: dict[str, str]) -> list[str]:
     for name, same in calls.items():
         origins = _origins({"origins": [origin for step in same for origin in step.get("origins", [])]})
         times = f"{len(same)} x " if len(same) > 1 else ""
-        lines.append(f"      {times + name:<40} {origins}  {_why_extern(same[0], reasons)}")
+        lines.append(f"      {times + name:<40} {origins}  {_why_extern(same[0])}")
     return lines
 
 
@@ -257,12 +256,10 @@ def _origins(step: dict) -> str:
     return ", ".join(origins[:3]) + (f" and {len(origins) - 3} more" if len(origins) > 3 else "")
 
 
-def _why_extern(step: dict, reasons: dict[str, str]) -> str:
-    if step.get("reason"):
-        return step["reason"]
+def _why_extern(step: dict) -> str:
     if step["name"].startswith("library."):
         return 'measured to be faster than a kernel (tune="max")'
-    return reasons.get(step["name"], "")
+    return step.get("reason", "")
 
 
 def _passes(reports: list[dict]) -> str:

@@ -1,6 +1,5 @@
 """Whose code a program runs: the user's own, whose reads are followed, or a package's, whose functions depend on
-their arguments alone.
-"""""
+their arguments alone."""
 
 from __future__ import annotations
 

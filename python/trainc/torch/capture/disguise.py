@@ -17,6 +17,8 @@ import torch
 
 from trainc.base.errors import NotCompiled
 from trainc.torch.compat import FakeTensor, FunctionalTensor
+from trainc.torch.guards.code import about
+from trainc.torch.guards.watch import Refusing
 from trainc.torch.numbers import Number
 from trainc.torch.patches import patched, replaced
 from trainc.torch.trust import is_trusted_code
@@ -52,7 +54,7 @@ Type.__name__ = Type.__qualname__ = "type"
 Type.__module__ = "builtins"
 
 
-class Disguise:
+class Disguise(Refusing):
     """For the time of one trace."""
 
     def __init__(self) -> None:
@@ -60,21 +62,15 @@ class Disguise:
         self._inputs: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # of the trace, and the program's own
         self.asked: set[str] = set()  # attributes that none of them had
         self._answers_attributes = False
-        self.reason: NotCompiled | None = None
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
         with self._patches:
-            for kind in _TRACING:
+            for kind in _TRACING:  # by functions, not by methods that are bound already: the tensor is their first argument
                 self._patches.enter_context(patched(kind, "__getattr__", lambda tensor, name: self._missing(tensor, name)))
                 self._patches.enter_context(patched(kind, "__hash__", lambda tensor: self._hash(tensor)))
             yield
             self.check()
-
-    def check(self) -> None:
-        """Raises what was refused, also where the program caught it."""
-        if self.reason is not None:
-            raise self.reason
 
     def dress(self, traced: Sequence[torch.Tensor], originals: Sequence[torch.Tensor]) -> None:
         """`traced` stand for the program's own `originals`."""
@@ -96,7 +92,7 @@ class Disguise:
         return both
 
     def _enter(self, frame: types.FrameType) -> None:
-        names, variables = _names(frame.f_code), frame.f_globals
+        names, variables = about(frame.f_code).globals, frame.f_globals
         for name, ours in (("type", Type), ("id", self._id)):
             if name in names and name not in variables:  # where the builtin would be found
                 self._patches.enter_context(replaced(variables, name, ours))
@@ -111,7 +107,7 @@ class Disguise:
         """An attribute that a tensor of the trace does not have."""
         if id(tensor) in self._inputs and not name.startswith("__") and _asked_by_program():
             if hasattr(self._inputs[id(tensor)][1], name):
-                self._refuse(f"asks a tensor for `{name}`, which a trace's tensors do not have")
+                self._end(f"asks a tensor for `{name}`, which a trace's tensors do not have")
             self.asked.add(name)
         raise AttributeError(f"'Tensor' object has no attribute '{name}'")
 
@@ -119,32 +115,24 @@ class Disguise:
         if name == "__class__":
             return _class_of(tensor)
         if name == "__dict__" and id(tensor) in self._inputs and _asked_by_program():
-            self._refuse("reads all attributes of a tensor")
+            self._end("reads all attributes of a tensor")
         return torch.Tensor.__getattribute__(tensor, name)
 
     def _id(self, thing: Any) -> int:
         """`id`, as the program's modules see it."""
         if id(thing) in self._inputs:
-            self._refuse("looks a tensor up by its identity", frames=2)
+            self._end("looks a tensor up by its identity", frames=2)
         return id(thing)
 
     def _hash(self, tensor: torch.Tensor) -> int:
         if id(tensor) in self._inputs and _asked_by_program():
-            self._refuse("looks a tensor up by its identity")
+            self._end("looks a tensor up by its identity")
         return id(tensor)
 
-    def _refuse(self, what: str, frames: int = 3) -> None:
+    def _end(self, what: str, frames: int = 3) -> None:
+        """`frames`: how far up the program's code is."""
         frame = sys._getframe(frames)
-        self.reason = self.reason or NotCompiled(f"{frame.f_code.co_name}, line {frame.f_lineno}: {what}", in_pytorch=True)
-        raise self.reason
-
-
-def _names(code: types.CodeType) -> set[str]:
-    found = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            found |= _names(constant)
-    return found
+        self._refuse(NotCompiled(f"{frame.f_code.co_name}, line {frame.f_lineno}: {what}", in_pytorch=True))
 
 
 def _asked_by_program() -> bool:

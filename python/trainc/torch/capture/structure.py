@@ -3,7 +3,7 @@
 A structure is a nested tuple, hashable where its constants are, and therefore part of a call's signature:
     ("tensor", i)                          the i-th distinct tensor: the same tensor twice has one index
     ("const", type, value)                      two are equal where type and bits are: `constant`
-    ("number", type, path)                      a number that changes, which is no part of the structure (numbers.py)
+    ("number", type, path)                      a number that changes, which is no part of the structure (numbers/)
     ("node", type, context, children)      a pytree node: list, dict, dataclass, Hugging Face's ModelOutput
                                            (of a dict whose keys are not all strings: and the keys' types)
     ("object", type, names, children)      any other object that holds tensors in its attributes (results only)

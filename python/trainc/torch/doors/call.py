@@ -195,7 +195,7 @@ class CompiledCall:
                 return ready
         return None
 
-    # -- numbers that change (numbers.py) -----------------------------------------------------------------------------
+    # -- numbers that change (numbers/) -------------------------------------------------------------------------------
 
     def _see_numbers(self, key: Any) -> bool:
         """Learns which numbers alone tell a call, of which nothing is known, from one that was compiled; whether there are any.
@@ -548,7 +548,6 @@ class CompiledCall:
         program = compiler.symbols.numbers if compiler is not None and compiler.symbols is not None else None
         if program is not None:
             reads.in_place, program.reads = True, reads
-        dress = lambda traced: disguise.dress(traced, originals)  # noqa: E731
         compiler = compiler or joint.Compiler(record, self._engine, fusing=self._fusing)
 
         def in_backward() -> Watched:
@@ -558,7 +557,8 @@ class CompiledCall:
 
         # A program whose numbers move is asked as a whole what it could tell of them (numbers/questions.py).
         call = FlatCall(
-            self._state, key[1][1], self._snapshot, watched, reads, dress, program, in_backward if program is None else None
+            self._state, key[1][1], self._snapshot, watched, reads, functools.partial(disguise.dress, originals=originals),
+            program, in_backward if program is None else None,
         )
         with tracing(), disguise.active(), call.watched():
             compiler.is_users, compiler.result = reads.is_users, lambda: call.result

@@ -93,26 +93,24 @@ class TrainStep(CompiledCall):
         key, structure, tensors = self._key(flattener, args, kwargs)
         entry = self._entry(key)
         if entry is None:
-            entry = self._first_entry(key, structure, args, kwargs)
+            entry = self._first_entry(key, structure, flattener.tensors, args, kwargs)
             tensors = self._state.tensors()
         return entry([*tensors, *flattener.tensors], args, kwargs)
 
-    def _first_entry(self, key: Any, structure: tuple, args: tuple, kwargs: dict) -> Any:
+    def _first_entry(self, key: Any, structure: tuple, arguments: list[Tensor], args: tuple, kwargs: dict) -> Any:
         """What runs a call of which nothing is known yet."""
         if self._see_numbers(key):
             key, structure, _ = self._key(Flattener(), args, kwargs)
             if (entry := self._entry(key)) is not None:
                 return entry
-        flattener = Flattener()
-        flattener.flatten((args, kwargs))
         try:
-            return numbered(self._first_call(key, structure, flattener.tensors, args, kwargs))
+            return numbered(self._first_call(key, structure, arguments, args, kwargs))
         except numbers.Constant as reason:  # then no number moves, and this does not happen twice in a call
             self._numbers.refuse(reason)
             self._numbers_changed()
         key, structure, _ = self._key(Flattener(), args, kwargs)
         entry = self._entry(key)
-        return entry if entry is not None else self._first_call(key, structure, flattener.tensors, args, kwargs)
+        return entry if entry is not None else self._first_call(key, structure, arguments, args, kwargs)
 
     def _key(self, flattener: Flattener, args: tuple, kwargs: dict) -> tuple[Any, tuple, list[Tensor]]:
         """What selects a plan; the arguments' structure; the modules' tensors."""
@@ -135,7 +133,7 @@ class TrainStep(CompiledCall):
         key, structure, _ = self._key(flattener, args, kwargs)
         entry = self._entry(key)
         if entry is None:
-            entry = self._first_entry(key, structure, args, kwargs)
+            entry = self._first_entry(key, structure, flattener.tensors, args, kwargs)
         entry = entry.entry if isinstance(entry, numbers.Ready) else entry
         if isinstance(entry, CompiledStep):
             entry.prepare()

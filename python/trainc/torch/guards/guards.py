@@ -10,11 +10,7 @@ import torch
 
 from trainc.base.errors import NotCompiled
 from trainc.torch.guards.kinds import is_number
-from trainc.torch.guards.places import (
-    IGNORED,
-    Order,
-    same_contents,
-)  # fmt: skip
+from trainc.torch.guards.places import IGNORED, Order, same_contents
 from trainc.torch.guards.reads import Reads
 from trainc.torch.numbers import Slot
 
@@ -136,7 +132,6 @@ def positions(places: list[tuple[Any, list[Any]]], slots: Sequence[Slot]) -> lis
                 where.append(start + slot.key)
         start += len(inside) + 1
     return [(slot, where) for slot, where in found if where]
-
 
 
 def _shown(value: tuple) -> str:

@@ -98,7 +98,7 @@ class Reads:
         # `subject`: what the program is called in messages; `kept`: of caches, by id, the keys whose results are of interest
         self._own, self._subject = own, subject
         self.places: list[Place] = []
-        self.in_place = False  # whether numbers of a trace (numbers.py) are where the program's own were
+        self.in_place = False  # whether numbers of a trace (numbers/) are where the program's own were
         self.in_pytorch = False  # whether it did what torch.compile's tracer would not do; known once restored
         self.own_backward = False  # whether the program has a backward, or hooks, written in Python
         self.tensors: list[torch.Tensor] = []

@@ -128,7 +128,7 @@ class ModuleState:
         return found
 
     def let_move(self, slots: Sequence[Slot]) -> None:
-        """From now on these numbers are no part of the values (numbers.py)."""
+        """From now on these numbers are no part of the values (numbers/)."""
         found = [(i, [s for s in slots if s.holds(*at) or s.path is None and s.container is at[0].get(at[1])])
                  for i, at in enumerate(self._values)]  # fmt: skip
         self._moving = [(i, inside) for i, inside in found if inside]

@@ -67,13 +67,27 @@ _stateful("changes a setting of torch's", torch.set_default_dtype, torch.set_def
           torch.set_float32_matmul_precision, torch.set_deterministic_debug_mode)  # fmt: skip
 
 
-class Watched:
+class Refusing:
+    """Ends a trace in the middle of the program's code, which may catch what is raised: the first reason is kept."""
+
+    reason: Exception | None = None
+
+    def check(self) -> None:
+        """Raises what was refused, also where the program caught it."""
+        if self.reason is not None:
+            raise self.reason
+
+    def _refuse(self, reason: Exception) -> None:
+        self.reason = self.reason or reason
+        raise self.reason
+
+
+class Watched(Refusing):
     """While active: `enter(frame)` for the frame of each piece of the user's code at its first call, before it runs; calls that
-    make the trace impossible raise, and are in `reason`, for the program may catch what they raise."""
+    make the trace impossible raise."""
 
     def __init__(self, enter: Callable[[Any], None], read: Callable[[torch.Tensor], None]):
         self._enter, self._read = enter, read
-        self.reason: Exception | None = None
         self.warned = False  # whether a warning was shown that would not be shown again
         self.logged: str | None = None  # where a record was logged since this was set to None
 
@@ -90,11 +104,6 @@ class Watched:
         finally:
             watch.stop()
         self.check()
-
-    def check(self) -> None:
-        """Raises what was refused, also where the program caught it."""
-        if self.reason is not None:
-            raise self.reason
 
     @contextlib.contextmanager
     def _current(self, watch: Any) -> Iterator[None]:
@@ -158,10 +167,6 @@ class Watched:
         if module not in C_TRUSTED and not module.startswith("torch"):
             self._refuse(NotCompiled(f"{_line(frame)}: {module}.{name} is compiled code, and what it reads is not known"))
 
-    def _refuse(self, reason: Exception) -> None:
-        self.reason = self.reason or reason
-        raise self.reason
-
 
 _here = threading.local()
 _WRAPPERS = tuple(os.path.join("torch", *path) for path in (("_dynamo", "eval_frame.py"), ("_compile.py",), ("random.py",)))
@@ -223,4 +228,4 @@ def _line(frame: Any) -> str:
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-__all__ = ["Watched", "suspended"]
+__all__ = ["Refusing", "Watched", "suspended"]

@@ -22,6 +22,5 @@ from trainc.torch.numbers.standin import Number, original
 
 __all__ = [
     "Constant", "Number", "Numbered", "Print", "Program", "Ready", "Registry", "Slot", "compare", "differing", "expect_prints",
-    "fingerprint",
-    "id_of", "original", "put_in",
+    "fingerprint", "id_of", "original", "put_in",
 ]  # fmt: skip

@@ -11,11 +11,11 @@ import sympy
 import torch
 from torch.fx.node import map_aggregate
 
-from trainc.base import errors
+from trainc.base import PACKAGE
 from trainc.torch import compat
 from trainc.torch.numbers.node import ARITHMETIC, COMPARISONS, UNARY, Node
 
-_TORCH = tuple(os.path.dirname(os.path.abspath(module.__file__)) + os.sep for module in (torch, sympy, errors))
+_TORCH = (*(os.path.dirname(os.path.abspath(module.__file__)) + os.sep for module in (torch, sympy)), PACKAGE)
 _ABSTRACT = ("abc.py", "<frozen abc>")
 _OF_FLOATS = frozenset(dir(float))
 
