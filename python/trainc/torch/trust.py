@@ -37,7 +37,11 @@ _PACKAGES = tuple(library + name + os.sep for library in _STDLIB for name in ("s
 
 def is_trusted_file(path: str) -> bool:
     """Code of PyTorch, NumPy, the standard library or trainc: what it reads beside its arguments is known, or does not change."""
-    return path.startswith(_HOMES) or path.startswith(_STDLIB) and not path.startswith(_PACKAGES)
+    return path.startswith(_HOMES) or is_stdlib(path)
+
+
+def is_stdlib(path: str) -> bool:
+    return path.startswith(("<frozen", *_STDLIB)) and not path.startswith(_PACKAGES)
 
 
 def is_trusted_code(code: types.CodeType, variables: dict) -> bool:
@@ -69,4 +73,4 @@ def top_package_of(function: Any) -> str:
     return str(name).split(".", 1)[0]
 
 
-__all__ = ["C_TRUSTED", "TRUSTED", "is_pythons", "is_trusted_code", "is_trusted_file", "is_trusted_module", "top_package_of"]
+__all__ = ["C_TRUSTED", "TRUSTED", "is_pythons", "is_stdlib", "is_trusted_code", "is_trusted_file", "is_trusted_module", "top_package_of"]

@@ -2,12 +2,14 @@
 
 A trace calls the program with tensors of PyTorch's tracing classes. What the program asks them about values, shapes and types is
 answered as always; `type(x)`, `x.__class__`, `isinstance(x, nn.Parameter)`, an attribute that the program has put on a tensor, or
-a tensor as the key of a dictionary would be answered otherwise, and another branch compiled, without a word.
+a tensor as the key of a dictionary would be answered otherwise, and another branch compiled, without a word. So would what raises
+only because there are no values yet, where the program catches it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -16,15 +18,27 @@ from typing import Any
 import torch
 
 from trainc.base.errors import NotCompiled
-from trainc.torch.compat import FakeTensor, FunctionalTensor
+from trainc.torch.capture.trace import calls_program
+from trainc.torch.compat import FakeTensor, FunctionalTensor, FunctionalTensorMode
 from trainc.torch.guards.code import about
 from trainc.torch.guards.watch import Refusing
 from trainc.torch.numbers import Number
 from trainc.torch.patches import patched, replaced
-from trainc.torch.trust import is_trusted_code
+from trainc.torch.trust import is_stdlib, is_trusted_code
 
 _TRACING = (FunctionalTensor, FakeTensor)
-_OF_ALL = frozenset({"__class__", "__dict__", "vars"})  # what an object has without a look at `__getattr__`
+_OF_CLASS = frozenset({"__class__", "__module__", "__doc__"})
+_OF_ALL = _OF_CLASS | {"__dict__", "vars"}  # what an object has without a look at `__getattr__`
+# Attributes of a trace's tensors that no other tensor has.
+_OWN = frozenset(name for kind in _TRACING for name in (*dir(kind), *kind.__annotations__)) - set(dir(torch.nn.Buffer))
+_OWN |= {"elem", "fake_mode", "fake_device", "constant"}
+# Methods that give, or write down, a tensor's values, and do not come to the dispatcher.
+_VALUES = (
+    "__repr__", "__format__", "__array__", "__dlpack__", "__reduce_ex__", "__deepcopy__", "__dir__", "numpy", "tolist", "apply_",
+    "map_", "storage", "share_memory_", "to_sparse",
+)  # fmt: skip
+# Files of PyTorch's whose functions do no more than to ask a tensor further: `torch.save(x)`, `format(x)`.
+_ASKING = tuple(os.path.join("torch", name) for name in ("_tensor.py", "_tensor_str.py", "storage.py", "serialization.py"))
 
 
 def _class_of(thing: Any) -> type:
@@ -62,6 +76,7 @@ class Disguise(Refusing):
         self._inputs: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # of the trace, and the program's own
         self.asked: set[str] = set()  # attributes that none of them had
         self._answers_attributes = False
+        self._depth, self._raised = 0, ""  # of calls of the dispatcher within each other; what one of them raised
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
@@ -69,8 +84,14 @@ class Disguise(Refusing):
             for kind in _TRACING:  # by functions, not by methods that are bound already: the tensor is their first argument
                 self._patches.enter_context(patched(kind, "__getattr__", lambda tensor, name: self._missing(tensor, name)))
                 self._patches.enter_context(patched(kind, "__hash__", lambda tensor: self._hash(tensor)))
+                for name in _VALUES:
+                    self._patches.enter_context(patched(kind, name, self._giving(name, getattr(kind, name))))
+            dispatch = FunctionalTensorMode.__dict__["__torch_dispatch__"]
+            self._patches.enter_context(patched(FunctionalTensorMode, "__torch_dispatch__", self._noting(dispatch)))
             yield
             self.check()
+            if self._raised:  # and the trace went on
+                raise NotCompiled(self._raised, in_pytorch=True)
 
     def dress(self, traced: Sequence[torch.Tensor], originals: Sequence[torch.Tensor]) -> None:
         """`traced` stand for the program's own `originals`."""
@@ -96,7 +117,7 @@ class Disguise(Refusing):
         for name, ours in (("type", Type), ("id", self._id)):
             if name in names and name not in variables:  # where the builtin would be found
                 self._patches.enter_context(replaced(variables, name, ours))
-        if not self._answers_attributes and not _OF_ALL.isdisjoint(names):
+        if not self._answers_attributes and not (_OF_ALL | _OWN).isdisjoint(about(frame.f_code).names):
             self._answers_attributes = True
             for kind in _TRACING:  # slow, and so only where some code asks
                 self._patches.enter_context(
@@ -114,6 +135,10 @@ class Disguise(Refusing):
     def _attribute(self, tensor: torch.Tensor, name: str) -> Any:
         if name == "__class__":
             return _class_of(tensor)
+        if name in _OF_CLASS and _asked_by_program():
+            return getattr(_class_of(tensor), name)
+        if name in _OWN and _asked_by_program():
+            raise AttributeError(f"'Tensor' object has no attribute '{name}'")
         if name == "__dict__" and id(tensor) in self._inputs and _asked_by_program():
             self._end("reads all attributes of a tensor")
         return torch.Tensor.__getattribute__(tensor, name)
@@ -129,10 +154,56 @@ class Disguise(Refusing):
             self._end("looks a tensor up by its identity")
         return id(tensor)
 
+    def _giving(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        """A method of a trace's tensors, which refuses where the program asks."""
+
+        def asked(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            frame = _asking(sys._getframe(1))
+            if frame is not None:
+                self._refuse(NotCompiled(f"{_at(frame)}: asks a tensor for {name}()"))
+            return method(tensor, *args, **kwargs)
+
+        return asked
+
+    def _noting(self, dispatch: Callable[..., Any]) -> Callable[..., Any]:
+        """The dispatcher, which remembers that it raised an exception towards the program: what is caught may be raised only
+        because a trace has no values."""
+
+        def dispatched(*args: Any, **kwargs: Any) -> Any:
+            self._depth += 1
+            try:
+                return dispatch(*args, **kwargs)
+            except Exception as error:
+                if self._depth == 1 and not self._raised and (frame := _of_program(sys._getframe(1))) is not None:
+                    self._raised = f"{_at(frame)}: a {type(error).__name__} of PyTorch's is caught, which may be the trace's own"
+                raise
+            finally:
+                self._depth -= 1
+
+        return dispatched
+
     def _end(self, what: str, frames: int = 3) -> None:
         """`frames`: how far up the program's code is."""
-        frame = sys._getframe(frames)
-        self._refuse(NotCompiled(f"{frame.f_code.co_name}, line {frame.f_lineno}: {what}", in_pytorch=True))
+        self._refuse(NotCompiled(f"{_at(sys._getframe(frames))}: {what}", in_pytorch=True))
+
+
+def _at(frame: types.FrameType) -> str:
+    return f"{frame.f_code.co_name}, line {frame.f_lineno}"
+
+
+def _of_program(frame: types.FrameType | None) -> types.FrameType | None:
+    """The nearest caller that is the program's own code."""
+    while frame is not None and is_trusted_code(frame.f_code, frame.f_globals):
+        frame = None if calls_program(frame.f_code) else frame.f_back
+    return frame
+
+
+def _asking(frame: types.FrameType | None) -> types.FrameType | None:
+    """The program's code that asks, itself or through a function that asks in its place."""
+    while frame is not None and is_trusted_code(frame.f_code, frame.f_globals):
+        path = frame.f_code.co_filename
+        frame = frame.f_back if path.endswith(_ASKING) or is_stdlib(path) else None
+    return frame
 
 
 def _asked_by_program() -> bool:

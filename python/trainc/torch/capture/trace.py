@@ -110,6 +110,11 @@ def inside(code: Any):
         _here.discard(id(code))
 
 
+def calls_program(code: Any) -> bool:
+    """Whether this code of ours calls the program that is traced: below it is who calls the model."""
+    return id(code) in _here
+
+
 @contextlib.contextmanager
 def recurrent_layers():
     """LSTM, GRU and RNN as their elementwise and matrix operations, with eager's dropout between layers."""

@@ -76,7 +76,7 @@ def _inner(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _inner(constant)
 
 
-_HIDDEN = frozenset({"grad", "is_leaf", "_base", "_version"})
+_HIDDEN = frozenset({"grad", "grad_fn", "is_leaf", "_base", "_version"})
 
 
 def _hidden_attribute(code: types.CodeType) -> str | None:
