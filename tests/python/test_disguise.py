@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import types
@@ -55,7 +56,23 @@ QUESTIONS = {
     "id(self.weight) == IDENTITY": False,
     "hash(self.weight) == IDENTITY": False,
     "self.weight in TABLE": False,
+    "self.weight is KEPT[0]": False,
+    "any(t is self.weight for t in KEPT)": False,
+    "self.weight.grad_fn is None and h.grad_fn is not None": False,
+    "str(x)[:7] == 'tensor('": False,
+    "f'{h}'[:7] == 'tensor(' and 'Parameter' in repr(self.weight)": False,
+    "'%s' % (self.b,) == SHOWN": False,
+    "len(dir(x)) > 0 and 'tag' in dir(x)": False,
+    "x.__module__ == 'torch' and h.__doc__ is None": True,
+    "not hasattr(x, 'elem') and not hasattr(self.weight, 'fake_mode')": True,
 }
+
+# What raises only because a trace has no values, as a program that catches it asks it
+VALUES = (
+    "x.sum().item() < 99", "bool(x.sum() < 99)", "x.tolist() is not None", "x.detach().numpy().shape == (2, 3)",
+    "x.nonzero().shape[0] > 0", "torch.equal(x, x)", "next(iter(x.flatten())) < 99", "x.storage() is not None",
+    "copy.deepcopy(x) is not None", "x.to_sparse() is not None", "pickle.dumps(x) is not None", "np.asarray(x).shape == (2, 3)",
+)  # fmt: skip
 
 
 def scaled_by_class():
@@ -74,8 +91,9 @@ def made(tmp_path, monkeypatch, question: str):
     """A model of a module of its own, and an input."""
     module = types.ModuleType("asking")
     module.__dict__.update(
-        torch=torch, nn=nn, scaled=scaled_by_class(), TABLE={}, IDENTITY=0, DEFAULT=type if "default" in question else None
-    )
+        torch=torch, nn=nn, scaled=scaled_by_class(), TABLE={}, KEPT=[], IDENTITY=0, SHOWN="",
+        DEFAULT=type if "default" in question else None,
+    )  # fmt: skip
     monkeypatch.setitem(sys.modules, "asking", module)
     file = tmp_path / "asking.py"
     file.write_text(MODEL.replace("{question}", question))
@@ -84,6 +102,8 @@ def made(tmp_path, monkeypatch, question: str):
     model, x = module.Model(), torch.randn(2, 3)
     x.tag = 7
     module.TABLE[model.weight], module.IDENTITY = 1, id(model.weight)
+    module.KEPT.append(model.weight)
+    module.SHOWN = str(model.b)
     return model, x
 
 
@@ -122,6 +142,49 @@ def test_a_step_asks(tmp_path, monkeypatch, question):
         with pytest.raises(trainc.UserError):
             assert trainc.train_step(step)(x).item() == pytest.approx(wanted, rel=1e-5)
             raise trainc.UserError("right numbers are as good")
+
+
+CATCHING = """
+import copy, pickle
+import numpy as np
+import torch
+from torch import nn
+class Model(nn.Linear):
+    def forward(self, x):
+        h = super().forward(x)
+        try:
+            return h if ({question}) else h * 100
+        except {error}:
+            return h * 100
+"""
+
+
+@pytest.mark.parametrize("question", VALUES)
+def test_what_a_trace_raises_and_the_program_catches(tmp_path, monkeypatch, question):
+    for i, error in enumerate(("Exception", "RuntimeError", "(TypeError, ValueError, NotImplementedError)")):
+        module = types.ModuleType(f"catching_{i}")
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        file = tmp_path / f"{module.__name__}.py"
+        file.write_text(CATCHING.replace("{question}", question).replace("{error}", error))
+        exec(compile(file.read_text(), str(file), "exec"), module.__dict__)
+        torch.manual_seed(0)
+        model, x = module.Model(3, 3), torch.randn(2, 3)
+        wanted = model(x)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+
+        def step(x, model=model, optimizer=optimizer):
+            loss = model(x).sum()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        with contextlib.suppress(trainc.UserError):
+            assert trainc.train_step(step)(x).item() == pytest.approx(wanted.sum().item(), rel=1e-5)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert torch.allclose(trainc.compile(model)(x), wanted)
+        torch._dynamo.reset()
 
 
 def test_attributes_that_come_later_are_another_signature(tmp_path, monkeypatch):

@@ -29,7 +29,7 @@ from trainc.base import records
 
 # Each model is written in a module of its own, as a user's would be: its functions have their own globals.
 HEAD = """
-import array, collections, contextlib, dataclasses, enum, functools, itertools, logging, math, os, random, time, types
+import array, collections, contextlib, contextvars, dataclasses, enum, functools, itertools, logging, math, os, random, time, types
 import numpy as np
 import torch
 from torch import nn
@@ -178,6 +178,28 @@ READS = {
     "order of an OrderedDict of self": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * list(self.d)[0]", "net.d.move_to_end(2.0)", "d = collections.OrderedDict({2.0: 1, 3.0: 1})"),
     "order of a dictionary": ("D = dict(a=2.0, b=3.0)\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * list(D.values())[0]", "m.D['a'] = m.D.pop('a')"),
     "default dtype": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * torch.tensor(2.0).element_size()", "torch.set_default_dtype(torch.float64)"),
+    "class of an object": ("class A:\n  v = 2.0\nclass B:\n  v = 3.0\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * self.o.v", "net.o.__class__ = m.B", "o = m.A()"),
+    "class of the module": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * 2.0\nclass Other(Net):\n  def forward(self, x): return super().forward(x) * 3.0", "net.__class__ = m.Other"),
+    "class of a submodule": ("class Net(nn.Sequential):\n  def __init__(self, *a): super().__init__(nn.Linear(*a), nn.Tanh())", "net[1].__class__ = nn.Sigmoid"),
+    "forward put on a class": ("class Layer(nn.Linear): pass\nclass Net(nn.Sequential):\n  def __init__(self, *a): super().__init__(Layer(*a), nn.Tanh())", "m.Layer.forward = lambda self, x: x * self.weight.sum() + self.bias.sum()"),
+    "method of PyTorch's put on a class": ("class Layer(nn.Conv1d): pass\nclass Net(nn.Module):\n  def __init__(self, *a):\n    super().__init__()\n    self.c = Layer(3, 3, 1)\n  def forward(self, x): return self.c(x)", "m.Layer._conv_forward = lambda self, x, w, b: x * w.sum() + b.sum()"),
+    "special method replaced": ("class C:\n  def __call__(self): return 2.0\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * self.c()", "m.C.__call__ = lambda self: 3.0", "c = m.C()"),
+    "special method, by syntax": ("class C:\n  def __len__(self): return 2\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * (2.0 if self.c else 3.0)", "m.C.__len__ = lambda self: 0", "c = m.C()"),
+    "class without a module": ("class C:\n  v = 2.0\nTABLE = {'c': C}\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * TABLE['c'].v", "m.TABLE['c'] = eval(\"type('D', (), {'v': 3.0})\", {})"),
+    "list that iterates otherwise": ("K = [1.0]\nclass L(list):\n  def __iter__(self): return iter([K[0], *list.__iter__(self)])\nD = L([2.0])\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * sum(D)", "m.K[0] = 4.0"),
+    "what only a weak set holds": ("import weakref\nclass C: pass\nA = C()\nW = weakref.WeakSet([A])\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * (1 + len(W))", "m.A = None"),
+    "what only a weak reference holds": ("import weakref\nclass C: v = 2.0\nA = C()\nW = weakref.ref(A)\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * (W().v if W() is not None else 3.0)", "m.A = None"),
+    "contextvar's default": ("V = contextvars.ContextVar('v', default=[2.0])\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * V.get()[0]", "m.V.get()[0] = 3.0"),
+    "order of a ModuleDict": ("class Net(nn.Module):\n  def __init__(self, *a):\n    super().__init__()\n    self.d = nn.ModuleDict({'a': nn.Linear(*a), 'b': nn.Tanh()})\n  def forward(self, x):\n    for layer in self.d.values(): x = layer(x)\n    return x", "net.d['a'] = net.d.pop('a')"),
+    "cache that is full": ("K = [2.0]\n@functools.lru_cache(maxsize=2)\ndef f(v): return K[0] * v\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * f(1.0)", "m.K[0] = 3.0; m.f(4.0); m.f(3.0)"),
+    "a function's globals": ("S = 2.0\ndef f(): pass\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * f.__globals__['S']", "m.S = 3.0"),
+    "a module's computed name": ("S, N = 2.0, 'S'\nME = __import__('sys').modules[__name__]\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * getattr(ME, N)", "m.S = 3.0"),
+    "a module's variables": ("S = [2.0]\nME = __import__('sys').modules[__name__]\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * vars(ME)['S'][0]", "m.S[0] = 3.0"),
+    "import by a function": ("S = 2.0\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * __import__(__name__).S", "m.S = 3.0"),
+    "import by importlib": ("import importlib\nS = 2.0\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * importlib.import_module(__name__).S", "m.S = 3.0"),
+    "file's existence": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * (2.0 if os.path.exists(self.p) else 3.0)", "os.rmdir(net.p)", "p = __import__('tempfile').mkdtemp()"),
+    "PyTorch's setting": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * (2.0 if torch.backends.cudnn.benchmark else 3.0)", "torch.backends.cudnn.benchmark = True"),
+    "lock": ("import threading\nK = threading.Lock()\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * (2.0 if K.locked() else 3.0)", "m.K.acquire()"),
 }  # fmt: skip
 
 # Programs whose forward changes something beside its result: after three calls, `seen` is compared, too.
@@ -223,6 +245,8 @@ EFFECTS = {
     "metaclass counts": ("class Meta(type):\n  def __call__(cls, *a):\n    cls.n = getattr(cls, 'n', 0) + 1\n    return super().__call__(*a)\nclass C(metaclass=Meta): pass\nclass Net(nn.Linear):\n  def forward(self, x):\n    C()\n    return super().forward(x)", "m.C.n"),
     "metaclass counts on itself": ("class Meta(type):\n  n = 0\n  def __call__(cls, *a):\n    type(cls).n += 1\n    return super().__call__(*a)\nclass C(metaclass=Meta): pass\nclass Net(nn.Linear):\n  def forward(self, x):\n    C()\n    return super().forward(x)", "m.Meta.n"),
     "environment": ("class Net(nn.Linear):\n  def forward(self, x):\n    os.environ['TEST_N'] = str(int(os.environ.get('TEST_N', '0')) + 1)\n    return super().forward(x)", "os.environ.pop('TEST_N')"),
+    "contextvar with a default": ("V = contextvars.ContextVar('v', default=1.0)\nclass Net(nn.Linear):\n  def forward(self, x):\n    V.set(V.get() + 1)\n    return super().forward(x) * V.get()", "0"),
+    "cache that is full": ("@functools.lru_cache(maxsize=2)\ndef f(v): return v\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * f(1.0)", "[m.f(v) for v in (3.0, 4.0, 1.0, 2.0, 3.0)]"),
 }  # fmt: skip
 
 PLACES = {"numpy": numpy, "array": array, "collections": collections, "functools": functools, "itertools": itertools, "os": os,
@@ -280,6 +304,7 @@ def restored():
     os.environ.clear()
     os.environ.update(environment)
     torch.set_default_dtype(dtype)
+    torch.backends.cudnn.benchmark = False
     torch._dynamo.reset()
 
 

@@ -73,4 +73,7 @@ def top_package_of(function: Any) -> str:
     return str(name).split(".", 1)[0]
 
 
-__all__ = ["C_TRUSTED", "TRUSTED", "is_pythons", "is_stdlib", "is_trusted_code", "is_trusted_file", "is_trusted_module", "top_package_of"]
+__all__ = [
+    "C_TRUSTED", "TRUSTED", "is_pythons", "is_stdlib", "is_trusted_code", "is_trusted_file", "is_trusted_module",
+    "top_package_of",
+]  # fmt: skip

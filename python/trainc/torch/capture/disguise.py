@@ -37,6 +37,7 @@ _VALUES = (
     "__repr__", "__format__", "__array__", "__dlpack__", "__reduce_ex__", "__deepcopy__", "__dir__", "numpy", "tolist", "apply_",
     "map_", "storage", "share_memory_", "to_sparse",
 )  # fmt: skip
+_TEXT = frozenset({"__repr__", "__format__", "__dir__"})  # torch.compile's own tensors have another one, too
 # Files of PyTorch's whose functions do no more than to ask a tensor further: `torch.save(x)`, `format(x)`.
 _ASKING = tuple(os.path.join("torch", name) for name in ("_tensor.py", "_tensor_str.py", "storage.py", "serialization.py"))
 
@@ -160,7 +161,7 @@ class Disguise(Refusing):
         def asked(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             frame = _asking(sys._getframe(1))
             if frame is not None:
-                self._refuse(NotCompiled(f"{_at(frame)}: asks a tensor for {name}()"))
+                self._refuse(NotCompiled(f"{_at(frame)}: asks a tensor for {name}()", name in _TEXT))
             return method(tensor, *args, **kwargs)
 
         return asked

@@ -11,6 +11,8 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+from trainc.torch.numbers.operands import syntax
+
 _DYNAMIC = frozenset(
     {"vars", "__dict__", "attrgetter", "methodcaller", "asdict", "astuple", "fields", "getmembers", "__getattribute__", "dir",
      "__slots__", "locals"}
@@ -31,6 +33,7 @@ class Code:
     any_global: bool
     hidden: str | None  # an attribute that it reads or sets of what may be a tensor, and that a trace's tensors do not have
     sets_data: bool
+    identity: bool  # compares by `is` what is no constant
 
 
 _codes: dict[int, Code] = {}
@@ -45,10 +48,12 @@ def about(code: types.CodeType) -> Code:
         variables = sorted(set().union(*(each.co_names for each in every)))
         imports = any(i.opname == "IMPORT_NAME" for each in every for i in dis.get_instructions(each))
         any_attribute = code.co_name not in _FORWARDING and _reads_any_attribute(code, names)
-        any_global = not _ANY_GLOBAL.isdisjoint(variables) and any(map(_uses_any_global, every))
+        any_global = not (_ANY_GLOBAL | _BY_ATTRIBUTE).isdisjoint(variables) and any(map(_uses_any_global, every))
         hidden = next(filter(None, map(_hidden_attribute, every)), None)
         sets_data = "swap_tensors" in names or any(map(_sets_data, every))
-        found = _codes[id(code)] = Code(code, names, variables, imports, any_attribute, any_global, hidden, sets_data)
+        found = _codes[id(code)] = Code(
+            code, names, variables, imports, any_attribute, any_global, hidden, sets_data, syntax(code).compares
+        )  # fmt: skip
     return found
 
 
@@ -59,12 +64,15 @@ def _sets_data(code: types.CodeType) -> bool:
     return "data" in code.co_names and any(i.opname == "STORE_ATTR" and i.argval == "data" for i in dis.get_instructions(code))
 
 
-_ANY_GLOBAL = frozenset({"globals", "eval", "exec"})
+_ANY_GLOBAL = frozenset({"globals", "eval", "exec", "__import__"})
+_BY_ATTRIBUTE = frozenset({"__globals__", "f_globals", "import_module"})  # what gives any global, of whatever it is asked
 _VARIABLE = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "IMPORT_FROM"})
 
 
 def _uses_any_global(code: types.CodeType) -> bool:
     """Whether code names one of these functions, as a variable or as one of `builtins`: a method of that name is another."""
+    if not _BY_ATTRIBUTE.isdisjoint(code.co_names):
+        return True
     of_builtins = not {"builtins", "__builtins__"}.isdisjoint(code.co_names)
     return any(i.argval in _ANY_GLOBAL and (of_builtins or i.opname in _VARIABLE) for i in dis.get_instructions(code))
 

@@ -36,6 +36,8 @@ class Guards:
         watched = [p for p in self._walk.places if p.guards]
         self._places = [p.thing for p in watched]
         self._expected = [each for p in watched for each in (*p.held, p.thing)]
+        self._objects = [value for value, _ in self._walk.classes.values()]
+        self._classes = [kind for _, kind in self._walk.classes.values()]
         self._orders = [p for p in self._walk.places if type(p) is Order]
         self._numbers = positions([(p.thing, p.held) for p in watched], self._moving)
 
@@ -68,7 +70,8 @@ class Guards:
                 self._expected[i] = number if type(number) is float else NO_NUMBER
         if self._types is not None and not self._types(self.tensors):
             return False
-        if same_contents(self._places, self._expected) and not any([order.changed() for order in self._orders]):
+        same = same_contents(self._places, self._expected) and list(map(type, self._objects)) == self._classes
+        if same and not any([order.changed() for order in self._orders]):
             return True
         try:
             walk = self._walk.again(kept=True)

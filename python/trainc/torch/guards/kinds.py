@@ -52,9 +52,31 @@ def is_replaced(thing: Any) -> bool:
 def is_plain(value: Any) -> bool:
     """Whether a value cannot change, and nothing hangs on it."""
     kind = type(value)
-    if not isinstance(value, IMMUTABLE) or not hasattr(value, "__dict__") or is_trusted_module(kind.__module__):
+    if not isinstance(value, IMMUTABLE) or not hasattr(value, "__dict__") or is_trusted_module(module_of(kind)):
         return isinstance(value, IMMUTABLE)
     return not is_pythons(kind) and not isinstance(value, enum.Enum)
+
+
+def module_of(kind: Any) -> str | None:
+    """The module of a class, which need not have one."""
+    return getattr(kind, "__module__", None)
+
+
+_WITH_CONTENTS = (list, tuple, set, frozenset, collections.deque)
+
+
+def contents_of(value: Any) -> list[Any]:
+    """What a list, tuple, set or deque holds, also where its class iterates otherwise."""
+    return list(next(kind for kind in _WITH_CONTENTS if isinstance(value, kind)).__iter__(value))
+
+
+def is_special(name: Any) -> bool:
+    """Whether this is a name by which Python finds a method."""
+    return isinstance(name, str) and name.startswith("__") and name.endswith("__")
+
+
+def is_callable(item: Any) -> bool:
+    return isinstance(item, (types.FunctionType, staticmethod, classmethod, functools.partial, functools.partialmethod))
 
 
 def order(value: dict) -> tuple:
@@ -137,17 +159,17 @@ def reads_itself(kind: type) -> bool:
     """Whether code that is not watched, or that computes names, reads an object's attributes: a class of the standard library's;
     one that looks attributes up itself."""
     ways = {"__getattr__", "__getattribute__"}
-    return is_trusted_module(kind.__module__) or any(
-        not ways.isdisjoint(base.__dict__) for base in kind.__mro__ if not is_trusted_module(base.__module__)
+    return is_trusted_module(module_of(kind)) or any(
+        not ways.isdisjoint(base.__dict__) for base in kind.__mro__ if not is_trusted_module(module_of(base))
     )
 
 
 @functools.cache
 def names_of_bases(kind: type) -> frozenset[str]:
     """Names in the code of the bases that are not the user's: UserDict's own methods read `data`."""
-    found: set[str] = set()
+    found: set[str] = {"forward"} if issubclass(kind, torch.nn.Module) else set()
     for base in kind.__mro__:
-        if is_trusted_module(base.__module__) and base not in (object, torch.nn.Module):
+        if is_trusted_module(module_of(base)) and base not in (object, torch.nn.Module):
             for item in base.__dict__.values():
                 code = getattr(getattr(item, "fget", getattr(item, "__func__", item)), "__code__", None)
                 if code is not None:
@@ -168,16 +190,20 @@ def is_number(told: Any) -> bool:
 
 __all__ = [
     "IMMUTABLE",
+    "contents_of",
     "functions_of",
     "holds_tensors",
+    "is_callable",
     "is_function",
     "is_number",
     "is_of_cache",
     "is_plain",
     "is_replaced",
+    "is_special",
     "is_torchs",
     "is_transparent",
     "kept_by",
+    "module_of",
     "names_of_bases",
     "order",
     "reads_itself",

@@ -19,6 +19,7 @@ import torch
 
 from trainc.base.errors import UserError
 from trainc.torch.compat import FakeTensor, FunctionalTensor, disable_current_modes
+from trainc.torch.guards.kinds import contents_of
 from trainc.torch.numbers import Number
 from trainc.torch.patches import MISSING, Name
 
@@ -33,7 +34,7 @@ def held(place: Any) -> list[Any]:
     if isinstance(place, dict):
         return [each for item in dict.items(place) for each in item]
     if isinstance(place, (list, set, frozenset, collections.deque)):
-        return list(place)
+        return contents_of(place)
     if isinstance(place, tuple):
         if len(place) == 1:
             return [len(place[0])]
@@ -51,6 +52,14 @@ def held(place: Any) -> list[Any]:
     if isinstance(place, contextvars.ContextVar):
         return [place.get(MISSING)]
     return [place.tobytes() if hasattr(place, "tobytes") else bytes(place)]
+
+
+def default_of(variable: contextvars.ContextVar) -> Any:
+    """What a context variable gives where nobody has set it."""
+    try:
+        return contextvars.Context().run(variable.get)
+    except LookupError:
+        return MISSING
 
 
 def contents(places: list[Any]) -> list[Any]:
@@ -114,7 +123,7 @@ class Place:
             else:
                 thing.cell_contents = held[0]
         elif isinstance(thing, contextvars.ContextVar):
-            thing.set(None if held[0] is MISSING else held[0])
+            thing.set(default_of(thing) if held[0] is MISSING else held[0])
         elif isinstance(thing, types.FunctionType):
             thing.__code__, thing.__defaults__, thing.__kwdefaults__ = held
         elif isinstance(thing, tuple):
@@ -224,6 +233,15 @@ class Cache(Place):
         self.thing.cache_clear()  # the only way to take something out
 
 
+class Kept(Place):
+    """A result in the table of a functools.cache. What a trace's calls put out is not put back: the table is C's own."""
+
+    __slots__ = ()
+
+    def changed(self) -> bool:
+        return False
+
+
 def _of_trace(value: Any) -> bool:
     if isinstance(value, (list, tuple, dict)):
         return any(map(_of_trace, value.values() if isinstance(value, dict) else value))
@@ -320,6 +338,6 @@ class AllAttributes(Place):
 
 
 __all__ = [
-    "CLASS_CACHES", "IGNORED", "MISSING", "AllAttributes", "Attributes", "Buffer", "Cache", "Class", "Generator", "Order",
-    "Place", "Size", "Version", "Written", "contents", "generator_of", "held", "same_contents", "type_version",
+    "CLASS_CACHES", "IGNORED", "MISSING", "AllAttributes", "Attributes", "Buffer", "Cache", "Class", "Generator", "Kept", "Order",
+    "Place", "Size", "Version", "Written", "contents", "default_of", "generator_of", "held", "same_contents", "type_version",
 ]  # fmt: skip

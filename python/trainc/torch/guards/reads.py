@@ -34,15 +34,19 @@ from trainc.torch.compat import FakeTensor, FunctionalTensor, disable_current_mo
 from trainc.torch.guards.code import about
 from trainc.torch.guards.kinds import (
     IMMUTABLE,
+    contents_of,
     functions_of,
     holds_tensors,
+    is_callable,
     is_function,
     is_number,
     is_plain,
     is_replaced,
+    is_special,
     is_torchs,
     is_transparent,
     kept_by,
+    module_of,
     names_of_bases,
     order,
     reads_itself,
@@ -58,11 +62,13 @@ from trainc.torch.guards.places import (
     Cache,
     Class,
     Generator,
+    Kept,
     Order,
     Place,
     Size,
     Version,
     Written,
+    default_of,
     generator_of,
     held,
     type_version,
@@ -118,14 +124,16 @@ class Reads:
         self._strays: list[tuple[str, types.FunctionType]] = []  # that ran and were reached in a way that was not walked
         self._opened: list[tuple[str, types.ModuleType]] = []
         self._items = self._copied = 0
+        self.classes: dict[int, tuple[Any, type]] = {}  # objects whose class the program could change, and the class
         self._slots: set[tuple[int, str | None]] = set()
         self._owned = {id(tensor) for tensor in own.tensors()}
+        self._again, self._identity = False, ""  # whether one of these is reached in another way; code that compares by `is`
         self._modules: set[int] = set()
         self._kept: dict[int, tuple[Any, list]] = kept or {}
         self._version(torch.Tensor)
         for path, module in own.root.named_modules():
             self._modules.add(id(module))
-            self._class(path or type(module).__name__, type(module))
+            self._of_class(path or type(module).__name__, module)
         self._own_numbers: list[tuple[str, Any, Any]] = []
         tables = {id(module.__dict__): path for path, module in own.root.named_modules()}
         for table, key in own._values:
@@ -184,7 +192,7 @@ class Reads:
             self._runs(path, function)
         facts = about(code)
         if facts.any_global:
-            raise NotCompiled(f"{code.co_name}: uses globals(), eval() or exec()")
+            raise NotCompiled(f"{code.co_name}: uses globals(), eval() or exec(), or imports by a name that it computes")
         if facts.sets_data:
             what = f"{code.co_name}: gives a tensor another's memory (`x.data = y`), which no trace sees"
             raise NotCompiled(what, in_pytorch=True)
@@ -193,6 +201,12 @@ class Reads:
         for name in facts.names & sys.modules.keys() if facts.imports else ():
             if not is_trusted_module(name):
                 self._slot(f"sys.modules.{name}", sys.modules, name)
+        if facts.identity:
+            self._identity = self._identity or code.co_name
+            self._check_identity()
+        for name in variables.keys() & set(facts.globals) if facts.any_attribute else ():
+            if _is_users_module(variables[name]):
+                raise NotCompiled(f"{code.co_name}: reads attributes that it does not name, and `{name}` is a module")
         module = variables.get("__name__", "")
         self._size(module, variables)  # a new global may hide a builtin
         for name in facts.globals:
@@ -310,8 +324,7 @@ class Reads:
         elif isinstance(value, (types.CellType, contextvars.ContextVar)):
             self._cell(path, value)
         elif isinstance(value, weakref.ref):
-            if (referent := value()) is not None:
-                self._todo.append((path, referent))
+            self._weak(path, value)
         elif isinstance(value, types.MappingProxyType):
             self._todo += [(path, table) for table in gc.get_referents(value)]
         elif isinstance(value, threading.Event):
@@ -357,10 +370,27 @@ class Reads:
         if isinstance(value, (FakeTensor, FunctionalTensor)):  # of this trace
             return
         self.tensors.append(value)
+        self._again |= id(value) in self._owned
+        self._check_identity()
         if value.is_cpu and value.layout is torch.strided and id(value) not in self._owned:
             self._copied += value.numel() * value.element_size()
             with disable_current_modes():
                 self._add(Written(path, value, self._copied <= MAX_COPIED), 1)
+
+    def _weak(self, path: str, value: weakref.ref) -> None:
+        """What a weak reference gives. The guards hold what they watch: only what lives as long without them may be watched.
+        (Nor may the frames of an exception hold it.)"""
+        if not isinstance(value(), (type, types.FunctionType, types.ModuleType, type(None))):
+            if id(value()) not in self._modules and id(value()) not in self._owned:
+                raise NotCompiled(f"forward may read `{path}`, an object that only a weak reference holds", in_pytorch=True)
+        if value() is not None:
+            self._todo.append((path, value()))
+
+    def _check_identity(self) -> None:
+        """A trace puts its own tensors where the modules' are, and only there: by `is` they are not what is found elsewhere."""
+        if self._again and self._identity:
+            what = f"{self._identity}: compares by `is`, and one of the model's own tensors is reached in another way, too"
+            raise NotCompiled(what, in_pytorch=True)
 
     def _marked(self, path: str, value: Any) -> None:
         """The attributes of a value that cannot change, but is of a class of the user's: what an enumeration's member holds."""
@@ -374,11 +404,12 @@ class Reads:
         table, results = kept_by(path, value)
         _, keys = self._kept.setdefault(id(value), (value, list(table)))
         self._add(Cache(path, value, lambda: kept_by(path, value)), 1)
+        now = {key: key for key in table}  # the very keys: one that went and came again is another object
         for i, key in enumerate(keys):
             if key in table:
                 where = f"{path}({key!r})" if type(key) in (int, str) else f"{path}(...), result {i}"
-                self._add(Place(where, (table, key), [table[key]]), 1)
-                self._todo += [(f"{where}.key", key), (where, results[id(key)])]
+                self._add(Kept(where, (table, key), [table[key]]), 1)
+                self._todo += [(f"{where}.key", now[key]), (where, results[id(now[key])])]
 
     def _level(self, path: str, value: logging.Logger) -> None:
         """What decides whether a logger writes a record: its level and those above it."""
@@ -410,7 +441,7 @@ class Reads:
                 self._todo.append((f"{path}[{key!r}]" if isinstance(key, (str, int)) else f"{path}[...]", item))
             return
         if isinstance(value, (list, set, frozenset, tuple, collections.deque)):
-            items = list(value) if not isinstance(value, (list, tuple)) else [*value]
+            items = contents_of(value)
             if isinstance(value, (list, set, collections.deque)):
                 self._add(Place(path, value, items), len(items))
             if isinstance(value, (set, frozenset)) and all(map(is_plain, items)):
@@ -422,9 +453,9 @@ class Reads:
         kind = type(value)
         attributes = getattr(value, "__dict__", None)
         if not is_transparent(kind):
-            name = f"{kind.__module__}.{kind.__qualname__}"
+            name = f"{module_of(kind)}.{kind.__qualname__}"
             raise NotCompiled(f"forward may read `{path}`, a {name}, and trainc cannot see into it")
-        self._class(path, kind)
+        self._of_class(path, value)
         whole = reads_itself(kind)
         if isinstance(attributes, dict):
             named = names_of_bases(kind)
@@ -475,8 +506,16 @@ class Reads:
     def _cell(self, path: str, value: types.CellType | contextvars.ContextVar) -> None:
         found = held(value)
         self._add(Place(path, value, found), 1)
+        if isinstance(value, contextvars.ContextVar) and found[0] is MISSING:
+            found = [default_of(value)]
         if found[0] is not MISSING:
             self._todo.append((path, found[0]))
+
+    def _of_class(self, path: str, value: Any) -> None:
+        """An object's class, of which the program could make it another: `layer.__class__ = Quantized`."""
+        self._tell(f"the class of {path}", (type(value), id(type(value))))
+        self.classes[id(value)] = value, type(value)
+        self._class(path, type(value))
 
     def _class(self, path: str, value: type) -> None:
         for each in value.__mro__:
@@ -485,16 +524,20 @@ class Reads:
             if not is_pythons(each):
                 continue
             self._seen[id(each)] = each
-            if is_trusted_module(each.__module__):  # watched, but whatever changes there is not the program's doing
+            if is_trusted_module(module_of(each)):  # watched, but whatever changes there is not the program's doing
                 if issubclass(each, torch.nn.Module):
                     self._version(each)
                 continue
             if is_pythons(type(each)):
                 self._class(type(each).__qualname__, type(each))
             self._add(Class(each.__qualname__, each), 1)
+            called = names_of_bases(each)
             for key, item in list(each.__dict__.items()):
                 if key not in CLASS_CACHES and not isinstance(item, types.MemberDescriptorType):
-                    self._attribute(f"{each.__qualname__}.{key}", key, item, None)
+                    # Python itself calls `__call__` and the like, and a base class of PyTorch's calls `forward`
+                    implicit = key in called or is_special(key) and is_callable(item)
+                    where = f"{each.__qualname__}.{key}"
+                    self._named(where, item, None) if implicit else self._attribute(where, key, item, None)
 
     def _version(self, value: type) -> None:
         """A class of PyTorch's: its methods, which somebody may replace, and the functions that those find by name."""
@@ -502,7 +545,7 @@ class Reads:
             self._add(Version(value.__qualname__, value, held(value)), 1)
         items = [(key, item) for key, item in value.__dict__.items() if key not in _REPLACED]
         methods = tuple((key, item) for key, item in items if isinstance(item, types.FunctionType))
-        self._tell(f"{value.__module__}.{value.__qualname__}", ("methods", methods))
+        self._tell(f"{module_of(value)}.{value.__qualname__}", ("methods", methods))
         functions = torch.nn.functional.__dict__
         for _, method in methods if value is not torch.Tensor else ():
             for name in about(method.__code__).names & functions.keys():
@@ -611,6 +654,10 @@ class Reads:
         self.roots.append((path, value))
         self._todo.append((path, value))
         self._drain()
+
+
+def _is_users_module(value: Any) -> bool:
+    return isinstance(value, types.ModuleType) and (value is sys or not is_trusted_module(value.__name__))
 
 
 __all__ = ["Reads"]

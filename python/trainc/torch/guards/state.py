@@ -39,6 +39,7 @@ class ModuleState:
         self.root = root
         self._modules: list[tuple[dict, Any, Any]] = []  # where each submodule hangs
         self._sizes: list[tuple[dict, int]] = []  # attributes of each module: none came, none went
+        self._orders: list[tuple[dict, tuple]] = []  # in which order modules hang: a ModuleDict calls them so
         self._tensors: list[tuple[dict, Any]] = []  # where tensors hang (parameters, buffers, attributes)
         self._values: list[tuple[dict, Any]] = []  # where plain values hang
         self._hooks: list[dict] = []
@@ -71,6 +72,8 @@ class ModuleState:
         for key, child in attributes["_modules"].items():
             self._modules.append((attributes["_modules"], key, child))
         self._sizes.append((attributes["_modules"], len(attributes["_modules"])))
+        if len(attributes["_modules"]) > 1:
+            self._orders.append((attributes["_modules"], tuple(attributes["_modules"])))
         self._hooks += [attributes[key] for key in _HOOKS]
         for key, value in attributes.items():
             if key in _OWN:
@@ -101,6 +104,8 @@ class ModuleState:
         if any(len(table) != size for table, size in self._sizes):
             return False
         if any(table.get(key) is not child for table, key, child in self._modules):
+            return False
+        if any(tuple(table) != keys for table, keys in self._orders):
             return False
         try:
             found = [table[key] for table, key in self._tensors]

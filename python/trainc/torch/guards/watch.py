@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import glob
 import logging
 import os
+import pathlib
 import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy
 import torch
+from torch.backends import ContextProp
 
 from trainc.base import PACKAGE
 from trainc.base.errors import NotCompiled, SideEffect
@@ -37,10 +41,11 @@ _ASKS = {
     "builtins": {"print", "input", "exec", "eval"},
     "io": {"open", "open_code"},
     "_io": {"open", "open_code", "write", "read", "readline", "flush"},
-    "_thread": {"start_new_thread", "get_ident"},
+    "_thread": {"start_new_thread", "get_ident", "locked"},
     "_random": {"random", "getrandbits", "seed"},
-    "gc": {"collect", "get_objects"},
-    "sys": {"getrefcount", "exit", "_getframe", "setrecursionlimit"},
+    "gc": {"collect", "get_objects", "isenabled", "enable", "disable"},
+    "sys": {"getrefcount", "exit", "_getframe", "setrecursionlimit", "getrecursionlimit"},
+    "torch": {"get_num_threads", "get_num_interop_threads", "set_num_threads"},
     "_uuid": {"generate_time_safe"},
     "_socket": {"socket"},
     "datetime": {"now", "utcnow", "today"},
@@ -65,6 +70,18 @@ _stateful("sets or reads the state of torch's generator", torch.manual_seed, tor
           torch.cuda.get_rng_state, torch.cuda.set_rng_state)  # fmt: skip
 _stateful("changes a setting of torch's", torch.set_default_dtype, torch.set_default_device, torch.use_deterministic_algorithms,
           torch.set_float32_matmul_precision, torch.set_deterministic_debug_mode)  # fmt: skip
+
+# Those that read a file, or a setting that is in no signature.
+_READS: set[types.CodeType] = set()
+for _function in (
+    os.path.exists, os.path.isfile, os.path.isdir, os.path.getsize, os.path.getmtime, os.walk, glob.glob, glob.iglob,
+    *(getattr(pathlib.Path, _name) for _name in ("open", "read_text", "read_bytes", "write_text", "write_bytes", "exists", "stat",
+                                                 "is_file", "is_dir", "iterdir", "glob", "unlink", "mkdir", "touch", "cwd")),
+    numpy.geterr, numpy.get_printoptions, threading.active_count, torch.get_float32_matmul_precision, ContextProp.__get__,
+    torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.math_sdp_enabled,
+):  # fmt: skip
+    if (_code := getattr(_function, "__code__", None)) is not None:
+        _READS.add(_code)
 
 
 class Refusing:
@@ -134,6 +151,11 @@ class Watched(Refusing):
                 caller = caller.f_back
             if caller is not None and not is_trusted_file(caller.f_code.co_filename):
                 self._refuse(SideEffect(f"{_line(caller)}: {code.co_name}() {reason}"))
+            return None
+        if code in _READS:
+            caller = frame.f_back
+            if caller is not None and not is_trusted_code(caller.f_code, caller.f_globals):
+                self._refuse(NotCompiled(f"{_line(caller)}: {code.co_name}() reads what no signature has", in_pytorch=True))
             return None
         if is_trusted_code(code, frame.f_globals):
             return False
