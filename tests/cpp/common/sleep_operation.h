@@ -44,19 +44,26 @@ inline Gate& gate(int number) {
 /// How many of them sleep, and how many have ended.
 inline std::atomic<int> sleeping{0}, slept{0};
 
-/// Attributes: `seconds` to sleep, or the `gate` to wait for; then `fails`: what it throws, "user:..." or "other:...". Arguments: none; one, which stays as it is; or two of the same size, the
-/// second of which becomes the first.
+/// Attributes: `seconds` to sleep, or the `gate` to wait for; then `fails`: what it throws, "user:..." or "other:...". Arguments: none; one, which is as it was in the end; or two of the same size, the
+/// second of which becomes the first. What it writes holds something else while it sleeps, so that who touches it meanwhile is found out.
 class Sleep : public runtime::Operation {
  public:
   Sleep(const plan::Plan& plan, const plan::Step& step) : attributes_(nlohmann::json::parse(step.arguments_json)) {
     if (step.arguments.size() > 2) throw InternalError("a sleeper takes two arguments at most");
     for (int b : step.arguments) bytes_.push_back(plan.buffers[b].bytes);
+    writes_ = !step.writes.empty();
     if (bytes_.size() == 2 && bytes_[0] != bytes_[1]) throw InternalError("a sleeper gives what it takes");
   }
   std::unique_ptr<runtime::InFlight> start(const std::vector<void*>& arguments) const override {
     return runtime::beside([this, arguments](const std::stop_token& stop) {
       ++sleeping;
+      const auto invert = [&] {
+        auto* memory = static_cast<uint8_t*>(arguments.back());
+        for (int64_t i = 0; i < bytes_.back(); ++i) memory[i] = static_cast<uint8_t>(~memory[i]);
+      };
+      if (writes_) invert();
       const bool woken = sleep(stop);
+      if (writes_ && arguments.size() == 1) invert();
       if (woken && arguments.size() == 2 && bytes_[0] > 0) std::memmove(arguments[1], arguments[0], static_cast<size_t>(bytes_[0]));
       --sleeping, ++slept;
       if (!woken) throw std::runtime_error("it was not woken");
@@ -77,6 +84,7 @@ class Sleep : public runtime::Operation {
 
   nlohmann::json attributes_;
   std::vector<int64_t> bytes_;
+  bool writes_ = false;
 };
 
 inline void register_sleep() {
