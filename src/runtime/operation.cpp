@@ -19,8 +19,9 @@
 namespace trainc::runtime {
 namespace {
 
-std::map<std::string, MakeOperation>& makers() {  // under the short lock
-  static auto* all = new std::map<std::string, MakeOperation>;  // never destroyed: plans may still be loaded while the process ends
+/// Under the short lock. Never destroyed: plans may still be loaded while the process ends.
+std::map<std::string, MakeOperation>& makers() {
+  static auto* all = new std::map<std::string, MakeOperation>;
   return *all;
 }
 
@@ -59,7 +60,8 @@ class Beside : public InFlight {
   }
   bool over_within(std::chrono::milliseconds time) override {
     // Before the lock: the thread may have held it when the child was forked.
-    if (getpid() != shared_->process) throw InternalError("the process was forked while it was in flight: the child does not have its thread");
+    if (getpid() != shared_->process)
+      throw InternalError("the process was forked while it was in flight: the child does not have its thread");
     std::unique_lock lock(shared_->mutex);
     return shared_->changed.wait_for(lock, time, [&] { return shared_->over; });
   }
@@ -85,7 +87,8 @@ class Beside : public InFlight {
 /// What `action` throws, with the name of what was started and the user's lines before it.
 template <class Do> void named(const plan::Step& start, const Do& action) {
   const auto text = [&](const std::exception& e) {
-    return fmt::format("{} ({}){}: {}", start.name, start.target, start.origins.empty() ? "" : fmt::format(" from {}", fmt::join(start.origins, ", ")), e.what());
+    const std::string from = start.origins.empty() ? "" : fmt::format(" from {}", fmt::join(start.origins, ", "));
+    return fmt::format("{} ({}){}: {}", start.name, start.target, from, e.what());
   };
   try {
     action();
@@ -95,7 +98,7 @@ template <class Do> void named(const plan::Step& start, const Do& action) {
     throw InternalError(text(e));
   } catch (const IndexError& e) {
     throw IndexError(text(e));
-  } catch (const std::runtime_error& e) {  // of a network, say. Python's own errors are none of these: they pass as they are
+  } catch (const std::runtime_error& e) {  // of a network, say. Python's errors are none of these: they pass as they are
     throw std::runtime_error(text(e));
   }
 }
@@ -113,15 +116,21 @@ std::unique_ptr<Operation> make_operation(const plan::Plan& plan, const plan::St
     const ShortLock lock;
     if (const auto it = makers().find(step.target); it != makers().end()) make = it->second;
   }
-  if (!make) throw UserError(fmt::format("plan {} starts an operation '{}', which nobody here knows: compile it again", plan.name, step.target));
+  if (!make)
+    throw UserError(fmt::format("plan {} starts an operation '{}', which nobody here knows: compile it again", plan.name,
+                                step.target));
   std::unique_ptr<Operation> made;
   named(step, [&] { made = make(plan, step); });
   return made;
 }
 
-std::unique_ptr<InFlight> beside(std::function<void(std::stop_token)> work) { return std::make_unique<Beside>(std::move(work)); }
+std::unique_ptr<InFlight> beside(std::function<void(std::stop_token)> work) {
+  return std::make_unique<Beside>(std::move(work));
+}
 
-void Flights::add(const plan::Step& start, std::unique_ptr<InFlight> flight) { flights_.at(start.token) = {std::move(flight), &start}; }
+void Flights::add(const plan::Step& start, std::unique_ptr<InFlight> flight) {
+  flights_.at(start.token) = {std::move(flight), &start};
+}
 
 void Flights::wait(int token, const std::function<void()>& check_signals) {
   Flight& f = flights_.at(token);

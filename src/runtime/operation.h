@@ -1,4 +1,5 @@
-// What a Start step begins: operations by name, which whoever knows how to do them registers (a collective of the framework's, say). Includes: plan.
+// What a Start step begins: operations by name, which whoever knows how to do them registers (a collective of the
+// framework's, say). Includes: plan.
 //
 // Glossary
 //   operation  what a Start's `target` names: made once, when the plan is loaded, and started once in each run.
@@ -15,7 +16,8 @@
 
 namespace trainc::runtime {
 
-/// One start of an operation. It is destroyed once it is over, or in a child that was forked meanwhile, where it never will be.
+/// One start of an operation. It is destroyed once it is over, or in a child that was forked meanwhile, where it never
+/// will be.
 class InFlight {
  public:
   virtual ~InFlight() = default;
@@ -30,8 +32,8 @@ class InFlight {
 class Operation {
  public:
   virtual ~Operation() = default;
-  /// Begins with the memory of the step's arguments and returns at once. Starts are made in the plan's order, by the thread that runs the plan; several
-  /// threads may run it at once. The operation draws no random numbers.
+  /// Begins with the memory of the step's arguments and returns at once. Starts are made in the plan's order, by the
+  /// thread that runs the plan; several threads may run it at once. The operation draws no random numbers.
   virtual std::unique_ptr<InFlight> start(const std::vector<void*>& arguments) const = 0;
 };
 
@@ -42,8 +44,8 @@ void register_operation(const std::string& name, MakeOperation make);
 /// Throws UserError where nobody registered the step's target.
 std::unique_ptr<Operation> make_operation(const plan::Plan&, const plan::Step&);
 
-/// For operations that block: runs `work` on a thread of its own; `cancel` requests its stop. A thread for each, because operations that wait for one another
-/// (as those of several ranks do) must never wait for a place in a pool.
+/// For operations that block: runs `work` on a thread of its own; `cancel` requests its stop. A thread for each,
+/// because operations that wait for one another (as those of several ranks do) must never wait for a place in a pool.
 std::unique_ptr<InFlight> beside(std::function<void(std::stop_token)> work);
 
 /// What one run has in flight, by token.
@@ -54,9 +56,11 @@ class Flights {
   Flights(Flights&&) = default;
 
   void add(const plan::Step& start, std::unique_ptr<InFlight> flight);
-  /// Returns when it is over; `check_signals` (may be empty) is called meanwhile. Throws what it failed with, with the name of its Start.
+  /// Returns when it is over; `check_signals` (may be empty) is called meanwhile. Throws what it failed with, with the
+  /// name of its Start.
   void wait(int token, const std::function<void()>& check_signals);
-  /// Cancels all that is in flight and waits until it is over: nobody touches the run's memory afterwards. Errors of theirs are nobody's any more.
+  /// Cancels all that is in flight and waits until it is over: nobody touches the run's memory afterwards. Errors of
+  /// theirs are nobody's any more.
   void land() noexcept;
 
  private:

@@ -20,7 +20,8 @@ using plan::StepKind;
 
 double StepCosts::seconds(const Step& s) const {
   if (s.kind == StepKind::Start || s.kind == StepKind::Wait) return 0;
-  return std::max(static_cast<double>(s.flops) / flops_per_second, static_cast<double>(s.bytes) / bytes_per_second) + seconds_a_step;
+  const double computing = static_cast<double>(s.flops) / flops_per_second;
+  return std::max(computing, static_cast<double>(s.bytes) / bytes_per_second) + seconds_a_step;
 }
 
 namespace {
@@ -45,8 +46,8 @@ class Work {
   double seconds(int s) const { return costs_.seconds(step(s)); }
 
   std::vector<std::vector<int>> before, after;
-  std::vector<double> to_end;     // the least time from the begin of a step to the plan's end, with all that must follow it
-  std::vector<bool> to_a_start;   // some Start must follow it, or it is one
+  std::vector<double> to_end;    // the least time from the begin of a step to the plan's end, with all that must follow
+  std::vector<bool> to_a_start;  // some Start must follow it, or it is one
 
   /// A run of the steps, one by one.
   struct Run {
@@ -99,12 +100,13 @@ class Work {
     cell_.resize(count), bytes_.resize(count), below_.resize(count);
     for (int b = 0; b < count; ++b) {
       int lowest = b;
-      for (int steps = 0; plan_.buffers[lowest].over >= 0; lowest = plan_.buffers[lowest].over) require(++steps <= count, "plan: buffers lie over each other in a circle");
+      for (int steps = 0; plan_.buffers[lowest].over >= 0; lowest = plan_.buffers[lowest].over)
+        require(++steps <= count, "plan: buffers lie over each other in a circle");
       cell_[b] = lowest;
     }
     const auto ours = [&](int b) {
-      const plan::Buffer& buffer = plan_.buffers[b];
-      return buffer.home == Home::Temp || buffer.home == Home::Extern || (buffer.home == Home::Saved && buffer.index < 0);
+      const Home home = plan_.buffers[b].home;
+      return home == Home::Temp || home == Home::Extern || (home == Home::Saved && plan_.buffers[b].index < 0);
     };
     for (int b = 0; b < count; ++b)
       if (ours(b)) bytes_[cell_[b]] = std::max(bytes_[cell_[b]], plan::aligned(plan_.buffers[b].bytes));
@@ -114,7 +116,8 @@ class Work {
     touches_.resize(count), last_write_.resize(count, -1), reads_since_.resize(count);
   }
 
-  /// Steps come in an order that runs: what a step needs are those before it that it has memory in common with, where one of the two writes.
+  /// Steps come in an order that runs: what a step needs are those before it that it has memory in common with, where
+  /// one of the two writes.
   void find_needs(int s) {
     const Step& step = plan_.steps[s];
     std::set<int> needs, reads, writes;
@@ -174,8 +177,10 @@ class Work {
   int last_call_ = -1;
 };
 
-/// Of the steps that are ready, in turn: a Start, so that more is in flight; a kernel, or a Wait for what is over; and where there is nothing else to do, the Wait that is over first. What would take
-/// more than `limit` bytes waits, as long as anything fits. `hurry`: what leads to a Start comes before other kernels, that with the longest way to the end first; all else keeps the plan's order.
+/// Of the steps that are ready, in turn: a Start, so that more is in flight; a kernel, or a Wait for what is over; and
+/// where there is nothing else to do, the Wait that is over first. What would take more than `limit` bytes waits, as
+/// long as anything fits. `hurry`: what leads to a Start comes before other kernels, that with the longest way to the
+/// end first; all else keeps the plan's order.
 std::vector<int> list_scheduled(const Work& work, int64_t limit, bool hurry) {
   std::vector<size_t> missing;
   std::set<int> ready;
@@ -194,8 +199,10 @@ std::vector<int> list_scheduled(const Work& work, int64_t limit, bool hurry) {
   std::vector<int> order;
   while (!ready.empty()) {
     std::optional<Rank> first;
-    for (int s : ready)
-      if (const Rank r = rank(s); (!first || r < *first) && (work.kind(s) == StepKind::Wait || work.live_during(run, s) <= limit)) first = r;
+    for (int s : ready) {
+      const bool fits = work.kind(s) == StepKind::Wait || work.live_during(run, s) <= limit;
+      if (const Rank r = rank(s); fits && (!first || r < *first)) first = r;
+    }
     const int next = first ? std::get<2>(*first) : *ready.begin();  // where nothing fits: as the plan has it
     ready.erase(next);
     work.run(run, next);
@@ -206,10 +213,11 @@ std::vector<int> list_scheduled(const Work& work, int64_t limit, bool hurry) {
   return order;
 }
 
-/// Each Start up to what it needs, each Wait down to what needs it: where that costs neither time nor more than `limit` bytes.
+/// Each Start up to what it needs, each Wait down to what needs it: where that costs neither time nor more than `limit`
+/// bytes.
 void spread(const Work& work, std::vector<int>& order, int64_t limit) {
   Estimate now = work.estimate(order);
-  const auto among = [](const std::vector<int>& list, int s) { return std::find(list.begin(), list.end(), s) != list.end(); };
+  const auto among = [](const std::vector<int>& list, int s) { return std::ranges::find(list, s) != list.end(); };
   const auto move = [&](int from, int to) {
     if (from == to) return;
     std::vector<int> moved = order;
@@ -258,14 +266,17 @@ std::vector<int> best_order(const Work& work) {
     if (cost < least * (1 - 1e-9)) best = std::move(order), least = cost;
   };
   const int64_t eighth = static_cast<int64_t>(held / 8);
-  for (const int64_t limit : {present.bytes, present.bytes + eighth, present.bytes + 2 * eighth, present.bytes + 4 * eighth, kUnlimited})
-    for (const bool hurry : {false, true}) consider(list_scheduled(work, limit, hurry), limit);
+  for (const int64_t more : {int64_t{0}, eighth, 2 * eighth, 4 * eighth, kUnlimited - present.bytes})
+    for (const bool hurry : {false, true})
+      consider(list_scheduled(work, present.bytes + more, hurry), present.bytes + more);
   return best;
 }
 
 }  // namespace
 
-Estimate estimate(const Plan& plan, const std::vector<int>& order, const StepCosts& costs) { return Work(plan, costs).estimate(order); }
+Estimate estimate(const Plan& plan, const std::vector<int>& order, const StepCosts& costs) {
+  return Work(plan, costs).estimate(order);
+}
 
 Plan order_steps(Plan plan, const StepCosts& costs) {
   if (std::ranges::none_of(plan.steps, [](const Step& s) { return s.kind == StepKind::Start; })) return plan;

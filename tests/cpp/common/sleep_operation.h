@@ -1,5 +1,5 @@
-// The operation `sleep`, for tests of plans that start something: it does nothing for a while, then gives its input as its output. A model cannot come by it:
-// it is registered here alone.
+// The operation `sleep`, for tests of plans that start something: it does nothing for a while, then gives its input as
+// its output. A model cannot come by it: it is registered here alone.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -44,8 +44,9 @@ inline Gate& gate(int number) {
 /// How many of them sleep, and how many have ended.
 inline std::atomic<int> sleeping{0}, slept{0};
 
-/// Attributes: `seconds` to sleep, or the `gate` to wait for; then `fails`: what it throws, "user:..." or "other:...". Arguments: none; one, which is as it was in the end; or two of the same size, the
-/// second of which becomes the first. What it writes holds something else while it sleeps, so that who touches it meanwhile is found out.
+/// Attributes: `seconds` to sleep, or the `gate` to wait for; then `fails`: what it throws, "user:..." or "other:...".
+/// Arguments: none; one, which is as it was in the end; or two of the same size, the second of which becomes the first.
+/// What it writes holds something else while it sleeps, so that who touches it meanwhile is found out.
 class Sleep : public runtime::Operation {
  public:
   Sleep(const plan::Plan& plan, const plan::Step& step) : attributes_(nlohmann::json::parse(step.arguments_json)) {

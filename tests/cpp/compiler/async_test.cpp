@@ -1,4 +1,5 @@
-// Compiled plans in which some results are in flight for a while, as gradients are while they are summed over ranks: ordered, laid out and run, they give the same bits.
+// Compiled plans in which some results are in flight for a while, as gradients are while they are summed over ranks:
+// ordered, laid out and run, they give the same bits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +29,8 @@ using testing::copy_of;
 
 compiler::CompileOptions options() { return {.level = cpu_level()}; }
 
-/// Some results are written over with themselves, or read, by somebody who sleeps: as soon as they are made, and waited for at once.
+/// Some results are written over with themselves, or read, by somebody who sleeps: as soon as they are made, and waited
+/// for at once.
 Plan with_sleepers(Plan p, uint64_t seed) {
   std::mt19937_64 random(seed);
   int tokens = 0;

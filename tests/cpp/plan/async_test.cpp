@@ -1,4 +1,5 @@
-// Steps that start something and steps that wait for it: what the verifier refuses, and that memory is held from the one to the other.
+// Steps that start something and steps that wait for it: what the verifier refuses, and that memory is held from the
+// one to the other.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

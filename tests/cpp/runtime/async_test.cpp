@@ -1,5 +1,5 @@
-// Plans that start an operation which only sleeps. That it runs beside the kernels is seen by what waits for what, never by the clock: a sleeper that only a later kernel
-// wakes, or a count of who sleeps.
+// Plans that start an operation which only sleeps. That it runs beside the kernels is seen by what waits for what,
+// never by the clock: a sleeper that only a later kernel wakes, or a count of who sleeps.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -81,7 +81,7 @@ class Async : public ::testing::Test {
   std::vector<float> x, y;
 };
 
-// Were it run at its Start, or at the Wait alone with nothing between, it would never be woken (or c would never have been made).
+// Were it run to its end at its Start, it would never be woken: the kernel that wakes it comes later.
 TEST_F(Async, AnOperationRunsWhileKernelsDo) {
   Executable e(overlapping(R"({"gate": 0})"));
   for (int i = 0; i < 20; ++i) {
@@ -121,7 +121,7 @@ TEST_F(Async, AMomentIsEnough) {
 }
 
 TEST_F(Async, SeveralAreInFlightAtOnce) {
-  Plan p{.name = "several"};  // three sleepers; then the kernel that wakes the last of them, which wakes nobody: so they are waited for in the other order
+  Plan p{.name = "several"};  // three sleepers, which are waited for in another order
   p.buffers = {buffer("x", Home::Input, kN, 0), buffer("a", Home::Temp, kN), buffer("b", Home::Temp, kN), buffer("y", Home::Output, kN, 0), buffer("c", Home::Temp, kN)};
   p.kernels = {jump_kernel("add_one", add_one), jump_kernel("add_one_and_wake", add_one_and_wake), jump_kernel("add", add)};
   const Step first = sleeper("first", 0, {0}, {1}, R"({"gate": 1})"), second = sleeper("second", 2, {0}, {2}, R"({"gate": 0})"), third = sleeper("third", 1, {}, {}, R"({"gate": 2})");
@@ -179,7 +179,7 @@ TEST_F(Async, AFailureOfTheOperationIsNotTakenForTheFirstOne) {
 }
 
 TEST_F(Async, SignalsInterruptBetweenStepsAndDuringTheWait) {
-  for (const int at : {3, 6, 8}) {  // before step three; the third look is the last before it sleeps alone: while the wait waits
+  for (const int at : {3, 6, 8}) {  // before step two; and while the wait waits, whose own look before it is the fifth
     Executable e(overlapping(R"({"gate": 1})"));
     slept = 0;
     int looks = 0;
@@ -263,7 +263,8 @@ TEST_F(Async, WhatNobodyKnowsIsRefusedWhenThePlanIsLoaded) {
   EXPECT_THAT([&] { Executable{p}; }, ThrowsMessage<InternalError>(AllOf(HasSubstr("send (sleep)"), HasSubstr("two arguments at most"))));
 }
 
-// A child has no thread but the one that forked: what was in flight is over for it, with an error, and it does not wait for ever.
+// A child has no thread but the one that forked: what was in flight is over for it, with an error, and it does not wait
+// for ever.
 TEST_F(Async, AForkedChildDoesNotHang) {
   Executable e(overlapping(R"({"gate": 1})"));
   int looks = 0, status = -1;

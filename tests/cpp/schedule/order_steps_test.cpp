@@ -1,4 +1,5 @@
-// The order of steps around what is in flight. Plans here have no code: what a step computes is a word made of its name and of what it reads.
+// The order of steps around what is in flight. Plans here have no code: what a step computes is a word made of its name
+// and of what it reads.
 #include "schedule/order_steps.h"
 
 #include <gmock/gmock.h>
@@ -57,7 +58,8 @@ Plan empty(int temporaries, int64_t numbers = 1000) {
   return p;
 }
 
-/// What the plan computes: for each output and updated input, the word that is in it at the end; and the order of draws and calls.
+/// What the plan computes: for each output and updated input, the word that is in it at the end; and the order of draws
+/// and calls.
 std::vector<std::string> computed(const Plan& p) {
   std::map<int, std::string> value;
   std::map<int, std::string> in_flight;  // by token
@@ -82,7 +84,8 @@ std::vector<std::string> computed(const Plan& p) {
   return seen;
 }
 
-/// x -> a -> (in flight, 10 s) -> b -> y, and behind it, two kernels that have no part in it, whose result b reads last.
+/// x -> a -> (in flight, 10 s) -> b -> y, and behind it, two kernels that have no part in it, whose result b reads
+/// last.
 Plan chain_and_others() {
   Plan p = empty(6);
   const Step start = start_step("send", 0, {2}, {3}, "sleep", 10);
@@ -105,7 +108,8 @@ TEST(OrderSteps, AWaitComesRightBeforeItsFirstReader) {
   EXPECT_THAT(names(order_steps(p, kSeconds)), ElementsAre("a", "send", "other", "more", "wait_send", "b"));
 }
 
-// A backward: each layer makes the gradient of its input, then its weight's, which is summed over the ranks; each weight is updated at the end.
+// A backward: each layer makes the gradient of its input, then its weight's, which is summed over the ranks; each
+// weight is updated at the end.
 Plan backward(int layers, double link) {
   Plan p = empty(0);
   std::vector<Step> ends;
@@ -224,7 +228,8 @@ TEST(OrderSteps, TheCompilerOrdersWhatItLaysOut) {
   EXPECT_NE(names(compiler::with_memory(chain_and_others())), names(chain_and_others()));
 }
 
-/// Kernels and operations over random earlier results; some take over the memory of what they are the last to read, some update an input, some results are views.
+/// Kernels and operations over random earlier results; some take over the memory of what they are the last to read,
+/// some update an input, some results are views.
 Plan random_plan(uint32_t seed, int steps) {
   std::mt19937 random(seed);
   const auto below = [&](size_t n) { return static_cast<int>(random() % n); };
@@ -298,7 +303,8 @@ Plan random_plan(uint32_t seed, int steps) {
   return p;
 }
 
-/// No order is faster: the longest way through the plan; all kernels; or all that goes over the link, with the least that comes before and behind it.
+/// No order is faster: the longest way through the plan; all kernels; or all that goes over the link, with the least
+/// that comes before and behind it.
 double lower_bound(const Plan& p) {
   double kernels = 0, link = 0, longest = 0;
   double first = 1e9, last = 1e9;
