@@ -5,11 +5,12 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 JOBS ?= $(shell nproc)
+TORCH ?= 2.11.0
 VENV := $(CURDIR)/.venv
 export PATH := $(VENV)/bin:$(PATH)
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build test test-cpp test-python test-sanitize stress conformance golden demo bench bench-cuda check-losses wheel lint clean
+.PHONY: help setup build test test-cpp test-python test-torch test-sanitize stress conformance golden demo bench bench-cuda check-losses wheel lint clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -37,8 +38,10 @@ help:  ## this list
 	@touch $@
 
 # The package in place (python/trainc), with its entry points; the build below copies the compiled module there.
+IN_PLACE := --quiet --no-deps --no-build-isolation --config-settings=editable.mode=inplace --config-settings=wheel.cmake=false -e .
+
 .venv/package.stamp: pyproject.toml .venv/python.stamp .venv/debian.stamp
-	.venv/bin/pip install --quiet --no-deps --no-build-isolation --config-settings=editable.mode=inplace --config-settings=wheel.cmake=false -e .
+	.venv/bin/pip install $(IN_PLACE)
 	@touch $@
 
 setup: .venv/package.stamp  ## Debian packages and .venv
@@ -59,6 +62,17 @@ test-cpp: build
 
 test-python: build
 	pytest -n $(JOBS) --dist loadgroup
+
+# Built beside .venv, for one version each: the newest build that the index has for it, which may bring gigabytes of CUDA.
+.venv-torch-%/python.stamp: requirements.txt
+	$(PYTHON) -m venv .venv-torch-$*
+	.venv-torch-$*/bin/pip install --quiet torch==$*
+	grep -v -e '^torch==' -e '^#' requirements.txt | .venv-torch-$*/bin/pip install --quiet -r /dev/stdin
+	.venv-torch-$*/bin/pip install $(IN_PLACE)
+	@touch $@
+
+test-torch: build .venv-torch-$(TORCH)/python.stamp  ## the Python tests with another PyTorch, in an environment of its own (TORCH=2.11.0)
+	.venv-torch-$(TORCH)/bin/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 test-sanitize: build/sanitize/build.ninja  ## the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	cmake --build --preset sanitize -j $(JOBS)

@@ -60,9 +60,8 @@ def signature_seconds(model, ids) -> dict[str, float]:
         for i in range(400):
             model.train(modes[i % len(modes)])
             begin = time.thread_time_ns()
-            kind, _, _ = compiled._kind((), {"input_ids": ids, "labels": ids})
-            variant, _ = compiled._variant()
-            hash((variant, kind))
+            found = compiled._call((), {"input_ids": ids, "labels": ids})
+            hash(found.key)
             least = min(least, (time.thread_time_ns() - begin) * 1e-9) if i > 20 else least
         results[name] = least
     return results

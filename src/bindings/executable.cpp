@@ -111,15 +111,28 @@ nb::dict extern_info(const CoreExecutable& e) {
   return all;
 }
 
+const char* name_of(StepKind kind) {
+  switch (kind) {
+    case StepKind::Kernel: return "kernel";
+    case StepKind::Extern: return "extern";
+    case StepKind::Random: return "random";
+    case StepKind::Product: return "library";
+    case StepKind::Start: return "start";
+    case StepKind::Wait: return "wait";
+  }
+  return "?";
+}
+
 std::string report(const CoreExecutable& e) {
   const plan::Plan& p = e.plan();
   const std::vector<double> seconds = e.cpu ? e.cpu->step_seconds() : std::vector<double>();
   json steps = json::array();
   for (size_t i = 0; i < p.steps.size(); ++i) {
     const plan::Step& s = p.steps[i];
-    const char* kind = s.kind == StepKind::Kernel ? "kernel" : s.kind == StepKind::Extern ? "extern" : s.kind == StepKind::Random ? "random" : "library";
+    const char* kind = name_of(s.kind);
     json step = {{"name", s.kind == StepKind::Extern ? s.target : s.name}, {"kind", kind}, {"flops", s.flops}, {"bytes", s.bytes}, {"origins", s.origins}};
     if (i < seconds.size()) step["seconds"] = seconds[i];
+    if (s.kind == StepKind::Start) step["operation"] = s.target;
     if (s.kind == StepKind::Extern) step["reason"] = frontend::why_extern(s.target);
     steps.push_back(std::move(step));
   }

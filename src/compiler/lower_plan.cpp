@@ -16,6 +16,7 @@
 #include "passes/rules.h"
 #include "schedule/bits.h"
 #include "schedule/lower.h"
+#include "schedule/order_steps.h"
 #include "schedule/prepare.h"
 #include "schedule/schedule.h"
 
@@ -380,6 +381,7 @@ std::unordered_set<const Node*> as_bits(const Graph& graph, const Homes& homes, 
 }  // namespace
 
 plan::Plan with_memory(plan::Plan plan) {
+  plan = schedule::order_steps(std::move(plan));
   plan::plan_memory(plan);
   return plan;
 }

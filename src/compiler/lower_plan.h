@@ -18,7 +18,7 @@ struct Homes {
 /// `pipeline`: it has run what made the graph; the plan has its name.
 LoweredPlan lower_graph(Graph, Pipeline& pipeline, const Homes&, const CompileOptions&, const Job&, Timing*);
 
-/// A plan whose steps are all there, with its memory laid out; where they have their kernels' code: verified, and dumped.
+/// A plan whose steps are all there, ordered around what some of them start, with its memory laid out; where they have their kernels' code: verified, and dumped.
 plan::Plan with_memory(plan::Plan);
 plan::Plan finished(plan::Plan);
 

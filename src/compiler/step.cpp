@@ -101,11 +101,13 @@ class Joiner {
 
   void add_steps(const plan::Plan& from, const std::vector<int>& numbers) {
     const int kernels = static_cast<int>(plan_.kernels.size());
+    const auto starts = static_cast<int>(std::ranges::count(plan_.steps, plan::StepKind::Start, &plan::Step::kind));
     plan_.kernels.insert(plan_.kernels.end(), from.kernels.begin(), from.kernels.end());
     for (plan::Step s : from.steps) {
       for (std::vector<int>* list : {&s.arguments, &s.reads, &s.writes, &s.aliases})
         for (int& b : *list) b = numbers[b];
       if (s.kernel >= 0) s.kernel += kernels;
+      if (s.token >= 0) s.token += starts;
       plan_.steps.push_back(std::move(s));
     }
   }

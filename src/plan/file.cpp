@@ -17,7 +17,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Buffer, name, home, index, offset, dtype, sha
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Matrix, dtype, offset, batch_stride, row_stride, column_stride)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Product, batch, m, n, k, lhs, rhs, result, tf32)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Step, kind, name, arguments, reads, writes, kernel, parallel_extent, target, arguments_json, aliases, random, p, increment, product, shifts,
-                                   flops, bytes, origins)
+                                   token, seconds, flops, bytes, origins)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ForeachInput, scalar, written, dtype)
 
 static void to_json(nlohmann::json& j, const Kernel& k) {
@@ -35,7 +35,7 @@ namespace {
 
 using Magic = char[8];
 constexpr Magic kPlan = {'t', 'r', 'a', 'i', 'n', 'c', 'P', 'L'}, kForeach = {'t', 'r', 'a', 'i', 'n', 'c', 'F', 'E'};
-constexpr uint32_t kVersion = 8;
+constexpr uint32_t kVersion = 9;
 struct Header {
   char magic[8];
   uint64_t version, length, checksum;
@@ -52,7 +52,7 @@ void check_enums(const Plan& plan) {  // nlohmann-json takes any number for an e
   for (const Buffer& b : plan.buffers)
     if (b.home > Home::Draw || b.dtype > DType::Bool) throw UserError("stored plan: unknown kind of buffer");
   for (const Step& s : plan.steps)
-    if (s.kind > StepKind::Product || std::max({s.product.lhs.dtype, s.product.rhs.dtype, s.product.result.dtype}) > DType::Bool)
+    if (s.kind > StepKind::Wait || std::max({s.product.lhs.dtype, s.product.rhs.dtype, s.product.result.dtype}) > DType::Bool)
       throw UserError("stored plan: unknown kind of step");
 }
 

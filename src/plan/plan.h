@@ -45,6 +45,11 @@ enum class StepKind : uint8_t {
   // Else the kernel does, by Philox: its arguments are a Draw buffer and the mask, and the generator moves on by `increment`.
   Random,
   Product,  // (device) the vendor's library multiplies: arguments are lhs, rhs, result, and memory that it may use
+  // Begins the operation `target` (runtime/operation.h) with `arguments_json`, beside the steps that follow: reads -> writes, of `arguments` in its order.
+  Start,
+  // What began with the same `token` is over after this step. Its effects are those of its Start, so that what is touched meanwhile lives from the one to
+  // the other; it has no arguments.
+  Wait,
 };
 /// Batches of matrices in a buffer: element (b, i, j) is the one at offset + b * batch_stride + i * row_stride + j * column_stride; one of the
 /// last two strides is 1.
@@ -67,8 +72,12 @@ struct Step {
   int kernel = -1;
   std::vector<int64_t> shifts;     // of `arguments`: bytes from the buffer's first to the one that the kernel is given; empty: none (CPU)
   int64_t parallel_extent = 1;
-  // Extern
+  // Extern, Start
   std::string target, arguments_json;
+  // Start, Wait
+  int token = -1;                  // ties the two: 0, 1, ... for each Start of the plan; it is no buffer
+  double seconds = 0;              // Start: estimated, until what it begins is over
+  // Extern
   std::vector<int> aliases;        // Extern: arguments that a result of home Extern may be a view of (other results are copied to their homes)
   bool random = false;             // Extern: draws from the framework's generator; its state is handed over before and taken back after
   // Random

@@ -45,6 +45,8 @@ std::string what(const Plan& plan, const Step& s) {
       const auto matrix = [](const Matrix& x) { return fmt::format("{} +{} [{},{},{}]", name_of(x.dtype), x.offset, x.batch_stride, x.row_stride, x.column_stride); };
       return fmt::format("product {} x {} x {} x {}{}: {} = {} * {}", p.batch, p.m, p.n, p.k, p.tf32 ? " in tf32" : "", matrix(p.result), matrix(p.lhs), matrix(p.rhs));
     }
+    case StepKind::Start: return fmt::format("start {} {} as token {}, {} s", s.target, s.arguments_json, s.token, s.seconds);
+    case StepKind::Wait: return fmt::format("wait for token {}", s.token);
   }
   return "?";
 }

@@ -11,6 +11,8 @@
 //             bits are written by Random steps of the host alone, and read by kernels alone
 //             a Random step writes one dense bool buffer (or, on the host, none) with 0 <= p <= 1; with a kernel, it reads one Draw buffer, which no other step does
 //             a Product's matrices lie within their buffers, and are laid out as plan.h says
+//             a Start has a token of its own, from 0 on, and is waited for once, behind it, by a Wait with its effects and no arguments; its effects are its arguments. Between
+//             the two nobody writes what it reads, nor touches what it writes; that is the framework's memory or bits never
 //             a kernel has threads where the plan is a device's, and only there
 //   outputs   one entry an output; it names its own Output buffer, an Input, or none; an Output buffer is written and is an output
 //   remarks   each says what was refused and why, at least once, of two lines at most; they are no more than a compiler makes
@@ -18,6 +20,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <set>
 
 #include "plan/live.h"
@@ -31,7 +35,7 @@ constexpr int64_t kMostBytes = int64_t{1} << 56, kMostInputs = 1 << 24;
 
 class Verifier {
  public:
-  explicit Verifier(const Plan& plan) : p_(plan), written_(plan.buffers.size(), false) {}
+  explicit Verifier(const Plan& plan) : p_(plan), written_(plan.buffers.size(), false), read_in_flight_(plan.buffers.size()), written_in_flight_(plan.buffers.size(), -1) {}
   void run() {
     check(p_.input_count >= 0 && p_.input_count <= kMostInputs && p_.output_count >= 0, "{} inputs, {} outputs", p_.input_count, p_.output_count);
     check(is_size(p_.temp_bytes) && is_size(p_.saved_bytes), "{} bytes of its own, {} of the handle", p_.temp_bytes, p_.saved_bytes);
@@ -40,7 +44,9 @@ class Verifier {
       if (b.home == Home::Input && b.updated) check(inputs_.count(b.index) == 1, "buffer {}: a second buffer for updated input {}", b.name, b.index);
     for (const Kernel& k : p_.kernels) kernel(k);
     for (const Step& s : p_.steps) for (int b : s.writes) in_range(s, b), written_here_.insert(b);
+    starts_ = std::count_if(p_.steps.begin(), p_.steps.end(), [](const Step& s) { return s.kind == StepKind::Start; });
     for (const Step& s : p_.steps) step(s);
+    for (const auto& [token, start] : in_flight_) check(false, "step {}: is waited for by nobody", start->name);
     outputs();
     remarks();
     memory();
@@ -157,8 +163,20 @@ class Verifier {
         break;
       }
       case StepKind::Product: break;  // below
+      case StepKind::Start: {
+        std::set<int> effects = reads;
+        effects.insert(writes.begin(), writes.end());
+        check(effects == arguments, "step {}: its declared effects are not its arguments", s.name);
+        check(!s.target.empty(), "step {}: no target", s.name);
+        check(s.seconds >= 0 && std::isfinite(s.seconds), "step {}: lasts {} s", s.name, s.seconds);
+        break;
+      }
+      case StepKind::Wait: wait(s, reads, writes); return;
     }
+    check(s.token == -1 || s.kind == StepKind::Start, "step {}: has a token, but starts nothing and waits for nothing", s.name);
     if (s.kind == StepKind::Product) product(s);
+    untouched(s);
+    if (s.kind == StepKind::Start) start(s);
     for (int b : s.reads) check(!p_.buffers[b].bits || (s.kind == StepKind::Kernel && p_.device.empty()), "step {}: reads {}, which is bits", s.name, p_.buffers[b].name);
     for (int b : s.writes) check(!p_.buffers[b].bits || (s.kind == StepKind::Random && s.kernel < 0), "step {}: writes {}, which is bits", s.name, p_.buffers[b].name);
     for (int b : s.reads) {
@@ -174,6 +192,37 @@ class Verifier {
       check(home != Home::Extern || s.kind == StepKind::Extern, "step {}: writes {}, the framework's memory", s.name, p_.buffers[b].name);
       written_[b] = true;
     }
+  }
+
+  /// What is in flight has its memory to itself.
+  void untouched(const Step& s) const {
+    const auto refuse = [&](int b, int token, const char* how) {
+      check(token < 0, "step {}: {} {}, which {} has in flight", s.name, how, p_.buffers[b].name, token < 0 ? "" : in_flight_.at(token)->name);
+    };
+    for (int b : s.reads) refuse(b, written_in_flight_[b], "reads");
+    for (int b : s.writes) {
+      refuse(b, written_in_flight_[b], "writes");
+      refuse(b, read_in_flight_[b].empty() ? -1 : *read_in_flight_[b].begin(), "writes");
+    }
+  }
+
+  void start(const Step& s) {
+    check(s.token >= 0 && s.token < starts_, "step {}: token {} of {}", s.name, s.token, starts_);
+    check(tokens_.insert(s.token).second, "step {}: token {} a second time", s.name, s.token);
+    in_flight_.emplace(s.token, &s);
+    for (int b : s.reads) read_in_flight_[b].insert(s.token);
+    for (int b : s.writes) written_in_flight_[b] = s.token;
+  }
+
+  void wait(const Step& s, const std::set<int>& reads, const std::set<int>& writes) {
+    const auto it = in_flight_.find(s.token);
+    check(it != in_flight_.end(), "step {}: waits for token {}, which is not in flight", s.name, s.token);
+    const Step& start = *it->second;
+    check(s.arguments.empty() && reads == std::set<int>(start.reads.begin(), start.reads.end()) && writes == std::set<int>(start.writes.begin(), start.writes.end()),
+          "step {}: its effects are not those of {}", s.name, start.name);
+    in_flight_.erase(it);
+    for (int b : reads) read_in_flight_[b].erase(s.token);
+    for (int b : writes) written_in_flight_[b] = -1;
   }
 
   void product(const Step& s) const {
@@ -269,6 +318,11 @@ class Verifier {
   const Plan& p_;
   std::vector<bool> written_;         // up to the step being checked
   std::set<int> written_here_;        // by any step of this plan
+  int64_t starts_ = 0;                // steps that start something
+  std::set<int> tokens_;              // of those up to the step being checked,
+  std::map<int, const Step*> in_flight_;         // and of these, those that nobody has waited for
+  std::vector<std::set<int>> read_in_flight_;    // by buffer: tokens
+  std::vector<int> written_in_flight_;           // by buffer: a token, or -1
   std::set<int> draws_;               // Draw buffers of the steps so far
   std::set<int64_t> output_indices_;  // with a buffer
   std::multiset<int64_t> inputs_;     // one entry a buffer

@@ -9,6 +9,7 @@
 #include "plan/live.h"
 #include "runtime/arena.h"
 #include "runtime/code.h"
+#include "runtime/operation.h"
 #include "runtime/places.h"
 #include "runtime/poison.h"
 #include "runtime/runtime.h"
@@ -25,10 +26,12 @@ constexpr int64_t kWorthThreads = 64 << 10;
 
 /// What one run knows, kept for the next: a run allocates nothing. There are as many as ran at once.
 struct Run {
+  explicit Run(size_t tokens) : flights(tokens) {}
   std::vector<void*> pointers;                // by buffer
   std::vector<std::vector<void*>> arguments;  // by step
   std::vector<std::shared_ptr<void>> owners;  // by buffer: of Extern ones
   std::vector<double> seconds;                // by step, where it is profiled
+  Flights flights;                            // the last: what is in flight is over before anything of the run goes
 };
 
 }  // namespace
@@ -40,9 +43,16 @@ struct Executable::Impl {
   std::vector<std::unique_ptr<Run>> free;    // under the short lock
   std::vector<double> seconds;               // by step, of the last profiled run; under the short lock
   std::optional<Poison> poison;
+  std::vector<std::unique_ptr<Operation>> operations;  // by step: of Starts
+  size_t tokens = 0;
 
   explicit Impl(plan::Plan p) : plan(std::move(p)), code(plan.kernels) {
     if (environment_lists("TRAINC_DEBUG", "poison")) poison.emplace(plan);
+    for (const plan::Step& s : plan.steps) {
+      const bool start = s.kind == plan::StepKind::Start;
+      operations.push_back(start ? make_operation(plan, s) : nullptr);
+      tokens += start;
+    }
     dies_after.resize(plan.steps.size());
     const std::vector<plan::LiveRange> live = plan::live_ranges(plan);
     for (size_t b = 0; b < plan.buffers.size(); ++b)
@@ -58,7 +68,7 @@ struct Executable::Impl {
         return run;
       }
     }
-    auto run = std::make_unique<Run>();
+    auto run = std::make_unique<Run>(tokens);
     run->owners.resize(plan.buffers.size());
     for (const plan::Step& s : plan.steps) run->arguments.emplace_back(s.arguments.size());
     return run;
@@ -102,6 +112,11 @@ struct Executable::Impl {
           break;
         case plan::StepKind::Product: throw InternalError(step.name + ": a product of a device's library in a plan for the CPU");
         case plan::StepKind::Random: draws.run(i, run.pointers); break;
+        case plan::StepKind::Start:
+          gather(run, step, step.arguments, run.arguments[i]);
+          run.flights.add(step, operations[i]->start(run.arguments[i]));
+          break;
+        case plan::StepKind::Wait: run.flights.wait(step.token, call.check_signals); break;
       }
       for (int b : dies_after[i]) run.owners[b].reset(), run.pointers[b] = nullptr;
       if (poison) poison->after(i, run.pointers);
@@ -135,6 +150,7 @@ void Executable::run(const Call& call) {
   try {
     impl_->run_steps(*run, call, draws, profiled);
   } catch (...) {
+    run->flights.land();  // first of all: it has memory of the run's, and of the caller's
     for (auto& owner : run->owners) owner.reset();
     impl_->give_back(std::move(run), false);
     draws.give_back();  // as in eager: what was drawn before the error stays drawn, and no more

@@ -12,8 +12,10 @@ from torch.utils.checkpoint import checkpoint
 
 import trainc
 from trainc.base import records
+from trainc.torch.device import HOST
+from trainc.torch.graph.captured import captured
 from trainc.torch.joint import autograd
-from trainc.torch.run import engine
+from trainc.torch.run.core import Core
 
 
 def pair(*layers):
@@ -246,7 +248,7 @@ def test_dropout_between_recurrent_layers_has_eagers_masks(engine, strict, door,
 def test_a_plan_takes_its_inputs_in_any_layout(strict):
     given, y = torch.randn(3, 4), torch.randn(3, 4)
     traced = make_fx(lambda x, y: (x + 2 * y,), tracing_mode="fake")(given, y)
-    plan = engine.Core().compile(traced, "sum")
+    plan = Core().inference(captured("inference", traced, "sum", HOST))
     for x in (given, given.t().contiguous().t(), given[:, :1].expand(3, 4), given):
         assert_same(plan([x, y])[0], x + 2 * y)
     with pytest.raises(RuntimeError, match="compiled for torch.float32"):

@@ -17,7 +17,6 @@ from trainc.torch import compat
 
 # Functions in whose place trainc puts its own for a while (patches.patched), with the parameters that its own take
 REPLACED = {
-    (compat.runtime_wrappers, "_codegen_compiled_forward"): None,
     (compat.runtime_wrappers, "_create_runtime_wrapper"): ["compiled_fn"],
     (compat.graph_compile, "_log_joint_graph"): None,
     (compat.graph_compile, "collect_bw_donated_buffer_idxs"): None,

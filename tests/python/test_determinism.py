@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-NAMES = ["mlp", "gpt2", "roberta", "llama"]
+NAMES = ["mlp", "gpt2", "roberta", "llama", "vit", "lstm", "resnet"]
 STEPS = 3
 
 

@@ -12,7 +12,7 @@ from torch import nn
 import trainc
 from trainc.base import config, messages, records
 from trainc.base.errors import InternalError
-from trainc.torch.run import engine as engines
+from trainc.torch.run import interpreter, runner
 
 
 class Raises(nn.Module):
@@ -108,10 +108,10 @@ def test_an_unwritable_cache_directory(monkeypatch, tmp_path):
     model(torch.randn(1, 2)).sum().backward()
 
 
-class Failing(engines.Interpreter):
+class Failing(interpreter.Interpreter):
     name = "failing"
 
-    def compile(self, *_):
+    def inference(self, *_):
         raise InternalError("after sink_casts: %17 is f32[8,64], not f32[64,8] (model.py:57)")
 
     def joint(self, *_):
@@ -119,7 +119,7 @@ class Failing(engines.Interpreter):
 
 
 def test_an_internal_error_falls_back_with_one_warning(monkeypatch):
-    monkeypatch.setitem(engines.ENGINES, "failing", Failing)
+    monkeypatch.setitem(runner.RUNNERS, "failing", Failing)
     monkeypatch.setattr(config, "engine", "failing")
     plain = nn.Linear(4, 4)
     ours = trainc.compile(copy.deepcopy(plain))
@@ -138,7 +138,7 @@ def test_an_internal_error_falls_back_with_one_warning(monkeypatch):
         ours(torch.randn(5, 4))
 
 
-class Interrupted(engines.Interpreter):
+class Interrupted(interpreter.Interpreter):
     name = "interrupted"
 
     def joint(self, *_):
@@ -155,7 +155,7 @@ def interruptible():
 
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_while_compiling_leaves_all_usable(monkeypatch):
-    monkeypatch.setitem(engines.ENGINES, "interrupted", Interrupted)
+    monkeypatch.setitem(runner.RUNNERS, "interrupted", Interrupted)
     monkeypatch.setattr(config, "engine", "interrupted")
     plain = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
     ours = copy.deepcopy(plain)
@@ -190,3 +190,18 @@ def test_an_operation_with_effects_is_named_and_left_to_pytorch():
     assert_same(gradients(ours), gradients(plain))
     with pytest.raises(torch.linalg.LinAlgError):
         ours(torch.tensor(0.0))
+
+
+class Prints(nn.Module):
+    def forward(self, x):
+        x.tolist()
+        return x * 2
+
+
+@pytest.mark.parametrize("what", ["not captured", "compiled again"])
+def test_what_is_said_is_said_of_the_users_own_line(core, what):
+    model = trainc.compile(Prints() if what == "not captured" else nn.Linear(4, 4))
+    with pytest.warns(Warning, match="trainc") as caught:
+        for rows in (3, 5):
+            model(torch.ones(rows, 4))
+    assert all(w.filename == __file__ for w in caught if str(w.message).startswith("trainc"))

@@ -73,6 +73,15 @@ def test_figures_for_programs(model):
     assert explanation.totals.flops_share == 1.0
 
 
+def test_what_runs_beside_the_kernels_is_no_kernel(model):
+    send = {"name": "send", "kind": "start", "operation": "all_reduce", "flops": 0, "bytes": 5, "origins": []}
+    wait = {"name": "wait", "kind": "wait", "flops": 0, "bytes": 0, "origins": [], "seconds": 0.00125}
+    records.of(model)[0].forward = Plan("Linear", [send, *STEPS, send, wait, wait])
+    explanation = trainc.explain(model)
+    assert explanation.totals == report.Totals(4_000_002_000, 9_000_000, 4_000_002_000, 8_000_000, kernels=4, externs=1)
+    assert "    beside the kernels: 2 x all_reduce, waited for 2.50 ms\n" in str(explanation)
+
+
 class Refused(torch.nn.Module):
     """Nothing here can be one kernel."""
 

@@ -12,9 +12,9 @@ from test_deferred import Attention
 from torch import nn
 
 import trainc
-from trainc.base import config, messages, records
+from trainc.base import config, messages, plans, records
 from trainc.base.errors import InternalError
-from trainc.torch.run import engine, executable
+from trainc.torch.run import executable
 from trainc.torch.run.deferred import DeferredTensor
 
 
@@ -40,7 +40,7 @@ def broken(monkeypatch, *parts):
         raise BROKEN
 
     for part in parts:
-        monkeypatch.setattr(engine.CoreJoint, part, fail)
+        monkeypatch.setattr(plans.JointPlans, part, fail)
 
 
 def said(caught):
@@ -121,7 +121,7 @@ def test_other_sizes_after_a_backward_that_is_not_compiled(core, monkeypatch):
     plain = Net()
     ours, given = copy.deepcopy(plain), [b for rows in (16, 24, 8, 16, 24, 12) for b in batches(1, rows)]
     wanted = train(plain, plain, torch.optim.SGD(plain.parameters(), 0.1), given)
-    compiled, calls = engine.CoreJoint.backward, []
+    compiled, calls = plans.JointPlans.backward, []
 
     def backward(joint, *args):
         calls.append(joint)
@@ -129,7 +129,7 @@ def test_other_sizes_after_a_backward_that_is_not_compiled(core, monkeypatch):
             raise BROKEN
         return compiled(joint, *args)
 
-    monkeypatch.setattr(engine.CoreJoint, "backward", backward)
+    monkeypatch.setattr(plans.JointPlans, "backward", backward)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         got = train(ours, trainc.compile(ours), torch.optim.SGD(ours.parameters(), 0.1), given)

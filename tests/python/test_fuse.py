@@ -296,12 +296,12 @@ def test_shared_memory_is_not_fused():
 def test_a_failing_plan_leaves_an_ordinary_step(monkeypatch):
     monkeypatch.setattr(trainc.config, "fallback", True)
     pair = Pair()
-    from trainc.torch.run.engine import CoreJoint
+    from trainc.base.plans import JointPlans
 
     def fails(*_):
         raise RuntimeError("made to fail")
 
-    monkeypatch.setattr(CoreJoint, "backward_step", fails)
+    monkeypatch.setattr(JointPlans, "backward_step", fails)
     with pytest.warns(UserWarning, match="made to fail"):
         pair.run(plain_loop, steps=1)
     assert pair.apart

@@ -14,7 +14,7 @@ from torch import nn
 
 import trainc
 from trainc.base import messages, records
-from trainc.torch.doors import call
+from trainc.torch.doors import variants
 from trainc.torch.guards import places, state
 
 
@@ -322,13 +322,13 @@ def test_state_that_only_the_first_call_sets_is_captured(engine, strict):
 
 
 def test_values_that_never_repeat_are_not_kept_forever(engine, monkeypatch):
-    monkeypatch.setattr(call, "MAX_VARIANTS", 2)
+    monkeypatch.setattr(variants, "MAX_VARIANTS", 2)
     plain, ours = pair()
     with pytest.warns(messages.TraincWarning, match="another value at nearly every call"):
         for scale in (1.0, 2.0, 3.0, 4.0):
             plain.scale = ours.scale = scale
             same_call(plain, ours, torch.ones(3, 4))
-    assert len(ours._compiled_call_impl._variants) == 2
+    assert len(ours._compiled_call_impl._signatures.variants.seen) == 2
 
 
 class Random(Layered):

@@ -21,7 +21,7 @@ from conftest import assert_same
 from torch import nn
 
 import trainc
-from trainc.base import messages, records
+from trainc.base import messages, plans, records
 from trainc.torch.numbers import Program
 
 HEAD = """
@@ -326,16 +326,14 @@ def same_step(net, other, x, values):
 @contextlib.contextmanager
 def counted_compilations(monkeypatch):
     """Counts the plans that are compiled."""
-    from trainc.torch.run import engine
-
-    count, stored = [0], engine.stored_plan
+    count, stored = [0], plans._Plans._stored
 
     def counting(*args, **kwargs):
         count[0] += 1
         return stored(*args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "stored_plan", counting)
+        patch.setattr(plans._Plans, "_stored", counting)
         yield count
 
 
@@ -703,4 +701,4 @@ def test_configurations_made_anew(strict):
             m.CFG = {"b": i / 7}
             x = torch.randn(3, 4)
             assert_same(net(x), other(x))
-    assert len(net._compiled_call_impl._numbers.slots) <= trainc.config.max_signatures
+    assert len(net._compiled_call_impl._signatures.numbers.slots) <= trainc.config.max_signatures

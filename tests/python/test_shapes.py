@@ -246,8 +246,8 @@ def test_defaults_that_the_first_call_sets_are_traced_in_it(engine, strict, cls,
     assert ours.kind == "rows"
     (record,) = records.of(ours)
     assert (record.forward is not None) and record.recompiled == ""
-    traced = trainc.torch.doors.call.joint.compile_flat
-    trainc.torch.doors.call.joint.compile_flat = None  # nothing is left to do
+    traced = trainc.torch.joint.compiler.compile_flat
+    trainc.torch.joint.compiler.compile_flat = None  # nothing is left to do
     try:
         for _ in range(2):
             out = ours(x)
@@ -257,7 +257,7 @@ def test_defaults_that_the_first_call_sets_are_traced_in_it(engine, strict, cls,
             assert_same(gradients(ours), gradients(plain))
             ours.zero_grad(), plain.zero_grad()
     finally:
-        trainc.torch.doors.call.joint.compile_flat = traced
+        trainc.torch.joint.compiler.compile_flat = traced
     assert len(records.of(ours)) == 1
 
 

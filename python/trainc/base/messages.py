@@ -1,12 +1,14 @@
 """What trainc says to the user: warnings that come once, and the progress bar."""
 
 import contextlib
+import sys
 import warnings
 
 from trainc.base import config
 from trainc.base.errors import InternalError
 
 _said: set[str] = set()
+_NOT_THE_USERS = {"trainc", "torch", "jax", "keras", "tensorflow", "contextlib"}
 
 
 class TraincWarning(UserWarning):
@@ -18,17 +20,25 @@ class RecompileWarning(UserWarning):
 
 
 def recompiled(what: str, why: str) -> None:
-    warnings.warn(f"trainc: {what} is compiled again: {why}", RecompileWarning, stacklevel=4)
+    warnings.warn(f"trainc: {what} is compiled again: {why}", RecompileWarning, stacklevel=_level())
 
 
-def warn(message: str, stacklevel: int = 3) -> None:
-    warnings.warn(f"trainc: {message}", TraincWarning, stacklevel=stacklevel)
+def warn(message: str) -> None:
+    warnings.warn(f"trainc: {message}", TraincWarning, stacklevel=_level())
+
+
+def _level() -> int:
+    """How far up from `warnings.warn` the user's own line is."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_USERS:
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def warn_once(key: str, message: str) -> None:
     if key not in _said:
         _said.add(key)
-        warn(message, stacklevel=4)
+        warn(message)
 
 
 def fell_back(what: str, error: BaseException) -> None:
@@ -36,7 +46,7 @@ def fell_back(what: str, error: BaseException) -> None:
     if not config.fallback:
         raise error
     kind = "internal error" if isinstance(error, InternalError) else type(error).__name__
-    warn(f"{what} runs in PyTorch; {kind}: {error}", stacklevel=4)
+    warn(f"{what} runs in PyTorch; {kind}: {error}")
 
 
 @contextlib.contextmanager

@@ -40,7 +40,7 @@ class Compilation:
     optimizer: Any = None
     fixed: Any = None  # memory.Memory: what no plan can change
     limit: Any = None  # memory.Limit: what the plans may need beside it
-    footprint: Any = None  # () -> what the plans need beside it (engine.py), or None
+    footprint: Any = None  # () -> what the plans need beside it (base/plans.py), or None
     capture_seconds: float = 0.0
     compile_seconds: float = 0.0
 

@@ -14,6 +14,7 @@ from trainc.base.memory import Memory
 KERNELS_SHOWN = 12
 REASONS_SHOWN = 12
 LINES_SHOWN = 3
+BESIDE = ("start", "wait")  # kinds of steps that compute nothing: what they begin and end runs beside the kernels
 
 # What a remark says was not done (src/support/remark.h): a heading for it. What runs in PyTorch is told among the plan's calls.
 REFUSED = {
@@ -63,7 +64,7 @@ class Totals:
 
 def totals(reports: list[dict]) -> Totals:
     sum_ = Totals()
-    for step in (step for report in reports for step in report.get("steps", [])):
+    for step in (step for report in reports for step in report.get("steps", []) if step["kind"] not in BESIDE):
         flops, moved = step.get("flops", 0), step.get("bytes", 0)
         sum_.flops += flops
         sum_.bytes += moved
@@ -173,13 +174,14 @@ def _plan(report: dict) -> list[str]:
     memory = [f"{_scaled(report[key], 'B')} {what}" for key, what in _MEMORY if report.get(key)]
     cpu = f" ({report['cpu']})" if report.get("cpu") else ""
     lines = ["", f"  {report['name']}{cpu}: {', '.join(memory) or 'no memory of its own'}"]
-    kernels = [step for step in steps if step["kind"] != "extern"]
+    kernels = [step for step in steps if step["kind"] not in ("extern", *BESIDE)]
     largest = sorted(kernels, key=lambda step: (step.get("flops", 0), step.get("bytes", 0)), reverse=True)
     lines += [_row(step) for step in largest[:KERNELS_SHOWN]]
     if len(largest) > KERNELS_SHOWN:
         rest = totals([{"steps": largest[KERNELS_SHOWN:]}])
         lines.append(f"    and {rest.kernels} smaller ones: {_scaled(rest.flops, 'FLOP')}, {_scaled(rest.bytes, 'B')}")
     lines += _externs([step for step in steps if step["kind"] == "extern"])
+    lines += _beside([step for step in steps if step["kind"] in BESIDE])
     lines += [f"    note: {note}" for note in report.get("notes", [])]
     return lines
 
@@ -243,6 +245,16 @@ def _externs(steps: list[dict]) -> list[str]:
         times = f"{len(same)} x " if len(same) > 1 else ""
         lines.append(f"      {times + name:<40} {origins}  {_why_extern(same[0])}")
     return lines
+
+
+def _beside(steps: list[dict]) -> list[str]:
+    """What is begun beside the kernels, and the time for which they had to wait for it, where it was measured."""
+    started = [step for step in steps if step["kind"] == "start"]
+    if not started:
+        return []
+    names = ", ".join(dict.fromkeys(step["operation"] for step in started))
+    waited = sum(step.get("seconds", 0) for step in steps if step["kind"] == "wait")
+    return [f"    beside the kernels: {len(started)} x {names}" + (f", waited for {waited * 1e3:.2f} ms" if waited else "")]
 
 
 def _row(step: dict) -> str:

@@ -114,3 +114,13 @@ def profiles_optimizers() -> bool:
 def caches_parametrizations() -> bool:
     """Whether a `parametrize.cached()` is active: weights that calls hand to each other."""
     return torch.nn.utils.parametrize._cache_enabled > 0
+
+
+def wants_gradient(output: object) -> bool:
+    """Whether a joint graph has a tangent for an output (OutputAliasInfo). PyTorch 2.11 has no flag of its own for that."""
+    return getattr(output, "requires_grad_for_backward", output.requires_grad)
+
+
+def saved_inputs(metadata: ViewAndMutationMeta) -> list[int]:
+    """Inputs that AOTAutograd keeps in another way than autograd's; PyTorch 2.11 knows of none."""
+    return getattr(metadata, "act_input_indices", [])

@@ -55,9 +55,11 @@ struct Executable::Impl {
   /// Apart from the constructor: what is there when the driver refuses something is released.
   void load() {
     for (const plan::Kernel& k : plan.kernels) named("loading kernel " + k.name, {}, [&] { functions.push_back(driver->load(k)); });
-    for (const plan::Step& s : plan.steps)
+    for (const plan::Step& s : plan.steps) {
+      if (s.kind == plan::StepKind::Start) throw InternalError(fmt::format("plan {}, step {}: nothing is started beside a device's kernels yet", plan.name, s.name));
       if (s.kind == plan::StepKind::Product && !driver->multiplies())
         throw UserError(fmt::format("plan {} was compiled with cuBLASLt, which cannot be loaded here: compile it again", plan.name));
+    }
     word_count = plan.buffers.size();
     for (const plan::Step& s : plan.steps) {
       draws.push_back(word_count);
@@ -212,6 +214,7 @@ struct Executable::Impl {
         case plan::StepKind::Kernel: launch(run, i, call.stream); break;
         case plan::StepKind::Product: multiply(run, step, call.stream); break;
         case plan::StepKind::Extern: extern_step(run, i, call, draws); break;
+        case plan::StepKind::Start: case plan::StepKind::Wait: require(false, "refused when it was loaded"); break;
         case plan::StepKind::Random:
           if (step.kernel >= 0) {
             launch(run, i, call.stream);

@@ -19,6 +19,14 @@ inline Step kernel_step(const std::string& name, std::vector<int> reads, std::ve
   return s;
 }
 
+/// Begins `target`, which reads and writes so; and what waits for it.
+inline Step start_step(const std::string& name, int token, std::vector<int> reads, std::vector<int> writes, const std::string& target = "sleep", double seconds = 0) {
+  Step s = kernel_step(name, std::move(reads), std::move(writes));
+  s.kind = StepKind::Start, s.kernel = -1, s.token = token, s.target = target, s.arguments_json = "{}", s.seconds = seconds;
+  return s;
+}
+inline Step wait_step(const Step& start) { return {.kind = StepKind::Wait, .name = "wait_" + start.name, .reads = start.reads, .writes = start.writes, .token = start.token}; }
+
 /// x -> a -> b -> y, with a constant, a saved buffer, a mask and an extern call.
 inline Plan small_plan() {
   Plan p{.name = "small", .cpu = "avx2"};

@@ -25,6 +25,7 @@ struct RandomGraphOptions {
   bool scans = true;
   bool random_masks = false;
   bool externs = false;     // calls with one or two results (extern_results below), some of which count as draws
+  DType floats = DType::F32;  // of inputs and contractions; F64: no value is of another float type
   bool few_sizes = false;   // three sizes a graph, so that most values fit each other: kernels of many values, and many ways to make a circle of them
   int64_t max_numel = 4096;
 };
@@ -67,8 +68,8 @@ class RandomGraph {
     return shape;
   }
   DType input_dtype(int i) {
-    if (i == 0 || chance(70)) return DType::F32;
-    return options_.integers && chance(60) ? DType::I64 : chance(60) ? DType::F32 : DType::Bool;
+    if (i == 0 || chance(70)) return options_.floats;
+    return options_.integers && chance(60) ? DType::I64 : chance(60) ? options_.floats : DType::Bool;
   }
   const Node* any() { return pool_[pool_.size() - 1 - std::min(below(pool_.size()), below(pool_.size()))]; }  // rather late ones
   const Node* any(DType dtype) {
@@ -161,6 +162,7 @@ class RandomGraph {
   }
   const Node* cast() {
     const Node* a = any();
+    if (options_.floats == DType::F64) return b_.cast(a, one_of({DType::F64, DType::Bool, DType::I32, DType::I64}));
     if (is_float(a->dtype())) return b_.cast(a, one_of({DType::F32, DType::Bool, DType::BF16, DType::F16, DType::F64}));
     return b_.cast(a, one_of({DType::F32, DType::Bool, DType::I32, DType::I64}));
   }
@@ -189,8 +191,8 @@ class RandomGraph {
     return b_.reshape(a, shape);
   }
   const Node* contract() {
-    const Node* a = any(DType::F32);
-    const Node* b = chance(50) ? a : any(DType::F32);
+    const Node* a = any(options_.floats);
+    const Node* b = chance(50) ? a : any(options_.floats);
     if (!(a = rank3(a)) || !(b = rank3(b))) return nullptr;
     if (a->shape()[2] != b->shape()[2] && a->shape()[2] == b->shape()[1]) b = b_.permute(b, {0, 2, 1});
     if (a->shape()[2] != b->shape()[2]) b = a;

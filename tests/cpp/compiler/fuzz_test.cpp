@@ -76,6 +76,16 @@ TEST(Fuzz, SpecialValues) {
   }
 }
 
+// In f64 alone: what computes in f32 anywhere is off by far more than sums in another order are.
+TEST(Fuzz, DoublePrecision) {
+  testing::RandomGraphOptions o;
+  o.transcendental = false, o.floats = DType::F64;
+  for (uint64_t seed = first() + 30000; seed < first() + 30000 + count(); ++seed) {
+    expect_same(testing::random_graph(seed, o), seed, seed % 3 == 0, 1e-12);
+    if (HasFatalFailure()) return;
+  }
+}
+
 // What is not the best level of the machine is run here; the others run that.
 TEST(Fuzz, EveryLevel) {
   testing::RandomGraphOptions o;

@@ -26,6 +26,7 @@ using testing::run_on_device;
 using runtime::cuda::NullDriver;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 TEST(DeviceRuntime, PlansRunOnTheInterpretedDevice) {
   testing::RandomGraphOptions o;
@@ -165,6 +166,17 @@ TEST(DeviceRuntime, AnotherArchitectureIsRefused) {
   } catch (const UserError& e) {
     EXPECT_THAT(e.what(), HasSubstr("plan softmax was compiled for interpret; this device is sm_90a. Compile it here."));
   }
+}
+
+TEST(DeviceRuntime, WhatIsStartedBesideKernelsIsRefused) {
+  plan::Plan plan = compiler::compile(copy_of(testing::softmax(3, 100)), "softmax", device_options(false));
+  const plan::Step start{.kind = plan::StepKind::Start, .name = "send", .target = "sleep", .token = 0};
+  plan.steps.push_back(start);
+  plan.steps.push_back({.kind = plan::StepKind::Wait, .name = "wait", .token = 0});
+  ASSERT_NO_THROW(plan::verify(plan));
+  const auto driver = std::make_shared<NullDriver>();
+  EXPECT_THAT([&] { runtime::cuda::Executable(plan, driver); }, ThrowsMessage<InternalError>(HasSubstr("step send: nothing is started beside a device's kernels")));
+  EXPECT_EQ(driver->held, 0);
 }
 
 TEST(DeviceRuntime, WhatCannotBeLoadedLeavesNothingBehind) {

@@ -28,6 +28,16 @@ int mutations() {
   return given ? std::max(1, std::atoi(given)) : 1000;
 }
 
+/// The small plan, whose temporary is sent somewhere while it is read.
+Plan starting_plan() {
+  Plan p = small_plan();
+  const Step start = start_step("send", 0, {2}, {}, "sleep", 0.5);
+  p.steps.insert(p.steps.end() - 2, start);
+  p.steps.push_back(wait_step(start));
+  plan_memory(p);
+  return p;
+}
+
 /// `body` behind the header of `file`, with length and checksum that are its own.
 std::string with_body(const std::string& file, const std::string& body) {
   uint64_t length = body.size(), checksum = 14695981039346656037u;
@@ -92,6 +102,7 @@ template <class Survives> void mutate_bytes(const std::string& good, const Survi
   std::cout << "  " << mutations() << " files with a wrong checksum refused; of as many with a right one, " << loaded << " are plans\n";
 }
 TEST(FileFuzz, BytesOfAPlan) { mutate_bytes(save(small_plan()), is_plan); }
+TEST(FileFuzz, BytesOfAPlanThatStarts) { mutate_bytes(save(starting_plan()), is_plan); }
 TEST(FileFuzz, BytesOfAForeachKernel) { mutate_bytes(save(small_foreach()), is_foreach); }
 
 // --- values: what decodes, but says something else
@@ -138,6 +149,7 @@ template <class Survives> void mutate_values(const std::string& good, const Surv
   std::cout << "  of " << mutations() << " files with strange values, " << loaded << " are plans\n";
 }
 TEST(FileFuzz, ValuesOfAPlan) { mutate_values(save(small_plan()), is_plan); }
+TEST(FileFuzz, ValuesOfAPlanThatStarts) { mutate_values(save(starting_plan()), is_plan); }
 TEST(FileFuzz, ValuesOfAForeachKernel) { mutate_values(save(small_foreach()), is_foreach); }
 
 // --- nesting: a decoder that calls itself for each level runs out of stack

@@ -1,4 +1,4 @@
-// Hand-made plans; their kernels are functions of this file, reached by a few bytes of machine code: movabs rax, address; jmp rax.
+// Hand-made plans; their kernels are functions of this file.
 #include "runtime/runtime.h"
 
 #include <gmock/gmock.h>
@@ -14,6 +14,7 @@
 #include <sstream>
 #include <thread>
 
+#include "../common/jump_kernel.h"
 #include "runtime/code.h"
 #include "runtime/cpu/random.h"
 #include "runtime/foreach.h"
@@ -23,15 +24,9 @@ namespace trainc::runtime {
 namespace {
 
 using namespace plan;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
-
-plan::Kernel kernel(const std::string& name, KernelEntry f, int64_t scratch = 0) {
-  std::vector<uint8_t> code = {0x90, 0x48, 0xb8};  // nop (so that the entry is not 0); movabs rax, f
-  for (int i = 0; i < 8; ++i) code.push_back(static_cast<uint8_t>(reinterpret_cast<uintptr_t>(f) >> (8 * i)));
-  code.insert(code.end(), {0xff, 0xe0});           // jmp rax
-  return {.name = name, .code = code, .entry = 1, .scratch_bytes = scratch};
-}
+using trainc::testing::jump_kernel;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 float* floats(void* p) { return static_cast<float*>(p); }
 /// arguments[1][i] = arguments[0][i] + 1
@@ -66,7 +61,7 @@ constexpr int64_t kN = 1000;
 Plan chain() {
   Plan p{.name = "chain"};
   p.buffers = {vec("x", Home::Input, kN), vec("t", Home::Temp, kN), vec("y", Home::Output, kN)};
-  p.kernels = {kernel("add_one", add_one), kernel("twice", twice, 256), kernel("check", check_elements)};
+  p.kernels = {jump_kernel("add_one", add_one), jump_kernel("twice", twice, 256), jump_kernel("check", check_elements)};
   p.steps = {call_kernel("a", 0, 0, 1, kN), call_kernel("b", 1, 1, 2, kN)};
   p.input_count = 1, p.output_count = 1, p.outputs = {2};
   plan_memory(p);
@@ -141,9 +136,9 @@ TEST(Executable, AFailedCheckNamesStepAndLine) {
   EXPECT_NO_THROW(e.run({.inputs = {x.data()}, .outputs = {y.data()}}));
   x[kN - 1] = -5;
   EXPECT_THAT([&] { e.run({.inputs = {x.data()}, .outputs = {y.data()}}); },
-              ThrowsMessage<IndexError>(testing::AllOf(HasSubstr("model.py:41"), HasSubstr("check 1 of gather_3"))));
+              ThrowsMessage<IndexError>(::testing::AllOf(HasSubstr("model.py:41"), HasSubstr("check 1 of gather_3"))));
   x[0] = 1e7;
-  EXPECT_THAT([&] { e.run({.inputs = {x.data()}, .outputs = {y.data()}}); }, ThrowsMessage<std::runtime_error>(testing::AllOf(HasSubstr("out of bounds"), HasSubstr("check 2"))));
+  EXPECT_THAT([&] { e.run({.inputs = {x.data()}, .outputs = {y.data()}}); }, ThrowsMessage<std::runtime_error>(::testing::AllOf(HasSubstr("out of bounds"), HasSubstr("check 2"))));
   x = ramp();
   EXPECT_NO_THROW(e.run({.inputs = {x.data()}, .outputs = {y.data()}}));  // the status is fresh for each run
 }
@@ -167,7 +162,7 @@ Plan drawing(double p0 = 0.5) {
     return Buffer{.name = name, .home = Home::Output, .index = index, .dtype = DType::Bool, .shape = {kN}, .strides = {1}, .bytes = kN};
   };
   p.buffers = {mask("m0", 0), mask("m1", 1), vec("e", Home::Extern, kN), vec("y", Home::Output, kN, 2)};
-  p.kernels = {kernel("add_one", add_one)};
+  p.kernels = {jump_kernel("add_one", add_one)};
   p.steps = {{.kind = StepKind::Random, .name = "d0", .writes = {0}, .p = p0},
              {.kind = StepKind::Extern, .name = "call", .writes = {2}, .target = "aten.rand.default", .arguments_json = "{}", .random = true},
              call_kernel("use", 0, 2, 3, kN),
@@ -245,7 +240,7 @@ TEST(Executable, WhatWasDrawnBeforeAnErrorStaysDrawn) {
 /// Two masks with a kernel between them that fails its check.
 Plan failing_between_masks() {
   Plan p = drawing();
-  p.kernels = {kernel("check", check_elements)};
+  p.kernels = {jump_kernel("check", check_elements)};
   p.buffers[2] = vec("x", Home::Input, kN);
   p.input_count = 1;
   p.steps.erase(p.steps.begin() + 1);
@@ -369,7 +364,7 @@ TEST(Executable, AnExternResultMayBeWantedElsewhere) {
 Plan calling(std::vector<int> aliases) {
   Plan p{.name = "calling"};
   p.buffers = {vec("x", Home::Input, kN), vec("t", Home::Temp, kN), vec("v", Home::Extern, kN), vec("u", Home::Temp, kN), vec("y", Home::Output, kN), vec("z", Home::Output, kN, 1)};
-  p.kernels = {kernel("add_one", add_one), kernel("twice", twice, 256)};
+  p.kernels = {jump_kernel("add_one", add_one), jump_kernel("twice", twice, 256)};
   p.steps = {call_kernel("a", 0, 0, 1, kN),
              {.kind = StepKind::Extern, .name = "call", .arguments = {1}, .reads = {1}, .writes = {2}, .target = "t", .arguments_json = "{}", .aliases = std::move(aliases)},
              call_kernel("b", 1, 0, 3, kN), call_kernel("c", 0, 3, 5, kN), call_kernel("d", 1, 2, 4, kN)};
@@ -431,7 +426,7 @@ void from_scratch(void* const* a, void* scratch, uint32_t*, int64_t begin, int64
 
 TEST(Poison, WhatWasNotWrittenIsNan) {
   Plan p = chain();
-  p.kernels.push_back(kernel("half", half)), p.kernels.push_back(kernel("from_scratch", from_scratch, 64));
+  p.kernels.push_back(jump_kernel("half", half)), p.kernels.push_back(jump_kernel("from_scratch", from_scratch, 64));
   std::vector<float> x = ramp(), y(kN, -1);
   const auto run = [&](const Plan& plan) { Executable(plan).run({.inputs = {x.data()}, .outputs = {y.data()}}); };
   const Debugging poison("other,poison");
@@ -549,7 +544,7 @@ void sgd(void* const* a, void*, uint32_t*, int64_t begin, int64_t end) {
 }
 
 TEST(Foreach, EachElementOfEachTensorOnce) {
-  const runtime::Foreach step({.name = "sgd", .kernel = kernel("sgd", sgd), .inputs = {{}, {.scalar = true}, {}}, .chunk = 16});
+  const runtime::Foreach step({.name = "sgd", .kernel = jump_kernel("sgd", sgd), .inputs = {{}, {.scalar = true}, {}}, .chunk = 16});
   EXPECT_EQ(step.tensor_inputs(), 2);
   const std::vector<int64_t> sizes = {0, 1, 16, 17, 0, 1000, 15, 333, 0};
   std::vector<std::vector<float>> p, g;

@@ -18,6 +18,7 @@ from trainc.torch.guards.overlap import Overlapping
 from trainc.torch.joint import compiler as joint
 from trainc.torch.joint import family
 from trainc.torch.run import tuning
+from trainc.torch.run.runner import Runners
 
 compilations: list[records.Compilation] = []  # of all graphs that came through this door
 
@@ -40,7 +41,7 @@ def _static(gm: torch.nn.Module, inputs: Sequence[Any], tune: str) -> Callable[.
     where = _where(record, inputs)
     if where is None:
         return gm.forward
-    compiler = joint.Compiler(record, joint.new_engine(where, tune))
+    compiler = joint.Compiler(record, Runners(where, tune))
     try:
         compiled = _separately(gm.forward, joint.compile_flat(gm, overlap.apart(inputs), record, compiler), compiler)
     except NotCompiled as reason:
@@ -102,14 +103,14 @@ def _by_sizes(gm: torch.fx.GraphModule, examples: Sequence[Any], tune: str) -> C
         where = _where(record, given)
         if where is None:
             return WithNumbers(gm, inputs, given)
-        engine = joint.new_engine(where, tune)
+        runners = Runners(where, tune)
 
         def static() -> Callable[..., Any]:
-            module, compiler = WithNumbers(gm, inputs, given), joint.Compiler(record, engine)
+            module, compiler = WithNumbers(gm, inputs, given), joint.Compiler(record, runners)
             return _separately(module, joint.compile_flat(module, overlap.apart([*fixed, *moving]), record, compiler), compiler)
 
         def symbolic(symbols: Symbols) -> family.Serve:
-            compiler = joint.Compiler(record, engine, symbols)
+            compiler = joint.Compiler(record, runners, symbols)
             module = WithNumbers(gm, inputs)
             compiled = _separately(module, joint.compile_flat(module, overlap.apart(symbols.inputs), record, compiler), compiler)
             return lambda tensors, record: compiled if compiler.add_sizes(tensors, record) else None

@@ -14,6 +14,7 @@ import torch
 
 from trainc.base import PACKAGE
 from trainc.base.errors import InternalError
+from trainc.base.step_graph import GraphText
 from trainc.torch import compat
 from trainc.torch.device import HOST, Host
 
@@ -177,37 +178,29 @@ def _flat(args: Any) -> list[Any]:
     return [leaf for arg in args for leaf in (_flat(arg) if isinstance(arg, (list, tuple)) else [arg])]
 
 
-class GraphText:
-    """A graph as text. `canonical` names each distinct origin by its number, "@3" for origins[3]: two programs that differ in
-    file names and line numbers have the same one. Placeholders come first; there are no get_attr nodes (capture/constants.py)."""
-
-    def __init__(self, graph: torch.fx.Graph, name: str, device: Host = HOST):
-        for node in graph.nodes:
-            if node.op not in ("placeholder", "call_function", "output"):
-                raise InternalError(f"{origin(node)} ({node.op} {node.target}) is not an operation")
-        nodes = [node_json(node) for node in graph.nodes]
-        _refuse_results_elsewhere(graph, device)
-        for node, text in zip(graph.nodes, nodes, strict=True):
-            if device.deals_masks and node.target is torch.ops.aten.native_dropout.default:
-                text["philox"] = device.deal(node.args[0].meta["val"])
-        numbers: dict[str, str] = {}
-        for node in nodes:
-            if node.get("origin"):
-                node["origin"] = numbers.setdefault(node["origin"], f"@{len(numbers)}")
-        self.origins = list(numbers)
-        graph_text = {"name": name, "nodes": nodes} | ({"generator": "philox"} if device.deals_masks else {})
-        if (default := torch.get_default_dtype()) is not torch.float32:
-            graph_text["default"] = dtype_name(default)
-        self.canonical = json.dumps(graph_text)
-
-    def text(self) -> str:
-        """The wire format, with the origins themselves. (Inside a JSON string the quotes of the pattern would be escaped.)"""
-        return re.sub(r'"origin": "@(\d+)"', lambda m: f'"origin": {json.dumps(self.origins[int(m[1])])}', self.canonical)
+def graph_text(graph: torch.fx.Graph, name: str, device: Host = HOST) -> GraphText:
+    """A graph as text. Placeholders come first; there are no get_attr nodes (capture/constants.py)."""
+    for node in graph.nodes:
+        if node.op not in ("placeholder", "call_function", "output"):
+            raise InternalError(f"{origin(node)} ({node.op} {node.target}) is not an operation")
+    nodes = [node_json(node) for node in graph.nodes]
+    _refuse_results_elsewhere(graph, device)
+    for node, text in zip(graph.nodes, nodes, strict=True):
+        if device.deals_masks and node.target is torch.ops.aten.native_dropout.default:
+            text["philox"] = device.deal(node.args[0].meta["val"])
+    numbers: dict[str, str] = {}
+    for node in nodes:
+        if node.get("origin"):
+            node["origin"] = numbers.setdefault(node["origin"], f"@{len(numbers)}")
+    told = {"name": name, "nodes": nodes} | ({"generator": "philox"} if device.deals_masks else {})
+    if (default := torch.get_default_dtype()) is not torch.float32:
+        told["default"] = dtype_name(default)
+    return GraphText(json.dumps(told), list(numbers))
 
 
 def same_graph(a: torch.fx.Graph, b: torch.fx.Graph, device: Host) -> bool:
     """Whether two graphs compute the same in the same way."""
-    return GraphText(a, "", device).canonical == GraphText(b, "", device).canonical
+    return graph_text(a, "", device).canonical == graph_text(b, "", device).canonical
 
 
 def _refuse_results_elsewhere(graph: torch.fx.Graph, device: Host) -> None:
@@ -219,7 +212,7 @@ def _refuse_results_elsewhere(graph: torch.fx.Graph, device: Host) -> None:
 
 
 def graph_json(graph: torch.fx.Graph, name: str, device: Host = HOST) -> str:
-    return GraphText(graph, name, device).text()
+    return graph_text(graph, name, device).text()
 
 
 def parse_argument(arg: Any, inputs: list[Any]) -> Any:

@@ -99,18 +99,23 @@ class Guards:
 
 
 class Untagged:
-    """Whether the modules' tensors still lack attributes that the program asked them for. (An argument's are in its type.)"""
+    """Whether the modules' tensors still lack attributes that the program asked them for. (An argument's are in its type.)
+    `current()`: the modules' tensors, the same list where they are the same."""
 
     tensors: Sequence[torch.Tensor] = ()
 
-    def __init__(self, state: Any, names: set[str]):
-        self._state, self._names = state, names
+    def __init__(self, current: Callable[[], list[torch.Tensor]], names: set[str]):
+        self._current, self._names = current, names
+        self._seen: list[torch.Tensor] = []
+        self._tables: list[dict[str, Any]] = []  # their attributes: looking at a tensor's takes longer than at a dictionary
 
     def __call__(self) -> bool:
-        return not self.differences()
+        if (now := self._current()) is not self._seen:
+            self._seen, self._tables = now, [vars(tensor) for tensor in now]
+        return not any(self._tables) or not self.differences()
 
     def differences(self) -> list[str]:
-        found = {name for tensor in self._state.tensors() for name in self._names.intersection(vars(tensor))}
+        found = {name for tensor in self._current() for name in self._names.intersection(vars(tensor))}
         return [f"a parameter or buffer has an attribute `{name}` now" for name in sorted(found)]
 
     def other_numbers(self) -> list[tuple[Any, Any]] | None:

@@ -30,7 +30,7 @@ def call_of(
     written, outputs = list(metadata.mutated_inp_runtime_indices), metadata.output_info
     news, made = len(written), len(written) + len(outputs)
     constant = [*range(news), *[news + i for i, out in enumerate(outputs) if not out.requires_grad]]
-    tangents = [news + i for i, out in enumerate(outputs) if out.requires_grad_for_backward]
+    tangents = [news + i for i, out in enumerate(outputs) if compat.wants_gradient(out)]
     differentiable = [i for i, info in enumerate(metadata.input_info) if info.requires_grad and i not in detached]
 
     class Compiled(torch.autograd.Function):
@@ -89,7 +89,7 @@ def is_plain(metadata: ViewAndMutationMeta) -> bool:
         and not metadata.indices_of_inputs_that_requires_grad_with_mutations_in_bw
         and metadata.num_intermediate_bases == 0
         and metadata.grad_enabled_mutation is None
-        and not (metadata.tokens or metadata.num_backward_tokens or metadata.act_input_indices)
+        and not (metadata.tokens or metadata.num_backward_tokens or compat.saved_inputs(metadata))
         and not (metadata.is_rng_op_functionalized or metadata.num_graphsafe_rng_states)
         and not (metadata.num_symints_saved_for_bw or metadata.num_opaque_objects_saved_for_bw)
         and not metadata.num_tensors_saved_with_no_vc_check

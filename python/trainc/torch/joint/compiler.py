@@ -14,24 +14,23 @@ from typing import Any
 
 import torch
 
-from trainc.base import config, messages
-from trainc.base.errors import NotCompiled, UserError
+from trainc.base import messages
+from trainc.base.errors import NotCompiled
 from trainc.base.records import Compilation
 from trainc.torch import compat, numbers
 from trainc.torch.capture import distributed, repeated, traced_kernels, turns
 from trainc.torch.capture.constants import fake_mode_of, lift_constants
 from trainc.torch.capture.trace import recurrent_layers
 from trainc.torch.compat import functorch_config, graph_compile, runtime_wrappers, trace_log
-from trainc.torch.device import Host
 from trainc.torch.graph import wire
+from trainc.torch.graph.captured import shared_kernels
 from trainc.torch.graph.sizes import Symbols, Template
 from trainc.torch.guards.watch import suspended
 from trainc.torch.joint import autograd
 from trainc.torch.joint.instance import Inference, Instance, Place
 from trainc.torch.joint.reached import TangentsOfGradients
 from trainc.torch.patches import patched
-from trainc.torch.run import engine
-from trainc.torch.run.interpreter import Interpreter
+from trainc.torch.run.runner import Runners
 
 _HALF = "trainc_half"
 
@@ -40,13 +39,13 @@ class Compiler:
     """What one capture hands to AOTAutograd: the partitioner and the compilers. Of a trace with `symbols` it makes an Instance
     for each sizes, the first for the sizes that were traced; of another trace there is one."""
 
-    def __init__(self, record: Compilation, engine_: Any, symbols: Symbols | None = None, fusing: Any = None):
-        self.engine, self.device, self.symbols, self.fusing = engine_, engine_.device, symbols, fusing
+    def __init__(self, record: Compilation, runners: Runners, symbols: Symbols | None = None, fusing: Any = None):
+        self.runners, self.device, self.symbols, self.fusing = runners, runners.device, symbols, fusing
         self._record = record  # of the first instance
         self.writes: list[int] = []  # inputs that forward writes to, once it is traced
         self._instances: dict[tuple, Instance] = {}
         self._template: Template | None = None
-        self.family = engine.Family.of(symbols if symbols and symbols.sizes else None, lambda: self._template, self.device)
+        self.shared = shared_kernels(symbols, lambda: self._template, record.name, self.device)
         self._make: Callable[[torch.fx.GraphModule, Compilation], Instance] | None = None
         self.reached = TangentsOfGradients()
         self.is_users: Callable[[torch.Tensor], bool] = lambda _: False
@@ -129,26 +128,6 @@ class Compiler:
             _opaque_backward("trainc_backward", backward, saved, arena_meta, tangents, gradients),
         )
 
-    def build(self, record: Compilation, build: Callable[[Any], Any]) -> Any:
-        """`build` with the engine; with the interpreter, and one warning, where trainc fails by a fault of its own."""
-        record.engine = self.engine.name
-        with record.compiling():
-            try:
-                return build(self.engine)
-            except UserError:
-                raise
-            except Exception as error:
-                if self.engine.name == "interpreter":
-                    raise
-                messages.fell_back(record.name, error)
-                self.use_interpreter(record, error)
-                return build(self.engine)
-
-    def use_interpreter(self, record: Compilation, error: Exception) -> None:
-        """PyTorch runs what is compiled from now on, because of `error`."""
-        self.engine = Interpreter(self.device, record.tune)
-        record.engine, record.reason = self.engine.name, str(error)
-
     def replace(self, instance: Instance, other: Instance) -> None:
         """`other` runs the calls of these sizes from now on."""
         self._instances = {key: other if old is instance else old for key, old in self._instances.items()}
@@ -168,10 +147,6 @@ class Compiler:
         constants = lift_constants(gm, None, self.is_users)
         self._first(gm, lambda gm, record: Inference(self, gm, record, constants))
         return _boxed(lambda *inputs: self._of(inputs).forward(inputs))
-
-
-def new_engine(device: Host, tune: str) -> Any:
-    return engine.ENGINES[config.engine_name()](device, tune)
 
 
 AUTOCAST_BACKWARD = (
@@ -270,23 +245,14 @@ def _result(graph: torch.fx.Graph, call: torch.fx.Node, index: int, original: An
 def aot_settings(compiler: Compiler):
     """Backward without autocast's casts, no donated buffers, no cache of AOTAutograd's own; autograd.py's node where it will do.
     Outputs that the loss does not use give the backward None instead of a tensor of zeros, in AOTAutograd's node, too."""
-    original = runtime_wrappers._codegen_compiled_forward
     wrapped = runtime_wrappers._create_runtime_wrapper
     log_graph = graph_compile._log_joint_graph
-
-    def without_materialized_zeros(*args: Any, **kwargs: Any) -> Callable[..., Any]:
-        forward = original(*args, **kwargs)
-
-        def run(ctx: Any, *rest: Any) -> Any:
-            outputs = forward(ctx, *rest)
-            ctx.set_materialize_grads(False)
-            return outputs
-
-        return run
 
     def with_our_node(call: Any, *, trace_joint: bool, **about: Any) -> Callable[..., Any]:
         compiler.writes = [i for i, info in enumerate(about["runtime_metadata"].input_info) if info.mutates_data]
         ours = compiler.call_of_both(about["runtime_metadata"], about["indices_of_inps_to_detach"]) if trace_joint else None
+        if ours is None and trace_joint:
+            _materialize_no_zeros(call.__self__)  # `call` is the apply of AOTAutograd's node
         return ours or wrapped(call, trace_joint=trace_joint, **about)
 
     def log_where_asked(*args: Any) -> str | None:  # it writes the graph as text (0.1 s for GPT-2), also where nobody reads that
@@ -296,7 +262,6 @@ def aot_settings(compiler: Compiler):
     settings = {"backward_pass_autocast": "off", "enable_autograd_cache": False, "debug_assert": False}
     with (
         functorch_config.patch({key: value for key, value in settings.items() if hasattr(functorch_config, key)}),
-        patched(runtime_wrappers, "_codegen_compiled_forward", without_materialized_zeros),
         patched(runtime_wrappers, "_create_runtime_wrapper", with_our_node),
         patched(graph_compile, "_log_joint_graph", log_where_asked),
         # The switch (config.donated_buffer) is also asked while a backward runs, when it is the user's again.
@@ -304,6 +269,17 @@ def aot_settings(compiler: Compiler):
         _draws_are_kept(),
     ):
         yield
+
+
+def _materialize_no_zeros(node: type[torch.autograd.Function]) -> None:
+    forward = node.forward
+
+    def without(ctx: Any, *inputs: Any) -> Any:
+        outputs = forward(ctx, *inputs)
+        ctx.set_materialize_grads(False)
+        return outputs
+
+    node.forward = staticmethod(without)
 
 
 def _draws_are_kept() -> contextlib.AbstractContextManager:

@@ -49,6 +49,16 @@ class Family:
         """Whether everything that its traces may have read is as it was."""
         return all([guards() for guards in self.guards])
 
+    def other_numbers(self) -> list[tuple[Any, Any]] | None:
+        """The numbers that the program would read now, and that were others when this was traced; None where it would read
+        anything else that is not as it was."""
+        found: list[tuple[Any, Any]] = []
+        for guards in self.guards:
+            if (inside := guards.other_numbers()) is None:
+                return None
+            found += inside
+        return found
+
     def entry(
         self,
         record: Compilation,

@@ -6,23 +6,25 @@ which tells the backward whose it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import functools
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import torch
 
-from trainc.base import messages
-from trainc.base.errors import NotCompiled, UserError
+from trainc.base.errors import NotCompiled
 from trainc.base.records import Compilation
 from trainc.torch import compat
 from trainc.torch.compat import disable_current_modes
 from trainc.torch.device import Host
+from trainc.torch.graph.captured import captured
 from trainc.torch.guards.overlap import Apart
 from trainc.torch.joint.outputs import Outputs
 from trainc.torch.optimizers.updates import Launch, PlanUpdates, Slot, Updates, classes_of
 from trainc.torch.run.deferred import Pending
 from trainc.torch.run.pool import Pool
 from trainc.torch.run.rerun import Rerun
+from trainc.torch.run.runner import Executable, Joint, attempt
 
 Tensor = torch.Tensor
 
@@ -92,12 +94,12 @@ class Instance:
         record.backward, record.keeping, record.deferred = self._consuming, self._keeping, None
         updates = self._expected_updates()
         # A limit is of one batch's sizes, and is met with numbers that kernels for other sizes would not have.
-        family = compiler.family if record.limit is None else None
+        shared = compiler.shared if record.limit is None else None
+        step = captured("joint", gm, record.name, place.device, inputs, place.forward_outputs, updates)
 
-        def joint_of(defer_small: bool) -> tuple[Any, list[int]]:
-            shape = inputs, place.forward_outputs, record.name
-            options = family, record.limit, defer_small, updates, place.kept()
-            joint = compiler.build(record, lambda e: e.joint(gm, *shape, *options))
+        def joint_of(defer_small: bool) -> tuple[Joint, list[int]]:
+            asked = shared, record.limit, defer_small, place.kept()
+            joint = compiler.runners.make(record, lambda runner: runner.joint(step, *asked))
             return joint, [i for i in joint.saved_inputs if not place.is_constant(i)]
 
         joint, held = joint_of(False)
@@ -115,7 +117,7 @@ class Instance:
         self.arena_bytes = place.arena_bytes(joint.saved_bytes)
         self._outputs.settle(joint.forward)
         self._deferred_metas = [outputs[i].meta["val"] for i in joint.deferred_outputs]
-        self._deferred_plan: Any = None
+        self._deferred_plan: Executable | None = None
         record.deferred_bytes = sum(meta.numel() * meta.itemsize for meta in self._deferred_metas)
         place.by_arena[self.arena_bytes] = place.last = self
 
@@ -157,13 +159,10 @@ class Instance:
             unmade = self._unmade[defined] = place.unmade(defined)
 
         def run() -> list[Tensor | None]:
-            try:
-                plan = self._backward(defined, consumes=not again)
-            except UserError:
-                raise
-            except Exception as error:
-                _, *called = self._in_pytorch(error, arena)
-                return self._replaced.backward(*called, tangents)
+            plan = self._plans(not again).get(defined)
+            if plan is None:
+                rerun = lambda error: functools.partial(self._backward_in_pytorch, error, tangents)  # noqa: E731
+                plan = attempt(self._record, lambda: self._backward(defined, consumes=not again), rerun)
             gradients = plan([*kept, *tangents], arena)[: len(place.reached)]
             for i in unmade:
                 gradients[i] = None
@@ -184,7 +183,7 @@ class Instance:
 
     @property
     def _fuses(self) -> bool:
-        return self._fusing is not None and bool(self._gradients) and hasattr(self._joint, "backward_step")
+        return self._fusing is not None and bool(self._gradients) and self._joint.fuses
 
     def _expected_updates(self) -> PlanUpdates | None:
         """Those of the first step, where nothing reads a gradient before it; None where it will not be fused."""
@@ -220,13 +219,8 @@ class Instance:
         key = defined, consumes, tuple(classes), tuple([launch.variant for launch in distinct])
         if key not in self._fused:
             plan = self._plan_updates(updates, launches)
-            try:
-                with self._record.compiling():
-                    self._fused[key] = plan, self._joint.backward_step(defined, consumes, unmade, plan)
-            except UserError:
-                raise
-            except Exception as error:  # nothing was updated: the backward and the step can run apart
-                raise NotCompiled(str(error)) from error
+            build = lambda: self._joint.backward_step(defined, consumes, unmade, plan)  # noqa: E731
+            self._fused[key] = plan, attempt(self._record, build, _apart)
         plan, executable = self._fused[key]
         self._record.fused = executable
         primals = place.primals + len(place.constants)
@@ -244,30 +238,26 @@ class Instance:
     def _plans(self, consumes: bool) -> dict[tuple[bool, ...], Any]:
         return self._consuming if consumes else self._keeping
 
-    def _backward(self, defined: tuple[bool, ...], consumes: bool) -> Callable[..., list[Any]]:
-        """The backward for the tangents that exist, compiled when it is first needed. `consumes`: it may overwrite the arena."""
-        plans = self._plans(consumes)
-        if defined not in plans:
-            with self._record.compiling():
-                plan = self._joint.backward(defined, consumes, self._unmade[defined])
-            plans[defined], self._graph = plan, None
-            like = self._like and self._like._plans(consumes).get(defined)
-            if like:
-                plan.share_memory(like)
-        return plans[defined]
+    def _backward(self, defined: tuple[bool, ...], consumes: bool) -> Executable:
+        """Compiles the backward for the tangents that exist, when it is first needed. `consumes`: it may overwrite the arena."""
+        plan = self._joint.backward(defined, consumes, self._unmade[defined])
+        self._plans(consumes)[defined], self._graph = plan, None
+        like = self._like and self._like._plans(consumes).get(defined)
+        if like:
+            plan.share_memory(like)
+        return plan
 
     def _deferred(self, arena: Tensor) -> list[Any]:
         """The deferred outputs; what makes them is compiled when one is first read."""
-        if self._deferred_plan is None:
-            try:
-                with self._record.compiling():
-                    self._deferred_plan = self._record.deferred = self._joint.deferred()
-            except UserError:
-                raise
-            except Exception as error:
-                results, *_ = self._in_pytorch(error, arena)
-                return [results[i] for i in self._joint.deferred_outputs]
-        return self._deferred_plan([], arena)
+        plan = self._deferred_plan
+        if plan is None:
+            rerun = lambda error: functools.partial(self._deferred_in_pytorch, error)  # noqa: E731
+            plan = attempt(self._record, self._compile_deferred, rerun)
+        return plan([], arena)
+
+    def _compile_deferred(self) -> Executable:
+        self._deferred_plan = self._record.deferred = self._joint.deferred()
+        return self._deferred_plan
 
     # -- where a plan cannot be compiled ------------------------------------------------------------------------------
 
@@ -279,13 +269,27 @@ class Instance:
         if inputs is None:
             raise error
         if self._replaced is None:
-            messages.fell_back(self._record.name, error)
-            self._compiler.use_interpreter(self._record, error)
+            self._compiler.runners.fall_back(self._record, error)
             self._replaced = Instance(self._compiler, rerun.graph, self._record, self._place, self._outputs)
             self._compiler.replace(self, self._replaced)
         with rerun.generator(), torch.no_grad():
             *results, arena = self._replaced._call(inputs)  # it may be an output that is being settled that asks for this
         return results, self._place.held_of(inputs, results), arena
+
+    def _backward_in_pytorch(
+        self, error: Exception, tangents: Sequence[Tensor | None], _inputs: Sequence[Any], arena: Tensor
+    ) -> list[Any]:
+        _, *called = self._in_pytorch(error, arena)
+        return self._replaced.backward(*called, tangents)
+
+    def _deferred_in_pytorch(self, error: Exception, _inputs: Sequence[Any], arena: Tensor) -> list[Any]:
+        results, *_ = self._in_pytorch(error, arena)
+        return [results[i] for i in self._joint.deferred_outputs]
+
+
+def _apart(error: Exception) -> NoReturn:
+    """Nothing was updated: the backward and the step can run apart."""
+    raise NotCompiled(str(error)) from error
 
 
 class Inference:
@@ -294,9 +298,10 @@ class Inference:
     def __init__(self, compiler: Any, gm: torch.fx.GraphModule, record: Compilation, constants: list[Tensor]):
         self._compiler, self._constants = compiler, constants
         self.apart = Apart()
-        outputs = next(iter(gm.graph.find_nodes(op="output"))).args[0]
+        inputs, outputs = list(gm.graph.find_nodes(op="placeholder")), next(iter(gm.graph.find_nodes(op="output"))).args[0]
         self._outputs = Outputs(gm, len(outputs))
-        self._executable = record.forward = compiler.build(record, lambda e: e.compile(gm, record.name, compiler.family))
+        step = captured("inference", gm, record.name, compiler.device, len(inputs), len(outputs))
+        self._executable = record.forward = compiler.runners.make(record, lambda runner: runner.inference(step, compiler.shared))
         self._outputs.settle(self._executable)
 
     def forward(self, inputs: Sequence[Tensor]) -> list[Any]:

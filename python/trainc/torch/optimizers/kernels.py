@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import functools
 import json
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from trainc.base import cache, config, messages, records
+from trainc.base import cache, messages, records
 from trainc.base.errors import InternalError
 from trainc.base.options import CompileOptions
 from trainc.torch import compat, device
 from trainc.torch.compat import make_fx
 from trainc.torch.graph import wire
+from trainc.torch.graph.captured import captured
 from trainc.torch.optimizers import Variant
 from trainc.torch.optimizers.state import Known, Numbers
-from trainc.torch.run import engine
+from trainc.torch.run.core import Core
+from trainc.torch.run.runner import Runners
 
 Tensor = torch.Tensor
 
@@ -94,7 +95,8 @@ class ShapedKernel(_RowKernel):
     """A formula that is not elementwise: a plan for parameters of one shape."""
 
     def __init__(self, v: Variant, name: str, where: device.Host):
-        self._plan = engine.Core(where).compile(trace_formula(v), name)
+        formula = trace_formula(v)
+        self._plan = Core(where).inference(captured("inference", formula, name, where))
         super().__init__(v, where.torch, self._plan)
 
     @property
@@ -139,17 +141,11 @@ class Kernels:
 
     def _build(self, v: Variant, where: device.Host) -> Any:
         name = f"{v.formula.title(v)} step"
-        record = records.Compilation(name, engine=config.engine_name())
-        start = time.perf_counter()
-        try:
-            compiled = CoreKernel if v.formula.elementwise else ShapedKernel
-            kernel = (compiled if record.engine == "core" else InterpretedKernel)(v, name, where)
-        except Exception as error:
-            messages.fell_back(name, error)
-            record.engine, record.reason = "interpreter", str(error)
-            kernel = InterpretedKernel(v, name, where)
-        record.compile_seconds = time.perf_counter() - start
-        record.optimizer = kernel
+        record = records.Compilation(name)
+        compiled = CoreKernel if v.formula.elementwise else ShapedKernel
+        kernel = record.optimizer = Runners(where).make(
+            record, lambda runner: (compiled if runner.name == "core" else InterpretedKernel)(v, name, where)
+        )
         self._records.append(record)
         return kernel
 

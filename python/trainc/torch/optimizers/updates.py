@@ -133,7 +133,8 @@ class PlanUpdates:
         self, classes: list[int], distinct: list[Launch], gradients: Sequence[int], parameters: Sequence[int], first: int,
         where: Host,
     ):  # fmt: skip
-        variants = [distinct[i].variant for i in classes]
+        variants = self._variants = [distinct[i].variant for i in classes]
+        self._classes, self._gradients, self._parameters = classes, gradients, parameters
         self._formulas, self._where = list(dict.fromkeys(variants)), where
         sizes = [len(launch.variant.scalars) for launch in distinct]
         sized = zip(sizes, distinct, strict=True)
@@ -141,26 +142,34 @@ class PlanUpdates:
         self._views = [view for scalars in self._scalars for view in scalars.unbind()]
         first_scalar = first + sum(len(v.states) for v in variants)
         places = [first_scalar + sum(sizes[:i]) for i in range(len(distinct))]
-        self.listed: list[tuple[int, int, list[int]]] = []  # (formula, gradient, inputs of the plan; -1: the gradient)
+        self._listed: list[tuple[int, int, list[int]]] = []  # (formula, gradient, inputs of the plan; -1: the gradient)
         for gradient, parameter, v, launch in zip(gradients, parameters, variants, classes, strict=True):
             states = range(first, first + len(v.states))
             first = states.stop
             scalars = range(places[launch], places[launch] + sizes[launch])
-            self.listed.append((self._formulas.index(v), gradient, [parameter, -1, *states, *scalars]))
+            self._listed.append((self._formulas.index(v), gradient, [parameter, -1, *states, *scalars]))
 
     def told(self, name: str) -> list[Any]:
-        """What the compiler wants to know: the formulas, and which of them updates what."""
-        return [self.formulas(name), self.listed]
-
-    def formulas(self, name: str) -> list[tuple[str, list[int]]]:
-        """(graph, inputs that its results replace) of each."""
+        """What the compiler wants to know (base/step_graph.py)."""
         graphs = [wire.graph_json(trace_formula(v).graph, f"{name}_update") for v in self._formulas]
-        return [(graph, v.in_place) for graph, v in zip(graphs, self._formulas, strict=True)]
+        return [[(graph, v.in_place) for graph, v in zip(graphs, self._formulas, strict=True)], self._listed]
 
     def inputs(self, states: list[list[Tensor]], scalars: list[list[float]]) -> list[Tensor]:
         for tensor, values in zip(self._scalars, scalars, strict=True):
             tensor.copy_(torch.tensor(values, dtype=torch.float64, device="cpu").to(tensor.dtype), non_blocking=True)
         return [*(t for state in states for t in state), *self._views]
+
+    def run(
+        self, inputs: Sequence[Tensor], gradients: Sequence[Tensor], states: list[list[Tensor]], scalars: list[list[float]]
+    ) -> None:
+        """The same in PyTorch, by the formulas. `inputs`: the plan's; `gradients`: its results of the backward."""
+        with torch.no_grad():
+            for i, v in enumerate(self._variants):
+                parameter, gradient = inputs[self._parameters[i]], gradients[self._gradients[i]]
+                numbers = [torch.tensor(value, dtype=v.dtype, device=parameter.device) for value in scalars[self._classes[i]]]
+                row = [parameter, gradient, *states[i]]
+                for place, result in zip(v.in_place, v.update(*row, *numbers), strict=True):
+                    row[place].copy_(result)
 
 
 __all__ = ["Launch", "PlanUpdates", "Slot", "Updates", "classes_of", "shared_memory"]

@@ -1,4 +1,4 @@
-"""The engine that runs graphs operation by operation in PyTorch (engine.py tells the interface)."""
+"""The runner that has PyTorch run graphs operation by operation: for tests of capture alone, and where the compiler fails."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from trainc.base.step_graph import StepGraph, Updates
 from trainc.torch import compat
 from trainc.torch.device import HOST, Host
 from trainc.torch.graph import wire
@@ -87,6 +88,8 @@ class InterpretedJoint:
     """The plainest cut: what needs no tangent is forward. What is saved lies in the arena, as it does with the compiler;
     views are made again in the backward, so that a weight is saved as itself and autograd sees when it changes."""
 
+    fuses = False
+
     def __init__(
         self, gm: torch.fx.GraphModule, primals: int, forward_outputs: int, name: str, device: Host, kept: list[int] | None
     ):
@@ -122,8 +125,14 @@ class InterpretedJoint:
     def footprint(self) -> None:
         return None
 
+    def deferred(self) -> InterpretedExecutable:
+        raise AssertionError("nothing is deferred")
+
     def backward(self, defined: tuple[bool, ...], consumes: bool, unmade: list[int]) -> InterpretedBackward:
         return self._backward
+
+    def backward_step(self, defined: tuple[bool, ...], consumes: bool, unmade: list[int], updates: Updates) -> Any:
+        raise AssertionError("the backward and the optimizer's step run apart")
 
 
 Nodes = list[torch.fx.Node]
@@ -164,26 +173,46 @@ def _span(tensor: torch.Tensor) -> int:
     return 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
+class InterpretedStep:
+    """The graph operation by operation, then the updates by their formulas."""
+
+    def __init__(self, step: StepGraph):
+        self._graph = InterpretedExecutable(step.program, step.name)
+        self._first_gradient, self._updates = step.outputs, step.updates
+        self.report = self._graph.report
+
+    def __call__(
+        self, inputs: Sequence[torch.Tensor], states: list[list[torch.Tensor]], scalars: list[list[float]]
+    ) -> list[torch.Tensor | None]:
+        outputs = self._graph(inputs)
+        self._updates.run(inputs, outputs[self._first_gradient :], states, scalars)
+        return outputs
+
+    def share_memory(self, other: Any) -> None:
+        """Its results are PyTorch's own."""
+
+    def footprint(self) -> None:
+        return None
+
+
 class Interpreter:
+    """PyTorch keeps what it keeps and shares no kernels: limits are not met, and nothing is deferred."""
+
     name = "interpreter"
 
     def __init__(self, device: Host = HOST, tune: str = "fast"):
         self.device = device  # there is nothing to tune
 
-    def compile(self, gm: torch.fx.GraphModule, name: str, family: Any = None) -> InterpretedExecutable:
-        return InterpretedExecutable(gm, name)
+    def inference(self, step: StepGraph, shared: Any = None) -> InterpretedExecutable:
+        return InterpretedExecutable(step.program, step.name)
 
     def joint(
-        self,
-        gm: torch.fx.GraphModule,
-        primals: int,
-        forward_outputs: int,
-        name: str,
-        _family: Any = None,
-        _limit: Any = None,
-        _defer_small: bool = False,
-        _updates: Any = None,
-        kept: list[int] | None = None,
+        self, step: StepGraph, shared: Any = None, limit: Any = None, defer_small: bool = False, kept: list[int] | None = None
     ) -> InterpretedJoint:
-        """A limit is not met: PyTorch keeps what it keeps. Nothing is deferred."""
-        return InterpretedJoint(gm, primals, forward_outputs, name, self.device, kept)
+        return InterpretedJoint(step.program, step.inputs, step.outputs, step.name, self.device, kept)
+
+    def whole(self, step: StepGraph, shared: Any = None, limit: Any = None) -> InterpretedStep:
+        return InterpretedStep(step)
+
+
+__all__ = ["InterpretedExecutable", "Interpreter"]

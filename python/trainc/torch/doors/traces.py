@@ -1,0 +1,95 @@
+"""The traces of one attempt to compile a call: what they may have read is guarded from then on, what they changed is put back."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from trainc.base.errors import UserError
+from trainc.torch.capture.disguise import Disguise
+from trainc.torch.doors.variants import Variants
+from trainc.torch.guards.guards import Guards, Untagged
+from trainc.torch.guards.reads import Reads
+from trainc.torch.guards.state import Alike, Snapshot
+from trainc.torch.guards.watch import Watched
+from trainc.torch.joint import compiler as joint
+from trainc.torch.joint import family
+
+
+@dataclasses.dataclass
+class Trace:
+    """What goes on beside one trace."""
+
+    reads: Reads
+    disguise: Disguise
+    watched: Watched
+
+
+class Traces:
+    """`model`, of `variants`, before the first of them."""
+
+    def __init__(self, model: torch.nn.Module, variants: Variants):
+        self._name, self._state, self._variants = type(model).__name__, variants.state, variants
+        self.snapshot = Snapshot(model)
+        self._made: list[Trace] = []
+        self._backwards: list[tuple[Reads, joint.Compiler]] = []
+
+    def start(self, subject: str = "forward", root: Callable[..., Any] | None = None) -> Trace:
+        """`subject`: what the program is called in messages; `root`: a function that it begins with."""
+        reads, disguise = Reads(self._state, subject), Disguise()
+        if root is not None:
+            reads.root("", root)
+        self._made.append(Trace(reads, disguise, Watched(disguise.beside(reads.enter), reads.read)))
+        return self._made[-1]
+
+    def backward(self, trace: Trace, compiler: joint.Compiler) -> Watched:
+        """Watches the program's own backward, where it has one: it runs at another time than forward, and may find other
+        values."""
+        reads = Reads(self._state, "a backward")
+        self._backwards.append((reads, compiler))
+        return Watched(trace.disguise.beside(reads.enter), reads.read)
+
+    @property
+    def in_pytorch(self) -> bool:
+        """Whether the program does what Dynamo would not do."""
+        return any(trace.reads.in_pytorch for trace in self._made)
+
+    def restore(self) -> str | None:
+        """The program's Python state as it was before; what the traces had changed, in the user's terms."""
+        changed = self.snapshot.restore()
+        for reads in (*[reads for reads, _ in self._backwards], *[trace.reads for trace in reversed(self._made)]):
+            if other := reads.restore():
+                changed = changed or other
+                self.snapshot.state_changed, self.snapshot.only_set = True, False
+        return changed
+
+    def guard(self, serving: family.Family) -> list[torch.Tensor]:
+        """From now on the family holds only while everything that its new trace, the last, may have read is as it is. Gives the
+        tensors that the program may reach. NotCompiled where that cannot be told."""
+        made: list[Any] = []
+        if self._made:
+            last = self._made[-1]
+            made.append(Guards(last.reads, Alike, serving.slots))
+            if last.disguise.asked:
+                made.append(Untagged(functools.partial(getattr, self._variants, "tensors"), last.disguise.asked))
+        for reads, compiler in self._backwards:
+            made.append(Guards(reads, Alike, serving.slots))
+            compiler.before_backward = functools.partial(_check_backward, self._name, made[-1])
+        serving.guards += made
+        return [tensor for guards in made for tensor in guards.tensors]
+
+
+def _check_backward(name: str, guards: Guards) -> None:
+    """The values that the program's own backward (a Function's, a hook) reads were those of the trace when forward ran."""
+    if not guards():
+        raise UserError(
+            f"{name}: {'; '.join(guards.differences()[:3])} between forward and backward, and a backward or a hook of yours "
+            "reads it: the gradient was compiled for the value that forward found. Change it before forward, or after backward."
+        )
+
+
+__all__ = ["Trace", "Traces"]

@@ -1,0 +1,108 @@
+"""Which of the states that it was seen in a program's module is in: its attributes' values, its tensors and their types."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from trainc.base.errors import NotCompiled
+from trainc.torch import compat, numbers
+from trainc.torch.capture import distributed
+from trainc.torch.doors.signature import stored_type, tensor_type
+from trainc.torch.guards.state import ModuleState, Unchanged
+
+Tensor = torch.Tensor
+
+MAX_VARIANTS = 256  # states of one module: attributes' values, parameters' types, training flags
+CHEAP_VARIANTS = 4  # those that are recognised without reading the module: training, evaluation, and two more
+
+
+class Variants:
+    """Each state has a number, which is part of a call's key. `model()` gives the module; `forget()` is called where its
+    structure is another than before, and all numbers are new."""
+
+    def __init__(self, model: Callable[[], torch.nn.Module], moving: Callable[[], Sequence[numbers.Slot]], forget: Any):
+        self._model, self._moving, self._forget = model, moving, forget
+        self.state: ModuleState | None = None
+        self.tensors: list[Tensor] = []  # the module's, as they were found last
+        self.reachable: set[int] = set()  # the addresses of tensors that forward may reach beside its arguments
+        self.seen: list[tuple[list, list]] = []  # (values, tensors' types), by number
+        self._unchanged: dict[int, Unchanged] = {}  # by number: how to see, for little, that the module is in it
+
+    def find(self) -> tuple[int, list[Tensor]]:
+        """The number of the module's state, and its tensors."""
+        if not compat.has_global_module_hooks():
+            for number, unchanged in self._unchanged.items():
+                if unchanged():
+                    self.tensors = unchanged.tensors
+                    return number, unchanged.tensors
+        state = self.state
+        if state is None or not state.is_current():
+            state = self._walk()
+        hooked = state.hooked()
+        if hooked:
+            raise NotCompiled(hooked)
+        self.reachable.update(map(id, state._found))
+        known = len(self.seen)
+        number, tensors = self._number(state)
+        self.tensors = tensors
+        # One that holds other tensors is of the past, and would keep them alive.
+        self._unchanged = {n: u for n, u in self._unchanged.items() if all(map(operator.is_, u.tensors, tensors))}
+        if number < known:  # for the second time
+            self._unchanged.pop(number, None)
+            while len(self._unchanged) >= CHEAP_VARIANTS:
+                self._unchanged.pop(next(iter(self._unchanged)))
+            self._unchanged[number] = Unchanged(self.state, tensors)
+        return number, tensors
+
+    def let_move(self) -> None:
+        """Other numbers of the program move than before: they are no part of a state."""
+        self._unchanged = {}
+        if self.state is not None:
+            self.state.let_move(self._moving())
+
+    def numbers_between(self, old: int, new: int) -> list[tuple[Any, Any]] | None:
+        """The numbers in which two states differ; None where they differ in anything else."""
+        (old_values, old_types), (new_values, new_types) = self.seen[old], self.seen[new]
+        if old_types != new_types or len(old_values) != len(new_values):
+            return None
+        found: list[tuple[Any, Any]] = []
+        for i, (a, b) in enumerate(zip(old_values, new_values, strict=True)):
+            if a != b:
+                if (inside := self.state.number_at(i, a, b)) is None:
+                    return None
+                found += inside
+        return found
+
+    def _number(self, state: ModuleState) -> tuple[int, list[Tensor]]:
+        tensors, values = state.tensors(), state.values()
+        types = [stored_type(t) for t in tensors]
+        for i, (seen_values, seen_types) in enumerate(self.seen):
+            if seen_types == types and seen_values == values:
+                return i, tensors
+        if not state.covers_values():
+            state = self._walk()
+            tensors, values = state.tensors(), state.values()
+            types = [stored_type(t) for t in tensors]
+        for tensor in tensors:
+            tensor_type(tensor)  # may refuse
+        if len(self.seen) >= MAX_VARIANTS:
+            raise NotCompiled("an attribute of a module has another value at nearly every call")
+        self.seen.append((values, types))
+        return len(self.seen) - 1, tensors
+
+    def _walk(self) -> ModuleState:
+        if found := distributed.beside_forward(self._model()):
+            raise NotCompiled(found)
+        self._unchanged = {}
+        self.state = ModuleState(self._model())
+        self.state.let_move(self._moving())
+        self.seen.clear()
+        self._forget()
+        return self.state
+
+
+__all__ = ["Variants"]

@@ -1,0 +1,38 @@
+"""FX graphs as captured steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from trainc.base.shared_kernels import SharedKernels
+from trainc.base.step_graph import Kind, StepGraph, Updates
+from trainc.torch.device import Host
+from trainc.torch.graph import wire
+from trainc.torch.graph.sizes import Symbols, Template
+
+
+def captured(
+    kind: Kind, gm: torch.fx.GraphModule, name: str, device: Host, inputs: int = 0, outputs: int = 0,
+    updates: Updates | None = None,
+) -> StepGraph:  # fmt: skip
+    """`gm`, of `inputs` and `outputs` of its forward, for plans on `device`."""
+    tangents = len(list(gm.graph.find_nodes(op="placeholder"))) - inputs
+    return StepGraph(kind, name, inputs, tangents, outputs, lambda: wire.graph_text(gm.graph, name, device), gm, updates)
+
+
+def shared_kernels(symbols: Symbols | None, template: Callable[[], Template], name: str, device: Host) -> SharedKernels | None:
+    """Of the graph that `template()` gives for values of `symbols`. None without any, and on a GPU: kernels are shared on the CPU
+    alone."""
+    if symbols is None or not symbols.sizes or device.target()["device"] != "cpu":
+        return None
+    return SharedKernels(lambda: [_text_at(template(), bound, name, device) for bound in symbols.others()])
+
+
+def _text_at(template: Template, bound: Any, name: str, device: Host) -> Any:
+    return wire.graph_text(template.at(bound).graph, name, device)
+
+
+__all__ = ["captured", "shared_kernels"]

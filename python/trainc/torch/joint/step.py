@@ -1,0 +1,142 @@
+"""A whole step, compiled: forward, loss, backward, clipping and the optimizers' updates as one plan.
+
+The plan keeps nothing between calls: what the backward needs and each gradient are temporaries, and parameters and optimizer
+state are overwritten in place, each as soon as its gradient is there and nobody reads the old value any more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from trainc.base import records
+from trainc.base.errors import UserError
+from trainc.base.shared_kernels import SharedKernels
+from trainc.torch.capture.step_trace import Traced
+from trainc.torch.capture.structure import unflatten
+from trainc.torch.graph.captured import captured, shared_kernels
+from trainc.torch.graph.sizes import Symbols
+from trainc.torch.guards.overlap import Apart, Overlapping
+from trainc.torch.optimizers.updates import Launch, PlanUpdates, Updates, classes_of, shared_memory
+from trainc.torch.run.runner import Runners, Step
+
+Tensor = torch.Tensor
+
+
+class CompiledStep:
+    """One signature of a step, compiled. Inputs of the plan: the traced graph's (tensors, constants, the number 1), then the
+    state of each slot, then the scalars of each launch. `kernels`: what its plan shares with those for other sizes; `like`: one
+    of these, whose memory its results may use."""
+
+    def __init__(
+        self, traced: Traced, updates: Updates, inputs: list[Tensor], record: records.Compilation, runners: Runners,
+        kernels: SharedKernels | None = None, like: CompiledStep | None = None,
+    ):  # fmt: skip
+        self.traced, self.updates, self.record, self._runners = traced, updates, record, runners
+        self._kernels, self._like = kernels, like
+        self._inputs = len(inputs) + len(traced.constants)
+        self._one = torch.ones((), device=runners.device.torch)
+        self._classes: list[int] | None = None
+        self._plan: Step | None = None
+        for slot in traced.slots:
+            if slot.parameter.dtype not in (torch.float32, torch.float64):
+                kind = slot.parameter.dtype
+                raise UserError(f"trainc.train_step updates f32 and f64 parameters, not {kind}: use trainc.compile")
+        shared = shared_memory({slot.primal: inputs[slot.primal] for slot in traced.slots}, dict(enumerate(inputs)))
+        if shared is not None:
+            raise UserError(
+                f"trainc.train_step: a parameter of shape {list(shared.shape)} shares its memory with another tensor of the "
+                "step; use trainc.compile for this model"
+            )
+        self._written = [*(slot.primal for slot in traced.slots), *(i for i, _ in traced.mutated)]
+        self._apart = Apart()
+
+    def __call__(self, tensors: list[Tensor], args: tuple, kwargs: dict) -> Any:
+        try:
+            self._apart.check(tensors, self._written)
+        except Overlapping as reason:
+            raise UserError(f"trainc.train_step: {reason}; use trainc.compile for this model") from None
+        self._clear_gradients(tensors)
+        launches = self.updates.launches()
+        distinct, states = self._built_for(launches), self.updates.states(launches)
+        scalars = [self.updates.scalars(launch) for launch in distinct]
+        outputs = self._plan([*tensors, *self.traced.constants, self._one], states, scalars)
+        for i, place in self.traced.mutated:
+            with torch.no_grad():
+                tensors[i].copy_(outputs[place])
+        for i, place, _ in self.traced.kept:
+            with torch.no_grad():
+                if (into := tensors[i].grad) is not None:
+                    into.add_(outputs[place])
+                else:  # of its own memory: a result may lie where the output does
+                    tensors[i].grad = torch.empty_like(tensors[i]).copy_(outputs[place])
+        self.updates.finish(launches, states)
+        for call in self.traced.afterwards:
+            call()
+        return unflatten(self.traced.structure, [outputs[place] for place in self.traced.results])
+
+    def prepare(self) -> None:
+        """Compiles what the next call would run."""
+        self._built_for(self.updates.launches())
+
+    def _built_for(self, launches: list[Launch]) -> list[Launch]:
+        """The distinct ones of `launches`; a plan for them is there afterwards."""
+        classes, distinct = classes_of(launches)
+        if classes != self._classes:
+            self._build(classes, distinct)
+        return distinct
+
+    def _clear_gradients(self, tensors: list[Tensor]) -> None:
+        if any(parameter.grad is not None for parameter in self.traced.without):
+            raise UserError(
+                "trainc.train_step: parameters hold gradients from outside of the step, which would be added to its "
+                "own or used as they are: call optimizer.zero_grad() before"
+            )
+        for i, _, read in self.traced.kept:
+            if read and tensors[i].grad is not None:
+                raise UserError(
+                    f"trainc.train_step: the step reads the gradient of a tensor of shape {list(tensors[i].shape)} that "
+                    "holds one from before, to which it is added: set its .grad to None before the step"
+                )
+        for parameter in self.traced.cleared:
+            if parameter.grad is not None:
+                parameter.grad = None
+
+    def _build(self, classes: list[int], distinct: list[Launch]) -> None:
+        traced, record, where = self.traced, self.record, self._runners.device
+        primals = [slot.primal for slot in traced.slots]
+        updates = PlanUpdates(classes, distinct, range(len(primals)), primals, self._inputs + 1, where)
+        step = captured("step", traced.graph, record.name, where, self._inputs, traced.forward, updates)
+        self._plan = self._runners.make(record, lambda runner: runner.whole(step, self._kernels, record.limit))
+        self._classes = classes
+        if self._like is not None and self._like._plan is not None:
+            self._plan.share_memory(self._like._plan)
+        record.forward, record.footprint = self._plan, self._plan.footprint
+
+
+class Sizes:
+    """A step that was traced with symbols: gives a CompiledStep for each set of sizes that the trace holds for, or None. They
+    share kernels, the memory of results and what is known of the optimizers."""
+
+    def __init__(self, traced: Traced, symbols: Symbols, updates: Updates, name: str, runners: Runners):
+        self._traced, self._symbols, self._updates, self._runners = traced, symbols, updates, runners
+        self._template = symbols.template(traced.graph, traced.told())
+        self._first: CompiledStep | None = None
+        self._kernels = shared_kernels(symbols, lambda: self._template, name, runners.device)
+
+    def __call__(self, inputs: list[Tensor], record: records.Compilation) -> CompiledStep | None:
+        bound = self._symbols.bound(inputs)
+        if bound is None:
+            return None
+        traced = dataclasses.replace(self._traced, graph=self._template.at(bound))
+        # A limit is of one batch's sizes, and is met with numbers that kernels for other sizes would not have.
+        kernels = self._kernels if record.limit is None else None
+        inputs = [*inputs, self._symbols.numbers.input()] if self._symbols.numbers is not None else inputs
+        step = CompiledStep(traced, self._updates, inputs, record, self._runners, kernels, self._first)
+        self._first = self._first or step
+        return step
+
+
+__all__ = ["CompiledStep", "Sizes"]
