@@ -549,3 +549,31 @@ def test_what_a_backward_reads_changes_before_it(tmp_path, monkeypatch, kind):
         module.V[0] = value
         torch.testing.assert_close(gradient(model), gradient(eager), rtol=1e-5, atol=1e-6)
     assert all(record.route == "compiled" for record in trainc.explain(model).compilations)
+
+
+# Known to be wrong: (the program, what is done with it). Eager's result, or its exception, is wanted.
+LEFT = {
+    "scale that is no power of two": ("class Net(nn.Linear):\n  def forward(self, x): return F.interpolate(super().forward(x)[None, None], scale_factor=1.25)", "net(X)"),
+    "input of another dtype": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x)", "net(X.double())"),
+    "integers times a number, in place": ("class Net(nn.Linear):\n  def forward(self, x):\n    y = (x * 5).long()\n    y.mul_(0.5)\n    return super().forward(x) * y", "net(X)"),
+    "number out of float's range": ("class Net(nn.Linear):\n  def forward(self, x): return torch.lerp(super().forward(x), x, 1e300)", "net(X)"),
+    "method by a computed name": ("class C:\n  def g(self): return 2.0\nC1 = C()\nG = __import__('operator').methodcaller('g')\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * G(C1)", "(net(X), net(X), setattr(m.C, 'g', lambda self: 3.0), net(X))[-1]"),
+}  # fmt: skip
+
+
+@pytest.mark.xfail(strict=True)
+@pytest.mark.parametrize("name", LEFT)
+def test_what_is_left(name):
+    source, call = LEFT[name]
+    found = []
+    for compiled in (False, True):
+        with restored():
+            _, net, scope = build(source)
+            net = trainc.compile(net) if compiled else net
+            try:
+                found.append(eval(call, {**scope, "net": net, "X": torch.arange(12.0).reshape(3, 4) / 7}))
+            except RuntimeError as error:
+                found.append(str(error))
+    plain, ours = found
+    assert type(plain) is type(ours)
+    assert isinstance(plain, str) or same([ours], [plain])
