@@ -2,12 +2,14 @@
 
 import copy
 import signal
+import warnings
 
 import pytest
 import torch
 from conftest import assert_same, gradients
 from modules import ValueBranches
 from torch import nn
+from torch.nn import functional as F
 
 import trainc
 from trainc.base import config, messages, records
@@ -205,3 +207,66 @@ def test_what_is_said_is_said_of_the_users_own_line(core, what):
         for rows in (3, 5):
             model(torch.ones(rows, 4))
     assert all(w.filename == __file__ for w in caught if str(w.message).startswith("trainc"))
+
+
+# What eager refuses for the dtypes of two operands (the first f32, the second f64), and does not look at while it is traced
+MIXED = {
+    "linear": lambda x, y: F.linear(x, y),
+    "matmul": lambda x, y: x @ y,
+    "bmm": lambda x, y: x[None] @ y[None],
+    "mv": lambda x, y: x @ y[0],
+    "layer norm": lambda x, y: F.layer_norm(x, (4,), y[0]),
+    "batch norm": lambda x, y: F.batch_norm(x, None, None, y[0], y[1], True),
+    "binary cross-entropy": lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid()),
+    "index add": lambda x, y: x.index_add(0, torch.tensor([1]), y[:1]),
+    "index put": lambda x, y: x.index_put((torch.tensor([1]),), y[0]),
+    "cross": lambda x, y: torch.linalg.cross(x[:, :3], y[:, :3]),
+    "cdist": lambda x, y: torch.cdist(x, y),
+    "heaviside": lambda x, y: torch.heaviside(x, y),
+}
+
+
+class Mixes(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.layer, self.function = nn.Linear(4, 4), function
+
+    def forward(self, x, y):
+        return self.function(self.layer(x), y)
+
+
+@pytest.mark.parametrize("name", MIXED)
+@pytest.mark.parametrize("door", ["compile", "backend", "step"])
+def test_dtypes_that_eager_refuses(core, name, door):
+    plain, given = Mixes(MIXED[name]), (torch.rand(4, 4), torch.rand(4, 4, dtype=torch.float64))
+    with pytest.raises(RuntimeError) as eager:
+        plain(*given)
+    if door == "step":
+        optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+
+        @trainc.train_step
+        def step(x, y):
+            optimizer.zero_grad()
+            plain(x, y).sum().backward()
+            optimizer.step()
+
+        with pytest.raises(trainc.UserError):
+            step(*given)
+        return
+    ours = trainc.compile(plain) if door == "compile" else torch.compile(plain, backend="trainc")
+    with pytest.raises(RuntimeError) as found, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ours(*given)
+    if door == "compile":  # Dynamo's own tracer says it in its own words
+        assert str(found.value).splitlines()[0] == str(eager.value).splitlines()[0]
+
+
+def test_dtypes_that_eager_takes_are_compiled(core, strict):
+    def takes(x, y):
+        half = F.layer_norm(x.bfloat16(), (4,), torch.ones(4))
+        return x + y, torch.cat([x, y]), F.mse_loss(x, y), torch.where(x > 0, x, y), half
+
+    plain, given = Mixes(takes), (torch.rand(4, 4), torch.rand(4, 4, dtype=torch.float64))
+    ours = trainc.compile(copy.deepcopy(plain))
+    assert_same(ours(*given), plain(*given))
+    assert [record.route for record in records.of(ours)] == ["compiled"]

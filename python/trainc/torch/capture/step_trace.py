@@ -24,6 +24,7 @@ from trainc.torch import compat
 from trainc.torch.capture import distributed, repeated, trace, traced_kernels, turns
 from trainc.torch.capture.constants import lift_constants
 from trainc.torch.capture.disguise import Disguise
+from trainc.torch.capture.dtypes import refuse_mixed
 from trainc.torch.capture.step_guards import NotYet, check_result
 from trainc.torch.capture.step_objects import Reached
 from trainc.torch.capture.structure import Flattener, unflatten
@@ -402,6 +403,7 @@ def _arranged(
         kept.append((i, place[first_kept + k], read and id(inputs[i]) not in dropped))
     output.args = (tuple(outputs[i] for i in order),)
     distributed.refuse_collectives(gm.graph)
+    refuse_mixed(gm.graph)  # also what eager computes for nothing
     gm.graph.eliminate_dead_code()
     gm.recompile()
     wire.give_backward_its_lines(gm.graph)

@@ -2,20 +2,22 @@
 
 `one_hot` refuses a class that is out of range, but leaves its check out where it is traced (the numbers are not known there):
 an operation of ours that the compiler knows stands before it, and checks when the plan runs. The shrinking activations are
-written out in operations with other zeros, and another gradient at NaN: they stay whole, and are rows of the front end."""
+written out in operations with other zeros, and another gradient at NaN: they stay whole, and are rows of the front end. Resizing
+by a given factor takes the factor also where eager's kernels do not look at it."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
-from trainc.torch.compat import DispatchKey
+from trainc.torch.compat import DispatchKey, OpOverload, OpOverloadPacket, decompositions
 
 _library = torch.library.Library("trainc", "FRAGMENT")
 _library.define("classes(Tensor classes, int num_classes) -> Tensor")
-_operator = torch.ops.aten.one_hot.default
+_one_hot_of = torch.ops.aten.one_hot.default
 
 
 def _checked(classes: torch.Tensor, num_classes: int) -> torch.Tensor:
@@ -34,26 +36,72 @@ _library.impl("classes", lambda classes, num_classes: torch.empty_like(classes),
 def _one_hot(classes: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     if num_classes > 0:
         classes = torch.ops.trainc.classes(classes, num_classes)
-    return _operator._op_dk(DispatchKey.CompositeImplicitAutograd, classes, num_classes)
+    return _one_hot_of._op_dk(DispatchKey.CompositeImplicitAutograd, classes, num_classes)
 
 
-_WHOLE = (torch.ops.aten.hardshrink.default, torch.ops.aten.softshrink.default)
+def _resized(packet: OpOverloadPacket, written_out: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """`written_out`, but where eager does not look at the factor of a dimension, in the gradient at least: it becomes as long as
+    it was (1.25 of three rows are three rows), or twice as long. There the operation stays whole."""
+    names = [argument.name for argument in packet.vec._schema.arguments]
+
+    def resize(*args: Any, **kwargs: Any) -> torch.Tensor:
+        given = dict(zip(names, args, strict=False)) | kwargs
+        x, factors = given[names[0]], given["scale_factors"]
+        sizes = decompositions.upsample_compute_output_size(x.size(), given["output_size"], factors)
+        corners = [given["align_corners"]] if "align_corners" in names else []
+        factors = factors or [None] * len(sizes)
+        ignored = any(
+            factor not in (None, 1, 2) and (size == old or size == 2 * old)
+            for old, size, factor in zip(x.shape[2:], sizes, factors, strict=True)
+        )
+        return (packet.default if ignored else written_out)(x, sizes, *corners, *factors)
+
+    return resize
+
+
+_aten = torch.ops.aten
+_RESIZES = {
+    name: getattr(decompositions, name)
+    for name in (
+        "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_linear1d", "upsample_bilinear2d",
+        "upsample_trilinear3d",
+    )
+} | {"upsample_bicubic2d": decompositions.upsample_bicubic2d_default}  # fmt: skip
+
+
+def _kernels() -> dict[OpOverload, dict[DispatchKey, Callable[..., Any] | None]]:
+    """operator -> dispatch key -> the kernel that it takes; None: that of C++"""
+    kernels: dict[OpOverload, dict[DispatchKey, Callable[..., Any] | None]] = {
+        _one_hot_of: {DispatchKey.CompositeImplicitAutograd: _one_hot},
+        _aten.hardshrink.default: {DispatchKey.Autograd: None},
+        _aten.softshrink.default: {DispatchKey.Autograd: None},
+    }
+    for name, written_out in _RESIZES.items():
+        packet = getattr(_aten, name)
+        resize = _resized(packet, written_out)
+        for key in (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd):
+            kernels.setdefault(packet.vec, {})[key] = resize
+            kernels.setdefault(packet.default, {})[key] = None
+    return kernels
+
+
+_KERNELS = _kernels()
 
 
 @contextlib.contextmanager
 def as_eager() -> Iterator[None]:
     """For the time of a trace, under PyTorch's Python dispatcher."""
-    operators = (_operator, *_WHOLE)
-    before = [dict(operator.py_kernels) for operator in operators]
-    _operator.py_kernels[DispatchKey.CompositeImplicitAutograd] = _one_hot
-    for operator in _WHOLE:
-        operator.py_kernels.pop(DispatchKey.Autograd, None)
-    for operator in operators:
+    before = {operator: dict(operator.py_kernels) for operator in _KERNELS}
+    for operator, kernels in _KERNELS.items():
+        for key, kernel in kernels.items():
+            operator.py_kernels.pop(key, None)
+            if kernel is not None:
+                operator.py_kernels[key] = kernel
         operator._dispatch_cache.clear()
     try:
         yield
     finally:
-        for operator, kernels in zip(operators, before, strict=True):
+        for operator, kernels in before.items():
             operator.py_kernels.clear()
             operator.py_kernels.update(kernels)
             operator._dispatch_cache.clear()

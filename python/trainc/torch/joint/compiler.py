@@ -20,6 +20,7 @@ from trainc.base.records import Compilation
 from trainc.torch import compat, numbers
 from trainc.torch.capture import distributed, repeated, traced_kernels, turns
 from trainc.torch.capture.constants import fake_mode_of, lift_constants
+from trainc.torch.capture.dtypes import refuse_mixed
 from trainc.torch.capture.trace import recurrent_layers
 from trainc.torch.compat import functorch_config, graph_compile, runtime_wrappers, trace_log
 from trainc.torch.graph import wire
@@ -71,6 +72,7 @@ class Compiler:
 
     def _first(self, gm: torch.fx.GraphModule, make: Callable[[torch.fx.GraphModule, Compilation], Instance]) -> Instance:
         distributed.refuse_collectives(gm.graph)
+        refuse_mixed(gm.graph)
         self._make, key = make, ()
         if self.symbols is not None:
             self._template = self.symbols.template(gm, self.result())

@@ -1,0 +1,58 @@
+"""F.interpolate: random sizes and factors, each mode, two memory formats; results and gradients are eager's."""
+
+import copy
+import random
+
+import pytest
+import torch
+from conftest import assert_same
+from torch import nn
+from torch.nn import functional as F
+
+import trainc
+
+MODES = {1: ["nearest", "nearest-exact", "linear", "area"], 2: ["nearest", "nearest-exact", "bilinear", "bicubic", "area"],
+         3: ["nearest", "nearest-exact", "trilinear", "area"]}  # fmt: skip
+FACTORS = [0.5, 0.7, 1.0, 1.1, 1.25, 1.3, 1.9, 2.0, 2.2, 2.3, 3.0]
+CASES = 30
+
+
+class Resized(nn.Module):
+    """Resizes one tensor after the other, `how`: (dimensions, keyword arguments of F.interpolate)."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+
+    def forward(self, *given):
+        return [F.interpolate(x * 1.5, **kwargs) for x, kwargs in zip(given, self.how, strict=True)]
+
+
+def random_cases(seed):
+    chance = random.Random(seed)
+    how, given = [], []
+    while len(how) < CASES:
+        dims = chance.choice([1, 2, 2, 3])
+        mode, sizes = chance.choice(MODES[dims]), [chance.randint(1, 7) for _ in range(dims)]
+        factors = [chance.choice(FACTORS) for _ in sizes]
+        if any(int(size * factor) < 1 for size, factor in zip(sizes, factors, strict=True)):
+            continue
+        corners = {"align_corners": True} if "linear" in mode and chance.random() < 0.2 else {}
+        how.append({"scale_factor": tuple(factors), "mode": mode, **corners})
+        x = torch.randn(2, 3, *sizes)
+        if dims > 1 and chance.random() < 0.4:
+            x = x.contiguous(memory_format=torch.channels_last if dims == 2 else torch.channels_last_3d)
+        given.append(x.requires_grad_())
+    return how, given
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_sizes_and_factors(engine, strict, seed):
+    torch.manual_seed(seed)
+    how, given = random_cases(seed)
+    plain = Resized(how)
+    ours, theirs = trainc.compile(copy.deepcopy(plain)), [x.detach().clone().requires_grad_() for x in given]
+    for kwargs, mine, its in zip(how, ours(*given), plain(*theirs), strict=True):
+        assert mine.shape == its.shape and torch.allclose(mine, its, 1e-5, 1e-5), kwargs
+        mine.sum().backward(retain_graph=True), its.sum().backward()
+    assert_same([x.grad for x in given], [x.grad for x in theirs], 1e-5)
