@@ -261,6 +261,37 @@ def test_dtypes_that_eager_refuses(core, name, door):
         assert str(found.value).splitlines()[0] == str(eager.value).splitlines()[0]
 
 
+IN_PLACE = [
+    "y.mul_(0.5)", "y.add_(x)", "y.div_(2)", "y.exp_()", "y.copy_(x).sub_(1.5)", "(y > 1).mul_(2)", "y[0].lerp_(y[1], 0.5)",
+    "y[:2].mul_(x[:2])",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("written", IN_PLACE)
+def test_results_that_do_not_fit_where_they_are_written(core, written):
+    plain, given = Mixes(eval(f"lambda x, y: ({written}, x * y)[1]")), (torch.rand(4, 4), torch.arange(16).reshape(4, 4))
+    with pytest.raises(RuntimeError) as eager:
+        plain(*given)
+    with pytest.raises(RuntimeError) as found:
+        trainc.compile(copy.deepcopy(plain))(*given)
+    assert str(found.value) == str(eager.value)
+
+
+def test_results_that_fit_where_they_are_written(core, strict):
+    def fits(x, y):
+        y = y.clone()
+        y.mul_(3).add_(True).bitwise_or_(y > 2)
+        y[0].copy_(x[0])
+        (z := x.double()).mul_(x)
+        y.masked_fill_(y > 5, 7).clamp_(1, 9).floor_divide_(2)
+        return x * y, z
+
+    plain, given = Mixes(fits), (torch.rand(4, 4), torch.arange(16).reshape(4, 4))
+    ours = trainc.compile(copy.deepcopy(plain))
+    assert_same(ours(*given), plain(*given))
+    assert [record.route for record in records.of(ours)] == ["compiled"]
+
+
 def test_dtypes_that_eager_takes_are_compiled(core, strict):
     def takes(x, y):
         half = F.layer_norm(x.bfloat16(), (4,), torch.ones(4))

@@ -1,6 +1,7 @@
 """Operations that eager refuses for the dtypes of their operands, which a trace lets pass: PyTorch finds what a result would be
-like without its kernels, and these alone look (a product of f64 and f32, a loss whose target is of another dtype). Eager is asked
-with zeros, once for each operation and its operands' dtypes."""
+like without its kernels, and these alone look (a product of f64 and f32, a loss whose target is of another dtype); and a write in
+place becomes an operation that gives another tensor (an integer tensor times 0.5). Eager is asked with small numbers, once for
+each operation and its operands' dtypes."""
 
 from __future__ import annotations
 
@@ -15,11 +16,12 @@ from trainc.torch.compat import OpOverload, disable_current_modes
 from trainc.torch.graph import wire
 from trainc.torch.graph.sizes import SYMBOLIC
 
+_PLAIN = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 _refused: dict[tuple, str | None] = {}  # by operation and dtypes: what eager says
 
 
 def refuse_mixed(graph: torch.fx.Graph) -> None:
-    """NotCompiled where eager would raise an error."""
+    """NotCompiled where eager would raise an error for floats of several dtypes."""
     for node in graph.nodes:
         if node.op != "call_function" or not isinstance(node.target, OpOverload) or node.target.namespace != "aten":
             continue
@@ -32,38 +34,53 @@ def refuse_mixed(graph: torch.fx.Graph) -> None:
             continue
         key = (node.target, dtypes, operands[0].device.type)
         if key not in _refused:
-            _refused[key] = _asked(node)
+            _refused[key] = _said_of_mixed(node)
         if (said := _refused[key]) is not None:
             raise NotCompiled(f"{wire.origin(node)} ({wire.target_name(node.target)}): {said}")
 
 
-def _asked(node: torch.fx.Node) -> str | None:
-    """What eager says of the operands' dtypes; None where it takes them, or would not take these zeros in one dtype either."""
-    said = _error(node, None)
-    if said is None:
-        return None
+def _said_of_mixed(node: torch.fx.Node) -> str | None:
+    """None where eager takes the operands' dtypes, or would not take these values in one dtype either."""
+
+    def values(arg: Any) -> Any:
+        return arg.meta.get("val") if isinstance(arg, torch.fx.Node) else arg
+
+    arguments = map_aggregate((node.args, node.kwargs), values)
+    said = _said(node.target, arguments, 0)
     floats = {n.meta["val"].dtype for n in node.all_input_nodes if _is_float(n.meta.get("val"))}
-    return said if any(_error(node, dtype) is None for dtype in floats) else None
+    return said if said is not None and any(_said(node.target, arguments, 0, dtype) is None for dtype in floats) else None
 
 
-def _error(node: torch.fx.Node, floats: torch.dtype | None) -> str | None:
-    """What eager says to zeros; `floats`: all of this dtype."""
-    small = torch.Tag.pointwise in node.target.tags
+def check_in_place(operation: Any, args: tuple, kwargs: dict) -> None:
+    """Eager's RuntimeError where the result of an elementwise operation cannot be written over its first operand."""
+    written = args[0] if args else None
+    if not isinstance(written, torch.Tensor) or written.is_floating_point() or written.is_complex():
+        return
+    if torch.Tag.pointwise not in operation.tags or wire.is_random(operation):
+        return
+    key = (operation, *[arg.dtype if isinstance(arg, torch.Tensor) else type(arg) for arg in (*args, *kwargs.values())])
+    if key not in _refused:
+        _refused[key] = _said(operation, (args, kwargs), 1)
+    if (said := _refused[key]) is not None:
+        raise RuntimeError(said)
 
-    def zeros(operand: Any) -> Any:
-        if numbers.id_of(operand) is not None:
-            return 0.0
-        value = operand.meta.get("val") if isinstance(operand, torch.fx.Node) else operand
-        if not isinstance(value, torch.Tensor):
-            return value.node.hint if isinstance(value, SYMBOLIC) else value
-        dtype = floats if floats is not None and _is_float(value) else value.dtype
-        sizes = [1 if small else size if type(size) is int else size.node.hint for size in value.shape]
-        return torch.zeros(sizes, dtype=dtype, device=value.device)
+
+def _said(operation: Any, arguments: tuple, value: int, floats: torch.dtype | None = None) -> str | None:
+    """What eager says to tensors and symbolic numbers of this value; `floats`: all of this dtype."""
+    small = torch.Tag.pointwise in operation.tags
+
+    def real(arg: Any) -> Any:
+        if isinstance(arg, SYMBOLIC):
+            return _PLAIN[type(arg)](value) if small or numbers.id_of(arg) is not None else arg.node.hint
+        if not isinstance(arg, torch.Tensor):
+            return arg
+        sizes = [1 if small else size if type(size) is int else size.node.hint for size in arg.shape]
+        return torch.full(sizes, value, dtype=floats if floats is not None and _is_float(arg) else arg.dtype, device=arg.device)
 
     with disable_current_modes(), torch.no_grad():
-        args, kwargs = map_aggregate((node.args, node.kwargs), zeros)
+        args, kwargs = map_aggregate(arguments, real)
         try:
-            node.target(*args, **kwargs)
+            operation(*args, **kwargs)
         except (RuntimeError, TypeError, ValueError) as error:
             return str(error).strip().splitlines()[0]
     return None
@@ -73,4 +90,4 @@ def _is_float(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype.is_floating_point
 
 
-__all__ = ["refuse_mixed"]
+__all__ = ["check_in_place", "refuse_mixed"]

@@ -21,6 +21,7 @@ from torch.fx import traceback as fx_traceback
 
 from trainc.base import config
 from trainc.torch import compat
+from trainc.torch.capture.dtypes import check_in_place
 from trainc.torch.compat import (
     FakeTensor,
     FakeTensorMode,
@@ -218,6 +219,8 @@ class Repeated:
         """In the place of FunctionalTensorMode.__torch_dispatch__."""
         kind, kwargs = OTHER if mode.export or mode.pre_dispatch else _kind(func), kwargs or {}
         if kind is OTHER:
+            if isinstance(func, compat.OpOverload) and func._schema.is_mutable:
+                check_in_place(func, args, kwargs)
             return self._functional(mode, func, types, args, kwargs)
         recording, fake_mode = compat.dispatch_mode(_PROXY), compat.dispatch_mode(_FAKE)
         tracer = recording and recording.tracer
