@@ -71,6 +71,57 @@ def test_sources_keep_to_the_fences():
     assert not found, "\n".join(found)
 
 
+# stage -> headers of others that its files see through what they include, and may not include themselves
+THROUGH = {
+    "emit/llvm": {"graph/graph.h"},  # loop's Op and Dims
+    "emit/cuda": {"graph/graph.h"},
+    "bindings": {"schedule/cut.h"},  # what compiler/joint.h holds
+}
+
+
+def reached(path: str, texts: dict[str, str]) -> dict[str, str]:
+    """All files below src that a file sees, and through which it includes each."""
+    found: dict[str, str] = {}
+    waiting = [path]
+    while waiting:
+        file = waiting.pop()
+        for quote, target in INCLUDE.findall(texts[file]):
+            name = target if "/" in target else str(Path(file).parent / target)
+            if quote == '"' and name in texts and name not in found:
+                found[name] = file
+                waiting.append(name)
+    return found
+
+
+def breaches_through(path: str, texts: dict[str, str]) -> list[str]:
+    """What a file sees though its stage must not, be it through whatever it includes."""
+    stage = stage_of(path)
+    allowed = ALLOWED[stage] | THROUGH.get(stage, set()) | {stage, "support"}
+    allowed |= {"graph/ops.def"} if "graph/graph.h" in allowed else set()
+    return [
+        f"src/{path} sees {seen} through src/{via}"
+        for seen, via in reached(path, texts).items()
+        if stage_of(seen) not in allowed and seen not in allowed
+    ]
+
+
+def test_nothing_is_seen_through_what_is_included():
+    texts = {str(file.relative_to(SOURCE)): file.read_text() for file in SOURCE.rglob("*") if file.suffix in SUFFIXES}
+    found = [breach for path in sorted(texts) for breach in breaches_through(path, texts)]
+    assert not found, "\n".join(found)
+
+
+def test_what_is_seen_through_two_headers_is_a_breach():
+    texts = {
+        "bindings/module.cpp": '#include "compiler/joint.h"\n', "compiler/joint.h": '#include "cut_of.h"\n',
+        "compiler/cut_of.h": '#include "schedule/lower.h"\n', "schedule/lower.h": "", "schedule/cut.h": "",
+    }  # fmt: skip
+    (found,) = breaches_through("bindings/module.cpp", texts)
+    assert found == "src/bindings/module.cpp sees schedule/lower.h through src/compiler/cut_of.h"
+    texts["compiler/cut_of.h"] = '#include "schedule/cut.h"\n'
+    assert not breaches_through("bindings/module.cpp", texts)
+
+
 def test_every_folder_is_a_stage():
     stages = {stage_of(str(file.relative_to(SOURCE))) for file in SOURCE.rglob("*") if file.suffix in SUFFIXES}
     assert stages <= ALLOWED.keys(), f"without a row in ALLOWED: {sorted(stages - ALLOWED.keys())}"
