@@ -198,7 +198,7 @@ READS = {
     "import by a function": ("S = 2.0\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * __import__(__name__).S", "m.S = 3.0"),
     "import by importlib": ("import importlib\nS = 2.0\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * importlib.import_module(__name__).S", "m.S = 3.0"),
     "file's existence": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * (2.0 if os.path.exists(self.p) else 3.0)", "os.rmdir(net.p)", "p = __import__('tempfile').mkdtemp()"),
-    "PyTorch's setting": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * (2.0 if torch.backends.cudnn.benchmark else 3.0)", "torch.backends.cudnn.benchmark = True"),
+    "PyTorch's setting": ("class Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * (2.0 if torch.backends.cudnn.benchmark else 3.0)", "torch._C._set_cudnn_benchmark(True)"),
     "lock": ("import threading\nK = threading.Lock()\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * (2.0 if K.locked() else 3.0)", "m.K.acquire()"),
 }  # fmt: skip
 
@@ -304,7 +304,7 @@ def restored():
     os.environ.clear()
     os.environ.update(environment)
     torch.set_default_dtype(dtype)
-    torch.backends.cudnn.benchmark = False
+    torch._C._set_cudnn_benchmark(False)
     torch._dynamo.reset()
 
 
