@@ -261,6 +261,37 @@ def test_dtypes_that_eager_refuses(core, name, door):
         assert str(found.value).splitlines()[0] == str(eager.value).splitlines()[0]
 
 
+class Norm(nn.Module):
+    """A norm of bf16 whose weights are f32."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.weight = nn.Linear(4, 4), nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        return F.layer_norm(self.layer(x).bfloat16(), (4,), self.weight).float()
+
+
+def test_a_step_with_dtypes_that_eager_takes_is_compiled(core):
+    plain = Norm()
+    ours = copy.deepcopy(plain)
+    x = torch.rand(3, 4)
+    losses = {}
+    for model in (plain, ours):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x, model=model, optimizer=optimizer):
+            optimizer.zero_grad()
+            loss = model(x).square().sum()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        step = trainc.train_step(step) if model is ours else step
+        losses[model] = [step(x).item() for _ in range(3)]
+    assert losses[ours] == pytest.approx(losses[plain], rel=1e-2)
+
+
 IN_PLACE = [
     "y.mul_(0.5)", "y.add_(x)", "y.div_(2)", "y.exp_()", "y.copy_(x).sub_(1.5)", "(y > 1).mul_(2)", "y[0].lerp_(y[1], 0.5)",
     "y[:2].mul_(x[:2])",

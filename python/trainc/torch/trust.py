@@ -13,7 +13,7 @@ from typing import Any
 
 from trainc.base import PACKAGE
 
-# Packages whose functions depend on their arguments and on settings that `call._modes` reads, and on nothing else.
+# Packages whose functions depend on their arguments and on settings that `signature.modes` reads, and on nothing else.
 TRUSTED = frozenset(
     {"torch", "torchgen", "functorch", "trainc", "numpy", "sympy", "mpmath", "triton", "networkx", "typing_extensions", "tqdm"}
 )

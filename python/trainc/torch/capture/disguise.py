@@ -159,7 +159,7 @@ class Disguise(Refusing):
         """A method of a trace's tensors, which refuses where the program asks."""
 
         def asked(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            frame = _asking(sys._getframe(1))
+            frame = _of_program(sys._getframe(1), _asks_for_itself)
             if frame is not None:
                 self._refuse(NotCompiled(f"{_at(frame)}: asks a tensor for {name}()", name in _TEXT))
             return method(tensor, *args, **kwargs)
@@ -192,19 +192,16 @@ def _at(frame: types.FrameType) -> str:
     return f"{frame.f_code.co_name}, line {frame.f_lineno}"
 
 
-def _of_program(frame: types.FrameType | None) -> types.FrameType | None:
-    """The nearest caller that is the program's own code."""
+def _of_program(frame: types.FrameType | None, ends: Callable[[types.CodeType], bool] = calls_program) -> types.FrameType | None:
+    """The nearest caller that is the program's own code; None where other code that `ends` the way to it comes first."""
     while frame is not None and is_trusted_code(frame.f_code, frame.f_globals):
-        frame = None if calls_program(frame.f_code) else frame.f_back
+        frame = None if ends(frame.f_code) else frame.f_back
     return frame
 
 
-def _asking(frame: types.FrameType | None) -> types.FrameType | None:
-    """The program's code that asks, itself or through a function that asks in its place."""
-    while frame is not None and is_trusted_code(frame.f_code, frame.f_globals):
-        path = frame.f_code.co_filename
-        frame = frame.f_back if path.endswith(_ASKING) or is_stdlib(path) else None
-    return frame
+def _asks_for_itself(code: types.CodeType) -> bool:
+    """Whether this code of a package's is none that asks a tensor in the place of its caller."""
+    return not (code.co_filename.endswith(_ASKING) or is_stdlib(code.co_filename))
 
 
 def _asked_by_program() -> bool:

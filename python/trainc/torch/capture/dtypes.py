@@ -5,6 +5,7 @@ each operation and its operands' dtypes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -20,19 +21,18 @@ _PLAIN = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 _refused: dict[tuple, str | None] = {}  # by operation and dtypes: what eager says
 
 
-def refuse_mixed(graph: torch.fx.Graph) -> None:
-    """NotCompiled where eager would raise an error for floats of several dtypes."""
-    for node in graph.nodes:
+def refuse_mixed(forward: Iterable[torch.fx.Node]) -> None:
+    """NotCompiled where eager would raise an error for floats of several dtypes. Of the forward alone: what a kernel keeps for
+    the backward may have another dtype than a trace says (the mean of a norm of bf16 with f32 weights)."""
+    for node in forward:
         if node.op != "call_function" or not isinstance(node.target, OpOverload) or node.target.namespace != "aten":
-            continue
-        if node.meta.get("partitioner_tag") == "is_backward":  # eager would refuse it when the backward runs, if at all
             continue
         values = [n.meta.get("val") for n in node.all_input_nodes]
         operands = [value for value in values if isinstance(value, torch.Tensor)]
         dtypes = tuple([operand.dtype for operand in operands])
         if len({dtype for dtype in dtypes if dtype.is_floating_point}) < 2 or wire.is_random(node.target):
             continue
-        key = (node.target, dtypes, operands[0].device.type)
+        key = (node.target, dtypes, *[operand.dim() for operand in operands], operands[0].device.type)
         if key not in _refused:
             _refused[key] = _said_of_mixed(node)
         if (said := _refused[key]) is not None:

@@ -88,10 +88,7 @@ class CompiledCall:
 
     def prepare(self, args: tuple, kwargs: dict) -> None:
         """Compiles for these arguments, as their first call would, and runs nothing."""
-        call_of = lambda: self._call(args, kwargs)  # noqa: E731
-        call, entry = self._signatures.look_up(call_of)
-        if entry is None:
-            self._signatures.compiled(call, call_of, self._first_call)
+        self._signatures.serve(lambda: self._call(args, kwargs), self._first_call)
 
     def _call(self, args: tuple, kwargs: dict) -> Call:
         """How a call is looked up. NotCompiled, or a TypeError of what cannot be hashed, where it cannot be."""

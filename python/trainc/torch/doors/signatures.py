@@ -36,9 +36,11 @@ class Signatures:
 
     # -- what serves a call -------------------------------------------------------------------------------------------
 
-    def find(self, key: tuple) -> Entry | None:
-        """What was compiled for a key and for what the program would read now."""
-        for serving, entry in self._entries.get(key, ()):
+    def find(self, call: Call) -> Entry | None:
+        """What was compiled for a call's key and for what the program would read now."""
+        if call.entry is not None:
+            return call.entry
+        for serving, entry in self._entries.get(call.key, ()):
             if (serving is None or serving.holds()) and (ready := numbered(entry)) is not None:
                 return ready
         return None
@@ -47,10 +49,10 @@ class Signatures:
         """The call, and what serves it. Numbers that alone tell it from one that was compiled may be inputs from now on: then
         it has another key."""
         call = call_of()
-        entry = call.entry or self.find(call.key)
+        entry = self.find(call)
         if entry is None and self._see_numbers(call.key):
             call = call_of()
-            entry = call.entry or self.find(call.key)
+            entry = self.find(call)
         return call, entry
 
     def compiled(self, call: Call, call_of: Callable[[], Call], compile: Callable[[Call], Entry]) -> tuple[Call, Entry]:
@@ -62,9 +64,14 @@ class Signatures:
             self.numbers.refuse(reason)
             self.variants.let_move()
             call = call_of()
-            entry = call.entry or self.find(call.key) or numbered(compile(call))
+            entry = self.find(call) or numbered(compile(call))
         call.tensors = self.variants.state.tensors()  # a first call may have set other ones
         return call, entry
+
+    def serve(self, call_of: Callable[[], Call], compile: Callable[[Call], Entry]) -> tuple[Call, Entry]:
+        """The call, and what serves it, which is compiled where there is nothing yet."""
+        call, entry = self.look_up(call_of)
+        return (call, entry) if entry is not None else self.compiled(call, call_of, compile)
 
     def add(self, key: tuple, serving: family.Family | None, entry: Entry) -> None:
         found = self._entries.setdefault(key, [])

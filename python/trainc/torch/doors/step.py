@@ -87,9 +87,7 @@ class TrainStep:
         entry.prepare()
 
     def _entry(self, args: tuple, kwargs: dict) -> tuple[Call, Entry]:
-        call_of = lambda: self._call(args, kwargs)  # noqa: E731
-        call, entry = self._signatures.look_up(call_of)
-        return (call, entry) if entry is not None else self._signatures.compiled(call, call_of, self._first_call)
+        return self._signatures.serve(lambda: self._call(args, kwargs), self._first_call)
 
     def _call(self, args: tuple, kwargs: dict) -> Call:
         """How a call is looked up."""

@@ -73,9 +73,14 @@ def is_random(target: Any) -> bool:
     return isinstance(target, compat.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
 
 
+def is_backward(node: torch.fx.Node) -> bool:
+    """Whether AOTAutograd traced it in the backward. (In a whole step nothing tells.)"""
+    return node.meta.get("partitioner_tag") == "is_backward"
+
+
 def _draws_in_backward(node: torch.fx.Node) -> bool:
     """A draw that a backward of the user's makes (an `autograd.Function`): it has its turn when the backward runs."""
-    return is_random(node.target) and node.meta.get("partitioner_tag") == "is_backward"
+    return is_random(node.target) and is_backward(node)
 
 
 @functools.cache

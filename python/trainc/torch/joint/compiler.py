@@ -72,7 +72,7 @@ class Compiler:
 
     def _first(self, gm: torch.fx.GraphModule, make: Callable[[torch.fx.GraphModule, Compilation], Instance]) -> Instance:
         distributed.refuse_collectives(gm.graph)
-        refuse_mixed(gm.graph)
+        refuse_mixed(node for node in gm.graph.nodes if not wire.is_backward(node))
         self._make, key = make, ()
         if self.symbols is not None:
             self._template = self.symbols.template(gm, self.result())

@@ -6,6 +6,7 @@ which tells the backward whose it is.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -83,7 +84,8 @@ class Instance:
         self._outputs = outputs_ or Outputs(gm, place.forward_outputs)
         outputs = next(iter(gm.graph.find_nodes(op="output"))).args[0]
         self._gradients = [i for i, made in enumerate(outputs[place.forward_outputs :]) if made is not None]
-        self._tangents = len(list(gm.graph.find_nodes(op="placeholder"))) - inputs
+        step = captured("joint", gm, record.name, place.device, inputs, place.forward_outputs)
+        self._tangents = step.tangents
         self._fusing = compiler.fusing
         self._fused: dict[tuple, tuple[PlanUpdates, Any]] = {}
         self._unmade: dict[tuple[bool, ...], list[int]] = {}  # by the tangents that are defined
@@ -92,10 +94,9 @@ class Instance:
         self._consuming: dict[tuple[bool, ...], Any] = {}  # backward plans, by the tangents that are defined
         self._keeping: dict[tuple[bool, ...], Any] = {}
         record.backward, record.keeping, record.deferred = self._consuming, self._keeping, None
-        updates = self._expected_updates()
+        step = dataclasses.replace(step, updates=self._expected_updates())
         # A limit is of one batch's sizes, and is met with numbers that kernels for other sizes would not have.
         shared = compiler.shared if record.limit is None else None
-        step = captured("joint", gm, record.name, place.device, inputs, place.forward_outputs, updates)
 
         def joint_of(defer_small: bool) -> tuple[Joint, list[int]]:
             asked = shared, record.limit, defer_small, place.kept()
