@@ -51,18 +51,18 @@ LoweredForeach lower_foreach(frontend::Imported imported, const std::vector<int6
   for (const Node* n : inputs) {
     const bool scalar = n->type.rank() == 0;
     e.out = scalar ? &scalars : &body;
-    e.bind(n, e.value(n, schedule::Index::at_position(n->shape(), scalar ? integer(0) : position)));
+    e.bind(n, e.value(n, loop::Index::at_position(n->shape(), scalar ? integer(0) : position)));
   }
   e.out = &body;
   for (const Node* n : graph.live()) {
-    if (is_elementwise(n->op)) e.bind(n, e.definition(n, schedule::Index::at_position(n->shape(), position)));
+    if (is_elementwise(n->op)) e.bind(n, e.definition(n, loop::Index::at_position(n->shape(), position)));
     for (const std::string& origin : graph.origins(n))
       if (result.origins.size() < 8) result.origins.push_back(origin);
   }
   std::vector<loop::Stmt> stores;
   for (size_t i = 0; i < in_place.size(); ++i) {
     const Node* v = graph.outputs[i].value;
-    loop::Expr x = e.value(v, schedule::Index::at_position(v->shape(), position));
+    loop::Expr x = e.value(v, loop::Index::at_position(v->shape(), position));
     const DType to = inputs[in_place[i]]->dtype();
     stores.push_back(loop::store(static_cast<int>(in_place[i]), position, x->dtype == to ? x : loop::cast(x, to)));
   }

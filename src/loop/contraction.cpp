@@ -670,6 +670,12 @@ class Builder {
 
 }  // namespace
 
+ContractionShape shape_of(const ContractionSpec& s) {
+  ContractionShape shape{s.batch, s.m, s.n, s.k, s.lhs_k_contiguous, s.rhs_k_contiguous, s.rhs_run, {}, s.f32_in_parts, s.pinned};
+  if (s.lhs_place.buffer >= 0) shape.lhs_place = {s.lhs_place.row_run, s.lhs_place.row_stride, s.lhs_place.k_run};
+  return shape;
+}
+
 namespace {
 
 // What the generator counts: pairs of bf16 along k.
@@ -699,7 +705,7 @@ void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel lev
     return;
   }
   const Counted c = counted(spec, level);
-  const Blocking blocking = spec.pinned ? pinned_blocking(c.spec, c.dtype, level, cache, *spec.pinned) : choose_blocking(c.spec, c.dtype, level, cache, variant);
+  const Blocking blocking = spec.pinned ? pinned_blocking(shape_of(c.spec), c.dtype, level, cache, *spec.pinned) : choose_blocking(shape_of(c.spec), c.dtype, level, cache, variant);
   nest.parallel_extent = spec.batch * blocking.m_tasks * blocking.n_tasks;
   Builder builder(nest, c.spec, c.dtype, spec.k, blocking);
   const int task = nest.add_var("task", spec.pinned ? -1 : nest.parallel_extent);
@@ -713,7 +719,7 @@ struct ContractionPart::Impl {
     return spec;
   }
   Impl(LoopNest& nest, const ContractionSpec& spec, int64_t k_block, CpuLevel level, const CacheSizes& cache)
-      : counts(counted(spec, level)), blocking(block_part(counts.spec, counts.dtype, level, cache, counts.pairs ? k_block / 2 : k_block)),
+      : counts(counted(spec, level)), blocking(block_part(shape_of(counts.spec), counts.dtype, level, cache, counts.pairs ? k_block / 2 : k_block)),
         builder(nest, with_numbers(counts.spec), counts.dtype, spec.k, blocking, k_block ? Part::Depth : Part::Rows) {
     require(!counts.pairs || k_block % 2 == 0, "a part's block of k splits a pair");
   }

@@ -3,12 +3,11 @@
 #pragma once
 #include <functional>
 
+#include "loop/contraction_blocking.h"
 #include "loop/loop.h"
 #include "support/cpu.h"
 
 namespace trainc::loop {
-
-struct Blocking;
 
 // out[b,m,n] = sum_k lhs[b,m,k] * rhs[b,n,k]
 struct ContractionSpec {
@@ -49,8 +48,8 @@ struct ContractionSpec {
   Block sums_block;
 };
 
-/// Ways to cut a contraction up that are worth measuring; some repeat others.
-constexpr int kBlockingVariants = 9;
+/// What its blocking is chosen from.
+ContractionShape shape_of(const ContractionSpec&);
 
 /// Writes the loops of `spec` into `nest` (buffers for arguments already added, name set): body, parallel_extent, scratch buffers, flops.
 /// The order of sums over k depends on k and the level alone, and at level amx on the sizes: not on threads, and not on `variant`, which is below kBlockingVariants (0: by the cost model).

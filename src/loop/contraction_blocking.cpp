@@ -6,6 +6,8 @@
 #include <optional>
 #include <vector>
 
+#include "loop/loop.h"
+
 namespace trainc::loop {
 namespace {
 
@@ -80,7 +82,7 @@ int64_t block_of_runs(int64_t k, int64_t run, int64_t most, int64_t otherwise) {
 }
 
 // All but tasks. `block_m`: relative to the usual one.
-Blocking blocks_of(const ContractionSpec& spec, DType dtype, CpuLevel level, const CacheSizes& cache, Tile tile, double block_m) {
+Blocking blocks_of(const ContractionShape& spec, DType dtype, CpuLevel level, const CacheSizes& cache, Tile tile, double block_m) {
   Blocking b;
   b.lanes = lanes_of(dtype, level);
   b.tiles = tile.amx;
@@ -97,7 +99,7 @@ Blocking blocks_of(const ContractionSpec& spec, DType dtype, CpuLevel level, con
   b.k_blocks = std::max<int64_t>(1, ceil_div(spec.k, most));
   b.block_k = round_up(ceil_div(spec.k, b.k_blocks), deep);
   if (!b.tiles) b.block_k = std::max<int64_t>(1, std::min(spec.k, b.block_k));
-  if (!b.tiles && spec.lhs_place.buffer >= 0) b.block_k = block_of_runs(spec.k, spec.lhs_place.k_run / (dtype == DType::BF16 ? 2 : 1), kBlock, b.block_k);
+  if (!b.tiles && spec.lhs_place) b.block_k = block_of_runs(spec.k, spec.lhs_place->k_run / (dtype == DType::BF16 ? 2 : 1), kBlock, b.block_k);
   b.k_blocks = std::max<int64_t>(1, ceil_div(spec.k, b.block_k));
 
   // The packed lhs block is read once a panel, while the next one is on its way to L2; with the rhs block and the partial sums all should fit.
@@ -105,7 +107,7 @@ Blocking blocks_of(const ContractionSpec& spec, DType dtype, CpuLevel level, con
   return b;
 }
 
-Blocking finished(const ContractionSpec& spec, Blocking b) {
+Blocking finished(const ContractionShape& spec, Blocking b) {
   b.block_m = std::min(b.block_m, b.task_m);
   if (b.block_m > 0) b.block_m = ceil_div(b.task_m, ceil_div(b.task_m, b.block_m));  // equal blocks
   b.room_m = b.task_m, b.room_n = b.task_n;
@@ -115,7 +117,7 @@ Blocking finished(const ContractionSpec& spec, Blocking b) {
 }
 
 // Those that suit the rhs's runs: a panel out of one run is one copy (a run of 0 fits all).
-std::vector<Tile> tiles_for(const ContractionSpec& spec, DType dtype, CpuLevel level) {
+std::vector<Tile> tiles_for(const ContractionShape& spec, DType dtype, CpuLevel level) {
   const int lanes = lanes_of(dtype, level);
   std::vector<Tile> fit;
   for (Tile t : tiles_of(level))
@@ -124,10 +126,11 @@ std::vector<Tile> tiles_for(const ContractionSpec& spec, DType dtype, CpuLevel l
 }
 
 // The tiles for an lhs that is read where it lies; none where it cannot be.
-std::vector<Tile> tiles_in_place(const ContractionSpec& spec, DType dtype, CpuLevel level) {
+std::vector<Tile> tiles_in_place(const ContractionShape& spec, DType dtype, CpuLevel level) {
   std::vector<Tile> fit;
-  const auto& place = spec.lhs_place;
-  if (place.buffer < 0 || place.k_run < kShortRun * (dtype == DType::BF16 ? 2 : 1)) return fit;
+  if (!spec.lhs_place) return fit;
+  const auto& place = *spec.lhs_place;
+  if (place.k_run < kShortRun * (dtype == DType::BF16 ? 2 : 1)) return fit;
   const bool one_run = place.k_run == spec.k * (dtype == DType::BF16 ? 2 : 1) && place.row_run == spec.m;
   if (one_run && place.row_stride * size_of(dtype) > kNearRows) return fit;
   for (Tile t : in_place_tiles_of(level))
@@ -137,7 +140,7 @@ std::vector<Tile> tiles_in_place(const ContractionSpec& spec, DType dtype, CpuLe
 
 // The tile for AMX, where multiplying on tiles takes less time than in vector registers, packing and splitting included. One alone: which blocks of f32 are
 // multiplied by FMAs is a matter of its size, so that variants may not differ in it.
-std::optional<Tile> amx_tile(const ContractionSpec& spec, DType dtype, CpuLevel level) {
+std::optional<Tile> amx_tile(const ContractionShape& spec, DType dtype, CpuLevel level) {
   if (!has_tiles(level) || spec.k == 0 || !(dtype == DType::BF16 || (dtype == DType::F32 && spec.f32_in_parts))) return {};
   const auto products = [&](Tile t) { return double(ceil_div(spec.m, t.rows)) * double(ceil_div(spec.n, t.vectors * lanes_of(dtype, level))) * tile_slots(t, dtype); };
   double least = std::numeric_limits<double>::infinity();
@@ -157,7 +160,7 @@ std::optional<Tile> amx_tile(const ContractionSpec& spec, DType dtype, CpuLevel 
 struct Costed { double cost; Blocking blocking; };
 
 // The best tasks for this tile, of a number between the two; infinite cost where there are none.
-Costed choose_tasks(const ContractionSpec& spec, DType dtype, CpuLevel level, const CacheSizes& cache, Tile tile, double least_tasks, double most_tasks, double block_m) {
+Costed choose_tasks(const ContractionShape& spec, DType dtype, CpuLevel level, const CacheSizes& cache, Tile tile, double least_tasks, double most_tasks, double block_m) {
   const int64_t element = bytes_of(dtype);
   Blocking b = blocks_of(spec, dtype, level, cache, tile, block_m);
   const int64_t tiles = ceil_div(spec.m, b.tile_m), panels = ceil_div(spec.n, b.tile_n);
@@ -190,7 +193,7 @@ Costed choose_tasks(const ContractionSpec& spec, DType dtype, CpuLevel level, co
 
 }  // namespace
 
-Blocking block_part(const ContractionSpec& spec, DType dtype, CpuLevel level, const CacheSizes& cache, int64_t block_k) {
+Blocking block_part(const ContractionShape& spec, DType dtype, CpuLevel level, const CacheSizes& cache, int64_t block_k) {
   Tile tile{};
   double least = std::numeric_limits<double>::infinity();
   const auto sums = [&](Tile t, int64_t m, int64_t n) {  // a sum that is computed and thrown away costs as much as one that is kept
@@ -216,7 +219,7 @@ Blocking block_part(const ContractionSpec& spec, DType dtype, CpuLevel level, co
   return finished(spec, b);
 }
 
-Blocking choose_blocking(const ContractionSpec& spec, DType dtype, CpuLevel level, const CacheSizes& cache, int variant) {
+Blocking choose_blocking(const ContractionShape& spec, DType dtype, CpuLevel level, const CacheSizes& cache, int variant) {
   const Wish& wish = kWishes[variant];
   double least_tasks = 0, most_tasks = kAny;
   if (wish.least_tasks > 0 || wish.most_tasks < kAny) {
@@ -241,7 +244,7 @@ Blocking choose_blocking(const ContractionSpec& spec, DType dtype, CpuLevel leve
   return found[rank].blocking;
 }
 
-Blocking pinned_blocking(const ContractionSpec& spec, DType dtype, CpuLevel level, const CacheSizes& cache, Blocking& first) {
+Blocking pinned_blocking(const ContractionShape& spec, DType dtype, CpuLevel level, const CacheSizes& cache, Blocking& first) {
   // The plans of two sizes need not have the same contractions: what was made for another kind is made anew.
   if (first.room_m == 0 || first.lanes != lanes_of(dtype, level)) {  // the tile that is best for sizes around these, of which only some may vary
     double least = kAny;
@@ -249,7 +252,7 @@ Blocking pinned_blocking(const ContractionSpec& spec, DType dtype, CpuLevel leve
       double cost = 0;
       for (const double scale : {0.75, 1.0, 1.25, 1.5})
         for (const bool rows : {true, false}) {
-          ContractionSpec other = spec;
+          ContractionShape other = spec;
           (rows ? other.m : other.n) = static_cast<int64_t>(std::ceil(double(rows ? spec.m : spec.n) * scale));
           cost += choose_tasks(other, dtype, level, cache, t, 0, kAny, 1).cost / scale;
         }
@@ -266,6 +269,26 @@ Blocking pinned_blocking(const ContractionSpec& spec, DType dtype, CpuLevel leve
   fit(ceil_div(spec.m, b.tile_m), b.task_m, b.m_tasks, b.room_m);
   fit(ceil_div(spec.n, b.tile_n), b.task_n, b.n_tasks, b.room_n);
   return b;
+}
+
+namespace {
+
+constexpr DeviceTile kFmaTiles[] = {{128, 128, 16, 8, 8}, {64, 64, 16, 4, 4}, {32, 32, 16, 2, 2}};
+constexpr DeviceTile kMmaTiles[] = {{128, 64, 32, 4, 4}, {64, 64, 32, 2, 4}, {32, 32, 32, 1, 2}};
+
+template <size_t N> DeviceTile choose(const DeviceTile (&tiles)[N], const ContractionShape& s, Gpu gpu) {
+  for (const DeviceTile& t : tiles) {
+    const int64_t m = ceil_div(s.m, t.m), n = ceil_div(s.n, t.n);
+    const bool little_waste = m * t.m * n * t.n <= 2 * s.m * s.n;
+    if (s.batch * m * n >= multiprocessors(gpu) && little_waste) return t;
+  }
+  return tiles[N - 1];
+}
+
+}  // namespace
+
+DeviceTile choose_device_tile(const ContractionShape& shape, Gpu gpu, bool tensor_cores) {
+  return tensor_cores ? choose(kMmaTiles, shape, gpu) : choose(kFmaTiles, shape, gpu);
 }
 
 }  // namespace trainc::loop

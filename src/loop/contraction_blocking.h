@@ -1,9 +1,27 @@
 // How a contraction is cut up: register tile, K block, tasks. Decided from sizes, level and caches; never from the thread count,
 // so that results do not depend on it.
 #pragma once
-#include "loop/contraction.h"
+#include <cstdint>
+#include <optional>
+
+#include "support/cpu.h"
+#include "support/dtype.h"
+#include "support/gpu.h"
 
 namespace trainc::loop {
+
+struct Blocking;
+
+/// What the choice is made from: the numbers of a ContractionSpec, which says what each means.
+struct ContractionShape {
+  int64_t batch = 1, m = 0, n = 0, k = 0;
+  bool lhs_k_contiguous = true, rhs_k_contiguous = true;
+  int64_t rhs_run = 0;
+  struct LhsPlace { int64_t row_run = 0, row_stride = 0, k_run = 0; };
+  std::optional<LhsPlace> lhs_place = {};  // where the lhs may be read as it lies
+  bool f32_in_parts = false;
+  Blocking* pinned = nullptr;
+};
 
 struct Blocking {
   int lanes = 0;               // elements of one vector
@@ -22,16 +40,25 @@ struct Blocking {
 // The depth of every block of k at most, but of bf16 on AMX tiles (docs/contraction.md says why).
 constexpr int64_t kBlock = 192;
 
+/// Ways to cut a contraction up that are worth measuring; some repeat others.
+constexpr int kBlockingVariants = 9;
+
 /// `block_k` and `k_blocks` depend on k and `tiles` alone: they are the order of the sums; `tiles`, tile_m and tile_n with it, on the sizes. Of bf16, spec.k counts pairs.
 /// `variant`: 0 is the best by the cost model; others, up to kBlockingVariants, are what a measurement may find better (another tile, more tasks or
 /// fewer, other m blocks). Where one does not exist it is a repetition.
-Blocking choose_blocking(const ContractionSpec&, DType, CpuLevel, const CacheSizes&, int variant = 0);
+Blocking choose_blocking(const ContractionShape&, DType, CpuLevel, const CacheSizes&, int variant = 0);
 
 /// The blocking for other sizes with the register tile, the m blocks and the room for tasks that `first` has; an empty `first` is given what suits sizes like these.
 /// Not on AMX tiles.
-Blocking pinned_blocking(const ContractionSpec&, DType, CpuLevel, const CacheSizes&, Blocking& first);
+Blocking pinned_blocking(const ContractionShape&, DType, CpuLevel, const CacheSizes&, Blocking& first);
 
 /// All of m and n in one task, not on AMX tiles; blocks of `block_k` where that is not 0.
-Blocking block_part(const ContractionSpec&, DType, CpuLevel, const CacheSizes&, int64_t block_k);
+Blocking block_part(const ContractionShape&, DType, CpuLevel, const CacheSizes&, int64_t block_k);
+
+// A block's tile on a device and a thread's part of it: each_m x each_n sums (FMA), or a warp's 16 x 8 tiles, each_m x each_n of them (tensor cores).
+struct DeviceTile { int m, n, k, each_m, each_n; };
+
+/// The largest tile that still gives every multiprocessor a block and throws little away; else the smallest.
+DeviceTile choose_device_tile(const ContractionShape&, Gpu, bool tensor_cores);
 
 }  // namespace trainc::loop

@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "loop/contraction_blocking.h"
+#include "loop/loop.h"
 
 namespace trainc::loop {
 

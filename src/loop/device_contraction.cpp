@@ -7,21 +7,6 @@ namespace {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// A block's tile and a thread's part of it: each_m x each_n sums (FMA), or a warp's 16 x 8 tiles, each_m x each_n of them (tensor cores).
-struct Tile { int m, n, k, each_m, each_n; };
-constexpr Tile kFmaTiles[] = {{128, 128, 16, 8, 8}, {64, 64, 16, 4, 4}, {32, 32, 16, 2, 2}};
-constexpr Tile kMmaTiles[] = {{128, 64, 32, 4, 4}, {64, 64, 32, 2, 4}, {32, 32, 32, 1, 2}};
-
-/// The largest tile that still gives every multiprocessor a block and throws little away; else the smallest.
-template <size_t N> Tile choose(const Tile (&tiles)[N], const ContractionSpec& s, Gpu gpu) {
-  for (const Tile& t : tiles) {
-    const int64_t m = ceil_div(s.m, t.m), n = ceil_div(s.n, t.n);
-    const bool little_waste = m * t.m * n * t.n <= 2 * s.m * s.n;
-    if (s.batch * m * n >= multiprocessors(gpu) && little_waste) return t;
-  }
-  return tiles[N - 1];
-}
-
 /// x, where `e` is x widened from bf16 to f32.
 Expr narrow(const Expr& e) {
   return e->kind == ExprKind::Apply && e->op == Op::Cast && e->dtype == DType::F32 && e->args[0]->dtype == DType::BF16 ? e->args[0] : nullptr;
@@ -39,7 +24,7 @@ Expr narrow(const Expr& e) {
 //     thread: epilogue over the sums that exist
 class Builder {
  public:
-  Builder(LoopNest& nest, const ContractionSpec& spec, DType sums, DType operands, const Tile& tile, bool mma)
+  Builder(LoopNest& nest, const ContractionSpec& spec, DType sums, DType operands, const DeviceTile& tile, bool mma)
       : nest_(nest), spec_(spec), dtype_(operands), t_(tile), mma_(mma) {
     per_m_ = mma ? kMmaM * t_.each_m : t_.each_m;  // rows of a warp or a thread
     per_n_ = mma ? kMmaN * t_.each_n : t_.each_n;
@@ -197,7 +182,7 @@ class Builder {
   LoopNest& nest_;
   const ContractionSpec& spec_;
   const DType dtype_;  // of the operands' tiles
-  const Tile t_;
+  const DeviceTile t_;
   const bool mma_;
   int64_t per_m_ = 0, per_n_ = 0, pitch_lhs_ = 0, pitch_rhs_ = 0;
   int lhs_ = -1, rhs_ = -1, sums_ = -1, a_ = -1, b_ = -1;
@@ -220,7 +205,7 @@ void build_device_contraction(LoopNest& nest, const ContractionSpec& spec, Gpu g
   const DType sums = lhs->dtype;
   require(sums == DType::F32 || sums == DType::F64, "contraction of " + std::string(name_of(sums)) + " operands: cast them to f32");
   const bool bf16 = narrow(lhs) && narrow(rhs), mma = bf16 || (tf32 && sums == DType::F32);
-  Builder(nest, spec, sums, bf16 ? DType::BF16 : sums, mma ? choose(kMmaTiles, spec, gpu) : choose(kFmaTiles, spec, gpu), mma).run();
+  Builder(nest, spec, sums, bf16 ? DType::BF16 : sums, choose_device_tile(shape_of(spec), gpu, mma), mma).run();
 }
 
 }  // namespace trainc::loop

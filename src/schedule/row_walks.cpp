@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cost/walks.h"
 #include "loop/runs.h"
 #include "loop/width.h"
 #include "schedule/domain.h"
@@ -46,7 +47,7 @@ void RowWalks::find_levels() {
 
 bool RowWalks::worth_keeping(const Node* n) const {
   const int64_t bytes = columns_ * size_of(n->dtype());
-  if (machine_.gpu ? kept_bytes_ + bytes > kSharedRows : bytes > kScratchRow) return false;
+  if (machine_.gpu ? kept_bytes_ + bytes > cost::kSharedRows : bytes > cost::kScratchRow) return false;
   int64_t cost = 0;
   auto visit = [&](auto&& self, const Node* x) -> void {
     cost += op_cost(x->op);

@@ -8,9 +8,6 @@
 
 namespace trainc::schedule {
 
-constexpr int64_t kScratchRow = 256 << 10;  // bytes of a row worth keeping rather than computing again
-constexpr int64_t kSharedRows = 40 << 10;   // of all kept rows, on a device: Shared memory, less what sums are combined in
-
 class RowWalks {
  public:
   RowWalks(const Schedule& schedule, std::vector<const Node*> values, int64_t rows, int64_t columns, const Machine& machine, Expressions& e)

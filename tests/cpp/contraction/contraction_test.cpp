@@ -265,7 +265,7 @@ TEST(ContractionBlocking, EnoughTasksWhereSizesAllow) {
   LoopNest nest;
   ContractionSpec spec = plain_spec(nest, c);
   for (CpuLevel level : {CpuLevel::Avx512, CpuLevel::Avx2}) {
-    Blocking b = choose_blocking(spec, DType::F32, level, {});
+    Blocking b = choose_blocking(shape_of(spec), DType::F32, level, {});
     EXPECT_GE(b.m_tasks * b.n_tasks, 8);
     EXPECT_EQ(b.m_tasks * b.n_tasks % 4, 0);
     EXPECT_LE(b.m_tasks * b.n_tasks, 64);
@@ -275,7 +275,7 @@ TEST(ContractionBlocking, EnoughTasksWhereSizesAllow) {
 TEST(ContractionBlocking, FewRowsWasteNoTile) {
   for (int64_t m : {1, 2, 4, 6, 8}) {
     LoopNest nest;
-    Blocking b = choose_blocking(plain_spec(nest, {1, m, 1024, 64}), DType::F32, CpuLevel::Avx512, {});
+    Blocking b = choose_blocking(shape_of(plain_spec(nest, {1, m, 1024, 64})), DType::F32, CpuLevel::Avx512, {});
     EXPECT_EQ(m % b.tile_m, 0) << m;
   }
 }
@@ -283,7 +283,7 @@ TEST(ContractionBlocking, FewRowsWasteNoTile) {
 TEST(ContractionBlocking, CutsOfKDependOnKAlone) {
   auto cuts = [](int64_t m, int64_t n, int64_t k, CacheSizes cache) {
     LoopNest nest;
-    return choose_blocking(plain_spec(nest, {1, m, n, k}), DType::F32, CpuLevel::Avx512, cache).block_k;
+    return choose_blocking(shape_of(plain_spec(nest, {1, m, n, k})), DType::F32, CpuLevel::Avx512, cache).block_k;
   };
   for (int64_t k : {1, 191, 192, 193, 768, 50257}) {
     EXPECT_EQ(cuts(1, 1, k, {}), cuts(1024, 50257, k, {})) << k;

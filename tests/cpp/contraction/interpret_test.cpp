@@ -108,7 +108,7 @@ TEST(ContractionInterpreted, WhatIsPackedNextIsAskedFor) {
     const int64_t numel = c.batch * c.m * c.k;
     const int marks = nest.add_buffer({"marks", DType::F32, numel + 1, Space::Argument, true});
     build_contraction(nest, spec, CpuLevel::Avx512, small);
-    const Blocking b = choose_blocking(spec, DType::F32, CpuLevel::Avx512, small);
+    const Blocking b = choose_blocking(shape_of(spec), DType::F32, CpuLevel::Avx512, small);
     ASSERT_GE(nest.parallel_extent, 3);
     ASSERT_LT(b.block_m, b.task_m);
     ASSERT_GE(b.k_blocks, 2);
