@@ -4,9 +4,9 @@
 
 #include <cctype>
 
-#include "schedule/expressions.h"
-#include "schedule/kernels.h"
-#include "schedule/map_device.h"
+#include "lower/expressions.h"
+#include "lower/kernels.h"
+#include "lower/map_device.h"
 
 namespace trainc::compiler {
 
@@ -28,10 +28,10 @@ LoweredForeach lower_foreach(frontend::Imported imported, const std::vector<int6
   result.device = device_of(options);
 
   schedule::Schedule nothing_stored;
-  schedule::LoweredKernel kernel;
+  lower::LoweredKernel kernel;
   loop::LoopNest& nest = kernel.nest;
   nest.name = name;
-  schedule::Expressions e(nothing_stored, kernel);
+  lower::Expressions e(nothing_stored, kernel);
   for (const Node& n : graph.nodes())
     if (n.op == Op::Input) inputs.at(static_cast<size_t>(n.as<InputAttr>().index)) = &n;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -71,7 +71,7 @@ LoweredForeach lower_foreach(frontend::Imported imported, const std::vector<int6
   nest.body = loop::for_loop(LoopKind::Parallel, c, integer(1), block(std::move(scalars)));
   loop::verify(nest);
   if (options.gpu) {
-    nest = schedule::map_to_device(nest, *options.gpu);
+    nest = lower::map_to_device(nest, *options.gpu);
     for (char& c : nest.name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';  // a name of C++: "AdamW step" is none
     loop::verify(nest);
   }

@@ -7,13 +7,15 @@
 
 #include "gemm.h"
 #include "interpret/interpret.h"
-#include "loop/contraction_blocking.h"
 #include "loop/form.h"
+#include "schedule/contraction_blocking.h"
 
 namespace trainc {
 namespace {
 
 using namespace loop;
+using namespace lower;
+using namespace schedule;
 using namespace testing;
 
 /// `pinned`: the blocking of other sizes, whose form this nest is to have; its numbers are then given to it.

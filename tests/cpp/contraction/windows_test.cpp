@@ -7,12 +7,14 @@
 
 #include "gemm.h"
 #include "interpret/interpret.h"
-#include "loop/contraction_blocking.h"
+#include "schedule/contraction_blocking.h"
 
 namespace trainc {
 namespace {
 
 using namespace loop;
+using namespace lower;
+using namespace schedule;
 using namespace testing;
 
 struct Windows {
