@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "compiler/options.h"
+#include "cost/cutting.h"
 #include "emit/cuda/emit.h"
 #include "frontend/aten.h"
 #include "loop/loop.h"
@@ -112,7 +113,7 @@ class JointGraph {
  public:
   /// `one_plan`: forward and backward will be steps of one plan.
   JointGraph(frontend::Imported, int64_t primals, int64_t forward_outputs, const std::string& name, const CompileOptions&,
-             int64_t deferred_bytes = schedule::kDeferredBytes, bool one_plan = false);
+             int64_t deferred_bytes = cost::kDeferredBytes, bool one_plan = false);
   ~JointGraph();
   /// Cuts again, so that the footprint is at most `budget` with the fewest FLOPs done again; where none is, the one with the least footprint.
   /// The losses and gradients are the same to the bit. Gives the footprint. Before any plan is asked for.

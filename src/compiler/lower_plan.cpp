@@ -8,6 +8,7 @@
 #include "compiler/codegen.h"
 #include "compiler/library.h"
 #include "compiler/tune.h"
+#include "cost/memory.h"
 #include "graph/remarks.h"
 #include "graph/text.h"
 #include "graph/verify.h"
@@ -27,7 +28,6 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 
 constexpr const char* kReadLater = "the operand is read later";
 
-constexpr int64_t kLibraryBytes = 32 << 20;  // what the library may use beside its operands: its own advice for sm_90
 
 class PlanBuilder {
  public:
@@ -284,7 +284,7 @@ class PlanBuilder {
     step.kernel = -1;
     step.product = *k.product;
     for (const Node* n : k.arguments) step.arguments.push_back(buffer(n));
-    step.arguments.push_back(add(describe({DType::U8, {kLibraryBytes}}, {}, plan::Home::Temp, 0, "library" + std::to_string(plan_.steps.size()))));
+    step.arguments.push_back(add(describe({DType::U8, {cost::kLibraryBytes}}, {}, plan::Home::Temp, 0, "library" + std::to_string(plan_.steps.size()))));
     step.reads = {step.arguments[0]};
     if (step.arguments[1] != step.arguments[0]) step.reads.push_back(step.arguments[1]);
     step.writes = {step.arguments[2], step.arguments[3]};

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cost/streaming.h"
 #include "support/cpu.h"
 #include "support/gpu.h"
 
@@ -20,8 +21,8 @@ struct CompileOptions {
   int64_t library_flops = 0;    // with `gpu`: contractions of so many operations may go to the vendor's library, which can be had; 0: none
   bool tf32 = false;            // with `gpu`: f32 contractions may round their operands to tf32
   bool float32_in_parts = true;  // on a CPU with AMX: f32 contractions may be six bf16 products each
-  int64_t loss_chunk_rows = 512;             // schedule::Chunks::rows
-  int64_t loss_chunk_bytes = int64_t{64} << 20;  // schedule::Chunks::worth
+  int64_t loss_chunk_rows = cost::kChunkRows;     // schedule::Chunks::rows
+  int64_t loss_chunk_bytes = cost::kWorthChunks;  // schedule::Chunks::worth
   int workers = 1;              // threads that it will run on, each with scratch memory of its own: counted where a plan has a budget
   std::vector<std::string> disabled_passes = {};
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "cost/blocking.h"
 #include "loop/width.h"
 #include "lower/contraction_ahead.h"
 #include "lower/contraction_loops.h"
@@ -13,7 +14,6 @@ namespace trainc::lower {
 
 using namespace loop;
 using schedule::Blocking;
-using schedule::kBlock;
 namespace {
 
 // The nest, with tiles of tile_m x tile_n sums in registers:
@@ -32,14 +32,13 @@ namespace {
 // registers: its code then exists once, not tile_m * vectors times, and any edge is a shorter loop.
 // The IR has no `if`: a loop of 0 or 1 iterations is one.
 //
-// Operands come from far: what is packed next (the next m block, k block or task) is asked for by the micro-kernel, a few cache lines every kSteps.
+// Operands come from far: what is packed next (the next m block, k block or task) is asked for by the micro-kernel, a few cache lines every few steps of k.
 //
 // bf16 operands are packed as pairs along k, and the dot product of two pairs takes the place of the FMA. All that is said of k then counts pairs (`spec.k`
 // too), but for the coordinates that the operands are read at. Along k a pair is two neighbours of a bf16 buffer, else an i32.
 //
 // On AMX (`b_.tiles`) the packed blocks are made into tiles, and contraction_tiles.h has the micro-kernel: the sums come to `partial` from there. f32 blocks whose
 // numbers it cannot take are multiplied by FMAs as they are packed.
-constexpr int64_t kSteps = 8;  // of k, written out in the micro-kernel's loop
 
 enum class Part : uint8_t { None, Rows, Depth };  // not one; one whose rows (or whose k) come block by block
 
@@ -49,7 +48,7 @@ class Builder {
   // `part`: of a nest that others write more of: the rhs is packed once for all blocks of k, if it is not k that comes in blocks.
   Builder(LoopNest& nest, const ContractionSpec& spec, DType dtype, int64_t elements_of_k, const Blocking& blocking, Part part = Part::None)
       : nest_(nest), spec_(spec), part_(part), elements_of_k_(elements_of_k), pairs_(dtype == DType::BF16), element_(dtype), packed_(pairs_ ? DType::I32 : dtype),
-        sum_(pairs_ ? DType::F32 : dtype), b_(blocking), pack_k_(spec.pinned ? kBlock : b_.block_k), stage_k_(std::min<int64_t>(64, pack_k_)), stage_row_(stage_k_ + b_.lanes),
+        sum_(pairs_ ? DType::F32 : dtype), b_(blocking), pack_k_(spec.pinned ? cost::kBlock : b_.block_k), stage_k_(std::min(cost::kStagedSteps, pack_k_)), stage_row_(stage_k_ + b_.lanes),
         m_(size("m", spec.m)), n_(size("n", spec.n)), k_(size("k", spec.k)), block_k_(size("block_k", b_.block_k)), k_blocks_(size("k_blocks", b_.k_blocks)),
         m_tasks_(size("m_tasks", b_.m_tasks)), n_tasks_(size("n_tasks", b_.n_tasks)), task_m_(size("task_m", b_.task_m)), task_n_(size("task_n", b_.task_n)),
         tasks_(size("tasks", spec.batch * b_.m_tasks * b_.n_tasks)), tiles_of_m_(size("m_tiles", (spec.m + b_.tile_m - 1) / b_.tile_m)),
@@ -445,7 +444,7 @@ class Builder {
   // min(index, total - 1), or the index itself where tiles divide the total.
   static Expr clamp(const Expr& index, const Expr& total, int tile) { return all_full(total, tile) ? index : minimum(index, total - integer(1)); }
 
-  int64_t groups_of_steps() const { return amx_ ? b_.block_k / amx_->step() : pack_k_ / kSteps; }
+  int64_t groups_of_steps() const { return amx_ ? b_.block_k / amx_->step() : pack_k_ / cost::kUnrolledSteps; }
 
   // What one group of the micro-kernel's steps asks for: its share of the operands' next blocks, and of the tile's own partial sums.
   std::vector<Stmt> look_ahead(const Expr& block_tile, const Expr& tile, const Expr& panel, const Expr& group, const Expr& base) {
@@ -455,7 +454,7 @@ class Builder {
       for (Stmt& s : prefetch_share(nest_, next, slot, slots)) share.push_back(std::move(s));
     };
     if (many_blocks()) {
-      const int64_t line = 64 / size_of(sum_), lines = b_.tile_m * b_.tile_n / line, each = (lines + groups - 1) / groups;
+      const int64_t line = cost::kCacheLine / size_of(sum_), lines = b_.tile_m * b_.tile_n / line, each = (lines + groups - 1) / groups;
       for (int64_t i = 0; i < each; ++i) share.push_back(prefetch(partial_, base + (group * each + integer(i)) * line, 1));
     }
     const auto within = [](const Expr& row, const Expr& total) { return minimum(row, total - integer(1)); };
@@ -525,13 +524,13 @@ class Builder {
       const auto product = [&](const Expr& k) {
         return outer_product(p, start + k, [&](const Expr& row) { return packed_at_place(nest_.local(first) + row * place.row_stride + k * (each() * place.k_stride)); });
       };
-      int64_t unroll = std::min<int64_t>(kSteps, most);
-      for (int64_t u : {8, 10, 7, 6, 5, 4})
+      int64_t unroll = std::min<int64_t>(cost::kUnrolledSteps, most);
+      for (int64_t u : cost::kRunSteps)
         if (most % u == 0) { unroll = u; break; }
       const Expr groups = floor_div(count, unroll);
       std::vector<Stmt> body{let(first, at)};
       body.push_back(loop(LoopKind::Serial, "steps", groups, [&](const Expr& group) {
-        std::vector<Stmt> steps = asks ? ahead(floor_div(start + group * unroll, kSteps)) : std::vector<Stmt>();
+        std::vector<Stmt> steps = asks ? ahead(floor_div(start + group * unroll, cost::kUnrolledSteps)) : std::vector<Stmt>();
         steps.push_back(loop(LoopKind::Unroll, "step", integer(unroll), [&](const Expr& i) { return product(group * unroll + i); }));
         return block(std::move(steps));
       }));
@@ -563,15 +562,15 @@ class Builder {
       body.push_back(products_in_place(p, ahead));
     } else if (spec_.k > 0) {
       const auto product = [&](const Expr& k) { return outer_product(p, k, [&](const Expr& row) { return lhs_element(p, row, k); }); };
-      const Expr groups = floor_div(depth_, kSteps);
-      if (pack_k_ >= kSteps)
+      const Expr groups = floor_div(depth_, cost::kUnrolledSteps);
+      if (pack_k_ >= cost::kUnrolledSteps)
         body.push_back(loop(LoopKind::Serial, "steps", groups, [&](const Expr& group) {
           std::vector<Stmt> steps = ahead(group);
-          steps.push_back(loop(LoopKind::Unroll, "step", integer(kSteps), [&](const Expr& i) { return product(group * kSteps + i); }));
+          steps.push_back(loop(LoopKind::Unroll, "step", integer(cost::kUnrolledSteps), [&](const Expr& i) { return product(group * cost::kUnrolledSteps + i); }));
           return block(std::move(steps));
         }));
-      if (!all_full(k_, kSteps) || b_.block_k % kSteps != 0 || k_here_)
-        body.push_back(loop(LoopKind::Serial, "k", depth_ - groups * kSteps, [&](const Expr& k) { return product(groups * kSteps + k); }));
+      if (!all_full(k_, cost::kUnrolledSteps) || b_.block_k % cost::kUnrolledSteps != 0 || k_here_)
+        body.push_back(loop(LoopKind::Serial, "k", depth_ - groups * cost::kUnrolledSteps, [&](const Expr& k) { return product(groups * cost::kUnrolledSteps + k); }));
     }
     if (sums_in_block()) {
       const auto& [to, pitch, granule] = spec_.sums_block;

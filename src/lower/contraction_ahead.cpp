@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cost/blocking.h"
 #include "loop/substitute.h"
 
 namespace trainc::lower {
@@ -9,11 +10,8 @@ namespace trainc::lower {
 using namespace loop;
 namespace {
 
-constexpr int64_t kLine = 64;         // bytes
-constexpr int64_t kMostLines = 8;     // of a slot: the loads of the multiplication itself must not wait
-constexpr int64_t kStays = 32 << 10;  // bytes of a buffer that is read all the time (a bias, scales) and need not be asked for
 
-bool stays(const Buffer& b) { return b.numel > 0 && b.numel * size_of(b.dtype) <= kStays; }
+bool stays(const Buffer& b) { return b.numel > 0 && b.numel * size_of(b.dtype) <= cost::kStaysCached; }
 
 bool reads(const Expr& index, ExprKind what) {
   return index->kind == what || std::any_of(index->args.begin(), index->args.end(), [&](const Expr& a) { return reads(a, what); });
@@ -44,10 +42,10 @@ std::vector<Stmt> prefetch_share(const LoopNest& nest, const BlockAhead& block, 
   int64_t element = 1;
   for (const ExprNode* load : loads) element = std::max(element, size_of(load->dtype));
 
-  const int64_t line = kLine / element;  // elements
+  const int64_t line = cost::kCacheLine / element;  // elements
   const int64_t across = ((block.along_k ? block.depth : block.rows) + line - 1) / line;
   const int64_t lines = across * (block.along_k ? block.rows : block.depth);
-  const int64_t each = std::min(kMostLines, (lines + slots - 1) / slots);
+  const int64_t each = std::min(cost::kLinesAhead, (lines + slots - 1) / slots);
   std::vector<Stmt> share;
   for (int64_t i = 0; i < each; ++i) {
     const Expr at = apply(Op::Min, {slot * each + integer(i), integer(lines - 1)});  // the last one again, once all are asked for
@@ -83,7 +81,7 @@ EpilogueAhead::EpilogueAhead(const LoopNest& nest, const Stmt& element, int row_
     if (b.space != Space::Argument || stays(b) || step_of(index, column_var) != 1 || step_of(index, row_var) == 0) return;
     for (const Access& a : accesses_)
       if (a.buffer == id && same(a.index, index)) return;
-    accesses_.push_back({id, index, kLine / size_of(b.dtype)});
+    accesses_.push_back({id, index, cost::kCacheLine / size_of(b.dtype)});
   });
 }
 
@@ -91,7 +89,7 @@ std::vector<Stmt> EpilogueAhead::share(const Expr& row, const Expr& column, cons
   std::vector<Stmt> share;
   for (const Access& a : accesses_) {
     const int64_t across = (columns_ + a.line - 1) / a.line, lines = across * rows_;
-    const int64_t each = std::min(kMostLines, (lines + slots - 1) / slots);
+    const int64_t each = std::min(cost::kLinesAhead, (lines + slots - 1) / slots);
     for (int64_t i = 0; i < each; ++i) {
       const Expr at = apply(Op::Min, {slot * each + integer(i), integer(lines - 1)});
       share.push_back(prefetch(a.buffer, substitute(a.index, {{row_var_, row + floor_div(at, across)}, {column_var_, column + mod(at, across) * a.line}}), 1));

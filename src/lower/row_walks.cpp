@@ -48,14 +48,14 @@ void RowWalks::find_levels() {
 bool RowWalks::worth_keeping(const Node* n) const {
   const int64_t bytes = columns_ * size_of(n->dtype());
   if (machine_.gpu ? kept_bytes_ + bytes > cost::kSharedRows : bytes > cost::kScratchRow) return false;
-  int64_t cost = 0;
+  int64_t work = 0;
   auto visit = [&](auto&& self, const Node* x) -> void {
-    cost += op_cost(x->op);
+    work += op_cost(x->op);
     for (const Node* i : x->inputs)
-      if (!schedule_.values.count(i) && cost < 100) self(self, i);
+      if (!schedule_.values.count(i) && work < cost::kCountedWork) self(self, i);
   };
   visit(visit, n);
-  return cost >= 4;
+  return work >= cost::kWorthKeeping;
 }
 
 RowWalks::Factors RowWalks::factors() const {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <set>
 
+#include "cost/fusion.h"
 #include "cost/walks.h"
 #include "graph/remarks.h"
 #include "schedule/group_dag.h"
@@ -11,32 +12,6 @@
 
 namespace trainc::schedule {
 namespace {
-
-// Work that is cheaper to do again at each use than to keep: a few additions, never a division or worse.
-constexpr int64_t kCheap = 3;
-// As a contraction's operand, read some times while it is packed.
-constexpr int64_t kCheapOperand = 4;
-// An expression of this much work becomes a value in any case: code must stay readable and compile quickly.
-constexpr int64_t kLongest = 160;
-// The same, of what costs nothing to compute, but is index arithmetic: nodes, counted as often as they are used.
-constexpr int64_t kLargestExpression = 512;
-// Reshapes of what has been turned, one over another: each divides the index that the one above it has made, several times over, so that index arithmetic
-// doubles with each that cuts across the axes below (64 bytes of it to 2 MB in eight steps).
-constexpr int64_t kMostTurns = 4;
-// Work that one kernel may hold (a transcendental counts 16, see op_cost). A split costs a store and a load of what is wanted behind it, which is little beside
-// this many operations; but the code generator's time for one function grows with the square of its length. Measured (Zen 5, a chain of h = tanh(h * y + x), 18
-// each; time an operation over that of 8 of them): 64 of them 1.2, 128 2, 256 4, 512 10. Layers of a network have up to 300: attention's backward.
-constexpr int64_t kLargestKernel = 1000;
-// Groups that become one stream: attention's backward has six.
-constexpr size_t kLargestStream = 16;
-// Sums over columns that may be one walk are looked for among so many that read the same: what shares it is made close together, and all pairs of a long
-// program would be too many.
-constexpr size_t kNearSums = 64;
-// Sums over columns that are one walk.
-constexpr size_t kMostSums = 4;
-
-// One element of so many: a label's of a row of logits.
-constexpr int64_t kLittle = 64;
 
 /// Costs nothing where it is read, and halves what is stored: what it widens is kept instead.
 bool widening(const Node* n) { return n->op == Op::Cast && n->dtype() == DType::F32 && n->in(0)->dtype() == DType::BF16; }
@@ -120,15 +95,15 @@ class Scheduler {
         for (const Node* i : n->inputs) forced.insert(base_of(i));
       if (adds_contractions(n)) forced.insert(n);
       if (n->op == Op::Gather) {
-        force_base(n->in(0), kCheap, forced);
+        force_base(n->in(0), cost::kCheapAgain, forced);
         if (picks(n)) forced.insert(n);
       }
       if (n->op == Op::Scatter || n->op == Op::Scan)
-        for (const Node* i : n->inputs) force_base(i, kCheap, forced);
+        for (const Node* i : n->inputs) force_base(i, cost::kCheapAgain, forced);
       if (n->op == Op::Window) force_base(n->in(0), 0, forced);  // windows read an element many times: it is in memory
       if (n->op == Op::Contract)
         for (const Node* i : n->inputs) force_operand(i, forced);
-      if (n->op == Op::Broadcast && n->type.numel() > n->in(0)->type.numel()) force_base(n->in(0), kCheap, forced);
+      if (n->op == Op::Broadcast && n->type.numel() > n->in(0)->type.numel()) force_base(n->in(0), cost::kCheapAgain, forced);
     }
     for (const Node* n : live_) {
       if (operands_.count(n) && uses_[n] > 1 && is_elementwise(n->op) && reads_several(n)) forced.insert(n);
@@ -143,13 +118,13 @@ class Scheduler {
         turned.reshaped = std::max(turned.reshaped, turns_[i].reshaped), turned.since = turned.since || turns_[i].since;
       }
       if (turned.since && cuts_anew(n)) ++turned.reshaped, turned.since = false;
-      const bool long_ = cost > kLongest || size > kLargestExpression || (turns(n) && turned.reshaped >= kMostTurns);
+      const bool long_ = cost > cost::kMostInlined || size > cost::kLargestExpression || (turns(n) && turned.reshaped >= cost::kMostTurns);
       bool value = false;
       switch (class_of(n->op)) {
         case OpClass::Leaf: value = n->op == Op::Random; break;
         case OpClass::Elementwise:
           if (widening(n)) { value = forced.count(n); break; }
-          value = forced.count(n) || long_ || (cost > kCheap && uses_[n] > 1) || inline_limit(n) < cost || (statements && operands_.count(n));
+          value = forced.count(n) || long_ || (cost > cost::kCheapAgain && uses_[n] > 1) || inline_limit(n) < cost || (statements && operands_.count(n));
           break;
         case OpClass::Movement:
           value = n->op != Op::Reshape && (forced.count(n) || is_copy(n) || (n->op == Op::Concat && uses_[n] > 1) || long_);
@@ -173,7 +148,7 @@ class Scheduler {
   static bool picks(const Node* gather) {
     const Node* n = gather->in(0);
     while (n->op == Op::Reshape || n->op == Op::Cast) n = n->in(0);
-    return n->op == Op::Contract && gather->type.numel() * kLittle <= n->type.numel();
+    return n->op == Op::Contract && gather->type.numel() * cost::kPicked <= n->type.numel();
   }
 
   /// Whether `n` adds contractions up: each is added to the sum so far as it is made (in place), or all would be kept for the last.
@@ -216,7 +191,7 @@ class Scheduler {
     while (plain_movement(n) || widening(n) || (n->op == Op::Cast && is_movement(n->in(0)->op) && !narrows(n))) n = n->in(0);
     operands_.insert(n);
     if (n->op == Op::Gather) forced.insert(n);
-    else force_base(n, kCheapOperand, forced);
+    else force_base(n, cost::kCheapOperand, forced);
   }
 
   /// Whether a cast makes what is computed smaller: then its result is what lies in memory, not what it was made of.
@@ -228,7 +203,7 @@ class Scheduler {
 
   int64_t inline_limit(const Node* n) const {
     auto it = inline_limit_.find(n);
-    return it == inline_limit_.end() ? kLongest : it->second;
+    return it == inline_limit_.end() ? cost::kMostInlined : it->second;
   }
 
   // --- groups
@@ -284,8 +259,8 @@ class Scheduler {
   Work work_of(const Node* n) const { return {size_.at(n), is_sum(n)}; }
   /// Whether that much work over rows of so many columns is code for one kernel. Values that are not kept from walk to walk are computed again in each.
   bool fits(const Work& work, int64_t columns) const {
-    const bool again = columns * size_of(DType::F32) > (streams_ ? cost::kScratchRow : cost::kSharedRows / 8);
-    return work.operations * (again ? std::max<int64_t>(1, work.sums) : 1) <= kLargestKernel;
+    const bool again = columns * size_of(DType::F32) > (streams_ ? cost::kScratchRow : cost::kSharedRows / cost::kShareOfSharedRows);
+    return work.operations * (again ? std::max<int64_t>(1, work.sums) : 1) <= cost::kLargestKernel;
   }
   int find(int g) const { return dag_.find(g); }
   /// The groups that run before `n` is made.
@@ -443,7 +418,7 @@ class Scheduler {
       for (const Read& r : reads_[groups_[a].values[0]]) {
         const std::vector<int>& of = readers[r.value];
         auto it = std::upper_bound(of.begin(), of.end(), a);
-        for (size_t k = 0; k < kNearSums && it != of.end(); ++k, ++it) near.insert(*it);
+        for (size_t k = 0; k < cost::kNearSums && it != of.end(); ++k, ++it) near.insert(*it);
       }
       for (int b : near) {
         if (find(b) != b) continue;
@@ -452,7 +427,7 @@ class Scheduler {
           apart(y, a, "they sum the same tensor over different axes");
           continue;
         }
-        if (groups_[a].values.size() >= kMostSums) {
+        if (groups_[a].values.size() >= cost::kMostSums) {
           apart(y, a, "a kernel makes four sums over leading axes at most");
           continue;
         }
@@ -559,7 +534,7 @@ class Scheduler {
   }
   /// Why a group more cannot be a part of the stream `inside`.
   Refusal refuse_more(std::vector<int> inside, int extra, int64_t columns) const {
-    if (inside.size() == kLargestStream) return kTooLarge;
+    if (inside.size() == cost::kMostChained) return kTooLarge;
     inside.push_back(extra);
     Work work;
     for (int g : inside) work = work + work_[g];
@@ -570,8 +545,7 @@ class Scheduler {
   /// Whether sums are taken over the rows of what contraction g makes, and another contraction reads what they go into: a chain that might have been
   /// streamed. Of groups that many others read, some are looked at: it is for a remark.
   bool begins_chain(int g) const {
-    constexpr size_t kLookedAt = 64;
-    const auto near = [&](int of) { return std::vector(neighbours_[of].begin(), neighbours_[of].begin() + static_cast<std::ptrdiff_t>(std::min(kLookedAt, neighbours_[of].size()))); };
+    const auto near = [&](int of) { return std::vector(neighbours_[of].begin(), neighbours_[of].begin() + static_cast<std::ptrdiff_t>(std::min(cost::kMostNeighbours, neighbours_[of].size()))); };
     const int64_t columns = groups_[g].values[0]->shape()[2];
     for (int x : near(g)) {
       x = find(x);

@@ -17,18 +17,18 @@ ALLOWED = {
     "support": set(),
     "graph": set(),
     "plan": set(),
+    "cost": {"graph/graph.h"},  # for Op
     "frontend": {"graph"},
     "reference": {"graph"},
-    "passes": {"graph", "reference"},
-    "loop": {"graph/graph.h"},  # for Op and Dims
+    "passes": {"graph", "reference", "cost"},
+    "loop": {"graph/graph.h", "cost"},  # for Op and Dims
     "interpret": {"loop", "graph/graph.h"},
     "emit/llvm": {"loop"},
     "emit/cuda": {"loop"},
-    "cost": set(),
     "schedule": {"graph", "loop", "cost", "plan"},
     "lower": {"graph", "loop", "cost", "plan", "schedule"},
     "runtime": {"plan"},
-    "compiler": {"graph", "frontend", "passes", "schedule", "lower", "loop", "emit/llvm", "emit/cuda", "plan"},
+    "compiler": {"graph", "frontend", "passes", "schedule", "lower", "cost", "loop", "emit/llvm", "emit/cuda", "plan"},
     "bindings": {"graph", "frontend", "passes", "reference", "compiler", "plan", "runtime", "interpret", "loop", "emit/cuda"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
@@ -75,9 +75,10 @@ def test_sources_keep_to_the_fences():
 
 # stage -> headers of others that its files see through what they include, and may not include themselves
 THROUGH = {
-    "emit/llvm": {"graph/graph.h"},  # loop's Op and Dims
+    "emit/llvm": {"graph/graph.h", "cost/sums.h"},  # loop's Op and Dims, and how long its runs are
     "emit/cuda": {"graph/graph.h"},
-    "bindings": {"schedule/cut.h"},  # what compiler/joint.h holds
+    "interpret": {"cost/sums.h"},
+    "bindings": {"schedule/cut.h", "cost/cutting.h", "cost/streaming.h"},  # what compiler/joint.h holds; defaults of options
 }
 
 
@@ -157,6 +158,68 @@ def test_a_breach_is_seen(path, line):
 )
 def test_what_is_allowed_is_allowed(path, line):
     assert breaches(path, line) == []
+
+
+# ---- numbers that decide stand in src/cost
+
+# What is no choice between two ways that are both right.
+NO_CHOICE = {
+    "schedule/contraction_blocking.h": {"kBlockingVariants"},  # how many there are in cost's table
+    "schedule/cut.cpp": {"kInfinite"},
+    "schedule/order_steps.cpp": {"kUnlimited"},
+    # three parts of an f32 in tiles of AMX
+    "lower/contraction_tiles.cpp": {"kParts", "kSquare", "kSixProducts", "kOneProduct", "kLeast", "kGreatest"},
+    "lower/lower.cpp": {"inf"},
+    "lower/philox.cpp": {"kWord"},
+}
+_NUMBER = r"(?:std::)?(?:int|unsigned|size_t|double|float|auto|u?int\d+_t)"
+_HERE = r"^ *(?:(?:inline|static) +)*"
+CONSTANT = re.compile(_HERE + rf"(?:constexpr +[\w:<>]+|const +{_NUMBER}) +(\w+)(?:\[\w*\])? *[={{{{]", re.MULTILINE)
+WORDS = re.compile(_HERE + r"constexpr +(?:(?:const +)?char\b|std::string_view\b|Refusal\b)")
+
+
+def own_numbers(path: str, text: str) -> list[str]:
+    """Constants of a file that belong to src/cost: all that are constexpr, and numbers that are const outside functions."""
+    if path.split("/")[0] not in {"schedule", "lower", "passes", "compiler"}:
+        return []
+    found = []
+    for match in CONSTANT.finditer(text):
+        line, name = match.group(), match.group(1)
+        within = line.startswith(" ") and "constexpr" not in line  # a variable of a function
+        if not within and not WORDS.match(line) and name not in NO_CHOICE.get(path, ()):
+            found.append(f"src/{path} has a number of its own, {name}: it belongs to src/cost and docs/cost.md")
+    return found
+
+
+def test_numbers_that_decide_stand_in_cost():
+    texts = {str(file.relative_to(SOURCE)): file.read_text() for file in SOURCE.rglob("*") if file.suffix in SUFFIXES}
+    found = [breach for path in sorted(texts) for breach in own_numbers(path, texts[path])]
+    assert not found, "\n".join(found)
+    for path, names in NO_CHOICE.items():
+        assert all(re.search(rf"\b{name}\b", texts[path]) for name in names), f"{path} has no such constant any more"
+
+
+@pytest.mark.parametrize(
+    "path, line",
+    [
+        ("schedule/schedule.cpp", "constexpr int64_t kCheap = 3;"),
+        ("schedule/cut.h", "inline constexpr size_t kNear = 16;"),
+        ("lower/stream.cpp", "    constexpr int kRows = 8, kMore = 9;"),
+        ("lower/contraction.cpp", "constexpr Tile kTiles[] = {{8, 3}};"),
+        ("lower/contraction.cpp", "constexpr Tile kTile{8, 3};"),
+        ("compiler/joint.cpp", "const double kStep = 1.1;"),
+        ("passes/simplify.cpp", "static constexpr auto kRounds = 50;"),
+    ],
+)
+def test_a_number_of_its_own_is_seen(path, line):
+    assert len(own_numbers(path, f"namespace trainc {{\n{line}\n}}\n")) == 1
+    assert not own_numbers(path.replace(path.split("/")[0], "cost"), line)
+
+
+def test_words_and_variables_are_no_numbers_that_decide():
+    text = 'constexpr const char* kWhy = "no";\nconstexpr Refusal kTooLarge = "large";\n'
+    text += "  const int64_t rows = 3;\n  if constexpr (true) {}\nconst Node* f();\n"
+    assert not own_numbers("schedule/schedule.cpp", text)
 
 
 # ---- the rooms of the Python package ----------------------------------------------------------------------------------

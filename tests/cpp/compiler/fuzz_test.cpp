@@ -199,7 +199,7 @@ void expect_same_joint(const testing::RandomJoint& joint, uint64_t seed, bool ch
   std::vector<Tensor> got;
   reference::Options with_masks;
   try {
-    const compiler::JointGraph compiled(std::move(imported), joint.primals, joint.forward_outputs, "fuzz", options(), seed % 2 ? 1 : schedule::kDeferredBytes);
+    const compiler::JointGraph compiled(std::move(imported), joint.primals, joint.forward_outputs, "fuzz", options(), seed % 2 ? 1 : cost::kDeferredBytes);
     got = run_joint(compiled, joint, inputs);
     with_masks = with_masks_of(compiled.forward(options()), bits);
   } catch (const std::exception& e) {
@@ -290,7 +290,7 @@ TEST(Fuzz, LossesInChunks) {
     SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(joint.graph));
     const auto inputs = testing::random_inputs(joint.graph, seed);
     const auto make = [&] {
-      return compiler::JointGraph(copy_of(joint.graph), joint.primals, joint.forward_outputs, "loss", chunks_of(1 + static_cast<int64_t>(seed % 11)), seed % 2 ? 1 : schedule::kDeferredBytes);
+      return compiler::JointGraph(copy_of(joint.graph), joint.primals, joint.forward_outputs, "loss", chunks_of(1 + static_cast<int64_t>(seed % 11)), seed % 2 ? 1 : cost::kDeferredBytes);
     };
     compiler::JointGraph all = make(), least = make();
     least.cut(1e-9);
