@@ -1,7 +1,7 @@
 """The plans of one captured graph for one set of sizes, and what runs them: the forward, its arena, the backward.
 
-A trace with symbolic sizes has many instances behind one autograd function (`joint.Compiler`); each arena is of another length,
-which tells the backward whose it is.
+A trace with symbolic sizes has many specializations behind one autograd function (`joint.Compiler`); each arena is of another
+length, which tells the backward whose it is.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainc.torch.device import Host
 from trainc.torch.graph.captured import captured
 from trainc.torch.guards.overlap import Apart
 from trainc.torch.joint.outputs import Outputs
-from trainc.torch.optimizers.updates import Launch, PlanUpdates, Slot, Updates, classes_of
+from trainc.torch.optimizers.updates import PlanUpdates, ScalarKey, Slot, Updates, distinct_keys
 from trainc.torch.run.deferred import Pending
 from trainc.torch.run.pool import Pool
 from trainc.torch.run.rerun import Rerun
@@ -30,8 +30,8 @@ from trainc.torch.run.runner import Executable, Joint, attempt
 Tensor = torch.Tensor
 
 
-class Place:
-    """What all instances of one trace share."""
+class TraceContext:
+    """What all specializations of one trace share."""
 
     def __init__(
         self, primals: int, constants: list[Tensor], forward_outputs: int, reached: list[int], written: set[int], device: Host
@@ -42,8 +42,8 @@ class Place:
         self.reached = reached  # of each gradient, a bit for each tangent that it is made for (reached.py)
         # what the backward is given beside the arena: primals by index, and from primals and constants on, results
         self.held: list[int] = []
-        self.by_arena: dict[int, Instance] = {}  # by the arena's length
-        self.last: Instance | None = None
+        self.by_arena: dict[int, Specialization] = {}  # by the arena's length
+        self.last: Specialization | None = None
         self.pool = Pool(device)
         self.pending = Pending()
         self.parameters: dict[int, dict[int, Tensor]] = {}  # by arena: those of its call that the backward makes gradients of
@@ -62,109 +62,109 @@ class Place:
         return [inputs[i] if i < count else results[i - count] for i in self.held]
 
     def kept(self) -> list[int] | None:
-        """What a joint graph may keep of its inputs beside the arena: constants, and what the first instance's backward holds."""
+        """What a joint graph may keep of its inputs beside the arena: constants, and what the first one's backward holds."""
         return None if self.last is None else [*self.held, *range(self.primals, self.primals + len(self.constants))]
 
     def arena_bytes(self, saved: int) -> int:
-        """At least `saved`, and no other instance's."""
+        """At least `saved`, and no other specialization's."""
         size = max(saved, 1)
         while size in self.by_arena:
             size += 1
         return size
 
 
-class Instance:
+class Specialization:
     def __init__(
-        self, compiler: Any, gm: torch.fx.GraphModule, record: Compilation, place: Place, outputs_: Outputs | None = None
+        self, compiler: Any, gm: torch.fx.GraphModule, record: Compilation, context: TraceContext, outputs_: Outputs | None = None
     ):
-        """`outputs_`: those of an instance that this one replaces; they were taken from `gm` already."""
-        self._compiler, self._record, self._place = compiler, record, place
+        """`outputs_`: those of a specialization that this one replaces; they were taken from `gm` already."""
+        self._compiler, self._record, self._context = compiler, record, context
         self.apart = Apart()
-        inputs = place.primals + len(place.constants)
-        self._outputs = outputs_ or Outputs(gm, place.forward_outputs)
+        inputs = context.primals + len(context.constants)
+        self._outputs = outputs_ or Outputs(gm, context.forward_outputs)
         outputs = next(iter(gm.graph.find_nodes(op="output"))).args[0]
-        self._gradients = [i for i, made in enumerate(outputs[place.forward_outputs :]) if made is not None]
-        step = captured("joint", gm, record.name, place.device, inputs, place.forward_outputs)
+        self._gradients = [i for i, made in enumerate(outputs[context.forward_outputs :]) if made is not None]
+        step = captured("joint", gm, record.name, context.device, inputs, context.forward_outputs)
         self._tangents = step.tangents
-        self._fusing = compiler.fusing
+        self._fusion = compiler.fusion
         self._fused: dict[tuple, tuple[PlanUpdates, Any]] = {}
         self._unmade: dict[tuple[bool, ...], list[int]] = {}  # by the tangents that are defined
         self._graph: torch.fx.GraphModule | None = gm  # until a backward has been compiled: PyTorch may have to run it
-        self._replaced: Instance | None = None  # what runs in PyTorch instead
-        self._consuming: dict[tuple[bool, ...], Any] = {}  # backward plans, by the tangents that are defined
-        self._keeping: dict[tuple[bool, ...], Any] = {}
-        record.backward, record.keeping, record.deferred = self._consuming, self._keeping, None
+        self._replaced: Specialization | None = None  # what runs in PyTorch instead
+        self._overwriting: dict[tuple[bool, ...], Any] = {}  # backward plans, by the tangents that are defined
+        self._retaining: dict[tuple[bool, ...], Any] = {}
+        record.backward, record.retaining, record.deferred = self._overwriting, self._retaining, None
         step = dataclasses.replace(step, updates=self._expected_updates())
         # A limit is of one batch's sizes, and is met with numbers that kernels for other sizes would not have.
         shared = compiler.shared if record.limit is None else None
 
         def joint_of(defer_small: bool) -> tuple[Joint, list[int]]:
-            asked = shared, record.limit, defer_small, place.kept()
+            asked = shared, record.limit, defer_small, context.kept()
             joint = compiler.runners.make(record, lambda runner: runner.joint(step, *asked))
-            return joint, [i for i in joint.saved_inputs if not place.is_constant(i)]
+            return joint, [i for i in joint.saved_inputs if not context.is_constant(i)]
 
         joint, held = joint_of(False)
-        if place.last is None:
-            place.held = held
-        elif not set(held) <= set(place.held):
+        if context.last is None:
+            context.held = held
+        elif not set(held) <= set(context.held):
             # A result that the backward wants is held where it is small, and lies in the arena (deferred) where it is large.
             joint, held = joint_of(True)
-            if not set(held) <= set(place.held):
+            if not set(held) <= set(context.held):
                 raise NotCompiled("the backward for these sizes keeps other tensors of the caller's")
-        self._joint, self._like = joint, place.last
+        self._joint, self._like = joint, context.last
         record.forward, record.footprint = joint.forward, joint.footprint
         if self._like is not None:
             joint.forward.share_memory(self._like._joint.forward)
-        self.arena_bytes = place.arena_bytes(joint.saved_bytes)
+        self.arena_bytes = context.arena_bytes(joint.saved_bytes)
         self._outputs.settle(joint.forward)
         self._deferred_metas = [outputs[i].meta["val"] for i in joint.deferred_outputs]
         self._deferred_plan: Executable | None = None
         record.deferred_bytes = sum(meta.numel() * meta.itemsize for meta in self._deferred_metas)
-        place.by_arena[self.arena_bytes] = place.last = self
+        context.by_arena[self.arena_bytes] = context.last = self
 
     def forward(self, inputs: Sequence[Tensor]) -> list[Any]:
         """(the user's outputs..., arena)"""
-        self._place.pending.settle()  # or their arena could not be used again
+        self._context.pending.settle()  # or their arena could not be used again
         return self._call(inputs)
 
     def _call(self, inputs: Sequence[Tensor]) -> list[Any]:
-        place = self._place
+        context = self._context
         if self._compiler.writes:
             self.apart.check(inputs, self._compiler.writes)
-        arena = place.pool.tensor(self.arena_bytes, torch.uint8, (self.arena_bytes,), (1,))
+        arena = context.pool.tensor(self.arena_bytes, torch.uint8, (self.arena_bytes,), (1,))
         if self._graph is not None:
-            arena.trainc_rerun = Rerun(self._graph, inputs, place.written, place.device)
-        results = self._joint.forward([*inputs, *place.constants], arena)
+            arena.trainc_rerun = Rerun(self._graph, inputs, context.written, context.device)
+        results = self._joint.forward([*inputs, *context.constants], arena)
         if self._deferred_metas:
-            tensors = place.pending.tensors(self._deferred_metas, place.device.torch, lambda: self._deferred(arena))
+            tensors = context.pending.tensors(self._deferred_metas, context.device.torch, lambda: self._deferred(arena))
             for i, tensor in zip(self._joint.deferred_outputs, tensors, strict=True):
                 results[i] = tensor
         results = self._outputs(results, inputs)
         if self._fuses:
-            place.parameters[arena.data_ptr()] = {i: inputs[i] for i in self._gradients}
+            context.parameters[arena.data_ptr()] = {i: inputs[i] for i in self._gradients}
         return [*results, arena]
 
     def backward(self, held: Sequence[Tensor], arena: Tensor, tangents: Sequence[Tensor | None]) -> list[Any]:
         if self._compiler.before_backward is not None:
             self._compiler.before_backward()
-        place = self._place
-        given = dict(zip(place.held, held, strict=True))
-        kept = [place.constants[i - place.primals] if place.is_constant(i) else given[i] for i in self._joint.saved_inputs]
+        context = self._context
+        given = dict(zip(context.held, held, strict=True))
+        kept = [context.constants[i - context.primals] if context.is_constant(i) else given[i] for i in self._joint.saved_inputs]
         defined = tuple([tangent is not None for tangent in tangents])
         # Somebody may read the arena again: deferred outputs, or (retain_graph) another backward.
         retained = compat.keeps_graph()
-        again = retained or place.pending.alive()
+        again = retained or context.pending.alive()
 
         unmade = self._unmade.get(defined)
         if unmade is None:
-            unmade = self._unmade[defined] = place.unmade(defined)
+            unmade = self._unmade[defined] = context.unmade(defined)
 
         def run() -> list[Tensor | None]:
             plan = self._plans(not again).get(defined)
             if plan is None:
                 rerun = lambda error: functools.partial(self._backward_in_pytorch, error, tangents)  # noqa: E731
-                plan = attempt(self._record, lambda: self._backward(defined, consumes=not again), rerun)
-            gradients = plan([*kept, *tangents], arena)[: len(place.reached)]
+                plan = attempt(self._record, lambda: self._backward(defined, overwrites=not again), rerun)
+            gradients = plan([*kept, *tangents], arena)[: len(context.reached)]
             for i in unmade:
                 gradients[i] = None
             return gradients
@@ -172,37 +172,37 @@ class Instance:
         def step(slots: list[Slot]) -> None:
             self._step(slots, kept, tangents, defined, arena)
 
-        parameters = place.parameters.get(arena.data_ptr())  # not there: a hook on saved tensors gave a copy of the arena
+        parameters = context.parameters.get(arena.data_ptr())  # not there: a hook on saved tensors gave a copy of the arena
         if self._fuses and not retained and parameters is not None:
             read = dict(zip(self._joint.saved_inputs, kept, strict=True))
             parameters = {i: p for i, p in parameters.items() if i not in unmade} if unmade else parameters
-            if self._fusing.put_off(parameters, read, run, step):
-                return [None] * len(place.reached)
+            if self._fusion.defer(parameters, read, run, step):
+                return [None] * len(context.reached)
         return run()
 
     # -- with the optimizer's step (fuse.py) --------------------------------------------------------------------------
 
     @property
     def _fuses(self) -> bool:
-        return self._fusing is not None and bool(self._gradients) and self._joint.fuses
+        return self._fusion is not None and bool(self._gradients) and self._joint.fuses
 
     def _expected_updates(self) -> PlanUpdates | None:
         """Those of the first step, where nothing reads a gradient before it; None where it will not be fused."""
         tensors = self._record.expected
-        if self._fusing is None or tensors is None or not self._gradients or self._gradients[-1] >= len(tensors):
+        if self._fusion is None or tensors is None or not self._gradients or self._gradients[-1] >= len(tensors):
             return None
-        slots = self._fusing.slots({i: tensors[i] for i in self._gradients})
+        slots = self._fusion.slots({i: tensors[i] for i in self._gradients})
         if slots is None:
             return None
-        updates = self._fusing.updates(slots)
+        updates = self._fusion.updates(slots)
         with disable_current_modes():  # a trace is going on
-            return self._plan_updates(updates, updates.launches())
+            return self._plan_updates(updates, updates.scalar_keys())
 
-    def _plan_updates(self, updates: Updates, launches: list[Launch]) -> PlanUpdates:
-        place = self._place
-        first = place.primals + len(place.constants) + self._tangents + place.forward_outputs
+    def _plan_updates(self, updates: Updates, keys: list[ScalarKey]) -> PlanUpdates:
+        context = self._context
+        first = context.primals + len(context.constants) + self._tangents + context.forward_outputs
         primals = [slot.primal for slot in updates.slots]
-        return PlanUpdates(*classes_of(launches), primals, primals, first, place.device)
+        return PlanUpdates(*distinct_keys(keys), primals, primals, first, context.device)
 
     def _step(
         self,
@@ -213,37 +213,37 @@ class Instance:
         arena: Tensor,
     ) -> None:
         """The backward and the updates of all parameters that it has gradients of."""
-        place, updates = self._place, self._fusing.updates(slots)
-        launches = updates.launches()
-        classes, distinct = classes_of(launches)
-        consumes, unmade = not place.pending.alive(), self._unmade[defined]
-        key = defined, consumes, tuple(classes), tuple([launch.variant for launch in distinct])
+        context, updates = self._context, self._fusion.updates(slots)
+        keys = updates.scalar_keys()
+        classes, distinct = distinct_keys(keys)
+        overwrites, unmade = not context.pending.alive(), self._unmade[defined]
+        key = defined, overwrites, tuple(classes), tuple([key.variant for key in distinct])
         if key not in self._fused:
-            plan = self._plan_updates(updates, launches)
-            build = lambda: self._joint.backward_step(defined, consumes, unmade, plan)  # noqa: E731
+            plan = self._plan_updates(updates, keys)
+            build = lambda: self._joint.backward_step(defined, overwrites, unmade, plan)  # noqa: E731
             self._fused[key] = plan, attempt(self._record, build, _apart)
         plan, executable = self._fused[key]
         self._record.fused = executable
-        primals = place.primals + len(place.constants)
-        inputs: list[Tensor | None] = [*[None] * primals, *tangents, *[None] * place.forward_outputs]
+        primals = context.primals + len(context.constants)
+        inputs: list[Tensor | None] = [*[None] * primals, *tangents, *[None] * context.forward_outputs]
         for i, tensor in zip(self._joint.saved_inputs, kept, strict=True):
             inputs[i if i < primals else i + len(tangents)] = tensor
         for slot in slots:
             inputs[slot.primal] = slot.parameter
-        states = updates.states(launches)
-        executable([*inputs, *plan.inputs(states, [updates.scalars(launch) for launch in distinct])], arena)
-        updates.finish(launches, states)
+        states = updates.states(keys)
+        executable([*inputs, *plan.inputs(states, [updates.scalars(key) for key in distinct])], arena)
+        updates.finish(keys, states)
 
     # -- the plans ----------------------------------------------------------------------------------------------------
 
-    def _plans(self, consumes: bool) -> dict[tuple[bool, ...], Any]:
-        return self._consuming if consumes else self._keeping
+    def _plans(self, overwrites: bool) -> dict[tuple[bool, ...], Any]:
+        return self._overwriting if overwrites else self._retaining
 
-    def _backward(self, defined: tuple[bool, ...], consumes: bool) -> Executable:
-        """Compiles the backward for the tangents that exist, when it is first needed. `consumes`: it may overwrite the arena."""
-        plan = self._joint.backward(defined, consumes, self._unmade[defined])
-        self._plans(consumes)[defined], self._graph = plan, None
-        like = self._like and self._like._plans(consumes).get(defined)
+    def _backward(self, defined: tuple[bool, ...], overwrites: bool) -> Executable:
+        """Compiles the backward for the tangents that exist, when first needed. `overwrites`: it may write over the arena."""
+        plan = self._joint.backward(defined, overwrites, self._unmade[defined])
+        self._plans(overwrites)[defined], self._graph = plan, None
+        like = self._like and self._like._plans(overwrites).get(defined)
         if like:
             plan.share_memory(like)
         return plan
@@ -271,11 +271,11 @@ class Instance:
             raise error
         if self._replaced is None:
             self._compiler.runners.fall_back(self._record, error)
-            self._replaced = Instance(self._compiler, rerun.graph, self._record, self._place, self._outputs)
+            self._replaced = Specialization(self._compiler, rerun.graph, self._record, self._context, self._outputs)
             self._compiler.replace(self, self._replaced)
         with rerun.generator(), torch.no_grad():
             *results, arena = self._replaced._call(inputs)  # it may be an output that is being settled that asks for this
-        return results, self._place.held_of(inputs, results), arena
+        return results, self._context.held_of(inputs, results), arena
 
     def _backward_in_pytorch(
         self, error: Exception, tangents: Sequence[Tensor | None], _inputs: Sequence[Any], arena: Tensor
@@ -294,7 +294,7 @@ def _apart(error: Exception) -> NoReturn:
 
 
 class Inference:
-    """An instance without a backward."""
+    """A specialization without a backward."""
 
     def __init__(self, compiler: Any, gm: torch.fx.GraphModule, record: Compilation, constants: list[Tensor]):
         self._compiler, self._constants = compiler, constants
@@ -311,4 +311,4 @@ class Inference:
         return self._outputs(self._executable([*inputs, *self._constants]), inputs)
 
 
-__all__ = ["Inference", "Instance", "Place"]
+__all__ = ["Inference", "Specialization", "TraceContext"]
