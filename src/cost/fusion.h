@@ -33,7 +33,7 @@ constexpr size_t kNearSums = 64;
 constexpr size_t kMostSums = 4;
 // Neighbours of a group that are looked at for a remark, at most.
 constexpr size_t kMostNeighbours = 64;
-// Shared memory of a row's values, as one part of so many of kSharedRows: beyond, a device's kernel is taken to compute them again in each walk.
+// On a device, one value's row may take one part of so many of kSharedRows: a kernel with longer rows is taken to compute its values again in each walk.
 constexpr int64_t kShareOfSharedRows = 8;
 
 }  // namespace trainc::cost

@@ -45,6 +45,8 @@ void RowWalks::find_levels() {
   }
 }
 
+static_assert(cost::kSharedRows < loop::kSharedBytes, "sums need some of a block's memory, too");
+
 bool RowWalks::worth_keeping(const Node* n) const {
   const int64_t bytes = columns_ * size_of(n->dtype());
   if (machine_.gpu ? kept_bytes_ + bytes > cost::kSharedRows : bytes > cost::kScratchRow) return false;
