@@ -236,7 +236,21 @@ class ContentsGuard {
     return true;
   }
 
+  /// For Python's garbage collector: what is watched may reach this guard again.
+  static int traverse(PyObject* self, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(self));
+    if (nb::inst_ready(self))
+      for (const nb::list* held : nb::inst_ptr<ContentsGuard>(self)->held()) Py_VISIT(held->ptr());
+    return 0;
+  }
+  static int clear(PyObject* self) {
+    for (nb::list* held : nb::inst_ptr<ContentsGuard>(self)->held()) held->reset();
+    return 0;
+  }
+
  private:
+  std::array<nb::list*, 4> held() { return {&places_, &expected_, &objects_, &classes_}; }
+
   nb::object ignored_, missing_;
   nb::list places_, expected_, objects_, classes_;
   std::vector<uint64_t> versions_;     // of each place's dictionary when it was last found right; 0: none
@@ -263,7 +277,8 @@ bool same_contents(nb::handle ignored, nb::handle missing, const nb::list& place
 void bind_watch(nb::module_& m) {
   m.def("same_contents", &same_contents, nb::arg("ignored"), nb::arg("missing"), nb::arg("places"), nb::arg("expected"),
         "Whether places that were read hold what they held, by identity: places.same_contents.");
-  nb::class_<ContentsGuard>(m, "ContentsGuard", "same_contents of the same places again and again, and whether objects are of the same classes as then.")
+  static PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&ContentsGuard::traverse)}, {Py_tp_clear, reinterpret_cast<void*>(&ContentsGuard::clear)}, {0, nullptr}};
+  nb::class_<ContentsGuard>(m, "ContentsGuard", nb::type_slots(slots), "same_contents of the same places again and again, and whether objects are of the same classes as then.")
       .def(nb::init<nb::object, nb::object, nb::list, nb::list, nb::list, nb::list>(), nb::arg("ignored"), nb::arg("missing"), nb::arg("places"),
            nb::arg("expected"), nb::arg("objects"), nb::arg("classes"))
       .def("holds", &ContentsGuard::holds);
