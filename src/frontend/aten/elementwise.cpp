@@ -183,6 +183,11 @@ Handler add_product(bool divide) {
   };
 }
 
+Outcome logaddexp(const Call& c) {
+  if (!is_float(c.dtype())) return std::nullopt;
+  return c.give(formulas::logaddexp(c.operand(0, "self"), c.operand(1, "other")));
+}
+
 Outcome lerp(const Call& c) {
   Value x = c.in(0, "self"), end = c.in(1, "end");
   const Arg w = c.arg(2, "weight");
@@ -239,6 +244,7 @@ void add_elementwise(Table& t) {
   t.add({"aten.addcmul.default"}, add_product(false));
   t.add({"aten.addcdiv.default"}, add_product(true));
   t.add({"aten.lerp.Scalar", "aten.lerp.Tensor"}, lerp);
+  t.add({"aten.logaddexp.default"}, logaddexp);
 
   t.add({"aten.maximum.default"}, extremum(Op::Max));
   t.add({"aten.minimum.default"}, extremum(Op::Min));
