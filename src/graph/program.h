@@ -1,5 +1,6 @@
-// A program as a front end gives it to the compiler: its graph, and what is known of it beside its values. Knows no front end; lines of the
-// user's program are the nodes' origins, what the framework has to run are Extern nodes with their reasons. Includes: graph.
+// A program as a front end gives it to the compiler: its graph, and what is known of it beside its values. Knows no
+// front end; lines of the user's program are the nodes' origins, what the framework has to run are Extern nodes with
+// their reasons. Includes: graph.
 #pragma once
 #include <string>
 #include <vector>

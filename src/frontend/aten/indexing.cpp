@@ -1,5 +1,6 @@
-// Indexing by tensors. Negative indices are wrapped where eager wraps them; an index out of bounds stays out of bounds, so that running raises what
-// eager does: an IndexError in some of these operations, a RuntimeError in others (Failure::Bounds).
+// Indexing by tensors. Negative indices are wrapped where eager wraps them; an index out of bounds stays out of bounds,
+// so that running raises what eager does: an IndexError in some of these operations, a RuntimeError in others
+// (Failure::Bounds).
 #include "frontend/formulas/indexing.h"
 
 #include "frontend/aten/table.h"

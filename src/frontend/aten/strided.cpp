@@ -1,4 +1,5 @@
-// Views that step through an axis or through memory, what is added or written back through them: diagonals, sliding windows, im2col, as_strided.
+// Views that step through an axis or through memory, what is added or written back through them: diagonals, sliding
+// windows, im2col, as_strided.
 #include "frontend/formulas/strided.h"
 
 #include <algorithm>
@@ -137,7 +138,8 @@ class Strided {
     return reshape(permute_back(x, order), shape_);
   }
 
-  /// The tensor with `src` where the view lies. Fails where two elements of the view have one place: which is written last is nobody's promise.
+  /// The tensor with `src` where the view lies. Fails where two elements of the view have one place: which is written
+  /// last is nobody's promise.
   Value written(Value src) const {
     if (empty()) return self_;
     Dims order, shape;

@@ -1,6 +1,7 @@
-// Activations and their derivatives. All are elementwise on floats: shapes broadcast, everything has one dtype, in which it is computed.
-// `dy` is the gradient of the result, `x` the argument of the forward, `y` its result. The order of operations is that of PyTorch
-// (ATen/native/cpu/Activation.cpp), so that results agree to the last bits. Bounds that a caller may want rounded are Values.
+// Activations and their derivatives. All are elementwise on floats: shapes broadcast, everything has one dtype, in
+// which it is computed. `dy` is the gradient of the result, `x` the argument of the forward, `y` its result. The order
+// of operations is that of PyTorch (ATen/native/cpu/Activation.cpp), so that results agree to the last bits. Bounds
+// that a caller may want rounded are Values.
 #pragma once
 #include "frontend/formulas/value.h"
 

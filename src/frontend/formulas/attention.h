@@ -1,5 +1,6 @@
-// Scaled dot-product attention, put together from contractions and a softmax: the schedule finds the pattern again, as it does for a model that
-// writes its own. q: [B, H, L, E]; k, v: [B, G, S, E], H a multiple of G (grouped queries). Floats, computed in their dtype; no size is 0.
+// Scaled dot-product attention, put together from contractions and a softmax: the schedule finds the pattern again, as
+// it does for a model that writes its own. q: [B, H, L, E]; k, v: [B, G, S, E], H a multiple of G (grouped queries).
+// Floats, computed in their dtype; no size is 0.
 #pragma once
 #include <optional>
 
@@ -19,8 +20,8 @@ struct Attended {
 };
 Attended attention(Value q, Value k, Value v, const Attention&);
 
-/// `y`: the forward's value, of q's shape; logsumexp: of B H L elements. Forward and backward make the same score nodes, so that keeping
-/// or recomputing them is the schedule's choice.
+/// `y`: the forward's value, of q's shape; logsumexp: of B H L elements. Forward and backward make the same score
+/// nodes, so that keeping or recomputing them is the schedule's choice.
 struct AttentionGradients { Value q, k, v; };  // of their shapes
 AttentionGradients attention_backward(Value dy, Value q, Value k, Value v, Value y, Value logsumexp, const Attention&);
 

@@ -8,8 +8,8 @@
 namespace trainc::formulas {
 namespace {
 
-/// Windows side by side (kernel as large as the step, no padding), not 1x1: the patches of a vision transformer. The input is an image of few
-/// channels, whose rows are contiguous within a patch: read as it lies.
+/// Windows side by side (kernel as large as the step, no padding), not 1x1: the patches of a vision transformer. The
+/// input is an image of few channels, whose rows are contiguous within a patch: read as it lies.
 bool side_by_side(const Convolution& f) {
   for (size_t k = 0; k < f.axes(); ++k)
     if (f.stride[k] != f.kernel[k] || f.padding[k] != 0 || (f.kernel[k] > 1 && f.dilation[k] != 1) || f.size[k] % f.kernel[k] != 0) return false;
@@ -51,12 +51,14 @@ Value image_of_rows(Value rows, const Convolution& f, const Dims& grid) {
 Value gradient_of_weight(Value dy, Value x, const Convolution& f) {
   const Value of_out = permute(dy, {0, 2, 1}), of_window = permute(x, {0, 2, 1});
   if (side_by_side(f) || product(f.kernel) == 1) return weight_of_rows(with(dy, dy.b->contract(of_out.node, of_window.node)), f);
-  // The window's elements down, the output's channels across: the contraction reads the lhs where it lies, and packs dy alone.
+  // The window's elements down, the output's channels across: the contraction reads the lhs where it lies, and packs dy
+  // alone.
   return weight_of_rows(permute(with(dy, dy.b->contract(of_window.node, of_out.node)), {0, 2, 1}), f);
 }
 
 // --- the gradient of the input
-/// Along one axis, the places h = step * t + phase of the input take tap first + j * every, j < count, from place t + shift - j * gap of the output.
+/// Along one axis, the places h = step * t + phase of the input take tap first + j * every, j < count, from place t +
+/// shift - j * gap of the output.
 struct Phase { int64_t first, every, count, shift, gap; };
 
 Phase phase_of(const Convolution& f, size_t axis, int64_t phase) {
@@ -96,7 +98,8 @@ Value gradient_of_input(Value dy, Value w, const Convolution& f, DType sums) {
   const int64_t axes = f.axes();
   Dims places, high;
   for (int64_t k = 0; k < axes; ++k) places.push_back((f.size[k] + f.stride[k] - 1) / f.stride[k]), high.push_back(f.size[k] - places[k] * f.stride[k]);
-  // Recursion over the axes: all phases of the axes from `axis` on, interleaved: [N, places of the axes before..., places * step of the others..., C].
+  // Recursion over the axes: all phases of the axes from `axis` on, interleaved: [N, places of the axes before...,
+  // places * step of the others..., C].
   Dims phase(axes, 0);
   auto interleaved = [&](auto&& self, int64_t axis) -> std::optional<Value> {
     if (axis == axes) return gradient_of_phase(dy, w, f, phase, places, sums);

@@ -1,6 +1,6 @@
-// Convolutions as contractions over windows, in channels-last order (docs/frontend.md): the result's rows are (image, place), its columns output
-// channels. The weight's gradient sums over those rows; the input's gradient is a convolution of dy with the weight's taps reversed, one for
-// each phase of the stride. Of one group; no size is 0.
+// Convolutions as contractions over windows, in channels-last order (docs/frontend.md): the result's rows are (image,
+// place), its columns output channels. The weight's gradient sums over those rows; the input's gradient is a
+// convolution of dy with the weight's taps reversed, one for each phase of the stride. Of one group; no size is 0.
 #pragma once
 #include <optional>
 
@@ -17,7 +17,8 @@ struct Convolution {
 /// x: [N, C, size...], w: [O, C, kernel...]
 Convolution convolution_of(const Dims& x, const Dims& w, Dims stride, Dims padding, Dims dilation);
 
-/// x of any float dtype, contracted and summed in `sums`, in which the result is: [N, O, grid...]. bias: [O], of `sums`.
+/// x of any float dtype, contracted and summed in `sums`, in which the result is: [N, O, grid...]. bias: [O], of
+/// `sums`.
 Value convolution(Value x, Value w, std::optional<Value> bias, const Convolution&, DType sums);
 /// dy: [N, O, grid...] -> x's shape, in `sums`.
 Value convolution_input_gradient(Value dy, Value w, const Convolution&, DType sums);

@@ -1,4 +1,5 @@
-// Elementwise functions that are more than one primitive. Shapes broadcast; floats have one dtype, in which they are computed.
+// Elementwise functions that are more than one primitive. Shapes broadcast; floats have one dtype, in which they are
+// computed.
 #pragma once
 #include "frontend/formulas/value.h"
 

@@ -1,5 +1,6 @@
-// Losses, element by element, and their derivatives; the caller takes the mean or the sum (`reduced`). Floats, computed in their dtype.
-// x: what the model gives, t: the target, of the same shape or broadcast. `share`: what the mean divides by, as a factor (`share_of`).
+// Losses, element by element, and their derivatives; the caller takes the mean or the sum (`reduced`). Floats, computed
+// in their dtype. x: what the model gives, t: the target, of the same shape or broadcast. `share`: what the mean
+// divides by, as a factor (`share_of`).
 #pragma once
 #include <optional>
 
@@ -27,7 +28,8 @@ Classes classes_of(const Dims& x, Value target, int64_t ignored, std::optional<V
 Value nll_loss(Value x, const Classes&);
 /// What the mean divides by: the weights that count, summed: a scalar.
 Value nll_total_weight(Value x, const Classes&);
-/// d loss / d x, of x's shape, for dy that broadcasts against Classes::target. A comparison with the class's number, not a scatter: it fuses.
+/// d loss / d x, of x's shape, for dy that broadcasts against Classes::target. A comparison with the class's number,
+/// not a scatter: it fuses.
 Value nll_loss_backward(Value dy, const Dims& x, const Classes&);
 /// Cross-entropy of logits: nll_loss of log_softmax over the classes.
 Value cross_entropy(Value logits, const Classes&);
@@ -44,7 +46,8 @@ Value huber_loss(Value x, Value t, double delta);
 Value huber_loss_backward(Value dy, Value x, Value t, double delta, double share);
 
 // --- binary cross-entropy
-/// -(t log x + (1 - t) log(1 - x)), x and t in [0, 1]: anything else fails when it runs. Logarithms are not let below -100.
+/// -(t log x + (1 - t) log(1 - x)), x and t in [0, 1]: anything else fails when it runs. Logarithms are not let below
+/// -100.
 Value binary_cross_entropy(Value x, Value t);
 /// `least`: what the divisor (1 - x) x is not let below.
 Value binary_cross_entropy_backward(Value dy, Value x, Value t, double least);

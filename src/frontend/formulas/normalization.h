@@ -1,6 +1,7 @@
-// Normalization, (x - mean) / sqrt(var + eps), and its derivatives: layer, batch, group and instance norm differ in the axes. Floats, computed in
-// their dtype. Statistics are two passes, var divided by n; the derivatives are written with the normalised value, which loses fewer
-// digits than PyTorch's sums of x where the mean is large. A scale or a shift broadcasts against x; the caller reshapes it.
+// Normalization, (x - mean) / sqrt(var + eps), and its derivatives: layer, batch, group and instance norm differ in the
+// axes. Floats, computed in their dtype. Statistics are two passes, var divided by n; the derivatives are written with
+// the normalised value, which loses fewer digits than PyTorch's sums of x where the mean is large. A scale or a shift
+// broadcasts against x; the caller reshapes it.
 #pragma once
 #include <optional>
 
@@ -17,10 +18,11 @@ Normalized normalize_by(Value x, Value mean, Value var, double eps);
 Value affine(Value y, std::optional<Value> scale, std::optional<Value> shift);
 
 struct NormGradients { Value x, scale, shift; };
-/// Of affine(normalize(x, axes)), given its mean and rstd (as `normalize` shapes them). Those of scale and shift are sums over `parameter_axes`, which they lack.
+/// Of affine(normalize(x, axes)), given its mean and rstd (as `normalize` shapes them). Those of scale and shift are
+/// sums over `parameter_axes`, which they lack.
 NormGradients norm_backward(Value dy, Value x, Value mean, Value rstd, std::optional<Value> scale, const Dims& axes, const Dims& parameter_axes);
-/// The same of batch norm, whose parameters have the axes that the statistics have: all gradients share two sums. x: [N, C, ...], scale [C].
-/// `training`: mean and rstd are x's own; else they are constants.
+/// The same of batch norm, whose parameters have the axes that the statistics have: all gradients share two sums. x:
+/// [N, C, ...], scale [C]. `training`: mean and rstd are x's own; else they are constants.
 NormGradients batch_norm_backward(Value dy, Value x, Value mean, Value rstd, std::optional<Value> scale, bool training);
 
 /// [C] along axis 1 of `rank`: [1, C, 1, ...]

@@ -35,7 +35,8 @@ Pooled max_pool(Value x, const MaxPool& p) {
   Value view = windows(resized(channels_last(x), p.padding, p.padding, -INFINITY), p.kernel, p.stride, p.dilation);  // [N, OH, OW, KH, KW, C]
   const Dims seen = view.shape();
   Value best = amax(view, {3, 4});
-  // One number tells the place: NaN before all, the later the greater; then those that equal the maximum, the earlier the greater.
+  // One number tells the place: NaN before all, the later the greater; then those that equal the maximum, the earlier
+  // the greater.
   Builder& b = *x.b;
   const auto counter = [&](int64_t axis) { return Value{&b, b.iota(DType::I32, seen, axis)}; };
   const Value tap = counter(3) * number(counter(3), p.kernel[1]) + counter(4);

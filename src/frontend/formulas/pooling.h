@@ -17,9 +17,11 @@ Value mean_of_tiles_backward(Value dy, const Dims& tiles);
 struct MaxPool { Dims kernel, stride, padding, dilation; };
 /// value: of x's dtype; index: i64, the maximum's place within its image, row * W + column. Both [N, C, h, w].
 struct Pooled { Value value, index; };
-/// x: floats [N, C, H, W], of any size but 0. As PyTorch's kernels: the first of equals, but the last NaN; padding is no candidate.
+/// x: floats [N, C, H, W], of any size but 0. As PyTorch's kernels: the first of equals, but the last NaN; padding is
+/// no candidate.
 Pooled max_pool(Value x, const MaxPool&);
-/// dy and index: [N, C, h, w]. Each window gives its gradient to the place it took its maximum from, windows in order: [N, C, H, W].
+/// dy and index: [N, C, h, w]. Each window gives its gradient to the place it took its maximum from, windows in order:
+/// [N, C, H, W].
 Value max_pool_backward(Value dy, Value index, int64_t height, int64_t width);
 
 }  // namespace trainc::formulas

@@ -1,4 +1,5 @@
-// Reductions over axes that are more than one primitive. The axes are kept, of size 1; the dtype is that of x, in which it is summed.
+// Reductions over axes that are more than one primitive. The axes are kept, of size 1; the dtype is that of x, in which
+// it is summed.
 #pragma once
 #include <optional>
 

@@ -1,4 +1,5 @@
-// Softmax and log-softmax over `axes` of x, and their derivatives. Floats, computed in their dtype; every axis has elements.
+// Softmax and log-softmax over `axes` of x, and their derivatives. Floats, computed in their dtype; every axis has
+// elements.
 #pragma once
 #include "frontend/formulas/value.h"
 

@@ -72,8 +72,8 @@ Value overlap_add(Value x, int64_t n, int64_t step, int64_t dilation) {
     }
     return *sum;
   }
-  // Row k holds x[:, k] at the multiples of `step`, then zeros. Cut from rows of length + dilation into rows of `length`, each row lies `dilation` places
-  // further right than the one before; the columns are then summed.
+  // Row k holds x[:, k] at the multiples of `step`, then zeros. Cut from rows of length + dilation into rows of
+  // `length`, each row lies `dilation` places further right than the one before; the columns are then summed.
   const int64_t spread = (windows - 1) * step + 1, length = spread + (size - 1) * dilation;
   Dims turn = all_axes(x.rank());
   std::swap(turn[last], turn[last - 1]);

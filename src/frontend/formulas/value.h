@@ -1,5 +1,6 @@
-// A notation for formulas: nodes with operators, so that a formula reads as the maths it stands for. For formulas and for front ends.
-// Shapes broadcast as in NumPy; dtypes must agree (who calls casts first); a plain number takes the dtype of the other side.
+// A notation for formulas: nodes with operators, so that a formula reads as the maths it stands for. For formulas and
+// for front ends. Shapes broadcast as in NumPy; dtypes must agree (who calls casts first); a plain number takes the
+// dtype of the other side.
 #pragma once
 #include "graph/build.h"
 
@@ -98,7 +99,8 @@ inline Value at_most(Value x, Value high) { return beyond(high < x, high, x); }
 inline Value at_least(Value x, double low) { return at_least(x, number(x, low)); }
 inline Value at_most(Value x, double high) { return at_most(x, number(x, high)); }
 
-/// x, after a check: where `ok` (of x's shape) does not hold, the plan fails when it runs. A lookup in a table of one element.
+/// x, after a check: where `ok` (of x's shape) does not hold, the plan fails when it runs. A lookup in a table of one
+/// element.
 inline Value checked(Value x, Value ok, Failure failure) {
   Value index = with(x, x.b->cast(x.b->unary(Op::Not, x.b->reshape(ok.node, {ok.node->type.numel()})), DType::I64));
   Value found = with(x, x.b->gather(x.b->full(x.dtype(), {1}, 0), index.node, 0, failure));

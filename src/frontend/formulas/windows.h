@@ -1,4 +1,5 @@
-// Channels last, [N, size..., C]: the order in which convolutions and pools are written (docs/frontend.md), and the movements they share.
+// Channels last, [N, size..., C]: the order in which convolutions and pools are written (docs/frontend.md), and the
+// movements they share.
 #pragma once
 #include <algorithm>
 
@@ -20,7 +21,8 @@ inline Value channels_first(Value x) {
   return permute(x, order);
 }
 
-/// [N, size..., C] with `low` and `high` more places of `value` along each spatial axis; negative numbers cut places off.
+/// [N, size..., C] with `low` and `high` more places of `value` along each spatial axis; negative numbers cut places
+/// off.
 inline Value resized(Value x, const Dims& low, const Dims& high, double value) {
   Dims start(x.rank(), 0), extent = x.shape(), before(x.rank(), 0), after(x.rank(), 0);
   for (size_t k = 0; k < low.size(); ++k) {

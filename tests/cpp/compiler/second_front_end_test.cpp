@@ -1,5 +1,6 @@
-// A front end that is not ATen's, in fifty lines: its programs are statements of text, a line each, which it writes by the formulas. What the compiler
-// takes is made without anything of frontend/aten: names of inputs and lines of the program are the front end's own.
+// A front end that is not ATen's, in fifty lines: its programs are statements of text, a line each, which it writes by
+// the formulas. What the compiler takes is made without anything of frontend/aten: names of inputs and lines of the
+// program are the front end's own.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
-// Activations: each against its closed form in f64, its derivative against differences, its dtype, and what is not finite.
+// Activations: each against its closed form in f64, its derivative against differences, its dtype, and what is not
+// finite.
 #include "frontend/formulas/activations.h"
 
 #include "harness.h"

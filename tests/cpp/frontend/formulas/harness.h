@@ -50,7 +50,8 @@ inline void expect_near(const std::vector<double>& got, const std::vector<double
   for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(close(got[i], expected[i], tolerance)) << "element " << i << ": " << got[i] << ", not " << expected[i];
 }
 
-/// `backward`, given dy and the inputs, is the derivative of sum(dy * forward) by each of the first inputs, as many as it gives results.
+/// `backward`, given dy and the inputs, is the derivative of sum(dy * forward) by each of the first inputs, as many as
+/// it gives results.
 inline void expect_derivative(const Formula& forward, const Formula& backward, std::vector<Tensor> inputs, double tolerance = 1e-6) {
   const Tensor y = values_of(forward, inputs).at(0), dy = random_tensor(y.type.shape, 99);
   std::vector<Tensor> all{dy};

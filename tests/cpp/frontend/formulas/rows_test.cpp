@@ -144,6 +144,11 @@ TEST(Losses, NegativeLogLikelihoodOfClasses) {
   expect_near(numbers([&](const Values& v) { return Values{nll_total_weight(v[0], classes(v))}; }, {x, weight, target}), {5.5});
   expect_derivative(loss, [&](const Values& v) { return Values{nll_loss_backward(v[0], v[1].shape(), classes({v[1], v[2], v[3]}))}; }, {x, weight, target});
   EXPECT_ANY_THROW(numbers(loss, {x, weight, integers({4}, {0, 3, 0, 0})})) << "no class";
+  // without weights, too, no gradient comes from a target that does not count
+  const auto plain = [](const Values& v) { return classes_of(v[0].shape(), v[1], -100, std::nullopt); };
+  expect_near(numbers([&](const Values& v) { return Values{nll_total_weight(v[0], plain(v))}; }, {x, target}), {3});
+  expect_derivative([&](const Values& v) { return Values{nll_loss(v[0], plain(v))}; },
+                    [&](const Values& v) { return Values{nll_loss_backward(v[0], v[1].shape(), plain({v[1], v[2]}))}; }, {x, target});
 }
 TEST(Losses, CrossEntropyOfPlacesAndOfOneSample) {
   const Tensor x = random_tensor({2, 3, 2}, 18);

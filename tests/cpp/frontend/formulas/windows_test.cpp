@@ -25,7 +25,8 @@ const std::vector<Form> kForms{
 };
 Convolution of(const Form& f) { return convolution_of(f.x, f.w, f.stride, f.padding, f.dilation); }
 
-/// y[n, o, p] = b[o] + sum over c and taps of x[n, c, p * stride + tap * dilation - padding] * w[o, c, tap], all places by their flat numbers.
+/// y[n, o, p] = b[o] + sum over c and taps of x[n, c, p * stride + tap * dilation - padding] * w[o, c, tap], all places
+/// by their flat numbers.
 std::vector<double> convolved(const Tensor& x, const Tensor& w, const Tensor& bias, const Convolution& f) {
   const auto numel = [](const Dims& d) { return product(d); };
   const auto place = [](int64_t flat, const Dims& shape, size_t axis) {
