@@ -53,7 +53,7 @@ Attended attention(Value q, Value k, Value v, const Attention& form) {
   Value s = h.scores(q, k, form), m = amax(s, {2});
   Value e = exp(s - where(m == -INFINITY, 0, m)), total = sum(e, {2});
   total = where(total == 0, 1, total);
-  return {matmul(e / total, h.spread(v)), m + log(total)};
+  return {matmul(e / total, h.spread(v)), m, total};
 }
 
 AttentionGradients attention_backward(Value dy, Value q, Value k, Value v, Value y, Value logsumexp, const Attention& form) {

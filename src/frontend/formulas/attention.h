@@ -15,8 +15,9 @@ struct Attention {
 };
 /// Rows that see nothing give 0 and a logsumexp of -inf.
 struct Attended {
-  Value value;      // [B H, L, E]
-  Value logsumexp;  // [B H, L, 1], of the scores: what the backward needs
+  Value value;       // [B H, L, E]
+  Value max, total;  // [B H, L, 1], of the scores: the largest, and the sum of e^(score - max), 1 where that is 0
+  Value logsumexp() const { return max + log(total); }  // what the backward needs
 };
 Attended attention(Value q, Value k, Value v, const Attention&);
 
