@@ -8,6 +8,7 @@
 
 #include "bindings/bindings.h"
 #include "emit/cuda/emit.h"
+#include "frontend/aten/import.h"
 #include "runtime/foreach.h"
 #include "runtime/measure.h"
 #include "support/error.h"

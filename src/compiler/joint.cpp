@@ -54,7 +54,7 @@ struct JointGraph::Impl {
   }
 };
 
-JointGraph::JointGraph(frontend::Imported joint, int64_t primals, int64_t forward_outputs, const std::string& name, const CompileOptions& options,
+JointGraph::JointGraph(Program joint, int64_t primals, int64_t forward_outputs, const std::string& name, const CompileOptions& options,
                        int64_t deferred_bytes, bool one_plan)
     : impl_(std::make_unique<Impl>()) {
   impl_->name = name;
