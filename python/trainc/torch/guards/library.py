@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import decimal
 import functools
+import inspect
 import os
 import re
 import types
@@ -123,27 +124,35 @@ _WATCHED = {
 }  # fmt: skip
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+
+
+def _of_torch(*paths: str) -> tuple[str, ...]:
+    return tuple(_TORCH + path.replace("/", os.sep) for path in paths)
+
+
 # Files of PyTorch's whose functions read, or are about, a state that no signature has.
-_STATES = tuple(
-    _TORCH + path.replace("/", os.sep)
-    for path in ("random.py", "_tensor_str.py", "autograd/anomaly_mode.py", "backends/", "utils/deterministic.py", "cuda/",
-                 "xpu/", "mps/", "mtia/", "accelerator/", "distributed/", "jit/_state.py", "multiprocessing/")
+_STATES = _of_torch(
+    "random.py", "_tensor_str.py", "autograd/anomaly_mode.py", "backends/", "utils/deterministic.py", "cuda/__init__.py",
+    "cuda/memory.py", "cuda/random.py", "xpu/__init__.py", "mps/__init__.py", "mtia/__init__.py", "accelerator/", "jit/_state.py",
 )  # fmt: skip
+# Those of which some do, by their names.
+_QUESTIONS = _of_torch("__init__.py", "functional.py", "distributed/", "cuda/", "multiprocessing/")
 _NUMPY = os.path.join(os.path.dirname(numpy.__file__), "_core", "")
 _STATES_OF_NUMPY = (_NUMPY + "_ufunc_config.py", _NUMPY + "arrayprint.py", _NUMPY + "printoptions.py")
-_OF_TORCH = re.compile(r"(is|are|get|initial|seed)(_|$)")  # in torch/__init__.py and the like
+_QUESTION = re.compile(r"(is|are|get|initial|seed)(_|$)")
 _SETTLED = frozenset(
     {"is_tensor", "is_storage", "get_default_device", "is_compiling", "is_dynamo_compiling", "is_scripting", "is_tracing",
-     "is_exporting", "is_available", "is_built", "is_parametrized"}
+     "is_exporting", "is_parametrized", "sdp_kernel", "flags"}
 )  # fmt: skip
 
 
 @functools.cache
 def _home(path: str) -> str:
-    """Of a file of the standard library its top module, of one of PyTorch's or NumPy's that is about a state "state", else ""."""
+    """Of a file of the standard library its top module; of PyTorch's or NumPy's that are about a state "state", of those that
+    have questions "torch"; else ""."""
     if path.startswith((*_STATES, *_STATES_OF_NUMPY)):
         return "state"
-    if path in (_TORCH + "__init__.py", _TORCH + "functional.py"):
+    if path.startswith(_QUESTIONS):
         return "torch"
     if path.startswith("<frozen "):
         return path[len("<frozen ") : -1].split(".", 1)[0]
@@ -160,7 +169,7 @@ def reads(code: types.CodeType) -> bool:
     if home == "state":
         return name not in _SETTLED
     if home == "torch":
-        return _OF_TORCH.match(name) is not None and name not in _SETTLED
+        return _QUESTION.match(name) is not None and name not in _SETTLED
     if home in _PURE or home not in STDLIB:
         return name in _IMPURE and bool(home)
     return name not in _WATCHED.get(home, ()) and not name.startswith("<")
@@ -170,7 +179,7 @@ def reads(code: types.CodeType) -> bool:
 
 # Without arguments, their answer is part of what a trace depends on.
 ANSWERED: dict[types.CodeType, Callable[[], Any]] = {
-    function.__code__: function
+    inspect.unwrap(function).__code__: function
     for module, names in (
         (torch.distributed, ("is_available", "is_initialized", "get_rank", "get_world_size", "is_torchelastic_launched")),
         (torch.cuda, ("is_available", "is_initialized", "device_count", "current_device")),
@@ -178,7 +187,7 @@ ANSWERED: dict[types.CodeType, Callable[[], Any]] = {
         (torch, ("is_deterministic_algorithms_warn_only_enabled", "is_warn_always_enabled", "get_float32_matmul_precision")),
     )
     for name in names
-    if isinstance(function := getattr(module, name, None), types.FunctionType)
+    if isinstance(inspect.unwrap(function := getattr(module, name, None)), types.FunctionType)
 }
 
 
