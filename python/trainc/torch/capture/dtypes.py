@@ -1,10 +1,11 @@
 """Operations that eager refuses for the dtypes of their operands, which a trace lets pass: PyTorch finds what a result would be
-like without its kernels, and these alone look (a product of f64 and f32, a loss whose target is of another dtype); and a write in
-place becomes an operation that gives another tensor (an integer tensor times 0.5). Eager is asked with small numbers, once for
-each operation and its operands' dtypes."""
+like without its kernels, and these alone look (a product of f64 and f32, a loss whose target is of another dtype, a number that
+the dtype cannot hold: -1e9 in f16); and a write in place becomes an operation that gives another tensor (an integer tensor times
+0.5). Eager is asked with small tensors, once for each operation, its operands' dtypes and such a number."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,29 +19,40 @@ from trainc.torch.graph import wire
 from trainc.torch.graph.sizes import SYMBOLIC
 
 _PLAIN = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+_LEAST_LIMIT = torch.finfo(torch.float16).max
 _refused: dict[tuple, str | None] = {}  # by operation and dtypes: what eager says
 
 
 def refuse_mixed(forward: Iterable[torch.fx.Node]) -> None:
-    """NotCompiled where eager would raise an error for floats of several dtypes. Of the forward alone: what a kernel keeps for
-    the backward may have another dtype than a trace says (the mean of a norm of bf16 with f32 weights)."""
+    """NotCompiled where eager would raise an error for floats of several dtypes, or for a number. Of the forward alone: what a
+    kernel keeps for the backward may have another dtype than a trace says (the mean of a norm of bf16 with f32 weights)."""
     for node in forward:
         if node.op != "call_function" or not isinstance(node.target, OpOverload) or node.target.namespace != "aten":
             continue
         values = [n.meta.get("val") for n in node.all_input_nodes]
         operands = [value for value in values if isinstance(value, torch.Tensor)]
         dtypes = tuple([operand.dtype for operand in operands])
-        if len({dtype for dtype in dtypes if dtype.is_floating_point}) < 2 or wire.is_random(node.target):
+        floats = {dtype for dtype in dtypes if dtype.is_floating_point}
+        odd = _odd(node, floats)
+        if len(floats) < 2 and not odd or wire.is_random(node.target):
             continue
-        key = (node.target, dtypes, *[operand.dim() for operand in operands], operands[0].device.type)
+        key = (node.target, dtypes, odd, *[operand.dim() for operand in operands], operands[0].device.type)
         if key not in _refused:
             _refused[key] = _said_of_mixed(node)
         if (said := _refused[key]) is not None:
             raise NotCompiled(f"{wire.origin(node)} ({wire.target_name(node.target)}): {said}")
 
 
+def _odd(node: torch.fx.Node, floats: set[torch.dtype]) -> tuple[float, ...]:
+    """The numbers among a node's arguments that one of these dtypes cannot hold, and a truth value as a factor."""
+    given = [arg for arg in (*node.args, *node.kwargs.values()) if type(arg) in (int, float) and abs(arg) > _LEAST_LIMIT]
+    limit = min((torch.finfo(dtype).max for dtype in floats), default=math.inf) if given else 0
+    factors = [factor for factor in (node.kwargs.get("alpha"), node.kwargs.get("beta")) if type(factor) is bool]
+    return (*[arg for arg in given if limit < abs(arg) < math.inf], *factors)
+
+
 def _said_of_mixed(node: torch.fx.Node) -> str | None:
-    """None where eager takes the operands' dtypes, or would not take these values in one dtype either."""
+    """None where eager takes the operands' dtypes and the numbers, or would not take zeros in one dtype either."""
 
     def values(arg: Any) -> Any:
         return arg.meta.get("val") if isinstance(arg, torch.fx.Node) else arg
@@ -48,7 +60,9 @@ def _said_of_mixed(node: torch.fx.Node) -> str | None:
     arguments = map_aggregate((node.args, node.kwargs), values)
     said = _said(node.target, arguments, 0)
     floats = {n.meta["val"].dtype for n in node.all_input_nodes if _is_float(n.meta.get("val"))}
-    return said if said is not None and any(_said(node.target, arguments, 0, dtype) is None for dtype in floats) else None
+    odd = _odd(node, floats)
+    held = map_aggregate(arguments, lambda arg: 0 if any(arg is each for each in odd) else arg)
+    return said if said is not None and any(_said(node.target, held, 0, dtype) is None for dtype in floats) else None
 
 
 def check_in_place(operation: Any, args: tuple, kwargs: dict) -> None:

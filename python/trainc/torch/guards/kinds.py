@@ -9,6 +9,7 @@ import enum
 import fractions
 import functools
 import gc
+import operator
 import pathlib
 import re
 import struct
@@ -177,6 +178,13 @@ def names_of_bases(kind: type) -> frozenset[str]:
     return frozenset(found)
 
 
+def names_in(getter: operator.attrgetter | operator.methodcaller) -> set[str]:
+    """The attributes that it asks for."""
+    make, arguments = getter.__reduce__()
+    names = (*arguments, *getattr(make, "args", ()))  # with keywords it is made by a functools.partial
+    return {part for name in names if isinstance(name, str) for part in name.split(".")}
+
+
 def slot_names(kind: type) -> list[str]:
     return [
         key for base in kind.__mro__ for key, item in base.__dict__.items()
@@ -204,6 +212,7 @@ __all__ = [
     "is_transparent",
     "kept_by",
     "module_of",
+    "names_in",
     "names_of_bases",
     "order",
     "reads_itself",

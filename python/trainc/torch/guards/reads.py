@@ -18,6 +18,7 @@ import functools
 import gc
 import inspect
 import logging
+import operator
 import os
 import sys
 import threading
@@ -49,6 +50,7 @@ from trainc.torch.guards.kinds import (
     is_transparent,
     kept_by,
     module_of,
+    names_in,
     names_of_bases,
     order,
     reads_itself,
@@ -240,18 +242,22 @@ class Reads:
         if "getenv" in facts.names:
             self._todo.append(("os.environ", os.environ))
         self.own_backward |= not _BACKWARD.isdisjoint(facts.names)
-        new = facts.names - self._names
+        self._name(facts.names)
+        if facts.any_attribute and not self._all:
+            self._all = True
+            for name in [name for name in self._waiting if not name.startswith("__")]:
+                for path, value, owner in self._waiting.pop(name):
+                    self._named(path, value, owner)
+
+    def _name(self, names: set[str]) -> None:
+        """Attributes and variables of these names are read."""
+        new = names - self._names
         self._names |= new
         for name in new:
             for path, value, owner in (*self._waiting.pop(name, ()), *self._settings.pop(name, ())):
                 self._named(path, value, owner)
         for path, opened in self._opened:
             self._members(path, opened, new)
-        if facts.any_attribute and not self._all:
-            self._all = True
-            for name in [name for name in self._waiting if not name.startswith("__")]:
-                for path, value, owner in self._waiting.pop(name):
-                    self._named(path, value, owner)
 
     # -- objects ------------------------------------------------------------------------------------------------------
 
@@ -382,6 +388,8 @@ class Reads:
             self._called_by_c(self._impure, None)
             if not isinstance(value.__self__, (types.ModuleType, type, type(None))):
                 self._todo.append((f"{path}.__self__", value.__self__))
+        elif isinstance(value, (operator.attrgetter, operator.methodcaller)):
+            self._name(names_in(value))
         elif isinstance(value, _PLACES) or is_torchs(value) or is_function(value):
             for key, item in vars(value).items() if isinstance(value, _WITH_STATE) else ():
                 if isinstance(item, IMMUTABLE):
