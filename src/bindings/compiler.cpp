@@ -7,7 +7,6 @@
 #include <thread>
 
 #include "bindings/bindings.h"
-#include "emit/cuda/emit.h"
 #include "runtime/foreach.h"
 #include "runtime/measure.h"
 #include "support/error.h"
@@ -56,14 +55,14 @@ struct Order {
 
   Order(const std::string& options, std::string device, nb::object tuner)
       : options(compiler::options_of(options)), device(std::move(device)), tuner(std::move(tuner)) {
-    require(this->options.gpu.has_value() == (this->device != "cpu"), "compile options are of another device");
+    require(this->options.target.device.empty() == (this->device == "cpu"), "compile options are of another device");
   }
   /// `callback`: progress(done, total), or None. It and Ctrl-C may raise out of the compiler.
   compiler::Job job(const nb::object& callback, compiler::SharedKernels* shared) const {
     compiler::Job job;
     job.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
     job.shared = shared;
-    if (!tuner.is_none() && !options.gpu) job.tuning = tuning_of(tuner);
+    if (!tuner.is_none() && options.target.measures) job.tuning = tuning_of(tuner);
     job.progress = [&callback, signals = SignalCheck()](int64_t done, int64_t total) mutable {
       signals();
       nb::gil_scoped_acquire lock;
@@ -150,7 +149,7 @@ std::vector<compiler::Update> all_of(const Updates& updates) {
 std::vector<plan::Foreach> kernels_of(const Formulas& formulas, const compiler::CompileOptions& o) {
   std::vector<plan::Foreach> kernels;
   for (const auto& [graph, in_place] : formulas)
-    kernels.push_back(compiler::compile_foreach(frontend::import_aten(graph), in_place, "update" + std::to_string(kernels.size()), o, emit::cuda::Entry::Plan));
+    kernels.push_back(compiler::compile_foreach(frontend::import_aten(graph), in_place, "update" + std::to_string(kernels.size()), o, compiler::Entry::Plan));
   return kernels;
 }
 /// For a plan that is only looked at.

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "compiler/code_generator.h"
 #include "compiler/options.h"
-#include "emit/cuda/emit.h"
 #include "frontend/aten.h"
 #include "loop/loop.h"
 #include "passes/pipeline.h"
@@ -87,7 +87,7 @@ struct LoweredForeach {
 };
 LoweredForeach lower_foreach(frontend::Imported, const std::vector<int64_t>& in_place, const std::string& name, const CompileOptions&);
 plan::Foreach compile_foreach(frontend::Imported, const std::vector<int64_t>& in_place, const std::string& name, const CompileOptions&,
-                              emit::cuda::Entry = emit::cuda::Entry::Foreach);
+                              Entry = Entry::Foreach);
 
 /// The update of one parameter within a step.
 struct Update {

@@ -13,11 +13,11 @@ constexpr Tile kFmaTiles[] = {{128, 128, 16, 8, 8}, {64, 64, 16, 4, 4}, {32, 32,
 constexpr Tile kMmaTiles[] = {{128, 64, 32, 4, 4}, {64, 64, 32, 2, 4}, {32, 32, 32, 1, 2}};
 
 /// The largest tile that still gives every multiprocessor a block and throws little away; else the smallest.
-template <size_t N> Tile choose(const Tile (&tiles)[N], const ContractionSpec& s, Gpu gpu) {
+template <size_t N> Tile choose(const Tile (&tiles)[N], const ContractionSpec& s, int multiprocessors) {
   for (const Tile& t : tiles) {
     const int64_t m = ceil_div(s.m, t.m), n = ceil_div(s.n, t.n);
     const bool little_waste = m * t.m * n * t.n <= 2 * s.m * s.n;
-    if (s.batch * m * n >= multiprocessors(gpu) && little_waste) return t;
+    if (s.batch * m * n >= multiprocessors && little_waste) return t;
   }
   return tiles[N - 1];
 }
@@ -206,7 +206,7 @@ class Builder {
 
 }  // namespace
 
-void build_device_contraction(LoopNest& nest, const ContractionSpec& spec, Gpu gpu, bool tf32) {
+void build_device_contraction(LoopNest& nest, const ContractionSpec& spec, const Target& target, bool tf32) {
   require(spec.batch >= 0 && spec.m >= 0 && spec.n >= 0 && spec.k >= 0, "contraction of negative size");
   nest.flops += 2 * spec.batch * spec.m * spec.n * spec.k;
   if (spec.batch == 0 || spec.m == 0 || spec.n == 0) {
@@ -220,7 +220,7 @@ void build_device_contraction(LoopNest& nest, const ContractionSpec& spec, Gpu g
   const DType sums = lhs->dtype;
   require(sums == DType::F32 || sums == DType::F64, "contraction of " + std::string(name_of(sums)) + " operands: cast them to f32");
   const bool bf16 = narrow(lhs) && narrow(rhs), mma = bf16 || (tf32 && sums == DType::F32);
-  Builder(nest, spec, sums, bf16 ? DType::BF16 : sums, mma ? choose(kMmaTiles, spec, gpu) : choose(kFmaTiles, spec, gpu), mma).run();
+  Builder(nest, spec, sums, bf16 ? DType::BF16 : sums, mma ? choose(kMmaTiles, spec, target.multiprocessors) : choose(kFmaTiles, spec, target.multiprocessors), mma).run();
 }
 
 }  // namespace trainc::loop

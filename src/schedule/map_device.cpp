@@ -103,7 +103,7 @@ Stmt rename(const Stmt& s, int local, const Expr& to) {
 
 class Mapping {
  public:
-  Mapping(const LoopNest& nest, Gpu gpu) : nest_(nest), gpu_(gpu) {}
+  Mapping(const LoopNest& nest, const Target& target) : nest_(nest), multiprocessors_(target.multiprocessors) {}
 
   LoopNest run() {
     if (nest_.parallel_extent == 0) {
@@ -138,7 +138,7 @@ class Mapping {
 
     // Few elements are spread over all multiprocessors; of many, a thread takes several, one block's threads apart.
     constexpr int64_t kThreads = 256, kEach = 4;
-    const int64_t per_block = all >= kThreads * kEach * 2 * multiprocessors(gpu_) ? kThreads * kEach : kThreads;
+    const int64_t per_block = all >= kThreads * kEach * 2 * multiprocessors_ ? kThreads * kEach : kThreads;
     nest_.threads = static_cast<int>(std::min(kThreads, ceil_div(all, kWarp) * kWarp));
     nest_.parallel_extent = ceil_div(all, per_block);
     const int b = nest_.add_var("block", nest_.parallel_extent), t = nest_.add_var("thread", std::min(all, per_block));
@@ -305,13 +305,13 @@ class Mapping {
   }
 
   LoopNest nest_;
-  const Gpu gpu_;
+  const int multiprocessors_;
   int parallel_ = -1;
   bool scratch_ = false;
 };
 
 }  // namespace
 
-LoopNest map_to_device(const LoopNest& nest, Gpu gpu) { return Mapping(nest, gpu).run(); }
+LoopNest map_to_device(const LoopNest& nest, const Target& target) { return Mapping(nest, target).run(); }
 
 }  // namespace trainc::schedule

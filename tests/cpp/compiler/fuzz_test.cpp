@@ -28,7 +28,7 @@ using testing::expect_close;
 using testing::halves;
 
 reference::Options oracle(reference::Precision precision = reference::Precision::Rounded) { return {.precision = precision, .random = {}, .call = {}}; }
-compiler::CompileOptions options(CpuLevel level = cpu_level()) { return {.level = level}; }
+compiler::CompileOptions options(CpuLevel level = cpu_level()) { return {.target = cpu_target(level)}; }
 
 /// The levels that this machine can run, tiles in emulation.
 std::vector<CpuLevel> levels() {

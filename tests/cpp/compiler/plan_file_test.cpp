@@ -45,7 +45,7 @@ TEST(PlanFile, RunsWithoutTheCompiler) {
     frontend::Imported imported;
     imported.graph = parse(text);
     const auto inputs = testing::random_inputs(imported.graph, 4);
-    const plan::Plan plan = compiler::compile(std::move(imported), "filed", {.level = level});
+    const plan::Plan plan = compiler::compile(std::move(imported), "filed", {.target = cpu_target(level)});
     const auto here = testing::run_plan(plan, inputs);
     const auto there = run_elsewhere(plan::save(plan), inputs, here.size());
     ASSERT_EQ(there.size(), here.size()) << "the runner failed";
@@ -60,7 +60,7 @@ TEST(PlanFile, DamagedFileIsRefused) {
   frontend::Imported imported;
   imported.graph = parse(testing::kSoftmax);
   const auto inputs = testing::random_inputs(imported.graph, 4);
-  std::string file = plan::save(compiler::compile(std::move(imported), "filed", {.level = cpu_level()}));
+  std::string file = plan::save(compiler::compile(std::move(imported), "filed", {.target = cpu_target(cpu_level())}));
   file[file.size() / 2] ^= 1;
   EXPECT_TRUE(run_elsewhere(file, inputs, 1).empty());
 }

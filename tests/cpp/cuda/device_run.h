@@ -11,7 +11,7 @@ namespace trainc::testing {
 
 using reference::Tensor;
 
-inline compiler::CompileOptions device_options(bool interpreted) { return {.level = cpu_level(), .gpu = Gpu::Sm90a, .interpreted = interpreted}; }
+inline compiler::CompileOptions device_options(bool interpreted) { return {.target = target_of(interpreted ? "interpret" : "sm_90a", cpu_level())}; }
 
 /// All results of `plan` on a driver whose memory is the host's.
 inline std::vector<Tensor> run_on_device(const plan::Plan& plan, std::shared_ptr<runtime::cuda::Driver> driver, const std::vector<Tensor>& inputs, void* saved = nullptr) {

@@ -54,7 +54,7 @@ TEST(LoopText, ANestOfTheGeneratorParsesBack) {
   spec.lhs = [&](Expr b, Expr row, Expr k) { return n.load(x, (b * 37 + row) * 70 + k); };
   spec.rhs = [&](Expr b, Expr row, Expr k) { return n.load(y, (b * 50 + row) * 70 + k); };
   spec.epilogue = [&](Expr b, Expr row, Expr column, Expr sum) { return store(out, (b * 37 + row) * 50 + column, sum); };
-  build_contraction(n, spec, CpuLevel::Avx2, CacheSizes{});
+  build_contraction(n, spec, cpu_target(CpuLevel::Avx2));
   const std::string text = print(n);
   const LoopNest again = parse(text);
   EXPECT_EQ(print(again), text);
