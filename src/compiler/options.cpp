@@ -33,7 +33,7 @@ class Fields {
 CompileOptions options_of(std::string_view text) {
   Fields f(text);
   CompileOptions o;
-  const CpuLevel level = cpu_level_of(f.take<std::string>("cpu"));
+  const auto level = cpu_level_of(f.take<std::string>("cpu"));
   const CacheSizes caches = {.l1d = f.take<int64_t>("l1d"), .l2 = f.take<int64_t>("l2"), .l3 = f.take<int64_t>("l3"), .cores = f.take<int>("cores")};
   o.target = target_of(f.take<std::string>("device"), level, caches);
   o.library_flops = f.take<int64_t>("library_flops");

@@ -11,7 +11,7 @@ namespace trainc::compiler {
 /// All that a plan depends on beside its graph. It is made once, by who asks for a plan (python/trainc/base/options.py), and its text is part of the plan's key in the
 /// cache. Nothing below reads a configuration, the environment or the machine: what decides anything about a plan is a field here.
 struct CompileOptions {
-  Target target = cpu_target(CpuLevel::Avx2);  // what kernels are made for
+  Target target = cpu_target();  // what kernels are made for
   int64_t library_flops = 0;     // where the target has a library: contractions of so many operations may go there, for it can be had; 0: none
   bool tf32 = false;             // where the target has it: f32 contractions may round their operands to tf32
   bool float32_in_parts = true;  // where the target has tiles: f32 contractions may be six bf16 products each

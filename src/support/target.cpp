@@ -46,6 +46,21 @@ Target interpreted_target() {
   return target;
 }
 
+/// What nests for blocks of threads have no words for.
+void require_consistent(const std::string& name, const Target& t) {
+  const auto apart = [&](bool capability, const char* word) {
+    require(!(t.launches_blocks && capability), "target " + name + ": blocks of threads and " + word + " do not go together");
+  };
+  apart(t.has_wide_totals, "has_wide_totals");
+  apart(t.masks_as_bits, "masks_as_bits");
+  apart(t.fuses_chains, "fuses_chains");
+  apart(t.transposes_in_registers, "transposes_in_registers");
+  apart(t.shifts_arguments, "shifts_arguments");
+  apart(t.has_bf16_dot, "has_bf16_dot");
+  apart(t.has_tiles, "has_tiles");
+  require(t.has_bf16_dot || !t.has_tiles, "target " + name + ": has_tiles without has_bf16_dot");
+}
+
 struct Registry {
   std::mutex mutex;
   std::map<std::string, MakeTarget, std::less<>> makers;
@@ -78,7 +93,9 @@ Target target_of(std::string_view name, CpuLevel level, const CacheSizes& caches
     }
     make = it->second;
   }
-  return make(level, caches);
+  Target target = make(level, caches);
+  require_consistent(std::string(name), target);
+  return target;
 }
 
 void register_target(std::string name, MakeTarget make) {

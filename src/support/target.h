@@ -15,6 +15,8 @@ struct Target {
   std::string cpu;        // plan::Plan::cpu: the level of instructions that is needed at least; "" on a device
   std::string device;     // plan::Plan::device; "" on the CPU
   std::string generator;  // "llvm", "nvrtc", "nests", or another that is registered (compiler/code_generator.h)
+  /// As target_of knows it.
+  std::string name() const { return device.empty() ? "cpu" : device; }
 
   // What a core computes with, and what work is cut for.
   CacheSizes caches = {};
@@ -43,11 +45,11 @@ struct Target {
   bool operator==(const Target&) const = default;
 };
 
-Target cpu_target(CpuLevel, const CacheSizes& = {});
+Target cpu_target(CpuLevel = CpuLevel::Avx2, const CacheSizes& = {});
 /// Its kernels do not depend on the CPU beside it.
 Target gpu_target(Gpu);
 
-/// The target of this name, beside (or on) such a CPU: "cpu", "interpret" (nests of sm_90a as text, which the interpreter runs), "sm_80", ..., or one that was
+/// The target of this name, beside (or on) such a CPU; InternalError where its capabilities exclude each other. "cpu", "interpret" (nests of sm_90a as text, which the interpreter runs), "sm_80", ..., or one that was
 /// registered. UserError for another word, with the words there are.
 Target target_of(std::string_view name, CpuLevel, const CacheSizes& = {});
 using MakeTarget = std::function<Target(CpuLevel, const CacheSizes&)>;
