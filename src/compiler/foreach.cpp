@@ -4,9 +4,9 @@
 
 #include <cctype>
 
-#include "schedule/expressions.h"
-#include "schedule/kernels.h"
-#include "schedule/map_device.h"
+#include "lower/expressions.h"
+#include "lower/kernels.h"
+#include "lower/map_device.h"
 
 namespace trainc::compiler {
 
@@ -28,10 +28,10 @@ LoweredForeach lower_foreach(frontend::Imported imported, const std::vector<int6
   result.device = options.target.device;
 
   schedule::Schedule nothing_stored;
-  schedule::LoweredKernel kernel;
+  lower::LoweredKernel kernel;
   loop::LoopNest& nest = kernel.nest;
   nest.name = name;
-  schedule::Expressions e(nothing_stored, kernel);
+  lower::Expressions e(nothing_stored, kernel);
   for (const Node& n : graph.nodes())
     if (n.op == Op::Input) inputs.at(static_cast<size_t>(n.as<InputAttr>().index)) = &n;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -51,18 +51,18 @@ LoweredForeach lower_foreach(frontend::Imported imported, const std::vector<int6
   for (const Node* n : inputs) {
     const bool scalar = n->type.rank() == 0;
     e.out = scalar ? &scalars : &body;
-    e.bind(n, e.value(n, schedule::Index::at_position(n->shape(), scalar ? integer(0) : position)));
+    e.bind(n, e.value(n, loop::Index::at_position(n->shape(), scalar ? integer(0) : position)));
   }
   e.out = &body;
   for (const Node* n : graph.live()) {
-    if (is_elementwise(n->op)) e.bind(n, e.definition(n, schedule::Index::at_position(n->shape(), position)));
+    if (is_elementwise(n->op)) e.bind(n, e.definition(n, loop::Index::at_position(n->shape(), position)));
     for (const std::string& origin : graph.origins(n))
       if (result.origins.size() < 8) result.origins.push_back(origin);
   }
   std::vector<loop::Stmt> stores;
   for (size_t i = 0; i < in_place.size(); ++i) {
     const Node* v = graph.outputs[i].value;
-    loop::Expr x = e.value(v, schedule::Index::at_position(v->shape(), position));
+    loop::Expr x = e.value(v, loop::Index::at_position(v->shape(), position));
     const DType to = inputs[in_place[i]]->dtype();
     stores.push_back(loop::store(static_cast<int>(in_place[i]), position, x->dtype == to ? x : loop::cast(x, to)));
   }
@@ -71,7 +71,7 @@ LoweredForeach lower_foreach(frontend::Imported imported, const std::vector<int6
   nest.body = loop::for_loop(LoopKind::Parallel, c, integer(1), block(std::move(scalars)));
   loop::verify(nest);
   if (options.target.launches_blocks) {
-    nest = schedule::map_to_device(nest, options.target);
+    nest = lower::map_to_device(nest, options.target);
     for (char& c : nest.name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';  // a name of C++: "AdamW step" is none
     loop::verify(nest);
   }

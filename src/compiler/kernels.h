@@ -6,7 +6,7 @@
 
 #include "compiler/compiler.h"
 #include "loop/form.h"
-#include "schedule/lower.h"
+#include "lower/lower.h"
 
 namespace trainc::compiler {
 
@@ -30,7 +30,7 @@ struct SharedKernel {
 
 struct SharedKernels::Impl {
   struct Role {
-    schedule::Pinned pinned;
+    lower::Pinned pinned;
     std::vector<std::vector<loop::Form>> samples;  // of each sample, the nests
     std::unordered_map<std::string, std::vector<std::unique_ptr<SharedKernel>>> known;  // by form
   };

@@ -13,9 +13,9 @@
 #include "graph/verify.h"
 #include "loop/in_place.h"
 #include "loop/offsets.h"
+#include "lower/lower.h"
 #include "passes/rules.h"
 #include "schedule/bits.h"
-#include "schedule/lower.h"
 #include "schedule/order_steps.h"
 #include "schedule/prepare.h"
 #include "schedule/schedule.h"
@@ -49,14 +49,14 @@ class PlanBuilder {
     place_outputs();
 
     const double start = now();
-    std::vector<std::vector<schedule::LoweredKernel>> kernels = lowered(options, job);
+    std::vector<std::vector<lower::LoweredKernel>> kernels = lowered(options, job);
     if (options.target.writes_in_place) write_in_place(kernels);
     for (size_t g = 0; g < kernels.size(); ++g) {
       const schedule::Group& group = schedule_.groups[g];
       if (group.kind == schedule::GroupKind::Extern) extern_step(group);
       else if (group.kind == schedule::GroupKind::Random && kernels[g].empty()) random_step(group.values[0]);
       else
-        for (schedule::LoweredKernel& k : kernels[g]) kernel_step(k, options.target.shifts_arguments);
+        for (lower::LoweredKernel& k : kernels[g]) kernel_step(k, options.target.shifts_arguments);
       if (group.kind == schedule::GroupKind::Random && !kernels[g].empty()) as_draw(plan_.steps.back(), group.values[0]);
     }
     for (auto [value, below] : over_) plan_.buffers[buffer(value)].over = buffer(below);
@@ -67,8 +67,8 @@ class PlanBuilder {
 
  private:
   /// The kernels of each group.
-  std::vector<std::vector<schedule::LoweredKernel>> lowered(const CompileOptions& options, const Job& job) {
-    schedule::Machine machine{options.target};
+  std::vector<std::vector<lower::LoweredKernel>> lowered(const CompileOptions& options, const Job& job) {
+    lower::Machine machine{options.target};
     machine.tf32 = options.target.has_tf32 && options.tf32;
     machine.library_flops = options.target.has_library ? options.library_flops : 0;
     machine.float32_in_parts = options.float32_in_parts;
@@ -80,9 +80,9 @@ class PlanBuilder {
       machine.pinned->next = 0;
     }
     Tuner tuner(graph_, schedule_, machine, options, job);
-    std::vector<std::vector<schedule::LoweredKernel>> kernels;
+    std::vector<std::vector<lower::LoweredKernel>> kernels;
     for (const schedule::Group& g : schedule_.groups) {
-      std::vector<schedule::LoweredKernel> lowered = schedule::lower(graph_, schedule_, g, machine, &all_remarks_);
+      std::vector<lower::LoweredKernel> lowered = lower::lower(graph_, schedule_, g, machine, &all_remarks_);
       kernels.push_back(shared ? std::move(lowered) : tuner.best(g, std::move(lowered)));  // what sizes share is not measured for one of them
     }
     return kernels;
@@ -175,11 +175,11 @@ class PlanBuilder {
   }
 
   /// Temporaries, and slots of the arena, that may be written over what the same kernel is the last to read.
-  void write_in_place(std::vector<std::vector<schedule::LoweredKernel>>& kernels) {
+  void write_in_place(std::vector<std::vector<lower::LoweredKernel>>& kernels) {
     std::unordered_map<const Node*, int> first_write, last_touch;
     int place = 0;
     for (size_t g = 0; g < kernels.size(); ++g) {
-      for (const schedule::LoweredKernel& k : kernels[g]) {
+      for (const lower::LoweredKernel& k : kernels[g]) {
         ++place;
         for (size_t i = 0; i < k.arguments.size(); ++i) {
           last_touch[k.arguments[i]] = place;
@@ -206,7 +206,7 @@ class PlanBuilder {
     place = 0;
     for (size_t g = 0; g < kernels.size(); ++g) {
       place += schedule_.groups[g].kind == schedule::GroupKind::Extern;
-      for (schedule::LoweredKernel& k : kernels[g]) {
+      for (lower::LoweredKernel& k : kernels[g]) {
         ++place;
         for (size_t w = 0; w < k.arguments.size(); ++w) {
           const Node* value = k.arguments[w];
@@ -243,7 +243,7 @@ class PlanBuilder {
   }
 
   /// `shifts`: constant offsets become shifts of the arguments, so that kernels which read other parts of a tensor are one.
-  void kernel_step(schedule::LoweredKernel& k, bool shifts) {
+  void kernel_step(lower::LoweredKernel& k, bool shifts) {
     plan::Step step;
     step.kind = plan::StepKind::Kernel;
     step.name = k.nest.name;
@@ -273,13 +273,13 @@ class PlanBuilder {
   }
 
   /// The kernel's arguments begin so many elements further on.
-  static void shift(plan::Step& step, const schedule::LoweredKernel& k, const std::vector<int64_t>& offsets) {
+  static void shift(plan::Step& step, const lower::LoweredKernel& k, const std::vector<int64_t>& offsets) {
     if (std::all_of(offsets.begin(), offsets.end(), [](int64_t n) { return n == 0; })) return;
     step.shifts.assign(step.arguments.size(), 0);
     for (size_t i = 0; i < k.arguments.size(); ++i) step.shifts[i] = offsets[i] * size_of(k.nest.buffers[i].dtype);
   }
 
-  void product_step(plan::Step step, const schedule::LoweredKernel& k) {
+  void product_step(plan::Step step, const lower::LoweredKernel& k) {
     step.kind = plan::StepKind::Product;
     step.kernel = -1;
     step.product = *k.product;

@@ -4,24 +4,24 @@
 #include <map>
 
 #include "compiler/codegen.h"
-#include "loop/contraction.h"
+#include "lower/contraction.h"
 
 namespace trainc::compiler {
 
-std::vector<schedule::LoweredKernel> Tuner::best(const schedule::Group& group, std::vector<schedule::LoweredKernel> lowered) {
+std::vector<lower::LoweredKernel> Tuner::best(const schedule::Group& group, std::vector<lower::LoweredKernel> lowered) {
   if (!job_.tuning || group.kind != schedule::GroupKind::Contract || lowered.size() != 1) return lowered;
   const std::string text = loop::print(anonymous(lowered[0].nest));
   const auto variant = [&](int v) {
-    schedule::Machine machine = machine_;
+    lower::Machine machine = machine_;
     machine.blocking = v;
-    return schedule::lower(graph_, schedule_, group, machine);
+    return lower::lower(graph_, schedule_, group, machine);
   };
   auto [it, fresh] = chosen_.emplace(text, 0);
   if (fresh) {
     std::map<std::string, int> seen;  // text, and the variant that has it
     std::map<int, plan::Kernel> kernels;
     const auto measure = [&](int v) {
-      const std::vector<schedule::LoweredKernel> made = variant(v);
+      const std::vector<lower::LoweredKernel> made = variant(v);
       const loop::LoopNest nest = anonymous(made[0].nest);
       if (seen.emplace(loop::print(nest), v).first->second != v) return std::numeric_limits<double>::infinity();
       plan::Kernel& kernel = kernels[v];
@@ -36,8 +36,8 @@ std::vector<schedule::LoweredKernel> Tuner::best(const schedule::Group& group, s
       }
       return job_.tuning->seconds(kernel, nest.parallel_extent, bytes);
     };
-    it->second = job_.tuning->choose(text, loop::kBlockingVariants, measure);
-    require(it->second >= 0 && it->second < loop::kBlockingVariants, "tuning chose a variant that does not exist");
+    it->second = job_.tuning->choose(text, schedule::kBlockingVariants, measure);
+    require(it->second >= 0 && it->second < schedule::kBlockingVariants, "tuning chose a variant that does not exist");
   }
   return it->second == 0 ? std::move(lowered) : variant(it->second);
 }

@@ -4,22 +4,22 @@
 #include <unordered_map>
 
 #include "compiler/compiler.h"
-#include "schedule/lower.h"
+#include "lower/lower.h"
 
 namespace trainc::compiler {
 
 class Tuner {
  public:
-  Tuner(const Graph& graph, const schedule::Schedule& schedule, const schedule::Machine& machine, const CompileOptions& options, const Job& job)
+  Tuner(const Graph& graph, const schedule::Schedule& schedule, const lower::Machine& machine, const CompileOptions& options, const Job& job)
       : graph_(graph), schedule_(schedule), machine_(machine), options_(options), job_(job) {}
 
   /// `lowered`, or, for a contraction, the variant that `job.tuning` chose. Kernels of the same text are measured once.
-  std::vector<schedule::LoweredKernel> best(const schedule::Group&, std::vector<schedule::LoweredKernel> lowered);
+  std::vector<lower::LoweredKernel> best(const schedule::Group&, std::vector<lower::LoweredKernel> lowered);
 
  private:
   const Graph& graph_;
   const schedule::Schedule& schedule_;
-  const schedule::Machine& machine_;
+  const lower::Machine& machine_;
   const CompileOptions& options_;
   const Job& job_;
   std::unordered_map<std::string, int> chosen_;  // by the text of variant 0

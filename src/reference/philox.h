@@ -1,5 +1,5 @@
 // Masks as the framework's dropout draws them on a device: every thread of its kernel in turn, with a generator of its own. The oracle of
-// what kernels draw (schedule/lower_philox.cpp has the numbers of an element in closed form). Includes: nothing of ours.
+// what kernels draw (lower/philox.cpp has the numbers of an element in closed form). Includes: nothing of ours.
 #pragma once
 #include <array>
 #include <cstdint>

@@ -5,6 +5,7 @@
 namespace trainc::schedule {
 namespace {
 
+using loop::Expr;
 using loop::ExprKind;
 
 /// index = constant + sum of coefficient * variable, where it is such a sum.

@@ -2,7 +2,10 @@
 #pragma once
 #include <optional>
 
-#include "schedule/expressions.h"
+#include "loop/loop.h"
+#include "plan/plan.h"
+#include "schedule/schedule.h"
+#include "support/remark.h"
 
 namespace trainc::schedule {
 

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <set>
 
+#include "cost/walks.h"
 #include "graph/remarks.h"
 #include "schedule/group_dag.h"
-#include "schedule/row_walks.h"
 #include "schedule/stream.h"
 
 namespace trainc::schedule {
@@ -284,7 +284,7 @@ class Scheduler {
   Work work_of(const Node* n) const { return {size_.at(n), is_sum(n)}; }
   /// Whether that much work over rows of so many columns is code for one kernel. Values that are not kept from walk to walk are computed again in each.
   bool fits(const Work& work, int64_t columns) const {
-    const bool again = columns * size_of(DType::F32) > (streams_ ? kScratchRow : kSharedRows / 8);
+    const bool again = columns * size_of(DType::F32) > (streams_ ? cost::kScratchRow : cost::kSharedRows / 8);
     return work.operations * (again ? std::max<int64_t>(1, work.sums) : 1) <= kLargestKernel;
   }
   int find(int g) const { return dag_.find(g); }

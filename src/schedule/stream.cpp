@@ -2,11 +2,12 @@
 
 #include <algorithm>
 
-#include "schedule/expressions.h"
+#include "loop/index.h"
 
 namespace trainc::schedule {
 
-using loop::integer;
+using loop::Expr;
+using loop::Index;
 
 namespace {
 

@@ -27,7 +27,7 @@ struct Target {
   bool has_wide_totals = false;          // a sum of f32 may be kept in f64 at little cost
 
   // How a kernel runs.
-  bool launches_blocks = false;  // as blocks of threads, with shared memory and barriers: nests are mapped to them (schedule/map_device.h)
+  bool launches_blocks = false;  // as blocks of threads, with shared memory and barriers: nests are mapped to them (lower/map_device.h)
   int multiprocessors = 0;       // that blocks are spread over
   bool draws_in_kernels = false;  // a mask is drawn by a kernel, with the generator of the device's framework
   bool has_tf32 = false;          // f32 products may be made in tf32, where the user lets them

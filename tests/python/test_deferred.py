@@ -228,7 +228,7 @@ def test_logits_beside_the_loss(strict, when):
     assert_same(gradients(ours), gradients(plain))
     compiled = record(ours)
     assert bool(compiled.backward) == (when in ("never", "before", "later"))  # the one that overwrites
-    assert bool(compiled.keeping) == (when in ("after", "later", "held"))
+    assert bool(compiled.retaining) == (when in ("after", "later", "held"))
     assert (compiled.deferred is None) == (when == "never")
 
 
@@ -242,4 +242,4 @@ def test_logits_survive_a_backward_with_retain_graph(strict):
         loss.backward(retain_graph=True)
         loss.backward()
     assert_same(gradients(ours), gradients(plain))
-    assert record(ours).keeping and record(ours).backward
+    assert record(ours).retaining and record(ours).backward

@@ -55,7 +55,7 @@ class Pair:
     @property
     def apart(self) -> bool:
         """Whether a backward ran before a step."""
-        return any(record.backward or record.keeping for record in records.of(self.models[1]))
+        return any(record.backward or record.retaining for record in records.of(self.models[1]))
 
 
 def stepped(optimizer, loss, **found):

@@ -136,7 +136,7 @@ def test_every_kind_of_dictionary_is_read(engine, strict, kind):
 def test_the_cheap_check_sees(change):
     model = Configured()
     model_state = state.ModuleState(model)
-    unchanged = state.Unchanged(model_state, model_state.tensors())
+    unchanged = state.StateGuard(model_state, model_state.tensors())
     assert unchanged()
     CHANGES[change](model)
     assert not unchanged()

@@ -122,8 +122,8 @@ class JointPlans(_Plans):
         self._limit, self._defer_from = limit, [0] if defer_small else []
         self._joint: Any = None  # made when a part must be compiled
         self._footprint: dict[str, int] | None = None
-        self._told = step.told()
-        key = self._key("forward", *self._defer_from, *key_of(limit), *(self._told if limit else []))
+        self._update_arguments = step.update_arguments()
+        key = self._key("forward", *self._defer_from, *key_of(limit), *(self._update_arguments if limit else []))
         self.forward, self._facts, self._digest = self._stored(
             key, lambda progress: self._compile("forward", (), progress), about=lambda: facts_of(self._joint)
         )
@@ -134,7 +134,7 @@ class JointPlans(_Plans):
     def footprint(self) -> dict[str, int]:
         """Bytes {saved, temporary, results}, and {again_flops}."""
         if self._footprint is None:
-            self._footprint = self._cut().footprint(*self._told)
+            self._footprint = self._cut().footprint(*self._update_arguments)
         return self._footprint
 
     def serves(self, step: StepGraph, limit: Limit | None, defer_small: bool) -> bool:
@@ -145,21 +145,21 @@ class JointPlans(_Plans):
             and mine.graph == its.graph
             and key_of(self._limit) == key_of(limit)
             and bool(self._defer_from) == defer_small
-            and self._told == its.told()
+            and self._update_arguments == its.update_arguments()
         )
 
     def deferred(self) -> Any:
         """What makes the outputs that the forward leaves out."""
         return self._part("deferred", "deferred outputs")
 
-    def backward(self, defined: tuple[bool, ...], consumes: bool, unmade: list[int]) -> Any:
-        """For the tangents that are `defined`. `consumes`: it may write over what the forward saved; gradients `unmade` are
+    def backward(self, defined: tuple[bool, ...], overwrites: bool, unmade: list[int]) -> Any:
+        """For the tangents that are `defined`. `overwrites`: it may write over what the forward saved; gradients `unmade` are
         given as None."""
-        return self._part("backward", "backward", defined, consumes, unmade)
+        return self._part("backward", "backward", defined, overwrites, unmade)
 
-    def backward_step(self, defined: tuple[bool, ...], consumes: bool, unmade: list[int], updates: Updates) -> Any:
+    def backward_step(self, defined: tuple[bool, ...], overwrites: bool, unmade: list[int], updates: Updates) -> Any:
         """The backward and these updates of its gradients."""
-        return self._part("backward_step", "backward and optimizer", defined, consumes, unmade, *updates.told(self.name))
+        return self._part("backward_step", "backward and optimizer", defined, overwrites, unmade, *updates.arguments(self.name))
 
     def _part(self, kind: str, what: str, *arguments: Any) -> Any:
         """A plan that reads the forward's arena. Its key holds the forward plan's hash: they always agree on what lies where."""
@@ -182,8 +182,8 @@ class JointPlans(_Plans):
             if hasattr(self, "_facts"):
                 joint.cut(self._facts["price"])
             elif self._limit is not None:
-                room = self._limit.room(lambda: sum_of(joint.footprint(*self._told)))
-                self._limit.check(joint.fit(room, *self._told), room)
+                room = self._limit.room(lambda: sum_of(joint.footprint(*self._update_arguments)))
+                self._limit.check(joint.fit(room, *self._update_arguments), room)
             if hasattr(self, "_facts") and any(self._facts[fact] != value for fact, value in facts_of(joint).items()):
                 raise InternalError(f"{self.name}: the stored forward keeps other values than the cut of its graph")
             self._joint = joint
@@ -197,7 +197,7 @@ class StepPlan(_Plans):
         self, step: StepGraph, options: CompileOptions, front: FrontEnd, shared: SharedKernels | None, limit: Limit | None
     ):
         super().__init__(step, options, front, shared)
-        self._limit, self._updates, self._again_flops = limit, step.told(), 0
+        self._limit, self._updates, self._again_flops = limit, step.update_arguments(), 0
         self.whole, facts, _ = self._stored(
             self._key("step", *self._updates, *key_of(limit)), self._compile,
             about=lambda: {"again_flops": self._again_flops},

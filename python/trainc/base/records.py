@@ -33,7 +33,7 @@ class Compilation:
     expected: Any = None  # tensors of the first call, until it is over: whose updates fuse_step=True is to fuse
     forward: Any = None  # executables: .report() -> dict
     backward: dict[tuple[bool, ...], Any] = field(default_factory=dict)  # by the tangents that were defined
-    keeping: dict[tuple[bool, ...], Any] = field(default_factory=dict)  # those that leave the arena as it is (retain_graph)
+    retaining: dict[tuple[bool, ...], Any] = field(default_factory=dict)  # those that leave the arena as it is (retain_graph)
     fused: Any = None  # the backward together with the optimizer's step (fuse_step=True)
     deferred: Any = None  # makes outputs that the forward left out; compiled when one is first read
     deferred_bytes: int = 0
@@ -59,7 +59,7 @@ class Compilation:
         return None if footprint is None else self.fixed.with_footprint(footprint)
 
     def executables(self) -> list[Any]:
-        backward = (*self.backward.values(), *self.keeping.values())
+        backward = (*self.backward.values(), *self.retaining.values())
         return [e for e in (self.forward, *backward, self.fused, self.deferred, self.optimizer) if e is not None]
 
     def reports(self) -> list[dict]:

@@ -79,7 +79,7 @@ def totals(reports: list[dict]) -> Totals:
 
 def plans_of_a_step(compilation: records.Compilation) -> list[Any]:
     """Forward, one backward (the last of the variants, which differ in the tangents that were there), optimizer."""
-    backward = [*compilation.keeping.values(), *compilation.backward.values()]
+    backward = [*compilation.retaining.values(), *compilation.backward.values()]
     plans = [compilation.forward, compilation.fused or (backward[-1] if backward else None), compilation.optimizer]
     return [plan for plan in plans if plan is not None]
 

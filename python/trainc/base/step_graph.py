@@ -28,7 +28,7 @@ class GraphText:
 class Updates(Protocol):
     """The optimizers' updates of a graph's gradients. `states`: tensors of each update; `scalars`: numbers of each launch."""
 
-    def told(self, name: str) -> list[Any]:
+    def arguments(self, name: str) -> list[Any]:
         """What the compiler wants to know, for the graph `name`: the formulas as (graph, inputs that its results replace), and of
         each update (formula, gradient, inputs of the plan; -1: the gradient)."""
 
@@ -63,9 +63,9 @@ class StepGraph:
     def graph(self) -> GraphText:
         return self.read()
 
-    def told(self) -> list[Any]:
+    def update_arguments(self) -> list[Any]:
         """What the compiler wants to know of the updates; empty without any."""
-        return [] if self.updates is None else self.updates.told(self.name)
+        return [] if self.updates is None else self.updates.arguments(self.name)
 
     def as_text(self) -> StepGraph:
         """The same for whoever keeps it: without the framework's own graph."""

@@ -21,7 +21,7 @@ from trainc.cli import script as scripts
 from trainc.torch.compat import pytree
 from trainc.torch.doors import step
 from trainc.torch.doors.call import CompiledCall
-from trainc.torch.doors.memory import Settings
+from trainc.torch.doors.memory import ModelSettings
 
 CLOSE = 0.01  # of the answer: no more is asked of it
 LARGEST = 1 << 20
@@ -63,7 +63,7 @@ class Looking(scripts.Compiling):
         optimizer = next((o for o in self._optimizers if any(id(p) in own for g in o.param_groups for p in g["params"])), None)
 
         def peak(args: tuple, kwargs: dict) -> Memory | None:
-            call = CompiledCall(module, Settings(None, optimizer))
+            call = CompiledCall(module, ModelSettings(None, optimizer))
             call.prepare(args, kwargs)
             return call.compilations[-1].memory()
 

@@ -2,12 +2,14 @@
 #include <gtest/gtest.h>
 
 #include "gemm.h"
-#include "loop/contraction_blocking.h"
+#include "schedule/contraction_blocking.h"
 
 namespace trainc {
 namespace {
 
 using namespace loop;
+using namespace lower;
+using namespace schedule;
 
 // out[m, n] = (lhs rhs^T)[m, n] + bias[n] + residual[m, n] + table[row_of[m], n]
 std::string text_of(int64_t m, int64_t n, int64_t k, DType residual) {

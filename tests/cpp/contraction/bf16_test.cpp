@@ -14,6 +14,8 @@ namespace trainc {
 namespace {
 
 using namespace loop;
+using namespace lower;
+using namespace schedule;
 using namespace testing;
 
 constexpr CpuLevel kLevels[] = {CpuLevel::Avx512Bf16, CpuLevel::Amx};

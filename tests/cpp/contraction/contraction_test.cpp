@@ -1,5 +1,5 @@
 // build_contraction, compiled and run on every level of this machine, against three loops in double.
-#include "loop/contraction.h"
+#include "lower/contraction.h"
 
 #include <gtest/gtest.h>
 
@@ -9,12 +9,14 @@
 
 #include "../common/levels.h"
 #include "gemm.h"
-#include "loop/contraction_blocking.h"
+#include "schedule/contraction_blocking.h"
 
 namespace trainc {
 namespace {
 
 using namespace loop;
+using namespace lower;
+using namespace schedule;
 using namespace testing;
 
 std::string describe(const GemmCase& c, CpuLevel level) {
@@ -265,7 +267,7 @@ TEST(ContractionBlocking, EnoughTasksWhereSizesAllow) {
   LoopNest nest;
   ContractionSpec spec = plain_spec(nest, c);
   for (CpuLevel level : {CpuLevel::Avx512, CpuLevel::Avx2}) {
-    Blocking b = choose_blocking(spec, DType::F32, cpu_target(level));
+    Blocking b = choose_blocking(shape_of(spec), DType::F32, cpu_target(level));
     EXPECT_GE(b.m_tasks * b.n_tasks, 8);
     EXPECT_EQ(b.m_tasks * b.n_tasks % 4, 0);
     EXPECT_LE(b.m_tasks * b.n_tasks, 64);
@@ -275,7 +277,7 @@ TEST(ContractionBlocking, EnoughTasksWhereSizesAllow) {
 TEST(ContractionBlocking, FewRowsWasteNoTile) {
   for (int64_t m : {1, 2, 4, 6, 8}) {
     LoopNest nest;
-    Blocking b = choose_blocking(plain_spec(nest, {1, m, 1024, 64}), DType::F32, cpu_target(CpuLevel::Avx512));
+    Blocking b = choose_blocking(shape_of(plain_spec(nest, {1, m, 1024, 64})), DType::F32, cpu_target(CpuLevel::Avx512));
     EXPECT_EQ(m % b.tile_m, 0) << m;
   }
 }
@@ -283,12 +285,29 @@ TEST(ContractionBlocking, FewRowsWasteNoTile) {
 TEST(ContractionBlocking, CutsOfKDependOnKAlone) {
   auto cuts = [](int64_t m, int64_t n, int64_t k, CacheSizes cache) {
     LoopNest nest;
-    return choose_blocking(plain_spec(nest, {1, m, n, k}), DType::F32, cpu_target(CpuLevel::Avx512, cache)).block_k;
+    return choose_blocking(shape_of(plain_spec(nest, {1, m, n, k})), DType::F32, cpu_target(CpuLevel::Avx512, cache)).block_k;
   };
   for (int64_t k : {1, 191, 192, 193, 768, 50257}) {
     EXPECT_EQ(cuts(1, 1, k, {}), cuts(1024, 50257, k, {})) << k;
     EXPECT_EQ(cuts(100, 100, k, {}), cuts(100, 100, k, {.l1d = 1 << 10, .l2 = 1 << 14, .l3 = 1 << 16})) << k;
   }
+}
+
+TEST(Contraction, ANestParsesBack) {
+  ContractionSpec spec{.batch = 2, .m = 37, .n = 50, .k = 70};
+  LoopNest n;
+  n.name = "gemm";
+  const int x = n.add_buffer({"x", DType::F32, 2 * 37 * 70, Space::Argument, false});
+  const int y = n.add_buffer({"y", DType::F32, 2 * 50 * 70, Space::Argument, false});
+  const int out = n.add_buffer({"out", DType::F32, 2 * 37 * 50, Space::Argument, true});
+  spec.lhs = [&](Expr b, Expr row, Expr k) { return n.load(x, (b * 37 + row) * 70 + k); };
+  spec.rhs = [&](Expr b, Expr row, Expr k) { return n.load(y, (b * 50 + row) * 70 + k); };
+  spec.epilogue = [&](Expr b, Expr row, Expr column, Expr sum) { return store(out, (b * 37 + row) * 50 + column, sum); };
+  build_contraction(n, spec, cpu_target(CpuLevel::Avx2));
+  const std::string text = print(n);
+  const LoopNest again = parse(text);
+  EXPECT_EQ(print(again), text);
+  EXPECT_NO_THROW(verify(again));
 }
 
 }  // namespace

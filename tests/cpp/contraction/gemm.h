@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "emit/llvm/emit.h"
-#include "loop/contraction.h"
+#include "lower/contraction.h"
 
 namespace trainc::testing {
 
@@ -88,13 +88,13 @@ struct Bf16 {
 enum GemmBuffer { kLhs, kRhs, kOut, kBias };
 
 // out = lhs . rhs with plain loads and a plain store.
-inline loop::ContractionSpec plain_spec(loop::LoopNest& nest, const GemmCase& c) {
+inline lower::ContractionSpec plain_spec(loop::LoopNest& nest, const GemmCase& c) {
   using namespace loop;
   nest.name = "gemm";
   nest.add_buffer({"lhs", c.dtype, c.batch * c.m * c.k});
   nest.add_buffer({"rhs", c.dtype, c.batch * c.n * c.k});
   nest.add_buffer({"out", c.dtype == DType::BF16 ? DType::F32 : c.dtype, c.batch * c.m * c.n, Space::Argument, true});
-  ContractionSpec spec{c.batch, c.m, c.n, c.k};
+  lower::ContractionSpec spec{c.batch, c.m, c.n, c.k};
   spec.lhs_k_contiguous = c.lhs_k_contiguous;
   spec.rhs_k_contiguous = c.rhs_k_contiguous;
   spec.f32_in_parts = c.in_parts;
@@ -110,7 +110,7 @@ inline loop::ContractionSpec plain_spec(loop::LoopNest& nest, const GemmCase& c)
 
 inline loop::LoopNest plain_gemm(const GemmCase& c, CpuLevel level, const CacheSizes& cache) {
   loop::LoopNest nest;
-  loop::build_contraction(nest, plain_spec(nest, c), cpu_target(level, cache));
+  lower::build_contraction(nest, plain_spec(nest, c), cpu_target(level, cache));
   return nest;
 }
 

@@ -7,13 +7,15 @@
 
 #include "gemm.h"
 #include "interpret/interpret.h"
-#include "loop/contraction_blocking.h"
 #include "loop/form.h"
+#include "schedule/contraction_blocking.h"
 
 namespace trainc {
 namespace {
 
 using namespace loop;
+using namespace lower;
+using namespace schedule;
 using namespace testing;
 
 /// `pinned`: the blocking of other sizes, whose form this nest is to have; its numbers are then given to it.
@@ -108,7 +110,7 @@ TEST(ContractionInterpreted, WhatIsPackedNextIsAskedFor) {
     const int64_t numel = c.batch * c.m * c.k;
     const int marks = nest.add_buffer({"marks", DType::F32, numel + 1, Space::Argument, true});
     build_contraction(nest, spec, cpu_target(CpuLevel::Avx512, small));
-    const Blocking b = choose_blocking(spec, DType::F32, cpu_target(CpuLevel::Avx512, small));
+    const Blocking b = choose_blocking(shape_of(spec), DType::F32, cpu_target(CpuLevel::Avx512, small));
     ASSERT_GE(nest.parallel_extent, 3);
     ASSERT_LT(b.block_m, b.task_m);
     ASSERT_GE(b.k_blocks, 2);

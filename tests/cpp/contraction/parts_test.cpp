@@ -13,6 +13,8 @@ namespace trainc {
 namespace {
 
 using namespace loop;
+using namespace lower;
+using namespace schedule;
 using namespace testing;
 
 constexpr CacheSizes kSmall{.l1d = 4 << 10, .l2 = 64 << 10, .l3 = 1 << 20};

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "../common/random_graph.h"
-#include "../schedule/run_schedule.h"
+#include "../lower/run_schedule.h"
 #include "graphs.h"
 #include "nvrtc.h"
 #include "passes/pipeline.h"
@@ -15,17 +15,17 @@ using ::testing::HasSubstr;
 
 TEST(Nvrtc, IsThere) { EXPECT_EQ(emit::cuda::nvrtc_missing(), "") << "the tests need it: requirements.txt has nvidia-cuda-nvrtc"; }
 
-void add_nests(Graph graph, const schedule::Machine& machine, std::vector<loop::LoopNest>& nests) {
+void add_nests(Graph graph, const lower::Machine& machine, std::vector<loop::LoopNest>& nests) {
   Pipeline pipeline("device");
   const Graph prepared = schedule::prepare(optimize(std::move(graph), pipeline));
   const schedule::Schedule s = schedule::make_schedule(prepared, false);
   for (const schedule::Group& group : s.groups)
-    for (const schedule::LoweredKernel& k : schedule::lower(prepared, s, group, machine)) nests.push_back(k.nest);
+    for (const lower::LoweredKernel& k : lower::lower(prepared, s, group, machine)) nests.push_back(k.nest);
 }
 
 TEST(Nvrtc, EveryKindOfGroup) {
   std::vector<loop::LoopNest> nests;
-  schedule::Machine machine = schedule::Machine{gpu_target(Gpu::Sm80)};
+  lower::Machine machine = lower::Machine{gpu_target(Gpu::Sm80)};
   for (int64_t columns : {30, 1000, 50257}) add_nests(testing::softmax(64, columns), machine, nests);
   add_nests(testing::column_sums(2000, 768), machine, nests);
   add_nests(testing::scatter(256, 50, 768), machine, nests);
@@ -40,7 +40,7 @@ TEST(Nvrtc, EveryKindOfGroup) {
 
 TEST(Nvrtc, RandomGraphs) {  // every operation, integers, bf16 and f16, f64
   std::vector<loop::LoopNest> nests;
-  for (uint64_t seed = 100; seed < 106; ++seed) add_nests(testing::random_graph(seed, {}), schedule::Machine{gpu_target(Gpu::Sm80)}, nests);
+  for (uint64_t seed = 100; seed < 106; ++seed) add_nests(testing::random_graph(seed, {}), lower::Machine{gpu_target(Gpu::Sm80)}, nests);
   const std::vector<loop::LoopNest> kept = testing::distinct(nests);
   for (const testing::Compiled& c : testing::compile_all(kept)) EXPECT_EQ(c.error, "");
 }

@@ -5,7 +5,6 @@
 #include <filesystem>
 
 #include "../common/golden.h"
-#include "loop/contraction.h"
 #include "loop/loop.h"
 
 namespace trainc::loop {
@@ -42,23 +41,6 @@ TEST(LoopText, ParsesIntoTheNestThatItSays) {
   EXPECT_EQ(n.body->loop, LoopKind::Parallel);
   EXPECT_EQ(n.body->body[0]->body[1]->lanes, 16);
   EXPECT_NO_THROW(verify(n));
-}
-
-TEST(LoopText, ANestOfTheGeneratorParsesBack) {
-  ContractionSpec spec{.batch = 2, .m = 37, .n = 50, .k = 70};
-  LoopNest n;
-  n.name = "gemm";
-  const int x = n.add_buffer({"x", DType::F32, 2 * 37 * 70, Space::Argument, false});
-  const int y = n.add_buffer({"y", DType::F32, 2 * 50 * 70, Space::Argument, false});
-  const int out = n.add_buffer({"out", DType::F32, 2 * 37 * 50, Space::Argument, true});
-  spec.lhs = [&](Expr b, Expr row, Expr k) { return n.load(x, (b * 37 + row) * 70 + k); };
-  spec.rhs = [&](Expr b, Expr row, Expr k) { return n.load(y, (b * 50 + row) * 70 + k); };
-  spec.epilogue = [&](Expr b, Expr row, Expr column, Expr sum) { return store(out, (b * 37 + row) * 50 + column, sum); };
-  build_contraction(n, spec, cpu_target(CpuLevel::Avx2));
-  const std::string text = print(n);
-  const LoopNest again = parse(text);
-  EXPECT_EQ(print(again), text);
-  EXPECT_NO_THROW(verify(again));
 }
 
 TEST(LoopText, NamesThatCannotStandAreMended) {

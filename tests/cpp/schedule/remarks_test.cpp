@@ -3,10 +3,11 @@
 #include <gtest/gtest.h>
 
 #include "../common/random_attention.h"
+#include "../lower/run_schedule.h"
 #include "graph/build.h"
 #include "graph/remarks.h"
 #include "graph/text.h"
-#include "schedule/lower.h"
+#include "lower/lower.h"
 #include "schedule/prepare.h"
 #include "schedule/schedule.h"
 
@@ -252,7 +253,7 @@ std::vector<std::string> lowered(const testing::AttentionCase& c) {
   const Schedule s = make_schedule(prepared, true);
   Remarks remarks;
   bool stream = false;
-  for (const Group& group : s.groups) stream = stream || group.kind == GroupKind::Stream, lower(prepared, s, group, {cpu_target(CpuLevel::Avx2)}, &remarks);
+  for (const Group& group : s.groups) stream = stream || group.kind == GroupKind::Stream, lower::lower(prepared, s, group, {cpu_target(CpuLevel::Avx2)}, &remarks);
   EXPECT_TRUE(stream);
   return told(remarks.take());
 }

@@ -6,15 +6,15 @@
 #include <cmath>
 
 #include "../common/random_attention.h"
+#include "../lower/run_schedule.h"
 #include "graph/text.h"
-#include "run_schedule.h"
 #include "schedule/bits.h"
 #include "schedule/prepare.h"
 
 namespace trainc::schedule {
 namespace {
 
-const Machine kMachines[] = {{cpu_target(CpuLevel::Avx512)},
+const lower::Machine kMachines[] = {{cpu_target(CpuLevel::Avx512)},
                               {cpu_target(CpuLevel::Avx512Bf16, {.l1d = 1 << 10, .l2 = 8 << 10, .l3 = 1 << 18})},
                               {cpu_target(CpuLevel::Avx2, {.l1d = 1 << 10, .l2 = 4 << 10, .l3 = 1 << 18})}};  // small caches: many blocks
 
@@ -22,7 +22,7 @@ int64_t streams_in(const Schedule& s) {
   return std::count_if(s.groups.begin(), s.groups.end(), [](const Group& g) { return g.kind == GroupKind::Stream; });
 }
 
-testing::Interpreted interpret(const Graph& prepared, bool streams, const std::vector<reference::Tensor>& inputs, const Machine& machine) {
+testing::Interpreted interpret(const Graph& prepared, bool streams, const std::vector<reference::Tensor>& inputs, const lower::Machine& machine) {
   Schedule schedule = make_schedule(prepared, streams);
   schedule.bits = masks_as_bits(prepared);
   return testing::interpret_schedule(prepared, schedule, inputs, machine);
@@ -33,7 +33,7 @@ bool same(double a, double b, double tolerance, double scale) {
 }
 
 /// The streams' results are those of separate kernels, bit for bit; those whose sum runs over the rows (all but the first) have another order.
-void expect_same(const testing::AttentionCase& c, uint64_t seed, const Machine& machine, bool special) {
+void expect_same(const testing::AttentionCase& c, uint64_t seed, const lower::Machine& machine, bool special) {
   const Graph graph = prepare(testing::attention_graph(c));
   SCOPED_TRACE("seed " + std::to_string(seed) + " " + machine.target.cpu + "\n" + print(graph));
   auto inputs = testing::random_inputs(graph, seed, special);
@@ -83,7 +83,7 @@ TEST(Stream, IsFoundInEverySpelling) {
 bool passes_over(const Graph& graph) {
   const Schedule s = make_schedule(graph, true);
   for (const Group& g : s.groups)
-    if (g.kind == GroupKind::Stream) return loop::print(lower(graph, s, g, kMachines[2])[0].nest).find("let columns") != std::string::npos;
+    if (g.kind == GroupKind::Stream) return loop::print(lower::lower(graph, s, g, kMachines[2])[0].nest).find("let columns") != std::string::npos;
   ADD_FAILURE() << "no stream";
   return false;
 }

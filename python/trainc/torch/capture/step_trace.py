@@ -66,7 +66,7 @@ class Traced:
     cleared: list[Tensor] = field(default_factory=list)  # parameters whose gradient from before zero_grad() drops
     without: list[Tensor] = field(default_factory=list)  # parameters that an optimizer would update by a gradient from before
 
-    def told(self) -> tuple:
+    def interface(self) -> tuple:
         """What a call gives back and writes, beside the graph."""
         slots = [(slot.primal, slot.group) for slot in self.slots]
         return self.structure, self.forward, slots, self.results, self.mutated, self.kept, len(self.afterwards), len(self.cleared)

@@ -19,7 +19,7 @@ from trainc.torch.capture import distributed, turns
 from trainc.torch.capture.structure import Flattener, unflatten
 from trainc.torch.capture.trace import FlatCall, tracing
 from trainc.torch.compat import DeviceContext, function_modes
-from trainc.torch.doors.memory import Settings
+from trainc.torch.doors.memory import ModelSettings
 from trainc.torch.doors.signature import Call, Signature, describe_call, leaves_of, modes, stray, tensor_type
 from trainc.torch.doors.signatures import Entry, Signatures
 from trainc.torch.doors.traces import Traces
@@ -57,9 +57,9 @@ class Attempt:
 class CompiledCall:
     """Set as `model._compiled_call_impl`, which nn.Module's call uses and which copies and pickles leave out."""
 
-    def __init__(self, model: torch.nn.Module, settings: Settings | None = None, fusing: Any = None):
+    def __init__(self, model: torch.nn.Module, settings: ModelSettings | None = None, fusion: Any = None):
         self._model = weakref.ref(model)
-        self.settings, self._fusing = settings or Settings(), fusing
+        self.settings, self._fusion = settings or ModelSettings(), fusion
         self._seen_once: set[Any] = set()  # keys seen under no_grad
         self._signatures = Signatures(self._model, self._is_full, self._seen_once.clear)
         self._unsettled: set[Any] = set()  # kinds of calls whose tracing changed Python state, once
@@ -231,7 +231,7 @@ class CompiledCall:
             attempt.runners = Runners(device.one(tensors or arguments, "the model's tensors"), self.settings.tune)
         record.fixed = self.settings.fixed(tensors, arguments)
         record.limit = self.settings.limit(record.fixed)
-        record.expected = self._fusing and tensors
+        record.expected = self._fusion and tensors
         record.prints = bool(self._signatures.numbers.slots)
         # Traced as if all lay apart; where they do not, and one is written, the call runs in PyTorch.
         originals = [*tensors, *arguments]
@@ -239,11 +239,11 @@ class CompiledCall:
         tensors, arguments = separate[: len(tensors)], separate[len(tensors) :]
 
         def static() -> Entry:
-            compiler = joint.Compiler(record, attempt.runners, fusing=self._fusing)
+            compiler = joint.Compiler(record, attempt.runners, fusion=self._fusion)
             return self._trace(attempt, [*tensors, *arguments], originals, compiler)
 
         def symbolic(symbols: Symbols) -> family.Serve:
-            compiler = joint.Compiler(record, attempt.runners, symbols, self._fusing)
+            compiler = joint.Compiler(record, attempt.runners, symbols, self._fusion)
             entry = self._trace(attempt, symbols.inputs, originals, compiler)
             return lambda inputs, record: entry if compiler.add_sizes(inputs, record) else None
 

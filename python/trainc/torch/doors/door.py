@@ -8,8 +8,8 @@ from trainc.base import cache, config
 from trainc.base.errors import UserError
 from trainc.torch.capture import distributed
 from trainc.torch.doors.call import CompiledCall
-from trainc.torch.doors.fuse import Fusing
-from trainc.torch.doors.memory import Settings, checked
+from trainc.torch.doors.fuse import StepFusion
+from trainc.torch.doors.memory import ModelSettings, checked
 from trainc.torch.optimizers import fits_a_plan, names
 from trainc.torch.optimizers.optimizer import attach
 from trainc.torch.run import tuning
@@ -21,11 +21,11 @@ def compile_objects(model, optimizer, *, tune, memory, fuse_step):
         cache.directory()  # says so now where plans cannot be kept
         config.cache_bytes()
     inner = distributed.compiled_part(model)
-    fusing = Fusing(optimizer) if fuse_step else None
-    inner._compiled_call_impl = CompiledCall(inner, Settings(memory, optimizer, tune, fuse_step), fusing)
+    fusion = StepFusion(optimizer) if fuse_step else None
+    inner._compiled_call_impl = CompiledCall(inner, ModelSettings(memory, optimizer, tune, fuse_step), fusion)
     if optimizer is None:
         return model
-    attach(optimizer, fusing)
+    attach(optimizer, fusion)
     return model, optimizer
 
 

@@ -32,7 +32,7 @@ CHANGED = (
 )
 
 
-class PutOff(Outputs):
+class DeferredBackward(Outputs):
     """The gradients of one backward that has not run. `run()`: gives them, by their primals; `step(slots)`: runs with the
     optimizer's step. Each frees what the backward needs."""
 
@@ -53,7 +53,7 @@ class PutOff(Outputs):
             made = self._run()
             gradients = [made[i] for i in self.parameters]
             for p, gradient in zip(self.parameters.values(), gradients, strict=True):
-                if putoff_of(p) is self:
+                if deferred_backward_of(p) is self:
                     p.grad = gradient
         self._forget()
         return gradients
@@ -88,15 +88,15 @@ def _consumed() -> Any:
     raise UserError(CONSUMED)
 
 
-def putoff_of(parameter: Tensor) -> PutOff | None:
+def deferred_backward_of(parameter: Tensor) -> DeferredBackward | None:
     """Whose gradient it waits for."""
     gradient = parameter.grad
-    if type(gradient) is DeferredTensor and not gradient.known and isinstance(gradient.outputs, PutOff):
+    if type(gradient) is DeferredTensor and not gradient.known and isinstance(gradient.outputs, DeferredBackward):
         return gradient.outputs
     return None
 
 
-class Fusing:
+class StepFusion:
     """What a model and its optimizer know of each other."""
 
     def __init__(self, owner: torch.optim.Optimizer):
@@ -119,12 +119,12 @@ class Fusing:
             self._updates = Updates(slots, [self._owner()])
         return self._updates
 
-    def put_off(self, parameters: dict[int, Tensor], held: Mapping[int, Tensor], run: Any, step: Any) -> bool:
+    def defer(self, parameters: dict[int, Tensor], held: Mapping[int, Tensor], run: Any, step: Any) -> bool:
         """Called within a backward: true where it need not run now. `parameters`: whose gradients it makes; `held`: what
         it reads; both by their places among the graph's inputs."""
         if not self._may_wait(parameters, held):
             return False
-        PutOff(parameters, held.values(), run, step).hand_out()
+        DeferredBackward(parameters, held.values(), run, step).hand_out()
         return True
 
     def _may_wait(self, parameters: dict[int, Tensor], held: Mapping[int, Tensor]) -> bool:
@@ -142,7 +142,7 @@ class Fusing:
         """The optimizer's step together with the backward that waits for it; false where there is none such, and the gradients
         are there."""
         parameters = [p for group in owner.param_groups for p in group["params"] if p.grad is not None]
-        waiting = [putoff_of(p) for p in parameters]
+        waiting = [deferred_backward_of(p) for p in parameters]
         first = next(filter(None, waiting), None)
         if first is None:
             return False
@@ -178,4 +178,4 @@ def _is_accumulated(parameter: Tensor) -> bool:
         return False
 
 
-__all__ = ["Fusing"]
+__all__ = ["StepFusion"]

@@ -41,7 +41,7 @@ def state_bytes(optimizer: torch.optim.Optimizer) -> int:
     return max(there, coming)
 
 
-class Settings:
+class ModelSettings:
     """What trainc.compile was told: the limit, whose state counts, whether to measure, and whether gradients are consumed as they
     are made."""
 
@@ -62,4 +62,4 @@ class Settings:
         return None if self.memory is None else Limit(self.memory, fixed_part)
 
 
-__all__ = ["Settings", "bytes_of", "fixed"]
+__all__ = ["ModelSettings", "bytes_of", "fixed"]

@@ -17,7 +17,7 @@ from trainc.torch.capture.step_objects import Reached
 from trainc.torch.capture.step_trace import Traced, trace_step
 from trainc.torch.capture.structure import Flattener
 from trainc.torch.doors import memory
-from trainc.torch.doors.memory import Settings
+from trainc.torch.doors.memory import ModelSettings
 from trainc.torch.doors.signature import Call, Signature, describe_call, leaves_of, modes, stray, tensor_type
 from trainc.torch.doors.signatures import Entry, Signatures
 from trainc.torch.doors.traces import Traces
@@ -66,7 +66,7 @@ class TrainStep:
                     f"trainc.train_step: the model is a {type(module).__name__}, whose hooks a step of one plan would not run: "
                     "use trainc.compile for this model"
                 )
-        self.settings = Settings(memory, tune=tune)
+        self.settings = ModelSettings(memory, tune=tune)
         self._body = Body(self.reached.modules)
         self._signatures = Signatures(lambda: self._body, self._is_full)
         self._traces: Traces | None = None  # the last
@@ -166,7 +166,7 @@ class TrainStep:
             except Exception as error:
                 raise UserError(f"trainc.train_step: {_reason(error)}") from error
             if record.prints:
-                record.fingerprint = numbers.fingerprint(traced.graph.graph, traced.told())
+                record.fingerprint = numbers.fingerprint(traced.graph.graph, traced.interface())
             return CompiledStep(traced, Updates(traced.slots, optimizers), inputs, record, runners)
 
         def symbolic(symbols: Symbols) -> family.Serve:

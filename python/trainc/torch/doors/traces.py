@@ -14,7 +14,7 @@ from trainc.torch.capture.disguise import Disguise
 from trainc.torch.doors.variants import Variants
 from trainc.torch.guards.guards import Guards, Untagged
 from trainc.torch.guards.reads import Reads
-from trainc.torch.guards.state import Alike, Snapshot
+from trainc.torch.guards.state import Snapshot, TypeGuard
 from trainc.torch.guards.watch import Watched
 from trainc.torch.joint import compiler as joint
 from trainc.torch.joint import family
@@ -73,11 +73,11 @@ class Traces:
         made: list[Any] = []
         if self._made:
             last = self._made[-1]
-            made.append(Guards(last.reads, Alike, serving.slots))
+            made.append(Guards(last.reads, TypeGuard, serving.slots))
             if last.disguise.asked:
                 made.append(Untagged(functools.partial(getattr, self._variants, "tensors"), last.disguise.asked))
         for reads, compiler in self._backwards:
-            made.append(Guards(reads, Alike, serving.slots))
+            made.append(Guards(reads, TypeGuard, serving.slots))
             compiler.before_backward = functools.partial(_check_backward, self._name, made[-1])
         serving.guards += made
         return [tensor for guards in made for tensor in guards.tensors]

@@ -12,7 +12,7 @@ from trainc.base.errors import NotCompiled
 from trainc.torch import compat, numbers
 from trainc.torch.capture import distributed
 from trainc.torch.doors.signature import stored_type, tensor_type
-from trainc.torch.guards.state import ModuleState, Unchanged
+from trainc.torch.guards.state import ModuleState, StateGuard
 
 Tensor = torch.Tensor
 
@@ -30,15 +30,15 @@ class Variants:
         self.tensors: list[Tensor] = []  # the module's, as they were found last
         self.reachable: set[int] = set()  # the addresses of tensors that forward may reach beside its arguments
         self.seen: list[tuple[list, list]] = []  # (values, tensors' types), by number
-        self._unchanged: dict[int, Unchanged] = {}  # by number: how to see, for little, that the module is in it
+        self._state_guards: dict[int, StateGuard] = {}  # by number: how to see, for little, that the module is in it
 
     def find(self) -> tuple[int, list[Tensor]]:
         """The number of the module's state, and its tensors."""
         if not compat.has_global_module_hooks():
-            for number, unchanged in self._unchanged.items():
-                if unchanged():
-                    self.tensors = unchanged.tensors
-                    return number, unchanged.tensors
+            for number, guard in self._state_guards.items():
+                if guard():
+                    self.tensors = guard.tensors
+                    return number, guard.tensors
         state = self.state
         if state is None or not state.is_current():
             state = self._walk()
@@ -50,17 +50,17 @@ class Variants:
         number, tensors = self._number(state)
         self.tensors = tensors
         # One that holds other tensors is of the past, and would keep them alive.
-        self._unchanged = {n: u for n, u in self._unchanged.items() if all(map(operator.is_, u.tensors, tensors))}
+        self._state_guards = {n: u for n, u in self._state_guards.items() if all(map(operator.is_, u.tensors, tensors))}
         if number < known:  # for the second time
-            self._unchanged.pop(number, None)
-            while len(self._unchanged) >= CHEAP_VARIANTS:
-                self._unchanged.pop(next(iter(self._unchanged)))
-            self._unchanged[number] = Unchanged(self.state, tensors)
+            self._state_guards.pop(number, None)
+            while len(self._state_guards) >= CHEAP_VARIANTS:
+                self._state_guards.pop(next(iter(self._state_guards)))
+            self._state_guards[number] = StateGuard(self.state, tensors)
         return number, tensors
 
     def let_move(self) -> None:
         """Other numbers of the program move than before: they are no part of a state."""
-        self._unchanged = {}
+        self._state_guards = {}
         if self.state is not None:
             self.state.let_move(self._moving())
 
@@ -97,7 +97,7 @@ class Variants:
     def _walk(self) -> ModuleState:
         if found := distributed.beside_forward(self._model()):
             raise NotCompiled(found)
-        self._unchanged = {}
+        self._state_guards = {}
         self.state = ModuleState(self._model())
         self.state.let_move(self._moving())
         self.seen.clear()

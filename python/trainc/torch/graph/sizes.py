@@ -66,7 +66,7 @@ class Symbols:
         """What tells these inputs' sizes from others that fit."""
         return tuple([inputs[i].shape for i in self._moving])
 
-    def bound(self, inputs: Sequence[Tensor]) -> Bound | None:
+    def bound(self, inputs: Sequence[Tensor]) -> SizeBinding | None:
         """The symbols' values for these inputs; None where the trace does not hold for them."""
         bound = self._bound(inputs)
         for tensor, sizes, strides in self._arguments_of(inputs):
@@ -79,15 +79,15 @@ class Symbols:
         last = self._first + len(self._sizes)  # the numbers come after them
         return zip(inputs[self._first : last], self._sizes, self._strides, strict=True)
 
-    def _bound(self, inputs: Sequence[Tensor]) -> Bound:
-        bound = Bound({})
+    def _bound(self, inputs: Sequence[Tensor]) -> SizeBinding:
+        bound = SizeBinding({})
         for tensor, sizes, strides in self._arguments_of(inputs):
             for value, expression in zip((*tensor.shape, *tensor.stride()), (*sizes, *strides), strict=True):
                 if getattr(expression, "is_Symbol", False):
                     bound.symbols.setdefault(expression, value)
         return bound
 
-    def _holds(self, bound: Bound) -> bool:
+    def _holds(self, bound: SizeBinding) -> bool:
         for symbol, value in bound.symbols.items():
             allowed = self._env.var_to_range.get(symbol)
             if allowed is not None and not allowed.lower <= value <= allowed.upper:
@@ -109,11 +109,11 @@ class Symbols:
             program.text = numbers.fingerprint(template.at(self.traced, program.values).graph, result, program.vector)
         return template
 
-    def others(self) -> list[Bound]:
+    def others(self) -> list[SizeBinding]:
         """A few other sizes that the trace holds for: equal ones stay equal, in case a guard wants that."""
         found = []
         for other in (lambda n: n + n // 2 + 1, lambda n: n - n // 3, lambda n: 3 * n + 2, lambda n: n + 1, lambda n: 2 * n):
-            bound = Bound({symbol: other(n) for symbol, n in self.traced.symbols.items()})
+            bound = SizeBinding({symbol: other(n) for symbol, n in self.traced.symbols.items()})
             if self._holds(bound):
                 found.append(bound)
         return found[:3]
@@ -133,7 +133,7 @@ def _expression(size: Any) -> Any:
     return size.node._expr if isinstance(size, SYMBOLIC) else size
 
 
-class Bound:
+class SizeBinding:
     """Symbols with values."""
 
     def __init__(self, symbols: dict[Any, int]):
@@ -175,7 +175,7 @@ class Template:
     def __init__(self, gm: torch.fx.GraphModule, numbers: numbers.Program | None = None):
         self._gm, self._numbers = gm, numbers
 
-    def at(self, bound: Bound, values: list[float] | None = None) -> torch.fx.GraphModule:
+    def at(self, bound: SizeBinding, values: list[float] | None = None) -> torch.fx.GraphModule:
         """The graph for these sizes: no node of it is a number any more. `values`: of the numbers that change, which are
         elements of an input otherwise."""
         graph, made = torch.fx.Graph(), {}
@@ -274,4 +274,4 @@ def _of_sizes_and_strides() -> list[str]:
     return [name for name in sym_node.sizes_strides_methods if callable(SymNode.__dict__.get(name))]
 
 
-__all__ = ["Bound", "Symbols", "Template", "answered_once"]
+__all__ = ["SizeBinding", "Symbols", "Template", "answered_once"]

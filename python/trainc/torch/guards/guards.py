@@ -20,7 +20,7 @@ class Guards:
     are walked and compared by value."""
 
     def __init__(
-        self, reads: Reads, alike: Callable[[list[torch.Tensor]], Callable[[list[torch.Tensor]], bool]],
+        self, reads: Reads, type_guard: Callable[[list[torch.Tensor]], Callable[[list[torch.Tensor]], bool]],
         moving: Sequence[Slot] = (),
     ):  # fmt: skip
         """`moving`: numbers that may be any."""
@@ -29,7 +29,7 @@ class Guards:
         self.outline = self._outline(self._walk)
         # The tensors and their types are those of the trace for good: another tensor, or another type, is another trace.
         self.tensors = self._walk.tensors
-        self._types = alike(self.tensors) if self.tensors else None
+        self._type_guard = type_guard(self.tensors) if self.tensors else None
         self._bind()
 
     def _bind(self) -> None:
@@ -68,7 +68,7 @@ class Guards:
             number = slot.get()
             for i in places:
                 self._expected[i] = number if type(number) is float else NO_NUMBER
-        if self._types is not None and not self._types(self.tensors):
+        if self._type_guard is not None and not self._type_guard(self.tensors):
             return False
         same = same_contents(self._places, self._expected) and list(map(type, self._objects)) == self._classes
         if same and not any([order.changed() for order in self._orders]):

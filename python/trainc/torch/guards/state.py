@@ -1,7 +1,7 @@
 """A module as the compiled call sees it: its tensors as inputs, and everything else that its forward may read as guards.
 
 `ModuleState` walks the modules once; `tensors()` and `values()` then read the same places through flat lists of
-(dictionary, key). `Unchanged` tells, for much less, that there is nothing to read since the last call.
+(dictionary, key). `StateGuard` tells, for much less, that there is nothing to read since the last call.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class ModuleState:
         return _Swap(self, tensors)
 
 
-class Alike:
+class TypeGuard:
     """Tensors' types, to see at once that others have them, by torch.compile's own check in C++. It knows the tensors that it was
     made of again."""
 
@@ -198,7 +198,7 @@ class Alike:
         return len(tensors) == self._count and self._types.check(*tensors)
 
 
-class Unchanged:
+class StateGuard:
     """Whether a module is in the state that it was in when this was made: its dictionaries, lists and sets hold the same objects,
     there are no hooks on it, and torch's own check of types finds its tensors as they were. May say no where nothing changed
     (then the state is read), never yes where something did. Hooks on all modules are not in it: `ModuleState.hooked`."""
@@ -211,14 +211,14 @@ class Unchanged:
         moving = list({id(slot): slot for _, slots in state._moving for slot in slots}.values())
         self._numbers = positions([(place, held(place)) for place in self._containers], moving) if moving else []
         self.tensors = tensors
-        self._alike = Alike(tensors)
+        self._type_guard = TypeGuard(tensors)
 
     def __call__(self) -> bool:
         for slot, places in self._numbers:
             number = slot.get()
             for i in places:
                 self._contents[i] = number if type(number) is float else NO_NUMBER
-        return same_contents(self._containers, self._contents) and self._alike(self.tensors)
+        return same_contents(self._containers, self._contents) and self._type_guard(self.tensors)
 
 
 def _is_object(value: Any) -> bool:

@@ -28,26 +28,27 @@ from trainc.torch.graph.captured import shared_kernels
 from trainc.torch.graph.sizes import Symbols, Template
 from trainc.torch.guards.watch import suspended
 from trainc.torch.joint import autograd
-from trainc.torch.joint.instance import Inference, Instance, Place
 from trainc.torch.joint.reached import TangentsOfGradients
+from trainc.torch.joint.specialization import Inference, Specialization, TraceContext
 from trainc.torch.patches import patched
 from trainc.torch.run.runner import Runners
 
 _HALF = "trainc_half"
+Make = Callable[[torch.fx.GraphModule, Compilation], Specialization]
 
 
 class Compiler:
-    """What one capture hands to AOTAutograd: the partitioner and the compilers. Of a trace with `symbols` it makes an Instance
-    for each sizes, the first for the sizes that were traced; of another trace there is one."""
+    """What one capture hands to AOTAutograd: the partitioner and the compilers. Of a trace with `symbols` it makes a
+    Specialization for each set of sizes, the first for those that were traced; of another trace there is one."""
 
-    def __init__(self, record: Compilation, runners: Runners, symbols: Symbols | None = None, fusing: Any = None):
-        self.runners, self.device, self.symbols, self.fusing = runners, runners.device, symbols, fusing
-        self._record = record  # of the first instance
+    def __init__(self, record: Compilation, runners: Runners, symbols: Symbols | None = None, fusion: Any = None):
+        self.runners, self.device, self.symbols, self.fusion = runners, runners.device, symbols, fusion
+        self._record = record  # of the first specialization
         self.writes: list[int] = []  # inputs that forward writes to, once it is traced
-        self._instances: dict[tuple, Instance] = {}
+        self._specializations: dict[tuple, Specialization] = {}
         self._template: Template | None = None
         self.shared = shared_kernels(symbols, lambda: self._template, record.name, self.device)
-        self._make: Callable[[torch.fx.GraphModule, Compilation], Instance] | None = None
+        self._make: Make | None = None
         self.reached = TangentsOfGradients()
         self.is_users: Callable[[torch.Tensor], bool] = lambda _: False
         self.before_backward: Callable[[], None] | None = None  # raises where the program's own backward would find other values
@@ -57,8 +58,8 @@ class Compiler:
     def _key(self, inputs: Sequence[Any]) -> tuple:
         return self.symbols.key(inputs) if self.symbols is not None else ()
 
-    def _of(self, inputs: Sequence[Any]) -> Instance:
-        return self._instances[self._key(inputs)]
+    def _of(self, inputs: Sequence[Any]) -> Specialization:
+        return self._specializations[self._key(inputs)]
 
     def add_sizes(self, inputs: Sequence[torch.Tensor], record: Compilation) -> bool:
         """Makes the plans for these inputs' sizes where there are none; false where the trace does not hold for them."""
@@ -66,11 +67,11 @@ class Compiler:
         if bound is None:
             return False
         key = self._key(inputs)
-        if key not in self._instances:
-            self._instances[key] = self._make(self._template.at(bound), record)
+        if key not in self._specializations:
+            self._specializations[key] = self._make(self._template.at(bound), record)
         return True
 
-    def _first(self, gm: torch.fx.GraphModule, make: Callable[[torch.fx.GraphModule, Compilation], Instance]) -> Instance:
+    def _first(self, gm: torch.fx.GraphModule, make: Make) -> Specialization:
         distributed.refuse_collectives(gm.graph)
         refuse_mixed(node for node in gm.graph.nodes if not wire.is_backward(node))
         self._make, key = make, ()
@@ -80,7 +81,7 @@ class Compiler:
         elif self._record.prints:
             self._record.fingerprint = numbers.fingerprint(gm.graph, self.result())
         self._record.captured = gm.graph
-        first = self._instances[key] = make(gm, self._record)
+        first = self._specializations[key] = make(gm, self._record)
         return first
 
     # -- the partitioner ----------------------------------------------------------------------------------------------
@@ -100,19 +101,19 @@ class Compiler:
         count = len(primals) + len(constants)
         _set_outputs(gm, [*outputs, *[None] * len(constants)])
         reached = self.reached.gradients(gradients, tangents)
-        place = Place(len(primals), constants, num_fwd_outputs, reached, _written(primals), self.device)
-        first = self._first(gm, lambda gm, record: Instance(self, gm, record, place))
+        context = TraceContext(len(primals), constants, num_fwd_outputs, reached, _written(primals), self.device)
+        first = self._first(gm, lambda gm, record: Specialization(self, gm, record, context))
         # What the backward reads of what the caller holds: primals, and (from `count` on) results of the forward.
-        held = place.held
+        held = context.held
         saved = [primals[i] if i < count else forward_outputs[i - count] for i in held]
         # AOTAutograd writes new values to some when the forward is over: the backward is given what they were.
-        copies = {len(forward_outputs) + k for k, i in enumerate(held) if i in place.written}
+        copies = {len(forward_outputs) + k for k, i in enumerate(held) if i in context.written}
 
         def forward(*inputs: torch.Tensor) -> list[Any]:
-            instance = self._of(inputs)
-            *results, arena = instance.forward(inputs)
-            kept = place.held_of(inputs, results)
-            if change := instance.apart.neighbours | place.written:
+            specialization = self._of(inputs)
+            *results, arena = specialization.forward(inputs)
+            kept = context.held_of(inputs, results)
+            if change := specialization.apart.neighbours | context.written:
                 kept = [t.clone() if i in change else t for i, t in zip(held, kept, strict=True)]
             return [*results, *kept, arena]
 
@@ -120,7 +121,7 @@ class Compiler:
             if torch.is_autocast_enabled(self.device.type):
                 messages.warn_once("autocast", AUTOCAST_BACKWARD)
             arena = inputs[len(saved)]
-            return place.by_arena[arena.numel()].backward(inputs[: len(saved)], arena, inputs[len(saved) + 1 :])
+            return context.by_arena[arena.numel()].backward(inputs[: len(saved)], arena, inputs[len(saved) + 1 :])
 
         with fake_mode_of(primals + tangents):
             arena_meta = torch.empty(first.arena_bytes, dtype=torch.uint8, device=self.device.torch)
@@ -130,9 +131,9 @@ class Compiler:
             _opaque_backward("trainc_backward", backward, saved, arena_meta, tangents, gradients),
         )
 
-    def replace(self, instance: Instance, other: Instance) -> None:
+    def replace(self, specialization: Specialization, other: Specialization) -> None:
         """`other` runs the calls of these sizes from now on."""
-        self._instances = {key: other if old is instance else old for key, old in self._instances.items()}
+        self._specializations = {key: other if old is specialization else old for key, old in self._specializations.items()}
 
     def call_of_both(self, metadata: Any, detached: list[int]) -> Callable[[list[torch.Tensor]], list[torch.Tensor]] | None:
         """The call of both halves, once there is a partition; None where it takes AOTAutograd's wrappers."""

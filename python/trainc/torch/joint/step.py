@@ -19,7 +19,7 @@ from trainc.torch.capture.structure import unflatten
 from trainc.torch.graph.captured import captured, shared_kernels
 from trainc.torch.graph.sizes import Symbols
 from trainc.torch.guards.overlap import Apart, Overlapping
-from trainc.torch.optimizers.updates import Launch, PlanUpdates, Updates, classes_of, shared_memory
+from trainc.torch.optimizers.updates import PlanUpdates, ScalarKey, Updates, distinct_keys, shared_memory
 from trainc.torch.run.runner import Runners, Step
 
 Tensor = torch.Tensor
@@ -27,7 +27,7 @@ Tensor = torch.Tensor
 
 class CompiledStep:
     """One signature of a step, compiled. Inputs of the plan: the traced graph's (tensors, constants, the number 1), then the
-    state of each slot, then the scalars of each launch. `kernels`: what its plan shares with those for other sizes; `like`: one
+    state of each slot, then the scalars of each key. `kernels`: what its plan shares with those for other sizes; `like`: one
     of these, whose memory its results may use."""
 
     def __init__(
@@ -59,9 +59,9 @@ class CompiledStep:
         except Overlapping as reason:
             raise UserError(f"trainc.train_step: {reason}; use trainc.compile for this model") from None
         self._clear_gradients(tensors)
-        launches = self.updates.launches()
-        distinct, states = self._built_for(launches), self.updates.states(launches)
-        scalars = [self.updates.scalars(launch) for launch in distinct]
+        keys = self.updates.scalar_keys()
+        distinct, states = self._built_for(keys), self.updates.states(keys)
+        scalars = [self.updates.scalars(key) for key in distinct]
         outputs = self._plan([*tensors, *self.traced.constants, self._one], states, scalars)
         for i, place in self.traced.mutated:
             with torch.no_grad():
@@ -72,18 +72,18 @@ class CompiledStep:
                     into.add_(outputs[place])
                 else:  # of its own memory: a result may lie where the output does
                     tensors[i].grad = torch.empty_like(tensors[i]).copy_(outputs[place])
-        self.updates.finish(launches, states)
+        self.updates.finish(keys, states)
         for call in self.traced.afterwards:
             call()
         return unflatten(self.traced.structure, [outputs[place] for place in self.traced.results])
 
     def prepare(self) -> None:
         """Compiles what the next call would run."""
-        self._built_for(self.updates.launches())
+        self._built_for(self.updates.scalar_keys())
 
-    def _built_for(self, launches: list[Launch]) -> list[Launch]:
-        """The distinct ones of `launches`; a plan for them is there afterwards."""
-        classes, distinct = classes_of(launches)
+    def _built_for(self, keys: list[ScalarKey]) -> list[ScalarKey]:
+        """The distinct ones of `keys`; a plan for them is there afterwards."""
+        classes, distinct = distinct_keys(keys)
         if classes != self._classes:
             self._build(classes, distinct)
         return distinct
@@ -104,7 +104,7 @@ class CompiledStep:
             if parameter.grad is not None:
                 parameter.grad = None
 
-    def _build(self, classes: list[int], distinct: list[Launch]) -> None:
+    def _build(self, classes: list[int], distinct: list[ScalarKey]) -> None:
         traced, record, where = self.traced, self.record, self._runners.device
         primals = [slot.primal for slot in traced.slots]
         updates = PlanUpdates(classes, distinct, range(len(primals)), primals, self._inputs + 1, where)
@@ -122,7 +122,7 @@ class Sizes:
 
     def __init__(self, traced: Traced, symbols: Symbols, updates: Updates, name: str, runners: Runners):
         self._traced, self._symbols, self._updates, self._runners = traced, symbols, updates, runners
-        self._template = symbols.template(traced.graph, traced.told())
+        self._template = symbols.template(traced.graph, traced.interface())
         self._first: CompiledStep | None = None
         self._kernels = shared_kernels(symbols, lambda: self._template, name, runners.device)
 

@@ -17,7 +17,7 @@ from trainc.torch.compat import make_fx
 from trainc.torch.graph import wire
 from trainc.torch.graph.captured import captured
 from trainc.torch.optimizers import Variant
-from trainc.torch.optimizers.state import Known, Numbers
+from trainc.torch.optimizers.state import GroupGuard, Numbers
 from trainc.torch.run.core import Core
 from trainc.torch.run.runner import Runners
 
@@ -123,7 +123,7 @@ class Kernels:
 
     def __init__(self, optimizer: torch.optim.Optimizer):
         self._kernels: dict[tuple[Variant, device.Host], Any] = {}
-        self.known: dict[int, Known] = {}  # by group: what all went into kernels
+        self.known: dict[int, GroupGuard] = {}  # by group: what all went into kernels
         self._records = records.of(optimizer)
         self.numbers = Numbers()
 

@@ -18,14 +18,14 @@ from trainc.torch import compat
 from trainc.torch.compat import optimizer_post_hooks, optimizer_pre_hooks
 from trainc.torch.optimizers import NUMBERS, Formula, Variant, formula_of, names
 from trainc.torch.optimizers.kernels import Kernels
-from trainc.torch.optimizers.state import Counted, Known, init_group, torchs_step, unhooked
+from trainc.torch.optimizers.state import Counted, GroupGuard, init_group, torchs_step, unhooked
 from trainc.torch.trust import is_trusted_file
 
 Tensor = torch.Tensor
 
 
-def attach(optimizer: torch.optim.Optimizer, fusing: Any = None) -> None:
-    """Replaces `optimizer.step` where the registry has its class; another optimizer stays as it is. `fusing` (fuse.Fusing)
+def attach(optimizer: torch.optim.Optimizer, fusion: Any = None) -> None:
+    """Replaces `optimizer.step` where the registry has its class; another optimizer stays as it is. `fusion` (fuse.StepFusion)
     may do the step together with the backward."""
     if formula_of(optimizer) is None:
         records.of(optimizer).append(
@@ -48,7 +48,7 @@ def attach(optimizer: torch.optim.Optimizer, fusing: Any = None) -> None:
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if fusing is not None and fusing.step(self):
+        if fusion is not None and fusion.step(self):
             return loss
         if stays_torchs(self):
             unhooked(plain)(self)
@@ -185,7 +185,7 @@ def _step_group(optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels)
                 optimizer.state[param].update(zip(names, states, strict=True))
         left += refused
         if not left:
-            kernels.known[key] = Known(optimizer, group, formula, rows, by_name)
+            kernels.known[key] = GroupGuard(optimizer, group, formula, rows, by_name)
     torchs_step(optimizer, group, left)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from trainc.torch.guards.places import contents, same_contents
-from trainc.torch.guards.state import Alike
+from trainc.torch.guards.state import TypeGuard
 from trainc.torch.optimizers import NUMBERS, Count, Formula
 
 Tensor = torch.Tensor
@@ -74,7 +74,7 @@ def fresh_state(optimizer: torch.optim.Optimizer, group: dict, like: Tensor) -> 
 # ---- what the last step found ---------------------------------------------------------------------------------------
 
 
-class Known:
+class GroupGuard:
     """What a step found of a group whose parameters all went into kernels, and whether the next step finds it again."""
 
     def __init__(
@@ -93,7 +93,7 @@ class Known:
         self.kind = kinds.pop() if len(kinds) == 1 and formula.elementwise else None  # of all parameters
         self.numbers = [(column, scalar_of(column)) for column in numbers]
         self.dtypes = [column[0].dtype for column in numbers]
-        self._alike = Alike([*self.written, *itertools.chain.from_iterable(numbers), *grads])
+        self._type_guard = TypeGuard([*self.written, *itertools.chain.from_iterable(numbers), *grads])
 
     def gradients(self, optimizer: torch.optim.Optimizer, group: dict) -> list[Tensor] | None:
         """The gradients, where the group's parameters and their state are the same objects as then, and all types the same."""
@@ -108,7 +108,7 @@ class Known:
             return None
         grads = [grad for grad in grads if grad is not None]
         numbers = itertools.chain.from_iterable(column for column, _ in self.numbers)
-        return grads if self._alike([*self.written, *numbers, *grads]) else None
+        return grads if self._type_guard([*self.written, *numbers, *grads]) else None
 
 
 # ---- numbers --------------------------------------------------------------------------------------------------------
@@ -201,5 +201,5 @@ def count_of(formula: Formula, group: dict, old: tuple[float, ...], first: bool,
 
 
 __all__ = [
-    "Counted", "Known", "Numbers", "count_of", "fresh_state", "init_group", "make_state", "torchs_step", "unhooked",
+    "Counted", "GroupGuard", "Numbers", "count_of", "fresh_state", "init_group", "make_state", "torchs_step", "unhooked",
 ]  # fmt: skip

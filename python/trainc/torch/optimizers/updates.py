@@ -29,7 +29,7 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Launch:
+class ScalarKey:
     """What the scalars of an update depend on: its group, and the numbers in the parameter's state."""
 
     optimizer: int
@@ -53,9 +53,9 @@ class Updates:
         self.slots, self.optimizers = slots, optimizers
         self._numbers = Numbers()
 
-    def launches(self) -> list[Launch]:
+    def scalar_keys(self) -> list[ScalarKey]:
         """Of each slot, for the next step; makes no state."""
-        launches, variants, counts, groups = [], {}, {}, {}
+        keys, variants, counts, groups = [], {}, {}, {}
         for slot in self.slots:
             owner, kind = self.optimizers[slot.optimizer], (slot.optimizer, slot.group, slot.parameter.dtype)
             if kind[:2] not in groups:
@@ -73,8 +73,8 @@ class Updates:
             found = (slot.optimizer, slot.group, old, first, dtypes)
             if found not in counts:
                 counts[found] = count_of(formula, group, old, first, dtypes)
-            launches.append(Launch(slot.optimizer, slot.group, v, counts[found]))
-        return launches
+            keys.append(ScalarKey(slot.optimizer, slot.group, v, counts[found]))
+        return keys
 
     def _group(self, slot: Slot) -> dict:
         """A slot's group, with the settings that eager would find."""
@@ -82,11 +82,11 @@ class Updates:
         updated = [s.parameter for s in self.slots if (s.optimizer, s.group) == (slot.optimizer, slot.group)]
         return formula_of(owner).settings(owner.param_groups[slot.group], updated)
 
-    def states(self, launches: list[Launch]) -> list[list[Tensor]]:
+    def states(self, keys: list[ScalarKey]) -> list[list[Tensor]]:
         """The state's tensors of each slot; makes what is missing."""
         states = []
-        for slot, launch in zip(self.slots, launches, strict=True):
-            owner, v = self.optimizers[slot.optimizer], launch.variant
+        for slot, key in zip(self.slots, keys, strict=True):
+            owner, v = self.optimizers[slot.optimizer], key.variant
             state = owner.state.get(slot.parameter, {})
             if not state and (v.states or v.formula.numbers):
                 state = make_state(owner, owner.param_groups[slot.group], slot.parameter)
@@ -96,14 +96,14 @@ class Updates:
             states.append([state[name] for name in v.states])
         return states
 
-    def scalars(self, launch: Launch) -> list[float]:
-        return launch.variant.values(self.optimizers[launch.optimizer].param_groups[launch.group], launch.count)
+    def scalars(self, key: ScalarKey) -> list[float]:
+        return key.variant.values(self.optimizers[key.optimizer].param_groups[key.group], key.count)
 
-    def finish(self, launches: list[Launch], states: list[list[Tensor]]) -> None:
+    def finish(self, keys: list[ScalarKey], states: list[list[Tensor]]) -> None:
         columns: dict[tuple, tuple[list[Tensor], list[float]]] = {}
-        for slot, launch in zip(self.slots, launches, strict=True):
+        for slot, key in zip(self.slots, keys, strict=True):
             state = self.optimizers[slot.optimizer].state.get(slot.parameter, {})
-            for name, value in zip(launch.variant.formula.numbers, launch.count.new, strict=True):
+            for name, value in zip(key.variant.formula.numbers, key.count.new, strict=True):
                 numbers, values = columns.setdefault((slot.optimizer, name), ([], []))
                 numbers.append(state[name])
                 values.append(value)
@@ -115,41 +115,41 @@ class Updates:
             owner._opt_called = True  # learning rate schedulers ask
 
 
-def classes_of(launches: list[Launch]) -> tuple[list[int], list[Launch]]:
-    """(which of the distinct launches each is, the distinct ones). A plan is made for the former, given scalars of the latter."""
-    distinct = list(dict.fromkeys(launches))
-    return [distinct.index(launch) for launch in launches], distinct
+def distinct_keys(keys: list[ScalarKey]) -> tuple[list[int], list[ScalarKey]]:
+    """(which of the distinct keys each is, the distinct ones). A plan is made for the former, given scalars of the latter."""
+    distinct = list(dict.fromkeys(keys))
+    return [distinct.index(key) for key in keys], distinct
 
 
 class PlanUpdates:
     """The updates as a plan's compiler is told them, and what the plan is given for them: the state's tensors, then the scalars
-    of each distinct launch.
+    of each distinct key.
 
     `gradients`, `parameters`: of each slot, its result of the backward, and its place among the plan's inputs. `first`: the place
     of the first state.
     """
 
     def __init__(
-        self, classes: list[int], distinct: list[Launch], gradients: Sequence[int], parameters: Sequence[int], first: int,
+        self, classes: list[int], distinct: list[ScalarKey], gradients: Sequence[int], parameters: Sequence[int], first: int,
         where: Host,
     ):  # fmt: skip
         variants = self._variants = [distinct[i].variant for i in classes]
         self._classes, self._gradients, self._parameters = classes, gradients, parameters
         self._formulas, self._where = list(dict.fromkeys(variants)), where
-        sizes = [len(launch.variant.scalars) for launch in distinct]
+        sizes = [len(key.variant.scalars) for key in distinct]
         sized = zip(sizes, distinct, strict=True)
-        self._scalars = [torch.empty(size, dtype=launch.variant.dtype, device=where.torch) for size, launch in sized]
+        self._scalars = [torch.empty(size, dtype=key.variant.dtype, device=where.torch) for size, key in sized]
         self._views = [view for scalars in self._scalars for view in scalars.unbind()]
         first_scalar = first + sum(len(v.states) for v in variants)
         places = [first_scalar + sum(sizes[:i]) for i in range(len(distinct))]
         self._listed: list[tuple[int, int, list[int]]] = []  # (formula, gradient, inputs of the plan; -1: the gradient)
-        for gradient, parameter, v, launch in zip(gradients, parameters, variants, classes, strict=True):
+        for gradient, parameter, v, key in zip(gradients, parameters, variants, classes, strict=True):
             states = range(first, first + len(v.states))
             first = states.stop
-            scalars = range(places[launch], places[launch] + sizes[launch])
+            scalars = range(places[key], places[key] + sizes[key])
             self._listed.append((self._formulas.index(v), gradient, [parameter, -1, *states, *scalars]))
 
-    def told(self, name: str) -> list[Any]:
+    def arguments(self, name: str) -> list[Any]:
         """What the compiler wants to know (base/step_graph.py)."""
         graphs = [wire.graph_json(trace_formula(v).graph, f"{name}_update") for v in self._formulas]
         return [[(graph, v.in_place) for graph, v in zip(graphs, self._formulas, strict=True)], self._listed]
@@ -172,4 +172,4 @@ class PlanUpdates:
                     row[place].copy_(result)
 
 
-__all__ = ["Launch", "PlanUpdates", "Slot", "Updates", "classes_of", "shared_memory"]
+__all__ = ["ScalarKey", "PlanUpdates", "Slot", "Updates", "distinct_keys", "shared_memory"]

@@ -14,7 +14,7 @@ from trainc.base.errors import InternalError, UserError
 from trainc.torch import compat
 from trainc.torch.device import HOST, Host, refuse_freed
 from trainc.torch.graph import wire
-from trainc.torch.guards.state import Alike
+from trainc.torch.guards.state import TypeGuard
 from trainc.torch.run import library
 from trainc.torch.run.pool import Results
 
@@ -42,7 +42,7 @@ class CoreExecutable:
         }
         updated = set(plan.updated_inputs)
         self._updated = [(place, i) for place, i in enumerate(self._read) if i in updated]
-        self._fits: Alike | None = None  # the types of the first inputs of which none was copied
+        self._fits: TypeGuard | None = None  # the types of the first inputs of which none was copied
         self._outputs = [
             None if info is None else info[3] if info[3] >= 0 else Results(wire.DTYPES[info[0]], info[1], info[2], device)
             for info in plan.output_info
@@ -84,7 +84,7 @@ class CoreExecutable:
         pairs = zip(given, self._read.values(), strict=True)
         read = [None if tensor is None else as_compiled(tensor, *expected, self.device) for tensor, expected in pairs]
         if self._fits is None and read and all(t is not None and t is g for t, g in zip(read, given, strict=True)):
-            self._fits = Alike(read)
+            self._fits = TypeGuard(read)
         return read
 
     def _extern(self, step: int, pointers: list[int]) -> list[tuple[int, Any]]:

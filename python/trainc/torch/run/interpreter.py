@@ -128,10 +128,10 @@ class InterpretedJoint:
     def deferred(self) -> InterpretedExecutable:
         raise AssertionError("nothing is deferred")
 
-    def backward(self, defined: tuple[bool, ...], consumes: bool, unmade: list[int]) -> InterpretedBackward:
+    def backward(self, defined: tuple[bool, ...], overwrites: bool, unmade: list[int]) -> InterpretedBackward:
         return self._backward
 
-    def backward_step(self, defined: tuple[bool, ...], consumes: bool, unmade: list[int], updates: Updates) -> Any:
+    def backward_step(self, defined: tuple[bool, ...], overwrites: bool, unmade: list[int], updates: Updates) -> Any:
         raise AssertionError("the backward and the optimizer's step run apart")
 
 

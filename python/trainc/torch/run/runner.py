@@ -57,10 +57,10 @@ class Joint(Protocol):
     def deferred(self) -> Executable:
         """What makes the deferred outputs, of no inputs and the arena."""
 
-    def backward(self, defined: tuple[bool, ...], consumes: bool, unmade: list[int]) -> Executable:
-        """For the tangents that are `defined`. `consumes`: it may write over the arena; gradients `unmade` are given as None."""
+    def backward(self, defined: tuple[bool, ...], overwrites: bool, unmade: list[int]) -> Executable:
+        """For the tangents that are `defined`. `overwrites`: it may write over the arena; gradients `unmade` are None."""
 
-    def backward_step(self, defined: tuple[bool, ...], consumes: bool, unmade: list[int], updates: Updates) -> Executable:
+    def backward_step(self, defined: tuple[bool, ...], overwrites: bool, unmade: list[int], updates: Updates) -> Executable:
         """The backward together with these updates."""
 
 

@@ -1,0 +1,314 @@
+"""The plans of one captured graph for one set of sizes, and what runs them: the forward, its arena, the backward.
+
+A trace with symbolic sizes has many specializations behind one autograd function (`joint.Compiler`); each arena is of another
+length, which tells the backward whose it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import torch
+
+from trainc.base.errors import NotCompiled
+from trainc.base.records import Compilation
+from trainc.torch import compat
+from trainc.torch.compat import disable_current_modes
+from trainc.torch.device import Host
+from trainc.torch.graph.captured import captured
+from trainc.torch.guards.overlap import Apart
+from trainc.torch.joint.outputs import Outputs
+from trainc.torch.optimizers.updates import PlanUpdates, ScalarKey, Slot, Updates, distinct_keys
+from trainc.torch.run.deferred import Pending
+from trainc.torch.run.pool import Pool
+from trainc.torch.run.rerun import Rerun
+from trainc.torch.run.runner import Executable, Joint, attempt
+
+Tensor = torch.Tensor
+
+
+class TraceContext:
+    """What all specializations of one trace share."""
+
+    def __init__(
+        self, primals: int, constants: list[Tensor], forward_outputs: int, reached: list[int], written: set[int], device: Host
+    ):
+        self.device = device
+        self.primals, self.constants, self.forward_outputs = primals, constants, forward_outputs
+        self.written = written  # primals that the program changes when the forward is over
+        self.reached = reached  # of each gradient, a bit for each tangent that it is made for (reached.py)
+        # what the backward is given beside the arena: primals by index, and from primals and constants on, results
+        self.held: list[int] = []
+        self.by_arena: dict[int, Specialization] = {}  # by the arena's length
+        self.last: Specialization | None = None
+        self.pool = Pool(device)
+        self.pending = Pending()
+        self.parameters: dict[int, dict[int, Tensor]] = {}  # by arena: those of its call that the backward makes gradients of
+
+    def unmade(self, defined: tuple[bool, ...]) -> list[int]:
+        """The gradients that there are none of with these tangents."""
+        mask = sum(1 << i for i, there in enumerate(defined) if there)
+        return [i for i, tangents in enumerate(self.reached) if not tangents & mask]
+
+    def is_constant(self, index: int) -> bool:
+        return self.primals <= index < self.primals + len(self.constants)
+
+    def held_of(self, inputs: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+        """What the backward is given beside the arena, of a forward's inputs and results."""
+        count = self.primals + len(self.constants)
+        return [inputs[i] if i < count else results[i - count] for i in self.held]
+
+    def kept(self) -> list[int] | None:
+        """What a joint graph may keep of its inputs beside the arena: constants, and what the first one's backward holds."""
+        return None if self.last is None else [*self.held, *range(self.primals, self.primals + len(self.constants))]
+
+    def arena_bytes(self, saved: int) -> int:
+        """At least `saved`, and no other specialization's."""
+        size = max(saved, 1)
+        while size in self.by_arena:
+            size += 1
+        return size
+
+
+class Specialization:
+    def __init__(
+        self, compiler: Any, gm: torch.fx.GraphModule, record: Compilation, context: TraceContext, outputs_: Outputs | None = None
+    ):
+        """`outputs_`: those of a specialization that this one replaces; they were taken from `gm` already."""
+        self._compiler, self._record, self._context = compiler, record, context
+        self.apart = Apart()
+        inputs = context.primals + len(context.constants)
+        self._outputs = outputs_ or Outputs(gm, context.forward_outputs)
+        outputs = next(iter(gm.graph.find_nodes(op="output"))).args[0]
+        self._gradients = [i for i, made in enumerate(outputs[context.forward_outputs :]) if made is not None]
+        step = captured("joint", gm, record.name, context.device, inputs, context.forward_outputs)
+        self._tangents = step.tangents
+        self._fusion = compiler.fusion
+        self._fused: dict[tuple, tuple[PlanUpdates, Any]] = {}
+        self._unmade: dict[tuple[bool, ...], list[int]] = {}  # by the tangents that are defined
+        self._graph: torch.fx.GraphModule | None = gm  # until a backward has been compiled: PyTorch may have to run it
+        self._replaced: Specialization | None = None  # what runs in PyTorch instead
+        self._overwriting: dict[tuple[bool, ...], Any] = {}  # backward plans, by the tangents that are defined
+        self._retaining: dict[tuple[bool, ...], Any] = {}
+        record.backward, record.retaining, record.deferred = self._overwriting, self._retaining, None
+        step = dataclasses.replace(step, updates=self._expected_updates())
+        # A limit is of one batch's sizes, and is met with numbers that kernels for other sizes would not have.
+        shared = compiler.shared if record.limit is None else None
+
+        def joint_of(defer_small: bool) -> tuple[Joint, list[int]]:
+            asked = shared, record.limit, defer_small, context.kept()
+            joint = compiler.runners.make(record, lambda runner: runner.joint(step, *asked))
+            return joint, [i for i in joint.saved_inputs if not context.is_constant(i)]
+
+        joint, held = joint_of(False)
+        if context.last is None:
+            context.held = held
+        elif not set(held) <= set(context.held):
+            # A result that the backward wants is held where it is small, and lies in the arena (deferred) where it is large.
+            joint, held = joint_of(True)
+            if not set(held) <= set(context.held):
+                raise NotCompiled("the backward for these sizes keeps other tensors of the caller's")
+        self._joint, self._like = joint, context.last
+        record.forward, record.footprint = joint.forward, joint.footprint
+        if self._like is not None:
+            joint.forward.share_memory(self._like._joint.forward)
+        self.arena_bytes = context.arena_bytes(joint.saved_bytes)
+        self._outputs.settle(joint.forward)
+        self._deferred_metas = [outputs[i].meta["val"] for i in joint.deferred_outputs]
+        self._deferred_plan: Executable | None = None
+        record.deferred_bytes = sum(meta.numel() * meta.itemsize for meta in self._deferred_metas)
+        context.by_arena[self.arena_bytes] = context.last = self
+
+    def forward(self, inputs: Sequence[Tensor]) -> list[Any]:
+        """(the user's outputs..., arena)"""
+        self._context.pending.settle()  # or their arena could not be used again
+        return self._call(inputs)
+
+    def _call(self, inputs: Sequence[Tensor]) -> list[Any]:
+        context = self._context
+        if self._compiler.writes:
+            self.apart.check(inputs, self._compiler.writes)
+        arena = context.pool.tensor(self.arena_bytes, torch.uint8, (self.arena_bytes,), (1,))
+        if self._graph is not None:
+            arena.trainc_rerun = Rerun(self._graph, inputs, context.written, context.device)
+        results = self._joint.forward([*inputs, *context.constants], arena)
+        if self._deferred_metas:
+            tensors = context.pending.tensors(self._deferred_metas, context.device.torch, lambda: self._deferred(arena))
+            for i, tensor in zip(self._joint.deferred_outputs, tensors, strict=True):
+                results[i] = tensor
+        results = self._outputs(results, inputs)
+        if self._fuses:
+            context.parameters[arena.data_ptr()] = {i: inputs[i] for i in self._gradients}
+        return [*results, arena]
+
+    def backward(self, held: Sequence[Tensor], arena: Tensor, tangents: Sequence[Tensor | None]) -> list[Any]:
+        if self._compiler.before_backward is not None:
+            self._compiler.before_backward()
+        context = self._context
+        given = dict(zip(context.held, held, strict=True))
+        kept = [context.constants[i - context.primals] if context.is_constant(i) else given[i] for i in self._joint.saved_inputs]
+        defined = tuple([tangent is not None for tangent in tangents])
+        # Somebody may read the arena again: deferred outputs, or (retain_graph) another backward.
+        retained = compat.keeps_graph()
+        again = retained or context.pending.alive()
+
+        unmade = self._unmade.get(defined)
+        if unmade is None:
+            unmade = self._unmade[defined] = context.unmade(defined)
+
+        def run() -> list[Tensor | None]:
+            plan = self._plans(not again).get(defined)
+            if plan is None:
+                rerun = lambda error: functools.partial(self._backward_in_pytorch, error, tangents)  # noqa: E731
+                plan = attempt(self._record, lambda: self._backward(defined, overwrites=not again), rerun)
+            gradients = plan([*kept, *tangents], arena)[: len(context.reached)]
+            for i in unmade:
+                gradients[i] = None
+            return gradients
+
+        def step(slots: list[Slot]) -> None:
+            self._step(slots, kept, tangents, defined, arena)
+
+        parameters = context.parameters.get(arena.data_ptr())  # not there: a hook on saved tensors gave a copy of the arena
+        if self._fuses and not retained and parameters is not None:
+            read = dict(zip(self._joint.saved_inputs, kept, strict=True))
+            parameters = {i: p for i, p in parameters.items() if i not in unmade} if unmade else parameters
+            if self._fusion.defer(parameters, read, run, step):
+                return [None] * len(context.reached)
+        return run()
+
+    # -- with the optimizer's step (fuse.py) --------------------------------------------------------------------------
+
+    @property
+    def _fuses(self) -> bool:
+        return self._fusion is not None and bool(self._gradients) and self._joint.fuses
+
+    def _expected_updates(self) -> PlanUpdates | None:
+        """Those of the first step, where nothing reads a gradient before it; None where it will not be fused."""
+        tensors = self._record.expected
+        if self._fusion is None or tensors is None or not self._gradients or self._gradients[-1] >= len(tensors):
+            return None
+        slots = self._fusion.slots({i: tensors[i] for i in self._gradients})
+        if slots is None:
+            return None
+        updates = self._fusion.updates(slots)
+        with disable_current_modes():  # a trace is going on
+            return self._plan_updates(updates, updates.scalar_keys())
+
+    def _plan_updates(self, updates: Updates, keys: list[ScalarKey]) -> PlanUpdates:
+        context = self._context
+        first = context.primals + len(context.constants) + self._tangents + context.forward_outputs
+        primals = [slot.primal for slot in updates.slots]
+        return PlanUpdates(*distinct_keys(keys), primals, primals, first, context.device)
+
+    def _step(
+        self,
+        slots: list[Slot],
+        kept: Sequence[Tensor],
+        tangents: Sequence[Tensor | None],
+        defined: tuple[bool, ...],
+        arena: Tensor,
+    ) -> None:
+        """The backward and the updates of all parameters that it has gradients of."""
+        context, updates = self._context, self._fusion.updates(slots)
+        keys = updates.scalar_keys()
+        classes, distinct = distinct_keys(keys)
+        overwrites, unmade = not context.pending.alive(), self._unmade[defined]
+        key = defined, overwrites, tuple(classes), tuple([key.variant for key in distinct])
+        if key not in self._fused:
+            plan = self._plan_updates(updates, keys)
+            build = lambda: self._joint.backward_step(defined, overwrites, unmade, plan)  # noqa: E731
+            self._fused[key] = plan, attempt(self._record, build, _apart)
+        plan, executable = self._fused[key]
+        self._record.fused = executable
+        primals = context.primals + len(context.constants)
+        inputs: list[Tensor | None] = [*[None] * primals, *tangents, *[None] * context.forward_outputs]
+        for i, tensor in zip(self._joint.saved_inputs, kept, strict=True):
+            inputs[i if i < primals else i + len(tangents)] = tensor
+        for slot in slots:
+            inputs[slot.primal] = slot.parameter
+        states = updates.states(keys)
+        executable([*inputs, *plan.inputs(states, [updates.scalars(key) for key in distinct])], arena)
+        updates.finish(keys, states)
+
+    # -- the plans ----------------------------------------------------------------------------------------------------
+
+    def _plans(self, overwrites: bool) -> dict[tuple[bool, ...], Any]:
+        return self._overwriting if overwrites else self._retaining
+
+    def _backward(self, defined: tuple[bool, ...], overwrites: bool) -> Executable:
+        """Compiles the backward for the tangents that exist, when first needed. `overwrites`: it may write over the arena."""
+        plan = self._joint.backward(defined, overwrites, self._unmade[defined])
+        self._plans(overwrites)[defined], self._graph = plan, None
+        like = self._like and self._like._plans(overwrites).get(defined)
+        if like:
+            plan.share_memory(like)
+        return plan
+
+    def _deferred(self, arena: Tensor) -> list[Any]:
+        """The deferred outputs; what makes them is compiled when one is first read."""
+        plan = self._deferred_plan
+        if plan is None:
+            rerun = lambda error: functools.partial(self._deferred_in_pytorch, error)  # noqa: E731
+            plan = attempt(self._record, self._compile_deferred, rerun)
+        return plan([], arena)
+
+    def _compile_deferred(self) -> Executable:
+        self._deferred_plan = self._record.deferred = self._joint.deferred()
+        return self._deferred_plan
+
+    # -- where a plan cannot be compiled ------------------------------------------------------------------------------
+
+    def _in_pytorch(self, error: Exception, arena: Tensor) -> tuple[list[Any], list[Tensor], Tensor]:
+        """Runs the forward that filled `arena` again in PyTorch, as `self._replaced` does with later calls. Gives its results,
+        and what its backward takes before the tangents. Raises `error` where the call is no longer known."""
+        rerun = getattr(arena, "trainc_rerun", None)
+        inputs = rerun.inputs() if rerun is not None else None
+        if inputs is None:
+            raise error
+        if self._replaced is None:
+            self._compiler.runners.fall_back(self._record, error)
+            self._replaced = Specialization(self._compiler, rerun.graph, self._record, self._context, self._outputs)
+            self._compiler.replace(self, self._replaced)
+        with rerun.generator(), torch.no_grad():
+            *results, arena = self._replaced._call(inputs)  # it may be an output that is being settled that asks for this
+        return results, self._context.held_of(inputs, results), arena
+
+    def _backward_in_pytorch(
+        self, error: Exception, tangents: Sequence[Tensor | None], _inputs: Sequence[Any], arena: Tensor
+    ) -> list[Any]:
+        _, *called = self._in_pytorch(error, arena)
+        return self._replaced.backward(*called, tangents)
+
+    def _deferred_in_pytorch(self, error: Exception, _inputs: Sequence[Any], arena: Tensor) -> list[Any]:
+        results, *_ = self._in_pytorch(error, arena)
+        return [results[i] for i in self._joint.deferred_outputs]
+
+
+def _apart(error: Exception) -> NoReturn:
+    """Nothing was updated: the backward and the step can run apart."""
+    raise NotCompiled(str(error)) from error
+
+
+class Inference:
+    """A specialization without a backward."""
+
+    def __init__(self, compiler: Any, gm: torch.fx.GraphModule, record: Compilation, constants: list[Tensor]):
+        self._compiler, self._constants = compiler, constants
+        self.apart = Apart()
+        inputs, outputs = list(gm.graph.find_nodes(op="placeholder")), next(iter(gm.graph.find_nodes(op="output"))).args[0]
+        self._outputs = Outputs(gm, len(outputs))
+        step = captured("inference", gm, record.name, compiler.device, len(inputs), len(outputs))
+        self._executable = record.forward = compiler.runners.make(record, lambda runner: runner.inference(step, compiler.shared))
+        self._outputs.settle(self._executable)
+
+    def forward(self, inputs: Sequence[Tensor]) -> list[Any]:
+        if self._compiler.writes:
+            self.apart.check(inputs, self._compiler.writes)
+        return self._outputs(self._executable([*inputs, *self._constants]), inputs)
+
+
+__all__ = ["Inference", "Specialization", "TraceContext"]

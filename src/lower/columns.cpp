@@ -1,0 +1,126 @@
+// Sums over axes that are not the last ones: what is kept runs across vector lanes, or outside, and the rest is folded.
+#include <algorithm>
+
+#include "loop/runs.h"
+#include "lower/domain.h"
+#include "lower/kernels.h"
+
+namespace trainc::lower {
+
+using loop::block;
+using loop::integer;
+using loop::LoopKind;
+
+namespace {
+
+struct Factor { int64_t extent; bool kept; };
+
+/// The input's domain as factors, each all kept or all folded.
+std::vector<Factor> factors_of(const Node* sum, const Schedule& schedule, const Group& group) {
+  const Dims& shape = sum->in(0)->shape();
+  const Dims& axes = sum->as<ReduceAttr>().axes;
+  std::vector<int64_t> firm;
+  const Dims strides = contiguous_strides(shape);
+  auto folded = [&](size_t k) { return std::find(axes.begin(), axes.end(), static_cast<int64_t>(k)) != axes.end(); };
+  std::set<int64_t> points;
+  const int64_t all = sum->in(0)->type.numel();
+  for (const Node* n : group.values) points.merge(split_points(n->in(0), schedule, all, 1));
+  // An axis boundary matters only where kept and folded axes meet.
+  for (size_t k = 1; k < shape.size(); ++k) {
+    size_t before = k;
+    while (before > 0 && shape[before - 1] == 1) --before;
+    if (before > 0 && shape[k] != 1 && folded(k) != folded(before - 1)) firm.push_back(strides[before - 1]);
+  }
+  std::vector<Factor> factors;
+  int64_t left = all;
+  for (int64_t f : factor(all, firm, points)) {
+    left /= f;
+    int64_t stride = 0;  // which axis this factor lies in
+    bool kept = false;
+    for (size_t k = 0; k < shape.size(); ++k)
+      if (shape[k] != 1 && strides[k] * shape[k] > left && (stride == 0 || strides[k] * shape[k] <= stride)) stride = strides[k] * shape[k], kept = !folded(k);
+    factors.push_back({f, kept});
+  }
+  return factors;
+}
+
+}  // namespace
+
+LoweredKernel lower_columns(const Schedule& schedule, const Group& group, const Machine& machine) {
+  LoweredKernel kernel;
+  loop::LoopNest& nest = kernel.nest;
+  nest.name = kernel_name(group);
+  Expressions e(schedule, kernel);
+  const Node* first = group.values[0];
+  const std::vector<Factor> factors = factors_of(first, schedule, group);
+  const bool across = factors.back().kept;  // the last kept factor lies across lanes
+  const int64_t last = factors.back().extent;
+  const int width = across ? std::min<int>(64, lanes(machine.target, last) * 4) : lanes(machine.target, last);
+
+  std::vector<int64_t> outer;
+  for (size_t k = 0; k + 1 < factors.size(); ++k)
+    if (factors[k].kept) outer.push_back(factors[k].extent);
+  const int64_t pieces = (last + width - 1) / width;
+  if (across) outer.push_back(pieces);
+  OuterLoops loops(nest, outer, machine);
+
+  // One variable a factor, in order.
+  std::vector<Expr> variables;
+  std::vector<std::pair<int, int64_t>> folded;  // serial loops
+  size_t next_outer = 0;
+  int vector_var = -1;
+  Expr vector_extent;
+  for (size_t k = 0; k < factors.size(); ++k) {
+    const auto [extent, kept] = factors[k];
+    if (k + 1 == factors.size()) {
+      vector_var = nest.add_var("j", across && pieces > 1 ? width : extent);
+      Expr j = nest.var(vector_var);
+      if (!across) vector_extent = integer(extent);
+      else if (pieces == 1) vector_extent = integer(last);
+      else {
+        Expr start = loops.variables().back() * width;
+        vector_extent = last % width == 0 ? integer(width) : loop::apply(Op::Min, {integer(width), integer(last) - start});
+        j = start + j;
+      }
+      variables.push_back(j);
+    } else if (kept) {
+      variables.push_back(loops.variables()[next_outer++]);
+    } else {
+      int v = nest.add_var("r" + std::to_string(k), extent);
+      folded.push_back({v, extent});
+      variables.push_back(nest.var(v));
+    }
+  }
+  std::vector<int64_t> extents;
+  for (const Factor& f : factors) extents.push_back(f.extent);
+  const Expr position = position_of(variables, extents);
+  std::vector<Expr> kept_variables;
+  std::vector<int64_t> kept_extents;
+  for (size_t k = 0; k < factors.size(); ++k)
+    if (factors[k].kept) kept_variables.push_back(variables[k]), kept_extents.push_back(factors[k].extent);
+  const Expr result_position = position_of(kept_variables, kept_extents);
+
+  std::vector<Stmt> all, inside, finish;
+  for (const Node* n : group.values) {
+    const ReduceKind kind = n->as<ReduceAttr>().kind;
+    const Total total = total_of(n, nest, machine);
+    all.push_back(total.start);
+    e.out = &inside;
+    Expr v = e.value(n->in(0), Index::at_position(n->in(0)->shape(), position));
+    inside.push_back(loop::reduce(total.local, kind, v));
+    e.out = &finish;
+    finish.push_back(e.store(n, result_position, total.result));
+  }
+
+  Stmt body = block(inside);
+  if (!across) body = loop::for_loop(LoopKind::Vector, vector_var, vector_extent, body, width);
+  for (size_t k = folded.size(); k-- > 0;) body = loop::for_loop(LoopKind::Serial, folded[k].first, integer(folded[k].second), body);
+  all.push_back(body);
+  all.insert(all.end(), finish.begin(), finish.end());
+  body = add_in_runs(nest, block(all), machine.pinned != nullptr, machine.target.launches_blocks);
+  if (across) body = loop::for_loop(LoopKind::Vector, vector_var, vector_extent, body, width);
+  nest.body = loops.close(body);
+  return kernel;
+}
+
+}  // namespace trainc::lower

@@ -1,0 +1,21 @@
+// How the files of a contraction write a loop. Inside lower only.
+#pragma once
+#include "loop/loop.h"
+
+namespace trainc::lower {
+
+using loop::Expr;
+using loop::LoopNest;
+using loop::Stmt;
+
+/// A loop over a new variable; body(variable) writes what is inside. None where the extent is 0, the body alone where it is 1 and Serial.
+template <class Body>
+Stmt loop_over(LoopNest& nest, loop::LoopKind kind, const char* name, const Expr& extent, Body body, int lanes = 1) {
+  const bool number = extent->kind == loop::ExprKind::Int;
+  if (number && extent->int_value == 0) return loop::block({});
+  if (number && extent->int_value == 1 && kind == loop::LoopKind::Serial) return body(loop::integer(0));
+  const int var = nest.add_var(name, number ? extent->int_value : -1);
+  return for_loop(kind, var, extent, body(nest.var(var)), lanes);
+}
+
+}  // namespace trainc::lower

@@ -1,0 +1,38 @@
+// The loops that a kernel walks: a domain of elements, factored so that every use reads with plain strides.
+#pragma once
+#include <set>
+#include <vector>
+
+#include "lower/expressions.h"
+
+namespace trainc::lower {
+
+/// Positions (as row-major suffix products: "how many elements one step is") at which movements below `value` cut a domain of `rows` x
+/// `columns` elements; loops split there need no division.
+std::set<int64_t> split_points(const Node* value, const Schedule&, int64_t rows, int64_t columns);
+
+/// A chain total = f0 * f1 * ... of factors whose suffix products are the points, as far as they divide each other. `firm` points first.
+std::vector<int64_t> factor(int64_t total, const std::vector<int64_t>& firm, const std::set<int64_t>& points);
+
+/// Loops over `factors` (outermost first): the first ones (on a device: all) as one Parallel loop, the others Serial, around `body`.
+/// `variables` are the factors' indices, made by open() and used by whoever builds the body.
+class OuterLoops {
+ public:
+  OuterLoops(loop::LoopNest&, const std::vector<int64_t>& factors, const Machine&);
+  const std::vector<Expr>& variables() const { return variables_; }
+  /// Wraps `body` and sets parallel_extent.
+  Stmt close(Stmt body);
+
+ private:
+  loop::LoopNest& nest_;
+  std::vector<int64_t> factors_;
+  size_t parallel_ = 0;  // this many factors are one loop
+  int parallel_var_ = -1;
+  std::vector<int> serial_vars_;
+  std::vector<Expr> variables_;
+};
+
+/// sum of variable * (product of the factors after it)
+Expr position_of(const std::vector<Expr>& variables, const std::vector<int64_t>& factors);
+
+}  // namespace trainc::lower

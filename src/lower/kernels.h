@@ -1,0 +1,36 @@
+// One builder a kind of group, and what they share. Inside lower only.
+#pragma once
+#include <string>
+
+#include "graph/remarks.h"
+#include "lower/expressions.h"
+
+namespace trainc::lower {
+
+LoweredKernel lower_rows(const Schedule&, const Group&, const Machine&);
+/// A row group that is one f32 value in another order, where squares of it can be turned; none else.
+std::optional<LoweredKernel> lower_turned(const Schedule&, const Group&, const Machine&);
+LoweredKernel lower_columns(const Schedule&, const Group&, const Machine&);
+LoweredKernel lower_contract(const Schedule&, const Group&, const Machine&, const NodeRemarks&);
+LoweredKernel lower_stream(const Schedule&, const Group&, const Machine&, const NodeRemarks&);
+LoweredKernel lower_scan(const Schedule&, const Group&, const Machine&);
+std::vector<LoweredKernel> lower_scatter(const Schedule&, const Group&, const Machine&);
+std::vector<LoweredKernel> lower_concat(const Schedule&, const Group&, const Machine&);
+LoweredKernel lower_philox(const Group&, const Machine&);
+
+/// A short name that tells what is inside: "rows_sum_exp_3".
+std::string kernel_name(const Group&);
+Expr neutral(ReduceKind, DType);
+/// The local that a sum runs in, wider than its terms where runs.h says so, the statement that binds it, and what the sum is in the end.
+struct Total {
+  int local;
+  Stmt start;
+  Expr result;
+};
+Total total_of(const Node* sum, loop::LoopNest&, const Machine&);
+// Elements of an unbroken run that one parallel iteration takes.
+constexpr int64_t kChunk = 4096;
+/// Lanes for a vector loop of `extent`.
+int lanes(const Target&, int64_t extent);
+
+}  // namespace trainc::lower

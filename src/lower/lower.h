@@ -1,0 +1,62 @@
+// Groups -> loop nests.
+#pragma once
+#include <optional>
+#include <vector>
+
+#include "loop/loop.h"
+#include "plan/plan.h"
+#include "schedule/contraction_blocking.h"
+#include "schedule/schedule.h"
+#include "support/target.h"
+
+namespace trainc::lower {
+
+// What the schedule decided, which every writer reads.
+using schedule::Access;
+using schedule::base_of;
+using schedule::broadcasts_rows;
+using schedule::Group;
+using schedule::GroupKind;
+using schedule::is_copy;
+using schedule::is_sum;
+using schedule::is_trailing_reduce;
+using schedule::op_cost;
+using schedule::Read;
+using schedule::reads_of;
+using schedule::Schedule;
+
+struct LoweredKernel {
+  loop::LoopNest nest;
+  std::optional<plan::Product> product = {};  // the library's instead of the nest, which then has name, flops, bytes and origins alone
+  // The nest's arguments, in order: stored values and Input nodes; nullptr: a draw's seed and offset, two i64.
+  std::vector<const Node*> arguments;
+};
+
+/// The blockings of a plan's contractions, in the order in which they are lowered: made for the first sizes, and kept for others.
+struct Pinned {
+  std::vector<schedule::Blocking> made;
+  size_t next = 0;
+};
+
+/// The next one of `pinned`; nullptr where there is none.
+inline schedule::Blocking* next_of(Pinned* pinned) {
+  if (!pinned) return nullptr;
+  if (pinned->next == pinned->made.size()) pinned->made.emplace_back();
+  return &pinned->made[pinned->next++];
+}
+
+/// What kernels are made for, and what the user lets them do.
+struct Machine {
+  Target target;
+  Pinned* pinned = nullptr;  // not null: contractions whose form does not depend on their sizes (lower/contraction.h)
+  int64_t library_flops = 0;  // contractions of so many operations may go to the vendor's library; 0: none
+  int blocking = 0;   // of contractions: which variant of their cuts (lower/contraction.h)
+  bool tf32 = false;  // f32 contractions may round their operands to tf32, as the framework's own flag says
+  bool float32_in_parts = true;  // with tiles: f32 contractions may be six bf16 products each (ContractionSpec::f32_in_parts)
+};
+
+/// The kernels of one group, to run in this order; none for the host's draws, externs, and values without elements.
+/// `remarks`: told where no library computes a contraction, and where no causal mask is seen.
+std::vector<LoweredKernel> lower(const Graph&, const Schedule&, const Group&, const Machine&, Remarks* remarks = nullptr);
+
+}  // namespace trainc::lower

@@ -1,0 +1,110 @@
+// A mask drawn by Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11), dealt out as the framework's dropout does:
+// thread t of T counts in the sequence t, and its k-th call gives four numbers, for elements
+//   vector 4, 8  4 q ... 4 q + 3, where the call q = ((k / calls) T + t) calls + k % calls, and `calls` = vector / 4 make a thread's neighbours
+//   vector 2     2 q, 2 q + 1, q = k T + t; the other two numbers are thrown away
+//   vector 1     4 T k + t + i T for i < 4
+// Written out in i64 arithmetic, so that the interpreter and the printer know nothing of it.
+#include <array>
+
+#include "lower/kernels.h"
+
+namespace trainc::lower {
+namespace {
+
+using loop::integer;
+using loop::LoopKind;
+
+constexpr int kThreads = 256;  // of a block
+constexpr int64_t kWord = 0xffffffff;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+Expr low(Expr x) { return loop::apply(Op::And, {std::move(x), integer(kWord)}); }
+Expr high(Expr x) { return low(loop::apply(Op::FloorDiv, {std::move(x), integer(int64_t{1} << 32)})); }  // a shift, whatever the sign
+Expr times(Expr x, int64_t y) { return loop::apply(Op::Mul, {std::move(x), integer(y)}); }               // wraps: the 64 bits of u32 * u32
+Expr flip(Expr x, Expr y) { return loop::apply(Op::Xor, {std::move(x), std::move(y)}); }
+
+/// The numbers below it are those that the framework keeps: u = x 2^-32 + 2^-33, rounded to f32, is less than p.
+int64_t threshold(double p) {
+  const auto kept = [&](int64_t x) { return static_cast<double>(static_cast<float>(x) * 0x1p-32f + 0x1p-33f) < p; };
+  int64_t below = 0, from = kWord + 1;  // all of [0, below) are kept, none of [from, 2^32)
+  while (below < from) {
+    const int64_t middle = (below + from) / 2;
+    if (kept(middle)) below = middle + 1;
+    else from = middle;
+  }
+  return from;
+}
+
+class Builder {
+ public:
+  explicit Builder(const Group& group) : node_(group.values[0]), attr_(node_->as<RandomAttr>()) {
+    nest_.name = kernel_name(group) + "_philox";
+    nest_.threads = kThreads;
+    state_ = nest_.add_buffer({"state", DType::I64, 2, loop::Space::Argument, false});
+    mask_ = nest_.add_buffer({"mask", DType::Bool, node_->type.numel(), loop::Space::Argument, true});
+    kernel_.arguments = {nullptr, node_};
+  }
+
+  LoweredKernel run() {
+    const int64_t n = node_->type.numel(), each = attr_.vector >= 4 ? 4 : attr_.vector;  // elements of a call that neighbour each other
+    const int64_t calls = attr_.vector == 1 ? attr_.threads * ceil_div(n, 4 * attr_.threads) : n / each, of_a_thread = std::max<int64_t>(attr_.vector / 4, 1);
+    nest_.parallel_extent = ceil_div(calls, kThreads);
+    const int block = nest_.add_var("block", nest_.parallel_extent), thread = nest_.add_var("thread", kThreads);
+    const Expr q = nest_.var(block) * kThreads + nest_.var(thread);
+    const Expr piece = floor_div(q, of_a_thread), sequence = mod(piece, attr_.threads), turn = floor_div(piece, attr_.threads);
+    const Expr k = turn * of_a_thread + mod(q, of_a_thread);
+
+    const Expr first = loop::apply(Op::FloorDiv, {nest_.load(state_, integer(1)), integer(4)});  // offsets are multiples of 4
+    const Expr counter = name("counter", first + k), seed = name("seed", nest_.load(state_, integer(0)));
+    const std::array<Expr, 4> numbers = philox({low(counter), high(counter), name("sequence", sequence), integer(0)}, low(seed), high(seed));
+    for (int i = 0; i < (attr_.vector == 1 ? 4 : each); ++i) {
+      if (attr_.vector == 1 && i * attr_.threads >= n) break;
+      const Expr at = attr_.vector == 1 ? turn * (4 * attr_.threads) + sequence + integer(i * attr_.threads) : q * each + integer(i);
+      Stmt store = loop::store(mask_, at, loop::apply(Op::Lt, {numbers[i], integer(threshold(attr_.p))}));
+      out_.push_back(attr_.vector == 1 ? where(at, n, std::move(store)) : std::move(store));
+    }
+    Stmt body = loop::block(std::move(out_));
+    if (calls % kThreads != 0) body = where(q, calls, std::move(body));
+    body = loop::for_loop(LoopKind::Thread, thread, integer(kThreads), std::move(body));
+    nest_.body = loop::for_loop(LoopKind::Parallel, block, integer(nest_.parallel_extent), std::move(body));
+    return std::move(kernel_);
+  }
+
+ private:
+  Expr name(const char* local, Expr value) {
+    const int id = nest_.add_local(local, DType::I64);
+    out_.push_back(loop::let(id, std::move(value)));
+    return nest_.local(id);
+  }
+  /// The language has no `if`: a loop of 0 or 1 iterations is one.
+  Stmt where(const Expr& index, int64_t below, Stmt body) {
+    return loop::for_loop(LoopKind::Serial, nest_.add_var("exists", 1), cast(loop::apply(Op::Lt, {index, integer(below)}), DType::I64), std::move(body));
+  }
+
+  std::array<Expr, 4> philox(std::array<Expr, 4> c, Expr key0, Expr key1) {
+    for (int round = 0; round < 10; ++round) {
+      const Expr a = name("product", times(c[0], 0xD2511F53)), b = name("product", times(c[2], 0xCD9E8D57));
+      c = {name("x", flip(flip(high(b), c[1]), key0)), low(b), name("x", flip(flip(high(a), c[3]), key1)), low(a)};
+      if (round == 9) break;
+      key0 = name("key", low(key0 + integer(0x9E3779B9)));
+      key1 = name("key", low(key1 + integer(0xBB67AE85)));
+    }
+    return c;
+  }
+
+  LoweredKernel kernel_;
+  loop::LoopNest& nest_ = kernel_.nest;
+  const Node* node_;
+  const RandomAttr& attr_;
+  int state_ = -1, mask_ = -1;
+  std::vector<Stmt> out_;
+};
+
+}  // namespace
+
+LoweredKernel lower_philox(const Group& group, const Machine& machine) {
+  require(machine.target.draws_in_kernels, "a mask of a device's generator for a target whose kernels do not draw");
+  return Builder(group).run();
+}
+
+}  // namespace trainc::lower

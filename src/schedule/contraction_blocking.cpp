@@ -1,0 +1,294 @@
+#include "schedule/contraction_blocking.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "loop/loop.h"
+
+namespace trainc::schedule {
+namespace {
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+
+struct Tile { int rows, vectors; bool amx = false, in_place = false; };
+
+// rows * vectors sums, `vectors` of the rhs and one broadcast of the lhs live in registers: at most 32 (AVX-512) or 16 (AVX2).
+// Ordered by preference where the costs are equal: 8 x 3 loads 11 vectors for 24 FMAs, 12 x 2 loads 14.
+const std::vector<Tile>& tiles_of(const Target& target) {
+  static const std::vector<Tile> avx512 = {{8, 3}, {12, 2}, {6, 4}, {8, 2}, {4, 4}, {24, 1}, {16, 1}, {8, 1}, {2, 8}, {2, 4}, {2, 2}, {1, 8}, {1, 4}, {1, 2}};
+  static const std::vector<Tile> avx2 = {{6, 2}, {4, 3}, {3, 4}, {12, 1}, {8, 1}, {4, 2}, {2, 4}, {2, 2}, {1, 8}, {1, 4}, {1, 2}};
+  return target.f32_lanes == 16 ? avx512 : avx2;
+}
+
+// The same for an lhs that is read in place: the rows divide what a row of an image may be. An element of it is loaded where it is multiplied.
+const std::vector<Tile>& in_place_tiles_of(const Target& target) {
+  static const std::vector<Tile> avx512 = {{8, 3}, {12, 2}, {14, 2}, {10, 2}, {6, 4}, {7, 3}, {5, 4}, {4, 4}, {8, 2}, {7, 2}, {5, 2}, {16, 1}, {14, 1}, {10, 1}, {8, 1}};
+  static const std::vector<Tile> avx2 = {{6, 2}, {5, 2}, {4, 3}, {4, 2}, {7, 1}, {12, 1}, {10, 1}, {8, 1}};
+  return target.f32_lanes == 16 ? avx512 : avx2;
+}
+
+// As many tiles of 16 x 16 down and across: their sums and a row and a column of operands are eight registers at most.
+constexpr Tile kAmx[] = {{32, 2, true}, {16, 3, true}, {48, 1, true}, {16, 2, true}, {32, 1, true}, {16, 1, true}};
+
+// Slots (half cycles on a machine with two FMA units) that one step of k takes a tile: its FMAs; or the four cycles that an FMA takes
+// before the next on the same sum; or the loads (one a slot), which run beside the FMAs.
+double tile_slots(Tile t, DType dtype) {
+  if (t.amx) {
+    // Of pairs of bf16, or of f32 in parts (six products): 16 cycles a product of two tiles, 52 until the next on the same sums, 8 a tile load; a step is 16 pairs
+    // or 32 f32. By the instruction's published timing: no such machine was at hand.
+    const double down = t.rows / loop::kTileSide, across = t.vectors, products = dtype == DType::F32 ? 6 : 1, depth = dtype == DType::F32 ? 32 : 16;
+    return 2 * (products * std::max({16 * down * across, 52.0, 8 * (down + across)}) + 8) / depth;
+  }
+  return std::max({double(t.rows * t.vectors), 8.0, double(t.rows + t.vectors)}) + 1.0;
+}
+
+// FMA slots to pack an element out of L2: a copy along the contiguous direction, or a transpose through a staging tile.
+constexpr double kCopy = 0.4, kTranspose = 0.7;
+// The same to split a packed element into its three parts.
+constexpr double kSplit = 2.2;
+// Finding where a run begins costs as much as some steps: of shorter ones, packing is the cheaper (measured: runs of 10 and 5 places take 1.5 and 2.2 times the time).
+constexpr int64_t kShortRun = 16;
+// Of a matrix as it lies: rows that are further apart than this (bytes) meet in few sets of L1, and packing is the cheaper (measured: k = 256 takes 0.93 of the time, 1024 1.05 to 1.25 times).
+constexpr int64_t kNearRows = 1024;
+// Waking threads costs about this many slots.
+constexpr double kWake = 10000;
+
+// What a variant asks for: the tile by rank, the number of tasks relative to the default's, the m block likewise.
+struct Wish { size_t tile; double least_tasks, most_tasks, block_m; };
+constexpr double kAny = std::numeric_limits<double>::infinity();
+constexpr Wish kWishes[kBlockingVariants] = {{0, 0, kAny, 1},   {1, 0, kAny, 1},   {2, 0, kAny, 1}, {0, 1.5, 3, 1}, {0, 3.5, 8, 1},
+                                             {0, 0, 0.7, 1}, {0, 0, kAny, 0.5}, {0, 0, kAny, 2}, {1, 1.5, 3, 1}};
+
+int64_t bytes_of(DType dtype) { return dtype == DType::BF16 ? 4 : size_of(dtype); }  // of a packed element: pairs
+int lanes_of(DType dtype, const Target& target) { return static_cast<int>(target.f32_lanes * 4 / bytes_of(dtype)); }
+bool in_parts(Tile t, DType dtype) { return t.amx && dtype == DType::F32; }
+int64_t multiplied_bytes(Tile t, DType dtype) { return in_parts(t, dtype) ? 6 : bytes_of(dtype); }
+
+// A block of k that is made of whole runs, or that runs are made of; `otherwise` where there is none as deep as half of `most`.
+int64_t block_of_runs(int64_t k, int64_t run, int64_t most, int64_t otherwise) {
+  if (run >= k) return otherwise;
+  if (run > most) {
+    for (int64_t parts = ceil_div(run, most); parts <= 2 * ceil_div(run, most); ++parts)
+      if (run % parts == 0) return run / parts;
+    return otherwise;
+  }
+  const int64_t runs = ceil_div(k, run), blocks = ceil_div(runs, most / run);
+  const int64_t block = ceil_div(runs, blocks) * run;
+  return 2 * block >= most || blocks == 1 ? block : otherwise;
+}
+
+// All but tasks. `block_m`: relative to the usual one.
+Blocking blocks_of(const ContractionShape& spec, DType dtype, const Target& target, Tile tile, double block_m) {
+  Blocking b;
+  b.lanes = lanes_of(dtype, target);
+  b.tiles = tile.amx;
+  b.tile_m = tile.rows;
+  b.tile_n = tile.vectors * b.lanes;
+  b.lhs_in_place = tile.in_place;
+  b.fma_rows = tile.amx ? 8 : b.tile_m;  // at most 8 x 3 vectors
+
+  // 192, in equal blocks: the order of sums that eager's library was found to use (its error came out equal for k = 256, 768, 3072; deeper
+  // blocks lose: 256 1.15 times the error, 384 1.4 times). A rhs panel of 32 f32 columns is then 24 KiB, and stays in L1d.
+  // On tiles a chain of additions has a link for 16 pairs only, and the end of a block costs more beside its products: bf16 takes twice the depth.
+  const int64_t most = b.tiles && dtype == DType::BF16 ? 2 * kBlock : kBlock;
+  const int64_t deep = in_parts(tile, dtype) ? 2 * loop::kTileSide : 16;
+  b.k_blocks = std::max<int64_t>(1, ceil_div(spec.k, most));
+  b.block_k = round_up(ceil_div(spec.k, b.k_blocks), deep);
+  if (!b.tiles) b.block_k = std::max<int64_t>(1, std::min(spec.k, b.block_k));
+  if (!b.tiles && spec.lhs_place) b.block_k = block_of_runs(spec.k, spec.lhs_place->k_run / (dtype == DType::BF16 ? 2 : 1), kBlock, b.block_k);
+  b.k_blocks = std::max<int64_t>(1, ceil_div(spec.k, b.block_k));
+
+  // The packed lhs block is read once a panel, while the next one is on its way to L2; with the rhs block and the partial sums all should fit.
+  b.block_m = std::clamp<int64_t>(static_cast<int64_t>(block_m * double(target.caches.l2)) / 10 / (b.block_k * multiplied_bytes(tile, dtype) * b.tile_m), 1, ceil_div(spec.m, b.tile_m));
+  return b;
+}
+
+Blocking finished(const ContractionShape& spec, Blocking b) {
+  b.block_m = std::min(b.block_m, b.task_m);
+  if (b.block_m > 0) b.block_m = ceil_div(b.task_m, ceil_div(b.task_m, b.block_m));  // equal blocks
+  b.room_m = b.task_m, b.room_n = b.task_n;
+  // A single tile of rows uses each element of the rhs once: packing would be as much work again.
+  b.in_place = !b.tiles && ceil_div(spec.m, b.tile_m) == 1 && !spec.rhs_k_contiguous && spec.rhs_run == 0;
+  return b;
+}
+
+// Those that suit the rhs's runs: a panel out of one run is one copy (a run of 0 fits all).
+std::vector<Tile> tiles_for(const ContractionShape& spec, DType dtype, const Target& target) {
+  const int lanes = lanes_of(dtype, target);
+  std::vector<Tile> fit;
+  for (Tile t : tiles_of(target))
+    if (spec.rhs_run % (t.vectors * lanes) == 0) fit.push_back(t);
+  return fit.empty() ? tiles_of(target) : fit;
+}
+
+// The tiles for an lhs that is read where it lies; none where it cannot be.
+std::vector<Tile> tiles_in_place(const ContractionShape& spec, DType dtype, const Target& target) {
+  std::vector<Tile> fit;
+  if (!spec.lhs_place) return fit;
+  const auto& place = *spec.lhs_place;
+  if (place.k_run < kShortRun * (dtype == DType::BF16 ? 2 : 1)) return fit;
+  const bool one_run = place.k_run == spec.k * (dtype == DType::BF16 ? 2 : 1) && place.row_run == spec.m;
+  if (one_run && place.row_stride * size_of(dtype) > kNearRows) return fit;
+  for (Tile t : in_place_tiles_of(target))
+    if (place.row_run % t.rows == 0 && spec.rhs_run % (t.vectors * lanes_of(dtype, target)) == 0) fit.push_back({t.rows, t.vectors, false, true});
+  return fit;
+}
+
+// The tile for AMX, where multiplying on tiles takes less time than in vector registers, packing and splitting included. One alone: which blocks of f32 are
+// multiplied by FMAs is a matter of its size, so that variants may not differ in it.
+std::optional<Tile> amx_tile(const ContractionShape& spec, DType dtype, const Target& target) {
+  if (!target.has_tiles || spec.k == 0 || !(dtype == DType::BF16 || (dtype == DType::F32 && spec.f32_in_parts))) return {};
+  const auto products = [&](Tile t) { return double(ceil_div(spec.m, t.rows)) * double(ceil_div(spec.n, t.vectors * lanes_of(dtype, target))) * tile_slots(t, dtype); };
+  double least = std::numeric_limits<double>::infinity();
+  for (Tile t : tiles_for(spec, dtype, target)) {
+    const bool packed = spec.m > t.rows || spec.rhs_k_contiguous || spec.rhs_run > 0;  // else the rhs is read in place
+    least = std::min(least, products(t) + (packed ? kCopy * double(spec.n) : 0));
+  }
+  std::optional<Tile> best;
+  for (Tile t : kAmx) {
+    const double rows = double(round_up(spec.m, t.rows)), columns = double(round_up(spec.n, t.vectors * lanes_of(dtype, target))), split = in_parts(t, dtype) ? kSplit : 0;
+    const double cost = products(t) + (kCopy + split) * columns + split * rows;
+    if (cost < least * 0.999) best = t, least = cost;
+  }
+  return best;
+}
+
+struct Costed { double cost; Blocking blocking; };
+
+// The best tasks for this tile, of a number between the two; infinite cost where there are none.
+Costed choose_tasks(const ContractionShape& spec, DType dtype, const Target& target, Tile tile, double least_tasks, double most_tasks, double block_m) {
+  const int64_t element = bytes_of(dtype);
+  Blocking b = blocks_of(spec, dtype, target, tile, block_m);
+  const int64_t tiles = ceil_div(spec.m, b.tile_m), panels = ceil_div(spec.n, b.tile_n);
+
+  // Large tasks pack less, small ones spread better over the machine's cores. The rhs block, and the next on its way, should stay in L2; partial
+  // sums need not, for they are asked for long before they are read.
+  const double slots = tile_slots(tile, dtype) / double(b.tile_m * b.tile_n);  // a sum, one step of k
+  const double split = in_parts(tile, dtype) ? kSplit : 0;
+  const double pack_lhs = tile.in_place ? 0 : (b.tiles && !spec.lhs_k_contiguous ? kTranspose : kCopy) + split, pack_rhs = (spec.rhs_k_contiguous ? kTranspose : kCopy) + split;
+  double best = std::numeric_limits<double>::infinity();
+  for (int64_t tm = 1; tm <= std::min<int64_t>(tiles, 2048 / b.tile_m + 1); ++tm) {
+    const int64_t m_tasks = ceil_div(tiles, tm);
+    if (ceil_div(tiles, m_tasks) != tm) continue;  // the same number of tasks exists with less in each
+    for (int64_t tn = 1; tn <= std::min<int64_t>(panels, 2048 / b.tile_n + 1); ++tn) {
+      const int64_t n_tasks = ceil_div(panels, tn);
+      if (ceil_div(panels, n_tasks) != tn) continue;
+      const double rows = double(tm * b.tile_m), columns = double(tn * b.tile_n);
+      const bool fits = (b.k_blocks == 1 || rows * columns * double(element) <= 2 * double(target.caches.l2)) && columns * double(b.block_k * multiplied_bytes(tile, dtype)) <= double(target.caches.l2) / 2;
+      if (!fits && (tm > 1 || tn > 1)) continue;
+      const double work = double(spec.k) * (rows * columns * slots + rows * pack_lhs + columns * pack_rhs);
+      const int64_t tasks = spec.batch * m_tasks * n_tasks;
+      if (double(tasks) < least_tasks || double(tasks) > most_tasks) continue;
+      double cost = 0;
+      for (int threads = 1; threads <= std::max(2, target.caches.cores); threads *= 2) cost += threads * (double(ceil_div(tasks, threads)) * work + (threads > 1 && tasks > 1 ? kWake : 0));
+      if (cost < best) best = cost, b.task_m = tm, b.task_n = tn, b.m_tasks = m_tasks, b.n_tasks = n_tasks;
+    }
+  }
+  return {best, finished(spec, b)};
+}
+
+}  // namespace
+
+Blocking block_part(const ContractionShape& spec, DType dtype, const Target& target, int64_t block_k) {
+  Tile tile{};
+  double least = std::numeric_limits<double>::infinity();
+  const auto sums = [&](Tile t, int64_t m, int64_t n) {  // a sum that is computed and thrown away costs as much as one that is kept
+    return double(ceil_div(m, t.rows)) * double(ceil_div(n, t.vectors * lanes_of(dtype, target))) * tile_slots(t, dtype);
+  };
+  for (Tile t : tiles_for(spec, dtype, target)) {
+    double cost = sums(t, spec.m, spec.n);
+    for (const int64_t tenths : {7, 13, 15}) cost += spec.pinned ? (sums(t, spec.m * tenths / 10 + 1, spec.n) + sums(t, spec.m, spec.n * tenths / 10 + 1)) * 10 / double(tenths) : 0;
+    if (cost < least * 0.999) tile = t, least = cost;
+  }
+  if (Blocking* first = spec.pinned) {
+    const int lanes = lanes_of(dtype, target);
+    if (first->lanes != lanes) *first = {.lanes = lanes, .tile_m = tile.rows, .tile_n = tile.vectors * lanes};
+    tile = {first->tile_m, first->tile_n / first->lanes};
+  }
+  Blocking b = blocks_of(spec, dtype, target, tile, 1);
+  b.task_m = ceil_div(spec.m, b.tile_m), b.task_n = ceil_div(spec.n, b.tile_n);
+  b.m_tasks = b.n_tasks = 1;
+  if (block_k) {
+    b.block_k = block_k, b.k_blocks = ceil_div(spec.k, block_k);
+    b.block_m = std::clamp<int64_t>(target.caches.l2 / 10 / (b.block_k * bytes_of(dtype) * b.tile_m), 1, b.task_m);
+  }
+  return finished(spec, b);
+}
+
+Blocking choose_blocking(const ContractionShape& spec, DType dtype, const Target& target, int variant) {
+  const Wish& wish = kWishes[variant];
+  double least_tasks = 0, most_tasks = kAny;
+  if (wish.least_tasks > 0 || wish.most_tasks < kAny) {
+    const Blocking usual = choose_blocking(spec, dtype, target);
+    const double tasks = double(spec.batch * usual.m_tasks * usual.n_tasks);
+    least_tasks = tasks * wish.least_tasks, most_tasks = tasks * wish.most_tasks;
+  }
+  std::vector<Costed> found;
+  const std::optional<Tile> amx = amx_tile(spec, dtype, target);
+  std::vector<Tile> tiles = amx ? std::vector<Tile>{*amx} : tiles_for(spec, dtype, target);
+  if (!amx)
+    for (Tile t : tiles_in_place(spec, dtype, target)) tiles.push_back(t);
+  for (Tile t : tiles) found.push_back(choose_tasks(spec, dtype, target, t, least_tasks, most_tasks, wish.block_m));
+  const size_t rank = std::min(wish.tile, found.size() - 1);
+  for (size_t i = 0; i <= rank; ++i) {  // the earlier one where costs are equal, or nearly
+    size_t best = i;
+    for (size_t j = i + 1; j < found.size(); ++j)
+      if (found[j].cost < found[best].cost * 0.999) best = j;
+    std::rotate(found.begin() + static_cast<int64_t>(i), found.begin() + static_cast<int64_t>(best), found.begin() + static_cast<int64_t>(best) + 1);
+  }
+  if (found[rank].cost == kAny) return choose_blocking(spec, dtype, target);  // there is no such number of tasks
+  return found[rank].blocking;
+}
+
+Blocking pinned_blocking(const ContractionShape& spec, DType dtype, const Target& target, Blocking& first) {
+  // The plans of two sizes need not have the same contractions: what was made for another kind is made anew.
+  if (first.room_m == 0 || first.lanes != lanes_of(dtype, target)) {  // the tile that is best for sizes around these, of which only some may vary
+    double least = kAny;
+    for (Tile t : tiles_for(spec, dtype, target)) {
+      double cost = 0;
+      for (const double scale : {0.75, 1.0, 1.25, 1.5})
+        for (const bool rows : {true, false}) {
+          ContractionShape other = spec;
+          (rows ? other.m : other.n) = static_cast<int64_t>(std::ceil(double(rows ? spec.m : spec.n) * scale));
+          cost += choose_tasks(other, dtype, target, t, 0, kAny, 1).cost / scale;
+        }
+      if (cost < least * 0.999) least = cost, first = choose_tasks(spec, dtype, target, t, 0, kAny, 1).blocking;
+    }
+  }
+  Blocking b = choose_tasks(spec, dtype, target, {first.tile_m, first.tile_n / first.lanes}, 0, kAny, 1).blocking;
+  b.block_m = first.block_m, b.room_m = first.room_m, b.room_n = first.room_n, b.in_place = first.in_place;
+  const auto fit = [](int64_t tiles, int64_t& task, int64_t& tasks, int64_t room) {
+    if (task <= room) return;
+    tasks = ceil_div(tiles, room);
+    task = ceil_div(tiles, tasks);  // equal tasks
+  };
+  fit(ceil_div(spec.m, b.tile_m), b.task_m, b.m_tasks, b.room_m);
+  fit(ceil_div(spec.n, b.tile_n), b.task_n, b.n_tasks, b.room_n);
+  return b;
+}
+
+namespace {
+
+constexpr DeviceTile kFmaTiles[] = {{128, 128, 16, 8, 8}, {64, 64, 16, 4, 4}, {32, 32, 16, 2, 2}};
+constexpr DeviceTile kMmaTiles[] = {{128, 64, 32, 4, 4}, {64, 64, 32, 2, 4}, {32, 32, 32, 1, 2}};
+
+template <size_t N> DeviceTile choose(const DeviceTile (&tiles)[N], const ContractionShape& s, const Target& target) {
+  for (const DeviceTile& t : tiles) {
+    const int64_t m = ceil_div(s.m, t.m), n = ceil_div(s.n, t.n);
+    const bool little_waste = m * t.m * n * t.n <= 2 * s.m * s.n;
+    if (s.batch * m * n >= target.multiprocessors && little_waste) return t;
+  }
+  return tiles[N - 1];
+}
+
+}  // namespace
+
+DeviceTile choose_device_tile(const ContractionShape& shape, const Target& target, bool tensor_cores) {
+  return tensor_cores ? choose(kMmaTiles, shape, target) : choose(kFmaTiles, shape, target);
+}
+
+}  // namespace trainc::schedule
