@@ -1,5 +1,5 @@
 // trainc._core, the module between Python and C++. Takes: Python objects; tensors as pointers (ints), graphs as JSON in the wire format of
-// frontend/aten.h. Gives: plans that run. Includes: everything; decides nothing.
+// frontend/aten/import.h. Gives: plans that run. Includes: everything; decides nothing.
 #pragma once
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "bindings/bindings.h"
+#include "frontend/aten/import.h"
 #include "runtime/foreach.h"
 #include "support/error.h"
 
@@ -291,7 +292,7 @@ void bind_compiler(nb::module_& m) {
   m.def("learn", &learn_graph, nb::arg("json"), nb::arg("name"), nb::arg("options"), nb::arg("shared"));
   nb::class_<JointGraph>(m, "JointGraph", "A joint graph, cut into a forward and a backward plan.")
       .def(nb::init<const std::string&, int64_t, int64_t, const std::string&, const std::string&, int64_t, const std::string&, nb::object>(), nb::arg("json"),
-           nb::arg("primals"), nb::arg("forward_outputs"), nb::arg("name"), nb::arg("options"), nb::arg("defer_from") = schedule::kDeferredBytes,
+           nb::arg("primals"), nb::arg("forward_outputs"), nb::arg("name"), nb::arg("options"), nb::arg("defer_from") = cost::kDeferredBytes,
            nb::arg("device") = "cpu", nb::arg("tuner") = nb::none(), "`defer_from`: bytes of an output from which on it is deferred; -1: none is, and forward and backward are of one plan.")
       .def("forward", &JointGraph::forward, progress(), shared())
       .def("learn_forward", &JointGraph::learn_forward, nb::arg("shared"))

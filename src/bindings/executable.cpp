@@ -6,7 +6,6 @@
 #include <set>
 
 #include "bindings/bindings.h"
-#include "frontend/aten.h"
 #include "support/error.h"
 #include "support/remark_json.h"
 
@@ -122,6 +121,14 @@ const char* name_of(StepKind kind) {
   return "?";
 }
 
+/// Why the framework runs an operation: the front end's remark. Beyond a plan's most remarks, those of the fewest bytes have no names.
+std::string why_extern(const plan::Plan& p, const plan::Step& s) {
+  for (const char* name : {s.target.c_str(), ""})
+    for (const Remark& r : p.remarks)
+      if (r.stage == "frontend" && r.detail == name) return r.reason;
+  return "";
+}
+
 std::string report(const CoreExecutable& e) {
   const plan::Plan& p = e.plan();
   const std::vector<double> seconds = e.loaded->step_seconds();
@@ -132,7 +139,7 @@ std::string report(const CoreExecutable& e) {
     json step = {{"name", s.kind == StepKind::Extern ? s.target : s.name}, {"kind", kind}, {"flops", s.flops}, {"bytes", s.bytes}, {"origins", s.origins}};
     if (i < seconds.size()) step["seconds"] = seconds[i];
     if (s.kind == StepKind::Start) step["operation"] = s.target;
-    if (s.kind == StepKind::Extern) step["reason"] = frontend::why_extern(s.target);
+    if (s.kind == StepKind::Extern) step["reason"] = why_extern(p, s);
     steps.push_back(std::move(step));
   }
   return json{{"name", p.name}, {"cpu", p.device.empty() ? p.cpu : p.device}, {"temp_bytes", p.temp_bytes}, {"saved_bytes", p.saved_bytes},

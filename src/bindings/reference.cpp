@@ -4,7 +4,7 @@
 #include <nanobind/ndarray.h>
 
 #include "bindings/bindings.h"
-#include "frontend/aten.h"
+#include "frontend/aten/import.h"
 #include "graph/text.h"
 #include "passes/pipeline.h"
 #include "support/error.h"
@@ -44,8 +44,8 @@ nb::object to_numpy(const Tensor& t) {
 
 nb::list evaluate(const std::string& json, const nb::list& inputs, const std::string& precision, const nb::list& masks, const nb::object& call) {
   if (precision != "truth" && precision != "rounded") throw UserError("evaluate: precision is \"truth\" or \"rounded\"");
-  const frontend::Imported imported = frontend::import_aten(json);
-  const Graph& graph = imported.graph;
+  const Program program = frontend::import_aten(json);
+  const Graph& graph = program.graph;
   require(static_cast<int64_t>(nb::len(inputs)) == graph.input_count, "evaluate: the graph takes " + std::to_string(graph.input_count) + " inputs");
   std::vector<Tensor> tensors(graph.input_count);
   for (const Node& n : graph.nodes())

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <unordered_map>
 #include <unordered_set>
+#include <vector>
 
 #include "bindings/bindings.h"
 #include "support/error.h"
@@ -131,7 +132,140 @@ PyObject* at_place(PyObject* place, PyObject* missing) {
 
 PyObject* or_none(PyObject* value) { return value == nullptr ? Py_None : value; }
 
+/// What a place may hold that is no object: any value, or nothing.
+struct Marks {
+  PyObject *ignored, *missing;
+};
+
+/// Whether a place holds what stands at `at`, which is moved behind it. By identity, without calling Python (bind_watch says what is there).
+bool same_place(PyObject* place, PyObject* const*& at, PyObject* const* end, const Marks& marks) {
+  if (PyDict_Check(place)) {
+    const Py_ssize_t size = PyDict_GET_SIZE(place);  // most are tables of hooks, and empty
+    if (end - at < 2 * size + 1) return false;
+    PyObject *key, *value;
+    if (size != 0)
+      for (Py_ssize_t next = 0; PyDict_Next(place, &next, &key, &value); at += 2)
+        if (at[0] != key || (at[1] != value && at[1] != marks.ignored)) return false;
+  } else if (PyList_Check(place)) {
+    const Py_ssize_t size = PyList_GET_SIZE(place);
+    if (end - at < size + 1) return false;
+    PyObject* const* const items = PySequence_Fast_ITEMS(place);
+    if (!std::equal(items, items + size, at)) return false;
+    at += size;
+  } else if (PyAnySet_Check(place) || std::strcmp(Py_TYPE(place)->tp_name, "collections.deque") == 0) {
+    const Py_ssize_t size = PyObject_Size(place);
+    if (end - at < size + 1) return false;
+    if (size != 0)
+      for (nb::handle item : nb::borrow(place))
+        if (*at++ != item.ptr()) return false;
+  } else if (PyTuple_Check(place) && PyTuple_GET_SIZE(place) == 1) {
+    PyObject* const table = PyTuple_GET_ITEM(place, 0);
+    if (end - at < 2 || !PyDict_Check(table) || !PyLong_Check(*at) || PyLong_AsSsize_t(*at++) != PyDict_GET_SIZE(table)) return false;
+  } else if (PyTuple_Check(place)) {
+    if (PyTuple_GET_SIZE(place) != 2 || end - at < 2 || *at++ != at_place(place, marks.missing)) return false;
+  } else if (PyType_Check(place)) {
+    if (end - at < 2 || !PyLong_Check(*at) || PyLong_AsUnsignedLong(*at++) != type_version(place) || type_version(place) == 0) return false;
+  } else if (PyFunction_Check(place)) {
+    if (end - at < 4 || at[0] != PyFunction_GetCode(place) || at[1] != or_none(PyFunction_GetDefaults(place)) ||
+        at[2] != or_none(PyFunction_GetKwDefaults(place)))
+      return false;
+    at += 3;
+  } else if (PyCell_Check(place)) {
+    PyObject* const now = PyCell_GET(place);
+    if (end - at < 2 || *at++ != (now == nullptr ? marks.missing : now)) return false;
+  } else if (PyContextVar_CheckExact(place)) {
+    PyObject* now = nullptr;
+    if (end - at < 2 || PyContextVar_Get(place, marks.missing, &now) != 0 || *at++ != now) {
+      PyErr_Clear();
+      Py_XDECREF(now);
+      return false;
+    }
+    Py_DECREF(now);  // the context holds it
+  } else if (end - at < 2 || !same_bytes(place, *at++)) {
+    return false;
+  }
+  return *at++ == place;
+}
+
+/// The dictionary that alone decides what a place holds; null where there is none.
+PyObject* table_of(PyObject* place) {
+  if (PyTuple_Check(place)) place = PyTuple_GET_ITEM(place, 0);
+  return PyDict_Check(place) ? place : nullptr;
+}
+
+/// CPython's version of a dictionary (PEP 509), another one after each change, of no other dictionary; 0 where CPython (3.12 and later) has none.
+uint64_t dict_version([[maybe_unused]] PyObject* table) {
+#if PY_VERSION_HEX < 0x030C0000
+  return reinterpret_cast<PyDictObject*>(table)->ma_version_tag;
+#else
+  return 0;
+#endif
+}
+
+/// `same_contents` of the same places again and again: a dictionary that has the version it had when it was last found right is not looked into.
+class ContentsGuard {
+ public:
+  ContentsGuard(nb::object ignored, nb::object missing, nb::list places, nb::list expected, nb::list objects, nb::list classes)
+      : ignored_(std::move(ignored)), missing_(std::move(missing)), places_(std::move(places)), expected_(std::move(expected)),
+        objects_(std::move(objects)), classes_(std::move(classes)), versions_(nb::len(places_), 0), starts_(nb::len(places_), -1) {}
+
+  bool holds() {
+    PyObject* const* const first = PySequence_Fast_ITEMS(expected_.ptr());
+    PyObject* const* const end = first + PyList_GET_SIZE(expected_.ptr());
+    PyObject* const* const places = PySequence_Fast_ITEMS(places_.ptr());
+    const Py_ssize_t count = PyList_GET_SIZE(places_.ptr());
+    constexpr Py_ssize_t kAhead = 8;  // a step of training leaves none of them in the caches: ask for several at a time
+    PyObject* const* at = first;
+    for (Py_ssize_t i = 0; i < count; ++i) {
+      if (i + kAhead < count) __builtin_prefetch(places[i + kAhead]);
+      PyObject* const table = table_of(places[i]);
+      const uint64_t version = table == nullptr ? 0 : dict_version(table);
+      if (version != 0 && version == versions_[i]) {
+        at = i + 1 < count && starts_[i + 1] >= 0 ? first + starts_[i + 1] : end;
+        continue;
+      }
+      starts_[i] = at - first;
+      if (!same_place(places[i], at, end, {ignored_.ptr(), missing_.ptr()})) return false;
+      if (i + 1 < count) starts_[i + 1] = at - first;
+      versions_[i] = version;
+    }
+    if (at != end) return false;
+    PyObject *const *const objects = PySequence_Fast_ITEMS(objects_.ptr()), *const *const classes = PySequence_Fast_ITEMS(classes_.ptr());
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(objects_.ptr()); ++i)
+      if (reinterpret_cast<PyObject*>(Py_TYPE(objects[i])) != classes[i]) return false;
+    return true;
+  }
+
+  /// For Python's garbage collector: what is watched may reach this guard again.
+  static int traverse(PyObject* self, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(self));
+    if (nb::inst_ready(self))
+      for (const nb::list* held : nb::inst_ptr<ContentsGuard>(self)->held()) Py_VISIT(held->ptr());
+    return 0;
+  }
+  static int clear(PyObject* self) {
+    for (nb::list* held : nb::inst_ptr<ContentsGuard>(self)->held()) held->reset();
+    return 0;
+  }
+
+ private:
+  std::array<nb::list*, 4> held() { return {&places_, &expected_, &objects_, &classes_}; }
+
+  nb::object ignored_, missing_;
+  nb::list places_, expected_, objects_, classes_;
+  std::vector<uint64_t> versions_;     // of each place's dictionary when it was last found right; 0: none
+  std::vector<Py_ssize_t> starts_;     // of each place, where in `expected_` what it held stands; -1: not known yet
+};
+
 }  // namespace
+
+bool same_contents(nb::handle ignored, nb::handle missing, const nb::list& places, const nb::list& expected) {
+  PyObject* const* at = PySequence_Fast_ITEMS(expected.ptr());
+  PyObject* const* const end = at + PyList_GET_SIZE(expected.ptr());
+  for (nb::handle place : places)
+    if (!same_place(place.ptr(), at, end, {ignored.ptr(), missing.ptr()})) return false;
+  return at == end;
+}
 
 /// Whether places hold the very objects of `expected`, in order, each place followed by itself: by identity, without calling Python.
 ///   dict: keys and values; a value that is `ignored` may be any       list, set, deque: items
@@ -140,68 +274,14 @@ PyObject* or_none(PyObject* value) { return value == nullptr ? Py_None : value; 
 ///   function: code, defaults, keyword defaults                        cell: its contents, or `missing`
 ///   context variable: its value, or `missing`                        what gives a buffer: its bytes
 /// (PyDict_Next reads the real storage of subclasses too.)
-bool same_contents(nb::handle ignored, nb::handle missing, const nb::list& places, const nb::list& expected) {
-  PyObject* const* at = PySequence_Fast_ITEMS(expected.ptr());
-  PyObject* const* const end = at + PyList_GET_SIZE(expected.ptr());
-  PyObject* const* const held = PySequence_Fast_ITEMS(places.ptr());
-  const Py_ssize_t count = PyList_GET_SIZE(places.ptr());
-  constexpr Py_ssize_t kAhead = 8;  // a step of training leaves none of them in the caches: ask for several at a time
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    if (i + 2 * kAhead < count) __builtin_prefetch(held[i + 2 * kAhead]);
-    if (i + kAhead < count && PyDict_Check(held[i + kAhead])) __builtin_prefetch(reinterpret_cast<PyDictObject*>(held[i + kAhead])->ma_keys);
-    PyObject *const place = held[i], *key, *value;
-    if (PyDict_Check(place)) {
-      const Py_ssize_t size = PyDict_GET_SIZE(place);  // most are tables of hooks, and empty
-      if (end - at < 2 * size + 1) return false;
-      if (size != 0)
-        for (Py_ssize_t next = 0; PyDict_Next(place, &next, &key, &value); at += 2)
-          if (at[0] != key || (at[1] != value && at[1] != ignored.ptr())) return false;
-    } else if (PyList_Check(place)) {
-      const Py_ssize_t size = PyList_GET_SIZE(place);
-      if (end - at < size + 1) return false;
-      PyObject* const* const items = PySequence_Fast_ITEMS(place);
-      if (!std::equal(items, items + size, at)) return false;
-      at += size;
-    } else if (PyAnySet_Check(place) || std::strcmp(Py_TYPE(place)->tp_name, "collections.deque") == 0) {
-      const Py_ssize_t size = PyObject_Size(place);
-      if (end - at < size + 1) return false;
-      if (size != 0)
-        for (nb::handle item : nb::borrow(place))
-          if (*at++ != item.ptr()) return false;
-    } else if (PyTuple_Check(place) && PyTuple_GET_SIZE(place) == 1) {
-      PyObject* const table = PyTuple_GET_ITEM(place, 0);
-      if (end - at < 2 || !PyDict_Check(table) || !PyLong_Check(*at) || PyLong_AsSsize_t(*at++) != PyDict_GET_SIZE(table)) return false;
-    } else if (PyTuple_Check(place)) {
-      if (PyTuple_GET_SIZE(place) != 2 || end - at < 2 || *at++ != at_place(place, missing.ptr())) return false;
-    } else if (PyType_Check(place)) {
-      if (end - at < 2 || !PyLong_Check(*at) || PyLong_AsUnsignedLong(*at++) != type_version(place) || type_version(place) == 0) return false;
-    } else if (PyFunction_Check(place)) {
-      if (end - at < 4 || at[0] != PyFunction_GetCode(place) || at[1] != or_none(PyFunction_GetDefaults(place)) ||
-          at[2] != or_none(PyFunction_GetKwDefaults(place)))
-        return false;
-      at += 3;
-    } else if (PyCell_Check(place)) {
-      PyObject* const now = PyCell_GET(place);
-      if (end - at < 2 || *at++ != (now == nullptr ? missing.ptr() : now)) return false;
-    } else if (PyContextVar_CheckExact(place)) {
-      PyObject* now = nullptr;
-      if (end - at < 2 || PyContextVar_Get(place, missing.ptr(), &now) != 0 || *at++ != now) {
-        PyErr_Clear();
-        Py_XDECREF(now);
-        return false;
-      }
-      Py_DECREF(now);  // the context holds it
-    } else if (end - at < 2 || !same_bytes(place, *at++)) {
-      return false;
-    }
-    if (*at++ != place) return false;
-  }
-  return at == end;
-}
-
 void bind_watch(nb::module_& m) {
   m.def("same_contents", &same_contents, nb::arg("ignored"), nb::arg("missing"), nb::arg("places"), nb::arg("expected"),
         "Whether places that were read hold what they held, by identity: places.same_contents.");
+  static PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&ContentsGuard::traverse)}, {Py_tp_clear, reinterpret_cast<void*>(&ContentsGuard::clear)}, {0, nullptr}};
+  nb::class_<ContentsGuard>(m, "ContentsGuard", nb::type_slots(slots), "same_contents of the same places again and again, and whether objects are of the same classes as then.")
+      .def(nb::init<nb::object, nb::object, nb::list, nb::list, nb::list, nb::list>(), nb::arg("ignored"), nb::arg("missing"), nb::arg("places"),
+           nb::arg("expected"), nb::arg("objects"), nb::arg("classes"))
+      .def("holds", &ContentsGuard::holds);
   m.def("type_version", &make_type_version, nb::arg("type"), "A number that changes with each change of a class or its bases; 0 where CPython has none.");
   nb::class_<CallWatch>(m, "CallWatch", "Tells on_code(frame) of each code at its first call (True: it is the user's), and on_c_call(frame, function) of C functions that the user's code calls.")
       .def(nb::init<nb::object, nb::object>(), nb::arg("on_code"), nb::arg("on_c_call"))

@@ -1,4 +1,4 @@
-// The whole way from an imported graph to a plan: passes, schedule, loops, code. The one place that names all stages.
+// The whole way from a program, of whichever front end, to a plan: passes, schedule, loops, code. The one place that names all stages.
 #pragma once
 #include <functional>
 #include <memory>
@@ -8,7 +8,8 @@
 
 #include "compiler/code_generator.h"
 #include "compiler/options.h"
-#include "frontend/aten.h"
+#include "cost/cutting.h"
+#include "graph/program.h"
 #include "loop/loop.h"
 #include "passes/pipeline.h"
 #include "plan/plan.h"
@@ -72,11 +73,11 @@ struct LoweredPlan {
 };
 
 /// One graph (an inference graph, an optimizer's step), lowered.
-LoweredPlan lower(frontend::Imported, const std::string& name, const CompileOptions&, const Job& = {}, Timing* = nullptr);
+LoweredPlan lower(Program, const std::string& name, const CompileOptions&, const Job& = {}, Timing* = nullptr);
 /// The plan with its kernels' code and its memory laid out, verified.
 plan::Plan generate(LoweredPlan, const CompileOptions&, const Job& = {}, Timing* = nullptr);
 /// `lower`, then `generate`.
-plan::Plan compile(frontend::Imported, const std::string& name, const CompileOptions&, const Job& = {}, Timing* = nullptr);
+plan::Plan compile(Program, const std::string& name, const CompileOptions&, const Job& = {}, Timing* = nullptr);
 
 /// An elementwise update over many tensors (an optimizer's step): inputs of shape [n] are taken tensor by tensor with any number of
 /// elements, inputs of shape [] are scalars shared by all. Output i is written over input in_place[i]. On a device: entered as a plan's kernel where it
@@ -85,8 +86,8 @@ struct LoweredForeach {
   plan::Foreach foreach;  // its kernel has no code
   loop::LoopNest nest;
 };
-LoweredForeach lower_foreach(frontend::Imported, const std::vector<int64_t>& in_place, const std::string& name, const CompileOptions&);
-plan::Foreach compile_foreach(frontend::Imported, const std::vector<int64_t>& in_place, const std::string& name, const CompileOptions&,
+LoweredForeach lower_foreach(Program, const std::vector<int64_t>& in_place, const std::string& name, const CompileOptions&);
+plan::Foreach compile_foreach(Program, const std::vector<int64_t>& in_place, const std::string& name, const CompileOptions&,
                               Entry = Entry::Foreach);
 
 /// The update of one parameter within a step.
@@ -105,14 +106,14 @@ struct Footprint {
   int64_t total() const { return saved + temporary + results; }
 };
 
-/// A joint graph cut into a forward and a backward plan. Inputs: primals, then tangents, in the order of the imported
-/// graph. Outputs: `forward_outputs` of the forward, then a gradient (or none) per primal.
+/// A joint graph cut into a forward and a backward plan. Inputs: primals, then tangents, in the order of the program's.
+/// Outputs: `forward_outputs` of the forward, then a gradient (or none) per primal.
 /// Each plan can be had lowered or compiled; `step` as it is compiled only, of parts that can be had lowered.
 class JointGraph {
  public:
   /// `one_plan`: forward and backward will be steps of one plan.
-  JointGraph(frontend::Imported, int64_t primals, int64_t forward_outputs, const std::string& name, const CompileOptions&,
-             int64_t deferred_bytes = schedule::kDeferredBytes, bool one_plan = false);
+  JointGraph(Program, int64_t primals, int64_t forward_outputs, const std::string& name, const CompileOptions&,
+             int64_t deferred_bytes = cost::kDeferredBytes, bool one_plan = false);
   ~JointGraph();
   /// Cuts again, so that the footprint is at most `budget` with the fewest FLOPs done again; where none is, the one with the least footprint.
   /// The losses and gradients are the same to the bit. Gives the footprint. Before any plan is asked for.

@@ -4,6 +4,7 @@
 
 #include "compiler/lower_plan.h"
 #include "compiler/step.h"
+#include "cost/cutting.h"
 #include "passes/drop_undefined_inputs.h"
 #include "passes/rewrite.h"
 #include "plan/live.h"
@@ -53,7 +54,7 @@ struct JointGraph::Impl {
   }
 };
 
-JointGraph::JointGraph(frontend::Imported joint, int64_t primals, int64_t forward_outputs, const std::string& name, const CompileOptions& options,
+JointGraph::JointGraph(Program joint, int64_t primals, int64_t forward_outputs, const std::string& name, const CompileOptions& options,
                        int64_t deferred_bytes, bool one_plan)
     : impl_(std::make_unique<Impl>()) {
   impl_->name = name;
@@ -168,13 +169,13 @@ template <class F> class Search {
     double dearest = 0, cheapest = 1;
     for (const Node* n : impl_.graph.live()) {
       if (n->op != Op::Contract || schedule::flops_of(n) == 0) continue;
-      const double ratio = static_cast<double>(n->type.bytes() + 64) / static_cast<double>(schedule::flops_of(n));
-      dearest = std::max(dearest, 2 * ratio), cheapest = std::min(cheapest, ratio / 16);
+      const double ratio = static_cast<double>(n->type.bytes() + plan::kAlignment) / static_cast<double>(schedule::flops_of(n));
+      dearest = std::max(dearest, cost::kDearest * ratio), cheapest = std::min(cheapest, ratio / cost::kCheapest);
     }
     if (best_.total() > budget_ && dearest > 0) {
       const int64_t most = impl_.forward.saved_bytes, least = saved_at(cheapest);
-      if (between(dearest, most, cheapest, least, 1.1, budget_)) raise();
-      else between(dearest, most, cheapest, least, 1.02, std::numeric_limits<int64_t>::max());  // equal layers are about so far apart
+      if (between(dearest, most, cheapest, least, cost::kPriceStep, budget_)) raise();
+      else between(dearest, most, cheapest, least, cost::kFinePriceStep, std::numeric_limits<int64_t>::max());
     }
     impl_.cut_at(price_);
     return best_;

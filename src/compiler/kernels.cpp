@@ -2,6 +2,8 @@
 
 #include <bit>
 
+#include "cost/memory.h"
+
 namespace trainc::compiler {
 
 SharedKernels::SharedKernels() : impl(std::make_unique<Impl>()) {}
@@ -46,8 +48,8 @@ void mark(const loop::Form& a, const loop::Form& b, loop::Lifted& lifted) {
     if (std::bit_cast<uint64_t>(a.reals[i]) != std::bit_cast<uint64_t>(b.reals[i])) lifted.reals[i] = true;
 }
 
-/// Room for other sizes. It costs nothing until it is touched; powers of two would fall on the same cache sets.
-int64_t room(int64_t numel, size_t i) { return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(numel) * 4)) + 272 * static_cast<int64_t>(i + 1); }
+/// Room for other sizes.
+int64_t room(int64_t numel, size_t i) { return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(numel * cost::kScratchForOthers))) + cost::kScratchOffset * static_cast<int64_t>(i + 1); }
 
 }  // namespace
 
@@ -69,7 +71,7 @@ SharedKernel& shared_kernel(SharedKernels::Impl::Role& role, const loop::Form& f
   }
   // And of earlier sizes: what the samples did not show, they do.
   SharedKernel* nearest = nullptr;
-  size_t least = form.integers.size() / 4 + 2;
+  size_t least = form.integers.size() / cost::kAlikeShare + cost::kAlikeNumbers;
   for (const auto& kernel : known)
     if (const size_t n = kernel->mismatches(form); n <= least) least = n, nearest = kernel.get();
   if (nearest) {

@@ -8,6 +8,7 @@
 #include "compiler/codegen.h"
 #include "compiler/library.h"
 #include "compiler/tune.h"
+#include "cost/memory.h"
 #include "graph/remarks.h"
 #include "graph/text.h"
 #include "graph/verify.h"
@@ -27,7 +28,6 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 
 constexpr const char* kReadLater = "the operand is read later";
 
-constexpr int64_t kLibraryBytes = 32 << 20;  // what the library may use beside its operands: its own advice for sm_90
 
 class PlanBuilder {
  public:
@@ -284,7 +284,7 @@ class PlanBuilder {
     step.kernel = -1;
     step.product = *k.product;
     for (const Node* n : k.arguments) step.arguments.push_back(buffer(n));
-    step.arguments.push_back(add(describe({DType::U8, {kLibraryBytes}}, {}, plan::Home::Temp, 0, "library" + std::to_string(plan_.steps.size()))));
+    step.arguments.push_back(add(describe({DType::U8, {cost::kLibraryBytes}}, {}, plan::Home::Temp, 0, "library" + std::to_string(plan_.steps.size()))));
     step.reads = {step.arguments[0]};
     if (step.arguments[1] != step.arguments[0]) step.reads.push_back(step.arguments[1]);
     step.writes = {step.arguments[2], step.arguments[3]};
@@ -327,7 +327,7 @@ class PlanBuilder {
     step.origins = graph_.origins(call);
     int64_t results_bytes = 0;
     for (const Type& t : attr.results) results_bytes += t.bytes();
-    if (!attr.target.starts_with("library.")) all_remarks_.add("frontend", missed::kCompile, frontend::why_extern(attr.target), attr.target, step.origins.empty() ? "" : step.origins[0], "", results_bytes);
+    if (!attr.reason.empty()) all_remarks_.add("frontend", missed::kCompile, attr.reason, attr.target, step.origins.empty() ? "" : step.origins[0], "", results_bytes);
     for (int64_t i : attr.aliases) step.aliases.push_back(buffer(call->in(i)));
     for (const Node* i : call->inputs) {
       const int b = buffer(i);
@@ -417,13 +417,13 @@ LoweredPlan lower_graph(Graph graph, Pipeline& pipeline, const Homes& homes, con
   return PlanBuilder(graph, output_types, schedule, homes, remarks).run(pipeline.graph_name(), std::move(notes), options, job, *timing);
 }
 
-LoweredPlan lower(frontend::Imported imported, const std::string& name, const CompileOptions& options, const Job& job, Timing* timing) {
+LoweredPlan lower(Program program, const std::string& name, const CompileOptions& options, const Job& job, Timing* timing) {
   Pipeline pipeline(name, options.disabled_passes);
-  return lower_graph(std::move(imported.graph), pipeline, {}, options, job, timing);
+  return lower_graph(std::move(program.graph), pipeline, {}, options, job, timing);
 }
 
-plan::Plan compile(frontend::Imported imported, const std::string& name, const CompileOptions& options, const Job& job, Timing* timing) {
-  return generate(lower(std::move(imported), name, options, job, timing), options, job, timing);
+plan::Plan compile(Program program, const std::string& name, const CompileOptions& options, const Job& job, Timing* timing) {
+  return generate(lower(std::move(program), name, options, job, timing), options, job, timing);
 }
 
 }  // namespace trainc::compiler

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cost/streaming.h"
 #include "support/target.h"
 
 namespace trainc::compiler {
@@ -15,8 +16,8 @@ struct CompileOptions {
   int64_t library_flops = 0;     // where the target has a library: contractions of so many operations may go there, for it can be had; 0: none
   bool tf32 = false;             // where the target has it: f32 contractions may round their operands to tf32
   bool float32_in_parts = true;  // where the target has tiles: f32 contractions may be six bf16 products each
-  int64_t loss_chunk_rows = 512;             // schedule::Chunks::rows
-  int64_t loss_chunk_bytes = int64_t{64} << 20;  // schedule::Chunks::worth
+  int64_t loss_chunk_rows = cost::kChunkRows;     // schedule::Chunks::rows
+  int64_t loss_chunk_bytes = cost::kWorthChunks;  // schedule::Chunks::worth
   int workers = 1;              // threads that it will run on, each with scratch memory of its own: counted where a plan has a budget
   std::vector<std::string> disabled_passes = {};
 

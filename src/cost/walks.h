@@ -1,12 +1,47 @@
-// How kernels walk over elements.
+// How kernels walk over elements: pieces, what is kept from walk to walk, how a tensor is turned, a device's blocks.
 #pragma once
 #include <cstdint>
 
 namespace trainc::cost {
 
-// Of one value's row that a walk keeps for the next one rather than computes again: bytes of scratch on a CPU.
+// --- rows
+// Bytes of scratch for one value's row that a walk keeps for the next one rather than computes again, on a CPU.
 constexpr int64_t kScratchRow = 256 << 10;
-// The same on a device, of all kept rows of a block: bytes of Shared memory, less what sums are combined in.
+// Bytes of Shared memory for all kept rows of a block, on a device: what every device gives (loop.h, kSharedBytes), less what sums are combined in.
 constexpr int64_t kSharedRows = 40 << 10;
+// Work, in additions, of a value from which on it is kept: less is done again.
+constexpr int64_t kWorthKeeping = 4;
+// Work, in additions, at which counting it may stop.
+constexpr int64_t kCountedWork = 100;
+// Elements of an unbroken run that one parallel iteration takes.
+constexpr int64_t kPiece = 4096;
+// Pieces that a run must have more of than this to be cut into them.
+constexpr int64_t kFewPieces = 2;
+// Parallel iterations, from which on outer loops need not be joined to one: enough for any number of threads we expect; more would only cost divisions.
+constexpr int64_t kEnoughTasks = 64;
+
+// --- a tensor in another order
+// Elements of a side of the square that is turned in registers: a vector of AVX-512. `prepare` asks it of both axes.
+constexpr int64_t kTurnedSquare = 16;
+// Elements of a tensor worth turning by squares.
+constexpr int64_t kWorthTurning = 4096;
+// Squares side by side: a quarter of a page's lines of the side that jumps.
+constexpr int64_t kAbreast = 4;
+
+// --- a device's blocks
+// Threads of a block whose elements do not depend on each other.
+constexpr int64_t kBlockThreads = 256;
+// Elements that such a thread takes where there are many.
+constexpr int64_t kElementsOfThread = 4;
+// Blocks for each multiprocessor of the target from which on there are many.
+constexpr int64_t kManyBlocks = 2;
+// Columns up to which a row's block has one thread a column.
+constexpr int64_t kNarrowRow = 256;
+// Columns up to which it has kBlockThreads ...
+constexpr int64_t kWideRow = 8192;
+// ... and threads beyond.
+constexpr int64_t kWideRowThreads = 512;
+// Columns that are taken for a row whose length is not known.
+constexpr int64_t kUnknownRow = 4096;
 
 }  // namespace trainc::cost

@@ -70,6 +70,7 @@ struct Hasher {
     add(std::hash<std::string>()(a.arguments));
     add(a.draw);
     add(a.aliases);
+    add(std::hash<std::string>()(a.reason));
   }
   void operator()(const ResultAttr& a) { add(a.index); }
 };

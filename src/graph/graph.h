@@ -87,6 +87,7 @@ struct ExternAttr {
   bool random = false;        // draws from the framework's generator: keeps its place in the order of draws
   int64_t draw = -1;          // that place, where random (two equal calls are two then)
   Dims aliases;               // inputs, by number: a result may be a view of their memory, as the operator's schema says
+  std::string reason;         // why the front end has no primitives for it: a remark's reason. Empty: the compiler chose it (a library's call)
   bool operator==(const ExternAttr&) const = default;
 };
 struct ResultAttr { int64_t index = 0; bool operator==(const ResultAttr&) const = default; };

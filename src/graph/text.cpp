@@ -73,6 +73,7 @@ struct AttrPrinter {
     text += "]";
     if (a.random) text += fmt::format(" random=true draw={}", a.draw);
     if (!a.aliases.empty()) text += " aliases=" + list(a.aliases);
+    if (!a.reason.empty()) text += " reason=" + quoted(a.reason);
     return text;
   }
   std::string operator()(const ResultAttr& a) const { return fmt::format(" index={}", a.index); }
@@ -295,6 +296,7 @@ class Parser {
     else if (key == "random") a.random = word() == "true";
     else if (key == "draw") a.draw = number();
     else if (key == "aliases") a.aliases = dims();
+    else if (key == "reason") a.reason = string();
     else if (key == "results") {
       expect('[');
       if (accept(']')) return true;

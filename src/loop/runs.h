@@ -3,13 +3,14 @@
 // A sum of f32 is kept in an f64 local: runs of kRun terms in f32, each run's sum added in f64, where nothing is lost any more. A local as narrow as its
 // terms has nothing wider above it: kRuns runs make a longer run, and so on. Vector loops do so by themselves (loop.h, Reduce); Serial loops are cut here.
 #pragma once
+#include "cost/sums.h"
 #include "loop/loop.h"
 
 namespace trainc::loop {
 
-constexpr int64_t kRun = 8;    // terms, or vectors of them
-constexpr int64_t kRuns = 32;  // runs in the next longer one
-constexpr int kLevels = 4;     // of a Vector loop: terms, three lengths of runs; 8,192 vectors make one of the longest
+using cost::kLevels;
+using cost::kRun;
+using cost::kRuns;
 
 inline bool adds_floats(ReduceKind kind, DType terms) { return kind == ReduceKind::Sum && is_float(terms); }
 

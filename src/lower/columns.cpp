@@ -1,6 +1,7 @@
 // Sums over axes that are not the last ones: what is kept runs across vector lanes, or outside, and the rest is folded.
 #include <algorithm>
 
+#include "cost/sums.h"
 #include "loop/runs.h"
 #include "lower/domain.h"
 #include "lower/kernels.h"
@@ -55,7 +56,7 @@ LoweredKernel lower_columns(const Schedule& schedule, const Group& group, const 
   const std::vector<Factor> factors = factors_of(first, schedule, group);
   const bool across = factors.back().kept;  // the last kept factor lies across lanes
   const int64_t last = factors.back().extent;
-  const int width = across ? std::min<int>(64, lanes(machine.target, last) * 4) : lanes(machine.target, last);
+  const int width = across ? static_cast<int>(std::min<int64_t>(cost::kAcross, cost::kAcrossRegisters * lanes(machine.target, last))) : lanes(machine.target, last);
 
   std::vector<int64_t> outer;
   for (size_t k = 0; k + 1 < factors.size(); ++k)

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "cost/blocking.h"
 #include "loop/substitute.h"
 #include "lower/contract.h"
 #include "lower/device_contraction.h"
@@ -32,8 +33,6 @@ int64_t divisor_of(const Expr& e, int var) {
   for (const Expr& a : e->args) d = std::gcd(d, divisor_of(a, var));
   return d;
 }
-// Shorter runs are not worth a loop each.
-constexpr int64_t kShortestRun = 4;
 
 }  // namespace
 
@@ -64,7 +63,7 @@ ContractExpressions::ContractExpressions(Expressions& e, const Node* contract, c
   // Along the contiguous direction, an operand may come in runs: there its coordinate is written as major * run + minor.
   const auto in_runs = [&](int which, int row, int along, int64_t extent, const Expr& whole, int64_t& run, auto& element) {
     const int64_t length = divisor_of(whole, along);
-    if (length < kShortestRun || extent % length != 0) return;
+    if (length < cost::kShortestRun || extent % length != 0) return;
     const int major = nest.add_var("major", extent / length), minor = nest.add_var("minor", length);
     const Expr at = nest.var(major) * length + nest.var(minor);
     const Node* x = c_->in(which);

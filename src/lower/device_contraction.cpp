@@ -6,7 +6,7 @@ namespace trainc::lower {
 
 using namespace loop;
 using schedule::choose_device_tile;
-using schedule::DeviceTile;
+using cost::DeviceTile;
 namespace {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -33,9 +33,8 @@ class Builder {
     per_m_ = mma ? kMmaM * t_.each_m : t_.each_m;  // rows of a warp or a thread
     per_n_ = mma ? kMmaN * t_.each_n : t_.each_n;
     nest_.threads = t_.m / per_m_ * (t_.n / per_n_) * (mma ? kWarp : 1);
-    // Rows of a fragment are read 8 apart at once, columns of an FMA tile one apart: pitches that fall on different banks.
-    pitch_lhs_ = mma ? t_.k + 8 : t_.m + 1;
-    pitch_rhs_ = mma ? t_.k + 8 : t_.n + 1;
+    pitch_lhs_ = mma ? t_.k + cost::kMmaPad : t_.m + cost::kFmaPad;
+    pitch_rhs_ = mma ? t_.k + cost::kMmaPad : t_.n + cost::kFmaPad;
     lhs_ = buffer("lhs_tile", dtype_, mma ? t_.m * pitch_lhs_ : t_.k * pitch_lhs_, Space::Shared);
     rhs_ = buffer("rhs_tile", dtype_, mma ? t_.n * pitch_rhs_ : t_.k * pitch_rhs_, Space::Shared);
     sums_ = buffer("sums", sums, static_cast<int64_t>(t_.each_m) * t_.each_n * (mma ? kMmaSums : 1), Space::Register);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cost/streaming.h"
 #include "loop/substitute.h"
 #include "lower/kernels.h"
 
@@ -14,8 +15,6 @@ using loop::integer;
 namespace {
 
 using Known = std::optional<double>;  // a number that an expression is in all hidden elements; integers and bools too
-
-constexpr int64_t kMostNodes = 400;  // a mask that takes more to write is not looked into
 
 class Hidden {
  public:
@@ -47,7 +46,7 @@ class Hidden {
       const bool plain = is_elementwise(i->op) || i->op == Op::Reshape || i->op == Op::Permute || i->op == Op::Broadcast || i->op == Op::Slice || i->op == Op::Iota ||
                          i->op == Op::Constant;
       const bool first = seen_.insert(i).second;
-      if (!plain || values_.count(i) || static_cast<int64_t>(seen_.size()) > kMostNodes) e_.own.insert(i);
+      if (!plain || values_.count(i) || static_cast<int64_t>(seen_.size()) > cost::kLargestMask) e_.own.insert(i);
       else if (first) stop_at(i);
     }
   }
@@ -134,7 +133,7 @@ const Node* mask_in(const std::vector<const Node*>& wanted) {
   // The first node that is one among those that `from` are made of; `sums`: through sums too.
   const auto below = [](std::vector<const Node*> from, bool sums, const auto& is_one) -> const Node* {
     std::unordered_set<const Node*> seen;
-    while (!from.empty() && static_cast<int64_t>(seen.size()) < kMostNodes) {
+    while (!from.empty() && static_cast<int64_t>(seen.size()) < cost::kLargestMask) {
       const Node* n = from.back();
       from.pop_back();
       if (!seen.insert(n).second) continue;

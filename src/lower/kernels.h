@@ -28,8 +28,6 @@ struct Total {
   Expr result;
 };
 Total total_of(const Node* sum, loop::LoopNest&, const Machine&);
-// Elements of an unbroken run that one parallel iteration takes.
-constexpr int64_t kChunk = 4096;
 /// Lanes for a vector loop of `extent`.
 int lanes(const Target&, int64_t extent);
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "cost/sums.h"
+#include "cost/walks.h"
 #include "loop/runs.h"
 #include "lower/domain.h"
 #include "lower/kernels.h"
@@ -88,7 +90,7 @@ LoweredKernel map_over(const std::string& name, const Schedule& schedule, const 
   const int64_t all = value->type.numel();
   std::vector<int64_t> factors = factor(all, firm, split_points(value, schedule, all, 1));
   const std::vector<int64_t> domain = factors;
-  const int64_t last = factors.back(), pieces = (last + kChunk - 1) / kChunk;
+  const int64_t last = factors.back(), pieces = (last + cost::kPiece - 1) / cost::kPiece;
   factors.pop_back();
   if (pieces > 1) factors.push_back(pieces);
   OuterLoops loops(nest, factors, machine);
@@ -96,8 +98,8 @@ LoweredKernel map_over(const std::string& name, const Schedule& schedule, const 
   std::vector<Expr> variables = loops.variables();
   Expr extent = integer(last);
   if (pieces > 1) {
-    const Expr start = variables.back() * kChunk;
-    extent = loop::apply(Op::Min, {integer(kChunk), integer(last) - start});
+    const Expr start = variables.back() * cost::kPiece;
+    extent = loop::apply(Op::Min, {integer(cost::kPiece), integer(last) - start});
     variables.back() = start + nest.var(j);
   } else {
     variables.push_back(nest.var(j));
@@ -155,7 +157,7 @@ std::vector<LoweredKernel> lower_scatter(const Schedule& schedule, const Group& 
     if (shape[k] != 1) outer.push_back(shape[k]);
   const bool across = axis + 1 < static_cast<int64_t>(shape.size()) && shape.back() > 1;
   const int64_t last = across ? shape.back() : 1;
-  const int width = across ? std::min(64, 4 * lanes(machine.target, last)) : 1;
+  const int width = across ? static_cast<int>(std::min<int64_t>(cost::kAcross, cost::kAcrossRegisters * lanes(machine.target, last))) : 1;
   const int64_t pieces = (last + width - 1) / width;
   for (int64_t k = axis + 1; k + (across ? 1 : 0) < static_cast<int64_t>(shape.size()); ++k)
     if (shape[k] != 1) outer.push_back(shape[k]);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <set>
 
+#include "cost/walks.h"
 #include "loop/substitute.h"
 #include "lower/kernels.h"
 
@@ -137,9 +138,8 @@ class Mapping {
     const Stmt element = vector ? body->body[0] : body;
 
     // Few elements are spread over all multiprocessors; of many, a thread takes several, one block's threads apart.
-    constexpr int64_t kThreads = 256, kEach = 4;
-    const int64_t per_block = all >= kThreads * kEach * 2 * multiprocessors_ ? kThreads * kEach : kThreads;
-    nest_.threads = static_cast<int>(std::min(kThreads, ceil_div(all, kWarp) * kWarp));
+    const int64_t per_block = all >= cost::kBlockThreads * cost::kElementsOfThread * cost::kManyBlocks * multiprocessors_ ? cost::kBlockThreads * cost::kElementsOfThread : cost::kBlockThreads;
+    nest_.threads = static_cast<int>(std::min(cost::kBlockThreads, ceil_div(all, kWarp) * kWarp));
     nest_.parallel_extent = ceil_div(all, per_block);
     const int b = nest_.add_var("block", nest_.parallel_extent), t = nest_.add_var("thread", std::min(all, per_block));
     const Expr first = nest_.var(b) * per_block, at = first + nest_.var(t);
@@ -160,13 +160,13 @@ class Mapping {
     std::function<void(const Stmt&, int64_t)> measure = [&](const Stmt& s, int64_t around) {
       if (s->kind == StmtKind::For && s->loop == LoopKind::Vector) {
         const int64_t known = is_number(s->extent) ? s->extent->int_value : nest_.vars[s->var].extent;
-        widest = std::max(widest, (known < 0 ? 4096 : known) * around);
+        widest = std::max(widest, (known < 0 ? cost::kUnknownRow : known) * around);
       }
       const bool joined = s->kind == StmtKind::For && s->loop == LoopKind::Serial && is_number(s->extent) && can_join(s);
       for (const Stmt& inner : s->body) measure(inner, joined ? around * s->extent->int_value : 1);
     };
     measure(body, 1);
-    nest_.threads = static_cast<int>(widest <= 256 ? ceil_div(widest, kWarp) * kWarp : widest <= 8192 ? 256 : 512);
+    nest_.threads = static_cast<int>(widest <= cost::kNarrowRow ? ceil_div(widest, kWarp) * kWarp : widest <= cost::kWideRow ? cost::kBlockThreads : cost::kWideRowThreads);
     std::vector<Stmt> mapped = statements({body});
     Stmt whole = mapped.size() == 1 ? mapped[0] : block(std::move(mapped));
     nest_.body = parallel_ >= 0 ? loop::for_loop(LoopKind::Parallel, parallel_, integer(nest_.parallel_extent), whole) : whole;

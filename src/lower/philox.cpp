@@ -6,6 +6,7 @@
 // Written out in i64 arithmetic, so that the interpreter and the printer know nothing of it.
 #include <array>
 
+#include "cost/walks.h"
 #include "lower/kernels.h"
 
 namespace trainc::lower {
@@ -14,7 +15,6 @@ namespace {
 using loop::integer;
 using loop::LoopKind;
 
-constexpr int kThreads = 256;  // of a block
 constexpr int64_t kWord = 0xffffffff;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -39,7 +39,7 @@ class Builder {
  public:
   explicit Builder(const Group& group) : node_(group.values[0]), attr_(node_->as<RandomAttr>()) {
     nest_.name = kernel_name(group) + "_philox";
-    nest_.threads = kThreads;
+    nest_.threads = cost::kBlockThreads;
     state_ = nest_.add_buffer({"state", DType::I64, 2, loop::Space::Argument, false});
     mask_ = nest_.add_buffer({"mask", DType::Bool, node_->type.numel(), loop::Space::Argument, true});
     kernel_.arguments = {nullptr, node_};
@@ -48,9 +48,9 @@ class Builder {
   LoweredKernel run() {
     const int64_t n = node_->type.numel(), each = attr_.vector >= 4 ? 4 : attr_.vector;  // elements of a call that neighbour each other
     const int64_t calls = attr_.vector == 1 ? attr_.threads * ceil_div(n, 4 * attr_.threads) : n / each, of_a_thread = std::max<int64_t>(attr_.vector / 4, 1);
-    nest_.parallel_extent = ceil_div(calls, kThreads);
-    const int block = nest_.add_var("block", nest_.parallel_extent), thread = nest_.add_var("thread", kThreads);
-    const Expr q = nest_.var(block) * kThreads + nest_.var(thread);
+    nest_.parallel_extent = ceil_div(calls, cost::kBlockThreads);
+    const int block = nest_.add_var("block", nest_.parallel_extent), thread = nest_.add_var("thread", cost::kBlockThreads);
+    const Expr q = nest_.var(block) * cost::kBlockThreads + nest_.var(thread);
     const Expr piece = floor_div(q, of_a_thread), sequence = mod(piece, attr_.threads), turn = floor_div(piece, attr_.threads);
     const Expr k = turn * of_a_thread + mod(q, of_a_thread);
 
@@ -64,8 +64,8 @@ class Builder {
       out_.push_back(attr_.vector == 1 ? where(at, n, std::move(store)) : std::move(store));
     }
     Stmt body = loop::block(std::move(out_));
-    if (calls % kThreads != 0) body = where(q, calls, std::move(body));
-    body = loop::for_loop(LoopKind::Thread, thread, integer(kThreads), std::move(body));
+    if (calls % cost::kBlockThreads != 0) body = where(q, calls, std::move(body));
+    body = loop::for_loop(LoopKind::Thread, thread, integer(cost::kBlockThreads), std::move(body));
     nest_.body = loop::for_loop(LoopKind::Parallel, block, integer(nest_.parallel_extent), std::move(body));
     return std::move(kernel_);
   }

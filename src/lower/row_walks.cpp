@@ -45,17 +45,19 @@ void RowWalks::find_levels() {
   }
 }
 
+static_assert(cost::kSharedRows < loop::kSharedBytes, "sums need some of a block's memory, too");
+
 bool RowWalks::worth_keeping(const Node* n) const {
   const int64_t bytes = columns_ * size_of(n->dtype());
   if (machine_.target.launches_blocks ? kept_bytes_ + bytes > cost::kSharedRows : bytes > cost::kScratchRow) return false;
-  int64_t cost = 0;
+  int64_t work = 0;
   auto visit = [&](auto&& self, const Node* x) -> void {
-    cost += op_cost(x->op);
+    work += op_cost(x->op);
     for (const Node* i : x->inputs)
-      if (!schedule_.values.count(i) && cost < 100) self(self, i);
+      if (!schedule_.values.count(i) && work < cost::kCountedWork) self(self, i);
   };
   visit(visit, n);
-  return cost >= 4;
+  return work >= cost::kWorthKeeping;
 }
 
 RowWalks::Factors RowWalks::factors() const {

@@ -1,4 +1,5 @@
 // Row groups: their rows are independent; elementwise groups are rows without sums, walked in runs.
+#include "cost/walks.h"
 #include "lower/domain.h"
 #include "lower/kernels.h"
 #include "lower/row_walks.h"
@@ -18,14 +19,14 @@ LoweredKernel lower_rows(const Schedule& schedule, const Group& group, const Mac
   auto [outer, inner] = walks.factors();
   const std::vector<int64_t> row_factors = outer;
   const int64_t run = inner[0];
-  const bool chunked = group.columns == 1 && run > 2 * kChunk;  // a long run: pieces, the last one shorter
-  if (chunked) outer.push_back((run + kChunk - 1) / kChunk);
+  const bool chunked = group.columns == 1 && run > cost::kFewPieces * cost::kPiece;  // a long run: pieces, the last one shorter
+  if (chunked) outer.push_back((run + cost::kPiece - 1) / cost::kPiece);
   OuterLoops loops(kernel.nest, outer, machine);
   std::vector<Expr> variables = loops.variables();
   RowWalks::Columns columns{inner, nullptr, nullptr};
   if (chunked) {
-    columns.start = variables.back() * kChunk;
-    columns.extent = run % kChunk == 0 ? integer(kChunk) : loop::apply(Op::Min, {integer(kChunk), integer(run) - columns.start});
+    columns.start = variables.back() * cost::kPiece;
+    columns.extent = run % cost::kPiece == 0 ? integer(cost::kPiece) : loop::apply(Op::Min, {integer(cost::kPiece), integer(run) - columns.start});
     variables.pop_back();
   }
   kernel.nest.body = loops.close(block(walks.row(position_of(variables, row_factors), columns)));

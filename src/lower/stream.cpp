@@ -12,6 +12,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "cost/blocking.h"
+#include "cost/streaming.h"
 #include "loop/substitute.h"
 #include "lower/contract.h"
 #include "lower/hidden.h"
@@ -30,9 +32,6 @@ using schedule::matrix_of;
 
 namespace {
 
-constexpr int64_t kMostRows = 32;    // of a block: a block of 256 columns stays in L1d, and a causal mask hides more of it
-constexpr int64_t kLeastRows = 16;   // of a block, for the sake of more tasks
-constexpr int64_t kTasksOfCore = 4;  // tasks take different times
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
@@ -142,17 +141,17 @@ class Stream {
 
   void choose_blocks() {
     // Room for a tile that begins within the row, and no power of two: such rows fall on the same cache sets.
-    pitch_ = round_up(matrix_.columns, 16) + 32;
-    if (pitch_ % 128 == 0) pitch_ += 16;
+    pitch_ = round_up(matrix_.columns, cost::kRowsOfTiles) + cost::kRowTail;
+    if (pitch_ % cost::kSetsPitch == 0) pitch_ += cost::kRowsOfTiles;
     int64_t row_bytes = 0;
     for (const Slot& s : slots_) row_bytes += pitch_ * size_of((s.given ? s.given : s.wanted)->dtype());
     turned_ = std::any_of(sinks_.begin(), sinks_.end(), [](const Sink& s) { return s.operand.turned; });
-    const int64_t wanted_tasks = kTasksOfCore * std::max(2, machine_.target.caches.cores);
-    int64_t most = std::min(kMostRows, machine_.target.caches.l2 / 2 / row_bytes);
-    if (!turned_) most = std::min(most, std::max(kLeastRows, ceil_div(matrix_.batch * matrix_.rows, wanted_tasks)));
-    most = std::max<int64_t>(8, most);
+    const int64_t wanted_tasks = cost::kTasksOfCore * std::max(cost::kLeastCores, machine_.target.caches.cores);
+    int64_t most = std::min(cost::kMostRows, machine_.target.caches.l2 / cost::kBlockOfL2 / row_bytes);
+    if (!turned_) most = std::min(most, std::max(cost::kLeastRows, ceil_div(matrix_.batch * matrix_.rows, wanted_tasks)));
+    most = std::max(cost::kFewestRows, most);
     // Equal blocks, of whole tiles.
-    block_rows_ = std::min(matrix_.rows, round_up(ceil_div(matrix_.rows, ceil_div(matrix_.rows, most)), most >= 16 ? 16 : 8));
+    block_rows_ = std::min(matrix_.rows, round_up(ceil_div(matrix_.rows, ceil_div(matrix_.rows, most)), most >= cost::kRowsOfTiles ? cost::kRowsOfTiles : cost::kFewestRows));
     if (block_rows_ % 2) ++block_rows_;  // k of turned sinks comes in pairs
     blocks_ = ceil_div(matrix_.rows, block_rows_);
     chunks_ = turned_ ? 1 : std::min(blocks_, std::max<int64_t>(1, ceil_div(wanted_tasks, matrix_.batch)));
@@ -187,7 +186,7 @@ class Stream {
   /// How many columns the rows of block `at` see, in whole vectors; nullptr: all.
   Expr columns_of(const Expr& at) const {
     if (!hidden_above_) return nullptr;
-    const Expr seen = loop::floor_div(at * block_rows_ + integer(block_rows_ + *hidden_above_ + 15), 16) * 16;
+    const Expr seen = loop::floor_div(at * block_rows_ + integer(block_rows_ + *hidden_above_ + cost::kRowsOfTiles - 1), cost::kRowsOfTiles) * cost::kRowsOfTiles;
     return loop::apply(Op::Min, {integer(matrix_.columns), seen});
   }
 
@@ -241,7 +240,7 @@ class Stream {
         return x->epilogue(schedule_, s.values, b, turned ? m : first_ + m, n, sum);
       };
       // The blocks' rows, and the columns that they see, come in such numbers.
-      const int64_t columns = hidden_above_ ? std::gcd(int64_t{16}, matrix_.columns) : matrix_.columns;
+      const int64_t columns = hidden_above_ ? std::gcd(cost::kRowsOfTiles, matrix_.columns) : matrix_.columns;
       const int64_t granule = p.turned ? columns : std::gcd(block_rows_, matrix_.rows);
       const Expr read = p.expressions->spec.lhs(integer(0), integer(0), integer(0));
       if (s.which == 0 && read->kind == loop::ExprKind::Load) p.expressions->spec.lhs_block = {buffer_of(s.operand.node), pitch_, granule};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "cost/walks.h"
 #include "loop/substitute.h"
 #include "lower/domain.h"
 #include "lower/kernels.h"
@@ -15,8 +16,6 @@ using loop::LoopKind;
 
 namespace {
 
-constexpr int64_t kWorthIt = 4096;  // elements
-constexpr int64_t kAbreast = 4;     // squares side by side: a quarter of a page's lines of the side that jumps
 
 /// Whether `n` is another value (or an input) moved and cast, element by element, and nothing else.
 bool moved(const Node* n, const Schedule& schedule) {
@@ -68,7 +67,7 @@ std::vector<Axis> unbroken(std::vector<Axis>& rest, int64_t Axis::*stride) {
 std::optional<LoweredKernel> lower_turned(const Schedule& schedule, const Group& group, const Machine& machine) {
   const Node* n = group.values[0];
   const int64_t all = n->type.numel();
-  if (!machine.target.transposes_in_registers || group.columns != 1 || group.values.size() != 1 || all < kWorthIt || n->type.rank() == 0 || !moved(n, schedule)) return std::nullopt;
+  if (!machine.target.transposes_in_registers || group.columns != 1 || group.values.size() != 1 || all < cost::kWorthTurning || n->type.rank() == 0 || !moved(n, schedule)) return std::nullopt;
   LoweredKernel kernel;
   loop::LoopNest& nest = kernel.nest;
   nest.name = kernel_name(group);
@@ -115,7 +114,7 @@ std::optional<LoweredKernel> lower_turned(const Schedule& schedule, const Group&
     const std::vector<Axis> along = unbroken(rest, far);
     const int64_t squares = extent_of(along) / lanes;
     if (extent_of(along) % lanes != 0) return false;
-    const int64_t abreast = across.extent % (lanes * kAbreast) == 0 ? kAbreast : 1;
+    const int64_t abreast = across.extent % (lanes * cost::kAbreast) == 0 ? cost::kAbreast : 1;
     std::vector<int64_t> loops_of;
     for (const Axis& a : rest) loops_of.push_back(a.extent);
     loops_of.push_back(across.extent / (lanes * abreast)), loops_of.push_back(squares);

@@ -63,6 +63,15 @@ N abs_of_signless(Builder& b, N n) {
   return n->in(0)->op == Op::Neg && n->dtype() != DType::U8 ? b.unary(Op::Abs, n->in(0)->in(0)) : nullptr;
 }
 
+/// Of NaN, == is false and != true: each is the other's opposite. The orders are so of integers alone.
+N not_of_comparison(Builder& b, N n) {
+  N c = n->in(0);
+  if (c->op == Op::Eq) return b.binary(Op::Ne, c->in(0), c->in(1));
+  if (c->op == Op::Ne) return b.binary(Op::Eq, c->in(0), c->in(1));
+  if ((c->op != Op::Lt && c->op != Op::Le) || is_float(c->in(0)->dtype())) return nullptr;
+  return b.binary(c->op == Op::Lt ? Op::Le : Op::Lt, c->in(1), c->in(0));
+}
+
 N of_itself(Builder&, N n) { return n->in(0) == n->in(1) ? n->in(0) : nullptr; }
 
 N logic_with_constant(Builder&, N n) {
@@ -136,6 +145,7 @@ std::span<const Rule> algebra_rules() {
       {"product_of_negs", "-x * -y -> x * y; floats: -x / -y -> x / y", {Op::Mul, Op::Div}, product_of_negs},
       {"undo_itself", "--x -> x; not not x -> x", {Op::Neg, Op::Not}, undo_itself},
       {"abs_of_signless", "| |x| | -> |x|; where there are signs: |-x| -> |x|", {Op::Abs}, abs_of_signless},
+      {"not_of_comparison", "not x == y -> x != y, and the other way; integers: not x < y -> y <= x", {Op::Not}, not_of_comparison},
       {"of_itself", "max(x, x), min(x, x), x and x, x or x -> x", {Op::Max, Op::Min, Op::And, Op::Or}, of_itself},
       {"logic_with_constant", "bool: x and true -> x, x and false -> false, and so with or", {Op::And, Op::Or}, logic_with_constant},
       {"select_constant", "true ? x : y -> x", {Op::Select}, select_constant},

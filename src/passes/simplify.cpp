@@ -1,6 +1,7 @@
 #include <array>
 #include <set>
 
+#include "cost/rewriting.h"
 #include "passes/rewrite.h"
 #include "passes/rules.h"
 
@@ -37,7 +38,7 @@ Graph simplify_with(const Graph& graph, std::span<const Rule* const> rules) {
   std::set<std::string> fired;  // in this round
   const auto rebuild = [&](Builder& b, const Node* from, const std::vector<const Node*>& inputs) {
     const Node* node = with_inputs(b, from, inputs);
-    for (int steps = 0; steps < 100; ++steps) {
+    for (int steps = 0; steps < cost::kMostRewrites; ++steps) {
       const Node* next = nullptr;
       for (const Rule* rule : by_op[static_cast<size_t>(node->op)]) {
         next = rule->apply(b, node);
@@ -55,7 +56,7 @@ Graph simplify_with(const Graph& graph, std::span<const Rule* const> rules) {
 
   // What a rule makes below its result is looked at in the next round; a round without a rule ends it.
   Graph now = remove_dead(graph);
-  for (int round = 0; round < 50; ++round) {
+  for (int round = 0; round < cost::kMostRounds; ++round) {
     fired.clear();
     now = rewrite(now, rebuild);
     if (fired.empty()) return remove_dead(now);

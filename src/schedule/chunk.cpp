@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "cost/streaming.h"
 #include "graph/build.h"
 #include "graph/remarks.h"
 #include "schedule/stream.h"
@@ -195,8 +196,7 @@ class Rewriter {
   /// What is looked for below a node is found by recursion: a program may be deeper than the stack.
   struct Deeper {
     explicit Deeper(int& depth) : depth(depth) {
-      constexpr int kDeepest = 1000;
-      if (++depth > kDeepest) --depth, refuse("what is around it is too deep");
+      if (++depth > cost::kDeepestChunk) --depth, refuse("what is around it is too deep");
     }
     ~Deeper() { --depth; }
     int& depth;

@@ -2,17 +2,15 @@
 #pragma once
 #include <optional>
 
+#include "cost/streaming.h"
 #include "graph/graph.h"
 #include "support/remark.h"
 
 namespace trainc::schedule {
 
 struct Chunks {
-  // Of a chunk, at most. Each chunk reads and writes the weight's gradient once: 8 bytes an element for 6 FLOPs x rows. Fewer rows make that
-  // traffic felt (docs/schedule.md has the times), more rows make the chunk large.
-  int64_t rows = 512;
-  // It must save so many bytes: below, the kernels that copy rows in and out are not worth compiling.
-  int64_t worth = int64_t{64} << 20;
+  int64_t rows = cost::kChunkRows;     // of a chunk, at most
+  int64_t worth = cost::kWorthChunks;  // bytes that it must save
   // Forward and backward become one plan. Else what the forward makes of the gradients lies between the two, which counts against it.
   bool one_plan = false;
 };

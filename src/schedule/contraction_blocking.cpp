@@ -4,35 +4,30 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <span>
 #include <vector>
 
+#include "cost/blocking.h"
 #include "loop/loop.h"
 
 namespace trainc::schedule {
+
+using cost::DeviceTile;
+using cost::kAny;
+using cost::Tile;
+using cost::Wish;
+
 namespace {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
-struct Tile { int rows, vectors; bool amx = false, in_place = false; };
-
-// rows * vectors sums, `vectors` of the rhs and one broadcast of the lhs live in registers: at most 32 (AVX-512) or 16 (AVX2).
-// Ordered by preference where the costs are equal: 8 x 3 loads 11 vectors for 24 FMAs, 12 x 2 loads 14.
-const std::vector<Tile>& tiles_of(const Target& target) {
-  static const std::vector<Tile> avx512 = {{8, 3}, {12, 2}, {6, 4}, {8, 2}, {4, 4}, {24, 1}, {16, 1}, {8, 1}, {2, 8}, {2, 4}, {2, 2}, {1, 8}, {1, 4}, {1, 2}};
-  static const std::vector<Tile> avx2 = {{6, 2}, {4, 3}, {3, 4}, {12, 1}, {8, 1}, {4, 2}, {2, 4}, {2, 2}, {1, 8}, {1, 4}, {1, 2}};
-  return target.f32_lanes == 16 ? avx512 : avx2;
+std::span<const Tile> tiles_of(const Target& target) {
+  return target.f32_lanes == 16 ? std::span<const Tile>(cost::kAvx512Tiles) : std::span<const Tile>(cost::kAvx2Tiles);
 }
-
-// The same for an lhs that is read in place: the rows divide what a row of an image may be. An element of it is loaded where it is multiplied.
-const std::vector<Tile>& in_place_tiles_of(const Target& target) {
-  static const std::vector<Tile> avx512 = {{8, 3}, {12, 2}, {14, 2}, {10, 2}, {6, 4}, {7, 3}, {5, 4}, {4, 4}, {8, 2}, {7, 2}, {5, 2}, {16, 1}, {14, 1}, {10, 1}, {8, 1}};
-  static const std::vector<Tile> avx2 = {{6, 2}, {5, 2}, {4, 3}, {4, 2}, {7, 1}, {12, 1}, {10, 1}, {8, 1}};
-  return target.f32_lanes == 16 ? avx512 : avx2;
+std::span<const Tile> in_place_tiles_of(const Target& target) {
+  return target.f32_lanes == 16 ? std::span<const Tile>(cost::kAvx512InPlaceTiles) : std::span<const Tile>(cost::kAvx2InPlaceTiles);
 }
-
-// As many tiles of 16 x 16 down and across: their sums and a row and a column of operands are eight registers at most.
-constexpr Tile kAmx[] = {{32, 2, true}, {16, 3, true}, {48, 1, true}, {16, 2, true}, {32, 1, true}, {16, 1, true}};
 
 // Slots (half cycles on a machine with two FMA units) that one step of k takes a tile: its FMAs; or the four cycles that an FMA takes
 // before the next on the same sum; or the loads (one a slot), which run beside the FMAs.
@@ -41,27 +36,10 @@ double tile_slots(Tile t, DType dtype) {
     // Of pairs of bf16, or of f32 in parts (six products): 16 cycles a product of two tiles, 52 until the next on the same sums, 8 a tile load; a step is 16 pairs
     // or 32 f32. By the instruction's published timing: no such machine was at hand.
     const double down = t.rows / loop::kTileSide, across = t.vectors, products = dtype == DType::F32 ? 6 : 1, depth = dtype == DType::F32 ? 32 : 16;
-    return 2 * (products * std::max({16 * down * across, 52.0, 8 * (down + across)}) + 8) / depth;
+    return 2 * (products * std::max({cost::kTileProduct * down * across, cost::kTileLatency, cost::kTileLoad * (down + across)}) + cost::kTileLoad) / depth;
   }
-  return std::max({double(t.rows * t.vectors), 8.0, double(t.rows + t.vectors)}) + 1.0;
+  return std::max({double(t.rows * t.vectors), cost::kFmaLatency, double(t.rows + t.vectors)}) + cost::kStepOverhead;
 }
-
-// FMA slots to pack an element out of L2: a copy along the contiguous direction, or a transpose through a staging tile.
-constexpr double kCopy = 0.4, kTranspose = 0.7;
-// The same to split a packed element into its three parts.
-constexpr double kSplit = 2.2;
-// Finding where a run begins costs as much as some steps: of shorter ones, packing is the cheaper (measured: runs of 10 and 5 places take 1.5 and 2.2 times the time).
-constexpr int64_t kShortRun = 16;
-// Of a matrix as it lies: rows that are further apart than this (bytes) meet in few sets of L1, and packing is the cheaper (measured: k = 256 takes 0.93 of the time, 1024 1.05 to 1.25 times).
-constexpr int64_t kNearRows = 1024;
-// Waking threads costs about this many slots.
-constexpr double kWake = 10000;
-
-// What a variant asks for: the tile by rank, the number of tasks relative to the default's, the m block likewise.
-struct Wish { size_t tile; double least_tasks, most_tasks, block_m; };
-constexpr double kAny = std::numeric_limits<double>::infinity();
-constexpr Wish kWishes[kBlockingVariants] = {{0, 0, kAny, 1},   {1, 0, kAny, 1},   {2, 0, kAny, 1}, {0, 1.5, 3, 1}, {0, 3.5, 8, 1},
-                                             {0, 0, 0.7, 1}, {0, 0, kAny, 0.5}, {0, 0, kAny, 2}, {1, 1.5, 3, 1}};
 
 int64_t bytes_of(DType dtype) { return dtype == DType::BF16 ? 4 : size_of(dtype); }  // of a packed element: pairs
 int lanes_of(DType dtype, const Target& target) { return static_cast<int>(target.f32_lanes * 4 / bytes_of(dtype)); }
@@ -89,21 +67,21 @@ Blocking blocks_of(const ContractionShape& spec, DType dtype, const Target& targ
   b.tile_m = tile.rows;
   b.tile_n = tile.vectors * b.lanes;
   b.lhs_in_place = tile.in_place;
-  b.fma_rows = tile.amx ? 8 : b.tile_m;  // at most 8 x 3 vectors
+  b.fma_rows = tile.amx ? cost::kVectorRowsOnAmx : b.tile_m;
 
   // 192, in equal blocks: the order of sums that eager's library was found to use (its error came out equal for k = 256, 768, 3072; deeper
   // blocks lose: 256 1.15 times the error, 384 1.4 times). A rhs panel of 32 f32 columns is then 24 KiB, and stays in L1d.
   // On tiles a chain of additions has a link for 16 pairs only, and the end of a block costs more beside its products: bf16 takes twice the depth.
-  const int64_t most = b.tiles && dtype == DType::BF16 ? 2 * kBlock : kBlock;
+  const int64_t most = b.tiles && dtype == DType::BF16 ? cost::kBlockOnTiles : cost::kBlock;
   const int64_t deep = in_parts(tile, dtype) ? 2 * loop::kTileSide : 16;
   b.k_blocks = std::max<int64_t>(1, ceil_div(spec.k, most));
   b.block_k = round_up(ceil_div(spec.k, b.k_blocks), deep);
   if (!b.tiles) b.block_k = std::max<int64_t>(1, std::min(spec.k, b.block_k));
-  if (!b.tiles && spec.lhs_place) b.block_k = block_of_runs(spec.k, spec.lhs_place->k_run / (dtype == DType::BF16 ? 2 : 1), kBlock, b.block_k);
+  if (!b.tiles && spec.lhs_place) b.block_k = block_of_runs(spec.k, spec.lhs_place->k_run / (dtype == DType::BF16 ? 2 : 1), cost::kBlock, b.block_k);
   b.k_blocks = std::max<int64_t>(1, ceil_div(spec.k, b.block_k));
 
   // The packed lhs block is read once a panel, while the next one is on its way to L2; with the rhs block and the partial sums all should fit.
-  b.block_m = std::clamp<int64_t>(static_cast<int64_t>(block_m * double(target.caches.l2)) / 10 / (b.block_k * multiplied_bytes(tile, dtype) * b.tile_m), 1, ceil_div(spec.m, b.tile_m));
+  b.block_m = std::clamp<int64_t>(static_cast<int64_t>(block_m * double(target.caches.l2)) / cost::kLhsBlockOfL2 / (b.block_k * multiplied_bytes(tile, dtype) * b.tile_m), 1, ceil_div(spec.m, b.tile_m));
   return b;
 }
 
@@ -122,7 +100,8 @@ std::vector<Tile> tiles_for(const ContractionShape& spec, DType dtype, const Tar
   std::vector<Tile> fit;
   for (Tile t : tiles_of(target))
     if (spec.rhs_run % (t.vectors * lanes) == 0) fit.push_back(t);
-  return fit.empty() ? tiles_of(target) : fit;
+  if (fit.empty()) fit.assign(tiles_of(target).begin(), tiles_of(target).end());
+  return fit;
 }
 
 // The tiles for an lhs that is read where it lies; none where it cannot be.
@@ -130,9 +109,9 @@ std::vector<Tile> tiles_in_place(const ContractionShape& spec, DType dtype, cons
   std::vector<Tile> fit;
   if (!spec.lhs_place) return fit;
   const auto& place = *spec.lhs_place;
-  if (place.k_run < kShortRun * (dtype == DType::BF16 ? 2 : 1)) return fit;
+  if (place.k_run < cost::kShortRun * (dtype == DType::BF16 ? 2 : 1)) return fit;
   const bool one_run = place.k_run == spec.k * (dtype == DType::BF16 ? 2 : 1) && place.row_run == spec.m;
-  if (one_run && place.row_stride * size_of(dtype) > kNearRows) return fit;
+  if (one_run && place.row_stride * size_of(dtype) > cost::kNearRows) return fit;
   for (Tile t : in_place_tiles_of(target))
     if (place.row_run % t.rows == 0 && spec.rhs_run % (t.vectors * lanes_of(dtype, target)) == 0) fit.push_back({t.rows, t.vectors, false, true});
   return fit;
@@ -146,13 +125,13 @@ std::optional<Tile> amx_tile(const ContractionShape& spec, DType dtype, const Ta
   double least = std::numeric_limits<double>::infinity();
   for (Tile t : tiles_for(spec, dtype, target)) {
     const bool packed = spec.m > t.rows || spec.rhs_k_contiguous || spec.rhs_run > 0;  // else the rhs is read in place
-    least = std::min(least, products(t) + (packed ? kCopy * double(spec.n) : 0));
+    least = std::min(least, products(t) + (packed ? cost::kCopy * double(spec.n) : 0));
   }
   std::optional<Tile> best;
-  for (Tile t : kAmx) {
-    const double rows = double(round_up(spec.m, t.rows)), columns = double(round_up(spec.n, t.vectors * lanes_of(dtype, target))), split = in_parts(t, dtype) ? kSplit : 0;
-    const double cost = products(t) + (kCopy + split) * columns + split * rows;
-    if (cost < least * 0.999) best = t, least = cost;
+  for (Tile t : cost::kAmxTiles) {
+    const double rows = double(round_up(spec.m, t.rows)), columns = double(round_up(spec.n, t.vectors * lanes_of(dtype, target))), split = in_parts(t, dtype) ? cost::kSplit : 0;
+    const double cost = products(t) + (cost::kCopy + split) * columns + split * rows;
+    if (cost < least * cost::kNearlyEqual) best = t, least = cost;
   }
   return best;
 }
@@ -168,23 +147,23 @@ Costed choose_tasks(const ContractionShape& spec, DType dtype, const Target& tar
   // Large tasks pack less, small ones spread better over the machine's cores. The rhs block, and the next on its way, should stay in L2; partial
   // sums need not, for they are asked for long before they are read.
   const double slots = tile_slots(tile, dtype) / double(b.tile_m * b.tile_n);  // a sum, one step of k
-  const double split = in_parts(tile, dtype) ? kSplit : 0;
-  const double pack_lhs = tile.in_place ? 0 : (b.tiles && !spec.lhs_k_contiguous ? kTranspose : kCopy) + split, pack_rhs = (spec.rhs_k_contiguous ? kTranspose : kCopy) + split;
+  const double split = in_parts(tile, dtype) ? cost::kSplit : 0;
+  const double pack_lhs = tile.in_place ? 0 : (b.tiles && !spec.lhs_k_contiguous ? cost::kTranspose : cost::kCopy) + split, pack_rhs = (spec.rhs_k_contiguous ? cost::kTranspose : cost::kCopy) + split;
   double best = std::numeric_limits<double>::infinity();
-  for (int64_t tm = 1; tm <= std::min<int64_t>(tiles, 2048 / b.tile_m + 1); ++tm) {
+  for (int64_t tm = 1; tm <= std::min<int64_t>(tiles, cost::kLargestTask / b.tile_m + 1); ++tm) {
     const int64_t m_tasks = ceil_div(tiles, tm);
     if (ceil_div(tiles, m_tasks) != tm) continue;  // the same number of tasks exists with less in each
-    for (int64_t tn = 1; tn <= std::min<int64_t>(panels, 2048 / b.tile_n + 1); ++tn) {
+    for (int64_t tn = 1; tn <= std::min<int64_t>(panels, cost::kLargestTask / b.tile_n + 1); ++tn) {
       const int64_t n_tasks = ceil_div(panels, tn);
       if (ceil_div(panels, n_tasks) != tn) continue;
       const double rows = double(tm * b.tile_m), columns = double(tn * b.tile_n);
-      const bool fits = (b.k_blocks == 1 || rows * columns * double(element) <= 2 * double(target.caches.l2)) && columns * double(b.block_k * multiplied_bytes(tile, dtype)) <= double(target.caches.l2) / 2;
+      const bool fits = (b.k_blocks == 1 || rows * columns * double(element) <= cost::kSumsOfL2 * double(target.caches.l2)) && columns * double(b.block_k * multiplied_bytes(tile, dtype)) <= double(target.caches.l2) / cost::kRhsBlockOfL2;
       if (!fits && (tm > 1 || tn > 1)) continue;
       const double work = double(spec.k) * (rows * columns * slots + rows * pack_lhs + columns * pack_rhs);
       const int64_t tasks = spec.batch * m_tasks * n_tasks;
       if (double(tasks) < least_tasks || double(tasks) > most_tasks) continue;
       double cost = 0;
-      for (int threads = 1; threads <= std::max(2, target.caches.cores); threads *= 2) cost += threads * (double(ceil_div(tasks, threads)) * work + (threads > 1 && tasks > 1 ? kWake : 0));
+      for (int threads = 1; threads <= std::max(cost::kLeastCores, target.caches.cores); threads *= 2) cost += threads * (double(ceil_div(tasks, threads)) * work + (threads > 1 && tasks > 1 ? cost::kWake : 0));
       if (cost < best) best = cost, b.task_m = tm, b.task_n = tn, b.m_tasks = m_tasks, b.n_tasks = n_tasks;
     }
   }
@@ -201,8 +180,8 @@ Blocking block_part(const ContractionShape& spec, DType dtype, const Target& tar
   };
   for (Tile t : tiles_for(spec, dtype, target)) {
     double cost = sums(t, spec.m, spec.n);
-    for (const int64_t tenths : {7, 13, 15}) cost += spec.pinned ? (sums(t, spec.m * tenths / 10 + 1, spec.n) + sums(t, spec.m, spec.n * tenths / 10 + 1)) * 10 / double(tenths) : 0;
-    if (cost < least * 0.999) tile = t, least = cost;
+    for (const int64_t tenths : cost::kOtherTenths) cost += spec.pinned ? (sums(t, spec.m * tenths / 10 + 1, spec.n) + sums(t, spec.m, spec.n * tenths / 10 + 1)) * 10 / double(tenths) : 0;
+    if (cost < least * cost::kNearlyEqual) tile = t, least = cost;
   }
   if (Blocking* first = spec.pinned) {
     const int lanes = lanes_of(dtype, target);
@@ -214,13 +193,13 @@ Blocking block_part(const ContractionShape& spec, DType dtype, const Target& tar
   b.m_tasks = b.n_tasks = 1;
   if (block_k) {
     b.block_k = block_k, b.k_blocks = ceil_div(spec.k, block_k);
-    b.block_m = std::clamp<int64_t>(target.caches.l2 / 10 / (b.block_k * bytes_of(dtype) * b.tile_m), 1, b.task_m);
+    b.block_m = std::clamp<int64_t>(target.caches.l2 / cost::kLhsBlockOfL2 / (b.block_k * bytes_of(dtype) * b.tile_m), 1, b.task_m);
   }
   return finished(spec, b);
 }
 
 Blocking choose_blocking(const ContractionShape& spec, DType dtype, const Target& target, int variant) {
-  const Wish& wish = kWishes[variant];
+  const Wish& wish = cost::kWishes[variant];
   double least_tasks = 0, most_tasks = kAny;
   if (wish.least_tasks > 0 || wish.most_tasks < kAny) {
     const Blocking usual = choose_blocking(spec, dtype, target);
@@ -237,7 +216,7 @@ Blocking choose_blocking(const ContractionShape& spec, DType dtype, const Target
   for (size_t i = 0; i <= rank; ++i) {  // the earlier one where costs are equal, or nearly
     size_t best = i;
     for (size_t j = i + 1; j < found.size(); ++j)
-      if (found[j].cost < found[best].cost * 0.999) best = j;
+      if (found[j].cost < found[best].cost * cost::kNearlyEqual) best = j;
     std::rotate(found.begin() + static_cast<int64_t>(i), found.begin() + static_cast<int64_t>(best), found.begin() + static_cast<int64_t>(best) + 1);
   }
   if (found[rank].cost == kAny) return choose_blocking(spec, dtype, target);  // there is no such number of tasks
@@ -250,13 +229,13 @@ Blocking pinned_blocking(const ContractionShape& spec, DType dtype, const Target
     double least = kAny;
     for (Tile t : tiles_for(spec, dtype, target)) {
       double cost = 0;
-      for (const double scale : {0.75, 1.0, 1.25, 1.5})
+      for (const double scale : cost::kOtherSizes)
         for (const bool rows : {true, false}) {
           ContractionShape other = spec;
           (rows ? other.m : other.n) = static_cast<int64_t>(std::ceil(double(rows ? spec.m : spec.n) * scale));
           cost += choose_tasks(other, dtype, target, t, 0, kAny, 1).cost / scale;
         }
-      if (cost < least * 0.999) least = cost, first = choose_tasks(spec, dtype, target, t, 0, kAny, 1).blocking;
+      if (cost < least * cost::kNearlyEqual) least = cost, first = choose_tasks(spec, dtype, target, t, 0, kAny, 1).blocking;
     }
   }
   Blocking b = choose_tasks(spec, dtype, target, {first.tile_m, first.tile_n / first.lanes}, 0, kAny, 1).blocking;
@@ -273,13 +252,10 @@ Blocking pinned_blocking(const ContractionShape& spec, DType dtype, const Target
 
 namespace {
 
-constexpr DeviceTile kFmaTiles[] = {{128, 128, 16, 8, 8}, {64, 64, 16, 4, 4}, {32, 32, 16, 2, 2}};
-constexpr DeviceTile kMmaTiles[] = {{128, 64, 32, 4, 4}, {64, 64, 32, 2, 4}, {32, 32, 32, 1, 2}};
-
 template <size_t N> DeviceTile choose(const DeviceTile (&tiles)[N], const ContractionShape& s, const Target& target) {
   for (const DeviceTile& t : tiles) {
     const int64_t m = ceil_div(s.m, t.m), n = ceil_div(s.n, t.n);
-    const bool little_waste = m * t.m * n * t.n <= 2 * s.m * s.n;
+    const bool little_waste = m * t.m * n * t.n <= cost::kMostWaste * s.m * s.n;
     if (s.batch * m * n >= target.multiprocessors && little_waste) return t;
   }
   return tiles[N - 1];
@@ -288,7 +264,7 @@ template <size_t N> DeviceTile choose(const DeviceTile (&tiles)[N], const Contra
 }  // namespace
 
 DeviceTile choose_device_tile(const ContractionShape& shape, const Target& target, bool tensor_cores) {
-  return tensor_cores ? choose(kMmaTiles, shape, target) : choose(kFmaTiles, shape, target);
+  return tensor_cores ? choose(cost::kMmaTiles, shape, target) : choose(cost::kFmaTiles, shape, target);
 }
 
 }  // namespace trainc::schedule

@@ -2,9 +2,10 @@
 // so that results do not depend on it.
 #pragma once
 #include <cstdint>
+#include <iterator>
 #include <optional>
 
-#include "support/target.h"
+#include "cost/blocking.h"
 #include "support/dtype.h"
 #include "support/target.h"
 
@@ -37,11 +38,8 @@ struct Blocking {
   bool in_place = false;  // the rhs is read where it lies, not packed
 };
 
-// The depth of every block of k at most, but of bf16 on AMX tiles (docs/contraction.md says why).
-constexpr int64_t kBlock = 192;
-
 /// Ways to cut a contraction up that are worth measuring; some repeat others.
-constexpr int kBlockingVariants = 9;
+constexpr int kBlockingVariants = static_cast<int>(std::size(cost::kWishes));
 
 /// `block_k` and `k_blocks` depend on k and `tiles` alone: they are the order of the sums; `tiles`, tile_m and tile_n with it, on the sizes. Of bf16, spec.k counts pairs.
 /// `variant`: 0 is the best by the cost model; others, up to kBlockingVariants, are what a measurement may find better (another tile, more tasks or
@@ -55,10 +53,7 @@ Blocking pinned_blocking(const ContractionShape&, DType, const Target&, Blocking
 /// All of m and n in one task, not on AMX tiles; blocks of `block_k` where that is not 0.
 Blocking block_part(const ContractionShape&, DType, const Target&, int64_t block_k);
 
-// A block's tile on a device and a thread's part of it: each_m x each_n sums (FMA), or a warp's 16 x 8 tiles, each_m x each_n of them (tensor cores).
-struct DeviceTile { int m, n, k, each_m, each_n; };
-
 /// The largest tile that still gives every multiprocessor a block and throws little away; else the smallest.
-DeviceTile choose_device_tile(const ContractionShape&, const Target&, bool tensor_cores);
+cost::DeviceTile choose_device_tile(const ContractionShape&, const Target&, bool tensor_cores);
 
 }  // namespace trainc::schedule

@@ -6,6 +6,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "cost/cutting.h"
+#include "plan/live.h"
 #include "schedule/bits.h"
 #include "schedule/stream.h"
 
@@ -107,7 +109,7 @@ bool may_recompute(const Node* n) {
     case OpClass::Reduction:
     case OpClass::Contraction:
     case OpClass::Extern: return false;
-    case OpClass::Indexed: return n->op == Op::Gather && n->in(0)->op == Op::Input && n->type.bytes() <= (1 << 16);
+    case OpClass::Indexed: return n->op == Op::Gather && n->in(0)->op == Op::Input && n->type.bytes() <= cost::kGatheredAgain;
   }
   return false;
 }
@@ -123,9 +125,6 @@ bool scales(const Node* n) {
   return tensors <= 1;
 }
 
-// A row that outgrows the first cache: its walks come back to memory.
-constexpr int64_t kLongRow = 32 << 10;
-
 /// Whether a walk over what is summed ends before the values that are made with the sum: it runs across rows, or along ones that no cache holds until then.
 bool comes_back_to_memory(const Node* sum) {
   const Dims& shape = sum->in(0)->shape();
@@ -134,7 +133,7 @@ bool comes_back_to_memory(const Node* sum) {
   const Dims& axes = sum->as<ReduceAttr>().axes;
   const bool along_rows = std::find(axes.begin(), axes.end(), last) != axes.end();
   const int64_t bytes = sum->in(0)->type.bytes();
-  return (along_rows ? bytes / std::max<int64_t>(1, sum->type.numel()) : bytes) >= kLongRow;
+  return (along_rows ? bytes / std::max<int64_t>(1, sum->type.numel()) : bytes) >= cost::kLongRow;
 }
 
 /// An elementwise value made with sums over the likes of it, in another walk (a softmax over a vocabulary, BatchNorm). What was summed is in memory for it
@@ -142,7 +141,7 @@ bool comes_back_to_memory(const Node* sum) {
 bool of_another_walk(const Node* n) {
   std::unordered_set<const Node*> seen;
   std::vector<const Node*> stack{n};
-  while (!stack.empty() && seen.size() < 16) {
+  while (!stack.empty() && seen.size() < cost::kNearWalk) {
     const Node* at = stack.back();
     stack.pop_back();
     if (!seen.insert(at).second) continue;
@@ -249,19 +248,19 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, cons
     const bool free = n->op == Op::Constant || n->op == Op::Iota;
     // Computed again, whatever it costs; but a draw or a call done again would give something else.
     const bool checkpointed = never_kept.count(n) && n->op != Op::Random && class_of(n->op) != OpClass::Extern;
-    int64_t cost = (as_bits.count(n) ? bytes_of_bits(n->type.numel()) : n->type.bytes()) + 64;    // an arena slot is 64 bytes at least
-    if (held) cost = 0;
-    else if (free || checkpointed || n->op == Op::Extern) cost = kInfinite;
-    else if (forward_output_of.count(base_of(n))) cost = 1;
+    int64_t bytes = (as_bits.count(n) ? bytes_of_bits(n->type.numel()) : n->type.bytes()) + plan::kAlignment;  // an arena slot is that at least
+    if (held) bytes = 0;
+    else if (free || checkpointed || n->op == Op::Extern) bytes = kInfinite;
+    else if (forward_output_of.count(base_of(n))) bytes = 1;
     // Same bytes either way: keep what was moved, not the moved copy (it would need a kernel), and rather the start of a cheap chain.
-    else if (n->op == Op::Reshape || n->op == Op::Permute || n->op == Op::Broadcast) cost = kInfinite;
-    else if (is_movement(n->op) || scales(n)) cost += cost / 2;
-    else if (is_elementwise(n->op) && of_another_walk(n)) cost += cost / 8;
-    net.edge(2 * i, 2 * i + 1, cost);
+    else if (n->op == Op::Reshape || n->op == Op::Permute || n->op == Op::Broadcast) bytes = kInfinite;
+    else if (is_movement(n->op) || scales(n)) bytes += bytes / cost::kMovedCopy;
+    else if (is_elementwise(n->op) && of_another_walk(n)) bytes += bytes / cost::kOfAnotherWalk;
+    net.edge(2 * i, 2 * i + 1, bytes);
     if (!free && !checkpointed && !may_recompute(n) && !streamed.count(n)) {
       const double share = static_cast<double>(i) / static_cast<double>(number.size());
       const bool for_a_price = price > 0 && n->op == Op::Contract;
-      net.edge(source, 2 * i, for_a_price ? static_cast<int64_t>(std::min(1e15, price * static_cast<double>(flops_of(n)) * (1 + share / 4))) : kInfinite);
+      net.edge(source, 2 * i, for_a_price ? static_cast<int64_t>(std::min(1e15, price * static_cast<double>(flops_of(n)) * (1 + share / cost::kLatestSurcharge))) : kInfinite);
     }
     if (held) net.edge(source, 2 * i, kInfinite);
     if (wanted.count(n)) net.edge(2 * i + 1, sink, kInfinite);

@@ -2,6 +2,7 @@
 #pragma once
 #include <vector>
 
+#include "cost/cutting.h"
 #include "graph/graph.h"
 
 namespace trainc::schedule {
@@ -19,9 +20,6 @@ struct Cut {
   Graph deferred;
 };
 
-/// Smaller outputs are not worth a call of their own.
-constexpr int64_t kDeferredBytes = 1 << 16;
-
 /// Cuts `joint` (inputs: `primals` primals, then tangents; outputs: `forward_outputs` of the forward, then gradients).
 /// The saved set is a minimum cut by bytes (Chen et al., "Min-Cut Recomputation", as functorch does): contractions, sums, random
 /// draws, externs and indexed operations are never computed again; elementwise operations and movements may be, bit for bit.
@@ -37,7 +35,7 @@ constexpr int64_t kDeferredBytes = 1 << 16;
 /// the program's order, and the backward after the forward. All draws are made, whether they are read or not (Graph::effects).
 /// Throws InternalError where a forward output depends on a tangent, or on such a draw.
 Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, const std::vector<const Node*>& must_recompute,
-              int64_t deferred_bytes = kDeferredBytes, bool streams = true, double price = 0, int64_t late_draws_from = INT64_MAX);
+              int64_t deferred_bytes = cost::kDeferredBytes, bool streams = true, double price = 0, int64_t late_draws_from = INT64_MAX);
 
 /// FLOPs of a contraction.
 int64_t flops_of(const Node* contraction);

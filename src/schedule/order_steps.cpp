@@ -265,8 +265,11 @@ std::vector<int> best_order(const Work& work) {
     const double cost = price(work.estimate(order));
     if (cost < least * (1 - 1e-9)) best = std::move(order), least = cost;
   };
-  const int64_t eighth = static_cast<int64_t>(held / 8);
-  for (const int64_t more : {int64_t{0}, eighth, 2 * eighth, 4 * eighth, kUnlimited - present.bytes})
+  const int64_t step = static_cast<int64_t>(held / cost::kMemoryStep);
+  std::vector<int64_t> more_bytes;
+  for (const int64_t steps : cost::kMemorySteps) more_bytes.push_back(steps * step);
+  more_bytes.push_back(kUnlimited - present.bytes);
+  for (const int64_t more : more_bytes)
     for (const bool hurry : {false, true})
       consider(list_scheduled(work, present.bytes + more, hurry), present.bytes + more);
   return best;

@@ -5,14 +5,14 @@
 #include <cstdint>
 #include <vector>
 
+#include "cost/ordering.h"
 #include "plan/plan.h"
 
 namespace trainc::schedule {
 
 /// What a step's kernel is estimated to take: the longer of its operations and its bytes, and something for itself.
 struct StepCosts {
-  // Of a few cores: what matters is which is longer, a kernel or what is in flight.
-  double flops_per_second = 50e9, bytes_per_second = 10e9, seconds_a_step = 5e-6;
+  double flops_per_second = cost::kFlopsPerSecond, bytes_per_second = cost::kBytesPerSecond, seconds_a_step = cost::kSecondsAStep;
   double seconds(const plan::Step&) const;  // of a Start: none; what it begins lasts Step::seconds
 };
 

@@ -5,25 +5,17 @@
 #include <numeric>
 #include <unordered_set>
 
+#include "cost/sums.h"
+#include "cost/walks.h"
 #include "graph/build.h"
 #include "schedule/schedule.h"
 
 namespace trainc::schedule {
 namespace {
 
-// A sum with fewer results than this keeps too few cores busy ...
-constexpr int64_t kFewResults = 16;
-// ... which matters from this many elements on.
-constexpr int64_t kLongSum = 1 << 15;
-
-// A sum over leading axes has its results across vectors of this many lanes ...
-constexpr int64_t kAcross = 64;
-// ... and one with fewer vectors than this keeps too few cores busy.
-constexpr int64_t kFewVectors = 8;
-
 bool few_results(const Node* x, const ReduceAttr& attr, const Type& type) {
   const bool across = !std::binary_search(attr.axes.begin(), attr.axes.end(), x->type.rank() - 1);
-  return type.numel() < (across ? kAcross * kFewVectors : kFewResults);
+  return type.numel() < (across ? cost::kAcross * cost::kFewVectors : cost::kFewResults);
 }
 
 const Node* keep_dims(Builder& b, const Node* reduced, const Dims& shape, const Dims& axes) {
@@ -51,7 +43,7 @@ const Node* split_sum(Builder& b, const Node* x, const ReduceAttr& attr) {
   for (int64_t a : attr.axes)
     if (shape[a] > shape[axis]) axis = a;
   int64_t parts = 0;
-  for (int64_t p : {32, 64, 16, 24, 12, 8, 49, 7, 10, 9, 6, 5, 4, 3, 2})
+  for (int64_t p : cost::kSumParts)
     if (shape[axis] % p == 0 && shape[axis] > p) { parts = p; break; }
   if (!parts) return nullptr;
   Dims split = shape;
@@ -71,7 +63,7 @@ const Node* reduce(Builder& b, const Node* x, const ReduceAttr& attr, const Type
   if (attr.kind == ReduceKind::ArgMax || attr.kind == ReduceKind::ArgMin) return arg_reduce(b, x, attr);
   if (x->type.numel() == 0 && type.numel() > 0) return b.full(type.dtype, type.shape, attr.kind == ReduceKind::Prod ? 1 : 0);
   if (x->dtype() == DType::Bool) return b.cast(b.reduce(attr.kind, b.cast(x, DType::I32), attr.axes), DType::Bool);
-  if (few_results(x, attr, type) && x->type.numel() >= kLongSum) {
+  if (few_results(x, attr, type) && x->type.numel() >= cost::kLongSum) {
     const bool half = x->dtype() == DType::BF16 || x->dtype() == DType::F16;  // rounded once: the parts' results are f32
     if (const Node* split = split_sum(b, half ? b.cast(x, DType::F32) : x, attr)) return half ? b.cast(split, type.dtype) : split;
   }
@@ -116,12 +108,11 @@ int64_t source_of(const Node* n, int64_t at) {
   }
 }
 
-/// Whether a copy of `n` with its outermost axis innermost can be made by squares (lower_turned.cpp): all of it is read, and both it and what lies beside
+/// Whether a copy of `n` with its outermost axis innermost can be made by squares (lower/turned.cpp): all of it is read, and both it and what lies beside
 /// each other in it divide by a vector.
 bool turns(const Node* n) {
-  constexpr int64_t kSquare = 16;
   const int64_t outermost = n->shape()[0], others = n->type.numel() / std::max<int64_t>(outermost, 1);
-  if (outermost % kSquare != 0 || others % kSquare != 0) return false;
+  if (outermost % cost::kTurnedSquare != 0 || others % cost::kTurnedSquare != 0) return false;
   for (; is_movement(n->op) || n->op == Op::Cast; n = n->in(0))
     if (n->type.numel() != n->in(0)->type.numel()) return false;
   return n->dtype() == DType::F32;

@@ -1,5 +1,5 @@
 // Which values exist in memory, and which kernel makes them.
-// Takes: an optimised graph. Gives: a Schedule: groups in an order that runs. Includes: graph, loop, support.
+// Takes: an optimised graph. Gives: a Schedule: groups in an order that runs. Includes: graph, cost, support.
 //
 // Glossary
 //   value    a node that a kernel computes by name: it is stored, or kept within its kernel. All other nodes are inlined
@@ -12,8 +12,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "cost/operations.h"
 #include "graph/graph.h"
-#include "loop/width.h"
 #include "support/remark.h"
 
 namespace trainc::schedule {
@@ -61,6 +61,6 @@ bool is_sum(const Node*);
 bool is_trailing_reduce(const Node*);
 /// True where broadcasting repeats each element of the input over whole rows of `columns` elements.
 bool broadcasts_rows(const Node* broadcast, int64_t columns);
-using loop::op_cost;
+using cost::op_cost;
 
 }  // namespace trainc::schedule

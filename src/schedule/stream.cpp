@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cost/streaming.h"
 #include "loop/index.h"
 
 namespace trainc::schedule {
@@ -10,13 +11,6 @@ using loop::Expr;
 using loop::Index;
 
 namespace {
-
-// Operands wider than a head are read from memory too often: once a block of rows.
-constexpr int64_t kNarrow = 256;
-// Where k runs over the rows, one task walks all rows of an entry of the batch: fewer tasks than this keep too few cores busy.
-constexpr int64_t kFewTasks = 8;
-// Bytes of packed operands that a thread keeps.
-constexpr int64_t kOperands = 8 << 20;
 
 /// Whether a sum with one result a row lies between `source` and `n`.
 bool sums_rows(const Node* n, const Node* source, int64_t rows) {
@@ -51,8 +45,8 @@ OrRefused<Matrix> matrix_of(const Node* c) {
   const int64_t k = c->in(0)->shape()[2], columns = c->shape()[2];
   if (c->type.numel() == 0 || k == 0) return "there is nothing to multiply";
   if (columns < 2) return "the matrix has a single column";
-  if (k > kNarrow) return "its operands are wider than an attention head";
-  if (columns * k * 4 > kOperands) return "its packed operand is larger than a thread keeps";
+  if (k > cost::kWidestHead) return "its operands are wider than an attention head";
+  if (columns * k * 4 > cost::kPackedOperand) return "its packed operand is larger than a thread keeps";
   const Matrix matrix{c->shape()[0], c->shape()[1], columns};
   // One entry alone may be any layer of a network: it is worth it where the matrix is larger than what it is made of.
   if (matrix.batch == 1 && matrix.rows * columns <= (matrix.rows + columns) * k) return "the matrix is no larger than what it is made of";
@@ -62,9 +56,9 @@ OrRefused<Matrix> matrix_of(const Node* c) {
 const char* refuse_sink(const Node* sink, bool turned, const Matrix& matrix) {
   const int64_t width = sink->type.numel() / (matrix.batch * (turned ? matrix.columns : matrix.rows));
   if (width == 0) return "there is nothing to multiply";
-  if (width > kNarrow) return "the next contraction's result is wider than an attention head";
-  if (matrix.columns * width * 4 > kOperands) return "the next contraction's packed operand is larger than a thread keeps";
-  if (turned && matrix.batch < kFewTasks) return "the sums over all rows would be too few tasks";
+  if (width > cost::kWidestHead) return "the next contraction's result is wider than an attention head";
+  if (matrix.columns * width * 4 > cost::kPackedOperand) return "the next contraction's packed operand is larger than a thread keeps";
+  if (turned && matrix.batch < cost::kLeastEntries) return "the sums over all rows would be too few tasks";
   return nullptr;
 }
 

@@ -145,6 +145,10 @@ for name, f in BINARY.items():
     case(f"{name}/i64", f, i64(7, 3, low=-9), i64(7, 3, low=1), ulps=1)
     case(f"{name}/i64 f32", f, i64(7, 3, low=-9), f32(7, 3))
     case(f"{name}/bf16 f32", f, bf16(7, 3), f32(7, 3))
+over("logaddexp", aten.logaddexp, f32(7, 13), f32(7, 13), slack=2)
+case("logaddexp/broadcast", aten.logaddexp, f32(7, 1, 3), f32(5, 1), slack=2)
+case("logaddexp/special", lambda x, y: aten.logaddexp(x[:, None], y), f32(12, values="special"), f32(12, values="special"))
+case("logaddexp/bf16 f32", aten.logaddexp, bf16(7, 3), f32(7, 3), slack=2)
 for name in "add sub mul div".split():
     tensor, scalar = BINARY[name], getattr(aten, name).Scalar
     for number in (3, 0.1, -2.5):

@@ -17,22 +17,24 @@ ALLOWED = {
     "support": set(),
     "graph": set(),
     "plan": set(),
-    "frontend": {"graph"},
+    "cost": {"graph/graph.h"},  # for Op
+    "frontend/formulas": {"graph"},
+    "frontend/aten": {"graph", "frontend/formulas"},
+    "frontend/stablehlo": {"graph", "frontend/formulas"},  # another front end stands beside ATen's
     "reference": {"graph"},
-    "passes": {"graph", "reference"},
-    "loop": {"graph/graph.h"},  # for Op and Dims
+    "passes": {"graph", "reference", "cost"},
+    "loop": {"graph/graph.h", "cost"},  # for Op and Dims
     "interpret": {"loop", "graph/graph.h"},
     "emit/llvm": {"loop"},
     "emit/cuda": {"loop"},
-    "cost": set(),
     "schedule": {"graph", "loop", "cost", "plan"},
     "lower": {"graph", "loop", "cost", "plan", "schedule"},
     "runtime": {"plan"},
     "runtime/interpret": {"plan", "runtime", "interpret", "loop"},
-    "compiler": {"graph", "frontend", "passes", "schedule", "lower", "loop", "emit/llvm", "emit/cuda", "plan"},
+    "compiler": {"graph", "passes", "schedule", "lower", "cost", "loop", "emit/llvm", "emit/cuda", "plan"},
     "bindings": {
-        "graph", "frontend", "passes", "reference", "compiler", "plan", "runtime", "runtime/interpret", "interpret", "loop",
-        "emit/cuda",
+        "graph", "frontend/aten", "passes", "reference", "compiler", "plan", "runtime", "runtime/interpret", "interpret",
+        "loop", "emit/cuda",
     },
 }  # fmt: skip
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
@@ -42,7 +44,7 @@ SUFFIXES = {".h", ".hpp", ".cpp", ".def", ".inc"}
 def stage_of(path: str) -> str:
     """The stage that a path below src belongs to: "emit/llvm" for emit/llvm/x.cpp, "runtime" for runtime/cpu/x.h."""
     parts = Path(path).parts
-    return "/".join(parts[:2]) if parts[0] == "emit" or parts[:2] == ("runtime", "interpret") else parts[0]
+    return "/".join(parts[:2]) if parts[0] in ("emit", "frontend") or parts[:2] == ("runtime", "interpret") else parts[0]
 
 
 def breaches(path: str, text: str) -> list[str]:
@@ -79,10 +81,11 @@ def test_sources_keep_to_the_fences():
 
 # stage -> headers of others that its files see through what they include, and may not include themselves
 THROUGH = {
-    "runtime/interpret": {"graph/graph.h"},
-    "emit/llvm": {"graph/graph.h"},  # loop's Op and Dims
+    "runtime/interpret": {"graph/graph.h", "cost/sums.h"},
+    "emit/llvm": {"graph/graph.h", "cost/sums.h"},  # loop's Op and Dims, and how long its runs are
     "emit/cuda": {"graph/graph.h"},
-    "bindings": {"schedule/cut.h"},  # what compiler/joint.h holds
+    "interpret": {"cost/sums.h"},
+    "bindings": {"schedule/cut.h", "cost/cutting.h", "cost/streaming.h"},  # what compiler/joint.h holds; defaults of options
 }
 
 
@@ -140,6 +143,12 @@ def test_every_folder_is_a_stage():
         ("emit/llvm/emit.cpp", '#include "graph/graph.h"'),
         ("runtime/cpu/run.cpp", '#include "loop/loop.h"'),
         ("runtime/runtime.cpp", '#include "compiler/compiler.h"'),
+        ("compiler/lower_plan.cpp", '#include "frontend/aten/import.h"'),
+        ("compiler/compiler.h", '#include "frontend/formulas/value.h"'),
+        ("frontend/formulas/softmax.h", '#include "frontend/aten/call.h"'),
+        ("frontend/formulas/losses.cpp", '#include "compiler/compiler.h"'),
+        ("frontend/aten/losses.cpp", '#include "frontend/stablehlo/import.h"'),
+        ("frontend/stablehlo/import.cpp", '#include "frontend/aten/table.h"'),
         ("loop/split.cpp", '#include "graph/build.h"'),
         ("emit/llvm/emit.h", "#include <llvm/IR/Module.h>"),
         ("schedule/fuse.cpp", "#include <llvm/ADT/SmallVector.h>"),
@@ -207,6 +216,68 @@ def test_a_machine_that_is_named_is_seen(line):
 def test_capabilities_are_no_machines():
     for line in ["if (options.target.launches_blocks) return;", 'f.take<std::string>("cpu");', "multiprocessors(gpu_target());"]:
         assert machines_named("compiler/codegen.cpp", line) == []
+
+
+# ---- numbers that decide stand in src/cost
+
+# What is no choice between two ways that are both right.
+NO_CHOICE = {
+    "schedule/contraction_blocking.h": {"kBlockingVariants"},  # how many there are in cost's table
+    "schedule/cut.cpp": {"kInfinite"},
+    "schedule/order_steps.cpp": {"kUnlimited"},
+    # three parts of an f32 in tiles of AMX
+    "lower/contraction_tiles.cpp": {"kParts", "kSquare", "kSixProducts", "kOneProduct", "kLeast", "kGreatest"},
+    "lower/lower.cpp": {"inf"},
+    "lower/philox.cpp": {"kWord"},
+}
+_NUMBER = r"(?:std::)?(?:int|unsigned|size_t|double|float|auto|u?int\d+_t)"
+_HERE = r"^ *(?:(?:inline|static) +)*"
+CONSTANT = re.compile(_HERE + rf"(?:constexpr +[\w:<>]+|const +{_NUMBER}) +(\w+)(?:\[\w*\])? *[={{{{]", re.MULTILINE)
+WORDS = re.compile(_HERE + r"constexpr +(?:(?:const +)?char\b|std::string_view\b|Refusal\b)")
+
+
+def own_numbers(path: str, text: str) -> list[str]:
+    """Constants of a file that belong to src/cost: all that are constexpr, and numbers that are const outside functions."""
+    if path.split("/")[0] not in {"schedule", "lower", "passes", "compiler"}:
+        return []
+    found = []
+    for match in CONSTANT.finditer(text):
+        line, name = match.group(), match.group(1)
+        within = line.startswith(" ") and "constexpr" not in line  # a variable of a function
+        if not within and not WORDS.match(line) and name not in NO_CHOICE.get(path, ()):
+            found.append(f"src/{path} has a number of its own, {name}: it belongs to src/cost and docs/cost.md")
+    return found
+
+
+def test_numbers_that_decide_stand_in_cost():
+    texts = {str(file.relative_to(SOURCE)): file.read_text() for file in SOURCE.rglob("*") if file.suffix in SUFFIXES}
+    found = [breach for path in sorted(texts) for breach in own_numbers(path, texts[path])]
+    assert not found, "\n".join(found)
+    for path, names in NO_CHOICE.items():
+        assert all(re.search(rf"\b{name}\b", texts[path]) for name in names), f"{path} has no such constant any more"
+
+
+@pytest.mark.parametrize(
+    "path, line",
+    [
+        ("schedule/schedule.cpp", "constexpr int64_t kCheap = 3;"),
+        ("schedule/cut.h", "inline constexpr size_t kNear = 16;"),
+        ("lower/stream.cpp", "    constexpr int kRows = 8, kMore = 9;"),
+        ("lower/contraction.cpp", "constexpr Tile kTiles[] = {{8, 3}};"),
+        ("lower/contraction.cpp", "constexpr Tile kTile{8, 3};"),
+        ("compiler/joint.cpp", "const double kStep = 1.1;"),
+        ("passes/simplify.cpp", "static constexpr auto kRounds = 50;"),
+    ],
+)
+def test_a_number_of_its_own_is_seen(path, line):
+    assert len(own_numbers(path, f"namespace trainc {{\n{line}\n}}\n")) == 1
+    assert not own_numbers(path.replace(path.split("/")[0], "cost"), line)
+
+
+def test_words_and_variables_are_no_numbers_that_decide():
+    text = 'constexpr const char* kWhy = "no";\nconstexpr Refusal kTooLarge = "large";\n'
+    text += "  const int64_t rows = 3;\n  if constexpr (true) {}\nconst Node* f();\n"
+    assert not own_numbers("schedule/schedule.cpp", text)
 
 
 # ---- the rooms of the Python package ----------------------------------------------------------------------------------

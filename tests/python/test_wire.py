@@ -1,4 +1,4 @@
-"""FX graph -> the text of src/frontend/aten.h."""
+"""FX graph -> the text of src/frontend/aten/import.h."""
 
 import json
 import operator

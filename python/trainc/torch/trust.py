@@ -17,7 +17,8 @@ from trainc.base import PACKAGE
 TRUSTED = frozenset(
     {"torch", "torchgen", "functorch", "trainc", "numpy", "sympy", "mpmath", "triton", "networkx", "typing_extensions", "tqdm"}
 )
-C_TRUSTED = TRUSTED | frozenset(sys.stdlib_module_names) | {"nanobind", ""}
+STDLIB = frozenset(sys.stdlib_module_names)
+C_TRUSTED = TRUSTED | STDLIB | {"nanobind", ""}
 
 
 def _homes() -> Iterator[str]:
@@ -31,8 +32,8 @@ def _homes() -> Iterator[str]:
 
 
 _HOMES = ("<frozen", *filter(None, _homes()))
-_STDLIB = tuple({sysconfig.get_path(key) + os.sep for key in ("stdlib", "platstdlib")})
-_PACKAGES = tuple(library + name + os.sep for library in _STDLIB for name in ("site-packages", "dist-packages"))
+STDLIB_FOLDERS = tuple({sysconfig.get_path(key) + os.sep for key in ("stdlib", "platstdlib")})
+_PACKAGES = tuple(library + name + os.sep for library in STDLIB_FOLDERS for name in ("site-packages", "dist-packages"))
 
 
 def is_trusted_file(path: str) -> bool:
@@ -41,7 +42,7 @@ def is_trusted_file(path: str) -> bool:
 
 
 def is_stdlib(path: str) -> bool:
-    return path.startswith(("<frozen", *_STDLIB)) and not path.startswith(_PACKAGES)
+    return path.startswith(("<frozen", *STDLIB_FOLDERS)) and not path.startswith(_PACKAGES)
 
 
 def is_trusted_code(code: types.CodeType, variables: dict) -> bool:
@@ -54,7 +55,7 @@ def is_trusted_code(code: types.CodeType, variables: dict) -> bool:
 
 def is_trusted_module(name: str | None) -> bool:
     top = str(name or "").split(".", 1)[0]
-    return top in TRUSTED or top in sys.stdlib_module_names and top != "__main__"
+    return top in TRUSTED or top in STDLIB and top != "__main__"
 
 
 def is_pythons(kind: type) -> bool:
@@ -74,6 +75,6 @@ def top_package_of(function: Any) -> str:
 
 
 __all__ = [
-    "C_TRUSTED", "TRUSTED", "is_pythons", "is_stdlib", "is_trusted_code", "is_trusted_file", "is_trusted_module",
-    "top_package_of",
+    "C_TRUSTED", "STDLIB", "STDLIB_FOLDERS", "TRUSTED", "is_pythons", "is_stdlib", "is_trusted_code", "is_trusted_file",
+    "is_trusted_module", "top_package_of",
 ]  # fmt: skip

@@ -1,15 +1,15 @@
 // A graph as the front end gives it to the compiler, which consumes it: a copy.
 #pragma once
-#include "frontend/aten.h"
+#include "graph/program.h"
 #include "graph/text.h"
 
 namespace trainc::testing {
 
-inline frontend::Imported copy_of(const Graph& graph) {
-  frontend::Imported imported;
-  imported.graph = parse(print(graph));
-  imported.graph.input_count = graph.input_count;
-  return imported;
+inline Program copy_of(const Graph& graph) {
+  Program program;
+  program.graph = parse(print(graph));
+  program.graph.input_count = graph.input_count;
+  return program;
 }
 
 }  // namespace trainc::testing

@@ -192,14 +192,14 @@ std::vector<Tensor> run_joint(const compiler::JointGraph& compiled, const testin
 void expect_same_joint(const testing::RandomJoint& joint, uint64_t seed, bool checkpointed, int64_t* bits = nullptr) {
   SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(joint.graph));
   const auto inputs = halves(joint.graph, seed);
-  frontend::Imported imported = copy_of(joint.graph);
+  Program program = copy_of(joint.graph);
   if (checkpointed)
-    for (const Node* n : imported.graph.live())
-      if (n->id % 2) imported.must_recompute.push_back(n);
+    for (const Node* n : program.graph.live())
+      if (n->id % 2) program.must_recompute.push_back(n);
   std::vector<Tensor> got;
   reference::Options with_masks;
   try {
-    const compiler::JointGraph compiled(std::move(imported), joint.primals, joint.forward_outputs, "fuzz", options(), seed % 2 ? 1 : schedule::kDeferredBytes);
+    const compiler::JointGraph compiled(std::move(program), joint.primals, joint.forward_outputs, "fuzz", options(), seed % 2 ? 1 : cost::kDeferredBytes);
     got = run_joint(compiled, joint, inputs);
     with_masks = with_masks_of(compiled.forward(options()), bits);
   } catch (const std::exception& e) {
@@ -290,7 +290,7 @@ TEST(Fuzz, LossesInChunks) {
     SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(joint.graph));
     const auto inputs = testing::random_inputs(joint.graph, seed);
     const auto make = [&] {
-      return compiler::JointGraph(copy_of(joint.graph), joint.primals, joint.forward_outputs, "loss", chunks_of(1 + static_cast<int64_t>(seed % 11)), seed % 2 ? 1 : schedule::kDeferredBytes);
+      return compiler::JointGraph(copy_of(joint.graph), joint.primals, joint.forward_outputs, "loss", chunks_of(1 + static_cast<int64_t>(seed % 11)), seed % 2 ? 1 : cost::kDeferredBytes);
     };
     compiler::JointGraph all = make(), least = make();
     least.cut(1e-9);
@@ -315,7 +315,7 @@ void expect_same_step(const testing::RandomJoint& joint, uint64_t seed, int64_t&
   SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(joint.graph));
   auto inputs = halves(joint.graph, seed);
   auto expected = reference::evaluate(joint.graph, inputs, oracle());
-  frontend::Imported formula;
+  Program formula;
   formula.graph = descend(8);
   formula.graph.input_count = 3;
   const std::vector<plan::Foreach> formulas{compiler::compile_foreach(std::move(formula), {0}, "descend", options())};

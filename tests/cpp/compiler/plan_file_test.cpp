@@ -42,10 +42,10 @@ TEST(PlanFile, RunsWithoutTheCompiler) {
   // Another test may have had tiles emulated in this process; in the runner's they are not.
   const CpuLevel level = has_tiles(cpu_level()) ? CpuLevel::Avx512Bf16 : cpu_level();
   for (const char* text : {testing::kLayerNorm, testing::kSoftmaxBackward, testing::kLinearGelu}) {
-    frontend::Imported imported;
-    imported.graph = parse(text);
-    const auto inputs = testing::random_inputs(imported.graph, 4);
-    const plan::Plan plan = compiler::compile(std::move(imported), "filed", {.target = cpu_target(level)});
+    Program program;
+    program.graph = parse(text);
+    const auto inputs = testing::random_inputs(program.graph, 4);
+    const plan::Plan plan = compiler::compile(std::move(program), "filed", {.target = cpu_target(level)});
     const auto here = testing::run_plan(plan, inputs);
     const auto there = run_elsewhere(plan::save(plan), inputs, here.size());
     ASSERT_EQ(there.size(), here.size()) << "the runner failed";
@@ -57,10 +57,10 @@ TEST(PlanFile, RunsWithoutTheCompiler) {
 }
 
 TEST(PlanFile, DamagedFileIsRefused) {
-  frontend::Imported imported;
-  imported.graph = parse(testing::kSoftmax);
-  const auto inputs = testing::random_inputs(imported.graph, 4);
-  std::string file = plan::save(compiler::compile(std::move(imported), "filed", {.target = cpu_target(cpu_level())}));
+  Program program;
+  program.graph = parse(testing::kSoftmax);
+  const auto inputs = testing::random_inputs(program.graph, 4);
+  std::string file = plan::save(compiler::compile(std::move(program), "filed", {.target = cpu_target(cpu_level())}));
   file[file.size() / 2] ^= 1;
   EXPECT_TRUE(run_elsewhere(file, inputs, 1).empty());
 }

@@ -224,8 +224,8 @@ TEST(DeviceRuntime, FailedChecksAreIndexErrors) {
 }
 
 TEST(DeviceRuntime, OptimizerStepInOneLaunch) {
-  frontend::Imported imported = copy_of(testing::adam(8));
-  const plan::Foreach step = plan::load_foreach(plan::save(compiler::compile_foreach(std::move(imported), {0, 2, 3}, "adam step", device_options(true))));
+  Program program = copy_of(testing::adam(8));
+  const plan::Foreach step = plan::load_foreach(plan::save(compiler::compile_foreach(std::move(program), {0, 2, 3}, "adam step", device_options(true))));
   EXPECT_EQ(step.device, "interpret");
   const auto driver = std::make_shared<runtime::interpreted::InterpretedDriver>();
   {

@@ -70,6 +70,10 @@ const Case kCases[] = {
     {"select_same", "%r = select %p %x %x : f32[3,4]", "%r = select %p %zero %nzero : f32[3,4]"},
     {"select_not", "%n = not %p : bool[3,4]\n%r = select %n %x %y : f32[3,4]", "%r = select %p %y %x : f32[3,4]"},
     {"select_again", "%a = select %p %x %y : f32[3,4]\n%r = select %p %zero %a : f32[3,4]", "%a = select %q %x %y : f32[3,4]\n%r = select %p %zero %a : f32[3,4]"},
+    {"not_of_comparison", "%a = eq %x %y : bool[3,4]\n%r = not %a : bool[3,4]", "%a = lt %x %y : bool[3,4]\n%r = not %a : bool[3,4]"},  // of NaN
+    {"not_of_comparison", "%a = ne %x %y : bool[3,4]\n%r = not %a : bool[3,4]", "%a = le %x %y : bool[3,4]\n%r = not %a : bool[3,4]"},
+    {"not_of_comparison", "%a = lt %i %j : bool[3,4]\n%r = not %a : bool[3,4]", "%a = and %p %q : bool[3,4]\n%r = not %a : bool[3,4]"},
+    {"not_of_comparison", "%a = le %i %j : bool[3,4]\n%r = not %a : bool[3,4]", "%r = not %p : bool[3,4]"},
     {"cast_same", "%r = cast %x : f32[3,4]", "%r = cast %x : bf16[3,4]"},
     {"cast_cast", "%a = cast %h : f32[3,4]\n%r = cast %a : f16[3,4]", "%a = cast %x : bf16[3,4]\n%r = cast %a : f32[3,4]"},
     {"cast_cast", "%a = cast %k : f64[3,4]\n%r = cast %a : f32[3,4]", "%a = cast %k : f32[3,4]\n%r = cast %a : f64[3,4]"},

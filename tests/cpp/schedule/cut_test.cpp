@@ -34,7 +34,7 @@ std::vector<Tensor> evaluate_halves(const Cut& cut, int64_t primals, int64_t for
 
 void expect_same_as_joint(const testing::RandomJoint& joint, const std::vector<const Node*>& must_recompute, uint64_t seed) {
   SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(joint.graph));
-  const Cut cut = cut_joint(joint.graph, joint.primals, joint.forward_outputs, must_recompute, seed % 2 ? 1 : kDeferredBytes);
+  const Cut cut = cut_joint(joint.graph, joint.primals, joint.forward_outputs, must_recompute, seed % 2 ? 1 : cost::kDeferredBytes);
   verify(cut.forward);
   verify(cut.backward);
   verify(cut.deferred);
@@ -80,7 +80,7 @@ TEST(Cut, AttentionKeepsNoProbabilities) {
     expect_same_as_joint(joint, {}, seed);
     if (HasFailure()) return;
     const auto keeps = [&](bool streams) {
-      const Cut cut = cut_joint(joint.graph, joint.primals, joint.forward_outputs, {}, kDeferredBytes, streams);
+      const Cut cut = cut_joint(joint.graph, joint.primals, joint.forward_outputs, {}, cost::kDeferredBytes, streams);
       return std::any_of(cut.saved.begin(), cut.saved.end(), [&](const Type& t) { return is_float(t.dtype) && t.numel() == c.batch * c.heads * c.rows * c.columns; });
     };
     if (c.rows < 16 || c.columns < 17) continue;  // there the rows' sums and the matrix are all as small
@@ -143,12 +143,12 @@ TEST(Cut, AContractionIsComputedAgainForItsPrice) {
 %6 = mul %4 %5 : f32[1,64,64]
 return none %6
 )");
-  const auto kept = [&](double price) { return cut_joint(joint, 1, 1, {}, kDeferredBytes, false, price).forward.outputs.at(1).value->op; };
+  const auto kept = [&](double price) { return cut_joint(joint, 1, 1, {}, cost::kDeferredBytes, false, price).forward.outputs.at(1).value->op; };
   EXPECT_EQ(flops_of(find(joint, Op::Contract)), 65536);
   EXPECT_EQ(kept(0), Op::Contract);
   EXPECT_EQ(kept(1), Op::Contract);                  // 64 KB to save 14
   EXPECT_EQ(kept(0.05), Op::Reduce);                 // 3 KB
-  EXPECT_NE(find(cut_joint(joint, 1, 1, {}, kDeferredBytes, false, 0.05).backward, Op::Contract), nullptr);
+  EXPECT_NE(find(cut_joint(joint, 1, 1, {}, cost::kDeferredBytes, false, 0.05).backward, Op::Contract), nullptr);
 }
 TEST(Cut, CheckpointedDrawIsKept) {  // drawn again it would be another mask
   const Graph joint = parse(R"(%0 = random draw=0 p=0.5 : bool[64]
@@ -161,7 +161,7 @@ return none %3
   ASSERT_EQ(cut.saved.size(), 1u);
   EXPECT_EQ(cut.forward.outputs[1].value->op, Op::Random);
   EXPECT_TRUE(cut.saved_as_bits.at(0));
-  EXPECT_FALSE(cut_joint(joint, 1, 1, {}, kDeferredBytes, false).saved_as_bits.at(0)) << "on a device";
+  EXPECT_FALSE(cut_joint(joint, 1, 1, {}, cost::kDeferredBytes, false).saved_as_bits.at(0)) << "on a device";
 }
 TEST(Cut, MasksThatOthersSeeStayBytes) {  // a result that a rewriting might make the mask itself; and the operand of a call
   const Graph joint = parse(R"(%0 = random draw=0 p=0.5 : bool[64]

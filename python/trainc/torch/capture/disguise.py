@@ -148,6 +148,8 @@ class Disguise(Refusing):
         """`id`, as the program's modules see it."""
         if id(thing) in self._inputs:
             self._end("looks a tensor up by its identity", frames=2)
+        if not isinstance(thing, (torch.Tensor, torch.nn.Module, type, types.ModuleType)):  # guards compare others by value
+            self._end("looks an object up by its identity", frames=2)
         return id(thing)
 
     def _hash(self, tensor: torch.Tensor) -> int:

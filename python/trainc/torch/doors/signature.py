@@ -40,11 +40,14 @@ def tensor_type(tensor: Tensor) -> tuple:
 
 def modes() -> tuple:
     """What of PyTorch's own state decides what operations do. The first: whether gradients are on."""
-    autocast = torch.is_autocast_enabled("cpu")
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
-        autocast and (torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled()),
+        torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"),
+        torch.is_autocast_cache_enabled(),
+        torch.is_autocast_enabled("cuda"),  # a model on the CPU may ask for it
+        torch.get_autocast_dtype("cuda"),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
         device.flags() if device.gpu_in_use() else None,

@@ -43,7 +43,7 @@ class Traces:
         reads, disguise = Reads(self._state, subject), Disguise()
         if root is not None:
             reads.root("", root)
-        self._made.append(Trace(reads, disguise, Watched(disguise.beside(reads.enter), reads.read)))
+        self._made.append(Trace(reads, disguise, Watched(disguise.beside(reads.enter), reads.read, reads.ask)))
         return self._made[-1]
 
     def backward(self, trace: Trace, compiler: joint.Compiler) -> Watched:
@@ -51,7 +51,7 @@ class Traces:
         values."""
         reads = Reads(self._state, "a backward")
         self._backwards.append((reads, compiler))
-        return Watched(trace.disguise.beside(reads.enter), reads.read)
+        return Watched(trace.disguise.beside(reads.enter), reads.read, reads.ask)
 
     @property
     def in_pytorch(self) -> bool:

@@ -1,4 +1,4 @@
-"""FX graph -> the JSON text that src/frontend/aten.h reads. Every value is static: shapes are ints."""
+"""FX graph -> the JSON text that src/frontend/aten/import.h reads. Every value is static: shapes are ints."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import torch
 
 from trainc.base.errors import NotCompiled
 from trainc.torch.guards.kinds import is_number
-from trainc.torch.guards.places import IGNORED, Order, same_contents
+from trainc.torch.guards.places import IGNORED, contents_guard
 from trainc.torch.guards.reads import Reads
 from trainc.torch.numbers import Slot
 
@@ -36,9 +36,9 @@ class Guards:
         watched = [p for p in self._walk.places if p.guards]
         self._places = [p.thing for p in watched]
         self._expected = [each for p in watched for each in (*p.held, p.thing)]
-        self._objects = [value for value, _ in self._walk.classes.values()]
-        self._classes = [kind for _, kind in self._walk.classes.values()]
-        self._orders = [p for p in self._walk.places if type(p) is Order]
+        objects, classes = zip(*self._walk.classes.values(), strict=True) if self._walk.classes else ((), ())
+        self._same = contents_guard(self._places, self._expected, objects, classes)
+        self._asked = [p for p in self._walk.places if p.asked]
         self._numbers = positions([(p.thing, p.held) for p in watched], self._moving)
 
     def _outline(self, walk: Reads) -> dict[str, Any]:
@@ -70,8 +70,7 @@ class Guards:
                 self._expected[i] = number if type(number) is float else NO_NUMBER
         if self._type_guard is not None and not self._type_guard(self.tensors):
             return False
-        same = same_contents(self._places, self._expected) and list(map(type, self._objects)) == self._classes
-        if same and not any([order.changed() for order in self._orders]):
+        if self._same() and not any([place.changed() for place in self._asked]):
             return True
         try:
             walk = self._walk.again(kept=True)

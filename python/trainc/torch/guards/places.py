@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+import abc
 import collections
 import contextvars
 import functools
 import operator
 import random
 import types
-from collections.abc import Callable
+from _abc import _get_dump
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy
@@ -20,6 +22,7 @@ import torch
 from trainc.base.errors import UserError
 from trainc.torch.compat import FakeTensor, FunctionalTensor, disable_current_modes
 from trainc.torch.guards.kinds import contents_of
+from trainc.torch.guards.library import answer_of
 from trainc.torch.numbers import Number
 from trainc.torch.patches import MISSING, Name
 
@@ -74,6 +77,13 @@ try:
     # (places, expected) -> whether places hold the very objects that they held: by identity, without calling Python. In
     # `expected` a dictionary's value may be IGNORED.
     same_contents = functools.partial(_core.same_contents, IGNORED, MISSING)
+
+    def contents_guard(
+        places: list[Any], expected: list[Any], objects: Sequence[Any] = (), classes: Sequence[type] = ()
+    ) -> Callable[[], bool]:
+        """`same_contents` of the same lists again and again, and whether `objects` are of `classes`. `expected` may be changed
+        where what it stands for has changed."""
+        return _core.ContentsGuard(IGNORED, MISSING, places, expected, list(objects), list(classes)).holds
 except (ImportError, AttributeError):  # the package without its compiler
 
     def same_contents(places: list[Any], expected: list[Any]) -> bool:
@@ -82,6 +92,11 @@ except (ImportError, AttributeError):  # the package without its compiler
             a is b or b is IGNORED or type(a) in (int, bytes) and type(a) is type(b) and a == b
             for a, b in zip(found, expected, strict=True)
         )
+
+    def contents_guard(
+        places: list[Any], expected: list[Any], objects: Sequence[Any] = (), classes: Sequence[type] = ()
+    ) -> Callable[[], bool]:
+        return lambda: same_contents(places, expected) and list(map(type, objects)) == list(classes)
 
     def type_version(kind: type) -> int:
         return hash(tuple((key, id(value)) for each in kind.__mro__ for key, value in each.__dict__.items())) or 1
@@ -95,6 +110,7 @@ class Place:
 
     __slots__ = ("held", "path", "thing")
     guards = True  # whether a later call asks if it changed, too
+    asked = False  # whether `changed` is asked at each call: no C check of contents tells
     by_dynamo = True  # whether torch.compile's tracer makes the changes that the program makes here
 
     def __init__(self, path: str, thing: Any, held: list[Any]):
@@ -196,11 +212,11 @@ CLASS_CACHES = {"__annotations__", "__doc__", "__weakref__", "__dict__", "_abc_i
 
 
 class Order(Place):
-    """The order of an OrderedDict, which it keeps beside its table. `Guards` asks for it itself: `same_contents` reads the
-    table."""
+    """The order of an OrderedDict, which it keeps beside its table: `same_contents` reads the table."""
 
     __slots__ = ()
     guards = by_dynamo = False
+    asked = True
 
     def __init__(self, path: str, thing: collections.OrderedDict):
         super().__init__(path, thing, list(thing))
@@ -212,6 +228,50 @@ class Order(Place):
         for key in self.held:
             if key in self.thing:
                 collections.OrderedDict.move_to_end(self.thing, key)
+
+
+class Answer(Place):
+    """What a function without arguments says of a state that cannot be looked into (`library.ANSWERED`)."""
+
+    __slots__ = ()
+    guards = False
+    asked = True
+
+    def __init__(self, path: str, thing: Callable[[], Any]):
+        super().__init__(path, thing, [answer_of(thing)])
+
+    def changed(self) -> bool:
+        return answer_of(self.thing) != self.held[0]
+
+    def restore(self) -> None:
+        pass  # what changes it is refused
+
+
+class Registry(Place):
+    """The classes that were registered with an abstract base class, by which `isinstance` and `issubclass` answer."""
+
+    __slots__ = ("_token",)
+    guards = False
+    asked = True
+
+    def __init__(self, path: str, thing: type):
+        super().__init__(path, thing, [registered(thing)])
+        self._token = abc.get_cache_token()  # another one after each registration with any class
+
+    def changed(self) -> bool:
+        if (token := abc.get_cache_token()) == self._token:
+            return False
+        if registered(self.thing) != self.held[0]:
+            return True
+        self._token = token
+        return False
+
+    def restore(self) -> None:
+        pass  # nothing takes a class out again
+
+
+def registered(kind: type) -> frozenset[int]:
+    return frozenset(id(found) for reference in _get_dump(kind)[0] if (found := reference()) is not None)
 
 
 class Cache(Place):
@@ -338,6 +398,7 @@ class AllAttributes(Place):
 
 
 __all__ = [
-    "CLASS_CACHES", "IGNORED", "MISSING", "AllAttributes", "Attributes", "Buffer", "Cache", "Class", "Generator", "Kept", "Order",
-    "Place", "Size", "Version", "Written", "contents", "default_of", "generator_of", "held", "same_contents", "type_version",
+    "CLASS_CACHES", "IGNORED", "MISSING", "AllAttributes", "Answer", "Attributes", "Buffer", "Cache", "Class", "Generator",
+    "Kept", "Order", "Place", "Registry", "Size", "Version", "Written", "contents", "contents_guard", "default_of",
+    "generator_of", "held", "same_contents", "type_version",
 ]  # fmt: skip

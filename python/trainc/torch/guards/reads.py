@@ -13,6 +13,7 @@ import array
 import builtins
 import collections
 import contextvars
+import decimal
 import functools
 import gc
 import inspect
@@ -31,6 +32,7 @@ import torch
 from trainc.base.errors import NotCompiled
 from trainc.torch import compat
 from trainc.torch.compat import FakeTensor, FunctionalTensor, disable_current_modes
+from trainc.torch.guards import library
 from trainc.torch.guards.code import about
 from trainc.torch.guards.kinds import (
     IMMUTABLE,
@@ -57,6 +59,7 @@ from trainc.torch.guards.places import (
     CLASS_CACHES,
     IGNORED,
     AllAttributes,
+    Answer,
     Attributes,
     Buffer,
     Cache,
@@ -65,6 +68,7 @@ from trainc.torch.guards.places import (
     Kept,
     Order,
     Place,
+    Registry,
     Size,
     Version,
     Written,
@@ -90,6 +94,9 @@ _PLACES = (
     compat.OpNamespace, compat.Ops, torch.autograd.grad_mode.no_grad, torch.utils.data.DataLoader, torch.Generator,
     numpy.ufunc,
 )  # fmt: skip
+# Of these, what is plain and named by the program is watched all the same.
+_WITH_STATE = (logging.Handler, threading.Thread, threading.Condition, threading.Semaphore)
+_OF_LOGGERS = {"name", "level", "parent", "disabled", "manager", "_cache", "root", "filters", "propagate"}
 _REPLACED = frozenset({"_call_impl", "backward"})  # methods in whose place trainc puts its own while it traces
 _BACKWARD = frozenset({"register_hook", "register_post_accumulate_grad_hook", "saved_tensors_hooks", "apply", "vmap", "grad"})
 
@@ -120,7 +127,10 @@ class Reads:
         self._todo: collections.deque[tuple[str, Any]] = collections.deque()
         self._codes: dict[int, tuple[types.CodeType, dict]] = {}
         self._functions: dict[int, list[tuple[str, types.FunctionType]]] = {}  # that were reached, by their code
+        self._impure = ""  # a C function that reads a state
+        self._calls_back = False  # whether some code uses a function that calls others from C
         self._numbers: list[torch.Tensor] = []  # whose values Python reads
+        self._questions: dict[str, Callable[[], Any]] = {}  # functions whose answers are watched
         self._strays: list[tuple[str, types.FunctionType]] = []  # that ran and were reached in a way that was not walked
         self._opened: list[tuple[str, types.ModuleType]] = []
         self._items = self._copied = 0
@@ -170,6 +180,14 @@ class Reads:
             self._add(Buffer("a tensor's values", data, held(data)), tensor.numel())
             self._tell("a tensor's values", held(data)[0])
 
+    def ask(self, path: str, function: Callable[[], Any]) -> None:
+        """The program asks a function of PyTorch's for a state."""
+        if path not in self._questions:
+            self._questions[path] = function
+            place = Answer(path, function)
+            self._add(place, 1)
+            self._tell(path, ("answer", place.held[0]))
+
     def is_users(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor of a trace is one that the program holds beside its modules', and whose values are an input therefore.
         NotCompiled where that is not enough: it wants a gradient, or is one of the modules' own, reached in another way."""
@@ -206,12 +224,19 @@ class Reads:
             self._check_identity()
         for name in variables.keys() & set(facts.globals) if facts.any_attribute else ():
             if _is_users_module(variables[name]):
-                raise NotCompiled(f"{code.co_name}: reads attributes that it does not name, and `{name}` is a module")
+                what = f"{code.co_name}: reads attributes that it does not name, and `{name}` is a module"
+                raise NotCompiled(what, in_pytorch=variables[name] is sys)
         module = variables.get("__name__", "")
         self._size(module, variables)  # a new global may hide a builtin
         for name in facts.globals:
             if name in variables:
                 self._slot(f"{module}.{name}", variables, name)
+            elif name in vars(builtins):
+                self._number(f"builtins.{name}", vars(builtins), name)
+        self._calls_back |= not library.CALLS_BACK.isdisjoint(facts.names)
+        self._called_by_c(self._impure, None)
+        if {"sys", "modules"} <= facts.names:
+            raise NotCompiled(f"{code.co_name}: reads `sys.modules`", in_pytorch=True)
         if "getenv" in facts.names:
             self._todo.append(("os.environ", os.environ))
         self.own_backward |= not _BACKWARD.isdisjoint(facts.names)
@@ -285,6 +310,10 @@ class Reads:
         if value is type or value is id:  # by their own names they are answered as without a trace (capture/disguise.py)
             raise NotCompiled(f"forward may ask for {value.__name__}() through `{path}`", in_pytorch=True)
         value = original(value)
+        if isinstance(value, library.Unseen):
+            raise NotCompiled(f"{self._subject} may read `{path}`, which nothing watches", in_pytorch=True)
+        if isinstance(value, decimal.Decimal) or value is decimal.Decimal:
+            self.ask("decimal.getcontext()", library.decimal_context)
         if isinstance(value, IMMUTABLE):
             self._tell(path, token(value))
             if not is_plain(value) and id(value) not in self._seen:
@@ -309,6 +338,7 @@ class Reads:
         elif isinstance(value, types.MethodType):
             self._todo += [(f"{path}", value.__func__), (f"{path}.__self__", value.__self__)]
         elif isinstance(value, functools.partial):
+            self._called_by_c(path, value.func)
             self._todo += [(f"{path}.func", value.func), (f"{path}.args", value.args), (f"{path}.keywords", value.keywords)]
             if getattr(value, "__dict__", None):
                 self._object(path, value)
@@ -337,6 +367,8 @@ class Reads:
             self._scheduler(path, value)
         elif (generator := generator_of(path, value)) is not None:
             self._add(generator, 1)
+            for name in ("getstate", "get_state", "bit_generator"):
+                self._attribute(f"{path}.{name}", name, library.Unseen(), None)
         elif isinstance(value, (numpy.ndarray, array.array, bytearray)):
             if isinstance(value, numpy.ndarray) and value.dtype.hasobject:
                 raise NotCompiled(f"forward reads `{path}`, an array of objects")
@@ -346,13 +378,22 @@ class Reads:
             self._tell(path, data if not isinstance(value, numpy.ndarray) else (value.dtype.str, value.shape, data))
             self._add(Buffer(path, value, [data]), len(data) // 64)
         elif isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
+            self._impure = self._impure or (path if library.is_c_function_that_reads(value) else "")
+            self._called_by_c(self._impure, None)
             if not isinstance(value.__self__, (types.ModuleType, type, type(None))):
                 self._todo.append((f"{path}.__self__", value.__self__))
         elif isinstance(value, _PLACES) or is_torchs(value) or is_function(value):
-            pass
+            for key, item in vars(value).items() if isinstance(value, _WITH_STATE) else ():
+                if isinstance(item, IMMUTABLE):
+                    self._attribute(f"{path}.{key}", key, item, (vars(value), key))
         else:
             self._container(path, value)
             self._object(path, value)
+
+    def _called_by_c(self, path: str, function: Any) -> None:
+        """A function that reads a state, and that C code calls (`functools.partial`, `map`): no event tells."""
+        if library.is_c_function_that_reads(function) or self._calls_back and self._impure:
+            raise NotCompiled(f"{self._subject} may call `{path}`, which reads what no signature has", in_pytorch=True)
 
     def _kind(self, value: Any) -> Any:
         """What an object is to a program that looks at no more of it than its type and its code."""
@@ -417,6 +458,8 @@ class Reads:
         while logger is not None:
             for key in ("level", "disabled", "parent"):
                 self._number(f"{path}.{key}", logger.__dict__, key)
+            for key in logger.__dict__.keys() - _OF_LOGGERS:
+                self._attribute(f"{path}.{key}", key, logger.__dict__[key], (logger.__dict__, key))
             logger, path = logger.parent, f"{path}.parent"
         self._number("logging.disable", value.manager.__dict__, "_disable")
 
@@ -424,8 +467,9 @@ class Reads:
         """A plain value of an object that is otherwise not looked into."""
         if (id(table), key) not in self._slots and key in table:
             self._slots.add((id(table), key))
-            self._add(Place(path, (table, key), [table[key]]), 1)
-            value = original(table[key])
+            found = programs(table, key, table[key])
+            self._add(Place(path, (table, key), [found]), 1)
+            value = original(found)
             self._tell(path, token(value) if isinstance(value, IMMUTABLE) else (type(value), id(value)))
 
     def _container(self, path: str, value: Any) -> None:
@@ -440,6 +484,9 @@ class Reads:
                     self._todo.append((f"{path}.key", key))
                 self._todo.append((f"{path}[{key!r}]" if isinstance(key, (str, int)) else f"{path}[...]", item))
             return
+        if isinstance(value, BaseException):  # Python keeps them beside its attributes
+            self._add(Place(f"{path}.args", (value, "args"), [value.args]), 1)
+            self._todo.append((f"{path}.args", value.args))
         if isinstance(value, (list, set, frozenset, tuple, collections.deque)):
             items = contents_of(value)
             if isinstance(value, (list, set, collections.deque)):
@@ -524,9 +571,10 @@ class Reads:
             if not is_pythons(each):
                 continue
             self._seen[id(each)] = each
+            if "_abc_impl" in each.__dict__:
+                self._registry(each)
             if is_trusted_module(module_of(each)):  # watched, but whatever changes there is not the program's doing
-                if issubclass(each, torch.nn.Module):
-                    self._version(each)
+                self._version(each)
                 continue
             if is_pythons(type(each)):
                 self._class(type(each).__qualname__, type(each))
@@ -539,15 +587,24 @@ class Reads:
                     where = f"{each.__qualname__}.{key}"
                     self._named(where, item, None) if implicit else self._attribute(where, key, item, None)
 
+    def _registry(self, value: type) -> None:
+        place = Registry(f"{module_of(value)}.{value.__qualname__}.register", value)
+        self._add(place, 1)
+        self._tell(place.path, ("registered", place.held[0]))
+
     def _version(self, value: type) -> None:
-        """A class of PyTorch's: its methods, which somebody may replace, and the functions that those find by name."""
+        """A class of a package's: its methods, which somebody may replace, its plain attributes, and the functions of PyTorch's
+        that its methods find by name."""
         if type_version(value):
             self._add(Version(value.__qualname__, value, held(value)), 1)
         items = [(key, item) for key, item in value.__dict__.items() if key not in _REPLACED]
         methods = tuple((key, item) for key, item in items if isinstance(item, types.FunctionType))
         self._tell(f"{module_of(value)}.{value.__qualname__}", ("methods", methods))
+        for key, item in items:
+            if isinstance(item, IMMUTABLE) and not is_special(key):
+                self._attribute(f"{value.__qualname__}.{key}", key, item, None)
         functions = torch.nn.functional.__dict__
-        for _, method in methods if value is not torch.Tensor else ():
+        for _, method in methods if issubclass(value, torch.nn.Module) else ():
             for name in about(method.__code__).names & functions.keys():
                 if callable(functions[name]) and not isinstance(functions[name], type):
                     self._number(f"torch.nn.functional.{name}", functions, name)
@@ -557,15 +614,17 @@ class Reads:
         self._members(path, value, self._names)
 
     def _members(self, path: str, module: types.ModuleType, names: set[str]) -> None:
-        """A module's variables that are named. Those of PyTorch and the standard library that are no functions are their own."""
+        """A module's variables that are named."""
         trusted = is_trusted_module(module.__name__)
         table = module.__dict__
         for name in sorted(names & table.keys()):
-            if not trusted or not name.startswith("_") and not isinstance(table[name], (dict, list, set)):
+            if not trusted or not name.startswith("__") and table is not vars(torch.ops):
                 self._slot(f"{path}.{name}", table, name)
 
     def _optimizer(self, path: str, value: torch.optim.Optimizer) -> None:
         """Its steps are the optimizer's own plans; what a program reads of it is its settings."""
+        if self._subject == "forward":  # where it changes between calls, not within them
+            self._setting("state", f"{path}.state", value.state, (value.__dict__, "state"))
         for i, group in enumerate(value.param_groups):
             for key, item in group.items():
                 item = programs(group, key, item)
@@ -644,6 +703,8 @@ class Reads:
             walk._drain()
         for tensor in self._numbers:
             walk.read(tensor)
+        for question in self._questions.items():
+            walk.ask(*question)
         walk._strays = self._strays
         walk._todo += self._strays
         walk._drain()

@@ -19,7 +19,7 @@ from trainc.torch import compat
 from trainc.torch.compat import tensor_guards
 from trainc.torch.guards.guards import NO_NUMBER, positions
 from trainc.torch.guards.kinds import token
-from trainc.torch.guards.places import contents, held, same_contents
+from trainc.torch.guards.places import contents, contents_guard, held
 from trainc.torch.numbers import Slot
 
 _HOOKS = (
@@ -208,6 +208,7 @@ class StateGuard:
         containers = [value for value in values if type(value) in (list, set) or isinstance(value, dict)]
         self._containers = [*[table for table, _ in state._sizes], *state._hooks, *containers]
         self._contents = contents(self._containers)
+        self._same = contents_guard(self._containers, self._contents)
         moving = list({id(slot): slot for _, slots in state._moving for slot in slots}.values())
         self._numbers = positions([(place, held(place)) for place in self._containers], moving) if moving else []
         self.tensors = tensors
@@ -218,7 +219,7 @@ class StateGuard:
             number = slot.get()
             for i in places:
                 self._contents[i] = number if type(number) is float else NO_NUMBER
-        return same_contents(self._containers, self._contents) and self._type_guard(self.tensors)
+        return self._same() and self._type_guard(self.tensors)
 
 
 def _is_object(value: Any) -> bool:

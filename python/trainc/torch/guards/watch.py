@@ -25,6 +25,7 @@ from torch.backends import ContextProp
 
 from trainc.base import PACKAGE
 from trainc.base.errors import NotCompiled, SideEffect
+from trainc.torch.guards import library
 from trainc.torch.trust import C_TRUSTED, is_trusted_code, is_trusted_file, top_package_of
 
 try:
@@ -43,9 +44,9 @@ _ASKS = {
     "_io": {"open", "open_code", "write", "read", "readline", "flush"},
     "_thread": {"start_new_thread", "get_ident", "locked"},
     "_random": {"random", "getrandbits", "seed"},
-    "gc": {"collect", "get_objects", "isenabled", "enable", "disable"},
-    "sys": {"getrefcount", "exit", "_getframe", "setrecursionlimit", "getrecursionlimit"},
-    "torch": {"get_num_threads", "get_num_interop_threads", "set_num_threads"},
+    "gc": {"collect", "enable", "disable"},
+    "sys": {"exit", "setrecursionlimit"},
+    "torch": {"set_num_threads"},
     "_uuid": {"generate_time_safe"},
     "_socket": {"socket"},
     "datetime": {"now", "utcnow", "today"},
@@ -100,11 +101,14 @@ class Refusing:
 
 
 class Watched(Refusing):
-    """While active: `enter(frame)` for the frame of each piece of the user's code at its first call, before it runs; calls that
-    make the trace impossible raise."""
+    """While active: `enter(frame)` for the frame of each piece of the user's code at its first call, before it runs;
+    `read(tensor)` where Python reads a tensor's memory; `ask(name, function)` where it calls a function whose answer must be
+    watched; calls that make the trace impossible raise."""
 
-    def __init__(self, enter: Callable[[Any], None], read: Callable[[torch.Tensor], None]):
-        self._enter, self._read = enter, read
+    def __init__(
+        self, enter: Callable[[Any], None], read: Callable[[torch.Tensor], None], ask: Callable[[str, Callable[[], Any]], None]
+    ):
+        self._enter, self._read, self._ask = enter, read, ask
         self.warned = False  # whether a warning was shown that would not be shown again
         self.logged: str | None = None  # where a record was logged since this was set to None
 
@@ -158,13 +162,22 @@ class Watched(Refusing):
                 self._refuse(NotCompiled(f"{_line(caller)}: {code.co_name}() reads what no signature has", in_pytorch=True))
             return None
         if is_trusted_code(code, frame.f_globals):
-            return False
+            return None if library.reads(code) and self._asked(frame) else False
         if _importing(frame):
             return None  # what a module's first import runs; where forward calls it later, it is seen
         try:
             self._enter(frame)
         except NotCompiled as reason:
             self._refuse(reason)
+        return True
+
+    def _asked(self, frame: Any) -> bool:
+        """A function that reads a state is called: where the program does it, its answer is watched, or ends the trace."""
+        caller, code, function = frame.f_back, frame.f_code, library.ANSWERED.get(frame.f_code)
+        if caller is not None and not is_trusted_code(caller.f_code, caller.f_globals):
+            if function is None or any(value is not None for value in frame.f_locals.values()):
+                self._refuse(NotCompiled(f"{_line(caller)}: {code.co_name}() reads what no signature has", in_pytorch=True))
+            self._ask(f"{code.co_name}()", function)
         return True
 
     def _warns(self, shown: Any, caller: Any) -> None:
@@ -186,6 +199,8 @@ class Watched(Refusing):
         if name in _ASKS.get(module, ()) and not _is_own_object(owner, module):
             what = "print()" if function is builtins.print else f"{module}.{name}()".replace("builtins.", "")
             self._refuse(SideEffect(f"{_line(frame)}: {what} would run once, while the model is traced"))
+        if library.c_function_reads(module, name, owner):
+            self._refuse(NotCompiled(f"{_line(frame)}: {module}.{name}() reads what no signature has", in_pytorch=True))
         if module not in C_TRUSTED and not module.startswith("torch"):
             self._refuse(NotCompiled(f"{_line(frame)}: {module}.{name} is compiled code, and what it reads is not known"))
 

@@ -1,0 +1,195 @@
+"""What of Python's, NumPy's and PyTorch's own functions a program may call while it is traced: those that depend on their
+arguments and on what a signature has. All others read a state that nothing watches (`locale`, `gc`, a setting of PyTorch's), so a
+program that calls one runs in PyTorch; some that programs ask often are asked again before each call instead."""
+
+from __future__ import annotations
+
+import decimal
+import functools
+import os
+import re
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import torch
+import torch.distributed
+
+from trainc.torch.trust import C_TRUSTED, STDLIB, STDLIB_FOLDERS, top_package_of
+
+# ---- C functions ----------------------------------------------------------------------------------------------------
+
+# Modules of the standard library whose C functions and types depend on their arguments alone.
+_PURE_C = frozenset(
+    {"", "_abc", "_asyncio", "_ast", "_bisect", "_codecs", "_collections", "_collections_abc", "_contextvars", "_csv",
+     "_ctypes", "_datetime", "_elementtree", "_functools", "_hashlib", "_heapq", "_io", "_json", "_md5", "_opcode",
+     "_operator", "_pickle", "_random", "_sha1", "_sha2", "_sha256", "_sha3", "_sha512", "_sre", "_stat", "_statistics",
+     "_string", "_struct", "_typing", "_queue", "_warnings", "_weakref", "abc", "array", "binascii", "builtins", "cmath",
+     "codecs", "collections", "contextvars", "ctypes", "datetime", "enum", "functools", "io", "itertools", "json", "math",
+     "mmap", "operator", "pickle", "random", "re", "string", "struct", "types", "typing", "unicodedata", "weakref", "zlib"}
+)  # fmt: skip
+# Functions of these that do not.
+_IMPURE_C = {
+    "builtins": {"id", "open", "input", "breakpoint"},
+    "_functools": {"cache_info", "cache_parameters"}, "functools": {"cache_info", "cache_parameters"},
+    "_weakref": {"getweakrefcount", "getweakrefs"},
+    "_ctypes": {"from_address", "get_errno", "string_at", "addressof"},
+    "ctypes": {"from_address", "get_errno", "string_at", "addressof"},
+    "_codecs": {"lookup", "lookup_error"},
+    "_contextvars": {"copy_context"}, "contextvars": {"copy_context"},
+    "_warnings": {"_filters_mutated"},
+    "_operator": {"methodcaller"},
+}  # fmt: skip
+# Functions of other modules that do.
+_PURE_OF = {
+    "sys": {"intern", "exc_info", "getsizeof", "audit", "call_tracing", "is_finalizing"},
+    "posix": {"fspath", "fsencode", "fsdecode", "get_terminal_size"},
+    "_thread": {"allocate_lock", "RLock", "__enter__", "__exit__", "acquire", "release", "acquire_lock", "release_lock"},
+    "threading": {"__enter__", "__exit__"},
+    "numpy": {},
+}
+
+# C functions of PyTorch's with such a name read a setting, but for these.
+_ASKS = re.compile(r"_?(is|are|get|has|current|initial|num|query)_")
+_TORCH_ANSWERS = frozenset(
+    {"is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled", "is_autocast_cpu_enabled",
+     "is_autocast_cache_enabled", "get_autocast_dtype", "get_autocast_cpu_dtype", "get_autocast_gpu_dtype",
+     "get_default_dtype", "_get_tracing_state", "is_floating_point", "is_complex", "is_nonzero", "is_same_size", "is_conj",
+     "is_neg", "is_inference", "is_signed", "is_distributed", "_is_view", "get_device", "is_tensor", "has_names",
+     "is_vulkan_available"}
+)  # fmt: skip
+
+
+def c_function_reads(module: str, name: str, owner: Any) -> bool:
+    """Whether a C function of a trusted package (`trust.top_package_of`) reads what no signature has. `owner`: its `__self__`."""
+    if module == "torch" or module.startswith("torch"):
+        if isinstance(owner, torch.Generator):
+            return True
+        return _ASKS.match(name) is not None and name not in _TORCH_ANSWERS
+    if module == "numpy":
+        return name in ("get_state", "geterrobj", "_get_promotion_state", "getbufsize")
+    if module in _PURE_C:
+        return name in _IMPURE_C.get(module, ())
+    return module in STDLIB and name not in _PURE_OF.get(module, ())
+
+
+def is_c_function_that_reads(function: Any) -> bool:
+    if not isinstance(function, types.BuiltinFunctionType):
+        return False
+    module, owner = top_package_of(function), function.__self__
+    return module in C_TRUSTED and c_function_reads(module, function.__name__, owner)
+
+
+# Functions that call others from C, which no profile event tells of.
+CALLS_BACK = frozenset(
+    {"map", "filter", "sorted", "sort", "min", "max", "iter", "reduce", "starmap", "takewhile", "dropwhile", "accumulate",
+     "groupby", "filterfalse", "call", "defaultdict", "sub", "partialmethod", "cached_property", "property"}
+)  # fmt: skip
+
+
+class Unseen:
+    """Stands for what an object has and nothing can watch: to name it ends a trace."""
+
+
+def decimal_context() -> tuple:
+    """What decides how numbers of the module `decimal` are rounded."""
+    context = decimal.getcontext()
+    return context.prec, context.rounding, context.Emin, context.Emax, context.capitals, context.clamp, repr(context.traps)
+
+
+# ---- Python functions -----------------------------------------------------------------------------------------------
+
+# Modules of the standard library whose functions depend on their arguments alone, or on what is watched, or refused elsewhere.
+_PURE = frozenset(
+    {"_collections_abc", "_weakrefset", "abc", "argparse", "ast", "base64", "bisect", "cmath", "codecs", "collections",
+     "colorsys", "configparser", "contextlib", "copy", "copyreg", "csv", "ctypes", "dataclasses", "datetime", "difflib",
+     "dis", "enum", "filecmp", "fnmatch", "fractions", "functools", "genericpath", "graphlib", "hashlib", "heapq", "hmac",
+     "html", "importlib", "inspect", "io", "itertools", "json", "keyword", "math", "numbers", "opcode", "operator", "os",
+     "pathlib", "pickle", "posixpath", "pprint", "queue", "random", "re", "reprlib", "shlex", "sre_compile", "sre_constants",
+     "sre_parse", "statistics", "string", "struct", "textwrap", "token", "tokenize", "types", "typing", "uuid", "warnings",
+     "weakref", "xml", "zipfile", "zoneinfo", "_pydecimal"}
+)  # fmt: skip
+_IMPURE = frozenset(
+    {"stack", "currentframe", "trace", "getouterframes", "getmodule", "getsource", "getsourcelines", "findsource", "getcwd",
+     "getcwdb", "getenvb", "cpu_count", "get_exec_path", "expanduser", "expandvars", "realpath", "abspath", "absolute",
+     "resolve", "samefile", "home", "uuid1", "uuid4", "getnode"}
+)  # fmt: skip
+# Of modules that have a state, the functions that may be called: their reads are watched (a logger's level).
+_WATCHED = {
+    "logging": {"isEnabledFor", "debug", "info", "warning", "warn", "error", "exception", "critical", "log", "getEffectiveLevel",
+                "_log", "disabled", "filter"},
+    "threading": {"__init__", "__enter__", "__exit__", "is_set", "local"},
+}  # fmt: skip
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+# Files of PyTorch's whose functions read, or are about, a state that no signature has.
+_STATES = tuple(
+    _TORCH + path.replace("/", os.sep)
+    for path in ("random.py", "_tensor_str.py", "autograd/anomaly_mode.py", "backends/", "utils/deterministic.py", "cuda/",
+                 "xpu/", "mps/", "mtia/", "accelerator/", "distributed/", "jit/_state.py", "multiprocessing/")
+)  # fmt: skip
+_NUMPY = os.path.join(os.path.dirname(numpy.__file__), "_core", "")
+_STATES_OF_NUMPY = (_NUMPY + "_ufunc_config.py", _NUMPY + "arrayprint.py", _NUMPY + "printoptions.py")
+_OF_TORCH = re.compile(r"(is|are|get|initial|seed)(_|$)")  # in torch/__init__.py and the like
+_SETTLED = frozenset(
+    {"is_tensor", "is_storage", "get_default_device", "is_compiling", "is_dynamo_compiling", "is_scripting", "is_tracing",
+     "is_exporting", "is_available", "is_built", "is_parametrized"}
+)  # fmt: skip
+
+
+@functools.cache
+def _home(path: str) -> str:
+    """Of a file of the standard library its top module, of one of PyTorch's or NumPy's that is about a state "state", else ""."""
+    if path.startswith((*_STATES, *_STATES_OF_NUMPY)):
+        return "state"
+    if path in (_TORCH + "__init__.py", _TORCH + "functional.py"):
+        return "torch"
+    if path.startswith("<frozen "):
+        return path[len("<frozen ") : -1].split(".", 1)[0]
+    for folder in STDLIB_FOLDERS:
+        if path.startswith(folder):
+            return path[len(folder) :].split(os.sep, 1)[0].removesuffix(".py")
+    return ""
+
+
+@functools.cache
+def reads(code: types.CodeType) -> bool:
+    """Whether a function of a trusted package, called by the program itself, reads what no signature has."""
+    home, name = _home(code.co_filename), code.co_name
+    if home == "state":
+        return name not in _SETTLED
+    if home == "torch":
+        return _OF_TORCH.match(name) is not None and name not in _SETTLED
+    if home in _PURE or home not in STDLIB:
+        return name in _IMPURE and bool(home)
+    return name not in _WATCHED.get(home, ()) and not name.startswith("<")
+
+
+# ---- functions that are asked again ---------------------------------------------------------------------------------
+
+# Without arguments, their answer is part of what a trace depends on.
+ANSWERED: dict[types.CodeType, Callable[[], Any]] = {
+    function.__code__: function
+    for module, names in (
+        (torch.distributed, ("is_available", "is_initialized", "get_rank", "get_world_size", "is_torchelastic_launched")),
+        (torch.cuda, ("is_available", "is_initialized", "device_count", "current_device")),
+        (torch.backends.mps, ("is_available", "is_built")),
+        (torch, ("is_deterministic_algorithms_warn_only_enabled", "is_warn_always_enabled", "get_float32_matmul_precision")),
+    )
+    for name in names
+    if isinstance(function := getattr(module, name, None), types.FunctionType)
+}
+
+
+def answer_of(function: Callable[[], Any]) -> Any:
+    """What it says now; an error's type and text where it raises."""
+    try:
+        return function()
+    except Exception as error:
+        return type(error), str(error)
+
+
+__all__ = [
+    "ANSWERED", "CALLS_BACK", "Unseen", "answer_of", "c_function_reads", "decimal_context", "is_c_function_that_reads", "reads",
+]  # fmt: skip

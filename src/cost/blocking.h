@@ -1,0 +1,113 @@
+// How contractions are cut up. Slots are half cycles on a machine with two FMA units: what one FMA of a full vector takes.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+namespace trainc::cost {
+
+// --- register tiles, on a CPU
+// Rows and vectors of a tile of sums; on AMX tiles; for an lhs that is read where it lies.
+struct Tile { int rows, vectors; bool amx = false, in_place = false; };
+
+// rows * vectors sums, `vectors` of the rhs and one broadcast of the lhs live in registers: at most 32. Ordered by preference where the costs are equal:
+// 8 x 3 loads 11 vectors for 24 FMAs, 12 x 2 loads 14.
+constexpr Tile kAvx512Tiles[] = {{8, 3}, {12, 2}, {6, 4}, {8, 2}, {4, 4}, {24, 1}, {16, 1}, {8, 1}, {2, 8}, {2, 4}, {2, 2}, {1, 8}, {1, 4}, {1, 2}};
+// The same with 16 registers.
+constexpr Tile kAvx2Tiles[] = {{6, 2}, {4, 3}, {3, 4}, {12, 1}, {8, 1}, {4, 2}, {2, 4}, {2, 2}, {1, 8}, {1, 4}, {1, 2}};
+// For an lhs that is read in place: the rows divide what a row of an image may be. An element of it is loaded where it is multiplied.
+constexpr Tile kAvx512InPlaceTiles[] = {{8, 3}, {12, 2}, {14, 2}, {10, 2}, {6, 4}, {7, 3}, {5, 4}, {4, 4}, {8, 2}, {7, 2}, {5, 2}, {16, 1}, {14, 1}, {10, 1}, {8, 1}};
+// The same with 16 registers.
+constexpr Tile kAvx2InPlaceTiles[] = {{6, 2}, {5, 2}, {4, 3}, {4, 2}, {7, 1}, {12, 1}, {10, 1}, {8, 1}};
+// Rows and vectors on AMX. As many tiles of 16 x 16 down and across: their sums and a row and a column of operands are eight registers at most.
+constexpr Tile kAmxTiles[] = {{32, 2, true}, {16, 3, true}, {48, 1, true}, {16, 2, true}, {32, 1, true}, {16, 1, true}};
+// Rows at a time in vector registers of a tile that AMX has: 8 x 3 vectors at most.
+constexpr int kVectorRowsOnAmx = 8;
+
+// --- what a step of k takes
+// Slots from an FMA to the next on the same sum: four cycles.
+constexpr double kFmaLatency = 8;
+// Slots of a step beside its FMAs and loads.
+constexpr double kStepOverhead = 1;
+// Cycles of a product of two AMX tiles. By the instructions' published timing, as the two below: no such machine was at hand.
+constexpr double kTileProduct = 16;
+// Cycles from such a product to the next on the same sums.
+constexpr double kTileLatency = 52;
+// Cycles of a tile load; also what a step on tiles takes beside its products.
+constexpr double kTileLoad = 8;
+// Slots to pack an element out of L2 along the contiguous direction.
+constexpr double kCopy = 0.4;
+// Slots to pack it through a staging tile that is turned.
+constexpr double kTranspose = 0.7;
+// Slots to split a packed element into its three parts in bf16.
+constexpr double kSplit = 2.2;
+// Slots that waking threads takes.
+constexpr double kWake = 10000;
+// Costs are equal where the smaller is more than this part of the other: the earlier one is taken.
+constexpr double kNearlyEqual = 0.999;
+
+// --- cache blocks
+// Steps of k in a block at most: the order of sums that eager's library was found to use (its error came out equal for k = 256, 768, 3072; deeper blocks lose).
+// A rhs panel of 32 f32 columns is then 24 KiB, and stays in L1d.
+constexpr int64_t kBlock = 192;
+// Pairs of bf16 in a block on AMX tiles: a chain of additions has a link for 16 of them only, and the end of a block costs more beside its products.
+constexpr int64_t kBlockOnTiles = 2 * kBlock;
+// The packed block of the lhs takes one part of so many of the target's L2: it is read once a panel, while the next one is on its way.
+constexpr int64_t kLhsBlockOfL2 = 10;
+// The packed block of the rhs takes one part of so many at most: the next one on its way should stay as well.
+constexpr double kRhsBlockOfL2 = 2;
+// Partial sums of a task may take so many times the target's L2: they are asked for long before they are read.
+constexpr double kSumsOfL2 = 2;
+// Rows, and columns, of a task at most.
+constexpr int64_t kLargestTask = 2048;
+// Cores that tasks are made for where the target has fewer.
+constexpr int kLeastCores = 2;
+// Sizes, relative to the first ones, that the blocking of a kernel for several sizes should suit.
+constexpr double kOtherSizes[] = {0.75, 1.0, 1.25, 1.5};
+// The same for the tile of a part of a nest: tenths.
+constexpr int64_t kOtherTenths[] = {7, 13, 15};
+
+// --- operands as they lie
+// Steps of k: finding where a run begins costs as much as some steps, and of shorter runs packing is the cheaper.
+constexpr int64_t kShortRun = 16;
+// Bytes from a row to the next of a matrix that is read as it lies: further apart they meet in few sets of L1, and packing is the cheaper.
+constexpr int64_t kNearRows = 1024;
+// Elements: shorter runs are not worth a loop each, and their operand is packed by divisions.
+constexpr int64_t kShortestRun = 4;
+
+// --- what a measurement may find better (tune="max")
+// The tile by rank, the number of tasks relative to the default's, the m block likewise.
+struct Wish { size_t tile; double least_tasks, most_tasks, block_m; };
+constexpr double kAny = std::numeric_limits<double>::infinity();
+// Variants: the default, then another tile, more tasks or fewer, other m blocks.
+constexpr Wish kWishes[] = {{0, 0, kAny, 1}, {1, 0, kAny, 1}, {2, 0, kAny, 1}, {0, 1.5, 3, 1}, {0, 3.5, 8, 1}, {0, 0, 0.7, 1}, {0, 0, kAny, 0.5}, {0, 0, kAny, 2}, {1, 1.5, 3, 1}};
+
+// --- the loops themselves
+// Steps of k that the micro-kernel writes out.
+constexpr int64_t kUnrolledSteps = 8;
+// The same in runs: the first of these that divides a run.
+constexpr int64_t kRunSteps[] = {8, 10, 7, 6, 5, 4};
+// Steps of k in the staging tile of a pack that turns.
+constexpr int64_t kStagedSteps = 64;
+// Bytes of a cache line.
+constexpr int64_t kCacheLine = 64;
+// Cache lines that a group of steps asks for, at most: the loads of the multiplication itself must not wait.
+constexpr int64_t kLinesAhead = 8;
+// Bytes of a buffer that is read all the time (a bias, scales) and need not be asked for.
+constexpr int64_t kStaysCached = 32 << 10;
+
+// --- a device's tiles
+// A block's tile and a thread's part of it: each_m x each_n sums (FMA), or a warp's 16 x 8 tiles, each_m x each_n of them (tensor cores).
+struct DeviceTile { int m, n, k, each_m, each_n; };
+// With FMA: the largest that still gives every multiprocessor of the target a block and throws little away.
+constexpr DeviceTile kFmaTiles[] = {{128, 128, 16, 8, 8}, {64, 64, 16, 4, 4}, {32, 32, 16, 2, 2}};
+// With tensor cores, likewise.
+constexpr DeviceTile kMmaTiles[] = {{128, 64, 32, 4, 4}, {64, 64, 32, 2, 4}, {32, 32, 32, 1, 2}};
+// Sums that are computed, for each that is wanted, at most: what little is thrown away.
+constexpr int64_t kMostWaste = 2;
+// Elements that a row of a fragment's tile is padded by: rows are read 8 apart at once, and fall on different banks so.
+constexpr int kMmaPad = 8;
+// Elements that a row of an FMA tile is padded by: columns are read one apart.
+constexpr int kFmaPad = 1;
+
+}  // namespace trainc::cost

@@ -1,0 +1,18 @@
+// In which order steps run around what is in flight. Estimates for a few cores: what matters is which is longer, a kernel or what is in flight.
+#pragma once
+#include <cstdint>
+
+namespace trainc::cost {
+
+// FLOPs that kernels do in a second.
+constexpr double kFlopsPerSecond = 50e9;
+// Bytes that kernels read and write in a second.
+constexpr double kBytesPerSecond = 10e9;
+// Seconds that a step takes beside its work.
+constexpr double kSecondsAStep = 5e-6;
+// Orders are tried under limits of memory in steps of one part of so many of what the caller and the plan hold.
+constexpr int64_t kMemoryStep = 8;
+// How many such steps above the present peak, each in turn; and without a limit.
+constexpr int64_t kMemorySteps[] = {0, 1, 2, 4};
+
+}  // namespace trainc::cost

@@ -1,0 +1,37 @@
+#include "frontend/aten/table.h"
+
+namespace trainc::frontend::aten {
+
+void Table::add(std::initializer_list<const char*> targets, Handler handler) {
+  for (const char* target : targets) require(rows_.emplace(target, handler).second, std::string("two rows for ") + target);
+}
+
+const Handler* Table::find(std::string_view target) const {
+  auto it = rows_.find(target);
+  return it == rows_.end() ? nullptr : &it->second;
+}
+
+const Table& table() {
+  static const Table t = [] {
+    Table t;
+    add_elementwise(t);
+    add_activations(t);
+    add_reductions(t);
+    add_views(t);
+    add_strided(t);
+    add_creation(t);
+    add_contractions(t);
+    add_convolutions(t);
+    add_softmax(t);
+    add_normalization(t);
+    add_losses(t);
+    add_attention(t);
+    add_indexing(t);
+    add_random(t);
+    add_pooling(t);
+    return t;
+  }();
+  return t;
+}
+
+}  // namespace trainc::frontend::aten

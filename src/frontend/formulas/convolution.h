@@ -1,0 +1,30 @@
+// Convolutions as contractions over windows, in channels-last order (docs/frontend.md): the result's rows are (image,
+// place), its columns output channels. The weight's gradient sums over those rows; the input's gradient is a
+// convolution of dy with the weight's taps reversed, one for each phase of the stride. Of one group; no size is 0.
+#pragma once
+#include <optional>
+
+#include "frontend/formulas/value.h"
+
+namespace trainc::formulas {
+
+/// One number a spatial axis, of which there are one or more. Padding is as wide on both sides.
+struct Convolution {
+  Dims stride, padding, dilation, kernel, size, grid;  // size: of the input; grid: of the output
+  int64_t images, channels, out;
+  size_t axes() const { return kernel.size(); }
+};
+/// x: [N, C, size...], w: [O, C, kernel...]
+Convolution convolution_of(const Dims& x, const Dims& w, Dims stride, Dims padding, Dims dilation);
+
+/// x of any float dtype, contracted and summed in `sums`, in which the result is: [N, O, grid...]. bias: [O], of
+/// `sums`.
+Value convolution(Value x, Value w, std::optional<Value> bias, const Convolution&, DType sums);
+/// dy: [N, O, grid...] -> x's shape, in `sums`.
+Value convolution_input_gradient(Value dy, Value w, const Convolution&, DType sums);
+/// -> w's shape.
+Value convolution_weight_gradient(Value dy, Value x, const Convolution&, DType sums);
+/// -> [O]
+Value convolution_bias_gradient(Value dy, const Convolution&, DType sums);
+
+}  // namespace trainc::formulas

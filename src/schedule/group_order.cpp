@@ -1,0 +1,153 @@
+#include "schedule/group_order.h"
+
+#include <algorithm>
+#include <set>
+#include <unordered_set>
+
+#include "schedule/groups.h"
+#include "support/error.h"
+
+namespace trainc::schedule {
+
+DrawnBefore order_draws(std::vector<const Node*>& live) {
+  DrawnBefore drawn_before;
+  std::vector<std::pair<int64_t, const Node*>> draws;
+  for (const Node* n : live) {
+    if (n->op == Op::Random) draws.push_back({n->as<RandomAttr>().draw, n});
+    if (n->op == Op::Extern && n->as<ExternAttr>().random) draws.push_back({n->as<ExternAttr>().draw, n});
+  }
+  std::sort(draws.begin(), draws.end());
+  bool ordered = true;
+  for (size_t i = 1; i < draws.size(); ++i) {
+    drawn_before[draws[i].second] = draws[i - 1].second;
+    ordered = ordered && draws[i - 1].second->id < draws[i].second->id;
+  }
+  if (ordered) return drawn_before;
+  std::vector<const Node*> order, stack;
+  std::unordered_set<const Node*> done, begun;
+  for (const Node* root : live) {
+    stack.push_back(root);
+    while (!stack.empty()) {
+      const Node* n = stack.back();
+      const bool again = !begun.insert(n).second;
+      if (again) {
+        stack.pop_back();
+        if (done.insert(n).second) order.push_back(n);
+        continue;
+      }
+      const auto wait_for = [&](const Node* i) {
+        require(!begun.count(i) || done.count(i), "a draw needs the result of a later one");
+        if (!done.count(i)) stack.push_back(i);
+      };
+      for (const Node* i : n->inputs) wait_for(i);
+      if (auto it = drawn_before.find(n); it != drawn_before.end()) wait_for(it->second);
+    }
+  }
+  live = std::move(order);
+  return drawn_before;
+}
+
+namespace {
+
+/// List scheduling: of the groups whose reads are made, first those that need no more memory afterwards than before (what they are the
+/// last to read outweighs what they leave; results for the caller weigh nothing), then the next of `roots`, behind what it reads.
+std::vector<int> in_little_memory(const Groups& groups, const Graph& graph, const std::vector<int>& roots, const std::unordered_map<int, std::unordered_set<int>>& before) {
+  std::unordered_set<const Node*> callers;
+  for (const Output& o : graph.outputs)
+    if (o.value) callers.insert(base_of(o.value));
+  struct Waiting {
+    std::vector<int> before, after;
+    std::vector<const Node*> reads;  // values of other groups
+    size_t missing = 0;              // groups before it that are not done
+    int64_t place = 0;               // in `roots`
+    bool done = false;
+  };
+  std::unordered_map<int, Waiting> work;
+  std::unordered_map<const Node*, int64_t> readers;  // groups that have yet to read a value of another group
+  for (size_t i = 0; i < roots.size(); ++i) {
+    Waiting& w = work[roots[i]];
+    w.place = static_cast<int64_t>(i);
+    if (auto it = before.find(roots[i]); it != before.end()) w.before.assign(it->second.begin(), it->second.end());
+    w.missing = w.before.size();
+    std::unordered_set<const Node*> seen;
+    for (const Node* n : groups.all()[roots[i]].values)
+      for (const Read& r : groups.read_by(n))
+        if (int p = groups.group(r.value); p >= 0 && p != roots[i] && seen.insert(r.value).second) w.reads.push_back(r.value), ++readers[r.value];
+  }
+  for (int g : roots) {
+    std::sort(work[g].before.begin(), work[g].before.end(), [&](int a, int b) { return work[a].place < work[b].place; });
+    for (int p : work[g].before) work[p].after.push_back(g);
+  }
+
+  const auto growth = [&](int g) {
+    int64_t bytes = 0;
+    for (const Node* n : groups.all()[g].values)
+      if (readers.count(n) && !callers.count(n)) bytes += n->type.bytes();
+    for (const Node* n : work[g].reads)
+      if (readers[n] == 1 && !callers.count(n)) bytes -= n->type.bytes();
+    return bytes;
+  };
+  std::vector<int> order;
+  std::set<std::pair<int64_t, int>> ready;  // (place in `roots`, group)
+  const auto run = [&](int g) {
+    Waiting& w = work[g];
+    w.done = true;
+    order.push_back(g);
+    ready.erase({w.place, g});
+    for (const Node* n : w.reads) --readers[n];
+    for (int next : w.after)
+      if (--work[next].missing == 0) ready.insert({work[next].place, next});
+  };
+  const auto run_what_frees = [&] {
+    for (bool found = true; found;) {
+      found = false;
+      int best = -1;
+      int64_t least = 1;
+      for (auto [place, g] : ready)
+        if (int64_t bytes = growth(g); bytes < least && !work[g].reads.empty()) least = bytes, best = g;
+      if (best >= 0) run(best), found = true;
+    }
+  };
+  for (int g : roots)
+    if (work[g].missing == 0) ready.insert({work[g].place, g});
+  std::unordered_set<int> begun;
+  const auto run_with_reads = [&](int root) {
+    std::vector<std::pair<int, size_t>> stack{{root, 0}};  // a group, and how many of those before it have been looked at
+    while (!stack.empty()) {
+      auto& [g, next] = stack.back();
+      if (next == 0) require(work[g].done || begun.insert(g).second, "groups depend on each other in a circle");
+      while (next < work[g].before.size() && work[work[g].before[next]].done) ++next;
+      if (next < work[g].before.size()) {
+        stack.push_back({work[g].before[next++], 0});
+        continue;
+      }
+      if (!work[g].done) run(g), run_what_frees();
+      stack.pop_back();
+    }
+  };
+  for (int g : roots)
+    if (!work[g].done) run_with_reads(g);
+  return order;
+}
+
+}  // namespace
+
+std::vector<int> order_groups(const Groups& groups, const Graph& graph) {
+  std::vector<int> roots;
+  for (int g = 0; g < static_cast<int>(groups.all().size()); ++g)
+    if (groups.find(g) == g) roots.push_back(g);
+  std::unordered_map<int, std::unordered_set<int>> needs;
+  for (int g : roots)
+    for (const Node* n : groups.all()[g].values)
+      for (int p : groups.before(n))
+        if (p != g) needs[g].insert(p);
+  auto last_id = [&](int g) {
+    int64_t id = 0;
+    for (const Node* n : groups.all()[g].values) id = std::max(id, n->id);
+    return id;
+  };
+  std::sort(roots.begin(), roots.end(), [&](int a, int b) { return last_id(a) < last_id(b); });
+  return in_little_memory(groups, graph, roots, needs);
+}
+
+}  // namespace trainc::schedule
