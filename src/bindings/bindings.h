@@ -15,8 +15,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "runtime/cuda/executable.h"
-#include "runtime/runtime.h"
+#include "runtime/device.h"
 
 namespace trainc::bindings {
 
@@ -24,13 +23,12 @@ namespace nb = nanobind;
 
 /// What Python calls Executable.
 struct CoreExecutable {
-  std::unique_ptr<runtime::Executable> cpu;           // one of the two
-  std::unique_ptr<runtime::cuda::Executable> device;
-  const plan::Plan& plan() const { return device ? device->plan() : cpu->plan(); }
+  std::unique_ptr<runtime::Executable> loaded;
+  const plan::Plan& plan() const { return loaded->plan(); }
   std::vector<int> read_inputs;   // buffers of the caller's that some step reads, empty ones aside
   nlohmann::json compile_record;  // how it was made, for report(); null for a loaded plan
 };
-/// `device`: "cpu", or a word that device_driver knows.
+/// `device`: a name that runtime::device knows.
 std::unique_ptr<CoreExecutable> executable_of(plan::Plan, const std::string& device, nlohmann::json compile_record);
 /// Replaces the line in each origin where it is in `to`: the lines of a stored plan are those of the program that stored it.
 void rename(std::vector<std::string>& origins, const std::map<std::string, std::string>& to);
@@ -41,10 +39,6 @@ void bind_executable(nb::module_&);  // Executable, load_plan
 void bind_watch(nb::module_&);       // CallWatch, same_contents, type_version
 void bind_reference(nb::module_&);   // import_text, optimized_text, evaluate
 void bind_compiler(nb::module_&);    // compile, JointGraph, Foreach
-
-/// The driver of "cuda:0", ...; of "interpret" (the interpreter of device nests), or "null:sm_90a", ... (kernels are held, nothing runs).
-/// nullptr for "cpu". UserError for another word, or where there is no such GPU.
-std::shared_ptr<runtime::cuda::Driver> device_driver(const std::string& device);
 
 /// Has the framework draw a mask once, and sets the runtime to the generator that gives the same. Needs the interpreter lock; does nothing
 /// where torch is not imported. Throws InternalError where neither generator does: masks would not be eager's.

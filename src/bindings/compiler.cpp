@@ -7,10 +7,8 @@
 #include <thread>
 
 #include "bindings/bindings.h"
-#include "emit/cuda/emit.h"
 #include "frontend/aten/import.h"
 #include "runtime/foreach.h"
-#include "runtime/measure.h"
 #include "support/error.h"
 
 namespace trainc::bindings {
@@ -23,7 +21,7 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 /// `tuner`: variant(text, variants, measure) as compiler::Tuning::choose has it, measure(variant) giving seconds; and library(text, call, plans), plans being
 /// functions that give an Executable: ours, library, tuned, alone (compiler::LibraryCandidate).
-compiler::Tuning tuning_of(const nb::object& tuner) {
+compiler::Tuning tuning_of(const nb::object& tuner, const std::string& device) {
   const auto choose = [&tuner](const std::string& text, int variants, const std::function<double(int)>& measure) {
     nb::gil_scoped_acquire lock;
     return nb::cast<int>(tuner.attr("variant")(text, variants, nb::cpp_function([&measure](int variant) {
@@ -31,40 +29,43 @@ compiler::Tuning tuning_of(const nb::object& tuner) {
       return measure(variant);
     })));
   };
-  const auto library = [&tuner](const compiler::LibraryCandidate& candidate) {
+  const auto library = [&tuner, device](const compiler::LibraryCandidate& candidate) {
     nb::gil_scoped_acquire lock;
     nb::dict plans;
-    const auto add = [&plans](const char* name, const std::function<plan::Plan()>& make) {
-      plans[name] = nb::cpp_function([&make] {
+    const auto add = [&plans, &device](const char* name, const std::function<plan::Plan()>& make) {
+      plans[name] = nb::cpp_function([&make, &device] {
         plan::Plan plan = [&] {
           nb::gil_scoped_release unlock;
           return make();
         }();
-        return executable_of(std::move(plan), "cpu", nullptr);
+        return executable_of(std::move(plan), device, nullptr);
       });
     };
     add("ours", candidate.ours), add("library", candidate.library), add("tuned", candidate.tuned), add("alone", candidate.alone);
     return nb::cast<std::string>(tuner.attr("library")(candidate.text, candidate.call, plans));
   };
-  return {runtime::seconds_of, choose, library};
+  const auto seconds = [on = runtime::device(device)](const plan::Kernel& kernel, int64_t extent, const std::vector<int64_t>& arguments) {
+    return on->seconds_of(kernel, extent, arguments);
+  };
+  return {seconds, choose, library};
 }
 
 /// What all compiling functions are given.
 struct Order {
   compiler::CompileOptions options;
-  std::string device;  // where the plan is to run: "cpu", or a word that device_driver knows
+  std::string device;  // where the plan is to run: a name that runtime::device knows
   nb::object tuner;    // None, or who chooses between measured variants (tuning.py)
 
   Order(const std::string& options, std::string device, nb::object tuner)
       : options(compiler::options_of(options)), device(std::move(device)), tuner(std::move(tuner)) {
-    require(this->options.gpu.has_value() == (this->device != "cpu"), "compile options are of another device");
+    require(this->options.target.name() == runtime::device(this->device)->target(), "compile options are of another device");
   }
   /// `callback`: progress(done, total), or None. It and Ctrl-C may raise out of the compiler.
   compiler::Job job(const nb::object& callback, compiler::SharedKernels* shared) const {
     compiler::Job job;
     job.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
     job.shared = shared;
-    if (!tuner.is_none() && !options.gpu) job.tuning = tuning_of(tuner);
+    if (!tuner.is_none() && options.target.measures) job.tuning = tuning_of(tuner, device);
     job.progress = [&callback, signals = SignalCheck()](int64_t done, int64_t total) mutable {
       signals();
       nb::gil_scoped_acquire lock;
@@ -151,7 +152,7 @@ std::vector<compiler::Update> all_of(const Updates& updates) {
 std::vector<plan::Foreach> kernels_of(const Formulas& formulas, const compiler::CompileOptions& o) {
   std::vector<plan::Foreach> kernels;
   for (const auto& [graph, in_place] : formulas)
-    kernels.push_back(compiler::compile_foreach(frontend::import_aten(graph), in_place, "update" + std::to_string(kernels.size()), o, emit::cuda::Entry::Plan));
+    kernels.push_back(compiler::compile_foreach(frontend::import_aten(graph), in_place, "update" + std::to_string(kernels.size()), o, compiler::Entry::Plan));
   return kernels;
 }
 /// For a plan that is only looked at.
@@ -238,17 +239,13 @@ struct JointGraph {
 };
 
 struct Foreach {
-  std::unique_ptr<runtime::Foreach> cpu;  // one of the two
-  std::unique_ptr<runtime::cuda::DeviceForeach> device;
+  std::unique_ptr<runtime::Foreach> loaded;
   double compile_seconds = 0;  // 0 for a stored one
   double seconds = 0;          // of the last run
 
-  Foreach(plan::Foreach plan, const std::string& on, double compile_seconds = 0) : compile_seconds(compile_seconds) {
-    if (plan.device.empty()) cpu = std::make_unique<runtime::Foreach>(std::move(plan));
-    else if (const auto driver = device_driver(on)) device = std::make_unique<runtime::cuda::DeviceForeach>(std::move(plan), driver);
-    else throw UserError(plan.name + " was compiled for " + plan.device + ", not for the CPU");
-  }
-  const plan::Foreach& plan() const { return device ? device->plan() : cpu->plan(); }
+  Foreach(plan::Foreach plan, const std::string& on, double compile_seconds = 0)
+      : loaded(runtime::device(on)->load(std::move(plan))), compile_seconds(compile_seconds) {}
+  const plan::Foreach& plan() const { return loaded->plan(); }
 
   static Foreach compiled(const std::string& graph, const std::vector<int64_t>& in_place, const std::string& name, const std::string& options,
                           const std::string& device) {
@@ -258,7 +255,7 @@ struct Foreach {
     return Foreach(compiler::compile_foreach(frontend::import_aten(graph), in_place, name, o), device, seconds_since(start));
   }
   bool run(const std::vector<std::vector<uintptr_t>>& tensors, const std::vector<int64_t>& numels, const std::vector<double>& scalars, uintptr_t stream) {
-    const int64_t wanted = device ? device->tensor_inputs() : cpu->tensor_inputs();
+    const int64_t wanted = loaded->tensor_inputs();
     std::vector<void*> pointers;
     for (size_t i = 0; i < tensors.size(); ++i) {
       require(static_cast<int64_t>(tensors[i].size()) == wanted,
@@ -272,8 +269,7 @@ struct Foreach {
     nb::gil_scoped_release unlock;
     if (!runtime::writes_apart(plan(), pointers, numels)) return false;
     const auto start = Clock::now();
-    if (device) device->run(pointers, numels, scalars, reinterpret_cast<void*>(stream));
-    else cpu->run(pointers, numels, scalars);
+    loaded->run(pointers, numels, scalars, reinterpret_cast<void*>(stream));
     seconds = seconds_since(start);
     return true;
   }

@@ -6,7 +6,6 @@
 #include <set>
 
 #include "bindings/bindings.h"
-#include "runtime/arena.h"
 #include "support/error.h"
 #include "support/remark_json.h"
 
@@ -132,7 +131,7 @@ std::string why_extern(const plan::Plan& p, const plan::Step& s) {
 
 std::string report(const CoreExecutable& e) {
   const plan::Plan& p = e.plan();
-  const std::vector<double> seconds = e.cpu ? e.cpu->step_seconds() : std::vector<double>();
+  const std::vector<double> seconds = e.loaded->step_seconds();
   json steps = json::array();
   for (size_t i = 0; i < p.steps.size(); ++i) {
     const plan::Step& s = p.steps[i];
@@ -222,7 +221,12 @@ class FrameworkGenerator {
 void run(CoreExecutable& e, const std::vector<uintptr_t>& inputs, const std::vector<uintptr_t>& outputs, uintptr_t saved, const nb::object& generator,
          const nb::object& extern_call, uintptr_t temp, uintptr_t stream) {
   const plan::Plan& plan = e.plan();
-  runtime::Call call{pointers(inputs), pointers(outputs), reinterpret_cast<void*>(saved), {}, {}, SignalCheck()};
+  runtime::Call call{.inputs = pointers(inputs),
+                     .outputs = pointers(outputs),
+                     .saved = reinterpret_cast<void*>(saved),
+                     .temp = reinterpret_cast<void*>(temp),
+                     .stream = reinterpret_cast<void*>(stream),
+                     .check_signals = SignalCheck()};
   refuse_freed(e, call);
   if (draws_on_host(plan)) find_mask_generator();
   const FrameworkGenerator framework(generator);
@@ -233,9 +237,7 @@ void run(CoreExecutable& e, const std::vector<uintptr_t>& inputs, const std::vec
   if (!extern_call.is_none())
     call.extern_call = [&](const plan::Step& step, const std::vector<void*>& in) { return call_framework(extern_call, plan, step, in); };
   nb::gil_scoped_release unlock;
-  if (e.cpu) return e.cpu->run(call);
-  const runtime::Arena own(temp == 0 ? plan.temp_bytes : 0);  // without a GPU, temporaries are the host's
-  e.device->run({std::move(call), temp ? reinterpret_cast<void*>(temp) : own.data(), reinterpret_cast<void*>(stream)});
+  e.loaded->run(call);
 }
 
 }  // namespace
@@ -248,13 +250,7 @@ std::unique_ptr<CoreExecutable> executable_of(plan::Plan plan, const std::string
     for (int b : s.reads)
       if (plan.buffers[b].home == Home::Input && plan.buffers[b].bytes > 0) read.insert(b);
   made->read_inputs.assign(read.begin(), read.end());
-  if (plan.device.empty()) {
-    made->cpu = std::make_unique<runtime::Executable>(std::move(plan));
-    return made;
-  }
-  const auto driver = device_driver(device);
-  if (!driver) throw UserError("plan " + plan.name + " was compiled for " + plan.device + ", not for the CPU");
-  made->device = std::make_unique<runtime::cuda::Executable>(std::move(plan), driver);
+  made->loaded = runtime::device(device)->load(std::move(plan));
   return made;
 }
 
@@ -278,8 +274,8 @@ void bind_executable(nb::module_& m) {
       .def_prop_ro("temp_bytes", [](const CoreExecutable& e) { return e.plan().temp_bytes; })
       .def_prop_ro("scratch_bytes", [](const CoreExecutable& e) { return plan::scratch_bytes(e.plan()); }, "Of each thread that runs it.")
       .def_prop_ro("name", [](const CoreExecutable& e) { return e.plan().name; })
-      .def_prop_rw("profile", [](const CoreExecutable& e) { return e.cpu && e.cpu->profile; },
-                   [](CoreExecutable& e, bool on) { if (e.cpu) e.cpu->profile = on; })
+      .def_prop_rw("profile", [](const CoreExecutable& e) { return e.loaded->profile; },
+                   [](CoreExecutable& e, bool on) { e.loaded->profile = on; })
       .def("report", &report)
       .def_prop_ro("compile_record", [](const CoreExecutable& e) { return e.compile_record.dump(); }, "How it was made, as JSON.")
       .def("text", [](const CoreExecutable& e) { return plan::print(e.plan()); })

@@ -6,11 +6,13 @@
 #include <utility>
 
 #include "bindings/bindings.h"
-#include "bindings/interpreted_driver.h"
 #include "emit/cuda/emit.h"
 #include "interpret/amx.h"
+#include "runtime/interpret/device.h"
+#include "runtime/interpret/driver.h"
 #include "support/cpu.h"
 #include "support/error.h"
+#include "support/target.h"
 
 extern "C" const char __ehdr_start[] __attribute__((visibility("hidden")));  // the linker's: where this module begins in memory
 
@@ -40,21 +42,7 @@ std::string build_id() {
   return "";
 }
 
-std::shared_ptr<InterpretedDriver> interpreted_driver() {
-  static const auto driver = std::make_shared<InterpretedDriver>();
-  return driver;
-}
-
 }  // namespace
-
-std::shared_ptr<runtime::cuda::Driver> device_driver(const std::string& device) {
-  if (device == "cpu") return nullptr;
-  if (device == "interpret") return interpreted_driver();
-  if (device.starts_with("null:")) return std::make_shared<runtime::cuda::NullDriver>(std::string(name_of(gpu_of(device.substr(5)))));
-  const bool named = device.starts_with("cuda:") && device.size() > 5 && device.find_first_not_of("0123456789", 5) == std::string::npos;
-  if (named) return runtime::cuda::cuda_driver(std::stoi(device.substr(5)));
-  throw UserError(device + ": no such device; there are cpu, cuda:0, ..., interpret (device kernels without a GPU) and null:sm_90a, ... (no kernels run)");
-}
 
 void bind_machine(nb::module_& m) {
   m.def("cpu_level", [] { return std::string(name_of(cpu_level())); }, "The level that kernels are compiled for; TRAINC_CPU forces a lower one.");
@@ -67,27 +55,27 @@ void bind_machine(nb::module_& m) {
     const CacheSizes c = cache_sizes();
     return std::vector<int64_t>{c.l1d, c.l2, c.l3, c.cores};
   }, "Bytes of L1d, L2 and L3 that kernels are blocked for, and the number of cores that can run at a time.");
-  m.def("architecture", [](const std::string& device) {
-    const auto driver = device_driver(device);
-    return driver ? driver->architecture() : std::string("cpu");
-  }, nb::arg("device"), "What kernels for a device are compiled for: \"cpu\", \"interpret\", \"sm_90a\", ...");
-  m.def("multiplies", [](const std::string& device) {
-    const auto driver = device_driver(device);
-    return driver && driver->multiplies();
-  }, nb::arg("device"), "Whether a device's library of matrix products can be had.");
+  m.def("target", [](const std::string& device) { return runtime::device(device)->target(); }, nb::arg("device"),
+        "What kernels for a device are compiled for: \"cpu\", \"interpret\", \"sm_90a\", ...");
+  m.def("multiplies", [](const std::string& device) { return runtime::device(device)->multiplies(); }, nb::arg("device"),
+        "Whether a device's library of matrix products can be had.");
+  m.def("measures", [](const std::string& target) { return target_of(target, cpu_level()).measures; }, nb::arg("target"),
+        "Whether kernels for a target are timed while a plan is compiled: what tune=\"max\" needs.");
+  m.def("shares_kernels", [](const std::string& target) { return target_of(target, cpu_level()).shares_kernels; }, nb::arg("target"),
+        "Whether one kernel for a target may serve plans of different sizes.");
   m.def("build_id", &build_id, "The linker's hash of this module.");
   m.def("thread_count", &runtime::thread_count);
-  m.def("device", [](const std::string& device) {
-    const auto driver = device_driver(device);
-    return driver ? driver->description() : std::string("cpu");
-  }, nb::arg("device"), "What the device is, in words; UserError where it is not there.");
-  m.def("interpreted_launches", [] { return nb::make_tuple(interpreted_driver()->launches, interpreted_driver()->blocks); },
-        "Kernels launched on TRAINC_DEVICE=interpret so far, and their blocks.");
+  m.def("device", [](const std::string& device) { return runtime::device(device)->description(); }, nb::arg("device"),
+        "What the device is, in words; UserError where it is not there.");
+  m.def("interpreted_launches", [] {
+    const auto& count = dynamic_cast<const runtime::interpreted::InterpretedDevice&>(*runtime::device("interpret")).count();
+    return nb::make_tuple(count.launches.load(), count.blocks.load());
+  }, "Kernels launched on TRAINC_DEVICE=interpret so far, and their blocks.");
   m.def("interpreted_streams", [] {
     std::vector<uintptr_t> streams;
-    for (void* s : std::exchange(interpreted_driver()->streams, {})) streams.push_back(reinterpret_cast<uintptr_t>(s));
+    for (void* s : std::exchange(runtime::interpreted::interpreted_driver()->streams, {})) streams.push_back(reinterpret_cast<uintptr_t>(s));
     return streams;
-  }, "The streams that anything was queued on there since this was last asked.");
+  }, "The streams that anything was queued on, on the device interpret:cuda, since this was last asked.");
   m.def("compile_cuda", [](const std::string& nest, const std::string& gpu) {
     nb::gil_scoped_release unlock;
     const loop::LoopNest parsed = loop::parse(nest);

@@ -1,4 +1,6 @@
 #include "bindings/bindings.h"
+#include "runtime/cuda/executable.h"
+#include "runtime/interpret/device.h"
 #include "support/error.h"
 
 namespace trainc::bindings {
@@ -26,6 +28,8 @@ NB_MODULE(_core, m) {
       PyErr_SetString(PyExc_IndexError, e.what());
     }
   });
+  trainc::runtime::cuda::register_devices();
+  trainc::runtime::interpreted::register_devices();
   bind_machine(m);
   bind_random(m);
   bind_executable(m);

@@ -18,6 +18,13 @@ void dump(const std::string& name, const std::string& text) {
   if (write_dump(name, text).empty()) throw UserError("TRAINC_DUMP: cannot write " + name + "; set TRAINC_DUMP_DIR to a directory that you can write");
 }
 
+void dump_kernel(const std::string& stem, const loop::LoopNest& nest, const Target& target, Entry entry) {
+  if (dumping("loop")) dump(stem + ".loop", loop::print(nest));
+  if (!dumping("asm")) return;
+  const CodeGenerator::Listing listing = generator_of(target).listing(nest, target, entry);
+  dump(stem + listing.ending, listing.text);
+}
+
 loop::LoopNest anonymous(loop::LoopNest nest) {
   nest.name = "kernel";
   nest.origins.clear();
@@ -32,21 +39,9 @@ int64_t storage_bytes(const Type& type, const Dims& strides) {
   return (last + 1) * size_of(type.dtype);
 }
 
-namespace {
-
-/// Machine code of one nest, and where it is entered.
-emit::Blob blob_of(const loop::LoopNest& nest, const CompileOptions& options, emit::cuda::Entry entry) {
-  if (!options.gpu) return emit::compile(nest, options.level);
-  if (!options.interpreted) return {emit::cuda::compile(emit::cuda::source(nest, entry), nest.name, *options.gpu).code, 0};
-  const std::string text = loop::print(nest);
-  return {{text.begin(), text.end()}, 0};
-}
-
-}  // namespace
-
 plan::Kernel without_code(const loop::LoopNest& nest) { return {nest.name, {}, 0, nest.scratch_bytes(), nest.threads}; }
 
-Code code_of(const std::vector<loop::LoopNest>& nests, const CompileOptions& options, const Job& job, emit::cuda::Entry entry, SharedKernels::Impl::Role* role) {
+Code code_of(const std::vector<loop::LoopNest>& nests, const CompileOptions& options, const Job& job, Entry entry, SharedKernels::Impl::Role* role) {
   Code code;
   // Kernels of identical layers differ in names and origins only.
   std::unordered_map<std::string, size_t> known;      // by text: the first nest of it
@@ -89,6 +84,7 @@ Code code_of(const std::vector<loop::LoopNest>& nests, const CompileOptions& opt
   }
   code.compiled = static_cast<int64_t>(distinct.size());
 
+  const CodeGenerator& generator = generator_of(options.target);
   std::mutex mutex;
   std::condition_variable changed;
   std::atomic<int64_t> next = 0;
@@ -100,11 +96,11 @@ Code code_of(const std::vector<loop::LoopNest>& nests, const CompileOptions& opt
       const int64_t i = next++;
       if (i >= static_cast<int64_t>(distinct.size())) return;
       try {
-        emit::Blob blob = blob_of(distinct[i], options, entry);
+        CodeGenerator::Code made = generator.generate(distinct[i], options.target, entry);
         std::lock_guard lock(mutex);
         plan::Kernel& kernel = code.kernels[place[i]];
-        kernel.code = std::move(blob.code);
-        kernel.entry = blob.entry;
+        kernel.code = std::move(made.bytes);
+        kernel.entry = made.entry;
         if (shared[i]) shared[i]->kernel = kernel;
         ++done;
       } catch (...) {
@@ -181,10 +177,7 @@ void dump_kernels(const LoweredPlan& lowered, const Code& code, const CompileOpt
     if (seen[k]) continue;
     seen[k] = true;
     const loop::LoopNest& nest = lowered.nests[i];
-    const std::string stem = lowered.plan.name + ".k" + std::to_string(k) + "." + nest.name;
-    if (dumping("loop")) dump(stem + ".loop", loop::print(nest));
-    if (dumping("asm") && options.gpu) dump(stem + ".cu", emit::cuda::source(nest));
-    else if (dumping("asm")) dump(stem + ".s", emit::assembly(nest, options.level));
+    dump_kernel(lowered.plan.name + ".k" + std::to_string(k) + "." + nest.name, nest, options.target, Entry::Plan);
   }
 }
 
@@ -196,11 +189,11 @@ plan::Plan generate(LoweredPlan lowered, const CompileOptions& options, const Jo
   const auto start = std::chrono::steady_clock::now();
   SharedKernels::Impl::Role* role = nullptr;
   std::unique_lock<std::mutex> lock;
-  if (job.shared && !options.gpu) {
+  if (job.shared && options.target.shares_kernels) {
     lock = std::unique_lock(job.shared->impl->mutex);
     role = &job.shared->impl->roles[lowered.plan.name];
   }
-  Code code = code_of(lowered.nests, options, job, emit::cuda::Entry::Plan, role);
+  Code code = code_of(lowered.nests, options, job, Entry::Plan, role);
   timing->code_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   timing->kernels += static_cast<int64_t>(lowered.nests.size());
   timing->distinct_kernels += static_cast<int64_t>(code.kernels.size());

@@ -1,8 +1,6 @@
 // Kernels -> machine code, each distinct one once, on several threads. Inside compiler only.
 #pragma once
 #include "compiler/kernels.h"
-#include "emit/cuda/emit.h"
-#include "emit/llvm/emit.h"
 #include "support/dump.h"
 
 namespace trainc::compiler {
@@ -14,7 +12,7 @@ struct Code {
   int64_t compiled = 0;               // kernels that code was generated for
 };
 /// `role`: of a plan whose kernels are shared with those of other sizes.
-Code code_of(const std::vector<loop::LoopNest>& nests, const CompileOptions&, const Job&, emit::cuda::Entry = emit::cuda::Entry::Plan,
+Code code_of(const std::vector<loop::LoopNest>& nests, const CompileOptions&, const Job&, Entry = Entry::Plan,
              SharedKernels::Impl::Role* role = nullptr);
 /// As the plan has it before there is code.
 plan::Kernel without_code(const loop::LoopNest&);
@@ -24,5 +22,7 @@ loop::LoopNest anonymous(loop::LoopNest);
 int64_t storage_bytes(const Type&, const Dims& strides);
 /// Writes a file that TRAINC_DUMP asked for; UserError where the directory cannot be written.
 void dump(const std::string& name, const std::string& text);
+/// The nest, and its kernel's listing, as far as TRAINC_DUMP asks for them.
+void dump_kernel(const std::string& stem, const loop::LoopNest&, const Target&, Entry);
 
 }  // namespace trainc::compiler

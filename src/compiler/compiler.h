@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "compiler/code_generator.h"
 #include "compiler/options.h"
 #include "cost/cutting.h"
-#include "emit/cuda/emit.h"
 #include "graph/program.h"
 #include "loop/loop.h"
 #include "passes/pipeline.h"
@@ -88,7 +88,7 @@ struct LoweredForeach {
 };
 LoweredForeach lower_foreach(Program, const std::vector<int64_t>& in_place, const std::string& name, const CompileOptions&);
 plan::Foreach compile_foreach(Program, const std::vector<int64_t>& in_place, const std::string& name, const CompileOptions&,
-                              emit::cuda::Entry = emit::cuda::Entry::Foreach);
+                              Entry = Entry::Foreach);
 
 /// The update of one parameter within a step.
 struct Update {

@@ -24,8 +24,8 @@ LoweredForeach lower_foreach(Program program, const std::vector<int64_t>& in_pla
   require(graph.outputs.size() == in_place.size(), "foreach: one output an updated input is wanted");
   plan::Foreach result;
   result.name = name;
-  result.cpu = options.gpu ? "" : std::string(name_of(options.level));
-  result.device = device_of(options);
+  result.cpu = options.target.cpu;
+  result.device = options.target.device;
 
   schedule::Schedule nothing_stored;
   lower::LoweredKernel kernel;
@@ -67,11 +67,11 @@ LoweredForeach lower_foreach(Program program, const std::vector<int64_t>& in_pla
     stores.push_back(loop::store(static_cast<int>(in_place[i]), position, x->dtype == to ? x : loop::cast(x, to)));
   }
   body.insert(body.end(), stores.begin(), stores.end());
-  scalars.push_back(loop::for_loop(LoopKind::Vector, j, extent, block(std::move(body)), f32_lanes(options.level)));
+  scalars.push_back(loop::for_loop(LoopKind::Vector, j, extent, block(std::move(body)), options.target.f32_lanes));
   nest.body = loop::for_loop(LoopKind::Parallel, c, integer(1), block(std::move(scalars)));
   loop::verify(nest);
-  if (options.gpu) {
-    nest = lower::map_to_device(nest, *options.gpu);
+  if (options.target.launches_blocks) {
+    nest = lower::map_to_device(nest, options.target);
     for (char& c : nest.name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';  // a name of C++: "AdamW step" is none
     loop::verify(nest);
   }
@@ -80,11 +80,9 @@ LoweredForeach lower_foreach(Program program, const std::vector<int64_t>& in_pla
 }
 
 plan::Foreach compile_foreach(Program program, const std::vector<int64_t>& in_place, const std::string& name, const CompileOptions& options,
-                              emit::cuda::Entry entry) {
+                              Entry entry) {
   LoweredForeach lowered = lower_foreach(std::move(program), in_place, name, options);
-  if (dumping("loop")) dump(name + ".loop", loop::print(lowered.nest));
-  if (dumping("asm") && options.gpu) dump(name + ".cu", emit::cuda::source(lowered.nest, entry));
-  else if (dumping("asm")) dump(name + ".s", emit::assembly(lowered.nest, options.level));
+  dump_kernel(name, lowered.nest, options.target, entry);
   lowered.foreach.kernel = std::move(code_of({std::move(lowered.nest)}, options, {.threads = 1}, entry).kernels[0]);
   return std::move(lowered.foreach);
 }

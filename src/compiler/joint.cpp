@@ -61,7 +61,7 @@ JointGraph::JointGraph(Program joint, int64_t primals, int64_t forward_outputs, 
   impl_->primals = primals;
   impl_->forward_outputs = forward_outputs;
   impl_->deferred_bytes = deferred_bytes;
-  impl_->streams = !options.gpu;
+  impl_->streams = options.target.fuses_chains;
   impl_->tangents = joint.graph.input_count - primals;
   // Cut after the algebra: what the two halves share is one node by then.
   Pipeline pipeline(name + "_joint", options.disabled_passes);
@@ -70,7 +70,7 @@ JointGraph::JointGraph(Program joint, int64_t primals, int64_t forward_outputs, 
   // What the user's checkpoints mark stays as it is: they decide there.
   impl_->graph = joint.must_recompute.empty() ? optimize(std::move(joint.graph), pipeline) : std::move(joint.graph);
   const schedule::Chunks chunks{.rows = options.loss_chunk_rows, .worth = options.loss_chunk_bytes, .one_plan = one_plan};
-  if (!options.gpu && joint.must_recompute.empty()) {
+  if (options.target.chunks_losses && joint.must_recompute.empty()) {
     Remarks remarks;
     impl_->graph = pipeline.run("chunk_rows", [&](const Graph& g) {
       std::optional<Graph> cut = schedule::chunk_rows(g, primals, chunks, &remarks);

@@ -37,8 +37,8 @@ class PlanBuilder {
   LoweredPlan run(const std::string& name, std::vector<std::string> notes, const CompileOptions& options, const Job& job, Timing& timing) {
     plan_.name = name;
     plan_.notes = std::move(notes);
-    plan_.cpu = options.gpu ? "" : std::string(name_of(options.level));
-    plan_.device = device_of(options);
+    plan_.cpu = options.target.cpu;
+    plan_.device = options.target.device;
     const bool arena_out = homes_.arena_outputs_from >= 0, arena_in = homes_.arena_inputs_from >= 0;
     plan_.input_count = arena_in ? homes_.arena_inputs_from : graph_.input_count;
     plan_.output_count = arena_out ? homes_.arena_outputs_from : static_cast<int64_t>(graph_.outputs.size());
@@ -50,13 +50,13 @@ class PlanBuilder {
 
     const double start = now();
     std::vector<std::vector<lower::LoweredKernel>> kernels = lowered(options, job);
-    if (!options.gpu) write_in_place(kernels);
+    if (options.target.writes_in_place) write_in_place(kernels);
     for (size_t g = 0; g < kernels.size(); ++g) {
       const schedule::Group& group = schedule_.groups[g];
       if (group.kind == schedule::GroupKind::Extern) extern_step(group);
       else if (group.kind == schedule::GroupKind::Random && kernels[g].empty()) random_step(group.values[0]);
       else
-        for (lower::LoweredKernel& k : kernels[g]) kernel_step(k, !options.gpu);
+        for (lower::LoweredKernel& k : kernels[g]) kernel_step(k, options.target.shifts_arguments);
       if (group.kind == schedule::GroupKind::Random && !kernels[g].empty()) as_draw(plan_.steps.back(), group.values[0]);
     }
     for (auto [value, below] : over_) plan_.buffers[buffer(value)].over = buffer(below);
@@ -68,11 +68,11 @@ class PlanBuilder {
  private:
   /// The kernels of each group.
   std::vector<std::vector<lower::LoweredKernel>> lowered(const CompileOptions& options, const Job& job) {
-    lower::Machine machine = options.gpu ? lower::Machine::device(*options.gpu) : lower::Machine{options.level, options.caches};
-    machine.tf32 = options.tf32;
-    machine.library_flops = options.library_flops;
+    lower::Machine machine{options.target};
+    machine.tf32 = options.target.has_tf32 && options.tf32;
+    machine.library_flops = options.target.has_library ? options.library_flops : 0;
     machine.float32_in_parts = options.float32_in_parts;
-    const bool shared = job.shared && !options.gpu;
+    const bool shared = job.shared && options.target.shares_kernels;
     std::unique_lock<std::mutex> lock;
     if (shared) {
       lock = std::unique_lock(job.shared->impl->mutex);
@@ -364,7 +364,7 @@ class PlanBuilder {
 std::unordered_set<const Node*> as_bits(const Graph& graph, const Homes& homes, const CompileOptions& options) {
   const auto in_arena = [&](int64_t slot) { return slot >= 0 && slot < static_cast<int64_t>(homes.arena_bits.size()) && homes.arena_bits[slot]; };
   std::unordered_set<const Node*> bits;
-  if (!options.gpu) bits = schedule::masks_as_bits(graph, homes.arena_outputs_from);
+  if (options.target.masks_as_bits) bits = schedule::masks_as_bits(graph, homes.arena_outputs_from);
   for (size_t i = 0; homes.arena_outputs_from >= 0 && i < graph.outputs.size(); ++i) {
     const int64_t slot = static_cast<int64_t>(i) - homes.arena_outputs_from;
     if (slot < 0) continue;
@@ -374,7 +374,7 @@ std::unordered_set<const Node*> as_bits(const Graph& graph, const Homes& homes, 
   }
   for (const Node* n : graph.live())
     if (n->op == Op::Input && homes.arena_inputs_from >= 0 && in_arena(n->as<InputAttr>().index - homes.arena_inputs_from)) bits.insert(n);
-  require(bits.empty() || !options.gpu, "masks are no bits on a device");
+  require(bits.empty() || options.target.masks_as_bits, "masks are no bits on this target");
   return bits;
 }
 
@@ -399,7 +399,7 @@ LoweredPlan lower_graph(Graph graph, Pipeline& pipeline, const Homes& homes, con
   graph = optimize(std::move(graph), pipeline);
   std::vector<std::string> notes;
   Remarks remarks;
-  if (job.tuning && job.tuning->library && !options.gpu && !job.shared) {  // what sizes share is not measured for one of them
+  if (job.tuning && job.tuning->library && options.target.measures && !job.shared) {  // what sizes share is not measured for one of them
     const LibraryCalls calls = library_calls(graph, homes, options, job, notes, &remarks);
     if (!calls.empty()) {
       graph = pipeline.run("library_calls", [&](const Graph& g) { return with_library_calls(g, calls); }, std::move(graph));
@@ -410,7 +410,7 @@ LoweredPlan lower_graph(Graph graph, Pipeline& pipeline, const Homes& homes, con
   for (const Output& o : graph.outputs) output_types.push_back(o.value ? o.value->type : Type{});
   graph = pipeline.run_needed("prepare", [&](const Graph& g) { return prepared(g, homes); }, graph);
   const double start = now();
-  schedule::Schedule schedule = schedule::make_schedule(graph, !options.gpu, &remarks);
+  schedule::Schedule schedule = schedule::make_schedule(graph, options.target.fuses_chains, &remarks);
   schedule.bits = as_bits(graph, homes, options);
   timing->schedule_seconds += now() - start;
   timing->passes.insert(timing->passes.end(), pipeline.records().begin(), pipeline.records().end());

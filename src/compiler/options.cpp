@@ -33,11 +33,9 @@ class Fields {
 CompileOptions options_of(std::string_view text) {
   Fields f(text);
   CompileOptions o;
-  o.level = cpu_level_of(f.take<std::string>("cpu"));
-  o.caches = {.l1d = f.take<int64_t>("l1d"), .l2 = f.take<int64_t>("l2"), .l3 = f.take<int64_t>("l3"), .cores = f.take<int>("cores")};
-  const std::string device = f.take<std::string>("device");
-  o.interpreted = device == "interpret";
-  if (device != "cpu") o.gpu = o.interpreted ? Gpu::Sm90a : gpu_of(device);
+  const auto level = cpu_level_of(f.take<std::string>("cpu"));
+  const CacheSizes caches = {.l1d = f.take<int64_t>("l1d"), .l2 = f.take<int64_t>("l2"), .l3 = f.take<int64_t>("l3"), .cores = f.take<int>("cores")};
+  o.target = target_of(f.take<std::string>("device"), level, caches);
   o.library_flops = f.take<int64_t>("library_flops");
   o.tf32 = f.take<bool>("tf32");
   o.float32_in_parts = f.take<bool>("float32_in_parts");
@@ -47,11 +45,6 @@ CompileOptions options_of(std::string_view text) {
   o.disabled_passes = f.take<std::vector<std::string>>("disabled_passes");
   f.finish();
   return o;
-}
-
-std::string device_of(const CompileOptions& options) {
-  if (!options.gpu) return "";
-  return options.interpreted ? "interpret" : std::string(name_of(*options.gpu));
 }
 
 }  // namespace trainc::compiler

@@ -1,26 +1,21 @@
 // What a compile depends on, as one value.
 #pragma once
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "cost/streaming.h"
-#include "support/cpu.h"
-#include "support/gpu.h"
+#include "support/target.h"
 
 namespace trainc::compiler {
 
 /// All that a plan depends on beside its graph. It is made once, by who asks for a plan (python/trainc/base/options.py), and its text is part of the plan's key in the
 /// cache. Nothing below reads a configuration, the environment or the machine: what decides anything about a plan is a field here.
 struct CompileOptions {
-  CpuLevel level = CpuLevel::Avx2;
-  CacheSizes caches = {};       // bytes that kernels are blocked for, and the cores that work is cut for
-  std::optional<Gpu> gpu = {};  // a device's kernels instead: cubins
-  bool interpreted = false;     // with `gpu`: loop nests as text instead of cubins, which need no NVRTC; the plan's device is then "interpret"
-  int64_t library_flops = 0;    // with `gpu`: contractions of so many operations may go to the vendor's library, which can be had; 0: none
-  bool tf32 = false;            // with `gpu`: f32 contractions may round their operands to tf32
-  bool float32_in_parts = true;  // on a CPU with AMX: f32 contractions may be six bf16 products each
+  Target target = cpu_target();  // what kernels are made for
+  int64_t library_flops = 0;     // where the target has a library: contractions of so many operations may go there, for it can be had; 0: none
+  bool tf32 = false;             // where the target has it: f32 contractions may round their operands to tf32
+  bool float32_in_parts = true;  // where the target has tiles: f32 contractions may be six bf16 products each
   int64_t loss_chunk_rows = cost::kChunkRows;     // schedule::Chunks::rows
   int64_t loss_chunk_bytes = cost::kWorthChunks;  // schedule::Chunks::worth
   int workers = 1;              // threads that it will run on, each with scratch memory of its own: counted where a plan has a budget
@@ -32,8 +27,5 @@ struct CompileOptions {
 /// Of a JSON object that has every field, and no other: {"cpu": "avx2", "l1d": ..., "l2": ..., "l3": ..., "cores": ..., "device": "cpu" | "interpret" | "sm_90a" ..., ...}.
 /// Throws UserError for a word that is none, InternalError for a field too many or too few.
 CompileOptions options_of(std::string_view json);
-
-/// What plan::Plan::device says of kernels for these options.
-std::string device_of(const CompileOptions&);
 
 }  // namespace trainc::compiler

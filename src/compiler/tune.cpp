@@ -4,7 +4,6 @@
 #include <map>
 
 #include "compiler/codegen.h"
-#include "emit/llvm/emit.h"
 #include "lower/contraction.h"
 
 namespace trainc::compiler {
@@ -27,8 +26,8 @@ std::vector<lower::LoweredKernel> Tuner::best(const schedule::Group& group, std:
       if (seen.emplace(loop::print(nest), v).first->second != v) return std::numeric_limits<double>::infinity();
       plan::Kernel& kernel = kernels[v];
       if (kernel.code.empty()) {
-        emit::Blob blob = emit::compile(nest, options_.level);
-        kernel = {nest.name, std::move(blob.code), blob.entry, nest.scratch_bytes(), 0};
+        CodeGenerator::Code code = generator_of(options_.target).generate(nest, options_.target, Entry::Plan);
+        kernel = {nest.name, std::move(code.bytes), code.entry, nest.scratch_bytes(), 0};
       }
       std::vector<int64_t> bytes;
       for (const Node* n : made[0].arguments) {

@@ -56,7 +56,7 @@ LoweredKernel lower_columns(const Schedule& schedule, const Group& group, const 
   const std::vector<Factor> factors = factors_of(first, schedule, group);
   const bool across = factors.back().kept;  // the last kept factor lies across lanes
   const int64_t last = factors.back().extent;
-  const int width = across ? static_cast<int>(std::min<int64_t>(cost::kAcross, cost::kAcrossRegisters * lanes(machine.level, last))) : lanes(machine.level, last);
+  const int width = across ? static_cast<int>(std::min<int64_t>(cost::kAcross, cost::kAcrossRegisters * lanes(machine.target, last))) : lanes(machine.target, last);
 
   std::vector<int64_t> outer;
   for (size_t k = 0; k + 1 < factors.size(); ++k)
@@ -118,7 +118,7 @@ LoweredKernel lower_columns(const Schedule& schedule, const Group& group, const 
   for (size_t k = folded.size(); k-- > 0;) body = loop::for_loop(LoopKind::Serial, folded[k].first, integer(folded[k].second), body);
   all.push_back(body);
   all.insert(all.end(), finish.begin(), finish.end());
-  body = add_in_runs(nest, block(all), machine.pinned != nullptr, machine.gpu.has_value());
+  body = add_in_runs(nest, block(all), machine.pinned != nullptr, machine.target.launches_blocks);
   if (across) body = loop::for_loop(LoopKind::Vector, vector_var, vector_extent, body, width);
   nest.body = loops.close(body);
   return kernel;

@@ -57,7 +57,7 @@ ContractExpressions::ContractExpressions(Expressions& e, const Node* contract, c
   spec.rhs_k_contiguous = nearer(rhs, n);
   // Operands in bf16 stay it where the machine multiplies it; else they are multiplied as the f32 that they are exactly.
   const auto of_bf16 = [&](int which, const Expr& x) { return c_->in(which)->dtype() == DType::BF16 || is_widened(x); };
-  const bool pairs = of_bf16(0, lhs) && of_bf16(1, rhs) && !machine.gpu && has_bf16_dot(machine.level);
+  const bool pairs = of_bf16(0, lhs) && of_bf16(1, rhs) && machine.target.has_bf16_dot;
   const auto multiplied = [=](const Expr& x) { return pairs ? narrow(x) : x; };
   lhs = multiplied(lhs), rhs = multiplied(rhs);
   // Along the contiguous direction, an operand may come in runs: there its coordinate is written as major * run + minor.
@@ -93,7 +93,7 @@ ContractExpressions::ContractExpressions(Expressions& e, const Node* contract, c
     p.first = [=](Expr bb, Expr ii, Expr jj) { return substitute(first, {{b, bb}, {i, ii}, {j, jj}}); };
     return p;
   };
-  if (!machine.gpu) spec.lhs_place = place_of(lhs);
+  if (!machine.target.launches_blocks) spec.lhs_place = place_of(lhs);
   spec.lhs = [=](Expr bb, Expr row, Expr kk) { return substitute(lhs, {{b, bb}, {m, row}, {k, kk}}); };
   spec.rhs = [=](Expr bb, Expr row, Expr kk) { return substitute(rhs, {{b, bb}, {n, row}, {k, kk}}); };
 }
@@ -162,10 +162,10 @@ LoweredKernel lower_contract(const Schedule& schedule, const Group& group, const
   e.own_value = [&](const Node* v, Index& index) { return e.bind(v, e.definition(v, index)); };
   contract.spec.epilogue = [&](Expr bb, Expr mm, Expr nn, Expr sum) { return contract.epilogue(schedule, group.values, bb, mm, nn, sum); };
   contract.spec.f32_in_parts = machine.float32_in_parts;
-  if (machine.gpu) lower::build_device_contraction(nest, contract.spec, *machine.gpu, machine.tf32);
+  if (machine.target.launches_blocks) lower::build_device_contraction(nest, contract.spec, machine.target, machine.tf32);
   else {
     contract.spec.pinned = next_of(machine.pinned);
-    lower::build_contraction(nest, contract.spec, machine.level, machine.caches, machine.blocking);
+    lower::build_contraction(nest, contract.spec, machine.target, machine.blocking);
   }
   return kernel;
 }

@@ -180,10 +180,10 @@ struct Counted {
   DType dtype;  // of the operands' elements
   bool pairs;
 };
-Counted counted(const ContractionSpec& spec, CpuLevel level) {
+Counted counted(const ContractionSpec& spec, const Target& target) {
   // Asked with coordinates that exist, or are not read (k = 0).
   const DType dtype = spec.lhs(integer(0), integer(0), integer(0))->dtype;
-  const bool pairs = dtype == DType::BF16 && has_bf16_dot(level);
+  const bool pairs = dtype == DType::BF16 && target.has_bf16_dot;
   require(dtype == DType::F32 || dtype == DType::F64 || pairs, "contraction of " + std::string(name_of(dtype)) + " operands: cast them to f32");
   Counted c{spec, dtype, pairs};
   if (pairs) c.spec.k = (spec.k + 1) / 2;
@@ -192,7 +192,7 @@ Counted counted(const ContractionSpec& spec, CpuLevel level) {
 
 }  // namespace
 
-void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel level, const CacheSizes& cache, int variant) {
+void build_contraction(LoopNest& nest, const ContractionSpec& spec, const Target& target, int variant) {
   require(spec.batch >= 0 && spec.m >= 0 && spec.n >= 0 && spec.k >= 0, "contraction of negative size");
   nest.flops += 2 * spec.batch * spec.m * spec.n * spec.k;
   if (spec.batch == 0 || spec.m == 0 || spec.n == 0) {
@@ -200,8 +200,8 @@ void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel lev
     nest.body = block({});
     return;
   }
-  const Counted c = counted(spec, level);
-  const Blocking blocking = spec.pinned ? pinned_blocking(shape_of(c.spec), c.dtype, level, cache, *spec.pinned) : choose_blocking(shape_of(c.spec), c.dtype, level, cache, variant);
+  const Counted c = counted(spec, target);
+  const Blocking blocking = spec.pinned ? pinned_blocking(shape_of(c.spec), c.dtype, target, *spec.pinned) : choose_blocking(shape_of(c.spec), c.dtype, target, variant);
   nest.parallel_extent = spec.batch * blocking.m_tasks * blocking.n_tasks;
   ContractionBuilder builder(nest, c.spec, c.dtype, spec.k, blocking);
   const int task = nest.add_var("task", spec.pinned ? -1 : nest.parallel_extent);
@@ -214,8 +214,8 @@ struct ContractionPart::Impl {
     spec.pinned = nullptr;
     return spec;
   }
-  Impl(LoopNest& nest, const ContractionSpec& spec, int64_t k_block, CpuLevel level, const CacheSizes& cache)
-      : counts(counted(spec, level)), blocking(block_part(shape_of(counts.spec), counts.dtype, level, cache, counts.pairs ? k_block / 2 : k_block)),
+  Impl(LoopNest& nest, const ContractionSpec& spec, int64_t k_block, const Target& target)
+      : counts(counted(spec, target)), blocking(block_part(shape_of(counts.spec), counts.dtype, target, counts.pairs ? k_block / 2 : k_block)),
         builder(nest, with_numbers(counts.spec), counts.dtype, spec.k, blocking, k_block ? Part::Depth : Part::Rows) {
     require(!counts.pairs || k_block % 2 == 0, "a part's block of k splits a pair");
   }
@@ -223,8 +223,8 @@ struct ContractionPart::Impl {
   const Blocking blocking;
   ContractionBuilder builder;
 };
-ContractionPart::ContractionPart(LoopNest& nest, const ContractionSpec& spec, int64_t k_block, CpuLevel level, const CacheSizes& cache)
-    : impl_(std::make_unique<Impl>(nest, spec, k_block, level, cache)) {}
+ContractionPart::ContractionPart(LoopNest& nest, const ContractionSpec& spec, int64_t k_block, const Target& target)
+    : impl_(std::make_unique<Impl>(nest, spec, k_block, target)) {}
 ContractionPart::~ContractionPart() = default;
 ContractionPart::ContractionPart(ContractionPart&&) noexcept = default;
 Stmt ContractionPart::pack_rhs(const Expr& batch) { return impl_->builder.pack_whole_rhs(batch); }

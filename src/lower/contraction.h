@@ -5,7 +5,7 @@
 
 #include "loop/loop.h"
 #include "schedule/contraction_blocking.h"
-#include "support/cpu.h"
+#include "support/target.h"
 
 namespace trainc::lower {
 
@@ -18,7 +18,7 @@ using schedule::ContractionShape;
 // out[b,m,n] = sum_k lhs[b,m,k] * rhs[b,n,k]
 struct ContractionSpec {
   int64_t batch = 1, m = 0, n = 0, k = 0;
-  // The element at (batch, row, k), f32, f64, or bf16 where the level has a dot product of it (has_bf16_dot), as an expression over the nest's buffers: loads, casts, any prologue. Called while
+  // The element at (batch, row, k), f32, f64, or bf16 where the target has a dot product of it (has_bf16_dot), as an expression over the nest's buffers: loads, casts, any prologue. Called while
   // operands are packed; both are read more than once where a block is packed again.
   std::function<Expr(Expr b, Expr row, Expr k)> lhs, rhs;
   // Whether consecutive k (true) or consecutive rows (false) are neighbours in memory: the direction packing reads along.
@@ -35,7 +35,7 @@ struct ContractionSpec {
     std::function<Expr(Expr b, Expr row_run, Expr k_run)> first;
   };
   Place lhs_place;
-  // f32 operands may be multiplied as three parts in bf16, where the level has tiles: as near to the truth, but not the bits of FMAs (docs/contraction.md).
+  // f32 operands may be multiplied as three parts in bf16, where the target has tiles: as near to the truth, but not the bits of FMAs (docs/contraction.md).
   bool f32_in_parts = false;
   // (A ContractionPart keeps the register tile alone.) Not null: a nest whose form does not depend on the sizes (m, n, k, batch), so that nests of other sizes differ from it in numbers alone. Where
   // it leaves a choice, that is the one that was made for the first sizes; it is kept here.
@@ -58,20 +58,20 @@ struct ContractionSpec {
 ContractionShape shape_of(const ContractionSpec&);
 
 /// Writes the loops of `spec` into `nest` (buffers for arguments already added, name set): body, parallel_extent, scratch buffers, flops.
-/// The order of sums over k depends on k and the level alone, and at level amx on the sizes: not on threads, and not on `variant`, which is below kBlockingVariants (0: by the cost model).
-void build_contraction(LoopNest& nest, const ContractionSpec& spec, CpuLevel, const CacheSizes&, int variant = 0);
+/// The order of sums over k depends on k and the target alone, and with tiles on the sizes: not on threads, and not on `variant`, which is below kBlockingVariants (0: by the cost model).
+void build_contraction(LoopNest& nest, const ContractionSpec& spec, const Target&, int variant = 0);
 
 /// How far a part goes, where that is not all: index expressions, at least 1 and at most the spec's extent. nullptr: all.
 struct Extents { Expr m, n, k; };
 
 /// A contraction as part of a nest that the caller writes around it: its statements run once a parallel iteration or more often, keep what
 /// they pack in scratch of their own, and ask for nothing ahead. Sums are those of build_contraction, bit for bit, where k is not cut otherwise
-/// (at level amx those of level avx512_bf16: parts are not made on tiles).
+/// (with tiles those of level avx512_bf16: parts are not made on tiles).
 class ContractionPart {
  public:
   /// `k_block` 0: m is a block of rows, whose coordinate the spec's functions are given; the same rhs serves all blocks. Else k comes in
   /// blocks of `k_block` (an even number), one a call, and the sums are kept in scratch until the last of them. The batch is one entry a call.
-  ContractionPart(LoopNest& nest, const ContractionSpec&, int64_t k_block, CpuLevel, const CacheSizes&);
+  ContractionPart(LoopNest& nest, const ContractionSpec&, int64_t k_block, const Target&);
   ContractionPart(ContractionPart&&) noexcept;
   ~ContractionPart();
   /// Rows: packs the whole rhs.

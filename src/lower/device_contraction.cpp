@@ -194,7 +194,7 @@ class Builder {
 
 }  // namespace
 
-void build_device_contraction(LoopNest& nest, const ContractionSpec& spec, Gpu gpu, bool tf32) {
+void build_device_contraction(LoopNest& nest, const ContractionSpec& spec, const Target& target, bool tf32) {
   require(spec.batch >= 0 && spec.m >= 0 && spec.n >= 0 && spec.k >= 0, "contraction of negative size");
   nest.flops += 2 * spec.batch * spec.m * spec.n * spec.k;
   if (spec.batch == 0 || spec.m == 0 || spec.n == 0) {
@@ -208,7 +208,7 @@ void build_device_contraction(LoopNest& nest, const ContractionSpec& spec, Gpu g
   const DType sums = lhs->dtype;
   require(sums == DType::F32 || sums == DType::F64, "contraction of " + std::string(name_of(sums)) + " operands: cast them to f32");
   const bool bf16 = narrow(lhs) && narrow(rhs), mma = bf16 || (tf32 && sums == DType::F32);
-  Builder(nest, spec, sums, bf16 ? DType::BF16 : sums, choose_device_tile(shape_of(spec), gpu, mma), mma).run();
+  Builder(nest, spec, sums, bf16 ? DType::BF16 : sums, choose_device_tile(shape_of(spec), target, mma), mma).run();
 }
 
 }  // namespace trainc::lower

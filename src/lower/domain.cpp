@@ -104,7 +104,7 @@ Expr position_of(const std::vector<Expr>& variables, const std::vector<int64_t>&
 }
 
 OuterLoops::OuterLoops(loop::LoopNest& nest, const std::vector<int64_t>& factors, const Machine& machine) : nest_(nest), factors_(factors) {
-  const int64_t enough = machine.gpu ? std::numeric_limits<int64_t>::max() : cost::kEnoughTasks;
+  const int64_t enough = machine.target.launches_blocks ? std::numeric_limits<int64_t>::max() : cost::kEnoughTasks;
   int64_t extent = 1;
   while (parallel_ < factors.size() && extent < enough) extent *= factors[parallel_++];
   if (parallel_ > 0) {

@@ -29,6 +29,6 @@ struct Total {
 };
 Total total_of(const Node* sum, loop::LoopNest&, const Machine&);
 /// Lanes for a vector loop of `extent`.
-int lanes(CpuLevel, int64_t extent);
+int lanes(const Target&, int64_t extent);
 
 }  // namespace trainc::lower

@@ -43,14 +43,14 @@ Expr neutral(ReduceKind kind, DType dtype) {
 
 Total total_of(const Node* sum, loop::LoopNest& nest, const Machine& machine) {
   const ReduceKind kind = sum->op == Op::Scan ? ReduceKind::Sum : sum->as<ReduceAttr>().kind;
-  const DType terms = arithmetic_dtype(sum->dtype()), dtype = machine.gpu ? terms : loop::total_dtype(kind, terms);
+  const DType terms = arithmetic_dtype(sum->dtype()), dtype = machine.target.has_wide_totals ? loop::total_dtype(kind, terms) : terms;
   const int local = nest.add_local("s" + std::to_string(nest.locals.size()), dtype);
   const Expr total = nest.local(local);
   return {local, loop::let(local, neutral(kind, dtype)), arithmetic(sum->dtype(), dtype == terms ? total : loop::cast(total, terms))};
 }
 
-int lanes(CpuLevel level, int64_t extent) {
-  int n = f32_lanes(level);
+int lanes(const Target& target, int64_t extent) {
+  int n = target.f32_lanes;
   while (n > 1 && n / 2 >= extent) n /= 2;
   return n;
 }
@@ -107,7 +107,7 @@ LoweredKernel map_over(const std::string& name, const Schedule& schedule, const 
   std::vector<Stmt> inside;
   e.out = &inside;
   body(e, Index::at_position(value->shape(), position_of(variables, domain)), inside);
-  nest.body = loops.close(loop::for_loop(LoopKind::Vector, j, extent, block(std::move(inside)), lanes(machine.level, last)));
+  nest.body = loops.close(loop::for_loop(LoopKind::Vector, j, extent, block(std::move(inside)), lanes(machine.target, last)));
   return kernel;
 }
 
@@ -157,7 +157,7 @@ std::vector<LoweredKernel> lower_scatter(const Schedule& schedule, const Group& 
     if (shape[k] != 1) outer.push_back(shape[k]);
   const bool across = axis + 1 < static_cast<int64_t>(shape.size()) && shape.back() > 1;
   const int64_t last = across ? shape.back() : 1;
-  const int width = across ? static_cast<int>(std::min<int64_t>(cost::kAcross, cost::kAcrossRegisters * lanes(machine.level, last))) : 1;
+  const int width = across ? static_cast<int>(std::min<int64_t>(cost::kAcross, cost::kAcrossRegisters * lanes(machine.target, last))) : 1;
   const int64_t pieces = (last + width - 1) / width;
   for (int64_t k = axis + 1; k + (across ? 1 : 0) < static_cast<int64_t>(shape.size()); ++k)
     if (shape[k] != 1) outer.push_back(shape[k]);
@@ -195,7 +195,7 @@ std::vector<LoweredKernel> lower_scatter(const Schedule& schedule, const Group& 
   auto lanes_loop = [&](Stmt s) { return loop::for_loop(across ? LoopKind::Vector : LoopKind::Serial, j, extent, std::move(s), across ? width : 1); };
   auto sources_loop = [&](Stmt s) { return loop::for_loop(LoopKind::Serial, serial, integer(shape[axis]), std::move(s)); };
   // On a device each thread adds up the sources of its own elements.
-  nest.body = loops.close(machine.gpu ? lanes_loop(sources_loop(body)) : sources_loop(lanes_loop(body)));
+  nest.body = loops.close(machine.target.launches_blocks ? lanes_loop(sources_loop(body)) : sources_loop(lanes_loop(body)));
   if (size > 0) kernels.push_back(std::move(kernel));
   return kernels;
 }
@@ -229,7 +229,7 @@ LoweredKernel lower_scan(const Schedule& schedule, const Group& group, const Mac
   inside.push_back(e.store(n, index.linear(), total.result));
   body.push_back(loop::for_loop(LoopKind::Serial, step, integer(shape[axis]), block(std::move(inside))));
   Stmt stmt = block(std::move(body));
-  if (across) stmt = loop::for_loop(LoopKind::Vector, j, integer(shape.back()), stmt, lanes(machine.level, shape.back()));
+  if (across) stmt = loop::for_loop(LoopKind::Vector, j, integer(shape.back()), stmt, lanes(machine.target, shape.back()));
   nest.body = loops.close(stmt);
   return kernel;
 }
@@ -266,9 +266,9 @@ std::vector<LoweredKernel> lower(const Graph& graph, const Schedule& schedule, c
     for (const Node* n : k.arguments) k.nest.bytes += n ? schedule.bytes(n) : 0;
     if (k.product) continue;
     const int64_t bytes = k.nest.bytes;
-    if (machine.gpu && k.nest.threads == 0) {
+    if (machine.target.launches_blocks && k.nest.threads == 0) {
       loop::verify(k.nest);
-      k.nest = map_to_device(k.nest, *machine.gpu);
+      k.nest = map_to_device(k.nest, machine.target);
     }
     k.nest.bytes = bytes;
     loop::verify(k.nest);

@@ -7,8 +7,7 @@
 #include "plan/plan.h"
 #include "schedule/contraction_blocking.h"
 #include "schedule/schedule.h"
-#include "support/cpu.h"
-#include "support/gpu.h"
+#include "support/target.h"
 
 namespace trainc::lower {
 
@@ -46,19 +45,14 @@ inline schedule::Blocking* next_of(Pinned* pinned) {
   return &pinned->made[pinned->next++];
 }
 
-/// What kernels are made for: a CPU, or a device where `gpu` is set. A schedule asks it for numbers; no stage before asks at all.
+/// What kernels are made for, and what the user lets them do.
 struct Machine {
-  CpuLevel level;
-  CacheSizes caches;
-  std::optional<Gpu> gpu = {};
+  Target target;
   Pinned* pinned = nullptr;  // not null: contractions whose form does not depend on their sizes (lower/contraction.h)
-  int64_t library_flops = 0;  // on a device: contractions of so many operations may go to the vendor's library; 0: none
+  int64_t library_flops = 0;  // contractions of so many operations may go to the vendor's library; 0: none
   int blocking = 0;   // of contractions: which variant of their cuts (lower/contraction.h)
-  bool tf32 = false;  // on a device: f32 contractions may round their operands to tf32, as the framework's own flag says
-  bool float32_in_parts = true;  // on a CPU with AMX: f32 contractions may be six bf16 products each (ContractionSpec::f32_in_parts)
-
-  /// A device's kernels do not depend on the CPU beside it.
-  static Machine device(Gpu gpu) { return {CpuLevel::Avx512, {}, gpu}; }
+  bool tf32 = false;  // f32 contractions may round their operands to tf32, as the framework's own flag says
+  bool float32_in_parts = true;  // with tiles: f32 contractions may be six bf16 products each (ContractionSpec::f32_in_parts)
 };
 
 /// The kernels of one group, to run in this order; none for the host's draws, externs, and values without elements.

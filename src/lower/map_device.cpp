@@ -104,7 +104,7 @@ Stmt rename(const Stmt& s, int local, const Expr& to) {
 
 class Mapping {
  public:
-  Mapping(const LoopNest& nest, Gpu gpu) : nest_(nest), gpu_(gpu) {}
+  Mapping(const LoopNest& nest, const Target& target) : nest_(nest), multiprocessors_(target.multiprocessors) {}
 
   LoopNest run() {
     if (nest_.parallel_extent == 0) {
@@ -138,7 +138,7 @@ class Mapping {
     const Stmt element = vector ? body->body[0] : body;
 
     // Few elements are spread over all multiprocessors; of many, a thread takes several, one block's threads apart.
-    const int64_t per_block = all >= cost::kBlockThreads * cost::kElementsOfThread * cost::kManyBlocks * multiprocessors(gpu_) ? cost::kBlockThreads * cost::kElementsOfThread : cost::kBlockThreads;
+    const int64_t per_block = all >= cost::kBlockThreads * cost::kElementsOfThread * cost::kManyBlocks * multiprocessors_ ? cost::kBlockThreads * cost::kElementsOfThread : cost::kBlockThreads;
     nest_.threads = static_cast<int>(std::min(cost::kBlockThreads, ceil_div(all, kWarp) * kWarp));
     nest_.parallel_extent = ceil_div(all, per_block);
     const int b = nest_.add_var("block", nest_.parallel_extent), t = nest_.add_var("thread", std::min(all, per_block));
@@ -305,13 +305,13 @@ class Mapping {
   }
 
   LoopNest nest_;
-  const Gpu gpu_;
+  const int multiprocessors_;
   int parallel_ = -1;
   bool scratch_ = false;
 };
 
 }  // namespace
 
-LoopNest map_to_device(const LoopNest& nest, Gpu gpu) { return Mapping(nest, gpu).run(); }
+LoopNest map_to_device(const LoopNest& nest, const Target& target) { return Mapping(nest, target).run(); }
 
 }  // namespace trainc::lower

@@ -1,6 +1,6 @@
 #pragma once
 #include "loop/loop.h"
-#include "support/gpu.h"
+#include "support/target.h"
 
 namespace trainc::lower {
 
@@ -12,6 +12,6 @@ namespace trainc::lower {
 /// The order of a sum depends on its extent alone, not on the device.
 /// Needs: (1) a verified CPU nest; (2) iterations of the Vector loops independent but for Reduces; (3) a local that is reduced in a Vector loop
 /// starts at the neutral element; (4) Scratch within kSharedBytes. InternalError otherwise.
-loop::LoopNest map_to_device(const loop::LoopNest&, Gpu);
+loop::LoopNest map_to_device(const loop::LoopNest&, const Target&);
 
 }  // namespace trainc::lower

@@ -103,7 +103,7 @@ class Builder {
 }  // namespace
 
 LoweredKernel lower_philox(const Group& group, const Machine& machine) {
-  require(machine.gpu.has_value(), "a mask of the device's generator in a plan for the CPU");
+  require(machine.target.draws_in_kernels, "a mask of a device's generator for a target whose kernels do not draw");
   return Builder(group).run();
 }
 

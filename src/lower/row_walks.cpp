@@ -49,7 +49,7 @@ static_assert(cost::kSharedRows < loop::kSharedBytes, "sums need some of a block
 
 bool RowWalks::worth_keeping(const Node* n) const {
   const int64_t bytes = columns_ * size_of(n->dtype());
-  if (machine_.gpu ? kept_bytes_ + bytes > cost::kSharedRows : bytes > cost::kScratchRow) return false;
+  if (machine_.target.launches_blocks ? kept_bytes_ + bytes > cost::kSharedRows : bytes > cost::kScratchRow) return false;
   int64_t work = 0;
   auto visit = [&](auto&& self, const Node* x) -> void {
     work += op_cost(x->op);
@@ -142,10 +142,10 @@ void RowWalks::walk_columns(const std::vector<const Node*>& stores, const std::v
     inside.push_back(loop::reduce(totals[i].local, sums[i]->as<ReduceAttr>().kind, e_.value(x, Index::at_position(x->shape(), position))));
   }
   e_.bound = rows_bound;
-  const int width = loop::lanes_for(inside, lanes(machine_.level, last), last);
+  const int width = loop::lanes_for(inside, lanes(machine_.target, last), last);
   Stmt stmt = loop::for_loop(LoopKind::Vector, vars.back(), extent, block(std::move(inside)), width);
   for (size_t k = columns.inner.size() - 1; k-- > 0;) stmt = loop::for_loop(LoopKind::Serial, vars[k], integer(columns.inner[k]), stmt);
-  body.push_back(add_in_runs(nest, stmt, machine_.pinned != nullptr, machine_.gpu.has_value()));
+  body.push_back(add_in_runs(nest, stmt, machine_.pinned != nullptr, machine_.target.launches_blocks));
   for (size_t i = 0; i < sums.size(); ++i) results[sums[i]] = totals[i].result;
 }
 

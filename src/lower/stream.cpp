@@ -146,8 +146,8 @@ class Stream {
     int64_t row_bytes = 0;
     for (const Slot& s : slots_) row_bytes += pitch_ * size_of((s.given ? s.given : s.wanted)->dtype());
     turned_ = std::any_of(sinks_.begin(), sinks_.end(), [](const Sink& s) { return s.operand.turned; });
-    const int64_t wanted_tasks = cost::kTasksOfCore * std::max(cost::kLeastCores, machine_.caches.cores);
-    int64_t most = std::min(cost::kMostRows, machine_.caches.l2 / cost::kBlockOfL2 / row_bytes);
+    const int64_t wanted_tasks = cost::kTasksOfCore * std::max(cost::kLeastCores, machine_.target.caches.cores);
+    int64_t most = std::min(cost::kMostRows, machine_.target.caches.l2 / cost::kBlockOfL2 / row_bytes);
     if (!turned_) most = std::min(most, std::max(cost::kLeastRows, ceil_div(matrix_.batch * matrix_.rows, wanted_tasks)));
     most = std::max(cost::kFewestRows, most);
     // Equal blocks, of whole tiles.
@@ -262,7 +262,7 @@ class Stream {
     spec.rhs = [=](Expr b, Expr row, Expr k) { return in_block(rhs(b, row, k)); };
     if (by_rows) spec.m = block_rows_;
     spec.pinned = next_of(machine_.pinned);
-    p.part = std::make_unique<lower::ContractionPart>(nest(), spec, by_rows ? 0 : block_rows_, machine_.level, machine_.caches);
+    p.part = std::make_unique<lower::ContractionPart>(nest(), spec, by_rows ? 0 : block_rows_, machine_.target);
   }
   void aligned_values() {
     e_.own_value = [this](const Node* v, Index& index) { return e_.bind(v, e_.definition(v, index)); };

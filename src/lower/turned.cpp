@@ -67,7 +67,7 @@ std::vector<Axis> unbroken(std::vector<Axis>& rest, int64_t Axis::*stride) {
 std::optional<LoweredKernel> lower_turned(const Schedule& schedule, const Group& group, const Machine& machine) {
   const Node* n = group.values[0];
   const int64_t all = n->type.numel();
-  if (machine.gpu || group.columns != 1 || group.values.size() != 1 || all < cost::kWorthTurning || n->type.rank() == 0 || !moved(n, schedule)) return std::nullopt;
+  if (!machine.target.transposes_in_registers || group.columns != 1 || group.values.size() != 1 || all < cost::kWorthTurning || n->type.rank() == 0 || !moved(n, schedule)) return std::nullopt;
   LoweredKernel kernel;
   loop::LoopNest& nest = kernel.nest;
   nest.name = kernel_name(group);
@@ -104,7 +104,7 @@ std::optional<LoweredKernel> lower_turned(const Schedule& schedule, const Group&
   if (first_read->kind != loop::ExprKind::Int) return std::nullopt;  // there is a division left
 
   // One side's neighbours are one axis, `across`; the other's may be several, `along`, which the squares walk as one: of those an element's place takes divisions, but once a row of a square.
-  const int lanes = f32_lanes(machine.level);
+  const int lanes = machine.target.f32_lanes;
   const auto turned = [&](int64_t Axis::*near, int64_t Axis::*far) -> bool {
     std::vector<Axis> rest = axes;
     const auto it = std::find_if(rest.begin(), rest.end(), [&](const Axis& a) { return a.*near == 1; });

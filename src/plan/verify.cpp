@@ -13,7 +13,7 @@
 //             a Product's matrices lie within their buffers, and are laid out as plan.h says
 //             a Start has a token of its own, from 0 on, and is waited for once, behind it, by a Wait with its effects and no arguments; its effects are its arguments. Between
 //             the two nobody writes what it reads, nor touches what it writes; that is the framework's memory or bits never
-//             a kernel has threads where the plan is a device's, and only there
+//             all kernels run in blocks of threads, on a device alone, or none does; those that do take no shifts and read no bits
 //   outputs   one entry an output; it names its own Output buffer, an Input, or none; an Output buffer is written and is an output
 //   remarks   each says what was refused and why, at least once, of two lines at most; they are no more than a compiler makes
 //   memory    Temp buffers that live at the same time, and Saved ones, share no byte (live.h says when they live), unless one is over the other
@@ -102,10 +102,14 @@ class Verifier {
             r.reason, r.origins.size(), r.count, r.bytes);
   }
 
+  /// Whether kernels are run by blocks of threads, which find their arguments in a table.
+  bool in_blocks() const { return !p_.kernels.empty() && p_.kernels[0].threads > 0; }
+
   void kernel(const Kernel& k) const {
     check(k.entry >= 0 && k.entry < static_cast<int64_t>(k.code.size()), "kernel {}: entry {} outside its {} bytes", k.name, k.entry, k.code.size());
-    check((k.threads > 0) == !p_.device.empty() && k.threads >= 0 && k.threads <= 1024, "kernel {}: {} threads a block for {}", k.name, k.threads,
+    check(k.threads >= 0 && k.threads <= 1024 && (k.threads == 0 || !p_.device.empty()), "kernel {}: {} threads a block for {}", k.name, k.threads,
           p_.device.empty() ? "a CPU" : p_.device);
+    check((k.threads > 0) == (p_.kernels[0].threads > 0), "kernel {} runs in blocks of threads and {} does not, or the other way round", k.name, p_.kernels[0].name);
     check(is_size(k.scratch_bytes), "kernel {}: {} bytes of scratch", k.name, k.scratch_bytes);
   }
 
@@ -131,7 +135,7 @@ class Verifier {
         std::set<int> effects = reads;
         effects.insert(writes.begin(), writes.end());
         check(effects == arguments, "step {}: its declared effects are not its arguments", s.name);
-        check(s.shifts.empty() || (s.shifts.size() == s.arguments.size() && p_.device.empty()), "step {}: one shift an argument is wanted, on a CPU", s.name);
+        check(s.shifts.empty() || (s.shifts.size() == s.arguments.size() && !in_blocks()), "step {}: one shift an argument is wanted, and none of a kernel of blocks", s.name);
         for (size_t i = 0; i < s.shifts.size(); ++i)
           check(s.shifts[i] >= 0 && s.shifts[i] <= p_.buffers[s.arguments[i]].bytes, "step {}: argument {} begins outside of its buffer", s.name, i);
         break;
@@ -177,7 +181,7 @@ class Verifier {
     if (s.kind == StepKind::Product) product(s);
     untouched(s);
     if (s.kind == StepKind::Start) start(s);
-    for (int b : s.reads) check(!p_.buffers[b].bits || (s.kind == StepKind::Kernel && p_.device.empty()), "step {}: reads {}, which is bits", s.name, p_.buffers[b].name);
+    for (int b : s.reads) check(!p_.buffers[b].bits || (s.kind == StepKind::Kernel && !in_blocks()), "step {}: reads {}, which is bits", s.name, p_.buffers[b].name);
     for (int b : s.writes) check(!p_.buffers[b].bits || (s.kind == StepKind::Random && s.kernel < 0), "step {}: writes {}, which is bits", s.name, p_.buffers[b].name);
     for (int b : s.reads) {
       const Home home = p_.buffers[b].home;

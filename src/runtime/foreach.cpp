@@ -1,9 +1,9 @@
+// What the foreach kernels of all devices share.
 #include "runtime/foreach.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "runtime/runtime.h"
 #include "support/error.h"
 
 namespace trainc::runtime {
@@ -50,41 +50,15 @@ bool writes_apart(const plan::Foreach& plan, std::span<void* const> tensors, std
   return true;
 }
 
-Foreach::Foreach(plan::Foreach plan) : plan_(std::move(plan)), code_({plan_.kernel}) {
-  require_level(plan_.name, plan_.cpu);
+Foreach::Foreach(plan::Foreach plan) : plan_(std::move(plan)) {
   require(plan_.chunk > 0, "foreach: chunk must be positive");
   tensor_inputs_ = std::count_if(plan_.inputs.begin(), plan_.inputs.end(), [](const ForeachInput& i) { return !i.scalar; });
 }
 
-void Foreach::run(std::span<void* const> tensors, std::span<const int64_t> numels, std::span<const double> scalars) const {
-  require(tensors.size() == numels.size() * tensor_inputs_, "foreach: a pointer is missing");
+void Foreach::run(std::span<void* const> tensors, std::span<const int64_t> numels, std::span<const double> scalars, void* stream) {
+  require(tensors.size() == numels.size() * static_cast<size_t>(tensor_inputs_), "foreach: a pointer is missing");
   require(static_cast<int64_t>(scalars.size()) == scalar_inputs(), "foreach: a scalar is missing");
-  std::vector<uint64_t> slots;
-  for (size_t i = 0, s = 0; i < plan_.inputs.size(); ++i)
-    if (plan_.inputs[i].scalar) slots.push_back(scalar_bits(scalars[s++], plan_.inputs[i].dtype));
-
-  const size_t width = plan_.inputs.size() + 1;  // arguments a tensor
-  std::vector<void*> arguments;
-  arguments.reserve(width * numels.size());
-  std::vector<int64_t> first_chunk{0};  // of each tensor, in the flattened order of all chunks; then their number
-  for (size_t t = 0; t < numels.size(); ++t) {
-    size_t tensor = t * tensor_inputs_, scalar = 0;
-    for (const ForeachInput& i : plan_.inputs) arguments.push_back(i.scalar ? static_cast<void*>(&slots[scalar++]) : tensors[tensor++]);
-    arguments.push_back(const_cast<int64_t*>(&numels[t]));
-    first_chunk.push_back(first_chunk.back() + (numels[t] + plan_.chunk - 1) / plan_.chunk);
-  }
-
-  const KernelEntry entry = code_.entry(0);
-  parallel_for(first_chunk.back(), [&](int64_t begin, int64_t end) {
-    void* scratch = thread_scratch(plan_.kernel.scratch_bytes);
-    uint32_t status = 0;  // an elementwise kernel has no checks
-    size_t t = std::upper_bound(first_chunk.begin(), first_chunk.end(), begin) - first_chunk.begin() - 1;
-    for (; begin < end; ++t) {
-      const int64_t stop = std::min(end, first_chunk[t + 1]);
-      if (begin < stop) entry(&arguments[t * width], scratch, &status, begin - first_chunk[t], stop - first_chunk[t]);
-      begin = std::max(begin, stop);
-    }
-  });
+  launch(tensors, numels, scalars, stream);
 }
 
 }  // namespace trainc::runtime

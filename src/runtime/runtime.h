@@ -1,4 +1,4 @@
-// Runs plans. Takes: a Plan and pointers. Gives: effects. Includes: plan and support, nothing of the compiler.
+// Runs plans. Takes: a loaded plan and pointers. Gives: effects. Includes: plan and support, nothing of the compiler.
 #pragma once
 #include <functional>
 #include <memory>
@@ -29,28 +29,34 @@ struct ExternTensor {
 };
 using ExternCall = std::function<std::vector<ExternTensor>(const plan::Step&, const std::vector<void*>& inputs)>;
 
+/// Pointers are of the device's memory.
 struct Call {
   std::vector<void*> inputs, outputs;  // by the plan's indices; an output that is None or an input's alias: nullptr
   void* saved = nullptr;               // the handle's arena, 64-byte aligned
+  void* temp = nullptr;                // Plan::temp_bytes for this run; nullptr: the device has memory of its own for them, or says that it has none
+  void* stream = nullptr;              // the framework's queue that work joins, where the device has such
   Generator generator;
   ExternCall extern_call;
   std::function<void()> check_signals; // between steps; throws to interrupt
 };
 
+/// A plan that a device has loaded (device.h).
 class Executable {
  public:
-  explicit Executable(plan::Plan);     // verifies, maps the code read-execute, allocates the arena on first run
-  ~Executable();
-  const plan::Plan& plan() const;
-  /// Runs all steps. Several threads may run it at once, and what an extern step calls may run it again: no lock is held while it runs.
-  /// Throws IndexError where a Check failed.
-  void run(const Call&);
-  /// Seconds spent in each step of the last run; filled when `profile` was set.
+  explicit Executable(plan::Plan);  // InternalError where it is malformed
+  virtual ~Executable() = default;
+  const plan::Plan& plan() const { return plan_; }
+  /// Runs all steps, or queues them. Several threads may run it at once, and what an extern step calls may run it again: no lock is held while it runs.
+  /// Throws IndexError where a Check failed; where the device is not waited for, that is at a later run, or at finish().
+  virtual void run(const Call&) = 0;
+  /// Throws what a run that is over has left to be told.
+  virtual void finish() {}
+  /// Seconds spent in each step of the last run; filled when `profile` was set, on devices that can tell.
   bool profile = false;
-  std::vector<double> step_seconds() const;
+  virtual std::vector<double> step_seconds() const { return {}; }
+
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  plan::Plan plan_;
 };
 
 }  // namespace trainc::runtime

@@ -22,11 +22,11 @@ namespace {
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
-std::span<const Tile> tiles_of(CpuLevel level) {
-  return f32_lanes(level) == 16 ? std::span<const Tile>(cost::kAvx512Tiles) : std::span<const Tile>(cost::kAvx2Tiles);
+std::span<const Tile> tiles_of(const Target& target) {
+  return target.f32_lanes == 16 ? std::span<const Tile>(cost::kAvx512Tiles) : std::span<const Tile>(cost::kAvx2Tiles);
 }
-std::span<const Tile> in_place_tiles_of(CpuLevel level) {
-  return f32_lanes(level) == 16 ? std::span<const Tile>(cost::kAvx512InPlaceTiles) : std::span<const Tile>(cost::kAvx2InPlaceTiles);
+std::span<const Tile> in_place_tiles_of(const Target& target) {
+  return target.f32_lanes == 16 ? std::span<const Tile>(cost::kAvx512InPlaceTiles) : std::span<const Tile>(cost::kAvx2InPlaceTiles);
 }
 
 // Slots (half cycles on a machine with two FMA units) that one step of k takes a tile: its FMAs; or the four cycles that an FMA takes
@@ -42,7 +42,7 @@ double tile_slots(Tile t, DType dtype) {
 }
 
 int64_t bytes_of(DType dtype) { return dtype == DType::BF16 ? 4 : size_of(dtype); }  // of a packed element: pairs
-int lanes_of(DType dtype, CpuLevel level) { return static_cast<int>(f32_lanes(level) * 4 / bytes_of(dtype)); }
+int lanes_of(DType dtype, const Target& target) { return static_cast<int>(target.f32_lanes * 4 / bytes_of(dtype)); }
 bool in_parts(Tile t, DType dtype) { return t.amx && dtype == DType::F32; }
 int64_t multiplied_bytes(Tile t, DType dtype) { return in_parts(t, dtype) ? 6 : bytes_of(dtype); }
 
@@ -60,9 +60,9 @@ int64_t block_of_runs(int64_t k, int64_t run, int64_t most, int64_t otherwise) {
 }
 
 // All but tasks. `block_m`: relative to the usual one.
-Blocking blocks_of(const ContractionShape& spec, DType dtype, CpuLevel level, const CacheSizes& cache, Tile tile, double block_m) {
+Blocking blocks_of(const ContractionShape& spec, DType dtype, const Target& target, Tile tile, double block_m) {
   Blocking b;
-  b.lanes = lanes_of(dtype, level);
+  b.lanes = lanes_of(dtype, target);
   b.tiles = tile.amx;
   b.tile_m = tile.rows;
   b.tile_n = tile.vectors * b.lanes;
@@ -81,7 +81,7 @@ Blocking blocks_of(const ContractionShape& spec, DType dtype, CpuLevel level, co
   b.k_blocks = std::max<int64_t>(1, ceil_div(spec.k, b.block_k));
 
   // The packed lhs block is read once a panel, while the next one is on its way to L2; with the rhs block and the partial sums all should fit.
-  b.block_m = std::clamp<int64_t>(static_cast<int64_t>(block_m * double(cache.l2)) / cost::kLhsBlockOfL2 / (b.block_k * multiplied_bytes(tile, dtype) * b.tile_m), 1, ceil_div(spec.m, b.tile_m));
+  b.block_m = std::clamp<int64_t>(static_cast<int64_t>(block_m * double(target.caches.l2)) / cost::kLhsBlockOfL2 / (b.block_k * multiplied_bytes(tile, dtype) * b.tile_m), 1, ceil_div(spec.m, b.tile_m));
   return b;
 }
 
@@ -95,41 +95,41 @@ Blocking finished(const ContractionShape& spec, Blocking b) {
 }
 
 // Those that suit the rhs's runs: a panel out of one run is one copy (a run of 0 fits all).
-std::vector<Tile> tiles_for(const ContractionShape& spec, DType dtype, CpuLevel level) {
-  const int lanes = lanes_of(dtype, level);
+std::vector<Tile> tiles_for(const ContractionShape& spec, DType dtype, const Target& target) {
+  const int lanes = lanes_of(dtype, target);
   std::vector<Tile> fit;
-  for (Tile t : tiles_of(level))
+  for (Tile t : tiles_of(target))
     if (spec.rhs_run % (t.vectors * lanes) == 0) fit.push_back(t);
-  if (fit.empty()) fit.assign(tiles_of(level).begin(), tiles_of(level).end());
+  if (fit.empty()) fit.assign(tiles_of(target).begin(), tiles_of(target).end());
   return fit;
 }
 
 // The tiles for an lhs that is read where it lies; none where it cannot be.
-std::vector<Tile> tiles_in_place(const ContractionShape& spec, DType dtype, CpuLevel level) {
+std::vector<Tile> tiles_in_place(const ContractionShape& spec, DType dtype, const Target& target) {
   std::vector<Tile> fit;
   if (!spec.lhs_place) return fit;
   const auto& place = *spec.lhs_place;
   if (place.k_run < cost::kShortRun * (dtype == DType::BF16 ? 2 : 1)) return fit;
   const bool one_run = place.k_run == spec.k * (dtype == DType::BF16 ? 2 : 1) && place.row_run == spec.m;
   if (one_run && place.row_stride * size_of(dtype) > cost::kNearRows) return fit;
-  for (Tile t : in_place_tiles_of(level))
-    if (place.row_run % t.rows == 0 && spec.rhs_run % (t.vectors * lanes_of(dtype, level)) == 0) fit.push_back({t.rows, t.vectors, false, true});
+  for (Tile t : in_place_tiles_of(target))
+    if (place.row_run % t.rows == 0 && spec.rhs_run % (t.vectors * lanes_of(dtype, target)) == 0) fit.push_back({t.rows, t.vectors, false, true});
   return fit;
 }
 
 // The tile for AMX, where multiplying on tiles takes less time than in vector registers, packing and splitting included. One alone: which blocks of f32 are
 // multiplied by FMAs is a matter of its size, so that variants may not differ in it.
-std::optional<Tile> amx_tile(const ContractionShape& spec, DType dtype, CpuLevel level) {
-  if (!has_tiles(level) || spec.k == 0 || !(dtype == DType::BF16 || (dtype == DType::F32 && spec.f32_in_parts))) return {};
-  const auto products = [&](Tile t) { return double(ceil_div(spec.m, t.rows)) * double(ceil_div(spec.n, t.vectors * lanes_of(dtype, level))) * tile_slots(t, dtype); };
+std::optional<Tile> amx_tile(const ContractionShape& spec, DType dtype, const Target& target) {
+  if (!target.has_tiles || spec.k == 0 || !(dtype == DType::BF16 || (dtype == DType::F32 && spec.f32_in_parts))) return {};
+  const auto products = [&](Tile t) { return double(ceil_div(spec.m, t.rows)) * double(ceil_div(spec.n, t.vectors * lanes_of(dtype, target))) * tile_slots(t, dtype); };
   double least = std::numeric_limits<double>::infinity();
-  for (Tile t : tiles_for(spec, dtype, level)) {
+  for (Tile t : tiles_for(spec, dtype, target)) {
     const bool packed = spec.m > t.rows || spec.rhs_k_contiguous || spec.rhs_run > 0;  // else the rhs is read in place
     least = std::min(least, products(t) + (packed ? cost::kCopy * double(spec.n) : 0));
   }
   std::optional<Tile> best;
   for (Tile t : cost::kAmxTiles) {
-    const double rows = double(round_up(spec.m, t.rows)), columns = double(round_up(spec.n, t.vectors * lanes_of(dtype, level))), split = in_parts(t, dtype) ? cost::kSplit : 0;
+    const double rows = double(round_up(spec.m, t.rows)), columns = double(round_up(spec.n, t.vectors * lanes_of(dtype, target))), split = in_parts(t, dtype) ? cost::kSplit : 0;
     const double cost = products(t) + (cost::kCopy + split) * columns + split * rows;
     if (cost < least * cost::kNearlyEqual) best = t, least = cost;
   }
@@ -139,9 +139,9 @@ std::optional<Tile> amx_tile(const ContractionShape& spec, DType dtype, CpuLevel
 struct Costed { double cost; Blocking blocking; };
 
 // The best tasks for this tile, of a number between the two; infinite cost where there are none.
-Costed choose_tasks(const ContractionShape& spec, DType dtype, CpuLevel level, const CacheSizes& cache, Tile tile, double least_tasks, double most_tasks, double block_m) {
+Costed choose_tasks(const ContractionShape& spec, DType dtype, const Target& target, Tile tile, double least_tasks, double most_tasks, double block_m) {
   const int64_t element = bytes_of(dtype);
-  Blocking b = blocks_of(spec, dtype, level, cache, tile, block_m);
+  Blocking b = blocks_of(spec, dtype, target, tile, block_m);
   const int64_t tiles = ceil_div(spec.m, b.tile_m), panels = ceil_div(spec.n, b.tile_n);
 
   // Large tasks pack less, small ones spread better over the machine's cores. The rhs block, and the next on its way, should stay in L2; partial
@@ -157,13 +157,13 @@ Costed choose_tasks(const ContractionShape& spec, DType dtype, CpuLevel level, c
       const int64_t n_tasks = ceil_div(panels, tn);
       if (ceil_div(panels, n_tasks) != tn) continue;
       const double rows = double(tm * b.tile_m), columns = double(tn * b.tile_n);
-      const bool fits = (b.k_blocks == 1 || rows * columns * double(element) <= cost::kSumsOfL2 * double(cache.l2)) && columns * double(b.block_k * multiplied_bytes(tile, dtype)) <= double(cache.l2) / cost::kRhsBlockOfL2;
+      const bool fits = (b.k_blocks == 1 || rows * columns * double(element) <= cost::kSumsOfL2 * double(target.caches.l2)) && columns * double(b.block_k * multiplied_bytes(tile, dtype)) <= double(target.caches.l2) / cost::kRhsBlockOfL2;
       if (!fits && (tm > 1 || tn > 1)) continue;
       const double work = double(spec.k) * (rows * columns * slots + rows * pack_lhs + columns * pack_rhs);
       const int64_t tasks = spec.batch * m_tasks * n_tasks;
       if (double(tasks) < least_tasks || double(tasks) > most_tasks) continue;
       double cost = 0;
-      for (int threads = 1; threads <= std::max(cost::kLeastCores, cache.cores); threads *= 2) cost += threads * (double(ceil_div(tasks, threads)) * work + (threads > 1 && tasks > 1 ? cost::kWake : 0));
+      for (int threads = 1; threads <= std::max(cost::kLeastCores, target.caches.cores); threads *= 2) cost += threads * (double(ceil_div(tasks, threads)) * work + (threads > 1 && tasks > 1 ? cost::kWake : 0));
       if (cost < best) best = cost, b.task_m = tm, b.task_n = tn, b.m_tasks = m_tasks, b.n_tasks = n_tasks;
     }
   }
@@ -172,46 +172,46 @@ Costed choose_tasks(const ContractionShape& spec, DType dtype, CpuLevel level, c
 
 }  // namespace
 
-Blocking block_part(const ContractionShape& spec, DType dtype, CpuLevel level, const CacheSizes& cache, int64_t block_k) {
+Blocking block_part(const ContractionShape& spec, DType dtype, const Target& target, int64_t block_k) {
   Tile tile{};
   double least = std::numeric_limits<double>::infinity();
   const auto sums = [&](Tile t, int64_t m, int64_t n) {  // a sum that is computed and thrown away costs as much as one that is kept
-    return double(ceil_div(m, t.rows)) * double(ceil_div(n, t.vectors * lanes_of(dtype, level))) * tile_slots(t, dtype);
+    return double(ceil_div(m, t.rows)) * double(ceil_div(n, t.vectors * lanes_of(dtype, target))) * tile_slots(t, dtype);
   };
-  for (Tile t : tiles_for(spec, dtype, level)) {
+  for (Tile t : tiles_for(spec, dtype, target)) {
     double cost = sums(t, spec.m, spec.n);
     for (const int64_t tenths : cost::kOtherTenths) cost += spec.pinned ? (sums(t, spec.m * tenths / 10 + 1, spec.n) + sums(t, spec.m, spec.n * tenths / 10 + 1)) * 10 / double(tenths) : 0;
     if (cost < least * cost::kNearlyEqual) tile = t, least = cost;
   }
   if (Blocking* first = spec.pinned) {
-    const int lanes = lanes_of(dtype, level);
+    const int lanes = lanes_of(dtype, target);
     if (first->lanes != lanes) *first = {.lanes = lanes, .tile_m = tile.rows, .tile_n = tile.vectors * lanes};
     tile = {first->tile_m, first->tile_n / first->lanes};
   }
-  Blocking b = blocks_of(spec, dtype, level, cache, tile, 1);
+  Blocking b = blocks_of(spec, dtype, target, tile, 1);
   b.task_m = ceil_div(spec.m, b.tile_m), b.task_n = ceil_div(spec.n, b.tile_n);
   b.m_tasks = b.n_tasks = 1;
   if (block_k) {
     b.block_k = block_k, b.k_blocks = ceil_div(spec.k, block_k);
-    b.block_m = std::clamp<int64_t>(cache.l2 / cost::kLhsBlockOfL2 / (b.block_k * bytes_of(dtype) * b.tile_m), 1, b.task_m);
+    b.block_m = std::clamp<int64_t>(target.caches.l2 / cost::kLhsBlockOfL2 / (b.block_k * bytes_of(dtype) * b.tile_m), 1, b.task_m);
   }
   return finished(spec, b);
 }
 
-Blocking choose_blocking(const ContractionShape& spec, DType dtype, CpuLevel level, const CacheSizes& cache, int variant) {
+Blocking choose_blocking(const ContractionShape& spec, DType dtype, const Target& target, int variant) {
   const Wish& wish = cost::kWishes[variant];
   double least_tasks = 0, most_tasks = kAny;
   if (wish.least_tasks > 0 || wish.most_tasks < kAny) {
-    const Blocking usual = choose_blocking(spec, dtype, level, cache);
+    const Blocking usual = choose_blocking(spec, dtype, target);
     const double tasks = double(spec.batch * usual.m_tasks * usual.n_tasks);
     least_tasks = tasks * wish.least_tasks, most_tasks = tasks * wish.most_tasks;
   }
   std::vector<Costed> found;
-  const std::optional<Tile> amx = amx_tile(spec, dtype, level);
-  std::vector<Tile> tiles = amx ? std::vector<Tile>{*amx} : tiles_for(spec, dtype, level);
+  const std::optional<Tile> amx = amx_tile(spec, dtype, target);
+  std::vector<Tile> tiles = amx ? std::vector<Tile>{*amx} : tiles_for(spec, dtype, target);
   if (!amx)
-    for (Tile t : tiles_in_place(spec, dtype, level)) tiles.push_back(t);
-  for (Tile t : tiles) found.push_back(choose_tasks(spec, dtype, level, cache, t, least_tasks, most_tasks, wish.block_m));
+    for (Tile t : tiles_in_place(spec, dtype, target)) tiles.push_back(t);
+  for (Tile t : tiles) found.push_back(choose_tasks(spec, dtype, target, t, least_tasks, most_tasks, wish.block_m));
   const size_t rank = std::min(wish.tile, found.size() - 1);
   for (size_t i = 0; i <= rank; ++i) {  // the earlier one where costs are equal, or nearly
     size_t best = i;
@@ -219,26 +219,26 @@ Blocking choose_blocking(const ContractionShape& spec, DType dtype, CpuLevel lev
       if (found[j].cost < found[best].cost * cost::kNearlyEqual) best = j;
     std::rotate(found.begin() + static_cast<int64_t>(i), found.begin() + static_cast<int64_t>(best), found.begin() + static_cast<int64_t>(best) + 1);
   }
-  if (found[rank].cost == kAny) return choose_blocking(spec, dtype, level, cache);  // there is no such number of tasks
+  if (found[rank].cost == kAny) return choose_blocking(spec, dtype, target);  // there is no such number of tasks
   return found[rank].blocking;
 }
 
-Blocking pinned_blocking(const ContractionShape& spec, DType dtype, CpuLevel level, const CacheSizes& cache, Blocking& first) {
+Blocking pinned_blocking(const ContractionShape& spec, DType dtype, const Target& target, Blocking& first) {
   // The plans of two sizes need not have the same contractions: what was made for another kind is made anew.
-  if (first.room_m == 0 || first.lanes != lanes_of(dtype, level)) {  // the tile that is best for sizes around these, of which only some may vary
+  if (first.room_m == 0 || first.lanes != lanes_of(dtype, target)) {  // the tile that is best for sizes around these, of which only some may vary
     double least = kAny;
-    for (Tile t : tiles_for(spec, dtype, level)) {
+    for (Tile t : tiles_for(spec, dtype, target)) {
       double cost = 0;
       for (const double scale : cost::kOtherSizes)
         for (const bool rows : {true, false}) {
           ContractionShape other = spec;
           (rows ? other.m : other.n) = static_cast<int64_t>(std::ceil(double(rows ? spec.m : spec.n) * scale));
-          cost += choose_tasks(other, dtype, level, cache, t, 0, kAny, 1).cost / scale;
+          cost += choose_tasks(other, dtype, target, t, 0, kAny, 1).cost / scale;
         }
-      if (cost < least * cost::kNearlyEqual) least = cost, first = choose_tasks(spec, dtype, level, cache, t, 0, kAny, 1).blocking;
+      if (cost < least * cost::kNearlyEqual) least = cost, first = choose_tasks(spec, dtype, target, t, 0, kAny, 1).blocking;
     }
   }
-  Blocking b = choose_tasks(spec, dtype, level, cache, {first.tile_m, first.tile_n / first.lanes}, 0, kAny, 1).blocking;
+  Blocking b = choose_tasks(spec, dtype, target, {first.tile_m, first.tile_n / first.lanes}, 0, kAny, 1).blocking;
   b.block_m = first.block_m, b.room_m = first.room_m, b.room_n = first.room_n, b.in_place = first.in_place;
   const auto fit = [](int64_t tiles, int64_t& task, int64_t& tasks, int64_t room) {
     if (task <= room) return;
@@ -252,19 +252,19 @@ Blocking pinned_blocking(const ContractionShape& spec, DType dtype, CpuLevel lev
 
 namespace {
 
-template <size_t N> DeviceTile choose(const DeviceTile (&tiles)[N], const ContractionShape& s, Gpu gpu) {
+template <size_t N> DeviceTile choose(const DeviceTile (&tiles)[N], const ContractionShape& s, const Target& target) {
   for (const DeviceTile& t : tiles) {
     const int64_t m = ceil_div(s.m, t.m), n = ceil_div(s.n, t.n);
     const bool little_waste = m * t.m * n * t.n <= cost::kMostWaste * s.m * s.n;
-    if (s.batch * m * n >= multiprocessors(gpu) && little_waste) return t;
+    if (s.batch * m * n >= target.multiprocessors && little_waste) return t;
   }
   return tiles[N - 1];
 }
 
 }  // namespace
 
-DeviceTile choose_device_tile(const ContractionShape& shape, Gpu gpu, bool tensor_cores) {
-  return tensor_cores ? choose(cost::kMmaTiles, shape, gpu) : choose(cost::kFmaTiles, shape, gpu);
+DeviceTile choose_device_tile(const ContractionShape& shape, const Target& target, bool tensor_cores) {
+  return tensor_cores ? choose(cost::kMmaTiles, shape, target) : choose(cost::kFmaTiles, shape, target);
 }
 
 }  // namespace trainc::schedule

@@ -1,4 +1,4 @@
-// How a contraction is cut up: register tile, K block, tasks. Decided from sizes, level and caches; never from the thread count,
+// How a contraction is cut up: register tile, K block, tasks. Decided from sizes and the target; never from the thread count,
 // so that results do not depend on it.
 #pragma once
 #include <cstdint>
@@ -6,9 +6,8 @@
 #include <optional>
 
 #include "cost/blocking.h"
-#include "support/cpu.h"
 #include "support/dtype.h"
-#include "support/gpu.h"
+#include "support/target.h"
 
 namespace trainc::schedule {
 
@@ -45,16 +44,16 @@ constexpr int kBlockingVariants = static_cast<int>(std::size(cost::kWishes));
 /// `block_k` and `k_blocks` depend on k and `tiles` alone: they are the order of the sums; `tiles`, tile_m and tile_n with it, on the sizes. Of bf16, spec.k counts pairs.
 /// `variant`: 0 is the best by the cost model; others, up to kBlockingVariants, are what a measurement may find better (another tile, more tasks or
 /// fewer, other m blocks). Where one does not exist it is a repetition.
-Blocking choose_blocking(const ContractionShape&, DType, CpuLevel, const CacheSizes&, int variant = 0);
+Blocking choose_blocking(const ContractionShape&, DType, const Target&, int variant = 0);
 
 /// The blocking for other sizes with the register tile, the m blocks and the room for tasks that `first` has; an empty `first` is given what suits sizes like these.
 /// Not on AMX tiles.
-Blocking pinned_blocking(const ContractionShape&, DType, CpuLevel, const CacheSizes&, Blocking& first);
+Blocking pinned_blocking(const ContractionShape&, DType, const Target&, Blocking& first);
 
 /// All of m and n in one task, not on AMX tiles; blocks of `block_k` where that is not 0.
-Blocking block_part(const ContractionShape&, DType, CpuLevel, const CacheSizes&, int64_t block_k);
+Blocking block_part(const ContractionShape&, DType, const Target&, int64_t block_k);
 
 /// The largest tile that still gives every multiprocessor a block and throws little away; else the smallest.
-cost::DeviceTile choose_device_tile(const ContractionShape&, Gpu, bool tensor_cores);
+cost::DeviceTile choose_device_tile(const ContractionShape&, const Target&, bool tensor_cores);
 
 }  // namespace trainc::schedule

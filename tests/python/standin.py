@@ -50,7 +50,7 @@ class StandIn(device.Cuda):
         return 16 // dtype.itemsize  # as torch 2.13; nothing here can be asked
 
     def target(self) -> dict:
-        return {"device": "interpret", "tf32": device.tf32_allowed(), "library_flops": self.library_flops}
+        return {"device": "interpret:cuda", "tf32": device.tf32_allowed(), "library_flops": self.library_flops}
 
     def empty(self, shape, stride, dtype) -> torch.Tensor:
         made = super().empty(shape, stride, dtype)

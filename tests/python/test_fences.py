@@ -30,9 +30,11 @@ ALLOWED = {
     "schedule": {"graph", "loop", "cost", "plan"},
     "lower": {"graph", "loop", "cost", "plan", "schedule"},
     "runtime": {"plan"},
+    "runtime/interpret": {"plan", "runtime", "interpret", "loop"},
     "compiler": {"graph", "passes", "schedule", "lower", "cost", "loop", "emit/llvm", "emit/cuda", "plan"},
     "bindings": {
-        "graph", "frontend/aten", "passes", "reference", "compiler", "plan", "runtime", "interpret", "loop", "emit/cuda",
+        "graph", "frontend/aten", "passes", "reference", "compiler", "plan", "runtime", "runtime/interpret", "interpret",
+        "loop", "emit/cuda",
     },
 }  # fmt: skip
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
@@ -42,7 +44,7 @@ SUFFIXES = {".h", ".hpp", ".cpp", ".def", ".inc"}
 def stage_of(path: str) -> str:
     """The stage that a path below src belongs to: "emit/llvm" for emit/llvm/x.cpp, "runtime" for runtime/cpu/x.h."""
     parts = Path(path).parts
-    return "/".join(parts[:2]) if parts[0] in ("emit", "frontend") else parts[0]
+    return "/".join(parts[:2]) if parts[0] in ("emit", "frontend") or parts[:2] == ("runtime", "interpret") else parts[0]
 
 
 def breaches(path: str, text: str) -> list[str]:
@@ -79,6 +81,7 @@ def test_sources_keep_to_the_fences():
 
 # stage -> headers of others that its files see through what they include, and may not include themselves
 THROUGH = {
+    "runtime/interpret": {"graph/graph.h", "cost/sums.h"},
     "emit/llvm": {"graph/graph.h", "cost/sums.h"},  # loop's Op and Dims, and how long its runs are
     "emit/cuda": {"graph/graph.h"},
     "interpret": {"cost/sums.h"},
@@ -151,6 +154,8 @@ def test_every_folder_is_a_stage():
         ("schedule/fuse.cpp", "#include <llvm/ADT/SmallVector.h>"),
         ("bindings/module.cpp", "#include <torch/extension.h>"),
         ("plan/plan.h", '  #  include "graph/graph.h"'),
+        ("runtime/cuda/executable.cpp", '#include "interpret/device.h"'),
+        ("runtime/device.cpp", '#include "runtime/interpret/device.h"'),
     ],
 )
 def test_a_breach_is_seen(path, line):
@@ -168,6 +173,49 @@ def test_a_breach_is_seen(path, line):
 )
 def test_what_is_allowed_is_allowed(path, line):
     assert breaches(path, line) == []
+
+
+# ---- targets ----------------------------------------------------------------------------------------------------------
+
+# Who may say which machine it is: whoever makes a Target of it, emitters, what runs on one kind of CPU alone, and devices that
+# say which names are theirs. All others ask a Target what it can.
+NAMES_MACHINES = (
+    "support/", "emit/", "runtime/cpu/", "interpret/amx.cpp", "runtime/cuda/device.cpp", "runtime/interpret/device.cpp",
+)  # fmt: skip
+MACHINE = re.compile(r"""\b(?:Gpu|CpuLevel)\b|(?:\.|->)gpu\b|[=!]=\s*"(?:cpu|interpret|cuda|sm_)""")
+
+
+def machines_named(path: str, text: str) -> list[str]:
+    if path.startswith(NAMES_MACHINES):
+        return []
+    return [f"src/{path}:{i}: {line.strip()}" for i, line in enumerate(text.splitlines(), 1) if MACHINE.search(line)]
+
+
+def test_stages_ask_for_capabilities():
+    files = [file for file in sorted(SOURCE.rglob("*")) if file.suffix in SUFFIXES]
+    found = [line for file in files for line in machines_named(str(file.relative_to(SOURCE)), file.read_text())]
+    assert not found, "\n".join(["docs/targets.md says how to ask a Target instead:", *found])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "if (options.gpu) return;",
+        "int lanes(CpuLevel level);",
+        "std::optional<Gpu> gpu = {};",
+        "return machine->gpu ? 1 : 2;",
+        'if (plan.device == "interpret") return;',
+        'ok = target.name() != "sm_90a";',
+    ],
+)
+def test_a_machine_that_is_named_is_seen(line):
+    assert len(machines_named("compiler/codegen.cpp", f"int x;\n{line}\n")) == 1
+    assert machines_named("emit/llvm/emit.cpp", line) == []
+
+
+def test_capabilities_are_no_machines():
+    for line in ["if (options.target.launches_blocks) return;", 'f.take<std::string>("cpu");', "multiprocessors(gpu_target());"]:
+        assert machines_named("compiler/codegen.cpp", line) == []
 
 
 # ---- numbers that decide stand in src/cost

@@ -50,10 +50,10 @@ class CompileOptions:
         from trainc import _core
 
         target = where.target()
-        kind = _core.architecture(target["device"])
+        kind = _core.target(target["device"])
         l1d, l2, l3, cores = _core.cache_sizes()
         flops = target.get("library_flops", 0)
-        measures = tune == "max" and kind == "cpu"
+        measures = tune == "max" and _core.measures(kind)
         return CompileOptions(
             device=kind,
             facts=tuple(where.facts()),

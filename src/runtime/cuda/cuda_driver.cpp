@@ -49,6 +49,8 @@ struct Api {
   Status (*error_string)(Status, const char**);
   Status (*stream_wait)(Stream);
   Status (*copy_in_and_wait)(DevicePointer, const void*, size_t);
+  Status (*copy_out_and_wait)(void*, DevicePointer, size_t);
+  Status (*context_wait)();
   Status (*event_create)(void**, unsigned flags);
   Status (*event_record)(void*, Stream);
   Status (*event_query)(void*);
@@ -92,6 +94,8 @@ Api load_api() {
   find(a.error_string, "cuGetErrorString");
   find(a.stream_wait, "cuStreamSynchronize");
   find(a.copy_in_and_wait, "cuMemcpyHtoD_v2");
+  find(a.copy_out_and_wait, "cuMemcpyDtoH_v2");
+  find(a.context_wait, "cuCtxSynchronize");
   find(a.event_create, "cuEventCreate");
   find(a.event_record, "cuEventRecord");
   find(a.event_query, "cuEventQuery");
@@ -172,6 +176,14 @@ class CudaDriver : public Driver {
   void load_data(void* device, const void* host, int64_t bytes) override {
     enter();
     check(api_.copy_in_and_wait(reinterpret_cast<DevicePointer>(device), host, static_cast<size_t>(bytes)), "loading constants");
+  }
+  void read_data(void* host, const void* device, int64_t bytes) override {
+    synchronize();  // a stream that does not wait for the default one is not waited for by the copy
+    check(api_.copy_out_and_wait(host, reinterpret_cast<DevicePointer>(device), static_cast<size_t>(bytes)), "reading a result");
+  }
+  void synchronize() override {
+    enter();
+    check(api_.context_wait(), "waiting for the device");
   }
   void order(Stream before, Stream next) override {
     enter();

@@ -38,7 +38,7 @@ class Driver {
   virtual std::string architecture() const = 0;  // what plan::Plan::device must be
   virtual Function load(const plan::Kernel&) = 0;
   virtual void unload(Function) = 0;
-  /// Memory of the runtime's own, a few kilobytes: tables. All other memory is the framework's.
+  /// Memory of the runtime's own, a few kilobytes: tables. All other memory is the framework's, where there is one.
   virtual void* allocate(int64_t bytes) = 0;
   virtual void release(void*) = 0;
   /// Words that the device writes and the host reads without waiting, zero at first.
@@ -46,6 +46,9 @@ class Driver {
   virtual void release_status(uint32_t*) = 0;
   /// What is loaded once, before anything is queued that reads it: waits until it is there.
   virtual void load_data(void* device, const void* host, int64_t bytes) = 0;
+  /// To the host, when all that was queued is done.
+  virtual void read_data(void* host, const void* device, int64_t bytes) = 0;
+  virtual void synchronize() {}
   /// `next` begins what is queued on it from now on when all that was queued on `before` is done. The host does not wait.
   virtual void order(Stream before, Stream next) = 0;
   /// In the order of the stream; `host` may change as soon as this returns, which is at once: the device is not waited for.
@@ -80,6 +83,7 @@ class NullDriver : public Driver {
   uint32_t* allocate_status(int64_t words) override;
   void release_status(uint32_t*) override;
   void load_data(void* device, const void* host, int64_t bytes) override;
+  void read_data(void* host, const void* device, int64_t bytes) override;
   void order(Stream before, Stream next) override;
   void copy_in(void* device, const void* host, int64_t bytes, Stream) override;
   void copy(void* to, const void* from, int64_t bytes, Stream) override;

@@ -39,8 +39,8 @@ struct Run {
 
 }  // namespace
 
-struct Executable::Impl {
-  plan::Plan plan;
+struct CudaExecutable::Impl {
+  const plan::Plan& plan;
   std::shared_ptr<Driver> driver;
   std::mutex mutex;                          // of `free`; not held while anything runs
   std::vector<std::unique_ptr<Run>> free;
@@ -50,13 +50,15 @@ struct Executable::Impl {
   void* constants = nullptr;                 // on the device
   std::vector<std::vector<int>> dies_after;  // by step: Extern buffers whose last use it is
 
-  Impl(plan::Plan p, std::shared_ptr<Driver> d) : plan(std::move(p)), driver(std::move(d)) {}
+  Impl(const plan::Plan& p, std::shared_ptr<Driver> d) : plan(p), driver(std::move(d)) {}
 
   /// Apart from the constructor: what is there when the driver refuses something is released.
   void load() {
+    for (const plan::Kernel& k : plan.kernels) require(k.threads > 0, fmt::format("plan {}: kernel {} has no threads of a block", plan.name, k.name));
     for (const plan::Kernel& k : plan.kernels) named("loading kernel " + k.name, {}, [&] { functions.push_back(driver->load(k)); });
     for (const plan::Step& s : plan.steps) {
       if (s.kind == plan::StepKind::Start) throw InternalError(fmt::format("plan {}, step {}: nothing is started beside a device's kernels yet", plan.name, s.name));
+      if (s.kind == plan::StepKind::Random && s.kernel < 0) throw InternalError(fmt::format("plan {}, step {}: the CPU's masks are not drawn on a GPU", plan.name, s.name));
       if (s.kind == plan::StepKind::Product && !driver->multiplies())
         throw UserError(fmt::format("plan {} was compiled with cuBLASLt, which cannot be loaded here: compile it again", plan.name));
     }
@@ -175,11 +177,11 @@ struct Executable::Impl {
         throw InternalError(fmt::format("plan {}, step {}: no memory for {}", plan.name, step.name, plan.buffers[b].name));
   }
 
-  void extern_step(Run& run, size_t i, const DeviceCall& call, Draws& draws) const {
+  void extern_step(Run& run, size_t i, const Call& call, Draws& draws) const {
     const plan::Step& step = plan.steps[i];
     std::vector<void*> inputs;
     for (int b : step.arguments) inputs.push_back(run.pointers[b]);
-    run_extern(plan, step, call.host, inputs, run.pointers, run.owners,
+    run_extern(plan, step, call, inputs, run.pointers, run.owners,
                [&](void* to, const void* from, int64_t bytes) { driver->copy(to, from, bytes, call.stream); });
     if (may_draw(step)) place_draws(run, i + 1, draws);
     copy_table(run, call.stream);
@@ -205,24 +207,16 @@ struct Executable::Impl {
           [&] { driver->multiply(s.product, at(0), at(1), at(2), at(3), plan.buffers[s.arguments[3]].bytes, stream); });
   }
 
-  void run_steps(Run& run, const DeviceCall& call, Draws& draws) const {
+  void run_steps(Run& run, const Call& call, Draws& draws) const {
     for (size_t i = 0; i < plan.steps.size(); ++i) {
       const plan::Step& step = plan.steps[i];
-      if (call.host.check_signals) call.host.check_signals();
+      if (call.check_signals) call.check_signals();
       check_pointers(run, step);
       switch (step.kind) {
-        case plan::StepKind::Kernel: launch(run, i, call.stream); break;
+        case plan::StepKind::Kernel: case plan::StepKind::Random: launch(run, i, call.stream); break;
         case plan::StepKind::Product: multiply(run, step, call.stream); break;
         case plan::StepKind::Extern: extern_step(run, i, call, draws); break;
         case plan::StepKind::Start: case plan::StepKind::Wait: require(false, "refused when it was loaded"); break;
-        case plan::StepKind::Random:
-          if (step.kernel >= 0) {
-            launch(run, i, call.stream);
-            break;
-          }
-          require(driver->on_host(), "the host's masks are not drawn on " + driver->description());
-          draws.run(i, run.pointers);
-          break;
       }
       for (int b : dies_after[i]) run.owners[b].reset(), run.pointers[b] = nullptr;
     }
@@ -230,23 +224,12 @@ struct Executable::Impl {
   }
 };
 
-void require_architecture(const std::string& name, const std::string& device, const Driver& driver) {
-  if (device == driver.architecture()) return;
-  throw UserError(fmt::format("plan {} was compiled for {}; this device is {}. Compile it here.", name, device.empty() ? "a CPU" : device,
-                              driver.architecture()));
-}
-
-Executable::Executable(plan::Plan plan, std::shared_ptr<Driver> driver) {
-  plan::verify(plan);
-  require_architecture(plan.name, plan.device, *driver);
-  impl_ = std::make_unique<Impl>(std::move(plan), std::move(driver));
+CudaExecutable::CudaExecutable(plan::Plan given, std::shared_ptr<Driver> driver) : Executable(std::move(given)), impl_(std::make_unique<Impl>(plan(), std::move(driver))) {
   impl_->load();
 }
-Executable::~Executable() = default;
+CudaExecutable::~CudaExecutable() = default;
 
-const plan::Plan& Executable::plan() const { return impl_->plan; }
-
-void Executable::run(const DeviceCall& call) {
+void CudaExecutable::run(const Call& call) {
   std::unique_ptr<Run> run = impl_->take_run();
   struct GiveBack {
     Impl& impl;
@@ -255,11 +238,11 @@ void Executable::run(const DeviceCall& call) {
   } after{*impl_, run};
   impl_->throw_failed(*run);
   require(call.temp || impl_->plan.temp_bytes == 0, "plan " + impl_->plan.name + ": no memory for temporaries");
-  run->pointers = place_buffers(impl_->plan, call.host, static_cast<uint8_t*>(call.temp));
+  run->pointers = place_buffers(impl_->plan, call, static_cast<uint8_t*>(call.temp));
   const std::vector<plan::Buffer>& buffers = impl_->plan.buffers;
   for (size_t i = 0; i < buffers.size(); ++i)
     if (buffers[i].home == plan::Home::Constant) run->pointers[i] = static_cast<uint8_t*>(impl_->constants) + buffers[i].offset;
-  Draws draws(impl_->plan, call.host.generator);
+  Draws draws(impl_->plan, call.generator);
   try {
     impl_->place_draws(*run, 0, draws);
     impl_->follow(*run, call.stream);
@@ -273,7 +256,7 @@ void Executable::run(const DeviceCall& call) {
   if (impl_->driver->on_host()) impl_->throw_failed(*run);
 }
 
-void Executable::finish() {
+void CudaExecutable::finish() {
   std::lock_guard lock(impl_->mutex);
   for (const auto& run : impl_->free) impl_->throw_failed(*run);
 }

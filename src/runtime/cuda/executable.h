@@ -1,38 +1,26 @@
-// Runs plans on a device. Takes: a Plan, a Driver, pointers of the device. Gives: effects, in the order of the framework's stream.
+// A GPU. Takes: plans, a Driver, pointers of the device. Gives: effects, in the order of the framework's stream.
 #pragma once
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "runtime/cuda/driver.h"
-#include "runtime/foreach.h"
-#include "runtime/runtime.h"
+#include "runtime/device.h"
 
 namespace trainc::runtime::cuda {
 
-/// Memory of the device that the framework's allocator gives, for the time of one run.
-struct DeviceCall {
-  Call host;             // inputs, outputs, saved: pointers of the device; extern_call: the framework runs on `stream`
-  void* temp = nullptr;  // Plan::temp_bytes
-  Stream stream = nullptr;
-};
-
-/// UserError where `device`, what `name` was compiled for, is not the driver's.
-void require_architecture(const std::string& name, const std::string& device, const Driver&);
-
-class Executable {
+class CudaExecutable : public Executable {
  public:
-  /// Loads the kernels. UserError where the plan was compiled for another architecture than the driver's.
-  Executable(plan::Plan, std::shared_ptr<Driver>);
-  ~Executable();
-  const plan::Plan& plan() const;
-  /// Queues all steps and returns without waiting: one CUDA graph where every step is a kernel, its arguments reached through the table.
+  /// Loads the kernels. InternalError where a step has no place on a GPU: what is started beside the kernels, and masks of the CPU's generator.
+  CudaExecutable(plan::Plan, std::shared_ptr<Driver>);
+  ~CudaExecutable() override;
+  /// Queues all steps and returns without waiting: one CUDA graph where every step is a kernel, its arguments reached through the table. `temp` is the caller's:
+  /// of the framework's allocator, as all memory.
   /// Nothing is allocated. A failed Check is found when the device has come to it: IndexError at a later run or finish(). Where the driver refuses
   /// something: InternalError with the kernel's name and the user's lines.
-  /// Random steps without a kernel draw from the host's generator, into memory that the host can write: drivers without a GPU alone (InternalError on one).
-  void run(const DeviceCall&);
+  void run(const Call&) override;
   /// Throws IndexError where a Check of what the device has done so far failed, naming the step and its lines.
-  void finish();
+  void finish() override;
 
  private:
   struct Impl;
@@ -40,20 +28,39 @@ class Executable {
 };
 
 /// An optimizer's step over many tensors in one launch (runtime::Foreach, on a device).
-class DeviceForeach {
+class CudaForeach : public Foreach {
  public:
-  /// UserError where it was compiled for another architecture than the driver's.
-  DeviceForeach(plan::Foreach, std::shared_ptr<Driver>);
-  ~DeviceForeach();
-  const plan::Foreach& plan() const;
-  int64_t tensor_inputs() const;
-  int64_t scalar_inputs() const;
-  /// As runtime::Foreach::run, with pointers of the device. Its tables grow with the number of tensors; else nothing is allocated.
-  void run(std::span<void* const> tensors, std::span<const int64_t> numels, std::span<const double> scalars, Stream);
+  CudaForeach(plan::Foreach, std::shared_ptr<Driver>);
+  ~CudaForeach() override;
 
  private:
+  /// Its tables grow with the number of tensors; else nothing is allocated.
+  void launch(std::span<void* const> tensors, std::span<const int64_t> numels, std::span<const double> scalars, void* stream) override;
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+/// A device behind a driver: CUDA's, or one that stands in for it.
+class CudaDevice : public Device {
+ public:
+  explicit CudaDevice(std::shared_ptr<Driver> driver) : driver_(std::move(driver)) {}
+  std::string description() const override { return driver_->description(); }
+  std::string target() const override { return driver_->architecture(); }
+  bool multiplies() const override { return driver_->multiplies(); }
+  std::shared_ptr<void> allocate(int64_t bytes) const override;
+  void copy_in(void* device, const void* host, int64_t bytes) const override { driver_->load_data(device, host, bytes); }
+  void copy_out(void* host, const void* device, int64_t bytes) const override { driver_->read_data(host, device, bytes); }
+  void synchronize() const override { driver_->synchronize(); }
+
+ protected:
+  std::unique_ptr<Executable> make(plan::Plan plan) const override { return std::make_unique<CudaExecutable>(std::move(plan), driver_); }
+  std::unique_ptr<Foreach> make(plan::Foreach plan) const override { return std::make_unique<CudaForeach>(std::move(plan), driver_); }
+
+ private:
+  const std::shared_ptr<Driver> driver_;
+};
+
+/// "cuda:0", ...; and "null:sm_90a", ...: nothing runs, all else is as on such a GPU.
+void register_devices();
 
 }  // namespace trainc::runtime::cuda

@@ -8,9 +8,7 @@
 
 namespace trainc::runtime::cuda {
 
-struct DeviceForeach::Impl {
-  plan::Foreach plan;
-  int64_t tensor_inputs = 0;
+struct CudaForeach::Impl {
   std::shared_ptr<Driver> driver;
   Function function = nullptr;
   uint32_t* status = nullptr;
@@ -31,27 +29,16 @@ struct DeviceForeach::Impl {
   }
 };
 
-DeviceForeach::DeviceForeach(plan::Foreach plan, std::shared_ptr<Driver> driver) : impl_(std::make_unique<Impl>()) {
-  require(plan.chunk > 0, "foreach: chunk must be positive");
-  require_architecture(plan.name, plan.device, *driver);
-  impl_->plan = std::move(plan);
+CudaForeach::CudaForeach(plan::Foreach given, std::shared_ptr<Driver> driver) : Foreach(std::move(given)), impl_(std::make_unique<Impl>()) {
   impl_->driver = std::move(driver);
-  const auto& inputs = impl_->plan.inputs;
-  impl_->tensor_inputs = std::count_if(inputs.begin(), inputs.end(), [](const ForeachInput& i) { return !i.scalar; });
-  impl_->function = impl_->driver->load(impl_->plan.kernel);
+  impl_->function = impl_->driver->load(plan().kernel);
   impl_->status = impl_->driver->allocate_status(1);
 }
-DeviceForeach::~DeviceForeach() = default;
+CudaForeach::~CudaForeach() = default;
 
-const plan::Foreach& DeviceForeach::plan() const { return impl_->plan; }
-int64_t DeviceForeach::tensor_inputs() const { return impl_->tensor_inputs; }
-int64_t DeviceForeach::scalar_inputs() const { return static_cast<int64_t>(impl_->plan.inputs.size()) - impl_->tensor_inputs; }
-
-void DeviceForeach::run(std::span<void* const> tensors, std::span<const int64_t> numels, std::span<const double> scalars, Stream stream) {
+void CudaForeach::launch(std::span<void* const> tensors, std::span<const int64_t> numels, std::span<const double> scalars, void* stream) {
   Impl& self = *impl_;
-  require(tensors.size() == numels.size() * static_cast<size_t>(self.tensor_inputs), "foreach: a pointer is missing");
-  require(static_cast<int64_t>(scalars.size()) == scalar_inputs(), "foreach: a scalar is missing");
-  const size_t count = numels.size(), width = self.plan.inputs.size() + 1;  // arguments a tensor
+  const size_t count = numels.size(), width = plan().inputs.size() + 1;  // arguments a tensor
   const size_t at_scalars = count * width * 8, at_numels = at_scalars + scalars.size() * 8, at_chunks = at_numels + count * 8;
   const size_t bytes = at_chunks + (count + 1) * 4;
   self.make_room(static_cast<int64_t>(bytes));
@@ -59,14 +46,14 @@ void DeviceForeach::run(std::span<void* const> tensors, std::span<const int64_t>
   auto put = [&](size_t at, const auto& value) { std::memcpy(host.data() + at, &value, sizeof value); };
 
   size_t scalar = 0;
-  for (const ForeachInput& i : self.plan.inputs)
+  for (const ForeachInput& i : plan().inputs)
     if (i.scalar) put(at_scalars + scalar * 8, scalar_bits(scalars[scalar], i.dtype)), ++scalar;
-  Launch launch{.function = self.function, .threads = self.plan.kernel.threads, .table = self.block, .tensors = static_cast<int>(count),
-                .status = self.status, .name = &self.plan.kernel.name};
+  Launch launch{.function = self.function, .threads = plan().kernel.threads, .table = self.block, .tensors = static_cast<int>(count),
+                .status = self.status, .name = &plan().kernel.name};
   launch.first_chunk = reinterpret_cast<const int*>(self.block + at_chunks);
   int64_t chunks = 0;
   for (size_t t = 0; t < count; ++t) {
-    size_t tensor = t * static_cast<size_t>(self.tensor_inputs), at = t * width * 8;
+    size_t tensor = t * static_cast<size_t>(tensor_inputs()), at = t * width * 8;
     scalar = 0;
     auto argument = [&](const void* pointer, int64_t size) {
       put(at, pointer);
@@ -74,14 +61,14 @@ void DeviceForeach::run(std::span<void* const> tensors, std::span<const int64_t>
       launch.fresh.push_back(0);
       at += 8;
     };
-    for (const ForeachInput& i : self.plan.inputs) {
+    for (const ForeachInput& i : plan().inputs) {
       if (i.scalar) argument(self.block + at_scalars + 8 * scalar++, size_of(i.dtype));
       else argument(tensors[tensor++], numels[t] * size_of(i.dtype));
     }
     argument(self.block + at_numels + 8 * t, 8);
     put(at_numels + 8 * t, numels[t]);
     put(at_chunks + 4 * t, static_cast<int>(chunks));
-    chunks += (numels[t] + self.plan.chunk - 1) / self.plan.chunk;
+    chunks += (numels[t] + plan().chunk - 1) / plan().chunk;
   }
   require(chunks < (int64_t{1} << 31), "foreach: more elements than one launch has blocks for");
   put(at_chunks + 4 * count, static_cast<int>(chunks));
@@ -93,7 +80,7 @@ void DeviceForeach::run(std::span<void* const> tensors, std::span<const int64_t>
   try {
     self.driver->launch(launch, stream);
   } catch (const InternalError& e) {
-    throw InternalError(self.plan.name + ", kernel " + self.plan.kernel.name + ": " + e.what());
+    throw InternalError(plan().name + ", kernel " + plan().kernel.name + ": " + e.what());
   }
 }
 

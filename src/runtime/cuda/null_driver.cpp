@@ -39,6 +39,10 @@ void NullDriver::load_data(void* device, const void* host, int64_t bytes) {
   calls.push_back(fmt::format("load {} bytes", bytes));
   std::memcpy(device, host, static_cast<size_t>(bytes));
 }
+void NullDriver::read_data(void* host, const void* device, int64_t bytes) {
+  calls.push_back(fmt::format("read {} bytes", bytes));
+  std::memcpy(host, device, static_cast<size_t>(bytes));
+}
 void NullDriver::order(Stream before, Stream next) { calls.push_back(fmt::format("order {} {}", fmt::ptr(before), fmt::ptr(next))); }
 void NullDriver::copy_in(void* device, const void* host, int64_t bytes, Stream) {
   calls.push_back(fmt::format("copy in {} bytes", bytes));

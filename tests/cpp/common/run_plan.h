@@ -7,7 +7,7 @@
 
 #include "graph/graph.h"
 #include "reference/reference.h"
-#include "runtime/runtime.h"
+#include "runtime/cpu_device.h"
 #include "support/rounding.h"
 
 namespace trainc::testing {
@@ -67,7 +67,7 @@ inline reference::Tensor from_bytes(const Type& type, const uint8_t* p) {
 /// and the backward plan share. `after`: gets the inputs as the plan left them.
 inline std::vector<reference::Tensor> run_plan(const plan::Plan& plan, const std::vector<reference::Tensor>& inputs, void* saved = nullptr,
                                                runtime::Generator generator = {}, std::vector<reference::Tensor>* after = nullptr) {
-  runtime::Executable executable(plan);
+  runtime::CpuExecutable executable(plan);
   std::vector<std::vector<uint8_t>> in, out;
   runtime::Call call;
   call.saved = saved;

@@ -27,7 +27,7 @@ using plan::StepKind;
 using reference::Tensor;
 using testing::copy_of;
 
-compiler::CompileOptions options() { return {.level = cpu_level()}; }
+compiler::CompileOptions options() { return {.target = cpu_target(cpu_level())}; }
 
 /// Some results are written over with themselves, or read, by somebody who sleeps: as soon as they are made, and waited
 /// for at once.

@@ -110,7 +110,7 @@ Graph chain_of(const Chain& chain, int links) {
   return g;
 }
 int links() { return std::getenv("TRAINC_DEEP") ? std::atoi(std::getenv("TRAINC_DEEP")) : 200; }
-const compiler::CompileOptions kOptions{.level = cpu_level()};
+const compiler::CompileOptions kOptions{.target = cpu_target(cpu_level())};
 
 class Deep : public ::testing::TestWithParam<Chain> {};
 INSTANTIATE_TEST_SUITE_P(Chains, Deep, ::testing::ValuesIn(kChains), [](const auto& info) {

@@ -16,7 +16,7 @@
 #include "compiler/compiler.h"
 #include "interpret/amx.h"
 #include "runtime/cpu/random.h"
-#include "runtime/foreach.h"
+#include "runtime/cpu_device.h"
 
 namespace trainc {
 namespace {
@@ -28,7 +28,7 @@ using testing::expect_close;
 using testing::halves;
 
 reference::Options oracle(reference::Precision precision = reference::Precision::Rounded) { return {.precision = precision, .random = {}, .call = {}}; }
-compiler::CompileOptions options(CpuLevel level = cpu_level()) { return {.level = level}; }
+compiler::CompileOptions options(CpuLevel level = cpu_level()) { return {.target = cpu_target(level)}; }
 
 /// The levels that this machine can run, tiles in emulation.
 std::vector<CpuLevel> levels() {
@@ -423,7 +423,7 @@ TEST(Fuzz, RandomMasks) {
 void expect_same_foreach(DType dtype, CpuLevel level) {
   const plan::Foreach step = compiler::compile_foreach(copy_of(testing::adam(8, dtype)), {0, 2, 3}, "adam", options(level));
   ASSERT_EQ(step.inputs.size(), 6u);
-  const runtime::Foreach foreach(plan::load_foreach(plan::save(step)));
+  runtime::CpuForeach foreach(plan::load_foreach(plan::save(step)));
   testing::AdamTensors tensors(dtype);
   foreach.run(tensors.pointers, tensors.numels, tensors.scalars);
   for (size_t t = 0; t < tensors.numels.size(); ++t) {

@@ -45,7 +45,7 @@ TEST(PlanFile, RunsWithoutTheCompiler) {
     Program program;
     program.graph = parse(text);
     const auto inputs = testing::random_inputs(program.graph, 4);
-    const plan::Plan plan = compiler::compile(std::move(program), "filed", {.level = level});
+    const plan::Plan plan = compiler::compile(std::move(program), "filed", {.target = cpu_target(level)});
     const auto here = testing::run_plan(plan, inputs);
     const auto there = run_elsewhere(plan::save(plan), inputs, here.size());
     ASSERT_EQ(there.size(), here.size()) << "the runner failed";
@@ -60,7 +60,7 @@ TEST(PlanFile, DamagedFileIsRefused) {
   Program program;
   program.graph = parse(testing::kSoftmax);
   const auto inputs = testing::random_inputs(program.graph, 4);
-  std::string file = plan::save(compiler::compile(std::move(program), "filed", {.level = cpu_level()}));
+  std::string file = plan::save(compiler::compile(std::move(program), "filed", {.target = cpu_target(cpu_level())}));
   file[file.size() / 2] ^= 1;
   EXPECT_TRUE(run_elsewhere(file, inputs, 1).empty());
 }

@@ -179,7 +179,7 @@ TEST(SecondFrontEnd, ATrainingStepIsCompiledAndRuns) {
     }
 
   // the plan's are the oracle's
-  const plan::Plan plan = compiler::compile(Toy().read(kNet), "toy", {.level = cpu_level()});
+  const plan::Plan plan = compiler::compile(Toy().read(kNet), "toy", {.target = cpu_target(cpu_level())});
   testing::expect_close(testing::run_plan(plan, inputs), expected, 2e-6);
   std::vector<std::string> origins;
   for (const plan::Step& s : plan.steps) origins.insert(origins.end(), s.origins.begin(), s.origins.end());

@@ -63,11 +63,11 @@ struct Compiled { plan::Plan plan; int64_t code = 0; };
 
 Compiled compile(const Graph& graph, CpuLevel level, compiler::SharedKernels* shared) {
   compiler::Timing timing;
-  plan::Plan plan = compiler::compile(copy_of(graph), "shared", {.level = level}, {.shared = shared}, &timing);
+  plan::Plan plan = compiler::compile(copy_of(graph), "shared", {.target = cpu_target(level)}, {.shared = shared}, &timing);
   return {std::move(plan), timing.compiled_kernels};
 }
 void learn(const Graph& graph, CpuLevel level, compiler::SharedKernels& shared) {
-  shared.learn(compiler::lower(copy_of(graph), "shared", {.level = level}, {.shared = &shared}));
+  shared.learn(compiler::lower(copy_of(graph), "shared", {.target = cpu_target(level)}, {.shared = &shared}));
 }
 
 TEST(SharedKernels, GiveTheBitsOfPlansOfTheirOwn) {
@@ -143,7 +143,7 @@ int64_t in_place(const plan::Plan& plan) {
 
 TEST(SharedKernels, WriteInPlaceWhereThePlanMay) {
   compiler::SharedKernels shared;
-  const auto options = [](bool share) { return compiler::CompileOptions{.level = share ? cpu_level() : without_tiles(cpu_level())}; };
+  const auto options = [](bool share) { return compiler::CompileOptions{.target = cpu_target(share ? cpu_level() : without_tiles(cpu_level()))}; };
   const auto job = [&](bool share) { return compiler::Job{.shared = share ? &shared : nullptr}; };
   const auto joint_of = [&](const Graph& graph) { return compiler::JointGraph(copy_of(graph), 2, 1, "joint", options(true)); };
   for (const Sizes& sizes : {Sizes{{'B', 7}, {'S', 52}}, Sizes{{'B', 3}, {'S', 23}}}) {

@@ -27,7 +27,7 @@ std::string text_of(int64_t m, int64_t n, int64_t k, DType residual) {
     const Expr gathered = nest.load(table, nest.load(row_of, row) * n + column);
     return store(out, row * n + column, plus(plus(plus(sum, nest.load(bias, column)), cast(nest.load(added, row * n + column), DType::F32)), gathered));
   };
-  build_contraction(nest, spec, CpuLevel::Avx512, {});
+  build_contraction(nest, spec, cpu_target(CpuLevel::Avx512));
   verify(nest);
   return print(nest);
 }

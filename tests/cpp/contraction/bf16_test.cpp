@@ -49,7 +49,7 @@ struct Problem {
     if (runs && !c.rhs_k_contiguous && c.n > 1) spec.rhs_run = shortest_run(c.n), spec.rhs_in_run = in_runs(along_rows, spec.rhs_run);
     const auto rhs_along_k = [plain = spec.rhs](Expr b, Expr other, Expr at) { return plain(b, other, at); };
     if (runs && c.rhs_k_contiguous && c.k > 1) spec.rhs_k_run = shortest_run(c.k), spec.rhs_in_k_run = in_runs(rhs_along_k, spec.rhs_k_run);
-    build_contraction(nest, spec, level, cache);
+    build_contraction(nest, spec, cpu_target(level, cache));
     verify(nest);
     EXPECT_EQ(nest.buffers[kOut].dtype, DType::F32);
     gemm.dtype = c.dtype;

@@ -208,7 +208,7 @@ TEST(Contraction, EveryVariantOfTheCutsGivesTheSameBits) {
       SCOPED_TRACE(describe(c, level) + " variant " + std::to_string(variant));
       LoopNest nest;
       const ContractionSpec spec = plain_spec(nest, c);
-      build_contraction(nest, spec, level, small, variant);
+      build_contraction(nest, spec, cpu_target(level, small), variant);
       verify(nest);
       if (!texts.insert(print(nest)).second) continue;
       Code code(emit::compile(nest, level));
@@ -241,7 +241,7 @@ TEST(Contraction, PrologueAndEpilogue) {
         return block({let(value, apply(Op::Add, {sum, nest.load(kBias, n)})), store(kOut, at, apply(Op::Max, {nest.local(value), zero})),
                       store(mask, at, apply(Op::Lt, {zero, nest.local(value)}))});
       };
-      build_contraction(nest, spec, level, {});
+      build_contraction(nest, spec, cpu_target(level));
       verify(nest);
       Code code(emit::compile(nest, level));
       Scratch scratch(nest);
@@ -267,7 +267,7 @@ TEST(ContractionBlocking, EnoughTasksWhereSizesAllow) {
   LoopNest nest;
   ContractionSpec spec = plain_spec(nest, c);
   for (CpuLevel level : {CpuLevel::Avx512, CpuLevel::Avx2}) {
-    Blocking b = choose_blocking(shape_of(spec), DType::F32, level, {});
+    Blocking b = choose_blocking(shape_of(spec), DType::F32, cpu_target(level));
     EXPECT_GE(b.m_tasks * b.n_tasks, 8);
     EXPECT_EQ(b.m_tasks * b.n_tasks % 4, 0);
     EXPECT_LE(b.m_tasks * b.n_tasks, 64);
@@ -277,7 +277,7 @@ TEST(ContractionBlocking, EnoughTasksWhereSizesAllow) {
 TEST(ContractionBlocking, FewRowsWasteNoTile) {
   for (int64_t m : {1, 2, 4, 6, 8}) {
     LoopNest nest;
-    Blocking b = choose_blocking(shape_of(plain_spec(nest, {1, m, 1024, 64})), DType::F32, CpuLevel::Avx512, {});
+    Blocking b = choose_blocking(shape_of(plain_spec(nest, {1, m, 1024, 64})), DType::F32, cpu_target(CpuLevel::Avx512));
     EXPECT_EQ(m % b.tile_m, 0) << m;
   }
 }
@@ -285,7 +285,7 @@ TEST(ContractionBlocking, FewRowsWasteNoTile) {
 TEST(ContractionBlocking, CutsOfKDependOnKAlone) {
   auto cuts = [](int64_t m, int64_t n, int64_t k, CacheSizes cache) {
     LoopNest nest;
-    return choose_blocking(shape_of(plain_spec(nest, {1, m, n, k})), DType::F32, CpuLevel::Avx512, cache).block_k;
+    return choose_blocking(shape_of(plain_spec(nest, {1, m, n, k})), DType::F32, cpu_target(CpuLevel::Avx512, cache)).block_k;
   };
   for (int64_t k : {1, 191, 192, 193, 768, 50257}) {
     EXPECT_EQ(cuts(1, 1, k, {}), cuts(1024, 50257, k, {})) << k;
@@ -303,7 +303,7 @@ TEST(Contraction, ANestParsesBack) {
   spec.lhs = [&](Expr b, Expr row, Expr k) { return n.load(x, (b * 37 + row) * 70 + k); };
   spec.rhs = [&](Expr b, Expr row, Expr k) { return n.load(y, (b * 50 + row) * 70 + k); };
   spec.epilogue = [&](Expr b, Expr row, Expr column, Expr sum) { return store(out, (b * 37 + row) * 50 + column, sum); };
-  build_contraction(n, spec, CpuLevel::Avx2, CacheSizes{});
+  build_contraction(n, spec, cpu_target(CpuLevel::Avx2));
   const std::string text = print(n);
   const LoopNest again = parse(text);
   EXPECT_EQ(print(again), text);

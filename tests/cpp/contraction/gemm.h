@@ -110,7 +110,7 @@ inline lower::ContractionSpec plain_spec(loop::LoopNest& nest, const GemmCase& c
 
 inline loop::LoopNest plain_gemm(const GemmCase& c, CpuLevel level, const CacheSizes& cache) {
   loop::LoopNest nest;
-  lower::build_contraction(nest, plain_spec(nest, c), level, cache);
+  lower::build_contraction(nest, plain_spec(nest, c), cpu_target(level, cache));
   return nest;
 }
 

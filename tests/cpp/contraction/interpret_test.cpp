@@ -25,7 +25,7 @@ void expect_clean(const GemmCase& c, CpuLevel level, const CacheSizes& cache, Bl
   LoopNest nest;
   ContractionSpec spec = plain_spec(nest, c);
   spec.pinned = pinned;
-  build_contraction(nest, spec, level, cache);
+  build_contraction(nest, spec, cpu_target(level, cache));
   verify(nest);
   const Form form = form_of(nest);
   if (pinned) {
@@ -83,7 +83,7 @@ TEST(ContractionInterpreted, PinnedBlockingsHaveOneForm) {
       ContractionSpec spec = plain_spec(nest, {batch, m, n, k, (layout & 1) != 0, (layout & 2) != 0});
       spec.pinned = &pinned;
       for (Buffer& b : nest.buffers) b.numel = 0;  // as in a plan: what is small enough to stay in the cache is not known
-      build_contraction(nest, spec, CpuLevel::Avx512, {});
+      build_contraction(nest, spec, cpu_target(CpuLevel::Avx512));
       if (k > 1 && m > 1 && n > 1) forms.insert(form_of(nest).text);  // a stride of 1 is no number
     }
     EXPECT_EQ(forms.size(), 2u) << layout;
@@ -109,8 +109,8 @@ TEST(ContractionInterpreted, WhatIsPackedNextIsAskedFor) {
     const ContractionSpec spec = plain_spec(nest, c);
     const int64_t numel = c.batch * c.m * c.k;
     const int marks = nest.add_buffer({"marks", DType::F32, numel + 1, Space::Argument, true});
-    build_contraction(nest, spec, CpuLevel::Avx512, small);
-    const Blocking b = choose_blocking(shape_of(spec), DType::F32, CpuLevel::Avx512, small);
+    build_contraction(nest, spec, cpu_target(CpuLevel::Avx512, small));
+    const Blocking b = choose_blocking(shape_of(spec), DType::F32, cpu_target(CpuLevel::Avx512, small));
     ASSERT_GE(nest.parallel_extent, 3);
     ASSERT_LT(b.block_m, b.task_m);
     ASSERT_GE(b.k_blocks, 2);

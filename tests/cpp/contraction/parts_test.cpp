@@ -28,7 +28,7 @@ LoopNest nest_of(const GemmCase& c, const CacheSizes& cache, bool in_parts = tru
     if (c.lhs_k_contiguous && c.k % 4 == 0) spec.lhs_run = 4, spec.lhs_in_run = [=](Expr b, Expr row, Expr major, Expr minor) { return lhs(b, row, major * 4 + minor); };
     if (!c.rhs_k_contiguous && c.n % 4 == 0) spec.rhs_run = 4, spec.rhs_in_run = [=](Expr b, Expr k, Expr major, Expr minor) { return rhs(b, major * 4 + minor, k); };
   }
-  build_contraction(nest, spec, CpuLevel::Amx, cache);
+  build_contraction(nest, spec, cpu_target(CpuLevel::Amx, cache));
   verify(nest);
   return nest;
 }

@@ -118,7 +118,7 @@ int expect_windows(const Windows& w, CpuLevel level, bool interpreted) {
   for (int variant = 0; variant < kBlockingVariants; ++variant) {
     SCOPED_TRACE("variant " + std::to_string(variant));
     LoopNest nest;
-    build_contraction(nest, spec_of(nest, w), level, small, variant);
+    build_contraction(nest, spec_of(nest, w), cpu_target(level, small), variant);
     verify(nest);
     const std::string text = print(nest);
     if (!texts.insert(text).second) continue;
@@ -173,7 +173,7 @@ TEST(ContractionWindows, Compiled) {
 TEST(ContractionWindows, BlocksOfRuns) {
   const auto block_k = [](int64_t width, int64_t channels) {
     LoopNest nest;
-    return choose_blocking(shape_of(spec_of(nest, {1, 10, width, channels, 3, 1, 64})), DType::F32, CpuLevel::Avx512, {}).block_k;
+    return choose_blocking(shape_of(spec_of(nest, {1, 10, width, channels, 3, 1, 64})), DType::F32, cpu_target(CpuLevel::Avx512)).block_k;
   };
   EXPECT_EQ(block_k(10, 64), 192);
   EXPECT_EQ(block_k(10, 32), 96 * 2);
@@ -185,7 +185,7 @@ TEST(ContractionWindows, BlocksOfRuns) {
 TEST(ContractionWindows, AMatrixInPlaceIfItsRowsAreNear) {
   const auto in_place = [](int64_t k) {
     LoopNest nest;
-    return choose_blocking(shape_of(spec_of(nest, {1, 1, 960, k, 1, 1, 64})), DType::F32, CpuLevel::Avx512, {}).lhs_in_place;
+    return choose_blocking(shape_of(spec_of(nest, {1, 1, 960, k, 1, 1, 64})), DType::F32, cpu_target(CpuLevel::Avx512)).lhs_in_place;
   };
   EXPECT_TRUE(in_place(64));
   EXPECT_TRUE(in_place(256));

@@ -11,20 +11,20 @@ namespace trainc::testing {
 
 using reference::Tensor;
 
-inline compiler::CompileOptions device_options(bool interpreted) { return {.level = cpu_level(), .gpu = Gpu::Sm90a, .interpreted = interpreted}; }
+inline compiler::CompileOptions device_options(bool interpreted) { return {.target = target_of(interpreted ? "interpret" : "sm_90a", cpu_level())}; }
 
 /// All results of `plan` on a driver whose memory is the host's.
 inline std::vector<Tensor> run_on_device(const plan::Plan& plan, std::shared_ptr<runtime::cuda::Driver> driver, const std::vector<Tensor>& inputs, void* saved = nullptr) {
-  runtime::cuda::Executable executable(plan, std::move(driver));
+  runtime::cuda::CudaExecutable executable(plan, std::move(driver));
   std::vector<std::vector<uint8_t>> in, out;
-  runtime::cuda::DeviceCall call;
-  call.host.saved = saved;
+  runtime::Call call;
+  call.saved = saved;
   for (const auto& t : inputs) in.push_back(to_bytes(t));
-  for (auto& bytes : in) bytes.reserve(bytes.size() + 1), call.host.inputs.push_back(bytes.data());
+  for (auto& bytes : in) bytes.reserve(bytes.size() + 1), call.inputs.push_back(bytes.data());
   for (int64_t i = 0; i < plan.output_count; ++i) {
     const int b = plan.outputs[i];
     out.emplace_back(b >= 0 && plan.buffers[b].home == plan::Home::Output ? plan.buffers[b].bytes + 1 : 0, 0xCD);
-    call.host.outputs.push_back(out.back().empty() ? nullptr : out.back().data());
+    call.outputs.push_back(out.back().empty() ? nullptr : out.back().data());
   }
   std::vector<uint8_t> temp(plan.temp_bytes + 1);
   call.temp = temp.data();

@@ -25,7 +25,7 @@ void add_nests(Graph graph, const lower::Machine& machine, std::vector<loop::Loo
 
 TEST(Nvrtc, EveryKindOfGroup) {
   std::vector<loop::LoopNest> nests;
-  lower::Machine machine = lower::Machine::device(Gpu::Sm80);
+  lower::Machine machine = lower::Machine{gpu_target(Gpu::Sm80)};
   for (int64_t columns : {30, 1000, 50257}) add_nests(testing::softmax(64, columns), machine, nests);
   add_nests(testing::column_sums(2000, 768), machine, nests);
   add_nests(testing::scatter(256, 50, 768), machine, nests);
@@ -40,7 +40,7 @@ TEST(Nvrtc, EveryKindOfGroup) {
 
 TEST(Nvrtc, RandomGraphs) {  // every operation, integers, bf16 and f16, f64
   std::vector<loop::LoopNest> nests;
-  for (uint64_t seed = 100; seed < 106; ++seed) add_nests(testing::random_graph(seed, {}), lower::Machine::device(Gpu::Sm80), nests);
+  for (uint64_t seed = 100; seed < 106; ++seed) add_nests(testing::random_graph(seed, {}), lower::Machine{gpu_target(Gpu::Sm80)}, nests);
   const std::vector<loop::LoopNest> kept = testing::distinct(nests);
   for (const testing::Compiled& c : testing::compile_all(kept)) EXPECT_EQ(c.error, "");
 }

@@ -1,7 +1,7 @@
 // Contractions that go to the vendor's library: which, how it is asked, and what comes of it by the definition of such a call.
 #include <gmock/gmock.h>
 
-#include "bindings/interpreted_driver.h"
+#include "runtime/interpret/driver.h"
 #include "device_run.h"
 #include "graphs.h"
 #include "runtime/cuda/library.h"
@@ -60,7 +60,7 @@ TEST(Library, EveryLayoutAgainstTheReference) {
           const plan::Plan plan = plan::load(plan::save(compiler::compile(copy_of(g), "product", with_library())));
           ASSERT_EQ(products(plan), 1) << plan::print(plan);
           const auto inputs = halves(g, 5);
-          const auto driver = std::make_shared<bindings::InterpretedDriver>();
+          const auto driver = std::make_shared<runtime::interpreted::InterpretedDriver>();
           expect_close(testing::run_on_device(plan, driver, inputs), oracle(g, inputs));
           EXPECT_EQ(driver->held, 0);
           if (HasFailure()) return;
@@ -94,7 +94,7 @@ TEST(Library, PartsOfATensorAreReadWhereTheyLie) {  // queries out of one produc
   EXPECT_EQ(plan.steps[0].product.lhs.row_stride, 24);
   EXPECT_EQ(plan.steps[0].product.lhs.offset, 8);
   const auto inputs = halves(g, 3);
-  expect_close(testing::run_on_device(plan, std::make_shared<bindings::InterpretedDriver>(), inputs), oracle(g, inputs));
+  expect_close(testing::run_on_device(plan, std::make_shared<runtime::interpreted::InterpretedDriver>(), inputs), oracle(g, inputs));
 }
 
 TEST(Library, WhatItCannotComputeStaysAKernel) {
@@ -112,7 +112,7 @@ TEST(Library, WhatItCannotComputeStaysAKernel) {
     EXPECT_EQ(products(plan), 0) << plan::print(plan);
     EXPECT_THAT(not_called(plan), ::testing::ElementsAre(why));
     const auto inputs = halves(*g, 3);
-    expect_close(testing::run_on_device(plan, std::make_shared<bindings::InterpretedDriver>(), inputs), oracle(*g, inputs));
+    expect_close(testing::run_on_device(plan, std::make_shared<runtime::interpreted::InterpretedDriver>(), inputs), oracle(*g, inputs));
   }
 }
 
@@ -140,7 +140,7 @@ TEST(Library, Tf32IsAskedForWhereTheFlagSaysSo) {
   auto inputs = halves(g, 3);
   inputs[0].f.assign(inputs[0].f.size(), 1 + 0x1p-12);  // lost in tf32
   inputs[1].f.assign(inputs[1].f.size(), 1);
-  EXPECT_EQ(testing::run_on_device(plan, std::make_shared<bindings::InterpretedDriver>(), inputs)[0].f[0], 8);
+  EXPECT_EQ(testing::run_on_device(plan, std::make_shared<runtime::interpreted::InterpretedDriver>(), inputs)[0].f[0], 8);
 }
 
 TEST(Library, PlansNeedItWhereTheyWereCompiledForIt) {
@@ -150,7 +150,7 @@ TEST(Library, PlansNeedItWhereTheyWereCompiledForIt) {
   const Graph g = product(1, 4, 6, 8, DType::F32, DType::F32, false, false);
   const plan::Plan plan = compiler::compile(copy_of(g), "product", with_library(false));
   try {
-    runtime::cuda::Executable executable(plan, std::make_shared<Without>());
+    runtime::cuda::CudaExecutable executable(plan, std::make_shared<Without>());
     FAIL();
   } catch (const UserError& e) {
     EXPECT_THAT(e.what(), HasSubstr("plan product was compiled with cuBLASLt, which cannot be loaded here: compile it again"));

@@ -42,7 +42,7 @@ TEST(Device, RandomGraphs) {
   testing::RandomGraphOptions o;
   o.transcendental = false;
   for (uint64_t seed = first(); seed < first() + count(150); ++seed) {
-    expect_same(testing::random_graph(seed, o), seed, seed % 3 == 0, lower::Machine::device(Gpu::Sm90a));
+    expect_same(testing::random_graph(seed, o), seed, seed % 3 == 0, lower::Machine{gpu_target(Gpu::Sm90a)});
     if (HasFailure()) return;
   }
 }
@@ -57,7 +57,7 @@ std::vector<Tensor> interpret(const Graph& graph, const std::vector<Tensor>& inp
   return got.outputs;
 }
 
-void expect_near(const Graph& graph, double tolerance, const lower::Machine& machine = lower::Machine::device(Gpu::Sm90a),
+void expect_near(const Graph& graph, double tolerance, const lower::Machine& machine = lower::Machine{gpu_target(Gpu::Sm90a)},
                  std::vector<loop::LoopNest>* nests = nullptr, bool eighths = false) {
   SCOPED_TRACE(print(graph));
   auto inputs = testing::random_inputs(graph, 3);
@@ -92,7 +92,7 @@ bool has_mma(const loop::Stmt& s) {
 }
 
 TEST(Device, Contractions) {
-  lower::Machine exact = lower::Machine::device(Gpu::Sm80), tf32 = exact;
+  lower::Machine exact = lower::Machine{gpu_target(Gpu::Sm80)}, tf32 = exact;
   tf32.tf32 = true;
   struct Size { int64_t batch, m, n, k; };
   for (const Size& s : {Size{1, 1, 1, 1}, Size{2, 33, 65, 17}, Size{3, 64, 32, 40}, Size{1, 130, 40, 70}, Size{27, 120, 120, 5}, Size{108, 100, 120, 1}})
@@ -119,7 +119,7 @@ TEST(Device, Tf32IsRoundedTo) {
   const Graph g = contraction(1, 1, 1, 1, DType::F32, false, false);
   auto inputs = testing::random_inputs(g, 1);
   inputs[0].f = {1.0 + 0x1p-11}, inputs[1].f = {1.0 + 0x1p-12}, inputs[2].f = {0};
-  lower::Machine machine = lower::Machine::device(Gpu::Sm80);
+  lower::Machine machine = lower::Machine{gpu_target(Gpu::Sm80)};
   EXPECT_EQ(interpret(g, inputs, machine)[0].f[0], static_cast<double>(static_cast<float>((1.0 + 0x1p-11) * (1.0 + 0x1p-12))));
   machine.tf32 = true;
   EXPECT_EQ(interpret(g, inputs, machine)[0].f[0], 1.0 + 0x1p-10);  // ties go away from zero
@@ -143,7 +143,7 @@ void without_each_barrier(const loop::Stmt& s, const std::function<void(const lo
 void expect_barriers_needed(const Graph& graph, int64_t bytes_out) {
   std::vector<loop::LoopNest> nests;
   const auto inputs = testing::random_inputs(graph, 3);
-  interpret(graph, inputs, lower::Machine::device(Gpu::Sm90a), &nests);
+  interpret(graph, inputs, lower::Machine{gpu_target(Gpu::Sm90a)}, &nests);
   int removed = 0;
   without_each_barrier(nests.back().body, [&](const loop::Stmt& body) {
     loop::LoopNest changed = nests.back();

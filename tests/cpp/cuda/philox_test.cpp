@@ -5,7 +5,7 @@
 #include <array>
 #include <cstring>
 
-#include "bindings/interpreted_driver.h"
+#include "runtime/interpret/driver.h"
 #include "device_run.h"
 #include "interpret/device.h"
 #include "lower/lower.h"
@@ -35,7 +35,7 @@ Graph mask(const Dims& shape, const RandomAttr& attr) {
 
 loop::LoopNest nest_of(const Graph& g) {
   const schedule::Schedule s = schedule::make_schedule(g, false);
-  const auto kernels = lower::lower(g, s, s.groups.at(0), lower::Machine::device(Gpu::Sm90a));
+  const auto kernels = lower::lower(g, s, s.groups.at(0), lower::Machine{gpu_target(Gpu::Sm90a)});
   EXPECT_EQ(kernels.size(), 1u);
   EXPECT_EQ(kernels[0].arguments[0], nullptr);
   return kernels[0].nest;
@@ -118,18 +118,18 @@ Graph three_draws(bool framework_between) {
 }
 
 std::vector<std::vector<uint8_t>> run(const plan::Plan& plan, std::shared_ptr<runtime::cuda::Driver> driver, Generator& generator) {
-  runtime::cuda::Executable executable(plan, std::move(driver));
+  runtime::cuda::CudaExecutable executable(plan, std::move(driver));
   std::vector<std::vector<uint8_t>> out;
-  runtime::cuda::DeviceCall call;
-  call.host.generator = generator.calls();
+  runtime::Call call;
+  call.generator = generator.calls();
   std::vector<uint8_t> temp(plan.temp_bytes + 1), given = {1, 0, 1, 1};
   call.temp = temp.data();
-  call.host.extern_call = [&](const plan::Step&, const std::vector<void*>&) {  // the framework draws 4 numbers of each sequence itself
+  call.extern_call = [&](const plan::Step&, const std::vector<void*>&) {  // the framework draws 4 numbers of each sequence itself
     generator.state[1] += 4;
     return std::vector<runtime::ExternTensor>{{given.data(), nullptr}};
   };
   for (int b : plan.outputs) out.emplace_back(plan.buffers[b].bytes, 0xcd);
-  for (auto& bytes : out) call.host.outputs.push_back(bytes.data());
+  for (auto& bytes : out) call.outputs.push_back(bytes.data());
   executable.run(call);
   return out;
 }
@@ -137,7 +137,7 @@ std::vector<std::vector<uint8_t>> run(const plan::Plan& plan, std::shared_ptr<ru
 TEST(Philox, APlanMovesTheGeneratorOnOnce) {
   const plan::Plan plan = plan::load(plan::save(compiler::compile(copy_of(three_draws(false)), "masks", device_options(true))));
   Generator generator{{7, 100}};
-  const auto driver = std::make_shared<bindings::InterpretedDriver>();
+  const auto driver = std::make_shared<runtime::interpreted::InterpretedDriver>();
   const auto got = run(plan, driver, generator);
   EXPECT_EQ(got[0], reference::dropout_mask(7, 100, 1000, 256, 4, 0.5));   // 1,000 elements on 4 x 256 a turn: 4 numbers
   EXPECT_EQ(got[1], reference::dropout_mask(7, 104, 500, 256, 2, 0.5));
@@ -152,7 +152,7 @@ TEST(Philox, APlanMovesTheGeneratorOnOnce) {
 TEST(Philox, TheFrameworksOwnDrawsKeepTheirPlace) {
   const plan::Plan plan = compiler::compile(copy_of(three_draws(true)), "masks", device_options(true));
   Generator generator{{7, 100}};
-  const auto driver = std::make_shared<bindings::InterpretedDriver>();
+  const auto driver = std::make_shared<runtime::interpreted::InterpretedDriver>();
   const auto got = run(plan, driver, generator);
   EXPECT_THAT(driver->calls, ::testing::Not(::testing::Contains("graph")));  // what the framework does may allocate
   EXPECT_EQ(got[0], reference::dropout_mask(7, 100, 1000, 256, 4, 0.5));

@@ -7,7 +7,7 @@
 
 #include "../common/adam.h"
 #include "../common/random_joint.h"
-#include "bindings/interpreted_driver.h"
+#include "runtime/interpret/driver.h"
 #include "device_run.h"
 #include "graph/text.h"
 #include "graphs.h"
@@ -31,7 +31,7 @@ using ::testing::ThrowsMessage;
 TEST(DeviceRuntime, PlansRunOnTheInterpretedDevice) {
   testing::RandomGraphOptions o;
   o.transcendental = false;
-  const auto driver = std::make_shared<bindings::InterpretedDriver>();
+  const auto driver = std::make_shared<runtime::interpreted::InterpretedDriver>();
   for (uint64_t seed = 1; seed < 60; ++seed) {
     const Graph graph = testing::random_graph(seed, o);
     SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(graph));
@@ -48,7 +48,7 @@ TEST(DeviceRuntime, PlansRunOnTheInterpretedDevice) {
 TEST(DeviceRuntime, ForwardAndBackwardShareTheHandle) {
   testing::RandomGraphOptions o;
   o.transcendental = false;
-  const auto driver = std::make_shared<bindings::InterpretedDriver>();
+  const auto driver = std::make_shared<runtime::interpreted::InterpretedDriver>();
   for (uint64_t seed = 300; seed < 320; ++seed) {
     const testing::RandomJoint joint = testing::random_joint(seed, o);
     SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(joint.graph));
@@ -83,9 +83,9 @@ TEST(DeviceRuntime, OneGraphAPlanOnTheNullDriver) {
 /// A plan that runs more than once on the null driver, with memory for all that it asks for.
 struct Repeated {
   std::shared_ptr<NullDriver> driver = std::make_shared<NullDriver>();
-  std::unique_ptr<runtime::cuda::Executable> executable;
+  std::unique_ptr<runtime::cuda::CudaExecutable> executable;
   std::vector<std::vector<uint8_t>> memory;
-  runtime::cuda::DeviceCall call;
+  runtime::Call call;
 
   explicit Repeated(const Graph& graph, bool waits = false) {
     struct Waiting : NullDriver {
@@ -93,13 +93,13 @@ struct Repeated {
     };
     if (waits) driver = std::make_shared<Waiting>();
     const plan::Plan plan = compiler::compile(copy_of(graph), "plan", device_options(false));
-    executable = std::make_unique<runtime::cuda::Executable>(plan, driver);
+    executable = std::make_unique<runtime::cuda::CudaExecutable>(plan, driver);
     const auto of = [&](int64_t bytes) {
       memory.emplace_back(static_cast<size_t>(bytes + 64));
       return static_cast<void*>(memory.back().data());
     };
-    for (const Tensor& t : halves(graph, 1)) call.host.inputs.push_back(of(t.type.bytes()));
-    for (int b : plan.outputs) call.host.outputs.push_back(of(plan.buffers[b].bytes));
+    for (const Tensor& t : halves(graph, 1)) call.inputs.push_back(of(t.type.bytes()));
+    for (int b : plan.outputs) call.outputs.push_back(of(plan.buffers[b].bytes));
     call.temp = of(plan.temp_bytes);
   }
   std::vector<std::string> run(runtime::cuda::Stream stream = nullptr) {
@@ -161,7 +161,7 @@ TEST(DeviceRuntime, RefusedLaunchesNameTheKernelAndItsLines) {
 TEST(DeviceRuntime, AnotherArchitectureIsRefused) {
   const plan::Plan plan = compiler::compile(copy_of(testing::softmax(3, 100)), "softmax", device_options(true));
   try {
-    runtime::cuda::Executable executable(plan, std::make_shared<NullDriver>());
+    runtime::cuda::CudaDevice(std::make_shared<NullDriver>()).load(plan);
     FAIL();
   } catch (const UserError& e) {
     EXPECT_THAT(e.what(), HasSubstr("plan softmax was compiled for interpret; this device is sm_90a. Compile it here."));
@@ -175,7 +175,7 @@ TEST(DeviceRuntime, WhatIsStartedBesideKernelsIsRefused) {
   plan.steps.push_back({.kind = plan::StepKind::Wait, .name = "wait", .token = 0});
   ASSERT_NO_THROW(plan::verify(plan));
   const auto driver = std::make_shared<NullDriver>();
-  EXPECT_THAT([&] { runtime::cuda::Executable(plan, driver); }, ThrowsMessage<InternalError>(HasSubstr("step send: nothing is started beside a device's kernels")));
+  EXPECT_THAT([&] { runtime::cuda::CudaExecutable(plan, driver); }, ThrowsMessage<InternalError>(HasSubstr("step send: nothing is started beside a device's kernels")));
   EXPECT_EQ(driver->held, 0);
 }
 
@@ -190,7 +190,7 @@ TEST(DeviceRuntime, WhatCannotBeLoadedLeavesNothingBehind) {
   for (const char* at : {"load", "status", "record"}) {
     const auto driver = std::make_shared<Refusing>();
     driver->at = at;
-    EXPECT_THROW(runtime::cuda::Executable(plan, driver), InternalError) << at;
+    EXPECT_THROW(runtime::cuda::CudaExecutable(plan, driver), InternalError) << at;
     EXPECT_EQ(driver->held, 0) << at;
   }
 }
@@ -203,7 +203,7 @@ TEST(DeviceRuntime, FindingsNameTheKernel) {
   text.erase(at, 12);
   plan.kernels[0].code.assign(text.begin(), text.end());
   try {
-    run_on_device(plan, std::make_shared<bindings::InterpretedDriver>(), halves(testing::softmax(3, 100), 1));
+    run_on_device(plan, std::make_shared<runtime::interpreted::InterpretedDriver>(), halves(testing::softmax(3, 100), 1));
     FAIL();
   } catch (const InternalError& e) {
     EXPECT_THAT(e.what(), HasSubstr("rows_reduce_exp_div: race on parts: read and written"));
@@ -218,18 +218,18 @@ TEST(DeviceRuntime, FailedChecksAreIndexErrors) {
   auto inputs = halves(g, 1);
   inputs[1].i = {0, 4, 5, 1};
   const plan::Plan plan = compiler::compile(copy_of(g), "gather", device_options(true));
-  EXPECT_THROW(run_on_device(plan, std::make_shared<bindings::InterpretedDriver>(), inputs), IndexError);
+  EXPECT_THROW(run_on_device(plan, std::make_shared<runtime::interpreted::InterpretedDriver>(), inputs), IndexError);
   inputs[1].i = {0, 4, 3, 1};
-  EXPECT_NO_THROW(run_on_device(plan, std::make_shared<bindings::InterpretedDriver>(), inputs));
+  EXPECT_NO_THROW(run_on_device(plan, std::make_shared<runtime::interpreted::InterpretedDriver>(), inputs));
 }
 
 TEST(DeviceRuntime, OptimizerStepInOneLaunch) {
   Program program = copy_of(testing::adam(8));
   const plan::Foreach step = plan::load_foreach(plan::save(compiler::compile_foreach(std::move(program), {0, 2, 3}, "adam step", device_options(true))));
   EXPECT_EQ(step.device, "interpret");
-  const auto driver = std::make_shared<bindings::InterpretedDriver>();
+  const auto driver = std::make_shared<runtime::interpreted::InterpretedDriver>();
   {
-    runtime::cuda::DeviceForeach foreach(step, driver);
+    runtime::cuda::CudaForeach foreach(step, driver);
     testing::AdamTensors tensors;
     foreach.run(tensors.pointers, tensors.numels, tensors.scalars, nullptr);
     EXPECT_EQ(driver->launches, 1);

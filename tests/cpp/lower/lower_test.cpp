@@ -18,11 +18,11 @@ namespace {
 
 using namespace schedule;
 
-const Machine kMachines[] = {{CpuLevel::Avx512, {}}, {CpuLevel::Avx512Bf16, {}}, {CpuLevel::Amx, {}}, {CpuLevel::Avx2, {.l1d = 1 << 10, .l2 = 16 << 10, .l3 = 1 << 18}}};
+const Machine kMachines[] = {{cpu_target(CpuLevel::Avx512)}, {cpu_target(CpuLevel::Avx512Bf16)}, {cpu_target(CpuLevel::Amx)}, {cpu_target(CpuLevel::Avx2, {.l1d = 1 << 10, .l2 = 16 << 10, .l3 = 1 << 18})}};
 
 void expect_clean(const Graph& graph, uint64_t seed, const Machine& machine, double tolerance = 1e-4) {
   const Graph prepared = prepare(graph);
-  SCOPED_TRACE("seed " + std::to_string(seed) + " " + std::string(name_of(machine.level)) + "\n" + print(prepared));
+  SCOPED_TRACE("seed " + std::to_string(seed) + " " + machine.target.cpu + "\n" + print(prepared));
   Schedule schedule = make_schedule(prepared, true);
   schedule.bits = masks_as_bits(prepared);
   const auto inputs = testing::halves(graph, seed);
@@ -172,7 +172,7 @@ std::string story(const char* text) {
     out += "\n# " + std::to_string(g.rows) + " x " + std::to_string(g.columns) + ":";
     for (const Node* n : g.values) out += " " + std::string(name_of(n->op)) + (schedule.stored.count(n) ? "!" : "");
     out += "   (! is stored)\n";
-    for (const LoweredKernel& k : lower(graph, schedule, g, {CpuLevel::Avx512, {}})) out += print(k.nest);
+    for (const LoweredKernel& k : lower(graph, schedule, g, {cpu_target(CpuLevel::Avx512)})) out += print(k.nest);
   }
   return out;
 }

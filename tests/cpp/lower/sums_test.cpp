@@ -89,7 +89,7 @@ TEST_P(Sums, KeepTheirErrorAsTheyGrow) {
       SCOPED_TRACE(text + fmt::format("terms {} for {}", which, name_of(level)));
       const Graph graph = prepare(parse(text));
       const Tensor x = terms(s.shape, dtype, which, random());
-      const testing::Interpreted got = testing::interpret_schedule(graph, make_schedule(graph, true), {x}, {level, {}});
+      const testing::Interpreted got = testing::interpret_schedule(graph, make_schedule(graph, true), {x}, {cpu_target(level)});
       for (const std::string& finding : got.findings) ADD_FAILURE() << finding;
       ASSERT_EQ(got.outputs.size(), 1u);
       const Truth truth = truth_of(x, s);
@@ -114,7 +114,7 @@ TEST(Sums, ScansAreKeptInF64) {
                            "%0 = input index=0 : f32[2,700,1]\n%1 = scan %0 axis=1 : f32[2,700,1]\nreturn %1\n"}) {
     const Graph graph = prepare(parse(text));
     const Tensor x = terms(graph.outputs[0].value->shape(), DType::F32, 1, 5);
-    const testing::Interpreted got = testing::interpret_schedule(graph, make_schedule(graph, true), {x}, {CpuLevel::Avx512, {}});
+    const testing::Interpreted got = testing::interpret_schedule(graph, make_schedule(graph, true), {x}, {cpu_target(CpuLevel::Avx512)});
     EXPECT_TRUE(got.findings.empty());
     EXPECT_EQ(got.outputs.at(0).f, reference::evaluate(graph, {x}, {.precision = reference::Precision::Rounded, .random = {}, .call = {}}).at(0).f) << text;
   }
@@ -129,7 +129,7 @@ TEST(Sums, OfHalvesAreRoundedOnce) {
     Tensor x{from.outputs[0].value->in(0)->type, {}, {}};
     std::mt19937_64 random(3);
     for (int64_t i = 0; i < x.type.numel(); ++i) x.f.push_back(static_cast<double>(1 + random() % 7) / 8);
-    const testing::Interpreted got = testing::interpret_schedule(graph, make_schedule(graph, true), {x}, {CpuLevel::Avx512, {}});
+    const testing::Interpreted got = testing::interpret_schedule(graph, make_schedule(graph, true), {x}, {cpu_target(CpuLevel::Avx512)});
     EXPECT_TRUE(got.findings.empty());
     EXPECT_EQ(got.outputs.at(0).f, reference::evaluate(from, {x}, {.precision = reference::Precision::Rounded, .random = {}, .call = {}}).at(0).f) << text;
   }

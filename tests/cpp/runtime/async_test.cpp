@@ -12,7 +12,7 @@
 #include "../common/jump_kernel.h"
 #include "../common/plans.h"
 #include "../common/sleep_operation.h"
-#include "runtime/runtime.h"
+#include "runtime/cpu_device.h"
 
 namespace trainc::runtime {
 namespace {
@@ -83,7 +83,7 @@ class Async : public ::testing::Test {
 
 // Were it run to its end at its Start, it would never be woken: the kernel that wakes it comes later.
 TEST_F(Async, AnOperationRunsWhileKernelsDo) {
-  Executable e(overlapping(R"({"gate": 0})"));
+  CpuExecutable e(overlapping(R"({"gate": 0})"));
   for (int i = 0; i < 20; ++i) {
     gate(0).shut();
     std::fill(y.begin(), y.end(), -1);
@@ -95,7 +95,7 @@ TEST_F(Async, AnOperationRunsWhileKernelsDo) {
 
 TEST_F(Async, ItBeginsBeforeItsWait) {
   Plan p = overlapping(R"({"gate": 1})");
-  Executable e(p);
+  CpuExecutable e(p);
   int looks = 0;
   // Before the wait, the plan itself gives it time until it sleeps; only then is it woken.
   run(e, [&] {
@@ -107,13 +107,13 @@ TEST_F(Async, ItBeginsBeforeItsWait) {
 }
 
 TEST_F(Async, InPlaceAndStored) {
-  Executable e(load(save(overlapping(R"({"gate": 0})", true))));
+  CpuExecutable e(load(save(overlapping(R"({"gate": 0})", true))));
   run(e);
   expect_right();
 }
 
 TEST_F(Async, AMomentIsEnough) {
-  Executable e(overlapping(R"({"seconds": 0.001})"));
+  CpuExecutable e(overlapping(R"({"seconds": 0.001})"));
   e.profile = true;
   run(e);
   expect_right();
@@ -128,7 +128,7 @@ TEST_F(Async, SeveralAreInFlightAtOnce) {
   p.steps = {first, second, third, call("wake", 1, {0}, {4}), wait_step(second), wait_step(third), wait_step(first), call("sum", 2, {1, 2}, {3})};
   p.input_count = 1, p.output_count = 1, p.outputs = {3};
   plan_memory(p);
-  Executable e(p);
+  CpuExecutable e(p);
   int looks = 0;
   run(e, [&] {
     if (++looks != 4) return;  // all three are started
@@ -146,7 +146,7 @@ TEST_F(Async, ErrorsComeOutAtTheWait) {
       {R"({"fails": "other:connection closed"})",
        [](const auto& f) { EXPECT_THAT(f, ThrowsMessage<std::runtime_error>(AllOf(HasSubstr("send (sleep) from model.py:41"), HasSubstr("connection closed")))); }}};
   for (const auto& c : cases) {
-    Executable e(overlapping(c.attributes));
+    CpuExecutable e(overlapping(c.attributes));
     int looks = 0;
     c.expect([&] {
       looks = 0;
@@ -160,12 +160,12 @@ TEST_F(Async, ErrorsComeOutAtTheWait) {
 TEST_F(Async, WhatFailsMeanwhileWaitsForItFirst) {
   Plan p = overlapping(R"({"gate": 1})");
   p.steps[3].kernel = 3;
-  Executable e(p);
+  CpuExecutable e(p);
   EXPECT_THAT([&] { run(e); }, ThrowsMessage<IndexError>(HasSubstr("check 1 of three")));
   EXPECT_EQ(sleeping, 0);
   EXPECT_EQ(slept, 1) << "it was cancelled, and was over before the error came out";
   p.steps[3].kernel = 0, p.steps[1].arguments_json = R"({"gate": 0})";
-  Executable again(p);  // and nothing of it is left
+  CpuExecutable again(p);  // and nothing of it is left
   run(again);
   expect_right();
 }
@@ -173,14 +173,14 @@ TEST_F(Async, WhatFailsMeanwhileWaitsForItFirst) {
 TEST_F(Async, AFailureOfTheOperationIsNotTakenForTheFirstOne) {
   Plan p = overlapping(R"({"fails": "user:later"})");
   p.steps[3].kernel = 3;
-  Executable e(p);
+  CpuExecutable e(p);
   EXPECT_THAT([&] { run(e); }, ThrowsMessage<IndexError>(HasSubstr("check 1 of three")));
   EXPECT_EQ(slept, 1);
 }
 
 TEST_F(Async, SignalsInterruptBetweenStepsAndDuringTheWait) {
   for (const int at : {3, 6, 8}) {  // before step two; and while the wait waits, whose own look before it is the fifth
-    Executable e(overlapping(R"({"gate": 1})"));
+    CpuExecutable e(overlapping(R"({"gate": 1})"));
     slept = 0;
     int looks = 0;
     EXPECT_THAT([&] { run(e, [&] { if (++looks == at) throw std::runtime_error("interrupted"); }); }, ThrowsMessage<std::runtime_error>("interrupted"));
@@ -206,7 +206,7 @@ TEST_F(Async, OwnersAreKeptUntilTheWait) {
   plan_memory(p);
   for (const bool fails : {false, true}) {
     if (fails) p.steps[2].kernel = 1, p.kernels.push_back(jump_kernel("fail", fail)), gate(1).shut();
-    Executable e(p);
+    CpuExecutable e(p);
     std::weak_ptr<std::vector<float>> alive;
     int looks = 0;
     Call c{.inputs = {x.data()}, .outputs = {y.data()}};
@@ -232,7 +232,7 @@ TEST_F(Async, OwnersAreKeptUntilTheWait) {
 
 TEST_F(Async, PoisonLeavesWhatIsInFlight) {
   setenv("TRAINC_DEBUG", "poison", 1);
-  Executable e(overlapping(R"({"gate": 0})")), in_place(overlapping(R"({"gate": 0})", true));
+  CpuExecutable e(overlapping(R"({"gate": 0})")), in_place(overlapping(R"({"gate": 0})", true));
   unsetenv("TRAINC_DEBUG");
   run(e);
   expect_right();
@@ -243,7 +243,7 @@ TEST_F(Async, PoisonLeavesWhatIsInFlight) {
 }
 
 TEST_F(Async, ThreadsMayRunThePlanAtOnce) {
-  Executable e(overlapping(R"({"seconds": 0.002})"));
+  CpuExecutable e(overlapping(R"({"seconds": 0.002})"));
   std::vector<std::vector<float>> ys(4, std::vector<float>(kN));
   std::vector<std::thread> threads;
   for (auto& y : ys)
@@ -257,16 +257,16 @@ TEST_F(Async, ThreadsMayRunThePlanAtOnce) {
 TEST_F(Async, WhatNobodyKnowsIsRefusedWhenThePlanIsLoaded) {
   Plan p = overlapping("{}");
   p.steps[1].target = "all_reduce";
-  EXPECT_THAT([&] { Executable{p}; }, ThrowsMessage<UserError>(HasSubstr("starts an operation 'all_reduce', which nobody here knows")));
+  EXPECT_THAT([&] { CpuExecutable{p}; }, ThrowsMessage<UserError>(HasSubstr("starts an operation 'all_reduce', which nobody here knows")));
   p = overlapping("{}");
   p.steps[1] = sleeper("send", 0, {1, 0}, {2}, "{}"), p.steps[4] = wait_step(p.steps[1]);
-  EXPECT_THAT([&] { Executable{p}; }, ThrowsMessage<InternalError>(AllOf(HasSubstr("send (sleep)"), HasSubstr("two arguments at most"))));
+  EXPECT_THAT([&] { CpuExecutable{p}; }, ThrowsMessage<InternalError>(AllOf(HasSubstr("send (sleep)"), HasSubstr("two arguments at most"))));
 }
 
 // A child has no thread but the one that forked: what was in flight is over for it, with an error, and it does not wait
 // for ever.
 TEST_F(Async, AForkedChildDoesNotHang) {
-  Executable e(overlapping(R"({"gate": 1})"));
+  CpuExecutable e(overlapping(R"({"gate": 1})"));
   int looks = 0, status = -1;
   pid_t child = -1;
   try {

@@ -1,5 +1,5 @@
 // Hand-made plans; their kernels are functions of this file.
-#include "runtime/runtime.h"
+#include "runtime/cpu_device.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,6 @@
 #include "../common/jump_kernel.h"
 #include "runtime/code.h"
 #include "runtime/cpu/random.h"
-#include "runtime/foreach.h"
 #include "support/error.h"
 
 namespace trainc::runtime {
@@ -74,7 +73,7 @@ std::vector<float> ramp() {
 }
 
 TEST(Executable, RunsKernelsInOrder) {
-  Executable e(chain());
+  CpuExecutable e(chain());
   std::vector<float> x = ramp(), y(kN, -1);
   e.run({.inputs = {x.data()}, .outputs = {y.data()}});
   for (int i = 0; i < kN; ++i) ASSERT_EQ(y[i], 2 * (x[i] + 1));
@@ -85,13 +84,13 @@ TEST(Executable, RunsKernelsInOrder) {
 }
 
 TEST(Executable, CodeIsNotWritable) {
-  Executable e(chain());
+  CpuExecutable e(chain());
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) EXPECT_EQ(line.find(" rwx"), std::string::npos) << line;
 }
 
 TEST(Executable, AStoredPlanRuns) {
-  Executable e(load(save(chain())));
+  CpuExecutable e(load(save(chain())));
   std::vector<float> x = ramp(), y(kN);
   e.run({.inputs = {x.data()}, .outputs = {y.data()}});
   EXPECT_EQ(y[7], 16);
@@ -106,7 +105,7 @@ TEST(Executable, SavedAndConstantMemory) {
   for (int i = 0; i < kN; ++i) std::memcpy(&p.constants[4 * i], &nine, 4);
   p.buffers[4].offset = 128, p.saved_bytes = 128 + 4 * kN;
   p.steps.push_back(call_kernel("c", 0, 3, 4, kN));
-  Executable e(p);
+  CpuExecutable e(p);
   std::vector<float> x = ramp(), y(kN), saved(32 + kN, -1);
   e.run({.inputs = {x.data()}, .outputs = {y.data()}, .saved = saved.data()});
   EXPECT_EQ(saved[31], -1);
@@ -115,23 +114,23 @@ TEST(Executable, SavedAndConstantMemory) {
 }
 
 TEST(Executable, WrongCallsAreNamed) {
-  Executable e(chain());
+  CpuExecutable e(chain());
   std::vector<float> x = ramp();
   EXPECT_THAT([&] { e.run({.inputs = {}, .outputs = {x.data()}}); }, ThrowsMessage<InternalError>(HasSubstr("0 inputs given, it takes 1")));
   EXPECT_THAT([&] { e.run({.inputs = {nullptr}, .outputs = {x.data()}}); }, ThrowsMessage<InternalError>(HasSubstr("no memory for x")));
   Plan broken = chain();
   broken.steps[0].kernel = 7;
-  EXPECT_THROW(Executable{broken}, InternalError);
+  EXPECT_THROW(CpuExecutable{broken}, InternalError);
   Plan foreign = chain();
   foreign.cpu = "z80";
-  EXPECT_THROW(Executable{foreign}, UserError);
+  EXPECT_THROW(device("cpu")->load(foreign), UserError);
 }
 
 TEST(Executable, AFailedCheckNamesStepAndLine) {
   Plan p = chain();
   p.steps[1].kernel = 2;
   p.steps[1].name = "gather_3";
-  Executable e(p);
+  CpuExecutable e(p);
   std::vector<float> x = ramp(), y(kN);
   EXPECT_NO_THROW(e.run({.inputs = {x.data()}, .outputs = {y.data()}}));
   x[kN - 1] = -5;
@@ -144,7 +143,7 @@ TEST(Executable, AFailedCheckNamesStepAndLine) {
 }
 
 TEST(Executable, SignalsInterruptBetweenSteps) {
-  Executable e(chain());
+  CpuExecutable e(chain());
   std::vector<float> x = ramp(), y(kN, -1);
   int looks = 0;
   const auto check = [&] { if (++looks == 2) throw std::runtime_error("interrupted"); };
@@ -193,7 +192,7 @@ struct Framework {
 };
 
 TEST(Executable, DrawsInOrderAndHandsTheGeneratorOver) {
-  Executable e(drawing());
+  CpuExecutable e(drawing());
   Framework framework;
   Twister eager(framework.state);
   std::vector<uint8_t> m0(kN), m1(kN), w0(kN), w1(kN);
@@ -223,7 +222,7 @@ TEST(Executable, DrawsInOrderAndHandsTheGeneratorOver) {
 }
 
 TEST(Executable, WhatWasDrawnBeforeAnErrorStaysDrawn) {
-  Executable e(drawing());
+  CpuExecutable e(drawing());
   Framework framework;
   Twister eager(framework.state);
   std::vector<uint8_t> m(kN);
@@ -249,7 +248,7 @@ Plan failing_between_masks() {
 }
 
 TEST(Executable, WhatWasTakenAndNotDrawnIsGivenBackAfterAnError) {
-  Executable e(failing_between_masks());
+  CpuExecutable e(failing_between_masks());
   std::vector<uint8_t> m0(kN), m1(kN);
   std::vector<float> x(kN, -1), y(kN);
   set_mask_generator(MaskGenerator::Twister);
@@ -275,7 +274,7 @@ TEST(Executable, NobodyElseGetsThePlansNumbers) {
   Plan p = drawing();
   p.steps.erase(p.steps.begin() + 1, p.steps.begin() + 3);
   p.buffers.resize(2), p.output_count = 2, p.outputs = {0, 1};
-  Executable e(p);
+  CpuExecutable e(p);
   set_mask_generator(MaskGenerator::Twister);
   Framework framework;
   Twister eager(framework.state);
@@ -307,7 +306,7 @@ TEST(Executable, AnOperationOfTheUsersMayDrawWithoutSayingSo) {
     Plan p = drawing();
     p.steps[1].random = false;
     p.steps[1].target = users ? "mine.noise.default" : "aten.cos.default";
-    Executable e(p);
+    CpuExecutable e(p);
     set_mask_generator(MaskGenerator::Twister);
     Framework framework;
     Twister eager(framework.state);
@@ -328,7 +327,7 @@ TEST(Executable, AnOperationOfTheUsersMayDrawWithoutSayingSo) {
 }
 
 TEST(Executable, WhatAnExternStepCallsMayRunThePlan) {
-  Executable e(drawing());
+  CpuExecutable e(drawing());
   set_mask_generator(MaskGenerator::Twister);
   Framework framework;
   std::vector<float> made[3] = {std::vector<float>(kN, 4), std::vector<float>(kN, 5), std::vector<float>(kN, 6)}, y[3];
@@ -350,7 +349,7 @@ TEST(Executable, AnExternResultMayBeWantedElsewhere) {
   Plan p = drawing();
   p.buffers[2].home = Home::Temp;
   plan_memory(p);
-  Executable e(p);
+  CpuExecutable e(p);
   Framework framework;
   std::vector<uint8_t> m(kN);
   std::vector<float> y(kN), made(kN, 4);
@@ -374,7 +373,7 @@ Plan calling(std::vector<int> aliases) {
 }
 
 TEST(Executable, AViewThatTheStepDeclaresIsNotCopied) {
-  Executable e(calling({1}));
+  CpuExecutable e(calling({1}));
   std::vector<float> x = ramp(), y(kN), z(kN);
   Call call{.inputs = {x.data()}, .outputs = {y.data(), z.data()}};
   call.extern_call = [&](const Step&, const std::vector<void*>& in) { return std::vector<ExternTensor>{{in[0], nullptr}}; };
@@ -385,7 +384,7 @@ TEST(Executable, AViewThatTheStepDeclaresIsNotCopied) {
 TEST(Executable, AViewThatNobodyDeclaredIsCopied) {
   const Plan p = calling({});
   ASSERT_EQ(p.buffers[1].offset, p.buffers[3].offset) << "the plan must use that memory again, or this shows nothing";
-  Executable e(p);
+  CpuExecutable e(p);
   std::vector<float> x = ramp(), y(kN), z(kN), kept(kN);
   int copies = 0;
   Call call{.inputs = {x.data()}, .outputs = {y.data(), z.data()}};
@@ -428,7 +427,7 @@ TEST(Poison, WhatWasNotWrittenIsNan) {
   Plan p = chain();
   p.kernels.push_back(jump_kernel("half", half)), p.kernels.push_back(jump_kernel("from_scratch", from_scratch, 64));
   std::vector<float> x = ramp(), y(kN, -1);
-  const auto run = [&](const Plan& plan) { Executable(plan).run({.inputs = {x.data()}, .outputs = {y.data()}}); };
+  const auto run = [&](const Plan& plan) { CpuExecutable(plan).run({.inputs = {x.data()}, .outputs = {y.data()}}); };
   const Debugging poison("other,poison");
   run(p);
   for (int i = 0; i < kN; ++i) ASSERT_EQ(y[i], 2 * (x[i] + 1));
@@ -450,7 +449,7 @@ TEST(Poison, MemoryIsNanAfterItsLastUse) {
   Plan p = calling({});
   p.buffers[3].home = Home::Output, p.buffers[3].index = 2, p.output_count = 3, p.outputs = {4, 5, 3};  // nobody takes t's memory
   plan_memory(p);
-  Executable e(p);
+  CpuExecutable e(p);
   std::vector<float> x = ramp(), y(kN), z(kN), u(kN), fresh(kN);
   const float* t = nullptr;
   Call call{.inputs = {x.data()}, .outputs = {y.data(), z.data(), u.data()}};
@@ -473,7 +472,7 @@ TEST(Poison, IntegersAreNoIndices) {
   std::vector<float> x = ramp();
   std::vector<int32_t> y(kN, 1);
   const Debugging poison("poison");
-  Executable(p).run({.inputs = {x.data()}, .outputs = {y.data()}});
+  CpuExecutable(p).run({.inputs = {x.data()}, .outputs = {y.data()}});
   EXPECT_EQ(static_cast<uint32_t>(y[0]), 0xa5a5a5a5u);
 }
 
@@ -481,7 +480,7 @@ TEST(Executable, CertainMasksDoNotTouchTheGenerator) {
   Plan p = drawing(1.0);
   p.steps.erase(p.steps.begin() + 1, p.steps.end());
   p.buffers.resize(1), p.output_count = 1, p.outputs = {0};
-  Executable e(p);
+  CpuExecutable e(p);
   std::vector<uint8_t> m(kN, 7);
   e.run({.inputs = {}, .outputs = {m.data()}});  // there is no generator to ask
   EXPECT_EQ(m, std::vector<uint8_t>(kN, 1));
@@ -544,7 +543,7 @@ void sgd(void* const* a, void*, uint32_t*, int64_t begin, int64_t end) {
 }
 
 TEST(Foreach, EachElementOfEachTensorOnce) {
-  const runtime::Foreach step({.name = "sgd", .kernel = jump_kernel("sgd", sgd), .inputs = {{}, {.scalar = true}, {}}, .chunk = 16});
+  runtime::CpuForeach step({.name = "sgd", .kernel = jump_kernel("sgd", sgd), .inputs = {{}, {.scalar = true}, {}}, .chunk = 16});
   EXPECT_EQ(step.tensor_inputs(), 2);
   const std::vector<int64_t> sizes = {0, 1, 16, 17, 0, 1000, 15, 333, 0};
   std::vector<std::vector<float>> p, g;

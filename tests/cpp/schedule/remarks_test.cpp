@@ -253,7 +253,7 @@ std::vector<std::string> lowered(const testing::AttentionCase& c) {
   const Schedule s = make_schedule(prepared, true);
   Remarks remarks;
   bool stream = false;
-  for (const Group& group : s.groups) stream = stream || group.kind == GroupKind::Stream, lower::lower(prepared, s, group, {CpuLevel::Avx2, {}}, &remarks);
+  for (const Group& group : s.groups) stream = stream || group.kind == GroupKind::Stream, lower::lower(prepared, s, group, {cpu_target(CpuLevel::Avx2)}, &remarks);
   EXPECT_TRUE(stream);
   return told(remarks.take());
 }

@@ -14,9 +14,9 @@
 namespace trainc::schedule {
 namespace {
 
-const lower::Machine kMachines[] = {{CpuLevel::Avx512, {}},
-                              {CpuLevel::Avx512Bf16, {.l1d = 1 << 10, .l2 = 8 << 10, .l3 = 1 << 18}},
-                              {CpuLevel::Avx2, {.l1d = 1 << 10, .l2 = 4 << 10, .l3 = 1 << 18}}};  // small caches: many blocks
+const lower::Machine kMachines[] = {{cpu_target(CpuLevel::Avx512)},
+                              {cpu_target(CpuLevel::Avx512Bf16, {.l1d = 1 << 10, .l2 = 8 << 10, .l3 = 1 << 18})},
+                              {cpu_target(CpuLevel::Avx2, {.l1d = 1 << 10, .l2 = 4 << 10, .l3 = 1 << 18})}};  // small caches: many blocks
 
 int64_t streams_in(const Schedule& s) {
   return std::count_if(s.groups.begin(), s.groups.end(), [](const Group& g) { return g.kind == GroupKind::Stream; });
@@ -35,7 +35,7 @@ bool same(double a, double b, double tolerance, double scale) {
 /// The streams' results are those of separate kernels, bit for bit; those whose sum runs over the rows (all but the first) have another order.
 void expect_same(const testing::AttentionCase& c, uint64_t seed, const lower::Machine& machine, bool special) {
   const Graph graph = prepare(testing::attention_graph(c));
-  SCOPED_TRACE("seed " + std::to_string(seed) + " " + std::string(name_of(machine.level)) + "\n" + print(graph));
+  SCOPED_TRACE("seed " + std::to_string(seed) + " " + machine.target.cpu + "\n" + print(graph));
   auto inputs = testing::random_inputs(graph, seed, special);
   if (c.additive && seed % 2)  // some rows see nothing, others not all
     for (size_t i = 0; i < inputs[3].f.size(); ++i)

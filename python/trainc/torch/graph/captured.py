@@ -24,9 +24,11 @@ def captured(
 
 
 def shared_kernels(symbols: Symbols | None, template: Callable[[], Template], name: str, device: Host) -> SharedKernels | None:
-    """Of the graph that `template()` gives for values of `symbols`. None without any, and on a GPU: kernels are shared on the CPU
-    alone."""
-    if symbols is None or not symbols.sizes or device.target()["device"] != "cpu":
+    """Of the graph that `template()` gives for values of `symbols`. None without any, and for devices whose kernels are not
+    shared."""
+    from trainc import _core
+
+    if symbols is None or not symbols.sizes or not _core.shares_kernels(_core.target(device.target()["device"])):
         return None
     return SharedKernels(lambda: [_text_at(template(), bound, name, device) for bound in symbols.others()])
 

@@ -6,7 +6,7 @@
 #include <iterator>
 #include <string>
 
-#include "runtime/runtime.h"
+#include "runtime/device.h"
 
 namespace {
 std::string read(const std::string& path) {
@@ -19,15 +19,15 @@ std::string read(const std::string& path) {
 int main(int argc, char** argv) try {
   using namespace trainc;
   const std::string path = argv[1];
-  runtime::Executable executable(plan::load(read(path)));
-  const plan::Plan& plan = executable.plan();
+  const std::unique_ptr<runtime::Executable> executable = runtime::device("cpu")->load(plan::load(read(path)));
+  const plan::Plan& plan = executable->plan();
   std::vector<std::string> inputs, outputs;
   for (int i = 2; i < argc; ++i) inputs.push_back(read(argv[i]));
   runtime::Call call;
   for (std::string& bytes : inputs) call.inputs.push_back(bytes.data());
   for (int b : plan.outputs) outputs.emplace_back(static_cast<size_t>(plan.buffers.at(b).bytes), '\0');
   for (std::string& bytes : outputs) call.outputs.push_back(bytes.data());
-  executable.run(call);
+  executable->run(call);
   for (size_t i = 0; i < outputs.size(); ++i) std::ofstream(path + ".out" + std::to_string(i), std::ios::binary) << outputs[i];
 } catch (const std::exception& e) {
   std::fprintf(stderr, "plan_runner: %s\n", e.what());

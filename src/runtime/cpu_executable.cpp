@@ -9,10 +9,10 @@
 #include "plan/live.h"
 #include "runtime/arena.h"
 #include "runtime/code.h"
+#include "runtime/cpu_device.h"
 #include "runtime/operation.h"
 #include "runtime/places.h"
 #include "runtime/poison.h"
-#include "runtime/runtime.h"
 #include "runtime/short_lock.h"
 #include "support/dump.h"
 #include "support/error.h"
@@ -36,8 +36,8 @@ struct Run {
 
 }  // namespace
 
-struct Executable::Impl {
-  plan::Plan plan;
+struct CpuExecutable::Impl {
+  const plan::Plan& plan;
   MappedCode code;
   std::vector<std::vector<int>> dies_after;  // by step: Extern buffers whose last use it is
   std::vector<std::unique_ptr<Run>> free;    // under the short lock
@@ -46,7 +46,7 @@ struct Executable::Impl {
   std::vector<std::unique_ptr<Operation>> operations;  // by step: of Starts
   size_t tokens = 0;
 
-  explicit Impl(plan::Plan p) : plan(std::move(p)), code(plan.kernels) {
+  explicit Impl(const plan::Plan& p) : plan(p), code(plan.kernels) {
     if (environment_lists("TRAINC_DEBUG", "poison")) poison.emplace(plan);
     for (const plan::Step& s : plan.steps) {
       const bool start = s.kind == plan::StepKind::Start;
@@ -125,21 +125,18 @@ struct Executable::Impl {
   }
 };
 
-Executable::Executable(plan::Plan plan) {
-  plan::verify(plan);
-  // Levels are listed best first: a later one asks for less.
-  require_level(plan.name, plan.cpu);
-  impl_ = std::make_unique<Impl>(std::move(plan));
+CpuExecutable::CpuExecutable(plan::Plan given) : Executable(std::move(given)) {
+  require_level(plan().name, plan().cpu);
+  impl_ = std::make_unique<Impl>(plan());
 }
-Executable::~Executable() = default;
+CpuExecutable::~CpuExecutable() = default;
 
-const plan::Plan& Executable::plan() const { return impl_->plan; }
-std::vector<double> Executable::step_seconds() const {
+std::vector<double> CpuExecutable::step_seconds() const {
   const ShortLock lock;
   return impl_->seconds;
 }
 
-void Executable::run(const Call& call) {
+void CpuExecutable::run(const Call& call) {
   const bool profiled = profile;
   std::unique_ptr<Run> run = impl_->take_run();
   const Arena arena(impl_->plan.temp_bytes);

@@ -1,22 +1,23 @@
-#include "bindings/interpreted_driver.h"
-
-#include <fmt/format.h>
+#include "runtime/interpret/driver.h"
 
 #include <cstring>
 
-#include "interpret/device.h"
 #include "runtime/cuda/library.h"
-#include "support/error.h"
+#include "runtime/interpret/run_nest.h"
 
-namespace trainc::bindings {
+namespace trainc::runtime::interpreted {
 
-using runtime::cuda::Function;
-using runtime::cuda::Launch;
-using runtime::cuda::Stream;
+using cuda::Function;
+using cuda::Launch;
+using cuda::Stream;
+
+std::shared_ptr<InterpretedDriver> interpreted_driver() {
+  static const auto driver = std::make_shared<InterpretedDriver>();
+  return driver;
+}
 
 Function InterpretedDriver::load(const plan::Kernel& kernel) {
-  auto nest = std::make_unique<loop::LoopNest>(loop::parse({reinterpret_cast<const char*>(kernel.code.data()), kernel.code.size()}));
-  loop::verify(*nest);
+  auto nest = std::make_unique<loop::LoopNest>(nest_of(kernel));
   ++held;
   return nest.release();
 }
@@ -40,20 +41,12 @@ void InterpretedDriver::launch(const Launch& l, Stream stream) {
   const bool foreach = l.tensors > 0;
   const size_t width = foreach ? l.bytes.size() / static_cast<size_t>(l.tensors) : l.slots.size();
   for (size_t t = 0; t < (foreach ? static_cast<size_t>(l.tensors) : 1); ++t) {
-    std::vector<interpret::View> arguments;
-    for (size_t i = 0; i < width; ++i) {
-      void* p = table[foreach ? t * width + i : static_cast<size_t>(l.slots[i])];
-      const int64_t bytes = l.bytes[t * width + i];
-      const bool fresh = l.fresh[t * width + i];
-      if (fresh && bytes > 0) std::memset(p, 0xff, static_cast<size_t>(bytes));  // NaN: what is left unwritten does not go unseen
-      // A kernel may fill a part alone: a concatenation is several.
-      arguments.push_back({static_cast<uint8_t*>(p), bytes, !fresh, false});
-    }
+    std::vector<Argument> arguments;
+    for (size_t i = 0; i < width; ++i)
+      arguments.push_back({table[foreach ? t * width + i : static_cast<size_t>(l.slots[i])], l.bytes[t * width + i], l.fresh[t * width + i] != 0});
     const int64_t extent = foreach ? l.first_chunk[t + 1] - l.first_chunk[t] : l.blocks;
     if (extent == 0) continue;
-    const interpret::Findings found = interpret::run_on_device(nest, arguments, extent);
-    if (!found.messages.empty()) throw InternalError(fmt::format("{}: {}", l.name ? *l.name : nest.name, fmt::join(found.messages, "; ")));
-    if (found.status) *l.status = found.status;
+    if (const uint32_t failed = run_nest(nest, l.name ? *l.name : nest.name, arguments, extent)) *l.status = failed;
     blocks += extent;
   }
   ++launches;
@@ -61,9 +54,9 @@ void InterpretedDriver::launch(const Launch& l, Stream stream) {
 
 void InterpretedDriver::multiply(const plan::Product& p, const void* lhs, const void* rhs, void* result, void*, int64_t, Stream stream) {
   streams.insert(stream);
-  const runtime::cuda::LibraryCall call = runtime::cuda::library_call(p);
-  runtime::cuda::run_on_host(call, rhs, lhs, result);
+  const cuda::LibraryCall call = cuda::library_call(p);
+  cuda::run_on_host(call, rhs, lhs, result);
   ++launches;
 }
 
-}  // namespace trainc::bindings
+}  // namespace trainc::runtime::interpreted

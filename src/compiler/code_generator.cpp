@@ -1,0 +1,76 @@
+#include "compiler/code_generator.h"
+
+#include <map>
+#include <mutex>
+
+#include "emit/cuda/emit.h"
+#include "emit/llvm/emit.h"
+#include "support/error.h"
+
+namespace trainc::compiler {
+namespace {
+
+/// Machine code of this kind of CPU, which needs no linking.
+class Llvm : public CodeGenerator {
+ public:
+  Code generate(const loop::LoopNest& nest, const Target& target, Entry) const override {
+    emit::Blob blob = emit::compile(nest, cpu_level_of(target.cpu));
+    return {std::move(blob.code), blob.entry};
+  }
+  Listing listing(const loop::LoopNest& nest, const Target& target, Entry) const override { return {".s", emit::assembly(nest, cpu_level_of(target.cpu))}; }
+};
+
+/// CUDA C++, through NVRTC to a cubin.
+class Nvrtc : public CodeGenerator {
+ public:
+  Code generate(const loop::LoopNest& nest, const Target& target, Entry entry) const override {
+    return {emit::cuda::compile(text(nest, entry), nest.name, gpu_of(target.device)).code};
+  }
+  Listing listing(const loop::LoopNest& nest, const Target&, Entry entry) const override { return {".cu", text(nest, entry)}; }
+
+ private:
+  static std::string text(const loop::LoopNest& nest, Entry entry) {
+    return emit::cuda::source(nest, entry == Entry::Foreach ? emit::cuda::Entry::Foreach : emit::cuda::Entry::Plan);
+  }
+};
+
+/// The nest itself as text, for a device that interprets it.
+class Nests : public Nvrtc {
+ public:
+  Code generate(const loop::LoopNest& nest, const Target&, Entry) const override {
+    const std::string text = loop::print(nest);
+    return {{text.begin(), text.end()}};
+  }
+};
+
+struct Registry {
+  std::mutex mutex;
+  std::map<std::string, std::unique_ptr<const CodeGenerator>> generators;
+
+  Registry() {
+    generators["llvm"] = std::make_unique<Llvm>();
+    generators["nvrtc"] = std::make_unique<Nvrtc>();
+    generators["nests"] = std::make_unique<Nests>();
+  }
+};
+
+Registry& registry() {
+  static Registry registry;
+  return registry;
+}
+
+}  // namespace
+
+const CodeGenerator& generator_of(const Target& target) {
+  const std::lock_guard lock(registry().mutex);
+  const auto it = registry().generators.find(target.generator);
+  if (it == registry().generators.end()) throw InternalError("nobody generates code by '" + target.generator + "'");
+  return *it->second;
+}
+
+void register_generator(const std::string& name, std::unique_ptr<const CodeGenerator> generator) {
+  const std::lock_guard lock(registry().mutex);
+  require(registry().generators.emplace(name, std::move(generator)).second, "there is a code generator '" + name + "' already");
+}
+
+}  // namespace trainc::compiler
