@@ -18,10 +18,11 @@ import warnings
 import pytest
 
 HEAD = """
-import abc, array, ast, builtins, calendar, collections, configparser, contextvars, copy, ctypes, dataclasses, datetime, decimal, enum
+import abc, array, ast, builtins, calendar, codecs, collections, configparser, contextvars, copy, ctypes, dataclasses, datetime, decimal, enum
 import faulthandler, fractions, functools, gc, heapq, inspect, io, itertools, json, locale, logging, math, mmap, numbers, operator, os
-import pickle, queue, random, resource, signal, socket, statistics, string, struct, sys, tempfile, threading, time, types, warnings, weakref
+import pathlib, pickle, queue, random, resource, signal, socket, statistics, string, struct, sys, tempfile, threading, time, types, warnings, weakref
 import numpy as np
+from xml.etree import ElementTree
 import torch
 from torch import nn
 import torch.nn.functional as F
@@ -109,6 +110,17 @@ CASES = {
     "stdlib obj attr": ("float(logging.root.my)", "setattr(logging.root,'my',3.0)", "logging.root.my=2.0"),
     "np err state ctx": ("float(np.geterrcall() is None)+1", "np.seterrcall(print)"),
     "np bufsize": ("float(np.getbufsize())", "np.setbufsize(1024)"),
+    "np.load": ("float(np.load(D + '/a.npy')[0])", "np.save(m.D + '/a.npy', np.array([3.0]))", "D = tempfile.mkdtemp()\nnp.save(D + '/a.npy', np.array([2.0]))"),
+    "np.loadtxt": ("float(np.loadtxt(D + '/a'))", "pathlib.Path(m.D + '/a').write_text('3')", "D = tempfile.mkdtemp()\npathlib.Path(D + '/a').write_text('2')"),
+    "np.fromfile": ("float(np.fromfile(D + '/a')[0])", "np.array([3.0]).tofile(m.D + '/a')", "D = tempfile.mkdtemp()\nnp.array([2.0]).tofile(D + '/a')"),
+    "np.memmap": ("float(np.memmap(D + '/a', dtype='f8')[0])", "np.array([3.0]).tofile(m.D + '/a')", "D = tempfile.mkdtemp()\nnp.array([2.0]).tofile(D + '/a')"),
+    "torch.load": ("float(torch.load(D + '/a'))", "torch.save(3.0, m.D + '/a')", "D = tempfile.mkdtemp()\ntorch.save(2.0, D + '/a')"),
+    "codecs.open": ("float(codecs.open(D + '/a').read())", "pathlib.Path(m.D + '/a').write_text('3')", "D = tempfile.mkdtemp()\npathlib.Path(D + '/a').write_text('2')"),
+    "configparser.read": ("(lambda p: p.read(D + '/a') and float(p['a']['b']))(configparser.ConfigParser())", "pathlib.Path(m.D + '/a').write_text('[a]\\nb=3')", "D = tempfile.mkdtemp()\npathlib.Path(D + '/a').write_text('[a]\\nb=2')"),
+    "ElementTree.parse": ("float(ElementTree.parse(D + '/a').getroot().text)", "pathlib.Path(m.D + '/a').write_text('<a>3</a>')", "D = tempfile.mkdtemp()\npathlib.Path(D + '/a').write_text('<a>2</a>')"),
+    "lexists": ("3.0 if os.path.lexists(D + '/a') else 2.0", "pathlib.Path(m.D + '/a').touch()", 'D = tempfile.mkdtemp()'),
+    "Path.is_symlink": ("3.0 if pathlib.Path(D + '/a').is_symlink() else 2.0", "os.symlink('/', m.D + '/a')", 'D = tempfile.mkdtemp()'),
+    "mpmath's precision": ('float(mpmath.mpf(1) / 3 * 1e5 % 1)', "setattr(m.mpmath.mp, 'dps', 3)", 'import mpmath'),
 }  # fmt: skip
 
 # The state may change unseen (docs/capture.md).
@@ -118,7 +130,7 @@ NOT_SEEN = {
 
 
 def program(name: str) -> types.ModuleType:
-    expression, _, *setup = {**CASES, **NOT_SEEN}[name]
+    expression, _, *setup = {**CASES, **NOT_SEEN, **DRAWS}[name]
     module = sys.modules["user_program"] = types.ModuleType("user_program")
     body = f"class Net(nn.Linear):\n  def forward(self, x):\n    v = {expression}\n    return super().forward(x) * (v % 1000.0)"
     exec(compile("\n".join([HEAD, *setup, body]), "user_program.py", "exec"), module.__dict__)
@@ -138,7 +150,7 @@ def results(name: str, compiled: bool) -> list:
     found = []
     for change in (False, True):
         if change:
-            exec({**CASES, **NOT_SEEN}[name][1], {**module.__dict__, "m": module})
+            exec({**CASES, **NOT_SEEN, **DRAWS}[name][1], {**module.__dict__, "m": module})
         found += [net(x).double().tolist() for _ in range(2)]
     return found
 
@@ -182,6 +194,23 @@ def test_what_forward_reads_of_a_state_that_is_not_its_own(name):
         assert [pytest.approx(row, rel=1e-4, abs=1e-4, nan_ok=True) for row in b] == a
 
 
+# Another number at each call.
+DRAWS = {
+    "Random": ("random.Random().random()", "None"), "Random.seed": ("(R.seed(), R.random())[1]", "None", "R = random.Random(3)"),
+    "SystemRandom": ("random.SystemRandom().random()", "None"), "of SystemRandom": ("R.randint(0, 10**6)", "None", "R = random.SystemRandom()"),
+    "default_rng": ("float(np.random.default_rng().random())", "None"), "foreign function": ("float(C.rand() % 1000)", "None", "C = ctypes.CDLL(None)"),
+    "time": ("time.perf_counter()", "None"), "benchmark": ("torch.utils.benchmark.Timer('1+1').timeit(9).median * 1e9", "None", "import torch.utils.benchmark"),
+}  # fmt: skip
+
+
+@pytest.mark.xdist_group("ambient")
+@pytest.mark.parametrize("name", DRAWS)
+def test_what_is_another_number_at_each_call(name):
+    _, ours = every()[name]
+    assert isinstance(ours, list), ours
+    assert all(a != b for a, b in zip(ours[:-1], ours[1:], strict=True))
+
+
 @pytest.mark.xdist_group("ambient")
 @pytest.mark.xfail(strict=True, reason="not seen: docs/capture.md says so")
 @pytest.mark.parametrize("name", NOT_SEEN)
@@ -198,4 +227,4 @@ if __name__ == "__main__":
 
     torch.set_num_threads(1)  # threads do not live through a fork
     trainc.compile(torch.nn.Linear(2, 2))(torch.ones(1, 2))  # what every case imports
-    print(json.dumps({name: [forked(name, False), forked(name, True)] for name in (*CASES, *NOT_SEEN)}))
+    print(json.dumps({name: [forked(name, False), forked(name, True)] for name in (*CASES, *NOT_SEEN, *DRAWS)}))

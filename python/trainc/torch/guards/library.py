@@ -4,10 +4,12 @@ program that calls one runs in PyTorch; some that programs ask often are asked a
 
 from __future__ import annotations
 
+import ctypes
 import decimal
 import functools
 import inspect
 import os
+import random
 import re
 import types
 from collections.abc import Callable
@@ -67,9 +69,9 @@ def c_function_reads(module: str, name: str, owner: Any) -> bool:
     if module == "torch" or module.startswith("torch"):
         if isinstance(owner, torch.Generator):
             return True
-        return _ASKS.match(name) is not None and name not in _TORCH_ANSWERS
+        return name == "from_file" or _ASKS.match(name) is not None and name not in _TORCH_ANSWERS
     if module == "numpy":
-        return name in ("get_state", "geterrobj", "_get_promotion_state", "getbufsize")
+        return name in ("get_state", "geterrobj", "_get_promotion_state", "getbufsize", "fromfile")
     if module in _PURE_C:
         return name in _IMPURE_C.get(module, ())
     return module in STDLIB and name not in _PURE_OF.get(module, ())
@@ -132,8 +134,9 @@ def _of_torch(*paths: str) -> tuple[str, ...]:
 
 # Files of PyTorch's whose functions read, or are about, a state that no signature has.
 _STATES = _of_torch(
-    "random.py", "_tensor_str.py", "autograd/anomaly_mode.py", "backends/", "utils/deterministic.py", "cuda/__init__.py",
-    "cuda/memory.py", "cuda/random.py", "xpu/__init__.py", "mps/__init__.py", "mtia/__init__.py", "accelerator/", "jit/_state.py",
+    "random.py", "_tensor_str.py", "autograd/anomaly_mode.py", "backends/", "utils/deterministic.py", "utils/benchmark/",
+    "cuda/__init__.py", "cuda/memory.py", "cuda/random.py", "xpu/__init__.py", "mps/__init__.py", "mtia/__init__.py",
+    "accelerator/", "jit/_state.py",
 )  # fmt: skip
 # Those of which some do, by their names.
 _QUESTIONS = _of_torch("__init__.py", "functional.py", "distributed/", "cuda/", "multiprocessing/")
@@ -150,7 +153,7 @@ _SETTLED = frozenset(
 def _home(path: str) -> str:
     """Of a file of the standard library its top module; of PyTorch's or NumPy's that are about a state "state", of those that
     have questions "torch"; else ""."""
-    if path.startswith((*_STATES, *_STATES_OF_NUMPY)):
+    if path.startswith((*_STATES, *_STATES_OF_NUMPY)) or f"{os.sep}mpmath{os.sep}" in path:
         return "state"
     if path.startswith(_QUESTIONS):
         return "torch"
@@ -166,6 +169,8 @@ def _home(path: str) -> str:
 def reads(code: types.CodeType) -> bool:
     """Whether a function of a trusted package, called by the program itself, reads what no signature has."""
     home, name = _home(code.co_filename), code.co_name
+    if code in _SEEDS:
+        return True
     if home == "state":
         return name not in _SETTLED
     if home == "torch":
@@ -173,6 +178,21 @@ def reads(code: types.CodeType) -> bool:
     if home in _PURE or home not in STDLIB:
         return name in _IMPURE and bool(home)
     return name not in _WATCHED.get(home, ()) and not name.startswith("<")
+
+
+# Functions that make a generator's state of what the system gives where they are not given a seed, and the argument's name.
+_SEEDS = {random.Random.__init__.__code__: "x", random.Random.seed.__code__: "a"}
+
+
+def gives_the_same(frame: types.FrameType) -> bool:
+    """Of a call of a function that `reads`: whether it does not with these arguments."""
+    seed = _SEEDS.get(frame.f_code)
+    return seed is not None and frame.f_locals.get(seed) is not None
+
+
+def is_unseen(value: Any) -> bool:
+    """Whether what an object does cannot be known: a foreign function, or what draws from the system."""
+    return isinstance(value, (Unseen, ctypes._CFuncPtr, ctypes.CDLL, random.SystemRandom)) or value is random.SystemRandom
 
 
 # ---- functions that are asked again ---------------------------------------------------------------------------------
@@ -200,5 +220,6 @@ def answer_of(function: Callable[[], Any]) -> Any:
 
 
 __all__ = [
-    "ANSWERED", "CALLS_BACK", "Unseen", "answer_of", "c_function_reads", "decimal_context", "is_c_function_that_reads", "reads",
+    "ANSWERED", "CALLS_BACK", "Unseen", "answer_of", "c_function_reads", "decimal_context", "gives_the_same",
+    "is_c_function_that_reads", "is_unseen", "reads",
 ]  # fmt: skip

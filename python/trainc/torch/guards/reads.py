@@ -316,7 +316,7 @@ class Reads:
         if value is type or value is id:  # by their own names they are answered as without a trace (capture/disguise.py)
             raise NotCompiled(f"forward may ask for {value.__name__}() through `{path}`", in_pytorch=True)
         value = original(value)
-        if isinstance(value, library.Unseen):
+        if library.is_unseen(value):
             raise NotCompiled(f"{self._subject} may read `{path}`, which nothing watches", in_pytorch=True)
         if isinstance(value, decimal.Decimal) or value is decimal.Decimal:
             self.ask("decimal.getcontext()", library.decimal_context)

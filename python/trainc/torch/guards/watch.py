@@ -8,16 +8,21 @@ would not do again (print) end the trace with the reason.
 from __future__ import annotations
 
 import builtins
+import codecs
+import configparser
 import contextlib
 import glob
+import inspect
 import logging
 import os
 import pathlib
 import threading
 import types
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy
 import torch
@@ -72,16 +77,25 @@ _stateful("sets or reads the state of torch's generator", torch.manual_seed, tor
 _stateful("changes a setting of torch's", torch.set_default_dtype, torch.set_default_device, torch.use_deterministic_algorithms,
           torch.set_float32_matmul_precision, torch.set_deterministic_debug_mode)  # fmt: skip
 
+_OF_FILES = (
+    "open", "read_text", "read_bytes", "write_text", "write_bytes", "exists", "stat", "lstat", "is_file", "is_dir",
+    "is_symlink", "is_mount", "is_socket", "is_fifo", "is_block_device", "is_char_device", "iterdir", "glob", "rglob", "walk",
+    "unlink", "mkdir", "rmdir", "touch", "rename", "replace", "chmod", "owner", "group", "readlink",
+    "samefile", "symlink_to", "hardlink_to", "cwd",
+)  # fmt: skip
 # Those that read a file, or a setting that is in no signature.
 _READS: set[types.CodeType] = set()
 for _function in (
-    os.path.exists, os.path.isfile, os.path.isdir, os.path.getsize, os.path.getmtime, os.walk, glob.glob, glob.iglob,
-    *(getattr(pathlib.Path, _name) for _name in ("open", "read_text", "read_bytes", "write_text", "write_bytes", "exists", "stat",
-                                                 "is_file", "is_dir", "iterdir", "glob", "unlink", "mkdir", "touch", "cwd")),
+    os.path.exists, os.path.isfile, os.path.isdir, os.path.getsize, os.path.getmtime, os.path.getctime, os.path.getatime,
+    os.path.lexists, os.path.islink, os.path.ismount, os.walk, glob.glob, glob.iglob, codecs.open,
+    configparser.RawConfigParser.read, ElementTree.parse, zipfile.ZipFile.__init__, torch.load, torch.save,
+    numpy.load, numpy.loadtxt, numpy.genfromtxt,
+    numpy.memmap.__new__,
+    *(getattr(pathlib.Path, _name) for _name in _OF_FILES if hasattr(pathlib.Path, _name)),
     numpy.geterr, numpy.get_printoptions, threading.active_count, torch.get_float32_matmul_precision, ContextProp.__get__,
     torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.math_sdp_enabled,
 ):  # fmt: skip
-    if (_code := getattr(_function, "__code__", None)) is not None:
+    if (_code := getattr(inspect.unwrap(_function), "__code__", None)) is not None:
         _READS.add(_code)
 
 
@@ -175,6 +189,8 @@ class Watched(Refusing):
         """A function that reads a state is called: where the program does it, its answer is watched, or ends the trace."""
         caller, code, function = frame.f_back, frame.f_code, library.ANSWERED.get(frame.f_code)
         if caller is not None and not is_trusted_code(caller.f_code, caller.f_globals):
+            if library.gives_the_same(frame):
+                return True
             if function is None or any(value is not None for value in frame.f_locals.values()):
                 self._refuse(NotCompiled(f"{_line(caller)}: {code.co_name}() reads what no signature has", in_pytorch=True))
             self._ask(f"{code.co_name}()", function)
