@@ -80,7 +80,7 @@ CASES = {
     "getswitch": ("float(len(gc.callbacks))+1", "gc.callbacks.append(lambda *a: None)"),
     "socket timeout": ("float(socket.getdefaulttimeout() or 2.0)", "socket.setdefaulttimeout(3.0)"),
     "faulthandler": ("3.0 if faulthandler.is_enabled() else 2.0", "faulthandler.enable()"),
-    "tempdir": ("float(len(tempfile.gettempdir()))", "setattr(tempfile,'tempdir','/tmp/hid')"),
+    "tempdir": ("float(len(tempfile.gettempdir()))", "setattr(tempfile, 'tempdir', '/')"),
     "nn.Module attr default": ("float(nn.Module.dump_patches)+1", "setattr(nn.Module,'dump_patches',True)"),
     "torch.overrides": ("3.0 if torch.overrides.has_torch_function((O,)) else 2.0", "setattr(m.OK,'__torch_function__',classmethod(lambda *a: 1))", "class OK: pass\nO=OK()"),
     "partial c": ("PA()", "sys.setswitchinterval(0.1)", "PA=functools.partial(sys.getswitchinterval)"),
