@@ -626,7 +626,9 @@ class Reads:
         trusted = is_trusted_module(module.__name__)
         table = module.__dict__
         for name in sorted(names & table.keys()):
-            if not trusted or not name.startswith("__") and table is not vars(torch.ops):
+            if trusted and isinstance(table[name], types.BuiltinFunctionType):  # the name may be anything's: its calls tell
+                self._number(f"{path}.{name}", table, name)
+            elif not trusted or not name.startswith("__") and table is not vars(torch.ops):
                 self._slot(f"{path}.{name}", table, name)
 
     def _optimizer(self, path: str, value: torch.optim.Optimizer) -> None:
