@@ -61,7 +61,7 @@ test-cpp: build
 	ctest --preset release -j $(JOBS)
 
 test-python: build
-	pytest -n $(JOBS) --dist loadgroup
+	pytest -n $(JOBS)
 
 # Built beside .venv, for one version each: the newest build that the index has for it, which may bring gigabytes of CUDA.
 .venv-torch-%/python.stamp: requirements.txt
@@ -72,7 +72,7 @@ test-python: build
 	@touch $@
 
 test-torch: build .venv-torch-$(TORCH)/python.stamp  ## the Python tests with another PyTorch, in an environment of its own (TORCH=2.11.0)
-	.venv-torch-$(TORCH)/bin/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	.venv-torch-$(TORCH)/bin/python -m pytest -n $(JOBS) $(ARGS)
 
 test-sanitize: build/sanitize/build.ninja  ## the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	cmake --build --preset sanitize -j $(JOBS)

@@ -184,7 +184,6 @@ def every() -> dict[str, list]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.xdist_group("ambient")
 @pytest.mark.parametrize("name", CASES)
 def test_what_forward_reads_of_a_state_that_is_not_its_own(name):
     eager, ours = every()[name]
@@ -203,7 +202,6 @@ DRAWS = {
 }  # fmt: skip
 
 
-@pytest.mark.xdist_group("ambient")
 @pytest.mark.parametrize("name", DRAWS)
 def test_what_is_another_number_at_each_call(name):
     _, ours = every()[name]
@@ -211,7 +209,6 @@ def test_what_is_another_number_at_each_call(name):
     assert all(a != b for a, b in zip(ours[:-1], ours[1:], strict=True))
 
 
-@pytest.mark.xdist_group("ambient")
 @pytest.mark.xfail(strict=True, reason="not seen: docs/capture.md says so")
 @pytest.mark.parametrize("name", NOT_SEEN)
 def test_what_is_not_seen(name):

@@ -11,8 +11,6 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("determinism")  # all look at the results of three processes, made once
-
 NAMES = ["mlp", "gpt2", "roberta", "llama", "vit", "lstm", "resnet"]
 STEPS = 3
 

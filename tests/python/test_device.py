@@ -24,8 +24,6 @@ SMALL = {"vocab_size": 256}
 # Hugging Face's forward writes it into the configuration where it is missing: the first step would run in PyTorch
 CLASSES = {"problem_type": "single_label_classification"}
 
-pytestmark = pytest.mark.xdist_group("device")  # the last test compiles the kernels that the others have made
-
 
 def _tokens(count: int = 3) -> list[torch.Tensor]:
     return [torch.randint(4, 256, (2, 32)) for _ in range(count)]
