@@ -135,6 +135,7 @@ case("floor_divide", aten.floor_divide.default, divided, NUMBERS)
 for mode in ("trunc", "floor", None):
     case(f"div {mode}", functools.partial(lambda m, x, y: aten.div.Tensor_mode(x, y, rounding_mode=m), mode), divided, NUMBERS)
 case("pow", aten.pow.Tensor_Tensor, two, NUMBERS, ulps=2)
+case("logaddexp", aten.logaddexp.default, two, FLOATS, ulps=4, slack=4)
 for op in "clamp_min clamp_max".split():
     case(f"{op}.Tensor", getattr(aten, op).Tensor, two, NUMBERS)
 case("where", lambda x, y: aten.where.self(x > y, x, y), two, ALL)
