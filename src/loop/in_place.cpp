@@ -1,4 +1,5 @@
 #include "loop/in_place.h"
+#include "support/division.h"
 
 #include <fmt/format.h>
 
@@ -206,7 +207,7 @@ class Check {
         walk(load.loops[i], var, count);
         continue;
       }
-      walk(load.loops[i], variable({var, divisor, true}), count ? std::optional((*count + divisor - 1) / divisor) : std::nullopt);
+      walk(load.loops[i], variable({var, divisor, true}), count ? std::optional(ceil_div(*count, divisor)) : std::nullopt);
       walk(load.loops[i], variable({var, divisor, false}), divisor);
     }
     for (size_t d = 0; d < known.size(); ++d) {

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "loop/substitute.h"
+#include "support/division.h"
 
 namespace trainc::loop {
 namespace {
@@ -139,7 +140,7 @@ class Runs {
 
   /// The loop `s` in pieces of `run` iterations.
   Stmt in_runs(const Stmt& s, int64_t run, const std::set<int>& locals, const Chains& chains) {
-    const int64_t extent = s->extent->int_value, pieces = (extent + run - 1) / run;
+    const int64_t extent = s->extent->int_value, pieces = ceil_div(extent, run);
     const std::string name = nest_.vars[static_cast<size_t>(s->var)].name;
     const int piece = nest_.add_var(name + "b", pieces), in_piece = nest_.add_var(name + "i", std::min(run, extent));
     const Expr start = nest_.var(piece) * run;

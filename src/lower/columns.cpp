@@ -5,6 +5,7 @@
 #include "loop/runs.h"
 #include "lower/domain.h"
 #include "lower/kernels.h"
+#include "support/division.h"
 
 namespace trainc::lower {
 
@@ -61,7 +62,7 @@ LoweredKernel lower_columns(const Schedule& schedule, const Group& group, const 
   std::vector<int64_t> outer;
   for (size_t k = 0; k + 1 < factors.size(); ++k)
     if (factors[k].kept) outer.push_back(factors[k].extent);
-  const int64_t pieces = (last + width - 1) / width;
+  const int64_t pieces = ceil_div(last, width);
   if (across) outer.push_back(pieces);
   OuterLoops loops(nest, outer, machine);
 

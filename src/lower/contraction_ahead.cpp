@@ -5,6 +5,7 @@
 #include "cost/blocking.h"
 #include "loop/substitute.h"
 #include "lower/contraction_builder.h"
+#include "support/division.h"
 
 namespace trainc::lower {
 
@@ -44,9 +45,9 @@ std::vector<Stmt> prefetch_share(const LoopNest& nest, const BlockAhead& block, 
   for (const ExprNode* load : loads) element = std::max(element, size_of(load->dtype));
 
   const int64_t line = cost::kCacheLine / element;  // elements
-  const int64_t across = ((block.along_k ? block.depth : block.rows) + line - 1) / line;
+  const int64_t across = ceil_div(block.along_k ? block.depth : block.rows, line);
   const int64_t lines = across * (block.along_k ? block.rows : block.depth);
-  const int64_t each = std::min(cost::kLinesAhead, (lines + slots - 1) / slots);
+  const int64_t each = std::min(cost::kLinesAhead, ceil_div(lines, slots));
   std::vector<Stmt> share;
   for (int64_t i = 0; i < each; ++i) {
     const Expr at = apply(Op::Min, {slot * each + integer(i), integer(lines - 1)});  // the last one again, once all are asked for
@@ -90,7 +91,7 @@ std::vector<Stmt> EpilogueAhead::share(const Expr& row, const Expr& column, cons
   std::vector<Stmt> share;
   for (const Access& a : accesses_) {
     const int64_t across = (columns_ + a.line - 1) / a.line, lines = across * rows_;
-    const int64_t each = std::min(cost::kLinesAhead, (lines + slots - 1) / slots);
+    const int64_t each = std::min(cost::kLinesAhead, ceil_div(lines, slots));
     for (int64_t i = 0; i < each; ++i) {
       const Expr at = apply(Op::Min, {slot * each + integer(i), integer(lines - 1)});
       share.push_back(prefetch(a.buffer, substitute(a.index, {{row_var_, row + floor_div(at, across)}, {column_var_, column + mod(at, across) * a.line}}), 1));
@@ -132,7 +133,7 @@ std::vector<Stmt> ContractionBuilder::look_ahead(const Expr& block_tile, const E
     for (Stmt& s : prefetch_share(nest_, next, slot, slots)) share.push_back(std::move(s));
   };
   if (many_blocks()) {
-    const int64_t line = cost::kCacheLine / size_of(sum_), lines = b_.tile_m * b_.tile_n / line, each = (lines + groups - 1) / groups;
+    const int64_t line = cost::kCacheLine / size_of(sum_), lines = b_.tile_m * b_.tile_n / line, each = ceil_div(lines, groups);
     for (int64_t i = 0; i < each; ++i) share.push_back(prefetch(partial_, base + (group * each + integer(i)) * line, 1));
   }
   const auto within = [](const Expr& row, const Expr& total) { return minimum(row, total - integer(1)); };

@@ -1,5 +1,6 @@
 // Operands of a contraction into panels: copies along the contiguous direction, in runs, or turned through a staging tile.
 #include "lower/contraction_builder.h"
+#include "support/division.h"
 
 namespace trainc::lower {
 
@@ -95,7 +96,7 @@ Stmt ContractionBuilder::pack_rhs() {
 
 Stmt ContractionBuilder::pack_rhs_transposed() {
   return loop(LoopKind::Serial, "panel", panels_, [&](const Expr& panel) {
-    const int64_t stages = (pack_k_ + stage_k_ - 1) / stage_k_;
+    const int64_t stages = ceil_div(pack_k_, stage_k_);
     return loop(LoopKind::Serial, "stage", integer(stages), [&](const Expr& stage) {
       Expr stage_k = stage * stage_k_;
       const bool full = b_.block_k % stage_k_ == 0 && all_full(k_, b_.block_k);

@@ -1,6 +1,7 @@
 #include "lower/device_contraction.h"
 
 #include "loop/mma.h"
+#include "support/division.h"
 
 namespace trainc::lower {
 
@@ -8,8 +9,6 @@ using namespace loop;
 using schedule::choose_device_tile;
 using cost::DeviceTile;
 namespace {
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// x, where `e` is x widened from bf16 to f32.
 Expr narrow(const Expr& e) {

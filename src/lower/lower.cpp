@@ -9,6 +9,7 @@
 #include "lower/domain.h"
 #include "lower/kernels.h"
 #include "lower/map_device.h"
+#include "support/division.h"
 
 namespace trainc::lower {
 
@@ -158,7 +159,7 @@ std::vector<LoweredKernel> lower_scatter(const Schedule& schedule, const Group& 
   const bool across = axis + 1 < static_cast<int64_t>(shape.size()) && shape.back() > 1;
   const int64_t last = across ? shape.back() : 1;
   const int width = across ? static_cast<int>(std::min<int64_t>(cost::kAcross, cost::kAcrossRegisters * lanes(machine.target, last))) : 1;
-  const int64_t pieces = (last + width - 1) / width;
+  const int64_t pieces = ceil_div(last, width);
   for (int64_t k = axis + 1; k + (across ? 1 : 0) < static_cast<int64_t>(shape.size()); ++k)
     if (shape[k] != 1) outer.push_back(shape[k]);
   if (across) outer.push_back(pieces);

@@ -7,6 +7,7 @@
 #include "cost/walks.h"
 #include "loop/substitute.h"
 #include "lower/kernels.h"
+#include "support/division.h"
 
 namespace trainc::lower {
 
@@ -20,8 +21,6 @@ using loop::StmtKind;
 using loop::StmtNode;
 
 namespace {
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 void visit(const Stmt& s, const std::function<void(const StmtNode&)>& f) {
   f(*s);

@@ -8,6 +8,7 @@
 
 #include "cost/walks.h"
 #include "lower/kernels.h"
+#include "support/division.h"
 
 namespace trainc::lower {
 namespace {
@@ -17,7 +18,6 @@ using loop::LoopKind;
 
 constexpr int64_t kWord = 0xffffffff;
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 Expr low(Expr x) { return loop::apply(Op::And, {std::move(x), integer(kWord)}); }
 Expr high(Expr x) { return low(loop::apply(Op::FloorDiv, {std::move(x), integer(int64_t{1} << 32)})); }  // a shift, whatever the sign
 Expr times(Expr x, int64_t y) { return loop::apply(Op::Mul, {std::move(x), integer(y)}); }               // wraps: the 64 bits of u32 * u32

@@ -20,6 +20,7 @@
 #include "lower/kernels.h"
 #include "lower/row_walks.h"
 #include "schedule/stream.h"
+#include "support/division.h"
 
 namespace trainc::lower {
 
@@ -31,10 +32,6 @@ using schedule::BlockOperand;
 using schedule::matrix_of;
 
 namespace {
-
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
 class Stream {
  public:

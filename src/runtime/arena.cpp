@@ -8,13 +8,14 @@
 #include <vector>
 
 #include "runtime/short_lock.h"
+#include "support/division.h"
 
 namespace trainc::runtime {
 
 AlignedMemory::AlignedMemory(int64_t bytes) {
   constexpr int64_t kHugePage = 2 << 20;
   const int64_t alignment = bytes >= 2 * kHugePage ? kHugePage : 64;
-  size_ = (bytes + alignment - 1) / alignment * alignment;
+  size_ = round_up(bytes, alignment);
   data_ = std::aligned_alloc(alignment, size_);
   if (!data_) throw std::bad_alloc();
   if (alignment == kHugePage) madvise(data_, size_, MADV_HUGEPAGE);  // a wish: nothing depends on it

@@ -9,6 +9,7 @@
 #include "graph/build.h"
 #include "graph/remarks.h"
 #include "schedule/stream.h"
+#include "support/division.h"
 
 namespace trainc::schedule {
 namespace {
@@ -453,7 +454,7 @@ std::optional<Graph> chunk_first(const Graph& joint, int64_t primals, const Chun
     if (n->op != Op::Contract || n->shape()[0] != 1 || n->shape()[2] < 2) continue;
     const int64_t all = n->shape()[1], count = (all + chunks.rows - 1) / chunks.rows;
     if (count < 2 || n->type.bytes() < chunks.worth) continue;
-    const int64_t rows = (all + count - 1) / count;
+    const int64_t rows = ceil_div(all, count);
     try {
       Region region = region_of(live, users, outputs, n);
       if (const int64_t bytes = saved_bytes(region, users, outputs, chunks, rows); bytes < chunks.worth) refuse("it would save too little", nullptr, std::to_string(bytes) + " bytes");

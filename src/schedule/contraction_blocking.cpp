@@ -9,6 +9,7 @@
 
 #include "cost/blocking.h"
 #include "loop/loop.h"
+#include "support/division.h"
 
 namespace trainc::schedule {
 
@@ -18,9 +19,6 @@ using cost::Tile;
 using cost::Wish;
 
 namespace {
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
 std::span<const Tile> tiles_of(const Target& target) {
   return target.f32_lanes == 16 ? std::span<const Tile>(cost::kAvx512Tiles) : std::span<const Tile>(cost::kAvx2Tiles);

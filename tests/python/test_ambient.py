@@ -100,6 +100,7 @@ CASES = {
     "decimal made": ("float(decimal.Decimal(2).sqrt())", "decimal.getcontext().prec=2"),
     "decimal local": ("float((lambda D: D(2).sqrt())(decimal.Decimal))", "decimal.getcontext().prec=2"),
     "dist rank": ("float(torch.distributed.get_rank()) if torch.distributed.is_initialized() else 2.0", "torch.distributed.init_process_group('gloo',store=torch.distributed.HashStore(),rank=0,world_size=1)"),
+    "two questions of one name": ("2.0 + (torch.cuda.is_initialized() or torch.distributed.is_initialized())", "torch.distributed.init_process_group('gloo',store=torch.distributed.HashStore(),rank=0,world_size=1)"),
     "thread attr": ("float(len(T.name))", "setattr(m.T,'name','abc')", "T=threading.Thread(target=print,name='ab')"),
     "nn class attr": ("float(nn.Linear.my)", "setattr(nn.Linear,'my',3.0)", "nn.Linear.my=2.0"),
     "nn inherited attr": ("float(self.my)", "setattr(nn.Linear,'my',3.0)", "nn.Linear.my=2.0"),
@@ -207,6 +208,26 @@ def test_what_is_another_number_at_each_call(name):
     _, ours = every()[name]
     assert isinstance(ours, list), ours
     assert all(a != b for a, b in zip(ours[:-1], ours[1:], strict=True))
+
+
+# What depends on its arguments alone, and has a name that reads a state elsewhere (`inspect.stack`), or waits.
+HARMLESS = {
+    "stack": "np.stack([A, A]).sum()", "trace": "np.trace(np.stack([A, A]))", "resolve": "np.broadcast_shapes((1,), (2,))[0]",
+    "sleep": "time.sleep(0.0) or 2.0", "normpath": "len(os.path.normpath('a/../b'))", "splitext": "len(os.path.splitext('a.b')[0])",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_a_function_that_depends_on_its_arguments_is_called(name, strict):
+    import torch
+
+    import trainc
+
+    variables = {}
+    body = f"class Net(nn.Linear):\n  def forward(self, x):\n    return super().forward(x) * float({HARMLESS[name]})"
+    exec(compile(f"{HEAD}A = np.arange(2.0)\n{body}", "user_program.py", "exec"), variables)
+    net, x = variables["Net"](4, 4), torch.ones(3, 4)
+    torch.testing.assert_close(trainc.compile(net)(x), net(x))
 
 
 @pytest.mark.xfail(strict=True, reason="not seen: docs/capture.md says so")

@@ -26,7 +26,7 @@ class GraphText:
 
 
 class Updates(Protocol):
-    """The optimizers' updates of a graph's gradients. `states`: tensors of each update; `scalars`: numbers of each launch."""
+    """The optimizers' updates of a graph's gradients. `states`: tensors of each update; `scalars`: numbers of each setting."""
 
     def arguments(self, name: str) -> list[Any]:
         """What the compiler wants to know, for the graph `name`: the formulas as (graph, inputs that its results replace), and of

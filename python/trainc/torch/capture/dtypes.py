@@ -20,7 +20,7 @@ from trainc.torch.graph.sizes import SYMBOLIC
 
 _PLAIN = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 _LEAST_LIMIT = torch.finfo(torch.float16).max
-_refused: dict[tuple, str | None] = {}  # by operation and dtypes: what eager says
+_refused: dict[tuple, str | None] = {}  # by operation, dtypes and the numbers that a dtype cannot hold: what eager says
 
 
 def refuse_mixed(forward: Iterable[torch.fx.Node]) -> None:
@@ -38,7 +38,7 @@ def refuse_mixed(forward: Iterable[torch.fx.Node]) -> None:
             continue
         key = (node.target, dtypes, odd, *[operand.dim() for operand in operands], operands[0].device.type)
         if key not in _refused:
-            _refused[key] = _said_of_mixed(node)
+            _refused[key] = _said_of_mixed(node, floats, odd)
         if (said := _refused[key]) is not None:
             raise NotCompiled(f"{wire.origin(node)} ({wire.target_name(node.target)}): {said}")
 
@@ -51,7 +51,7 @@ def _odd(node: torch.fx.Node, floats: set[torch.dtype]) -> tuple[float, ...]:
     return (*[arg for arg in given if limit < abs(arg) < math.inf], *factors)
 
 
-def _said_of_mixed(node: torch.fx.Node) -> str | None:
+def _said_of_mixed(node: torch.fx.Node, floats: set[torch.dtype], odd: tuple[float, ...]) -> str | None:
     """None where eager takes the operands' dtypes and the numbers, or would not take zeros in one dtype either."""
 
     def values(arg: Any) -> Any:
@@ -59,8 +59,6 @@ def _said_of_mixed(node: torch.fx.Node) -> str | None:
 
     arguments = map_aggregate((node.args, node.kwargs), values)
     said = _said(node.target, arguments, 0)
-    floats = {n.meta["val"].dtype for n in node.all_input_nodes if _is_float(n.meta.get("val"))}
-    odd = _odd(node, floats)
     held = map_aggregate(arguments, lambda arg: 0 if any(arg is each for each in odd) else arg)
     return said if said is not None and any(_said(node.target, held, 0, dtype) is None for dtype in floats) else None
 

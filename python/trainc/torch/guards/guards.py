@@ -64,10 +64,7 @@ class Guards:
         return [found[path] for path in other] if list(map(id, walk.tensors)) == list(map(id, self.tensors)) else None
 
     def __call__(self) -> bool:
-        for slot, places in self._numbers:
-            number = slot.get()
-            for i in places:
-                self._expected[i] = number if type(number) is float else NO_NUMBER
+        expect(self._numbers, self._expected)
         if self._type_guard is not None and not self._type_guard(self.tensors):
             return False
         if self._same() and not any([place.changed() for place in self._asked]):
@@ -141,8 +138,16 @@ def positions(places: list[tuple[Any, list[Any]]], slots: Sequence[Slot]) -> lis
     return [(slot, where) for slot, where in found if where]
 
 
+def expect(numbers: list[tuple[Slot, list[int]]], expected: list[Any]) -> None:
+    """Of numbers that may be any, at their `positions`: what they are now."""
+    for slot, places in numbers:
+        number = slot.get()
+        for i in places:
+            expected[i] = number if type(number) is float else NO_NUMBER
+
+
 def _shown(value: tuple) -> str:
     return repr(struct.unpack("d", value[1])[0]) if value[0] is float else repr(value[1])
 
 
-__all__ = ["NO_NUMBER", "Guards", "Untagged", "positions"]
+__all__ = ["Guards", "Untagged", "expect", "positions"]

@@ -4,22 +4,28 @@ program that calls one runs in PyTorch; some that programs ask often are asked a
 
 from __future__ import annotations
 
+import codecs
+import configparser
 import ctypes
 import decimal
 import functools
+import glob
 import inspect
 import os
+import pathlib
 import random
 import re
 import types
+import zipfile
 from collections.abc import Callable
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy
 import torch
 import torch.distributed
 
-from trainc.torch.trust import C_TRUSTED, STDLIB, STDLIB_FOLDERS, top_package_of
+from trainc.torch.trust import C_TRUSTED, STDLIB, STDLIB_FOLDERS, is_stdlib, top_package_of
 
 # ---- C functions ----------------------------------------------------------------------------------------------------
 
@@ -47,14 +53,14 @@ _IMPURE_C = {
 # Functions of other modules that do.
 _PURE_OF = {
     "sys": {"intern", "exc_info", "getsizeof", "audit", "call_tracing", "is_finalizing"},
-    "posix": {"fspath", "fsencode", "fsdecode", "get_terminal_size"},
+    "time": {"sleep"},
+    "posix": {"fspath", "fsencode", "fsdecode", "get_terminal_size", "_path_normpath", "_path_splitroot", "_path_splitroot_ex"},
     "_thread": {"allocate_lock", "RLock", "__enter__", "__exit__", "acquire", "release", "acquire_lock", "release_lock"},
     "threading": {"__enter__", "__exit__"},
-    "numpy": {},
 }
 
 # C functions of PyTorch's with such a name read a setting, but for these.
-_ASKS = re.compile(r"_?(is|are|get|has|current|initial|num|query)_")
+_ASKING = re.compile(r"_?(is|are|get|has|current|initial|num|query)_")
 _TORCH_ANSWERS = frozenset(
     {"is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled", "is_autocast_cpu_enabled",
      "is_autocast_cache_enabled", "get_autocast_dtype", "get_autocast_cpu_dtype", "get_autocast_gpu_dtype",
@@ -66,10 +72,10 @@ _TORCH_ANSWERS = frozenset(
 
 def c_function_reads(module: str, name: str, owner: Any) -> bool:
     """Whether a C function of a trusted package (`trust.top_package_of`) reads what no signature has. `owner`: its `__self__`."""
-    if module == "torch" or module.startswith("torch"):
+    if module.startswith("torch"):
         if isinstance(owner, torch.Generator):
             return True
-        return name == "from_file" or _ASKS.match(name) is not None and name not in _TORCH_ANSWERS
+        return name == "from_file" or _ASKING.match(name) is not None and name not in _TORCH_ANSWERS
     if module == "numpy":
         return name in ("get_state", "geterrobj", "_get_promotion_state", "getbufsize", "fromfile")
     if module in _PURE_C:
@@ -159,26 +165,42 @@ def _home(path: str) -> str:
         return "torch"
     if path.startswith("<frozen "):
         return path[len("<frozen ") : -1].split(".", 1)[0]
-    for folder in STDLIB_FOLDERS:
-        if path.startswith(folder):
-            return path[len(folder) :].split(os.sep, 1)[0].removesuffix(".py")
-    return ""
+    folder = next((folder for folder in STDLIB_FOLDERS if path.startswith(folder)), "") if is_stdlib(path) else ""
+    return path[len(folder) :].split(os.sep, 1)[0].removesuffix(".py") if folder else ""
 
 
 @functools.cache
 def reads(code: types.CodeType) -> bool:
     """Whether a function of a trusted package, called by the program itself, reads what no signature has."""
     home, name = _home(code.co_filename), code.co_name
-    if code in _SEEDS:
+    if code in _SEEDS or code in _STATE:
         return True
     if home == "state":
         return name not in _SETTLED
     if home == "torch":
         return _QUESTION.match(name) is not None and name not in _SETTLED
-    if home in _PURE or home not in STDLIB:
-        return name in _IMPURE and bool(home)
-    return name not in _WATCHED.get(home, ()) and not name.startswith("<")
+    if home in _PURE:
+        return name in _IMPURE
+    return home in STDLIB and name not in _WATCHED.get(home, ()) and not name.startswith("<")
 
+
+_OF_PATHS = (
+    "open", "read_text", "read_bytes", "write_text", "write_bytes", "exists", "stat", "lstat", "is_file", "is_dir",
+    "is_symlink", "is_mount", "is_socket", "is_fifo", "is_block_device", "is_char_device", "iterdir", "glob", "rglob", "walk",
+    "unlink", "mkdir", "rmdir", "touch", "rename", "replace", "chmod", "owner", "group", "readlink",
+    "samefile", "symlink_to", "hardlink_to", "cwd",
+)  # fmt: skip
+# Functions of modules named above that read a file, or a setting.
+_STATE: set[types.CodeType] = set()
+for _function in (
+    os.path.exists, os.path.isfile, os.path.isdir, os.path.getsize, os.path.getmtime, os.path.getctime, os.path.getatime,
+    os.path.lexists, os.path.islink, os.path.ismount, os.walk, glob.glob, glob.iglob, codecs.open,
+    configparser.RawConfigParser.read, ElementTree.parse, zipfile.ZipFile.__init__, torch.load, torch.save,
+    numpy.load, numpy.loadtxt, numpy.genfromtxt, numpy.memmap.__new__,
+    *(getattr(pathlib.Path, _name) for _name in _OF_PATHS if hasattr(pathlib.Path, _name)),
+):  # fmt: skip
+    if (_code := getattr(inspect.unwrap(_function), "__code__", None)) is not None:
+        _STATE.add(_code)
 
 # Functions that make a generator's state of what the system gives where they are not given a seed, and the argument's name.
 _SEEDS = {random.Random.__init__.__code__: "x", random.Random.seed.__code__: "a"}
@@ -204,7 +226,7 @@ ANSWERED: dict[types.CodeType, Callable[[], Any]] = {
         (torch.distributed, ("is_available", "is_initialized", "get_rank", "get_world_size", "is_torchelastic_launched")),
         (torch.cuda, ("is_available", "is_initialized", "device_count", "current_device")),
         (torch.backends.mps, ("is_available", "is_built")),
-        (torch, ("is_deterministic_algorithms_warn_only_enabled", "is_warn_always_enabled", "get_float32_matmul_precision")),
+        (torch, ("is_deterministic_algorithms_warn_only_enabled", "is_warn_always_enabled")),
     )
     for name in names
     if isinstance(inspect.unwrap(function := getattr(module, name, None)), types.FunctionType)

@@ -29,7 +29,6 @@ from trainc.torch.patches import MISSING, Name
 IGNORED = Name("ignored")
 
 
-
 def held(place: Any) -> list[Any]:
     """What a place holds: of a dictionary its keys and values, of a list, set or deque its items, of (dictionary, key) or
     (object, slot) the value, of (dictionary,) its size, of a class its version, of a function its code and defaults, of a cell or

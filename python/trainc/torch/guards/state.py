@@ -17,7 +17,7 @@ import torch
 from trainc.base.errors import NotCompiled, SideEffect
 from trainc.torch import compat
 from trainc.torch.compat import tensor_guards
-from trainc.torch.guards.guards import NO_NUMBER, positions
+from trainc.torch.guards.guards import expect, positions
 from trainc.torch.guards.kinds import token
 from trainc.torch.guards.places import contents, contents_guard, held
 from trainc.torch.numbers import Slot
@@ -215,10 +215,7 @@ class StateGuard:
         self._type_guard = TypeGuard(tensors)
 
     def __call__(self) -> bool:
-        for slot, places in self._numbers:
-            number = slot.get()
-            for i in places:
-                self._contents[i] = number if type(number) is float else NO_NUMBER
+        expect(self._numbers, self._contents)
         return self._same() and self._type_guard(self.tensors)
 
 

@@ -8,25 +8,16 @@ would not do again (print) end the trace with the reason.
 from __future__ import annotations
 
 import builtins
-import codecs
-import configparser
 import contextlib
-import glob
-import inspect
 import logging
 import os
-import pathlib
 import threading
 import types
 import warnings
-import zipfile
 from collections.abc import Callable, Iterator
 from typing import Any
-from xml.etree import ElementTree
 
-import numpy
 import torch
-from torch.backends import ContextProp
 
 from trainc.base import PACKAGE
 from trainc.base.errors import NotCompiled, SideEffect
@@ -76,27 +67,6 @@ _stateful("sets or reads the state of torch's generator", torch.manual_seed, tor
           torch.cuda.get_rng_state, torch.cuda.set_rng_state)  # fmt: skip
 _stateful("changes a setting of torch's", torch.set_default_dtype, torch.set_default_device, torch.use_deterministic_algorithms,
           torch.set_float32_matmul_precision, torch.set_deterministic_debug_mode)  # fmt: skip
-
-_OF_FILES = (
-    "open", "read_text", "read_bytes", "write_text", "write_bytes", "exists", "stat", "lstat", "is_file", "is_dir",
-    "is_symlink", "is_mount", "is_socket", "is_fifo", "is_block_device", "is_char_device", "iterdir", "glob", "rglob", "walk",
-    "unlink", "mkdir", "rmdir", "touch", "rename", "replace", "chmod", "owner", "group", "readlink",
-    "samefile", "symlink_to", "hardlink_to", "cwd",
-)  # fmt: skip
-# Those that read a file, or a setting that is in no signature.
-_READS: set[types.CodeType] = set()
-for _function in (
-    os.path.exists, os.path.isfile, os.path.isdir, os.path.getsize, os.path.getmtime, os.path.getctime, os.path.getatime,
-    os.path.lexists, os.path.islink, os.path.ismount, os.walk, glob.glob, glob.iglob, codecs.open,
-    configparser.RawConfigParser.read, ElementTree.parse, zipfile.ZipFile.__init__, torch.load, torch.save,
-    numpy.load, numpy.loadtxt, numpy.genfromtxt,
-    numpy.memmap.__new__,
-    *(getattr(pathlib.Path, _name) for _name in _OF_FILES if hasattr(pathlib.Path, _name)),
-    numpy.geterr, numpy.get_printoptions, threading.active_count, torch.get_float32_matmul_precision, ContextProp.__get__,
-    torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.math_sdp_enabled,
-):  # fmt: skip
-    if (_code := getattr(inspect.unwrap(_function), "__code__", None)) is not None:
-        _READS.add(_code)
 
 
 class Refusing:
@@ -170,13 +140,11 @@ class Watched(Refusing):
             if caller is not None and not is_trusted_file(caller.f_code.co_filename):
                 self._refuse(SideEffect(f"{_line(caller)}: {code.co_name}() {reason}"))
             return None
-        if code in _READS:
-            caller = frame.f_back
-            if caller is not None and not is_trusted_code(caller.f_code, caller.f_globals):
-                self._refuse(NotCompiled(f"{_line(caller)}: {code.co_name}() reads what no signature has", in_pytorch=True))
-            return None
         if is_trusted_code(code, frame.f_globals):
-            return None if library.reads(code) and self._asked(frame) else False
+            if not library.reads(code):
+                return False
+            self._asked(frame)
+            return None
         if _importing(frame):
             return None  # what a module's first import runs; where forward calls it later, it is seen
         try:
@@ -185,16 +153,14 @@ class Watched(Refusing):
             self._refuse(reason)
         return True
 
-    def _asked(self, frame: Any) -> bool:
+    def _asked(self, frame: Any) -> None:
         """A function that reads a state is called: where the program does it, its answer is watched, or ends the trace."""
         caller, code, function = frame.f_back, frame.f_code, library.ANSWERED.get(frame.f_code)
-        if caller is not None and not is_trusted_code(caller.f_code, caller.f_globals):
-            if library.gives_the_same(frame):
-                return True
-            if function is None or any(value is not None for value in frame.f_locals.values()):
-                self._refuse(NotCompiled(f"{_line(caller)}: {code.co_name}() reads what no signature has", in_pytorch=True))
-            self._ask(f"{code.co_name}()", function)
-        return True
+        if caller is None or is_trusted_code(caller.f_code, caller.f_globals) or library.gives_the_same(frame):
+            return
+        if function is None or any(value is not None for value in frame.f_locals.values()):
+            self._refuse(NotCompiled(f"{_line(caller)}: {code.co_name}() reads what no signature has", in_pytorch=True))
+        self._ask(f"{function.__module__}.{code.co_name}()", function)
 
     def _warns(self, shown: Any, caller: Any) -> None:
         """What is shown once is shown by the trace; what is shown by each call must be."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from trainc.torch.guards.places import contents, same_contents
+from trainc.torch.guards.places import contents, contents_guard
 from trainc.torch.guards.state import TypeGuard
 from trainc.torch.optimizers import NUMBERS, Count, Formula
 
@@ -86,8 +86,8 @@ class GroupGuard:
         self._given, self._state = list(group["params"]), optimizer.state
         having = set(map(id, self.params))
         self._has_grad = [id(p) in having for p in self._given]
-        self._dicts = [self._state, *[self._state[p] for p in self.params if p in self._state]]
-        self._contents = contents(self._dicts)
+        dicts = [self._state, *[self._state[p] for p in self.params if p in self._state]]
+        self._same = contents_guard(dicts, contents(dicts))
         self.written = [*self.params, *itertools.chain.from_iterable(self.states)]
         kinds = {(p.device, p.dtype) for p in self.params}
         self.kind = kinds.pop() if len(kinds) == 1 and formula.elementwise else None  # of all parameters
@@ -100,7 +100,7 @@ class GroupGuard:
         given = group["params"]
         if (
             optimizer.state is not self._state or self._formula.flags(group) != self._flags or len(given) != len(self._given)
-            or not all(map(operator.is_, given, self._given)) or not same_contents(self._dicts, self._contents)
+            or not all(map(operator.is_, given, self._given)) or not self._same()
         ):  # fmt: skip
             return None
         grads = [p.grad for p in given]

@@ -143,10 +143,10 @@ class PlanUpdates:
         first_scalar = first + sum(len(v.states) for v in variants)
         places = [first_scalar + sum(sizes[:i]) for i in range(len(distinct))]
         self._listed: list[tuple[int, int, list[int]]] = []  # (formula, gradient, inputs of the plan; -1: the gradient)
-        for gradient, parameter, v, key in zip(gradients, parameters, variants, classes, strict=True):
+        for gradient, parameter, v, distinct_key in zip(gradients, parameters, variants, classes, strict=True):
             states = range(first, first + len(v.states))
             first = states.stop
-            scalars = range(places[key], places[key] + sizes[key])
+            scalars = range(places[distinct_key], places[distinct_key] + sizes[distinct_key])
             self._listed.append((self._formulas.index(v), gradient, [parameter, -1, *states, *scalars]))
 
     def arguments(self, name: str) -> list[Any]:
@@ -172,4 +172,4 @@ class PlanUpdates:
                     row[place].copy_(result)
 
 
-__all__ = ["ScalarKey", "PlanUpdates", "Slot", "Updates", "distinct_keys", "shared_memory"]
+__all__ = ["PlanUpdates", "ScalarKey", "Slot", "Updates", "distinct_keys", "shared_memory"]
