@@ -10,7 +10,7 @@ VENV := $(CURDIR)/.venv
 export PATH := $(VENV)/bin:$(PATH)
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build test test-cpp test-python test-torch test-sanitize stress conformance golden demo bench bench-cuda check-losses wheel lint clean
+.PHONY: help setup build test test-cpp test-python test-torch test-sanitize stress conformance golden demo bench bench-cuda check-losses wheel lint format clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -107,8 +107,12 @@ check-losses: build  ## GPT-2 124M, 4 x 256, 30 steps: losses against eager's ow
 wheel: .venv/package.stamp  ## dist/trainc-*.whl
 	pip wheel --no-deps --no-build-isolation -w dist .
 
-lint: .venv/package.stamp  ## ruff over the Python code
+lint: .venv/package.stamp  ## ruff over the Python code, the layout of the C++ code
 	ruff check python tests bench examples
+	git ls-files '*.cpp' '*.h' | xargs clang-format --dry-run --Werror
+
+format: .venv/package.stamp  ## lays out the C++ code (.clang-format)
+	git ls-files '*.cpp' '*.h' | xargs clang-format -i
 
 clean:  ## removes what was built; .venv stays
 	rm -rf build dist python/trainc/_core*.so

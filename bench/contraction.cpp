@@ -1,5 +1,6 @@
-// GPT-2's (batch 4 x 256 tokens) and RoBERTa's (8 x 128) contractions on one thread, as a share of what the FMA units give in the same run.
-//   bench_contraction --benchmark_filter=...; the counter `of_peak` is what to look at: of the dot product's (on AMX, the tiles') peak for bf16, where the machine has it; of a sixth of the
+// GPT-2's (batch 4 x 256 tokens) and RoBERTa's (8 x 128) contractions on one thread, as a share of what the FMA units
+//   give in the same run. bench_contraction --benchmark_filter=...; the counter `of_peak` is what to look at: of the
+//   dot product's (on AMX, the tiles') peak for bf16, where the machine has it; of a sixth of the
 // tiles' for f32 in parts ("parts ...", on AMX alone).
 // The last lines are its geometric means over the contractions with all sizes at least 512.
 #include <benchmark/benchmark.h>
@@ -41,24 +42,28 @@ std::map<std::string, std::map<std::string, double>> large;
 
 std::string kind_of(const GemmCase& c) { return c.in_parts ? "f32 in parts" : std::string(name_of(c.dtype)); }
 
-// A few tasks at a time, the peak before and after each: both move with the clock and with what else runs. A part counts with the lower quartile
-// of its runs (time * peak), which is what other load adds least to.
+// A few tasks at a time, the peak before and after each: both move with the clock and with what else runs. A part
+// counts with the lower quartile of its runs (time * peak), which is what other load adds least to.
 void run(benchmark::State& state, const std::string& name, const GemmCase& c) {
   const CpuLevel level = cpu_level();
   loop::LoopNest nest = testing::plain_gemm(c, level, cache_sizes());
   testing::Code code(emit::compile(nest, level));
   testing::Scratch scratch(nest);
   const auto random = [&](int64_t count, unsigned seed) {
-    return c.dtype == DType::BF16 ? testing::random_array<testing::Bf16>(count, seed) : testing::random_array<float>(count, seed);
+    return c.dtype == DType::BF16 ? testing::random_array<testing::Bf16>(count, seed)
+                                  : testing::random_array<float>(count, seed);
   };
   auto lhs = random(c.batch * c.m * c.k, 1), rhs = random(c.batch * c.n * c.k, 2);
   testing::Guarded out(c.batch * c.m * c.n * 4);
   void* arguments[] = {lhs.as<void>(), rhs.as<void>(), out.as<void>()};
   uint32_t status = 0;
   const int64_t tasks = nest.parallel_extent;
-  const int64_t together = std::max<int64_t>(1, int64_t(double(tasks) / (double(nest.flops) / 3e8)));  // some milliseconds of work
-  std::vector<std::vector<double>> slots(size_t((tasks + together - 1) / together));  // of the peak's flops, a part and run each
-  code.kernel(arguments, scratch.data(), &status, 0, tasks);  // a first run gets its memory from the system, page by page
+  // some milliseconds of work
+  const int64_t together = std::max<int64_t>(1, int64_t(double(tasks) / (double(nest.flops) / 3e8)));
+  // of the peak's flops, a part and run each
+  std::vector<std::vector<double>> slots(size_t((tasks + together - 1) / together));
+  // a first run gets its memory from the system, page by page
+  code.kernel(arguments, scratch.data(), &status, 0, tasks);
   double best = std::numeric_limits<double>::infinity();
   for (auto _ : state) {
     double total = 0, before = peak_flops_per_second(level, c);
@@ -84,9 +89,13 @@ void run(benchmark::State& state, const std::string& name, const GemmCase& c) {
   state.counters["tasks"] = double(tasks);
 }
 
-struct Named { const char* name; GemmCase gemm; };
+struct Named {
+  const char* name;
+  GemmCase gemm;
+};
 constexpr bool kAlong = true, kAcross = false;  // the operand's neighbours in memory: along k, or across it
-// RoBERTa's are these too, in other roles: its weights lie as [out, in], so its forward is GPT-2's input gradient and the other way round.
+// RoBERTa's are these too, in other roles: its weights lie as [out, in], so its forward is GPT-2's input gradient and
+// the other way round.
 const Named kCases[] = {
     {"attention out forward", {1, 1024, 768, 768, kAlong, kAcross}},
     {"qkv forward", {1, 1024, 2304, 768, kAlong, kAcross}},
@@ -113,15 +122,25 @@ const Named kCases[] = {
 }  // namespace trainc
 
 int main(int argc, char** argv) {
-  struct Kind { trainc::DType dtype; bool in_parts, there; };
+  struct Kind {
+    trainc::DType dtype;
+    bool in_parts, there;
+  };
   const trainc::CpuLevel level = trainc::cpu_level();
-  for (const Kind& kind : {Kind{trainc::DType::F32, false, true}, Kind{trainc::DType::BF16, false, has_bf16_dot(level)}, Kind{trainc::DType::F32, true, has_tiles(level)}}) {
+  for (const Kind& kind : {Kind{trainc::DType::F32, false, true}, Kind{trainc::DType::BF16, false, has_bf16_dot(level)},
+                           Kind{trainc::DType::F32, true, has_tiles(level)}}) {
     if (!kind.there) continue;
     for (const auto& c : trainc::kCases) {
       trainc::testing::GemmCase gemm = c.gemm;
       gemm.dtype = kind.dtype, gemm.in_parts = kind.in_parts;
-      const std::string name = (kind.in_parts ? "parts " : kind.dtype == trainc::DType::BF16 ? "bf16 " : "") + std::string(c.name);
-      benchmark::RegisterBenchmark(name.c_str(), trainc::run, name, gemm)->UseManualTime()->Unit(benchmark::kMillisecond)->MinTime(0.15);
+      const std::string name = (kind.in_parts                       ? "parts "
+                                : kind.dtype == trainc::DType::BF16 ? "bf16 "
+                                                                    : "") +
+                               std::string(c.name);
+      benchmark::RegisterBenchmark(name.c_str(), trainc::run, name, gemm)
+          ->UseManualTime()
+          ->Unit(benchmark::kMillisecond)
+          ->MinTime(0.15);
     }
   }
   benchmark::Initialize(&argc, argv);
@@ -129,6 +148,7 @@ int main(int argc, char** argv) {
   for (const auto& [kind, shares] : trainc::large) {
     double logs = 0;
     for (const auto& [name, of_peak] : shares) logs += std::log(of_peak);
-    std::printf("geomean of_peak, %s, %zu contractions of at least 512: %.3f\n", kind.c_str(), shares.size(), std::exp(logs / double(shares.size())));
+    std::printf("geomean of_peak, %s, %zu contractions of at least 512: %.3f\n", kind.c_str(), shares.size(),
+                std::exp(logs / double(shares.size())));
   }
 }

@@ -1,5 +1,7 @@
-// The machine's peaks, with all threads at once: fp32 multiply-adds, bf16 dot products (0 without vdpbf16ps), and memory copied.
-//   bench_machine THREADS      prints one line of JSON: FLOPs and bytes (read + written) per second, each the best of several short rounds
+// The machine's peaks, with all threads at once: fp32 multiply-adds, bf16 dot products (0 without vdpbf16ps), and
+// memory copied.
+//   bench_machine THREADS      prints one line of JSON: FLOPs and bytes (read + written) per second, each the best of
+//                              several short rounds
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -17,12 +19,14 @@ namespace trainc::bench {
 namespace {
 
 constexpr int kRounds = 16;
-constexpr int64_t kSteps = 200000;            // a round of arithmetic: some 10 ms, short enough to fit between other processes
+// a round of arithmetic: some 10 ms, short enough to fit between other processes
+constexpr int64_t kSteps = 200000;
 constexpr size_t kCopied = size_t(64) << 20;  // bytes a thread copies in a round: beyond its share of any cache
 
 using Clock = std::chrono::steady_clock;
 
-// `work()` on `threads` threads, begun together; the best of kRounds of (sum of what it returns) / (seconds until the last is done).
+// `work()` on `threads` threads, begun together; the best of kRounds of (sum of what it returns) / (seconds until the
+// last is done).
 double best_rate(int threads, const std::function<double(int)>& work) {
   double best = 0;
   for (int round = 0; round < kRounds; ++round) {
@@ -39,7 +43,9 @@ double best_rate(int threads, const std::function<double(int)>& work) {
         ended[t] = Clock::now();
       });
     for (auto& thread : running) thread.join();
-    double seconds = std::chrono::duration<double>(*std::max_element(ended.begin(), ended.end()) - *std::min_element(begun.begin(), begun.end())).count();
+    double seconds = std::chrono::duration<double>(*std::max_element(ended.begin(), ended.end()) -
+                                                   *std::min_element(begun.begin(), begun.end()))
+                         .count();
     double total = 0;
     for (double part : done) total += part;
     best = std::max(best, total / seconds);
@@ -61,7 +67,8 @@ int main(int argc, char** argv) {
   double fp32 = bench::best_rate(threads, [&](int) { return bench::fma_chains(level, bench::kSteps); });
   double bf16 = 0;
   if (has_tiles(level)) bf16 = bench::best_rate(threads, [&](int) { return bench::tile_chains(bench::kSteps); });
-  else if (has_bf16_dot(level)) bf16 = bench::best_rate(threads, [&](int) { return bench::bf16_chains(bench::kSteps); });
+  else if (has_bf16_dot(level))
+    bf16 = bench::best_rate(threads, [&](int) { return bench::bf16_chains(bench::kSteps); });
 
   struct Buffers { std::unique_ptr<char[]> from, to; };
   std::vector<Buffers> buffers(threads);
@@ -74,6 +81,8 @@ int main(int argc, char** argv) {
     benchmark::DoNotOptimize(buffers[t].to[0]);
     return 2.0 * bench::kCopied;
   });
-  std::printf("{\"cpu\": \"%s\", \"level\": \"%s\", \"threads\": %d, \"fp32_flops\": %.6g, \"bf16_flops\": %.6g, \"copy_bytes\": %.6g}\n",
-              cpu_model().c_str(), std::string(name_of(level)).c_str(), threads, fp32, bf16, copy);
+  std::printf(
+      "{\"cpu\": \"%s\", \"level\": \"%s\", \"threads\": %d, \"fp32_flops\": %.6g, \"bf16_flops\": %.6g, "
+      "\"copy_bytes\": %.6g}\n",
+      cpu_model().c_str(), std::string(name_of(level)).c_str(), threads, fp32, bf16, copy);
 }

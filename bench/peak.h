@@ -1,4 +1,5 @@
-// What the arithmetic units give at most: chains of multiply-adds between registers. Each function returns the FLOPs that it did.
+// What the arithmetic units give at most: chains of multiply-adds between registers. Each function returns the FLOPs
+// that it did.
 #pragma once
 #include <benchmark/benchmark.h>
 #include <immintrin.h>
@@ -43,12 +44,20 @@ __attribute__((target("avx512f,avx512bf16"))) inline double bf16_chains(int64_t 
   return double(steps) * 24 * 16 * 4;
 }
 
-// tdpbf16ps: four chains of 16 x 16 sums, each of 32 products. Needs a process that may use tiles (machine_cpu_level() asks).
+// tdpbf16ps: four chains of 16 x 16 sums, each of 32 products. Needs a process that may use tiles (machine_cpu_level()
+// asks).
 __attribute__((target("amx-tile,amx-bf16"))) inline double tile_chains(int64_t steps) {
   alignas(64) uint8_t shapes[64] = {1};
   for (int tile = 0; tile < 8; ++tile) shapes[16 + 2 * tile] = 64, shapes[48 + tile] = 16;
   _tile_loadconfig(shapes);
-  _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3); _tile_zero(4); _tile_zero(5); _tile_zero(6); _tile_zero(7);
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  _tile_zero(4);
+  _tile_zero(5);
+  _tile_zero(6);
+  _tile_zero(7);
   for (int64_t i = 0; i < steps; ++i) {
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
@@ -59,6 +68,8 @@ __attribute__((target("amx-tile,amx-bf16"))) inline double tile_chains(int64_t s
   return double(steps) * 4 * 16 * 16 * 32 * 2;
 }
 
-inline double fma_chains(CpuLevel level, int64_t steps) { return f32_lanes(level) == 16 ? fma_chains_avx512(steps) : fma_chains_avx2(2 * steps); }
+inline double fma_chains(CpuLevel level, int64_t steps) {
+  return f32_lanes(level) == 16 ? fma_chains_avx512(steps) : fma_chains_avx2(2 * steps);
+}
 
 }  // namespace trainc::bench

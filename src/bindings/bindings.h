@@ -1,5 +1,5 @@
-// trainc._core, the module between Python and C++. Takes: Python objects; tensors as pointers (ints), graphs as JSON in the wire format of
-// frontend/aten/import.h. Gives: plans that run. Includes: everything; decides nothing.
+// trainc._core, the module between Python and C++. Takes: Python objects; tensors as pointers (ints), graphs as JSON in
+// the wire format of frontend/aten/import.h. Gives: plans that run. Includes: everything; decides nothing.
 #pragma once
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
@@ -30,7 +30,8 @@ struct CoreExecutable {
 };
 /// `device`: a name that runtime::device knows.
 std::unique_ptr<CoreExecutable> executable_of(plan::Plan, const std::string& device, nlohmann::json compile_record);
-/// Replaces the line in each origin where it is in `to`: the lines of a stored plan are those of the program that stored it.
+/// Replaces the line in each origin where it is in `to`: the lines of a stored plan are those of the program that
+/// stored it.
 void rename(std::vector<std::string>& origins, const std::map<std::string, std::string>& to);
 
 void bind_machine(nb::module_&);     // CPU, threads, version, build
@@ -40,12 +41,13 @@ void bind_watch(nb::module_&);       // CallWatch, same_contents, type_version
 void bind_reference(nb::module_&);   // import_text, optimized_text, evaluate
 void bind_compiler(nb::module_&);    // compile, JointGraph, Foreach
 
-/// Has the framework draw a mask once, and sets the runtime to the generator that gives the same. Needs the interpreter lock; does nothing
-/// where torch is not imported. Throws InternalError where neither generator does: masks would not be eager's.
+/// Has the framework draw a mask once, and sets the runtime to the generator that gives the same. Needs the interpreter
+/// lock; does nothing where torch is not imported. Throws InternalError where neither generator does: masks would not
+/// be eager's.
 void find_mask_generator();
 
-/// Raises KeyboardInterrupt where Ctrl-C was pressed, without the interpreter lock held; looks at most every 20 ms, because taking
-/// the lock can mean to wait for another Python thread.
+/// Raises KeyboardInterrupt where Ctrl-C was pressed, without the interpreter lock held; looks at most every 20 ms,
+/// because taking the lock can mean to wait for another Python thread.
 class SignalCheck {
  public:
   void operator()();

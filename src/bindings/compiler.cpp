@@ -19,15 +19,16 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-/// `tuner`: variant(text, variants, measure) as compiler::Tuning::choose has it, measure(variant) giving seconds; and library(text, call, plans), plans being
-/// functions that give an Executable: ours, library, tuned, alone (compiler::LibraryCandidate).
+/// `tuner`: variant(text, variants, measure) as compiler::Tuning::choose has it, measure(variant) giving seconds; and
+/// library(text, call, plans), plans being functions that give an Executable: ours, library, tuned, alone
+/// (compiler::LibraryCandidate).
 compiler::Tuning tuning_of(const nb::object& tuner, const std::string& device) {
   const auto choose = [&tuner](const std::string& text, int variants, const std::function<double(int)>& measure) {
     nb::gil_scoped_acquire lock;
     return nb::cast<int>(tuner.attr("variant")(text, variants, nb::cpp_function([&measure](int variant) {
-      nb::gil_scoped_release unlock;
-      return measure(variant);
-    })));
+                                                 nb::gil_scoped_release unlock;
+                                                 return measure(variant);
+                                               })));
   };
   const auto library = [&tuner, device](const compiler::LibraryCandidate& candidate) {
     nb::gil_scoped_acquire lock;
@@ -41,10 +42,12 @@ compiler::Tuning tuning_of(const nb::object& tuner, const std::string& device) {
         return executable_of(std::move(plan), device, nullptr);
       });
     };
-    add("ours", candidate.ours), add("library", candidate.library), add("tuned", candidate.tuned), add("alone", candidate.alone);
+    add("ours", candidate.ours), add("library", candidate.library), add("tuned", candidate.tuned),
+        add("alone", candidate.alone);
     return nb::cast<std::string>(tuner.attr("library")(candidate.text, candidate.call, plans));
   };
-  const auto seconds = [on = runtime::device(device)](const plan::Kernel& kernel, int64_t extent, const std::vector<int64_t>& arguments) {
+  const auto seconds = [on = runtime::device(device)](const plan::Kernel& kernel, int64_t extent,
+                                                      const std::vector<int64_t>& arguments) {
     return on->seconds_of(kernel, extent, arguments);
   };
   return {seconds, choose, library};
@@ -58,7 +61,8 @@ struct Order {
 
   Order(const std::string& options, std::string device, nb::object tuner)
       : options(compiler::options_of(options)), device(std::move(device)), tuner(std::move(tuner)) {
-    require(this->options.target.name() == runtime::device(this->device)->target(), "compile options are of another device");
+    require(this->options.target.name() == runtime::device(this->device)->target(),
+            "compile options are of another device");
   }
   /// `callback`: progress(done, total), or None. It and Ctrl-C may raise out of the compiler.
   compiler::Job job(const nb::object& callback, compiler::SharedKernels* shared) const {
@@ -78,15 +82,26 @@ struct Order {
 json record(const compiler::Timing& timing, double seconds) {
   json passes = json::array();
   for (const Pipeline::Record& r : timing.passes)
-    passes.push_back({{"pass", r.pass}, {"seconds", r.seconds}, {"nodes_before", r.nodes_before}, {"nodes_after", r.nodes_after},
-                      {"changed", r.changed}, {"skipped", r.skipped}});
-  return {{"passes", passes}, {"seconds", seconds}, {"schedule_seconds", timing.schedule_seconds}, {"code_seconds", timing.code_seconds},
-          {"kernels", timing.kernels}, {"distinct_kernels", timing.distinct_kernels}, {"compiled_kernels", timing.compiled_kernels}};
+    passes.push_back({{"pass", r.pass},
+                      {"seconds", r.seconds},
+                      {"nodes_before", r.nodes_before},
+                      {"nodes_after", r.nodes_after},
+                      {"changed", r.changed},
+                      {"skipped", r.skipped}});
+  return {{"passes", passes},
+          {"seconds", seconds},
+          {"schedule_seconds", timing.schedule_seconds},
+          {"code_seconds", timing.code_seconds},
+          {"kernels", timing.kernels},
+          {"distinct_kernels", timing.distinct_kernels},
+          {"compiled_kernels", timing.compiled_kernels}};
 }
 
-/// Runs `make(job, timing)`, which gives a plan, without the interpreter lock. `earlier`: seconds that were spent on it before.
+/// Runs `make(job, timing)`, which gives a plan, without the interpreter lock. `earlier`: seconds that were spent on it
+/// before.
 template <class F>
-std::unique_ptr<CoreExecutable> compiled(const Order& order, const nb::object& callback, compiler::SharedKernels* shared, double earlier, const F& make) {
+std::unique_ptr<CoreExecutable> compiled(const Order& order, const nb::object& callback,
+                                         compiler::SharedKernels* shared, double earlier, const F& make) {
   const auto start = Clock::now();
   compiler::Timing timing;
   const compiler::Job job = order.job(callback, shared);
@@ -119,8 +134,9 @@ void know_the_generator(const std::string& graph) {
   if (graph.find("dropout") != std::string::npos || graph.find("bernoulli") != std::string::npos) find_mask_generator();
 }
 
-std::unique_ptr<CoreExecutable> compile(const std::string& graph, const std::string& name, const std::string& options, const nb::object& callback,
-                                        compiler::SharedKernels* shared, const std::string& device, nb::object tuner) {
+std::unique_ptr<CoreExecutable> compile(const std::string& graph, const std::string& name, const std::string& options,
+                                        const nb::object& callback, compiler::SharedKernels* shared,
+                                        const std::string& device, nb::object tuner) {
   know_the_generator(graph);
   const Order order(options, device, std::move(tuner));
   return compiled(order, callback, shared, 0, [&](const compiler::Job& job, compiler::Timing* timing) {
@@ -128,10 +144,12 @@ std::unique_ptr<CoreExecutable> compile(const std::string& graph, const std::str
   });
 }
 
-void learn_graph(const std::string& graph, const std::string& name, const std::string& options, compiler::SharedKernels& shared) {
+void learn_graph(const std::string& graph, const std::string& name, const std::string& options,
+                 compiler::SharedKernels& shared) {
   know_the_generator(graph);
   const compiler::CompileOptions o = compiler::options_of(options);
-  learn(shared, [&](const compiler::Job& job) { return only(compiler::lower(frontend::import_aten(graph), name, o, job)); });
+  learn(shared,
+        [&](const compiler::Job& job) { return only(compiler::lower(frontend::import_aten(graph), name, o, job)); });
 }
 
 nb::dict told(const compiler::Footprint& f) {
@@ -146,20 +164,24 @@ using Updates = std::vector<std::tuple<int64_t, int64_t, std::vector<int64_t>>>;
 
 std::vector<compiler::Update> all_of(const Updates& updates) {
   std::vector<compiler::Update> all;
-  for (const auto& [formula, gradient, inputs] : updates) all.push_back({.formula = formula, .gradient = gradient, .inputs = inputs});
+  for (const auto& [formula, gradient, inputs] : updates)
+    all.push_back({.formula = formula, .gradient = gradient, .inputs = inputs});
   return all;
 }
 std::vector<plan::Foreach> kernels_of(const Formulas& formulas, const compiler::CompileOptions& o) {
   std::vector<plan::Foreach> kernels;
   for (const auto& [graph, in_place] : formulas)
-    kernels.push_back(compiler::compile_foreach(frontend::import_aten(graph), in_place, "update" + std::to_string(kernels.size()), o, compiler::Entry::Plan));
+    kernels.push_back(compiler::compile_foreach(frontend::import_aten(graph), in_place,
+                                                "update" + std::to_string(kernels.size()), o, compiler::Entry::Plan));
   return kernels;
 }
 /// For a plan that is only looked at.
 std::vector<plan::Foreach> without_code(const Formulas& formulas, const compiler::CompileOptions& o) {
   std::vector<plan::Foreach> kernels;
   for (const auto& [graph, in_place] : formulas)
-    kernels.push_back(compiler::lower_foreach(frontend::import_aten(graph), in_place, "update" + std::to_string(kernels.size()), o).foreach);
+    kernels.push_back(
+        compiler::lower_foreach(frontend::import_aten(graph), in_place, "update" + std::to_string(kernels.size()), o)
+            .foreach);
   return kernels;
 }
 
@@ -168,55 +190,71 @@ struct JointGraph {
   std::unique_ptr<compiler::JointGraph> joint;
   double seconds = 0;  // importing and preparing; counted to the forward plan
 
-  JointGraph(const std::string& graph, int64_t primals, int64_t forward_outputs, const std::string& name, const std::string& options, int64_t defer_from,
-             const std::string& device, nb::object tuner)
+  JointGraph(const std::string& graph, int64_t primals, int64_t forward_outputs, const std::string& name,
+             const std::string& options, int64_t defer_from, const std::string& device, nb::object tuner)
       : order(options, device, std::move(tuner)) {
     know_the_generator(graph);
     const auto start = Clock::now();
     nb::gil_scoped_release unlock;
-    joint = std::make_unique<compiler::JointGraph>(frontend::import_aten(graph), primals, forward_outputs, name, order.options,
-                                                   defer_from < 0 ? std::numeric_limits<int64_t>::max() : defer_from, defer_from < 0);
+    joint = std::make_unique<compiler::JointGraph>(
+        frontend::import_aten(graph), primals, forward_outputs, name, order.options,
+        defer_from < 0 ? std::numeric_limits<int64_t>::max() : defer_from, defer_from < 0);
     seconds = seconds_since(start);
   }
   std::unique_ptr<CoreExecutable> forward(const nb::object& callback, compiler::SharedKernels* shared) const {
-    return compiled(order, callback, shared, seconds, [&](const compiler::Job& job, compiler::Timing* timing) { return joint->forward(order.options, job, timing); });
+    return compiled(order, callback, shared, seconds, [&](const compiler::Job& job, compiler::Timing* timing) {
+      return joint->forward(order.options, job, timing);
+    });
   }
   void learn_forward(compiler::SharedKernels& shared) const {
     learn(shared, [&](const compiler::Job& job) { return only(joint->lower_forward(order.options, job)); });
   }
   std::unique_ptr<CoreExecutable> deferred(const nb::object& callback, compiler::SharedKernels* shared) const {
-    return compiled(order, callback, shared, 0, [&](const compiler::Job& job, compiler::Timing* timing) { return joint->deferred(order.options, job, timing); });
+    return compiled(order, callback, shared, 0, [&](const compiler::Job& job, compiler::Timing* timing) {
+      return joint->deferred(order.options, job, timing);
+    });
   }
   void learn_deferred(compiler::SharedKernels& shared) const {
     learn(shared, [&](const compiler::Job& job) { return only(joint->lower_deferred(order.options, job)); });
   }
-  std::unique_ptr<CoreExecutable> backward(const std::vector<bool>& defined, bool consumes, const std::vector<int64_t>& unmade, const nb::object& callback,
+  std::unique_ptr<CoreExecutable> backward(const std::vector<bool>& defined, bool consumes,
+                                           const std::vector<int64_t>& unmade, const nb::object& callback,
                                            compiler::SharedKernels* shared) const {
     return compiled(order, callback, shared, 0, [&](const compiler::Job& job, compiler::Timing* timing) {
       return joint->backward(defined, order.options, job, timing, consumes, unmade);
     });
   }
-  void learn_backward(const std::vector<bool>& defined, bool consumes, const std::vector<int64_t>& unmade, compiler::SharedKernels& shared) const {
-    learn(shared, [&](const compiler::Job& job) { return only(joint->lower_backward(defined, order.options, job, nullptr, consumes, unmade)); });
+  void learn_backward(const std::vector<bool>& defined, bool consumes, const std::vector<int64_t>& unmade,
+                      compiler::SharedKernels& shared) const {
+    learn(shared, [&](const compiler::Job& job) {
+      return only(joint->lower_backward(defined, order.options, job, nullptr, consumes, unmade));
+    });
   }
-  std::unique_ptr<CoreExecutable> step(const std::vector<bool>& defined, const Formulas& formulas, const Updates& updates, const nb::object& callback,
+  std::unique_ptr<CoreExecutable> step(const std::vector<bool>& defined, const Formulas& formulas,
+                                       const Updates& updates, const nb::object& callback,
                                        compiler::SharedKernels* shared) const {
     return compiled(order, callback, shared, seconds, [&](const compiler::Job& job, compiler::Timing* timing) {
       return joint->step(defined, kernels_of(formulas, order.options), all_of(updates), order.options, job, timing);
     });
   }
-  void learn_step(const std::vector<bool>& defined, const Formulas&, const Updates&, compiler::SharedKernels& shared) const {
+  void learn_step(const std::vector<bool>& defined, const Formulas&, const Updates&,
+                  compiler::SharedKernels& shared) const {
     learn(shared, [&](const compiler::Job& job) { return joint->lower_parts_of_step(defined, order.options, job); });
   }
-  std::unique_ptr<CoreExecutable> backward_step(const std::vector<bool>& defined, bool consumes, const std::vector<int64_t>& unmade, const Formulas& formulas,
-                                                const Updates& updates, const nb::object& callback, compiler::SharedKernels* shared) const {
+  std::unique_ptr<CoreExecutable> backward_step(const std::vector<bool>& defined, bool consumes,
+                                                const std::vector<int64_t>& unmade, const Formulas& formulas,
+                                                const Updates& updates, const nb::object& callback,
+                                                compiler::SharedKernels* shared) const {
     return compiled(order, callback, shared, 0, [&](const compiler::Job& job, compiler::Timing* timing) {
-      return joint->backward_step(defined, kernels_of(formulas, order.options), all_of(updates), order.options, job, timing, consumes, unmade);
+      return joint->backward_step(defined, kernels_of(formulas, order.options), all_of(updates), order.options, job,
+                                  timing, consumes, unmade);
     });
   }
-  void learn_backward_step(const std::vector<bool>& defined, bool consumes, const std::vector<int64_t>& unmade, const Formulas&, const Updates&,
-                           compiler::SharedKernels& shared) const {
-    learn(shared, [&](const compiler::Job& job) { return only(joint->lower_backward_of_step(defined, order.options, job, nullptr, consumes, unmade)); });
+  void learn_backward_step(const std::vector<bool>& defined, bool consumes, const std::vector<int64_t>& unmade,
+                           const Formulas&, const Updates&, compiler::SharedKernels& shared) const {
+    learn(shared, [&](const compiler::Job& job) {
+      return only(joint->lower_backward_of_step(defined, order.options, job, nullptr, consumes, unmade));
+    });
   }
   template <class F> nb::dict without_lock(const F& find) const {
     return told([&] {
@@ -228,13 +266,20 @@ struct JointGraph {
   nb::dict footprint(const Formulas& formulas, const Updates& updates) const {
     compiler::CompileOptions now = order.options;
     now.workers = runtime::thread_count();
-    return without_lock([&](const compiler::CompileOptions&) { return joint->footprint(now, without_code(formulas, now), all_of(updates)); });
+    return without_lock([&](const compiler::CompileOptions&) {
+      return joint->footprint(now, without_code(formulas, now), all_of(updates));
+    });
   }
   nb::dict fit(int64_t budget, const Formulas& formulas, const Updates& updates) {
-    return without_lock([&](const compiler::CompileOptions& o) { return joint->fit(budget, o, without_code(formulas, o), all_of(updates)); });
+    return without_lock([&](const compiler::CompileOptions& o) {
+      return joint->fit(budget, o, without_code(formulas, o), all_of(updates));
+    });
   }
-  nb::dict fit_step(int64_t budget, const std::vector<bool>& defined, const Formulas& formulas, const Updates& updates) {
-    return without_lock([&](const compiler::CompileOptions& o) { return joint->fit_step(budget, defined, without_code(formulas, o), all_of(updates), o); });
+  nb::dict fit_step(int64_t budget, const std::vector<bool>& defined, const Formulas& formulas,
+                    const Updates& updates) {
+    return without_lock([&](const compiler::CompileOptions& o) {
+      return joint->fit_step(budget, defined, without_code(formulas, o), all_of(updates), o);
+    });
   }
 };
 
@@ -247,19 +292,22 @@ struct Foreach {
       : loaded(runtime::device(on)->load(std::move(plan))), compile_seconds(compile_seconds) {}
   const plan::Foreach& plan() const { return loaded->plan(); }
 
-  static Foreach compiled(const std::string& graph, const std::vector<int64_t>& in_place, const std::string& name, const std::string& options,
-                          const std::string& device) {
+  static Foreach compiled(const std::string& graph, const std::vector<int64_t>& in_place, const std::string& name,
+                          const std::string& options, const std::string& device) {
     const auto start = Clock::now();
     const compiler::CompileOptions o = compiler::options_of(options);
     nb::gil_scoped_release unlock;
-    return Foreach(compiler::compile_foreach(frontend::import_aten(graph), in_place, name, o), device, seconds_since(start));
+    return Foreach(compiler::compile_foreach(frontend::import_aten(graph), in_place, name, o), device,
+                   seconds_since(start));
   }
-  bool run(const std::vector<std::vector<uintptr_t>>& tensors, const std::vector<int64_t>& numels, const std::vector<double>& scalars, uintptr_t stream) {
+  bool run(const std::vector<std::vector<uintptr_t>>& tensors, const std::vector<int64_t>& numels,
+           const std::vector<double>& scalars, uintptr_t stream) {
     const int64_t wanted = loaded->tensor_inputs();
     std::vector<void*> pointers;
     for (size_t i = 0; i < tensors.size(); ++i) {
       require(static_cast<int64_t>(tensors[i].size()) == wanted,
-              plan().name + ": " + std::to_string(tensors[i].size()) + " pointers for a tensor, it takes " + std::to_string(wanted));
+              plan().name + ": " + std::to_string(tensors[i].size()) + " pointers for a tensor, it takes " +
+                  std::to_string(wanted));
       for (uintptr_t p : tensors[i]) {
         if (p == 0 && numels.at(i) > 0) throw InternalError(plan().name + ": no memory for a tensor");
         pointers.push_back(reinterpret_cast<void*>(p));
@@ -275,44 +323,62 @@ struct Foreach {
   }
   std::string report() const {
     const plan::Foreach& p = plan();
-    return json{{"name", p.name}, {"cpu", p.device.empty() ? p.cpu : p.device}, {"kernel", p.kernel.name}, {"origins", p.origins},
-                {"code_bytes", p.kernel.code.size()}, {"compile", {{"seconds", compile_seconds}}}, {"seconds", seconds}}.dump();
+    return json{{"name", p.name},
+                {"cpu", p.device.empty() ? p.cpu : p.device},
+                {"kernel", p.kernel.name},
+                {"origins", p.origins},
+                {"code_bytes", p.kernel.code.size()},
+                {"compile", {{"seconds", compile_seconds}}},
+                {"seconds", seconds}}
+        .dump();
   }
 };
 
 }  // namespace
 
 void bind_compiler(nb::module_& m) {
-  nb::class_<compiler::SharedKernels>(m, "SharedKernels", "Kernels that the plans of one graph for different sizes share.").def(nb::init<>());
-  // `options`: compiler/options.h's, as python/trainc/base/options.py writes them. `shared`: where kernels are looked for, and kept. `learn_...`: nothing is compiled;
-  // what sizes change is learned for `shared`.
+  nb::class_<compiler::SharedKernels>(m, "SharedKernels",
+                                      "Kernels that the plans of one graph for different sizes share.")
+      .def(nb::init<>());
+  // `options`: compiler/options.h's, as python/trainc/base/options.py writes them. `shared`: where kernels are looked
+  // for, and kept. `learn_...`: nothing is compiled; what sizes change is learned for `shared`.
   const auto shared = [] { return nb::arg("shared").none() = nb::none(); };
   const auto progress = [] { return nb::arg("progress") = nb::none(); };
-  m.def("compile", &compile, nb::arg("json"), nb::arg("name"), nb::arg("options"), progress(), shared(), nb::arg("device") = "cpu", nb::arg("tuner") = nb::none());
+  m.def("compile", &compile, nb::arg("json"), nb::arg("name"), nb::arg("options"), progress(), shared(),
+        nb::arg("device") = "cpu", nb::arg("tuner") = nb::none());
   m.def("learn", &learn_graph, nb::arg("json"), nb::arg("name"), nb::arg("options"), nb::arg("shared"));
   nb::class_<JointGraph>(m, "JointGraph", "A joint graph, cut into a forward and a backward plan.")
-      .def(nb::init<const std::string&, int64_t, int64_t, const std::string&, const std::string&, int64_t, const std::string&, nb::object>(), nb::arg("json"),
-           nb::arg("primals"), nb::arg("forward_outputs"), nb::arg("name"), nb::arg("options"), nb::arg("defer_from") = cost::kDeferredBytes,
-           nb::arg("device") = "cpu", nb::arg("tuner") = nb::none(), "`defer_from`: bytes of an output from which on it is deferred; -1: none is, and forward and backward are of one plan.")
+      .def(nb::init<const std::string&, int64_t, int64_t, const std::string&, const std::string&, int64_t,
+                    const std::string&, nb::object>(),
+           nb::arg("json"), nb::arg("primals"), nb::arg("forward_outputs"), nb::arg("name"), nb::arg("options"),
+           nb::arg("defer_from") = cost::kDeferredBytes, nb::arg("device") = "cpu", nb::arg("tuner") = nb::none(),
+           "`defer_from`: bytes of an output from which on it is deferred; -1: none is, and forward and backward are "
+           "of one plan.")
       .def("forward", &JointGraph::forward, progress(), shared())
       .def("learn_forward", &JointGraph::learn_forward, nb::arg("shared"))
-      .def("backward", &JointGraph::backward, nb::arg("defined"), nb::arg("consumes") = true, nb::arg("unmade") = std::vector<int64_t>{}, progress(), shared(),
+      .def("backward", &JointGraph::backward, nb::arg("defined"), nb::arg("consumes") = true,
+           nb::arg("unmade") = std::vector<int64_t>{}, progress(), shared(),
            "`unmade`: gradients that are given as None.")
-      .def("learn_backward", &JointGraph::learn_backward, nb::arg("defined"), nb::arg("consumes"), nb::arg("unmade"), nb::arg("shared"))
+      .def("learn_backward", &JointGraph::learn_backward, nb::arg("defined"), nb::arg("consumes"), nb::arg("unmade"),
+           nb::arg("shared"))
       .def("step", &JointGraph::step, nb::arg("defined"), nb::arg("formulas"), nb::arg("updates"), progress(), shared())
-      .def("learn_step", &JointGraph::learn_step, nb::arg("defined"), nb::arg("formulas"), nb::arg("updates"), nb::arg("shared"))
-      .def("backward_step", &JointGraph::backward_step, nb::arg("defined"), nb::arg("consumes"), nb::arg("unmade"), nb::arg("formulas"), nb::arg("updates"),
-           progress(), shared())
-      .def("learn_backward_step", &JointGraph::learn_backward_step, nb::arg("defined"), nb::arg("consumes"), nb::arg("unmade"), nb::arg("formulas"),
-           nb::arg("updates"), nb::arg("shared"))
+      .def("learn_step", &JointGraph::learn_step, nb::arg("defined"), nb::arg("formulas"), nb::arg("updates"),
+           nb::arg("shared"))
+      .def("backward_step", &JointGraph::backward_step, nb::arg("defined"), nb::arg("consumes"), nb::arg("unmade"),
+           nb::arg("formulas"), nb::arg("updates"), progress(), shared())
+      .def("learn_backward_step", &JointGraph::learn_backward_step, nb::arg("defined"), nb::arg("consumes"),
+           nb::arg("unmade"), nb::arg("formulas"), nb::arg("updates"), nb::arg("shared"))
       .def("deferred", &JointGraph::deferred, progress(), shared())
       .def("learn_deferred", &JointGraph::learn_deferred, nb::arg("shared"))
       .def("footprint", &JointGraph::footprint, nb::arg("formulas") = Formulas{}, nb::arg("updates") = Updates{},
-           "Bytes that the two plans need beside inputs and gradients: {saved, temporary, results, again_flops}; with updates in the backward.")
+           "Bytes that the two plans need beside inputs and gradients: {saved, temporary, results, again_flops}; with "
+           "updates in the backward.")
       .def("fit", &JointGraph::fit, nb::arg("budget"), nb::arg("formulas") = Formulas{}, nb::arg("updates") = Updates{},
            "Cuts so that the footprint fits, or is the least there is; gives it.")
-      .def("fit_step", &JointGraph::fit_step, nb::arg("budget"), nb::arg("defined"), nb::arg("formulas"), nb::arg("updates"))
-      .def("cut", [](JointGraph& j, double price) { j.joint->cut(price); }, nb::arg("price"))
+      .def("fit_step", &JointGraph::fit_step, nb::arg("budget"), nb::arg("defined"), nb::arg("formulas"),
+           nb::arg("updates"))
+      .def(
+          "cut", [](JointGraph& j, double price) { j.joint->cut(price); }, nb::arg("price"))
       .def_prop_ro("again_flops", [](const JointGraph& j) { return j.joint->again_flops(); })
       .def_prop_ro("price", [](const JointGraph& j) { return j.joint->price(); })
       .def_prop_ro("deferred_outputs", [](const JointGraph& j) { return j.joint->deferred_outputs(); })
@@ -326,12 +392,18 @@ void bind_compiler(nb::module_& m) {
         const std::string bytes = plan::save(f.plan());
         return nb::bytes(bytes.data(), bytes.size());
       });
-  m.def("compile_foreach", [](const std::string& graph, const std::vector<int64_t>& in_place, const std::string& name, const std::string& options, const std::string& device) {
-    return new Foreach(Foreach::compiled(graph, in_place, name, options, device));
-  }, nb::arg("json"), nb::arg("in_place"), nb::arg("name"), nb::arg("options"), nb::arg("device") = "cpu");
-  m.def("load_foreach", [](const nb::bytes& bytes, const std::string& device) {
-    return new Foreach(plan::load_foreach({static_cast<const char*>(bytes.data()), bytes.size()}), device);
-  }, nb::arg("bytes"), nb::arg("device") = "cpu", "What `save` wrote.");
+  m.def(
+      "compile_foreach",
+      [](const std::string& graph, const std::vector<int64_t>& in_place, const std::string& name,
+         const std::string& options,
+         const std::string& device) { return new Foreach(Foreach::compiled(graph, in_place, name, options, device)); },
+      nb::arg("json"), nb::arg("in_place"), nb::arg("name"), nb::arg("options"), nb::arg("device") = "cpu");
+  m.def(
+      "load_foreach",
+      [](const nb::bytes& bytes, const std::string& device) {
+        return new Foreach(plan::load_foreach({static_cast<const char*>(bytes.data()), bytes.size()}), device);
+      },
+      nb::arg("bytes"), nb::arg("device") = "cpu", "What `save` wrote.");
 }
 
 }  // namespace trainc::bindings

@@ -29,7 +29,9 @@ nb::object shape_tuple(const plan::Dims& dims) {
   for (int64_t d : dims) list.append(d);
   return nb::tuple(list);
 }
-nb::tuple layout(const plan::Buffer& b) { return nb::make_tuple(std::string(name_of(b.dtype)), shape_tuple(b.shape), shape_tuple(b.strides)); }
+nb::tuple layout(const plan::Buffer& b) {
+  return nb::make_tuple(std::string(name_of(b.dtype)), shape_tuple(b.shape), shape_tuple(b.strides));
+}
 
 nb::list output_info(const CoreExecutable& e) {
   const plan::Plan& p = e.plan();
@@ -40,8 +42,8 @@ nb::list output_info(const CoreExecutable& e) {
       continue;
     }
     const plan::Buffer& buffer = p.buffers[b];
-    list.append(nb::make_tuple(std::string(name_of(buffer.dtype)), shape_tuple(buffer.shape), shape_tuple(buffer.strides),
-                               buffer.home == Home::Input ? buffer.index : -1));
+    list.append(nb::make_tuple(std::string(name_of(buffer.dtype)), shape_tuple(buffer.shape),
+                               shape_tuple(buffer.strides), buffer.home == Home::Input ? buffer.index : -1));
   }
   return list;
 }
@@ -71,7 +73,8 @@ uint64_t sample(uintptr_t pointer, int64_t bytes) {
   const int64_t words = bytes / 8, step = std::max<int64_t>(1, words / kWords);
   const auto mix = [&](uint64_t word) { hash = (hash ^ word) * 0x100000001b3, hash ^= hash >> 29; };
   uint64_t word = 0;
-  for (int64_t i = 0; i < words; i += step) std::memcpy(&word, reinterpret_cast<const char*>(pointer) + i * 8, 8), mix(word);
+  for (int64_t i = 0; i < words; i += step)
+    std::memcpy(&word, reinterpret_cast<const char*>(pointer) + i * 8, 8), mix(word);
   if (bytes >= 8) std::memcpy(&word, reinterpret_cast<const char*>(pointer) + bytes - 8, 8);
   else if (bytes > 0) std::memcpy(&word, reinterpret_cast<const char*>(pointer), static_cast<size_t>(bytes));
   mix(word);
@@ -121,7 +124,8 @@ const char* name_of(StepKind kind) {
   return "?";
 }
 
-/// Why the framework runs an operation: the front end's remark. Beyond a plan's most remarks, those of the fewest bytes have no names.
+/// Why the framework runs an operation: the front end's remark. Beyond a plan's most remarks, those of the fewest bytes
+/// have no names.
 std::string why_extern(const plan::Plan& p, const plan::Step& s) {
   for (const char* name : {s.target.c_str(), ""})
     for (const Remark& r : p.remarks)
@@ -136,14 +140,25 @@ std::string report(const CoreExecutable& e) {
   for (size_t i = 0; i < p.steps.size(); ++i) {
     const plan::Step& s = p.steps[i];
     const char* kind = name_of(s.kind);
-    json step = {{"name", s.kind == StepKind::Extern ? s.target : s.name}, {"kind", kind}, {"flops", s.flops}, {"bytes", s.bytes}, {"origins", s.origins}};
+    json step = {{"name", s.kind == StepKind::Extern ? s.target : s.name},
+                 {"kind", kind},
+                 {"flops", s.flops},
+                 {"bytes", s.bytes},
+                 {"origins", s.origins}};
     if (i < seconds.size()) step["seconds"] = seconds[i];
     if (s.kind == StepKind::Start) step["operation"] = s.target;
     if (s.kind == StepKind::Extern) step["reason"] = why_extern(p, s);
     steps.push_back(std::move(step));
   }
-  return json{{"name", p.name}, {"cpu", p.device.empty() ? p.cpu : p.device}, {"temp_bytes", p.temp_bytes}, {"saved_bytes", p.saved_bytes},
-              {"steps", steps}, {"notes", p.notes}, {"remarks", p.remarks}, {"compile", e.compile_record}}.dump();
+  return json{{"name", p.name},
+              {"cpu", p.device.empty() ? p.cpu : p.device},
+              {"temp_bytes", p.temp_bytes},
+              {"saved_bytes", p.saved_bytes},
+              {"steps", steps},
+              {"notes", p.notes},
+              {"remarks", p.remarks},
+              {"compile", e.compile_record}}
+      .dump();
 }
 
 std::vector<void*> pointers(const std::vector<uintptr_t>& ints) {
@@ -164,8 +179,8 @@ runtime::ExternTensor taken_over(nb::handle pair) {
   return {reinterpret_cast<void*>(nb::cast<uintptr_t>(pair[0])), keep(std::move(owner)), copy};
 }
 
-std::vector<runtime::ExternTensor> call_framework(const nb::object& callback, const plan::Plan& plan, const plan::Step& step,
-                                                  const std::vector<void*>& inputs) {
+std::vector<runtime::ExternTensor> call_framework(const nb::object& callback, const plan::Plan& plan,
+                                                  const plan::Step& step, const std::vector<void*>& inputs) {
   nb::gil_scoped_acquire lock;
   nb::list ints;
   for (void* p : inputs) ints.append(reinterpret_cast<uintptr_t>(p));
@@ -176,7 +191,8 @@ std::vector<runtime::ExternTensor> call_framework(const nb::object& callback, co
 }
 
 bool draws_on_host(const plan::Plan& p) {
-  return std::any_of(p.steps.begin(), p.steps.end(), [](const plan::Step& s) { return s.kind == StepKind::Random && s.kernel < 0; });
+  return std::any_of(p.steps.begin(), p.steps.end(),
+                     [](const plan::Step& s) { return s.kind == StepKind::Random && s.kernel < 0; });
 }
 
 /// A forked child gets a new one: a thread that is not there any more may have held it.
@@ -194,14 +210,15 @@ class FrameworkGenerator {
     const nb::gil_scoped_acquire lock;
     return read();
   }
-  /// One plan at a time, for torch lets go of the interpreter lock in these calls. The lock is taken before the interpreter's, as it must be where both are
-  /// held. (An eager operation of another thread that draws just between the comparison and the setting is not seen: torch's own lock cannot be had
-  /// from here.)
+  /// One plan at a time, for torch lets go of the interpreter lock in these calls. The lock is taken before the
+  /// interpreter's, as it must be where both are held. (An eager operation of another thread that draws just between
+  /// the comparison and the setting is not seen: torch's own lock cannot be had from here.)
   bool exchange(const std::vector<uint8_t>& from, const std::vector<uint8_t>& to) const {
     const std::lock_guard one_at_a_time(exchange_mutex());
     const nb::gil_scoped_acquire lock;
     const nb::module_ torch = nb::module_::import_("torch");
-    const nb::object bytes = nb::steal(PyByteArray_FromStringAndSize(reinterpret_cast<const char*>(to.data()), static_cast<Py_ssize_t>(to.size())));
+    const nb::object bytes = nb::steal(
+        PyByteArray_FromStringAndSize(reinterpret_cast<const char*>(to.data()), static_cast<Py_ssize_t>(to.size())));
     const nb::object next = torch.attr("frombuffer")(bytes, nb::arg("dtype") = torch.attr("uint8"));
     if (read() != from) return false;
     generator_.attr("set_state")(next);
@@ -218,8 +235,9 @@ class FrameworkGenerator {
   const nb::object& generator_;
 };
 
-void run(CoreExecutable& e, const std::vector<uintptr_t>& inputs, const std::vector<uintptr_t>& outputs, uintptr_t saved, const nb::object& generator,
-         const nb::object& extern_call, uintptr_t temp, uintptr_t stream) {
+void run(CoreExecutable& e, const std::vector<uintptr_t>& inputs, const std::vector<uintptr_t>& outputs,
+         uintptr_t saved, const nb::object& generator, const nb::object& extern_call, uintptr_t temp,
+         uintptr_t stream) {
   const plan::Plan& plan = e.plan();
   runtime::Call call{.inputs = pointers(inputs),
                      .outputs = pointers(outputs),
@@ -232,10 +250,14 @@ void run(CoreExecutable& e, const std::vector<uintptr_t>& inputs, const std::vec
   const FrameworkGenerator framework(generator);
   if (!generator.is_none()) {
     call.generator.get_state = [&] { return framework.state(); };
-    call.generator.exchange = [&](const std::vector<uint8_t>& from, const std::vector<uint8_t>& to) { return framework.exchange(from, to); };
+    call.generator.exchange = [&](const std::vector<uint8_t>& from, const std::vector<uint8_t>& to) {
+      return framework.exchange(from, to);
+    };
   }
   if (!extern_call.is_none())
-    call.extern_call = [&](const plan::Step& step, const std::vector<void*>& in) { return call_framework(extern_call, plan, step, in); };
+    call.extern_call = [&](const plan::Step& step, const std::vector<void*>& in) {
+      return call_framework(extern_call, plan, step, in);
+    };
   nb::gil_scoped_release unlock;
   e.loaded->run(call);
 }
@@ -266,30 +288,40 @@ void bind_executable(nb::module_& m) {
   nb::class_<CoreExecutable>(m, "Executable", "A plan, ready to run.")
       .def("run", &run, nb::arg("inputs"), nb::arg("outputs"), nb::arg("saved") = 0, nb::arg("generator") = nb::none(),
            nb::arg("extern_call") = nb::none(), nb::arg("temp") = 0, nb::arg("stream") = 0)
-      .def_prop_ro("output_info", &output_info, "Per output: None, or (dtype, shape, strides, alias); alias >= 0: that very input.")
+      .def_prop_ro("output_info", &output_info,
+                   "Per output: None, or (dtype, shape, strides, alias); alias >= 0: that very input.")
       .def_prop_ro("input_info", &input_info, "Per input: (dtype, shape, strides), or None where it is never read.")
       .def_prop_ro("updated_inputs", &updated_inputs, "Inputs that a run overwrites.")
       .def_prop_ro("extern_info", &extern_info)
       .def_prop_ro("saved_bytes", [](const CoreExecutable& e) { return e.plan().saved_bytes; })
       .def_prop_ro("temp_bytes", [](const CoreExecutable& e) { return e.plan().temp_bytes; })
-      .def_prop_ro("scratch_bytes", [](const CoreExecutable& e) { return plan::scratch_bytes(e.plan()); }, "Of each thread that runs it.")
+      .def_prop_ro(
+          "scratch_bytes", [](const CoreExecutable& e) { return plan::scratch_bytes(e.plan()); },
+          "Of each thread that runs it.")
       .def_prop_ro("name", [](const CoreExecutable& e) { return e.plan().name; })
-      .def_prop_rw("profile", [](const CoreExecutable& e) { return e.loaded->profile; },
-                   [](CoreExecutable& e, bool on) { e.loaded->profile = on; })
+      .def_prop_rw(
+          "profile", [](const CoreExecutable& e) { return e.loaded->profile; },
+          [](CoreExecutable& e, bool on) { e.loaded->profile = on; })
       .def("report", &report)
-      .def_prop_ro("compile_record", [](const CoreExecutable& e) { return e.compile_record.dump(); }, "How it was made, as JSON.")
+      .def_prop_ro(
+          "compile_record", [](const CoreExecutable& e) { return e.compile_record.dump(); },
+          "How it was made, as JSON.")
       .def("text", [](const CoreExecutable& e) { return plan::print(e.plan()); })
       .def("save", [](const CoreExecutable& e) {
         const std::string bytes = plan::save(e.plan());
         return nb::bytes(bytes.data(), bytes.size());
       });
-  m.def("load_plan", [](const nb::bytes& bytes, const std::map<std::string, std::string>& origins, const std::string& compile_record, const std::string& device) {
-    plan::Plan plan = plan::load({static_cast<const char*>(bytes.data()), bytes.size()});
-    for (plan::Step& s : plan.steps) rename(s.origins, origins);
-    for (Remark& r : plan.remarks) rename(r.origins, origins);
-    return executable_of(std::move(plan), device, json::parse(compile_record));
-  }, nb::arg("bytes"), nb::arg("origins") = std::map<std::string, std::string>(), nb::arg("compile_record") = "null", nb::arg("device") = "cpu",
-     "A plan that `save` wrote. origins: lines of the model that moved since, old to new.");
+  m.def(
+      "load_plan",
+      [](const nb::bytes& bytes, const std::map<std::string, std::string>& origins, const std::string& compile_record,
+         const std::string& device) {
+        plan::Plan plan = plan::load({static_cast<const char*>(bytes.data()), bytes.size()});
+        for (plan::Step& s : plan.steps) rename(s.origins, origins);
+        for (Remark& r : plan.remarks) rename(r.origins, origins);
+        return executable_of(std::move(plan), device, json::parse(compile_record));
+      },
+      nb::arg("bytes"), nb::arg("origins") = std::map<std::string, std::string>(), nb::arg("compile_record") = "null",
+      nb::arg("device") = "cpu", "A plan that `save` wrote. origins: lines of the model that moved since, old to new.");
 }
 
 }  // namespace trainc::bindings

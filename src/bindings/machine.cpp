@@ -14,7 +14,8 @@
 #include "support/error.h"
 #include "support/target.h"
 
-extern "C" const char __ehdr_start[] __attribute__((visibility("hidden")));  // the linker's: where this module begins in memory
+// the linker's: where this module begins in memory
+extern "C" const char __ehdr_start[] __attribute__((visibility("hidden")));
 
 namespace trainc::bindings {
 namespace {
@@ -26,7 +27,9 @@ std::string build_id() {
   for (int i = 0; i < header->e_phnum; ++i) {
     if (segments[i].p_type != PT_NOTE) continue;
     const char *p = __ehdr_start + segments[i].p_vaddr, *end = p + segments[i].p_memsz;
-    const auto padded = [&](size_t size) { return (size + segments[i].p_align - 1) / segments[i].p_align * segments[i].p_align; };
+    const auto padded = [&](size_t size) {
+      return (size + segments[i].p_align - 1) / segments[i].p_align * segments[i].p_align;
+    };
     while (p + sizeof(ElfW(Nhdr)) <= end) {
       const auto* note = reinterpret_cast<const ElfW(Nhdr)*>(p);
       const char *name = p + sizeof *note, *content = name + padded(note->n_namesz);
@@ -45,45 +48,70 @@ std::string build_id() {
 }  // namespace
 
 void bind_machine(nb::module_& m) {
-  m.def("cpu_level", [] { return std::string(name_of(cpu_level())); }, "The level that kernels are compiled for; TRAINC_CPU forces a lower one.");
+  m.def(
+      "cpu_level", [] { return std::string(name_of(cpu_level())); },
+      "The level that kernels are compiled for; TRAINC_CPU forces a lower one.");
   m.def("machine_cpu_level", [] { return std::string(name_of(machine_cpu_level())); });
-  m.def("emulate_amx", &interpret::emulate_amx, "For tests: kernels of level amx run here from now on, instruction by instruction; False where the machine is too far from it.");
+  m.def("emulate_amx", &interpret::emulate_amx,
+        "For tests: kernels of level amx run here from now on, instruction by instruction; False where the machine is "
+        "too far from it.");
   m.def("emulated_instructions", &interpret::emulated_instructions);
   m.def("cpu_model", &cpu_model);
   m.def("cpu_is_intel", &cpu_is_intel);
-  m.def("cache_sizes", [] {
-    const CacheSizes c = cache_sizes();
-    return std::vector<int64_t>{c.l1d, c.l2, c.l3, c.cores};
-  }, "Bytes of L1d, L2 and L3 that kernels are blocked for, and the number of cores that can run at a time.");
-  m.def("target", [](const std::string& device) { return runtime::device(device)->target(); }, nb::arg("device"),
-        "What kernels for a device are compiled for: \"cpu\", \"interpret\", \"sm_90a\", ...");
-  m.def("multiplies", [](const std::string& device) { return runtime::device(device)->multiplies(); }, nb::arg("device"),
-        "Whether a device's library of matrix products can be had.");
-  m.def("measures", [](const std::string& target) { return target_of(target, cpu_level()).measures; }, nb::arg("target"),
-        "Whether kernels for a target are timed while a plan is compiled: what tune=\"max\" needs.");
-  m.def("shares_kernels", [](const std::string& target) { return target_of(target, cpu_level()).shares_kernels; }, nb::arg("target"),
-        "Whether one kernel for a target may serve plans of different sizes.");
+  m.def(
+      "cache_sizes",
+      [] {
+        const CacheSizes c = cache_sizes();
+        return std::vector<int64_t>{c.l1d, c.l2, c.l3, c.cores};
+      },
+      "Bytes of L1d, L2 and L3 that kernels are blocked for, and the number of cores that can run at a time.");
+  m.def(
+      "target", [](const std::string& device) { return runtime::device(device)->target(); }, nb::arg("device"),
+      "What kernels for a device are compiled for: \"cpu\", \"interpret\", \"sm_90a\", ...");
+  m.def(
+      "multiplies", [](const std::string& device) { return runtime::device(device)->multiplies(); }, nb::arg("device"),
+      "Whether a device's library of matrix products can be had.");
+  m.def(
+      "measures", [](const std::string& target) { return target_of(target, cpu_level()).measures; }, nb::arg("target"),
+      "Whether kernels for a target are timed while a plan is compiled: what tune=\"max\" needs.");
+  m.def(
+      "shares_kernels", [](const std::string& target) { return target_of(target, cpu_level()).shares_kernels; },
+      nb::arg("target"), "Whether one kernel for a target may serve plans of different sizes.");
   m.def("build_id", &build_id, "The linker's hash of this module.");
   m.def("thread_count", &runtime::thread_count);
-  m.def("device", [](const std::string& device) { return runtime::device(device)->description(); }, nb::arg("device"),
-        "What the device is, in words; UserError where it is not there.");
-  m.def("interpreted_launches", [] {
-    const auto& count = dynamic_cast<const runtime::interpreted::InterpretedDevice&>(*runtime::device("interpret")).count();
-    return nb::make_tuple(count.launches.load(), count.blocks.load());
-  }, "Kernels launched on TRAINC_DEVICE=interpret so far, and their blocks.");
-  m.def("interpreted_streams", [] {
-    std::vector<uintptr_t> streams;
-    for (void* s : std::exchange(runtime::interpreted::interpreted_driver()->streams, {})) streams.push_back(reinterpret_cast<uintptr_t>(s));
-    return streams;
-  }, "The streams that anything was queued on, on the device interpret:cuda, since this was last asked.");
-  m.def("compile_cuda", [](const std::string& nest, const std::string& gpu) {
-    nb::gil_scoped_release unlock;
-    const loop::LoopNest parsed = loop::parse(nest);
-    loop::verify(parsed);
-    const emit::cuda::Resources r = emit::cuda::compile(emit::cuda::source(parsed), parsed.name, gpu_of(gpu)).resources;
-    nb::gil_scoped_acquire lock;
-    return nb::make_tuple(r.registers, r.shared_bytes, r.stack_bytes, r.spill_bytes);
-  }, nb::arg("nest"), nb::arg("gpu"), "A device nest's text through NVRTC: (registers, shared, stack and spilled bytes).");
+  m.def(
+      "device", [](const std::string& device) { return runtime::device(device)->description(); }, nb::arg("device"),
+      "What the device is, in words; UserError where it is not there.");
+  m.def(
+      "interpreted_launches",
+      [] {
+        const auto& count =
+            dynamic_cast<const runtime::interpreted::InterpretedDevice&>(*runtime::device("interpret")).count();
+        return nb::make_tuple(count.launches.load(), count.blocks.load());
+      },
+      "Kernels launched on TRAINC_DEVICE=interpret so far, and their blocks.");
+  m.def(
+      "interpreted_streams",
+      [] {
+        std::vector<uintptr_t> streams;
+        for (void* s : std::exchange(runtime::interpreted::interpreted_driver()->streams, {}))
+          streams.push_back(reinterpret_cast<uintptr_t>(s));
+        return streams;
+      },
+      "The streams that anything was queued on, on the device interpret:cuda, since this was last asked.");
+  m.def(
+      "compile_cuda",
+      [](const std::string& nest, const std::string& gpu) {
+        nb::gil_scoped_release unlock;
+        const loop::LoopNest parsed = loop::parse(nest);
+        loop::verify(parsed);
+        const emit::cuda::Resources r =
+            emit::cuda::compile(emit::cuda::source(parsed), parsed.name, gpu_of(gpu)).resources;
+        nb::gil_scoped_acquire lock;
+        return nb::make_tuple(r.registers, r.shared_bytes, r.stack_bytes, r.spill_bytes);
+      },
+      nb::arg("nest"), nb::arg("gpu"),
+      "A device nest's text through NVRTC: (registers, shared, stack and spilled bytes).");
   m.def("version", [] { return std::string(TRAINC_VERSION); });
 }
 

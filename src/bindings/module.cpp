@@ -24,9 +24,7 @@ NB_MODULE(_core, m) {
   nb::register_exception_translator([](const std::exception_ptr& p, void*) {
     try {
       std::rethrow_exception(p);
-    } catch (const trainc::IndexError& e) {
-      PyErr_SetString(PyExc_IndexError, e.what());
-    }
+    } catch (const trainc::IndexError& e) { PyErr_SetString(PyExc_IndexError, e.what()); }
   });
   trainc::runtime::cuda::register_devices();
   trainc::runtime::interpreted::register_devices();

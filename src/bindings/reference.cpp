@@ -23,9 +23,11 @@ template <class T> std::vector<T> elements(nb::handle array, const char* dtype) 
 
 Tensor to_tensor(const Type& type, nb::handle array) {
   Tensor t{type, {}, {}};
-  if (is_float(type.dtype)) t.f = elements<double>(array, "float64"); else t.i = elements<int64_t>(array, "int64");
+  if (is_float(type.dtype)) t.f = elements<double>(array, "float64");
+  else t.i = elements<int64_t>(array, "int64");
   const size_t size = t.f.size() + t.i.size();
-  require(static_cast<int64_t>(size) == type.numel(), "evaluate: an array of " + std::to_string(size) + " elements for " + to_string(type));
+  require(static_cast<int64_t>(size) == type.numel(),
+          "evaluate: an array of " + std::to_string(size) + " elements for " + to_string(type));
   return t;
 }
 
@@ -42,11 +44,14 @@ nb::object to_numpy(const Tensor& t) {
   return t.type.dtype == DType::Bool ? ints.attr("astype")("bool") : ints;
 }
 
-nb::list evaluate(const std::string& json, const nb::list& inputs, const std::string& precision, const nb::list& masks, const nb::object& call) {
-  if (precision != "truth" && precision != "rounded") throw UserError("evaluate: precision is \"truth\" or \"rounded\"");
+nb::list evaluate(const std::string& json, const nb::list& inputs, const std::string& precision, const nb::list& masks,
+                  const nb::object& call) {
+  if (precision != "truth" && precision != "rounded")
+    throw UserError("evaluate: precision is \"truth\" or \"rounded\"");
   const Program program = frontend::import_aten(json);
   const Graph& graph = program.graph;
-  require(static_cast<int64_t>(nb::len(inputs)) == graph.input_count, "evaluate: the graph takes " + std::to_string(graph.input_count) + " inputs");
+  require(static_cast<int64_t>(nb::len(inputs)) == graph.input_count,
+          "evaluate: the graph takes " + std::to_string(graph.input_count) + " inputs");
   std::vector<Tensor> tensors(graph.input_count);
   for (const Node& n : graph.nodes())
     if (n.op == Op::Input) tensors[n.as<InputAttr>().index] = to_tensor(n.type, inputs[n.as<InputAttr>().index]);
@@ -54,7 +59,8 @@ nb::list evaluate(const std::string& json, const nb::list& inputs, const std::st
   options.precision = precision == "truth" ? reference::Precision::Truth : reference::Precision::Rounded;
   options.random = [&](const Node* n) {
     const int64_t draw = n->as<RandomAttr>().draw;
-    require(draw >= 0 && draw < static_cast<int64_t>(nb::len(masks)), "evaluate: no mask for draw " + std::to_string(draw));
+    require(draw >= 0 && draw < static_cast<int64_t>(nb::len(masks)),
+            "evaluate: no mask for draw " + std::to_string(draw));
     return to_tensor(n->type, masks[draw]);
   };
   options.call = [&](const Node* n, const std::vector<Tensor>& in) {
@@ -72,21 +78,29 @@ nb::list evaluate(const std::string& json, const nb::list& inputs, const std::st
   };
   nb::list out;
   const std::vector<Tensor> values = reference::evaluate(graph, tensors, options);
-  for (size_t i = 0; i < values.size(); ++i) out.append(graph.outputs[i].value ? to_numpy(values[i]) : nb::object(nb::none()));
+  for (size_t i = 0; i < values.size(); ++i)
+    out.append(graph.outputs[i].value ? to_numpy(values[i]) : nb::object(nb::none()));
   return out;
 }
 
 }  // namespace
 
 void bind_reference(nb::module_& m) {
-  m.def("supported_operations", &frontend::supported_operations, "ATen operations that are compiled; any other runs in the framework.");
-  m.def("import_text", [](const std::string& json) { return print(frontend::import_aten(json).graph); }, nb::arg("json"));
-  m.def("optimized_text", [](const std::string& json) {
-    Pipeline pipeline("optimized_text");
-    return print(optimize(std::move(frontend::import_aten(json).graph), pipeline));
-  }, nb::arg("json"));
-  m.def("evaluate", &evaluate, nb::arg("json"), nb::arg("inputs"), nb::arg("precision") = "truth", nb::arg("masks") = nb::list(),
-        nb::arg("call") = nb::none(), "What the graph means: the plainest evaluator, in fp64 (\"truth\") or rounded after each operation (\"rounded\").");
+  m.def("supported_operations", &frontend::supported_operations,
+        "ATen operations that are compiled; any other runs in the framework.");
+  m.def(
+      "import_text", [](const std::string& json) { return print(frontend::import_aten(json).graph); }, nb::arg("json"));
+  m.def(
+      "optimized_text",
+      [](const std::string& json) {
+        Pipeline pipeline("optimized_text");
+        return print(optimize(std::move(frontend::import_aten(json).graph), pipeline));
+      },
+      nb::arg("json"));
+  m.def("evaluate", &evaluate, nb::arg("json"), nb::arg("inputs"), nb::arg("precision") = "truth",
+        nb::arg("masks") = nb::list(), nb::arg("call") = nb::none(),
+        "What the graph means: the plainest evaluator, in fp64 (\"truth\") or rounded after each operation "
+        "(\"rounded\").");
 }
 
 }  // namespace trainc::bindings

@@ -1,5 +1,6 @@
-// What python/trainc/torch/guards/watch.py needs of CPython: each piece of code that runs for the first time while a program is traced, and the C
-// functions that it calls; and whether places that were read hold the very objects that they held.
+// What python/trainc/torch/guards/watch.py needs of CPython: each piece of code that runs for the first time while a
+// program is traced, and the C functions that it calls; and whether places that were read hold the very objects that
+// they held.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -15,10 +16,12 @@ namespace {
 
 // ---- calls ----------------------------------------------------------------------------------------------------------
 
-/// A profile function in C: Python's own (sys.setprofile) would take a second of a trace, which makes two million calls.
+/// A profile function in C: Python's own (sys.setprofile) would take a second of a trace, which makes two million
+/// calls.
 class CallWatch {
  public:
-  CallWatch(nb::object on_code, nb::object on_c_call) : on_code_(std::move(on_code)), on_c_call_(std::move(on_c_call)) {}
+  CallWatch(nb::object on_code, nb::object on_c_call)
+      : on_code_(std::move(on_code)), on_c_call_(std::move(on_c_call)) {}
   ~CallWatch() {
     for (auto& [code, user] : codes_) Py_DECREF(code);
   }
@@ -62,15 +65,18 @@ class CallWatch {
     return 0;
   }
 
-  /// Tells `on_c_call` the first call of each C function by each piece of the user's code, and all calls that read a tensor's memory.
+  /// Tells `on_c_call` the first call of each C function by each piece of the user's code, and all calls that read a
+  /// tensor's memory.
   int called_c(PyFrameObject* frame, PyCodeObject* code, PyObject* function) {
     const auto found = codes_.find(code);
     if (found == codes_.end() || !found->second || !PyCFunction_Check(function)) return 0;
     const PyMethodDef* const method = reinterpret_cast<PyCFunctionObject*>(function)->m_ml;
     constexpr std::array<const char*, 4> kReads = {"tolist", "numpy", "item", "__array__"};
-    const bool reads = std::ranges::any_of(kReads, [&](const char* name) { return std::strcmp(name, method->ml_name) == 0; });
+    const bool reads =
+        std::ranges::any_of(kReads, [&](const char* name) { return std::strcmp(name, method->ml_name) == 0; });
     if (!calls_[code].insert(method).second && !reads) return 0;
-    PyObject* const told = PyObject_CallFunctionObjArgs(on_c_call_.ptr(), reinterpret_cast<PyObject*>(frame), function, nullptr);
+    PyObject* const told =
+        PyObject_CallFunctionObjArgs(on_c_call_.ptr(), reinterpret_cast<PyObject*>(frame), function, nullptr);
     if (told == nullptr) {
       calls_[code].erase(method);  // the program may catch it, and call again
       return -1;
@@ -88,7 +94,8 @@ class CallWatch {
 
 // ---- places ---------------------------------------------------------------------------------------------------------
 
-/// CPython's version of a class, another one after each change of the class or of one of its bases; 0 where it has none.
+/// CPython's version of a class, another one after each change of the class or of one of its bases; 0 where it has
+/// none.
 unsigned long type_version(PyObject* type) {
   const auto* t = reinterpret_cast<PyTypeObject*>(type);
 #ifdef Py_TPFLAGS_VALID_VERSION_TAG
@@ -97,7 +104,8 @@ unsigned long type_version(PyObject* type) {
   return t->tp_version_tag;
 }
 
-/// `type_version`, after a look-up: CPython gives a class its version when it first remembers where an attribute was found.
+/// `type_version`, after a look-up: CPython gives a class its version when it first remembers where an attribute was
+/// found.
 unsigned long make_type_version(nb::handle type) {
   if (!PyType_Check(type.ptr())) throw UserError("type_version: not a class");
   PyObject* const found = PyObject_GetAttrString(type.ptr(), "__trainc_version__");
@@ -112,12 +120,14 @@ bool same_bytes(PyObject* object, PyObject* expected) {
     PyErr_Clear();
     return false;
   }
-  const bool same = PyBytes_Check(expected) && view.len == PyBytes_GET_SIZE(expected) && std::memcmp(view.buf, PyBytes_AS_STRING(expected), view.len) == 0;
+  const bool same = PyBytes_Check(expected) && view.len == PyBytes_GET_SIZE(expected) &&
+                    std::memcmp(view.buf, PyBytes_AS_STRING(expected), view.len) == 0;
   PyBuffer_Release(&view);
   return same;
 }
 
-/// What lies at a place, without calling Python: (dictionary, key) or (object, name of a slot). A borrowed pointer; `missing` for nothing.
+/// What lies at a place, without calling Python: (dictionary, key) or (object, name of a slot). A borrowed pointer;
+/// `missing` for nothing.
 PyObject* at_place(PyObject* place, PyObject* missing) {
   PyObject *const owner = PyTuple_GET_ITEM(place, 0), *const key = PyTuple_GET_ITEM(place, 1);
   PyObject* value = nullptr;
@@ -133,11 +143,10 @@ PyObject* at_place(PyObject* place, PyObject* missing) {
 PyObject* or_none(PyObject* value) { return value == nullptr ? Py_None : value; }
 
 /// What a place may hold that is no object: any value, or nothing.
-struct Marks {
-  PyObject *ignored, *missing;
-};
+struct Marks { PyObject *ignored, *missing; };
 
-/// Whether a place holds what stands at `at`, which is moved behind it. By identity, without calling Python (bind_watch says what is there).
+/// Whether a place holds what stands at `at`, which is moved behind it. By identity, without calling Python (bind_watch
+/// says what is there).
 bool same_place(PyObject* place, PyObject* const*& at, PyObject* const* end, const Marks& marks) {
   if (PyDict_Check(place)) {
     const Py_ssize_t size = PyDict_GET_SIZE(place);  // most are tables of hooks, and empty
@@ -160,11 +169,14 @@ bool same_place(PyObject* place, PyObject* const*& at, PyObject* const* end, con
         if (*at++ != item.ptr()) return false;
   } else if (PyTuple_Check(place) && PyTuple_GET_SIZE(place) == 1) {
     PyObject* const table = PyTuple_GET_ITEM(place, 0);
-    if (end - at < 2 || !PyDict_Check(table) || !PyLong_Check(*at) || PyLong_AsSsize_t(*at++) != PyDict_GET_SIZE(table)) return false;
+    if (end - at < 2 || !PyDict_Check(table) || !PyLong_Check(*at) || PyLong_AsSsize_t(*at++) != PyDict_GET_SIZE(table))
+      return false;
   } else if (PyTuple_Check(place)) {
     if (PyTuple_GET_SIZE(place) != 2 || end - at < 2 || *at++ != at_place(place, marks.missing)) return false;
   } else if (PyType_Check(place)) {
-    if (end - at < 2 || !PyLong_Check(*at) || PyLong_AsUnsignedLong(*at++) != type_version(place) || type_version(place) == 0) return false;
+    if (end - at < 2 || !PyLong_Check(*at) || PyLong_AsUnsignedLong(*at++) != type_version(place) ||
+        type_version(place) == 0)
+      return false;
   } else if (PyFunction_Check(place)) {
     if (end - at < 4 || at[0] != PyFunction_GetCode(place) || at[1] != or_none(PyFunction_GetDefaults(place)) ||
         at[2] != or_none(PyFunction_GetKwDefaults(place)))
@@ -193,7 +205,8 @@ PyObject* table_of(PyObject* place) {
   return PyDict_Check(place) ? place : nullptr;
 }
 
-/// CPython's version of a dictionary (PEP 509), another one after each change, of no other dictionary; 0 where CPython (3.12 and later) has none.
+/// CPython's version of a dictionary (PEP 509), another one after each change, of no other dictionary; 0 where CPython
+/// (3.12 and later) has none.
 uint64_t dict_version([[maybe_unused]] PyObject* table) {
 #if PY_VERSION_HEX < 0x030C0000
   return reinterpret_cast<PyDictObject*>(table)->ma_version_tag;
@@ -202,12 +215,20 @@ uint64_t dict_version([[maybe_unused]] PyObject* table) {
 #endif
 }
 
-/// `same_contents` of the same places again and again: a dictionary that has the version it had when it was last found right is not looked into.
+/// `same_contents` of the same places again and again: a dictionary that has the version it had when it was last found
+/// right is not looked into.
 class ContentsGuard {
  public:
-  ContentsGuard(nb::object ignored, nb::object missing, nb::list places, nb::list expected, nb::list objects, nb::list classes)
-      : ignored_(std::move(ignored)), missing_(std::move(missing)), places_(std::move(places)), expected_(std::move(expected)),
-        objects_(std::move(objects)), classes_(std::move(classes)), versions_(nb::len(places_), 0), starts_(nb::len(places_), -1) {}
+  ContentsGuard(nb::object ignored, nb::object missing, nb::list places, nb::list expected, nb::list objects,
+                nb::list classes)
+      : ignored_(std::move(ignored)),
+        missing_(std::move(missing)),
+        places_(std::move(places)),
+        expected_(std::move(expected)),
+        objects_(std::move(objects)),
+        classes_(std::move(classes)),
+        versions_(nb::len(places_), 0),
+        starts_(nb::len(places_), -1) {}
 
   bool holds() {
     PyObject* const* const first = PySequence_Fast_ITEMS(expected_.ptr());
@@ -230,7 +251,8 @@ class ContentsGuard {
       versions_[i] = version;
     }
     if (at != end) return false;
-    PyObject *const *const objects = PySequence_Fast_ITEMS(objects_.ptr()), *const *const classes = PySequence_Fast_ITEMS(classes_.ptr());
+    PyObject *const *const objects = PySequence_Fast_ITEMS(objects_.ptr()), *const *const classes =
+                                                                                PySequence_Fast_ITEMS(classes_.ptr());
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(objects_.ptr()); ++i)
       if (reinterpret_cast<PyObject*>(Py_TYPE(objects[i])) != classes[i]) return false;
     return true;
@@ -253,8 +275,8 @@ class ContentsGuard {
 
   nb::object ignored_, missing_;
   nb::list places_, expected_, objects_, classes_;
-  std::vector<uint64_t> versions_;     // of each place's dictionary when it was last found right; 0: none
-  std::vector<Py_ssize_t> starts_;     // of each place, where in `expected_` what it held stands; -1: not known yet
+  std::vector<uint64_t> versions_;  // of each place's dictionary when it was last found right; 0: none
+  std::vector<Py_ssize_t> starts_;  // of each place, where in `expected_` what it held stands; -1: not known yet
 };
 
 }  // namespace
@@ -267,8 +289,8 @@ bool same_contents(nb::handle ignored, nb::handle missing, const nb::list& place
   return at == end;
 }
 
-/// Whether places hold the very objects of `expected`, in order, each place followed by itself: by identity, without calling Python.
-///   dict: keys and values; a value that is `ignored` may be any       list, set, deque: items
+/// Whether places hold the very objects of `expected`, in order, each place followed by itself: by identity, without
+///   calling Python. dict: keys and values; a value that is `ignored` may be any       list, set, deque: items
 ///   (dict, key), (object, slot): the value, or `missing`             (dict,): how many it holds
 ///   class: its version, a number
 ///   function: code, defaults, keyword defaults                        cell: its contents, or `missing`
@@ -277,13 +299,20 @@ bool same_contents(nb::handle ignored, nb::handle missing, const nb::list& place
 void bind_watch(nb::module_& m) {
   m.def("same_contents", &same_contents, nb::arg("ignored"), nb::arg("missing"), nb::arg("places"), nb::arg("expected"),
         "Whether places that were read hold what they held, by identity: places.same_contents.");
-  static PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&ContentsGuard::traverse)}, {Py_tp_clear, reinterpret_cast<void*>(&ContentsGuard::clear)}, {0, nullptr}};
-  nb::class_<ContentsGuard>(m, "ContentsGuard", nb::type_slots(slots), "same_contents of the same places again and again, and whether objects are of the same classes as then.")
-      .def(nb::init<nb::object, nb::object, nb::list, nb::list, nb::list, nb::list>(), nb::arg("ignored"), nb::arg("missing"), nb::arg("places"),
-           nb::arg("expected"), nb::arg("objects"), nb::arg("classes"))
+  static PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&ContentsGuard::traverse)},
+                                {Py_tp_clear, reinterpret_cast<void*>(&ContentsGuard::clear)},
+                                {0, nullptr}};
+  nb::class_<ContentsGuard>(
+      m, "ContentsGuard", nb::type_slots(slots),
+      "same_contents of the same places again and again, and whether objects are of the same classes as then.")
+      .def(nb::init<nb::object, nb::object, nb::list, nb::list, nb::list, nb::list>(), nb::arg("ignored"),
+           nb::arg("missing"), nb::arg("places"), nb::arg("expected"), nb::arg("objects"), nb::arg("classes"))
       .def("holds", &ContentsGuard::holds);
-  m.def("type_version", &make_type_version, nb::arg("type"), "A number that changes with each change of a class or its bases; 0 where CPython has none.");
-  nb::class_<CallWatch>(m, "CallWatch", "Tells on_code(frame) of each code at its first call (True: it is the user's), and on_c_call(frame, function) of C functions that the user's code calls.")
+  m.def("type_version", &make_type_version, nb::arg("type"),
+        "A number that changes with each change of a class or its bases; 0 where CPython has none.");
+  nb::class_<CallWatch>(m, "CallWatch",
+                        "Tells on_code(frame) of each code at its first call (True: it is the user's), and "
+                        "on_c_call(frame, function) of C functions that the user's code calls.")
       .def(nb::init<nb::object, nb::object>(), nb::arg("on_code"), nb::arg("on_c_call"))
       .def("start", &CallWatch::start)
       .def("stop", &CallWatch::stop);

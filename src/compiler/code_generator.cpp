@@ -17,7 +17,9 @@ class Llvm : public CodeGenerator {
     emit::Blob blob = emit::compile(nest, cpu_level_of(target.cpu));
     return {std::move(blob.code), blob.entry};
   }
-  Listing listing(const loop::LoopNest& nest, const Target& target, Entry) const override { return {".s", emit::assembly(nest, cpu_level_of(target.cpu))}; }
+  Listing listing(const loop::LoopNest& nest, const Target& target, Entry) const override {
+    return {".s", emit::assembly(nest, cpu_level_of(target.cpu))};
+  }
 };
 
 /// CUDA C++, through NVRTC to a cubin.
@@ -26,7 +28,9 @@ class Nvrtc : public CodeGenerator {
   Code generate(const loop::LoopNest& nest, const Target& target, Entry entry) const override {
     return {emit::cuda::compile(text(nest, entry), nest.name, gpu_of(target.device)).code};
   }
-  Listing listing(const loop::LoopNest& nest, const Target&, Entry entry) const override { return {".cu", text(nest, entry)}; }
+  Listing listing(const loop::LoopNest& nest, const Target&, Entry entry) const override {
+    return {".cu", text(nest, entry)};
+  }
 
  private:
   static std::string text(const loop::LoopNest& nest, Entry entry) {
@@ -70,7 +74,8 @@ const CodeGenerator& generator_of(const Target& target) {
 
 void register_generator(const std::string& name, std::unique_ptr<const CodeGenerator> generator) {
   const std::lock_guard lock(registry().mutex);
-  require(registry().generators.emplace(name, std::move(generator)).second, "there is a code generator '" + name + "' already");
+  require(registry().generators.emplace(name, std::move(generator)).second,
+          "there is a code generator '" + name + "' already");
 }
 
 }  // namespace trainc::compiler

@@ -1,4 +1,5 @@
-// Nests -> what the device of a target loads. One implementation for each way to do so; a target names its own (Target::generator).
+// Nests -> what the device of a target loads. One implementation for each way to do so; a target names its own
+// (Target::generator).
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -10,7 +11,8 @@
 
 namespace trainc::compiler {
 
-/// How a kernel is entered, where that differs: as a step of a plan, or over many tensors in one launch (plan::Foreach).
+/// How a kernel is entered, where that differs: as a step of a plan, or over many tensors in one launch
+/// (plan::Foreach).
 enum class Entry : uint8_t { Plan, Foreach };
 
 /// Safe from several threads at once.

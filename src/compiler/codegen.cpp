@@ -15,7 +15,8 @@
 namespace trainc::compiler {
 
 void dump(const std::string& name, const std::string& text) {
-  if (write_dump(name, text).empty()) throw UserError("TRAINC_DUMP: cannot write " + name + "; set TRAINC_DUMP_DIR to a directory that you can write");
+  if (write_dump(name, text).empty())
+    throw UserError("TRAINC_DUMP: cannot write " + name + "; set TRAINC_DUMP_DIR to a directory that you can write");
 }
 
 void dump_kernel(const std::string& stem, const loop::LoopNest& nest, const Target& target, Entry entry) {
@@ -41,14 +42,15 @@ int64_t storage_bytes(const Type& type, const Dims& strides) {
 
 plan::Kernel without_code(const loop::LoopNest& nest) { return {nest.name, {}, 0, nest.scratch_bytes(), nest.threads}; }
 
-Code code_of(const std::vector<loop::LoopNest>& nests, const CompileOptions& options, const Job& job, Entry entry, SharedKernels::Impl::Role* role) {
+Code code_of(const std::vector<loop::LoopNest>& nests, const CompileOptions& options, const Job& job, Entry entry,
+             SharedKernels::Impl::Role* role) {
   Code code;
   // Kernels of identical layers differ in names and origins only.
   std::unordered_map<std::string, size_t> known;      // by text: the first nest of it
   std::unordered_map<const SharedKernel*, int> used;  // of other plans' too: its place in this one
   std::vector<SharedKernel*> shared;                  // of distinct[i], or null
   std::vector<loop::LoopNest> distinct;
-  std::vector<int> place;                             // of distinct[i] among the plan's kernels
+  std::vector<int> place;  // of distinct[i] among the plan's kernels
   const auto add = [&](loop::LoopNest nest, SharedKernel* of) {
     place.push_back(static_cast<int>(code.kernels.size()));
     code.kernels.push_back(without_code(nest));
@@ -77,7 +79,8 @@ Code code_of(const std::vector<loop::LoopNest>& nests, const CompileOptions& opt
       at->second = static_cast<int>(code.kernels.size());
       code.kernels.push_back(*kernel.kernel);
     } else if (first) {
-      at->second = add(kernel.lifted.none() ? std::move(plain) : loop::lift(plain, kernel.lifted, kernel.scratch), &kernel);
+      at->second =
+          add(kernel.lifted.none() ? std::move(plain) : loop::lift(plain, kernel.lifted, kernel.scratch), &kernel);
     }
     code.kernel_of.push_back(at->second);
     code.given.push_back(kernel.given(form));
@@ -149,7 +152,8 @@ class Constants {
   template <class T>
   int buffer(const std::vector<T>& values, DType dtype, const char* name) {
     const auto* bytes = reinterpret_cast<const uint8_t*>(values.data());
-    auto [it, fresh] = known_.emplace(std::vector<uint8_t>(bytes, bytes + values.size() * sizeof(T)), static_cast<int>(plan_.buffers.size()));
+    auto [it, fresh] = known_.emplace(std::vector<uint8_t>(bytes, bytes + values.size() * sizeof(T)),
+                                      static_cast<int>(plan_.buffers.size()));
     if (!fresh) return it->second;
     plan_.constants.resize(static_cast<size_t>(plan::aligned(static_cast<int64_t>(plan_.constants.size()))));
     plan::Buffer b;

@@ -14,12 +14,14 @@ using loop::block;
 using loop::integer;
 using loop::LoopKind;
 
-LoweredForeach lower_foreach(Program program, const std::vector<int64_t>& in_place, const std::string& name, const CompileOptions& options) {
+LoweredForeach lower_foreach(Program program, const std::vector<int64_t>& in_place, const std::string& name,
+                             const CompileOptions& options) {
   Pipeline pipeline(name, options.disabled_passes);
   std::vector<const Node*> inputs(static_cast<size_t>(program.graph.input_count));
   Graph unread;  // inputs that the formula does not read still have their place among the arguments, and may be written
   for (const Node& n : program.graph.nodes())
-    if (n.op == Op::Input) inputs.at(static_cast<size_t>(n.as<InputAttr>().index)) = unread.make(n.op, n.attrs, {}, n.type);
+    if (n.op == Op::Input)
+      inputs.at(static_cast<size_t>(n.as<InputAttr>().index)) = unread.make(n.op, n.attrs, {}, n.type);
   const Graph graph = optimize(std::move(program.graph), pipeline);
   require(graph.outputs.size() == in_place.size(), "foreach: one output an updated input is wanted");
   plan::Foreach result;
@@ -35,7 +37,8 @@ LoweredForeach lower_foreach(Program program, const std::vector<int64_t>& in_pla
   for (const Node& n : graph.nodes())
     if (n.op == Op::Input) inputs.at(static_cast<size_t>(n.as<InputAttr>().index)) = &n;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    require(inputs[i], fmt::format("foreach: {} of {} is no tensor", input_name(program, static_cast<int64_t>(i)), name));
+    require(inputs[i],
+            fmt::format("foreach: {} of {} is no tensor", input_name(program, static_cast<int64_t>(i)), name));
     e.argument(inputs[i]);
     result.inputs.push_back({.scalar = inputs[i]->type.rank() == 0, .dtype = inputs[i]->dtype()});
   }
@@ -72,15 +75,16 @@ LoweredForeach lower_foreach(Program program, const std::vector<int64_t>& in_pla
   loop::verify(nest);
   if (options.target.launches_blocks) {
     nest = lower::map_to_device(nest, options.target);
-    for (char& c : nest.name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';  // a name of C++: "AdamW step" is none
+    // a name of C++: "AdamW step" is none
+    for (char& c : nest.name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
     loop::verify(nest);
   }
   result.kernel = without_code(nest);
   return {std::move(result), std::move(nest)};
 }
 
-plan::Foreach compile_foreach(Program program, const std::vector<int64_t>& in_place, const std::string& name, const CompileOptions& options,
-                              Entry entry) {
+plan::Foreach compile_foreach(Program program, const std::vector<int64_t>& in_place, const std::string& name,
+                              const CompileOptions& options, Entry entry) {
   LoweredForeach lowered = lower_foreach(std::move(program), in_place, name, options);
   dump_kernel(name, lowered.nest, options.target, entry);
   lowered.foreach.kernel = std::move(code_of({std::move(lowered.nest)}, options, {.threads = 1}, entry).kernels[0]);

@@ -33,13 +33,14 @@ struct JointGraph::Impl {
   schedule::Cut cut;
   Homes forward, backward, deferred;
   int64_t primals = 0, tangents = 0;
-  int64_t free_flops = 0;  // of both halves as they are first cut
+  int64_t free_flops = 0;       // of both halves as they are first cut
   std::vector<Remark> remarks;  // of the joint graph: told with the forward plan's
 
   int64_t flops() const { return contraction_flops(cut.forward) + contraction_flops(cut.backward); }
   void cut_at(double at) {
     price = at;
-    cut = schedule::cut_joint(graph, primals, forward_outputs, must_recompute, deferred_bytes, streams, price, late_draws_from);
+    cut = schedule::cut_joint(graph, primals, forward_outputs, must_recompute, deferred_bytes, streams, price,
+                              late_draws_from);
     Homes homes;
     homes.arena_bits = cut.saved_as_bits;
     for (size_t i = 0; i < cut.saved.size(); ++i) {
@@ -54,8 +55,8 @@ struct JointGraph::Impl {
   }
 };
 
-JointGraph::JointGraph(Program joint, int64_t primals, int64_t forward_outputs, const std::string& name, const CompileOptions& options,
-                       int64_t deferred_bytes, bool one_plan)
+JointGraph::JointGraph(Program joint, int64_t primals, int64_t forward_outputs, const std::string& name,
+                       const CompileOptions& options, int64_t deferred_bytes, bool one_plan)
     : impl_(std::make_unique<Impl>()) {
   impl_->name = name;
   impl_->primals = primals;
@@ -69,13 +70,17 @@ JointGraph::JointGraph(Program joint, int64_t primals, int64_t forward_outputs, 
   impl_->late_draws_from = joint.late_draws_from;
   // What the user's checkpoints mark stays as it is: they decide there.
   impl_->graph = joint.must_recompute.empty() ? optimize(std::move(joint.graph), pipeline) : std::move(joint.graph);
-  const schedule::Chunks chunks{.rows = options.loss_chunk_rows, .worth = options.loss_chunk_bytes, .one_plan = one_plan};
+  const schedule::Chunks chunks{
+      .rows = options.loss_chunk_rows, .worth = options.loss_chunk_bytes, .one_plan = one_plan};
   if (options.target.chunks_losses && joint.must_recompute.empty()) {
     Remarks remarks;
-    impl_->graph = pipeline.run("chunk_rows", [&](const Graph& g) {
-      std::optional<Graph> cut = schedule::chunk_rows(g, primals, chunks, &remarks);
-      return cut ? std::move(*cut) : remove_dead(g);
-    }, std::move(impl_->graph));
+    impl_->graph = pipeline.run(
+        "chunk_rows",
+        [&](const Graph& g) {
+          std::optional<Graph> cut = schedule::chunk_rows(g, primals, chunks, &remarks);
+          return cut ? std::move(*cut) : remove_dead(g);
+        },
+        std::move(impl_->graph));
     impl_->remarks = remarks.take();
   }
   impl_->cut_at(0);
@@ -85,15 +90,18 @@ JointGraph::~JointGraph() = default;
 
 namespace {
 
-LoweredPlan forward_of(const JointGraph::Impl& impl, const Homes& homes, const CompileOptions& options, const Job& job, Timing* timing) {
+LoweredPlan forward_of(const JointGraph::Impl& impl, const Homes& homes, const CompileOptions& options, const Job& job,
+                       Timing* timing) {
   Pipeline pipeline(impl.name + "_forward", options.disabled_passes);
-  LoweredPlan lowered = lower_graph(pipeline.run_needed("remove_dead", remove_dead, impl.cut.forward), pipeline, homes, options, job, timing);
+  LoweredPlan lowered = lower_graph(pipeline.run_needed("remove_dead", remove_dead, impl.cut.forward), pipeline, homes,
+                                    options, job, timing);
   lowered.plan.remarks = together(impl.remarks, lowered.plan.remarks);
   return lowered;
 }
 
-LoweredPlan backward_of(const JointGraph::Impl& impl, const Homes& homes, const std::vector<bool>& defined, const std::vector<int64_t>& unmade,
-                        const CompileOptions& options, const Job& job, Timing* timing, const std::string& kind = "backward") {
+LoweredPlan backward_of(const JointGraph::Impl& impl, const Homes& homes, const std::vector<bool>& defined,
+                        const std::vector<int64_t>& unmade, const CompileOptions& options, const Job& job,
+                        Timing* timing, const std::string& kind = "backward") {
   require(static_cast<int64_t>(defined.size()) == impl.tangents, "backward: one flag a tangent is wanted");
   std::vector<int64_t> undefined;
   std::string name = impl.name + "_" + kind;
@@ -107,7 +115,8 @@ LoweredPlan backward_of(const JointGraph::Impl& impl, const Homes& homes, const 
     name += "_without" + std::to_string(i) + (last > i ? "to" + std::to_string(last) : "");
   }
   Pipeline pipeline(name, options.disabled_passes);
-  Graph graph = pipeline.run_needed("drop_undefined_inputs", [&](const Graph& g) { return drop_undefined_inputs(g, undefined); }, impl.cut.backward);
+  Graph graph = pipeline.run_needed(
+      "drop_undefined_inputs", [&](const Graph& g) { return drop_undefined_inputs(g, undefined); }, impl.cut.backward);
   for (int64_t gradient : unmade) graph.outputs.at(gradient).value = nullptr;
   return lower_graph(std::move(graph), pipeline, homes, options, job, timing);
 }
@@ -122,29 +131,35 @@ int64_t results_of(const plan::Plan& plan) {
 /// What both halves do more than where no price is paid (what streams compute again is theirs to decide).
 int64_t again(const JointGraph::Impl& impl) { return impl.flops() - impl.free_flops; }
 
-Footprint footprint_of(const JointGraph::Impl& impl, const plan::Plan& forward, const plan::Plan& backward, int workers) {
+Footprint footprint_of(const JointGraph::Impl& impl, const plan::Plan& forward, const plan::Plan& backward,
+                       int workers) {
   const int64_t scratch = workers * std::max(plan::scratch_bytes(forward), plan::scratch_bytes(backward));
-  return {.saved = forward.saved_bytes, .temporary = std::max(forward.temp_bytes, backward.temp_bytes) + scratch, .results = results_of(forward), .again_flops = again(impl)};
+  return {.saved = forward.saved_bytes,
+          .temporary = std::max(forward.temp_bytes, backward.temp_bytes) + scratch,
+          .results = results_of(forward),
+          .again_flops = again(impl)};
 }
 
 /// One flag a tangent: only the losses' where there is one (a number), else all.
 std::vector<bool> of_a_loss(const JointGraph::Impl& impl) {
   std::vector<bool> loss(impl.tangents, false);
   for (const Node* n : impl.graph.live())
-    if (n->op == Op::Input && n->as<InputAttr>().index >= impl.primals) loss[n->as<InputAttr>().index - impl.primals] = n->type.numel() == 1;
+    if (n->op == Op::Input && n->as<InputAttr>().index >= impl.primals)
+      loss[n->as<InputAttr>().index - impl.primals] = n->type.numel() == 1;
   return std::find(loss.begin(), loss.end(), true) == loss.end() ? std::vector<bool>(impl.tangents, true) : loss;
 }
 
 /// Forward and backward (`JointGraph::lower_parts_of_step`) and the updates as one plan.
-plan::Plan joined(const JointGraph::Impl& impl, const plan::Plan& forward, const plan::Plan& backward, const std::vector<plan::Foreach>& formulas,
-                  const std::vector<Update>& updates) {
+plan::Plan joined(const JointGraph::Impl& impl, const plan::Plan& forward, const plan::Plan& backward,
+                  const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates) {
   plan::Plan plan = join(forward, backward, impl.cut.saved_inputs, impl.primals);
   plan.name = impl.name + "_step";
   return consume(std::move(plan), forward.output_count, formulas, updates);
 }
 
 /// The backward (`JointGraph::lower_backward_of_step`) and the updates as one plan.
-plan::Plan with_updates(const JointGraph::Impl& impl, plan::Plan plan, const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates) {
+plan::Plan with_updates(const JointGraph::Impl& impl, plan::Plan plan, const std::vector<plan::Foreach>& formulas,
+                        const std::vector<Update>& updates) {
   const int64_t primals = impl.primals, held = static_cast<int64_t>(impl.cut.saved_inputs.size());
   for (plan::Buffer& b : plan.buffers) {
     if (b.home != plan::Home::Input) continue;
@@ -156,11 +171,13 @@ plan::Plan with_updates(const JointGraph::Impl& impl, plan::Plan plan, const std
   return consume(std::move(plan), 0, formulas, updates);
 }
 
-/// Finds a cut with few FLOPs done again whose footprint fits, by lowering the price; where none fits, the one with the least footprint.
-/// More FLOPs do not always mean less memory: what is computed again in one piece is in memory together.
+/// Finds a cut with few FLOPs done again whose footprint fits, by lowering the price; where none fits, the one with the
+/// least footprint. More FLOPs do not always mean less memory: what is computed again in one piece is in memory
+/// together.
 template <class F> class Search {
  public:
-  Search(JointGraph::Impl& impl, int64_t budget, const F& footprint) : impl_(impl), budget_(budget), footprint_(footprint) {}
+  Search(JointGraph::Impl& impl, int64_t budget, const F& footprint)
+      : impl_(impl), budget_(budget), footprint_(footprint) {}
 
   Footprint run() {
     impl_.cut_at(0);
@@ -169,7 +186,8 @@ template <class F> class Search {
     double dearest = 0, cheapest = 1;
     for (const Node* n : impl_.graph.live()) {
       if (n->op != Op::Contract || schedule::flops_of(n) == 0) continue;
-      const double ratio = static_cast<double>(n->type.bytes() + plan::kAlignment) / static_cast<double>(schedule::flops_of(n));
+      const double ratio =
+          static_cast<double>(n->type.bytes() + plan::kAlignment) / static_cast<double>(schedule::flops_of(n));
       dearest = std::max(dearest, cost::kDearest * ratio), cheapest = std::min(cheapest, ratio / cost::kCheapest);
     }
     if (best_.total() > budget_ && dearest > 0) {
@@ -187,7 +205,8 @@ template <class F> class Search {
     return impl_.forward.saved_bytes;
   }
 
-  /// Looks at the cuts from the dearer price to the cheaper, in steps of a factor, but for those that save more than `at_most`: true where one fits.
+  /// Looks at the cuts from the dearer price to the cheaper, in steps of a factor, but for those that save more than
+  /// `at_most`: true where one fits.
   bool between(double high, int64_t saved_high, double low, int64_t saved_low, double step, int64_t at_most) {
     if (saved_high == saved_low) return false;
     if (high / low < step) {
@@ -199,7 +218,8 @@ template <class F> class Search {
     }
     const double middle = std::sqrt(high * low);
     const int64_t saved = saved_at(middle);
-    return between(high, saved_high, middle, saved, step, at_most) || between(middle, saved, low, saved_low, step, at_most);
+    return between(high, saved_high, middle, saved, step, at_most) ||
+           between(middle, saved, low, saved_low, step, at_most);
   }
 
   /// The price that was found, as high as it still fits: fewer FLOPs are done again so.
@@ -207,7 +227,8 @@ template <class F> class Search {
     for (int i = 0; i < 4; ++i) {
       const double middle = std::sqrt(price_ * too_dear_);
       impl_.cut_at(middle);
-      const Footprint found = impl_.forward.saved_bytes > budget_ ? Footprint{.saved = impl_.forward.saved_bytes} : footprint_();
+      const Footprint found =
+          impl_.forward.saved_bytes > budget_ ? Footprint{.saved = impl_.forward.saved_bytes} : footprint_();
       if (found.total() <= budget_) best_ = found, price_ = middle;
       else too_dear_ = middle;
     }
@@ -226,23 +247,28 @@ double JointGraph::price() const { return impl_->price; }
 int64_t JointGraph::again_flops() const { return again(*impl_); }
 void JointGraph::cut(double price) { impl_->cut_at(price); }
 
-Footprint JointGraph::footprint(const CompileOptions& options, const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates) const {
+Footprint JointGraph::footprint(const CompileOptions& options, const std::vector<plan::Foreach>& formulas,
+                                const std::vector<Update>& updates) const {
   const std::vector<bool> defined = of_a_loss(*impl_);
   plan::Plan late = updates.empty() ? lower_backward(defined, options).plan
-                                    : with_updates(*impl_, with_memory(lower_backward_of_step(defined, options).plan), formulas, updates);
+                                    : with_updates(*impl_, with_memory(lower_backward_of_step(defined, options).plan),
+                                                   formulas, updates);
   return footprint_of(*impl_, with_memory(lower_forward(options).plan), with_memory(std::move(late)), options.workers);
 }
 
-Footprint JointGraph::fit(int64_t budget, const CompileOptions& options, const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates) {
+Footprint JointGraph::fit(int64_t budget, const CompileOptions& options, const std::vector<plan::Foreach>& formulas,
+                          const std::vector<Update>& updates) {
   const auto now = [&] { return footprint(options, formulas, updates); };
   return Search(*impl_, budget, now).run();
 }
 
-Footprint JointGraph::fit_step(int64_t budget, const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas,
-                               const std::vector<Update>& updates, const CompileOptions& options) {
+Footprint JointGraph::fit_step(int64_t budget, const std::vector<bool>& defined,
+                               const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates,
+                               const CompileOptions& options) {
   const auto now = [&] {
     std::vector<LoweredPlan> parts = lower_parts_of_step(defined, options);
-    const plan::Plan plan = with_memory(joined(*impl_, with_memory(std::move(parts[0].plan)), with_memory(std::move(parts[1].plan)), formulas, updates));
+    const plan::Plan plan = with_memory(joined(*impl_, with_memory(std::move(parts[0].plan)),
+                                               with_memory(std::move(parts[1].plan)), formulas, updates));
     Footprint f;
     f.temporary = plan.temp_bytes + options.workers * plan::scratch_bytes(plan);
     f.results = results_of(plan);
@@ -265,24 +291,27 @@ plan::Plan JointGraph::forward(const CompileOptions& options, const Job& job, Ti
 
 LoweredPlan JointGraph::lower_deferred(const CompileOptions& options, const Job& job, Timing* timing) const {
   Pipeline pipeline(impl_->name + "_deferred", options.disabled_passes);
-  return lower_graph(pipeline.run_needed("remove_dead", remove_dead, impl_->cut.deferred), pipeline, impl_->deferred, options, job, timing);
+  return lower_graph(pipeline.run_needed("remove_dead", remove_dead, impl_->cut.deferred), pipeline, impl_->deferred,
+                     options, job, timing);
 }
 plan::Plan JointGraph::deferred(const CompileOptions& options, const Job& job, Timing* timing) const {
   return generate(lower_deferred(options, job, timing), options, job, timing);
 }
 
-LoweredPlan JointGraph::lower_backward(const std::vector<bool>& defined, const CompileOptions& options, const Job& job, Timing* timing, bool consumes,
-                                       const std::vector<int64_t>& unmade) const {
+LoweredPlan JointGraph::lower_backward(const std::vector<bool>& defined, const CompileOptions& options, const Job& job,
+                                       Timing* timing, bool consumes, const std::vector<int64_t>& unmade) const {
   Homes homes = impl_->backward;
   homes.consumes = consumes;
   return backward_of(*impl_, homes, defined, unmade, options, job, timing);
 }
-plan::Plan JointGraph::backward(const std::vector<bool>& defined, const CompileOptions& options, const Job& job, Timing* timing, bool consumes,
-                                const std::vector<int64_t>& unmade) const {
+plan::Plan JointGraph::backward(const std::vector<bool>& defined, const CompileOptions& options, const Job& job,
+                                Timing* timing, bool consumes, const std::vector<int64_t>& unmade) const {
   return generate(lower_backward(defined, options, job, timing, consumes, unmade), options, job, timing);
 }
 
-std::vector<LoweredPlan> JointGraph::lower_parts_of_step(const std::vector<bool>& defined, const CompileOptions& options, const Job& job, Timing* timing) const {
+std::vector<LoweredPlan> JointGraph::lower_parts_of_step(const std::vector<bool>& defined,
+                                                         const CompileOptions& options, const Job& job,
+                                                         Timing* timing) const {
   require(impl_->cut.deferred_outputs.empty(), "a step defers nothing");
   Homes early = impl_->forward, late = impl_->backward;
   early.copies = late.copies = late.consumes = true;
@@ -291,23 +320,28 @@ std::vector<LoweredPlan> JointGraph::lower_parts_of_step(const std::vector<bool>
   parts.push_back(backward_of(*impl_, late, defined, {}, options, job, timing));
   return parts;
 }
-plan::Plan JointGraph::step(const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates,
-                            const CompileOptions& options, const Job& job, Timing* timing) const {
+plan::Plan JointGraph::step(const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas,
+                            const std::vector<Update>& updates, const CompileOptions& options, const Job& job,
+                            Timing* timing) const {
   std::vector<LoweredPlan> parts = lower_parts_of_step(defined, options, job, timing);
-  const plan::Plan first = generate(std::move(parts[0]), options, job, timing), second = generate(std::move(parts[1]), options, job, timing);
+  const plan::Plan first = generate(std::move(parts[0]), options, job, timing),
+                   second = generate(std::move(parts[1]), options, job, timing);
   return finished(joined(*impl_, first, second, formulas, updates));
 }
 
-LoweredPlan JointGraph::lower_backward_of_step(const std::vector<bool>& defined, const CompileOptions& options, const Job& job, Timing* timing, bool consumes,
+LoweredPlan JointGraph::lower_backward_of_step(const std::vector<bool>& defined, const CompileOptions& options,
+                                               const Job& job, Timing* timing, bool consumes,
                                                const std::vector<int64_t>& unmade) const {
   Homes late = impl_->backward;
   late.copies = true;
   late.consumes = consumes;
   return backward_of(*impl_, late, defined, unmade, options, job, timing, "backward_step");
 }
-plan::Plan JointGraph::backward_step(const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates,
-                                     const CompileOptions& options, const Job& job, Timing* timing, bool consumes, const std::vector<int64_t>& unmade) const {
-  plan::Plan backward = generate(lower_backward_of_step(defined, options, job, timing, consumes, unmade), options, job, timing);
+plan::Plan JointGraph::backward_step(const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas,
+                                     const std::vector<Update>& updates, const CompileOptions& options, const Job& job,
+                                     Timing* timing, bool consumes, const std::vector<int64_t>& unmade) const {
+  plan::Plan backward =
+      generate(lower_backward_of_step(defined, options, job, timing, consumes, unmade), options, job, timing);
   return finished(with_updates(*impl_, std::move(backward), formulas, updates));
 }
 

@@ -18,7 +18,8 @@ void SharedKernels::learn(const LoweredPlan& sample) {
 size_t SharedKernel::mismatches(const loop::Form& other) const {
   size_t n = 0;
   for (size_t i = 0; i < form.integers.size(); ++i) n += !lifted.integers[i] && form.integers[i] != other.integers[i];
-  for (size_t i = 0; i < form.reals.size(); ++i) n += !lifted.reals[i] && std::bit_cast<uint64_t>(form.reals[i]) != std::bit_cast<uint64_t>(other.reals[i]);
+  for (size_t i = 0; i < form.reals.size(); ++i)
+    n += !lifted.reals[i] && std::bit_cast<uint64_t>(form.reals[i]) != std::bit_cast<uint64_t>(other.reals[i]);
   for (size_t i = 0; i < scratch.size(); ++i) n += other.scratch[i] > scratch[i];
   return n;
 }
@@ -49,7 +50,10 @@ void mark(const loop::Form& a, const loop::Form& b, loop::Lifted& lifted) {
 }
 
 /// Room for other sizes.
-int64_t room(int64_t numel, size_t i) { return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(numel * cost::kScratchForOthers))) + cost::kScratchOffset * static_cast<int64_t>(i + 1); }
+int64_t room(int64_t numel, size_t i) {
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(numel * cost::kScratchForOthers))) +
+         cost::kScratchOffset * static_cast<int64_t>(i + 1);
+}
 
 }  // namespace
 
@@ -75,11 +79,14 @@ SharedKernel& shared_kernel(SharedKernels::Impl::Role& role, const loop::Form& f
   for (const auto& kernel : known)
     if (const size_t n = kernel->mismatches(form); n <= least) least = n, nearest = kernel.get();
   if (nearest) {
-    for (size_t j = 0; j < form.integers.size(); ++j) made->lifted.integers[j] = made->lifted.integers[j] || nearest->lifted.integers[j];
-    for (size_t j = 0; j < form.reals.size(); ++j) made->lifted.reals[j] = made->lifted.reals[j] || nearest->lifted.reals[j];
+    for (size_t j = 0; j < form.integers.size(); ++j)
+      made->lifted.integers[j] = made->lifted.integers[j] || nearest->lifted.integers[j];
+    for (size_t j = 0; j < form.reals.size(); ++j)
+      made->lifted.reals[j] = made->lifted.reals[j] || nearest->lifted.reals[j];
     mark(form, nearest->form, made->lifted);
   }
-  for (size_t s = 0; s < form.scratch.size(); ++s) made->scratch.push_back(made->lifted.none() ? form.scratch[s] : room(form.scratch[s], s));
+  for (size_t s = 0; s < form.scratch.size(); ++s)
+    made->scratch.push_back(made->lifted.none() ? form.scratch[s] : room(form.scratch[s], s));
   made->form = form;
   known.push_back(std::move(made));
   return *known.back();

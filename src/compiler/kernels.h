@@ -23,7 +23,8 @@ struct SharedKernel {
   std::vector<int64_t> scratch;
   std::optional<plan::Kernel> kernel;  // none until its code is there
 
-  /// Numbers of another nest of the form that are not this kernel's and not given to it, and Scratch buffers that do not fit: 0 where it serves.
+  /// Numbers of another nest of the form that are not this kernel's and not given to it, and Scratch buffers that do
+  /// not fit: 0 where it serves.
   size_t mismatches(const loop::Form& other) const;
   Given given(const loop::Form& other) const;
 };
@@ -31,15 +32,15 @@ struct SharedKernel {
 struct SharedKernels::Impl {
   struct Role {
     lower::Pinned pinned;
-    std::vector<std::vector<loop::Form>> samples;  // of each sample, the nests
+    std::vector<std::vector<loop::Form>> samples;                                       // of each sample, the nests
     std::unordered_map<std::string, std::vector<std::unique_ptr<SharedKernel>>> known;  // by form
   };
   std::mutex mutex;  // held while a plan is compiled
   std::unordered_map<std::string, Role> roles;
 };
 
-/// The kernel that serves the nest of this form in a role's plan, or one to be made: with those numbers lifted in which nests of samples and of earlier
-/// sizes differ from it.
+/// The kernel that serves the nest of this form in a role's plan, or one to be made: with those numbers lifted in which
+/// nests of samples and of earlier sizes differ from it.
 SharedKernel& shared_kernel(SharedKernels::Impl::Role&, const loop::Form&);
 
 }  // namespace trainc::compiler

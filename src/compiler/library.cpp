@@ -64,18 +64,21 @@ class Piece {
 /// The schedule of the graph as it would be without calls, seen from the graph before `prepare`.
 class Plan {
  public:
-  Plan(const Graph& graph, const Homes& homes) : graph_(graph), readers_(schedule::readers_of(graph)), prepared_(prepared(graph, homes, &made_)) {
+  Plan(const Graph& graph, const Homes& homes)
+      : graph_(graph), readers_(schedule::readers_of(graph)), prepared_(prepared(graph, homes, &made_)) {
     schedule_ = schedule::make_schedule(prepared_, true);
   }
 
   OrRefused<FrameworkCall> call(const Node* contraction) const {
     const auto group = schedule_.group_of.find(made_.at(contraction));
     if (group == schedule_.group_of.end()) return "no kernel makes it";
-    if (schedule_.groups[group->second].kind != schedule::GroupKind::Contract) return "it is part of a matmul chain's kernel";
+    if (schedule_.groups[group->second].kind != schedule::GroupKind::Contract)
+      return "it is part of a matmul chain's kernel";
     return schedule::framework_call(contraction, readers_);
   }
 
-  /// The contraction's kernel, with the call in its place where one is given: what it reads are inputs, what it stores are outputs.
+  /// The contraction's kernel, with the call in its place where one is given: what it reads are inputs, what it stores
+  /// are outputs.
   Graph kernel(const Node* contraction, const FrameworkCall* call) const {
     std::unordered_set<const Node*> leaves;
     const int group = schedule_.group_of.at(made_.at(contraction));
@@ -83,13 +86,17 @@ class Plan {
     for (const Node* n : graph_.live()) {
       const Node* made = made_.at(n);
       const auto its = schedule_.group_of.find(made);
-      if (n->op == Op::Result || (schedule_.values.count(made) && (its == schedule_.group_of.end() || its->second != group))) leaves.insert(n);
+      if (n->op == Op::Result ||
+          (schedule_.values.count(made) && (its == schedule_.group_of.end() || its->second != group)))
+        leaves.insert(n);
       if (its != schedule_.group_of.end() && its->second == group && schedule_.stored.count(made)) stored.push_back(n);
     }
-    // What lies in memory for our kernel with padding around it does so without for the call: its making costs either the same.
+    // What lies in memory for our kernel with padding around it does so without for the call: its making costs either
+    // the same.
     if (call)
       for (const FrameworkCall::Operand& o : call->operands)
-        if (std::any_of(o.above.begin(), o.above.end(), [&](const Node* n) { return leaves.count(n) > 0; })) leaves.insert(o.memory);
+        if (std::any_of(o.above.begin(), o.above.end(), [&](const Node* n) { return leaves.count(n) > 0; }))
+          leaves.insert(o.memory);
     for (const Node*& n : stored)
       for (const Node* above : movements(n)) leaves.erase(n = above);
     Piece piece(std::move(leaves));
@@ -99,7 +106,8 @@ class Plan {
   }
 
  private:
-  /// What puts `n` in another order on its way to be a result of the graph, as nobody else wants it: a weight's gradient. Some other kernel does, or the call.
+  /// What puts `n` in another order on its way to be a result of the graph, as nobody else wants it: a weight's
+  /// gradient. Some other kernel does, or the call.
   std::vector<const Node*> movements(const Node* n) const {
     std::vector<const Node*> found;
     for (;;) {
@@ -131,10 +139,12 @@ Graph alone(const Node* contraction, const FrameworkCall& call) {
 
 Graph prepared(const Graph& graph, const Homes& homes, std::unordered_map<const Node*, const Node*>* made) {
   const auto until = [](int64_t from) { return from < 0 ? std::numeric_limits<int64_t>::max() : from; };
-  return schedule::prepare(graph, homes.copies ? 0 : until(homes.arena_inputs_from), until(homes.arena_outputs_from), made);
+  return schedule::prepare(graph, homes.copies ? 0 : until(homes.arena_inputs_from), until(homes.arena_outputs_from),
+                           made);
 }
 
-LibraryCalls library_calls(const Graph& graph, const Homes& homes, const CompileOptions& options, const Job& job, std::vector<std::string>& notes, Remarks* to) {
+LibraryCalls library_calls(const Graph& graph, const Homes& homes, const CompileOptions& options, const Job& job,
+                           std::vector<std::string>& notes, Remarks* to) {
   const NodeRemarks remarks(graph, "compiler", to);
   const Plan plan(graph, homes);
   Job plain = job;
@@ -146,7 +156,9 @@ LibraryCalls library_calls(const Graph& graph, const Homes& homes, const Compile
   std::unordered_map<std::string, std::string> answers;  // by text: equal layers are asked for once
   for (const Node* contraction : graph.live()) {
     if (contraction->op != Op::Contract) continue;
-    const auto refused = [&](const char* why) { remarks.missed(missed::kLibraryCall, why, contraction, nullptr, contraction->type.bytes()); };
+    const auto refused = [&](const char* why) {
+      remarks.missed(missed::kLibraryCall, why, contraction, nullptr, contraction->type.bytes());
+    };
     const OrRefused<FrameworkCall> call = plan.call(contraction);
     if (!call) {
       refused(call.why());

@@ -28,13 +28,19 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 
 constexpr const char* kReadLater = "the operand is read later";
 
-
 class PlanBuilder {
  public:
-  PlanBuilder(const Graph& graph, const std::vector<Type>& output_types, const schedule::Schedule& schedule, const Homes& homes, Remarks& remarks)
-      : graph_(graph), output_types_(output_types), schedule_(schedule), homes_(homes), all_remarks_(remarks), remarks_(graph, "compiler", &remarks) {}
+  PlanBuilder(const Graph& graph, const std::vector<Type>& output_types, const schedule::Schedule& schedule,
+              const Homes& homes, Remarks& remarks)
+      : graph_(graph),
+        output_types_(output_types),
+        schedule_(schedule),
+        homes_(homes),
+        all_remarks_(remarks),
+        remarks_(graph, "compiler", &remarks) {}
 
-  LoweredPlan run(const std::string& name, std::vector<std::string> notes, const CompileOptions& options, const Job& job, Timing& timing) {
+  LoweredPlan run(const std::string& name, std::vector<std::string> notes, const CompileOptions& options,
+                  const Job& job, Timing& timing) {
     plan_.name = name;
     plan_.notes = std::move(notes);
     plan_.cpu = options.target.cpu;
@@ -57,7 +63,8 @@ class PlanBuilder {
       else if (group.kind == schedule::GroupKind::Random && kernels[g].empty()) random_step(group.values[0]);
       else
         for (lower::LoweredKernel& k : kernels[g]) kernel_step(k, options.target.shifts_arguments);
-      if (group.kind == schedule::GroupKind::Random && !kernels[g].empty()) as_draw(plan_.steps.back(), group.values[0]);
+      if (group.kind == schedule::GroupKind::Random && !kernels[g].empty())
+        as_draw(plan_.steps.back(), group.values[0]);
     }
     for (auto [value, below] : over_) plan_.buffers[buffer(value)].over = buffer(below);
     plan_.remarks = all_remarks_.take();
@@ -83,7 +90,8 @@ class PlanBuilder {
     std::vector<std::vector<lower::LoweredKernel>> kernels;
     for (const schedule::Group& g : schedule_.groups) {
       std::vector<lower::LoweredKernel> lowered = lower::lower(graph_, schedule_, g, machine, &all_remarks_);
-      kernels.push_back(shared ? std::move(lowered) : tuner.best(g, std::move(lowered)));  // what sizes share is not measured for one of them
+      // what sizes share is not measured for one of them
+      kernels.push_back(shared ? std::move(lowered) : tuner.best(g, std::move(lowered)));
     }
     return kernels;
   }
@@ -132,7 +140,8 @@ class PlanBuilder {
       } else if (o.value->op == Op::Input) {
         plan_.outputs.push_back(buffer(o.value));
       } else {
-        const int b = add(describe(output_types_[i], o.strides, plan::Home::Output, static_cast<int64_t>(i), "out" + std::to_string(i)));
+        const int b = add(describe(output_types_[i], o.strides, plan::Home::Output, static_cast<int64_t>(i),
+                                   "out" + std::to_string(i)));
         buffer_of_[schedule::base_of(o.value)] = b;
         plan_.outputs.push_back(b);
       }
@@ -148,7 +157,8 @@ class PlanBuilder {
       if (homes_.arena_inputs_from >= 0 && attr.index >= homes_.arena_inputs_from) {
         return it->second = saved(attr.index - homes_.arena_inputs_from, n, n->type);
       }
-      return it->second = add(describe(n->type, attr.strides, plan::Home::Input, attr.index, "in" + std::to_string(attr.index)));
+      return it->second =
+                 add(describe(n->type, attr.strides, plan::Home::Input, attr.index, "in" + std::to_string(attr.index)));
     }
     const plan::Home home = n->op == Op::Result ? plan::Home::Extern : plan::Home::Temp;
     return it->second = add(describe(n, home, 0, "t" + std::to_string(n->id)));
@@ -202,7 +212,9 @@ class PlanBuilder {
       return n->op != Op::Input || (homes_.consumes && n->as<InputAttr>().index >= homes_.arena_inputs_from);
     };
     // A slot that is written lies over a temporary as another temporary does: then that one is in the slot already.
-    const auto may_lie_over = [&](const Node* n) { return ours(n) || (slots.count(n) && !kept.count(n) && n->op != Op::Input); };
+    const auto may_lie_over = [&](const Node* n) {
+      return ours(n) || (slots.count(n) && !kept.count(n) && n->op != Op::Input);
+    };
     place = 0;
     for (size_t g = 0; g < kernels.size(); ++g) {
       place += schedule_.groups[g].kind == schedule::GroupKind::Extern;
@@ -227,7 +239,8 @@ class PlanBuilder {
               refuse("a view of it is read later", below);
               continue;
             }
-            if (std::string why = loop::refuse_in_place(k.nest, static_cast<int>(w), static_cast<int>(r)); !why.empty()) {
+            if (std::string why = loop::refuse_in_place(k.nest, static_cast<int>(w), static_cast<int>(r));
+                !why.empty()) {
               refuse(std::move(why), below);
               continue;
             }
@@ -236,13 +249,15 @@ class PlanBuilder {
             refused_below = nullptr;
             break;
           }
-          if (refused_below) remarks_.missed(missed::kInPlace, refused.c_str(), value, refused_below, schedule_.bytes(value));
+          if (refused_below)
+            remarks_.missed(missed::kInPlace, refused.c_str(), value, refused_below, schedule_.bytes(value));
         }
       }
     }
   }
 
-  /// `shifts`: constant offsets become shifts of the arguments, so that kernels which read other parts of a tensor are one.
+  /// `shifts`: constant offsets become shifts of the arguments, so that kernels which read other parts of a tensor are
+  /// one.
   void kernel_step(lower::LoweredKernel& k, bool shifts) {
     plan::Step step;
     step.kind = plan::StepKind::Kernel;
@@ -265,7 +280,8 @@ class PlanBuilder {
     }
     for (int b : step.writes) written_.insert(b);
     std::vector<int64_t> last;
-    for (size_t i = 0; i < k.arguments.size(); ++i) last.push_back(plan_.buffers[step.arguments[i]].bytes / size_of(k.nest.buffers[i].dtype) - 1);
+    for (size_t i = 0; i < k.arguments.size(); ++i)
+      last.push_back(plan_.buffers[step.arguments[i]].bytes / size_of(k.nest.buffers[i].dtype) - 1);
     if (shifts) shift(step, k, loop::take_offsets(k.nest, last));
     plan_.steps.push_back(std::move(step));
     plan_.kernels.push_back(without_code(k.nest));
@@ -284,7 +300,8 @@ class PlanBuilder {
     step.kernel = -1;
     step.product = *k.product;
     for (const Node* n : k.arguments) step.arguments.push_back(buffer(n));
-    step.arguments.push_back(add(describe({DType::U8, {cost::kLibraryBytes}}, {}, plan::Home::Temp, 0, "library" + std::to_string(plan_.steps.size()))));
+    step.arguments.push_back(add(describe({DType::U8, {cost::kLibraryBytes}}, {}, plan::Home::Temp, 0,
+                                          "library" + std::to_string(plan_.steps.size()))));
     step.reads = {step.arguments[0]};
     if (step.arguments[1] != step.arguments[0]) step.reads.push_back(step.arguments[1]);
     step.writes = {step.arguments[2], step.arguments[3]};
@@ -297,7 +314,8 @@ class PlanBuilder {
     return add(std::move(b));
   }
 
-  /// A kernel's step that draws by Philox. The generator moves on by what eager's own kernel would take at most, 4 numbers at a time.
+  /// A kernel's step that draws by Philox. The generator moves on by what eager's own kernel would take at most, 4
+  /// numbers at a time.
   static void as_draw(plan::Step& step, const Node* n) {
     const RandomAttr& attr = n->as<RandomAttr>();
     step.kind = plan::StepKind::Random;
@@ -327,7 +345,9 @@ class PlanBuilder {
     step.origins = graph_.origins(call);
     int64_t results_bytes = 0;
     for (const Type& t : attr.results) results_bytes += t.bytes();
-    if (!attr.reason.empty()) all_remarks_.add("frontend", missed::kCompile, attr.reason, attr.target, step.origins.empty() ? "" : step.origins[0], "", results_bytes);
+    if (!attr.reason.empty())
+      all_remarks_.add("frontend", missed::kCompile, attr.reason, attr.target,
+                       step.origins.empty() ? "" : step.origins[0], "", results_bytes);
     for (int64_t i : attr.aliases) step.aliases.push_back(buffer(call->in(i)));
     for (const Node* i : call->inputs) {
       const int b = buffer(i);
@@ -340,7 +360,9 @@ class PlanBuilder {
     for (size_t i = 0; i < attr.results.size(); ++i) {
       auto it = results.find(static_cast<int64_t>(i));
       if (it != results.end()) step.writes.push_back(buffer(it->second));
-      else step.writes.push_back(add(describe(attr.results[i], {}, plan::Home::Extern, 0, "unused" + std::to_string(call->id) + "_" + std::to_string(i))));
+      else
+        step.writes.push_back(add(describe(attr.results[i], {}, plan::Home::Extern, 0,
+                                           "unused" + std::to_string(call->id) + "_" + std::to_string(i))));
       step.bytes += attr.results[i].bytes();
     }
     plan_.steps.push_back(std::move(step));
@@ -355,14 +377,17 @@ class PlanBuilder {
   plan::Plan plan_;
   std::unordered_map<const Node*, int> buffer_of_;
   std::unordered_set<int> written_;
-  std::unordered_set<const Node*> read_;  // by an operation, or by the caller
+  std::unordered_set<const Node*> read_;               // by an operation, or by the caller
   std::unordered_map<const Node*, const Node*> over_;  // value, whose memory it takes
   std::vector<loop::LoopNest> nests_;
 };
 
-/// The masks that lie in memory as bits. Those in the handle's arena do so in every plan that shares it: it is decided where the joint graph is cut.
+/// The masks that lie in memory as bits. Those in the handle's arena do so in every plan that shares it: it is decided
+/// where the joint graph is cut.
 std::unordered_set<const Node*> as_bits(const Graph& graph, const Homes& homes, const CompileOptions& options) {
-  const auto in_arena = [&](int64_t slot) { return slot >= 0 && slot < static_cast<int64_t>(homes.arena_bits.size()) && homes.arena_bits[slot]; };
+  const auto in_arena = [&](int64_t slot) {
+    return slot >= 0 && slot < static_cast<int64_t>(homes.arena_bits.size()) && homes.arena_bits[slot];
+  };
   std::unordered_set<const Node*> bits;
   if (options.target.masks_as_bits) bits = schedule::masks_as_bits(graph, homes.arena_outputs_from);
   for (size_t i = 0; homes.arena_outputs_from >= 0 && i < graph.outputs.size(); ++i) {
@@ -373,7 +398,9 @@ std::unordered_set<const Node*> as_bits(const Graph& graph, const Homes& homes, 
     if (!in_arena(slot)) bits.erase(mask);
   }
   for (const Node* n : graph.live())
-    if (n->op == Op::Input && homes.arena_inputs_from >= 0 && in_arena(n->as<InputAttr>().index - homes.arena_inputs_from)) bits.insert(n);
+    if (n->op == Op::Input && homes.arena_inputs_from >= 0 &&
+        in_arena(n->as<InputAttr>().index - homes.arena_inputs_from))
+      bits.insert(n);
   require(bits.empty() || options.target.masks_as_bits, "masks are no bits on this target");
   return bits;
 }
@@ -393,17 +420,21 @@ plan::Plan finished(plan::Plan plan) {
   return plan;
 }
 
-LoweredPlan lower_graph(Graph graph, Pipeline& pipeline, const Homes& homes, const CompileOptions& options, const Job& job, Timing* timing) {
+LoweredPlan lower_graph(Graph graph, Pipeline& pipeline, const Homes& homes, const CompileOptions& options,
+                        const Job& job, Timing* timing) {
   Timing local;
   if (!timing) timing = &local;
   graph = optimize(std::move(graph), pipeline);
   std::vector<std::string> notes;
   Remarks remarks;
-  if (job.tuning && job.tuning->library && options.target.measures && !job.shared) {  // what sizes share is not measured for one of them
+  // what sizes share is not measured for one of them
+  if (job.tuning && job.tuning->library && options.target.measures && !job.shared) {
     const LibraryCalls calls = library_calls(graph, homes, options, job, notes, &remarks);
     if (!calls.empty()) {
-      graph = pipeline.run("library_calls", [&](const Graph& g) { return with_library_calls(g, calls); }, std::move(graph));
-      graph = pipeline.run("simplify", simplify, std::move(graph));  // a call's result meets the movements of the contraction's
+      graph =
+          pipeline.run("library_calls", [&](const Graph& g) { return with_library_calls(g, calls); }, std::move(graph));
+      // a call's result meets the movements of the contraction's
+      graph = pipeline.run("simplify", simplify, std::move(graph));
     }
   }
   std::vector<Type> output_types;
@@ -414,15 +445,18 @@ LoweredPlan lower_graph(Graph graph, Pipeline& pipeline, const Homes& homes, con
   schedule.bits = as_bits(graph, homes, options);
   timing->schedule_seconds += now() - start;
   timing->passes.insert(timing->passes.end(), pipeline.records().begin(), pipeline.records().end());
-  return PlanBuilder(graph, output_types, schedule, homes, remarks).run(pipeline.graph_name(), std::move(notes), options, job, *timing);
+  return PlanBuilder(graph, output_types, schedule, homes, remarks)
+      .run(pipeline.graph_name(), std::move(notes), options, job, *timing);
 }
 
-LoweredPlan lower(Program program, const std::string& name, const CompileOptions& options, const Job& job, Timing* timing) {
+LoweredPlan lower(Program program, const std::string& name, const CompileOptions& options, const Job& job,
+                  Timing* timing) {
   Pipeline pipeline(name, options.disabled_passes);
   return lower_graph(std::move(program.graph), pipeline, {}, options, job, timing);
 }
 
-plan::Plan compile(Program program, const std::string& name, const CompileOptions& options, const Job& job, Timing* timing) {
+plan::Plan compile(Program program, const std::string& name, const CompileOptions& options, const Job& job,
+                   Timing* timing) {
   return generate(lower(std::move(program), name, options, job, timing), options, job, timing);
 }
 

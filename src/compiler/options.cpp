@@ -12,7 +12,9 @@ using nlohmann::json;
 /// Takes fields out of an object; what is left over was not known.
 class Fields {
  public:
-  explicit Fields(std::string_view text) : object_(json::parse(text, nullptr, false)) { require(object_.is_object(), "compile options are no JSON object"); }
+  explicit Fields(std::string_view text) : object_(json::parse(text, nullptr, false)) {
+    require(object_.is_object(), "compile options are no JSON object");
+  }
   template <class T> T take(const char* name) {
     const auto it = object_.find(name);
     if (it == object_.end()) throw InternalError(std::string("compile options lack ") + name);
@@ -21,7 +23,8 @@ class Fields {
     return value;
   }
   void finish() const {
-    if (!object_.empty()) throw InternalError("compile options have " + object_.begin().key() + ", which the compiler does not know");
+    if (!object_.empty())
+      throw InternalError("compile options have " + object_.begin().key() + ", which the compiler does not know");
   }
 
  private:
@@ -34,7 +37,10 @@ CompileOptions options_of(std::string_view text) {
   Fields f(text);
   CompileOptions o;
   const auto level = cpu_level_of(f.take<std::string>("cpu"));
-  const CacheSizes caches = {.l1d = f.take<int64_t>("l1d"), .l2 = f.take<int64_t>("l2"), .l3 = f.take<int64_t>("l3"), .cores = f.take<int>("cores")};
+  const CacheSizes caches = {.l1d = f.take<int64_t>("l1d"),
+                             .l2 = f.take<int64_t>("l2"),
+                             .l3 = f.take<int64_t>("l3"),
+                             .cores = f.take<int>("cores")};
   o.target = target_of(f.take<std::string>("device"), level, caches);
   o.library_flops = f.take<int64_t>("library_flops");
   o.tf32 = f.take<bool>("tf32");

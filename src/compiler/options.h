@@ -9,23 +9,27 @@
 
 namespace trainc::compiler {
 
-/// All that a plan depends on beside its graph. It is made once, by who asks for a plan (python/trainc/base/options.py), and its text is part of the plan's key in the
-/// cache. Nothing below reads a configuration, the environment or the machine: what decides anything about a plan is a field here.
+/// All that a plan depends on beside its graph. It is made once, by who asks for a plan
+/// (python/trainc/base/options.py), and its text is part of the plan's key in the cache. Nothing below reads a
+/// configuration, the environment or the machine: what decides anything about a plan is a field here.
 struct CompileOptions {
   Target target = cpu_target();  // what kernels are made for
-  int64_t library_flops = 0;     // where the target has a library: contractions of so many operations may go there, for it can be had; 0: none
+  // where the target has a library: contractions of so many operations may go there, for it can be had; 0: none
+  int64_t library_flops = 0;
   bool tf32 = false;             // where the target has it: f32 contractions may round their operands to tf32
   bool float32_in_parts = true;  // where the target has tiles: f32 contractions may be six bf16 products each
   int64_t loss_chunk_rows = cost::kChunkRows;     // schedule::Chunks::rows
   int64_t loss_chunk_bytes = cost::kWorthChunks;  // schedule::Chunks::worth
-  int workers = 1;              // threads that it will run on, each with scratch memory of its own: counted where a plan has a budget
+  // threads that it will run on, each with scratch memory of its own: counted where a plan has a budget
+  int workers = 1;
   std::vector<std::string> disabled_passes = {};
 
   bool operator==(const CompileOptions&) const = default;
 };
 
-/// Of a JSON object that has every field, and no other: {"cpu": "avx2", "l1d": ..., "l2": ..., "l3": ..., "cores": ..., "device": "cpu" | "interpret" | "sm_90a" ..., ...}.
-/// Throws UserError for a word that is none, InternalError for a field too many or too few.
+/// Of a JSON object that has every field, and no other: {"cpu": "avx2", "l1d": ..., "l2": ..., "l3": ..., "cores": ...,
+/// "device": "cpu" | "interpret" | "sm_90a" ..., ...}. Throws UserError for a word that is none, InternalError for a
+/// field too many or too few.
 CompileOptions options_of(std::string_view json);
 
 }  // namespace trainc::compiler

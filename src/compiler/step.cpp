@@ -23,7 +23,8 @@ bool same_layout(const Buffer& a, const Buffer& b) {
 
 class Joiner {
  public:
-  Joiner(const plan::Plan& forward, const plan::Plan& backward, const std::vector<int64_t>& saved_inputs, int64_t primals)
+  Joiner(const plan::Plan& forward, const plan::Plan& backward, const std::vector<int64_t>& saved_inputs,
+         int64_t primals)
       : forward_(forward), backward_(backward), saved_inputs_(saved_inputs), primals_(primals) {
     plan_.cpu = forward.cpu;
     plan_.device = forward.device;
@@ -38,13 +39,15 @@ class Joiner {
     const std::vector<int> of_backward = add_buffers(backward_, [&](Buffer& b) { return from_backward(b); });
     add_steps(backward_, of_backward);
     for (int b : backward_.outputs) plan_.outputs.push_back(b < 0 ? -1 : of_backward[b]);
-    for (const std::vector<std::string>& notes : {forward_.notes, backward_.notes}) plan_.notes.insert(plan_.notes.end(), notes.begin(), notes.end());
+    for (const std::vector<std::string>& notes : {forward_.notes, backward_.notes})
+      plan_.notes.insert(plan_.notes.end(), notes.begin(), notes.end());
     plan_.remarks = together(forward_.remarks, backward_.remarks);
     return std::move(plan_);
   }
 
  private:
-  /// The buffers of `from` in this plan; `known` gives the number of one that is there already, or changes the copy and gives -1.
+  /// The buffers of `from` in this plan; `known` gives the number of one that is there already, or changes the copy and
+  /// gives -1.
   template <class F> std::vector<int> add_buffers(const plan::Plan& from, const F& known) {
     const int64_t constants = plan::aligned(static_cast<int64_t>(plan_.constants.size()));
     plan_.constants.resize(constants);
@@ -131,7 +134,8 @@ class Updater {
       kernel_of_.push_back(static_cast<int>(plan_.kernels.size()));
       plan_.kernels.push_back(f.kernel);
     }
-    for (const Update& u : updates) update(formulas.at(u.formula), kernel_of_[u.formula], u, gradient(gradients, u.gradient));
+    for (const Update& u : updates)
+      update(formulas.at(u.formula), kernel_of_[u.formula], u, gradient(gradients, u.gradient));
     return std::move(plan_);
   }
 
@@ -179,7 +183,8 @@ class Updater {
         require(type.scalar || same_layout(plan_.buffers[b], like), "an update's tensors are laid out differently");
       }
       s.arguments.push_back(b);
-      if (std::find(s.reads.begin(), s.reads.end(), b) == s.reads.end()) s.reads.push_back(b), s.bytes += plan_.buffers[b].bytes;
+      if (std::find(s.reads.begin(), s.reads.end(), b) == s.reads.end())
+        s.reads.push_back(b), s.bytes += plan_.buffers[b].bytes;
     }
     for (size_t i = 0; i < formula.inputs.size(); ++i) {
       if (!formula.inputs[i].written) continue;
@@ -234,11 +239,13 @@ class Updater {
 
 }  // namespace
 
-plan::Plan join(const plan::Plan& forward, const plan::Plan& backward, const std::vector<int64_t>& saved_inputs, int64_t primals) {
+plan::Plan join(const plan::Plan& forward, const plan::Plan& backward, const std::vector<int64_t>& saved_inputs,
+                int64_t primals) {
   return Joiner(forward, backward, saved_inputs, primals).run();
 }
 
-plan::Plan consume(plan::Plan plan, int64_t gradients, const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates) {
+plan::Plan consume(plan::Plan plan, int64_t gradients, const std::vector<plan::Foreach>& formulas,
+                   const std::vector<Update>& updates) {
   return Updater(std::move(plan)).run(gradients, formulas, updates);
 }
 

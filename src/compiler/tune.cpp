@@ -32,7 +32,9 @@ std::vector<lower::LoweredKernel> Tuner::best(const schedule::Group& group, std:
       std::vector<int64_t> bytes;
       for (const Node* n : made[0].arguments) {
         const Dims& strides = n->op == Op::Input ? n->as<InputAttr>().strides : Dims{};
-        bytes.push_back(schedule_.bits.contains(n) ? schedule_.bytes(n) : storage_bytes(n->type, strides.empty() ? contiguous_strides(n->shape()) : strides));
+        bytes.push_back(schedule_.bits.contains(n)
+                            ? schedule_.bytes(n)
+                            : storage_bytes(n->type, strides.empty() ? contiguous_strides(n->shape()) : strides));
       }
       return job_.tuning->seconds(kernel, nest.parallel_extent, bytes);
     };

@@ -1,4 +1,5 @@
-// tune="max": how contractions are cut up, decided by measurement. Takes: groups and their lowering. Gives: the lowering that was fastest.
+// tune="max": how contractions are cut up, decided by measurement. Takes: groups and their lowering. Gives: the
+// lowering that was fastest.
 #pragma once
 #include <string>
 #include <unordered_map>
@@ -10,7 +11,8 @@ namespace trainc::compiler {
 
 class Tuner {
  public:
-  Tuner(const Graph& graph, const schedule::Schedule& schedule, const lower::Machine& machine, const CompileOptions& options, const Job& job)
+  Tuner(const Graph& graph, const schedule::Schedule& schedule, const lower::Machine& machine,
+        const CompileOptions& options, const Job& job)
       : graph_(graph), schedule_(schedule), machine_(machine), options_(options), job_(job) {}
 
   /// `lowered`, or, for a contraction, the variant that `job.tuning` chose. Kernels of the same text are measured once.

@@ -1,4 +1,5 @@
-// How contractions are cut up. Slots are half cycles on a machine with two FMA units: what one FMA of a full vector takes.
+// How contractions are cut up. Slots are half cycles on a machine with two FMA units: what one FMA of a full vector
+// takes.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -8,18 +9,25 @@ namespace trainc::cost {
 
 // --- register tiles, on a CPU
 // Rows and vectors of a tile of sums; on AMX tiles; for an lhs that is read where it lies.
-struct Tile { int rows, vectors; bool amx = false, in_place = false; };
+struct Tile {
+  int rows, vectors;
+  bool amx = false, in_place = false;
+};
 
-// rows * vectors sums, `vectors` of the rhs and one broadcast of the lhs live in registers: at most 32. Ordered by preference where the costs are equal:
-// 8 x 3 loads 11 vectors for 24 FMAs, 12 x 2 loads 14.
-constexpr Tile kAvx512Tiles[] = {{8, 3}, {12, 2}, {6, 4}, {8, 2}, {4, 4}, {24, 1}, {16, 1}, {8, 1}, {2, 8}, {2, 4}, {2, 2}, {1, 8}, {1, 4}, {1, 2}};
+// rows * vectors sums, `vectors` of the rhs and one broadcast of the lhs live in registers: at most 32. Ordered by
+// preference where the costs are equal: 8 x 3 loads 11 vectors for 24 FMAs, 12 x 2 loads 14.
+constexpr Tile kAvx512Tiles[] = {{8, 3}, {12, 2}, {6, 4}, {8, 2}, {4, 4}, {24, 1}, {16, 1},
+                                 {8, 1}, {2, 8},  {2, 4}, {2, 2}, {1, 8}, {1, 4},  {1, 2}};
 // The same with 16 registers.
 constexpr Tile kAvx2Tiles[] = {{6, 2}, {4, 3}, {3, 4}, {12, 1}, {8, 1}, {4, 2}, {2, 4}, {2, 2}, {1, 8}, {1, 4}, {1, 2}};
-// For an lhs that is read in place: the rows divide what a row of an image may be. An element of it is loaded where it is multiplied.
-constexpr Tile kAvx512InPlaceTiles[] = {{8, 3}, {12, 2}, {14, 2}, {10, 2}, {6, 4}, {7, 3}, {5, 4}, {4, 4}, {8, 2}, {7, 2}, {5, 2}, {16, 1}, {14, 1}, {10, 1}, {8, 1}};
+// For an lhs that is read in place: the rows divide what a row of an image may be. An element of it is loaded where it
+// is multiplied.
+constexpr Tile kAvx512InPlaceTiles[] = {{8, 3}, {12, 2}, {14, 2}, {10, 2}, {6, 4},  {7, 3},  {5, 4}, {4, 4},
+                                        {8, 2}, {7, 2},  {5, 2},  {16, 1}, {14, 1}, {10, 1}, {8, 1}};
 // The same with 16 registers.
 constexpr Tile kAvx2InPlaceTiles[] = {{6, 2}, {5, 2}, {4, 3}, {4, 2}, {7, 1}, {12, 1}, {10, 1}, {8, 1}};
-// Rows and vectors on AMX. As many tiles of 16 x 16 down and across: their sums and a row and a column of operands are eight registers at most.
+// Rows and vectors on AMX. As many tiles of 16 x 16 down and across: their sums and a row and a column of operands are
+// eight registers at most.
 constexpr Tile kAmxTiles[] = {{32, 2, true}, {16, 3, true}, {48, 1, true}, {16, 2, true}, {32, 1, true}, {16, 1, true}};
 // Rows at a time in vector registers of a tile that AMX has: 8 x 3 vectors at most.
 constexpr int kVectorRowsOnAmx = 8;
@@ -29,7 +37,8 @@ constexpr int kVectorRowsOnAmx = 8;
 constexpr double kFmaLatency = 8;
 // Slots of a step beside its FMAs and loads.
 constexpr double kStepOverhead = 1;
-// Cycles of a product of two AMX tiles. By the instructions' published timing, as the two below: no such machine was at hand.
+// Cycles of a product of two AMX tiles. By the instructions' published timing, as the two below: no such machine was at
+// hand.
 constexpr double kTileProduct = 16;
 // Cycles from such a product to the next on the same sums.
 constexpr double kTileLatency = 52;
@@ -47,12 +56,14 @@ constexpr double kWake = 10000;
 constexpr double kNearlyEqual = 0.999;
 
 // --- cache blocks
-// Steps of k in a block at most: the order of sums that eager's library was found to use (its error came out equal for k = 256, 768, 3072; deeper blocks lose).
-// A rhs panel of 32 f32 columns is then 24 KiB, and stays in L1d.
+// Steps of k in a block at most: the order of sums that eager's library was found to use (its error came out equal for
+// k = 256, 768, 3072; deeper blocks lose). A rhs panel of 32 f32 columns is then 24 KiB, and stays in L1d.
 constexpr int64_t kBlock = 192;
-// Pairs of bf16 in a block on AMX tiles: a chain of additions has a link for 16 of them only, and the end of a block costs more beside its products.
+// Pairs of bf16 in a block on AMX tiles: a chain of additions has a link for 16 of them only, and the end of a block
+// costs more beside its products.
 constexpr int64_t kBlockOnTiles = 2 * kBlock;
-// The packed block of the lhs takes one part of so many of the target's L2: it is read once a panel, while the next one is on its way.
+// The packed block of the lhs takes one part of so many of the target's L2: it is read once a panel, while the next one
+// is on its way.
 constexpr int64_t kLhsBlockOfL2 = 10;
 // The packed block of the rhs takes one part of so many at most: the next one on its way should stay as well.
 constexpr double kRhsBlockOfL2 = 2;
@@ -70,17 +81,22 @@ constexpr int64_t kOtherTenths[] = {7, 13, 15};
 // --- operands as they lie
 // Steps of k: finding where a run begins costs as much as some steps, and of shorter runs packing is the cheaper.
 constexpr int64_t kShortRun = 16;
-// Bytes from a row to the next of a matrix that is read as it lies: further apart they meet in few sets of L1, and packing is the cheaper.
+// Bytes from a row to the next of a matrix that is read as it lies: further apart they meet in few sets of L1, and
+// packing is the cheaper.
 constexpr int64_t kNearRows = 1024;
 // Elements: shorter runs are not worth a loop each, and their operand is packed by divisions.
 constexpr int64_t kShortestRun = 4;
 
 // --- what a measurement may find better (tune="max")
 // The tile by rank, the number of tasks relative to the default's, the m block likewise.
-struct Wish { size_t tile; double least_tasks, most_tasks, block_m; };
+struct Wish {
+  size_t tile;
+  double least_tasks, most_tasks, block_m;
+};
 constexpr double kAny = std::numeric_limits<double>::infinity();
 // Variants: the default, then another tile, more tasks or fewer, other m blocks.
-constexpr Wish kWishes[] = {{0, 0, kAny, 1}, {1, 0, kAny, 1}, {2, 0, kAny, 1}, {0, 1.5, 3, 1}, {0, 3.5, 8, 1}, {0, 0, 0.7, 1}, {0, 0, kAny, 0.5}, {0, 0, kAny, 2}, {1, 1.5, 3, 1}};
+constexpr Wish kWishes[] = {{0, 0, kAny, 1}, {1, 0, kAny, 1},   {2, 0, kAny, 1}, {0, 1.5, 3, 1}, {0, 3.5, 8, 1},
+                            {0, 0, 0.7, 1},  {0, 0, kAny, 0.5}, {0, 0, kAny, 2}, {1, 1.5, 3, 1}};
 
 // --- the loops themselves
 // Steps of k that the micro-kernel writes out.
@@ -97,7 +113,8 @@ constexpr int64_t kLinesAhead = 8;
 constexpr int64_t kStaysCached = 32 << 10;
 
 // --- a device's tiles
-// A block's tile and a thread's part of it: each_m x each_n sums (FMA), or a warp's 16 x 8 tiles, each_m x each_n of them (tensor cores).
+// A block's tile and a thread's part of it: each_m x each_n sums (FMA), or a warp's 16 x 8 tiles, each_m x each_n of
+// them (tensor cores).
 struct DeviceTile { int m, n, k, each_m, each_n; };
 // With FMA: the largest that still gives every multiprocessor of the target a block and throws little away.
 constexpr DeviceTile kFmaTiles[] = {{128, 128, 16, 8, 8}, {64, 64, 16, 4, 4}, {32, 32, 16, 2, 2}};

@@ -13,14 +13,17 @@ constexpr int64_t kGatheredAgain = 1 << 16;
 constexpr int64_t kLongRow = 32 << 10;
 // Nodes below a value that are searched for a sum of another walk.
 constexpr size_t kNearWalk = 16;
-// To save a moved copy, or what one cheap operation makes, costs its bytes and one part of so many more: rather save what it was made of.
+// To save a moved copy, or what one cheap operation makes, costs its bytes and one part of so many more: rather save
+// what it was made of.
 constexpr int64_t kMovedCopy = 2;
-// To save a value that another walk makes from a sum (a softmax over a vocabulary) costs one part of so many more: what was summed is in memory anyway.
+// To save a value that another walk makes from a sum (a softmax over a vocabulary) costs one part of so many more: what
+// was summed is in memory anyway.
 constexpr int64_t kOfAnotherWalk = 8;
-// A contraction at the very end of the forward costs one part of so many more FLOPs to do again than the first one: when the backward comes to early
-// layers, little else is in memory.
+// A contraction at the very end of the forward costs one part of so many more FLOPs to do again than the first one:
+// when the backward comes to early layers, little else is in memory.
 constexpr int64_t kLatestSurcharge = 4;
-// The search for a price (bytes a FLOP) that meets a budget: above the dearest contraction's bytes a FLOP times this nothing is worth computing again ...
+// The search for a price (bytes a FLOP) that meets a budget: above the dearest contraction's bytes a FLOP times this
+// nothing is worth computing again ...
 constexpr double kDearest = 2;
 // ... and below the cheapest one's over this all are, with what they read.
 constexpr double kCheapest = 16;

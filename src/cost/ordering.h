@@ -1,4 +1,5 @@
-// In which order steps run around what is in flight. Estimates for a few cores: what matters is which is longer, a kernel or what is in flight.
+// In which order steps run around what is in flight. Estimates for a few cores: what matters is which is longer, a
+// kernel or what is in flight.
 #pragma once
 #include <cstdint>
 

@@ -7,7 +7,8 @@ namespace trainc::cost {
 // --- matmul chains: which contractions
 // Elements: operands wider than an attention head are read from memory too often, once a block of rows.
 constexpr int64_t kWidestHead = 256;
-// Entries of the batch: where k runs over the rows, one task walks all rows of an entry, and fewer tasks than this keep too few cores busy.
+// Entries of the batch: where k runs over the rows, one task walks all rows of an entry, and fewer tasks than this keep
+// too few cores busy.
 constexpr int64_t kLeastEntries = 8;
 // Bytes of one packed operand that a thread keeps.
 constexpr int64_t kPackedOperand = 8 << 20;
@@ -19,7 +20,8 @@ constexpr int64_t kMostRows = 32;
 constexpr int64_t kLeastRows = 16;
 // Rows of a block where memory is short: what a register tile needs.
 constexpr int64_t kFewestRows = 8;
-// Rows that blocks are multiples of, if they have as many; columns that a causal mask hides likewise: one vector, and two tiles of eight rows.
+// Rows that blocks are multiples of, if they have as many; columns that a causal mask hides likewise: one vector, and
+// two tiles of eight rows.
 constexpr int64_t kRowsOfTiles = 16;
 // Tasks for each core: they take different times.
 constexpr int64_t kTasksOfCore = 4;
@@ -33,12 +35,13 @@ constexpr int64_t kRowTail = 32;
 constexpr int64_t kLargestMask = 400;
 
 // --- a loss in chunks of rows
-// Rows of a chunk, at most: each reads and writes the weight's gradient once, 8 bytes an element for 6 FLOPs x rows. Fewer rows make that traffic felt, more
-// make the chunk large.
+// Rows of a chunk, at most: each reads and writes the weight's gradient once, 8 bytes an element for 6 FLOPs x rows.
+// Fewer rows make that traffic felt, more make the chunk large.
 constexpr int64_t kChunkRows = 512;
 // Bytes that it must save: below, the kernels that copy rows in and out are not worth compiling.
 constexpr int64_t kWorthChunks = int64_t{64} << 20;
-// Nodes one above another that the rewriting looks through by recursion, at most: a program may be deeper than the stack.
+// Nodes one above another that the rewriting looks through by recursion, at most: a program may be deeper than the
+// stack.
 constexpr int kDeepestChunk = 1000;
 
 }  // namespace trainc::cost

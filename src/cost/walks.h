@@ -7,7 +7,8 @@ namespace trainc::cost {
 // --- rows
 // Bytes of scratch for one value's row that a walk keeps for the next one rather than computes again, on a CPU.
 constexpr int64_t kScratchRow = 256 << 10;
-// Bytes of Shared memory for all kept rows of a block, on a device: what every device gives (loop.h, kSharedBytes), less what sums are combined in.
+// Bytes of Shared memory for all kept rows of a block, on a device: what every device gives (loop.h, kSharedBytes),
+// less what sums are combined in.
 constexpr int64_t kSharedRows = 40 << 10;
 // Work, in additions, of a value from which on it is kept: less is done again.
 constexpr int64_t kWorthKeeping = 4;
@@ -17,7 +18,8 @@ constexpr int64_t kCountedWork = 100;
 constexpr int64_t kPiece = 4096;
 // Pieces that a run must have more of than this to be cut into them.
 constexpr int64_t kFewPieces = 2;
-// Parallel iterations, from which on outer loops need not be joined to one: enough for any number of threads we expect; more would only cost divisions.
+// Parallel iterations, from which on outer loops need not be joined to one: enough for any number of threads we expect;
+// more would only cost divisions.
 constexpr int64_t kEnoughTasks = 64;
 
 // --- a tensor in another order

@@ -11,8 +11,12 @@ inline Attrs attrs_of(Op op) {
     case Op::Constant: return ConstantAttr{};
     case Op::Random: return RandomAttr{};
     case Op::Reduce: return ReduceAttr{};
-    case Op::Iota: case Op::Scan: case Op::Concat: case Op::Gather: return AxisAttr{};
-    case Op::Permute: case Op::Reverse: return AxesAttr{};
+    case Op::Iota:
+    case Op::Scan:
+    case Op::Concat:
+    case Op::Gather: return AxisAttr{};
+    case Op::Permute:
+    case Op::Reverse: return AxesAttr{};
     case Op::Slice: return SliceAttr{};
     case Op::Pad: return PadAttr{};
     case Op::Window: return WindowAttr{};

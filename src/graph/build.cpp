@@ -20,7 +20,8 @@ const Node* Builder::constant(DType dtype, double value) {
     require(value == std::trunc(value) && value >= -0x1p63 && value < 0x1p63, "constant: no integer of 64 bits");
     return constant_int(dtype, static_cast<int64_t>(value));
   }
-  return graph.make(Op::Constant, ConstantAttr{std::bit_cast<uint64_t>(round_to(dtype, value))}, {}, {dtype, {}}, origin);
+  return graph.make(Op::Constant, ConstantAttr{std::bit_cast<uint64_t>(round_to(dtype, value))}, {}, {dtype, {}},
+                    origin);
 }
 
 const Node* Builder::constant_int(DType dtype, int64_t value) {
@@ -28,7 +29,9 @@ const Node* Builder::constant_int(DType dtype, int64_t value) {
   return graph.make(Op::Constant, ConstantAttr{static_cast<uint64_t>(wrap_to(dtype, value))}, {}, {dtype, {}}, origin);
 }
 
-const Node* Builder::full(DType dtype, const Dims& shape, double value) { return broadcast(constant(dtype, value), shape); }
+const Node* Builder::full(DType dtype, const Dims& shape, double value) {
+  return broadcast(constant(dtype, value), shape);
+}
 
 const Node* Builder::iota(DType dtype, const Dims& shape, int64_t axis) {
   return graph.make(Op::Iota, AxisAttr{axis}, {}, {dtype, shape}, origin);
@@ -64,15 +67,19 @@ const Node* Builder::reduce(ReduceKind kind, const Node* a, Dims axes, bool keep
     else kept.push_back(a->shape()[i]);
   }
   const bool arg = kind == ReduceKind::ArgMax || kind == ReduceKind::ArgMin;
-  const Node* reduced = graph.make(Op::Reduce, ReduceAttr{kind, std::move(axes)}, {a}, {arg ? DType::I64 : a->dtype(), kept}, origin);
+  const Node* reduced =
+      graph.make(Op::Reduce, ReduceAttr{kind, std::move(axes)}, {a}, {arg ? DType::I64 : a->dtype(), kept}, origin);
   return keep_dims ? reshape(reduced, ones) : reduced;
 }
 
-const Node* Builder::scan(const Node* a, int64_t axis) { return graph.make(Op::Scan, AxisAttr{axis}, {a}, a->type, origin); }
+const Node* Builder::scan(const Node* a, int64_t axis) {
+  return graph.make(Op::Scan, AxisAttr{axis}, {a}, a->type, origin);
+}
 
 const Node* Builder::contract(const Node* lhs, const Node* rhs) {
   require(lhs->type.rank() == 3 && rhs->type.rank() == 3, "contract: both operands are rank 3");
-  return graph.make(Op::Contract, NoAttr{}, {lhs, rhs}, {lhs->dtype(), {lhs->shape()[0], lhs->shape()[1], rhs->shape()[1]}}, origin);
+  return graph.make(Op::Contract, NoAttr{}, {lhs, rhs},
+                    {lhs->dtype(), {lhs->shape()[0], lhs->shape()[1], rhs->shape()[1]}}, origin);
 }
 
 const Node* Builder::reshape(const Node* a, const Dims& shape) {
@@ -128,7 +135,8 @@ const Node* Builder::pad(const Node* a, const Node* value, const Dims& low, cons
 const Node* Builder::window(const Node* a, WindowAttr attr) {
   if (attr.axes.empty()) return a;
   Dims shape = a->shape();
-  require(attr.size.size() == attr.axes.size() && attr.step.size() == attr.axes.size() && attr.dilation.size() == attr.axes.size(),
+  require(attr.size.size() == attr.axes.size() && attr.step.size() == attr.axes.size() &&
+              attr.dilation.size() == attr.axes.size(),
           "window: size, step and dilation have one number for each of the axes");
   for (size_t i = 0; i < attr.axes.size(); ++i) {
     require(attr.axes[i] >= 0 && attr.axes[i] < a->type.rank(), "window: no such axis");
@@ -160,7 +168,8 @@ const Node* Builder::gather(const Node* a, const Node* index, int64_t axis, Fail
   return graph.make(Op::Gather, AxisAttr{axis, failure}, {a, index}, {a->dtype(), index->shape()}, origin);
 }
 
-const Node* Builder::scatter(ScatterKind kind, const Node* init, const Node* index, const Node* src, int64_t axis, Failure failure) {
+const Node* Builder::scatter(ScatterKind kind, const Node* init, const Node* index, const Node* src, int64_t axis,
+                             Failure failure) {
   return graph.make(Op::Scatter, ScatterAttr{axis, kind, failure}, {init, index, src}, init->type, origin);
 }
 
@@ -183,7 +192,8 @@ Dims broadcast_shape(const Dims& a, const Dims& b) {
   for (size_t i = 1; i <= shorter.size(); ++i) {
     int64_t& d = shape[shape.size() - i];
     const int64_t e = shorter[shorter.size() - i];
-    require(d == e || d == 1 || e == 1, "broadcast_shape: " + std::to_string(d) + " and " + std::to_string(e) + " do not fit");
+    require(d == e || d == 1 || e == 1,
+            "broadcast_shape: " + std::to_string(d) + " and " + std::to_string(e) + " do not fit");
     if (d == 1) d = e;
   }
   return shape;

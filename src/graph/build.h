@@ -14,7 +14,7 @@ struct Builder {
   std::string origin;
 
   const Node* input(int64_t index, Type, Dims strides = {});
-  const Node* constant(DType, double value);      // rounded to dtype; integers: value must be integral
+  const Node* constant(DType, double value);  // rounded to dtype; integers: value must be integral
   const Node* constant_int(DType, int64_t value);
   /// A scalar constant broadcast to `shape`.
   const Node* full(DType, const Dims& shape, double value);
@@ -24,7 +24,7 @@ struct Builder {
   const Node* unary(Op, const Node*);
   const Node* binary(Op, const Node*, const Node*);  // comparisons give bool
   const Node* select(const Node* c, const Node* a, const Node* b);
-  const Node* cast(const Node*, DType);              // nothing where the dtype is already so
+  const Node* cast(const Node*, DType);  // nothing where the dtype is already so
 
   const Node* add(const Node* a, const Node* b) { return binary(Op::Add, a, b); }
   const Node* sub(const Node* a, const Node* b) { return binary(Op::Sub, a, b); }
@@ -42,12 +42,14 @@ struct Builder {
   const Node* slice(const Node*, const Dims& start, const Dims& extent, const Dims& step);
   const Node* slice_axis(const Node*, int64_t axis, int64_t start, int64_t extent, int64_t step = 1);
   const Node* pad(const Node*, const Node* value, const Dims& low, const Dims& high);
-  /// All windows of `size` along `axes` that lie within `a`: the axes count windows, and the places in a window are new last axes.
+  /// All windows of `size` along `axes` that lie within `a`: the axes count windows, and the places in a window are new
+  /// last axes.
   const Node* window(const Node*, WindowAttr);
   const Node* concat(std::span<const Node* const>, int64_t axis);
   const Node* reverse(const Node*, const Dims& axes);
   const Node* gather(const Node*, const Node* index, int64_t axis, Failure = Failure::Index);
-  const Node* scatter(ScatterKind, const Node* init, const Node* index, const Node* src, int64_t axis, Failure = Failure::Index);
+  const Node* scatter(ScatterKind, const Node* init, const Node* index, const Node* src, int64_t axis,
+                      Failure = Failure::Index);
   const Node* extern_call(ExternAttr, std::vector<const Node*> inputs);
   const Node* result(const Node* extern_node, int64_t index);
 };

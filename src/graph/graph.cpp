@@ -15,7 +15,8 @@ std::string to_string(const Type& type) {
 
 std::string_view name_of(Op op) {
   switch (op) {
-#define OP(Name, text, inputs, Class, meaning) case Op::Name: return text;
+#define OP(Name, text, inputs, Class, meaning) \
+  case Op::Name: return text;
 #include "graph/ops.def"
   }
   return "?";
@@ -23,7 +24,8 @@ std::string_view name_of(Op op) {
 
 OpClass class_of(Op op) {
   switch (op) {
-#define OP(Name, text, inputs, Class, meaning) case Op::Name: return OpClass::Class;
+#define OP(Name, text, inputs, Class, meaning) \
+  case Op::Name: return OpClass::Class;
 #include "graph/ops.def"
   }
   return OpClass::Leaf;
@@ -31,7 +33,8 @@ OpClass class_of(Op op) {
 
 int arity_of(Op op) {
   switch (op) {
-#define OP(Name, text, inputs, Class, meaning) case Op::Name: return inputs;
+#define OP(Name, text, inputs, Class, meaning) \
+  case Op::Name: return inputs;
 #include "graph/ops.def"
   }
   return 0;
@@ -55,16 +58,45 @@ struct Hasher {
   }
 
   void operator()(const NoAttr&) {}
-  void operator()(const InputAttr& a) { add(a.index); add(a.strides); }
+  void operator()(const InputAttr& a) {
+    add(a.index);
+    add(a.strides);
+  }
   void operator()(const ConstantAttr& a) { add(a.bits); }
-  void operator()(const RandomAttr& a) { add(a.draw); add(std::bit_cast<uint64_t>(a.p)); add(a.threads); add(a.vector); }
-  void operator()(const ReduceAttr& a) { add(static_cast<uint64_t>(a.kind)); add(a.axes); }
-  void operator()(const AxisAttr& a) { add(a.axis); add(static_cast<uint64_t>(a.failure)); }
+  void operator()(const RandomAttr& a) {
+    add(a.draw);
+    add(std::bit_cast<uint64_t>(a.p));
+    add(a.threads);
+    add(a.vector);
+  }
+  void operator()(const ReduceAttr& a) {
+    add(static_cast<uint64_t>(a.kind));
+    add(a.axes);
+  }
+  void operator()(const AxisAttr& a) {
+    add(a.axis);
+    add(static_cast<uint64_t>(a.failure));
+  }
   void operator()(const AxesAttr& a) { add(a.axes); }
-  void operator()(const SliceAttr& a) { add(a.start); add(a.step); }
-  void operator()(const PadAttr& a) { add(a.low); add(a.high); }
-  void operator()(const WindowAttr& a) { add(a.axes); add(a.size); add(a.step); add(a.dilation); }
-  void operator()(const ScatterAttr& a) { add(a.axis); add(static_cast<uint64_t>(a.kind)); add(static_cast<uint64_t>(a.failure)); }
+  void operator()(const SliceAttr& a) {
+    add(a.start);
+    add(a.step);
+  }
+  void operator()(const PadAttr& a) {
+    add(a.low);
+    add(a.high);
+  }
+  void operator()(const WindowAttr& a) {
+    add(a.axes);
+    add(a.size);
+    add(a.step);
+    add(a.dilation);
+  }
+  void operator()(const ScatterAttr& a) {
+    add(a.axis);
+    add(static_cast<uint64_t>(a.kind));
+    add(static_cast<uint64_t>(a.failure));
+  }
   void operator()(const ExternAttr& a) {
     add(std::hash<std::string>()(a.target));
     add(std::hash<std::string>()(a.arguments));

@@ -26,7 +26,11 @@ struct Type {
   DType dtype = DType::F32;
   Dims shape;
   bool operator==(const Type&) const = default;
-  int64_t numel() const { int64_t n = 1; for (int64_t d : shape) n *= d; return n; }
+  int64_t numel() const {
+    int64_t n = 1;
+    for (int64_t d : shape) n *= d;
+    return n;
+  }
   int64_t rank() const { return static_cast<int64_t>(shape.size()); }
   int64_t bytes() const { return numel() * size_of(dtype); }
 };
@@ -51,28 +55,46 @@ struct InputAttr {
   bool operator==(const InputAttr&) const = default;
 };
 struct ConstantAttr {
-  uint64_t bits = 0;  // f64's bits for the float dtypes (exactly representable in dtype), two's complement for the others
+  // f64's bits for the float dtypes (exactly representable in dtype), two's complement for the others
+  uint64_t bits = 0;
   bool operator==(const ConstantAttr&) const = default;
 };
 struct RandomAttr {
   int64_t draw = 0;  // place among the program's random operations; the key that keeps two dropouts two
   double p = 0;      // probability of true
-  // 0: the host's generator, element after element. Else Philox, as the framework's dropout deals elements out to this many threads (a multiple
-  // of 256), `vector` neighbours at a time (1, 2, 4 or 8): docs/cuda.md, "Masks".
+  // 0: the host's generator, element after element. Else Philox, as the framework's dropout deals elements out to this
+  // many threads (a multiple of 256), `vector` neighbours at a time (1, 2, 4 or 8): docs/cuda.md, "Masks".
   int64_t threads = 0, vector = 0;
   bool operator==(const RandomAttr&) const = default;
 };
-enum class ReduceKind : uint8_t { Sum, Prod, Max, Min, ArgMax, ArgMin };  // Arg*: one axis, i64, the first of equals; NaN wins
-struct ReduceAttr { ReduceKind kind = ReduceKind::Sum; Dims axes; /* ascending */ bool operator==(const ReduceAttr&) const = default; };
+// Arg*: one axis, i64, the first of equals; NaN wins
+enum class ReduceKind : uint8_t { Sum, Prod, Max, Min, ArgMax, ArgMin };
+struct ReduceAttr {
+  ReduceKind kind = ReduceKind::Sum;
+  Dims axes; /* ascending */
+  bool operator==(const ReduceAttr&) const = default;
+};
 struct AxisAttr {
   int64_t axis = 0;
   Failure failure = Failure::Index;  // Gather alone: what an index out of bounds raises
   bool operator==(const AxisAttr&) const = default;
 };
-struct AxesAttr { Dims axes; bool operator==(const AxesAttr&) const = default; };
-struct SliceAttr { Dims start, step; /* one per axis; the node's shape gives the extent */ bool operator==(const SliceAttr&) const = default; };
-struct PadAttr { Dims low, high; bool operator==(const PadAttr&) const = default; };
-struct WindowAttr { Dims axes, size, step, dilation; /* axes ascending; the others one number an axis of these */ bool operator==(const WindowAttr&) const = default; };
+struct AxesAttr {
+  Dims axes;
+  bool operator==(const AxesAttr&) const = default;
+};
+struct SliceAttr {
+  Dims start, step; /* one per axis; the node's shape gives the extent */
+  bool operator==(const SliceAttr&) const = default;
+};
+struct PadAttr {
+  Dims low, high;
+  bool operator==(const PadAttr&) const = default;
+};
+struct WindowAttr {
+  Dims axes, size, step, dilation; /* axes ascending; the others one number an axis of these */
+  bool operator==(const WindowAttr&) const = default;
+};
 enum class ScatterKind : uint8_t { Sum, Last };
 struct ScatterAttr {
   int64_t axis = 0;
@@ -86,13 +108,18 @@ struct ExternAttr {
   std::vector<Type> results;  // all of them; a result the framework leaves undefined has dtype bool and shape [0]
   bool random = false;        // draws from the framework's generator: keeps its place in the order of draws
   int64_t draw = -1;          // that place, where random (two equal calls are two then)
-  Dims aliases;               // inputs, by number: a result may be a view of their memory, as the operator's schema says
-  std::string reason;         // why the front end has no primitives for it: a remark's reason. Empty: the compiler chose it (a library's call)
+  // inputs, by number: a result may be a view of their memory, as the operator's schema says
+  Dims aliases;
+  // why the front end has no primitives for it: a remark's reason. Empty: the compiler chose it (a library's call)
+  std::string reason;
   bool operator==(const ExternAttr&) const = default;
 };
-struct ResultAttr { int64_t index = 0; bool operator==(const ResultAttr&) const = default; };
-using Attrs = std::variant<NoAttr, InputAttr, ConstantAttr, RandomAttr, ReduceAttr, AxisAttr, AxesAttr, SliceAttr, PadAttr, WindowAttr,
-                           ScatterAttr, ExternAttr, ResultAttr>;
+struct ResultAttr {
+  int64_t index = 0;
+  bool operator==(const ResultAttr&) const = default;
+};
+using Attrs = std::variant<NoAttr, InputAttr, ConstantAttr, RandomAttr, ReduceAttr, AxisAttr, AxesAttr, SliceAttr,
+                           PadAttr, WindowAttr, ScatterAttr, ExternAttr, ResultAttr>;
 
 struct Node {
   Op op;
@@ -120,17 +147,19 @@ class Graph {
   Graph& operator=(Graph&&) = default;
   Graph(const Graph&) = delete;
 
-  /// The one node with this op, attributes, inputs and type; made when it is not there yet. Throws InternalError where the
-  /// row of ops.def is violated (arity, shapes, dtypes: see verify.h).
+  /// The one node with this op, attributes, inputs and type; made when it is not there yet. Throws InternalError where
+  /// the row of ops.def is violated (arity, shapes, dtypes: see verify.h).
   const Node* make(Op, Attrs, std::vector<const Node*> inputs, Type, std::string_view origin = {});
 
   std::vector<Output> outputs;
-  /// The program's draws (Random, random Extern), whether anybody reads them or not: the generator has to move on by each. Live as outputs are.
+  /// The program's draws (Random, random Extern), whether anybody reads them or not: the generator has to move on by
+  /// each. Live as outputs are.
   std::vector<const Node*> effects;
   int64_t input_count = 0;  // arguments of the graph, used or not
 
   const std::deque<Node>& nodes() const { return nodes_; }  // in order of making: a topological order
-  /// Where the node comes from in the user's program ("model.py:41 (aten.addmm)"); outside the key, merged nodes keep all.
+  /// Where the node comes from in the user's program ("model.py:41 (aten.addmm)"); outside the key, merged nodes keep
+  /// all.
   const std::vector<std::string>& origins(const Node*) const;
   void add_origin(const Node*, std::string_view);
   /// Nodes that the outputs and the effects need, in topological order.

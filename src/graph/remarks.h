@@ -15,12 +15,14 @@ class NodeRemarks {
   /// Whether somebody listens.
   explicit operator bool() const { return to_; }
   /// `what` (one of `missed`) was not done for `node` (together with `other`, where there is one).
-  void missed(const char* what, const char* reason, const Node* node, const Node* other, int64_t bytes, std::string_view detail = {}) const {
+  void missed(const char* what, const char* reason, const Node* node, const Node* other, int64_t bytes,
+              std::string_view detail = {}) const {
     if (to_) to_->add(stage_, what, reason, detail, line(node), other ? line(other) : std::string_view(), bytes);
   }
 
  private:
-  /// The line of the program that a node is of; of one that the compiler made itself, the line of what it was made from.
+  /// The line of the program that a node is of; of one that the compiler made itself, the line of what it was made
+  /// from.
   std::string_view line(const Node*) const;
 
   const Graph& graph_;

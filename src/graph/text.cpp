@@ -17,7 +17,8 @@
 namespace trainc {
 namespace {
 
-constexpr std::string_view kReduceKinds[] = {"sum", "prod", "max", "min", "argmax", "argmin"};  // in the order of ReduceKind
+// in the order of ReduceKind
+constexpr std::string_view kReduceKinds[] = {"sum", "prod", "max", "min", "argmax", "argmin"};
 constexpr std::string_view kScatterKinds[] = {"sum", "last"};
 
 std::string list(const Dims& dims) {
@@ -41,7 +42,8 @@ std::string constant_text(const Node& node) {
   const uint64_t bits = node.as<ConstantAttr>().bits;
   if (!is_float(node.dtype())) return fmt::format(" value={}", static_cast<int64_t>(bits));
   const double value = std::bit_cast<double>(bits);
-  if (std::isnan(value) && bits != std::bit_cast<uint64_t>(std::numeric_limits<double>::quiet_NaN())) return fmt::format(" bits={:#x}", bits);
+  if (std::isnan(value) && bits != std::bit_cast<uint64_t>(std::numeric_limits<double>::quiet_NaN()))
+    return fmt::format(" bits={:#x}", bits);
   return fmt::format(" value={}", value);
 }
 
@@ -53,20 +55,26 @@ struct AttrPrinter {
   }
   std::string operator()(const ConstantAttr&) const { return constant_text(node); }
   std::string operator()(const RandomAttr& a) const {
-    return fmt::format(" draw={} p={}", a.draw, a.p) + (a.threads ? fmt::format(" threads={} vector={}", a.threads, a.vector) : "");
+    return fmt::format(" draw={} p={}", a.draw, a.p) +
+           (a.threads ? fmt::format(" threads={} vector={}", a.threads, a.vector) : "");
   }
   std::string operator()(const ReduceAttr& a) const {
     return fmt::format(" kind={} axes={}", kReduceKinds[static_cast<int>(a.kind)], list(a.axes));
   }
   std::string operator()(const AxisAttr& a) const { return fmt::format(" axis={}", a.axis) + failure(a.failure); }
   static std::string failure(Failure f) { return f == Failure::Index ? "" : fmt::format(" failure={}", text_of(f)); }
-  std::string operator()(const AxesAttr& a) const { return (node.op == Op::Permute ? " order=" : " axes=") + list(a.axes); }
+  std::string operator()(const AxesAttr& a) const {
+    return (node.op == Op::Permute ? " order=" : " axes=") + list(a.axes);
+  }
   std::string operator()(const SliceAttr& a) const { return " start=" + list(a.start) + " step=" + list(a.step); }
   std::string operator()(const PadAttr& a) const { return " low=" + list(a.low) + " high=" + list(a.high); }
   std::string operator()(const WindowAttr& a) const {
-    return " axes=" + list(a.axes) + " size=" + list(a.size) + " step=" + list(a.step) + " dilation=" + list(a.dilation);
+    return " axes=" + list(a.axes) + " size=" + list(a.size) + " step=" + list(a.step) +
+           " dilation=" + list(a.dilation);
   }
-  std::string operator()(const ScatterAttr& a) const { return fmt::format(" axis={} kind={}", a.axis, kScatterKinds[static_cast<int>(a.kind)]) + failure(a.failure); }
+  std::string operator()(const ScatterAttr& a) const {
+    return fmt::format(" axis={} kind={}", a.axis, kScatterKinds[static_cast<int>(a.kind)]) + failure(a.failure);
+  }
   std::string operator()(const ExternAttr& a) const {
     std::string text = " target=" + quoted(a.target) + " arguments=" + quoted(a.arguments) + " results=[";
     for (size_t i = 0; i < a.results.size(); ++i) text += (i ? "," : "") + to_string(a.results[i]);
@@ -90,8 +98,10 @@ class Parser {
       if (peek() == '%') node();
       else if (accept_word("inputs")) graph_.input_count = std::max(graph_.input_count, number());
       else if (accept_word("effects")) effects();
-      else if (accept_word("return")) { results(); returned = true; }
-      else fail("expected a node, `inputs`, `effects` or `return`");
+      else if (accept_word("return")) {
+        results();
+        returned = true;
+      } else fail("expected a node, `inputs`, `effects` or `return`");
       end_of_line();
     }
     if (!returned) fail("no return line");
@@ -108,19 +118,24 @@ class Parser {
   [[noreturn]] void fail(const std::string& what) const {
     size_t line = 1, column = 1;
     for (size_t i = 0; i < std::min(at_, text_.size()); ++i) {
-      if (text_[i] == '\n') { ++line; column = 1; }
-      else ++column;
+      if (text_[i] == '\n') {
+        ++line;
+        column = 1;
+      } else ++column;
     }
     throw InternalError(fmt::format("graph text {}:{}: {}", line, column, what));
   }
 
   char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
-  void skip_blanks() { while (peek() == ' ' || peek() == '\t' || peek() == '\r') ++at_; }
+  void skip_blanks() {
+    while (peek() == ' ' || peek() == '\t' || peek() == '\r') ++at_;
+  }
   bool at_comment() const { return text_.substr(at_).starts_with("//"); }
   void skip_lines() {
     for (;;) {
       skip_blanks();
-      if (at_comment()) while (at_ < text_.size() && peek() != '\n') ++at_;
+      if (at_comment())
+        while (at_ < text_.size() && peek() != '\n') ++at_;
       if (peek() != '\n') return;
       ++at_;
     }
@@ -131,7 +146,9 @@ class Parser {
     ++at_;
     return true;
   }
-  void expect(char c) { if (!accept(c)) fail(fmt::format("expected '{}'", c)); }
+  void expect(char c) {
+    if (!accept(c)) fail(fmt::format("expected '{}'", c));
+  }
   static bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.'; }
   std::string_view word() {
     skip_blanks();
@@ -167,7 +184,8 @@ class Parser {
     Dims values;
     expect('[');
     if (accept(']')) return values;
-    do values.push_back(number()); while (accept(','));
+    do values.push_back(number());
+    while (accept(','));
     expect(']');
     return values;
   }
@@ -215,7 +233,8 @@ class Parser {
   }
   void end_of_line() {
     skip_blanks();
-    if (at_comment()) while (at_ < text_.size() && peek() != '\n') ++at_;
+    if (at_comment())
+      while (at_ < text_.size() && peek() != '\n') ++at_;
     if (peek() != '\n' && at_ < text_.size()) fail("expected the end of the line");
   }
 
@@ -300,7 +319,8 @@ class Parser {
     else if (key == "results") {
       expect('[');
       if (accept(']')) return true;
-      do a.results.push_back(type()); while (accept(','));
+      do a.results.push_back(type());
+      while (accept(','));
       expect(']');
     } else return false;
     return true;
@@ -329,12 +349,13 @@ class Parser {
       r = std::from_chars(from, to, value);
       a.bits = static_cast<uint64_t>(value);
     }
-    if (constant_.empty() || r.ec != std::errc() || r.ptr != to) fail(fmt::format("'{}' is no value of {}", constant_, name_of(dtype)));
+    if (constant_.empty() || r.ec != std::errc() || r.ptr != to)
+      fail(fmt::format("'{}' is no value of {}", constant_, name_of(dtype)));
   }
 
   static std::optional<Op> op_of(std::string_view text) {
 #define OP(Name, word, inputs, Class, meaning) \
-    if (text == word) return Op::Name;
+  if (text == word) return Op::Name;
 #include "graph/ops.def"
     return std::nullopt;
   }
@@ -440,7 +461,9 @@ std::string print(const Graph& graph) {
   text += "return";
   for (const Output& output : graph.outputs) {
     if (!output.value) text += " none";
-    else text += fmt::format(" %{}", number.at(output.value)) + (output.strides.empty() ? "" : ":strides=" + list(output.strides));
+    else
+      text += fmt::format(" %{}", number.at(output.value)) +
+              (output.strides.empty() ? "" : ":strides=" + list(output.strides));
   }
   return text + '\n';
 }

@@ -9,6 +9,7 @@ namespace trainc {
 //   effects %1                       // draws, read or not; only where there are some
 //   return %4 %3:strides=[1,8] none
 std::string print(const Graph&);
-/// parse(print(g)) prints the same, and nodes are equal as pointers when parsed into one graph. InternalError names line and column.
+/// parse(print(g)) prints the same, and nodes are equal as pointers when parsed into one graph. InternalError names
+/// line and column.
 Graph parse(std::string_view);
 }  // namespace trainc

@@ -4,8 +4,8 @@
 //   (3) shape and dtype follow from the inputs and the attributes as the row's meaning says;
 //   (4) the dtype has the operation: no arithmetic on bool, no sqrt of integers, no `and` of floats;
 //   (5) a constant is a scalar, and a value of its dtype.
-// What is checked of a graph: every node; outputs are its nodes, and their strides fit their rank; input indices are below
-// input_count, and each is declared one way.
+// What is checked of a graph: every node; outputs are its nodes, and their strides fit their rank; input indices are
+// below input_count, and each is declared one way.
 #include "graph/verify.h"
 
 #include <bit>
@@ -28,15 +28,19 @@ struct Check {
     text += std::string(node.inputs.empty() ? "" : ")") + " : " + to_string(node.type);
     throw InternalError(text + ": " + what);
   }
-  void need(bool ok, const char* what) const { if (!ok) fail(what); }
+  void need(bool ok, const char* what) const {
+    if (!ok) fail(what);
+  }
   const Type& in(size_t i) const { return node.inputs[i]->type; }
   const Type& out() const { return node.type; }
 
   void same_dtype(size_t from = 0) const {
-    for (size_t i = from; i < node.inputs.size(); ++i) need(in(i).dtype == out().dtype, "operands and result differ in dtype");
+    for (size_t i = from; i < node.inputs.size(); ++i)
+      need(in(i).dtype == out().dtype, "operands and result differ in dtype");
   }
   void same_shape() const {
-    for (size_t i = 0; i < node.inputs.size(); ++i) need(in(i).shape == out().shape, "operands and result differ in shape");
+    for (size_t i = 0; i < node.inputs.size(); ++i)
+      need(in(i).shape == out().shape, "operands and result differ in shape");
   }
   void is_axis(int64_t axis) const { need(axis >= 0 && axis < in(0).rank(), "no such axis"); }
   void is_set(const Dims& axes) const {
@@ -68,7 +72,8 @@ void Check::constant() const {
     const double value = std::bit_cast<double>(bits);
     need(std::isnan(value) || round_to(out().dtype, value) == value, "the value is none of the dtype");
   } else {
-    need(wrap_to(out().dtype, static_cast<int64_t>(bits)) == static_cast<int64_t>(bits), "the value is none of the dtype");
+    need(wrap_to(out().dtype, static_cast<int64_t>(bits)) == static_cast<int64_t>(bits),
+         "the value is none of the dtype");
   }
 }
 
@@ -77,27 +82,44 @@ void Check::elementwise() const {
   const DType d = in(0).dtype;
   const auto numeric = [&] { need(d != DType::Bool, "bool has no arithmetic"); };
   switch (node.op) {
-    case Op::Neg: case Op::Abs: case Op::Sign: case Op::Floor: case Op::Ceil: case Op::Round: case Op::Trunc:
-    case Op::Add: case Op::Sub: case Op::Mul: case Op::Div: case Op::FloorDiv: case Op::Mod: case Op::Pow:
-      numeric();
-      return same_dtype();
-    case Op::Sqrt: case Op::Rsqrt: case Op::Exp: case Op::Expm1: case Op::Log: case Op::Log1p: case Op::Sin: case Op::Cos:
-    case Op::Tanh: case Op::Erf:
-      need(is_float(d), "needs a float dtype");
-      return same_dtype();
-    case Op::Not: case Op::And: case Op::Or: case Op::Xor:
-      need(!is_float(d), "needs bool or an integer dtype");
-      return same_dtype();
-    case Op::Max: case Op::Min: return same_dtype();
-    case Op::IsNan:
-      need(out().dtype == DType::Bool, "gives bool");
-      return;
-    case Op::Lt: case Op::Le: case Op::Eq: case Op::Ne:
+    case Op::Neg:
+    case Op::Abs:
+    case Op::Sign:
+    case Op::Floor:
+    case Op::Ceil:
+    case Op::Round:
+    case Op::Trunc:
+    case Op::Add:
+    case Op::Sub:
+    case Op::Mul:
+    case Op::Div:
+    case Op::FloorDiv:
+    case Op::Mod:
+    case Op::Pow: numeric(); return same_dtype();
+    case Op::Sqrt:
+    case Op::Rsqrt:
+    case Op::Exp:
+    case Op::Expm1:
+    case Op::Log:
+    case Op::Log1p:
+    case Op::Sin:
+    case Op::Cos:
+    case Op::Tanh:
+    case Op::Erf: need(is_float(d), "needs a float dtype"); return same_dtype();
+    case Op::Not:
+    case Op::And:
+    case Op::Or:
+    case Op::Xor: need(!is_float(d), "needs bool or an integer dtype"); return same_dtype();
+    case Op::Max:
+    case Op::Min: return same_dtype();
+    case Op::IsNan: need(out().dtype == DType::Bool, "gives bool"); return;
+    case Op::Lt:
+    case Op::Le:
+    case Op::Eq:
+    case Op::Ne:
       need(in(1).dtype == d, "operands differ in dtype");
       return need(out().dtype == DType::Bool, "gives bool");
-    case Op::Select:
-      need(d == DType::Bool, "the condition is bool");
-      return same_dtype(1);
+    case Op::Select: need(d == DType::Bool, "the condition is bool"); return same_dtype(1);
     case Op::Cast: return;
     default: fail("not elementwise");
   }
@@ -136,7 +158,8 @@ void Check::contract() const {
 void Check::permute() const {
   same_dtype();
   const Dims& order = node.as<AxesAttr>().axes;
-  need(static_cast<int64_t>(order.size()) == in(0).rank() && in(0).rank() == out().rank(), "one axis of the order for each axis");
+  need(static_cast<int64_t>(order.size()) == in(0).rank() && in(0).rank() == out().rank(),
+       "one axis of the order for each axis");
   std::vector<bool> seen(order.size());
   for (size_t i = 0; i < order.size(); ++i) {
     is_axis(order[i]);
@@ -157,11 +180,13 @@ void Check::slice() const {
   same_dtype();
   const auto& [start, step] = node.as<SliceAttr>();
   const size_t rank = in(0).shape.size();
-  need(out().shape.size() == rank && start.size() == rank && step.size() == rank, "start, step and shape have one number an axis");
+  need(out().shape.size() == rank && start.size() == rank && step.size() == rank,
+       "start, step and shape have one number an axis");
   for (size_t i = 0; i < rank; ++i) {
     need(start[i] >= 0 && step[i] >= 1, "start is below 0 or step below 1");
     const int64_t extent = out().shape[i];
-    need(extent == 0 ? start[i] <= in(0).shape[i] : start[i] + (extent - 1) * step[i] < in(0).shape[i], "runs out of the input");
+    need(extent == 0 ? start[i] <= in(0).shape[i] : start[i] + (extent - 1) * step[i] < in(0).shape[i],
+         "runs out of the input");
   }
 }
 
@@ -170,7 +195,8 @@ void Check::pad() const {
   need(in(1).shape.empty(), "the padding value is a scalar");
   const auto& [low, high] = node.as<PadAttr>();
   const size_t rank = in(0).shape.size();
-  need(out().shape.size() == rank && low.size() == rank && high.size() == rank, "low, high and shape have one number an axis");
+  need(out().shape.size() == rank && low.size() == rank && high.size() == rank,
+       "low, high and shape have one number an axis");
   for (size_t i = 0; i < rank; ++i) {
     need(low[i] >= 0 && high[i] >= 0, "low or high is negative");
     need(out().shape[i] == low[i] + in(0).shape[i] + high[i], "the shape is not the padded one");
@@ -182,7 +208,8 @@ void Check::window() const {
   const auto& [axes, size, step, dilation] = node.as<WindowAttr>();
   is_set(axes);
   const size_t rank = in(0).shape.size();
-  need(size.size() == axes.size() && step.size() == axes.size() && dilation.size() == axes.size(), "size, step and dilation have one number for each of the axes");
+  need(size.size() == axes.size() && step.size() == axes.size() && dilation.size() == axes.size(),
+       "size, step and dilation have one number for each of the axes");
   need(out().shape.size() == rank + axes.size(), "the shape is not the input's with an axis more for each of the axes");
   size_t next = 0;
   for (size_t i = 0; i < rank; ++i) {
@@ -193,7 +220,8 @@ void Check::window() const {
     need(size[next] >= 1 && step[next] >= 1 && dilation[next] >= 1, "size, step or dilation is below 1");
     need(out().shape[rank + next] == size[next], "a last axis is not as large as the window");
     const int64_t windows = out().shape[i];
-    need(windows == 0 || (windows - 1) * step[next] + (size[next] - 1) * dilation[next] < in(0).shape[i], "runs out of the input");
+    need(windows == 0 || (windows - 1) * step[next] + (size[next] - 1) * dilation[next] < in(0).shape[i],
+         "runs out of the input");
     ++next;
   }
 }
@@ -262,7 +290,8 @@ void Check::all() const {
       const auto& [draw, p, threads, vector] = node.as<RandomAttr>();
       if (threads == 0) return need(vector == 0, "the host's generator deals nothing out");
       need(threads > 0 && threads % 256 == 0, "Philox is dealt out to blocks of 256 threads");
-      return need((vector == 1 || vector == 2 || vector == 4 || vector == 8) && out().numel() % vector == 0, "1, 2, 4 or 8 neighbours, without a rest");
+      return need((vector == 1 || vector == 2 || vector == 4 || vector == 8) && out().numel() % vector == 0,
+                  "1, 2, 4 or 8 neighbours, without a rest");
     }
     case Op::Reduce: return reduce();
     case Op::Scan:
@@ -271,9 +300,7 @@ void Check::all() const {
       need(out().dtype != DType::Bool, "bool has no arithmetic");
       return is_axis(node.as<AxisAttr>().axis);
     case Op::Contract: return contract();
-    case Op::Reshape:
-      same_dtype();
-      return need(in(0).numel() == out().numel(), "the number of elements changes");
+    case Op::Reshape: same_dtype(); return need(in(0).numel() == out().numel(), "the number of elements changes");
     case Op::Permute: return permute();
     case Op::Broadcast: return broadcast();
     case Op::Slice: return slice();
@@ -288,7 +315,9 @@ void Check::all() const {
     case Op::Scatter: return scatter();
     case Op::Extern:
       need(!node.as<ExternAttr>().results.empty(), "an extern has a result");
-      for (int64_t i : node.as<ExternAttr>().aliases) need(i >= 0 && i < static_cast<int64_t>(node.inputs.size()), "a result is a view of an input that is not there");
+      for (int64_t i : node.as<ExternAttr>().aliases)
+        need(i >= 0 && i < static_cast<int64_t>(node.inputs.size()),
+             "a result is a view of an input that is not there");
       return need(node.as<ExternAttr>().results[0] == out(), "the type is not that of the first result");
     case Op::Result: {
       need(node.inputs[0]->op == Op::Extern, "the input is no extern");
@@ -311,18 +340,22 @@ void verify(const Graph& graph) {
     verify(node);
     if (node.op != Op::Input) continue;
     const int64_t index = node.as<InputAttr>().index;
-    require(index < graph.input_count, "input " + std::to_string(index) + " of a graph with " + std::to_string(graph.input_count));
+    require(index < graph.input_count,
+            "input " + std::to_string(index) + " of a graph with " + std::to_string(graph.input_count));
     require(inputs.emplace(index, &node).second, "input " + std::to_string(index) + " is declared in two ways");
   }
   for (const Output& output : graph.outputs) {
     if (!output.value) continue;
     const int64_t id = output.value->id;
-    require(id < static_cast<int64_t>(graph.nodes().size()) && &graph.nodes()[id] == output.value, "an output is no node of the graph");
-    require(output.strides.empty() || output.strides.size() == output.value->shape().size(), "an output needs one stride an axis");
+    require(id < static_cast<int64_t>(graph.nodes().size()) && &graph.nodes()[id] == output.value,
+            "an output is no node of the graph");
+    require(output.strides.empty() || output.strides.size() == output.value->shape().size(),
+            "an output needs one stride an axis");
   }
   for (const Node* effect : graph.effects) {
     const int64_t id = effect ? effect->id : -1;
-    require(id >= 0 && id < static_cast<int64_t>(graph.nodes().size()) && &graph.nodes()[id] == effect, "an effect is no node of the graph");
+    require(id >= 0 && id < static_cast<int64_t>(graph.nodes().size()) && &graph.nodes()[id] == effect,
+            "an effect is no node of the graph");
     require(draws(effect), "an effect draws no random numbers");
   }
 }

@@ -30,7 +30,8 @@ struct Instruction {
 };
 
 int64_t register_value(const ucontext_t& context, int number) {
-  constexpr int order[16] = {REG_RAX, REG_RCX, REG_RDX, REG_RBX, REG_RSP, REG_RBP, REG_RSI, REG_RDI, REG_R8, REG_R9, REG_R10, REG_R11, REG_R12, REG_R13, REG_R14, REG_R15};
+  constexpr int order[16] = {REG_RAX, REG_RCX, REG_RDX, REG_RBX, REG_RSP, REG_RBP, REG_RSI, REG_RDI,
+                             REG_R8,  REG_R9,  REG_R10, REG_R11, REG_R12, REG_R13, REG_R14, REG_R15};
   return context.uc_mcontext.gregs[order[number]];
 }
 
@@ -77,14 +78,17 @@ bool carry_out(const Instruction& in) {
   enum { kNone, k66, kF3, kF2 };
   if (in.opcode == 0x49 && in.prefix == kNone && in.memory) {  // ldtilecfg: our one shape
     for (int tile = 0; tile < 8; ++tile)
-      if (in.address[0] != 1 || in.address[16 + 2 * tile] != 64 || in.address[17 + 2 * tile] != 0 || in.address[48 + tile] != 16) return false;
+      if (in.address[0] != 1 || in.address[16 + 2 * tile] != 64 || in.address[17 + 2 * tile] != 0 ||
+          in.address[48 + tile] != 16)
+        return false;
     tiles = {.configured = true};
     return true;
   }
   if (!tiles.configured || in.reg > 7) return false;
   uint8_t* tile = tiles.bytes[in.reg];
   if (in.opcode == 0x49 && in.prefix == kNone) return tiles = {}, true;  // tilerelease
-  if (in.opcode == 0x49 && in.prefix == kF2 && !in.memory) return std::memset(tile, 0, sizeof tiles.bytes[0]), true;  // tilezero
+  // tilezero
+  if (in.opcode == 0x49 && in.prefix == kF2 && !in.memory) return std::memset(tile, 0, sizeof tiles.bytes[0]), true;
   if (in.opcode == 0x4B && in.prefix == kF2 && in.memory) {  // tileloadd
     for (int row = 0; row < 16; ++row) std::memcpy(tile + 64 * row, in.address + row * in.index, 64);
     return true;

@@ -1,4 +1,5 @@
-// The threads of a block run a statement at a time, those that are active in it: where a loop's extent differs, some wait.
+// The threads of a block run a statement at a time, those that are active in it: where a loop's extent differs, some
+// wait.
 #include "interpret/device.h"
 
 #include <fmt/format.h>
@@ -17,8 +18,8 @@ namespace {
 
 using namespace loop;
 
-using Values = std::vector<Value>;   // one a thread of the block
-using Threads = std::vector<int>;    // the active ones, ascending
+using Values = std::vector<Value>;  // one a thread of the block
+using Threads = std::vector<int>;   // the active ones, ascending
 
 constexpr int64_t kNobody = -1, kSeveral = -2;
 
@@ -26,7 +27,7 @@ constexpr int64_t kNobody = -1, kSeveral = -2;
 struct Access { int64_t writer = kNobody, write_epoch = 0, reader = kNobody, read_epoch = 0, reader_block = kNobody; };
 
 struct BufferState {
-  std::vector<uint8_t> own;      // Shared, Register (an element a thread)
+  std::vector<uint8_t> own;  // Shared, Register (an element a thread)
   uint8_t* bytes = nullptr;
   int64_t numel = 0;
   bool watched = false;          // elements must be written before they are read
@@ -47,7 +48,8 @@ float tf32(double v) {  // cvt.rna.tf32.f32: 10 bits of mantissa, ties away from
 
 class Device {
  public:
-  Device(const LoopNest& nest, const std::vector<View>& arguments) : nest_(nest), threads_(nest.threads), arguments_(arguments) {
+  Device(const LoopNest& nest, const std::vector<View>& arguments)
+      : nest_(nest), threads_(nest.threads), arguments_(arguments) {
     size_t argument = 0;
     for (const Buffer& b : nest.buffers) {
       BufferState s;
@@ -58,14 +60,19 @@ class Device {
         s.numel = v.bytes / size_of(b.dtype);
         s.watched = !v.initialised;
         if (b.written) s.accesses.resize(static_cast<size_t>(s.numel));
-        if (b.numel != 0 && s.numel != b.numel) report_.find(fmt::format("argument {} is given {} elements, the nest says {}", b.name, s.numel, b.numel), "");
+        if (b.numel != 0 && s.numel != b.numel)
+          report_.find(fmt::format("argument {} is given {} elements, the nest says {}", b.name, s.numel, b.numel), "");
       } else {
         s.numel = b.numel;
         s.watched = true;
-        s.own.assign(static_cast<size_t>(b.numel * size_of(b.dtype)) * (b.space == Space::Register ? static_cast<size_t>(threads_) : 1), 0xff);
+        s.own.assign(static_cast<size_t>(b.numel * size_of(b.dtype)) *
+                         (b.space == Space::Register ? static_cast<size_t>(threads_) : 1),
+                     0xff);
         if (b.space == Space::Shared) s.accesses.resize(static_cast<size_t>(b.numel));
       }
-      if (s.watched) s.defined.assign(b.space == Space::Register ? static_cast<size_t>(b.numel * threads_) : static_cast<size_t>(s.numel), 0);
+      if (s.watched)
+        s.defined.assign(
+            b.space == Space::Register ? static_cast<size_t>(b.numel * threads_) : static_cast<size_t>(s.numel), 0);
       buffers_.push_back(std::move(s));
     }
     require(argument == arguments.size(), "interpret: more arguments than the nest has");
@@ -85,8 +92,10 @@ class Device {
     for (block_ = 0; block_ < (grid ? parallel_extent : 1); ++block_) {
       ++epoch_;
       for (size_t i = 0; i < buffers_.size(); ++i)  // each block has Shared memory of its own
-        if (nest_.buffers[i].space == Space::Shared) std::fill(buffers_[i].accesses.begin(), buffers_[i].accesses.end(), Access{});
-      if (grid) std::fill(vars_[static_cast<size_t>(body->var)].begin(), vars_[static_cast<size_t>(body->var)].end(), block_);
+        if (nest_.buffers[i].space == Space::Shared)
+          std::fill(buffers_[i].accesses.begin(), buffers_[i].accesses.end(), Access{});
+      if (grid)
+        std::fill(vars_[static_cast<size_t>(body->var)].begin(), vars_[static_cast<size_t>(body->var)].end(), block_);
       execute(grid ? *body->body[0] : *body, all);
     }
     size_t argument = 0;
@@ -95,7 +104,8 @@ class Device {
       const View& v = arguments_[argument++];
       if (!nest_.buffers[i].written || v.initialised || !v.whole) continue;
       for (size_t e = 0; e < buffers_[i].defined.size(); ++e)
-        if (!buffers_[i].defined[e]) report_.find(fmt::format("{} is never written", nest_.buffers[i].name), fmt::format("element {}", e));
+        if (!buffers_[i].defined[e])
+          report_.find(fmt::format("{} is never written", nest_.buffers[i].name), fmt::format("element {}", e));
     }
     findings_.messages = report_.messages();
     return std::move(findings_);
@@ -127,7 +137,8 @@ class Device {
       Value* out = bank[at].data();
       auto operand = [&](size_t i) -> const Value* { return bank[static_cast<size_t>(in.operands[i])].data(); };
       switch (n.kind) {
-        case ExprKind::Int: case ExprKind::Float: break;
+        case ExprKind::Int:
+        case ExprKind::Float: break;
         case ExprKind::Var: {
           const std::vector<int64_t>& v = vars_[static_cast<size_t>(n.id)];
           for (int t : active) out[t] = int_value(v[static_cast<size_t>(t)]);
@@ -137,27 +148,33 @@ class Device {
           const Values& v = locals_[static_cast<size_t>(n.id)];
           for (int t : active) {
             if (!bound_[static_cast<size_t>(n.id)][static_cast<size_t>(t)])
-              report_.find("local " + nest_.locals[static_cast<size_t>(n.id)].name + " read before it is bound", place(t));
+              report_.find("local " + nest_.locals[static_cast<size_t>(n.id)].name + " read before it is bound",
+                           place(t));
             out[t] = v[static_cast<size_t>(t)];
           }
           break;
         }
         case ExprKind::Load: {
           const Value *index = operand(0), *guard = n.args.size() > 1 ? operand(1) : nullptr;
-          if (!guard && nest_.buffers[static_cast<size_t>(n.id)].space == Space::Register && n.dtype == DType::F32) {  // where sums live: most loads
+          // where sums live: most loads
+          if (!guard && nest_.buffers[static_cast<size_t>(n.id)].space == Space::Register && n.dtype == DType::F32) {
             const BufferState& s = buffers_[static_cast<size_t>(n.id)];
             for (int t : active) {
               const int64_t at = t * s.numel + index[t].i;
-              const bool plain = index[t].i >= 0 && index[t].i < s.numel && s.defined[static_cast<size_t>(at)] == block_ + 1;
-              out[t] = plain ? float_value(static_cast<double>(reinterpret_cast<const float*>(s.bytes)[at])) : load(n.id, index[t].i, t);
+              const bool plain =
+                  index[t].i >= 0 && index[t].i < s.numel && s.defined[static_cast<size_t>(at)] == block_ + 1;
+              out[t] = plain ? float_value(static_cast<double>(reinterpret_cast<const float*>(s.bytes)[at]))
+                             : load(n.id, index[t].i, t);
             }
             break;
           }
           for (int t : active)
-            out[t] = guard && !guard[t].i ? (is_float(n.dtype) ? float_value(0) : int_value(0)) : load(n.id, index[t].i, t);
+            out[t] =
+                guard && !guard[t].i ? (is_float(n.dtype) ? float_value(0) : int_value(0)) : load(n.id, index[t].i, t);
           break;
         }
-        case ExprKind::Pair: case ExprKind::Dot: throw InternalError("interpret: the nest is a CPU's");
+        case ExprKind::Pair:
+        case ExprKind::Dot: throw InternalError("interpret: the nest is a CPU's");
         case ExprKind::Fma: {
           const Value *a = operand(0), *b = operand(1), *c = operand(2);
           for (int t : active) out[t] = fused_multiply_add(n.dtype, a[t], b[t], c[t]);
@@ -169,13 +186,22 @@ class Device {
     return bank[code.size() - 1];
   }
 
-  void apply_all(const ExprNode& n, const Instruction& in, const Threads& active, std::vector<Values>& bank, Value* out) {
+  void apply_all(const ExprNode& n, const Instruction& in, const Threads& active, std::vector<Values>& bank,
+                 Value* out) {
     const DType from = n.args[0]->dtype;
     const Value* a = bank[static_cast<size_t>(in.operands[0])].data();
     if (from == DType::I64 && n.args.size() == 2) {  // most of all: index arithmetic
       const Value* b = bank[static_cast<size_t>(in.operands[1])].data();
-      if (n.op == Op::Add) { for (int t : active) out[t].i = static_cast<int64_t>(static_cast<uint64_t>(a[t].i) + static_cast<uint64_t>(b[t].i)); return; }
-      if (n.op == Op::Mul) { for (int t : active) out[t].i = static_cast<int64_t>(static_cast<uint64_t>(a[t].i) * static_cast<uint64_t>(b[t].i)); return; }
+      if (n.op == Op::Add) {
+        for (int t : active)
+          out[t].i = static_cast<int64_t>(static_cast<uint64_t>(a[t].i) + static_cast<uint64_t>(b[t].i));
+        return;
+      }
+      if (n.op == Op::Mul) {
+        for (int t : active)
+          out[t].i = static_cast<int64_t>(static_cast<uint64_t>(a[t].i) * static_cast<uint64_t>(b[t].i));
+        return;
+      }
       if (n.args[1]->kind == ExprKind::Int && n.args[1]->int_value > 0 && (n.op == Op::FloorDiv || n.op == Op::Mod)) {
         const int64_t d = n.args[1]->int_value;
         for (int t : active) {
@@ -187,7 +213,8 @@ class Device {
     }
     Value args[3];
     for (int t : active) {
-      for (size_t i = 0; i < n.args.size(); ++i) args[i] = bank[static_cast<size_t>(in.operands[i])][static_cast<size_t>(t)];
+      for (size_t i = 0; i < n.args.size(); ++i)
+        args[i] = bank[static_cast<size_t>(in.operands[i])][static_cast<size_t>(t)];
       out[t] = elementwise(n.op, from, n.dtype, args);
     }
   }
@@ -221,11 +248,13 @@ class Device {
     BufferState& s = buffers_[static_cast<size_t>(buffer)];
     const size_t at = place_of(buffer, index, thread);
     if (s.watched && (b.space == Space::Argument ? s.defined[at] == 0 : s.defined[at] != block_ + 1))
-      report_.find(fmt::format("read of {} before it is written", b.name), fmt::format("element {} {}", index, place(thread)));
+      report_.find(fmt::format("read of {} before it is written", b.name),
+                   fmt::format("element {} {}", index, place(thread)));
     if (!s.accesses.empty()) {
       Access& a = s.accesses[at];
       const int64_t self = block_ * threads_ + thread;
-      if (a.writer != kNobody && a.writer != self && unordered(a.writer, a.write_epoch)) race(buffer, index, "read and written", self, a.writer);
+      if (a.writer != kNobody && a.writer != self && unordered(a.writer, a.write_epoch))
+        race(buffer, index, "read and written", self, a.writer);
       a.reader = a.reader == kNobody || a.read_epoch != epoch_ || a.reader == self ? self : kSeveral;
       a.reader_block = a.reader_block == kNobody || a.reader_block == block_ ? block_ : kSeveral;
       a.read_epoch = epoch_;
@@ -241,9 +270,12 @@ class Device {
     if (!s.accesses.empty()) {
       Access& a = s.accesses[at];
       const int64_t self = block_ * threads_ + thread;
-      if (a.writer != kNobody && a.writer != self && unordered(a.writer, a.write_epoch)) race(buffer, index, "written twice", self, a.writer);
-      if (a.reader != kNobody && a.reader != self && a.read_epoch == epoch_) race(buffer, index, "read and written", self, a.reader);
-      else if (a.reader_block != kNobody && a.reader_block != block_ && nest_.buffers[static_cast<size_t>(buffer)].space == Space::Argument)
+      if (a.writer != kNobody && a.writer != self && unordered(a.writer, a.write_epoch))
+        race(buffer, index, "written twice", self, a.writer);
+      if (a.reader != kNobody && a.reader != self && a.read_epoch == epoch_)
+        race(buffer, index, "read and written", self, a.reader);
+      else if (a.reader_block != kNobody && a.reader_block != block_ &&
+               nest_.buffers[static_cast<size_t>(buffer)].space == Space::Argument)
         race(buffer, index, "read and written", self, a.reader);
       a.writer = self;
       a.write_epoch = epoch_;
@@ -277,22 +309,30 @@ class Device {
         const Values& value = evaluate(s.value, active);
         const DType d = nest_.locals[static_cast<size_t>(s.local)].dtype;
         Values& into = locals_[static_cast<size_t>(s.local)];
-        for (int t : active) into[static_cast<size_t>(t)] = combine(s.combine, d, into[static_cast<size_t>(t)], value[static_cast<size_t>(t)]);
+        for (int t : active)
+          into[static_cast<size_t>(t)] =
+              combine(s.combine, d, into[static_cast<size_t>(t)], value[static_cast<size_t>(t)]);
         break;
       }
       case StmtKind::Check: {
         const Values& ok = evaluate(s.value, active);
         for (int t : active)
-          if (!ok[static_cast<size_t>(t)].i) findings_.status = std::max(findings_.status, static_cast<uint32_t>(s.code));
+          if (!ok[static_cast<size_t>(t)].i)
+            findings_.status = std::max(findings_.status, static_cast<uint32_t>(s.code));
         break;
       }
       case StmtKind::Barrier:
         if (static_cast<int>(active.size()) != threads_)
-          report_.find("a barrier that not all threads reach", fmt::format("{} of {} in block {}", active.size(), threads_, block_));
+          report_.find("a barrier that not all threads reach",
+                       fmt::format("{} of {} in block {}", active.size(), threads_, block_));
         ++epoch_;
         break;
-      case StmtKind::Prefetch: case StmtKind::Transpose:
-      case StmtKind::TileZero: case StmtKind::TileLoad: case StmtKind::TileDot: case StmtKind::TileStore: throw InternalError("interpret: the nest is a CPU's");
+      case StmtKind::Prefetch:
+      case StmtKind::Transpose:
+      case StmtKind::TileZero:
+      case StmtKind::TileLoad:
+      case StmtKind::TileDot:
+      case StmtKind::TileStore: throw InternalError("interpret: the nest is a CPU's");
       case StmtKind::WarpReduce: warp_reduce(s, active); break;
       case StmtKind::Mma: mma(s, active); break;
     }
@@ -307,7 +347,8 @@ class Device {
     std::vector<int64_t>& var = vars_[static_cast<size_t>(s.var)];
     if (s.loop == LoopKind::Thread) {
       if (!same) report_.find("a Thread loop whose extent differs between threads", fmt::format("in block {}", block_));
-      if (static_cast<int>(active.size()) != threads_) report_.find("a Thread loop that not all threads reach", fmt::format("in block {}", block_));
+      if (static_cast<int>(active.size()) != threads_)
+        report_.find("a Thread loop that not all threads reach", fmt::format("in block {}", block_));
       Threads some;
       for (int64_t first = 0; first < most; first += threads_) {
         some.clear();
@@ -332,9 +373,12 @@ class Device {
 
   // Whether all of the warp's threads are among the active ones; a finding otherwise.
   bool together(int warp, const Threads& active, const char* what) {
-    const auto from = std::lower_bound(active.begin(), active.end(), warp * kWarp), to = std::lower_bound(active.begin(), active.end(), (warp + 1) * kWarp);
+    const auto from = std::lower_bound(active.begin(), active.end(), warp * kWarp),
+               to = std::lower_bound(active.begin(), active.end(), (warp + 1) * kWarp);
     if (to - from == kWarp) return true;
-    if (to != from) report_.find(fmt::format("{} that not all threads of a warp reach", what), fmt::format("{} of warp {} in block {}", to - from, warp, block_));
+    if (to != from)
+      report_.find(fmt::format("{} that not all threads of a warp reach", what),
+                   fmt::format("{} of warp {} in block {}", to - from, warp, block_));
     return false;
   }
 
@@ -417,7 +461,8 @@ Findings run_on_device(const LoopNest& nest, const std::vector<View>& arguments,
 
 Findings run_on_device(const LoopNest& nest, std::vector<Memory>& arguments, int64_t parallel_extent) {
   std::vector<View> views;
-  for (Memory& m : arguments) views.push_back({m.bytes.data(), static_cast<int64_t>(m.bytes.size()), m.initialised, true});
+  for (Memory& m : arguments)
+    views.push_back({m.bytes.data(), static_cast<int64_t>(m.bytes.size()), m.initialised, true});
   return run_on_device(nest, views, parallel_extent);
 }
 

@@ -15,10 +15,13 @@ struct View {
 };
 
 /// Finds, beside what run() finds in any nest:
-///   races          two threads touch one element, one of them writing, with no Barrier between them; or two blocks do at all
-///   barriers       a Barrier, WarpReduce or Mma that some threads of the block (of the warp) do not reach; a Thread loop whose extent differs
+///   races          two threads touch one element, one of them writing, with no Barrier between them; or two blocks do
+///                  at all
+///   barriers       a Barrier, WarpReduce or Mma that some threads of the block (of the warp) do not reach; a Thread
+///                  loop whose extent differs
 ///   unwritten      reads of Shared memory that this block, of registers that this thread never wrote
-/// What threads do between two Barriers is done in one order here and in any order on a device: where no race is found, the results are the same.
+/// What threads do between two Barriers is done in one order here and in any order on a device: where no race is found,
+/// the results are the same.
 Findings run_on_device(const loop::LoopNest&, const std::vector<View>& arguments, int64_t parallel_extent);
 /// The same over arguments of its own; outputs must be written in full.
 Findings run_on_device(const loop::LoopNest&, std::vector<Memory>& arguments, int64_t parallel_extent);

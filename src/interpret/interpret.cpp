@@ -1,5 +1,6 @@
-// Expressions are flattened once: their nodes in order, each evaluated once a statement, all lanes at a time. All operands are
-// evaluated, as the emitted code does: a Select touches both sides' memory; only a Load's guard keeps it from memory.
+// Expressions are flattened once: their nodes in order, each evaluated once a statement, all lanes at a time. All
+// operands are evaluated, as the emitted code does: a Select touches both sides' memory; only a Load's guard keeps it
+// from memory.
 #include "interpret/interpret.h"
 
 #include <fmt/format.h>
@@ -22,15 +23,17 @@ using namespace loop;
 constexpr int kLanes = 64;
 using Lanes = std::array<Value, kLanes>;
 
-// Which parallel iteration touched an element; also kNobody, kSeveral, and kOutside for the code around the parallel loop.
+// Which parallel iteration touched an element; also kNobody, kSeveral, and kOutside for the code around the parallel
+// loop.
 constexpr int64_t kNobody = -1, kSeveral = -2, kOutside = -3;
 
 struct BufferState {
-  std::vector<uint8_t> own;         // Scratch, Register
+  std::vector<uint8_t> own;  // Scratch, Register
   uint8_t* bytes = nullptr;
   int64_t numel = 0;
-  bool watched = false;             // elements must be written before they are read
-  std::vector<int64_t> definer;     // watched: the iteration that wrote the element (scratch does not outlive an iteration)
+  bool watched = false;  // elements must be written before they are read
+  // watched: the iteration that wrote the element (scratch does not outlive an iteration)
+  std::vector<int64_t> definer;
   std::vector<int64_t> writer, reader;  // arguments that are written: for races
 };
 
@@ -73,23 +76,23 @@ class Machine {
       const Buffer& b = nest_.buffers[i];
       if (b.space != Space::Argument) continue;
       const BufferState& s = buffers_[i];
-      if (b.numel != 0 && s.numel != b.numel) find(fmt::format("argument {} is given {} elements, the nest says {}", b.name, s.numel, b.numel), "");
+      if (b.numel != 0 && s.numel != b.numel)
+        find(fmt::format("argument {} is given {} elements, the nest says {}", b.name, s.numel, b.numel), "");
       ++argument;
     }
     if (nest_.body) execute(*nest_.body);
     for (size_t i = 0; i < nest_.buffers.size(); ++i)
       if (nest_.buffers[i].space == Space::Argument && nest_.buffers[i].written && buffers_[i].watched)
         for (size_t e = 0; e < buffers_[i].definer.size(); ++e)
-          if (buffers_[i].definer[e] == kNobody) find(fmt::format("{} is never written", nest_.buffers[i].name), fmt::format("element {}", e));
+          if (buffers_[i].definer[e] == kNobody)
+            find(fmt::format("{} is never written", nest_.buffers[i].name), fmt::format("element {}", e));
     findings_.messages = report_.messages();
     return std::move(findings_);
   }
 
  private:
   void find(std::string what, const std::string& where) { report_.find(std::move(what), where); }
-  std::string place() const {
-    return iteration_ >= 0 ? fmt::format("in parallel iteration {}", iteration_) : "";
-  }
+  std::string place() const { return iteration_ >= 0 ? fmt::format("in parallel iteration {}", iteration_) : ""; }
 
   // --- expressions
 
@@ -112,16 +115,19 @@ class Machine {
         }
         case ExprKind::Local: {
           const LocalState& local = locals_.at(static_cast<size_t>(n.id));
-          require(local.bound, "interpret: local " + nest_.locals[static_cast<size_t>(n.id)].name + " read before it is bound");
+          require(local.bound,
+                  "interpret: local " + nest_.locals[static_cast<size_t>(n.id)].name + " read before it is bound");
           for (int l = 0; l < active_; ++l) out[l] = local.value[local.lanes ? l : 0];
           break;
         }
         case ExprKind::Load:
           for (int l = 0; l < active_; ++l)
-            out[l] = n.args.size() > 1 && !operand(1)[l].i ? (is_float(n.dtype) ? float_value(0) : int_value(0)) : load(n.id, operand(0)[l].i);
+            out[l] = n.args.size() > 1 && !operand(1)[l].i ? (is_float(n.dtype) ? float_value(0) : int_value(0))
+                                                           : load(n.id, operand(0)[l].i);
           break;
         case ExprKind::Fma:
-          for (int l = 0; l < active_; ++l) out[l] = fused_multiply_add(n.dtype, operand(0)[l], operand(1)[l], operand(2)[l]);
+          for (int l = 0; l < active_; ++l)
+            out[l] = fused_multiply_add(n.dtype, operand(0)[l], operand(1)[l], operand(2)[l]);
           break;
         case ExprKind::Pair:
           for (int l = 0; l < active_; ++l) out[l] = pair_of(operand(0)[l], operand(1)[l]);
@@ -152,7 +158,8 @@ class Machine {
 
   // --- memory
 
-  /// How many bits an argument holds: as many as the nest says where that takes the bytes it is given, else all that these have room for.
+  /// How many bits an argument holds: as many as the nest says where that takes the bytes it is given, else all that
+  /// these have room for.
   static int64_t bits_in(const Buffer& b, const Memory& m) {
     const int64_t bytes = static_cast<int64_t>(m.bytes.size());
     return bytes == bytes_of_bits(b.numel) ? b.numel : std::max<int64_t>(bytes - bytes_of_bits(8) + 1, 0) * 8;
@@ -169,7 +176,9 @@ class Machine {
   void race(int buffer, int64_t index, const char* how, int64_t other) {
     find(fmt::format("race on {}: {}", nest_.buffers[static_cast<size_t>(buffer)].name, how),
          fmt::format("element {}, iteration {} and {}", index, iteration_,
-                     other == kSeveral ? "others" : other == kOutside ? "the code around" : fmt::format("{}", other)));
+                     other == kSeveral   ? "others"
+                     : other == kOutside ? "the code around"
+                                         : fmt::format("{}", other)));
   }
 
   Value load(int buffer, int64_t index) {
@@ -178,7 +187,8 @@ class Machine {
     BufferState& s = buffers_[static_cast<size_t>(buffer)];
     const size_t at = static_cast<size_t>(index);
     if (s.watched && s.definer[at] != iteration_ && s.definer[at] != kOutside)
-      find(fmt::format("read of {} before it is written", nest_.buffers[static_cast<size_t>(buffer)].name), fmt::format("element {} {}", index, place()));
+      find(fmt::format("read of {} before it is written", nest_.buffers[static_cast<size_t>(buffer)].name),
+           fmt::format("element {} {}", index, place()));
     if (!s.writer.empty()) {
       if (s.writer[at] != kNobody && s.writer[at] != iteration_) race(buffer, index, "read and written", s.writer[at]);
       s.reader[at] = s.reader[at] == kNobody || s.reader[at] == iteration_ ? iteration_ : kSeveral;
@@ -240,16 +250,19 @@ class Machine {
       }
       case StmtKind::Transpose: {
         const int64_t to = evaluate(s.index, indices_)[0].i, from = evaluate(s.value, values_)[0].i;
-        const bool pairs = nest_.buffers[static_cast<size_t>(s.buffer)].dtype != nest_.buffers[static_cast<size_t>(s.source)].dtype;
+        const bool pairs =
+            nest_.buffers[static_cast<size_t>(s.buffer)].dtype != nest_.buffers[static_cast<size_t>(s.source)].dtype;
         for (int64_t i = 0; i < s.lanes; ++i)
           for (int64_t j = 0; j < s.lanes; ++j) {
             const int64_t at = from + j * s.source_pitch + (pairs ? 2 * i : i);
-            store(s.buffer, to + i * s.pitch + j, pairs ? pair_of(load(s.source, at), load(s.source, at + 1)) : load(s.source, at));
+            store(s.buffer, to + i * s.pitch + j,
+                  pairs ? pair_of(load(s.source, at), load(s.source, at + 1)) : load(s.source, at));
           }
         break;
       }
       case StmtKind::TileZero:
-        for (int64_t at = 0; at < kTileSide * kTileSide; ++at) store(s.buffer, at, is_float(tile_dtype(s.buffer)) ? float_value(0) : int_value(0));
+        for (int64_t at = 0; at < kTileSide * kTileSide; ++at)
+          store(s.buffer, at, is_float(tile_dtype(s.buffer)) ? float_value(0) : int_value(0));
         break;
       case StmtKind::TileLoad: {
         const int64_t from = evaluate(s.value, values_)[0].i;
@@ -257,24 +270,29 @@ class Machine {
         for (int64_t i = 0; i < kTileSide; ++i)
           for (int64_t j = 0; j < kTileSide; ++j) {
             const int64_t at = from + i * s.source_pitch + (pairs ? 2 * j : j);
-            store(s.buffer, i * kTileSide + j, pairs ? pair_of(load(s.source, at), load(s.source, at + 1)) : load(s.source, at));
+            store(s.buffer, i * kTileSide + j,
+                  pairs ? pair_of(load(s.source, at), load(s.source, at + 1)) : load(s.source, at));
           }
         break;
       }
       case StmtKind::TileStore: {
         const int64_t to = evaluate(s.index, indices_)[0].i;
         for (int64_t i = 0; i < kTileSide; ++i)
-          for (int64_t j = 0; j < kTileSide; ++j) store(s.buffer, to + i * s.pitch + j, load(s.source, i * kTileSide + j));
+          for (int64_t j = 0; j < kTileSide; ++j)
+            store(s.buffer, to + i * s.pitch + j, load(s.source, i * kTileSide + j));
         break;
       }
       case StmtKind::TileDot: {
-        for (int tile : {s.buffer, s.source, s.other}) load(tile, 0);  // tiles are written whole: one element tells whether they were
+        // tiles are written whole: one element tells whether they were
+        for (int tile : {s.buffer, s.source, s.other}) load(tile, 0);
         const auto words = [&](int tile) { return buffers_[static_cast<size_t>(tile)].bytes; };
         tile_dot(words(s.buffer), words(s.source), words(s.other));
         break;
       }
       case StmtKind::Prefetch: evaluate(s.index, indices_); break;  // what the index itself reads is checked
-      case StmtKind::Barrier: case StmtKind::WarpReduce: case StmtKind::Mma: throw InternalError("interpret: a statement of a device");
+      case StmtKind::Barrier:
+      case StmtKind::WarpReduce:
+      case StmtKind::Mma: throw InternalError("interpret: a statement of a device");
     }
   }
 
@@ -292,8 +310,13 @@ class Machine {
     if (parallel) iteration_ = kOutside;
   }
 
-  // Of each lane: a run of terms, then longer and longer ones; the last is the total. One level alone where no float is summed up.
-  struct Partial { ReduceKind kind; DType terms, total; std::vector<Lanes> levels; };
+  // Of each lane: a run of terms, then longer and longer ones; the last is the total. One level alone where no float is
+  // summed up.
+  struct Partial {
+    ReduceKind kind;
+    DType terms, total;
+    std::vector<Lanes> levels;
+  };
 
   void vector_loop(const StmtNode& s) {
     require(vector_var_ < 0, "interpret: a Vector loop inside a Vector loop");
@@ -343,7 +366,8 @@ class Machine {
       const auto [at, made] = partials_.try_emplace(s.local);
       if (made) {
         at->second = {s.combine, terms, d, {}};
-        for (size_t k = 0; k < levels_of(s.combine, terms, d); ++k) at->second.levels.emplace_back().fill(neutral(s.combine, k == 0 ? terms : d));
+        for (size_t k = 0; k < levels_of(s.combine, terms, d); ++k)
+          at->second.levels.emplace_back().fill(neutral(s.combine, k == 0 ? terms : d));
       }
       require(at->second.kind == s.combine && at->second.terms == terms, "interpret: one local reduced in two ways");
     }
@@ -361,7 +385,7 @@ class Machine {
   Codes codes_;
   std::vector<Lanes> values_, indices_;  // banks
   std::map<int, Partial> partials_;
-  std::vector<int> inner_;               // locals bound inside the Vector loop that starts
+  std::vector<int> inner_;  // locals bound inside the Vector loop that starts
   int vector_var_ = -1, active_ = 1;
   int64_t iteration_ = kOutside;
 };
@@ -369,7 +393,8 @@ class Machine {
 }  // namespace
 
 Findings run(const LoopNest& nest, std::vector<Memory>& arguments, int64_t parallel_extent) {
-  if (nest.threads > 0) return run_on_device(nest, arguments, parallel_extent < 0 ? nest.parallel_extent : parallel_extent);
+  if (nest.threads > 0)
+    return run_on_device(nest, arguments, parallel_extent < 0 ? nest.parallel_extent : parallel_extent);
   require(parallel_extent < 0, "interpret: a CPU nest runs over its own parallel extent");
   return Machine(nest, arguments).run();
 }

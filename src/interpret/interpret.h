@@ -1,5 +1,6 @@
 // Runs loop nests as written, for tests: the semantics of loop.h in the plainest code, and a watch over memory.
-// Takes: a LoopNest and the bytes of its arguments. Gives: the arguments changed, and findings. Includes: loop, graph/graph.h for Op.
+// Takes: a LoopNest and the bytes of its arguments. Gives: the arguments changed, and findings. Includes: loop,
+// graph/graph.h for Op.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -10,10 +11,12 @@
 
 namespace trainc::interpret {
 
-/// An argument: its elements as they lie in memory (bits: bytes_of_bits of them). Its size is the bound that accesses are held to.
+/// An argument: its elements as they lie in memory (bits: bytes_of_bits of them). Its size is the bound that accesses
+/// are held to.
 struct Memory {
   std::vector<uint8_t> bytes;
-  bool initialised = true;  // false: an output; reading an element before it is stored, or never storing one, is a finding
+  // false: an output; reading an element before it is stored, or never storing one, is a finding
+  bool initialised = true;
 };
 template <class T> Memory memory_of(const std::vector<T>& values) {
   Memory m;
@@ -34,13 +37,13 @@ struct Findings {
   uint32_t status = 0;                // the greatest code of a Check that failed
 };
 
-/// Runs the nest over all of [0, parallel_extent). Arithmetic: f32 in float, each operation rounded; functions (exp, ...) in
-/// double, rounded to f32; bf16 and f16 round to nearest even; lanes fold in the tree that loop.h states. So results equal the
-/// emitted code's bit for bit but for the functions.
-/// Finds: accesses out of bounds (they read 0, or are dropped); reads of scratch, register and uninitialised argument elements
-/// that this parallel iteration (or the code before the parallel loop) never wrote; uninitialised arguments left in part
-/// unwritten; two parallel iterations that write one element, or one that reads what another writes; loop extents
-/// that differ between lanes. Throws InternalError where `arguments` are not as many as the nest's.
+/// Runs the nest over all of [0, parallel_extent). Arithmetic: f32 in float, each operation rounded; functions (exp,
+/// ...) in double, rounded to f32; bf16 and f16 round to nearest even; lanes fold in the tree that loop.h states. So
+/// results equal the emitted code's bit for bit but for the functions.
+/// Finds: accesses out of bounds (they read 0, or are dropped); reads of scratch, register and uninitialised argument
+/// elements that this parallel iteration (or the code before the parallel loop) never wrote; uninitialised arguments
+/// left in part unwritten; two parallel iterations that write one element, or one that reads what another writes; loop
+/// extents that differ between lanes. Throws InternalError where `arguments` are not as many as the nest's.
 /// A device nest runs block by block, its threads together (device.h says what is found there).
 /// `parallel_extent`: of a device nest, where the caller decides it (an optimizer's chunks); -1: the nest's.
 Findings run(const loop::LoopNest&, std::vector<Memory>& arguments, int64_t parallel_extent = -1);

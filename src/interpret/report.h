@@ -1,4 +1,5 @@
-// Findings as they are collected: one message a kind of fault, with the first place and how often. Inside interpret only.
+// Findings as they are collected: one message a kind of fault, with the first place and how often. Inside interpret
+// only.
 #pragma once
 #include <fmt/format.h>
 
@@ -17,12 +18,18 @@ class Report {
   std::vector<std::string> messages() const {
     std::vector<std::string> all;
     for (const auto& [what, seen] : seen_)
-      all.push_back(what + (seen.first.empty() ? "" : fmt::format(": {}{}", seen.first, seen.count > 1 ? fmt::format(" (first of {})", seen.count) : "")));
+      all.push_back(what + (seen.first.empty()
+                                ? ""
+                                : fmt::format(": {}{}", seen.first,
+                                              seen.count > 1 ? fmt::format(" (first of {})", seen.count) : "")));
     return all;
   }
 
  private:
-  struct Seen { std::string first; int64_t count = 0; };
+  struct Seen {
+    std::string first;
+    int64_t count = 0;
+  };
   std::map<std::string, Seen> seen_;
 };
 

@@ -35,8 +35,9 @@ uint16_t bits_of_bf16(double v) {  // v is a bf16 value: the low half of its f32
 
 double f16_of(uint16_t bits) {
   const int exponent = (bits >> 10) & 31, mantissa = bits & 1023;
-  const double magnitude = exponent == 31 ? (mantissa ? std::nan("") : INFINITY)
-                           : exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
+  const double magnitude = exponent == 31  ? (mantissa ? std::nan("") : INFINITY)
+                           : exponent == 0 ? std::ldexp(mantissa, -24)
+                                           : std::ldexp(1024 + mantissa, exponent - 25);
   return bits & 0x8000 ? -magnitude : magnitude;
 }
 uint16_t bits_of_f16(double v) {  // v is an f16 value
@@ -46,7 +47,8 @@ uint16_t bits_of_f16(double v) {  // v is an f16 value
   if (std::isinf(a)) return sign | 0x7c00;
   if (a < std::ldexp(1, -14)) return static_cast<uint16_t>(sign | static_cast<uint16_t>(std::ldexp(a, 24)));
   const int exponent = std::ilogb(a);
-  return static_cast<uint16_t>(sign | ((exponent + 15) << 10) | (static_cast<int>(std::ldexp(a, 10 - exponent)) - 1024));
+  return static_cast<uint16_t>(sign | ((exponent + 15) << 10) |
+                               (static_cast<int>(std::ldexp(a, 10 - exponent)) - 1024));
 }
 
 Value cast(DType from, DType to, Value a) {
@@ -114,13 +116,17 @@ int64_t arithmetic(Op op, int64_t a, int64_t b, DType d) {
     case Op::Neg: return static_cast<int64_t>(0 - ua);
     case Op::Abs: return a < 0 ? static_cast<int64_t>(0 - ua) : a;
     case Op::Sign: return a > 0 ? 1 : a < 0 ? -1 : 0;
-    case Op::Floor: case Op::Ceil: case Op::Round: case Op::Trunc: return a;
+    case Op::Floor:
+    case Op::Ceil:
+    case Op::Round:
+    case Op::Trunc: return a;
     case Op::Not: return d == DType::Bool ? !a : ~a;
     case Op::Add: return static_cast<int64_t>(ua + ub);
     case Op::Sub: return static_cast<int64_t>(ua - ub);
     case Op::Mul: return static_cast<int64_t>(ua * ub);
     case Op::Div: return b == 0 ? 0 : overflows ? static_cast<int64_t>(0 - ua) : a / b;
-    case Op::FloorDiv: return b == 0 ? 0 : overflows ? static_cast<int64_t>(0 - ua) : a / b - (a % b != 0 && (a % b < 0) != (b < 0));
+    case Op::FloorDiv:
+      return b == 0 ? 0 : overflows ? static_cast<int64_t>(0 - ua) : a / b - (a % b != 0 && (a % b < 0) != (b < 0));
     case Op::Mod: {
       if (b == 0) return a;  // a - (a / 0) * 0
       const int64_t r = overflows ? 0 : a % b;
@@ -173,7 +179,8 @@ void store(uint8_t* bytes, int64_t index, DType d, Value v) {
     case DType::I32: return write<int32_t>(bytes, index, static_cast<int32_t>(v.i));
     case DType::I16: return write<int16_t>(bytes, index, static_cast<int16_t>(v.i));
     case DType::I8: return write<int8_t>(bytes, index, static_cast<int8_t>(v.i));
-    case DType::U8: case DType::Bool: return write<uint8_t>(bytes, index, static_cast<uint8_t>(v.i));
+    case DType::U8:
+    case DType::Bool: return write<uint8_t>(bytes, index, static_cast<uint8_t>(v.i));
   }
 }
 
@@ -185,22 +192,27 @@ Value elementwise(Op op, DType from, DType to, const Value* args) {
   if (op == Op::Lt || op == Op::Le || op == Op::Eq || op == Op::Ne || op == Op::IsNan)
     return int_value(is_float(from) ? compare(op, a.f, b.f) : compare(op, a.i, b.i));
   if (from == DType::F64) return float_value(arithmetic<double>(op, a.f, b.f));
-  if (from == DType::F32) return float_value(static_cast<double>(arithmetic<float>(op, static_cast<float>(a.f), static_cast<float>(b.f))));
+  if (from == DType::F32)
+    return float_value(static_cast<double>(arithmetic<float>(op, static_cast<float>(a.f), static_cast<float>(b.f))));
   if (is_float(from)) throw InternalError("interpret: arithmetic in " + std::string(name_of(from)));
   return int_value(wrap_to(to, arithmetic(op, a.i, b.i, from)));
 }
 
 Value fused_multiply_add(DType d, Value a, Value b, Value c) {
   if (d == DType::F64) return float_value(std::fma(a.f, b.f, c.f));
-  return float_value(static_cast<double>(std::fma(static_cast<float>(a.f), static_cast<float>(b.f), static_cast<float>(c.f))));
+  return float_value(
+      static_cast<double>(std::fma(static_cast<float>(a.f), static_cast<float>(b.f), static_cast<float>(c.f))));
 }
 
 Value pair_of(Value low, Value high) {
   return int_value(static_cast<int32_t>(static_cast<uint32_t>(bits_of_bf16(high.f)) << 16 | bits_of_bf16(low.f)));
 }
 Value dot(Value a, Value b, Value c) {
-  const auto half = [](Value pair, int shift) { return float_value(bf16_of(static_cast<uint16_t>(static_cast<uint64_t>(pair.i) >> shift))); };
-  return fused_multiply_add(DType::F32, half(a, 0), half(b, 0), fused_multiply_add(DType::F32, half(a, 16), half(b, 16), c));
+  const auto half = [](Value pair, int shift) {
+    return float_value(bf16_of(static_cast<uint16_t>(static_cast<uint64_t>(pair.i) >> shift)));
+  };
+  return fused_multiply_add(DType::F32, half(a, 0), half(b, 0),
+                            fused_multiply_add(DType::F32, half(a, 16), half(b, 16), c));
 }
 
 namespace {
@@ -213,7 +225,8 @@ void add_products(float x, const float* y, float* sums, int n) {
   float next[loop::kTileSide];
   for (int j = 0; j < n; ++j) {
     const float product = x * y[j], magnitude = std::fabs(product);
-    exact &= (magnitude >= std::numeric_limits<float>::min() && magnitude <= std::numeric_limits<float>::max()) | (x == 0) | (y[j] == 0);
+    exact &= (magnitude >= std::numeric_limits<float>::min() && magnitude <= std::numeric_limits<float>::max()) |
+             (x == 0) | (y[j] == 0);
     next[j] = flushed(product + sums[j]);
   }
   for (int j = 0; j < n; ++j) sums[j] = exact ? next[j] : flushed(std::fma(x, y[j], sums[j]));
@@ -223,7 +236,9 @@ void add_products(float x, const float* y, float* sums, int n) {
 
 void tile_dot(uint8_t* sums, const uint8_t* a, const uint8_t* b) {
   constexpr int n = loop::kTileSide;
-  const auto operand = [](const uint8_t* tile, int pair, int half) { return flushed(static_cast<float>(bf16_of(read<uint16_t>(tile, 2 * pair + half)))); };
+  const auto operand = [](const uint8_t* tile, int pair, int half) {
+    return flushed(static_cast<float>(bf16_of(read<uint16_t>(tile, 2 * pair + half))));
+  };
   float columns[2][n][n];  // [half][k][j]
   for (int half = 0; half < 2; ++half)
     for (int at = 0; at < n * n; ++at) columns[half][at / n][at % n] = operand(b, at, half);
@@ -231,7 +246,8 @@ void tile_dot(uint8_t* sums, const uint8_t* a, const uint8_t* b) {
     float halves[2][n] = {};
     for (int k = 0; k < n; ++k)
       for (int half = 0; half < 2; ++half) add_products(operand(a, i * n + k, half), columns[half][k], halves[half], n);
-    for (int j = 0; j < n; ++j) write(sums, i * n + j, flushed(flushed(read<float>(sums, i * n + j)) + flushed(halves[0][j] + halves[1][j])));
+    for (int j = 0; j < n; ++j)
+      write(sums, i * n + j, flushed(flushed(read<float>(sums, i * n + j)) + flushed(halves[0][j] + halves[1][j])));
   }
 }
 
@@ -245,7 +261,8 @@ Value neutral(ReduceKind kind, DType d) {
     case ReduceKind::Prod: return is_float(d) ? float_value(1) : int_value(1);
     case ReduceKind::Max: return is_float(d) ? float_value(-infinity) : int_value(least);
     case ReduceKind::Min: return is_float(d) ? float_value(infinity) : int_value(greatest);
-    case ReduceKind::ArgMax: case ReduceKind::ArgMin: break;
+    case ReduceKind::ArgMax:
+    case ReduceKind::ArgMin: break;
   }
   throw InternalError("interpret: Reduce with a kind that is not sum, prod, max or min");
 }
@@ -257,7 +274,8 @@ Value combine(ReduceKind kind, DType d, Value a, Value b) {
     case ReduceKind::Prod: return elementwise(Op::Mul, d, d, args);
     case ReduceKind::Max: return elementwise(Op::Max, d, d, args);
     case ReduceKind::Min: return elementwise(Op::Min, d, d, args);
-    case ReduceKind::ArgMax: case ReduceKind::ArgMin: break;
+    case ReduceKind::ArgMax:
+    case ReduceKind::ArgMin: break;
   }
   throw InternalError("interpret: Reduce with a kind that is not sum, prod, max or min");
 }

@@ -8,10 +8,21 @@ namespace trainc::interpret {
 
 /// Float dtypes use `f` (exactly a value of the dtype), the others `i` (within the dtype's range; bool is 0 or 1).
 struct Value {
-  union { double f; int64_t i; };
+  union {
+    double f;
+    int64_t i;
+  };
 };
-inline Value float_value(double f) { Value v; v.f = f; return v; }
-inline Value int_value(int64_t i) { Value v; v.i = i; return v; }
+inline Value float_value(double f) {
+  Value v;
+  v.f = f;
+  return v;
+}
+inline Value int_value(int64_t i) {
+  Value v;
+  v.i = i;
+  return v;
+}
 
 /// Element `index` of an array of the dtype.
 Value load(const uint8_t* bytes, int64_t index, DType);
@@ -20,8 +31,8 @@ void store(uint8_t* bytes, int64_t index, DType, Value);
 /// ops.def's elementwise `op` over operands of dtype `from`, giving `to` (Cast and comparisons: they differ).
 Value elementwise(Op, DType from, DType to, const Value* args);
 Value fused_multiply_add(DType, Value a, Value b, Value c);
-Value pair_of(Value low, Value high);    // two bf16 as one i32
-Value dot(Value a, Value b, Value c);    // loop.h's Dot; keeps denormals
+Value pair_of(Value low, Value high);  // two bf16 as one i32
+Value dot(Value a, Value b, Value c);  // loop.h's Dot; keeps denormals
 /// loop.h's TileDot, of the bytes of three tiles.
 void tile_dot(uint8_t* sums, const uint8_t* a, const uint8_t* b);
 

@@ -34,14 +34,17 @@ Expr real(double value, DType dtype) {
 }
 
 Expr apply(Op op, std::vector<Expr> args) {
-  require(is_elementwise(op) && op != Op::Cast, fmt::format("apply: {} is not an elementwise op with a dtype of its own", name_of(op)));
-  require(static_cast<int>(args.size()) == arity_of(op), fmt::format("apply: {} takes {} operands, not {}", name_of(op), arity_of(op), args.size()));
+  require(is_elementwise(op) && op != Op::Cast,
+          fmt::format("apply: {} is not an elementwise op with a dtype of its own", name_of(op)));
+  require(static_cast<int>(args.size()) == arity_of(op),
+          fmt::format("apply: {} takes {} operands, not {}", name_of(op), arity_of(op), args.size()));
   for (const Expr& a : args) require(a != nullptr, fmt::format("apply: {} with a null operand", name_of(op)));
   const size_t first = op == Op::Select ? 1 : 0;  // a Select's condition has a dtype of its own
   if (first == 1) require(args[0]->dtype == DType::Bool, "apply: select's condition is not bool");
   for (const Expr& a : args)
     require(&a < &args[first] || a->dtype == args[first]->dtype,
-            fmt::format("apply: operands of {} are {} and {}", name_of(op), name_of(args[first]->dtype), name_of(a->dtype)));
+            fmt::format("apply: operands of {} are {} and {}", name_of(op), name_of(args[first]->dtype),
+                        name_of(a->dtype)));
   ExprNode n = node(ExprKind::Apply, gives_bool(op) ? DType::Bool : args[first]->dtype);
   n.op = op;
   n.args = std::move(args);
@@ -57,7 +60,8 @@ Expr cast(Expr a, DType dtype) {
 }
 
 Expr fma(Expr a, Expr b, Expr c) {
-  require(is_float(a->dtype) && a->dtype == b->dtype && b->dtype == c->dtype, "fma: operands are not of one float dtype");
+  require(is_float(a->dtype) && a->dtype == b->dtype && b->dtype == c->dtype,
+          "fma: operands are not of one float dtype");
   ExprNode n = node(ExprKind::Fma, a->dtype);
   n.args = {std::move(a), std::move(b), std::move(c)};
   return share(std::move(n));
@@ -71,7 +75,8 @@ Expr pair(Expr low, Expr high) {
 }
 
 Expr dot(Expr a, Expr b, Expr c) {
-  require(a->dtype == DType::I32 && b->dtype == DType::I32 && c->dtype == DType::F32, "dot: not two pairs (i32) and an f32");
+  require(a->dtype == DType::I32 && b->dtype == DType::I32 && c->dtype == DType::F32,
+          "dot: not two pairs (i32) and an f32");
   ExprNode n = node(ExprKind::Dot, DType::F32);
   n.args = {std::move(a), std::move(b), std::move(c)};
   return share(std::move(n));
@@ -81,7 +86,8 @@ Expr guarded(const Expr& e, const Expr& guard) {
   if (e->args.empty()) return e;
   ExprNode copy = *e;
   for (Expr& argument : copy.args) argument = guarded(argument, guard);
-  if (e->kind == ExprKind::Load) copy.args.resize(1), copy.args.push_back(e->args.size() == 1 ? guard : apply(Op::And, {guard, e->args[1]}));
+  if (e->kind == ExprKind::Load)
+    copy.args.resize(1), copy.args.push_back(e->args.size() == 1 ? guard : apply(Op::And, {guard, e->args[1]}));
   return share(std::move(copy));
 }
 

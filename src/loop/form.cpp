@@ -6,7 +6,8 @@
 namespace trainc::loop {
 namespace {
 
-// One walk serves both: it meets the numbers in the same order, and puts what `integer` and `real` give in their places.
+// One walk serves both: it meets the numbers in the same order, and puts what `integer` and `real` give in their
+// places.
 class Walk {
  public:
   struct Numbers {
@@ -15,8 +16,13 @@ class Walk {
   };
   /// Buffers from `first` on move by `added` places; the Parallel loop's extent becomes `parallel`.
   Walk(const LoopNest& nest, int64_t parallel, int first, int added, Numbers numbers)
-      : nest_(nest), tiled_(std::any_of(nest.buffers.begin(), nest.buffers.end(), [](const Buffer& b) { return b.space == Space::Register; })),
-        parallel_(parallel), first_(first), added_(added), numbers_(std::move(numbers)) {}
+      : nest_(nest),
+        tiled_(std::any_of(nest.buffers.begin(), nest.buffers.end(),
+                           [](const Buffer& b) { return b.space == Space::Register; })),
+        parallel_(parallel),
+        first_(first),
+        added_(added),
+        numbers_(std::move(numbers)) {}
 
   Stmt stmt(const Stmt& s) {
     if (!s) return s;
@@ -26,7 +32,8 @@ class Walk {
       case StmtKind::For: {
         const bool fixed = s->loop == LoopKind::Unroll || (s->loop == LoopKind::Vector && uses_registers(s->body));
         if (s->loop == LoopKind::Parallel) copy->extent = integer(parallel_);  // the runtime says how many
-        else if (s->loop == LoopKind::Serial && s->extent->kind == ExprKind::Int) copy->extent = numbers_.integer(s->extent, !tiled_);
+        else if (s->loop == LoopKind::Serial && s->extent->kind == ExprKind::Int)
+          copy->extent = numbers_.integer(s->extent, !tiled_);
         else if (!fixed) copy->extent = expr(s->extent);
         break;
       }
@@ -35,14 +42,22 @@ class Walk {
         copy->value = expr(s->value);
         break;
       case StmtKind::Let:
-        copy->value = s->value->kind == ExprKind::Int && s->value->dtype == DType::I64 ? numbers_.integer(s->value, true) : expr(s->value);
+        copy->value = s->value->kind == ExprKind::Int && s->value->dtype == DType::I64
+                          ? numbers_.integer(s->value, true)
+                          : expr(s->value);
         break;
-      case StmtKind::Reduce: case StmtKind::Check: copy->value = expr(s->value); break;
+      case StmtKind::Reduce:
+      case StmtKind::Check: copy->value = expr(s->value); break;
       case StmtKind::Prefetch: copy->index = expr(s->index); break;
       case StmtKind::Transpose: copy->index = expr(s->index), copy->value = expr(s->value); break;
       case StmtKind::TileLoad: copy->value = expr(s->value); break;
       case StmtKind::TileStore: copy->index = expr(s->index); break;
-      case StmtKind::TileZero: case StmtKind::TileDot: case StmtKind::Block: case StmtKind::Barrier: case StmtKind::WarpReduce: case StmtKind::Mma: break;
+      case StmtKind::TileZero:
+      case StmtKind::TileDot:
+      case StmtKind::Block:
+      case StmtKind::Barrier:
+      case StmtKind::WarpReduce:
+      case StmtKind::Mma: break;
     }
     for (Stmt& b : copy->body) b = stmt(b);
     return copy;
@@ -94,10 +109,12 @@ class Walk {
   bool uses_registers(const std::vector<Stmt>& body) const {
     const auto in_registers = [&](int buffer) { return buffer >= 0 && nest_.buffers[buffer].space == Space::Register; };
     const std::function<bool(const Expr&)> reads = [&](const Expr& e) {
-      return e && ((e->kind == ExprKind::Load && in_registers(e->id)) || std::any_of(e->args.begin(), e->args.end(), reads));
+      return e &&
+             ((e->kind == ExprKind::Load && in_registers(e->id)) || std::any_of(e->args.begin(), e->args.end(), reads));
     };
     return std::any_of(body.begin(), body.end(), [&](const Stmt& s) {
-      return in_registers(s->buffer) || in_registers(s->source) || reads(s->value) || reads(s->second) || uses_registers(s->body);
+      return in_registers(s->buffer) || in_registers(s->source) || reads(s->value) || reads(s->second) ||
+             uses_registers(s->body);
     });
   }
 
@@ -109,7 +126,8 @@ class Walk {
   /// An expression without its numbers, to put terms in order by.
   static std::string shape(const Expr& e) {
     if (e->kind == ExprKind::Int) return "#";
-    std::string text = std::to_string(static_cast<int>(e->kind)) + "." + std::to_string(e->id) + "." + std::to_string(static_cast<int>(e->op)) + "(";
+    std::string text = std::to_string(static_cast<int>(e->kind)) + "." + std::to_string(e->id) + "." +
+                       std::to_string(static_cast<int>(e->op)) + "(";
     std::vector<std::string> args;
     if (is_sum(e)) {
       std::vector<Expr> terms;
@@ -126,7 +144,8 @@ class Walk {
   int moved(int buffer) const { return buffer >= first_ ? buffer + added_ : buffer; }
 
   const LoopNest& nest_;
-  const bool tiled_;  // the generator of contractions names what sizes decide; elsewhere any loop may be as long as they say
+  // the generator of contractions names what sizes decide; elsewhere any loop may be as long as they say
+  const bool tiled_;
   const int64_t parallel_;
   const int first_, added_;
   const Numbers numbers_;
@@ -147,22 +166,25 @@ LoopNest plain(const LoopNest& nest) {
 }  // namespace
 
 bool Lifted::none() const {
-  const auto in = [](const std::vector<bool>& flags) { return std::find(flags.begin(), flags.end(), true) != flags.end(); };
+  const auto in = [](const std::vector<bool>& flags) {
+    return std::find(flags.begin(), flags.end(), true) != flags.end();
+  };
   return !in(integers) && !in(reals);
 }
 
 Form form_of(const LoopNest& nest) {
   Form form;
   // The number of a number stands in its place: a sum's terms, once in order, print the same.
-  Walk walk(nest, 1, 0, 0, {[&](const Expr& e, bool always) {
-                     form.integers.push_back(e->int_value);
-                     form.always.push_back(always);
-                     return integer(static_cast<int64_t>(form.integers.size()) - 1);
-                   },
-                   [&](const Expr& e) {
-                     form.reals.push_back(e->float_value);
-                     return real(static_cast<double>(form.reals.size()) - 1, e->dtype);
-                   }});
+  Walk walk(nest, 1, 0, 0,
+            {[&](const Expr& e, bool always) {
+               form.integers.push_back(e->int_value);
+               form.always.push_back(always);
+               return integer(static_cast<int64_t>(form.integers.size()) - 1);
+             },
+             [&](const Expr& e) {
+               form.reals.push_back(e->float_value);
+               return real(static_cast<double>(form.reals.size()) - 1, e->dtype);
+             }});
   LoopNest out = plain(nest);
   out.name = "form";
   out.body = walk.stmt(nest.body);
@@ -174,12 +196,15 @@ Form form_of(const LoopNest& nest) {
 
 LoopNest lift(const LoopNest& nest, const Lifted& lifted, const std::vector<int64_t>& scratch) {
   LoopNest out = plain(nest);
-  out.parallel_extent = nest.parallel_extent, out.bytes = nest.bytes, out.flops = nest.flops, out.origins = nest.origins;
-  const int64_t sizes = std::count(lifted.integers.begin(), lifted.integers.end(), true), factors = std::count(lifted.reals.begin(), lifted.reals.end(), true);
+  out.parallel_extent = nest.parallel_extent, out.bytes = nest.bytes, out.flops = nest.flops,
+  out.origins = nest.origins;
+  const int64_t sizes = std::count(lifted.integers.begin(), lifted.integers.end(), true),
+                factors = std::count(lifted.reals.begin(), lifted.reals.end(), true);
   // Arguments come before scratch: buffers behind them move by as many places.
   size_t first = 0;
   while (first < nest.buffers.size() && nest.buffers[first].space == Space::Argument) ++first;
-  const int added = (sizes > 0) + (factors > 0), size_buffer = static_cast<int>(first), factor_buffer = size_buffer + (sizes > 0);
+  const int added = (sizes > 0) + (factors > 0), size_buffer = static_cast<int>(first),
+            factor_buffer = size_buffer + (sizes > 0);
   std::vector<Buffer> more;
   if (sizes > 0) more.push_back({"sizes", DType::I64, sizes, Space::Argument, false});
   if (factors > 0) more.push_back({"factors", DType::F64, factors, Space::Argument, false});
@@ -193,14 +218,17 @@ LoopNest lift(const LoopNest& nest, const Lifted& lifted, const std::vector<int6
 
   size_t i = 0, r = 0;
   int64_t next_size = 0, next_factor = 0;
-  Walk walk(nest, nest.parallel_extent, static_cast<int>(first), added, {[&](const Expr& e, bool) { return lifted.integers.at(i++) ? out.load(size_buffer, integer(next_size++)) : e; },
-                   [&](const Expr& e) {
-                     if (!lifted.reals.at(r++)) return e;
-                     const Expr factor = out.load(factor_buffer, integer(next_factor++));
-                     return e->dtype == DType::F64 ? factor : cast(factor, e->dtype);
-                   }});
+  Walk walk(
+      nest, nest.parallel_extent, static_cast<int>(first), added,
+      {[&](const Expr& e, bool) { return lifted.integers.at(i++) ? out.load(size_buffer, integer(next_size++)) : e; },
+       [&](const Expr& e) {
+         if (!lifted.reals.at(r++)) return e;
+         const Expr factor = out.load(factor_buffer, integer(next_factor++));
+         return e->dtype == DType::F64 ? factor : cast(factor, e->dtype);
+       }});
   out.body = walk.stmt(nest.body);
-  // What may lie over what was found from the numbers that are no longer here. It is part of the form: each nest of it has been looked at with its own.
+  // What may lie over what was found from the numbers that are no longer here. It is part of the form: each nest of it
+  // has been looked at with its own.
   LoopNest apart = out;
   for (Buffer& b : apart.buffers) b.over = -1;
   verify(apart);

@@ -23,7 +23,8 @@ class Check {
   std::string run() {
     const Buffer &to = nest_.buffers[static_cast<size_t>(written_)], &from = nest_.buffers[static_cast<size_t>(read_)];
     if (nest_.threads > 0) return "the nest is for a device";
-    if (written_ == read_ || to.space != Space::Argument || from.space != Space::Argument || !to.written || from.written)
+    if (written_ == read_ || to.space != Space::Argument || from.space != Space::Argument || !to.written ||
+        from.written)
       return "not an argument that is written over another that is not";
     if (to.dtype != from.dtype || to.bits || from.bits) return "they differ in dtype, or one of them is bits";
     for (size_t i = 0; i < nest_.buffers.size(); ++i)
@@ -60,8 +61,10 @@ class Check {
         if (e->args[1]->kind == ExprKind::Int) return add_to(sum, e->args[0], factor * e->args[1]->int_value);
         if (e->args[0]->kind == ExprKind::Int) return add_to(sum, e->args[1], factor * e->args[0]->int_value);
         return false;
-      case Op::FloorDiv: case Op::Mod:
-        if (e->args[0]->kind != ExprKind::Var || e->args[1]->kind != ExprKind::Int || e->args[1]->int_value <= 0) return false;
+      case Op::FloorDiv:
+      case Op::Mod:
+        if (e->args[0]->kind != ExprKind::Var || e->args[1]->kind != ExprKind::Int || e->args[1]->int_value <= 0)
+          return false;
         return sum.of[variable({e->args[0]->id, e->args[1]->int_value, e->op == Op::FloorDiv})] += factor, true;
       default: return false;
     }
@@ -74,7 +77,9 @@ class Check {
     int place = 0;                       // in the order of the text
   };
 
-  void refuse(const std::string& why) { if (why_.empty()) why_ = why; }
+  void refuse(const std::string& why) {
+    if (why_.empty()) why_ = why;
+  }
 
   Access access(const Expr& index) {
     Access a{{}, false, loops_, place_};
@@ -85,7 +90,8 @@ class Check {
   void expression(const Expr& e) {
     if (!e) return;
     if (e->kind == ExprKind::Load && e->id == read_) loads_.push_back(access(e->args[0]));
-    if (e->kind == ExprKind::Load && e->id == written_) stores_.push_back(access(e->args[0]));  // where it is read, nothing may be missing either
+    // where it is read, nothing may be missing either
+    if (e->kind == ExprKind::Load && e->id == written_) stores_.push_back(access(e->args[0]));
     for (const Expr& a : e->args) expression(a);
   }
 
@@ -119,15 +125,16 @@ class Check {
       found.push_back(std::move(all));
     } else if (e->kind == ExprKind::Apply && factor > 0 && e->op == Op::Min) {
       for (const Expr& a : e->args) bounds(a, factor, plus, found);
-    } else if (e->kind == ExprKind::Apply && factor > 0 && e->op == Op::Max && e->args[0]->kind == ExprKind::Int && e->args[0]->int_value == 0) {
+    } else if (e->kind == ExprKind::Apply && factor > 0 && e->op == Op::Max && e->args[0]->kind == ExprKind::Int &&
+               e->args[0]->int_value == 0) {
       bounds(e->args[1], factor, plus, found);
     } else if (e->kind == ExprKind::Apply && (e->op == Op::Add || e->op == Op::Sub)) {
       Linear with = plus;
       if (add_to(with, e->args[1], e->op == Op::Sub ? -factor : factor)) bounds(e->args[0], factor, with, found);
     }
   }
-  /// Where `inner` ends before `outer`'s next iteration goes on (at most `step` iterations, and no more than total - step * outer): the total
-  /// of both; else none.
+  /// Where `inner` ends before `outer`'s next iteration goes on (at most `step` iterations, and no more than total -
+  /// step * outer): the total of both; else none.
   std::optional<int64_t> total_of(const StmtNode& inner, int outer, int64_t step) {
     std::vector<Linear> upper;
     bounds(inner.extent, 1, {}, upper);
@@ -138,16 +145,19 @@ class Check {
       ends = ends || (constant && u.constant <= step);
       const auto it = u.of.find(outer);
       if (it == u.of.end() || it->second != -step) continue;
-      if (std::all_of(u.of.begin(), u.of.end(), [&](const auto& v) { return v.first == outer || v.second == 0; })) total = std::min(total.value_or(u.constant), u.constant);
+      if (std::all_of(u.of.begin(), u.of.end(), [&](const auto& v) { return v.first == outer || v.second == 0; }))
+        total = std::min(total.value_or(u.constant), u.constant);
     }
     return ends ? total : std::nullopt;
   }
-  /// The variable that has one value within `loop`, which is there to ask for it (`for last in cast(k == 3)`); -1: none.
+  /// The variable that has one value within `loop`, which is there to ask for it (`for last in cast(k == 3)`); -1:
+  /// none.
   static int asked_for(const StmtNode& loop) {
     const Expr& e = loop.extent;
     if (e->kind != ExprKind::Apply || e->op != Op::Cast) return -1;
     const Expr& test = e->args[0];
-    const bool equal = test->kind == ExprKind::Apply && test->op == Op::Eq && test->args[0]->kind == ExprKind::Var && test->args[1]->kind == ExprKind::Int;
+    const bool equal = test->kind == ExprKind::Apply && test->op == Op::Eq && test->args[0]->kind == ExprKind::Var &&
+                       test->args[1]->kind == ExprKind::Int;
     return equal ? test->args[0]->id : -1;
   }
 
@@ -170,7 +180,8 @@ class Check {
     if (!load.linear || !store.linear) return refuse("an index is no sum of variables");
     if (load.place > store.place) return refuse("it is read after it was overwritten");
     size_t shared = 0;
-    while (shared < load.loops.size() && shared < store.loops.size() && load.loops[shared] == store.loops[shared]) ++shared;
+    while (shared < load.loops.size() && shared < store.loops.size() && load.loops[shared] == store.loops[shared])
+      ++shared;
     for (size_t i = shared; i < store.loops.size(); ++i)
       if (store.loops[i]->loop == LoopKind::Parallel) return refuse("it is read beside the parallel loop");
     const auto a = span(load, shared), b = span(store, shared);
@@ -178,7 +189,10 @@ class Check {
     const int64_t width = std::max(a->high, b->high) - std::min(a->low, b->low) + 1;
     std::vector<int> once;  // variables with one value where both are touched
     for (size_t i = 0; i < shared; ++i) once.push_back(asked_for(*load.loops[i]));
-    const auto coefficient = [](const Access& x, int var) { const auto it = x.at.of.find(var); return it == x.at.of.end() ? 0 : it->second; };
+    const auto coefficient = [](const Access& x, int var) {
+      const auto it = x.at.of.find(var);
+      return it == x.at.of.end() ? 0 : it->second;
+    };
     struct Loop {
       const StmtNode* loop;
       int var;
@@ -199,7 +213,8 @@ class Check {
       for (size_t d = 0; d < digits_.size(); ++d) {
         const int digit = static_cast<int>(nest_.vars.size() + d);
         if (digits_[d].var != var || (!load.at.of.count(digit) && !store.at.of.count(digit))) continue;
-        if ((divisor && divisor != digits_[d].divisor) || coefficient(load, var) || coefficient(store, var)) return refuse("an index is no sum of variables");
+        if ((divisor && divisor != digits_[d].divisor) || coefficient(load, var) || coefficient(store, var))
+          return refuse("an index is no sum of variables");
         divisor = digits_[d].divisor;
         known[d] = true;
       }
@@ -207,12 +222,14 @@ class Check {
         walk(load.loops[i], var, count);
         continue;
       }
-      walk(load.loops[i], variable({var, divisor, true}), count ? std::optional(ceil_div(*count, divisor)) : std::nullopt);
+      walk(load.loops[i], variable({var, divisor, true}),
+           count ? std::optional(ceil_div(*count, divisor)) : std::nullopt);
       walk(load.loops[i], variable({var, divisor, false}), divisor);
     }
     for (size_t d = 0; d < known.size(); ++d) {
       const int digit = static_cast<int>(nest_.vars.size() + d);
-      if (!known[d] && (load.at.of.count(digit) || store.at.of.count(digit))) return refuse("an index is no sum of variables");
+      if (!known[d] && (load.at.of.count(digit) || store.at.of.count(digit)))
+        return refuse("an index is no sum of variables");
     }
     if (!why_.empty()) return;
     // Blocks of tiles, the last of them shorter: all tiles, one after the other.

@@ -6,8 +6,8 @@
 
 namespace trainc::loop {
 
-/// Where in a tensor: its row-major position, or the coordinate of each axis, or both; each is worked out from the other when
-/// asked for, so that what stays linear never sees a division.
+/// Where in a tensor: its row-major position, or the coordinate of each axis, or both; each is worked out from the
+/// other when asked for, so that what stays linear never sees a division.
 struct Index {
   Dims shape;
   Expr position;

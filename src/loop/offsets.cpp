@@ -27,10 +27,15 @@ class Accesses {
   Stmt stmt(const Stmt& s) {
     if (!s) return s;
     auto copy = std::make_shared<StmtNode>(*s);
-    copy->extent = expr(s->extent), copy->index = expr(s->index), copy->value = expr(s->value), copy->second = expr(s->second);
+    copy->extent = expr(s->extent), copy->index = expr(s->index), copy->value = expr(s->value),
+    copy->second = expr(s->second);
     switch (s->kind) {
-      case StmtKind::Store: case StmtKind::Prefetch: case StmtKind::TileStore: copy->index = visit_(s->buffer, copy->index); break;
-      case StmtKind::Transpose: copy->index = visit_(s->buffer, copy->index), copy->value = visit_(s->source, copy->value); break;
+      case StmtKind::Store:
+      case StmtKind::Prefetch:
+      case StmtKind::TileStore: copy->index = visit_(s->buffer, copy->index); break;
+      case StmtKind::Transpose:
+        copy->index = visit_(s->buffer, copy->index), copy->value = visit_(s->source, copy->value);
+        break;
       case StmtKind::TileLoad: copy->value = visit_(s->source, copy->value); break;
       default: break;
     }

@@ -10,7 +10,11 @@
 namespace trainc::loop {
 namespace {
 
-struct Line { int number; size_t depth; std::string_view text; };
+struct Line {
+  int number;
+  size_t depth;
+  std::string_view text;
+};
 
 bool is_word_char(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.'; }
 
@@ -50,17 +54,22 @@ class Parser {
 
   [[noreturn]] void fail(const std::string& what) const {
     if (lines_.empty()) throw InternalError("loop text: " + what);
-    throw InternalError(fmt::format("loop text, line {}, column {}: {}", line().number, line().depth + column_ + 1, what));
+    throw InternalError(
+        fmt::format("loop text, line {}, column {}: {}", line().number, line().depth + column_ + 1, what));
   }
 
-  void skip_spaces() { while (rest().starts_with(' ')) ++column_; }
+  void skip_spaces() {
+    while (rest().starts_with(' ')) ++column_;
+  }
   bool take(std::string_view sign) {
     skip_spaces();
     if (!rest().starts_with(sign)) return false;
     column_ += sign.size();
     return true;
   }
-  void expect(std::string_view sign) { if (!take(sign)) fail(fmt::format("expected '{}'", sign)); }
+  void expect(std::string_view sign) {
+    if (!take(sign)) fail(fmt::format("expected '{}'", sign));
+  }
   std::string_view peek_word() {
     skip_spaces();
     size_t n = 0;
@@ -108,7 +117,10 @@ class Parser {
     else if (w == "threads") nest_.threads = static_cast<int>(number());
     else if (w == "flops") nest_.flops = number();
     else if (w == "bytes") nest_.bytes = number();
-    else fail("expected kernel, parallel, threads, flops, bytes, origin, argument, scratch, register, shared, tile or body");
+    else
+      fail(
+          "expected kernel, parallel, threads, flops, bytes, origin, argument, scratch, register, shared, tile or "
+          "body");
     end_of_line();
   }
 
@@ -164,7 +176,11 @@ class Parser {
   }
 
   // One side of a transpose, or the memory side of a tile: x[index by pitch]
-  struct Block { int buffer; Expr index; int64_t pitch; };
+  struct Block {
+    int buffer;
+    Expr index;
+    int64_t pitch;
+  };
   Block turned() {
     Block b;
     b.buffer = find(buffers_, "buffer");
@@ -334,7 +350,8 @@ class Parser {
       if (!found || found->level < level) return left;
       column_ += found->sign.size();
       Expr right = expr(found->level + 1);
-      const bool minus = found->op == Op::Sub && left->dtype == DType::I64 && right->kind == ExprKind::Int && right->int_value >= 0;
+      const bool minus =
+          found->op == Op::Sub && left->dtype == DType::I64 && right->kind == ExprKind::Int && right->int_value >= 0;
       left = minus ? apply(Op::Add, {left, integer(-right->int_value)}) : apply(found->op, {left, right});
     }
   }
@@ -402,7 +419,9 @@ class Parser {
 
   Expr literal() {
     size_t length = 1;  // of the sign or the first digit; then digits, a point, an exponent with its sign
-    while (length < rest().size() && (is_word_char(rest()[length]) || (rest()[length - 1] == 'e' && std::string_view("+-").find(rest()[length]) != std::string_view::npos)))
+    while (length < rest().size() &&
+           (is_word_char(rest()[length]) ||
+            (rest()[length - 1] == 'e' && std::string_view("+-").find(rest()[length]) != std::string_view::npos)))
       ++length;
     const std::string text(rest().substr(0, length));
     column_ += text.size();
@@ -414,13 +433,15 @@ class Parser {
     }
     char* end = nullptr;
     if (is_real) {
-      const double v = dtype == DType::F32 ? static_cast<double>(std::strtof(text.c_str(), &end)) : std::strtod(text.c_str(), &end);
+      const double v =
+          dtype == DType::F32 ? static_cast<double>(std::strtof(text.c_str(), &end)) : std::strtod(text.c_str(), &end);
       if (*end || !is_float(dtype)) fail(fmt::format("'{}' is not a number of this dtype", text));
       return real(v, dtype);
     }
     int64_t v = 0;
     const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), v);
-    if (error != std::errc{} || stop != text.data() + text.size() || is_float(dtype)) fail(fmt::format("'{}' is not a number of this dtype", text));
+    if (error != std::errc{} || stop != text.data() + text.size() || is_float(dtype))
+      fail(fmt::format("'{}' is not a number of this dtype", text));
     return integer(v, dtype);
   }
 

@@ -31,7 +31,8 @@ bool is_reserved(std::string_view word) {
     if (c.word == word) return true;
   for (int op = 0; op <= static_cast<int>(Op::Result); ++op)
     if (name_of(static_cast<Op>(op)) == word) return true;
-#define X(name, text, bytes, fl) if (word == text) return true;
+#define X(name, text, bytes, fl) \
+  if (word == text) return true;
   TRAINC_DTYPES(X)
 #undef X
   return false;
@@ -61,8 +62,8 @@ class Printer {
       std::string_view word;
       for (const text::SpaceWord& s : text::kSpaces)
         if (s.space == b.space) word = s.word;
-      line(1, "{} {}: {}[{}]{}{}{}", word, buffers_[i], name_of(b.dtype), b.numel == 0 ? "?" : std::to_string(b.numel), b.bits ? " bits" : "", b.written ? " written" : "",
-           b.over >= 0 ? " over " + buffer(b.over) : "");
+      line(1, "{} {}: {}[{}]{}{}{}", word, buffers_[i], name_of(b.dtype), b.numel == 0 ? "?" : std::to_string(b.numel),
+           b.bits ? " bits" : "", b.written ? " written" : "", b.over >= 0 ? " over " + buffer(b.over) : "");
     }
     line(0, "body:");
     if (nest_.body) lines_of(nest_.body, 1);
@@ -84,7 +85,8 @@ class Printer {
     if (base.empty()) base = fallback;
     if (std::isdigit(static_cast<unsigned char>(base[0])) || base[0] == '.') base = fallback + base;
     std::string unique = base;
-    for (int i = 1; text::is_reserved(unique) || !taken_.insert(unique).second; ++i) unique = fmt::format("{}.{}", base, i);
+    for (int i = 1; text::is_reserved(unique) || !taken_.insert(unique).second; ++i)
+      unique = fmt::format("{}.{}", base, i);
     return unique;
   }
 
@@ -109,27 +111,43 @@ class Printer {
         const int64_t bound = nest_.vars.at(static_cast<size_t>(s.var)).extent;
         const bool told = bound == (s.extent->kind == ExprKind::Int ? s.extent->int_value : -1);
         line(depth, "{} {} in {}{}:", head, vars_[static_cast<size_t>(s.var)], expr(s.extent),
-             told ? "" : bound < 0 ? " atmost ?" : fmt::format(" atmost {}", bound));
+             told        ? ""
+             : bound < 0 ? " atmost ?"
+                         : fmt::format(" atmost {}", bound));
         lines_of(s.body.at(0), depth + 1);
         break;
       }
       case StmtKind::Store: line(depth, "store {}[{}] = {}", buffer(s.buffer), expr(s.index), expr(s.value)); break;
-      case StmtKind::Let: line(depth, "let {}: {} = {}", local(s.local), name_of(nest_.locals.at(static_cast<size_t>(s.local)).dtype), expr(s.value)); break;
+      case StmtKind::Let:
+        line(depth, "let {}: {} = {}", local(s.local), name_of(nest_.locals.at(static_cast<size_t>(s.local)).dtype),
+             expr(s.value));
+        break;
       case StmtKind::Reduce: {
         line(depth, "{} = {}({}, {})", local(s.local), word_of(s.combine), local(s.local), expr(s.value));
         break;
       }
       case StmtKind::Barrier: line(depth, "barrier"); break;
-      case StmtKind::WarpReduce: line(depth, "warp {} = {}({})", local(s.local), word_of(s.combine), local(s.local)); break;
-      case StmtKind::Mma: line(depth, "mma {}[{}] += {} * {}", buffer(s.buffer), expr(s.index), expr(s.value), expr(s.second)); break;
+      case StmtKind::WarpReduce:
+        line(depth, "warp {} = {}({})", local(s.local), word_of(s.combine), local(s.local));
+        break;
+      case StmtKind::Mma:
+        line(depth, "mma {}[{}] += {} * {}", buffer(s.buffer), expr(s.index), expr(s.value), expr(s.second));
+        break;
       case StmtKind::Check: line(depth, "check({}) {}", s.code, expr(s.value)); break;
       case StmtKind::Transpose:
-        line(depth, "transpose({}) {}[{} by {}] = {}[{} by {}]", s.lanes, buffer(s.buffer), expr(s.index), s.pitch, buffer(s.source), expr(s.value), s.source_pitch);
+        line(depth, "transpose({}) {}[{} by {}] = {}[{} by {}]", s.lanes, buffer(s.buffer), expr(s.index), s.pitch,
+             buffer(s.source), expr(s.value), s.source_pitch);
         break;
       case StmtKind::TileZero: line(depth, "tilezero {}", buffer(s.buffer)); break;
-      case StmtKind::TileLoad: line(depth, "tileload {} = {}[{} by {}]", buffer(s.buffer), buffer(s.source), expr(s.value), s.source_pitch); break;
-      case StmtKind::TileDot: line(depth, "tiledot {} += {} * {}", buffer(s.buffer), buffer(s.source), buffer(s.other)); break;
-      case StmtKind::TileStore: line(depth, "tilestore {}[{} by {}] = {}", buffer(s.buffer), expr(s.index), s.pitch, buffer(s.source)); break;
+      case StmtKind::TileLoad:
+        line(depth, "tileload {} = {}[{} by {}]", buffer(s.buffer), buffer(s.source), expr(s.value), s.source_pitch);
+        break;
+      case StmtKind::TileDot:
+        line(depth, "tiledot {} += {} * {}", buffer(s.buffer), buffer(s.source), buffer(s.other));
+        break;
+      case StmtKind::TileStore:
+        line(depth, "tilestore {}[{} by {}] = {}", buffer(s.buffer), expr(s.index), s.pitch, buffer(s.source));
+        break;
       case StmtKind::Prefetch: line(depth, "prefetch({}) {}[{}]", s.level, buffer(s.buffer), expr(s.index)); break;
     }
   }
@@ -165,7 +183,8 @@ class Printer {
     switch (e->kind) {
       case ExprKind::Int:
         if (e->dtype == DType::Bool) return e->int_value ? "true" : "false";
-        return e->dtype == DType::I64 ? std::to_string(e->int_value) : fmt::format("{}:{}", e->int_value, name_of(e->dtype));
+        return e->dtype == DType::I64 ? std::to_string(e->int_value)
+                                      : fmt::format("{}:{}", e->int_value, name_of(e->dtype));
       case ExprKind::Float: return number(e->float_value, e->dtype);
       case ExprKind::Var: return vars_.at(static_cast<size_t>(e->id));
       case ExprKind::Local: return local(e->id);
@@ -184,7 +203,8 @@ class Printer {
       if (infix.op != e->op) continue;
       if (e->op == Op::Sub && number_on_the_right) break;  // `i - 3` is what i + -3 is written as
       const int left = infix.level + (infix.level == text::kComparison ? 1 : 0);
-      const bool minus = e->op == Op::Add && number_on_the_right && e->args[1]->int_value < 0 && e->args[1]->int_value > INT64_MIN;
+      const bool minus =
+          e->op == Op::Add && number_on_the_right && e->args[1]->int_value < 0 && e->args[1]->int_value > INT64_MIN;
       std::string s = fmt::format("{} {} {}", expr(e->args[0], left), minus ? "-" : infix.sign,
                                   minus ? std::to_string(-e->args[1]->int_value) : expr(e->args[1], infix.level + 1));
       return infix.level < level ? "(" + s + ")" : s;

@@ -22,7 +22,9 @@ bool reads(const Expr& e, int local, std::set<const ExprNode*>& seen) {
 }
 bool reads(const Stmt& s, int local) {
   std::set<const ExprNode*> seen;
-  return any(s, [&](const StmtNode& n) { return reads(n.index, local, seen) || reads(n.value, local, seen) || reads(n.extent, local, seen); });
+  return any(s, [&](const StmtNode& n) {
+    return reads(n.index, local, seen) || reads(n.value, local, seen) || reads(n.extent, local, seen);
+  });
 }
 
 /// Reductions of some locals go to others.
@@ -35,13 +37,14 @@ Stmt redirect(const Stmt& s, const std::map<int, int>& locals) {
 
 class Runs {
  public:
-  Runs(LoopNest& nest, bool any_size, bool threads_to_come) : nest_(nest), any_size_(any_size), threads_to_come_(threads_to_come) {}
+  Runs(LoopNest& nest, bool any_size, bool threads_to_come)
+      : nest_(nest), any_size_(any_size), threads_to_come_(threads_to_come) {}
 
   /// What a statement adds to a local that is bound outside of it.
   struct Chain {
     int64_t terms = 0;
-    DType dtype;          // of the terms
-    bool counts = true;   // false: nothing is lost in it, or it cannot be cut
+    DType dtype;         // of the terms
+    bool counts = true;  // false: nothing is lost in it, or it cannot be cut
   };
   using Chains = std::map<int, Chain>;
 
@@ -63,7 +66,9 @@ class Runs {
     it->second.terms += c.terms;
     it->second.counts &= c.counts;
   }
-  bool widens(int local, const Chain& c) const { return size_of(nest_.locals[static_cast<size_t>(local)].dtype) > size_of(c.dtype); }
+  bool widens(int local, const Chain& c) const {
+    return size_of(nest_.locals[static_cast<size_t>(local)].dtype) > size_of(c.dtype);
+  }
 
   Stmt in_block(const Stmt& s, Chains& chains) {
     auto copy = std::make_shared<StmtNode>(*s);
@@ -88,7 +93,9 @@ class Runs {
     Chains inside;
     copy->body[0] = statement(s->body[0], inside);
     const bool number = s->extent->kind == ExprKind::Int;
-    const bool cut = s->loop == LoopKind::Serial && number && !(threads_to_come_ && any(s, [](const StmtNode& n) { return n.kind == StmtKind::For && n.loop == LoopKind::Vector; }));
+    const bool cut = s->loop == LoopKind::Serial && number &&
+                     !(threads_to_come_ &&
+                       any(s, [](const StmtNode& n) { return n.kind == StmtKind::For && n.loop == LoopKind::Vector; }));
     std::set<int> first, second;
     int64_t most = 1;  // terms of an iteration
     for (auto& [local, c] : inside) {
@@ -147,7 +154,8 @@ class Runs {
     const bool whole = extent % run == 0 && !any_size_;
     const Expr length = whole ? integer(run) : apply(Op::Min, {integer(run), integer(extent) - start});
     const Stmt body = substitute(s->body[0], {{s->var, start + nest_.var(in_piece)}});
-    return for_loop(LoopKind::Serial, piece, integer(pieces), as_a_run(for_loop(LoopKind::Serial, in_piece, length, body), locals, chains));
+    return for_loop(LoopKind::Serial, piece, integer(pieces),
+                    as_a_run(for_loop(LoopKind::Serial, in_piece, length, body), locals, chains));
   }
 
   LoopNest& nest_;

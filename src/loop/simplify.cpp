@@ -11,13 +11,16 @@
 namespace trainc::loop {
 namespace {
 
-constexpr int64_t kMin = std::numeric_limits<int64_t>::min(), kMax = std::numeric_limits<int64_t>::max();  // as bounds: unknown
+// as bounds: unknown
+constexpr int64_t kMin = std::numeric_limits<int64_t>::min(), kMax = std::numeric_limits<int64_t>::max();
 
 // --- bounds, saturating: kMin and kMax stand for "no bound"
 struct Bounds { int64_t low = kMin, high = kMax; };
 
 int64_t clamp(__int128 v) { return v <= kMin ? kMin : v >= kMax ? kMax : static_cast<int64_t>(v); }
-int64_t add_bound(int64_t a, int64_t b, int64_t none) { return a == none || b == none ? none : clamp(static_cast<__int128>(a) + b); }
+int64_t add_bound(int64_t a, int64_t b, int64_t none) {
+  return a == none || b == none ? none : clamp(static_cast<__int128>(a) + b);
+}
 int64_t mul_bound(int64_t a, int64_t c) {  // c != 0
   if (a == kMin || a == kMax) return (a == kMax) == (c > 0) ? kMax : kMin;
   return clamp(static_cast<__int128>(a) * c);
@@ -50,9 +53,18 @@ Bounds bounds_of_apply(const ExprNode& e) {
       return {floored(a.low, number(1)), floored(a.high, number(1))};
     }
     case Op::Mod: return number(1) > 0 ? Bounds{0, number(1) - 1} : Bounds{};
-    case Op::Max: { const Bounds a = arg(0), b = arg(1); return {std::max(a.low, b.low), std::max(a.high, b.high)}; }
-    case Op::Min: { const Bounds a = arg(0), b = arg(1); return {std::min(a.low, b.low), std::min(a.high, b.high)}; }
-    case Op::Select: { const Bounds a = arg(1), b = arg(2); return {std::min(a.low, b.low), std::max(a.high, b.high)}; }
+    case Op::Max: {
+      const Bounds a = arg(0), b = arg(1);
+      return {std::max(a.low, b.low), std::max(a.high, b.high)};
+    }
+    case Op::Min: {
+      const Bounds a = arg(0), b = arg(1);
+      return {std::min(a.low, b.low), std::min(a.high, b.high)};
+    }
+    case Op::Select: {
+      const Bounds a = arg(1), b = arg(2);
+      return {std::min(a.low, b.low), std::max(a.high, b.high)};
+    }
     case Op::Cast: return is_float(e.args[0]->dtype) || e.dtype != DType::I64 ? Bounds{} : arg(0);
     default: return {};  // not an index operation with a range we use
   }
@@ -65,7 +77,12 @@ Bounds bounds_of(const Expr& e) {
     case ExprKind::Apply:
       if (e->dtype == DType::I64) return bounds_of_apply(*e);
       break;
-    case ExprKind::Float: case ExprKind::Local: case ExprKind::Load: case ExprKind::Fma: case ExprKind::Pair: case ExprKind::Dot: break;
+    case ExprKind::Float:
+    case ExprKind::Local:
+    case ExprKind::Load:
+    case ExprKind::Fma:
+    case ExprKind::Pair:
+    case ExprKind::Dot: break;
   }
   switch (e->dtype) {
     case DType::Bool: return {0, 1};
@@ -73,7 +90,11 @@ Bounds bounds_of(const Expr& e) {
     case DType::I8: return {-128, 127};
     case DType::I16: return {-32768, 32767};
     case DType::I32: return {std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()};
-    case DType::I64: case DType::F64: case DType::F32: case DType::BF16: case DType::F16: return {};
+    case DType::I64:
+    case DType::F64:
+    case DType::F32:
+    case DType::BF16:
+    case DType::F16: return {};
   }
   return {};
 }
@@ -95,7 +116,10 @@ int order(const Expr& a, const Expr& b) {
 }
 
 // --- the normal form
-struct Term { Expr atom; int64_t coefficient; };
+struct Term {
+  Expr atom;
+  int64_t coefficient;
+};
 struct Sum {
   std::vector<Term> terms;  // greatest coefficient first, then by `order`; no zero coefficient
   int64_t constant = 0;
@@ -127,17 +151,22 @@ void add_scaled(Sum& sum, const Expr& e, int64_t factor) {
       return;
     }
     if (e->op == Op::Neg) return add_scaled(sum, e->args[0], -factor);
-    if (e->op == Op::Mul && e->args[1]->kind == ExprKind::Int) return add_scaled(sum, e->args[0], factor * e->args[1]->int_value);
-    if (e->op == Op::Mul && e->args[0]->kind == ExprKind::Int) return add_scaled(sum, e->args[1], factor * e->args[0]->int_value);
+    if (e->op == Op::Mul && e->args[1]->kind == ExprKind::Int)
+      return add_scaled(sum, e->args[0], factor * e->args[1]->int_value);
+    if (e->op == Op::Mul && e->args[0]->kind == ExprKind::Int)
+      return add_scaled(sum, e->args[1], factor * e->args[0]->int_value);
   }
   add_term(sum, e, factor);
 }
 
 bool is_apply(const Expr& e, Op op) { return e->kind == ExprKind::Apply && e->op == op; }
-bool is_apply_number(const Expr& e, Op op) { return is_apply(e, op) && e->args[1]->kind == ExprKind::Int && e->args[1]->int_value > 0; }
+bool is_apply_number(const Expr& e, Op op) {
+  return is_apply(e, op) && e->args[1]->kind == ExprKind::Int && e->args[1]->int_value > 0;
+}
 
 // c*m * (x floor_div m) + c * (x mod m) is c * x: what a reshape and its way back leave.
-// c*m * ((x floor_div m) mod n) + c * (x mod m) is c * (x mod m*n): the same within a larger one, as the taps and channels of a window's row.
+// c*m * ((x floor_div m) mod n) + c * (x mod m) is c * (x mod m*n): the same within a larger one, as the taps and
+// channels of a window's row.
 bool join_quotient_and_remainder(Sum& sum) {
   for (size_t i = 0; i < sum.terms.size(); ++i) {
     if (!is_apply_number(sum.terms[i].atom, Op::Mod)) continue;
@@ -265,10 +294,12 @@ Expr floor_div(const Expr& e, int64_t divisor) {
   Sum multiple, rest;
   take_out(e, divisor, multiple, rest);
   const Bounds b = bounds_of(rest);
-  if (b.low != kMin && b.high != kMax && floored(b.low, divisor) == floored(b.high, divisor)) return plus(multiple, integer(floored(b.low, divisor)));
+  if (b.low != kMin && b.high != kMax && floored(b.low, divisor) == floored(b.high, divisor))
+    return plus(multiple, integer(floored(b.low, divisor)));
 
   Sum inner, below;
-  if (const int64_t g = common_factor(rest, divisor, inner, below); g > 1) return plus(multiple, floor_div(expr_of(inner), divisor / g));
+  if (const int64_t g = common_factor(rest, divisor, inner, below); g > 1)
+    return plus(multiple, floor_div(expr_of(inner), divisor / g));
 
   if (rest.terms.size() == 1 && rest.terms[0].coefficient == 1) {
     const Expr atom = rest.terms[0].atom;
@@ -276,7 +307,8 @@ Expr floor_div(const Expr& e, int64_t divisor) {
       const int64_t a = atom->args[1]->int_value;
       return plus(multiple, floor_div(atom->args[0] + integer(rest.constant * a), a * divisor));
     }
-    if (is_apply_number(atom, Op::Mod) && rest.constant == 0 && atom->args[1]->int_value % divisor == 0)  // (x % (d * m)) / d is (x / d) % m
+    // (x % (d * m)) / d is (x / d) % m
+    if (is_apply_number(atom, Op::Mod) && rest.constant == 0 && atom->args[1]->int_value % divisor == 0)
       return plus(multiple, mod(floor_div(atom->args[0], divisor), atom->args[1]->int_value / divisor));
   }
   return plus(multiple, apply(Op::FloorDiv, {expr_of(rest), integer(divisor)}));
@@ -291,7 +323,8 @@ Expr mod(const Expr& e, int64_t divisor) {
     return plus(rest, integer(-floored(b.low, divisor) * divisor));
 
   Sum inner, below;
-  if (const int64_t g = common_factor(rest, divisor, inner, below); g > 1) return plus(below, mod(expr_of(inner), divisor / g) * g);
+  if (const int64_t g = common_factor(rest, divisor, inner, below); g > 1)
+    return plus(below, mod(expr_of(inner), divisor / g) * g);
 
   if (rest.terms.size() == 1 && rest.terms[0].coefficient == 1 && rest.constant == 0) {
     const Expr atom = rest.terms[0].atom;

@@ -76,7 +76,8 @@ Stmt prefetch(int buffer, Expr index, int level) {
 }
 
 Stmt transpose(int buffer, Expr index, int64_t pitch, int source, Expr source_index, int64_t source_pitch, int lanes) {
-  require(index && index->dtype == DType::I64 && source_index && source_index->dtype == DType::I64, "transpose: an index is not i64");
+  require(index && index->dtype == DType::I64 && source_index && source_index->dtype == DType::I64,
+          "transpose: an index is not i64");
   StmtNode n = node(StmtKind::Transpose);
   n.buffer = buffer;
   n.index = std::move(index);

@@ -12,7 +12,8 @@ using Replacement = std::unordered_map<int, Expr>;  // variable -> index express
 Expr substitute(const Expr&, const Replacement&);
 Stmt substitute(const Stmt&, const Replacement&);
 
-/// How far the first load in `e` that moves at all moves in memory, in elements, when variable `var` goes from 0 to 1 and the others are 0.
+/// How far the first load in `e` that moves at all moves in memory, in elements, when variable `var` goes from 0 to 1
+/// and the others are 0.
 int64_t stride_of(const Expr& e, int var, int other);
 /// The same of an index itself.
 int64_t step_of(const Expr& index, int var);

@@ -15,7 +15,10 @@ using loop::LoopKind;
 
 namespace {
 
-struct Factor { int64_t extent; bool kept; };
+struct Factor {
+  int64_t extent;
+  bool kept;
+};
 
 /// The input's domain as factors, each all kept or all folded.
 std::vector<Factor> factors_of(const Node* sum, const Schedule& schedule, const Group& group) {
@@ -40,7 +43,8 @@ std::vector<Factor> factors_of(const Node* sum, const Schedule& schedule, const 
     int64_t stride = 0;  // which axis this factor lies in
     bool kept = false;
     for (size_t k = 0; k < shape.size(); ++k)
-      if (shape[k] != 1 && strides[k] * shape[k] > left && (stride == 0 || strides[k] * shape[k] <= stride)) stride = strides[k] * shape[k], kept = !folded(k);
+      if (shape[k] != 1 && strides[k] * shape[k] > left && (stride == 0 || strides[k] * shape[k] <= stride))
+        stride = strides[k] * shape[k], kept = !folded(k);
     factors.push_back({f, kept});
   }
   return factors;
@@ -57,7 +61,9 @@ LoweredKernel lower_columns(const Schedule& schedule, const Group& group, const 
   const std::vector<Factor> factors = factors_of(first, schedule, group);
   const bool across = factors.back().kept;  // the last kept factor lies across lanes
   const int64_t last = factors.back().extent;
-  const int width = across ? static_cast<int>(std::min<int64_t>(cost::kAcross, cost::kAcrossRegisters * lanes(machine.target, last))) : lanes(machine.target, last);
+  const int width =
+      across ? static_cast<int>(std::min<int64_t>(cost::kAcross, cost::kAcrossRegisters * lanes(machine.target, last)))
+             : lanes(machine.target, last);
 
   std::vector<int64_t> outer;
   for (size_t k = 0; k + 1 < factors.size(); ++k)
@@ -81,7 +87,8 @@ LoweredKernel lower_columns(const Schedule& schedule, const Group& group, const 
       else if (pieces == 1) vector_extent = integer(last);
       else {
         Expr start = loops.variables().back() * width;
-        vector_extent = last % width == 0 ? integer(width) : loop::apply(Op::Min, {integer(width), integer(last) - start});
+        vector_extent =
+            last % width == 0 ? integer(width) : loop::apply(Op::Min, {integer(width), integer(last) - start});
         j = start + j;
       }
       variables.push_back(j);
@@ -116,7 +123,8 @@ LoweredKernel lower_columns(const Schedule& schedule, const Group& group, const 
 
   Stmt body = block(inside);
   if (!across) body = loop::for_loop(LoopKind::Vector, vector_var, vector_extent, body, width);
-  for (size_t k = folded.size(); k-- > 0;) body = loop::for_loop(LoopKind::Serial, folded[k].first, integer(folded[k].second), body);
+  for (size_t k = folded.size(); k-- > 0;)
+    body = loop::for_loop(LoopKind::Serial, folded[k].first, integer(folded[k].second), body);
   all.push_back(body);
   all.insert(all.end(), finish.begin(), finish.end());
   body = add_in_runs(nest, block(all), machine.pinned != nullptr, machine.target.launches_blocks);

@@ -16,17 +16,25 @@ using loop::block;
 
 namespace {
 
-bool is_widened(const Expr& e) { return e->kind == loop::ExprKind::Apply && e->op == Op::Cast && e->dtype == DType::F32 && e->args[0]->dtype == DType::BF16; }
+bool is_widened(const Expr& e) {
+  return e->kind == loop::ExprKind::Apply && e->op == Op::Cast && e->dtype == DType::F32 &&
+         e->args[0]->dtype == DType::BF16;
+}
 
 // The bf16 expression that an f32 one was made from: its value is one of bf16.
 Expr narrow(const Expr& e) { return is_widened(e) ? e->args[0] : loop::cast(e, DType::BF16); }
 
-bool is_division(const Expr& e) { return e->kind == loop::ExprKind::Apply && (e->op == Op::FloorDiv || e->op == Op::Mod) && e->args[1]->kind == loop::ExprKind::Int; }
+bool is_division(const Expr& e) {
+  return e->kind == loop::ExprKind::Apply && (e->op == Op::FloorDiv || e->op == Op::Mod) &&
+         e->args[1]->kind == loop::ExprKind::Int;
+}
 bool mentions_undivided(const Expr& e, int var) {
   if (is_division(e)) return e->op == Op::Mod && mentions_undivided(e->args[0], var);
-  return (e->kind == loop::ExprKind::Var && e->id == var) || std::any_of(e->args.begin(), e->args.end(), [&](const Expr& a) { return mentions_undivided(a, var); });
+  return (e->kind == loop::ExprKind::Var && e->id == var) ||
+         std::any_of(e->args.begin(), e->args.end(), [&](const Expr& a) { return mentions_undivided(a, var); });
 }
-/// The greatest common divisor of what `var` is divided by within `e`; 0 where it is not. A quotient's own division counts for what is made of it: of (k / 64) % 3, the 64.
+/// The greatest common divisor of what `var` is divided by within `e`; 0 where it is not. A quotient's own division
+/// counts for what is made of it: of (k / 64) % 3, the 64.
 int64_t divisor_of(const Expr& e, int var) {
   int64_t d = 0;
   if (is_division(e) && mentions_undivided(e->args[0], var)) d = e->args[1]->int_value;
@@ -36,11 +44,13 @@ int64_t divisor_of(const Expr& e, int var) {
 
 }  // namespace
 
-ContractExpressions::ContractExpressions(Expressions& e, const Node* contract, const Machine& machine) : e_(e), c_(contract) {
+ContractExpressions::ContractExpressions(Expressions& e, const Node* contract, const Machine& machine)
+    : e_(e), c_(contract) {
   loop::LoopNest& nest = e.nest();
   const Dims& out = c_->shape();
   spec.batch = out[0], spec.m = out[1], spec.n = out[2], spec.k = c_->in(0)->shape()[2];
-  b_ = nest.add_var("b", spec.batch), m_ = nest.add_var("m", spec.m), n_ = nest.add_var("n", spec.n), k_ = nest.add_var("k", spec.k);
+  b_ = nest.add_var("b", spec.batch), m_ = nest.add_var("m", spec.m), n_ = nest.add_var("n", spec.n),
+  k_ = nest.add_var("k", spec.k);
   const int b = b_, m = m_, n = n_, k = k_;
   auto operand = [&](int which, int row) {
     const Node* x = c_->in(which);
@@ -55,23 +65,29 @@ ContractExpressions::ContractExpressions(Expressions& e, const Node* contract, c
   };
   spec.lhs_k_contiguous = nearer(lhs, m);
   spec.rhs_k_contiguous = nearer(rhs, n);
-  // Operands in bf16 stay it where the machine multiplies it; else they are multiplied as the f32 that they are exactly.
+  // Operands in bf16 stay it where the machine multiplies it; else they are multiplied as the f32 that they are
+  // exactly.
   const auto of_bf16 = [&](int which, const Expr& x) { return c_->in(which)->dtype() == DType::BF16 || is_widened(x); };
   const bool pairs = of_bf16(0, lhs) && of_bf16(1, rhs) && machine.target.has_bf16_dot;
   const auto multiplied = [=](const Expr& x) { return pairs ? narrow(x) : x; };
   lhs = multiplied(lhs), rhs = multiplied(rhs);
-  // Along the contiguous direction, an operand may come in runs: there its coordinate is written as major * run + minor.
-  const auto in_runs = [&](int which, int row, int along, int64_t extent, const Expr& whole, int64_t& run, auto& element) {
+  // Along the contiguous direction, an operand may come in runs: there its coordinate is written as major * run +
+  // minor.
+  const auto in_runs = [&](int which, int row, int along, int64_t extent, const Expr& whole, int64_t& run,
+                           auto& element) {
     const int64_t length = divisor_of(whole, along);
     if (length < cost::kShortestRun || extent % length != 0) return;
     const int major = nest.add_var("major", extent / length), minor = nest.add_var("minor", length);
     const Expr at = nest.var(major) * length + nest.var(minor);
     const Node* x = c_->in(which);
-    const Expr split = multiplied(e.value(x, Index::at_axes(x->shape(), {nest.var(b), along == row ? at : nest.var(row), along == k ? at : nest.var(k)})));
+    const Expr split = multiplied(e.value(x, Index::at_axes(x->shape(), {nest.var(b), along == row ? at : nest.var(row),
+                                                                         along == k ? at : nest.var(k)})));
     if (divisor_of(split, minor) != 0) return;
     run = length;
     const int other = along == k ? row : k;
-    element = [=](Expr bb, Expr oo, Expr jj, Expr ii) { return substitute(split, {{b, bb}, {other, oo}, {major, jj}, {minor, ii}}); };
+    element = [=](Expr bb, Expr oo, Expr jj, Expr ii) {
+      return substitute(split, {{b, bb}, {other, oo}, {major, jj}, {minor, ii}});
+    };
   };
   if (spec.lhs_k_contiguous) in_runs(0, m, k, spec.k, lhs, spec.lhs_run, spec.lhs_in_run);
   else in_runs(0, m, m, spec.m, lhs, spec.lhs_run, spec.lhs_in_run);
@@ -84,8 +100,11 @@ ContractExpressions::ContractExpressions(Expressions& e, const Node* contract, c
     if (!is_load(whole) || (!spec.lhs_k_contiguous && rows == 0 && depth == 0)) return {};
     lower::ContractionSpec::Place p{whole->id, rows ? rows : spec.m, 0, depth ? depth : spec.k, 0, nullptr};
     if (spec.m % p.row_run != 0 || spec.k % p.k_run != 0 || (pairs && p.k_run % 2 != 0)) return {};
-    const int i = nest.add_var("row_run", spec.m / p.row_run), row = nest.add_var("row", p.row_run), j = nest.add_var("k_run", spec.k / p.k_run), depth_in = nest.add_var("k", p.k_run);
-    const Expr split = multiplied(e.value(c_->in(0), Index::at_axes(c_->in(0)->shape(), {nest.var(b), nest.var(i) * p.row_run + nest.var(row), nest.var(j) * p.k_run + nest.var(depth_in)})));
+    const int i = nest.add_var("row_run", spec.m / p.row_run), row = nest.add_var("row", p.row_run),
+              j = nest.add_var("k_run", spec.k / p.k_run), depth_in = nest.add_var("k", p.k_run);
+    const Expr split = multiplied(
+        e.value(c_->in(0), Index::at_axes(c_->in(0)->shape(), {nest.var(b), nest.var(i) * p.row_run + nest.var(row),
+                                                               nest.var(j) * p.k_run + nest.var(depth_in)})));
     if (!is_load(split) || divisor_of(split, row) != 0 || divisor_of(split, depth_in) != 0) return {};
     p.row_stride = stride_of(split, row, -1), p.k_stride = stride_of(split, depth_in, -1);
     if (pairs && p.k_stride != 1) return {};
@@ -98,7 +117,8 @@ ContractExpressions::ContractExpressions(Expressions& e, const Node* contract, c
   spec.rhs = [=](Expr bb, Expr row, Expr kk) { return substitute(rhs, {{b, bb}, {n, row}, {k, kk}}); };
 }
 
-Stmt ContractExpressions::epilogue(const Schedule& schedule, const std::vector<const Node*>& values, const Expr& bb, const Expr& mm, const Expr& nn, const Expr& sum,
+Stmt ContractExpressions::epilogue(const Schedule& schedule, const std::vector<const Node*>& values, const Expr& bb,
+                                   const Expr& mm, const Expr& nn, const Expr& sum,
                                    const std::function<Stmt(const Expr&)>& also) {
   loop::LoopNest& nest = e_.nest();
   std::vector<Stmt> body;
@@ -119,9 +139,10 @@ Stmt ContractExpressions::epilogue(const Schedule& schedule, const std::vector<c
   return substitute(block(std::move(body)), {{b_, bb}, {m_, mm}, {n_, nn}});
 }
 
-/// Makes `kernel` a product of the vendor's library, where the contraction is large enough for one and it can compute the group.
-static bool by_library(LoweredKernel& kernel, const lower::ContractionSpec& spec, const Schedule& schedule, const Group& group, const Machine& machine,
-                       const NodeRemarks& remarks) {
+/// Makes `kernel` a product of the vendor's library, where the contraction is large enough for one and it can compute
+/// the group.
+static bool by_library(LoweredKernel& kernel, const lower::ContractionSpec& spec, const Schedule& schedule,
+                       const Group& group, const Machine& machine, const NodeRemarks& remarks) {
   const int64_t flops = 2 * spec.batch * spec.m * spec.n * spec.k;
   if (spec.k == 0) return false;
   const auto refused = [&](const char* why) {
@@ -130,18 +151,23 @@ static bool by_library(LoweredKernel& kernel, const lower::ContractionSpec& spec
   };
   if (flops < machine.library_flops) return refused("it is too small for a launch of its own");
   loop::LoopNest& nest = kernel.nest;
-  const int b = nest.add_var("b", spec.batch), m = nest.add_var("m", spec.m), n = nest.add_var("n", spec.n), k = nest.add_var("k", spec.k);
-  const Expr lhs = spec.lhs(nest.var(b), nest.var(m), nest.var(k)), rhs = spec.rhs(nest.var(b), nest.var(n), nest.var(k));
-  const auto found = library_product({spec.batch, spec.m, spec.n, spec.k, lhs, rhs, b, m, n, k}, nest, schedule, group, machine.tf32);
+  const int b = nest.add_var("b", spec.batch), m = nest.add_var("m", spec.m), n = nest.add_var("n", spec.n),
+            k = nest.add_var("k", spec.k);
+  const Expr lhs = spec.lhs(nest.var(b), nest.var(m), nest.var(k)),
+             rhs = spec.rhs(nest.var(b), nest.var(n), nest.var(k));
+  const auto found =
+      library_product({spec.batch, spec.m, spec.n, spec.k, lhs, rhs, b, m, n, k}, nest, schedule, group, machine.tf32);
   if (!found) return refused(found.why());
   kernel.product = found->product;
-  kernel.arguments = {kernel.arguments[static_cast<size_t>(found->lhs)], kernel.arguments[static_cast<size_t>(found->rhs)], found->stored};
+  kernel.arguments = {kernel.arguments[static_cast<size_t>(found->lhs)],
+                      kernel.arguments[static_cast<size_t>(found->rhs)], found->stored};
   nest.name += "_library";
   nest.flops = flops;
   return true;
 }
 
-LoweredKernel lower_contract(const Schedule& schedule, const Group& group, const Machine& machine, const NodeRemarks& remarks) {
+LoweredKernel lower_contract(const Schedule& schedule, const Group& group, const Machine& machine,
+                             const NodeRemarks& remarks) {
   LoweredKernel kernel;
   loop::LoopNest& nest = kernel.nest;
   nest.name = kernel_name(group);
@@ -155,14 +181,18 @@ LoweredKernel lower_contract(const Schedule& schedule, const Group& group, const
   for (const Node* v : group.values)
     for (const Read& r : reads_of(v, schedule.values, v->type.numel(), 1)) {
       if (r.value->type.numel() == 0) continue;
-      if (!schedule.group_of.count(r.value) || schedule.group_of.at(r.value) != schedule.group_of.at(c)) e.argument(r.value);
+      if (!schedule.group_of.count(r.value) || schedule.group_of.at(r.value) != schedule.group_of.at(c))
+        e.argument(r.value);
     }
 
   e.own.insert(group.values.begin(), group.values.end());
   e.own_value = [&](const Node* v, Index& index) { return e.bind(v, e.definition(v, index)); };
-  contract.spec.epilogue = [&](Expr bb, Expr mm, Expr nn, Expr sum) { return contract.epilogue(schedule, group.values, bb, mm, nn, sum); };
+  contract.spec.epilogue = [&](Expr bb, Expr mm, Expr nn, Expr sum) {
+    return contract.epilogue(schedule, group.values, bb, mm, nn, sum);
+  };
   contract.spec.f32_in_parts = machine.float32_in_parts;
-  if (machine.target.launches_blocks) lower::build_device_contraction(nest, contract.spec, machine.target, machine.tf32);
+  if (machine.target.launches_blocks)
+    lower::build_device_contraction(nest, contract.spec, machine.target, machine.tf32);
   else {
     contract.spec.pinned = next_of(machine.pinned);
     lower::build_contraction(nest, contract.spec, machine.target, machine.blocking);

@@ -16,24 +16,45 @@ namespace trainc::lower {
 //           partial = sums (+ partial, from the second k block on)
 //           after the last k block: epilogue over the tile's rows and columns that exist
 //
-// `partial` holds one tile where k is one block, else all tiles of the task. The epilogue reads it back, out of L1, rather than from
-// registers: its code then exists once, not tile_m * vectors times, and any edge is a shorter loop.
+// `partial` holds one tile where k is one block, else all tiles of the task. The epilogue reads it back, out of L1,
+// rather than from registers: its code then exists once, not tile_m * vectors times, and any edge is a shorter loop.
 // The IR has no `if`: a loop of 0 or 1 iterations is one.
 //
-// Operands come from far: what is packed next (the next m block, k block or task) is asked for by the micro-kernel, a few cache lines every few steps of k.
+// Operands come from far: what is packed next (the next m block, k block or task) is asked for by the micro-kernel, a
+// few cache lines every few steps of k.
 //
-// bf16 operands are packed as pairs along k, and the dot product of two pairs takes the place of the FMA. All that is said of k then counts pairs (`spec.k`
-// too), but for the coordinates that the operands are read at. Along k a pair is two neighbours of a bf16 buffer, else an i32.
+// bf16 operands are packed as pairs along k, and the dot product of two pairs takes the place of the FMA. All that is
+// said of k then counts pairs (`spec.k` too), but for the coordinates that the operands are read at. Along k a pair is
+// two neighbours of a bf16 buffer, else an i32.
 //
-// On AMX (`b_.tiles`) the packed blocks are made into tiles, and contraction_tiles.h has the micro-kernel: the sums come to `partial` from there. f32 blocks whose
-// numbers it cannot take are multiplied by FMAs as they are packed.
+// On AMX (`b_.tiles`) the packed blocks are made into tiles, and contraction_tiles.h has the micro-kernel: the sums
+// come to `partial` from there. f32 blocks whose numbers it cannot take are multiplied by FMAs as they are packed.
 
-ContractionBuilder::ContractionBuilder(LoopNest& nest, const ContractionSpec& spec, DType dtype, int64_t elements_of_k, const Blocking& blocking, Part part)
-    : nest_(nest), spec_(spec), part_(part), elements_of_k_(elements_of_k), pairs_(dtype == DType::BF16), element_(dtype), packed_(pairs_ ? DType::I32 : dtype),
-      sum_(pairs_ ? DType::F32 : dtype), b_(blocking), pack_k_(spec.pinned ? cost::kBlock : b_.block_k), stage_k_(std::min(cost::kStagedSteps, pack_k_)), stage_row_(stage_k_ + b_.lanes),
-      m_(size("m", spec.m)), n_(size("n", spec.n)), k_(size("k", spec.k)), block_k_(size("block_k", b_.block_k)), k_blocks_(size("k_blocks", b_.k_blocks)),
-      m_tasks_(size("m_tasks", b_.m_tasks)), n_tasks_(size("n_tasks", b_.n_tasks)), task_m_(size("task_m", b_.task_m)), task_n_(size("task_n", b_.task_n)),
-      tasks_(size("tasks", spec.batch * b_.m_tasks * b_.n_tasks)), tiles_of_m_(size("m_tiles", (spec.m + b_.tile_m - 1) / b_.tile_m)),
+ContractionBuilder::ContractionBuilder(LoopNest& nest, const ContractionSpec& spec, DType dtype, int64_t elements_of_k,
+                                       const Blocking& blocking, Part part)
+    : nest_(nest),
+      spec_(spec),
+      part_(part),
+      elements_of_k_(elements_of_k),
+      pairs_(dtype == DType::BF16),
+      element_(dtype),
+      packed_(pairs_ ? DType::I32 : dtype),
+      sum_(pairs_ ? DType::F32 : dtype),
+      b_(blocking),
+      pack_k_(spec.pinned ? cost::kBlock : b_.block_k),
+      stage_k_(std::min(cost::kStagedSteps, pack_k_)),
+      stage_row_(stage_k_ + b_.lanes),
+      m_(size("m", spec.m)),
+      n_(size("n", spec.n)),
+      k_(size("k", spec.k)),
+      block_k_(size("block_k", b_.block_k)),
+      k_blocks_(size("k_blocks", b_.k_blocks)),
+      m_tasks_(size("m_tasks", b_.m_tasks)),
+      n_tasks_(size("n_tasks", b_.n_tasks)),
+      task_m_(size("task_m", b_.task_m)),
+      task_n_(size("task_n", b_.task_n)),
+      tasks_(size("tasks", spec.batch * b_.m_tasks * b_.n_tasks)),
+      tiles_of_m_(size("m_tiles", (spec.m + b_.tile_m - 1) / b_.tile_m)),
       panels_of_n_(size("n_panels", (spec.n + b_.tile_n - 1) / b_.tile_n)) {
   // One vector more than the data: rows a power of two long would fall on the same cache sets.
   const int64_t rows = b_.block_m * b_.tile_m;
@@ -43,7 +64,9 @@ ContractionBuilder::ContractionBuilder(LoopNest& nest, const ContractionSpec& sp
   else if (lhs_in_block()) lhs_ = spec.lhs_block.buffer;
   else if (spec.lhs_k_contiguous) lhs_ = passing("lhs_pack", element_, rows * lhs_pitch_ * each());
   else lhs_ = passing("lhs_pack", packed_, pack_k_ * lhs_pitch_);
-  if (!b_.in_place) rhs_ = part_ == Part::Rows ? scratch("rhs_whole", packed_, b_.k_blocks * rhs_block()) : passing("rhs_pack", packed_, rhs_block());
+  if (!b_.in_place)
+    rhs_ = part_ == Part::Rows ? scratch("rhs_whole", packed_, b_.k_blocks * rhs_block())
+                               : passing("rhs_pack", packed_, rhs_block());
   if (spec.rhs_k_contiguous) stage_ = passing("rhs_stage", element_, b_.tile_n * stage_row_ * each());
   const int64_t partials = (b_.k_blocks == 1 ? 1 : b_.room_m * b_.room_n) * b_.tile_m * b_.tile_n;
   partial_ = part_ == Part::Depth ? scratch("sums_over_blocks", sum_, partials) : passing("partial", sum_, partials);
@@ -90,7 +113,8 @@ Stmt ContractionBuilder::multiply_block(const Expr& batch, const Extents& here) 
   return over_k([&] { return multiply_rows(); });
 }
 
-Stmt ContractionBuilder::add_k_block(const Expr& batch, const Expr& k_block, const Extents& here, const Extents& before) {
+Stmt ContractionBuilder::add_k_block(const Expr& batch, const Expr& k_block, const Extents& here,
+                                     const Extents& before) {
   begin_part(batch, here);
   before_ = before;
   at_k_block(k_block);
@@ -141,23 +165,27 @@ Stmt ContractionBuilder::multiply(const Expr& m_block) {
   if (spec_.k > 0 && !lhs_in_block() && !b_.lhs_in_place) body.push_back(pack_lhs(first_tile_ + block_tile, tiles));
   if (amx_) body.push_back(amx_->prepare_lhs(tiles, depth_));
   body.push_back(loop(LoopKind::Serial, "panel", panels_, [&](const Expr& panel) {
-    return loop(LoopKind::Serial, "tile", tiles, [&](const Expr& tile) { return micro_kernel(block_tile, tile, panel); });
+    return loop(LoopKind::Serial, "tile", tiles,
+                [&](const Expr& tile) { return micro_kernel(block_tile, tile, panel); });
   }));
   return block(std::move(body));
 }
 
 int ContractionBuilder::passing(const char* name, DType dtype, int64_t numel, Space space) {
   for (size_t i = 0; i < nest_.buffers.size() && part_ != Part::None; ++i)
-    if (Buffer& b = nest_.buffers[i]; b.name == name && b.dtype == dtype && b.space == space) return b.numel = std::max(b.numel, numel), static_cast<int>(i);
+    if (Buffer& b = nest_.buffers[i]; b.name == name && b.dtype == dtype && b.space == space)
+      return b.numel = std::max(b.numel, numel), static_cast<int>(i);
   return nest_.add_buffer({name, dtype, numel, space, true});
 }
 
 bool ContractionBuilder::lhs_in_block() const {
-  return spec_.lhs_block.buffer >= 0 && spec_.lhs_block.granule % b_.tile_m == 0 && (!pairs_ || (spec_.lhs_k_contiguous && !odd()));
+  return spec_.lhs_block.buffer >= 0 && spec_.lhs_block.granule % b_.tile_m == 0 &&
+         (!pairs_ || (spec_.lhs_k_contiguous && !odd()));
 }
 
 bool ContractionBuilder::sums_in_block() const {
-  return spec_.sums_block.buffer >= 0 && b_.k_blocks == 1 && sum_ == DType::F32 && (spec_.n + b_.tile_n - 1) / b_.tile_n * b_.tile_n <= spec_.sums_block.pitch;
+  return spec_.sums_block.buffer >= 0 && b_.k_blocks == 1 && sum_ == DType::F32 &&
+         (spec_.n + b_.tile_n - 1) / b_.tile_n * b_.tile_n <= spec_.sums_block.pitch;
 }
 
 Expr ContractionBuilder::tiles_in_block(const Expr& block_tile) const {
@@ -167,7 +195,8 @@ Expr ContractionBuilder::tiles_in_block(const Expr& block_tile) const {
 }
 
 ContractionShape shape_of(const ContractionSpec& s) {
-  ContractionShape shape{s.batch, s.m, s.n, s.k, s.lhs_k_contiguous, s.rhs_k_contiguous, s.rhs_run, {}, s.f32_in_parts, s.pinned};
+  ContractionShape shape{s.batch,        s.m,     s.n, s.k, s.lhs_k_contiguous, s.rhs_k_contiguous, s.rhs_run, {},
+                         s.f32_in_parts, s.pinned};
   if (s.lhs_place.buffer >= 0) shape.lhs_place = {s.lhs_place.row_run, s.lhs_place.row_stride, s.lhs_place.k_run};
   return shape;
 }
@@ -184,7 +213,8 @@ Counted counted(const ContractionSpec& spec, const Target& target) {
   // Asked with coordinates that exist, or are not read (k = 0).
   const DType dtype = spec.lhs(integer(0), integer(0), integer(0))->dtype;
   const bool pairs = dtype == DType::BF16 && target.has_bf16_dot;
-  require(dtype == DType::F32 || dtype == DType::F64 || pairs, "contraction of " + std::string(name_of(dtype)) + " operands: cast them to f32");
+  require(dtype == DType::F32 || dtype == DType::F64 || pairs,
+          "contraction of " + std::string(name_of(dtype)) + " operands: cast them to f32");
   Counted c{spec, dtype, pairs};
   if (pairs) c.spec.k = (spec.k + 1) / 2;
   return c;
@@ -201,7 +231,8 @@ void build_contraction(LoopNest& nest, const ContractionSpec& spec, const Target
     return;
   }
   const Counted c = counted(spec, target);
-  const Blocking blocking = spec.pinned ? pinned_blocking(shape_of(c.spec), c.dtype, target, *spec.pinned) : choose_blocking(shape_of(c.spec), c.dtype, target, variant);
+  const Blocking blocking = spec.pinned ? pinned_blocking(shape_of(c.spec), c.dtype, target, *spec.pinned)
+                                        : choose_blocking(shape_of(c.spec), c.dtype, target, variant);
   nest.parallel_extent = spec.batch * blocking.m_tasks * blocking.n_tasks;
   ContractionBuilder builder(nest, c.spec, c.dtype, spec.k, blocking);
   const int task = nest.add_var("task", spec.pinned ? -1 : nest.parallel_extent);
@@ -215,7 +246,8 @@ struct ContractionPart::Impl {
     return spec;
   }
   Impl(LoopNest& nest, const ContractionSpec& spec, int64_t k_block, const Target& target)
-      : counts(counted(spec, target)), blocking(block_part(shape_of(counts.spec), counts.dtype, target, counts.pairs ? k_block / 2 : k_block)),
+      : counts(counted(spec, target)),
+        blocking(block_part(shape_of(counts.spec), counts.dtype, target, counts.pairs ? k_block / 2 : k_block)),
         builder(nest, with_numbers(counts.spec), counts.dtype, spec.k, blocking, k_block ? Part::Depth : Part::Rows) {
     require(!counts.pairs || k_block % 2 == 0, "a part's block of k splits a pair");
   }
@@ -228,7 +260,9 @@ ContractionPart::ContractionPart(LoopNest& nest, const ContractionSpec& spec, in
 ContractionPart::~ContractionPart() = default;
 ContractionPart::ContractionPart(ContractionPart&&) noexcept = default;
 Stmt ContractionPart::pack_rhs(const Expr& batch) { return impl_->builder.pack_whole_rhs(batch); }
-Stmt ContractionPart::multiply(const Expr& batch, const Extents& here) { return impl_->builder.multiply_block(batch, here); }
+Stmt ContractionPart::multiply(const Expr& batch, const Extents& here) {
+  return impl_->builder.multiply_block(batch, here);
+}
 Stmt ContractionPart::add_k_block(const Expr& batch, const Expr& k_block, const Extents& here, const Extents& before) {
   return impl_->builder.add_k_block(batch, k_block, here, before);
 }

@@ -1,5 +1,7 @@
-// Contractions as loop nests: register tile, packed panels, cache blocks; one generator for NN, NT, TN, batched, odd sizes.
-// Takes: sizes, how to read an element of each operand (prologue), what to do with a finished sum (epilogue). Gives: a LoopNest.
+// Contractions as loop nests: register tile, packed panels, cache blocks; one generator for NN, NT, TN, batched, odd
+// sizes.
+// Takes: sizes, how to read an element of each operand (prologue), what to do with a finished sum (epilogue). Gives: a
+// LoopNest.
 #pragma once
 #include <functional>
 
@@ -18,30 +20,38 @@ using schedule::ContractionShape;
 // out[b,m,n] = sum_k lhs[b,m,k] * rhs[b,n,k]
 struct ContractionSpec {
   int64_t batch = 1, m = 0, n = 0, k = 0;
-  // The element at (batch, row, k), f32, f64, or bf16 where the target has a dot product of it (has_bf16_dot), as an expression over the nest's buffers: loads, casts, any prologue. Called while
-  // operands are packed; both are read more than once where a block is packed again.
+  // The element at (batch, row, k), f32, f64, or bf16 where the target has a dot product of it (has_bf16_dot), as an
+  // expression over the nest's buffers: loads, casts, any prologue. Called while operands are packed; both are read
+  // more than once where a block is packed again.
   std::function<Expr(Expr b, Expr row, Expr k)> lhs, rhs;
-  // Whether consecutive k (true) or consecutive rows (false) are neighbours in memory: the direction packing reads along.
+  // Whether consecutive k (true) or consecutive rows (false) are neighbours in memory: the direction packing reads
+  // along.
   bool lhs_k_contiguous = true, rhs_k_contiguous = true;
-  // Where those neighbours come in runs (a window's rows: some channels of some taps; a head of many), and the next run lies elsewhere: the length of a
-  // run, and the element at place `minor` of run `major`, with no division in it; `other` is the coordinate across. 0: one run. The rhs's runs along its rows and along k are two things: the former are to be whole panels.
+  // Where those neighbours come in runs (a window's rows: some channels of some taps; a head of many), and the next run
+  // lies elsewhere: the length of a run, and the element at place `minor` of run `major`, with no division in it;
+  // `other` is the coordinate across. 0: one run. The rhs's runs along its rows and along k are two things: the former
+  // are to be whole panels.
   int64_t lhs_run = 0, rhs_run = 0, rhs_k_run = 0;
   std::function<Expr(Expr b, Expr other, Expr major, Expr minor)> lhs_in_run, rhs_in_run, rhs_in_k_run;
-  // An lhs that is memory as it lies, in runs both ways: rows come `row_run` at a time, `row_stride` elements apart in `buffer`, k likewise; first(b, i, j) is where run i of the
-  // rows and run j of k begin. So a window over an image in memory: a row of places, and a row of taps. The micro-kernel may then read it there; `lhs` and `lhs_in_run` say the same.
+  // An lhs that is memory as it lies, in runs both ways: rows come `row_run` at a time, `row_stride` elements apart in
+  // `buffer`, k likewise; first(b, i, j) is where run i of the rows and run j of k begin. So a window over an image in
+  // memory: a row of places, and a row of taps. The micro-kernel may then read it there; `lhs` and `lhs_in_run` say the
+  // same.
   struct Place {
     int buffer = -1;
     int64_t row_run = 0, row_stride = 0, k_run = 0, k_stride = 0;
     std::function<Expr(Expr b, Expr row_run, Expr k_run)> first;
   };
   Place lhs_place;
-  // f32 operands may be multiplied as three parts in bf16, where the target has tiles: as near to the truth, but not the bits of FMAs (docs/contraction.md).
+  // f32 operands may be multiplied as three parts in bf16, where the target has tiles: as near to the truth, but not
+  // the bits of FMAs (docs/contraction.md).
   bool f32_in_parts = false;
-  // (A ContractionPart keeps the register tile alone.) Not null: a nest whose form does not depend on the sizes (m, n, k, batch), so that nests of other sizes differ from it in numbers alone. Where
-  // it leaves a choice, that is the one that was made for the first sizes; it is kept here.
+  // (A ContractionPart keeps the register tile alone.) Not null: a nest whose form does not depend on the sizes (m, n,
+  // k, batch), so that nests of other sizes differ from it in numbers alone. Where it leaves a choice, that is the one
+  // that was made for the first sizes; it is kept here.
   Blocking* pinned = nullptr;
-  // Given coordinates and the finished sum (f32 for bf16 elements), the statement that stores it (bias, activation, residual, cast, ... inside). Called inside a
-  // Vector loop over n; n's expression advances by one a lane.
+  // Given coordinates and the finished sum (f32 for bf16 elements), the statement that stores it (bias, activation,
+  // residual, cast, ... inside). Called inside a Vector loop over n; n's expression advances by one a lane.
   std::function<Stmt(Expr b, Expr m, Expr n, Expr sum)> epilogue;
   // Of a part. Rows of a block in scratch of the caller's, row r from element r * pitch on.
   struct Block {
@@ -49,28 +59,33 @@ struct ContractionSpec {
     int64_t pitch = 0;
     int64_t granule = 1;  // the rows (columns, where the block's rows are k) that there are come in multiples of this
   };
-  Block lhs_block;   // what `lhs` reads, element by element: taken from there unpacked if tiles divide the granule
-  // Takes f32 sums in the epilogue's place if its pitch has room for whole tiles; what lies beyond the last row and column is then overwritten.
+  Block lhs_block;  // what `lhs` reads, element by element: taken from there unpacked if tiles divide the granule
+  // Takes f32 sums in the epilogue's place if its pitch has room for whole tiles; what lies beyond the last row and
+  // column is then overwritten.
   Block sums_block;
 };
 
 /// What its blocking is chosen from.
 ContractionShape shape_of(const ContractionSpec&);
 
-/// Writes the loops of `spec` into `nest` (buffers for arguments already added, name set): body, parallel_extent, scratch buffers, flops.
-/// The order of sums over k depends on k and the target alone, and with tiles on the sizes: not on threads, and not on `variant`, which is below kBlockingVariants (0: by the cost model).
+/// Writes the loops of `spec` into `nest` (buffers for arguments already added, name set): body, parallel_extent,
+/// scratch buffers, flops. The order of sums over k depends on k and the target alone, and with tiles on the sizes: not
+/// on threads, and not on `variant`, which is below kBlockingVariants (0: by the cost model).
 void build_contraction(LoopNest& nest, const ContractionSpec& spec, const Target&, int variant = 0);
 
-/// How far a part goes, where that is not all: index expressions, at least 1 and at most the spec's extent. nullptr: all.
+/// How far a part goes, where that is not all: index expressions, at least 1 and at most the spec's extent. nullptr:
+/// all.
 struct Extents { Expr m, n, k; };
 
-/// A contraction as part of a nest that the caller writes around it: its statements run once a parallel iteration or more often, keep what
-/// they pack in scratch of their own, and ask for nothing ahead. Sums are those of build_contraction, bit for bit, where k is not cut otherwise
-/// (with tiles those of level avx512_bf16: parts are not made on tiles).
+/// A contraction as part of a nest that the caller writes around it: its statements run once a parallel iteration or
+/// more often, keep what they pack in scratch of their own, and ask for nothing ahead. Sums are those of
+/// build_contraction, bit for bit, where k is not cut otherwise (with tiles those of level avx512_bf16: parts are not
+/// made on tiles).
 class ContractionPart {
  public:
-  /// `k_block` 0: m is a block of rows, whose coordinate the spec's functions are given; the same rhs serves all blocks. Else k comes in
-  /// blocks of `k_block` (an even number), one a call, and the sums are kept in scratch until the last of them. The batch is one entry a call.
+  /// `k_block` 0: m is a block of rows, whose coordinate the spec's functions are given; the same rhs serves all
+  /// blocks. Else k comes in blocks of `k_block` (an even number), one a call, and the sums are kept in scratch until
+  /// the last of them. The batch is one entry a call.
   ContractionPart(LoopNest& nest, const ContractionSpec&, int64_t k_block, const Target&);
   ContractionPart(ContractionPart&&) noexcept;
   ~ContractionPart();
@@ -78,8 +93,9 @@ class ContractionPart {
   Stmt pack_rhs(const Expr& batch);
   /// Rows: one block, after pack_rhs; beyond `here` nothing of the lhs is read and nothing stored.
   Stmt multiply(const Expr& batch, const Extents& here);
-  /// Depth: adds block `k_block` of k, from 0 on in order; with the last one, the epilogue. To the rows and columns of `here`, of which those of
-  /// `before` have been added to by the block before (nullptr: all), and the others not yet; the last block is added to all.
+  /// Depth: adds block `k_block` of k, from 0 on in order; with the last one, the epilogue. To the rows and columns of
+  /// `here`, of which those of `before` have been added to by the block before (nullptr: all), and the others not yet;
+  /// the last block is added to all.
   Stmt add_k_block(const Expr& batch, const Expr& k_block, const Extents& here = {}, const Extents& before = {});
   int64_t block_k() const;  // elements of k that are summed from zero before they are added to the sum
 

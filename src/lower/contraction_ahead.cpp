@@ -12,11 +12,11 @@ namespace trainc::lower {
 using namespace loop;
 namespace {
 
-
 bool stays(const Buffer& b) { return b.numel > 0 && b.numel * size_of(b.dtype) <= cost::kStaysCached; }
 
 bool reads(const Expr& index, ExprKind what) {
-  return index->kind == what || std::any_of(index->args.begin(), index->args.end(), [&](const Expr& a) { return reads(a, what); });
+  return index->kind == what ||
+         std::any_of(index->args.begin(), index->args.end(), [&](const Expr& a) { return reads(a, what); });
 }
 
 template <class Visit>
@@ -26,11 +26,13 @@ void loads_of(const Expr& e, Visit visit) {
   for (const Expr& a : e->args) loads_of(a, visit);
 }
 
-// The loads of `e` whose lines are worth asking for, and can be: where a gather reads, memory would have to be read to know.
+// The loads of `e` whose lines are worth asking for, and can be: where a gather reads, memory would have to be read to
+// know.
 std::vector<const ExprNode*> worth_asking(const LoopNest& nest, const Expr& e) {
   std::vector<const ExprNode*> loads;
   loads_of(e, [&](const ExprNode& load) {
-    if (!stays(nest.buffers.at(static_cast<size_t>(load.id))) && !reads(load.args[0], ExprKind::Load)) loads.push_back(&load);
+    if (!stays(nest.buffers.at(static_cast<size_t>(load.id))) && !reads(load.args[0], ExprKind::Load))
+      loads.push_back(&load);
   });
   return loads;
 }
@@ -50,7 +52,8 @@ std::vector<Stmt> prefetch_share(const LoopNest& nest, const BlockAhead& block, 
   const int64_t each = std::min(cost::kLinesAhead, ceil_div(lines, slots));
   std::vector<Stmt> share;
   for (int64_t i = 0; i < each; ++i) {
-    const Expr at = apply(Op::Min, {slot * each + integer(i), integer(lines - 1)});  // the last one again, once all are asked for
+    // the last one again, once all are asked for
+    const Expr at = apply(Op::Min, {slot * each + integer(i), integer(lines - 1)});
     const Expr down = floor_div(at, across), along = mod(at, across) * line;
     const Expr read = block.along_k ? block.element(down, along) : block.element(along, down);
     for (const ExprNode* load : worth_asking(nest, read)) share.push_back(prefetch(load->id, load->args[0], 2));
@@ -74,13 +77,15 @@ bool same(const Expr& a, const Expr& b) {
 
 }  // namespace
 
-EpilogueAhead::EpilogueAhead(const LoopNest& nest, const Stmt& element, int row_var, int column_var, int64_t rows, int64_t columns, bool writes)
+EpilogueAhead::EpilogueAhead(const LoopNest& nest, const Stmt& element, int row_var, int column_var, int64_t rows,
+                             int64_t columns, bool writes)
     : row_var_(row_var), column_var_(column_var), rows_(rows), columns_(columns) {
   accesses_of(element, writes, [&](int id, const Expr& index) {
     const Buffer& b = nest.buffers.at(static_cast<size_t>(id));
     if (reads(index, ExprKind::Load) || reads(index, ExprKind::Local)) return;  // what is in a local may have been read
     // What is the same for all rows (a bias) stays, however long it may be.
-    if (b.space != Space::Argument || stays(b) || step_of(index, column_var) != 1 || step_of(index, row_var) == 0) return;
+    if (b.space != Space::Argument || stays(b) || step_of(index, column_var) != 1 || step_of(index, row_var) == 0)
+      return;
     for (const Access& a : accesses_)
       if (a.buffer == id && same(a.index, index)) return;
     accesses_.push_back({id, index, cost::kCacheLine / size_of(b.dtype)});
@@ -94,13 +99,17 @@ std::vector<Stmt> EpilogueAhead::share(const Expr& row, const Expr& column, cons
     const int64_t each = std::min(cost::kLinesAhead, ceil_div(lines, slots));
     for (int64_t i = 0; i < each; ++i) {
       const Expr at = apply(Op::Min, {slot * each + integer(i), integer(lines - 1)});
-      share.push_back(prefetch(a.buffer, substitute(a.index, {{row_var_, row + floor_div(at, across)}, {column_var_, column + mod(at, across) * a.line}}), 1));
+      share.push_back(prefetch(a.buffer,
+                               substitute(a.index, {{row_var_, row + floor_div(at, across)},
+                                                    {column_var_, column + mod(at, across) * a.line}}),
+                               1));
     }
   }
   return share;
 }
 
-Expr ContractionBuilder::choose(std::vector<Stmt>& body, const char* name, const Expr& index, const Expr& count, const Expr& at_last, const Expr& before) {
+Expr ContractionBuilder::choose(std::vector<Stmt>& body, const char* name, const Expr& index, const Expr& count,
+                                const Expr& at_last, const Expr& before) {
   if (is_number(count) && count->int_value == 1) return at_last;
   const int local = nest_.add_local(name, DType::I64);
   body.push_back(let(local, apply(Op::Select, {apply(Op::Eq, {index, count - integer(1)}), at_last, before})));
@@ -121,44 +130,60 @@ void ContractionBuilder::look_ahead_of_k_block(std::vector<Stmt>& body, const Ex
 }
 
 void ContractionBuilder::look_ahead_of_m_block(std::vector<Stmt>& body, const Expr& m_block) {
-  const auto choice = [&](const char* name, const Expr& of_next_k, const Expr& here) { return choose(body, name, m_block, integer(m_blocks_), of_next_k, here); };
+  const auto choice = [&](const char* name, const Expr& of_next_k, const Expr& here) {
+    return choose(body, name, m_block, integer(m_blocks_), of_next_k, here);
+  };
   const Expr row = (first_tile_ + (m_block + integer(1)) * b_.block_m) * b_.tile_m;
-  lhs_ahead_ = {choice("lhs_batch", next_lhs_.batch, batch_), choice("lhs_row", next_lhs_.row, row), choice("lhs_k", next_lhs_.k, first_k_)};
+  lhs_ahead_ = {choice("lhs_batch", next_lhs_.batch, batch_), choice("lhs_row", next_lhs_.row, row),
+                choice("lhs_k", next_lhs_.k, first_k_)};
 }
 
-std::vector<Stmt> ContractionBuilder::look_ahead(const Expr& block_tile, const Expr& tile, const Expr& panel, const Expr& group, const Expr& base) {
+std::vector<Stmt> ContractionBuilder::look_ahead(const Expr& block_tile, const Expr& tile, const Expr& panel,
+                                                 const Expr& group, const Expr& base) {
   std::vector<Stmt> share;
   const int64_t groups = groups_of_steps();
   const auto ask = [&](const BlockAhead& next, const Expr& slot, int64_t slots) {
     for (Stmt& s : prefetch_share(nest_, next, slot, slots)) share.push_back(std::move(s));
   };
   if (many_blocks()) {
-    const int64_t line = cost::kCacheLine / size_of(sum_), lines = b_.tile_m * b_.tile_n / line, each = ceil_div(lines, groups);
-    for (int64_t i = 0; i < each; ++i) share.push_back(prefetch(partial_, base + (group * each + integer(i)) * line, 1));
+    const int64_t line = cost::kCacheLine / size_of(sum_), lines = b_.tile_m * b_.tile_n / line,
+                  each = ceil_div(lines, groups);
+    for (int64_t i = 0; i < each; ++i)
+      share.push_back(prefetch(partial_, base + (group * each + integer(i)) * line, 1));
   }
   const auto within = [](const Expr& row, const Expr& total) { return minimum(row, total - integer(1)); };
   if (part_ != Part::None) return share;  // the caches hold what a part reads
   if (finish_ahead_)
-    for (Stmt& s : finish_ahead_->share(finish_row_, finish_column_, many_blocks() ? product(group, is_last_block()) : group, groups)) share.push_back(std::move(s));
+    for (Stmt& s : finish_ahead_->share(finish_row_, finish_column_,
+                                        many_blocks() ? product(group, is_last_block()) : group, groups))
+      share.push_back(std::move(s));
   // Of an operand in runs, finding the line would cost as much as waiting for it.
   if (spec_.lhs_run == 0 && (more_tasks() || b_.k_blocks > 1 || m_blocks_ > 1))
     ask({b_.block_m * b_.tile_m, pack_k_ * each(), spec_.lhs_k_contiguous,
-         [&](const Expr& row, const Expr& k) { return spec_.lhs(lhs_ahead_.batch, within(lhs_ahead_.row + row, m_), lhs_ahead_.k * each() + k); }},
+         [&](const Expr& row, const Expr& k) {
+           return spec_.lhs(lhs_ahead_.batch, within(lhs_ahead_.row + row, m_), lhs_ahead_.k * each() + k);
+         }},
         (panel * b_.block_m + tile) * groups + group, b_.room_n * b_.block_m * groups);
   if (spec_.rhs_run == 0 && spec_.rhs_k_run == 0 && (more_tasks() || b_.k_blocks > 1) && !b_.in_place)
     ask({b_.room_n * b_.tile_n, pack_k_ * each(), spec_.rhs_k_contiguous,
-         [&](const Expr& row, const Expr& k) { return spec_.rhs(next_rhs_.batch, within(next_rhs_.row + row, n_), next_rhs_.k * each() + k); }},
+         [&](const Expr& row, const Expr& k) {
+           return spec_.rhs(next_rhs_.batch, within(next_rhs_.row + row, n_), next_rhs_.k * each() + k);
+         }},
         ((block_tile + tile) * b_.room_n + panel) * groups + group, b_.room_m * b_.room_n * groups);
   return share;
 }
 
-void ContractionBuilder::look_ahead_of_tile(std::vector<Stmt>& body, const Expr& block_tile, const Expr& tile, const Expr& panel) {
+void ContractionBuilder::look_ahead_of_tile(std::vector<Stmt>& body, const Expr& block_tile, const Expr& tile,
+                                            const Expr& panel) {
   if (!finish_ahead_) {
     const int row = nest_.add_var("row", spec_.m), column = nest_.add_var("column", spec_.n);
-    // Stores wait in their queue for lines, and the next tile is multiplied meanwhile: with several blocks of k, for long enough.
-    finish_ahead_.emplace(nest_, spec_.epilogue(batch_, nest_.var(row), nest_.var(column), real(0, sum_)), row, column, b_.tile_m, b_.tile_n, !many_blocks());
+    // Stores wait in their queue for lines, and the next tile is multiplied meanwhile: with several blocks of k, for
+    // long enough.
+    finish_ahead_.emplace(nest_, spec_.epilogue(batch_, nest_.var(row), nest_.var(column), real(0, sum_)), row, column,
+                          b_.tile_m, b_.tile_n, !many_blocks());
   }
-  const Expr tiles = tiles_in_block(block_tile), first = (first_tile_ + block_tile) * b_.tile_m, here = (first_panel_ + panel) * b_.tile_n;
+  const Expr tiles = tiles_in_block(block_tile), first = (first_tile_ + block_tile) * b_.tile_m,
+             here = (first_panel_ + panel) * b_.tile_n;
   finish_row_ = choose(body, "finish_row", tile, tiles, first, first + (tile + integer(1)) * b_.tile_m);
   finish_column_ = choose(body, "finish_column", tile, tiles, here + integer(b_.tile_n), here);
 }

@@ -1,8 +1,9 @@
 // A contraction's loops while they are written: what the files that write them share. Inside lower only.
 //
-// One class, because packing, multiplying and looking ahead name the same buffers, sizes and coordinates; a file an idea: contraction.cpp (the loops around;
-// their picture stands there), contraction_pack.cpp (operands into panels), contraction_kernel.cpp (the micro-kernel and what follows it),
-// contraction_ahead.cpp (what is asked for before it is needed).
+// One class, because packing, multiplying and looking ahead name the same buffers, sizes and coordinates; a file an
+// idea: contraction.cpp (the loops around; their picture stands there), contraction_pack.cpp (operands into panels),
+// contraction_kernel.cpp (the micro-kernel and what follows it), contraction_ahead.cpp (what is asked for before it is
+// needed).
 #pragma once
 #include <algorithm>
 #include <optional>
@@ -23,8 +24,10 @@ enum class Part : uint8_t { None, Rows, Depth };  // not one; one whose rows (or
 class ContractionBuilder {
  public:
   // `dtype`: of the operands' elements; `elements_of_k`: of the sum, where spec.k counts pairs.
-  // `part`: of a nest that others write more of: the rhs is packed once for all blocks of k, if it is not k that comes in blocks.
-  ContractionBuilder(LoopNest& nest, const ContractionSpec& spec, DType dtype, int64_t elements_of_k, const Blocking& blocking, Part part = Part::None);
+  // `part`: of a nest that others write more of: the rhs is packed once for all blocks of k, if it is not k that comes
+  // in blocks.
+  ContractionBuilder(LoopNest& nest, const ContractionSpec& spec, DType dtype, int64_t elements_of_k,
+                     const Blocking& blocking, Part part = Part::None);
   Stmt task(const Expr& task);
   // --- as part of another nest: everything is one task
   Stmt pack_whole_rhs(const Expr& batch);
@@ -34,18 +37,25 @@ class ContractionBuilder {
  private:
   // Where an operand's next block starts.
   struct Ahead { Expr batch, row, k; };
-  // What the micro-kernel multiplies: a tile of the m block (its rows from `first_row` on, `fma_rows` of them) and a panel; where its partial sums lie.
+  // What the micro-kernel multiplies: a tile of the m block (its rows from `first_row` on, `fma_rows` of them) and a
+  // panel; where its partial sums lie.
   struct Place { Expr block_tile, tile, panel, base, first_row; };
 
   // --- what all of them ask
   static bool is_number(const Expr& e) { return e->kind == ExprKind::Int; }
-  static Expr product(const Expr& a, const Expr& b) { return is_number(b) ? a * b->int_value : is_number(a) ? b * a->int_value : apply(Op::Mul, {a, b}); }
-  static Expr quotient(const Expr& a, const Expr& b) { return is_number(b) ? floor_div(a, b->int_value) : apply(Op::FloorDiv, {a, b}); }
-  static Expr remainder(const Expr& a, const Expr& b) { return is_number(b) ? mod(a, b->int_value) : apply(Op::Mod, {a, b}); }
+  static Expr product(const Expr& a, const Expr& b) {
+    return is_number(b) ? a * b->int_value : is_number(a) ? b * a->int_value : apply(Op::Mul, {a, b});
+  }
+  static Expr quotient(const Expr& a, const Expr& b) {
+    return is_number(b) ? floor_div(a, b->int_value) : apply(Op::FloorDiv, {a, b});
+  }
+  static Expr remainder(const Expr& a, const Expr& b) {
+    return is_number(b) ? mod(a, b->int_value) : apply(Op::Mod, {a, b});
+  }
   // Whether all parts of `part` are known to be full.
   static bool all_full(const Expr& total, int64_t part) { return is_number(total) && total->int_value % part == 0; }
   static Expr zero(DType dtype) { return is_float(dtype) ? real(0, dtype) : integer(0, dtype); }
-  int64_t each() const { return pairs_ ? 2 : 1; }  // elements of the operands in one of k
+  int64_t each() const { return pairs_ ? 2 : 1; }            // elements of the operands in one of k
   bool odd() const { return elements_of_k_ % each() != 0; }  // the last pair is half empty
   // What the operand is packed as, at k; `read` takes an element's k.
   template <class Read>
@@ -73,7 +83,9 @@ class ContractionBuilder {
     }
     return minimum(block, total - start);
   }
-  static Expr up_to(int64_t block, const Expr& start, const Expr& total, const Expr& here = nullptr) { return up_to(integer(block), start, total, here); }
+  static Expr up_to(int64_t block, const Expr& start, const Expr& total, const Expr& here = nullptr) {
+    return up_to(integer(block), start, total, here);
+  }
   // What a part of `block` starting at `start` has left of a count that ends at `end`: none where the end comes first.
   static Expr rest(const Expr& block, const Expr& start, const Expr& end) {
     return apply(Op::Max, {integer(0), minimum(block, end - start)});
@@ -86,7 +98,9 @@ class ContractionBuilder {
   template <class Body>
   Stmt vectors(Body body) {
     return loop(LoopKind::Unroll, "vector", integer(b_.tile_n / b_.lanes), [&](const Expr& vector) {
-      return loop(LoopKind::Vector, "lane", integer(b_.lanes), [&](const Expr& lane) { return body(vector * b_.lanes + lane); }, b_.lanes);
+      return loop(
+          LoopKind::Vector, "lane", integer(b_.lanes), [&](const Expr& lane) { return body(vector * b_.lanes + lane); },
+          b_.lanes);
     });
   }
   template <class Body>
@@ -95,7 +109,8 @@ class ContractionBuilder {
       return vectors([&](const Expr& column) { return body(row * b_.tile_n + column); });
     });
   }
-  // The lhs is packed as it lies in memory, k or the rows along vectors: the micro-kernel broadcasts single elements, so both serve it alike.
+  // The lhs is packed as it lies in memory, k or the rows along vectors: the micro-kernel broadcasts single elements,
+  // so both serve it alike.
   Expr lhs_index(const Expr& row, const Expr& k) const {
     return spec_.lhs_k_contiguous ? row * lhs_pitch_ + k : k * lhs_pitch_ + row;
   }
@@ -105,11 +120,14 @@ class ContractionBuilder {
     return part_ == Part::Rows ? k_block_ * rhs_block() + at : at;
   }
   // min(index, total - 1), or the index itself where tiles divide the total.
-  static Expr clamp(const Expr& index, const Expr& total, int tile) { return all_full(total, tile) ? index : minimum(index, total - integer(1)); }
+  static Expr clamp(const Expr& index, const Expr& total, int tile) {
+    return all_full(total, tile) ? index : minimum(index, total - integer(1));
+  }
   bool many_blocks() const { return b_.k_blocks > 1; }
 
   // --- contraction.cpp
-  // A number that the sizes decide. Where the nest's form must not depend on it, it has a name, through which nothing is simplified.
+  // A number that the sizes decide. Where the nest's form must not depend on it, it has a name, through which nothing
+  // is simplified.
   Expr size(const char* name, int64_t value);
   void begin_part(const Expr& batch, const Extents& here);
   Expr k_blocks_here() const { return k_here_ ? floor_div(k_here_ + integer(b_.block_k - 1), b_.block_k) : k_blocks_; }
@@ -119,7 +137,9 @@ class ContractionBuilder {
   Stmt multiply_rows();
   // Packs one block of the lhs and runs the micro-kernel over its tiles.
   Stmt multiply(const Expr& m_block);
-  int scratch(const char* name, DType dtype, int64_t numel) { return nest_.add_buffer({name, dtype, numel, Space::Scratch, true}); }
+  int scratch(const char* name, DType dtype, int64_t numel) {
+    return nest_.add_buffer({name, dtype, numel, Space::Scratch, true});
+  }
   int passing(const char* name, DType dtype, int64_t numel, Space space = Space::Scratch);
   bool lhs_in_block() const;
   bool sums_in_block() const;
@@ -127,27 +147,33 @@ class ContractionBuilder {
   Expr tiles_in_block(const Expr& block_tile) const;
 
   // --- contraction_pack.cpp
-  Stmt pack_rhs_block() { return spec_.k == 0 || b_.in_place ? block({}) : spec_.rhs_k_contiguous ? pack_rhs_transposed() : pack_rhs(); }
-  // Fills a buffer along k, from packed element `at` on, with `depth` of an operand from `first` on: copy(first element, how many) and, where half a pair is left, a zero.
+  Stmt pack_rhs_block() {
+    return spec_.k == 0 || b_.in_place ? block({}) : spec_.rhs_k_contiguous ? pack_rhs_transposed() : pack_rhs();
+  }
+  // Fills a buffer along k, from packed element `at` on, with `depth` of an operand from `first` on: copy(first
+  // element, how many) and, where half a pair is left, a zero.
   template <class Copy>
   Stmt fill_along_k(int buffer, const Expr& at, const Expr& first, const Expr& depth, Copy copy);
   template <class Read>
   Stmt copy_along_k(int buffer, const Expr& at, const Expr& first, const Expr& depth, Read read);
-  // A copy of `count` neighbours from `first` on, at most `most`, in pieces that end where a run does, by vectors of `lanes`. `aligned`: `first` is a multiple of
-  // `most`.
+  // A copy of `count` neighbours from `first` on, at most `most`, in pieces that end where a run does, by vectors of
+  // `lanes`. `aligned`: `first` is a multiple of `most`.
   // copy(offset from first, run, place in the run)
   template <class Copy>
   Stmt copy_runs(int64_t run, int64_t most, bool aligned, const Expr& first, const Expr& count, int lanes, Copy copy);
-  // Writes `count` of `width` elements with `value`, the others with 0: what is beyond the operand must not be garbage (slow denormals).
+  // Writes `count` of `width` elements with `value`, the others with 0: what is beyond the operand must not be garbage
+  // (slow denormals).
   template <class Index, class Value>
   Stmt copy_padded(const Expr& count, const Expr& width, bool full, Index index, Value value, int buffer);
   template <class Index>
   Stmt zeros(int buffer, const Expr& count, Index index);
   Stmt pack_lhs(const Expr& first_tile, const Expr& tiles);
   Stmt pack_rhs();
-  // Rows along k into a staging tile (the prologue runs on whole vectors), then the tile's columns, out of L1, into the panel.
+  // Rows along k into a staging tile (the prologue runs on whole vectors), then the tile's columns, out of L1, into the
+  // panel.
   Stmt pack_rhs_transposed();
-  // The staging tile, `depth` elements of k wide, turned into the panel: squares in registers, and the k that no square has one by one.
+  // The staging tile, `depth` elements of k wide, turned into the panel: squares in registers, and the k that no square
+  // has one by one.
   Stmt turn_stage(const Expr& panel, const Expr& stage_k, const Expr& depth);
 
   // --- contraction_kernel.cpp
@@ -181,14 +207,17 @@ class ContractionBuilder {
   // --- contraction_ahead.cpp
   bool more_tasks() const { return spec_.pinned || nest_.parallel_extent > 1; }
   // select(index is the last, a, b) under a name, where it is not one of them for all iterations.
-  Expr choose(std::vector<Stmt>& body, const char* name, const Expr& index, const Expr& count, const Expr& at_last, const Expr& before);
+  Expr choose(std::vector<Stmt>& body, const char* name, const Expr& index, const Expr& count, const Expr& at_last,
+              const Expr& before);
   // After this k block comes the next, or the first of the next task (which a thread takes next more often than not).
   void look_ahead_of_k_block(std::vector<Stmt>& body, const Expr& task);
   // After this m block comes the next, or the first of the next k block.
   void look_ahead_of_m_block(std::vector<Stmt>& body, const Expr& m_block);
   int64_t groups_of_steps() const { return amx_ ? b_.block_k / amx_->step() : pack_k_ / cost::kUnrolledSteps; }
-  // What one group of the micro-kernel's steps asks for: its share of the operands' next blocks, and of the tile's own partial sums.
-  std::vector<Stmt> look_ahead(const Expr& block_tile, const Expr& tile, const Expr& panel, const Expr& group, const Expr& base);
+  // What one group of the micro-kernel's steps asks for: its share of the operands' next blocks, and of the tile's own
+  // partial sums.
+  std::vector<Stmt> look_ahead(const Expr& block_tile, const Expr& tile, const Expr& panel, const Expr& group,
+                               const Expr& base);
   // After this tile comes the next of the m block, or the first one, of the next panel.
   void look_ahead_of_tile(std::vector<Stmt>& body, const Expr& block_tile, const Expr& tile, const Expr& panel);
 
@@ -203,8 +232,8 @@ class ContractionBuilder {
   const int64_t stage_k_, stage_row_;  // the staging tile of a transposing pack: elements of k, and a row's pitch
   int64_t lhs_pitch_ = 0;              // of the packed lhs: elements from a row to the next, or from a k
   int lhs_ = -1, rhs_ = -1, stage_ = -1, partial_ = -1, sums_ = -1, columns_ = -1, block_sums_ = -1;
-  std::optional<TileKernel> amx_;      // where b_.tiles
-  std::vector<Stmt> sizes_;            // the names of those below, where they have names
+  std::optional<TileKernel> amx_;  // where b_.tiles
+  std::vector<Stmt> sizes_;        // the names of those below, where they have names
   const Expr m_, n_, k_, block_k_, k_blocks_, m_tasks_, n_tasks_, task_m_, task_n_, tasks_, tiles_of_m_, panels_of_n_;
   // of the task and the k block being written
   Expr batch_, first_tile_, first_panel_, tiles_, panels_;  // the tiles and panels that exist in the task
@@ -212,8 +241,8 @@ class ContractionBuilder {
   int64_t m_blocks_ = 1;
   Extents before_;
   Expr m_here_, n_here_, k_here_;  // of a part: how much of m, n and k (in what spec_.k counts) there is; nullptr: all
-  Ahead next_lhs_, next_rhs_;  // after this k block
-  Ahead lhs_ahead_;            // after this m block
+  Ahead next_lhs_, next_rhs_;      // after this k block
+  Ahead lhs_ahead_;                // after this m block
   std::optional<EpilogueAhead> finish_ahead_;
   Expr finish_row_, finish_column_;  // of the tile after this one
 };

@@ -26,13 +26,15 @@ Expr ContractionBuilder::lhs_element(const Place& at_tile, const Expr& row, cons
 
 template <class Lhs>
 Stmt ContractionBuilder::outer_product(const Place& at_tile, const Expr& k, Lhs lhs) {
-  Stmt row_of_rhs = vectors([&](const Expr& column) { return store(columns_, column, rhs_element(at_tile.panel, k, column)); });
+  Stmt row_of_rhs =
+      vectors([&](const Expr& column) { return store(columns_, column, rhs_element(at_tile.panel, k, column)); });
   Stmt products = loop(LoopKind::Unroll, "row", integer(b_.fma_rows), [&](const Expr& row) {
     int element = nest_.add_local("element", packed_);
     return block({let(element, lhs(row)), vectors([&](const Expr& column) {
-      const Expr at = row * b_.tile_n + column, a = nest_.local(element), b = nest_.load(columns_, column), sum = nest_.load(sums_, at);
-      return store(sums_, at, pairs_ ? dot(a, b, sum) : fma(a, b, sum));
-    })});
+                    const Expr at = row * b_.tile_n + column, a = nest_.local(element),
+                               b = nest_.load(columns_, column), sum = nest_.load(sums_, at);
+                    return store(sums_, at, pairs_ ? dot(a, b, sum) : fma(a, b, sum));
+                  })});
   });
   return block({row_of_rhs, products});
 }
@@ -45,7 +47,10 @@ Expr ContractionBuilder::has_partial(const Expr& tile, const Expr& panel) const 
 }
 
 Stmt ContractionBuilder::keep(const Place& p, const Expr& at, const Expr& sum) const {
-  return store(partial_, at, many_blocks() ? apply(Op::Add, {nest_.load(partial_, at, has_partial(p.block_tile + p.tile, p.panel)), sum}) : sum);
+  return store(partial_, at,
+               many_blocks()
+                   ? apply(Op::Add, {nest_.load(partial_, at, has_partial(p.block_tile + p.tile, p.panel)), sum})
+                   : sum);
 }
 
 template <class LookAhead>
@@ -54,36 +59,49 @@ Stmt ContractionBuilder::products_in_place(const Place& p, LookAhead ahead) {
   const bool asks = groups_of_steps() > 0;
   const int64_t run = place.k_run / each(), tiles_of_run = place.row_run / b_.tile_m;
   const Expr tile = first_tile_ + p.block_tile + p.tile;
-  // products of `count` steps of k, `most` at most, from step `start` of the block on: they are in run `major`, from its step `minor` on
+  // products of `count` steps of k, `most` at most, from step `start` of the block on: they are in run `major`, from
+  // its step `minor` on
   const auto piece = [&](const Expr& start, const Expr& major, const Expr& minor, const Expr& count, int64_t most) {
     const int first = nest_.add_local("lies", DType::I64);
-    const Expr at = place.first(batch_, floor_div(tile, tiles_of_run), major) + mod(tile, tiles_of_run) * (b_.tile_m * place.row_stride) + minor * (each() * place.k_stride);
+    const Expr at = place.first(batch_, floor_div(tile, tiles_of_run), major) +
+                    mod(tile, tiles_of_run) * (b_.tile_m * place.row_stride) + minor * (each() * place.k_stride);
     const auto product = [&](const Expr& k) {
-      return outer_product(p, start + k, [&](const Expr& row) { return packed_at_place(nest_.local(first) + row * place.row_stride + k * (each() * place.k_stride)); });
+      return outer_product(p, start + k, [&](const Expr& row) {
+        return packed_at_place(nest_.local(first) + row * place.row_stride + k * (each() * place.k_stride));
+      });
     };
     int64_t unroll = std::min<int64_t>(cost::kUnrolledSteps, most);
     for (int64_t u : cost::kRunSteps)
-      if (most % u == 0) { unroll = u; break; }
+      if (most % u == 0) {
+        unroll = u;
+        break;
+      }
     const Expr groups = floor_div(count, unroll);
     std::vector<Stmt> body{let(first, at)};
     body.push_back(loop(LoopKind::Serial, "steps", groups, [&](const Expr& group) {
-      std::vector<Stmt> steps = asks ? ahead(floor_div(start + group * unroll, cost::kUnrolledSteps)) : std::vector<Stmt>();
-      steps.push_back(loop(LoopKind::Unroll, "step", integer(unroll), [&](const Expr& i) { return product(group * unroll + i); }));
+      std::vector<Stmt> steps =
+          asks ? ahead(floor_div(start + group * unroll, cost::kUnrolledSteps)) : std::vector<Stmt>();
+      steps.push_back(
+          loop(LoopKind::Unroll, "step", integer(unroll), [&](const Expr& i) { return product(group * unroll + i); }));
       return block(std::move(steps));
     }));
     if (!(count->kind == ExprKind::Int && count->int_value % unroll == 0))
-      body.push_back(loop(LoopKind::Serial, "k", count - groups * unroll, [&](const Expr& k) { return product(groups * unroll + k); }));
+      body.push_back(loop(LoopKind::Serial, "k", count - groups * unroll,
+                          [&](const Expr& k) { return product(groups * unroll + k); }));
     return block(std::move(body));
   };
   if (run >= spec_.k) return piece(integer(0), integer(0), first_k_, depth_, b_.block_k);
   if (b_.block_k % run == 0)
-    return loop(LoopKind::Serial, "run", floor_div(depth_, run), [&](const Expr& i) { return piece(i * run, k_block_ * (b_.block_k / run) + i, integer(0), integer(run), run); });
+    return loop(LoopKind::Serial, "run", floor_div(depth_, run), [&](const Expr& i) {
+      return piece(i * run, k_block_ * (b_.block_k / run) + i, integer(0), integer(run), run);
+    });
   if (run % b_.block_k == 0) return piece(integer(0), floor_div(first_k_, run), mod(first_k_, run), depth_, b_.block_k);
   return loop(LoopKind::Serial, "run", integer((b_.block_k + run - 2) / run + 1), [&](const Expr& i) {
     const int major = nest_.add_local("run", DType::I64), begin = nest_.add_local("begin", DType::I64);
     const Expr start = nest_.local(major) * run, end = minimum(first_k_ + depth_, start + integer(run));
     return block({let(major, floor_div(first_k_, run) + i), let(begin, apply(Op::Max, {first_k_, start})),
-                  piece(nest_.local(begin) - first_k_, nest_.local(major), nest_.local(begin) - start, apply(Op::Max, {integer(0), end - nest_.local(begin)}), std::min(run, b_.block_k))});
+                  piece(nest_.local(begin) - first_k_, nest_.local(major), nest_.local(begin) - start,
+                        apply(Op::Max, {integer(0), end - nest_.local(begin)}), std::min(run, b_.block_k))});
   });
 }
 
@@ -94,16 +112,20 @@ std::vector<Stmt> ContractionBuilder::sums_in_registers(const Place& p, LookAhea
   if (spec_.k > 0 && b_.lhs_in_place) {
     body.push_back(products_in_place(p, ahead));
   } else if (spec_.k > 0) {
-    const auto product = [&](const Expr& k) { return outer_product(p, k, [&](const Expr& row) { return lhs_element(p, row, k); }); };
+    const auto product = [&](const Expr& k) {
+      return outer_product(p, k, [&](const Expr& row) { return lhs_element(p, row, k); });
+    };
     const Expr groups = floor_div(depth_, cost::kUnrolledSteps);
     if (pack_k_ >= cost::kUnrolledSteps)
       body.push_back(loop(LoopKind::Serial, "steps", groups, [&](const Expr& group) {
         std::vector<Stmt> steps = ahead(group);
-        steps.push_back(loop(LoopKind::Unroll, "step", integer(cost::kUnrolledSteps), [&](const Expr& i) { return product(group * cost::kUnrolledSteps + i); }));
+        steps.push_back(loop(LoopKind::Unroll, "step", integer(cost::kUnrolledSteps),
+                             [&](const Expr& i) { return product(group * cost::kUnrolledSteps + i); }));
         return block(std::move(steps));
       }));
     if (!all_full(k_, cost::kUnrolledSteps) || b_.block_k % cost::kUnrolledSteps != 0 || k_here_)
-      body.push_back(loop(LoopKind::Serial, "k", depth_ - groups * cost::kUnrolledSteps, [&](const Expr& k) { return product(groups * cost::kUnrolledSteps + k); }));
+      body.push_back(loop(LoopKind::Serial, "k", depth_ - groups * cost::kUnrolledSteps,
+                          [&](const Expr& k) { return product(groups * cost::kUnrolledSteps + k); }));
   }
   if (sums_in_block()) {
     const auto& [to, pitch, granule] = spec_.sums_block;
@@ -115,7 +137,8 @@ std::vector<Stmt> ContractionBuilder::sums_in_registers(const Place& p, LookAhea
     }));
     return body;
   }
-  body.push_back(tile_elements([&](const Expr& at) { return keep(p, p.base + p.first_row * b_.tile_n + at, nest_.load(sums_, at)); }));
+  body.push_back(tile_elements(
+      [&](const Expr& at) { return keep(p, p.base + p.first_row * b_.tile_n + at, nest_.load(sums_, at)); }));
   return body;
 }
 
@@ -123,15 +146,19 @@ template <class LookAhead>
 Stmt ContractionBuilder::sums_on_tiles(const Place& p, LookAhead ahead) {
   const Stmt sums = amx_->multiply(p.tile, p.panel, depth_, ahead);
   if (!many_blocks()) return block({sums, amx_->store_sums(partial_, p.base)});
-  return block({sums, amx_->store_sums(block_sums_, integer(0)), loop(LoopKind::Vector, "sum", integer(int64_t(b_.tile_m) * b_.tile_n), [&](const Expr& at) {
-    return keep(p, p.base + at, nest_.load(block_sums_, at));
-  }, 4 * b_.lanes)});
+  return block({sums, amx_->store_sums(block_sums_, integer(0)),
+                loop(
+                    LoopKind::Vector, "sum", integer(int64_t(b_.tile_m) * b_.tile_n),
+                    [&](const Expr& at) { return keep(p, p.base + at, nest_.load(block_sums_, at)); }, 4 * b_.lanes)});
 }
 
 Stmt ContractionBuilder::micro_kernel(const Expr& block_tile, const Expr& tile, const Expr& panel) {
   std::vector<Stmt> body;
-  if (part_ == Part::None && (more_tasks() || b_.task_m > 1 || b_.task_n > 1)) look_ahead_of_tile(body, block_tile, tile, panel);
-  Place p{block_tile, tile, panel, many_blocks() ? ((block_tile + tile) * b_.room_n + panel) * (int64_t(b_.tile_m) * b_.tile_n) : integer(0), integer(0)};
+  if (part_ == Part::None && (more_tasks() || b_.task_m > 1 || b_.task_n > 1))
+    look_ahead_of_tile(body, block_tile, tile, panel);
+  Place p{block_tile, tile, panel,
+          many_blocks() ? ((block_tile + tile) * b_.room_n + panel) * (int64_t(b_.tile_m) * b_.tile_n) : integer(0),
+          integer(0)};
   const auto ahead = [&](const Expr& group) { return look_ahead(block_tile, tile, panel, group, p.base); };
   if (!amx_) {
     for (Stmt& s : sums_in_registers(p, ahead)) body.push_back(std::move(s));
@@ -140,16 +167,19 @@ Stmt ContractionBuilder::micro_kernel(const Expr& block_tile, const Expr& tile, 
   } else {
     const int fits = nest_.add_local("fits", DType::I64);
     body.push_back(let(fits, cast(amx_->fits(tile, panel), DType::I64)));
-    body.push_back(loop(LoopKind::Serial, "on_tiles", nest_.local(fits), [&](const Expr&) { return sums_on_tiles(p, ahead); }));
-    body.push_back(loop(LoopKind::Serial, "as_packed", (integer(1) - nest_.local(fits)) * (b_.tile_m / b_.fma_rows), [&](const Expr& part) {
-      p.first_row = part * b_.fma_rows;
-      return block(sums_in_registers(p, [](const Expr&) { return std::vector<Stmt>(); }));
-    }));
+    body.push_back(
+        loop(LoopKind::Serial, "on_tiles", nest_.local(fits), [&](const Expr&) { return sums_on_tiles(p, ahead); }));
+    body.push_back(loop(LoopKind::Serial, "as_packed", (integer(1) - nest_.local(fits)) * (b_.tile_m / b_.fma_rows),
+                        [&](const Expr& part) {
+                          p.first_row = part * b_.fma_rows;
+                          return block(sums_in_registers(p, [](const Expr&) { return std::vector<Stmt>(); }));
+                        }));
   }
   if (sums_in_block()) return block(std::move(body));
 
   Stmt finish = epilogue(first_tile_ + block_tile + tile, first_panel_ + panel, p.base);
-  body.push_back(many_blocks() ? loop(LoopKind::Serial, "last", is_last_block(), [&](const Expr&) { return finish; }) : finish);
+  body.push_back(many_blocks() ? loop(LoopKind::Serial, "last", is_last_block(), [&](const Expr&) { return finish; })
+                               : finish);
   return block(std::move(body));
 }
 

@@ -8,7 +8,8 @@ using loop::Expr;
 using loop::LoopNest;
 using loop::Stmt;
 
-/// A loop over a new variable; body(variable) writes what is inside. None where the extent is 0, the body alone where it is 1 and Serial.
+/// A loop over a new variable; body(variable) writes what is inside. None where the extent is 0, the body alone where
+/// it is 1 and Serial.
 template <class Body>
 Stmt loop_over(LoopNest& nest, loop::LoopKind kind, const char* name, const Expr& extent, Body body, int lanes = 1) {
   const bool number = extent->kind == loop::ExprKind::Int;

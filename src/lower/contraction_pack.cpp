@@ -1,4 +1,5 @@
-// Operands of a contraction into panels: copies along the contiguous direction, in runs, or turned through a staging tile.
+// Operands of a contraction into panels: copies along the contiguous direction, in runs, or turned through a staging
+// tile.
 #include "lower/contraction_builder.h"
 #include "support/division.h"
 
@@ -9,53 +10,72 @@ Stmt ContractionBuilder::fill_along_k(int buffer, const Expr& at, const Expr& fi
   const Expr elements = odd() ? minimum(depth * 2, integer(elements_of_k_) - first * 2) : depth * each();
   Stmt fill = copy(first * each(), elements);
   if (!odd()) return fill;
-  return block({fill, loop(LoopKind::Serial, "rest", depth * 2 - elements, [&](const Expr& i) { return store(buffer, at * 2 + elements + i, zero(element_)); })});
+  return block({fill, loop(LoopKind::Serial, "rest", depth * 2 - elements,
+                           [&](const Expr& i) { return store(buffer, at * 2 + elements + i, zero(element_)); })});
 }
 
 template <class Read>
 Stmt ContractionBuilder::copy_along_k(int buffer, const Expr& at, const Expr& first, const Expr& depth, Read read) {
   return fill_along_k(buffer, at, first, depth, [&](const Expr& from, const Expr& count) {
-    return loop(LoopKind::Vector, "k", count, [&](const Expr& k) { return store(buffer, at * each() + k, read(from + k)); }, element_lanes());
+    return loop(
+        LoopKind::Vector, "k", count, [&](const Expr& k) { return store(buffer, at * each() + k, read(from + k)); },
+        element_lanes());
   });
 }
 
 template <class Copy>
-Stmt ContractionBuilder::copy_runs(int64_t run, int64_t most, bool aligned, const Expr& first, const Expr& count, int lanes, Copy copy) {
+Stmt ContractionBuilder::copy_runs(int64_t run, int64_t most, bool aligned, const Expr& first, const Expr& count,
+                                   int lanes, Copy copy) {
   if (aligned && run % most == 0)
-    return loop(LoopKind::Vector, "lane", count, [&](const Expr& lane) { return copy(lane, floor_div(first, run), mod(first, run) + lane); }, lanes);
+    return loop(
+        LoopKind::Vector, "lane", count,
+        [&](const Expr& lane) { return copy(lane, floor_div(first, run), mod(first, run) + lane); }, lanes);
   return loop(LoopKind::Serial, "piece", integer((most + run - 2) / run + 1), [&](const Expr& piece) {
     const int major = nest_.add_local("run", DType::I64), begin = nest_.add_local("begin", DType::I64);
     const Expr start = nest_.local(major) * run;
     const Expr end = minimum(first + count, start + integer(run));
     return block({let(major, floor_div(first, run) + piece), let(begin, apply(Op::Max, {first, start})),
-                  loop(LoopKind::Vector, "lane", apply(Op::Max, {integer(0), end - nest_.local(begin)}), [&](const Expr& lane) {
-                    return copy(nest_.local(begin) - first + lane, nest_.local(major), nest_.local(begin) - start + lane);
-                  }, lanes)});
+                  loop(
+                      LoopKind::Vector, "lane", apply(Op::Max, {integer(0), end - nest_.local(begin)}),
+                      [&](const Expr& lane) {
+                        return copy(nest_.local(begin) - first + lane, nest_.local(major),
+                                    nest_.local(begin) - start + lane);
+                      },
+                      lanes)});
   });
 }
 
 template <class Index, class Value>
-Stmt ContractionBuilder::copy_padded(const Expr& count, const Expr& width, bool full, Index index, Value value, int buffer) {
-  Stmt copy = loop(LoopKind::Vector, "lane", count, [&](const Expr& lane) { return store(buffer, index(lane), value(lane)); }, b_.lanes);
-  return full ? copy : block({copy, zeros(buffer, width - count, [&](const Expr& lane) { return index(count + lane); })});
+Stmt ContractionBuilder::copy_padded(const Expr& count, const Expr& width, bool full, Index index, Value value,
+                                     int buffer) {
+  Stmt copy = loop(
+      LoopKind::Vector, "lane", count, [&](const Expr& lane) { return store(buffer, index(lane), value(lane)); },
+      b_.lanes);
+  return full ? copy
+              : block({copy, zeros(buffer, width - count, [&](const Expr& lane) { return index(count + lane); })});
 }
 
 template <class Index>
 Stmt ContractionBuilder::zeros(int buffer, const Expr& count, Index index) {
-  return loop(LoopKind::Vector, "lane", count, [&](const Expr& lane) { return store(buffer, index(lane), zero(packed_)); }, b_.lanes);
+  return loop(
+      LoopKind::Vector, "lane", count, [&](const Expr& lane) { return store(buffer, index(lane), zero(packed_)); },
+      b_.lanes);
 }
 
 Stmt ContractionBuilder::pack_lhs(const Expr& first_tile, const Expr& tiles) {
   const Expr first = first_tile * b_.tile_m, rows = tiles * b_.tile_m;
   if (spec_.lhs_k_contiguous) {
     return loop(LoopKind::Serial, "row", rows, [&](const Expr& row) {
-      const Expr m = m_here_ ? minimum(first + row, m_here_ - integer(1)) : clamp(first + row, m_, b_.tile_m);  // rows beyond the last repeat it: their sums are never read
+      // rows beyond the last repeat it: their sums are never read
+      const Expr m = m_here_ ? minimum(first + row, m_here_ - integer(1)) : clamp(first + row, m_, b_.tile_m);
       const Expr at = lhs_index(row, integer(0));
-      if (spec_.lhs_run == 0) return copy_along_k(lhs_, at, first_k_, depth_, [&](const Expr& k) { return spec_.lhs(batch_, m, k); });
+      if (spec_.lhs_run == 0)
+        return copy_along_k(lhs_, at, first_k_, depth_, [&](const Expr& k) { return spec_.lhs(batch_, m, k); });
       return fill_along_k(lhs_, at, first_k_, depth_, [&](const Expr& from, const Expr& count) {
-        return copy_runs(spec_.lhs_run, pack_k_ * each(), !spec_.pinned, from, count, element_lanes(), [&](const Expr& k, const Expr& major, const Expr& minor) {
-          return store(lhs_, at * each() + k, spec_.lhs_in_run(batch_, m, major, minor));
-        });
+        return copy_runs(spec_.lhs_run, pack_k_ * each(), !spec_.pinned, from, count, element_lanes(),
+                         [&](const Expr& k, const Expr& major, const Expr& minor) {
+                           return store(lhs_, at * each() + k, spec_.lhs_in_run(batch_, m, major, minor));
+                         });
       });
     });
   }
@@ -65,13 +85,22 @@ Stmt ContractionBuilder::pack_lhs(const Expr& first_tile, const Expr& tiles) {
     if (spec_.lhs_run > 0) {
       const Expr there = full ? rows : rest(rows, first, end);
       const bool aligned = !spec_.pinned && (b_.m_tasks == 1 || b_.task_m % b_.block_m == 0);
-      Stmt copy = copy_runs(spec_.lhs_run, b_.block_m * b_.tile_m, aligned, first, there, b_.lanes, [&](const Expr& row, const Expr& major, const Expr& minor) {
-        return store(lhs_, lhs_index(row, k), packed(first_k_ + k, [&](const Expr& kk) { return spec_.lhs_in_run(batch_, kk, major, minor); }));
-      });
-      return full ? copy : block({copy, zeros(lhs_, rows - there, [&](const Expr& row) { return lhs_index(there + row, k); })});
+      Stmt copy = copy_runs(spec_.lhs_run, b_.block_m * b_.tile_m, aligned, first, there, b_.lanes,
+                            [&](const Expr& row, const Expr& major, const Expr& minor) {
+                              return store(lhs_, lhs_index(row, k), packed(first_k_ + k, [&](const Expr& kk) {
+                                             return spec_.lhs_in_run(batch_, kk, major, minor);
+                                           }));
+                            });
+      return full
+                 ? copy
+                 : block({copy, zeros(lhs_, rows - there, [&](const Expr& row) { return lhs_index(there + row, k); })});
     }
-    return copy_padded(full ? rows : rest(rows, first, end), rows, full, [&](const Expr& row) { return lhs_index(row, k); },
-                       [&](const Expr& row) { return packed(first_k_ + k, [&](const Expr& kk) { return spec_.lhs(batch_, first + row, kk); }); }, lhs_);
+    return copy_padded(
+        full ? rows : rest(rows, first, end), rows, full, [&](const Expr& row) { return lhs_index(row, k); },
+        [&](const Expr& row) {
+          return packed(first_k_ + k, [&](const Expr& kk) { return spec_.lhs(batch_, first + row, kk); });
+        },
+        lhs_);
   });
 }
 
@@ -82,14 +111,24 @@ Stmt ContractionBuilder::pack_rhs() {
       Expr n = (first_panel_ + panel) * b_.tile_n;
       if (spec_.rhs_run > 0) {
         const Expr count = up_to(b_.tile_n, n, n_, n_here_);
-        Stmt copy = copy_runs(spec_.rhs_run, b_.tile_n, true, n, count, b_.lanes, [&](const Expr& column, const Expr& major, const Expr& minor) {
-          return store(rhs_, rhs_index(panel, k, column), packed(first_k_ + k, [&](const Expr& kk) { return spec_.rhs_in_run(batch_, kk, major, minor); }));
-        });
+        Stmt copy =
+            copy_runs(spec_.rhs_run, b_.tile_n, true, n, count, b_.lanes,
+                      [&](const Expr& column, const Expr& major, const Expr& minor) {
+                        return store(rhs_, rhs_index(panel, k, column), packed(first_k_ + k, [&](const Expr& kk) {
+                                       return spec_.rhs_in_run(batch_, kk, major, minor);
+                                     }));
+                      });
         if (full) return copy;
-        return block({copy, zeros(rhs_, integer(b_.tile_n) - count, [&](const Expr& lane) { return rhs_index(panel, k, count + lane); })});
+        return block({copy, zeros(rhs_, integer(b_.tile_n) - count,
+                                  [&](const Expr& lane) { return rhs_index(panel, k, count + lane); })});
       }
-      return copy_padded(up_to(b_.tile_n, n, n_, n_here_), integer(b_.tile_n), full, [&](const Expr& column) { return rhs_index(panel, k, column); },
-                         [&](const Expr& column) { return packed(first_k_ + k, [&](const Expr& kk) { return spec_.rhs(batch_, n + column, kk); }); }, rhs_);
+      return copy_padded(
+          up_to(b_.tile_n, n, n_, n_here_), integer(b_.tile_n), full,
+          [&](const Expr& column) { return rhs_index(panel, k, column); },
+          [&](const Expr& column) {
+            return packed(first_k_ + k, [&](const Expr& kk) { return spec_.rhs(batch_, n + column, kk); });
+          },
+          rhs_);
     });
   });
 }
@@ -104,12 +143,15 @@ Stmt ContractionBuilder::pack_rhs_transposed() {
       Stmt fill = loop(LoopKind::Serial, "column", integer(b_.tile_n), [&](const Expr& column) {
         Expr n = clamp((first_panel_ + panel) * b_.tile_n + column, n_, b_.tile_n);
         const Expr at = column * stage_row_;
-        if (spec_.rhs_k_run == 0) return copy_along_k(stage_, at, first_k_ + stage_k, depth, [&](const Expr& k) { return spec_.rhs(batch_, n, k); });
+        if (spec_.rhs_k_run == 0)
+          return copy_along_k(stage_, at, first_k_ + stage_k, depth,
+                              [&](const Expr& k) { return spec_.rhs(batch_, n, k); });
         const bool aligned = b_.block_k % stage_k_ == 0 && !spec_.pinned;
         return fill_along_k(stage_, at, first_k_ + stage_k, depth, [&](const Expr& from, const Expr& count) {
-          return copy_runs(spec_.rhs_k_run, stage_k_ * each(), aligned, from, count, element_lanes(), [&](const Expr& k, const Expr& major, const Expr& minor) {
-            return store(stage_, at * each() + k, spec_.rhs_in_k_run(batch_, n, major, minor));
-          });
+          return copy_runs(spec_.rhs_k_run, stage_k_ * each(), aligned, from, count, element_lanes(),
+                           [&](const Expr& k, const Expr& major, const Expr& minor) {
+                             return store(stage_, at * each() + k, spec_.rhs_in_k_run(batch_, n, major, minor));
+                           });
         });
       });
       return block({fill, turn_stage(panel, stage_k, depth)});
@@ -122,16 +164,18 @@ Stmt ContractionBuilder::turn_stage(const Expr& panel, const Expr& stage_k, cons
   Stmt turned = loop(LoopKind::Serial, "square", squares, [&](const Expr& square) {
     const Expr k = square * b_.lanes;
     return loop(LoopKind::Unroll, "columns", integer(b_.tile_n / b_.lanes), [&](const Expr& columns) {
-      return transpose(rhs_, rhs_index(panel, stage_k + k, columns * b_.lanes), b_.tile_n, stage_, (columns * (b_.lanes * stage_row_) + k) * each(), stage_row_ * each(), b_.lanes);
+      return transpose(rhs_, rhs_index(panel, stage_k + k, columns * b_.lanes), b_.tile_n, stage_,
+                       (columns * (b_.lanes * stage_row_) + k) * each(), stage_row_ * each(), b_.lanes);
     });
   });
   if (all_full(k_, b_.lanes) && b_.block_k % b_.lanes == 0) return turned;
   const Expr done = squares * b_.lanes;
   return block({turned, loop(LoopKind::Serial, "k", depth - done, [&](const Expr& k) {
-    return loop(LoopKind::Unroll, "column", integer(b_.tile_n), [&](const Expr& column) {
-      return store(rhs_, rhs_index(panel, stage_k + done + k, column), packed_at(stage_, column * stage_row_ + done + k));
-    });
-  })});
+                  return loop(LoopKind::Unroll, "column", integer(b_.tile_n), [&](const Expr& column) {
+                    return store(rhs_, rhs_index(panel, stage_k + done + k, column),
+                                 packed_at(stage_, column * stage_row_ + done + k));
+                  });
+                })});
 }
 
 }  // namespace trainc::lower

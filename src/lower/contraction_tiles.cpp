@@ -14,21 +14,32 @@ constexpr int64_t kSquare = kTileSide * kTileSide;
 struct Product { int lhs, rhs; };
 constexpr Product kSixProducts[] = {{2, 0}, {1, 0}, {1, 1}, {0, 1}, {0, 0}, {0, 2}};
 constexpr Product kOneProduct[] = {{0, 0}};
-// Products of numbers between these bounds (and the numbers: the other operand's range holds 1) have parts whose products are no denormals but for what is
-// below 2^-26 of a product, and no sum of fewer than 2^27 of them overflows.
+// Products of numbers between these bounds (and the numbers: the other operand's range holds 1) have parts whose
+// products are no denormals but for what is below 2^-26 of a product, and no sum of fewer than 2^27 of them overflows.
 const double kLeast = 0x1p-100, kGreatest = 0x1p100;
 
 }  // namespace
 
 TileKernel::TileKernel(LoopNest& nest, const Blocking& blocking, const PackedBlocks& packed, bool in_parts, int64_t k)
-    : nest_(nest), b_(blocking), packed_(packed), in_parts_(in_parts), k_(k), down_(b_.tile_m / kTileSide), across_(b_.tile_n / kTileSide),
-      lhs_rows_(b_.block_m * b_.tile_m), lhs_pitch_(packed.lhs_pitch), lhs_(packed.lhs), rhs_(packed.rhs) {
-  require(b_.tiles && b_.tile_m % kTileSide == 0 && b_.tile_n % kTileSide == 0 && b_.block_k % step() == 0, "a contraction's tiles are no whole ones");
+    : nest_(nest),
+      b_(blocking),
+      packed_(packed),
+      in_parts_(in_parts),
+      k_(k),
+      down_(b_.tile_m / kTileSide),
+      across_(b_.tile_n / kTileSide),
+      lhs_rows_(b_.block_m * b_.tile_m),
+      lhs_pitch_(packed.lhs_pitch),
+      lhs_(packed.lhs),
+      rhs_(packed.rhs) {
+  require(b_.tiles && b_.tile_m % kTileSide == 0 && b_.tile_n % kTileSide == 0 && b_.block_k % step() == 0,
+          "a contraction's tiles are no whole ones");
   const int parts = in_parts ? kParts : 1;
   if (in_parts || !packed.lhs_along_k) {
     lhs_pitch_ = b_.block_k * kTileSide / step() + kTileSide;  // pairs; one tile more than the data: see Builder
     const bool elements = in_parts && packed.lhs_along_k;      // else whole pairs are written
-    lhs_ = scratch("lhs_tiles", elements ? DType::BF16 : DType::I32, parts * lhs_rows_ * lhs_pitch_ * (elements ? 2 : 1));
+    lhs_ =
+        scratch("lhs_tiles", elements ? DType::BF16 : DType::I32, parts * lhs_rows_ * lhs_pitch_ * (elements ? 2 : 1));
   }
   if (in_parts) {
     rhs_ = scratch("rhs_tiles", DType::I32, b_.task_n * kParts * b_.block_k / 2 * b_.tile_n);
@@ -36,13 +47,17 @@ TileKernel::TileKernel(LoopNest& nest, const Blocking& blocking, const PackedBlo
     lhs_range_ = scratch("lhs_range", DType::F32, 2 * b_.block_m);
     rhs_range_ = scratch("rhs_range", DType::F32, 2 * b_.task_n);
   }
-  const auto tile = [&](const char* name, DType dtype) { return nest_.add_buffer({name, dtype, kSquare, Space::Tile, true}); };
+  const auto tile = [&](const char* name, DType dtype) {
+    return nest_.add_buffer({name, dtype, kSquare, Space::Tile, true});
+  };
   for (int i = 0; i < down_ * across_; ++i) sums_.push_back(tile("tile_sums", DType::F32));
   for (int i = 0; i < down_; ++i) lhs_tiles_.push_back(tile("tile_lhs", DType::I32));
   for (int i = 0; i < across_; ++i) rhs_tiles_.push_back(tile("tile_rhs", DType::I32));
 }
 
-int TileKernel::scratch(const char* name, DType dtype, int64_t numel) { return nest_.add_buffer({name, dtype, numel, Space::Scratch, true}); }
+int TileKernel::scratch(const char* name, DType dtype, int64_t numel) {
+  return nest_.add_buffer({name, dtype, numel, Space::Scratch, true});
+}
 
 // --- preparing
 
@@ -57,7 +72,8 @@ void TileKernel::widen_range(std::vector<Stmt>& body, const Range& range, const 
   const int magnitude = nest_.add_local("magnitude", DType::F32);
   body.push_back(let(magnitude, apply(Op::Abs, {x})));
   const Expr m = nest_.local(magnitude);
-  body.push_back(reduce(range.low, ReduceKind::Min, apply(Op::Select, {apply(Op::Eq, {m, real(0, DType::F32)}), real(1, DType::F32), m})));
+  body.push_back(reduce(range.low, ReduceKind::Min,
+                        apply(Op::Select, {apply(Op::Eq, {m, real(0, DType::F32)}), real(1, DType::F32), m})));
   body.push_back(reduce(range.high, ReduceKind::Max, m));  // NaN stays
 }
 
@@ -86,26 +102,34 @@ std::vector<Expr> TileKernel::split(std::vector<Stmt>& body, const Expr& x) {
 Stmt TileKernel::split_along_k(const Expr& row, const Expr& depth, const Range& range) {
   const auto at = [&](int part, const Expr& k) { return (row + integer(part * lhs_rows_)) * (2 * lhs_pitch_) + k; };
   const int lanes = 2 * b_.lanes;
-  Stmt parts = loop_over(nest_, LoopKind::Vector, "k", depth, [&](const Expr& k) {
-    std::vector<Stmt> body;
-    const int x = nest_.add_local("x", DType::F32);
-    body.push_back(let(x, nest_.load(packed_.lhs, row * packed_.lhs_pitch + k)));
-    const std::vector<Expr> values = split(body, nest_.local(x));
-    for (int part = 0; part < kParts; ++part) body.push_back(store(lhs_, at(part, k), values[size_t(part)]));
-    widen_range(body, range, nest_.local(x));
-    return block(std::move(body));
-  }, lanes);
+  Stmt parts = loop_over(
+      nest_, LoopKind::Vector, "k", depth,
+      [&](const Expr& k) {
+        std::vector<Stmt> body;
+        const int x = nest_.add_local("x", DType::F32);
+        body.push_back(let(x, nest_.load(packed_.lhs, row * packed_.lhs_pitch + k)));
+        const std::vector<Expr> values = split(body, nest_.local(x));
+        for (int part = 0; part < kParts; ++part) body.push_back(store(lhs_, at(part, k), values[size_t(part)]));
+        widen_range(body, range, nest_.local(x));
+        return block(std::move(body));
+      },
+      lanes);
   if (!ragged()) return parts;
-  return block({parts, loop_over(nest_, LoopKind::Vector, "k", whole_steps(depth) * step() - depth, [&](const Expr& k) {
-    std::vector<Stmt> body;
-    for (int part = 0; part < kParts; ++part) body.push_back(store(lhs_, at(part, depth + k), real(0, DType::BF16)));
-    return block(std::move(body));
-  }, lanes)});
+  return block({parts, loop_over(
+                           nest_, LoopKind::Vector, "k", whole_steps(depth) * step() - depth,
+                           [&](const Expr& k) {
+                             std::vector<Stmt> body;
+                             for (int part = 0; part < kParts; ++part)
+                               body.push_back(store(lhs_, at(part, depth + k), real(0, DType::BF16)));
+                             return block(std::move(body));
+                           },
+                           lanes)});
 }
 
-// Within a Vector loop across k: elements 2 * pair and the one after it of `source` (zero beyond depth), as one pair a part.
-Stmt TileKernel::split_pairs(const Expr& pair_at, const Expr& depth, const std::function<Expr(const Expr& k)>& at, int source, int target,
-                             const std::function<Expr(int part)>& to, const Range& range) {
+// Within a Vector loop across k: elements 2 * pair and the one after it of `source` (zero beyond depth), as one pair a
+// part.
+Stmt TileKernel::split_pairs(const Expr& pair_at, const Expr& depth, const std::function<Expr(const Expr& k)>& at,
+                             int source, int target, const std::function<Expr(int part)>& to, const Range& range) {
   std::vector<Stmt> body;
   std::vector<Expr> halves[2];
   for (int half = 0; half < 2; ++half) {
@@ -115,7 +139,8 @@ Stmt TileKernel::split_pairs(const Expr& pair_at, const Expr& depth, const std::
     halves[half] = split(body, nest_.local(x));
     widen_range(body, range, nest_.local(x));
   }
-  for (int part = 0; part < kParts; ++part) body.push_back(store(target, to(part), pair(halves[0][size_t(part)], halves[1][size_t(part)])));
+  for (int part = 0; part < kParts; ++part)
+    body.push_back(store(target, to(part), pair(halves[0][size_t(part)], halves[1][size_t(part)])));
   return block(std::move(body));
 }
 
@@ -124,13 +149,19 @@ Stmt TileKernel::split_across_k(const Expr& first_row, const Expr& depth, const 
   return loop_over(nest_, LoopKind::Serial, "square", whole_steps(depth), [&](const Expr& square) {
     std::vector<Stmt> body;
     body.push_back(loop_over(nest_, LoopKind::Serial, "pair", integer(kTileSide), [&](const Expr& pair) {
-      return loop_over(nest_, LoopKind::Vector, "row", integer(kTileSide), [&](const Expr& row) {
-        return split_pairs(square * kTileSide + pair, depth, [&](const Expr& k) { return k * packed_.lhs_pitch + first_row + row; }, packed_.lhs, stage_,
-                           [&](int part) { return pair * kTileSide + row + integer(part * kSquare); }, range);
-      }, b_.lanes);
+      return loop_over(
+          nest_, LoopKind::Vector, "row", integer(kTileSide),
+          [&](const Expr& row) {
+            return split_pairs(
+                square * kTileSide + pair, depth,
+                [&](const Expr& k) { return k * packed_.lhs_pitch + first_row + row; }, packed_.lhs, stage_,
+                [&](int part) { return pair * kTileSide + row + integer(part * kSquare); }, range);
+          },
+          b_.lanes);
     }));
     for (int part = 0; part < kParts; ++part)
-      body.push_back(transpose(lhs_, (first_row + integer(part * lhs_rows_)) * lhs_pitch_ + square * kTileSide, lhs_pitch_, stage_, integer(part * kSquare), kTileSide, kTileSide));
+      body.push_back(transpose(lhs_, (first_row + integer(part * lhs_rows_)) * lhs_pitch_ + square * kTileSide,
+                               lhs_pitch_, stage_, integer(part * kSquare), kTileSide, kTileSide));
     return block(std::move(body));
   });
 }
@@ -142,9 +173,12 @@ Stmt TileKernel::prepare_lhs(const Expr& tiles, const Expr& depth) {
       const Range range = start_range(body);
       const Expr first = tile * b_.tile_m;
       if (packed_.lhs_along_k)
-        body.push_back(loop_over(nest_, LoopKind::Serial, "row", integer(b_.tile_m), [&](const Expr& row) { return split_along_k(first + row, depth, range); }));
+        body.push_back(loop_over(nest_, LoopKind::Serial, "row", integer(b_.tile_m),
+                                 [&](const Expr& row) { return split_along_k(first + row, depth, range); }));
       else
-        body.push_back(loop_over(nest_, LoopKind::Serial, "rows", integer(down_), [&](const Expr& rows) { return split_across_k(first + rows * kTileSide, depth, range); }));
+        body.push_back(loop_over(nest_, LoopKind::Serial, "rows", integer(down_), [&](const Expr& rows) {
+          return split_across_k(first + rows * kTileSide, depth, range);
+        }));
       store_range(body, lhs_range_, tile, range);
       return block(std::move(body));
     });
@@ -154,21 +188,27 @@ Stmt TileKernel::prepare_lhs(const Expr& tiles, const Expr& depth) {
   if (packed_.lhs_along_k) {
     if (!ragged()) return block({});
     return loop_over(nest_, LoopKind::Serial, "row", tiles * b_.tile_m, [&](const Expr& row) {
-      return loop_over(nest_, LoopKind::Vector, "k", missing * 2, [&](const Expr& k) {
-        return store(packed_.lhs, (row * packed_.lhs_pitch + depth) * 2 + k, real(0, DType::BF16));
-      }, 2 * b_.lanes);
+      return loop_over(
+          nest_, LoopKind::Vector, "k", missing * 2,
+          [&](const Expr& k) {
+            return store(packed_.lhs, (row * packed_.lhs_pitch + depth) * 2 + k, real(0, DType::BF16));
+          },
+          2 * b_.lanes);
     });
   }
   if (ragged())
     body.push_back(loop_over(nest_, LoopKind::Serial, "k", missing, [&](const Expr& k) {
-      return loop_over(nest_, LoopKind::Vector, "row", tiles * b_.tile_m, [&](const Expr& row) {
-        return store(packed_.lhs, (depth + k) * packed_.lhs_pitch + row, integer(0, DType::I32));
-      }, b_.lanes);
+      return loop_over(
+          nest_, LoopKind::Vector, "row", tiles * b_.tile_m,
+          [&](const Expr& row) {
+            return store(packed_.lhs, (depth + k) * packed_.lhs_pitch + row, integer(0, DType::I32));
+          },
+          b_.lanes);
     }));
   body.push_back(loop_over(nest_, LoopKind::Serial, "rows", tiles * down_, [&](const Expr& rows) {
     return loop_over(nest_, LoopKind::Serial, "square", whole_steps(depth), [&](const Expr& square) {
-      return transpose(lhs_, rows * (kTileSide * lhs_pitch_) + square * kTileSide, lhs_pitch_, packed_.lhs, square * (kTileSide * packed_.lhs_pitch) + rows * kTileSide,
-                       packed_.lhs_pitch, kTileSide);
+      return transpose(lhs_, rows * (kTileSide * lhs_pitch_) + square * kTileSide, lhs_pitch_, packed_.lhs,
+                       square * (kTileSide * packed_.lhs_pitch) + rows * kTileSide, packed_.lhs_pitch, kTileSide);
     });
   }));
   return block(std::move(body));
@@ -177,17 +217,27 @@ Stmt TileKernel::prepare_lhs(const Expr& tiles, const Expr& depth) {
 Stmt TileKernel::prepare_rhs(const Expr& panels, const Expr& depth) {
   if (!in_parts_ && !ragged()) return block({});
   return loop_over(nest_, LoopKind::Serial, "panel", panels, [&](const Expr& panel) {
-    const auto packed_at = [&](const Expr& k, const Expr& column) { return (panel * b_.block_k + k) * b_.tile_n + column; };
+    const auto packed_at = [&](const Expr& k, const Expr& column) {
+      return (panel * b_.block_k + k) * b_.tile_n + column;
+    };
     if (!in_parts_)
-      return loop_over(nest_, LoopKind::Vector, "rest", (whole_steps(depth) * step() - depth) * b_.tile_n,
-                       [&](const Expr& i) { return store(packed_.rhs, packed_at(depth, i), integer(0, DType::I32)); }, b_.lanes);
+      return loop_over(
+          nest_, LoopKind::Vector, "rest", (whole_steps(depth) * step() - depth) * b_.tile_n,
+          [&](const Expr& i) { return store(packed_.rhs, packed_at(depth, i), integer(0, DType::I32)); }, b_.lanes);
     std::vector<Stmt> body;
     const Range range = start_range(body);
     body.push_back(loop_over(nest_, LoopKind::Serial, "pair", whole_steps(depth) * kTileSide, [&](const Expr& pair) {
-      return loop_over(nest_, LoopKind::Vector, "column", integer(b_.tile_n), [&](const Expr& column) {
-        return split_pairs(pair, depth, [&](const Expr& k) { return packed_at(k, column); }, packed_.rhs, rhs_,
-                           [&](int part) { return ((panel * kParts + integer(part)) * (b_.block_k / 2) + pair) * b_.tile_n + column; }, range);
-      }, b_.lanes);
+      return loop_over(
+          nest_, LoopKind::Vector, "column", integer(b_.tile_n),
+          [&](const Expr& column) {
+            return split_pairs(
+                pair, depth, [&](const Expr& k) { return packed_at(k, column); }, packed_.rhs, rhs_,
+                [&](int part) {
+                  return ((panel * kParts + integer(part)) * (b_.block_k / 2) + pair) * b_.tile_n + column;
+                },
+                range);
+          },
+          b_.lanes);
     }));
     store_range(body, rhs_range_, panel, range);
     return block(std::move(body));
@@ -196,14 +246,18 @@ Stmt TileKernel::prepare_rhs(const Expr& panels, const Expr& depth) {
 
 Expr TileKernel::fits(const Expr& tile, const Expr& panel) const {
   const auto product = [&](int which) {
-    return apply(Op::Mul, {nest_.load(lhs_range_, tile * 2 + integer(which)), nest_.load(rhs_range_, panel * 2 + integer(which))});
+    return apply(Op::Mul, {nest_.load(lhs_range_, tile * 2 + integer(which)),
+                           nest_.load(rhs_range_, panel * 2 + integer(which))});
   };
-  return apply(Op::And, {apply(Op::Lt, {real(kLeast, DType::F32), product(0)}), apply(Op::Lt, {product(1), real(kGreatest, DType::F32)})});  // false of NaN
+  // false of NaN
+  return apply(Op::And, {apply(Op::Lt, {real(kLeast, DType::F32), product(0)}),
+                         apply(Op::Lt, {product(1), real(kGreatest, DType::F32)})});
 }
 
 // --- multiplying
 
-Stmt TileKernel::multiply(const Expr& tile, const Expr& panel, const Expr& depth, const std::function<std::vector<Stmt>(const Expr& step)>& ahead) {
+Stmt TileKernel::multiply(const Expr& tile, const Expr& panel, const Expr& depth,
+                          const std::function<std::vector<Stmt>(const Expr& step)>& ahead) {
   std::vector<Stmt> body;
   for (int sums : sums_) body.push_back(tile_zero(sums));
   const int64_t each = nest_.buffers[size_t(lhs_)].dtype == DType::BF16 ? 2 : 1;  // elements of the buffer in a pair
@@ -212,11 +266,17 @@ Stmt TileKernel::multiply(const Expr& tile, const Expr& panel, const Expr& depth
     std::vector<Stmt> steps = ahead(step);
     const auto load_lhs = [&](int part) {
       for (int i = 0; i < down_; ++i)
-        steps.push_back(tile_load(lhs_tiles_[size_t(i)], lhs_, ((tile * b_.tile_m + integer(part * lhs_rows_ + i * kTileSide)) * lhs_pitch_ + step * kTileSide) * each, lhs_pitch_ * each));
+        steps.push_back(tile_load(
+            lhs_tiles_[size_t(i)], lhs_,
+            ((tile * b_.tile_m + integer(part * lhs_rows_ + i * kTileSide)) * lhs_pitch_ + step * kTileSide) * each,
+            lhs_pitch_ * each));
     };
     const auto load_rhs = [&](int part) {
       for (int j = 0; j < across_; ++j)
-        steps.push_back(tile_load(rhs_tiles_[size_t(j)], rhs_, ((panel * parts + integer(part)) * deep + step * kTileSide) * b_.tile_n + integer(j * kTileSide), b_.tile_n));
+        steps.push_back(
+            tile_load(rhs_tiles_[size_t(j)], rhs_,
+                      ((panel * parts + integer(part)) * deep + step * kTileSide) * b_.tile_n + integer(j * kTileSide),
+                      b_.tile_n));
     };
     Product loaded{-1, -1};
     const auto multiply = [&](const Product& p) {
@@ -224,10 +284,13 @@ Stmt TileKernel::multiply(const Expr& tile, const Expr& panel, const Expr& depth
       if (p.rhs != loaded.rhs) load_rhs(p.rhs);
       loaded = p;
       for (int i = 0; i < down_; ++i)
-        for (int j = 0; j < across_; ++j) steps.push_back(tile_dot(sums_[size_t(i * across_ + j)], lhs_tiles_[size_t(i)], rhs_tiles_[size_t(j)]));
+        for (int j = 0; j < across_; ++j)
+          steps.push_back(tile_dot(sums_[size_t(i * across_ + j)], lhs_tiles_[size_t(i)], rhs_tiles_[size_t(j)]));
     };
-    if (in_parts_) for (const Product& p : kSixProducts) multiply(p);
-    else for (const Product& p : kOneProduct) multiply(p);
+    if (in_parts_)
+      for (const Product& p : kSixProducts) multiply(p);
+    else
+      for (const Product& p : kOneProduct) multiply(p);
     return block(std::move(steps));
   }));
   return block(std::move(body));
@@ -237,7 +300,8 @@ Stmt TileKernel::store_sums(int buffer, const Expr& at) const {
   std::vector<Stmt> body;
   for (int i = 0; i < down_; ++i)
     for (int j = 0; j < across_; ++j)
-      body.push_back(tile_store(buffer, at + integer(i * kTileSide * b_.tile_n + j * kTileSide), b_.tile_n, sums_[size_t(i * across_ + j)]));
+      body.push_back(tile_store(buffer, at + integer(i * kTileSide * b_.tile_n + j * kTileSide), b_.tile_n,
+                                sums_[size_t(i * across_ + j)]));
   return block(std::move(body));
 }
 

@@ -6,13 +6,15 @@
 namespace trainc::lower {
 
 using namespace loop;
-using schedule::choose_device_tile;
 using cost::DeviceTile;
+using schedule::choose_device_tile;
 namespace {
 
 /// x, where `e` is x widened from bf16 to f32.
 Expr narrow(const Expr& e) {
-  return e->kind == ExprKind::Apply && e->op == Op::Cast && e->dtype == DType::F32 && e->args[0]->dtype == DType::BF16 ? e->args[0] : nullptr;
+  return e->kind == ExprKind::Apply && e->op == Op::Cast && e->dtype == DType::F32 && e->args[0]->dtype == DType::BF16
+             ? e->args[0]
+             : nullptr;
 }
 
 // The nest:
@@ -50,17 +52,23 @@ class Builder {
     first_m_ = mod(floor_div(block_index, n_tiles), m_tiles) * t_.m;
     first_n_ = mod(block_index, n_tiles) * t_.n;
     const int64_t sums = nest_.buffers[static_cast<size_t>(sums_)].numel;
-    std::vector<Stmt> body = {loop(LoopKind::Unroll, "i", sums, [&](const Expr& i) { return store(sums_, i, real(0, nest_.buffers[static_cast<size_t>(sums_)].dtype)); })};
-    if (spec_.k > 0) body.push_back(loop(LoopKind::Serial, "k_tile", ceil_div(spec_.k, t_.k), [&](const Expr& k_tile) {
-      const Expr first_k = k_tile * t_.k;
-      return block({fill(true, first_k), fill(false, first_k), barrier(), mma_ ? multiply_mma() : multiply_fma(), barrier()});
-    }));
+    std::vector<Stmt> body = {loop(LoopKind::Unroll, "i", sums, [&](const Expr& i) {
+      return store(sums_, i, real(0, nest_.buffers[static_cast<size_t>(sums_)].dtype));
+    })};
+    if (spec_.k > 0)
+      body.push_back(loop(LoopKind::Serial, "k_tile", ceil_div(spec_.k, t_.k), [&](const Expr& k_tile) {
+        const Expr first_k = k_tile * t_.k;
+        return block(
+            {fill(true, first_k), fill(false, first_k), barrier(), mma_ ? multiply_mma() : multiply_fma(), barrier()});
+      }));
     body.push_back(mma_ ? finish_mma() : finish_fma());
     nest_.body = for_loop(LoopKind::Parallel, p, integer(nest_.parallel_extent), block(std::move(body)));
   }
 
  private:
-  int buffer(const char* name, DType dtype, int64_t numel, Space space) { return nest_.add_buffer({name, dtype, numel, space, true}); }
+  int buffer(const char* name, DType dtype, int64_t numel, Space space) {
+    return nest_.add_buffer({name, dtype, numel, space, true});
+  }
 
   template <class Body> Stmt loop(LoopKind kind, const char* name, int64_t extent, Body body) {
     const int var = nest_.add_var(name, extent);
@@ -69,14 +77,17 @@ class Builder {
   template <class Body> Stmt threads(Body body) { return loop(LoopKind::Thread, "thread", nest_.threads, body); }
 
   static Expr both(const Expr& a, const Expr& b) { return !a ? b : !b ? a : apply(Op::And, {a, b}); }
-  static Expr below(const Expr& x, int64_t total, int64_t tile) { return total % tile == 0 ? nullptr : apply(Op::Lt, {x, integer(total)}); }
+  static Expr below(const Expr& x, int64_t total, int64_t tile) {
+    return total % tile == 0 ? nullptr : apply(Op::Lt, {x, integer(total)});
+  }
 
   // An operand's tile, read along the direction in which it is contiguous; neighbouring threads read neighbours.
   Stmt fill(bool left, const Expr& first_k) {
     const int64_t rows = left ? t_.m : t_.n;
     const bool along_k = left ? spec_.lhs_k_contiguous : spec_.rhs_k_contiguous;
     return loop(LoopKind::Thread, "element", rows * t_.k, [&](const Expr& element) {
-      const Expr row = along_k ? floor_div(element, t_.k) : mod(element, rows), k = along_k ? mod(element, t_.k) : floor_div(element, rows);
+      const Expr row = along_k ? floor_div(element, t_.k) : mod(element, rows),
+                 k = along_k ? mod(element, t_.k) : floor_div(element, rows);
       const Expr at_row = (left ? first_m_ : first_n_) + row, at_k = first_k + k;
       Expr value = (left ? spec_.lhs : spec_.rhs)(batch_, at_row, at_k);
       if (dtype_ == DType::BF16) value = narrow(value);
@@ -97,14 +108,17 @@ class Builder {
       const Expr y = floor_div(thread, across()), x = mod(thread, across());
       return loop(LoopKind::Serial, "k", t_.k, [&](const Expr& k) {
         return block({
-            loop(LoopKind::Unroll, "i", t_.each_m, [&](const Expr& i) { return store(a_, i, nest_.load(lhs_, lhs_index(y + i * down(), k))); }),
-            loop(LoopKind::Unroll, "j", t_.each_n, [&](const Expr& j) { return store(b_, j, nest_.load(rhs_, rhs_index(x + j * across(), k))); }),
-            loop(LoopKind::Unroll, "i", t_.each_m, [&](const Expr& i) {
-              return loop(LoopKind::Unroll, "j", t_.each_n, [&](const Expr& j) {
-                const Expr at = i * t_.each_n + j;
-                return store(sums_, at, fma(nest_.load(a_, i), nest_.load(b_, j), nest_.load(sums_, at)));
-              });
-            }),
+            loop(LoopKind::Unroll, "i", t_.each_m,
+                 [&](const Expr& i) { return store(a_, i, nest_.load(lhs_, lhs_index(y + i * down(), k))); }),
+            loop(LoopKind::Unroll, "j", t_.each_n,
+                 [&](const Expr& j) { return store(b_, j, nest_.load(rhs_, rhs_index(x + j * across(), k))); }),
+            loop(LoopKind::Unroll, "i", t_.each_m,
+                 [&](const Expr& i) {
+                   return loop(LoopKind::Unroll, "j", t_.each_n, [&](const Expr& j) {
+                     const Expr at = i * t_.each_n + j;
+                     return store(sums_, at, fma(nest_.load(a_, i), nest_.load(b_, j), nest_.load(sums_, at)));
+                   });
+                 }),
         });
       });
     });
@@ -122,7 +136,8 @@ class Builder {
   }
 
   // --- tensor cores. A warp holds each_m x each_n tiles of 16 x 8 sums.
-  struct Warp { Expr m, n, row, column; };  // its first row and column in the block's tile; the thread's place in a fragment (mma.h)
+  // its first row and column in the block's tile; the thread's place in a fragment (mma.h)
+  struct Warp { Expr m, n, row, column; };
   Warp warp(const Expr& thread) const {
     const Expr w = floor_div(thread, kWarp), lane = mod(thread, kWarp);
     const int64_t across = t_.n / per_n_;
@@ -139,22 +154,31 @@ class Builder {
           std::vector<Stmt> all;
           for (int i = 0; i < count; ++i) {
             const MmaPlace p = place(dtype_, i);
-            all.push_back(store(buffer, tile * count + integer(i), load(w.row + integer(p.row), k + w.column * p.step + integer(p.column))));
+            all.push_back(store(buffer, tile * count + integer(i),
+                                load(w.row + integer(p.row), k + w.column * p.step + integer(p.column))));
           }
           return block(std::move(all));
         };
         return block({
-            loop(LoopKind::Unroll, "i", t_.each_m, [&](const Expr& i) {
-              return fragment(a_, i, a_count, mma_a_place, [&](const Expr& row, const Expr& x) { return nest_.load(lhs_, lhs_index(w.m + i * kMmaM + row, x)); });
-            }),
-            loop(LoopKind::Unroll, "j", t_.each_n, [&](const Expr& j) {
-              return fragment(b_, j, b_count, mma_b_place, [&](const Expr& row, const Expr& x) { return nest_.load(rhs_, rhs_index(w.n + j * kMmaN + row, x)); });
-            }),
-            loop(LoopKind::Unroll, "i", t_.each_m, [&](const Expr& i) {
-              return loop(LoopKind::Unroll, "j", t_.each_n, [&](const Expr& j) {
-                return mma(sums_, (i * t_.each_n + j) * kMmaSums, nest_.load(a_, i * a_count), nest_.load(b_, j * b_count));
-              });
-            }),
+            loop(LoopKind::Unroll, "i", t_.each_m,
+                 [&](const Expr& i) {
+                   return fragment(a_, i, a_count, mma_a_place, [&](const Expr& row, const Expr& x) {
+                     return nest_.load(lhs_, lhs_index(w.m + i * kMmaM + row, x));
+                   });
+                 }),
+            loop(LoopKind::Unroll, "j", t_.each_n,
+                 [&](const Expr& j) {
+                   return fragment(b_, j, b_count, mma_b_place, [&](const Expr& row, const Expr& x) {
+                     return nest_.load(rhs_, rhs_index(w.n + j * kMmaN + row, x));
+                   });
+                 }),
+            loop(LoopKind::Unroll, "i", t_.each_m,
+                 [&](const Expr& i) {
+                   return loop(LoopKind::Unroll, "j", t_.each_n, [&](const Expr& j) {
+                     return mma(sums_, (i * t_.each_n + j) * kMmaSums, nest_.load(a_, i * a_count),
+                                nest_.load(b_, j * b_count));
+                   });
+                 }),
         });
       });
     });
@@ -166,7 +190,8 @@ class Builder {
       return loop(LoopKind::Unroll, "i", t_.each_m, [&](const Expr& i) {
         return loop(LoopKind::Unroll, "j", t_.each_n, [&](const Expr& j) {
           return loop(LoopKind::Unroll, "s", kMmaSums, [&](const Expr& s) {  // mma_sum_place, in s
-            return epilogue(first_m_ + w.m + i * kMmaM + w.row + floor_div(s, 2) * 8, first_n_ + w.n + j * kMmaN + w.column * 2 + mod(s, 2),
+            return epilogue(first_m_ + w.m + i * kMmaM + w.row + floor_div(s, 2) * 8,
+                            first_n_ + w.n + j * kMmaN + w.column * 2 + mod(s, 2),
                             nest_.load(sums_, (i * t_.each_n + j) * kMmaSums + s));
           });
         });
@@ -178,7 +203,8 @@ class Builder {
   Stmt epilogue(const Expr& m, const Expr& n, const Expr& sum) {
     const Expr exists = both(below(m, spec_.m, t_.m), below(n, spec_.n, t_.n));
     Stmt stored = spec_.epilogue(batch_, m, n, sum);
-    return exists ? for_loop(LoopKind::Serial, nest_.add_var("exists", 1), cast(exists, DType::I64), std::move(stored)) : stored;
+    return exists ? for_loop(LoopKind::Serial, nest_.add_var("exists", 1), cast(exists, DType::I64), std::move(stored))
+                  : stored;
   }
 
   LoopNest& nest_;
@@ -205,7 +231,8 @@ void build_device_contraction(LoopNest& nest, const ContractionSpec& spec, const
   // The dtype of the sums is the operands'; asked with coordinates that exist, or are not read (k = 0).
   const Expr lhs = spec.lhs(integer(0), integer(0), integer(0)), rhs = spec.rhs(integer(0), integer(0), integer(0));
   const DType sums = lhs->dtype;
-  require(sums == DType::F32 || sums == DType::F64, "contraction of " + std::string(name_of(sums)) + " operands: cast them to f32");
+  require(sums == DType::F32 || sums == DType::F64,
+          "contraction of " + std::string(name_of(sums)) + " operands: cast them to f32");
   const bool bf16 = narrow(lhs) && narrow(rhs), mma = bf16 || (tf32 && sums == DType::F32);
   Builder(nest, spec, sums, bf16 ? DType::BF16 : sums, choose_device_tile(shape_of(spec), target, mma), mma).run();
 }

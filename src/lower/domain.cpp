@@ -37,7 +37,8 @@ std::set<int64_t> split_points(const Node* value, const Schedule& schedule, int6
           if ((in[k] == out[k]) != (in[before - 1] == out[before - 1])) cut(n, access, k);
         }
         if (n->in(0)->type.numel() == n->type.numel()) self(self, n->in(0), access);
-        else if (access == Access::Full && columns > 1 && n->in(0)->type.numel() == rows && broadcasts_rows(n, columns)) self(self, n->in(0), Access::Row);
+        else if (access == Access::Full && columns > 1 && n->in(0)->type.numel() == rows && broadcasts_rows(n, columns))
+          self(self, n->in(0), Access::Row);
         return;
       }
       case Op::Permute: {
@@ -46,7 +47,8 @@ std::set<int64_t> split_points(const Node* value, const Schedule& schedule, int6
           if (order[k] != order[k - 1] + 1) cut(n, access, k);
         return;
       }
-      case Op::Slice: case Op::Pad:
+      case Op::Slice:
+      case Op::Pad:
         if (is_copy(n)) return self(self, n->in(0), access);
         for (size_t k = 0; k < rank; ++k)
           if (n->shape()[k] != n->in(0)->shape()[k]) cut(n, access, k);
@@ -55,7 +57,8 @@ std::set<int64_t> split_points(const Node* value, const Schedule& schedule, int6
         for (int64_t axis : n->as<WindowAttr>().axes) cut(n, access, axis), cut(n, access, axis + 1);
         for (size_t k = n->in(0)->shape().size(); k < rank; ++k) cut(n, access, k);
         return;
-      case Op::Iota: case Op::Concat:
+      case Op::Iota:
+      case Op::Concat:
         cut(n, access, n->as<AxisAttr>().axis);
         cut(n, access, n->as<AxisAttr>().axis + 1);
         return;
@@ -103,7 +106,8 @@ Expr position_of(const std::vector<Expr>& variables, const std::vector<int64_t>&
   return e;
 }
 
-OuterLoops::OuterLoops(loop::LoopNest& nest, const std::vector<int64_t>& factors, const Machine& machine) : nest_(nest), factors_(factors) {
+OuterLoops::OuterLoops(loop::LoopNest& nest, const std::vector<int64_t>& factors, const Machine& machine)
+    : nest_(nest), factors_(factors) {
   const int64_t enough = machine.target.launches_blocks ? std::numeric_limits<int64_t>::max() : cost::kEnoughTasks;
   int64_t extent = 1;
   while (parallel_ < factors.size() && extent < enough) extent *= factors[parallel_++];
@@ -127,7 +131,8 @@ OuterLoops::OuterLoops(loop::LoopNest& nest, const std::vector<int64_t>& factors
 Stmt OuterLoops::close(Stmt body) {
   for (size_t k = factors_.size(); k-- > parallel_;)
     body = loop::for_loop(loop::LoopKind::Serial, serial_vars_[k - parallel_], integer(factors_[k]), body);
-  if (parallel_var_ >= 0) body = loop::for_loop(loop::LoopKind::Parallel, parallel_var_, integer(nest_.parallel_extent), body);
+  if (parallel_var_ >= 0)
+    body = loop::for_loop(loop::LoopKind::Parallel, parallel_var_, integer(nest_.parallel_extent), body);
   return body;
 }
 

@@ -7,15 +7,16 @@
 
 namespace trainc::lower {
 
-/// Positions (as row-major suffix products: "how many elements one step is") at which movements below `value` cut a domain of `rows` x
-/// `columns` elements; loops split there need no division.
+/// Positions (as row-major suffix products: "how many elements one step is") at which movements below `value` cut a
+/// domain of `rows` x `columns` elements; loops split there need no division.
 std::set<int64_t> split_points(const Node* value, const Schedule&, int64_t rows, int64_t columns);
 
-/// A chain total = f0 * f1 * ... of factors whose suffix products are the points, as far as they divide each other. `firm` points first.
+/// A chain total = f0 * f1 * ... of factors whose suffix products are the points, as far as they divide each other.
+/// `firm` points first.
 std::vector<int64_t> factor(int64_t total, const std::vector<int64_t>& firm, const std::set<int64_t>& points);
 
-/// Loops over `factors` (outermost first): the first ones (on a device: all) as one Parallel loop, the others Serial, around `body`.
-/// `variables` are the factors' indices, made by open() and used by whoever builds the body.
+/// Loops over `factors` (outermost first): the first ones (on a device: all) as one Parallel loop, the others Serial,
+/// around `body`. `variables` are the factors' indices, made by open() and used by whoever builds the body.
 class OuterLoops {
  public:
   OuterLoops(loop::LoopNest&, const std::vector<int64_t>& factors, const Machine&);

@@ -19,7 +19,8 @@ int Expressions::argument(const Node* base, bool written) {
   auto [it, fresh] = buffers_.emplace(base, -1);
   if (fresh) {
     std::string name = (base->op == Op::Input ? "in" : "v") + std::to_string(kernel_.arguments.size());
-    it->second = kernel_.nest.add_buffer({name, base->dtype(), 0, loop::Space::Argument, written, -1, schedule_.bits.contains(base)});
+    it->second = kernel_.nest.add_buffer(
+        {name, base->dtype(), 0, loop::Space::Argument, written, -1, schedule_.bits.contains(base)});
     kernel_.arguments.push_back(base);
   }
   if (written) kernel_.nest.buffers[it->second].written = true;
@@ -27,7 +28,8 @@ int Expressions::argument(const Node* base, bool written) {
 }
 
 Expr Expressions::keep(const char* name, Expr e) {
-  if (!out || e->kind == loop::ExprKind::Local || e->kind == loop::ExprKind::Int || e->kind == loop::ExprKind::Float) return e;
+  if (!out || e->kind == loop::ExprKind::Local || e->kind == loop::ExprKind::Int || e->kind == loop::ExprKind::Float)
+    return e;
   int local = kernel_.nest.add_local(name + std::to_string(kernel_.nest.locals.size()), e->dtype);
   out->push_back(loop::let(local, e));
   return kernel_.nest.local(local);
@@ -68,8 +70,7 @@ Expr Expressions::value(const Node* n, Index index) {
 Expr Expressions::definition(const Node* n, Index index) {
   const DType dtype = arithmetic_dtype(n->dtype());
   switch (n->op) {
-    case Op::Constant:
-      return is_float(dtype) ? real(float_of(n), dtype) : integer(int_of(n), dtype);
+    case Op::Constant: return is_float(dtype) ? real(float_of(n), dtype) : integer(int_of(n), dtype);
     case Op::Iota: {
       Expr e = index.coordinates().at(n->as<AxisAttr>().axis);
       return dtype == DType::I64 ? e : loop::cast(e, dtype);
@@ -83,7 +84,8 @@ Expr Expressions::definition(const Node* n, Index index) {
     }
     case Op::Broadcast: {
       const Dims& in = n->in(0)->shape();
-      if (n->in(0)->type.numel() == 1) return value(n->in(0), Index::at_axes(in, std::vector<Expr>(in.size(), integer(0))));
+      if (n->in(0)->type.numel() == 1)
+        return value(n->in(0), Index::at_axes(in, std::vector<Expr>(in.size(), integer(0))));
       if (in == n->shape()) return value(n->in(0), std::move(index));
       if (bound.count(n->in(0))) return bound.at(n->in(0));
       std::vector<Expr> axes;
@@ -94,7 +96,8 @@ Expr Expressions::definition(const Node* n, Index index) {
       const SliceAttr& attr = n->as<SliceAttr>();
       if (n->in(0)->shape() == n->shape()) return value(n->in(0), std::move(index));
       std::vector<Expr> axes;
-      for (size_t k = 0; k < attr.start.size(); ++k) axes.push_back(index.coordinates()[k] * attr.step[k] + integer(attr.start[k]));
+      for (size_t k = 0; k < attr.start.size(); ++k)
+        axes.push_back(index.coordinates()[k] * attr.step[k] + integer(attr.start[k]));
       return value(n->in(0), Index::at_axes(n->in(0)->shape(), std::move(axes)));
     }
     case Op::Window: {
@@ -102,7 +105,8 @@ Expr Expressions::definition(const Node* n, Index index) {
       const std::vector<Expr>& at = index.coordinates();
       const size_t rank = n->in(0)->shape().size();
       std::vector<Expr> axes(at.begin(), at.begin() + static_cast<std::ptrdiff_t>(rank));
-      for (size_t i = 0; i < windowed.size(); ++i) axes[windowed[i]] = at[windowed[i]] * step[i] + at[rank + i] * dilation[i];
+      for (size_t i = 0; i < windowed.size(); ++i)
+        axes[windowed[i]] = at[windowed[i]] * step[i] + at[rank + i] * dilation[i];
       return value(n->in(0), Index::at_axes(n->in(0)->shape(), std::move(axes)));
     }
     case Op::Reverse: {
@@ -138,10 +142,14 @@ Expr Expressions::definition(const Node* n, Index index) {
       const int64_t axis = n->as<AxisAttr>().axis;
       Expr e;
       int64_t end = n->shape()[axis];
-      for (size_t i = n->inputs.size(); i-- > 0;) {  // from the last piece: select(at < end of piece i, piece i, later ones)
+      // from the last piece: select(at < end of piece i, piece i, later ones)
+      for (size_t i = n->inputs.size(); i-- > 0;) {
         const Node* piece = n->in(i);
         const int64_t start = end - piece->shape()[axis];
-        if (piece->type.numel() == 0) { end = start; continue; }
+        if (piece->type.numel() == 0) {
+          end = start;
+          continue;
+        }
         std::vector<Expr> axes = index.coordinates();
         Expr at = axes[axis];
         axes[axis] = at - integer(start);
@@ -200,7 +208,8 @@ Expr Expressions::gather(const Node* n, Index& index) {
   require(out != nullptr, "a gather inside a contraction's operand");
   const int64_t extent = table->shape()[axis];
   Expr at = checked_index(n->in(1), index, extent, failure);
-  if (extent == 0) return is_float(table->dtype()) ? real(0, arithmetic_dtype(table->dtype())) : integer(0, table->dtype());
+  if (extent == 0)
+    return is_float(table->dtype()) ? real(0, arithmetic_dtype(table->dtype())) : integer(0, table->dtype());
   std::vector<Expr> axes = index.coordinates();
   axes[axis] = at;
   return value(table, Index::at_axes(table->shape(), std::move(axes)));

@@ -1,4 +1,5 @@
-// From nodes to expressions over a nest: movements become index arithmetic, values become loads or locals, all else is inlined.
+// From nodes to expressions over a nest: movements become index arithmetic, values become loads or locals, all else is
+// inlined.
 #pragma once
 #include <functional>
 #include <unordered_map>
@@ -19,7 +20,8 @@ class Expressions {
  public:
   Expressions(const Schedule& schedule, LoweredKernel& kernel) : schedule_(schedule), kernel_(kernel) {}
 
-  /// The value of `n` at `index`, dtype n's (bf16 and f16: as f32, rounded). Statements that it needs (Let, Check) go to `out`.
+  /// The value of `n` at `index`, dtype n's (bf16 and f16: as f32, rounded). Statements that it needs (Let, Check) go
+  /// to `out`.
   Expr value(const Node* n, Index index);
   /// Statement that stores `value` as n's element at `position`.
   Stmt store(const Node* n, Expr position, Expr value);

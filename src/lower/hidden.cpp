@@ -18,8 +18,10 @@ using Known = std::optional<double>;  // a number that an expression is in all h
 
 class Hidden {
  public:
-  Hidden(const Matrix& matrix, const std::vector<const Node*>& values, int64_t above) : matrix_(matrix), values_(values.begin(), values.end()), e_(nothing_, kernel_) {
-    b_ = nest().add_var("b", matrix.batch), row_ = nest().add_var("row", matrix.rows), column_ = nest().add_var("column", matrix.columns);
+  Hidden(const Matrix& matrix, const std::vector<const Node*>& values, int64_t above)
+      : matrix_(matrix), values_(values.begin(), values.end()), e_(nothing_, kernel_) {
+    b_ = nest().add_var("b", matrix.batch), row_ = nest().add_var("row", matrix.rows),
+    column_ = nest().add_var("column", matrix.columns);
     const int beyond = nest().add_var("beyond", std::max<int64_t>(1, matrix.columns - above - 1));
     beyond_ = nest().var(row_) + integer(above + 1) + nest().var(beyond);
     unknown_ = nest().add_buffer({"unknown", DType::F32, 0, loop::Space::Argument, false});
@@ -37,24 +39,27 @@ class Hidden {
   loop::LoopNest& nest() { return kernel_.nest; }
   Index at(const Node* n) {
     const Dims shape{matrix_.batch, matrix_.rows, matrix_.columns};
-    return Index::at_position(n->shape(), Index::at_axes(shape, {nest().var(b_), nest().var(row_), nest().var(column_)}).linear());
+    return Index::at_position(n->shape(),
+                              Index::at_axes(shape, {nest().var(b_), nest().var(row_), nest().var(column_)}).linear());
   }
 
   /// Everything below `n` that is no plain expression is asked for by name.
   void stop_at(const Node* n) {
     for (const Node* i : n->inputs) {
-      const bool plain = is_elementwise(i->op) || i->op == Op::Reshape || i->op == Op::Permute || i->op == Op::Broadcast || i->op == Op::Slice || i->op == Op::Iota ||
-                         i->op == Op::Constant;
+      const bool plain = is_elementwise(i->op) || i->op == Op::Reshape || i->op == Op::Permute ||
+                         i->op == Op::Broadcast || i->op == Op::Slice || i->op == Op::Iota || i->op == Op::Constant;
       const bool first = seen_.insert(i).second;
       if (!plain || values_.count(i) || static_cast<int64_t>(seen_.size()) > cost::kLargestMask) e_.own.insert(i);
       else if (first) stop_at(i);
     }
   }
   Expr value(const Node* n, Index&) {
-    const bool element = values_.count(n) && !is_sum(n) && n->type.numel() == matrix_.batch * matrix_.rows * matrix_.columns && n->op != Op::Contract;
+    const bool element = values_.count(n) && !is_sum(n) &&
+                         n->type.numel() == matrix_.batch * matrix_.rows * matrix_.columns && n->op != Op::Contract;
     const DType dtype = arithmetic_dtype(n->dtype());
     if (element)
-      if (const Known k = (*this)(n)) return is_float(dtype) ? loop::real(*k, dtype) : integer(static_cast<int64_t>(*k), dtype);
+      if (const Known k = (*this)(n))
+        return is_float(dtype) ? loop::real(*k, dtype) : integer(static_cast<int64_t>(*k), dtype);
     const Expr load = nest().load(unknown_, integer(0));
     return dtype == DType::F32 ? load : loop::cast(load, dtype);
   }
@@ -78,25 +83,37 @@ class Hidden {
     if (e->kind == ExprKind::Int) return static_cast<double>(e->int_value);
     if (e->kind == ExprKind::Float) return e->float_value;
     if (e->kind != ExprKind::Apply) return std::nullopt;
-    if (e->args.size() == 2 && e->dtype == DType::Bool && e->args[0]->dtype == DType::I64) return compared(e->op, e->args[0], e->args[1]);
+    if (e->args.size() == 2 && e->dtype == DType::Bool && e->args[0]->dtype == DType::I64)
+      return compared(e->op, e->args[0], e->args[1]);
     std::vector<Known> a;
     for (const Expr& x : e->args) a.push_back(known(x));
     const auto infinite = [](Known k) { return k && std::isinf(*k); };
     const bool both = a.size() == 2 && a[0] && a[1];
     switch (e->op) {
       case Op::Not: return a[0] && e->dtype == DType::Bool ? Known(*a[0] == 0) : std::nullopt;
-      case Op::And: return e->dtype != DType::Bool ? std::nullopt : (a[0] && *a[0] == 0) || (a[1] && *a[1] == 0) ? Known(0) : both ? Known(1) : std::nullopt;
-      case Op::Or: return e->dtype != DType::Bool ? std::nullopt : (a[0] && *a[0] != 0) || (a[1] && *a[1] != 0) ? Known(1) : both ? Known(0) : std::nullopt;
+      case Op::And:
+        return e->dtype != DType::Bool                        ? std::nullopt
+               : (a[0] && *a[0] == 0) || (a[1] && *a[1] == 0) ? Known(0)
+               : both                                         ? Known(1)
+                                                              : std::nullopt;
+      case Op::Or:
+        return e->dtype != DType::Bool                        ? std::nullopt
+               : (a[0] && *a[0] != 0) || (a[1] && *a[1] != 0) ? Known(1)
+               : both                                         ? Known(0)
+                                                              : std::nullopt;
       case Op::Select: {
         if (a[0]) return *a[0] != 0 ? a[1] : a[2];
         return a[1] && a[2] && *a[1] == *a[2] ? a[1] : std::nullopt;
       }
-      case Op::Cast: return e->dtype == DType::Bool ? std::nullopt : a[0];  // of what matters here, 0, 1 and infinities, no cast changes anything
+      // of what matters here, 0, 1 and infinities, no cast changes anything
+      case Op::Cast: return e->dtype == DType::Bool ? std::nullopt : a[0];
       case Op::Neg: return a[0] ? Known(-*a[0]) : std::nullopt;
       case Op::Exp: return a[0] && *a[0] == -std::numeric_limits<double>::infinity() ? Known(0) : std::nullopt;
       case Op::Add: return both ? Known(*a[0] + *a[1]) : infinite(a[0]) ? a[0] : infinite(a[1]) ? a[1] : std::nullopt;
-      case Op::Sub: return both ? Known(*a[0] - *a[1]) : infinite(a[0]) ? a[0] : infinite(a[1]) ? Known(-*a[1]) : std::nullopt;
-      case Op::Mul: return both ? Known(*a[0] * *a[1]) : (a[0] && *a[0] == 0) || (a[1] && *a[1] == 0) ? Known(0) : std::nullopt;
+      case Op::Sub:
+        return both ? Known(*a[0] - *a[1]) : infinite(a[0]) ? a[0] : infinite(a[1]) ? Known(-*a[1]) : std::nullopt;
+      case Op::Mul:
+        return both ? Known(*a[0] * *a[1]) : (a[0] && *a[0] == 0) || (a[1] && *a[1] == 0) ? Known(0) : std::nullopt;
       case Op::Div: return both ? Known(*a[0] / *a[1]) : a[0] && *a[0] == 0 ? Known(0) : std::nullopt;
       default: return std::nullopt;
     }
@@ -113,7 +130,8 @@ class Hidden {
   Expr beyond_;
 };
 
-bool all_hidden(const Matrix& matrix, const std::vector<const Node*>& values, const std::vector<const Node*>& wanted, int64_t above) {
+bool all_hidden(const Matrix& matrix, const std::vector<const Node*>& values, const std::vector<const Node*>& wanted,
+                int64_t above) {
   Hidden hidden(matrix, values, above);
   for (const Node* n : wanted)
     if (hidden(n) != Known(0)) return false;
@@ -138,15 +156,19 @@ const Node* mask_in(const std::vector<const Node*>& wanted) {
       from.pop_back();
       if (!seen.insert(n).second) continue;
       if (is_one(n)) return n;
-      if (is_elementwise(n->op) || is_movement(n->op) || (sums && is_sum(n))) from.insert(from.end(), n->inputs.begin(), n->inputs.end());
+      if (is_elementwise(n->op) || is_movement(n->op) || (sums && is_sum(n)))
+        from.insert(from.end(), n->inputs.begin(), n->inputs.end());
     }
     return nullptr;
   };
-  const auto is_place = [](const Node* n) { return n->op == Op::Iota || (n->op == Op::Input && n->dtype() == DType::Bool); };
+  const auto is_place = [](const Node* n) {
+    return n->op == Op::Iota || (n->op == Op::Input && n->dtype() == DType::Bool);
+  };
   return below(wanted, true, [&](const Node* n) { return n->op == Op::Select && below({n->in(0)}, false, is_place); });
 }
 
-std::optional<int64_t> hidden_above(const Matrix& matrix, const std::vector<const Node*>& values, const std::vector<const Node*>& wanted) {
+std::optional<int64_t> hidden_above(const Matrix& matrix, const std::vector<const Node*>& values,
+                                    const std::vector<const Node*>& wanted) {
   for (int64_t above : {int64_t{0}, matrix.columns - matrix.rows})
     if (above >= 0 && above + 1 < matrix.columns && all_hidden(matrix, values, wanted, above)) return above;
   return std::nullopt;

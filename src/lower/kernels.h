@@ -21,7 +21,8 @@ LoweredKernel lower_philox(const Group&, const Machine&);
 /// A short name that tells what is inside: "rows_sum_exp_3".
 std::string kernel_name(const Group&);
 Expr neutral(ReduceKind, DType);
-/// The local that a sum runs in, wider than its terms where runs.h says so, the statement that binds it, and what the sum is in the end.
+/// The local that a sum runs in, wider than its terms where runs.h says so, the statement that binds it, and what the
+/// sum is in the end.
 struct Total {
   int local;
   Stmt start;

@@ -18,7 +18,9 @@ using loop::integer;
 using loop::LoopKind;
 
 Expr neutral(ReduceKind kind, DType dtype) {
-  auto number = [&](double of_float, int64_t of_int) { return is_float(dtype) ? loop::real(of_float, dtype) : integer(of_int, dtype); };
+  auto number = [&](double of_float, int64_t of_int) {
+    return is_float(dtype) ? loop::real(of_float, dtype) : integer(of_int, dtype);
+  };
   constexpr double inf = std::numeric_limits<double>::infinity();
   auto limit = [&](bool greatest) -> int64_t {
     switch (dtype) {
@@ -28,7 +30,10 @@ Expr neutral(ReduceKind kind, DType dtype) {
       case DType::I8: return greatest ? 127 : -128;
       case DType::U8: return greatest ? 255 : 0;
       case DType::Bool: return greatest ? 1 : 0;
-      case DType::F64: case DType::F32: case DType::BF16: case DType::F16: return 0;
+      case DType::F64:
+      case DType::F32:
+      case DType::BF16:
+      case DType::F16: return 0;
     }
     return 0;
   };
@@ -37,17 +42,20 @@ Expr neutral(ReduceKind kind, DType dtype) {
     case ReduceKind::Prod: return number(1, 1);
     case ReduceKind::Max: return number(-inf, limit(false));
     case ReduceKind::Min: return number(inf, limit(true));
-    case ReduceKind::ArgMax: case ReduceKind::ArgMin: break;
+    case ReduceKind::ArgMax:
+    case ReduceKind::ArgMin: break;
   }
   throw InternalError("ArgMax and ArgMin do not reach the kernels");
 }
 
 Total total_of(const Node* sum, loop::LoopNest& nest, const Machine& machine) {
   const ReduceKind kind = sum->op == Op::Scan ? ReduceKind::Sum : sum->as<ReduceAttr>().kind;
-  const DType terms = arithmetic_dtype(sum->dtype()), dtype = machine.target.has_wide_totals ? loop::total_dtype(kind, terms) : terms;
+  const DType terms = arithmetic_dtype(sum->dtype()),
+              dtype = machine.target.has_wide_totals ? loop::total_dtype(kind, terms) : terms;
   const int local = nest.add_local("s" + std::to_string(nest.locals.size()), dtype);
   const Expr total = nest.local(local);
-  return {local, loop::let(local, neutral(kind, dtype)), arithmetic(sum->dtype(), dtype == terms ? total : loop::cast(total, terms))};
+  return {local, loop::let(local, neutral(kind, dtype)),
+          arithmetic(sum->dtype(), dtype == terms ? total : loop::cast(total, terms))};
 }
 
 int lanes(const Target& target, int64_t extent) {
@@ -72,7 +80,8 @@ std::string kernel_name(const Group& group) {
   std::vector<std::string> words;
   for (const Node* n : group.values) {
     std::string word(name_of(n->op));
-    if (word != name && std::find(words.begin(), words.end(), word) == words.end() && words.size() < 4) words.push_back(word);
+    if (word != name && std::find(words.begin(), words.end(), word) == words.end() && words.size() < 4)
+      words.push_back(word);
   }
   for (const std::string& w : words) name += "_" + w;
   return name;
@@ -80,10 +89,11 @@ std::string kernel_name(const Group& group) {
 
 namespace {
 
-/// A kernel that walks the elements of `value` and makes what `body` says of each. `firm`: where `body` itself cuts positions.
+/// A kernel that walks the elements of `value` and makes what `body` says of each. `firm`: where `body` itself cuts
+/// positions.
 template <class Body>
-LoweredKernel map_over(const std::string& name, const Schedule& schedule, const Node* value, const std::vector<int64_t>& firm, const Machine& machine,
-                       const Body& body) {
+LoweredKernel map_over(const std::string& name, const Schedule& schedule, const Node* value,
+                       const std::vector<int64_t>& firm, const Machine& machine, const Body& body) {
   LoweredKernel kernel;
   loop::LoopNest& nest = kernel.nest;
   nest.name = name;
@@ -108,7 +118,8 @@ LoweredKernel map_over(const std::string& name, const Schedule& schedule, const 
   std::vector<Stmt> inside;
   e.out = &inside;
   body(e, Index::at_position(value->shape(), position_of(variables, domain)), inside);
-  nest.body = loops.close(loop::for_loop(LoopKind::Vector, j, extent, block(std::move(inside)), lanes(machine.target, last)));
+  nest.body =
+      loops.close(loop::for_loop(LoopKind::Vector, j, extent, block(std::move(inside)), lanes(machine.target, last)));
   return kernel;
 }
 
@@ -123,13 +134,15 @@ std::vector<LoweredKernel> lower_concat(const Schedule& schedule, const Group& g
     const int64_t at = start;
     start += piece->shape()[axis];
     if (piece->type.numel() == 0) continue;
-    const std::vector<int64_t> firm = axis > 0 ? std::vector<int64_t>{contiguous_strides(piece->shape())[axis - 1]} : std::vector<int64_t>{};
-    kernels.push_back(map_over(kernel_name(group), schedule, piece, firm, machine, [&](Expressions& e, Index index, std::vector<Stmt>& out) {
-      Expr v = e.value(piece, index);
-      std::vector<Expr> axes = index.coordinates();
-      axes[axis] = axes[axis] + integer(at);
-      out.push_back(e.store(n, Index::at_axes(n->shape(), axes).linear(), v));
-    }));
+    const std::vector<int64_t> firm =
+        axis > 0 ? std::vector<int64_t>{contiguous_strides(piece->shape())[axis - 1]} : std::vector<int64_t>{};
+    kernels.push_back(map_over(kernel_name(group), schedule, piece, firm, machine,
+                               [&](Expressions& e, Index index, std::vector<Stmt>& out) {
+                                 Expr v = e.value(piece, index);
+                                 std::vector<Expr> axes = index.coordinates();
+                                 axes[axis] = axes[axis] + integer(at);
+                                 out.push_back(e.store(n, Index::at_axes(n->shape(), axes).linear(), v));
+                               }));
   }
   return kernels;
 }
@@ -139,14 +152,15 @@ std::vector<LoweredKernel> lower_scatter(const Schedule& schedule, const Group& 
   const auto& [axis, kind, failure] = n->as<ScatterAttr>();
   const Node *init = n->in(0), *index_node = n->in(1), *src = n->in(2);
   std::vector<LoweredKernel> kernels;
-  kernels.push_back(map_over(kernel_name(group) + "_init", schedule, init, {}, machine, [&](Expressions& e, Index index, std::vector<Stmt>& out) {
-    Expr v = e.value(init, index);
-    out.push_back(e.store(n, index.linear(), v));
-  }));
+  kernels.push_back(map_over(kernel_name(group) + "_init", schedule, init, {}, machine,
+                             [&](Expressions& e, Index index, std::vector<Stmt>& out) {
+                               Expr v = e.value(init, index);
+                               out.push_back(e.store(n, index.linear(), v));
+                             }));
   if (src->type.numel() == 0) return kernels;
 
-  // Sources are added in row-major order along the axis, whatever runs beside each other: axes after it lie across lanes, axes before
-  // it and pieces of those after it are independent.
+  // Sources are added in row-major order along the axis, whatever runs beside each other: axes after it lie across
+  // lanes, axes before it and pieces of those after it are independent.
   LoweredKernel kernel;
   loop::LoopNest& nest = kernel.nest;
   nest.name = kernel_name(group);
@@ -158,7 +172,9 @@ std::vector<LoweredKernel> lower_scatter(const Schedule& schedule, const Group& 
     if (shape[k] != 1) outer.push_back(shape[k]);
   const bool across = axis + 1 < static_cast<int64_t>(shape.size()) && shape.back() > 1;
   const int64_t last = across ? shape.back() : 1;
-  const int width = across ? static_cast<int>(std::min<int64_t>(cost::kAcross, cost::kAcrossRegisters * lanes(machine.target, last))) : 1;
+  const int width =
+      across ? static_cast<int>(std::min<int64_t>(cost::kAcross, cost::kAcrossRegisters * lanes(machine.target, last)))
+             : 1;
   const int64_t pieces = ceil_div(last, width);
   for (int64_t k = axis + 1; k + (across ? 1 : 0) < static_cast<int64_t>(shape.size()); ++k)
     if (shape[k] != 1) outer.push_back(shape[k]);
@@ -173,7 +189,8 @@ std::vector<LoweredKernel> lower_scatter(const Schedule& schedule, const Group& 
     else if (across && k + 1 == static_cast<int64_t>(shape.size())) {
       Expr start = loops.variables().back() * width;
       axes[k] = pieces > 1 ? start + nest.var(j) : nest.var(j);
-      if (pieces > 1) extent = last % width == 0 ? integer(width) : loop::apply(Op::Min, {integer(width), integer(last) - start});
+      if (pieces > 1)
+        extent = last % width == 0 ? integer(width) : loop::apply(Op::Min, {integer(width), integer(last) - start});
     } else axes[k] = shape[k] == 1 ? integer(0) : loops.variables()[next++];
   }
   std::vector<Stmt> inside;
@@ -193,10 +210,15 @@ std::vector<LoweredKernel> lower_scatter(const Schedule& schedule, const Group& 
   }
   inside.push_back(e.store(n, position, v));
   Stmt body = block(std::move(inside));
-  auto lanes_loop = [&](Stmt s) { return loop::for_loop(across ? LoopKind::Vector : LoopKind::Serial, j, extent, std::move(s), across ? width : 1); };
-  auto sources_loop = [&](Stmt s) { return loop::for_loop(LoopKind::Serial, serial, integer(shape[axis]), std::move(s)); };
+  auto lanes_loop = [&](Stmt s) {
+    return loop::for_loop(across ? LoopKind::Vector : LoopKind::Serial, j, extent, std::move(s), across ? width : 1);
+  };
+  auto sources_loop = [&](Stmt s) {
+    return loop::for_loop(LoopKind::Serial, serial, integer(shape[axis]), std::move(s));
+  };
   // On a device each thread adds up the sources of its own elements.
-  nest.body = loops.close(machine.target.launches_blocks ? lanes_loop(sources_loop(body)) : sources_loop(lanes_loop(body)));
+  nest.body =
+      loops.close(machine.target.launches_blocks ? lanes_loop(sources_loop(body)) : sources_loop(lanes_loop(body)));
   if (size > 0) kernels.push_back(std::move(kernel));
   return kernels;
 }
@@ -212,7 +234,8 @@ LoweredKernel lower_scan(const Schedule& schedule, const Group& group, const Mac
   std::vector<int64_t> outer;
   const bool across = axis + 1 < static_cast<int64_t>(shape.size()) && shape.back() > 1;
   for (size_t k = 0; k < shape.size(); ++k)
-    if (static_cast<int64_t>(k) != axis && !(across && k + 1 == shape.size()) && shape[k] != 1) outer.push_back(shape[k]);
+    if (static_cast<int64_t>(k) != axis && !(across && k + 1 == shape.size()) && shape[k] != 1)
+      outer.push_back(shape[k]);
   OuterLoops loops(nest, outer, machine);
   int step = nest.add_var("s", shape[axis]), j = nest.add_var("j", across ? shape.back() : 1);
   std::vector<Expr> axes(shape.size());
@@ -230,12 +253,14 @@ LoweredKernel lower_scan(const Schedule& schedule, const Group& group, const Mac
   inside.push_back(e.store(n, index.linear(), total.result));
   body.push_back(loop::for_loop(LoopKind::Serial, step, integer(shape[axis]), block(std::move(inside))));
   Stmt stmt = block(std::move(body));
-  if (across) stmt = loop::for_loop(LoopKind::Vector, j, integer(shape.back()), stmt, lanes(machine.target, shape.back()));
+  if (across)
+    stmt = loop::for_loop(LoopKind::Vector, j, integer(shape.back()), stmt, lanes(machine.target, shape.back()));
   nest.body = loops.close(stmt);
   return kernel;
 }
 
-std::vector<LoweredKernel> lower(const Graph& graph, const Schedule& schedule, const Group& group, const Machine& machine, Remarks* to) {
+std::vector<LoweredKernel> lower(const Graph& graph, const Schedule& schedule, const Group& group,
+                                 const Machine& machine, Remarks* to) {
   const NodeRemarks remarks(graph, "schedule", to);
   bool elements = false;
   for (const Node* n : group.values) elements = elements || n->type.numel() > 0;
@@ -262,7 +287,9 @@ std::vector<LoweredKernel> lower(const Graph& graph, const Schedule& schedule, c
   for (LoweredKernel& k : kernels) {
     for (const Node* n : group.values)
       for (const std::string& origin : graph.origins(n))
-        if (k.nest.origins.size() < 16 && std::find(k.nest.origins.begin(), k.nest.origins.end(), origin) == k.nest.origins.end()) k.nest.origins.push_back(origin);
+        if (k.nest.origins.size() < 16 &&
+            std::find(k.nest.origins.begin(), k.nest.origins.end(), origin) == k.nest.origins.end())
+          k.nest.origins.push_back(origin);
     k.nest.bytes = 0;
     for (const Node* n : k.arguments) k.nest.bytes += n ? schedule.bytes(n) : 0;
     if (k.product) continue;

@@ -27,12 +27,14 @@ using schedule::Schedule;
 
 struct LoweredKernel {
   loop::LoopNest nest;
-  std::optional<plan::Product> product = {};  // the library's instead of the nest, which then has name, flops, bytes and origins alone
+  // the library's instead of the nest, which then has name, flops, bytes and origins alone
+  std::optional<plan::Product> product = {};
   // The nest's arguments, in order: stored values and Input nodes; nullptr: a draw's seed and offset, two i64.
   std::vector<const Node*> arguments;
 };
 
-/// The blockings of a plan's contractions, in the order in which they are lowered: made for the first sizes, and kept for others.
+/// The blockings of a plan's contractions, in the order in which they are lowered: made for the first sizes, and kept
+/// for others.
 struct Pinned {
   std::vector<schedule::Blocking> made;
   size_t next = 0;
@@ -48,15 +50,17 @@ inline schedule::Blocking* next_of(Pinned* pinned) {
 /// What kernels are made for, and what the user lets them do.
 struct Machine {
   Target target;
-  Pinned* pinned = nullptr;  // not null: contractions whose form does not depend on their sizes (lower/contraction.h)
+  Pinned* pinned = nullptr;   // not null: contractions whose form does not depend on their sizes (lower/contraction.h)
   int64_t library_flops = 0;  // contractions of so many operations may go to the vendor's library; 0: none
-  int blocking = 0;   // of contractions: which variant of their cuts (lower/contraction.h)
-  bool tf32 = false;  // f32 contractions may round their operands to tf32, as the framework's own flag says
-  bool float32_in_parts = true;  // with tiles: f32 contractions may be six bf16 products each (ContractionSpec::f32_in_parts)
+  int blocking = 0;           // of contractions: which variant of their cuts (lower/contraction.h)
+  bool tf32 = false;          // f32 contractions may round their operands to tf32, as the framework's own flag says
+  // with tiles: f32 contractions may be six bf16 products each (ContractionSpec::f32_in_parts)
+  bool float32_in_parts = true;
 };
 
 /// The kernels of one group, to run in this order; none for the host's draws, externs, and values without elements.
 /// `remarks`: told where no library computes a contraction, and where no causal mask is seen.
-std::vector<LoweredKernel> lower(const Graph&, const Schedule&, const Group&, const Machine&, Remarks* remarks = nullptr);
+std::vector<LoweredKernel> lower(const Graph&, const Schedule&, const Group&, const Machine&,
+                                 Remarks* remarks = nullptr);
 
 }  // namespace trainc::lower

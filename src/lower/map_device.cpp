@@ -66,7 +66,8 @@ Reduced reduced_across(const Stmt& s, bool in_vectors = false) {
     counts |= at->kind == StmtKind::For && at->loop == LoopKind::Vector;
     if (at->kind == StmtKind::Let) bound.insert(at->local);
     const bool known = std::any_of(reduced.begin(), reduced.end(), [&](auto& r) { return r.first == at->local; });
-    if (at->kind == StmtKind::Reduce && counts && !bound.count(at->local) && !known) reduced.push_back({at->local, at->combine});
+    if (at->kind == StmtKind::Reduce && counts && !bound.count(at->local) && !known)
+      reduced.push_back({at->local, at->combine});
     for (const Stmt& inner : at->body) walk(inner, counts);
   };
   walk(s, !in_vectors);
@@ -137,7 +138,10 @@ class Mapping {
     const Stmt element = vector ? body->body[0] : body;
 
     // Few elements are spread over all multiprocessors; of many, a thread takes several, one block's threads apart.
-    const int64_t per_block = all >= cost::kBlockThreads * cost::kElementsOfThread * cost::kManyBlocks * multiprocessors_ ? cost::kBlockThreads * cost::kElementsOfThread : cost::kBlockThreads;
+    const int64_t per_block =
+        all >= cost::kBlockThreads * cost::kElementsOfThread * cost::kManyBlocks * multiprocessors_
+            ? cost::kBlockThreads * cost::kElementsOfThread
+            : cost::kBlockThreads;
     nest_.threads = static_cast<int>(std::min(cost::kBlockThreads, ceil_div(all, kWarp) * kWarp));
     nest_.parallel_extent = ceil_div(all, per_block);
     const int b = nest_.add_var("block", nest_.parallel_extent), t = nest_.add_var("thread", std::min(all, per_block));
@@ -145,8 +149,9 @@ class Mapping {
     loop::Replacement places;
     if (vector) places[body->var] = inner == 1 ? integer(0) : parallel_ < 0 ? at : loop::mod(at, inner);
     if (parallel_ >= 0) places[parallel_] = loop::floor_div(at, inner);
-    const Expr extent = all % per_block == 0 ? integer(per_block) : nest_.parallel_extent == 1 ? integer(all)
-                        : loop::apply(Op::Min, {integer(per_block), integer(all) - first});
+    const Expr extent = all % per_block == 0         ? integer(per_block)
+                        : nest_.parallel_extent == 1 ? integer(all)
+                                                     : loop::apply(Op::Min, {integer(per_block), integer(all) - first});
     nest_.body = loop::for_loop(LoopKind::Parallel, b, integer(nest_.parallel_extent),
                                 loop::for_loop(LoopKind::Thread, t, extent, substitute(element, places)));
     return true;
@@ -161,17 +166,22 @@ class Mapping {
         const int64_t known = is_number(s->extent) ? s->extent->int_value : nest_.vars[s->var].extent;
         widest = std::max(widest, (known < 0 ? cost::kUnknownRow : known) * around);
       }
-      const bool joined = s->kind == StmtKind::For && s->loop == LoopKind::Serial && is_number(s->extent) && can_join(s);
+      const bool joined =
+          s->kind == StmtKind::For && s->loop == LoopKind::Serial && is_number(s->extent) && can_join(s);
       for (const Stmt& inner : s->body) measure(inner, joined ? around * s->extent->int_value : 1);
     };
     measure(body, 1);
-    nest_.threads = static_cast<int>(widest <= cost::kNarrowRow ? ceil_div(widest, kWarp) * kWarp : widest <= cost::kWideRow ? cost::kBlockThreads : cost::kWideRowThreads);
+    nest_.threads = static_cast<int>(widest <= cost::kNarrowRow ? ceil_div(widest, kWarp) * kWarp
+                                     : widest <= cost::kWideRow ? cost::kBlockThreads
+                                                                : cost::kWideRowThreads);
     std::vector<Stmt> mapped = statements({body});
     Stmt whole = mapped.size() == 1 ? mapped[0] : block(std::move(mapped));
-    nest_.body = parallel_ >= 0 ? loop::for_loop(LoopKind::Parallel, parallel_, integer(nest_.parallel_extent), whole) : whole;
+    nest_.body =
+        parallel_ >= 0 ? loop::for_loop(LoopKind::Parallel, parallel_, integer(nest_.parallel_extent), whole) : whole;
   }
 
-  /// A Serial loop around nothing but a Vector loop, whose iterations do not hand anything on through memory: one range for the threads.
+  /// A Serial loop around nothing but a Vector loop, whose iterations do not hand anything on through memory: one range
+  /// for the threads.
   static bool can_join(const Stmt& s) {
     const Stmt inner = only(s->body[0]);
     if (inner->kind != StmtKind::For || !is_number(inner->extent) || !is_number(s->extent)) return false;
@@ -188,8 +198,7 @@ class Mapping {
       open_ = {};
     }
     open_.loads.insert(next.loads.begin(), next.loads.end());
-    for (int b : next.stores)
-      open_.stores.insert(b);
+    for (int b : next.stores) open_.stores.insert(b);
     for (auto it = open_.loads.begin(); it != open_.loads.end();)  // what nobody writes orders nothing
       it = nest_.buffers[*it].written ? std::next(it) : open_.loads.erase(it);
   }
@@ -201,11 +210,16 @@ class Mapping {
       switch (s->kind) {
         case StmtKind::Block: out.push_back(block(statements(s->body))); break;
         case StmtKind::Store:
-          if (nest_.buffers[s->buffer].space == Space::Register) { out.push_back(s); break; }
+          if (nest_.buffers[s->buffer].space == Space::Register) {
+            out.push_back(s);
+            break;
+          }
           barrier_before(touched_by(s), out);
           out.push_back(once(s));
           break;
-        case StmtKind::Let: case StmtKind::Reduce: case StmtKind::Check:
+        case StmtKind::Let:
+        case StmtKind::Reduce:
+        case StmtKind::Check:
           barrier_before(touched_by(s), out);
           out.push_back(s);
           break;
@@ -226,9 +240,15 @@ class Mapping {
           fold(reduced_across(s, true), in, i, out);
           break;
         }
-        case StmtKind::Prefetch: case StmtKind::Transpose:
-        case StmtKind::TileZero: case StmtKind::TileLoad: case StmtKind::TileDot: case StmtKind::TileStore: throw InternalError("map_to_device: the nest is written for a CPU");
-        case StmtKind::Barrier: case StmtKind::WarpReduce: case StmtKind::Mma: throw InternalError("map_to_device: the nest is a device's");
+        case StmtKind::Prefetch:
+        case StmtKind::Transpose:
+        case StmtKind::TileZero:
+        case StmtKind::TileLoad:
+        case StmtKind::TileDot:
+        case StmtKind::TileStore: throw InternalError("map_to_device: the nest is written for a CPU");
+        case StmtKind::Barrier:
+        case StmtKind::WarpReduce:
+        case StmtKind::Mma: throw InternalError("map_to_device: the nest is a device's");
       }
     }
     return out;
@@ -256,7 +276,8 @@ class Mapping {
     for (const StmtNode* l : loops) {
       const int64_t extent = l->extent->int_value;
       stride /= std::max<int64_t>(extent, 1);
-      places[l->var] = all == 0 ? integer(0) : loop::mod(loop::floor_div(nest_.var(t), std::max<int64_t>(stride, 1)), extent);
+      places[l->var] =
+          all == 0 ? integer(0) : loop::mod(loop::floor_div(nest_.var(t), std::max<int64_t>(stride, 1)), extent);
     }
     return loop::for_loop(LoopKind::Thread, t, integer(all), substitute(inner->body[0], places));
   }
@@ -280,14 +301,17 @@ class Mapping {
     }
     // The language has no `if`: a loop of 0 or 1 iterations is one.
     const Expr is_first = loop::cast(loop::apply(Op::Eq, {loop::mod(nest_.var(t), kWarp), integer(0)}), DType::I64);
-    out.push_back(loop::for_loop(LoopKind::Thread, t, integer(nest_.threads), loop::for_loop(LoopKind::Serial, first, is_first, block(std::move(store)))));
+    out.push_back(loop::for_loop(LoopKind::Thread, t, integer(nest_.threads),
+                                 loop::for_loop(LoopKind::Serial, first, is_first, block(std::move(store)))));
     out.push_back(loop::barrier());
     open_ = {};
     for (size_t r = 0; r < reduced.size(); ++r) {
       const auto [local, kind] = reduced[r];
-      const int total = nest_.add_local(nest_.locals[local].name, nest_.locals[local].dtype), w = nest_.add_var("warp", warps);
+      const int total = nest_.add_local(nest_.locals[local].name, nest_.locals[local].dtype),
+                w = nest_.add_var("warp", warps);
       out.push_back(loop::let(total, nest_.load(parts[r], integer(0))));
-      out.push_back(loop::for_loop(LoopKind::Serial, w, integer(warps - 1), loop::reduce(total, kind, nest_.load(parts[r], nest_.var(w) + integer(1)))));
+      out.push_back(loop::for_loop(LoopKind::Serial, w, integer(warps - 1),
+                                   loop::reduce(total, kind, nest_.load(parts[r], nest_.var(w) + integer(1)))));
       for (size_t k = i + 1; k < in.size(); ++k) in[k] = rename(in[k], local, nest_.local(total));
     }
   }
@@ -296,7 +320,8 @@ class Mapping {
     for (size_t i = 0; i < end; ++i)
       if (in[i]->kind == StmtKind::Let && in[i]->local == local) {
         const Expr start = in[i]->value, wanted = neutral(kind, start->dtype);
-        const bool same = start->kind == wanted->kind && start->int_value == wanted->int_value && start->float_value == wanted->float_value;
+        const bool same = start->kind == wanted->kind && start->int_value == wanted->int_value &&
+                          start->float_value == wanted->float_value;
         require(same, "map_to_device: " + nest_.name + ": a sum that starts at another value than its neutral element");
         return true;
       }

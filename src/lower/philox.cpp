@@ -1,6 +1,7 @@
-// A mask drawn by Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11), dealt out as the framework's dropout does:
-// thread t of T counts in the sequence t, and its k-th call gives four numbers, for elements
-//   vector 4, 8  4 q ... 4 q + 3, where the call q = ((k / calls) T + t) calls + k % calls, and `calls` = vector / 4 make a thread's neighbours
+// A mask drawn by Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11), dealt out as the
+// framework's dropout does: thread t of T counts in the sequence t, and its k-th call gives four numbers, for elements
+//   vector 4, 8  4 q ... 4 q + 3, where the call q = ((k / calls) T + t) calls + k % calls, and `calls` = vector / 4
+//                make a thread's neighbours
 //   vector 2     2 q, 2 q + 1, q = k T + t; the other two numbers are thrown away
 //   vector 1     4 T k + t + i T for i < 4
 // Written out in i64 arithmetic, so that the interpreter and the printer know nothing of it.
@@ -19,8 +20,10 @@ using loop::LoopKind;
 constexpr int64_t kWord = 0xffffffff;
 
 Expr low(Expr x) { return loop::apply(Op::And, {std::move(x), integer(kWord)}); }
-Expr high(Expr x) { return low(loop::apply(Op::FloorDiv, {std::move(x), integer(int64_t{1} << 32)})); }  // a shift, whatever the sign
-Expr times(Expr x, int64_t y) { return loop::apply(Op::Mul, {std::move(x), integer(y)}); }               // wraps: the 64 bits of u32 * u32
+// a shift, whatever the sign
+Expr high(Expr x) { return low(loop::apply(Op::FloorDiv, {std::move(x), integer(int64_t{1} << 32)})); }
+// wraps: the 64 bits of u32 * u32
+Expr times(Expr x, int64_t y) { return loop::apply(Op::Mul, {std::move(x), integer(y)}); }
 Expr flip(Expr x, Expr y) { return loop::apply(Op::Xor, {std::move(x), std::move(y)}); }
 
 /// The numbers below it are those that the framework keeps: u = x 2^-32 + 2^-33, rounded to f32, is less than p.
@@ -46,20 +49,27 @@ class Builder {
   }
 
   LoweredKernel run() {
-    const int64_t n = node_->type.numel(), each = attr_.vector >= 4 ? 4 : attr_.vector;  // elements of a call that neighbour each other
-    const int64_t calls = attr_.vector == 1 ? attr_.threads * ceil_div(n, 4 * attr_.threads) : n / each, of_a_thread = std::max<int64_t>(attr_.vector / 4, 1);
+    // elements of a call that neighbour each other
+    const int64_t n = node_->type.numel(), each = attr_.vector >= 4 ? 4 : attr_.vector;
+    const int64_t calls = attr_.vector == 1 ? attr_.threads * ceil_div(n, 4 * attr_.threads) : n / each,
+                  of_a_thread = std::max<int64_t>(attr_.vector / 4, 1);
     nest_.parallel_extent = ceil_div(calls, cost::kBlockThreads);
-    const int block = nest_.add_var("block", nest_.parallel_extent), thread = nest_.add_var("thread", cost::kBlockThreads);
+    const int block = nest_.add_var("block", nest_.parallel_extent),
+              thread = nest_.add_var("thread", cost::kBlockThreads);
     const Expr q = nest_.var(block) * cost::kBlockThreads + nest_.var(thread);
-    const Expr piece = floor_div(q, of_a_thread), sequence = mod(piece, attr_.threads), turn = floor_div(piece, attr_.threads);
+    const Expr piece = floor_div(q, of_a_thread), sequence = mod(piece, attr_.threads),
+               turn = floor_div(piece, attr_.threads);
     const Expr k = turn * of_a_thread + mod(q, of_a_thread);
 
-    const Expr first = loop::apply(Op::FloorDiv, {nest_.load(state_, integer(1)), integer(4)});  // offsets are multiples of 4
+    // offsets are multiples of 4
+    const Expr first = loop::apply(Op::FloorDiv, {nest_.load(state_, integer(1)), integer(4)});
     const Expr counter = name("counter", first + k), seed = name("seed", nest_.load(state_, integer(0)));
-    const std::array<Expr, 4> numbers = philox({low(counter), high(counter), name("sequence", sequence), integer(0)}, low(seed), high(seed));
+    const std::array<Expr, 4> numbers =
+        philox({low(counter), high(counter), name("sequence", sequence), integer(0)}, low(seed), high(seed));
     for (int i = 0; i < (attr_.vector == 1 ? 4 : each); ++i) {
       if (attr_.vector == 1 && i * attr_.threads >= n) break;
-      const Expr at = attr_.vector == 1 ? turn * (4 * attr_.threads) + sequence + integer(i * attr_.threads) : q * each + integer(i);
+      const Expr at = attr_.vector == 1 ? turn * (4 * attr_.threads) + sequence + integer(i * attr_.threads)
+                                        : q * each + integer(i);
       Stmt store = loop::store(mask_, at, loop::apply(Op::Lt, {numbers[i], integer(threshold(attr_.p))}));
       out_.push_back(attr_.vector == 1 ? where(at, n, std::move(store)) : std::move(store));
     }
@@ -78,7 +88,8 @@ class Builder {
   }
   /// The language has no `if`: a loop of 0 or 1 iterations is one.
   Stmt where(const Expr& index, int64_t below, Stmt body) {
-    return loop::for_loop(LoopKind::Serial, nest_.add_var("exists", 1), cast(loop::apply(Op::Lt, {index, integer(below)}), DType::I64), std::move(body));
+    return loop::for_loop(LoopKind::Serial, nest_.add_var("exists", 1),
+                          cast(loop::apply(Op::Lt, {index, integer(below)}), DType::I64), std::move(body));
   }
 
   std::array<Expr, 4> philox(std::array<Expr, 4> c, Expr key0, Expr key1) {

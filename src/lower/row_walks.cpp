@@ -41,7 +41,8 @@ void RowWalks::find_levels() {
       else at = used_at_[n];
     }
     for (const Read& r : reads_of(n, schedule_.values, rows_, columns_))
-      if (level_.count(r.value) && r.value != n) used_at_[r.value] = std::max(used_at_.emplace(r.value, at).first->second, at);
+      if (level_.count(r.value) && r.value != n)
+        used_at_[r.value] = std::max(used_at_.emplace(r.value, at).first->second, at);
   }
 }
 
@@ -49,7 +50,8 @@ static_assert(cost::kSharedRows < loop::kSharedBytes, "sums need some of a block
 
 bool RowWalks::worth_keeping(const Node* n) const {
   const int64_t bytes = columns_ * size_of(n->dtype());
-  if (machine_.target.launches_blocks ? kept_bytes_ + bytes > cost::kSharedRows : bytes > cost::kScratchRow) return false;
+  if (machine_.target.launches_blocks ? kept_bytes_ + bytes > cost::kSharedRows : bytes > cost::kScratchRow)
+    return false;
   int64_t work = 0;
   auto visit = [&](auto&& self, const Node* x) -> void {
     work += op_cost(x->op);
@@ -89,7 +91,8 @@ std::vector<Stmt> RowWalks::row(const Expr& row, const Columns& columns) {
     std::vector<const Node*> stores, sums;
     for (const Node* n : values_) {
       const bool kept = schedule_.stored.count(n) || wanted_.count(n) || kept_.count(n);
-      if (is_sum(n) ? level_[n] == walk_ + 1 : (full(n) && level_[n] == walk_ && kept)) (is_sum(n) ? sums : stores).push_back(n);
+      if (is_sum(n) ? level_[n] == walk_ + 1 : (full(n) && level_[n] == walk_ && kept))
+        (is_sum(n) ? sums : stores).push_back(n);
     }
     std::unordered_map<const Node*, Expr> results;
     if (!stores.empty() || !sums.empty()) walk_columns(stores, sums, columns, body, results);
@@ -100,14 +103,16 @@ std::vector<Stmt> RowWalks::row(const Expr& row, const Columns& columns) {
   return body;
 }
 
-void RowWalks::walk_columns(const std::vector<const Node*>& stores, const std::vector<const Node*>& sums, const Columns& columns, std::vector<Stmt>& body,
+void RowWalks::walk_columns(const std::vector<const Node*>& stores, const std::vector<const Node*>& sums,
+                            const Columns& columns, std::vector<Stmt>& body,
                             std::unordered_map<const Node*, Expr>& results) {
   loop::LoopNest& nest = e_.nest();
   std::vector<int> vars;
   std::vector<Expr> inner;
   for (size_t k = 0; k < columns.inner.size(); ++k) {
     const bool last = k + 1 == columns.inner.size();
-    vars.push_back(nest.add_var((last ? "j" : "c") + std::to_string(nest.vars.size()), last && columns.extent ? -1 : columns.inner[k]));
+    vars.push_back(nest.add_var((last ? "j" : "c") + std::to_string(nest.vars.size()),
+                                last && columns.extent ? -1 : columns.inner[k]));
     inner.push_back(nest.var(vars.back()));
   }
   const int64_t last = columns.inner.back();
@@ -129,22 +134,26 @@ void RowWalks::walk_columns(const std::vector<const Node*>& stores, const std::v
   for (const Node* n : stores)
     if (auto to = places_.find(n); to != places_.end())
       for (const Node* g : given_)
-        if (places_.at(g).buffer == to->second.buffer && last_read(g) == walk_) e_.value(g, Index::at_position(g->shape(), position));
+        if (places_.at(g).buffer == to->second.buffer && last_read(g) == walk_)
+          e_.value(g, Index::at_position(g->shape(), position));
   for (const Node* n : stores) {
     const Expr v = e_.value(n, Index::at_position(n->shape(), position));
     const Expr stored = v->dtype == n->dtype() ? v : loop::cast(v, n->dtype());
     if (schedule_.stored.count(n)) inside.push_back(e_.store(n, position, v));
-    if (auto place = places_.find(n); place != places_.end()) inside.push_back(loop::store(place->second.buffer, place->second.start + column_, stored));
+    if (auto place = places_.find(n); place != places_.end())
+      inside.push_back(loop::store(place->second.buffer, place->second.start + column_, stored));
     else if (!schedule_.stored.count(n)) inside.push_back(loop::store(scratch(n), column_, stored));
   }
   for (size_t i = 0; i < sums.size(); ++i) {
     const Node* x = sums[i]->in(0);
-    inside.push_back(loop::reduce(totals[i].local, sums[i]->as<ReduceAttr>().kind, e_.value(x, Index::at_position(x->shape(), position))));
+    inside.push_back(loop::reduce(totals[i].local, sums[i]->as<ReduceAttr>().kind,
+                                  e_.value(x, Index::at_position(x->shape(), position))));
   }
   e_.bound = rows_bound;
   const int width = loop::lanes_for(inside, lanes(machine_.target, last), last);
   Stmt stmt = loop::for_loop(LoopKind::Vector, vars.back(), extent, block(std::move(inside)), width);
-  for (size_t k = columns.inner.size() - 1; k-- > 0;) stmt = loop::for_loop(LoopKind::Serial, vars[k], integer(columns.inner[k]), stmt);
+  for (size_t k = columns.inner.size() - 1; k-- > 0;)
+    stmt = loop::for_loop(LoopKind::Serial, vars[k], integer(columns.inner[k]), stmt);
   body.push_back(add_in_runs(nest, stmt, machine_.pinned != nullptr, machine_.target.launches_blocks));
   for (size_t i = 0; i < sums.size(); ++i) results[sums[i]] = totals[i].result;
 }
@@ -165,7 +174,8 @@ Expr RowWalks::own_value(const Node* n, Index& index) {
   const auto place = places_.find(n);
   if (given_.count(n)) return e_.bind(n, load(place->second.buffer, place->second.start + column_, n->dtype()));
   if (full(n) && level_[n] < walk_) {
-    if (place != places_.end()) return e_.bind(n, load(place->second.buffer, place->second.start + column_, n->dtype()));
+    if (place != places_.end())
+      return e_.bind(n, load(place->second.buffer, place->second.start + column_, n->dtype()));
     if (schedule_.stored.count(n)) return e_.bind(n, load(e_.argument(n), index.linear(), n->dtype()));
     if (kept_.count(n)) return e_.bind(n, load(scratch(n), column_, n->dtype()));
   }
@@ -180,7 +190,9 @@ Expr RowWalks::load(int buffer, const Expr& at, DType dtype) const {
 
 int RowWalks::scratch(const Node* n) {
   auto [it, fresh] = scratch_.emplace(n, -1);
-  if (fresh) it->second = e_.nest().add_buffer({"row" + std::to_string(scratch_.size()), n->dtype(), columns_, loop::Space::Scratch, true});
+  if (fresh)
+    it->second = e_.nest().add_buffer(
+        {"row" + std::to_string(scratch_.size()), n->dtype(), columns_, loop::Space::Scratch, true});
   return it->second;
 }
 

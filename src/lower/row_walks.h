@@ -2,7 +2,8 @@
 //
 // Glossary
 //   level    of a full value: the walk in which it can be made; of a row value: the first walk that may read it.
-//   placed   a full value of a block of rows that the kernel keeps in scratch: made by others before the walks (given), or here for others (wanted).
+//   placed   a full value of a block of rows that the kernel keeps in scratch: made by others before the walks (given),
+//            or here for others (wanted).
 #pragma once
 #include "lower/expressions.h"
 
@@ -10,7 +11,8 @@ namespace trainc::lower {
 
 class RowWalks {
  public:
-  RowWalks(const Schedule& schedule, std::vector<const Node*> values, int64_t rows, int64_t columns, const Machine& machine, Expressions& e)
+  RowWalks(const Schedule& schedule, std::vector<const Node*> values, int64_t rows, int64_t columns,
+           const Machine& machine, Expressions& e)
       : schedule_(schedule), values_(std::move(values)), rows_(rows), columns_(columns), machine_(machine), e_(e) {}
 
   /// Full values that lie in a block; `wanted` ones are elementwise, and among `values`. Before find_levels().
@@ -19,8 +21,12 @@ class RowWalks {
   void find_levels();
   /// Of a wanted value: the walk that stores it. Of a given one: the last walk that reads it, -1 where none does.
   int made_in(const Node* n) const { return level_.at(n); }
-  int last_read(const Node* n) const { auto it = used_at_.find(n); return it == used_at_.end() ? -1 : it->second; }
-  /// Where a placed value lies: its row from element `start` on. A wanted one may lie over a given one that no walk after the one that makes it reads.
+  int last_read(const Node* n) const {
+    auto it = used_at_.find(n);
+    return it == used_at_.end() ? -1 : it->second;
+  }
+  /// Where a placed value lies: its row from element `start` on. A wanted one may lie over a given one that no walk
+  /// after the one that makes it reads.
   void place(const Node* n, int buffer, Expr start) { places_[n] = {buffer, std::move(start)}; }
 
   /// All arguments before any scratch row: a nest has them in that order.
@@ -42,14 +48,17 @@ class RowWalks {
   bool row_value(const Node* n) const { return columns_ > 1 && !full(n); }
   bool made_once(const Node* n) const { return schedule_.stored.count(n) || wanted_.count(n) || is_sum(n); }
   bool worth_keeping(const Node*) const;
-  void walk_columns(const std::vector<const Node*>& stores, const std::vector<const Node*>& sums, const Columns&, std::vector<Stmt>& body,
-                    std::unordered_map<const Node*, Expr>& results);
+  void walk_columns(const std::vector<const Node*>& stores, const std::vector<const Node*>& sums, const Columns&,
+                    std::vector<Stmt>& body, std::unordered_map<const Node*, Expr>& results);
   void bind_rows(int level, const std::unordered_map<const Node*, Expr>& sums);
   Expr own_value(const Node*, Index&);
   Expr load(int buffer, const Expr& at, DType) const;
   int scratch(const Node*);
 
-  struct Place { int buffer; Expr start; };
+  struct Place {
+    int buffer;
+    Expr start;
+  };
   const Schedule& schedule_;
   const std::vector<const Node*> values_;  // in topological order
   const int64_t rows_, columns_;

@@ -19,14 +19,17 @@ LoweredKernel lower_rows(const Schedule& schedule, const Group& group, const Mac
   auto [outer, inner] = walks.factors();
   const std::vector<int64_t> row_factors = outer;
   const int64_t run = inner[0];
-  const bool chunked = group.columns == 1 && run > cost::kFewPieces * cost::kPiece;  // a long run: pieces, the last one shorter
+  // a long run: pieces, the last one shorter
+  const bool chunked = group.columns == 1 && run > cost::kFewPieces * cost::kPiece;
   if (chunked) outer.push_back((run + cost::kPiece - 1) / cost::kPiece);
   OuterLoops loops(kernel.nest, outer, machine);
   std::vector<Expr> variables = loops.variables();
   RowWalks::Columns columns{inner, nullptr, nullptr};
   if (chunked) {
     columns.start = variables.back() * cost::kPiece;
-    columns.extent = run % cost::kPiece == 0 ? integer(cost::kPiece) : loop::apply(Op::Min, {integer(cost::kPiece), integer(run) - columns.start});
+    columns.extent = run % cost::kPiece == 0
+                         ? integer(cost::kPiece)
+                         : loop::apply(Op::Min, {integer(cost::kPiece), integer(run) - columns.start});
     variables.pop_back();
   }
   kernel.nest.body = loops.close(block(walks.row(position_of(variables, row_factors), columns)));

@@ -4,8 +4,8 @@
 //     pack the rhs of every source and sink                                   <- stays in cache
 //     for block of rows
 //       sources: their block of the matrix, into scratch
-//       for row: the walks of a row group over the block's row; what the sinks read is put into scratch, over what is read no more
-//       sinks: their rows
+//       for row: the walks of a row group over the block's row; what the sinks read is put into scratch, over what is
+//       read no more sinks: their rows
 //       turned sinks: what this block adds to their sums; the last one stores them
 //
 // No sum depends on how rows are cut into blocks, but for those of turned sinks: each block is a block of k there.
@@ -36,7 +36,12 @@ namespace {
 class Stream {
  public:
   Stream(const Schedule& schedule, const Group& group, const Machine& machine, const NodeRemarks& remarks)
-      : schedule_(schedule), group_(group), machine_(machine), remarks_(remarks), matrix_(matrix_in(group)), e_(schedule, kernel_),
+      : schedule_(schedule),
+        group_(group),
+        machine_(machine),
+        remarks_(remarks),
+        matrix_(matrix_in(group)),
+        e_(schedule, kernel_),
         walks_(schedule, rows_in(group), group.rows, group.columns, machine, e_) {}
 
   LoweredKernel run() {
@@ -63,7 +68,10 @@ class Stream {
     BlockOperand operand;
     int which;
   };
-  struct Slot { const Node *given, *wanted; int buffer; };  // a block in scratch
+  struct Slot {
+    const Node *given, *wanted;
+    int buffer;
+  };  // a block in scratch
   struct Part {
     std::unique_ptr<ContractExpressions> expressions;
     std::unique_ptr<lower::ContractionPart> part;
@@ -75,7 +83,8 @@ class Stream {
 
   // --- what is in the group
   static bool in_sinks(const Group& group, const Node* n) {
-    return std::any_of(group.sinks.begin(), group.sinks.end(), [&](const auto& s) { return std::find(s.begin(), s.end(), n) != s.end(); });
+    return std::any_of(group.sinks.begin(), group.sinks.end(),
+                       [&](const auto& s) { return std::find(s.begin(), s.end(), n) != s.end(); });
   }
   std::vector<const Node*> sources() const {
     std::vector<const Node*> found;
@@ -101,7 +110,8 @@ class Stream {
         sinks_.push_back({s, *operand, which});
         ++drained;
         const bool given = operand->node->op == Op::Contract;
-        if (!given && std::find(values.begin(), values.end(), operand->node) == values.end()) values.push_back(operand->node);
+        if (!given && std::find(values.begin(), values.end(), operand->node) == values.end())
+          values.push_back(operand->node);
       }
       require(drained == 1, "a sink of a stream reads the matrix in a way that was not foreseen");
     }
@@ -110,7 +120,8 @@ class Stream {
   }
   bool reads_group(const Group& group, const std::vector<const Node*>& sink, const Node* n) const {
     const auto inside = [&](const Node* v) {
-      return std::find(group.values.begin(), group.values.end(), v) != group.values.end() && std::find(sink.begin(), sink.end(), v) == sink.end();
+      return std::find(group.values.begin(), group.values.end(), v) != group.values.end() &&
+             std::find(sink.begin(), sink.end(), v) == sink.end();
     };
     if (schedule_.values.count(n)) return inside(n);
     for (const Read& r : reads_of(n, schedule_.values, group.rows, group.columns))
@@ -123,12 +134,16 @@ class Stream {
     for (const Node* c : sources()) slots_.push_back({c, nullptr, -1});
     std::vector<const Node*> wanted;
     for (const Sink& s : sinks_)
-      if (s.operand.node->op != Op::Contract && std::find(wanted.begin(), wanted.end(), s.operand.node) == wanted.end()) wanted.push_back(s.operand.node);
-    std::sort(wanted.begin(), wanted.end(), [&](const Node* a, const Node* b) { return walks_.made_in(a) < walks_.made_in(b); });
+      if (s.operand.node->op != Op::Contract && std::find(wanted.begin(), wanted.end(), s.operand.node) == wanted.end())
+        wanted.push_back(s.operand.node);
+    std::sort(wanted.begin(), wanted.end(),
+              [&](const Node* a, const Node* b) { return walks_.made_in(a) < walks_.made_in(b); });
     for (const Node* w : wanted) {
       const auto free = [&](const Slot& s) {
-        const bool drained = std::any_of(sinks_.begin(), sinks_.end(), [&](const Sink& k) { return k.operand.node == s.given; });
-        return s.given && !s.wanted && !drained && s.given->dtype() == w->dtype() && walks_.last_read(s.given) <= walks_.made_in(w);
+        const bool drained =
+            std::any_of(sinks_.begin(), sinks_.end(), [&](const Sink& k) { return k.operand.node == s.given; });
+        return s.given && !s.wanted && !drained && s.given->dtype() == w->dtype() &&
+               walks_.last_read(s.given) <= walks_.made_in(w);
       };
       auto slot = std::find_if(slots_.begin(), slots_.end(), free);
       if (slot == slots_.end()) slots_.push_back({nullptr, w, -1});
@@ -145,10 +160,12 @@ class Stream {
     turned_ = std::any_of(sinks_.begin(), sinks_.end(), [](const Sink& s) { return s.operand.turned; });
     const int64_t wanted_tasks = cost::kTasksOfCore * std::max(cost::kLeastCores, machine_.target.caches.cores);
     int64_t most = std::min(cost::kMostRows, machine_.target.caches.l2 / cost::kBlockOfL2 / row_bytes);
-    if (!turned_) most = std::min(most, std::max(cost::kLeastRows, ceil_div(matrix_.batch * matrix_.rows, wanted_tasks)));
+    if (!turned_)
+      most = std::min(most, std::max(cost::kLeastRows, ceil_div(matrix_.batch * matrix_.rows, wanted_tasks)));
     most = std::max(cost::kFewestRows, most);
     // Equal blocks, of whole tiles.
-    block_rows_ = std::min(matrix_.rows, round_up(ceil_div(matrix_.rows, ceil_div(matrix_.rows, most)), most >= cost::kRowsOfTiles ? cost::kRowsOfTiles : cost::kFewestRows));
+    block_rows_ = std::min(matrix_.rows, round_up(ceil_div(matrix_.rows, ceil_div(matrix_.rows, most)),
+                                                  most >= cost::kRowsOfTiles ? cost::kRowsOfTiles : cost::kFewestRows));
     if (block_rows_ % 2) ++block_rows_;  // k of turned sinks comes in pairs
     blocks_ = ceil_div(matrix_.rows, block_rows_);
     chunks_ = turned_ ? 1 : std::min(blocks_, std::max<int64_t>(1, ceil_div(wanted_tasks, matrix_.batch)));
@@ -162,7 +179,8 @@ class Stream {
     for (const Node* n : group_.values) {
       if (in_sinks(group_, n)) continue;
       values.push_back(n);
-      if (schedule_.stored.count(n) && n->type.numel() == group_.rows * group_.columns) return none_hidden("the matrix is wanted in memory", n);
+      if (schedule_.stored.count(n) && n->type.numel() == group_.rows * group_.columns)
+        return none_hidden("the matrix is wanted in memory", n);
     }
     for (const Sink& s : sinks_) {
       if (s.operand.node->op == Op::Contract) return;
@@ -177,18 +195,24 @@ class Stream {
     if (!remarks_) return;
     std::vector<const Node*> wanted;
     for (const Sink& s : sinks_) wanted.push_back(s.operand.node);
-    if (const Node* mask = mask_in(wanted)) remarks_.missed(missed::kSkipMasked, why, mask, of, matrix_.batch * matrix_.rows * matrix_.columns * size_of(of->dtype()));
+    if (const Node* mask = mask_in(wanted))
+      remarks_.missed(missed::kSkipMasked, why, mask, of,
+                      matrix_.batch * matrix_.rows * matrix_.columns * size_of(of->dtype()));
   }
 
   /// How many columns the rows of block `at` see, in whole vectors; nullptr: all.
   Expr columns_of(const Expr& at) const {
     if (!hidden_above_) return nullptr;
-    const Expr seen = loop::floor_div(at * block_rows_ + integer(block_rows_ + *hidden_above_ + cost::kRowsOfTiles - 1), cost::kRowsOfTiles) * cost::kRowsOfTiles;
+    const Expr seen = loop::floor_div(at * block_rows_ + integer(block_rows_ + *hidden_above_ + cost::kRowsOfTiles - 1),
+                                      cost::kRowsOfTiles) *
+                      cost::kRowsOfTiles;
     return loop::apply(Op::Min, {integer(matrix_.columns), seen});
   }
 
   void declare_arguments() {
-    const auto inside = [&](const Node* n) { return std::find(group_.values.begin(), group_.values.end(), n) != group_.values.end(); };
+    const auto inside = [&](const Node* n) {
+      return std::find(group_.values.begin(), group_.values.end(), n) != group_.values.end();
+    };
     walks_.declare_arguments();
     for (const Node* n : group_.values) {
       if (schedule_.stored.count(n)) e_.argument(n, true);
@@ -200,7 +224,8 @@ class Stream {
   void make_buffers() {
     for (Slot& s : slots_) {
       const DType dtype = (s.given ? s.given : s.wanted)->dtype();
-      s.buffer = nest().add_buffer({"block" + std::to_string(&s - slots_.data()), dtype, block_rows_ * pitch_, loop::Space::Scratch, true});
+      s.buffer = nest().add_buffer(
+          {"block" + std::to_string(&s - slots_.data()), dtype, block_rows_ * pitch_, loop::Space::Scratch, true});
     }
   }
   int buffer_of(const Node* n) const {
@@ -227,12 +252,14 @@ class Stream {
           return loop::store(buffer_of(c), m * pitch_ + n, v->dtype == c->dtype() ? v : loop::cast(v, c->dtype()));
         });
       };
-      if (c->dtype() == DType::F32 && !schedule_.stored.count(c)) p.expressions->spec.sums_block = {buffer_of(c), pitch_, 1};
+      if (c->dtype() == DType::F32 && !schedule_.stored.count(c))
+        p.expressions->spec.sums_block = {buffer_of(c), pitch_, 1};
       finish(p, true);
     }
     for (const Sink& s : sinks_) {
       Part& p = new_part(s.values[0], s.operand.turned);
-      p.expressions->spec.epilogue = [this, &s, x = p.expressions.get(), turned = p.turned](Expr b, Expr m, Expr n, Expr sum) {
+      p.expressions->spec.epilogue = [this, &s, x = p.expressions.get(), turned = p.turned](Expr b, Expr m, Expr n,
+                                                                                            Expr sum) {
         aligned_values();
         return x->epilogue(schedule_, s.values, b, turned ? m : first_ + m, n, sum);
       };
@@ -240,7 +267,8 @@ class Stream {
       const int64_t columns = hidden_above_ ? std::gcd(cost::kRowsOfTiles, matrix_.columns) : matrix_.columns;
       const int64_t granule = p.turned ? columns : std::gcd(block_rows_, matrix_.rows);
       const Expr read = p.expressions->spec.lhs(integer(0), integer(0), integer(0));
-      if (s.which == 0 && read->kind == loop::ExprKind::Load) p.expressions->spec.lhs_block = {buffer_of(s.operand.node), pitch_, granule};
+      if (s.which == 0 && read->kind == loop::ExprKind::Load)
+        p.expressions->spec.lhs_block = {buffer_of(s.operand.node), pitch_, granule};
       finish(p, !p.turned);
     }
   }
@@ -254,7 +282,9 @@ class Stream {
     nest().flops += 2 * spec.batch * spec.m * spec.n * spec.k;
     spec.lhs_run = spec.rhs_run = 0;
     const auto lhs = spec.lhs, rhs = spec.rhs;
-    const auto in_block = [this](const Expr& e) { return substitute(e, {{global_row_, batch_ * matrix_.rows + first_}}); };
+    const auto in_block = [this](const Expr& e) {
+      return substitute(e, {{global_row_, batch_ * matrix_.rows + first_}});
+    };
     spec.lhs = [=, this](Expr b, Expr row, Expr k) { return in_block(lhs(b, by_rows ? first_ + row : row, k)); };
     spec.rhs = [=](Expr b, Expr row, Expr k) { return in_block(rhs(b, row, k)); };
     if (by_rows) spec.m = block_rows_;
@@ -275,7 +305,9 @@ class Stream {
     for (Part& p : parts_)
       if (!p.turned) body.push_back(p.part->pack_rhs(batch_));
     const Expr first_block = loop::mod(nest().var(task), chunks_) * chunk_blocks_;
-    const Expr blocks = blocks_ % chunk_blocks_ == 0 ? integer(chunk_blocks_) : loop::apply(Op::Min, {integer(chunk_blocks_), integer(blocks_) - first_block});
+    const Expr blocks = blocks_ % chunk_blocks_ == 0
+                            ? integer(chunk_blocks_)
+                            : loop::apply(Op::Min, {integer(chunk_blocks_), integer(blocks_) - first_block});
     const int at = nest().add_var("block", chunk_blocks_);
     body.push_back(loop::for_loop(LoopKind::Serial, at, blocks, one_block(first_block + nest().var(at))));
     nest().body = loop::for_loop(LoopKind::Parallel, task, integer(tasks), block(std::move(body)));
@@ -284,13 +316,16 @@ class Stream {
   Stmt one_block(const Expr& at) {
     first_ = at * block_rows_;
     const bool whole = matrix_.rows % block_rows_ == 0;
-    const Expr rows = whole ? integer(block_rows_) : loop::apply(Op::Min, {integer(block_rows_), integer(matrix_.rows) - first_});
+    const Expr rows =
+        whole ? integer(block_rows_) : loop::apply(Op::Min, {integer(block_rows_), integer(matrix_.rows) - first_});
     const Expr rows_here = whole ? nullptr : rows;
     std::vector<Stmt> body;
     Expr columns = columns_of(at), before = columns_of(at - integer(1));
     if (columns) {
       // Sums that turned sinks keep are made whole with the last block.
-      if (turned_) columns = loop::apply(Op::Select, {loop::apply(Op::Eq, {at, integer(blocks_ - 1)}), integer(matrix_.columns), columns});
+      if (turned_)
+        columns = loop::apply(Op::Select,
+                              {loop::apply(Op::Eq, {at, integer(blocks_ - 1)}), integer(matrix_.columns), columns});
       const int local = nest().add_local("columns", DType::I64);
       body.push_back(loop::let(local, columns));
       columns = nest().local(local);
@@ -299,25 +334,30 @@ class Stream {
       if (!in_sinks(group_, p.contract)) body.push_back(p.part->multiply(batch_, {rows_here, columns, nullptr}));
     body.push_back(walk_rows(rows, columns));
     for (Part& p : parts_)
-      if (in_sinks(group_, p.contract) && !p.turned) body.push_back(p.part->multiply(batch_, {rows_here, nullptr, columns}));
+      if (in_sinks(group_, p.contract) && !p.turned)
+        body.push_back(p.part->multiply(batch_, {rows_here, nullptr, columns}));
     for (const Sink& s : sinks_)
       for (Part& p : parts_) {
         if (!p.turned || p.contract != s.values[0]) continue;
         // The matrix's columns are the rows of the operand that it is.
-        if (s.which == 0) body.push_back(p.part->add_k_block(batch_, at, {columns, nullptr, nullptr}, {before, nullptr, nullptr}));
+        if (s.which == 0)
+          body.push_back(p.part->add_k_block(batch_, at, {columns, nullptr, nullptr}, {before, nullptr, nullptr}));
         else body.push_back(p.part->add_k_block(batch_, at, {nullptr, columns, nullptr}, {nullptr, before, nullptr}));
       }
     return block(std::move(body));
   }
 
   Stmt walk_rows(const Expr& rows, const Expr& columns) {
-    const int b = nest().add_var("b", matrix_.batch), m = nest().add_var("m", matrix_.rows), r = nest().add_var("row", block_rows_);
+    const int b = nest().add_var("b", matrix_.batch), m = nest().add_var("m", matrix_.rows),
+              r = nest().add_var("row", block_rows_);
     for (const Slot& s : slots_)
       for (const Node* n : {s.given, s.wanted})
         if (n) walks_.place(n, s.buffer, nest().var(r) * pitch_);
-    std::vector<Stmt> row = walks_.row(nest().var(b) * matrix_.rows + nest().var(m), {walks_.factors().inner, nullptr, columns});
+    std::vector<Stmt> row =
+        walks_.row(nest().var(b) * matrix_.rows + nest().var(m), {walks_.factors().inner, nullptr, columns});
     if (row.empty()) return block({});
-    return loop::for_loop(LoopKind::Serial, r, rows, substitute(block(std::move(row)), {{b, batch_}, {m, first_ + nest().var(r)}}));
+    return loop::for_loop(LoopKind::Serial, r, rows,
+                          substitute(block(std::move(row)), {{b, batch_}, {m, first_ + nest().var(r)}}));
   }
 
   const Schedule& schedule_;
@@ -335,13 +375,14 @@ class Stream {
   int64_t block_rows_ = 0, blocks_ = 0, chunks_ = 0, chunk_blocks_ = 0;
   bool turned_ = false;
   std::optional<int64_t> hidden_above_;  // columns more than this beyond the row are hidden
-  int global_row_ = -1;  // a variable: the row of all batches' rows that the block starts at
-  Expr batch_, first_;   // of the block that is written
+  int global_row_ = -1;                  // a variable: the row of all batches' rows that the block starts at
+  Expr batch_, first_;                   // of the block that is written
 };
 
 }  // namespace
 
-LoweredKernel lower_stream(const Schedule& schedule, const Group& group, const Machine& machine, const NodeRemarks& remarks) {
+LoweredKernel lower_stream(const Schedule& schedule, const Group& group, const Machine& machine,
+                           const NodeRemarks& remarks) {
   return Stream(schedule, group, machine, remarks).run();
 }
 

@@ -1,5 +1,6 @@
-// A value that is another one in a different order (a convolution's weight for its product, and the product's result for the weight's gradient): squares of
-// elements are turned in registers, so that both sides are read and written by whole cache lines. The plain walk gathers one side element by element.
+// A value that is another one in a different order (a convolution's weight for its product, and the product's result
+// for the weight's gradient): squares of elements are turned in registers, so that both sides are read and written by
+// whole cache lines. The plain walk gathers one side element by element.
 #include <algorithm>
 #include <functional>
 
@@ -16,11 +17,11 @@ using loop::LoopKind;
 
 namespace {
 
-
 /// Whether `n` is another value (or an input) moved and cast, element by element, and nothing else.
 bool moved(const Node* n, const Schedule& schedule) {
   for (const Node* x = n; x == n || !(schedule.values.count(x) || x->op == Op::Input); x = x->in(0))
-    if (x->op != Op::Reshape && x->op != Op::Permute && x->op != Op::Reverse && x->op != Op::Slice && x->op != Op::Cast) return false;
+    if (x->op != Op::Reshape && x->op != Op::Permute && x->op != Op::Reverse && x->op != Op::Slice && x->op != Op::Cast)
+      return false;
   return true;
 }
 
@@ -29,13 +30,16 @@ const loop::ExprNode* only_load(const Expr& e) {
   if (e->kind == loop::ExprKind::Load) return e->args.size() == 1 ? e.get() : nullptr;
   return e->kind == loop::ExprKind::Apply && e->op == Op::Cast ? only_load(e->args[0]) : nullptr;
 }
-Expr with_load(const Expr& e, const Expr& load) { return e->kind == loop::ExprKind::Load ? load : loop::cast(with_load(e->args[0], load), e->dtype); }
+Expr with_load(const Expr& e, const Expr& load) {
+  return e->kind == loop::ExprKind::Load ? load : loop::cast(with_load(e->args[0], load), e->dtype);
+}
 
-/// An axis of the domain: so many places, with these strides where it is read and where it is written. Counted backwards where it is read so.
+/// An axis of the domain: so many places, with these strides where it is read and where it is written. Counted
+/// backwards where it is read so.
 struct Axis { int64_t extent, read, written; };
 
 /// `axes`, innermost first, as one: where its place `at` lies by `stride`, one of the two.
-Expr place(const std::vector<Axis>& axes, const Expr& at, int64_t Axis::*stride) {
+Expr place(const std::vector<Axis>& axes, const Expr& at, int64_t Axis::* stride) {
   Expr e = integer(0);
   int64_t below = 1;
   for (const Axis& a : axes) {
@@ -50,8 +54,9 @@ int64_t extent_of(const std::vector<Axis>& axes) {
   return n;
 }
 
-/// The axes that follow each other without a gap by `stride`, from its neighbours on; those taken are left out of `rest`.
-std::vector<Axis> unbroken(std::vector<Axis>& rest, int64_t Axis::*stride) {
+/// The axes that follow each other without a gap by `stride`, from its neighbours on; those taken are left out of
+/// `rest`.
+std::vector<Axis> unbroken(std::vector<Axis>& rest, int64_t Axis::* stride) {
   std::vector<Axis> run;
   for (int64_t next = 1;;) {
     const auto it = std::find_if(rest.begin(), rest.end(), [&](const Axis& a) { return a.*stride == next; });
@@ -67,7 +72,9 @@ std::vector<Axis> unbroken(std::vector<Axis>& rest, int64_t Axis::*stride) {
 std::optional<LoweredKernel> lower_turned(const Schedule& schedule, const Group& group, const Machine& machine) {
   const Node* n = group.values[0];
   const int64_t all = n->type.numel();
-  if (!machine.target.transposes_in_registers || group.columns != 1 || group.values.size() != 1 || all < cost::kWorthTurning || n->type.rank() == 0 || !moved(n, schedule)) return std::nullopt;
+  if (!machine.target.transposes_in_registers || group.columns != 1 || group.values.size() != 1 ||
+      all < cost::kWorthTurning || n->type.rank() == 0 || !moved(n, schedule))
+    return std::nullopt;
   LoweredKernel kernel;
   loop::LoopNest& nest = kernel.nest;
   nest.name = kernel_name(group);
@@ -98,14 +105,17 @@ std::optional<LoweredKernel> lower_turned(const Schedule& schedule, const Group&
     }
     if (a.extent == 1) continue;
     if (a.read == 0) return std::nullopt;
-    if (!axes.empty() && a.read == axes.back().read * axes.back().extent && a.written == axes.back().written * axes.back().extent) axes.back().extent *= a.extent;
+    if (!axes.empty() && a.read == axes.back().read * axes.back().extent &&
+        a.written == axes.back().written * axes.back().extent)
+      axes.back().extent *= a.extent;
     else axes.push_back(a);
   }
   if (first_read->kind != loop::ExprKind::Int) return std::nullopt;  // there is a division left
 
-  // One side's neighbours are one axis, `across`; the other's may be several, `along`, which the squares walk as one: of those an element's place takes divisions, but once a row of a square.
+  // One side's neighbours are one axis, `across`; the other's may be several, `along`, which the squares walk as one:
+  // of those an element's place takes divisions, but once a row of a square.
   const int lanes = machine.target.f32_lanes;
-  const auto turned = [&](int64_t Axis::*near, int64_t Axis::*far) -> bool {
+  const auto turned = [&](int64_t Axis::* near, int64_t Axis::* far) -> bool {
     std::vector<Axis> rest = axes;
     const auto it = std::find_if(rest.begin(), rest.end(), [&](const Axis& a) { return a.*near == 1; });
     if (it == rest.end() || (*it).*far == 1 || it->extent % lanes != 0) return false;
@@ -122,27 +132,36 @@ std::optional<LoweredKernel> lower_turned(const Schedule& schedule, const Group&
     const std::vector<Expr>& at = loops.variables();
     const int64_t width = abreast * lanes;  // of a row of squares
     const int tile = nest.add_buffer({"squares", DType::F32, lanes * width, loop::Space::Scratch, true});
-    const int side = nest.add_var("side", abreast), row = nest.add_var("row", lanes), lane = nest.add_var("lane", width);
+    const int side = nest.add_var("side", abreast), row = nest.add_var("row", lanes),
+              lane = nest.add_var("lane", width);
     const Expr along_at = at.back() * lanes;
-    const auto begins = [&](int64_t Axis::*stride, int64_t first) {
+    const auto begins = [&](int64_t Axis::* stride, int64_t first) {
       Expr b = integer(first) + at[rest.size()] * (width * (across.*stride));
       for (size_t i = 0; i < rest.size(); ++i) b = b + at[i] * (rest[i].*stride);
       return b;
     };
     const bool reads_turned = near == &Axis::written;  // the squares' rows are neighbours where they are written
-    const Expr row_at = along_at + nest.var(row), from = begins(&Axis::read, first_read->int_value), to = begins(&Axis::written, first_written);
+    const Expr row_at = along_at + nest.var(row), from = begins(&Axis::read, first_read->int_value),
+               to = begins(&Axis::written, first_written);
     const Expr in_tile = nest.var(row) * width + nest.var(lane);
     const auto rows = [&](const Stmt& s) {
-      return loop::for_loop(LoopKind::Serial, row, integer(lanes), loop::for_loop(LoopKind::Vector, lane, integer(width), s, lanes));
+      return loop::for_loop(LoopKind::Serial, row, integer(lanes),
+                            loop::for_loop(LoopKind::Vector, lane, integer(width), s, lanes));
     };
     const auto sides = [&](const Stmt& s) { return loop::for_loop(LoopKind::Serial, side, integer(abreast), s); };
     std::vector<Stmt> body;
     if (reads_turned) {
-      body.push_back(sides(loop::transpose(tile, nest.var(side) * lanes, width, load->id, from + along_at + nest.var(side) * (lanes * across.read), across.read, lanes)));
-      body.push_back(rows(e.store(n, to + place(along, row_at, &Axis::written) + nest.var(lane), with_load(value, nest.load(tile, in_tile)))));
+      body.push_back(
+          sides(loop::transpose(tile, nest.var(side) * lanes, width, load->id,
+                                from + along_at + nest.var(side) * (lanes * across.read), across.read, lanes)));
+      body.push_back(rows(e.store(n, to + place(along, row_at, &Axis::written) + nest.var(lane),
+                                  with_load(value, nest.load(tile, in_tile)))));
     } else {
-      body.push_back(rows(loop::store(tile, in_tile, with_load(value, nest.load(load->id, from + place(along, row_at, &Axis::read) + nest.var(lane))))));
-      body.push_back(sides(loop::transpose(out, to + along_at + nest.var(side) * (lanes * across.written), across.written, tile, nest.var(side) * lanes, width, lanes)));
+      body.push_back(rows(loop::store(
+          tile, in_tile,
+          with_load(value, nest.load(load->id, from + place(along, row_at, &Axis::read) + nest.var(lane))))));
+      body.push_back(sides(loop::transpose(out, to + along_at + nest.var(side) * (lanes * across.written),
+                                           across.written, tile, nest.var(side) * lanes, width, lanes)));
     }
     nest.body = loops.close(block(std::move(body)));
     return true;

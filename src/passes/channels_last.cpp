@@ -55,7 +55,8 @@ N moved(Builder& b, N from, const std::vector<N>& inputs) {
   if (is_elementwise(from->op)) {
     std::vector<N> last;
     for (N in : inputs) last.push_back(in_last(b, in));
-    return first(b.graph.make(from->op, from->attrs, last, {from->dtype(), permuted(from->shape(), to_last(rank))}, b.origin));
+    return first(
+        b.graph.make(from->op, from->attrs, last, {from->dtype(), permuted(from->shape(), to_last(rank))}, b.origin));
   }
   N x = under(inputs[0]);
   if (!x) return nullptr;
@@ -85,7 +86,8 @@ N moved(Builder& b, N from, const std::vector<N>& inputs) {
       }
       kept_in_order = kept;
       std::sort(kept_in_order.begin(), kept_in_order.end());
-      for (int64_t& axis : kept) axis = std::find(kept_in_order.begin(), kept_in_order.end(), axis) - kept_in_order.begin();
+      for (int64_t& axis : kept)
+        axis = std::find(kept_in_order.begin(), kept_in_order.end(), axis) - kept_in_order.begin();
       return b.permute(b.reduce(kind, x, axes), kept);
     }
     default: return nullptr;

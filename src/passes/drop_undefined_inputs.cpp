@@ -10,18 +10,32 @@ namespace {
 
 using Inputs = std::vector<const Node*>;  // nullptr: zero, and made of undefined arguments alone
 
-/// What an operation with a zero among its inputs comes to: nullptr is zero again. `ok` is false where the zero has to be written out.
-struct Outcome { bool ok; const Node* value; };
+/// What an operation with a zero among its inputs comes to: nullptr is zero again. `ok` is false where the zero has to
+/// be written out.
+struct Outcome {
+  bool ok;
+  const Node* value;
+};
 
 Outcome through_zero(Builder& b, const Node* from, const Inputs& in) {
   const Outcome zero{true, nullptr}, write_out{false, nullptr};
   const bool all_zero = std::none_of(in.begin(), in.end(), [](const Node* n) { return n; });
   const auto zero_or_constant_zero = [&](size_t i) { return !in[i] || is_uniform_zero(from->in(i)); };
   switch (from->op) {
-    case Op::Neg: case Op::Cast: case Op::Reshape: case Op::Permute: case Op::Broadcast: case Op::Slice: case Op::Window: case Op::Reverse: case Op::Scan:
-    case Op::Mul: case Op::Contract: return zero;
+    case Op::Neg:
+    case Op::Cast:
+    case Op::Reshape:
+    case Op::Permute:
+    case Op::Broadcast:
+    case Op::Slice:
+    case Op::Window:
+    case Op::Reverse:
+    case Op::Scan:
+    case Op::Mul:
+    case Op::Contract: return zero;
     case Op::Reduce: return from->as<ReduceAttr>().kind == ReduceKind::Sum ? zero : write_out;
-    case Op::Div: case Op::Gather: return in[1] && !in[0] ? zero : write_out;
+    case Op::Div:
+    case Op::Gather: return in[1] && !in[0] ? zero : write_out;
     case Op::Add: return all_zero ? zero : Outcome{true, in[0] ? in[0] : in[1]};
     case Op::Sub:
       if (all_zero) return zero;
@@ -40,7 +54,8 @@ Outcome through_zero(Builder& b, const Node* from, const Inputs& in) {
 }  // namespace
 
 Graph drop_undefined_inputs(const Graph& graph, const std::vector<int64_t>& undefined) {
-  std::vector<bool> is_output(graph.nodes().size()), zero(graph.nodes().size()), depends(graph.nodes().size());  // by id; depends: on an undefined one
+  // by id; depends: on an undefined one
+  std::vector<bool> is_output(graph.nodes().size()), zero(graph.nodes().size()), depends(graph.nodes().size());
   for (const Output& output : graph.outputs)
     if (output.value) is_output[output.value->id] = true;
   const auto written_out = [](Builder& b, const Type& type) { return b.full(type.dtype, type.shape, 0); };
@@ -50,7 +65,8 @@ Graph drop_undefined_inputs(const Graph& graph, const std::vector<int64_t>& unde
       zero[from->id] = depends[from->id] = true;
       return is_output[from->id] ? written_out(b, from->type) : nullptr;
     };
-    if (from->op == Op::Input && std::find(undefined.begin(), undefined.end(), from->as<InputAttr>().index) != undefined.end())
+    if (from->op == Op::Input &&
+        std::find(undefined.begin(), undefined.end(), from->as<InputAttr>().index) != undefined.end())
       return give_zero();
     Inputs in = made;
     bool some = false;

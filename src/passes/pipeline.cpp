@@ -15,9 +15,10 @@ namespace trainc {
 
 Graph optimize(Graph g, Pipeline& p) {
   g = p.run("remove_dead", remove_dead, std::move(g));  // first: what is not needed costs the others time
-  g = p.run("channels_last", channels_last, std::move(g));  // before simplify, which puts together the permutes that meet
-  // Algebra, constants and movements in one fixed point: each opens the way for the others (a folded constant makes a select
-  // vanish, which brings two reshapes together).
+  // before simplify, which puts together the permutes that meet
+  g = p.run("channels_last", channels_last, std::move(g));
+  // Algebra, constants and movements in one fixed point: each opens the way for the others (a folded constant makes a
+  // select vanish, which brings two reshapes together).
   g = p.run("simplify", simplify, std::move(g));
   // Transposes below a contract stay where they are: the schedule reads them as the operand's strides.
   return g;
@@ -39,7 +40,9 @@ void same_signature(const Graph& before, const Graph& after) {
             "result " + std::to_string(i) + " has changed its type");
   }
   const auto same_draw = [](const Node* a, const Node* b) { return draw_of(a) == draw_of(b) && a->type == b->type; };
-  require(std::equal(before.effects.begin(), before.effects.end(), after.effects.begin(), after.effects.end(), same_draw), "the draws have changed");
+  require(
+      std::equal(before.effects.begin(), before.effects.end(), after.effects.begin(), after.effects.end(), same_draw),
+      "the draws have changed");
 }
 
 /// Whether the two would print the same, origins aside: node by node, which costs less than printing both.
@@ -56,25 +59,33 @@ bool same_graph(const Graph& a, const Graph& b) {
     if (!same(mine[i], others[i])) return false;
     other_of[mine[i]] = others[i];
   }
-  if (!std::equal(a.effects.begin(), a.effects.end(), b.effects.begin(), b.effects.end(), [&](const Node* x, const Node* y) { return other_of.at(x) == y; })) return false;
-  return std::equal(a.outputs.begin(), a.outputs.end(), b.outputs.begin(), b.outputs.end(),
-                    [&](const Output& x, const Output& y) { return other_of.at(x.value) == y.value && x.strides == y.strides; });
+  if (!std::equal(a.effects.begin(), a.effects.end(), b.effects.begin(), b.effects.end(),
+                  [&](const Node* x, const Node* y) { return other_of.at(x) == y; }))
+    return false;
+  return std::equal(
+      a.outputs.begin(), a.outputs.end(), b.outputs.begin(), b.outputs.end(),
+      [&](const Output& x, const Output& y) { return other_of.at(x.value) == y.value && x.strides == y.strides; });
 }
 
 }  // namespace
 
-Pipeline::Pipeline(std::string graph_name, std::vector<std::string> disabled) : graph_name_(std::move(graph_name)), disabled_(std::move(disabled)) {}
+Pipeline::Pipeline(std::string graph_name, std::vector<std::string> disabled)
+    : graph_name_(std::move(graph_name)), disabled_(std::move(disabled)) {}
 
 Graph Pipeline::run(const char* pass, const Pass& fn, Graph graph) {
-  if (std::find(disabled_.begin(), disabled_.end(), pass) == disabled_.end()) return checked(pass, fn, graph, same_signature);
+  if (std::find(disabled_.begin(), disabled_.end(), pass) == disabled_.end())
+    return checked(pass, fn, graph, same_signature);
   const int64_t nodes = graph.live().size();
   records_.push_back({pass, 0, nodes, nodes, false, true});
   return graph;
 }
 
-Graph Pipeline::run_needed(const char* pass, const Pass& fn, const Graph& graph) { return checked(pass, fn, graph, same_counts); }
+Graph Pipeline::run_needed(const char* pass, const Pass& fn, const Graph& graph) {
+  return checked(pass, fn, graph, same_counts);
+}
 
-Graph Pipeline::checked(const char* pass, const Pass& fn, const Graph& graph, const std::function<void(const Graph&, const Graph&)>& check) {
+Graph Pipeline::checked(const char* pass, const Pass& fn, const Graph& graph,
+                        const std::function<void(const Graph&, const Graph&)>& check) {
   const int64_t nodes = graph.live().size();
   const auto begin = std::chrono::steady_clock::now();
   Graph after;
@@ -82,20 +93,21 @@ Graph Pipeline::checked(const char* pass, const Pass& fn, const Graph& graph, co
     after = fn(graph);
     verify(after);
     check(graph, after);
-  } catch (const UserError&) {
-    throw;
-  } catch (const std::exception& e) {
+  } catch (const UserError&) { throw; } catch (const std::exception& e) {
     std::string input = " (TRAINC_DUMP=graph keeps its input as a file)";
     if (dumping("graph")) {
       const std::string file = write_dump(graph_name_ + ".failed." + pass + ".graph", print(graph));
-      input = file.empty() ? " (its input could not be written to " + dump_directory() + ")" : "; its input is in " + file;
+      input =
+          file.empty() ? " (its input could not be written to " + dump_directory() + ")" : "; its input is in " + file;
     }
     throw InternalError("pass " + std::string(pass) + " of " + graph_name_ + ": " + e.what() + input);
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const bool changed = !same_graph(graph, after);
   if (dumping("graph")) {
-    const auto numbered = [&](size_t n, const char* what) { return graph_name_ + (n < 10 ? ".0" : ".") + std::to_string(n) + "." + what + ".graph"; };
+    const auto numbered = [&](size_t n, const char* what) {
+      return graph_name_ + (n < 10 ? ".0" : ".") + std::to_string(n) + "." + what + ".graph";
+    };
     if (records_.empty()) write_dump(numbered(0, "input"), print(graph));
     if (changed) write_dump(numbered(records_.size() + 1, pass), print(after));
   }

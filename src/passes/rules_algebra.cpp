@@ -48,7 +48,8 @@ N add_of_neg(Builder& b, N n) {
 }
 N sub_of_neg(Builder& b, N n) { return n->in(1)->op == Op::Neg ? b.add(n->in(0), n->in(1)->in(0)) : nullptr; }
 
-/// Not of integers' quotients: the least integer is its own opposite, -least / -1 and least / 1 agree, but -x / -least does not.
+/// Not of integers' quotients: the least integer is its own opposite, -least / -1 and least / 1 agree, but -x / -least
+/// does not.
 N product_of_negs(Builder& b, N n) {
   if (n->in(0)->op != Op::Neg || n->in(1)->op != Op::Neg) return nullptr;
   if (n->op == Op::Div && !is_float(n->dtype())) return nullptr;
@@ -89,7 +90,9 @@ N select_constant(Builder&, N n) {
   return c ? n->in(int_of(c) ? 1 : 2) : nullptr;
 }
 N select_same(Builder&, N n) { return n->in(1) == n->in(2) ? n->in(1) : nullptr; }
-N select_not(Builder& b, N n) { return n->in(0)->op == Op::Not ? b.select(n->in(0)->in(0), n->in(2), n->in(1)) : nullptr; }
+N select_not(Builder& b, N n) {
+  return n->in(0)->op == Op::Not ? b.select(n->in(0)->in(0), n->in(2), n->in(1)) : nullptr;
+}
 N select_again(Builder& b, N n) {  // an inner select by the same condition is decided
   for (size_t i : {1, 2})
     if (N inner = n->in(i); inner->op == Op::Select && inner->in(0) == n->in(0))
@@ -103,8 +106,11 @@ N cast_cast(Builder& b, N n) {
   N x = n->in(0)->in(0);
   const DType from = x->dtype(), over = n->in(0)->dtype();
   if (!holds_exactly(from, over)) return nullptr;
-  // Integers that pass through a float to narrower integers: out of range means wrapping on one way, nonsense on the other.
-  if (!is_float(from) && is_float(over) && !is_float(n->dtype()) && n->dtype() != DType::Bool && !holds_exactly(from, n->dtype())) return nullptr;
+  // Integers that pass through a float to narrower integers: out of range means wrapping on one way, nonsense on the
+  // other.
+  if (!is_float(from) && is_float(over) && !is_float(n->dtype()) && n->dtype() != DType::Bool &&
+      !holds_exactly(from, n->dtype()))
+    return nullptr;
   return b.cast(x, n->dtype());
 }
 
@@ -115,8 +121,8 @@ N operand_order(Builder& b, N n) {
   return x_constant > y_constant || (x_constant == y_constant && x->id > y->id) ? b.binary(n->op, y, x) : nullptr;
 }
 
-/// The powers that one operation gives as well, with its one rounding. Not the roots (of -0.0 and -inf: pow gives 0.0 and inf) and not the
-/// cube, which would be rounded twice; eager's own forms of them are the front end's (pow_scalar).
+/// The powers that one operation gives as well, with its one rounding. Not the roots (of -0.0 and -inf: pow gives 0.0
+/// and inf) and not the cube, which would be rounded twice; eager's own forms of them are the front end's (pow_scalar).
 N pow_of_one_operation(Builder& b, N n) {
   N c = uniform_constant(n->in(1)), x = n->in(0);
   if (!c || !is_float(n->dtype())) return nullptr;
@@ -145,16 +151,25 @@ std::span<const Rule> algebra_rules() {
       {"product_of_negs", "-x * -y -> x * y; floats: -x / -y -> x / y", {Op::Mul, Op::Div}, product_of_negs},
       {"undo_itself", "--x -> x; not not x -> x", {Op::Neg, Op::Not}, undo_itself},
       {"abs_of_signless", "| |x| | -> |x|; where there are signs: |-x| -> |x|", {Op::Abs}, abs_of_signless},
-      {"not_of_comparison", "not x == y -> x != y, and the other way; integers: not x < y -> y <= x", {Op::Not}, not_of_comparison},
+      {"not_of_comparison",
+       "not x == y -> x != y, and the other way; integers: not x < y -> y <= x",
+       {Op::Not},
+       not_of_comparison},
       {"of_itself", "max(x, x), min(x, x), x and x, x or x -> x", {Op::Max, Op::Min, Op::And, Op::Or}, of_itself},
-      {"logic_with_constant", "bool: x and true -> x, x and false -> false, and so with or", {Op::And, Op::Or}, logic_with_constant},
+      {"logic_with_constant",
+       "bool: x and true -> x, x and false -> false, and so with or",
+       {Op::And, Op::Or},
+       logic_with_constant},
       {"select_constant", "true ? x : y -> x", {Op::Select}, select_constant},
       {"select_same", "c ? x : x -> x", {Op::Select}, select_same},
       {"select_not", "not c ? x : y -> c ? y : x", {Op::Select}, select_not},
       {"select_again", "c ? (c ? x : y) : z -> c ? x : z", {Op::Select}, select_again},
       {"cast_same", "cast(x) to its own dtype -> x", {Op::Cast}, cast_same},
       {"cast_cast", "cast(cast(x, B), C) -> cast(x, C), where B holds every value of x's dtype", {Op::Cast}, cast_cast},
-      {"operand_order", "constants on the right, older values on the left", {Op::Add, Op::Mul, Op::And, Op::Or, Op::Xor, Op::Eq, Op::Ne}, operand_order},
+      {"operand_order",
+       "constants on the right, older values on the left",
+       {Op::Add, Op::Mul, Op::And, Op::Or, Op::Xor, Op::Eq, Op::Ne},
+       operand_order},
       {"pow_of_one_operation", "x ^ {0, 1, 2, -1} -> 1, x, x * x, 1 / x", {Op::Pow}, pow_of_one_operation},
   };
   return rules;

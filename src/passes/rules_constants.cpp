@@ -60,11 +60,16 @@ N gather_constant(Builder& b, N n) {
 std::span<const Rule> constant_rules() {
   static const std::vector<Rule> rules = {
       {"fold_elementwise", "f(constants) -> constant", elementwise_ops(), fold_elementwise},
-      {"move_constant", "a movement of a uniform constant -> broadcast(constant)",
-       {Op::Reshape, Op::Permute, Op::Broadcast, Op::Slice, Op::Window, Op::Reverse}, move_constant},
+      {"move_constant",
+       "a movement of a uniform constant -> broadcast(constant)",
+       {Op::Reshape, Op::Permute, Op::Broadcast, Op::Slice, Op::Window, Op::Reverse},
+       move_constant},
       {"pad_constant", "pad(c, c) -> c", {Op::Pad}, pad_constant},
       {"concat_constants", "concat(c, c) -> c", {Op::Concat}, concat_constants},
-      {"reduce_constant", "max or min of a uniform constant -> it (a sum would have to round as the machine does)", {Op::Reduce}, reduce_constant},
+      {"reduce_constant",
+       "max or min of a uniform constant -> it (a sum would have to round as the machine does)",
+       {Op::Reduce},
+       reduce_constant},
       {"gather_constant", "gather(c, known index within bounds) -> c", {Op::Gather}, gather_constant},
   };
   return rules;

@@ -15,16 +15,20 @@ bool all_are(const Dims& dims, int64_t value) {
 }
 
 /// A whole slice of a slice: a copy that somebody wants, so that what reads it need not know where it was cut out.
-bool is_copy_of_part(N n) {
-  return n->op == Op::Slice && n->in(0)->op == Op::Slice && n->type == n->in(0)->type;
-}
+bool is_copy_of_part(N n) { return n->op == Op::Slice && n->in(0)->op == Op::Slice && n->type == n->in(0)->type; }
 
 bool moves_nothing(N n) {
   switch (n->op) {
-    case Op::Reshape: case Op::Broadcast: case Op::Pad: case Op::Concat: return n->type == n->in(0)->type;  // concat: the rest is empty
+    // concat: the rest is empty
+    case Op::Reshape:
+    case Op::Broadcast:
+    case Op::Pad:
+    case Op::Concat: return n->type == n->in(0)->type;
     case Op::Window: return n->as<WindowAttr>().axes.empty();
     case Op::Permute: return std::is_sorted(n->as<AxesAttr>().axes.begin(), n->as<AxesAttr>().axes.end());
-    case Op::Slice: return n->type == n->in(0)->type && !is_copy_of_part(n) && all_are(n->as<SliceAttr>().start, 0) && all_are(n->as<SliceAttr>().step, 1);
+    case Op::Slice:
+      return n->type == n->in(0)->type && !is_copy_of_part(n) && all_are(n->as<SliceAttr>().start, 0) &&
+             all_are(n->as<SliceAttr>().step, 1);
     case Op::Reverse: {
       const Dims& axes = n->as<AxesAttr>().axes;
       return std::all_of(axes.begin(), axes.end(), [&](int64_t a) { return n->shape()[a] <= 1; });
@@ -34,8 +38,12 @@ bool moves_nothing(N n) {
 }
 N identity(Builder&, N n) { return moves_nothing(n) ? n->in(0) : nullptr; }
 
-N reshape_reshape(Builder& b, N n) { return n->in(0)->op == Op::Reshape ? b.reshape(n->in(0)->in(0), n->shape()) : nullptr; }
-N broadcast_broadcast(Builder& b, N n) { return n->in(0)->op == Op::Broadcast ? b.broadcast(n->in(0)->in(0), n->shape()) : nullptr; }
+N reshape_reshape(Builder& b, N n) {
+  return n->in(0)->op == Op::Reshape ? b.reshape(n->in(0)->in(0), n->shape()) : nullptr;
+}
+N broadcast_broadcast(Builder& b, N n) {
+  return n->in(0)->op == Op::Broadcast ? b.broadcast(n->in(0)->in(0), n->shape()) : nullptr;
+}
 
 N permute_permute(Builder& b, N n) {
   if (n->in(0)->op != Op::Permute) return nullptr;
@@ -46,7 +54,8 @@ N permute_permute(Builder& b, N n) {
 
 /// Down to where it meets another: gradients of weights under autocast are transposed, cast and transposed back.
 N cast_of_permute(Builder& b, N n) {
-  return n->in(0)->op == Op::Permute ? b.permute(b.cast(n->in(0)->in(0), n->dtype()), n->in(0)->as<AxesAttr>().axes) : nullptr;
+  return n->in(0)->op == Op::Permute ? b.permute(b.cast(n->in(0)->in(0), n->dtype()), n->in(0)->as<AxesAttr>().axes)
+                                     : nullptr;
 }
 
 /// Axes of size 1 move for nothing: when the others keep their order, the elements do.
@@ -178,7 +187,10 @@ N reduce_reduce(Builder& b, N n) {
 
 std::span<const Rule> movement_rules() {
   static const std::vector<Rule> rules = {
-      {"identity", "a movement that moves nothing -> x", {Op::Reshape, Op::Permute, Op::Broadcast, Op::Slice, Op::Pad, Op::Window, Op::Concat, Op::Reverse}, identity},
+      {"identity",
+       "a movement that moves nothing -> x",
+       {Op::Reshape, Op::Permute, Op::Broadcast, Op::Slice, Op::Pad, Op::Window, Op::Concat, Op::Reverse},
+       identity},
       {"reshape_reshape", "reshape(reshape(x)) -> reshape(x)", {Op::Reshape}, reshape_reshape},
       {"broadcast_broadcast", "broadcast(broadcast(x)) -> broadcast(x)", {Op::Broadcast}, broadcast_broadcast},
       {"permute_permute", "permute(permute(x)) -> permute(x)", {Op::Permute}, permute_permute},
@@ -189,10 +201,17 @@ std::span<const Rule> movement_rules() {
       {"slice_concat", "slice(concat(x, y)) within x -> slice(x)", {Op::Slice}, slice_concat},
       {"concat_empty", "concat(x, empty) -> concat(x)", {Op::Concat}, concat_empty},
       {"reverse_reverse", "reverse(reverse(x)) -> reverse of the axes that differ", {Op::Reverse}, reverse_reverse},
-      {"move_scalar", "a movement of a broadcast scalar -> broadcast(scalar)", {Op::Reshape, Op::Permute, Op::Slice, Op::Window, Op::Reverse}, move_scalar},
-      {"elementwise_of_broadcasts", "f(broadcast(x), broadcast(y)) -> broadcast(f(x, y))", elementwise_ops(), elementwise_of_broadcasts},
+      {"move_scalar",
+       "a movement of a broadcast scalar -> broadcast(scalar)",
+       {Op::Reshape, Op::Permute, Op::Slice, Op::Window, Op::Reverse},
+       move_scalar},
+      {"elementwise_of_broadcasts", "f(broadcast(x), broadcast(y)) -> broadcast(f(x, y))", elementwise_ops(),
+       elementwise_of_broadcasts},
       {"reduce_of_ones", "folding axes of size 1 (or none) -> reshape", {Op::Reduce}, reduce_of_ones},
-      {"reduce_reduce", "max(max(x)) -> max(x), and so min, and sums and products of integers", {Op::Reduce}, reduce_reduce},
+      {"reduce_reduce",
+       "max(max(x)) -> max(x), and so min, and sums and products of integers",
+       {Op::Reduce},
+       reduce_reduce},
   };
   return rules;
 }

@@ -21,7 +21,7 @@ const std::vector<Op>& elementwise_ops() {
   static const std::vector<Op> ops = [] {
     std::vector<Op> all;
 #define OP(Name, text, inputs, Class, meaning) \
-    if (OpClass::Class == OpClass::Elementwise) all.push_back(Op::Name);
+  if (OpClass::Class == OpClass::Elementwise) all.push_back(Op::Name);
 #include "graph/ops.def"
     return all;
   }();
@@ -44,7 +44,8 @@ Graph simplify_with(const Graph& graph, std::span<const Rule* const> rules) {
         next = rule->apply(b, node);
         if (next == node) next = nullptr;
         if (!next) continue;
-        require(next->type == node->type, std::string("rule ") + rule->name + " gives " + to_string(next->type) + " for " + to_string(node->type));
+        require(next->type == node->type, std::string("rule ") + rule->name + " gives " + to_string(next->type) +
+                                              " for " + to_string(node->type));
         fired.insert(rule->name);
         break;
       }

@@ -15,7 +15,12 @@ bool is_uniform_zero(const Node* node) { return is_uniform(node, 0.0) || is_unif
 
 namespace {
 
-struct Range { int digits; bool negative; int exponent; };  // binary digits of the integers held; bits of a float's exponent
+// binary digits of the integers held; bits of a float's exponent
+struct Range {
+  int digits;
+  bool negative;
+  int exponent;
+};
 
 Range range_of(DType d) {
   switch (d) {

@@ -4,13 +4,18 @@
 
 namespace trainc {
 
-/// The scalar constant that all elements of `node` are, seen through reshape, permute, broadcast, slice, window and reverse; nullptr
-/// where there is none.
+/// The scalar constant that all elements of `node` are, seen through reshape, permute, broadcast, slice, window and
+/// reverse; nullptr where there is none.
 inline const Node* uniform_constant(const Node* node) {
   for (;;) {
     switch (node->op) {
       case Op::Constant: return node;
-      case Op::Reshape: case Op::Permute: case Op::Broadcast: case Op::Slice: case Op::Window: case Op::Reverse: node = node->in(0); break;
+      case Op::Reshape:
+      case Op::Permute:
+      case Op::Broadcast:
+      case Op::Slice:
+      case Op::Window:
+      case Op::Reverse: node = node->in(0); break;
       default: return nullptr;
     }
   }

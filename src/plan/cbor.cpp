@@ -27,16 +27,20 @@ bool is_flat_cbor(std::string_view bytes) {
       for (size_t i = 0; i < more; ++i) length = length << 8 | static_cast<uint8_t>(bytes[at++]);
     }
     switch (kind) {
-      case 0: case 1: case 7: break;  // integers; false, true, null and floats: all of it is read
-      case 2: case 3:                 // bytes, text
+      case 0:
+      case 1:
+      case 7: break;  // integers; false, true, null and floats: all of it is read
+      case 2:
+      case 3:  // bytes, text
         if (length > bytes.size() - at) return false;
         at += length;
         break;
-      case 4: case 5:                 // arrays, maps: every item takes a byte at least
+      case 4:
+      case 5:  // arrays, maps: every item takes a byte at least
         if (length > bytes.size() - at || wanted.size() > kDeepest) return false;
         wanted.push_back(kind == 5 ? 2 * length : length);
         break;
-      default: return false;          // tags
+      default: return false;  // tags
     }
   }
   return at == bytes.size();

@@ -1,6 +1,6 @@
-// A plan, or a foreach kernel, as bytes: a header, then CBOR. The header is magic, format version, length and checksum of what follows, so that damage
-// is found before anything is decoded; what decodes is verified like a fresh plan. Change kVersion whenever a field below,
-// the meaning of one, or the kernels' calling convention changes.
+// A plan, or a foreach kernel, as bytes: a header, then CBOR. The header is magic, format version, length and checksum
+// of what follows, so that damage is found before anything is decoded; what decodes is verified like a fresh plan.
+// Change kVersion whenever a field below, the meaning of one, or the kernels' calling convention changes.
 #include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -16,12 +16,17 @@ namespace trainc::plan {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Buffer, name, home, index, offset, dtype, shape, strides, bytes, over, updated, bits)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Matrix, dtype, offset, batch_stride, row_stride, column_stride)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Product, batch, m, n, k, lhs, rhs, result, tf32)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Step, kind, name, arguments, reads, writes, kernel, parallel_extent, target, arguments_json, aliases, random, p, increment, product, shifts,
-                                   token, seconds, flops, bytes, origins)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Step, kind, name, arguments, reads, writes, kernel, parallel_extent, target,
+                                   arguments_json, aliases, random, p, increment, product, shifts, token, seconds,
+                                   flops, bytes, origins)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ForeachInput, scalar, written, dtype)
 
 static void to_json(nlohmann::json& j, const Kernel& k) {
-  j = {{"name", k.name}, {"code", nlohmann::json::binary(k.code)}, {"entry", k.entry}, {"scratch_bytes", k.scratch_bytes}, {"threads", k.threads}};
+  j = {{"name", k.name},
+       {"code", nlohmann::json::binary(k.code)},
+       {"entry", k.entry},
+       {"scratch_bytes", k.scratch_bytes},
+       {"threads", k.threads}};
 }
 static void from_json(const nlohmann::json& j, Kernel& k) {
   j.at("name").get_to(k.name);
@@ -52,7 +57,8 @@ void check_enums(const Plan& plan) {  // nlohmann-json takes any number for an e
   for (const Buffer& b : plan.buffers)
     if (b.home > Home::Draw || b.dtype > DType::Bool) throw UserError("stored plan: unknown kind of buffer");
   for (const Step& s : plan.steps)
-    if (s.kind > StepKind::Wait || std::max({s.product.lhs.dtype, s.product.rhs.dtype, s.product.result.dtype}) > DType::Bool)
+    if (s.kind > StepKind::Wait ||
+        std::max({s.product.lhs.dtype, s.product.rhs.dtype, s.product.result.dtype}) > DType::Bool)
       throw UserError("stored plan: unknown kind of step");
 }
 
@@ -71,7 +77,8 @@ template <class Read> auto unpacked(const Magic& magic, std::string_view bytes, 
   std::memcpy(&header, bytes.data(), sizeof header);
   const std::string_view body = bytes.substr(sizeof header);
   if (std::memcmp(header.magic, magic, sizeof magic) != 0) throw UserError("stored plan: this is not a trainc plan");
-  if (header.version != kVersion) throw UserError("stored plan: written by another version of trainc; compile it again");
+  if (header.version != kVersion)
+    throw UserError("stored plan: written by another version of trainc; compile it again");
   if (header.length != body.size()) throw UserError("stored plan: truncated");
   if (header.checksum != checksum(body)) throw UserError("stored plan: damaged (its checksum does not match)");
   if (!is_flat_cbor(body)) throw UserError("stored plan: not readable: it is not written as trainc writes");
@@ -79,23 +86,37 @@ template <class Read> auto unpacked(const Magic& magic, std::string_view bytes, 
     return read(nlohmann::json::from_cbor(body));
   } catch (const nlohmann::json::exception& e) {
     throw UserError(std::string("stored plan: not readable: ") + e.what());
-  } catch (const InternalError& e) {
-    throw UserError(std::string("stored plan: not sound: ") + e.what());
-  }
+  } catch (const InternalError& e) { throw UserError(std::string("stored plan: not sound: ") + e.what()); }
 }
 
 }  // namespace
 
 std::string save(const Plan& plan) {
-  return packed(kPlan, {{"name", plan.name}, {"device", plan.device}, {"cpu", plan.cpu}, {"buffers", plan.buffers}, {"kernels", plan.kernels},
-                        {"steps", plan.steps}, {"constants", nlohmann::json::binary(plan.constants)},
-                        {"input_count", plan.input_count}, {"output_count", plan.output_count}, {"outputs", plan.outputs},
-                        {"temp_bytes", plan.temp_bytes}, {"saved_bytes", plan.saved_bytes}, {"consumes_saved", plan.consumes_saved}, {"notes", plan.notes},
+  return packed(kPlan, {{"name", plan.name},
+                        {"device", plan.device},
+                        {"cpu", plan.cpu},
+                        {"buffers", plan.buffers},
+                        {"kernels", plan.kernels},
+                        {"steps", plan.steps},
+                        {"constants", nlohmann::json::binary(plan.constants)},
+                        {"input_count", plan.input_count},
+                        {"output_count", plan.output_count},
+                        {"outputs", plan.outputs},
+                        {"temp_bytes", plan.temp_bytes},
+                        {"saved_bytes", plan.saved_bytes},
+                        {"consumes_saved", plan.consumes_saved},
+                        {"notes", plan.notes},
                         {"remarks", plan.remarks}});
 }
 
 std::string save(const Foreach& f) {
-  return packed(kForeach, {{"name", f.name}, {"device", f.device}, {"cpu", f.cpu}, {"kernel", f.kernel}, {"inputs", f.inputs}, {"chunk", f.chunk}, {"origins", f.origins}});
+  return packed(kForeach, {{"name", f.name},
+                           {"device", f.device},
+                           {"cpu", f.cpu},
+                           {"kernel", f.kernel},
+                           {"inputs", f.inputs},
+                           {"chunk", f.chunk},
+                           {"origins", f.origins}});
 }
 
 Plan load(std::string_view bytes) {
@@ -132,7 +153,8 @@ Foreach load_foreach(std::string_view bytes) {
     j.at("inputs").get_to(f.inputs);
     j.at("chunk").get_to(f.chunk);
     j.at("origins").get_to(f.origins);
-    require(f.chunk > 0 && f.kernel.entry >= 0 && f.kernel.entry < static_cast<int64_t>(f.kernel.code.size()) && f.kernel.scratch_bytes >= 0,
+    require(f.chunk > 0 && f.kernel.entry >= 0 && f.kernel.entry < static_cast<int64_t>(f.kernel.code.size()) &&
+                f.kernel.scratch_bytes >= 0,
             "foreach " + f.name + ": its kernel has no code, or its chunks no elements");
     for (const ForeachInput& i : f.inputs) require(i.dtype <= DType::Bool, "foreach " + f.name + ": unknown dtype");
     return f;

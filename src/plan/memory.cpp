@@ -1,7 +1,8 @@
-// Gives Temp buffers their offsets: greedy by size. Buffers are placed one by one, the larger first, each into the tightest gap
-// between those that live at the same time: in the handle's arena where it has one, else in this plan's own. The order decides how near the peak
-// comes to its lower bound (the most bytes live at any one step), so several orders are tried and the lowest peak is kept; one that meets the
-// bound ends the search. Buffers that lie over one another are one item.
+// Gives Temp buffers their offsets: greedy by size. Buffers are placed one by one, the larger first, each into the
+// tightest gap between those that live at the same time: in the handle's arena where it has one, else in this plan's
+// own. The order decides how near the peak comes to its lower bound (the most bytes live at any one step), so several
+// orders are tried and the lowest peak is kept; one that meets the bound ends the search. Buffers that lie over one
+// another are one item.
 #include <algorithm>
 #include <functional>
 #include <limits>
@@ -18,11 +19,11 @@ namespace {
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 
 struct Item {
-  int buffer;          // the lowest of those that lie over one another
+  int buffer;  // the lowest of those that lie over one another
   LiveRange live;
-  int64_t size;        // rounded up to the alignment
-  int64_t offset = -1; // not placed yet
-  bool saved = false;  // in the handle's arena
+  int64_t size;         // rounded up to the alignment
+  int64_t offset = -1;  // not placed yet
+  bool saved = false;   // in the handle's arena
 };
 
 /// The most bytes that live at one step: no layout can have a lower peak.
@@ -37,8 +38,8 @@ int64_t most_live(const std::vector<Item>& items, size_t steps) {
   return most;
 }
 
-/// Start of the smallest gap that holds `size` between the `taken` (offset, end) ranges; where there is none, behind them all, or -1 where that
-/// ends beyond `limit`.
+/// Start of the smallest gap that holds `size` between the `taken` (offset, end) ranges; where there is none, behind
+/// them all, or -1 where that ends beyond `limit`.
 int64_t tightest_gap(std::vector<std::pair<int64_t, int64_t>>& taken, int64_t size, int64_t limit) {
   std::sort(taken.begin(), taken.end());
   int64_t best = -1, best_room = 0, end = 0;
@@ -54,7 +55,8 @@ int64_t tightest_gap(std::vector<std::pair<int64_t, int64_t>>& taken, int64_t si
   return best >= 0 || limit < kUnlimited ? best : end;
 }
 
-/// Places `items` in their order, in the arena of `saved_bytes` around its `slots` where they fit; gives the peak of the plan's own.
+/// Places `items` in their order, in the arena of `saved_bytes` around its `slots` where they fit; gives the peak of
+/// the plan's own.
 int64_t place(std::vector<Item>& items, const std::vector<Item>& slots, int64_t saved_bytes) {
   int64_t peak = 0;
   std::vector<std::pair<int64_t, int64_t>> taken;
@@ -83,7 +85,8 @@ int64_t place(std::vector<Item>& items, const std::vector<Item>& slots, int64_t 
 /// The buffer whose memory `b` has.
 int below(const Plan& plan, int b) {
   for (size_t steps = 0; plan.buffers[b].over >= 0; b = plan.buffers[b].over)
-    require(plan.buffers[b].over < static_cast<int>(plan.buffers.size()) && ++steps <= plan.buffers.size(), "plan: buffers lie over each other in a circle");
+    require(plan.buffers[b].over < static_cast<int>(plan.buffers.size()) && ++steps <= plan.buffers.size(),
+            "plan: buffers lie over each other in a circle");
   return b;
 }
 
@@ -93,7 +96,8 @@ std::vector<LiveRange> touched_ranges(const Plan& plan) {
   for (int s = 0; s < static_cast<int>(plan.steps.size()); ++s) {
     const auto touch = [&](const std::vector<int>& buffers) {
       for (int b : buffers) {
-        require(b >= 0 && b < static_cast<int>(live.size()), "plan: step " + plan.steps[s].name + " names a buffer that is not there");
+        require(b >= 0 && b < static_cast<int>(live.size()),
+                "plan: step " + plan.steps[s].name + " names a buffer that is not there");
         if (live[b].first < 0) live[b].first = s;
         live[b].last = s;
       }
@@ -154,9 +158,11 @@ void plan_memory(Plan& plan) {
     bytes[lowest] = std::max(bytes[lowest], aligned(buffer.bytes));
     if (live[b].first < 0) continue;
     LiveRange& range = live[lowest];
-    range = range.first < 0 ? live[b] : LiveRange{std::min(range.first, live[b].first), std::max(range.last, live[b].last)};
+    range =
+        range.first < 0 ? live[b] : LiveRange{std::min(range.first, live[b].first), std::max(range.last, live[b].last)};
   }
-  // Who fills the handle's arena, or is its last reader, may use what is free of it; to others, slots that they never name may matter.
+  // Who fills the handle's arena, or is its last reader, may use what is free of it; to others, slots that they never
+  // name may matter.
   bool fills = false;
   for (const Step& s : plan.steps)
     for (int b : s.writes) fills = fills || (plan.buffers[b].home == Home::Saved && plan.buffers[b].index >= 0);
@@ -173,7 +179,8 @@ void plan_memory(Plan& plan) {
     const bool slot = buffer.home == Home::Saved;
     if (buffer.over >= 0 || (buffer.home != Home::Temp && !slot)) continue;
     if (!slot) buffer.offset = 0;  // stays so where nothing is stored
-    if (bytes[b] > 0 && live[b].first >= 0) (slot ? slots : items).push_back({b, live[b], bytes[b], slot ? buffer.offset : -1, slot});
+    if (bytes[b] > 0 && live[b].first >= 0)
+      (slot ? slots : items).push_back({b, live[b], bytes[b], slot ? buffer.offset : -1, slot});
   }
   const int64_t bound = most_live(items, plan.steps.size());
 

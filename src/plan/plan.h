@@ -1,5 +1,6 @@
-// The plan: the one contract between compiling and running. Buffers with offsets, steps in order, aliases, random draws,
-// provenance; can be saved and loaded. Includes: support only; the runtime includes this and nothing of the compiler.
+// The plan: the one contract between compiling and running. Buffers with offsets, steps in order, aliases, random
+// draws, provenance; can be saved and loaded. Includes: support only; the runtime includes this and nothing of the
+// compiler.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -16,8 +17,8 @@ using Dims = std::vector<int64_t>;
 // Where a buffer lives.
 //   Input    the caller's index-th tensor; written only where `updated`
 //   Output   the caller's index-th result: a fresh tensor, given by pointer
-//   Saved    in the arena of the handle, at `offset`: slot `index`, written by the forward plan, read by the backward plan;
-//            index -1: a temporary of this plan, where no slot is in use at the time
+//   Saved    in the arena of the handle, at `offset`: slot `index`, written by the forward plan, read by the backward
+//            plan; index -1: a temporary of this plan, where no slot is in use at the time
 //   Temp     in this plan's own arena, at `offset`; live from its first writing step to its last use
 //   Constant in Plan::constants, at `offset`
 //   Extern   the memory of a framework tensor that an extern step gave back (kept until its last use)
@@ -26,33 +27,38 @@ enum class Home : uint8_t { Input, Output, Saved, Temp, Constant, Extern, Draw }
 struct Buffer {
   std::string name;
   Home home = Home::Temp;
-  int64_t index = 0;    // Input, Output: which; Saved: the slot, or -1
-  int64_t offset = 0;   // Saved, Temp, Constant: bytes, a multiple of 64; Temp: given by plan_memory
+  int64_t index = 0;   // Input, Output: which; Saved: the slot, or -1
+  int64_t offset = 0;  // Saved, Temp, Constant: bytes, a multiple of 64; Temp: given by plan_memory
   DType dtype = DType::F32;
-  Dims shape;           // logical
-  Dims strides;         // elements; what the kernels were compiled for
-  int64_t bytes = 0;    // storage needed from the pointer on
-  int over = -1;        // Temp, Saved (a temporary, or a slot that is written): has the memory of that buffer, whose last reader writes it in place
-  bool updated = false; // Input: one step overwrites it, after all that read the old value
-  bool bits = false;    // dense bools, Temp or Saved: as bytes_of_bits has them (support/dtype.h), by the element's place in memory
+  Dims shape;         // logical
+  Dims strides;       // elements; what the kernels were compiled for
+  int64_t bytes = 0;  // storage needed from the pointer on
+  // Temp, Saved (a temporary, or a slot that is written): has the memory of that buffer, whose last reader writes it in
+  // place
+  int over = -1;
+  bool updated = false;  // Input: one step overwrites it, after all that read the old value
+  // dense bools, Temp or Saved: as bytes_of_bits has them (support/dtype.h), by the element's place in memory
+  bool bits = false;
 };
 
 enum class StepKind : uint8_t {
   Kernel,  // calls kernels[kernel] over [0, parallel_extent) with `reads` and `writes` as `arguments` orders them
   Extern,  // calls the framework: `target`, `arguments_json`; reads -> writes (home Extern)
-  // Fills writes[0] (dense bools, in the order of memory), probability p of true. kernel < 0: the runtime draws it, from the host's generator;
-  // where nothing is written, nobody reads the mask, and the generator moves on as for one of `increment` elements.
-  // Else the kernel does, by Philox: its arguments are a Draw buffer and the mask, and the generator moves on by `increment`.
+  // Fills writes[0] (dense bools, in the order of memory), probability p of true. kernel < 0: the runtime draws it,
+  // from the host's generator; where nothing is written, nobody reads the mask, and the generator moves on as for one
+  // of `increment` elements. Else the kernel does, by Philox: its arguments are a Draw buffer and the mask, and the
+  // generator moves on by `increment`.
   Random,
   Product,  // (device) the vendor's library multiplies: arguments are lhs, rhs, result, and memory that it may use
-  // Begins the operation `target` (runtime/operation.h) with `arguments_json`, beside the steps that follow: reads -> writes, of `arguments` in its order.
+  // Begins the operation `target` (runtime/operation.h) with `arguments_json`, beside the steps that follow: reads ->
+  // writes, of `arguments` in its order.
   Start,
-  // What began with the same `token` is over after this step. Its effects are those of its Start, so that what is touched meanwhile lives from the one to
-  // the other; it has no arguments.
+  // What began with the same `token` is over after this step. Its effects are those of its Start, so that what is
+  // touched meanwhile lives from the one to the other; it has no arguments.
   Wait,
 };
-/// Batches of matrices in a buffer: element (b, i, j) is the one at offset + b * batch_stride + i * row_stride + j * column_stride; one of the
-/// last two strides is 1.
+/// Batches of matrices in a buffer: element (b, i, j) is the one at offset + b * batch_stride + i * row_stride + j *
+/// column_stride; one of the last two strides is 1.
 struct Matrix {
   DType dtype = DType::F32;
   int64_t offset = 0, batch_stride = 0, row_stride = 0, column_stride = 1;
@@ -66,23 +72,28 @@ struct Product {
 struct Step {
   StepKind kind = StepKind::Kernel;
   std::string name;
-  std::vector<int> arguments;      // buffers by number, in the kernel's order (Kernel), or the inputs (Extern)
-  std::vector<int> reads, writes;  // the effects, declared: order, aliasing and race checks need no more. A buffer in both is updated in place.
+  std::vector<int> arguments;  // buffers by number, in the kernel's order (Kernel), or the inputs (Extern)
+  // the effects, declared: order, aliasing and race checks need no more. A buffer in both is updated in place.
+  std::vector<int> reads, writes;
   // Kernel
   int kernel = -1;
-  std::vector<int64_t> shifts;     // of `arguments`: bytes from the buffer's first to the one that the kernel is given; empty: none (CPU)
+  // of `arguments`: bytes from the buffer's first to the one that the kernel is given; empty: none (CPU)
+  std::vector<int64_t> shifts;
   int64_t parallel_extent = 1;
   // Extern, Start
   std::string target, arguments_json;
   // Start, Wait
-  int token = -1;                  // ties the two: 0, 1, ... for each Start of the plan; it is no buffer
-  double seconds = 0;              // Start: estimated, until what it begins is over
+  int token = -1;      // ties the two: 0, 1, ... for each Start of the plan; it is no buffer
+  double seconds = 0;  // Start: estimated, until what it begins is over
   // Extern
-  std::vector<int> aliases;        // Extern: arguments that a result of home Extern may be a view of (other results are copied to their homes)
-  bool random = false;             // Extern: draws from the framework's generator; its state is handed over before and taken back after
+  // Extern: arguments that a result of home Extern may be a view of (other results are copied to their homes)
+  std::vector<int> aliases;
+  // Extern: draws from the framework's generator; its state is handed over before and taken back after
+  bool random = false;
   // Random
   double p = 0;
-  int64_t increment = 0;           // numbers that each of the generator's sequences gives; of a mask that nobody reads: elements
+  // numbers that each of the generator's sequences gives; of a mask that nobody reads: elements
+  int64_t increment = 0;
   // Product
   Product product;
   // provenance
@@ -100,16 +111,18 @@ struct Kernel {
 
 struct Plan {
   std::string name;
-  // "": a CPU's. "sm_90a", ...: kernels are cubins, entered as emit/cuda/emit.h says. "interpret": they are loop nests as text, for tests.
+  // "": a CPU's. "sm_90a", ...: kernels are cubins, entered as emit/cuda/emit.h says. "interpret": they are loop nests
+  // as text, for tests.
   std::string device;
-  std::string cpu;                 // level it was compiled for ("avx512"); running on a machine below it is a UserError
+  std::string cpu;  // level it was compiled for ("avx512"); running on a machine below it is a UserError
   std::vector<Buffer> buffers;
   std::vector<Kernel> kernels;
   std::vector<Step> steps;
   std::vector<uint8_t> constants;
   int64_t input_count = 0;
   int64_t output_count = 0;
-  // For each output: the buffer that holds it, or -1 (None). An Input buffer here means: the caller gets that very input back.
+  // For each output: the buffer that holds it, or -1 (None). An Input buffer here means: the caller gets that very
+  // input back.
   std::vector<int> outputs;
   int64_t temp_bytes = 0;          // this plan's arena
   int64_t saved_bytes = 0;         // the handle's arena (forward and backward plan agree)
@@ -118,8 +131,8 @@ struct Plan {
   std::vector<Remark> remarks;     // for explain: what was refused on the way here; of the most bytes first
 };
 
-/// An optimizer's step: one elementwise kernel over any number of tensors of any size. Kernel arguments: `inputs` in order, then a pointer to
-/// the number of elements (i64). Its parallel iterations are chunks of `chunk` elements.
+/// An optimizer's step: one elementwise kernel over any number of tensors of any size. Kernel arguments: `inputs` in
+/// order, then a pointer to the number of elements (i64). Its parallel iterations are chunks of `chunk` elements.
 struct ForeachInput {
   bool scalar = false;   // one value, shared by all tensors; else a pointer a tensor
   bool written = false;  // updated in place
@@ -133,9 +146,9 @@ struct Foreach {
   std::vector<std::string> origins;
 };
 
-/// Gives every Temp buffer its offset by live ranges over the steps, and sets temp_bytes. Two buffers share bytes only if
-/// their live ranges are apart, or one is `over` the other. Where the handle's arena has room that no slot uses at the time, a Temp
-/// becomes a Saved buffer without a slot.
+/// Gives every Temp buffer its offset by live ranges over the steps, and sets temp_bytes. Two buffers share bytes only
+/// if their live ranges are apart, or one is `over` the other. Where the handle's arena has room that no slot uses at
+/// the time, a Temp becomes a Saved buffer without a slot.
 void plan_memory(Plan&);
 /// What a thread that runs it needs beside the plan's memory: the most that a kernel asks for.
 int64_t scratch_bytes(const Plan&);

@@ -32,20 +32,28 @@ std::string names(const Plan& plan, const std::vector<int>& buffers) {
 std::string what(const Plan& plan, const Step& s) {
   switch (s.kind) {
     case StepKind::Kernel:
-      return fmt::format("kernel {} over {}{}", plan.kernels.at(s.kernel).name, s.parallel_extent, s.shifts.empty() ? "" : fmt::format(", arguments from byte {} on", fmt::join(s.shifts, ", ")));
+      return fmt::format("kernel {} over {}{}", plan.kernels.at(s.kernel).name, s.parallel_extent,
+                         s.shifts.empty() ? "" : fmt::format(", arguments from byte {} on", fmt::join(s.shifts, ", ")));
     case StepKind::Extern:
-      return fmt::format("extern {}{}{} {}", s.target, s.random ? " (random)" : "", s.aliases.empty() ? "" : " (a view of " + names(plan, s.aliases) + ")",
-                         s.arguments_json);
+      return fmt::format("extern {}{}{} {}", s.target, s.random ? " (random)" : "",
+                         s.aliases.empty() ? "" : " (a view of " + names(plan, s.aliases) + ")", s.arguments_json);
     case StepKind::Random:
-      if (s.kernel < 0 && s.writes.empty()) return fmt::format("random p={}, {} elements that nobody reads", s.p, s.increment);
+      if (s.kernel < 0 && s.writes.empty())
+        return fmt::format("random p={}, {} elements that nobody reads", s.p, s.increment);
       if (s.kernel < 0) return fmt::format("random p={}", s.p);
-      return fmt::format("random p={}, kernel {} over {}, increment {}", s.p, plan.kernels.at(s.kernel).name, s.parallel_extent, s.increment);
+      return fmt::format("random p={}, kernel {} over {}, increment {}", s.p, plan.kernels.at(s.kernel).name,
+                         s.parallel_extent, s.increment);
     case StepKind::Product: {
       const Product& p = s.product;
-      const auto matrix = [](const Matrix& x) { return fmt::format("{} +{} [{},{},{}]", name_of(x.dtype), x.offset, x.batch_stride, x.row_stride, x.column_stride); };
-      return fmt::format("product {} x {} x {} x {}{}: {} = {} * {}", p.batch, p.m, p.n, p.k, p.tf32 ? " in tf32" : "", matrix(p.result), matrix(p.lhs), matrix(p.rhs));
+      const auto matrix = [](const Matrix& x) {
+        return fmt::format("{} +{} [{},{},{}]", name_of(x.dtype), x.offset, x.batch_stride, x.row_stride,
+                           x.column_stride);
+      };
+      return fmt::format("product {} x {} x {} x {}{}: {} = {} * {}", p.batch, p.m, p.n, p.k, p.tf32 ? " in tf32" : "",
+                         matrix(p.result), matrix(p.lhs), matrix(p.rhs));
     }
-    case StepKind::Start: return fmt::format("start {} {} as token {}, {} s", s.target, s.arguments_json, s.token, s.seconds);
+    case StepKind::Start:
+      return fmt::format("start {} {} as token {}, {} s", s.target, s.arguments_json, s.token, s.seconds);
     case StepKind::Wait: return fmt::format("wait for token {}", s.token);
   }
   return "?";
@@ -56,20 +64,24 @@ std::string what(const Plan& plan, const Step& s) {
 std::string print(const Plan& plan, bool remarks) {
   std::string text;
   auto out = std::back_inserter(text);
-  fmt::format_to(out, "plan {} for {}: {} inputs, {} outputs, {} temp bytes, {} saved bytes, {} constant bytes{}\n", plan.name, plan.device.empty() ? plan.cpu : plan.device,
-                 plan.input_count, plan.output_count, plan.temp_bytes, plan.saved_bytes, plan.constants.size(), plan.consumes_saved ? ", consumes what is saved" : "");
+  fmt::format_to(out, "plan {} for {}: {} inputs, {} outputs, {} temp bytes, {} saved bytes, {} constant bytes{}\n",
+                 plan.name, plan.device.empty() ? plan.cpu : plan.device, plan.input_count, plan.output_count,
+                 plan.temp_bytes, plan.saved_bytes, plan.constants.size(),
+                 plan.consumes_saved ? ", consumes what is saved" : "");
   const std::vector<LiveRange> live = live_ranges(plan);
   text += "buffers:\n";
   for (size_t i = 0; i < plan.buffers.size(); ++i) {
     const Buffer& b = plan.buffers[i];
-    fmt::format_to(out, "  {}: {} {}[{}]{} strides [{}], {} bytes{}, live [{}, {}]\n", b.name, place(b), name_of(b.dtype), fmt::join(b.shape, ","),
-                   b.bits ? " bits" : "", fmt::join(b.strides, ","), b.bytes, b.over < 0 ? "" : " over " + plan.buffers.at(b.over).name, live[i].first, live[i].last);
+    fmt::format_to(out, "  {}: {} {}[{}]{} strides [{}], {} bytes{}, live [{}, {}]\n", b.name, place(b),
+                   name_of(b.dtype), fmt::join(b.shape, ","), b.bits ? " bits" : "", fmt::join(b.strides, ","), b.bytes,
+                   b.over < 0 ? "" : " over " + plan.buffers.at(b.over).name, live[i].first, live[i].last);
   }
   text += "steps:\n";
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     const Step& s = plan.steps[i];
-    fmt::format_to(out, "  {}: {} = {}; arguments [{}], reads [{}], writes [{}], {} flops, {} bytes", i, s.name, what(plan, s),
-                   names(plan, s.arguments), names(plan, s.reads), names(plan, s.writes), s.flops, s.bytes);
+    fmt::format_to(out, "  {}: {} = {}; arguments [{}], reads [{}], writes [{}], {} flops, {} bytes", i, s.name,
+                   what(plan, s), names(plan, s.arguments), names(plan, s.reads), names(plan, s.writes), s.flops,
+                   s.bytes);
     if (!s.origins.empty()) fmt::format_to(out, "   // {}", fmt::join(s.origins, ", "));
     text += '\n';
   }
@@ -80,7 +92,8 @@ std::string print(const Plan& plan, bool remarks) {
   if (!remarks || plan.remarks.empty()) return text;
   text += "remarks:\n";
   for (const Remark& r : plan.remarks) {
-    fmt::format_to(out, "  {}: not {}: {}{}; {} x, {} bytes", r.stage, r.what, r.reason, r.detail.empty() ? "" : " (" + r.detail + ")", r.count, r.bytes);
+    fmt::format_to(out, "  {}: not {}: {}{}; {} x, {} bytes", r.stage, r.what, r.reason,
+                   r.detail.empty() ? "" : " (" + r.detail + ")", r.count, r.bytes);
     if (!r.origins.empty()) fmt::format_to(out, "   // {}", fmt::join(r.origins, ", "));
     text += '\n';
   }

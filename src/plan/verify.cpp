@@ -1,22 +1,31 @@
 // What is checked, in this order:
 //   counts    none is negative, or larger than any memory: what is computed from them below cannot overflow
-//   buffers   shape and strides agree, nothing negative; `bytes` hold the farthest element; Input and Output indices within the
-//             counts, bits only of dense bools in Temp and Saved, one Output buffer an index, one Input buffer an index that is `updated`; Saved, Temp and Constant offsets aligned and within their memory
-//   steps     buffer and kernel numbers in range; a kernel's entry lies within its code; declared effects are the arguments;
-//             `over`: a temporary, or a slot that the plan writes, over a temporary, or over a slot that the plan consumes, with its bytes and offset; the kernel that first writes the one is the
-//             last reader of the other
-//             Constants are never written, an Input only where it is `updated`: by one step, after which nobody reads it; what is read was
-//             written before (Saved: where this plan writes it at all);
-//             an Extern step's `aliases` are arguments of it; while a view lives, no step writes the memory that it may lie in
+//   buffers   shape and strides agree, nothing negative; `bytes` hold the farthest element; Input and Output indices
+//             within the counts, bits only of dense bools in Temp and Saved, one Output buffer an index, one Input
+//             buffer an index that is `updated`; Saved, Temp and Constant offsets aligned and within their memory
+//   steps     buffer and kernel numbers in range; a kernel's entry lies within its code; declared effects are the
+//             arguments; `over`: a temporary, or a slot that the plan writes, over a temporary, or over a slot that the
+//             plan consumes, with its bytes and offset; the kernel that first writes the one is the last reader of the
+//             other
+//             Constants are never written, an Input only where it is `updated`: by one step, after which nobody reads
+//             it; what is read was written before (Saved: where this plan writes it at all);
+//             an Extern step's `aliases` are arguments of it; while a view lives, no step writes the memory that it may
+//             lie in
 //             bits are written by Random steps of the host alone, and read by kernels alone
-//             a Random step writes one dense bool buffer (or, on the host, none) with 0 <= p <= 1; with a kernel, it reads one Draw buffer, which no other step does
+//             a Random step writes one dense bool buffer (or, on the host, none) with 0 <= p <= 1; with a kernel, it
+//             reads one Draw buffer, which no other step does
 //             a Product's matrices lie within their buffers, and are laid out as plan.h says
-//             a Start has a token of its own, from 0 on, and is waited for once, behind it, by a Wait with its effects and no arguments; its effects are its arguments. Between
-//             the two nobody writes what it reads, nor touches what it writes; that is the framework's memory or bits never
-//             all kernels run in blocks of threads, on a device alone, or none does; those that do take no shifts and read no bits
-//   outputs   one entry an output; it names its own Output buffer, an Input, or none; an Output buffer is written and is an output
-//   remarks   each says what was refused and why, at least once, of two lines at most; they are no more than a compiler makes
-//   memory    Temp buffers that live at the same time, and Saved ones, share no byte (live.h says when they live), unless one is over the other
+//             a Start has a token of its own, from 0 on, and is waited for once, behind it, by a Wait with its effects
+//             and no arguments; its effects are its arguments. Between the two nobody writes what it reads, nor touches
+//             what it writes; that is the framework's memory or bits never
+//             all kernels run in blocks of threads, on a device alone, or none does; those that do take no shifts and
+//             read no bits
+//   outputs   one entry an output; it names its own Output buffer, an Input, or none; an Output buffer is written and
+//             is an output
+//   remarks   each says what was refused and why, at least once, of two lines at most; they are no more than a compiler
+//             makes
+//   memory    Temp buffers that live at the same time, and Saved ones, share no byte (live.h says when they live),
+//             unless one is over the other
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -35,15 +44,23 @@ constexpr int64_t kMostBytes = int64_t{1} << 56, kMostInputs = 1 << 24;
 
 class Verifier {
  public:
-  explicit Verifier(const Plan& plan) : p_(plan), written_(plan.buffers.size(), false), read_in_flight_(plan.buffers.size()), written_in_flight_(plan.buffers.size(), -1) {}
+  explicit Verifier(const Plan& plan)
+      : p_(plan),
+        written_(plan.buffers.size(), false),
+        read_in_flight_(plan.buffers.size()),
+        written_in_flight_(plan.buffers.size(), -1) {}
   void run() {
-    check(p_.input_count >= 0 && p_.input_count <= kMostInputs && p_.output_count >= 0, "{} inputs, {} outputs", p_.input_count, p_.output_count);
-    check(is_size(p_.temp_bytes) && is_size(p_.saved_bytes), "{} bytes of its own, {} of the handle", p_.temp_bytes, p_.saved_bytes);
+    check(p_.input_count >= 0 && p_.input_count <= kMostInputs && p_.output_count >= 0, "{} inputs, {} outputs",
+          p_.input_count, p_.output_count);
+    check(is_size(p_.temp_bytes) && is_size(p_.saved_bytes), "{} bytes of its own, {} of the handle", p_.temp_bytes,
+          p_.saved_bytes);
     for (const Buffer& b : p_.buffers) buffer(b);
     for (const Buffer& b : p_.buffers)
-      if (b.home == Home::Input && b.updated) check(inputs_.count(b.index) == 1, "buffer {}: a second buffer for updated input {}", b.name, b.index);
+      if (b.home == Home::Input && b.updated)
+        check(inputs_.count(b.index) == 1, "buffer {}: a second buffer for updated input {}", b.name, b.index);
     for (const Kernel& k : p_.kernels) kernel(k);
-    for (const Step& s : p_.steps) for (int b : s.writes) in_range(s, b), written_here_.insert(b);
+    for (const Step& s : p_.steps)
+      for (int b : s.writes) in_range(s, b), written_here_.insert(b);
     starts_ = std::count_if(p_.steps.begin(), p_.steps.end(), [](const Step& s) { return s.kind == StepKind::Start; });
     for (const Step& s : p_.steps) step(s);
     for (const auto& [token, start] : in_flight_) check(false, "step {}: is waited for by nobody", start->name);
@@ -60,23 +77,29 @@ class Verifier {
   static bool is_size(int64_t n) { return n >= 0 && n <= kMostBytes; }
 
   void buffer(const Buffer& b) {
-    check(b.shape.size() == b.strides.size(), "buffer {}: {} axes but {} strides", b.name, b.shape.size(), b.strides.size());
+    check(b.shape.size() == b.strides.size(), "buffer {}: {} axes but {} strides", b.name, b.shape.size(),
+          b.strides.size());
     check(is_size(b.bytes), "buffer {}: {} bytes", b.name, b.bytes);
     int64_t last = 0, numel = std::count(b.shape.begin(), b.shape.end(), 0) ? 0 : 1;  // index of the farthest element
     for (size_t i = 0; i < b.shape.size(); ++i) {
       check(b.shape[i] >= 0 && b.strides[i] >= 0, "buffer {}: negative extent or stride", b.name);
       if (numel == 0) continue;
       int64_t step = 0;
-      check(!__builtin_mul_overflow(b.shape[i] - 1, b.strides[i], &step) && !__builtin_add_overflow(last, step, &last) && is_size(last) &&
-                !__builtin_mul_overflow(numel, b.shape[i], &numel) && is_size(numel), "buffer {}: more elements than any memory holds", b.name);
+      check(!__builtin_mul_overflow(b.shape[i] - 1, b.strides[i], &step) &&
+                !__builtin_add_overflow(last, step, &last) && is_size(last) &&
+                !__builtin_mul_overflow(numel, b.shape[i], &numel) && is_size(numel),
+            "buffer {}: more elements than any memory holds", b.name);
     }
     const int64_t needed = b.bits ? bytes_of_bits(numel) : numel == 0 ? 0 : (last + 1) * size_of(b.dtype);
-    check(!b.bits || (b.dtype == DType::Bool && (numel == 0 || last + 1 == numel) && b.over < 0 && (b.home == Home::Temp || b.home == Home::Saved)),
+    check(!b.bits || (b.dtype == DType::Bool && (numel == 0 || last + 1 == numel) && b.over < 0 &&
+                      (b.home == Home::Temp || b.home == Home::Saved)),
           "buffer {}: bits, but no dense bools of the plan's own", b.name);
     check(b.bytes >= needed, "buffer {}: {} bytes, its elements need {}", b.name, b.bytes, needed);
     const auto within = [&](int64_t size, const char* what) {
-      check(b.offset >= 0 && b.offset % kAlignment == 0, "buffer {}: offset {} is not a multiple of {}", b.name, b.offset, kAlignment);
-      check(b.bytes <= size - b.offset, "buffer {}: {} bytes at {}, behind the {} bytes of {}", b.name, b.bytes, b.offset, size, what);
+      check(b.offset >= 0 && b.offset % kAlignment == 0, "buffer {}: offset {} is not a multiple of {}", b.name,
+            b.offset, kAlignment);
+      check(b.bytes <= size - b.offset, "buffer {}: {} bytes at {}, behind the {} bytes of {}", b.name, b.bytes,
+            b.offset, size, what);
     };
     switch (b.home) {
       case Home::Input:
@@ -84,32 +107,37 @@ class Verifier {
         inputs_.insert(b.index);
         break;
       case Home::Output:
-        check(b.index >= 0 && b.index < p_.output_count, "buffer {}: output {} of {}", b.name, b.index, p_.output_count);
+        check(b.index >= 0 && b.index < p_.output_count, "buffer {}: output {} of {}", b.name, b.index,
+              p_.output_count);
         check(output_indices_.insert(b.index).second, "buffer {}: a second buffer for output {}", b.name, b.index);
         break;
       case Home::Saved: within(p_.saved_bytes, "saved memory"); break;
       case Home::Temp: within(p_.temp_bytes, "the arena"); break;
       case Home::Constant: within(static_cast<int64_t>(p_.constants.size()), "constants"); break;
       case Home::Extern: break;
-      case Home::Draw: check(b.bytes == 16 && !p_.device.empty(), "buffer {}: a draw is two i64, on a device", b.name); break;
+      case Home::Draw:
+        check(b.bytes == 16 && !p_.device.empty(), "buffer {}: a draw is two i64, on a device", b.name);
+        break;
     }
   }
 
   void remarks() const {
     check(p_.remarks.size() <= 2 * kMostRemarks, "{} remarks", p_.remarks.size());
     for (const Remark& r : p_.remarks)
-      check(!r.what.empty() && !r.reason.empty() && r.origins.size() <= 2 && r.count >= 1 && r.bytes >= 0, "remark '{}: {}': {} lines, {} times, {} bytes", r.what,
-            r.reason, r.origins.size(), r.count, r.bytes);
+      check(!r.what.empty() && !r.reason.empty() && r.origins.size() <= 2 && r.count >= 1 && r.bytes >= 0,
+            "remark '{}: {}': {} lines, {} times, {} bytes", r.what, r.reason, r.origins.size(), r.count, r.bytes);
   }
 
   /// Whether kernels are run by blocks of threads, which find their arguments in a table.
   bool in_blocks() const { return !p_.kernels.empty() && p_.kernels[0].threads > 0; }
 
   void kernel(const Kernel& k) const {
-    check(k.entry >= 0 && k.entry < static_cast<int64_t>(k.code.size()), "kernel {}: entry {} outside its {} bytes", k.name, k.entry, k.code.size());
-    check(k.threads >= 0 && k.threads <= 1024 && (k.threads == 0 || !p_.device.empty()), "kernel {}: {} threads a block for {}", k.name, k.threads,
-          p_.device.empty() ? "a CPU" : p_.device);
-    check((k.threads > 0) == (p_.kernels[0].threads > 0), "kernel {} runs in blocks of threads and {} does not, or the other way round", k.name, p_.kernels[0].name);
+    check(k.entry >= 0 && k.entry < static_cast<int64_t>(k.code.size()), "kernel {}: entry {} outside its {} bytes",
+          k.name, k.entry, k.code.size());
+    check(k.threads >= 0 && k.threads <= 1024 && (k.threads == 0 || !p_.device.empty()),
+          "kernel {}: {} threads a block for {}", k.name, k.threads, p_.device.empty() ? "a CPU" : p_.device);
+    check((k.threads > 0) == (p_.kernels[0].threads > 0),
+          "kernel {} runs in blocks of threads and {} does not, or the other way round", k.name, p_.kernels[0].name);
     check(is_size(k.scratch_bytes), "kernel {}: {} bytes of scratch", k.name, k.scratch_bytes);
   }
 
@@ -126,18 +154,23 @@ class Verifier {
     };
     for (int b : s.arguments) in_range(s, b);
     const std::set<int> arguments(s.arguments.begin(), s.arguments.end());
-    for (int b : s.aliases) check(s.kind == StepKind::Extern && arguments.contains(b), "step {}: a result is a view of buffer {}, which is no argument of a call", s.name, b);
+    for (int b : s.aliases)
+      check(s.kind == StepKind::Extern && arguments.contains(b),
+            "step {}: a result is a view of buffer {}, which is no argument of a call", s.name, b);
     const std::set<int> reads = distinct(s.reads, "reads"), writes = distinct(s.writes, "writes");
     switch (s.kind) {
       case StepKind::Kernel: {
-        check(s.kernel >= 0 && s.kernel < static_cast<int>(p_.kernels.size()), "step {}: kernel {} of {}", s.name, s.kernel, p_.kernels.size());
+        check(s.kernel >= 0 && s.kernel < static_cast<int>(p_.kernels.size()), "step {}: kernel {} of {}", s.name,
+              s.kernel, p_.kernels.size());
         check(s.parallel_extent >= 0, "step {}: negative parallel extent", s.name);
         std::set<int> effects = reads;
         effects.insert(writes.begin(), writes.end());
         check(effects == arguments, "step {}: its declared effects are not its arguments", s.name);
-        check(s.shifts.empty() || (s.shifts.size() == s.arguments.size() && !in_blocks()), "step {}: one shift an argument is wanted, and none of a kernel of blocks", s.name);
+        check(s.shifts.empty() || (s.shifts.size() == s.arguments.size() && !in_blocks()),
+              "step {}: one shift an argument is wanted, and none of a kernel of blocks", s.name);
         for (size_t i = 0; i < s.shifts.size(); ++i)
-          check(s.shifts[i] >= 0 && s.shifts[i] <= p_.buffers[s.arguments[i]].bytes, "step {}: argument {} begins outside of its buffer", s.name, i);
+          check(s.shifts[i] >= 0 && s.shifts[i] <= p_.buffers[s.arguments[i]].bytes,
+                "step {}: argument {} begins outside of its buffer", s.name, i);
         break;
       }
       case StepKind::Extern:
@@ -147,23 +180,28 @@ class Verifier {
       case StepKind::Random: {
         check(s.p >= 0 && s.p <= 1, "step {}: probability {}", s.name, s.p);
         if (s.kernel < 0 && s.writes.empty()) {
-          check(s.reads.empty() && s.arguments.empty() && s.increment >= 0, "step {}: a mask that nobody reads has a number of elements, and no buffers", s.name);
+          check(s.reads.empty() && s.arguments.empty() && s.increment >= 0,
+                "step {}: a mask that nobody reads has a number of elements, and no buffers", s.name);
           break;
         }
         check(s.writes.size() == 1, "step {}: a draw writes one buffer", s.name);
         if (s.kernel < 0) {
           check(s.reads.empty() && s.arguments.empty(), "step {}: a draw reads nothing", s.name);
         } else {
-          check(s.kernel < static_cast<int>(p_.kernels.size()) && s.parallel_extent >= 0, "step {}: kernel {} of {}", s.name, s.kernel, p_.kernels.size());
-          check(s.reads.size() == 1 && s.arguments == std::vector<int>{s.reads[0], s.writes[0]} && p_.buffers[s.reads[0]].home == Home::Draw && draws_.insert(s.reads[0]).second,
+          check(s.kernel < static_cast<int>(p_.kernels.size()) && s.parallel_extent >= 0, "step {}: kernel {} of {}",
+                s.name, s.kernel, p_.kernels.size());
+          check(s.reads.size() == 1 && s.arguments == std::vector<int>{s.reads[0], s.writes[0]} &&
+                    p_.buffers[s.reads[0]].home == Home::Draw && draws_.insert(s.reads[0]).second,
                 "step {}: a kernel of a draw has a Draw buffer of its own and the mask as arguments", s.name);
           check(s.increment > 0 && s.increment % 4 == 0, "step {}: the generator moves on by {}", s.name, s.increment);
         }
         const Buffer& b = p_.buffers[s.writes[0]];
         int64_t numel = 1;
         for (int64_t d : b.shape) numel *= d;
-        // Draws fill memory in its own order; axes may lie in it in any order, but without gaps (strides were checked against bytes).
-        check(b.dtype == DType::Bool && b.bytes == (b.bits ? bytes_of_bits(numel) : numel), "step {}: {} is not a dense bool buffer", s.name, b.name);
+        // Draws fill memory in its own order; axes may lie in it in any order, but without gaps (strides were checked
+        // against bytes).
+        check(b.dtype == DType::Bool && b.bytes == (b.bits ? bytes_of_bits(numel) : numel),
+              "step {}: {} is not a dense bool buffer", s.name, b.name);
         break;
       }
       case StepKind::Product: break;  // below
@@ -177,23 +215,33 @@ class Verifier {
       }
       case StepKind::Wait: wait(s, reads, writes); return;
     }
-    check(s.token == -1 || s.kind == StepKind::Start, "step {}: has a token, but starts nothing and waits for nothing", s.name);
+    check(s.token == -1 || s.kind == StepKind::Start, "step {}: has a token, but starts nothing and waits for nothing",
+          s.name);
     if (s.kind == StepKind::Product) product(s);
     untouched(s);
     if (s.kind == StepKind::Start) start(s);
-    for (int b : s.reads) check(!p_.buffers[b].bits || (s.kind == StepKind::Kernel && !in_blocks()), "step {}: reads {}, which is bits", s.name, p_.buffers[b].name);
-    for (int b : s.writes) check(!p_.buffers[b].bits || (s.kind == StepKind::Random && s.kernel < 0), "step {}: writes {}, which is bits", s.name, p_.buffers[b].name);
+    for (int b : s.reads)
+      check(!p_.buffers[b].bits || (s.kind == StepKind::Kernel && !in_blocks()), "step {}: reads {}, which is bits",
+            s.name, p_.buffers[b].name);
+    for (int b : s.writes)
+      check(!p_.buffers[b].bits || (s.kind == StepKind::Random && s.kernel < 0), "step {}: writes {}, which is bits",
+            s.name, p_.buffers[b].name);
     for (int b : s.reads) {
       const Home home = p_.buffers[b].home;
-      const bool given = home == Home::Input || home == Home::Constant || (home == Home::Draw && s.kind == StepKind::Random) || (home == Home::Saved && !written_here_.contains(b));
+      const bool given = home == Home::Input || home == Home::Constant ||
+                         (home == Home::Draw && s.kind == StepKind::Random) ||
+                         (home == Home::Saved && !written_here_.contains(b));
       check(home != Home::Input || !written_[b], "step {}: reads {} after its update", s.name, p_.buffers[b].name);
-      check(given || written_[b] || p_.buffers[b].bytes == 0, "step {}: reads {} before anything was written there", s.name, p_.buffers[b].name);
+      check(given || written_[b] || p_.buffers[b].bytes == 0, "step {}: reads {} before anything was written there",
+            s.name, p_.buffers[b].name);
     }
     for (int b : s.writes) {
       const Home home = p_.buffers[b].home;
-      check(home != Home::Constant && home != Home::Draw && (home != Home::Input || p_.buffers[b].updated), "step {}: writes {}, an input or a constant", s.name, p_.buffers[b].name);
+      check(home != Home::Constant && home != Home::Draw && (home != Home::Input || p_.buffers[b].updated),
+            "step {}: writes {}, an input or a constant", s.name, p_.buffers[b].name);
       check(home != Home::Input || !written_[b], "step {}: updates {} a second time", s.name, p_.buffers[b].name);
-      check(home != Home::Extern || s.kind == StepKind::Extern, "step {}: writes {}, the framework's memory", s.name, p_.buffers[b].name);
+      check(home != Home::Extern || s.kind == StepKind::Extern, "step {}: writes {}, the framework's memory", s.name,
+            p_.buffers[b].name);
       written_[b] = true;
     }
   }
@@ -201,7 +249,8 @@ class Verifier {
   /// What is in flight has its memory to itself.
   void untouched(const Step& s) const {
     const auto refuse = [&](int b, int token, const char* how) {
-      check(token < 0, "step {}: {} {}, which {} has in flight", s.name, how, p_.buffers[b].name, token < 0 ? "" : in_flight_.at(token)->name);
+      check(token < 0, "step {}: {} {}, which {} has in flight", s.name, how, p_.buffers[b].name,
+            token < 0 ? "" : in_flight_.at(token)->name);
     };
     for (int b : s.reads) refuse(b, written_in_flight_[b], "reads");
     for (int b : s.writes) {
@@ -222,7 +271,8 @@ class Verifier {
     const auto it = in_flight_.find(s.token);
     check(it != in_flight_.end(), "step {}: waits for token {}, which is not in flight", s.name, s.token);
     const Step& start = *it->second;
-    check(s.arguments.empty() && reads == std::set<int>(start.reads.begin(), start.reads.end()) && writes == std::set<int>(start.writes.begin(), start.writes.end()),
+    check(s.arguments.empty() && reads == std::set<int>(start.reads.begin(), start.reads.end()) &&
+              writes == std::set<int>(start.writes.begin(), start.writes.end()),
           "step {}: its effects are not those of {}", s.name, start.name);
     in_flight_.erase(it);
     for (int b : reads) read_in_flight_[b].erase(s.token);
@@ -233,14 +283,21 @@ class Verifier {
     const Product& p = s.product;
     check(!p_.device.empty(), "step {}: the library multiplies on a device", s.name);
     using Wide = __int128;
-    for (int64_t extent : {p.batch, p.m, p.n, p.k}) check(extent > 0 && is_size(extent), "step {}: a product of nothing", s.name);
-    check(s.arguments.size() == 4 && std::set<int>(s.reads.begin(), s.reads.end()) == std::set<int>{s.arguments[0], s.arguments[1]} &&
-              s.writes == std::vector<int>{s.arguments[2], s.arguments[3]}, "step {}: its arguments are lhs, rhs, result and memory to use", s.name);
+    for (int64_t extent : {p.batch, p.m, p.n, p.k})
+      check(extent > 0 && is_size(extent), "step {}: a product of nothing", s.name);
+    check(s.arguments.size() == 4 &&
+              std::set<int>(s.reads.begin(), s.reads.end()) == std::set<int>{s.arguments[0], s.arguments[1]} &&
+              s.writes == std::vector<int>{s.arguments[2], s.arguments[3]},
+          "step {}: its arguments are lhs, rhs, result and memory to use", s.name);
     const auto within = [&](const Matrix& x, int64_t rows, int64_t columns, int b) {
-      check((x.row_stride == 1 && x.column_stride >= rows) || (x.column_stride == 1 && x.row_stride >= columns), "step {}: a matrix without rows or columns side by side", s.name);
-      check(is_size(x.offset) && is_size(x.batch_stride) && is_size(x.row_stride) && is_size(x.column_stride), "step {}: a negative stride", s.name);
-      const Wide last = x.offset + Wide{p.batch - 1} * x.batch_stride + Wide{rows - 1} * x.row_stride + Wide{columns - 1} * x.column_stride;
-      check((last + 1) * size_of(x.dtype) <= p_.buffers[b].bytes, "step {}: a matrix reaches beyond {}", s.name, p_.buffers[b].name);
+      check((x.row_stride == 1 && x.column_stride >= rows) || (x.column_stride == 1 && x.row_stride >= columns),
+            "step {}: a matrix without rows or columns side by side", s.name);
+      check(is_size(x.offset) && is_size(x.batch_stride) && is_size(x.row_stride) && is_size(x.column_stride),
+            "step {}: a negative stride", s.name);
+      const Wide last = x.offset + Wide{p.batch - 1} * x.batch_stride + Wide{rows - 1} * x.row_stride +
+                        Wide{columns - 1} * x.column_stride;
+      check((last + 1) * size_of(x.dtype) <= p_.buffers[b].bytes, "step {}: a matrix reaches beyond {}", s.name,
+            p_.buffers[b].name);
     };
     within(p.lhs, p.m, p.k, s.arguments[0]);
     within(p.rhs, p.k, p.n, s.arguments[1]);
@@ -249,18 +306,21 @@ class Verifier {
   }
 
   void outputs() const {
-    check(static_cast<int64_t>(p_.outputs.size()) == p_.output_count, "{} outputs listed, {} counted", p_.outputs.size(), p_.output_count);
+    check(static_cast<int64_t>(p_.outputs.size()) == p_.output_count, "{} outputs listed, {} counted",
+          p_.outputs.size(), p_.output_count);
     std::set<int64_t> named;
     for (size_t i = 0; i < p_.outputs.size(); ++i) {
       const int b = p_.outputs[i];
       check(b >= -1 && b < static_cast<int>(p_.buffers.size()), "output {}: buffer {} of {}", i, b, p_.buffers.size());
       if (b < 0 || p_.buffers[b].home == Home::Input) continue;
       const Buffer& buffer = p_.buffers[b];
-      check(buffer.home == Home::Output && buffer.index == static_cast<int64_t>(i), "output {}: {} is not its buffer", i, buffer.name);
+      check(buffer.home == Home::Output && buffer.index == static_cast<int64_t>(i), "output {}: {} is not its buffer",
+            i, buffer.name);
       check(written_[b] || buffer.bytes == 0, "output {}: {} is never written", i, buffer.name);
       named.insert(buffer.index);
     }
-    for (int64_t index : output_indices_) check(named.contains(index), "output {}: has a buffer, but is not among the outputs", index);
+    for (int64_t index : output_indices_)
+      check(named.contains(index), "output {}: has a buffer, but is not among the outputs", index);
   }
 
   bool lies_over(int a, int b) const {
@@ -273,27 +333,36 @@ class Verifier {
     const Buffer& b = p_.buffers[number];
     int lowest = number;
     for (size_t steps = 0; p_.buffers[lowest].over >= 0; lowest = p_.buffers[lowest].over)
-      check(p_.buffers[lowest].over < static_cast<int>(p_.buffers.size()) && ++steps <= p_.buffers.size(), "buffer {}: over what is not there", b.name);
+      check(p_.buffers[lowest].over < static_cast<int>(p_.buffers.size()) && ++steps <= p_.buffers.size(),
+            "buffer {}: over what is not there", b.name);
     const Buffer &below = p_.buffers[b.over], &first = p_.buffers[lowest];
-    check(b.home == below.home && b.offset == below.offset && b.bytes == below.bytes, "buffer {}: is over {}, but not in its memory", b.name, below.name);
+    check(b.home == below.home && b.offset == below.offset && b.bytes == below.bytes,
+          "buffer {}: is over {}, but not in its memory", b.name, below.name);
     const bool fills = b.home == Home::Saved && b.index >= 0 && written_here_.contains(number);
-    check(b.home == Home::Temp || (b.home == Home::Saved && b.index < 0) || fills, "buffer {}: is over {}, but no temporary", b.name, below.name);
-    check(below.home == Home::Temp || below.index < 0 || !written_here_.contains(b.over), "buffer {}: is over {}, which is kept", b.name, below.name);
-    check(first.home == Home::Temp || first.index < 0 || (p_.consumes_saved && !written_here_.contains(lowest)), "buffer {}: is over {}, which is kept", b.name, first.name);
+    check(b.home == Home::Temp || (b.home == Home::Saved && b.index < 0) || fills,
+          "buffer {}: is over {}, but no temporary", b.name, below.name);
+    check(below.home == Home::Temp || below.index < 0 || !written_here_.contains(b.over),
+          "buffer {}: is over {}, which is kept", b.name, below.name);
+    check(first.home == Home::Temp || first.index < 0 || (p_.consumes_saved && !written_here_.contains(lowest)),
+          "buffer {}: is over {}, which is kept", b.name, first.name);
     if (live[number].first < 0) return;
     const Step& s = p_.steps[live[number].first];
-    const auto among = [](const std::vector<int>& list, int x) { return std::find(list.begin(), list.end(), x) != list.end(); };
-    check(s.kind == StepKind::Kernel && among(s.writes, number) && among(s.reads, b.over) && live[b.over].last == live[number].first,
+    const auto among = [](const std::vector<int>& list, int x) {
+      return std::find(list.begin(), list.end(), x) != list.end();
+    };
+    check(s.kind == StepKind::Kernel && among(s.writes, number) && among(s.reads, b.over) &&
+              live[b.over].last == live[number].first,
           "buffer {}: is over {}, and {} is not the kernel between them", b.name, below.name, s.name);
   }
 
-  /// A kernel that reads a view may write over what it lies in no more than a later one may: `over` was proved for the buffer's own elements.
+  /// A kernel that reads a view may write over what it lies in no more than a later one may: `over` was proved for the
+  /// buffer's own elements.
   void views() const {
     for (const ViewOf& v : plan::views(p_))
       for (int s = v.live.first + 1; s <= v.live.last; ++s)
         for (int w : p_.steps[s].writes)
-          check(w != v.buffer && !lies_over(w, v.buffer), "step {}: writes {} while {}, a view of {}, is in use", p_.steps[s].name, p_.buffers[w].name,
-                p_.buffers[v.view].name, p_.buffers[v.buffer].name);
+          check(w != v.buffer && !lies_over(w, v.buffer), "step {}: writes {} while {}, a view of {}, is in use",
+                p_.steps[s].name, p_.buffers[w].name, p_.buffers[v.view].name, p_.buffers[v.buffer].name);
   }
 
   void memory() const {
@@ -311,25 +380,27 @@ class Verifier {
         for (size_t j = i + 1; j < order.size() && p_.buffers[order[j]].offset < a.offset + a.bytes; ++j) {
           const Buffer& b = p_.buffers[order[j]];
           // Two slots that nobody writes here may be one (a value saved twice is not, but a reader need not know).
-          const bool given = home == Home::Saved && !written_here_.contains(order[i]) && !written_here_.contains(order[j]);
+          const bool given =
+              home == Home::Saved && !written_here_.contains(order[i]) && !written_here_.contains(order[j]);
           const bool handed_on = lies_over(order[i], order[j]) || lies_over(order[j], order[i]);
-          check(given || handed_on || !live[order[i]].meets(live[order[j]]), "{} and {} share bytes at {} while both live", a.name, b.name, b.offset);
+          check(given || handed_on || !live[order[i]].meets(live[order[j]]),
+                "{} and {} share bytes at {} while both live", a.name, b.name, b.offset);
         }
       }
     }
   }
 
   const Plan& p_;
-  std::vector<bool> written_;         // up to the step being checked
-  std::set<int> written_here_;        // by any step of this plan
-  int64_t starts_ = 0;                // steps that start something
-  std::set<int> tokens_;              // of those up to the step being checked,
-  std::map<int, const Step*> in_flight_;         // and of these, those that nobody has waited for
-  std::vector<std::set<int>> read_in_flight_;    // by buffer: tokens
-  std::vector<int> written_in_flight_;           // by buffer: a token, or -1
-  std::set<int> draws_;               // Draw buffers of the steps so far
-  std::set<int64_t> output_indices_;  // with a buffer
-  std::multiset<int64_t> inputs_;     // one entry a buffer
+  std::vector<bool> written_;                  // up to the step being checked
+  std::set<int> written_here_;                 // by any step of this plan
+  int64_t starts_ = 0;                         // steps that start something
+  std::set<int> tokens_;                       // of those up to the step being checked,
+  std::map<int, const Step*> in_flight_;       // and of these, those that nobody has waited for
+  std::vector<std::set<int>> read_in_flight_;  // by buffer: tokens
+  std::vector<int> written_in_flight_;         // by buffer: a token, or -1
+  std::set<int> draws_;                        // Draw buffers of the steps so far
+  std::set<int64_t> output_indices_;           // with a buffer
+  std::multiset<int64_t> inputs_;              // one entry a buffer
 };
 
 }  // namespace

@@ -74,7 +74,10 @@ int64_t of_integers(Op op, DType dtype, int64_t a, int64_t b) {
     case Op::Neg: return -u(a);
     case Op::Abs: return a < 0 ? -u(a) : u(a);
     case Op::Sign: return (a > 0) - (a < 0);
-    case Op::Floor: case Op::Ceil: case Op::Round: case Op::Trunc: return a;
+    case Op::Floor:
+    case Op::Ceil:
+    case Op::Round:
+    case Op::Trunc: return a;
     case Op::Not: return dtype == DType::Bool ? !a : ~a;
     case Op::Add: return u(a) + u(b);
     case Op::Sub: return u(a) - u(b);
@@ -97,7 +100,8 @@ template <class T> bool compare(Op op, T a, T b) {
     case Op::Lt: return a < b;
     case Op::Le: return a <= b;
     case Op::Eq: return a == b;
-    case Op::Ne: case Op::IsNan: return a != b;
+    case Op::Ne:
+    case Op::IsNan: return a != b;
     default: no_such(op);
   }
 }
@@ -105,8 +109,11 @@ template <class T> bool compare(Op op, T a, T b) {
 Tensor cast(const Node& node, const Tensor& a, Precision precision) {
   Tensor out = zeros(node.type);
   const DType from = a.type.dtype, to = node.dtype();
-  const bool by_f32 = precision == Precision::Rounded && to != DType::F64;  // halves are reached through f32, as on the machine and in eager
-  const auto to_float = [&](auto value) { return kept(precision, to, by_f32 ? static_cast<float>(value) : static_cast<double>(value)); };
+  // halves are reached through f32, as on the machine and in eager
+  const bool by_f32 = precision == Precision::Rounded && to != DType::F64;
+  const auto to_float = [&](auto value) {
+    return kept(precision, to, by_f32 ? static_cast<float>(value) : static_cast<double>(value));
+  };
   for (int64_t i = 0; i < node.type.numel(); ++i) {
     if (is_float(to)) out.f[i] = is_float(from) ? to_float(a.f[i]) : to_float(a.i[i]);
     else if (!is_float(from)) out.i[i] = wrap_to(to, a.i[i]);
@@ -129,10 +136,12 @@ Tensor evaluate_elementwise(const Node& node, const Operands& in, Precision prec
   if (node.op == Op::Select) return select(node, in);
   Tensor out = zeros(node.type);
   const Tensor &a = *in[0], &b = *in.back();  // one and the same where there is one input
-  const bool compares = node.op == Op::Lt || node.op == Op::Le || node.op == Op::Eq || node.op == Op::Ne || node.op == Op::IsNan;
+  const bool compares =
+      node.op == Op::Lt || node.op == Op::Le || node.op == Op::Eq || node.op == Op::Ne || node.op == Op::IsNan;
   const auto round = [&](double value) { return kept(precision, node.dtype(), value); };
   for (int64_t i = 0; i < node.type.numel(); ++i) {
-    if (compares) out.i[i] = is_float(a.type.dtype) ? compare(node.op, a.f[i], b.f[i]) : compare(node.op, a.i[i], b.i[i]);
+    if (compares)
+      out.i[i] = is_float(a.type.dtype) ? compare(node.op, a.f[i], b.f[i]) : compare(node.op, a.i[i], b.i[i]);
     else if (is_float(node.dtype())) out.f[i] = round(of_floats(node.op, a.f[i], b.f[i], round));
     else out.i[i] = wrap_to(node.dtype(), of_integers(node.op, node.dtype(), a.i[i], b.i[i]));
   }

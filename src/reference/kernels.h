@@ -9,7 +9,7 @@ using Operands = std::vector<const Tensor*>;
 Tensor evaluate_elementwise(const Node&, const Operands&, Precision);
 Tensor evaluate_reduction(const Node&, const Operands&, Precision);  // reduce, scan, contract
 Tensor evaluate_movement(const Node&, const Operands&);
-Tensor evaluate_indexed(const Node&, const Operands&, Precision);    // gather, scatter
+Tensor evaluate_indexed(const Node&, const Operands&, Precision);  // gather, scatter
 
 /// Calls visit(linear, offset) for every element of `shape` in row-major order, offset = base + sum of index * stride.
 template <class Visit> void walk(const Dims& shape, const Dims& strides, int64_t base, Visit visit) {
@@ -29,7 +29,10 @@ template <class Visit> void walk(const Dims& shape, const Dims& strides, int64_t
 }
 
 inline double sum(double a, double b) { return a + b; }
-inline int64_t sum(int64_t a, int64_t b) { return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b)); }  // wraps
+// wraps
+inline int64_t sum(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+}
 
 /// A tensor of that type, all zeros.
 Tensor zeros(const Type&);

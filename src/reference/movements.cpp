@@ -19,19 +19,22 @@ void pick(Tensor& out, const Tensor& in, const Dims& strides, int64_t base) {
 
 void put(Tensor& out, const Tensor& in, int64_t base) {
   with_values(out, in, [&](auto& to, const auto& from) {
-    walk(in.type.shape, contiguous_strides(out.type.shape), base, [&](int64_t linear, int64_t offset) { to[offset] = from[linear]; });
+    walk(in.type.shape, contiguous_strides(out.type.shape), base,
+         [&](int64_t linear, int64_t offset) { to[offset] = from[linear]; });
   });
 }
 
 /// For each element of `index`: the offset in a tensor of `shape` of its place with index[...] instead of the axis.
-template <class Visit> void by_index(const Tensor& index, const Dims& shape, int64_t axis, Failure failure, Visit visit) {
+template <class Visit> void by_index(const Tensor& index, const Dims& shape, int64_t axis, Failure failure,
+                                     Visit visit) {
   Dims strides = contiguous_strides(shape);
   const int64_t along = strides[axis];
   strides[axis] = 0;
   walk(index.type.shape, strides, 0, [&](int64_t linear, int64_t offset) {
     const int64_t i = index.i[linear];
     if (i < 0 || i >= shape[axis])
-      throw_failure(failure, ": index " + std::to_string(i) + " is out of bounds for axis " + std::to_string(axis) + " with size " + std::to_string(shape[axis]));
+      throw_failure(failure, ": index " + std::to_string(i) + " is out of bounds for axis " + std::to_string(axis) +
+                                 " with size " + std::to_string(shape[axis]));
     visit(linear, offset + i * along);
   });
 }
@@ -101,7 +104,8 @@ Tensor evaluate_indexed(const Node& node, const Operands& in, Precision precisio
     Tensor out = zeros(node.type);
     with_values(out, *in[0], [&](auto& to, const auto& from) {
       const auto& [axis, failure] = node.as<AxisAttr>();
-      by_index(*in[1], in[0]->type.shape, axis, failure, [&](int64_t linear, int64_t offset) { to[linear] = from[offset]; });
+      by_index(*in[1], in[0]->type.shape, axis, failure,
+               [&](int64_t linear, int64_t offset) { to[linear] = from[offset]; });
     });
     return out;
   }

@@ -29,10 +29,13 @@ template <class T> bool better(T a, T best, bool greatest) {
 }
 
 double product(double a, double b) { return a * b; }
-int64_t product(int64_t a, int64_t b) { return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b)); }
+int64_t product(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+}
 
 /// Folds `in`, of `shape`, to `count` elements.
-template <class T> std::vector<T> fold(ReduceKind kind, const std::vector<T>& in, const Dims& shape, const Dims& axes, int64_t count) {
+template <class T> std::vector<T> fold(ReduceKind kind, const std::vector<T>& in, const Dims& shape, const Dims& axes,
+                                       int64_t count) {
   std::vector<T> out(count, kind == ReduceKind::Prod ? T(1) : T(0));  // what nothing folds to
   std::vector<bool> begun(count);
   walk(shape, kept_strides(shape, axes), 0, [&](int64_t from, int64_t to) {
@@ -44,16 +47,19 @@ template <class T> std::vector<T> fold(ReduceKind kind, const std::vector<T>& in
     switch (kind) {
       case ReduceKind::Sum: out[to] = sum(out[to], in[from]); break;
       case ReduceKind::Prod: out[to] = product(out[to], in[from]); break;
-      case ReduceKind::Max: case ReduceKind::Min:
+      case ReduceKind::Max:
+      case ReduceKind::Min:
         if (better(in[from], out[to], kind == ReduceKind::Max)) out[to] = in[from];
         break;
-      case ReduceKind::ArgMax: case ReduceKind::ArgMin: throw InternalError("reference: fold of an index");
+      case ReduceKind::ArgMax:
+      case ReduceKind::ArgMin: throw InternalError("reference: fold of an index");
     }
   });
   return out;
 }
 
-template <class T> std::vector<int64_t> find_extreme(ReduceKind kind, const std::vector<T>& in, const Dims& shape, int64_t axis, int64_t count) {
+template <class T> std::vector<int64_t> find_extreme(ReduceKind kind, const std::vector<T>& in, const Dims& shape,
+                                                     int64_t axis, int64_t count) {
   std::vector<int64_t> out(count, -1);
   std::vector<T> best(count);
   const int64_t inner = contiguous_strides(shape)[axis];
@@ -69,17 +75,20 @@ template <class T> std::vector<T> scan(const std::vector<T>& in, const Dims& sha
   std::vector<T> out = in;
   const int64_t inner = contiguous_strides(shape)[axis];
   for (int64_t i = 0; i < static_cast<int64_t>(in.size()); ++i)
-    out[i] = sum(i / inner % shape[axis] > 0 ? out[i - inner] : T(0), in[i]);  // from zero, as eager: -0.0 alone gives 0.0
+    // from zero, as eager: -0.0 alone gives 0.0
+    out[i] = sum(i / inner % shape[axis] > 0 ? out[i - inner] : T(0), in[i]);
   return out;
 }
 
-template <class T> std::vector<T> contract(const std::vector<T>& lhs, const std::vector<T>& rhs, int64_t b, int64_t m, int64_t n, int64_t k) {
+template <class T> std::vector<T> contract(const std::vector<T>& lhs, const std::vector<T>& rhs, int64_t b, int64_t m,
+                                           int64_t n, int64_t k) {
   std::vector<T> out(b * m * n, T(0));
   for (int64_t ib = 0; ib < b; ++ib)
     for (int64_t im = 0; im < m; ++im)
       for (int64_t in = 0; in < n; ++in) {
         T total = 0;
-        for (int64_t ik = 0; ik < k; ++ik) total = sum(total, product(lhs[(ib * m + im) * k + ik], rhs[(ib * n + in) * k + ik]));
+        for (int64_t ik = 0; ik < k; ++ik)
+          total = sum(total, product(lhs[(ib * m + im) * k + ik], rhs[(ib * n + in) * k + ik]));
         out[(ib * m + im) * n + in] = total;
       }
   return out;
@@ -96,7 +105,8 @@ Tensor evaluate_reduction(const Node& node, const Operands& in, Precision precis
       const auto& [kind, axes] = node.as<ReduceAttr>();
       const int64_t count = node.type.numel();
       if (kind == ReduceKind::ArgMax || kind == ReduceKind::ArgMin) {
-        out.i = is_float(a.type.dtype) ? find_extreme(kind, a.f, shape, axes[0], count) : find_extreme(kind, a.i, shape, axes[0], count);
+        out.i = is_float(a.type.dtype) ? find_extreme(kind, a.f, shape, axes[0], count)
+                                       : find_extreme(kind, a.i, shape, axes[0], count);
         return out;
       }
       if (is_float(node.dtype())) out.f = fold(kind, a.f, shape, axes, count);

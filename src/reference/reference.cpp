@@ -22,8 +22,9 @@ namespace {
 
 void check(const Tensor& t, const Type& type, const char* what) {
   const size_t n = type.numel();
-  require(t.type == type && t.f.size() == (is_float(type.dtype) ? n : 0) && t.i.size() == (is_float(type.dtype) ? 0 : n),
-          std::string("reference: ") + what + " is not " + to_string(type) + " but " + to_string(t.type));
+  require(
+      t.type == type && t.f.size() == (is_float(type.dtype) ? n : 0) && t.i.size() == (is_float(type.dtype) ? 0 : n),
+      std::string("reference: ") + what + " is not " + to_string(type) + " but " + to_string(t.type));
 }
 
 class Evaluation {
@@ -60,7 +61,8 @@ class Evaluation {
     for (const Node* operand : node.inputs) in.push_back(&values_.at(operand));
     switch (class_of(node.op)) {
       case OpClass::Elementwise: return evaluate_elementwise(node, in, options_.precision);
-      case OpClass::Reduction: case OpClass::Contraction: return evaluate_reduction(node, in, options_.precision);
+      case OpClass::Reduction:
+      case OpClass::Contraction: return evaluate_reduction(node, in, options_.precision);
       case OpClass::Movement: return evaluate_movement(node, in);
       case OpClass::Indexed: return evaluate_indexed(node, in, options_.precision);
       case OpClass::Leaf: return leaf(node);
@@ -102,12 +104,14 @@ class Evaluation {
 
   Tensor outside(const Node& node, const Operands& in) {
     if (node.op == Op::Result) return extern_results_.at(node.inputs[0]).at(node.as<ResultAttr>().index);
-    require(static_cast<bool>(options_.call), "reference: the graph calls " + node.as<ExternAttr>().target + " and nobody answers");
+    require(static_cast<bool>(options_.call),
+            "reference: the graph calls " + node.as<ExternAttr>().target + " and nobody answers");
     std::vector<Tensor> arguments;
     for (const Tensor* t : in) arguments.push_back(*t);
     std::vector<Tensor>& results = extern_results_[&node] = options_.call(&node, arguments);
     const std::vector<Type>& types = node.as<ExternAttr>().results;
-    require(results.size() == types.size(), "reference: " + node.as<ExternAttr>().target + " gave another number of results");
+    require(results.size() == types.size(),
+            "reference: " + node.as<ExternAttr>().target + " gave another number of results");
     for (size_t i = 0; i < types.size(); ++i) check(results[i], types[i], "an extern's result");
     return results[0];
   }

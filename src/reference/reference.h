@@ -17,10 +17,12 @@ enum class Precision {
 };
 struct Options {
   Precision precision = Precision::Truth;
-  std::function<Tensor(const Node*)> random;                                        // masks; required where the graph has Random
-  std::function<std::vector<Tensor>(const Node*, const std::vector<Tensor>&)> call; // extern
+  // masks; required where the graph has Random
+  std::function<Tensor(const Node*)> random;
+  std::function<std::vector<Tensor>(const Node*, const std::vector<Tensor>&)> call;  // extern
 };
-/// Values of all outputs (a None gives an empty tensor). `inputs` by index. Throws IndexError for Gather/Scatter out of bounds.
+/// Values of all outputs (a None gives an empty tensor). `inputs` by index. Throws IndexError for Gather/Scatter out of
+/// bounds.
 std::vector<Tensor> evaluate(const Graph&, const std::vector<Tensor>& inputs, const Options& = {});
 
 }  // namespace trainc::reference

@@ -25,7 +25,8 @@ AlignedMemory::~AlignedMemory() { std::free(data_); }
 
 namespace {
 std::vector<AlignedMemory>& pool() {
-  static auto* p = new std::vector<AlignedMemory>;  // never destroyed: plans may still be given back while the process ends
+  // never destroyed: plans may still be given back while the process ends
+  static auto* p = new std::vector<AlignedMemory>;
   return *p;
 }
 }  // namespace

@@ -11,7 +11,8 @@ class AlignedMemory {
   AlignedMemory() = default;
   explicit AlignedMemory(int64_t bytes);  // throws std::bad_alloc
   ~AlignedMemory();
-  AlignedMemory(AlignedMemory&& o) noexcept : data_(std::exchange(o.data_, nullptr)), size_(std::exchange(o.size_, 0)) {}
+  AlignedMemory(AlignedMemory&& o) noexcept
+      : data_(std::exchange(o.data_, nullptr)), size_(std::exchange(o.size_, 0)) {}
   AlignedMemory& operator=(AlignedMemory&& o) noexcept {
     std::swap(data_, o.data_);
     std::swap(size_, o.size_);
@@ -25,7 +26,8 @@ class AlignedMemory {
   int64_t size_ = 0;
 };
 
-/// An arena for the time of one run, from a pool of the process: a forward and a backward plan, which never run at once, share one block.
+/// An arena for the time of one run, from a pool of the process: a forward and a backward plan, which never run at
+/// once, share one block.
 class Arena {
  public:
   explicit Arena(int64_t bytes);

@@ -17,8 +17,8 @@ namespace trainc::runtime {
 
 void require_level(const std::string& plan, const std::string& cpu) {
   if (!cpu.empty() && cpu_level_of(cpu) < machine_cpu_level())
-    throw UserError("plan " + plan + " was compiled for " + cpu + "; this machine has only " + std::string(name_of(machine_cpu_level())) +
-                    ". Compile it here.");
+    throw UserError("plan " + plan + " was compiled for " + cpu + "; this machine has only " +
+                    std::string(name_of(machine_cpu_level())) + ". Compile it here.");
 }
 
 MappedCode::MappedCode(const std::vector<plan::Kernel>& kernels) {
@@ -42,7 +42,9 @@ MappedCode::MappedCode(const std::vector<plan::Kernel>& kernels) {
   }
 }
 
-MappedCode::~MappedCode() { if (base_) munmap(base_, size_); }
+MappedCode::~MappedCode() {
+  if (base_) munmap(base_, size_);
+}
 
 void* thread_scratch(int64_t bytes) {
   thread_local AlignedMemory memory;
@@ -50,7 +52,8 @@ void* thread_scratch(int64_t bytes) {
   return bytes > 0 ? memory.data() : nullptr;
 }
 
-uint32_t run_kernel(KernelEntry entry, void* const* arguments, int64_t scratch_bytes, int64_t extent, bool inline_, bool poisoned) {
+uint32_t run_kernel(KernelEntry entry, void* const* arguments, int64_t scratch_bytes, int64_t extent, bool inline_,
+                    bool poisoned) {
   std::atomic<uint32_t> failed{0};
   const auto body = [&](int64_t begin, int64_t end) {
     uint32_t status = 0;  // this part's own: threads do not write to one word
@@ -60,7 +63,8 @@ uint32_t run_kernel(KernelEntry entry, void* const* arguments, int64_t scratch_b
     for (uint32_t old = failed; status > old && !failed.compare_exchange_weak(old, status);) {}
   };
   if (extent <= 0) return 0;
-  if (inline_) body(0, extent); else parallel_for(extent, body);
+  if (inline_) body(0, extent);
+  else parallel_for(extent, body);
   return failed;
 }
 

@@ -29,11 +29,13 @@ class MappedCode {
   std::vector<KernelEntry> entries_;
 };
 
-/// This thread's scratch memory: at least `bytes`, 64-byte aligned, grown as needed and kept until the thread ends. nullptr for 0.
+/// This thread's scratch memory: at least `bytes`, 64-byte aligned, grown as needed and kept until the thread ends.
+/// nullptr for 0.
 void* thread_scratch(int64_t bytes);
 
-/// Runs iterations [0, extent) of a kernel, on this thread alone where `inline_` is set; `poisoned` fills its scratch memory before (poison.h). Gives the
-/// greatest code of a failed Check, or 0.
-uint32_t run_kernel(KernelEntry, void* const* arguments, int64_t scratch_bytes, int64_t extent, bool inline_, bool poisoned = false);
+/// Runs iterations [0, extent) of a kernel, on this thread alone where `inline_` is set; `poisoned` fills its scratch
+/// memory before (poison.h). Gives the greatest code of a failed Check, or 0.
+uint32_t run_kernel(KernelEntry, void* const* arguments, int64_t scratch_bytes, int64_t extent, bool inline_,
+                    bool poisoned = false);
 
 }  // namespace trainc::runtime

@@ -1,4 +1,5 @@
-// The CPU: machine code in this process, over the framework's threads. Takes: plans. Gives: executables. Includes: plan.
+// The CPU: machine code in this process, over the framework's threads. Takes: plans. Gives: executables. Includes:
+// plan.
 #pragma once
 #include "runtime/code.h"
 #include "runtime/device.h"
@@ -22,7 +23,8 @@ class CpuForeach : public Foreach {
   explicit CpuForeach(plan::Foreach);
 
  private:
-  void launch(std::span<void* const> tensors, std::span<const int64_t> numels, std::span<const double> scalars, void* stream) override;
+  void launch(std::span<void* const> tensors, std::span<const int64_t> numels, std::span<const double> scalars,
+              void* stream) override;
   MappedCode code_;
 };
 
@@ -33,8 +35,12 @@ class CpuDevice : public HostMemory {
   double seconds_of(const plan::Kernel&, int64_t extent, const std::vector<int64_t>& argument_bytes) const override;
 
  protected:
-  std::unique_ptr<Executable> make(plan::Plan plan) const override { return std::make_unique<CpuExecutable>(std::move(plan)); }
-  std::unique_ptr<Foreach> make(plan::Foreach plan) const override { return std::make_unique<CpuForeach>(std::move(plan)); }
+  std::unique_ptr<Executable> make(plan::Plan plan) const override {
+    return std::make_unique<CpuExecutable>(std::move(plan));
+  }
+  std::unique_ptr<Foreach> make(plan::Foreach plan) const override {
+    return std::make_unique<CpuForeach>(std::move(plan));
+  }
 };
 
 }  // namespace trainc::runtime

@@ -1,4 +1,5 @@
-// Runs a plan: pointers for its buffers, then its steps in order. Within a step nothing is allocated but what the framework returns.
+// Runs a plan: pointers for its buffers, then its steps in order. Within a step nothing is allocated but what the
+// framework returns.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -21,7 +22,8 @@
 namespace trainc::runtime {
 namespace {
 
-// Waking the threads costs some microseconds; a step with less to do than this (bytes moved + operations) stays on its caller.
+// Waking the threads costs some microseconds; a step with less to do than this (bytes moved + operations) stays on its
+// caller.
 constexpr int64_t kWorthThreads = 64 << 10;
 
 /// What one run knows, kept for the next: a run allocates nothing. There are as many as ran at once.
@@ -56,7 +58,8 @@ struct CpuExecutable::Impl {
     dies_after.resize(plan.steps.size());
     const std::vector<plan::LiveRange> live = plan::live_ranges(plan);
     for (size_t b = 0; b < plan.buffers.size(); ++b)
-      if (plan.buffers[b].home == plan::Home::Extern && live[b].last >= 0) dies_after[live[b].last].push_back(static_cast<int>(b));
+      if (plan.buffers[b].home == plan::Home::Extern && live[b].last >= 0)
+        dies_after[live[b].last].push_back(static_cast<int>(b));
   }
 
   std::unique_ptr<Run> take_run() {
@@ -84,7 +87,8 @@ struct CpuExecutable::Impl {
     for (size_t i = 0; i < buffers.size(); ++i) {
       into[i] = run.pointers[buffers[i]];
       const plan::Buffer& b = plan.buffers[buffers[i]];
-      if (!into[i] && b.bytes > 0) throw InternalError(fmt::format("plan {}, step {}: no memory for {}", plan.name, step.name, b.name));
+      if (!into[i] && b.bytes > 0)
+        throw InternalError(fmt::format("plan {}, step {}: no memory for {}", plan.name, step.name, b.name));
     }
   }
 
@@ -93,8 +97,11 @@ struct CpuExecutable::Impl {
     for (size_t i = 0; i < step.shifts.size(); ++i) args[i] = static_cast<char*>(args[i]) + step.shifts[i];
     const plan::Kernel& kernel = plan.kernels[step.kernel];
     const bool small = step.flops + step.bytes > 0 && step.flops + step.bytes < kWorthThreads;
-    const uint32_t failed = run_kernel(code.entry(step.kernel), args.data(), kernel.scratch_bytes, step.parallel_extent, small, poison.has_value());
-    if (failed) throw_failure(static_cast<Failure>(failed), fmt::format(" in {} (check {} of {})", fmt::join(step.origins, ", "), failed, step.name));
+    const uint32_t failed = run_kernel(code.entry(step.kernel), args.data(), kernel.scratch_bytes, step.parallel_extent,
+                                       small, poison.has_value());
+    if (failed)
+      throw_failure(static_cast<Failure>(failed),
+                    fmt::format(" in {} (check {} of {})", fmt::join(step.origins, ", "), failed, step.name));
   }
 
   void run_steps(Run& run, const Call& call, Draws& draws, bool profile) const {
@@ -108,9 +115,11 @@ struct CpuExecutable::Impl {
         case plan::StepKind::Kernel: run_kernel_step(run, step, run.arguments[i]); break;
         case plan::StepKind::Extern:
           gather(run, step, step.arguments, run.arguments[i]);
-          run_extern(plan, step, call, run.arguments[i], run.pointers, run.owners, [](void* to, const void* from, int64_t bytes) { std::memcpy(to, from, bytes); });
+          run_extern(plan, step, call, run.arguments[i], run.pointers, run.owners,
+                     [](void* to, const void* from, int64_t bytes) { std::memcpy(to, from, bytes); });
           break;
-        case plan::StepKind::Product: throw InternalError(step.name + ": a product of a device's library in a plan for the CPU");
+        case plan::StepKind::Product:
+          throw InternalError(step.name + ": a product of a device's library in a plan for the CPU");
         case plan::StepKind::Random: draws.run(i, run.pointers); break;
         case plan::StepKind::Start:
           gather(run, step, step.arguments, run.arguments[i]);

@@ -4,9 +4,12 @@
 
 namespace trainc::runtime {
 
-CpuForeach::CpuForeach(plan::Foreach plan) : Foreach(std::move(plan)), code_({this->plan().kernel}) { require_level(this->plan().name, this->plan().cpu); }
+CpuForeach::CpuForeach(plan::Foreach plan) : Foreach(std::move(plan)), code_({this->plan().kernel}) {
+  require_level(this->plan().name, this->plan().cpu);
+}
 
-void CpuForeach::launch(std::span<void* const> tensors, std::span<const int64_t> numels, std::span<const double> scalars, void*) {
+void CpuForeach::launch(std::span<void* const> tensors, std::span<const int64_t> numels,
+                        std::span<const double> scalars, void*) {
   std::vector<uint64_t> slots;
   for (size_t i = 0, s = 0; i < plan().inputs.size(); ++i)
     if (plan().inputs[i].scalar) slots.push_back(scalar_bits(scalars[s++], plan().inputs[i].dtype));
@@ -17,7 +20,8 @@ void CpuForeach::launch(std::span<void* const> tensors, std::span<const int64_t>
   std::vector<int64_t> first_chunk{0};  // of each tensor, in the flattened order of all chunks; then their number
   for (size_t t = 0; t < numels.size(); ++t) {
     size_t tensor = t * static_cast<size_t>(tensor_inputs()), scalar = 0;
-    for (const ForeachInput& i : plan().inputs) arguments.push_back(i.scalar ? static_cast<void*>(&slots[scalar++]) : tensors[tensor++]);
+    for (const ForeachInput& i : plan().inputs)
+      arguments.push_back(i.scalar ? static_cast<void*>(&slots[scalar++]) : tensors[tensor++]);
     arguments.push_back(const_cast<int64_t*>(&numels[t]));
     first_chunk.push_back(first_chunk.back() + (numels[t] + plan().chunk - 1) / plan().chunk);
   }

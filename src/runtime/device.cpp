@@ -16,7 +16,9 @@ namespace {
 
 void require_target(const std::string& plan, const std::string& made_for, const Device& device) {
   const std::string target = made_for.empty() ? "cpu" : made_for;
-  if (target != device.target()) throw UserError(fmt::format("plan {} was compiled for {}; this device is {}. Compile it here.", plan, target, device.target()));
+  if (target != device.target())
+    throw UserError(
+        fmt::format("plan {} was compiled for {}; this device is {}. Compile it here.", plan, target, device.target()));
 }
 
 struct Kind {
@@ -29,7 +31,8 @@ struct Registry {
   std::map<std::string, std::shared_ptr<const Device>> made;  // by name
 
   Registry() {
-    kinds["cpu"] = {"cpu", [](const std::string& which) { return which.empty() ? std::make_shared<CpuDevice>() : nullptr; }};
+    kinds["cpu"] = {"cpu",
+                    [](const std::string& which) { return which.empty() ? std::make_shared<CpuDevice>() : nullptr; }};
   }
 };
 
@@ -53,14 +56,20 @@ std::unique_ptr<Foreach> Device::load(plan::Foreach plan) const {
   return make(std::move(plan));
 }
 
-double Device::seconds_of(const plan::Kernel&, int64_t, const std::vector<int64_t>&) const { throw InternalError("kernels are not timed on " + description()); }
+double Device::seconds_of(const plan::Kernel&, int64_t, const std::vector<int64_t>&) const {
+  throw InternalError("kernels are not timed on " + description());
+}
 
 std::shared_ptr<void> HostMemory::allocate(int64_t bytes) const {
   const auto memory = std::make_shared<AlignedMemory>(std::max<int64_t>(bytes, 1));
   return {memory, memory->data()};
 }
-void HostMemory::copy_in(void* device, const void* host, int64_t bytes) const { std::memcpy(device, host, static_cast<size_t>(bytes)); }
-void HostMemory::copy_out(void* host, const void* device, int64_t bytes) const { std::memcpy(host, device, static_cast<size_t>(bytes)); }
+void HostMemory::copy_in(void* device, const void* host, int64_t bytes) const {
+  std::memcpy(device, host, static_cast<size_t>(bytes));
+}
+void HostMemory::copy_out(void* host, const void* device, int64_t bytes) const {
+  std::memcpy(host, device, static_cast<size_t>(bytes));
+}
 
 std::shared_ptr<const Device> device(const std::string& name) {
   const size_t colon = name.find(':');

@@ -1,4 +1,5 @@
-// Where plans run. One interface for all devices, and a register of them: name -> Device. Takes: plans. Gives: executables. Includes: plan.
+// Where plans run. One interface for all devices, and a register of them: name -> Device. Takes: plans. Gives:
+// executables. Includes: plan.
 #pragma once
 #include <functional>
 #include <memory>
@@ -32,7 +33,8 @@ class Device {
   /// Waits for all that was queued.
   virtual void synchronize() const {}
 
-  /// Seconds of a kernel over iterations [0, extent), of arguments of so many bytes each; InternalError where nothing is timed (Target::measures).
+  /// Seconds of a kernel over iterations [0, extent), of arguments of so many bytes each; InternalError where nothing
+  /// is timed (Target::measures).
   virtual double seconds_of(const plan::Kernel&, int64_t extent, const std::vector<int64_t>& argument_bytes) const;
 
  protected:
@@ -49,14 +51,14 @@ class HostMemory : public Device {
   void copy_out(void* host, const void* device, int64_t bytes) const override;
 };
 
-/// The device of this name: its kind, and behind a colon which of that kind ("cpu", "cuda:0"). It is made once. UserError for a name that is none, with the names
-/// there are, or where there is no such device.
+/// The device of this name: its kind, and behind a colon which of that kind ("cpu", "cuda:0"). It is made once.
+/// UserError for a name that is none, with the names there are, or where there is no such device.
 std::shared_ptr<const Device> device(const std::string& name);
 
 /// `make(which)`: what stands behind the colon, "" without; it gives nullptr for what it does not know.
 using MakeDevice = std::function<std::shared_ptr<const Device>(const std::string& which)>;
-/// `names`: for messages: "cuda:0, ...". The CPU is there already; others are registered by who starts the process (bindings/module.cpp). A kind that is there is
-/// replaced.
+/// `names`: for messages: "cuda:0, ...". The CPU is there already; others are registered by who starts the process
+/// (bindings/module.cpp). A kind that is there is replaced.
 void register_device(const std::string& kind, const std::string& names, MakeDevice make);
 
 }  // namespace trainc::runtime

@@ -21,7 +21,11 @@ uint64_t scalar_bits(double value, DType dtype) {
     case DType::I64: put(slot, static_cast<int64_t>(value)); return slot;
     case DType::I32: put(slot, static_cast<int32_t>(value)); return slot;
     case DType::Bool: put(slot, static_cast<uint8_t>(value != 0)); return slot;
-    case DType::BF16: case DType::F16: case DType::I16: case DType::I8: case DType::U8: break;
+    case DType::BF16:
+    case DType::F16:
+    case DType::I16:
+    case DType::I8:
+    case DType::U8: break;
   }
   throw InternalError("foreach: a scalar of dtype " + std::string(name_of(dtype)));
 }
@@ -52,10 +56,12 @@ bool writes_apart(const plan::Foreach& plan, std::span<void* const> tensors, std
 
 Foreach::Foreach(plan::Foreach plan) : plan_(std::move(plan)) {
   require(plan_.chunk > 0, "foreach: chunk must be positive");
-  tensor_inputs_ = std::count_if(plan_.inputs.begin(), plan_.inputs.end(), [](const ForeachInput& i) { return !i.scalar; });
+  tensor_inputs_ =
+      std::count_if(plan_.inputs.begin(), plan_.inputs.end(), [](const ForeachInput& i) { return !i.scalar; });
 }
 
-void Foreach::run(std::span<void* const> tensors, std::span<const int64_t> numels, std::span<const double> scalars, void* stream) {
+void Foreach::run(std::span<void* const> tensors, std::span<const int64_t> numels, std::span<const double> scalars,
+                  void* stream) {
   require(tensors.size() == numels.size() * static_cast<size_t>(tensor_inputs_), "foreach: a pointer is missing");
   require(static_cast<int64_t>(scalars.size()) == scalar_inputs(), "foreach: a scalar is missing");
   launch(tensors, numels, scalars, stream);

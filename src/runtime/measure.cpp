@@ -29,7 +29,8 @@ double seconds_of(const plan::Kernel& kernel, int64_t extent, const std::vector<
   const auto run = [&] {
     using Clock = std::chrono::steady_clock;
     const auto start = Clock::now();
-    require(run_kernel(code.entry(0), arguments.data(), kernel.scratch_bytes, extent, false) == 0, "a measured kernel failed its own check");
+    require(run_kernel(code.entry(0), arguments.data(), kernel.scratch_bytes, extent, false) == 0,
+            "a measured kernel failed its own check");
     return std::chrono::duration<double>(Clock::now() - start).count();
   };
   run();  // wakes the threads, and fills the caches as the step would

@@ -49,9 +49,7 @@ class Beside : public InFlight {
       std::exception_ptr error;
       try {
         work(shared->stop.get_token());
-      } catch (...) {
-        error = std::current_exception();
-      }
+      } catch (...) { error = std::current_exception(); }
       work = nullptr;  // before it is over: what it holds may be of the run
       const std::lock_guard lock(shared->mutex);
       shared->error = std::move(error), shared->over = true;
@@ -92,13 +90,12 @@ template <class Do> void named(const plan::Step& start, const Do& action) {
   };
   try {
     action();
-  } catch (const UserError& e) {
-    throw UserError(text(e));
-  } catch (const InternalError& e) {
+  } catch (const UserError& e) { throw UserError(text(e)); } catch (const InternalError& e) {
     throw InternalError(text(e));
   } catch (const IndexError& e) {
     throw IndexError(text(e));
-  } catch (const std::runtime_error& e) {  // of a network, say. Python's errors are none of these: they pass as they are
+  } catch (
+      const std::runtime_error& e) {  // of a network, say. Python's errors are none of these: they pass as they are
     throw std::runtime_error(text(e));
   }
 }
@@ -117,8 +114,8 @@ std::unique_ptr<Operation> make_operation(const plan::Plan& plan, const plan::St
     if (const auto it = makers().find(step.target); it != makers().end()) make = it->second;
   }
   if (!make)
-    throw UserError(fmt::format("plan {} starts an operation '{}', which nobody here knows: compile it again", plan.name,
-                                step.target));
+    throw UserError(fmt::format("plan {} starts an operation '{}', which nobody here knows: compile it again",
+                                plan.name, step.target));
   std::unique_ptr<Operation> made;
   named(step, [&] { made = make(plan, step); });
   return made;
@@ -156,8 +153,7 @@ void Flights::land() noexcept {
     if (f.flight) f.flight->cancel();
   for (Flight& f : flights_) {
     try {
-      while (f.flight && !f.flight->over_within(kLook)) {
-      }
+      while (f.flight && !f.flight->over_within(kLook)) {}
     } catch (...) {  // it never will be over
     }
     f.flight.reset();

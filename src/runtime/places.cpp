@@ -22,7 +22,8 @@ std::vector<void*> place_buffers(const plan::Plan& plan, const Call& call, uint8
       case plan::Home::Saved: p = call.saved ? static_cast<uint8_t*>(call.saved) + b.offset : nullptr; break;
       case plan::Home::Temp: p = arena ? arena + b.offset : nullptr; break;
       case plan::Home::Constant: p = const_cast<uint8_t*>(plan.constants.data()) + b.offset; break;
-      case plan::Home::Extern: case plan::Home::Draw: break;
+      case plan::Home::Extern:
+      case plan::Home::Draw: break;
     }
     pointers.push_back(p);
   }
@@ -41,7 +42,8 @@ bool meets(const void* memory, int64_t size, const void* data, int64_t bytes) {
 }
 
 /// Whether a result lies in the memory of some buffer, other than of one that the step says it may be a view of.
-bool is_undeclared_view(const plan::Plan& plan, const plan::Step& step, const std::vector<void*>& pointers, const void* data, int64_t bytes) {
+bool is_undeclared_view(const plan::Plan& plan, const plan::Step& step, const std::vector<void*>& pointers,
+                        const void* data, int64_t bytes) {
   for (int b : step.aliases)
     if (holds(pointers[b], plan.buffers[b].bytes, data, bytes)) return false;
   for (size_t b = 0; b < pointers.size(); ++b)
@@ -51,8 +53,8 @@ bool is_undeclared_view(const plan::Plan& plan, const plan::Step& step, const st
 
 }  // namespace
 
-void run_extern(const plan::Plan& plan, const plan::Step& step, const Call& call, const std::vector<void*>& inputs, std::vector<void*>& pointers,
-                std::vector<std::shared_ptr<void>>& owners,
+void run_extern(const plan::Plan& plan, const plan::Step& step, const Call& call, const std::vector<void*>& inputs,
+                std::vector<void*>& pointers, std::vector<std::shared_ptr<void>>& owners,
                 const std::function<void(void* to, const void* from, int64_t bytes)>& copy) {
   require(static_cast<bool>(call.extern_call), "a plan with extern steps needs extern_call");
   std::vector<ExternTensor> results = call.extern_call(step, inputs);
@@ -64,7 +66,8 @@ void run_extern(const plan::Plan& plan, const plan::Step& step, const Call& call
     require(results[i].data || buffer.bytes == 0, fmt::format("{}: result {} is undefined", step.target, i));
     if (buffer.home == plan::Home::Extern) {
       if (buffer.bytes > 0 && is_undeclared_view(plan, step, pointers, results[i].data, buffer.bytes)) {
-        require(static_cast<bool>(results[i].copy), fmt::format("{}: result {} is a view that cannot be copied", step.target, i));
+        require(static_cast<bool>(results[i].copy),
+                fmt::format("{}: result {} is a view that cannot be copied", step.target, i));
         results[i] = results[i].copy();
       }
       pointers[b] = results[i].data;
@@ -103,7 +106,8 @@ size_t Draws::end_of_segment(size_t i) const {
 }
 
 void Draws::take(size_t i, const std::function<State(const State&)>& moved_on) {
-  require(static_cast<bool>(generator_.get_state) && static_cast<bool>(generator_.exchange), "a plan with random steps needs a generator");
+  require(static_cast<bool>(generator_.get_state) && static_cast<bool>(generator_.exchange),
+          "a plan with random steps needs a generator");
   end_ = end_of_segment(i);
   State before;
   do {
@@ -115,7 +119,8 @@ void Draws::take(size_t i, const std::function<State(const State&)>& moved_on) {
 std::array<uint64_t, 2> Draws::philox(size_t i) {
   if (i >= end_) {
     take(i, [&](const State& before) {
-      require(before.size() == sizeof *philox_, fmt::format("the state of a device's generator has {} bytes, not 16", before.size()));
+      require(before.size() == sizeof *philox_,
+              fmt::format("the state of a device's generator has {} bytes, not 16", before.size()));
       std::array<uint64_t, 2> state;
       std::memcpy(state.data(), before.data(), before.size());
       philox_ = state;

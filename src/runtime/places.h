@@ -16,18 +16,22 @@ namespace trainc::runtime {
 /// Throws InternalError where the numbers of inputs or outputs are not the plan's.
 std::vector<void*> place_buffers(const plan::Plan&, const Call&, uint8_t* arena);
 
-/// An Extern step: the framework computes `inputs`' results, and the plan takes them over; those that are wanted elsewhere than where the framework put
-/// them are copied by `copy(to, from, bytes)`. A result that came back in the memory of a buffer, though the step does not declare it a view of that one, is
-/// copied by the framework: the plan does not know that this memory is still in use.
+/// An Extern step: the framework computes `inputs`' results, and the plan takes them over; those that are wanted
+/// elsewhere than where the framework put them are copied by `copy(to, from, bytes)`. A result that came back in the
+/// memory of a buffer, though the step does not declare it a view of that one, is copied by the framework: the plan
+/// does not know that this memory is still in use.
 /// Throws InternalError where results are missing, or are not as many as the plan's.
-void run_extern(const plan::Plan&, const plan::Step&, const Call&, const std::vector<void*>& inputs, std::vector<void*>& pointers,
-                std::vector<std::shared_ptr<void>>& owners, const std::function<void(void* to, const void* from, int64_t bytes)>& copy);
+void run_extern(const plan::Plan&, const plan::Step&, const Call&, const std::vector<void*>& inputs,
+                std::vector<void*>& pointers, std::vector<std::shared_ptr<void>>& owners,
+                const std::function<void(void* to, const void* from, int64_t bytes)>& copy);
 
-/// Whether the framework may draw in this step: an operation that says so, and any that is neither the framework's own nor ours.
+/// Whether the framework may draw in this step: an operation that says so, and any that is neither the framework's own
+/// nor ours.
 bool may_draw(const plan::Step&);
 
-/// The framework's generator during one run. What the plan draws up to the next step in which the framework may draw itself is taken at once: the
-/// generator is moved on over all of it before any of it is used, so that whoever draws meanwhile (another thread, a signal handler) gets other numbers.
+/// The framework's generator during one run. What the plan draws up to the next step in which the framework may draw
+/// itself is taken at once: the generator is moved on over all of it before any of it is used, so that whoever draws
+/// meanwhile (another thread, a signal handler) gets other numbers.
 class Draws {
  public:
   Draws(const plan::Plan& plan, const Generator& generator) : plan_(plan), generator_(generator) {}

@@ -1,5 +1,5 @@
-// TRAINC_DEBUG=poison: memory that holds no value is filled with NaN (integers and bools: with 0xa5 bytes), so that a read of what was never written, or
-// is used again, shows in the results. Includes: plan.
+// TRAINC_DEBUG=poison: memory that holds no value is filled with NaN (integers and bools: with 0xa5 bytes), so that a
+// read of what was never written, or is used again, shows in the results. Includes: plan.
 #pragma once
 #include <vector>
 

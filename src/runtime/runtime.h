@@ -8,16 +8,18 @@
 
 namespace trainc::runtime {
 
-/// Runs body(begin, end) over parts of [0, n). Under PyTorch: the framework's own threads (at::parallel_for's exported C entry, by
-/// dlsym); otherwise a pool of our own. What runs where never changes what is computed.
+/// Runs body(begin, end) over parts of [0, n). Under PyTorch: the framework's own threads (at::parallel_for's exported
+/// C entry, by dlsym); otherwise a pool of our own. What runs where never changes what is computed.
 using RangeBody = std::function<void(int64_t begin, int64_t end)>;
 void parallel_for(int64_t n, const RangeBody&);
 int thread_count();
 
-/// The framework's default generator. Its state is bytes of torch.Generator.get_state(): 5,056 of the CPU's on 2.13, 16 of a GPU's.
+/// The framework's default generator. Its state is bytes of torch.Generator.get_state(): 5,056 of the CPU's on 2.13, 16
+/// of a GPU's.
 struct Generator {
   std::function<std::vector<uint8_t>()> get_state;
-  /// Sets the state to `to` where it still is `from`; false, and nothing is set, where somebody has drawn since. Nobody draws in between.
+  /// Sets the state to `to` where it still is `from`; false, and nothing is set, where somebody has drawn since. Nobody
+  /// draws in between.
   std::function<bool(const std::vector<uint8_t>& from, const std::vector<uint8_t>& to)> exchange;
 };
 
@@ -25,7 +27,8 @@ struct Generator {
 struct ExternTensor {
   void* data;
   std::shared_ptr<void> owner;
-  std::function<ExternTensor()> copy = {};  // the same elements in memory that nobody else has; asked for where the plan will use `data` again
+  // the same elements in memory that nobody else has; asked for where the plan will use `data` again
+  std::function<ExternTensor()> copy = {};
 };
 using ExternCall = std::function<std::vector<ExternTensor>(const plan::Step&, const std::vector<void*>& inputs)>;
 
@@ -33,11 +36,12 @@ using ExternCall = std::function<std::vector<ExternTensor>(const plan::Step&, co
 struct Call {
   std::vector<void*> inputs, outputs;  // by the plan's indices; an output that is None or an input's alias: nullptr
   void* saved = nullptr;               // the handle's arena, 64-byte aligned
-  void* temp = nullptr;                // Plan::temp_bytes for this run; nullptr: the device has memory of its own for them, or says that it has none
-  void* stream = nullptr;              // the framework's queue that work joins, where the device has such
+  // Plan::temp_bytes for this run; nullptr: the device has memory of its own for them, or says that it has none
+  void* temp = nullptr;
+  void* stream = nullptr;  // the framework's queue that work joins, where the device has such
   Generator generator;
   ExternCall extern_call;
-  std::function<void()> check_signals; // between steps; throws to interrupt
+  std::function<void()> check_signals;  // between steps; throws to interrupt
 };
 
 /// A plan that a device has loaded (device.h).
@@ -46,8 +50,9 @@ class Executable {
   explicit Executable(plan::Plan);  // InternalError where it is malformed
   virtual ~Executable() = default;
   const plan::Plan& plan() const { return plan_; }
-  /// Runs all steps, or queues them. Several threads may run it at once, and what an extern step calls may run it again: no lock is held while it runs.
-  /// Throws IndexError where a Check failed; where the device is not waited for, that is at a later run, or at finish().
+  /// Runs all steps, or queues them. Several threads may run it at once, and what an extern step calls may run it
+  /// again: no lock is held while it runs. Throws IndexError where a Check failed; where the device is not waited for,
+  /// that is at a later run, or at finish().
   virtual void run(const Call&) = 0;
   /// Throws what a run that is over has left to be told.
   virtual void finish() {}

@@ -13,7 +13,8 @@ std::mutex& mutex() {
 }
 
 // The thread that forks takes the lock first, so that what it protects is whole in the child.
-[[maybe_unused]] const int at_fork = pthread_atfork([] { mutex().lock(); }, [] { mutex().unlock(); }, [] { mutex().unlock(); });
+[[maybe_unused]] const int at_fork =
+    pthread_atfork([] { mutex().lock(); }, [] { mutex().unlock(); }, [] { mutex().unlock(); });
 
 }  // namespace
 

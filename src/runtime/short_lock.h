@@ -3,8 +3,8 @@
 
 namespace trainc::runtime {
 
-/// Held for a few instructions, never while code of the framework or of the user runs: nobody waits for long, and nobody for himself. A forked
-/// child finds it free, also where another thread held it in the parent.
+/// Held for a few instructions, never while code of the framework or of the user runs: nobody waits for long, and
+/// nobody for himself. A forked child finds it free, also where another thread held it in the parent.
 class ShortLock {
  public:
   ShortLock();

@@ -42,10 +42,12 @@ bool broadcasts_rows(const Node* broadcast, int64_t columns) {
   return true;
 }
 
-std::vector<Read> reads_of(const Node* value, const std::unordered_set<const Node*>& values, int64_t rows, int64_t columns) {
+std::vector<Read> reads_of(const Node* value, const std::unordered_set<const Node*>& values, int64_t rows,
+                           int64_t columns) {
   std::vector<Read> reads;
   std::unordered_map<const Node*, uint8_t> seen;  // bits by access
-  // In depth, the first operand first. Where `values` are few (contractions alone), what is below is as deep as the program: no recursion.
+  // In depth, the first operand first. Where `values` are few (contractions alone), what is below is as deep as the
+  // program: no recursion.
   std::vector<std::pair<const Node*, Access>> stack;
   const auto visit = [&](const Node* n, Access access) { stack.emplace_back(n, access); };
   const auto visit_all = [&](const Node* n, Access access) {
@@ -62,7 +64,8 @@ std::vector<Read> reads_of(const Node* value, const std::unordered_set<const Nod
         if (n->op == Op::Broadcast) {
           const Node* in = n->in(0);
           if (in->type.numel() == n->type.numel()) return visit(in, access);
-          if (access == Access::Full && columns > 1 && in->type.numel() == rows && broadcasts_rows(n, columns)) return visit(in, Access::Row);
+          if (access == Access::Full && columns > 1 && in->type.numel() == rows && broadcasts_rows(n, columns))
+            return visit(in, Access::Row);
         }
         return visit_all(n, Access::Other);
       case OpClass::Indexed:

@@ -6,8 +6,9 @@
 
 namespace trainc::schedule {
 
-/// Masks (Op::Random of the host's generator) that nobody but a CPU's kernels sees: no output and no operand of an extern call is made of them by
-/// operations on bools alone, which a rewriting might take away. They may lie in memory as bits.
+/// Masks (Op::Random of the host's generator) that nobody but a CPU's kernels sees: no output and no operand of an
+/// extern call is made of them by operations on bools alone, which a rewriting might take away. They may lie in memory
+/// as bits.
 /// Outputs from `arena_from` on are there for other plans' kernels; -1: none are.
 std::unordered_set<const Node*> masks_as_bits(const Graph&, int64_t arena_from = -1);
 

@@ -33,7 +33,8 @@ void Groups::find_chains() {
       if (!why && (reads(x, sinks) || reads_any(inside, x))) why = "one end of the chain reads another";
       if (!why) why = refuse_more(inside, x, matrix->columns);
       if (!why) inside.push_back(x), sinks.push_back(x);
-      else if (remarks_ && groups_[x].kind == GroupKind::Contract && reads(x, makers)) no_chain(g, why, groups_[x].values[0]), told = true;
+      else if (remarks_ && groups_[x].kind == GroupKind::Contract && reads(x, makers))
+        no_chain(g, why, groups_[x].values[0]), told = true;
     }
     if (sinks.empty()) {
       if (!told && begins_chain(g)) no_chain(g, "what is done to its rows reads more than its own elements");
@@ -63,7 +64,8 @@ void Groups::find_neighbours() {
   neighbours_.assign(groups_.size(), {});
   for (const auto& [n, reads] : reads_)
     for (const Read& r : reads)
-      if (int p = group(r.value), g = group(n); p >= 0 && p != g) neighbours_[p].push_back(g), neighbours_[g].push_back(p);
+      if (int p = group(r.value), g = group(n); p >= 0 && p != g)
+        neighbours_[p].push_back(g), neighbours_[g].push_back(p);
 }
 
 std::vector<int> Groups::candidates(const std::vector<int>& inside, const Matrix& matrix) const {
@@ -106,12 +108,18 @@ Refusal Groups::refuse_more(std::vector<int> inside, int extra, int64_t columns)
 }
 
 bool Groups::begins_chain(int g) const {
-  const auto near = [&](int of) { return std::vector(neighbours_[of].begin(), neighbours_[of].begin() + static_cast<std::ptrdiff_t>(std::min(cost::kMostNeighbours, neighbours_[of].size()))); };
+  const auto near = [&](int of) {
+    return std::vector(
+        neighbours_[of].begin(),
+        neighbours_[of].begin() + static_cast<std::ptrdiff_t>(std::min(cost::kMostNeighbours, neighbours_[of].size())));
+  };
   const int64_t columns = groups_[g].values[0]->shape()[2];
   for (int x : near(g)) {
     x = find(x);
     const Group& rows = groups_[x];
-    if (rows.kind != GroupKind::Rows || rows.columns != columns || rows.rows * columns != groups_[g].values[0]->type.numel() || !reads(x, {g})) continue;
+    if (rows.kind != GroupKind::Rows || rows.columns != columns ||
+        rows.rows * columns != groups_[g].values[0]->type.numel() || !reads(x, {g}))
+      continue;
     if (std::none_of(rows.values.begin(), rows.values.end(), is_sum)) continue;
     for (int y : near(x))
       if (y = find(y); y != g && groups_[y].kind == GroupKind::Contract && reads(y, {x, g})) return true;
@@ -129,7 +137,8 @@ bool Groups::works_on(int x, const std::vector<int>& inside, const Matrix& matri
   const Group& g = groups_[x];
   if (g.kind == GroupKind::Contract) {
     if (const OrRefused<Matrix> own = matrix_of(g.values[0]); !own || !(*own == matrix)) return false;
-  } else if (g.kind != GroupKind::Rows || g.rows * g.columns != rows * columns || (g.columns != columns && g.columns != 1)) {
+  } else if (g.kind != GroupKind::Rows || g.rows * g.columns != rows * columns ||
+             (g.columns != columns && g.columns != 1)) {
     return false;
   }
   std::vector<int> both = inside;
@@ -158,7 +167,9 @@ bool Groups::works_on_rows(const std::vector<int>& inside, const Matrix& matrix)
 
 Refusal Groups::refuse_drain(int x, const std::vector<int>& inside, const Matrix& matrix) {
   if (groups_[x].kind != GroupKind::Contract) return "it is no contraction";
-  const auto is_inside = [&](const Node* n) { return std::find(inside.begin(), inside.end(), group(n)) != inside.end(); };
+  const auto is_inside = [&](const Node* n) {
+    return std::find(inside.begin(), inside.end(), group(n)) != inside.end();
+  };
   const Node* c = groups_[x].values[0];
   for (const Node* n : groups_[x].values)
     if (n != c)
@@ -180,7 +191,8 @@ Refusal Groups::refuse_drain(int x, const std::vector<int>& inside, const Matrix
     if (!is_elementwise(block->node->op)) return "the next contraction reads more than elements of the matrix";
     for (const Read& r : reads_of(block->node, values_.nodes, rows, matrix.columns)) {
       const int64_t elements = r.access == Access::Row ? rows : rows * matrix.columns;
-      if (is_inside(r.value) && (r.access == Access::Other || r.value->type.numel() != elements)) return "the next contraction reads more than elements of the matrix";
+      if (is_inside(r.value) && (r.access == Access::Other || r.value->type.numel() != elements))
+        return "the next contraction reads more than elements of the matrix";
     }
   }
   return drained == 1 ? nullptr : "the next contraction does not read the matrix";

@@ -22,7 +22,9 @@ struct Refused {
   const Node* at;      // what stands in the way; may be null
   std::string detail;  // as a remark's
 };
-[[noreturn]] void refuse(const char* why, const Node* at = nullptr, std::string detail = {}) { throw Refused{why, at, std::move(detail)}; }
+[[noreturn]] void refuse(const char* why, const Node* at = nullptr, std::string detail = {}) {
+  throw Refused{why, at, std::move(detail)};
+}
 
 constexpr const char* kNotSummed = "no sum over its rows";  // no loss at all
 
@@ -48,17 +50,28 @@ std::unordered_map<const Node*, const Node*> proportional(const std::vector<cons
     // Of each of the inputs from `first` on; those that no tangent reaches are zeros.
     const auto each = [&](size_t first) {
       for (size_t i = 0; i < n->inputs.size(); ++i)
-        if (i < first ? to.count(n->in(i)) : to.count(n->in(i)) ? to.at(n->in(i)) != tangent : !is_zero(n->in(i))) return false;
+        if (i < first ? to.count(n->in(i)) : to.count(n->in(i)) ? to.at(n->in(i)) != tangent : !is_zero(n->in(i)))
+          return false;
       return true;
     };
     bool so = false;
     switch (n->op) {
-      case Op::Neg: case Op::Reshape: case Op::Permute: case Op::Broadcast: case Op::Slice: case Op::Reverse: so = true; break;
+      case Op::Neg:
+      case Op::Reshape:
+      case Op::Permute:
+      case Op::Broadcast:
+      case Op::Slice:
+      case Op::Reverse: so = true; break;
       // f16 would lose to zero what a large tangent saves from it.
       case Op::Cast: so = is_float(n->dtype()) && n->dtype() != DType::F16; break;
-      case Op::Mul: case Op::Contract: so = reached.size() == 1; break;
-      case Op::Div: case Op::Gather: so = only(0); break;
-      case Op::Add: case Op::Sub: case Op::Concat: case Op::Pad: so = each(0); break;
+      case Op::Mul:
+      case Op::Contract: so = reached.size() == 1; break;
+      case Op::Div:
+      case Op::Gather: so = only(0); break;
+      case Op::Add:
+      case Op::Sub:
+      case Op::Concat:
+      case Op::Pad: so = each(0); break;
       case Op::Select: so = each(1); break;
       case Op::Reduce: so = n->as<ReduceAttr>().kind == ReduceKind::Sum; break;
       default: break;
@@ -120,7 +133,9 @@ Region region_of(const std::vector<const Node*>& live, const Users& users, const
   r.after.insert(source);
   const Matrix matrix{1, r.rows, r.columns};
   for (const Node* n : live) {
-    if (n == source || std::none_of(n->inputs.begin(), n->inputs.end(), [&](const Node* i) { return r.after.count(i); })) continue;
+    if (n == source ||
+        std::none_of(n->inputs.begin(), n->inputs.end(), [&](const Node* i) { return r.after.count(i); }))
+      continue;
     r.after.insert(n);
     bool full = false, view = false, row = false, other = false;
     for (const Node* i : n->inputs) {
@@ -135,7 +150,8 @@ Region region_of(const std::vector<const Node*>& live, const Users& users, const
       const int which = of_it(0) ? 0 : 1;
       if (r.after.count(n->in(1 - which))) refuse("a contraction of the matrix with what is made of it", n);
       const std::optional<BlockOperand> block = block_operand(n, which, matrix);
-      if (!block || !r.has(block->node, Kind::Full) || (!block->turned && which != 0)) refuse("a contraction reads the matrix in another order", n);
+      if (!block || !r.has(block->node, Kind::Full) || (!block->turned && which != 0))
+        refuse("a contraction reads the matrix in another order", n);
       if (n->dtype() != DType::F32 && n->dtype() != DType::F64) refuse("a contraction gives less than f32", n);
       r.leaving.push_back({n, block->turned ? Region::Exit::Turned : Region::Exit::Lhs, which});
     } else if (view) {
@@ -143,12 +159,13 @@ Region region_of(const std::vector<const Node*>& live, const Users& users, const
       r.views.insert(n);
     } else if (full) {
       if (other) refuse("the matrix is put together with what needs all of it", n);
-      if ((is_elementwise(n->op) || n->op == Op::Reshape || n->op == Op::Broadcast) && numel == r.elements()) r.kind[n] = Kind::Full;
+      if ((is_elementwise(n->op) || n->op == Op::Reshape || n->op == Op::Broadcast) && numel == r.elements())
+        r.kind[n] = Kind::Full;
       else if (n->op == Op::Permute) r.views.insert(n);
       else if (n->op == Op::Reduce && is_trailing_reduce(n) && numel == r.rows) r.kind[n] = Kind::Row;
       else if (n->op == Op::Reduce && sums_over_rows(n, r.rows)) r.leaving.push_back({n, Region::Exit::Columns});
-      else if (n->op == Op::Gather && r.has(n->in(0), Kind::Full) && n->as<AxisAttr>().axis == n->type.rank() - 1 && n->in(0)->shape().back() == r.columns &&
-               numel == r.rows && !r.after.count(n->in(1)))
+      else if (n->op == Op::Gather && r.has(n->in(0), Kind::Full) && n->as<AxisAttr>().axis == n->type.rank() - 1 &&
+               n->in(0)->shape().back() == r.columns && numel == r.rows && !r.after.count(n->in(1)))
         r.kind[n] = Kind::Row;
       else refuse("an operation reads the matrix neither by elements nor by rows", n, std::string(name_of(n->op)));
     } else if (!other) {
@@ -167,7 +184,9 @@ Region region_of(const std::vector<const Node*>& live, const Users& users, const
     if (it == r.kind.end()) continue;
     summed = summed || n->op == Op::Reduce;
     const auto used = users.find(n);
-    const bool left = outputs.count(n) || (used != users.end() && std::any_of(used->second.begin(), used->second.end(), [&](const Node* u) { return !r.kind.count(u); }));
+    const bool left =
+        outputs.count(n) || (used != users.end() && std::any_of(used->second.begin(), used->second.end(),
+                                                                [&](const Node* u) { return !r.kind.count(u); }));
     if (left) rows.push_back({n, Region::Exit::Rows});
   }
   if (!summed) refuse(kNotSummed);
@@ -178,12 +197,14 @@ Region region_of(const std::vector<const Node*>& live, const Users& users, const
 
 class Rewriter {
  public:
-  Rewriter(const Graph& from, const std::vector<const Node*>& live, Region region, std::unordered_map<const Node*, const Node*> proportional, int64_t rows)
+  Rewriter(const Graph& from, const std::vector<const Node*>& live, Region region,
+           std::unordered_map<const Node*, const Node*> proportional, int64_t rows)
       : from_(from), live_(live), region_(std::move(region)), proportional_(std::move(proportional)), step_(rows) {}
 
   Graph run() {
     for (const Region::Leaving& l : region_.leaving)
-      if (const auto it = proportional_.find(l.node); it != proportional_.end() && !it->second) refuse("a gradient is not proportional to one tangent", l.node);
+      if (const auto it = proportional_.find(l.node); it != proportional_.end() && !it->second)
+        refuse("a gradient is not proportional to one tangent", l.node);
     for (const Region::Leaving& l : region_.leaving) leaves_.insert(l.node);
     to_.input_count = from_.input_count;
     for (const Node* n : live_)
@@ -234,7 +255,8 @@ class Rewriter {
       if (n->type.numel() != 1) refuse("a tangent is no number", n);
       made = b_.full(n->dtype(), n->shape(), 1);
     } else {
-      if (n->type.numel() > region_.rows || (!is_elementwise(n->op) && !is_movement(n->op) && n->op != Op::Reduce)) refuse("what it is multiplied by is dear", n);
+      if (n->type.numel() > region_.rows || (!is_elementwise(n->op) && !is_movement(n->op) && n->op != Op::Reduce))
+        refuse("what it is multiplied by is dear", n);
       std::vector<const Node*> inputs;
       for (const Node* i : n->inputs) inputs.push_back(unit(i));
       made = copy(n, inputs, n->type);
@@ -243,7 +265,8 @@ class Rewriter {
   }
 
   // --- a chunk
-  /// The rows of a chunk of `n`, which has `width` elements a row; in memory of their own, so that all chunks' kernels are the same.
+  /// The rows of a chunk of `n`, which has `width` elements a row; in memory of their own, so that all chunks' kernels
+  /// are the same.
   const Node* rows_of(const Node* n, int64_t width) {
     const Node* part = b_.slice_axis(b_.reshape(n, {region_.rows, width}), 0, first_, count_);
     return to_.make(Op::Slice, SliceAttr{{0, 0}, {1, 1}}, {part}, part->type, b_.origin);
@@ -256,7 +279,9 @@ class Rewriter {
   const Node* make_full(const Node* n) {
     const Deeper deeper(depth_);
     const Dims shape{count_, region_.columns};
-    if (n == region_.source) return b_.reshape(copy(n, {operand(n, 0, false), bring(n->in(1))}, {n->dtype(), {1, count_, region_.columns}}), shape);
+    if (n == region_.source)
+      return b_.reshape(copy(n, {operand(n, 0, false), bring(n->in(1))}, {n->dtype(), {1, count_, region_.columns}}),
+                        shape);
     if (n->type.numel() != region_.elements()) refuse("an operand of another size", n);
     if (is_elementwise(n->op)) {
       std::vector<const Node*> inputs;
@@ -264,13 +289,15 @@ class Rewriter {
       return copy(n, inputs, {n->dtype(), shape});
     }
     if (n->op == Op::Reshape) return full(n->in(0));
-    if (n->op == Op::Iota && n->as<AxisAttr>().axis == n->type.rank() - 1 && n->shape().back() == region_.columns) return b_.iota(n->dtype(), shape, 1);
+    if (n->op == Op::Iota && n->as<AxisAttr>().axis == n->type.rank() - 1 && n->shape().back() == region_.columns)
+      return b_.iota(n->dtype(), shape, 1);
     if (n->op == Op::Broadcast) {
       const Node* in = n->in(0);
       if (in->type.numel() == region_.elements()) return full(in);
       if (in->type.numel() == 1) return b_.broadcast(b_.reshape(unit(in), {1, 1}), shape);
       if (in->type.numel() == region_.rows && broadcasts_rows(n, region_.columns)) return b_.broadcast(row(in), shape);
-      if (in->type.numel() == region_.columns && repeats_columns(n)) return b_.broadcast(b_.reshape(unit(in), {1, region_.columns}), shape);
+      if (in->type.numel() == region_.columns && repeats_columns(n))
+        return b_.broadcast(b_.reshape(unit(in), {1, region_.columns}), shape);
     }
     refuse("the matrix is put together with another tensor of its size", n, std::string(name_of(n->op)));
   }
@@ -298,7 +325,8 @@ class Rewriter {
       return copy(n, inputs, {n->dtype(), shape});
     }
     if (n->op == Op::Reshape) return row(n->in(0));
-    if (n->op == Op::Broadcast && n->in(0)->type.numel() == 1) return b_.broadcast(b_.reshape(unit(n->in(0)), {1, 1}), shape);
+    if (n->op == Op::Broadcast && n->in(0)->type.numel() == 1)
+      return b_.broadcast(b_.reshape(unit(n->in(0)), {1, 1}), shape);
     if (n->op == Op::Broadcast && n->in(0)->type.numel() == region_.rows) return row(n->in(0));
     if (n->op == Op::Reduce && n->in(0)->type.numel() == region_.elements() && is_trailing_reduce(n))
       return b_.reshape(b_.reduce(n->as<ReduceAttr>().kind, full(n->in(0)), {1}), shape);
@@ -306,8 +334,8 @@ class Rewriter {
     return rows_of(unit(n), 1);
   }
 
-  /// One element a row of the Full `n`, at `index`. Taken from the logits themselves, not from what is made of them and of sums over their rows: then nothing
-  /// waits for it to be overwritten.
+  /// One element a row of the Full `n`, at `index`. Taken from the logits themselves, not from what is made of them and
+  /// of sums over their rows: then nothing waits for it to be overwritten.
   const Node* pick(const Node* n, const Node* index, Failure failure) {
     const Deeper deeper(depth_);
     if (needs_rows(n)) {
@@ -320,13 +348,15 @@ class Rewriter {
       if (n->op == Op::Broadcast && n->in(0)->type.numel() == region_.elements()) return pick(n->in(0), index, failure);
       if (n->op == Op::Broadcast && n->in(0)->type.numel() == region_.rows) return row(n->in(0));
     }
-    if (n->op == Op::Broadcast && n->in(0)->type.numel() == 1) return b_.broadcast(b_.reshape(unit(n->in(0)), {1, 1}), {count_, 1});
+    if (n->op == Op::Broadcast && n->in(0)->type.numel() == 1)
+      return b_.broadcast(b_.reshape(unit(n->in(0)), {1, 1}), {count_, 1});
     return b_.gather(full(n), index, 1, failure);
   }
   bool needs_rows(const Node* n) {
     if (const auto it = needs_rows_.find(n); it != needs_rows_.end()) return it->second;
     const Deeper deeper(depth_);
-    bool needs = n->op == Op::Broadcast && n->in(0)->type.numel() == region_.rows && broadcasts_rows(n, region_.columns);
+    bool needs =
+        n->op == Op::Broadcast && n->in(0)->type.numel() == region_.rows && broadcasts_rows(n, region_.columns);
     if (!needs && n != region_.source && n->type.numel() == region_.elements())
       for (const Node* i : n->inputs) needs = needs || needs_rows(i);
     return needs_rows_[n] = needs;
@@ -349,7 +379,8 @@ class Rewriter {
     const Node* n = l.node;
     switch (l.exit) {
       case Region::Exit::Rows: return row(n);
-      case Region::Exit::Lhs: return copy(n, {operand(n, 0, false), unit(n->in(1))}, {n->dtype(), {1, count_, n->shape()[2]}});
+      case Region::Exit::Lhs:
+        return copy(n, {operand(n, 0, false), unit(n->in(1))}, {n->dtype(), {1, count_, n->shape()[2]}});
       case Region::Exit::Turned: return copy(n, {operand(n, 0, true), operand(n, 1, true)}, n->type);
       case Region::Exit::Columns: return b_.reshape(b_.reduce(ReduceKind::Sum, full(n->in(0)), {0}), n->shape());
     }
@@ -369,7 +400,8 @@ class Rewriter {
       for (size_t i = 0; i < parts.size(); ++i) {
         name(region_.leaving[i].node);
         const Node* part = leave(region_.leaving[i]);
-        const bool added = region_.leaving[i].exit == Region::Exit::Turned || region_.leaving[i].exit == Region::Exit::Columns;
+        const bool added =
+            region_.leaving[i].exit == Region::Exit::Turned || region_.leaving[i].exit == Region::Exit::Columns;
         if (added && !parts[i].empty()) parts[i].back() = b_.add(parts[i].back(), part);
         else parts[i].push_back(part);
       }
@@ -378,7 +410,9 @@ class Rewriter {
     for (size_t i = 0; i < parts.size(); ++i) {
       const Node* n = region_.leaving[i].node;
       name(n);
-      const Node* whole = parts[i].size() == 1 ? parts[i][0] : b_.concat(parts[i], region_.leaving[i].exit == Region::Exit::Rows ? 0 : 1);
+      const Node* whole = parts[i].size() == 1
+                              ? parts[i][0]
+                              : b_.concat(parts[i], region_.leaving[i].exit == Region::Exit::Rows ? 0 : 1);
       whole = b_.reshape(whole, n->shape());
       if (const auto it = proportional_.find(n); it != proportional_.end())
         whole = b_.mul(whole, b_.broadcast(b_.cast(b_.reshape(bring(it->second), {}), n->dtype()), n->shape()));
@@ -403,13 +437,15 @@ class Rewriter {
 
 /// Bytes that are not in memory at once any more, at the end of the forward.
 int64_t saved_bytes(const Region& r, const Users& users, const Nodes& outputs, const Chunks& chunks, int64_t rows) {
-  // A result is there beside the gradient of the logits in any case, where one plan makes both. Other gradients (a tied weight's, which waits for
-  // the embedding's) are only there so early because of the chunks.
+  // A result is there beside the gradient of the logits in any case, where one plan makes both. Other gradients (a tied
+  // weight's, which waits for the embedding's) are only there so early because of the chunks.
   const auto results = [&](const Node* n) {
     for (;;) {
       if (outputs.count(n)) return true;
       const auto used = users.find(n);
-      if (used == users.end() || used->second.size() != 1 || !(is_movement(used->second[0]->op) || used->second[0]->op == Op::Cast)) return false;
+      if (used == users.end() || used->second.size() != 1 ||
+          !(is_movement(used->second[0]->op) || used->second[0]->op == Op::Cast))
+        return false;
       n = used->second[0];
     }
   };
@@ -457,10 +493,12 @@ std::optional<Graph> chunk_first(const Graph& joint, int64_t primals, const Chun
     const int64_t rows = ceil_div(all, count);
     try {
       Region region = region_of(live, users, outputs, n);
-      if (const int64_t bytes = saved_bytes(region, users, outputs, chunks, rows); bytes < chunks.worth) refuse("it would save too little", nullptr, std::to_string(bytes) + " bytes");
+      if (const int64_t bytes = saved_bytes(region, users, outputs, chunks, rows); bytes < chunks.worth)
+        refuse("it would save too little", nullptr, std::to_string(bytes) + " bytes");
       return Rewriter(joint, live, std::move(region), proportional(live, primals), rows).run();
     } catch (const Refused& r) {
-      if (remarks && r.why != kNotSummed && rows_are_summed(users, n)) remarks.missed(missed::kChunkRows, r.why, n, r.at, n->type.bytes(), r.detail);
+      if (remarks && r.why != kNotSummed && rows_are_summed(users, n))
+        remarks.missed(missed::kChunkRows, r.why, n, r.at, n->type.bytes(), r.detail);
     }
   }
   return std::nullopt;
@@ -471,7 +509,8 @@ std::optional<Graph> chunk_first(const Graph& joint, int64_t primals, const Chun
 std::optional<Graph> chunk_rows(const Graph& joint, int64_t primals, const Chunks& chunks, Remarks* remarks) {
   Remarks last;  // of the graph as it is in the end: what is looked at again is refused again
   std::optional<Graph> cut, more = chunk_first(joint, primals, chunks, &last);
-  for (; more; more = chunk_first(*cut, primals, chunks, &last)) cut = std::move(more), last.take();  // chunks are not cut again: they have too few rows
+  // chunks are not cut again: they have too few rows
+  for (; more; more = chunk_first(*cut, primals, chunks, &last)) cut = std::move(more), last.take();
   if (remarks) remarks->add(last.take());
   return cut;
 }

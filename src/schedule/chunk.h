@@ -1,4 +1,5 @@
-// Linear -> loss in chunks of rows: the logits of a chunk are made, summed up, turned into their gradient and multiplied away before the next chunk's.
+// Linear -> loss in chunks of rows: the logits of a chunk are made, summed up, turned into their gradient and
+// multiplied away before the next chunk's.
 #pragma once
 #include <optional>
 
@@ -11,20 +12,23 @@ namespace trainc::schedule {
 struct Chunks {
   int64_t rows = cost::kChunkRows;     // of a chunk, at most
   int64_t worth = cost::kWorthChunks;  // bytes that it must save
-  // Forward and backward become one plan. Else what the forward makes of the gradients lies between the two, which counts against it.
+  // Forward and backward become one plan. Else what the forward makes of the gradients lies between the two, which
+  // counts against it.
   bool one_plan = false;
 };
 
-/// Finds contractions that make a matrix [rows, columns] (logits) which only sums over its rows, and contractions that drain it, read; and computes both
-/// chunk by chunk of rows, so that the matrix never is in memory as a whole. Nothing is known of softmax or labels but that they are row by row.
-/// What is a value of the rows (the loss of each) is put together again; a contraction whose rows are rows (the gradient of the input) too; one whose k
-/// runs over the rows (the gradient of the weight), and a sum over the rows (of the bias), is added up over the chunks in their order.
-/// Gradients: a loss's tangent is a number, and what comes of it linear: they are computed with the number 1, and multiplied by the tangent afterwards. So they
-/// can be made in the forward, where the chunk of logits is.
-/// Needs: a joint graph (inputs from `primals` on are tangents). Gives: the same outputs, but for the order of sums over rows; nothing where no matrix is
-/// cut.
-/// Leaves (and says why in `remarks`): a matrix that is an output; that anything reads but element by element, row by row or as a contraction's operand; that is put
-/// together with another tensor of its size; whose gradient needs something of all rows of it, or comes of several tangents or of f16.
+/// Finds contractions that make a matrix [rows, columns] (logits) which only sums over its rows, and contractions that
+/// drain it, read; and computes both chunk by chunk of rows, so that the matrix never is in memory as a whole. Nothing
+/// is known of softmax or labels but that they are row by row. What is a value of the rows (the loss of each) is put
+/// together again; a contraction whose rows are rows (the gradient of the input) too; one whose k runs over the rows
+/// (the gradient of the weight), and a sum over the rows (of the bias), is added up over the chunks in their order.
+/// Gradients: a loss's tangent is a number, and what comes of it linear: they are computed with the number 1, and
+/// multiplied by the tangent afterwards. So they can be made in the forward, where the chunk of logits is.
+/// Needs: a joint graph (inputs from `primals` on are tangents). Gives: the same outputs, but for the order of sums
+/// over rows; nothing where no matrix is cut.
+/// Leaves (and says why in `remarks`): a matrix that is an output; that anything reads but element by element, row by
+/// row or as a contraction's operand; that is put together with another tensor of its size; whose gradient needs
+/// something of all rows of it, or comes of several tangents or of f16.
 std::optional<Graph> chunk_rows(const Graph& joint, int64_t primals, const Chunks&, Remarks* remarks = nullptr);
 
 }  // namespace trainc::schedule

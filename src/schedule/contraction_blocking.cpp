@@ -24,17 +24,24 @@ std::span<const Tile> tiles_of(const Target& target) {
   return target.f32_lanes == 16 ? std::span<const Tile>(cost::kAvx512Tiles) : std::span<const Tile>(cost::kAvx2Tiles);
 }
 std::span<const Tile> in_place_tiles_of(const Target& target) {
-  return target.f32_lanes == 16 ? std::span<const Tile>(cost::kAvx512InPlaceTiles) : std::span<const Tile>(cost::kAvx2InPlaceTiles);
+  return target.f32_lanes == 16 ? std::span<const Tile>(cost::kAvx512InPlaceTiles)
+                                : std::span<const Tile>(cost::kAvx2InPlaceTiles);
 }
 
-// Slots (half cycles on a machine with two FMA units) that one step of k takes a tile: its FMAs; or the four cycles that an FMA takes
-// before the next on the same sum; or the loads (one a slot), which run beside the FMAs.
+// Slots (half cycles on a machine with two FMA units) that one step of k takes a tile: its FMAs; or the four cycles
+// that an FMA takes before the next on the same sum; or the loads (one a slot), which run beside the FMAs.
 double tile_slots(Tile t, DType dtype) {
   if (t.amx) {
-    // Of pairs of bf16, or of f32 in parts (six products): 16 cycles a product of two tiles, 52 until the next on the same sums, 8 a tile load; a step is 16 pairs
-    // or 32 f32. By the instruction's published timing: no such machine was at hand.
-    const double down = t.rows / loop::kTileSide, across = t.vectors, products = dtype == DType::F32 ? 6 : 1, depth = dtype == DType::F32 ? 32 : 16;
-    return 2 * (products * std::max({cost::kTileProduct * down * across, cost::kTileLatency, cost::kTileLoad * (down + across)}) + cost::kTileLoad) / depth;
+    // Of pairs of bf16, or of f32 in parts (six products): 16 cycles a product of two tiles, 52 until the next on the
+    // same sums, 8 a tile load; a step is 16 pairs or 32 f32. By the instruction's published timing: no such machine
+    // was at hand.
+    const double down = t.rows / loop::kTileSide, across = t.vectors, products = dtype == DType::F32 ? 6 : 1,
+                 depth = dtype == DType::F32 ? 32 : 16;
+    return 2 *
+           (products *
+                std::max({cost::kTileProduct * down * across, cost::kTileLatency, cost::kTileLoad * (down + across)}) +
+            cost::kTileLoad) /
+           depth;
   }
   return std::max({double(t.rows * t.vectors), cost::kFmaLatency, double(t.rows + t.vectors)}) + cost::kStepOverhead;
 }
@@ -44,7 +51,8 @@ int lanes_of(DType dtype, const Target& target) { return static_cast<int>(target
 bool in_parts(Tile t, DType dtype) { return t.amx && dtype == DType::F32; }
 int64_t multiplied_bytes(Tile t, DType dtype) { return in_parts(t, dtype) ? 6 : bytes_of(dtype); }
 
-// A block of k that is made of whole runs, or that runs are made of; `otherwise` where there is none as deep as half of `most`.
+// A block of k that is made of whole runs, or that runs are made of; `otherwise` where there is none as deep as half of
+// `most`.
 int64_t block_of_runs(int64_t k, int64_t run, int64_t most, int64_t otherwise) {
   if (run >= k) return otherwise;
   if (run > most) {
@@ -67,19 +75,24 @@ Blocking blocks_of(const ContractionShape& spec, DType dtype, const Target& targ
   b.lhs_in_place = tile.in_place;
   b.fma_rows = tile.amx ? cost::kVectorRowsOnAmx : b.tile_m;
 
-  // 192, in equal blocks: the order of sums that eager's library was found to use (its error came out equal for k = 256, 768, 3072; deeper
-  // blocks lose: 256 1.15 times the error, 384 1.4 times). A rhs panel of 32 f32 columns is then 24 KiB, and stays in L1d.
-  // On tiles a chain of additions has a link for 16 pairs only, and the end of a block costs more beside its products: bf16 takes twice the depth.
+  // 192, in equal blocks: the order of sums that eager's library was found to use (its error came out equal for k =
+  // 256, 768, 3072; deeper blocks lose: 256 1.15 times the error, 384 1.4 times). A rhs panel of 32 f32 columns is then
+  // 24 KiB, and stays in L1d. On tiles a chain of additions has a link for 16 pairs only, and the end of a block costs
+  // more beside its products: bf16 takes twice the depth.
   const int64_t most = b.tiles && dtype == DType::BF16 ? cost::kBlockOnTiles : cost::kBlock;
   const int64_t deep = in_parts(tile, dtype) ? 2 * loop::kTileSide : 16;
   b.k_blocks = std::max<int64_t>(1, ceil_div(spec.k, most));
   b.block_k = round_up(ceil_div(spec.k, b.k_blocks), deep);
   if (!b.tiles) b.block_k = std::max<int64_t>(1, std::min(spec.k, b.block_k));
-  if (!b.tiles && spec.lhs_place) b.block_k = block_of_runs(spec.k, spec.lhs_place->k_run / (dtype == DType::BF16 ? 2 : 1), cost::kBlock, b.block_k);
+  if (!b.tiles && spec.lhs_place)
+    b.block_k = block_of_runs(spec.k, spec.lhs_place->k_run / (dtype == DType::BF16 ? 2 : 1), cost::kBlock, b.block_k);
   b.k_blocks = std::max<int64_t>(1, ceil_div(spec.k, b.block_k));
 
-  // The packed lhs block is read once a panel, while the next one is on its way to L2; with the rhs block and the partial sums all should fit.
-  b.block_m = std::clamp<int64_t>(static_cast<int64_t>(block_m * double(target.caches.l2)) / cost::kLhsBlockOfL2 / (b.block_k * multiplied_bytes(tile, dtype) * b.tile_m), 1, ceil_div(spec.m, b.tile_m));
+  // The packed lhs block is read once a panel, while the next one is on its way to L2; with the rhs block and the
+  // partial sums all should fit.
+  b.block_m = std::clamp<int64_t>(static_cast<int64_t>(block_m * double(target.caches.l2)) / cost::kLhsBlockOfL2 /
+                                      (b.block_k * multiplied_bytes(tile, dtype) * b.tile_m),
+                                  1, ceil_div(spec.m, b.tile_m));
   return b;
 }
 
@@ -111,15 +124,21 @@ std::vector<Tile> tiles_in_place(const ContractionShape& spec, DType dtype, cons
   const bool one_run = place.k_run == spec.k * (dtype == DType::BF16 ? 2 : 1) && place.row_run == spec.m;
   if (one_run && place.row_stride * size_of(dtype) > cost::kNearRows) return fit;
   for (Tile t : in_place_tiles_of(target))
-    if (place.row_run % t.rows == 0 && spec.rhs_run % (t.vectors * lanes_of(dtype, target)) == 0) fit.push_back({t.rows, t.vectors, false, true});
+    if (place.row_run % t.rows == 0 && spec.rhs_run % (t.vectors * lanes_of(dtype, target)) == 0)
+      fit.push_back({t.rows, t.vectors, false, true});
   return fit;
 }
 
-// The tile for AMX, where multiplying on tiles takes less time than in vector registers, packing and splitting included. One alone: which blocks of f32 are
-// multiplied by FMAs is a matter of its size, so that variants may not differ in it.
+// The tile for AMX, where multiplying on tiles takes less time than in vector registers, packing and splitting
+// included. One alone: which blocks of f32 are multiplied by FMAs is a matter of its size, so that variants may not
+// differ in it.
 std::optional<Tile> amx_tile(const ContractionShape& spec, DType dtype, const Target& target) {
-  if (!target.has_tiles || spec.k == 0 || !(dtype == DType::BF16 || (dtype == DType::F32 && spec.f32_in_parts))) return {};
-  const auto products = [&](Tile t) { return double(ceil_div(spec.m, t.rows)) * double(ceil_div(spec.n, t.vectors * lanes_of(dtype, target))) * tile_slots(t, dtype); };
+  if (!target.has_tiles || spec.k == 0 || !(dtype == DType::BF16 || (dtype == DType::F32 && spec.f32_in_parts)))
+    return {};
+  const auto products = [&](Tile t) {
+    return double(ceil_div(spec.m, t.rows)) * double(ceil_div(spec.n, t.vectors * lanes_of(dtype, target))) *
+           tile_slots(t, dtype);
+  };
   double least = std::numeric_limits<double>::infinity();
   for (Tile t : tiles_for(spec, dtype, target)) {
     const bool packed = spec.m > t.rows || spec.rhs_k_contiguous || spec.rhs_run > 0;  // else the rhs is read in place
@@ -127,26 +146,34 @@ std::optional<Tile> amx_tile(const ContractionShape& spec, DType dtype, const Ta
   }
   std::optional<Tile> best;
   for (Tile t : cost::kAmxTiles) {
-    const double rows = double(round_up(spec.m, t.rows)), columns = double(round_up(spec.n, t.vectors * lanes_of(dtype, target))), split = in_parts(t, dtype) ? cost::kSplit : 0;
+    const double rows = double(round_up(spec.m, t.rows)),
+                 columns = double(round_up(spec.n, t.vectors * lanes_of(dtype, target))),
+                 split = in_parts(t, dtype) ? cost::kSplit : 0;
     const double cost = products(t) + (cost::kCopy + split) * columns + split * rows;
     if (cost < least * cost::kNearlyEqual) best = t, least = cost;
   }
   return best;
 }
 
-struct Costed { double cost; Blocking blocking; };
+struct Costed {
+  double cost;
+  Blocking blocking;
+};
 
 // The best tasks for this tile, of a number between the two; infinite cost where there are none.
-Costed choose_tasks(const ContractionShape& spec, DType dtype, const Target& target, Tile tile, double least_tasks, double most_tasks, double block_m) {
+Costed choose_tasks(const ContractionShape& spec, DType dtype, const Target& target, Tile tile, double least_tasks,
+                    double most_tasks, double block_m) {
   const int64_t element = bytes_of(dtype);
   Blocking b = blocks_of(spec, dtype, target, tile, block_m);
   const int64_t tiles = ceil_div(spec.m, b.tile_m), panels = ceil_div(spec.n, b.tile_n);
 
-  // Large tasks pack less, small ones spread better over the machine's cores. The rhs block, and the next on its way, should stay in L2; partial
-  // sums need not, for they are asked for long before they are read.
+  // Large tasks pack less, small ones spread better over the machine's cores. The rhs block, and the next on its way,
+  // should stay in L2; partial sums need not, for they are asked for long before they are read.
   const double slots = tile_slots(tile, dtype) / double(b.tile_m * b.tile_n);  // a sum, one step of k
   const double split = in_parts(tile, dtype) ? cost::kSplit : 0;
-  const double pack_lhs = tile.in_place ? 0 : (b.tiles && !spec.lhs_k_contiguous ? cost::kTranspose : cost::kCopy) + split, pack_rhs = (spec.rhs_k_contiguous ? cost::kTranspose : cost::kCopy) + split;
+  const double pack_lhs =
+                   tile.in_place ? 0 : (b.tiles && !spec.lhs_k_contiguous ? cost::kTranspose : cost::kCopy) + split,
+               pack_rhs = (spec.rhs_k_contiguous ? cost::kTranspose : cost::kCopy) + split;
   double best = std::numeric_limits<double>::infinity();
   for (int64_t tm = 1; tm <= std::min<int64_t>(tiles, cost::kLargestTask / b.tile_m + 1); ++tm) {
     const int64_t m_tasks = ceil_div(tiles, tm);
@@ -155,13 +182,16 @@ Costed choose_tasks(const ContractionShape& spec, DType dtype, const Target& tar
       const int64_t n_tasks = ceil_div(panels, tn);
       if (ceil_div(panels, n_tasks) != tn) continue;
       const double rows = double(tm * b.tile_m), columns = double(tn * b.tile_n);
-      const bool fits = (b.k_blocks == 1 || rows * columns * double(element) <= cost::kSumsOfL2 * double(target.caches.l2)) && columns * double(b.block_k * multiplied_bytes(tile, dtype)) <= double(target.caches.l2) / cost::kRhsBlockOfL2;
+      const bool fits =
+          (b.k_blocks == 1 || rows * columns * double(element) <= cost::kSumsOfL2 * double(target.caches.l2)) &&
+          columns * double(b.block_k * multiplied_bytes(tile, dtype)) <= double(target.caches.l2) / cost::kRhsBlockOfL2;
       if (!fits && (tm > 1 || tn > 1)) continue;
       const double work = double(spec.k) * (rows * columns * slots + rows * pack_lhs + columns * pack_rhs);
       const int64_t tasks = spec.batch * m_tasks * n_tasks;
       if (double(tasks) < least_tasks || double(tasks) > most_tasks) continue;
       double cost = 0;
-      for (int threads = 1; threads <= std::max(cost::kLeastCores, target.caches.cores); threads *= 2) cost += threads * (double(ceil_div(tasks, threads)) * work + (threads > 1 && tasks > 1 ? cost::kWake : 0));
+      for (int threads = 1; threads <= std::max(cost::kLeastCores, target.caches.cores); threads *= 2)
+        cost += threads * (double(ceil_div(tasks, threads)) * work + (threads > 1 && tasks > 1 ? cost::kWake : 0));
       if (cost < best) best = cost, b.task_m = tm, b.task_n = tn, b.m_tasks = m_tasks, b.n_tasks = n_tasks;
     }
   }
@@ -173,12 +203,17 @@ Costed choose_tasks(const ContractionShape& spec, DType dtype, const Target& tar
 Blocking block_part(const ContractionShape& spec, DType dtype, const Target& target, int64_t block_k) {
   Tile tile{};
   double least = std::numeric_limits<double>::infinity();
-  const auto sums = [&](Tile t, int64_t m, int64_t n) {  // a sum that is computed and thrown away costs as much as one that is kept
-    return double(ceil_div(m, t.rows)) * double(ceil_div(n, t.vectors * lanes_of(dtype, target))) * tile_slots(t, dtype);
+  // a sum that is computed and thrown away costs as much as one that is kept
+  const auto sums = [&](Tile t, int64_t m, int64_t n) {
+    return double(ceil_div(m, t.rows)) * double(ceil_div(n, t.vectors * lanes_of(dtype, target))) *
+           tile_slots(t, dtype);
   };
   for (Tile t : tiles_for(spec, dtype, target)) {
     double cost = sums(t, spec.m, spec.n);
-    for (const int64_t tenths : cost::kOtherTenths) cost += spec.pinned ? (sums(t, spec.m * tenths / 10 + 1, spec.n) + sums(t, spec.m, spec.n * tenths / 10 + 1)) * 10 / double(tenths) : 0;
+    for (const int64_t tenths : cost::kOtherTenths)
+      cost += spec.pinned ? (sums(t, spec.m * tenths / 10 + 1, spec.n) + sums(t, spec.m, spec.n * tenths / 10 + 1)) *
+                                10 / double(tenths)
+                          : 0;
     if (cost < least * cost::kNearlyEqual) tile = t, least = cost;
   }
   if (Blocking* first = spec.pinned) {
@@ -191,7 +226,8 @@ Blocking block_part(const ContractionShape& spec, DType dtype, const Target& tar
   b.m_tasks = b.n_tasks = 1;
   if (block_k) {
     b.block_k = block_k, b.k_blocks = ceil_div(spec.k, block_k);
-    b.block_m = std::clamp<int64_t>(target.caches.l2 / cost::kLhsBlockOfL2 / (b.block_k * bytes_of(dtype) * b.tile_m), 1, b.task_m);
+    b.block_m = std::clamp<int64_t>(target.caches.l2 / cost::kLhsBlockOfL2 / (b.block_k * bytes_of(dtype) * b.tile_m),
+                                    1, b.task_m);
   }
   return finished(spec, b);
 }
@@ -215,7 +251,8 @@ Blocking choose_blocking(const ContractionShape& spec, DType dtype, const Target
     size_t best = i;
     for (size_t j = i + 1; j < found.size(); ++j)
       if (found[j].cost < found[best].cost * cost::kNearlyEqual) best = j;
-    std::rotate(found.begin() + static_cast<int64_t>(i), found.begin() + static_cast<int64_t>(best), found.begin() + static_cast<int64_t>(best) + 1);
+    std::rotate(found.begin() + static_cast<int64_t>(i), found.begin() + static_cast<int64_t>(best),
+                found.begin() + static_cast<int64_t>(best) + 1);
   }
   if (found[rank].cost == kAny) return choose_blocking(spec, dtype, target);  // there is no such number of tasks
   return found[rank].blocking;
@@ -223,7 +260,8 @@ Blocking choose_blocking(const ContractionShape& spec, DType dtype, const Target
 
 Blocking pinned_blocking(const ContractionShape& spec, DType dtype, const Target& target, Blocking& first) {
   // The plans of two sizes need not have the same contractions: what was made for another kind is made anew.
-  if (first.room_m == 0 || first.lanes != lanes_of(dtype, target)) {  // the tile that is best for sizes around these, of which only some may vary
+  // the tile that is best for sizes around these, of which only some may vary
+  if (first.room_m == 0 || first.lanes != lanes_of(dtype, target)) {
     double least = kAny;
     for (Tile t : tiles_for(spec, dtype, target)) {
       double cost = 0;
@@ -233,7 +271,8 @@ Blocking pinned_blocking(const ContractionShape& spec, DType dtype, const Target
           (rows ? other.m : other.n) = static_cast<int64_t>(std::ceil(double(rows ? spec.m : spec.n) * scale));
           cost += choose_tasks(other, dtype, target, t, 0, kAny, 1).cost / scale;
         }
-      if (cost < least * cost::kNearlyEqual) least = cost, first = choose_tasks(spec, dtype, target, t, 0, kAny, 1).blocking;
+      if (cost < least * cost::kNearlyEqual)
+        least = cost, first = choose_tasks(spec, dtype, target, t, 0, kAny, 1).blocking;
     }
   }
   Blocking b = choose_tasks(spec, dtype, target, {first.tile_m, first.tile_n / first.lanes}, 0, kAny, 1).blocking;

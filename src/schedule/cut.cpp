@@ -55,7 +55,10 @@ class FlowNetwork {
   }
 
  private:
-  struct Edge { int to; int64_t capacity; };
+  struct Edge {
+    int to;
+    int64_t capacity;
+  };
 
   bool layer(int source, int sink) {
     std::fill(level_.begin(), level_.end(), -1);
@@ -66,12 +69,14 @@ class FlowNetwork {
       int v = queue.front();
       queue.pop();
       for (int e : edges_of_[v])
-        if (edges_[e].capacity > 0 && level_[edges_[e].to] < 0) level_[edges_[e].to] = level_[v] + 1, queue.push(edges_[e].to);
+        if (edges_[e].capacity > 0 && level_[edges_[e].to] < 0)
+          level_[edges_[e].to] = level_[v] + 1, queue.push(edges_[e].to);
     }
     return level_[sink] >= 0;
   }
 
-  /// As much as one path takes that goes down the levels; 0 where there is none. A path may be as long as the program: no recursion.
+  /// As much as one path takes that goes down the levels; 0 where there is none. A path may be as long as the program:
+  /// no recursion.
   int64_t push(int source, int sink) {
     std::vector<int> path;  // edges
     for (int v = source; v != sink;) {
@@ -109,7 +114,8 @@ bool may_recompute(const Node* n) {
     case OpClass::Reduction:
     case OpClass::Contraction:
     case OpClass::Extern: return false;
-    case OpClass::Indexed: return n->op == Op::Gather && n->in(0)->op == Op::Input && n->type.bytes() <= cost::kGatheredAgain;
+    case OpClass::Indexed:
+      return n->op == Op::Gather && n->in(0)->op == Op::Input && n->type.bytes() <= cost::kGatheredAgain;
   }
   return false;
 }
@@ -125,7 +131,8 @@ bool scales(const Node* n) {
   return tensors <= 1;
 }
 
-/// Whether a walk over what is summed ends before the values that are made with the sum: it runs across rows, or along ones that no cache holds until then.
+/// Whether a walk over what is summed ends before the values that are made with the sum: it runs across rows, or along
+/// ones that no cache holds until then.
 bool comes_back_to_memory(const Node* sum) {
   const Dims& shape = sum->in(0)->shape();
   int64_t last = static_cast<int64_t>(shape.size()) - 1;
@@ -136,8 +143,8 @@ bool comes_back_to_memory(const Node* sum) {
   return (along_rows ? bytes / std::max<int64_t>(1, sum->type.numel()) : bytes) >= cost::kLongRow;
 }
 
-/// An elementwise value made with sums over the likes of it, in another walk (a softmax over a vocabulary, BatchNorm). What was summed is in memory for it
-/// anyway, so that is kept: this would be a second tensor of its size.
+/// An elementwise value made with sums over the likes of it, in another walk (a softmax over a vocabulary, BatchNorm).
+/// What was summed is in memory for it anyway, so that is kept: this would be a second tensor of its size.
 bool of_another_walk(const Node* n) {
   std::unordered_set<const Node*> seen;
   std::vector<const Node*> stack{n};
@@ -161,7 +168,10 @@ struct Copier {
     std::vector<const Node*> stack{root};
     while (!stack.empty()) {
       const Node* n = stack.back();
-      if (made.count(n)) { stack.pop_back(); continue; }
+      if (made.count(n)) {
+        stack.pop_back();
+        continue;
+      }
       bool ready = true;
       for (const Node* i : n->inputs)
         if (!made.count(i)) stack.push_back(i), ready = false;
@@ -186,7 +196,10 @@ bool made_of(const Node* n, const std::unordered_set<const Node*>& in) {
     const Node* at = stack.back();
     stack.pop_back();
     if (!seen.insert(at).second) continue;
-    if (in.count(at)) { any = true; continue; }
+    if (in.count(at)) {
+      any = true;
+      continue;
+    }
     if (at->op == Op::Constant || at->op == Op::Iota) continue;
     if (!is_elementwise(at->op) && !is_movement(at->op)) return false;
     stack.insert(stack.end(), at->inputs.begin(), at->inputs.end());
@@ -196,12 +209,11 @@ bool made_of(const Node* n, const std::unordered_set<const Node*>& in) {
 
 }  // namespace
 
-int64_t flops_of(const Node* contraction) {
-  return 2 * contraction->type.numel() * contraction->in(0)->shape().back();
-}
+int64_t flops_of(const Node* contraction) { return 2 * contraction->type.numel() * contraction->in(0)->shape().back(); }
 
-Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, const std::vector<const Node*>& must_recompute, int64_t deferred_bytes,
-              bool streams, double price, int64_t late_draws_from) {
+Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs,
+              const std::vector<const Node*>& must_recompute, int64_t deferred_bytes, bool streams, double price,
+              int64_t late_draws_from) {
   const std::vector<const Node*> live = joint.live();
   std::unordered_set<const Node*> of_tangents;  // depend on a tangent, or on a draw of the backward
   for (const Node* n : live) {
@@ -221,7 +233,8 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, cons
   for (int64_t i = 0; i < forward_outputs; ++i)
     if (const Node* v = joint.outputs.at(i).value) {
       require(!of_tangents.count(v), "a forward output depends on a tangent");
-      // A moved copy is not: what it was moved from serves the backward as well, and the copy may wait until somebody reads it.
+      // A moved copy is not: what it was moved from serves the backward as well, and the copy may wait until somebody
+      // reads it.
       if (joint.outputs[i].strides.empty() && !is_movement(base_of(v)->op)) forward_output_of.emplace(base_of(v), i);
     }
 
@@ -244,15 +257,17 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, cons
   FlowNetwork net(sink + 1);
   const std::unordered_set<const Node*> never_kept(must_recompute.begin(), must_recompute.end());
   for (const auto& [n, i] : number) {
-    const bool held = n->op == Op::Input;   // the caller keeps it alive anyway
+    const bool held = n->op == Op::Input;  // the caller keeps it alive anyway
     const bool free = n->op == Op::Constant || n->op == Op::Iota;
     // Computed again, whatever it costs; but a draw or a call done again would give something else.
     const bool checkpointed = never_kept.count(n) && n->op != Op::Random && class_of(n->op) != OpClass::Extern;
-    int64_t bytes = (as_bits.count(n) ? bytes_of_bits(n->type.numel()) : n->type.bytes()) + plan::kAlignment;  // an arena slot is that at least
+    // an arena slot is that at least
+    int64_t bytes = (as_bits.count(n) ? bytes_of_bits(n->type.numel()) : n->type.bytes()) + plan::kAlignment;
     if (held) bytes = 0;
     else if (free || checkpointed || n->op == Op::Extern) bytes = kInfinite;
     else if (forward_output_of.count(base_of(n))) bytes = 1;
-    // Same bytes either way: keep what was moved, not the moved copy (it would need a kernel), and rather the start of a cheap chain.
+    // Same bytes either way: keep what was moved, not the moved copy (it would need a kernel), and rather the start of
+    // a cheap chain.
     else if (n->op == Op::Reshape || n->op == Op::Permute || n->op == Op::Broadcast) bytes = kInfinite;
     else if (is_movement(n->op) || scales(n)) bytes += bytes / cost::kMovedCopy;
     else if (is_elementwise(n->op) && of_another_walk(n)) bytes += bytes / cost::kOfAnotherWalk;
@@ -260,28 +275,37 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, cons
     if (!free && !checkpointed && !may_recompute(n) && !streamed.count(n)) {
       const double share = static_cast<double>(i) / static_cast<double>(number.size());
       const bool for_a_price = price > 0 && n->op == Op::Contract;
-      net.edge(source, 2 * i, for_a_price ? static_cast<int64_t>(std::min(1e15, price * static_cast<double>(flops_of(n)) * (1 + share / cost::kLatestSurcharge))) : kInfinite);
+      net.edge(source, 2 * i,
+               for_a_price ? static_cast<int64_t>(std::min(
+                                 1e15, price * static_cast<double>(flops_of(n)) * (1 + share / cost::kLatestSurcharge)))
+                           : kInfinite);
     }
     if (held) net.edge(source, 2 * i, kInfinite);
     if (wanted.count(n)) net.edge(2 * i + 1, sink, kInfinite);
     for (const Node* input : n->inputs) net.edge(2 * number.at(input) + 1, 2 * i, kInfinite);
   }
-  require(net.run(source, sink) < kInfinite, "no cut between forward and backward: a checkpointed value cannot be computed again");
+  require(net.run(source, sink) < kInfinite,
+          "no cut between forward and backward: a checkpointed value cannot be computed again");
   const std::vector<bool> late = net.reaches(sink);
 
   Cut cut;
-  std::vector<const Node*> kept;      // in the order of the graph: in == early, out == late
+  std::vector<const Node*> kept;  // in the order of the graph: in == early, out == late
   for (const Node* n : live)
-    if (auto it = number.find(n); it != number.end() && !late[2 * it->second] && late[2 * it->second + 1]) kept.push_back(n);
+    if (auto it = number.find(n); it != number.end() && !late[2 * it->second] && late[2 * it->second + 1])
+      kept.push_back(n);
 
-  // Beside a loss, an output that the backward wants lies in the arena, and the caller gets a copy of it if he ever looks.
-  const bool loss = std::any_of(joint.outputs.begin(), joint.outputs.begin() + forward_outputs,
-                                [](const Output& o) { return o.value && is_float(o.value->dtype()) && o.value->type.numel() == 1; });
+  // Beside a loss, an output that the backward wants lies in the arena, and the caller gets a copy of it if he ever
+  // looks.
+  const bool loss = std::any_of(joint.outputs.begin(), joint.outputs.begin() + forward_outputs, [](const Output& o) {
+    return o.value && is_float(o.value->dtype()) && o.value->type.numel() == 1;
+  });
   std::unordered_set<const Node*> moved_to_arena;
   std::vector<const Node*> reshaped;  // kept, but what lies in the arena is their base
   for (size_t i = 0; loss && i < kept.size(); ++i) {
     const Node *n = kept[i], *base = base_of(n);
-    if (base->op == Op::Input || base->type.bytes() < deferred_bytes || !(forward_output_of.erase(base) || moved_to_arena.count(base))) continue;
+    if (base->op == Op::Input || base->type.bytes() < deferred_bytes ||
+        !(forward_output_of.erase(base) || moved_to_arena.count(base)))
+      continue;
     const bool there = !moved_to_arena.insert(base).second;
     if (n != base) reshaped.push_back(n);
     if (there) kept.erase(kept.begin() + static_cast<std::ptrdiff_t>(i--));
@@ -300,13 +324,15 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, cons
   std::unordered_set<const Node*> of_forward(in_arena);
   for (int64_t i = 0; i < forward_outputs; ++i) {
     const Output& o = joint.outputs[i];
-    deferred[i] = o.value && o.value->type.bytes() >= deferred_bytes && !saved_outputs.count(base_of(o.value)) && made_of(o.value, in_arena);
+    deferred[i] = o.value && o.value->type.bytes() >= deferred_bytes && !saved_outputs.count(base_of(o.value)) &&
+                  made_of(o.value, in_arena);
     if (deferred[i]) cut.deferred_outputs.push_back(i);
     else if (o.value) of_forward.insert(o.value);
   }
   for (const Node* effect : joint.effects)
     if (!of_tangents.count(effect)) of_forward.insert(effect);
-  // In the order of the joint graph, as the backward below: what belongs together (a chunk of the logits) is made together.
+  // In the order of the joint graph, as the backward below: what belongs together (a chunk of the logits) is made
+  // together.
   for (auto n = live.rbegin(); n != live.rend(); ++n)
     if (of_forward.count(*n)) of_forward.insert((*n)->inputs.begin(), (*n)->inputs.end());
   for (const Node* n : live)
@@ -322,11 +348,14 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, cons
   for (const Node* n : kept) {
     if (n->op == Op::Input) {
       cut.saved_inputs.push_back(n->as<InputAttr>().index);
-      bwd.made[n] = cut.backward.make(Op::Input, InputAttr{static_cast<int64_t>(cut.saved_inputs.size()) - 1, n->as<InputAttr>().strides}, {}, n->type);
+      bwd.made[n] = cut.backward.make(
+          Op::Input, InputAttr{static_cast<int64_t>(cut.saved_inputs.size()) - 1, n->as<InputAttr>().strides}, {},
+          n->type);
     } else if (auto it = forward_output_of.find(base_of(n)); it != forward_output_of.end()) {
       cut.saved_inputs.push_back(primals + it->second);
       const Type& as_output = joint.outputs[it->second].value->type;
-      const Node* held = cut.backward.make(Op::Input, InputAttr{static_cast<int64_t>(cut.saved_inputs.size()) - 1, {}}, {}, as_output);
+      const Node* held =
+          cut.backward.make(Op::Input, InputAttr{static_cast<int64_t>(cut.saved_inputs.size()) - 1, {}}, {}, as_output);
       bwd.made[n] = as_output == n->type ? held : cut.backward.make(Op::Reshape, NoAttr{}, {held}, n->type);
     } else {
       arena.push_back(n);
@@ -336,20 +365,24 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs, cons
   const int64_t tangents = joint.input_count - primals;
   for (const Node* n : live)
     if (n->op == Op::Input && n->as<InputAttr>().index >= primals)
-      bwd.made[n] = cut.backward.make(Op::Input, InputAttr{held + n->as<InputAttr>().index - primals, n->as<InputAttr>().strides}, {}, n->type);
+      bwd.made[n] = cut.backward.make(
+          Op::Input, InputAttr{held + n->as<InputAttr>().index - primals, n->as<InputAttr>().strides}, {}, n->type);
   for (const Node* n : arena) {
     later.made[n] = cut.deferred.make(Op::Input, InputAttr{static_cast<int64_t>(cut.saved.size()), {}}, {}, n->type);
-    bwd.made[n] = cut.backward.make(Op::Input, InputAttr{held + tangents + static_cast<int64_t>(cut.saved.size()), {}}, {}, n->type);
+    bwd.made[n] = cut.backward.make(Op::Input, InputAttr{held + tangents + static_cast<int64_t>(cut.saved.size()), {}},
+                                    {}, n->type);
     cut.saved.push_back(n->type);
     cut.saved_as_bits.push_back(as_bits.contains(n));
     cut.forward.outputs.push_back({fwd(n), {}});
   }
-  for (const Node* n : reshaped) bwd.made[n] = cut.backward.make(Op::Reshape, NoAttr{}, {bwd.made.at(base_of(n))}, n->type);
+  for (const Node* n : reshaped)
+    bwd.made[n] = cut.backward.make(Op::Reshape, NoAttr{}, {bwd.made.at(base_of(n))}, n->type);
   cut.backward.input_count = held + tangents + static_cast<int64_t>(cut.saved.size());
   cut.deferred.input_count = static_cast<int64_t>(cut.saved.size());
-  for (int64_t i : cut.deferred_outputs) cut.deferred.outputs.push_back({later(joint.outputs[i].value), joint.outputs[i].strides});
-  // In the order of the joint graph, what is computed again right before its first use: the gradient of a weight is made beside the
-  // gradient that it comes from, which need not be kept then.
+  for (int64_t i : cut.deferred_outputs)
+    cut.deferred.outputs.push_back({later(joint.outputs[i].value), joint.outputs[i].strides});
+  // In the order of the joint graph, what is computed again right before its first use: the gradient of a weight is
+  // made beside the gradient that it comes from, which need not be kept then.
   for (const Node* n : live)
     if (of_tangents.count(n)) bwd(n);
   for (const Node* effect : joint.effects)

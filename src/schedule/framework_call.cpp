@@ -11,7 +11,9 @@ namespace {
 
 std::string list(const Dims& d) { return fmt::format("[{}]", fmt::join(d, ",")); }
 int64_t product(const Dims& d) { return std::accumulate(d.begin(), d.end(), int64_t{1}, std::multiplies<>()); }
-bool all_are(const Dims& d, int64_t value) { return std::all_of(d.begin(), d.end(), [=](int64_t x) { return x == value; }); }
+bool all_are(const Dims& d, int64_t value) {
+  return std::all_of(d.begin(), d.end(), [=](int64_t x) { return x == value; });
+}
 const Dims kTransposed{0, 2, 1};
 
 /// An operand while what lies over its memory is taken off, from the contraction down.
@@ -69,9 +71,13 @@ std::optional<Windows> windows_of(const Node* rows) {
   for (size_t k = 0; k < axes; ++k) taps_before_channels.push_back(static_cast<int64_t>(rank + k));
   taps_before_channels.push_back(static_cast<int64_t>(rank) - 1);
   const Dims& shape = v.at->shape();
-  Windows found{v, w.size, w.step, Dims(axes, 0), w.dilation, Dims(shape.begin() + 1, shape.begin() + 1 + static_cast<int64_t>(axes)), shape[0], shape[rank - 1]};
+  Windows found{v,          w.size,
+                w.step,     Dims(axes, 0),
+                w.dilation, Dims(shape.begin() + 1, shape.begin() + 1 + static_cast<int64_t>(axes)),
+                shape[0],   shape[rank - 1]};
   if (turned ? order != taps_before_channels : !all_are(w.size, 1) && found.channels != 1) return std::nullopt;
-  if (rows->shape() != Dims{1, found.images * product(found.grid), product(found.kernel) * found.channels}) return std::nullopt;
+  if (rows->shape() != Dims{1, found.images * product(found.grid), product(found.kernel) * found.channels})
+    return std::nullopt;
   View& image = found.image;
   image.down(), image.skip_cast();
   if (image.at->op == Op::Pad && image.at->in(1)->op == Op::Constant && float_of(image.at->in(1)) == 0) {
@@ -86,9 +92,9 @@ std::optional<Windows> windows_of(const Node* rows) {
 bool rounds_at_once(const Node* n, const Readers& readers) {
   const auto found = readers.find(n);
   return found != readers.end() && std::all_of(found->second.begin(), found->second.end(), [&](const Node* r) {
-    if (r && (r->op == Op::Reshape || r->op == Op::Permute)) return rounds_at_once(r, readers);
-    return r && r->op == Op::Cast && r->dtype() == DType::BF16;
-  });
+           if (r && (r->op == Op::Reshape || r->op == Op::Permute)) return rounds_at_once(r, readers);
+           return r && r->op == Op::Cast && r->dtype() == DType::BF16;
+         });
 }
 
 /// The operands' views, then what else the call wants.
@@ -96,12 +102,16 @@ std::string arguments(const View& a, const View& b, const std::string& more) {
   return fmt::format(R"({{"args":[{{"$":0}},{{"$":1}}],"kwargs":{{"views":[{},{}]{}}}}})", a.text(), b.text(), more);
 }
 std::string arguments(const Windows& w, const View& other) {
-  return arguments(w.image, other, fmt::format(R"(,"kernel":{},"stride":{},"padding":{},"dilation":{})", list(w.kernel), list(w.step), list(w.padding), list(w.dilation)));
+  return arguments(w.image, other,
+                   fmt::format(R"(,"kernel":{},"stride":{},"padding":{},"dilation":{})", list(w.kernel), list(w.step),
+                               list(w.padding), list(w.dilation)));
 }
 
 FrameworkCall call_of(const char* target, std::string arguments, View a, View b, Dims result, Dims order) {
   const DType d = a.bf16 ? DType::BF16 : DType::F32;
-  return {{{a.at, std::move(a.above)}, {b.at, std::move(b.above)}}, ExternAttr{target, std::move(arguments), {Type{d, std::move(result)}}}, std::move(order)};
+  return {{{a.at, std::move(a.above)}, {b.at, std::move(b.above)}},
+          ExternAttr{target, std::move(arguments), {Type{d, std::move(result)}}},
+          std::move(order)};
 }
 
 /// lhs: windows; rhs: [1, O, taps * C]. A convolution: [images, grid..., O].
@@ -132,7 +142,9 @@ FrameworkCall convolution_weight(const Windows& w, const Node* dy, bool windows_
   return call_of("library.convolution_weight", arguments(w, v), w.image, v, result, taps);
 }
 
-const Node* transposed(const Node* n) { return n->op == Op::Permute && n->as<AxesAttr>().axes == kTransposed ? n->in(0) : nullptr; }
+const Node* transposed(const Node* n) {
+  return n->op == Op::Permute && n->as<AxesAttr>().axes == kTransposed ? n->in(0) : nullptr;
+}
 
 FrameworkCall matched(const Node* lhs, const Node* rhs) {
   if (lhs->shape()[0] == 1) {
@@ -157,7 +169,8 @@ const Node* FrameworkCall::as_result(Builder& b, const Node* n) const {
   n = b.cast(n, result().dtype);
   if (order.empty()) return b.reshape(n, result().shape);
   Dims permuted, back(order.size());
-  for (size_t k = 0; k < order.size(); ++k) permuted.push_back(result().shape[order[k]]), back[order[k]] = static_cast<int64_t>(k);
+  for (size_t k = 0; k < order.size(); ++k)
+    permuted.push_back(result().shape[order[k]]), back[order[k]] = static_cast<int64_t>(k);
   return b.permute(b.reshape(n, permuted), back);
 }
 
@@ -177,7 +190,8 @@ OrRefused<FrameworkCall> framework_call(const Node* c, const Readers& readers) {
   FrameworkCall call = matched(lhs, rhs);
   const DType d = call.result().dtype;
   for (const FrameworkCall::Operand& o : call.operands)
-    if (o.memory->dtype() != d || o.memory->op == Op::Constant || o.memory->op == Op::Iota) return "an operand is no memory of the result's dtype";
+    if (o.memory->dtype() != d || o.memory->op == Op::Constant || o.memory->op == Op::Iota)
+      return "an operand is no memory of the result's dtype";
   if (d == DType::BF16 && !rounds_at_once(c, readers)) return "its f32 sums are wanted before they are rounded";
   return call;
 }

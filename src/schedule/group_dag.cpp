@@ -25,13 +25,15 @@ bool GroupDag::between(const std::vector<int>& inside, const std::vector<int>& b
   ++search_;
   int first = place_[find(inside.front())];
   for (int g : inside) first = std::min(first, place_[find(g)]);
-  // Marked as seen from the start, so that arriving there is not taken for a way through: reads within `inside` are none.
+  // Marked as seen from the start, so that arriving there is not taken for a way through: reads within `inside` are
+  // none.
   std::vector<int> members, stack;
   for (int g : inside) members.push_back(find(g));
   const auto is_member = [&](int g) { return std::find(members.begin(), members.end(), g) != members.end(); };
   const auto visit = [&](int g) {
     g = find(g);
-    if (place_[g] <= first || seen_[g] == search_ || is_member(g)) return;  // what runs before all of `inside` needs none of it
+    // what runs before all of `inside` needs none of it
+    if (place_[g] <= first || seen_[g] == search_ || is_member(g)) return;
     seen_[g] = search_;
     stack.push_back(g);
   };
@@ -51,7 +53,9 @@ bool GroupDag::between(const std::vector<int>& inside, const std::vector<int>& b
   return true;
 }
 
-bool GroupDag::circular(const std::vector<int>& inside, const std::vector<int>& before) const { return !between(inside, before, nullptr); }
+bool GroupDag::circular(const std::vector<int>& inside, const std::vector<int>& before) const {
+  return !between(inside, before, nullptr);
+}
 
 void GroupDag::settle(const std::vector<int>& inside, const std::vector<int>& before) {
   std::vector<int> needed;
@@ -59,7 +63,8 @@ void GroupDag::settle(const std::vector<int>& inside, const std::vector<int>& be
   int first = place_[inside.front()], last = first;
   for (int g : inside) first = std::min(first, place_[g]), last = std::max(last, place_[g]);
   for (int g : needed) last = std::max(last, place_[g]);
-  // Between the first and the last place: what is needed, as it was; the new group; the rest, as it was (none of that is needed by what is needed).
+  // Between the first and the last place: what is needed, as it was; the new group; the rest, as it was (none of that
+  // is needed by what is needed).
   std::sort(needed.begin(), needed.end(), [&](int a, int b) { return place_[a] < place_[b]; });
   std::vector<int> now = needed;
   now.push_back(inside.front());

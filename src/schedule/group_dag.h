@@ -1,8 +1,10 @@
-// Groups as a graph without circles: which must run after which, with a topological order that is kept up through every merge. Inside schedule only.
+// Groups as a graph without circles: which must run after which, with a topological order that is kept up through every
+// merge. Inside schedule only.
 //
-// A kernel runs as a whole. So two groups may become one only if no path leads from one of them through a third group to the other: that group
-// would have to run after the merged one and before it. What a path consists of are groups, not values: a group that none of the values in
-// question is read by may still lie on one, through another value that it makes (so it is not enough to compare values' places in the program).
+// A kernel runs as a whole. So two groups may become one only if no path leads from one of them through a third group
+// to the other: that group would have to run after the merged one and before it. What a path consists of are groups,
+// not values: a group that none of the values in question is read by may still lie on one, through another value that
+// it makes (so it is not enough to compare values' places in the program).
 #pragma once
 #include <vector>
 
@@ -24,8 +26,8 @@ class GroupDag {
   void merge(const std::vector<int>& inside);
 
  private:
-  /// Groups outside `inside` that run between the first of `inside` and the last, and that `inside` or one of `before` needs; unless one of
-  /// them needs `inside`: then false.
+  /// Groups outside `inside` that run between the first of `inside` and the last, and that `inside` or one of `before`
+  /// needs; unless one of them needs `inside`: then false.
   bool between(const std::vector<int>& inside, const std::vector<int>& before, std::vector<int>* found) const;
   /// Makes `inside`, which becomes one group, run right after all of `before` that ran later than the first of it.
   void settle(const std::vector<int>& inside, const std::vector<int>& before);

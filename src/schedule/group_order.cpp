@@ -49,9 +49,11 @@ DrawnBefore order_draws(std::vector<const Node*>& live) {
 
 namespace {
 
-/// List scheduling: of the groups whose reads are made, first those that need no more memory afterwards than before (what they are the
-/// last to read outweighs what they leave; results for the caller weigh nothing), then the next of `roots`, behind what it reads.
-std::vector<int> in_little_memory(const Groups& groups, const Graph& graph, const std::vector<int>& roots, const std::unordered_map<int, std::unordered_set<int>>& before) {
+/// List scheduling: of the groups whose reads are made, first those that need no more memory afterwards than before
+/// (what they are the last to read outweighs what they leave; results for the caller weigh nothing), then the next of
+/// `roots`, behind what it reads.
+std::vector<int> in_little_memory(const Groups& groups, const Graph& graph, const std::vector<int>& roots,
+                                  const std::unordered_map<int, std::unordered_set<int>>& before) {
   std::unordered_set<const Node*> callers;
   for (const Output& o : graph.outputs)
     if (o.value) callers.insert(base_of(o.value));
@@ -72,10 +74,12 @@ std::vector<int> in_little_memory(const Groups& groups, const Graph& graph, cons
     std::unordered_set<const Node*> seen;
     for (const Node* n : groups.all()[roots[i]].values)
       for (const Read& r : groups.read_by(n))
-        if (int p = groups.group(r.value); p >= 0 && p != roots[i] && seen.insert(r.value).second) w.reads.push_back(r.value), ++readers[r.value];
+        if (int p = groups.group(r.value); p >= 0 && p != roots[i] && seen.insert(r.value).second)
+          w.reads.push_back(r.value), ++readers[r.value];
   }
   for (int g : roots) {
-    std::sort(work[g].before.begin(), work[g].before.end(), [&](int a, int b) { return work[a].place < work[b].place; });
+    std::sort(work[g].before.begin(), work[g].before.end(),
+              [&](int a, int b) { return work[a].place < work[b].place; });
     for (int p : work[g].before) work[p].after.push_back(g);
   }
 
@@ -112,7 +116,8 @@ std::vector<int> in_little_memory(const Groups& groups, const Graph& graph, cons
     if (work[g].missing == 0) ready.insert({work[g].place, g});
   std::unordered_set<int> begun;
   const auto run_with_reads = [&](int root) {
-    std::vector<std::pair<int, size_t>> stack{{root, 0}};  // a group, and how many of those before it have been looked at
+    // a group, and how many of those before it have been looked at
+    std::vector<std::pair<int, size_t>> stack{{root, 0}};
     while (!stack.empty()) {
       auto& [g, next] = stack.back();
       if (next == 0) require(work[g].done || begun.insert(g).second, "groups depend on each other in a circle");

@@ -14,8 +14,8 @@ using DrawnBefore = std::unordered_map<const Node*, const Node*>;
 /// Draws run one after the other, in the program's order. Brings `live` into an order in which that holds as well.
 DrawnBefore order_draws(std::vector<const Node*>& live);
 
-/// Numbers of the groups in an order that runs: a group's reads before it, otherwise as the program had them, but what frees memory as early as it can;
-/// draws keep their order.
+/// Numbers of the groups in an order that runs: a group's reads before it, otherwise as the program had them, but what
+/// frees memory as early as it can; draws keep their order.
 std::vector<int> order_groups(const Groups&, const Graph&);
 
 }  // namespace trainc::schedule

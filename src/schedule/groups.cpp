@@ -10,14 +10,16 @@ namespace trainc::schedule {
 
 int Groups::new_group(GroupKind kind, const Node* n, int64_t rows, int64_t columns) {
   groups_.push_back({kind, {n}, rows, columns});
-  work_.push_back({kind == GroupKind::Contract ? 0 : values_.work.at(n), is_sum(n)});  // a product's operands are packed by loops of their own
+  // a product's operands are packed by loops of their own
+  work_.push_back({kind == GroupKind::Contract ? 0 : values_.work.at(n), is_sum(n)});
   return dag_.add(before(n));
 }
 
 Groups::Work Groups::work_of(const Node* n) const { return {values_.work.at(n), is_sum(n)}; }
 
 bool Groups::fits(const Work& work, int64_t columns) const {
-  const bool again = columns * size_of(DType::F32) > (streams_ ? cost::kScratchRow : cost::kSharedRows / cost::kShareOfSharedRows);
+  const bool again =
+      columns * size_of(DType::F32) > (streams_ ? cost::kScratchRow : cost::kSharedRows / cost::kShareOfSharedRows);
   return work.operations * (again ? std::max<int64_t>(1, work.sums) : 1) <= cost::kLargestKernel;
 }
 
@@ -77,7 +79,8 @@ void Groups::remark() const {
         if (!largest || r.value->type.bytes() > largest->type.bytes()) largest = r.value;
       }
     // Sums over leading axes have an input in common instead.
-    remarks_.missed(missed::kFuse, why, n, largest ? largest : other, largest || n->inputs.empty() ? bytes : n->in(0)->type.bytes());
+    remarks_.missed(missed::kFuse, why, n, largest ? largest : other,
+                    largest || n->inputs.empty() ? bytes : n->in(0)->type.bytes());
   }
 }
 

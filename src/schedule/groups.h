@@ -1,7 +1,8 @@
-// Groups while they are formed: what each holds, what must run before what, and why two are not one. Inside schedule only.
+// Groups while they are formed: what each holds, what must run before what, and why two are not one. Inside schedule
+// only.
 //
-// One class, because all that forms groups asks and changes the same; a file an idea: groups.cpp (what a group is, and when two may be one), place.cpp
-// (values into groups, one after another), chains.cpp (matmul chains).
+// One class, because all that forms groups asks and changes the same; a file an idea: groups.cpp (what a group is, and
+// when two may be one), place.cpp (values into groups, one after another), chains.cpp (matmul chains).
 #pragma once
 #include <unordered_map>
 #include <vector>
@@ -17,8 +18,10 @@ namespace trainc::schedule {
 
 // Why something is not done, for a remark; nullptr: nothing speaks against it.
 using Refusal = const char*;
-constexpr Refusal kTooLarge = "the kernel would hold too much work", kUnaligned = "it reads other elements than the one at its place",
-                  kCircle = "another kernel must run between them", kOtherSize = "they have different numbers of elements";
+constexpr Refusal kTooLarge = "the kernel would hold too much work",
+                  kUnaligned = "it reads other elements than the one at its place",
+                  kCircle = "another kernel must run between them",
+                  kOtherSize = "they have different numbers of elements";
 
 class Groups {
  public:
@@ -26,11 +29,13 @@ class Groups {
   Groups(const NodeRemarks& remarks, const Values& values, const DrawnBefore& drawn_before, bool streams)
       : remarks_(remarks), values_(values), drawn_before_(drawn_before), streams_(streams) {}
 
-  /// Puts a value into a group of something that it reads, or into one of its own. Needs: what it reads has been placed.
+  /// Puts a value into a group of something that it reads, or into one of its own. Needs: what it reads has been
+  /// placed.
   void place(const Node* n);
   /// Sums over the same axes of values of the same shape, that read something in common, in one walk over memory.
   void merge_columns();
-  /// Grows each contraction that makes a matrix by what works on the same matrix, then by what reads it; a stream where something does.
+  /// Grows each contraction that makes a matrix by what works on the same matrix, then by what reads it; a stream where
+  /// something does.
   void find_chains();
   /// Says of each two groups that are not one in the end why they first were not.
   void remark() const;
@@ -53,7 +58,8 @@ class Groups {
   };
   int new_group(GroupKind, const Node*, int64_t rows = 0, int64_t columns = 1);
   Work work_of(const Node*) const;
-  /// Whether that much work over rows of so many columns is code for one kernel. Values that are not kept from walk to walk are computed again in each.
+  /// Whether that much work over rows of so many columns is code for one kernel. Values that are not kept from walk to
+  /// walk are computed again in each.
   bool fits(const Work&, int64_t columns) const;
   /// Whether `n` reads of group g, if anything, the element (or row) at its own place alone.
   bool aligned(const Node* n, int g, int64_t rows, int64_t columns) const;
@@ -64,8 +70,8 @@ class Groups {
 
   // --- place.cpp
   void place_in_rows(const Node* n);
-  /// Why `n` cannot be made in group g. It can (and g then has the domain for it) with the same domain, all its reads of g aligned, and no way from g
-  /// out and back to n.
+  /// Why `n` cannot be made in group g. It can (and g then has the domain for it) with the same domain, all its reads
+  /// of g aligned, and no way from g out and back to n.
   Refusal refuse_join(const Node* n, int g, bool sum, int64_t own_rows, int64_t own_columns);
   /// Unites two row groups of one domain, or says why not.
   Refusal unite(int a, int b);
@@ -74,19 +80,22 @@ class Groups {
   void find_neighbours();
   /// Groups that read what `inside` makes, or make what it reads.
   std::vector<int> neighbours(const std::vector<int>& inside) const;
-  /// What may work on the matrix: neighbours, and what a contraction reads in one operand together with what `inside` makes.
+  /// What may work on the matrix: neighbours, and what a contraction reads in one operand together with what `inside`
+  /// makes.
   std::vector<int> candidates(const std::vector<int>& inside, const Matrix&) const;
   bool reads(int reader, const std::vector<int>& read) const;
   bool reads_any(const std::vector<int>& readers, int read) const;
   /// Why a group more cannot be a part of the stream `inside`.
   Refusal refuse_more(std::vector<int> inside, int extra, int64_t columns) const;
-  /// Whether sums are taken over the rows of what contraction g makes, and another contraction reads what they go into: a chain that might have been
-  /// streamed. Of groups that many others read, some are looked at: it is for a remark.
+  /// Whether sums are taken over the rows of what contraction g makes, and another contraction reads what they go into:
+  /// a chain that might have been streamed. Of groups that many others read, some are looked at: it is for a remark.
   bool begins_chain(int g) const;
   void no_chain(int g, Refusal why, const Node* sink = nullptr) const;
-  /// Whether group x makes elements or rows of the matrix, and reads what `inside` makes (which reads x so) element by element or row by row.
+  /// Whether group x makes elements or rows of the matrix, and reads what `inside` makes (which reads x so) element by
+  /// element or row by row.
   bool works_on(int x, const std::vector<int>& inside, const Matrix&);
-  /// Whether a value of a row goes into the matrix's elements: nothing else keeps a product from being the next one's operand as it is packed.
+  /// Whether a value of a row goes into the matrix's elements: nothing else keeps a product from being the next one's
+  /// operand as it is packed.
   bool works_on_rows(const std::vector<int>& inside, const Matrix&) const;
   /// Why group x is no contraction that reads what `inside` makes as a whole operand, and otherwise nothing of it.
   Refusal refuse_drain(int x, const std::vector<int>& inside, const Matrix&);
@@ -105,8 +114,9 @@ class Groups {
   GroupDag dag_;
   std::unordered_map<const Node*, int> group_of_;
   std::unordered_map<const Node*, std::vector<Read>> reads_;
-  std::vector<std::vector<int>> neighbours_;  // of a group that streams may be made of: others that read of it, or it of them
-  std::vector<Apart> apart_;                  // values, and one of another group, as they were refused to be one kernel
+  // of a group that streams may be made of: others that read of it, or it of them
+  std::vector<std::vector<int>> neighbours_;
+  std::vector<Apart> apart_;  // values, and one of another group, as they were refused to be one kernel
 };
 
 }  // namespace trainc::schedule

@@ -39,10 +39,16 @@ std::optional<Linear> linear(const Expr& e) {
   return a;
 }
 
-struct Operand { plan::Matrix matrix; int buffer; };
+struct Operand {
+  plan::Matrix matrix;
+  int buffer;
+};
 
-std::optional<Operand> operand(Expr e, const loop::LoopNest& nest, int b, int row, int column, int64_t rows, int64_t columns, int64_t batch) {
-  if (e->kind == ExprKind::Apply && e->op == Op::Cast && e->dtype == DType::F32 && (e->args[0]->dtype == DType::BF16 || e->args[0]->dtype == DType::F16)) e = e->args[0];
+std::optional<Operand> operand(Expr e, const loop::LoopNest& nest, int b, int row, int column, int64_t rows,
+                               int64_t columns, int64_t batch) {
+  if (e->kind == ExprKind::Apply && e->op == Op::Cast && e->dtype == DType::F32 &&
+      (e->args[0]->dtype == DType::BF16 || e->args[0]->dtype == DType::F16))
+    e = e->args[0];
   if (e->kind != ExprKind::Load || e->args.size() != 1 || !is_float(e->dtype)) return std::nullopt;
   const std::optional<Linear> at = linear(e->args[0]);
   if (!at) return std::nullopt;
@@ -57,14 +63,16 @@ std::optional<Operand> operand(Expr e, const loop::LoopNest& nest, int b, int ro
   // An axis of one element has any stride.
   if (columns == 1) m.column_stride = 1;
   if (rows == 1) m.row_stride = m.column_stride == 1 ? columns : 1;
-  const bool row_major = m.column_stride == 1 && m.row_stride >= columns, column_major = m.row_stride == 1 && m.column_stride >= rows;
+  const bool row_major = m.column_stride == 1 && m.row_stride >= columns,
+             column_major = m.row_stride == 1 && m.column_stride >= rows;
   if ((!row_major && !column_major) || m.offset < 0 || m.batch_stride < 0) return std::nullopt;
   return found;
 }
 
 }  // namespace
 
-OrRefused<LibraryProduct> library_product(const Contraction& c, const loop::LoopNest& nest, const Schedule& schedule, const Group& group, bool tf32) {
+OrRefused<LibraryProduct> library_product(const Contraction& c, const loop::LoopNest& nest, const Schedule& schedule,
+                                          const Group& group, bool tf32) {
   const Node *contract = group.values[0], *stored = nullptr;
   for (const Node* v : group.values) {
     if (!schedule.stored.count(v)) continue;
@@ -72,14 +80,23 @@ OrRefused<LibraryProduct> library_product(const Contraction& c, const loop::Loop
     stored = v;
   }
   const bool rounded = stored && stored->op == Op::Cast && stored->in(0) == contract && group.values.size() == 2;
-  if (!stored || !(rounded || (stored == contract && group.values.size() == 1))) return "its epilogue is more than a rounding";
-  const auto lhs = operand(c.lhs, nest, c.b, c.row, c.along, c.m, c.k, c.batch), rhs = operand(c.rhs, nest, c.b, c.along, c.column, c.k, c.n, c.batch);
+  if (!stored || !(rounded || (stored == contract && group.values.size() == 1)))
+    return "its epilogue is more than a rounding";
+  const auto lhs = operand(c.lhs, nest, c.b, c.row, c.along, c.m, c.k, c.batch),
+             rhs = operand(c.rhs, nest, c.b, c.along, c.column, c.k, c.n, c.batch);
   if (!lhs || !rhs) return "an operand does not lie in memory in rows or columns";
   if (lhs->matrix.dtype != rhs->matrix.dtype) return "its operands differ in dtype";
   const DType in = lhs->matrix.dtype, out = stored->dtype();
   const bool half = in == DType::BF16 || in == DType::F16;
   if (out != in && !(half && out == DType::F32)) return "the library does not give this dtype";
-  plan::Product p{.batch = c.batch, .m = c.m, .n = c.n, .k = c.k, .lhs = lhs->matrix, .rhs = rhs->matrix, .result = {}, .tf32 = tf32 && in == DType::F32};
+  plan::Product p{.batch = c.batch,
+                  .m = c.m,
+                  .n = c.n,
+                  .k = c.k,
+                  .lhs = lhs->matrix,
+                  .rhs = rhs->matrix,
+                  .result = {},
+                  .tf32 = tf32 && in == DType::F32};
   p.result = {.dtype = out, .offset = 0, .batch_stride = c.m * c.n, .row_stride = c.n, .column_stride = 1};
   return LibraryProduct{p, lhs->buffer, rhs->buffer, stored};
 }

@@ -167,12 +167,12 @@ class Work {
 
   const Plan& plan_;
   const StepCosts& costs_;
-  std::vector<int> cell_;              // by buffer
-  std::vector<std::set<int>> below_;   // by buffer: cells that a view may lie in
-  std::vector<int64_t> bytes_;         // by cell; 0: held by the caller
-  std::vector<int> touches_;           // by cell: steps
+  std::vector<int> cell_;                // by buffer
+  std::vector<std::set<int>> below_;     // by buffer: cells that a view may lie in
+  std::vector<int64_t> bytes_;           // by cell; 0: held by the caller
+  std::vector<int> touches_;             // by cell: steps
   std::vector<std::vector<int>> cells_;  // by step
-  std::vector<int> last_write_;        // by cell, up to the step being looked at; then who read it since
+  std::vector<int> last_write_;          // by cell, up to the step being looked at; then who read it since
   std::vector<std::vector<int>> reads_since_;
   int last_call_ = -1;
 };

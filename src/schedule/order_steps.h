@@ -12,7 +12,8 @@ namespace trainc::schedule {
 
 /// What a step's kernel is estimated to take: the longer of its operations and its bytes, and something for itself.
 struct StepCosts {
-  double flops_per_second = cost::kFlopsPerSecond, bytes_per_second = cost::kBytesPerSecond, seconds_a_step = cost::kSecondsAStep;
+  double flops_per_second = cost::kFlopsPerSecond, bytes_per_second = cost::kBytesPerSecond,
+         seconds_a_step = cost::kSecondsAStep;
   double seconds(const plan::Step&) const;  // of a Start: none; what it begins lasts Step::seconds
 };
 

@@ -11,7 +11,8 @@ namespace {
 /// Why no value is made in the kernel of such a group that it reads: nullptr for those that take some in.
 Refusal closed(GroupKind kind) {
   switch (kind) {
-    case GroupKind::Rows: case GroupKind::Contract: return nullptr;
+    case GroupKind::Rows:
+    case GroupKind::Contract: return nullptr;
     case GroupKind::Columns: return "a sum over leading axes is whole at its kernel's end alone";
     case GroupKind::Stream: return "a matmul chain takes nothing in";
     case GroupKind::Scan: return "a scan is a kernel of its own";
@@ -33,10 +34,16 @@ void Groups::place(const Node* n) {
     case Op::Scatter: group_of_[n] = new_group(GroupKind::Scatter, n); return;
     case Op::Random: group_of_[n] = new_group(GroupKind::Random, n); return;
     case Op::Extern: group_of_[n] = new_group(GroupKind::Extern, n); return;
-    case Op::Result: group_of_[n] = group(n->in(0)); groups_[group_of_[n]].values.push_back(n); return;
+    case Op::Result:
+      group_of_[n] = group(n->in(0));
+      groups_[group_of_[n]].values.push_back(n);
+      return;
     case Op::Concat: group_of_[n] = new_group(GroupKind::Concat, n); return;
     case Op::Reduce:
-      if (is_sum(n) && !is_trailing_reduce(n)) { group_of_[n] = new_group(GroupKind::Columns, n); return; }
+      if (is_sum(n) && !is_trailing_reduce(n)) {
+        group_of_[n] = new_group(GroupKind::Columns, n);
+        return;
+      }
       break;
     default: break;
   }
@@ -47,14 +54,19 @@ void Groups::place_in_rows(const Node* n) {
   const bool sum = is_sum(n);
   const int64_t own_rows = n->type.numel();
   const int64_t own_columns = sum && own_rows ? n->in(0)->type.numel() / own_rows : 1;
-  if (n->type.numel() == 0) { group_of_[n] = new_group(GroupKind::Rows, n, own_rows, own_columns); return; }
+  if (n->type.numel() == 0) {
+    group_of_[n] = new_group(GroupKind::Rows, n, own_rows, own_columns);
+    return;
+  }
   // Candidates: groups of what it reads, the latest first; they are the nearest in time and memory.
   std::vector<int> candidates;
   for (const Read& r : reads_[n])
-    if (int g = group(r.value); g >= 0 && std::find(candidates.begin(), candidates.end(), g) == candidates.end()) candidates.push_back(g);
+    if (int g = group(r.value); g >= 0 && std::find(candidates.begin(), candidates.end(), g) == candidates.end())
+      candidates.push_back(g);
   std::sort(candidates.rbegin(), candidates.rend());
   // A group that already walks the rows is a better home than a contraction's epilogue: it has the row's sums at hand.
-  std::stable_partition(candidates.begin(), candidates.end(), [&](int g) { return groups_[g].kind == GroupKind::Rows; });
+  std::stable_partition(candidates.begin(), candidates.end(),
+                        [&](int g) { return groups_[g].kind == GroupKind::Rows; });
   int home = -1;
   for (int g : candidates) {
     if (home < 0) {
@@ -107,9 +119,11 @@ Refusal Groups::refuse_join(const Node* n, int g, bool sum, int64_t own_rows, in
 Refusal Groups::unite(int a, int b) {
   for (int g : {a, b})
     if (const Refusal why = closed(groups_[g].kind)) return why;
-  if (groups_[a].kind != GroupKind::Rows || groups_[b].kind != GroupKind::Rows) return "a contraction's kernel takes in no other kernel";
+  if (groups_[a].kind != GroupKind::Rows || groups_[b].kind != GroupKind::Rows)
+    return "a contraction's kernel takes in no other kernel";
   if (groups_[a].rows * groups_[a].columns != groups_[b].rows * groups_[b].columns) return kOtherSize;
-  if (groups_[a].rows != groups_[b].rows || groups_[a].columns != groups_[b].columns) return "their rows differ in length";
+  if (groups_[a].rows != groups_[b].rows || groups_[a].columns != groups_[b].columns)
+    return "their rows differ in length";
   if (groups_[a].columns == 1) return "they would share nothing but the loop";
   if (!fits(work_[a] + work_[b], groups_[a].columns)) return kTooLarge;
   for (int g : {a, b})
@@ -126,10 +140,12 @@ void Groups::merge_columns() {
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g)
     if (find(g) == g && groups_[g].kind == GroupKind::Columns) columns.push_back(g);
   const auto summed = [](const Node* sum, const Read& r) { return r.value->type.numel() == sum->in(0)->type.numel(); };
-  std::unordered_map<const Node*, std::vector<int>> readers;  // of a value of the size of what is summed: in ascending order
+  // of a value of the size of what is summed: in ascending order
+  std::unordered_map<const Node*, std::vector<int>> readers;
   for (int g : columns)
     for (const Read& r : reads_[groups_[g].values[0]])
-      if (auto& of = readers[r.value]; summed(groups_[g].values[0], r) && (of.empty() || of.back() != g)) of.push_back(g);
+      if (auto& of = readers[r.value]; summed(groups_[g].values[0], r) && (of.empty() || of.back() != g))
+        of.push_back(g);
   for (int a : columns) {
     if (find(a) != a) continue;
     std::set<int> near;

@@ -36,7 +36,8 @@ const Node* arg_reduce(Builder& b, const Node* x, const ReduceAttr& attr) {
   return b.reduce(ReduceKind::Min, b.select(here, position, none), attr.axes);
 }
 
-/// Sums over the first `kept` ... in two steps: reshape the longest reduced axis to [parts, rest], fold rest, then parts.
+/// Sums over the first `kept` ... in two steps: reshape the longest reduced axis to [parts, rest], fold rest, then
+/// parts.
 const Node* split_sum(Builder& b, const Node* x, const ReduceAttr& attr) {
   const Dims& shape = x->shape();
   int64_t axis = attr.axes.at(0);
@@ -44,7 +45,10 @@ const Node* split_sum(Builder& b, const Node* x, const ReduceAttr& attr) {
     if (shape[a] > shape[axis]) axis = a;
   int64_t parts = 0;
   for (int64_t p : cost::kSumParts)
-    if (shape[axis] % p == 0 && shape[axis] > p) { parts = p; break; }
+    if (shape[axis] % p == 0 && shape[axis] > p) {
+      parts = p;
+      break;
+    }
   if (!parts) return nullptr;
   Dims split = shape;
   split[axis] = parts;
@@ -52,8 +56,13 @@ const Node* split_sum(Builder& b, const Node* x, const ReduceAttr& attr) {
   Dims inner, outer;
   int64_t removed = 0;
   for (int64_t a : attr.axes) {
-    if (a == axis) { inner.push_back(axis + 1); outer.push_back(axis - removed); }
-    else { inner.push_back(a < axis ? a : a + 1); if (a < axis) ++removed; }
+    if (a == axis) {
+      inner.push_back(axis + 1);
+      outer.push_back(axis - removed);
+    } else {
+      inner.push_back(a < axis ? a : a + 1);
+      if (a < axis) ++removed;
+    }
   }
   std::sort(inner.begin(), inner.end());
   return b.reduce(attr.kind, b.reduce(attr.kind, b.reshape(x, split), inner), outer);
@@ -61,11 +70,14 @@ const Node* split_sum(Builder& b, const Node* x, const ReduceAttr& attr) {
 
 const Node* reduce(Builder& b, const Node* x, const ReduceAttr& attr, const Type& type) {
   if (attr.kind == ReduceKind::ArgMax || attr.kind == ReduceKind::ArgMin) return arg_reduce(b, x, attr);
-  if (x->type.numel() == 0 && type.numel() > 0) return b.full(type.dtype, type.shape, attr.kind == ReduceKind::Prod ? 1 : 0);
+  if (x->type.numel() == 0 && type.numel() > 0)
+    return b.full(type.dtype, type.shape, attr.kind == ReduceKind::Prod ? 1 : 0);
   if (x->dtype() == DType::Bool) return b.cast(b.reduce(attr.kind, b.cast(x, DType::I32), attr.axes), DType::Bool);
   if (few_results(x, attr, type) && x->type.numel() >= cost::kLongSum) {
-    const bool half = x->dtype() == DType::BF16 || x->dtype() == DType::F16;  // rounded once: the parts' results are f32
-    if (const Node* split = split_sum(b, half ? b.cast(x, DType::F32) : x, attr)) return half ? b.cast(split, type.dtype) : split;
+    // rounded once: the parts' results are f32
+    const bool half = x->dtype() == DType::BF16 || x->dtype() == DType::F16;
+    if (const Node* split = split_sum(b, half ? b.cast(x, DType::F32) : x, attr))
+      return half ? b.cast(split, type.dtype) : split;
   }
   return b.reduce(attr.kind, x, attr.axes);
 }
@@ -81,17 +93,20 @@ int64_t source_of(const Node* n, int64_t at) {
     const Dims& shape = n->shape();
     Dims axes(shape.size());
     int64_t left = at;
-    for (size_t k = shape.size(); k-- > 0;) axes[k] = shape[k] ? left % shape[k] : 0, left /= std::max<int64_t>(shape[k], 1);
+    for (size_t k = shape.size(); k-- > 0;)
+      axes[k] = shape[k] ? left % shape[k] : 0, left /= std::max<int64_t>(shape[k], 1);
     if (n->op == Op::Input && !n->as<InputAttr>().strides.empty())
       return std::inner_product(axes.begin(), axes.end(), n->as<InputAttr>().strides.begin(), int64_t{0});
     Dims from = axes;
     switch (n->op) {
-      case Op::Reshape: case Op::Cast: n = n->in(0); continue;
+      case Op::Reshape:
+      case Op::Cast: n = n->in(0); continue;
       case Op::Permute:
         for (size_t k = 0; k < axes.size(); ++k) from[n->as<AxesAttr>().axes[k]] = axes[k];
         break;
       case Op::Slice:
-        for (size_t k = 0; k < axes.size(); ++k) from[k] = n->as<SliceAttr>().start[k] + axes[k] * n->as<SliceAttr>().step[k];
+        for (size_t k = 0; k < axes.size(); ++k)
+          from[k] = n->as<SliceAttr>().start[k] + axes[k] * n->as<SliceAttr>().step[k];
         break;
       case Op::Reverse:
         for (int64_t axis : n->as<AxesAttr>().axes) from[axis] = shape[axis] - 1 - axes[axis];
@@ -108,8 +123,8 @@ int64_t source_of(const Node* n, int64_t at) {
   }
 }
 
-/// Whether a copy of `n` with its outermost axis innermost can be made by squares (lower/turned.cpp): all of it is read, and both it and what lies beside
-/// each other in it divide by a vector.
+/// Whether a copy of `n` with its outermost axis innermost can be made by squares (lower/turned.cpp): all of it is
+/// read, and both it and what lies beside each other in it divide by a vector.
 bool turns(const Node* n) {
   const int64_t outermost = n->shape()[0], others = n->type.numel() / std::max<int64_t>(outermost, 1);
   if (outermost % cost::kTurnedSquare != 0 || others % cost::kTurnedSquare != 0) return false;
@@ -118,8 +133,9 @@ bool turns(const Node* n) {
   return n->dtype() == DType::F32;
 }
 
-/// A contraction's operand that has neighbours in memory along k or along its rows: itself, or, where the permute it is read through leaves
-/// none (a convolution's weight, whose taps are innermost), the same over a copy in another order, with an axis of k or of the rows innermost.
+/// A contraction's operand that has neighbours in memory along k or along its rows: itself, or, where the permute it is
+/// read through leaves none (a convolution's weight, whose taps are innermost), the same over a copy in another order,
+/// with an axis of k or of the rows innermost.
 const Node* with_neighbours(Builder& b, const Node* operand) {
   const int64_t rows = operand->shape()[1], k = operand->shape()[2];
   if (operand->type.numel() == 0 || rows == 1 || k == 1) return operand;
@@ -134,14 +150,16 @@ const Node* with_neighbours(Builder& b, const Node* operand) {
   const Dims& order = p->as<AxesAttr>().axes;
   size_t row_end = order.size();  // axes of p from here on are k
   for (int64_t inner = 1; row_end > 0 && inner < k;) inner *= p->shape()[--row_end];
-  // Outermost stays outermost: then the copy moves within what is near. With an axis of k innermost if that is another one.
+  // Outermost stays outermost: then the copy moves within what is near. With an axis of k innermost if that is another
+  // one.
   int64_t last = order.back();
   if (last == 0 && row_end > 0) last = order[row_end - 1];
   Dims kept;
   for (int64_t axis = 0; axis < static_cast<int64_t>(order.size()); ++axis)
     if (axis != last) kept.push_back(axis);
   kept.push_back(last);
-  if (turns(p->in(0))) {  // the outermost axis innermost, the others as k and the rows have them: squares are turned on the way
+  // the outermost axis innermost, the others as k and the rows have them: squares are turned on the way
+  if (turns(p->in(0))) {
     kept.clear();
     for (size_t k = row_end; k < order.size(); ++k) kept.push_back(order[k]);
     for (size_t k = 0; k < row_end; ++k) kept.push_back(order[k]);
@@ -152,7 +170,8 @@ const Node* with_neighbours(Builder& b, const Node* operand) {
   Dims back;
   for (int64_t axis : order) back.push_back(std::find(kept.begin(), kept.end(), axis) - kept.begin());
   n = b.permute(n, back);
-  for (size_t i = above.size(); i-- > 0;) n = above[i]->op == Op::Cast ? b.cast(n, above[i]->dtype()) : b.reshape(n, above[i]->shape());
+  for (size_t i = above.size(); i-- > 0;)
+    n = above[i]->op == Op::Cast ? b.cast(n, above[i]->dtype()) : b.reshape(n, above[i]->shape());
   return n;
 }
 
@@ -175,7 +194,8 @@ Dims memory_order(const Dims& shape, const Dims& strides) {
 
 }  // namespace
 
-Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs, std::unordered_map<const Node*, const Node*>* stands_for) {
+Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs,
+              std::unordered_map<const Node*, const Node*>* stands_for) {
   Graph to;
   to.input_count = from.input_count;
   std::unordered_map<const Node*, const Node*> made;
@@ -190,18 +210,23 @@ Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs, 
     Builder b{to, origins.empty() ? std::string() : origins[0]};
     if (n->op == Op::Contract)
       for (const Node*& i : inputs) i = with_neighbours(b, i);
-    const Node* copy = n->op == Op::Reduce ? reduce(b, inputs[0], n->as<ReduceAttr>(), n->type) : to.make(n->op, n->attrs, inputs, n->type);
+    const Node* copy = n->op == Op::Reduce ? reduce(b, inputs[0], n->as<ReduceAttr>(), n->type)
+                                           : to.make(n->op, n->attrs, inputs, n->type);
     for (const std::string& origin : origins) to.add_origin(copy, origin);
     made[n] = copy;
   }
 
   std::unordered_set<const Node*> given;  // bases that are some output's memory already
   for (const Output& o : from.outputs) {
-    if (!o.value) { to.outputs.push_back(o); continue; }
+    if (!o.value) {
+      to.outputs.push_back(o);
+      continue;
+    }
     const Node* v = made.at(o.value);
     Dims strides = o.strides;
     Builder b{to, {}};
-    const bool callers = v->op == Op::Input && v->as<InputAttr>().index < caller_inputs && static_cast<int64_t>(to.outputs.size()) < caller_outputs;
+    const bool callers = v->op == Op::Input && v->as<InputAttr>().index < caller_inputs &&
+                         static_cast<int64_t>(to.outputs.size()) < caller_outputs;
     if (callers && strides == v->as<InputAttr>().strides) {  // handed through: the caller gets his own tensor
       to.outputs.push_back({v, strides});
       continue;

@@ -12,7 +12,9 @@ void find_stored(const Graph& graph, const std::vector<const Node*>& live, const
     if (o.value) out.stored.insert(base_of(o.value));
   for (const Group& g : out.groups)
     for (const Node* n : g.values) {
-      if (g.kind != GroupKind::Rows && n->op != Op::Extern && g.kind != GroupKind::Contract && g.kind != GroupKind::Stream) out.stored.insert(n);
+      if (g.kind != GroupKind::Rows && n->op != Op::Extern && g.kind != GroupKind::Contract &&
+          g.kind != GroupKind::Stream)
+        out.stored.insert(n);
       for (const Read& r : groups.read_by(n))
         if (out.values.count(r.value) && out.group_of.at(r.value) != out.group_of.at(n)) out.stored.insert(r.value);
     }
@@ -37,7 +39,8 @@ Schedule make_schedule(const Graph& graph, bool streams, Remarks* remarks) {
 
   Schedule out;
   for (int g : order_groups(groups, graph)) {
-    for (const Node* n : groups.all()[static_cast<size_t>(g)].values) out.group_of[n] = static_cast<int>(out.groups.size());
+    for (const Node* n : groups.all()[static_cast<size_t>(g)].values)
+      out.group_of[n] = static_cast<int>(out.groups.size());
     out.groups.push_back(groups.all()[static_cast<size_t>(g)]);
   }
   out.values = std::move(values.nodes);

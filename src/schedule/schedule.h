@@ -2,8 +2,8 @@
 // Takes: an optimised graph. Gives: a Schedule: groups in an order that runs. Includes: graph, cost, support.
 //
 // Glossary
-//   value    a node that a kernel computes by name: it is stored, or kept within its kernel. All other nodes are inlined
-//            into the expressions of the values that use them (and so computed again in each).
+//   value    a node that a kernel computes by name: it is stored, or kept within its kernel. All other nodes are
+//            inlined into the expressions of the values that use them (and so computed again in each).
 //   group    the values that one kernel makes.
 //   full     a value (of a row group) with one element an iteration; `row`: one element a row.
 //   aligned  a use that reads exactly the element (or row) of the iteration it stands in.
@@ -19,30 +19,38 @@
 namespace trainc::schedule {
 
 enum class GroupKind : uint8_t {
-  Rows,      // elementwise values and sums over trailing axes: rows x columns; one pass a level of sums, rows are independent
+  // elementwise values and sums over trailing axes: rows x columns; one pass a level of sums, rows are independent
+  Rows,
   Columns,   // sums over other axes: outer dimensions kept, the rest folded
   Contract,  // one contraction, and elementwise values aligned with it as its epilogue
   Stream,    // contractions that make a matrix, what is done to its rows, and contractions that read it: see stream.h
-  Scan, Scatter, Concat, Random, Extern,
+  Scan,
+  Scatter,
+  Concat,
+  Random,
+  Extern,
 };
 struct Group {
   GroupKind kind = GroupKind::Rows;
-  std::vector<const Node*> values;       // in topological order
-  int64_t rows = 0, columns = 1;         // Rows, Stream: values have rows * columns or rows elements; columns 1: elementwise only
+  std::vector<const Node*> values;  // in topological order
+  // Rows, Stream: values have rows * columns or rows elements; columns 1: elementwise only
+  int64_t rows = 0, columns = 1;
   std::vector<std::vector<const Node*>> sinks;  // Stream: each contraction that reads the matrix, with its epilogue
 };
 struct Schedule {
-  std::vector<Group> groups;                              // in an order that runs
+  std::vector<Group> groups;  // in an order that runs
   std::unordered_set<const Node*> values;
   std::unordered_map<const Node*, int> group_of;
-  std::unordered_set<const Node*> stored;                 // values that need memory
-  std::unordered_set<const Node*> bits;                   // masks, and inputs that are masks, that lie in memory as bits (bits.h)
+  std::unordered_set<const Node*> stored;  // values that need memory
+  // masks, and inputs that are masks, that lie in memory as bits (bits.h)
+  std::unordered_set<const Node*> bits;
 
   int64_t bytes(const Node* n) const { return bits.count(n) ? bytes_of_bits(n->type.numel()) : n->type.bytes(); }
 };
 
-/// Needs: a verified graph after `prepare`. Gives: every output's base, every extern operand, contraction, sum and draw is a value.
-/// `streams`: whether groups may become streams, which CPU kernels alone are made of. `remarks`: told which groups were to be one and are not.
+/// Needs: a verified graph after `prepare`. Gives: every output's base, every extern operand, contraction, sum and draw
+/// is a value. `streams`: whether groups may become streams, which CPU kernels alone are made of. `remarks`: told which
+/// groups were to be one and are not.
 Schedule make_schedule(const Graph&, bool streams, Remarks* remarks = nullptr);
 
 /// The node whose memory holds `n` in the same row-major order: reshapes stripped.
@@ -50,9 +58,14 @@ const Node* base_of(const Node* n);
 
 // --- how a value is reached from another (shared with lowering)
 enum class Access : uint8_t { Full, Row, Other };
-struct Read { const Node* value; Access access; };
-/// The values and inputs that computing `value` reads, each with how, for a row group of rows x columns (columns 1: elementwise).
-std::vector<Read> reads_of(const Node* value, const std::unordered_set<const Node*>& values, int64_t rows, int64_t columns);
+struct Read {
+  const Node* value;
+  Access access;
+};
+/// The values and inputs that computing `value` reads, each with how, for a row group of rows x columns (columns 1:
+/// elementwise).
+std::vector<Read> reads_of(const Node* value, const std::unordered_set<const Node*>& values, int64_t rows,
+                           int64_t columns);
 /// True for a slice of everything: `prepare` writes one where a value is wanted in this order, in memory of its own.
 bool is_copy(const Node*);
 /// True for a Reduce that folds something: over axes of size 1 alone it is no more than a reshape.

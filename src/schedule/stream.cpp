@@ -14,7 +14,8 @@ namespace {
 
 /// Whether a sum with one result a row lies between `source` and `n`.
 bool sums_rows(const Node* n, const Node* source, int64_t rows) {
-  // Down to contractions, which are as far away as the program is long: no recursion. First from `n` to the sums, then from these on.
+  // Down to contractions, which are as far away as the program is long: no recursion. First from `n` to the sums, then
+  // from these on.
   std::vector<const Node*> stack{n}, sums;
   std::unordered_set<const Node*> seen;
   while (!stack.empty()) {
@@ -49,7 +50,8 @@ OrRefused<Matrix> matrix_of(const Node* c) {
   if (columns * k * 4 > cost::kPackedOperand) return "its packed operand is larger than a thread keeps";
   const Matrix matrix{c->shape()[0], c->shape()[1], columns};
   // One entry alone may be any layer of a network: it is worth it where the matrix is larger than what it is made of.
-  if (matrix.batch == 1 && matrix.rows * columns <= (matrix.rows + columns) * k) return "the matrix is no larger than what it is made of";
+  if (matrix.batch == 1 && matrix.rows * columns <= (matrix.rows + columns) * k)
+    return "the matrix is no larger than what it is made of";
   return matrix;
 }
 
@@ -57,7 +59,8 @@ const char* refuse_sink(const Node* sink, bool turned, const Matrix& matrix) {
   const int64_t width = sink->type.numel() / (matrix.batch * (turned ? matrix.columns : matrix.rows));
   if (width == 0) return "there is nothing to multiply";
   if (width > cost::kWidestHead) return "the next contraction's result is wider than an attention head";
-  if (matrix.columns * width * 4 > cost::kPackedOperand) return "the next contraction's packed operand is larger than a thread keeps";
+  if (matrix.columns * width * 4 > cost::kPackedOperand)
+    return "the next contraction's packed operand is larger than a thread keeps";
   if (turned && matrix.batch < cost::kLeastEntries) return "the sums over all rows would be too few tasks";
   return nullptr;
 }
@@ -73,7 +76,8 @@ std::unordered_set<const Node*> stream_sources(const std::vector<const Node*>& n
     const std::optional<BlockOperand> operand = block_operand(sink, 0, matrix);
     if (!operand || !is_elementwise(operand->node->op)) continue;
     const int64_t rows = matrix.batch * matrix.rows;
-    // Sums are looked through, as if they were computed where they are used; one that reads a source makes it worth the while.
+    // Sums are looked through, as if they were computed where they are used; one that reads a source makes it worth the
+    // while.
     for (const Read& r : reads_of(operand->node, contractions, rows, matrix.columns)) {
       if (r.access != Access::Full || !contractions.count(r.value)) continue;
       const OrRefused<Matrix> source = matrix_of(r.value);
@@ -99,13 +103,16 @@ std::optional<BlockOperand> block_operand(const Node* contract, int which, const
       std::vector<Expr> axes(n->shape().size());
       for (size_t k = 0; k < axes.size(); ++k) axes[n->as<AxesAttr>().axes[k]] = index.coordinates()[k];
       index = Index::at_axes(n->in(0)->shape(), std::move(axes));
-    } else if (!(n->op == Op::Cast && n->dtype() == DType::F32 && n->in(0)->dtype() == DType::BF16)) {  // multiplied as the bf16 that it is
+    } else if (!(n->op == Op::Cast && n->dtype() == DType::F32 &&
+                 n->in(0)->dtype() == DType::BF16)) {  // multiplied as the bf16 that it is
       break;
     }
     n = n->in(0);
   }
   const Dims shape{batch, rows, columns};
-  const auto lies = [&](const Expr& row, const Expr& column) { return equal(index.linear(), Index::at_axes(shape, {at[0], row, column}).linear()); };
+  const auto lies = [&](const Expr& row, const Expr& column) {
+    return equal(index.linear(), Index::at_axes(shape, {at[0], row, column}).linear());
+  };
   const Dims& operand = contract->in(which)->shape();
   if (which == 0 && operand[1] == rows && lies(at[1], at[2])) return BlockOperand{n, false};
   if (operand[1] == columns && lies(at[2], at[1])) return BlockOperand{n, true};

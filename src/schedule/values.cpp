@@ -9,7 +9,9 @@ namespace trainc::schedule {
 namespace {
 
 /// Costs nothing where it is read, and halves what is stored: what it widens is kept instead.
-bool widening(const Node* n) { return n->op == Op::Cast && n->dtype() == DType::F32 && n->in(0)->dtype() == DType::BF16; }
+bool widening(const Node* n) {
+  return n->op == Op::Cast && n->dtype() == DType::F32 && n->in(0)->dtype() == DType::BF16;
+}
 
 /// Whether an element is at another place of its row-major order than what it is read from.
 bool turns(const Node* n) {
@@ -26,7 +28,11 @@ bool cuts_anew(const Node* reshape) {
 /// Index arithmetic without a condition. A whole slice is none: `prepare` wrote it for a copy.
 bool plain_movement(const Node* n) {
   switch (n->op) {
-    case Op::Reshape: case Op::Permute: case Op::Broadcast: case Op::Window: case Op::Reverse: return true;
+    case Op::Reshape:
+    case Op::Permute:
+    case Op::Broadcast:
+    case Op::Window:
+    case Op::Reverse: return true;
     case Op::Slice: return !is_copy(n);
     default: return false;
   }
@@ -78,9 +84,12 @@ class Chooser {
     for (const Node* n : live_) {
       if (operands_.count(n) && uses_[n] > 1 && is_elementwise(n->op) && reads_several(n)) forced_.insert(n);
       int64_t cost = op_cost(n->op);
-      // Checks and selections by position are statements: a contraction's operand is one expression, and has no room for them.
+      // Checks and selections by position are statements: a contraction's operand is one expression, and has no room
+      // for them.
       bool statements = n->op == Op::Gather || n->op == Op::Pad || n->op == Op::Concat;
-      int64_t size = class_of(n->op) == OpClass::Leaf ? 0 : std::max<int64_t>(cost, n->op == Op::Concat ? static_cast<int64_t>(n->inputs.size()) : 1);
+      int64_t size = class_of(n->op) == OpClass::Leaf
+                         ? 0
+                         : std::max<int64_t>(cost, n->op == Op::Concat ? static_cast<int64_t>(n->inputs.size()) : 1);
       Turns turned{0, turns(n)};
       for (const Node* i : n->inputs) {
         if (values_.nodes.count(i)) continue;
@@ -88,16 +97,22 @@ class Chooser {
         turned.reshaped = std::max(turned.reshaped, turns_[i].reshaped), turned.since = turned.since || turns_[i].since;
       }
       if (turned.since && cuts_anew(n)) ++turned.reshaped, turned.since = false;
-      const bool long_ = cost > cost::kMostInlined || size > cost::kLargestExpression || (turns(n) && turned.reshaped >= cost::kMostTurns);
+      const bool long_ = cost > cost::kMostInlined || size > cost::kLargestExpression ||
+                         (turns(n) && turned.reshaped >= cost::kMostTurns);
       bool value = false;
       switch (class_of(n->op)) {
         case OpClass::Leaf: value = n->op == Op::Random; break;
         case OpClass::Elementwise:
-          if (widening(n)) { value = forced_.count(n); break; }
-          value = forced_.count(n) || long_ || (cost > cost::kCheapAgain && uses_[n] > 1) || inline_limit(n) < cost || (statements && operands_.count(n));
+          if (widening(n)) {
+            value = forced_.count(n);
+            break;
+          }
+          value = forced_.count(n) || long_ || (cost > cost::kCheapAgain && uses_[n] > 1) || inline_limit(n) < cost ||
+                  (statements && operands_.count(n));
           break;
         case OpClass::Movement:
-          value = n->op != Op::Reshape && (forced_.count(n) || is_copy(n) || (n->op == Op::Concat && uses_[n] > 1) || long_);
+          value = n->op != Op::Reshape &&
+                  (forced_.count(n) || is_copy(n) || (n->op == Op::Concat && uses_[n] > 1) || long_);
           break;
         case OpClass::Indexed: value = n->op == Op::Scatter || forced_.count(n) || long_; break;
         case OpClass::Reduction:
@@ -114,14 +129,16 @@ class Chooser {
     }
   }
 
-  /// Whether little is gathered out of a contraction's large result (logits, at the labels). It is a value then: read at once, for it is to be overwritten.
+  /// Whether little is gathered out of a contraction's large result (logits, at the labels). It is a value then: read
+  /// at once, for it is to be overwritten.
   static bool picks(const Node* gather) {
     const Node* n = gather->in(0);
     while (n->op == Op::Reshape || n->op == Op::Cast) n = n->in(0);
     return n->op == Op::Contract && gather->type.numel() * cost::kPicked <= n->type.numel();
   }
 
-  /// Whether `n` adds contractions up: each is added to the sum so far as it is made (in place), or all would be kept for the last.
+  /// Whether `n` adds contractions up: each is added to the sum so far as it is made (in place), or all would be kept
+  /// for the last.
   bool adds_contractions(const Node* n) {
     if (n->op != Op::Add) return false;
     const auto summand = [&](const Node* i) { return i->op == Op::Contract || sums_of_contractions_.count(i); };
@@ -158,7 +175,8 @@ class Chooser {
     }
   }
   void force_operand(const Node* n) {
-    while (plain_movement(n) || widening(n) || (n->op == Op::Cast && is_movement(n->in(0)->op) && !narrows(n))) n = n->in(0);
+    while (plain_movement(n) || widening(n) || (n->op == Op::Cast && is_movement(n->in(0)->op) && !narrows(n)))
+      n = n->in(0);
     operands_.insert(n);
     if (n->op == Op::Gather) forced_.insert(n);
     else force_base(n, cost::kCheapOperand);

@@ -24,8 +24,8 @@ Cpuid cpuid(uint32_t leaf, uint32_t subleaf = 0) {
 
 bool bit(uint32_t word, int n) { return (word >> n) & 1; }
 
-/// Register states that the operating system saves at a task switch: a CPU that has AVX-512 under a kernel that does not
-/// save zmm would corrupt numbers silently.
+/// Register states that the operating system saves at a task switch: a CPU that has AVX-512 under a kernel that does
+/// not save zmm would corrupt numbers silently.
 uint64_t saved_states() {
   if (!bit(cpuid(1).ecx, 27)) return 0;  // OSXSAVE
   uint32_t low, high;
@@ -33,9 +33,11 @@ uint64_t saved_states() {
   return (static_cast<uint64_t>(high) << 32) | low;
 }
 
-/// Linux hands out the 8 KB of tile registers to processes that ask. It refuses where a thread's alternative signal stack is too small for them.
+/// Linux hands out the 8 KB of tile registers to processes that ask. It refuses where a thread's alternative signal
+/// stack is too small for them.
 bool tiles_permitted() {
-  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA: asm/prctl.h, not in all systems' headers
+  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA: asm/prctl.h, not in all systems' headers
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
   static const bool permitted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
   return permitted;
 }
@@ -46,14 +48,16 @@ bool has(CpuLevel level) {
   const Cpuid one = cpuid(1), seven = cpuid(7);
   switch (level) {
     case CpuLevel::Avx2:  // avx2, fma, f16c, bmi1, bmi2
-      return (saved & kYmm) == kYmm && bit(seven.ebx, 5) && bit(one.ecx, 12) && bit(one.ecx, 29) && bit(seven.ebx, 3) && bit(seven.ebx, 8);
+      return (saved & kYmm) == kYmm && bit(seven.ebx, 5) && bit(one.ecx, 12) && bit(one.ecx, 29) && bit(seven.ebx, 3) &&
+             bit(seven.ebx, 8);
     case CpuLevel::Avx512:  // f, dq, cd, bw, vl
-      return has(CpuLevel::Avx2) && (saved & kZmm) == kZmm && bit(seven.ebx, 16) && bit(seven.ebx, 17) && bit(seven.ebx, 28) &&
-             bit(seven.ebx, 30) && bit(seven.ebx, 31);
+      return has(CpuLevel::Avx2) && (saved & kZmm) == kZmm && bit(seven.ebx, 16) && bit(seven.ebx, 17) &&
+             bit(seven.ebx, 28) && bit(seven.ebx, 30) && bit(seven.ebx, 31);
     case CpuLevel::Avx512Bf16:  // vnni (part of LLVM's cooperlake), bf16
       return has(CpuLevel::Avx512) && bit(seven.ecx, 11) && bit(cpuid(7, 1).eax, 5);
     case CpuLevel::Amx:  // amx-tile, amx-bf16
-      return has(CpuLevel::Avx512Bf16) && (saved & kTiles) == kTiles && bit(seven.edx, 24) && bit(seven.edx, 22) && tiles_permitted();
+      return has(CpuLevel::Avx512Bf16) && (saved & kTiles) == kTiles && bit(seven.edx, 24) && bit(seven.edx, 22) &&
+             tiles_permitted();
   }
   return false;
 }
@@ -76,7 +80,8 @@ std::string level_words() {
 
 std::string_view name_of(CpuLevel level) {
   switch (level) {
-#define X(name, text, cpu, lanes) case CpuLevel::name: return text;
+#define X(name, text, cpu, lanes) \
+  case CpuLevel::name: return text;
     TRAINC_CPU_LEVELS(X)
 #undef X
   }
@@ -85,7 +90,8 @@ std::string_view name_of(CpuLevel level) {
 
 std::string_view llvm_cpu_of(CpuLevel level) {
   switch (level) {
-#define X(name, text, cpu, lanes) case CpuLevel::name: return cpu;
+#define X(name, text, cpu, lanes) \
+  case CpuLevel::name: return cpu;
     TRAINC_CPU_LEVELS(X)
 #undef X
   }
@@ -94,7 +100,8 @@ std::string_view llvm_cpu_of(CpuLevel level) {
 
 int f32_lanes(CpuLevel level) {
   switch (level) {
-#define X(name, text, cpu, lanes) case CpuLevel::name: return lanes;
+#define X(name, text, cpu, lanes) \
+  case CpuLevel::name: return lanes;
     TRAINC_CPU_LEVELS(X)
 #undef X
   }
@@ -111,7 +118,8 @@ CpuLevel machine_cpu_level() {
   if (const int level = told_level.load(); level >= 0) return static_cast<CpuLevel>(level);
   for (CpuLevel level : kLevels)  // best first
     if (has(level)) return level;
-  throw UserError("trainc needs a CPU with AVX2 and FMA; " + cpu_model() + " has not, or its operating system does not save their registers");
+  throw UserError("trainc needs a CPU with AVX2 and FMA; " + cpu_model() +
+                  " has not, or its operating system does not save their registers");
 }
 
 void set_machine_cpu_level(CpuLevel level) { told_level.store(static_cast<int>(level)); }
@@ -123,11 +131,10 @@ CpuLevel cpu_level() {
   CpuLevel level;
   try {
     level = cpu_level_of(forced);
-  } catch (const UserError& e) {
-    throw UserError("TRAINC_CPU: " + std::string(e.what()));
-  }
+  } catch (const UserError& e) { throw UserError("TRAINC_CPU: " + std::string(e.what())); }
   if (level < machine)  // the list is best first
-    throw UserError("TRAINC_CPU=" + std::string(forced) + ": this machine's best level is " + std::string(name_of(machine)));
+    throw UserError("TRAINC_CPU=" + std::string(forced) + ": this machine's best level is " +
+                    std::string(name_of(machine)));
   return level;
 }
 

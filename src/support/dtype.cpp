@@ -19,7 +19,8 @@ DType dtype_of(std::string_view text) {
 
 namespace {
 
-/// Nearest value with `digits` binary digits (the leading one counted) and exponents from `lowest` (of the smallest normal).
+/// Nearest value with `digits` binary digits (the leading one counted) and exponents from `lowest` (of the smallest
+/// normal).
 double round_binary(double value, int digits, int lowest, double largest) {
   if (!std::isfinite(value) || value == 0) return value;
   int exponent;
@@ -37,7 +38,12 @@ double round_to(DType dtype, double value) {
     case DType::F32: return static_cast<float>(value);
     case DType::BF16: return round_binary(value, 8, -126, 0x1.FEp127);
     case DType::F16: return round_binary(value, 11, -14, 65504.0);
-    case DType::I64: case DType::I32: case DType::I16: case DType::I8: case DType::U8: case DType::Bool: break;
+    case DType::I64:
+    case DType::I32:
+    case DType::I16:
+    case DType::I8:
+    case DType::U8:
+    case DType::Bool: break;
   }
   throw InternalError("round_to: not a float dtype");
 }
@@ -56,7 +62,10 @@ int64_t wrap_to(DType dtype, int64_t value) {
     case DType::I8: return static_cast<int8_t>(value);
     case DType::U8: return static_cast<uint8_t>(value);
     case DType::Bool: return value != 0;
-    case DType::F64: case DType::F32: case DType::BF16: case DType::F16: break;
+    case DType::F64:
+    case DType::F32:
+    case DType::BF16:
+    case DType::F16: break;
   }
   throw InternalError("wrap_to: not an integer dtype");
 }

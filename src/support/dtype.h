@@ -5,11 +5,13 @@
 
 namespace trainc {
 
+// clang-format off
 //      name  text   bytes float
 #define TRAINC_DTYPES(X) \
   X(F64, "f64", 8, true) X(F32, "f32", 4, true) X(BF16, "bf16", 2, true) X(F16, "f16", 2, true) \
   X(I64, "i64", 8, false) X(I32, "i32", 4, false) X(I16, "i16", 2, false) X(I8, "i8", 1, false) \
   X(U8, "u8", 1, false) X(Bool, "bool", 1, false)
+// clang-format on
 
 enum class DType : uint8_t {
 #define X(name, text, bytes, fl) name,
@@ -19,7 +21,8 @@ enum class DType : uint8_t {
 
 constexpr int64_t size_of(DType d) {
   switch (d) {
-#define X(name, text, bytes, fl) case DType::name: return bytes;
+#define X(name, text, bytes, fl) \
+  case DType::name: return bytes;
     TRAINC_DTYPES(X)
 #undef X
   }
@@ -27,7 +30,8 @@ constexpr int64_t size_of(DType d) {
 }
 constexpr bool is_float(DType d) {
   switch (d) {
-#define X(name, text, bytes, fl) case DType::name: return fl;
+#define X(name, text, bytes, fl) \
+  case DType::name: return fl;
     TRAINC_DTYPES(X)
 #undef X
   }
@@ -35,14 +39,15 @@ constexpr bool is_float(DType d) {
 }
 constexpr std::string_view name_of(DType d) {
   switch (d) {
-#define X(name, text, bytes, fl) case DType::name: return text;
+#define X(name, text, bytes, fl) \
+  case DType::name: return text;
     TRAINC_DTYPES(X)
 #undef X
   }
   return "?";
 }
-/// Bytes of `numel` bools as bits: element i is bit i % 8 of byte i / 8. The bytes behind them mean nothing; they are there so that a vector's worth of
-/// bits may be loaded as one integer, from whichever byte its first one lies in.
+/// Bytes of `numel` bools as bits: element i is bit i % 8 of byte i / 8. The bytes behind them mean nothing; they are
+/// there so that a vector's worth of bits may be loaded as one integer, from whichever byte its first one lies in.
 constexpr int64_t bytes_of_bits(int64_t numel) { return numel == 0 ? 0 : (numel + 7) / 8 + 16; }
 
 /// The dtype called `text` ("f32"); throws InternalError for another word.

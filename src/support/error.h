@@ -12,7 +12,11 @@ struct InternalError : std::logic_error { using std::logic_error::logic_error; }
 struct IndexError : std::runtime_error { using std::runtime_error::runtime_error; };
 
 /// Throws InternalError with `what` where `ok` is false. Always on: a wrong graph must not become a wrong number.
-inline void require(bool ok, const char* what) { if (!ok) throw InternalError(what); }
-inline void require(bool ok, const std::string& what) { if (!ok) throw InternalError(what); }
+inline void require(bool ok, const char* what) {
+  if (!ok) throw InternalError(what);
+}
+inline void require(bool ok, const std::string& what) {
+  if (!ok) throw InternalError(what);
+}
 
 }  // namespace trainc

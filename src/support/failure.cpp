@@ -10,7 +10,8 @@ using RuntimeError = std::runtime_error;  // nanobind gives Python's RuntimeErro
 std::string_view text_of(Failure failure) {
   switch (failure) {
     case Failure::None: return "none";
-#define X(name, text, error, words) case Failure::name: return text;
+#define X(name, text, error, words) \
+  case Failure::name: return text;
       TRAINC_FAILURES(X)
 #undef X
   }
@@ -18,7 +19,8 @@ std::string_view text_of(Failure failure) {
 }
 
 Failure failure_of(std::string_view text) {
-#define X(name, word, error, words) if (text == word) return Failure::name;
+#define X(name, word, error, words) \
+  if (text == word) return Failure::name;
   TRAINC_FAILURES(X)
 #undef X
   throw InternalError("no failure is called " + std::string(text));
@@ -26,7 +28,8 @@ Failure failure_of(std::string_view text) {
 
 void throw_failure(Failure failure, const std::string& where) {
   switch (failure) {
-#define X(name, text, error, words) case Failure::name: throw error(words + where);
+#define X(name, text, error, words) \
+  case Failure::name: throw error(words + where);
     TRAINC_FAILURES(X)
 #undef X
     case Failure::None: break;

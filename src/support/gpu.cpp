@@ -8,7 +8,8 @@ namespace trainc {
 
 std::string_view name_of(Gpu gpu) {
   switch (gpu) {
-#define X(name, text, multiprocessors) case Gpu::name: return text;
+#define X(name, text, multiprocessors) \
+  case Gpu::name: return text;
     TRAINC_GPUS(X)
 #undef X
   }
@@ -17,7 +18,8 @@ std::string_view name_of(Gpu gpu) {
 
 int multiprocessors(Gpu gpu) {
   switch (gpu) {
-#define X(name, text, multiprocessors) case Gpu::name: return multiprocessors;
+#define X(name, text, multiprocessors) \
+  case Gpu::name: return multiprocessors;
     TRAINC_GPUS(X)
 #undef X
   }
@@ -27,7 +29,7 @@ int multiprocessors(Gpu gpu) {
 Gpu gpu_of(std::string_view text) {
   std::string known;
 #define X(name, word, multiprocessors) \
-  if (text == word) return Gpu::name;   \
+  if (text == word) return Gpu::name;  \
   known += known.empty() ? word : std::string(", ") + word;
   TRAINC_GPUS(X)
 #undef X

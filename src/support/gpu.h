@@ -6,8 +6,8 @@
 namespace trainc {
 
 //         name   text      multiprocessors (of the largest part sold: A100, H100, B200)
-#define TRAINC_GPUS(X) \
-  X(Sm80,  "sm_80",  108) \
+#define TRAINC_GPUS(X)    \
+  X(Sm80, "sm_80", 108)   \
   X(Sm90a, "sm_90a", 132) \
   X(Sm100, "sm_100", 148)
 

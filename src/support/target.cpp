@@ -49,7 +49,8 @@ Target interpreted_target() {
 /// What nests for blocks of threads have no words for.
 void require_consistent(const std::string& name, const Target& t) {
   const auto apart = [&](bool capability, const char* word) {
-    require(!(t.launches_blocks && capability), "target " + name + ": blocks of threads and " + word + " do not go together");
+    require(!(t.launches_blocks && capability),
+            "target " + name + ": blocks of threads and " + word + " do not go together");
   };
   apart(t.has_wide_totals, "has_wide_totals");
   apart(t.masks_as_bits, "masks_as_bits");

@@ -1,4 +1,5 @@
-// What kernels are made for, told by what it can do. Stages ask for a capability; which machine it is, only target.cpp and the emitters know.
+// What kernels are made for, told by what it can do. Stages ask for a capability; which machine it is, only target.cpp
+// and the emitters know.
 #pragma once
 #include <functional>
 #include <string>
@@ -20,15 +21,16 @@ struct Target {
 
   // What a core computes with, and what work is cut for.
   CacheSizes caches = {};
-  int f32_lanes = 8;          // f32 numbers in a vector register
-  bool has_bf16_dot = false;  // products of pairs of bf16, added up in f32, as one vector instruction
-  bool has_tiles = false;     // tile registers, and products of them
+  int f32_lanes = 8;                     // f32 numbers in a vector register
+  bool has_bf16_dot = false;             // products of pairs of bf16, added up in f32, as one vector instruction
+  bool has_tiles = false;                // tile registers, and products of them
   bool transposes_in_registers = false;  // squares of elements are turned in vector registers
   bool has_wide_totals = false;          // a sum of f32 may be kept in f64 at little cost
 
   // How a kernel runs.
-  bool launches_blocks = false;  // as blocks of threads, with shared memory and barriers: nests are mapped to them (lower/map_device.h)
-  int multiprocessors = 0;       // that blocks are spread over
+  // as blocks of threads, with shared memory and barriers: nests are mapped to them (lower/map_device.h)
+  bool launches_blocks = false;
+  int multiprocessors = 0;        // that blocks are spread over
   bool draws_in_kernels = false;  // a mask is drawn by a kernel, with the generator of the device's framework
   bool has_tf32 = false;          // f32 products may be made in tf32, where the user lets them
   bool has_library = false;       // of matrix products (plan::Product)
@@ -49,8 +51,9 @@ Target cpu_target(CpuLevel = CpuLevel::Avx2, const CacheSizes& = {});
 /// Its kernels do not depend on the CPU beside it.
 Target gpu_target(Gpu);
 
-/// The target of this name, beside (or on) such a CPU; InternalError where its capabilities exclude each other. "cpu", "interpret" (nests of sm_90a as text, which the interpreter runs), "sm_80", ..., or one that was
-/// registered. UserError for another word, with the words there are.
+/// The target of this name, beside (or on) such a CPU; InternalError where its capabilities exclude each other. "cpu",
+/// "interpret" (nests of sm_90a as text, which the interpreter runs), "sm_80", ..., or one that was registered.
+/// UserError for another word, with the words there are.
 Target target_of(std::string_view name, CpuLevel, const CacheSizes& = {});
 using MakeTarget = std::function<Target(CpuLevel, const CacheSizes&)>;
 /// From any thread; a name that is there already is replaced.

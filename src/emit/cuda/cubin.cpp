@@ -25,7 +25,8 @@ template <class T> T read(const std::vector<uint8_t>& bytes, size_t at) {
 
 Resources resources_of(const std::vector<uint8_t>& cubin, const std::string& kernel, const std::string& log) {
   const auto header = read<Elf64_Ehdr>(cubin, 0);
-  require(std::memcmp(header.e_ident, ELFMAG, SELFMAG) == 0 && header.e_ident[EI_CLASS] == ELFCLASS64, "cubin: not an ELF file");
+  require(std::memcmp(header.e_ident, ELFMAG, SELFMAG) == 0 && header.e_ident[EI_CLASS] == ELFCLASS64,
+          "cubin: not an ELF file");
   auto section = [&](size_t i) { return read<Elf64_Shdr>(cubin, header.e_shoff + i * header.e_shentsize); };
   const Elf64_Shdr names = section(header.e_shstrndx);
   auto text_at = [&](size_t at) {
@@ -60,7 +61,8 @@ Resources resources_of(const std::vector<uint8_t>& cubin, const std::string& ker
   }
   require(found, "cubin: no kernel " + kernel);
   static const std::regex spill("([0-9]+) bytes spill (stores|loads)");
-  for (std::sregex_iterator it(log.begin(), log.end(), spill), end; it != end; ++it) r.spill_bytes += std::stoll((*it)[1]);
+  for (std::sregex_iterator it(log.begin(), log.end(), spill), end; it != end; ++it)
+    r.spill_bytes += std::stoll((*it)[1]);
   return r;
 }
 

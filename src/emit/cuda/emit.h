@@ -1,5 +1,6 @@
 // Device nest -> CUDA C++ text -> cubin. Neither needs a GPU or a driver: NVRTC is loaded when it is first asked for.
-// Takes: a verified device nest and an architecture. Gives: text, machine code. No decision of its own: a printer. Includes: loop.
+// Takes: a verified device nest and an architecture. Gives: text, machine code. No decision of its own: a printer.
+// Includes: loop.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -12,9 +13,11 @@
 namespace trainc::emit::cuda {
 
 /// How a kernel comes by its arguments; `slots` and the chunk map lie in memory of the device.
-///   Plan      kernel(void* const* table, Slots slots, unsigned* status): argument i is table[slots.at[i]]; one block a Parallel iteration
-///   Foreach   kernel(void* const* table, const int* first_chunk, int tensors, unsigned* status): many tensors in one launch. Tensor t's arguments
-///             are the t-th row of the table; blocks [first_chunk[t], first_chunk[t + 1]) run its Parallel iterations from 0 on
+///   Plan      kernel(void* const* table, Slots slots, unsigned* status): argument i is table[slots.at[i]]; one block a
+///             Parallel iteration
+///   Foreach   kernel(void* const* table, const int* first_chunk, int tensors, unsigned* status): many tensors in one
+///             launch. Tensor t's arguments are the t-th row of the table; blocks [first_chunk[t], first_chunk[t + 1])
+///             run its Parallel iterations from 0 on
 /// A failed Check with code c leaves at least c in *status.
 enum class Entry : uint8_t { Plan, Foreach };
 

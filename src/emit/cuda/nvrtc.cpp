@@ -29,11 +29,13 @@ struct Nvrtc {
   std::string missing;  // why it is not there
 };
 
-/// NVRTC asks the loader for its builtins by name alone: what lies beside it is loaded first, so that the name is known.
+/// NVRTC asks the loader for its builtins by name alone: what lies beside it is loaded first, so that the name is
+/// known.
 void load_builtins(const std::filesystem::path& library) {
   std::error_code ignored;  // a folder that cannot be read: NVRTC's own message says what is missing
   for (const auto& file : std::filesystem::directory_iterator(library.parent_path(), ignored))
-    if (file.path().filename().string().starts_with("libnvrtc-builtins.so")) dlopen(file.path().c_str(), RTLD_NOW | RTLD_GLOBAL);
+    if (file.path().filename().string().starts_with("libnvrtc-builtins.so"))
+      dlopen(file.path().c_str(), RTLD_NOW | RTLD_GLOBAL);
 }
 
 const Nvrtc& nvrtc() {
@@ -49,7 +51,8 @@ const Nvrtc& nvrtc() {
     } else {
       for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"})
         if (!library) library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-      if (!library) n.missing = "NVRTC is not installed: pip install nvidia-cuda-nvrtc, or name its libnvrtc.so in TRAINC_NVRTC";
+      if (!library)
+        n.missing = "NVRTC is not installed: pip install nvidia-cuda-nvrtc, or name its libnvrtc.so in TRAINC_NVRTC";
     }
     if (!library) return n;
     auto find = [&](auto& function, const char* name) {
@@ -94,14 +97,16 @@ Cubin compile_once(const std::string& source, const std::string& name, Gpu gpu, 
 
   const std::string arch = fmt::format("--gpu-architecture={}", name_of(gpu));
   // -v has ptxas say what was spilled; nothing else in a cubin does.
-  const char* options[] = {arch.c_str(), "--std=c++17", "--device-as-default-execution-space", "--ptxas-options=-v", "--disable-warnings", blocks};
+  const char* options[] = {arch.c_str(),         "--std=c++17",        "--device-as-default-execution-space",
+                           "--ptxas-options=-v", "--disable-warnings", blocks};
   const int status = n.compile(program, 6, options);
   size_t size = 0;
   n.log_size(program, &size);
   std::string log(size, '\0');
   if (size) n.log(program, log.data());
   while (!log.empty() && log.back() == '\0') log.pop_back();
-  if (status != 0) throw InternalError(fmt::format("NVRTC, {} for {}: {}\n{}", name, name_of(gpu), n.error(status), log));
+  if (status != 0)
+    throw InternalError(fmt::format("NVRTC, {} for {}: {}\n{}", name, name_of(gpu), n.error(status), log));
   Cubin cubin;
   check(n.cubin_size(program, &size), "cubin's size");
   cubin.code.resize(size);
@@ -116,7 +121,8 @@ Cubin compile(const std::string& source, std::string_view kernel, Gpu gpu) {
   if (!nvrtc().missing.empty()) throw UserError(nvrtc().missing);
   const std::string name(kernel);
   Cubin cubin = compile_once(source, name, gpu, "-DMIN_BLOCKS=");
-  // ptxas gives up a few registers to have more blocks at once, and may spill for it: then it is told that one block is enough.
+  // ptxas gives up a few registers to have more blocks at once, and may spill for it: then it is told that one block is
+  // enough.
   if (cubin.resources.spill_bytes > 0) cubin = compile_once(source, name, gpu, "-DMIN_BLOCKS=,1");
   return cubin;
 }

@@ -65,12 +65,15 @@ class Printer {
     for (const std::string& origin : nest_.origins) line("// {}", one_line(origin));
     const bool plan = entry_ == Entry::Plan;
     if (plan) line("struct Slots {{ int at[{}]; }};", std::max<size_t>(arguments, 1));
-    line("extern \"C\" __global__ void __launch_bounds__({} MIN_BLOCKS) {}(void* const* table, {}, unsigned* status) {{", nest_.threads, nest_.name,
-         plan ? "const Slots slots" : "const int* first_chunk, int tensors");
+    line(
+        "extern \"C\" __global__ void __launch_bounds__({} MIN_BLOCKS) {}(void* const* table, {}, unsigned* status) {{",
+        nest_.threads, nest_.name, plan ? "const Slots slots" : "const int* first_chunk, int tensors");
     ++depth_;
     if (!plan) {
       line("int low = 0, high = tensors;  // the tensor that this block's chunk belongs to");
-      line("while (high - low > 1) {{ const int middle = (low + high) / 2; if (first_chunk[middle] <= (int)blockIdx.x) low = middle; else high = middle; }}");
+      line(
+          "while (high - low > 1) {{ const int middle = (low + high) / 2; if (first_chunk[middle] <= (int)blockIdx.x) "
+          "low = middle; else high = middle; }}");
       line("table += (i64)low * {};", arguments);
     }
     for (size_t i = 0; i < nest_.buffers.size(); ++i) {
@@ -79,12 +82,14 @@ class Printer {
       switch (b.space) {
         case Space::Argument: {
           const std::string at = plan ? fmt::format("slots.at[{}]", i) : std::to_string(i);
-          line("{}{}* __restrict__ const {} = ({}{}*)table[{}];", b.written ? "" : "const ", t, buffers_[i], b.written ? "" : "const ", t, at);
+          line("{}{}* __restrict__ const {} = ({}{}*)table[{}];", b.written ? "" : "const ", t, buffers_[i],
+               b.written ? "" : "const ", t, at);
           break;
         }
         case Space::Shared: line("__shared__ {} {}[{}];", t, buffers_[i], std::max<int64_t>(b.numel, 1)); break;
         case Space::Register: line("{} {}[{}];", t, buffers_[i], std::max<int64_t>(b.numel, 1)); break;
-        case Space::Scratch: case Space::Tile: throw InternalError("emit: a Scratch or Tile buffer in a nest for a device");
+        case Space::Scratch:
+        case Space::Tile: throw InternalError("emit: a Scratch or Tile buffer in a nest for a device");
       }
     }
     statement(*nest_.body);
@@ -131,7 +136,12 @@ class Printer {
         for (const Expr& a : e->args) fits = fits && (a->dtype == DType::I64 ? narrow(a) : !is_float(a->dtype));
         break;
       }
-      case ExprKind::Float: case ExprKind::Local: case ExprKind::Load: case ExprKind::Fma: case ExprKind::Pair: case ExprKind::Dot: break;
+      case ExprKind::Float:
+      case ExprKind::Local:
+      case ExprKind::Load:
+      case ExprKind::Fma:
+      case ExprKind::Pair:
+      case ExprKind::Dot: break;
     }
     kept_.push_back(e);  // the key is an address
     return narrow_[e.get()] = fits;
@@ -171,8 +181,10 @@ class Printer {
     switch (e->kind) {
       case ExprKind::Int:
         if (e->dtype == DType::Bool) return e->int_value ? "true" : "false";
-        if (e->dtype == DType::I64 && !narrow(e)) return e->int_value == INT64_MIN ? "(i64)(1ull << 63)" : fmt::format("({}ll)", e->int_value);
-        if (e->dtype == DType::I64) return e->int_value < 0 ? fmt::format("({})", e->int_value) : std::to_string(e->int_value);
+        if (e->dtype == DType::I64 && !narrow(e))
+          return e->int_value == INT64_MIN ? "(i64)(1ull << 63)" : fmt::format("({}ll)", e->int_value);
+        if (e->dtype == DType::I64)
+          return e->int_value < 0 ? fmt::format("({})", e->int_value) : std::to_string(e->int_value);
         return fmt::format("({})({}ll)", type_of(e->dtype), e->int_value);
       case ExprKind::Float: return number(e->float_value, e->dtype);
       case ExprKind::Var: return vars_.at(static_cast<size_t>(e->id));
@@ -183,7 +195,8 @@ class Printer {
         if (e->args.size() == 1) return at;
         return fmt::format("({} ? {} : ({})0)", expr(e->args[1]), at, type_of(e->dtype));
       }
-      case ExprKind::Pair: case ExprKind::Dot: throw InternalError("emit: the nest is a CPU's");
+      case ExprKind::Pair:
+      case ExprKind::Dot: throw InternalError("emit: the nest is a CPU's");
       case ExprKind::Fma: {
         const std::string a = expr(e->args[0]), b = expr(e->args[1]), c = expr(e->args[2]);
         return fmt::format("{}({}, {}, {})", e->dtype == DType::F64 ? "fma" : "fmaf", a, b, c);
@@ -196,10 +209,13 @@ class Printer {
 
   static std::string convert(const std::string& x, DType from, DType to) {
     if (from == to) return x;
-    if (from == DType::BF16 || from == DType::F16) return convert(fmt::format("{}_to_f32({})", name_of(from), x), DType::F32, to);
-    if (to == DType::BF16 || to == DType::F16) return fmt::format("f32_to_{}({})", name_of(to), convert(x, from, DType::F32));
+    if (from == DType::BF16 || from == DType::F16)
+      return convert(fmt::format("{}_to_f32({})", name_of(from), x), DType::F32, to);
+    if (to == DType::BF16 || to == DType::F16)
+      return fmt::format("f32_to_{}({})", name_of(to), convert(x, from, DType::F32));
     if (to == DType::Bool) return fmt::format("({} != 0)", x);
-    if (is_float(from) && !is_float(to)) return to == DType::I64 ? fmt::format("to_i64({})", x) : fmt::format("({})to_i32({})", type_of(to), x);
+    if (is_float(from) && !is_float(to))
+      return to == DType::I64 ? fmt::format("to_i64({})", x) : fmt::format("({})to_i32({})", type_of(to), x);
     return fmt::format("({})({})", type_of(to), x);
   }
 
@@ -208,8 +224,12 @@ class Printer {
     for (const Expr& x : e->args) a.push_back(expr(x));
     const DType d = e->args[e->op == Op::Select ? 1 : 0]->dtype;
     const bool real = is_float(d), single = d == DType::F32;
-    auto call = [&](const char* function) { return fmt::format("{}{}({})", function, single ? "f" : "", fmt::join(a, ", ")); };
-    auto refuse = [&]() -> std::string { throw InternalError(fmt::format("emit: no {} of {} on a device", name_of(e->op), name_of(d))); };
+    auto call = [&](const char* function) {
+      return fmt::format("{}{}({})", function, single ? "f" : "", fmt::join(a, ", "));
+    };
+    auto refuse = [&]() -> std::string {
+      throw InternalError(fmt::format("emit: no {} of {} on a device", name_of(e->op), name_of(d)));
+    };
     auto real_call = [&](const char* function) { return real ? call(function) : refuse(); };
     auto rounding = [&](const char* function) { return real ? call(function) : a[0]; };
     // Operands of one C++ type; templates and the built-in min and max need that.
@@ -223,7 +243,9 @@ class Printer {
       if (d == DType::Bool && *sign == '+') return fmt::format("({} | {})", a[0], a[1]);
       return fmt::format("({})((u64){} {} (u64){})", type_of(d), a[0], sign, a[1]);  // wraps
     };
-    auto bits = [&](const char* sign) { return real ? refuse() : fmt::format("({})({} {} {})", type_of(d), a[0], sign, a[1]); };
+    auto bits = [&](const char* sign) {
+      return real ? refuse() : fmt::format("({})({} {} {})", type_of(d), a[0], sign, a[1]);
+    };
     auto compare = [&](const char* sign) { return fmt::format("({} {} {})", a[0], sign, a[1]); };
     // Index arithmetic: not negative, by a positive number.
     auto divided = [&](const char* sign) -> std::string {
@@ -233,7 +255,8 @@ class Printer {
     };
     switch (e->op) {
       case Op::Neg: return real ? fmt::format("(-{})", a[0]) : fmt::format("({})(0 - (u64){})", type_of(d), a[0]);
-      case Op::Abs: return real ? call("fabs") : fmt::format("({} < 0 ? ({})(0 - (u64){}) : {})", a[0], type_of(d), a[0], a[0]);
+      case Op::Abs:
+        return real ? call("fabs") : fmt::format("({} < 0 ? ({})(0 - (u64){}) : {})", a[0], type_of(d), a[0], a[0]);
       case Op::Sign: return fmt::format("sign<{}>({})", type_of(d), a[0]);
       case Op::Floor: return rounding("floor");
       case Op::Ceil: return rounding("ceil");
@@ -278,9 +301,25 @@ class Printer {
       case Op::Select: return fmt::format("({} ? {} : {})", a[0], a[1], a[2]);
       // What an expression of a nest never is:
       case Op::Cast:  // plain()
-      case Op::Input: case Op::Constant: case Op::Iota: case Op::Random: case Op::Reduce: case Op::Scan: case Op::Contract:
-      case Op::Reshape: case Op::Permute: case Op::Broadcast: case Op::Slice: case Op::Pad: case Op::Concat: case Op::Reverse: case Op::Window:
-      case Op::Gather: case Op::Scatter: case Op::Extern: case Op::Result: break;
+      case Op::Input:
+      case Op::Constant:
+      case Op::Iota:
+      case Op::Random:
+      case Op::Reduce:
+      case Op::Scan:
+      case Op::Contract:
+      case Op::Reshape:
+      case Op::Permute:
+      case Op::Broadcast:
+      case Op::Slice:
+      case Op::Pad:
+      case Op::Concat:
+      case Op::Reverse:
+      case Op::Window:
+      case Op::Gather:
+      case Op::Scatter:
+      case Op::Extern:
+      case Op::Result: break;
     }
     return refuse();
   }
@@ -293,14 +332,16 @@ class Printer {
       case ReduceKind::Prod: return "product";
       case ReduceKind::Max: return "greater";
       case ReduceKind::Min: return "lesser";
-      case ReduceKind::ArgMax: case ReduceKind::ArgMin: break;
+      case ReduceKind::ArgMax:
+      case ReduceKind::ArgMin: break;
     }
     throw InternalError("emit: this reduction is not one of a nest");
   }
 
   void body(const StmtNode& s) {
     ++depth_;
-    if (s.kind == StmtKind::Block) for (const Stmt& inner : s.body) statement(*inner);
+    if (s.kind == StmtKind::Block)
+      for (const Stmt& inner : s.body) statement(*inner);
     else statement(s);
     --depth_;
     line("}}");
@@ -337,8 +378,12 @@ class Printer {
         line("if (!{}) atomicMax(status, {}u);", ok, s.code);
         break;
       }
-      case StmtKind::Prefetch: case StmtKind::Transpose:
-      case StmtKind::TileZero: case StmtKind::TileLoad: case StmtKind::TileDot: case StmtKind::TileStore: throw InternalError("emit: the nest is a CPU's");
+      case StmtKind::Prefetch:
+      case StmtKind::Transpose:
+      case StmtKind::TileZero:
+      case StmtKind::TileLoad:
+      case StmtKind::TileDot:
+      case StmtKind::TileStore: throw InternalError("emit: the nest is a CPU's");
       case StmtKind::Barrier: line("__syncthreads();"); break;
       case StmtKind::WarpReduce: {
         const std::string& local = locals_.at(static_cast<size_t>(s.local));
@@ -350,8 +395,8 @@ class Printer {
       case StmtKind::Mma: {
         prepare(s.index, s.value->args[0], s.second->args[0]);
         const std::string sums = expr(s.index), a = expr(s.value->args[0]), b = expr(s.second->args[0]);
-        line("mma({} + {}, {} + {}, {} + {});", buffers_.at(static_cast<size_t>(s.buffer)), sums, buffers_.at(static_cast<size_t>(s.value->id)), a,
-             buffers_.at(static_cast<size_t>(s.second->id)), b);
+        line("mma({} + {}, {} + {}, {} + {});", buffers_.at(static_cast<size_t>(s.buffer)), sums,
+             buffers_.at(static_cast<size_t>(s.value->id)), a, buffers_.at(static_cast<size_t>(s.second->id)), b);
         break;
       }
     }
@@ -399,11 +444,14 @@ class Printer {
           line("for ({} {} = 0; {} < {}; ++{}) {{", t, var, var, extent, var);
         }
         break;
-      case LoopKind::Parallel: case LoopKind::Vector: throw InternalError("emit: a Vector loop in a nest for a device");
+      case LoopKind::Parallel:
+      case LoopKind::Vector: throw InternalError("emit: a Vector loop in a nest for a device");
     }
     body(inner);
   }
-  static bool is_condition(const Expr& e) { return e->kind == ExprKind::Apply && e->op == Op::Cast && e->args[0]->dtype == DType::Bool; }
+  static bool is_condition(const Expr& e) {
+    return e->kind == ExprKind::Apply && e->op == Op::Cast && e->args[0]->dtype == DType::Bool;
+  }
 
   const LoopNest& nest_;
   const Entry entry_;

@@ -1,5 +1,6 @@
-// Loads of bools that lie as bits: neighbours are one integer, whose bits are the vector (a mask register, with AVX-512); what is strewn is gathered
-// as words of 32 bits. bytes_of_bits (support/dtype.h) says why a load may reach beyond the last bit.
+// Loads of bools that lie as bits: neighbours are one integer, whose bits are the vector (a mask register, with
+// AVX-512); what is strewn is gathered as words of 32 bits. bytes_of_bits (support/dtype.h) says why a load may reach
+// beyond the last bit.
 #include "emit/llvm/printer.h"
 
 namespace trainc::emit {
@@ -13,7 +14,8 @@ Value* Printer::load_bit(const Storage& s, Value* index, Value* guard) {
   return b_.CreateTrunc(b_.CreateLShr(byte, b_.CreateAnd(b_.CreateTrunc(index, b_.getInt8Ty()), 7)), b_.getInt1Ty());
 }
 
-/// The bits from lane 0's on; false where the one `guard` of all lanes is. Lanes beyond a tail have whatever lies there.
+/// The bits from lane 0's on; false where the one `guard` of all lanes is. Lanes beyond a tail have whatever lies
+/// there.
 Value* Printer::run_of_bits(const Storage& s, const loop::Expr& index, Value* guard) {
   const auto lanes = static_cast<unsigned>(in_.lanes);
   const int64_t multiple = strides_->of(index).multiple;
@@ -36,7 +38,8 @@ Value* Printer::gather_bits(const Storage& s, const loop::Expr& index, Value* ma
   if (range.known && range.low >= -limit && range.high < limit) words = b_.CreateTrunc(words, int_like(words, 32));
   llvm::Type* type = widen(b_.getInt32Ty(), in_.lanes);
   Value* zero = llvm::Constant::getNullValue(type);
-  Value* gathered = tag(b_.CreateMaskedGather(type, b_.CreateGEP(b_.getInt32Ty(), s.pointer, words), llvm::Align(1), mask, zero), s);
+  Value* gathered =
+      tag(b_.CreateMaskedGather(type, b_.CreateGEP(b_.getInt32Ty(), s.pointer, words), llvm::Align(1), mask, zero), s);
   Value* place = b_.CreateAnd(b_.CreateTrunc(lanes, type), 31);
   return b_.CreateTrunc(b_.CreateLShr(gathered, place), widen(b_.getInt1Ty(), in_.lanes));
 }

@@ -16,14 +16,16 @@ struct Compiled {
   std::unique_ptr<llvm::TargetMachine> machine;
   std::unique_ptr<llvm::Module> module;
 
-  Compiled(const loop::LoopNest& nest, CpuLevel level) : machine(target_machine(level)), module(new llvm::Module(nest.name, context)) {
+  Compiled(const loop::LoopNest& nest, CpuLevel level)
+      : machine(target_machine(level)), module(new llvm::Module(nest.name, context)) {
     module->setTargetTriple(machine->getTargetTriple().str());
     module->setDataLayout(machine->createDataLayout());
     Printer(*module, nest, level).print();
     for (llvm::Function& f : *module) {
       f.addFnAttr("target-cpu", machine->getTargetCPU());
       if (has_tiles(level)) f.addFnAttr("target-features", kTileFeatures);
-      if (level != CpuLevel::Avx2) {  // these CPUs' own preference is 256 bits, made for their first generation's clocks
+      // these CPUs' own preference is 256 bits, made for their first generation's clocks
+      if (level != CpuLevel::Avx2) {
         f.addFnAttr("prefer-vector-width", "512");
         f.addFnAttr("min-legal-vector-width", "512");
       }

@@ -1,4 +1,5 @@
-// Loop nest -> relocation-free machine code, through LLVM. The only folder that includes LLVM headers (this one, which others include, does not).
+// Loop nest -> relocation-free machine code, through LLVM. The only folder that includes LLVM headers (this one, which
+// others include, does not).
 // Takes: a verified LoopNest and a CPU level. Gives: a Blob. No decision of its own: a printer.
 #pragma once
 #include <cstdint>
@@ -13,10 +14,11 @@ namespace trainc::emit {
 // The kernel's entry, System V x86-64:
 //   void kernel(void* const* arguments, void* scratch, uint32_t* status, int64_t begin, int64_t end)
 // arguments[i] is buffer i (Space::Argument) of the nest; scratch is 64-byte aligned, LoopNest::scratch_bytes long;
-// a failed Check with code c leaves at least c in *status (0 before the call). [begin, end) of the outermost Parallel loop.
+// a failed Check with code c leaves at least c in *status (0 before the call). [begin, end) of the outermost Parallel
+// loop.
 struct Blob {
-  std::vector<uint8_t> code;   // position independent, no relocation left, map it anywhere at a 64-byte boundary
-  int64_t entry = 0;           // offset of the kernel
+  std::vector<uint8_t> code;  // position independent, no relocation left, map it anywhere at a 64-byte boundary
+  int64_t entry = 0;          // offset of the kernel
 };
 
 /// Compiles one nest for one level. Safe from several threads at once.

@@ -20,7 +20,8 @@ std::unique_ptr<Strides> Printer::strides_now() {
 
 Value* Printer::lane_numbers(llvm::Type* element, int64_t step) {
   std::vector<llvm::Constant*> numbers;
-  for (int i = 0; i < in_.lanes; ++i) numbers.push_back(llvm::ConstantInt::get(element, static_cast<uint64_t>(i * step), true));
+  for (int i = 0; i < in_.lanes; ++i)
+    numbers.push_back(llvm::ConstantInt::get(element, static_cast<uint64_t>(i * step), true));
   return in_.lanes == 1 ? numbers[0] : llvm::ConstantVector::get(numbers);
 }
 
@@ -52,7 +53,8 @@ Value* Printer::scalar(const Expr& e) {
     }
     case ExprKind::Local: {
       const Local& local = locals_[e->id];
-      require((local.value || local.slot) && local.lanes == 1, "emit: " + nest_.name + ": a local that is not bound, or not the same in all lanes");
+      require((local.value || local.slot) && local.lanes == 1,
+              "emit: " + nest_.name + ": a local that is not bound, or not the same in all lanes");
       v = local.slot ? b_.CreateLoad(type, local.slot) : local.value;
       break;
     }
@@ -69,8 +71,8 @@ Value* Printer::scalar(const Expr& e) {
       if (index && e->op == Op::Add) v = b_.CreateNSWAdd(operands[0], operands[1]);
       else if (index && e->op == Op::Sub) v = b_.CreateNSWSub(operands[0], operands[1]);
       else if (index && e->op == Op::Mul) v = b_.CreateNSWMul(operands[0], operands[1]);
-      else if (index && (e->op == Op::FloorDiv || e->op == Op::Mod) && e->args[1]->kind == ExprKind::Int && e->args[1]->int_value > 0 &&
-               range_of(e->args[0]).known && range_of(e->args[0]).low >= 0)
+      else if (index && (e->op == Op::FloorDiv || e->op == Op::Mod) && e->args[1]->kind == ExprKind::Int &&
+               e->args[1]->int_value > 0 && range_of(e->args[0]).known && range_of(e->args[0]).low >= 0)
         v = e->op == Op::FloorDiv ? b_.CreateUDiv(operands[0], operands[1]) : b_.CreateURem(operands[0], operands[1]);
       else v = apply(*e, operands);
       break;
@@ -108,14 +110,16 @@ Value* Printer::vector(const Expr& e) {
         v = apply(*e, operands);
         break;
       }
-      case ExprKind::Int: case ExprKind::Float: case ExprKind::Var: throw InternalError("emit: a leaf without stride");
+      case ExprKind::Int:
+      case ExprKind::Float:
+      case ExprKind::Var: throw InternalError("emit: a leaf without stride");
     }
   }
   return vectors_[e.get()] = v;
 }
 
-// a < b of indices that both move by a constant a lane: the difference at lane 0 decides, and 32 bits are enough for it once it
-// is clamped, for the lanes move it by little. Guards and causal masks are made of these.
+// a < b of indices that both move by a constant a lane: the difference at lane 0 decides, and 32 bits are enough for it
+// once it is clamped, for the lanes move it by little. Guards and causal masks are made of these.
 Value* Printer::compare_indices(const ExprNode& e) {
   if (e.kind != ExprKind::Apply || e.args.size() != 2 || e.args[0]->dtype != DType::I64) return nullptr;
   if (e.op != Op::Lt && e.op != Op::Le && e.op != Op::Eq && e.op != Op::Ne) return nullptr;
@@ -135,7 +139,8 @@ void Printer::prepare_memory() {
   llvm::MDBuilder metadata(context_);
   llvm::MDNode* domain = metadata.createAnonymousAliasScopeDomain(nest_.name);
   std::vector<llvm::Metadata*> scopes;
-  for (const loop::Buffer& buffer : nest_.buffers) scopes.push_back(metadata.createAnonymousAliasScope(domain, buffer.name));
+  for (const loop::Buffer& buffer : nest_.buffers)
+    scopes.push_back(metadata.createAnonymousAliasScope(domain, buffer.name));
 
   Value *arguments = function_->getArg(0), *scratch = function_->getArg(1);
   int64_t offset = 0;
@@ -146,10 +151,13 @@ void Printer::prepare_memory() {
     s.space = buffer.space;
     s.bits = buffer.bits;
     s.element = memory_type(context_, buffer.dtype);
-    s.written = buffer.written || buffer.space != Space::Argument || std::any_of(nest_.buffers.begin(), nest_.buffers.end(), [&](const loop::Buffer& b) { return b.over == static_cast<int>(i); });
+    s.written = buffer.written || buffer.space != Space::Argument ||
+                std::any_of(nest_.buffers.begin(), nest_.buffers.end(),
+                            [&](const loop::Buffer& b) { return b.over == static_cast<int>(i); });
     switch (buffer.space) {
       case Space::Argument: {
-        auto* load = b_.CreateLoad(b_.getPtrTy(), b_.CreateConstInBoundsGEP1_64(b_.getPtrTy(), arguments, i), buffer.name);
+        auto* load =
+            b_.CreateLoad(b_.getPtrTy(), b_.CreateConstInBoundsGEP1_64(b_.getPtrTy(), arguments, i), buffer.name);
         load->setMetadata(llvm::LLVMContext::MD_invariant_load, llvm::MDNode::get(context_, {}));
         s.pointer = load;
         break;
@@ -167,7 +175,9 @@ void Printer::prepare_memory() {
     }
     if (buffer.space != Space::Register && buffer.space != Space::Tile) {
       std::vector<llvm::Metadata*> others;
-      for (size_t j = 0; j < scopes.size(); ++j) if (j != i && buffer.over != static_cast<int>(j) && nest_.buffers[j].over != static_cast<int>(i)) others.push_back(scopes[j]);
+      for (size_t j = 0; j < scopes.size(); ++j)
+        if (j != i && buffer.over != static_cast<int>(j) && nest_.buffers[j].over != static_cast<int>(i))
+          others.push_back(scopes[j]);
       s.scope = llvm::MDNode::get(context_, {scopes[i]});
       s.noalias = llvm::MDNode::get(context_, others);
     }
@@ -187,18 +197,24 @@ llvm::Instruction* Printer::tag(llvm::Instruction* access, const Storage& s) {
   if (s.scope) {
     access->setMetadata(llvm::LLVMContext::MD_alias_scope, s.scope);
     access->setMetadata(llvm::LLVMContext::MD_noalias, s.noalias);
-    if (!s.written && access->mayReadFromMemory()) access->setMetadata(llvm::LLVMContext::MD_invariant_load, llvm::MDNode::get(context_, {}));
+    if (!s.written && access->mayReadFromMemory())
+      access->setMetadata(llvm::LLVMContext::MD_invariant_load, llvm::MDNode::get(context_, {}));
   }
   return access;
 }
 
-Value* Printer::from_memory(Value* v, DType d) { return d == DType::Bool ? b_.CreateICmpNE(v, llvm::Constant::getNullValue(v->getType())) : v; }
-Value* Printer::to_memory(Value* v, DType d) { return d == DType::Bool ? b_.CreateZExt(v, widen(b_.getInt8Ty(), lanes_of(v))) : v; }
+Value* Printer::from_memory(Value* v, DType d) {
+  return d == DType::Bool ? b_.CreateICmpNE(v, llvm::Constant::getNullValue(v->getType())) : v;
+}
+Value* Printer::to_memory(Value* v, DType d) {
+  return d == DType::Bool ? b_.CreateZExt(v, widen(b_.getInt8Ty(), lanes_of(v))) : v;
+}
 
 Value* Printer::zeros() {
   if (!zeros_) {
     auto* type = llvm::ArrayType::get(b_.getInt8Ty(), 64 * 8);
-    zeros_ = new llvm::GlobalVariable(module_, type, true, llvm::GlobalValue::PrivateLinkage, llvm::ConstantAggregateZero::get(type), "zeros");
+    zeros_ = new llvm::GlobalVariable(module_, type, true, llvm::GlobalValue::PrivateLinkage,
+                                      llvm::ConstantAggregateZero::get(type), "zeros");
     zeros_->setAlignment(llvm::Align(64));
   }
   return zeros_;
@@ -230,7 +246,9 @@ Value* Printer::load_scalar(const ExprNode& e) {
 
 Value* Printer::load_pair(const ExprNode& e) {
   const Expr &low = e.args[0], &high = e.args[1];
-  if (low->kind != ExprKind::Load || high->kind != ExprKind::Load || low->id != high->id || low->args.size() > 1 || high->args.size() > 1) return nullptr;
+  if (low->kind != ExprKind::Load || high->kind != ExprKind::Load || low->id != high->id || low->args.size() > 1 ||
+      high->args.size() > 1)
+    return nullptr;
   const Expr step = high->args[0] - low->args[0];
   const Storage& s = storage_[static_cast<size_t>(low->id)];
   if (step->kind != ExprKind::Int || step->int_value != 1 || s.space == Space::Register) return nullptr;
@@ -272,7 +290,8 @@ Value* Printer::load_vector(const ExprNode& e) {
   }
   if (same_guard) mask = mask ? b_.CreateAnd(mask, vector(guard)) : vector(guard);
   Value* all = llvm::ConstantInt::getTrue(widen(b_.getInt1Ty(), in_.lanes));
-  return from_memory(tag(b_.CreateMaskedGather(type, addresses(s, index), align_of(s), mask ? mask : all, zero), s), s.dtype);
+  return from_memory(tag(b_.CreateMaskedGather(type, addresses(s, index), align_of(s), mask ? mask : all, zero), s),
+                     s.dtype);
 }
 
 void Printer::store(const loop::StmtNode& n) {
@@ -282,7 +301,8 @@ void Printer::store(const loop::StmtNode& n) {
     // Uniform place: the last iteration wins.
     Value* value = either(n.value);
     if (lanes_of(value) > 1) {
-      Value* last = in_.active ? b_.CreateSub(in_.active, b_.getInt64(1)) : static_cast<Value*>(b_.getInt64(static_cast<uint64_t>(in_.lanes - 1)));
+      Value* last = in_.active ? b_.CreateSub(in_.active, b_.getInt64(1))
+                               : static_cast<Value*>(b_.getInt64(static_cast<uint64_t>(in_.lanes - 1)));
       value = b_.CreateExtractElement(value, last);
     }
     tag(b_.CreateAlignedStore(to_memory(value, s.dtype), address(s, scalar(n.index), true), align_of(s)), s);

@@ -17,8 +17,10 @@ struct Object {
 
   explicit Object(std::string_view b) : bytes(b) {
     const auto header = read<Elf64_Ehdr>(0);
-    require(std::memcmp(header.e_ident, ELFMAG, SELFMAG) == 0 && header.e_machine == EM_X86_64, "link: not an x86-64 ELF object");
-    for (int i = 0; i < header.e_shnum; ++i) sections.push_back(read<Elf64_Shdr>(header.e_shoff + i * sizeof(Elf64_Shdr)));
+    require(std::memcmp(header.e_ident, ELFMAG, SELFMAG) == 0 && header.e_machine == EM_X86_64,
+            "link: not an x86-64 ELF object");
+    for (int i = 0; i < header.e_shnum; ++i)
+      sections.push_back(read<Elf64_Shdr>(header.e_shoff + i * sizeof(Elf64_Shdr)));
     names = header.e_shstrndx;
   }
   template <class T> T read(uint64_t offset) const {
@@ -49,7 +51,8 @@ Blob link(std::string_view bytes, const std::string& entry) {
     const Elf64_Shdr& s = object.sections[i];
     const std::string name = object.name(i);
     if (!(s.sh_flags & SHF_ALLOC) || s.sh_size == 0 || name == ".eh_frame") continue;
-    require((starts_with(name, ".text") || starts_with(name, ".rodata")) && s.sh_type == SHT_PROGBITS && !(s.sh_flags & SHF_WRITE),
+    require((starts_with(name, ".text") || starts_with(name, ".rodata")) && s.sh_type == SHT_PROGBITS &&
+                !(s.sh_flags & SHF_WRITE),
             "link: section " + name + " has no place in a kernel");
     require(s.sh_addralign <= 64, "link: section " + name + " wants more than 64-byte alignment");
     require(s.sh_offset + s.sh_size <= bytes.size(), "link: truncated object");
@@ -64,7 +67,8 @@ Blob link(std::string_view bytes, const std::string& entry) {
     if (table.sh_type != SHT_SYMTAB) continue;
     for (uint64_t at = 0; at < table.sh_size; at += sizeof(Elf64_Sym)) {
       const auto symbol = object.read<Elf64_Sym>(table.sh_offset + at);
-      if (symbol.st_shndx < place.size() && place[symbol.st_shndx] >= 0 && object.text(table.sh_link, symbol.st_name) == entry)
+      if (symbol.st_shndx < place.size() && place[symbol.st_shndx] >= 0 &&
+          object.text(table.sh_link, symbol.st_name) == entry)
         blob.entry = place[symbol.st_shndx] + static_cast<int64_t>(symbol.st_value);
     }
   }
@@ -83,11 +87,13 @@ Blob link(std::string_view bytes, const std::string& entry) {
       const bool inside = symbol.st_shndx < place.size() && place[symbol.st_shndx] >= 0;
       const auto type = ELF64_R_TYPE(r.r_info);
       require(inside, entry + " refers to " + name + ", which is not in the kernel");
-      require(type == R_X86_64_PC32 || type == R_X86_64_PLT32,
-              entry + " needs a relocation of type " + std::to_string(type) + " to " + name + "; only PC-relative ones can be resolved");
+      require(type == R_X86_64_PC32 || type == R_X86_64_PLT32, entry + " needs a relocation of type " +
+                                                                   std::to_string(type) + " to " + name +
+                                                                   "; only PC-relative ones can be resolved");
       const int64_t where = place[table.sh_info] + static_cast<int64_t>(r.r_offset);
       const int64_t value = place[symbol.st_shndx] + static_cast<int64_t>(symbol.st_value) + r.r_addend - where;
-      require(where >= 0 && where + 4 <= static_cast<int64_t>(blob.code.size()), "link: relocation outside its section");
+      require(where >= 0 && where + 4 <= static_cast<int64_t>(blob.code.size()),
+              "link: relocation outside its section");
       const auto narrow = static_cast<int32_t>(value);
       require(narrow == value, "link: kernel above 2 GB");
       std::memcpy(blob.code.data() + where, &narrow, 4);

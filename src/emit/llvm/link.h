@@ -1,4 +1,5 @@
-// An ELF object in memory -> one blob: .text and .rodata side by side, their references to each other resolved. No LLVM types here.
+// An ELF object in memory -> one blob: .text and .rodata side by side, their references to each other resolved. No LLVM
+// types here.
 #pragma once
 #include <string>
 #include <string_view>

@@ -12,8 +12,8 @@ using llvm::Value;
 // Arithmetic on one float type (and its vectors), so that what follows reads as formulas.
 struct Reals {
   Builder& b;
-  llvm::Type* type;      // float or double, with lanes
-  llvm::Type* bits_type; // integers of the same size
+  llvm::Type* type;       // float or double, with lanes
+  llvm::Type* bits_type;  // integers of the same size
   bool f64;
 
   Reals(Builder& builder, Value* like)
@@ -68,7 +68,8 @@ Exponential exponential(const Reals& r, Value* x, Value* low = nullptr) {
     Value* n = r.round(r.mul(x, r.num(0x1.715476p+0)));
     Value* t = r.fma(n, r.num(-0.693115234375), x);  // 12 bits: n times it is exact
     t = r.fma(n, r.num(-3.19461833e-05), t);
-    Value* q = r.polynomial(t, {0x1.0p-1, 0x1.55548b011e66ep-3, 0x1.555458e15bf88p-5, 0x1.123e443b0ca4ap-7, 0x1.6db852beb7880p-10});
+    Value* q = r.polynomial(
+        t, {0x1.0p-1, 0x1.55548b011e66ep-3, 0x1.555458e15bf88p-5, 0x1.123e443b0ca4ap-7, 0x1.6db852beb7880p-10});
     return {n, r.fma(r.mul(t, t), q, t)};
   }
   Value* n = r.round(r.mul(x, r.num(0x1.71547652b82fep+0)));
@@ -76,13 +77,16 @@ Exponential exponential(const Reals& r, Value* x, Value* low = nullptr) {
   Value* tail = r.mul(n, r.num(-0x1.a39ef35793c76p-33));
   if (low) tail = r.add(tail, low);
   t = r.add(t, tail);
-  Value* q = r.polynomial(t, {0x1.0p-1, 0x1.5555555555559p-3, 0x1.555555555555bp-5, 0x1.111111110f5a1p-7, 0x1.6c16c16c14282p-10,
-                              0x1.a01a01b05d88dp-13, 0x1.a01a01b14369bp-16, 0x1.71ddf705c7090p-19, 0x1.27e4c4792bc5ap-22,
-                              0x1.af61356916f0fp-26, 0x1.1f972680e9a99p-29});
+  Value* q =
+      r.polynomial(t, {0x1.0p-1, 0x1.5555555555559p-3, 0x1.555555555555bp-5, 0x1.111111110f5a1p-7,
+                       0x1.6c16c16c14282p-10, 0x1.a01a01b05d88dp-13, 0x1.a01a01b14369bp-16, 0x1.71ddf705c7090p-19,
+                       0x1.27e4c4792bc5ap-22, 0x1.af61356916f0fp-26, 0x1.1f972680e9a99p-29});
   return {n, r.fma(r.mul(t, t), q, t)};
 }
 
-Value* clamp_exponent(const Reals& r, Value* x) { return r.f64 ? r.max(r.min(x, 710), -746) : r.max(r.min(x, 89), -104); }
+Value* clamp_exponent(const Reals& r, Value* x) {
+  return r.f64 ? r.max(r.min(x, 710), -746) : r.max(r.min(x, 89), -104);
+}
 
 Value* exp(const Reals& r, Value* x, Value* low = nullptr) {
   const Exponential e = exponential(r, clamp_exponent(r, x), low);
@@ -114,12 +118,13 @@ Logarithm reduce_log(const Reals& r, Value* x) {  // f64
   return {fn, f, r.div(f, r.add(r.num(2), f))};
 }
 Value* log_series(const Reals& r, Value* z) {  // (2 atanh(s) - 2 s) / s^3, z = s^2
-  return r.polynomial(z, {0x1.5555555555555p-1, 0x1.9999999999e0ep-2, 0x1.249249242a0c4p-2, 0x1.c71c725a6af1dp-3, 0x1.745cddc2ec66ap-3,
-                          0x1.3b20bf3d885e2p-3, 0x1.0f5b0b45d8da7p-3, 0x1.0f72f937e3f07p-3});
+  return r.polynomial(z, {0x1.5555555555555p-1, 0x1.9999999999e0ep-2, 0x1.249249242a0c4p-2, 0x1.c71c725a6af1dp-3,
+                          0x1.745cddc2ec66ap-3, 0x1.3b20bf3d885e2p-3, 0x1.0f5b0b45d8da7p-3, 0x1.0f72f937e3f07p-3});
 }
 constexpr double ln2_high = 0x1.62e42fee00000p-1, ln2_low = 0x1.a39ef35793c76p-33;  // n times ln2_high is exact
 
-Value* log_of_positive(const Reals& r, Value* x, Value* correction) {  // + correction, small against the result or x near 1
+// + correction, small against the result or x near 1
+Value* log_of_positive(const Reals& r, Value* x, Value* correction) {
   const Logarithm l = reduce_log(r, x);
   Value* z = r.mul(l.s, l.s);
   // log(1+f) = f - s (f - s^2 R): f is exact, so that the result near 1 is as good as f.
@@ -134,7 +139,8 @@ Value* log_edges(const Reals& r, Value* x, Value* result) {
   const double inf = std::numeric_limits<double>::infinity();
   result = r.pick(r.equal(x, r.num(inf)), x, result);
   result = r.pick(r.equal(x, r.num(0)), r.num(-inf), result);
-  return r.pick(r.b.CreateFCmpUGE(x, r.num(0)), r.pick(r.nan(x), x, result), r.num(std::numeric_limits<double>::quiet_NaN()));
+  return r.pick(r.b.CreateFCmpUGE(x, r.num(0)), r.pick(r.nan(x), x, result),
+                r.num(std::numeric_limits<double>::quiet_NaN()));
 }
 
 Value* log(const Reals& r, Value* x) { return log_edges(r, x, log_of_positive(r, x, nullptr)); }  // f64
@@ -155,7 +161,8 @@ Value* tanh(const Reals& r, Value* x) {
     return r.with_sign(r.div(e, r.add(e, r.num(2))), x);
   }
   Value* z = r.mul(x, x);
-  Value* p = r.polynomial(z, {-0x1.5555342d0916ep-2, 0x1.110768b391bd7p-3, -0x1.b844485e3ffddp-5, 0x1.5256d4132200dp-6, -0x1.76ac0adf59676p-8});
+  Value* p = r.polynomial(z, {-0x1.5555342d0916ep-2, 0x1.110768b391bd7p-3, -0x1.b844485e3ffddp-5, 0x1.5256d4132200dp-6,
+                              -0x1.76ac0adf59676p-8});
   Value* small = r.fma(r.mul(z, p), x, x);
   Value* c = r.min(t, 10);
   const Exponential e = exponential(r, r.add(c, c));
@@ -164,34 +171,39 @@ Value* tanh(const Reals& r, Value* x) {
   return r.with_sign(r.pick(r.less(t, r.num(0.625)), small, large), x);
 }
 
-// x + x P(x^2) near 0, 1 - e^-g(|x|) elsewhere, g = -log(erfc): the subtraction leaves only absolute errors, and erfc is small.
+// x + x P(x^2) near 0, 1 - e^-g(|x|) elsewhere, g = -log(erfc): the subtraction leaves only absolute errors, and erfc
+// is small.
 Value* erf(const Reals& r, Value* x) {
   Value *t = r.abs(x), *z = r.mul(x, x);
   if (!r.f64) {
-    Value* p = r.polynomial(z, {0x1.06eba5387eaa3p-3, -0x1.8126d06e063fdp-2, 0x1.ce16c04645e62p-4, -0x1.b6539fb10d378p-6, 0x1.45eb14f13c06ap-8,
-                                -0x1.34a307f1bc9a2p-11});
+    Value* p = r.polynomial(z, {0x1.06eba5387eaa3p-3, -0x1.8126d06e063fdp-2, 0x1.ce16c04645e62p-4,
+                                -0x1.b6539fb10d378p-6, 0x1.45eb14f13c06ap-8, -0x1.34a307f1bc9a2p-11});
     Value* small = r.fma(p, x, x);
     Value* c = r.min(t, 4);
     // g = t + t q, so that the leading term is exact
-    Value* q = r.polynomial(c, {0x1.20ef591fe564ep+0 - 1, 0x1.453088ae66662p-1, 0x1.b340fe21bb127p-4, -0x1.85b30431135ccp-6, 0x1.dee82dbb4ffb9p-9,
-                                -0x1.55793c048267ep-12, 0x1.82a1b44e85645p-17});
+    Value* q =
+        r.polynomial(c, {0x1.20ef591fe564ep+0 - 1, 0x1.453088ae66662p-1, 0x1.b340fe21bb127p-4, -0x1.85b30431135ccp-6,
+                         0x1.dee82dbb4ffb9p-9, -0x1.55793c048267ep-12, 0x1.82a1b44e85645p-17});
     Value* large = r.sub(r.num(1), exp(r, r.neg(r.fma(q, c, c))));
     return r.with_sign(r.pick(r.less(t, r.num(0.93)), small, large), x);
   }
-  Value* p = r.polynomial(z, {0x1.06eba8214db69p-3, -0x1.812746b0379e5p-2, 0x1.ce2f21a042a5bp-4, -0x1.b82ce3127f065p-6, 0x1.565bcd0c6ea96p-8,
-                              -0x1.c02db385777abp-11, 0x1.f9a3142045413p-14, -0x1.f4d073a0955c0p-17, 0x1.b9c5ac28aae08p-20, -0x1.5df66157fd5e8p-23,
-                              0x1.e6b232e6cd1cep-27, -0x1.e242b7ca1beb7p-31});
+  Value* p =
+      r.polynomial(z, {0x1.06eba8214db69p-3, -0x1.812746b0379e5p-2, 0x1.ce2f21a042a5bp-4, -0x1.b82ce3127f065p-6,
+                       0x1.565bcd0c6ea96p-8, -0x1.c02db385777abp-11, 0x1.f9a3142045413p-14, -0x1.f4d073a0955c0p-17,
+                       0x1.b9c5ac28aae08p-20, -0x1.5df66157fd5e8p-23, 0x1.e6b232e6cd1cep-27, -0x1.e242b7ca1beb7p-31});
   Value* small = r.fma(p, x, x);
   Value* u = r.sub(r.min(t, 2.15), r.num(1.52));
-  Value* middle = r.polynomial(u, {0x1.ba3e456fd22dcp+1, 0x1.c5b36538206dcp+1, 0x1.c9d15dc445f50p-1, 0x1.9f4fb705093efp-6, -0x1.8180db0105874p-8,
-                                   0x1.42d3f65f348ffp-10, -0x1.be40315b9d81cp-13, 0x1.7f975f2237562p-16, 0x1.2bf3522bf18a7p-19,
-                                   -0x1.28c7ebabe799ep-19, 0x1.a0bc75fda5c8bp-21, -0x1.905d053926cb5p-23, 0x1.ff34c09a92a74p-26,
-                                   0x1.c6c37ca30dc90p-30, -0x1.dfaaae202f707p-29});
+  Value* middle =
+      r.polynomial(u, {0x1.ba3e456fd22dcp+1, 0x1.c5b36538206dcp+1, 0x1.c9d15dc445f50p-1, 0x1.9f4fb705093efp-6,
+                       -0x1.8180db0105874p-8, 0x1.42d3f65f348ffp-10, -0x1.be40315b9d81cp-13, 0x1.7f975f2237562p-16,
+                       0x1.2bf3522bf18a7p-19, -0x1.28c7ebabe799ep-19, 0x1.a0bc75fda5c8bp-21, -0x1.905d053926cb5p-23,
+                       0x1.ff34c09a92a74p-26, 0x1.c6c37ca30dc90p-30, -0x1.dfaaae202f707p-29});
   Value* v = r.sub(r.min(t, 6), r.num(4.05));
-  Value* far = r.polynomial(v, {0x1.266eb84ee5f1ap+4, 0x1.0aae1374d4ed1p+3, 0x1.f2b0c68a16d25p-1, 0x1.e2353902fe1b5p-9, -0x1.258e6d9e73b3ep-11,
-                                0x1.6c715b0f75f22p-14, -0x1.c2280a4b727a2p-17, 0x1.0f66852388facp-19, -0x1.35bfce4919facp-22,
-                                0x1.caa5f5228f38fp-25, 0x1.b371e0b187c8ap-28, 0x1.e19368ccf3feap-28, 0x1.2ee13b1dfe36ap-29,
-                                0x1.01d229b63e5c2p-31, 0x1.a40da03b0e2f1p-35});
+  Value* far =
+      r.polynomial(v, {0x1.266eb84ee5f1ap+4, 0x1.0aae1374d4ed1p+3, 0x1.f2b0c68a16d25p-1, 0x1.e2353902fe1b5p-9,
+                       -0x1.258e6d9e73b3ep-11, 0x1.6c715b0f75f22p-14, -0x1.c2280a4b727a2p-17, 0x1.0f66852388facp-19,
+                       -0x1.35bfce4919facp-22, 0x1.caa5f5228f38fp-25, 0x1.b371e0b187c8ap-28, 0x1.e19368ccf3feap-28,
+                       0x1.2ee13b1dfe36ap-29, 0x1.01d229b63e5c2p-31, 0x1.a40da03b0e2f1p-35});
   Value* g = r.pick(r.less(t, r.num(2.15)), middle, far);
   Value* large = r.sub(r.num(1), exp(r, r.neg(g)));
   return r.with_sign(r.pick(r.less(t, r.num(0.85)), small, large), x);
@@ -240,8 +252,9 @@ Value* power(Builder& b, Value* x, Value* y) {
   const double third = 0x1.5555555555555p-1, third_low = 0x1.5555555555555p-55;  // 2/3 in two parts
   Value* cubic = r.mul(c, r.num(third));
   Value* cubic_low = r.fma(c, r.num(third_low), r.fma(c_low, r.num(third), r.fma(c, r.num(third), r.neg(cubic))));
-  Value* rest = r.mul(r.mul(c, z), r.polynomial(z, {0x1.9999999999b36p-2, 0x1.2492492457241p-2, 0x1.c71c722e6a0dfp-3, 0x1.745ce986d6c78p-3,
-                                                    0x1.3b1efd51ec073p-3, 0x1.0f7e49a69cf8dp-3, 0x1.0e52371ee56f8p-3}));
+  Value* rest = r.mul(r.mul(c, z), r.polynomial(z, {0x1.9999999999b36p-2, 0x1.2492492457241p-2, 0x1.c71c722e6a0dfp-3,
+                                                    0x1.745ce986d6c78p-3, 0x1.3b1efd51ec073p-3, 0x1.0f7e49a69cf8dp-3,
+                                                    0x1.0e52371ee56f8p-3}));
   const auto sum = [&](Value* a, Value* e, Value*& lost) {  // exact
     Value *h = r.add(a, e), *back = r.sub(h, a);
     lost = r.add(r.sub(a, r.sub(h, back)), r.sub(e, back));
@@ -250,7 +263,8 @@ Value* power(Builder& b, Value* x, Value* y) {
   Value *lost1, *lost2;
   Value* high = sum(r.mul(l.n, r.num(ln2_high)), r.add(l.s, l.s), lost1);
   high = sum(high, cubic, lost2);
-  Value* low = r.add(r.add(r.add(lost1, lost2), r.add(rest, cubic_low)), r.fma(l.n, r.num(ln2_low), r.add(s_low, s_low)));
+  Value* low =
+      r.add(r.add(r.add(lost1, lost2), r.add(rest, cubic_low)), r.fma(l.n, r.num(ln2_low), r.add(s_low, s_low)));
   Value* lost3;
   high = sum(high, low, lost3);
   // e^(y (high + lost3))
@@ -262,7 +276,9 @@ Value* power(Builder& b, Value* x, Value* y) {
   Value *zero = r.num(0), *one = r.num(1);
   Value* whole = r.equal(b.CreateUnaryIntrinsic(llvm::Intrinsic::trunc, y), y);
   Value* half = r.mul(y, r.num(0.5));
-  Value* odd = b.CreateAnd(whole, b.CreateAnd(r.less(r.abs(y), r.num(0x1p53)), b.CreateFCmpUNE(b.CreateUnaryIntrinsic(llvm::Intrinsic::trunc, half), half)));
+  Value* odd =
+      b.CreateAnd(whole, b.CreateAnd(r.less(r.abs(y), r.num(0x1p53)),
+                                     b.CreateFCmpUNE(b.CreateUnaryIntrinsic(llvm::Intrinsic::trunc, half), half)));
   // |x| = 0, 1, inf, and infinite y
   Value* rising = r.less(zero, y);
   result = r.pick(r.equal(t, zero), r.pick(rising, zero, r.num(inf)), result);

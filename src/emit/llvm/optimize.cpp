@@ -50,8 +50,9 @@ std::unique_ptr<llvm::TargetMachine> target_machine(CpuLevel level) {
   llvm::TargetOptions options;
   options.AllowFPOpFusion = llvm::FPOpFusion::Strict;  // no contraction but by Fma
   options.TrapUnreachable = false;
-  std::unique_ptr<llvm::TargetMachine> machine(target->createTargetMachine(triple, std::string(llvm_cpu_of(level)), has_tiles(level) ? std::string(kTileFeatures) : "", options, llvm::Reloc::PIC_,
-                                                                          llvm::CodeModel::Small, llvm::CodeGenOptLevel::Default));
+  std::unique_ptr<llvm::TargetMachine> machine(target->createTargetMachine(
+      triple, std::string(llvm_cpu_of(level)), has_tiles(level) ? std::string(kTileFeatures) : "", options,
+      llvm::Reloc::PIC_, llvm::CodeModel::Small, llvm::CodeGenOptLevel::Default));
   require(machine != nullptr, "emit: no target machine");
   return machine;
 }
@@ -73,8 +74,9 @@ void optimize(llvm::Module& module, llvm::TargetMachine& machine) {
   builder.registerLoopAnalyses(loops);
   builder.crossRegisterProxies(loops, functions, sccs, modules);
 
-  // A short list, not O2: nests come tiled and vectorised as `loop` decided, so that the vectorisers and unrollers would only
-  // undo it, and loop idioms would make calls to memset. What is left is promotion to registers, CSE, and hoisting.
+  // A short list, not O2: nests come tiled and vectorised as `loop` decided, so that the vectorisers and unrollers
+  // would only undo it, and loop idioms would make calls to memset. What is left is promotion to registers, CSE, and
+  // hoisting.
   llvm::FunctionPassManager pm;
   const auto licm = [] {
     return llvm::createFunctionToLoopPassAdaptor(llvm::LICMPass(llvm::LICMOptions()), /*UseMemorySSA=*/true);

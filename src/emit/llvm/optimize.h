@@ -5,7 +5,10 @@
 
 #include "support/cpu.h"
 
-namespace llvm { class Module; class TargetMachine; }
+namespace llvm {
+class Module;
+class TargetMachine;
+}  // namespace llvm
 
 namespace trainc::emit {
 

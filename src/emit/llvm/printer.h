@@ -7,9 +7,9 @@
 
 #include "emit/llvm/stride.h"
 #include "emit/llvm/values.h"
-#include "support/cpu.h"
 #include "llvm/IR/MDBuilder.h"
 #include "llvm/IR/Module.h"
+#include "support/cpu.h"
 
 namespace trainc::emit {
 
@@ -27,7 +27,8 @@ class Printer {
   void vector_loop(const loop::StmtNode&);
   void vector_body(const loop::StmtNode&, Value* base, Value* extent, bool tail);
   void start_partials(const loop::Stmt& body);
-  size_t whole_vectors(size_t level, int64_t most, Value* low, Value* high, bool runs_once_at_least, const std::function<void(Value*)>& one);
+  size_t whole_vectors(size_t level, int64_t most, Value* low, Value* high, bool runs_once_at_least,
+                       const std::function<void(Value*)>& one);
   void end_run(size_t level);
   void fold_partials();
   void store(const loop::StmtNode&);
@@ -43,8 +44,8 @@ class Printer {
 
   // --- expressions. `scalar`: the value for lane 0, which is that of all lanes where the expression is uniform.
   Value* scalar(const loop::Expr&);
-  Value* vector(const loop::Expr&);      // as many lanes as the current Vector loop
-  Value* either(const loop::Expr&);      // scalar where uniform
+  Value* vector(const loop::Expr&);  // as many lanes as the current Vector loop
+  Value* either(const loop::Expr&);  // scalar where uniform
   Value* compare_indices(const loop::ExprNode&);
   Value* apply(const loop::ExprNode&, const std::vector<Value*>&);
   Value* lane_numbers(llvm::Type*, int64_t step);  // 0, step, 2 step, ...
@@ -68,11 +69,11 @@ class Printer {
   Value* run_of_bits(const Storage&, const loop::Expr& index, Value* guard);
   Value* gather_bits(const Storage&, const loop::Expr& index, Value* mask);
   Value* address(const Storage&, Value* index, bool inbounds);
-  Value* addresses(const Storage&, const loop::Expr& index);  // one a lane
+  Value* addresses(const Storage&, const loop::Expr& index);   // one a lane
   llvm::Instruction* tag(llvm::Instruction*, const Storage&);  // which memory this can be
   Value* from_memory(Value*, DType);
   Value* to_memory(Value*, DType);
-  Value* zeros();                        // memory that holds 64 zero elements of any dtype
+  Value* zeros();  // memory that holds 64 zero elements of any dtype
   Value* temporary(llvm::Type*, const llvm::Twine& name);
   llvm::Align align_of(const Storage& s) const { return llvm::Align(static_cast<uint64_t>(size_of(s.dtype))); }
 
@@ -81,10 +82,24 @@ class Printer {
   void forget();  // expressions of the last statement: memory or bindings have changed
   std::unique_ptr<Strides> strides_now();
 
-  struct Local { Value* value = nullptr; Value* slot = nullptr; int lanes = 1; };  // slot: it runs (a Reduce)
-  // A lane each, of a local bound outside the Vector loop: a run of terms, then longer ones (loop/runs.h); the last is the total.
-  struct Partial { std::vector<Value*> slots; ReduceKind kind; DType terms, total; };
-  struct VectorLoop { int var = -1, lanes = 1; Value* mask = nullptr; Value* active = nullptr; };  // mask: of the tail, else null
+  struct Local {
+    Value* value = nullptr;
+    Value* slot = nullptr;
+    int lanes = 1;
+  };  // slot: it runs (a Reduce)
+  // A lane each, of a local bound outside the Vector loop: a run of terms, then longer ones (loop/runs.h); the last is
+  // the total.
+  struct Partial {
+    std::vector<Value*> slots;
+    ReduceKind kind;
+    DType terms, total;
+  };
+  // mask: of the tail, else null
+  struct VectorLoop {
+    int var = -1, lanes = 1;
+    Value* mask = nullptr;
+    Value* active = nullptr;
+  };
 
   llvm::Module& module_;
   llvm::LLVMContext& context_;
@@ -96,8 +111,8 @@ class Printer {
   std::map<int, Value*> vars_;
   std::map<int, Local> locals_;
   std::map<int, Partial> partials_;
-  std::set<int> reduced_;            // locals that some Reduce runs
-  VectorLoop in_;                    // the Vector loop being printed; lanes 1 and var -1: none
+  std::set<int> reduced_;  // locals that some Reduce runs
+  VectorLoop in_;          // the Vector loop being printed; lanes 1 and var -1: none
   std::unique_ptr<Strides> strides_;
   std::map<const loop::ExprNode*, Value*> scalars_, vectors_;
   llvm::GlobalVariable* zeros_ = nullptr;

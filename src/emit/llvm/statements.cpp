@@ -28,7 +28,8 @@ bool any(const Stmt& s, const std::function<bool(const StmtNode&)>& p) {
 bool reads_buffer(const Expr& e, const std::function<bool(int)>& p, std::set<const loop::ExprNode*>& seen) {
   if (!e || !seen.insert(e.get()).second) return false;
   if (e->kind == loop::ExprKind::Load && p(e->id)) return true;
-  for (const Expr& a : e->args) if (reads_buffer(a, p, seen)) return true;
+  for (const Expr& a : e->args)
+    if (reads_buffer(a, p, seen)) return true;
   return false;
 }
 
@@ -55,7 +56,9 @@ void Printer::print() {
   b_.SetInsertPoint(llvm::BasicBlock::Create(context_, "entry", function_));
   llvm::BasicBlock* body = llvm::BasicBlock::Create(context_, "body", function_);
 
-  visit(nest_.body, [&](const StmtNode& n) { if (n.kind == StmtKind::Reduce) reduced_.insert(n.local); });
+  visit(nest_.body, [&](const StmtNode& n) {
+    if (n.kind == StmtKind::Reduce) reduced_.insert(n.local);
+  });
   prepare_memory();
   if (has_tile_buffers()) configure_tiles();
   b_.CreateBr(body);
@@ -72,26 +75,58 @@ void Printer::statement(const Stmt& s) {
     case StmtKind::Block:
       for (const Stmt& child : n.body) statement(child);
       return;
-    case StmtKind::Store: forget(); store(n); return;
-    case StmtKind::Let: forget(); let(n); return;
-    case StmtKind::Reduce: forget(); reduce(n); return;
-    case StmtKind::Check: forget(); check(n); return;
-    case StmtKind::Prefetch: forget(); prefetch(n); return;
-    case StmtKind::Transpose: forget(); transpose(n); return;
-    case StmtKind::TileZero: case StmtKind::TileLoad: case StmtKind::TileDot: case StmtKind::TileStore: forget(); tile(n); return;
+    case StmtKind::Store:
+      forget();
+      store(n);
+      return;
+    case StmtKind::Let:
+      forget();
+      let(n);
+      return;
+    case StmtKind::Reduce:
+      forget();
+      reduce(n);
+      return;
+    case StmtKind::Check:
+      forget();
+      check(n);
+      return;
+    case StmtKind::Prefetch:
+      forget();
+      prefetch(n);
+      return;
+    case StmtKind::Transpose:
+      forget();
+      transpose(n);
+      return;
+    case StmtKind::TileZero:
+    case StmtKind::TileLoad:
+    case StmtKind::TileDot:
+    case StmtKind::TileStore:
+      forget();
+      tile(n);
+      return;
     case StmtKind::For: break;
-    case StmtKind::Barrier: case StmtKind::WarpReduce: case StmtKind::Mma: throw InternalError("emit: " + nest_.name + " is a nest for a device");
+    case StmtKind::Barrier:
+    case StmtKind::WarpReduce:
+    case StmtKind::Mma: throw InternalError("emit: " + nest_.name + " is a nest for a device");
   }
   const Stmt& body = n.body.at(0);
   switch (n.loop) {
     case LoopKind::Parallel:
-      for_range(function_->getArg(3), function_->getArg(4), false, [&](Value* i) { vars_[n.var] = i; statement(body); });
+      for_range(function_->getArg(3), function_->getArg(4), false, [&](Value* i) {
+        vars_[n.var] = i;
+        statement(body);
+      });
       return;
     case LoopKind::Serial: {
       forget();
       require(uniform(n.extent), "emit: " + nest_.name + ": a loop whose extent differs between the lanes around it");
       const loop::Range range = range_of(n.extent);
-      for_range(b_.getInt64(0), scalar(n.extent), range.known && range.low > 0, [&](Value* i) { vars_[n.var] = i; statement(body); });
+      for_range(b_.getInt64(0), scalar(n.extent), range.known && range.low > 0, [&](Value* i) {
+        vars_[n.var] = i;
+        statement(body);
+      });
       return;
     }
     case LoopKind::Unroll:
@@ -132,16 +167,22 @@ void Printer::vector_loop(const StmtNode& n) {
   in_ = {n.var, lanes, nullptr, nullptr};
   start_partials(body);
 
-  const auto in_registers = [&](int buffer) { return nest_.buffers[static_cast<size_t>(buffer)].space == Space::Register; };
+  const auto in_registers = [&](int buffer) {
+    return nest_.buffers[static_cast<size_t>(buffer)].space == Space::Register;
+  };
   std::set<const loop::ExprNode*> seen;
   const bool registers = any(body, [&](const StmtNode& s) {
     return (s.kind == StmtKind::Store && in_registers(s.buffer)) || reads_buffer(s.index, in_registers, seen) ||
            reads_buffer(s.value, in_registers, seen);
   });
-  const auto whole = [&](Value* i) { vector_body(n, b_.CreateNSWMul(i, b_.getInt64(static_cast<uint64_t>(lanes))), extent, false); };
+  const auto whole = [&](Value* i) {
+    vector_body(n, b_.CreateNSWMul(i, b_.getInt64(static_cast<uint64_t>(lanes))), extent, false);
+  };
   size_t levels = 1;
   for (const auto& [id, p] : partials_) levels = std::max(levels, p.slots.size());
-  const auto end_runs_above = [&](size_t level) { while (++level < levels) end_run(level); };
+  const auto end_runs_above = [&](size_t level) {
+    while (++level < levels) end_run(level);
+  };
   if (auto* number = llvm::dyn_cast<llvm::ConstantInt>(extent)) {
     const int64_t total = number->getSExtValue(), full = total / lanes;
     // Register buffers are indexed by numbers alone, so these loops are written out.
@@ -152,7 +193,8 @@ void Printer::vector_loop(const StmtNode& n) {
       }
       if (full > 0) end_runs_above(0);
     } else {
-      end_runs_above(whole_vectors(levels - 1, full, b_.getInt64(0), b_.getInt64(static_cast<uint64_t>(full)), true, whole));
+      end_runs_above(
+          whole_vectors(levels - 1, full, b_.getInt64(0), b_.getInt64(static_cast<uint64_t>(full)), true, whole));
     }
     if (total > 0 && total % lanes != 0) {
       vector_body(n, b_.getInt64(static_cast<uint64_t>(full * lanes)), extent, true);
@@ -182,7 +224,9 @@ void Printer::vector_loop(const StmtNode& n) {
 /// Locals bound outside that the body runs.
 void Printer::start_partials(const Stmt& body) {
   std::set<int> bound;
-  visit(body, [&](const StmtNode& s) { if (s.kind == StmtKind::Let) bound.insert(s.local); });
+  visit(body, [&](const StmtNode& s) {
+    if (s.kind == StmtKind::Let) bound.insert(s.local);
+  });
   visit(body, [&](const StmtNode& s) {
     if (s.kind != StmtKind::Reduce || bound.count(s.local)) return;
     const loop::LocalInfo& info = nest_.locals[static_cast<size_t>(s.local)];
@@ -200,8 +244,10 @@ void Printer::start_partials(const Stmt& body) {
   });
 }
 
-/// Whole vectors from `low` on, `most` of them at most, in runs up to those of `level`. Gives the level of the longest that were needed.
-size_t Printer::whole_vectors(size_t level, int64_t most, Value* low, Value* high, bool runs, const std::function<void(Value*)>& one) {
+/// Whole vectors from `low` on, `most` of them at most, in runs up to those of `level`. Gives the level of the longest
+/// that were needed.
+size_t Printer::whole_vectors(size_t level, int64_t most, Value* low, Value* high, bool runs,
+                              const std::function<void(Value*)>& one) {
   while (level > 0 && most <= loop::run_of(level)) --level;
   if (level == 0) {
     for_range(low, high, runs, one);
@@ -224,7 +270,8 @@ void Printer::end_run(size_t level) {
   for (const auto& [id, p] : partials_) {
     if (level >= p.slots.size()) continue;
     const DType below = level == 1 ? p.terms : p.total;
-    llvm::Type *from = widen(value_type(context_, below), in_.lanes), *to = widen(value_type(context_, p.total), in_.lanes);
+    llvm::Type *from = widen(value_type(context_, below), in_.lanes),
+               *to = widen(value_type(context_, p.total), in_.lanes);
     Value* run = convert(b_, b_.CreateLoad(from, p.slots[level - 1]), below, p.total);
     b_.CreateStore(combine(b_, p.kind, p.total, b_.CreateLoad(to, p.slots[level]), run), p.slots[level]);
     b_.CreateStore(splat(b_, neutral(context_, p.kind, below), in_.lanes), p.slots[level - 1]);
@@ -239,9 +286,13 @@ void Printer::fold_partials() {
     Value* v = b_.CreateLoad(slot->getAllocatedType(), slot);
     for (int half = lanes_of(v) / 2; half >= 1; half /= 2) {
       std::vector<int> low, high;
-      for (int i = 0; i < half; ++i) { low.push_back(i); high.push_back(half + i); }
+      for (int i = 0; i < half; ++i) {
+        low.push_back(i);
+        high.push_back(half + i);
+      }
       v = half > 1 ? combine(b_, p.kind, p.total, b_.CreateShuffleVector(v, low), b_.CreateShuffleVector(v, high))
-                   : combine(b_, p.kind, p.total, b_.CreateExtractElement(v, uint64_t{0}), b_.CreateExtractElement(v, uint64_t{1}));
+                   : combine(b_, p.kind, p.total, b_.CreateExtractElement(v, uint64_t{0}),
+                             b_.CreateExtractElement(v, uint64_t{1}));
     }
     const Local& local = locals_[id];
     require(local.slot && local.lanes == 1, "emit: " + nest_.name + ": Reduce into a local that no Let has bound");
@@ -278,7 +329,8 @@ void Printer::let(const StmtNode& n) {
 void Printer::reduce(const StmtNode& n) {
   Value* value = vector(n.value);
   auto partial = partials_.find(n.local);
-  const DType dtype = partial != partials_.end() ? partial->second.terms : nest_.locals[static_cast<size_t>(n.local)].dtype;
+  const DType dtype =
+      partial != partials_.end() ? partial->second.terms : nest_.locals[static_cast<size_t>(n.local)].dtype;
   Value* slot = partial != partials_.end() ? partial->second.slots[0] : locals_[n.local].slot;
   require(slot != nullptr, "emit: " + nest_.name + ": Reduce into a local that no Let has bound");
   value = convert(b_, value, n.value->dtype, dtype);
@@ -298,8 +350,11 @@ void Printer::check(const StmtNode& n) {
   llvm::BasicBlock* after = llvm::BasicBlock::Create(context_, "after", function_);
   b_.CreateCondBr(ok, after, failed);
   b_.SetInsertPoint(failed);
-  llvm::Type* word = b_.getInt32Ty();  // the greatest code stays: which one is told depends neither on the order of elements nor on threads
-  b_.CreateStore(b_.CreateBinaryIntrinsic(llvm::Intrinsic::umax, b_.CreateLoad(word, status_), llvm::ConstantInt::get(word, static_cast<uint32_t>(n.code))), status_);
+  // the greatest code stays: which one is told depends neither on the order of elements nor on threads
+  llvm::Type* word = b_.getInt32Ty();
+  b_.CreateStore(b_.CreateBinaryIntrinsic(llvm::Intrinsic::umax, b_.CreateLoad(word, status_),
+                                          llvm::ConstantInt::get(word, static_cast<uint32_t>(n.code))),
+                 status_);
   b_.CreateBr(after);
   b_.SetInsertPoint(after);
 }
@@ -309,7 +364,8 @@ void Printer::prefetch(const StmtNode& n) {
   Value* index = scalar(n.index);
   Value* pointer = address(s, s.bits ? b_.CreateAShr(index, 3) : index, false);
   const uint32_t locality = n.level == 1 ? 3 : 2;  // prefetcht0, prefetcht1
-  b_.CreateIntrinsic(llvm::Intrinsic::prefetch, {pointer->getType()}, {pointer, b_.getInt32(0), b_.getInt32(locality), b_.getInt32(1)});
+  b_.CreateIntrinsic(llvm::Intrinsic::prefetch, {pointer->getType()},
+                     {pointer, b_.getInt32(0), b_.getInt32(locality), b_.getInt32(1)});
 }
 
 }  // namespace trainc::emit

@@ -27,18 +27,24 @@ Stride Strides::compute(const Expr& e) {
     case ExprKind::Fma:
     case ExprKind::Pair:
     case ExprKind::Dot:
-      for (const Expr& a : e->args) if (a && !of(a).uniform()) return unknown;
+      for (const Expr& a : e->args)
+        if (a && !of(a).uniform()) return unknown;
       return {true, 0, 1, false};
     case ExprKind::Apply: break;
   }
   bool uniform = true, pure = true;
-  for (const Expr& a : e->args) { uniform &= of(a).uniform(); pure &= of(a).pure; }
+  for (const Expr& a : e->args) {
+    uniform &= of(a).uniform();
+    pure &= of(a).pure;
+  }
   if (e->dtype != DType::I64) return uniform ? Stride{true, 0, 1, false} : unknown;
   const Stride otherwise = uniform ? Stride{true, 0, 1, pure} : unknown;
   if (e->args.size() != 2) return otherwise;
   const Stride a = of(e->args[0]), b = of(e->args[1]);
   if (!a.known || !b.known) return otherwise;
-  const auto number = [](const Expr& x) { return x->kind == ExprKind::Int ? std::optional(x->int_value) : std::nullopt; };
+  const auto number = [](const Expr& x) {
+    return x->kind == ExprKind::Int ? std::optional(x->int_value) : std::nullopt;
+  };
   switch (e->op) {
     case Op::Add: return {true, a.stride + b.stride, std::gcd(a.multiple, b.multiple), pure};
     case Op::Sub: return {true, a.stride - b.stride, std::gcd(a.multiple, b.multiple), pure};
@@ -55,7 +61,8 @@ Stride Strides::compute(const Expr& e) {
       const int64_t g = std::gcd(a.multiple, *d);
       // Lane 0 is at most d - g above a multiple of d: when the lanes stay below g, none of them crosses the next one.
       if (a.stride >= 0 && a.stride * (lanes_ - 1) < g)
-        return quotient ? Stride{true, 0, a.multiple % *d == 0 ? a.multiple / *d : 1, pure} : Stride{true, a.stride, g, pure};
+        return quotient ? Stride{true, 0, a.multiple % *d == 0 ? a.multiple / *d : 1, pure}
+                        : Stride{true, a.stride, g, pure};
       if (a.stride % *d == 0) return quotient ? Stride{true, a.stride / *d, 1, pure} : Stride{true, 0, g, pure};
       return otherwise;
     }

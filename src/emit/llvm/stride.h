@@ -11,10 +11,10 @@
 namespace trainc::emit {
 
 struct Stride {
-  bool known = false;     // value(lane) = value(lane 0) + stride * lane
+  bool known = false;  // value(lane) = value(lane 0) + stride * lane
   int64_t stride = 0;
-  int64_t multiple = 1;   // value(lane 0) is a multiple of this; 0: it is 0
-  bool pure = false;      // made of variables and numbers alone: cannot wrap, may be computed anywhere
+  int64_t multiple = 1;  // value(lane 0) is a multiple of this; 0: it is 0
+  bool pure = false;     // made of variables and numbers alone: cannot wrap, may be computed anywhere
   bool uniform() const { return known && stride == 0; }
 };
 

@@ -15,7 +15,8 @@ Value* shuffle(Builder& b, Value* x, Value* y, const Pick& pick) {
   return b.CreateShuffleVector(x, y, lanes);
 }
 
-// x86 shuffles within 16 bytes, or moves 16 bytes whole: first the small squares of `chunk` elements, then the chunks as elements.
+// x86 shuffles within 16 bytes, or moves 16 bytes whole: first the small squares of `chunk` elements, then the chunks
+// as elements.
 Rows turn(Builder& b, Rows rows, int chunk) {
   const int n = static_cast<int>(rows.size());
   // Within each group of `chunk` rows: interleave row i with row i + chunk/2 (unpcklps, unpckhps), log2(chunk) times.
@@ -24,14 +25,15 @@ Rows turn(Builder& b, Rows rows, int chunk) {
     for (int group = 0; group < n; group += chunk)
       for (int i = 0; i < chunk / 2; ++i)
         for (int half = 0; half < 2; ++half)
-          next[size_t(group + 2 * i + half)] = shuffle(b, rows[size_t(group + i)], rows[size_t(group + i + chunk / 2)], [&](int lane) {
-            const int within = half * chunk / 2 + lane % chunk / 2;
-            return lane / chunk * chunk + within + (lane % 2 ? n : 0);
-          });
+          next[size_t(group + 2 * i + half)] =
+              shuffle(b, rows[size_t(group + i)], rows[size_t(group + i + chunk / 2)], [&](int lane) {
+                const int within = half * chunk / 2 + lane % chunk / 2;
+                return lane / chunk * chunk + within + (lane % 2 ? n : 0);
+              });
     rows = std::move(next);
   }
-  // Row `chunk * group + i` now has, as its q-th chunk, column chunk * q + i of the group's rows. For each i the chunks are a square to be turned:
-  // the even, then the odd chunks of two neighbours (vshuff32x4), log2(chunks) times.
+  // Row `chunk * group + i` now has, as its q-th chunk, column chunk * q + i of the group's rows. For each i the chunks
+  // are a square to be turned: the even, then the odd chunks of two neighbours (vshuff32x4), log2(chunks) times.
   const int chunks = n / chunk;
   for (int done = 1; done < chunks; done *= 2) {
     Rows next(rows.size());
@@ -56,9 +58,11 @@ void Printer::transpose(const loop::StmtNode& n) {
   Value *target = address(to, scalar(n.index), true), *source = address(from, scalar(n.value), true);
   Rows rows;
   for (int j = 0; j < n.lanes; ++j)  // in the target's elements: two bf16 make one i32
-    rows.push_back(tag(b_.CreateAlignedLoad(widen(to.element, n.lanes), at(from, source, j, n.source_pitch), align_of(from)), from));
+    rows.push_back(tag(
+        b_.CreateAlignedLoad(widen(to.element, n.lanes), at(from, source, j, n.source_pitch), align_of(from)), from));
   rows = turn(b_, std::move(rows), std::min<int>(n.lanes, static_cast<int>(16 / size_of(to.dtype))));
-  for (int i = 0; i < n.lanes; ++i) tag(b_.CreateAlignedStore(rows[size_t(i)], at(to, target, i, n.pitch), align_of(to)), to);
+  for (int i = 0; i < n.lanes; ++i)
+    tag(b_.CreateAlignedStore(rows[size_t(i)], at(to, target, i, n.pitch), align_of(to)), to);
 }
 
 }  // namespace trainc::emit

@@ -10,11 +10,12 @@ namespace {
 using llvm::Value;
 
 // 2/pi, 32 bits a word, the first just below the point: enough for every double (Payne and Hanek).
-constexpr uint32_t two_over_pi[] = {
-    0xa2f9836e, 0x4e441529, 0xfc2757d1, 0xf534ddc0, 0xdb629599, 0x3c439041, 0xfe5163ab, 0xdebbc561, 0xb7246e3a, 0x424dd2e0,
-    0x06492eea, 0x09d1921c, 0xfe1deb1c, 0xb129a73e, 0xe88235f5, 0x2ebb4484, 0xe99c7026, 0xb45f7e41, 0x3991d639, 0x835339f4,
-    0x9c845f8b, 0xbdf9283b, 0x1ff897ff, 0xde05980f, 0xef2f118b, 0x5a0a6d1f, 0x6d367ecf, 0x27cb09b7, 0x4f463f66, 0x9e5fea2d,
-    0x7527bac7, 0xebe5f17b, 0x3d0739f7, 0x8a5292ea, 0x6bfb5fb1, 0x1f8d5d08, 0x56033046, 0xfc7b6bab};
+constexpr uint32_t two_over_pi[] = {0xa2f9836e, 0x4e441529, 0xfc2757d1, 0xf534ddc0, 0xdb629599, 0x3c439041, 0xfe5163ab,
+                                    0xdebbc561, 0xb7246e3a, 0x424dd2e0, 0x06492eea, 0x09d1921c, 0xfe1deb1c, 0xb129a73e,
+                                    0xe88235f5, 0x2ebb4484, 0xe99c7026, 0xb45f7e41, 0x3991d639, 0x835339f4, 0x9c845f8b,
+                                    0xbdf9283b, 0x1ff897ff, 0xde05980f, 0xef2f118b, 0x5a0a6d1f, 0x6d367ecf, 0x27cb09b7,
+                                    0x4f463f66, 0x9e5fea2d, 0x7527bac7, 0xebe5f17b, 0x3d0739f7, 0x8a5292ea, 0x6bfb5fb1,
+                                    0x1f8d5d08, 0x56033046, 0xfc7b6bab};
 
 // The bits of 2^e * 2/pi mod 4 whose weights are 2^top ... 2^(top - count + 1), exactly.
 double window(int e, int top, int count) {
@@ -41,23 +42,27 @@ Value* table(Builder& b, const char* name, const std::vector<double>& rows) {
 struct Reals64 {
   Builder& b;
   llvm::Type *type, *bits_type;
-  Reals64(Builder& builder, int lanes) : b(builder), type(widen(b.getDoubleTy(), lanes)), bits_type(widen(b.getInt64Ty(), lanes)) {}
+  Reals64(Builder& builder, int lanes)
+      : b(builder), type(widen(b.getDoubleTy(), lanes)), bits_type(widen(b.getInt64Ty(), lanes)) {}
   Value* num(double x) const { return llvm::ConstantFP::get(type, x); }
   Value* bits(uint64_t x) const { return llvm::ConstantInt::get(bits_type, x); }
   Value* fma(Value* x, Value* y, Value* z) const { return b.CreateIntrinsic(llvm::Intrinsic::fma, {type}, {x, y, z}); }
   Value* round(Value* x) const { return b.CreateUnaryIntrinsic(llvm::Intrinsic::roundeven, x); }
   // Element `row * columns + column` of a table, one a lane. Rows are in bounds by construction.
   Value* look_up(Value* data, Value* row, int columns, int column) const {
-    Value* index = b.CreateAdd(b.CreateMul(row, bits(static_cast<uint64_t>(columns))), bits(static_cast<uint64_t>(column)));
+    Value* index =
+        b.CreateAdd(b.CreateMul(row, bits(static_cast<uint64_t>(columns))), bits(static_cast<uint64_t>(column)));
     Value* at = b.CreateGEP(b.getDoubleTy(), data, index);
     if (!type->isVectorTy()) return b.CreateAlignedLoad(type, at, llvm::Align(8));
-    return b.CreateMaskedGather(type, at, llvm::Align(8), llvm::ConstantInt::getTrue(widen(b.getInt1Ty(), lanes_of(row))), num(0));
+    return b.CreateMaskedGather(type, at, llvm::Align(8),
+                                llvm::ConstantInt::getTrue(widen(b.getInt1Ty(), lanes_of(row))), num(0));
   }
   // x mod 4 in [-2, 2], exact
   Value* mod4(Value* x) const { return b.CreateFSub(x, b.CreateFMul(round(b.CreateFMul(x, num(0.25))), num(4))); }
 };
 
-// x = (quarter + fraction) pi/2 up to multiples of 2 pi: `quarter` an integer within [-8, 8], angle = fraction pi/2 + low.
+// x = (quarter + fraction) pi/2 up to multiples of 2 pi: `quarter` an integer within [-8, 8], angle = fraction pi/2 +
+// low.
 struct Reduced { Value *quarter, *angle, *low; };
 constexpr double half_pi = 0x1.921fb54442d18p+0, half_pi_low = 0x1.1a62633145c07p-54;
 
@@ -99,7 +104,8 @@ Reduced reduce_f64(Builder& b, Value* x) {
   Value* exponent = b.CreateAnd(b.CreateLShr(bits, 52), r.bits(2047));
   Value* m = b.CreateOr(b.CreateAnd(bits, r.bits(0xfffffffffffff)), r.bits(0x10000000000000));
   // Row of 2^e, e = exponent - 1075; inf and NaN have the row after the last.
-  Value* row = b.CreateBinaryIntrinsic(llvm::Intrinsic::smax, b.CreateSub(exponent, r.bits(1075 + smallest)), r.bits(0));
+  Value* row =
+      b.CreateBinaryIntrinsic(llvm::Intrinsic::smax, b.CreateSub(exponent, r.bits(1075 + smallest)), r.bits(0));
   Value* special = b.CreateICmpEQ(exponent, r.bits(2047));
   Value* high_row = b.CreateSelect(special, r.bits(last + 1 - smallest), b.CreateAdd(row, r.bits(26)));
   row = b.CreateSelect(special, r.bits(last + 1 - smallest), row);
@@ -130,14 +136,17 @@ Reduced reduce_f64(Builder& b, Value* x) {
   Value *lost1, *lost2;
   Value* small = sum(product(2, true), product(2, false), lost1);
   Value* h = sum(fraction, small, lost2);
-  Value* rest = b.CreateFAdd(lost2, b.CreateFAdd(lost1, b.CreateFAdd(product(3, true), b.CreateFAdd(product(3, false), product(4, true)))));
+  Value* rest = b.CreateFAdd(
+      lost2, b.CreateFAdd(lost1, b.CreateFAdd(product(3, true), b.CreateFAdd(product(3, false), product(4, true)))));
   Value* tail;
   h = sum(h, rest, tail);  // the polynomials take the tail to first order: it must be below an ulp
   // times pi/2
   Value* angle = b.CreateFMul(h, r.num(half_pi));
-  Value* angle_low = r.fma(h, r.num(half_pi_low), r.fma(tail, r.num(half_pi), r.fma(h, r.num(half_pi), b.CreateFNeg(angle))));
+  Value* angle_low =
+      r.fma(h, r.num(half_pi_low), r.fma(tail, r.num(half_pi), r.fma(h, r.num(half_pi), b.CreateFNeg(angle))));
   Value* as_is = b.CreateFCmpOLT(b.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x), r.num(0.75));
-  return {b.CreateSelect(as_is, r.num(0), quarter), b.CreateSelect(as_is, x, angle), b.CreateSelect(as_is, r.num(0), angle_low)};
+  return {b.CreateSelect(as_is, r.num(0), quarter), b.CreateSelect(as_is, x, angle),
+          b.CreateSelect(as_is, r.num(0), angle_low)};
 }
 
 Value* polynomial(const Reals64& r, Value* x, std::initializer_list<double> c) {
@@ -154,8 +163,9 @@ Value* sine(Builder& b, Value* x, bool cosine) {
   const Reduced a = f64 ? reduce_f64(b, x) : reduce_f32(b, x);
   const Reals64 r(b, lanes_of(x));
   Value* z = b.CreateFMul(a.angle, a.angle);
-  Value* cubic = polynomial(r, z, {-0x1.5555555555549p-3, 0x1.111111110f841p-7, -0x1.a01a019c0a278p-13, 0x1.71de3570fcc75p-19, -0x1.ae5e60c450453p-26,
-                                   0x1.5d915e0dcbeb9p-33});
+  Value* cubic = polynomial(r, z,
+                            {-0x1.5555555555549p-3, 0x1.111111110f841p-7, -0x1.a01a019c0a278p-13, 0x1.71de3570fcc75p-19,
+                             -0x1.ae5e60c450453p-26, 0x1.5d915e0dcbeb9p-33});
   Value* tail = b.CreateFMul(b.CreateFMul(z, cubic), a.angle);
   if (a.low) tail = r.fma(r.fma(z, r.num(-0.5), r.num(1)), a.low, tail);
   Value* sin = b.CreateFAdd(a.angle, tail);
@@ -163,8 +173,9 @@ Value* sine(Builder& b, Value* x, bool cosine) {
   Value* half = b.CreateFMul(z, r.num(0.5));
   Value* head = b.CreateFSub(r.num(1), half);
   Value* lost = b.CreateFSub(b.CreateFSub(r.num(1), head), half);
-  Value* quartic = polynomial(r, z, {0x1.555555555554cp-5, -0x1.6c16c16c15140p-10, 0x1.a01a019cab76ep-16, -0x1.27e4f805357c8p-22, 0x1.1ee9e891d41a4p-29,
-                                     -0x1.8facd1e497ba3p-37});
+  Value* quartic = polynomial(r, z,
+                              {0x1.555555555554cp-5, -0x1.6c16c16c15140p-10, 0x1.a01a019cab76ep-16,
+                               -0x1.27e4f805357c8p-22, 0x1.1ee9e891d41a4p-29, -0x1.8facd1e497ba3p-37});
   Value* rest = r.fma(b.CreateFMul(z, z), quartic, lost);
   if (a.low) rest = r.fma(b.CreateFNeg(a.angle), a.low, rest);
   Value* cos = b.CreateFAdd(head, rest);

@@ -16,29 +16,40 @@ llvm::Type* value_type(llvm::LLVMContext& c, DType d) {
     case DType::F16: return llvm::Type::getHalfTy(c);
     case DType::BF16: return llvm::Type::getInt16Ty(c);
     case DType::Bool: return llvm::Type::getInt1Ty(c);
-    case DType::I64: case DType::I32: case DType::I16: case DType::I8: case DType::U8: break;
+    case DType::I64:
+    case DType::I32:
+    case DType::I16:
+    case DType::I8:
+    case DType::U8: break;
   }
   return llvm::Type::getIntNTy(c, static_cast<unsigned>(size_of(d)) * 8);
 }
 
-llvm::Type* memory_type(llvm::LLVMContext& c, DType d) { return d == DType::Bool ? llvm::Type::getInt8Ty(c) : value_type(c, d); }
+llvm::Type* memory_type(llvm::LLVMContext& c, DType d) {
+  return d == DType::Bool ? llvm::Type::getInt8Ty(c) : value_type(c, d);
+}
 
 namespace {
 
 Value* number(Value* like, double x) { return llvm::ConstantFP::get(like->getType(), x); }
-Value* integer(Value* like, int64_t x) { return llvm::ConstantInt::get(like->getType(), static_cast<uint64_t>(x), true); }
+Value* integer(Value* like, int64_t x) {
+  return llvm::ConstantInt::get(like->getType(), static_cast<uint64_t>(x), true);
+}
 
 Value* maximum(Builder& b, DType d, Value* x, Value* y) {
-  if (!is_float(d)) return b.CreateBinaryIntrinsic(is_unsigned(d) ? llvm::Intrinsic::umax : llvm::Intrinsic::smax, x, y);
+  if (!is_float(d))
+    return b.CreateBinaryIntrinsic(is_unsigned(d) ? llvm::Intrinsic::umax : llvm::Intrinsic::smax, x, y);
   // x > y ? x : y is vmaxps and gives y where either is NaN; a NaN in x must win by hand.
   return b.CreateSelect(b.CreateFCmpUNO(x, x), x, b.CreateSelect(b.CreateFCmpOGT(x, y), x, y));
 }
 Value* minimum(Builder& b, DType d, Value* x, Value* y) {
-  if (!is_float(d)) return b.CreateBinaryIntrinsic(is_unsigned(d) ? llvm::Intrinsic::umin : llvm::Intrinsic::smin, x, y);
+  if (!is_float(d))
+    return b.CreateBinaryIntrinsic(is_unsigned(d) ? llvm::Intrinsic::umin : llvm::Intrinsic::smin, x, y);
   return b.CreateSelect(b.CreateFCmpUNO(x, x), x, b.CreateSelect(b.CreateFCmpOLT(x, y), x, y));
 }
 
-// Truncated and floored integer division that never traps: x / 0 is 0, and x / -1 is -x (the hardware faults for the lowest x).
+// Truncated and floored integer division that never traps: x / 0 is 0, and x / -1 is -x (the hardware faults for the
+// lowest x).
 struct Division { Value *quotient, *remainder; };
 Division divide(Builder& b, DType d, Value* x, Value* y) {
   Value *zero = integer(x, 0), *by_zero = b.CreateICmpEQ(y, zero);
@@ -84,15 +95,16 @@ Value* float_to_int(Builder& b, Value* x, unsigned bits) {
   const bool finer = bits == 32 && x->getType()->getScalarType()->isDoubleTy();
   Value* low = finer ? b.CreateFCmpOGT(x, number(x, -limit - 1)) : b.CreateFCmpOGE(x, number(x, -limit));
   Value* fits = b.CreateAnd(low, b.CreateFCmpOLT(x, number(x, limit)));
-  return b.CreateSelect(fits, b.CreateFPToSI(x, type), llvm::ConstantInt::get(type, llvm::APInt::getSignedMinValue(bits)));
+  return b.CreateSelect(fits, b.CreateFPToSI(x, type),
+                        llvm::ConstantInt::get(type, llvm::APInt::getSignedMinValue(bits)));
 }
 
 Value* bf16_to_f32(Builder& b, Value* x) {
   Value* wide = b.CreateShl(b.CreateZExt(x, int_like(x, 32)), 16);
   return b.CreateBitCast(wide, widen(b.getFloatTy(), lanes_of(x)));
 }
-// By hand at every level: vcvtneps2bf16 flushes denormals. Everything happens in place, in the upper half, so that a value rounded and widened
-// again is not shifted at all.
+// By hand at every level: vcvtneps2bf16 flushes denormals. Everything happens in place, in the upper half, so that a
+// value rounded and widened again is not shifted at all.
 Value* f32_to_bf16(Builder& b, Value* x) {
   Value* bits = b.CreateBitCast(x, widen(b.getInt32Ty(), lanes_of(x)));
   Value* odd = b.CreateICmpNE(b.CreateAnd(bits, integer(bits, 0x10000)), integer(bits, 0));
@@ -120,7 +132,9 @@ Value* convert(Builder& b, Value* x, DType from, DType to) {
       // Halves are reached through f32: there is no instruction from f64 (and eager goes the same way).
       if (to == DType::BF16) return f32_to_bf16(b, convert(b, x, from, DType::F32));
       if (to == DType::F16) return b.CreateFPTrunc(convert(b, x, from, DType::F32), type);
-      return to == DType::F64 ? b.CreateFPExt(x, type) : from == DType::F64 ? b.CreateFPTrunc(x, type) : b.CreateFPExt(x, type);
+      return to == DType::F64     ? b.CreateFPExt(x, type)
+             : from == DType::F64 ? b.CreateFPTrunc(x, type)
+                                  : b.CreateFPExt(x, type);
     }
     if (to == DType::Bool) return b.CreateFCmpUNE(x, number(x, 0));
     return b.CreateTrunc(float_to_int(b, x, to == DType::I64 ? 64 : 32), type);
@@ -133,10 +147,15 @@ Value* convert(Builder& b, Value* x, DType from, DType to) {
 
 Value* elementwise(Builder& b, Op op, DType d, const std::vector<Value*>& v) {
   const bool f = is_float(d);
-  const auto refuse = [&]() -> Value* { throw InternalError("emit: no " + std::string(name_of(op)) + " of " + std::string(name_of(d))); };
-  const auto arithmetic = [&] { if (d == DType::BF16 || d == DType::F16) refuse(); };
+  const auto refuse = [&]() -> Value* {
+    throw InternalError("emit: no " + std::string(name_of(op)) + " of " + std::string(name_of(d)));
+  };
+  const auto arithmetic = [&] {
+    if (d == DType::BF16 || d == DType::F16) refuse();
+  };
   const auto unary = [&](Id id) { return f ? b.CreateUnaryIntrinsic(id, v[0]) : v[0]; };
-  const auto compare = [&](llvm::CmpInst::Predicate real, llvm::CmpInst::Predicate natural, llvm::CmpInst::Predicate whole) {
+  const auto compare = [&](llvm::CmpInst::Predicate real, llvm::CmpInst::Predicate natural,
+                           llvm::CmpInst::Predicate whole) {
     arithmetic();
     return f ? b.CreateFCmp(real, v[0], v[1]) : b.CreateICmp(is_unsigned(d) ? natural : whole, v[0], v[1]);
   };
@@ -149,27 +168,42 @@ Value* elementwise(Builder& b, Op op, DType d, const std::vector<Value*>& v) {
       return is_unsigned(d) ? v[0] : b.CreateBinaryIntrinsic(llvm::Intrinsic::abs, v[0], b.getFalse());
     case Op::Sign: {
       if (!f) {
-        Value* positive = b.CreateZExt(b.CreateICmp(is_unsigned(d) ? P::ICMP_UGT : P::ICMP_SGT, v[0], integer(v[0], 0)), v[0]->getType());
-        return is_unsigned(d) ? positive : b.CreateSelect(b.CreateICmpSLT(v[0], integer(v[0], 0)), integer(v[0], -1), positive);
+        Value* positive = b.CreateZExt(b.CreateICmp(is_unsigned(d) ? P::ICMP_UGT : P::ICMP_SGT, v[0], integer(v[0], 0)),
+                                       v[0]->getType());
+        return is_unsigned(d) ? positive
+                              : b.CreateSelect(b.CreateICmpSLT(v[0], integer(v[0], 0)), integer(v[0], -1), positive);
       }
       Value* zero = number(v[0], 0);
-      return b.CreateSelect(b.CreateFCmpOGT(v[0], zero), number(v[0], 1), b.CreateSelect(b.CreateFCmpOLT(v[0], zero), number(v[0], -1), zero));
+      return b.CreateSelect(b.CreateFCmpOGT(v[0], zero), number(v[0], 1),
+                            b.CreateSelect(b.CreateFCmpOLT(v[0], zero), number(v[0], -1), zero));
     }
     case Op::Floor: return unary(llvm::Intrinsic::floor);
     case Op::Ceil: return unary(llvm::Intrinsic::ceil);
     case Op::Round: return unary(llvm::Intrinsic::roundeven);
     case Op::Trunc: return unary(llvm::Intrinsic::trunc);
     case Op::Sqrt: return f ? b.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, v[0]) : refuse();
-    case Op::Rsqrt: return f ? b.CreateFDiv(number(v[0], 1), b.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, v[0])) : refuse();
-    case Op::Exp: case Op::Expm1: case Op::Log: case Op::Log1p: case Op::Sin: case Op::Cos: case Op::Tanh: case Op::Erf:
-      return f ? transcendental(b, op, v[0]) : refuse();
+    case Op::Rsqrt:
+      return f ? b.CreateFDiv(number(v[0], 1), b.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, v[0])) : refuse();
+    case Op::Exp:
+    case Op::Expm1:
+    case Op::Log:
+    case Op::Log1p:
+    case Op::Sin:
+    case Op::Cos:
+    case Op::Tanh:
+    case Op::Erf: return f ? transcendental(b, op, v[0]) : refuse();
     case Op::Not: return f ? refuse() : b.CreateNot(v[0]);
-    case Op::IsNan: return f ? b.CreateFCmpUNO(v[0], v[0]) : static_cast<Value*>(llvm::ConstantInt::getFalse(widen(b.getInt1Ty(), lanes_of(v[0]))));
-    case Op::Add: return f ? b.CreateFAdd(v[0], v[1]) : d == DType::Bool ? b.CreateOr(v[0], v[1]) : b.CreateAdd(v[0], v[1]);
+    case Op::IsNan:
+      return f ? b.CreateFCmpUNO(v[0], v[0])
+               : static_cast<Value*>(llvm::ConstantInt::getFalse(widen(b.getInt1Ty(), lanes_of(v[0]))));
+    case Op::Add:
+      return f ? b.CreateFAdd(v[0], v[1]) : d == DType::Bool ? b.CreateOr(v[0], v[1]) : b.CreateAdd(v[0], v[1]);
     case Op::Sub: return f ? b.CreateFSub(v[0], v[1]) : b.CreateSub(v[0], v[1]);
     case Op::Mul: return f ? b.CreateFMul(v[0], v[1]) : b.CreateMul(v[0], v[1]);
     case Op::Div: return f ? b.CreateFDiv(v[0], v[1]) : divide(b, d, v[0], v[1]).quotient;
-    case Op::FloorDiv: return f ? b.CreateUnaryIntrinsic(llvm::Intrinsic::floor, b.CreateFDiv(v[0], v[1])) : floor_divide(b, d, v[0], v[1]);
+    case Op::FloorDiv:
+      return f ? b.CreateUnaryIntrinsic(llvm::Intrinsic::floor, b.CreateFDiv(v[0], v[1]))
+               : floor_divide(b, d, v[0], v[1]);
     case Op::Mod: {
       if (f) {
         Value* q = b.CreateUnaryIntrinsic(llvm::Intrinsic::floor, b.CreateFDiv(v[0], v[1]));
@@ -190,9 +224,25 @@ Value* elementwise(Builder& b, Op op, DType d, const std::vector<Value*>& v) {
     case Op::Select: return b.CreateSelect(v[0], v[1], v[2]);
     // What an expression of a nest never is:
     case Op::Cast:  // ExprNode knows both dtypes: convert() above
-    case Op::Input: case Op::Constant: case Op::Iota: case Op::Random: case Op::Reduce: case Op::Scan: case Op::Contract:
-    case Op::Reshape: case Op::Permute: case Op::Broadcast: case Op::Slice: case Op::Pad: case Op::Window: case Op::Concat: case Op::Reverse:
-    case Op::Gather: case Op::Scatter: case Op::Extern: case Op::Result: break;
+    case Op::Input:
+    case Op::Constant:
+    case Op::Iota:
+    case Op::Random:
+    case Op::Reduce:
+    case Op::Scan:
+    case Op::Contract:
+    case Op::Reshape:
+    case Op::Permute:
+    case Op::Broadcast:
+    case Op::Slice:
+    case Op::Pad:
+    case Op::Window:
+    case Op::Concat:
+    case Op::Reverse:
+    case Op::Gather:
+    case Op::Scatter:
+    case Op::Extern:
+    case Op::Result: break;
   }
   return refuse();
 }
@@ -203,7 +253,8 @@ Value* combine(Builder& b, ReduceKind kind, DType d, Value* local, Value* value)
     case ReduceKind::Prod: return elementwise(b, Op::Mul, d, {local, value});
     case ReduceKind::Max: return elementwise(b, Op::Max, d, {local, value});
     case ReduceKind::Min: return elementwise(b, Op::Min, d, {local, value});
-    case ReduceKind::ArgMax: case ReduceKind::ArgMin: break;
+    case ReduceKind::ArgMax:
+    case ReduceKind::ArgMin: break;
   }
   throw InternalError("emit: this reduction is not one of a nest");
 }
@@ -221,7 +272,8 @@ llvm::Constant* neutral(llvm::LLVMContext& c, ReduceKind kind, DType d) {
     case ReduceKind::Min:
       if (is_float(d)) return llvm::ConstantFP::getInfinity(type, false);
       return whole(is_unsigned(d) ? llvm::APInt::getAllOnes(bits) : llvm::APInt::getSignedMaxValue(bits));
-    case ReduceKind::ArgMax: case ReduceKind::ArgMin: break;
+    case ReduceKind::ArgMax:
+    case ReduceKind::ArgMin: break;
   }
   throw InternalError("emit: this reduction is not one of a nest");
 }
@@ -246,7 +298,8 @@ Value* dot(Builder& b, Value* x, Value* y, Value* sum, bool native) {
     Value* bits = high ? b.CreateAnd(p, llvm::ConstantInt::get(p->getType(), 0xFFFF0000u)) : b.CreateShl(p, 16);
     return b.CreateBitCast(bits, sum->getType());
   };
-  for (bool high : {true, false}) sum = b.CreateIntrinsic(llvm::Intrinsic::fma, {sum->getType()}, {half(x, high), half(y, high), sum});
+  for (bool high : {true, false})
+    sum = b.CreateIntrinsic(llvm::Intrinsic::fma, {sum->getType()}, {half(x, high), half(y, high), sum});
   return sum;
 }
 

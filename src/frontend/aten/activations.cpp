@@ -33,10 +33,16 @@ Outcome threshold(const Call& c) {
   if (!c.fits(1, "threshold") || !c.fits(2, "value")) return std::nullopt;
   return c.give(f::threshold(c.in(0, "self"), c.in(1, "threshold"), c.in(2, "value")));
 }
-Outcome threshold_backward(const Call& c) { return c.give(f::threshold_backward(c.in(0, "grad_output"), c.in(1, "self"), c.in(2, "threshold"))); }
+Outcome threshold_backward(const Call& c) {
+  return c.give(f::threshold_backward(c.in(0, "grad_output"), c.in(1, "self"), c.in(2, "threshold")));
+}
 
-Outcome leaky_relu(const Call& c) { return c.give(f::leaky_relu(c.in(0, "self"), c.arg(1, "negative_slope").number(0.01))); }
-Outcome leaky_relu_backward(const Call& c) { return c.give(f::leaky_relu_backward(c.in(0, "grad_output"), c.in(1, "self"), c.in(2, "negative_slope"))); }
+Outcome leaky_relu(const Call& c) {
+  return c.give(f::leaky_relu(c.in(0, "self"), c.arg(1, "negative_slope").number(0.01)));
+}
+Outcome leaky_relu_backward(const Call& c) {
+  return c.give(f::leaky_relu_backward(c.in(0, "grad_output"), c.in(1, "self"), c.in(2, "negative_slope")));
+}
 
 Outcome hardshrink(const Call& c) {
   Value x = c.in(0, "self");
@@ -47,7 +53,9 @@ Outcome softshrink(const Call& c) {
   Value x = c.in(0, "self");
   return c.give(f::softshrink(x, c.arg(1, "lambd").none() ? number(x, 0.5) : c.in(1, "lambd")));
 }
-Outcome shrink_backward(const Call& c) { return c.give(f::shrink_backward(c.in(0, "grad_output"), c.in(1, "self"), c.operand(2, "lambd"))); }
+Outcome shrink_backward(const Call& c) {
+  return c.give(f::shrink_backward(c.in(0, "grad_output"), c.in(1, "self"), c.operand(2, "lambd")));
+}
 
 Outcome hardtanh(const Call& c) {
   if (!c.fits(1, "min_val") || !c.fits(2, "max_val")) return std::nullopt;
@@ -66,10 +74,13 @@ f::Elu elu_of(const Call& c, int at) {
 Outcome elu(const Call& c) { return c.give(f::elu(c.in(0, "self"), elu_of(c, 1))); }
 Outcome elu_backward(const Call& c) {
   Value dy = c.in(0, "grad_output"), x = c.in(5, "self_or_result");
-  return c.give(c.arg(4, "is_result").flag(false) ? f::elu_backward_of_result(dy, x, elu_of(c, 1)) : f::elu_backward(dy, x, elu_of(c, 1)));
+  return c.give(c.arg(4, "is_result").flag(false) ? f::elu_backward_of_result(dy, x, elu_of(c, 1))
+                                                  : f::elu_backward(dy, x, elu_of(c, 1)));
 }
 
-Outcome softplus(const Call& c) { return c.give(f::softplus(c.in(0, "self"), c.arg(1, "beta").number(1), c.arg(2, "threshold").number(20))); }
+Outcome softplus(const Call& c) {
+  return c.give(f::softplus(c.in(0, "self"), c.arg(1, "beta").number(1), c.arg(2, "threshold").number(20)));
+}
 Outcome softplus_backward(const Call& c) {
   return c.give(f::softplus_backward(c.in(0, "grad_output"), c.in(1, "self"), c.in(2, "beta"), c.in(3, "threshold")));
 }

@@ -11,9 +11,11 @@ namespace {
 /// Nothing where this form is not compiled. `at`: the place of query.
 std::optional<formulas::Attention> attention_of(const Call& c, int at, int dropout_at) {
   Value q = c.arg(at, "query").tensor(), k = c.arg(at + 1, "key").tensor();
-  if (c.arg(dropout_at, "dropout_p").number(0) != 0 || q.rank() != 4 || q.numel() == 0 || k.numel() == 0) return std::nullopt;
+  if (c.arg(dropout_at, "dropout_p").number(0) != 0 || q.rank() != 4 || q.numel() == 0 || k.numel() == 0)
+    return std::nullopt;
   const Arg mask = c.arg(dropout_at + 2, "attn_mask");
-  return formulas::Attention{c.arg(dropout_at + 3, "scale").number(1 / std::sqrt(static_cast<double>(q.size(3)))), c.arg(dropout_at + 1, "is_causal").flag(false),
+  return formulas::Attention{c.arg(dropout_at + 3, "scale").number(1 / std::sqrt(static_cast<double>(q.size(3)))),
+                             c.arg(dropout_at + 1, "is_causal").flag(false),
                              mask.none() ? std::nullopt : std::optional(mask.tensor())};
 }
 

@@ -20,7 +20,8 @@ DType promote(DType a, DType b) {
 
 bool is_row_major(const Dims& shape, const Dims& strides) {
   int64_t expected = 1;
-  for (int64_t d : shape) if (d == 0) return true;
+  for (int64_t d : shape)
+    if (d == 0) return true;
   for (size_t i = shape.size(); i-- > 0;) {
     if (shape[i] == 1) continue;
     if (strides[i] != expected) return false;
@@ -98,7 +99,8 @@ std::vector<std::optional<Value>> Arg::tensors() const {
 Value Arg::as(DType d) const {
   Builder& b = call_->b;
   if (is_tensor()) return cast(tensor(), d);
-  if (json_ && json_->is_number_integer() && !is_float(d) && d != DType::Bool) return {&b, b.constant_int(d, json_->get<int64_t>())};
+  if (json_ && json_->is_number_integer() && !is_float(d) && d != DType::Bool)
+    return {&b, b.constant_int(d, json_->get<int64_t>())};
   const double v = number();
   if (d == DType::Bool) return {&b, b.constant_int(d, v != 0)};
   // Halves are reached through f32, as in eager and in the machine's own conversion.
@@ -117,7 +119,9 @@ double Arg::number() const {
   return *v;
 }
 
-std::string Arg::text(const char* otherwise) const { return json_ && json_->is_string() ? json_->get<std::string>() : otherwise; }
+std::string Arg::text(const char* otherwise) const {
+  return json_ && json_->is_string() ? json_->get<std::string>() : otherwise;
+}
 
 Dims Arg::ints() const {
   if (json_ && json_->is_number()) return {integer()};
@@ -147,7 +151,8 @@ const Type& Call::type(size_t i) const {
 }
 
 DType Call::promoted(std::initializer_list<Arg> list) const {
-  // [0]: tensors with dimensions, [1]: 0-dim tensors, [2]: Python numbers; a lower category only counts where it is of a higher kind.
+  // [0]: tensors with dimensions, [1]: 0-dim tensors, [2]: Python numbers; a lower category only counts where it is of
+  // a higher kind.
   std::optional<DType> category[3];
   for (const Arg& a : list) {
     if (a.none()) continue;
@@ -177,9 +182,12 @@ bool Call::fits(size_t position, const char* name) const {
   const Arg a = arg(position, name);
   if (a.none() || a.is_tensor() || dtype() == DType::Bool) return true;
   const double v = a.number();
-  if (is_float(dtype())) return !std::isfinite(v) || std::isfinite(round_to(dtype(), dtype() == DType::F64 ? v : static_cast<float>(v)));
-  const double end = std::ldexp(1.0, static_cast<int>(size_of(dtype())) * 8 - (dtype() != DType::U8));  // one above the largest
-  return v < end && v > (dtype() == DType::U8 ? -end : -end - 1);  // an unsigned -1 is taken for the largest; NaN is none
+  if (is_float(dtype()))
+    return !std::isfinite(v) || std::isfinite(round_to(dtype(), dtype() == DType::F64 ? v : static_cast<float>(v)));
+  // one above the largest
+  const double end = std::ldexp(1.0, static_cast<int>(size_of(dtype())) * 8 - (dtype() != DType::U8));
+  // an unsigned -1 is taken for the largest; NaN is none
+  return v < end && v > (dtype() == DType::U8 ? -end : -end - 1);
 }
 
 const Node* Call::give(Value v, size_t i) const {
@@ -194,7 +202,8 @@ Value Call::random_mask(const Dims& shape, const Dims& strides, double p) const 
   const bool by_memory = philox ? vector > 1 : mask_generator() == MaskGenerator::Twister;
   if (by_memory && strides.size() == shape.size())
     std::stable_sort(order.begin(), order.end(), [&](int64_t x, int64_t y) {
-      const auto reach = [&](int64_t axis) { return shape[axis] == 1 ? INT64_MAX : strides[axis]; };  // one element: its stride means nothing
+      // one element: its stride means nothing
+      const auto reach = [&](int64_t axis) { return shape[axis] == 1 ? INT64_MAX : strides[axis]; };
       return reach(x) > reach(y);
     });
   Dims drawn(shape.size()), back(shape.size());

@@ -24,7 +24,8 @@ struct Known {
   std::vector<Dims> strides;  // of the framework's tensors; only operations that ask for memory order look
   bool is_list = false;       // several results: taken apart by getitem
   Dims offsets;               // beside `strides`: the first element's place in its storage
-  bool of_argument = false;   // is an argument of the graph or a view of one: its place in the storage may be another at the next call
+  // is an argument of the graph or a view of one: its place in the storage may be another at the next call
+  bool of_argument = false;
 };
 using Environment = std::unordered_map<std::string, Known>;
 
@@ -52,8 +53,8 @@ class Arg {
   std::string text(const char* otherwise) const;
   Dims ints() const;  // a single integer is a list of one; true is 1
   DType dtype(DType otherwise) const;
-  Dims strides() const;  // of the framework's tensor
-  int64_t offset() const;  // its first element's place in its storage
+  Dims strides() const;      // of the framework's tensor
+  int64_t offset() const;    // its first element's place in its storage
   bool of_argument() const;  // Known's
 
  private:
@@ -66,16 +67,17 @@ class Arg {
 class Call {
  public:
   Builder& b;
-  std::string target;  // "aten.add.Tensor"
+  std::string target;                      // "aten.add.Tensor"
   std::vector<std::optional<Type>> types;  // of the results, as the framework says; nullopt: undefined
   std::vector<Dims> strides;               // beside them
   const Json& args;
   const Json& kwargs;
   const Environment& environment;
   int64_t& draws;  // random operations so far
-  bool philox = false;         // the framework draws on the device: masks are dealt out (aten.h, "generator"), and only dropout's are known
+  // the framework draws on the device: masks are dealt out (aten.h, "generator"), and only dropout's are known
+  bool philox = false;
   DType default_dtype = DType::F32;  // the framework's, of Python's floats
-  int64_t threads = 0, vector = 0;  // with `philox`, of a mask: RandomAttr's; 0: not told
+  int64_t threads = 0, vector = 0;   // with `philox`, of a mask: RandomAttr's; 0: not told
 
   Arg arg(size_t position, const char* name) const;
   const Type& type(size_t i = 0) const;
@@ -84,22 +86,25 @@ class Call {
   DType compute() const { return compute_dtype(type().dtype); }
   /// The argument in the dtype that this call computes in.
   Value in(size_t position, const char* name) const { return arg(position, name).as(compute()); }
-  /// The same of an operation that promotes: eager's iterator gives every operand the result's dtype first, numbers too (0.1 is 0.1001 beside bf16).
+  /// The same of an operation that promotes: eager's iterator gives every operand the result's dtype first, numbers too
+  /// (0.1 is 0.1001 beside bf16).
   Value operand(size_t position, const char* name) const { return cast(arg(position, name).as(dtype()), compute()); }
   /// The same of an argument that may be missing.
   std::optional<Value> optional(size_t position, const char* name, DType d) const {
     const Arg a = arg(position, name);
     return a.none() ? std::nullopt : std::optional(a.as(d));
   }
-  /// Whether an argument, where it is a number, is one of the result's dtype. Where it is not, eager's operations that fill, bound or choose
-  /// raise an error (those that compute wrap): such a call is left to the framework, which says so.
+  /// Whether an argument, where it is a number, is one of the result's dtype. Where it is not, eager's operations that
+  /// fill, bound or choose raise an error (those that compute wrap): such a call is left to the framework, which says
+  /// so.
   bool fits(size_t position, const char* name) const;
   /// The common dtype of these arguments by PyTorch's rules (dimensions before scalars before Python numbers).
   DType promoted(std::initializer_list<Arg>) const;
   /// v as result i: cast and broadcast to its type.
   const Node* give(Value v, size_t i = 0) const;
   Value full(const Dims& shape, DType d, double v) const { return {&b, b.full(d, shape, v)}; }
-  /// A random mask as eager draws it: in memory order of a tensor with these strides (of single elements dealt out: in logical order).
+  /// A random mask as eager draws it: in memory order of a tensor with these strides (of single elements dealt out: in
+  /// logical order).
   Value random_mask(const Dims& shape, const Dims& strides, double p) const;
   [[noreturn]] void fail(const std::string& what) const;  // InternalError with target and origin
 };

@@ -1,5 +1,5 @@
-// Matrix products: all of them are the one rank-3 contraction. Half types are contracted in f32, so that a bias is added
-// before the one rounding, as eager does.
+// Matrix products: all of them are the one rank-3 contraction. Half types are contracted in f32, so that a bias is
+// added before the one rounding, as eager does.
 #include "frontend/formulas/contractions.h"
 
 #include "frontend/aten/table.h"

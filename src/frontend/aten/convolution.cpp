@@ -9,7 +9,9 @@ namespace {
 
 /// `at`: the place of stride. Nothing where the form is one that the framework does.
 std::optional<formulas::Convolution> form_of(const Dims& x, const Dims& w, const Call& c, int at) {
-  if (x.size() != w.size() || x.size() < 3 || c.arg(at + 3, "transposed").flag(false) || c.arg(at + 5, "groups").integer(1) != 1) return std::nullopt;
+  if (x.size() != w.size() || x.size() < 3 || c.arg(at + 3, "transposed").flag(false) ||
+      c.arg(at + 5, "groups").integer(1) != 1)
+    return std::nullopt;
   const auto each = [&](int i, const char* name) {
     const Dims d = c.arg(at + i, name).ints();
     return d.size() == 1 ? Dims(w.size() - 2, d[0]) : d;

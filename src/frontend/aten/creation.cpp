@@ -10,7 +10,9 @@ Handler filled(double v) {
 
 /// The value stands at this place of the arguments.
 Handler filled_with(int at, const char* name) {
-  return [=](const Call& c) -> Outcome { return c.fits(at, name) ? Outcome(c.give(c.arg(at, name).as(c.dtype()))) : std::nullopt; };
+  return [=](const Call& c) -> Outcome {
+    return c.fits(at, name) ? Outcome(c.give(c.arg(at, name).as(c.dtype()))) : std::nullopt;
+  };
 }
 
 /// start + i * step: integers exactly, floats in f64 as eager.
@@ -19,12 +21,14 @@ Handler arange(int start_at, int step_at) {
     const bool integral = !is_float(c.dtype());
     Value i = iota(c.b, c.type().shape, 0);
     if (integral) {
-      const int64_t start = start_at < 0 ? 0 : c.arg(start_at, "start").integer(), step = step_at < 0 ? 1 : c.arg(step_at, "step").integer(1);
+      const int64_t start = start_at < 0 ? 0 : c.arg(start_at, "start").integer(),
+                    step = step_at < 0 ? 1 : c.arg(step_at, "step").integer(1);
       if (step != 1) i = i * with(i, c.b.constant_int(DType::I64, step));
       if (start != 0) i = i + with(i, c.b.constant_int(DType::I64, start));
       return c.give(i);
     }
-    const double start = start_at < 0 ? 0 : c.arg(start_at, "start").number(), step = step_at < 0 ? 1 : c.arg(step_at, "step").number(1);
+    const double start = start_at < 0 ? 0 : c.arg(start_at, "start").number(),
+                 step = step_at < 0 ? 1 : c.arg(step_at, "step").number(1);
     Value x = cast(i, DType::F64);
     if (step != 1) x = x * step;
     if (start != 0) x = x + start;
@@ -53,8 +57,10 @@ Outcome eye(const Call& c) {
 }  // namespace
 
 void add_creation(Table& t) {
-  t.add({"aten._efficientzerotensor.default", "aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default", "aten.empty.memory_format", "aten.empty_like.default",
-         "aten.new_empty.default", "aten.empty_strided.default", "aten.new_empty_strided.default"}, filled(0));
+  t.add({"aten._efficientzerotensor.default", "aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default",
+         "aten.empty.memory_format", "aten.empty_like.default", "aten.new_empty.default", "aten.empty_strided.default",
+         "aten.new_empty_strided.default"},
+        filled(0));
   t.add({"aten.ones.default", "aten.ones_like.default", "aten.new_ones.default"}, filled(1));
   t.add({"aten.full.default"}, filled_with(1, "fill_value"));
   t.add({"aten.full_like.default"}, filled_with(1, "fill_value"));

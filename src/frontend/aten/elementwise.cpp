@@ -81,9 +81,7 @@ Handler integer_division(Value (*f)(Value, Value)) {
 
 /// Maximum, minimum: NaN where either is.
 Handler extremum(Op op) {
-  return [op](const Call& c) -> Outcome {
-    return c.give(binary(op, c.operand(0, "self"), c.operand(1, "other")));
-  };
+  return [op](const Call& c) -> Outcome { return c.give(binary(op, c.operand(0, "self"), c.operand(1, "other"))); };
 }
 
 /// A comparison in the common dtype of both sides.
@@ -117,8 +115,9 @@ Outcome is_inf_row(const Call& c) {
   return is_float(x.dtype()) ? c.give(abs(x) == INFINITY) : c.give(c.full({}, DType::Bool, 0));
 }
 
-/// Eager has own formulas for the small exponents, so that x^2 is x * x to the bit (ATen's PowKernel.cpp). The square within a
-/// cube of bfloat16 is a bfloat16; float16 has no root of its own, so that -0.0 and -inf to the power of 0.5 are 0.0 and inf.
+/// Eager has own formulas for the small exponents, so that x^2 is x * x to the bit (ATen's PowKernel.cpp). The square
+/// within a cube of bfloat16 is a bfloat16; float16 has no root of its own, so that -0.0 and -inf to the power of 0.5
+/// are 0.0 and inf.
 Outcome pow_scalar(const Call& c) {
   Value x = c.operand(0, "self");
   const double e = c.arg(1, "exponent").number();
@@ -146,15 +145,18 @@ Outcome pow_tensor(const Call& c) {
 
 Outcome where_row(const Call& c) {
   if (!c.fits(1, "self") || !c.fits(2, "other")) return std::nullopt;
-  return c.give(where(c.arg(0, "condition").as(DType::Bool), c.arg(1, "self").as(c.dtype()), c.arg(2, "other").as(c.dtype())));
+  return c.give(
+      where(c.arg(0, "condition").as(DType::Bool), c.arg(1, "self").as(c.dtype()), c.arg(2, "other").as(c.dtype())));
 }
 
 Outcome masked_fill(const Call& c) {
   if (!c.fits(2, "value")) return std::nullopt;
-  return c.give(where(c.arg(1, "mask").as(DType::Bool), c.arg(2, "value").as(c.dtype()), c.arg(0, "self").as(c.dtype())));
+  return c.give(
+      where(c.arg(1, "mask").as(DType::Bool), c.arg(2, "value").as(c.dtype()), c.arg(0, "self").as(c.dtype())));
 }
 
-/// min(max(self, low), high); either bound may be missing. Zeros of two signs are equal: x itself is kept beside a number, the bound of a tensor.
+/// min(max(self, low), high); either bound may be missing. Zeros of two signs are equal: x itself is kept beside a
+/// number, the bound of a tensor.
 Handler clamp_between(int low, int high) {
   return [low, high](const Call& c) -> Outcome {
     if ((low > 0 && !c.fits(low, "min")) || (high > 0 && !c.fits(high, "max"))) return std::nullopt;
@@ -199,12 +201,15 @@ Outcome nan_to_num(const Call& c) {
   const DType d = x.dtype();
   if (!is_float(d)) return c.give(x);
   const double most = formulas::largest(d);
-  return c.give(formulas::nan_to_num(x, c.arg(1, "nan").number(0), c.arg(2, "posinf").number(most), c.arg(3, "neginf").number(-most)));
+  return c.give(formulas::nan_to_num(x, c.arg(1, "nan").number(0), c.arg(2, "posinf").number(most),
+                                     c.arg(3, "neginf").number(-most)));
 }
 
 Outcome copy_of_source(const Call& c) { return c.give(c.arg(1, "src").as(c.dtype())); }
 Outcome cast_row(const Call& c) { return c.give(c.arg(0, "self").as(c.dtype())); }
-Outcome fill(const Call& c) { return c.fits(1, "value") ? Outcome(c.give(c.arg(1, "value").as(c.dtype()))) : std::nullopt; }
+Outcome fill(const Call& c) {
+  return c.fits(1, "value") ? Outcome(c.give(c.arg(1, "value").as(c.dtype()))) : std::nullopt;
+}
 
 }  // namespace
 
@@ -263,9 +268,12 @@ void add_elementwise(Table& t) {
   t.add({"aten.logical_or.default"}, logic(Op::Or, true));
   t.add({"aten.logical_xor.default"}, logic(Op::Xor, true));
   t.add({"aten.logical_not.default"}, logical_not);
-  t.add({"aten.bitwise_and.Tensor", "aten.bitwise_and.Scalar", "aten.__and__.Tensor", "aten.__and__.Scalar"}, logic(Op::And, false));
-  t.add({"aten.bitwise_or.Tensor", "aten.bitwise_or.Scalar", "aten.__or__.Tensor", "aten.__or__.Scalar"}, logic(Op::Or, false));
-  t.add({"aten.bitwise_xor.Tensor", "aten.bitwise_xor.Scalar", "aten.__xor__.Tensor", "aten.__xor__.Scalar"}, logic(Op::Xor, false));
+  t.add({"aten.bitwise_and.Tensor", "aten.bitwise_and.Scalar", "aten.__and__.Tensor", "aten.__and__.Scalar"},
+        logic(Op::And, false));
+  t.add({"aten.bitwise_or.Tensor", "aten.bitwise_or.Scalar", "aten.__or__.Tensor", "aten.__or__.Scalar"},
+        logic(Op::Or, false));
+  t.add({"aten.bitwise_xor.Tensor", "aten.bitwise_xor.Scalar", "aten.__xor__.Tensor", "aten.__xor__.Scalar"},
+        logic(Op::Xor, false));
   t.add({"aten.bitwise_not.default"}, bitwise_not);
   t.add({"aten.isnan.default"}, is_nan_row);
   t.add({"aten.isinf.default"}, is_inf_row);

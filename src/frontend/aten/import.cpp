@@ -6,13 +6,18 @@
 namespace trainc::frontend::aten {
 namespace {
 
-struct Val { std::optional<Type> type; Dims strides; int64_t offset = 0; };
+struct Val {
+  std::optional<Type> type;
+  Dims strides;
+  int64_t offset = 0;
+};
 
 class Importer {
  public:
   Program run(std::string_view text) {
     const Json root = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-    require(root.is_object() && root.contains("nodes") && root["nodes"].is_array(), "import: the text is not a graph in the wire format");
+    require(root.is_object() && root.contains("nodes") && root["nodes"].is_array(),
+            "import: the text is not a graph in the wire format");
     philox_ = root.value("generator", "") == "philox";
     default_dtype_ = dtype_of(root.value("default", "f32"));
     for (const Json& node : root["nodes"]) {
@@ -47,11 +52,21 @@ class Importer {
     std::vector<Val> vals;
     const Json& wire = node.at("val");
     const bool is_list = wire.is_array();
-    if (is_list) for (const Json& v : wire) vals.push_back(val(v, b.origin));
+    if (is_list)
+      for (const Json& v : wire) vals.push_back(val(v, b.origin));
     else vals.push_back(val(wire, b.origin));
 
     static const Json none = Json::object();
-    Call c{b, target, {}, {}, node.at("args"), node.contains("kwargs") ? node["kwargs"] : none, known_, draws_, philox_, default_dtype_};
+    Call c{b,
+           target,
+           {},
+           {},
+           node.at("args"),
+           node.contains("kwargs") ? node["kwargs"] : none,
+           known_,
+           draws_,
+           philox_,
+           default_dtype_};
     if (node.contains("philox")) c.threads = node["philox"].at(0), c.vector = node["philox"].at(1);
     for (Val& v : vals) {
       c.types.push_back(v.type);
@@ -64,7 +79,8 @@ class Importer {
     made.nodes = nodes_of(c, node);
     check(c, made.nodes);
     if (node.value("recompute", false))
-      for (const Node* n : made.nodes) if (n) out_.must_recompute.push_back(n);
+      for (const Node* n : made.nodes)
+        if (n) out_.must_recompute.push_back(n);
     known_[name] = std::move(made);
   }
 
@@ -114,7 +130,8 @@ class Importer {
     return strides;
   }
 
-  /// The call as it stands, for the framework to run. Its tensors arrive row-major, so that what reads memory order cannot go this way.
+  /// The call as it stands, for the framework to run. Its tensors arrive row-major, so that what reads memory order
+  /// cannot go this way.
   Results extern_node(const Call& c, const Json& node) {
     const std::string overload = c.target.substr(0, c.target.rfind('.'));
     if (node.value("writes", false) || (overload.ends_with('_') && !overload.ends_with("__"))) {
@@ -123,11 +140,17 @@ class Importer {
     const bool random = node.value("random", false);
     // Fused attention draws for its scores, however its result lies.
     const bool fused = c.target.starts_with("aten._scaled_dot_product_");
-    if (random && !fused && c.defined(0) && !is_row_major(c.types[0]->shape, c.strides[0])) c.fail("draws in an order that is not row-major");
+    if (random && !fused && c.defined(0) && !is_row_major(c.types[0]->shape, c.strides[0]))
+      c.fail("draws in an order that is not row-major");
 
     std::vector<const Node*> inputs;
     Json arguments = {{"args", slots(c.args, inputs)}, {"kwargs", slots(c.kwargs, inputs)}};
-    ExternAttr attr{c.target, arguments.dump(), {}, random, random ? draws_++ : -1, aliases(node, inputs),
+    ExternAttr attr{c.target,
+                    arguments.dump(),
+                    {},
+                    random,
+                    random ? draws_++ : -1,
+                    aliases(node, inputs),
                     table().find(c.target) ? "this form of it has no compiled equivalent" : "trainc has no row for it"};
     bool any = false;
     for (const auto& t : c.types) {
@@ -137,8 +160,7 @@ class Importer {
     if (!any) c.fail("gives no tensor");
     const Node* made = c.b.extern_call(std::move(attr), std::move(inputs));
     Results results;
-    for (size_t i = 0; i < c.types.size(); ++i)
-      results.push_back(c.types[i] ? c.b.result(made, i) : nullptr);
+    for (size_t i = 0; i < c.types.size(); ++i) results.push_back(c.types[i] ? c.b.result(made, i) : nullptr);
     return results;
   }
 
@@ -154,7 +176,8 @@ class Importer {
     Dims places;
     for (const Json& below : aliases_of(node))
       for (const Node* n : known(below).nodes)
-        if (auto it = std::find(inputs.begin(), inputs.end(), n); n && it != inputs.end()) places.push_back(it - inputs.begin());
+        if (auto it = std::find(inputs.begin(), inputs.end(), n); n && it != inputs.end())
+          places.push_back(it - inputs.begin());
     std::sort(places.begin(), places.end());
     places.erase(std::unique(places.begin(), places.end()), places.end());
     return places;
@@ -189,10 +212,12 @@ class Importer {
 
   /// A row that gives another type than the framework says is wrong: better here than in numbers.
   static void check(const Call& c, const Results& results) {
-    if (results.size() != c.types.size()) c.fail("gives " + std::to_string(results.size()) + " results of " + std::to_string(c.types.size()));
+    if (results.size() != c.types.size())
+      c.fail("gives " + std::to_string(results.size()) + " results of " + std::to_string(c.types.size()));
     for (size_t i = 0; i < results.size(); ++i)
       if (results[i] && c.types[i] && results[i]->type != *c.types[i])
-        c.fail("result " + std::to_string(i) + " is " + to_string(results[i]->type) + ", not " + to_string(*c.types[i]));
+        c.fail("result " + std::to_string(i) + " is " + to_string(results[i]->type) + ", not " +
+               to_string(*c.types[i]));
   }
 
   const Known& known(const Json& j) const {
@@ -204,7 +229,8 @@ class Importer {
 
   static std::string place(const Json& node, const std::string& target) {
     const std::string op = target.substr(0, target.rfind('.'));  // without the overload
-    const std::string origin = node.contains("origin") && node["origin"].is_string() ? node["origin"].get<std::string>() : "";
+    const std::string origin =
+        node.contains("origin") && node["origin"].is_string() ? node["origin"].get<std::string>() : "";
     return origin.empty() ? "(" + op + ")" : origin + " (" + op + ")";
   }
 
@@ -214,9 +240,7 @@ class Importer {
     Val v{Type{DType::F32, j.at("shape").get<Dims>()}, {}};
     try {
       v.type->dtype = dtype_of(dtype);
-    } catch (const InternalError&) {
-      throw InternalError(place + ": dtype " + dtype + " is not compiled");
-    }
+    } catch (const InternalError&) { throw InternalError(place + ": dtype " + dtype + " is not compiled"); }
     v.strides = j.contains("stride") ? j["stride"].get<Dims>() : contiguous_strides(v.type->shape);
     v.offset = j.value("offset", int64_t{0});
     require(v.strides.size() == v.type->shape.size(), place + ": strides and shape differ in length");

@@ -47,11 +47,13 @@ Handler scatter(ScatterKind kind) {
   return [kind](const Call& c) -> Outcome {
     const DType d = kind == ScatterKind::Sum ? c.compute() : c.dtype();
     Value x = c.arg(0, "self").as(d), index = c.arg(2, "index").as(DType::I64), src = c.arg(3, "src").as(d);
-    if (x.rank() == 0 || index.rank() != x.rank() || (kind == ScatterKind::Sum && d == DType::Bool)) return std::nullopt;
+    if (x.rank() == 0 || index.rank() != x.rank() || (kind == ScatterKind::Sum && d == DType::Bool))
+      return std::nullopt;
     if (src.rank() == 0) src = broadcast(src, index.shape());
     else if (src.rank() != index.rank()) return std::nullopt;
     else src = with(src, c.b.slice(src.node, Dims(src.rank(), 0), index.shape(), Dims(src.rank(), 1)));
-    return c.give(formulas::scattered(kind, x, index, src, wrap_axis(c, c.arg(1, "dim").integer(), x.rank()), Failure::Bounds));
+    return c.give(
+        formulas::scattered(kind, x, index, src, wrap_axis(c, c.arg(1, "dim").integer(), x.rank()), Failure::Bounds));
   };
 }
 
@@ -63,7 +65,8 @@ Handler index_rows(ScatterKind kind) {
     if (x.rank() == 0 || src.rank() != x.rank() || (kind == ScatterKind::Sum && d == DType::Bool)) return std::nullopt;
     const int64_t axis = wrap_axis(c, c.arg(1, "dim").integer(), x.rank());
     if (const Arg alpha = c.arg(4, "alpha"); alpha.number(1) != 1) src = src * alpha.as(src.dtype());
-    return c.give(formulas::scattered(kind, x, formulas::along(index, src.shape(), axis), src, axis, kind == ScatterKind::Sum ? Failure::Bounds : Failure::Index));
+    return c.give(formulas::scattered(kind, x, formulas::along(index, src.shape(), axis), src, axis,
+                                      kind == ScatterKind::Sum ? Failure::Bounds : Failure::Index));
   };
 }
 
@@ -86,7 +89,9 @@ Outcome index(const Call& c) {
 /// x[mask] = scalar, a choice; anything else with a mask is the framework's.
 Outcome put_by_mask(const Call& c, Value x, const Arg& indices, Value values) {
   const auto list = indices.tensors();
-  if (list.size() != 1 || !list[0] || list[0]->dtype() != DType::Bool || list[0]->shape() != x.shape() || values.numel() != 1) return std::nullopt;
+  if (list.size() != 1 || !list[0] || list[0]->dtype() != DType::Bool || list[0]->shape() != x.shape() ||
+      values.numel() != 1)
+    return std::nullopt;
   return c.give(where(*list[0], reshape(values, {}), x));
 }
 

@@ -17,7 +17,8 @@ Reduction reduction_of(const Call& c, int at) { return static_cast<Reduction>(c.
 /// `at`: place of target; self is before it, weight after.
 f::Classes classes_of(const Call& c, int at, DType d) {
   Value target = c.arg(at, "target").as(DType::I64);
-  return f::classes_of(c.arg(at - 1, "self").tensor().shape(), target, c.arg(at + 3, "ignore_index").integer(), c.optional(at + 1, "weight", d));
+  return f::classes_of(c.arg(at - 1, "self").tensor().shape(), target, c.arg(at + 3, "ignore_index").integer(),
+                       c.optional(at + 1, "weight", d));
 }
 
 Outcome nll_loss(const Call& c) {
@@ -26,7 +27,8 @@ Outcome nll_loss(const Call& c) {
   const f::Classes k = classes_of(c, 1, x.dtype());
   Value loss = f::nll_loss(x, k);
   const Reduction reduction = reduction_of(c, 3);
-  if (reduction == Reduction::None) return Results{c.give(reshape(loss, c.type().shape)), c.give(c.full({}, c.type(1).dtype, 0), 1)};
+  if (reduction == Reduction::None)
+    return Results{c.give(reshape(loss, c.type().shape)), c.give(c.full({}, c.type(1).dtype, 0), 1)};
   Value total = f::reduced(loss, Reduction::Sum), weight = f::nll_total_weight(x, k);
   return Results{c.give(reduction == Reduction::Mean ? total / weight : total), c.give(weight, 1)};
 }
@@ -43,7 +45,9 @@ Outcome nll_loss_backward(const Call& c) {
 }
 
 // --- regression
-Outcome mse_loss(const Call& c) { return c.give(f::reduced(f::mse_loss(c.in(0, "self"), c.in(1, "target")), reduction_of(c, 2))); }
+Outcome mse_loss(const Call& c) {
+  return c.give(f::reduced(f::mse_loss(c.in(0, "self"), c.in(1, "target")), reduction_of(c, 2)));
+}
 Outcome mse_loss_backward(const Call& c) {
   Value x = c.in(1, "self"), t = c.in(2, "target"), dy = c.in(0, "grad_output");
   return c.give(f::mse_loss_backward(dy, x, t, f::share_of(c.type().numel(), reduction_of(c, 3))));
@@ -51,7 +55,9 @@ Outcome mse_loss_backward(const Call& c) {
 
 using Loss = Value (*)(Value x, Value t, double bound);
 Handler loss_within(Loss loss, const char* name) {
-  return [=](const Call& c) -> Outcome { return c.give(f::reduced(loss(c.in(0, "self"), c.in(1, "target"), c.arg(3, name).number(1)), reduction_of(c, 2))); };
+  return [=](const Call& c) -> Outcome {
+    return c.give(f::reduced(loss(c.in(0, "self"), c.in(1, "target"), c.arg(3, name).number(1)), reduction_of(c, 2)));
+  };
 }
 using LossBackward = Value (*)(Value dy, Value x, Value t, double bound, double share);
 Handler loss_within_backward(LossBackward backward, const char* name) {
@@ -69,7 +75,8 @@ Outcome bce(const Call& c) {
 }
 Outcome bce_backward(const Call& c) {
   Value dy = c.in(0, "grad_output"), x = c.in(1, "self"), t = c.in(2, "target");
-  Value dx = f::binary_cross_entropy_backward(dy, x, t, round_to(c.dtype(), 1e-12f));  // eager's is a float, of halves 0
+  // eager's is a float, of halves 0
+  Value dx = f::binary_cross_entropy_backward(dy, x, t, round_to(c.dtype(), 1e-12f));
   if (!c.arg(3, "weight").none()) dx = dx * c.in(3, "weight");
   return c.give(reduction_of(c, 4) == Reduction::Mean ? dx / static_cast<double>(x.numel()) : dx);
 }

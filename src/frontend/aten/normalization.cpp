@@ -58,15 +58,18 @@ Results batch_norm_with(const Call& c, const BatchNorm& form) {
     const auto p = c.optional(at, name, c.compute());
     return p ? std::optional(f::along_channels(*p, rank)) : std::nullopt;
   };
-  const f::Normalized n = form.training ? f::normalize(x, f::all_but_channels(rank), eps)
-                                        : f::normalize_by(x, f::along_channels(running(0), rank), f::along_channels(running(1), rank), eps);
+  const f::Normalized n =
+      form.training ? f::normalize(x, f::all_but_channels(rank), eps)
+                    : f::normalize_by(x, f::along_channels(running(0), rank), f::along_channels(running(1), rank), eps);
   Results r{c.give(f::affine(n.value, channels(1, "weight"), channels(2, "bias")))};
   for (size_t i : {1, 2}) {  // what the backward reads; eager leaves it empty in evaluation
     const Type& t = c.type(i);
-    r.push_back(t.shape == Dims{0} && !form.training ? c.full(t.shape, t.dtype, 0).node : c.give(reshape(i == 1 ? n.mean : n.rstd, t.shape), i));
+    r.push_back(t.shape == Dims{0} && !form.training ? c.full(t.shape, t.dtype, 0).node
+                                                     : c.give(reshape(i == 1 ? n.mean : n.rstd, t.shape), i));
   }
   if (c.types.size() == 5) {
-    const double count = x.numel() / static_cast<double>(x.size(1)), momentum = c.arg(form.momentum_at, "momentum").number();
+    const double count = x.numel() / static_cast<double>(x.size(1)),
+                 momentum = c.arg(form.momentum_at, "momentum").number();
     for (int i : {0, 1}) {
       Value old = running(i);
       if (!form.training) {
@@ -116,19 +119,24 @@ Outcome batch_norm_backward(const Call& c) {
 
 // --- group norm
 f::ChannelGroups groups_of(const Call& c, int at) {
-  return {c.arg(at, "N").integer(), c.arg(at + 1, "C").integer(), c.arg(at + 2, "HxW").integer(), c.arg(at + 3, "group").integer()};
+  return {c.arg(at, "N").integer(), c.arg(at + 1, "C").integer(), c.arg(at + 2, "HxW").integer(),
+          c.arg(at + 3, "group").integer()};
 }
 /// A parameter, or nothing.
-std::optional<Value> per_channel(const f::ChannelGroups& g, std::optional<Value> p) { return p ? std::optional(g.per_channel(*p)) : std::nullopt; }
+std::optional<Value> per_channel(const f::ChannelGroups& g, std::optional<Value> p) {
+  return p ? std::optional(g.per_channel(*p)) : std::nullopt;
+}
 
 Outcome group_norm(const Call& c) {
   const f::ChannelGroups g = groups_of(c, 3);
   Value x = c.in(0, "input");
   if (x.numel() == 0) return std::nullopt;
   const f::Normalized n = f::normalize(g.grouped(x), {2, 3}, c.arg(7, "eps").number());
-  const auto scale = per_channel(g, c.optional(1, "weight", c.compute())), shift = per_channel(g, c.optional(2, "bias", c.compute()));
+  const auto scale = per_channel(g, c.optional(1, "weight", c.compute())),
+             shift = per_channel(g, c.optional(2, "bias", c.compute()));
   Value y = f::affine(n.value, scale, shift);
-  return Results{c.give(reshape(y, c.type().shape)), c.give(reshape(n.mean, c.type(1).shape), 1), c.give(reshape(n.rstd, c.type(2).shape), 2)};
+  return Results{c.give(reshape(y, c.type().shape)), c.give(reshape(n.mean, c.type(1).shape), 1),
+                 c.give(reshape(n.rstd, c.type(2).shape), 2)};
 }
 
 Outcome group_norm_backward(const Call& c) {
@@ -138,7 +146,8 @@ Outcome group_norm_backward(const Call& c) {
   if (x.numel() == 0) return std::nullopt;
   Value dy = g.grouped(c.arg(0, "grad_out").as(d));
   Value mean = g.per_group(c.arg(2, "mean").as(d)), rstd = g.per_group(c.arg(3, "rstd").as(d));
-  return wanted(c, 9, f::norm_backward(dy, g.grouped(x), mean, rstd, per_channel(g, c.optional(4, "weight", d)), {2, 3}, {0, 3}));
+  return wanted(
+      c, 9, f::norm_backward(dy, g.grouped(x), mean, rstd, per_channel(g, c.optional(4, "weight", d)), {2, 3}, {0, 3}));
 }
 
 }  // namespace

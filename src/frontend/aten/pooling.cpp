@@ -34,7 +34,8 @@ Outcome average(const Call& c) {
   Value x = c.in(0, "self");
   const Dims kernel = pair(c.arg(1, "kernel_size"), {}), stride = pair(c.arg(2, "stride"), kernel);
   const size_t n = x.shape().size();
-  if (kernel != stride || pair(c.arg(3, "padding"), {0, 0}) != Dims{0, 0} || !c.arg(6, "divisor_override").none()) return std::nullopt;
+  if (kernel != stride || pair(c.arg(3, "padding"), {0, 0}) != Dims{0, 0} || !c.arg(6, "divisor_override").none())
+    return std::nullopt;
   if (n < 3 || x.shape()[n - 2] % kernel[0] != 0 || x.shape()[n - 1] % kernel[1] != 0) return std::nullopt;
   return mean_of_tiles(c, x);
 }
@@ -42,8 +43,10 @@ Outcome average(const Call& c) {
 /// `at`: the place of kernel_size.
 std::optional<formulas::MaxPool> max_pool_of(const Call& c, int at, const Value& x) {
   const Dims kernel = pair(c.arg(at, "kernel_size"), {});
-  formulas::MaxPool p{kernel, pair(c.arg(at + 1, "stride"), kernel), pair(c.arg(at + 2, "padding"), {0, 0}), pair(c.arg(at + 3, "dilation"), {1, 1})};
-  if (c.arg(at + 4, "ceil_mode").flag(false) || x.rank() != 4 || x.numel() == 0 || !is_float(x.dtype())) return std::nullopt;
+  formulas::MaxPool p{kernel, pair(c.arg(at + 1, "stride"), kernel), pair(c.arg(at + 2, "padding"), {0, 0}),
+                      pair(c.arg(at + 3, "dilation"), {1, 1})};
+  if (c.arg(at + 4, "ceil_mode").flag(false) || x.rank() != 4 || x.numel() == 0 || !is_float(x.dtype()))
+    return std::nullopt;
   return p;
 }
 
@@ -59,7 +62,8 @@ Outcome max_pool_backward(const Call& c) {
   Value dy = c.arg(0, "grad_output").tensor();
   if (dy.rank() != 4 || dy.numel() == 0) return std::nullopt;
   const Dims& shape = c.type().shape;
-  return c.give(formulas::max_pool_backward(cast(dy, compute_dtype(dy.dtype())), c.arg(7, "indices").tensor(), shape[2], shape[3]));
+  return c.give(formulas::max_pool_backward(cast(dy, compute_dtype(dy.dtype())), c.arg(7, "indices").tensor(), shape[2],
+                                            shape[3]));
 }
 
 }  // namespace

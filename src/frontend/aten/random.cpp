@@ -7,8 +7,8 @@
 namespace trainc::frontend::aten {
 namespace {
 
-/// 1/(1-p), as eager multiplies with it: on the CPU its mask holds the inverse already, which it divided in the type that it computes
-/// in and rounded to the type of what is dropped (1.109375 for p = 0.1 in bf16).
+/// 1/(1-p), as eager multiplies with it: on the CPU its mask holds the inverse already, which it divided in the type
+/// that it computes in and rounded to the type of what is dropped (1.109375 for p = 0.1 in bf16).
 double inverse_of(const Call& c, double scale) {
   if (c.philox || scale == 0) return scale;
   const DType d = c.type(0).dtype, computed = compute_dtype(d);
@@ -24,7 +24,9 @@ Outcome dropout(const Call& c) {
   if (!training || x.numel() == 0) return Results{c.give(x), c.give(c.full({}, DType::Bool, 1), 1)};
   // On the device p is rounded to what eager computes in before anything is made of it, and its inverse then once more.
   const bool single = c.philox && c.compute() == DType::F32;
-  const double p = single ? static_cast<float>(keep) : keep, scale = keep == 0 ? 0.0 : single ? static_cast<float>(1 / p) : 1 / p;
+  const double p = single ? static_cast<float>(keep) : keep, scale = keep == 0 ? 0.0
+                                                                     : single  ? static_cast<float>(1 / p)
+                                                                               : 1 / p;
   Value mask = c.random_mask(x.shape(), c.strides.at(1), p);
   return Results{c.give(formulas::dropout(x, mask, inverse_of(c, scale))), c.give(mask, 1)};
 }

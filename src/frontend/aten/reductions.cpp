@@ -1,6 +1,6 @@
 // Reductions over axes. Half types are summed in f32; integers and bool in i64, as the framework's result says.
-#include "frontend/aten/table.h"
 #include "frontend/formulas/reductions.h"
+#include "frontend/aten/table.h"
 
 namespace trainc::frontend::aten {
 namespace {
@@ -18,9 +18,7 @@ Outcome sum_all(const Call& c) {
   return shaped(c, sum(x, all_axes(x.rank())));
 }
 
-Outcome mean_over(const Call& c, const Dims& axes) {
-  return shaped(c, formulas::mean(c.in(0, "self"), axes));
-}
+Outcome mean_over(const Call& c, const Dims& axes) { return shaped(c, formulas::mean(c.in(0, "self"), axes)); }
 Outcome mean_row(const Call& c) { return mean_over(c, axes_of(c, c.arg(1, "dim"), c.arg(0, "self").tensor().rank())); }
 Outcome mean_all(const Call& c) { return mean_over(c, all_axes(c.arg(0, "self").tensor().rank())); }
 
@@ -32,7 +30,8 @@ Handler spread(Spread what, Signature signature) {
     const int64_t rank = c.arg(0, "self").tensor().rank();
     const bool all = signature == Signature::UnbiasedAll;
     const Dims axes = all ? all_axes(rank) : axes_of(c, c.arg(1, "dim"), rank);
-    const double correction = signature == Signature::Correction ? c.arg(2, "correction").number(1) : c.arg(all ? 1 : 2, "unbiased").flag(true);
+    const double correction = signature == Signature::Correction ? c.arg(2, "correction").number(1)
+                                                                 : c.arg(all ? 1 : 2, "unbiased").flag(true);
     const formulas::Spread m = formulas::variance(c.in(0, "self"), axes, correction);
     const bool root = what == Spread::Std || what == Spread::StdMean;
     Results r{shaped(c, root ? sqrt(m.var) : m.var)};

@@ -19,7 +19,8 @@ Value zeros(const Call& c, const Dims& shape, DType d) { return c.full(shape, d,
 // --- diagonals
 formulas::Diagonal diagonal_of(const Call& c, const Dims& shape, int offset_at, int64_t dim1, int64_t dim2) {
   const int64_t rank = shape.size();
-  return formulas::diagonal_of(shape, c.arg(offset_at, "offset").integer(0), wrap_axis(c, c.arg(offset_at + 1, "dim1").integer(dim1), rank),
+  return formulas::diagonal_of(shape, c.arg(offset_at, "offset").integer(0),
+                               wrap_axis(c, c.arg(offset_at + 1, "dim1").integer(dim1), rank),
                                wrap_axis(c, c.arg(offset_at + 2, "dim2").integer(dim2), rank));
 }
 
@@ -28,9 +29,12 @@ Outcome diagonal(const Call& c) {
   return c.give(formulas::diagonal(x, diagonal_of(c, x.shape(), 1, 0, 1)));
 }
 Outcome diagonal_backward(const Call& c) {
-  return c.give(formulas::on_diagonal(c.arg(0, "grad_output").tensor(), diagonal_of(c, c.arg(1, "input_sizes").ints(), 2, 0, 1)));
+  return c.give(
+      formulas::on_diagonal(c.arg(0, "grad_output").tensor(), diagonal_of(c, c.arg(1, "input_sizes").ints(), 2, 0, 1)));
 }
-Outcome diag_embed(const Call& c) { return c.give(formulas::on_diagonal(c.arg(0, "self").tensor(), diagonal_of(c, c.type().shape, 1, -2, -1))); }
+Outcome diag_embed(const Call& c) {
+  return c.give(formulas::on_diagonal(c.arg(0, "self").tensor(), diagonal_of(c, c.type().shape, 1, -2, -1)));
+}
 Outcome diagonal_scatter(const Call& c) {
   Value x = c.arg(0, "self").tensor(), src = c.arg(1, "src").as(c.dtype());
   return c.give(formulas::diagonal_scattered(x, src, diagonal_of(c, x.shape(), 2, 0, 1)));
@@ -43,7 +47,8 @@ Outcome unfold(const Call& c) {
   if (x.rank() == 0) return c.give(reshape(x, {1}));
   const int64_t axis = wrap_axis(c, c.arg(1, "dimension").integer(), x.rank());
   const Dims order = to_the_end(x.rank(), {axis});
-  x = formulas::sliding_windows(permute(x, order), c.type().shape.at(axis), c.arg(2, "size").integer(), c.arg(3, "step").integer());
+  x = formulas::sliding_windows(permute(x, order), c.type().shape.at(axis), c.arg(2, "size").integer(),
+                                c.arg(3, "step").integer());
   Dims back = to_the_end(x.rank() - 1, {axis});
   back.push_back(x.rank() - 1);
   return c.give(permute_back(x, back));
@@ -54,7 +59,8 @@ Outcome unfold_backward(const Call& c) {
   const Dims shape = c.arg(1, "input_sizes").ints();
   if (shape.empty()) return c.give(reshape(dy, {}));
   const int64_t axis = wrap_axis(c, c.arg(2, "dim").integer(), shape.size());
-  Value dx = formulas::overlap_add(permute(dy, to_the_end(dy.rank(), {axis, dy.rank() - 1})), shape[axis], c.arg(4, "step").integer(), 1);
+  Value dx = formulas::overlap_add(permute(dy, to_the_end(dy.rank(), {axis, dy.rank() - 1})), shape[axis],
+                                   c.arg(4, "step").integer(), 1);
   return c.give(permute_back(dx, to_the_end(dx.rank(), {axis})));
 }
 
@@ -62,10 +68,14 @@ Outcome unfold_backward(const Call& c) {
 struct Patches {
   Dims kernel, dilation, padding, step;
   Patches(const Call& c, int at)
-      : kernel(two(c.arg(at, "kernel_size").ints())), dilation(two(c.arg(at + 1, "dilation").ints())), padding(two(c.arg(at + 2, "padding").ints())),
+      : kernel(two(c.arg(at, "kernel_size").ints())),
+        dilation(two(c.arg(at + 1, "dilation").ints())),
+        padding(two(c.arg(at + 2, "padding").ints())),
         step(two(c.arg(at + 3, "stride").ints())) {}
   static Dims two(Dims d) { return d.size() == 1 ? Dims{d[0], d[0]} : d; }
-  int64_t count(int axis, int64_t size) const { return (size + 2 * padding[axis] - dilation[axis] * (kernel[axis] - 1) - 1) / step[axis] + 1; }
+  int64_t count(int axis, int64_t size) const {
+    return (size + 2 * padding[axis] - dilation[axis] * (kernel[axis] - 1) - 1) / step[axis] + 1;
+  }
 };
 
 Outcome im2col(const Call& c) {
@@ -73,7 +83,8 @@ Outcome im2col(const Call& c) {
   const Patches p(c, 1);
   if (c.type().numel() == 0) return c.give(zeros(c, c.type().shape, c.dtype()));
   if (x.rank() == 3) x = reshape(x, {1, x.size(0), x.size(1), x.size(2)});
-  x = windows(resized(channels_last(x), p.padding, p.padding, 0), p.kernel, p.step, p.dilation);  // [N, h, w, kh, kw, C]
+  // [N, h, w, kh, kw, C]
+  x = windows(resized(channels_last(x), p.padding, p.padding, 0), p.kernel, p.step, p.dilation);
   return c.give(reshape(permute(x, {0, 5, 3, 4, 1, 2}), c.type().shape));
 }
 
@@ -86,8 +97,10 @@ Outcome col2im(const Call& c) {
   const int64_t images = shape.size() == 3 ? 1 : shape[0], channels = shape[shape.size() - 3];
   x = reshape(x, {images, channels, p.kernel[0], p.kernel[1], p.count(0, size[0]), p.count(1, size[1])});
   // one axis after the other: kh + kw terms instead of kh * kw
-  x = formulas::overlap_add(permute(x, {0, 1, 2, 4, 5, 3}), size[1] + 2 * p.padding[1], p.step[1], p.dilation[1]);  // [N, C, kh, h, W]
-  x = formulas::overlap_add(permute(x, {0, 1, 4, 3, 2}), size[0] + 2 * p.padding[0], p.step[0], p.dilation[0]);     // [N, C, W, H]
+  // [N, C, kh, h, W]
+  x = formulas::overlap_add(permute(x, {0, 1, 2, 4, 5, 3}), size[1] + 2 * p.padding[1], p.step[1], p.dilation[1]);
+  // [N, C, W, H]
+  x = formulas::overlap_add(permute(x, {0, 1, 4, 3, 2}), size[0] + 2 * p.padding[0], p.step[0], p.dilation[0]);
   x = sliced(sliced(x, {2, p.padding[1], size[1], 1}), {3, p.padding[0], size[0], 1});
   return c.give(reshape(permute(x, {0, 1, 3, 2}), shape));
 }
@@ -102,7 +115,8 @@ class Strided {
   Strided(const Call& c, int size_at) : c_(c), self_(c.arg(0, "self").tensor()), shape_(c.arg(size_at, "size").ints()) {
     const Dims strides = c.arg(size_at + 1, "stride").ints();
     const Arg given = c.arg(size_at + 2, "storage_offset");
-    if (!given.none() && c.arg(0, "self").of_argument()) c.fail("reads an argument's memory by its place in the storage, where another call may have it elsewhere");
+    if (!given.none() && c.arg(0, "self").of_argument())
+      c.fail("reads an argument's memory by its place in the storage, where another call may have it elsewhere");
     start_ = given.none() ? 0 : given.integer() - c.arg(0, "self").offset();
     memory_order(c.arg(0, "self").strides());
     reach_ = start_ + 1;
@@ -163,7 +177,8 @@ class Strided {
     for (size_t i = order_.size(); i-- > 0;) {
       const int64_t axis = order_[i];
       if (shape[axis] == 1) continue;
-      if (strides[axis] != dense && self_.numel() > 0) c_.fail("reads the memory of a tensor that has gaps, or holds an element twice");
+      if (strides[axis] != dense && self_.numel() > 0)
+        c_.fail("reads the memory of a tensor that has gaps, or holds an element twice");
       dense *= shape[axis];
     }
   }
@@ -221,16 +236,20 @@ class Strided {
       return unsliced(x, {0, start_, x.numel(), 1}, self_.numel(), fill);
     };
     const Value memory = flat(self_);
-    if (src.numel() == reach_ - start_) return slice_scattered(memory, reshape(src, {src.numel()}), {0, start_, src.numel(), 1});
-    return where(spread(c_.full(src.shape(), DType::Bool, 1), zeros(c_, {}, DType::Bool)), spread(src, zeros(c_, {}, src.dtype())), memory);
+    if (src.numel() == reach_ - start_)
+      return slice_scattered(memory, reshape(src, {src.numel()}), {0, start_, src.numel(), 1});
+    return where(spread(c_.full(src.shape(), DType::Bool, 1), zeros(c_, {}, DType::Bool)),
+                 spread(src, zeros(c_, {}, src.dtype())), memory);
   }
 
   Value scattered(Value src) const {
     Value place = c_.full(src.shape(), DType::I64, static_cast<double>(start_));
-    for (size_t i = 0; i < steps_.size(); ++i) place = place + iota(c_.b, src.shape(), static_cast<int64_t>(i)) * static_cast<double>(steps_[i].stride);
+    for (size_t i = 0; i < steps_.size(); ++i)
+      place = place + iota(c_.b, src.shape(), static_cast<int64_t>(i)) * static_cast<double>(steps_[i].stride);
     const Dims all{src.numel()};
     const Value memory = flat(self_);
-    return with(memory, c_.b.scatter(ScatterKind::Last, memory.node, reshape(place, all).node, reshape(src, all).node, 0));
+    return with(memory,
+                c_.b.scatter(ScatterKind::Last, memory.node, reshape(place, all).node, reshape(src, all).node, 0));
   }
 
   const Call& c_;

@@ -3,7 +3,8 @@
 namespace trainc::frontend::aten {
 
 void Table::add(std::initializer_list<const char*> targets, Handler handler) {
-  for (const char* target : targets) require(rows_.emplace(target, handler).second, std::string("two rows for ") + target);
+  for (const char* target : targets)
+    require(rows_.emplace(target, handler).second, std::string("two rows for ") + target);
 }
 
 const Handler* Table::find(std::string_view target) const {

@@ -2,8 +2,8 @@
 // view, a copy and a detach of the same shape are one thing.
 #include <algorithm>
 
-#include "frontend/formulas/slices.h"
 #include "frontend/aten/table.h"
+#include "frontend/formulas/slices.h"
 
 namespace trainc::frontend::aten {
 namespace {
@@ -28,7 +28,8 @@ Value transposed(Value x, int64_t i, int64_t j) {
 Outcome transpose(const Call& c) {
   Value x = c.arg(0, "self").tensor();
   if (x.rank() == 0) return c.give(x);
-  return c.give(transposed(x, wrap_axis(c, c.arg(1, "dim0").integer(), x.rank()), wrap_axis(c, c.arg(2, "dim1").integer(), x.rank())));
+  return c.give(transposed(x, wrap_axis(c, c.arg(1, "dim0").integer(), x.rank()),
+                           wrap_axis(c, c.arg(2, "dim1").integer(), x.rank())));
 }
 Outcome t_row(const Call& c) {
   Value x = c.arg(0, "self").tensor();
@@ -121,7 +122,8 @@ Outcome unbind(const Call& c) {
   Value x = c.arg(0, "self").tensor();
   const int64_t axis = wrap_axis(c, c.arg(1, "dim").integer(0), x.rank());
   Results parts;
-  for (int64_t i = 0; i < x.size(axis); ++i) parts.push_back(c.give(reshape(sliced(x, {axis, i, 1, 1}), c.type(i).shape), i));
+  for (int64_t i = 0; i < x.size(axis); ++i)
+    parts.push_back(c.give(reshape(sliced(x, {axis, i, 1, 1}), c.type(i).shape), i));
   return parts;
 }
 
@@ -177,7 +179,8 @@ Outcome constant_pad(const Call& c) {
   Dims low(x.rank(), 0), high(x.rank(), 0);
   for (size_t i = 0; i < pad.size() / 2; ++i) {
     const int64_t axis = x.rank() - 1 - i, l = pad[2 * i], h = pad[2 * i + 1];
-    const int64_t cut = std::max<int64_t>(0, -l), extent = x.size(axis) + std::min<int64_t>(0, l) + std::min<int64_t>(0, h);
+    const int64_t cut = std::max<int64_t>(0, -l),
+                  extent = x.size(axis) + std::min<int64_t>(0, l) + std::min<int64_t>(0, h);
     if (extent < 0) return std::nullopt;
     x = sliced(x, {axis, cut, extent, 1});
     low[axis] = std::max<int64_t>(0, l);
@@ -189,11 +192,12 @@ Outcome constant_pad(const Call& c) {
 }  // namespace
 
 void add_views(Table& t) {
-  t.add({"aten.view.default", "aten._unsafe_view.default", "aten.reshape.default", "aten._reshape_alias.default", "aten.squeeze.default",
-         "aten.squeeze.dim", "aten.squeeze.dims", "aten.unsqueeze.default", "aten.alias.default", "aten.detach.default",
-         "aten.clone.default", "aten.contiguous.default", "aten.lift_fresh_copy.default",
-         "aten.view_copy.default", "aten.alias_copy.default", "aten.detach_copy.default"},
-        same_elements);
+  t.add(
+      {"aten.view.default", "aten._unsafe_view.default", "aten.reshape.default", "aten._reshape_alias.default",
+       "aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims", "aten.unsqueeze.default", "aten.alias.default",
+       "aten.detach.default", "aten.clone.default", "aten.contiguous.default", "aten.lift_fresh_copy.default",
+       "aten.view_copy.default", "aten.alias_copy.default", "aten.detach_copy.default"},
+      same_elements);
   t.add({"aten.expand.default", "aten.expand_copy.default"}, expand);
   t.add({"aten.permute.default"}, permute_row);
   t.add({"aten.transpose.int"}, transpose);

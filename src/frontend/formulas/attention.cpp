@@ -8,7 +8,8 @@ namespace {
 /// The sizes, and heads as the batch of a contraction.
 struct Heads {
   int64_t batch, heads, groups, rows, columns;
-  Heads(Value q, Value k) : batch(q.size(0)), heads(q.size(1)), groups(k.size(1)), rows(q.size(2)), columns(k.size(2)) {}
+  Heads(Value q, Value k)
+      : batch(q.size(0)), heads(q.size(1)), groups(k.size(1)), rows(q.size(2)), columns(k.size(2)) {}
 
   Value batched(Value x) const { return reshape(x, {batch * heads, x.size(2), x.size(3)}); }
   /// k or v, each head beside its queries: [B, G, S, E] -> [B H, S, E]
@@ -56,7 +57,8 @@ Attended attention(Value q, Value k, Value v, const Attention& form) {
   return {matmul(e / total, h.spread(v)), m, total};
 }
 
-AttentionGradients attention_backward(Value dy, Value q, Value k, Value v, Value y, Value logsumexp, const Attention& form) {
+AttentionGradients attention_backward(Value dy, Value q, Value k, Value v, Value y, Value logsumexp,
+                                      const Attention& form) {
   const Heads h(q, k);
   dy = h.batched(dy), y = h.batched(y);
   const Value lse = reshape(logsumexp, {h.batch * h.heads, h.rows, 1});

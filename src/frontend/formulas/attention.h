@@ -9,9 +9,10 @@
 namespace trainc::formulas {
 
 struct Attention {
-  double scale;                       // usually 1 / sqrt(E)
-  bool causal = false;                // row i sees the columns up to i
-  std::optional<Value> mask = {};     // broadcast to [B, H, L, S]: bool, true where a row sees a column; or a number added to the score
+  double scale;         // usually 1 / sqrt(E)
+  bool causal = false;  // row i sees the columns up to i
+  // broadcast to [B, H, L, S]: bool, true where a row sees a column; or a number added to the score
+  std::optional<Value> mask = {};
 };
 /// Rows that see nothing give 0 and a logsumexp of -inf.
 struct Attended {

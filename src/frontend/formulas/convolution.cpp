@@ -12,18 +12,22 @@ namespace {
 /// input is an image of few channels, whose rows are contiguous within a patch: read as it lies.
 bool side_by_side(const Convolution& f) {
   for (size_t k = 0; k < f.axes(); ++k)
-    if (f.stride[k] != f.kernel[k] || f.padding[k] != 0 || (f.kernel[k] > 1 && f.dilation[k] != 1) || f.size[k] % f.kernel[k] != 0) return false;
+    if (f.stride[k] != f.kernel[k] || f.padding[k] != 0 || (f.kernel[k] > 1 && f.dilation[k] != 1) ||
+        f.size[k] % f.kernel[k] != 0)
+      return false;
   return product(f.kernel) > 1;
 }
 
-// --- windows as the rows of a contraction; how the taps and channels of a window follow each other is this pair's own business
+// --- windows as the rows of a contraction; how the taps and channels of a window follow each other is this pair's own
+// business
 /// x [N, C, size...] -> [1, N * windows, taps * C]
 Value rows_of(Value x, const Convolution& f) {
   const int64_t axes = f.axes();
   const Dims shape{1, f.images * product(f.grid), product(f.kernel) * f.channels};
   if (side_by_side(f)) {  // channels first
     Dims split{f.images, f.channels}, order{0};
-    for (int64_t k = 0; k < axes; ++k) split.push_back(f.grid[k]), split.push_back(f.kernel[k]), order.push_back(2 + 2 * k);
+    for (int64_t k = 0; k < axes; ++k)
+      split.push_back(f.grid[k]), split.push_back(f.kernel[k]), order.push_back(2 + 2 * k);
     order.push_back(1);
     for (int64_t k = 0; k < axes; ++k) order.push_back(3 + 2 * k);
     return reshape(permute(reshape(x, split), order), shape);
@@ -50,7 +54,8 @@ Value image_of_rows(Value rows, const Convolution& f, const Dims& grid) {
 /// dy [1, N * windows, O], x as rows [1, N * windows, taps * C]; gives w's shape.
 Value gradient_of_weight(Value dy, Value x, const Convolution& f) {
   const Value of_out = permute(dy, {0, 2, 1}), of_window = permute(x, {0, 2, 1});
-  if (side_by_side(f) || product(f.kernel) == 1) return weight_of_rows(with(dy, dy.b->contract(of_out.node, of_window.node)), f);
+  if (side_by_side(f) || product(f.kernel) == 1)
+    return weight_of_rows(with(dy, dy.b->contract(of_out.node, of_window.node)), f);
   // The window's elements down, the output's channels across: the contraction reads the lhs where it lies, and packs dy
   // alone.
   return weight_of_rows(permute(with(dy, dy.b->contract(of_window.node, of_out.node)), {0, 2, 1}), f);
@@ -71,7 +76,8 @@ Phase phase_of(const Convolution& f, size_t axis, int64_t phase) {
 }
 
 /// The places of all axes' phases: [N, ceil(size / step)..., C] channels last; nothing where no tap reaches them.
-std::optional<Value> gradient_of_phase(Value dy, Value w, const Convolution& f, const Dims& phase, const Dims& places, DType sums) {
+std::optional<Value> gradient_of_phase(Value dy, Value w, const Convolution& f, const Dims& phase, const Dims& places,
+                                       DType sums) {
   Dims low, high, taps, gap, start{0}, every{1}, reversed;
   for (size_t k = 0; k < f.axes(); ++k) {
     const Phase p = phase_of(f, k, phase[k]);
@@ -82,14 +88,16 @@ std::optional<Value> gradient_of_phase(Value dy, Value w, const Convolution& f, 
     reversed.push_back(1 + k);
   }
   start.push_back(0), every.push_back(1);
-  Value view = windows(resized(dy, low, high, 0), taps, Dims(f.axes(), 1), gap);  // [N, places, taps, O]; later places are reached by earlier taps
+  // [N, places, taps, O]; later places are reached by earlier taps
+  Value view = windows(resized(dy, low, high, 0), taps, Dims(f.axes(), 1), gap);
   const int64_t k = product(taps) * f.out;
   w = with(w, w.b->slice(channels_last(w).node, start, join({{f.out}, taps, {f.channels}}), every));
   w = with(w, w.b->reverse(w.node, reversed));  // not the view: a row of its taps lies in memory as it is read
-  Dims order{int64_t(f.axes()) + 1};  // [O, taps, C] -> [C, taps, O]
+  Dims order{int64_t(f.axes()) + 1};            // [O, taps, C] -> [C, taps, O]
   for (size_t i = 0; i < f.axes(); ++i) order.push_back(i + 1);
   order.push_back(0);
-  Value rows = cast(reshape(view, {1, f.images * product(places), k}), sums), columns = cast(reshape(permute(w, order), {1, f.channels, k}), sums);
+  Value rows = cast(reshape(view, {1, f.images * product(places), k}), sums),
+        columns = cast(reshape(permute(w, order), {1, f.channels, k}), sums);
   return reshape(with(rows, rows.b->contract(rows.node, columns.node)), join({{f.images}, places, {f.channels}}));
 }
 
@@ -97,7 +105,8 @@ std::optional<Value> gradient_of_phase(Value dy, Value w, const Convolution& f, 
 Value gradient_of_input(Value dy, Value w, const Convolution& f, DType sums) {
   const int64_t axes = f.axes();
   Dims places, high;
-  for (int64_t k = 0; k < axes; ++k) places.push_back((f.size[k] + f.stride[k] - 1) / f.stride[k]), high.push_back(f.size[k] - places[k] * f.stride[k]);
+  for (int64_t k = 0; k < axes; ++k)
+    places.push_back((f.size[k] + f.stride[k] - 1) / f.stride[k]), high.push_back(f.size[k] - places[k] * f.stride[k]);
   // Recursion over the axes: all phases of the axes from `axis` on, interleaved: [N, places of the axes before...,
   // places * step of the others..., C].
   Dims phase(axes, 0);
@@ -113,7 +122,8 @@ Value gradient_of_input(Value dy, Value w, const Convolution& f, DType sums) {
     shape.insert(shape.begin() + axis + 2, 1);
     wide[axis + 1] *= f.stride[axis];
     const Value zero = number(x, 0);
-    if (std::count_if(parts.begin(), parts.end(), [](const auto& p) { return p.has_value(); }) == 1) {  // zeros around it
+    // zeros around it
+    if (std::count_if(parts.begin(), parts.end(), [](const auto& p) { return p.has_value(); }) == 1) {
       const int64_t at = made - parts.begin();
       Dims before(shape.size(), 0), after(shape.size(), 0);
       before[axis + 2] = at, after[axis + 2] = f.stride[axis] - 1 - at;
@@ -136,8 +146,17 @@ Value rows_of_result(Value dy, const Convolution& f, DType sums) {
 }  // namespace
 
 Convolution convolution_of(const Dims& x, const Dims& w, Dims stride, Dims padding, Dims dilation) {
-  Convolution f{std::move(stride), std::move(padding), std::move(dilation), Dims(w.begin() + 2, w.end()), Dims(x.begin() + 2, x.end()), {}, x[0], x[1], w[0]};
-  for (size_t k = 0; k < f.axes(); ++k) f.grid.push_back((f.size[k] + 2 * f.padding[k] - f.dilation[k] * (f.kernel[k] - 1) - 1) / f.stride[k] + 1);
+  Convolution f{std::move(stride),
+                std::move(padding),
+                std::move(dilation),
+                Dims(w.begin() + 2, w.end()),
+                Dims(x.begin() + 2, x.end()),
+                {},
+                x[0],
+                x[1],
+                w[0]};
+  for (size_t k = 0; k < f.axes(); ++k)
+    f.grid.push_back((f.size[k] + 2 * f.padding[k] - f.dilation[k] * (f.kernel[k] - 1) - 1) / f.stride[k] + 1);
   return f;
 }
 
@@ -154,7 +173,8 @@ Value convolution_input_gradient(Value dy, Value w, const Convolution& f, DType 
   const int64_t axes = f.axes();
   Dims order{0, axes + 1};
   for (int64_t k = 0; k < axes; ++k) order.push_back(1 + k), order.push_back(axes + 2 + k);
-  return reshape(permute(reshape(columns, join({{f.images}, f.grid, {f.channels}, f.kernel})), order), join({{f.images, f.channels}, f.size}));
+  return reshape(permute(reshape(columns, join({{f.images}, f.grid, {f.channels}, f.kernel})), order),
+                 join({{f.images, f.channels}, f.size}));
 }
 
 Value convolution_weight_gradient(Value dy, Value x, const Convolution& f, DType sums) {
@@ -162,6 +182,8 @@ Value convolution_weight_gradient(Value dy, Value x, const Convolution& f, DType
   return gradient_of_weight(rows, cast(rows_of(x, f), sums), f);
 }
 
-Value convolution_bias_gradient(Value dy, const Convolution& f, DType sums) { return reshape(sum(rows_of_result(dy, f, sums), {1}), {f.out}); }
+Value convolution_bias_gradient(Value dy, const Convolution& f, DType sums) {
+  return reshape(sum(rows_of_result(dy, f, sums), {1}), {f.out});
+}
 
 }  // namespace trainc::formulas

@@ -12,7 +12,9 @@ Value from_end(Value x, Value end, Value w) { return end + (w - 1) * (end - x); 
 }  // namespace
 
 Value lerp(Value x, Value end, Value w) { return where(abs(w) < 0.5, from_start(x, end, w), from_end(x, end, w)); }
-Value lerp(Value x, Value end, double w) { return std::abs(w) < 0.5 ? from_start(x, end, number(x, w)) : from_end(x, end, number(x, w)); }
+Value lerp(Value x, Value end, double w) {
+  return std::abs(w) < 0.5 ? from_start(x, end, number(x, w)) : from_end(x, end, number(x, w));
+}
 
 Value logaddexp(Value x, Value y) {
   return where((x == y) & (abs(x) == INFINITY), x, max(x, y) + log1p(exp(-abs(x - y))));  // inf - inf is NaN

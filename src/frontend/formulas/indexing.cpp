@@ -4,7 +4,9 @@
 
 namespace trainc::formulas {
 
-Value gathered(Value x, Value index, int64_t axis, Failure failure) { return with(x, x.b->gather(x.node, index.node, axis, failure)); }
+Value gathered(Value x, Value index, int64_t axis, Failure failure) {
+  return with(x, x.b->gather(x.node, index.node, axis, failure));
+}
 Value scattered(ScatterKind kind, Value init, Value index, Value src, int64_t axis, Failure failure) {
   return with(init, init.b->scatter(kind, init.node, index.node, src.node, axis, failure));
 }
@@ -15,7 +17,9 @@ Value along(Value index, const Dims& shape, int64_t axis) {
   return broadcast(reshape(index, one), shape);
 }
 
-Value take_rows(Value table, Value index) { return gathered(table, along(index, {index.numel(), table.size(1)}, 0), 0); }
+Value take_rows(Value table, Value index) {
+  return gathered(table, along(index, {index.numel(), table.size(1)}, 0), 0);
+}
 
 Value take_rows_backward(Value dy, Value index, int64_t rows, int64_t padding) {
   const int64_t n = dy.size(0), width = dy.size(1);

@@ -26,7 +26,8 @@ struct Indexed {
   Dims order;                // of x's axes: before, indexed, after
   Dims before, many, after;  // sizes of the three; `many` is the common shape of the indices
   int64_t places = 1;        // product of the indexed axes
-  Value index;               // [numel of many]: places counted row-major; negative ones wrapped; -1 where any is out of bounds
+  // [numel of many]: places counted row-major; negative ones wrapped; -1 where any is out of bounds
+  Value index;
 };
 /// indices: integers, one an axis of x from the first on, which broadcast; nothing: the whole axis. Nothing where no
 /// axis is indexed, or one of no size.

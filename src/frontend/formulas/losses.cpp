@@ -10,7 +10,9 @@ Value reduced(Value loss, Reduction reduction) {
   Value total = sum(loss, all_axes(loss.rank()), false);
   return reduction == Reduction::Mean ? total / static_cast<double>(loss.numel()) : total;
 }
-double share_of(int64_t elements, Reduction reduction) { return reduction == Reduction::Mean ? 1.0 / static_cast<double>(elements) : 1.0; }
+double share_of(int64_t elements, Reduction reduction) {
+  return reduction == Reduction::Mean ? 1.0 / static_cast<double>(elements) : 1.0;
+}
 
 Classes classes_of(const Dims& x, Value target, int64_t ignored, std::optional<Value> weight) {
   Classes k{};
@@ -31,7 +33,9 @@ Value nll_loss(Value x, const Classes& k) {
   Value picked = with(x, x.b->gather(x.node, k.target.node, k.axis, Failure::Target));
   return where(k.counted, -(k.weight ? picked * *k.weight : picked), 0);
 }
-Value nll_total_weight(Value x, const Classes& k) { return sum(k.weight ? *k.weight : cast(k.counted, x.dtype()), all_axes(x.rank()), false); }
+Value nll_total_weight(Value x, const Classes& k) {
+  return sum(k.weight ? *k.weight : cast(k.counted, x.dtype()), all_axes(x.rank()), false);
+}
 Value nll_loss_backward(Value dy, const Dims& x, const Classes& k) {
   Value g = k.weight ? -dy * *k.weight : -dy;
   return where((iota(*dy.b, x, k.axis) == k.target) & k.counted, g, 0);
@@ -70,7 +74,9 @@ Value binary_cross_entropy(Value x, Value t) {
   t = within(t, Failure::Likelihood);
   return (t - 1) * max(log1p(-x), -100) - t * max(log(x), -100);
 }
-Value binary_cross_entropy_backward(Value dy, Value x, Value t, double least) { return dy * (x - t) / max((1.0 - x) * x, least); }
+Value binary_cross_entropy_backward(Value dy, Value x, Value t, double least) {
+  return dy * (x - t) / max((1.0 - x) * x, least);
+}
 Value binary_cross_entropy_of_logits(Value x, Value t, std::optional<Value> positive) {
   Value log_sigmoid = min(x, 0) - log1p(exp(-abs(x)));
   if (positive) log_sigmoid = ((*positive - 1) * t + 1) * log_sigmoid;

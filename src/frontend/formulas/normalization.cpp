@@ -23,7 +23,8 @@ Value affine(Value y, std::optional<Value> scale, std::optional<Value> shift) {
   return y;
 }
 
-NormGradients norm_backward(Value dy, Value x, Value mean, Value rstd, std::optional<Value> scale, const Dims& axes, const Dims& parameter_axes) {
+NormGradients norm_backward(Value dy, Value x, Value mean, Value rstd, std::optional<Value> scale, const Dims& axes,
+                            const Dims& parameter_axes) {
   Value normalized = (x - mean) * rstd;
   const double n = count_of(normalized, axes);
   Value d = scale ? dy * *scale : dy;
@@ -32,7 +33,8 @@ NormGradients norm_backward(Value dy, Value x, Value mean, Value rstd, std::opti
   return {dx, dscale, sum(dy, parameter_axes, false)};
 }
 
-NormGradients batch_norm_backward(Value dy, Value x, Value mean, Value rstd, std::optional<Value> scale, bool training) {
+NormGradients batch_norm_backward(Value dy, Value x, Value mean, Value rstd, std::optional<Value> scale,
+                                  bool training) {
   const int64_t rank = x.rank();
   const Dims axes = all_but_channels(rank);
   Value normalized = (x - mean) * rstd;

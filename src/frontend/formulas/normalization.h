@@ -20,7 +20,8 @@ Value affine(Value y, std::optional<Value> scale, std::optional<Value> shift);
 struct NormGradients { Value x, scale, shift; };
 /// Of affine(normalize(x, axes)), given its mean and rstd (as `normalize` shapes them). Those of scale and shift are
 /// sums over `parameter_axes`, which they lack.
-NormGradients norm_backward(Value dy, Value x, Value mean, Value rstd, std::optional<Value> scale, const Dims& axes, const Dims& parameter_axes);
+NormGradients norm_backward(Value dy, Value x, Value mean, Value rstd, std::optional<Value> scale, const Dims& axes,
+                            const Dims& parameter_axes);
 /// The same of batch norm, whose parameters have the axes that the statistics have: all gradients share two sums. x:
 /// [N, C, ...], scale [C]. `training`: mean and rstd are x's own; else they are constants.
 NormGradients batch_norm_backward(Value dy, Value x, Value mean, Value rstd, std::optional<Value> scale, bool training);

@@ -9,7 +9,8 @@ namespace trainc::formulas {
 
 std::optional<Dims> tiled(const Dims& image, int64_t h, int64_t w) {
   const size_t n = image.size();
-  if (n < 3 || h <= 0 || w <= 0 || image[n - 2] % h != 0 || image[n - 1] % w != 0 || product(image) == 0) return std::nullopt;
+  if (n < 3 || h <= 0 || w <= 0 || image[n - 2] % h != 0 || image[n - 1] % w != 0 || product(image) == 0)
+    return std::nullopt;
   Dims tiles(image.begin(), image.end() - 2);
   tiles.insert(tiles.end(), {h, image[n - 2] / h, w, image[n - 1] / w});
   return tiles;
@@ -32,7 +33,8 @@ Value mean_of_tiles_backward(Value dy, const Dims& tiles) {
 
 Pooled max_pool(Value x, const MaxPool& p) {
   const int64_t width = x.size(3), taps = p.kernel[0] * p.kernel[1];
-  Value view = windows(resized(channels_last(x), p.padding, p.padding, -INFINITY), p.kernel, p.stride, p.dilation);  // [N, OH, OW, KH, KW, C]
+  // [N, OH, OW, KH, KW, C]
+  Value view = windows(resized(channels_last(x), p.padding, p.padding, -INFINITY), p.kernel, p.stride, p.dilation);
   const Dims seen = view.shape();
   Value best = amax(view, {3, 4});
   // One number tells the place: NaN before all, the later the greater; then those that equal the maximum, the earlier
@@ -42,7 +44,8 @@ Pooled max_pool(Value x, const MaxPool& p) {
   const Value tap = counter(3) * number(counter(3), p.kernel[1]) + counter(4);
   // Padding is no candidate: an image of -inf has its first place, not one outside.
   const auto inside = [&](int which) {
-    const Value at = counter(1 + which) * number(counter(1), p.stride[which]) + counter(3 + which) * number(counter(1), p.dilation[which]);
+    const Value at = counter(1 + which) * number(counter(1), p.stride[which]) +
+                     counter(3 + which) * number(counter(1), p.dilation[which]);
     return (at >= double(p.padding[which])) & (at < double(p.padding[which] + x.size(2 + which)));
   };
   Value rank = where((view == best) & inside(0) & inside(1), double(taps) - 1 - tap, number(tap, -1));
@@ -50,7 +53,8 @@ Pooled max_pool(Value x, const MaxPool& p) {
   const Value first = where(rank >= double(taps), rank - double(taps), double(taps) - 1 - rank);
   const Dims out = first.shape();
   const auto place = [&](int which, Value tap_of) {  // i64, along one axis of the image
-    return iota(b, out, 1 + which) * double(p.stride[which]) + tap_of * double(p.dilation[which]) - double(p.padding[which]);
+    return iota(b, out, 1 + which) * double(p.stride[which]) + tap_of * double(p.dilation[which]) -
+           double(p.padding[which]);
   };
   const Value tap64 = cast(first, DType::I64), kernel_width = number(tap64, p.kernel[1]);
   const Value row = place(0, binary(Op::FloorDiv, tap64, kernel_width)), column = place(1, tap64 % kernel_width);
@@ -62,7 +66,8 @@ Value max_pool_backward(Value dy, Value index, int64_t height, int64_t width) {
   dy = channels_last(dy), index = channels_last(index);
   const int64_t images = dy.size(0), channels = dy.size(3), places = height * width, windows = dy.size(1) * dy.size(2);
   const Value zero = with(dy, dy.b->full(dy.dtype(), {images, places, channels}, 0));
-  const Node* sums = dy.b->scatter(ScatterKind::Sum, zero.node, reshape(index, {images, windows, channels}).node, reshape(dy, {images, windows, channels}).node, 1);
+  const Node* sums = dy.b->scatter(ScatterKind::Sum, zero.node, reshape(index, {images, windows, channels}).node,
+                                   reshape(dy, {images, windows, channels}).node, 1);
   return channels_first(reshape(with(dy, sums), {images, height, width, channels}));
 }
 

@@ -37,7 +37,8 @@ Value slice_scattered(Value self, Value src, const Range& r) {
     std::vector<const Node*> parts;
     if (r.start > 0) parts.push_back(sliced(self, {r.axis, 0, r.start, 1}).node);
     parts.push_back(src.node);
-    if (const int64_t after = r.start + r.extent; after < n) parts.push_back(sliced(self, {r.axis, after, n - after, 1}).node);
+    if (const int64_t after = r.start + r.extent; after < n)
+      parts.push_back(sliced(self, {r.axis, after, n - after, 1}).node);
     return with(self, self.b->concat(parts, r.axis));
   }
   Value inside = unsliced(full(src, src.shape(), DType::Bool, 1), r, n, full(src, {}, DType::Bool, 0));

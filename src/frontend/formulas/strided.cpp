@@ -28,7 +28,8 @@ Diagonal diagonal_of(const Dims& shape, int64_t offset, int64_t row_axis, int64_
   for (int64_t axis : d.order) d.shape.push_back(shape[axis]);
   const int64_t rows = d.shape.end()[-2], columns = d.shape.end()[-1];
   const int64_t row = std::max<int64_t>(-offset, 0), column = std::max<int64_t>(offset, 0);
-  d.range = {rank - 2, row * columns + column, std::max<int64_t>(std::min(rows - row, columns - column), 0), columns + 1};
+  d.range = {rank - 2, row * columns + column, std::max<int64_t>(std::min(rows - row, columns - column), 0),
+             columns + 1};
   if (d.range.extent == 0) d.range.start = 0;
   return d;
 }
@@ -67,7 +68,8 @@ Value overlap_add(Value x, int64_t n, int64_t step, int64_t dilation) {
   if (size <= kFew) {
     std::optional<Value> sum;
     for (int64_t k = 0; k < size; ++k) {
-      Value term = unsliced(reshape(sliced(x, {last, k, 1, 1}), with_axes({windows})), {last - 1, k * dilation, windows, step}, n, zero);
+      Value term = unsliced(reshape(sliced(x, {last, k, 1, 1}), with_axes({windows})),
+                            {last - 1, k * dilation, windows, step}, n, zero);
       sum = sum ? *sum + term : term;
     }
     return *sum;

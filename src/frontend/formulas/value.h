@@ -30,9 +30,9 @@ inline Value binary(Op op, Value x, Value y) {
 }
 inline Value unary(Op op, Value x) { return with(x, x.b->unary(op, x.node)); }
 
-#define TRAINC_BINARY(name, op)                                             \
-  inline Value name(Value x, Value y) { return binary(op, x, y); }          \
-  inline Value name(Value x, double y) { return name(x, number(x, y)); }    \
+#define TRAINC_BINARY(name, op)                                          \
+  inline Value name(Value x, Value y) { return binary(op, x, y); }       \
+  inline Value name(Value x, double y) { return name(x, number(x, y)); } \
   inline Value name(double x, Value y) { return name(number(y, x), y); }
 TRAINC_BINARY(operator+, Op::Add)
 TRAINC_BINARY(operator-, Op::Sub)
@@ -88,12 +88,12 @@ inline Value sum(Value x, Dims axes, bool keep = true) { return reduce(ReduceKin
 inline Value amax(Value x, Dims axes, bool keep = true) { return reduce(ReduceKind::Max, x, std::move(axes), keep); }
 
 /// [B,M,K] x [B,K,N] -> [B,M,N]: the graph's contraction takes the right side with K last.
-inline Value matmul(Value x, Value y) {
-  return with(x, x.b->contract(x.node, x.b->permute(y.node, {0, 2, 1})));
-}
+inline Value matmul(Value x, Value y) { return with(x, x.b->contract(x.node, x.b->permute(y.node, {0, 2, 1}))); }
 
 /// x where it is not below (above) the bound: max and min that keep the sign of a zero x. NaN stays, also the bound's.
-inline Value beyond(Value out, Value bound, Value x) { return where(is_float(x.dtype()) ? out | is_nan(bound) : out, bound, x); }
+inline Value beyond(Value out, Value bound, Value x) {
+  return where(is_float(x.dtype()) ? out | is_nan(bound) : out, bound, x);
+}
 inline Value at_least(Value x, Value low) { return beyond(x < low, low, x); }
 inline Value at_most(Value x, Value high) { return beyond(high < x, high, x); }
 inline Value at_least(Value x, double low) { return at_least(x, number(x, low)); }

@@ -1,6 +1,6 @@
-// Haramoto, Matsumoto, Nishimura, Panneton, L'Ecuyer: "Efficient jump ahead for F2-linear random number generators" (2008). One draw is a
-// linear map A of the state, so A^steps is p(A) for the polynomial p = x^steps mod A's characteristic polynomial, and p(A) applied to a state is
-// a sum of the next 19,937 states, by Horner's rule.
+// Haramoto, Matsumoto, Nishimura, Panneton, L'Ecuyer: "Efficient jump ahead for F2-linear random number generators"
+// (2008). One draw is a linear map A of the state, so A^steps is p(A) for the polynomial p = x^steps mod A's
+// characteristic polynomial, and p(A) applied to a state is a sum of the next 19,937 states, by Horner's rule.
 #include "runtime/cpu/jump.h"
 
 #include <algorithm>
@@ -20,14 +20,16 @@ constexpr int64_t kN = 624, kM = 397, kDegree = 19937, kWords = (kDegree + 63) /
 constexpr uint32_t kMatrix = 0x9908b0df;
 constexpr size_t kKept = 256;  // polynomials: a plan needs one for each of its runs of masks
 
-using Polynomial = std::array<uint64_t, kWords>;  // over the field of two elements, of a degree below kDegree; bit i: the factor of x^i
+// over the field of two elements, of a degree below kDegree; bit i: the factor of x^i
+using Polynomial = std::array<uint64_t, kWords>;
 
-/// The exponents of the characteristic polynomial below its highest, as Matsumoto and Nishimura give it (1998, appendix A.1):
-/// a^(w-r) b^r + sum over i < r of m_i a^(w-r) b^(r-1-i) + sum over i from r of m_i a^(w-1-i), where a = x^624 + x^397, b = x^623 + x^396,
-/// w = 32, r = 31, and m_i is bit i of the matrix.
+/// The exponents of the characteristic polynomial below its highest, as Matsumoto and Nishimura give it (1998, appendix
+/// A.1): a^(w-r) b^r + sum over i < r of m_i a^(w-r) b^(r-1-i) + sum over i from r of m_i a^(w-1-i), where a = x^624 +
+/// x^397, b = x^623 + x^396, w = 32, r = 31, and m_i is bit i of the matrix.
 std::vector<int64_t> characteristic() {
   std::vector<bool> sum(kDegree + 1);
-  // x^(free) (x^227 + 1)^power: a^i b^j is x^(397 i + 396 j) (x^227 + 1)^(i + j), and a binomial is odd where `k & ~power` is 0.
+  // x^(free) (x^227 + 1)^power: a^i b^j is x^(397 i + 396 j) (x^227 + 1)^(i + j), and a binomial is odd where `k &
+  // ~power` is 0.
   const auto add = [&](int64_t a, int64_t b) {
     const int64_t power = a + b;
     for (int64_t k = 0; k <= power; ++k)
@@ -75,7 +77,8 @@ Polynomial squared(const Polynomial& p) {
     square[2 * i] = spread(static_cast<uint32_t>(p[i]));
     square[2 * i + 1] = spread(static_cast<uint32_t>(p[i] >> 32));
   }
-  // x^kDegree is the sum of the lower terms. 64 factors at a time: the next term lies 227 below, so that none falls among those just taken.
+  // x^kDegree is the sum of the lower terms. 64 factors at a time: the next term lies 227 below, so that none falls
+  // among those just taken.
   for (int64_t top = 2 * kWords - 1; top >= kDegree / 64; --top) {
     const int64_t first = std::max(kDegree, top * 64);
     const int shift = static_cast<int>(first - top * 64);
@@ -135,7 +138,8 @@ void add(uint32_t* __restrict sum, const uint32_t* __restrict words) {
 }  // namespace
 
 void jump(uint32_t* words, int64_t steps) {
-  // The low 31 bits of the first word are no part of the generator's state, and come out as anything: so one step less, then a true one.
+  // The low 31 bits of the first word are no part of the generator's state, and come out as anything: so one step less,
+  // then a true one.
   const auto p = kept_power_of_x(static_cast<uint64_t>(steps - 1));
   std::vector<uint32_t> stream(static_cast<size_t>(kN + kDegree + 1));  // the sum is [at, at + 624)
   int64_t at = 0;

@@ -1,7 +1,8 @@
 // MKL's MCG31m1 and viRngBernoulli, from their published definition (Intel's "Notes for oneMKL Vector Statistics"):
 //   x[0] = seed mod m, 1 instead of 0;   x[i+1] = a x[i] mod m;   a = 1132489760, m = 2^31 - 1
 //   u[i] = x[i] / m in single precision;   out[i] = u[i] < p, p in single precision
-// "In single precision" was settled by running MKL 2024.2: u is float(x) * 2^-31 (float(m) is 2^31), so that the largest x give 1.
+// "In single precision" was settled by running MKL 2024.2: u is float(x) * 2^-31 (float(m) is 2^31), so that the
+// largest x give 1.
 #include "runtime/cpu/random.h"
 #include "runtime/runtime.h"
 
@@ -31,7 +32,8 @@ uint32_t bound(double p) {
   uint64_t low = 0, high = kM;  // x in [0, low) passes; high fails or is m
   while (low < high) {
     const uint64_t x = (low + high) / 2;
-    if (static_cast<float>(x) * 0x1p-31f < limit) low = x + 1; else high = x;
+    if (static_cast<float>(x) * 0x1p-31f < limit) low = x + 1;
+    else high = x;
   }
   return static_cast<uint32_t>(low);
 }

@@ -34,7 +34,8 @@ int64_t draws_of_mask(MaskGenerator generator, int64_t n) {
 void bernoulli_bits(MaskGenerator generator, Twister& twister, double p, uint8_t* out, int64_t n) {
   if (n == 0) return;
   if (p <= 0 || p >= 1) {
-    for (int64_t i = 0; i < n; i += 8) out[i / 8] = static_cast<uint8_t>(p >= 1 ? (1u << std::min<int64_t>(8, n - i)) - 1 : 0);
+    for (int64_t i = 0; i < n; i += 8)
+      out[i / 8] = static_cast<uint8_t>(p >= 1 ? (1u << std::min<int64_t>(8, n - i)) - 1 : 0);
     return;
   }
   switch (generator) {

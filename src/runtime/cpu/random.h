@@ -1,5 +1,5 @@
-// Eager's CPU dropout masks, bit for bit (docs/runtime.md, "Random numbers"). Takes: the bytes of torch.get_rng_state(). Gives: masks,
-// and the bytes of the state after them. Includes: support, runtime/runtime.h.
+// Eager's CPU dropout masks, bit for bit (docs/runtime.md, "Random numbers"). Takes: the bytes of
+// torch.get_rng_state(). Gives: masks, and the bytes of the state after them. Includes: support, runtime/runtime.h.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -29,15 +29,15 @@ class Twister {
  private:
   void refill();  // the next 624 words
 
-  bool wide_;                   // with AVX-512
-  std::vector<uint8_t> bytes_;  // as given; the fields below are put back into it
-  alignas(64) std::array<uint32_t, kWords + 32> words_{};    // untempered; the tail is room for whole vectors
-  int64_t used_ = kWords;       // of the current 624
+  bool wide_;                                              // with AVX-512
+  std::vector<uint8_t> bytes_;                             // as given; the fields below are put back into it
+  alignas(64) std::array<uint32_t, kWords + 32> words_{};  // untempered; the tail is room for whole vectors
+  int64_t used_ = kWords;                                  // of the current 624
   bool drew_ = false;
 };
 
-/// Fills out[0, n) with 1 (probability p) or 0, as eager's Tensor.bernoulli_(p) on a contiguous bool tensor. Where p is 0 or 1, or n is 0,
-/// nothing is drawn: that is what eager's dropout does, the one source of such masks.
+/// Fills out[0, n) with 1 (probability p) or 0, as eager's Tensor.bernoulli_(p) on a contiguous bool tensor. Where p is
+/// 0 or 1, or n is 0, nothing is drawn: that is what eager's dropout does, the one source of such masks.
 void bernoulli(MaskGenerator, Twister&, double p, uint8_t* out, int64_t n);
 
 /// How many 32-bit draws of the twister a mask of n elements takes, where p is neither 0 nor 1.

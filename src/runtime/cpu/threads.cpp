@@ -1,6 +1,7 @@
-// Where parallel work runs. Under PyTorch: on its OpenMP threads, through libtorch's exported C entry torch_parallel_for, so that there is one
-// pool in the process and torch.set_num_threads rules it. Elsewhere: a pool of our own. A forked child has neither pool's threads (libgomp
-// would wait for them for ever): it gets a new pool of our own.
+// Where parallel work runs. Under PyTorch: on its OpenMP threads, through libtorch's exported C entry
+// torch_parallel_for, so that there is one pool in the process and torch.set_num_threads rules it. Elsewhere: a pool of
+// our own. A forked child has neither pool's threads (libgomp would wait for them for ever): it gets a new pool of our
+// own.
 #include <dlfcn.h>
 #include <pthread.h>
 
@@ -66,13 +67,17 @@ struct Work {
       if (!error) error = std::current_exception();
     }
   }
-  void rethrow() const { if (error) std::rethrow_exception(error); }
+  void rethrow() const {
+    if (error) std::rethrow_exception(error);
+  }
 };
 
 thread_local bool inside = false;  // a parallel region within one runs inline
 
 /// n ranges, one a thread: range `part` of [0, n).
-std::pair<int64_t, int64_t> part_of(int64_t n, int64_t parts, int64_t part) { return {n * part / parts, n * (part + 1) / parts}; }
+std::pair<int64_t, int64_t> part_of(int64_t n, int64_t parts, int64_t part) {
+  return {n * part / parts, n * (part + 1) / parts};
+}
 
 class Pool {
  public:
@@ -126,7 +131,8 @@ class Pool {
 
 int hardware_threads() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
 
-// Never destroyed: its threads may outlive static destruction. After a fork the old one is left behind, with whatever state its locks had.
+// Never destroyed: its threads may outlive static destruction. After a fork the old one is left behind, with whatever
+// state its locks had.
 std::atomic<Pool*> the_pool{nullptr};
 
 Pool& pool() {

@@ -1,5 +1,5 @@
-// mt19937 as the framework keeps it, 624 words at a time as vector code: written out for AVX-512 (a GPT-2 step draws 115 million words; the
-// compiler's own vectors take five times as long), left to the compiler elsewhere.
+// mt19937 as the framework keeps it, 624 words at a time as vector code: written out for AVX-512 (a GPT-2 step draws
+// 115 million words; the compiler's own vectors take five times as long), left to the compiler elsewhere.
 #pragma GCC diagnostic ignored "-Wuninitialized"  // GCC 12 sees them in its own intrinsics (its bug 105593)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
@@ -17,9 +17,9 @@ namespace {
 // torch.get_rng_state(): at::CPUGeneratorImplState, whose first part is the layout of torch 1.0.
 struct State {
   uint64_t seed;
-  int32_t left;    // words unused, + 1; 1 before the first draw after seeding
+  int32_t left;  // words unused, + 1; 1 before the first draw after seeding
   int32_t seeded;
-  uint64_t next;   // words used
+  uint64_t next;  // words used
   uint64_t words[Twister::kWords];
   double normal_x, normal_y, normal_rho;
   int32_t normal_is_valid;
@@ -32,9 +32,11 @@ constexpr int64_t kN = Twister::kWords, kM = 397;
 
 constexpr uint64_t kMask53 = (uint64_t{1} << 53) - 1;
 
-// Element i of the next 624 needs i, i + 1 and i + 397 of the last (mod 624): 227 of them read only old words, the rest reads new ones
-// at a distance of 227, so both loops are free of dependences shorter than a vector.
-uint32_t mix(uint32_t u, uint32_t v) { return (((u & 0x80000000u) | (v & 0x7fffffffu)) >> 1) ^ ((0u - (v & 1u)) & 0x9908b0dfu); }
+// Element i of the next 624 needs i, i + 1 and i + 397 of the last (mod 624): 227 of them read only old words, the rest
+// reads new ones at a distance of 227, so both loops are free of dependences shorter than a vector.
+uint32_t mix(uint32_t u, uint32_t v) {
+  return (((u & 0x80000000u) | (v & 0x7fffffffu)) >> 1) ^ ((0u - (v & 1u)) & 0x9908b0dfu);
+}
 
 uint32_t temper(uint32_t y) {
   y ^= y >> 11;
@@ -54,7 +56,8 @@ void twist(uint32_t* w) {
   w[kN - 1] = w[kM - 1] ^ mix(w[kN - 1], w[0]);
 }
 
-// `words`: untempered pairs of high and low word. x * 2^-53 < p exactly where x < threshold: scaling by a power of two is exact.
+// `words`: untempered pairs of high and low word. x * 2^-53 < p exactly where x < threshold: scaling by a power of two
+// is exact.
 #if !defined(__SANITIZE_ADDRESS__)
 __attribute__((target_clones("arch=haswell", "default")))
 #endif
@@ -70,7 +73,8 @@ void below(const uint32_t* __restrict words, int64_t threshold, uint8_t* __restr
 /// Words [i, i + 16) of the next 624 that `stored` names.
 TRAINC_AVX512 inline void twist_vector(uint32_t* w, int64_t i, int64_t other, __mmask16 stored) {
   const __m512i u = _mm512_loadu_si512(w + i), v = _mm512_loadu_si512(w + i + 1);
-  const __m512i high_of_u = _mm512_ternarylogic_epi32(_mm512_set1_epi32(INT32_MIN), u, v, 0xCA);  // the top bit of u, the rest of v
+  // the top bit of u, the rest of v
+  const __m512i high_of_u = _mm512_ternarylogic_epi32(_mm512_set1_epi32(INT32_MIN), u, v, 0xCA);
   __m512i y = _mm512_xor_si512(_mm512_srli_epi32(high_of_u, 1), _mm512_loadu_si512(w + other));
   const __mmask16 odd = _mm512_test_epi32_mask(v, _mm512_set1_epi32(1));
   y = _mm512_mask_xor_epi32(y, odd, y, _mm512_set1_epi32(static_cast<int>(0x9908b0dfu)));
@@ -89,7 +93,8 @@ TRAINC_AVX512 void twist_avx512(uint32_t* w) {
 TRAINC_AVX512 inline __mmask8 eight_below(const uint32_t* words, __m512i threshold) {
   __m512i y = _mm512_loadu_si512(words);
   y = _mm512_xor_si512(y, _mm512_srli_epi32(y, 11));
-  y = _mm512_ternarylogic_epi32(y, _mm512_slli_epi32(y, 7), _mm512_set1_epi32(static_cast<int>(0x9d2c5680u)), 0x78);  // y ^ (shifted & constant)
+  // y ^ (shifted & constant)
+  y = _mm512_ternarylogic_epi32(y, _mm512_slli_epi32(y, 7), _mm512_set1_epi32(static_cast<int>(0x9d2c5680u)), 0x78);
   y = _mm512_ternarylogic_epi32(y, _mm512_slli_epi32(y, 15), _mm512_set1_epi32(static_cast<int>(0xefc60000u)), 0x78);
   y = _mm512_xor_si512(y, _mm512_srli_epi32(y, 18));
   const __m512i x = _mm512_and_si512(_mm512_rol_epi64(y, 32), _mm512_set1_epi64(static_cast<int64_t>(kMask53)));
@@ -98,7 +103,8 @@ TRAINC_AVX512 inline __mmask8 eight_below(const uint32_t* words, __m512i thresho
 TRAINC_AVX512 void below_avx512(const uint32_t* words, int64_t threshold, uint8_t* out, int64_t n) {
   const __m512i t = _mm512_set1_epi64(threshold);
   for (int64_t i = 0; i < n; i += 16) {
-    const __mmask16 kept = static_cast<__mmask16>(eight_below(words + 2 * i, t) | eight_below(words + 2 * i + 16, t) << 8);
+    const __mmask16 kept =
+        static_cast<__mmask16>(eight_below(words + 2 * i, t) | eight_below(words + 2 * i + 16, t) << 8);
     const __mmask16 stored = n - i >= 16 ? 0xffff : static_cast<__mmask16>((1u << (n - i)) - 1);
     _mm_mask_storeu_epi8(out + i, stored, _mm_maskz_set1_epi8(kept, 1));
   }
@@ -106,11 +112,14 @@ TRAINC_AVX512 void below_avx512(const uint32_t* words, int64_t threshold, uint8_
 
 }  // namespace
 
-Twister::Twister(std::span<const uint8_t> state, CpuLevel level) : wide_(f32_lanes(level) == 16), bytes_(state.begin(), state.end()) {
-  require(state.size() == kStateBytes, "the framework's generator state has " + std::to_string(state.size()) + " bytes, not 5056");
+Twister::Twister(std::span<const uint8_t> state, CpuLevel level)
+    : wide_(f32_lanes(level) == 16), bytes_(state.begin(), state.end()) {
+  require(state.size() == kStateBytes,
+          "the framework's generator state has " + std::to_string(state.size()) + " bytes, not 5056");
   State s;
   std::memcpy(&s, bytes_.data(), sizeof s);
-  require(s.seeded == 1 && s.left >= 1 && s.left <= kN && s.next <= uint64_t(kN), "the framework's generator state is not a mt19937");
+  require(s.seeded == 1 && s.left >= 1 && s.left <= kN && s.next <= uint64_t(kN),
+          "the framework's generator state is not a mt19937");
   for (int64_t i = 0; i < kN; ++i) words_[i] = static_cast<uint32_t>(s.words[i]);
   used_ = kN + 1 - s.left;
   require(used_ == kN || used_ == static_cast<int64_t>(s.next), "the framework's generator state is not a mt19937");
@@ -143,7 +152,8 @@ void Twister::skip(int64_t n) {
   drew_ |= n > 0;
   constexpr int64_t kFar = 6000 * kN;  // from here on a jump is quicker than going there
   if (n > kFar) {
-    // Whole blocks, of a number that does not depend on where in its block the generator stands: a plan always skips as many.
+    // Whole blocks, of a number that does not depend on where in its block the generator stands: a plan always skips as
+    // many.
     const int64_t blocks = n / kN - 1;
     jump(words_.data(), blocks * kN);
     n -= blocks * kN;

@@ -1,4 +1,5 @@
-// cuBLASLt by dlopen: cublasLt.h's C functions and numbers, declared here as its documentation has them (11.4 and later).
+// cuBLASLt by dlopen: cublasLt.h's C functions and numbers, declared here as its documentation has them (11.4 and
+// later).
 #include <dlfcn.h>
 #include <fmt/format.h>
 
@@ -25,10 +26,13 @@ int type_of(DType d) {
     default: throw InternalError(fmt::format("cuBLASLt: no products of {}", name_of(d)));
   }
 }
-constexpr int kComputeF32 = 68, kComputeF64 = 70, kComputeTf32 = 77;          // cublasComputeType_t
-constexpr int kTransposeA = 3, kTransposeB = 4;                               // cublasLtMatmulDescAttributes_t: int32, 0 or 1
-constexpr int kBatchCount = 5, kBatchStride = 6;                              // cublasLtMatrixLayoutAttribute_t: int32; int64, elements
-constexpr int kMemoryBytes = 1, kAlignA = 5, kAlignB = 6, kAlignC = 7, kAlignD = 8;  // cublasLtMatmulPreferenceAttributes_t: uint64; uint32, bytes
+constexpr int kComputeF32 = 68, kComputeF64 = 70, kComputeTf32 = 77;  // cublasComputeType_t
+// cublasLtMatmulDescAttributes_t: int32, 0 or 1
+constexpr int kTransposeA = 3, kTransposeB = 4;
+// cublasLtMatrixLayoutAttribute_t: int32; int64, elements
+constexpr int kBatchCount = 5, kBatchStride = 6;
+// cublasLtMatmulPreferenceAttributes_t: uint64; uint32, bytes
+constexpr int kMemoryBytes = 1, kAlignA = 5, kAlignB = 6, kAlignC = 7, kAlignD = 8;
 
 struct Algorithm { uint64_t data[8]; };
 struct Heuristic {
@@ -52,9 +56,11 @@ struct Api {
   Status (*preference_create)(void**);
   Status (*preference_set)(void*, int attribute, const void*, size_t);
   Status (*preference_destroy)(void*);
-  Status (*heuristic)(Handle, void* desc, void* a, void* b, void* c, void* d, void* preference, int wanted, Heuristic*, int* found);
-  Status (*multiply)(Handle, void* desc, const void* alpha, const void* a, void* a_layout, const void* b, void* b_layout, const void* beta, const void* c,
-                     void* c_layout, void* d, void* d_layout, const Algorithm*, void* memory, size_t bytes, void* stream);
+  Status (*heuristic)(Handle, void* desc, void* a, void* b, void* c, void* d, void* preference, int wanted, Heuristic*,
+                      int* found);
+  Status (*multiply)(Handle, void* desc, const void* alpha, const void* a, void* a_layout, const void* b,
+                     void* b_layout, const void* beta, const void* c, void* c_layout, void* d, void* d_layout,
+                     const Algorithm*, void* memory, size_t bytes, void* stream);
 };
 
 void check(Status status, const char* what) {
@@ -86,7 +92,9 @@ struct Library::Impl {
 
   Described layout(const LibraryCall::Matrix& x, int64_t batch) const {
     void* made = nullptr;
-    check(api.layout_create(&made, type_of(x.dtype), static_cast<uint64_t>(x.rows), static_cast<uint64_t>(x.columns), x.leading), "a layout");
+    check(api.layout_create(&made, type_of(x.dtype), static_cast<uint64_t>(x.rows), static_cast<uint64_t>(x.columns),
+                            x.leading),
+          "a layout");
     Described owned = described(made, api.layout_destroy);
     const auto count = static_cast<int32_t>(batch);
     check(api.layout_set(made, kBatchCount, &count, sizeof count), "the number of batches");
@@ -128,18 +136,26 @@ std::unique_ptr<Library> Library::load() {
   return std::unique_ptr<Library>(new Library(std::move(impl)));
 }
 
-void Library::multiply(const LibraryCall& c, const void* a, const void* b, void* d, void* memory, int64_t bytes, void* stream) {
+void Library::multiply(const LibraryCall& c, const void* a, const void* b, void* d, void* memory, int64_t bytes,
+                       void* stream) {
   const Api& api = impl_->api;
   const bool f64 = c.d.dtype == DType::F64;
   void* made = nullptr;
-  check(api.desc_create(&made, f64 ? kComputeF64 : c.tf32 ? kComputeTf32 : kComputeF32, type_of(f64 ? DType::F64 : DType::F32)), "a description");
+  check(api.desc_create(&made,
+                        f64      ? kComputeF64
+                        : c.tf32 ? kComputeTf32
+                                 : kComputeF32,
+                        type_of(f64 ? DType::F64 : DType::F32)),
+        "a description");
   const Described desc = impl_->described(made, api.desc_destroy);
   const int32_t transpose_a = c.transpose_a, transpose_b = c.transpose_b;
   check(api.desc_set(desc.get(), kTransposeA, &transpose_a, sizeof transpose_a), "the transpose of a");
   check(api.desc_set(desc.get(), kTransposeB, &transpose_b, sizeof transpose_b), "the transpose of b");
   const Described la = impl_->layout(c.a, c.batch), lb = impl_->layout(c.b, c.batch), ld = impl_->layout(c.d, c.batch);
 
-  const uint32_t align[] = {static_cast<uint32_t>(lowest_alignment(c.a, a)), static_cast<uint32_t>(lowest_alignment(c.b, b)), static_cast<uint32_t>(lowest_alignment(c.d, d))};
+  const uint32_t align[] = {static_cast<uint32_t>(lowest_alignment(c.a, a)),
+                            static_cast<uint32_t>(lowest_alignment(c.b, b)),
+                            static_cast<uint32_t>(lowest_alignment(c.d, d))};
   const std::string key = fmt::format("{} {} {} {} {}", print(c), align[0], align[1], align[2], bytes);
   std::lock_guard lock(impl_->mutex);
   auto known = impl_->known.find(key);
@@ -148,20 +164,27 @@ void Library::multiply(const LibraryCall& c, const void* a, const void* b, void*
     const Described preference = impl_->described(made, api.preference_destroy);
     const auto allowed = static_cast<uint64_t>(bytes);
     check(api.preference_set(preference.get(), kMemoryBytes, &allowed, sizeof allowed), "its memory");
-    const std::pair<int, uint32_t> alignments[] = {{kAlignA, align[0]}, {kAlignB, align[1]}, {kAlignC, align[2]}, {kAlignD, align[2]}};
-    for (const auto& [attribute, value] : alignments) check(api.preference_set(preference.get(), attribute, &value, sizeof value), "an alignment");
+    const std::pair<int, uint32_t> alignments[] = {
+        {kAlignA, align[0]}, {kAlignB, align[1]}, {kAlignC, align[2]}, {kAlignD, align[2]}};
+    for (const auto& [attribute, value] : alignments)
+      check(api.preference_set(preference.get(), attribute, &value, sizeof value), "an alignment");
     Heuristic best{};
     int found = 0;
-    check(api.heuristic(impl_->handle, desc.get(), la.get(), lb.get(), ld.get(), ld.get(), preference.get(), 1, &best, &found), "choosing an algorithm");
+    check(api.heuristic(impl_->handle, desc.get(), la.get(), lb.get(), ld.get(), ld.get(), preference.get(), 1, &best,
+                        &found),
+          "choosing an algorithm");
     if (found == 0 || best.state != 0) throw InternalError("cuBLASLt has no algorithm for " + print(c));
     known = impl_->known.emplace(key, best.algorithm).first;
   }
   const float one = 1, zero = 0;
   const double one64 = 1, zero64 = 0;
-  const auto at = [](const LibraryCall::Matrix& x, const void* p) { return static_cast<const uint8_t*>(p) + x.offset * size_of(x.dtype); };
+  const auto at = [](const LibraryCall::Matrix& x, const void* p) {
+    return static_cast<const uint8_t*>(p) + x.offset * size_of(x.dtype);
+  };
   void* result = const_cast<uint8_t*>(at(c.d, d));
-  check(api.multiply(impl_->handle, desc.get(), f64 ? static_cast<const void*>(&one64) : &one, at(c.a, a), la.get(), at(c.b, b), lb.get(),
-                     f64 ? static_cast<const void*>(&zero64) : &zero, result, ld.get(), result, ld.get(), &known->second, memory, static_cast<size_t>(bytes), stream),
+  check(api.multiply(impl_->handle, desc.get(), f64 ? static_cast<const void*>(&one64) : &one, at(c.a, a), la.get(),
+                     at(c.b, b), lb.get(), f64 ? static_cast<const void*>(&zero64) : &zero, result, ld.get(), result,
+                     ld.get(), &known->second, memory, static_cast<size_t>(bytes), stream),
         "multiplying");
 }
 

@@ -37,7 +37,8 @@ struct Api {
   Status (*host_free)(void*);
   Status (*copy_in)(DevicePointer, const void*, size_t, Stream);
   Status (*copy)(DevicePointer, DevicePointer, size_t, Stream);
-  Status (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned shared, Stream, void** arguments, void** extra);
+  Status (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned shared, Stream,
+                   void** arguments, void** extra);
   Status (*stream_create)(Stream*, unsigned flags);
   Status (*stream_destroy)(Stream);
   Status (*capture_begin)(Stream, int mode);
@@ -61,7 +62,9 @@ struct Api {
 Api load_api() {
   Api a{};
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (!library) throw UserError("there is no NVIDIA driver on this machine (libcuda.so.1 cannot be loaded): TRAINC_DEVICE=cuda needs one");
+  if (!library)
+    throw UserError(
+        "there is no NVIDIA driver on this machine (libcuda.so.1 cannot be loaded): TRAINC_DEVICE=cuda needs one");
   auto find = [&](auto& function, const char* name) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
     if (!function) throw UserError(fmt::format("the NVIDIA driver on this machine has no {}: it is too old", name));
@@ -104,7 +107,10 @@ Api load_api() {
   return a;
 }
 
-struct Kernel { void *module, *function; std::string name; };
+struct Kernel {
+  void *module, *function;
+  std::string name;
+};
 struct Recorded { void *graph = nullptr, *executable = nullptr; };
 
 class CudaDriver : public Driver {
@@ -112,7 +118,8 @@ class CudaDriver : public Driver {
   explicit CudaDriver(int device) : api_(load_api()) {
     int count = 0;
     if (api_.init(0) != 0 || api_.device_count(&count) != 0 || count <= device)
-      throw UserError(fmt::format("the NVIDIA driver finds no GPU {} on this machine: TRAINC_DEVICE=cuda needs one", device));
+      throw UserError(
+          fmt::format("the NVIDIA driver finds no GPU {} on this machine: TRAINC_DEVICE=cuda needs one", device));
     check(api_.primary_retain(&context_, device), "the context of the device");  // the framework's own
     enter();
     constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
@@ -158,7 +165,8 @@ class CudaDriver : public Driver {
     enter();
     constexpr unsigned kPortable = 1, kMapped = 2;  // one address on the host and on the device
     void* p = nullptr;
-    check(api_.host_allocate(&p, static_cast<size_t>(std::max<int64_t>(words, 1)) * 4, kPortable | kMapped), "allocating status words");
+    check(api_.host_allocate(&p, static_cast<size_t>(std::max<int64_t>(words, 1)) * 4, kPortable | kMapped),
+          "allocating status words");
     std::fill_n(static_cast<uint32_t*>(p), words, 0u);
     return static_cast<uint32_t*>(p);
   }
@@ -170,16 +178,19 @@ class CudaDriver : public Driver {
     std::lock_guard lock(staging_mutex_);
     Staging& s = staging(bytes);
     std::memcpy(s.memory, host, static_cast<size_t>(bytes));
-    check(api_.copy_in(reinterpret_cast<DevicePointer>(device), s.memory, static_cast<size_t>(bytes), stream), "copying a table");
+    check(api_.copy_in(reinterpret_cast<DevicePointer>(device), s.memory, static_cast<size_t>(bytes), stream),
+          "copying a table");
     check(api_.event_record(s.copied, stream), "marking a copy");
   }
   void load_data(void* device, const void* host, int64_t bytes) override {
     enter();
-    check(api_.copy_in_and_wait(reinterpret_cast<DevicePointer>(device), host, static_cast<size_t>(bytes)), "loading constants");
+    check(api_.copy_in_and_wait(reinterpret_cast<DevicePointer>(device), host, static_cast<size_t>(bytes)),
+          "loading constants");
   }
   void read_data(void* host, const void* device, int64_t bytes) override {
     synchronize();  // a stream that does not wait for the default one is not waited for by the copy
-    check(api_.copy_out_and_wait(host, reinterpret_cast<DevicePointer>(device), static_cast<size_t>(bytes)), "reading a result");
+    check(api_.copy_out_and_wait(host, reinterpret_cast<DevicePointer>(device), static_cast<size_t>(bytes)),
+          "reading a result");
   }
   void synchronize() override {
     enter();
@@ -188,12 +199,15 @@ class CudaDriver : public Driver {
   void order(Stream before, Stream next) override {
     enter();
     void* event = new_event();
-    const std::unique_ptr<void, Status (*)(void*)> held(event, api_.event_destroy);  // the driver keeps it until it has happened
+    // the driver keeps it until it has happened
+    const std::unique_ptr<void, Status (*)(void*)> held(event, api_.event_destroy);
     check(api_.event_record(event, before), "marking a stream");
     check(api_.stream_wait_event(next, event, 0), "ordering two streams");
   }
   void copy(void* to, const void* from, int64_t bytes, Stream stream) override {
-    check(api_.copy(reinterpret_cast<DevicePointer>(to), reinterpret_cast<DevicePointer>(from), static_cast<size_t>(bytes), stream), "copying a result");
+    check(api_.copy(reinterpret_cast<DevicePointer>(to), reinterpret_cast<DevicePointer>(from),
+                    static_cast<size_t>(bytes), stream),
+          "copying a result");
   }
 
   void launch(const Launch& l, Stream stream) override {
@@ -207,14 +221,15 @@ class CudaDriver : public Driver {
     int tensors = l.tensors;
     void* plan_arguments[] = {&table, slots.data(), &status};
     void* foreach_arguments[] = {&table, &first_chunk, &tensors, &status};
-    check(api_.launch(kernel->function, static_cast<unsigned>(l.blocks), 1, 1, static_cast<unsigned>(l.threads), 1, 1, 0, stream,
-                      l.tensors > 0 ? foreach_arguments : plan_arguments, nullptr),
+    check(api_.launch(kernel->function, static_cast<unsigned>(l.blocks), 1, 1, static_cast<unsigned>(l.threads), 1, 1,
+                      0, stream, l.tensors > 0 ? foreach_arguments : plan_arguments, nullptr),
           "launching it");
     if (waits_) check(api_.stream_wait(stream), "running it");
   }
 
   bool multiplies() const override { return library() != nullptr; }
-  void multiply(const plan::Product& p, const void* lhs, const void* rhs, void* result, void* memory, int64_t bytes, Stream stream) override {
+  void multiply(const plan::Product& p, const void* lhs, const void* rhs, void* result, void* memory, int64_t bytes,
+                Stream stream) override {
     require(library() != nullptr, "cuBLASLt cannot be loaded, and a plan was compiled for it");
     library()->multiply(library_call(p), rhs, lhs, result, memory, bytes, stream);
     if (waits_) check(api_.stream_wait(stream), "running it");
@@ -234,7 +249,9 @@ class CudaDriver : public Driver {
     check(api_.graph_instantiate(&recorded->executable, recorded->graph, 0), "instantiating a graph");
     return recorded.release();
   }
-  void run(Graph graph, Stream stream) override { check(api_.graph_launch(static_cast<Recorded*>(graph)->executable, stream), "launching a graph"); }
+  void run(Graph graph, Stream stream) override {
+    check(api_.graph_launch(static_cast<Recorded*>(graph)->executable, stream), "launching a graph");
+  }
   void release_graph(Graph graph) override {
     const std::unique_ptr<Recorded> recorded(static_cast<Recorded*>(graph));
     api_.graph_exec_destroy(recorded->executable);
@@ -250,7 +267,11 @@ class CudaDriver : public Driver {
   }
 
   /// Pinned memory that a copy has been taken from: free again when `copied` has happened.
-  struct Staging { void* memory; int64_t bytes; void* copied; };
+  struct Staging {
+    void* memory;
+    int64_t bytes;
+    void* copied;
+  };
 
   void* new_event() {
     constexpr unsigned kNoTiming = 2;
@@ -264,7 +285,8 @@ class CudaDriver : public Driver {
     for (Staging& s : staging_)
       if (s.bytes >= bytes && api_.event_query(s.copied) == 0) return s;
     Staging fresh{nullptr, std::max<int64_t>(bytes, 4096), new_event()};
-    check(api_.host_allocate(&fresh.memory, static_cast<size_t>(fresh.bytes), 1 /* portable */), "allocating pinned memory");
+    check(api_.host_allocate(&fresh.memory, static_cast<size_t>(fresh.bytes), 1 /* portable */),
+          "allocating pinned memory");
     return staging_.emplace_back(fresh);
   }
 

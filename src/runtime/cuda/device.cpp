@@ -17,9 +17,10 @@ void register_devices() {
     const bool number = error == std::errc() && end == which.data() + which.size() && index >= 0;
     return number ? std::make_shared<CudaDevice>(cuda_driver(index)) : nullptr;
   });
-  register_device("null", "null:sm_90a, ... (no kernels run)", [](const std::string& which) -> std::shared_ptr<const Device> {
-    return std::make_shared<CudaDevice>(std::make_shared<NullDriver>(std::string(name_of(gpu_of(which)))));
-  });
+  register_device(
+      "null", "null:sm_90a, ... (no kernels run)", [](const std::string& which) -> std::shared_ptr<const Device> {
+        return std::make_shared<CudaDevice>(std::make_shared<NullDriver>(std::string(name_of(gpu_of(which)))));
+      });
 }
 
 }  // namespace trainc::runtime::cuda

@@ -1,4 +1,5 @@
-// What the runtime asks of a device, and who answers: the CUDA driver, or a driver without a GPU. Takes: kernels, pointers. Includes: plan.
+// What the runtime asks of a device, and who answers: the CUDA driver, or a driver without a GPU. Takes: kernels,
+// pointers. Includes: plan.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -13,29 +14,31 @@ using Stream = void*;    // the framework's, a CUstream; nullptr is the default 
 using Function = void*;  // a loaded kernel
 using Graph = void*;     // recorded launches
 
-/// One launch, as emit/cuda/emit.h has kernels entered. What stands under "watch" is for drivers without a GPU, which check what a kernel does.
+/// One launch, as emit/cuda/emit.h has kernels entered. What stands under "watch" is for drivers without a GPU, which
+/// check what a kernel does.
 struct Launch {
   Function function = nullptr;
   int64_t blocks = 0;
   int threads = 0;
-  void* table = nullptr;         // on the device: pointers
-  std::vector<int> slots;        // Plan: argument i is table[slots[i]]
+  void* table = nullptr;             // on the device: pointers
+  std::vector<int> slots;            // Plan: argument i is table[slots[i]]
   const int* first_chunk = nullptr;  // Foreach: on the device
-  int tensors = 0;               // Foreach: how many; 0 for Plan
+  int tensors = 0;                   // Foreach: how many; 0 for Plan
   uint32_t* status = nullptr;
   // watch
   const std::string* name = nullptr;
-  std::vector<int64_t> bytes;    // of each argument; -1: as many as the kernel asks for
-  std::vector<char> fresh;       // arguments of which nothing has been written yet
+  std::vector<int64_t> bytes;  // of each argument; -1: as many as the kernel asks for
+  std::vector<char> fresh;     // arguments of which nothing has been written yet
 };
 
-/// Every function throws InternalError, with the driver's words, where the driver refuses; who calls adds what was to be done.
+/// Every function throws InternalError, with the driver's words, where the driver refuses; who calls adds what was to
+/// be done.
 class Driver {
  public:
   virtual ~Driver() = default;
-  virtual std::string description() const = 0;   // "NVIDIA H100 80GB HBM3, sm_90a"
+  virtual std::string description() const = 0;    // "NVIDIA H100 80GB HBM3, sm_90a"
   virtual bool on_host() const { return false; }  // memory is the host's, and calls are done when they return
-  virtual std::string architecture() const = 0;  // what plan::Plan::device must be
+  virtual std::string architecture() const = 0;   // what plan::Plan::device must be
   virtual Function load(const plan::Kernel&) = 0;
   virtual void unload(Function) = 0;
   /// Memory of the runtime's own, a few kilobytes: tables. All other memory is the framework's, where there is one.
@@ -49,24 +52,29 @@ class Driver {
   /// To the host, when all that was queued is done.
   virtual void read_data(void* host, const void* device, int64_t bytes) = 0;
   virtual void synchronize() {}
-  /// `next` begins what is queued on it from now on when all that was queued on `before` is done. The host does not wait.
+  /// `next` begins what is queued on it from now on when all that was queued on `before` is done. The host does not
+  /// wait.
   virtual void order(Stream before, Stream next) = 0;
-  /// In the order of the stream; `host` may change as soon as this returns, which is at once: the device is not waited for.
+  /// In the order of the stream; `host` may change as soon as this returns, which is at once: the device is not waited
+  /// for.
   virtual void copy_in(void* device, const void* host, int64_t bytes, Stream) = 0;
   virtual void copy(void* to, const void* from, int64_t bytes, Stream) = 0;  // on the device
   virtual void launch(const Launch&, Stream) = 0;
   /// Whether the vendor's library of matrix products is there.
   virtual bool multiplies() const = 0;
   /// `memory`: `bytes` that the library may use until it is done.
-  virtual void multiply(const plan::Product&, const void* lhs, const void* rhs, void* result, void* memory, int64_t bytes, Stream) = 0;
-  /// Whether each launch is waited for (CUDA_LAUNCH_BLOCKING=1): no graph is recorded then, so that what fails has a name.
+  virtual void multiply(const plan::Product&, const void* lhs, const void* rhs, void* result, void* memory,
+                        int64_t bytes, Stream) = 0;
+  /// Whether each launch is waited for (CUDA_LAUNCH_BLOCKING=1): no graph is recorded then, so that what fails has a
+  /// name.
   virtual bool waits() const { return false; }
   virtual Graph record(const std::vector<Launch>&) = 0;
   virtual void run(Graph, Stream) = 0;
   virtual void release_graph(Graph) = 0;
 };
 
-/// The CUDA driver (libcuda.so.1) and its device of this number, in the framework's context. UserError where there is none: the message says what is missing.
+/// The CUDA driver (libcuda.so.1) and its device of this number, in the framework's context. UserError where there is
+/// none: the message says what is missing.
 std::shared_ptr<Driver> cuda_driver(int device = 0);
 
 /// A driver that does nothing but hold kernels and graphs, and notes each call: the whole host side runs without a GPU.
@@ -89,15 +97,16 @@ class NullDriver : public Driver {
   void copy(void* to, const void* from, int64_t bytes, Stream) override;
   void launch(const Launch&, Stream) override;
   bool multiplies() const override { return true; }
-  void multiply(const plan::Product&, const void* lhs, const void* rhs, void* result, void* memory, int64_t bytes, Stream) override;
+  void multiply(const plan::Product&, const void* lhs, const void* rhs, void* result, void* memory, int64_t bytes,
+                Stream) override;
   Graph record(const std::vector<Launch>&) override;
   void run(Graph, Stream) override;
   void release_graph(Graph) override;
 
-  std::vector<std::string> calls;      // "launch rows_reduce 12 x 64", "graph of 3", ...
-  std::vector<Launch> launched;        // in order, those of graphs too
-  int64_t held = 0;                    // allocations, kernels and graphs that are not released
-  int64_t fail_at = -1;                // the launch of this number is refused, as a driver would
+  std::vector<std::string> calls;  // "launch rows_reduce 12 x 64", "graph of 3", ...
+  std::vector<Launch> launched;    // in order, those of graphs too
+  int64_t held = 0;                // allocations, kernels and graphs that are not released
+  int64_t fail_at = -1;            // the launch of this number is refused, as a driver would
 
  private:
   std::string architecture_;

@@ -17,7 +17,8 @@ namespace trainc::runtime::cuda {
 
 namespace {
 
-/// What one run knows, on the host and on the device. There are as many as ran at once: one, unless an extern step calls the plan that it is in.
+/// What one run knows, on the host and on the device. There are as many as ran at once: one, unless an extern step
+/// calls the plan that it is in.
 struct Run {
   explicit Run(std::shared_ptr<Driver> d) : driver(std::move(d)) {}
   ~Run() {
@@ -27,7 +28,8 @@ struct Run {
   }
 
   std::shared_ptr<Driver> driver;
-  void* table = nullptr;                      // on the device: a pointer a buffer, then the state of each draw, two words
+  // on the device: a pointer a buffer, then the state of each draw, two words
+  void* table = nullptr;
   std::vector<uint64_t> words;                // what was last copied there
   uint32_t* status = nullptr;                 // by step
   std::vector<Launch> launches;               // by step; those with a kernel
@@ -42,10 +44,10 @@ struct Run {
 struct CudaExecutable::Impl {
   const plan::Plan& plan;
   std::shared_ptr<Driver> driver;
-  std::mutex mutex;                          // of `free`; not held while anything runs
+  std::mutex mutex;  // of `free`; not held while anything runs
   std::vector<std::unique_ptr<Run>> free;
-  std::vector<Function> functions;           // by kernel
-  std::vector<size_t> draws;                 // by step: where its state lies among the words; only where a kernel draws
+  std::vector<Function> functions;  // by kernel
+  std::vector<size_t> draws;        // by step: where its state lies among the words; only where a kernel draws
   size_t word_count = 0;
   void* constants = nullptr;                 // on the device
   std::vector<std::vector<int>> dies_after;  // by step: Extern buffers whose last use it is
@@ -54,13 +56,19 @@ struct CudaExecutable::Impl {
 
   /// Apart from the constructor: what is there when the driver refuses something is released.
   void load() {
-    for (const plan::Kernel& k : plan.kernels) require(k.threads > 0, fmt::format("plan {}: kernel {} has no threads of a block", plan.name, k.name));
-    for (const plan::Kernel& k : plan.kernels) named("loading kernel " + k.name, {}, [&] { functions.push_back(driver->load(k)); });
+    for (const plan::Kernel& k : plan.kernels)
+      require(k.threads > 0, fmt::format("plan {}: kernel {} has no threads of a block", plan.name, k.name));
+    for (const plan::Kernel& k : plan.kernels)
+      named("loading kernel " + k.name, {}, [&] { functions.push_back(driver->load(k)); });
     for (const plan::Step& s : plan.steps) {
-      if (s.kind == plan::StepKind::Start) throw InternalError(fmt::format("plan {}, step {}: nothing is started beside a device's kernels yet", plan.name, s.name));
-      if (s.kind == plan::StepKind::Random && s.kernel < 0) throw InternalError(fmt::format("plan {}, step {}: the CPU's masks are not drawn on a GPU", plan.name, s.name));
+      if (s.kind == plan::StepKind::Start)
+        throw InternalError(
+            fmt::format("plan {}, step {}: nothing is started beside a device's kernels yet", plan.name, s.name));
+      if (s.kind == plan::StepKind::Random && s.kernel < 0)
+        throw InternalError(fmt::format("plan {}, step {}: the CPU's masks are not drawn on a GPU", plan.name, s.name));
       if (s.kind == plan::StepKind::Product && !driver->multiplies())
-        throw UserError(fmt::format("plan {} was compiled with cuBLASLt, which cannot be loaded here: compile it again", plan.name));
+        throw UserError(fmt::format("plan {} was compiled with cuBLASLt, which cannot be loaded here: compile it again",
+                                    plan.name));
     }
     word_count = plan.buffers.size();
     for (const plan::Step& s : plan.steps) {
@@ -74,7 +82,8 @@ struct CudaExecutable::Impl {
     dies_after.resize(plan.steps.size());
     const std::vector<plan::LiveRange> live = plan::live_ranges(plan);
     for (size_t b = 0; b < plan.buffers.size(); ++b)
-      if (plan.buffers[b].home == plan::Home::Extern && live[b].last >= 0) dies_after[live[b].last].push_back(static_cast<int>(b));
+      if (plan.buffers[b].home == plan::Home::Extern && live[b].last >= 0)
+        dies_after[live[b].last].push_back(static_cast<int>(b));
     free.push_back(new_run());
   }
 
@@ -144,7 +153,9 @@ struct CudaExecutable::Impl {
     for (size_t i = 0; i < plan.steps.size(); ++i) {
       const uint32_t failed = std::exchange(run.status[i], 0);
       if (!failed) continue;
-      throw_failure(static_cast<Failure>(failed), fmt::format(" in {} (check {} of {})", fmt::join(plan.steps[i].origins, ", "), failed, plan.steps[i].name));
+      throw_failure(
+          static_cast<Failure>(failed),
+          fmt::format(" in {} (check {} of {})", fmt::join(plan.steps[i].origins, ", "), failed, plan.steps[i].name));
     }
   }
 
@@ -154,8 +165,10 @@ struct CudaExecutable::Impl {
   }
 
   void copy_table(Run& run, Stream stream) const {
-    std::transform(run.pointers.begin(), run.pointers.end(), run.words.begin(), [](void* p) { return reinterpret_cast<uint64_t>(p); });
-    if (!run.words.empty()) driver->copy_in(run.table, run.words.data(), static_cast<int64_t>(run.words.size() * sizeof(uint64_t)), stream);
+    std::transform(run.pointers.begin(), run.pointers.end(), run.words.begin(),
+                   [](void* p) { return reinterpret_cast<uint64_t>(p); });
+    if (!run.words.empty())
+      driver->copy_in(run.table, run.words.data(), static_cast<int64_t>(run.words.size() * sizeof(uint64_t)), stream);
   }
 
   /// The state of the draws from step `from` on, up to where the framework draws itself.
@@ -174,7 +187,8 @@ struct CudaExecutable::Impl {
   void check_pointers(const Run& run, const plan::Step& step) const {
     for (int b : step.arguments)
       if (!run.pointers[b] && plan.buffers[b].bytes > 0)
-        throw InternalError(fmt::format("plan {}, step {}: no memory for {}", plan.name, step.name, plan.buffers[b].name));
+        throw InternalError(
+            fmt::format("plan {}, step {}: no memory for {}", plan.name, step.name, plan.buffers[b].name));
   }
 
   void extern_step(Run& run, size_t i, const Call& call, Draws& draws) const {
@@ -188,11 +202,14 @@ struct CudaExecutable::Impl {
   }
 
   /// Whatever the driver says of `what`, with the plan's name and the user's lines before it.
-  template <class Do> void named(const std::string& what, const std::vector<std::string>& origins, const Do& action) const {
+  template <class Do> void named(const std::string& what, const std::vector<std::string>& origins,
+                                 const Do& action) const {
     try {
       action();
     } catch (const InternalError& e) {
-      throw InternalError(fmt::format("plan {}, {}{}: {}", plan.name, what, origins.empty() ? "" : fmt::format(" from {}", fmt::join(origins, ", ")), e.what()));
+      throw InternalError(fmt::format("plan {}, {}{}: {}", plan.name, what,
+                                      origins.empty() ? "" : fmt::format(" from {}", fmt::join(origins, ", ")),
+                                      e.what()));
     }
   }
 
@@ -213,18 +230,23 @@ struct CudaExecutable::Impl {
       if (call.check_signals) call.check_signals();
       check_pointers(run, step);
       switch (step.kind) {
-        case plan::StepKind::Kernel: case plan::StepKind::Random: launch(run, i, call.stream); break;
+        case plan::StepKind::Kernel:
+        case plan::StepKind::Random: launch(run, i, call.stream); break;
         case plan::StepKind::Product: multiply(run, step, call.stream); break;
         case plan::StepKind::Extern: extern_step(run, i, call, draws); break;
-        case plan::StepKind::Start: case plan::StepKind::Wait: require(false, "refused when it was loaded"); break;
+        case plan::StepKind::Start:
+        case plan::StepKind::Wait: require(false, "refused when it was loaded"); break;
       }
       for (int b : dies_after[i]) run.owners[b].reset(), run.pointers[b] = nullptr;
     }
-    if (run.graph) named("its graph of " + std::to_string(plan.steps.size()) + " steps (CUDA_LAUNCH_BLOCKING=1 tells which)", {}, [&] { driver->run(run.graph, call.stream); });
+    if (run.graph)
+      named("its graph of " + std::to_string(plan.steps.size()) + " steps (CUDA_LAUNCH_BLOCKING=1 tells which)", {},
+            [&] { driver->run(run.graph, call.stream); });
   }
 };
 
-CudaExecutable::CudaExecutable(plan::Plan given, std::shared_ptr<Driver> driver) : Executable(std::move(given)), impl_(std::make_unique<Impl>(plan(), std::move(driver))) {
+CudaExecutable::CudaExecutable(plan::Plan given, std::shared_ptr<Driver> driver)
+    : Executable(std::move(given)), impl_(std::make_unique<Impl>(plan(), std::move(driver))) {
   impl_->load();
 }
 CudaExecutable::~CudaExecutable() = default;
@@ -241,7 +263,8 @@ void CudaExecutable::run(const Call& call) {
   run->pointers = place_buffers(impl_->plan, call, static_cast<uint8_t*>(call.temp));
   const std::vector<plan::Buffer>& buffers = impl_->plan.buffers;
   for (size_t i = 0; i < buffers.size(); ++i)
-    if (buffers[i].home == plan::Home::Constant) run->pointers[i] = static_cast<uint8_t*>(impl_->constants) + buffers[i].offset;
+    if (buffers[i].home == plan::Home::Constant)
+      run->pointers[i] = static_cast<uint8_t*>(impl_->constants) + buffers[i].offset;
   Draws draws(impl_->plan, call.generator);
   try {
     impl_->place_draws(*run, 0, draws);

@@ -11,13 +11,14 @@ namespace trainc::runtime::cuda {
 
 class CudaExecutable : public Executable {
  public:
-  /// Loads the kernels. InternalError where a step has no place on a GPU: what is started beside the kernels, and masks of the CPU's generator.
+  /// Loads the kernels. InternalError where a step has no place on a GPU: what is started beside the kernels, and masks
+  /// of the CPU's generator.
   CudaExecutable(plan::Plan, std::shared_ptr<Driver>);
   ~CudaExecutable() override;
-  /// Queues all steps and returns without waiting: one CUDA graph where every step is a kernel, its arguments reached through the table. `temp` is the caller's:
-  /// of the framework's allocator, as all memory.
-  /// Nothing is allocated. A failed Check is found when the device has come to it: IndexError at a later run or finish(). Where the driver refuses
-  /// something: InternalError with the kernel's name and the user's lines.
+  /// Queues all steps and returns without waiting: one CUDA graph where every step is a kernel, its arguments reached
+  /// through the table. `temp` is the caller's: of the framework's allocator, as all memory.
+  /// Nothing is allocated. A failed Check is found when the device has come to it: IndexError at a later run or
+  /// finish(). Where the driver refuses something: InternalError with the kernel's name and the user's lines.
   void run(const Call&) override;
   /// Throws IndexError where a Check of what the device has done so far failed, naming the step and its lines.
   void finish() override;
@@ -35,7 +36,8 @@ class CudaForeach : public Foreach {
 
  private:
   /// Its tables grow with the number of tensors; else nothing is allocated.
-  void launch(std::span<void* const> tensors, std::span<const int64_t> numels, std::span<const double> scalars, void* stream) override;
+  void launch(std::span<void* const> tensors, std::span<const int64_t> numels, std::span<const double> scalars,
+              void* stream) override;
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
@@ -48,13 +50,21 @@ class CudaDevice : public Device {
   std::string target() const override { return driver_->architecture(); }
   bool multiplies() const override { return driver_->multiplies(); }
   std::shared_ptr<void> allocate(int64_t bytes) const override;
-  void copy_in(void* device, const void* host, int64_t bytes) const override { driver_->load_data(device, host, bytes); }
-  void copy_out(void* host, const void* device, int64_t bytes) const override { driver_->read_data(host, device, bytes); }
+  void copy_in(void* device, const void* host, int64_t bytes) const override {
+    driver_->load_data(device, host, bytes);
+  }
+  void copy_out(void* host, const void* device, int64_t bytes) const override {
+    driver_->read_data(host, device, bytes);
+  }
   void synchronize() const override { driver_->synchronize(); }
 
  protected:
-  std::unique_ptr<Executable> make(plan::Plan plan) const override { return std::make_unique<CudaExecutable>(std::move(plan), driver_); }
-  std::unique_ptr<Foreach> make(plan::Foreach plan) const override { return std::make_unique<CudaForeach>(std::move(plan), driver_); }
+  std::unique_ptr<Executable> make(plan::Plan plan) const override {
+    return std::make_unique<CudaExecutable>(std::move(plan), driver_);
+  }
+  std::unique_ptr<Foreach> make(plan::Foreach plan) const override {
+    return std::make_unique<CudaForeach>(std::move(plan), driver_);
+  }
 
  private:
   const std::shared_ptr<Driver> driver_;

@@ -1,4 +1,5 @@
-// One block of memory on the device holds all that a launch reads beside the tensors: rows of pointers, scalars, numbers of elements, first chunks.
+// One block of memory on the device holds all that a launch reads beside the tensors: rows of pointers, scalars,
+// numbers of elements, first chunks.
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -29,17 +30,20 @@ struct CudaForeach::Impl {
   }
 };
 
-CudaForeach::CudaForeach(plan::Foreach given, std::shared_ptr<Driver> driver) : Foreach(std::move(given)), impl_(std::make_unique<Impl>()) {
+CudaForeach::CudaForeach(plan::Foreach given, std::shared_ptr<Driver> driver)
+    : Foreach(std::move(given)), impl_(std::make_unique<Impl>()) {
   impl_->driver = std::move(driver);
   impl_->function = impl_->driver->load(plan().kernel);
   impl_->status = impl_->driver->allocate_status(1);
 }
 CudaForeach::~CudaForeach() = default;
 
-void CudaForeach::launch(std::span<void* const> tensors, std::span<const int64_t> numels, std::span<const double> scalars, void* stream) {
+void CudaForeach::launch(std::span<void* const> tensors, std::span<const int64_t> numels,
+                         std::span<const double> scalars, void* stream) {
   Impl& self = *impl_;
   const size_t count = numels.size(), width = plan().inputs.size() + 1;  // arguments a tensor
-  const size_t at_scalars = count * width * 8, at_numels = at_scalars + scalars.size() * 8, at_chunks = at_numels + count * 8;
+  const size_t at_scalars = count * width * 8, at_numels = at_scalars + scalars.size() * 8,
+               at_chunks = at_numels + count * 8;
   const size_t bytes = at_chunks + (count + 1) * 4;
   self.make_room(static_cast<int64_t>(bytes));
   std::vector<uint8_t> host(bytes);
@@ -48,8 +52,12 @@ void CudaForeach::launch(std::span<void* const> tensors, std::span<const int64_t
   size_t scalar = 0;
   for (const ForeachInput& i : plan().inputs)
     if (i.scalar) put(at_scalars + scalar * 8, scalar_bits(scalars[scalar], i.dtype)), ++scalar;
-  Launch launch{.function = self.function, .threads = plan().kernel.threads, .table = self.block, .tensors = static_cast<int>(count),
-                .status = self.status, .name = &plan().kernel.name};
+  Launch launch{.function = self.function,
+                .threads = plan().kernel.threads,
+                .table = self.block,
+                .tensors = static_cast<int>(count),
+                .status = self.status,
+                .name = &plan().kernel.name};
   launch.first_chunk = reinterpret_cast<const int*>(self.block + at_chunks);
   int64_t chunks = 0;
   for (size_t t = 0; t < count; ++t) {

@@ -12,7 +12,8 @@ namespace trainc::runtime::cuda {
 
 LibraryCall library_call(const plan::Product& p) {
   LibraryCall call{.a = {}, .b = {}, .d = {}, .batch = p.batch, .tf32 = p.tf32};
-  // Our rows x columns, transposed: rows side by side are the library's columns as they lie, columns side by side are to be transposed back.
+  // Our rows x columns, transposed: rows side by side are the library's columns as they lie, columns side by side are
+  // to be transposed back.
   const auto turned = [](const plan::Matrix& x, int64_t rows, int64_t columns, bool& transpose) {
     // A single column has both strides; either reading is right where the other is too short to lead.
     transpose = x.column_stride != 1 || (x.row_stride == 1 && columns > 1);
@@ -24,17 +25,18 @@ LibraryCall library_call(const plan::Product& p) {
   call.b = turned(p.lhs, p.m, p.k, call.transpose_b);
   call.d = turned(p.result, p.m, p.n, turned_result);
   require(!turned_result, "a product whose result has no rows side by side");
-  for (LibraryCall::Matrix* x : {&call.a, &call.b, &call.d}) x->leading = std::max(x->leading, x->rows);  // of one column: never used, but checked
+  // of one column: never used, but checked
+  for (LibraryCall::Matrix* x : {&call.a, &call.b, &call.d}) x->leading = std::max(x->leading, x->rows);
   return call;
 }
 
 std::string print(const LibraryCall& c) {
   const auto matrix = [](const char* name, const LibraryCall::Matrix& x, bool transpose) {
-    return fmt::format("{} {}[{} x {}, leading {}, batch {}, offset {}]{}", name, name_of(x.dtype), x.rows, x.columns, x.leading, x.batch_stride, x.offset,
-                       transpose ? " transposed" : "");
+    return fmt::format("{} {}[{} x {}, leading {}, batch {}, offset {}]{}", name, name_of(x.dtype), x.rows, x.columns,
+                       x.leading, x.batch_stride, x.offset, transpose ? " transposed" : "");
   };
-  return fmt::format("multiply {} batches{}: {}, {}, {}", c.batch, c.tf32 ? " in tf32" : "", matrix("a", c.a, c.transpose_a), matrix("b", c.b, c.transpose_b),
-                     matrix("d", c.d, false));
+  return fmt::format("multiply {} batches{}: {}, {}, {}", c.batch, c.tf32 ? " in tf32" : "",
+                     matrix("a", c.a, c.transpose_a), matrix("b", c.b, c.transpose_b), matrix("d", c.d, false));
 }
 
 namespace {
@@ -44,7 +46,9 @@ template <class T> T at(const void* p, int64_t i) {
   std::memcpy(&v, static_cast<const uint8_t*>(p) + i * static_cast<int64_t>(sizeof(T)), sizeof v);
   return v;
 }
-template <class T> void put(void* p, int64_t i, T v) { std::memcpy(static_cast<uint8_t*>(p) + i * static_cast<int64_t>(sizeof(T)), &v, sizeof v); }
+template <class T> void put(void* p, int64_t i, T v) {
+  std::memcpy(static_cast<uint8_t*>(p) + i * static_cast<int64_t>(sizeof(T)), &v, sizeof v);
+}
 
 float widened(uint16_t bits) {
   const uint32_t word = uint32_t{bits} << 16;
@@ -90,10 +94,15 @@ double tf32(double v) {
 }  // namespace
 
 void run_on_host(const LibraryCall& c, const void* a, const void* b, void* d) {
-  const int64_t m = c.transpose_a ? c.a.columns : c.a.rows, k = c.transpose_a ? c.a.rows : c.a.columns, n = c.transpose_b ? c.b.rows : c.b.columns;
-  require(k == (c.transpose_b ? c.b.columns : c.b.rows) && m == c.d.rows && n == c.d.columns, "a product of matrices that do not fit");
-  const auto element = [](const LibraryCall::Matrix& x, int64_t batch, int64_t i, int64_t j) { return x.offset + batch * x.batch_stride + i + j * x.leading; };
-  const auto operand = [&](const LibraryCall::Matrix& x, const void* p, bool transpose, int64_t batch, int64_t i, int64_t j) {
+  const int64_t m = c.transpose_a ? c.a.columns : c.a.rows, k = c.transpose_a ? c.a.rows : c.a.columns,
+                n = c.transpose_b ? c.b.rows : c.b.columns;
+  require(k == (c.transpose_b ? c.b.columns : c.b.rows) && m == c.d.rows && n == c.d.columns,
+          "a product of matrices that do not fit");
+  const auto element = [](const LibraryCall::Matrix& x, int64_t batch, int64_t i, int64_t j) {
+    return x.offset + batch * x.batch_stride + i + j * x.leading;
+  };
+  const auto operand = [&](const LibraryCall::Matrix& x, const void* p, bool transpose, int64_t batch, int64_t i,
+                           int64_t j) {
     const double v = load(p, transpose ? element(x, batch, j, i) : element(x, batch, i, j), x.dtype);
     return c.tf32 && x.dtype == DType::F32 ? tf32(v) : v;
   };
@@ -101,7 +110,8 @@ void run_on_host(const LibraryCall& c, const void* a, const void* b, void* d) {
     for (int64_t j = 0; j < n; ++j)
       for (int64_t i = 0; i < m; ++i) {
         double sum = 0;
-        for (int64_t q = 0; q < k; ++q) sum += operand(c.a, a, c.transpose_a, batch, i, q) * operand(c.b, b, c.transpose_b, batch, q, j);
+        for (int64_t q = 0; q < k; ++q)
+          sum += operand(c.a, a, c.transpose_a, batch, i, q) * operand(c.b, b, c.transpose_b, batch, q, j);
         store(d, element(c.d, batch, i, j), c.d.dtype, sum);
       }
 }

@@ -7,9 +7,14 @@
 
 namespace trainc::runtime::cuda {
 
-/// cuBLASLt thinks in columns: its matrix of `rows` x `columns` has element (i, j) at i + j * leading. d[m, n] = op(a)[m, k] op(b)[k, n].
+/// cuBLASLt thinks in columns: its matrix of `rows` x `columns` has element (i, j) at i + j * leading. d[m, n] =
+/// op(a)[m, k] op(b)[k, n].
 struct LibraryCall {
-  struct Matrix { DType dtype; int64_t rows, columns, leading, batch_stride, offset; };  // offset: elements, from the pointer of the buffer
+  // offset: elements, from the pointer of the buffer
+  struct Matrix {
+    DType dtype;
+    int64_t rows, columns, leading, batch_stride, offset;
+  };
   Matrix a, b, d;
   bool transpose_a = false, transpose_b = false;
   int64_t batch = 1;
@@ -18,15 +23,18 @@ struct LibraryCall {
 
 /// Its d is the transpose of our result, which has its rows side by side: so `a` is our rhs, and `b` our lhs.
 LibraryCall library_call(const plan::Product&);
-/// "multiply 2 batches: a f32[96 x 32, leading 96, batch 3072, offset 0], b ..., d ...": what a driver without a GPU notes.
+/// "multiply 2 batches: a f32[96 x 32, leading 96, batch 3072, offset 0], b ..., d ...": what a driver without a GPU
+/// notes.
 std::string print(const LibraryCall&);
-/// Computes what the library would, in the host's memory, by the definition above: for drivers without a GPU. f32 operands are rounded to tf32 where the call says so.
+/// Computes what the library would, in the host's memory, by the definition above: for drivers without a GPU. f32
+/// operands are rounded to tf32 where the call says so.
 void run_on_host(const LibraryCall&, const void* a, const void* b, void* d);
 
 /// cuBLASLt by dlopen.
 class Library {
  public:
-  /// nullptr where it cannot be loaded: the file that TRAINC_CUBLASLT names, else what the process has loaded or the loader finds.
+  /// nullptr where it cannot be loaded: the file that TRAINC_CUBLASLT names, else what the process has loaded or the
+  /// loader finds.
   static std::unique_ptr<Library> load();
   ~Library();
   void multiply(const LibraryCall&, const void* a, const void* b, void* d, void* memory, int64_t bytes, void* stream);

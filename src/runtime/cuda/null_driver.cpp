@@ -43,19 +43,24 @@ void NullDriver::read_data(void* host, const void* device, int64_t bytes) {
   calls.push_back(fmt::format("read {} bytes", bytes));
   std::memcpy(host, device, static_cast<size_t>(bytes));
 }
-void NullDriver::order(Stream before, Stream next) { calls.push_back(fmt::format("order {} {}", fmt::ptr(before), fmt::ptr(next))); }
+void NullDriver::order(Stream before, Stream next) {
+  calls.push_back(fmt::format("order {} {}", fmt::ptr(before), fmt::ptr(next)));
+}
 void NullDriver::copy_in(void* device, const void* host, int64_t bytes, Stream) {
   calls.push_back(fmt::format("copy in {} bytes", bytes));
   std::memcpy(device, host, static_cast<size_t>(bytes));
 }
-void NullDriver::copy(void*, const void*, int64_t bytes, Stream) { calls.push_back(fmt::format("copy {} bytes", bytes)); }
+void NullDriver::copy(void*, const void*, int64_t bytes, Stream) {
+  calls.push_back(fmt::format("copy {} bytes", bytes));
+}
 void NullDriver::launch(const Launch& l, Stream) {
   require(l.function && l.table && l.status && l.threads > 0 && l.blocks > 0, "a launch lacks something");
   if (fail_at == static_cast<int64_t>(launched.size())) throw InternalError("CUDA: out of resources (701)");
   calls.push_back(fmt::format("launch {} {} x {}", *static_cast<std::string*>(l.function), l.blocks, l.threads));
   launched.push_back(l);
 }
-void NullDriver::multiply(const plan::Product& p, const void* lhs, const void* rhs, void* result, void* memory, int64_t bytes, Stream) {
+void NullDriver::multiply(const plan::Product& p, const void* lhs, const void* rhs, void* result, void* memory,
+                          int64_t bytes, Stream) {
   require(lhs && rhs && result && memory && bytes > 0, "a product lacks something");
   calls.push_back(print(library_call(p)));
 }

@@ -22,24 +22,31 @@ namespace {
 
 class InterpretedExecutable : public Executable {
  public:
-  InterpretedExecutable(plan::Plan given, std::shared_ptr<Count> count) : Executable(std::move(given)), count_(std::move(count)) {
+  InterpretedExecutable(plan::Plan given, std::shared_ptr<Count> count)
+      : Executable(std::move(given)), count_(std::move(count)) {
     for (const plan::Kernel& k : plan().kernels) nests_.push_back(nest_of(k));
     std::set<int> written;
     for (const plan::Step& s : plan().steps) {
-      if (s.kind == plan::StepKind::Start) throw InternalError(fmt::format("plan {}, step {}: nothing is started beside interpreted kernels", plan().name, s.name));
+      if (s.kind == plan::StepKind::Start)
+        throw InternalError(
+            fmt::format("plan {}, step {}: nothing is started beside interpreted kernels", plan().name, s.name));
       std::vector<bool>& fresh = fresh_.emplace_back();
-      for (int b : s.arguments) fresh.push_back(std::find(s.reads.begin(), s.reads.end(), b) == s.reads.end() && !written.count(b));
+      for (int b : s.arguments)
+        fresh.push_back(std::find(s.reads.begin(), s.reads.end(), b) == s.reads.end() && !written.count(b));
       written.insert(s.writes.begin(), s.writes.end());
     }
     dies_after_.resize(plan().steps.size());
     const std::vector<plan::LiveRange> live = plan::live_ranges(plan());
     for (size_t b = 0; b < plan().buffers.size(); ++b)
-      if (plan().buffers[b].home == plan::Home::Extern && live[b].last >= 0) dies_after_[live[b].last].push_back(static_cast<int>(b));
+      if (plan().buffers[b].home == plan::Home::Extern && live[b].last >= 0)
+        dies_after_[live[b].last].push_back(static_cast<int>(b));
   }
 
   void run(const Call& call) override {
     const Arena own(call.temp ? 0 : plan().temp_bytes);
-    Run run{place_buffers(plan(), call, call.temp ? static_cast<uint8_t*>(call.temp) : own.data()), std::vector<std::shared_ptr<void>>(plan().buffers.size()), {}};
+    Run run{place_buffers(plan(), call, call.temp ? static_cast<uint8_t*>(call.temp) : own.data()),
+            std::vector<std::shared_ptr<void>>(plan().buffers.size()),
+            {}};
     Draws draws(plan(), call.generator);
     try {
       for (size_t i = 0; i < plan().steps.size(); ++i) {
@@ -73,8 +80,9 @@ class InterpretedExecutable : public Executable {
       case plan::StepKind::Extern: {
         std::vector<void*> inputs;
         for (int b : step.arguments) inputs.push_back(run.pointers[b]);
-        run_extern(plan(), step, call, inputs, run.pointers, run.owners,
-                   [](void* to, const void* from, int64_t bytes) { std::memcpy(to, from, static_cast<size_t>(bytes)); });
+        run_extern(plan(), step, call, inputs, run.pointers, run.owners, [](void* to, const void* from, int64_t bytes) {
+          std::memcpy(to, from, static_cast<size_t>(bytes));
+        });
         break;
       }
       case plan::StepKind::Random:
@@ -85,7 +93,8 @@ class InterpretedExecutable : public Executable {
         run.pointers[step.arguments[0]] = run.states.emplace_back(draws.philox(i)).data();
         run_kernel(i, run);
         break;
-      case plan::StepKind::Start: case plan::StepKind::Wait: require(false, "refused when it was loaded"); break;
+      case plan::StepKind::Start:
+      case plan::StepKind::Wait: require(false, "refused when it was loaded"); break;
     }
   }
 
@@ -96,16 +105,21 @@ class InterpretedExecutable : public Executable {
     for (size_t a = 0; a < step.arguments.size(); ++a) {
       const plan::Buffer& buffer = plan().buffers[step.arguments[a]];
       arguments.push_back({run.pointers[step.arguments[a]], buffer.bytes, fresh_[i][a]});
-      if (!arguments.back().data && buffer.bytes > 0) throw InternalError(fmt::format("plan {}, step {}: no memory for {}", plan().name, step.name, buffer.name));
+      if (!arguments.back().data && buffer.bytes > 0)
+        throw InternalError(fmt::format("plan {}, step {}: no memory for {}", plan().name, step.name, buffer.name));
     }
     uint32_t failed = 0;
     try {
       failed = run_nest(nests_[step.kernel], step.name, arguments, step.parallel_extent);
     } catch (const InternalError& e) {
-      throw InternalError(fmt::format("plan {}, kernel {}{}: {}", plan().name, step.name, step.origins.empty() ? "" : fmt::format(" from {}", fmt::join(step.origins, ", ")), e.what()));
+      throw InternalError(
+          fmt::format("plan {}, kernel {}{}: {}", plan().name, step.name,
+                      step.origins.empty() ? "" : fmt::format(" from {}", fmt::join(step.origins, ", ")), e.what()));
     }
     ++count_->launches, count_->blocks += step.parallel_extent;
-    if (failed) throw_failure(static_cast<Failure>(failed), fmt::format(" in {} (check {} of {})", fmt::join(step.origins, ", "), failed, step.name));
+    if (failed)
+      throw_failure(static_cast<Failure>(failed),
+                    fmt::format(" in {} (check {} of {})", fmt::join(step.origins, ", "), failed, step.name));
   }
 
   const std::shared_ptr<Count> count_;
@@ -116,10 +130,12 @@ class InterpretedExecutable : public Executable {
 
 class InterpretedForeach : public Foreach {
  public:
-  InterpretedForeach(plan::Foreach given, std::shared_ptr<Count> count) : Foreach(std::move(given)), count_(std::move(count)), nest_(nest_of(plan().kernel)) {}
+  InterpretedForeach(plan::Foreach given, std::shared_ptr<Count> count)
+      : Foreach(std::move(given)), count_(std::move(count)), nest_(nest_of(plan().kernel)) {}
 
  private:
-  void launch(std::span<void* const> tensors, std::span<const int64_t> numels, std::span<const double> scalars, void*) override {
+  void launch(std::span<void* const> tensors, std::span<const int64_t> numels, std::span<const double> scalars,
+              void*) override {
     std::vector<uint64_t> slots;
     for (const ForeachInput& i : plan().inputs)
       if (i.scalar) slots.push_back(scalar_bits(scalars[slots.size()], i.dtype));
@@ -134,7 +150,8 @@ class InterpretedForeach : public Foreach {
       arguments.push_back({&numel, sizeof numel, false});
       const int64_t chunks = (numel + plan().chunk - 1) / plan().chunk;
       if (chunks == 0) continue;
-      run_nest(nest_, plan().name + ", kernel " + plan().kernel.name, arguments, chunks);  // an elementwise kernel has no checks
+      // an elementwise kernel has no checks
+      run_nest(nest_, plan().name + ", kernel " + plan().kernel.name, arguments, chunks);
       count_->blocks += chunks;
     }
     ++count_->launches;
@@ -146,14 +163,19 @@ class InterpretedForeach : public Foreach {
 
 }  // namespace
 
-std::unique_ptr<Executable> InterpretedDevice::make(plan::Plan plan) const { return std::make_unique<InterpretedExecutable>(std::move(plan), count_); }
-std::unique_ptr<Foreach> InterpretedDevice::make(plan::Foreach plan) const { return std::make_unique<InterpretedForeach>(std::move(plan), count_); }
+std::unique_ptr<Executable> InterpretedDevice::make(plan::Plan plan) const {
+  return std::make_unique<InterpretedExecutable>(std::move(plan), count_);
+}
+std::unique_ptr<Foreach> InterpretedDevice::make(plan::Foreach plan) const {
+  return std::make_unique<InterpretedForeach>(std::move(plan), count_);
+}
 
 void register_devices() {
-  register_device("interpret", "interpret (device kernels without a GPU)", [](const std::string& which) -> std::shared_ptr<const Device> {
-    if (which == "cuda") return std::make_shared<cuda::CudaDevice>(interpreted_driver());
-    return which.empty() ? std::make_shared<InterpretedDevice>() : nullptr;
-  });
+  register_device("interpret", "interpret (device kernels without a GPU)",
+                  [](const std::string& which) -> std::shared_ptr<const Device> {
+                    if (which == "cuda") return std::make_shared<cuda::CudaDevice>(interpreted_driver());
+                    return which.empty() ? std::make_shared<InterpretedDevice>() : nullptr;
+                  });
 }
 
 }  // namespace trainc::runtime::interpreted

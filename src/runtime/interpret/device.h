@@ -1,4 +1,5 @@
-// The interpreter of device nests as a device of its own: kernels are the text of their nests, memory is the host's, steps run one by one as they are called.
+// The interpreter of device nests as a device of its own: kernels are the text of their nests, memory is the host's,
+// steps run one by one as they are called.
 // Takes: plans. Gives: executables. Includes: plan, interpret.
 #pragma once
 #include <atomic>
@@ -10,7 +11,8 @@ namespace trainc::runtime::interpreted {
 /// What has run so far, of all that was loaded by one device.
 struct Count { std::atomic<int64_t> launches = 0, blocks = 0; };
 
-/// Whatever the interpreter finds is an InternalError that names the kernel; masks without a kernel are drawn as on the CPU.
+/// Whatever the interpreter finds is an InternalError that names the kernel; masks without a kernel are drawn as on the
+/// CPU.
 class InterpretedDevice : public HostMemory {
  public:
   std::string description() const override { return "the interpreter of device nests"; }

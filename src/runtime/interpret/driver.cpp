@@ -43,7 +43,8 @@ void InterpretedDriver::launch(const Launch& l, Stream stream) {
   for (size_t t = 0; t < (foreach ? static_cast<size_t>(l.tensors) : 1); ++t) {
     std::vector<Argument> arguments;
     for (size_t i = 0; i < width; ++i)
-      arguments.push_back({table[foreach ? t * width + i : static_cast<size_t>(l.slots[i])], l.bytes[t * width + i], l.fresh[t * width + i] != 0});
+      arguments.push_back({table[foreach ? t * width + i : static_cast<size_t>(l.slots[i])], l.bytes[t * width + i],
+                           l.fresh[t * width + i] != 0});
     const int64_t extent = foreach ? l.first_chunk[t + 1] - l.first_chunk[t] : l.blocks;
     if (extent == 0) continue;
     if (const uint32_t failed = run_nest(nest, l.name ? *l.name : nest.name, arguments, extent)) *l.status = failed;
@@ -52,7 +53,8 @@ void InterpretedDriver::launch(const Launch& l, Stream stream) {
   ++launches;
 }
 
-void InterpretedDriver::multiply(const plan::Product& p, const void* lhs, const void* rhs, void* result, void*, int64_t, Stream stream) {
+void InterpretedDriver::multiply(const plan::Product& p, const void* lhs, const void* rhs, void* result, void*, int64_t,
+                                 Stream stream) {
   streams.insert(stream);
   const cuda::LibraryCall call = cuda::library_call(p);
   cuda::run_on_host(call, rhs, lhs, result);

@@ -15,10 +15,12 @@ loop::LoopNest nest_of(const plan::Kernel& kernel) {
   return nest;
 }
 
-uint32_t run_nest(const loop::LoopNest& nest, const std::string& name, const std::vector<Argument>& arguments, int64_t extent) {
+uint32_t run_nest(const loop::LoopNest& nest, const std::string& name, const std::vector<Argument>& arguments,
+                  int64_t extent) {
   std::vector<interpret::View> views;
   for (const Argument& a : arguments) {
-    if (a.fresh && a.bytes > 0) std::memset(a.data, 0xff, static_cast<size_t>(a.bytes));  // NaN: what is left unwritten does not go unseen
+    // NaN: what is left unwritten does not go unseen
+    if (a.fresh && a.bytes > 0) std::memset(a.data, 0xff, static_cast<size_t>(a.bytes));
     // A kernel may fill a part alone: a concatenation is several.
     views.push_back({static_cast<uint8_t*>(a.data), a.bytes, !a.fresh, false});
   }

@@ -1,4 +1,5 @@
-// A kernel whose code is the text of its nest, run by the interpreter in the host's memory. Inside runtime/interpret only.
+// A kernel whose code is the text of its nest, run by the interpreter in the host's memory. Inside runtime/interpret
+// only.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -17,7 +18,8 @@ struct Argument {
   int64_t bytes;
   bool fresh;  // nothing has been written there yet
 };
-/// Runs iterations [0, extent) and gives the code of a failed Check, or 0. InternalError with whatever the interpreter finds, as errors of the kernel `name`.
+/// Runs iterations [0, extent) and gives the code of a failed Check, or 0. InternalError with whatever the interpreter
+/// finds, as errors of the kernel `name`.
 uint32_t run_nest(const loop::LoopNest&, const std::string& name, const std::vector<Argument>&, int64_t extent);
 
 }  // namespace trainc::runtime::interpreted

@@ -19,7 +19,8 @@ inline Graph adam(int64_t n, DType dtype = DType::F32) {
   const Node* p = b.input(0, {dtype, {n}});
   const Node* grad = b.cast(b.input(1, {dtype, {n}}), DType::F32);
   const Node *m = b.input(2, {DType::F32, {n}}), *v = b.input(3, {DType::F32, {n}});
-  const Node *rate = b.broadcast(b.input(4, {DType::F32, {}}), {n}), *beta = b.broadcast(b.input(5, {DType::F32, {}}), {n});
+  const Node *rate = b.broadcast(b.input(4, {DType::F32, {}}), {n}),
+             *beta = b.broadcast(b.input(5, {DType::F32, {}}), {n});
   const Node* rest = b.sub(b.full(DType::F32, {n}, 1), beta);
   const Node* m2 = b.add(b.mul(m, beta), b.mul(grad, rest));
   const Node* v2 = b.add(b.mul(v, beta), b.mul(b.mul(grad, grad), rest));
@@ -57,10 +58,13 @@ struct AdamTensors {
   }
   /// What should not have changed, in words; "" where it has not.
   std::string trespassed(size_t t) const {
-    if (const std::string changed = difference(from_bytes(inputs[t][1].type, memory[4 * t + 1].data()), inputs[t][1]); !changed.empty()) return "the gradient: " + changed;
+    if (const std::string changed = difference(from_bytes(inputs[t][1].type, memory[4 * t + 1].data()), inputs[t][1]);
+        !changed.empty())
+      return "the gradient: " + changed;
     for (int k = 0; k < 4; ++k) {
       const auto& bytes = memory[4 * t + k];
-      if (!std::all_of(bytes.end() - 64, bytes.end(), [](uint8_t c) { return c == 0xAB; })) return "behind the end of tensor " + std::to_string(k);
+      if (!std::all_of(bytes.end() - 64, bytes.end(), [](uint8_t c) { return c == 0xAB; }))
+        return "behind the end of tensor " + std::to_string(k);
     }
     return "";
   }

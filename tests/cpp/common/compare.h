@@ -20,7 +20,8 @@ inline std::string difference(const reference::Tensor& a, const reference::Tenso
       return "element " + std::to_string(i) + ": " + std::to_string(x) + " is not " + std::to_string(y);
   }
   for (size_t i = 0; i < a.i.size(); ++i)
-    if (a.i[i] != b.i[i]) return "element " + std::to_string(i) + ": " + std::to_string(a.i[i]) + " is not " + std::to_string(b.i[i]);
+    if (a.i[i] != b.i[i])
+      return "element " + std::to_string(i) + ": " + std::to_string(a.i[i]) + " is not " + std::to_string(b.i[i]);
   return "";
 }
 
@@ -30,28 +31,37 @@ inline bool close(double a, double b, double tolerance) {
   return a == b || std::abs(a - b) <= tolerance * std::max({1.0, std::abs(a), std::abs(b)});
 }
 
-/// What results of this type may differ by: of a 16-bit float two and a half units in the last place, which sums in another order leave after they are rounded.
-inline double at_least(double tolerance, DType dtype) { return dtype == DType::BF16 ? 2e-2 : dtype == DType::F16 ? 2.5e-3 : tolerance; }
+/// What results of this type may differ by: of a 16-bit float two and a half units in the last place, which sums in
+/// another order leave after they are rounded.
+inline double at_least(double tolerance, DType dtype) {
+  return dtype == DType::BF16 ? 2e-2 : dtype == DType::F16 ? 2.5e-3 : tolerance;
+}
 
-/// Results beside the oracle's; integers are equal, 16-bit floats may differ by more. `skip(o, i)`: elements on which the oracle does not agree with itself.
+/// Results beside the oracle's; integers are equal, 16-bit floats may differ by more. `skip(o, i)`: elements on which
+/// the oracle does not agree with itself.
 template <class Skip>
-void expect_close(const std::vector<reference::Tensor>& got, const std::vector<reference::Tensor>& expected, double tolerance, const Skip& skip) {
+void expect_close(const std::vector<reference::Tensor>& got, const std::vector<reference::Tensor>& expected,
+                  double tolerance, const Skip& skip) {
   ASSERT_EQ(got.size(), expected.size());
   for (size_t o = 0; o < got.size(); ++o) {
     const double t = at_least(tolerance, expected[o].type.dtype);
-    const auto &f = expected[o].f;
-    const auto &n = expected[o].i;
+    const auto& f = expected[o].f;
+    const auto& n = expected[o].i;
     ASSERT_EQ(got[o].type, expected[o].type) << "output " << o;
-    ASSERT_TRUE(got[o].f.size() == f.size() && got[o].i.size() == n.size()) << "output " << o << " is missing, or should be";
+    ASSERT_TRUE(got[o].f.size() == f.size() && got[o].i.size() == n.size())
+        << "output " << o << " is missing, or should be";
     for (size_t i = 0; i < f.size(); ++i) {
-      ASSERT_TRUE(skip(o, i) || close(got[o].f[i], f[i], t)) << "output " << o << " element " << i << ": " << got[o].f[i] << ", not " << f[i];
+      ASSERT_TRUE(skip(o, i) || close(got[o].f[i], f[i], t))
+          << "output " << o << " element " << i << ": " << got[o].f[i] << ", not " << f[i];
     }
     for (size_t i = 0; i < n.size(); ++i) {
-      ASSERT_TRUE(skip(o, i) || got[o].i[i] == n[i]) << "output " << o << " element " << i << ": " << got[o].i[i] << ", not " << n[i];
+      ASSERT_TRUE(skip(o, i) || got[o].i[i] == n[i])
+          << "output " << o << " element " << i << ": " << got[o].i[i] << ", not " << n[i];
     }
   }
 }
-inline void expect_close(const std::vector<reference::Tensor>& got, const std::vector<reference::Tensor>& expected, double tolerance = 1e-4) {
+inline void expect_close(const std::vector<reference::Tensor>& got, const std::vector<reference::Tensor>& expected,
+                         double tolerance = 1e-4) {
   expect_close(got, expected, tolerance, [](size_t, size_t) { return false; });
 }
 

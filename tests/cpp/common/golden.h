@@ -1,4 +1,5 @@
-// Golden files: what a stage is expected to print, in tests/cpp/golden/<stage>/. `make golden` rewrites them; the difference is reviewed.
+// Golden files: what a stage is expected to print, in tests/cpp/golden/<stage>/. `make golden` rewrites them; the
+// difference is reviewed.
 #pragma once
 #include <gtest/gtest.h>
 

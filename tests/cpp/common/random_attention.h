@@ -1,4 +1,5 @@
-// Random attention, forward and backward, as models spell it: q [B H, M, E], k and v [B G, N, E] (G heads of keys for H of queries).
+// Random attention, forward and backward, as models spell it: q [B H, M, E], k and v [B G, N, E] (G heads of keys for H
+// of queries).
 #pragma once
 #include <limits>
 
@@ -9,27 +10,32 @@ namespace trainc::testing {
 struct AttentionCase {
   int64_t batch = 2, heads = 4, groups = 2, rows = 20, columns = 20, width = 8;
   int64_t diagonal = 0;  // of a causal mask: row r sees columns up to r + diagonal
-  bool scaled = true, additive = false, causal = false, dropout = false, safe = false, flash = false, turned_rhs = false, bf16 = false, backward = false;
+  bool scaled = true, additive = false, causal = false, dropout = false, safe = false, flash = false,
+       turned_rhs = false, bf16 = false, backward = false;
   bool joint = false;  // both, as autograd traces them
 };
 
 inline AttentionCase random_attention_case(uint64_t seed) {
   std::mt19937_64 rng(seed);
   const auto below = [&](int64_t n) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(n)); };
-  const auto one_of = [&](std::initializer_list<int64_t> values) { return values.begin()[below(static_cast<int64_t>(values.size()))]; };
+  const auto one_of = [&](std::initializer_list<int64_t> values) {
+    return values.begin()[below(static_cast<int64_t>(values.size()))];
+  };
   AttentionCase c;
   c.batch = one_of({1, 2, 3}), c.groups = one_of({1, 2, 4}), c.heads = c.groups * one_of({1, 1, 3});
-  c.rows = one_of({1, 2, 7, 16, 21, 33}), c.columns = below(3) ? c.rows : one_of({2, 3, 17, 32, 50}), c.width = one_of({1, 3, 8, 16, 17});
+  c.rows = one_of({1, 2, 7, 16, 21, 33}), c.columns = below(3) ? c.rows : one_of({2, 3, 17, 32, 50}),
+  c.width = one_of({1, 3, 8, 16, 17});
   c.columns = std::max<int64_t>(c.columns, 1);
-  bool* flags[] = {&c.scaled, &c.additive, &c.causal, &c.dropout, &c.safe, &c.flash, &c.turned_rhs, &c.bf16, &c.backward};
+  bool* flags[] = {&c.scaled, &c.additive,   &c.causal, &c.dropout, &c.safe,
+                   &c.flash,  &c.turned_rhs, &c.bf16,   &c.backward};
   for (bool* f : flags) *f = below(2);
   c.bf16 = c.bf16 && below(2);
   c.diagonal = below(2) ? std::max<int64_t>(0, c.columns - c.rows) : 0;
   return c;
 }
 
-/// Inputs: q, k, v, then a mask to be added [B, 1, M, N] and a gradient [B H, M, E] where there are such. Outputs: the result; or the gradients of q, k, v, with
-/// the rows' maximum and sum made in the same graph; or all of it (`joint`).
+/// Inputs: q, k, v, then a mask to be added [B, 1, M, N] and a gradient [B H, M, E] where there are such. Outputs: the
+/// result; or the gradients of q, k, v, with the rows' maximum and sum made in the same graph; or all of it (`joint`).
 inline Graph attention_graph(const AttentionCase& c) {
   Graph graph;
   Builder b{graph, {}};
@@ -38,7 +44,8 @@ inline Graph attention_graph(const AttentionCase& c) {
   const Dims square{all, c.rows, c.columns}, full{c.batch, c.heads, c.rows, c.columns};
   const Node* q = b.input(0, {d, {all, c.rows, c.width}});
   const auto spread = [&](const Node* x) {
-    x = b.broadcast(b.reshape(x, {c.batch, c.groups, 1, c.columns, c.width}), {c.batch, c.groups, c.heads / c.groups, c.columns, c.width});
+    x = b.broadcast(b.reshape(x, {c.batch, c.groups, 1, c.columns, c.width}),
+                    {c.batch, c.groups, c.heads / c.groups, c.columns, c.width});
     return b.reshape(x, {all, c.columns, c.width});
   };
   const Node* k = spread(b.input(1, {d, {c.batch * c.groups, c.columns, c.width}}));
@@ -48,7 +55,10 @@ inline Graph attention_graph(const AttentionCase& c) {
 
   const Node* s = widened(b.contract(q, k));
   if (c.scaled) s = b.mul(s, b.full(DType::F32, square, 0.25));
-  if (c.additive) s = b.reshape(b.add(b.reshape(s, full), b.broadcast(b.input(inputs++, {DType::F32, {c.batch, 1, c.rows, c.columns}}), full)), square);
+  if (c.additive)
+    s = b.reshape(
+        b.add(b.reshape(s, full), b.broadcast(b.input(inputs++, {DType::F32, {c.batch, 1, c.rows, c.columns}}), full)),
+        square);
   const Node* none = b.full(DType::F32, square, -std::numeric_limits<double>::infinity());
   const Node* last_seen = b.iota(DType::I64, square, 1);
   if (c.diagonal) last_seen = b.add(last_seen, b.full(DType::I64, square, static_cast<double>(c.diagonal)));
@@ -59,7 +69,9 @@ inline Graph attention_graph(const AttentionCase& c) {
   const Node* e = b.unary(Op::Exp, b.sub(s, along(most)));
   const Node* p = b.div(e, along(over_row(ReduceKind::Sum, e)));
   if (c.safe) p = b.select(b.binary(Op::Eq, along(most), none), b.full(DType::F32, square, 0), p);
-  const Node* keep = c.dropout ? b.mul(b.cast(b.reshape(b.random(full, {0, 0.75}), square), DType::F32), b.full(DType::F32, square, 4.0 / 3)) : nullptr;
+  const Node* keep = c.dropout ? b.mul(b.cast(b.reshape(b.random(full, {0, 0.75}), square), DType::F32),
+                                       b.full(DType::F32, square, 4.0 / 3))
+                               : nullptr;
   const Node* dropped = keep ? b.mul(p, keep) : p;
   const Node* y = b.contract(b.cast(dropped, d), b.permute(v, {0, 2, 1}));
   if (!c.backward && !c.joint) {

@@ -15,18 +15,20 @@ namespace trainc::testing {
 
 struct RandomGraphOptions {
   int inputs = 3;
-  int nodes = 20;           // operations tried after the inputs
+  int nodes = 20;  // operations tried after the inputs
   int outputs = 3;
-  bool empty_axes = true;   // sizes 0 may occur
-  bool integers = true;     // i64 values beside f32 and bool
+  bool empty_axes = true;  // sizes 0 may occur
+  bool integers = true;    // i64 values beside f32 and bool
   bool transcendental = true;
-  bool indexed = true;      // gather, scatter
+  bool indexed = true;  // gather, scatter
   bool contractions = true;
   bool scans = true;
   bool random_masks = false;
-  bool externs = false;     // calls with one or two results (extern_results below), some of which count as draws
+  bool externs = false;       // calls with one or two results (extern_results below), some of which count as draws
   DType floats = DType::F32;  // of inputs and contractions; F64: no value is of another float type
-  bool few_sizes = false;   // three sizes a graph, so that most values fit each other: kernels of many values, and many ways to make a circle of them
+  // three sizes a graph, so that most values fit each other: kernels of many values, and many ways to make a circle of
+  // them
+  bool few_sizes = false;
   int64_t max_numel = 4096;
 };
 
@@ -42,7 +44,8 @@ class RandomGraph {
       const Node* made = step();
       if (made && made->type.numel() <= options_.max_numel) pool_.push_back(made);
     }
-    for (int i = 0; i < options_.outputs; ++i) graph_.outputs.push_back({pool_[pool_.size() - 1 - below(std::min<int64_t>(pool_.size(), 6))], {}});
+    for (int i = 0; i < options_.outputs; ++i)
+      graph_.outputs.push_back({pool_[pool_.size() - 1 - below(std::min<int64_t>(pool_.size(), 6))], {}});
     return std::move(graph_);
   }
 
@@ -59,10 +62,13 @@ class RandomGraph {
   int64_t below(int64_t n) { return static_cast<int64_t>(rng_() % static_cast<uint64_t>(n)); }
   bool chance(int percent) { return below(100) < percent; }
   template <class T> T one_of(std::initializer_list<T> values) { return values.begin()[below(values.size())]; }
-  int64_t some_size() { return options_.empty_axes && chance(3) ? 0 : one_of<int64_t>({1, 1, 2, 3, 4, 5, 7, 8, 13, 16, 17}); }
+  int64_t some_size() {
+    return options_.empty_axes && chance(3) ? 0 : one_of<int64_t>({1, 1, 2, 3, 4, 5, 7, 8, 13, 16, 17});
+  }
   Dims some_shape() {
     const auto [r, c, k] = sizes_;
-    if (options_.few_sizes && chance(90)) return one_of<Dims>({{r, c}, {r, c}, {1, r, c}, {r, 1}, {c}, {r}, {k, r, c}, {1, c, k}});
+    if (options_.few_sizes && chance(90))
+      return one_of<Dims>({{r, c}, {r, c}, {1, r, c}, {r, 1}, {c}, {r}, {k, r, c}, {1, c, k}});
     Dims shape(below(4));
     for (int64_t& d : shape) d = some_size();
     return shape;
@@ -71,7 +77,8 @@ class RandomGraph {
     if (i == 0 || chance(70)) return options_.floats;
     return options_.integers && chance(60) ? DType::I64 : chance(60) ? options_.floats : DType::Bool;
   }
-  const Node* any() { return pool_[pool_.size() - 1 - std::min(below(pool_.size()), below(pool_.size()))]; }  // rather late ones
+  // rather late ones
+  const Node* any() { return pool_[pool_.size() - 1 - std::min(below(pool_.size()), below(pool_.size()))]; }
   const Node* any(DType dtype) {
     for (int tries = 0; tries < 8; ++tries)
       if (const Node* n = any(); n->dtype() == dtype) return n;
@@ -122,7 +129,8 @@ class RandomGraph {
     if (a->dtype() == DType::Bool || a->type.rank() == 0) return nullptr;
     const Node* b = like(a);
     const Dims axes = chance(75) ? Dims{a->type.rank() - 1} : Dims{0};
-    const Node* sum = b_.broadcast(b_.reduce(a->type.numel() > 0 && chance(30) ? ReduceKind::Max : ReduceKind::Sum, b, axes, true), a->shape());
+    const Node* sum = b_.broadcast(
+        b_.reduce(a->type.numel() > 0 && chance(30) ? ReduceKind::Max : ReduceKind::Sum, b, axes, true), a->shape());
     return b_.binary(one_of({Op::Sub, Op::Mul, Op::Max}), a, sum);
   }
   const Node* call() {
@@ -147,16 +155,21 @@ class RandomGraph {
     if (!is_float(a->dtype())) return b_.unary(one_of({Op::Neg, Op::Abs, Op::Sign, Op::Not}), a);
     if (options_.transcendental && chance(40))
       return b_.unary(one_of({Op::Exp, Op::Expm1, Op::Log, Op::Log1p, Op::Sin, Op::Cos, Op::Tanh, Op::Erf}), a);
-    return b_.unary(one_of({Op::Neg, Op::Neg, Op::Abs, Op::Sign, Op::Floor, Op::Ceil, Op::Round, Op::Trunc, Op::Sqrt, Op::Rsqrt, Op::IsNan}), a);
+    return b_.unary(one_of({Op::Neg, Op::Neg, Op::Abs, Op::Sign, Op::Floor, Op::Ceil, Op::Round, Op::Trunc, Op::Sqrt,
+                            Op::Rsqrt, Op::IsNan}),
+                    a);
   }
   const Node* binary() {
     const Node* a = any();
     const Node* b = like(a);
     if (chance(30)) std::swap(a, b);
-    if (a->dtype() == DType::Bool) return b_.binary(one_of({Op::And, Op::Or, Op::Xor, Op::Eq, Op::Ne, Op::Max, Op::Min}), a, b);
+    if (a->dtype() == DType::Bool)
+      return b_.binary(one_of({Op::And, Op::Or, Op::Xor, Op::Eq, Op::Ne, Op::Max, Op::Min}), a, b);
     if (chance(15)) return b_.binary(one_of({Op::Lt, Op::Le, Op::Eq, Op::Ne}), a, b);
     if (!is_float(a->dtype()))
-      return b_.binary(one_of({Op::Add, Op::Sub, Op::Mul, Op::Div, Op::FloorDiv, Op::Mod, Op::Max, Op::Min, Op::And, Op::Or, Op::Xor}), a, b);
+      return b_.binary(one_of({Op::Add, Op::Sub, Op::Mul, Op::Div, Op::FloorDiv, Op::Mod, Op::Max, Op::Min, Op::And,
+                               Op::Or, Op::Xor}),
+                       a, b);
     if (options_.transcendental && chance(10)) return b_.binary(Op::Pow, a, b);
     return b_.binary(one_of({Op::Add, Op::Add, Op::Sub, Op::Mul, Op::Mul, Op::Div, Op::Max, Op::Min}), a, b);
   }
@@ -178,7 +191,8 @@ class RandomGraph {
     if (a->type.numel() > 0 && a->type.rank() > 0 && chance(15))
       return b_.reduce(one_of({ReduceKind::ArgMax, ReduceKind::ArgMin}), a, {below(a->type.rank())});
     const bool choose = a->type.numel() > 0 && chance(40);
-    return b_.reduce(choose ? one_of({ReduceKind::Max, ReduceKind::Min}) : ReduceKind::Sum, a, some_axes(a), chance(40));
+    return b_.reduce(choose ? one_of({ReduceKind::Max, ReduceKind::Min}) : ReduceKind::Sum, a, some_axes(a),
+                     chance(40));
   }
   const Node* scan() {
     const Node* a = any();
@@ -196,7 +210,8 @@ class RandomGraph {
     if (!(a = rank3(a)) || !(b = rank3(b))) return nullptr;
     if (a->shape()[2] != b->shape()[2] && a->shape()[2] == b->shape()[1]) b = b_.permute(b, {0, 2, 1});
     if (a->shape()[2] != b->shape()[2]) b = a;
-    if (a->shape()[0] != b->shape()[0] && b->shape()[0] == 1) b = b_.broadcast(b, {a->shape()[0], b->shape()[1], b->shape()[2]});
+    if (a->shape()[0] != b->shape()[0] && b->shape()[0] == 1)
+      b = b_.broadcast(b, {a->shape()[0], b->shape()[1], b->shape()[2]});
     if (a->shape()[0] != b->shape()[0]) b = a;
     return b_.contract(a, b);
   }
@@ -239,8 +254,14 @@ class RandomGraph {
       }
       case 4: {
         Dims low(rank), high(rank);
-        for (int64_t i = 0; i < rank; ++i) { low[i] = below(3); high[i] = below(3); }
-        return b_.pad(a, is_float(a->dtype()) ? b_.constant(a->dtype(), one_of({0.0, -0.0, 1.5})) : b_.constant_int(a->dtype(), below(2)), low, high);
+        for (int64_t i = 0; i < rank; ++i) {
+          low[i] = below(3);
+          high[i] = below(3);
+        }
+        return b_.pad(a,
+                      is_float(a->dtype()) ? b_.constant(a->dtype(), one_of({0.0, -0.0, 1.5}))
+                                           : b_.constant_int(a->dtype(), below(2)),
+                      low, high);
       }
       case 5: {
         if (rank == 0) return nullptr;
@@ -254,7 +275,8 @@ class RandomGraph {
           if (chance(50)) continue;
           const int64_t size = 1 + below(3), dilation = 1 + below(2);
           if ((size - 1) * dilation >= a->shape()[i]) continue;
-          attr.axes.push_back(i), attr.size.push_back(size), attr.step.push_back(1 + below(2)), attr.dilation.push_back(dilation);
+          attr.axes.push_back(i), attr.size.push_back(size), attr.step.push_back(1 + below(2)),
+              attr.dilation.push_back(dilation);
         }
         return b_.window(a, attr);
       }
@@ -276,13 +298,15 @@ class RandomGraph {
     const Node* index = some_index(shape, axis, a->shape()[axis]);
     if (chance(50)) return b_.gather(a, index, axis);
     const Node* src = b_.gather(a, index, axis);
-    return b_.scatter(a->dtype() != DType::Bool && chance(70) ? ScatterKind::Sum : ScatterKind::Last, a, index, src, axis);
+    return b_.scatter(a->dtype() != DType::Bool && chance(70) ? ScatterKind::Sum : ScatterKind::Last, a, index, src,
+                      axis);
   }
 };
 
 inline Graph random_graph(uint64_t seed, RandomGraphOptions options = {}) { return RandomGraph(seed, options).make(); }
 
-/// What the externs of random graphs compute: of the first operand its negative, of the second itself, where there is a result for it.
+/// What the externs of random graphs compute: of the first operand its negative, of the second itself, where there is a
+/// result for it.
 inline std::vector<reference::Tensor> extern_results(const Node* call, const std::vector<reference::Tensor>& operands) {
   std::vector<reference::Tensor> results = operands;
   results.resize(call->as<ExternAttr>().results.size());
@@ -290,8 +314,8 @@ inline std::vector<reference::Tensor> extern_results(const Node* call, const std
   return results;
 }
 
-/// Values for the graph's inputs by index: small numbers of either sign, zeros of either sign; with `special` also NaN and
-/// infinities. Inputs that the graph does not have are empty.
+/// Values for the graph's inputs by index: small numbers of either sign, zeros of either sign; with `special` also NaN
+/// and infinities. Inputs that the graph does not have are empty.
 inline std::vector<reference::Tensor> random_inputs(const Graph& graph, uint64_t seed, bool special = false) {
   std::mt19937_64 rng(seed * 2 + 1);
   std::vector<reference::Tensor> inputs(graph.input_count);
@@ -330,7 +354,8 @@ inline std::vector<reference::Tensor> halves(const Graph& graph, uint64_t seed, 
 inline reference::Tensor random_mask(const Node* node) {
   reference::Tensor t{node->type, {}, {}};
   std::mt19937_64 rng(node->as<RandomAttr>().draw + 77);
-  for (int64_t i = 0; i < node->type.numel(); ++i) t.i.push_back(static_cast<double>(rng() >> 11) * 0x1p-53 < node->as<RandomAttr>().p);
+  for (int64_t i = 0; i < node->type.numel(); ++i)
+    t.i.push_back(static_cast<double>(rng() >> 11) * 0x1p-53 < node->as<RandomAttr>().p);
   return t;
 }
 

@@ -1,4 +1,5 @@
-// Random joint graphs: what AOTAutograd's joint capture gives, made out of any random graph by calling some inputs tangents.
+// Random joint graphs: what AOTAutograd's joint capture gives, made out of any random graph by calling some inputs
+// tangents.
 #pragma once
 #include <unordered_set>
 #include <vector>
@@ -30,7 +31,8 @@ inline RandomJoint random_joint(uint64_t seed, RandomGraphOptions options = {}) 
   const auto late = of_tangents(joint.graph, joint.primals);
   std::vector<const Node*> forward, backward;
   for (const Node& n : joint.graph.nodes())
-    if (class_of(n.op) != OpClass::Leaf && n.type.numel() <= options.max_numel) (late.count(&n) ? backward : forward).push_back(&n);
+    if (class_of(n.op) != OpClass::Leaf && n.type.numel() <= options.max_numel)
+      (late.count(&n) ? backward : forward).push_back(&n);
   std::mt19937_64 rng(seed + 99);
   std::vector<Output> outputs;
   for (int i = 0; i < 2 && !forward.empty(); ++i) outputs.push_back({forward[rng() % forward.size()], {}});

@@ -1,4 +1,5 @@
-// Random losses over a vocabulary, forward and backward, as models spell them: x [B, T, K] -> linear -> cross-entropy, in one joint graph.
+// Random losses over a vocabulary, forward and backward, as models spell them: x [B, T, K] -> linear -> cross-entropy,
+// in one joint graph.
 #pragma once
 #include <limits>
 
@@ -9,11 +10,12 @@ namespace trainc::testing {
 struct LossCase {
   int64_t batch = 3, length = 7, width = 5, columns = 11;
   bool bias = false, smoothing = false, mean = true, weighted = false, bf16 = false, tied = false;
-  bool flat = true;        // the loss takes [B T, V]; else [B, T, V]
+  bool flat = true;          // the loss takes [B T, V]; else [B, T, V]
   bool rows_wanted = false;  // the loss of each row is a result as well
-  bool after = false;      // something is made of the loss before the tangent comes
+  bool after = false;        // something is made of the loss before the tangent comes
   // What keeps the logits whole.
-  bool logits_wanted = false, whole = false /* the gradient needs the sum of all losses */, teacher = false /* another tensor of their size */;
+  bool logits_wanted = false, whole = false /* the gradient needs the sum of all losses */,
+       teacher = false /* another tensor of their size */;
   bool chunks() const { return !logits_wanted && !whole && !teacher; }
   int64_t rows() const { return batch * length; }
 };
@@ -22,7 +24,8 @@ inline LossCase random_loss_case(uint64_t seed) {
   std::mt19937_64 rng(seed);
   const auto one_of = [&](std::initializer_list<int64_t> values) { return values.begin()[rng() % values.size()]; };
   LossCase c;
-  c.batch = one_of({1, 2, 3, 5}), c.length = one_of({2, 3, 7, 16, 21}), c.width = one_of({1, 3, 8, 17}), c.columns = one_of({2, 4, 16, 33, 100});
+  c.batch = one_of({1, 2, 3, 5}), c.length = one_of({2, 3, 7, 16, 21}), c.width = one_of({1, 3, 8, 17}),
+  c.columns = one_of({2, 4, 16, 33, 100});
   bool* flags[] = {&c.bias, &c.smoothing, &c.mean, &c.weighted, &c.bf16, &c.tied, &c.flat, &c.rows_wanted, &c.after};
   for (bool* f : flags) *f = rng() & 1;
   c.bf16 = c.bf16 && (rng() & 1);
@@ -31,8 +34,9 @@ inline LossCase random_loss_case(uint64_t seed) {
   return c;
 }
 
-/// Primals: x, labels (any number: -3 is to be ignored, the others count modulo V), the weight [V, K]; then bias, class weights, the teacher's logits where there
-/// are such. Tangent: of the loss. Outputs: the loss, losses of rows and logits where wanted; gradients of x, of the weight, of the bias.
+/// Primals: x, labels (any number: -3 is to be ignored, the others count modulo V), the weight [V, K]; then bias, class
+/// weights, the teacher's logits where there are such. Tangent: of the loss. Outputs: the loss, losses of rows and
+/// logits where wanted; gradients of x, of the weight, of the bias.
 inline RandomJoint loss_joint(const LossCase& c) {
   RandomJoint joint;
   Graph& graph = joint.graph;
@@ -48,7 +52,8 @@ inline RandomJoint loss_joint(const LossCase& c) {
   int64_t inputs = 3;
   const auto widened = [&](const Node* n) { return b.cast(n, DType::F32); };
   const DType d = c.bf16 ? DType::BF16 : DType::F32;
-  const Node *xs = b.reshape(widened(b.cast(b.mul(x, b.full(DType::F32, x->shape(), 0.5)), d)), {1, rows, c.width}), *ws = widened(b.cast(w, d));
+  const Node *xs = b.reshape(widened(b.cast(b.mul(x, b.full(DType::F32, x->shape(), 0.5)), d)), {1, rows, c.width}),
+             *ws = widened(b.cast(w, d));
   const Node* logits = b.reshape(b.contract(xs, b.reshape(ws, {1, columns, c.width})), wide);
   if (c.bias) logits = b.add(logits, b.broadcast(b.input(inputs++, {DType::F32, {columns}}), wide));
   logits = b.reshape(widened(b.cast(logits, d)), square);
@@ -71,12 +76,14 @@ inline RandomJoint loss_joint(const LossCase& c) {
     weight = b.reshape(b.gather(table, b.reshape(target, {rows}), 0), one);
     loss = b.mul(loss, weight);
   }
-  if (c.smoothing) loss = b.sub(loss, b.mul(over(ReduceKind::Sum, logp), number(0.1 / static_cast<double>(columns), one)));
+  if (c.smoothing)
+    loss = b.sub(loss, b.mul(over(ReduceKind::Sum, logp), number(0.1 / static_cast<double>(columns), one)));
   loss = b.reshape(b.select(counted, loss, number(0, one)), per_row);
   Dims all;
   for (int64_t axis = 0; axis < last; ++axis) all.push_back(axis);
   const Node* total = b.reduce(ReduceKind::Sum, loss, all);
-  const Node* count = b.add(b.reduce(ReduceKind::Sum, b.reshape(b.cast(counted, DType::F32), {rows}), {0}), number(1, {}));
+  const Node* count =
+      b.add(b.reduce(ReduceKind::Sum, b.reshape(b.cast(counted, DType::F32), {rows}), {0}), number(1, {}));
   const Node* result = c.mean ? b.div(total, count) : total;
   if (c.after) result = b.mul(result, number(0.25, {}));
   graph.outputs = {{result, {}}};
@@ -97,10 +104,14 @@ inline RandomJoint loss_joint(const LossCase& c) {
   if (c.smoothing) of_logp = b.add(of_logp, along(b.mul(of_row, number(0.1 / static_cast<double>(columns), one))));
   const Node* dlogits = b.sub(of_logp, b.mul(b.unary(Op::Exp, logp), along(over(ReduceKind::Sum, of_logp))));
   const Node* dz = b.reshape(widened(b.cast(b.reshape(dlogits, wide), d)), {rows, columns});
-  const Node* dw = b.reshape(b.contract(b.reshape(b.permute(dz, {1, 0}), {1, columns, rows}), b.permute(xs, {0, 2, 1})), {columns, c.width});
+  const Node* dw = b.reshape(b.contract(b.reshape(b.permute(dz, {1, 0}), {1, columns, rows}), b.permute(xs, {0, 2, 1})),
+                             {columns, c.width});
   dw = widened(b.cast(dw, d));
-  if (c.tied) dw = b.scatter(ScatterKind::Sum, dw, b.broadcast(b.reshape(target, {rows, 1}), {rows, c.width}), b.reshape(x, {rows, c.width}), 0);
-  const Node* dx = b.contract(b.reshape(dz, {1, rows, columns}), b.permute(b.reshape(ws, {1, columns, c.width}), {0, 2, 1}));
+  if (c.tied)
+    dw = b.scatter(ScatterKind::Sum, dw, b.broadcast(b.reshape(target, {rows, 1}), {rows, c.width}),
+                   b.reshape(x, {rows, c.width}), 0);
+  const Node* dx =
+      b.contract(b.reshape(dz, {1, rows, columns}), b.permute(b.reshape(ws, {1, columns, c.width}), {0, 2, 1}));
   dx = b.mul(b.reshape(widened(b.cast(dx, d)), x->shape()), number(0.5, x->shape()));
   graph.outputs.push_back({dx, {}});
   graph.outputs.push_back({dw, {}});

@@ -28,13 +28,18 @@ inline std::vector<uint8_t> to_bytes(const reference::Tensor& t) {
   for (int64_t i = 0; i < t.type.numel(); ++i) switch (t.type.dtype) {
       case DType::F64: put(bytes, t.f[i]); break;
       case DType::F32: put(bytes, static_cast<float>(t.f[i])); break;
-      case DType::BF16: put(bytes, static_cast<uint16_t>(get<uint32_t>(reinterpret_cast<const uint8_t*>(std::vector<float>{static_cast<float>(t.f[i])}.data())) >> 16)); break;
+      case DType::BF16:
+        put(bytes, static_cast<uint16_t>(get<uint32_t>(reinterpret_cast<const uint8_t*>(
+                                             std::vector<float>{static_cast<float>(t.f[i])}.data())) >>
+                                         16));
+        break;
       case DType::F16: put(bytes, static_cast<_Float16>(t.f[i])); break;
       case DType::I64: put(bytes, t.i[i]); break;
       case DType::I32: put(bytes, static_cast<int32_t>(t.i[i])); break;
       case DType::I16: put(bytes, static_cast<int16_t>(t.i[i])); break;
       case DType::I8: put(bytes, static_cast<int8_t>(t.i[i])); break;
-      case DType::U8: case DType::Bool: put(bytes, static_cast<uint8_t>(t.i[i])); break;
+      case DType::U8:
+      case DType::Bool: put(bytes, static_cast<uint8_t>(t.i[i])); break;
     }
   return bytes;
 }
@@ -52,21 +57,27 @@ inline reference::Tensor from_bytes(const Type& type, const uint8_t* p) {
   for (int64_t i = 0; i < type.numel(); ++i) switch (type.dtype) {
       case DType::F64: t.f.push_back(get<double>(p + 8 * i)); break;
       case DType::F32: t.f.push_back(get<float>(p + 4 * i)); break;
-      case DType::BF16: { const uint32_t bits = static_cast<uint32_t>(get<uint16_t>(p + 2 * i)) << 16; t.f.push_back(get<float>(reinterpret_cast<const uint8_t*>(&bits))); break; }
+      case DType::BF16: {
+        const uint32_t bits = static_cast<uint32_t>(get<uint16_t>(p + 2 * i)) << 16;
+        t.f.push_back(get<float>(reinterpret_cast<const uint8_t*>(&bits)));
+        break;
+      }
       case DType::F16: t.f.push_back(static_cast<float>(get<_Float16>(p + 2 * i))); break;
       case DType::I64: t.i.push_back(get<int64_t>(p + 8 * i)); break;
       case DType::I32: t.i.push_back(get<int32_t>(p + 4 * i)); break;
       case DType::I16: t.i.push_back(get<int16_t>(p + 2 * i)); break;
       case DType::I8: t.i.push_back(get<int8_t>(p + i)); break;
-      case DType::U8: case DType::Bool: t.i.push_back(p[i]); break;
+      case DType::U8:
+      case DType::Bool: t.i.push_back(p[i]); break;
     }
   return t;
 }
 
-/// All results of `plan`; memory the plan must fill is poisoned first, so that what it forgets is seen. `saved`: the arena that the forward
-/// and the backward plan share. `after`: gets the inputs as the plan left them.
-inline std::vector<reference::Tensor> run_plan(const plan::Plan& plan, const std::vector<reference::Tensor>& inputs, void* saved = nullptr,
-                                               runtime::Generator generator = {}, std::vector<reference::Tensor>* after = nullptr) {
+/// All results of `plan`; memory the plan must fill is poisoned first, so that what it forgets is seen. `saved`: the
+/// arena that the forward and the backward plan share. `after`: gets the inputs as the plan left them.
+inline std::vector<reference::Tensor> run_plan(const plan::Plan& plan, const std::vector<reference::Tensor>& inputs,
+                                               void* saved = nullptr, runtime::Generator generator = {},
+                                               std::vector<reference::Tensor>* after = nullptr) {
   runtime::CpuExecutable executable(plan);
   std::vector<std::vector<uint8_t>> in, out;
   runtime::Call call;
@@ -85,7 +96,10 @@ inline std::vector<reference::Tensor> run_plan(const plan::Plan& plan, const std
   std::vector<reference::Tensor> results;
   for (int64_t i = 0; i < plan.output_count; ++i) {
     const int b = plan.outputs[i];
-    if (b < 0) { results.emplace_back(); continue; }
+    if (b < 0) {
+      results.emplace_back();
+      continue;
+    }
     const plan::Buffer& buffer = plan.buffers[b];
     const uint8_t* p = buffer.home == plan::Home::Input ? in[buffer.index].data() : out[i].data();
     results.push_back(from_bytes({buffer.dtype, buffer.shape}, p));

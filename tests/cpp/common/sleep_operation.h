@@ -65,10 +65,12 @@ class Sleep : public runtime::Operation {
       if (writes_) invert();
       const bool woken = sleep(stop);
       if (writes_ && arguments.size() == 1) invert();
-      if (woken && arguments.size() == 2 && bytes_[0] > 0) std::memmove(arguments[1], arguments[0], static_cast<size_t>(bytes_[0]));
+      if (woken && arguments.size() == 2 && bytes_[0] > 0)
+        std::memmove(arguments[1], arguments[0], static_cast<size_t>(bytes_[0]));
       --sleeping, ++slept;
       if (!woken) throw std::runtime_error("it was not woken");
-      if (const std::string what = attributes_.value("fails", ""); what.starts_with("user:")) throw UserError(what.substr(5));
+      if (const std::string what = attributes_.value("fails", ""); what.starts_with("user:"))
+        throw UserError(what.substr(5));
       else if (!what.empty()) throw std::runtime_error(what.substr(what.find(':') + 1));
     });
   }
@@ -89,7 +91,8 @@ class Sleep : public runtime::Operation {
 };
 
 inline void register_sleep() {
-  runtime::register_operation("sleep", [](const plan::Plan& plan, const plan::Step& step) { return std::make_unique<Sleep>(plan, step); });
+  runtime::register_operation(
+      "sleep", [](const plan::Plan& plan, const plan::Step& step) { return std::make_unique<Sleep>(plan, step); });
 }
 
 }  // namespace trainc::testing

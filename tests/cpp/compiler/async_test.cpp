@@ -40,7 +40,8 @@ Plan with_sleepers(Plan p, uint64_t seed) {
     if (steps.back().kind != StepKind::Kernel || random() % 2) continue;
     const int b = steps.back().writes[random() % steps.back().writes.size()];
     if (p.buffers[b].bits || p.buffers[b].bytes == 0) continue;
-    Step start = plan::start_step("sleep" + std::to_string(tokens), tokens, {b}, random() % 3 ? std::vector<int>{b} : std::vector<int>{});
+    Step start = plan::start_step("sleep" + std::to_string(tokens), tokens, {b},
+                                  random() % 3 ? std::vector<int>{b} : std::vector<int>{});
     ++tokens;
     start.seconds = static_cast<double>(random() % 100) * 1e-6;
     start.arguments_json = R"({"seconds": 0.0002})";
@@ -54,7 +55,8 @@ Plan with_sleepers(Plan p, uint64_t seed) {
 Graph descend(int64_t n) {
   Graph g;
   Builder b{g, {}};
-  const Node *p = b.input(0, {DType::F32, {n}}), *grad = b.input(1, {DType::F32, {n}}), *rate = b.input(2, {DType::F32, {}});
+  const Node *p = b.input(0, {DType::F32, {n}}), *grad = b.input(1, {DType::F32, {n}}),
+             *rate = b.input(2, {DType::F32, {}});
   g.outputs = {{b.add(p, b.mul(b.broadcast(rate, {n}), grad)), {}}};
   g.input_count = 3;
   return g;
@@ -86,25 +88,34 @@ TEST(Async, StepsWithResultsInFlightGiveTheSameBits) {
     for (size_t i = joint.forward_outputs; i < joint.graph.outputs.size(); ++i) {
       const Node* n = joint.graph.outputs[i].value;
       if (!n || n->dtype() != DType::F32 || i % 4 == 3) continue;
-      updates.push_back({.formula = 0, .gradient = static_cast<int64_t>(i) - joint.forward_outputs, .inputs = {static_cast<int64_t>(inputs.size()), -1, rate}});
+      updates.push_back({.formula = 0,
+                         .gradient = static_cast<int64_t>(i) - joint.forward_outputs,
+                         .inputs = {static_cast<int64_t>(inputs.size()), -1, rate}});
       inputs.push_back({n->type, std::vector<double>(n->type.numel(), 1.5), {}});
     }
     updated += static_cast<int64_t>(updates.size());
-    const compiler::JointGraph compiled(copy_of(joint.graph), joint.primals, joint.forward_outputs, "async", options(), std::numeric_limits<int64_t>::max());
+    const compiler::JointGraph compiled(copy_of(joint.graph), joint.primals, joint.forward_outputs, "async", options(),
+                                        std::numeric_limits<int64_t>::max());
     std::vector<Plan> parts;
-    for (compiler::LoweredPlan& part : compiled.lower_parts_of_step(std::vector<bool>(joint.graph.input_count - joint.primals, true), options()))
+    for (compiler::LoweredPlan& part :
+         compiled.lower_parts_of_step(std::vector<bool>(joint.graph.input_count - joint.primals, true), options()))
       parts.push_back(compiler::generate(std::move(part), options()));
     const auto step = [&](const Plan& forward, const Plan& backward) {
-      Plan p = compiler::consume(compiler::join(forward, backward, compiled.saved_inputs(), joint.primals), joint.forward_outputs, formulas, updates);
+      Plan p = compiler::consume(compiler::join(forward, backward, compiled.saved_inputs(), joint.primals),
+                                 joint.forward_outputs, formulas, updates);
       p.input_count = static_cast<int64_t>(inputs.size());
       return compiler::finished(std::move(p));
     };
-    const Plan plain = step(parts[0], parts[1]), flying = step(with_sleepers(parts[0], seed), with_sleepers(parts[1], seed + 1));
+    const Plan plain = step(parts[0], parts[1]),
+               flying = step(with_sleepers(parts[0], seed), with_sleepers(parts[1], seed + 1));
     beside += covered(flying);
     std::vector<Tensor> after, after_flying;
-    const std::vector<Tensor> expected = testing::run_plan(plain, inputs, nullptr, {}, &after), got = testing::run_plan(flying, inputs, nullptr, {}, &after_flying);
-    for (size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(testing::difference(got.at(i), expected[i]), "") << "output " << i;
-    for (size_t i = 0; i < after.size(); ++i) EXPECT_EQ(testing::difference(after_flying.at(i), after[i]), "") << "input " << i << " afterwards";
+    const std::vector<Tensor> expected = testing::run_plan(plain, inputs, nullptr, {}, &after),
+                              got = testing::run_plan(flying, inputs, nullptr, {}, &after_flying);
+    for (size_t i = 0; i < expected.size(); ++i)
+      EXPECT_EQ(testing::difference(got.at(i), expected[i]), "") << "output " << i;
+    for (size_t i = 0; i < after.size(); ++i)
+      EXPECT_EQ(testing::difference(after_flying.at(i), after[i]), "") << "input " << i << " afterwards";
     if (HasFailure()) return;
   }
   EXPECT_GT(beside, 40) << "nothing runs beside anything";

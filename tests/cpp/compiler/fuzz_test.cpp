@@ -10,8 +10,8 @@
 #include "../common/copy_of.h"
 #include "../common/levels.h"
 #include "../common/random_attention.h"
-#include "../common/random_loss.h"
 #include "../common/random_joint.h"
+#include "../common/random_loss.h"
 #include "../common/run_plan.h"
 #include "compiler/compiler.h"
 #include "interpret/amx.h"
@@ -27,7 +27,9 @@ using testing::copy_of;
 using testing::expect_close;
 using testing::halves;
 
-reference::Options oracle(reference::Precision precision = reference::Precision::Rounded) { return {.precision = precision, .random = {}, .call = {}}; }
+reference::Options oracle(reference::Precision precision = reference::Precision::Rounded) {
+  return {.precision = precision, .random = {}, .call = {}};
+}
 compiler::CompileOptions options(CpuLevel level = cpu_level()) { return {.target = cpu_target(level)}; }
 
 /// The levels that this machine can run, tiles in emulation.
@@ -97,7 +99,8 @@ TEST(Fuzz, EveryLevel) {
     }
 }
 
-// An element counts where the oracle gives the same with and without rounding; elsewhere the graph amplifies what no machine can promise.
+// An element counts where the oracle gives the same with and without rounding; elsewhere the graph amplifies what no
+// machine can promise.
 TEST(Fuzz, Transcendental) {
   testing::RandomGraphOptions o;
   int64_t compared = 0, skipped = 0;
@@ -105,11 +108,13 @@ TEST(Fuzz, Transcendental) {
     const Graph graph = testing::random_graph(seed, o);
     SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(graph));
     const auto inputs = halves(graph, seed);
-    const auto expected = reference::evaluate(graph, inputs, oracle()), truth = reference::evaluate(graph, inputs, oracle(reference::Precision::Truth));
+    const auto expected = reference::evaluate(graph, inputs, oracle()),
+               truth = reference::evaluate(graph, inputs, oracle(reference::Precision::Truth));
     std::vector<Tensor> got;
     ASSERT_NO_THROW(got = testing::run_plan(compiler::compile(copy_of(graph), "fuzz", options()), inputs));
     expect_close(got, expected, 1e-3, [&](size_t k, size_t i) {
-      const bool agrees = is_float(got[k].type.dtype) ? close(expected[k].f[i], truth[k].f[i], 3e-5) : expected[k].i[i] == truth[k].i[i];
+      const bool agrees = is_float(got[k].type.dtype) ? close(expected[k].f[i], truth[k].f[i], 3e-5)
+                                                      : expected[k].i[i] == truth[k].i[i];
       ++(agrees ? compared : skipped);
       return !agrees;
     });
@@ -131,13 +136,15 @@ std::vector<uint8_t> generator_state() {
   return state;
 }
 runtime::Generator generator(std::vector<uint8_t>& state) {
-  return {[&] { return state; }, [&](const std::vector<uint8_t>& from, const std::vector<uint8_t>& to) {
+  return {[&] { return state; },
+          [&](const std::vector<uint8_t>& from, const std::vector<uint8_t>& to) {
             if (state != from) return false;
             state = to;
             return true;
           }};
 }
-/// The oracle with the masks that `plan` draws first of all, from that state, each as bytes; counts those that it keeps as bits.
+/// The oracle with the masks that `plan` draws first of all, from that state, each as bytes; counts those that it keeps
+/// as bits.
 reference::Options with_masks_of(const plan::Plan& plan, int64_t* bits = nullptr) {
   runtime::Twister twister(generator_state());
   std::map<int64_t, Tensor> masks;
@@ -154,7 +161,9 @@ reference::Options with_masks_of(const plan::Plan& plan, int64_t* bits = nullptr
   reference::Options options = oracle();
   options.random = [masks](const Node* n) {
     const auto it = masks.find(n->as<RandomAttr>().draw);  // one that makes no difference is not drawn
-    return it != masks.end() && it->second.type == n->type ? it->second : Tensor{n->type, {}, std::vector<int64_t>(n->type.numel(), 1)};
+    return it != masks.end() && it->second.type == n->type
+               ? it->second
+               : Tensor{n->type, {}, std::vector<int64_t>(n->type.numel(), 1)};
   };
   return options;
 }
@@ -163,14 +172,17 @@ reference::Options with_masks_of(const plan::Plan& plan, int64_t* bits = nullptr
 struct Arena {
   std::vector<uint8_t> memory;
   void* start;
-  explicit Arena(int64_t bytes) : memory(bytes + 64, 0xCD), start(memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64) {}
+  explicit Arena(int64_t bytes)
+      : memory(bytes + 64, 0xCD), start(memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64) {}
 };
-std::vector<Tensor> run_joint(const compiler::JointGraph& compiled, const testing::RandomJoint& joint, const std::vector<Tensor>& inputs) {
+std::vector<Tensor> run_joint(const compiler::JointGraph& compiled, const testing::RandomJoint& joint,
+                              const std::vector<Tensor>& inputs) {
   Arena room(compiled.saved_bytes());
   std::vector<uint8_t>& memory = room.memory;
   void* arena = room.start;
   auto state = generator_state();
-  std::vector<Tensor> got = testing::run_plan(compiled.forward(options()), {inputs.begin(), inputs.begin() + joint.primals}, arena, generator(state));
+  std::vector<Tensor> got = testing::run_plan(
+      compiled.forward(options()), {inputs.begin(), inputs.begin() + joint.primals}, arena, generator(state));
   if (const auto& places = compiled.deferred_outputs(); !places.empty()) {
     std::vector<Tensor> deferred = testing::run_plan(compiled.deferred(options()), {}, arena);
     for (size_t i = 0; i < places.size(); ++i) got.at(places[i]) = std::move(deferred[i]);
@@ -184,7 +196,8 @@ std::vector<Tensor> run_joint(const compiler::JointGraph& compiled, const testin
   EXPECT_EQ(memory, before) << "a backward that must leave the arena as it is";
   size_t next = 0;
   for (Tensor& t : testing::run_plan(compiled.backward(defined, options()), in, arena)) {
-    EXPECT_EQ(testing::difference(t, keeping.at(next++)), "") << "gradient " << next - 1 << " where the arena may be overwritten";
+    EXPECT_EQ(testing::difference(t, keeping.at(next++)), "")
+        << "gradient " << next - 1 << " where the arena may be overwritten";
     got.push_back(std::move(t));
   }
   return got;
@@ -199,15 +212,15 @@ void expect_same_joint(const testing::RandomJoint& joint, uint64_t seed, bool ch
   std::vector<Tensor> got;
   reference::Options with_masks;
   try {
-    const compiler::JointGraph compiled(std::move(program), joint.primals, joint.forward_outputs, "fuzz", options(), seed % 2 ? 1 : cost::kDeferredBytes);
+    const compiler::JointGraph compiled(std::move(program), joint.primals, joint.forward_outputs, "fuzz", options(),
+                                        seed % 2 ? 1 : cost::kDeferredBytes);
     got = run_joint(compiled, joint, inputs);
     with_masks = with_masks_of(compiled.forward(options()), bits);
-  } catch (const std::exception& e) {
-    FAIL() << e.what();
-  }
+  } catch (const std::exception& e) { FAIL() << e.what(); }
   expect_close(got, reference::evaluate(joint.graph, inputs, with_masks), 1e-4);
 }
-/// Masks over what is given, one for all that has its shape: those of the forward's results are read by the backward too.
+/// Masks over what is given, one for all that has its shape: those of the forward's results are read by the backward
+/// too.
 void drop_out(testing::RandomJoint& joint) {
   Builder b{joint.graph, {}};
   std::map<Dims, const Node*> masks;
@@ -215,7 +228,8 @@ void drop_out(testing::RandomJoint& joint) {
     if (!o.value) continue;
     auto [it, fresh] = masks.emplace(o.value->shape(), nullptr);
     if (fresh) it->second = b.random(o.value->shape(), {static_cast<int64_t>(masks.size()), 0.75});
-    const Node* other = o.value->dtype() == DType::Bool ? b.unary(Op::Not, o.value) : b.full(o.value->dtype(), o.value->shape(), 0);
+    const Node* other =
+        o.value->dtype() == DType::Bool ? b.unary(Op::Not, o.value) : b.full(o.value->dtype(), o.value->shape(), 0);
     o.value = b.select(it->second, o.value, other);
   }
 }
@@ -253,7 +267,8 @@ TEST(Fuzz, JointAttention) {
   EXPECT_GT(bits, 0) << "masks are kept as bits";
 }
 
-// What is computed again for want of memory is what was computed the first time, to the bit; real values, whose sums round.
+// What is computed again for want of memory is what was computed the first time, to the bit; real values, whose sums
+// round.
 TEST(Fuzz, BudgetsChangeNoBit) {
   int64_t again = 0;
   for (uint64_t seed = first() + 80000; seed < first() + 80000 + count() / 3; ++seed) {
@@ -275,7 +290,8 @@ TEST(Fuzz, BudgetsChangeNoBit) {
   EXPECT_GT(again, count() / 60) << "the random graphs test nothing";
 }
 
-// Losses in chunks of rows: near the truth, and the same bits whatever is computed again, with the loss a result beside others or alone, in one plan or two.
+// Losses in chunks of rows: near the truth, and the same bits whatever is computed again, with the loss a result beside
+// others or alone, in one plan or two.
 compiler::CompileOptions chunks_of(int64_t rows) {
   compiler::CompileOptions o = options();
   o.loss_chunk_rows = rows, o.loss_chunk_bytes = std::numeric_limits<int64_t>::min() / 2;
@@ -290,7 +306,8 @@ TEST(Fuzz, LossesInChunks) {
     SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(joint.graph));
     const auto inputs = testing::random_inputs(joint.graph, seed);
     const auto make = [&] {
-      return compiler::JointGraph(copy_of(joint.graph), joint.primals, joint.forward_outputs, "loss", chunks_of(1 + static_cast<int64_t>(seed % 11)), seed % 2 ? 1 : cost::kDeferredBytes);
+      return compiler::JointGraph(copy_of(joint.graph), joint.primals, joint.forward_outputs, "loss",
+                                  chunks_of(1 + static_cast<int64_t>(seed % 11)), seed % 2 ? 1 : cost::kDeferredBytes);
     };
     compiler::JointGraph all = make(), least = make();
     least.cut(1e-9);
@@ -303,15 +320,18 @@ TEST(Fuzz, LossesInChunks) {
   EXPECT_GT(again, count() / 60) << "nothing is computed again";
 }
 
-// A joint graph and updates as one plan: p + rate * gradient over p, where p is a primal of the gradient's type or a tensor beside them.
+// A joint graph and updates as one plan: p + rate * gradient over p, where p is a primal of the gradient's type or a
+// tensor beside them.
 Graph descend(int64_t n) {
   Graph g;
   Builder b{g, {}};
-  const Node *p = b.input(0, {DType::F32, {n}}), *grad = b.input(1, {DType::F32, {n}}), *rate = b.input(2, {DType::F32, {}});
+  const Node *p = b.input(0, {DType::F32, {n}}), *grad = b.input(1, {DType::F32, {n}}),
+             *rate = b.input(2, {DType::F32, {}});
   g.outputs = {{b.add(p, b.mul(b.broadcast(rate, {n}), grad)), {}}};
   return g;
 }
-void expect_same_step(const testing::RandomJoint& joint, uint64_t seed, int64_t& in_place, const compiler::CompileOptions& how = options(), bool one_plan = false) {
+void expect_same_step(const testing::RandomJoint& joint, uint64_t seed, int64_t& in_place,
+                      const compiler::CompileOptions& how = options(), bool one_plan = false) {
   SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(joint.graph));
   auto inputs = halves(joint.graph, seed);
   auto expected = reference::evaluate(joint.graph, inputs, oracle());
@@ -339,9 +359,11 @@ void expect_same_step(const testing::RandomJoint& joint, uint64_t seed, int64_t&
     updated.insert(place);
     for (size_t k = 0; k < wanted[place].f.size(); ++k) wanted[place].f[k] += 0.25 * expected[i].f[k];
     expected[i] = {};
-    updates.push_back({.formula = 0, .gradient = static_cast<int64_t>(i) - joint.forward_outputs, .inputs = {place, -1, rate}});
+    updates.push_back(
+        {.formula = 0, .gradient = static_cast<int64_t>(i) - joint.forward_outputs, .inputs = {place, -1, rate}});
   }
-  const compiler::JointGraph compiled(copy_of(joint.graph), joint.primals, joint.forward_outputs, "fuzz", how, std::numeric_limits<int64_t>::max(), one_plan);
+  const compiler::JointGraph compiled(copy_of(joint.graph), joint.primals, joint.forward_outputs, "fuzz", how,
+                                      std::numeric_limits<int64_t>::max(), one_plan);
   const std::vector<bool> defined(joint.graph.input_count - joint.primals, true);
   std::vector<Tensor> got, after;
   plan::Plan plan = compiled.step(defined, formulas, updates, options());
@@ -352,7 +374,8 @@ void expect_same_step(const testing::RandomJoint& joint, uint64_t seed, int64_t&
 
   // The same as a forward, and a backward with the updates: to the bit.
   Arena arena(compiled.saved_bytes());
-  std::vector<Tensor> apart = testing::run_plan(compiled.forward(options()), {inputs.begin(), inputs.begin() + joint.primals}, arena.start);
+  std::vector<Tensor> apart =
+      testing::run_plan(compiled.forward(options()), {inputs.begin(), inputs.begin() + joint.primals}, arena.start);
   std::vector<Tensor> late(inputs.begin(), inputs.begin() + rate), late_after;
   late.insert(late.end(), apart.begin(), apart.end());
   late.insert(late.end(), inputs.begin() + rate, inputs.end());
@@ -364,7 +387,8 @@ void expect_same_step(const testing::RandomJoint& joint, uint64_t seed, int64_t&
   late_after.erase(late_after.begin() + rate, late_after.begin() + rate + joint.forward_outputs);
   ASSERT_EQ(apart.size(), got.size());
   for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(testing::difference(apart[i], got[i]), "") << "output " << i;
-  for (size_t i = 0; i < after.size(); ++i) EXPECT_EQ(testing::difference(late_after[i], after[i]), "") << "input " << i << " afterwards";
+  for (size_t i = 0; i < after.size(); ++i)
+    EXPECT_EQ(testing::difference(late_after[i], after[i]), "") << "input " << i << " afterwards";
 }
 TEST(Fuzz, Steps) {
   testing::RandomGraphOptions o;
@@ -405,7 +429,8 @@ TEST(Fuzz, RandomMasks) {
     auto state = generator_state();
     const auto before = state;
     std::vector<Tensor> got;
-    ASSERT_NO_THROW(got = testing::run_plan(compiler::compile(copy_of(graph), "fuzz", options()), inputs, nullptr, generator(state)));
+    ASSERT_NO_THROW(got = testing::run_plan(compiler::compile(copy_of(graph), "fuzz", options()), inputs, nullptr,
+                                            generator(state)));
     const size_t first_mask = masks.size();
     auto with_masks = oracle();
     int64_t drawn = 0, on = 0;
@@ -421,14 +446,17 @@ TEST(Fuzz, RandomMasks) {
 
 // --- an optimizer's step over many tensors
 void expect_same_foreach(DType dtype, CpuLevel level) {
-  const plan::Foreach step = compiler::compile_foreach(copy_of(testing::adam(8, dtype)), {0, 2, 3}, "adam", options(level));
+  const plan::Foreach step =
+      compiler::compile_foreach(copy_of(testing::adam(8, dtype)), {0, 2, 3}, "adam", options(level));
   ASSERT_EQ(step.inputs.size(), 6u);
-  runtime::CpuForeach foreach(plan::load_foreach(plan::save(step)));
+  runtime::CpuForeach foreach (plan::load_foreach(plan::save(step)));
   testing::AdamTensors tensors(dtype);
-  foreach.run(tensors.pointers, tensors.numels, tensors.scalars);
+  foreach
+    .run(tensors.pointers, tensors.numels, tensors.scalars);
   for (size_t t = 0; t < tensors.numels.size(); ++t) {
     SCOPED_TRACE(std::to_string(tensors.numels[t]) + " elements, " + std::string(name_of(level)));
-    expect_close(tensors.written(t), reference::evaluate(testing::adam(tensors.numels[t], dtype), tensors.inputs[t], oracle()), 1e-5);
+    expect_close(tensors.written(t),
+                 reference::evaluate(testing::adam(tensors.numels[t], dtype), tensors.inputs[t], oracle()), 1e-5);
     EXPECT_EQ(tensors.trespassed(t), "");
   }
 }
@@ -438,8 +466,10 @@ TEST(Foreach, AdamOverTensorsOfAnySize) {
 }
 TEST(Foreach, NoCodeWhereItIsOnlyLookedAt) {
   const std::vector<int64_t> in_place{0, 2, 3};
-  const plan::Foreach looked_at = compiler::lower_foreach(copy_of(testing::adam(8, DType::F32)), in_place, "adam", options()).foreach;
-  const plan::Foreach whole = compiler::compile_foreach(copy_of(testing::adam(8, DType::F32)), in_place, "adam", options());
+  const plan::Foreach looked_at =
+      compiler::lower_foreach(copy_of(testing::adam(8, DType::F32)), in_place, "adam", options()).foreach;
+  const plan::Foreach whole =
+      compiler::compile_foreach(copy_of(testing::adam(8, DType::F32)), in_place, "adam", options());
   EXPECT_TRUE(looked_at.kernel.code.empty());
   EXPECT_FALSE(whole.kernel.code.empty());
   EXPECT_EQ(looked_at.kernel.scratch_bytes, whole.kernel.scratch_bytes);
@@ -465,9 +495,15 @@ return %10 %7
 }
 
 TEST(Compile, ValuesWithoutElements) {  // nobody makes them, nobody may wait for them
-  expect_text("%0 = input index=0 : f32[7,0]\n%1 = exp %0 : f32[7,0]\n%2 = constant value=1.5 : f32[]\n%3 = pad %1 %2 low=[2,0] high=[0,2] : f32[9,2]\nreturn %1 %3\n");
-  expect_text("%0 = input index=0 : f32[7,0]\n%1 = exp %0 : f32[7,0]\n%2 = reshape %1 : f32[1,7,0]\n%3 = contract %2 %2 : f32[1,7,7]\nreturn %3\n");
-  expect_text("%0 = input index=0 : f32[3,0]\n%1 = exp %0 : f32[3,0]\n%2 = input index=1 : f32[3,4]\n%3 = concat %1 %2 axis=1 : f32[3,4]\nreturn %3 %1\n");
+  expect_text(
+      "%0 = input index=0 : f32[7,0]\n%1 = exp %0 : f32[7,0]\n%2 = constant value=1.5 : f32[]\n%3 = pad %1 %2 "
+      "low=[2,0] high=[0,2] : f32[9,2]\nreturn %1 %3\n");
+  expect_text(
+      "%0 = input index=0 : f32[7,0]\n%1 = exp %0 : f32[7,0]\n%2 = reshape %1 : f32[1,7,0]\n%3 = contract %2 %2 : "
+      "f32[1,7,7]\nreturn %3\n");
+  expect_text(
+      "%0 = input index=0 : f32[3,0]\n%1 = exp %0 : f32[3,0]\n%2 = input index=1 : f32[3,4]\n%3 = concat %1 %2 axis=1 "
+      ": f32[3,4]\nreturn %3 %1\n");
 }
 TEST(Compile, UndefinedTangentsAreNotRead) {  // gradients: t0 * y + t1 * x and t0 * x
   const char* text = R"(%0 = input index=0 : f32[300]

@@ -1,4 +1,5 @@
-// A plan outlives its compiler: saved to a file here, it is loaded and run by a process that has no LLVM in it, to the same bits.
+// A plan outlives its compiler: saved to a file here, it is loaded and run by a process that has no LLVM in it, to the
+// same bits.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -18,9 +19,11 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Elements of all outputs as bytes, by the runner; empty where it fails.
-std::vector<std::string> run_elsewhere(const std::string& file, const std::vector<reference::Tensor>& inputs, size_t outputs) {
+std::vector<std::string> run_elsewhere(const std::string& file, const std::vector<reference::Tensor>& inputs,
+                                       size_t outputs) {
   static int directories = 0;
-  const fs::path dir = fs::temp_directory_path() / ("trainc_plan_" + std::to_string(getpid()) + "_" + std::to_string(directories++));
+  const fs::path dir =
+      fs::temp_directory_path() / ("trainc_plan_" + std::to_string(getpid()) + "_" + std::to_string(directories++));
   fs::create_directories(dir);
   const std::string path = dir / "plan";
   std::ofstream(path, std::ios::binary) << file;
@@ -28,7 +31,8 @@ std::vector<std::string> run_elsewhere(const std::string& file, const std::vecto
   for (size_t i = 0; i < inputs.size(); ++i) {
     const auto bytes = testing::to_bytes(inputs[i]);
     const std::string input = path + ".in" + std::to_string(i);
-    std::ofstream(input, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    std::ofstream(input, std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
     command += " " + input;
   }
   std::vector<std::string> results;

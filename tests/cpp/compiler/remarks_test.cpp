@@ -1,5 +1,5 @@
-// What stands between a graph and a better plan is told in the plan: results that lie in no operand's memory, operations that run in the framework,
-// contractions that no library computes, losses that are not cut into chunks.
+// What stands between a graph and a better plan is told in the plan: results that lie in no operand's memory,
+// operations that run in the framework, contractions that no library computes, losses that are not cut into chunks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,9 @@ std::vector<std::string> told(const plan::Plan& plan, const char* what) {
   }
   return lines;
 }
-plan::Plan plan_of(const Graph& graph, const Job& job = {}) { return compile(testing::copy_of(graph), "test", {}, job); }
+plan::Plan plan_of(const Graph& graph, const Job& job = {}) {
+  return compile(testing::copy_of(graph), "test", {}, job);
+}
 std::vector<std::string> told(const char* text, const char* what) { return told(plan_of(parse(text)), what); }
 
 // --- in place
@@ -40,7 +42,9 @@ TEST(Remarks, InPlaceWhereItIs) {
 %2 = exp %1 : f32[4,8]   // m.py:2
 %3 = scan %2 axis=1 : f32[4,8]   // m.py:3
 return %3
-)", missed::kInPlace), IsEmpty());
+)",
+                   missed::kInPlace),
+              IsEmpty());
 }
 TEST(Remarks, InPlaceWhereTheOperandIsReadLater) {
   EXPECT_THAT(told(R"(%0 = input index=0 : f32[4,8]
@@ -49,7 +53,9 @@ TEST(Remarks, InPlaceWhereTheOperandIsReadLater) {
 %3 = scan %2 axis=1 : f32[4,8]   // m.py:3
 %4 = mul %1 %3 : f32[4,8]   // m.py:4
 return %4
-)", missed::kInPlace), ElementsAre("the operand is read later: m.py:2 m.py:1"));
+)",
+                   missed::kInPlace),
+              ElementsAre("the operand is read later: m.py:2 m.py:1"));
 }
 TEST(Remarks, InPlaceWhereItIsReadInAnotherOrder) {
   EXPECT_THAT(told(R"(%0 = input index=0 : f32[8,8]
@@ -58,7 +64,9 @@ TEST(Remarks, InPlaceWhereItIsReadInAnotherOrder) {
 %3 = exp %2 : f32[8,8]   // m.py:2
 %4 = scan %3 axis=1 : f32[8,8]   // m.py:3
 return %4
-)", missed::kInPlace), ElementsAre("they are walked differently: m.py:2 m.py:1"));
+)",
+                   missed::kInPlace),
+              ElementsAre("they are walked differently: m.py:2 m.py:1"));
 }
 
 // --- calls of the framework
@@ -67,7 +75,8 @@ Graph call(const char* target, const char* reason = "") {
   Graph g;
   Builder b{g, "m.py:7"};
   const Type t{DType::F32, {4, 8}};
-  const Node* made = b.result(b.extern_call({target, R"({"args":[{"$":0}],"kwargs":{}})", {t}, false, -1, {}, reason}, {b.input(0, t)}), 0);
+  const Node* made = b.result(
+      b.extern_call({target, R"({"args":[{"$":0}],"kwargs":{}})", {t}, false, -1, {}, reason}, {b.input(0, t)}), 0);
   g.outputs = {{made, {}}};
   g.input_count = 1;
   return g;
@@ -99,8 +108,10 @@ return %2 %5
     return job;
   };
   const Graph g = parse(text);
-  EXPECT_THAT(told(plan_of(g, job("")), missed::kLibraryCall), ElementsAre("its sums are not in f32: m.py:2", "measured to be no faster than a kernel: m.py:1"));
-  EXPECT_THAT(told(plan_of(g, job("it is twice as fast")), missed::kLibraryCall), ElementsAre("its sums are not in f32: m.py:2"));
+  EXPECT_THAT(told(plan_of(g, job("")), missed::kLibraryCall),
+              ElementsAre("its sums are not in f32: m.py:2", "measured to be no faster than a kernel: m.py:1"));
+  EXPECT_THAT(told(plan_of(g, job("it is twice as fast")), missed::kLibraryCall),
+              ElementsAre("its sums are not in f32: m.py:2"));
   EXPECT_THAT(told(plan_of(g), missed::kLibraryCall), IsEmpty()) << "nobody looked";
 }
 
@@ -111,7 +122,8 @@ struct Joint {
   JointGraph compiled;
   explicit Joint(int64_t worth)
       : joint(testing::loss_joint({.batch = 4, .length = 10, .width = 6, .columns = 50})),
-        compiled(testing::copy_of(joint.graph), joint.primals, joint.forward_outputs, "loss", {.loss_chunk_rows = 10, .loss_chunk_bytes = worth}, std::numeric_limits<int64_t>::max()) {}
+        compiled(testing::copy_of(joint.graph), joint.primals, joint.forward_outputs, "loss",
+                 {.loss_chunk_rows = 10, .loss_chunk_bytes = worth}, std::numeric_limits<int64_t>::max()) {}
 };
 TEST(Remarks, TheForwardTellsOfTheJointGraph) {
   const char* refused = "it would save too little (3840 bytes)";
@@ -139,7 +151,8 @@ TEST(Remarks, AStepTellsOfBothHalves) {
 TEST(Remarks, AreTheLastPartOfThePlansText) {
   plan::Plan plan = plan_of(call("aten.unheard_of.default", "trainc has no row for it"));
   const std::string with = plan::print(plan), without = plan::print(plan, false);
-  EXPECT_THAT(with, HasSubstr("remarks:\n  frontend: not compile: trainc has no row for it (aten.unheard_of.default); 1 x, 128 bytes   // m.py:7\n"));
+  EXPECT_THAT(with, HasSubstr("remarks:\n  frontend: not compile: trainc has no row for it (aten.unheard_of.default); "
+                              "1 x, 128 bytes   // m.py:7\n"));
   EXPECT_EQ(with.substr(0, without.size()), without);
   EXPECT_THAT(without, Not(HasSubstr("remarks:")));
   plan.remarks.clear();

@@ -88,11 +88,13 @@ class Toy {
     } else {
       const Value x = at(w[3]), logs = formulas::log_softmax(x, {1});
       const formulas::Classes classes = formulas::classes_of(x.shape(), at(w[4]), -1, std::nullopt);
-      const Value loss = formulas::reduced(formulas::nll_loss(logs, classes), formulas::Reduction::Sum) / formulas::nll_total_weight(logs, classes);
+      const Value loss = formulas::reduced(formulas::nll_loss(logs, classes), formulas::Reduction::Sum) /
+                         formulas::nll_total_weight(logs, classes);
       output(loss);
       const Value one = number(loss, 1);
       later(name, [=, this](Value) {
-        const Value dlogs = formulas::nll_loss_backward(one / formulas::nll_total_weight(logs, classes), x.shape(), classes);
+        const Value dlogs =
+            formulas::nll_loss_backward(one / formulas::nll_total_weight(logs, classes), x.shape(), classes);
         add(w[3], formulas::log_softmax_backward(dlogs, logs, {1}));
       });
       grad_.emplace(name, one);
@@ -129,7 +131,8 @@ std::vector<Tensor> inputs_of(const Program& program) {
     t.type = n.type;
     for (int64_t i = 0; i < n.type.numel(); ++i) {
       state = state * 6364136223846793005u + 1442695040888963407u;
-      if (n.dtype() == DType::I64) t.i.push_back(i == 2 ? -1 : static_cast<int64_t>(state >> 33) % kClasses);  // one does not count
+      // one does not count
+      if (n.dtype() == DType::I64) t.i.push_back(i == 2 ? -1 : static_cast<int64_t>(state >> 33) % kClasses);
       else t.f.push_back(static_cast<float>(static_cast<double>(state >> 40) * 0x1p-24 * 2 - 1));
     }
   }
@@ -148,7 +151,8 @@ double loss_of(const std::vector<Tensor>& in) {
     }
     for (double z : h) var += (z - mean) * (z - mean) / kHidden;
     for (int64_t j = 0; j < kHidden; ++j) {
-      const double n = (h[j] - mean) / std::sqrt(var + 1e-5) * scale[j] + shift[j], a = n * 0.5 * std::erfc(-n / std::sqrt(2.0));
+      const double n = (h[j] - mean) / std::sqrt(var + 1e-5) * scale[j] + shift[j],
+                   a = n * 0.5 * std::erfc(-n / std::sqrt(2.0));
       for (int64_t c = 0; c < kClasses; ++c) y[c] += a * v[j * kClasses + c];
     }
     if (in[1].i[r] < 0) continue;
@@ -175,7 +179,8 @@ TEST(SecondFrontEnd, ATrainingStepIsCompiledAndRuns) {
       inputs[p].f[i] = value - 1e-5;
       const double below = loss_of(inputs);
       inputs[p].f[i] = value;
-      ASSERT_NEAR(expected[p - 1].f[i], value - 0.5 * (above - below) / 2e-5, 1e-7) << program.input_names[p] << " element " << i;
+      ASSERT_NEAR(expected[p - 1].f[i], value - 0.5 * (above - below) / 2e-5, 1e-7)
+          << program.input_names[p] << " element " << i;
     }
 
   // the plan's are the oracle's
@@ -191,11 +196,16 @@ TEST(SecondFrontEnd, WhatItDoesNotCompileIsToldInItsWords) {
   Program program;
   Builder b{program.graph, "net.toy:3 (sort)"};
   const Type type{DType::F32, {4}};
-  const Node* call = b.extern_call({.target = "toy.sort", .arguments = R"({"args":[{"$":0}],"kwargs":{}})", .results = {type}, .reason = "a toy sorts nothing"}, {b.input(0, type)});
+  const Node* call = b.extern_call({.target = "toy.sort",
+                                    .arguments = R"({"args":[{"$":0}],"kwargs":{}})",
+                                    .results = {type},
+                                    .reason = "a toy sorts nothing"},
+                                   {b.input(0, type)});
   program.graph.outputs = {{b.result(call, 0), {}}};
   program.graph.input_count = 1;
   const plan::Plan plan = compiler::compile(std::move(program), "toy", {});
-  const auto told = std::find_if(plan.remarks.begin(), plan.remarks.end(), [](const Remark& r) { return r.what == missed::kCompile; });
+  const auto told = std::find_if(plan.remarks.begin(), plan.remarks.end(),
+                                 [](const Remark& r) { return r.what == missed::kCompile; });
   ASSERT_NE(told, plan.remarks.end());
   EXPECT_EQ(told->stage, "frontend");
   EXPECT_EQ(told->reason, "a toy sorts nothing");
@@ -213,9 +223,7 @@ TEST(SecondFrontEnd, AnInputIsNamedAsTheFrontEndDoes) {
   try {
     compiler::compile_foreach(std::move(program), {0}, "update", {});
     FAIL() << "it was compiled";
-  } catch (const InternalError& e) {
-    EXPECT_THAT(e.what(), ::testing::HasSubstr("momentum of update is no tensor"));
-  }
+  } catch (const InternalError& e) { EXPECT_THAT(e.what(), ::testing::HasSubstr("momentum of update is no tensor")); }
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Plans of one graph for different sizes that share kernels: the bits of plans of their own, and no code after the first.
+// Plans of one graph for different sizes that share kernels: the bits of plans of their own, and no code after the
+// first.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -59,11 +60,15 @@ return %17 %18 %21
 // Of a plan of its own: pinned blockings are not on tiles.
 CpuLevel without_tiles(CpuLevel level) { return has_tiles(level) ? CpuLevel::Avx512Bf16 : level; }
 
-struct Compiled { plan::Plan plan; int64_t code = 0; };
+struct Compiled {
+  plan::Plan plan;
+  int64_t code = 0;
+};
 
 Compiled compile(const Graph& graph, CpuLevel level, compiler::SharedKernels* shared) {
   compiler::Timing timing;
-  plan::Plan plan = compiler::compile(copy_of(graph), "shared", {.target = cpu_target(level)}, {.shared = shared}, &timing);
+  plan::Plan plan =
+      compiler::compile(copy_of(graph), "shared", {.target = cpu_target(level)}, {.shared = shared}, &timing);
   return {std::move(plan), timing.compiled_kernels};
 }
 void learn(const Graph& graph, CpuLevel level, compiler::SharedKernels& shared) {
@@ -74,15 +79,19 @@ TEST(SharedKernels, GiveTheBitsOfPlansOfTheirOwn) {
   for (const CpuLevel level : testing::runnable_levels()) {
     SCOPED_TRACE(name_of(level));
     compiler::SharedKernels shared;
-    for (const Sizes& sizes : {Sizes{{'B', 7}, {'S', 52}}, Sizes{{'B', 3}, {'S', 23}}, Sizes{{'B', 14}, {'S', 107}}}) learn(at(kGraph, sizes, 2), level, shared);
+    for (const Sizes& sizes : {Sizes{{'B', 7}, {'S', 52}}, Sizes{{'B', 3}, {'S', 23}}, Sizes{{'B', 14}, {'S', 107}}})
+      learn(at(kGraph, sizes, 2), level, shared);
     int64_t plans = 0, code = 0, later = 0;
-    for (const Sizes& sizes : {Sizes{{'B', 5}, {'S', 34}}, Sizes{{'B', 4}, {'S', 50}}, Sizes{{'B', 2}, {'S', 97}}, Sizes{{'B', 9}, {'S', 31}}, Sizes{{'B', 3}, {'S', 64}}}) {
+    for (const Sizes& sizes : {Sizes{{'B', 5}, {'S', 34}}, Sizes{{'B', 4}, {'S', 50}}, Sizes{{'B', 2}, {'S', 97}},
+                               Sizes{{'B', 9}, {'S', 31}}, Sizes{{'B', 3}, {'S', 64}}}) {
       const Graph graph = at(kGraph, sizes, 2);
       const auto inputs = testing::random_inputs(graph, 5, false);
       const Compiled own = compile(graph, without_tiles(level), nullptr), ours = compile(graph, level, &shared);
       const auto expected = testing::run_plan(own.plan, inputs), got = testing::run_plan(ours.plan, inputs);
       ASSERT_EQ(got.size(), expected.size());
-      for (size_t o = 0; o < got.size(); ++o) EXPECT_EQ(testing::to_bytes(got[o]), testing::to_bytes(expected[o])) << "output " << o << " S=" << sizes.at('S');
+      for (size_t o = 0; o < got.size(); ++o)
+        EXPECT_EQ(testing::to_bytes(got[o]), testing::to_bytes(expected[o]))
+            << "output " << o << " S=" << sizes.at('S');
       const auto kernels = static_cast<int64_t>(ours.plan.kernels.size());
       if (plans++ > 0) code += ours.code, later += kernels;
       else EXPECT_EQ(ours.code, kernels);
@@ -98,18 +107,21 @@ TEST(SharedKernels, LearnWithoutSamples) {
   for (int64_t s : {34, 50, 70, 90, 66}) {
     const Graph graph = at(kGraph, {{'B', 4}, {'S', s}}, 2);
     const auto inputs = testing::random_inputs(graph, 5, true);
-    const Compiled own = compile(graph, without_tiles(cpu_level()), nullptr), ours = compile(graph, cpu_level(), &shared);
+    const Compiled own = compile(graph, without_tiles(cpu_level()), nullptr),
+                   ours = compile(graph, cpu_level(), &shared);
     const auto expected = testing::run_plan(own.plan, inputs), got = testing::run_plan(ours.plan, inputs);
     for (size_t o = 0; o < got.size(); ++o)
       for (size_t i = 0; i < got[o].f.size(); ++i)
-        ASSERT_TRUE(got[o].f[i] == expected[o].f[i] || (std::isnan(got[o].f[i]) && std::isnan(expected[o].f[i]))) << "output " << o << " S=" << s;
+        ASSERT_TRUE(got[o].f[i] == expected[o].f[i] || (std::isnan(got[o].f[i]) && std::isnan(expected[o].f[i])))
+            << "output " << o << " S=" << s;
     code.push_back(ours.code);
   }
   EXPECT_GT(code[0], 0);
   EXPECT_LE(code.back(), 1);  // the last sizes show at most one number more
 }
 
-// x [B,S,40], w: h tanh(h)^2 for h = x w, and gradients through a sum over the rows of a tangent: the backward writes over what the arena holds where it may.
+// x [B,S,40], w: h tanh(h)^2 for h = x w, and gradients through a sum over the rows of a tangent: the backward writes
+// over what the arena holds where it may.
 constexpr const char* kJoint = R"(%0 = input index=0 : f32[$B,$S,40]
 %1 = input index=1 : f32[24,40]
 %2 = input index=2 : f32[1,$BS,24]
@@ -143,13 +155,18 @@ int64_t in_place(const plan::Plan& plan) {
 
 TEST(SharedKernels, WriteInPlaceWhereThePlanMay) {
   compiler::SharedKernels shared;
-  const auto options = [](bool share) { return compiler::CompileOptions{.target = cpu_target(share ? cpu_level() : without_tiles(cpu_level()))}; };
+  const auto options = [](bool share) {
+    return compiler::CompileOptions{.target = cpu_target(share ? cpu_level() : without_tiles(cpu_level()))};
+  };
   const auto job = [&](bool share) { return compiler::Job{.shared = share ? &shared : nullptr}; };
-  const auto joint_of = [&](const Graph& graph) { return compiler::JointGraph(copy_of(graph), 2, 1, "joint", options(true)); };
+  const auto joint_of = [&](const Graph& graph) {
+    return compiler::JointGraph(copy_of(graph), 2, 1, "joint", options(true));
+  };
   for (const Sizes& sizes : {Sizes{{'B', 7}, {'S', 52}}, Sizes{{'B', 3}, {'S', 23}}}) {
     const compiler::JointGraph joint = joint_of(at(kJoint, sizes, 3));
     shared.learn(joint.lower_forward(options(true), job(true)));
-    for (const bool consumes : {true, false}) shared.learn(joint.lower_backward({true}, options(true), job(true), nullptr, consumes));
+    for (const bool consumes : {true, false})
+      shared.learn(joint.lower_backward({true}, options(true), job(true), nullptr, consumes));
   }
   int64_t plans = 0, code = 0, kernels = 0, over = 0;
   for (const Sizes& sizes : {Sizes{{'B', 5}, {'S', 34}}, Sizes{{'B', 4}, {'S', 50}}, Sizes{{'B', 2}, {'S', 97}}}) {
@@ -164,7 +181,8 @@ TEST(SharedKernels, WriteInPlaceWhereThePlanMay) {
         compiler::Timing timing;
         auto got = testing::run_plan(joint.forward(options(share), job(share)), {inputs[0], inputs[1]}, arena);
         std::vector<reference::Tensor> in;
-        for (const int64_t i : joint.saved_inputs()) in.push_back(i < 2 ? inputs[static_cast<size_t>(i)] : got.at(static_cast<size_t>(i - 2)));
+        for (const int64_t i : joint.saved_inputs())
+          in.push_back(i < 2 ? inputs[static_cast<size_t>(i)] : got.at(static_cast<size_t>(i - 2)));
         in.push_back(inputs[2]);
         const plan::Plan backward = joint.backward({true}, options(share), job(share), &timing, consumes);
         for (auto& t : testing::run_plan(backward, in, arena)) got.push_back(std::move(t));

@@ -1,5 +1,5 @@
-// Contractions of bf16: pairs along k, f32 sums; by the dot product, and on tiles. On machines without the former the nests run under the interpreter alone;
-// without the latter their code runs on emulated tiles.
+// Contractions of bf16: pairs along k, f32 sums; by the dot product, and on tiles. On machines without the former the
+// nests run under the interpreter alone; without the latter their code runs on emulated tiles.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +20,9 @@ using namespace testing;
 
 constexpr CpuLevel kLevels[] = {CpuLevel::Avx512Bf16, CpuLevel::Amx};
 
-bool runs(CpuLevel level) { return level == CpuLevel::Amx ? interpret::emulate_amx() : has_bf16_dot(machine_cpu_level()); }
+bool runs(CpuLevel level) {
+  return level == CpuLevel::Amx ? interpret::emulate_amx() : has_bf16_dot(machine_cpu_level());
+}
 
 // How an operand comes: as bf16, or as f32 that packing rounds.
 enum class From { Bf16, F32 };
@@ -31,7 +33,8 @@ struct Problem {
   LoopNest nest;
   std::vector<float> lhs, rhs;  // as stored; rounded where From::F32
 
-  // `runs`: read along its contiguous direction, an operand comes in the shortest runs that divide its size, as a window's or a head's does.
+  // `runs`: read along its contiguous direction, an operand comes in the shortest runs that divide its size, as a
+  // window's or a head's does.
   Problem(CpuLevel l, GemmCase c, From from, const CacheSizes& cache, bool runs = false) : level(l), gemm(c) {
     c.dtype = from == From::Bf16 ? DType::BF16 : DType::F32;
     ContractionSpec spec = plain_spec(nest, c);
@@ -44,11 +47,15 @@ struct Problem {
     const auto along_k = [plain = spec.lhs](Expr b, Expr other, Expr at) { return plain(b, other, at); };
     const auto along_rows = [plain = spec.rhs](Expr b, Expr other, Expr at) { return plain(b, at, other); };
     const auto across_k = [plain = spec.lhs](Expr b, Expr other, Expr at) { return plain(b, at, other); };
-    if (runs && c.lhs_k_contiguous && c.k > 1) spec.lhs_run = shortest_run(c.k), spec.lhs_in_run = in_runs(along_k, spec.lhs_run);
-    if (runs && !c.lhs_k_contiguous && c.m > 1) spec.lhs_run = shortest_run(c.m), spec.lhs_in_run = in_runs(across_k, spec.lhs_run);
-    if (runs && !c.rhs_k_contiguous && c.n > 1) spec.rhs_run = shortest_run(c.n), spec.rhs_in_run = in_runs(along_rows, spec.rhs_run);
+    if (runs && c.lhs_k_contiguous && c.k > 1)
+      spec.lhs_run = shortest_run(c.k), spec.lhs_in_run = in_runs(along_k, spec.lhs_run);
+    if (runs && !c.lhs_k_contiguous && c.m > 1)
+      spec.lhs_run = shortest_run(c.m), spec.lhs_in_run = in_runs(across_k, spec.lhs_run);
+    if (runs && !c.rhs_k_contiguous && c.n > 1)
+      spec.rhs_run = shortest_run(c.n), spec.rhs_in_run = in_runs(along_rows, spec.rhs_run);
     const auto rhs_along_k = [plain = spec.rhs](Expr b, Expr other, Expr at) { return plain(b, other, at); };
-    if (runs && c.rhs_k_contiguous && c.k > 1) spec.rhs_k_run = shortest_run(c.k), spec.rhs_in_k_run = in_runs(rhs_along_k, spec.rhs_k_run);
+    if (runs && c.rhs_k_contiguous && c.k > 1)
+      spec.rhs_k_run = shortest_run(c.k), spec.rhs_in_k_run = in_runs(rhs_along_k, spec.rhs_k_run);
     build_contraction(nest, spec, cpu_target(level, cache));
     verify(nest);
     EXPECT_EQ(nest.buffers[kOut].dtype, DType::F32);
@@ -76,7 +83,8 @@ struct Problem {
   }
 
   std::vector<float> interpreted() const {
-    std::vector<interpret::Memory> arguments = {memory(lhs), memory(rhs), interpret::output_of(gemm.batch * gemm.m * gemm.n * 4)};
+    std::vector<interpret::Memory> arguments = {memory(lhs), memory(rhs),
+                                                interpret::output_of(gemm.batch * gemm.m * gemm.n * 4)};
     for (const std::string& message : interpret::run(nest, arguments).messages) ADD_FAILURE() << message;
     return interpret::values_of<float>(arguments[kOut]);
   }
@@ -89,7 +97,8 @@ struct Problem {
     for (int i = 0; i < 2; ++i) {
       const interpret::Memory m = memory(i == 0 ? lhs : rhs);
       operands[i] = Guarded(m.bytes.size());
-      std::copy(m.bytes.begin(), m.bytes.end(), operands[i].as<uint8_t>());  // memcpy takes no null pointer, not even of nothing
+      // memcpy takes no null pointer, not even of nothing
+      std::copy(m.bytes.begin(), m.bytes.end(), operands[i].as<uint8_t>());
     }
     void* arguments[] = {operands[0].as<void>(), operands[1].as<void>(), out.as<void>()};
     uint32_t status = 0;
@@ -105,23 +114,28 @@ struct Problem {
         for (int64_t j = 0; j < gemm.n; ++j) {
           double sum = 0, magnitude = 0;
           for (int64_t k = 0; k < gemm.k; ++k) {
-            const double product = double(Bf16(lhs[size_t(gemm.lhs_at(b, i, k))])) * double(Bf16(rhs[size_t(gemm.rhs_at(b, j, k))]));
+            const double product =
+                double(Bf16(lhs[size_t(gemm.lhs_at(b, i, k))])) * double(Bf16(rhs[size_t(gemm.rhs_at(b, j, k))]));
             sum += product, magnitude += std::fabs(product);
           }
-          const double got = out[size_t(gemm.out_at(b, i, j))], bound = whole ? 0 : 4 * double(std::numeric_limits<float>::epsilon()) * magnitude;
-          if (!(std::fabs(got - sum) <= bound) && ++bad <= 3) ADD_FAILURE() << "at " << b << "," << i << "," << j << ": " << got << " for " << sum;
+          const double got = out[size_t(gemm.out_at(b, i, j))],
+                       bound = whole ? 0 : 4 * double(std::numeric_limits<float>::epsilon()) * magnitude;
+          if (!(std::fabs(got - sum) <= bound) && ++bad <= 3)
+            ADD_FAILURE() << "at " << b << "," << i << "," << j << ": " << got << " for " << sum;
         }
     EXPECT_EQ(bad, 0);
   }
 };
 
 std::string describe(CpuLevel level, const GemmCase& c, From from) {
-  return std::string(name_of(level)) + " " + std::to_string(c.batch) + " x " + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) + (c.lhs_k_contiguous ? " N" : " T") +
+  return std::string(name_of(level)) + " " + std::to_string(c.batch) + " x " + std::to_string(c.m) + "x" +
+         std::to_string(c.n) + "x" + std::to_string(c.k) + (c.lhs_k_contiguous ? " N" : " T") +
          (c.rhs_k_contiguous ? "T" : "N") + (from == From::F32 ? " of f32" : "");
 }
 
 // Odd k, k of 1, short last blocks, several m blocks and tasks.
-constexpr int64_t kSizes[][4] = {{1, 1, 1, 1}, {2, 13, 33, 7}, {1, 12, 32, 16}, {1, 25, 49, 131}, {1, 8, 48, 431}, {1, 61, 10, 33}, {3, 2, 17, 5}, {1, 5, 40, 0}};
+constexpr int64_t kSizes[][4] = {{1, 1, 1, 1},    {2, 13, 33, 7},  {1, 12, 32, 16}, {1, 25, 49, 131},
+                                 {1, 8, 48, 431}, {1, 61, 10, 33}, {3, 2, 17, 5},   {1, 5, 40, 0}};
 
 TEST(ContractionBf16, InterpretedWithoutFindings) {
   const CacheSizes tiny{.l1d = 1 << 10, .l2 = 16 << 10, .l3 = 1 << 18};
@@ -148,7 +162,8 @@ TEST(ContractionBf16, Compiled) {
           for (bool runs : {false, true}) {
             if (from == From::F32 && (runs || level == CpuLevel::Amx)) continue;  // the interpreter has it
             c.lhs_k_contiguous = (layout & 1) != 0, c.rhs_k_contiguous = (layout & 2) != 0;
-            if (!trainc::runs(level)) continue;  // the interpreter above holds the loops; the code alone is compiled (Nests, test_emit)
+            // the interpreter above holds the loops; the code alone is compiled (Nests, test_emit)
+            if (!trainc::runs(level)) continue;
             Problem p(level, c, from, small, runs);
             SCOPED_TRACE(describe(level, c, from) + (runs ? " in runs" : ""));
             p.fill(true);
@@ -158,7 +173,8 @@ TEST(ContractionBf16, Compiled) {
           }
 }
 
-// The half of a pair that does not exist is zero on both sides: NaN and infinity in the last k stay in their row and column.
+// The half of a pair that does not exist is zero on both sides: NaN and infinity in the last k stay in their row and
+// column.
 TEST(ContractionBf16, NotANumberStaysInItsRowAndColumn) {
   const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
   for (CpuLevel level : kLevels)

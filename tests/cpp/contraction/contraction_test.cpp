@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <set>
 #include <limits>
+#include <set>
 
 #include "../common/levels.h"
 #include "gemm.h"
@@ -20,18 +20,21 @@ using namespace schedule;
 using namespace testing;
 
 std::string describe(const GemmCase& c, CpuLevel level) {
-  return std::to_string(c.batch) + " x " + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) + (c.lhs_k_contiguous ? " N" : " T") +
-         (c.rhs_k_contiguous ? "T " : "N ") + std::string(name_of(c.dtype)) + " " + std::string(name_of(level));
+  return std::to_string(c.batch) + " x " + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) +
+         (c.lhs_k_contiguous ? " N" : " T") + (c.rhs_k_contiguous ? "T " : "N ") + std::string(name_of(c.dtype)) + " " +
+         std::string(name_of(level));
 }
 
-void run(const Code& code, const LoopNest& nest, const std::vector<void*>& arguments, Scratch& scratch, int64_t begin, int64_t end) {
+void run(const Code& code, const LoopNest& nest, const std::vector<void*>& arguments, Scratch& scratch, int64_t begin,
+         int64_t end) {
   uint32_t status = 0;
   code.kernel(arguments.data(), scratch.data(), &status, begin, end);
   EXPECT_EQ(status, 0u) << nest.name;
 }
 
 template <class T>
-Guarded multiply(const GemmCase& c, CpuLevel level, const Guarded& lhs, const Guarded& rhs, const CacheSizes& cache = {}) {
+Guarded multiply(const GemmCase& c, CpuLevel level, const Guarded& lhs, const Guarded& rhs,
+                 const CacheSizes& cache = {}) {
   LoopNest nest = plain_gemm(c, level, cache);
   verify(nest);
   Code code(emit::compile(nest, level));
@@ -67,7 +70,8 @@ void expect_product(const GemmCase& c, CpuLevel level, const CacheSizes& cache =
         const double got = out.as<T>()[c.out_at(b, i, j)];
         // The roundings of k sums add like a random walk; a wrong element is off by a whole product, 1e5 times this.
         const double bound = 4 * epsilon * magnitude;
-        if (!(std::fabs(got - sum) <= bound) && ++bad <= 3) ADD_FAILURE() << "at " << b << "," << i << "," << j << ": " << got << " for " << sum;
+        if (!(std::fabs(got - sum) <= bound) && ++bad <= 3)
+          ADD_FAILURE() << "at " << b << "," << i << "," << j << ": " << got << " for " << sum;
       }
   EXPECT_EQ(bad, 0);
 }
@@ -78,21 +82,26 @@ TEST(Contraction, RandomSizesAndLayouts) {
   for (CpuLevel level : runnable_levels())
     for (int layout = 0; layout < 4; ++layout)
       for (int repeat = 0; repeat < 3; ++repeat)
-        expect_product<float>({batch(engine), size(engine), size(engine), size(engine), (layout & 1) != 0, (layout & 2) != 0}, level);
+        expect_product<float>(
+            {batch(engine), size(engine), size(engine), size(engine), (layout & 1) != 0, (layout & 2) != 0}, level);
 }
 
 TEST(Contraction, SizesAroundTileAndBlockEdges) {
-  const CacheSizes small{.l1d = 4 << 10, .l2 = 64 << 10, .l3 = 1 << 20};  // several m blocks and tasks at sizes that test fast
-  const int64_t sizes[][3] = {{1, 1, 1}, {12, 32, 192}, {13, 33, 193}, {11, 31, 191}, {8, 48, 384}, {9, 49, 385}, {121, 97, 513}, {24, 48, 8}, {1, 300, 20}, {300, 1, 20},
-                              {2, 129, 65}, {5, 64, 300}, {200, 65, 64}, {97, 200, 1}, {385, 20, 520}};
+  // several m blocks and tasks at sizes that test fast
+  const CacheSizes small{.l1d = 4 << 10, .l2 = 64 << 10, .l3 = 1 << 20};
+  const int64_t sizes[][3] = {{1, 1, 1},    {12, 32, 192},  {13, 33, 193}, {11, 31, 191}, {8, 48, 384},
+                              {9, 49, 385}, {121, 97, 513}, {24, 48, 8},   {1, 300, 20},  {300, 1, 20},
+                              {2, 129, 65}, {5, 64, 300},   {200, 65, 64}, {97, 200, 1},  {385, 20, 520}};
   for (CpuLevel level : runnable_levels())
     for (auto [m, n, k] : sizes)
-      for (int layout = 0; layout < 4; ++layout) expect_product<float>({1, m, n, k, (layout & 1) != 0, (layout & 2) != 0}, level, small);
+      for (int layout = 0; layout < 4; ++layout)
+        expect_product<float>({1, m, n, k, (layout & 1) != 0, (layout & 2) != 0}, level, small);
 }
 
 TEST(Contraction, Double) {
   for (CpuLevel level : runnable_levels())
-    for (int layout = 0; layout < 4; ++layout) expect_product<double>({2, 29, 35, 300, (layout & 1) != 0, (layout & 2) != 0, DType::F64}, level);
+    for (int layout = 0; layout < 4; ++layout)
+      expect_product<double>({2, 29, 35, 300, (layout & 1) != 0, (layout & 2) != 0, DType::F64}, level);
 }
 
 TEST(Contraction, AttentionShapes) {
@@ -105,7 +114,8 @@ TEST(Contraction, AttentionShapes) {
 TEST(Contraction, EmptySizes) {
   CpuLevel level = machine_cpu_level();
   Guarded none(0);
-  for (GemmCase c : {GemmCase{0, 3, 3, 3}, GemmCase{1, 0, 3, 3}, GemmCase{1, 3, 0, 3}}) EXPECT_EQ(multiply<float>(c, level, none, none).size(), 0u);
+  for (GemmCase c : {GemmCase{0, 3, 3, 3}, GemmCase{1, 0, 3, 3}, GemmCase{1, 3, 0, 3}})
+    EXPECT_EQ(multiply<float>(c, level, none, none).size(), 0u);
   for (int layout = 0; layout < 4; ++layout) {  // the sum of nothing is 0, and is stored
     GemmCase c{2, 13, 33, 0, (layout & 1) != 0, (layout & 2) != 0};
     Guarded out = multiply<float>(c, level, none, none);
@@ -154,7 +164,9 @@ TEST(Contraction, BitsDoNotDependOnThePartition) {
     };
     const int64_t tasks = nest.parallel_extent;
     Guarded whole = compute([&](auto call) { call(0, tasks); });
-    Guarded backwards = compute([&](auto call) { for (int64_t t = tasks; t-- > 0;) call(t, t + 1); });
+    Guarded backwards = compute([&](auto call) {
+      for (int64_t t = tasks; t-- > 0;) call(t, t + 1);
+    });
     Guarded halves = compute([&](auto call) { call(tasks / 2, tasks), call(0, 0), call(0, tasks / 2); });
     EXPECT_EQ(std::memcmp(whole.as<char>(), backwards.as<char>(), whole.size()), 0);
     EXPECT_EQ(std::memcmp(whole.as<char>(), halves.as<char>(), whole.size()), 0);
@@ -169,14 +181,17 @@ TEST(Contraction, LongSumsLoseLessThanARunningSum) {
   for (int64_t i = 0; i < c.m; ++i)
     for (int64_t j = 0; j < c.n; ++j) {
       float sum = 0;
-      for (int64_t k = 0; k < c.k; ++k) sum = std::fma(lhs.as<float>()[c.lhs_at(0, i, k)], rhs.as<float>()[c.rhs_at(0, j, k)], sum);
+      for (int64_t k = 0; k < c.k; ++k)
+        sum = std::fma(lhs.as<float>()[c.lhs_at(0, i, k)], rhs.as<float>()[c.rhs_at(0, j, k)], sum);
       running_error += std::fabs(sum - exact<float>(c, lhs.as<float>(), rhs.as<float>(), 0, i, j).first);
     }
   for (CpuLevel level : runnable_levels()) {
     Guarded out = multiply<float>(c, level, lhs, rhs);
     double error = 0;
     for (int64_t i = 0; i < c.m; ++i)
-      for (int64_t j = 0; j < c.n; ++j) error += std::fabs(out.as<float>()[c.out_at(0, i, j)] - exact<float>(c, lhs.as<float>(), rhs.as<float>(), 0, i, j).first);
+      for (int64_t j = 0; j < c.n; ++j)
+        error += std::fabs(out.as<float>()[c.out_at(0, i, j)] -
+                           exact<float>(c, lhs.as<float>(), rhs.as<float>(), 0, i, j).first);
     EXPECT_LT(error, running_error / 2) << name_of(level);
   }
 }
@@ -238,7 +253,8 @@ TEST(Contraction, PrologueAndEpilogue) {
       spec.epilogue = [&](Expr b, Expr m, Expr n, Expr sum) {
         int value = nest.add_local("value", DType::F32);
         Expr at = (b * c.m + m) * c.n + n, zero = real(0, DType::F32);
-        return block({let(value, apply(Op::Add, {sum, nest.load(kBias, n)})), store(kOut, at, apply(Op::Max, {nest.local(value), zero})),
+        return block({let(value, apply(Op::Add, {sum, nest.load(kBias, n)})),
+                      store(kOut, at, apply(Op::Max, {nest.local(value), zero})),
                       store(mask, at, apply(Op::Lt, {zero, nest.local(value)}))});
       };
       build_contraction(nest, spec, cpu_target(level));
@@ -246,18 +262,19 @@ TEST(Contraction, PrologueAndEpilogue) {
       Code code(emit::compile(nest, level));
       Scratch scratch(nest);
       const int64_t numel = c.batch * c.m * c.n;
-      Guarded lhs = random_array<float>(c.batch * c.m * c.k, 1), rhs = random_array<float>(c.batch * c.n * c.k, 2), bias = random_array<float>(c.n, 3);
+      Guarded lhs = random_array<float>(c.batch * c.m * c.k, 1), rhs = random_array<float>(c.batch * c.n * c.k, 2),
+              bias = random_array<float>(c.n, 3);
       Guarded out(numel * 4), positive(numel);
-      run(code, nest, {lhs.as<void>(), rhs.as<void>(), out.as<void>(), bias.as<void>(), positive.as<void>()}, scratch, 0, nest.parallel_extent);
+      run(code, nest, {lhs.as<void>(), rhs.as<void>(), out.as<void>(), bias.as<void>(), positive.as<void>()}, scratch,
+          0, nest.parallel_extent);
       for (int64_t b = 0; b < c.batch; ++b)
         for (int64_t i = 0; i < c.m; ++i)
           for (int64_t j = 0; j < c.n; ++j) {
-            const double value = 2 * exact<float>(c, lhs.as<float>(), rhs.as<float>(), b, i, j).first + bias.as<float>()[j];
+            const double value =
+                2 * exact<float>(c, lhs.as<float>(), rhs.as<float>(), b, i, j).first + bias.as<float>()[j];
             const int64_t at = c.out_at(b, i, j);
             ASSERT_NEAR(out.as<float>()[at], std::max(value, 0.0), 1e-4) << b << "," << i << "," << j;
-            if (std::fabs(value) > 1e-4) {
-              ASSERT_EQ(positive.as<bool>()[at], value > 0) << b << "," << i << "," << j;
-            }
+            if (std::fabs(value) > 1e-4) { ASSERT_EQ(positive.as<bool>()[at], value > 0) << b << "," << i << "," << j; }
           }
     }
 }
@@ -277,7 +294,8 @@ TEST(ContractionBlocking, EnoughTasksWhereSizesAllow) {
 TEST(ContractionBlocking, FewRowsWasteNoTile) {
   for (int64_t m : {1, 2, 4, 6, 8}) {
     LoopNest nest;
-    Blocking b = choose_blocking(shape_of(plain_spec(nest, {1, m, 1024, 64})), DType::F32, cpu_target(CpuLevel::Avx512));
+    Blocking b =
+        choose_blocking(shape_of(plain_spec(nest, {1, m, 1024, 64})), DType::F32, cpu_target(CpuLevel::Avx512));
     EXPECT_EQ(m % b.tile_m, 0) << m;
   }
 }
@@ -285,7 +303,8 @@ TEST(ContractionBlocking, FewRowsWasteNoTile) {
 TEST(ContractionBlocking, CutsOfKDependOnKAlone) {
   auto cuts = [](int64_t m, int64_t n, int64_t k, CacheSizes cache) {
     LoopNest nest;
-    return choose_blocking(shape_of(plain_spec(nest, {1, m, n, k})), DType::F32, cpu_target(CpuLevel::Avx512, cache)).block_k;
+    return choose_blocking(shape_of(plain_spec(nest, {1, m, n, k})), DType::F32, cpu_target(CpuLevel::Avx512, cache))
+        .block_k;
   };
   for (int64_t k : {1, 191, 192, 193, 768, 50257}) {
     EXPECT_EQ(cuts(1, 1, k, {}), cuts(1024, 50257, k, {})) << k;
@@ -302,7 +321,9 @@ TEST(Contraction, ANestParsesBack) {
   const int out = n.add_buffer({"out", DType::F32, 2 * 37 * 50, Space::Argument, true});
   spec.lhs = [&](Expr b, Expr row, Expr k) { return n.load(x, (b * 37 + row) * 70 + k); };
   spec.rhs = [&](Expr b, Expr row, Expr k) { return n.load(y, (b * 50 + row) * 70 + k); };
-  spec.epilogue = [&](Expr b, Expr row, Expr column, Expr sum) { return store(out, (b * 37 + row) * 50 + column, sum); };
+  spec.epilogue = [&](Expr b, Expr row, Expr column, Expr sum) {
+    return store(out, (b * 37 + row) * 50 + column, sum);
+  };
   build_contraction(n, spec, cpu_target(CpuLevel::Avx2));
   const std::string text = print(n);
   const LoopNest again = parse(text);

@@ -25,10 +25,13 @@ class Guarded {
   }
   Guarded(Guarded&& other) noexcept { *this = std::move(other); }
   Guarded& operator=(Guarded&& other) noexcept {
-    std::swap(base_, other.base_), std::swap(data_, other.data_), std::swap(mapped_, other.mapped_), std::swap(size_, other.size_);
+    std::swap(base_, other.base_), std::swap(data_, other.data_), std::swap(mapped_, other.mapped_),
+        std::swap(size_, other.size_);
     return *this;
   }
-  ~Guarded() { if (base_) munmap(base_, mapped_); }
+  ~Guarded() {
+    if (base_) munmap(base_, mapped_);
+  }
   template <class T> T* as() const { return reinterpret_cast<T*>(data_); }
   size_t size() const { return size_; }
 
@@ -62,8 +65,12 @@ struct GemmCase {
   DType dtype = DType::F32;
   bool in_parts = false;  // ContractionSpec::f32_in_parts
 
-  int64_t lhs_at(int64_t b, int64_t row, int64_t kk) const { return lhs_k_contiguous ? (b * m + row) * k + kk : (b * k + kk) * m + row; }
-  int64_t rhs_at(int64_t b, int64_t row, int64_t kk) const { return rhs_k_contiguous ? (b * n + row) * k + kk : (b * k + kk) * n + row; }
+  int64_t lhs_at(int64_t b, int64_t row, int64_t kk) const {
+    return lhs_k_contiguous ? (b * m + row) * k + kk : (b * k + kk) * m + row;
+  }
+  int64_t rhs_at(int64_t b, int64_t row, int64_t kk) const {
+    return rhs_k_contiguous ? (b * n + row) * k + kk : (b * k + kk) * n + row;
+  }
   int64_t out_at(int64_t b, int64_t row, int64_t column) const { return (b * m + row) * n + column; }
 };
 
@@ -126,7 +133,10 @@ Guarded random_array(int64_t count, unsigned seed) {
 // Scratch memory full of NaN: what the nest reads before it wrote it shows in the result.
 class Scratch {
  public:
-  explicit Scratch(const loop::LoopNest& nest) : bytes_((nest.scratch_bytes() + 127) / 64 * 64), data_(static_cast<char*>(std::aligned_alloc(64, bytes_))) { poison(); }
+  explicit Scratch(const loop::LoopNest& nest)
+      : bytes_((nest.scratch_bytes() + 127) / 64 * 64), data_(static_cast<char*>(std::aligned_alloc(64, bytes_))) {
+    poison();
+  }
   ~Scratch() { std::free(data_); }
   Scratch(const Scratch&) = delete;
   void poison() { std::memset(data_, 0xff, bytes_); }

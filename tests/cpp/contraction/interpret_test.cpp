@@ -1,5 +1,5 @@
-// build_contraction under the interpreter: no access out of bounds, nothing read before it is written, no two tasks on one element;
-// also for levels that this machine does not have.
+// build_contraction under the interpreter: no access out of bounds, nothing read before it is written, no two tasks on
+// one element; also for levels that this machine does not have.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,8 +20,9 @@ using namespace testing;
 
 /// `pinned`: the blocking of other sizes, whose form this nest is to have; its numbers are then given to it.
 void expect_clean(const GemmCase& c, CpuLevel level, const CacheSizes& cache, Blocking* pinned = nullptr) {
-  SCOPED_TRACE(std::to_string(c.batch) + "x" + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) + (c.lhs_k_contiguous ? "N" : "T") +
-               (c.rhs_k_contiguous ? "T " : "N ") + std::string(name_of(level)));
+  SCOPED_TRACE(std::to_string(c.batch) + "x" + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" +
+               std::to_string(c.k) + (c.lhs_k_contiguous ? "N" : "T") + (c.rhs_k_contiguous ? "T " : "N ") +
+               std::string(name_of(level)));
   LoopNest nest;
   ContractionSpec spec = plain_spec(nest, c);
   spec.pinned = pinned;
@@ -39,7 +40,8 @@ void expect_clean(const GemmCase& c, CpuLevel level, const CacheSizes& cache, Bl
   std::vector<float> lhs(c.batch * c.m * c.k), rhs(c.batch * c.n * c.k);
   for (float& x : lhs) x = float(small(engine));
   for (float& x : rhs) x = float(small(engine));
-  std::vector<interpret::Memory> arguments = {interpret::memory_of(lhs), interpret::memory_of(rhs), interpret::output_of(c.batch * c.m * c.n * 4)};
+  std::vector<interpret::Memory> arguments = {interpret::memory_of(lhs), interpret::memory_of(rhs),
+                                              interpret::output_of(c.batch * c.m * c.n * 4)};
   if (pinned) arguments.push_back(interpret::memory_of(form.integers));
   if (pinned && !form.reals.empty()) arguments.push_back(interpret::memory_of(form.reals));
   interpret::Findings findings = interpret::run(nest, arguments);
@@ -56,21 +58,26 @@ void expect_clean(const GemmCase& c, CpuLevel level, const CacheSizes& cache, Bl
 
 TEST(ContractionInterpreted, NoFindings) {
   const CacheSizes tiny{.l1d = 1 << 10, .l2 = 16 << 10, .l3 = 1 << 18};  // several tasks and m blocks
-  const int64_t sizes[][4] = {{1, 1, 1, 1}, {2, 13, 33, 7}, {1, 12, 32, 16}, {1, 25, 49, 70}, {1, 8, 48, 270}, {1, 61, 10, 260}, {3, 2, 17, 5}};
+  const int64_t sizes[][4] = {{1, 1, 1, 1},    {2, 13, 33, 7},   {1, 12, 32, 16}, {1, 25, 49, 70},
+                              {1, 8, 48, 270}, {1, 61, 10, 260}, {3, 2, 17, 5}};
   for (CpuLevel level : {CpuLevel::Avx512, CpuLevel::Avx2})
     for (auto [batch, m, n, k] : sizes)
-      for (int layout = 0; layout < 4; ++layout) expect_clean({batch, m, n, k, (layout & 1) != 0, (layout & 2) != 0}, level, tiny);
+      for (int layout = 0; layout < 4; ++layout)
+        expect_clean({batch, m, n, k, (layout & 1) != 0, (layout & 2) != 0}, level, tiny);
 }
 
-const int64_t kPinnedSizes[][4] = {{2, 13, 33, 70}, {1, 1, 1, 1}, {1, 12, 32, 16}, {3, 61, 10, 5}, {1, 40, 50, 192}, {1, 8, 48, 270}, {2, 5, 97, 400}};
+const int64_t kPinnedSizes[][4] = {{2, 13, 33, 70},  {1, 1, 1, 1},    {1, 12, 32, 16}, {3, 61, 10, 5},
+                                   {1, 40, 50, 192}, {1, 8, 48, 270}, {2, 5, 97, 400}};
 
-// Nests of one pinned blocking, whatever the sizes: clean, right, and of one form but for whether there are partial sums.
+// Nests of one pinned blocking, whatever the sizes: clean, right, and of one form but for whether there are partial
+// sums.
 TEST(ContractionInterpreted, PinnedBlockings) {
   const CacheSizes tiny{.l1d = 1 << 10, .l2 = 16 << 10, .l3 = 1 << 18};
   for (CpuLevel level : {CpuLevel::Avx512, CpuLevel::Avx2})
     for (int layout = 0; layout < 4; ++layout) {
       Blocking pinned;
-      for (auto [batch, m, n, k] : kPinnedSizes) expect_clean({batch, m, n, k, (layout & 1) != 0, (layout & 2) != 0}, level, tiny, &pinned);
+      for (auto [batch, m, n, k] : kPinnedSizes)
+        expect_clean({batch, m, n, k, (layout & 1) != 0, (layout & 2) != 0}, level, tiny, &pinned);
     }
 }
 
@@ -82,7 +89,8 @@ TEST(ContractionInterpreted, PinnedBlockingsHaveOneForm) {
       LoopNest nest;
       ContractionSpec spec = plain_spec(nest, {batch, m, n, k, (layout & 1) != 0, (layout & 2) != 0});
       spec.pinned = &pinned;
-      for (Buffer& b : nest.buffers) b.numel = 0;  // as in a plan: what is small enough to stay in the cache is not known
+      // as in a plan: what is small enough to stay in the cache is not known
+      for (Buffer& b : nest.buffers) b.numel = 0;
       build_contraction(nest, spec, cpu_target(CpuLevel::Avx512));
       if (k > 1 && m > 1 && n > 1) forms.insert(form_of(nest).text);  // a stride of 1 is no number
     }
@@ -93,7 +101,8 @@ TEST(ContractionInterpreted, PinnedBlockingsHaveOneForm) {
 // Every Prefetch of `buffer` made a store that marks the element, where it lies within.
 Stmt marking(const Stmt& s, int buffer, int marks, int64_t numel) {
   if (s->kind == StmtKind::Prefetch && s->buffer == buffer)
-    return store(marks, apply(Op::Select, {apply(Op::Lt, {s->index, integer(numel)}), s->index, integer(numel)}), real(1, DType::F32));
+    return store(marks, apply(Op::Select, {apply(Op::Lt, {s->index, integer(numel)}), s->index, integer(numel)}),
+                 real(1, DType::F32));
   if (s->kind == StmtKind::Prefetch) return block({});
   auto copy = std::make_shared<StmtNode>(*s);
   for (Stmt& inner : copy->body) inner = marking(inner, buffer, marks, numel);
@@ -119,8 +128,10 @@ TEST(ContractionInterpreted, WhatIsPackedNextIsAskedFor) {
       SCOPED_TRACE(std::to_string(layout) + nest.buffers[size_t(operand)].name);
       nest.body = marking(body, operand, marks, numel);
       std::vector<float> values(size_t(numel), 1.0f), none(size_t(numel) + 1);
-      std::vector<interpret::Memory> arguments = {interpret::memory_of(values), interpret::memory_of(values),  // the rhs is smaller
-                                                  interpret::output_of(c.batch * c.m * c.n * 4), interpret::memory_of(none)};
+      // the rhs is smaller
+      std::vector<interpret::Memory> arguments = {interpret::memory_of(values), interpret::memory_of(values),
+                                                  interpret::output_of(c.batch * c.m * c.n * 4),
+                                                  interpret::memory_of(none)};
       interpret::run(nest, arguments);  // its findings, tasks that mark the same element, mean nothing here
       const std::vector<float> marked = interpret::values_of<float>(arguments[size_t(marks)]);
       const bool along_k = operand == kLhs ? c.lhs_k_contiguous : c.rhs_k_contiguous;
@@ -130,10 +141,12 @@ TEST(ContractionInterpreted, WhatIsPackedNextIsAskedFor) {
         for (int64_t row = 0; row < (operand == kLhs ? c.m : c.n); ++row)
           for (int64_t k = 0; k < c.k; ++k) {
             if (batch == 0 && row < first && k < b.block_k) continue;
-            bool asked = false;  // an element of the 16 that end here: of its line, or the one before where rows start within a line
+            // an element of the 16 that end here: of its line, or the one before where rows start within a line
+            bool asked = false;
             for (int64_t back = 0; back < 16; ++back) {
               const int64_t r = along_k ? row : row - back, kk = along_k ? k - back : k;
-              if (r >= 0 && kk >= 0) asked |= marked[size_t(operand == kLhs ? c.lhs_at(batch, r, kk) : c.rhs_at(batch, r, kk))] == 1;
+              if (r >= 0 && kk >= 0)
+                asked |= marked[size_t(operand == kLhs ? c.lhs_at(batch, r, kk) : c.rhs_at(batch, r, kk))] == 1;
             }
             if (!asked && ++missing <= 3) ADD_FAILURE() << "batch " << batch << " row " << row << " k " << k;
           }
@@ -143,7 +156,8 @@ TEST(ContractionInterpreted, WhatIsPackedNextIsAskedFor) {
 }
 
 TEST(ContractionInterpreted, EmptySumsAreStored) {
-  for (int layout = 0; layout < 4; ++layout) expect_clean({2, 13, 33, 0, (layout & 1) != 0, (layout & 2) != 0}, CpuLevel::Avx2, {});
+  for (int layout = 0; layout < 4; ++layout)
+    expect_clean({2, 13, 33, 0, (layout & 1) != 0, (layout & 2) != 0}, CpuLevel::Avx2, {});
 }
 
 }  // namespace

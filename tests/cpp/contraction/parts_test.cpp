@@ -1,4 +1,5 @@
-// f32 contractions by six bf16 products on AMX tiles (emulated where the CPU has none): values, accuracy, and the numbers that tiles cannot take.
+// f32 contractions by six bf16 products on AMX tiles (emulated where the CPU has none): values, accuracy, and the
+// numbers that tiles cannot take.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,8 +26,12 @@ LoopNest nest_of(const GemmCase& c, const CacheSizes& cache, bool in_parts = tru
   spec.f32_in_parts = in_parts;
   if (runs) {  // of 4: plain_spec's index, with the coordinate written in two
     const auto lhs = spec.lhs, rhs = spec.rhs;
-    if (c.lhs_k_contiguous && c.k % 4 == 0) spec.lhs_run = 4, spec.lhs_in_run = [=](Expr b, Expr row, Expr major, Expr minor) { return lhs(b, row, major * 4 + minor); };
-    if (!c.rhs_k_contiguous && c.n % 4 == 0) spec.rhs_run = 4, spec.rhs_in_run = [=](Expr b, Expr k, Expr major, Expr minor) { return rhs(b, major * 4 + minor, k); };
+    if (c.lhs_k_contiguous && c.k % 4 == 0)
+      spec.lhs_run = 4,
+      spec.lhs_in_run = [=](Expr b, Expr row, Expr major, Expr minor) { return lhs(b, row, major * 4 + minor); };
+    if (!c.rhs_k_contiguous && c.n % 4 == 0)
+      spec.rhs_run = 4,
+      spec.rhs_in_run = [=](Expr b, Expr k, Expr major, Expr minor) { return rhs(b, major * 4 + minor, k); };
   }
   build_contraction(nest, spec, cpu_target(CpuLevel::Amx, cache));
   verify(nest);
@@ -45,7 +50,8 @@ struct Operands {
 };
 
 std::vector<float> interpreted(const LoopNest& nest, const GemmCase& c, const Operands& o) {
-  std::vector<interpret::Memory> arguments = {interpret::memory_of(o.lhs), interpret::memory_of(o.rhs), interpret::output_of(c.batch * c.m * c.n * 4)};
+  std::vector<interpret::Memory> arguments = {interpret::memory_of(o.lhs), interpret::memory_of(o.rhs),
+                                              interpret::output_of(c.batch * c.m * c.n * 4)};
   for (const std::string& message : interpret::run(nest, arguments).messages) ADD_FAILURE() << message;
   return interpret::values_of<float>(arguments[kOut]);
 }
@@ -93,17 +99,23 @@ void expect_near(const GemmCase& c, const Operands& o, const std::vector<float>&
     for (int64_t i = 0; i < c.m; ++i)
       for (int64_t j = 0; j < c.n; ++j) {
         const Exact e = exact(c, o, b, i, j);
-        const double got = out[size_t(c.out_at(b, i, j))], bound = ulps * double(std::numeric_limits<float>::epsilon()) * e.magnitude + double(std::numeric_limits<float>::denorm_min());
-        if (!(std::fabs(got - e.sum) <= bound) && ++bad <= 3) ADD_FAILURE() << "at " << b << "," << i << "," << j << ": " << got << " for " << e.sum;
+        const double got = out[size_t(c.out_at(b, i, j))],
+                     bound = ulps * double(std::numeric_limits<float>::epsilon()) * e.magnitude +
+                             double(std::numeric_limits<float>::denorm_min());
+        if (!(std::fabs(got - e.sum) <= bound) && ++bad <= 3)
+          ADD_FAILURE() << "at " << b << "," << i << "," << j << ": " << got << " for " << e.sum;
       }
   EXPECT_EQ(bad, 0);
 }
 
 std::string describe(const GemmCase& c) {
-  return std::to_string(c.batch) + " x " + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) + (c.lhs_k_contiguous ? " N" : " T") + (c.rhs_k_contiguous ? "T" : "N");
+  return std::to_string(c.batch) + " x " + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) +
+         (c.lhs_k_contiguous ? " N" : " T") + (c.rhs_k_contiguous ? "T" : "N");
 }
 
-GemmCase sized(int64_t batch, int64_t m, int64_t n, int64_t k, int layout) { return {batch, m, n, k, (layout & 1) != 0, (layout & 2) != 0}; }
+GemmCase sized(int64_t batch, int64_t m, int64_t n, int64_t k, int layout) {
+  return {batch, m, n, k, (layout & 1) != 0, (layout & 2) != 0};
+}
 
 // Sizes that do not divide tiles or blocks, several of all.
 TEST(ContractionParts, InterpretedWithoutFindings) {
@@ -136,7 +148,8 @@ TEST(ContractionParts, CompiledAsInterpreted) {
   }
 }
 
-// As near to the truth as FMAs in f32, whatever the spread of the numbers; three products would be ten times as far off.
+// As near to the truth as FMAs in f32, whatever the spread of the numbers; three products would be ten times as far
+// off.
 TEST(ContractionParts, AsAccurateAsFmas) {
   for (double spread : {0.0, 4.0})
     for (int64_t k : {64, 600}) {
@@ -145,15 +158,18 @@ TEST(ContractionParts, AsAccurateAsFmas) {
       const LoopNest parts = nest_of(c, {}), plain = nest_of(c, {}, false);
       ASSERT_TRUE(on_tiles(parts));
       ASSERT_FALSE(on_tiles(plain));
-      const double error = relative_error(c, o, interpreted(parts, c, o)), fmas = relative_error(c, o, interpreted(plain, c, o));
+      const double error = relative_error(c, o, interpreted(parts, c, o)),
+                   fmas = relative_error(c, o, interpreted(plain, c, o));
       std::printf("k %ld, spread 2^%g: %.2e by six products, %.2e by FMAs\n", k, spread, error, fmas);
       EXPECT_LT(error, 1.1 * fmas) << k;
     }
 }
 
-// Infinity, NaN, huge and tiny numbers: the result is that of FMAs wherever they meet, and the others' is no worse for it.
+// Infinity, NaN, huge and tiny numbers: the result is that of FMAs wherever they meet, and the others' is no worse for
+// it.
 TEST(ContractionParts, NumbersThatTilesCannotTake) {
-  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN(), huge = 3.4e38f;
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN(),
+              huge = 3.4e38f;
   for (int layout = 0; layout < 4; ++layout) {
     const GemmCase c = sized(1, 131, 140, 200, layout);
     SCOPED_TRACE(describe(c));
@@ -167,9 +183,9 @@ TEST(ContractionParts, NumbersThatTilesCannotTake) {
       for (int64_t j = 0; j < c.n; ++j)
         if (k == 5) o.rhs[size_t(c.rhs_at(0, j, k))] = j == 139 ? 0.5f : 0x1p-20f;
     for (int64_t k = 0; k < c.k; ++k) {
-      o.lhs[size_t(c.lhs_at(0, 70, k))] *= 1e-30f;   // a row whose sums are denormals' neighbours
+      o.lhs[size_t(c.lhs_at(0, 70, k))] *= 1e-30f;  // a row whose sums are denormals' neighbours
       o.rhs[size_t(c.rhs_at(0, 100, k))] *= 1e-12f;
-      o.lhs[size_t(c.lhs_at(0, 71, k))] *= 1e-41f;   // a row of denormals
+      o.lhs[size_t(c.lhs_at(0, 71, k))] *= 1e-41f;  // a row of denormals
     }
     const std::vector<float> out = interpret::emulate_amx() ? compiled(nest, c, o) : interpreted(nest, c, o);
     int bad = 0;
@@ -177,7 +193,9 @@ TEST(ContractionParts, NumbersThatTilesCannotTake) {
       for (int64_t j = 0; j < c.n; ++j) {
         const float got = out[size_t(c.out_at(0, i, j))];
         const Exact e = exact(c, o, 0, i, j);
-        const bool ok = i == 130 ? std::isnan(got) : j == 139 ? std::isinf(got) : std::fabs(got - e.sum) <= 4 * 1.2e-7 * e.magnitude + 200 * 1.4e-45;
+        const bool ok = i == 130   ? std::isnan(got)
+                        : j == 139 ? std::isinf(got)
+                                   : std::fabs(got - e.sum) <= 4 * 1.2e-7 * e.magnitude + 200 * 1.4e-45;
         if (!ok && ++bad <= 3) ADD_FAILURE() << i << "," << j << ": " << got << " for " << e.sum;
       }
     EXPECT_EQ(bad, 0);

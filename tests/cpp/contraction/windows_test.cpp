@@ -1,5 +1,6 @@
-// Contractions over the windows of an image in memory: an lhs in runs both ways, which the micro-kernel may read where it lies. As convolutions have them:
-// rows are places and k is taps (forward), or rows are taps and k is places (the weight's gradient).
+// Contractions over the windows of an image in memory: an lhs in runs both ways, which the micro-kernel may read where
+// it lies. As convolutions have them: rows are places and k is taps (forward), or rows are taps and k is places (the
+// weight's gradient).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,10 +34,13 @@ struct Windows {
   // Where the first tap of a place lies, and how far from it an element of its window; of numbers and of expressions.
   template <class I, class Div, class Mod>
   I place_at(const I& p, Div div, Mod mod) const {
-    return (div(p, down() * across()) * height + mod(div(p, across()), down()) * step) * (width * channels) + mod(p, across()) * (step * channels);
+    return (div(p, down() * across()) * height + mod(div(p, across()), down()) * step) * (width * channels) +
+           mod(p, across()) * (step * channels);
   }
   template <class I, class Div, class Mod>
-  I tap_at(const I& w, Div div, Mod mod) const { return div(w, row_of_taps()) * (width * channels) + mod(w, row_of_taps()); }
+  I tap_at(const I& w, Div div, Mod mod) const {
+    return div(w, row_of_taps()) * (width * channels) + mod(w, row_of_taps());
+  }
 };
 
 ContractionSpec spec_of(LoopNest& nest, const Windows& w) {
@@ -47,25 +51,35 @@ ContractionSpec spec_of(LoopNest& nest, const Windows& w) {
   const auto div = [](const Expr& e, int64_t d) { return floor_div(e, d); };
   const auto mod = [](const Expr& e, int64_t d) { return loop::mod(e, d); };
   ContractionSpec spec{1, w.m(), w.n, w.k()};
-  spec.lhs = [&nest, w, div, mod](Expr, Expr row, Expr k) { return nest.load(kLhs, w.place_at(w.places_are_rows ? row : k, div, mod) + w.tap_at(w.places_are_rows ? k : row, div, mod)); };
+  spec.lhs = [&nest, w, div, mod](Expr, Expr row, Expr k) {
+    return nest.load(
+        kLhs, w.place_at(w.places_are_rows ? row : k, div, mod) + w.tap_at(w.places_are_rows ? k : row, div, mod));
+  };
   spec.lhs_k_contiguous = w.places_are_rows;
   spec.rhs = [&nest, w](Expr, Expr row, Expr k) { return nest.load(kRhs, row * w.k() + k); };
   if (w.k() % 5 == 0)  // the rhs in runs along k, too
-    spec.rhs_k_run = 5, spec.rhs_in_k_run = [&nest, w](Expr, Expr row, Expr major, Expr minor) { return nest.load(kRhs, row * w.k() + major * 5 + minor); };
+    spec.rhs_k_run = 5, spec.rhs_in_k_run = [&nest, w](Expr, Expr row, Expr major, Expr minor) {
+      return nest.load(kRhs, row * w.k() + major * 5 + minor);
+    };
   spec.epilogue = [w](Expr, Expr m, Expr n, Expr sum) { return store(kOut, m * w.n + n, sum); };
   const auto first = [w, div, mod](const Expr& row_of_places, const Expr& row_of_taps) {
     return w.place_at(row_of_places * w.across(), div, mod) + w.tap_at(row_of_taps * w.row_of_taps(), div, mod);
   };
   const int64_t step = w.step * w.channels;
-  if (w.places_are_rows) spec.lhs_place = {kLhs, w.across(), step, w.row_of_taps(), 1, [first](Expr, Expr i, Expr j) { return first(i, j); }};
-  else spec.lhs_place = {kLhs, w.row_of_taps(), 1, w.across(), step, [first](Expr, Expr i, Expr j) { return first(j, i); }};
+  if (w.places_are_rows)
+    spec.lhs_place = {
+        kLhs, w.across(), step, w.row_of_taps(), 1, [first](Expr, Expr i, Expr j) { return first(i, j); }};
+  else
+    spec.lhs_place = {
+        kLhs, w.row_of_taps(), 1, w.across(), step, [first](Expr, Expr i, Expr j) { return first(j, i); }};
   return spec;
 }
 
 // Small whole numbers: every sum is exact, so that whatever computes it must be equal to the bit.
 struct Data {
   std::vector<float> image, rhs, out;
-  explicit Data(const Windows& w) : image(size_t(w.images * w.height * w.width * w.channels)), rhs(size_t(w.n * w.k())), out(size_t(w.m() * w.n)) {
+  explicit Data(const Windows& w)
+      : image(size_t(w.images * w.height * w.width * w.channels)), rhs(size_t(w.n * w.k())), out(size_t(w.m() * w.n)) {
     std::mt19937 engine(3);
     std::uniform_int_distribution<int> small(-4, 4);
     for (float& x : image) x = float(small(engine));
@@ -75,7 +89,9 @@ struct Data {
     for (int64_t i = 0; i < w.m(); ++i)
       for (int64_t j = 0; j < w.n; ++j)
         for (int64_t k = 0; k < w.k(); ++k)
-          out[size_t(i * w.n + j)] += image[size_t(w.place_at(w.places_are_rows ? i : k, div, mod) + w.tap_at(w.places_are_rows ? k : i, div, mod))] * rhs[size_t(j * w.k() + k)];
+          out[size_t(i * w.n + j)] += image[size_t(w.place_at(w.places_are_rows ? i : k, div, mod) +
+                                                   w.tap_at(w.places_are_rows ? k : i, div, mod))] *
+                                      rhs[size_t(j * w.k() + k)];
   }
 };
 
@@ -86,12 +102,15 @@ Guarded as(const std::vector<float>& values) {
   return memory;
 }
 template <class T>
-std::vector<T> vector_as(const std::vector<float>& values) { return {values.begin(), values.end()}; }
+std::vector<T> vector_as(const std::vector<float>& values) {
+  return {values.begin(), values.end()};
+}
 
 template <class T, class Out>
 void expect_equal(const Data& data, const LoopNest& nest, CpuLevel level, bool interpreted) {
   if (interpreted) {
-    std::vector<interpret::Memory> arguments = {interpret::memory_of(vector_as<T>(data.image)), interpret::memory_of(vector_as<T>(data.rhs)),
+    std::vector<interpret::Memory> arguments = {interpret::memory_of(vector_as<T>(data.image)),
+                                                interpret::memory_of(vector_as<T>(data.rhs)),
                                                 interpret::output_of(int64_t(data.out.size() * sizeof(Out)))};
     for (const std::string& message : interpret::run(nest, arguments).messages) ADD_FAILURE() << message;
     ASSERT_EQ(interpret::values_of<Out>(arguments[kOut]), vector_as<Out>(data.out));
@@ -109,8 +128,10 @@ void expect_equal(const Data& data, const LoopNest& nest, CpuLevel level, bool i
 
 // All ways of cutting it up; gives how many distinct ones read the lhs in place.
 int expect_windows(const Windows& w, CpuLevel level, bool interpreted) {
-  SCOPED_TRACE(std::to_string(w.images) + " images " + std::to_string(w.height) + "x" + std::to_string(w.width) + "x" + std::to_string(w.channels) + ", " + std::to_string(w.taps) + " taps, step " +
-               std::to_string(w.step) + ", n " + std::to_string(w.n) + (w.places_are_rows ? " places " : " taps ") + std::string(name_of(w.dtype)) + " " + std::string(name_of(level)));
+  SCOPED_TRACE(std::to_string(w.images) + " images " + std::to_string(w.height) + "x" + std::to_string(w.width) + "x" +
+               std::to_string(w.channels) + ", " + std::to_string(w.taps) + " taps, step " + std::to_string(w.step) +
+               ", n " + std::to_string(w.n) + (w.places_are_rows ? " places " : " taps ") +
+               std::string(name_of(w.dtype)) + " " + std::string(name_of(level)));
   const CacheSizes small{.l1d = 4 << 10, .l2 = 64 << 10, .l3 = 1 << 20};  // several m blocks and tasks
   const Data data(w);
   std::set<std::string> texts;
@@ -154,12 +175,14 @@ TEST(ContractionWindows, InterpretedWithoutFindings) {
 TEST(ContractionWindows, Compiled) {
   int in_place = 0;
   for (CpuLevel level : {CpuLevel::Avx512Bf16, CpuLevel::Avx512, CpuLevel::Avx2}) {
-    if (level < machine_cpu_level() || (level == CpuLevel::Avx512 && has_bf16_dot(machine_cpu_level()))) continue;  // of f32, the same code
+    // of f32, the same code
+    if (level < machine_cpu_level() || (level == CpuLevel::Avx512 && has_bf16_dot(machine_cpu_level()))) continue;
     for (Windows w : kWindows)
       for (DType dtype : {DType::F32, DType::F64, DType::BF16}) {
         w.dtype = dtype;
         if (dtype == DType::F64 && w.channels != 3) continue;
-        if (dtype == DType::BF16 && (!has_bf16_dot(level) || w.row_of_taps() % 2 != 0)) continue;  // pairs lie within a run
+        // pairs lie within a run
+        if (dtype == DType::BF16 && (!has_bf16_dot(level) || w.row_of_taps() % 2 != 0)) continue;
         w.places_are_rows = true;
         in_place += expect_windows(w, level, false);
         w.places_are_rows = false;
@@ -173,7 +196,9 @@ TEST(ContractionWindows, Compiled) {
 TEST(ContractionWindows, BlocksOfRuns) {
   const auto block_k = [](int64_t width, int64_t channels) {
     LoopNest nest;
-    return choose_blocking(shape_of(spec_of(nest, {1, 10, width, channels, 3, 1, 64})), DType::F32, cpu_target(CpuLevel::Avx512)).block_k;
+    return choose_blocking(shape_of(spec_of(nest, {1, 10, width, channels, 3, 1, 64})), DType::F32,
+                           cpu_target(CpuLevel::Avx512))
+        .block_k;
   };
   EXPECT_EQ(block_k(10, 64), 192);
   EXPECT_EQ(block_k(10, 32), 96 * 2);
@@ -185,7 +210,8 @@ TEST(ContractionWindows, BlocksOfRuns) {
 TEST(ContractionWindows, AMatrixInPlaceIfItsRowsAreNear) {
   const auto in_place = [](int64_t k) {
     LoopNest nest;
-    return choose_blocking(shape_of(spec_of(nest, {1, 1, 960, k, 1, 1, 64})), DType::F32, cpu_target(CpuLevel::Avx512)).lhs_in_place;
+    return choose_blocking(shape_of(spec_of(nest, {1, 1, 960, k, 1, 1, 64})), DType::F32, cpu_target(CpuLevel::Avx512))
+        .lhs_in_place;
   };
   EXPECT_TRUE(in_place(64));
   EXPECT_TRUE(in_place(256));

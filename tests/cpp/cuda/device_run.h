@@ -11,10 +11,13 @@ namespace trainc::testing {
 
 using reference::Tensor;
 
-inline compiler::CompileOptions device_options(bool interpreted) { return {.target = target_of(interpreted ? "interpret" : "sm_90a", cpu_level())}; }
+inline compiler::CompileOptions device_options(bool interpreted) {
+  return {.target = target_of(interpreted ? "interpret" : "sm_90a", cpu_level())};
+}
 
 /// All results of `plan` on a driver whose memory is the host's.
-inline std::vector<Tensor> run_on_device(const plan::Plan& plan, std::shared_ptr<runtime::cuda::Driver> driver, const std::vector<Tensor>& inputs, void* saved = nullptr) {
+inline std::vector<Tensor> run_on_device(const plan::Plan& plan, std::shared_ptr<runtime::cuda::Driver> driver,
+                                         const std::vector<Tensor>& inputs, void* saved = nullptr) {
   runtime::cuda::CudaExecutable executable(plan, std::move(driver));
   std::vector<std::vector<uint8_t>> in, out;
   runtime::Call call;
@@ -32,9 +35,13 @@ inline std::vector<Tensor> run_on_device(const plan::Plan& plan, std::shared_ptr
   std::vector<Tensor> results;
   for (int64_t i = 0; i < plan.output_count; ++i) {
     const int b = plan.outputs[i];
-    if (b < 0) { results.emplace_back(); continue; }
+    if (b < 0) {
+      results.emplace_back();
+      continue;
+    }
     const plan::Buffer& buffer = plan.buffers[b];
-    results.push_back(from_bytes({buffer.dtype, buffer.shape}, buffer.home == plan::Home::Input ? in[buffer.index].data() : out[i].data()));
+    results.push_back(from_bytes({buffer.dtype, buffer.shape},
+                                 buffer.home == plan::Home::Input ? in[buffer.index].data() : out[i].data()));
   }
   return results;
 }

@@ -13,7 +13,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(Nvrtc, IsThere) { EXPECT_EQ(emit::cuda::nvrtc_missing(), "") << "the tests need it: requirements.txt has nvidia-cuda-nvrtc"; }
+TEST(Nvrtc, IsThere) {
+  EXPECT_EQ(emit::cuda::nvrtc_missing(), "") << "the tests need it: requirements.txt has nvidia-cuda-nvrtc";
+}
 
 void add_nests(Graph graph, const lower::Machine& machine, std::vector<loop::LoopNest>& nests) {
   Pipeline pipeline("device");
@@ -40,7 +42,8 @@ TEST(Nvrtc, EveryKindOfGroup) {
 
 TEST(Nvrtc, RandomGraphs) {  // every operation, integers, bf16 and f16, f64
   std::vector<loop::LoopNest> nests;
-  for (uint64_t seed = 100; seed < 106; ++seed) add_nests(testing::random_graph(seed, {}), lower::Machine{gpu_target(Gpu::Sm80)}, nests);
+  for (uint64_t seed = 100; seed < 106; ++seed)
+    add_nests(testing::random_graph(seed, {}), lower::Machine{gpu_target(Gpu::Sm80)}, nests);
   const std::vector<loop::LoopNest> kept = testing::distinct(nests);
   for (const testing::Compiled& c : testing::compile_all(kept)) EXPECT_EQ(c.error, "");
 }

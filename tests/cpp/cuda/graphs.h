@@ -19,7 +19,9 @@ inline Graph column_sums(int64_t rows, int64_t columns) {
   Graph g;
   Builder b{g, {}};
   const Node* x = b.input(0, {DType::F32, {rows, columns, 3}});
-  g.outputs = {{b.reduce(ReduceKind::Sum, x, {0}), {}}, {b.reduce(ReduceKind::Sum, x, {0, 2}), {}}, {b.reduce(ReduceKind::Max, x, {1}), {}}};
+  g.outputs = {{b.reduce(ReduceKind::Sum, x, {0}), {}},
+               {b.reduce(ReduceKind::Sum, x, {0, 2}), {}},
+               {b.reduce(ReduceKind::Max, x, {1}), {}}};
   g.input_count = 1;
   return g;
 }
@@ -29,8 +31,10 @@ inline Graph scatter(int64_t sources, int64_t rows, int64_t columns) {
   Graph g;
   Builder b{g, {}};
   const Dims shape = {sources, columns};
-  const Node* index = b.binary(Op::Mod, b.iota(DType::I64, shape, 0), b.full(DType::I64, shape, static_cast<double>(rows)));
-  const Node* sum = b.scatter(ScatterKind::Sum, b.full(DType::F32, {rows, columns}, 0), index, b.input(0, {DType::F32, shape}), 0);
+  const Node* index =
+      b.binary(Op::Mod, b.iota(DType::I64, shape, 0), b.full(DType::I64, shape, static_cast<double>(rows)));
+  const Node* sum =
+      b.scatter(ScatterKind::Sum, b.full(DType::F32, {rows, columns}, 0), index, b.input(0, {DType::F32, shape}), 0);
   g.outputs.push_back({sum, {}});
   g.input_count = 1;
   return g;
@@ -38,7 +42,8 @@ inline Graph scatter(int64_t sources, int64_t rows, int64_t columns) {
 
 struct Operands { const Node *lhs, *rhs; };
 /// Inputs 0 and 1 as [batch, m, k] and [batch, n, k], transposed in memory where asked.
-inline Operands operands(Builder& b, int64_t batch, int64_t m, int64_t n, int64_t k, DType dtype, bool lhs_transposed, bool rhs_transposed) {
+inline Operands operands(Builder& b, int64_t batch, int64_t m, int64_t n, int64_t k, DType dtype, bool lhs_transposed,
+                         bool rhs_transposed) {
   const auto operand = [&](int64_t index, int64_t rows, bool transposed) {
     const Node* x = b.input(index, {dtype, transposed ? Dims{batch, k, rows} : Dims{batch, rows, k}});
     return transposed ? b.permute(x, {0, 2, 1}) : x;
@@ -48,7 +53,8 @@ inline Operands operands(Builder& b, int64_t batch, int64_t m, int64_t n, int64_
 }
 
 /// max(lhs * rhs + bias, 0).
-inline Graph contraction(int64_t batch, int64_t m, int64_t n, int64_t k, DType dtype, bool lhs_transposed, bool rhs_transposed) {
+inline Graph contraction(int64_t batch, int64_t m, int64_t n, int64_t k, DType dtype, bool lhs_transposed,
+                         bool rhs_transposed) {
   Graph g;
   Builder b{g, {}};
   const auto [l, r] = operands(b, batch, m, n, k, dtype, lhs_transposed, rhs_transposed);

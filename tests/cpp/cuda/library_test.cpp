@@ -1,21 +1,22 @@
-// Contractions that go to the vendor's library: which, how it is asked, and what comes of it by the definition of such a call.
+// Contractions that go to the vendor's library: which, how it is asked, and what comes of it by the definition of such
+// a call.
 #include <gmock/gmock.h>
 
-#include "runtime/interpret/driver.h"
 #include "device_run.h"
 #include "graphs.h"
 #include "runtime/cuda/library.h"
+#include "runtime/interpret/driver.h"
 
 namespace trainc {
 namespace {
 
 using reference::Tensor;
+using ::testing::Contains;
 using testing::copy_of;
 using testing::expect_close;
 using testing::halves;
-using testing::oracle;
-using ::testing::Contains;
 using ::testing::HasSubstr;
+using testing::oracle;
 using ::testing::StartsWith;
 
 compiler::CompileOptions with_library(bool interpreted = true) {
@@ -25,7 +26,8 @@ compiler::CompileOptions with_library(bool interpreted = true) {
 }
 
 /// lhs x rhs of this dtype, rounded to `out`.
-Graph product(int64_t batch, int64_t m, int64_t n, int64_t k, DType dtype, DType out, bool lhs_transposed, bool rhs_transposed) {
+Graph product(int64_t batch, int64_t m, int64_t n, int64_t k, DType dtype, DType out, bool lhs_transposed,
+              bool rhs_transposed) {
   Graph g;
   Builder b{g, {}};
   const auto [l, r] = testing::operands(b, batch, m, n, k, dtype, lhs_transposed, rhs_transposed);
@@ -45,12 +47,21 @@ std::vector<std::string> not_called(const plan::Plan& plan) {
 }
 
 int products(const plan::Plan& plan) {
-  return static_cast<int>(std::count_if(plan.steps.begin(), plan.steps.end(), [](const plan::Step& s) { return s.kind == plan::StepKind::Product; }));
+  return static_cast<int>(std::count_if(plan.steps.begin(), plan.steps.end(),
+                                        [](const plan::Step& s) { return s.kind == plan::StepKind::Product; }));
 }
 
 TEST(Library, EveryLayoutAgainstTheReference) {
-  const struct { int64_t batch, m, n, k; } sizes[] = {{1, 5, 7, 3}, {2, 4, 6, 8}, {3, 1, 5, 2}, {2, 5, 1, 3}, {1, 3, 4, 1}, {2, 1, 1, 9}};
-  const struct { DType in, out; } types[] = {{DType::F32, DType::F32}, {DType::BF16, DType::F32}, {DType::BF16, DType::BF16}, {DType::F16, DType::F16}, {DType::F64, DType::F64}};
+  const struct {
+    int64_t batch, m, n, k;
+  } sizes[] = {{1, 5, 7, 3}, {2, 4, 6, 8}, {3, 1, 5, 2}, {2, 5, 1, 3}, {1, 3, 4, 1}, {2, 1, 1, 9}};
+  const struct {
+    DType in, out;
+  } types[] = {{DType::F32, DType::F32},
+               {DType::BF16, DType::F32},
+               {DType::BF16, DType::BF16},
+               {DType::F16, DType::F16},
+               {DType::F64, DType::F64}};
   for (const auto& s : sizes)
     for (const auto& t : types)
       for (bool lhs : {false, true})
@@ -76,13 +87,18 @@ TEST(Library, HowItIsAsked) {  // 2 batches of [4, 8] x [6, 8]^T: rows side by s
     EXPECT_THAT(driver->calls, ::testing::Not(Contains("graph")));  // its pointers would be fixed
     return driver->calls.back();
   };
-  EXPECT_EQ(asked(false, false), "multiply 2 batches: a bf16[8 x 6, leading 8, batch 48, offset 0] transposed, b bf16[8 x 4, leading 8, batch 32, offset 0], "
-                                 "d bf16[6 x 4, leading 6, batch 24, offset 0]");
-  EXPECT_EQ(asked(true, true), "multiply 2 batches: a bf16[6 x 8, leading 6, batch 48, offset 0], b bf16[4 x 8, leading 4, batch 32, offset 0] transposed, "
-                               "d bf16[6 x 4, leading 6, batch 24, offset 0]");
+  EXPECT_EQ(asked(false, false),
+            "multiply 2 batches: a bf16[8 x 6, leading 8, batch 48, offset 0] transposed, b bf16[8 x 4, leading 8, "
+            "batch 32, offset 0], "
+            "d bf16[6 x 4, leading 6, batch 24, offset 0]");
+  EXPECT_EQ(asked(true, true),
+            "multiply 2 batches: a bf16[6 x 8, leading 6, batch 48, offset 0], b bf16[4 x 8, leading 4, batch 32, "
+            "offset 0] transposed, "
+            "d bf16[6 x 4, leading 6, batch 24, offset 0]");
 }
 
-TEST(Library, PartsOfATensorAreReadWhereTheyLie) {  // queries out of one product of all heads: a leading dimension beyond the columns, an offset
+// queries out of one product of all heads: a leading dimension beyond the columns, an offset
+TEST(Library, PartsOfATensorAreReadWhereTheyLie) {
   Graph g;
   Builder b{g, {}};
   const Node* all = b.input(0, {DType::F32, {1, 6, 24}});
@@ -94,7 +110,8 @@ TEST(Library, PartsOfATensorAreReadWhereTheyLie) {  // queries out of one produc
   EXPECT_EQ(plan.steps[0].product.lhs.row_stride, 24);
   EXPECT_EQ(plan.steps[0].product.lhs.offset, 8);
   const auto inputs = halves(g, 3);
-  expect_close(testing::run_on_device(plan, std::make_shared<runtime::interpreted::InterpretedDriver>(), inputs), oracle(g, inputs));
+  expect_close(testing::run_on_device(plan, std::make_shared<runtime::interpreted::InterpretedDriver>(), inputs),
+               oracle(g, inputs));
 }
 
 TEST(Library, WhatItCannotComputeStaysAKernel) {
@@ -106,13 +123,16 @@ TEST(Library, WhatItCannotComputeStaysAKernel) {
     prologue.input_count = 2;
   }
   const Graph epilogue = testing::contraction(1, 4, 6, 8, DType::F32, false, false);
-  const std::pair<const Graph*, const char*> cases[] = {{&prologue, "an operand does not lie in memory in rows or columns"}, {&epilogue, "its epilogue is more than a rounding"}};
+  const std::pair<const Graph*, const char*> cases[] = {
+      {&prologue, "an operand does not lie in memory in rows or columns"},
+      {&epilogue, "its epilogue is more than a rounding"}};
   for (const auto& [g, why] : cases) {
     const plan::Plan plan = compiler::compile(copy_of(*g), "kernel", with_library());
     EXPECT_EQ(products(plan), 0) << plan::print(plan);
     EXPECT_THAT(not_called(plan), ::testing::ElementsAre(why));
     const auto inputs = halves(*g, 3);
-    expect_close(testing::run_on_device(plan, std::make_shared<runtime::interpreted::InterpretedDriver>(), inputs), oracle(*g, inputs));
+    expect_close(testing::run_on_device(plan, std::make_shared<runtime::interpreted::InterpretedDriver>(), inputs),
+                 oracle(*g, inputs));
   }
 }
 
@@ -140,7 +160,8 @@ TEST(Library, Tf32IsAskedForWhereTheFlagSaysSo) {
   auto inputs = halves(g, 3);
   inputs[0].f.assign(inputs[0].f.size(), 1 + 0x1p-12);  // lost in tf32
   inputs[1].f.assign(inputs[1].f.size(), 1);
-  EXPECT_EQ(testing::run_on_device(plan, std::make_shared<runtime::interpreted::InterpretedDriver>(), inputs)[0].f[0], 8);
+  EXPECT_EQ(testing::run_on_device(plan, std::make_shared<runtime::interpreted::InterpretedDriver>(), inputs)[0].f[0],
+            8);
 }
 
 TEST(Library, PlansNeedItWhereTheyWereCompiledForIt) {
@@ -153,7 +174,8 @@ TEST(Library, PlansNeedItWhereTheyWereCompiledForIt) {
     runtime::cuda::CudaExecutable executable(plan, std::make_shared<Without>());
     FAIL();
   } catch (const UserError& e) {
-    EXPECT_THAT(e.what(), HasSubstr("plan product was compiled with cuBLASLt, which cannot be loaded here: compile it again"));
+    EXPECT_THAT(e.what(),
+                HasSubstr("plan product was compiled with cuBLASLt, which cannot be loaded here: compile it again"));
   }
 }
 

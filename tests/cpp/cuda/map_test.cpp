@@ -1,4 +1,5 @@
-// Random graphs, mapped to a device and run by the interpreter, against the oracle: values, and nothing that a device may not do.
+// Random graphs, mapped to a device and run by the interpreter, against the oracle: values, and nothing that a device
+// may not do.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -33,7 +34,8 @@ void expect_same(const Graph& graph, uint64_t seed, bool special, const lower::M
   testing::Interpreted got;
   ASSERT_NO_THROW(got = testing::interpret_schedule(prepared, s, inputs, machine));
   EXPECT_EQ(got.findings, std::vector<std::string>{});
-  const auto expected = reference::evaluate(graph, inputs, {.precision = reference::Precision::Rounded, .random = {}, .call = {}});
+  const auto expected =
+      reference::evaluate(graph, inputs, {.precision = reference::Precision::Rounded, .random = {}, .call = {}});
   testing::expect_close(got.outputs, expected);
   for (const loop::LoopNest& n : got.nests) EXPECT_GT(n.threads, 0) << n.name;
 }
@@ -49,22 +51,27 @@ TEST(Device, RandomGraphs) {
 
 // --- sizes at which blocks have several warps, and each thread several elements
 
-std::vector<Tensor> interpret(const Graph& graph, const std::vector<Tensor>& inputs, const lower::Machine& machine, std::vector<loop::LoopNest>* nests = nullptr) {
+std::vector<Tensor> interpret(const Graph& graph, const std::vector<Tensor>& inputs, const lower::Machine& machine,
+                              std::vector<loop::LoopNest>* nests = nullptr) {
   const Graph prepared = schedule::prepare(graph);
-  testing::Interpreted got = testing::interpret_schedule(prepared, schedule::make_schedule(prepared, false), inputs, machine);
+  testing::Interpreted got =
+      testing::interpret_schedule(prepared, schedule::make_schedule(prepared, false), inputs, machine);
   EXPECT_EQ(got.findings, std::vector<std::string>{});
   if (nests) *nests = got.nests;
   return got.outputs;
 }
 
-void expect_near(const Graph& graph, double tolerance, const lower::Machine& machine = lower::Machine{gpu_target(Gpu::Sm90a)},
+void expect_near(const Graph& graph, double tolerance,
+                 const lower::Machine& machine = lower::Machine{gpu_target(Gpu::Sm90a)},
                  std::vector<loop::LoopNest>* nests = nullptr, bool eighths = false) {
   SCOPED_TRACE(print(graph));
   auto inputs = testing::random_inputs(graph, 3);
   if (eighths)  // exact in tf32
     for (auto& t : inputs)
       for (double& v : t.f) v = std::round(v * 8) / 8;
-  const auto got = interpret(graph, inputs, machine, nests), expected = reference::evaluate(graph, inputs, {.precision = reference::Precision::Truth, .random = {}, .call = {}});
+  const auto got = interpret(graph, inputs, machine, nests),
+             expected = reference::evaluate(graph, inputs,
+                                            {.precision = reference::Precision::Truth, .random = {}, .call = {}});
   testing::expect_close(got, expected, tolerance);
 }
 
@@ -95,7 +102,8 @@ TEST(Device, Contractions) {
   lower::Machine exact = lower::Machine{gpu_target(Gpu::Sm80)}, tf32 = exact;
   tf32.tf32 = true;
   struct Size { int64_t batch, m, n, k; };
-  for (const Size& s : {Size{1, 1, 1, 1}, Size{2, 33, 65, 17}, Size{3, 64, 32, 40}, Size{1, 130, 40, 70}, Size{27, 120, 120, 5}, Size{108, 100, 120, 1}})
+  for (const Size& s : {Size{1, 1, 1, 1}, Size{2, 33, 65, 17}, Size{3, 64, 32, 40}, Size{1, 130, 40, 70},
+                        Size{27, 120, 120, 5}, Size{108, 100, 120, 1}})
     for (int transposed = 0; transposed < (s.batch > 3 ? 1 : 4); ++transposed) {  // the last two: larger tiles
       const bool l = transposed & 1, r = transposed & 2;
       std::vector<loop::LoopNest> nests;
@@ -120,7 +128,8 @@ TEST(Device, Tf32IsRoundedTo) {
   auto inputs = testing::random_inputs(g, 1);
   inputs[0].f = {1.0 + 0x1p-11}, inputs[1].f = {1.0 + 0x1p-12}, inputs[2].f = {0};
   lower::Machine machine = lower::Machine{gpu_target(Gpu::Sm80)};
-  EXPECT_EQ(interpret(g, inputs, machine)[0].f[0], static_cast<double>(static_cast<float>((1.0 + 0x1p-11) * (1.0 + 0x1p-12))));
+  EXPECT_EQ(interpret(g, inputs, machine)[0].f[0],
+            static_cast<double>(static_cast<float>((1.0 + 0x1p-11) * (1.0 + 0x1p-12))));
   machine.tf32 = true;
   EXPECT_EQ(interpret(g, inputs, machine)[0].f[0], 1.0 + 0x1p-10);  // ties go away from zero
 }
@@ -151,7 +160,9 @@ void expect_barriers_needed(const Graph& graph, int64_t bytes_out) {
     std::vector<interpret::Memory> arguments;
     size_t input = 0;
     for (const loop::Buffer& b : changed.buffers)
-      if (b.space == loop::Space::Argument) arguments.push_back(b.written ? interpret::output_of(bytes_out) : interpret::Memory{testing::to_bytes(inputs.at(input++))});
+      if (b.space == loop::Space::Argument)
+        arguments.push_back(b.written ? interpret::output_of(bytes_out)
+                                      : interpret::Memory{testing::to_bytes(inputs.at(input++))});
     const auto found = interpret::run(changed, arguments).messages;
     EXPECT_TRUE(!found.empty() && found[0].find("race on") == 0) << loop::print(changed);
     ++removed;

@@ -12,7 +12,12 @@ namespace trainc::testing {
 
 inline const Gpu kGpus[] = {Gpu::Sm80, Gpu::Sm90a, Gpu::Sm100};
 
-struct Compiled { std::string kernel; Gpu gpu; emit::cuda::Resources resources; std::string error; };
+struct Compiled {
+  std::string kernel;
+  Gpu gpu;
+  emit::cuda::Resources resources;
+  std::string error;
+};
 
 /// The nests that differ in more than their names.
 inline std::vector<loop::LoopNest> distinct(const std::vector<loop::LoopNest>& nests) {
@@ -38,10 +43,9 @@ inline std::vector<Compiled> compile_all(const std::vector<loop::LoopNest>& nest
   auto work = [&] {
     for (size_t i; (i = next++) < all.size();) {
       try {
-        all[i].resources = emit::cuda::compile(emit::cuda::source(nests[i / std::size(kGpus)]), all[i].kernel, all[i].gpu).resources;
-      } catch (const std::exception& e) {
-        all[i].error = e.what();
-      }
+        all[i].resources =
+            emit::cuda::compile(emit::cuda::source(nests[i / std::size(kGpus)]), all[i].kernel, all[i].gpu).resources;
+      } catch (const std::exception& e) { all[i].error = e.what(); }
     }
   };
   std::vector<std::thread> threads;
@@ -50,7 +54,8 @@ inline std::vector<Compiled> compile_all(const std::vector<loop::LoopNest>& nest
   return all;
 }
 
-/// One line a kernel: registers, shared memory and stack for each architecture. Fails where one does not compile, or spills.
+/// One line a kernel: registers, shared memory and stack for each architecture. Fails where one does not compile, or
+/// spills.
 inline void expect_no_spills(const std::vector<loop::LoopNest>& nests) {
   const std::vector<Compiled> all = compile_all(nests);
   std::printf("%-40s %s\n", "kernel", "registers/shared bytes/spilled bytes for sm_80, sm_90a, sm_100");
@@ -62,7 +67,8 @@ inline void expect_no_spills(const std::vector<loop::LoopNest>& nests) {
       EXPECT_EQ(c.resources.spill_bytes, 0) << c.kernel << " on " << name_of(c.gpu);
       EXPECT_EQ(c.resources.stack_bytes, 0) << c.kernel << " on " << name_of(c.gpu);
       EXPECT_GT(c.resources.registers, 0);
-      std::printf("  %3d/%5ld/%ld", c.resources.registers, static_cast<long>(c.resources.shared_bytes), static_cast<long>(c.resources.spill_bytes));
+      std::printf("  %3d/%5ld/%ld", c.resources.registers, static_cast<long>(c.resources.shared_bytes),
+                  static_cast<long>(c.resources.spill_bytes));
     }
     std::printf("\n");
   }

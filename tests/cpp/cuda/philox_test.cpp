@@ -1,16 +1,17 @@
-// Masks by Philox: the oracle against published numbers, kernels against the oracle, and how a plan moves the generator on.
+// Masks by Philox: the oracle against published numbers, kernels against the oracle, and how a plan moves the generator
+// on.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <array>
 #include <cstring>
 
-#include "runtime/interpret/driver.h"
 #include "device_run.h"
 #include "interpret/device.h"
 #include "lower/lower.h"
 #include "nvrtc.h"
 #include "reference/philox.h"
+#include "runtime/interpret/driver.h"
 #include "schedule/schedule.h"
 
 namespace trainc {
@@ -22,8 +23,10 @@ using Words = std::array<uint32_t, 4>;
 
 TEST(Philox, PublishedVectors) {  // Random123's tests/kat_vectors, "philox4x32 10": counter, key, numbers
   EXPECT_EQ(reference::philox({0, 0, 0, 0}, {0, 0}), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
-  EXPECT_EQ(reference::philox({~0u, ~0u, ~0u, ~0u}, {~0u, ~0u}), (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
-  EXPECT_EQ(reference::philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}), (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+  EXPECT_EQ(reference::philox({~0u, ~0u, ~0u, ~0u}, {~0u, ~0u}),
+            (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(reference::philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
+            (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
 Graph mask(const Dims& shape, const RandomAttr& attr) {
@@ -44,14 +47,18 @@ loop::LoopNest nest_of(const Graph& g) {
 std::vector<uint8_t> drawn(const loop::LoopNest& nest, uint64_t seed, uint64_t offset, int64_t numel) {
   std::array<uint64_t, 2> state = {seed, offset};
   std::vector<uint8_t> mask(static_cast<size_t>(numel), 0xcd);
-  std::vector<interpret::View> arguments = {{reinterpret_cast<uint8_t*>(state.data()), 16, true, false}, {mask.data(), numel, false, true}};
+  std::vector<interpret::View> arguments = {{reinterpret_cast<uint8_t*>(state.data()), 16, true, false},
+                                            {mask.data(), numel, false, true}};
   const interpret::Findings found = interpret::run_on_device(nest, arguments, nest.parallel_extent);
   EXPECT_EQ(found.messages, std::vector<std::string>{});
   return mask;
 }
 
 TEST(Philox, KernelsDrawWhatTheFrameworksThreadsDo) {
-  const struct { uint64_t seed, offset; } states[] = {{0, 0}, {42, 4}, {0xffffffffffffffff, 0x7ffffffffffffffc}, {0x123456789abcdef0, (uint64_t{1} << 34) - 4}};
+  const struct {
+    uint64_t seed, offset;
+  } states[] = {
+      {0, 0}, {42, 4}, {0xffffffffffffffff, 0x7ffffffffffffffc}, {0x123456789abcdef0, (uint64_t{1} << 34) - 4}};
   const double probabilities[] = {0.5, static_cast<float>(0.9), 0.9, 1e-9, 1 - 1e-9};
   size_t turn = 0;
   for (int64_t threads : {256, 1024})
@@ -60,8 +67,10 @@ TEST(Philox, KernelsDrawWhatTheFrameworksThreadsDo) {
         if (numel % vector != 0) continue;
         const double p = probabilities[turn % std::size(probabilities)];
         const auto [seed, offset] = states[turn++ % std::size(states)];
-        SCOPED_TRACE(fmt::format("threads {} vector {} numel {} p {} seed {} offset {}", threads, vector, numel, p, seed, offset));
-        EXPECT_EQ(drawn(nest_of(mask({numel}, {0, p, threads, vector})), seed, offset, numel), reference::dropout_mask(seed, offset, numel, threads, vector, p));
+        SCOPED_TRACE(fmt::format("threads {} vector {} numel {} p {} seed {} offset {}", threads, vector, numel, p,
+                                 seed, offset));
+        EXPECT_EQ(drawn(nest_of(mask({numel}, {0, p, threads, vector})), seed, offset, numel),
+                  reference::dropout_mask(seed, offset, numel, threads, vector, p));
         if (HasFailure()) return;
       }
 }
@@ -117,14 +126,16 @@ Graph three_draws(bool framework_between) {
   return g;
 }
 
-std::vector<std::vector<uint8_t>> run(const plan::Plan& plan, std::shared_ptr<runtime::cuda::Driver> driver, Generator& generator) {
+std::vector<std::vector<uint8_t>> run(const plan::Plan& plan, std::shared_ptr<runtime::cuda::Driver> driver,
+                                      Generator& generator) {
   runtime::cuda::CudaExecutable executable(plan, std::move(driver));
   std::vector<std::vector<uint8_t>> out;
   runtime::Call call;
   call.generator = generator.calls();
   std::vector<uint8_t> temp(plan.temp_bytes + 1), given = {1, 0, 1, 1};
   call.temp = temp.data();
-  call.extern_call = [&](const plan::Step&, const std::vector<void*>&) {  // the framework draws 4 numbers of each sequence itself
+  // the framework draws 4 numbers of each sequence itself
+  call.extern_call = [&](const plan::Step&, const std::vector<void*>&) {
     generator.state[1] += 4;
     return std::vector<runtime::ExternTensor>{{given.data(), nullptr}};
   };
@@ -135,18 +146,21 @@ std::vector<std::vector<uint8_t>> run(const plan::Plan& plan, std::shared_ptr<ru
 }
 
 TEST(Philox, APlanMovesTheGeneratorOnOnce) {
-  const plan::Plan plan = plan::load(plan::save(compiler::compile(copy_of(three_draws(false)), "masks", device_options(true))));
+  const plan::Plan plan =
+      plan::load(plan::save(compiler::compile(copy_of(three_draws(false)), "masks", device_options(true))));
   Generator generator{{7, 100}};
   const auto driver = std::make_shared<runtime::interpreted::InterpretedDriver>();
   const auto got = run(plan, driver, generator);
-  EXPECT_EQ(got[0], reference::dropout_mask(7, 100, 1000, 256, 4, 0.5));   // 1,000 elements on 4 x 256 a turn: 4 numbers
+  // 1,000 elements on 4 x 256 a turn: 4 numbers
+  EXPECT_EQ(got[0], reference::dropout_mask(7, 100, 1000, 256, 4, 0.5));
   EXPECT_EQ(got[1], reference::dropout_mask(7, 104, 500, 256, 2, 0.5));
   EXPECT_EQ(got[2], reference::dropout_mask(7, 108, 1001, 256, 1, 0.25));
   EXPECT_EQ(generator.state, (std::array<uint64_t, 2>{7, 112}));
   EXPECT_EQ(generator.reads, 1);
   EXPECT_EQ(generator.writes, 1);
   EXPECT_THAT(driver->calls, ::testing::Contains("graph"));  // masks do not stand in its way
-  EXPECT_NE(print(plan).find("random p=0.5, kernel random_philox over 1, increment 4"), std::string::npos) << print(plan);
+  EXPECT_NE(print(plan).find("random p=0.5, kernel random_philox over 1, increment 4"), std::string::npos)
+      << print(plan);
 }
 
 TEST(Philox, TheFrameworksOwnDrawsKeepTheirPlace) {

@@ -1,4 +1,5 @@
-// The host side of a device without a GPU: plans through the null driver, and through the one that interprets their kernels.
+// The host side of a device without a GPU: plans through the null driver, and through the one that interprets their
+// kernels.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,25 +8,25 @@
 
 #include "../common/adam.h"
 #include "../common/random_joint.h"
-#include "runtime/interpret/driver.h"
 #include "device_run.h"
 #include "graph/text.h"
 #include "graphs.h"
 #include "runtime/cuda/executable.h"
+#include "runtime/interpret/driver.h"
 
 namespace trainc {
 namespace {
 
 using reference::Tensor;
+using runtime::cuda::NullDriver;
 using testing::copy_of;
+using testing::device_options;
+using ::testing::ElementsAre;
 using testing::expect_close;
 using testing::halves;
-using testing::oracle;
-using testing::device_options;
-using testing::run_on_device;
-using runtime::cuda::NullDriver;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::oracle;
+using testing::run_on_device;
 using ::testing::ThrowsMessage;
 
 TEST(DeviceRuntime, PlansRunOnTheInterpretedDevice) {
@@ -37,7 +38,9 @@ TEST(DeviceRuntime, PlansRunOnTheInterpretedDevice) {
     SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(graph));
     const auto inputs = halves(graph, seed);
     std::vector<Tensor> got;
-    ASSERT_NO_THROW(got = run_on_device(plan::load(plan::save(compiler::compile(copy_of(graph), "fuzz", device_options(true)))), driver, inputs));
+    ASSERT_NO_THROW(
+        got = run_on_device(plan::load(plan::save(compiler::compile(copy_of(graph), "fuzz", device_options(true)))),
+                            driver, inputs));
     expect_close(got, oracle(graph, inputs));
     if (HasFailure()) return;
   }
@@ -53,13 +56,17 @@ TEST(DeviceRuntime, ForwardAndBackwardShareTheHandle) {
     const testing::RandomJoint joint = testing::random_joint(seed, o);
     SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(joint.graph));
     const auto inputs = halves(joint.graph, seed);
-    const compiler::JointGraph compiled(copy_of(joint.graph), joint.primals, joint.forward_outputs, "joint", device_options(true), -1);
+    const compiler::JointGraph compiled(copy_of(joint.graph), joint.primals, joint.forward_outputs, "joint",
+                                        device_options(true), -1);
     std::vector<uint8_t> arena(compiled.saved_bytes() + 1);
-    std::vector<Tensor> got = run_on_device(compiled.forward(device_options(true)), driver, {inputs.begin(), inputs.begin() + joint.primals}, arena.data()), in;
+    std::vector<Tensor> got = run_on_device(compiled.forward(device_options(true)), driver,
+                                            {inputs.begin(), inputs.begin() + joint.primals}, arena.data()),
+                        in;
     for (int64_t i : compiled.saved_inputs()) in.push_back(i < joint.primals ? inputs[i] : got.at(i - joint.primals));
     in.insert(in.end(), inputs.begin() + joint.primals, inputs.end());
     const std::vector<bool> defined(inputs.size() - joint.primals, true);
-    for (Tensor& t : run_on_device(compiled.backward(defined, device_options(true)), driver, in, arena.data())) got.push_back(std::move(t));
+    for (Tensor& t : run_on_device(compiled.backward(defined, device_options(true)), driver, in, arena.data()))
+      got.push_back(std::move(t));
     if (!compiled.deferred_outputs().empty()) continue;
     expect_close(got, oracle(joint.graph, inputs));
     if (HasFailure()) return;
@@ -69,7 +76,8 @@ TEST(DeviceRuntime, ForwardAndBackwardShareTheHandle) {
 TEST(DeviceRuntime, OneGraphAPlanOnTheNullDriver) {
   const auto driver = std::make_shared<NullDriver>();
   const Graph graph = testing::softmax(3, 100);
-  const plan::Plan plan = compiler::compile(copy_of(graph), "softmax", device_options(false));  // cubins: NVRTC alone is needed
+  // cubins: NVRTC alone is needed
+  const plan::Plan plan = compiler::compile(copy_of(graph), "softmax", device_options(false));
   EXPECT_EQ(plan.device, "sm_90a");
   EXPECT_EQ(std::string(plan.kernels.at(0).code.begin() + 1, plan.kernels[0].code.begin() + 4), "ELF");
   EXPECT_EQ(plan.kernels[0].threads, 128);
@@ -139,9 +147,7 @@ TEST(DeviceRuntime, RefusedLaunchesNameTheKernelAndItsLines) {
   const auto failure = [](Repeated& plan) -> std::string {
     try {
       plan.run();
-    } catch (const InternalError& e) {
-      return e.what();
-    }
+    } catch (const InternalError& e) { return e.what(); }
     return "nothing";
   };
   Repeated launches(two_kernels(), true);  // CUDA_LAUNCH_BLOCKING=1: no graph, each launch waited for
@@ -164,7 +170,8 @@ TEST(DeviceRuntime, AnotherArchitectureIsRefused) {
     runtime::cuda::CudaDevice(std::make_shared<NullDriver>()).load(plan);
     FAIL();
   } catch (const UserError& e) {
-    EXPECT_THAT(e.what(), HasSubstr("plan softmax was compiled for interpret; this device is sm_90a. Compile it here."));
+    EXPECT_THAT(e.what(),
+                HasSubstr("plan softmax was compiled for interpret; this device is sm_90a. Compile it here."));
   }
 }
 
@@ -175,16 +182,23 @@ TEST(DeviceRuntime, WhatIsStartedBesideKernelsIsRefused) {
   plan.steps.push_back({.kind = plan::StepKind::Wait, .name = "wait", .token = 0});
   ASSERT_NO_THROW(plan::verify(plan));
   const auto driver = std::make_shared<NullDriver>();
-  EXPECT_THAT([&] { runtime::cuda::CudaExecutable(plan, driver); }, ThrowsMessage<InternalError>(HasSubstr("step send: nothing is started beside a device's kernels")));
+  EXPECT_THAT([&] { runtime::cuda::CudaExecutable(plan, driver); },
+              ThrowsMessage<InternalError>(HasSubstr("step send: nothing is started beside a device's kernels")));
   EXPECT_EQ(driver->held, 0);
 }
 
 TEST(DeviceRuntime, WhatCannotBeLoadedLeavesNothingBehind) {
   struct Refusing : NullDriver {
     std::string at;  // which call is refused
-    runtime::cuda::Function load(const plan::Kernel& k) override { return held > 0 && at == "load" ? throw InternalError("CUDA: out of memory (2)") : NullDriver::load(k); }
-    uint32_t* allocate_status(int64_t words) override { return at == "status" ? throw InternalError("CUDA: out of memory (2)") : NullDriver::allocate_status(words); }
-    runtime::cuda::Graph record(const std::vector<runtime::cuda::Launch>& l) override { return at == "record" ? throw InternalError("CUDA: out of memory (2)") : NullDriver::record(l); }
+    runtime::cuda::Function load(const plan::Kernel& k) override {
+      return held > 0 && at == "load" ? throw InternalError("CUDA: out of memory (2)") : NullDriver::load(k);
+    }
+    uint32_t* allocate_status(int64_t words) override {
+      return at == "status" ? throw InternalError("CUDA: out of memory (2)") : NullDriver::allocate_status(words);
+    }
+    runtime::cuda::Graph record(const std::vector<runtime::cuda::Launch>& l) override {
+      return at == "record" ? throw InternalError("CUDA: out of memory (2)") : NullDriver::record(l);
+    }
   };
   const plan::Plan plan = compiler::compile(copy_of(two_kernels()), "plan", device_options(false));
   for (const char* at : {"load", "status", "record"}) {
@@ -203,7 +217,8 @@ TEST(DeviceRuntime, FindingsNameTheKernel) {
   text.erase(at, 12);
   plan.kernels[0].code.assign(text.begin(), text.end());
   try {
-    run_on_device(plan, std::make_shared<runtime::interpreted::InterpretedDriver>(), halves(testing::softmax(3, 100), 1));
+    run_on_device(plan, std::make_shared<runtime::interpreted::InterpretedDriver>(),
+                  halves(testing::softmax(3, 100), 1));
     FAIL();
   } catch (const InternalError& e) {
     EXPECT_THAT(e.what(), HasSubstr("rows_reduce_exp_div: race on parts: read and written"));
@@ -225,13 +240,15 @@ TEST(DeviceRuntime, FailedChecksAreIndexErrors) {
 
 TEST(DeviceRuntime, OptimizerStepInOneLaunch) {
   Program program = copy_of(testing::adam(8));
-  const plan::Foreach step = plan::load_foreach(plan::save(compiler::compile_foreach(std::move(program), {0, 2, 3}, "adam step", device_options(true))));
+  const plan::Foreach step = plan::load_foreach(
+      plan::save(compiler::compile_foreach(std::move(program), {0, 2, 3}, "adam step", device_options(true))));
   EXPECT_EQ(step.device, "interpret");
   const auto driver = std::make_shared<runtime::interpreted::InterpretedDriver>();
   {
-    runtime::cuda::CudaForeach foreach(step, driver);
+    runtime::cuda::CudaForeach foreach (step, driver);
     testing::AdamTensors tensors;
-    foreach.run(tensors.pointers, tensors.numels, tensors.scalars, nullptr);
+    foreach
+      .run(tensors.pointers, tensors.numels, tensors.scalars, nullptr);
     EXPECT_EQ(driver->launches, 1);
     for (size_t t = 0; t < tensors.numels.size(); ++t) {
       expect_close(tensors.written(t), oracle(testing::adam(tensors.numels[t]), tensors.inputs[t]));
@@ -247,9 +264,7 @@ TEST(DeviceRuntime, WithoutAGpuItSaysSo) {
   try {
     const auto driver = runtime::cuda::cuda_driver();
     EXPECT_THAT(driver->architecture(), HasSubstr("sm_"));  // there is one
-  } catch (const UserError& e) {
-    EXPECT_THAT(e.what(), HasSubstr("TRAINC_DEVICE=cuda needs one"));
-  }
+  } catch (const UserError& e) { EXPECT_THAT(e.what(), HasSubstr("TRAINC_DEVICE=cuda needs one")); }
 }
 
 }  // namespace

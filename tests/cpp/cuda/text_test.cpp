@@ -1,6 +1,6 @@
-// The text that NVRTC is given, compiled for the host instead, with a fiber a thread: what the printer writes computes what the nest means.
-// The interpreter checks nests, NVRTC checks that the text compiles; this checks that both are the same program. PTX (f16, tensor cores) has
-// no meaning on the host and is left to them.
+// The text that NVRTC is given, compiled for the host instead, with a fiber a thread: what the printer writes computes
+// what the nest means. The interpreter checks nests, NVRTC checks that the text compiles; this checks that both are the
+// same program. PTX (f16, tensor cores) has no meaning on the host and is left to them.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -11,8 +11,8 @@
 #include <fstream>
 #include <map>
 
-#include "../common/run_plan.h"
 #include "../common/random_graph.h"
+#include "../common/run_plan.h"
 #include "compiler/compiler.h"
 #include "device_run.h"
 #include "emit/cuda/emit.h"
@@ -23,7 +23,8 @@
 namespace trainc {
 namespace {
 
-// CUDA's words on the host. A block's threads are fibers, run in turn from one meeting point to the next: a barrier, or an exchange in a warp.
+// CUDA's words on the host. A block's threads are fibers, run in turn from one meeting point to the next: a barrier, or
+// an exchange in a warp.
 const char* kHost = R"(#include <ucontext.h>
 #include <cmath>
 #include <cstring>
@@ -88,20 +89,26 @@ class HostDriver : public runtime::cuda::NullDriver {
     std::string source = kHost;
     for (const plan::Plan& p : plans)
       for (const plan::Kernel& k : p.kernels) {
-        const auto [at, fresh] = names_.try_emplace(std::string(k.code.begin(), k.code.end()), "k" + std::to_string(names_.size()));
+        const auto [at, fresh] =
+            names_.try_emplace(std::string(k.code.begin(), k.code.end()), "k" + std::to_string(names_.size()));
         if (!fresh) continue;
         loop::LoopNest nest = loop::parse(at->first);
         nest.name = at->second;
         size_t arguments = 0;
         for (const loop::Buffer& b : nest.buffers) arguments += b.space == loop::Space::Argument;
-        source += "namespace n_" + nest.name + " {\n" + emit::cuda::source(nest) + "extern \"C\" void run_" + nest.name +
-                  "(void* const* table, const int* slots, unsigned* status, int blocks, int threads) {\n  Slots s;\n  memcpy(s.at, slots, " +
+        source += "namespace n_" + nest.name + " {\n" + emit::cuda::source(nest) + "extern \"C\" void run_" +
+                  nest.name +
+                  "(void* const* table, const int* slots, unsigned* status, int blocks, int threads) {\n  Slots s;\n  "
+                  "memcpy(s.at, slots, " +
                   std::to_string(arguments) + " * sizeof(int));\n  fibers::body = [=] { " + nest.name +
-                  "(table, s, status); };\n  for (int b = 0; b < blocks; ++b) { blockIdx.x = b; fibers::block(threads); }\n}\n}\n";
+                  "(table, s, status); };\n  for (int b = 0; b < blocks; ++b) { blockIdx.x = b; "
+                  "fibers::block(threads); }\n}\n}\n";
       }
-    const std::filesystem::path stem = std::filesystem::temp_directory_path() / ("trainc_text_" + std::to_string(getpid()));
+    const std::filesystem::path stem =
+        std::filesystem::temp_directory_path() / ("trainc_text_" + std::to_string(getpid()));
     std::ofstream(stem.string() + ".cpp") << source;
-    const std::string command = std::string(TRAINC_CXX) + " -std=c++17 -O0 -w -ffp-contract=off -shared -fPIC -o " + stem.string() + ".so " + stem.string() + ".cpp";
+    const std::string command = std::string(TRAINC_CXX) + " -std=c++17 -O0 -w -ffp-contract=off -shared -fPIC -o " +
+                                stem.string() + ".so " + stem.string() + ".cpp";
     ASSERT_EQ(std::system(command.c_str()), 0) << command;
     library_ = dlopen((stem.string() + ".so").c_str(), RTLD_NOW | RTLD_LOCAL);
     ASSERT_NE(library_, nullptr) << dlerror();
@@ -116,10 +123,13 @@ class HostDriver : public runtime::cuda::NullDriver {
   }
   void unload(runtime::cuda::Function) override {}
   void launch(const runtime::cuda::Launch& l, runtime::cuda::Stream) override {
-    reinterpret_cast<Run>(l.function)(static_cast<void* const*>(l.table), l.slots.data(), l.status, static_cast<int>(l.blocks), l.threads);
+    reinterpret_cast<Run>(l.function)(static_cast<void* const*>(l.table), l.slots.data(), l.status,
+                                      static_cast<int>(l.blocks), l.threads);
     ++launches;
   }
-  void copy_in(void* device, const void* host, int64_t bytes, runtime::cuda::Stream) override { std::memcpy(device, host, static_cast<size_t>(bytes)); }
+  void copy_in(void* device, const void* host, int64_t bytes, runtime::cuda::Stream) override {
+    std::memcpy(device, host, static_cast<size_t>(bytes));
+  }
 
   int64_t launches = 0;
 
@@ -136,7 +146,8 @@ TEST(Text, ComputesWhatTheNestMeans) {
   for (int64_t columns : {33, 1000}) graphs.push_back(testing::softmax(3, columns));
   graphs.push_back(testing::column_sums(70, 65));
   graphs.push_back(testing::scatter(40, 7, 50));
-  for (int transposed = 0; transposed < 4; ++transposed) graphs.push_back(testing::contraction(2, 33, 65, 17, DType::F32, transposed & 1, transposed & 2));
+  for (int transposed = 0; transposed < 4; ++transposed)
+    graphs.push_back(testing::contraction(2, 33, 65, 17, DType::F32, transposed & 1, transposed & 2));
 
   std::vector<plan::Plan> plans;
   std::vector<size_t> kept;

@@ -16,13 +16,14 @@ namespace {
 
 using namespace loop;
 
-
 LoopNest with_constants() {
   LoopNest nest;
   nest.name = "with_constants";
-  const int a = nest.add_buffer({"a", DType::F32, 64}), out = nest.add_buffer({"out", DType::F32, 64, Space::Argument, true});
+  const int a = nest.add_buffer({"a", DType::F32, 64}),
+            out = nest.add_buffer({"out", DType::F32, 64, Space::Argument, true});
   const int i = nest.add_var("i", 64);
-  nest.body = for_loop(LoopKind::Vector, i, integer(64), store(out, nest.var(i), apply(Op::Sin, {nest.load(a, nest.var(i))})), 16);
+  nest.body = for_loop(LoopKind::Vector, i, integer(64),
+                       store(out, nest.var(i), apply(Op::Sin, {nest.load(a, nest.var(i))})), 16);
   return nest;
 }
 
@@ -32,16 +33,15 @@ template <class T> void each(std::string& object, uint32_t section_type, const s
   const auto* sections = reinterpret_cast<const Elf64_Shdr*>(object.data() + header->e_shoff);
   for (int s = 0; s < header->e_shnum; ++s) {
     if (sections[s].sh_type != section_type) continue;
-    for (uint64_t at = 0; at < sections[s].sh_size; at += sizeof(T)) f(*reinterpret_cast<T*>(object.data() + sections[s].sh_offset + at));
+    for (uint64_t at = 0; at < sections[s].sh_size; at += sizeof(T))
+      f(*reinterpret_cast<T*>(object.data() + sections[s].sh_offset + at));
   }
 }
 
 std::string refusal(const std::string& object) {
   try {
     link(object, "with_constants");
-  } catch (const InternalError& e) {
-    return e.what();
-  }
+  } catch (const InternalError& e) { return e.what(); }
   return "";
 }
 
@@ -55,7 +55,9 @@ TEST(Link, ResolvesConstantsOfEveryLevel) {
 
 TEST(Link, RefusesASymbolFromOutside) {
   std::string o = object(with_constants(), CpuLevel::Avx2);
-  each<Elf64_Sym>(o, SHT_SYMTAB, [](Elf64_Sym& s) { if (ELF64_ST_TYPE(s.st_info) != STT_FUNC) s.st_shndx = SHN_UNDEF; });
+  each<Elf64_Sym>(o, SHT_SYMTAB, [](Elf64_Sym& s) {
+    if (ELF64_ST_TYPE(s.st_info) != STT_FUNC) s.st_shndx = SHN_UNDEF;
+  });
   EXPECT_THAT(refusal(o), ::testing::HasSubstr("which is not in the kernel"));
   EXPECT_THAT(refusal(o), ::testing::HasSubstr("with_constants refers to "));
 }
@@ -79,19 +81,23 @@ LoopNest micro_kernel() {
   nest.name = "micro_kernel";
   const int64_t depth = 256;
   const int a = nest.add_buffer({"a", DType::F32, depth * 12}), b = nest.add_buffer({"b", DType::F32, depth * 32});
-  const int c = nest.add_buffer({"c", DType::F32, 12 * 32, Space::Argument, true}), tile = nest.add_buffer({"tile", DType::F32, 12 * 32, Space::Register, true});
+  const int c = nest.add_buffer({"c", DType::F32, 12 * 32, Space::Argument, true}),
+            tile = nest.add_buffer({"tile", DType::F32, 12 * 32, Space::Register, true});
   const auto over_tile = [&](const std::function<Stmt(Expr i, Expr j)>& body) {
     const int i = nest.add_var("i", 12), v = nest.add_var("v", 2), lane = nest.add_var("lane", 16);
     const Expr j = nest.var(v) * 16 + nest.var(lane);
-    return for_loop(LoopKind::Unroll, i, integer(12), for_loop(LoopKind::Unroll, v, integer(2),
-                    for_loop(LoopKind::Vector, lane, integer(16), body(nest.var(i), j), 16)));
+    return for_loop(LoopKind::Unroll, i, integer(12),
+                    for_loop(LoopKind::Unroll, v, integer(2),
+                             for_loop(LoopKind::Vector, lane, integer(16), body(nest.var(i), j), 16)));
   };
   const int k = nest.add_var("k", depth);
   nest.body = block({
       over_tile([&](Expr i, Expr j) { return store(tile, i * 32 + j, real(0, DType::F32)); }),
       for_loop(LoopKind::Serial, k, integer(depth), over_tile([&](Expr i, Expr j) {
-        return store(tile, i * 32 + j, fma(nest.load(a, nest.var(k) * 12 + i), nest.load(b, nest.var(k) * 32 + j), nest.load(tile, i * 32 + j)));
-      })),
+                 return store(tile, i * 32 + j,
+                              fma(nest.load(a, nest.var(k) * 12 + i), nest.load(b, nest.var(k) * 32 + j),
+                                  nest.load(tile, i * 32 + j)));
+               })),
       over_tile([&](Expr i, Expr j) { return store(c, i * 32 + j, nest.load(tile, i * 32 + j)); }),
   });
   return nest;
@@ -102,21 +108,26 @@ TEST(MicroKernel, KeepsTheTileInRegisters) {
   const std::regex multiply("vfmadd[0-9]+ps[^\n]*%zmm([0-9]+)\n");
   std::set<std::string> accumulators;
   int count = 0;
-  for (std::sregex_iterator it(text.begin(), text.end(), multiply), end; it != end; ++it, ++count) accumulators.insert((*it)[1]);
+  for (std::sregex_iterator it(text.begin(), text.end(), multiply), end; it != end; ++it, ++count)
+    accumulators.insert((*it)[1]);
   EXPECT_EQ(count, 24) << text;
   EXPECT_EQ(accumulators.size(), 24u) << text;
   EXPECT_EQ(text.find("rsp"), std::string::npos) << "spills:\n" << text;
   EXPECT_EQ(text.find("rbp"), std::string::npos) << "a frame:\n" << text;
-  expect_as_interpreted(micro_kernel(), {interpret::memory_of(random_floats(256 * 12)), interpret::memory_of(random_floats(256 * 32)), interpret::output_of(12 * 32 * 4)});
+  expect_as_interpreted(micro_kernel(),
+                        {interpret::memory_of(random_floats(256 * 12)), interpret::memory_of(random_floats(256 * 32)),
+                         interpret::output_of(12 * 32 * 4)});
 }
 
 TEST(Optimise, NothingIsContracted) {
   LoopNest nest;
   nest.name = "separate";
-  const int a = nest.add_buffer({"a", DType::F32, 64}), out = nest.add_buffer({"out", DType::F32, 64, Space::Argument, true});
+  const int a = nest.add_buffer({"a", DType::F32, 64}),
+            out = nest.add_buffer({"out", DType::F32, 64, Space::Argument, true});
   const int i = nest.add_var("i", 64);
   const Expr x = nest.load(a, nest.var(i));
-  nest.body = for_loop(LoopKind::Vector, i, integer(64), store(out, nest.var(i), apply(Op::Add, {apply(Op::Mul, {x, x}), x})), 16);
+  nest.body = for_loop(LoopKind::Vector, i, integer(64),
+                       store(out, nest.var(i), apply(Op::Add, {apply(Op::Mul, {x, x}), x})), 16);
   for (CpuLevel level : all_levels()) EXPECT_EQ(assembly(nest, level).find("vfmadd"), std::string::npos);
 }
 

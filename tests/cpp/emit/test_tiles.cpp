@@ -1,4 +1,5 @@
-// Tile statements: the interpreter against the definition, the code against the interpreter (emulated where the CPU has no AMX), refusals.
+// Tile statements: the interpreter against the definition, the code against the interpreter (emulated where the CPU has
+// no AMX), refusals.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -85,7 +86,8 @@ TEST(Tiles, ProductsAreTheSums) {
     for (int64_t j = 0; j < 16; ++j) {
       const int64_t at = i * 18 + j;
       double sum = start[size_t(at)];
-      for (int64_t k = 0; k < 64; ++k) sum += double(widened(a[size_t(i * 67 + k)])) * double(widened(b[size_t((k / 2 * 20 + j) * 2 + k % 2)]));
+      for (int64_t k = 0; k < 64; ++k)
+        sum += double(widened(a[size_t(i * 67 + k)])) * double(widened(b[size_t((k / 2 * 20 + j) * 2 + k % 2)]));
       ASSERT_NEAR(out[size_t(at)], sum, 2e-5) << i << "," << j;
     }
 }
@@ -95,16 +97,18 @@ TEST(Tiles, TheOrderAndTheRoundingAreTheInstructions) {
   const auto one = [](std::vector<std::pair<float, float>> products, float start) {
     std::vector<uint16_t> a(512), b(512);
     std::vector<float> sums(256, start);
-    for (size_t k = 0; k < products.size(); ++k) a[k] = bf16(products[k].first), b[(k / 2 * 16) * 2 + k % 2] = bf16(products[k].second);
-    interpret::tile_dot(reinterpret_cast<uint8_t*>(sums.data()), reinterpret_cast<uint8_t*>(a.data()), reinterpret_cast<uint8_t*>(b.data()));
+    for (size_t k = 0; k < products.size(); ++k)
+      a[k] = bf16(products[k].first), b[(k / 2 * 16) * 2 + k % 2] = bf16(products[k].second);
+    interpret::tile_dot(reinterpret_cast<uint8_t*>(sums.data()), reinterpret_cast<uint8_t*>(a.data()),
+                        reinterpret_cast<uint8_t*>(b.data()));
     return sums[0];
   };
   const float big = 16777216, tiny = std::ldexp(1.0f, -130), small = std::ldexp(1.0f, -70);
-  EXPECT_EQ(one({{big, 1}, {1, 1}, {-big, 1}, {1, 1}}, 0), 2);    // one running sum would lose a 1
-  EXPECT_EQ(one({{1, 1}, {0, 0}, {1, 1}}, big), big + 2);         // added to the sum at the end: 1 + 1 first
-  EXPECT_EQ(one({{tiny, big}}, 0), 0);                            // a denormal operand
-  EXPECT_EQ(one({{small, small}}, 0), 0);                         // a denormal product
-  EXPECT_EQ(one({}, tiny), 0);                                    // a denormal sum
+  EXPECT_EQ(one({{big, 1}, {1, 1}, {-big, 1}, {1, 1}}, 0), 2);  // one running sum would lose a 1
+  EXPECT_EQ(one({{1, 1}, {0, 0}, {1, 1}}, big), big + 2);       // added to the sum at the end: 1 + 1 first
+  EXPECT_EQ(one({{tiny, big}}, 0), 0);                          // a denormal operand
+  EXPECT_EQ(one({{small, small}}, 0), 0);                       // a denormal product
+  EXPECT_EQ(one({}, tiny), 0);                                  // a denormal sum
   EXPECT_EQ(one({{std::ldexp(1.0f, -60), small}}, 0), 0);
   EXPECT_EQ(one({{std::ldexp(1.0f, -50), small}}, 0), std::ldexp(1.0f, -120));
   EXPECT_TRUE(std::isnan(one({{INFINITY, 0}}, 0)));
@@ -131,7 +135,8 @@ TEST(Tiles, AssembledWithoutRelocations) {
 
 TEST(Tiles, RefusedWhereTheLevelHasNone) {
   EXPECT_THAT([] { compile(products(), CpuLevel::Avx512Bf16); },
-              ::testing::ThrowsMessage<InternalError>(::testing::HasSubstr("products uses tile registers, which level avx512_bf16 has not")));
+              ::testing::ThrowsMessage<InternalError>(
+                  ::testing::HasSubstr("products uses tile registers, which level avx512_bf16 has not")));
 }
 
 }  // namespace

@@ -84,7 +84,8 @@ TEST(Builder, BroadcastsAsNumPy) {
   Builder b{g, {}};
   const Node* x = b.input(0, {DType::F32, {3}});
   g.outputs = {{b.broadcast(x, {2, 3}), {}}};
-  EXPECT_EQ(print(g), "%0 = input index=0 : f32[3]\n%1 = reshape %0 : f32[1,3]\n%2 = broadcast %1 : f32[2,3]\nreturn %2\n");
+  EXPECT_EQ(print(g),
+            "%0 = input index=0 : f32[3]\n%1 = reshape %0 : f32[1,3]\n%2 = broadcast %1 : f32[2,3]\nreturn %2\n");
   EXPECT_THAT(broadcast_shape({2, 1, 4}, {3, 1}), ElementsAre(2, 3, 4));
   EXPECT_THAT(broadcast_shape({0}, {1}), ElementsAre(0));
   EXPECT_THROW(broadcast_shape({2}, {3}), InternalError);
@@ -100,7 +101,10 @@ TEST(Builder, ReduceKeepsAxesOnWish) {
   EXPECT_EQ(b.reduce(ReduceKind::ArgMax, x, {1})->dtype(), DType::I64);
 }
 
-struct Refusal { const char* line; const char* told; };
+struct Refusal {
+  const char* line;
+  const char* told;
+};
 
 TEST(Verify, RefusalsSayWhy) {
   const Refusal cases[] = {
@@ -133,20 +137,21 @@ TEST(Verify, RefusalsSayWhy) {
       {"%y = scatter %x %i %e axis=0 kind=sum : f32[2,3]", "index and src differ in shape"},
       {"%y = iota axis=0 : f32[2]", "integer dtype"},
       {"%y = result %x index=0 : f32[2,3]", "is no extern"},
-      {"%y = extern %x target=\"t\" arguments=\"{}\" results=[f32[2,3]] aliases=[1] : f32[2,3]", "a view of an input that is not there"},
+      {"%y = extern %x target=\"t\" arguments=\"{}\" results=[f32[2,3]] aliases=[1] : f32[2,3]",
+       "a view of an input that is not there"},
       {"%y = constant value=1 : f32[1]", "a constant is a scalar"},
       {"%y = constant value=2 : bool[]", "none of the dtype"},
   };
   for (const Refusal& refusal : cases) {
     const std::string text =
-        "%x = input index=0 : f32[2,3]\n%i = input index=1 : i64[2,3]\n%m = input index=2 : bool[2,3]\n%e = input index=3 : f32[2,0]\n"
-        "%t = input index=4 : f32[1,2,3]\n%u = input index=5 : f32[1,4,5]\n" + std::string(refusal.line) + "\nreturn %y\n";
+        "%x = input index=0 : f32[2,3]\n%i = input index=1 : i64[2,3]\n%m = input index=2 : bool[2,3]\n%e = input "
+        "index=3 : f32[2,0]\n"
+        "%t = input index=4 : f32[1,2,3]\n%u = input index=5 : f32[1,4,5]\n" +
+        std::string(refusal.line) + "\nreturn %y\n";
     try {
       parse(text);
       ADD_FAILURE() << "accepted: " << refusal.line;
-    } catch (const InternalError& e) {
-      EXPECT_THAT(e.what(), HasSubstr(refusal.told)) << refusal.line;
-    }
+    } catch (const InternalError& e) { EXPECT_THAT(e.what(), HasSubstr(refusal.told)) << refusal.line; }
   }
 }
 

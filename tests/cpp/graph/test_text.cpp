@@ -47,12 +47,15 @@ const char* const kBodies[] = {
     "%0 = input index=0 : f32[5,4]\n%1 = slice %0 start=[1,0] step=[2,1] : f32[2,4]\n",
     "%0 = input index=0 : f32[5,4]\n%1 = window %0 axes=[0] size=[2] step=[2] dilation=[1] : f32[2,4,2]\n",
     "%0 = constant value=0 : f32[]\n%1 = input index=0 : f32[5]\n%2 = pad %1 %0 low=[1] high=[2] : f32[8]\n",
-    "%0 = input index=0 : i64[3]\n%1 = input index=1 : f32[5]\n%2 = gather %1 %0 axis=0 : f32[3]\n%3 = scatter %1 %0 %2 axis=0 kind=last : f32[5]\n",
+    "%0 = input index=0 : i64[3]\n%1 = input index=1 : f32[5]\n%2 = gather %1 %0 axis=0 : f32[3]\n%3 = scatter %1 %0 "
+    "%2 axis=0 kind=last : f32[5]\n",
     "%0 = input index=0 : f32[3]\n%1 = reverse %0 axes=[0] : f32[3]\n%2 = concat %0 %1 %0 axis=0 : f32[9]\n",
     "%0 = input index=0 : f32[3]\n"
-    "%1 = extern %0 target=\"aten.x\" arguments=\"{\\\"args\\\": [\\\"a\\\\\\\\b\\\"]}\" results=[f32[2],bool[0]] random=true draw=2 : f32[2]\n"
+    "%1 = extern %0 target=\"aten.x\" arguments=\"{\\\"args\\\": [\\\"a\\\\\\\\b\\\"]}\" results=[f32[2],bool[0]] "
+    "random=true draw=2 : f32[2]\n"
     "%2 = result %1 index=1 : bool[0]\n",
-    "%0 = input index=0 : f32[3]\n%1 = extern %0 target=\"aten.x\" arguments=\"{}\" results=[f32[3]] aliases=[0] : f32[3]\n%2 = result %1 index=0 : f32[3]\n",
+    "%0 = input index=0 : f32[3]\n%1 = extern %0 target=\"aten.x\" arguments=\"{}\" results=[f32[3]] aliases=[0] : "
+    "f32[3]\n%2 = result %1 index=0 : f32[3]\n",
 };
 
 std::string with_return(std::string body) {
@@ -91,7 +94,8 @@ TEST(Text, WrongTextIsToldWhere) {
       {"%x = input index=0 : f32[2]\n%y = neg %z : f32[2]\nreturn %y", "2:12: %z is not known here"},
       {"%x = input index=0 : f33[2]\nreturn %x", "1:21: no dtype is called 'f33'"},
       {"%x = input index=0 : f32[2]\n%y = minus %x : f32[2]\nreturn %y", "2:11: no operation is called 'minus'"},
-      {"%x = input index=0 : f32[2]\n%y = neg %x : f32[3]\nreturn %y", "2:1: neg (f32[2]) : f32[3]: operands and result differ in shape"},
+      {"%x = input index=0 : f32[2]\n%y = neg %x : f32[3]\nreturn %y",
+       "2:1: neg (f32[2]) : f32[3]: operands and result differ in shape"},
       {"%x = input index=0 axis=2 : f32[2]\nreturn %x", "input has no 'axis'"},
       {"%x = input index=0 : f32[2]\n", "no return line"},
       {"%x = constant value=1.5 : i64[]\nreturn %x", "'1.5' is no value of i64"},
@@ -103,9 +107,7 @@ TEST(Text, WrongTextIsToldWhere) {
     try {
       parse(text);
       ADD_FAILURE() << "parsed: " << text;
-    } catch (const InternalError& e) {
-      EXPECT_THAT(e.what(), ::testing::HasSubstr(told));
-    }
+    } catch (const InternalError& e) { EXPECT_THAT(e.what(), ::testing::HasSubstr(told)); }
   }
 }
 

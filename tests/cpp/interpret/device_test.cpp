@@ -44,7 +44,10 @@ std::vector<float> ramp() {
   return x;
 }
 
-struct Result { std::vector<std::string> messages; std::vector<float> out; };
+struct Result {
+  std::vector<std::string> messages;
+  std::vector<float> out;
+};
 Result run_text(const std::string& text) {
   const loop::LoopNest nest = loop::parse(text);
   loop::verify(nest);
@@ -64,24 +67,30 @@ TEST(Device, CleanKernel) {
   }
 }
 TEST(Device, RemovedBarrier) {
-  EXPECT_THAT(run_text(with(kRowSum, "    barrier\n", "")).messages,
-              ElementsAre("race on parts: read and written: element 1, thread 0 of block 0 and thread 32 of block 0 (first of 3)"));
+  EXPECT_THAT(
+      run_text(with(kRowSum, "    barrier\n", "")).messages,
+      ElementsAre(
+          "race on parts: read and written: element 1, thread 0 of block 0 and thread 32 of block 0 (first of 3)"));
 }
 TEST(Device, OffByOne) {
   EXPECT_THAT(run_text(with(kRowSum, "x[i * 100 + j]", "x[i * 100 + j + 1]")).messages,
               ElementsAre("load of x out of bounds: element 300 of 300 in thread 35 of block 2"));
   EXPECT_THAT(run_text(with(kRowSum, "store out[i]", "store out[i + 1]")).messages,
-              ElementsAre("out is never written: element 0", "store of out out of bounds: element 3 of 3 in thread 0 of block 2"));
+              ElementsAre("out is never written: element 0",
+                          "store of out out of bounds: element 3 of 3 in thread 0 of block 2"));
 }
 TEST(Device, RaceBetweenThreads) {
-  EXPECT_THAT(run_text(with(kRowSum, "parts[t // 32] = s", "parts[t // 64] = s")).messages,
-              ElementsAre("race on parts: written twice: element 0, thread 32 of block 0 and thread 0 of block 0 (first of 3)",
-                          "read of parts before it is written: element 1 in thread 0 of block 0 (first of 3)"));
+  EXPECT_THAT(
+      run_text(with(kRowSum, "parts[t // 32] = s", "parts[t // 64] = s")).messages,
+      ElementsAre("race on parts: written twice: element 0, thread 32 of block 0 and thread 0 of block 0 (first of 3)",
+                  "read of parts before it is written: element 1 in thread 0 of block 0 (first of 3)"));
 }
 TEST(Device, RaceBetweenBlocks) {
   const auto messages = run_text(with(kRowSum, "store out[i]", "store out[i // 2]")).messages;
   ASSERT_FALSE(messages.empty());
-  EXPECT_THAT(messages, ElementsAre("out is never written: element 2", "race on out: written twice: element 0, thread 0 of block 1 and thread 0 of block 0"));
+  EXPECT_THAT(messages,
+              ElementsAre("out is never written: element 2",
+                          "race on out: written twice: element 0, thread 0 of block 1 and thread 0 of block 0"));
 }
 TEST(Device, UninitialisedRead) {
   EXPECT_THAT(run_text(with(kRowSum, "t % 32 == 0", "t == 0")).messages,
@@ -89,11 +98,15 @@ TEST(Device, UninitialisedRead) {
 }
 TEST(Device, DivergentBarrier) {
   // s differs from thread to thread before the warp's sum: some threads go around the barrier
-  EXPECT_THAT(run_text(with(kRowSum, "    warp s = sum(s)\n", "    for k in cast<i64>(s < 5.0) atmost 1:\n      barrier\n    warp s = sum(s)\n")).messages,
+  EXPECT_THAT(run_text(with(kRowSum, "    warp s = sum(s)\n",
+                            "    for k in cast<i64>(s < 5.0) atmost 1:\n      barrier\n    warp s = sum(s)\n"))
+                  .messages,
               ElementsAre(HasSubstr("a barrier that not all threads reach: ")));
 }
 TEST(Device, DivergentWarpReduce) {
-  EXPECT_THAT(run_text(with(kRowSum, "    warp s = sum(s)\n", "    for k in cast<i64>(s < 5.0) atmost 1:\n      warp s = sum(s)\n")).messages,
+  EXPECT_THAT(run_text(with(kRowSum, "    warp s = sum(s)\n",
+                            "    for k in cast<i64>(s < 5.0) atmost 1:\n      warp s = sum(s)\n"))
+                  .messages,
               ElementsAre(HasSubstr("a WarpReduce that not all threads of a warp reach: ")));
 }
 TEST(Device, RegistersAreAThreadsOwn) {
@@ -111,25 +124,28 @@ body:
       for last in u atmost 1:
         store out[i] = r[0]
 )";
-  EXPECT_THAT(run_text(text).messages, ElementsAre("read of r before it is written: element 0 in thread 1 of block 0 (first of 3)"));
+  EXPECT_THAT(run_text(text).messages,
+              ElementsAre("read of r before it is written: element 0 in thread 1 of block 0 (first of 3)"));
 }
 
 TEST(Device, WhatTheVerifierRefuses) {
   const auto refusal = [](const std::string& text) -> std::string {
     try {
       loop::verify(loop::parse(text));
-    } catch (const InternalError& e) {
-      return e.what();
-    }
+    } catch (const InternalError& e) { return e.what(); }
     return "";
   };
-  EXPECT_THAT(refusal(with(kRowSum, "    thread one in 1:\n      store out[i] = parts[0] + parts[1]\n", "    store out[i] = parts[0] + parts[1]\n")),
+  EXPECT_THAT(refusal(with(kRowSum, "    thread one in 1:\n      store out[i] = parts[0] + parts[1]\n",
+                           "    store out[i] = parts[0] + parts[1]\n")),
               HasSubstr("every thread stores to out: a Thread loop is missing"));
-  EXPECT_THAT(refusal(with(kRowSum, "thread j in 100:", "vector(4) j in 100:")), HasSubstr("a Vector loop in a nest for a device"));
+  EXPECT_THAT(refusal(with(kRowSum, "thread j in 100:", "vector(4) j in 100:")),
+              HasSubstr("a Vector loop in a nest for a device"));
   EXPECT_THAT(refusal(with(kRowSum, "threads 64", "threads 60")), HasSubstr("60 threads a block"));
   EXPECT_THAT(refusal(with(kRowSum, "  threads 64\n", "")), HasSubstr("in a nest for a CPU"));
   EXPECT_THAT(refusal(with(kRowSum, "parts: f32[2]", "parts: f32[20000]")), HasSubstr("80000 bytes of Shared buffers"));
-  EXPECT_THAT(refusal(with(kRowSum, "      s = sum(s, x[i * 100 + j])\n", "      s = sum(s, x[i * 100 + j])\n      barrier\n")), HasSubstr("a Barrier in a Thread loop"));
+  EXPECT_THAT(
+      refusal(with(kRowSum, "      s = sum(s, x[i * 100 + j])\n", "      s = sum(s, x[i * 100 + j])\n      barrier\n")),
+      HasSubstr("a Barrier in a Thread loop"));
 }
 
 }  // namespace

@@ -8,7 +8,8 @@ namespace trainc::loop {
 namespace {
 
 std::string refusal(const std::string& body, const std::string& x = "f32", const std::string& more = "") {
-  const LoopNest nest = parse("kernel k\n  parallel 8\n  argument x: " + x + "[?]\n  argument y: f32[?] written\n" + more + "body:\n" + body);
+  const LoopNest nest = parse("kernel k\n  parallel 8\n  argument x: " + x + "[?]\n  argument y: f32[?] written\n" +
+                              more + "body:\n" + body);
   return refuse_in_place(nest, 1, 0);
 }
 
@@ -27,13 +28,17 @@ constexpr const char* kSoftmax = R"(  parallel p in 8:
 )";
 TEST(InPlace, ElementsThatAreReadBeforeTheyAreWritten) {
   EXPECT_EQ(refusal(kSoftmax), "");
-  EXPECT_EQ(refusal("  parallel p in 8:\n    vector(16) j in 100:\n      store y[p * 100 + j] = exp(x[p * 100 + j])\n"), "");
+  EXPECT_EQ(refusal("  parallel p in 8:\n    vector(16) j in 100:\n      store y[p * 100 + j] = exp(x[p * 100 + j])\n"),
+            "");
   // chunks of a long run, the last one shorter
-  EXPECT_EQ(refusal("  parallel p in 8:\n    vector(16) j in min(4096, 30000 - p * 4096):\n      store y[p * 4096 + j] = x[p * 4096 + j]\n"), "");
+  EXPECT_EQ(refusal("  parallel p in 8:\n    vector(16) j in min(4096, 30000 - p * 4096):\n      store y[p * 4096 + j] "
+                    "= x[p * 4096 + j]\n"),
+            "");
   EXPECT_EQ(refusal("  vector(16) j in 100:\n    store y[j] = x[j]\n"), "");
 }
 
-// A contraction's epilogue that adds to a sum so far: asked for in the last block of k, in blocks of tiles of which the last is shorter, tasks in two directions.
+// A contraction's epilogue that adds to a sum so far: asked for in the last block of k, in blocks of tiles of which the
+// last is shorter, tasks in two directions.
 constexpr const char* kAddsTo = R"(  parallel p in 8:
     for k in 3:
       for m in 4:
@@ -46,28 +51,39 @@ constexpr const char* kAddsTo = R"(  parallel p in 8:
 )";
 TEST(InPlace, TilesInTheLastBlockOfK) { EXPECT_EQ(refusal(kAddsTo), ""); }
 
-std::string changed(std::string text, const std::string& from, const std::string& to) { return text.replace(text.find(from), from.size(), to); }
+std::string changed(std::string text, const std::string& from, const std::string& to) {
+  return text.replace(text.find(from), from.size(), to);
+}
 
 TEST(InPlace, RefusedByItsWords) {
   using testing::HasSubstr;
   // written in an earlier walk than the last that reads
-  EXPECT_THAT(refusal(changed(kSoftmax, "      top = max(top, x[p * 100 + a])\n", "      top = max(top, x[p * 100 + a])\n      store y[p * 100 + a] = 0.0\n")),
+  EXPECT_THAT(refusal(changed(kSoftmax, "      top = max(top, x[p * 100 + a])\n",
+                              "      top = max(top, x[p * 100 + a])\n      store y[p * 100 + a] = 0.0\n")),
               HasSubstr("after it was overwritten"));
   // in one walk, but behind the store
-  EXPECT_THAT(refusal("  parallel p in 8:\n    for j in 9:\n      store y[p * 9 + j] = 1.0\n      let v: f32 = x[p * 9 + j]\n"), HasSubstr("after it was overwritten"));
+  EXPECT_THAT(
+      refusal("  parallel p in 8:\n    for j in 9:\n      store y[p * 9 + j] = 1.0\n      let v: f32 = x[p * 9 + j]\n"),
+      HasSubstr("after it was overwritten"));
   // the neighbour's element
-  EXPECT_THAT(refusal("  parallel p in 8:\n    for j in 9:\n      store y[p * 9 + j] = x[p * 9 + j + 1]\n"), HasSubstr("two iterations"));
+  EXPECT_THAT(refusal("  parallel p in 8:\n    for j in 9:\n      store y[p * 9 + j] = x[p * 9 + j + 1]\n"),
+              HasSubstr("two iterations"));
   // another row's elements
-  EXPECT_THAT(refusal("  parallel p in 8:\n    for j in 9:\n      store y[p * 9 + j] = x[j]\n"), HasSubstr("walked differently"));
-  EXPECT_THAT(refusal("  parallel p in 8:\n    for j in 8:\n      store y[p * 8 + j] = x[p + j * 8]\n"), HasSubstr("walked differently"));
+  EXPECT_THAT(refusal("  parallel p in 8:\n    for j in 9:\n      store y[p * 9 + j] = x[j]\n"),
+              HasSubstr("walked differently"));
+  EXPECT_THAT(refusal("  parallel p in 8:\n    for j in 8:\n      store y[p * 8 + j] = x[p + j * 8]\n"),
+              HasSubstr("walked differently"));
   // rows that overlap
-  EXPECT_THAT(refusal("  parallel p in 8:\n    for j in 9:\n      store y[p * 8 + j] = x[p * 8 + j]\n"), HasSubstr("two iterations"));
+  EXPECT_THAT(refusal("  parallel p in 8:\n    for j in 9:\n      store y[p * 8 + j] = x[p * 8 + j]\n"),
+              HasSubstr("two iterations"));
   // a row value: every element of the row reads it
   EXPECT_THAT(refusal("  parallel p in 8:\n    for j in 9:\n      store y[p] = x[p]\n"), HasSubstr("two iterations"));
   // an index that is no sum
-  EXPECT_THAT(refusal("  parallel p in 8:\n    for j in 9:\n      store y[p * 9 + j] = x[p * 9 + j % 3]\n"), HasSubstr("no sum"));
+  EXPECT_THAT(refusal("  parallel p in 8:\n    for j in 9:\n      store y[p * 9 + j] = x[p * 9 + j % 3]\n"),
+              HasSubstr("no sum"));
   // before the threads start, by each of them
-  EXPECT_THAT(refusal("  let v: f32 = x[0]\n  parallel p in 8:\n    store y[p] = v\n"), HasSubstr("beside the parallel loop"));
+  EXPECT_THAT(refusal("  let v: f32 = x[0]\n  parallel p in 8:\n    store y[p] = v\n"),
+              HasSubstr("beside the parallel loop"));
   EXPECT_THAT(refusal("  vector(16) j in 100:\n    store y[j] = cast<f32>(x[j])\n", "i32"), HasSubstr("dtype"));
   EXPECT_THAT(refusal(kSoftmax, "f32", "  argument z: f32[?] written over x\n"), HasSubstr("something else"));
 }
@@ -78,13 +94,18 @@ TEST(InPlace, TilesThatAreRefused) {
   EXPECT_THAT(refusal(changed(kAddsTo, "cast<i64>(k == 2)", "2")), HasSubstr("two iterations"));
   EXPECT_THAT(refusal(changed(kAddsTo, "cast<i64>(k == 2)", "cast<i64>(k != 2)")), HasSubstr("two iterations"));
   // tiles beyond the task's: 88 of them, where the next task begins after 85
-  EXPECT_THAT(refusal(changed(kAddsTo, "min(22, min(85, p // 2 * -85 + 300) - m * 22)", "min(22, 88 - m * 22)")), HasSubstr("two iterations"));
-  EXPECT_THAT(refusal(changed(kAddsTo, "min(22, min(85, p // 2 * -85 + 300) - m * 22)", "min(23, min(85, p // 2 * -85 + 300) - m * 22)")), HasSubstr("two iterations"));
+  EXPECT_THAT(refusal(changed(kAddsTo, "min(22, min(85, p // 2 * -85 + 300) - m * 22)", "min(22, 88 - m * 22)")),
+              HasSubstr("two iterations"));
+  EXPECT_THAT(refusal(changed(kAddsTo, "min(22, min(85, p // 2 * -85 + 300) - m * 22)",
+                              "min(23, min(85, p // 2 * -85 + 300) - m * 22)")),
+              HasSubstr("two iterations"));
   EXPECT_THAT(refusal(changed(kAddsTo, "- m * 22)", "- m * 21)")), HasSubstr("two iterations"));
   // half of a task's columns are another's
-  EXPECT_THAT(refusal(changed(changed(kAddsTo, "p % 2 * 48", "p % 2 * 24"), "p % 2 * 48", "p % 2 * 24")), HasSubstr("two iterations"));
+  EXPECT_THAT(refusal(changed(changed(kAddsTo, "p % 2 * 48", "p % 2 * 24"), "p % 2 * 48", "p % 2 * 24")),
+              HasSubstr("two iterations"));
   // quotient and remainder of two numbers say less than the task
-  EXPECT_THAT(refusal(changed(changed(kAddsTo, "p % 2 * 48", "p % 3 * 48"), "p % 2 * 48", "p % 3 * 48")), HasSubstr("no sum"));
+  EXPECT_THAT(refusal(changed(changed(kAddsTo, "p % 2 * 48", "p % 3 * 48"), "p % 2 * 48", "p % 3 * 48")),
+              HasSubstr("no sum"));
   EXPECT_THAT(refusal(changed(changed(kAddsTo, "p % 2 * 48", "0"), "p % 2 * 48", "0")), HasSubstr("two iterations"));
 }
 

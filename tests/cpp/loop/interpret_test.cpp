@@ -47,7 +47,8 @@ body:
   vector(8) j in 10:
     acc = sum(acc, x[j])
   store out[0] = acc
-)", m);
+)",
+                              m);
   EXPECT_THAT(f.messages, IsEmpty());
   EXPECT_EQ(values_of<float>(m[1])[0], want);
 }
@@ -63,7 +64,8 @@ body:
     for i in 4:
       acc = sum(acc, x[i * 3 + j])
     store out[j] = acc
-)", m);
+)",
+                              m);
   EXPECT_THAT(f.messages, IsEmpty());
   EXPECT_THAT(values_of<float>(m[1]), ElementsAre(18, 22, 26));
 }
@@ -77,13 +79,15 @@ body:
   vector(4) j in 10:
     acc = sum(acc, 0.5)
   store out[0] = acc
-)", m);
+)",
+                              m);
   EXPECT_THAT(f.messages, IsEmpty());
   EXPECT_EQ(values_of<float>(m[0])[0], 6.0f);
 }
 
 TEST(Interpret, MaxKeepsNanAndMinOfIntegersStartsHigh) {
-  std::vector<Memory> m{memory_of(std::vector<float>{1, NAN, 3, -2}), memory_of(std::vector<int32_t>{7, -5, 3, 9}), output_of(4), output_of(4)};
+  std::vector<Memory> m{memory_of(std::vector<float>{1, NAN, 3, -2}), memory_of(std::vector<int32_t>{7, -5, 3, 9}),
+                        output_of(4), output_of(4)};
   const Findings f = run_text(R"(kernel k
   argument x: f32[4]
   argument n: i32[4]
@@ -97,7 +101,8 @@ body:
     least = min(least, n[j])
   store a[0] = best
   store b[0] = least
-)", m);
+)",
+                              m);
   EXPECT_THAT(f.messages, IsEmpty());
   EXPECT_TRUE(std::isnan(values_of<float>(m[2])[0]));
   EXPECT_EQ(values_of<int32_t>(m[3])[0], -5);
@@ -112,7 +117,8 @@ TEST(Interpret, ArithmeticRoundsToF32AndFmaOnce) {
 body:
   store out[0] = x[0] * x[0] - 1.0
   store out[1] = fma(x[0], x[0], -1.0)
-)", m);
+)",
+           m);
   EXPECT_THAT(values_of<float>(m[1]), ElementsAre(0x1p-11f, 0x1p-11f + 0x1p-24f));
 }
 
@@ -128,7 +134,8 @@ body:
   vector(4) j in 7:
     store b[j] = cast<bf16>(x[j])
     store h[j] = cast<f16>(x[j])
-)", m);
+)",
+           m);
   EXPECT_THAT(values_of<uint16_t>(m[1]), ElementsAre(0x3f80, 0x3f82, 0x3f80, 0x4780, 0x3300, 0x33c0, 0x8000));
   EXPECT_THAT(values_of<uint16_t>(m[2]), ElementsAre(0x3c04, 0x3c0c, 0x3c00, 0x7c00, 0x0000, 0x0002, 0x8000));
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {  // every half comes back as it was
@@ -166,7 +173,8 @@ TEST(Interpret, AGuardKeepsALoadFromMemory) {
 body:
   vector(4) j in 5:
     store out[j] = x[j - 1 if 0 < j & j < 4]
-)", m);
+)",
+                              m);
   EXPECT_THAT(f.messages, IsEmpty());
   EXPECT_THAT(values_of<float>(m[1]), ElementsAre(0, 1, 2, 3, 0));
 }
@@ -198,8 +206,11 @@ body:
 // One kernel of 4 iterations over x[16] -> out[16], with scratch; the body is what differs.
 Findings findings_of(const std::string& body) {
   std::vector<Memory> m{memory_of(ramp(16)), output_of(16 * 4)};
-  return run_text("kernel k\n  parallel 4\n  argument x: f32[16]\n  argument out: f32[16] written\n  scratch s: f32[8] written\n"
-                  "  register r: f32[8] written\nbody:\n" + body, m);
+  return run_text(
+      "kernel k\n  parallel 4\n  argument x: f32[16]\n  argument out: f32[16] written\n  scratch s: f32[8] written\n"
+      "  register r: f32[8] written\nbody:\n" +
+          body,
+      m);
 }
 
 TEST(InterpretFinds, NothingInASoundNest) {
@@ -209,26 +220,35 @@ TEST(InterpretFinds, NothingInASoundNest) {
       store s[j] = x[i * 4 + j]
     vector(4) j in 4:
       store out[i * 4 + j] = s[3 - j] * s[7]
-)").messages, IsEmpty());
+)")
+                  .messages,
+              IsEmpty());
 }
 
 TEST(InterpretFinds, AccessesOutOfBounds) {
-  EXPECT_THAT(findings_of("  parallel i in 4:\n    for j in 4:\n      store out[i * 4 + j] = x[i * 4 + j + 1]\n").messages,
-              ElementsAre("load of x out of bounds: element 16 of 16 in parallel iteration 3"));
+  EXPECT_THAT(
+      findings_of("  parallel i in 4:\n    for j in 4:\n      store out[i * 4 + j] = x[i * 4 + j + 1]\n").messages,
+      ElementsAre("load of x out of bounds: element 16 of 16 in parallel iteration 3"));
   EXPECT_THAT(findings_of("  parallel i in 4:\n    for j in 5:\n      store out[i * 4 + j] = 1.0\n").messages,
               testing::Contains(HasSubstr("store of out out of bounds: element 16 of 16")));
-  EXPECT_THAT(findings_of("  parallel i in 4:\n    vector(4) j in 4:\n      store s[j + i * 2] = 1.0\n      store out[i * 4 + j] = s[j + i * 2]\n").messages,
+  EXPECT_THAT(findings_of("  parallel i in 4:\n    vector(4) j in 4:\n      store s[j + i * 2] = 1.0\n      store "
+                          "out[i * 4 + j] = s[j + i * 2]\n")
+                  .messages,
               testing::Contains("store of s out of bounds: element 8 of 8 in parallel iteration 3 (first of 2)"));
 }
 
 TEST(InterpretFinds, ReadsBeforeWrites) {
-  EXPECT_THAT(findings_of("  parallel i in 4:\n    for j in 4:\n      store out[i * 4 + j] = s[j]\n").messages,
-              ElementsAre(HasSubstr("read of s before it is written: element 0 in parallel iteration 0 (first of 16)")));
-  EXPECT_THAT(findings_of("  parallel i in 4:\n    unroll j in 4:\n      store out[i * 4 + j] = r[j]\n      store r[j] = 1.0\n").messages,
-              ElementsAre("read of r before it is written: element 0 in parallel iteration 0 (first of 16)"))
+  EXPECT_THAT(
+      findings_of("  parallel i in 4:\n    for j in 4:\n      store out[i * 4 + j] = s[j]\n").messages,
+      ElementsAre(HasSubstr("read of s before it is written: element 0 in parallel iteration 0 (first of 16)")));
+  EXPECT_THAT(
+      findings_of("  parallel i in 4:\n    unroll j in 4:\n      store out[i * 4 + j] = r[j]\n      store r[j] = 1.0\n")
+          .messages,
+      ElementsAre("read of r before it is written: element 0 in parallel iteration 0 (first of 16)"))
       << "registers of the iteration before do not count";
-  EXPECT_THAT(findings_of("  parallel i in 4:\n    for j in 4:\n      store out[i * 4 + j] = out[i * 4 + j] + 1.0\n").messages,
-              ElementsAre(HasSubstr("read of out before it is written")));
+  EXPECT_THAT(
+      findings_of("  parallel i in 4:\n    for j in 4:\n      store out[i * 4 + j] = out[i * 4 + j] + 1.0\n").messages,
+      ElementsAre(HasSubstr("read of out before it is written")));
 }
 
 TEST(InterpretFinds, OutputsLeftUnwritten) {
@@ -242,7 +262,12 @@ TEST(InterpretFinds, Races) {
 
   auto in_place = [](const std::string& index) {  // out[i] from out's neighbour: the order of iterations matters
     std::vector<Memory> m{memory_of(ramp(5))};
-    return run_text("kernel k\n  parallel 4\n  argument out: f32[5] written\nbody:\n  parallel i in 4:\n    store out[i] = out[" + index + "]\n", m).messages;
+    return run_text(
+               "kernel k\n  parallel 4\n  argument out: f32[5] written\nbody:\n  parallel i in 4:\n    store out[i] = "
+               "out[" +
+                   index + "]\n",
+               m)
+        .messages;
   };
   EXPECT_THAT(in_place("i + 1"), ElementsAre(HasSubstr("race on out: read and written: element 1, iteration 1 and 0")));
   EXPECT_THAT(in_place("3 - i"), ElementsAre(HasSubstr("race on out: read and written")));
@@ -251,10 +276,13 @@ TEST(InterpretFinds, Races) {
 
 TEST(InterpretFinds, ArgumentsOfAnotherSize) {
   std::vector<Memory> m{memory_of(ramp(3)), output_of(4)};
-  EXPECT_THAT(run_text("kernel k\n  argument x: f32[4]\n  argument out: f32[1] written\nbody:\n  store out[0] = x[0]\n", m).messages,
-              ElementsAre("argument x is given 3 elements, the nest says 4"));
+  EXPECT_THAT(
+      run_text("kernel k\n  argument x: f32[4]\n  argument out: f32[1] written\nbody:\n  store out[0] = x[0]\n", m)
+          .messages,
+      ElementsAre("argument x is given 3 elements, the nest says 4"));
   m.pop_back();
-  EXPECT_THROW(run_text("kernel k\n  argument x: f32[4]\n  argument out: f32[1] written\nbody:\n  pass\n", m), InternalError);
+  EXPECT_THROW(run_text("kernel k\n  argument x: f32[4]\n  argument out: f32[1] written\nbody:\n  pass\n", m),
+               InternalError);
 }
 
 }  // namespace

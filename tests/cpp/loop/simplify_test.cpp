@@ -36,7 +36,8 @@ TEST_F(Indices, SumsAreInNormalForm) {
   EXPECT_EQ(text(i + integer(2) - integer(5)), "i - 3");
   EXPECT_EQ(text(i - i), "0");
   EXPECT_EQ(text(i + k * 7), "i") << "an extent of 1 leaves 0";
-  EXPECT_EQ(text(apply(Op::Mul, {integer(3), apply(Op::Sub, {i, integer(1)})}) + integer(3)), "i * 3") << "takes apart what apply has built";
+  EXPECT_EQ(text(apply(Op::Mul, {integer(3), apply(Op::Sub, {i, integer(1)})}) + integer(3)), "i * 3")
+      << "takes apart what apply has built";
 }
 
 TEST_F(Indices, QuotientsSplitOffWhatTheDivisorDivides) {
@@ -127,7 +128,8 @@ TEST(SimplifyRandom, KeepsValuesRangesAndIsIdempotent) {
     nest.name = "t";
     nest.add_buffer({"out", DType::I64, 0, Space::Argument, true});
     std::vector<int64_t> extents;
-    for (int v = 0; v < 3; ++v) extents.push_back(pick(0, 3) == 0 ? 1 : pick(1, 2) == 1 ? pick(1, 40) : int64_t{1} << pick(0, 8));
+    for (int v = 0; v < 3; ++v)
+      extents.push_back(pick(0, 3) == 0 ? 1 : pick(1, 2) == 1 ? pick(1, 40) : int64_t{1} << pick(0, 8));
     if (pick(0, 3) == 0) extents[2] = -1;
     for (size_t v = 0; v < 3; ++v) nest.add_var("v" + std::to_string(v), extents[v]);
     const int64_t divisors[] = {1, 2, 3, 4, 8, 12, 16, 48, 64, 256};
@@ -142,7 +144,9 @@ TEST(SimplifyRandom, KeepsValuesRangesAndIsIdempotent) {
       const int64_t d = divisor(), c = pick(-2, 20);
       switch (pick(0, 5)) {
         case 0: pool.emplace_back(a.first + b.first, apply(Op::Add, {a.second, b.second})); break;
-        case 1: pool.emplace_back(a.first * d + b.first, apply(Op::Add, {apply(Op::Mul, {a.second, integer(d)}), b.second})); break;
+        case 1:
+          pool.emplace_back(a.first * d + b.first, apply(Op::Add, {apply(Op::Mul, {a.second, integer(d)}), b.second}));
+          break;
         case 2: pool.emplace_back(a.first + integer(c), apply(Op::Add, {a.second, integer(c)})); break;
         case 3: pool.emplace_back(a.first - b.first, apply(Op::Sub, {a.second, b.second})); break;
         case 4: pool.emplace_back(floor_div(a.first, d), apply(Op::FloorDiv, {a.second, integer(d)})); break;
@@ -157,10 +161,12 @@ TEST(SimplifyRandom, KeepsValuesRangesAndIsIdempotent) {
       const Range range = range_of(simple);
       for (int sample = 0; sample < 12; ++sample) {
         std::vector<int64_t> vars;
-        for (int64_t e : extents) vars.push_back(sample == 0 ? 0 : sample == 1 ? (e < 0 ? 1000003 : e - 1) : pick(0, e < 0 ? 100000 : e - 1));
+        for (int64_t e : extents)
+          vars.push_back(sample == 0 ? 0 : sample == 1 ? (e < 0 ? 1000003 : e - 1) : pick(0, e < 0 ? 100000 : e - 1));
         const int64_t want = value_of(plain, vars);
         ASSERT_EQ(value_of(simple, vars), want) << "as written: " << text(plain) << "simplified: " << text(simple);
-        ASSERT_TRUE(!range.known || (range.low <= want && want <= range.high)) << text(simple) << range.low << ".." << range.high;
+        ASSERT_TRUE(!range.known || (range.low <= want && want <= range.high))
+            << text(simple) << range.low << ".." << range.high;
       }
       ASSERT_EQ(text(rebuilt(simple)), text(simple)) << "of " << text(plain);
     }

@@ -49,10 +49,12 @@ TEST(LoopText, NamesThatCannotStandAreMended) {
   n.add_buffer({"%3", DType::F32, 4, Space::Argument, true});
   n.add_buffer({"sum", DType::F32, 4, Space::Argument, false});  // a word of the text
   n.add_buffer({"x", DType::F32, 4, Space::Argument, false});
-  const int i = n.add_var("x", 4), j = n.add_var("", 4);           // taken; nameless
+  const int i = n.add_var("x", 4), j = n.add_var("", 4);  // taken; nameless
   const int t = n.add_local("2nd", DType::F32);
-  n.body = for_loop(LoopKind::Serial, i, integer(4), for_loop(LoopKind::Serial, j, integer(4), block({
-      let(t, n.load(1, n.var(i))), store(0, n.var(j), apply(Op::Add, {n.local(t), n.load(2, n.var(j))}))})));
+  n.body = for_loop(LoopKind::Serial, i, integer(4),
+                    for_loop(LoopKind::Serial, j, integer(4),
+                             block({let(t, n.load(1, n.var(i))),
+                                    store(0, n.var(j), apply(Op::Add, {n.local(t), n.load(2, n.var(j))}))})));
   const std::string text = print(n);
   EXPECT_EQ(text, R"(kernel k
   argument _3: f32[4] written
@@ -82,13 +84,17 @@ TEST(LoopText, OperatorsKeepTheirGrouping) {
   EXPECT_EQ(text(apply(Op::Sub, {a, apply(Op::Sub, {b, c})})), "1.0 - (2.0 - 3.0)");
   EXPECT_EQ(text(apply(Op::Sub, {apply(Op::Sub, {a, b}), c})), "1.0 - 2.0 - 3.0");
   EXPECT_EQ(text(apply(Op::Mul, {apply(Op::Add, {a, b}), c})), "(1.0 + 2.0) * 3.0");
-  EXPECT_EQ(text(apply(Op::Select, {apply(Op::Lt, {a, b}), b, apply(Op::Neg, {c})})), "select(1.0 < 2.0, 2.0, neg(3.0))");
+  EXPECT_EQ(text(apply(Op::Select, {apply(Op::Lt, {a, b}), b, apply(Op::Neg, {c})})),
+            "select(1.0 < 2.0, 2.0, neg(3.0))");
   EXPECT_EQ(text(real(16777217, DType::F32)), "16777216.0");
   EXPECT_EQ(text(real(1.17549435e-38, DType::F32)), "1.1754944e-38");
 }
 
 TEST(LoopText, ErrorsNameTheirPlace) {
-  struct Case { const char* body; const char* says; };
+  struct Case {
+    const char* body;
+    const char* says;
+  };
   const Case cases[] = {
       {"  store out[0] = y\n", "line 4, column 18: nothing is called 'y'"},
       {"  store x[0] = 1.0\n", "line 4, column 10: no buffer is called 'x'"},
@@ -105,9 +111,7 @@ TEST(LoopText, ErrorsNameTheirPlace) {
     try {
       parse(std::string("kernel k\n  argument out: f32[4] written\nbody:\n") + c.body);
       ADD_FAILURE() << "parsed: " << c.body;
-    } catch (const InternalError& e) {
-      EXPECT_THAT(e.what(), testing::HasSubstr(c.says)) << c.body;
-    }
+    } catch (const InternalError& e) { EXPECT_THAT(e.what(), testing::HasSubstr(c.says)) << c.body; }
   }
   EXPECT_THROW(parse(""), InternalError);
   EXPECT_THROW(parse("kernel k\n"), InternalError);

@@ -25,9 +25,7 @@ void refused(const LoopNest& nest, const std::string& words) {
   try {
     verify(nest);
     ADD_FAILURE() << "accepted, not refused with: " << words << "\n" << print(nest);
-  } catch (const InternalError& e) {
-    EXPECT_THAT(e.what(), testing::HasSubstr(words));
-  }
+  } catch (const InternalError& e) { EXPECT_THAT(e.what(), testing::HasSubstr(words)); }
 }
 void refused(const std::string& body, const std::string& words) { refused(sound(body), words); }
 
@@ -78,28 +76,38 @@ TEST(LoopVerify, RefusesByItsWords) {
   refused("  parallel i in 4:\n    store out[i] = cast<f32>(h[i] + h[i])\n", "add in bf16: cast to f32 first");
   refused("  parallel i in 4:\n    store out[i + 64] = 1.0\n", "an index of out is within [64, 67], its size is 64");
   refused("  parallel i in 4:\n    store out[i] = x[i - 9]\n", "an index of x is within [-9, -6]");
-  refused("  parallel i in 4:\n    store r[i] = 1.0\n", "Register buffer r depends on more than Unroll and Vector variables");
-  refused("  parallel i in 4:\n    vector(8) j in i:\n      store r[j] = 1.0\n", "Register buffer r in a Vector loop whose extent is no number");
+  refused("  parallel i in 4:\n    store r[i] = 1.0\n",
+          "Register buffer r depends on more than Unroll and Vector variables");
+  refused("  parallel i in 4:\n    vector(8) j in i:\n      store r[j] = 1.0\n",
+          "Register buffer r in a Vector loop whose extent is no number");
   refused("  parallel i in 4:\n    unroll u in i:\n      pass\n", "an Unroll loop whose extent is no number");
   refused("  parallel i in 4:\n    vector(20) j in 16:\n      pass\n", "a Vector loop of 20 lanes");
-  refused("  parallel i in 4:\n    let a: f32 = 0.0\n    vector(12) j in 16:\n      a = sum(a, x[j])\n", "a Vector loop of 12 lanes");
-  refused("  parallel i in 4:\n    vector(8) j in 16:\n      vector(8) k in 16:\n        pass\n", "a Vector loop inside a Vector loop");
-  refused("  parallel i in 4:\n    vector(8) j in 16:\n      for k in j:\n        pass\n", "the extent of k differs between the lanes");
-  refused("  parallel i in 4:\n    for j in 16 atmost 8:\n      pass\n", "the extent of j is 16; its variable promises at most 8");
+  refused("  parallel i in 4:\n    let a: f32 = 0.0\n    vector(12) j in 16:\n      a = sum(a, x[j])\n",
+          "a Vector loop of 12 lanes");
+  refused("  parallel i in 4:\n    vector(8) j in 16:\n      vector(8) k in 16:\n        pass\n",
+          "a Vector loop inside a Vector loop");
+  refused("  parallel i in 4:\n    vector(8) j in 16:\n      for k in j:\n        pass\n",
+          "the extent of k differs between the lanes");
+  refused("  parallel i in 4:\n    for j in 16 atmost 8:\n      pass\n",
+          "the extent of j is 16; its variable promises at most 8");
   refused("  parallel i in 4:\n    check(0) i < 3\n", "a Check with code 0");
   refused("  parallel i in 4:\n    transpose(3) out[i by 8] = x[i by 8]\n", "a transpose of 3 lanes");
   refused("  parallel i in 4:\n    transpose(4) out[i by 8] = h[i by 8]\n", "a transpose from bf16 to f32");
-  refused("  parallel i in 4:\n    transpose(4) x[i by 8] = out[i by 8]\n", "transpose to x, which is not marked as written");
+  refused("  parallel i in 4:\n    transpose(4) x[i by 8] = out[i by 8]\n",
+          "transpose to x, which is not marked as written");
   refused("  parallel i in 4:\n    transpose(4) out[i by 8] = out[i by 8]\n", "a transpose of out into itself");
-  refused("  parallel i in 4:\n    vector(8) j in 16:\n      transpose(4) out[i by 8] = x[i by 8]\n", "a transpose to out inside a Vector loop");
+  refused("  parallel i in 4:\n    vector(8) j in 16:\n      transpose(4) out[i by 8] = x[i by 8]\n",
+          "a transpose to out inside a Vector loop");
   refused("  parallel i in 4:\n    prefetch(3) x[i]\n", "a prefetch of x to cache level 3; 1 and 2 are there");
-  refused("  parallel i in 4:\n    vector(8) j in 16:\n      prefetch(1) x[j]\n", "a prefetch of x inside a Vector loop");
+  refused("  parallel i in 4:\n    vector(8) j in 16:\n      prefetch(1) x[j]\n",
+          "a prefetch of x inside a Vector loop");
   refused("  parallel i in 4:\n    store out[i] = t[i]\n", "an element of Tile buffer t");
   refused("  parallel i in 4:\n    tileload r = x[i by 16]\n", "r is no Tile buffer");
   refused("  parallel i in 4:\n    tileload p = x[i by 16]\n", "a tile load from f32 to i32");
   refused("  parallel i in 4:\n    tilestore out[i by 16] = p\n", "a tile store from i32 to f32");
   refused("  parallel i in 4:\n    tilestore x[i by 16] = t\n", "tile store to x, which is not marked as written");
-  refused("  tilestore out[0 by 16] = t\n  parallel i in 4:\n    pass\n", "tile store to argument out beside the Parallel loop");
+  refused("  tilestore out[0 by 16] = t\n  parallel i in 4:\n    pass\n",
+          "tile store to argument out beside the Parallel loop");
   refused("  parallel i in 4:\n    tiledot t += p * t\n", "a tile dot that is not f32 += i32 * i32");
   refused("  parallel i in 4:\n    vector(8) j in 16:\n      tilezero t\n", "tile t inside a Vector loop");
   LoopNest nest = sound("  parallel i in 4:\n    pass\n");
@@ -111,16 +119,23 @@ TEST(LoopVerify, RefusesByItsWords) {
 }
 
 TEST(LoopVerify, RefusesReductionsThatMeanNothing) {
-  refused("  let a: f32 = 0.0\n  parallel i in 4:\n    a = sum(a, x[i])\n", "local a is reduced over the Parallel loop");
-  refused("  parallel i in 4:\n    let a: f32 = 0.0\n    vector(8) j in 16:\n      store out[j] = a\n      a = sum(a, x[j])\n",
-          "local a is read in the Vector loop that reduces into it");
-  refused("  parallel i in 4:\n    let a: f64 = 0.0:f64\n    vector(8) j in 16:\n      a = max(a, x[j])\n", "a is f64, reduced with f32");
-  refused("  parallel i in 4:\n    let a: bf16 = 0.0:bf16\n    vector(8) j in 16:\n      a = sum(a, h[j])\n", "a is bf16");
+  refused("  let a: f32 = 0.0\n  parallel i in 4:\n    a = sum(a, x[i])\n",
+          "local a is reduced over the Parallel loop");
+  refused(
+      "  parallel i in 4:\n    let a: f32 = 0.0\n    vector(8) j in 16:\n      store out[j] = a\n      a = sum(a, "
+      "x[j])\n",
+      "local a is read in the Vector loop that reduces into it");
+  refused("  parallel i in 4:\n    let a: f64 = 0.0:f64\n    vector(8) j in 16:\n      a = max(a, x[j])\n",
+          "a is f64, reduced with f32");
+  refused("  parallel i in 4:\n    let a: bf16 = 0.0:bf16\n    vector(8) j in 16:\n      a = sum(a, h[j])\n",
+          "a is bf16");
 }
 
 TEST(LoopVerify, RefusesLocalsAndVariablesOutOfScope) {
-  refused("  parallel i in 4:\n    block:\n      let a: f32 = 0.0\n    store out[i] = a\n", "local a is used where it is not bound (in i)");
-  refused("  parallel i in 4:\n    for j in 2:\n      let a: f32 = 0.0\n    a = sum(a, 1.0)\n", "local a is reduced into where it is not bound");
+  refused("  parallel i in 4:\n    block:\n      let a: f32 = 0.0\n    store out[i] = a\n",
+          "local a is used where it is not bound (in i)");
+  refused("  parallel i in 4:\n    for j in 2:\n      let a: f32 = 0.0\n    a = sum(a, 1.0)\n",
+          "local a is reduced into where it is not bound");
   refused("  parallel i in 4:\n    let a: f32 = 0.0\n    let a: f32 = 1.0\n", "local a is bound twice");
   refused("  parallel i in 4:\n    for j in 2:\n      pass\n    store out[j] = 1.0\n", "variable j outside its loop");
   refused("  parallel i in 4:\n    for i in 2:\n      pass\n", "two loops over i");

@@ -1,4 +1,5 @@
-// Kernels under the interpreter: the oracle's results, and no race, no access out of bounds, nothing read before it is written.
+// Kernels under the interpreter: the oracle's results, and no race, no access out of bounds, nothing read before it is
+// written.
 #include "lower/lower.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +19,10 @@ namespace {
 
 using namespace schedule;
 
-const Machine kMachines[] = {{cpu_target(CpuLevel::Avx512)}, {cpu_target(CpuLevel::Avx512Bf16)}, {cpu_target(CpuLevel::Amx)}, {cpu_target(CpuLevel::Avx2, {.l1d = 1 << 10, .l2 = 16 << 10, .l3 = 1 << 18})}};
+const Machine kMachines[] = {{cpu_target(CpuLevel::Avx512)},
+                             {cpu_target(CpuLevel::Avx512Bf16)},
+                             {cpu_target(CpuLevel::Amx)},
+                             {cpu_target(CpuLevel::Avx2, {.l1d = 1 << 10, .l2 = 16 << 10, .l3 = 1 << 18})}};
 
 void expect_clean(const Graph& graph, uint64_t seed, const Machine& machine, double tolerance = 1e-4) {
   const Graph prepared = prepare(graph);
@@ -30,7 +34,8 @@ void expect_clean(const Graph& graph, uint64_t seed, const Machine& machine, dou
   ASSERT_NO_THROW(got = testing::interpret_schedule(prepared, schedule, inputs, machine));
   for (const std::string& finding : got.findings) ADD_FAILURE() << finding;
   EXPECT_EQ(got.status, 0u);
-  reference::Options options{.precision = reference::Precision::Rounded, .random = testing::random_mask, .call = testing::extern_results};
+  reference::Options options{
+      .precision = reference::Precision::Rounded, .random = testing::random_mask, .call = testing::extern_results};
   const auto expected = reference::evaluate(prepared, inputs, options);
   options.precision = reference::Precision::Truth;
   const auto truth = reference::evaluate(prepared, inputs, options);
@@ -41,8 +46,11 @@ void expect_clean(const Graph& graph, uint64_t seed, const Machine& machine, dou
     double scale = 1;  // terms that cancel leave an error of the size of the terms
     for (double v : expected[o].f) scale = std::isfinite(v) ? std::max(scale, std::abs(v)) : scale;
     for (int64_t i = 0; i < type.numel(); ++i) {
-      // Where the oracle does not agree with itself, the graph amplifies roundings (a floor of a sum), and promises nothing.
-      if (is_float(type.dtype) ? !testing::close(expected[o].f[i], truth[o].f[i], t / 3) : expected[o].i[i] != truth[o].i[i]) continue;
+      // Where the oracle does not agree with itself, the graph amplifies roundings (a floor of a sum), and promises
+      // nothing.
+      if (is_float(type.dtype) ? !testing::close(expected[o].f[i], truth[o].f[i], t / 3)
+                               : expected[o].i[i] != truth[o].i[i])
+        continue;
       if (!is_float(type.dtype)) {
         ASSERT_EQ(got.outputs[o].i[i], expected[o].i[i]) << "output " << o << " element " << i;
         continue;
@@ -59,7 +67,8 @@ TEST(Lower, RandomGraphs) {
   options.transcendental = false;
   options.random_masks = true;
   options.max_numel = 1500;
-  for (uint64_t seed = 1; seed <= 400 && !HasFailure(); ++seed) expect_clean(testing::random_graph(seed, options), seed, kMachines[seed % std::size(kMachines)]);
+  for (uint64_t seed = 1; seed <= 400 && !HasFailure(); ++seed)
+    expect_clean(testing::random_graph(seed, options), seed, kMachines[seed % std::size(kMachines)]);
 }
 
 // Kernels of many values, with externs and draws between them.
@@ -70,25 +79,39 @@ TEST(Lower, RandomGraphsOfFewSizes) {
   options.max_numel = 800;
   options.nodes = 50;
   options.outputs = 5;
-  for (uint64_t seed = 1; seed <= 200 && !HasFailure(); ++seed) expect_clean(testing::random_graph(seed, options), seed, kMachines[seed % std::size(kMachines)]);
+  for (uint64_t seed = 1; seed <= 200 && !HasFailure(); ++seed)
+    expect_clean(testing::random_graph(seed, options), seed, kMachines[seed % std::size(kMachines)]);
 }
 
 TEST(Lower, WhatTrainingIsMadeOf) {
-  for (const char* text : {testing::kLayerNorm, testing::kLayerNormBackward, testing::kSoftmax, testing::kSoftmaxBackward, testing::kLinearGelu})
+  for (const char* text : {testing::kLayerNorm, testing::kLayerNormBackward, testing::kSoftmax,
+                           testing::kSoftmaxBackward, testing::kLinearGelu})
     for (const Machine& machine : kMachines) expect_clean(parse(text), 3, machine, 2e-4);
 }
 
-// lower_turned: both sides by whole vectors where sizes divide; which side is turned, several axes as one, backwards, roundings.
+// lower_turned: both sides by whole vectors where sizes divide; which side is turned, several axes as one, backwards,
+// roundings.
 TEST(Lower, ValuesInAnotherOrder) {
-  const struct { bool turned; const char* text; } forms[] = {
+  const struct {
+    bool turned;
+    const char* text;
+  } forms[] = {
       {true, "%0 = input index=0 : f32[64,16,3,3]\n%1 = permute %0 axes=[2,3,1,0] : f32[3,3,16,64]\nreturn %1\n"},
-      {true, "%0 = input index=0 : f32[32,16,3,3]\n%1 = reverse %0 axes=[2,3] : f32[32,16,3,3]\n%2 = permute %1 axes=[2,3,1,0] : f32[3,3,16,32]\nreturn %2\n"},
+      {true,
+       "%0 = input index=0 : f32[32,16,3,3]\n%1 = reverse %0 axes=[2,3] : f32[32,16,3,3]\n%2 = permute %1 "
+       "axes=[2,3,1,0] : f32[3,3,16,32]\nreturn %2\n"},
       {true, "%0 = input index=0 : f32[3,3,16,64]\n%1 = permute %0 axes=[3,2,0,1] : f32[64,16,3,3]\nreturn %1\n"},
-      {true, "%0 = input index=0 : f32[96,144]\n%1 = permute %0 axes=[1,0] : f32[144,96]\n%2 = cast %1 : bf16[144,96]\nreturn %2\n"},
-      {true, "%0 = input index=0 : bf16[96,144]\n%1 = permute %0 axes=[1,0] : bf16[144,96]\n%2 = cast %1 : f32[144,96]\nreturn %2\n"},
+      {true,
+       "%0 = input index=0 : f32[96,144]\n%1 = permute %0 axes=[1,0] : f32[144,96]\n%2 = cast %1 : "
+       "bf16[144,96]\nreturn %2\n"},
+      {true,
+       "%0 = input index=0 : bf16[96,144]\n%1 = permute %0 axes=[1,0] : bf16[144,96]\n%2 = cast %1 : "
+       "f32[144,96]\nreturn %2\n"},
       {true, "%0 = input index=0 : f32[5,32,2,48]\n%1 = permute %0 axes=[2,3,0,1] : f32[2,48,5,32]\nreturn %1\n"},
       {false, "%0 = input index=0 : f32[65,80]\n%1 = permute %0 axes=[1,0] : f32[80,65]\nreturn %1\n"},
-      {false, "%0 = input index=0 : f32[80,16,2,3]\n%1 = slice %0 start=[0,0,0,1] step=[1,1,1,1] : f32[80,16,2,2]\n%2 = permute %1 axes=[2,3,1,0] : f32[2,2,16,80]\n%3 = mul %2 %2 : f32[2,2,16,80]\nreturn %3\n"},
+      {false,
+       "%0 = input index=0 : f32[80,16,2,3]\n%1 = slice %0 start=[0,0,0,1] step=[1,1,1,1] : f32[80,16,2,2]\n%2 = "
+       "permute %1 axes=[2,3,1,0] : f32[2,2,16,80]\n%3 = mul %2 %2 : f32[2,2,16,80]\nreturn %3\n"},
   };
   for (const auto& form : forms)
     for (const Machine& machine : kMachines) {
@@ -97,7 +120,8 @@ TEST(Lower, ValuesInAnotherOrder) {
       const Schedule schedule = make_schedule(graph, true);
       bool turned = false;
       for (const Group& group : schedule.groups)
-        for (const LoweredKernel& k : lower(graph, schedule, group, machine)) turned = turned || loop::print(k.nest).find("transpose(") != std::string::npos;
+        for (const LoweredKernel& k : lower(graph, schedule, group, machine))
+          turned = turned || loop::print(k.nest).find("transpose(") != std::string::npos;
       EXPECT_EQ(turned, form.turned) << form.text;
     }
 }
@@ -105,40 +129,58 @@ TEST(Lower, ValuesInAnotherOrder) {
 TEST(Lower, SingleForms) {
   const char* forms[] = {
       // column sums: runs of 32 and what is left; kept axes before, between, after; few columns; two in one walk
-      "%0 = input index=0 : f32[70,50]\n%1 = reduce %0 kind=sum axes=[0] : f32[50]\n%2 = mul %0 %0 : f32[70,50]\n%3 = reduce %2 kind=max axes=[0] : f32[50]\nreturn %1 %3\n",
+      "%0 = input index=0 : f32[70,50]\n%1 = reduce %0 kind=sum axes=[0] : f32[50]\n%2 = mul %0 %0 : f32[70,50]\n%3 = "
+      "reduce %2 kind=max axes=[0] : f32[50]\nreturn %1 %3\n",
       "%0 = input index=0 : f32[3,41,5]\n%1 = reduce %0 kind=sum axes=[1] : f32[3,5]\nreturn %1\n",
       "%0 = input index=0 : f32[9,4,35]\n%1 = reduce %0 kind=sum axes=[0,2] : f32[4]\nreturn %1\n",
       "%0 = input index=0 : f32[6,4,3,70]\n%1 = reduce %0 kind=min axes=[0,2] : f32[4,70]\nreturn %1\n",
       "%0 = input index=0 : bf16[64,20]\n%1 = reduce %0 kind=max axes=[0] : bf16[20]\nreturn %1\n",
-      "%0 = input index=0 : f32[40,8]\n%1 = permute %0 axes=[1,0] : f32[8,40]\n%2 = reduce %1 kind=sum axes=[0] : f32[40]\nreturn %2\n",
+      "%0 = input index=0 : f32[40,8]\n%1 = permute %0 axes=[1,0] : f32[8,40]\n%2 = reduce %1 kind=sum axes=[0] : "
+      "f32[40]\nreturn %2\n",
       // scatter: along the first, a middle and the last axis; indices that meet
-      "%0 = input index=0 : f32[7,20]\n%1 = iota axis=0 : i64[30,20]\n%2 = constant value=7 : i64[]\n%3 = reshape %2 : i64[1,1]\n%4 = broadcast %3 : i64[30,20]\n"
-      "%5 = mod %1 %4 : i64[30,20]\n%6 = input index=1 : f32[30,20]\n%7 = scatter %0 %5 %6 axis=0 kind=sum : f32[7,20]\nreturn %7\n",
-      "%0 = input index=0 : f32[3,20]\n%1 = iota axis=1 : i64[3,30]\n%2 = constant value=20 : i64[]\n%3 = reshape %2 : i64[1,1]\n%4 = broadcast %3 : i64[3,30]\n"
-      "%5 = mod %1 %4 : i64[3,30]\n%6 = input index=1 : f32[3,30]\n%7 = scatter %0 %5 %6 axis=1 kind=last : f32[3,20]\nreturn %7\n",
-      "%0 = input index=0 : f32[5,3,1]\n%1 = iota axis=0 : i64[4,3,1]\n%2 = input index=1 : f32[4,3,1]\n%3 = scatter %0 %1 %2 axis=0 kind=sum : f32[5,3,1]\nreturn %3\n",
+      "%0 = input index=0 : f32[7,20]\n%1 = iota axis=0 : i64[30,20]\n%2 = constant value=7 : i64[]\n%3 = reshape %2 : "
+      "i64[1,1]\n%4 = broadcast %3 : i64[30,20]\n"
+      "%5 = mod %1 %4 : i64[30,20]\n%6 = input index=1 : f32[30,20]\n%7 = scatter %0 %5 %6 axis=0 kind=sum : "
+      "f32[7,20]\nreturn %7\n",
+      "%0 = input index=0 : f32[3,20]\n%1 = iota axis=1 : i64[3,30]\n%2 = constant value=20 : i64[]\n%3 = reshape %2 : "
+      "i64[1,1]\n%4 = broadcast %3 : i64[3,30]\n"
+      "%5 = mod %1 %4 : i64[3,30]\n%6 = input index=1 : f32[3,30]\n%7 = scatter %0 %5 %6 axis=1 kind=last : "
+      "f32[3,20]\nreturn %7\n",
+      "%0 = input index=0 : f32[5,3,1]\n%1 = iota axis=0 : i64[4,3,1]\n%2 = input index=1 : f32[4,3,1]\n%3 = scatter "
+      "%0 %1 %2 axis=0 kind=sum : f32[5,3,1]\nreturn %3\n",
       // concatenation, stored by pieces and read through; a permuted piece
-      "%0 = input index=0 : f32[5,4]\n%1 = input index=1 : f32[5,9]\n%2 = concat %0 %1 %0 axis=1 : f32[5,17]\n%3 = exp %2 : f32[5,17]\nreturn %2 %3\n",
-      "%0 = input index=0 : f32[5,4]\n%1 = permute %0 axes=[1,0] : f32[4,5]\n%2 = input index=1 : f32[6,5]\n%3 = concat %1 %2 axis=0 : f32[10,5]\nreturn %3\n",
+      "%0 = input index=0 : f32[5,4]\n%1 = input index=1 : f32[5,9]\n%2 = concat %0 %1 %0 axis=1 : f32[5,17]\n%3 = exp "
+      "%2 : f32[5,17]\nreturn %2 %3\n",
+      "%0 = input index=0 : f32[5,4]\n%1 = permute %0 axes=[1,0] : f32[4,5]\n%2 = input index=1 : f32[6,5]\n%3 = "
+      "concat %1 %2 axis=0 : f32[10,5]\nreturn %3\n",
       // scans along each axis
-      "%0 = input index=0 : f32[5,21]\n%1 = scan %0 axis=0 : f32[5,21]\n%2 = scan %0 axis=1 : f32[5,21]\nreturn %1 %2\n",
+      "%0 = input index=0 : f32[5,21]\n%1 = scan %0 axis=0 : f32[5,21]\n%2 = scan %0 axis=1 : f32[5,21]\nreturn %1 "
+      "%2\n",
       "%0 = input index=0 : i64[3,4,5]\n%1 = scan %0 axis=1 : i64[3,4,5]\nreturn %1\n",
       // long runs in pieces of 4096, the last one shorter; rows longer than a piece
       "%0 = input index=0 : f32[20000]\n%1 = neg %0 : f32[20000]\nreturn %1\n",
-      "%0 = input index=0 : f32[2,9001]\n%1 = reduce %0 kind=sum axes=[1] : f32[2]\n%2 = reshape %1 : f32[2,1]\n%3 = broadcast %2 : f32[2,9001]\n"
+      "%0 = input index=0 : f32[2,9001]\n%1 = reduce %0 kind=sum axes=[1] : f32[2]\n%2 = reshape %1 : f32[2,1]\n%3 = "
+      "broadcast %2 : f32[2,9001]\n"
       "%4 = sub %0 %3 : f32[2,9001]\nreturn %4\n",
       // sums over nothing, reached through a slice
       // bf16 operands, as they are, rounded on the way, permuted; an odd k
-      "%0 = input index=0 : f32[2,9,11]\n%1 = cast %0 : bf16[2,9,11]\n%2 = input index=1 : bf16[2,7,11]\n%3 = contract %1 %2 : bf16[2,9,7]\n%4 = add %3 %3 : bf16[2,9,7]\n"
+      "%0 = input index=0 : f32[2,9,11]\n%1 = cast %0 : bf16[2,9,11]\n%2 = input index=1 : bf16[2,7,11]\n%3 = contract "
+      "%1 %2 : bf16[2,9,7]\n%4 = add %3 %3 : bf16[2,9,7]\n"
       "return %4\n",
-      "%0 = input index=0 : f32[1,31,20]\n%1 = cast %0 : bf16[1,31,20]\n%2 = permute %1 axes=[0,2,1] : bf16[1,20,31]\n%3 = input index=1 : bf16[1,31,40]\n"
-      "%4 = permute %3 axes=[0,2,1] : bf16[1,40,31]\n%5 = mul %4 %4 : bf16[1,40,31]\n%6 = contract %2 %5 : bf16[1,20,40]\nreturn %6\n",
-      "%0 = input index=0 : f32[16,0]\n%1 = slice %0 start=[2,0] step=[1,1] : f32[14,0]\n%2 = reshape %1 : f32[1,14,0]\n%3 = contract %2 %2 : f32[1,14,14]\nreturn %3\n",
+      "%0 = input index=0 : f32[1,31,20]\n%1 = cast %0 : bf16[1,31,20]\n%2 = permute %1 axes=[0,2,1] : "
+      "bf16[1,20,31]\n%3 = input index=1 : bf16[1,31,40]\n"
+      "%4 = permute %3 axes=[0,2,1] : bf16[1,40,31]\n%5 = mul %4 %4 : bf16[1,40,31]\n%6 = contract %2 %5 : "
+      "bf16[1,20,40]\nreturn %6\n",
+      "%0 = input index=0 : f32[16,0]\n%1 = slice %0 start=[2,0] step=[1,1] : f32[14,0]\n%2 = reshape %1 : "
+      "f32[1,14,0]\n%3 = contract %2 %2 : f32[1,14,14]\nreturn %3\n",
       // a gather of rows; a padded slice; factors that do not fit one chain
-      "%0 = input index=0 : f32[9,33]\n%1 = iota axis=0 : i64[4,33]\n%2 = gather %0 %1 axis=0 : f32[4,33]\n%3 = exp %2 : f32[4,33]\nreturn %3\n",
-      "%0 = input index=0 : f32[5,7]\n%1 = slice %0 start=[1,0] step=[2,2] : f32[2,4]\n%2 = constant value=2.5 : f32[]\n%3 = pad %1 %2 low=[1,0] high=[2,3] : f32[5,7]\n"
+      "%0 = input index=0 : f32[9,33]\n%1 = iota axis=0 : i64[4,33]\n%2 = gather %0 %1 axis=0 : f32[4,33]\n%3 = exp %2 "
+      ": f32[4,33]\nreturn %3\n",
+      "%0 = input index=0 : f32[5,7]\n%1 = slice %0 start=[1,0] step=[2,2] : f32[2,4]\n%2 = constant value=2.5 : "
+      "f32[]\n%3 = pad %1 %2 low=[1,0] high=[2,3] : f32[5,7]\n"
       "%4 = add %3 %0 : f32[5,7]\nreturn %4\n",
-      "%0 = input index=0 : f32[4,9]\n%1 = permute %0 axes=[1,0] : f32[9,4]\n%2 = reshape %1 : f32[6,6]\n%3 = permute %2 axes=[1,0] : f32[6,6]\n%4 = neg %3 : f32[6,6]\n"
+      "%0 = input index=0 : f32[4,9]\n%1 = permute %0 axes=[1,0] : f32[9,4]\n%2 = reshape %1 : f32[6,6]\n%3 = permute "
+      "%2 axes=[1,0] : f32[6,6]\n%4 = neg %3 : f32[6,6]\n"
       "return %4\n"};
   for (const char* text : forms)
     for (const Machine& machine : kMachines) expect_clean(parse(text), 5, machine);
@@ -147,7 +189,8 @@ TEST(Lower, SingleForms) {
 void expect_index_errors(const char* text) {
   const Graph graph = prepare(parse(text));
   const Schedule schedule = make_schedule(graph, true);
-  for (int64_t wrong : {int64_t{-1}, int64_t{4}, std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()}) {
+  for (int64_t wrong :
+       {int64_t{-1}, int64_t{4}, std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()}) {
     reference::Tensor table, index;
     table.type = {DType::F32, {4, 5}}, table.f.assign(20, 1.0);
     index.type = {DType::I64, {4, 5}}, index.i.assign(20, 3);
@@ -159,8 +202,11 @@ void expect_index_errors(const char* text) {
   }
 }
 TEST(Lower, IndexOutOfBoundsIsReportedAndTouchesNothing) {
-  expect_index_errors("%0 = input index=0 : f32[4,5]\n%1 = input index=1 : i64[4,5]\n%2 = gather %0 %1 axis=0 : f32[4,5]\nreturn %2\n");
-  expect_index_errors("%0 = input index=0 : f32[4,5]\n%1 = input index=1 : i64[4,5]\n%2 = scatter %0 %1 %0 axis=0 kind=sum : f32[4,5]\nreturn %2\n");
+  expect_index_errors(
+      "%0 = input index=0 : f32[4,5]\n%1 = input index=1 : i64[4,5]\n%2 = gather %0 %1 axis=0 : f32[4,5]\nreturn %2\n");
+  expect_index_errors(
+      "%0 = input index=0 : f32[4,5]\n%1 = input index=1 : i64[4,5]\n%2 = scatter %0 %1 %0 axis=0 kind=sum : "
+      "f32[4,5]\nreturn %2\n");
 }
 
 // --- golden: what becomes of a graph, to be read
@@ -177,7 +223,9 @@ std::string story(const char* text) {
   return out;
 }
 TEST(Golden, ScheduleOfLayerNorm) { test::expect_golden("lower/layer_norm.txt", story(testing::kLayerNorm)); }
-TEST(Golden, ScheduleOfSoftmaxBackward) { test::expect_golden("lower/softmax_backward.txt", story(testing::kSoftmaxBackward)); }
+TEST(Golden, ScheduleOfSoftmaxBackward) {
+  test::expect_golden("lower/softmax_backward.txt", story(testing::kSoftmaxBackward));
+}
 TEST(Golden, ScheduleOfLinearGelu) { test::expect_golden("lower/linear_gelu.txt", story(testing::kLinearGelu)); }
 
 }  // namespace

@@ -20,8 +20,8 @@ struct Interpreted {
 };
 
 /// `graph` after prepare; externs as random graphs have them. Inputs row-major, as their strides are.
-inline Interpreted interpret_schedule(const Graph& graph, const schedule::Schedule& schedule, const std::vector<reference::Tensor>& inputs,
-                                      const lower::Machine& machine) {
+inline Interpreted interpret_schedule(const Graph& graph, const schedule::Schedule& schedule,
+                                      const std::vector<reference::Tensor>& inputs, const lower::Machine& machine) {
   Interpreted result;
   std::unordered_map<const Node*, interpret::Memory> memory;
   for (const Node& n : graph.nodes())
@@ -36,7 +36,8 @@ inline Interpreted interpret_schedule(const Graph& graph, const schedule::Schedu
       std::vector<reference::Tensor> operands;
       for (const Node* i : call->inputs) {
         const Node* base = schedule::base_of(i);
-        if (!memory.count(base) && i->type.numel() > 0) result.findings.push_back("an extern reads a value that nobody has made");
+        if (!memory.count(base) && i->type.numel() > 0)
+          result.findings.push_back("an extern reads a value that nobody has made");
         operands.push_back(from_bytes(i->type, memory[base].bytes.data()));
       }
       const auto results = extern_results(call, operands);
@@ -49,7 +50,8 @@ inline Interpreted interpret_schedule(const Graph& graph, const schedule::Schedu
       for (size_t i = 0; i < k.arguments.size(); ++i) {
         const Node* n = k.arguments[i];
         if (!memory.count(n)) {
-          if (!k.nest.buffers[i].written && n->type.numel() > 0) result.findings.push_back(k.nest.name + ": reads a value that nobody has made");
+          if (!k.nest.buffers[i].written && n->type.numel() > 0)
+            result.findings.push_back(k.nest.name + ": reads a value that nobody has made");
           memory[n] = interpret::output_of(n->type.bytes());
           if (kernels.size() > 1) memory[n].initialised = true;  // each kernel of a group fills a part
         }
@@ -66,9 +68,13 @@ inline Interpreted interpret_schedule(const Graph& graph, const schedule::Schedu
     }
   }
   for (const Output& o : graph.outputs) {
-    if (!o.value) { result.outputs.emplace_back(); continue; }
+    if (!o.value) {
+      result.outputs.emplace_back();
+      continue;
+    }
     const interpret::Memory& m = memory[schedule::base_of(o.value)];
-    if (static_cast<int64_t>(m.bytes.size()) != o.value->type.bytes()) result.findings.push_back("an output has no memory");
+    if (static_cast<int64_t>(m.bytes.size()) != o.value->type.bytes())
+      result.findings.push_back("an output has no memory");
     else result.outputs.push_back(from_bytes(o.value->type, m.bytes.data()));
   }
   return result;

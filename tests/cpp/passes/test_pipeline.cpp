@@ -20,7 +20,8 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 
-const char* const kText = "%0 = input index=0 : f32[2]\n%1 = neg %0 : f32[2]\n%2 = neg %1 : f32[2]\n%3 = exp %2 : f32[2]\nreturn %3\n";
+const char* const kText =
+    "%0 = input index=0 : f32[2]\n%1 = neg %0 : f32[2]\n%2 = neg %1 : f32[2]\n%3 = exp %2 : f32[2]\nreturn %3\n";
 
 class PipelineTest : public ::testing::Test {
  protected:
@@ -73,7 +74,9 @@ TEST_F(PipelineTest, RecordsAndDisables) {
 }
 
 TEST_F(PipelineTest, WhatIsNeededIsNotSkippedAndMayGiveResultsAnotherType) {
-  const auto flat = [](const Graph&) { return parse("%0 = input index=0 : f32[2]\n%1 = reshape %0 : f32[2,1]\nreturn %1\n"); };
+  const auto flat = [](const Graph&) {
+    return parse("%0 = input index=0 : f32[2]\n%1 = reshape %0 : f32[2,1]\nreturn %1\n");
+  };
   const auto fewer = [](const Graph&) { return parse("%0 = input index=0 : f32[2]\nreturn\n"); };
   Pipeline p("g", {"needed"});
   EXPECT_EQ(p.run_needed("needed", flat, parse(kText)).outputs[0].value->shape(), (Dims{2, 1}));
@@ -88,7 +91,9 @@ void expect_failure(Pipeline& p, const std::function<Graph(const Graph&)>& pass,
     p.run("wrong", pass, parse(kText));
     ADD_FAILURE() << "no failure: " << told;
   } catch (const InternalError& e) {
-    EXPECT_THAT(e.what(), ::testing::AllOf(HasSubstr("pass wrong of g: "), HasSubstr(told), HasSubstr(std::getenv("TRAINC_DUMP") ? "g.failed.wrong.graph" : "TRAINC_DUMP=graph")));
+    EXPECT_THAT(e.what(),
+                ::testing::AllOf(HasSubstr("pass wrong of g: "), HasSubstr(told),
+                                 HasSubstr(std::getenv("TRAINC_DUMP") ? "g.failed.wrong.graph" : "TRAINC_DUMP=graph")));
   }
 }
 
@@ -118,7 +123,8 @@ TEST_F(PipelineTest, CatchesWrongGraphsAndChangedSignatures) {
   expect_failure(p, changed([](Graph& g) { g.input_count = 2; }), "the number of arguments has changed");
   expect_failure(p, changed([](Graph& g) { g.outputs.clear(); }), "the number of results has changed");
   expect_failure(p, changed([](Graph& g) { g.outputs[0].strides = {1}; }), "result 0 has changed");
-  expect_failure(p, changed([](Graph& g) { g.outputs[0].value = Builder{g, {}}.reshape(g.outputs[0].value, {1, 2}); }), "result 0 has changed");
+  expect_failure(p, changed([](Graph& g) { g.outputs[0].value = Builder{g, {}}.reshape(g.outputs[0].value, {1, 2}); }),
+                 "result 0 has changed");
 }
 
 TEST_F(PipelineTest, AUsersErrorPassesThrough) {

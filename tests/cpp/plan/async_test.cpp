@@ -22,11 +22,16 @@ using testing::ThrowsMessage;
 /// a = x; start b <- a; c = x; d = c; wait for it; y = b + d
 Plan overlapping() {
   Plan p{.name = "overlapping"};
-  p.buffers = {buffer("x", Home::Input, 100, 0), buffer("a", Home::Temp, 100), buffer("b", Home::Temp, 100), buffer("c", Home::Temp, 100), buffer("d", Home::Temp, 100),
-               buffer("y", Home::Output, 100, 0)};
+  p.buffers = {buffer("x", Home::Input, 100, 0), buffer("a", Home::Temp, 100), buffer("b", Home::Temp, 100),
+               buffer("c", Home::Temp, 100),     buffer("d", Home::Temp, 100), buffer("y", Home::Output, 100, 0)};
   p.kernels = {{.name = "k", .code = {0xc3}}};
   const Step start = start_step("send", 0, {1}, {2}, "sleep", 0.25);
-  p.steps = {kernel_step("one", {0}, {1}), start, kernel_step("two", {0}, {3}), kernel_step("three", {3}, {4}), wait_step(start), kernel_step("four", {2, 4}, {5})};
+  p.steps = {kernel_step("one", {0}, {1}),
+             start,
+             kernel_step("two", {0}, {3}),
+             kernel_step("three", {3}, {4}),
+             wait_step(start),
+             kernel_step("four", {2, 4}, {5})};
   p.input_count = 1, p.output_count = 1, p.outputs = {5};
   plan_memory(p);
   return p;
@@ -47,7 +52,13 @@ TEST(Async, WhatIsInFlightLivesUntilItsWait) {
     }
   Plan framework = p;  // the framework's tensor is kept as long
   framework.buffers[1].home = Home::Extern;
-  framework.steps[0] = {.kind = StepKind::Extern, .name = "one", .arguments = {0}, .reads = {0}, .writes = {1}, .target = "t", .arguments_json = "{}"};
+  framework.steps[0] = {.kind = StepKind::Extern,
+                        .name = "one",
+                        .arguments = {0},
+                        .reads = {0},
+                        .writes = {1},
+                        .target = "t",
+                        .arguments_json = "{}"};
   EXPECT_EQ(live_ranges(framework)[1].last, 4);
 }
 
@@ -64,7 +75,10 @@ TEST(Async, InPlaceAndOfAnUpdatedInput) {
   EXPECT_THAT([&] { verify(p); }, ThrowsMessage<InternalError>(HasSubstr("reads x after its update")));
 }
 
-struct Broken { const char* words; std::function<void(Plan&)> change; };
+struct Broken {
+  const char* words;
+  std::function<void(Plan&)> change;
+};
 class AsyncBroken : public testing::TestWithParam<Broken> {};
 TEST_P(AsyncBroken, IsRefused) {
   Plan p = overlapping();
@@ -73,37 +87,48 @@ TEST_P(AsyncBroken, IsRefused) {
 }
 void erase(Plan& p, int step) { p.steps.erase(p.steps.begin() + step); }
 void insert(Plan& p, int place, Step step) { p.steps.insert(p.steps.begin() + place, std::move(step)), plan_memory(p); }
-INSTANTIATE_TEST_SUITE_P(All, AsyncBroken, testing::Values(
-    Broken{"waits for token 0, which is not in flight", [](Plan& p) { erase(p, 1); }},
-    Broken{"waits for token 0, which is not in flight", [](Plan& p) { std::swap(p.steps[1], p.steps[4]); }},
-    Broken{"waits for token 0, which is not in flight", [](Plan& p) { insert(p, 5, p.steps[4]); }},  // twice
-    Broken{"waits for token 7, which is not in flight", [](Plan& p) { p.steps[4].token = 7; }},
-    Broken{"waits for token -1, which is not in flight", [](Plan& p) { p.steps[4].token = -1; }},
-    Broken{"send: is waited for by nobody", [](Plan& p) { erase(p, 4), p.steps[4] = kernel_step("four", {4}, {5}); }},
-    Broken{"token 1 of 1", [](Plan& p) { p.steps[1].token = p.steps[4].token = 1; }},
-    Broken{"token -1 of 1", [](Plan& p) { p.steps[1].token = -1; }},
-    Broken{"token 0 a second time", [](Plan& p) { insert(p, 2, start_step("too", 0, {0}, {})); }},
-    Broken{"token 0 a second time", [](Plan& p) { insert(p, 5, start_step("too", 0, {0}, {})); }},
-    Broken{"has a token, but starts nothing", [](Plan& p) { p.steps[2].token = 0; }},
-    Broken{"no target", [](Plan& p) { p.steps[1].target = ""; }},
-    Broken{"lasts -1 s", [](Plan& p) { p.steps[1].seconds = -1; }},
-    Broken{"lasts nan s", [](Plan& p) { p.steps[1].seconds = std::numeric_limits<double>::quiet_NaN(); }},
-    Broken{"lasts inf s", [](Plan& p) { p.steps[1].seconds = std::numeric_limits<double>::infinity(); }},
-    Broken{"effects are not its arguments", [](Plan& p) { p.steps[1].arguments = {1}; }},
-    Broken{"effects are not those of send", [](Plan& p) { p.steps[4].reads = {}; }},
-    Broken{"effects are not those of send", [](Plan& p) { p.steps[4].writes = {}; }},
-    Broken{"effects are not those of send", [](Plan& p) { p.steps[4].arguments = {1}; }},
-    Broken{"two: writes a, which send has in flight", [](Plan& p) { p.steps[2] = kernel_step("two", {0}, {3, 1}), plan_memory(p); }},
-    Broken{"two: writes b, which send has in flight", [](Plan& p) { p.steps[2] = kernel_step("two", {0}, {3, 2}), plan_memory(p); }},
-    Broken{"two: reads b, which send has in flight", [](Plan& p) { p.steps[2] = kernel_step("two", {2}, {3}), plan_memory(p); }},
-    Broken{"too: reads b, which send has in flight", [](Plan& p) { insert(p, 2, start_step("too", 1, {2}, {})), insert(p, 6, wait_step(p.steps[2])); }},
-    Broken{"too: writes a, which send has in flight", [](Plan& p) { insert(p, 2, start_step("too", 1, {0}, {1})), insert(p, 6, wait_step(p.steps[2])); }},
-    Broken{"before anything was written", [](Plan& p) { p.steps[1] = start_step("send", 0, {3}, {2}), p.steps[4] = wait_step(p.steps[1]); }},
-    Broken{"an input or a constant", [](Plan& p) { p.steps[1] = start_step("send", 0, {0}, {0}), p.steps[4] = wait_step(p.steps[1]); }},
-    Broken{"the framework's memory", [](Plan& p) { p.buffers[2].home = Home::Extern; }},
-    Broken{"is not the kernel between them", [](Plan& p) { p.buffers[2].over = 1, plan_memory(p); }},
-    // c is made in a's memory while a is being sent
-    Broken{"is not the kernel between them", [](Plan& p) { p.buffers[3].over = 1, p.steps[2] = kernel_step("two", {1}, {3}), plan_memory(p); }}));
+INSTANTIATE_TEST_SUITE_P(
+    All, AsyncBroken,
+    testing::Values(
+        Broken{"waits for token 0, which is not in flight", [](Plan& p) { erase(p, 1); }},
+        Broken{"waits for token 0, which is not in flight", [](Plan& p) { std::swap(p.steps[1], p.steps[4]); }},
+        Broken{"waits for token 0, which is not in flight", [](Plan& p) { insert(p, 5, p.steps[4]); }},  // twice
+        Broken{"waits for token 7, which is not in flight", [](Plan& p) { p.steps[4].token = 7; }},
+        Broken{"waits for token -1, which is not in flight", [](Plan& p) { p.steps[4].token = -1; }},
+        Broken{"send: is waited for by nobody",
+               [](Plan& p) { erase(p, 4), p.steps[4] = kernel_step("four", {4}, {5}); }},
+        Broken{"token 1 of 1", [](Plan& p) { p.steps[1].token = p.steps[4].token = 1; }},
+        Broken{"token -1 of 1", [](Plan& p) { p.steps[1].token = -1; }},
+        Broken{"token 0 a second time", [](Plan& p) { insert(p, 2, start_step("too", 0, {0}, {})); }},
+        Broken{"token 0 a second time", [](Plan& p) { insert(p, 5, start_step("too", 0, {0}, {})); }},
+        Broken{"has a token, but starts nothing", [](Plan& p) { p.steps[2].token = 0; }},
+        Broken{"no target", [](Plan& p) { p.steps[1].target = ""; }},
+        Broken{"lasts -1 s", [](Plan& p) { p.steps[1].seconds = -1; }},
+        Broken{"lasts nan s", [](Plan& p) { p.steps[1].seconds = std::numeric_limits<double>::quiet_NaN(); }},
+        Broken{"lasts inf s", [](Plan& p) { p.steps[1].seconds = std::numeric_limits<double>::infinity(); }},
+        Broken{"effects are not its arguments", [](Plan& p) { p.steps[1].arguments = {1}; }},
+        Broken{"effects are not those of send", [](Plan& p) { p.steps[4].reads = {}; }},
+        Broken{"effects are not those of send", [](Plan& p) { p.steps[4].writes = {}; }},
+        Broken{"effects are not those of send", [](Plan& p) { p.steps[4].arguments = {1}; }},
+        Broken{"two: writes a, which send has in flight",
+               [](Plan& p) { p.steps[2] = kernel_step("two", {0}, {3, 1}), plan_memory(p); }},
+        Broken{"two: writes b, which send has in flight",
+               [](Plan& p) { p.steps[2] = kernel_step("two", {0}, {3, 2}), plan_memory(p); }},
+        Broken{"two: reads b, which send has in flight",
+               [](Plan& p) { p.steps[2] = kernel_step("two", {2}, {3}), plan_memory(p); }},
+        Broken{"too: reads b, which send has in flight",
+               [](Plan& p) { insert(p, 2, start_step("too", 1, {2}, {})), insert(p, 6, wait_step(p.steps[2])); }},
+        Broken{"too: writes a, which send has in flight",
+               [](Plan& p) { insert(p, 2, start_step("too", 1, {0}, {1})), insert(p, 6, wait_step(p.steps[2])); }},
+        Broken{"before anything was written",
+               [](Plan& p) { p.steps[1] = start_step("send", 0, {3}, {2}), p.steps[4] = wait_step(p.steps[1]); }},
+        Broken{"an input or a constant",
+               [](Plan& p) { p.steps[1] = start_step("send", 0, {0}, {0}), p.steps[4] = wait_step(p.steps[1]); }},
+        Broken{"the framework's memory", [](Plan& p) { p.buffers[2].home = Home::Extern; }},
+        Broken{"is not the kernel between them", [](Plan& p) { p.buffers[2].over = 1, plan_memory(p); }},
+        // c is made in a's memory while a is being sent
+        Broken{"is not the kernel between them",
+               [](Plan& p) { p.buffers[3].over = 1, p.steps[2] = kernel_step("two", {1}, {3}), plan_memory(p); }}));
 
 TEST(Async, ReadersMayShareWhatIsBeingRead) {
   Plan p = overlapping();
@@ -117,19 +142,30 @@ TEST(Async, AViewThatIsInFlightKeepsWhatItLiesIn) {
   Plan p = overlapping();  // a, then v, a view of it, which is sent
   p.buffers.push_back(buffer("v", Home::Extern, 100));
   p.steps[1] = start_step("send", 0, {6}, {2}), p.steps[4] = wait_step(p.steps[1]);
-  insert(p, 1, {.kind = StepKind::Extern, .name = "call", .arguments = {1}, .reads = {1}, .writes = {6}, .target = "t", .arguments_json = "{}", .aliases = {1}});
+  insert(p, 1,
+         {.kind = StepKind::Extern,
+          .name = "call",
+          .arguments = {1},
+          .reads = {1},
+          .writes = {6},
+          .target = "t",
+          .arguments_json = "{}",
+          .aliases = {1}});
   EXPECT_NO_THROW(verify(p));
   EXPECT_EQ(live_ranges(p)[1].last, 5);
   p.steps[3] = kernel_step("two", {0}, {3, 1});
-  EXPECT_THAT([&] { verify(p); }, ThrowsMessage<InternalError>(HasSubstr("two: writes a while v, a view of a, is in use")));
+  EXPECT_THAT([&] { verify(p); },
+              ThrowsMessage<InternalError>(HasSubstr("two: writes a while v, a view of a, is in use")));
 }
 
 TEST(Async, ASlotThatIsInFlightIsNotGivenOut) {
   Plan p{.name = "backward"};  // s0 is sent; t and u are made meanwhile; it is dead after the wait
-  p.buffers = {buffer("s0", Home::Saved, 100, 0), buffer("t", Home::Temp, 100), buffer("u", Home::Temp, 100), buffer("y", Home::Output, 100, 0)};
+  p.buffers = {buffer("s0", Home::Saved, 100, 0), buffer("t", Home::Temp, 100), buffer("u", Home::Temp, 100),
+               buffer("y", Home::Output, 100, 0)};
   p.kernels = {{.name = "k", .code = {0xc3}}};
   const Step start = start_step("send", 0, {0}, {});
-  p.steps = {start, kernel_step("one", {}, {1}), wait_step(start), kernel_step("two", {1}, {2}), kernel_step("three", {2}, {3})};
+  p.steps = {start, kernel_step("one", {}, {1}), wait_step(start), kernel_step("two", {1}, {2}),
+             kernel_step("three", {2}, {3})};
   p.output_count = 1, p.outputs = {3}, p.saved_bytes = aligned(400), p.consumes_saved = true;
   plan_memory(p);
   EXPECT_NO_THROW(verify(p));
@@ -163,7 +199,8 @@ Plan random_plan(uint32_t seed, int steps) {
     if (what == 0 && !in_flight.empty()) {
       wait();
     } else if (what == 1) {
-      in_flight.push_back(start_step("s" + std::to_string(s), tokens++, some(), random() % 4 ? std::vector<int>{fresh()} : std::vector<int>{}));
+      in_flight.push_back(start_step("s" + std::to_string(s), tokens++, some(),
+                                     random() % 4 ? std::vector<int>{fresh()} : std::vector<int>{}));
       p.steps.push_back(in_flight.back());
     } else {
       const int b = fresh();
@@ -191,7 +228,8 @@ TEST(Async, RandomPlansShareNothingThatIsInFlight) {
         for (const std::vector<int>* touched : {&s.reads, &s.writes})
           for (int other : *touched) {
             const Buffer &x = p.buffers[b], &y = p.buffers[other];
-            EXPECT_TRUE(b == other || x.offset + x.bytes <= y.offset || y.offset + y.bytes <= x.offset) << "seed " << seed << ": " << s.name << " touches " << x.name << "'s memory";
+            EXPECT_TRUE(b == other || x.offset + x.bytes <= y.offset || y.offset + y.bytes <= x.offset)
+                << "seed " << seed << ": " << s.name << " touches " << x.name << "'s memory";
           }
       if (s.kind == StepKind::Wait) flying.erase(s.token);
     }
@@ -200,7 +238,8 @@ TEST(Async, RandomPlansShareNothingThatIsInFlight) {
 
 TEST(Async, PrintsAndIsStored) {
   const Plan p = overlapping();
-  EXPECT_THAT(print(p), HasSubstr("1: send = start sleep {} as token 0, 0.25 s; arguments [a b], reads [a], writes [b]"));
+  EXPECT_THAT(print(p),
+              HasSubstr("1: send = start sleep {} as token 0, 0.25 s; arguments [a b], reads [a], writes [b]"));
   EXPECT_THAT(print(p), HasSubstr("4: wait_send = wait for token 0; arguments [], reads [a], writes [b]"));
   const std::string good = save(p);
   EXPECT_EQ(print(load(good)), print(p));

@@ -1,6 +1,6 @@
-// Files of plans that somebody has changed. Where the checksum tells, every change is a UserError; where it was made to fit again, what is read is a
-// UserError or a plan that verifies, prints and is saved like any other: never a crash, and nothing that a sanitizer objects to.
-// TRAINC_STRESS=100000 sets how many mutations of each kind are tried.
+// Files of plans that somebody has changed. Where the checksum tells, every change is a UserError; where it was made to
+// fit again, what is read is a UserError or a plan that verifies, prints and is saved like any other: never a crash,
+// and nothing that a sanitizer objects to. TRAINC_STRESS=100000 sets how many mutations of each kind are tried.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -53,9 +53,7 @@ template <class Load> bool survives(const std::string& file, const Load& load_as
   try {
     load_as(file);
     return true;
-  } catch (const UserError&) {
-    return false;
-  }
+  } catch (const UserError&) { return false; }
 }
 bool is_plan(const std::string& file) {
   return survives(file, [](const std::string& f) {
@@ -75,17 +73,23 @@ bool is_foreach(const std::string& file) {
 
 std::string mutated(std::string s, std::mt19937_64& random) {
   // Heads of items whose lengths, nesting and types a decoder must not believe.
-  static const unsigned char heads[] = {0x00, 0x1b, 0x3b, 0x5b, 0x5f, 0x7b, 0x7f, 0x81, 0x9b, 0x9f, 0xa1, 0xbb, 0xbf, 0xc0, 0xdb, 0xf4, 0xf6, 0xf9, 0xfb, 0xff};
+  static const unsigned char heads[] = {0x00, 0x1b, 0x3b, 0x5b, 0x5f, 0x7b, 0x7f, 0x81, 0x9b, 0x9f,
+                                        0xa1, 0xbb, 0xbf, 0xc0, 0xdb, 0xf4, 0xf6, 0xf9, 0xfb, 0xff};
   for (int n = 1 + random() % 4; n > 0; --n) {
     const size_t at = s.empty() ? 0 : random() % s.size(), length = std::min<size_t>(s.size() - at, 1 + random() % 40);
     switch (random() % 7) {
-      case 0: if (!s.empty()) s[at] = static_cast<char>(s[at] ^ (1 << random() % 8)); break;
-      case 1: if (!s.empty()) s[at] = static_cast<char>(heads[random() % sizeof heads]); break;
+      case 0:
+        if (!s.empty()) s[at] = static_cast<char>(s[at] ^ (1 << random() % 8));
+        break;
+      case 1:
+        if (!s.empty()) s[at] = static_cast<char>(heads[random() % sizeof heads]);
+        break;
       case 2: s.erase(at, length); break;
       case 3: s.insert(at, s.substr(random() % (s.size() + 1), length)); break;
       case 4: s.insert(at, std::string(1 + random() % 2000, static_cast<char>(heads[random() % sizeof heads]))); break;
       case 5: s.resize(at); break;
-      default: for (size_t i = at; i < at + length; ++i) s[i] = static_cast<char>(random());
+      default:
+        for (size_t i = at; i < at + length; ++i) s[i] = static_cast<char>(random());
     }
   }
   return s;
@@ -99,7 +103,8 @@ template <class Survives> void mutate_bytes(const std::string& good, const Survi
     if (changed != good) EXPECT_FALSE(survives_as(changed)) << "mutation " << i;
     loaded += survives_as(with_body(good, body));
   }
-  std::cout << "  " << mutations() << " files with a wrong checksum refused; of as many with a right one, " << loaded << " are plans\n";
+  std::cout << "  " << mutations() << " files with a wrong checksum refused; of as many with a right one, " << loaded
+            << " are plans\n";
 }
 TEST(FileFuzz, BytesOfAPlan) { mutate_bytes(save(small_plan()), is_plan); }
 TEST(FileFuzz, BytesOfAPlanThatStarts) { mutate_bytes(save(starting_plan()), is_plan); }
@@ -116,10 +121,43 @@ void each(json& j, const std::function<void(json&)>& visit) {
 
 json strange(std::mt19937_64& random) {
   constexpr int64_t most = std::numeric_limits<int64_t>::max(), least = std::numeric_limits<int64_t>::min();
-  static const json values[] = {
-      0, 1, -1, -2, 2, 7, 63, 64, 77, 255, 256, most, most - 1, most / 2, most / 4, least, least + 1, int64_t{1} << 31, int64_t{1} << 32, -(int64_t{1} << 31) - 1, std::numeric_limits<uint64_t>::max(),
-      0.5, -1e300, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN(), true, false, nullptr, "", "interpret", "sm_90a", json::array(),
-      json::object(), json::array({most, most}), json::array({-1, 0}), json::binary({}), json::binary({0xc3})};
+  static const json values[] = {0,
+                                1,
+                                -1,
+                                -2,
+                                2,
+                                7,
+                                63,
+                                64,
+                                77,
+                                255,
+                                256,
+                                most,
+                                most - 1,
+                                most / 2,
+                                most / 4,
+                                least,
+                                least + 1,
+                                int64_t{1} << 31,
+                                int64_t{1} << 32,
+                                -(int64_t{1} << 31) - 1,
+                                std::numeric_limits<uint64_t>::max(),
+                                0.5,
+                                -1e300,
+                                std::numeric_limits<double>::infinity(),
+                                std::numeric_limits<double>::quiet_NaN(),
+                                true,
+                                false,
+                                nullptr,
+                                "",
+                                "interpret",
+                                "sm_90a",
+                                json::array(),
+                                json::object(),
+                                json::array({most, most}),
+                                json::array({-1, 0}),
+                                json::binary({}),
+                                json::binary({0xc3})};
   return values[random() % std::size(values)];
 }
 
@@ -135,7 +173,9 @@ template <class Survives> void mutate_values(const std::string& good, const Surv
       int place = random() % values;
       json value = strange(random);
       json* found = nullptr;
-      each(changed, [&](json& j) { if (place-- == 0) found = &j; });
+      each(changed, [&](json& j) {
+        if (place-- == 0) found = &j;
+      });
       if (!found) continue;
       const int how = random() % 4;
       if (how == 0 && found->is_array() && !found->empty()) found->erase(found->size() - 1);
@@ -162,11 +202,14 @@ TEST(FileFuzz, NestingIsRefusedBeforeItIsDecoded) {
     return with_body(good, body);
   };
   const std::string text_key("\xa1\x61k", 3);
-  for (const std::string& open : {std::string("\x81"), std::string("\x82\x01"), std::string("\x9f"), std::string("\xbf\x61k"), text_key, std::string("\x7f"), std::string("\x5f"), std::string("\xc1")})
+  for (const std::string& open :
+       {std::string("\x81"), std::string("\x82\x01"), std::string("\x9f"), std::string("\xbf\x61k"), text_key,
+        std::string("\x7f"), std::string("\x5f"), std::string("\xc1")})
     for (int levels : {20, 1000, 200'000, 3'000'000})
       EXPECT_THAT([&] { load(deep(open, levels)); }, ThrowsMessage<UserError>(HasSubstr("not readable"))) << levels;
   const std::string whole = deep("\x81", 200'000) + '\0';  // complete: the innermost holds a number
-  EXPECT_THAT([&] { load(with_body(good, whole.substr(kHeader))); }, ThrowsMessage<UserError>(HasSubstr("not readable")));
+  EXPECT_THAT([&] { load(with_body(good, whole.substr(kHeader))); },
+              ThrowsMessage<UserError>(HasSubstr("not readable")));
 }
 
 }  // namespace

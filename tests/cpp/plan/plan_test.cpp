@@ -46,7 +46,8 @@ TEST(Verify, BitsAreForKernelsAndDraws) {
   refused("its elements need 17", [](Plan& p) { p.buffers[6].bytes = 8; });
   refused("no dense bools of the plan's own", [](Plan& p) { p.buffers[6].dtype = DType::U8; });
   refused("no dense bools of the plan's own", [](Plan& p) { p.buffers[6].strides = {8, 1}, p.buffers[6].bytes = 64; });
-  refused("no dense bools of the plan's own", [](Plan& p) { p.buffers[0].bits = true, p.buffers[0].dtype = DType::Bool; });
+  refused("no dense bools of the plan's own",
+          [](Plan& p) { p.buffers[0].bits = true, p.buffers[0].dtype = DType::Bool; });
   refused("writes mask, which is bits", [](Plan& p) { p.steps[0] = kernel_step("one", {0, 4}, {1, 6}); });
   refused("reads mask, which is bits", [](Plan& p) { p.steps[3].arguments = p.steps[3].reads = {2, 6}; });
 }
@@ -54,11 +55,20 @@ TEST(Verify, BitsAreForKernelsAndDraws) {
 /// x -> a; a call that may give a view of a; what reads that view; and in between b, which has no part in it.
 Plan plan_with_a_view() {
   Plan p{.name = "view"};
-  p.buffers = {buffer("x", Home::Input, 100, 0), buffer("a", Home::Temp, 100), buffer("v", Home::Extern, 100), buffer("b", Home::Temp, 100), buffer("y", Home::Output, 100, 0)};
+  p.buffers = {buffer("x", Home::Input, 100, 0), buffer("a", Home::Temp, 100), buffer("v", Home::Extern, 100),
+               buffer("b", Home::Temp, 100), buffer("y", Home::Output, 100, 0)};
   p.kernels = {{.name = "k", .code = {0xc3}}};
   p.steps = {kernel_step("one", {0}, {1}),
-             {.kind = StepKind::Extern, .name = "call", .arguments = {1}, .reads = {1}, .writes = {2}, .target = "t", .arguments_json = "{}", .aliases = {1}},
-             kernel_step("two", {0}, {3}), kernel_step("three", {2, 3}, {4})};
+             {.kind = StepKind::Extern,
+              .name = "call",
+              .arguments = {1},
+              .reads = {1},
+              .writes = {2},
+              .target = "t",
+              .arguments_json = "{}",
+              .aliases = {1}},
+             kernel_step("two", {0}, {3}),
+             kernel_step("three", {2, 3}, {4})};
   p.input_count = 1, p.output_count = 1, p.outputs = {4};
   plan_memory(p);
   return p;
@@ -99,8 +109,10 @@ TEST(Verify, NobodyWritesMemoryThatAViewLiesIn) {
   };
   refused("which is no argument of a call", [](Plan& p) { p.steps[1].aliases = {3}; });
   refused("which is no argument of a call", [](Plan& p) { p.steps[2].aliases = {0}; });
-  refused("two: writes a while v, a view of a, is in use", [](Plan& p) { p.steps[2] = kernel_step("two", {1}, {1}), p.steps[3] = kernel_step("three", {2}, {4}); });
-  refused("two: writes b while v, a view of a, is in use", [](Plan& p) { p.steps[2] = kernel_step("two", {1}, {3}), p.buffers[3].over = 1, plan_memory(p); });
+  refused("two: writes a while v, a view of a, is in use",
+          [](Plan& p) { p.steps[2] = kernel_step("two", {1}, {1}), p.steps[3] = kernel_step("three", {2}, {4}); });
+  refused("two: writes b while v, a view of a, is in use",
+          [](Plan& p) { p.steps[2] = kernel_step("two", {1}, {3}), p.buffers[3].over = 1, plan_memory(p); });
   // Not even the last reader of the view, which also reads what it lies in.
   refused("two: writes b while v, a view of a, is in use", [](Plan& p) {
     p.steps[2] = kernel_step("two", {1, 2}, {3}), p.steps[3] = kernel_step("three", {3}, {4}), p.buffers[3].over = 1;
@@ -112,56 +124,79 @@ TEST(Verify, NobodyWritesMemoryThatAViewLiesIn) {
   });
 }
 
-struct Broken { const char* words; std::function<void(Plan&)> change; };
+struct Broken {
+  const char* words;
+  std::function<void(Plan&)> change;
+};
 class VerifyBroken : public testing::TestWithParam<Broken> {};
 TEST_P(VerifyBroken, IsRefused) {
   Plan p = small_plan();
   GetParam().change(p);
   EXPECT_THAT([&] { verify(p); }, ThrowsMessage<InternalError>(HasSubstr(GetParam().words)));
 }
-INSTANTIATE_TEST_SUITE_P(All, VerifyBroken, testing::Values(
-    Broken{"axes but", [](Plan& p) { p.buffers[1].strides = {}; }},
-    Broken{"negative extent", [](Plan& p) { p.buffers[1].shape = {-1}; }},
-    Broken{"its elements need", [](Plan& p) { p.buffers[1].strides = {5}; }},
-    Broken{"input 3 of 1", [](Plan& p) { p.buffers[0].index = 3; }},
-    Broken{"output 3 of 3", [](Plan& p) { p.buffers[3].index = 3; }},
-    Broken{"not a multiple of 64", [](Plan& p) { p.buffers[1].offset = 4; }},
-    Broken{"of saved memory", [](Plan& p) { p.buffers[5].offset = 64; }},
-    Broken{"of the arena", [](Plan& p) { p.temp_bytes = 64; }},
-    Broken{"of constants", [](Plan& p) { p.constants.resize(7); }},
-    Broken{"outside its", [](Plan& p) { p.kernels[0].entry = 3; }},
-    Broken{"3 lines", [](Plan& p) { p.remarks[0].origins.push_back("m.py:3"); }},
-    Broken{" 0 times", [](Plan& p) { p.remarks[0].count = 0; }},
-    Broken{" -1 bytes", [](Plan& p) { p.remarks[1].bytes = -1; }},
-    Broken{"remark ': a circle'", [](Plan& p) { p.remarks[0].what = ""; }},
-    Broken{"remark 'fuse: '", [](Plan& p) { p.remarks[0].reason = ""; }},
-    Broken{"10000 remarks", [](Plan& p) { p.remarks.resize(10'000, p.remarks[0]); }},
-    Broken{"buffer 99 of", [](Plan& p) { p.steps[0].arguments[0] = 99; }},
-    Broken{"buffer -2 of", [](Plan& p) { p.steps[4].writes[0] = -2; }},
-    Broken{"kernel 1 of 1", [](Plan& p) { p.steps[0].kernel = 1; }},
-    Broken{"declared effects are not its arguments", [](Plan& p) { p.steps[0].arguments.pop_back(); }},
-    Broken{"declared reads are not its arguments", [](Plan& p) { p.steps[3].reads = {1}; }},
-    Broken{"twice among its writes", [](Plan& p) { p.steps[2].writes = {2, 5, 2}; }},
-    Broken{"an input or a constant", [](Plan& p) { p.steps[4] = kernel_step("three", {7}, {3, 0}); }},
-    Broken{"reads x after its update", [](Plan& p) { p.buffers[0].updated = true, p.steps[0] = kernel_step("one", {0, 4}, {1, 0}), p.steps[4] = kernel_step("three", {7, 0}, {3}); }},
-    Broken{"updates x a second time", [](Plan& p) { p.buffers[0].updated = true, p.steps[0] = kernel_step("one", {0, 4}, {1, 0}), p.steps[4] = kernel_step("three", {7}, {3, 0}); }},
-    Broken{"a second buffer for updated input 0", [](Plan& p) { p.buffers[0].updated = true, p.buffers.push_back(buffer("x2", Home::Input, 4, 0)); }},
-    Broken{"the framework's memory", [](Plan& p) { p.steps[4] = kernel_step("three", {1}, {3, 7}); }},
-    Broken{"before anything was written", [](Plan& p) { std::swap(p.steps[0], p.steps[2]); }},
-    Broken{"before anything was written", [](Plan& p) { p.steps[0] = kernel_step("one", {0, 4, 5}, {1}); }},  // saved, written later
-    Broken{"probability 1.5", [](Plan& p) { p.steps[1].p = 1.5; }},
-    Broken{"dense bool", [](Plan& p) { p.buffers[6].strides = {4, 1}; p.buffers[6].bytes += 2; }},
-    Broken{"a draw writes one buffer", [](Plan& p) { p.steps[1].writes.push_back(p.steps[1].writes[0] - 1); }},
-    Broken{"mask that nobody reads", [](Plan& p) { p.steps[1].writes = {}; p.steps[1].increment = -1; }},
-    Broken{"one shift an argument", [](Plan& p) { p.steps[0].shifts = {0}; }},
-    Broken{"no target", [](Plan& p) { p.steps[3].target = ""; }},
-    Broken{"outputs listed", [](Plan& p) { p.outputs.pop_back(); }},
-    Broken{"is not its buffer", [](Plan& p) { p.outputs = {-1, 3, 0}; }},
-    Broken{"is not its buffer", [](Plan& p) { p.outputs = {3, 1, 0}; }},
-    Broken{"is never written", [](Plan& p) { p.steps.pop_back(); }},
-    Broken{"not among the outputs", [](Plan& p) { p.outputs = {-1, -1, 0}; }},
-    Broken{"share bytes", [](Plan& p) { p.buffers[2].offset = p.buffers[1].offset; }},
-    Broken{"share bytes", [](Plan& p) { p.buffers.push_back(buffer("s2", Home::Saved, 1)); }}));
+INSTANTIATE_TEST_SUITE_P(
+    All, VerifyBroken,
+    testing::Values(
+        Broken{"axes but", [](Plan& p) { p.buffers[1].strides = {}; }},
+        Broken{"negative extent", [](Plan& p) { p.buffers[1].shape = {-1}; }},
+        Broken{"its elements need", [](Plan& p) { p.buffers[1].strides = {5}; }},
+        Broken{"input 3 of 1", [](Plan& p) { p.buffers[0].index = 3; }},
+        Broken{"output 3 of 3", [](Plan& p) { p.buffers[3].index = 3; }},
+        Broken{"not a multiple of 64", [](Plan& p) { p.buffers[1].offset = 4; }},
+        Broken{"of saved memory", [](Plan& p) { p.buffers[5].offset = 64; }},
+        Broken{"of the arena", [](Plan& p) { p.temp_bytes = 64; }},
+        Broken{"of constants", [](Plan& p) { p.constants.resize(7); }},
+        Broken{"outside its", [](Plan& p) { p.kernels[0].entry = 3; }},
+        Broken{"3 lines", [](Plan& p) { p.remarks[0].origins.push_back("m.py:3"); }},
+        Broken{" 0 times", [](Plan& p) { p.remarks[0].count = 0; }},
+        Broken{" -1 bytes", [](Plan& p) { p.remarks[1].bytes = -1; }},
+        Broken{"remark ': a circle'", [](Plan& p) { p.remarks[0].what = ""; }},
+        Broken{"remark 'fuse: '", [](Plan& p) { p.remarks[0].reason = ""; }},
+        Broken{"10000 remarks", [](Plan& p) { p.remarks.resize(10'000, p.remarks[0]); }},
+        Broken{"buffer 99 of", [](Plan& p) { p.steps[0].arguments[0] = 99; }},
+        Broken{"buffer -2 of", [](Plan& p) { p.steps[4].writes[0] = -2; }},
+        Broken{"kernel 1 of 1", [](Plan& p) { p.steps[0].kernel = 1; }},
+        Broken{"declared effects are not its arguments", [](Plan& p) { p.steps[0].arguments.pop_back(); }},
+        Broken{"declared reads are not its arguments", [](Plan& p) { p.steps[3].reads = {1}; }},
+        Broken{"twice among its writes", [](Plan& p) { p.steps[2].writes = {2, 5, 2}; }},
+        Broken{"an input or a constant", [](Plan& p) { p.steps[4] = kernel_step("three", {7}, {3, 0}); }},
+        Broken{"reads x after its update",
+               [](Plan& p) {
+                 p.buffers[0].updated = true, p.steps[0] = kernel_step("one", {0, 4}, {1, 0}),
+                 p.steps[4] = kernel_step("three", {7, 0}, {3});
+               }},
+        Broken{"updates x a second time",
+               [](Plan& p) {
+                 p.buffers[0].updated = true, p.steps[0] = kernel_step("one", {0, 4}, {1, 0}),
+                 p.steps[4] = kernel_step("three", {7}, {3, 0});
+               }},
+        Broken{"a second buffer for updated input 0",
+               [](Plan& p) { p.buffers[0].updated = true, p.buffers.push_back(buffer("x2", Home::Input, 4, 0)); }},
+        Broken{"the framework's memory", [](Plan& p) { p.steps[4] = kernel_step("three", {1}, {3, 7}); }},
+        Broken{"before anything was written", [](Plan& p) { std::swap(p.steps[0], p.steps[2]); }},
+        // saved, written later
+        Broken{"before anything was written", [](Plan& p) { p.steps[0] = kernel_step("one", {0, 4, 5}, {1}); }},
+        Broken{"probability 1.5", [](Plan& p) { p.steps[1].p = 1.5; }},
+        Broken{"dense bool",
+               [](Plan& p) {
+                 p.buffers[6].strides = {4, 1};
+                 p.buffers[6].bytes += 2;
+               }},
+        Broken{"a draw writes one buffer", [](Plan& p) { p.steps[1].writes.push_back(p.steps[1].writes[0] - 1); }},
+        Broken{"mask that nobody reads",
+               [](Plan& p) {
+                 p.steps[1].writes = {};
+                 p.steps[1].increment = -1;
+               }},
+        Broken{"one shift an argument", [](Plan& p) { p.steps[0].shifts = {0}; }},
+        Broken{"no target", [](Plan& p) { p.steps[3].target = ""; }},
+        Broken{"outputs listed", [](Plan& p) { p.outputs.pop_back(); }},
+        Broken{"is not its buffer", [](Plan& p) { p.outputs = {-1, 3, 0}; }},
+        Broken{"is not its buffer", [](Plan& p) { p.outputs = {3, 1, 0}; }},
+        Broken{"is never written", [](Plan& p) { p.steps.pop_back(); }},
+        Broken{"not among the outputs", [](Plan& p) { p.outputs = {-1, -1, 0}; }},
+        Broken{"share bytes", [](Plan& p) { p.buffers[2].offset = p.buffers[1].offset; }},
+        Broken{"share bytes", [](Plan& p) { p.buffers.push_back(buffer("s2", Home::Saved, 1)); }}));
 
 // --- memory
 
@@ -171,7 +206,8 @@ int64_t most_live(const Plan& p) {
   for (int s = 0; s < static_cast<int>(p.steps.size()); ++s) {
     int64_t now = 0;
     for (size_t b = 0; b < p.buffers.size(); ++b)
-      if (p.buffers[b].home == Home::Temp && live[b].first <= s && s <= live[b].last) now += aligned(p.buffers[b].bytes);
+      if (p.buffers[b].home == Home::Temp && live[b].first <= s && s <= live[b].last)
+        now += aligned(p.buffers[b].bytes);
     most = std::max(most, now);
   }
   return most;
@@ -232,7 +268,8 @@ TEST(Memory, EmptyAndUnusedBuffersTakeNothing) {
 /// a (written by the first step) <- b (over it, in the second) <- out.
 Plan chain() {
   Plan p{.name = "chain", .cpu = "avx2"};
-  p.buffers = {buffer("x", Home::Input, 100, 0), buffer("a", Home::Temp, 100), buffer("b", Home::Temp, 100), buffer("y", Home::Output, 100, 0)};
+  p.buffers = {buffer("x", Home::Input, 100, 0), buffer("a", Home::Temp, 100), buffer("b", Home::Temp, 100),
+               buffer("y", Home::Output, 100, 0)};
   p.buffers[2].over = 1;
   p.kernels = {{.name = "k", .code = {0xc3}}};
   p.steps = {kernel_step("one", {0}, {1}), kernel_step("two", {1}, {2}), kernel_step("three", {2}, {3})};
@@ -265,8 +302,8 @@ TEST(Memory, InPlaceIsRefusedWhereTheOldValueIsReadLater) {
 /// A backward: two slots, the first read by step one, the second by step two; a temporary from step one to step three.
 Plan reads_slots(bool consumes) {
   Plan p{.name = "backward", .cpu = "avx2"};
-  p.buffers = {buffer("s0", Home::Saved, 100, 0), buffer("s1", Home::Saved, 100, 1), buffer("t", Home::Temp, 100), buffer("u", Home::Temp, 100),
-               buffer("y", Home::Output, 100, 0)};
+  p.buffers = {buffer("s0", Home::Saved, 100, 0), buffer("s1", Home::Saved, 100, 1), buffer("t", Home::Temp, 100),
+               buffer("u", Home::Temp, 100), buffer("y", Home::Output, 100, 0)};
   p.buffers[1].offset = aligned(400);
   p.kernels = {{.name = "k", .code = {0xc3}}};
   p.steps = {kernel_step("one", {0}, {2}), kernel_step("two", {1, 2}, {3}), kernel_step("three", {2, 3}, {4})};
@@ -303,11 +340,13 @@ TEST(Memory, ASlotMayBeOverwrittenByItsLastReaderWhereTheArenaIsConsumed) {
 TEST(Memory, ASlotLiesOverTheTemporaryThatBecomesIt) {
   const auto make = [] {
     Plan p{.name = "forward", .cpu = "avx2"};
-    p.buffers = {buffer("x", Home::Input, 100, 0), buffer("t", Home::Temp, 100), buffer("u", Home::Temp, 100), buffer("s0", Home::Saved, 100, 0), buffer("s1", Home::Saved, 100, 1)};
+    p.buffers = {buffer("x", Home::Input, 100, 0), buffer("t", Home::Temp, 100), buffer("u", Home::Temp, 100),
+                 buffer("s0", Home::Saved, 100, 0), buffer("s1", Home::Saved, 100, 1)};
     p.buffers[3].offset = aligned(400);
     p.buffers[2].over = 1, p.buffers[3].over = 2;
     p.kernels = {{.name = "k", .code = {0xc3}}};
-    p.steps = {kernel_step("one", {0}, {1}), kernel_step("two", {0, 1}, {2}), kernel_step("three", {2}, {3}), kernel_step("four", {0}, {4})};
+    p.steps = {kernel_step("one", {0}, {1}), kernel_step("two", {0, 1}, {2}), kernel_step("three", {2}, {3}),
+               kernel_step("four", {0}, {4})};
     p.input_count = 1, p.saved_bytes = 2 * aligned(400);
     return p;
   };
@@ -336,7 +375,8 @@ TEST(Memory, ASlotLiesOverTheTemporaryThatBecomesIt) {
 }
 TEST(Memory, AForwardUsesSlotsThatItHasNotWrittenYet) {
   Plan p{.name = "forward", .cpu = "avx2"};
-  p.buffers = {buffer("x", Home::Input, 100, 0), buffer("t", Home::Temp, 100), buffer("s0", Home::Saved, 100, 0), buffer("s1", Home::Saved, 100, 1)};
+  p.buffers = {buffer("x", Home::Input, 100, 0), buffer("t", Home::Temp, 100), buffer("s0", Home::Saved, 100, 0),
+               buffer("s1", Home::Saved, 100, 1)};
   p.buffers[3].offset = aligned(400);
   p.kernels = {{.name = "k", .code = {0xc3}}};
   p.steps = {kernel_step("one", {0}, {1}), kernel_step("two", {1}, {2}), kernel_step("three", {0, 2}, {3})};
@@ -379,7 +419,8 @@ TEST(File, EveryTruncationIsFound) {
 }
 
 TEST(File, ForeignAndOldFilesAreNamed) {
-  EXPECT_THAT([] { load("PK\3\4 this is something else altogether"); }, ThrowsMessage<UserError>(HasSubstr("not a trainc plan")));
+  EXPECT_THAT([] { load("PK\3\4 this is something else altogether"); },
+              ThrowsMessage<UserError>(HasSubstr("not a trainc plan")));
   std::string old = save(small_plan());
   ++old[8];  // the version, behind the magic
   EXPECT_THAT([&] { load(old); }, ThrowsMessage<UserError>(HasSubstr("another version")));
@@ -411,7 +452,8 @@ TEST(ForeachFile, WhatIsNoneIsRefused) {
   }
   EXPECT_THROW(load(good), UserError) << "a kernel is no plan";
   EXPECT_THROW(load_foreach(save(small_plan())), UserError);
-  for (auto broken : {+[](Foreach& f) { f.kernel.entry = 2; }, +[](Foreach& f) { f.chunk = 0; }, +[](Foreach& f) { f.inputs[0].dtype = DType(99); }}) {
+  for (auto broken : {+[](Foreach& f) { f.kernel.entry = 2; }, +[](Foreach& f) { f.chunk = 0; },
+                      +[](Foreach& f) { f.inputs[0].dtype = DType(99); }}) {
     Foreach f = small_foreach();
     broken(f);
     EXPECT_THAT([&] { load_foreach(save(f)); }, ThrowsMessage<UserError>(HasSubstr("not sound")));
@@ -425,7 +467,8 @@ TEST(Print, SaysWhatIsInMemoryWhen) {
   EXPECT_THAT(text, HasSubstr("3: call = extern aten.relu.default {}; arguments [b]"));
   EXPECT_THAT(text, HasSubstr("// m.py:3"));
   EXPECT_THAT(text, HasSubstr("outputs: y none x"));
-  EXPECT_THAT(text, HasSubstr("remarks:\n  schedule: not fuse: a circle (exp); 3 x, 96 bytes   // m.py:1, m.py:2\n  compiler: not in place: it is read later; 1 x, 0 bytes\n"));
+  EXPECT_THAT(text, HasSubstr("remarks:\n  schedule: not fuse: a circle (exp); 3 x, 96 bytes   // m.py:1, m.py:2\n  "
+                              "compiler: not in place: it is read later; 1 x, 0 bytes\n"));
   EXPECT_EQ(text.substr(0, text.find("remarks:")), print(small_plan(), false));
 }
 

@@ -18,13 +18,13 @@ namespace trainc::runtime {
 namespace {
 
 using namespace plan;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 using trainc::testing::gate;
 using trainc::testing::jump_kernel;
 using trainc::testing::sleeping;
 using trainc::testing::slept;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::ThrowsMessage;
 
 constexpr int64_t kN = 500;
 float* floats(void* p) { return static_cast<float*>(p); }
@@ -46,7 +46,8 @@ Step call(const std::string& name, int kernel, std::vector<int> reads, std::vect
   s.kernel = kernel, s.parallel_extent = kN, s.bytes = 1;  // by its caller
   return s;
 }
-Step sleeper(const std::string& name, int token, std::vector<int> reads, std::vector<int> writes, const std::string& attributes) {
+Step sleeper(const std::string& name, int token, std::vector<int> reads, std::vector<int> writes,
+             const std::string& attributes) {
   Step s = start_step(name, token, std::move(reads), std::move(writes));
   s.arguments_json = attributes, s.origins = {"model.py:41"};
   return s;
@@ -55,11 +56,14 @@ Step sleeper(const std::string& name, int token, std::vector<int> reads, std::ve
 /// a = x + 1; start b <- a; c = x + 1 (wakes gate 0); d = c + 1; wait; y = b + d
 Plan overlapping(const std::string& attributes, bool in_place = false) {
   Plan p{.name = "overlapping"};
-  p.buffers = {buffer("x", Home::Input, kN, 0), buffer("a", Home::Temp, kN), buffer("b", Home::Temp, kN), buffer("c", Home::Temp, kN), buffer("d", Home::Temp, kN),
-               buffer("y", Home::Output, kN, 0)};
-  p.kernels = {jump_kernel("add_one", add_one), jump_kernel("add_one_and_wake", add_one_and_wake), jump_kernel("add", add), jump_kernel("fail", fail)};
+  p.buffers = {buffer("x", Home::Input, kN, 0), buffer("a", Home::Temp, kN), buffer("b", Home::Temp, kN),
+               buffer("c", Home::Temp, kN),     buffer("d", Home::Temp, kN), buffer("y", Home::Output, kN, 0)};
+  p.kernels = {jump_kernel("add_one", add_one), jump_kernel("add_one_and_wake", add_one_and_wake),
+               jump_kernel("add", add), jump_kernel("fail", fail)};
   const Step start = sleeper("send", 0, {1}, {in_place ? 1 : 2}, attributes);
-  p.steps = {call("one", 0, {0}, {1}), start, call("two", 1, {0}, {3}), call("three", 0, {3}, {4}), wait_step(start), call("four", 2, {in_place ? 1 : 2, 4}, {5})};
+  p.steps = {call("one", 0, {0}, {1}), start,
+             call("two", 1, {0}, {3}), call("three", 0, {3}, {4}),
+             wait_step(start),         call("four", 2, {in_place ? 1 : 2, 4}, {5})};
   p.input_count = 1, p.output_count = 1, p.outputs = {5};
   plan_memory(p);
   return p;
@@ -74,7 +78,9 @@ class Async : public ::testing::Test {
     slept = 0;
   }
   ~Async() override { EXPECT_EQ(sleeping, 0) << "something is still in flight"; }
-  void run(Executable& e, const std::function<void()>& check_signals = {}) { e.run({.inputs = {x.data()}, .outputs = {y.data()}, .check_signals = check_signals}); }
+  void run(Executable& e, const std::function<void()>& check_signals = {}) {
+    e.run({.inputs = {x.data()}, .outputs = {y.data()}, .check_signals = check_signals});
+  }
   void expect_right() const {
     for (int i = 0; i < kN; ++i) ASSERT_EQ(y[i], 2 * x[i] + 3);
   }
@@ -122,10 +128,21 @@ TEST_F(Async, AMomentIsEnough) {
 
 TEST_F(Async, SeveralAreInFlightAtOnce) {
   Plan p{.name = "several"};  // three sleepers, which are waited for in another order
-  p.buffers = {buffer("x", Home::Input, kN, 0), buffer("a", Home::Temp, kN), buffer("b", Home::Temp, kN), buffer("y", Home::Output, kN, 0), buffer("c", Home::Temp, kN)};
-  p.kernels = {jump_kernel("add_one", add_one), jump_kernel("add_one_and_wake", add_one_and_wake), jump_kernel("add", add)};
-  const Step first = sleeper("first", 0, {0}, {1}, R"({"gate": 1})"), second = sleeper("second", 2, {0}, {2}, R"({"gate": 0})"), third = sleeper("third", 1, {}, {}, R"({"gate": 2})");
-  p.steps = {first, second, third, call("wake", 1, {0}, {4}), wait_step(second), wait_step(third), wait_step(first), call("sum", 2, {1, 2}, {3})};
+  p.buffers = {buffer("x", Home::Input, kN, 0), buffer("a", Home::Temp, kN), buffer("b", Home::Temp, kN),
+               buffer("y", Home::Output, kN, 0), buffer("c", Home::Temp, kN)};
+  p.kernels = {jump_kernel("add_one", add_one), jump_kernel("add_one_and_wake", add_one_and_wake),
+               jump_kernel("add", add)};
+  const Step first = sleeper("first", 0, {0}, {1}, R"({"gate": 1})"),
+             second = sleeper("second", 2, {0}, {2}, R"({"gate": 0})"),
+             third = sleeper("third", 1, {}, {}, R"({"gate": 2})");
+  p.steps = {first,
+             second,
+             third,
+             call("wake", 1, {0}, {4}),
+             wait_step(second),
+             wait_step(third),
+             wait_step(first),
+             call("sum", 2, {1, 2}, {3})};
   p.input_count = 1, p.output_count = 1, p.outputs = {3};
   plan_memory(p);
   CpuExecutable e(p);
@@ -140,17 +157,28 @@ TEST_F(Async, SeveralAreInFlightAtOnce) {
 }
 
 TEST_F(Async, ErrorsComeOutAtTheWait) {
-  struct { const char* attributes; std::function<void(const std::function<void()>&)> expect; } cases[] = {
-      {R"({"fails": "user:the other rank is gone"})",
-       [](const auto& f) { EXPECT_THAT(f, ThrowsMessage<UserError>(AllOf(HasSubstr("send (sleep) from model.py:41"), HasSubstr("the other rank is gone")))); }},
-      {R"({"fails": "other:connection closed"})",
-       [](const auto& f) { EXPECT_THAT(f, ThrowsMessage<std::runtime_error>(AllOf(HasSubstr("send (sleep) from model.py:41"), HasSubstr("connection closed")))); }}};
+  struct {
+    const char* attributes;
+    std::function<void(const std::function<void()>&)> expect;
+  } cases[] = {{R"({"fails": "user:the other rank is gone"})",
+                [](const auto& f) {
+                  EXPECT_THAT(f, ThrowsMessage<UserError>(AllOf(HasSubstr("send (sleep) from model.py:41"),
+                                                                HasSubstr("the other rank is gone"))));
+                }},
+               {R"({"fails": "other:connection closed"})", [](const auto& f) {
+                  EXPECT_THAT(f, ThrowsMessage<std::runtime_error>(AllOf(HasSubstr("send (sleep) from model.py:41"),
+                                                                         HasSubstr("connection closed"))));
+                }}};
   for (const auto& c : cases) {
     CpuExecutable e(overlapping(c.attributes));
     int looks = 0;
     c.expect([&] {
       looks = 0;
-      run(e, [&] { if (++looks == 4) while (slept == 0) std::this_thread::yield(); });  // it has failed before step three
+      // it has failed before step three
+      run(e, [&] {
+        if (++looks == 4)
+          while (slept == 0) std::this_thread::yield();
+      });
     });
     EXPECT_GE(looks, 5) << "the steps before the wait ran";
     EXPECT_EQ(y[0], -1) << "the step behind it did not";
@@ -183,7 +211,13 @@ TEST_F(Async, SignalsInterruptBetweenStepsAndDuringTheWait) {
     CpuExecutable e(overlapping(R"({"gate": 1})"));
     slept = 0;
     int looks = 0;
-    EXPECT_THAT([&] { run(e, [&] { if (++looks == at) throw std::runtime_error("interrupted"); }); }, ThrowsMessage<std::runtime_error>("interrupted"));
+    EXPECT_THAT(
+        [&] {
+          run(e, [&] {
+            if (++looks == at) throw std::runtime_error("interrupted");
+          });
+        },
+        ThrowsMessage<std::runtime_error>("interrupted"));
     EXPECT_EQ(slept, 1);
     EXPECT_EQ(sleeping, 0);
     EXPECT_EQ(y[0], -1);
@@ -197,10 +231,20 @@ TEST_F(Async, SignalsInterruptBetweenStepsAndDuringTheWait) {
 
 TEST_F(Async, OwnersAreKeptUntilTheWait) {
   Plan p{.name = "owned"};  // the framework's tensor is sent
-  p.buffers = {buffer("x", Home::Input, kN, 0), buffer("e", Home::Extern, kN), buffer("b", Home::Temp, kN), buffer("c", Home::Temp, kN), buffer("y", Home::Output, kN, 0)};
+  p.buffers = {buffer("x", Home::Input, kN, 0), buffer("e", Home::Extern, kN), buffer("b", Home::Temp, kN),
+               buffer("c", Home::Temp, kN), buffer("y", Home::Output, kN, 0)};
   p.kernels = {jump_kernel("add_one", add_one)};
   const Step start = sleeper("send", 0, {1}, {2}, R"({"gate": 1})");
-  p.steps = {{.kind = StepKind::Extern, .name = "call", .arguments = {0}, .reads = {0}, .writes = {1}, .target = "t", .arguments_json = "{}"}, start, call("two", 0, {0}, {3}), wait_step(start),
+  p.steps = {{.kind = StepKind::Extern,
+              .name = "call",
+              .arguments = {0},
+              .reads = {0},
+              .writes = {1},
+              .target = "t",
+              .arguments_json = "{}"},
+             start,
+             call("two", 0, {0}, {3}),
+             wait_step(start),
              call("four", 0, {2}, {4})};
   p.input_count = 1, p.output_count = 1, p.outputs = {4};
   plan_memory(p);
@@ -257,10 +301,12 @@ TEST_F(Async, ThreadsMayRunThePlanAtOnce) {
 TEST_F(Async, WhatNobodyKnowsIsRefusedWhenThePlanIsLoaded) {
   Plan p = overlapping("{}");
   p.steps[1].target = "all_reduce";
-  EXPECT_THAT([&] { CpuExecutable{p}; }, ThrowsMessage<UserError>(HasSubstr("starts an operation 'all_reduce', which nobody here knows")));
+  EXPECT_THAT([&] { CpuExecutable{p}; },
+              ThrowsMessage<UserError>(HasSubstr("starts an operation 'all_reduce', which nobody here knows")));
   p = overlapping("{}");
   p.steps[1] = sleeper("send", 0, {1, 0}, {2}, "{}"), p.steps[4] = wait_step(p.steps[1]);
-  EXPECT_THAT([&] { CpuExecutable{p}; }, ThrowsMessage<InternalError>(AllOf(HasSubstr("send (sleep)"), HasSubstr("two arguments at most"))));
+  EXPECT_THAT([&] { CpuExecutable{p}; },
+              ThrowsMessage<InternalError>(AllOf(HasSubstr("send (sleep)"), HasSubstr("two arguments at most"))));
 }
 
 // A child has no thread but the one that forked: what was in flight is over for it, with an error, and it does not wait

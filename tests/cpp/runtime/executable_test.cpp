@@ -23,9 +23,9 @@ namespace trainc::runtime {
 namespace {
 
 using namespace plan;
-using trainc::testing::jump_kernel;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
+using trainc::testing::jump_kernel;
 
 float* floats(void* p) { return static_cast<float*>(p); }
 /// arguments[1][i] = arguments[0][i] + 1
@@ -49,10 +49,18 @@ void check_elements(void* const* a, void*, uint32_t* status, int64_t begin, int6
 }
 
 Buffer vec(const std::string& name, Home home, int64_t n, int64_t index = 0) {
-  return {.name = name, .home = home, .index = index, .dtype = DType::F32, .shape = {n}, .strides = {1}, .bytes = 4 * n};
+  return {
+      .name = name, .home = home, .index = index, .dtype = DType::F32, .shape = {n}, .strides = {1}, .bytes = 4 * n};
 }
 Step call_kernel(const std::string& name, int k, int in, int out, int64_t n) {
-  return {.kind = StepKind::Kernel, .name = name, .arguments = {in, out}, .reads = {in}, .writes = {out}, .kernel = k, .parallel_extent = n, .origins = {"model.py:41"}};
+  return {.kind = StepKind::Kernel,
+          .name = name,
+          .arguments = {in, out},
+          .reads = {in},
+          .writes = {out},
+          .kernel = k,
+          .parallel_extent = n,
+          .origins = {"model.py:41"}};
 }
 
 constexpr int64_t kN = 1000;
@@ -110,14 +118,17 @@ TEST(Executable, SavedAndConstantMemory) {
   e.run({.inputs = {x.data()}, .outputs = {y.data()}, .saved = saved.data()});
   EXPECT_EQ(saved[31], -1);
   EXPECT_EQ(saved[32], 10);
-  EXPECT_THAT([&] { e.run({.inputs = {x.data()}, .outputs = {y.data()}}); }, ThrowsMessage<InternalError>(HasSubstr("no memory for s")));
+  EXPECT_THAT([&] { e.run({.inputs = {x.data()}, .outputs = {y.data()}}); },
+              ThrowsMessage<InternalError>(HasSubstr("no memory for s")));
 }
 
 TEST(Executable, WrongCallsAreNamed) {
   CpuExecutable e(chain());
   std::vector<float> x = ramp();
-  EXPECT_THAT([&] { e.run({.inputs = {}, .outputs = {x.data()}}); }, ThrowsMessage<InternalError>(HasSubstr("0 inputs given, it takes 1")));
-  EXPECT_THAT([&] { e.run({.inputs = {nullptr}, .outputs = {x.data()}}); }, ThrowsMessage<InternalError>(HasSubstr("no memory for x")));
+  EXPECT_THAT([&] { e.run({.inputs = {}, .outputs = {x.data()}}); },
+              ThrowsMessage<InternalError>(HasSubstr("0 inputs given, it takes 1")));
+  EXPECT_THAT([&] { e.run({.inputs = {nullptr}, .outputs = {x.data()}}); },
+              ThrowsMessage<InternalError>(HasSubstr("no memory for x")));
   Plan broken = chain();
   broken.steps[0].kernel = 7;
   EXPECT_THROW(CpuExecutable{broken}, InternalError);
@@ -137,7 +148,8 @@ TEST(Executable, AFailedCheckNamesStepAndLine) {
   EXPECT_THAT([&] { e.run({.inputs = {x.data()}, .outputs = {y.data()}}); },
               ThrowsMessage<IndexError>(::testing::AllOf(HasSubstr("model.py:41"), HasSubstr("check 1 of gather_3"))));
   x[0] = 1e7;
-  EXPECT_THAT([&] { e.run({.inputs = {x.data()}, .outputs = {y.data()}}); }, ThrowsMessage<std::runtime_error>(::testing::AllOf(HasSubstr("out of bounds"), HasSubstr("check 2"))));
+  EXPECT_THAT([&] { e.run({.inputs = {x.data()}, .outputs = {y.data()}}); },
+              ThrowsMessage<std::runtime_error>(::testing::AllOf(HasSubstr("out of bounds"), HasSubstr("check 2"))));
   x = ramp();
   EXPECT_NO_THROW(e.run({.inputs = {x.data()}, .outputs = {y.data()}}));  // the status is fresh for each run
 }
@@ -146,8 +158,11 @@ TEST(Executable, SignalsInterruptBetweenSteps) {
   CpuExecutable e(chain());
   std::vector<float> x = ramp(), y(kN, -1);
   int looks = 0;
-  const auto check = [&] { if (++looks == 2) throw std::runtime_error("interrupted"); };
-  EXPECT_THAT([&] { e.run({.inputs = {x.data()}, .outputs = {y.data()}, .check_signals = check}); }, ThrowsMessage<std::runtime_error>("interrupted"));
+  const auto check = [&] {
+    if (++looks == 2) throw std::runtime_error("interrupted");
+  };
+  EXPECT_THAT([&] { e.run({.inputs = {x.data()}, .outputs = {y.data()}, .check_signals = check}); },
+              ThrowsMessage<std::runtime_error>("interrupted"));
   EXPECT_EQ(y[0], -1);
   EXPECT_NO_THROW(e.run({.inputs = {x.data()}, .outputs = {y.data()}}));
 }
@@ -158,12 +173,23 @@ TEST(Executable, SignalsInterruptBetweenSteps) {
 Plan drawing(double p0 = 0.5) {
   Plan p{.name = "drawing"};
   const auto mask = [](const char* name, int index) {
-    return Buffer{.name = name, .home = Home::Output, .index = index, .dtype = DType::Bool, .shape = {kN}, .strides = {1}, .bytes = kN};
+    return Buffer{.name = name,
+                  .home = Home::Output,
+                  .index = index,
+                  .dtype = DType::Bool,
+                  .shape = {kN},
+                  .strides = {1},
+                  .bytes = kN};
   };
   p.buffers = {mask("m0", 0), mask("m1", 1), vec("e", Home::Extern, kN), vec("y", Home::Output, kN, 2)};
   p.kernels = {jump_kernel("add_one", add_one)};
   p.steps = {{.kind = StepKind::Random, .name = "d0", .writes = {0}, .p = p0},
-             {.kind = StepKind::Extern, .name = "call", .writes = {2}, .target = "aten.rand.default", .arguments_json = "{}", .random = true},
+             {.kind = StepKind::Extern,
+              .name = "call",
+              .writes = {2},
+              .target = "aten.rand.default",
+              .arguments_json = "{}",
+              .random = true},
              call_kernel("use", 0, 2, 3, kN),
              {.kind = StepKind::Random, .name = "d1", .writes = {1}, .p = 0.9}};
   p.output_count = 3, p.outputs = {0, 1, 3};
@@ -181,7 +207,11 @@ struct Framework {
     for (int i = 0; i < 624; ++i) state[24 + 8 * i] = static_cast<uint8_t>(i * 7 + 1);
   }
   Generator generator() {
-    return {[this] { ++reads; return state; }, [this](const std::vector<uint8_t>& from, const std::vector<uint8_t>& to) {
+    return {[this] {
+              ++reads;
+              return state;
+            },
+            [this](const std::vector<uint8_t>& from, const std::vector<uint8_t>& to) {
               ++writes;
               if (meanwhile) std::exchange(meanwhile, nullptr)();
               if (state != from) return false;
@@ -228,7 +258,9 @@ TEST(Executable, WhatWasDrawnBeforeAnErrorStaysDrawn) {
   std::vector<uint8_t> m(kN);
   std::vector<float> y(kN);
   Call call{.inputs = {}, .outputs = {m.data(), m.data(), y.data()}, .generator = framework.generator()};
-  call.extern_call = [](const Step&, const std::vector<void*>&) -> std::vector<ExternTensor> { throw UserError("no such thing"); };
+  call.extern_call = [](const Step&, const std::vector<void*>&) -> std::vector<ExternTensor> {
+    throw UserError("no such thing");
+  };
   EXPECT_THROW(e.run(call), UserError);
   bernoulli(MaskGenerator::Twister, eager, 0.5, m.data(), kN);
   EXPECT_EQ(framework.state, eager.state());
@@ -265,7 +297,8 @@ TEST(Executable, WhatWasTakenAndNotDrawnIsGivenBackAfterAnError) {
     };
     EXPECT_THROW(e.run(call), IndexError);
     bernoulli(MaskGenerator::Twister, eager, 0.5, m0.data(), kN);
-    if (others_draw) bernoulli(MaskGenerator::Twister, eager, 0.9, m1.data(), kN), eager.next();  // they drew after both masks: these are gone
+    // they drew after both masks: these are gone
+    if (others_draw) bernoulli(MaskGenerator::Twister, eager, 0.9, m1.data(), kN), eager.next();
     EXPECT_EQ(framework.state, eager.state()) << others_draw;
   }
 }
@@ -290,7 +323,9 @@ TEST(Executable, NobodyElseGetsThePlansNumbers) {
   std::vector<uint8_t> m0(kN), m1(kN), w0(kN), w1(kN);
   Call call{.inputs = {}, .outputs = {m0.data(), m1.data()}, .generator = framework.generator()};
   int checks = 0;
-  call.check_signals = [&] { if (++checks == 2) last = draw(); };
+  call.check_signals = [&] {
+    if (++checks == 2) last = draw();
+  };
   e.run(call);
   EXPECT_EQ(first, eager.next());
   bernoulli(MaskGenerator::Twister, eager, 0.5, w0.data(), kN);
@@ -354,7 +389,9 @@ TEST(Executable, AnExternResultMayBeWantedElsewhere) {
   std::vector<uint8_t> m(kN);
   std::vector<float> y(kN), made(kN, 4);
   Call call{.inputs = {}, .outputs = {m.data(), m.data(), y.data()}, .generator = framework.generator()};
-  call.extern_call = [&](const Step&, const std::vector<void*>&) { return std::vector<ExternTensor>{{made.data(), nullptr}}; };
+  call.extern_call = [&](const Step&, const std::vector<void*>&) {
+    return std::vector<ExternTensor>{{made.data(), nullptr}};
+  };
   e.run(call);
   EXPECT_EQ(y[kN - 1], 5);
 }
@@ -362,11 +399,21 @@ TEST(Executable, AnExternResultMayBeWantedElsewhere) {
 /// t = x + 1; a call of t; u = x + 1, which may have t's memory; y = 2 * (what the call gave)
 Plan calling(std::vector<int> aliases) {
   Plan p{.name = "calling"};
-  p.buffers = {vec("x", Home::Input, kN), vec("t", Home::Temp, kN), vec("v", Home::Extern, kN), vec("u", Home::Temp, kN), vec("y", Home::Output, kN), vec("z", Home::Output, kN, 1)};
+  p.buffers = {vec("x", Home::Input, kN), vec("t", Home::Temp, kN),   vec("v", Home::Extern, kN),
+               vec("u", Home::Temp, kN),  vec("y", Home::Output, kN), vec("z", Home::Output, kN, 1)};
   p.kernels = {jump_kernel("add_one", add_one), jump_kernel("twice", twice, 256)};
   p.steps = {call_kernel("a", 0, 0, 1, kN),
-             {.kind = StepKind::Extern, .name = "call", .arguments = {1}, .reads = {1}, .writes = {2}, .target = "t", .arguments_json = "{}", .aliases = std::move(aliases)},
-             call_kernel("b", 1, 0, 3, kN), call_kernel("c", 0, 3, 5, kN), call_kernel("d", 1, 2, 4, kN)};
+             {.kind = StepKind::Extern,
+              .name = "call",
+              .arguments = {1},
+              .reads = {1},
+              .writes = {2},
+              .target = "t",
+              .arguments_json = "{}",
+              .aliases = std::move(aliases)},
+             call_kernel("b", 1, 0, 3, kN),
+             call_kernel("c", 0, 3, 5, kN),
+             call_kernel("d", 1, 2, 4, kN)};
   p.input_count = 1, p.output_count = 2, p.outputs = {4, 5};
   plan_memory(p);
   return p;
@@ -376,7 +423,9 @@ TEST(Executable, AViewThatTheStepDeclaresIsNotCopied) {
   CpuExecutable e(calling({1}));
   std::vector<float> x = ramp(), y(kN), z(kN);
   Call call{.inputs = {x.data()}, .outputs = {y.data(), z.data()}};
-  call.extern_call = [&](const Step&, const std::vector<void*>& in) { return std::vector<ExternTensor>{{in[0], nullptr}}; };
+  call.extern_call = [&](const Step&, const std::vector<void*>& in) {
+    return std::vector<ExternTensor>{{in[0], nullptr}};
+  };
   e.run(call);
   for (int i = 0; i < kN; ++i) ASSERT_EQ(y[i], 2 * (x[i] + 1));
 }
@@ -399,10 +448,15 @@ TEST(Executable, AViewThatNobodyDeclaredIsCopied) {
   e.run(call);
   for (int i = 0; i < kN; ++i) ASSERT_EQ(y[i], 2 * (x[i] + 1));
   EXPECT_EQ(copies, 1);
-  call.extern_call = [&](const Step&, const std::vector<void*>& in) { return std::vector<ExternTensor>{{in[0], nullptr}}; };
-  EXPECT_THAT([&] { e.run(call); }, ThrowsMessage<InternalError>(HasSubstr("t: result 0 is a view that cannot be copied")));
+  call.extern_call = [&](const Step&, const std::vector<void*>& in) {
+    return std::vector<ExternTensor>{{in[0], nullptr}};
+  };
+  EXPECT_THAT([&] { e.run(call); },
+              ThrowsMessage<InternalError>(HasSubstr("t: result 0 is a view that cannot be copied")));
   std::vector<float> fresh(kN, 3);
-  call.extern_call = [&](const Step&, const std::vector<void*>&) { return std::vector<ExternTensor>{{fresh.data(), nullptr}}; };
+  call.extern_call = [&](const Step&, const std::vector<void*>&) {
+    return std::vector<ExternTensor>{{fresh.data(), nullptr}};
+  };
   e.run(call);
   EXPECT_EQ(y[0], 6);
 }
@@ -447,7 +501,8 @@ TEST(Poison, WhatWasNotWrittenIsNan) {
 TEST(Poison, MemoryIsNanAfterItsLastUse) {
   const Debugging poison("poison");
   Plan p = calling({});
-  p.buffers[3].home = Home::Output, p.buffers[3].index = 2, p.output_count = 3, p.outputs = {4, 5, 3};  // nobody takes t's memory
+  // nobody takes t's memory
+  p.buffers[3].home = Home::Output, p.buffers[3].index = 2, p.output_count = 3, p.outputs = {4, 5, 3};
   plan_memory(p);
   CpuExecutable e(p);
   std::vector<float> x = ramp(), y(kN), z(kN), u(kN), fresh(kN);
@@ -459,7 +514,9 @@ TEST(Poison, MemoryIsNanAfterItsLastUse) {
     return std::vector<ExternTensor>{{fresh.data(), nullptr}};
   };
   int looks = 0;
-  call.check_signals = [&] { if (++looks == 3) freed = std::isnan(t[7]); };  // before the step after the call
+  call.check_signals = [&] {
+    if (++looks == 3) freed = std::isnan(t[7]);
+  };  // before the step after the call
   e.run(call);
   EXPECT_TRUE(in_use);
   EXPECT_TRUE(freed);
@@ -499,7 +556,11 @@ TEST(ParallelFor, EachIndexOnce) {
 }
 
 TEST(ParallelFor, ExceptionsArriveAtTheCaller) {
-  EXPECT_THROW(parallel_for(100, [](int64_t begin, int64_t end) { if (begin <= 99 && 99 < end) throw IndexError("99"); }), IndexError);
+  EXPECT_THROW(parallel_for(100,
+                            [](int64_t begin, int64_t end) {
+                              if (begin <= 99 && 99 < end) throw IndexError("99");
+                            }),
+               IndexError);
   std::atomic<int64_t> sum{0};
   parallel_for(100, [&](int64_t begin, int64_t end) { sum += end - begin; });
   EXPECT_EQ(sum, 100);
@@ -543,7 +604,8 @@ void sgd(void* const* a, void*, uint32_t*, int64_t begin, int64_t end) {
 }
 
 TEST(Foreach, EachElementOfEachTensorOnce) {
-  runtime::CpuForeach step({.name = "sgd", .kernel = jump_kernel("sgd", sgd), .inputs = {{}, {.scalar = true}, {}}, .chunk = 16});
+  runtime::CpuForeach step(
+      {.name = "sgd", .kernel = jump_kernel("sgd", sgd), .inputs = {{}, {.scalar = true}, {}}, .chunk = 16});
   EXPECT_EQ(step.tensor_inputs(), 2);
   const std::vector<int64_t> sizes = {0, 1, 16, 17, 0, 1000, 15, 333, 0};
   std::vector<std::vector<float>> p, g;

@@ -1,4 +1,5 @@
-// Both mask generators against recorded vectors, on every machine (tests/data/masks.txt), and the state of the generator after.
+// Both mask generators against recorded vectors, on every machine (tests/data/masks.txt), and the state of the
+// generator after.
 #include <gtest/gtest.h>
 
 #include <cstring>

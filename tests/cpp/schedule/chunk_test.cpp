@@ -16,12 +16,14 @@ using reference::Tensor;
 
 bool makes(const Graph& graph, const Dims& logits) {
   const std::vector<const Node*> live = graph.live();
-  return std::any_of(live.begin(), live.end(), [&](const Node* n) { return n->op == Op::Contract && n->shape() == logits; });
+  return std::any_of(live.begin(), live.end(),
+                     [&](const Node* n) { return n->op == Op::Contract && n->shape() == logits; });
 }
 
 std::vector<std::string> told(const std::vector<Remark>& remarks) {
   std::vector<std::string> lines;
-  for (const Remark& r : remarks) lines.push_back(r.reason + " (" + r.detail + "): " + (r.origins.empty() ? "" : r.origins[0]));
+  for (const Remark& r : remarks)
+    lines.push_back(r.reason + " (" + r.detail + "): " + (r.origins.empty() ? "" : r.origins[0]));
   return lines;
 }
 
@@ -50,7 +52,8 @@ TEST(Chunks, AreTheSameLossAndGradients) {
     SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(joint.graph));
     const int64_t rows = 1 + static_cast<int64_t>(seed % 9);
     Remarks remarks;
-    std::optional<Graph> cut = chunk_rows(joint.graph, joint.primals, {.rows = rows, .worth = std::numeric_limits<int64_t>::min() / 2}, &remarks);
+    std::optional<Graph> cut = chunk_rows(joint.graph, joint.primals,
+                                          {.rows = rows, .worth = std::numeric_limits<int64_t>::min() / 2}, &remarks);
     const Graph after = cut ? std::move(*cut) : parse(print(joint.graph));
     verify(after);
     const bool expected = c.chunks() && rows < c.rows();
@@ -89,7 +92,8 @@ TEST(Chunks, WhatKeepsTheLogitsWhole) {
   c = large(), c.teacher = true;
   EXPECT_THAT(reasons_of(c), ElementsAre("the matrix is put together with another tensor of its size (input): m.py:1"));
   // 30 rows of 50 f32 less, 50 x 6 of the weight's gradient and 40 x 6 of the input's more
-  EXPECT_THAT(reasons_of(large(), {.rows = 10, .worth = 5000}), ElementsAre("it would save too little (3840 bytes): m.py:1"));
+  EXPECT_THAT(reasons_of(large(), {.rows = 10, .worth = 5000}),
+              ElementsAre("it would save too little (3840 bytes): m.py:1"));
   // In one plan the gradient of the weight, a result, is there beside that of the logits in any case.
   EXPECT_THAT(reasons_of(large(), {.rows = 10, .worth = 5000, .one_plan = true}), IsEmpty());
 }

@@ -1,4 +1,5 @@
-// Forward and backward, put together again, are the joint graph: to the bit, for what is computed again is computed alike.
+// Forward and backward, put together again, are the joint graph: to the bit, for what is computed again is computed
+// alike.
 #include "schedule/cut.h"
 
 #include <gmock/gmock.h>
@@ -14,10 +15,13 @@ namespace {
 
 using reference::Tensor;
 
-reference::Options oracle() { return {.precision = reference::Precision::Rounded, .random = testing::random_mask, .call = {}}; }
+reference::Options oracle() {
+  return {.precision = reference::Precision::Rounded, .random = testing::random_mask, .call = {}};
+}
 
 /// All outputs of the joint graph by way of the two halves.
-std::vector<Tensor> evaluate_halves(const Cut& cut, int64_t primals, int64_t forward_outputs, const std::vector<Tensor>& inputs) {
+std::vector<Tensor> evaluate_halves(const Cut& cut, int64_t primals, int64_t forward_outputs,
+                                    const std::vector<Tensor>& inputs) {
   const std::vector<Tensor> given(inputs.begin(), inputs.begin() + primals);
   std::vector<Tensor> all = reference::evaluate(cut.forward, given, oracle());
   std::vector<Tensor> in;
@@ -32,9 +36,11 @@ std::vector<Tensor> evaluate_halves(const Cut& cut, int64_t primals, int64_t for
   return all;
 }
 
-void expect_same_as_joint(const testing::RandomJoint& joint, const std::vector<const Node*>& must_recompute, uint64_t seed) {
+void expect_same_as_joint(const testing::RandomJoint& joint, const std::vector<const Node*>& must_recompute,
+                          uint64_t seed) {
   SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(joint.graph));
-  const Cut cut = cut_joint(joint.graph, joint.primals, joint.forward_outputs, must_recompute, seed % 2 ? 1 : cost::kDeferredBytes);
+  const Cut cut =
+      cut_joint(joint.graph, joint.primals, joint.forward_outputs, must_recompute, seed % 2 ? 1 : cost::kDeferredBytes);
   verify(cut.forward);
   verify(cut.backward);
   verify(cut.deferred);
@@ -42,7 +48,8 @@ void expect_same_as_joint(const testing::RandomJoint& joint, const std::vector<c
   for (size_t i = 0; i < cut.saved.size(); ++i) {
     const Node* saved = cut.forward.outputs[joint.forward_outputs + i].value;
     EXPECT_EQ(saved->type, cut.saved[i]);
-    EXPECT_FALSE(saved->op == Op::Reshape || saved->op == Op::Permute || saved->op == Op::Broadcast) << name_of(saved->op) << " is saved";
+    EXPECT_FALSE(saved->op == Op::Reshape || saved->op == Op::Permute || saved->op == Op::Broadcast)
+        << name_of(saved->op) << " is saved";
     EXPECT_NE(saved->op, Op::Constant);
     EXPECT_NE(saved->op, Op::Input) << "the caller holds it";
   }
@@ -81,7 +88,9 @@ TEST(Cut, AttentionKeepsNoProbabilities) {
     if (HasFailure()) return;
     const auto keeps = [&](bool streams) {
       const Cut cut = cut_joint(joint.graph, joint.primals, joint.forward_outputs, {}, cost::kDeferredBytes, streams);
-      return std::any_of(cut.saved.begin(), cut.saved.end(), [&](const Type& t) { return is_float(t.dtype) && t.numel() == c.batch * c.heads * c.rows * c.columns; });
+      return std::any_of(cut.saved.begin(), cut.saved.end(), [&](const Type& t) {
+        return is_float(t.dtype) && t.numel() == c.batch * c.heads * c.rows * c.columns;
+      });
     };
     if (c.rows < 16 || c.columns < 17) continue;  // there the rows' sums and the matrix are all as small
     EXPECT_FALSE(keeps(true)) << print(joint.graph);
@@ -143,11 +152,13 @@ TEST(Cut, AContractionIsComputedAgainForItsPrice) {
 %6 = mul %4 %5 : f32[1,64,64]
 return none %6
 )");
-  const auto kept = [&](double price) { return cut_joint(joint, 1, 1, {}, cost::kDeferredBytes, false, price).forward.outputs.at(1).value->op; };
+  const auto kept = [&](double price) {
+    return cut_joint(joint, 1, 1, {}, cost::kDeferredBytes, false, price).forward.outputs.at(1).value->op;
+  };
   EXPECT_EQ(flops_of(find(joint, Op::Contract)), 65536);
   EXPECT_EQ(kept(0), Op::Contract);
-  EXPECT_EQ(kept(1), Op::Contract);                  // 64 KB to save 14
-  EXPECT_EQ(kept(0.05), Op::Reduce);                 // 3 KB
+  EXPECT_EQ(kept(1), Op::Contract);   // 64 KB to save 14
+  EXPECT_EQ(kept(0.05), Op::Reduce);  // 3 KB
   EXPECT_NE(find(cut_joint(joint, 1, 1, {}, cost::kDeferredBytes, false, 0.05).backward, Op::Contract), nullptr);
 }
 TEST(Cut, CheckpointedDrawIsKept) {  // drawn again it would be another mask
@@ -163,7 +174,8 @@ return none %3
   EXPECT_TRUE(cut.saved_as_bits.at(0));
   EXPECT_FALSE(cut_joint(joint, 1, 1, {}, cost::kDeferredBytes, false).saved_as_bits.at(0)) << "on a device";
 }
-TEST(Cut, MasksThatOthersSeeStayBytes) {  // a result that a rewriting might make the mask itself; and the operand of a call
+// a result that a rewriting might make the mask itself; and the operand of a call
+TEST(Cut, MasksThatOthersSeeStayBytes) {
   const Graph joint = parse(R"(%0 = random draw=0 p=0.5 : bool[64]
 %1 = random draw=1 p=0.5 : bool[64]
 %2 = random draw=2 p=0.5 : bool[64]
@@ -267,10 +279,12 @@ TEST(Cut, BesideALossWhatTheBackwardWantsIsSavedAndDeferred) {
 TEST(Cut, OfLongRowsWhatWasSummedIsKept) {
   for (const auto& [columns, kept] : {std::pair<int, Op>{16, Op::Exp}, {16384, Op::Contract}}) {
     const std::string n = std::to_string(columns);
-    const Graph joint = parse("%0 = input index=0 : f32[1,8,4]\n%1 = input index=1 : f32[1," + n + ",4]\n%2 = contract %0 %1 : f32[1,8," + n + "]\n" +
-                              "%3 = reduce %2 kind=sum axes=[2] : f32[1,8]\n%4 = reshape %3 : f32[1,8,1]\n%5 = broadcast %4 : f32[1,8," + n + "]\n" +
-                              "%6 = sub %2 %5 : f32[1,8," + n + "]\n%7 = exp %6 : f32[1,8," + n + "]\n%8 = input index=2 : f32[1,8," + n + "]\n" +
-                              "%9 = mul %7 %8 : f32[1,8," + n + "]\nreturn none %9\n");
+    const Graph joint = parse(
+        "%0 = input index=0 : f32[1,8,4]\n%1 = input index=1 : f32[1," + n + ",4]\n%2 = contract %0 %1 : f32[1,8," + n +
+        "]\n" +
+        "%3 = reduce %2 kind=sum axes=[2] : f32[1,8]\n%4 = reshape %3 : f32[1,8,1]\n%5 = broadcast %4 : f32[1,8," + n +
+        "]\n" + "%6 = sub %2 %5 : f32[1,8," + n + "]\n%7 = exp %6 : f32[1,8," + n + "]\n%8 = input index=2 : f32[1,8," +
+        n + "]\n" + "%9 = mul %7 %8 : f32[1,8," + n + "]\nreturn none %9\n");
     const Cut cut = cut_joint(joint, 2, 1, {});
     EXPECT_EQ(cut.forward.outputs.at(1).value->op, kept) << n;
   }
@@ -279,10 +293,12 @@ TEST(Cut, OfLongRowsWhatWasSummedIsKept) {
 TEST(Cut, OfLongColumnsWhatWasSummedIsKept) {
   for (const auto& [rows, kept] : {std::pair<int, Op>{64, Op::Exp}, {1024, Op::Contract}}) {
     const std::string shape = "f32[1," + std::to_string(rows) + ",16]";
-    const Graph joint = parse("%0 = input index=0 : f32[1," + std::to_string(rows) + ",4]\n%1 = input index=1 : f32[1,16,4]\n%2 = contract %0 %1 : " + shape + "\n" +
-                              "%3 = reduce %2 kind=sum axes=[0,1] : f32[16]\n%4 = reshape %3 : f32[1,1,16]\n%5 = broadcast %4 : " + shape + "\n" +
-                              "%6 = sub %2 %5 : " + shape + "\n%7 = exp %6 : " + shape + "\n%8 = input index=2 : " + shape + "\n" +
-                              "%9 = mul %7 %8 : " + shape + "\nreturn none %9\n");
+    const Graph joint = parse(
+        "%0 = input index=0 : f32[1," + std::to_string(rows) +
+        ",4]\n%1 = input index=1 : f32[1,16,4]\n%2 = contract %0 %1 : " + shape + "\n" +
+        "%3 = reduce %2 kind=sum axes=[0,1] : f32[16]\n%4 = reshape %3 : f32[1,1,16]\n%5 = broadcast %4 : " + shape +
+        "\n" + "%6 = sub %2 %5 : " + shape + "\n%7 = exp %6 : " + shape + "\n%8 = input index=2 : " + shape + "\n" +
+        "%9 = mul %7 %8 : " + shape + "\nreturn none %9\n");
     const Cut cut = cut_joint(joint, 2, 1, {});
     EXPECT_EQ(cut.forward.outputs.at(1).value->op, kept) << rows;
   }
@@ -294,7 +310,8 @@ TEST(Cut, WhatReadsAnInputIsNotDeferred) {  // the caller may write it before he
   EXPECT_THAT(cut_joint(parse(text), 2, 2, {}, 1).deferred_outputs, ::testing::IsEmpty());
 }
 TEST(Cut, ForwardOutputThatDependsOnATangentIsRefused) {
-  const Graph joint = parse("%0 = input index=0 : f32[4]\n%1 = input index=1 : f32[4]\n%2 = add %0 %1 : f32[4]\nreturn %2 %1\n");
+  const Graph joint =
+      parse("%0 = input index=0 : f32[4]\n%1 = input index=1 : f32[4]\n%2 = add %0 %1 : f32[4]\nreturn %2 %1\n");
   EXPECT_THROW(cut_joint(joint, 1, 1, {}), InternalError);
 }
 

@@ -1,4 +1,5 @@
-// Groups stay a graph without circles, and every merge that leaves it one is allowed: compared with a search through all paths.
+// Groups stay a graph without circles, and every merge that leaves it one is allowed: compared with a search through
+// all paths.
 #include "schedule/group_dag.h"
 
 #include <gtest/gtest.h>
@@ -50,7 +51,8 @@ TEST(GroupDag, SaysWhatASearchThroughAllPathsSays) {
     const size_t reads = 1 + below(3);
     const auto some = [&](size_t most) {
       std::vector<int> groups;
-      for (size_t i = below(most + 1); i-- > 0 && !roots.empty();) groups.push_back(*std::next(roots.begin(), static_cast<std::ptrdiff_t>(below(roots.size()))));
+      for (size_t i = below(most + 1); i-- > 0 && !roots.empty();)
+        groups.push_back(*std::next(roots.begin(), static_cast<std::ptrdiff_t>(below(roots.size()))));
       return groups;
     };
     for (int step = 0; step < 80; ++step) {

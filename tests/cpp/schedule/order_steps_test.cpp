@@ -27,7 +27,8 @@ using plan::StepKind;
 using plan::wait_step;
 using ::testing::ElementsAre;
 
-constexpr StepCosts kSeconds{.flops_per_second = 1, .bytes_per_second = 1, .seconds_a_step = 0};  // a kernel lasts `flops` seconds
+// a kernel lasts `flops` seconds
+constexpr StepCosts kSeconds{.flops_per_second = 1, .bytes_per_second = 1, .seconds_a_step = 0};
 
 Step kernel(const std::string& name, std::vector<int> reads, std::vector<int> writes, int64_t seconds) {
   Step s = kernel_step(name, std::move(reads), std::move(writes));
@@ -89,7 +90,9 @@ std::vector<std::string> computed(const Plan& p) {
 Plan chain_and_others() {
   Plan p = empty(6);
   const Step start = start_step("send", 0, {2}, {3}, "sleep", 10);
-  p.steps = {kernel("other1", {0}, {4}, 4), kernel("other2", {4}, {5}, 4), kernel("a", {0}, {2}, 1), start, wait_step(start), kernel("b", {3}, {6}, 1), kernel("end", {6, 5}, {1}, 1)};
+  p.steps = {
+      kernel("other1", {0}, {4}, 4), kernel("other2", {4}, {5}, 4), kernel("a", {0}, {2}, 1), start, wait_step(start),
+      kernel("b", {3}, {6}, 1),      kernel("end", {6, 5}, {1}, 1)};
   return p;
 }
 TEST(OrderSteps, OtherWorkIsPutBetweenStartAndWait) {
@@ -104,7 +107,8 @@ TEST(OrderSteps, OtherWorkIsPutBetweenStartAndWait) {
 TEST(OrderSteps, AWaitComesRightBeforeItsFirstReader) {
   Plan p = empty(3);
   const Step start = start_step("send", 0, {2}, {2}, "sleep", 1);
-  p.steps = {kernel("a", {0}, {2}, 1), kernel("other", {0}, {3}, 9), start, wait_step(start), kernel("more", {3}, {4}, 9), kernel("b", {2, 4}, {1}, 1)};
+  p.steps = {kernel("a", {0}, {2}, 1), kernel("other", {0}, {3}, 9), start,
+             wait_step(start),         kernel("more", {3}, {4}, 9),  kernel("b", {2, 4}, {1}, 1)};
   EXPECT_THAT(names(order_steps(p, kSeconds)), ElementsAre("a", "send", "other", "more", "wait_send", "b"));
 }
 
@@ -143,7 +147,9 @@ TEST(OrderSteps, GradientsAreSummedBehindTheBackward) {
   EXPECT_LE(estimate_as_is(ordered).bytes, estimate_as_is(p).bytes);
   const std::vector<std::string> order = names(ordered);
   for (int l = 0; l < 8; ++l) {
-    const auto place = [&](const std::string& name) { return std::find(order.begin(), order.end(), name + std::to_string(l)) - order.begin(); };
+    const auto place = [&](const std::string& name) {
+      return std::find(order.begin(), order.end(), name + std::to_string(l)) - order.begin();
+    };
     EXPECT_EQ(place("sum"), place("dw") + 1) << l;
     EXPECT_EQ(place("wait_sum") + 1, place("update")) << l;
   }
@@ -188,14 +194,21 @@ TEST(OrderSteps, GathersRunAheadByWhatPays) {
 
 TEST(OrderSteps, DrawsAndCallsKeepTheirOrder) {
   Plan p = empty(4);
-  p.buffers.push_back({.name = "mask", .home = Home::Temp, .dtype = DType::Bool, .shape = {16}, .strides = {1}, .bytes = 16});
+  p.buffers.push_back(
+      {.name = "mask", .home = Home::Temp, .dtype = DType::Bool, .shape = {16}, .strides = {1}, .bytes = 16});
   p.buffers.push_back(buffer("e", Home::Extern, 16));
   const Step start = start_step("send", 0, {2}, {3}, "sleep", 100);
   p.steps = {{.kind = StepKind::Random, .name = "draw", .writes = {6}, .p = 0.5},
              kernel("a", {0}, {2}, 1),
              start,
              wait_step(start),
-             {.kind = StepKind::Extern, .name = "call", .arguments = {3}, .reads = {3}, .writes = {7}, .target = "t", .arguments_json = "{}"},
+             {.kind = StepKind::Extern,
+              .name = "call",
+              .arguments = {3},
+              .reads = {3},
+              .writes = {7},
+              .target = "t",
+              .arguments_json = "{}"},
              {.kind = StepKind::Random, .name = "draw2", .increment = 5},
              kernel("b", {7, 6}, {1}, 1)};
   EXPECT_THAT(computed(order_steps(p, kSeconds)), computed(p));
@@ -203,12 +216,23 @@ TEST(OrderSteps, DrawsAndCallsKeepTheirOrder) {
 }
 
 TEST(OrderSteps, AViewHoldsBackWhoWritesWhatItLiesIn) {
-  Plan p = empty(4);  // a; v, a view of it, is sent; then a's memory is taken over, by a kernel that could run at once but for that
+  // a; v, a view of it, is sent; then a's memory is taken over, by a kernel that could run at once but for that
+  Plan p = empty(4);
   p.buffers.push_back(buffer("v", Home::Extern, 16));
   const Step start = start_step("send", 0, {6}, {3}, "sleep", 100);
   p.steps = {kernel("a", {0}, {2}, 1),
-             {.kind = StepKind::Extern, .name = "call", .arguments = {2}, .reads = {2}, .writes = {6}, .target = "t", .arguments_json = "{}", .aliases = {2}},
-             start, wait_step(start), kernel("take", {2}, {4}, 1), kernel("b", {3, 4}, {1}, 1)};
+             {.kind = StepKind::Extern,
+              .name = "call",
+              .arguments = {2},
+              .reads = {2},
+              .writes = {6},
+              .target = "t",
+              .arguments_json = "{}",
+              .aliases = {2}},
+             start,
+             wait_step(start),
+             kernel("take", {2}, {4}, 1),
+             kernel("b", {3, 4}, {1}, 1)};
   p.buffers[4].over = 2;
   EXPECT_NO_THROW(plan::verify(with_memory(p)));
   EXPECT_NO_THROW(plan::verify(with_memory(order_steps(p, kSeconds))));
@@ -234,8 +258,9 @@ Plan random_plan(uint32_t seed, int steps) {
   std::mt19937 random(seed);
   const auto below = [&](size_t n) { return static_cast<int>(random() % n); };
   Plan p = empty(0, 100'000);
-  p.buffers.push_back(buffer("w", Home::Input, 16, 1)), p.input_count = 2;  // updated in the end, where anybody reads it
-  std::vector<int> made{0};                   // and not taken over
+  // updated in the end, where anybody reads it
+  p.buffers.push_back(buffer("w", Home::Input, 16, 1)), p.input_count = 2;
+  std::vector<int> made{0};  // and not taken over
   std::vector<Step> in_flight;
   int tokens = 0;
   const auto fresh = [&](Home home) {
@@ -244,7 +269,8 @@ Plan random_plan(uint32_t seed, int steps) {
   };
   const auto some = [&] {
     std::set<int> reads;
-    for (int n = 1 + below(2); n > 0; --n) reads.insert(made[made.size() - 1 - static_cast<size_t>(below(std::min<size_t>(made.size(), 8)))]);
+    for (int n = 1 + below(2); n > 0; --n)
+      reads.insert(made[made.size() - 1 - static_cast<size_t>(below(std::min<size_t>(made.size(), 8)))]);
     return std::vector<int>(reads.begin(), reads.end());
   };
   const auto wait = [&] {
@@ -259,12 +285,20 @@ Plan random_plan(uint32_t seed, int steps) {
     if (what == 0 && !in_flight.empty()) {
       wait();
     } else if (what <= 2) {
-      in_flight.push_back(start_step(name, tokens++, some(), below(4) ? std::vector<int>{fresh(Home::Temp)} : std::vector<int>{}, "sleep", 1 + below(25)));
+      in_flight.push_back(start_step(name, tokens++, some(),
+                                     below(4) ? std::vector<int>{fresh(Home::Temp)} : std::vector<int>{}, "sleep",
+                                     1 + below(25)));
       p.steps.push_back(in_flight.back());
     } else if (what == 3) {
       const std::vector<int> reads = some();
       const int view = fresh(Home::Extern);
-      p.steps.push_back({.kind = StepKind::Extern, .name = name, .arguments = reads, .reads = reads, .writes = {view}, .target = "t", .arguments_json = "{}"});
+      p.steps.push_back({.kind = StepKind::Extern,
+                         .name = name,
+                         .arguments = reads,
+                         .reads = reads,
+                         .writes = {view},
+                         .target = "t",
+                         .arguments_json = "{}"});
       if (below(2)) p.steps.back().aliases = {reads[0]};
       made.push_back(view);
     } else {
@@ -313,8 +347,11 @@ double lower_bound(const Plan& p) {
   for (const Step& s : p.steps) {
     double begin = 0;
     for (int b : s.reads) begin = std::max(begin, at[b]);
-    if (s.kind == StepKind::Start) token[s.token] = begin + s.seconds, link += s.seconds, first = std::min(first, begin);
-    const double end = s.kind == StepKind::Wait ? token[s.token] : s.kind == StepKind::Start ? begin : begin + kSeconds.seconds(s);
+    if (s.kind == StepKind::Start)
+      token[s.token] = begin + s.seconds, link += s.seconds, first = std::min(first, begin);
+    const double end = s.kind == StepKind::Wait    ? token[s.token]
+                       : s.kind == StepKind::Start ? begin
+                                                   : begin + kSeconds.seconds(s);
     if (s.kind != StepKind::Start && s.kind != StepKind::Wait) kernels += kSeconds.seconds(s);
     if (s.kind != StepKind::Start)
       for (int b : s.writes) at[b] = end;

@@ -15,7 +15,9 @@
 namespace trainc::schedule {
 namespace {
 
-reference::Options oracle() { return {.precision = reference::Precision::Rounded, .random = testing::random_mask, .call = {}}; }
+reference::Options oracle() {
+  return {.precision = reference::Precision::Rounded, .random = testing::random_mask, .call = {}};
+}
 
 /// The elements in the order in which they lie in the caller's memory.
 reference::Tensor in_memory_order(const reference::Tensor& t, const Dims& strides) {
@@ -53,7 +55,8 @@ void expect_promises(const Graph& graph, uint64_t seed) {
     EXPECT_NE(base_of(after)->op, Op::Input) << "an input's memory is given out";
   }
   const auto inputs = testing::random_inputs(graph, seed);
-  const auto expected = reference::evaluate(graph, inputs, oracle()), got = reference::evaluate(prepared, inputs, oracle());
+  const auto expected = reference::evaluate(graph, inputs, oracle()),
+             got = reference::evaluate(prepared, inputs, oracle());
   for (size_t i = 0; i < got.size(); ++i) {
     if (!graph.outputs[i].value) continue;
     reference::Tensor want = in_memory_order(expected[i], prepared.outputs[i].strides);
@@ -71,7 +74,7 @@ TEST(Prepare, RandomGraphs) {
     std::mt19937_64 rng(seed);
     graph.outputs.push_back(graph.outputs[0]);  // twice the same
     graph.outputs.push_back({nullptr, {}});
-    for (Output& o : graph.outputs) {           // some in permuted memory
+    for (Output& o : graph.outputs) {  // some in permuted memory
       if (!o.value || rng() % 2) continue;
       const int64_t rank = o.value->type.rank();
       Dims order(rank);
@@ -79,7 +82,8 @@ TEST(Prepare, RandomGraphs) {
       for (int64_t k = rank; k > 1; --k) std::swap(order[k - 1], order[rng() % k]);
       o.strides.assign(rank, 0);
       int64_t stride = 1;
-      for (int64_t k = rank; k-- > 0;) o.strides[order[k]] = stride, stride *= std::max<int64_t>(o.value->shape()[order[k]], 1);
+      for (int64_t k = rank; k-- > 0;)
+        o.strides[order[k]] = stride, stride *= std::max<int64_t>(o.value->shape()[order[k]], 1);
     }
     expect_promises(graph, seed);
   }
@@ -122,23 +126,30 @@ int64_t sums(const char* text) {
 TEST(Prepare, LongSumIsSplitInTwo) {
   EXPECT_EQ(sums("%0 = input index=0 : f32[65536]\n%1 = reduce %0 kind=sum axes=[0] : f32[]\nreturn %1\n"), 2);
   EXPECT_EQ(sums("%0 = input index=0 : f32[65536]\n%1 = reduce %0 kind=max axes=[0] : f32[]\nreturn %1\n"), 2);
-  EXPECT_EQ(sums("%0 = input index=0 : f32[32,2048]\n%1 = reduce %0 kind=sum axes=[1] : f32[32]\nreturn %1\n"), 1) << "rows enough";
-  EXPECT_EQ(sums("%0 = input index=0 : f32[1024]\n%1 = reduce %0 kind=sum axes=[0] : f32[]\nreturn %1\n"), 1) << "short";
+  EXPECT_EQ(sums("%0 = input index=0 : f32[32,2048]\n%1 = reduce %0 kind=sum axes=[1] : f32[32]\nreturn %1\n"), 1)
+      << "rows enough";
+  EXPECT_EQ(sums("%0 = input index=0 : f32[1024]\n%1 = reduce %0 kind=sum axes=[0] : f32[]\nreturn %1\n"), 1)
+      << "short";
 }
 TEST(Prepare, SplitSumsOfEveryShape) {
-  for (const char* text : {"%0 = input index=0 : i64[3,40,300]\n%1 = reduce %0 kind=sum axes=[0,1,2] : i64[]\nreturn %1\n",
-                           "%0 = input index=0 : i64[3,40,300]\n%1 = reduce %0 kind=sum axes=[1,2] : i64[3]\nreturn %1\n",
-                           "%0 = input index=0 : i64[300,3,40]\n%1 = reduce %0 kind=sum axes=[0,2] : i64[3]\nreturn %1\n",
-                           "%0 = input index=0 : i64[40,3,300]\n%1 = reduce %0 kind=max axes=[0,2] : i64[3]\nreturn %1\n"}) {
+  for (const char* text :
+       {"%0 = input index=0 : i64[3,40,300]\n%1 = reduce %0 kind=sum axes=[0,1,2] : i64[]\nreturn %1\n",
+        "%0 = input index=0 : i64[3,40,300]\n%1 = reduce %0 kind=sum axes=[1,2] : i64[3]\nreturn %1\n",
+        "%0 = input index=0 : i64[300,3,40]\n%1 = reduce %0 kind=sum axes=[0,2] : i64[3]\nreturn %1\n",
+        "%0 = input index=0 : i64[40,3,300]\n%1 = reduce %0 kind=max axes=[0,2] : i64[3]\nreturn %1\n"}) {
     EXPECT_EQ(sums(text), 2) << text;
     expect_promises(parse(text), 5);
   }
 }
 TEST(Prepare, SumOverNothing) {
-  expect_promises(parse("%0 = input index=0 : f32[3,0]\n%1 = reduce %0 kind=sum axes=[1] : f32[3]\n%2 = reduce %0 kind=prod axes=[1] : f32[3]\nreturn %1 %2\n"), 1);
+  expect_promises(parse("%0 = input index=0 : f32[3,0]\n%1 = reduce %0 kind=sum axes=[1] : f32[3]\n%2 = reduce %0 "
+                        "kind=prod axes=[1] : f32[3]\nreturn %1 %2\n"),
+                  1);
 }
 TEST(Prepare, SumsOverBool) {
-  expect_promises(parse("%0 = input index=0 : bool[3,5]\n%1 = reduce %0 kind=max axes=[1] : bool[3]\n%2 = reduce %0 kind=min axes=[0] : bool[5]\nreturn %1 %2\n"), 1);
+  expect_promises(parse("%0 = input index=0 : bool[3,5]\n%1 = reduce %0 kind=max axes=[1] : bool[3]\n%2 = reduce %0 "
+                        "kind=min axes=[0] : bool[5]\nreturn %1 %2\n"),
+                  1);
 }
 TEST(Prepare, ExternOperandsAreNoReshapes) {
   Graph g;

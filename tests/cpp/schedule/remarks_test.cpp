@@ -48,7 +48,8 @@ return %2
   const NodeRemarks remarks(g, "schedule", &all);
   const std::vector<const Node*> nodes = g.live();
   for (const Node* n : nodes) remarks.missed(missed::kFuse, "no", n, nullptr, 1);
-  EXPECT_THAT(told(all.take()), ElementsAre("fuse: no:", "fuse: no: m.py:1 x2"));  // a reshape of the compiler's own is of what it reshapes
+  // a reshape of the compiler's own is of what it reshapes
+  EXPECT_THAT(told(all.take()), ElementsAre("fuse: no:", "fuse: no: m.py:1 x2"));
   const NodeRemarks nobody(g, "schedule", nullptr);
   EXPECT_FALSE(nobody);
   nobody.missed(missed::kFuse, "no", nodes[0], nullptr, 1);
@@ -61,7 +62,8 @@ TEST(Remarks, NoneWhereAllIsOneKernel) {
 %3 = broadcast %2 : f32[4,8]
 %4 = div %0 %3 : f32[4,8]   // m.py:2
 return %4
-)"), IsEmpty());
+)"),
+              IsEmpty());
 }
 
 TEST(Remarks, AnotherPlace) {
@@ -70,7 +72,8 @@ TEST(Remarks, AnotherPlace) {
 %2 = permute %1 axes=[1,0] : f32[8,8]   // m.py:2
 %3 = tanh %2 : f32[8,8]   // m.py:3
 return %3 %1
-)"), ElementsAre("fuse: it reads other elements than the one at its place: m.py:3 m.py:1"));
+)"),
+              ElementsAre("fuse: it reads other elements than the one at its place: m.py:3 m.py:1"));
 }
 
 TEST(Remarks, AnotherNumberOfElements) {
@@ -79,7 +82,8 @@ TEST(Remarks, AnotherNumberOfElements) {
 %2 = slice %1 start=[0,2] step=[1,1] : f32[4,3]   // m.py:2
 %3 = tanh %2 : f32[4,3]   // m.py:3
 return %3 %1
-)"), ElementsAre("fuse: they have different numbers of elements: m.py:3 m.py:1"));
+)"),
+              ElementsAre("fuse: they have different numbers of elements: m.py:3 m.py:1"));
 }
 
 TEST(Remarks, KernelsOfTheirOwn) {
@@ -87,16 +91,19 @@ TEST(Remarks, KernelsOfTheirOwn) {
 %1 = scan %0 axis=1 : f32[4,8]   // m.py:1
 %2 = tanh %1 : f32[4,8]   // m.py:2
 return %2
-)"), ElementsAre("fuse: a scan is a kernel of its own: m.py:2 m.py:1"));
+)"),
+              ElementsAre("fuse: a scan is a kernel of its own: m.py:2 m.py:1"));
   EXPECT_THAT(refused(R"(%0 = input index=0 : f32[4,8]
 %1 = reduce %0 kind=sum axes=[0] : f32[8]   // m.py:1
 %2 = tanh %1 : f32[8]   // m.py:2
 return %2
-)"), ElementsAre("fuse: a sum over leading axes is whole at its kernel's end alone: m.py:2 m.py:1"));
+)"),
+              ElementsAre("fuse: a sum over leading axes is whole at its kernel's end alone: m.py:2 m.py:1"));
   EXPECT_THAT(refused(R"(%0 = random draw=0 p=0.5 : bool[4,8]   // m.py:1
 %1 = not %0 : bool[4,8]   // m.py:2
 return %1
-)"), ElementsAre("fuse: a draw is a step of its own: m.py:2 m.py:1"));
+)"),
+              ElementsAre("fuse: a draw is a step of its own: m.py:2 m.py:1"));
 }
 
 TEST(Remarks, ContractionsTakeWhatIsElementwise) {
@@ -105,7 +112,8 @@ TEST(Remarks, ContractionsTakeWhatIsElementwise) {
 %2 = contract %0 %1 : f32[1,4,6]   // m.py:1
 %3 = reduce %2 kind=sum axes=[2] : f32[1,4]   // m.py:2
 return %3
-)"), ElementsAre("fuse: a sum of a contraction's result is no epilogue: m.py:2 m.py:1"));
+)"),
+              ElementsAre("fuse: a sum of a contraction's result is no epilogue: m.py:2 m.py:1"));
 }
 
 // Refused at first, united later: a row group takes in the contraction's sum where both become a stream.
@@ -122,7 +130,8 @@ TEST(Remarks, SumsOverOtherAxes) {
 %1 = reduce %0 kind=sum axes=[0] : f32[6,8]   // m.py:1
 %2 = reduce %0 kind=sum axes=[0,1] : f32[8]   // m.py:2
 return %1 %2
-)"), ElementsAre("fuse: they sum the same tensor over different axes: m.py:2 m.py:1"));
+)"),
+              ElementsAre("fuse: they sum the same tensor over different axes: m.py:2 m.py:1"));
 }
 
 TEST(Remarks, ACircle) {
@@ -131,16 +140,20 @@ TEST(Remarks, ACircle) {
 %2 = scan %1 axis=1 : f32[4,8]   // m.py:2
 %3 = mul %1 %2 : f32[4,8]   // m.py:3
 return %3
-)"), ElementsAre("fuse: a scan is a kernel of its own: m.py:3 m.py:2", "fuse: another kernel must run between them: m.py:3 m.py:1"));
+)"),
+              ElementsAre("fuse: a scan is a kernel of its own: m.py:3 m.py:2",
+                          "fuse: another kernel must run between them: m.py:3 m.py:1"));
 }
 
 TEST(Remarks, TooMuchWork) {
   std::string text = "%0 = input index=0 : f32[4,8]\n";
   for (int i = 1; i <= 80; ++i)
-    text += "%" + std::to_string(i) + " = " + (i % 2 ? "tanh" : "exp") + " %" + std::to_string(i - 1) + " : f32[4,8]   // m.py:" + std::to_string(i <= 40 ? 1 : 2) + "\n";
+    text += "%" + std::to_string(i) + " = " + (i % 2 ? "tanh" : "exp") + " %" + std::to_string(i - 1) +
+            " : f32[4,8]   // m.py:" + std::to_string(i <= 40 ? 1 : 2) + "\n";
   const std::vector<std::string> lines = refused(text + "return %80\n");
   ASSERT_FALSE(lines.empty());
-  for (const std::string& line : lines) EXPECT_THAT(line, ::testing::StartsWith("fuse: the kernel would hold too much work:"));
+  for (const std::string& line : lines)
+    EXPECT_THAT(line, ::testing::StartsWith("fuse: the kernel would hold too much work:"));
 }
 
 TEST(Remarks, EqualLayersAreOne) {
@@ -152,7 +165,8 @@ TEST(Remarks, EqualLayersAreOne) {
       line.replace(line.find('N'), 1, std::to_string(n));
       text += "%" + std::to_string(++n) + " = " + line;
     }
-  EXPECT_THAT(refused(text + "return %" + std::to_string(n) + "\n"), ElementsAre("fuse: a scan is a kernel of its own: m.py:2 m.py:1 x12"));
+  EXPECT_THAT(refused(text + "return %" + std::to_string(n) + "\n"),
+              ElementsAre("fuse: a scan is a kernel of its own: m.py:2 m.py:1 x12"));
 }
 
 TEST(Remarks, OfTheMemoryBetweenTheTwo) {
@@ -173,7 +187,8 @@ return %3 %1
 Graph chain(int64_t batch, int64_t rows, int64_t columns, int64_t width, int64_t out, bool turned = false) {
   Graph g;
   Builder b{g, {}};
-  const Node *q = b.input(0, {DType::F32, {batch, rows, width}}), *k = b.input(1, {DType::F32, {batch, columns, width}});
+  const Node *q = b.input(0, {DType::F32, {batch, rows, width}}),
+             *k = b.input(1, {DType::F32, {batch, columns, width}});
   const Node* v = b.input(2, {DType::F32, {batch, out, turned ? rows : columns}});
   b.origin = "m.py:1";
   const Node* s = b.contract(q, k);
@@ -196,12 +211,17 @@ TEST(Remarks, ChainsThatAreStreamed) {
   EXPECT_THAT(told(refused(chain(8, 16, 32, 8, 8, true))), IsEmpty());
 }
 TEST(Remarks, ChainsTooWide) {
-  EXPECT_THAT(chains_refused(chain(8, 16, 32, 300, 8)), ElementsAre("matmul chain: its operands are wider than an attention head: m.py:1"));
-  EXPECT_THAT(chains_refused(chain(8, 16, 32, 8, 300)), ElementsAre("matmul chain: the next contraction's result is wider than an attention head: m.py:1 m.py:3"));
+  EXPECT_THAT(chains_refused(chain(8, 16, 32, 300, 8)),
+              ElementsAre("matmul chain: its operands are wider than an attention head: m.py:1"));
+  EXPECT_THAT(
+      chains_refused(chain(8, 16, 32, 8, 300)),
+      ElementsAre("matmul chain: the next contraction's result is wider than an attention head: m.py:1 m.py:3"));
 }
 TEST(Remarks, ChainsNotWorthIt) {
-  EXPECT_THAT(chains_refused(chain(1, 16, 32, 64, 8)), ElementsAre("matmul chain: the matrix is no larger than what it is made of: m.py:1"));
-  EXPECT_THAT(chains_refused(chain(4, 16, 32, 8, 8, true)), ElementsAre("matmul chain: the sums over all rows would be too few tasks: m.py:1 m.py:3"));
+  EXPECT_THAT(chains_refused(chain(1, 16, 32, 64, 8)),
+              ElementsAre("matmul chain: the matrix is no larger than what it is made of: m.py:1"));
+  EXPECT_THAT(chains_refused(chain(4, 16, 32, 8, 8, true)),
+              ElementsAre("matmul chain: the sums over all rows would be too few tasks: m.py:1 m.py:3"));
 }
 TEST(Remarks, ChainsInAnotherOrder) {
   EXPECT_THAT(chains_refused(parse(R"(%0 = input index=0 : f32[8,16,4]
@@ -215,7 +235,8 @@ TEST(Remarks, ChainsInAnotherOrder) {
 %8 = input index=2 : f32[8,5,16]
 %9 = contract %8 %7 : f32[8,5,16]   // m.py:3
 return %9
-)")), ElementsAre("matmul chain: the next contraction reads the matrix in another order: m.py:1 m.py:3"));
+)")),
+              ElementsAre("matmul chain: the next contraction reads the matrix in another order: m.py:1 m.py:3"));
 }
 TEST(Remarks, ChainsWhoseRowsAreNotReadByElements) {
   EXPECT_THAT(chains_refused(parse(R"(%0 = input index=0 : f32[8,16,4]
@@ -229,7 +250,8 @@ TEST(Remarks, ChainsWhoseRowsAreNotReadByElements) {
 %8 = input index=2 : f32[8,5,32]
 %9 = contract %7 %8 : f32[8,16,5]   // m.py:3
 return %9
-)")), ElementsAre("matmul chain: no value of a row goes into a value of its elements: m.py:1"));
+)")),
+              ElementsAre("matmul chain: no value of a row goes into a value of its elements: m.py:1"));
 }
 // A layer of a network, and the next: nothing that needs whole rows lies between, so nobody looked for a chain.
 TEST(Remarks, LayersAreNoChain) {
@@ -240,7 +262,8 @@ TEST(Remarks, LayersAreNoChain) {
 %4 = input index=2 : f32[1,8,32]
 %5 = contract %3 %4 : f32[1,16,8]   // m.py:3
 return %5
-)")), IsEmpty());
+)")),
+              IsEmpty());
 }
 
 // --- causal masks
@@ -253,7 +276,9 @@ std::vector<std::string> lowered(const testing::AttentionCase& c) {
   const Schedule s = make_schedule(prepared, true);
   Remarks remarks;
   bool stream = false;
-  for (const Group& group : s.groups) stream = stream || group.kind == GroupKind::Stream, lower::lower(prepared, s, group, {cpu_target(CpuLevel::Avx2)}, &remarks);
+  for (const Group& group : s.groups)
+    stream = stream || group.kind == GroupKind::Stream,
+    lower::lower(prepared, s, group, {cpu_target(CpuLevel::Avx2)}, &remarks);
   EXPECT_TRUE(stream);
   return told(remarks.take());
 }
@@ -263,7 +288,8 @@ TEST(Remarks, MasksThatHideNothing) {
   EXPECT_THAT(lowered({.dropout = true}), IsEmpty()) << "a draw hides nothing for good";
   EXPECT_THAT(lowered({.safe = true}), IsEmpty()) << "rows are selected, not elements";
   // Five columns more than a causal mask shows.
-  EXPECT_THAT(lowered({.diagonal = 5, .causal = true}), ElementsAre("skip masked: not proven to hide with zeros all that lies above the diagonal: m.py:1"));
+  EXPECT_THAT(lowered({.diagonal = 5, .causal = true}),
+              ElementsAre("skip masked: not proven to hide with zeros all that lies above the diagonal: m.py:1"));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Which values share a kernel: the rules by which they join, each with a case where they must not, and what holds of every schedule.
+// Which values share a kernel: the rules by which they join, each with a case where they must not, and what holds of
+// every schedule.
 #include "schedule/schedule.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +35,8 @@ void expect_sound(const Graph& graph, const Schedule& s) {
       for (const Read& r : reads_of(n, s.values, n->type.numel(), 1)) {
         if (r.value->op == Op::Input) continue;
         ASSERT_TRUE(made.count(r.value)) << name_of(n->op) << " reads " << name_of(r.value->op) << " before it is made";
-        EXPECT_TRUE(s.group_of.at(r.value) == static_cast<int>(g) || s.stored.count(r.value)) << "read from another group, and has no memory";
+        EXPECT_TRUE(s.group_of.at(r.value) == static_cast<int>(g) || s.stored.count(r.value))
+            << "read from another group, and has no memory";
       }
       EXPECT_TRUE(made.insert(n).second) << "in two groups";
       if (n->op == Op::Random) {
@@ -44,15 +46,17 @@ void expect_sound(const Graph& graph, const Schedule& s) {
     }
   }
   EXPECT_EQ(made.size(), s.values.size()) << "a value is in no group";
-  for (const Output& o : graph.outputs) EXPECT_TRUE(!o.value || o.value->op == Op::Input || s.stored.count(base_of(o.value)));
+  for (const Output& o : graph.outputs)
+    EXPECT_TRUE(!o.value || o.value->op == Op::Input || s.stored.count(base_of(o.value)));
   for (const Node* n : graph.live()) {
-    const bool always = n->op == Op::Contract || n->op == Op::Scatter || n->op == Op::Scan || n->op == Op::Random || n->op == Op::Reduce;
+    const bool always = n->op == Op::Contract || n->op == Op::Scatter || n->op == Op::Scan || n->op == Op::Random ||
+                        n->op == Op::Reduce;
     EXPECT_TRUE(!always || s.values.count(n)) << name_of(n->op);
   }
 }
 
-// A path from a group out and back may lead through a group that was begun before it (here: the contraction, and what it reads is made in one kernel
-// with what reads the row sums).
+// A path from a group out and back may lead through a group that was begun before it (here: the contraction, and what
+// it reads is made in one kernel with what reads the row sums).
 TEST(Schedule, NoCircleThroughGroupsThatAreOlder) {
   const Scheduled s(R"(%0 = input index=0 : f32[1,6,4]
 %1 = exp %0 : f32[1,6,4]
@@ -113,7 +117,8 @@ TEST(Schedule, SoundWhereMostValuesFitEachOther) {
   }
 }
 
-// A gradient under autocast: rounded to bf16, in another shape than it was made in, and multiplied. The bf16 is stored, not what it was rounded from.
+// A gradient under autocast: rounded to bf16, in another shape than it was made in, and multiplied. The bf16 is stored,
+// not what it was rounded from.
 TEST(Schedule, ANarrowedOperandIsStoredNarrow) {
   const Scheduled s(R"(%0 = input index=0 : f32[6,20]
 %1 = exp %0 : f32[6,20]
@@ -135,8 +140,11 @@ TEST(Schedule, ANarrowedOperandIsStoredNarrow) {
 return %13 %16
 )");
   expect_sound(s.graph, s.schedule);
-  for (const Node* n : s.schedule.stored) EXPECT_FALSE(n->dtype() == DType::F32 && n->type.numel() == 120) << name_of(n->op) << " is stored in f32";
-  EXPECT_EQ(std::count_if(s.schedule.stored.begin(), s.schedule.stored.end(), [](const Node* n) { return n->dtype() == DType::BF16; }), 1);
+  for (const Node* n : s.schedule.stored)
+    EXPECT_FALSE(n->dtype() == DType::F32 && n->type.numel() == 120) << name_of(n->op) << " is stored in f32";
+  EXPECT_EQ(std::count_if(s.schedule.stored.begin(), s.schedule.stored.end(),
+                          [](const Node* n) { return n->dtype() == DType::BF16; }),
+            1);
 }
 
 // Each contraction adds to the sum so far, or all of them would be kept for the last.
@@ -145,7 +153,8 @@ TEST(Schedule, ContractionsAreAddedUpOneByOne) {
   Builder b{graph, {}};
   const Node* sum = nullptr;
   for (int64_t i = 0; i < 4; ++i) {
-    const Node* product = b.contract(b.input(2 * i, {DType::F32, {1, 9, 5}}), b.input(2 * i + 1, {DType::F32, {1, 7, 5}}));
+    const Node* product =
+        b.contract(b.input(2 * i, {DType::F32, {1, 9, 5}}), b.input(2 * i + 1, {DType::F32, {1, 7, 5}}));
     sum = sum ? b.add(sum, product) : product;
   }
   graph.outputs = {{b.mul(sum, sum), {}}};
@@ -156,27 +165,34 @@ TEST(Schedule, ContractionsAreAddedUpOneByOne) {
   for (size_t g = 0; g < s.groups(); ++g) {
     int read = 0;
     for (const Node* n : s.schedule.groups[g].values)
-      for (const Read& r : reads_of(n, s.schedule.values, n->type.numel(), 1)) read += s.schedule.group_of.count(r.value) && s.schedule.group_of.at(r.value) != static_cast<int>(g);
+      for (const Read& r : reads_of(n, s.schedule.values, n->type.numel(), 1))
+        read += s.schedule.group_of.count(r.value) && s.schedule.group_of.at(r.value) != static_cast<int>(g);
     kept = std::max(kept, read);
   }
   EXPECT_EQ(kept, 1) << "a group reads more than the sum so far";
 }
 
-// What is picked from logits is a kernel of its own before the one that writes their gradient; of what is no larger than the index, it is not.
+// What is picked from logits is a kernel of its own before the one that writes their gradient; of what is no larger
+// than the index, it is not.
 TEST(Schedule, APickOutOfAContractionComesBeforeItIsOverwritten) {
   const auto text = [](const std::string& columns) {
-    return "%0 = input index=0 : f32[1,6,4]\n%1 = input index=1 : f32[1," + columns + ",4]\n%2 = contract %0 %1 : f32[1,6," + columns + "]\n%3 = reshape %2 : f32[6," + columns +
-           "]\n%4 = input index=2 : i64[6,1]\n%5 = gather %3 %4 axis=1 : f32[6,1]\n%6 = reduce %3 kind=max axes=[1] : f32[6]\n%7 = reshape %6 : f32[6,1]\n%8 = sub %5 %7 : f32[6,1]\n"
-           "%9 = broadcast %7 : f32[6," + columns + "]\n%10 = sub %3 %9 : f32[6," + columns + "]\nreturn %8 %10\n";
+    return "%0 = input index=0 : f32[1,6,4]\n%1 = input index=1 : f32[1," + columns +
+           ",4]\n%2 = contract %0 %1 : f32[1,6," + columns + "]\n%3 = reshape %2 : f32[6," + columns +
+           "]\n%4 = input index=2 : i64[6,1]\n%5 = gather %3 %4 axis=1 : f32[6,1]\n%6 = reduce %3 kind=max axes=[1] : "
+           "f32[6]\n%7 = reshape %6 : f32[6,1]\n%8 = sub %5 %7 : f32[6,1]\n"
+           "%9 = broadcast %7 : f32[6," +
+           columns + "]\n%10 = sub %3 %9 : f32[6," + columns + "]\nreturn %8 %10\n";
   };
   const auto gathers = [](const Scheduled& s) {
-    return std::count_if(s.schedule.values.begin(), s.schedule.values.end(), [](const Node* n) { return n->op == Op::Gather; });
+    return std::count_if(s.schedule.values.begin(), s.schedule.values.end(),
+                         [](const Node* n) { return n->op == Op::Gather; });
   };
   const Scheduled wide(parse(text("100"))), narrow(parse(text("10")));
   expect_sound(wide.graph, wide.schedule);
   ASSERT_EQ(gathers(wide), 1);
   EXPECT_EQ(gathers(narrow), 0);
-  const Node* pick = *std::find_if(wide.schedule.values.begin(), wide.schedule.values.end(), [](const Node* n) { return n->op == Op::Gather; });
+  const Node* pick = *std::find_if(wide.schedule.values.begin(), wide.schedule.values.end(),
+                                   [](const Node* n) { return n->op == Op::Gather; });
   EXPECT_LT(wide.schedule.group_of.at(pick), wide.group_of_output(1));
 }
 
@@ -191,13 +207,16 @@ int64_t most_kept(const Scheduled& s) {
   for (size_t g = 0; g < s.schedule.groups.size(); ++g) {
     int64_t now = 0;
     for (auto [value, end] : last)
-      if (auto it = s.schedule.group_of.find(value); it != s.schedule.group_of.end() && it->second <= static_cast<int>(g) && end >= g) now += value->type.numel();
+      if (auto it = s.schedule.group_of.find(value);
+          it != s.schedule.group_of.end() && it->second <= static_cast<int>(g) && end >= g)
+        now += value->type.numel();
     most = std::max(most, now);
   }
   return most;
 }
 
-// A backward as the outputs ask for it: first all the way down, then the weights' gradients, though each could be made on the way.
+// A backward as the outputs ask for it: first all the way down, then the weights' gradients, though each could be made
+// on the way.
 TEST(Schedule, WhatFreesMemoryComesEarly) {
   Graph g;
   Builder b{g, {}};
@@ -213,7 +232,8 @@ TEST(Schedule, WhatFreesMemoryComesEarly) {
 }
 
 TEST(Schedule, OneKernelEach) {
-  for (const char* text : {testing::kLayerNorm, testing::kLayerNormBackward, testing::kSoftmax, testing::kSoftmaxBackward, testing::kLinearGelu})
+  for (const char* text : {testing::kLayerNorm, testing::kLayerNormBackward, testing::kSoftmax,
+                           testing::kSoftmaxBackward, testing::kLinearGelu})
     EXPECT_EQ(Scheduled(text).groups(), 1u) << text;
 }
 TEST(Schedule, GeluAndItsBackwardAreOneKernelEach) {  // by tanh, as GPT-2 has it
@@ -229,33 +249,52 @@ TEST(Schedule, GeluAndItsBackwardAreOneKernelEach) {  // by tanh, as GPT-2 has i
 %9 = sub %4 %8 : f32[6,18]
 %10 = mul %7 %9 : f32[6,18]
 return %6 %10
-)").groups(), 1u);
+)")
+                .groups(),
+            1u);
 }
 
 // --- rule 1: the domains agree
 TEST(Schedule, ElementwiseJoinsWhatItReads) {
-  EXPECT_EQ(Scheduled("%0 = input index=0 : f32[4,8]\n%1 = exp %0 : f32[4,8]\n%2 = tanh %1 : f32[4,8]\nreturn %1 %2\n").groups(), 1u);
+  EXPECT_EQ(Scheduled("%0 = input index=0 : f32[4,8]\n%1 = exp %0 : f32[4,8]\n%2 = tanh %1 : f32[4,8]\nreturn %1 %2\n")
+                .groups(),
+            1u);
 }
 TEST(Schedule, ReshapesDoNotCount) {
-  EXPECT_EQ(Scheduled("%0 = input index=0 : f32[4,8]\n%1 = exp %0 : f32[4,8]\n%2 = reshape %1 : f32[32]\n%3 = tanh %2 : f32[32]\nreturn %1 %3\n").groups(), 1u);
+  EXPECT_EQ(Scheduled("%0 = input index=0 : f32[4,8]\n%1 = exp %0 : f32[4,8]\n%2 = reshape %1 : f32[32]\n%3 = tanh %2 "
+                      ": f32[32]\nreturn %1 %3\n")
+                .groups(),
+            1u);
 }
 TEST(Schedule, AnotherDomainStaysApart) {
-  EXPECT_EQ(Scheduled("%0 = input index=0 : f32[4,8]\n%1 = exp %0 : f32[4,8]\n%2 = slice %1 start=[0,0] step=[1,1] : f32[4,4]\n"
-                      "%3 = tanh %2 : f32[4,4]\nreturn %1 %3\n").groups(), 2u);
+  EXPECT_EQ(
+      Scheduled(
+          "%0 = input index=0 : f32[4,8]\n%1 = exp %0 : f32[4,8]\n%2 = slice %1 start=[0,0] step=[1,1] : f32[4,4]\n"
+          "%3 = tanh %2 : f32[4,4]\nreturn %1 %3\n")
+          .groups(),
+      2u);
   EXPECT_EQ(Scheduled(R"(%0 = input index=0 : f32[4,8]
 %1 = reduce %0 kind=sum axes=[1] : f32[4]
 %2 = reshape %1 : f32[2,2]
 %3 = reduce %2 kind=sum axes=[1] : f32[2]
 return %1 %3
-)").groups(), 2u) << "a sum over rows of rows is another domain";
+)")
+                .groups(),
+            2u)
+      << "a sum over rows of rows is another domain";
 }
 // --- rule 2: aligned reads
 TEST(Schedule, PermutedReadStaysApart) {
   EXPECT_EQ(Scheduled("%0 = input index=0 : f32[8,8]\n%1 = exp %0 : f32[8,8]\n%2 = permute %1 axes=[1,0] : f32[8,8]\n"
-                      "%3 = tanh %2 : f32[8,8]\nreturn %1 %3\n").groups(), 2u);
+                      "%3 = tanh %2 : f32[8,8]\nreturn %1 %3\n")
+                .groups(),
+            2u);
 }
 TEST(Schedule, ReversedReadStaysApart) {
-  EXPECT_EQ(Scheduled("%0 = input index=0 : f32[8]\n%1 = exp %0 : f32[8]\n%2 = reverse %1 axes=[0] : f32[8]\n%3 = tanh %2 : f32[8]\nreturn %1 %3\n").groups(), 2u);
+  EXPECT_EQ(Scheduled("%0 = input index=0 : f32[8]\n%1 = exp %0 : f32[8]\n%2 = reverse %1 axes=[0] : f32[8]\n%3 = tanh "
+                      "%2 : f32[8]\nreturn %1 %3\n")
+                .groups(),
+            2u);
 }
 constexpr const char* kSubtractSum = R"(%0 = input index=0 : f32[8,8]
 %1 = reduce %0 kind=sum axes=[1] : f32[8]
@@ -289,7 +328,9 @@ TEST(Schedule, NoGroupAroundAnotherGroup) {  // exp, its permuted tanh, and both
 %4 = permute %3 axes=[1,0] : f32[8,8]
 %5 = add %1 %4 : f32[8,8]
 return %1 %3 %5
-)").groups(), 3u);
+)")
+                .groups(),
+            3u);
 }
 // --- rows that meet
 constexpr const char* kTwoSums = R"(%0 = input index=0 : f32[8,6]
@@ -322,9 +363,15 @@ TEST(Schedule, ElementwiseJoinsItsContraction) {
   EXPECT_EQ(s.schedule.stored.size(), 1u) << "the sum itself needs no memory";
 }
 TEST(Schedule, SumsAndMovedReadsDoNot) {
-  EXPECT_EQ(Scheduled("%0 = input index=0 : f32[1,8,6]\n%1 = contract %0 %0 : f32[1,8,8]\n%2 = reduce %1 kind=max axes=[2] : f32[1,8]\nreturn %2\n").groups(), 2u);
-  EXPECT_EQ(Scheduled("%0 = input index=0 : f32[1,8,6]\n%1 = contract %0 %0 : f32[1,8,8]\n%2 = reverse %1 axes=[2] : f32[1,8,8]\n%3 = tanh %2 : f32[1,8,8]\n"
-                      "return %3\n").groups(), 2u);
+  EXPECT_EQ(Scheduled("%0 = input index=0 : f32[1,8,6]\n%1 = contract %0 %0 : f32[1,8,8]\n%2 = reduce %1 kind=max "
+                      "axes=[2] : f32[1,8]\nreturn %2\n")
+                .groups(),
+            2u);
+  EXPECT_EQ(Scheduled("%0 = input index=0 : f32[1,8,6]\n%1 = contract %0 %0 : f32[1,8,8]\n%2 = reverse %1 axes=[2] : "
+                      "f32[1,8,8]\n%3 = tanh %2 : f32[1,8,8]\n"
+                      "return %3\n")
+                .groups(),
+            2u);
 }
 // --- columns
 constexpr const char* kColumns = R"(%0 = input index=0 : f32[8,6]
@@ -352,13 +399,16 @@ TEST(Schedule, ColumnSumThatNeedsTheOtherIsNot) {
 %4 = sub %0 %3 : f32[8,6]
 %5 = reduce %4 kind=max axes=[0] : f32[6]
 return %1 %5
-)").groups(), 2u);
+)")
+                .groups(),
+            2u);
 }
 
 // --- what is a value
 TEST(Schedule, CheapWorkIsDoneAgainDearWorkIsKept) {
   auto stored = [](const char* op) {  // used by two contractions
-    const std::string text = std::string("%0 = input index=0 : f32[1,8,8]\n%1 = ") + op + " %0 : f32[1,8,8]\n%2 = contract %1 %0 : f32[1,8,8]\n" +
+    const std::string text = std::string("%0 = input index=0 : f32[1,8,8]\n%1 = ") + op +
+                             " %0 : f32[1,8,8]\n%2 = contract %1 %0 : f32[1,8,8]\n" +
                              "%3 = contract %0 %1 : f32[1,8,8]\nreturn %2 %3\n";
     return Scheduled(text.c_str()).schedule.stored.size();
   };

@@ -15,14 +15,16 @@ namespace trainc::schedule {
 namespace {
 
 const lower::Machine kMachines[] = {{cpu_target(CpuLevel::Avx512)},
-                              {cpu_target(CpuLevel::Avx512Bf16, {.l1d = 1 << 10, .l2 = 8 << 10, .l3 = 1 << 18})},
-                              {cpu_target(CpuLevel::Avx2, {.l1d = 1 << 10, .l2 = 4 << 10, .l3 = 1 << 18})}};  // small caches: many blocks
+                                    {cpu_target(CpuLevel::Avx512Bf16, {.l1d = 1 << 10, .l2 = 8 << 10, .l3 = 1 << 18})},
+                                    // small caches: many blocks
+                                    {cpu_target(CpuLevel::Avx2, {.l1d = 1 << 10, .l2 = 4 << 10, .l3 = 1 << 18})}};
 
 int64_t streams_in(const Schedule& s) {
   return std::count_if(s.groups.begin(), s.groups.end(), [](const Group& g) { return g.kind == GroupKind::Stream; });
 }
 
-testing::Interpreted interpret(const Graph& prepared, bool streams, const std::vector<reference::Tensor>& inputs, const lower::Machine& machine) {
+testing::Interpreted interpret(const Graph& prepared, bool streams, const std::vector<reference::Tensor>& inputs,
+                               const lower::Machine& machine) {
   Schedule schedule = make_schedule(prepared, streams);
   schedule.bits = masks_as_bits(prepared);
   return testing::interpret_schedule(prepared, schedule, inputs, machine);
@@ -32,7 +34,8 @@ bool same(double a, double b, double tolerance, double scale) {
   return (std::isnan(a) && std::isnan(b)) || a == b || std::abs(a - b) <= tolerance * scale;
 }
 
-/// The streams' results are those of separate kernels, bit for bit; those whose sum runs over the rows (all but the first) have another order.
+/// The streams' results are those of separate kernels, bit for bit; those whose sum runs over the rows (all but the
+/// first) have another order.
 void expect_same(const testing::AttentionCase& c, uint64_t seed, const lower::Machine& machine, bool special) {
   const Graph graph = prepare(testing::attention_graph(c));
   SCOPED_TRACE("seed " + std::to_string(seed) + " " + machine.target.cpu + "\n" + print(graph));
@@ -51,14 +54,20 @@ void expect_same(const testing::AttentionCase& c, uint64_t seed, const lower::Ma
     for (double v : apart.outputs[o].f) scale = std::isfinite(v) ? std::max(scale, std::abs(v)) : scale;
     for (int64_t i = 0; i < fused.outputs[o].type.numel(); ++i) {
       const double a = fused.outputs[o].f[i], b = apart.outputs[o].f[i];
-      ASSERT_TRUE(same(a, b, !over_rows ? 0 : c.bf16 ? 2e-2 : 1e-5, scale)) << "output " << o << " element " << i << ": " << a << ", not " << b;
+      ASSERT_TRUE(same(a, b,
+                       !over_rows ? 0
+                       : c.bf16   ? 2e-2
+                                  : 1e-5,
+                       scale))
+          << "output " << o << " element " << i << ": " << a << ", not " << b;
     }
   }
 }
 
 TEST(Stream, ComputesWhatSeparateKernelsCompute) {
   for (uint64_t seed = 1; seed <= 90 && !HasFailure(); ++seed)
-    expect_same(testing::random_attention_case(seed), seed, kMachines[seed % std::size(kMachines)], seed % 5 == 0 && !testing::random_attention_case(seed).causal);
+    expect_same(testing::random_attention_case(seed), seed, kMachines[seed % std::size(kMachines)],
+                seed % 5 == 0 && !testing::random_attention_case(seed).causal);
 }
 
 TEST(Stream, IsFoundInEverySpelling) {
@@ -69,11 +78,14 @@ TEST(Stream, IsFoundInEverySpelling) {
     SCOPED_TRACE(print(graph));
     const Schedule s = make_schedule(graph, true);
     EXPECT_EQ(streams_in(s), 1);
-    // Enough heads: the backward is one kernel too, and nothing of the matrix's size is in memory but what was given or drawn.
+    // Enough heads: the backward is one kernel too, and nothing of the matrix's size is in memory but what was given or
+    // drawn.
     if (c.batch * c.heads < 8 && c.backward) continue;
     for (const Node* n : s.stored) {
-      const bool given = std::any_of(graph.outputs.begin(), graph.outputs.end(), [&](const Output& o) { return base_of(o.value) == n; });
-      EXPECT_TRUE(given || n->op == Op::Random || n->type.numel() != c.batch * c.heads * c.rows * c.columns) << name_of(n->op);
+      const bool given = std::any_of(graph.outputs.begin(), graph.outputs.end(),
+                                     [&](const Output& o) { return base_of(o.value) == n; });
+      EXPECT_TRUE(given || n->op == Op::Random || n->type.numel() != c.batch * c.heads * c.rows * c.columns)
+          << name_of(n->op);
     }
     for (const Group& g : s.groups) EXPECT_NE(g.kind, GroupKind::Contract);
   }
@@ -83,13 +95,15 @@ TEST(Stream, IsFoundInEverySpelling) {
 bool passes_over(const Graph& graph) {
   const Schedule s = make_schedule(graph, true);
   for (const Group& g : s.groups)
-    if (g.kind == GroupKind::Stream) return loop::print(lower::lower(graph, s, g, kMachines[2])[0].nest).find("let columns") != std::string::npos;
+    if (g.kind == GroupKind::Stream)
+      return loop::print(lower::lower(graph, s, g, kMachines[2])[0].nest).find("let columns") != std::string::npos;
   ADD_FAILURE() << "no stream";
   return false;
 }
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
   EXPECT_NE(text.find(from), std::string::npos) << from;
-  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) text.replace(at, from.size(), to);
+  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+    text.replace(at, from.size(), to);
   return text;
 }
 

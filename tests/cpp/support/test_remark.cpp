@@ -11,8 +11,15 @@ namespace {
 
 using ::testing::ElementsAre;
 
-Remark remark(const char* reason, std::vector<std::string> origins, int64_t count, int64_t bytes, const char* detail = "") {
-  return {.stage = "schedule", .what = missed::kFuse, .reason = reason, .detail = detail, .origins = std::move(origins), .count = count, .bytes = bytes};
+Remark remark(const char* reason, std::vector<std::string> origins, int64_t count, int64_t bytes,
+              const char* detail = "") {
+  return {.stage = "schedule",
+          .what = missed::kFuse,
+          .reason = reason,
+          .detail = detail,
+          .origins = std::move(origins),
+          .count = count,
+          .bytes = bytes};
 }
 
 TEST(Remarks, EqualOnesAreOne) {
@@ -24,8 +31,10 @@ TEST(Remarks, EqualOnesAreOne) {
     all.add("schedule", missed::kFuse, "too large", "exp", "m.py:1", "m.py:2", 3);
   }
   all.add({remark("a circle", {"m.py:1", "m.py:2"}, 5, 50)});
-  EXPECT_THAT(all.take(), ElementsAre(remark("too large", {"m.py:1", "m.py:2"}, 12, 120), remark("a circle", {"m.py:1", "m.py:2"}, 17, 74),
-                                      remark("too large", {"m.py:1", "m.py:2"}, 12, 36, "exp"), remark("too large", {"m.py:2", "m.py:1"}, 12, 12)));
+  EXPECT_THAT(all.take(), ElementsAre(remark("too large", {"m.py:1", "m.py:2"}, 12, 120),
+                                      remark("a circle", {"m.py:1", "m.py:2"}, 17, 74),
+                                      remark("too large", {"m.py:1", "m.py:2"}, 12, 36, "exp"),
+                                      remark("too large", {"m.py:2", "m.py:1"}, 12, 12)));
   EXPECT_THAT(all.take(), ElementsAre());
 }
 
@@ -48,7 +57,9 @@ TEST(Remarks, TextIsCopied) {
 
 TEST(Remarks, ThoseOfFewBytesAreCountedWithoutTheirLines) {
   Remarks all;
-  for (int64_t i = 0; i < 10'000; ++i) all.add("schedule", missed::kFuse, i % 2 ? "a circle" : "too large", "", "m.py:" + std::to_string(i), "", 20'000 - i);
+  for (int64_t i = 0; i < 10'000; ++i)
+    all.add("schedule", missed::kFuse, i % 2 ? "a circle" : "too large", "", "m.py:" + std::to_string(i), "",
+            20'000 - i);
   const std::vector<Remark> taken = all.take();
   ASSERT_EQ(taken.size(), kMostRemarks + 2);
   EXPECT_EQ(taken[0].bytes, 20'000);
@@ -60,7 +71,8 @@ TEST(Remarks, ThoseOfFewBytesAreCountedWithoutTheirLines) {
 
 TEST(Remarks, BytesDoNotOverflow) {
   Remarks all;
-  for (int i = 0; i < 3; ++i) all.add("schedule", missed::kFuse, "a circle", "", "m.py:1", "", std::numeric_limits<int64_t>::max() / 2);
+  for (int i = 0; i < 3; ++i)
+    all.add("schedule", missed::kFuse, "a circle", "", "m.py:1", "", std::numeric_limits<int64_t>::max() / 2);
   EXPECT_EQ(all.take().at(0).bytes, std::numeric_limits<int64_t>::max());
 }
 

@@ -22,10 +22,10 @@ TEST(DType, NamesReadBack) {
 
 TEST(Rounding, Bfloat16) {
   const double inf = std::numeric_limits<double>::infinity();
-  EXPECT_EQ(round_to(DType::BF16, 1 + 0x1p-8), 1.0);             // a tie, to even
-  EXPECT_EQ(round_to(DType::BF16, 1 + 3 * 0x1p-8), 1 + 0x1p-6);  // a tie, to even
+  EXPECT_EQ(round_to(DType::BF16, 1 + 0x1p-8), 1.0);                   // a tie, to even
+  EXPECT_EQ(round_to(DType::BF16, 1 + 3 * 0x1p-8), 1 + 0x1p-6);        // a tie, to even
   EXPECT_EQ(round_to(DType::BF16, 1 + 0x1p-8 + 0x1p-40), 1 + 0x1p-7);  // above a tie: f32 on the way would lose that
-  EXPECT_EQ(round_to(DType::BF16, 0x1p-133), 0x1p-133);          // least subnormal
+  EXPECT_EQ(round_to(DType::BF16, 0x1p-133), 0x1p-133);                // least subnormal
   EXPECT_EQ(round_to(DType::BF16, 0x1p-135), 0.0);
   EXPECT_EQ(round_to(DType::BF16, 3.4e38), inf);
   EXPECT_TRUE(std::signbit(round_to(DType::BF16, -0x1p-140)));
@@ -54,7 +54,9 @@ TEST(Cpu, LevelsReadBackAndAreForced) {
   setenv("TRAINC_CPU", "avx2", 1);
   EXPECT_EQ(cpu_level(), CpuLevel::Avx2);
   setenv("TRAINC_CPU", "sse9", 1);
-  EXPECT_THAT([] { cpu_level(); }, ::testing::ThrowsMessage<UserError>(::testing::HasSubstr("TRAINC_CPU: 'sse9' is not a CPU level; there are amx, avx512_bf16, avx512, avx2")));
+  EXPECT_THAT([] { cpu_level(); },
+              ::testing::ThrowsMessage<UserError>(::testing::HasSubstr(
+                  "TRAINC_CPU: 'sse9' is not a CPU level; there are amx, avx512_bf16, avx512, avx2")));
   if (machine != CpuLevel::Amx) {
     setenv("TRAINC_CPU", "amx", 1);
     EXPECT_THROW(cpu_level(), UserError);

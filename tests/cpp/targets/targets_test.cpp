@@ -1,4 +1,5 @@
-// One door for all devices: what is compiled for a device's target, and loaded and run by the device, computes the same on each, on one that the product does not know, too.
+// One door for all devices: what is compiled for a device's target, and loaded and run by the device, computes the same
+// on each, on one that the product does not know, too.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,12 +17,12 @@
 namespace trainc {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::ThrowsMessage;
 using reference::Tensor;
+using ::testing::AllOf;
 using testing::copy_of;
 using testing::expect_close;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 /// Names of devices; "cuda:0" only where there is one.
 std::vector<std::string> devices() {
@@ -32,8 +33,7 @@ std::vector<std::string> devices() {
   try {
     runtime::device("cuda:0");
     names.push_back("cuda:0");
-  } catch (const UserError&) {
-  }
+  } catch (const UserError&) {}
   return names;
 }
 
@@ -49,7 +49,8 @@ std::vector<Tensor> run_on(const std::string& name, const plan::Plan& plan, cons
   const std::unique_ptr<runtime::Executable> executable = device->load(plan::load(plan::save(plan)));
   std::vector<std::shared_ptr<void>> memory;
   runtime::Call call;
-  for (const Tensor& t : inputs) memory.push_back(on(*device, testing::to_bytes(t))), call.inputs.push_back(memory.back().get());
+  for (const Tensor& t : inputs)
+    memory.push_back(on(*device, testing::to_bytes(t))), call.inputs.push_back(memory.back().get());
   for (int b : plan.outputs) {
     const bool fresh = b >= 0 && plan.buffers[b].home == plan::Home::Output;
     if (fresh) memory.push_back(device->allocate(plan.buffers[b].bytes + 1));
@@ -63,16 +64,22 @@ std::vector<Tensor> run_on(const std::string& name, const plan::Plan& plan, cons
   std::vector<Tensor> results;
   for (size_t i = 0; i < plan.outputs.size(); ++i) {
     const int b = plan.outputs[i];
-    if (b < 0) { results.emplace_back(); continue; }
+    if (b < 0) {
+      results.emplace_back();
+      continue;
+    }
     const plan::Buffer& buffer = plan.buffers[b];
     std::vector<uint8_t> bytes(static_cast<size_t>(buffer.bytes) + 1);
-    device->copy_out(bytes.data(), buffer.home == plan::Home::Input ? call.inputs[buffer.index] : call.outputs[i], buffer.bytes);
+    device->copy_out(bytes.data(), buffer.home == plan::Home::Input ? call.inputs[buffer.index] : call.outputs[i],
+                     buffer.bytes);
     results.push_back(testing::from_bytes({buffer.dtype, buffer.shape}, bytes.data()));
   }
   return results;
 }
 
-compiler::CompileOptions options_for(const std::string& name) { return {.target = target_of(runtime::device(name)->target(), cpu_level())}; }
+compiler::CompileOptions options_for(const std::string& name) {
+  return {.target = target_of(runtime::device(name)->target(), cpu_level())};
+}
 
 testing::RandomGraphOptions exact() {
   testing::RandomGraphOptions o;
@@ -103,7 +110,8 @@ TEST(Targets, APlanComputesTheSameOnEveryDevice) {
 Graph descent() {
   Graph g;
   Builder b{g, "train.py:3"};
-  const Node *w = b.input(0, {DType::F32, {8}}), *gradient = b.input(1, {DType::F32, {8}}), *rate = b.input(2, {DType::F32, {}});
+  const Node *w = b.input(0, {DType::F32, {8}}), *gradient = b.input(1, {DType::F32, {8}}),
+             *rate = b.input(2, {DType::F32, {}});
   g.outputs = {{b.sub(w, b.mul(gradient, b.broadcast(rate, {8}))), {}}};
   g.input_count = 3;
   return g;
@@ -138,19 +146,23 @@ TEST(Targets, AnUpdateOfManyTensorsRunsOnEveryDevice) {
   }
 }
 
-/// Every set of capabilities that may stand together gives the same numbers: a stage that takes one for another is found here.
+/// Every set of capabilities that may stand together gives the same numbers: a stage that takes one for another is
+/// found here.
 TEST(Targets, AnySetOfCapabilitiesIsATarget) {
   devices();
   std::mt19937_64 random(5);
   const auto chance = [&] { return random() % 2 == 0; };
   int blocks = 0, in_place = 0;
   for (uint64_t seed = 1; seed <= 120; ++seed) {
-    Target t = testing::plain_abacus({.l1d = 1 << 10, .l2 = 8 << 10, .l3 = 1 << 18, .cores = static_cast<int>(1 + random() % 9)});
+    Target t = testing::plain_abacus(
+        {.l1d = 1 << 10, .l2 = 8 << 10, .l3 = 1 << 18, .cores = static_cast<int>(1 + random() % 9)});
     t.f32_lanes = chance() ? 8 : 16;
     t.launches_blocks = seed % 3 == 0;
     t.multiprocessors = t.launches_blocks ? static_cast<int>(1 + random() % 100) : 0;
     t.writes_in_place = chance(), t.chunks_losses = chance(), t.shares_kernels = chance(), t.measures = chance();
-    if (!t.launches_blocks) t.has_wide_totals = chance(), t.transposes_in_registers = chance(), t.masks_as_bits = chance(), t.fuses_chains = chance(), t.has_bf16_dot = chance(), t.has_tiles = t.has_bf16_dot && chance();
+    if (!t.launches_blocks)
+      t.has_wide_totals = chance(), t.transposes_in_registers = chance(), t.masks_as_bits = chance(),
+      t.fuses_chains = chance(), t.has_bf16_dot = chance(), t.has_tiles = t.has_bf16_dot && chance();
     register_target("abacus", [t](CpuLevel, const CacheSizes&) { return t; });
     const Graph graph = testing::random_graph(seed + 700, exact());
     SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(graph));
@@ -181,19 +193,27 @@ TEST(Targets, CapabilitiesThatExcludeEachOtherAreRefused) {
   Target t = testing::plain_abacus();
   t.launches_blocks = t.masks_as_bits = true;
   register_target("crooked", [t](CpuLevel, const CacheSizes&) { return t; });
-  EXPECT_THAT([] { target_of("crooked", CpuLevel::Avx2); }, ThrowsMessage<InternalError>(HasSubstr("target crooked: blocks of threads and masks_as_bits do not go together")));
+  EXPECT_THAT([] { target_of("crooked", CpuLevel::Avx2); },
+              ThrowsMessage<InternalError>(
+                  HasSubstr("target crooked: blocks of threads and masks_as_bits do not go together")));
 }
 
 TEST(Targets, WordsThatAreNoneAreNamed) {
   devices();
   for (const char* word : {"slide_rule", "cuda", "cuda:", "cuda:x", "cuda:-1", "cpu:1", "interpret:x", "abacus:1", ""})
-    EXPECT_THAT([&] { runtime::device(word); }, ThrowsMessage<UserError>(AllOf(HasSubstr("no such device; there are abacus; cpu; cuda:0, ...; interpret (device kernels"), HasSubstr("null:sm_90a"))))
+    EXPECT_THAT([&] { runtime::device(word); },
+                ThrowsMessage<UserError>(
+                    AllOf(HasSubstr("no such device; there are abacus; cpu; cuda:0, ...; interpret (device kernels"),
+                          HasSubstr("null:sm_90a"))))
         << word;
   EXPECT_THROW(runtime::device("null:sm_1"), UserError);
-  EXPECT_THAT([] { target_of("slide_rule", CpuLevel::Avx2); }, ThrowsMessage<UserError>(AllOf(HasSubstr("kernels are not made for slide_rule; there are abacus, cpu, "), HasSubstr("sm_90a"))));
+  EXPECT_THAT([] { target_of("slide_rule", CpuLevel::Avx2); },
+              ThrowsMessage<UserError>(AllOf(HasSubstr("kernels are not made for slide_rule; there are abacus, cpu, "),
+                                             HasSubstr("sm_90a"))));
   Target t = testing::plain_abacus();
   t.generator = "quill";
-  EXPECT_THAT([&] { compiler::compile(copy_of(descent()), "lost", {.target = t}); }, ThrowsMessage<InternalError>(HasSubstr("nobody generates code by 'quill'")));
+  EXPECT_THAT([&] { compiler::compile(copy_of(descent()), "lost", {.target = t}); },
+              ThrowsMessage<InternalError>(HasSubstr("nobody generates code by 'quill'")));
 }
 
 TEST(Targets, APlanForAnotherTargetIsRefused) {
@@ -201,7 +221,9 @@ TEST(Targets, APlanForAnotherTargetIsRefused) {
   const plan::Plan plan = compiler::compile(copy_of(descent()), "moved", options_for("abacus"));
   EXPECT_EQ(plan.device, "abacus");
   EXPECT_EQ(plan.cpu, "");
-  EXPECT_THAT([&] { runtime::device("cpu")->load(plan); }, ThrowsMessage<UserError>(HasSubstr("plan moved was compiled for abacus; this device is cpu. Compile it here.")));
+  EXPECT_THAT(
+      [&] { runtime::device("cpu")->load(plan); },
+      ThrowsMessage<UserError>(HasSubstr("plan moved was compiled for abacus; this device is cpu. Compile it here.")));
   const plan::Foreach step = compiler::compile_foreach(copy_of(descent()), {0}, "descent", options_for("cpu"));
   EXPECT_THROW(runtime::device("interpret")->load(step), UserError);
   EXPECT_THROW(runtime::device("abacus")->seconds_of(step.kernel, 1, {}), InternalError);

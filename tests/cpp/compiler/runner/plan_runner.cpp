@@ -1,5 +1,5 @@
-// plan_runner PLAN INPUT...: loads a plan from its file, runs it on the bytes of the input files, writes PLAN.out0, PLAN.out1, ...
-// Linked with the runtime alone: what a plan needs when it runs.
+// plan_runner PLAN INPUT...: loads a plan from its file, runs it on the bytes of the input files, writes PLAN.out0,
+// PLAN.out1, ... Linked with the runtime alone: what a plan needs when it runs.
 #include <cstdio>
 #include <exception>
 #include <fstream>
@@ -28,7 +28,8 @@ int main(int argc, char** argv) try {
   for (int b : plan.outputs) outputs.emplace_back(static_cast<size_t>(plan.buffers.at(b).bytes), '\0');
   for (std::string& bytes : outputs) call.outputs.push_back(bytes.data());
   executable->run(call);
-  for (size_t i = 0; i < outputs.size(); ++i) std::ofstream(path + ".out" + std::to_string(i), std::ios::binary) << outputs[i];
+  for (size_t i = 0; i < outputs.size(); ++i)
+    std::ofstream(path + ".out" + std::to_string(i), std::ios::binary) << outputs[i];
 } catch (const std::exception& e) {
   std::fprintf(stderr, "plan_runner: %s\n", e.what());
   return 1;
