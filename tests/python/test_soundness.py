@@ -207,6 +207,8 @@ EFFECTS = {
     "global counter": ("STEP = 0\nclass Net(nn.Linear):\n  def forward(self, x):\n    global STEP\n    STEP += 1\n    return super().forward(x) * STEP", "m.STEP"),
     "counter not read": ("STEP = 0\nclass Net(nn.Linear):\n  def forward(self, x):\n    global STEP\n    STEP += 1\n    return super().forward(x)", "m.STEP"),
     "class counter": ("class Net(nn.Linear):\n  calls = 0\n  def forward(self, x):\n    Net.calls += 1\n    return super().forward(x)", "m.Net.calls"),
+    "class counter, read of self": ("class Net(nn.Linear):\n  calls = 0\n  def forward(self, x):\n    type(self).calls += 1\n    return super().forward(x) * self.calls", "m.Net.calls"),
+    "class counter, read of a child": ("class Base(nn.Linear):\n  calls = 0\nclass Net(Base):\n  def forward(self, x):\n    Base.calls += 1\n    return super().forward(x) * self.calls", "m.Base.calls"),
     "counter of self": ("class Net(nn.Linear):\n  n = 0\n  def forward(self, x):\n    self.n += 1\n    return super().forward(x) * self.n", "net.n"),
     "global list": ("LOG = []\nclass Net(nn.Linear):\n  def forward(self, x):\n    LOG.append(x.shape[0])\n    return super().forward(x)", "m.LOG"),
     "nested list of self": ("class Net(nn.Linear):\n  def forward(self, x):\n    self.log['a'].append(1)\n    return super().forward(x)", "net.log", "log = {'a': []}"),

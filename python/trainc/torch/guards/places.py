@@ -179,17 +179,12 @@ class Version(Place):
 class Class(Place):
     """A class: its version for the guards, its attributes to see what changed."""
 
-    __slots__ = ("_by_dynamo", "attributes")
+    __slots__ = ("attributes",)
+    by_dynamo = False  # 2.11's does not see what is set; 2.13's finds the old value where an instance is asked for it
 
     def __init__(self, path: str, thing: type):
         super().__init__(path, thing, held(thing))
-        # it does not run the `__call__` of a class of classes
-        self._by_dynamo = not issubclass(thing, type) and type.__call__ is type(thing).__call__
         self.attributes = dict(thing.__dict__)
-
-    @property
-    def by_dynamo(self) -> bool:
-        return self._by_dynamo
 
     def changed(self) -> bool:
         return bool(self._changes())
