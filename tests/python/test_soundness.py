@@ -209,6 +209,8 @@ EFFECTS = {
     "class counter": ("class Net(nn.Linear):\n  calls = 0\n  def forward(self, x):\n    Net.calls += 1\n    return super().forward(x)", "m.Net.calls"),
     "class counter, read of self": ("class Net(nn.Linear):\n  calls = 0\n  def forward(self, x):\n    type(self).calls += 1\n    return super().forward(x) * self.calls", "m.Net.calls"),
     "class counter, read of a child": ("class Base(nn.Linear):\n  calls = 0\nclass Net(Base):\n  def forward(self, x):\n    Base.calls += 1\n    return super().forward(x) * self.calls", "m.Base.calls"),
+    "attribute of a dictionary": ("class D(dict): pass\nO = D()\nO.n = 0\nclass Net(nn.Linear):\n  def forward(self, x):\n    O.n += 1\n    return super().forward(x) * O.n", "m.O.n"),
+    "table of a function": ("def f(): pass\nf.n = 0\nclass Net(nn.Linear):\n  def forward(self, x):\n    f.__dict__['n'] += 1\n    return super().forward(x) * f.n", "m.f.n"),
     "counter of self": ("class Net(nn.Linear):\n  n = 0\n  def forward(self, x):\n    self.n += 1\n    return super().forward(x) * self.n", "net.n"),
     "global list": ("LOG = []\nclass Net(nn.Linear):\n  def forward(self, x):\n    LOG.append(x.shape[0])\n    return super().forward(x)", "m.LOG"),
     "nested list of self": ("class Net(nn.Linear):\n  def forward(self, x):\n    self.log['a'].append(1)\n    return super().forward(x)", "net.log", "log = {'a': []}"),

@@ -382,13 +382,19 @@ def generator_of(path: str, value: Any) -> Generator | None:
 
 
 class AllAttributes(Place):
-    """All attributes of an object, read or not: what a program changes of them is a side effect."""
+    """All attributes of an object, read or not: what a program changes of them is a side effect. `by_dynamo`: not of a function
+    nor of a dictionary."""
 
-    __slots__ = ()
+    __slots__ = ("_by_dynamo",)
     guards = False
 
-    def __init__(self, path: str, attributes: dict):
-        super().__init__(path, attributes, held(attributes))
+    def __init__(self, path: str, owner: Any):
+        super().__init__(path, owner.__dict__, held(owner.__dict__))
+        self._by_dynamo = not isinstance(owner, (types.FunctionType, dict, list, set, tuple, collections.deque))
+
+    @property
+    def by_dynamo(self) -> bool:
+        return self._by_dynamo
 
 
 __all__ = [
