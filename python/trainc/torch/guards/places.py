@@ -382,15 +382,15 @@ def generator_of(path: str, value: Any) -> Generator | None:
 
 
 class AllAttributes(Place):
-    """All attributes of an object, read or not: what a program changes of them is a side effect. `by_dynamo`: not of a function
-    nor of a dictionary."""
+    """All attributes of an object, read or not: what a program changes of them is a side effect. `by_dynamo`: not of a function,
+    of a tensor, nor of a dictionary."""
 
     __slots__ = ("_by_dynamo",)
     guards = False
 
     def __init__(self, path: str, owner: Any):
         super().__init__(path, owner.__dict__, held(owner.__dict__))
-        self._by_dynamo = not isinstance(owner, (types.FunctionType, dict, list, set, tuple, collections.deque))
+        self._by_dynamo = not isinstance(owner, (types.FunctionType, torch.Tensor, dict, list, set, tuple, collections.deque))
 
     @property
     def by_dynamo(self) -> bool:

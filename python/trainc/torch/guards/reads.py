@@ -419,6 +419,7 @@ class Reads:
         if isinstance(value, (FakeTensor, FunctionalTensor)):  # of this trace
             return
         self.tensors.append(value)
+        self._add(AllAttributes(path, value), len(value.__dict__))
         self._again |= id(value) in self._owned
         self._check_identity()
         if value.is_cpu and value.layout is torch.strided and id(value) not in self._owned:
