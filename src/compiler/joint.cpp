@@ -28,7 +28,7 @@ struct JointGraph::Impl {
   std::vector<const Node*> must_recompute;
   int64_t late_draws_from = 0;
   int64_t forward_outputs = 0, deferred_bytes = 0;
-  bool streams = true;
+  bool fuse_chains = true;
   double price = 0;
   schedule::Cut cut;
   Homes forward, backward, deferred;
@@ -39,7 +39,7 @@ struct JointGraph::Impl {
   int64_t flops() const { return contraction_flops(cut.forward) + contraction_flops(cut.backward); }
   void cut_at(double at) {
     price = at;
-    cut = schedule::cut_joint(graph, primals, forward_outputs, must_recompute, deferred_bytes, streams, price,
+    cut = schedule::cut_joint(graph, primals, forward_outputs, must_recompute, deferred_bytes, fuse_chains, price,
                               late_draws_from);
     Homes homes;
     homes.arena_bits = cut.saved_as_bits;
@@ -62,7 +62,7 @@ JointGraph::JointGraph(Program joint, int64_t primals, int64_t forward_outputs, 
   impl_->primals = primals;
   impl_->forward_outputs = forward_outputs;
   impl_->deferred_bytes = deferred_bytes;
-  impl_->streams = options.target.fuses_chains;
+  impl_->fuse_chains = options.target.fuses_chains;
   impl_->tangents = joint.graph.input_count - primals;
   // Cut after the algebra: what the two halves share is one node by then.
   Pipeline pipeline(name + "_joint", options.disabled_passes);
@@ -128,7 +128,7 @@ int64_t results_of(const plan::Plan& plan) {
   return bytes;
 }
 
-/// What both halves do more than where no price is paid (what streams compute again is theirs to decide).
+/// What both halves do more than where no price is paid (what matmul chains compute again anyway is not counted).
 int64_t again(const JointGraph::Impl& impl) { return impl.flops() - impl.free_flops; }
 
 Footprint footprint_of(const JointGraph::Impl& impl, const plan::Plan& forward, const plan::Plan& backward,

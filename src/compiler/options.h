@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cost/streaming.h"
+#include "cost/chunking.h"
 #include "support/target.h"
 
 namespace trainc::compiler {

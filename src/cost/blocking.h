@@ -46,7 +46,7 @@ constexpr double kTileLatency = 52;
 constexpr double kTileLoad = 8;
 // Slots to pack an element out of L2 along the contiguous direction.
 constexpr double kCopy = 0.4;
-// Slots to pack it through a staging tile that is turned.
+// Slots to pack it through a staging tile that is transposed.
 constexpr double kTranspose = 0.7;
 // Slots to split a packed element into its three parts in bf16.
 constexpr double kSplit = 2.2;
@@ -103,7 +103,7 @@ constexpr Wish kWishes[] = {{0, 0, kAny, 1}, {1, 0, kAny, 1},   {2, 0, kAny, 1},
 constexpr int64_t kUnrolledSteps = 8;
 // The same in runs: the first of these that divides a run.
 constexpr int64_t kRunSteps[] = {8, 10, 7, 6, 5, 4};
-// Steps of k in the staging tile of a pack that turns.
+// Steps of k in the staging tile of a pack that transposes.
 constexpr int64_t kStagedSteps = 64;
 // Bytes of a cache line.
 constexpr int64_t kCacheLine = 64;

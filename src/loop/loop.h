@@ -139,9 +139,9 @@ struct StmtNode {
   // Prefetch: asks for the cache line of buffer[index] to come nearer, to `level` 1 (L1d) or 2 (L2). It has no effect
   // on any value, and the index need not lie within the buffer. Not of a Register buffer, not inside a Vector loop.
   int level = 0;
-  // Transpose: a square block of `lanes` x `lanes` elements of `source` (of the same dtype, another buffer) turned:
+  // Transpose: a square block of `lanes` x `lanes` elements of `source` (of the same dtype, another buffer) transposed:
   //   buffer[index + i * pitch + j] = source[value + j * source_pitch + i]   for i, j < lanes; `value` is an index.
-  //   From bf16 to i32, pairs are turned: pair(source[value + j * source_pitch + 2 * i], the element after it).
+  //   From bf16 to i32, pairs are transposed: pair(source[value + j * source_pitch + 2 * i], the element after it).
   //   Not inside a Vector loop, not between Register buffers.
   int source = -1;
   int64_t pitch = 0, source_pitch = 0;

@@ -172,8 +172,8 @@ class ContractionBuilder {
   // Rows along k into a staging tile (the prologue runs on whole vectors), then the tile's columns, out of L1, into the
   // panel.
   Stmt pack_rhs_transposed();
-  // The staging tile, `depth` elements of k wide, turned into the panel: squares in registers, and the k that no square
-  // has one by one.
+  // The staging tile, `depth` elements of k wide, transposed into the panel: squares in registers, and the k that no
+  // square has one by one.
   Stmt turn_stage(const Expr& panel, const Expr& stage_k, const Expr& depth);
 
   // --- contraction_kernel.cpp

@@ -1,5 +1,5 @@
-// Operands of a contraction into panels: copies along the contiguous direction, in runs, or turned through a staging
-// tile.
+// Operands of a contraction into panels: copies along the contiguous direction, in runs, or transposed through a
+// staging tile.
 #include "lower/contraction_builder.h"
 #include "support/division.h"
 
@@ -161,16 +161,16 @@ Stmt ContractionBuilder::pack_rhs_transposed() {
 
 Stmt ContractionBuilder::turn_stage(const Expr& panel, const Expr& stage_k, const Expr& depth) {
   const Expr squares = floor_div(depth, b_.lanes);
-  Stmt turned = loop(LoopKind::Serial, "square", squares, [&](const Expr& square) {
+  Stmt transposed = loop(LoopKind::Serial, "square", squares, [&](const Expr& square) {
     const Expr k = square * b_.lanes;
     return loop(LoopKind::Unroll, "columns", integer(b_.tile_n / b_.lanes), [&](const Expr& columns) {
       return transpose(rhs_, rhs_index(panel, stage_k + k, columns * b_.lanes), b_.tile_n, stage_,
                        (columns * (b_.lanes * stage_row_) + k) * each(), stage_row_ * each(), b_.lanes);
     });
   });
-  if (all_full(k_, b_.lanes) && b_.block_k % b_.lanes == 0) return turned;
+  if (all_full(k_, b_.lanes) && b_.block_k % b_.lanes == 0) return transposed;
   const Expr done = squares * b_.lanes;
-  return block({turned, loop(LoopKind::Serial, "k", depth - done, [&](const Expr& k) {
+  return block({transposed, loop(LoopKind::Serial, "k", depth - done, [&](const Expr& k) {
                   return loop(LoopKind::Unroll, "column", integer(b_.tile_n), [&](const Expr& column) {
                     return store(rhs_, rhs_index(panel, stage_k + done + k, column),
                                  packed_at(stage_, column * stage_row_ + done + k));

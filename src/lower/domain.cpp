@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "cost/walks.h"
+#include "cost/loops.h"
 
 namespace trainc::lower {
 

@@ -1,4 +1,4 @@
-// The loops that a kernel walks: a domain of elements, factored so that every use reads with plain strides.
+// The loops of a kernel: a domain of elements, factored so that every use reads with plain strides.
 #pragma once
 #include <set>
 #include <vector>

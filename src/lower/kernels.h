@@ -8,11 +8,11 @@
 namespace trainc::lower {
 
 LoweredKernel lower_rows(const Schedule&, const Group&, const Machine&);
-/// A row group that is one f32 value in another order, where squares of it can be turned; none else.
-std::optional<LoweredKernel> lower_turned(const Schedule&, const Group&, const Machine&);
+/// A row group that is one f32 value in another order, where squares of it can be transposed; none else.
+std::optional<LoweredKernel> lower_transpose(const Schedule&, const Group&, const Machine&);
 LoweredKernel lower_columns(const Schedule&, const Group&, const Machine&);
 LoweredKernel lower_contract(const Schedule&, const Group&, const Machine&, const NodeRemarks&);
-LoweredKernel lower_stream(const Schedule&, const Group&, const Machine&, const NodeRemarks&);
+LoweredKernel lower_matmul_chain(const Schedule&, const Group&, const Machine&, const NodeRemarks&);
 LoweredKernel lower_scan(const Schedule&, const Group&, const Machine&);
 std::vector<LoweredKernel> lower_scatter(const Schedule&, const Group&, const Machine&);
 std::vector<LoweredKernel> lower_concat(const Schedule&, const Group&, const Machine&);

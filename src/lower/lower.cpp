@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "cost/loops.h"
 #include "cost/sums.h"
-#include "cost/walks.h"
 #include "loop/runs.h"
 #include "lower/domain.h"
 #include "lower/kernels.h"
@@ -70,7 +70,7 @@ std::string kernel_name(const Group& group) {
     case GroupKind::Rows: name = group.columns > 1 ? "rows" : "map"; break;
     case GroupKind::Columns: name = "columns"; break;
     case GroupKind::Contract: name = "contract"; break;
-    case GroupKind::Stream: name = "stream"; break;
+    case GroupKind::MatmulChain: name = "matmul_chain"; break;
     case GroupKind::Scan: name = "scan"; break;
     case GroupKind::Scatter: name = "scatter"; break;
     case GroupKind::Concat: name = "concat"; break;
@@ -89,8 +89,8 @@ std::string kernel_name(const Group& group) {
 
 namespace {
 
-/// A kernel that walks the elements of `value` and makes what `body` says of each. `firm`: where `body` itself cuts
-/// positions.
+/// A kernel that loops over the elements of `value` and makes what `body` says of each. `firm`: where `body` itself
+/// cuts positions.
 template <class Body>
 LoweredKernel map_over(const std::string& name, const Schedule& schedule, const Node* value,
                        const std::vector<int64_t>& firm, const Machine& machine, const Body& body) {
@@ -268,13 +268,13 @@ std::vector<LoweredKernel> lower(const Graph& graph, const Schedule& schedule, c
   if (!elements) return kernels;
   switch (group.kind) {
     case GroupKind::Rows: {
-      std::optional<LoweredKernel> turned = lower_turned(schedule, group, machine);
-      kernels.push_back(turned ? std::move(*turned) : lower_rows(schedule, group, machine));
+      std::optional<LoweredKernel> transposed = lower_transpose(schedule, group, machine);
+      kernels.push_back(transposed ? std::move(*transposed) : lower_rows(schedule, group, machine));
       break;
     }
     case GroupKind::Columns: kernels.push_back(lower_columns(schedule, group, machine)); break;
     case GroupKind::Contract: kernels.push_back(lower_contract(schedule, group, machine, remarks)); break;
-    case GroupKind::Stream: kernels.push_back(lower_stream(schedule, group, machine, remarks)); break;
+    case GroupKind::MatmulChain: kernels.push_back(lower_matmul_chain(schedule, group, machine, remarks)); break;
     case GroupKind::Scan: kernels.push_back(lower_scan(schedule, group, machine)); break;
     case GroupKind::Scatter: kernels = lower_scatter(schedule, group, machine); break;
     case GroupKind::Concat: kernels = lower_concat(schedule, group, machine); break;

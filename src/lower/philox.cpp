@@ -7,7 +7,7 @@
 // Written out in i64 arithmetic, so that the interpreter and the printer know nothing of it.
 #include <array>
 
-#include "cost/walks.h"
+#include "cost/loops.h"
 #include "lower/kernels.h"
 #include "support/division.h"
 

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "cost/fusion.h"
-#include "cost/walks.h"
+#include "cost/loops.h"
 
 namespace trainc::schedule {
 
@@ -19,7 +19,7 @@ Groups::Work Groups::work_of(const Node* n) const { return {values_.work.at(n), 
 
 bool Groups::fits(const Work& work, int64_t columns) const {
   const bool again =
-      columns * size_of(DType::F32) > (streams_ ? cost::kScratchRow : cost::kSharedRows / cost::kShareOfSharedRows);
+      columns * size_of(DType::F32) > (fuse_chains_ ? cost::kScratchRow : cost::kSharedRows / cost::kShareOfSharedRows);
   return work.operations * (again ? std::max<int64_t>(1, work.sums) : 1) <= cost::kLargestKernel;
 }
 

@@ -14,7 +14,7 @@ Refusal closed(GroupKind kind) {
     case GroupKind::Rows:
     case GroupKind::Contract: return nullptr;
     case GroupKind::Columns: return "a sum over leading axes is whole at its kernel's end alone";
-    case GroupKind::Stream: return "a matmul chain takes nothing in";
+    case GroupKind::MatmulChain: return "a matmul chain takes nothing in";
     case GroupKind::Scan: return "a scan is a kernel of its own";
     case GroupKind::Scatter: return "a scatter is a kernel of its own";
     case GroupKind::Concat: return "a concatenation is a kernel of its own";
@@ -64,12 +64,12 @@ void Groups::place_in_rows(const Node* n) {
     if (int g = group(r.value); g >= 0 && std::find(candidates.begin(), candidates.end(), g) == candidates.end())
       candidates.push_back(g);
   std::sort(candidates.rbegin(), candidates.rend());
-  // A group that already walks the rows is a better home than a contraction's epilogue: it has the row's sums at hand.
+  // A row group is preferred to a contraction's epilogue: it loops over the rows already, and has their sums at hand.
   std::stable_partition(candidates.begin(), candidates.end(),
                         [&](int g) { return groups_[g].kind == GroupKind::Rows; });
-  int home = -1;
+  int joined = -1;
   for (int g : candidates) {
-    if (home < 0) {
+    if (joined < 0) {
       if (const Refusal why = refuse_join(n, g, sum, own_rows, own_columns)) {
         apart(n, g, why);
         continue;
@@ -77,13 +77,13 @@ void Groups::place_in_rows(const Node* n) {
       groups_[g].values.push_back(n);
       work_[g] = work_[g] + work_of(n);
       dag_.follow(g, before(n));
-      group_of_[n] = home = g;
-    } else if (g != home) {
-      if (const Refusal why = unite(home, g)) apart(n, g, why);
-      else home = find(home);
+      group_of_[n] = joined = g;
+    } else if (g != joined) {
+      if (const Refusal why = unite(joined, g)) apart(n, g, why);
+      else joined = find(joined);
     }
   }
-  if (home < 0) group_of_[n] = new_group(GroupKind::Rows, n, own_rows, own_columns);
+  if (joined < 0) group_of_[n] = new_group(GroupKind::Rows, n, own_rows, own_columns);
 }
 
 Refusal Groups::refuse_join(const Node* n, int g, bool sum, int64_t own_rows, int64_t own_columns) {

@@ -14,17 +14,17 @@ LibraryCall library_call(const plan::Product& p) {
   LibraryCall call{.a = {}, .b = {}, .d = {}, .batch = p.batch, .tf32 = p.tf32};
   // Our rows x columns, transposed: rows side by side are the library's columns as they lie, columns side by side are
   // to be transposed back.
-  const auto turned = [](const plan::Matrix& x, int64_t rows, int64_t columns, bool& transpose) {
+  const auto column_major = [](const plan::Matrix& x, int64_t rows, int64_t columns, bool& transpose) {
     // A single column has both strides; either reading is right where the other is too short to lead.
     transpose = x.column_stride != 1 || (x.row_stride == 1 && columns > 1);
     if (transpose) return LibraryCall::Matrix{x.dtype, rows, columns, x.column_stride, x.batch_stride, x.offset};
     return LibraryCall::Matrix{x.dtype, columns, rows, x.row_stride, x.batch_stride, x.offset};
   };
-  bool turned_result = false;
-  call.a = turned(p.rhs, p.k, p.n, call.transpose_a);
-  call.b = turned(p.lhs, p.m, p.k, call.transpose_b);
-  call.d = turned(p.result, p.m, p.n, turned_result);
-  require(!turned_result, "a product whose result has no rows side by side");
+  bool transposed_result = false;
+  call.a = column_major(p.rhs, p.k, p.n, call.transpose_a);
+  call.b = column_major(p.lhs, p.m, p.k, call.transpose_b);
+  call.d = column_major(p.result, p.m, p.n, transposed_result);
+  require(!transposed_result, "a product whose result has no rows side by side");
   // of one column: never used, but checked
   for (LibraryCall::Matrix* x : {&call.a, &call.b, &call.d}) x->leading = std::max(x->leading, x->rows);
   return call;

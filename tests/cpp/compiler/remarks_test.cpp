@@ -66,7 +66,7 @@ TEST(Remarks, InPlaceWhereItIsReadInAnotherOrder) {
 return %4
 )",
                    missed::kInPlace),
-              ElementsAre("they are walked differently: m.py:2 m.py:1"));
+              ElementsAre("their strides differ: m.py:2 m.py:1"));
 }
 
 // --- calls of the framework

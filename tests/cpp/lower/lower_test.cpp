@@ -89,11 +89,11 @@ TEST(Lower, WhatTrainingIsMadeOf) {
     for (const Machine& machine : kMachines) expect_clean(parse(text), 3, machine, 2e-4);
 }
 
-// lower_turned: both sides by whole vectors where sizes divide; which side is turned, several axes as one, backwards,
-// roundings.
+// lower_transpose: both sides by whole vectors where sizes divide; which side is transposed, several axes as one,
+// backwards, roundings.
 TEST(Lower, ValuesInAnotherOrder) {
   const struct {
-    bool turned;
+    bool transposed;
     const char* text;
   } forms[] = {
       {true, "%0 = input index=0 : f32[64,16,3,3]\n%1 = permute %0 axes=[2,3,1,0] : f32[3,3,16,64]\nreturn %1\n"},
@@ -118,11 +118,11 @@ TEST(Lower, ValuesInAnotherOrder) {
       expect_clean(parse(form.text), 5, machine);
       const Graph graph = prepare(parse(form.text));
       const Schedule schedule = make_schedule(graph, true);
-      bool turned = false;
+      bool transposed = false;
       for (const Group& group : schedule.groups)
         for (const LoweredKernel& k : lower(graph, schedule, group, machine))
-          turned = turned || loop::print(k.nest).find("transpose(") != std::string::npos;
-      EXPECT_EQ(turned, form.turned) << form.text;
+          transposed = transposed || loop::print(k.nest).find("transpose(") != std::string::npos;
+      EXPECT_EQ(transposed, form.transposed) << form.text;
     }
 }
 

@@ -30,10 +30,10 @@ std::vector<std::string> told(std::vector<Remark> remarks) {
 }
 
 /// What is refused to the schedule of a graph as text.
-std::vector<Remark> refused(const Graph& graph, bool streams = true) {
+std::vector<Remark> refused(const Graph& graph, bool fuse_chains = true) {
   const Graph prepared = prepare(graph);
   Remarks remarks;
-  make_schedule(prepared, streams, &remarks);
+  make_schedule(prepared, fuse_chains, &remarks);
   return remarks.take();
 }
 std::vector<std::string> refused(const std::string& text) { return told(refused(parse(text))); }
@@ -116,7 +116,7 @@ return %3
               ElementsAre("fuse: a sum of a contraction's result is no epilogue: m.py:2 m.py:1"));
 }
 
-// Refused at first, united later: a row group takes in the contraction's sum where both become a stream.
+// Refused at first, united later: a row group takes in the contraction's sum where both become a matmul chain.
 TEST(Remarks, WhatBecameOneKernelAfterAllIsNotRefused) {
   const Graph g = prepare(testing::attention_graph({}));
   Remarks remarks;
@@ -184,19 +184,19 @@ return %3 %1
 // --- matmul chains
 
 /// softmax(q k^T) v, each operation with its line: m.py:1 to 3.
-Graph chain(int64_t batch, int64_t rows, int64_t columns, int64_t width, int64_t out, bool turned = false) {
+Graph chain(int64_t batch, int64_t rows, int64_t columns, int64_t width, int64_t out, bool transposed = false) {
   Graph g;
   Builder b{g, {}};
   const Node *q = b.input(0, {DType::F32, {batch, rows, width}}),
              *k = b.input(1, {DType::F32, {batch, columns, width}});
-  const Node* v = b.input(2, {DType::F32, {batch, out, turned ? rows : columns}});
+  const Node* v = b.input(2, {DType::F32, {batch, out, transposed ? rows : columns}});
   b.origin = "m.py:1";
   const Node* s = b.contract(q, k);
   b.origin = "m.py:2";
   const Node* e = b.unary(Op::Exp, b.sub(s, b.broadcast(b.reduce(ReduceKind::Max, s, {2}, true), s->shape())));
   const Node* p = b.div(e, b.broadcast(b.reduce(ReduceKind::Sum, e, {2}, true), s->shape()));
   b.origin = "m.py:3";
-  g.outputs = {{b.contract(turned ? b.permute(p, {0, 2, 1}) : p, v), {}}};
+  g.outputs = {{b.contract(transposed ? b.permute(p, {0, 2, 1}) : p, v), {}}};
   g.input_count = 3;
   return g;
 }
@@ -206,7 +206,7 @@ std::vector<std::string> chains_refused(const Graph& g) {
   return told(std::move(remarks));
 }
 
-TEST(Remarks, ChainsThatAreStreamed) {
+TEST(Remarks, ChainsThatAreFused) {
   EXPECT_THAT(told(refused(chain(8, 16, 32, 8, 8))), IsEmpty());
   EXPECT_THAT(told(refused(chain(8, 16, 32, 8, 8, true))), IsEmpty());
 }
@@ -275,11 +275,11 @@ std::vector<std::string> lowered(const testing::AttentionCase& c) {
   const Graph prepared = prepare(g);
   const Schedule s = make_schedule(prepared, true);
   Remarks remarks;
-  bool stream = false;
+  bool chain = false;
   for (const Group& group : s.groups)
-    stream = stream || group.kind == GroupKind::Stream,
+    chain = chain || group.kind == GroupKind::MatmulChain,
     lower::lower(prepared, s, group, {cpu_target(CpuLevel::Avx2)}, &remarks);
-  EXPECT_TRUE(stream);
+  EXPECT_TRUE(chain);
   return told(remarks.take());
 }
 TEST(Remarks, MasksThatHideNothing) {

@@ -1,5 +1,5 @@
 // Attention as one kernel: what is found, and that it computes what the separate kernels compute.
-#include "schedule/stream.h"
+#include "schedule/matmul_chain.h"
 
 #include <gtest/gtest.h>
 
@@ -19,13 +19,14 @@ const lower::Machine kMachines[] = {{cpu_target(CpuLevel::Avx512)},
                                     // small caches: many blocks
                                     {cpu_target(CpuLevel::Avx2, {.l1d = 1 << 10, .l2 = 4 << 10, .l3 = 1 << 18})}};
 
-int64_t streams_in(const Schedule& s) {
-  return std::count_if(s.groups.begin(), s.groups.end(), [](const Group& g) { return g.kind == GroupKind::Stream; });
+int64_t chains_in(const Schedule& s) {
+  return std::count_if(s.groups.begin(), s.groups.end(),
+                       [](const Group& g) { return g.kind == GroupKind::MatmulChain; });
 }
 
-testing::Interpreted interpret(const Graph& prepared, bool streams, const std::vector<reference::Tensor>& inputs,
+testing::Interpreted interpret(const Graph& prepared, bool fuse_chains, const std::vector<reference::Tensor>& inputs,
                                const lower::Machine& machine) {
-  Schedule schedule = make_schedule(prepared, streams);
+  Schedule schedule = make_schedule(prepared, fuse_chains);
   schedule.bits = masks_as_bits(prepared);
   return testing::interpret_schedule(prepared, schedule, inputs, machine);
 }
@@ -34,7 +35,7 @@ bool same(double a, double b, double tolerance, double scale) {
   return (std::isnan(a) && std::isnan(b)) || a == b || std::abs(a - b) <= tolerance * scale;
 }
 
-/// The streams' results are those of separate kernels, bit for bit; those whose sum runs over the rows (all but the
+/// The chains' results are those of separate kernels, bit for bit; those whose sum runs over the rows (all but the
 /// first) have another order.
 void expect_same(const testing::AttentionCase& c, uint64_t seed, const lower::Machine& machine, bool special) {
   const Graph graph = prepare(testing::attention_graph(c));
@@ -64,20 +65,20 @@ void expect_same(const testing::AttentionCase& c, uint64_t seed, const lower::Ma
   }
 }
 
-TEST(Stream, ComputesWhatSeparateKernelsCompute) {
+TEST(MatmulChain, ComputesWhatSeparateKernelsCompute) {
   for (uint64_t seed = 1; seed <= 90 && !HasFailure(); ++seed)
     expect_same(testing::random_attention_case(seed), seed, kMachines[seed % std::size(kMachines)],
                 seed % 5 == 0 && !testing::random_attention_case(seed).causal);
 }
 
-TEST(Stream, IsFoundInEverySpelling) {
+TEST(MatmulChain, IsFoundInEverySpelling) {
   for (uint64_t seed = 1; seed <= 150; ++seed) {
     testing::AttentionCase c = testing::random_attention_case(seed);
     if (c.columns < 2 || c.batch * c.heads == 1) continue;
     const Graph graph = prepare(testing::attention_graph(c));
     SCOPED_TRACE(print(graph));
     const Schedule s = make_schedule(graph, true);
-    EXPECT_EQ(streams_in(s), 1);
+    EXPECT_EQ(chains_in(s), 1);
     // Enough heads: the backward is one kernel too, and nothing of the matrix's size is in memory but what was given or
     // drawn.
     if (c.batch * c.heads < 8 && c.backward) continue;
@@ -91,13 +92,13 @@ TEST(Stream, IsFoundInEverySpelling) {
   }
 }
 
-/// Whether the stream of `graph` passes over columns.
+/// Whether the matmul chain of `graph` passes over columns.
 bool passes_over(const Graph& graph) {
   const Schedule s = make_schedule(graph, true);
   for (const Group& g : s.groups)
-    if (g.kind == GroupKind::Stream)
+    if (g.kind == GroupKind::MatmulChain)
       return loop::print(lower::lower(graph, s, g, kMachines[2])[0].nest).find("let columns") != std::string::npos;
-  ADD_FAILURE() << "no stream";
+  ADD_FAILURE() << "no matmul chain";
   return false;
 }
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
@@ -107,7 +108,7 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text;
 }
 
-TEST(Stream, PassesOverWhatACausalMaskHides) {
+TEST(MatmulChain, PassesOverWhatACausalMaskHides) {
   for (uint64_t seed = 1; seed <= 150; ++seed) {
     testing::AttentionCase c = testing::random_attention_case(seed);
     if (c.rows < 16 || c.columns < c.rows || c.batch * c.heads < 8) continue;
