@@ -21,8 +21,8 @@ namespace trainc::compiler {
 struct LoweredPlan;
 
 /// Kernels that the plans of one graph for different sizes share; each plan stays exact: its memory, its order, the
-/// order of its sums. A kernel is code for the form of a nest, and is given the numbers in which the nests of different
-/// sizes differ. For CPUs; safe between threads.
+/// order of its sums. A kernel is code for the template of a nest; the numbers in which the nests of
+/// different sizes differ are its parameters. For CPUs; safe between threads.
 class SharedKernels {
  public:
   SharedKernels();

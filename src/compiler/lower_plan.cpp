@@ -83,8 +83,8 @@ class PlanBuilder {
     std::unique_lock<std::mutex> lock;
     if (shared) {
       lock = std::unique_lock(job.shared->impl->mutex);
-      machine.pinned = &job.shared->impl->roles[plan_.name].pinned;
-      machine.pinned->next = 0;
+      machine.fixed_blockings = &job.shared->impl->roles[plan_.name].blockings;
+      machine.fixed_blockings->next = 0;
     }
     Tuner tuner(graph_, schedule_, machine, options, job);
     std::vector<std::vector<lower::LoweredKernel>> kernels;

@@ -11,7 +11,7 @@ namespace trainc::cost {
 // Rows and vectors of a tile of sums; on AMX tiles; for an lhs that is read where it lies.
 struct Tile {
   int rows, vectors;
-  bool amx = false, in_place = false;
+  bool amx = false, unpacked = false;
 };
 
 // rows * vectors sums, `vectors` of the rhs and one broadcast of the lhs live in registers: at most 32. Ordered by
@@ -20,12 +20,12 @@ constexpr Tile kAvx512Tiles[] = {{8, 3}, {12, 2}, {6, 4}, {8, 2}, {4, 4}, {24, 1
                                  {8, 1}, {2, 8},  {2, 4}, {2, 2}, {1, 8}, {1, 4},  {1, 2}};
 // The same with 16 registers.
 constexpr Tile kAvx2Tiles[] = {{6, 2}, {4, 3}, {3, 4}, {12, 1}, {8, 1}, {4, 2}, {2, 4}, {2, 2}, {1, 8}, {1, 4}, {1, 2}};
-// For an lhs that is read in place: the rows divide what a row of an image may be. An element of it is loaded where it
+// For an lhs that is read unpacked: the rows divide what a row of an image may be. An element of it is loaded where it
 // is multiplied.
-constexpr Tile kAvx512InPlaceTiles[] = {{8, 3}, {12, 2}, {14, 2}, {10, 2}, {6, 4},  {7, 3},  {5, 4}, {4, 4},
-                                        {8, 2}, {7, 2},  {5, 2},  {16, 1}, {14, 1}, {10, 1}, {8, 1}};
+constexpr Tile kAvx512UnpackedTiles[] = {{8, 3}, {12, 2}, {14, 2}, {10, 2}, {6, 4},  {7, 3},  {5, 4}, {4, 4},
+                                         {8, 2}, {7, 2},  {5, 2},  {16, 1}, {14, 1}, {10, 1}, {8, 1}};
 // The same with 16 registers.
-constexpr Tile kAvx2InPlaceTiles[] = {{6, 2}, {5, 2}, {4, 3}, {4, 2}, {7, 1}, {12, 1}, {10, 1}, {8, 1}};
+constexpr Tile kAvx2UnpackedTiles[] = {{6, 2}, {5, 2}, {4, 3}, {4, 2}, {7, 1}, {12, 1}, {10, 1}, {8, 1}};
 // Rows and vectors on AMX. As many tiles of 16 x 16 down and across: their sums and a row and a column of operands are
 // eight registers at most.
 constexpr Tile kAmxTiles[] = {{32, 2, true}, {16, 3, true}, {48, 1, true}, {16, 2, true}, {32, 1, true}, {16, 1, true}};

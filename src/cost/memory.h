@@ -13,8 +13,8 @@ constexpr int64_t kScratchForOthers = 4;
 constexpr int64_t kScratchOffset = 272;
 // A kernel of an earlier size serves as an example for this one where no more numbers differ than one part of so many
 // of all ...
-constexpr int64_t kAlikeShare = 4;
+constexpr int64_t kSimilarShare = 4;
 // ... and this many.
-constexpr int64_t kAlikeNumbers = 2;
+constexpr int64_t kSimilarNumbers = 2;
 
 }  // namespace trainc::cost

@@ -127,7 +127,7 @@ LoweredKernel lower_columns(const Schedule& schedule, const Group& group, const 
     body = loop::for_loop(LoopKind::Serial, folded[k].first, integer(folded[k].second), body);
   all.push_back(body);
   all.insert(all.end(), finish.begin(), finish.end());
-  body = add_in_runs(nest, block(all), machine.pinned != nullptr, machine.target.launches_blocks);
+  body = add_in_runs(nest, block(all), machine.fixed_blockings != nullptr, machine.target.launches_blocks);
   if (across) body = loop::for_loop(LoopKind::Vector, vector_var, vector_extent, body, width);
   nest.body = loops.close(body);
   return kernel;

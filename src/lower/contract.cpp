@@ -94,11 +94,11 @@ ContractExpressions::ContractExpressions(Expressions& e, const Node* contract, c
   if (!spec.rhs_k_contiguous) in_runs(1, n, n, spec.n, rhs, spec.rhs_run, spec.rhs_in_run);
   else in_runs(1, n, k, spec.k, rhs, spec.rhs_k_run, spec.rhs_in_k_run);
   // Where the lhs is memory as it lies: both its coordinates in runs, with a fixed stride within each.
-  const auto place_of = [&](const Expr& whole) -> lower::ContractionSpec::Place {
+  const auto unpacked_of = [&](const Expr& whole) -> lower::ContractionSpec::UnpackedOperand {
     const auto is_load = [](const Expr& x) { return x->kind == loop::ExprKind::Load && x->args.size() == 1; };
     const int64_t rows = divisor_of(whole, m), depth = divisor_of(whole, k);
     if (!is_load(whole) || (!spec.lhs_k_contiguous && rows == 0 && depth == 0)) return {};
-    lower::ContractionSpec::Place p{whole->id, rows ? rows : spec.m, 0, depth ? depth : spec.k, 0, nullptr};
+    lower::ContractionSpec::UnpackedOperand p{whole->id, rows ? rows : spec.m, 0, depth ? depth : spec.k, 0, nullptr};
     if (spec.m % p.row_run != 0 || spec.k % p.k_run != 0 || (pairs && p.k_run % 2 != 0)) return {};
     const int i = nest.add_var("row_run", spec.m / p.row_run), row = nest.add_var("row", p.row_run),
               j = nest.add_var("k_run", spec.k / p.k_run), depth_in = nest.add_var("k", p.k_run);
@@ -112,7 +112,7 @@ ContractExpressions::ContractExpressions(Expressions& e, const Node* contract, c
     p.first = [=](Expr bb, Expr ii, Expr jj) { return substitute(first, {{b, bb}, {i, ii}, {j, jj}}); };
     return p;
   };
-  if (!machine.target.launches_blocks) spec.lhs_place = place_of(lhs);
+  if (!machine.target.launches_blocks) spec.lhs_unpacked = unpacked_of(lhs);
   spec.lhs = [=](Expr bb, Expr row, Expr kk) { return substitute(lhs, {{b, bb}, {m, row}, {k, kk}}); };
   spec.rhs = [=](Expr bb, Expr row, Expr kk) { return substitute(rhs, {{b, bb}, {n, row}, {k, kk}}); };
 }
@@ -194,7 +194,7 @@ LoweredKernel lower_contract(const Schedule& schedule, const Group& group, const
   if (machine.target.launches_blocks)
     lower::build_device_contraction(nest, contract.spec, machine.target, machine.tf32);
   else {
-    contract.spec.pinned = next_of(machine.pinned);
+    contract.spec.fixed_blocking = next_of(machine.fixed_blockings);
     lower::build_contraction(nest, contract.spec, machine.target, machine.blocking);
   }
   return kernel;

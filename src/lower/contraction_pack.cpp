@@ -72,7 +72,7 @@ Stmt ContractionBuilder::pack_lhs(const Expr& first_tile, const Expr& tiles) {
       if (spec_.lhs_run == 0)
         return copy_along_k(lhs_, at, first_k_, depth_, [&](const Expr& k) { return spec_.lhs(batch_, m, k); });
       return fill_along_k(lhs_, at, first_k_, depth_, [&](const Expr& from, const Expr& count) {
-        return copy_runs(spec_.lhs_run, pack_k_ * each(), !spec_.pinned, from, count, element_lanes(),
+        return copy_runs(spec_.lhs_run, pack_k_ * each(), !spec_.fixed_blocking, from, count, element_lanes(),
                          [&](const Expr& k, const Expr& major, const Expr& minor) {
                            return store(lhs_, at * each() + k, spec_.lhs_in_run(batch_, m, major, minor));
                          });
@@ -84,7 +84,7 @@ Stmt ContractionBuilder::pack_lhs(const Expr& first_tile, const Expr& tiles) {
     const Expr end = m_here_ ? m_here_ : m_;
     if (spec_.lhs_run > 0) {
       const Expr there = full ? rows : rest(rows, first, end);
-      const bool aligned = !spec_.pinned && (b_.m_tasks == 1 || b_.task_m % b_.block_m == 0);
+      const bool aligned = !spec_.fixed_blocking && (b_.m_tasks == 1 || b_.task_m % b_.block_m == 0);
       Stmt copy = copy_runs(spec_.lhs_run, b_.block_m * b_.tile_m, aligned, first, there, b_.lanes,
                             [&](const Expr& row, const Expr& major, const Expr& minor) {
                               return store(lhs_, lhs_index(row, k), packed(first_k_ + k, [&](const Expr& kk) {
@@ -146,7 +146,7 @@ Stmt ContractionBuilder::pack_rhs_transposed() {
         if (spec_.rhs_k_run == 0)
           return copy_along_k(stage_, at, first_k_ + stage_k, depth,
                               [&](const Expr& k) { return spec_.rhs(batch_, n, k); });
-        const bool aligned = b_.block_k % stage_k_ == 0 && !spec_.pinned;
+        const bool aligned = b_.block_k % stage_k_ == 0 && !spec_.fixed_blocking;
         return fill_along_k(stage_, at, first_k_ + stage_k, depth, [&](const Expr& from, const Expr& count) {
           return copy_runs(spec_.rhs_k_run, stage_k_ * each(), aligned, from, count, element_lanes(),
                            [&](const Expr& k, const Expr& major, const Expr& minor) {

@@ -294,7 +294,7 @@ class MatmulChain {
     spec.lhs = [=, this](Expr b, Expr row, Expr k) { return in_block(lhs(b, by_rows ? first_ + row : row, k)); };
     spec.rhs = [=](Expr b, Expr row, Expr k) { return in_block(rhs(b, row, k)); };
     if (by_rows) spec.m = block_rows_;
-    spec.pinned = next_of(machine_.pinned);
+    spec.fixed_blocking = next_of(machine_.fixed_blockings);
     p.part = std::make_unique<lower::ContractionPart>(nest(), spec, by_rows ? 0 : block_rows_, machine_.target);
   }
   void aligned_values() {

@@ -154,7 +154,7 @@ void RowLoops::loop_over_columns(const std::vector<const Node*>& stores, const s
   Stmt stmt = loop::for_loop(LoopKind::Vector, vars.back(), extent, block(std::move(inside)), width);
   for (size_t k = columns.inner.size() - 1; k-- > 0;)
     stmt = loop::for_loop(LoopKind::Serial, vars[k], integer(columns.inner[k]), stmt);
-  body.push_back(add_in_runs(nest, stmt, machine_.pinned != nullptr, machine_.target.launches_blocks));
+  body.push_back(add_in_runs(nest, stmt, machine_.fixed_blockings != nullptr, machine_.target.launches_blocks));
   for (size_t i = 0; i < sums.size(); ++i) results[sums[i]] = totals[i].result;
 }
 
