@@ -217,17 +217,17 @@ struct JointGraph {
   void learn_deferred(compiler::SharedKernels& shared) const {
     learn(shared, [&](const compiler::Job& job) { return only(joint->lower_deferred(order.options, job)); });
   }
-  std::unique_ptr<CoreExecutable> backward(const std::vector<bool>& defined, bool consumes,
+  std::unique_ptr<CoreExecutable> backward(const std::vector<bool>& defined, bool overwrites,
                                            const std::vector<int64_t>& unmade, const nb::object& callback,
                                            compiler::SharedKernels* shared) const {
     return compiled(order, callback, shared, 0, [&](const compiler::Job& job, compiler::Timing* timing) {
-      return joint->backward(defined, order.options, job, timing, consumes, unmade);
+      return joint->backward(defined, order.options, job, timing, overwrites, unmade);
     });
   }
-  void learn_backward(const std::vector<bool>& defined, bool consumes, const std::vector<int64_t>& unmade,
+  void learn_backward(const std::vector<bool>& defined, bool overwrites, const std::vector<int64_t>& unmade,
                       compiler::SharedKernels& shared) const {
     learn(shared, [&](const compiler::Job& job) {
-      return only(joint->lower_backward(defined, order.options, job, nullptr, consumes, unmade));
+      return only(joint->lower_backward(defined, order.options, job, nullptr, overwrites, unmade));
     });
   }
   std::unique_ptr<CoreExecutable> step(const std::vector<bool>& defined, const Formulas& formulas,
@@ -241,19 +241,19 @@ struct JointGraph {
                   compiler::SharedKernels& shared) const {
     learn(shared, [&](const compiler::Job& job) { return joint->lower_parts_of_step(defined, order.options, job); });
   }
-  std::unique_ptr<CoreExecutable> backward_step(const std::vector<bool>& defined, bool consumes,
+  std::unique_ptr<CoreExecutable> backward_step(const std::vector<bool>& defined, bool overwrites,
                                                 const std::vector<int64_t>& unmade, const Formulas& formulas,
                                                 const Updates& updates, const nb::object& callback,
                                                 compiler::SharedKernels* shared) const {
     return compiled(order, callback, shared, 0, [&](const compiler::Job& job, compiler::Timing* timing) {
       return joint->backward_step(defined, kernels_of(formulas, order.options), all_of(updates), order.options, job,
-                                  timing, consumes, unmade);
+                                  timing, overwrites, unmade);
     });
   }
-  void learn_backward_step(const std::vector<bool>& defined, bool consumes, const std::vector<int64_t>& unmade,
+  void learn_backward_step(const std::vector<bool>& defined, bool overwrites, const std::vector<int64_t>& unmade,
                            const Formulas&, const Updates&, compiler::SharedKernels& shared) const {
     learn(shared, [&](const compiler::Job& job) {
-      return only(joint->lower_backward_of_step(defined, order.options, job, nullptr, consumes, unmade));
+      return only(joint->lower_backward_of_step(defined, order.options, job, nullptr, overwrites, unmade));
     });
   }
   template <class F> nb::dict without_lock(const F& find) const {
@@ -356,17 +356,17 @@ void bind_compiler(nb::module_& m) {
            "of one plan.")
       .def("forward", &JointGraph::forward, progress(), shared())
       .def("learn_forward", &JointGraph::learn_forward, nb::arg("shared"))
-      .def("backward", &JointGraph::backward, nb::arg("defined"), nb::arg("consumes") = true,
+      .def("backward", &JointGraph::backward, nb::arg("defined"), nb::arg("overwrites") = true,
            nb::arg("unmade") = std::vector<int64_t>{}, progress(), shared(),
            "`unmade`: gradients that are given as None.")
-      .def("learn_backward", &JointGraph::learn_backward, nb::arg("defined"), nb::arg("consumes"), nb::arg("unmade"),
+      .def("learn_backward", &JointGraph::learn_backward, nb::arg("defined"), nb::arg("overwrites"), nb::arg("unmade"),
            nb::arg("shared"))
       .def("step", &JointGraph::step, nb::arg("defined"), nb::arg("formulas"), nb::arg("updates"), progress(), shared())
       .def("learn_step", &JointGraph::learn_step, nb::arg("defined"), nb::arg("formulas"), nb::arg("updates"),
            nb::arg("shared"))
-      .def("backward_step", &JointGraph::backward_step, nb::arg("defined"), nb::arg("consumes"), nb::arg("unmade"),
+      .def("backward_step", &JointGraph::backward_step, nb::arg("defined"), nb::arg("overwrites"), nb::arg("unmade"),
            nb::arg("formulas"), nb::arg("updates"), progress(), shared())
-      .def("learn_backward_step", &JointGraph::learn_backward_step, nb::arg("defined"), nb::arg("consumes"),
+      .def("learn_backward_step", &JointGraph::learn_backward_step, nb::arg("defined"), nb::arg("overwrites"),
            nb::arg("unmade"), nb::arg("formulas"), nb::arg("updates"), nb::arg("shared"))
       .def("deferred", &JointGraph::deferred, progress(), shared())
       .def("learn_deferred", &JointGraph::learn_deferred, nb::arg("shared"))

@@ -159,7 +159,7 @@ class Constants {
     plan_.constants.resize(static_cast<size_t>(plan::aligned(static_cast<int64_t>(plan_.constants.size()))));
     plan::Buffer b;
     b.name = name;
-    b.home = plan::Home::Constant;
+    b.space = plan::MemorySpace::Constant;
     b.offset = static_cast<int64_t>(plan_.constants.size());
     b.dtype = dtype;
     b.shape = {static_cast<int64_t>(values.size())};

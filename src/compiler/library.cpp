@@ -64,8 +64,8 @@ class Piece {
 /// The schedule of the graph as it would be without calls, seen from the graph before `prepare`.
 class Plan {
  public:
-  Plan(const Graph& graph, const Homes& homes)
-      : graph_(graph), readers_(schedule::readers_of(graph)), prepared_(prepared(graph, homes, &made_)) {
+  Plan(const Graph& graph, const ArenaLayout& layout)
+      : graph_(graph), readers_(schedule::readers_of(graph)), prepared_(prepared(graph, layout, &made_)) {
     schedule_ = schedule::make_schedule(prepared_, true);
   }
 
@@ -137,16 +137,16 @@ Graph alone(const Node* contraction, const FrameworkCall& call) {
 
 }  // namespace
 
-Graph prepared(const Graph& graph, const Homes& homes, std::unordered_map<const Node*, const Node*>* made) {
+Graph prepared(const Graph& graph, const ArenaLayout& layout, std::unordered_map<const Node*, const Node*>* made) {
   const auto until = [](int64_t from) { return from < 0 ? std::numeric_limits<int64_t>::max() : from; };
-  return schedule::prepare(graph, homes.copies ? 0 : until(homes.arena_inputs_from), until(homes.arena_outputs_from),
+  return schedule::prepare(graph, layout.copies ? 0 : until(layout.arena_inputs_from), until(layout.arena_outputs_from),
                            made);
 }
 
-LibraryCalls library_calls(const Graph& graph, const Homes& homes, const CompileOptions& options, const Job& job,
+LibraryCalls library_calls(const Graph& graph, const ArenaLayout& layout, const CompileOptions& options, const Job& job,
                            std::vector<std::string>& notes, Remarks* to) {
   const NodeRemarks remarks(graph, "compiler", to);
-  const Plan plan(graph, homes);
+  const Plan plan(graph, layout);
   Job plain = job;
   plain.progress = {};
   Job tuned = plain;

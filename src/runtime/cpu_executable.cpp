@@ -58,7 +58,7 @@ struct CpuExecutable::Impl {
     dies_after.resize(plan.steps.size());
     const std::vector<plan::LiveRange> live = plan::live_ranges(plan);
     for (size_t b = 0; b < plan.buffers.size(); ++b)
-      if (plan.buffers[b].home == plan::Home::Extern && live[b].last >= 0)
+      if (plan.buffers[b].space == plan::MemorySpace::Extern && live[b].last >= 0)
         dies_after[live[b].last].push_back(static_cast<int>(b));
   }
 

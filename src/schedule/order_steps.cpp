@@ -13,7 +13,7 @@
 
 namespace trainc::schedule {
 
-using plan::Home;
+using plan::MemorySpace;
 using plan::Plan;
 using plan::Step;
 using plan::StepKind;
@@ -89,7 +89,8 @@ class Work {
   /// What a caller and the plan hold all the time.
   int64_t resident() const {
     int64_t bytes = plan_.saved_bytes + static_cast<int64_t>(plan_.constants.size());
-    for (const plan::Buffer& b : plan_.buffers) bytes += b.home == Home::Input || b.home == Home::Output ? b.bytes : 0;
+    for (const plan::Buffer& b : plan_.buffers)
+      bytes += b.space == MemorySpace::Input || b.space == MemorySpace::Output ? b.bytes : 0;
     return bytes;
   }
 
@@ -105,8 +106,9 @@ class Work {
       cell_[b] = lowest;
     }
     const auto ours = [&](int b) {
-      const Home home = plan_.buffers[b].home;
-      return home == Home::Temp || home == Home::Extern || (home == Home::Saved && plan_.buffers[b].index < 0);
+      const MemorySpace space = plan_.buffers[b].space;
+      return space == MemorySpace::Temp || space == MemorySpace::Extern ||
+             (space == MemorySpace::Saved && plan_.buffers[b].index < 0);
     };
     for (int b = 0; b < count; ++b)
       if (ours(b)) bytes_[cell_[b]] = std::max(bytes_[cell_[b]], plan::aligned(plan_.buffers[b].bytes));

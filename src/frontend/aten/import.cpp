@@ -72,7 +72,7 @@ class Importer {
       c.types.push_back(v.type);
       c.strides.push_back(v.strides);
     }
-    Known made{{}, c.strides, is_list, {}, false};
+    ImportedValue made{{}, c.strides, is_list, {}, false};
     for (const Val& v : vals) made.offsets.push_back(v.offset);
     for (const Json& below : aliases_of(node)) made.of_argument |= known(below).of_argument;
     if (node.value("late", false)) out_.late_draws_from = std::min(out_.late_draws_from, draws_);
@@ -97,7 +97,7 @@ class Importer {
   }
 
   void get_item(const std::string& name, const Json& args) {
-    const Known& from = known(args.at(0));
+    const ImportedValue& from = known(args.at(0));
     const size_t i = args.at(1).get<size_t>();
     require(from.is_list && i < from.nodes.size(), "import: " + name + " takes a result that is not there");
     known_[name] = {{from.nodes[i]}, {from.strides[i]}, false, {from.offsets[i]}, from.of_argument};
@@ -107,7 +107,7 @@ class Importer {
     for (const Json& j : node.at("args")) {
       Output out;
       if (!j.is_null()) {
-        const Known& k = known(j);
+        const ImportedValue& k = known(j);
         require(!k.is_list, "import: an output is a list");
         out.value = k.nodes[0];
         if (out.value) out.strides = output_strides(out.value->type.shape, k.strides[0]);
@@ -194,7 +194,7 @@ class Importer {
       return place;
     };
     if (j.is_object() && j.contains("n")) {
-      const Known& k = known(j);
+      const ImportedValue& k = known(j);
       if (!k.is_list) {
         Json place = slot(k.nodes[0]);
         if (j.contains("view") && !place.is_null()) place["view"] = j["view"];
@@ -220,7 +220,7 @@ class Importer {
                to_string(*c.types[i]));
   }
 
-  const Known& known(const Json& j) const {
+  const ImportedValue& known(const Json& j) const {
     require(j.is_object() && j.contains("n"), "import: " + j.dump() + " is not a node");
     auto it = known_.find(j["n"].get<std::string>());
     require(it != known_.end(), "import: " + j.dump() + " is used before it is made, or is no tensor");

@@ -38,7 +38,7 @@ class InterpretedExecutable : public Executable {
     dies_after_.resize(plan().steps.size());
     const std::vector<plan::LiveRange> live = plan::live_ranges(plan());
     for (size_t b = 0; b < plan().buffers.size(); ++b)
-      if (plan().buffers[b].home == plan::Home::Extern && live[b].last >= 0)
+      if (plan().buffers[b].space == plan::MemorySpace::Extern && live[b].last >= 0)
         dies_after_[live[b].last].push_back(static_cast<int>(b));
   }
 

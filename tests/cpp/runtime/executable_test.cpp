@@ -48,9 +48,9 @@ void check_elements(void* const* a, void*, uint32_t* status, int64_t begin, int6
   }
 }
 
-Buffer vec(const std::string& name, Home home, int64_t n, int64_t index = 0) {
+Buffer vec(const std::string& name, MemorySpace space, int64_t n, int64_t index = 0) {
   return {
-      .name = name, .home = home, .index = index, .dtype = DType::F32, .shape = {n}, .strides = {1}, .bytes = 4 * n};
+      .name = name, .space = space, .index = index, .dtype = DType::F32, .shape = {n}, .strides = {1}, .bytes = 4 * n};
 }
 Step call_kernel(const std::string& name, int k, int in, int out, int64_t n) {
   return {.kind = StepKind::Kernel,
@@ -67,7 +67,7 @@ constexpr int64_t kN = 1000;
 /// y = 2 * (x + 1), with x + 1 in the arena
 Plan chain() {
   Plan p{.name = "chain"};
-  p.buffers = {vec("x", Home::Input, kN), vec("t", Home::Temp, kN), vec("y", Home::Output, kN)};
+  p.buffers = {vec("x", MemorySpace::Input, kN), vec("t", MemorySpace::Temp, kN), vec("y", MemorySpace::Output, kN)};
   p.kernels = {jump_kernel("add_one", add_one), jump_kernel("twice", twice, 256), jump_kernel("check", check_elements)};
   p.steps = {call_kernel("a", 0, 0, 1, kN), call_kernel("b", 1, 1, 2, kN)};
   p.input_count = 1, p.output_count = 1, p.outputs = {2};
@@ -106,8 +106,8 @@ TEST(Executable, AStoredPlanRuns) {
 
 TEST(Executable, SavedAndConstantMemory) {
   Plan p = chain();
-  p.buffers.push_back(vec("c", Home::Constant, kN));
-  p.buffers.push_back(vec("s", Home::Saved, kN));
+  p.buffers.push_back(vec("c", MemorySpace::Constant, kN));
+  p.buffers.push_back(vec("s", MemorySpace::Saved, kN));
   p.constants.resize(4 * kN);
   const float nine = 9;
   for (int i = 0; i < kN; ++i) std::memcpy(&p.constants[4 * i], &nine, 4);
@@ -174,14 +174,14 @@ Plan drawing(double p0 = 0.5) {
   Plan p{.name = "drawing"};
   const auto mask = [](const char* name, int index) {
     return Buffer{.name = name,
-                  .home = Home::Output,
+                  .space = MemorySpace::Output,
                   .index = index,
                   .dtype = DType::Bool,
                   .shape = {kN},
                   .strides = {1},
                   .bytes = kN};
   };
-  p.buffers = {mask("m0", 0), mask("m1", 1), vec("e", Home::Extern, kN), vec("y", Home::Output, kN, 2)};
+  p.buffers = {mask("m0", 0), mask("m1", 1), vec("e", MemorySpace::Extern, kN), vec("y", MemorySpace::Output, kN, 2)};
   p.kernels = {jump_kernel("add_one", add_one)};
   p.steps = {{.kind = StepKind::Random, .name = "d0", .writes = {0}, .p = p0},
              {.kind = StepKind::Extern,
@@ -272,7 +272,7 @@ TEST(Executable, WhatWasDrawnBeforeAnErrorStaysDrawn) {
 Plan failing_between_masks() {
   Plan p = drawing();
   p.kernels = {jump_kernel("check", check_elements)};
-  p.buffers[2] = vec("x", Home::Input, kN);
+  p.buffers[2] = vec("x", MemorySpace::Input, kN);
   p.input_count = 1;
   p.steps.erase(p.steps.begin() + 1);
   p.steps[1] = call_kernel("check", 0, 2, 3, kN);
@@ -382,7 +382,7 @@ TEST(Executable, WhatAnExternStepCallsMayRunThePlan) {
 
 TEST(Executable, AnExternResultMayBeWantedElsewhere) {
   Plan p = drawing();
-  p.buffers[2].home = Home::Temp;
+  p.buffers[2].space = MemorySpace::Temp;
   plan_memory(p);
   CpuExecutable e(p);
   Framework framework;
@@ -399,8 +399,9 @@ TEST(Executable, AnExternResultMayBeWantedElsewhere) {
 /// t = x + 1; a call of t; u = x + 1, which may have t's memory; y = 2 * (what the call gave)
 Plan calling(std::vector<int> aliases) {
   Plan p{.name = "calling"};
-  p.buffers = {vec("x", Home::Input, kN), vec("t", Home::Temp, kN),   vec("v", Home::Extern, kN),
-               vec("u", Home::Temp, kN),  vec("y", Home::Output, kN), vec("z", Home::Output, kN, 1)};
+  p.buffers = {vec("x", MemorySpace::Input, kN),  vec("t", MemorySpace::Temp, kN),
+               vec("v", MemorySpace::Extern, kN), vec("u", MemorySpace::Temp, kN),
+               vec("y", MemorySpace::Output, kN), vec("z", MemorySpace::Output, kN, 1)};
   p.kernels = {jump_kernel("add_one", add_one), jump_kernel("twice", twice, 256)};
   p.steps = {call_kernel("a", 0, 0, 1, kN),
              {.kind = StepKind::Extern,
@@ -502,7 +503,7 @@ TEST(Poison, MemoryIsNanAfterItsLastUse) {
   const Debugging poison("poison");
   Plan p = calling({});
   // nobody takes t's memory
-  p.buffers[3].home = Home::Output, p.buffers[3].index = 2, p.output_count = 3, p.outputs = {4, 5, 3};
+  p.buffers[3].space = MemorySpace::Output, p.buffers[3].index = 2, p.output_count = 3, p.outputs = {4, 5, 3};
   plan_memory(p);
   CpuExecutable e(p);
   std::vector<float> x = ramp(), y(kN), z(kN), u(kN), fresh(kN);
