@@ -117,7 +117,7 @@ const char* name_of(StepKind kind) {
     case StepKind::Kernel: return "kernel";
     case StepKind::Extern: return "extern";
     case StepKind::Random: return "random";
-    case StepKind::Product: return "library";
+    case StepKind::Product: return "product";
     case StepKind::Start: return "start";
     case StepKind::Wait: return "wait";
   }

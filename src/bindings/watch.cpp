@@ -75,13 +75,13 @@ class CallWatch {
     const bool reads =
         std::ranges::any_of(kReads, [&](const char* name) { return std::strcmp(name, method->ml_name) == 0; });
     if (!calls_[code].insert(method).second && !reads) return 0;
-    PyObject* const told =
+    PyObject* const result =
         PyObject_CallFunctionObjArgs(on_c_call_.ptr(), reinterpret_cast<PyObject*>(frame), function, nullptr);
-    if (told == nullptr) {
+    if (result == nullptr) {
       calls_[code].erase(method);  // the program may catch it, and call again
       return -1;
     }
-    Py_DECREF(told);
+    Py_DECREF(result);
     return 0;
   }
 

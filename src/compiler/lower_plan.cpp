@@ -77,7 +77,7 @@ class PlanBuilder {
   std::vector<std::vector<lower::LoweredKernel>> lowered(const CompileOptions& options, const Job& job) {
     lower::Machine machine{options.target};
     machine.tf32 = options.target.has_tf32 && options.tf32;
-    machine.library_flops = options.target.has_library ? options.library_flops : 0;
+    machine.vendor_product_flops = options.target.has_vendor_products ? options.library_flops : 0;
     machine.float32_in_parts = options.float32_in_parts;
     const bool shared = job.shared && options.target.shares_kernels;
     std::unique_lock<std::mutex> lock;
@@ -301,8 +301,8 @@ class PlanBuilder {
     step.kernel = -1;
     step.product = *k.product;
     for (const Node* n : k.arguments) step.arguments.push_back(buffer(n));
-    step.arguments.push_back(add(describe({DType::U8, {cost::kLibraryBytes}}, {}, plan::MemorySpace::Temp, 0,
-                                          "library" + std::to_string(plan_.steps.size()))));
+    step.arguments.push_back(add(describe({DType::U8, {cost::kVendorWorkspace}}, {}, plan::MemorySpace::Temp, 0,
+                                          "workspace" + std::to_string(plan_.steps.size()))));
     step.reads = {step.arguments[0]};
     if (step.arguments[1] != step.arguments[0]) step.reads.push_back(step.arguments[1]);
     step.writes = {step.arguments[2], step.arguments[3]};

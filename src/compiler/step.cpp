@@ -21,10 +21,10 @@ bool same_layout(const Buffer& a, const Buffer& b) {
   return true;
 }
 
-class Joiner {
+class PlanJoiner {
  public:
-  Joiner(const plan::Plan& forward, const plan::Plan& backward, const std::vector<int64_t>& saved_inputs,
-         int64_t primals)
+  PlanJoiner(const plan::Plan& forward, const plan::Plan& backward, const std::vector<int64_t>& saved_inputs,
+             int64_t primals)
       : forward_(forward), backward_(backward), saved_inputs_(saved_inputs), primals_(primals) {
     plan_.cpu = forward.cpu;
     plan_.device = forward.device;
@@ -241,7 +241,7 @@ class Updater {
 
 plan::Plan join(const plan::Plan& forward, const plan::Plan& backward, const std::vector<int64_t>& saved_inputs,
                 int64_t primals) {
-  return Joiner(forward, backward, saved_inputs, primals).run();
+  return PlanJoiner(forward, backward, saved_inputs, primals).run();
 }
 
 plan::Plan consume(plan::Plan plan, int64_t gradients, const std::vector<plan::Foreach>& formulas,

@@ -56,8 +56,8 @@ constexpr double kWake = 10000;
 constexpr double kNearlyEqual = 0.999;
 
 // --- cache blocks
-// Steps of k in a block at most: the order of sums that eager's library was found to use (its error came out equal for
-// k = 256, 768, 3072; deeper blocks lose). A rhs panel of 32 f32 columns is then 24 KiB, and stays in L1d.
+// Steps of k in a block at most: the order of sums that eager's own product was found to use (its error came out equal
+// for k = 256, 768, 3072; deeper blocks lose). A rhs panel of 32 f32 columns is then 24 KiB, and stays in L1d.
 constexpr int64_t kBlock = 192;
 // Pairs of bf16 in a block on AMX tiles: a chain of additions has a link for 16 of them only, and the end of a block
 // costs more beside its products.
@@ -89,14 +89,15 @@ constexpr int64_t kShortestRun = 4;
 
 // --- what a measurement may find better (tune="max")
 // The tile by rank, the number of tasks relative to the default's, the m block likewise.
-struct Wish {
+struct BlockingVariant {
   size_t tile;
   double least_tasks, most_tasks, block_m;
 };
 constexpr double kAny = std::numeric_limits<double>::infinity();
 // Variants: the default, then another tile, more tasks or fewer, other m blocks.
-constexpr Wish kWishes[] = {{0, 0, kAny, 1}, {1, 0, kAny, 1},   {2, 0, kAny, 1}, {0, 1.5, 3, 1}, {0, 3.5, 8, 1},
-                            {0, 0, 0.7, 1},  {0, 0, kAny, 0.5}, {0, 0, kAny, 2}, {1, 1.5, 3, 1}};
+constexpr BlockingVariant kVariants[] = {{0, 0, kAny, 1},   {1, 0, kAny, 1}, {2, 0, kAny, 1},
+                                         {0, 1.5, 3, 1},    {0, 3.5, 8, 1},  {0, 0, 0.7, 1},
+                                         {0, 0, kAny, 0.5}, {0, 0, kAny, 2}, {1, 1.5, 3, 1}};
 
 // --- the loops themselves
 // Steps of k that the micro-kernel writes out.

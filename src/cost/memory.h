@@ -4,8 +4,8 @@
 
 namespace trainc::cost {
 
-// Bytes that the vendor's library may use beside its operands: its own advice for sm_90.
-constexpr int64_t kLibraryBytes = 32 << 20;
+// Bytes of workspace that the vendor's library may use beside its operands: its own advice for sm_90.
+constexpr int64_t kVendorWorkspace = 32 << 20;
 // Scratch of a kernel that serves several sizes, as a multiple of what the first needs, rounded up to a power of two:
 // it costs nothing until it is touched.
 constexpr int64_t kScratchForOthers = 4;

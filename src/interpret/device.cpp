@@ -447,7 +447,7 @@ class Device {
   std::vector<std::vector<int64_t>> vars_;
   std::vector<Values> locals_;
   std::vector<std::vector<char>> bound_;
-  Codes codes_;
+  CodeCache codes_;
   std::unordered_map<const ExprNode*, std::vector<Values>> banks_;  // a row of values an instruction
   int64_t block_ = 0, epoch_ = 0;
 };

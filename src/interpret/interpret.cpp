@@ -382,7 +382,7 @@ class Machine {
   std::vector<BufferState> buffers_;
   std::vector<LocalState> locals_;
   std::vector<int64_t> vars_;
-  Codes codes_;
+  CodeCache codes_;
   std::vector<Lanes> values_, indices_;  // banks
   std::map<int, Partial> partials_;
   std::vector<int> inner_;  // locals bound inside the Vector loop that starts

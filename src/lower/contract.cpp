@@ -8,7 +8,7 @@
 #include "lower/device_contraction.h"
 #include "lower/domain.h"
 #include "lower/kernels.h"
-#include "schedule/library.h"
+#include "schedule/vendor_product.h"
 
 namespace trainc::lower {
 
@@ -141,27 +141,27 @@ Stmt ContractExpressions::epilogue(const Schedule& schedule, const std::vector<c
 
 /// Makes `kernel` a product of the vendor's library, where the contraction is large enough for one and it can compute
 /// the group.
-static bool by_library(LoweredKernel& kernel, const lower::ContractionSpec& spec, const Schedule& schedule,
-                       const Group& group, const Machine& machine, const NodeRemarks& remarks) {
+static bool as_vendor_product(LoweredKernel& kernel, const lower::ContractionSpec& spec, const Schedule& schedule,
+                              const Group& group, const Machine& machine, const NodeRemarks& remarks) {
   const int64_t flops = 2 * spec.batch * spec.m * spec.n * spec.k;
   if (spec.k == 0) return false;
   const auto refused = [&](const char* why) {
     remarks.missed(missed::kLibraryCall, why, group.values[0], nullptr, group.values[0]->type.bytes());
     return false;
   };
-  if (flops < machine.library_flops) return refused("it is too small for a launch of its own");
+  if (flops < machine.vendor_product_flops) return refused("it is too small for a launch of its own");
   loop::LoopNest& nest = kernel.nest;
   const int b = nest.add_var("b", spec.batch), m = nest.add_var("m", spec.m), n = nest.add_var("n", spec.n),
             k = nest.add_var("k", spec.k);
   const Expr lhs = spec.lhs(nest.var(b), nest.var(m), nest.var(k)),
              rhs = spec.rhs(nest.var(b), nest.var(n), nest.var(k));
   const auto found =
-      library_product({spec.batch, spec.m, spec.n, spec.k, lhs, rhs, b, m, n, k}, nest, schedule, group, machine.tf32);
+      vendor_product({spec.batch, spec.m, spec.n, spec.k, lhs, rhs, b, m, n, k}, nest, schedule, group, machine.tf32);
   if (!found) return refused(found.why());
   kernel.product = found->product;
   kernel.arguments = {kernel.arguments[static_cast<size_t>(found->lhs)],
                       kernel.arguments[static_cast<size_t>(found->rhs)], found->stored};
-  nest.name += "_library";
+  nest.name += "_vendor";
   nest.flops = flops;
   return true;
 }
@@ -174,7 +174,8 @@ LoweredKernel lower_contract(const Schedule& schedule, const Group& group, const
   Expressions e(schedule, kernel);
   const Node* c = group.values[0];
   ContractExpressions contract(e, c, machine);
-  if (machine.library_flops > 0 && by_library(kernel, contract.spec, schedule, group, machine, remarks)) return kernel;
+  if (machine.vendor_product_flops > 0 && as_vendor_product(kernel, contract.spec, schedule, group, machine, remarks))
+    return kernel;
 
   for (const Node* v : group.values)  // declared before the generator adds its own buffers: arguments come first
     if (schedule.stored.count(v)) e.argument(v, true);

@@ -24,7 +24,7 @@ namespace trainc::lower {
 // few cache lines every few steps of k.
 //
 // bf16 operands are packed as pairs along k, and the dot product of two pairs takes the place of the FMA. All that is
-// said of k then counts pairs (`spec.k` too), but for the coordinates that the operands are read at. Along k a pair is
+// said of k then paired pairs (`spec.k` too), but for the coordinates that the operands are read at. Along k a pair is
 // two neighbours of a bf16 buffer, else an i32.
 //
 // On AMX (`b_.tiles`) the packed blocks are made into tiles, and contraction_tiles.h has the micro-kernel: the sums
@@ -204,19 +204,19 @@ ContractionShape shape_of(const ContractionSpec& s) {
 
 namespace {
 
-// What the generator counts: pairs of bf16 along k.
-struct Counted {
+// The spec as its loops are written: where bf16 is multiplied in pairs, k counts pairs.
+struct PairedSpec {
   ContractionSpec spec;
   DType dtype;  // of the operands' elements
   bool pairs;
 };
-Counted counted(const ContractionSpec& spec, const Target& target) {
+PairedSpec in_pairs(const ContractionSpec& spec, const Target& target) {
   // Asked with coordinates that exist, or are not read (k = 0).
   const DType dtype = spec.lhs(integer(0), integer(0), integer(0))->dtype;
   const bool pairs = dtype == DType::BF16 && target.has_bf16_dot;
   require(dtype == DType::F32 || dtype == DType::F64 || pairs,
           "contraction of " + std::string(name_of(dtype)) + " operands: cast them to f32");
-  Counted c{spec, dtype, pairs};
+  PairedSpec c{spec, dtype, pairs};
   if (pairs) c.spec.k = (spec.k + 1) / 2;
   return c;
 }
@@ -231,7 +231,7 @@ void build_contraction(LoopNest& nest, const ContractionSpec& spec, const Target
     nest.body = block({});
     return;
   }
-  const Counted c = counted(spec, target);
+  const PairedSpec c = in_pairs(spec, target);
   const Blocking blocking = spec.fixed_blocking
                                 ? schedule::fixed_blocking(shape_of(c.spec), c.dtype, target, *spec.fixed_blocking)
                                 : choose_blocking(shape_of(c.spec), c.dtype, target, variant);
@@ -248,12 +248,12 @@ struct ContractionPart::Impl {
     return spec;
   }
   Impl(LoopNest& nest, const ContractionSpec& spec, int64_t k_block, const Target& target)
-      : counts(counted(spec, target)),
-        blocking(block_part(shape_of(counts.spec), counts.dtype, target, counts.pairs ? k_block / 2 : k_block)),
-        builder(nest, with_numbers(counts.spec), counts.dtype, spec.k, blocking, k_block ? Part::Depth : Part::Rows) {
-    require(!counts.pairs || k_block % 2 == 0, "a part's block of k splits a pair");
+      : paired(in_pairs(spec, target)),
+        blocking(block_part(shape_of(paired.spec), paired.dtype, target, paired.pairs ? k_block / 2 : k_block)),
+        builder(nest, with_numbers(paired.spec), paired.dtype, spec.k, blocking, k_block ? Part::Depth : Part::Rows) {
+    require(!paired.pairs || k_block % 2 == 0, "a part's block of k splits a pair");
   }
-  const Counted counts;
+  const PairedSpec paired;
   const Blocking blocking;
   ContractionBuilder builder;
 };
@@ -268,6 +268,6 @@ Stmt ContractionPart::multiply(const Expr& batch, const Extents& here) {
 Stmt ContractionPart::add_k_block(const Expr& batch, const Expr& k_block, const Extents& here, const Extents& before) {
   return impl_->builder.add_k_block(batch, k_block, here, before);
 }
-int64_t ContractionPart::block_k() const { return impl_->blocking.block_k * (impl_->counts.pairs ? 2 : 1); }
+int64_t ContractionPart::block_k() const { return impl_->blocking.block_k * (impl_->paired.pairs ? 2 : 1); }
 
 }  // namespace trainc::lower

@@ -52,9 +52,9 @@ struct Machine {
   Target target;
   FixedBlockings* fixed_blockings =
       nullptr;  // not null: nests of contractions do not depend on their sizes but for numbers (lower/contraction.h)
-  int64_t library_flops = 0;  // contractions of so many operations may go to the vendor's library; 0: none
-  int blocking = 0;           // of contractions: which variant of their cuts (lower/contraction.h)
-  bool tf32 = false;          // f32 contractions may round their operands to tf32, as the framework's own flag says
+  int64_t vendor_product_flops = 0;  // contractions of so many operations may go to the vendor's library; 0: none
+  int blocking = 0;                  // of contractions: which variant of their cuts (lower/contraction.h)
+  bool tf32 = false;  // f32 contractions may round their operands to tf32, as the framework's own flag says
   // with tiles: f32 contractions may be six bf16 products each (ContractionSpec::f32_in_parts)
   bool float32_in_parts = true;
 };

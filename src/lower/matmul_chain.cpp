@@ -49,14 +49,14 @@ class MatmulChain {
   LoweredKernel run() {
     nest().name = kernel_name(group_);
     for (const Node* c : producers()) loops_.add_input(c);
-    for (const Consumer& s : consumers_) loops_.add_output(s.operand.node);
+    for (const Consumer& c : consumers_) loops_.add_output(c.operand.node);
     loops_.find_levels();
     share_buffers();
     choose_blocks();
     find_masked();
     declare_arguments();
     e_.own.insert(group_.values.begin(), group_.values.end());
-    for (const Consumer& s : consumers_) e_.own.insert(s.operand.node);
+    for (const Consumer& c : consumers_) e_.own.insert(c.operand.node);
     global_row_ = nest().add_var("first", matrix_.batch * matrix_.rows);
     make_buffers();
     make_parts();
@@ -106,12 +106,12 @@ class MatmulChain {
     std::vector<const Node*> values;
     for (const Node* n : group.values)
       if (n->op != Op::Contract && !in_consumers(group, n)) values.push_back(n);
-    for (const auto& s : group.consumers) {
+    for (const auto& consumer : group.consumers) {
       int operands = 0;
       for (int which : {0, 1}) {
-        const std::optional<BlockOperand> operand = block_operand(s[0], which, matrix_);
-        if (!operand || !reads_group(group, s, operand->node)) continue;
-        consumers_.push_back({s, *operand, which});
+        const std::optional<BlockOperand> operand = block_operand(consumer[0], which, matrix_);
+        if (!operand || !reads_group(group, consumer, operand->node)) continue;
+        consumers_.push_back({consumer, *operand, which});
         ++operands;
         const bool given = operand->node->op == Op::Contract;
         if (!given && std::find(values.begin(), values.end(), operand->node) == values.end())
@@ -137,9 +137,9 @@ class MatmulChain {
   void share_buffers() {
     for (const Node* c : producers()) blocks_in_scratch_.push_back({c, nullptr, -1});
     std::vector<const Node*> wanted;
-    for (const Consumer& s : consumers_)
-      if (s.operand.node->op != Op::Contract && std::find(wanted.begin(), wanted.end(), s.operand.node) == wanted.end())
-        wanted.push_back(s.operand.node);
+    for (const Consumer& c : consumers_)
+      if (c.operand.node->op != Op::Contract && std::find(wanted.begin(), wanted.end(), c.operand.node) == wanted.end())
+        wanted.push_back(c.operand.node);
     std::sort(wanted.begin(), wanted.end(),
               [&](const Node* a, const Node* b) { return loops_.made_in(a) < loops_.made_in(b); });
     for (const Node* w : wanted) {
@@ -163,7 +163,7 @@ class MatmulChain {
     for (const ScratchBlock& s : blocks_in_scratch_)
       row_bytes += pitch_ * size_of((s.input ? s.input : s.output)->dtype());
     transposed_ =
-        std::any_of(consumers_.begin(), consumers_.end(), [](const Consumer& s) { return s.operand.transposed; });
+        std::any_of(consumers_.begin(), consumers_.end(), [](const Consumer& c) { return c.operand.transposed; });
     const int64_t wanted_tasks = cost::kTasksOfCore * std::max(cost::kLeastCores, machine_.target.caches.cores);
     int64_t most = std::min(cost::kMostRows, machine_.target.caches.l2 / cost::kBlockOfL2 / row_bytes);
     if (!transposed_)
@@ -188,9 +188,9 @@ class MatmulChain {
       if (schedule_.stored.count(n) && n->type.numel() == group_.rows * group_.columns)
         return none_masked("the matrix is wanted in memory", n);
     }
-    for (const Consumer& s : consumers_) {
-      if (s.operand.node->op == Op::Contract) return;
-      wanted.push_back(s.operand.node);
+    for (const Consumer& c : consumers_) {
+      if (c.operand.node->op == Op::Contract) return;
+      wanted.push_back(c.operand.node);
     }
     if (loops_.factors().inner.size() != 1) return none_masked("its columns are several nested loops", wanted[0]);
     masked_above_ = masked_above(matrix_, values, wanted);
@@ -200,7 +200,7 @@ class MatmulChain {
   void none_masked(const char* why, const Node* of) const {
     if (!remarks_) return;
     std::vector<const Node*> wanted;
-    for (const Consumer& s : consumers_) wanted.push_back(s.operand.node);
+    for (const Consumer& c : consumers_) wanted.push_back(c.operand.node);
     if (const Node* mask = mask_in(wanted))
       remarks_.missed(missed::kSkipMasked, why, mask, of,
                       matrix_.batch * matrix_.rows * matrix_.columns * size_of(of->dtype()));
@@ -262,19 +262,19 @@ class MatmulChain {
         p.expressions->spec.sums_block = {buffer_of(c), pitch_, 1};
       finish(p, true);
     }
-    for (const Consumer& s : consumers_) {
-      Part& p = new_part(s.values[0], s.operand.transposed);
-      p.expressions->spec.epilogue = [this, &s, x = p.expressions.get(), transposed = p.transposed](Expr b, Expr m,
+    for (const Consumer& c : consumers_) {
+      Part& p = new_part(c.values[0], c.operand.transposed);
+      p.expressions->spec.epilogue = [this, &c, x = p.expressions.get(), transposed = p.transposed](Expr b, Expr m,
                                                                                                     Expr n, Expr sum) {
         aligned_values();
-        return x->epilogue(schedule_, s.values, b, transposed ? m : first_ + m, n, sum);
+        return x->epilogue(schedule_, c.values, b, transposed ? m : first_ + m, n, sum);
       };
       // The blocks' rows, and the columns that they see, come in such numbers.
       const int64_t columns = masked_above_ ? std::gcd(cost::kRowsOfTiles, matrix_.columns) : matrix_.columns;
       const int64_t granule = p.transposed ? columns : std::gcd(block_rows_, matrix_.rows);
       const Expr read = p.expressions->spec.lhs(integer(0), integer(0), integer(0));
-      if (s.which == 0 && read->kind == loop::ExprKind::Load)
-        p.expressions->spec.lhs_block = {buffer_of(s.operand.node), pitch_, granule};
+      if (c.which == 0 && read->kind == loop::ExprKind::Load)
+        p.expressions->spec.lhs_block = {buffer_of(c.operand.node), pitch_, granule};
       finish(p, !p.transposed);
     }
   }
@@ -342,11 +342,11 @@ class MatmulChain {
     for (Part& p : parts_)
       if (in_consumers(group_, p.contract) && !p.transposed)
         body.push_back(p.part->multiply(batch_, {rows_here, nullptr, columns}));
-    for (const Consumer& s : consumers_)
+    for (const Consumer& c : consumers_)
       for (Part& p : parts_) {
-        if (!p.transposed || p.contract != s.values[0]) continue;
+        if (!p.transposed || p.contract != c.values[0]) continue;
         // The matrix's columns are the rows of the operand that it is.
-        if (s.which == 0)
+        if (c.which == 0)
           body.push_back(p.part->add_k_block(batch_, at, {columns, nullptr, nullptr}, {before, nullptr, nullptr}));
         else body.push_back(p.part->add_k_block(batch_, at, {nullptr, columns, nullptr}, {nullptr, before, nullptr}));
       }

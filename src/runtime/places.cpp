@@ -148,7 +148,7 @@ void Draws::give_back() {
 void Draws::take_host(size_t i) {
   if (i < end_) return;
   take(i, [&](const State& before) {
-    Twister after = twister_.emplace(before);
+    MersenneTwister after = twister_.emplace(before);
     int64_t draws = 0;
     for (size_t s = i; s < end_; ++s) draws += draws_of(plan_, plan_.steps[s]);
     after.skip(draws);

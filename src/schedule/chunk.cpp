@@ -216,18 +216,18 @@ class Rewriter {
 
  private:
   /// What is looked for below a node is found by recursion: a program may be deeper than the stack.
-  struct Deeper {
-    explicit Deeper(int& depth) : depth(depth) {
+  struct DepthGuard {
+    explicit DepthGuard(int& depth) : depth(depth) {
       if (++depth > cost::kDeepestChunk) --depth, refuse("what is around it is too deep");
     }
-    ~Deeper() { --depth; }
+    ~DepthGuard() { --depth; }
     int& depth;
   };
 
   // --- nodes as they are
   const Node* bring(const Node* n) {
     if (const auto it = made_.find(n); it != made_.end()) return it->second;
-    const Deeper deeper(depth_);
+    const DepthGuard deeper(depth_);
     if (region_.after.count(n) && building_) refuse("a chunk needs something of all rows", n);
     if (leaves_.count(n)) {
       build();
@@ -248,7 +248,7 @@ class Rewriter {
   const Node* unit(const Node* n) {
     if (!proportional_.count(n)) return bring(n);
     if (const auto it = unit_.find(n); it != unit_.end()) return it->second;
-    const Deeper deeper(depth_);
+    const DepthGuard deeper(depth_);
     if (region_.after.count(n)) refuse("a gradient needs something of all rows", n);
     const Node* made = nullptr;
     if (n->op == Op::Input) {
@@ -277,7 +277,7 @@ class Rewriter {
     return full_[n] = make_full(n);
   }
   const Node* make_full(const Node* n) {
-    const Deeper deeper(depth_);
+    const DepthGuard deeper(depth_);
     const Dims shape{count_, region_.columns};
     if (n == region_.logits)
       return b_.reshape(copy(n, {operand(n, 0, false), bring(n->in(1))}, {n->dtype(), {1, count_, region_.columns}}),
@@ -316,7 +316,7 @@ class Rewriter {
     return row_[n] = make_row(n);
   }
   const Node* make_row(const Node* n) {
-    const Deeper deeper(depth_);
+    const DepthGuard deeper(depth_);
     const Dims shape{count_, 1};
     if (n->type.numel() != region_.rows) refuse("an operand of another size", n);
     if (is_elementwise(n->op)) {
@@ -337,7 +337,7 @@ class Rewriter {
   /// One element a row of the Full `n`, at `index`. Taken from the logits themselves, not from what is made of them and
   /// of sums over their rows: then nothing waits for it to be overwritten.
   const Node* pick(const Node* n, const Node* index, Failure failure) {
-    const Deeper deeper(depth_);
+    const DepthGuard deeper(depth_);
     if (needs_rows(n)) {
       if (is_elementwise(n->op)) {
         std::vector<const Node*> inputs;
@@ -354,7 +354,7 @@ class Rewriter {
   }
   bool needs_rows(const Node* n) {
     if (const auto it = needs_rows_.find(n); it != needs_rows_.end()) return it->second;
-    const Deeper deeper(depth_);
+    const DepthGuard deeper(depth_);
     bool needs =
         n->op == Op::Broadcast && n->in(0)->type.numel() == region_.rows && broadcasts_rows(n, region_.columns);
     if (!needs && n != region_.logits && n->type.numel() == region_.elements())
@@ -432,7 +432,7 @@ class Rewriter {
   std::unordered_map<const Node*, const Node*> made_, unit_, full_, row_;
   std::unordered_map<const Node*, bool> needs_rows_;
   int64_t first_ = 0, count_ = 0;  // the rows of the chunk
-  int depth_ = 0;                  // Deeper
+  int depth_ = 0;                  // of recursion: DepthGuard
 };
 
 /// Bytes that are not in memory at once any more, at the end of the forward.

@@ -13,10 +13,10 @@
 
 namespace trainc::schedule {
 
+using cost::BlockingVariant;
 using cost::DeviceTile;
 using cost::kAny;
 using cost::Tile;
-using cost::Wish;
 
 namespace {
 
@@ -75,7 +75,7 @@ Blocking blocks_of(const ContractionShape& spec, DType dtype, const Target& targ
   b.lhs_unpacked = tile.unpacked;
   b.fma_rows = tile.amx ? cost::kVectorRowsOnAmx : b.tile_m;
 
-  // 192, in equal blocks: the order of sums that eager's library was found to use (its error came out equal for k =
+  // 192, in equal blocks: the order of sums that eager's own product was found to use (its error came out equal for k =
   // 256, 768, 3072; deeper blocks lose: 256 1.15 times the error, 384 1.4 times). A rhs panel of 32 f32 columns is then
   // 24 KiB, and stays in L1d. On tiles a chain of additions has a link for 16 pairs only, and the end of a block costs
   // more beside its products: bf16 takes twice the depth.
@@ -156,14 +156,14 @@ std::optional<Tile> amx_tile(const ContractionShape& spec, DType dtype, const Ta
   return best;
 }
 
-struct Costed {
+struct CostedBlocking {
   double cost;
   Blocking blocking;
 };
 
 // The best tasks for this tile, of a number between the two; infinite cost where there are none.
-Costed choose_tasks(const ContractionShape& spec, DType dtype, const Target& target, Tile tile, double least_tasks,
-                    double most_tasks, double block_m) {
+CostedBlocking choose_tasks(const ContractionShape& spec, DType dtype, const Target& target, Tile tile,
+                            double least_tasks, double most_tasks, double block_m) {
   const int64_t element = bytes_of(dtype);
   Blocking b = blocks_of(spec, dtype, target, tile, block_m);
   const int64_t tiles = ceil_div(spec.m, b.tile_m), panels = ceil_div(spec.n, b.tile_n);
@@ -235,20 +235,20 @@ Blocking block_part(const ContractionShape& spec, DType dtype, const Target& tar
 }
 
 Blocking choose_blocking(const ContractionShape& spec, DType dtype, const Target& target, int variant) {
-  const Wish& wish = cost::kWishes[variant];
+  const BlockingVariant& change = cost::kVariants[variant];
   double least_tasks = 0, most_tasks = kAny;
-  if (wish.least_tasks > 0 || wish.most_tasks < kAny) {
+  if (change.least_tasks > 0 || change.most_tasks < kAny) {
     const Blocking usual = choose_blocking(spec, dtype, target);
     const double tasks = double(spec.batch * usual.m_tasks * usual.n_tasks);
-    least_tasks = tasks * wish.least_tasks, most_tasks = tasks * wish.most_tasks;
+    least_tasks = tasks * change.least_tasks, most_tasks = tasks * change.most_tasks;
   }
-  std::vector<Costed> found;
+  std::vector<CostedBlocking> found;
   const std::optional<Tile> amx = amx_tile(spec, dtype, target);
   std::vector<Tile> tiles = amx ? std::vector<Tile>{*amx} : tiles_for(spec, dtype, target);
   if (!amx)
     for (Tile t : unpacked_tiles(spec, dtype, target)) tiles.push_back(t);
-  for (Tile t : tiles) found.push_back(choose_tasks(spec, dtype, target, t, least_tasks, most_tasks, wish.block_m));
-  const size_t rank = std::min(wish.tile, found.size() - 1);
+  for (Tile t : tiles) found.push_back(choose_tasks(spec, dtype, target, t, least_tasks, most_tasks, change.block_m));
+  const size_t rank = std::min(change.tile, found.size() - 1);
   for (size_t i = 0; i <= rank; ++i) {  // the earlier one where costs are equal, or nearly
     size_t best = i;
     for (size_t j = i + 1; j < found.size(); ++j)

@@ -41,7 +41,7 @@ struct Blocking {
 };
 
 /// Ways to cut a contraction up that are worth measuring; some repeat others.
-constexpr int kBlockingVariants = static_cast<int>(std::size(cost::kWishes));
+constexpr int kBlockingVariants = static_cast<int>(std::size(cost::kVariants));
 
 /// `block_k` and `k_blocks` depend on k and `tiles` alone: they are the order of the sums; `tiles`, tile_m and tile_n
 /// with it, on the sizes. Of bf16, spec.k counts pairs. `variant`: 0 is the best by the cost model; others, up to

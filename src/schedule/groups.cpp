@@ -61,15 +61,15 @@ int Groups::join(std::vector<int> groups) {
   return groups[0];
 }
 
-void Groups::apart(const Node* n, int g, Refusal why) {
-  if (remarks_) apart_.push_back({n, groups_[g].values[0], why});
+void Groups::not_fused(const Node* n, int g, Refusal why) {
+  if (remarks_) not_fused_.push_back({n, groups_[g].values[0], why});
 }
 
 void Groups::remark() const {
-  std::set<std::pair<int, int>> told;
-  for (const auto& [n, other, why] : apart_) {
+  std::set<std::pair<int, int>> reported;
+  for (const auto& [n, other, why] : not_fused_) {
     const int g = group(n), p = group(other);
-    if (g == p || !told.emplace(std::min(g, p), std::max(g, p)).second) continue;
+    if (g == p || !reported.emplace(std::min(g, p), std::max(g, p)).second) continue;
     // What lies in memory between the two.
     const Node* largest = nullptr;
     int64_t bytes = 0;

@@ -66,7 +66,7 @@ class Groups {
   /// Makes groups one: that of the lowest number.
   int join(std::vector<int> groups);
   /// `n` is not made in group g, which it has to do with: by now. Others may unite the two yet.
-  void apart(const Node* n, int g, Refusal why);
+  void not_fused(const Node* n, int g, Refusal why);
 
   // --- place.cpp
   void place_in_rows(const Node* n);
@@ -102,7 +102,7 @@ class Groups {
   Refusal refuse_consumer(int x, const std::vector<int>& inside, const Matrix&);
 
   struct Domain { int64_t rows, columns; };
-  struct Apart {
+  struct NotFused {
     const Node *n, *other;
     Refusal why;
   };
@@ -117,7 +117,7 @@ class Groups {
   std::unordered_map<const Node*, std::vector<Read>> reads_;
   // of each group: those that read what it makes, or make what it reads
   std::vector<std::vector<int>> neighbours_;
-  std::vector<Apart> apart_;  // values, and one of another group, as they were refused to be one kernel
+  std::vector<NotFused> not_fused_;  // values, and one of another group, as they were refused to be one kernel
 };
 
 }  // namespace trainc::schedule

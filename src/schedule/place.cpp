@@ -71,7 +71,7 @@ void Groups::place_in_rows(const Node* n) {
   for (int g : candidates) {
     if (joined < 0) {
       if (const Refusal why = refuse_join(n, g, sum, own_rows, own_columns)) {
-        apart(n, g, why);
+        not_fused(n, g, why);
         continue;
       }
       groups_[g].values.push_back(n);
@@ -79,7 +79,7 @@ void Groups::place_in_rows(const Node* n) {
       dag_.follow(g, before(n));
       group_of_[n] = joined = g;
     } else if (g != joined) {
-      if (const Refusal why = unite(joined, g)) apart(n, g, why);
+      if (const Refusal why = unite(joined, g)) not_fused(n, g, why);
       else joined = find(joined);
     }
   }
@@ -158,11 +158,11 @@ void Groups::merge_columns() {
       if (find(b) != b) continue;
       const Node *x = groups_[a].values[0], *y = groups_[b].values[0];
       if (x->in(0)->shape() != y->in(0)->shape() || x->as<ReduceAttr>().axes != y->as<ReduceAttr>().axes) {
-        apart(y, a, "they sum the same tensor over different axes");
+        not_fused(y, a, "they sum the same tensor over different axes");
         continue;
       }
       if (groups_[a].values.size() >= cost::kMostSums) {
-        apart(y, a, "a kernel makes four sums over leading axes at most");
+        not_fused(y, a, "a kernel makes four sums over leading axes at most");
         continue;
       }
       bool chained = false;  // chained: the second needs the first one's result
@@ -171,8 +171,8 @@ void Groups::merge_columns() {
       for (const Node* n : groups_[a].values)
         for (const Read& r : reads_[n]) chained = chained || group(r.value) == b;
       if (chained) continue;
-      if (!fits(work_[a] + work_[b], 1)) apart(y, a, kTooLarge);
-      else if (dag_.circular({a, b})) apart(y, a, kCircle);
+      if (!fits(work_[a] + work_[b], 1)) not_fused(y, a, kTooLarge);
+      else if (dag_.circular({a, b})) not_fused(y, a, kCircle);
       else join({a, b});
     }
   }

@@ -38,9 +38,9 @@ bool plain_movement(const Node* n) {
   }
 }
 
-class Chooser {
+class ValueChooser {
  public:
-  Chooser(const Graph& graph, const std::vector<const Node*>& live) : graph_(graph), live_(live) {}
+  ValueChooser(const Graph& graph, const std::vector<const Node*>& live) : graph_(graph), live_(live) {}
 
   Values run() {
     count_uses();
@@ -211,6 +211,8 @@ class Chooser {
 
 }  // namespace
 
-Values choose_values(const Graph& graph, const std::vector<const Node*>& live) { return Chooser(graph, live).run(); }
+Values choose_values(const Graph& graph, const std::vector<const Node*>& live) {
+  return ValueChooser(graph, live).run();
+}
 
 }  // namespace trainc::schedule

@@ -30,10 +30,10 @@ struct Target {
   // How a kernel runs.
   // as blocks of threads, with shared memory and barriers: nests are mapped to them (lower/map_device.h)
   bool launches_blocks = false;
-  int multiprocessors = 0;        // that blocks are spread over
-  bool draws_in_kernels = false;  // a mask is drawn by a kernel, with the generator of the device's framework
-  bool has_tf32 = false;          // f32 products may be made in tf32, where the user lets them
-  bool has_library = false;       // of matrix products (plan::Product)
+  int multiprocessors = 0;           // that blocks are spread over
+  bool draws_in_kernels = false;     // a mask is drawn by a kernel, with the generator of the device's framework
+  bool has_tf32 = false;             // f32 products may be made in tf32, where the user lets them
+  bool has_vendor_products = false;  // matrix products of the vendor's library (plan::Product)
 
   // What plans may hold.
   bool shifts_arguments = false;  // a kernel's arguments may be shifted (plan::Step::shifts)

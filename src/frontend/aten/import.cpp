@@ -6,7 +6,7 @@
 namespace trainc::frontend::aten {
 namespace {
 
-struct Val {
+struct TensorMetadata {
   std::optional<Type> type;
   Dims strides;
   int64_t offset = 0;
@@ -38,7 +38,7 @@ class Importer {
     const int64_t index = out_.graph.input_count++;
     out_.input_names.push_back(name);
     if (node.at("val").is_null()) return;  // not a tensor: never read
-    Val v = val(node["val"], name);
+    TensorMetadata v = val(node["val"], name);
     Builder b{out_.graph, name};
     const bool plain = is_row_major(v.type->shape, v.strides);
     known_[name] = {{b.input(index, *v.type, plain ? Dims{} : v.strides)}, {v.strides}, false, {v.offset}, true};
@@ -49,7 +49,7 @@ class Importer {
     if (target == "getitem") return get_item(name, node.at("args"));
     if (target == "aten._assert_tensor_metadata.default") return;  // says something to the tracer only
     Builder b{out_.graph, place(node, target)};
-    std::vector<Val> vals;
+    std::vector<TensorMetadata> vals;
     const Json& wire = node.at("val");
     const bool is_list = wire.is_array();
     if (is_list)
@@ -68,12 +68,12 @@ class Importer {
            philox_,
            default_dtype_};
     if (node.contains("philox")) c.threads = node["philox"].at(0), c.vector = node["philox"].at(1);
-    for (Val& v : vals) {
+    for (TensorMetadata& v : vals) {
       c.types.push_back(v.type);
       c.strides.push_back(v.strides);
     }
     ImportedValue made{{}, c.strides, is_list, {}, false};
-    for (const Val& v : vals) made.offsets.push_back(v.offset);
+    for (const TensorMetadata& v : vals) made.offsets.push_back(v.offset);
     for (const Json& below : aliases_of(node)) made.of_argument |= known(below).of_argument;
     if (node.value("late", false)) out_.late_draws_from = std::min(out_.late_draws_from, draws_);
     made.nodes = nodes_of(c, node);
@@ -234,10 +234,10 @@ class Importer {
     return origin.empty() ? "(" + op + ")" : origin + " (" + op + ")";
   }
 
-  static Val val(const Json& j, const std::string& place) {
+  static TensorMetadata val(const Json& j, const std::string& place) {
     if (j.is_null()) return {};
     const std::string dtype = j.at("dtype");
-    Val v{Type{DType::F32, j.at("shape").get<Dims>()}, {}};
+    TensorMetadata v{Type{DType::F32, j.at("shape").get<Dims>()}, {}};
     try {
       v.type->dtype = dtype_of(dtype);
     } catch (const InternalError&) { throw InternalError(place + ": dtype " + dtype + " is not compiled"); }

@@ -10,7 +10,7 @@
 
 #include "plan/live.h"
 #include "runtime/arena.h"
-#include "runtime/cuda/library.h"
+#include "runtime/cuda/cublaslt.h"
 #include "runtime/interpret/driver.h"
 #include "runtime/interpret/run_nest.h"
 #include "runtime/places.h"
@@ -73,7 +73,7 @@ class InterpretedExecutable : public Executable {
       case plan::StepKind::Kernel: run_kernel(i, run); break;
       case plan::StepKind::Product: {
         const auto at = [&](int argument) { return run.pointers[step.arguments[argument]]; };
-        cuda::run_on_host(cuda::library_call(step.product), at(1), at(0), at(2));
+        cuda::run_on_host(cuda::cublaslt_call(step.product), at(1), at(0), at(2));
         ++count_->launches;
         break;
       }

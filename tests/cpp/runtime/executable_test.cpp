@@ -200,7 +200,7 @@ struct Framework {
   std::vector<uint8_t> state;
   int reads = 0, writes = 0;
   std::function<void()> meanwhile;  // what another thread does before the next exchange
-  Framework() : state(Twister::kStateBytes, 0) {
+  Framework() : state(MersenneTwister::kStateBytes, 0) {
     const int32_t one = 1;
     std::memcpy(&state[8], &one, 4);
     std::memcpy(&state[12], &one, 4);
@@ -224,7 +224,7 @@ struct Framework {
 TEST(Executable, DrawsInOrderAndHandsTheGeneratorOver) {
   CpuExecutable e(drawing());
   Framework framework;
-  Twister eager(framework.state);
+  MersenneTwister eager(framework.state);
   std::vector<uint8_t> m0(kN), m1(kN), w0(kN), w1(kN);
   std::vector<float> y(kN), made(kN, 4);
   auto owner = std::make_shared<int>(0);
@@ -232,7 +232,7 @@ TEST(Executable, DrawsInOrderAndHandsTheGeneratorOver) {
   Call call{.inputs = {}, .outputs = {m0.data(), m1.data(), y.data()}, .generator = framework.generator()};
   call.extern_call = [&](const Step& step, const std::vector<void*>&) {
     EXPECT_EQ(step.target, "aten.rand.default");
-    Twister twister(framework.state);  // the framework sees what was drawn before
+    MersenneTwister twister(framework.state);  // the framework sees what was drawn before
     twister.next();
     framework.state = twister.state();
     return std::vector<ExternTensor>{{made.data(), std::exchange(owner, nullptr)}};
@@ -254,7 +254,7 @@ TEST(Executable, DrawsInOrderAndHandsTheGeneratorOver) {
 TEST(Executable, WhatWasDrawnBeforeAnErrorStaysDrawn) {
   CpuExecutable e(drawing());
   Framework framework;
-  Twister eager(framework.state);
+  MersenneTwister eager(framework.state);
   std::vector<uint8_t> m(kN);
   std::vector<float> y(kN);
   Call call{.inputs = {}, .outputs = {m.data(), m.data(), y.data()}, .generator = framework.generator()};
@@ -286,12 +286,12 @@ TEST(Executable, WhatWasTakenAndNotDrawnIsGivenBackAfterAnError) {
   set_mask_generator(MaskGenerator::Twister);
   for (const bool others_draw : {false, true}) {
     Framework framework;
-    Twister eager(framework.state);
+    MersenneTwister eager(framework.state);
     Call call{.inputs = {x.data()}, .outputs = {m0.data(), m1.data(), y.data()}, .generator = framework.generator()};
     int checks = 0;
     call.check_signals = [&] {  // before the second step: somebody draws
       if (++checks != 2 || !others_draw) return;
-      Twister other(framework.state);
+      MersenneTwister other(framework.state);
       other.next();
       framework.state = other.state();
     };
@@ -310,10 +310,10 @@ TEST(Executable, NobodyElseGetsThePlansNumbers) {
   CpuExecutable e(p);
   set_mask_generator(MaskGenerator::Twister);
   Framework framework;
-  Twister eager(framework.state);
+  MersenneTwister eager(framework.state);
   // One draws while the plan looks how far to move the generator, the other while it runs.
   const auto draw = [&] {
-    Twister other(framework.state);
+    MersenneTwister other(framework.state);
     const uint32_t drawn = other.next();
     framework.state = other.state();
     return drawn;
@@ -344,7 +344,7 @@ TEST(Executable, AnOperationOfTheUsersMayDrawWithoutSayingSo) {
     CpuExecutable e(p);
     set_mask_generator(MaskGenerator::Twister);
     Framework framework;
-    Twister eager(framework.state);
+    MersenneTwister eager(framework.state);
     std::vector<uint8_t> m(kN), seen;
     std::vector<float> y(kN), made(kN, 4);
     Call call{.inputs = {}, .outputs = {m.data(), m.data(), y.data()}, .generator = framework.generator()};

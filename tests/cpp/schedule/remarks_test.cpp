@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 /// "not fuse: why: a <- b", one a remark, in the order of the text.
-std::vector<std::string> told(std::vector<Remark> remarks) {
+std::vector<std::string> reported(std::vector<Remark> remarks) {
   std::vector<std::string> lines;
   for (const Remark& r : remarks) {
     std::string line = r.what + ": " + r.reason + ":";
@@ -36,7 +36,7 @@ std::vector<Remark> refused(const Graph& graph, bool fuse_chains = true) {
   make_schedule(prepared, fuse_chains, &remarks);
   return remarks.take();
 }
-std::vector<std::string> refused(const std::string& text) { return told(refused(parse(text))); }
+std::vector<std::string> refused(const std::string& text) { return reported(refused(parse(text))); }
 
 TEST(Remarks, OfALineThatAnArgumentIsNot) {
   const Graph g = parse(R"(%0 = input index=0 : f32[4]   // primals_1
@@ -49,7 +49,7 @@ return %2
   const std::vector<const Node*> nodes = g.live();
   for (const Node* n : nodes) remarks.missed(missed::kFuse, "no", n, nullptr, 1);
   // a reshape of the compiler's own is of what it reshapes
-  EXPECT_THAT(told(all.take()), ElementsAre("fuse: no:", "fuse: no: m.py:1 x2"));
+  EXPECT_THAT(reported(all.take()), ElementsAre("fuse: no:", "fuse: no: m.py:1 x2"));
   const NodeRemarks nobody(g, "schedule", nullptr);
   EXPECT_FALSE(nobody);
   nobody.missed(missed::kFuse, "no", nodes[0], nullptr, 1);
@@ -122,7 +122,7 @@ TEST(Remarks, WhatBecameOneKernelAfterAllIsNotRefused) {
   Remarks remarks;
   const Schedule s = make_schedule(g, true, &remarks);
   ASSERT_EQ(s.groups.size(), 1u);
-  EXPECT_THAT(told(remarks.take()), IsEmpty());
+  EXPECT_THAT(reported(remarks.take()), IsEmpty());
 }
 
 TEST(Remarks, SumsOverOtherAxes) {
@@ -203,12 +203,12 @@ Graph chain(int64_t batch, int64_t rows, int64_t columns, int64_t width, int64_t
 std::vector<std::string> chains_refused(const Graph& g) {
   std::vector<Remark> remarks = refused(g);
   std::erase_if(remarks, [](const Remark& r) { return r.what != missed::kMatmulChain; });
-  return told(std::move(remarks));
+  return reported(std::move(remarks));
 }
 
 TEST(Remarks, ChainsThatAreFused) {
-  EXPECT_THAT(told(refused(chain(8, 16, 32, 8, 8))), IsEmpty());
-  EXPECT_THAT(told(refused(chain(8, 16, 32, 8, 8, true))), IsEmpty());
+  EXPECT_THAT(reported(refused(chain(8, 16, 32, 8, 8))), IsEmpty());
+  EXPECT_THAT(reported(refused(chain(8, 16, 32, 8, 8, true))), IsEmpty());
 }
 TEST(Remarks, ChainsTooWide) {
   EXPECT_THAT(chains_refused(chain(8, 16, 32, 300, 8)),
@@ -280,7 +280,7 @@ std::vector<std::string> lowered(const testing::AttentionCase& c) {
     chain = chain || group.kind == GroupKind::MatmulChain,
     lower::lower(prepared, s, group, {cpu_target(CpuLevel::Avx2)}, &remarks);
   EXPECT_TRUE(chain);
-  return told(remarks.take());
+  return reported(remarks.take());
 }
 TEST(Remarks, MasksThatHideNothing) {
   EXPECT_THAT(lowered({.causal = true}), IsEmpty());
