@@ -289,12 +289,16 @@ bool same_contents(nb::handle ignored, nb::handle missing, const nb::list& place
   return at == end;
 }
 
-/// Whether places hold the very objects of `expected`, in order, each place followed by itself: by identity, without
-///   calling Python. dict: keys and values; a value that is `ignored` may be any       list, set, deque: items
-///   (dict, key), (object, slot): the value, or `missing`             (dict,): how many it holds
+/// `same_contents`: whether places hold the very objects of `expected`, in order, each place followed by itself: by
+/// identity, without calling Python. What a place holds:
+///   dict: keys and values; a value that is `ignored` may be any
+///   (dict,): how many it holds
+///   (dict, key), (object, slot): the value, or `missing`
+///   list, set, deque: items
 ///   class: its version, a number
-///   function: code, defaults, keyword defaults                        cell: its contents, or `missing`
-///   context variable: its value, or `missing`                        what gives a buffer: its bytes
+///   function: code, defaults, keyword defaults
+///   cell, context variable: its contents, or `missing`
+///   what gives a buffer: its bytes
 /// (PyDict_Next reads the real storage of subclasses too.)
 void bind_watch(nb::module_& m) {
   m.def("same_contents", &same_contents, nb::arg("ignored"), nb::arg("missing"), nb::arg("places"), nb::arg("expected"),

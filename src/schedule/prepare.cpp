@@ -36,8 +36,8 @@ const Node* arg_reduce(Builder& b, const Node* x, const ReduceAttr& attr) {
   return b.reduce(ReduceKind::Min, b.select(here, position, none), attr.axes);
 }
 
-/// Sums over the first `kept` ... in two steps: reshape the longest reduced axis to [parts, rest], fold rest, then
-/// parts.
+/// A long sum in two steps, so that more threads (or vectors) take part: the longest axis that is summed becomes
+/// [parts, rest]; rest is summed first, then the parts.
 const Node* split_sum(Builder& b, const Node* x, const ReduceAttr& attr) {
   const Dims& shape = x->shape();
   int64_t axis = attr.axes.at(0);

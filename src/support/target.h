@@ -28,7 +28,7 @@ struct Target {
   bool has_wide_totals = false;          // a sum of f32 may be kept in f64 at little cost
 
   // How a kernel runs.
-  // as blocks of threads, with shared memory and barriers: nests are mapped to them (lower/map_device.h)
+  // As blocks of threads, with shared memory and barriers: nests are mapped to them (lower/map_device.h).
   bool launches_blocks = false;
   int multiprocessors = 0;           // that blocks are spread over
   bool draws_in_kernels = false;     // a mask is drawn by a kernel, with the generator of the device's framework

@@ -74,7 +74,7 @@ class Call {
   const Json& kwargs;
   const Environment& environment;
   int64_t& draws;  // random operations so far
-  // the framework draws on the device: masks are dealt out (aten.h, "generator"), and only dropout's are known
+  // the framework draws on the device: masks are dealt out (import.h, "generator"), and only dropout's are known
   bool philox = false;
   DType default_dtype = DType::F32;  // the framework's, of Python's floats
   int64_t threads = 0, vector = 0;   // with `philox`, of a mask: RandomAttr's; 0: not given
