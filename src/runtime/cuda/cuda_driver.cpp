@@ -64,7 +64,7 @@ Api load_api() {
   void* handle = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!handle)
     throw UserError(
-        "there is no NVIDIA driver on this machine (libcuda.so.1 cannot be loaded): TRAINC_DEVICE=cuda needs one");
+        "there is no NVIDIA driver on this machine (libcuda.so.1 cannot be loaded): a plan for a GPU needs one");
   auto find = [&](auto& function, const char* name) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, name));
     if (!function) throw UserError(fmt::format("the NVIDIA driver on this machine has no {}: it is too old", name));
@@ -119,7 +119,7 @@ class CudaDriver : public Driver {
     int count = 0;
     if (api_.init(0) != 0 || api_.device_count(&count) != 0 || count <= device)
       throw UserError(
-          fmt::format("the NVIDIA driver finds no GPU {} on this machine: TRAINC_DEVICE=cuda needs one", device));
+          fmt::format("the NVIDIA driver finds no GPU {} on this machine: a plan for a GPU needs one", device));
     check(api_.primary_retain(&context_, device), "the context of the device");  // the framework's own
     enter();
     constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
