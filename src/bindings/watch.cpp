@@ -143,11 +143,11 @@ PyObject* at_place(PyObject* place, PyObject* missing) {
 PyObject* or_none(PyObject* value) { return value == nullptr ? Py_None : value; }
 
 /// What a place may hold that is no object: any value, or nothing.
-struct Marks { PyObject *ignored, *missing; };
+struct Markers { PyObject *ignored, *missing; };
 
 /// Whether a place holds what stands at `at`, which is moved behind it. By identity, without calling Python (bind_watch
 /// says what is there).
-bool same_place(PyObject* place, PyObject* const*& at, PyObject* const* end, const Marks& marks) {
+bool same_place(PyObject* place, PyObject* const*& at, PyObject* const* end, const Markers& marks) {
   if (PyDict_Check(place)) {
     const Py_ssize_t size = PyDict_GET_SIZE(place);  // most are tables of hooks, and empty
     if (end - at < 2 * size + 1) return false;

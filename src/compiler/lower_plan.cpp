@@ -75,21 +75,21 @@ class PlanBuilder {
  private:
   /// The kernels of each group.
   std::vector<std::vector<lower::LoweredKernel>> lowered(const CompileOptions& options, const Job& job) {
-    lower::Machine machine{options.target};
-    machine.tf32 = options.target.has_tf32 && options.tf32;
-    machine.vendor_product_flops = options.target.has_vendor_products ? options.library_flops : 0;
-    machine.float32_in_parts = options.float32_in_parts;
+    lower::LoweringOptions lowering{options.target};
+    lowering.tf32 = options.target.has_tf32 && options.tf32;
+    lowering.vendor_product_flops = options.target.has_vendor_products ? options.library_flops : 0;
+    lowering.float32_in_parts = options.float32_in_parts;
     const bool shared = job.shared && options.target.shares_kernels;
     std::unique_lock<std::mutex> lock;
     if (shared) {
       lock = std::unique_lock(job.shared->impl->mutex);
-      machine.fixed_blockings = &job.shared->impl->roles[plan_.name].blockings;
-      machine.fixed_blockings->next = 0;
+      lowering.fixed_blockings = &job.shared->impl->roles[plan_.name].blockings;
+      lowering.fixed_blockings->next = 0;
     }
-    Tuner tuner(graph_, schedule_, machine, options, job);
+    Tuner tuner(graph_, schedule_, lowering, options, job);
     std::vector<std::vector<lower::LoweredKernel>> kernels;
     for (const schedule::Group& g : schedule_.groups) {
-      std::vector<lower::LoweredKernel> lowered = lower::lower(graph_, schedule_, g, machine, &all_remarks_);
+      std::vector<lower::LoweredKernel> lowered = lower::lower(graph_, schedule_, g, lowering, &all_remarks_);
       // what sizes share is not measured for one of them
       kernels.push_back(shared ? std::move(lowered) : tuner.best(g, std::move(lowered)));
     }

@@ -19,7 +19,7 @@ std::vector<int64_t> factor(int64_t total, const std::vector<int64_t>& firm, con
 /// around `body`. `variables` are the factors' indices, made by open() and used by whoever builds the body.
 class OuterLoops {
  public:
-  OuterLoops(loop::LoopNest&, const std::vector<int64_t>& factors, const Machine&);
+  OuterLoops(loop::LoopNest&, const std::vector<int64_t>& factors, const LoweringOptions&);
   const std::vector<Expr>& variables() const { return variables_; }
   /// Wraps `body` and sets parallel_extent.
   Stmt close(Stmt body);

@@ -47,8 +47,8 @@ inline schedule::Blocking* next_of(FixedBlockings* blockings) {
   return &blockings->made[blockings->next++];
 }
 
-/// What kernels are made for, and what the user lets them do.
-struct Machine {
+/// What kernels are made for, and what the user lets them do; the same for all groups of a plan.
+struct LoweringOptions {
   Target target;
   FixedBlockings* fixed_blockings =
       nullptr;  // not null: nests of contractions do not depend on their sizes but for numbers (lower/contraction.h)
@@ -61,7 +61,7 @@ struct Machine {
 
 /// The kernels of one group, to run in this order; none for the host's draws, externs, and values without elements.
 /// `remarks`: told where no library computes a contraction, and where no causal mask is seen.
-std::vector<LoweredKernel> lower(const Graph&, const Schedule&, const Group&, const Machine&,
+std::vector<LoweredKernel> lower(const Graph&, const Schedule&, const Group&, const LoweringOptions&,
                                  Remarks* remarks = nullptr);
 
 }  // namespace trainc::lower

@@ -37,14 +37,14 @@ namespace {
 
 class MatmulChain {
  public:
-  MatmulChain(const Schedule& schedule, const Group& group, const Machine& machine, const NodeRemarks& remarks)
+  MatmulChain(const Schedule& schedule, const Group& group, const LoweringOptions& options, const NodeRemarks& remarks)
       : schedule_(schedule),
         group_(group),
-        machine_(machine),
+        options_(options),
         remarks_(remarks),
         matrix_(matrix_in(group)),
         e_(schedule, kernel_),
-        loops_(schedule, rows_in(group), group.rows, group.columns, machine, e_) {}
+        loops_(schedule, rows_in(group), group.rows, group.columns, options, e_) {}
 
   LoweredKernel run() {
     nest().name = kernel_name(group_);
@@ -164,8 +164,8 @@ class MatmulChain {
       row_bytes += pitch_ * size_of((s.input ? s.input : s.output)->dtype());
     transposed_ =
         std::any_of(consumers_.begin(), consumers_.end(), [](const Consumer& c) { return c.operand.transposed; });
-    const int64_t wanted_tasks = cost::kTasksOfCore * std::max(cost::kLeastCores, machine_.target.caches.cores);
-    int64_t most = std::min(cost::kMostRows, machine_.target.caches.l2 / cost::kBlockOfL2 / row_bytes);
+    const int64_t wanted_tasks = cost::kTasksOfCore * std::max(cost::kLeastCores, options_.target.caches.cores);
+    int64_t most = std::min(cost::kMostRows, options_.target.caches.l2 / cost::kBlockOfL2 / row_bytes);
     if (!transposed_)
       most = std::min(most, std::max(cost::kLeastRows, ceil_div(matrix_.batch * matrix_.rows, wanted_tasks)));
     most = std::max(cost::kFewestRows, most);
@@ -279,7 +279,7 @@ class MatmulChain {
     }
   }
   Part& new_part(const Node* c, bool transposed) {
-    parts_.push_back({std::make_unique<ContractExpressions>(e_, c, machine_), nullptr, c, transposed});
+    parts_.push_back({std::make_unique<ContractExpressions>(e_, c, options_), nullptr, c, transposed});
     return parts_.back();
   }
   /// `by_rows`: m is a block of rows. Both operands may be blocks.
@@ -294,8 +294,8 @@ class MatmulChain {
     spec.lhs = [=, this](Expr b, Expr row, Expr k) { return in_block(lhs(b, by_rows ? first_ + row : row, k)); };
     spec.rhs = [=](Expr b, Expr row, Expr k) { return in_block(rhs(b, row, k)); };
     if (by_rows) spec.m = block_rows_;
-    spec.fixed_blocking = next_of(machine_.fixed_blockings);
-    p.part = std::make_unique<lower::ContractionPart>(nest(), spec, by_rows ? 0 : block_rows_, machine_.target);
+    spec.fixed_blocking = next_of(options_.fixed_blockings);
+    p.part = std::make_unique<lower::ContractionPart>(nest(), spec, by_rows ? 0 : block_rows_, options_.target);
   }
   void aligned_values() {
     e_.own_value = [this](const Node* v, Index& index) { return e_.bind(v, e_.definition(v, index)); };
@@ -368,7 +368,7 @@ class MatmulChain {
 
   const Schedule& schedule_;
   const Group& group_;
-  const Machine& machine_;
+  const LoweringOptions& options_;
   const NodeRemarks& remarks_;
   const Matrix matrix_;
   LoweredKernel kernel_;
@@ -380,16 +380,16 @@ class MatmulChain {
   int64_t pitch_ = 0;  // elements from a row of a block to the next
   int64_t block_rows_ = 0, blocks_ = 0, chunks_ = 0, chunk_blocks_ = 0;
   bool transposed_ = false;
-  std::optional<int64_t> masked_above_;  // columns more than this beyond the row are hidden
+  std::optional<int64_t> masked_above_;  // columns further beyond the row than this are masked
   int global_row_ = -1;                  // a variable: the row of all batches' rows that the block starts at
   Expr batch_, first_;                   // of the block that is written
 };
 
 }  // namespace
 
-LoweredKernel lower_matmul_chain(const Schedule& schedule, const Group& group, const Machine& machine,
+LoweredKernel lower_matmul_chain(const Schedule& schedule, const Group& group, const LoweringOptions& options,
                                  const NodeRemarks& remarks) {
-  return MatmulChain(schedule, group, machine, remarks).run();
+  return MatmulChain(schedule, group, options, remarks).run();
 }
 
 }  // namespace trainc::lower

@@ -50,7 +50,7 @@ static_assert(cost::kSharedRows < loop::kSharedBytes, "sums need some of a block
 
 bool RowLoops::worth_keeping(const Node* n) const {
   const int64_t bytes = columns_ * size_of(n->dtype());
-  if (machine_.target.launches_blocks ? kept_bytes_ + bytes > cost::kSharedRows : bytes > cost::kScratchRow)
+  if (options_.target.launches_blocks ? kept_bytes_ + bytes > cost::kSharedRows : bytes > cost::kScratchRow)
     return false;
   int64_t work = 0;
   auto visit = [&](auto&& self, const Node* x) -> void {
@@ -124,7 +124,7 @@ void RowLoops::loop_over_columns(const std::vector<const Node*>& stores, const s
   const Expr position = row_ * in_row + column_;
   std::vector<Total> totals;
   for (const Node* n : sums) {
-    totals.push_back(total_of(n, nest, machine_));
+    totals.push_back(total_of(n, nest, options_));
     body.push_back(totals.back().start);
   }
   std::vector<Stmt> inside;
@@ -150,11 +150,11 @@ void RowLoops::loop_over_columns(const std::vector<const Node*>& stores, const s
                                   e_.value(x, Index::at_position(x->shape(), position))));
   }
   e_.bound = rows_bound;
-  const int width = loop::lanes_for(inside, lanes(machine_.target, last), last);
+  const int width = loop::lanes_for(inside, lanes(options_.target, last), last);
   Stmt stmt = loop::for_loop(LoopKind::Vector, vars.back(), extent, block(std::move(inside)), width);
   for (size_t k = columns.inner.size() - 1; k-- > 0;)
     stmt = loop::for_loop(LoopKind::Serial, vars[k], integer(columns.inner[k]), stmt);
-  body.push_back(add_in_runs(nest, stmt, machine_.fixed_blockings != nullptr, machine_.target.launches_blocks));
+  body.push_back(add_in_runs(nest, stmt, options_.fixed_blockings != nullptr, options_.target.launches_blocks));
   for (size_t i = 0; i < sums.size(); ++i) results[sums[i]] = totals[i].result;
 }
 

@@ -12,8 +12,8 @@ namespace trainc::lower {
 class RowLoops {
  public:
   RowLoops(const Schedule& schedule, std::vector<const Node*> values, int64_t rows, int64_t columns,
-           const Machine& machine, Expressions& e)
-      : schedule_(schedule), values_(std::move(values)), rows_(rows), columns_(columns), machine_(machine), e_(e) {}
+           const LoweringOptions& options, Expressions& e)
+      : schedule_(schedule), values_(std::move(values)), rows_(rows), columns_(columns), options_(options), e_(e) {}
 
   /// Full values that lie in a block; outputs are elementwise, and among `values`. Before find_levels().
   void add_input(const Node* n) { inputs_.insert(n); }
@@ -62,7 +62,7 @@ class RowLoops {
   const Schedule& schedule_;
   const std::vector<const Node*> values_;  // in topological order
   const int64_t rows_, columns_;
-  const Machine& machine_;
+  const LoweringOptions& options_;
   Expressions& e_;
   std::unordered_set<const Node*> inputs_, outputs_;
   std::unordered_map<const Node*, BlockRow> blocks_;

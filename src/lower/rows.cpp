@@ -9,11 +9,11 @@ namespace trainc::lower {
 using loop::block;
 using loop::integer;
 
-LoweredKernel lower_rows(const Schedule& schedule, const Group& group, const Machine& machine) {
+LoweredKernel lower_rows(const Schedule& schedule, const Group& group, const LoweringOptions& options) {
   LoweredKernel kernel;
   kernel.nest.name = kernel_name(group);
   Expressions e(schedule, kernel);
-  RowLoops row_loops(schedule, group.values, group.rows, group.columns, machine, e);
+  RowLoops row_loops(schedule, group.values, group.rows, group.columns, options, e);
   row_loops.find_levels();
   row_loops.declare_arguments();
   auto [outer, inner] = row_loops.factors();
@@ -22,7 +22,7 @@ LoweredKernel lower_rows(const Schedule& schedule, const Group& group, const Mac
   // a long run: pieces, the last one shorter
   const bool chunked = group.columns == 1 && run > cost::kFewPieces * cost::kPiece;
   if (chunked) outer.push_back((run + cost::kPiece - 1) / cost::kPiece);
-  OuterLoops loops(kernel.nest, outer, machine);
+  OuterLoops loops(kernel.nest, outer, options);
   std::vector<Expr> variables = loops.variables();
   RowLoops::Columns columns{inner, nullptr, nullptr};
   if (chunked) {

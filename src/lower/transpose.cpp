@@ -69,10 +69,11 @@ std::vector<Axis> unbroken(std::vector<Axis>& rest, int64_t Axis::* stride) {
 
 }  // namespace
 
-std::optional<LoweredKernel> lower_transpose(const Schedule& schedule, const Group& group, const Machine& machine) {
+std::optional<LoweredKernel> lower_transpose(const Schedule& schedule, const Group& group,
+                                             const LoweringOptions& options) {
   const Node* n = group.values[0];
   const int64_t all = n->type.numel();
-  if (!machine.target.transposes_in_registers || group.columns != 1 || group.values.size() != 1 ||
+  if (!options.target.transposes_in_registers || group.columns != 1 || group.values.size() != 1 ||
       all < cost::kWorthTransposing || n->type.rank() == 0 || !moved(n, schedule))
     return std::nullopt;
   LoweredKernel kernel;
@@ -114,7 +115,7 @@ std::optional<LoweredKernel> lower_transpose(const Schedule& schedule, const Gro
 
   // One side's neighbours are one axis, `across`; the other's may be several, `along`, which the squares treat as one:
   // of those an element's place takes divisions, but once a row of a square.
-  const int lanes = machine.target.f32_lanes;
+  const int lanes = options.target.f32_lanes;
   const auto transposed = [&](int64_t Axis::* near, int64_t Axis::* far) -> bool {
     std::vector<Axis> rest = axes;
     const auto it = std::find_if(rest.begin(), rest.end(), [&](const Axis& a) { return a.*near == 1; });
@@ -128,7 +129,7 @@ std::optional<LoweredKernel> lower_transpose(const Schedule& schedule, const Gro
     std::vector<int64_t> loops_of;
     for (const Axis& a : rest) loops_of.push_back(a.extent);
     loops_of.push_back(across.extent / (lanes * abreast)), loops_of.push_back(squares);
-    OuterLoops loops(nest, loops_of, machine);
+    OuterLoops loops(nest, loops_of, options);
     const std::vector<Expr>& at = loops.variables();
     const int64_t width = abreast * lanes;  // of a row of squares
     const int tile = nest.add_buffer({"squares", DType::F32, lanes * width, loop::Space::Scratch, true});

@@ -111,7 +111,7 @@ struct Kernel {
   void *module, *function;
   std::string name;
 };
-struct Recorded { void *graph = nullptr, *executable = nullptr; };
+struct RecordedGraph { void *graph = nullptr, *executable = nullptr; };
 
 class CudaDriver : public Driver {
  public:
@@ -236,7 +236,7 @@ class CudaDriver : public Driver {
   }
 
   Graph record(const std::vector<Launch>& launches) override {
-    auto recorded = std::make_unique<Recorded>();
+    auto recorded = std::make_unique<RecordedGraph>();
     enter();
     Stream stream = nullptr;  // of our own: the framework's may be the default one, which cannot be captured
     constexpr unsigned kNonBlocking = 1;
@@ -250,10 +250,10 @@ class CudaDriver : public Driver {
     return recorded.release();
   }
   void run(Graph graph, Stream stream) override {
-    check(api_.graph_launch(static_cast<Recorded*>(graph)->executable, stream), "launching a graph");
+    check(api_.graph_launch(static_cast<RecordedGraph*>(graph)->executable, stream), "launching a graph");
   }
   void release_graph(Graph graph) override {
-    const std::unique_ptr<Recorded> recorded(static_cast<Recorded*>(graph));
+    const std::unique_ptr<RecordedGraph> recorded(static_cast<RecordedGraph*>(graph));
     api_.graph_exec_destroy(recorded->executable);
     api_.graph_destroy(recorded->graph);
   }
