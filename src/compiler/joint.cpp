@@ -34,7 +34,7 @@ struct JointGraph::Impl {
   ArenaLayout forward, backward, deferred;
   int64_t primals = 0, tangents = 0;
   int64_t free_flops = 0;       // of both halves as they are first cut
-  std::vector<Remark> remarks;  // of the joint graph: told with the forward plan's
+  std::vector<Remark> remarks;  // of the joint graph: reported with the forward plan's
 
   int64_t flops() const { return contraction_flops(cut.forward) + contraction_flops(cut.backward); }
   void cut_at(double at) {
@@ -68,7 +68,7 @@ JointGraph::JointGraph(Program joint, int64_t primals, int64_t forward_outputs, 
   Pipeline pipeline(name + "_joint", options.disabled_passes);
   impl_->must_recompute = joint.must_recompute;
   impl_->late_draws_from = joint.late_draws_from;
-  // What the user's checkpoints mark stays as it is: they decide there.
+  // With checkpoints of the user's the graph is cut as it is: passes might merge away the nodes that he marked.
   impl_->graph = joint.must_recompute.empty() ? optimize(std::move(joint.graph), pipeline) : std::move(joint.graph);
   const schedule::Chunks chunks{
       .rows = options.loss_chunk_rows, .worth = options.loss_chunk_bytes, .one_plan = one_plan};

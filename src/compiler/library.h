@@ -15,7 +15,7 @@ using LibraryCalls = std::unordered_map<const Node*, schedule::FrameworkCall>;
 /// Asks `job.tuning->library` of each contraction that has a kernel of its own (a contraction within a matmul chain has
 /// none) and that the framework has an operator for. What stands beside it in that kernel, the epilogue, is measured
 /// with it: with the call it is a kernel of its own. `notes`: what was said of each choice, once a kind. `remarks`:
-/// told of those that stay kernels.
+/// gets one for each that stays a kernel.
 LibraryCalls library_calls(const Graph&, const ArenaLayout&, const CompileOptions&, const Job&,
                            std::vector<std::string>& notes, Remarks* remarks = nullptr);
 /// Needs: calls that were chosen for this very graph.

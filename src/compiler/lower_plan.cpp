@@ -90,7 +90,7 @@ class PlanBuilder {
     std::vector<std::vector<lower::LoweredKernel>> kernels;
     for (const schedule::Group& g : schedule_.groups) {
       std::vector<lower::LoweredKernel> lowered = lower::lower(graph_, schedule_, g, lowering, &all_remarks_);
-      // what sizes share is not measured for one of them
+      // kernels that plans of several sizes share are not measured for one of these sizes
       kernels.push_back(shared ? std::move(lowered) : tuner.best(g, std::move(lowered)));
     }
     return kernels;
@@ -289,7 +289,7 @@ class PlanBuilder {
     nests_.push_back(std::move(k.nest));
   }
 
-  /// The kernel's arguments begin so many elements further on.
+  /// Makes the kernel's arguments begin so many elements further on.
   static void shift(plan::Step& step, const lower::LoweredKernel& k, const std::vector<int64_t>& offsets) {
     if (std::all_of(offsets.begin(), offsets.end(), [](int64_t n) { return n == 0; })) return;
     step.shifts.assign(step.arguments.size(), 0);
@@ -429,13 +429,13 @@ LoweredPlan lower_graph(Graph graph, Pipeline& pipeline, const ArenaLayout& layo
   graph = optimize(std::move(graph), pipeline);
   std::vector<std::string> notes;
   Remarks remarks;
-  // what sizes share is not measured for one of them
+  // kernels that plans of several sizes share are not measured for one of these sizes
   if (job.tuning && job.tuning->library && options.target.measures && !job.shared) {
     const LibraryCalls calls = library_calls(graph, layout, options, job, notes, &remarks);
     if (!calls.empty()) {
       graph =
           pipeline.run("library_calls", [&](const Graph& g) { return with_library_calls(g, calls); }, std::move(graph));
-      // a call's result meets the movements of the contraction's
+      // movements around a call's result may cancel those that were around the contraction's
       graph = pipeline.run("simplify", simplify, std::move(graph));
     }
   }

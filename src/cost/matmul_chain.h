@@ -31,7 +31,7 @@ constexpr int64_t kBlockOfL2 = 2;
 constexpr int64_t kSetsPitch = 128;
 // Elements beyond a row: room for a tile that begins within it.
 constexpr int64_t kRowTail = 32;
-// Nodes: a mask that takes more to write is not looked into.
+// Nodes: a mask that is made of more is not looked into.
 constexpr int64_t kLargestMask = 400;
 
 }  // namespace trainc::cost

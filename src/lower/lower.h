@@ -60,7 +60,8 @@ struct LoweringOptions {
 };
 
 /// The kernels of one group, to run in this order; none for the host's draws, externs, and values without elements.
-/// `remarks`: told where no library computes a contraction, and where no causal mask is seen.
+/// `remarks`: gets a remark where no vendor's library computes a contraction, and where a mask is not seen to be
+/// causal.
 std::vector<LoweredKernel> lower(const Graph&, const Schedule&, const Group&, const LoweringOptions&,
                                  Remarks* remarks = nullptr);
 

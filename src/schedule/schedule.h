@@ -50,8 +50,8 @@ struct Schedule {
 };
 
 /// Needs: a verified graph after `prepare`. Gives: every output's base, every extern operand, contraction, sum and draw
-/// is a value. `fuse_chains`: whether groups may become matmul chains, which only CPU kernels can be. `remarks`: told
-/// which groups were to be one and are not.
+/// is a value. `fuse_chains`: whether groups may become matmul chains, which only CPU kernels can be. `remarks`: gets
+/// one for each two groups that were to be one and are not.
 Schedule make_schedule(const Graph&, bool fuse_chains, Remarks* remarks = nullptr);
 
 /// The node whose memory holds `n` in the same row-major order: reshapes stripped.

@@ -516,8 +516,8 @@ TEST(Poison, MemoryIsNanAfterItsLastUse) {
   };
   int looks = 0;
   call.check_signals = [&] {
-    if (++looks == 3) freed = std::isnan(t[7]);
-  };  // before the step after the call
+    if (++looks == 3) freed = std::isnan(t[7]);  // before the step after the call
+  };
   e.run(call);
   EXPECT_TRUE(in_use);
   EXPECT_TRUE(freed);
