@@ -14,11 +14,13 @@ import torch
 from trainc.base import records
 from trainc.base.errors import UserError
 from trainc.base.shared_kernels import SharedKernels
+from trainc.torch.capture.step_results import Returned
 from trainc.torch.capture.step_trace import Traced
 from trainc.torch.capture.structure import unflatten
 from trainc.torch.graph.captured import captured, shared_kernels
 from trainc.torch.graph.sizes import Symbols
 from trainc.torch.guards.overlap import Apart, Overlapping
+from trainc.torch.guards.state import TypeGuard
 from trainc.torch.optimizers.updates import PlanUpdates, ScalarKey, Updates, distinct_keys, shared_memory
 from trainc.torch.run.runner import Runners, Step
 
@@ -52,17 +54,18 @@ class CompiledStep:
             )
         self._written = [*(slot.primal for slot in traced.slots), *(i for i, _ in traced.mutated)]
         self._apart = Apart()
+        self._state_types: TypeGuard | None = None
 
     def __call__(self, tensors: list[Tensor], args: tuple, kwargs: dict) -> Any:
-        try:
-            self._apart.check(tensors, self._written)
-        except Overlapping as reason:
-            raise UserError(f"trainc.train_step: {reason}; use trainc.compile for this model") from None
-        self._clear_gradients(tensors)
+        self._check_gradients(tensors)
         keys = self.updates.scalar_keys()
         distinct, states = self._built_for(keys), self.updates.states(keys)
+        self._check_memory(tensors, states)
+        self._clear_gradients(tensors)
         scalars = [self.updates.scalars(key) for key in distinct]
         outputs = self._plan([*tensors, *self.traced.constants, self._one], states, scalars)
+        for i, learns in self.traced.learns:
+            tensors[i].requires_grad_(learns)
         for i, place in self.traced.mutated:
             with torch.no_grad():
                 tensors[i].copy_(outputs[place])
@@ -75,7 +78,8 @@ class CompiledStep:
         self.updates.finish(keys, states)
         for call in self.traced.afterwards:
             call()
-        return unflatten(self.traced.structure, [outputs[place] for place in self.traced.results])
+        results = [place.of(tensors) if isinstance(place, Returned) else outputs[place] for place in self.traced.results]
+        return unflatten(self.traced.structure, results)
 
     def prepare(self) -> None:
         """Compiles what the next call would run."""
@@ -88,21 +92,42 @@ class CompiledStep:
             self._build(classes, distinct)
         return distinct
 
-    def _clear_gradients(self, tensors: list[Tensor]) -> None:
+    def _check_memory(self, tensors: list[Tensor], states: list[list[Tensor]]) -> None:
+        """UserError where what the plan writes lies in memory that another of its tensors has, or has another type than
+        it was made for."""
+        flat = [state for each in states for state in each]
+        if self._state_types is None or not self._state_types(flat):
+            for slot, each in zip(self.traced.slots, states, strict=True):
+                shape, kind = slot.parameter.shape, slot.parameter.dtype
+                if any(state.shape != shape or state.dtype != kind for state in each):
+                    raise UserError(
+                        f"trainc.train_step: an optimizer's state of a parameter of shape {list(shape)} has another type "
+                        "or shape than the parameter; use trainc.compile for this model"
+                    )
+            self._state_types = TypeGuard(flat)
+        try:
+            self._apart.check([*tensors, *flat], [*self._written, *range(len(tensors), len(tensors) + len(flat))])
+        except Overlapping as reason:
+            raise UserError(f"trainc.train_step: {reason}; use trainc.compile for this model") from None
+
+    def _check_gradients(self, tensors: list[Tensor]) -> None:
+        """UserError where a gradient from before would be added to one of the step's, or be read."""
         if any(parameter.grad is not None for parameter in self.traced.without):
             raise UserError(
                 "trainc.train_step: parameters hold gradients from outside of the step, which would be added to its "
                 "own or used as they are: call optimizer.zero_grad() before"
             )
-        for i, _, read in self.traced.kept:
-            if read and tensors[i].grad is not None:
+        for i in (*self.traced.unread, *(i for i, _, read in self.traced.kept if read)):
+            if tensors[i].grad is not None:
                 raise UserError(
                     f"trainc.train_step: the step reads the gradient of a tensor of shape {list(tensors[i].shape)} that "
                     "holds one from before, to which it is added: set its .grad to None before the step"
                 )
-        for parameter in self.traced.cleared:
-            if parameter.grad is not None:
-                parameter.grad = None
+
+    def _clear_gradients(self, tensors: list[Tensor]) -> None:
+        for tensor in (*self.traced.cleared, *(tensors[i] for i in self.traced.dropped)):
+            if tensor.grad is not None:
+                tensor.grad = None
 
     def _build(self, classes: list[int], distinct: list[ScalarKey]) -> None:
         traced, record, where = self.traced, self.record, self._runners.device
