@@ -19,9 +19,7 @@ from trainc.torch.capture.step_trace import Traced
 from trainc.torch.capture.structure import unflatten
 from trainc.torch.graph.captured import captured, shared_kernels
 from trainc.torch.graph.sizes import Symbols
-from trainc.torch.guards.overlap import Apart, Overlapping
-from trainc.torch.guards.state import TypeGuard
-from trainc.torch.optimizers.updates import PlanUpdates, ScalarKey, Updates, distinct_keys, shared_memory
+from trainc.torch.optimizers.updates import Misfit, PlanMemory, PlanUpdates, ScalarKey, Updates, distinct_keys, shared_memory
 from trainc.torch.run.runner import Runners, Step
 
 Tensor = torch.Tensor
@@ -52,15 +50,16 @@ class CompiledStep:
                 f"trainc.train_step: a parameter of shape {list(shared.shape)} shares its memory with another tensor of the "
                 "step; use trainc.compile for this model"
             )
-        self._written = [*(slot.primal for slot in traced.slots), *(i for i, _ in traced.mutated)]
-        self._apart = Apart()
-        self._state_types: TypeGuard | None = None
+        self._memory = PlanMemory([*(slot.primal for slot in traced.slots), *(i for i, _ in traced.mutated)])
 
     def __call__(self, tensors: list[Tensor], args: tuple, kwargs: dict) -> Any:
         self._check_gradients(tensors)
         keys = self.updates.scalar_keys()
         distinct, states = self._built_for(keys), self.updates.states(keys)
-        self._check_memory(tensors, states)
+        try:
+            self._memory.check(self.traced.slots, states, tensors)
+        except Misfit as reason:
+            raise UserError(f"trainc.train_step: {reason}; use trainc.compile for this model") from None
         self._clear_gradients(tensors)
         scalars = [self.updates.scalars(key) for key in distinct]
         outputs = self._plan([*tensors, *self.traced.constants, self._one], states, scalars)
@@ -91,24 +90,6 @@ class CompiledStep:
         if classes != self._classes:
             self._build(classes, distinct)
         return distinct
-
-    def _check_memory(self, tensors: list[Tensor], states: list[list[Tensor]]) -> None:
-        """UserError where what the plan writes lies in memory that another of its tensors has, or has another type than
-        it was made for."""
-        flat = [state for each in states for state in each]
-        if self._state_types is None or not self._state_types(flat):
-            for slot, each in zip(self.traced.slots, states, strict=True):
-                shape, kind = slot.parameter.shape, slot.parameter.dtype
-                if any(state.shape != shape or state.dtype != kind for state in each):
-                    raise UserError(
-                        f"trainc.train_step: an optimizer's state of a parameter of shape {list(shape)} has another type "
-                        "or shape than the parameter; use trainc.compile for this model"
-                    )
-            self._state_types = TypeGuard(flat)
-        try:
-            self._apart.check([*tensors, *flat], [*self._written, *range(len(tensors), len(tensors) + len(flat))])
-        except Overlapping as reason:
-            raise UserError(f"trainc.train_step: {reason}; use trainc.compile for this model") from None
 
     def _check_gradients(self, tensors: list[Tensor]) -> None:
         """UserError where a gradient from before would be added to one of the step's, or be read."""
