@@ -237,6 +237,54 @@ def test_a_scale_that_a_gradscaler_keeps():
     as_eager(program(body, before=before))
 
 
+@pytest.mark.parametrize("where", ["groups", "list", "global"])
+def test_attributes_of_tensors(where):
+    def build():
+        model = net()
+        optimizer, listed, other = sgd(model), list(model.parameters()), torch.ones(1)
+        other.scale = 0.5
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = loss_of(model, x) * (other.scale if where == "global" else 1.0)
+            loss.backward()
+            for p in of_groups(model, optimizer) if where == "groups" else listed:
+                p.grad.mul_(getattr(p, "scale", 1.0))
+            optimizer.step()
+            return loss
+
+        def before(i):
+            if i == 1 or i == 2:
+                model[0].weight.scale = 1.0 / (i + 1)
+            elif i == 3:
+                model[2].weight.scale = other.scale = 0.1
+
+        return step, model, [optimizer], before
+
+    as_eager(build)
+
+
+@pytest.mark.parametrize("change", [lambda x: x.t_(), lambda x: x.unsqueeze_(0), lambda x: x.squeeze_(0)])
+def test_an_argument_takes_another_shape(change):
+    def body(model, optimizer, x):
+        change(x)
+        optimizer.zero_grad()
+        loss = loss_of(model, x.reshape(-1, 4))
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    if change(BATCHES[0].clone()).shape == BATCHES[0].shape:
+        as_eager(program(body))
+    else:
+        model = net()
+        optimizer = sgd(model)
+        was = state(model, optimizer)
+        with pytest.raises(trainc.UserError, match="changes the shape"):
+            trainc.train_step(lambda x: body(model, optimizer, x))(BATCHES[0].clone())
+        equal(state(model, optimizer), was)
+
+
 OTHER = types.ModuleType("other_of_test_step_tensors")
 sys.modules[OTHER.__name__] = OTHER
 

@@ -403,6 +403,8 @@ def trace_step(
                 raise SideEffect("the step changes a list or dictionary among its arguments: return what it would put there")
             if any(tensors[i]._backward_hooks for i in range(len(inputs)) if inputs[i].requires_grad):
                 raise NotCompiled("the step registers a gradient hook on a tensor that stays: it would be registered once")
+            if any(t.shape != fake.shape or t.stride() != fake.stride() for t, fake in zip(tensors, fakes, strict=True)):
+                raise SideEffect("the step changes the shape or strides of an argument or of its model's tensors")
             _check(recorder, inputs)
             recorder.check_shared()
             found["before"] = recorder.gradients_before()

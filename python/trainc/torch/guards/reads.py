@@ -427,6 +427,8 @@ class Reads:
         if isinstance(value, (FakeTensor, FunctionalTensor)):  # of this trace
             return
         self.tensors.append(value)
+        self._add(AllAttributes(path, value.__dict__), 1)  # what the program has put on it
+        self._attributes(path, value.__dict__, lambda key: False)
         self._again |= id(value) in self._owned
         self._check_identity()
         if value.is_cpu and value.layout is torch.strided and id(value) not in self._owned:
