@@ -321,3 +321,47 @@ def test_memory_is_told_without_gradients():
     plain, fused = (trainc.explain(model, batch=x).memory for model in pair.models)
     assert plain.gradients > 0 and fused.gradients == 0
     assert fused.model == plain.model and fused.optimizer == plain.optimizer
+
+
+def swapped_gradients(model, optimizer):
+    first, second = model[0].weight, model[2].weight
+    first.grad, second.grad = second.grad, first.grad
+
+
+def moved_gradient(model, optimizer):
+    model[0].weight.grad = model[2].weight.grad
+
+
+def state_of_a_weight(model, optimizer):
+    optimizer.state[model[0].weight]["momentum_buffer"] = model[0].weight.detach()
+
+
+def one_state_for_two(model, optimizer):
+    optimizer.state[model[0].weight]["momentum_buffer"] = optimizer.state[model[2].weight]["momentum_buffer"]
+
+
+def state_in_double(model, optimizer):
+    state = optimizer.state[model[0].weight]
+    state["momentum_buffer"] = state["momentum_buffer"].double()
+
+
+@pytest.mark.parametrize(
+    "change", [swapped_gradients, moved_gradient, state_of_a_weight, one_state_for_two, state_in_double]
+)
+def test_what_changes_between_backward_and_step(change):
+    def run(wrap):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        wrap(model, optimizer)
+        found = []
+        for i in range(4):
+            optimizer.zero_grad()
+            model(torch.linspace(-1, 1, 12).view(3, 4) + i).pow(2).sum().backward()
+            if i == 2:
+                change(model, optimizer)
+            optimizer.step()
+            found += [p.detach().clone() for p in model.parameters()]
+        return found
+
+    assert_same(run(lambda *both: trainc.compile(*both, fuse_step=True)), run(lambda *both: None))

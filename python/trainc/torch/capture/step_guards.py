@@ -98,25 +98,37 @@ def _same(some: list[Tensor], others: list[Tensor]) -> bool:
     return len(some) == len(others) and all(map(operator.is_, some, others))
 
 
-class NotYet:
-    """What stands in a step's trace for a setting that a scheduler sets after the step: whatever reads it is refused."""
+class Unknown:
+    """What stands in a step's trace for what later calls find otherwise: whatever reads it is refused."""
 
-    def __init__(self, name: str):
-        self._name = name
+    def __init__(self, reason: str):
+        self._reason = reason
 
-    def __deepcopy__(self, memo: Any) -> NotYet:
+    def __deepcopy__(self, memo: Any) -> Unknown:
         return self
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.refuse()
+
     def refuse(self, *_: Any) -> Any:
-        raise NotCompiled(
-            f"the step reads `{self._name}` after scheduler.step(), which runs when the step is over: read it after the step"
+        raise NotCompiled(self._reason)
+
+
+class NotYet(Unknown):
+    """For a setting that a scheduler sets after the step."""
+
+    def __init__(self, name: str):
+        super().__init__(
+            f"the step reads `{name}` after scheduler.step(), which runs when the step is over: read it after the step"
         )
 
 
 def check_result(structure: tuple) -> None:
     """NotCompiled where what the body returns (`structure.Flattener`) holds such a setting."""
-    if structure[0] == "const" and isinstance(structure[2], NotYet):
-        structure[2].refuse()
+    if structure[0] == "object" and issubclass(structure[1], Unknown):
+        raise NotCompiled(structure[3][0][2])
     for child in structure[3] if structure[0] in ("node", "object") else ():
         check_result(child)
 
@@ -125,7 +137,7 @@ for _name in (
     "float int index bool complex len iter getitem contains call str repr format hash round abs neg pos trunc floor ceil "
     "eq ne lt le gt ge add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow divmod"
 ).split():
-    setattr(NotYet, f"__{_name}__", NotYet.refuse)
+    setattr(Unknown, f"__{_name}__", Unknown.refuse)
 
 
-__all__ = ["Binding", "Methods", "NotYet", "check_optimizer", "check_result", "check_tensors"]
+__all__ = ["Binding", "Methods", "NotYet", "Unknown", "check_optimizer", "check_result", "check_tensors"]

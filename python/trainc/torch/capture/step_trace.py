@@ -25,8 +25,10 @@ from trainc.torch.capture import distributed, repeated, trace, traced_kernels, t
 from trainc.torch.capture.constants import lift_constants
 from trainc.torch.capture.disguise import Disguise
 from trainc.torch.capture.dtypes import refuse_mixed
-from trainc.torch.capture.step_guards import NotYet, check_result
+from trainc.torch.capture.step_guards import NotYet, Unknown, check_result
 from trainc.torch.capture.step_objects import Reached
+from trainc.torch.capture.step_results import Returned, given_back, is_view
+from trainc.torch.capture.step_tensors import StepTensors
 from trainc.torch.capture.structure import Flattener, unflatten
 from trainc.torch.compat import (
     FunctionalTensorMode,
@@ -58,18 +60,23 @@ class Traced:
     forward: int
     slots: list[Slot]
     structure: tuple  # of what the body returns
-    results: list[int]  # its tensors, as outputs of the graph
+    results: list[int | Returned]  # its tensors, as outputs of the graph, or what they are of an input
     mutated: list[tuple[int, int]]  # (input, output that is its new value)
     # (input, output that is added to its .grad, whether the step reads that gradient itself)
     kept: list[tuple[int, int, bool]]
     afterwards: list[Callable[[], Any]] = field(default_factory=list)  # what runs as Python after each step: schedulers
     cleared: list[Tensor] = field(default_factory=list)  # parameters whose gradient from before zero_grad() drops
     without: list[Tensor] = field(default_factory=list)  # parameters that an optimizer would update by a gradient from before
+    dropped: list[int] = field(default_factory=list)  # inputs whose gradient from before the body itself drops
+    unread: list[int] = field(default_factory=list)  # inputs whose gradient from before the body would read
+    # inputs of which the body changes whether they want a gradient
+    learns: list[tuple[int, bool]] = field(default_factory=list)
 
     def interface(self) -> tuple:
         """What a call gives back and writes, beside the graph."""
         slots = [(slot.primal, slot.group) for slot in self.slots]
-        return self.structure, self.forward, slots, self.results, self.mutated, self.kept, len(self.afterwards), len(self.cleared)
+        around = len(self.afterwards), len(self.cleared), self.dropped, self.unread, self.learns
+        return self.structure, self.forward, slots, self.results, self.mutated, self.kept, around
 
 
 class Recorder:
@@ -82,11 +89,11 @@ class Recorder:
         stand_ins: list[Tensor],
         tangent: Tensor,
         own_backward: Callable[[], bool],
+        tensors: StepTensors,
     ):
-        self.reached, self.tangent, self.own_backward = reached, tangent, own_backward
+        self.reached, self.tangent, self.own_backward, self.tensors = reached, tangent, own_backward, tensors
         self._index = {id(original): i for i, original in enumerate(originals)}
         self._originals, self._stand_ins = originals, stand_ins
-        self._leaves = [i for i, original in enumerate(originals) if original.requires_grad]
         self.consumed: list[tuple[Slot, Tensor]] = []
         self.stepped: set[int] = set()  # optimizers
         self.cleared: set[int] = set()  # inputs
@@ -97,6 +104,7 @@ class Recorder:
         self._until_over = contextlib.ExitStack()
         self.backwards = 0
         self._raw: dict[int, Any] = {}  # of each input, its gradient as the first backward() left it
+        self._shared: list[tuple[Tensor, Any]] = []  # gradients that share memory with others in PyTorch, as they were made
         self.last_node: Any = None  # when the first parameter was updated
         self.afterwards: list[Callable[[], Any]] = []
 
@@ -116,10 +124,14 @@ class Recorder:
                     lambda set_to_none=True, *, i=i: self.zero_grad(i, set_to_none), optimizer.zero_grad
                 )
                 stack.enter_context(replaced(optimizer.__dict__, "zero_grad", zero_grad))
+                kind = type(optimizer).__name__
+                unknown = Unknown(f"the step reads `{kind}.state`, which is another at each call: read it outside of the step")
+                stack.enter_context(replaced(optimizer.__dict__, "state", unknown))
             for scheduler in self.reached.schedulers:
                 later = turns.mine(lambda *a, s=scheduler, **k: self.later(s, *a, **k), scheduler.step)
                 stack.enter_context(replaced(scheduler.__dict__, "step", later))
             stack.enter_context(self._until_over)
+            stack.enter_context(self.tensors)
             yield
 
     def backward(
@@ -133,8 +145,8 @@ class Recorder:
             raise RuntimeError("grad can be implicitly created only for scalar outputs")
         self.backwards += 1
         tangent = self.tangent.to(loss.dtype).expand(loss.shape)
-        leaves = [self._stand_ins[i] for i in self._leaves]
-        leaves += _other_leaves(loss, {id(leaf) for leaf in leaves})
+        own = {i: t for i, t in enumerate(self._stand_ins) if t.requires_grad and t.is_leaf}
+        leaves = [*own.values(), *_other_leaves(loss, {id(leaf) for leaf in own.values()})]
         if any(leaf._post_accumulate_grad_hooks for leaf in leaves):
             raise NotCompiled(f"{here()}: a hook on a gradient's accumulation: change gradients after backward()")
         if loss.grad_fn is not None:
@@ -144,12 +156,35 @@ class Recorder:
             found = torch.autograd.grad(
                 loss, leaves, tangent if gradient is None else gradient * tangent, retain_graph=retain_graph, allow_unused=True
             )
+        self._accumulate(leaves, found, tangent)
+        for i, leaf in own.items():
+            if leaf.grad is not None:
+                self.tensors.first.setdefault(i, "added")
+        grads = {i: leaf.grad for i, leaf in own.items()} if self.backwards == 1 else {}
+        self._raw = {i: from_fun(grad) for i, grad in grads.items() if grad is not None}
+
+    def _accumulate(self, leaves: list[Tensor], found: Any, tangent: Tensor) -> None:
+        """As PyTorch's AccumulateGrad: into a gradient that is there, in place; else each becomes a tensor of its own."""
+        owners: dict[int, list[Tensor]] = {}  # by memory
+        for grad in found:
+            if grad is not None:
+                owners.setdefault(grad.untyped_storage()._cdata, []).append(grad)
+        taken = {tangent.untyped_storage()._cdata}
         with torch.no_grad():
             for leaf, grad in zip(leaves, found, strict=True):
-                if grad is not None:
-                    leaf.grad = grad if leaf.grad is None else leaf.grad + grad
-        grads = {i: self._stand_ins[i].grad for i in self._leaves} if self.backwards == 1 else {}
-        self._raw = {i: from_fun(grad) for i, grad in grads.items() if grad is not None}
+                if grad is None:
+                    continue
+                if leaf.grad is not None:
+                    leaf.grad.add_(grad)
+                    continue
+                memory = grad.untyped_storage()._cdata
+                alike = owners[memory]
+                if self.own_backward() or memory in taken or len(alike) > 1 or 0 in grad.stride():
+                    leaf.grad = torch.empty_like(leaf).copy_(grad)
+                    if any(_overlap(grad, other) for other in alike):
+                        self._shared.append((leaf.grad, from_fun(leaf.grad)))
+                else:
+                    leaf.grad = grad
 
     def step(self, number: int, closure: Any = None) -> None:
         if closure is not None:
@@ -171,10 +206,10 @@ class Recorder:
                             "reaches: make it a parameter of one"
                         )
                     continue
-                grad = self._stand_ins[primal].grad
-                if grad is not None:
-                    with torch.no_grad():
-                        self.consumed.append((Slot(number, g, parameter, primal), _laid_out(grad, parameter)))
+                with torch.no_grad():
+                    if (grad := self._stand_ins[primal].grad) is not None:  # as it is now: the body may write it afterwards
+                        laid_out = from_fun(_laid_out(grad, parameter).detach())
+                        self.consumed.append((Slot(number, g, parameter, primal), laid_out))
         if self.last_node is None and (mode := get_proxy_mode()) is not None:
             self.last_node = mode.tracer.graph._root.prev
 
@@ -184,19 +219,23 @@ class Recorder:
             self._cleared_first.add(number)
         if not set_to_none:
             self._zeroed.add(number)
-        for parameter in self._parameters(number):
-            if (primal := self._index.get(id(parameter))) is not None:
-                stand_in = self._stand_ins[primal]
-                if stand_in.grad is not None:
-                    with torch.no_grad():
-                        stand_in.grad = None if set_to_none else torch.zeros_like(stand_in.grad)
-                self.cleared.add(primal)
+        with torch.no_grad():
+            for parameter in self._parameters(number):
+                if (primal := self._index.get(id(parameter))) is not None:
+                    stand_in = self._stand_ins[primal]
+                    if stand_in.grad is not None and set_to_none:
+                        stand_in.grad = None
+                    elif stand_in.grad is not None:
+                        stand_in.grad.zero_()
+                    self.tensors.first.setdefault(primal, "zero_grad")
+                    self.cleared.add(primal)
 
     def _parameters(self, number: int) -> list[Tensor]:
         return [parameter for group in self.reached.optimizers[number].param_groups for parameter in group["params"]]
 
-    def gradients_before(self) -> tuple[list[Tensor], list[Tensor]]:
-        """What becomes of gradients from before the step: (parameters that lose them, parameters that must have none)."""
+    def gradients_before(self) -> tuple[list[Tensor], list[Tensor], list[int], list[int]]:
+        """What becomes of gradients from before the step: (parameters that lose them, parameters that must have none;
+        inputs that lose them, inputs that must have none)."""
         consumed = {id(slot.parameter) for slot, _ in self.consumed}
         for number in self._zeroed & self.stepped:
             if any(p.requires_grad and id(p) not in consumed for p in self._parameters(number)):
@@ -210,7 +249,29 @@ class Recorder:
                 if number not in self._zeroed or id(p) in consumed or number not in self.stepped:
                     cleared[id(p)] = p
         without = {id(p): p for number in self.stepped for p in self._parameters(number) if id(p) not in cleared}
-        return list(cleared.values()), list(without.values())
+        first = self.tensors.first
+        dropped = sorted(i for i, what in first.items() if what == "set")
+        without = {k: p for k, p in without.items() if self._index.get(k) not in dropped}
+        return list(cleared.values()), list(without.values()), dropped, self._unread()
+
+    def _unread(self) -> list[int]:
+        """Inputs of which the body read that they have no gradient, which later calls must find, too."""
+        unread = sorted(i for i, what in self.tensors.first.items() if what == "read")
+        consumed = {slot.primal for slot, _ in self.consumed}
+        if any(i in consumed and self._stand_ins[i].grad is not None for i in unread):
+            raise NotCompiled(
+                "the step reads the gradient of a parameter before zero_grad(): that of the step before, which a compiled "
+                "step does not leave. Return from the step what you want to see of its gradients"
+            )
+        return unread
+
+    def check_shared(self) -> None:
+        """NotCompiled where the body wrote a gradient that another lies over in PyTorch, where that was changed, too."""
+        if any(from_fun(grad) is not raw for grad, raw in self._shared):
+            raise NotCompiled(
+                "the step writes gradients in place, two of which are one in PyTorch, since their parameters, of two shapes, are "
+                "added: give each a clone() of its own before"
+            )
 
     def later(self, scheduler: Any, *args: Any, **kwargs: Any) -> None:
         if any(isinstance(value, SYMBOLIC) for value in (*args, *kwargs.values())):
@@ -241,8 +302,8 @@ class Recorder:
         consumed = {slot.primal for slot, _ in self.consumed}
         return [
             (i, grad, from_fun(grad) is self._raw.get(i))
-            for i in self._leaves
-            if (grad := self._stand_ins[i].grad) is not None and i not in consumed
+            for i, stand_in in enumerate(self._stand_ins)
+            if (grad := stand_in.grad) is not None and i not in consumed
         ]
 
 
@@ -250,6 +311,15 @@ def _laid_out(grad: Tensor, parameter: Tensor) -> Tensor:
     if not parameter.is_contiguous():
         raise NotCompiled(f"a parameter of shape {list(parameter.shape)} is not contiguous")
     return grad.contiguous() if grad.is_contiguous() else grad.clone(memory_format=torch.contiguous_format)
+
+
+def _overlap(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors that one memory holds, and that are not the very same, may have an element in common."""
+    return a is not b and all(x.storage_offset() <= _last_of(y) for x, y in ((a, b), (b, a)))
+
+
+def _last_of(tensor: Tensor) -> Any:
+    return tensor.storage_offset() + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _other_leaves(loss: Tensor, known: set[int]) -> list[Tensor]:
@@ -318,11 +388,15 @@ def trace_step(
                 if original.requires_grad:
                     tensor.requires_grad_()
             disguise.dress(tensors, inputs)
-            recorder = Recorder(reached, inputs, tensors[:-1], tensors[-1], lambda: reads.own_backward)
+            own = StepTensors(inputs[:count], tensors[:-1], reads)
+            recorder = Recorder(reached, inputs, tensors[:-1], tensors[-1], lambda: reads.own_backward, own)
+            modes = trace.ambient()
             args, kwargs = unflatten(structure, tensors[count:-1], numbers)
             in_place = numbers.in_place() if numbers is not None else contextlib.nullcontext()
             with state.swapped(tensors[:count]), recorder.active(), in_place:
-                result = body(*args, **kwargs)
+                result = own.traced(body(*args, **kwargs))
+            trace.check_ambient(modes, "the step")
+            trace.check_attributes(tensors, "the step")
             after = Flattener()
             if after.flatten((args, kwargs)) != structure or any(
                 a is not b for a, b in zip(after.tensors, tensors[count:-1], strict=False)
@@ -330,18 +404,29 @@ def trace_step(
                 raise SideEffect("the step changes a list or dictionary among its arguments: return what it would put there")
             if any(tensors[i]._backward_hooks for i in range(len(inputs)) if inputs[i].requires_grad):
                 raise NotCompiled("the step registers a gradient hook on a tensor that stays: it would be registered once")
+            if any(t.shape != fake.shape or t.stride() != fake.stride() for t, fake in zip(tensors, fakes, strict=True)):
+                raise SideEffect("the step changes the shape or strides of an argument or of its model's tensors")
             _check(recorder, inputs)
+            recorder.check_shared()
             found["before"] = recorder.gradients_before()
-            flattener = Flattener(objects=True)
+            found["learns"] = [
+                (i, t.requires_grad) for i, (t, original) in enumerate(zip(tensors, inputs, strict=False))
+                if t.is_leaf and t.requires_grad != original.requires_grad
+            ]  # fmt: skip
+            flattener = Flattener(known=reads.knows)
             found["structure"], found["recorder"] = flattener.flatten(result), recorder
+            trace.check_attributes(flattener.tensors, "the step")
             check_result(found["structure"])
-            results = [from_fun(tensor.detach()) for tensor in flattener.tensors]
+            found["returned"] = given_back(flattener.tensors, tensors[:-1])
+            results = [
+                from_fun(tensor.detach())
+                for tensor, returned in zip(flattener.tensors, found["returned"], strict=True) if returned is None
+            ]  # fmt: skip
             values = [from_fun(tensor) for tensor in tensors[:-1]]
             found["mutated"] = [i for i, (value, fake) in enumerate(zip(values, fakes, strict=False)) if value is not fake]
             kept = recorder.kept()
             found["kept"] = [(i, raw) for i, _, raw in kept]
-            consumed = [grad for _, grad in recorder.consumed]
-            gradients = [from_fun(grad.detach()) for grad in (*consumed, *(grad for _, grad, _ in kept))]
+            gradients = [*(grad for _, grad in recorder.consumed), *(from_fun(grad.detach()) for _, grad, _ in kept)]
             return (*results, *(values[i] for i in found["mutated"]), *gradients)
 
     mode = symbols.mode if symbols is not None else compat.FakeTensorMode()
@@ -365,7 +450,7 @@ def _check(recorder: Recorder, inputs: list[Tensor]) -> None:
             "the step never calls optimizer.step() with a gradient: train_step wants forward, backward() and step() in it"
         )
     for slot, _ in recorder.consumed:
-        if slot.primal not in recorder.cleared:
+        if slot.primal not in recorder.cleared | recorder.tensors.dropped:
             raise NotCompiled("the step has no optimizer.zero_grad(): train_step consumes the gradients, so call it in the step")
 
 
@@ -394,13 +479,13 @@ def _arranged(
     early = [i for i in range(gradients) if outputs[i] not in late]
     order = [*early, *range(gradients, len(outputs)), *(i for i in range(gradients) if outputs[i] in late)]
     place = {old: new for new, old in enumerate(order)}
-    cleared, without = found["before"]
-    dropped = {id(parameter) for parameter in cleared}
+    cleared, without, dropped, unread = found["before"]
+    lost = {id(parameter) for parameter in cleared} | {id(inputs[i]) for i in dropped}
     first_kept = gradients + len(recorder.consumed)
     kept = []
     for k, (i, raw) in enumerate(found["kept"]):
         read = not raw or _is_read(outputs[first_kept + k], outputs)
-        kept.append((i, place[first_kept + k], read and id(inputs[i]) not in dropped))
+        kept.append((i, place[first_kept + k], read and id(inputs[i]) not in lost))
     output.args = (tuple(outputs[i] for i in order),)
     distributed.refuse_collectives(gm.graph)
     refuse_mixed(node for node in gm.graph.nodes if node not in late)  # also what eager computes for nothing
@@ -410,10 +495,17 @@ def _arranged(
     constants = lift_constants(gm, placeholders[-1], is_users)
     return Traced(
         gm, constants, len(early), [slot for slot, _ in recorder.consumed], found["structure"],
-        results=[place[i] for i in range(results)],
+        results=_in_order(found["returned"], place),
         mutated=[(i, place[results + k]) for k, i in enumerate(found["mutated"])],
-        kept=kept, afterwards=recorder.afterwards, cleared=cleared, without=without,
+        kept=kept, afterwards=recorder.afterwards, cleared=cleared, without=without, dropped=dropped, unread=unread,
+        learns=found["learns"],
     )  # fmt: skip
+
+
+def _in_order(returned: list[Returned | None], place: dict[int, int]) -> list[int | Returned]:
+    """Of each result, the output of the graph that it is, or what it is of an input."""
+    outputs = iter(range(len(returned)))
+    return [place[next(outputs)] if each is None else each for each in returned]
 
 
 def _is_read(gradient: Any, outputs: list[Any]) -> bool:
@@ -436,15 +528,17 @@ def _with_later_draws(gm: torch.fx.GraphModule, late: set[torch.fx.Node]) -> set
 
 
 def _check_order(gm: torch.fx.GraphModule, recorder: Recorder, placeholders: list[torch.fx.Node]) -> None:
-    """No operation after optimizer.step() may read a parameter: it would see the old value."""
-    updated = {placeholders[slot.primal] for slot, _ in recorder.consumed}
-    node = recorder.last_node
-    while node is not None and node.op != "root" and node.op != "output":
+    """No operation after optimizer.step() may read a parameter, or the memory of one: it would see the old value."""
+    updated, after = {placeholders[slot.primal] for slot, _ in recorder.consumed}, False
+    for node in gm.graph.nodes:
         if node.op == "call_function" and not updated.isdisjoint(node.all_input_nodes):
-            raise NotCompiled(
-                f"{wire.origin(node)}: the step uses a parameter again after optimizer.step(): make it two train_steps"
-            )
-        node = node.next
+            if is_view(node):
+                updated.add(node)
+            elif after:
+                raise NotCompiled(
+                    f"{wire.origin(node)}: the step uses a parameter again after optimizer.step(): make it two train_steps"
+                )
+        after = after or node is recorder.last_node
 
 
 __all__ = ["Traced", "trace_step"]

@@ -6,30 +6,45 @@ A structure is a nested tuple, hashable where its constants are, and therefore p
     ("number", type, path)                      a number that changes, which is no part of the structure (numbers/)
     ("node", type, context, children)      a pytree node: list, dict, dataclass, Hugging Face's ModelOutput
                                            (of a dict whose keys are not all strings: and the keys' types)
-    ("object", type, names, children)      any other object that holds tensors in its attributes (results only)
+    ("object", type, names, children)      any other object that was made by the program, by its attributes (results only)
+    ("copy", type, value)                  an array that was made by the program: each call gives one of its own (results only)
 """
 
 from __future__ import annotations
 
+import array
+import copy
 import enum
+import types
+from collections.abc import Callable
 from typing import Any
 
+import numpy
 import torch
 
 from trainc.base.errors import NotCompiled
-from trainc.torch.compat import pytree
+from trainc.torch.compat import OpOverload, OpOverloadPacket, pytree
+from trainc.torch.guards.kinds import IMMUTABLE, is_transparent, slot_names
 from trainc.torch.numbers import Number, Program
 from trainc.torch.run.deferred import plain
+from trainc.torch.trust import is_trusted_file
 
 CONSTANTS = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format,
              torch.Size, enum.Enum, type(Ellipsis), slice, range)  # fmt: skip
 
 
+_CONTAINERS = (dict, list, tuple, set, frozenset, BaseException)
+_LASTING = (*IMMUTABLE, type, types.ModuleType, types.BuiltinFunctionType, OpOverload, OpOverloadPacket)
+
+
 class Flattener:
-    def __init__(self, objects: bool = False):
+    """`known`, of results: whether an object was there before the program ran, and is given as it is. What the program makes is
+    made anew for each call."""
+
+    def __init__(self, known: Callable[[Any], bool] | None = None):
         self.tensors: list[torch.Tensor] = []
         self._index: dict[int, int] = {}
-        self._objects = objects
+        self._known = known
         self._path: list[int] = []  # ids of the objects being flattened: a cycle is refused
 
     def flatten(self, value: Any) -> tuple:
@@ -57,29 +72,42 @@ class Flattener:
         if node_type in pytree.SUPPORTED_NODES:
             children, context = pytree.SUPPORTED_NODES[node_type].flatten_fn(value)
             return ("node", node_type, Context(context), tuple([self.flatten(child) for child in children]))
-        if not self._objects:
+        if self._known is None:
             raise NotCompiled(f"an argument is a {kind.__qualname__}, which is not made of tensors, numbers and containers")
         return self._flatten_object(value)
 
     def _number(self, value: Number) -> tuple:
         path = value.node.program.path_of(value)
-        if path is None or self._objects:
+        if path is None or self._known is not None:
             return constant(float, value.node.taken())
         return ("number", float, path)
 
     def _flatten_object(self, value: Any) -> tuple:
         if id(value) in self._path:
             raise NotCompiled(f"the result holds a {type(value).__qualname__} that contains itself")
-        attributes = getattr(value, "__dict__", None)
-        if not attributes or isinstance(value, (type, torch.nn.Module)) or callable(value):
-            return ("const", type(value), value)
+        kind = type(value)
+        if self._stays(value):
+            return ("const", kind, value)
+        if kind is set or kind is frozenset:
+            return ("node", kind, None, tuple([self.flatten(item) for item in value]))
+        if isinstance(value, numpy.ndarray) and not value.dtype.hasobject or kind in (bytearray, array.array):
+            return ("copy", kind, copy.copy(value))
+        if not is_transparent(kind) or isinstance(value, (torch.nn.Module, *_CONTAINERS)):
+            raise NotCompiled(f"the result holds a {kind.__qualname__}, which no later call could make again")
+        attributes = {name: getattr(value, name) for name in slot_names(kind) if hasattr(value, name)}
+        attributes |= getattr(value, "__dict__", {})
         self._path.append(id(value))
-        before = len(self.tensors)
         children = tuple([self.flatten(child) for child in attributes.values()])
         self._path.pop()
-        if len(self.tensors) == before and not _has_tensor(children):
-            return ("const", type(value), value)
-        return ("object", type(value), tuple(attributes), children)
+        return ("object", kind, tuple(attributes), children)
+
+    def _stays(self, value: Any) -> bool:
+        """Whether it is the same at every call: it cannot change, or was there before."""
+        if isinstance(value, types.MethodType):
+            return self._stays(value.__self__)
+        if isinstance(value, types.FunctionType):
+            return self._known(value) or is_trusted_file(value.__code__.co_filename) and not value.__closure__
+        return isinstance(value, _LASTING) or self._known(value)
 
 
 _SAME_NUMBERS: dict[tuple, Any] = {}  # of NaN, which is not equal to itself: the one that stands for all
@@ -115,27 +143,32 @@ class Context:
         return hash(repr(self.value))
 
 
-def _has_tensor(structures: tuple) -> bool:
-    return any(s[0] == "tensor" or (s[0] in ("node", "object") and _has_tensor(s[3])) for s in structures)
-
-
 def unflatten(structure: tuple, tensors: list[Any], numbers: Program | None = None) -> Any:
     kind, what = structure[0], structure[1]
     if kind == "tensor":
         return tensors[what]
     if kind == "const":
         return structure[2]
+    if kind == "copy":
+        return copy.copy(structure[2])
     if kind == "number":
         return numbers.argument(structure[2])
     children = [unflatten(child, tensors, numbers) for child in structure[3]]
     if kind == "object":
         value = what.__new__(what)
-        value.__dict__.update(zip(structure[2], children, strict=True))
+        slots = slot_names(what)
+        for name, child in zip(structure[2], children, strict=True):
+            if name in slots:
+                object.__setattr__(value, name, child)
+            else:
+                value.__dict__[name] = child
         return value
     if what is tuple:
         return tuple(children)
     if what is list:
         return children
+    if what is set or what is frozenset:
+        return what(children)
     if what is dict:
         return dict(zip(structure[2], children, strict=True))
     return pytree.SUPPORTED_NODES[what].unflatten_fn(children, structure[2].value)

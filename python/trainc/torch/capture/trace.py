@@ -58,7 +58,7 @@ class FlatCall(torch.nn.Module):
         reads.restore()
         count = len(state.tensors())
         args, kwargs = unflatten(self._structure, list(flat[count:]), numbers)
-        learns = [t.requires_grad for t in flat]
+        learns, modes = [t.requires_grad for t in flat], ambient()
         first, self._first = self._first, False
         if not first and (watched.logged or reads.own_backward):
             watched.logged = None
@@ -74,6 +74,7 @@ class FlatCall(torch.nn.Module):
                 warnings.simplefilter("ignore")
             result = state.root.forward(*args, **kwargs)
         watched.check()
+        check_ambient(modes, "forward")
         if not first and reads.own_backward and in_backward is not None:
             self._until_traced.close()
             self._until_traced.enter_context(in_backward().active())
@@ -85,7 +86,7 @@ class FlatCall(torch.nn.Module):
         ):
             raise SideEffect("forward changes a list or dictionary among its arguments")
         check_attributes(flat, "forward")
-        flattener = Flattener(objects=True)
+        flattener = Flattener(known=reads.knows)
         self.result = flattener.flatten(result)
         check_attributes(flattener.tensors, "forward")
         return tuple(flattener.tensors)
@@ -100,6 +101,29 @@ def check_attributes(tensors: Sequence[torch.Tensor], subject: str) -> None:
 
 
 _OF_FUNCTIONAL_TENSORS = {"elem", "_inference_mode_base", "_is_param", "_is_buffer"}
+
+
+def ambient() -> tuple:
+    """What the program could leave otherwise than it found it: how operations outside of it are done."""
+    return (
+        torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"), torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda"),
+        torch.is_autocast_cache_enabled(), torch.is_anomaly_enabled(),
+    )  # fmt: skip
+
+
+def check_ambient(before: tuple, subject: str) -> None:
+    """SideEffect, and all is as `before`, where the program left it otherwise."""
+    if ambient() == before:
+        return
+    torch.set_grad_enabled(before[0])
+    torch.set_autocast_enabled("cpu", before[2])
+    torch.set_autocast_dtype("cpu", before[3])
+    torch.set_autocast_enabled("cuda", before[4])
+    torch.set_autocast_dtype("cuda", before[5])
+    torch.set_autocast_cache_enabled(before[6])
+    torch.autograd.set_detect_anomaly(before[7])
+    raise SideEffect(f"{subject} changes whether gradients are on, or autocast, for what follows it")
 
 
 @contextlib.contextmanager

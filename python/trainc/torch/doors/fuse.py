@@ -17,7 +17,7 @@ from trainc.base import messages
 from trainc.base.errors import NotCompiled, UserError
 from trainc.torch import compat
 from trainc.torch.optimizers import optimizer
-from trainc.torch.optimizers.updates import Slot, Updates, shared_memory
+from trainc.torch.optimizers.updates import Misfit, Slot, Updates, shared_memory
 from trainc.torch.run.deferred import DeferredTensor, Outputs
 
 Tensor = torch.Tensor
@@ -41,7 +41,11 @@ class DeferredBackward(Outputs):
     ):
         super().__init__(self._gradients)
         self.parameters, self._run, self._step = parameters, run, step
+        self._ids = list(map(id, parameters.values()))
         self._held = [(tensor, tensor._version, sample_of(tensor)) for tensor in held]
+
+    def is_own(self, parameter: Tensor, gradient: DeferredTensor) -> bool:
+        return self._ids[gradient.index] == id(parameter)
 
     def hand_out(self) -> None:
         for place, p in enumerate(self.parameters.values()):
@@ -89,10 +93,10 @@ def _consumed() -> Any:
 
 
 def deferred_backward_of(parameter: Tensor) -> DeferredBackward | None:
-    """Whose gradient it waits for."""
+    """Whose gradient it waits for: its own one, not one that the program has moved here from another parameter."""
     gradient = parameter.grad
     if type(gradient) is DeferredTensor and not gradient.known and isinstance(gradient.outputs, DeferredBackward):
-        return gradient.outputs
+        return gradient.outputs if gradient.outputs.is_own(parameter, gradient) else None
     return None
 
 
@@ -145,6 +149,7 @@ class StepFusion:
         waiting = [deferred_backward_of(p) for p in parameters]
         first = next(filter(None, waiting), None)
         if first is None:
+            _compute_gradients(parameters)
             return False
         together = all(w is first for w in waiting) and len(parameters) == len(first.parameters)
         slots = self.slots(first.parameters) if together else None
@@ -152,6 +157,8 @@ class StepFusion:
             try:
                 first.step(slots)
                 return True
+            except Misfit:
+                pass
             except NotCompiled as error:  # any other error is one of the run, which may have updated parameters
                 messages.fell_back("the backward together with the optimizer's step", error.__cause__ or error)
         _compute_gradients(parameters)

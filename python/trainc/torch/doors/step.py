@@ -47,7 +47,14 @@ class TrainStep:
 
     def __init__(self, fn: Callable[..., Any], tune: str = "fast", memory: Any = None):
         tuning.check(tune)
-        self.fn = fn
+        self.fn, self._told = fn, (tune, memory)
+        self.__name__ = getattr(fn, "__name__", "step")
+        self.__doc__ = getattr(fn, "__doc__", None)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Finds what `fn` works on."""
+        fn, (tune, memory) = self.fn, self._told
         self.reached = Reached(fn)
         if not self.reached.optimizers or not self.reached.modules:
             missing = "optimizer" if self.reached.modules else "model"
@@ -72,11 +79,19 @@ class TrainStep:
         self._traces: Traces | None = None  # the last
         self._binding, self._methods = Binding(self.reached.optimizers), Methods(self.reached.optimizers)
         self.compilations = records.of(self)
-        self.__name__ = getattr(fn, "__name__", "step")
-        self.__doc__ = getattr(fn, "__doc__", None)
+
+    # A copy is one of the copied `fn`, and has compiled nothing: what `fn` works on is looked for when the copy is first called,
+    # for while an object is copied that holds both, neither is whole.
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: self.__dict__[key] for key in ("fn", "_told", "__name__", "__doc__")}
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("reached", "settings", "compilations", "_body", "_signatures") and "fn" in self.__dict__:
+            self._begin()
+            return self.__dict__[name]
+        raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        turns.wait_for(self._body)
         call, entry = self._entry(args, kwargs)
         return entry(call.inputs, args, kwargs)
 
@@ -87,6 +102,7 @@ class TrainStep:
         entry.prepare()
 
     def _entry(self, args: tuple, kwargs: dict) -> tuple[Call, Entry]:
+        turns.wait_for(self._body)
         return self._signatures.serve(lambda: self._call(args, kwargs), self._first_call)
 
     def _call(self, args: tuple, kwargs: dict) -> Call:
@@ -196,7 +212,7 @@ class TrainStep:
         """The trace, and where it logged something."""
         state = self._signatures.variants.state
         self._traces = Traces(self._body, self._signatures.variants)
-        trace = self._traces.start("the step", self.fn)
+        trace = self._traces.start("the step", self.fn, self.reached.optimizers)
         try:
             with trace.disguise.active(), trace.watched.active():
                 traced = trace_step(

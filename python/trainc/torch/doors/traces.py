@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ import torch
 from trainc.base.errors import UserError
 from trainc.torch.capture.disguise import Disguise
 from trainc.torch.doors.variants import Variants
-from trainc.torch.guards.guards import Guards, Untagged
+from trainc.torch.guards.guards import Elsewhere, Guards, Untagged
 from trainc.torch.guards.reads import Reads
 from trainc.torch.guards.state import Snapshot, TypeGuard
 from trainc.torch.guards.watch import Watched
@@ -38,9 +38,12 @@ class Traces:
         self._made: list[Trace] = []
         self._backwards: list[tuple[Reads, joint.Compiler]] = []
 
-    def start(self, subject: str = "forward", root: Callable[..., Any] | None = None) -> Trace:
-        """`subject`: what the program is called in messages; `root`: a function that it begins with."""
-        reads, disguise = Reads(self._state, subject), Disguise()
+    def start(
+        self, subject: str = "forward", root: Callable[..., Any] | None = None, stepped: Sequence[Any] = ()
+    ) -> Trace:
+        """`subject`: what the program is called in messages; `root`: a function that it begins with; `stepped`:
+        optimizers that it steps."""
+        reads, disguise = Reads(self._state, subject, stepped=stepped), Disguise()
         if root is not None:
             reads.root("", root)
         self._made.append(Trace(reads, disguise, Watched(disguise.beside(reads.enter), reads.read, reads.ask)))
@@ -74,8 +77,11 @@ class Traces:
         if self._made:
             last = self._made[-1]
             made.append(Guards(last.reads, TypeGuard, serving.slots))
+            current = functools.partial(getattr, self._variants, "tensors")
             if last.disguise.asked:
-                made.append(Untagged(functools.partial(getattr, self._variants, "tensors"), last.disguise.asked))
+                made.append(Untagged(current, last.disguise.asked))
+            if last.reads.elsewhere:
+                made.append(Elsewhere(current, last.reads.elsewhere))
         for reads, compiler in self._backwards:
             made.append(Guards(reads, TypeGuard, serving.slots))
             compiler.before_backward = functools.partial(_check_backward, self._name, made[-1])

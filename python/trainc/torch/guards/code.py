@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import dis
 import inspect
+import itertools
 import textwrap
 import types
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ class Code:
     imports: bool
     any_attribute: bool  # may read attributes that it does not name: vars(x), getattr(x, a variable)
     any_global: bool
-    hidden: str | None  # an attribute that it reads or sets of what may be a tensor, and that a trace's tensors do not have
+    hidden: list[str]  # attributes that it reads or sets of what may be a tensor, and that a trace's tensors do not have
     sets_data: bool
     identity: bool  # compares by `is` what is no constant
 
@@ -49,7 +50,7 @@ def about(code: types.CodeType) -> Code:
         imports = any(i.opname == "IMPORT_NAME" for each in every for i in dis.get_instructions(each))
         any_attribute = code.co_name not in _FORWARDING and _reads_any_attribute(code, names)
         any_global = not (_ANY_GLOBAL | _BY_ATTRIBUTE).isdisjoint(variables) and any(map(_uses_any_global, every))
-        hidden = next(filter(None, map(_hidden_attribute, every)), None)
+        hidden = list(dict.fromkeys(itertools.chain.from_iterable(map(_hidden_attributes, every))))
         sets_data = "swap_tensors" in names or any(map(_sets_data, every))
         found = _codes[id(code)] = Code(
             code, names, variables, imports, any_attribute, any_global, hidden, sets_data, syntax(code).compares
@@ -87,17 +88,17 @@ def _inner(code: types.CodeType) -> Iterator[types.CodeType]:
 _HIDDEN = frozenset({"grad", "grad_fn", "is_leaf", "_base", "_version"})
 
 
-def _hidden_attribute(code: types.CodeType) -> str | None:
+def _hidden_attributes(code: types.CodeType) -> Iterator[str]:
     """Where code has `x.grad` (and not `torch.autograd.grad(...)`, nor `self.grad`), or names it for getattr()."""
     if not _HIDDEN.isdisjoint(code.co_names):
         owner = None
         for each in dis.get_instructions(code):
             if each.opname in ("LOAD_ATTR", "STORE_ATTR", "DELETE_ATTR") and each.argval in _HIDDEN:
                 if "self" not in each.argrepr and owner != "self":
-                    return each.argval
+                    yield each.argval
             owner = each.argval
-    named = _HIDDEN.intersection(_strings(code.co_consts)) if not _BY_NAME.isdisjoint(code.co_names) else ()
-    return next(iter(named), None)
+    if not _BY_NAME.isdisjoint(code.co_names):
+        yield from _HIDDEN.intersection(_strings(code.co_consts))
 
 
 def _strings(constants: Any) -> Iterator[str]:

@@ -118,6 +118,24 @@ class Untagged:
         return [] if self() else None
 
 
+class Elsewhere:
+    """Whether the modules' tensors that the program also reaches in another way are still theirs. `found`: by index."""
+
+    def __init__(self, current: Callable[[], list[torch.Tensor]], found: dict[int, torch.Tensor]):
+        self._current, self._found = current, list(found.items())
+        self.tensors = list(found.values())
+
+    def __call__(self) -> bool:
+        now = self._current()
+        return all(i < len(now) and now[i] is tensor for i, tensor in self._found)
+
+    def differences(self) -> list[str]:
+        return [] if self() else ["a parameter or buffer was replaced, whose old one is reached in another way"]
+
+    def other_numbers(self) -> list[tuple[Any, Any]] | None:
+        return [] if self() else None
+
+
 NO_NUMBER = object()  # what no place holds
 
 
@@ -150,4 +168,4 @@ def _shown(value: tuple) -> str:
     return repr(struct.unpack("d", value[1])[0]) if value[0] is float else repr(value[1])
 
 
-__all__ = ["Guards", "Untagged", "expect", "positions"]
+__all__ = ["Elsewhere", "Guards", "Untagged", "expect", "positions"]

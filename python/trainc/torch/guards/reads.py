@@ -24,7 +24,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy
@@ -96,6 +96,7 @@ _PLACES = (
     compat.OpNamespace, compat.Ops, torch.autograd.grad_mode.no_grad, torch.utils.data.DataLoader, torch.Generator,
     numpy.ufunc,
 )  # fmt: skip
+_STEPPING = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)  # a step is compiled for the very ones
 # Of these, what is plain and named by the program is watched all the same.
 _WITH_STATE = (logging.Handler, threading.Thread, threading.Condition, threading.Semaphore)
 _OF_LOGGERS = {"name", "level", "parent", "disabled", "manager", "_cache", "root", "filters", "propagate"}
@@ -109,14 +110,19 @@ _BACKWARD = frozenset({"register_hook", "register_post_accumulate_grad_hook", "s
 class Reads:
     """What the code that ran can reach. `own`: the traced module's state (`state.ModuleState`), which watches its tensors."""
 
-    def __init__(self, own: Any, subject: str = "forward", kept: dict[int, tuple[Any, list]] | None = None):
-        # `subject`: what the program is called in messages; `kept`: of caches, by id, the keys whose results are of interest
-        self._own, self._subject = own, subject
+    def __init__(
+        self, own: Any, subject: str = "forward", kept: dict[int, tuple[Any, list]] | None = None, stepped: Sequence[Any] = ()
+    ):
+        # `subject`: what the program is called in messages; `kept`: of caches, by id, the keys whose results are of interest;
+        # `stepped`: optimizers whose steps are the program's own, so that their state is another at each call
+        self._own, self._subject, self._stepped = own, subject, stepped
         self.places: list[Place] = []
         self.in_place = False  # whether numbers of a trace (numbers/) are where the program's own were
         self.in_pytorch = False  # whether it did what torch.compile's tracer would not do; known once restored
         self.own_backward = False  # whether the program has a backward, or hooks, written in Python
         self.tensors: list[torch.Tensor] = []
+        # of the module's tensors, by index: those that the program used, reached in another way than through the module
+        self.elsewhere: dict[int, torch.Tensor] = {}
         # (path, which of those that have it) -> what cannot change there, or what kind of thing it is: to compare two walks
         self.outline: dict[tuple[str, int], Any] = {}
         self._told: dict[str, int] = {}  # path -> how many have it
@@ -216,8 +222,10 @@ class Reads:
         if facts.sets_data:
             what = f"{code.co_name}: gives a tensor another's memory (`x.data = y`), which no trace sees"
             raise NotCompiled(what, in_pytorch=True)
-        if facts.hidden is not None and self._subject == "forward":
-            raise NotCompiled(f"{code.co_name}: reads or sets {facts.hidden} of a tensor", in_pytorch=True)
+        # A step's trace knows the gradients of its tensors.
+        hidden = [name for name in facts.hidden if self._subject == "forward" or name in ("_base", "_version")]
+        if hidden:
+            raise NotCompiled(f"{code.co_name}: reads or sets {hidden[0]} of a tensor", in_pytorch=True)
         for name in facts.names & sys.modules.keys() if facts.imports else ():
             if not is_trusted_module(name):
                 self._slot(f"sys.modules.{name}", sys.modules, name)
@@ -411,7 +419,7 @@ class Reads:
             return type(value), order(value)
         if isinstance(value, (list, set, frozenset, tuple, collections.deque)):
             return type(value), len(value)
-        if isinstance(value, (torch.Tensor, type, types.ModuleType, torch.nn.Module, *_PLACES)) or is_torchs(value):
+        if isinstance(value, (torch.Tensor, type, types.ModuleType, torch.nn.Module, *_STEPPING, *_PLACES)) or is_torchs(value):
             return type(value), id(value)
         return type(value), None
 
@@ -419,7 +427,8 @@ class Reads:
         if isinstance(value, (FakeTensor, FunctionalTensor)):  # of this trace
             return
         self.tensors.append(value)
-        self._add(AllAttributes(path, value), len(value.__dict__))
+        self._add(AllAttributes(path, value), 1)  # what the program has put on it
+        self._attributes(path, value.__dict__, lambda key: False)
         self._again |= id(value) in self._owned
         self._check_identity()
         if value.is_cpu and value.layout is torch.strided and id(value) not in self._owned:
@@ -634,12 +643,14 @@ class Reads:
 
     def _optimizer(self, path: str, value: torch.optim.Optimizer) -> None:
         """Its steps are the optimizer's own plans; what a program reads of it is its settings."""
-        if self._subject == "forward":  # where it changes between calls, not within them
+        if not any(value is each for each in self._stepped):
             self._setting("state", f"{path}.state", value.state, (value.__dict__, "state"))
         for i, group in enumerate(value.param_groups):
             for key, item in group.items():
                 item = programs(group, key, item)
-                if key != "params" and not isinstance(item, torch.Tensor):
+                if key == "params":  # by identity they are not those of the trace
+                    self._setting("params", f"{path}.param_groups[{i}].params", item, (group, key))
+                elif not isinstance(item, torch.Tensor):
                     self._setting("param_groups", f"{path}.param_groups[{i}].{key}", item, (group, key))
 
     def _scheduler(self, path: str, value: torch.optim.lr_scheduler.LRScheduler) -> None:
@@ -665,6 +676,10 @@ class Reads:
     def reached(self) -> list[Any]:
         """The objects that these can reach."""
         return list(self._seen.values())
+
+    def knows(self, value: Any) -> bool:
+        """Whether an object was there before the program ran, and can be reached by it."""
+        return id(value) in self._seen or id(value) in self._modules
 
     def numbers(self) -> dict[tuple[str, int], tuple[Any, Any]]:
         """The floats that were found: key of `outline` -> what holds each, as a Slot's container and key. Those of whose path
@@ -710,7 +725,7 @@ class Reads:
 
     def again(self, kept: bool = False) -> Reads:
         """The same walk over what is there now; `kept`: of what caches keep, over what this one knows."""
-        walk = Reads(self._own, self._subject, dict(self._kept) if kept else None)
+        walk = Reads(self._own, self._subject, dict(self._kept) if kept else None, self._stepped)
         for path, value in self.roots:
             walk.root(path, value)
         for code, variables in self._codes.values():

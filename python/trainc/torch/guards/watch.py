@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import inspect
 import logging
 import os
 import threading
@@ -69,6 +70,21 @@ _stateful("changes a setting of torch's", torch.set_default_dtype, torch.set_def
           torch.set_float32_matmul_precision, torch.set_deterministic_debug_mode)  # fmt: skip
 
 
+# Steps of optimizers and schedulers, whoever calls them: a trace does those that it knows itself, and loses others.
+_STEPS: dict[types.CodeType, str] = {}
+
+
+def is_step(function: Any) -> None:
+    """Calls of a function end a trace: it is an optimizer's step."""
+    _STEPS[function.__code__] = "an optimizer"
+
+
+def _all_of(kind: type) -> Iterator[type]:
+    yield kind
+    for each in kind.__subclasses__():
+        yield from _all_of(each)
+
+
 class Refusing:
     """Ends a trace in the middle of the program's code, which may catch what is raised: the first reason is kept."""
 
@@ -120,6 +136,10 @@ class Watched(Refusing):
 
     def _code(self, frame: Any) -> bool | None:
         code = frame.f_code
+        if (owner := _STEPS.get(code)) is not None:
+            what = f"steps {owner} that the trace does not know"
+            ways = "a variable, a global, a default or an attribute of self"
+            self._refuse(NotCompiled(f"{_line(_user_frame(frame))}: {what}: call step() of one that was there before, by {ways}"))
         if code is _LOGS:
             self.logged = f"{_line(_user_frame(frame))}: a log record"
             return None  # tell of it again
@@ -194,6 +214,12 @@ _WARNS = warnings._showwarnmsg.__code__  # what shows a warning that the program
 _HOOKS_SAVED = torch.autograd.graph.saved_tensors_hooks.__enter__.__code__
 
 
+_STEPS[torch.optim.Optimizer.profile_hook_step(is_step).__code__] = "an optimizer"  # what is around every class's step
+for _kind in _all_of(torch.optim.lr_scheduler.LRScheduler):
+    if "step" in vars(_kind):
+        _STEPS[inspect.unwrap(vars(_kind)["step"]).__code__] = "a scheduler"
+
+
 def _action_for(shown: Any, module: str) -> str:
     """What the program's filters say of a warning."""
 
@@ -247,4 +273,4 @@ def _line(frame: Any) -> str:
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-__all__ = ["Refusing", "Watched", "suspended"]
+__all__ = ["Refusing", "Watched", "is_step", "suspended"]

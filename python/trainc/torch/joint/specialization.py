@@ -21,7 +21,7 @@ from trainc.torch.device import Host
 from trainc.torch.graph.captured import captured
 from trainc.torch.guards.overlap import Apart
 from trainc.torch.joint.outputs import Outputs
-from trainc.torch.optimizers.updates import PlanUpdates, ScalarKey, Slot, Updates, distinct_keys
+from trainc.torch.optimizers.updates import PlanMemory, PlanUpdates, ScalarKey, Slot, Updates, distinct_keys
 from trainc.torch.run.deferred import Pending
 from trainc.torch.run.pool import Pool
 from trainc.torch.run.rerun import Rerun
@@ -221,8 +221,8 @@ class Specialization:
         if key not in self._fused:
             plan = self._plan_updates(updates, keys)
             build = lambda: self._joint.backward_step(defined, overwrites, unmade, plan)  # noqa: E731
-            self._fused[key] = plan, attempt(self._record, build, _apart)
-        plan, executable = self._fused[key]
+            self._fused[key] = plan, attempt(self._record, build, _apart), PlanMemory([])
+        plan, executable, memory = self._fused[key]
         self._record.fused = executable
         primals = context.primals + len(context.constants)
         inputs: list[Tensor | None] = [*[None] * primals, *tangents, *[None] * context.forward_outputs]
@@ -231,6 +231,7 @@ class Specialization:
         for slot in slots:
             inputs[slot.primal] = slot.parameter
         states = updates.states(keys)
+        memory.check(slots, states, [tensor for tensor in inputs if tensor is not None])
         executable([*inputs, *plan.inputs(states, [updates.scalars(key) for key in distinct])], arena)
         updates.finish(keys, states)
 

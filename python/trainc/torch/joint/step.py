@@ -14,12 +14,12 @@ import torch
 from trainc.base import records
 from trainc.base.errors import UserError
 from trainc.base.shared_kernels import SharedKernels
+from trainc.torch.capture.step_results import Returned
 from trainc.torch.capture.step_trace import Traced
 from trainc.torch.capture.structure import unflatten
 from trainc.torch.graph.captured import captured, shared_kernels
 from trainc.torch.graph.sizes import Symbols
-from trainc.torch.guards.overlap import Apart, Overlapping
-from trainc.torch.optimizers.updates import PlanUpdates, ScalarKey, Updates, distinct_keys, shared_memory
+from trainc.torch.optimizers.updates import Misfit, PlanMemory, PlanUpdates, ScalarKey, Updates, distinct_keys, shared_memory
 from trainc.torch.run.runner import Runners, Step
 
 Tensor = torch.Tensor
@@ -50,19 +50,21 @@ class CompiledStep:
                 f"trainc.train_step: a parameter of shape {list(shared.shape)} shares its memory with another tensor of the "
                 "step; use trainc.compile for this model"
             )
-        self._written = [*(slot.primal for slot in traced.slots), *(i for i, _ in traced.mutated)]
-        self._apart = Apart()
+        self._memory = PlanMemory([*(slot.primal for slot in traced.slots), *(i for i, _ in traced.mutated)])
 
     def __call__(self, tensors: list[Tensor], args: tuple, kwargs: dict) -> Any:
-        try:
-            self._apart.check(tensors, self._written)
-        except Overlapping as reason:
-            raise UserError(f"trainc.train_step: {reason}; use trainc.compile for this model") from None
-        self._clear_gradients(tensors)
+        self._check_gradients(tensors)
         keys = self.updates.scalar_keys()
         distinct, states = self._built_for(keys), self.updates.states(keys)
+        try:
+            self._memory.check(self.traced.slots, states, tensors)
+        except Misfit as reason:
+            raise UserError(f"trainc.train_step: {reason}; use trainc.compile for this model") from None
+        self._clear_gradients(tensors)
         scalars = [self.updates.scalars(key) for key in distinct]
         outputs = self._plan([*tensors, *self.traced.constants, self._one], states, scalars)
+        for i, learns in self.traced.learns:
+            tensors[i].requires_grad_(learns)
         for i, place in self.traced.mutated:
             with torch.no_grad():
                 tensors[i].copy_(outputs[place])
@@ -75,7 +77,8 @@ class CompiledStep:
         self.updates.finish(keys, states)
         for call in self.traced.afterwards:
             call()
-        return unflatten(self.traced.structure, [outputs[place] for place in self.traced.results])
+        results = [place.of(tensors) if isinstance(place, Returned) else outputs[place] for place in self.traced.results]
+        return unflatten(self.traced.structure, results)
 
     def prepare(self) -> None:
         """Compiles what the next call would run."""
@@ -88,21 +91,24 @@ class CompiledStep:
             self._build(classes, distinct)
         return distinct
 
-    def _clear_gradients(self, tensors: list[Tensor]) -> None:
+    def _check_gradients(self, tensors: list[Tensor]) -> None:
+        """UserError where a gradient from before would be added to one of the step's, or be read."""
         if any(parameter.grad is not None for parameter in self.traced.without):
             raise UserError(
                 "trainc.train_step: parameters hold gradients from outside of the step, which would be added to its "
                 "own or used as they are: call optimizer.zero_grad() before"
             )
-        for i, _, read in self.traced.kept:
-            if read and tensors[i].grad is not None:
+        for i in (*self.traced.unread, *(i for i, _, read in self.traced.kept if read)):
+            if tensors[i].grad is not None:
                 raise UserError(
                     f"trainc.train_step: the step reads the gradient of a tensor of shape {list(tensors[i].shape)} that "
                     "holds one from before, to which it is added: set its .grad to None before the step"
                 )
-        for parameter in self.traced.cleared:
-            if parameter.grad is not None:
-                parameter.grad = None
+
+    def _clear_gradients(self, tensors: list[Tensor]) -> None:
+        for tensor in (*self.traced.cleared, *(tensors[i] for i in self.traced.dropped)):
+            if tensor.grad is not None:
+                tensor.grad = None
 
     def _build(self, classes: list[int], distinct: list[ScalarKey]) -> None:
         traced, record, where = self.traced, self.record, self._runners.device

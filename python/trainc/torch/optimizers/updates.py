@@ -9,8 +9,11 @@ from typing import Any
 
 import torch
 
+from trainc.base.errors import NotCompiled
 from trainc.torch.device import Host
 from trainc.torch.graph import wire
+from trainc.torch.guards.overlap import Apart, Overlapping
+from trainc.torch.guards.state import TypeGuard
 from trainc.torch.optimizers import Count, Variant, formula_of, optimizer
 from trainc.torch.optimizers.kernels import trace_formula
 from trainc.torch.optimizers.state import Numbers, count_of, fresh_state, make_state
@@ -121,6 +124,35 @@ def distinct_keys(keys: list[ScalarKey]) -> tuple[list[int], list[ScalarKey]]:
     return [distinct.index(key) for key in keys], distinct
 
 
+class Misfit(NotCompiled):
+    """The tensors of a call are not such that a plan could do all that it writes. Nothing has run yet."""
+
+
+class PlanMemory:
+    """Whether the tensors of a plan with updates are of the types that it was made for, and lie apart where it writes. `written`:
+    those of its inputs, by place, that it writes."""
+
+    def __init__(self, written: Sequence[int]):
+        self._written, self._apart = list(written), Apart()
+        self._types: TypeGuard | None = None  # of the states, as they were found last
+
+    def check(self, slots: Sequence[Slot], states: list[list[Tensor]], inputs: Sequence[Tensor]) -> None:
+        """Misfit where they are not."""
+        flat = [state for each in states for state in each]
+        if self._types is None or not self._types(flat):
+            for slot, each in zip(slots, states, strict=True):
+                shape, kind = slot.parameter.shape, slot.parameter.dtype
+                if any(state.shape != shape or state.dtype != kind for state in each):
+                    raise Misfit(
+                        f"an optimizer's state of a parameter of shape {list(shape)} has another type or shape than the parameter"
+                    )
+            self._types = TypeGuard(flat)
+        try:
+            self._apart.check([*inputs, *flat], [*self._written, *range(len(inputs), len(inputs) + len(flat))])
+        except Overlapping as reason:
+            raise Misfit(str(reason)) from None
+
+
 class PlanUpdates:
     """The updates as a plan's compiler is told them, and what the plan is given for them: the state's tensors, then the scalars
     of each distinct key.
@@ -172,4 +204,4 @@ class PlanUpdates:
                     row[place].copy_(result)
 
 
-__all__ = ["PlanUpdates", "ScalarKey", "Slot", "Updates", "distinct_keys", "shared_memory"]
+__all__ = ["Misfit", "PlanMemory", "PlanUpdates", "ScalarKey", "Slot", "Updates", "distinct_keys", "shared_memory"]

@@ -74,7 +74,7 @@ class DeferredTensor(torch.Tensor):
         self = compat.make_wrapper_subclass(
             cls, meta.shape, strides=meta.stride(), dtype=meta.dtype, device=device, requires_grad=False
         )
-        self.outputs, self._index, self._zeros = outputs, index, None
+        self.outputs, self.index, self._zeros = outputs, index, None
         return self
 
     def __init__(self, *_: Any) -> None:
@@ -82,7 +82,7 @@ class DeferredTensor(torch.Tensor):
 
     def value(self) -> torch.Tensor:
         """The elements, without autograd history."""
-        return self._zeros if self._zeros is not None else self.outputs.values()[self._index]
+        return self._zeros if self._zeros is not None else self.outputs.values()[self.index]
 
     @property
     def known(self) -> bool:
