@@ -396,7 +396,6 @@ def trace_step(
             with state.swapped(tensors[:count]), recorder.active(), in_place:
                 result = own.traced(body(*args, **kwargs))
             trace.check_ambient(modes, "the step")
-            trace.check_attributes(tensors, "the step")
             after = Flattener()
             if after.flatten((args, kwargs)) != structure or any(
                 a is not b for a, b in zip(after.tensors, tensors[count:-1], strict=False)
@@ -415,7 +414,7 @@ def trace_step(
             ]  # fmt: skip
             flattener = Flattener(known=reads.knows)
             found["structure"], found["recorder"] = flattener.flatten(result), recorder
-            trace.check_attributes(flattener.tensors, "the step")
+            trace.check_attributes([*tensors[:-1], *flattener.tensors], "the step")
             check_result(found["structure"])
             found["returned"] = given_back(flattener.tensors, tensors[:-1])
             results = [

@@ -427,7 +427,7 @@ class Reads:
         if isinstance(value, (FakeTensor, FunctionalTensor)):  # of this trace
             return
         self.tensors.append(value)
-        self._add(AllAttributes(path, value), 1)  # what the program has put on it
+        self._add(AllAttributes(path, value), len(value.__dict__))
         self._attributes(path, value.__dict__, lambda key: False)
         self._again |= id(value) in self._owned
         self._check_identity()
