@@ -54,12 +54,12 @@ compiler::Tuning tuning_of(const nb::object& tuner, const std::string& device) {
 }
 
 /// What all compiling functions are given.
-struct Order {
+struct CompileRequest {
   compiler::CompileOptions options;
   std::string device;  // where the plan is to run: a name that runtime::device knows
   nb::object tuner;    // None, or who chooses between measured variants (tuning.py)
 
-  Order(const std::string& options, std::string device, nb::object tuner)
+  CompileRequest(const std::string& options, std::string device, nb::object tuner)
       : options(compiler::options_of(options)), device(std::move(device)), tuner(std::move(tuner)) {
     require(this->options.target.name() == runtime::device(this->device)->target(),
             "compile options are of another device");
@@ -100,18 +100,18 @@ json record(const compiler::Timing& timing, double seconds) {
 /// Runs `make(job, timing)`, which gives a plan, without the interpreter lock. `earlier`: seconds that were spent on it
 /// before.
 template <class F>
-std::unique_ptr<CoreExecutable> compiled(const Order& order, const nb::object& callback,
+std::unique_ptr<CoreExecutable> compiled(const CompileRequest& request, const nb::object& callback,
                                          compiler::SharedKernels* shared, double earlier, const F& make) {
   const auto start = Clock::now();
   compiler::Timing timing;
-  const compiler::Job job = order.job(callback, shared);
+  const compiler::Job job = request.job(callback, shared);
   plan::Plan plan = [&] {
     nb::gil_scoped_release unlock;
     plan::Plan made = make(job, &timing);
     malloc_trim(0);  // what code generation needed is the step's to use
     return made;
   }();
-  return executable_of(std::move(plan), order.device, record(timing, earlier + seconds_since(start)));
+  return executable_of(std::move(plan), request.device, record(timing, earlier + seconds_since(start)));
 }
 
 /// What sizes change is learned for `shared`, from what `lower(job)` gives for a sample's.
@@ -129,7 +129,7 @@ std::vector<compiler::LoweredPlan> only(compiler::LoweredPlan plan) {
 }
 
 /// The order of a mask's draws is part of the graph: the generator is found before a graph with masks is imported.
-void know_the_generator(const std::string& graph) {
+void find_generator_of(const std::string& graph) {
   if (graph.find("\"generator\": \"philox\"") != std::string::npos) return;
   if (graph.find("dropout") != std::string::npos || graph.find("bernoulli") != std::string::npos) find_mask_generator();
 }
@@ -137,22 +137,22 @@ void know_the_generator(const std::string& graph) {
 std::unique_ptr<CoreExecutable> compile(const std::string& graph, const std::string& name, const std::string& options,
                                         const nb::object& callback, compiler::SharedKernels* shared,
                                         const std::string& device, nb::object tuner) {
-  know_the_generator(graph);
-  const Order order(options, device, std::move(tuner));
-  return compiled(order, callback, shared, 0, [&](const compiler::Job& job, compiler::Timing* timing) {
-    return compiler::compile(frontend::import_aten(graph), name, order.options, job, timing);
+  find_generator_of(graph);
+  const CompileRequest request(options, device, std::move(tuner));
+  return compiled(request, callback, shared, 0, [&](const compiler::Job& job, compiler::Timing* timing) {
+    return compiler::compile(frontend::import_aten(graph), name, request.options, job, timing);
   });
 }
 
 void learn_graph(const std::string& graph, const std::string& name, const std::string& options,
                  compiler::SharedKernels& shared) {
-  know_the_generator(graph);
+  find_generator_of(graph);
   const compiler::CompileOptions o = compiler::options_of(options);
   learn(shared,
         [&](const compiler::Job& job) { return only(compiler::lower(frontend::import_aten(graph), name, o, job)); });
 }
 
-nb::dict told(const compiler::Footprint& f) {
+nb::dict as_dict(const compiler::Footprint& f) {
   nb::dict d;
   d["saved"] = f.saved, d["temporary"] = f.temporary, d["results"] = f.results, d["again_flops"] = f.again_flops;
   return d;
@@ -186,85 +186,85 @@ std::vector<plan::Foreach> without_code(const Formulas& formulas, const compiler
 }
 
 struct JointGraph {
-  Order order;
+  CompileRequest request;
   std::unique_ptr<compiler::JointGraph> joint;
   double seconds = 0;  // importing and preparing; counted to the forward plan
 
   JointGraph(const std::string& graph, int64_t primals, int64_t forward_outputs, const std::string& name,
              const std::string& options, int64_t defer_from, const std::string& device, nb::object tuner)
-      : order(options, device, std::move(tuner)) {
-    know_the_generator(graph);
+      : request(options, device, std::move(tuner)) {
+    find_generator_of(graph);
     const auto start = Clock::now();
     nb::gil_scoped_release unlock;
     joint = std::make_unique<compiler::JointGraph>(
-        frontend::import_aten(graph), primals, forward_outputs, name, order.options,
+        frontend::import_aten(graph), primals, forward_outputs, name, request.options,
         defer_from < 0 ? std::numeric_limits<int64_t>::max() : defer_from, defer_from < 0);
     seconds = seconds_since(start);
   }
   std::unique_ptr<CoreExecutable> forward(const nb::object& callback, compiler::SharedKernels* shared) const {
-    return compiled(order, callback, shared, seconds, [&](const compiler::Job& job, compiler::Timing* timing) {
-      return joint->forward(order.options, job, timing);
+    return compiled(request, callback, shared, seconds, [&](const compiler::Job& job, compiler::Timing* timing) {
+      return joint->forward(request.options, job, timing);
     });
   }
   void learn_forward(compiler::SharedKernels& shared) const {
-    learn(shared, [&](const compiler::Job& job) { return only(joint->lower_forward(order.options, job)); });
+    learn(shared, [&](const compiler::Job& job) { return only(joint->lower_forward(request.options, job)); });
   }
   std::unique_ptr<CoreExecutable> deferred(const nb::object& callback, compiler::SharedKernels* shared) const {
-    return compiled(order, callback, shared, 0, [&](const compiler::Job& job, compiler::Timing* timing) {
-      return joint->deferred(order.options, job, timing);
+    return compiled(request, callback, shared, 0, [&](const compiler::Job& job, compiler::Timing* timing) {
+      return joint->deferred(request.options, job, timing);
     });
   }
   void learn_deferred(compiler::SharedKernels& shared) const {
-    learn(shared, [&](const compiler::Job& job) { return only(joint->lower_deferred(order.options, job)); });
+    learn(shared, [&](const compiler::Job& job) { return only(joint->lower_deferred(request.options, job)); });
   }
-  std::unique_ptr<CoreExecutable> backward(const std::vector<bool>& defined, bool consumes,
+  std::unique_ptr<CoreExecutable> backward(const std::vector<bool>& defined, bool overwrites,
                                            const std::vector<int64_t>& unmade, const nb::object& callback,
                                            compiler::SharedKernels* shared) const {
-    return compiled(order, callback, shared, 0, [&](const compiler::Job& job, compiler::Timing* timing) {
-      return joint->backward(defined, order.options, job, timing, consumes, unmade);
+    return compiled(request, callback, shared, 0, [&](const compiler::Job& job, compiler::Timing* timing) {
+      return joint->backward(defined, request.options, job, timing, overwrites, unmade);
     });
   }
-  void learn_backward(const std::vector<bool>& defined, bool consumes, const std::vector<int64_t>& unmade,
+  void learn_backward(const std::vector<bool>& defined, bool overwrites, const std::vector<int64_t>& unmade,
                       compiler::SharedKernels& shared) const {
     learn(shared, [&](const compiler::Job& job) {
-      return only(joint->lower_backward(defined, order.options, job, nullptr, consumes, unmade));
+      return only(joint->lower_backward(defined, request.options, job, nullptr, overwrites, unmade));
     });
   }
   std::unique_ptr<CoreExecutable> step(const std::vector<bool>& defined, const Formulas& formulas,
                                        const Updates& updates, const nb::object& callback,
                                        compiler::SharedKernels* shared) const {
-    return compiled(order, callback, shared, seconds, [&](const compiler::Job& job, compiler::Timing* timing) {
-      return joint->step(defined, kernels_of(formulas, order.options), all_of(updates), order.options, job, timing);
+    return compiled(request, callback, shared, seconds, [&](const compiler::Job& job, compiler::Timing* timing) {
+      return joint->step(defined, kernels_of(formulas, request.options), all_of(updates), request.options, job, timing);
     });
   }
   void learn_step(const std::vector<bool>& defined, const Formulas&, const Updates&,
                   compiler::SharedKernels& shared) const {
-    learn(shared, [&](const compiler::Job& job) { return joint->lower_parts_of_step(defined, order.options, job); });
+    learn(shared, [&](const compiler::Job& job) { return joint->lower_parts_of_step(defined, request.options, job); });
   }
-  std::unique_ptr<CoreExecutable> backward_step(const std::vector<bool>& defined, bool consumes,
+  std::unique_ptr<CoreExecutable> backward_step(const std::vector<bool>& defined, bool overwrites,
                                                 const std::vector<int64_t>& unmade, const Formulas& formulas,
                                                 const Updates& updates, const nb::object& callback,
                                                 compiler::SharedKernels* shared) const {
-    return compiled(order, callback, shared, 0, [&](const compiler::Job& job, compiler::Timing* timing) {
-      return joint->backward_step(defined, kernels_of(formulas, order.options), all_of(updates), order.options, job,
-                                  timing, consumes, unmade);
+    return compiled(request, callback, shared, 0, [&](const compiler::Job& job, compiler::Timing* timing) {
+      return joint->backward_step(defined, kernels_of(formulas, request.options), all_of(updates), request.options, job,
+                                  timing, overwrites, unmade);
     });
   }
-  void learn_backward_step(const std::vector<bool>& defined, bool consumes, const std::vector<int64_t>& unmade,
+  void learn_backward_step(const std::vector<bool>& defined, bool overwrites, const std::vector<int64_t>& unmade,
                            const Formulas&, const Updates&, compiler::SharedKernels& shared) const {
     learn(shared, [&](const compiler::Job& job) {
-      return only(joint->lower_backward_of_step(defined, order.options, job, nullptr, consumes, unmade));
+      return only(joint->lower_backward_of_step(defined, request.options, job, nullptr, overwrites, unmade));
     });
   }
   template <class F> nb::dict without_lock(const F& find) const {
-    return told([&] {
+    return as_dict([&] {
       nb::gil_scoped_release unlock;
-      return find(order.options);
+      return find(request.options);
     }());
   }
   /// As it will be with the threads that there are now: a plan without a budget does not depend on their number.
   nb::dict footprint(const Formulas& formulas, const Updates& updates) const {
-    compiler::CompileOptions now = order.options;
+    compiler::CompileOptions now = request.options;
     now.workers = runtime::thread_count();
     return without_lock([&](const compiler::CompileOptions&) {
       return joint->footprint(now, without_code(formulas, now), all_of(updates));
@@ -356,17 +356,17 @@ void bind_compiler(nb::module_& m) {
            "of one plan.")
       .def("forward", &JointGraph::forward, progress(), shared())
       .def("learn_forward", &JointGraph::learn_forward, nb::arg("shared"))
-      .def("backward", &JointGraph::backward, nb::arg("defined"), nb::arg("consumes") = true,
+      .def("backward", &JointGraph::backward, nb::arg("defined"), nb::arg("overwrites") = true,
            nb::arg("unmade") = std::vector<int64_t>{}, progress(), shared(),
            "`unmade`: gradients that are given as None.")
-      .def("learn_backward", &JointGraph::learn_backward, nb::arg("defined"), nb::arg("consumes"), nb::arg("unmade"),
+      .def("learn_backward", &JointGraph::learn_backward, nb::arg("defined"), nb::arg("overwrites"), nb::arg("unmade"),
            nb::arg("shared"))
       .def("step", &JointGraph::step, nb::arg("defined"), nb::arg("formulas"), nb::arg("updates"), progress(), shared())
       .def("learn_step", &JointGraph::learn_step, nb::arg("defined"), nb::arg("formulas"), nb::arg("updates"),
            nb::arg("shared"))
-      .def("backward_step", &JointGraph::backward_step, nb::arg("defined"), nb::arg("consumes"), nb::arg("unmade"),
+      .def("backward_step", &JointGraph::backward_step, nb::arg("defined"), nb::arg("overwrites"), nb::arg("unmade"),
            nb::arg("formulas"), nb::arg("updates"), progress(), shared())
-      .def("learn_backward_step", &JointGraph::learn_backward_step, nb::arg("defined"), nb::arg("consumes"),
+      .def("learn_backward_step", &JointGraph::learn_backward_step, nb::arg("defined"), nb::arg("overwrites"),
            nb::arg("unmade"), nb::arg("formulas"), nb::arg("updates"), nb::arg("shared"))
       .def("deferred", &JointGraph::deferred, progress(), shared())
       .def("learn_deferred", &JointGraph::learn_deferred, nb::arg("shared"))

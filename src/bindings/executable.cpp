@@ -13,7 +13,7 @@ namespace trainc::bindings {
 namespace {
 
 using nlohmann::json;
-using plan::Home;
+using plan::MemorySpace;
 using plan::StepKind;
 
 /// A reference that may be dropped without the interpreter lock.
@@ -43,7 +43,7 @@ nb::list output_info(const CoreExecutable& e) {
     }
     const plan::Buffer& buffer = p.buffers[b];
     list.append(nb::make_tuple(std::string(name_of(buffer.dtype)), shape_tuple(buffer.shape),
-                               shape_tuple(buffer.strides), buffer.home == Home::Input ? buffer.index : -1));
+                               shape_tuple(buffer.strides), buffer.space == MemorySpace::Input ? buffer.index : -1));
   }
   return list;
 }
@@ -60,7 +60,7 @@ nb::list input_info(const CoreExecutable& e) {
   std::vector<nb::object> infos(p.input_count, nb::none());
   for (const plan::Step& s : p.steps)
     for (int b : s.reads)
-      if (p.buffers[b].home == Home::Input) infos[p.buffers[b].index] = layout(p.buffers[b]);
+      if (p.buffers[b].space == MemorySpace::Input) infos[p.buffers[b].index] = layout(p.buffers[b]);
   nb::list list;
   for (const nb::object& i : infos) list.append(i);
   return list;
@@ -84,7 +84,7 @@ uint64_t sample(uintptr_t pointer, int64_t bytes) {
 std::vector<int64_t> updated_inputs(const CoreExecutable& e) {
   std::vector<int64_t> indices;
   for (const plan::Buffer& b : e.plan().buffers)
-    if (b.home == Home::Input && b.updated) indices.push_back(b.index);
+    if (b.space == MemorySpace::Input && b.updated) indices.push_back(b.index);
   return indices;
 }
 
@@ -117,7 +117,7 @@ const char* name_of(StepKind kind) {
     case StepKind::Kernel: return "kernel";
     case StepKind::Extern: return "extern";
     case StepKind::Random: return "random";
-    case StepKind::Product: return "library";
+    case StepKind::Product: return "product";
     case StepKind::Start: return "start";
     case StepKind::Wait: return "wait";
   }
@@ -270,7 +270,7 @@ std::unique_ptr<CoreExecutable> executable_of(plan::Plan plan, const std::string
   std::set<int> read;
   for (const plan::Step& s : plan.steps)
     for (int b : s.reads)
-      if (plan.buffers[b].home == Home::Input && plan.buffers[b].bytes > 0) read.insert(b);
+      if (plan.buffers[b].space == MemorySpace::Input && plan.buffers[b].bytes > 0) read.insert(b);
   made->read_inputs.assign(read.begin(), read.end());
   made->loaded = runtime::device(device)->load(std::move(plan));
   return made;

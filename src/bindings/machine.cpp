@@ -70,7 +70,7 @@ void bind_machine(nb::module_& m) {
       "What kernels for a device are compiled for: \"cpu\", \"interpret\", \"sm_90a\", ...");
   m.def(
       "multiplies", [](const std::string& device) { return runtime::device(device)->multiplies(); }, nb::arg("device"),
-      "Whether a device's library of matrix products can be had.");
+      "Whether the vendor's library of matrix products can be loaded.");
   m.def(
       "measures", [](const std::string& target) { return target_of(target, cpu_level()).measures; }, nb::arg("target"),
       "Whether kernels for a target are timed while a plan is compiled: what tune=\"max\" needs.");

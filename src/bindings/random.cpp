@@ -9,7 +9,7 @@
 
 namespace trainc::bindings {
 
-using runtime::Twister;
+using runtime::MersenneTwister;
 
 static std::vector<uint8_t> to_vector(const nb::bytes& b) {
   const auto* p = static_cast<const uint8_t*>(b.data());
@@ -36,7 +36,7 @@ void find_mask_generator() {
   mask.attr("bernoulli_")(0.5, nb::arg("generator") = generator);
   const std::vector<uint8_t> wanted = to_vector(nb::cast<nb::bytes>(mask.attr("numpy")().attr("tobytes")()));
   for (const MaskGenerator candidate : {MaskGenerator::Twister, MaskGenerator::Mkl}) {
-    Twister twister(to_vector(state));
+    MersenneTwister twister(to_vector(state));
     std::vector<uint8_t> got(n);
     runtime::bernoulli(candidate, twister, 0.5, got.data(), n);
     if (got != wanted) continue;
@@ -59,7 +59,7 @@ void bind_random(nb::module_& m) {
         const MaskGenerator generator = !vendor              ? mask_generator()
                                         : *vendor == "intel" ? MaskGenerator::Mkl
                                                              : MaskGenerator::Twister;
-        Twister twister(to_vector(state));
+        MersenneTwister twister(to_vector(state));
         auto* mask = new uint8_t[numel];
         const nb::capsule owner(mask, [](void* p) noexcept { delete[] static_cast<uint8_t*>(p); });
         {

@@ -75,13 +75,13 @@ class CallWatch {
     const bool reads =
         std::ranges::any_of(kReads, [&](const char* name) { return std::strcmp(name, method->ml_name) == 0; });
     if (!calls_[code].insert(method).second && !reads) return 0;
-    PyObject* const told =
+    PyObject* const result =
         PyObject_CallFunctionObjArgs(on_c_call_.ptr(), reinterpret_cast<PyObject*>(frame), function, nullptr);
-    if (told == nullptr) {
+    if (result == nullptr) {
       calls_[code].erase(method);  // the program may catch it, and call again
       return -1;
     }
-    Py_DECREF(told);
+    Py_DECREF(result);
     return 0;
   }
 
@@ -143,11 +143,11 @@ PyObject* at_place(PyObject* place, PyObject* missing) {
 PyObject* or_none(PyObject* value) { return value == nullptr ? Py_None : value; }
 
 /// What a place may hold that is no object: any value, or nothing.
-struct Marks { PyObject *ignored, *missing; };
+struct Markers { PyObject *ignored, *missing; };
 
 /// Whether a place holds what stands at `at`, which is moved behind it. By identity, without calling Python (bind_watch
 /// says what is there).
-bool same_place(PyObject* place, PyObject* const*& at, PyObject* const* end, const Marks& marks) {
+bool same_place(PyObject* place, PyObject* const*& at, PyObject* const* end, const Markers& marks) {
   if (PyDict_Check(place)) {
     const Py_ssize_t size = PyDict_GET_SIZE(place);  // most are tables of hooks, and empty
     if (end - at < 2 * size + 1) return false;
@@ -289,12 +289,16 @@ bool same_contents(nb::handle ignored, nb::handle missing, const nb::list& place
   return at == end;
 }
 
-/// Whether places hold the very objects of `expected`, in order, each place followed by itself: by identity, without
-///   calling Python. dict: keys and values; a value that is `ignored` may be any       list, set, deque: items
-///   (dict, key), (object, slot): the value, or `missing`             (dict,): how many it holds
+/// `same_contents`: whether places hold the very objects of `expected`, in order, each place followed by itself: by
+/// identity, without calling Python. What a place holds:
+///   dict: keys and values; a value that is `ignored` may be any
+///   (dict,): how many it holds
+///   (dict, key), (object, slot): the value, or `missing`
+///   list, set, deque: items
 ///   class: its version, a number
-///   function: code, defaults, keyword defaults                        cell: its contents, or `missing`
-///   context variable: its value, or `missing`                        what gives a buffer: its bytes
+///   function: code, defaults, keyword defaults
+///   cell, context variable: its contents, or `missing`
+///   what gives a buffer: its bytes
 /// (PyDict_Next reads the real storage of subclasses too.)
 void bind_watch(nb::module_& m) {
   m.def("same_contents", &same_contents, nb::arg("ignored"), nb::arg("missing"), nb::arg("places"), nb::arg("expected"),

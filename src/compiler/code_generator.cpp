@@ -11,7 +11,7 @@ namespace trainc::compiler {
 namespace {
 
 /// Machine code of this kind of CPU, which needs no linking.
-class Llvm : public CodeGenerator {
+class LlvmGenerator : public CodeGenerator {
  public:
   Code generate(const loop::LoopNest& nest, const Target& target, Entry) const override {
     emit::Blob blob = emit::compile(nest, cpu_level_of(target.cpu));
@@ -23,7 +23,7 @@ class Llvm : public CodeGenerator {
 };
 
 /// CUDA C++, through NVRTC to a cubin.
-class Nvrtc : public CodeGenerator {
+class NvrtcGenerator : public CodeGenerator {
  public:
   Code generate(const loop::LoopNest& nest, const Target& target, Entry entry) const override {
     return {emit::cuda::compile(text(nest, entry), nest.name, gpu_of(target.device)).code};
@@ -39,7 +39,7 @@ class Nvrtc : public CodeGenerator {
 };
 
 /// The nest itself as text, for a device that interprets it.
-class Nests : public Nvrtc {
+class NestPrinter : public NvrtcGenerator {
  public:
   Code generate(const loop::LoopNest& nest, const Target&, Entry) const override {
     const std::string text = loop::print(nest);
@@ -52,9 +52,9 @@ struct Registry {
   std::map<std::string, std::unique_ptr<const CodeGenerator>> generators;
 
   Registry() {
-    generators["llvm"] = std::make_unique<Llvm>();
-    generators["nvrtc"] = std::make_unique<Nvrtc>();
-    generators["nests"] = std::make_unique<Nests>();
+    generators["llvm"] = std::make_unique<LlvmGenerator>();
+    generators["nvrtc"] = std::make_unique<NvrtcGenerator>();
+    generators["nests"] = std::make_unique<NestPrinter>();
   }
 };
 

@@ -63,27 +63,28 @@ Code code_of(const std::vector<loop::LoopNest>& nests, const CompileOptions& opt
     auto [it, fresh] = known.emplace(loop::print(plain), i);
     if (!fresh) {
       code.kernel_of.push_back(code.kernel_of[it->second]);
-      code.given.push_back(code.given[it->second]);
+      code.parameters.push_back(code.parameters[it->second]);
       continue;
     }
     plain.name = n.name;
     if (!role) {
       code.kernel_of.push_back(add(std::move(plain), nullptr));
-      code.given.emplace_back();
+      code.parameters.emplace_back();
       continue;
     }
-    const loop::Form form = loop::form_of(plain);
-    SharedKernel& kernel = shared_kernel(*role, form);
+    const loop::NestTemplate nest_template = loop::template_of(plain);
+    SharedKernel& kernel = shared_kernel(*role, nest_template);
     auto [at, first] = used.emplace(&kernel, -1);
     if (first && kernel.kernel) {
       at->second = static_cast<int>(code.kernels.size());
       code.kernels.push_back(*kernel.kernel);
     } else if (first) {
-      at->second =
-          add(kernel.lifted.none() ? std::move(plain) : loop::lift(plain, kernel.lifted, kernel.scratch), &kernel);
+      at->second = add(
+          kernel.parameters.none() ? std::move(plain) : loop::parameterize(plain, kernel.parameters, kernel.scratch),
+          &kernel);
     }
     code.kernel_of.push_back(at->second);
-    code.given.push_back(kernel.given(form));
+    code.parameters.push_back(kernel.values_for(nest_template));
   }
   code.compiled = static_cast<int64_t>(distinct.size());
 
@@ -158,7 +159,7 @@ class Constants {
     plan_.constants.resize(static_cast<size_t>(plan::aligned(static_cast<int64_t>(plan_.constants.size()))));
     plan::Buffer b;
     b.name = name;
-    b.home = plan::Home::Constant;
+    b.space = plan::MemorySpace::Constant;
     b.offset = static_cast<int64_t>(plan_.constants.size());
     b.dtype = dtype;
     b.shape = {static_cast<int64_t>(values.size())};
@@ -209,14 +210,14 @@ plan::Plan generate(LoweredPlan lowered, const CompileOptions& options, const Jo
   Constants constants(plan);
   for (plan::Step& step : plan.steps) {
     if (step.kernel < 0) continue;
-    const Given& given = code.given[step.kernel];
+    const ParameterValues& parameters = code.parameters[step.kernel];
     step.kernel = code.kernel_of[step.kernel];
     const auto give = [&](int b) {
       step.arguments.push_back(b), step.reads.push_back(b);
       if (!step.shifts.empty()) step.shifts.push_back(0);
     };
-    if (!given.sizes.empty()) give(constants.buffer(given.sizes, DType::I64, "sizes"));
-    if (!given.factors.empty()) give(constants.buffer(given.factors, DType::F64, "factors"));
+    if (!parameters.sizes.empty()) give(constants.buffer(parameters.sizes, DType::I64, "sizes"));
+    if (!parameters.factors.empty()) give(constants.buffer(parameters.factors, DType::F64, "factors"));
   }
   return finished(std::move(plan));
 }

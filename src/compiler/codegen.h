@@ -6,10 +6,10 @@
 namespace trainc::compiler {
 
 struct Code {
-  std::vector<plan::Kernel> kernels;  // distinct ones
-  std::vector<int> kernel_of;         // for each nest
-  std::vector<Given> given;           // for each nest: what its kernel is given, as last arguments
-  int64_t compiled = 0;               // kernels that code was generated for
+  std::vector<plan::Kernel> kernels;        // distinct ones
+  std::vector<int> kernel_of;               // for each nest
+  std::vector<ParameterValues> parameters;  // for each nest: what its kernel takes as last arguments
+  int64_t compiled = 0;                     // kernels that code was generated for
 };
 /// `role`: of a plan whose kernels are shared with those of other sizes.
 Code code_of(const std::vector<loop::LoopNest>& nests, const CompileOptions&, const Job&, Entry = Entry::Plan,

@@ -21,8 +21,8 @@ namespace trainc::compiler {
 struct LoweredPlan;
 
 /// Kernels that the plans of one graph for different sizes share; each plan stays exact: its memory, its order, the
-/// order of its sums. A kernel is code for the form of a nest, and is given the numbers in which the nests of different
-/// sizes differ. For CPUs; safe between threads.
+/// order of its sums. A kernel is code for the template of a nest; the numbers in which the nests of
+/// different sizes differ are its parameters. For CPUs; safe between threads.
 class SharedKernels {
  public:
   SharedKernels();
@@ -102,7 +102,7 @@ plan::Foreach compile_foreach(Program, const std::vector<int64_t>& in_place, con
 /// The update of one parameter within a step.
 struct Update {
   int64_t formula = 0;   // which of the formulas
-  int64_t gradient = 0;  // which result of the backward it consumes
+  int64_t gradient = 0;  // which result of the backward it takes in
   // the formula's inputs as inputs of the plan; -1: the gradient. Those in place are overwritten
   std::vector<int64_t> inputs;
 };
@@ -155,12 +155,12 @@ class JointGraph {
 
   /// The backward plan where tangents with defined[i] == false are zero without being read. Inputs: saved_inputs'
   /// tensors, then all tangents (undefined ones: nullptr). Outputs: a gradient per primal.
-  /// `consumes`: it may overwrite the arena, which is read for the last time then (it needs less memory so).
+  /// `overwrites`: it may overwrite the arena, which is read for the last time then (it needs less memory so).
   /// `unmade`: gradients that are none, for no defined tangent leads to them.
   LoweredPlan lower_backward(const std::vector<bool>& defined, const CompileOptions&, const Job& = {},
-                             Timing* = nullptr, bool consumes = true, const std::vector<int64_t>& unmade = {}) const;
+                             Timing* = nullptr, bool overwrites = true, const std::vector<int64_t>& unmade = {}) const;
   plan::Plan backward(const std::vector<bool>& defined, const CompileOptions&, const Job& = {}, Timing* = nullptr,
-                      bool consumes = true, const std::vector<int64_t>& unmade = {}) const;
+                      bool overwrites = true, const std::vector<int64_t>& unmade = {}) const;
 
   /// Forward, backward and updates as one plan, which keeps nothing between calls. Inputs: the primals, all tangents,
   /// then the updates' own.
@@ -176,10 +176,10 @@ class JointGraph {
   /// backward's; consumed gradients are none.
   plan::Plan backward_step(const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas,
                            const std::vector<Update>&, const CompileOptions&, const Job& = {}, Timing* = nullptr,
-                           bool consumes = true, const std::vector<int64_t>& unmade = {}) const;
+                           bool overwrites = true, const std::vector<int64_t>& unmade = {}) const;
   /// Its backward.
   LoweredPlan lower_backward_of_step(const std::vector<bool>& defined, const CompileOptions&, const Job& = {},
-                                     Timing* = nullptr, bool consumes = true,
+                                     Timing* = nullptr, bool overwrites = true,
                                      const std::vector<int64_t>& unmade = {}) const;
 
   struct Impl;

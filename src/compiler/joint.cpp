@@ -28,27 +28,27 @@ struct JointGraph::Impl {
   std::vector<const Node*> must_recompute;
   int64_t late_draws_from = 0;
   int64_t forward_outputs = 0, deferred_bytes = 0;
-  bool streams = true;
+  bool fuse_chains = true;
   double price = 0;
   schedule::Cut cut;
-  Homes forward, backward, deferred;
+  ArenaLayout forward, backward, deferred;
   int64_t primals = 0, tangents = 0;
   int64_t free_flops = 0;       // of both halves as they are first cut
-  std::vector<Remark> remarks;  // of the joint graph: told with the forward plan's
+  std::vector<Remark> remarks;  // of the joint graph: reported with the forward plan's
 
   int64_t flops() const { return contraction_flops(cut.forward) + contraction_flops(cut.backward); }
   void cut_at(double at) {
     price = at;
-    cut = schedule::cut_joint(graph, primals, forward_outputs, must_recompute, deferred_bytes, streams, price,
+    cut = schedule::cut_joint(graph, primals, forward_outputs, must_recompute, deferred_bytes, fuse_chains, price,
                               late_draws_from);
-    Homes homes;
-    homes.arena_bits = cut.saved_as_bits;
+    ArenaLayout layout;
+    layout.arena_bits = cut.saved_as_bits;
     for (size_t i = 0; i < cut.saved.size(); ++i) {
       const Type& t = cut.saved[i];
-      homes.arena_offsets.push_back(homes.saved_bytes);
-      homes.saved_bytes += plan::aligned(cut.saved_as_bits[i] ? bytes_of_bits(t.numel()) : t.bytes());
+      layout.arena_offsets.push_back(layout.saved_bytes);
+      layout.saved_bytes += plan::aligned(cut.saved_as_bits[i] ? bytes_of_bits(t.numel()) : t.bytes());
     }
-    forward = backward = deferred = homes;
+    forward = backward = deferred = layout;
     deferred.arena_inputs_from = 0;
     forward.arena_outputs_from = forward_outputs;
     backward.arena_inputs_from = static_cast<int64_t>(cut.saved_inputs.size()) + tangents;
@@ -62,13 +62,13 @@ JointGraph::JointGraph(Program joint, int64_t primals, int64_t forward_outputs, 
   impl_->primals = primals;
   impl_->forward_outputs = forward_outputs;
   impl_->deferred_bytes = deferred_bytes;
-  impl_->streams = options.target.fuses_chains;
+  impl_->fuse_chains = options.target.fuses_chains;
   impl_->tangents = joint.graph.input_count - primals;
   // Cut after the algebra: what the two halves share is one node by then.
   Pipeline pipeline(name + "_joint", options.disabled_passes);
   impl_->must_recompute = joint.must_recompute;
   impl_->late_draws_from = joint.late_draws_from;
-  // What the user's checkpoints mark stays as it is: they decide there.
+  // With checkpoints of the user's the graph is cut as it is: passes might merge away the nodes that he marked.
   impl_->graph = joint.must_recompute.empty() ? optimize(std::move(joint.graph), pipeline) : std::move(joint.graph);
   const schedule::Chunks chunks{
       .rows = options.loss_chunk_rows, .worth = options.loss_chunk_bytes, .one_plan = one_plan};
@@ -90,16 +90,16 @@ JointGraph::~JointGraph() = default;
 
 namespace {
 
-LoweredPlan forward_of(const JointGraph::Impl& impl, const Homes& homes, const CompileOptions& options, const Job& job,
-                       Timing* timing) {
+LoweredPlan forward_of(const JointGraph::Impl& impl, const ArenaLayout& layout, const CompileOptions& options,
+                       const Job& job, Timing* timing) {
   Pipeline pipeline(impl.name + "_forward", options.disabled_passes);
-  LoweredPlan lowered = lower_graph(pipeline.run_needed("remove_dead", remove_dead, impl.cut.forward), pipeline, homes,
+  LoweredPlan lowered = lower_graph(pipeline.run_needed("remove_dead", remove_dead, impl.cut.forward), pipeline, layout,
                                     options, job, timing);
   lowered.plan.remarks = together(impl.remarks, lowered.plan.remarks);
   return lowered;
 }
 
-LoweredPlan backward_of(const JointGraph::Impl& impl, const Homes& homes, const std::vector<bool>& defined,
+LoweredPlan backward_of(const JointGraph::Impl& impl, const ArenaLayout& layout, const std::vector<bool>& defined,
                         const std::vector<int64_t>& unmade, const CompileOptions& options, const Job& job,
                         Timing* timing, const std::string& kind = "backward") {
   require(static_cast<int64_t>(defined.size()) == impl.tangents, "backward: one flag a tangent is wanted");
@@ -118,17 +118,17 @@ LoweredPlan backward_of(const JointGraph::Impl& impl, const Homes& homes, const 
   Graph graph = pipeline.run_needed(
       "drop_undefined_inputs", [&](const Graph& g) { return drop_undefined_inputs(g, undefined); }, impl.cut.backward);
   for (int64_t gradient : unmade) graph.outputs.at(gradient).value = nullptr;
-  return lower_graph(std::move(graph), pipeline, homes, options, job, timing);
+  return lower_graph(std::move(graph), pipeline, layout, options, job, timing);
 }
 
 int64_t results_of(const plan::Plan& plan) {
   int64_t bytes = 0;
   for (int b : plan.outputs)
-    if (b >= 0 && plan.buffers[b].home == plan::Home::Output) bytes += plan.buffers[b].bytes;
+    if (b >= 0 && plan.buffers[b].space == plan::MemorySpace::Output) bytes += plan.buffers[b].bytes;
   return bytes;
 }
 
-/// What both halves do more than where no price is paid (what streams compute again is theirs to decide).
+/// What both halves do more than where no price is paid (what matmul chains compute again anyway is not counted).
 int64_t again(const JointGraph::Impl& impl) { return impl.flops() - impl.free_flops; }
 
 Footprint footprint_of(const JointGraph::Impl& impl, const plan::Plan& forward, const plan::Plan& backward,
@@ -162,7 +162,7 @@ plan::Plan with_updates(const JointGraph::Impl& impl, plan::Plan plan, const std
                         const std::vector<Update>& updates) {
   const int64_t primals = impl.primals, held = static_cast<int64_t>(impl.cut.saved_inputs.size());
   for (plan::Buffer& b : plan.buffers) {
-    if (b.home != plan::Home::Input) continue;
+    if (b.space != plan::MemorySpace::Input) continue;
     const int64_t from = b.index < held ? impl.cut.saved_inputs[b.index] : -1;  // -1: a tangent
     b.index = from < 0 ? primals + b.index - held : from < primals ? from : impl.tangents + from;
     b.name = "in" + std::to_string(b.index);
@@ -299,22 +299,22 @@ plan::Plan JointGraph::deferred(const CompileOptions& options, const Job& job, T
 }
 
 LoweredPlan JointGraph::lower_backward(const std::vector<bool>& defined, const CompileOptions& options, const Job& job,
-                                       Timing* timing, bool consumes, const std::vector<int64_t>& unmade) const {
-  Homes homes = impl_->backward;
-  homes.consumes = consumes;
-  return backward_of(*impl_, homes, defined, unmade, options, job, timing);
+                                       Timing* timing, bool overwrites, const std::vector<int64_t>& unmade) const {
+  ArenaLayout layout = impl_->backward;
+  layout.overwrites = overwrites;
+  return backward_of(*impl_, layout, defined, unmade, options, job, timing);
 }
 plan::Plan JointGraph::backward(const std::vector<bool>& defined, const CompileOptions& options, const Job& job,
-                                Timing* timing, bool consumes, const std::vector<int64_t>& unmade) const {
-  return generate(lower_backward(defined, options, job, timing, consumes, unmade), options, job, timing);
+                                Timing* timing, bool overwrites, const std::vector<int64_t>& unmade) const {
+  return generate(lower_backward(defined, options, job, timing, overwrites, unmade), options, job, timing);
 }
 
 std::vector<LoweredPlan> JointGraph::lower_parts_of_step(const std::vector<bool>& defined,
                                                          const CompileOptions& options, const Job& job,
                                                          Timing* timing) const {
   require(impl_->cut.deferred_outputs.empty(), "a step defers nothing");
-  Homes early = impl_->forward, late = impl_->backward;
-  early.copies = late.copies = late.consumes = true;
+  ArenaLayout early = impl_->forward, late = impl_->backward;
+  early.copies = late.copies = late.overwrites = true;
   std::vector<LoweredPlan> parts;
   parts.push_back(forward_of(*impl_, early, options, job, timing));
   parts.push_back(backward_of(*impl_, late, defined, {}, options, job, timing));
@@ -330,18 +330,18 @@ plan::Plan JointGraph::step(const std::vector<bool>& defined, const std::vector<
 }
 
 LoweredPlan JointGraph::lower_backward_of_step(const std::vector<bool>& defined, const CompileOptions& options,
-                                               const Job& job, Timing* timing, bool consumes,
+                                               const Job& job, Timing* timing, bool overwrites,
                                                const std::vector<int64_t>& unmade) const {
-  Homes late = impl_->backward;
+  ArenaLayout late = impl_->backward;
   late.copies = true;
-  late.consumes = consumes;
+  late.overwrites = overwrites;
   return backward_of(*impl_, late, defined, unmade, options, job, timing, "backward_step");
 }
 plan::Plan JointGraph::backward_step(const std::vector<bool>& defined, const std::vector<plan::Foreach>& formulas,
                                      const std::vector<Update>& updates, const CompileOptions& options, const Job& job,
-                                     Timing* timing, bool consumes, const std::vector<int64_t>& unmade) const {
+                                     Timing* timing, bool overwrites, const std::vector<int64_t>& unmade) const {
   plan::Plan backward =
-      generate(lower_backward_of_step(defined, options, job, timing, consumes, unmade), options, job, timing);
+      generate(lower_backward_of_step(defined, options, job, timing, overwrites, unmade), options, job, timing);
   return finished(with_updates(*impl_, std::move(backward), formulas, updates));
 }
 

@@ -19,10 +19,10 @@ const Node* called(Builder& b, const FrameworkCall& call, std::vector<const Node
   return b.result(b.extern_call(call.attr, std::move(operands)), 0);
 }
 
-/// A piece of a graph as a graph of its own.
-class Piece {
+/// Copies a part of a graph into a graph of its own.
+class Subgraph {
  public:
-  explicit Piece(std::unordered_set<const Node*> leaves) : leaves_(std::move(leaves)) {}
+  explicit Subgraph(std::unordered_set<const Node*> leaves) : leaves_(std::move(leaves)) {}
 
   /// The contraction is `call` from now on.
   void replace(const Node* contraction, const FrameworkCall& call) { contraction_ = contraction, call_ = &call; }
@@ -61,11 +61,12 @@ class Piece {
   std::unordered_map<const Node*, const Node*> made_;
 };
 
-/// The schedule of the graph as it would be without calls, seen from the graph before `prepare`.
-class Plan {
+/// Contractions that might be calls of the framework's library, and the kernels that they are in otherwise: by the
+/// schedule of the graph without calls, seen from the graph before `prepare`.
+class CallCandidates {
  public:
-  Plan(const Graph& graph, const Homes& homes)
-      : graph_(graph), readers_(schedule::readers_of(graph)), prepared_(prepared(graph, homes, &made_)) {
+  CallCandidates(const Graph& graph, const ArenaLayout& layout)
+      : graph_(graph), readers_(schedule::readers_of(graph)), prepared_(prepared(graph, layout, &made_)) {
     schedule_ = schedule::make_schedule(prepared_, true);
   }
 
@@ -99,10 +100,10 @@ class Plan {
           leaves.insert(o.memory);
     for (const Node*& n : stored)
       for (const Node* above : movements(n)) leaves.erase(n = above);
-    Piece piece(std::move(leaves));
-    if (call) piece.replace(contraction, *call);
-    for (const Node*& n : stored) n = piece.copy(n);
-    return piece.with_outputs(stored);
+    Subgraph subgraph(std::move(leaves));
+    if (call) subgraph.replace(contraction, *call);
+    for (const Node*& n : stored) n = subgraph.copy(n);
+    return subgraph.with_outputs(stored);
   }
 
  private:
@@ -130,23 +131,23 @@ class Plan {
 Graph alone(const Node* contraction, const FrameworkCall& call) {
   std::unordered_set<const Node*> leaves;
   for (const FrameworkCall::Operand& o : call.operands) leaves.insert(o.memory);
-  Piece piece(std::move(leaves));
-  for (const FrameworkCall::Operand& o : call.operands) piece.copy(o.memory);  // inputs in the call's order
-  return piece.with_outputs({call.as_result(piece.builder(), piece.copy(contraction))});
+  Subgraph subgraph(std::move(leaves));
+  for (const FrameworkCall::Operand& o : call.operands) subgraph.copy(o.memory);  // inputs in the call's order
+  return subgraph.with_outputs({call.as_result(subgraph.builder(), subgraph.copy(contraction))});
 }
 
 }  // namespace
 
-Graph prepared(const Graph& graph, const Homes& homes, std::unordered_map<const Node*, const Node*>* made) {
+Graph prepared(const Graph& graph, const ArenaLayout& layout, std::unordered_map<const Node*, const Node*>* made) {
   const auto until = [](int64_t from) { return from < 0 ? std::numeric_limits<int64_t>::max() : from; };
-  return schedule::prepare(graph, homes.copies ? 0 : until(homes.arena_inputs_from), until(homes.arena_outputs_from),
+  return schedule::prepare(graph, layout.copies ? 0 : until(layout.arena_inputs_from), until(layout.arena_outputs_from),
                            made);
 }
 
-LibraryCalls library_calls(const Graph& graph, const Homes& homes, const CompileOptions& options, const Job& job,
+LibraryCalls library_calls(const Graph& graph, const ArenaLayout& layout, const CompileOptions& options, const Job& job,
                            std::vector<std::string>& notes, Remarks* to) {
   const NodeRemarks remarks(graph, "compiler", to);
-  const Plan plan(graph, homes);
+  const CallCandidates candidates(graph, layout);
   Job plain = job;
   plain.progress = {};
   Job tuned = plain;
@@ -159,16 +160,16 @@ LibraryCalls library_calls(const Graph& graph, const Homes& homes, const Compile
     const auto refused = [&](const char* why) {
       remarks.missed(missed::kLibraryCall, why, contraction, nullptr, contraction->type.bytes());
     };
-    const OrRefused<FrameworkCall> call = plan.call(contraction);
+    const OrRefused<FrameworkCall> call = candidates.call(contraction);
     if (!call) {
       refused(call.why());
       continue;
     }
-    const auto kernel = [&] { return plan.kernel(contraction, nullptr); };
-    const auto with_call = [&] { return plan.kernel(contraction, &*call); };
-    const auto compiled = [&](Graph piece, const char* name, const Job& how) {
+    const auto kernel = [&] { return candidates.kernel(contraction, nullptr); };
+    const auto with_call = [&] { return candidates.kernel(contraction, &*call); };
+    const auto compiled = [&](Graph subgraph, const char* name, const Job& how) {
       Pipeline pipeline(name, options.disabled_passes);
-      return generate(lower_graph(std::move(piece), pipeline, {}, options, how, nullptr), options, how);
+      return generate(lower_graph(std::move(subgraph), pipeline, {}, options, how, nullptr), options, how);
     };
     const std::string text = print(kernel()) + print(with_call());
     auto [answer, fresh] = answers.emplace(text, "");

@@ -12,16 +12,16 @@ namespace trainc::compiler {
 /// Contractions, and the calls that are to stand for them.
 using LibraryCalls = std::unordered_map<const Node*, schedule::FrameworkCall>;
 
-/// Asks `job.tuning->library` of each contraction that has a kernel of its own (streams keep theirs) and that the
-/// framework has an operator for. What stands beside it in that kernel, the epilogue, is measured with it: with the
-/// call it is a kernel of its own. `notes`: what was said of each choice, once a kind. `remarks`: told of those that
-/// stay kernels.
-LibraryCalls library_calls(const Graph&, const Homes&, const CompileOptions&, const Job&,
+/// Asks `job.tuning->library` of each contraction that has a kernel of its own (a contraction within a matmul chain has
+/// none) and that the framework has an operator for. What stands beside it in that kernel, the epilogue, is measured
+/// with it: with the call it is a kernel of its own. `notes`: what was said of each choice, once a kind. `remarks`:
+/// gets one for each that stays a kernel.
+LibraryCalls library_calls(const Graph&, const ArenaLayout&, const CompileOptions&, const Job&,
                            std::vector<std::string>& notes, Remarks* remarks = nullptr);
 /// Needs: calls that were chosen for this very graph.
 Graph with_library_calls(const Graph&, const LibraryCalls&);
 
-/// What `schedule::prepare` is told of a plan's homes.
-Graph prepared(const Graph&, const Homes&, std::unordered_map<const Node*, const Node*>* made = nullptr);
+/// `schedule::prepare` for a plan whose inputs and outputs lie so.
+Graph prepared(const Graph&, const ArenaLayout&, std::unordered_map<const Node*, const Node*>* made = nullptr);
 
 }  // namespace trainc::compiler

@@ -31,11 +31,11 @@ constexpr const char* kReadLater = "the operand is read later";
 class PlanBuilder {
  public:
   PlanBuilder(const Graph& graph, const std::vector<Type>& output_types, const schedule::Schedule& schedule,
-              const Homes& homes, Remarks& remarks)
+              const ArenaLayout& layout, Remarks& remarks)
       : graph_(graph),
         output_types_(output_types),
         schedule_(schedule),
-        homes_(homes),
+        layout_(layout),
         all_remarks_(remarks),
         remarks_(graph, "compiler", &remarks) {}
 
@@ -45,11 +45,11 @@ class PlanBuilder {
     plan_.notes = std::move(notes);
     plan_.cpu = options.target.cpu;
     plan_.device = options.target.device;
-    const bool arena_out = homes_.arena_outputs_from >= 0, arena_in = homes_.arena_inputs_from >= 0;
-    plan_.input_count = arena_in ? homes_.arena_inputs_from : graph_.input_count;
-    plan_.output_count = arena_out ? homes_.arena_outputs_from : static_cast<int64_t>(graph_.outputs.size());
-    plan_.saved_bytes = homes_.saved_bytes;
-    plan_.consumes_saved = homes_.consumes && homes_.saved_bytes > 0;
+    const bool arena_out = layout_.arena_outputs_from >= 0, arena_in = layout_.arena_inputs_from >= 0;
+    plan_.input_count = arena_in ? layout_.arena_inputs_from : graph_.input_count;
+    plan_.output_count = arena_out ? layout_.arena_outputs_from : static_cast<int64_t>(graph_.outputs.size());
+    plan_.saved_bytes = layout_.saved_bytes;
+    plan_.overwrites_saved = layout_.overwrites && layout_.saved_bytes > 0;
     for (const Node* n : graph_.live()) read_.insert(n->inputs.begin(), n->inputs.end());
     for (const Output& o : graph_.outputs) read_.insert(o.value);
     place_outputs();
@@ -75,22 +75,22 @@ class PlanBuilder {
  private:
   /// The kernels of each group.
   std::vector<std::vector<lower::LoweredKernel>> lowered(const CompileOptions& options, const Job& job) {
-    lower::Machine machine{options.target};
-    machine.tf32 = options.target.has_tf32 && options.tf32;
-    machine.library_flops = options.target.has_library ? options.library_flops : 0;
-    machine.float32_in_parts = options.float32_in_parts;
+    lower::LoweringOptions lowering{options.target};
+    lowering.tf32 = options.target.has_tf32 && options.tf32;
+    lowering.vendor_product_flops = options.target.has_vendor_products ? options.library_flops : 0;
+    lowering.float32_in_parts = options.float32_in_parts;
     const bool shared = job.shared && options.target.shares_kernels;
     std::unique_lock<std::mutex> lock;
     if (shared) {
       lock = std::unique_lock(job.shared->impl->mutex);
-      machine.pinned = &job.shared->impl->roles[plan_.name].pinned;
-      machine.pinned->next = 0;
+      lowering.fixed_blockings = &job.shared->impl->roles[plan_.name].blockings;
+      lowering.fixed_blockings->next = 0;
     }
-    Tuner tuner(graph_, schedule_, machine, options, job);
+    Tuner tuner(graph_, schedule_, lowering, options, job);
     std::vector<std::vector<lower::LoweredKernel>> kernels;
     for (const schedule::Group& g : schedule_.groups) {
-      std::vector<lower::LoweredKernel> lowered = lower::lower(graph_, schedule_, g, machine, &all_remarks_);
-      // what sizes share is not measured for one of them
+      std::vector<lower::LoweredKernel> lowered = lower::lower(graph_, schedule_, g, lowering, &all_remarks_);
+      // kernels that plans of several sizes share are not measured for one of these sizes
       kernels.push_back(shared ? std::move(lowered) : tuner.best(g, std::move(lowered)));
     }
     return kernels;
@@ -101,10 +101,11 @@ class PlanBuilder {
     return static_cast<int>(plan_.buffers.size()) - 1;
   }
 
-  plan::Buffer describe(const Type& type, Dims strides, plan::Home home, int64_t index, std::string name) const {
+  plan::Buffer describe(const Type& type, Dims strides, plan::MemorySpace space, int64_t index,
+                        std::string name) const {
     plan::Buffer b;
     b.name = std::move(name);
-    b.home = home;
+    b.space = space;
     b.index = index;
     b.dtype = type.dtype;
     b.shape = type.shape;
@@ -114,33 +115,33 @@ class PlanBuilder {
   }
 
   /// The buffer of `n`, row-major.
-  plan::Buffer describe(const Node* n, plan::Home home, int64_t index, std::string name) const {
-    plan::Buffer b = describe(n->type, {}, home, index, std::move(name));
+  plan::Buffer describe(const Node* n, plan::MemorySpace space, int64_t index, std::string name) const {
+    plan::Buffer b = describe(n->type, {}, space, index, std::move(name));
     b.bits = schedule_.bits.contains(n);
     if (b.bits) b.bytes = schedule_.bytes(n);
     return b;
   }
 
   int saved(int64_t slot, const Node* n, const Type& type) {
-    plan::Buffer b = describe(n, plan::Home::Saved, slot, "saved" + std::to_string(slot));
+    plan::Buffer b = describe(n, plan::MemorySpace::Saved, slot, "saved" + std::to_string(slot));
     b.shape = type.shape, b.strides = contiguous_strides(type.shape);
-    b.offset = homes_.arena_offsets.at(slot);
+    b.offset = layout_.arena_offsets.at(slot);
     return add(std::move(b));
   }
 
   void place_outputs() {
     for (size_t i = 0; i < graph_.outputs.size(); ++i) {
       const Output& o = graph_.outputs[i];
-      const bool arena = homes_.arena_outputs_from >= 0 && static_cast<int64_t>(i) >= homes_.arena_outputs_from;
+      const bool arena = layout_.arena_outputs_from >= 0 && static_cast<int64_t>(i) >= layout_.arena_outputs_from;
       if (arena) {
         const Node* base = schedule::base_of(o.value);
-        buffer_of_[base] = saved(static_cast<int64_t>(i) - homes_.arena_outputs_from, base, output_types_[i]);
+        buffer_of_[base] = saved(static_cast<int64_t>(i) - layout_.arena_outputs_from, base, output_types_[i]);
       } else if (!o.value) {
         plan_.outputs.push_back(-1);
       } else if (o.value->op == Op::Input) {
         plan_.outputs.push_back(buffer(o.value));
       } else {
-        const int b = add(describe(output_types_[i], o.strides, plan::Home::Output, static_cast<int64_t>(i),
+        const int b = add(describe(output_types_[i], o.strides, plan::MemorySpace::Output, static_cast<int64_t>(i),
                                    "out" + std::to_string(i)));
         buffer_of_[schedule::base_of(o.value)] = b;
         plan_.outputs.push_back(b);
@@ -154,14 +155,14 @@ class PlanBuilder {
     if (!fresh) return it->second;
     if (n->op == Op::Input) {
       const InputAttr& attr = n->as<InputAttr>();
-      if (homes_.arena_inputs_from >= 0 && attr.index >= homes_.arena_inputs_from) {
-        return it->second = saved(attr.index - homes_.arena_inputs_from, n, n->type);
+      if (layout_.arena_inputs_from >= 0 && attr.index >= layout_.arena_inputs_from) {
+        return it->second = saved(attr.index - layout_.arena_inputs_from, n, n->type);
       }
-      return it->second =
-                 add(describe(n->type, attr.strides, plan::Home::Input, attr.index, "in" + std::to_string(attr.index)));
+      return it->second = add(describe(n->type, attr.strides, plan::MemorySpace::Input, attr.index,
+                                       "in" + std::to_string(attr.index)));
     }
-    const plan::Home home = n->op == Op::Result ? plan::Home::Extern : plan::Home::Temp;
-    return it->second = add(describe(n, home, 0, "t" + std::to_string(n->id)));
+    const plan::MemorySpace space = n->op == Op::Result ? plan::MemorySpace::Extern : plan::MemorySpace::Temp;
+    return it->second = add(describe(n, space, 0, "t" + std::to_string(n->id)));
   }
 
   /// Of a value: the last place that touches a view of its memory (a call's result), or -1.
@@ -204,12 +205,12 @@ class PlanBuilder {
     std::unordered_set<const Node*> kept, slots;  // what the caller wants; of that, what the handle's arena is to hold
     for (size_t i = 0; i < graph_.outputs.size(); ++i) {
       if (!graph_.outputs[i].value) continue;
-      const bool slot = homes_.arena_outputs_from >= 0 && static_cast<int64_t>(i) >= homes_.arena_outputs_from;
+      const bool slot = layout_.arena_outputs_from >= 0 && static_cast<int64_t>(i) >= layout_.arena_outputs_from;
       (slot ? slots : kept).insert(schedule::base_of(graph_.outputs[i].value));
     }
     const auto ours = [&](const Node* n) {  // a temporary, or a slot that is read for the last time
       if (kept.count(n) || slots.count(n) || n->op == Op::Result || n->op == Op::Constant) return false;
-      return n->op != Op::Input || (homes_.consumes && n->as<InputAttr>().index >= homes_.arena_inputs_from);
+      return n->op != Op::Input || (layout_.overwrites && n->as<InputAttr>().index >= layout_.arena_inputs_from);
     };
     // A slot that is written lies over a temporary as another temporary does: then that one is in the slot already.
     const auto may_lie_over = [&](const Node* n) {
@@ -288,7 +289,7 @@ class PlanBuilder {
     nests_.push_back(std::move(k.nest));
   }
 
-  /// The kernel's arguments begin so many elements further on.
+  /// Makes the kernel's arguments begin so many elements further on.
   static void shift(plan::Step& step, const lower::LoweredKernel& k, const std::vector<int64_t>& offsets) {
     if (std::all_of(offsets.begin(), offsets.end(), [](int64_t n) { return n == 0; })) return;
     step.shifts.assign(step.arguments.size(), 0);
@@ -300,8 +301,8 @@ class PlanBuilder {
     step.kernel = -1;
     step.product = *k.product;
     for (const Node* n : k.arguments) step.arguments.push_back(buffer(n));
-    step.arguments.push_back(add(describe({DType::U8, {cost::kLibraryBytes}}, {}, plan::Home::Temp, 0,
-                                          "library" + std::to_string(plan_.steps.size()))));
+    step.arguments.push_back(add(describe({DType::U8, {cost::kVendorWorkspace}}, {}, plan::MemorySpace::Temp, 0,
+                                          "workspace" + std::to_string(plan_.steps.size()))));
     step.reads = {step.arguments[0]};
     if (step.arguments[1] != step.arguments[0]) step.reads.push_back(step.arguments[1]);
     step.writes = {step.arguments[2], step.arguments[3]};
@@ -310,7 +311,8 @@ class PlanBuilder {
   }
 
   int draw() {
-    plan::Buffer b = describe({DType::I64, {2}}, {}, plan::Home::Draw, 0, "draw" + std::to_string(plan_.steps.size()));
+    plan::Buffer b =
+        describe({DType::I64, {2}}, {}, plan::MemorySpace::Draw, 0, "draw" + std::to_string(plan_.steps.size()));
     return add(std::move(b));
   }
 
@@ -361,7 +363,7 @@ class PlanBuilder {
       auto it = results.find(static_cast<int64_t>(i));
       if (it != results.end()) step.writes.push_back(buffer(it->second));
       else
-        step.writes.push_back(add(describe(attr.results[i], {}, plan::Home::Extern, 0,
+        step.writes.push_back(add(describe(attr.results[i], {}, plan::MemorySpace::Extern, 0,
                                            "unused" + std::to_string(call->id) + "_" + std::to_string(i))));
       step.bytes += attr.results[i].bytes();
     }
@@ -371,7 +373,7 @@ class PlanBuilder {
   const Graph& graph_;
   const std::vector<Type>& output_types_;
   const schedule::Schedule& schedule_;
-  const Homes& homes_;
+  const ArenaLayout& layout_;
   Remarks& all_remarks_;
   const NodeRemarks remarks_;
   plan::Plan plan_;
@@ -384,22 +386,22 @@ class PlanBuilder {
 
 /// The masks that lie in memory as bits. Those in the handle's arena do so in every plan that shares it: it is decided
 /// where the joint graph is cut.
-std::unordered_set<const Node*> as_bits(const Graph& graph, const Homes& homes, const CompileOptions& options) {
+std::unordered_set<const Node*> as_bits(const Graph& graph, const ArenaLayout& layout, const CompileOptions& options) {
   const auto in_arena = [&](int64_t slot) {
-    return slot >= 0 && slot < static_cast<int64_t>(homes.arena_bits.size()) && homes.arena_bits[slot];
+    return slot >= 0 && slot < static_cast<int64_t>(layout.arena_bits.size()) && layout.arena_bits[slot];
   };
   std::unordered_set<const Node*> bits;
-  if (options.target.masks_as_bits) bits = schedule::masks_as_bits(graph, homes.arena_outputs_from);
-  for (size_t i = 0; homes.arena_outputs_from >= 0 && i < graph.outputs.size(); ++i) {
-    const int64_t slot = static_cast<int64_t>(i) - homes.arena_outputs_from;
+  if (options.target.masks_as_bits) bits = schedule::masks_as_bits(graph, layout.arena_outputs_from);
+  for (size_t i = 0; layout.arena_outputs_from >= 0 && i < graph.outputs.size(); ++i) {
+    const int64_t slot = static_cast<int64_t>(i) - layout.arena_outputs_from;
     if (slot < 0) continue;
     const Node* mask = schedule::base_of(graph.outputs[i].value);
     require(!in_arena(slot) || bits.contains(mask), "a mask that the arena has as bits is seen by others than kernels");
     if (!in_arena(slot)) bits.erase(mask);
   }
   for (const Node* n : graph.live())
-    if (n->op == Op::Input && homes.arena_inputs_from >= 0 &&
-        in_arena(n->as<InputAttr>().index - homes.arena_inputs_from))
+    if (n->op == Op::Input && layout.arena_inputs_from >= 0 &&
+        in_arena(n->as<InputAttr>().index - layout.arena_inputs_from))
       bits.insert(n);
   require(bits.empty() || options.target.masks_as_bits, "masks are no bits on this target");
   return bits;
@@ -420,32 +422,32 @@ plan::Plan finished(plan::Plan plan) {
   return plan;
 }
 
-LoweredPlan lower_graph(Graph graph, Pipeline& pipeline, const Homes& homes, const CompileOptions& options,
+LoweredPlan lower_graph(Graph graph, Pipeline& pipeline, const ArenaLayout& layout, const CompileOptions& options,
                         const Job& job, Timing* timing) {
   Timing local;
   if (!timing) timing = &local;
   graph = optimize(std::move(graph), pipeline);
   std::vector<std::string> notes;
   Remarks remarks;
-  // what sizes share is not measured for one of them
+  // kernels that plans of several sizes share are not measured for one of these sizes
   if (job.tuning && job.tuning->library && options.target.measures && !job.shared) {
-    const LibraryCalls calls = library_calls(graph, homes, options, job, notes, &remarks);
+    const LibraryCalls calls = library_calls(graph, layout, options, job, notes, &remarks);
     if (!calls.empty()) {
       graph =
           pipeline.run("library_calls", [&](const Graph& g) { return with_library_calls(g, calls); }, std::move(graph));
-      // a call's result meets the movements of the contraction's
+      // movements around a call's result may cancel those that were around the contraction's
       graph = pipeline.run("simplify", simplify, std::move(graph));
     }
   }
   std::vector<Type> output_types;
   for (const Output& o : graph.outputs) output_types.push_back(o.value ? o.value->type : Type{});
-  graph = pipeline.run_needed("prepare", [&](const Graph& g) { return prepared(g, homes); }, graph);
+  graph = pipeline.run_needed("prepare", [&](const Graph& g) { return prepared(g, layout); }, graph);
   const double start = now();
   schedule::Schedule schedule = schedule::make_schedule(graph, options.target.fuses_chains, &remarks);
-  schedule.bits = as_bits(graph, homes, options);
+  schedule.bits = as_bits(graph, layout, options);
   timing->schedule_seconds += now() - start;
   timing->passes.insert(timing->passes.end(), pipeline.records().begin(), pipeline.records().end());
-  return PlanBuilder(graph, output_types, schedule, homes, remarks)
+  return PlanBuilder(graph, output_types, schedule, layout, remarks)
       .run(pipeline.graph_name(), std::move(notes), options, job, *timing);
 }
 

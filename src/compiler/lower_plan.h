@@ -1,22 +1,23 @@
-// A graph with homes for its inputs and outputs -> a plan without code. Inside compiler only.
+// A graph, and which of its inputs and outputs lie in the handle's arena -> a plan without code. Inside compiler only.
 #pragma once
 #include "compiler/compiler.h"
 
 namespace trainc::compiler {
 
-/// Inputs from `arena_inputs_from` on, and outputs from `arena_outputs_from` on, lie in the handle's arena at
-/// `arena_offsets`, as bits where `arena_bits` says so.
-struct Homes {
+/// Which inputs and outputs of a plan lie in the handle's arena, and where: inputs from `arena_inputs_from` on, outputs
+/// from `arena_outputs_from` on, each at its `arena_offsets`, as bits where `arena_bits` says so. All others are the
+/// caller's tensors.
+struct ArenaLayout {
   int64_t arena_inputs_from = -1, arena_outputs_from = -1;  // -1: none
   std::vector<int64_t> arena_offsets;
   std::vector<bool> arena_bits;
   int64_t saved_bytes = 0;
-  bool consumes = false;  // what the arena holds is read for the last time: it may be overwritten
-  bool copies = false;    // a result that is an input is a copy of it: the input is to be overwritten
+  bool overwrites = false;  // what the arena holds is read for the last time: it may be overwritten
+  bool copies = false;      // a result that is an input is given as a copy: the step overwrites the input
 };
 
 /// `pipeline`: it has run what made the graph; the plan has its name.
-LoweredPlan lower_graph(Graph, Pipeline& pipeline, const Homes&, const CompileOptions&, const Job&, Timing*);
+LoweredPlan lower_graph(Graph, Pipeline& pipeline, const ArenaLayout&, const CompileOptions&, const Job&, Timing*);
 
 /// A plan whose steps are all there, ordered around what some of them start, with its memory laid out; where they have
 /// their kernels' code: verified, and dumped.

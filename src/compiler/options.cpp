@@ -10,9 +10,9 @@ namespace {
 using nlohmann::json;
 
 /// Takes fields out of an object; what is left over was not known.
-class Fields {
+class FieldReader {
  public:
-  explicit Fields(std::string_view text) : object_(json::parse(text, nullptr, false)) {
+  explicit FieldReader(std::string_view text) : object_(json::parse(text, nullptr, false)) {
     require(object_.is_object(), "compile options are no JSON object");
   }
   template <class T> T take(const char* name) {
@@ -34,7 +34,7 @@ class Fields {
 }  // namespace
 
 CompileOptions options_of(std::string_view text) {
-  Fields f(text);
+  FieldReader f(text);
   CompileOptions o;
   const auto level = cpu_level_of(f.take<std::string>("cpu"));
   const CacheSizes caches = {.l1d = f.take<int64_t>("l1d"),

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cost/streaming.h"
+#include "cost/chunking.h"
 #include "support/target.h"
 
 namespace trainc::compiler {
@@ -14,7 +14,8 @@ namespace trainc::compiler {
 /// configuration, the environment or the machine: what decides anything about a plan is a field here.
 struct CompileOptions {
   Target target = cpu_target();  // what kernels are made for
-  // where the target has a library: contractions of so many operations may go there, for it can be had; 0: none
+  // contractions of so many operations may be products of the vendor's library, where the target has them and the
+  // library can be loaded; 0: none
   int64_t library_flops = 0;
   bool tf32 = false;             // where the target has it: f32 contractions may round their operands to tf32
   bool float32_in_parts = true;  // where the target has tiles: f32 contractions may be six bf16 products each

@@ -11,7 +11,7 @@ namespace trainc::compiler {
 namespace {
 
 using plan::Buffer;
-using plan::Home;
+using plan::MemorySpace;
 
 /// Axes of size 1 aside.
 bool same_layout(const Buffer& a, const Buffer& b) {
@@ -21,10 +21,10 @@ bool same_layout(const Buffer& a, const Buffer& b) {
   return true;
 }
 
-class Joiner {
+class PlanJoiner {
  public:
-  Joiner(const plan::Plan& forward, const plan::Plan& backward, const std::vector<int64_t>& saved_inputs,
-         int64_t primals)
+  PlanJoiner(const plan::Plan& forward, const plan::Plan& backward, const std::vector<int64_t>& saved_inputs,
+             int64_t primals)
       : forward_(forward), backward_(backward), saved_inputs_(saved_inputs), primals_(primals) {
     plan_.cpu = forward.cpu;
     plan_.device = forward.device;
@@ -54,8 +54,8 @@ class Joiner {
     plan_.constants.insert(plan_.constants.end(), from.constants.begin(), from.constants.end());
     std::vector<int> numbers;
     for (Buffer b : from.buffers) {
-      if (b.home == Home::Constant) b.offset += constants;
-      if (b.home == Home::Saved && b.index < 0) b.home = Home::Temp;
+      if (b.space == MemorySpace::Constant) b.offset += constants;
+      if (b.space == MemorySpace::Saved && b.index < 0) b.space = MemorySpace::Temp;
       const int there = known(b);
       numbers.push_back(there >= 0 ? there : add(std::move(b)));
     }
@@ -78,24 +78,24 @@ class Joiner {
   }
   int saved(Buffer& b) {
     auto [it, fresh] = saved_.emplace(b.index, next());
-    b.home = Home::Temp;
+    b.space = MemorySpace::Temp;
     return fresh ? -1 : it->second;
   }
   int from_forward(Buffer& b) {
-    if (b.home == Home::Input) return input(b.index, b);
-    if (b.home == Home::Saved) return saved(b);
-    if (b.home == Home::Output) results_[b.index] = next();
+    if (b.space == MemorySpace::Input) return input(b.index, b);
+    if (b.space == MemorySpace::Saved) return saved(b);
+    if (b.space == MemorySpace::Output) results_[b.index] = next();
     return -1;
   }
   int from_backward(Buffer& b) {
     const int64_t held = static_cast<int64_t>(saved_inputs_.size());
-    if (b.home == Home::Saved) return saved(b);
-    if (b.home == Home::Output) {
+    if (b.space == MemorySpace::Saved) return saved(b);
+    if (b.space == MemorySpace::Output) {
       b.index += forward_.output_count;
       b.name = "out" + std::to_string(b.index);
     }
-    if (b.home == Home::Temp || b.home == Home::Output) b.offset = 0;
-    if (b.home != Home::Input) return -1;
+    if (b.space == MemorySpace::Temp || b.space == MemorySpace::Output) b.offset = 0;
+    if (b.space != MemorySpace::Input) return -1;
     if (b.index >= held) return input(primals_ + b.index - held, b);
     const int64_t from = saved_inputs_[b.index];
     if (from < primals_) return input(from, b);
@@ -126,7 +126,7 @@ class Updater {
  public:
   explicit Updater(plan::Plan plan) : plan_(std::move(plan)) {
     for (size_t b = 0; b < plan_.buffers.size(); ++b)
-      if (plan_.buffers[b].home == Home::Input) inputs_.emplace(plan_.buffers[b].index, static_cast<int>(b));
+      if (plan_.buffers[b].space == MemorySpace::Input) inputs_.emplace(plan_.buffers[b].index, static_cast<int>(b));
   }
 
   plan::Plan run(int64_t gradients, const std::vector<plan::Foreach>& formulas, const std::vector<Update>& updates) {
@@ -145,8 +145,8 @@ class Updater {
     const int b = std::exchange(plan_.outputs.at(gradients + index), -1);
     require(b >= 0, "an update without a gradient, or a gradient with two updates");
     Buffer& buffer = plan_.buffers[b];
-    require(buffer.home == Home::Output, "an update of a gradient that is no memory of the plan's");
-    buffer.home = Home::Temp;
+    require(buffer.space == MemorySpace::Output, "an update of a gradient that is no memory of the plan's");
+    buffer.space = MemorySpace::Temp;
     buffer.name = "gradient" + std::to_string(index);
     buffer.index = buffer.offset = 0;
     return b;
@@ -176,7 +176,7 @@ class Updater {
       if (u.inputs[i] >= 0) {
         plan_.input_count = std::max(plan_.input_count, u.inputs[i] + 1);
         Buffer in = like;
-        in.home = Home::Input, in.offset = 0, in.dtype = type.dtype;
+        in.space = MemorySpace::Input, in.offset = 0, in.dtype = type.dtype;
         if (type.scalar) in.shape = in.strides = {};
         in.bytes = (type.scalar ? 1 : numel) * size_of(type.dtype);
         b = input(u.inputs[i], std::move(in));
@@ -189,7 +189,7 @@ class Updater {
     for (size_t i = 0; i < formula.inputs.size(); ++i) {
       if (!formula.inputs[i].written) continue;
       const int b = s.arguments[i];
-      require(plan_.buffers[b].home == Home::Input, "an update writes what is no input");
+      require(plan_.buffers[b].space == MemorySpace::Input, "an update writes what is no input");
       plan_.buffers[b].updated = true;
       s.writes.push_back(b);
       s.bytes += plan_.buffers[b].bytes;
@@ -225,7 +225,7 @@ class Updater {
     std::memcpy(plan_.constants.data() + offset, &value, sizeof value);
     Buffer b;
     b.name = "numel" + std::to_string(value);
-    b.home = Home::Constant;
+    b.space = MemorySpace::Constant;
     b.offset = offset;
     b.dtype = DType::I64;
     b.bytes = sizeof value;
@@ -241,7 +241,7 @@ class Updater {
 
 plan::Plan join(const plan::Plan& forward, const plan::Plan& backward, const std::vector<int64_t>& saved_inputs,
                 int64_t primals) {
-  return Joiner(forward, backward, saved_inputs, primals).run();
+  return PlanJoiner(forward, backward, saved_inputs, primals).run();
 }
 
 plan::Plan consume(plan::Plan plan, int64_t gradients, const std::vector<plan::Foreach>& formulas,

@@ -12,11 +12,11 @@ namespace trainc::compiler {
 plan::Plan join(const plan::Plan& forward, const plan::Plan& backward, const std::vector<int64_t>& saved_inputs,
                 int64_t primals);
 
-/// `plan` with each update as soon as its gradient is made and nobody reads the old parameter any more.
+/// `plan`, with each update right after its gradient is made and the old parameter was read for the last time.
 /// Needs: output `gradients + u.gradient` is the gradient of update u: no input, one dense piece, laid out as its
 /// parameter.
-/// Gives: inputs are the plan's, then what `updates` name beyond them. A consumed gradient is no output but a
-/// temporary.
+/// Gives: inputs are the plan's, then what `updates` name beyond them. A gradient that an update takes in is no
+/// output but a temporary.
 plan::Plan consume(plan::Plan, int64_t gradients, const std::vector<plan::Foreach>& formulas,
                    const std::vector<Update>& updates);
 

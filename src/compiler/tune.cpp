@@ -12,9 +12,9 @@ std::vector<lower::LoweredKernel> Tuner::best(const schedule::Group& group, std:
   if (!job_.tuning || group.kind != schedule::GroupKind::Contract || lowered.size() != 1) return lowered;
   const std::string text = loop::print(anonymous(lowered[0].nest));
   const auto variant = [&](int v) {
-    lower::Machine machine = machine_;
-    machine.blocking = v;
-    return lower::lower(graph_, schedule_, group, machine);
+    lower::LoweringOptions lowering = lowering_;
+    lowering.blocking = v;
+    return lower::lower(graph_, schedule_, group, lowering);
   };
   auto [it, fresh] = chosen_.emplace(text, 0);
   if (fresh) {

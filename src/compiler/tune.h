@@ -11,9 +11,9 @@ namespace trainc::compiler {
 
 class Tuner {
  public:
-  Tuner(const Graph& graph, const schedule::Schedule& schedule, const lower::Machine& machine,
+  Tuner(const Graph& graph, const schedule::Schedule& schedule, const lower::LoweringOptions& lowering,
         const CompileOptions& options, const Job& job)
-      : graph_(graph), schedule_(schedule), machine_(machine), options_(options), job_(job) {}
+      : graph_(graph), schedule_(schedule), lowering_(lowering), options_(options), job_(job) {}
 
   /// `lowered`, or, for a contraction, the variant that `job.tuning` chose. Kernels of the same text are measured once.
   std::vector<lower::LoweredKernel> best(const schedule::Group&, std::vector<lower::LoweredKernel> lowered);
@@ -21,7 +21,7 @@ class Tuner {
  private:
   const Graph& graph_;
   const schedule::Schedule& schedule_;
-  const lower::Machine& machine_;
+  const lower::LoweringOptions& lowering_;
   const CompileOptions& options_;
   const Job& job_;
   std::unordered_map<std::string, int> chosen_;  // by the text of variant 0

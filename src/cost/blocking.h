@@ -11,7 +11,7 @@ namespace trainc::cost {
 // Rows and vectors of a tile of sums; on AMX tiles; for an lhs that is read where it lies.
 struct Tile {
   int rows, vectors;
-  bool amx = false, in_place = false;
+  bool amx = false, unpacked = false;
 };
 
 // rows * vectors sums, `vectors` of the rhs and one broadcast of the lhs live in registers: at most 32. Ordered by
@@ -20,12 +20,12 @@ constexpr Tile kAvx512Tiles[] = {{8, 3}, {12, 2}, {6, 4}, {8, 2}, {4, 4}, {24, 1
                                  {8, 1}, {2, 8},  {2, 4}, {2, 2}, {1, 8}, {1, 4},  {1, 2}};
 // The same with 16 registers.
 constexpr Tile kAvx2Tiles[] = {{6, 2}, {4, 3}, {3, 4}, {12, 1}, {8, 1}, {4, 2}, {2, 4}, {2, 2}, {1, 8}, {1, 4}, {1, 2}};
-// For an lhs that is read in place: the rows divide what a row of an image may be. An element of it is loaded where it
+// For an lhs that is read unpacked: the rows divide what a row of an image may be. An element of it is loaded where it
 // is multiplied.
-constexpr Tile kAvx512InPlaceTiles[] = {{8, 3}, {12, 2}, {14, 2}, {10, 2}, {6, 4},  {7, 3},  {5, 4}, {4, 4},
-                                        {8, 2}, {7, 2},  {5, 2},  {16, 1}, {14, 1}, {10, 1}, {8, 1}};
+constexpr Tile kAvx512UnpackedTiles[] = {{8, 3}, {12, 2}, {14, 2}, {10, 2}, {6, 4},  {7, 3},  {5, 4}, {4, 4},
+                                         {8, 2}, {7, 2},  {5, 2},  {16, 1}, {14, 1}, {10, 1}, {8, 1}};
 // The same with 16 registers.
-constexpr Tile kAvx2InPlaceTiles[] = {{6, 2}, {5, 2}, {4, 3}, {4, 2}, {7, 1}, {12, 1}, {10, 1}, {8, 1}};
+constexpr Tile kAvx2UnpackedTiles[] = {{6, 2}, {5, 2}, {4, 3}, {4, 2}, {7, 1}, {12, 1}, {10, 1}, {8, 1}};
 // Rows and vectors on AMX. As many tiles of 16 x 16 down and across: their sums and a row and a column of operands are
 // eight registers at most.
 constexpr Tile kAmxTiles[] = {{32, 2, true}, {16, 3, true}, {48, 1, true}, {16, 2, true}, {32, 1, true}, {16, 1, true}};
@@ -46,7 +46,7 @@ constexpr double kTileLatency = 52;
 constexpr double kTileLoad = 8;
 // Slots to pack an element out of L2 along the contiguous direction.
 constexpr double kCopy = 0.4;
-// Slots to pack it through a staging tile that is turned.
+// Slots to pack it through a staging tile that is transposed.
 constexpr double kTranspose = 0.7;
 // Slots to split a packed element into its three parts in bf16.
 constexpr double kSplit = 2.2;
@@ -56,8 +56,8 @@ constexpr double kWake = 10000;
 constexpr double kNearlyEqual = 0.999;
 
 // --- cache blocks
-// Steps of k in a block at most: the order of sums that eager's library was found to use (its error came out equal for
-// k = 256, 768, 3072; deeper blocks lose). A rhs panel of 32 f32 columns is then 24 KiB, and stays in L1d.
+// Steps of k in a block at most: the order of sums that eager's own product was found to use (its error came out equal
+// for k = 256, 768, 3072; deeper blocks lose). A rhs panel of 32 f32 columns is then 24 KiB, and stays in L1d.
 constexpr int64_t kBlock = 192;
 // Pairs of bf16 in a block on AMX tiles: a chain of additions has a link for 16 of them only, and the end of a block
 // costs more beside its products.
@@ -89,21 +89,22 @@ constexpr int64_t kShortestRun = 4;
 
 // --- what a measurement may find better (tune="max")
 // The tile by rank, the number of tasks relative to the default's, the m block likewise.
-struct Wish {
+struct BlockingVariant {
   size_t tile;
   double least_tasks, most_tasks, block_m;
 };
 constexpr double kAny = std::numeric_limits<double>::infinity();
 // Variants: the default, then another tile, more tasks or fewer, other m blocks.
-constexpr Wish kWishes[] = {{0, 0, kAny, 1}, {1, 0, kAny, 1},   {2, 0, kAny, 1}, {0, 1.5, 3, 1}, {0, 3.5, 8, 1},
-                            {0, 0, 0.7, 1},  {0, 0, kAny, 0.5}, {0, 0, kAny, 2}, {1, 1.5, 3, 1}};
+constexpr BlockingVariant kVariants[] = {{0, 0, kAny, 1},   {1, 0, kAny, 1}, {2, 0, kAny, 1},
+                                         {0, 1.5, 3, 1},    {0, 3.5, 8, 1},  {0, 0, 0.7, 1},
+                                         {0, 0, kAny, 0.5}, {0, 0, kAny, 2}, {1, 1.5, 3, 1}};
 
 // --- the loops themselves
 // Steps of k that the micro-kernel writes out.
 constexpr int64_t kUnrolledSteps = 8;
 // The same in runs: the first of these that divides a run.
 constexpr int64_t kRunSteps[] = {8, 10, 7, 6, 5, 4};
-// Steps of k in the staging tile of a pack that turns.
+// Steps of k in the staging tile of a pack that transposes.
 constexpr int64_t kStagedSteps = 64;
 // Bytes of a cache line.
 constexpr int64_t kCacheLine = 64;

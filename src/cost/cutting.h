@@ -9,16 +9,16 @@ namespace trainc::cost {
 constexpr int64_t kDeferredBytes = 1 << 16;
 // Bytes: a gather of less out of an input is computed again rather than saved.
 constexpr int64_t kGatheredAgain = 1 << 16;
-// Bytes of a row that outgrows the first cache: its walks come back to memory.
+// Bytes of a row that outgrows the first cache: each loop over it reads memory again.
 constexpr int64_t kLongRow = 32 << 10;
-// Nodes below a value that are searched for a sum of another walk.
-constexpr size_t kNearWalk = 16;
+// Nodes below a value that are searched for a sum of another loop.
+constexpr size_t kNearLoop = 16;
 // To save a moved copy, or what one cheap operation makes, costs its bytes and one part of so many more: rather save
 // what it was made of.
 constexpr int64_t kMovedCopy = 2;
-// To save a value that another walk makes from a sum (a softmax over a vocabulary) costs one part of so many more: what
+// To save a value that another loop makes from a sum (a softmax over a vocabulary) costs one part of so many more: what
 // was summed is in memory anyway.
-constexpr int64_t kOfAnotherWalk = 8;
+constexpr int64_t kOfAnotherLoop = 8;
 // A contraction at the very end of the forward costs one part of so many more FLOPs to do again than the first one:
 // when the backward comes to early layers, little else is in memory.
 constexpr int64_t kLatestSurcharge = 4;

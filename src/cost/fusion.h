@@ -15,10 +15,10 @@ constexpr int64_t kCheapOperand = 4;
 constexpr int64_t kMostInlined = 160;
 // The same of what costs nothing to compute, but is index arithmetic: nodes, counted as often as they are used.
 constexpr int64_t kLargestExpression = 512;
-// Reshapes of what has been turned, one over another, in one expression: each divides the index that the one above it
-// has made, several times over, so that index arithmetic doubles with each that cuts across the axes below (64 bytes of
-// it to 2 MB in eight steps).
-constexpr int64_t kMostTurns = 4;
+// Reshapes of what has been reordered, one over another, in one expression: each divides the index that the one above
+// it has made, several times over, so that index arithmetic doubles with each that cuts across the axes below (64 bytes
+// of it to 2 MB in eight steps).
+constexpr int64_t kMostReorderings = 4;
 // A gather of one element of so many of a contraction's result (a label's of a row of logits) is a value: read at once,
 // for the result is to be overwritten.
 constexpr int64_t kPicked = 64;
@@ -30,15 +30,15 @@ constexpr int64_t kPicked = 64;
 constexpr int64_t kLargestKernel = 1000;
 // Groups that become one matmul chain: attention's backward has six.
 constexpr size_t kMostChained = 16;
-// Sums over columns that may be one walk are looked for among so many that read the same: what shares it is made close
+// Sums over columns that may be one loop are looked for among so many that read the same: what shares it is made close
 // together, and all pairs of a long program would be too many.
 constexpr size_t kNearSums = 64;
-// Sums over columns that are one walk: each has its own vectors of partial sums.
+// Sums over columns that are one loop: each has its own vectors of partial sums.
 constexpr size_t kMostSums = 4;
 // Neighbours of a group that are looked at for a remark, at most.
 constexpr size_t kMostNeighbours = 64;
 // On a device, one value's row may take one part of so many of kSharedRows: a kernel with longer rows is taken to
-// compute its values again in each walk.
+// compute its values again in each loop.
 constexpr int64_t kShareOfSharedRows = 8;
 
 }  // namespace trainc::cost

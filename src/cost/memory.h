@@ -4,8 +4,8 @@
 
 namespace trainc::cost {
 
-// Bytes that the vendor's library may use beside its operands: its own advice for sm_90.
-constexpr int64_t kLibraryBytes = 32 << 20;
+// Bytes of workspace that the vendor's library may use beside its operands: its own advice for sm_90.
+constexpr int64_t kVendorWorkspace = 32 << 20;
 // Scratch of a kernel that serves several sizes, as a multiple of what the first needs, rounded up to a power of two:
 // it costs nothing until it is touched.
 constexpr int64_t kScratchForOthers = 4;
@@ -13,8 +13,8 @@ constexpr int64_t kScratchForOthers = 4;
 constexpr int64_t kScratchOffset = 272;
 // A kernel of an earlier size serves as an example for this one where no more numbers differ than one part of so many
 // of all ...
-constexpr int64_t kAlikeShare = 4;
+constexpr int64_t kSimilarShare = 4;
 // ... and this many.
-constexpr int64_t kAlikeNumbers = 2;
+constexpr int64_t kSimilarNumbers = 2;
 
 }  // namespace trainc::cost

@@ -14,7 +14,7 @@ struct Instruction {
 };
 using Code = std::vector<Instruction>;
 
-class Codes {
+class CodeCache {
  public:
   const Code& of(const loop::Expr& e) {
     const auto [at, made] = codes_.try_emplace(e.get());

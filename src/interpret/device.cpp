@@ -417,18 +417,18 @@ class Device {
           return d == DType::F32 ? static_cast<double>(tf32(v)) : v;
         };
         for (int i = 0; i < mma_a_count(d); ++i) {
-          const MmaPlace p = mma_a_place(d, i);
+          const MmaElement p = mma_a_place(d, i);
           a[l / 4 + p.row][l % 4 * p.step + p.column] = fetch(s.value->id, a_at[at] + i);
         }
         for (int i = 0; i < mma_b_count(d); ++i) {
-          const MmaPlace p = mma_b_place(d, i);
+          const MmaElement p = mma_b_place(d, i);
           b[l / 4 + p.row][l % 4 * p.step + p.column] = fetch(s.second->id, b_at[at] + i);
         }
       }
       for (int l = 0; l < kWarp; ++l) {
         const int t = warp * kWarp + l;
         for (int i = 0; i < kMmaSums; ++i) {
-          const MmaPlace p = mma_sum_place(i);
+          const MmaElement p = mma_sum_place(i);
           const int64_t index = sums_at[static_cast<size_t>(t)] + i;
           double sum = load(s.buffer, index, t).f;
           for (int x = 0; x < k; ++x) sum += a[l / 4 + p.row][x] * b[l % 4 * p.step + p.column][x];
@@ -447,7 +447,7 @@ class Device {
   std::vector<std::vector<int64_t>> vars_;
   std::vector<Values> locals_;
   std::vector<std::vector<char>> bound_;
-  Codes codes_;
+  CodeCache codes_;
   std::unordered_map<const ExprNode*, std::vector<Values>> banks_;  // a row of values an instruction
   int64_t block_ = 0, epoch_ = 0;
 };

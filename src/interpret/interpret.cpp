@@ -42,9 +42,9 @@ struct LocalState {
   bool bound = false, lanes = false;  // lanes: bound inside the Vector loop, one value a lane
 };
 
-class Machine {
+class Interpreter {
  public:
-  Machine(const LoopNest& nest, std::vector<Memory>& arguments) : nest_(nest), arguments_(arguments) {
+  Interpreter(const LoopNest& nest, std::vector<Memory>& arguments) : nest_(nest), arguments_(arguments) {
     size_t argument = 0;
     for (const Buffer& b : nest.buffers) {
       BufferState s;
@@ -382,7 +382,7 @@ class Machine {
   std::vector<BufferState> buffers_;
   std::vector<LocalState> locals_;
   std::vector<int64_t> vars_;
-  Codes codes_;
+  CodeCache codes_;
   std::vector<Lanes> values_, indices_;  // banks
   std::map<int, Partial> partials_;
   std::vector<int> inner_;  // locals bound inside the Vector loop that starts
@@ -396,7 +396,7 @@ Findings run(const LoopNest& nest, std::vector<Memory>& arguments, int64_t paral
   if (nest.threads > 0)
     return run_on_device(nest, arguments, parallel_extent < 0 ? nest.parallel_extent : parallel_extent);
   require(parallel_extent < 0, "interpret: a CPU nest runs over its own parallel extent");
-  return Machine(nest, arguments).run();
+  return Interpreter(nest, arguments).run();
 }
 
 }  // namespace trainc::interpret

@@ -102,7 +102,8 @@ class Check {
     expression(s.value);
     expression(s.second);
     if (s.kind == StmtKind::Store && s.buffer == written_) stores_.push_back(access(s.index));
-    if (s.kind == StmtKind::Transpose && (s.source == read_ || s.buffer == written_)) refuse("one of them is turned");
+    if (s.kind == StmtKind::Transpose && (s.source == read_ || s.buffer == written_))
+      refuse("one of them is transposed");
     if (s.kind == StmtKind::For) loops_.push_back(&s);
     for (const Stmt& inner : s.body) statement(*inner);
     if (s.kind == StmtKind::For) loops_.pop_back();
@@ -199,9 +200,9 @@ class Check {
       int64_t coefficient, count;
     };
     std::vector<Loop> loops;
-    const auto walk = [&](const StmtNode* loop, int var, std::optional<int64_t> count) {
+    const auto check_loop = [&](const StmtNode* loop, int var, std::optional<int64_t> count) {
       if (count && *count <= 1) return;
-      if (coefficient(load, var) != coefficient(store, var)) refuse("they are walked differently");
+      if (coefficient(load, var) != coefficient(store, var)) refuse("their strides differ");
       loops.push_back({loop, var, coefficient(load, var), count.value_or(-1)});
     };
     std::vector<bool> known(digits_.size());
@@ -219,12 +220,12 @@ class Check {
         known[d] = true;
       }
       if (!divisor) {
-        walk(load.loops[i], var, count);
+        check_loop(load.loops[i], var, count);
         continue;
       }
-      walk(load.loops[i], variable({var, divisor, true}),
-           count ? std::optional(ceil_div(*count, divisor)) : std::nullopt);
-      walk(load.loops[i], variable({var, divisor, false}), divisor);
+      check_loop(load.loops[i], variable({var, divisor, true}),
+                 count ? std::optional(ceil_div(*count, divisor)) : std::nullopt);
+      check_loop(load.loops[i], variable({var, divisor, false}), divisor);
     }
     for (size_t d = 0; d < known.size(); ++d) {
       const int digit = static_cast<int>(nest_.vars.size() + d);

@@ -1,6 +1,5 @@
 // Loop nests: what a kernel does, in full; the emitters only print it.
-// Takes: groups (from schedule) and contraction specs. Gives: LoopNest. Includes: support, and graph/graph.h for Op
-// alone.
+// Takes: what src/lower writes. Gives: LoopNest. Includes: support, and graph/graph.h for Op alone.
 //
 // A nest is a small structured program over scalars. Expressions are written as if for one element; a loop of kind
 // Vector says that `lanes` of its iterations run as one: expressions that depend on its variable become vectors, and
@@ -16,7 +15,7 @@
 //                Shared     (device) this block's memory, seen by its threads; not kept between blocks, not zeroed
 //                Tile       (CPUs with AMX) one tile register: 16 rows of 16 f32, or of 16 i32 that are pairs of bf16;
 //                           read and written by tile statements alone
-//   local      a scalar (or, inside a Vector loop, a vector) with a name: Let binds it once; a Reduction makes it run.
+//   local      a scalar (or, inside a Vector loop, a vector) with a name: Let binds it once; a Reduce adds to it.
 //   parallel   the outermost loop may be Parallel: its iterations are independent; the runtime hands out [begin, end).
 //
 // A nest is for a CPU (threads == 0) or for a device (threads > 0). A device runs each Parallel iteration as one block
@@ -51,13 +50,13 @@ struct ExprNode {
                            // functions are computed in f32 at eager's accuracy. BF16/F16 never reach arithmetic:
                            // they are loaded, cast to F32, and cast back to be stored.
                            // I64 Div, FloorDiv and Mod on indices have positive divisors.
-  // Load: {index, or index and a bool guard: false gives 0 and touches no memory}; Apply: operands; Fma: a, b, c of a *
-  // b + c;
+  // Load: {index, or index and a bool guard: false gives 0 and touches no memory}.
+  // Apply: operands.
+  // Fma: a, b, c of a * b + c.
+  // Pair: two bf16, low half and high half of an i32.
+  // Dot: pairs a, b and f32 c of a.low * b.low + (a.high * b.high + c), rounded once a product; denormals among
+  // operands and results may count as zero (the AVX-512-BF16 instruction's do).
   std::vector<Expr> args;
-  // Pair: two bf16, low half and high half of an i32;
-  // Dot: pairs a, b and f32 c of a.low * b.low + (a.high * b.high + c), rounded once a
-  // product; denormals among operands and results may count as zero (the AVX-512-BF16
-  // instruction's do)
 };
 
 Expr integer(int64_t, DType = DType::I64);
@@ -113,10 +112,9 @@ struct StmtNode {
   LoopKind loop = LoopKind::Serial;
   int var = -1;
   // Parallel: ignored by the code (the runtime gives [begin, end)), LoopNest::parallel_extent says it.
+  // Unroll: a number. Serial, Vector: any index expression.
+  // Thread: iteration i is run by thread i % threads of the block; the extent is the same in all of them.
   Expr extent;
-  // Vector, Unroll: Unroll needs a number; Vector may be any index expression
-  // Thread: iteration i is run by thread i % threads of the block; the same extent in
-  // all of them
   int lanes = 1;  // Vector: 1, 2, 4, 8, 16, 32 or 64; Transpose: 2, 4, 8 or 16
   // Store
   int buffer = -1;
@@ -127,10 +125,10 @@ struct StmtNode {
   //   Inside a Vector loop, of a local bound outside it, the emitter keeps one partial result a lane (started from the
   //   combine's neutral element), and folds the lanes after that loop in a fixed tree: halves added, log2(lanes) times,
   //   and at last combine(start value, folded). So the order of sums depends on the nest alone. The local is not read
-  //   inside that loop. A local bound inside the Vector loop is one value a lane, and is reduced in its lane. Partial
-  //   sums of floats come in runs (runs.h): kRun whole vectors are added in the terms' dtype, the runs of a lane in the
-  //   local's; where that is no wider, kRuns at a time make a longer run, and so on, kLevels in all. The masked last
-  //   vector is a run of its own. The lanes are folded in the local's dtype.
+  //   inside that loop. A local bound inside the Vector loop is one value a lane, and is reduced in its lane.
+  //   Partial sums of floats come in runs (runs.h): kRun whole vectors are added in the terms' dtype, the runs of a
+  //   lane in the local's; where that is no wider, kRuns at a time make a longer run, and so on, kLevels in all. The
+  //   masked last vector is a run of its own. The lanes are folded in the local's dtype.
   int local = -1;
   ReduceKind combine = ReduceKind::Sum;  // Sum, Prod, Max, Min (Max and Min as ops.def: NaN wins)
   // Check: where `value` (bool) is false, status word `code` is set for the call, and the kernel goes on; the index
@@ -139,9 +137,9 @@ struct StmtNode {
   // Prefetch: asks for the cache line of buffer[index] to come nearer, to `level` 1 (L1d) or 2 (L2). It has no effect
   // on any value, and the index need not lie within the buffer. Not of a Register buffer, not inside a Vector loop.
   int level = 0;
-  // Transpose: a square block of `lanes` x `lanes` elements of `source` (of the same dtype, another buffer) turned:
+  // Transpose: a square block of `lanes` x `lanes` elements of `source` (of the same dtype, another buffer) transposed:
   //   buffer[index + i * pitch + j] = source[value + j * source_pitch + i]   for i, j < lanes; `value` is an index.
-  //   From bf16 to i32, pairs are turned: pair(source[value + j * source_pitch + 2 * i], the element after it).
+  //   From bf16 to i32, pairs are transposed: pair(source[value + j * source_pitch + 2 * i], the element after it).
   //   Not inside a Vector loop, not between Register buffers.
   int source = -1;
   int64_t pitch = 0, source_pitch = 0;

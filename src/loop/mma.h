@@ -13,13 +13,14 @@ constexpr int mma_b_count(DType operands) { return operands == DType::BF16 ? 4 :
 
 /// Thread `lane` of the warp holds, as the i-th element of its fragment, the one at row lane / 4 + `row` and column
 /// lane % 4 * `step` + `column`. Rows and columns: a [m, k], b [n, k], sums [m, n].
-struct MmaPlace { int row, step, column; };
-constexpr MmaPlace mma_a_place(DType operands, int i) {
-  return operands == DType::BF16 ? MmaPlace{i / 2 % 2 * 8, 2, i % 2 + i / 4 * 8} : MmaPlace{i % 2 * 8, 1, i / 2 * 4};
+struct MmaElement { int row, step, column; };
+constexpr MmaElement mma_a_place(DType operands, int i) {
+  return operands == DType::BF16 ? MmaElement{i / 2 % 2 * 8, 2, i % 2 + i / 4 * 8}
+                                 : MmaElement{i % 2 * 8, 1, i / 2 * 4};
 }
-constexpr MmaPlace mma_b_place(DType operands, int i) {
-  return operands == DType::BF16 ? MmaPlace{0, 2, i % 2 + i / 2 * 8} : MmaPlace{0, 1, i * 4};
+constexpr MmaElement mma_b_place(DType operands, int i) {
+  return operands == DType::BF16 ? MmaElement{0, 2, i % 2 + i / 2 * 8} : MmaElement{0, 1, i * 4};
 }
-constexpr MmaPlace mma_sum_place(int i) { return {i / 2 * 8, 2, i % 2}; }
+constexpr MmaElement mma_sum_place(int i) { return {i / 2 * 8, 2, i % 2}; }
 
 }  // namespace trainc::loop

@@ -181,7 +181,7 @@ class Parser {
     Expr index;
     int64_t pitch;
   };
-  Block turned() {
+  Block square() {
     Block b;
     b.buffer = find(buffers_, "buffer");
     expect("[");
@@ -231,9 +231,9 @@ class Parser {
       expect("(");
       const int lanes = static_cast<int>(number());
       expect(")");
-      const Block to = turned();
+      const Block to = square();
       expect("=");
-      const Block from = turned();
+      const Block from = square();
       end_of_line();
       return transpose(to.buffer, to.index, to.pitch, from.buffer, from.index, from.pitch, lanes);
     }
@@ -245,7 +245,7 @@ class Parser {
     if (take_word("tileload")) {
       const int tile = find(buffers_, "buffer");
       expect("=");
-      const Block from = turned();
+      const Block from = square();
       end_of_line();
       return tile_load(tile, from.buffer, from.index, from.pitch);
     }
@@ -259,7 +259,7 @@ class Parser {
       return tile_dot(sums, a, b);
     }
     if (take_word("tilestore")) {
-      const Block to = turned();
+      const Block to = square();
       expect("=");
       const int tile = find(buffers_, "buffer");
       end_of_line();

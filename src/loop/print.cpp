@@ -109,9 +109,9 @@ class Printer {
           if (w.kind == s.loop) head = w.word;
         if (s.loop == LoopKind::Vector) head += fmt::format("({})", s.lanes);
         const int64_t bound = nest_.vars.at(static_cast<size_t>(s.var)).extent;
-        const bool told = bound == (s.extent->kind == ExprKind::Int ? s.extent->int_value : -1);
+        const bool stated = bound == (s.extent->kind == ExprKind::Int ? s.extent->int_value : -1);
         line(depth, "{} {} in {}{}:", head, vars_[static_cast<size_t>(s.var)], expr(s.extent),
-             told        ? ""
+             stated      ? ""
              : bound < 0 ? " atmost ?"
                          : fmt::format(" atmost {}", bound));
         lines_of(s.body.at(0), depth + 1);

@@ -31,7 +31,7 @@ constexpr int64_t run_of(size_t level) { return level == 1 ? kRun : kRuns * run_
 /// again.
 /// Gives: the same terms in their order. Leaves: what is no sum of floats, a local that is read in the loop (a running
 /// sum), loops whose extent is no number; on a device (`threads_to_come`) loops around Vector loops, which become one
-/// range of the threads. `any_size`: the form must not depend on whether runs divide the extent.
+/// range of the threads. `any_size`: the nest's template must not depend on whether runs divide the extent.
 Stmt add_in_runs(LoopNest&, const Stmt& s, bool any_size = false, bool threads_to_come = false);
 
 }  // namespace trainc::loop

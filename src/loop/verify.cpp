@@ -131,17 +131,17 @@ class Verifier {
   // --- expressions: returns what the value is made of; `seen` keeps shared nodes from being walked twice
 
   // on_vector: depends on the open Vector loop's variable
-  struct Walk {
+  struct ExprFacts {
     Varies varies = Varies::Number;
     bool on_vector = false;
   };
 
-  Walk expression(const Expr& e) {
+  ExprFacts expression(const Expr& e) {
     check(e != nullptr, "a missing expression");
     if (const auto at = seen_.find(e.get()); at != seen_.end()) return at->second;
-    Walk w;
+    ExprFacts w;
     for (const Expr& a : e->args) {
-      const Walk inner = expression(a);
+      const ExprFacts inner = expression(a);
       w.varies = std::max(w.varies, inner.varies);
       w.on_vector |= inner.on_vector;
     }
@@ -227,7 +227,7 @@ class Verifier {
 
   void index(const Buffer& b, const Expr& e, bool guarded) {
     check(b.space != Space::Tile, fmt::format("an element of Tile buffer {}", b.name));
-    const Walk w = expression(e);
+    const ExprFacts w = expression(e);
     check(e->dtype == DType::I64, fmt::format("an index of {} is not i64", b.name));
     check(b.space != Space::Register || w.varies != Varies::Other,
           fmt::format("an index of Register buffer {} depends on more than Unroll and Vector variables", b.name));
@@ -268,7 +268,7 @@ class Verifier {
       }
       case StmtKind::Let: {
         const LocalInfo& l = local(s.local);
-        const Walk w = expression(s.value);
+        const ExprFacts w = expression(s.value);
         check(s.value->dtype == l.dtype,
               fmt::format("let {}: {} = a value of {}", l.name, name_of(l.dtype), name_of(s.value->dtype)));
         check(!bound_[static_cast<size_t>(s.local)].bound, fmt::format("local {} is bound twice", l.name));
@@ -281,7 +281,7 @@ class Verifier {
         check(b.bound, fmt::format("local {} is reduced into where it is not bound", l.name));
         check(b.in_parallel == in_parallel_, fmt::format("local {} is reduced over the Parallel loop", l.name));
         check(s.combine <= ReduceKind::Min, "a Reduce that is not sum, prod, max or min");
-        const Walk w = expression(s.value);
+        const ExprFacts w = expression(s.value);
         const bool widened =
             !device() && s.combine == ReduceKind::Sum && l.dtype == DType::F64 && s.value->dtype == DType::F32;
         check(widened || (s.value->dtype == l.dtype && l.dtype != DType::BF16 && l.dtype != DType::F16),
@@ -475,8 +475,8 @@ class Verifier {
   const LoopNest& nest_;
   std::vector<Binding> bound_;
   std::vector<Loop> loops_;
-  std::unordered_map<const ExprNode*, Walk> seen_;  // of one statement: scopes do not change within it
-  std::set<int> running_;                           // locals that the open Vector loop reduces into
+  std::unordered_map<const ExprNode*, ExprFacts> seen_;  // of one statement: scopes do not change within it
+  std::set<int> running_;                                // locals that the open Vector loop reduces into
   std::string where_;
   int depth_ = 0, parallel_ = 0;
   bool in_vector_ = false, in_parallel_ = false, vector_counted_ = false;

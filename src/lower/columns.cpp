@@ -52,7 +52,7 @@ std::vector<Factor> factors_of(const Node* sum, const Schedule& schedule, const 
 
 }  // namespace
 
-LoweredKernel lower_columns(const Schedule& schedule, const Group& group, const Machine& machine) {
+LoweredKernel lower_columns(const Schedule& schedule, const Group& group, const LoweringOptions& options) {
   LoweredKernel kernel;
   loop::LoopNest& nest = kernel.nest;
   nest.name = kernel_name(group);
@@ -62,15 +62,15 @@ LoweredKernel lower_columns(const Schedule& schedule, const Group& group, const 
   const bool across = factors.back().kept;  // the last kept factor lies across lanes
   const int64_t last = factors.back().extent;
   const int width =
-      across ? static_cast<int>(std::min<int64_t>(cost::kAcross, cost::kAcrossRegisters * lanes(machine.target, last)))
-             : lanes(machine.target, last);
+      across ? static_cast<int>(std::min<int64_t>(cost::kAcross, cost::kAcrossRegisters * lanes(options.target, last)))
+             : lanes(options.target, last);
 
   std::vector<int64_t> outer;
   for (size_t k = 0; k + 1 < factors.size(); ++k)
     if (factors[k].kept) outer.push_back(factors[k].extent);
   const int64_t pieces = ceil_div(last, width);
   if (across) outer.push_back(pieces);
-  OuterLoops loops(nest, outer, machine);
+  OuterLoops loops(nest, outer, options);
 
   // One variable a factor, in order.
   std::vector<Expr> variables;
@@ -112,7 +112,7 @@ LoweredKernel lower_columns(const Schedule& schedule, const Group& group, const 
   std::vector<Stmt> all, inside, finish;
   for (const Node* n : group.values) {
     const ReduceKind kind = n->as<ReduceAttr>().kind;
-    const Total total = total_of(n, nest, machine);
+    const Total total = total_of(n, nest, options);
     all.push_back(total.start);
     e.out = &inside;
     Expr v = e.value(n->in(0), Index::at_position(n->in(0)->shape(), position));
@@ -127,7 +127,7 @@ LoweredKernel lower_columns(const Schedule& schedule, const Group& group, const 
     body = loop::for_loop(LoopKind::Serial, folded[k].first, integer(folded[k].second), body);
   all.push_back(body);
   all.insert(all.end(), finish.begin(), finish.end());
-  body = add_in_runs(nest, block(all), machine.pinned != nullptr, machine.target.launches_blocks);
+  body = add_in_runs(nest, block(all), options.fixed_blockings != nullptr, options.target.launches_blocks);
   if (across) body = loop::for_loop(LoopKind::Vector, vector_var, vector_extent, body, width);
   nest.body = loops.close(body);
   return kernel;

@@ -8,7 +8,7 @@
 #include "lower/device_contraction.h"
 #include "lower/domain.h"
 #include "lower/kernels.h"
-#include "schedule/library.h"
+#include "schedule/vendor_product.h"
 
 namespace trainc::lower {
 
@@ -44,7 +44,7 @@ int64_t divisor_of(const Expr& e, int var) {
 
 }  // namespace
 
-ContractExpressions::ContractExpressions(Expressions& e, const Node* contract, const Machine& machine)
+ContractExpressions::ContractExpressions(Expressions& e, const Node* contract, const LoweringOptions& options)
     : e_(e), c_(contract) {
   loop::LoopNest& nest = e.nest();
   const Dims& out = c_->shape();
@@ -65,10 +65,10 @@ ContractExpressions::ContractExpressions(Expressions& e, const Node* contract, c
   };
   spec.lhs_k_contiguous = nearer(lhs, m);
   spec.rhs_k_contiguous = nearer(rhs, n);
-  // Operands in bf16 stay it where the machine multiplies it; else they are multiplied as the f32 that they are
+  // Operands in bf16 stay it where the target multiplies it; else they are multiplied as the f32 that they are
   // exactly.
   const auto of_bf16 = [&](int which, const Expr& x) { return c_->in(which)->dtype() == DType::BF16 || is_widened(x); };
-  const bool pairs = of_bf16(0, lhs) && of_bf16(1, rhs) && machine.target.has_bf16_dot;
+  const bool pairs = of_bf16(0, lhs) && of_bf16(1, rhs) && options.target.has_bf16_dot;
   const auto multiplied = [=](const Expr& x) { return pairs ? narrow(x) : x; };
   lhs = multiplied(lhs), rhs = multiplied(rhs);
   // Along the contiguous direction, an operand may come in runs: there its coordinate is written as major * run +
@@ -94,11 +94,11 @@ ContractExpressions::ContractExpressions(Expressions& e, const Node* contract, c
   if (!spec.rhs_k_contiguous) in_runs(1, n, n, spec.n, rhs, spec.rhs_run, spec.rhs_in_run);
   else in_runs(1, n, k, spec.k, rhs, spec.rhs_k_run, spec.rhs_in_k_run);
   // Where the lhs is memory as it lies: both its coordinates in runs, with a fixed stride within each.
-  const auto place_of = [&](const Expr& whole) -> lower::ContractionSpec::Place {
+  const auto unpacked_of = [&](const Expr& whole) -> lower::ContractionSpec::UnpackedOperand {
     const auto is_load = [](const Expr& x) { return x->kind == loop::ExprKind::Load && x->args.size() == 1; };
     const int64_t rows = divisor_of(whole, m), depth = divisor_of(whole, k);
     if (!is_load(whole) || (!spec.lhs_k_contiguous && rows == 0 && depth == 0)) return {};
-    lower::ContractionSpec::Place p{whole->id, rows ? rows : spec.m, 0, depth ? depth : spec.k, 0, nullptr};
+    lower::ContractionSpec::UnpackedOperand p{whole->id, rows ? rows : spec.m, 0, depth ? depth : spec.k, 0, nullptr};
     if (spec.m % p.row_run != 0 || spec.k % p.k_run != 0 || (pairs && p.k_run % 2 != 0)) return {};
     const int i = nest.add_var("row_run", spec.m / p.row_run), row = nest.add_var("row", p.row_run),
               j = nest.add_var("k_run", spec.k / p.k_run), depth_in = nest.add_var("k", p.k_run);
@@ -112,7 +112,7 @@ ContractExpressions::ContractExpressions(Expressions& e, const Node* contract, c
     p.first = [=](Expr bb, Expr ii, Expr jj) { return substitute(first, {{b, bb}, {i, ii}, {j, jj}}); };
     return p;
   };
-  if (!machine.target.launches_blocks) spec.lhs_place = place_of(lhs);
+  if (!options.target.launches_blocks) spec.lhs_unpacked = unpacked_of(lhs);
   spec.lhs = [=](Expr bb, Expr row, Expr kk) { return substitute(lhs, {{b, bb}, {m, row}, {k, kk}}); };
   spec.rhs = [=](Expr bb, Expr row, Expr kk) { return substitute(rhs, {{b, bb}, {n, row}, {k, kk}}); };
 }
@@ -141,40 +141,41 @@ Stmt ContractExpressions::epilogue(const Schedule& schedule, const std::vector<c
 
 /// Makes `kernel` a product of the vendor's library, where the contraction is large enough for one and it can compute
 /// the group.
-static bool by_library(LoweredKernel& kernel, const lower::ContractionSpec& spec, const Schedule& schedule,
-                       const Group& group, const Machine& machine, const NodeRemarks& remarks) {
+static bool as_vendor_product(LoweredKernel& kernel, const lower::ContractionSpec& spec, const Schedule& schedule,
+                              const Group& group, const LoweringOptions& options, const NodeRemarks& remarks) {
   const int64_t flops = 2 * spec.batch * spec.m * spec.n * spec.k;
   if (spec.k == 0) return false;
   const auto refused = [&](const char* why) {
     remarks.missed(missed::kLibraryCall, why, group.values[0], nullptr, group.values[0]->type.bytes());
     return false;
   };
-  if (flops < machine.library_flops) return refused("it is too small for a launch of its own");
+  if (flops < options.vendor_product_flops) return refused("it is too small for a launch of its own");
   loop::LoopNest& nest = kernel.nest;
   const int b = nest.add_var("b", spec.batch), m = nest.add_var("m", spec.m), n = nest.add_var("n", spec.n),
             k = nest.add_var("k", spec.k);
   const Expr lhs = spec.lhs(nest.var(b), nest.var(m), nest.var(k)),
              rhs = spec.rhs(nest.var(b), nest.var(n), nest.var(k));
   const auto found =
-      library_product({spec.batch, spec.m, spec.n, spec.k, lhs, rhs, b, m, n, k}, nest, schedule, group, machine.tf32);
+      vendor_product({spec.batch, spec.m, spec.n, spec.k, lhs, rhs, b, m, n, k}, nest, schedule, group, options.tf32);
   if (!found) return refused(found.why());
   kernel.product = found->product;
   kernel.arguments = {kernel.arguments[static_cast<size_t>(found->lhs)],
                       kernel.arguments[static_cast<size_t>(found->rhs)], found->stored};
-  nest.name += "_library";
+  nest.name += "_vendor";
   nest.flops = flops;
   return true;
 }
 
-LoweredKernel lower_contract(const Schedule& schedule, const Group& group, const Machine& machine,
+LoweredKernel lower_contract(const Schedule& schedule, const Group& group, const LoweringOptions& options,
                              const NodeRemarks& remarks) {
   LoweredKernel kernel;
   loop::LoopNest& nest = kernel.nest;
   nest.name = kernel_name(group);
   Expressions e(schedule, kernel);
   const Node* c = group.values[0];
-  ContractExpressions contract(e, c, machine);
-  if (machine.library_flops > 0 && by_library(kernel, contract.spec, schedule, group, machine, remarks)) return kernel;
+  ContractExpressions contract(e, c, options);
+  if (options.vendor_product_flops > 0 && as_vendor_product(kernel, contract.spec, schedule, group, options, remarks))
+    return kernel;
 
   for (const Node* v : group.values)  // declared before the generator adds its own buffers: arguments come first
     if (schedule.stored.count(v)) e.argument(v, true);
@@ -190,12 +191,12 @@ LoweredKernel lower_contract(const Schedule& schedule, const Group& group, const
   contract.spec.epilogue = [&](Expr bb, Expr mm, Expr nn, Expr sum) {
     return contract.epilogue(schedule, group.values, bb, mm, nn, sum);
   };
-  contract.spec.f32_in_parts = machine.float32_in_parts;
-  if (machine.target.launches_blocks)
-    lower::build_device_contraction(nest, contract.spec, machine.target, machine.tf32);
+  contract.spec.f32_in_parts = options.float32_in_parts;
+  if (options.target.launches_blocks)
+    lower::build_device_contraction(nest, contract.spec, options.target, options.tf32);
   else {
-    contract.spec.pinned = next_of(machine.pinned);
-    lower::build_contraction(nest, contract.spec, machine.target, machine.blocking);
+    contract.spec.fixed_blocking = next_of(options.fixed_blockings);
+    lower::build_contraction(nest, contract.spec, options.target, options.blocking);
   }
   return kernel;
 }

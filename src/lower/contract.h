@@ -13,7 +13,7 @@ namespace trainc::lower {
 class ContractExpressions {
  public:
   /// Reads the operands of `contract`: values that are `own` as own_value says. Sets all of `spec` but the epilogue.
-  ContractExpressions(Expressions&, const Node* contract, const Machine&);
+  ContractExpressions(Expressions&, const Node* contract, const LoweringOptions&);
   /// For spec.epilogue: binds the sum, and makes and stores `values` (the contraction, and what is aligned with it).
   /// `also`: one more statement, given the sum.
   Stmt epilogue(const Schedule&, const std::vector<const Node*>& values, const Expr& b, const Expr& m, const Expr& n,

@@ -24,7 +24,7 @@ namespace trainc::lower {
 // few cache lines every few steps of k.
 //
 // bf16 operands are packed as pairs along k, and the dot product of two pairs takes the place of the FMA. All that is
-// said of k then counts pairs (`spec.k` too), but for the coordinates that the operands are read at. Along k a pair is
+// said of k then paired pairs (`spec.k` too), but for the coordinates that the operands are read at. Along k a pair is
 // two neighbours of a bf16 buffer, else an i32.
 //
 // On AMX (`b_.tiles`) the packed blocks are made into tiles, and contraction_tiles.h has the micro-kernel: the sums
@@ -41,7 +41,7 @@ ContractionBuilder::ContractionBuilder(LoopNest& nest, const ContractionSpec& sp
       packed_(pairs_ ? DType::I32 : dtype),
       sum_(pairs_ ? DType::F32 : dtype),
       b_(blocking),
-      pack_k_(spec.pinned ? cost::kBlock : b_.block_k),
+      pack_k_(spec.fixed_blocking ? cost::kBlock : b_.block_k),
       stage_k_(std::min(cost::kStagedSteps, pack_k_)),
       stage_row_(stage_k_ + b_.lanes),
       m_(size("m", spec.m)),
@@ -60,11 +60,11 @@ ContractionBuilder::ContractionBuilder(LoopNest& nest, const ContractionSpec& sp
   const int64_t rows = b_.block_m * b_.tile_m;
   lhs_pitch_ = (spec.lhs_k_contiguous ? pack_k_ : (rows + b_.lanes - 1) / b_.lanes * b_.lanes) + b_.lanes;
   // A part is done with these at the end of a call, and leaves them to the next one.
-  if (b_.lhs_in_place) lhs_ = spec.lhs_place.buffer;
+  if (b_.lhs_unpacked) lhs_ = spec.lhs_unpacked.buffer;
   else if (lhs_in_block()) lhs_ = spec.lhs_block.buffer;
   else if (spec.lhs_k_contiguous) lhs_ = passing("lhs_pack", element_, rows * lhs_pitch_ * each());
   else lhs_ = passing("lhs_pack", packed_, pack_k_ * lhs_pitch_);
-  if (!b_.in_place)
+  if (!b_.rhs_unpacked)
     rhs_ = part_ == Part::Rows ? scratch("rhs_whole", packed_, b_.k_blocks * rhs_block())
                                : passing("rhs_pack", packed_, rhs_block());
   if (spec.rhs_k_contiguous) stage_ = passing("rhs_stage", element_, b_.tile_n * stage_row_ * each());
@@ -122,7 +122,7 @@ Stmt ContractionBuilder::add_k_block(const Expr& batch, const Expr& k_block, con
 }
 
 Expr ContractionBuilder::size(const char* name, int64_t value) {
-  if (!spec_.pinned) return integer(value);
+  if (!spec_.fixed_blocking) return integer(value);
   const int local = nest_.add_local(name, DType::I64);
   sizes_.push_back(let(local, integer(value)));
   return nest_.local(local);
@@ -162,7 +162,7 @@ Stmt ContractionBuilder::multiply(const Expr& m_block) {
   const Expr tiles = tiles_in_block(block_tile);
   std::vector<Stmt> body;
   if (part_ == Part::None) look_ahead_of_m_block(body, m_block);
-  if (spec_.k > 0 && !lhs_in_block() && !b_.lhs_in_place) body.push_back(pack_lhs(first_tile_ + block_tile, tiles));
+  if (spec_.k > 0 && !lhs_in_block() && !b_.lhs_unpacked) body.push_back(pack_lhs(first_tile_ + block_tile, tiles));
   if (amx_) body.push_back(amx_->prepare_lhs(tiles, depth_));
   body.push_back(loop(LoopKind::Serial, "panel", panels_, [&](const Expr& panel) {
     return loop(LoopKind::Serial, "tile", tiles,
@@ -195,27 +195,28 @@ Expr ContractionBuilder::tiles_in_block(const Expr& block_tile) const {
 }
 
 ContractionShape shape_of(const ContractionSpec& s) {
-  ContractionShape shape{s.batch,        s.m,     s.n, s.k, s.lhs_k_contiguous, s.rhs_k_contiguous, s.rhs_run, {},
-                         s.f32_in_parts, s.pinned};
-  if (s.lhs_place.buffer >= 0) shape.lhs_place = {s.lhs_place.row_run, s.lhs_place.row_stride, s.lhs_place.k_run};
+  ContractionShape shape{
+      s.batch, s.m, s.n, s.k, s.lhs_k_contiguous, s.rhs_k_contiguous, s.rhs_run, {}, s.f32_in_parts, s.fixed_blocking};
+  if (s.lhs_unpacked.buffer >= 0)
+    shape.lhs_unpacked = {s.lhs_unpacked.row_run, s.lhs_unpacked.row_stride, s.lhs_unpacked.k_run};
   return shape;
 }
 
 namespace {
 
-// What the generator counts: pairs of bf16 along k.
-struct Counted {
+// The spec as its loops are written: where bf16 is multiplied in pairs, k counts pairs.
+struct PairedSpec {
   ContractionSpec spec;
   DType dtype;  // of the operands' elements
   bool pairs;
 };
-Counted counted(const ContractionSpec& spec, const Target& target) {
+PairedSpec in_pairs(const ContractionSpec& spec, const Target& target) {
   // Asked with coordinates that exist, or are not read (k = 0).
   const DType dtype = spec.lhs(integer(0), integer(0), integer(0))->dtype;
   const bool pairs = dtype == DType::BF16 && target.has_bf16_dot;
   require(dtype == DType::F32 || dtype == DType::F64 || pairs,
           "contraction of " + std::string(name_of(dtype)) + " operands: cast them to f32");
-  Counted c{spec, dtype, pairs};
+  PairedSpec c{spec, dtype, pairs};
   if (pairs) c.spec.k = (spec.k + 1) / 2;
   return c;
 }
@@ -230,28 +231,29 @@ void build_contraction(LoopNest& nest, const ContractionSpec& spec, const Target
     nest.body = block({});
     return;
   }
-  const Counted c = counted(spec, target);
-  const Blocking blocking = spec.pinned ? pinned_blocking(shape_of(c.spec), c.dtype, target, *spec.pinned)
-                                        : choose_blocking(shape_of(c.spec), c.dtype, target, variant);
+  const PairedSpec c = in_pairs(spec, target);
+  const Blocking blocking = spec.fixed_blocking
+                                ? schedule::fixed_blocking(shape_of(c.spec), c.dtype, target, *spec.fixed_blocking)
+                                : choose_blocking(shape_of(c.spec), c.dtype, target, variant);
   nest.parallel_extent = spec.batch * blocking.m_tasks * blocking.n_tasks;
   ContractionBuilder builder(nest, c.spec, c.dtype, spec.k, blocking);
-  const int task = nest.add_var("task", spec.pinned ? -1 : nest.parallel_extent);
+  const int task = nest.add_var("task", spec.fixed_blocking ? -1 : nest.parallel_extent);
   nest.body = for_loop(LoopKind::Parallel, task, integer(nest.parallel_extent), builder.task(nest.var(task)));
 }
 
 struct ContractionPart::Impl {
-  /// Of a pinned blocking, a part has the tile alone: its sizes are numbers.
+  /// Of a fixed blocking, a part has the tile alone: its sizes are numbers.
   static ContractionSpec with_numbers(ContractionSpec spec) {
-    spec.pinned = nullptr;
+    spec.fixed_blocking = nullptr;
     return spec;
   }
   Impl(LoopNest& nest, const ContractionSpec& spec, int64_t k_block, const Target& target)
-      : counts(counted(spec, target)),
-        blocking(block_part(shape_of(counts.spec), counts.dtype, target, counts.pairs ? k_block / 2 : k_block)),
-        builder(nest, with_numbers(counts.spec), counts.dtype, spec.k, blocking, k_block ? Part::Depth : Part::Rows) {
-    require(!counts.pairs || k_block % 2 == 0, "a part's block of k splits a pair");
+      : paired(in_pairs(spec, target)),
+        blocking(block_part(shape_of(paired.spec), paired.dtype, target, paired.pairs ? k_block / 2 : k_block)),
+        builder(nest, with_numbers(paired.spec), paired.dtype, spec.k, blocking, k_block ? Part::Depth : Part::Rows) {
+    require(!paired.pairs || k_block % 2 == 0, "a part's block of k splits a pair");
   }
-  const Counted counts;
+  const PairedSpec paired;
   const Blocking blocking;
   ContractionBuilder builder;
 };
@@ -266,6 +268,6 @@ Stmt ContractionPart::multiply(const Expr& batch, const Extents& here) {
 Stmt ContractionPart::add_k_block(const Expr& batch, const Expr& k_block, const Extents& here, const Extents& before) {
   return impl_->builder.add_k_block(batch, k_block, here, before);
 }
-int64_t ContractionPart::block_k() const { return impl_->blocking.block_k * (impl_->counts.pairs ? 2 : 1); }
+int64_t ContractionPart::block_k() const { return impl_->blocking.block_k * (impl_->paired.pairs ? 2 : 1); }
 
 }  // namespace trainc::lower

@@ -33,23 +33,23 @@ struct ContractionSpec {
   // are to be whole panels.
   int64_t lhs_run = 0, rhs_run = 0, rhs_k_run = 0;
   std::function<Expr(Expr b, Expr other, Expr major, Expr minor)> lhs_in_run, rhs_in_run, rhs_in_k_run;
-  // An lhs that is memory as it lies, in runs both ways: rows come `row_run` at a time, `row_stride` elements apart in
-  // `buffer`, k likewise; first(b, i, j) is where run i of the rows and run j of k begin. So a window over an image in
-  // memory: a row of places, and a row of taps. The micro-kernel may then read it there; `lhs` and `lhs_in_run` say the
-  // same.
-  struct Place {
+  // An lhs that may be multiplied from where it lies, without packing: it is memory, in runs both ways. Rows come
+  // `row_run` at a time, `row_stride` elements apart in `buffer`, k likewise; first(b, i, j) is where run i of the rows
+  // and run j of k begin. So a window over an image in memory: a row of places, and a row of taps. The micro-kernel may
+  // then read it there; `lhs` and `lhs_in_run` say the same.
+  struct UnpackedOperand {
     int buffer = -1;
     int64_t row_run = 0, row_stride = 0, k_run = 0, k_stride = 0;
     std::function<Expr(Expr b, Expr row_run, Expr k_run)> first;
   };
-  Place lhs_place;
+  UnpackedOperand lhs_unpacked;
   // f32 operands may be multiplied as three parts in bf16, where the target has tiles: as near to the truth, but not
   // the bits of FMAs (docs/contraction.md).
   bool f32_in_parts = false;
-  // (A ContractionPart keeps the register tile alone.) Not null: a nest whose form does not depend on the sizes (m, n,
-  // k, batch), so that nests of other sizes differ from it in numbers alone. Where it leaves a choice, that is the one
-  // that was made for the first sizes; it is kept here.
-  Blocking* pinned = nullptr;
+  // (A ContractionPart keeps the register tile alone.) Not null: a nest whose template does not depend on the sizes (m,
+  // n, k, batch), so that nests of other sizes differ from it in numbers alone. Where it leaves a choice, that is the
+  // one that was made for the first sizes; it is kept here.
+  Blocking* fixed_blocking = nullptr;
   // Given coordinates and the finished sum (f32 for bf16 elements), the statement that stores it (bias, activation,
   // residual, cast, ... inside). Called inside a Vector loop over n; n's expression advances by one a lane.
   std::function<Stmt(Expr b, Expr m, Expr n, Expr sum)> epilogue;

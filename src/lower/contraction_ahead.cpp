@@ -164,7 +164,7 @@ std::vector<Stmt> ContractionBuilder::look_ahead(const Expr& block_tile, const E
            return spec_.lhs(lhs_ahead_.batch, within(lhs_ahead_.row + row, m_), lhs_ahead_.k * each() + k);
          }},
         (panel * b_.block_m + tile) * groups + group, b_.room_n * b_.block_m * groups);
-  if (spec_.rhs_run == 0 && spec_.rhs_k_run == 0 && (more_tasks() || b_.k_blocks > 1) && !b_.in_place)
+  if (spec_.rhs_run == 0 && spec_.rhs_k_run == 0 && (more_tasks() || b_.k_blocks > 1) && !b_.rhs_unpacked)
     ask({b_.room_n * b_.tile_n, pack_k_ * each(), spec_.rhs_k_contiguous,
          [&](const Expr& row, const Expr& k) {
            return spec_.rhs(next_rhs_.batch, within(next_rhs_.row + row, n_), next_rhs_.k * each() + k);

@@ -38,8 +38,8 @@ class EpilogueAhead {
   struct Access {
     int buffer;
     Expr index;
-    int64_t line;
-  };  // elements a line
+    int64_t line;  // elements of a cache line
+  };
   std::vector<Access> accesses_;
   int row_var_, column_var_;
   int64_t rows_, columns_;

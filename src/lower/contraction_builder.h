@@ -39,7 +39,7 @@ class ContractionBuilder {
   struct Ahead { Expr batch, row, k; };
   // What the micro-kernel multiplies: a tile of the m block (its rows from `first_row` on, `fma_rows` of them) and a
   // panel; where its partial sums lie.
-  struct Place { Expr block_tile, tile, panel, base, first_row; };
+  struct TilePosition { Expr block_tile, tile, panel, base, first_row; };
 
   // --- what all of them ask
   static bool is_number(const Expr& e) { return e->kind == ExprKind::Int; }
@@ -126,8 +126,8 @@ class ContractionBuilder {
   bool many_blocks() const { return b_.k_blocks > 1; }
 
   // --- contraction.cpp
-  // A number that the sizes decide. Where the nest's form must not depend on it, it has a name, through which nothing
-  // is simplified.
+  // A number that the sizes decide. With a fixed blocking, where the nest must be the same for all sizes but for
+  // numbers, it has a name, through which nothing is simplified.
   Expr size(const char* name, int64_t value);
   void begin_part(const Expr& batch, const Extents& here);
   Expr k_blocks_here() const { return k_here_ ? floor_div(k_here_ + integer(b_.block_k - 1), b_.block_k) : k_blocks_; }
@@ -148,7 +148,7 @@ class ContractionBuilder {
 
   // --- contraction_pack.cpp
   Stmt pack_rhs_block() {
-    return spec_.k == 0 || b_.in_place ? block({}) : spec_.rhs_k_contiguous ? pack_rhs_transposed() : pack_rhs();
+    return spec_.k == 0 || b_.rhs_unpacked ? block({}) : spec_.rhs_k_contiguous ? pack_rhs_transposed() : pack_rhs();
   }
   // Fills a buffer along k, from packed element `at` on, with `depth` of an operand from `first` on: copy(first
   // element, how many) and, where half a pair is left, a zero.
@@ -172,8 +172,8 @@ class ContractionBuilder {
   // Rows along k into a staging tile (the prologue runs on whole vectors), then the tile's columns, out of L1, into the
   // panel.
   Stmt pack_rhs_transposed();
-  // The staging tile, `depth` elements of k wide, turned into the panel: squares in registers, and the k that no square
-  // has one by one.
+  // The staging tile, `depth` elements of k wide, transposed into the panel: squares in registers, and the k that no
+  // square has one by one.
   Stmt turn_stage(const Expr& panel, const Expr& stage_k, const Expr& depth);
 
   // --- contraction_kernel.cpp
@@ -181,31 +181,31 @@ class ContractionBuilder {
   Expr lhs_at(const Expr& block_tile, const Expr& tile, const Expr& row, const Expr& k) const;
   Expr rhs_element(const Expr& panel, const Expr& k, const Expr& column) const;
   // The lhs, packed or where it lies, at a row of the tile and k of the block.
-  Expr lhs_element(const Place& at_tile, const Expr& row, const Expr& k) const;
+  Expr lhs_element(const TilePosition& at_tile, const Expr& row, const Expr& k) const;
   // sums += lhs column * rhs row, at one k; lhs(row) is its element
   template <class Lhs>
-  Stmt outer_product(const Place& at_tile, const Expr& k, Lhs lhs);
+  Stmt outer_product(const TilePosition& at_tile, const Expr& k, Lhs lhs);
   /// Whether blocks of k before this one have left a sum.
   Expr has_partial(const Expr& tile, const Expr& panel) const;
   // partial[at] = sum, or that added to what the k blocks before have left there.
-  Stmt keep(const Place& p, const Expr& at, const Expr& sum) const;
+  Stmt keep(const TilePosition& p, const Expr& at, const Expr& sum) const;
   // Products with an lhs where it lies: the block of k run by run, or the part of a run that it is.
   template <class LookAhead>
-  Stmt products_in_place(const Place& p, LookAhead ahead);
-  Expr packed_at_place(const Expr& at) const {
+  Stmt products_of_unpacked(const TilePosition& p, LookAhead ahead);
+  Expr packed_from_memory(const Expr& at) const {
     return pairs_ ? pair(nest_.load(lhs_, at), nest_.load(lhs_, at + integer(1))) : nest_.load(lhs_, at);
   }
   // The sums of `fma_rows` rows of a tile; ahead(group) is put in before each group of steps.
   template <class LookAhead>
-  std::vector<Stmt> sums_in_registers(const Place& p, LookAhead ahead);
+  std::vector<Stmt> sums_in_registers(const TilePosition& p, LookAhead ahead);
   template <class LookAhead>
-  Stmt sums_on_tiles(const Place& p, LookAhead ahead);
+  Stmt sums_on_tiles(const TilePosition& p, LookAhead ahead);
   Expr is_last_block() const { return cast(apply(Op::Eq, {k_block_, k_blocks_here() - integer(1)}), DType::I64); }
   Stmt micro_kernel(const Expr& block_tile, const Expr& tile, const Expr& panel);
   Stmt epilogue(const Expr& tile, const Expr& panel, const Expr& base);
 
   // --- contraction_ahead.cpp
-  bool more_tasks() const { return spec_.pinned || nest_.parallel_extent > 1; }
+  bool more_tasks() const { return spec_.fixed_blocking || nest_.parallel_extent > 1; }
   // select(index is the last, a, b) under a name, where it is not one of them for all iterations.
   Expr choose(std::vector<Stmt>& body, const char* name, const Expr& index, const Expr& count, const Expr& at_last,
               const Expr& before);

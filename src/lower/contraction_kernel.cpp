@@ -12,20 +12,20 @@ Expr ContractionBuilder::lhs_at(const Expr& block_tile, const Expr& tile, const 
 }
 
 Expr ContractionBuilder::rhs_element(const Expr& panel, const Expr& k, const Expr& column) const {
-  if (!b_.in_place) return nest_.load(rhs_, rhs_index(panel, k, column));
+  if (!b_.rhs_unpacked) return nest_.load(rhs_, rhs_index(panel, k, column));
   Expr n = (first_panel_ + panel) * b_.tile_n + column;
   Expr element = packed(first_k_ + k, [&](const Expr& kk) { return spec_.rhs(batch_, n, kk); });
   if (n_here_) return guarded(element, apply(Op::Lt, {n, n_here_}));
   return all_full(n_, b_.tile_n) ? element : guarded(element, apply(Op::Lt, {n, n_}));
 }
 
-Expr ContractionBuilder::lhs_element(const Place& at_tile, const Expr& row, const Expr& k) const {
+Expr ContractionBuilder::lhs_element(const TilePosition& at_tile, const Expr& row, const Expr& k) const {
   const Expr from = lhs_at(at_tile.block_tile, at_tile.tile, at_tile.first_row + row, k);
   return spec_.lhs_k_contiguous ? packed_at(lhs_, from) : nest_.load(lhs_, from);
 }
 
 template <class Lhs>
-Stmt ContractionBuilder::outer_product(const Place& at_tile, const Expr& k, Lhs lhs) {
+Stmt ContractionBuilder::outer_product(const TilePosition& at_tile, const Expr& k, Lhs lhs) {
   Stmt row_of_rhs =
       vectors([&](const Expr& column) { return store(columns_, column, rhs_element(at_tile.panel, k, column)); });
   Stmt products = loop(LoopKind::Unroll, "row", integer(b_.fma_rows), [&](const Expr& row) {
@@ -46,7 +46,7 @@ Expr ContractionBuilder::has_partial(const Expr& tile, const Expr& panel) const 
   return has;
 }
 
-Stmt ContractionBuilder::keep(const Place& p, const Expr& at, const Expr& sum) const {
+Stmt ContractionBuilder::keep(const TilePosition& p, const Expr& at, const Expr& sum) const {
   return store(partial_, at,
                many_blocks()
                    ? apply(Op::Add, {nest_.load(partial_, at, has_partial(p.block_tile + p.tile, p.panel)), sum})
@@ -54,20 +54,20 @@ Stmt ContractionBuilder::keep(const Place& p, const Expr& at, const Expr& sum) c
 }
 
 template <class LookAhead>
-Stmt ContractionBuilder::products_in_place(const Place& p, LookAhead ahead) {
-  const ContractionSpec::Place& place = spec_.lhs_place;
+Stmt ContractionBuilder::products_of_unpacked(const TilePosition& p, LookAhead ahead) {
+  const ContractionSpec::UnpackedOperand& unpacked = spec_.lhs_unpacked;
   const bool asks = groups_of_steps() > 0;
-  const int64_t run = place.k_run / each(), tiles_of_run = place.row_run / b_.tile_m;
+  const int64_t run = unpacked.k_run / each(), tiles_of_run = unpacked.row_run / b_.tile_m;
   const Expr tile = first_tile_ + p.block_tile + p.tile;
   // products of `count` steps of k, `most` at most, from step `start` of the block on: they are in run `major`, from
   // its step `minor` on
   const auto piece = [&](const Expr& start, const Expr& major, const Expr& minor, const Expr& count, int64_t most) {
     const int first = nest_.add_local("lies", DType::I64);
-    const Expr at = place.first(batch_, floor_div(tile, tiles_of_run), major) +
-                    mod(tile, tiles_of_run) * (b_.tile_m * place.row_stride) + minor * (each() * place.k_stride);
+    const Expr at = unpacked.first(batch_, floor_div(tile, tiles_of_run), major) +
+                    mod(tile, tiles_of_run) * (b_.tile_m * unpacked.row_stride) + minor * (each() * unpacked.k_stride);
     const auto product = [&](const Expr& k) {
       return outer_product(p, start + k, [&](const Expr& row) {
-        return packed_at_place(nest_.local(first) + row * place.row_stride + k * (each() * place.k_stride));
+        return packed_from_memory(nest_.local(first) + row * unpacked.row_stride + k * (each() * unpacked.k_stride));
       });
     };
     int64_t unroll = std::min<int64_t>(cost::kUnrolledSteps, most);
@@ -106,11 +106,11 @@ Stmt ContractionBuilder::products_in_place(const Place& p, LookAhead ahead) {
 }
 
 template <class LookAhead>
-std::vector<Stmt> ContractionBuilder::sums_in_registers(const Place& p, LookAhead ahead) {
+std::vector<Stmt> ContractionBuilder::sums_in_registers(const TilePosition& p, LookAhead ahead) {
   std::vector<Stmt> body;
   body.push_back(tile_elements([&](const Expr& at) { return store(sums_, at, zero(sum_)); }));
-  if (spec_.k > 0 && b_.lhs_in_place) {
-    body.push_back(products_in_place(p, ahead));
+  if (spec_.k > 0 && b_.lhs_unpacked) {
+    body.push_back(products_of_unpacked(p, ahead));
   } else if (spec_.k > 0) {
     const auto product = [&](const Expr& k) {
       return outer_product(p, k, [&](const Expr& row) { return lhs_element(p, row, k); });
@@ -143,7 +143,7 @@ std::vector<Stmt> ContractionBuilder::sums_in_registers(const Place& p, LookAhea
 }
 
 template <class LookAhead>
-Stmt ContractionBuilder::sums_on_tiles(const Place& p, LookAhead ahead) {
+Stmt ContractionBuilder::sums_on_tiles(const TilePosition& p, LookAhead ahead) {
   const Stmt sums = amx_->multiply(p.tile, p.panel, depth_, ahead);
   if (!many_blocks()) return block({sums, amx_->store_sums(partial_, p.base)});
   return block({sums, amx_->store_sums(block_sums_, integer(0)),
@@ -156,9 +156,10 @@ Stmt ContractionBuilder::micro_kernel(const Expr& block_tile, const Expr& tile, 
   std::vector<Stmt> body;
   if (part_ == Part::None && (more_tasks() || b_.task_m > 1 || b_.task_n > 1))
     look_ahead_of_tile(body, block_tile, tile, panel);
-  Place p{block_tile, tile, panel,
-          many_blocks() ? ((block_tile + tile) * b_.room_n + panel) * (int64_t(b_.tile_m) * b_.tile_n) : integer(0),
-          integer(0)};
+  TilePosition p{
+      block_tile, tile, panel,
+      many_blocks() ? ((block_tile + tile) * b_.room_n + panel) * (int64_t(b_.tile_m) * b_.tile_n) : integer(0),
+      integer(0)};
   const auto ahead = [&](const Expr& group) { return look_ahead(block_tile, tile, panel, group, p.base); };
   if (!amx_) {
     for (Stmt& s : sums_in_registers(p, ahead)) body.push_back(std::move(s));

@@ -1,5 +1,5 @@
-// Operands of a contraction into panels: copies along the contiguous direction, in runs, or turned through a staging
-// tile.
+// Operands of a contraction into panels: copies along the contiguous direction, in runs, or transposed through a
+// staging tile.
 #include "lower/contraction_builder.h"
 #include "support/division.h"
 
@@ -72,7 +72,7 @@ Stmt ContractionBuilder::pack_lhs(const Expr& first_tile, const Expr& tiles) {
       if (spec_.lhs_run == 0)
         return copy_along_k(lhs_, at, first_k_, depth_, [&](const Expr& k) { return spec_.lhs(batch_, m, k); });
       return fill_along_k(lhs_, at, first_k_, depth_, [&](const Expr& from, const Expr& count) {
-        return copy_runs(spec_.lhs_run, pack_k_ * each(), !spec_.pinned, from, count, element_lanes(),
+        return copy_runs(spec_.lhs_run, pack_k_ * each(), !spec_.fixed_blocking, from, count, element_lanes(),
                          [&](const Expr& k, const Expr& major, const Expr& minor) {
                            return store(lhs_, at * each() + k, spec_.lhs_in_run(batch_, m, major, minor));
                          });
@@ -84,7 +84,7 @@ Stmt ContractionBuilder::pack_lhs(const Expr& first_tile, const Expr& tiles) {
     const Expr end = m_here_ ? m_here_ : m_;
     if (spec_.lhs_run > 0) {
       const Expr there = full ? rows : rest(rows, first, end);
-      const bool aligned = !spec_.pinned && (b_.m_tasks == 1 || b_.task_m % b_.block_m == 0);
+      const bool aligned = !spec_.fixed_blocking && (b_.m_tasks == 1 || b_.task_m % b_.block_m == 0);
       Stmt copy = copy_runs(spec_.lhs_run, b_.block_m * b_.tile_m, aligned, first, there, b_.lanes,
                             [&](const Expr& row, const Expr& major, const Expr& minor) {
                               return store(lhs_, lhs_index(row, k), packed(first_k_ + k, [&](const Expr& kk) {
@@ -146,7 +146,7 @@ Stmt ContractionBuilder::pack_rhs_transposed() {
         if (spec_.rhs_k_run == 0)
           return copy_along_k(stage_, at, first_k_ + stage_k, depth,
                               [&](const Expr& k) { return spec_.rhs(batch_, n, k); });
-        const bool aligned = b_.block_k % stage_k_ == 0 && !spec_.pinned;
+        const bool aligned = b_.block_k % stage_k_ == 0 && !spec_.fixed_blocking;
         return fill_along_k(stage_, at, first_k_ + stage_k, depth, [&](const Expr& from, const Expr& count) {
           return copy_runs(spec_.rhs_k_run, stage_k_ * each(), aligned, from, count, element_lanes(),
                            [&](const Expr& k, const Expr& major, const Expr& minor) {
@@ -161,16 +161,16 @@ Stmt ContractionBuilder::pack_rhs_transposed() {
 
 Stmt ContractionBuilder::turn_stage(const Expr& panel, const Expr& stage_k, const Expr& depth) {
   const Expr squares = floor_div(depth, b_.lanes);
-  Stmt turned = loop(LoopKind::Serial, "square", squares, [&](const Expr& square) {
+  Stmt transposed = loop(LoopKind::Serial, "square", squares, [&](const Expr& square) {
     const Expr k = square * b_.lanes;
     return loop(LoopKind::Unroll, "columns", integer(b_.tile_n / b_.lanes), [&](const Expr& columns) {
       return transpose(rhs_, rhs_index(panel, stage_k + k, columns * b_.lanes), b_.tile_n, stage_,
                        (columns * (b_.lanes * stage_row_) + k) * each(), stage_row_ * each(), b_.lanes);
     });
   });
-  if (all_full(k_, b_.lanes) && b_.block_k % b_.lanes == 0) return turned;
+  if (all_full(k_, b_.lanes) && b_.block_k % b_.lanes == 0) return transposed;
   const Expr done = squares * b_.lanes;
-  return block({turned, loop(LoopKind::Serial, "k", depth - done, [&](const Expr& k) {
+  return block({transposed, loop(LoopKind::Serial, "k", depth - done, [&](const Expr& k) {
                   return loop(LoopKind::Unroll, "column", integer(b_.tile_n), [&](const Expr& column) {
                     return store(rhs_, rhs_index(panel, stage_k + done + k, column),
                                  packed_at(stage_, column * stage_row_ + done + k));

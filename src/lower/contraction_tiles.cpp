@@ -144,7 +144,7 @@ Stmt TileKernel::split_pairs(const Expr& pair_at, const Expr& depth, const std::
   return block(std::move(body));
 }
 
-// 16 rows of a packed lhs that has the rows along vectors: squares of pairs, turned.
+// 16 rows of a packed lhs that has the rows along vectors: squares of pairs, transposed.
 Stmt TileKernel::split_across_k(const Expr& first_row, const Expr& depth, const Range& range) {
   return loop_over(nest_, LoopKind::Serial, "square", whole_steps(depth), [&](const Expr& square) {
     std::vector<Stmt> body;

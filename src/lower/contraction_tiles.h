@@ -1,4 +1,4 @@
-// The micro-kernel of a contraction on AMX tiles: packed operands turned (and, f32, split) into tiles, and their
+// The micro-kernel of a contraction on AMX tiles: packed operands transposed (and, f32, split) into tiles, and their
 // product.
 #pragma once
 #include <functional>

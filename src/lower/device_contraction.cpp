@@ -153,7 +153,7 @@ class Builder {
         auto fragment = [&](int buffer, const Expr& tile, int count, auto place, auto load) {
           std::vector<Stmt> all;
           for (int i = 0; i < count; ++i) {
-            const MmaPlace p = place(dtype_, i);
+            const MmaElement p = place(dtype_, i);
             all.push_back(store(buffer, tile * count + integer(i),
                                 load(w.row + integer(p.row), k + w.column * p.step + integer(p.column))));
           }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "cost/walks.h"
+#include "cost/loops.h"
 
 namespace trainc::lower {
 
@@ -106,9 +106,9 @@ Expr position_of(const std::vector<Expr>& variables, const std::vector<int64_t>&
   return e;
 }
 
-OuterLoops::OuterLoops(loop::LoopNest& nest, const std::vector<int64_t>& factors, const Machine& machine)
+OuterLoops::OuterLoops(loop::LoopNest& nest, const std::vector<int64_t>& factors, const LoweringOptions& options)
     : nest_(nest), factors_(factors) {
-  const int64_t enough = machine.target.launches_blocks ? std::numeric_limits<int64_t>::max() : cost::kEnoughTasks;
+  const int64_t enough = options.target.launches_blocks ? std::numeric_limits<int64_t>::max() : cost::kEnoughTasks;
   int64_t extent = 1;
   while (parallel_ < factors.size() && extent < enough) extent *= factors[parallel_++];
   if (parallel_ > 0) {

@@ -1,4 +1,4 @@
-// The loops that a kernel walks: a domain of elements, factored so that every use reads with plain strides.
+// The loops of a kernel: a domain of elements, factored so that every use reads with plain strides.
 #pragma once
 #include <set>
 #include <vector>
@@ -19,7 +19,7 @@ std::vector<int64_t> factor(int64_t total, const std::vector<int64_t>& firm, con
 /// around `body`. `variables` are the factors' indices, made by open() and used by whoever builds the body.
 class OuterLoops {
  public:
-  OuterLoops(loop::LoopNest&, const std::vector<int64_t>& factors, const Machine&);
+  OuterLoops(loop::LoopNest&, const std::vector<int64_t>& factors, const LoweringOptions&);
   const std::vector<Expr>& variables() const { return variables_; }
   /// Wraps `body` and sets parallel_extent.
   Stmt close(Stmt body);

@@ -7,16 +7,16 @@
 
 namespace trainc::lower {
 
-LoweredKernel lower_rows(const Schedule&, const Group&, const Machine&);
-/// A row group that is one f32 value in another order, where squares of it can be turned; none else.
-std::optional<LoweredKernel> lower_turned(const Schedule&, const Group&, const Machine&);
-LoweredKernel lower_columns(const Schedule&, const Group&, const Machine&);
-LoweredKernel lower_contract(const Schedule&, const Group&, const Machine&, const NodeRemarks&);
-LoweredKernel lower_stream(const Schedule&, const Group&, const Machine&, const NodeRemarks&);
-LoweredKernel lower_scan(const Schedule&, const Group&, const Machine&);
-std::vector<LoweredKernel> lower_scatter(const Schedule&, const Group&, const Machine&);
-std::vector<LoweredKernel> lower_concat(const Schedule&, const Group&, const Machine&);
-LoweredKernel lower_philox(const Group&, const Machine&);
+LoweredKernel lower_rows(const Schedule&, const Group&, const LoweringOptions&);
+/// A row group that is one f32 value in another order, where squares of it can be transposed; none else.
+std::optional<LoweredKernel> lower_transpose(const Schedule&, const Group&, const LoweringOptions&);
+LoweredKernel lower_columns(const Schedule&, const Group&, const LoweringOptions&);
+LoweredKernel lower_contract(const Schedule&, const Group&, const LoweringOptions&, const NodeRemarks&);
+LoweredKernel lower_matmul_chain(const Schedule&, const Group&, const LoweringOptions&, const NodeRemarks&);
+LoweredKernel lower_scan(const Schedule&, const Group&, const LoweringOptions&);
+std::vector<LoweredKernel> lower_scatter(const Schedule&, const Group&, const LoweringOptions&);
+std::vector<LoweredKernel> lower_concat(const Schedule&, const Group&, const LoweringOptions&);
+LoweredKernel lower_philox(const Group&, const LoweringOptions&);
 
 /// A short name that tells what is inside: "rows_sum_exp_3".
 std::string kernel_name(const Group&);
@@ -28,7 +28,7 @@ struct Total {
   Stmt start;
   Expr result;
 };
-Total total_of(const Node* sum, loop::LoopNest&, const Machine&);
+Total total_of(const Node* sum, loop::LoopNest&, const LoweringOptions&);
 /// Lanes for a vector loop of `extent`.
 int lanes(const Target&, int64_t extent);
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "cost/loops.h"
 #include "cost/sums.h"
-#include "cost/walks.h"
 #include "loop/runs.h"
 #include "lower/domain.h"
 #include "lower/kernels.h"
@@ -48,10 +48,10 @@ Expr neutral(ReduceKind kind, DType dtype) {
   throw InternalError("ArgMax and ArgMin do not reach the kernels");
 }
 
-Total total_of(const Node* sum, loop::LoopNest& nest, const Machine& machine) {
+Total total_of(const Node* sum, loop::LoopNest& nest, const LoweringOptions& options) {
   const ReduceKind kind = sum->op == Op::Scan ? ReduceKind::Sum : sum->as<ReduceAttr>().kind;
   const DType terms = arithmetic_dtype(sum->dtype()),
-              dtype = machine.target.has_wide_totals ? loop::total_dtype(kind, terms) : terms;
+              dtype = options.target.has_wide_totals ? loop::total_dtype(kind, terms) : terms;
   const int local = nest.add_local("s" + std::to_string(nest.locals.size()), dtype);
   const Expr total = nest.local(local);
   return {local, loop::let(local, neutral(kind, dtype)),
@@ -70,7 +70,7 @@ std::string kernel_name(const Group& group) {
     case GroupKind::Rows: name = group.columns > 1 ? "rows" : "map"; break;
     case GroupKind::Columns: name = "columns"; break;
     case GroupKind::Contract: name = "contract"; break;
-    case GroupKind::Stream: name = "stream"; break;
+    case GroupKind::MatmulChain: name = "matmul_chain"; break;
     case GroupKind::Scan: name = "scan"; break;
     case GroupKind::Scatter: name = "scatter"; break;
     case GroupKind::Concat: name = "concat"; break;
@@ -89,11 +89,11 @@ std::string kernel_name(const Group& group) {
 
 namespace {
 
-/// A kernel that walks the elements of `value` and makes what `body` says of each. `firm`: where `body` itself cuts
-/// positions.
+/// A kernel that loops over the elements of `value` and makes what `body` says of each. `firm`: where `body` itself
+/// cuts positions.
 template <class Body>
 LoweredKernel map_over(const std::string& name, const Schedule& schedule, const Node* value,
-                       const std::vector<int64_t>& firm, const Machine& machine, const Body& body) {
+                       const std::vector<int64_t>& firm, const LoweringOptions& options, const Body& body) {
   LoweredKernel kernel;
   loop::LoopNest& nest = kernel.nest;
   nest.name = name;
@@ -104,7 +104,7 @@ LoweredKernel map_over(const std::string& name, const Schedule& schedule, const 
   const int64_t last = factors.back(), pieces = (last + cost::kPiece - 1) / cost::kPiece;
   factors.pop_back();
   if (pieces > 1) factors.push_back(pieces);
-  OuterLoops loops(nest, factors, machine);
+  OuterLoops loops(nest, factors, options);
   const int j = nest.add_var("j", pieces > 1 ? -1 : last);
   std::vector<Expr> variables = loops.variables();
   Expr extent = integer(last);
@@ -119,13 +119,13 @@ LoweredKernel map_over(const std::string& name, const Schedule& schedule, const 
   e.out = &inside;
   body(e, Index::at_position(value->shape(), position_of(variables, domain)), inside);
   nest.body =
-      loops.close(loop::for_loop(LoopKind::Vector, j, extent, block(std::move(inside)), lanes(machine.target, last)));
+      loops.close(loop::for_loop(LoopKind::Vector, j, extent, block(std::move(inside)), lanes(options.target, last)));
   return kernel;
 }
 
 }  // namespace
 
-std::vector<LoweredKernel> lower_concat(const Schedule& schedule, const Group& group, const Machine& machine) {
+std::vector<LoweredKernel> lower_concat(const Schedule& schedule, const Group& group, const LoweringOptions& options) {
   const Node* n = group.values[0];
   const int64_t axis = n->as<AxisAttr>().axis;
   std::vector<LoweredKernel> kernels;
@@ -136,7 +136,7 @@ std::vector<LoweredKernel> lower_concat(const Schedule& schedule, const Group& g
     if (piece->type.numel() == 0) continue;
     const std::vector<int64_t> firm =
         axis > 0 ? std::vector<int64_t>{contiguous_strides(piece->shape())[axis - 1]} : std::vector<int64_t>{};
-    kernels.push_back(map_over(kernel_name(group), schedule, piece, firm, machine,
+    kernels.push_back(map_over(kernel_name(group), schedule, piece, firm, options,
                                [&](Expressions& e, Index index, std::vector<Stmt>& out) {
                                  Expr v = e.value(piece, index);
                                  std::vector<Expr> axes = index.coordinates();
@@ -147,12 +147,12 @@ std::vector<LoweredKernel> lower_concat(const Schedule& schedule, const Group& g
   return kernels;
 }
 
-std::vector<LoweredKernel> lower_scatter(const Schedule& schedule, const Group& group, const Machine& machine) {
+std::vector<LoweredKernel> lower_scatter(const Schedule& schedule, const Group& group, const LoweringOptions& options) {
   const Node* n = group.values[0];
   const auto& [axis, kind, failure] = n->as<ScatterAttr>();
   const Node *init = n->in(0), *index_node = n->in(1), *src = n->in(2);
   std::vector<LoweredKernel> kernels;
-  kernels.push_back(map_over(kernel_name(group) + "_init", schedule, init, {}, machine,
+  kernels.push_back(map_over(kernel_name(group) + "_init", schedule, init, {}, options,
                              [&](Expressions& e, Index index, std::vector<Stmt>& out) {
                                Expr v = e.value(init, index);
                                out.push_back(e.store(n, index.linear(), v));
@@ -173,13 +173,13 @@ std::vector<LoweredKernel> lower_scatter(const Schedule& schedule, const Group& 
   const bool across = axis + 1 < static_cast<int64_t>(shape.size()) && shape.back() > 1;
   const int64_t last = across ? shape.back() : 1;
   const int width =
-      across ? static_cast<int>(std::min<int64_t>(cost::kAcross, cost::kAcrossRegisters * lanes(machine.target, last)))
+      across ? static_cast<int>(std::min<int64_t>(cost::kAcross, cost::kAcrossRegisters * lanes(options.target, last)))
              : 1;
   const int64_t pieces = ceil_div(last, width);
   for (int64_t k = axis + 1; k + (across ? 1 : 0) < static_cast<int64_t>(shape.size()); ++k)
     if (shape[k] != 1) outer.push_back(shape[k]);
   if (across) outer.push_back(pieces);
-  OuterLoops loops(nest, outer, machine);
+  OuterLoops loops(nest, outer, options);
   size_t next = 0;
   int serial = nest.add_var("s", shape[axis]);
   int j = nest.add_var("j", pieces > 1 ? width : last);
@@ -218,12 +218,12 @@ std::vector<LoweredKernel> lower_scatter(const Schedule& schedule, const Group& 
   };
   // On a device each thread adds up the sources of its own elements.
   nest.body =
-      loops.close(machine.target.launches_blocks ? lanes_loop(sources_loop(body)) : sources_loop(lanes_loop(body)));
+      loops.close(options.target.launches_blocks ? lanes_loop(sources_loop(body)) : sources_loop(lanes_loop(body)));
   if (size > 0) kernels.push_back(std::move(kernel));
   return kernels;
 }
 
-LoweredKernel lower_scan(const Schedule& schedule, const Group& group, const Machine& machine) {
+LoweredKernel lower_scan(const Schedule& schedule, const Group& group, const LoweringOptions& options) {
   const Node* n = group.values[0];
   const int64_t axis = n->as<AxisAttr>().axis;
   const Dims& shape = n->shape();
@@ -236,7 +236,7 @@ LoweredKernel lower_scan(const Schedule& schedule, const Group& group, const Mac
   for (size_t k = 0; k < shape.size(); ++k)
     if (static_cast<int64_t>(k) != axis && !(across && k + 1 == shape.size()) && shape[k] != 1)
       outer.push_back(shape[k]);
-  OuterLoops loops(nest, outer, machine);
+  OuterLoops loops(nest, outer, options);
   int step = nest.add_var("s", shape[axis]), j = nest.add_var("j", across ? shape.back() : 1);
   std::vector<Expr> axes(shape.size());
   size_t next = 0;
@@ -245,7 +245,7 @@ LoweredKernel lower_scan(const Schedule& schedule, const Group& group, const Mac
     else if (across && k + 1 == shape.size()) axes[k] = nest.var(j);
     else axes[k] = shape[k] == 1 ? integer(0) : loops.variables()[next++];
   }
-  const Total total = total_of(n, nest, machine);
+  const Total total = total_of(n, nest, options);
   std::vector<Stmt> inside, body{total.start};
   e.out = &inside;
   Index index = Index::at_axes(shape, axes);
@@ -254,13 +254,13 @@ LoweredKernel lower_scan(const Schedule& schedule, const Group& group, const Mac
   body.push_back(loop::for_loop(LoopKind::Serial, step, integer(shape[axis]), block(std::move(inside))));
   Stmt stmt = block(std::move(body));
   if (across)
-    stmt = loop::for_loop(LoopKind::Vector, j, integer(shape.back()), stmt, lanes(machine.target, shape.back()));
+    stmt = loop::for_loop(LoopKind::Vector, j, integer(shape.back()), stmt, lanes(options.target, shape.back()));
   nest.body = loops.close(stmt);
   return kernel;
 }
 
 std::vector<LoweredKernel> lower(const Graph& graph, const Schedule& schedule, const Group& group,
-                                 const Machine& machine, Remarks* to) {
+                                 const LoweringOptions& options, Remarks* to) {
   const NodeRemarks remarks(graph, "schedule", to);
   bool elements = false;
   for (const Node* n : group.values) elements = elements || n->type.numel() > 0;
@@ -268,19 +268,19 @@ std::vector<LoweredKernel> lower(const Graph& graph, const Schedule& schedule, c
   if (!elements) return kernels;
   switch (group.kind) {
     case GroupKind::Rows: {
-      std::optional<LoweredKernel> turned = lower_turned(schedule, group, machine);
-      kernels.push_back(turned ? std::move(*turned) : lower_rows(schedule, group, machine));
+      std::optional<LoweredKernel> transposed = lower_transpose(schedule, group, options);
+      kernels.push_back(transposed ? std::move(*transposed) : lower_rows(schedule, group, options));
       break;
     }
-    case GroupKind::Columns: kernels.push_back(lower_columns(schedule, group, machine)); break;
-    case GroupKind::Contract: kernels.push_back(lower_contract(schedule, group, machine, remarks)); break;
-    case GroupKind::Stream: kernels.push_back(lower_stream(schedule, group, machine, remarks)); break;
-    case GroupKind::Scan: kernels.push_back(lower_scan(schedule, group, machine)); break;
-    case GroupKind::Scatter: kernels = lower_scatter(schedule, group, machine); break;
-    case GroupKind::Concat: kernels = lower_concat(schedule, group, machine); break;
+    case GroupKind::Columns: kernels.push_back(lower_columns(schedule, group, options)); break;
+    case GroupKind::Contract: kernels.push_back(lower_contract(schedule, group, options, remarks)); break;
+    case GroupKind::MatmulChain: kernels.push_back(lower_matmul_chain(schedule, group, options, remarks)); break;
+    case GroupKind::Scan: kernels.push_back(lower_scan(schedule, group, options)); break;
+    case GroupKind::Scatter: kernels = lower_scatter(schedule, group, options); break;
+    case GroupKind::Concat: kernels = lower_concat(schedule, group, options); break;
     case GroupKind::Random:
       if (group.values[0]->as<RandomAttr>().threads == 0) return kernels;
-      kernels.push_back(lower_philox(group, machine));
+      kernels.push_back(lower_philox(group, options));
       break;
     case GroupKind::Extern: return kernels;
   }
@@ -294,9 +294,9 @@ std::vector<LoweredKernel> lower(const Graph& graph, const Schedule& schedule, c
     for (const Node* n : k.arguments) k.nest.bytes += n ? schedule.bytes(n) : 0;
     if (k.product) continue;
     const int64_t bytes = k.nest.bytes;
-    if (machine.target.launches_blocks && k.nest.threads == 0) {
+    if (options.target.launches_blocks && k.nest.threads == 0) {
       loop::verify(k.nest);
-      k.nest = map_to_device(k.nest, machine.target);
+      k.nest = map_to_device(k.nest, options.target);
     }
     k.nest.bytes = bytes;
     loop::verify(k.nest);

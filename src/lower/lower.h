@@ -27,40 +27,42 @@ using schedule::Schedule;
 
 struct LoweredKernel {
   loop::LoopNest nest;
-  // the library's instead of the nest, which then has name, flops, bytes and origins alone
+  // a product of the vendor's library instead of the nest, which then has name, flops, bytes and origins alone
   std::optional<plan::Product> product = {};
   // The nest's arguments, in order: stored values and Input nodes; nullptr: a draw's seed and offset, two i64.
   std::vector<const Node*> arguments;
 };
 
-/// The blockings of a plan's contractions, in the order in which they are lowered: made for the first sizes, and kept
-/// for others.
-struct Pinned {
+/// The blockings of a plan's contractions, in the order in which they are lowered: chosen for the first sizes, and kept
+/// for all others, so that one kernel serves them.
+struct FixedBlockings {
   std::vector<schedule::Blocking> made;
   size_t next = 0;
 };
 
-/// The next one of `pinned`; nullptr where there is none.
-inline schedule::Blocking* next_of(Pinned* pinned) {
-  if (!pinned) return nullptr;
-  if (pinned->next == pinned->made.size()) pinned->made.emplace_back();
-  return &pinned->made[pinned->next++];
+/// The next one of `blockings`; nullptr where there is none.
+inline schedule::Blocking* next_of(FixedBlockings* blockings) {
+  if (!blockings) return nullptr;
+  if (blockings->next == blockings->made.size()) blockings->made.emplace_back();
+  return &blockings->made[blockings->next++];
 }
 
-/// What kernels are made for, and what the user lets them do.
-struct Machine {
+/// What kernels are made for, and what the user lets them do; the same for all groups of a plan.
+struct LoweringOptions {
   Target target;
-  Pinned* pinned = nullptr;   // not null: contractions whose form does not depend on their sizes (lower/contraction.h)
-  int64_t library_flops = 0;  // contractions of so many operations may go to the vendor's library; 0: none
-  int blocking = 0;           // of contractions: which variant of their cuts (lower/contraction.h)
-  bool tf32 = false;          // f32 contractions may round their operands to tf32, as the framework's own flag says
+  FixedBlockings* fixed_blockings =
+      nullptr;  // not null: nests of contractions do not depend on their sizes but for numbers (lower/contraction.h)
+  int64_t vendor_product_flops = 0;  // contractions of so many operations may go to the vendor's library; 0: none
+  int blocking = 0;                  // of contractions: which variant of their cuts (lower/contraction.h)
+  bool tf32 = false;  // f32 contractions may round their operands to tf32, as the framework's own flag says
   // with tiles: f32 contractions may be six bf16 products each (ContractionSpec::f32_in_parts)
   bool float32_in_parts = true;
 };
 
 /// The kernels of one group, to run in this order; none for the host's draws, externs, and values without elements.
-/// `remarks`: told where no library computes a contraction, and where no causal mask is seen.
-std::vector<LoweredKernel> lower(const Graph&, const Schedule&, const Group&, const Machine&,
+/// `remarks`: gets a remark where no vendor's library computes a contraction, and where a mask is not seen to be
+/// causal.
+std::vector<LoweredKernel> lower(const Graph&, const Schedule&, const Group&, const LoweringOptions&,
                                  Remarks* remarks = nullptr);
 
 }  // namespace trainc::lower

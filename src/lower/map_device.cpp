@@ -4,7 +4,7 @@
 #include <functional>
 #include <set>
 
-#include "cost/walks.h"
+#include "cost/loops.h"
 #include "loop/substitute.h"
 #include "lower/kernels.h"
 #include "support/division.h"

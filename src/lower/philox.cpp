@@ -7,7 +7,7 @@
 // Written out in i64 arithmetic, so that the interpreter and the printer know nothing of it.
 #include <array>
 
-#include "cost/walks.h"
+#include "cost/loops.h"
 #include "lower/kernels.h"
 #include "support/division.h"
 
@@ -113,8 +113,8 @@ class Builder {
 
 }  // namespace
 
-LoweredKernel lower_philox(const Group& group, const Machine& machine) {
-  require(machine.target.draws_in_kernels, "a mask of a device's generator for a target whose kernels do not draw");
+LoweredKernel lower_philox(const Group& group, const LoweringOptions& options) {
+  require(options.target.draws_in_kernels, "a mask of a device's generator for a target whose kernels do not draw");
   return Builder(group).run();
 }
 

@@ -2,7 +2,7 @@
 //
 // A rule may fire only where the replacement has the same value for every input, NaN, infinities and the sign of zero
 // included (promise 1: no x*0 -> 0, no x-x -> 0, no x/x -> 1 of floats), of every dtype.
-// Each rule has a case where it fires and one where it must not: tests/cpp/passes/test_rules.cpp refuses a rule
+// Each rule has a case where it fires and one where it must not: tests/cpp/passes/rules_test.cpp refuses a rule
 // without.
 #pragma once
 #include <span>

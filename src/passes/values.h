@@ -23,7 +23,7 @@ inline const Node* uniform_constant(const Node* node) {
 
 /// Whether all elements are `value`: a float dtype compares by bits (0.0 is not -0.0).
 bool is_uniform(const Node*, double value);
-/// ... 0 of an integer dtype, or 0.0 or -0.0.
+/// Whether all elements are 0; of a float dtype: all 0.0, or all -0.0.
 bool is_uniform_zero(const Node*);
 
 /// Whether every value of `from` is a value of `to`, so that a cast from it and back changes nothing.

@@ -13,7 +13,8 @@
 namespace trainc::plan {
 
 // What is stored, field by field; these lists must name every field of plan.h.
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Buffer, name, home, index, offset, dtype, shape, strides, bytes, over, updated, bits)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Buffer, name, space, index, offset, dtype, shape, strides, bytes, over, updated,
+                                   bits)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Matrix, dtype, offset, batch_stride, row_stride, column_stride)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Product, batch, m, n, k, lhs, rhs, result, tf32)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Step, kind, name, arguments, reads, writes, kernel, parallel_extent, target,
@@ -40,7 +41,7 @@ namespace {
 
 using Magic = char[8];
 constexpr Magic kPlan = {'t', 'r', 'a', 'i', 'n', 'c', 'P', 'L'}, kForeach = {'t', 'r', 'a', 'i', 'n', 'c', 'F', 'E'};
-constexpr uint32_t kVersion = 9;
+constexpr uint32_t kVersion = 10;
 struct Header {
   char magic[8];
   uint64_t version, length, checksum;
@@ -55,7 +56,7 @@ uint64_t checksum(std::string_view bytes) {
 
 void check_enums(const Plan& plan) {  // nlohmann-json takes any number for an enum
   for (const Buffer& b : plan.buffers)
-    if (b.home > Home::Draw || b.dtype > DType::Bool) throw UserError("stored plan: unknown kind of buffer");
+    if (b.space > MemorySpace::Draw || b.dtype > DType::Bool) throw UserError("stored plan: unknown kind of buffer");
   for (const Step& s : plan.steps)
     if (s.kind > StepKind::Wait ||
         std::max({s.product.lhs.dtype, s.product.rhs.dtype, s.product.result.dtype}) > DType::Bool)
@@ -104,7 +105,7 @@ std::string save(const Plan& plan) {
                         {"outputs", plan.outputs},
                         {"temp_bytes", plan.temp_bytes},
                         {"saved_bytes", plan.saved_bytes},
-                        {"consumes_saved", plan.consumes_saved},
+                        {"overwrites_saved", plan.overwrites_saved},
                         {"notes", plan.notes},
                         {"remarks", plan.remarks}});
 }
@@ -134,7 +135,7 @@ Plan load(std::string_view bytes) {
     j.at("outputs").get_to(plan.outputs);
     j.at("temp_bytes").get_to(plan.temp_bytes);
     j.at("saved_bytes").get_to(plan.saved_bytes);
-    j.at("consumes_saved").get_to(plan.consumes_saved);
+    j.at("overwrites_saved").get_to(plan.overwrites_saved);
     j.at("notes").get_to(plan.notes);
     j.at("remarks").get_to(plan.remarks);
     check_enums(plan);

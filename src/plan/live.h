@@ -16,16 +16,16 @@ struct LiveRange {
 };
 /// One per buffer: where it is touched, itself or through a view of its memory that an extern step gave.
 std::vector<LiveRange> live_ranges(const Plan&);
-/// A result of home Extern that may lie in the memory of a buffer, also by way of another such view: from the step that
-/// gives it to its last use.
+/// A result in the framework's memory (Extern) that may lie in the memory of a buffer, also by way of another such
+/// view: from the step that gives it to its last use.
 struct ViewOf {
   int buffer, view;
   LiveRange live;
 };
 std::vector<ViewOf> views(const Plan&);
 /// One per buffer: where its memory holds something that is wanted. A Saved slot does so from the start where it is
-/// given, to the end where it is written for the backward or must outlast the run; one that a plan consumes dies with
-/// its last reader.
+/// given, to the end where it is written for the backward or must outlast the run; one that a plan overwrites dies
+/// with its last reader.
 std::vector<LiveRange> memory_ranges(const Plan&);
 
 }  // namespace trainc::plan

@@ -116,7 +116,7 @@ std::vector<ViewOf> views(const Plan& plan) {
   std::vector<std::set<int>> below(plan.buffers.size());  // what a view may lie in
   for (const Step& s : plan.steps)
     for (int view : s.writes) {
-      if (s.aliases.empty() || plan.buffers[view].home != Home::Extern) continue;
+      if (s.aliases.empty() || plan.buffers[view].space != MemorySpace::Extern) continue;
       for (int b : s.aliases) {
         below[view].insert(b);
         below[view].insert(below[b].begin(), below[b].end());
@@ -139,9 +139,9 @@ std::vector<LiveRange> memory_ranges(const Plan& plan) {
     for (int b : s.writes) written[b] = true;
   const int last = static_cast<int>(plan.steps.size());
   for (size_t b = 0; b < plan.buffers.size(); ++b) {
-    if (plan.buffers[b].home != Home::Saved || plan.buffers[b].index < 0) continue;
+    if (plan.buffers[b].space != MemorySpace::Saved || plan.buffers[b].index < 0) continue;
     if (!written[b]) live[b].first = 0;
-    if (written[b] || !plan.consumes_saved) live[b].last = last;
+    if (written[b] || !plan.overwrites_saved) live[b].last = last;
     else live[b].last = std::max(live[b].last, 0);
   }
   return live;
@@ -153,7 +153,7 @@ void plan_memory(Plan& plan) {
   std::vector<int64_t> bytes(count);
   for (int b = 0; b < count; ++b) {
     Buffer& buffer = plan.buffers[b];
-    if (buffer.home == Home::Saved && buffer.index < 0) buffer.home = Home::Temp;
+    if (buffer.space == MemorySpace::Saved && buffer.index < 0) buffer.space = MemorySpace::Temp;
     const int lowest = below(plan, b);
     bytes[lowest] = std::max(bytes[lowest], aligned(buffer.bytes));
     if (live[b].first < 0) continue;
@@ -165,19 +165,20 @@ void plan_memory(Plan& plan) {
   // name may matter.
   bool fills = false;
   for (const Step& s : plan.steps)
-    for (int b : s.writes) fills = fills || (plan.buffers[b].home == Home::Saved && plan.buffers[b].index >= 0);
-  const int64_t room = fills || plan.consumes_saved ? plan.saved_bytes : 0;
+    for (int b : s.writes) fills = fills || (plan.buffers[b].space == MemorySpace::Saved && plan.buffers[b].index >= 0);
+  const int64_t room = fills || plan.overwrites_saved ? plan.saved_bytes : 0;
   std::vector<Item> items, slots;
   // What a slot lies over is in the slot.
   for (int b = 0; b < count; ++b) {
-    if (plan.buffers[b].home != Home::Saved || plan.buffers[b].over < 0) continue;
+    if (plan.buffers[b].space != MemorySpace::Saved || plan.buffers[b].over < 0) continue;
     Buffer& lowest = plan.buffers[below(plan, b)];
-    if (lowest.home == Home::Temp) lowest.home = Home::Saved, lowest.index = -1, lowest.offset = plan.buffers[b].offset;
+    if (lowest.space == MemorySpace::Temp)
+      lowest.space = MemorySpace::Saved, lowest.index = -1, lowest.offset = plan.buffers[b].offset;
   }
   for (int b = 0; b < count; ++b) {
     Buffer& buffer = plan.buffers[b];
-    const bool slot = buffer.home == Home::Saved;
-    if (buffer.over >= 0 || (buffer.home != Home::Temp && !slot)) continue;
+    const bool slot = buffer.space == MemorySpace::Saved;
+    if (buffer.over >= 0 || (buffer.space != MemorySpace::Temp && !slot)) continue;
     if (!slot) buffer.offset = 0;  // stays so where nothing is stored
     if (bytes[b] > 0 && live[b].first >= 0)
       (slot ? slots : items).push_back({b, live[b], bytes[b], slot ? buffer.offset : -1, slot});
@@ -203,7 +204,7 @@ void plan_memory(Plan& plan) {
     for (const Item& i : candidate) {
       Buffer& buffer = plan.buffers[i.buffer];
       buffer.offset = i.offset;
-      buffer.home = i.saved ? Home::Saved : Home::Temp;
+      buffer.space = i.saved ? MemorySpace::Saved : MemorySpace::Temp;
       buffer.index = i.saved ? -1 : 0;
     }
     plan.temp_bytes = peak;
@@ -211,11 +212,12 @@ void plan_memory(Plan& plan) {
     if (peak == 0 || (room == 0 && peak == bound)) break;
   }
   for (int b = 0; b < count; ++b) {
-    if (plan.buffers[b].over < 0 || (plan.buffers[b].home == Home::Saved && plan.buffers[b].index >= 0)) continue;
+    if (plan.buffers[b].over < 0 || (plan.buffers[b].space == MemorySpace::Saved && plan.buffers[b].index >= 0))
+      continue;
     const Buffer& lowest = plan.buffers[below(plan, b)];
     plan.buffers[b].offset = lowest.offset;
-    plan.buffers[b].home = lowest.home;
-    plan.buffers[b].index = lowest.home == Home::Saved ? -1 : 0;
+    plan.buffers[b].space = lowest.space;
+    plan.buffers[b].index = lowest.space == MemorySpace::Saved ? -1 : 0;
   }
 }
 

@@ -14,7 +14,7 @@ namespace trainc::plan {
 
 using Dims = std::vector<int64_t>;
 
-// Where a buffer lives.
+// Which memory a buffer lies in.
 //   Input    the caller's index-th tensor; written only where `updated`
 //   Output   the caller's index-th result: a fresh tensor, given by pointer
 //   Saved    in the arena of the handle, at `offset`: slot `index`, written by the forward plan, read by the backward
@@ -23,10 +23,10 @@ using Dims = std::vector<int64_t>;
 //   Constant in Plan::constants, at `offset`
 //   Extern   the memory of a framework tensor that an extern step gave back (kept until its last use)
 //   Draw     (device) the runtime's own: seed and offset of one draw, two i64, written before the steps run
-enum class Home : uint8_t { Input, Output, Saved, Temp, Constant, Extern, Draw };
+enum class MemorySpace : uint8_t { Input, Output, Saved, Temp, Constant, Extern, Draw };
 struct Buffer {
   std::string name;
-  Home home = Home::Temp;
+  MemorySpace space = MemorySpace::Temp;
   int64_t index = 0;   // Input, Output: which; Saved: the slot, or -1
   int64_t offset = 0;  // Saved, Temp, Constant: bytes, a multiple of 64; Temp: given by plan_memory
   DType dtype = DType::F32;
@@ -43,7 +43,7 @@ struct Buffer {
 
 enum class StepKind : uint8_t {
   Kernel,  // calls kernels[kernel] over [0, parallel_extent) with `reads` and `writes` as `arguments` orders them
-  Extern,  // calls the framework: `target`, `arguments_json`; reads -> writes (home Extern)
+  Extern,  // calls the framework: `target`, `arguments_json`; reads -> writes (which are Extern)
   // Fills writes[0] (dense bools, in the order of memory), probability p of true. kernel < 0: the runtime draws it,
   // from the host's generator; where nothing is written, nobody reads the mask, and the generator moves on as for one
   // of `increment` elements. Else the kernel does, by Philox: its arguments are a Draw buffer and the mask, and the
@@ -84,11 +84,11 @@ struct Step {
   std::string target, arguments_json;
   // Start, Wait
   int token = -1;      // ties the two: 0, 1, ... for each Start of the plan; it is no buffer
-  double seconds = 0;  // Start: estimated, until what it begins is over
+  double seconds = 0;  // of a Start: estimated, until what it begins is over
   // Extern
-  // Extern: arguments that a result of home Extern may be a view of (other results are copied to their homes)
+  // arguments that a result whose space is Extern may be a view of (other results are copied to where they belong)
   std::vector<int> aliases;
-  // Extern: draws from the framework's generator; its state is handed over before and taken back after
+  // it draws from the framework's generator; its state is handed over before and taken back after
   bool random = false;
   // Random
   double p = 0;
@@ -126,7 +126,7 @@ struct Plan {
   std::vector<int> outputs;
   int64_t temp_bytes = 0;          // this plan's arena
   int64_t saved_bytes = 0;         // the handle's arena (forward and backward plan agree)
-  bool consumes_saved = false;     // a run leaves the handle's arena overwritten: it reads what it was given there once
+  bool overwrites_saved = false;   // a run overwrites what the handle's arena holds, which it reads for the last time
   std::vector<std::string> notes;  // for explain
   std::vector<Remark> remarks;     // for explain: what was refused on the way here; of the most bytes first
 };

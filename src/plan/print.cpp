@@ -11,14 +11,14 @@ namespace trainc::plan {
 namespace {
 
 std::string place(const Buffer& b) {
-  switch (b.home) {
-    case Home::Input: return fmt::format("input {}{}", b.index, b.updated ? " (updated)" : "");
-    case Home::Output: return fmt::format("output {}", b.index);
-    case Home::Saved: return fmt::format("{} +{}", b.index < 0 ? "saved temp" : "saved", b.offset);
-    case Home::Temp: return fmt::format("temp +{}", b.offset);
-    case Home::Constant: return fmt::format("constant +{}", b.offset);
-    case Home::Extern: return "extern";
-    case Home::Draw: return "draw";
+  switch (b.space) {
+    case MemorySpace::Input: return fmt::format("input {}{}", b.index, b.updated ? " (updated)" : "");
+    case MemorySpace::Output: return fmt::format("output {}", b.index);
+    case MemorySpace::Saved: return fmt::format("{} +{}", b.index < 0 ? "saved temp" : "saved", b.offset);
+    case MemorySpace::Temp: return fmt::format("temp +{}", b.offset);
+    case MemorySpace::Constant: return fmt::format("constant +{}", b.offset);
+    case MemorySpace::Extern: return "extern";
+    case MemorySpace::Draw: return "draw";
   }
   return "?";
 }
@@ -67,7 +67,7 @@ std::string print(const Plan& plan, bool remarks) {
   fmt::format_to(out, "plan {} for {}: {} inputs, {} outputs, {} temp bytes, {} saved bytes, {} constant bytes{}\n",
                  plan.name, plan.device.empty() ? plan.cpu : plan.device, plan.input_count, plan.output_count,
                  plan.temp_bytes, plan.saved_bytes, plan.constants.size(),
-                 plan.consumes_saved ? ", consumes what is saved" : "");
+                 plan.overwrites_saved ? ", overwrites what is saved" : "");
   const std::vector<LiveRange> live = live_ranges(plan);
   text += "buffers:\n";
   for (size_t i = 0; i < plan.buffers.size(); ++i) {

@@ -5,12 +5,10 @@
 //             buffer an index that is `updated`; Saved, Temp and Constant offsets aligned and within their memory
 //   steps     buffer and kernel numbers in range; a kernel's entry lies within its code; declared effects are the
 //             arguments; `over`: a temporary, or a slot that the plan writes, over a temporary, or over a slot that the
-//             plan consumes, with its bytes and offset; the kernel that first writes the one is the last reader of the
-//             other
-//             Constants are never written, an Input only where it is `updated`: by one step, after which nobody reads
-//             it; what is read was written before (Saved: where this plan writes it at all);
-//             an Extern step's `aliases` are arguments of it; while a view lives, no step writes the memory that it may
-//             lie in
+//             plan overwrites, with its bytes and offset; the kernel that first writes the one is the last reader of
+//             the other Constants are never written, an Input only where it is `updated`: by one step, after which
+//             nobody reads it; what is read was written before (Saved: where this plan writes it at all); an Extern
+//             step's `aliases` are arguments of it; while a view lives, no step writes the memory that it may lie in
 //             bits are written by Random steps of the host alone, and read by kernels alone
 //             a Random step writes one dense bool buffer (or, on the host, none) with 0 <= p <= 1; with a kernel, it
 //             reads one Draw buffer, which no other step does
@@ -56,7 +54,7 @@ class Verifier {
           p_.saved_bytes);
     for (const Buffer& b : p_.buffers) buffer(b);
     for (const Buffer& b : p_.buffers)
-      if (b.home == Home::Input && b.updated)
+      if (b.space == MemorySpace::Input && b.updated)
         check(inputs_.count(b.index) == 1, "buffer {}: a second buffer for updated input {}", b.name, b.index);
     for (const Kernel& k : p_.kernels) kernel(k);
     for (const Step& s : p_.steps)
@@ -92,7 +90,7 @@ class Verifier {
     }
     const int64_t needed = b.bits ? bytes_of_bits(numel) : numel == 0 ? 0 : (last + 1) * size_of(b.dtype);
     check(!b.bits || (b.dtype == DType::Bool && (numel == 0 || last + 1 == numel) && b.over < 0 &&
-                      (b.home == Home::Temp || b.home == Home::Saved)),
+                      (b.space == MemorySpace::Temp || b.space == MemorySpace::Saved)),
           "buffer {}: bits, but no dense bools of the plan's own", b.name);
     check(b.bytes >= needed, "buffer {}: {} bytes, its elements need {}", b.name, b.bytes, needed);
     const auto within = [&](int64_t size, const char* what) {
@@ -101,21 +99,21 @@ class Verifier {
       check(b.bytes <= size - b.offset, "buffer {}: {} bytes at {}, behind the {} bytes of {}", b.name, b.bytes,
             b.offset, size, what);
     };
-    switch (b.home) {
-      case Home::Input:
+    switch (b.space) {
+      case MemorySpace::Input:
         check(b.index >= 0 && b.index < p_.input_count, "buffer {}: input {} of {}", b.name, b.index, p_.input_count);
         inputs_.insert(b.index);
         break;
-      case Home::Output:
+      case MemorySpace::Output:
         check(b.index >= 0 && b.index < p_.output_count, "buffer {}: output {} of {}", b.name, b.index,
               p_.output_count);
         check(output_indices_.insert(b.index).second, "buffer {}: a second buffer for output {}", b.name, b.index);
         break;
-      case Home::Saved: within(p_.saved_bytes, "saved memory"); break;
-      case Home::Temp: within(p_.temp_bytes, "the arena"); break;
-      case Home::Constant: within(static_cast<int64_t>(p_.constants.size()), "constants"); break;
-      case Home::Extern: break;
-      case Home::Draw:
+      case MemorySpace::Saved: within(p_.saved_bytes, "saved memory"); break;
+      case MemorySpace::Temp: within(p_.temp_bytes, "the arena"); break;
+      case MemorySpace::Constant: within(static_cast<int64_t>(p_.constants.size()), "constants"); break;
+      case MemorySpace::Extern: break;
+      case MemorySpace::Draw:
         check(b.bytes == 16 && !p_.device.empty(), "buffer {}: a draw is two i64, on a device", b.name);
         break;
     }
@@ -191,7 +189,7 @@ class Verifier {
           check(s.kernel < static_cast<int>(p_.kernels.size()) && s.parallel_extent >= 0, "step {}: kernel {} of {}",
                 s.name, s.kernel, p_.kernels.size());
           check(s.reads.size() == 1 && s.arguments == std::vector<int>{s.reads[0], s.writes[0]} &&
-                    p_.buffers[s.reads[0]].home == Home::Draw && draws_.insert(s.reads[0]).second,
+                    p_.buffers[s.reads[0]].space == MemorySpace::Draw && draws_.insert(s.reads[0]).second,
                 "step {}: a kernel of a draw has a Draw buffer of its own and the mask as arguments", s.name);
           check(s.increment > 0 && s.increment % 4 == 0, "step {}: the generator moves on by {}", s.name, s.increment);
         }
@@ -227,21 +225,24 @@ class Verifier {
       check(!p_.buffers[b].bits || (s.kind == StepKind::Random && s.kernel < 0), "step {}: writes {}, which is bits",
             s.name, p_.buffers[b].name);
     for (int b : s.reads) {
-      const Home home = p_.buffers[b].home;
-      const bool given = home == Home::Input || home == Home::Constant ||
-                         (home == Home::Draw && s.kind == StepKind::Random) ||
-                         (home == Home::Saved && !written_here_.contains(b));
-      check(home != Home::Input || !written_[b], "step {}: reads {} after its update", s.name, p_.buffers[b].name);
+      const MemorySpace space = p_.buffers[b].space;
+      const bool given = space == MemorySpace::Input || space == MemorySpace::Constant ||
+                         (space == MemorySpace::Draw && s.kind == StepKind::Random) ||
+                         (space == MemorySpace::Saved && !written_here_.contains(b));
+      check(space != MemorySpace::Input || !written_[b], "step {}: reads {} after its update", s.name,
+            p_.buffers[b].name);
       check(given || written_[b] || p_.buffers[b].bytes == 0, "step {}: reads {} before anything was written there",
             s.name, p_.buffers[b].name);
     }
     for (int b : s.writes) {
-      const Home home = p_.buffers[b].home;
-      check(home != Home::Constant && home != Home::Draw && (home != Home::Input || p_.buffers[b].updated),
+      const MemorySpace space = p_.buffers[b].space;
+      check(space != MemorySpace::Constant && space != MemorySpace::Draw &&
+                (space != MemorySpace::Input || p_.buffers[b].updated),
             "step {}: writes {}, an input or a constant", s.name, p_.buffers[b].name);
-      check(home != Home::Input || !written_[b], "step {}: updates {} a second time", s.name, p_.buffers[b].name);
-      check(home != Home::Extern || s.kind == StepKind::Extern, "step {}: writes {}, the framework's memory", s.name,
+      check(space != MemorySpace::Input || !written_[b], "step {}: updates {} a second time", s.name,
             p_.buffers[b].name);
+      check(space != MemorySpace::Extern || s.kind == StepKind::Extern, "step {}: writes {}, the framework's memory",
+            s.name, p_.buffers[b].name);
       written_[b] = true;
     }
   }
@@ -312,10 +313,10 @@ class Verifier {
     for (size_t i = 0; i < p_.outputs.size(); ++i) {
       const int b = p_.outputs[i];
       check(b >= -1 && b < static_cast<int>(p_.buffers.size()), "output {}: buffer {} of {}", i, b, p_.buffers.size());
-      if (b < 0 || p_.buffers[b].home == Home::Input) continue;
+      if (b < 0 || p_.buffers[b].space == MemorySpace::Input) continue;
       const Buffer& buffer = p_.buffers[b];
-      check(buffer.home == Home::Output && buffer.index == static_cast<int64_t>(i), "output {}: {} is not its buffer",
-            i, buffer.name);
+      check(buffer.space == MemorySpace::Output && buffer.index == static_cast<int64_t>(i),
+            "output {}: {} is not its buffer", i, buffer.name);
       check(written_[b] || buffer.bytes == 0, "output {}: {} is never written", i, buffer.name);
       named.insert(buffer.index);
     }
@@ -336,15 +337,16 @@ class Verifier {
       check(p_.buffers[lowest].over < static_cast<int>(p_.buffers.size()) && ++steps <= p_.buffers.size(),
             "buffer {}: over what is not there", b.name);
     const Buffer &below = p_.buffers[b.over], &first = p_.buffers[lowest];
-    check(b.home == below.home && b.offset == below.offset && b.bytes == below.bytes,
+    check(b.space == below.space && b.offset == below.offset && b.bytes == below.bytes,
           "buffer {}: is over {}, but not in its memory", b.name, below.name);
-    const bool fills = b.home == Home::Saved && b.index >= 0 && written_here_.contains(number);
-    check(b.home == Home::Temp || (b.home == Home::Saved && b.index < 0) || fills,
+    const bool fills = b.space == MemorySpace::Saved && b.index >= 0 && written_here_.contains(number);
+    check(b.space == MemorySpace::Temp || (b.space == MemorySpace::Saved && b.index < 0) || fills,
           "buffer {}: is over {}, but no temporary", b.name, below.name);
-    check(below.home == Home::Temp || below.index < 0 || !written_here_.contains(b.over),
+    check(below.space == MemorySpace::Temp || below.index < 0 || !written_here_.contains(b.over),
           "buffer {}: is over {}, which is kept", b.name, below.name);
-    check(first.home == Home::Temp || first.index < 0 || (p_.consumes_saved && !written_here_.contains(lowest)),
-          "buffer {}: is over {}, which is kept", b.name, first.name);
+    check(
+        first.space == MemorySpace::Temp || first.index < 0 || (p_.overwrites_saved && !written_here_.contains(lowest)),
+        "buffer {}: is over {}, which is kept", b.name, first.name);
     if (live[number].first < 0) return;
     const Step& s = p_.steps[live[number].first];
     const auto among = [](const std::vector<int>& list, int x) {
@@ -370,10 +372,10 @@ class Verifier {
     const std::vector<LiveRange> touched = live_ranges(p_), live = memory_ranges(p_);
     for (size_t b = 0; b < p_.buffers.size(); ++b)
       if (p_.buffers[b].over >= 0) over(static_cast<int>(b), touched);
-    for (const Home home : {Home::Temp, Home::Saved}) {
+    for (const MemorySpace space : {MemorySpace::Temp, MemorySpace::Saved}) {
       std::vector<int> order;
       for (size_t b = 0; b < p_.buffers.size(); ++b)
-        if (p_.buffers[b].home == home && p_.buffers[b].bytes > 0) order.push_back(static_cast<int>(b));
+        if (p_.buffers[b].space == space && p_.buffers[b].bytes > 0) order.push_back(static_cast<int>(b));
       std::sort(order.begin(), order.end(), [&](int a, int b) { return p_.buffers[a].offset < p_.buffers[b].offset; });
       for (size_t i = 0; i < order.size(); ++i) {
         const Buffer& a = p_.buffers[order[i]];
@@ -381,7 +383,7 @@ class Verifier {
           const Buffer& b = p_.buffers[order[j]];
           // Two slots that nobody writes here may be one (a value saved twice is not, but a reader need not know).
           const bool given =
-              home == Home::Saved && !written_here_.contains(order[i]) && !written_here_.contains(order[j]);
+              space == MemorySpace::Saved && !written_here_.contains(order[i]) && !written_here_.contains(order[j]);
           const bool handed_on = lies_over(order[i], order[j]) || lies_over(order[j], order[i]);
           check(given || handed_on || !live[order[i]].meets(live[order[j]]),
                 "{} and {} share bytes at {} while both live", a.name, b.name, b.offset);

@@ -33,7 +33,7 @@ struct Run {
   std::vector<std::vector<void*>> arguments;  // by step
   std::vector<std::shared_ptr<void>> owners;  // by buffer: of Extern ones
   std::vector<double> seconds;                // by step, where it is profiled
-  Flights flights;                            // the last: what is in flight is over before anything of the run goes
+  OperationsInFlight flights;                 // the last: what is in flight is over before anything of the run goes
 };
 
 }  // namespace
@@ -58,7 +58,7 @@ struct CpuExecutable::Impl {
     dies_after.resize(plan.steps.size());
     const std::vector<plan::LiveRange> live = plan::live_ranges(plan);
     for (size_t b = 0; b < plan.buffers.size(); ++b)
-      if (plan.buffers[b].home == plan::Home::Extern && live[b].last >= 0)
+      if (plan.buffers[b].space == plan::MemorySpace::Extern && live[b].last >= 0)
         dies_after[live[b].last].push_back(static_cast<int>(b));
   }
 
@@ -119,7 +119,7 @@ struct CpuExecutable::Impl {
                      [](void* to, const void* from, int64_t bytes) { std::memcpy(to, from, bytes); });
           break;
         case plan::StepKind::Product:
-          throw InternalError(step.name + ": a product of a device's library in a plan for the CPU");
+          throw InternalError(step.name + ": a product of the vendor's library in a plan for the CPU");
         case plan::StepKind::Random: draws.run(i, run.pointers); break;
         case plan::StepKind::Start:
           gather(run, step, step.arguments, run.arguments[i]);
@@ -156,7 +156,7 @@ void CpuExecutable::run(const Call& call) {
   try {
     impl_->run_steps(*run, call, draws, profiled);
   } catch (...) {
-    run->flights.land();  // first of all: it has memory of the run's, and of the caller's
+    run->flights.cancel_all();  // first of all: it has memory of the run's, and of the caller's
     for (auto& owner : run->owners) owner.reset();
     impl_->give_back(std::move(run), false);
     draws.give_back();  // as in eager: what was drawn before the error stays drawn, and no more

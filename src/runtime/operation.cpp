@@ -25,7 +25,7 @@ std::map<std::string, MakeOperation>& makers() {
   return *all;
 }
 
-constexpr std::chrono::milliseconds kLook{20};  // between two looks at signals
+constexpr std::chrono::milliseconds kPollInterval{20};  // between two looks at signals
 
 /// A thread that is created while this lives is sent no signals: they are for the threads of the program.
 class NoSignals {
@@ -41,9 +41,9 @@ class NoSignals {
   sigset_t before_;
 };
 
-class Beside : public InFlight {
+class OwnThread : public InFlight {
  public:
-  explicit Beside(std::function<void(std::stop_token)> work) : shared_(std::make_shared<Shared>()) {
+  explicit OwnThread(std::function<void(std::stop_token)> work) : shared_(std::make_shared<Shared>()) {
     const NoSignals blocked;
     std::thread([shared = shared_, work = std::move(work)]() mutable {
       std::exception_ptr error;
@@ -121,22 +121,22 @@ std::unique_ptr<Operation> make_operation(const plan::Plan& plan, const plan::St
   return made;
 }
 
-std::unique_ptr<InFlight> beside(std::function<void(std::stop_token)> work) {
-  return std::make_unique<Beside>(std::move(work));
+std::unique_ptr<InFlight> on_own_thread(std::function<void(std::stop_token)> work) {
+  return std::make_unique<OwnThread>(std::move(work));
 }
 
-void Flights::add(const plan::Step& start, std::unique_ptr<InFlight> flight) {
+void OperationsInFlight::add(const plan::Step& start, std::unique_ptr<InFlight> flight) {
   flights_.at(start.token) = {std::move(flight), &start};
 }
 
-void Flights::wait(int token, const std::function<void()>& check_signals) {
+void OperationsInFlight::wait(int token, const std::function<void()>& check_signals) {
   Flight& f = flights_.at(token);
   require(f.flight != nullptr, fmt::format("token {} is waited for, and was not started", token));
   bool over = false;
   while (!over) {
     named(*f.start, [&] {
       try {
-        over = f.flight->over_within(kLook);
+        over = f.flight->over_within(kPollInterval);
       } catch (...) {  // it never will be
         f.flight.reset();
         throw;
@@ -148,12 +148,12 @@ void Flights::wait(int token, const std::function<void()>& check_signals) {
   named(*f.start, [&] { flight->check(); });
 }
 
-void Flights::land() noexcept {
+void OperationsInFlight::cancel_all() noexcept {
   for (Flight& f : flights_)
     if (f.flight) f.flight->cancel();
   for (Flight& f : flights_) {
     try {
-      while (f.flight && !f.flight->over_within(kLook)) {}
+      while (f.flight && !f.flight->over_within(kPollInterval)) {}
     } catch (...) {  // it never will be over
     }
     f.flight.reset();

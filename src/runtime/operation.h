@@ -46,14 +46,14 @@ std::unique_ptr<Operation> make_operation(const plan::Plan&, const plan::Step&);
 
 /// For operations that block: runs `work` on a thread of its own; `cancel` requests its stop. A thread for each,
 /// because operations that wait for one another (as those of several ranks do) must never wait for a place in a pool.
-std::unique_ptr<InFlight> beside(std::function<void(std::stop_token)> work);
+std::unique_ptr<InFlight> on_own_thread(std::function<void(std::stop_token)> work);
 
 /// What one run has in flight, by token.
-class Flights {
+class OperationsInFlight {
  public:
-  explicit Flights(size_t tokens) : flights_(tokens) {}
-  ~Flights() { land(); }
-  Flights(Flights&&) = default;
+  explicit OperationsInFlight(size_t tokens) : flights_(tokens) {}
+  ~OperationsInFlight() { cancel_all(); }
+  OperationsInFlight(OperationsInFlight&&) = default;
 
   void add(const plan::Step& start, std::unique_ptr<InFlight> flight);
   /// Returns when it is over; `check_signals` (may be empty) is called meanwhile. Throws what it failed with, with the
@@ -61,7 +61,7 @@ class Flights {
   void wait(int token, const std::function<void()>& check_signals);
   /// Cancels all that is in flight and waits until it is over: nobody touches the run's memory afterwards. Errors of
   /// theirs are nobody's any more.
-  void land() noexcept;
+  void cancel_all() noexcept;
 
  private:
   struct Flight {

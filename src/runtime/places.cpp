@@ -16,14 +16,14 @@ std::vector<void*> place_buffers(const plan::Plan& plan, const Call& call, uint8
   std::vector<void*> pointers;
   for (const plan::Buffer& b : plan.buffers) {
     void* p = nullptr;
-    switch (b.home) {
-      case plan::Home::Input: p = call.inputs[b.index]; break;
-      case plan::Home::Output: p = call.outputs[b.index]; break;
-      case plan::Home::Saved: p = call.saved ? static_cast<uint8_t*>(call.saved) + b.offset : nullptr; break;
-      case plan::Home::Temp: p = arena ? arena + b.offset : nullptr; break;
-      case plan::Home::Constant: p = const_cast<uint8_t*>(plan.constants.data()) + b.offset; break;
-      case plan::Home::Extern:
-      case plan::Home::Draw: break;
+    switch (b.space) {
+      case plan::MemorySpace::Input: p = call.inputs[b.index]; break;
+      case plan::MemorySpace::Output: p = call.outputs[b.index]; break;
+      case plan::MemorySpace::Saved: p = call.saved ? static_cast<uint8_t*>(call.saved) + b.offset : nullptr; break;
+      case plan::MemorySpace::Temp: p = arena ? arena + b.offset : nullptr; break;
+      case plan::MemorySpace::Constant: p = const_cast<uint8_t*>(plan.constants.data()) + b.offset; break;
+      case plan::MemorySpace::Extern:
+      case plan::MemorySpace::Draw: break;
     }
     pointers.push_back(p);
   }
@@ -64,7 +64,7 @@ void run_extern(const plan::Plan& plan, const plan::Step& step, const Call& call
     const int b = step.writes[i];
     const plan::Buffer& buffer = plan.buffers[b];
     require(results[i].data || buffer.bytes == 0, fmt::format("{}: result {} is undefined", step.target, i));
-    if (buffer.home == plan::Home::Extern) {
+    if (buffer.space == plan::MemorySpace::Extern) {
       if (buffer.bytes > 0 && is_undeclared_view(plan, step, pointers, results[i].data, buffer.bytes)) {
         require(static_cast<bool>(results[i].copy),
                 fmt::format("{}: result {} is a view that cannot be copied", step.target, i));
@@ -148,7 +148,7 @@ void Draws::give_back() {
 void Draws::take_host(size_t i) {
   if (i < end_) return;
   take(i, [&](const State& before) {
-    Twister after = twister_.emplace(before);
+    MersenneTwister after = twister_.emplace(before);
     int64_t draws = 0;
     for (size_t s = i; s < end_; ++s) draws += draws_of(plan_, plan_.steps[s]);
     after.skip(draws);

@@ -54,7 +54,7 @@ class Draws {
   const Generator& generator_;
   size_t end_ = 0;                                 // steps before it have their numbers
   State after_;                                    // the generator's state once they were taken
-  std::optional<Twister> twister_;                 // the host's generator as it was before, and as far on as was drawn,
+  std::optional<MersenneTwister> twister_;         // the host's generator as it was before, and as far on as was drawn,
   std::optional<std::array<uint64_t, 2>> philox_;  // or a device's: seed, offset
 };
 

@@ -19,9 +19,9 @@ Poison::Poison(const plan::Plan& plan) : plan_(plan), first_(plan.steps.size()),
   for (const plan::Buffer& b : plan.buffers)
     if (b.over >= 0) covered.insert(b.over);
   for (int b = 0; b < static_cast<int>(plan.buffers.size()); ++b) {
-    const plan::Home home = plan.buffers[b].home;
-    if (home == plan::Home::Output) results_.push_back(b);
-    if ((home != plan::Home::Temp && home != plan::Home::Saved) || touched[b].first < 0) continue;
+    const plan::MemorySpace space = plan.buffers[b].space;
+    if (space == plan::MemorySpace::Output) results_.push_back(b);
+    if ((space != plan::MemorySpace::Temp && space != plan::MemorySpace::Saved) || touched[b].first < 0) continue;
     const plan::Step& made = plan.steps[touched[b].first];
     if (plan.buffers[b].over < 0 && has(made.writes, b) && !has(made.reads, b)) first_[touched[b].first].push_back(b);
     if (live[b].last < static_cast<int>(plan.steps.size()) && !covered.contains(b)) last_[live[b].last].push_back(b);

@@ -54,7 +54,7 @@ class Executable {
   /// again: no lock is held while it runs. Throws IndexError where a Check failed; where the device is not waited for,
   /// that is at a later run, or at finish().
   virtual void run(const Call&) = 0;
-  /// Throws what a run that is over has left to be told.
+  /// Throws the error of an earlier run that was found only after that had returned: on devices that queue runs.
   virtual void finish() {}
   /// Seconds spent in each step of the last run; filled when `profile` was set, on devices that can tell.
   bool profile = false;

@@ -15,7 +15,7 @@ bool is_trailing_reduce(const Node* n) {
   if (n->op != Op::Reduce) return false;
   const Dims& shape = n->in(0)->shape();
   const Dims& axes = n->as<ReduceAttr>().axes;
-  bool kept = false;  // walking from the last axis: a kept one seen
+  bool kept = false;  // from the last axis on: a kept one was seen
   size_t left = axes.size();
   for (int64_t axis = static_cast<int64_t>(shape.size()) - 1; axis >= 0; --axis) {
     const bool reduced = left > 0 && axes[left - 1] == axis;

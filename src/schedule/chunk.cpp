@@ -5,10 +5,10 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "cost/streaming.h"
+#include "cost/chunking.h"
 #include "graph/build.h"
 #include "graph/remarks.h"
-#include "schedule/stream.h"
+#include "schedule/matmul_chain.h"
 #include "support/division.h"
 
 namespace trainc::schedule {
@@ -87,24 +87,24 @@ struct Region {
     Full,  // an element of it for each of the matrix
     Row,   // one a row
   };
-  enum class Exit : uint8_t {
-    Rows,     // a Row that others read
-    Lhs,      // a contraction that has the matrix as its lhs: its rows are the matrix's
-    Turned,   // a contraction whose k runs over the rows
-    Columns,  // a sum over the rows
+  enum class ExitKind : uint8_t {
+    Rows,        // a Row that others read
+    Lhs,         // a contraction that has the matrix as its lhs: its rows are the matrix's
+    Transposed,  // a contraction whose k runs over the rows
+    Columns,     // a sum over the rows
   };
-  struct Leaving {
+  struct Exit {
     const Node* node;
-    Exit exit;
-    int which = 0;  // Lhs, Turned: the operand that is the matrix
+    ExitKind kind;
+    int which = 0;  // Lhs, Transposed: the operand that is the matrix
   };
 
-  const Node* source = nullptr;
+  const Node* logits = nullptr;
   int64_t rows = 0, columns = 0;
   std::unordered_map<const Node*, Kind> kind;
   Nodes views;  // the matrix permuted: what contractions read
-  Nodes after;  // what the source reaches, it among them
-  std::vector<Leaving> leaving;
+  Nodes after;  // what the logits reach, they among it
+  std::vector<Exit> exits;
 
   int64_t elements() const { return rows * columns; }
   bool has(const Node* n, Kind k) const {
@@ -125,15 +125,15 @@ bool sums_over_rows(const Node* n, int64_t rows) {
 }
 
 /// Which nodes are the matrix and its rows, and where they are left; throws Refused.
-Region region_of(const std::vector<const Node*>& live, const Users& users, const Nodes& outputs, const Node* source) {
+Region region_of(const std::vector<const Node*>& live, const Users& users, const Nodes& outputs, const Node* logits) {
   using Kind = Region::Kind;
   Region r;
-  r.source = source, r.rows = source->shape()[1], r.columns = source->shape()[2];
-  r.kind[source] = Kind::Full;
-  r.after.insert(source);
+  r.logits = logits, r.rows = logits->shape()[1], r.columns = logits->shape()[2];
+  r.kind[logits] = Kind::Full;
+  r.after.insert(logits);
   const Matrix matrix{1, r.rows, r.columns};
   for (const Node* n : live) {
-    if (n == source ||
+    if (n == logits ||
         std::none_of(n->inputs.begin(), n->inputs.end(), [&](const Node* i) { return r.after.count(i); }))
       continue;
     r.after.insert(n);
@@ -150,10 +150,10 @@ Region region_of(const std::vector<const Node*>& live, const Users& users, const
       const int which = of_it(0) ? 0 : 1;
       if (r.after.count(n->in(1 - which))) refuse("a contraction of the matrix with what is made of it", n);
       const std::optional<BlockOperand> block = block_operand(n, which, matrix);
-      if (!block || !r.has(block->node, Kind::Full) || (!block->turned && which != 0))
+      if (!block || !r.has(block->node, Kind::Full) || (!block->transposed && which != 0))
         refuse("a contraction reads the matrix in another order", n);
       if (n->dtype() != DType::F32 && n->dtype() != DType::F64) refuse("a contraction gives less than f32", n);
-      r.leaving.push_back({n, block->turned ? Region::Exit::Turned : Region::Exit::Lhs, which});
+      r.exits.push_back({n, block->transposed ? Region::ExitKind::Transposed : Region::ExitKind::Lhs, which});
     } else if (view) {
       if (n->op != Op::Permute && n->op != Op::Reshape) refuse("it is read permuted", n);
       r.views.insert(n);
@@ -163,7 +163,7 @@ Region region_of(const std::vector<const Node*>& live, const Users& users, const
         r.kind[n] = Kind::Full;
       else if (n->op == Op::Permute) r.views.insert(n);
       else if (n->op == Op::Reduce && is_trailing_reduce(n) && numel == r.rows) r.kind[n] = Kind::Row;
-      else if (n->op == Op::Reduce && sums_over_rows(n, r.rows)) r.leaving.push_back({n, Region::Exit::Columns});
+      else if (n->op == Op::Reduce && sums_over_rows(n, r.rows)) r.exits.push_back({n, Region::ExitKind::Columns});
       else if (n->op == Op::Gather && r.has(n->in(0), Kind::Full) && n->as<AxisAttr>().axis == n->type.rank() - 1 &&
                n->in(0)->shape().back() == r.columns && numel == r.rows && !r.after.count(n->in(1)))
         r.kind[n] = Kind::Row;
@@ -174,7 +174,7 @@ Region region_of(const std::vector<const Node*>& live, const Users& users, const
     }
   }
   bool summed = false;
-  std::vector<Region::Leaving> rows;
+  std::vector<Region::Exit> rows;
   for (const Node* n : live) {
     const auto it = r.kind.find(n);
     if (r.views.count(n) || (it != r.kind.end() && it->second == Kind::Full)) {
@@ -187,11 +187,11 @@ Region region_of(const std::vector<const Node*>& live, const Users& users, const
     const bool left =
         outputs.count(n) || (used != users.end() && std::any_of(used->second.begin(), used->second.end(),
                                                                 [&](const Node* u) { return !r.kind.count(u); }));
-    if (left) rows.push_back({n, Region::Exit::Rows});
+    if (left) rows.push_back({n, Region::ExitKind::Rows});
   }
   if (!summed) refuse(kNotSummed);
   // In a chunk the rows come first: what is picked from the logits is read before their gradient is written over them.
-  r.leaving.insert(r.leaving.begin(), rows.begin(), rows.end());
+  r.exits.insert(r.exits.begin(), rows.begin(), rows.end());
   return r;
 }
 
@@ -202,10 +202,10 @@ class Rewriter {
       : from_(from), live_(live), region_(std::move(region)), proportional_(std::move(proportional)), step_(rows) {}
 
   Graph run() {
-    for (const Region::Leaving& l : region_.leaving)
+    for (const Region::Exit& l : region_.exits)
       if (const auto it = proportional_.find(l.node); it != proportional_.end() && !it->second)
         refuse("a gradient is not proportional to one tangent", l.node);
-    for (const Region::Leaving& l : region_.leaving) leaves_.insert(l.node);
+    for (const Region::Exit& l : region_.exits) leaves_.insert(l.node);
     to_.input_count = from_.input_count;
     for (const Node* n : live_)
       if (leaves_.count(n) || (!region_.kind.count(n) && !region_.views.count(n))) bring(n);
@@ -216,18 +216,18 @@ class Rewriter {
 
  private:
   /// What is looked for below a node is found by recursion: a program may be deeper than the stack.
-  struct Deeper {
-    explicit Deeper(int& depth) : depth(depth) {
+  struct DepthGuard {
+    explicit DepthGuard(int& depth) : depth(depth) {
       if (++depth > cost::kDeepestChunk) --depth, refuse("what is around it is too deep");
     }
-    ~Deeper() { --depth; }
+    ~DepthGuard() { --depth; }
     int& depth;
   };
 
   // --- nodes as they are
   const Node* bring(const Node* n) {
     if (const auto it = made_.find(n); it != made_.end()) return it->second;
-    const Deeper deeper(depth_);
+    const DepthGuard deeper(depth_);
     if (region_.after.count(n) && building_) refuse("a chunk needs something of all rows", n);
     if (leaves_.count(n)) {
       build();
@@ -248,7 +248,7 @@ class Rewriter {
   const Node* unit(const Node* n) {
     if (!proportional_.count(n)) return bring(n);
     if (const auto it = unit_.find(n); it != unit_.end()) return it->second;
-    const Deeper deeper(depth_);
+    const DepthGuard deeper(depth_);
     if (region_.after.count(n)) refuse("a gradient needs something of all rows", n);
     const Node* made = nullptr;
     if (n->op == Op::Input) {
@@ -277,9 +277,9 @@ class Rewriter {
     return full_[n] = make_full(n);
   }
   const Node* make_full(const Node* n) {
-    const Deeper deeper(depth_);
+    const DepthGuard deeper(depth_);
     const Dims shape{count_, region_.columns};
-    if (n == region_.source)
+    if (n == region_.logits)
       return b_.reshape(copy(n, {operand(n, 0, false), bring(n->in(1))}, {n->dtype(), {1, count_, region_.columns}}),
                         shape);
     if (n->type.numel() != region_.elements()) refuse("an operand of another size", n);
@@ -316,7 +316,7 @@ class Rewriter {
     return row_[n] = make_row(n);
   }
   const Node* make_row(const Node* n) {
-    const Deeper deeper(depth_);
+    const DepthGuard deeper(depth_);
     const Dims shape{count_, 1};
     if (n->type.numel() != region_.rows) refuse("an operand of another size", n);
     if (is_elementwise(n->op)) {
@@ -337,7 +337,7 @@ class Rewriter {
   /// One element a row of the Full `n`, at `index`. Taken from the logits themselves, not from what is made of them and
   /// of sums over their rows: then nothing waits for it to be overwritten.
   const Node* pick(const Node* n, const Node* index, Failure failure) {
-    const Deeper deeper(depth_);
+    const DepthGuard deeper(depth_);
     if (needs_rows(n)) {
       if (is_elementwise(n->op)) {
         std::vector<const Node*> inputs;
@@ -354,35 +354,35 @@ class Rewriter {
   }
   bool needs_rows(const Node* n) {
     if (const auto it = needs_rows_.find(n); it != needs_rows_.end()) return it->second;
-    const Deeper deeper(depth_);
+    const DepthGuard deeper(depth_);
     bool needs =
         n->op == Op::Broadcast && n->in(0)->type.numel() == region_.rows && broadcasts_rows(n, region_.columns);
-    if (!needs && n != region_.source && n->type.numel() == region_.elements())
+    if (!needs && n != region_.logits && n->type.numel() == region_.elements())
       for (const Node* i : n->inputs) needs = needs || needs_rows(i);
     return needs_rows_[n] = needs;
   }
 
   /// Operand `which` of `n` for the chunk: the matrix, or what goes with it row by row.
-  const Node* operand(const Node* n, int which, bool turned) {
+  const Node* operand(const Node* n, int which, bool transposed) {
     const Dims& all = n->in(which)->shape();
-    const int64_t width = all[turned ? 1 : 2];
+    const int64_t width = all[transposed ? 1 : 2];
     const std::optional<BlockOperand> block = block_operand(n, which, {1, region_.rows, width});
-    if (!block || block->turned != turned) refuse("an operand whose rows do not lie one after the other", n);
-    const bool matrix = region_.has(block->node, Region::Kind::Full) && n != region_.source;
+    if (!block || block->transposed != transposed) refuse("an operand whose rows do not lie one after the other", n);
+    const bool matrix = region_.has(block->node, Region::Kind::Full) && n != region_.logits;
     if (!matrix && proportional_.count(block->node)) refuse("a contraction of two gradients", n);
     const Node* part = matrix ? full(block->node) : rows_of(bring(block->node), width);
     part = b_.reshape(b_.cast(part, n->in(which)->dtype()), {1, count_, width});
-    return turned ? b_.permute(part, {0, 2, 1}) : part;
+    return transposed ? b_.permute(part, {0, 2, 1}) : part;
   }
 
-  const Node* leave(const Region::Leaving& l) {
+  const Node* leave(const Region::Exit& l) {
     const Node* n = l.node;
-    switch (l.exit) {
-      case Region::Exit::Rows: return row(n);
-      case Region::Exit::Lhs:
+    switch (l.kind) {
+      case Region::ExitKind::Rows: return row(n);
+      case Region::ExitKind::Lhs:
         return copy(n, {operand(n, 0, false), unit(n->in(1))}, {n->dtype(), {1, count_, n->shape()[2]}});
-      case Region::Exit::Turned: return copy(n, {operand(n, 0, true), operand(n, 1, true)}, n->type);
-      case Region::Exit::Columns: return b_.reshape(b_.reduce(ReduceKind::Sum, full(n->in(0)), {0}), n->shape());
+      case Region::ExitKind::Transposed: return copy(n, {operand(n, 0, true), operand(n, 1, true)}, n->type);
+      case Region::ExitKind::Columns: return b_.reshape(b_.reduce(ReduceKind::Sum, full(n->in(0)), {0}), n->shape());
     }
     refuse("");
   }
@@ -392,27 +392,27 @@ class Rewriter {
 
   /// All chunks, one after the other, and what comes of them.
   void build() {
-    std::vector<std::vector<const Node*>> parts(region_.leaving.size());
+    std::vector<std::vector<const Node*>> parts(region_.exits.size());
     building_ = true;
     for (first_ = 0; first_ < region_.rows; first_ += count_) {
       count_ = std::min(step_, region_.rows - first_);
       full_.clear(), row_.clear();
       for (size_t i = 0; i < parts.size(); ++i) {
-        name(region_.leaving[i].node);
-        const Node* part = leave(region_.leaving[i]);
+        name(region_.exits[i].node);
+        const Node* part = leave(region_.exits[i]);
         const bool added =
-            region_.leaving[i].exit == Region::Exit::Turned || region_.leaving[i].exit == Region::Exit::Columns;
+            region_.exits[i].kind == Region::ExitKind::Transposed || region_.exits[i].kind == Region::ExitKind::Columns;
         if (added && !parts[i].empty()) parts[i].back() = b_.add(parts[i].back(), part);
         else parts[i].push_back(part);
       }
     }
     building_ = false;
     for (size_t i = 0; i < parts.size(); ++i) {
-      const Node* n = region_.leaving[i].node;
+      const Node* n = region_.exits[i].node;
       name(n);
       const Node* whole = parts[i].size() == 1
                               ? parts[i][0]
-                              : b_.concat(parts[i], region_.leaving[i].exit == Region::Exit::Rows ? 0 : 1);
+                              : b_.concat(parts[i], region_.exits[i].kind == Region::ExitKind::Rows ? 0 : 1);
       whole = b_.reshape(whole, n->shape());
       if (const auto it = proportional_.find(n); it != proportional_.end())
         whole = b_.mul(whole, b_.broadcast(b_.cast(b_.reshape(bring(it->second), {}), n->dtype()), n->shape()));
@@ -432,7 +432,7 @@ class Rewriter {
   std::unordered_map<const Node*, const Node*> made_, unit_, full_, row_;
   std::unordered_map<const Node*, bool> needs_rows_;
   int64_t first_ = 0, count_ = 0;  // the rows of the chunk
-  int depth_ = 0;                  // Deeper
+  int depth_ = 0;                  // of recursion: DepthGuard
 };
 
 /// Bytes that are not in memory at once any more, at the end of the forward.
@@ -452,14 +452,14 @@ int64_t saved_bytes(const Region& r, const Users& users, const Nodes& outputs, c
   int64_t element = 8, kept = 0;
   for (const auto& [n, kind] : r.kind)
     if (kind == Region::Kind::Full && is_float(n->dtype())) element = std::min<int64_t>(element, size_of(n->dtype()));
-  for (const Region::Leaving& l : r.leaving)
-    if (l.exit != Region::Exit::Rows && !(chunks.one_plan && results(l.node))) kept += l.node->type.bytes();
+  for (const Region::Exit& l : r.exits)
+    if (l.kind != Region::ExitKind::Rows && !(chunks.one_plan && results(l.node))) kept += l.node->type.bytes();
   return (r.rows - rows) * r.columns * element - kept;
 }
 
-/// Whether sums are taken over the rows of what `source` makes: what else it is read by, a loss is among it.
-bool rows_are_summed(const Users& users, const Node* source) {
-  std::vector<const Node*> stack{source};
+/// Whether sums are taken over the rows of `logits`: whatever else reads them, a loss does.
+bool rows_are_summed(const Users& users, const Node* logits) {
+  std::vector<const Node*> stack{logits};
   Nodes seen;
   while (!stack.empty()) {
     const Node* n = stack.back();
@@ -467,8 +467,8 @@ bool rows_are_summed(const Users& users, const Node* source) {
     const auto used = users.find(n);
     if (used == users.end()) continue;
     for (const Node* u : used->second) {
-      if (u->op == Op::Reduce && is_trailing_reduce(u) && u->type.numel() == source->shape()[1]) return true;
-      const bool same = (is_elementwise(u->op) || u->op == Op::Reshape) && u->type.numel() == source->type.numel();
+      if (u->op == Op::Reduce && is_trailing_reduce(u) && u->type.numel() == logits->shape()[1]) return true;
+      const bool same = (is_elementwise(u->op) || u->op == Op::Reshape) && u->type.numel() == logits->type.numel();
       if (same && seen.insert(u).second) stack.push_back(u);
     }
   }

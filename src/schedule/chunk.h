@@ -3,7 +3,7 @@
 #pragma once
 #include <optional>
 
-#include "cost/streaming.h"
+#include "cost/chunking.h"
 #include "graph/graph.h"
 #include "support/remark.h"
 
@@ -18,17 +18,16 @@ struct Chunks {
 };
 
 /// Finds contractions that make a matrix [rows, columns] (logits) which only sums over its rows, and contractions that
-/// drain it, read; and computes both chunk by chunk of rows, so that the matrix never is in memory as a whole. Nothing
-/// is known of softmax or labels but that they are row by row. What is a value of the rows (the loss of each) is put
-/// together again; a contraction whose rows are rows (the gradient of the input) too; one whose k runs over the rows
-/// (the gradient of the weight), and a sum over the rows (of the bias), is added up over the chunks in their order.
-/// Gradients: a loss's tangent is a number, and what comes of it linear: they are computed with the number 1, and
-/// multiplied by the tangent afterwards. So they can be made in the forward, where the chunk of logits is.
-/// Needs: a joint graph (inputs from `primals` on are tangents). Gives: the same outputs, but for the order of sums
-/// over rows; nothing where no matrix is cut.
-/// Leaves (and says why in `remarks`): a matrix that is an output; that anything reads but element by element, row by
-/// row or as a contraction's operand; that is put together with another tensor of its size; whose gradient needs
-/// something of all rows of it, or comes of several tangents or of f16.
+/// consume it, read; and computes both chunk by chunk of rows, so that the matrix never is in memory as a whole.
+/// Nothing is known of softmax or labels but that they are row by row. What is a value of the rows (the loss of each)
+/// is put together again; a contraction whose rows are rows (the gradient of the input) too; one whose k runs over the
+/// rows (the gradient of the weight), and a sum over the rows (of the bias), is added up over the chunks in their
+/// order. Gradients: a loss's tangent is a number, and what comes of it linear: they are computed with the number 1,
+/// and multiplied by the tangent afterwards. So they can be made in the forward, where the chunk of logits is. Needs: a
+/// joint graph (inputs from `primals` on are tangents). Gives: the same outputs, but for the order of sums over rows;
+/// nothing where no matrix is cut. Leaves (and says why in `remarks`): a matrix that is an output; that anything reads
+/// but element by element, row by row or as a contraction's operand; that is put together with another tensor of its
+/// size; whose gradient needs something of all rows of it, or comes of several tangents or of f16.
 std::optional<Graph> chunk_rows(const Graph& joint, int64_t primals, const Chunks&, Remarks* remarks = nullptr);
 
 }  // namespace trainc::schedule

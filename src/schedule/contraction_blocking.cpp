@@ -13,19 +13,19 @@
 
 namespace trainc::schedule {
 
+using cost::BlockingVariant;
 using cost::DeviceTile;
 using cost::kAny;
 using cost::Tile;
-using cost::Wish;
 
 namespace {
 
 std::span<const Tile> tiles_of(const Target& target) {
   return target.f32_lanes == 16 ? std::span<const Tile>(cost::kAvx512Tiles) : std::span<const Tile>(cost::kAvx2Tiles);
 }
-std::span<const Tile> in_place_tiles_of(const Target& target) {
-  return target.f32_lanes == 16 ? std::span<const Tile>(cost::kAvx512InPlaceTiles)
-                                : std::span<const Tile>(cost::kAvx2InPlaceTiles);
+std::span<const Tile> unpacked_tiles_of(const Target& target) {
+  return target.f32_lanes == 16 ? std::span<const Tile>(cost::kAvx512UnpackedTiles)
+                                : std::span<const Tile>(cost::kAvx2UnpackedTiles);
 }
 
 // Slots (half cycles on a machine with two FMA units) that one step of k takes a tile: its FMAs; or the four cycles
@@ -72,10 +72,10 @@ Blocking blocks_of(const ContractionShape& spec, DType dtype, const Target& targ
   b.tiles = tile.amx;
   b.tile_m = tile.rows;
   b.tile_n = tile.vectors * b.lanes;
-  b.lhs_in_place = tile.in_place;
+  b.lhs_unpacked = tile.unpacked;
   b.fma_rows = tile.amx ? cost::kVectorRowsOnAmx : b.tile_m;
 
-  // 192, in equal blocks: the order of sums that eager's library was found to use (its error came out equal for k =
+  // 192, in equal blocks: the order of sums that eager's own product was found to use (its error came out equal for k =
   // 256, 768, 3072; deeper blocks lose: 256 1.15 times the error, 384 1.4 times). A rhs panel of 32 f32 columns is then
   // 24 KiB, and stays in L1d. On tiles a chain of additions has a link for 16 pairs only, and the end of a block costs
   // more beside its products: bf16 takes twice the depth.
@@ -84,8 +84,9 @@ Blocking blocks_of(const ContractionShape& spec, DType dtype, const Target& targ
   b.k_blocks = std::max<int64_t>(1, ceil_div(spec.k, most));
   b.block_k = round_up(ceil_div(spec.k, b.k_blocks), deep);
   if (!b.tiles) b.block_k = std::max<int64_t>(1, std::min(spec.k, b.block_k));
-  if (!b.tiles && spec.lhs_place)
-    b.block_k = block_of_runs(spec.k, spec.lhs_place->k_run / (dtype == DType::BF16 ? 2 : 1), cost::kBlock, b.block_k);
+  if (!b.tiles && spec.lhs_unpacked)
+    b.block_k =
+        block_of_runs(spec.k, spec.lhs_unpacked->k_run / (dtype == DType::BF16 ? 2 : 1), cost::kBlock, b.block_k);
   b.k_blocks = std::max<int64_t>(1, ceil_div(spec.k, b.block_k));
 
   // The packed lhs block is read once a panel, while the next one is on its way to L2; with the rhs block and the
@@ -101,7 +102,7 @@ Blocking finished(const ContractionShape& spec, Blocking b) {
   if (b.block_m > 0) b.block_m = ceil_div(b.task_m, ceil_div(b.task_m, b.block_m));  // equal blocks
   b.room_m = b.task_m, b.room_n = b.task_n;
   // A single tile of rows uses each element of the rhs once: packing would be as much work again.
-  b.in_place = !b.tiles && ceil_div(spec.m, b.tile_m) == 1 && !spec.rhs_k_contiguous && spec.rhs_run == 0;
+  b.rhs_unpacked = !b.tiles && ceil_div(spec.m, b.tile_m) == 1 && !spec.rhs_k_contiguous && spec.rhs_run == 0;
   return b;
 }
 
@@ -116,15 +117,15 @@ std::vector<Tile> tiles_for(const ContractionShape& spec, DType dtype, const Tar
 }
 
 // The tiles for an lhs that is read where it lies; none where it cannot be.
-std::vector<Tile> tiles_in_place(const ContractionShape& spec, DType dtype, const Target& target) {
+std::vector<Tile> unpacked_tiles(const ContractionShape& spec, DType dtype, const Target& target) {
   std::vector<Tile> fit;
-  if (!spec.lhs_place) return fit;
-  const auto& place = *spec.lhs_place;
-  if (place.k_run < cost::kShortRun * (dtype == DType::BF16 ? 2 : 1)) return fit;
-  const bool one_run = place.k_run == spec.k * (dtype == DType::BF16 ? 2 : 1) && place.row_run == spec.m;
-  if (one_run && place.row_stride * size_of(dtype) > cost::kNearRows) return fit;
-  for (Tile t : in_place_tiles_of(target))
-    if (place.row_run % t.rows == 0 && spec.rhs_run % (t.vectors * lanes_of(dtype, target)) == 0)
+  if (!spec.lhs_unpacked) return fit;
+  const auto& lhs = *spec.lhs_unpacked;
+  if (lhs.k_run < cost::kShortRun * (dtype == DType::BF16 ? 2 : 1)) return fit;
+  const bool one_run = lhs.k_run == spec.k * (dtype == DType::BF16 ? 2 : 1) && lhs.row_run == spec.m;
+  if (one_run && lhs.row_stride * size_of(dtype) > cost::kNearRows) return fit;
+  for (Tile t : unpacked_tiles_of(target))
+    if (lhs.row_run % t.rows == 0 && spec.rhs_run % (t.vectors * lanes_of(dtype, target)) == 0)
       fit.push_back({t.rows, t.vectors, false, true});
   return fit;
 }
@@ -141,7 +142,7 @@ std::optional<Tile> amx_tile(const ContractionShape& spec, DType dtype, const Ta
   };
   double least = std::numeric_limits<double>::infinity();
   for (Tile t : tiles_for(spec, dtype, target)) {
-    const bool packed = spec.m > t.rows || spec.rhs_k_contiguous || spec.rhs_run > 0;  // else the rhs is read in place
+    const bool packed = spec.m > t.rows || spec.rhs_k_contiguous || spec.rhs_run > 0;  // else the rhs is read unpacked
     least = std::min(least, products(t) + (packed ? cost::kCopy * double(spec.n) : 0));
   }
   std::optional<Tile> best;
@@ -155,14 +156,14 @@ std::optional<Tile> amx_tile(const ContractionShape& spec, DType dtype, const Ta
   return best;
 }
 
-struct Costed {
+struct CostedBlocking {
   double cost;
   Blocking blocking;
 };
 
 // The best tasks for this tile, of a number between the two; infinite cost where there are none.
-Costed choose_tasks(const ContractionShape& spec, DType dtype, const Target& target, Tile tile, double least_tasks,
-                    double most_tasks, double block_m) {
+CostedBlocking choose_tasks(const ContractionShape& spec, DType dtype, const Target& target, Tile tile,
+                            double least_tasks, double most_tasks, double block_m) {
   const int64_t element = bytes_of(dtype);
   Blocking b = blocks_of(spec, dtype, target, tile, block_m);
   const int64_t tiles = ceil_div(spec.m, b.tile_m), panels = ceil_div(spec.n, b.tile_n);
@@ -172,7 +173,7 @@ Costed choose_tasks(const ContractionShape& spec, DType dtype, const Target& tar
   const double slots = tile_slots(tile, dtype) / double(b.tile_m * b.tile_n);  // a sum, one step of k
   const double split = in_parts(tile, dtype) ? cost::kSplit : 0;
   const double pack_lhs =
-                   tile.in_place ? 0 : (b.tiles && !spec.lhs_k_contiguous ? cost::kTranspose : cost::kCopy) + split,
+                   tile.unpacked ? 0 : (b.tiles && !spec.lhs_k_contiguous ? cost::kTranspose : cost::kCopy) + split,
                pack_rhs = (spec.rhs_k_contiguous ? cost::kTranspose : cost::kCopy) + split;
   double best = std::numeric_limits<double>::infinity();
   for (int64_t tm = 1; tm <= std::min<int64_t>(tiles, cost::kLargestTask / b.tile_m + 1); ++tm) {
@@ -211,12 +212,13 @@ Blocking block_part(const ContractionShape& spec, DType dtype, const Target& tar
   for (Tile t : tiles_for(spec, dtype, target)) {
     double cost = sums(t, spec.m, spec.n);
     for (const int64_t tenths : cost::kOtherTenths)
-      cost += spec.pinned ? (sums(t, spec.m * tenths / 10 + 1, spec.n) + sums(t, spec.m, spec.n * tenths / 10 + 1)) *
-                                10 / double(tenths)
-                          : 0;
+      cost += spec.fixed_blocking
+                  ? (sums(t, spec.m * tenths / 10 + 1, spec.n) + sums(t, spec.m, spec.n * tenths / 10 + 1)) * 10 /
+                        double(tenths)
+                  : 0;
     if (cost < least * cost::kNearlyEqual) tile = t, least = cost;
   }
-  if (Blocking* first = spec.pinned) {
+  if (Blocking* first = spec.fixed_blocking) {
     const int lanes = lanes_of(dtype, target);
     if (first->lanes != lanes) *first = {.lanes = lanes, .tile_m = tile.rows, .tile_n = tile.vectors * lanes};
     tile = {first->tile_m, first->tile_n / first->lanes};
@@ -233,20 +235,20 @@ Blocking block_part(const ContractionShape& spec, DType dtype, const Target& tar
 }
 
 Blocking choose_blocking(const ContractionShape& spec, DType dtype, const Target& target, int variant) {
-  const Wish& wish = cost::kWishes[variant];
+  const BlockingVariant& change = cost::kVariants[variant];
   double least_tasks = 0, most_tasks = kAny;
-  if (wish.least_tasks > 0 || wish.most_tasks < kAny) {
+  if (change.least_tasks > 0 || change.most_tasks < kAny) {
     const Blocking usual = choose_blocking(spec, dtype, target);
     const double tasks = double(spec.batch * usual.m_tasks * usual.n_tasks);
-    least_tasks = tasks * wish.least_tasks, most_tasks = tasks * wish.most_tasks;
+    least_tasks = tasks * change.least_tasks, most_tasks = tasks * change.most_tasks;
   }
-  std::vector<Costed> found;
+  std::vector<CostedBlocking> found;
   const std::optional<Tile> amx = amx_tile(spec, dtype, target);
   std::vector<Tile> tiles = amx ? std::vector<Tile>{*amx} : tiles_for(spec, dtype, target);
   if (!amx)
-    for (Tile t : tiles_in_place(spec, dtype, target)) tiles.push_back(t);
-  for (Tile t : tiles) found.push_back(choose_tasks(spec, dtype, target, t, least_tasks, most_tasks, wish.block_m));
-  const size_t rank = std::min(wish.tile, found.size() - 1);
+    for (Tile t : unpacked_tiles(spec, dtype, target)) tiles.push_back(t);
+  for (Tile t : tiles) found.push_back(choose_tasks(spec, dtype, target, t, least_tasks, most_tasks, change.block_m));
+  const size_t rank = std::min(change.tile, found.size() - 1);
   for (size_t i = 0; i <= rank; ++i) {  // the earlier one where costs are equal, or nearly
     size_t best = i;
     for (size_t j = i + 1; j < found.size(); ++j)
@@ -258,9 +260,9 @@ Blocking choose_blocking(const ContractionShape& spec, DType dtype, const Target
   return found[rank].blocking;
 }
 
-Blocking pinned_blocking(const ContractionShape& spec, DType dtype, const Target& target, Blocking& first) {
-  // The plans of two sizes need not have the same contractions: what was made for another kind is made anew.
-  // the tile that is best for sizes around these, of which only some may vary
+Blocking fixed_blocking(const ContractionShape& spec, DType dtype, const Target& target, Blocking& first) {
+  // The plans of two sizes need not have the same contractions: what was chosen for another dtype is chosen anew, as
+  // the tile that is best for sizes around these, of which only some may vary.
   if (first.room_m == 0 || first.lanes != lanes_of(dtype, target)) {
     double least = kAny;
     for (Tile t : tiles_for(spec, dtype, target)) {
@@ -276,7 +278,7 @@ Blocking pinned_blocking(const ContractionShape& spec, DType dtype, const Target
     }
   }
   Blocking b = choose_tasks(spec, dtype, target, {first.tile_m, first.tile_n / first.lanes}, 0, kAny, 1).blocking;
-  b.block_m = first.block_m, b.room_m = first.room_m, b.room_n = first.room_n, b.in_place = first.in_place;
+  b.block_m = first.block_m, b.room_m = first.room_m, b.room_n = first.room_n, b.rhs_unpacked = first.rhs_unpacked;
   const auto fit = [](int64_t tiles, int64_t& task, int64_t& tasks, int64_t room) {
     if (task <= room) return;
     tasks = ceil_div(tiles, room);

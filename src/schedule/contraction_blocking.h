@@ -18,10 +18,10 @@ struct ContractionShape {
   int64_t batch = 1, m = 0, n = 0, k = 0;
   bool lhs_k_contiguous = true, rhs_k_contiguous = true;
   int64_t rhs_run = 0;
-  struct LhsPlace { int64_t row_run = 0, row_stride = 0, k_run = 0; };
-  std::optional<LhsPlace> lhs_place = {};  // where the lhs may be read as it lies
+  struct UnpackedLhs { int64_t row_run = 0, row_stride = 0, k_run = 0; };
+  std::optional<UnpackedLhs> lhs_unpacked = {};  // where the lhs may be read as it lies
   bool f32_in_parts = false;
-  Blocking* pinned = nullptr;
+  Blocking* fixed_blocking = nullptr;
 };
 
 struct Blocking {
@@ -29,19 +29,19 @@ struct Blocking {
   // multiplied on AMX tiles: tile_m and tile_n are multiples of kTileSide, block_k of what a tile is deep
   bool tiles = false;
   int tile_m = 0, tile_n = 0;  // the register tile; tile_n is a multiple of lanes
-  // read by the micro-kernel where it lies (spec.lhs_place), not packed: a tile's rows are of one run
-  bool lhs_in_place = false;
+  // read by the micro-kernel where it lies (spec.lhs_unpacked), not packed: a tile's rows are of one run
+  bool lhs_unpacked = false;
   int fma_rows = 0;                // rows of it at a time in vector registers: tile_m, but with `tiles`
   int64_t block_k = 0;             // depth of a packed block; its sums start at zero and are added block by block
   int64_t block_m = 0;             // tiles of the lhs packed at a time
   int64_t task_m = 0, task_n = 0;  // tiles of a task, down and across
-  int64_t room_m = 0, room_n = 0;  // that there is room for; the task's own, but where a blocking is pinned
+  int64_t room_m = 0, room_n = 0;  // that there is room for; the task's own, but with a fixed blocking
   int64_t k_blocks = 1, m_tasks = 1, n_tasks = 1;
-  bool in_place = false;  // the rhs is read where it lies, not packed
+  bool rhs_unpacked = false;  // the rhs is read where it lies, not packed
 };
 
 /// Ways to cut a contraction up that are worth measuring; some repeat others.
-constexpr int kBlockingVariants = static_cast<int>(std::size(cost::kWishes));
+constexpr int kBlockingVariants = static_cast<int>(std::size(cost::kVariants));
 
 /// `block_k` and `k_blocks` depend on k and `tiles` alone: they are the order of the sums; `tiles`, tile_m and tile_n
 /// with it, on the sizes. Of bf16, spec.k counts pairs. `variant`: 0 is the best by the cost model; others, up to
@@ -51,7 +51,7 @@ Blocking choose_blocking(const ContractionShape&, DType, const Target&, int vari
 
 /// The blocking for other sizes with the register tile, the m blocks and the room for tasks that `first` has; an empty
 /// `first` is given what suits sizes like these. Not on AMX tiles.
-Blocking pinned_blocking(const ContractionShape&, DType, const Target&, Blocking& first);
+Blocking fixed_blocking(const ContractionShape&, DType, const Target&, Blocking& first);
 
 /// All of m and n in one task, not on AMX tiles; blocks of `block_k` where that is not 0.
 Blocking block_part(const ContractionShape&, DType, const Target&, int64_t block_k);

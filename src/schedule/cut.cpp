@@ -9,7 +9,7 @@
 #include "cost/cutting.h"
 #include "plan/live.h"
 #include "schedule/bits.h"
-#include "schedule/stream.h"
+#include "schedule/matmul_chain.h"
 
 namespace trainc::schedule {
 namespace {
@@ -131,7 +131,7 @@ bool scales(const Node* n) {
   return tensors <= 1;
 }
 
-/// Whether a walk over what is summed ends before the values that are made with the sum: it runs across rows, or along
+/// Whether a loop over what is summed ends before the values that are made with the sum: it runs across rows, or along
 /// ones that no cache holds until then.
 bool comes_back_to_memory(const Node* sum) {
   const Dims& shape = sum->in(0)->shape();
@@ -143,12 +143,12 @@ bool comes_back_to_memory(const Node* sum) {
   return (along_rows ? bytes / std::max<int64_t>(1, sum->type.numel()) : bytes) >= cost::kLongRow;
 }
 
-/// An elementwise value made with sums over the likes of it, in another walk (a softmax over a vocabulary, BatchNorm).
+/// An elementwise value made with sums over the likes of it, in another loop (a softmax over a vocabulary, BatchNorm).
 /// What was summed is in memory for it anyway, so that is kept: this would be a second tensor of its size.
-bool of_another_walk(const Node* n) {
+bool of_another_loop(const Node* n) {
   std::unordered_set<const Node*> seen;
   std::vector<const Node*> stack{n};
-  while (!stack.empty() && seen.size() < cost::kNearWalk) {
+  while (!stack.empty() && seen.size() < cost::kNearLoop) {
     const Node* at = stack.back();
     stack.pop_back();
     if (!seen.insert(at).second) continue;
@@ -212,7 +212,7 @@ bool made_of(const Node* n, const std::unordered_set<const Node*>& in) {
 int64_t flops_of(const Node* contraction) { return 2 * contraction->type.numel() * contraction->in(0)->shape().back(); }
 
 Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs,
-              const std::vector<const Node*>& must_recompute, int64_t deferred_bytes, bool streams, double price,
+              const std::vector<const Node*>& must_recompute, int64_t deferred_bytes, bool fuse_chains, double price,
               int64_t late_draws_from) {
   const std::vector<const Node*> live = joint.live();
   std::unordered_set<const Node*> of_tangents;  // depend on a tangent, or on a draw of the backward
@@ -251,8 +251,10 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs,
   std::vector<const Node*> early;  // what the forward may compute
   for (const Node* n : live)
     if (!of_tangents.count(n)) number.emplace(n, static_cast<int>(number.size())), early.push_back(n);
-  const std::unordered_set<const Node*> streamed = streams ? stream_sources(early) : std::unordered_set<const Node*>{};
-  const std::unordered_set<const Node*> as_bits = streams ? masks_as_bits(joint) : std::unordered_set<const Node*>{};
+  const std::unordered_set<const Node*> of_chains =
+      fuse_chains ? chain_producers(early) : std::unordered_set<const Node*>{};
+  const std::unordered_set<const Node*> as_bits =
+      fuse_chains ? masks_as_bits(joint) : std::unordered_set<const Node*>{};
   const int source = 2 * static_cast<int>(number.size()), sink = source + 1;
   FlowNetwork net(sink + 1);
   const std::unordered_set<const Node*> never_kept(must_recompute.begin(), must_recompute.end());
@@ -270,9 +272,9 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs,
     // a cheap chain.
     else if (n->op == Op::Reshape || n->op == Op::Permute || n->op == Op::Broadcast) bytes = kInfinite;
     else if (is_movement(n->op) || scales(n)) bytes += bytes / cost::kMovedCopy;
-    else if (is_elementwise(n->op) && of_another_walk(n)) bytes += bytes / cost::kOfAnotherWalk;
+    else if (is_elementwise(n->op) && of_another_loop(n)) bytes += bytes / cost::kOfAnotherLoop;
     net.edge(2 * i, 2 * i + 1, bytes);
-    if (!free && !checkpointed && !may_recompute(n) && !streamed.count(n)) {
+    if (!free && !checkpointed && !may_recompute(n) && !of_chains.count(n)) {
       const double share = static_cast<double>(i) / static_cast<double>(number.size());
       const bool for_a_price = price > 0 && n->op == Op::Contract;
       net.edge(source, 2 * i,

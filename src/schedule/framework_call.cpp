@@ -57,9 +57,9 @@ std::optional<Windows> windows_of(const Node* rows) {
   v.skip_cast();
   if (v.at->op != Op::Reshape) return std::nullopt;
   v.down(), v.skip_cast();
-  const bool turned = v.at->op == Op::Permute;
-  const Dims order = turned ? v.at->as<AxesAttr>().axes : Dims{};
-  if (turned) v.down(), v.skip_cast();
+  const bool permuted = v.at->op == Op::Permute;
+  const Dims order = permuted ? v.at->as<AxesAttr>().axes : Dims{};
+  if (permuted) v.down(), v.skip_cast();
   if (v.at->op != Op::Window) return std::nullopt;
   const WindowAttr& w = v.at->as<WindowAttr>();
   const size_t axes = w.axes.size(), rank = axes + 2;
@@ -75,7 +75,7 @@ std::optional<Windows> windows_of(const Node* rows) {
                 w.step,     Dims(axes, 0),
                 w.dilation, Dims(shape.begin() + 1, shape.begin() + 1 + static_cast<int64_t>(axes)),
                 shape[0],   shape[rank - 1]};
-  if (turned ? order != taps_before_channels : !all_are(w.size, 1) && found.channels != 1) return std::nullopt;
+  if (permuted ? order != taps_before_channels : !all_are(w.size, 1) && found.channels != 1) return std::nullopt;
   if (rows->shape() != Dims{1, found.images * product(found.grid), product(found.kernel) * found.channels})
     return std::nullopt;
   View& image = found.image;

@@ -57,17 +57,17 @@ std::vector<int> in_little_memory(const Groups& groups, const Graph& graph, cons
   std::unordered_set<const Node*> callers;
   for (const Output& o : graph.outputs)
     if (o.value) callers.insert(base_of(o.value));
-  struct Waiting {
+  struct PendingGroup {
     std::vector<int> before, after;
     std::vector<const Node*> reads;  // values of other groups
     size_t missing = 0;              // groups before it that are not done
     int64_t place = 0;               // in `roots`
     bool done = false;
   };
-  std::unordered_map<int, Waiting> work;
+  std::unordered_map<int, PendingGroup> work;
   std::unordered_map<const Node*, int64_t> readers;  // groups that have yet to read a value of another group
   for (size_t i = 0; i < roots.size(); ++i) {
-    Waiting& w = work[roots[i]];
+    PendingGroup& w = work[roots[i]];
     w.place = static_cast<int64_t>(i);
     if (auto it = before.find(roots[i]); it != before.end()) w.before.assign(it->second.begin(), it->second.end());
     w.missing = w.before.size();
@@ -94,7 +94,7 @@ std::vector<int> in_little_memory(const Groups& groups, const Graph& graph, cons
   std::vector<int> order;
   std::set<std::pair<int64_t, int>> ready;  // (place in `roots`, group)
   const auto run = [&](int g) {
-    Waiting& w = work[g];
+    PendingGroup& w = work[g];
     w.done = true;
     order.push_back(g);
     ready.erase({w.place, g});

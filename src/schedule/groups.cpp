@@ -4,7 +4,7 @@
 #include <set>
 
 #include "cost/fusion.h"
-#include "cost/walks.h"
+#include "cost/loops.h"
 
 namespace trainc::schedule {
 
@@ -19,7 +19,7 @@ Groups::Work Groups::work_of(const Node* n) const { return {values_.work.at(n), 
 
 bool Groups::fits(const Work& work, int64_t columns) const {
   const bool again =
-      columns * size_of(DType::F32) > (streams_ ? cost::kScratchRow : cost::kSharedRows / cost::kShareOfSharedRows);
+      columns * size_of(DType::F32) > (fuse_chains_ ? cost::kScratchRow : cost::kSharedRows / cost::kShareOfSharedRows);
   return work.operations * (again ? std::max<int64_t>(1, work.sums) : 1) <= cost::kLargestKernel;
 }
 
@@ -61,15 +61,15 @@ int Groups::join(std::vector<int> groups) {
   return groups[0];
 }
 
-void Groups::apart(const Node* n, int g, Refusal why) {
-  if (remarks_) apart_.push_back({n, groups_[g].values[0], why});
+void Groups::not_fused(const Node* n, int g, Refusal why) {
+  if (remarks_) not_fused_.push_back({n, groups_[g].values[0], why});
 }
 
 void Groups::remark() const {
-  std::set<std::pair<int, int>> told;
-  for (const auto& [n, other, why] : apart_) {
+  std::set<std::pair<int, int>> reported;
+  for (const auto& [n, other, why] : not_fused_) {
     const int g = group(n), p = group(other);
-    if (g == p || !told.emplace(std::min(g, p), std::max(g, p)).second) continue;
+    if (g == p || !reported.emplace(std::min(g, p), std::max(g, p)).second) continue;
     // What lies in memory between the two.
     const Node* largest = nullptr;
     int64_t bytes = 0;

@@ -2,7 +2,7 @@
 // only.
 //
 // One class, because all that forms groups asks and changes the same; a file an idea: groups.cpp (what a group is, and
-// when two may be one), place.cpp (values into groups, one after another), chains.cpp (matmul chains).
+// when two may be one), place.cpp (values into groups, one after another), find_chains.cpp (matmul chains).
 #pragma once
 #include <unordered_map>
 #include <vector>
@@ -10,8 +10,8 @@
 #include "graph/remarks.h"
 #include "schedule/group_dag.h"
 #include "schedule/group_order.h"
+#include "schedule/matmul_chain.h"
 #include "schedule/schedule.h"
-#include "schedule/stream.h"
 #include "schedule/values.h"
 
 namespace trainc::schedule {
@@ -25,17 +25,17 @@ constexpr Refusal kTooLarge = "the kernel would hold too much work",
 
 class Groups {
  public:
-  /// `streams`: for a CPU, whose kernels may be matmul chains.
-  Groups(const NodeRemarks& remarks, const Values& values, const DrawnBefore& drawn_before, bool streams)
-      : remarks_(remarks), values_(values), drawn_before_(drawn_before), streams_(streams) {}
+  /// `fuse_chains`: for a CPU, whose kernels may be matmul chains.
+  Groups(const NodeRemarks& remarks, const Values& values, const DrawnBefore& drawn_before, bool fuse_chains)
+      : remarks_(remarks), values_(values), drawn_before_(drawn_before), fuse_chains_(fuse_chains) {}
 
   /// Puts a value into a group of something that it reads, or into one of its own. Needs: what it reads has been
   /// placed.
   void place(const Node* n);
-  /// Sums over the same axes of values of the same shape, that read something in common, in one walk over memory.
+  /// Sums over the same axes of values of the same shape, that read something in common, in one loop over memory.
   void merge_columns();
-  /// Grows each contraction that makes a matrix by what works on the same matrix, then by what reads it; a stream where
-  /// something does.
+  /// Makes matmul chains: each contraction that makes a matrix takes in what works on the same matrix, then the
+  /// contractions that read it. One that nothing reads so is left as it was.
   void find_chains();
   /// Says of each two groups that are not one in the end why they first were not.
   void remark() const;
@@ -53,20 +53,20 @@ class Groups {
   /// What a group's code is made of.
   struct Work {
     int64_t operations = 0;  // each value's once
-    int64_t sums = 0;        // each of which ends a walk over the columns
+    int64_t sums = 0;        // each of which ends a loop over the columns
     Work operator+(const Work& other) const { return {operations + other.operations, sums + other.sums}; }
   };
   int new_group(GroupKind, const Node*, int64_t rows = 0, int64_t columns = 1);
   Work work_of(const Node*) const;
-  /// Whether that much work over rows of so many columns is code for one kernel. Values that are not kept from walk to
-  /// walk are computed again in each.
+  /// Whether that much work over rows of so many columns is code for one kernel. Values that are not kept from one
+  /// loop over the columns to the next are computed again in each.
   bool fits(const Work&, int64_t columns) const;
   /// Whether `n` reads of group g, if anything, the element (or row) at its own place alone.
   bool aligned(const Node* n, int g, int64_t rows, int64_t columns) const;
   /// Makes groups one: that of the lowest number.
   int join(std::vector<int> groups);
   /// `n` is not made in group g, which it has to do with: by now. Others may unite the two yet.
-  void apart(const Node* n, int g, Refusal why);
+  void not_fused(const Node* n, int g, Refusal why);
 
   // --- place.cpp
   void place_in_rows(const Node* n);
@@ -76,7 +76,7 @@ class Groups {
   /// Unites two row groups of one domain, or says why not.
   Refusal unite(int a, int b);
 
-  // --- chains.cpp
+  // --- find_chains.cpp
   void find_neighbours();
   /// Groups that read what `inside` makes, or make what it reads.
   std::vector<int> neighbours(const std::vector<int>& inside) const;
@@ -85,12 +85,13 @@ class Groups {
   std::vector<int> candidates(const std::vector<int>& inside, const Matrix&) const;
   bool reads(int reader, const std::vector<int>& read) const;
   bool reads_any(const std::vector<int>& readers, int read) const;
-  /// Why a group more cannot be a part of the stream `inside`.
+  /// Why group `extra` cannot be a part of the matmul chain `inside`.
   Refusal refuse_more(std::vector<int> inside, int extra, int64_t columns) const;
   /// Whether sums are taken over the rows of what contraction g makes, and another contraction reads what they go into:
-  /// a chain that might have been streamed. Of groups that many others read, some are looked at: it is for a remark.
+  /// what might have become a matmul chain. Of groups that many others read only some are looked at: it is for a
+  /// remark.
   bool begins_chain(int g) const;
-  void no_chain(int g, Refusal why, const Node* sink = nullptr) const;
+  void no_chain(int g, Refusal why, const Node* consumer = nullptr) const;
   /// Whether group x makes elements or rows of the matrix, and reads what `inside` makes (which reads x so) element by
   /// element or row by row.
   bool works_on(int x, const std::vector<int>& inside, const Matrix&);
@@ -98,25 +99,25 @@ class Groups {
   /// operand as it is packed.
   bool works_on_rows(const std::vector<int>& inside, const Matrix&) const;
   /// Why group x is no contraction that reads what `inside` makes as a whole operand, and otherwise nothing of it.
-  Refusal refuse_drain(int x, const std::vector<int>& inside, const Matrix&);
+  Refusal refuse_consumer(int x, const std::vector<int>& inside, const Matrix&);
 
   struct Domain { int64_t rows, columns; };
-  struct Apart {
+  struct NotFused {
     const Node *n, *other;
     Refusal why;
   };
   const NodeRemarks& remarks_;
   const Values& values_;
   const DrawnBefore& drawn_before_;
-  const bool streams_;
+  const bool fuse_chains_;
   std::vector<Group> groups_;
   std::vector<Work> work_;
   GroupDag dag_;
   std::unordered_map<const Node*, int> group_of_;
   std::unordered_map<const Node*, std::vector<Read>> reads_;
-  // of a group that streams may be made of: others that read of it, or it of them
+  // of each group: those that read what it makes, or make what it reads
   std::vector<std::vector<int>> neighbours_;
-  std::vector<Apart> apart_;  // values, and one of another group, as they were refused to be one kernel
+  std::vector<NotFused> not_fused_;  // values, and one of another group, as they were refused to be one kernel
 };
 
 }  // namespace trainc::schedule

@@ -13,7 +13,7 @@
 
 namespace trainc::schedule {
 
-using plan::Home;
+using plan::MemorySpace;
 using plan::Plan;
 using plan::Step;
 using plan::StepKind;
@@ -29,9 +29,9 @@ namespace {
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 
 /// A plan's steps by number, as `steps` has them: what must run before what, and the memory that each touches.
-class Work {
+class StepDag {
  public:
-  Work(const Plan& plan, const StepCosts& costs) : plan_(plan), costs_(costs) {
+  StepDag(const Plan& plan, const StepCosts& costs) : plan_(plan), costs_(costs) {
     const int count = size();
     cells_of_buffers();
     before.resize(count), after.resize(count), cells_.resize(count);
@@ -89,7 +89,8 @@ class Work {
   /// What a caller and the plan hold all the time.
   int64_t resident() const {
     int64_t bytes = plan_.saved_bytes + static_cast<int64_t>(plan_.constants.size());
-    for (const plan::Buffer& b : plan_.buffers) bytes += b.home == Home::Input || b.home == Home::Output ? b.bytes : 0;
+    for (const plan::Buffer& b : plan_.buffers)
+      bytes += b.space == MemorySpace::Input || b.space == MemorySpace::Output ? b.bytes : 0;
     return bytes;
   }
 
@@ -105,8 +106,9 @@ class Work {
       cell_[b] = lowest;
     }
     const auto ours = [&](int b) {
-      const Home home = plan_.buffers[b].home;
-      return home == Home::Temp || home == Home::Extern || (home == Home::Saved && plan_.buffers[b].index < 0);
+      const MemorySpace space = plan_.buffers[b].space;
+      return space == MemorySpace::Temp || space == MemorySpace::Extern ||
+             (space == MemorySpace::Saved && plan_.buffers[b].index < 0);
     };
     for (int b = 0; b < count; ++b)
       if (ours(b)) bytes_[cell_[b]] = std::max(bytes_[cell_[b]], plan::aligned(plan_.buffers[b].bytes));
@@ -181,33 +183,33 @@ class Work {
 /// where there is nothing else to do, the Wait that is over first. What would take more than `limit` bytes waits, as
 /// long as anything fits. `hurry`: what leads to a Start comes before other kernels, that with the longest way to the
 /// end first; all else keeps the plan's order.
-std::vector<int> list_scheduled(const Work& work, int64_t limit, bool hurry) {
+std::vector<int> list_scheduled(const StepDag& dag, int64_t limit, bool hurry) {
   std::vector<size_t> missing;
   std::set<int> ready;
-  for (int s = 0; s < work.size(); ++s) {
-    missing.push_back(work.before[s].size());
+  for (int s = 0; s < dag.size(); ++s) {
+    missing.push_back(dag.before[s].size());
     if (missing[s] == 0) ready.insert(s);
   }
-  Work::Run run = work.begin();
-  const auto over = [&](int wait) { return run.over[work.step(wait).token]; };
+  StepDag::Run run = dag.begin();
+  const auto over = [&](int wait) { return run.over[dag.step(wait).token]; };
   using Rank = std::tuple<int, double, int>;
   const auto rank = [&](int s) -> Rank {
-    if (work.kind(s) == StepKind::Wait && over(s) > run.clock) return {3, over(s), s};
-    const bool leads = hurry && work.to_a_start[s];
-    return {work.kind(s) == StepKind::Start ? 0 : leads ? 1 : 2, leads ? -work.to_end[s] : 0, s};
+    if (dag.kind(s) == StepKind::Wait && over(s) > run.clock) return {3, over(s), s};
+    const bool leads = hurry && dag.to_a_start[s];
+    return {dag.kind(s) == StepKind::Start ? 0 : leads ? 1 : 2, leads ? -dag.to_end[s] : 0, s};
   };
   std::vector<int> order;
   while (!ready.empty()) {
     std::optional<Rank> first;
     for (int s : ready) {
-      const bool fits = work.kind(s) == StepKind::Wait || work.live_during(run, s) <= limit;
+      const bool fits = dag.kind(s) == StepKind::Wait || dag.live_during(run, s) <= limit;
       if (const Rank r = rank(s); fits && (!first || r < *first)) first = r;
     }
     const int next = first ? std::get<2>(*first) : *ready.begin();  // where nothing fits: as the plan has it
     ready.erase(next);
-    work.run(run, next);
+    dag.run(run, next);
     order.push_back(next);
-    for (int s : work.after[next])
+    for (int s : dag.after[next])
       if (--missing[s] == 0) ready.insert(s);
   }
   return order;
@@ -215,8 +217,8 @@ std::vector<int> list_scheduled(const Work& work, int64_t limit, bool hurry) {
 
 /// Each Start up to what it needs, each Wait down to what needs it: where that costs neither time nor more than `limit`
 /// bytes.
-void spread(const Work& work, std::vector<int>& order, int64_t limit) {
-  Estimate now = work.estimate(order);
+void spread(const StepDag& dag, std::vector<int>& order, int64_t limit) {
+  Estimate now = dag.estimate(order);
   const auto among = [](const std::vector<int>& list, int s) { return std::ranges::find(list, s) != list.end(); };
   const auto move = [&](int from, int to) {
     if (from == to) return;
@@ -224,45 +226,45 @@ void spread(const Work& work, std::vector<int>& order, int64_t limit) {
     const int s = moved[from];
     moved.erase(moved.begin() + from);
     moved.insert(moved.begin() + to, s);
-    const Estimate e = work.estimate(moved);
+    const Estimate e = dag.estimate(moved);
     if (e.seconds > now.seconds * (1 + 1e-12) || e.bytes > std::max(now.bytes, limit)) return;
     order = std::move(moved), now = e;
   };
   const int count = static_cast<int>(order.size());
   const std::vector<int> starts = order;
   for (int s : starts) {
-    if (work.kind(s) != StepKind::Start) continue;
+    if (dag.kind(s) != StepKind::Start) continue;
     const int from = static_cast<int>(std::find(order.begin(), order.end(), s) - order.begin());
     int to = from;
-    while (to > 0 && !among(work.before[s], order[to - 1])) --to;
-    while (to < from && work.kind(order[to]) == StepKind::Start) ++to;  // behind those that are as early
+    while (to > 0 && !among(dag.before[s], order[to - 1])) --to;
+    while (to < from && dag.kind(order[to]) == StepKind::Start) ++to;  // behind those that are as early
     move(from, to);
   }
   for (auto s = starts.rbegin(); s != starts.rend(); ++s) {
-    if (work.kind(*s) != StepKind::Wait) continue;
+    if (dag.kind(*s) != StepKind::Wait) continue;
     const int from = static_cast<int>(std::find(order.begin(), order.end(), *s) - order.begin());
     int to = from;
-    while (to + 1 < count && !among(work.after[*s], order[to + 1])) ++to;
+    while (to + 1 < count && !among(dag.after[*s], order[to + 1])) ++to;
     move(from, to);
   }
 }
 
-std::vector<int> best_order(const Work& work) {
-  std::vector<int> given(work.size());
+std::vector<int> best_order(const StepDag& dag) {
+  std::vector<int> given(dag.size());
   std::iota(given.begin(), given.end(), 0);
-  const Estimate present = work.estimate(given);
-  const double held = static_cast<double>(std::max<int64_t>(1, work.resident() + present.bytes));
+  const Estimate present = dag.estimate(given);
+  const double held = static_cast<double>(std::max<int64_t>(1, dag.resident() + present.bytes));
   // A share of time pays for as large a share of memory.
   const auto price = [&](const Estimate& e) {
     const double time = present.seconds > 0 ? e.seconds / present.seconds : 1;
     return time + static_cast<double>(std::max(e.bytes, present.bytes) - present.bytes) / held;
   };
   std::vector<int> best = given;
-  spread(work, best, present.bytes);
-  double least = price(work.estimate(best));
+  spread(dag, best, present.bytes);
+  double least = price(dag.estimate(best));
   const auto consider = [&](std::vector<int> order, int64_t limit) {
-    spread(work, order, limit);
-    const double cost = price(work.estimate(order));
+    spread(dag, order, limit);
+    const double cost = price(dag.estimate(order));
     if (cost < least * (1 - 1e-9)) best = std::move(order), least = cost;
   };
   const int64_t step = static_cast<int64_t>(held / cost::kMemoryStep);
@@ -271,19 +273,19 @@ std::vector<int> best_order(const Work& work) {
   more_bytes.push_back(kUnlimited - present.bytes);
   for (const int64_t more : more_bytes)
     for (const bool hurry : {false, true})
-      consider(list_scheduled(work, present.bytes + more, hurry), present.bytes + more);
+      consider(list_scheduled(dag, present.bytes + more, hurry), present.bytes + more);
   return best;
 }
 
 }  // namespace
 
 Estimate estimate(const Plan& plan, const std::vector<int>& order, const StepCosts& costs) {
-  return Work(plan, costs).estimate(order);
+  return StepDag(plan, costs).estimate(order);
 }
 
 Plan order_steps(Plan plan, const StepCosts& costs) {
   if (std::ranges::none_of(plan.steps, [](const Step& s) { return s.kind == StepKind::Start; })) return plan;
-  const std::vector<int> order = best_order(Work(plan, costs));
+  const std::vector<int> order = best_order(StepDag(plan, costs));
   std::vector<Step> steps;
   for (int s : order) steps.push_back(std::move(plan.steps[s]));
   plan.steps = std::move(steps);

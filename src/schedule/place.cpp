@@ -14,7 +14,7 @@ Refusal closed(GroupKind kind) {
     case GroupKind::Rows:
     case GroupKind::Contract: return nullptr;
     case GroupKind::Columns: return "a sum over leading axes is whole at its kernel's end alone";
-    case GroupKind::Stream: return "a matmul chain takes nothing in";
+    case GroupKind::MatmulChain: return "a matmul chain takes nothing in";
     case GroupKind::Scan: return "a scan is a kernel of its own";
     case GroupKind::Scatter: return "a scatter is a kernel of its own";
     case GroupKind::Concat: return "a concatenation is a kernel of its own";
@@ -64,26 +64,26 @@ void Groups::place_in_rows(const Node* n) {
     if (int g = group(r.value); g >= 0 && std::find(candidates.begin(), candidates.end(), g) == candidates.end())
       candidates.push_back(g);
   std::sort(candidates.rbegin(), candidates.rend());
-  // A group that already walks the rows is a better home than a contraction's epilogue: it has the row's sums at hand.
+  // A row group is preferred to a contraction's epilogue: it loops over the rows already, and has their sums at hand.
   std::stable_partition(candidates.begin(), candidates.end(),
                         [&](int g) { return groups_[g].kind == GroupKind::Rows; });
-  int home = -1;
+  int joined = -1;
   for (int g : candidates) {
-    if (home < 0) {
+    if (joined < 0) {
       if (const Refusal why = refuse_join(n, g, sum, own_rows, own_columns)) {
-        apart(n, g, why);
+        not_fused(n, g, why);
         continue;
       }
       groups_[g].values.push_back(n);
       work_[g] = work_[g] + work_of(n);
       dag_.follow(g, before(n));
-      group_of_[n] = home = g;
-    } else if (g != home) {
-      if (const Refusal why = unite(home, g)) apart(n, g, why);
-      else home = find(home);
+      group_of_[n] = joined = g;
+    } else if (g != joined) {
+      if (const Refusal why = unite(joined, g)) not_fused(n, g, why);
+      else joined = find(joined);
     }
   }
-  if (home < 0) group_of_[n] = new_group(GroupKind::Rows, n, own_rows, own_columns);
+  if (joined < 0) group_of_[n] = new_group(GroupKind::Rows, n, own_rows, own_columns);
 }
 
 Refusal Groups::refuse_join(const Node* n, int g, bool sum, int64_t own_rows, int64_t own_columns) {
@@ -158,11 +158,11 @@ void Groups::merge_columns() {
       if (find(b) != b) continue;
       const Node *x = groups_[a].values[0], *y = groups_[b].values[0];
       if (x->in(0)->shape() != y->in(0)->shape() || x->as<ReduceAttr>().axes != y->as<ReduceAttr>().axes) {
-        apart(y, a, "they sum the same tensor over different axes");
+        not_fused(y, a, "they sum the same tensor over different axes");
         continue;
       }
       if (groups_[a].values.size() >= cost::kMostSums) {
-        apart(y, a, "a kernel makes four sums over leading axes at most");
+        not_fused(y, a, "a kernel makes four sums over leading axes at most");
         continue;
       }
       bool chained = false;  // chained: the second needs the first one's result
@@ -171,8 +171,8 @@ void Groups::merge_columns() {
       for (const Node* n : groups_[a].values)
         for (const Read& r : reads_[n]) chained = chained || group(r.value) == b;
       if (chained) continue;
-      if (!fits(work_[a] + work_[b], 1)) apart(y, a, kTooLarge);
-      else if (dag_.circular({a, b})) apart(y, a, kCircle);
+      if (!fits(work_[a] + work_[b], 1)) not_fused(y, a, kTooLarge);
+      else if (dag_.circular({a, b})) not_fused(y, a, kCircle);
       else join({a, b});
     }
   }

@@ -5,8 +5,8 @@
 #include <numeric>
 #include <unordered_set>
 
+#include "cost/loops.h"
 #include "cost/sums.h"
-#include "cost/walks.h"
 #include "graph/build.h"
 #include "schedule/schedule.h"
 
@@ -36,8 +36,8 @@ const Node* arg_reduce(Builder& b, const Node* x, const ReduceAttr& attr) {
   return b.reduce(ReduceKind::Min, b.select(here, position, none), attr.axes);
 }
 
-/// Sums over the first `kept` ... in two steps: reshape the longest reduced axis to [parts, rest], fold rest, then
-/// parts.
+/// A long sum in two steps, so that more threads (or vectors) take part: the longest axis that is summed becomes
+/// [parts, rest]; rest is summed first, then the parts.
 const Node* split_sum(Builder& b, const Node* x, const ReduceAttr& attr) {
   const Dims& shape = x->shape();
   int64_t axis = attr.axes.at(0);
@@ -123,11 +123,11 @@ int64_t source_of(const Node* n, int64_t at) {
   }
 }
 
-/// Whether a copy of `n` with its outermost axis innermost can be made by squares (lower/turned.cpp): all of it is
+/// Whether a copy of `n` with its outermost axis innermost can be made by squares (lower/transpose.cpp): all of it is
 /// read, and both it and what lies beside each other in it divide by a vector.
-bool turns(const Node* n) {
+bool transposes_by_squares(const Node* n) {
   const int64_t outermost = n->shape()[0], others = n->type.numel() / std::max<int64_t>(outermost, 1);
-  if (outermost % cost::kTurnedSquare != 0 || others % cost::kTurnedSquare != 0) return false;
+  if (outermost % cost::kTransposedSquare != 0 || others % cost::kTransposedSquare != 0) return false;
   for (; is_movement(n->op) || n->op == Op::Cast; n = n->in(0))
     if (n->type.numel() != n->in(0)->type.numel()) return false;
   return n->dtype() == DType::F32;
@@ -158,8 +158,8 @@ const Node* with_neighbours(Builder& b, const Node* operand) {
   for (int64_t axis = 0; axis < static_cast<int64_t>(order.size()); ++axis)
     if (axis != last) kept.push_back(axis);
   kept.push_back(last);
-  // the outermost axis innermost, the others as k and the rows have them: squares are turned on the way
-  if (turns(p->in(0))) {
+  // the outermost axis innermost, the others as k and the rows have them: squares are transposed on the way
+  if (transposes_by_squares(p->in(0))) {
     kept.clear();
     for (size_t k = row_end; k < order.size(); ++k) kept.push_back(order[k]);
     for (size_t k = 0; k < row_end; ++k) kept.push_back(order[k]);

@@ -13,7 +13,7 @@ void find_stored(const Graph& graph, const std::vector<const Node*>& live, const
   for (const Group& g : out.groups)
     for (const Node* n : g.values) {
       if (g.kind != GroupKind::Rows && n->op != Op::Extern && g.kind != GroupKind::Contract &&
-          g.kind != GroupKind::Stream)
+          g.kind != GroupKind::MatmulChain)
         out.stored.insert(n);
       for (const Read& r : groups.read_by(n))
         if (out.values.count(r.value) && out.group_of.at(r.value) != out.group_of.at(n)) out.stored.insert(r.value);
@@ -25,16 +25,16 @@ void find_stored(const Graph& graph, const std::vector<const Node*>& live, const
 
 }  // namespace
 
-Schedule make_schedule(const Graph& graph, bool streams, Remarks* remarks) {
+Schedule make_schedule(const Graph& graph, bool fuse_chains, Remarks* remarks) {
   const NodeRemarks node_remarks(graph, "schedule", remarks);
   std::vector<const Node*> live = graph.live();
   Values values = choose_values(graph, live);
   const DrawnBefore drawn_before = order_draws(live);
-  Groups groups(node_remarks, values, drawn_before, streams);
+  Groups groups(node_remarks, values, drawn_before, fuse_chains);
   for (const Node* n : live)
     if (values.nodes.count(n)) groups.place(n);
   groups.merge_columns();
-  if (streams) groups.find_chains();
+  if (fuse_chains) groups.find_chains();
   groups.remark();
 
   Schedule out;

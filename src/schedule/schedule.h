@@ -21,9 +21,9 @@ namespace trainc::schedule {
 enum class GroupKind : uint8_t {
   // elementwise values and sums over trailing axes: rows x columns; one pass a level of sums, rows are independent
   Rows,
-  Columns,   // sums over other axes: outer dimensions kept, the rest folded
-  Contract,  // one contraction, and elementwise values aligned with it as its epilogue
-  Stream,    // contractions that make a matrix, what is done to its rows, and contractions that read it: see stream.h
+  Columns,      // sums over other axes: outer dimensions kept, the rest folded
+  Contract,     // one contraction, and elementwise values aligned with it as its epilogue
+  MatmulChain,  // contractions that make a matrix, what is done to its rows, contractions that read it: matmul_chain.h
   Scan,
   Scatter,
   Concat,
@@ -33,9 +33,10 @@ enum class GroupKind : uint8_t {
 struct Group {
   GroupKind kind = GroupKind::Rows;
   std::vector<const Node*> values;  // in topological order
-  // Rows, Stream: values have rows * columns or rows elements; columns 1: elementwise only
+  // Rows, MatmulChain: values have rows * columns or rows elements; columns 1: elementwise only
   int64_t rows = 0, columns = 1;
-  std::vector<std::vector<const Node*>> sinks;  // Stream: each contraction that reads the matrix, with its epilogue
+  // MatmulChain: each contraction that reads the matrix, with its epilogue
+  std::vector<std::vector<const Node*>> consumers;
 };
 struct Schedule {
   std::vector<Group> groups;  // in an order that runs
@@ -49,9 +50,9 @@ struct Schedule {
 };
 
 /// Needs: a verified graph after `prepare`. Gives: every output's base, every extern operand, contraction, sum and draw
-/// is a value. `streams`: whether groups may become streams, which CPU kernels alone are made of. `remarks`: told which
-/// groups were to be one and are not.
-Schedule make_schedule(const Graph&, bool streams, Remarks* remarks = nullptr);
+/// is a value. `fuse_chains`: whether groups may become matmul chains, which only CPU kernels can be. `remarks`: gets
+/// one for each two groups that were to be one and are not.
+Schedule make_schedule(const Graph&, bool fuse_chains, Remarks* remarks = nullptr);
 
 /// The node whose memory holds `n` in the same row-major order: reshapes stripped.
 const Node* base_of(const Node* n);

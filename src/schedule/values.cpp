@@ -14,7 +14,7 @@ bool widening(const Node* n) {
 }
 
 /// Whether an element is at another place of its row-major order than what it is read from.
-bool turns(const Node* n) {
+bool reorders(const Node* n) {
   if (n->op == Op::Gather) return true;
   return is_movement(n->op) && n->op != Op::Reshape && !is_copy(n);
 }
@@ -38,9 +38,9 @@ bool plain_movement(const Node* n) {
   }
 }
 
-class Chooser {
+class ValueChooser {
  public:
-  Chooser(const Graph& graph, const std::vector<const Node*>& live) : graph_(graph), live_(live) {}
+  ValueChooser(const Graph& graph, const std::vector<const Node*>& live) : graph_(graph), live_(live) {}
 
   Values run() {
     count_uses();
@@ -90,15 +90,16 @@ class Chooser {
       int64_t size = class_of(n->op) == OpClass::Leaf
                          ? 0
                          : std::max<int64_t>(cost, n->op == Op::Concat ? static_cast<int64_t>(n->inputs.size()) : 1);
-      Turns turned{0, turns(n)};
+      Reorderings reordered{0, reorders(n)};
       for (const Node* i : n->inputs) {
         if (values_.nodes.count(i)) continue;
         cost += cost_[i], size += values_.work[i], statements = statements || statements_.count(i);
-        turned.reshaped = std::max(turned.reshaped, turns_[i].reshaped), turned.since = turned.since || turns_[i].since;
+        reordered.reshaped = std::max(reordered.reshaped, reorderings_[i].reshaped),
+        reordered.since = reordered.since || reorderings_[i].since;
       }
-      if (turned.since && cuts_anew(n)) ++turned.reshaped, turned.since = false;
+      if (reordered.since && cuts_anew(n)) ++reordered.reshaped, reordered.since = false;
       const bool long_ = cost > cost::kMostInlined || size > cost::kLargestExpression ||
-                         (turns(n) && turned.reshaped >= cost::kMostTurns);
+                         (reorders(n) && reordered.reshaped >= cost::kMostReorderings);
       bool value = false;
       switch (class_of(n->op)) {
         case OpClass::Leaf: value = n->op == Op::Random; break;
@@ -125,7 +126,7 @@ class Chooser {
       else if (statements) statements_.insert(n);
       cost_[n] = std::min<int64_t>(cost, 1 << 20);
       values_.work[n] = std::min<int64_t>(size, 1 << 20);
-      turns_[n] = turned;
+      reorderings_[n] = reordered;
     }
   }
 
@@ -197,12 +198,12 @@ class Chooser {
   const Graph& graph_;
   const std::vector<const Node*>& live_;
   std::unordered_map<const Node*, int> uses_;
-  struct Turns {
-    int64_t reshaped = 0;  // reshapes of what has been turned, one over another
-    bool since = false;    // turned again after the last of them
+  struct Reorderings {
+    int64_t reshaped = 0;  // reshapes of what has been reordered, one over another
+    bool since = false;    // reordered again after the last of them
   };
-  std::unordered_map<const Node*, Turns> turns_;   // in the expression that makes a node
-  std::unordered_map<const Node*, int64_t> cost_;  // of the expression that makes a node: its work
+  std::unordered_map<const Node*, Reorderings> reorderings_;  // in the expression that makes a node
+  std::unordered_map<const Node*, int64_t> cost_;             // of the expression that makes a node: its work
   std::unordered_set<const Node*> forced_, operands_, statements_, sums_of_contractions_;
   std::unordered_map<const Node*, int64_t> inline_limit_;  // an elementwise node may be inlined up to this cost
   Values values_;
@@ -210,6 +211,8 @@ class Chooser {
 
 }  // namespace
 
-Values choose_values(const Graph& graph, const std::vector<const Node*>& live) { return Chooser(graph, live).run(); }
+Values choose_values(const Graph& graph, const std::vector<const Node*>& live) {
+  return ValueChooser(graph, live).run();
+}
 
 }  // namespace trainc::schedule

@@ -39,7 +39,7 @@ CpuLevel cpu_level_of(std::string_view text);  // UserError for another word
 
 struct CacheSizes {
   int64_t l1d = 32 << 10, l2 = 1 << 20, l3 = 16 << 20;  // bytes, a core's share of each but l3
-  // that can run at a time; work is cut to suit any number of threads up to it
+  // Cores that can run at a time; work is cut to suit any number of threads up to it.
   int cores = 16;
 };
 /// From CPUID (leaf 4, or 0x8000001D); the defaults above where it says nothing. Cores are those that are online.

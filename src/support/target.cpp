@@ -34,7 +34,7 @@ Target gpu_target(Gpu gpu) {
           .multiprocessors = multiprocessors(gpu),
           .draws_in_kernels = true,
           .has_tf32 = true,
-          .has_library = true};
+          .has_vendor_products = true};
 }
 
 namespace {

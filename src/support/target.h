@@ -24,22 +24,22 @@ struct Target {
   int f32_lanes = 8;                     // f32 numbers in a vector register
   bool has_bf16_dot = false;             // products of pairs of bf16, added up in f32, as one vector instruction
   bool has_tiles = false;                // tile registers, and products of them
-  bool transposes_in_registers = false;  // squares of elements are turned in vector registers
+  bool transposes_in_registers = false;  // squares of elements are transposed in vector registers
   bool has_wide_totals = false;          // a sum of f32 may be kept in f64 at little cost
 
   // How a kernel runs.
-  // as blocks of threads, with shared memory and barriers: nests are mapped to them (lower/map_device.h)
+  // As blocks of threads, with shared memory and barriers: nests are mapped to them (lower/map_device.h).
   bool launches_blocks = false;
-  int multiprocessors = 0;        // that blocks are spread over
-  bool draws_in_kernels = false;  // a mask is drawn by a kernel, with the generator of the device's framework
-  bool has_tf32 = false;          // f32 products may be made in tf32, where the user lets them
-  bool has_library = false;       // of matrix products (plan::Product)
+  int multiprocessors = 0;           // that blocks are spread over
+  bool draws_in_kernels = false;     // a mask is drawn by a kernel, with the generator of the device's framework
+  bool has_tf32 = false;             // f32 products may be made in tf32, where the user lets them
+  bool has_vendor_products = false;  // matrix products of the vendor's library (plan::Product)
 
   // What plans may hold.
   bool shifts_arguments = false;  // a kernel's arguments may be shifted (plan::Step::shifts)
   bool writes_in_place = false;   // a kernel's result may lie over its operand
   bool masks_as_bits = false;     // a mask may take a bit an element
-  bool fuses_chains = false;      // contractions with rows between them may be one kernel (GroupKind::Stream)
+  bool fuses_chains = false;      // contractions with rows between them may be one kernel (GroupKind::MatmulChain)
   bool chunks_losses = false;     // a loss over many classes may be computed some rows at a time
   bool shares_kernels = false;    // one kernel may serve plans of different sizes
   bool measures = false;          // kernels can be timed while a plan is compiled: tune="max"

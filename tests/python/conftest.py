@@ -18,6 +18,8 @@ from trainc.torch import device
 # Files whose tests look at something that is made once: with several test processes they run in one of them. (xdist's own groups
 # do nothing with pytest 9.2, whose node ids cannot be changed.)
 TOGETHER = {"test_ambient", "test_build", "test_determinism", "test_device"}
+# Files of which it is made for each parameter: eager's losses of a model.
+TOGETHER_BY_PARAMETER = {"test_training"}
 
 
 def pytest_xdist_make_scheduler(config, log):
@@ -25,8 +27,11 @@ def pytest_xdist_make_scheduler(config, log):
 
     class Together(LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            path = nodeid.split("::", 1)[0]
-            return path if os.path.basename(path).removesuffix(".py") in TOGETHER else nodeid
+            path, _, test = nodeid.partition("::")
+            name = os.path.basename(path).removesuffix(".py")
+            if name in TOGETHER_BY_PARAMETER and "[" in test:
+                return path + test[test.index("[") :]
+            return path if name in TOGETHER else nodeid
 
     return Together(config, log)
 

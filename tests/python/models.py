@@ -16,7 +16,6 @@ class Case:
     model: nn.Module
     batches: list[dict[str, torch.Tensor]]
     loss: Callable = lambda output: output.loss
-    convolutions_extern: bool = False  # the model's main work may still run in PyTorch
 
     def step_loss(self, step: int, model: Callable | None = None) -> torch.Tensor:
         return self.loss((self.model if model is None else model)(**self.batches[step % len(self.batches)]))
@@ -162,9 +161,7 @@ class LstmLanguageModel(nn.Module):
 
 
 def lstm() -> Case:
-    return Case(
-        LstmLanguageModel(), [{"input_ids": ids} for ids in _tokens(509, 4, 16)], loss=lambda loss: loss, convolutions_extern=True
-    )
+    return Case(LstmLanguageModel(), [{"input_ids": ids} for ids in _tokens(509, 4, 16)], loss=lambda loss: loss)
 
 
 class Mlp(nn.Module):

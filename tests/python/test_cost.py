@@ -15,10 +15,10 @@ NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?)(?![\w.])")
 
 
 def defined(text: str) -> dict[str, str]:
-    """Name -> what stands behind its =, of each constant; several may stand in one line."""
+    """Name -> what stands behind its =, of each constant; several may stand in one line, a table in several."""
     found = {}
     for body in re.findall(r"\bconstexpr\s+[\w:]+\s+(k[A-Z][^;]*);", text):
-        for name, value in re.findall(r"(k\w+)(?:\[\w*\])?\s*=\s*(\{.*\}|[^,]+)", body):
+        for name, value in re.findall(r"(k\w+)(?:\[\w*\])?\s*=\s*(\{.*\}|[^,]+)", body, re.DOTALL):
             found[name] = value
     return found
 

@@ -85,7 +85,7 @@ THROUGH = {
     "emit/llvm": {"graph/graph.h", "cost/sums.h"},  # loop's Op and Dims, and how long its runs are
     "emit/cuda": {"graph/graph.h"},
     "interpret": {"cost/sums.h"},
-    "bindings": {"schedule/cut.h", "cost/cutting.h", "cost/streaming.h"},  # what compiler/joint.h holds; defaults of options
+    "bindings": {"schedule/cut.h", "cost/cutting.h", "cost/chunking.h"},  # what compiler/joint.h holds; defaults of options
 }
 
 
@@ -262,7 +262,7 @@ def test_numbers_that_decide_stand_in_cost():
     [
         ("schedule/schedule.cpp", "constexpr int64_t kCheap = 3;"),
         ("schedule/cut.h", "inline constexpr size_t kNear = 16;"),
-        ("lower/stream.cpp", "    constexpr int kRows = 8, kMore = 9;"),
+        ("lower/matmul_chain.cpp", "    constexpr int kRows = 8, kMore = 9;"),
         ("lower/contraction.cpp", "constexpr Tile kTiles[] = {{8, 3}};"),
         ("lower/contraction.cpp", "constexpr Tile kTile{8, 3};"),
         ("compiler/joint.cpp", "const double kStep = 1.1;"),

@@ -210,7 +210,7 @@ def test_large_products_go_to_the_library(gpu, monkeypatch):
     step, _ = through("compile", models.Case(model, case.batches, loss=case.loss), optimizer)
     found = losses_of(case, step)
     kinds = [s["kind"] for plans in trainc.explain(model).reports for plan in plans for s in plan["steps"]]
-    assert "library" in kinds and "kernel" in kinds
+    assert "product" in kinds and "kernel" in kinds
     assert not losses.violations(found, wanted, [eager("small", "adamw", gpu_at(0), seed)[0] for seed in losses.SEEDS])
 
 

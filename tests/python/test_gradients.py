@@ -56,7 +56,7 @@ def ratio(ours: float, eager: float, size: float) -> float:
     return (ours + tiny) / (eager + tiny) if eager + tiny else 1.0
 
 
-@pytest.mark.parametrize("name", [name for name in models.NAMES if name != "resnet50"] + list(models.IMAGES))
+@pytest.mark.parametrize("name", [*models.NAMES, *models.IMAGES])
 def test_gradients_are_as_near_to_the_truth_as_eagers(name, monkeypatch):
     monkeypatch.setattr(trainc.config, "fallback", False)
     ratios = error_ratios(name)

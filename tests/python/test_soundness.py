@@ -207,6 +207,10 @@ EFFECTS = {
     "global counter": ("STEP = 0\nclass Net(nn.Linear):\n  def forward(self, x):\n    global STEP\n    STEP += 1\n    return super().forward(x) * STEP", "m.STEP"),
     "counter not read": ("STEP = 0\nclass Net(nn.Linear):\n  def forward(self, x):\n    global STEP\n    STEP += 1\n    return super().forward(x)", "m.STEP"),
     "class counter": ("class Net(nn.Linear):\n  calls = 0\n  def forward(self, x):\n    Net.calls += 1\n    return super().forward(x)", "m.Net.calls"),
+    "class counter, read of self": ("class Net(nn.Linear):\n  calls = 0\n  def forward(self, x):\n    type(self).calls += 1\n    return super().forward(x) * self.calls", "m.Net.calls"),
+    "class counter, read of a child": ("class Base(nn.Linear):\n  calls = 0\nclass Net(Base):\n  def forward(self, x):\n    Base.calls += 1\n    return super().forward(x) * self.calls", "m.Base.calls"),
+    "attribute of a dictionary": ("class D(dict): pass\nO = D()\nO.n = 0\nclass Net(nn.Linear):\n  def forward(self, x):\n    O.n += 1\n    return super().forward(x) * O.n", "m.O.n"),
+    "table of a function": ("def f(): pass\nf.n = 0\nclass Net(nn.Linear):\n  def forward(self, x):\n    f.__dict__['n'] += 1\n    return super().forward(x) * f.n", "m.f.n"),
     "counter of self": ("class Net(nn.Linear):\n  n = 0\n  def forward(self, x):\n    self.n += 1\n    return super().forward(x) * self.n", "net.n"),
     "global list": ("LOG = []\nclass Net(nn.Linear):\n  def forward(self, x):\n    LOG.append(x.shape[0])\n    return super().forward(x)", "m.LOG"),
     "nested list of self": ("class Net(nn.Linear):\n  def forward(self, x):\n    self.log['a'].append(1)\n    return super().forward(x)", "net.log", "log = {'a': []}"),
@@ -252,6 +256,46 @@ EFFECTS = {
 PLACES = {"numpy": numpy, "array": array, "collections": collections, "functools": functools, "itertools": itertools, "os": os,
           "random": random, "types": types, "torch": torch, "nn": nn, "sys": sys,
           "patch": lambda *args: patch(*args)}  # fmt: skip
+
+
+# What forward does to attributes of tensors: `x` is the argument, `W` a tensor of the module's file.
+TAGS = {
+    "argument": "x.n = getattr(x, 'n', 0) + 1\n    y = self.lin(x) * x.n", "argument, unread": "x.n = 3\n    y = self.lin(x)",
+    "parameter": "p = self.lin.weight\n    p.n = getattr(p, 'n', 0) + 1\n    y = self.lin(x) * p.n",
+    "buffer": "self.k.n = 5\n    y = self.lin(x) * self.k", "result": "y = self.lin(x)\n    y.n = 3",
+    "tensor of the module": "W.n = getattr(W, 'n', 0) + 1\n    y = self.lin(x) * W * W.n",
+    "by setattr": "setattr(x, 'n', getattr(x, 'n', 0) + 1)\n    y = self.lin(x) * x.n",
+    "by its dictionary": "vars(x)['n'] = vars(x).get('n', 0) + 1\n    y = self.lin(x) * vars(x)['n']",
+    "taken away": "if hasattr(x, 'n'): del x.n\n    else: x.n = 2\n    y = self.lin(x)",
+    "only on the way": "h = self.lin(x)\n    h.n = 2\n    y = h * h.n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TAGS)
+def test_attributes_of_tensors(name):
+    source = f"""
+W = torch.ones(4)
+class Net(nn.Module):
+  def __init__(self, *a):
+    super().__init__()
+    self.lin = nn.Linear(4, 4)
+    self.register_buffer("k", torch.ones(4))
+  def forward(self, x):
+    {TAGS[name]}
+    return y
+"""
+    found = []
+    for compiled in (False, True):
+        module, net, _ = build(source)
+        x, model, results = torch.ones(3, 4), trainc.compile(net) if compiled else net, []
+        for _ in range(4):
+            y = model(x)
+            tags = [getattr(each, "n", None) for each in (x, y, net.lin.weight, net.k, module.W)]
+            results.append((y.tolist(), tags))
+        found.append(results)
+    for plain, ours in zip(*found, strict=True):
+        assert ours[1] == plain[1]
+        assert ours[0] == [pytest.approx(row, rel=1e-5) for row in plain[0]]
 
 
 def build(source, setup="", **more):

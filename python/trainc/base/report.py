@@ -19,7 +19,7 @@ BESIDE = ("start", "wait")  # kinds of steps that compute nothing: what they beg
 # What a remark says was not done (src/support/remark.h): a heading for it. What runs in PyTorch is told among the plan's calls.
 REFUSED = {
     "fuse": "not fused",
-    "matmul chain": "matmul chain not streamed",
+    "matmul chain": "not fused into a matmul chain",
     "skip masked": "masked elements not passed over",
     "in place": "not written in place",
     "compile": "not compiled",

@@ -31,9 +31,9 @@ struct Nvrtc {
 
 /// NVRTC asks the loader for its builtins by name alone: what lies beside it is loaded first, so that the name is
 /// known.
-void load_builtins(const std::filesystem::path& library) {
+void load_builtins(const std::filesystem::path& nvrtc) {
   std::error_code ignored;  // a folder that cannot be read: NVRTC's own message says what is missing
-  for (const auto& file : std::filesystem::directory_iterator(library.parent_path(), ignored))
+  for (const auto& file : std::filesystem::directory_iterator(nvrtc.parent_path(), ignored))
     if (file.path().filename().string().starts_with("libnvrtc-builtins.so"))
       dlopen(file.path().c_str(), RTLD_NOW | RTLD_GLOBAL);
 }
@@ -41,22 +41,22 @@ void load_builtins(const std::filesystem::path& library) {
 const Nvrtc& nvrtc() {
   static const Nvrtc loaded = [] {
     Nvrtc n{};
-    void* library = nullptr;
+    void* handle = nullptr;
     // TRAINC_NVRTC: a file (the Python package names the one that pip installed); else what the loader finds.
     const char* named = std::getenv("TRAINC_NVRTC");
     if (named && *named) {
       load_builtins(named);
-      library = dlopen(named, RTLD_NOW | RTLD_LOCAL);
-      if (!library) n.missing = fmt::format("TRAINC_NVRTC={} cannot be loaded: {}", named, dlerror());
+      handle = dlopen(named, RTLD_NOW | RTLD_LOCAL);
+      if (!handle) n.missing = fmt::format("TRAINC_NVRTC={} cannot be loaded: {}", named, dlerror());
     } else {
       for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"})
-        if (!library) library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-      if (!library)
+        if (!handle) handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+      if (!handle)
         n.missing = "NVRTC is not installed: pip install nvidia-cuda-nvrtc, or name its libnvrtc.so in TRAINC_NVRTC";
     }
-    if (!library) return n;
+    if (!handle) return n;
     auto find = [&](auto& function, const char* name) {
-      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, name));
       if (!function) n.missing = fmt::format("NVRTC has no {}", name);
     };
     find(n.version, "nvrtcVersion");

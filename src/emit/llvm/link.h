@@ -8,8 +8,8 @@
 
 namespace trainc::emit {
 
-/// Throws InternalError, naming the symbol, where the object needs anything from outside (a library call, a GOT entry),
-/// or an absolute address, which would tie the blob to a place.
+/// Throws InternalError, naming the symbol, where the object needs anything from outside (a function of the C library,
+/// a GOT entry), or an absolute address, which would tie the blob to a place.
 Blob link(std::string_view object, const std::string& entry);
 
 }  // namespace trainc::emit

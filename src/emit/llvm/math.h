@@ -1,5 +1,5 @@
 // Transcendental functions as IR: branch-free, the same code and the same bits at every level and number of lanes.
-// Errors in ulp: docs/emit.md, printed by tests/cpp/emit/test_math.cpp. Includes LLVM.
+// Errors in ulp: docs/emit.md, printed by tests/cpp/emit/math_test.cpp. Includes LLVM.
 #pragma once
 #include "emit/llvm/values.h"
 

@@ -27,8 +27,8 @@ namespace {
 
 constexpr const char* triple = "x86_64-unknown-linux-gnu";
 
-// No library function exists where a kernel runs: nothing may be turned into a call of one.
-llvm::TargetLibraryInfoImpl no_library() {
+// Where a kernel runs there is no C library: nothing may become a call of one of its functions.
+llvm::TargetLibraryInfoImpl no_functions() {
   llvm::TargetLibraryInfoImpl info{llvm::Triple(triple)};
   info.disableAllFunctions();
   return info;
@@ -67,7 +67,7 @@ void optimize(llvm::Module& module, llvm::TargetMachine& machine) {
   llvm::CGSCCAnalysisManager sccs;
   llvm::ModuleAnalysisManager modules;
   llvm::PassBuilder builder(&machine);
-  functions.registerPass([] { return llvm::TargetLibraryAnalysis(no_library()); });
+  functions.registerPass([] { return llvm::TargetLibraryAnalysis(no_functions()); });
   builder.registerModuleAnalyses(modules);
   builder.registerCGSCCAnalyses(sccs);
   builder.registerFunctionAnalyses(functions);
@@ -100,7 +100,7 @@ std::string generate(llvm::Module& module, llvm::TargetMachine& machine, Output 
   llvm::SmallVector<char, 0> bytes;
   llvm::raw_svector_ostream stream(bytes);
   llvm::legacy::PassManager pm;
-  pm.add(new llvm::TargetLibraryInfoWrapperPass(no_library()));
+  pm.add(new llvm::TargetLibraryInfoWrapperPass(no_functions()));
   const auto type = output == Output::Object ? llvm::CodeGenFileType::ObjectFile : llvm::CodeGenFileType::AssemblyFile;
   if (machine.addPassesToEmitFile(pm, stream, nullptr, type)) throw InternalError("emit: LLVM cannot write this file");
   pm.run(module);

@@ -84,11 +84,11 @@ class Printer {
 
   struct Local {
     Value* value = nullptr;
-    Value* slot = nullptr;
+    Value* slot = nullptr;  // memory of one that a Reduce adds to
     int lanes = 1;
-  };  // slot: it runs (a Reduce)
-  // A lane each, of a local bound outside the Vector loop: a run of terms, then longer ones (loop/runs.h); the last is
-  // the total.
+  };
+  // One value a lane, of a local bound outside the Vector loop: a run of terms, then longer ones (loop/runs.h); the
+  // last is the total.
   struct Partial {
     std::vector<Value*> slots;
     ReduceKind kind;

@@ -1,4 +1,4 @@
-// A square block turned in registers: a load and a store a row, and log2(lanes) shuffles a row between them.
+// A square block transposed in registers: a load and a store a row, and log2(lanes) shuffles a row between them.
 #include "emit/llvm/printer.h"
 
 namespace trainc::emit {
@@ -17,7 +17,7 @@ Value* shuffle(Builder& b, Value* x, Value* y, const Pick& pick) {
 
 // x86 shuffles within 16 bytes, or moves 16 bytes whole: first the small squares of `chunk` elements, then the chunks
 // as elements.
-Rows turn(Builder& b, Rows rows, int chunk) {
+Rows transposed(Builder& b, Rows rows, int chunk) {
   const int n = static_cast<int>(rows.size());
   // Within each group of `chunk` rows: interleave row i with row i + chunk/2 (unpcklps, unpckhps), log2(chunk) times.
   for (int done = 1; done < chunk; done *= 2) {
@@ -33,7 +33,7 @@ Rows turn(Builder& b, Rows rows, int chunk) {
     rows = std::move(next);
   }
   // Row `chunk * group + i` now has, as its q-th chunk, column chunk * q + i of the group's rows. For each i the chunks
-  // are a square to be turned: the even, then the odd chunks of two neighbours (vshuff32x4), log2(chunks) times.
+  // are a square to be transposed: the even, then the odd chunks of two neighbours (vshuff32x4), log2(chunks) times.
   const int chunks = n / chunk;
   for (int done = 1; done < chunks; done *= 2) {
     Rows next(rows.size());
@@ -60,7 +60,7 @@ void Printer::transpose(const loop::StmtNode& n) {
   for (int j = 0; j < n.lanes; ++j)  // in the target's elements: two bf16 make one i32
     rows.push_back(tag(
         b_.CreateAlignedLoad(widen(to.element, n.lanes), at(from, source, j, n.source_pitch), align_of(from)), from));
-  rows = turn(b_, std::move(rows), std::min<int>(n.lanes, static_cast<int>(16 / size_of(to.dtype))));
+  rows = transposed(b_, std::move(rows), std::min<int>(n.lanes, static_cast<int>(16 / size_of(to.dtype))));
   for (int i = 0; i < n.lanes; ++i)
     tag(b_.CreateAlignedStore(rows[size_t(i)], at(to, target, i, n.pitch), align_of(to)), to);
 }

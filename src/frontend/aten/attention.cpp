@@ -24,7 +24,7 @@ Outcome forward(const Call& c) {
   if (!form) return std::nullopt;
   const DType d = compute_dtype(c.arg(0, "query").tensor().dtype());
   Value q = c.arg(0, "query").as(d), k = c.arg(1, "key").as(d), v = c.arg(2, "value").as(d);
-  const formulas::Attended y = formulas::attention(q, k, v, *form);
+  const formulas::AttentionResult y = formulas::attention(q, k, v, *form);
   return Results{c.give(reshape(y.value, c.type().shape)), c.give(reshape(y.logsumexp(), c.type(1).shape), 1)};
 }
 

@@ -45,7 +45,7 @@ std::optional<double> number_of(const Json& j) {
 }
 }  // namespace
 
-const Known* Arg::known() const {
+const ImportedValue* Arg::value() const {
   if (!json_ || !json_->is_object() || !json_->contains("n")) return nullptr;
   auto it = call_->environment.find((*json_)["n"].get<std::string>());
   if (it == call_->environment.end()) call_->fail("argument " + json_->dump() + " is not a tensor that was imported");
@@ -54,35 +54,35 @@ const Known* Arg::known() const {
 
 bool Arg::none() const {
   if (!json_ || json_->is_null()) return true;
-  const Known* k = known();
+  const ImportedValue* k = value();
   return k && !k->is_list && !k->nodes.at(0);
 }
 
-bool Arg::is_tensor() const { return !none() && known() && !known()->is_list; }
+bool Arg::is_tensor() const { return !none() && value() && !value()->is_list; }
 
 Value Arg::tensor() const {
   if (!is_tensor()) call_->fail("a tensor is missing");
-  return {&call_->b, known()->nodes[0]};
+  return {&call_->b, value()->nodes[0]};
 }
 
 Dims Arg::strides() const {
   if (!is_tensor()) call_->fail("a tensor is missing");
-  return known()->strides.at(0);
+  return value()->strides.at(0);
 }
 
 int64_t Arg::offset() const {
   if (!is_tensor()) call_->fail("a tensor is missing");
-  return known()->offsets.at(0);
+  return value()->offsets.at(0);
 }
 
 bool Arg::of_argument() const {
   if (!is_tensor()) call_->fail("a tensor is missing");
-  return known()->of_argument;
+  return value()->of_argument;
 }
 
 std::vector<std::optional<Value>> Arg::tensors() const {
   std::vector<std::optional<Value>> out;
-  if (const Known* k = known(); k && k->is_list) {
+  if (const ImportedValue* k = value(); k && k->is_list) {
     for (const Node* n : k->nodes) out.push_back(n ? std::optional(Value{&call_->b, n}) : std::nullopt);
     return out;
   }

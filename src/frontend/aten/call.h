@@ -18,8 +18,8 @@ using formulas::Value;
 using Json = nlohmann::json;
 using Results = std::vector<const Node*>;  // one per result; nullptr: undefined
 
-/// The value of a node that was imported before.
-struct Known {
+/// What an imported node of the traced graph has become.
+struct ImportedValue {
   Results nodes;
   std::vector<Dims> strides;  // of the framework's tensors; only operations that ask for memory order look
   bool is_list = false;       // several results: taken apart by getitem
@@ -27,7 +27,7 @@ struct Known {
   // is an argument of the graph or a view of one: its place in the storage may be another at the next call
   bool of_argument = false;
 };
-using Environment = std::unordered_map<std::string, Known>;
+using Environment = std::unordered_map<std::string, ImportedValue>;
 
 /// The dtype that PyTorch gives two tensors of these.
 DType promote(DType, DType);
@@ -55,11 +55,11 @@ class Arg {
   DType dtype(DType otherwise) const;
   Dims strides() const;      // of the framework's tensor
   int64_t offset() const;    // its first element's place in its storage
-  bool of_argument() const;  // Known's
+  bool of_argument() const;  // as ImportedValue has it
 
  private:
   friend class Call;
-  const Known* known() const;
+  const ImportedValue* value() const;
   const Call* call_ = nullptr;
   const Json* json_ = nullptr;
 };
@@ -74,10 +74,10 @@ class Call {
   const Json& kwargs;
   const Environment& environment;
   int64_t& draws;  // random operations so far
-  // the framework draws on the device: masks are dealt out (aten.h, "generator"), and only dropout's are known
+  // the framework draws on the device: masks are dealt out (import.h, "generator"), and only dropout's are known
   bool philox = false;
   DType default_dtype = DType::F32;  // the framework's, of Python's floats
-  int64_t threads = 0, vector = 0;   // with `philox`, of a mask: RandomAttr's; 0: not told
+  int64_t threads = 0, vector = 0;   // with `philox`, of a mask: RandomAttr's; 0: not given
 
   Arg arg(size_t position, const char* name) const;
   const Type& type(size_t i = 0) const;

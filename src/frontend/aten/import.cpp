@@ -6,7 +6,7 @@
 namespace trainc::frontend::aten {
 namespace {
 
-struct Val {
+struct TensorMetadata {
   std::optional<Type> type;
   Dims strides;
   int64_t offset = 0;
@@ -38,7 +38,7 @@ class Importer {
     const int64_t index = out_.graph.input_count++;
     out_.input_names.push_back(name);
     if (node.at("val").is_null()) return;  // not a tensor: never read
-    Val v = val(node["val"], name);
+    TensorMetadata v = val(node["val"], name);
     Builder b{out_.graph, name};
     const bool plain = is_row_major(v.type->shape, v.strides);
     known_[name] = {{b.input(index, *v.type, plain ? Dims{} : v.strides)}, {v.strides}, false, {v.offset}, true};
@@ -49,7 +49,7 @@ class Importer {
     if (target == "getitem") return get_item(name, node.at("args"));
     if (target == "aten._assert_tensor_metadata.default") return;  // says something to the tracer only
     Builder b{out_.graph, place(node, target)};
-    std::vector<Val> vals;
+    std::vector<TensorMetadata> vals;
     const Json& wire = node.at("val");
     const bool is_list = wire.is_array();
     if (is_list)
@@ -68,12 +68,12 @@ class Importer {
            philox_,
            default_dtype_};
     if (node.contains("philox")) c.threads = node["philox"].at(0), c.vector = node["philox"].at(1);
-    for (Val& v : vals) {
+    for (TensorMetadata& v : vals) {
       c.types.push_back(v.type);
       c.strides.push_back(v.strides);
     }
-    Known made{{}, c.strides, is_list, {}, false};
-    for (const Val& v : vals) made.offsets.push_back(v.offset);
+    ImportedValue made{{}, c.strides, is_list, {}, false};
+    for (const TensorMetadata& v : vals) made.offsets.push_back(v.offset);
     for (const Json& below : aliases_of(node)) made.of_argument |= known(below).of_argument;
     if (node.value("late", false)) out_.late_draws_from = std::min(out_.late_draws_from, draws_);
     made.nodes = nodes_of(c, node);
@@ -97,7 +97,7 @@ class Importer {
   }
 
   void get_item(const std::string& name, const Json& args) {
-    const Known& from = known(args.at(0));
+    const ImportedValue& from = known(args.at(0));
     const size_t i = args.at(1).get<size_t>();
     require(from.is_list && i < from.nodes.size(), "import: " + name + " takes a result that is not there");
     known_[name] = {{from.nodes[i]}, {from.strides[i]}, false, {from.offsets[i]}, from.of_argument};
@@ -107,7 +107,7 @@ class Importer {
     for (const Json& j : node.at("args")) {
       Output out;
       if (!j.is_null()) {
-        const Known& k = known(j);
+        const ImportedValue& k = known(j);
         require(!k.is_list, "import: an output is a list");
         out.value = k.nodes[0];
         if (out.value) out.strides = output_strides(out.value->type.shape, k.strides[0]);
@@ -194,7 +194,7 @@ class Importer {
       return place;
     };
     if (j.is_object() && j.contains("n")) {
-      const Known& k = known(j);
+      const ImportedValue& k = known(j);
       if (!k.is_list) {
         Json place = slot(k.nodes[0]);
         if (j.contains("view") && !place.is_null()) place["view"] = j["view"];
@@ -220,7 +220,7 @@ class Importer {
                to_string(*c.types[i]));
   }
 
-  const Known& known(const Json& j) const {
+  const ImportedValue& known(const Json& j) const {
     require(j.is_object() && j.contains("n"), "import: " + j.dump() + " is not a node");
     auto it = known_.find(j["n"].get<std::string>());
     require(it != known_.end(), "import: " + j.dump() + " is used before it is made, or is no tensor");
@@ -234,10 +234,10 @@ class Importer {
     return origin.empty() ? "(" + op + ")" : origin + " (" + op + ")";
   }
 
-  static Val val(const Json& j, const std::string& place) {
+  static TensorMetadata val(const Json& j, const std::string& place) {
     if (j.is_null()) return {};
     const std::string dtype = j.at("dtype");
-    Val v{Type{DType::F32, j.at("shape").get<Dims>()}, {}};
+    TensorMetadata v{Type{DType::F32, j.at("shape").get<Dims>()}, {}};
     try {
       v.type->dtype = dtype_of(dtype);
     } catch (const InternalError&) { throw InternalError(place + ": dtype " + dtype + " is not compiled"); }

@@ -5,22 +5,24 @@
 // Wire format:
 //   {"name": "joint", "nodes": [
 //     {"op": "placeholder", "name": "primals_1", "val": {"dtype": "f32", "shape": [8, 64], "stride": [64, 1]}},
-//     {"op": "call", "name": "add_1", "target": "aten.add.Tensor", "args": [...], "kwargs": {...}, "val": V, "origin":
-//      "model.py:41", "random": false, "recompute": false, "aliases": ["primals_1"], "writes": false,
+//     {"op": "call", "name": "add_1", "target": "aten.add.Tensor", "args": [...], "kwargs": {...}, "val": V,
+//      "origin": "model.py:41", "random": false, "recompute": false, "aliases": ["primals_1"], "writes": false,
 //      "late": false},
 //     {"op": "output", "args": [{"n": "add_1"}, null]}]}
-//   V: one tensor's {"dtype", "shape", "stride", "offset": its first element's place in its storage, where that is not
-//   0}, a list of them (null: undefined) for several results, or null (not a tensor). args: {"n": name} a node ({"n":
-//   name, "view": "uint64"}: i64 here, given to the framework as that dtype); {"dtype": "f32"}; {"float": "inf" |
-//   "-inf" | "nan"}; {"other": text} (device, layout, memory format, generator); null, true/false, numbers (1 is an
-//   int, 1.0 is a float), strings, lists.
-//   "generator": "philox" beside "nodes": the framework draws on the device. A node of native_dropout then has
-//   "philox": [threads, vector], how its mask is dealt out (graph.h, RandomAttr); what draws otherwise becomes an
-//   extern node.
-//   "default": "f64" beside "nodes": the framework's default dtype where it is not f32, in which an integer meets a
-//   Python float. "getitem" is a target. "random": the operation draws from the framework's generator; "late": when the
-//   backward runs. SymInts do not occur. By the operator's schema: "aliases", nodes that a result may be a view of;
-//   "writes": it writes over an argument.
+//   - V: one tensor's {"dtype", "shape", "stride", "offset": its first element's place in its storage, where that is
+//   not
+//     0}, a list of them (null: undefined) for several results, or null (not a tensor).
+//   - args: {"n": name} a node ({"n": name, "view": "uint64"}: i64 here, given to the framework as that dtype);
+//     {"dtype": "f32"}; {"float": "inf" | "-inf" | "nan"}; {"other": text} (device, layout, memory format, generator);
+//     null, true/false, numbers (1 is an int, 1.0 is a float), strings, lists. SymInts do not occur.
+//   - "target": of an ATen operation, or "getitem".
+//   - "random": the operation draws from the framework's generator; "late": it does so when the backward runs.
+//   - By the operator's schema: "aliases", nodes that a result may be a view of; "writes": it writes over an argument.
+//   - "generator": "philox" beside "nodes": the framework draws on the device. A node of native_dropout then has
+//     "philox": [threads, vector], how its mask is dealt out (graph.h, RandomAttr); what draws otherwise becomes an
+//     extern node.
+//   - "default": "f64" beside "nodes": the framework's default dtype where it is not f32, in which an integer meets a
+//     Python float.
 #pragma once
 #include <string>
 #include <string_view>

@@ -49,7 +49,7 @@ Value Heads::scores(Value q, Value k, const Attention& form) const {
 
 }  // namespace
 
-Attended attention(Value q, Value k, Value v, const Attention& form) {
+AttentionResult attention(Value q, Value k, Value v, const Attention& form) {
   const Heads h(q, k);
   Value s = h.scores(q, k, form), m = amax(s, {2});
   Value e = exp(s - where(m == -INFINITY, 0, m)), total = sum(e, {2});

@@ -15,12 +15,12 @@ struct Attention {
   std::optional<Value> mask = {};
 };
 /// Rows that see nothing give 0 and a logsumexp of -inf.
-struct Attended {
+struct AttentionResult {
   Value value;       // [B H, L, E]
   Value max, total;  // [B H, L, 1], of the scores: the largest, and the sum of e^(score - max), 1 where that is 0
   Value logsumexp() const { return max + log(total); }  // what the backward needs
 };
-Attended attention(Value q, Value k, Value v, const Attention&);
+AttentionResult attention(Value q, Value k, Value v, const Attention&);
 
 /// `y`: the forward's value, of q's shape; logsumexp: of B H L elements. Forward and backward make the same score
 /// nodes, so that keeping or recomputing them is the schedule's choice.

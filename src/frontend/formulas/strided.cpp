@@ -77,9 +77,9 @@ Value overlap_add(Value x, int64_t n, int64_t step, int64_t dilation) {
   // Row k holds x[:, k] at the multiples of `step`, then zeros. Cut from rows of length + dilation into rows of
   // `length`, each row lies `dilation` places further right than the one before; the columns are then summed.
   const int64_t spread = (windows - 1) * step + 1, length = spread + (size - 1) * dilation;
-  Dims turn = all_axes(x.rank());
-  std::swap(turn[last], turn[last - 1]);
-  x = unsliced(permute(x, turn), {last, 0, windows, step}, length + dilation, zero);
+  Dims swapped = all_axes(x.rank());
+  std::swap(swapped[last], swapped[last - 1]);
+  x = unsliced(permute(x, swapped), {last, 0, windows, step}, length + dilation, zero);
   x = sliced(reshape(x, with_axes({size * (length + dilation)})), {last - 1, 0, size * length, 1});
   x = sum(reshape(x, with_axes({size, length})), {last - 1}, false);
   return unsliced(x, {last - 1, 0, length, 1}, n, zero);

@@ -31,7 +31,7 @@ int64_t draws_of_mask(MaskGenerator generator, int64_t n) {
   return 0;
 }
 
-void bernoulli_bits(MaskGenerator generator, Twister& twister, double p, uint8_t* out, int64_t n) {
+void bernoulli_bits(MaskGenerator generator, MersenneTwister& twister, double p, uint8_t* out, int64_t n) {
   if (n == 0) return;
   if (p <= 0 || p >= 1) {
     for (int64_t i = 0; i < n; i += 8)
@@ -52,7 +52,7 @@ void bernoulli_bits(MaskGenerator generator, Twister& twister, double p, uint8_t
   }
 }
 
-void bernoulli(MaskGenerator generator, Twister& twister, double p, uint8_t* out, int64_t n) {
+void bernoulli(MaskGenerator generator, MersenneTwister& twister, double p, uint8_t* out, int64_t n) {
   if (n == 0) return;
   if (p <= 0 || p >= 1) {
     std::fill(out, out + n, p >= 1);

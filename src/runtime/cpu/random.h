@@ -12,12 +12,12 @@
 namespace trainc::runtime {
 
 /// The default CPU generator (at::CPUGeneratorImpl): mt19937, with the rest of the state carried along.
-class Twister {
+class MersenneTwister {
  public:
   static constexpr int64_t kWords = 624;
   static constexpr size_t kStateBytes = 5056;
   /// Throws InternalError where the bytes are not such a state.
-  explicit Twister(std::span<const uint8_t> state, CpuLevel level = cpu_level());
+  explicit MersenneTwister(std::span<const uint8_t> state, CpuLevel level = cpu_level());
   std::vector<uint8_t> state() const;
 
   uint32_t next();
@@ -38,13 +38,13 @@ class Twister {
 
 /// Fills out[0, n) with 1 (probability p) or 0, as eager's Tensor.bernoulli_(p) on a contiguous bool tensor. Where p is
 /// 0 or 1, or n is 0, nothing is drawn: that is what eager's dropout does, the one source of such masks.
-void bernoulli(MaskGenerator, Twister&, double p, uint8_t* out, int64_t n);
+void bernoulli(MaskGenerator, MersenneTwister&, double p, uint8_t* out, int64_t n);
 
 /// How many 32-bit draws of the twister a mask of n elements takes, where p is neither 0 nor 1.
 int64_t draws_of_mask(MaskGenerator, int64_t n);
 
 /// The same draws, as bits: out[i / 8] has element i at bit i % 8; the last byte's others are 0.
-void bernoulli_bits(MaskGenerator, Twister&, double p, uint8_t* out, int64_t n);
+void bernoulli_bits(MaskGenerator, MersenneTwister&, double p, uint8_t* out, int64_t n);
 
 /// MKL's viRngBernoulli on a stream MCG31m1 seeded with `seed`; `bits`: as bernoulli_bits has them.
 void mkl_bernoulli(uint32_t seed, double p, uint8_t* out, int64_t n, bool bits = false);

@@ -37,12 +37,12 @@ const Torch& torch() {
   static std::mutex mutex;
   static const Torch none;
   if (done.load(std::memory_order_acquire)) return found;
-  void* library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
-  if (!library) return none;
+  void* handle = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+  if (!handle) return none;
   std::lock_guard lock(mutex);
   if (!done.load()) {
-    found.parallel_for = reinterpret_cast<TorchParallelFor>(dlsym(library, "torch_parallel_for"));
-    found.num_threads = reinterpret_cast<TorchNumThreads>(dlsym(library, "torch_get_num_threads"));
+    found.parallel_for = reinterpret_cast<TorchParallelFor>(dlsym(handle, "torch_parallel_for"));
+    found.num_threads = reinterpret_cast<TorchNumThreads>(dlsym(handle, "torch_get_num_threads"));
     if (!found.parallel_for || !found.num_threads) found = {};
     done.store(true, std::memory_order_release);
   }

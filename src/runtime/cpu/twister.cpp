@@ -20,15 +20,15 @@ struct State {
   int32_t left;  // words unused, + 1; 1 before the first draw after seeding
   int32_t seeded;
   uint64_t next;  // words used
-  uint64_t words[Twister::kWords];
+  uint64_t words[MersenneTwister::kWords];
   double normal_x, normal_y, normal_rho;
   int32_t normal_is_valid;
   float next_float_normal;
   bool is_next_float_normal_valid;
 };
-static_assert(sizeof(State) == Twister::kStateBytes);
+static_assert(sizeof(State) == MersenneTwister::kStateBytes);
 
-constexpr int64_t kN = Twister::kWords, kM = 397;
+constexpr int64_t kN = MersenneTwister::kWords, kM = 397;
 
 constexpr uint64_t kMask53 = (uint64_t{1} << 53) - 1;
 
@@ -112,7 +112,7 @@ TRAINC_AVX512 void below_avx512(const uint32_t* words, int64_t threshold, uint8_
 
 }  // namespace
 
-Twister::Twister(std::span<const uint8_t> state, CpuLevel level)
+MersenneTwister::MersenneTwister(std::span<const uint8_t> state, CpuLevel level)
     : wide_(f32_lanes(level) == 16), bytes_(state.begin(), state.end()) {
   require(state.size() == kStateBytes,
           "the framework's generator state has " + std::to_string(state.size()) + " bytes, not 5056");
@@ -125,7 +125,7 @@ Twister::Twister(std::span<const uint8_t> state, CpuLevel level)
   require(used_ == kN || used_ == static_cast<int64_t>(s.next), "the framework's generator state is not a mt19937");
 }
 
-std::vector<uint8_t> Twister::state() const {
+std::vector<uint8_t> MersenneTwister::state() const {
   std::vector<uint8_t> bytes = bytes_;
   State s;
   std::memcpy(&s, bytes.data(), sizeof s);
@@ -137,18 +137,18 @@ std::vector<uint8_t> Twister::state() const {
   return bytes;
 }
 
-void Twister::refill() {
+void MersenneTwister::refill() {
   (wide_ ? twist_avx512 : twist)(words_.data());
   used_ = 0;
 }
 
-uint32_t Twister::next() {
+uint32_t MersenneTwister::next() {
   drew_ = true;
   if (used_ == kN) refill();
   return temper(words_[used_++]);
 }
 
-void Twister::skip(int64_t n) {
+void MersenneTwister::skip(int64_t n) {
   drew_ |= n > 0;
   constexpr int64_t kFar = 6000 * kN;  // from here on a jump is quicker than going there
   if (n > kFar) {
@@ -166,7 +166,7 @@ void Twister::skip(int64_t n) {
   }
 }
 
-void Twister::bernoulli(double p, uint8_t* out, int64_t n) {
+void MersenneTwister::bernoulli(double p, uint8_t* out, int64_t n) {
   const auto threshold = static_cast<int64_t>(std::ceil(std::ldexp(p, 53)));
   drew_ |= n > 0;
   while (n > 0) {

@@ -7,7 +7,7 @@
 #include <map>
 #include <mutex>
 
-#include "runtime/cuda/library.h"
+#include "runtime/cuda/cublaslt.h"
 #include "support/error.h"
 
 namespace trainc::runtime::cuda {
@@ -69,7 +69,7 @@ void check(Status status, const char* what) {
 
 using Described = std::unique_ptr<void, Status (*)(void*)>;
 
-int lowest_alignment(const LibraryCall::Matrix& x, const void* p) {  // bytes, at most 16
+int lowest_alignment(const CublasLtCall::Matrix& x, const void* p) {  // bytes, at most 16
   const auto address = reinterpret_cast<uintptr_t>(p) + static_cast<uintptr_t>(x.offset * size_of(x.dtype));
   int a = 16;
   while (address % static_cast<uintptr_t>(a) != 0) a /= 2;
@@ -78,7 +78,7 @@ int lowest_alignment(const LibraryCall::Matrix& x, const void* p) {  // bytes, a
 
 }  // namespace
 
-struct Library::Impl {
+struct CublasLt::Impl {
   Api api{};
   Handle handle = nullptr;
   std::mutex mutex;
@@ -90,7 +90,7 @@ struct Library::Impl {
 
   Described described(void* p, Status (*destroy)(void*)) const { return {p, destroy}; }
 
-  Described layout(const LibraryCall::Matrix& x, int64_t batch) const {
+  Described layout(const CublasLtCall::Matrix& x, int64_t batch) const {
     void* made = nullptr;
     check(api.layout_create(&made, type_of(x.dtype), static_cast<uint64_t>(x.rows), static_cast<uint64_t>(x.columns),
                             x.leading),
@@ -103,20 +103,20 @@ struct Library::Impl {
   }
 };
 
-Library::Library(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Library::~Library() = default;
+CublasLt::CublasLt(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+CublasLt::~CublasLt() = default;
 
-std::unique_ptr<Library> Library::load() {
-  void* library = nullptr;
-  if (const char* named = std::getenv("TRAINC_CUBLASLT")) library = dlopen(named, RTLD_NOW | RTLD_LOCAL);
+std::unique_ptr<CublasLt> CublasLt::load() {
+  void* handle = nullptr;
+  if (const char* named = std::getenv("TRAINC_CUBLASLT")) handle = dlopen(named, RTLD_NOW | RTLD_LOCAL);
   for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11"})
-    if (!library) library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-  if (!library) return nullptr;
+    if (!handle) handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  if (!handle) return nullptr;
   auto impl = std::make_unique<Impl>();
   Api& a = impl->api;
   bool complete = true;
   auto find = [&](auto& function, const char* name) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, name));
     complete &= function != nullptr;
   };
   find(a.create, "cublasLtCreate");
@@ -133,11 +133,11 @@ std::unique_ptr<Library> Library::load() {
   find(a.heuristic, "cublasLtMatmulAlgoGetHeuristic");
   find(a.multiply, "cublasLtMatmul");
   if (!complete || a.create(&impl->handle) != 0) return nullptr;
-  return std::unique_ptr<Library>(new Library(std::move(impl)));
+  return std::unique_ptr<CublasLt>(new CublasLt(std::move(impl)));
 }
 
-void Library::multiply(const LibraryCall& c, const void* a, const void* b, void* d, void* memory, int64_t bytes,
-                       void* stream) {
+void CublasLt::multiply(const CublasLtCall& c, const void* a, const void* b, void* d, void* memory, int64_t bytes,
+                        void* stream) {
   const Api& api = impl_->api;
   const bool f64 = c.d.dtype == DType::F64;
   void* made = nullptr;
@@ -178,7 +178,7 @@ void Library::multiply(const LibraryCall& c, const void* a, const void* b, void*
   }
   const float one = 1, zero = 0;
   const double one64 = 1, zero64 = 0;
-  const auto at = [](const LibraryCall::Matrix& x, const void* p) {
+  const auto at = [](const CublasLtCall::Matrix& x, const void* p) {
     return static_cast<const uint8_t*>(p) + x.offset * size_of(x.dtype);
   };
   void* result = const_cast<uint8_t*>(at(c.d, d));

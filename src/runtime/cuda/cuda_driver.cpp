@@ -10,8 +10,8 @@
 #include <memory>
 #include <mutex>
 
+#include "runtime/cuda/cublaslt.h"
 #include "runtime/cuda/driver.h"
-#include "runtime/cuda/library.h"
 #include "support/error.h"
 
 namespace trainc::runtime::cuda {
@@ -61,12 +61,12 @@ struct Api {
 
 Api load_api() {
   Api a{};
-  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (!library)
+  void* handle = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (!handle)
     throw UserError(
-        "there is no NVIDIA driver on this machine (libcuda.so.1 cannot be loaded): TRAINC_DEVICE=cuda needs one");
+        "there is no NVIDIA driver on this machine (libcuda.so.1 cannot be loaded): a plan for a GPU needs one");
   auto find = [&](auto& function, const char* name) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, name));
     if (!function) throw UserError(fmt::format("the NVIDIA driver on this machine has no {}: it is too old", name));
   };
   find(a.init, "cuInit");
@@ -111,7 +111,7 @@ struct Kernel {
   void *module, *function;
   std::string name;
 };
-struct Recorded { void *graph = nullptr, *executable = nullptr; };
+struct RecordedGraph { void *graph = nullptr, *executable = nullptr; };
 
 class CudaDriver : public Driver {
  public:
@@ -119,7 +119,7 @@ class CudaDriver : public Driver {
     int count = 0;
     if (api_.init(0) != 0 || api_.device_count(&count) != 0 || count <= device)
       throw UserError(
-          fmt::format("the NVIDIA driver finds no GPU {} on this machine: TRAINC_DEVICE=cuda needs one", device));
+          fmt::format("the NVIDIA driver finds no GPU {} on this machine: a plan for a GPU needs one", device));
     check(api_.primary_retain(&context_, device), "the context of the device");  // the framework's own
     enter();
     constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
@@ -227,16 +227,16 @@ class CudaDriver : public Driver {
     if (waits_) check(api_.stream_wait(stream), "running it");
   }
 
-  bool multiplies() const override { return library() != nullptr; }
+  bool multiplies() const override { return cublaslt() != nullptr; }
   void multiply(const plan::Product& p, const void* lhs, const void* rhs, void* result, void* memory, int64_t bytes,
                 Stream stream) override {
-    require(library() != nullptr, "cuBLASLt cannot be loaded, and a plan was compiled for it");
-    library()->multiply(library_call(p), rhs, lhs, result, memory, bytes, stream);
+    require(cublaslt() != nullptr, "cuBLASLt cannot be loaded, and a plan was compiled for it");
+    cublaslt()->multiply(cublaslt_call(p), rhs, lhs, result, memory, bytes, stream);
     if (waits_) check(api_.stream_wait(stream), "running it");
   }
 
   Graph record(const std::vector<Launch>& launches) override {
-    auto recorded = std::make_unique<Recorded>();
+    auto recorded = std::make_unique<RecordedGraph>();
     enter();
     Stream stream = nullptr;  // of our own: the framework's may be the default one, which cannot be captured
     constexpr unsigned kNonBlocking = 1;
@@ -250,10 +250,10 @@ class CudaDriver : public Driver {
     return recorded.release();
   }
   void run(Graph graph, Stream stream) override {
-    check(api_.graph_launch(static_cast<Recorded*>(graph)->executable, stream), "launching a graph");
+    check(api_.graph_launch(static_cast<RecordedGraph*>(graph)->executable, stream), "launching a graph");
   }
   void release_graph(Graph graph) override {
-    const std::unique_ptr<Recorded> recorded(static_cast<Recorded*>(graph));
+    const std::unique_ptr<RecordedGraph> recorded(static_cast<RecordedGraph*>(graph));
     api_.graph_exec_destroy(recorded->executable);
     api_.graph_destroy(recorded->graph);
   }
@@ -297,12 +297,12 @@ class CudaDriver : public Driver {
     if (current != context_) check(api_.context_set(context_), "the context of the device");
   }
   /// Loaded when first asked for, in the device's context.
-  Library* library() const {
-    std::call_once(library_loaded_, [&] {
+  CublasLt* cublaslt() const {
+    std::call_once(cublaslt_loaded_, [&] {
       enter();
-      library_ = Library::load();
+      cublaslt_ = CublasLt::load();
     });
-    return library_.get();
+    return cublaslt_.get();
   }
 
   const Api api_;
@@ -311,8 +311,8 @@ class CudaDriver : public Driver {
   std::mutex staging_mutex_;
   std::deque<Staging> staging_;  // until the process ends, as the driver itself
   std::string description_, architecture_;
-  mutable std::once_flag library_loaded_;
-  mutable std::unique_ptr<Library> library_;
+  mutable std::once_flag cublaslt_loaded_;
+  mutable std::unique_ptr<CublasLt> cublaslt_;
 };
 
 }  // namespace

@@ -82,7 +82,7 @@ struct CudaExecutable::Impl {
     dies_after.resize(plan.steps.size());
     const std::vector<plan::LiveRange> live = plan::live_ranges(plan);
     for (size_t b = 0; b < plan.buffers.size(); ++b)
-      if (plan.buffers[b].home == plan::Home::Extern && live[b].last >= 0)
+      if (plan.buffers[b].space == plan::MemorySpace::Extern && live[b].last >= 0)
         dies_after[live[b].last].push_back(static_cast<int>(b));
     free.push_back(new_run());
   }
@@ -263,7 +263,7 @@ void CudaExecutable::run(const Call& call) {
   run->pointers = place_buffers(impl_->plan, call, static_cast<uint8_t*>(call.temp));
   const std::vector<plan::Buffer>& buffers = impl_->plan.buffers;
   for (size_t i = 0; i < buffers.size(); ++i)
-    if (buffers[i].home == plan::Home::Constant)
+    if (buffers[i].space == plan::MemorySpace::Constant)
       run->pointers[i] = static_cast<uint8_t*>(impl_->constants) + buffers[i].offset;
   Draws draws(impl_->plan, call.generator);
   try {

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <new>
 
+#include "runtime/cuda/cublaslt.h"
 #include "runtime/cuda/driver.h"
-#include "runtime/cuda/library.h"
 #include "support/error.h"
 
 namespace trainc::runtime::cuda {
@@ -62,7 +62,7 @@ void NullDriver::launch(const Launch& l, Stream) {
 void NullDriver::multiply(const plan::Product& p, const void* lhs, const void* rhs, void* result, void* memory,
                           int64_t bytes, Stream) {
   require(lhs && rhs && result && memory && bytes > 0, "a product lacks something");
-  calls.push_back(print(library_call(p)));
+  calls.push_back(print(cublaslt_call(p)));
 }
 Graph NullDriver::record(const std::vector<Launch>& launches) {
   calls.push_back(fmt::format("record {}", launches.size()));

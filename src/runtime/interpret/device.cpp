@@ -10,7 +10,7 @@
 
 #include "plan/live.h"
 #include "runtime/arena.h"
-#include "runtime/cuda/library.h"
+#include "runtime/cuda/cublaslt.h"
 #include "runtime/interpret/driver.h"
 #include "runtime/interpret/run_nest.h"
 #include "runtime/places.h"
@@ -38,7 +38,7 @@ class InterpretedExecutable : public Executable {
     dies_after_.resize(plan().steps.size());
     const std::vector<plan::LiveRange> live = plan::live_ranges(plan());
     for (size_t b = 0; b < plan().buffers.size(); ++b)
-      if (plan().buffers[b].home == plan::Home::Extern && live[b].last >= 0)
+      if (plan().buffers[b].space == plan::MemorySpace::Extern && live[b].last >= 0)
         dies_after_[live[b].last].push_back(static_cast<int>(b));
   }
 
@@ -73,7 +73,7 @@ class InterpretedExecutable : public Executable {
       case plan::StepKind::Kernel: run_kernel(i, run); break;
       case plan::StepKind::Product: {
         const auto at = [&](int argument) { return run.pointers[step.arguments[argument]]; };
-        cuda::run_on_host(cuda::library_call(step.product), at(1), at(0), at(2));
+        cuda::run_on_host(cuda::cublaslt_call(step.product), at(1), at(0), at(2));
         ++count_->launches;
         break;
       }

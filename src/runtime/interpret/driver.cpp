@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "runtime/cuda/library.h"
+#include "runtime/cuda/cublaslt.h"
 #include "runtime/interpret/run_nest.h"
 
 namespace trainc::runtime::interpreted {
@@ -56,7 +56,7 @@ void InterpretedDriver::launch(const Launch& l, Stream stream) {
 void InterpretedDriver::multiply(const plan::Product& p, const void* lhs, const void* rhs, void* result, void*, int64_t,
                                  Stream stream) {
   streams.insert(stream);
-  const cuda::LibraryCall call = cuda::library_call(p);
+  const cuda::CublasLtCall call = cuda::cublaslt_call(p);
   cuda::run_on_host(call, rhs, lhs, result);
   ++launches;
 }

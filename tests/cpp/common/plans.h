@@ -8,9 +8,9 @@
 
 namespace trainc::plan {
 
-inline Buffer buffer(const std::string& name, Home home, int64_t n, int64_t index = 0) {
+inline Buffer buffer(const std::string& name, MemorySpace space, int64_t n, int64_t index = 0) {
   return {
-      .name = name, .home = home, .index = index, .dtype = DType::F32, .shape = {n}, .strides = {1}, .bytes = 4 * n};
+      .name = name, .space = space, .index = index, .dtype = DType::F32, .shape = {n}, .strides = {1}, .bytes = 4 * n};
 }
 inline Step kernel_step(const std::string& name, std::vector<int> reads, std::vector<int> writes) {
   Step s{.kind = StepKind::Kernel, .name = name, .reads = reads, .writes = writes, .kernel = 0};
@@ -39,15 +39,19 @@ inline Step wait_step(const Step& start) {
 /// x -> a -> b -> y, with a constant, a saved buffer, a mask and an extern call.
 inline Plan small_plan() {
   Plan p{.name = "small", .cpu = "avx2"};
-  p.buffers = {
-      buffer("x", Home::Input, 8, 0),
-      buffer("a", Home::Temp, 8),
-      buffer("b", Home::Temp, 20),
-      buffer("y", Home::Output, 8, 0),
-      buffer("c", Home::Constant, 2),
-      buffer("s", Home::Saved, 8),
-      {.name = "mask", .home = Home::Temp, .dtype = DType::Bool, .shape = {2, 4}, .strides = {4, 1}, .bytes = 8},
-      buffer("e", Home::Extern, 8)};
+  p.buffers = {buffer("x", MemorySpace::Input, 8, 0),
+               buffer("a", MemorySpace::Temp, 8),
+               buffer("b", MemorySpace::Temp, 20),
+               buffer("y", MemorySpace::Output, 8, 0),
+               buffer("c", MemorySpace::Constant, 2),
+               buffer("s", MemorySpace::Saved, 8),
+               {.name = "mask",
+                .space = MemorySpace::Temp,
+                .dtype = DType::Bool,
+                .shape = {2, 4},
+                .strides = {4, 1},
+                .bytes = 8},
+               buffer("e", MemorySpace::Extern, 8)};
   p.kernels = {{.name = "k", .code = {0xc3, 1, 2}, .entry = 0, .scratch_bytes = 64}};
   p.constants = std::vector<uint8_t>(8, 7);
   p.steps = {kernel_step("one", {0, 4}, {1}),

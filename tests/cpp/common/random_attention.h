@@ -11,7 +11,7 @@ struct AttentionCase {
   int64_t batch = 2, heads = 4, groups = 2, rows = 20, columns = 20, width = 8;
   int64_t diagonal = 0;  // of a causal mask: row r sees columns up to r + diagonal
   bool scaled = true, additive = false, causal = false, dropout = false, safe = false, flash = false,
-       turned_rhs = false, bf16 = false, backward = false;
+       transposed_rhs = false, bf16 = false, backward = false;
   bool joint = false;  // both, as autograd traces them
 };
 
@@ -26,8 +26,8 @@ inline AttentionCase random_attention_case(uint64_t seed) {
   c.rows = one_of({1, 2, 7, 16, 21, 33}), c.columns = below(3) ? c.rows : one_of({2, 3, 17, 32, 50}),
   c.width = one_of({1, 3, 8, 16, 17});
   c.columns = std::max<int64_t>(c.columns, 1);
-  bool* flags[] = {&c.scaled, &c.additive,   &c.causal, &c.dropout, &c.safe,
-                   &c.flash,  &c.turned_rhs, &c.bf16,   &c.backward};
+  bool* flags[] = {&c.scaled, &c.additive,       &c.causal, &c.dropout, &c.safe,
+                   &c.flash,  &c.transposed_rhs, &c.bf16,   &c.backward};
   for (bool* f : flags) *f = below(2);
   c.bf16 = c.bf16 && below(2);
   c.diagonal = below(2) ? std::max<int64_t>(0, c.columns - c.rows) : 0;
@@ -87,10 +87,10 @@ inline Graph attention_graph(const AttentionCase& c) {
   const Node* made = c.flash ? widened(c.joint ? y : b.input(graph.input_count++, y->type)) : p;
   const Node* delta = over_row(ReduceKind::Sum, b.mul(made, c.flash ? widened(dy) : dp));
   const Node* ds = b.cast(b.mul(p, b.sub(dp, along(delta))), d);
-  const Node* turned = b.permute(ds, {0, 2, 1});
+  const Node* transposed = b.permute(ds, {0, 2, 1});
   const Node* dq = b.contract(ds, b.permute(k, {0, 2, 1}));
   const Node* qt = b.permute(q, {0, 2, 1});
-  const Node* dk = c.turned_rhs ? b.contract(qt, turned) : b.contract(turned, qt);
+  const Node* dk = c.transposed_rhs ? b.contract(qt, transposed) : b.contract(transposed, qt);
   const Node* dv = b.contract(b.permute(b.cast(dropped, d), {0, 2, 1}), b.permute(dy, {0, 2, 1}));
   graph.outputs = {{dq, {}}, {dk, {}}, {dv, {}}};
   if (c.joint) graph.outputs.insert(graph.outputs.begin(), {y, {}});

@@ -87,7 +87,7 @@ inline std::vector<reference::Tensor> run_plan(const plan::Plan& plan, const std
   for (auto& bytes : in) bytes.reserve(bytes.size() + 64), call.inputs.push_back(bytes.data());
   for (int64_t i = 0; i < plan.output_count; ++i) {
     const int b = plan.outputs[i];
-    const bool fresh = b >= 0 && plan.buffers[b].home == plan::Home::Output;
+    const bool fresh = b >= 0 && plan.buffers[b].space == plan::MemorySpace::Output;
     out.emplace_back(fresh ? plan.buffers[b].bytes + 64 : 0, 0xCD);
     call.outputs.push_back(fresh ? out.back().data() : nullptr);
   }
@@ -101,7 +101,7 @@ inline std::vector<reference::Tensor> run_plan(const plan::Plan& plan, const std
       continue;
     }
     const plan::Buffer& buffer = plan.buffers[b];
-    const uint8_t* p = buffer.home == plan::Home::Input ? in[buffer.index].data() : out[i].data();
+    const uint8_t* p = buffer.space == plan::MemorySpace::Input ? in[buffer.index].data() : out[i].data();
     results.push_back(from_bytes({buffer.dtype, buffer.shape}, p));
   }
   return results;

@@ -56,7 +56,7 @@ class Sleep : public runtime::Operation {
     if (bytes_.size() == 2 && bytes_[0] != bytes_[1]) throw InternalError("a sleeper gives what it takes");
   }
   std::unique_ptr<runtime::InFlight> start(const std::vector<void*>& arguments) const override {
-    return runtime::beside([this, arguments](const std::stop_token& stop) {
+    return runtime::on_own_thread([this, arguments](const std::stop_token& stop) {
       ++sleeping;
       const auto invert = [&] {
         auto* memory = static_cast<uint8_t*>(arguments.back());

@@ -20,7 +20,7 @@
 namespace trainc {
 namespace {
 
-using plan::Home;
+using plan::MemorySpace;
 using plan::Plan;
 using plan::Step;
 using plan::StepKind;

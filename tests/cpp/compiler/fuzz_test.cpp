@@ -146,7 +146,7 @@ runtime::Generator generator(std::vector<uint8_t>& state) {
 /// The oracle with the masks that `plan` draws first of all, from that state, each as bytes; counts those that it keeps
 /// as bits.
 reference::Options with_masks_of(const plan::Plan& plan, int64_t* bits = nullptr) {
-  runtime::Twister twister(generator_state());
+  runtime::MersenneTwister twister(generator_state());
   std::map<int64_t, Tensor> masks;
   for (const plan::Step& s : plan.steps) {
     if (s.kind != plan::StepKind::Random) continue;
@@ -192,11 +192,11 @@ std::vector<Tensor> run_joint(const compiler::JointGraph& compiled, const testin
   in.insert(in.end(), inputs.begin() + joint.primals, inputs.end());
   const std::vector<bool> defined(inputs.size() - joint.primals, true);
   const std::vector<uint8_t> before = memory;
-  const auto keeping = testing::run_plan(compiled.backward(defined, options(), {}, nullptr, false), in, arena);
+  const auto retaining = testing::run_plan(compiled.backward(defined, options(), {}, nullptr, false), in, arena);
   EXPECT_EQ(memory, before) << "a backward that must leave the arena as it is";
   size_t next = 0;
   for (Tensor& t : testing::run_plan(compiled.backward(defined, options()), in, arena)) {
-    EXPECT_EQ(testing::difference(t, keeping.at(next++)), "")
+    EXPECT_EQ(testing::difference(t, retaining.at(next++)), "")
         << "gradient " << next - 1 << " where the arena may be overwritten";
     got.push_back(std::move(t));
   }

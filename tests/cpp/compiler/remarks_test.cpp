@@ -19,7 +19,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 
 /// "reason (detail): lines", of one kind.
-std::vector<std::string> told(const plan::Plan& plan, const char* what) {
+std::vector<std::string> reported(const plan::Plan& plan, const char* what) {
   std::vector<std::string> lines;
   for (const Remark& r : plan.remarks) {
     if (r.what != what) continue;
@@ -32,41 +32,41 @@ std::vector<std::string> told(const plan::Plan& plan, const char* what) {
 plan::Plan plan_of(const Graph& graph, const Job& job = {}) {
   return compile(testing::copy_of(graph), "test", {}, job);
 }
-std::vector<std::string> told(const char* text, const char* what) { return told(plan_of(parse(text)), what); }
+std::vector<std::string> reported(const char* text, const char* what) { return reported(plan_of(parse(text)), what); }
 
 // --- in place
 
 TEST(Remarks, InPlaceWhereItIs) {
-  EXPECT_THAT(told(R"(%0 = input index=0 : f32[4,8]
+  EXPECT_THAT(reported(R"(%0 = input index=0 : f32[4,8]
 %1 = scan %0 axis=1 : f32[4,8]   // m.py:1
 %2 = exp %1 : f32[4,8]   // m.py:2
 %3 = scan %2 axis=1 : f32[4,8]   // m.py:3
 return %3
 )",
-                   missed::kInPlace),
+                       missed::kInPlace),
               IsEmpty());
 }
 TEST(Remarks, InPlaceWhereTheOperandIsReadLater) {
-  EXPECT_THAT(told(R"(%0 = input index=0 : f32[4,8]
+  EXPECT_THAT(reported(R"(%0 = input index=0 : f32[4,8]
 %1 = scan %0 axis=1 : f32[4,8]   // m.py:1
 %2 = exp %1 : f32[4,8]   // m.py:2
 %3 = scan %2 axis=1 : f32[4,8]   // m.py:3
 %4 = mul %1 %3 : f32[4,8]   // m.py:4
 return %4
 )",
-                   missed::kInPlace),
+                       missed::kInPlace),
               ElementsAre("the operand is read later: m.py:2 m.py:1"));
 }
 TEST(Remarks, InPlaceWhereItIsReadInAnotherOrder) {
-  EXPECT_THAT(told(R"(%0 = input index=0 : f32[8,8]
+  EXPECT_THAT(reported(R"(%0 = input index=0 : f32[8,8]
 %1 = scan %0 axis=1 : f32[8,8]   // m.py:1
 %2 = permute %1 axes=[1,0] : f32[8,8]
 %3 = exp %2 : f32[8,8]   // m.py:2
 %4 = scan %3 axis=1 : f32[8,8]   // m.py:3
 return %4
 )",
-                   missed::kInPlace),
-              ElementsAre("they are walked differently: m.py:2 m.py:1"));
+                       missed::kInPlace),
+              ElementsAre("their strides differ: m.py:2 m.py:1"));
 }
 
 // --- calls of the framework
@@ -83,10 +83,11 @@ Graph call(const char* target, const char* reason = "") {
 }
 TEST(Remarks, OperationsThatRunInTheFramework) {
   const plan::Plan plan = plan_of(call("aten.unheard_of.default", "trainc has no row for it"));
-  EXPECT_THAT(told(plan, missed::kCompile), ElementsAre("trainc has no row for it (aten.unheard_of.default): m.py:7"));
+  EXPECT_THAT(reported(plan, missed::kCompile),
+              ElementsAre("trainc has no row for it (aten.unheard_of.default): m.py:7"));
   EXPECT_EQ(plan.remarks.at(0).bytes, 4 * 8 * 4);
   EXPECT_EQ(plan.remarks.at(0).stage, "frontend");
-  EXPECT_THAT(told(plan_of(call("library.product")), missed::kCompile), IsEmpty()) << "it was chosen";
+  EXPECT_THAT(reported(plan_of(call("library.product")), missed::kCompile), IsEmpty()) << "it was chosen";
 }
 
 // --- calls of a library
@@ -108,11 +109,11 @@ return %2 %5
     return job;
   };
   const Graph g = parse(text);
-  EXPECT_THAT(told(plan_of(g, job("")), missed::kLibraryCall),
+  EXPECT_THAT(reported(plan_of(g, job("")), missed::kLibraryCall),
               ElementsAre("its sums are not in f32: m.py:2", "measured to be no faster than a kernel: m.py:1"));
-  EXPECT_THAT(told(plan_of(g, job("it is twice as fast")), missed::kLibraryCall),
+  EXPECT_THAT(reported(plan_of(g, job("it is twice as fast")), missed::kLibraryCall),
               ElementsAre("its sums are not in f32: m.py:2"));
-  EXPECT_THAT(told(plan_of(g), missed::kLibraryCall), IsEmpty()) << "nobody looked";
+  EXPECT_THAT(reported(plan_of(g), missed::kLibraryCall), IsEmpty()) << "nobody looked";
 }
 
 // --- of two halves
@@ -127,8 +128,8 @@ struct Joint {
 };
 TEST(Remarks, TheForwardTellsOfTheJointGraph) {
   const char* refused = "it would save too little (3840 bytes)";
-  EXPECT_THAT(told(Joint(5000).compiled.forward({}), missed::kChunkRows), ElementsAre(HasSubstr(refused)));
-  EXPECT_THAT(told(Joint(1).compiled.forward({}), missed::kChunkRows), IsEmpty());
+  EXPECT_THAT(reported(Joint(5000).compiled.forward({}), missed::kChunkRows), ElementsAre(HasSubstr(refused)));
+  EXPECT_THAT(reported(Joint(1).compiled.forward({}), missed::kChunkRows), IsEmpty());
 }
 TEST(Remarks, AStepTellsOfBothHalves) {
   const Joint j(5000);

@@ -57,7 +57,7 @@ constexpr const char* kGraph = R"(%0 = input index=0 : f32[$B,$S,40]
 return %17 %18 %21
 )";
 
-// Of a plan of its own: pinned blockings are not on tiles.
+// Of a plan of its own: fixed blockings are not on tiles.
 CpuLevel without_tiles(CpuLevel level) { return has_tiles(level) ? CpuLevel::Avx512Bf16 : level; }
 
 struct Compiled {
@@ -165,15 +165,15 @@ TEST(SharedKernels, WriteInPlaceWhereThePlanMay) {
   for (const Sizes& sizes : {Sizes{{'B', 7}, {'S', 52}}, Sizes{{'B', 3}, {'S', 23}}}) {
     const compiler::JointGraph joint = joint_of(at(kJoint, sizes, 3));
     shared.learn(joint.lower_forward(options(true), job(true)));
-    for (const bool consumes : {true, false})
-      shared.learn(joint.lower_backward({true}, options(true), job(true), nullptr, consumes));
+    for (const bool overwrites : {true, false})
+      shared.learn(joint.lower_backward({true}, options(true), job(true), nullptr, overwrites));
   }
   int64_t plans = 0, code = 0, kernels = 0, over = 0;
   for (const Sizes& sizes : {Sizes{{'B', 5}, {'S', 34}}, Sizes{{'B', 4}, {'S', 50}}, Sizes{{'B', 2}, {'S', 97}}}) {
     const Graph graph = at(kJoint, sizes, 3);
     const auto inputs = testing::random_inputs(graph, 5, false);
     const compiler::JointGraph joint = joint_of(graph);
-    for (const bool consumes : {true, false}) {
+    for (const bool overwrites : {true, false}) {
       std::vector<std::vector<std::vector<uint8_t>>> results;
       for (const bool share : {false, true}) {
         std::vector<uint8_t> memory(static_cast<size_t>(joint.saved_bytes()) + 64, 0xCD);
@@ -184,7 +184,7 @@ TEST(SharedKernels, WriteInPlaceWhereThePlanMay) {
         for (const int64_t i : joint.saved_inputs())
           in.push_back(i < 2 ? inputs[static_cast<size_t>(i)] : got.at(static_cast<size_t>(i - 2)));
         in.push_back(inputs[2]);
-        const plan::Plan backward = joint.backward({true}, options(share), job(share), &timing, consumes);
+        const plan::Plan backward = joint.backward({true}, options(share), job(share), &timing, overwrites);
         for (auto& t : testing::run_plan(backward, in, arena)) got.push_back(std::move(t));
         auto& bytes = results.emplace_back();
         for (const auto& t : got) bytes.push_back(testing::to_bytes(t));
@@ -192,7 +192,7 @@ TEST(SharedKernels, WriteInPlaceWhereThePlanMay) {
         over += in_place(backward);
         if (plans > 0) code += timing.compiled_kernels, kernels += static_cast<int64_t>(backward.kernels.size());
       }
-      EXPECT_EQ(results[0], results[1]) << "S=" << sizes.at('S') << (consumes ? "" : ", keeping the arena");
+      EXPECT_EQ(results[0], results[1]) << "S=" << sizes.at('S') << (overwrites ? "" : ", keeping the arena");
     }
     ++plans;
   }

@@ -7,7 +7,7 @@
 
 #include "gemm.h"
 #include "interpret/interpret.h"
-#include "loop/form.h"
+#include "loop/nest_template.h"
 #include "schedule/contraction_blocking.h"
 
 namespace trainc {
@@ -18,20 +18,21 @@ using namespace lower;
 using namespace schedule;
 using namespace testing;
 
-/// `pinned`: the blocking of other sizes, whose form this nest is to have; its numbers are then given to it.
-void expect_clean(const GemmCase& c, CpuLevel level, const CacheSizes& cache, Blocking* pinned = nullptr) {
+/// `fixed_blocking`: the blocking of other sizes, whose template this nest is to have; its numbers are then parameters.
+void expect_clean(const GemmCase& c, CpuLevel level, const CacheSizes& cache, Blocking* fixed_blocking = nullptr) {
   SCOPED_TRACE(std::to_string(c.batch) + "x" + std::to_string(c.m) + "x" + std::to_string(c.n) + "x" +
                std::to_string(c.k) + (c.lhs_k_contiguous ? "N" : "T") + (c.rhs_k_contiguous ? "T " : "N ") +
                std::string(name_of(level)));
   LoopNest nest;
   ContractionSpec spec = plain_spec(nest, c);
-  spec.pinned = pinned;
+  spec.fixed_blocking = fixed_blocking;
   build_contraction(nest, spec, cpu_target(level, cache));
   verify(nest);
-  const Form form = form_of(nest);
-  if (pinned) {
-    const Lifted all{std::vector<bool>(form.integers.size(), true), std::vector<bool>(form.reals.size(), true)};
-    nest = lift(nest, all, form.scratch);
+  const NestTemplate nest_template = template_of(nest);
+  if (fixed_blocking) {
+    const ParameterMask all{std::vector<bool>(nest_template.integers.size(), true),
+                            std::vector<bool>(nest_template.reals.size(), true)};
+    nest = parameterize(nest, all, nest_template.scratch);
     verify(nest);
     EXPECT_EQ(print(parse(print(nest))), print(nest));
   }
@@ -42,8 +43,8 @@ void expect_clean(const GemmCase& c, CpuLevel level, const CacheSizes& cache, Bl
   for (float& x : rhs) x = float(small(engine));
   std::vector<interpret::Memory> arguments = {interpret::memory_of(lhs), interpret::memory_of(rhs),
                                               interpret::output_of(c.batch * c.m * c.n * 4)};
-  if (pinned) arguments.push_back(interpret::memory_of(form.integers));
-  if (pinned && !form.reals.empty()) arguments.push_back(interpret::memory_of(form.reals));
+  if (fixed_blocking) arguments.push_back(interpret::memory_of(nest_template.integers));
+  if (fixed_blocking && !nest_template.reals.empty()) arguments.push_back(interpret::memory_of(nest_template.reals));
   interpret::Findings findings = interpret::run(nest, arguments);
   for (const std::string& message : findings.messages) ADD_FAILURE() << message;
   auto out = interpret::values_of<float>(arguments[kOut]);
@@ -66,35 +67,35 @@ TEST(ContractionInterpreted, NoFindings) {
         expect_clean({batch, m, n, k, (layout & 1) != 0, (layout & 2) != 0}, level, tiny);
 }
 
-const int64_t kPinnedSizes[][4] = {{2, 13, 33, 70},  {1, 1, 1, 1},    {1, 12, 32, 16}, {3, 61, 10, 5},
-                                   {1, 40, 50, 192}, {1, 8, 48, 270}, {2, 5, 97, 400}};
+const int64_t kFixedSizes[][4] = {{2, 13, 33, 70},  {1, 1, 1, 1},    {1, 12, 32, 16}, {3, 61, 10, 5},
+                                  {1, 40, 50, 192}, {1, 8, 48, 270}, {2, 5, 97, 400}};
 
-// Nests of one pinned blocking, whatever the sizes: clean, right, and of one form but for whether there are partial
+// Nests of one fixed blocking, whatever the sizes: clean, right, and of one template but for whether there are partial
 // sums.
-TEST(ContractionInterpreted, PinnedBlockings) {
+TEST(ContractionInterpreted, FixedBlockings) {
   const CacheSizes tiny{.l1d = 1 << 10, .l2 = 16 << 10, .l3 = 1 << 18};
   for (CpuLevel level : {CpuLevel::Avx512, CpuLevel::Avx2})
     for (int layout = 0; layout < 4; ++layout) {
-      Blocking pinned;
-      for (auto [batch, m, n, k] : kPinnedSizes)
-        expect_clean({batch, m, n, k, (layout & 1) != 0, (layout & 2) != 0}, level, tiny, &pinned);
+      Blocking fixed_blocking;
+      for (auto [batch, m, n, k] : kFixedSizes)
+        expect_clean({batch, m, n, k, (layout & 1) != 0, (layout & 2) != 0}, level, tiny, &fixed_blocking);
     }
 }
 
-TEST(ContractionInterpreted, PinnedBlockingsHaveOneForm) {
+TEST(ContractionInterpreted, FixedBlockingsHaveOneTemplate) {
   for (int layout = 0; layout < 4; ++layout) {
-    Blocking pinned;
-    std::set<std::string> forms;
-    for (auto [batch, m, n, k] : kPinnedSizes) {
+    Blocking fixed_blocking;
+    std::set<std::string> templates;
+    for (auto [batch, m, n, k] : kFixedSizes) {
       LoopNest nest;
       ContractionSpec spec = plain_spec(nest, {batch, m, n, k, (layout & 1) != 0, (layout & 2) != 0});
-      spec.pinned = &pinned;
+      spec.fixed_blocking = &fixed_blocking;
       // as in a plan: what is small enough to stay in the cache is not known
       for (Buffer& b : nest.buffers) b.numel = 0;
       build_contraction(nest, spec, cpu_target(CpuLevel::Avx512));
-      if (k > 1 && m > 1 && n > 1) forms.insert(form_of(nest).text);  // a stride of 1 is no number
+      if (k > 1 && m > 1 && n > 1) templates.insert(template_of(nest).text);  // a stride of 1 is no number
     }
-    EXPECT_EQ(forms.size(), 2u) << layout;
+    EXPECT_EQ(templates.size(), 2u) << layout;
   }
 }
 

@@ -67,10 +67,10 @@ ContractionSpec spec_of(LoopNest& nest, const Windows& w) {
   };
   const int64_t step = w.step * w.channels;
   if (w.places_are_rows)
-    spec.lhs_place = {
+    spec.lhs_unpacked = {
         kLhs, w.across(), step, w.row_of_taps(), 1, [first](Expr, Expr i, Expr j) { return first(i, j); }};
   else
-    spec.lhs_place = {
+    spec.lhs_unpacked = {
         kLhs, w.row_of_taps(), 1, w.across(), step, [first](Expr, Expr i, Expr j) { return first(j, i); }};
   return spec;
 }
@@ -126,7 +126,7 @@ void expect_equal(const Data& data, const LoopNest& nest, CpuLevel level, bool i
   ASSERT_EQ(std::vector<Out>(out.as<Out>(), out.as<Out>() + data.out.size()), vector_as<Out>(data.out));
 }
 
-// All ways of cutting it up; gives how many distinct ones read the lhs in place.
+// All ways of cutting it up; gives how many distinct ones read the lhs unpacked.
 int expect_windows(const Windows& w, CpuLevel level, bool interpreted) {
   SCOPED_TRACE(std::to_string(w.images) + " images " + std::to_string(w.height) + "x" + std::to_string(w.width) + "x" +
                std::to_string(w.channels) + ", " + std::to_string(w.taps) + " taps, step " + std::to_string(w.step) +
@@ -135,7 +135,7 @@ int expect_windows(const Windows& w, CpuLevel level, bool interpreted) {
   const CacheSizes small{.l1d = 4 << 10, .l2 = 64 << 10, .l3 = 1 << 20};  // several m blocks and tasks
   const Data data(w);
   std::set<std::string> texts;
-  int in_place = 0;
+  int unpacked = 0;
   for (int variant = 0; variant < kBlockingVariants; ++variant) {
     SCOPED_TRACE("variant " + std::to_string(variant));
     LoopNest nest;
@@ -143,12 +143,12 @@ int expect_windows(const Windows& w, CpuLevel level, bool interpreted) {
     verify(nest);
     const std::string text = print(nest);
     if (!texts.insert(text).second) continue;
-    in_place += text.find("lhs_pack") == std::string::npos;
+    unpacked += text.find("lhs_pack") == std::string::npos;
     if (w.dtype == DType::BF16) expect_equal<Bf16, float>(data, nest, level, interpreted);
     else if (w.dtype == DType::F64) expect_equal<double, double>(data, nest, level, interpreted);
     else expect_equal<float, float>(data, nest, level, interpreted);
   }
-  return in_place;
+  return unpacked;
 }
 
 // images, height, width, channels, taps, step, n
@@ -163,17 +163,17 @@ const Windows kWindows[] = {
 };
 
 TEST(ContractionWindows, InterpretedWithoutFindings) {
-  int in_place = 0;
+  int unpacked = 0;
   for (Windows w : {Windows{1, 5, 18, 6, 3, 1, 17}, Windows{1, 3, 21, 8, 2, 1, 33}, Windows{1, 3, 201, 3, 1, 1, 5}})
     for (w.places_are_rows = false;; w.places_are_rows = true) {
-      for (CpuLevel level : {CpuLevel::Avx512, CpuLevel::Avx2}) in_place += expect_windows(w, level, true);
+      for (CpuLevel level : {CpuLevel::Avx512, CpuLevel::Avx2}) unpacked += expect_windows(w, level, true);
       if (w.places_are_rows) break;
     }
-  EXPECT_GT(in_place, 15);
+  EXPECT_GT(unpacked, 15);
 }
 
 TEST(ContractionWindows, Compiled) {
-  int in_place = 0;
+  int unpacked = 0;
   for (CpuLevel level : {CpuLevel::Avx512Bf16, CpuLevel::Avx512, CpuLevel::Avx2}) {
     // of f32, the same code
     if (level < machine_cpu_level() || (level == CpuLevel::Avx512 && has_bf16_dot(machine_cpu_level()))) continue;
@@ -184,12 +184,12 @@ TEST(ContractionWindows, Compiled) {
         // pairs lie within a run
         if (dtype == DType::BF16 && (!has_bf16_dot(level) || w.row_of_taps() % 2 != 0)) continue;
         w.places_are_rows = true;
-        in_place += expect_windows(w, level, false);
+        unpacked += expect_windows(w, level, false);
         w.places_are_rows = false;
-        if (dtype != DType::BF16) in_place += expect_windows(w, level, false);  // pairs along k are not neighbours
+        if (dtype != DType::BF16) unpacked += expect_windows(w, level, false);  // pairs along k are not neighbours
       }
   }
-  EXPECT_GT(in_place, 20);
+  EXPECT_GT(unpacked, 20);
 }
 
 // A block of k holds whole runs, or a run whole blocks; as deep as usual where neither is half of that.
@@ -207,16 +207,16 @@ TEST(ContractionWindows, BlocksOfRuns) {
 }
 
 // Rows of a matrix that lie far apart meet in few sets of L1: they are packed.
-TEST(ContractionWindows, AMatrixInPlaceIfItsRowsAreNear) {
-  const auto in_place = [](int64_t k) {
+TEST(ContractionWindows, AMatrixUnpackedIfItsRowsAreNear) {
+  const auto unpacked = [](int64_t k) {
     LoopNest nest;
     return choose_blocking(shape_of(spec_of(nest, {1, 1, 960, k, 1, 1, 64})), DType::F32, cpu_target(CpuLevel::Avx512))
-        .lhs_in_place;
+        .lhs_unpacked;
   };
-  EXPECT_TRUE(in_place(64));
-  EXPECT_TRUE(in_place(256));
-  EXPECT_FALSE(in_place(260));
-  EXPECT_FALSE(in_place(8));  // finding where a row begins would be most of the work
+  EXPECT_TRUE(unpacked(64));
+  EXPECT_TRUE(unpacked(256));
+  EXPECT_FALSE(unpacked(260));
+  EXPECT_FALSE(unpacked(8));  // finding where a row begins would be most of the work
 }
 
 }  // namespace

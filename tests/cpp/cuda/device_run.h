@@ -26,7 +26,8 @@ inline std::vector<Tensor> run_on_device(const plan::Plan& plan, std::shared_ptr
   for (auto& bytes : in) bytes.reserve(bytes.size() + 1), call.inputs.push_back(bytes.data());
   for (int64_t i = 0; i < plan.output_count; ++i) {
     const int b = plan.outputs[i];
-    out.emplace_back(b >= 0 && plan.buffers[b].home == plan::Home::Output ? plan.buffers[b].bytes + 1 : 0, 0xCD);
+    out.emplace_back(b >= 0 && plan.buffers[b].space == plan::MemorySpace::Output ? plan.buffers[b].bytes + 1 : 0,
+                     0xCD);
     call.outputs.push_back(out.back().empty() ? nullptr : out.back().data());
   }
   std::vector<uint8_t> temp(plan.temp_bytes + 1);
@@ -41,7 +42,7 @@ inline std::vector<Tensor> run_on_device(const plan::Plan& plan, std::shared_ptr
     }
     const plan::Buffer& buffer = plan.buffers[b];
     results.push_back(from_bytes({buffer.dtype, buffer.shape},
-                                 buffer.home == plan::Home::Input ? in[buffer.index].data() : out[i].data()));
+                                 buffer.space == plan::MemorySpace::Input ? in[buffer.index].data() : out[i].data()));
   }
   return results;
 }

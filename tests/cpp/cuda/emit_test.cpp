@@ -17,25 +17,25 @@ TEST(Nvrtc, IsThere) {
   EXPECT_EQ(emit::cuda::nvrtc_missing(), "") << "the tests need it: requirements.txt has nvidia-cuda-nvrtc";
 }
 
-void add_nests(Graph graph, const lower::Machine& machine, std::vector<loop::LoopNest>& nests) {
+void add_nests(Graph graph, const lower::LoweringOptions& lowering, std::vector<loop::LoopNest>& nests) {
   Pipeline pipeline("device");
   const Graph prepared = schedule::prepare(optimize(std::move(graph), pipeline));
   const schedule::Schedule s = schedule::make_schedule(prepared, false);
   for (const schedule::Group& group : s.groups)
-    for (const lower::LoweredKernel& k : lower::lower(prepared, s, group, machine)) nests.push_back(k.nest);
+    for (const lower::LoweredKernel& k : lower::lower(prepared, s, group, lowering)) nests.push_back(k.nest);
 }
 
 TEST(Nvrtc, EveryKindOfGroup) {
   std::vector<loop::LoopNest> nests;
-  lower::Machine machine = lower::Machine{gpu_target(Gpu::Sm80)};
-  for (int64_t columns : {30, 1000, 50257}) add_nests(testing::softmax(64, columns), machine, nests);
-  add_nests(testing::column_sums(2000, 768), machine, nests);
-  add_nests(testing::scatter(256, 50, 768), machine, nests);
+  lower::LoweringOptions lowering = lower::LoweringOptions{gpu_target(Gpu::Sm80)};
+  for (int64_t columns : {30, 1000, 50257}) add_nests(testing::softmax(64, columns), lowering, nests);
+  add_nests(testing::column_sums(2000, 768), lowering, nests);
+  add_nests(testing::scatter(256, 50, 768), lowering, nests);
   for (bool tf32 : {false, true})
     for (DType dtype : {DType::F32, DType::BF16})
       for (int64_t size : {40, 1000, 3000}) {  // each size of tile
-        machine.tf32 = tf32;
-        add_nests(testing::contraction(1, size, size, 64, dtype, size == 1000, size == 3000), machine, nests);
+        lowering.tf32 = tf32;
+        add_nests(testing::contraction(1, size, size, 64, dtype, size == 1000, size == 3000), lowering, nests);
       }
   testing::expect_no_spills(testing::distinct(nests));
 }
@@ -43,7 +43,7 @@ TEST(Nvrtc, EveryKindOfGroup) {
 TEST(Nvrtc, RandomGraphs) {  // every operation, integers, bf16 and f16, f64
   std::vector<loop::LoopNest> nests;
   for (uint64_t seed = 100; seed < 106; ++seed)
-    add_nests(testing::random_graph(seed, {}), lower::Machine{gpu_target(Gpu::Sm80)}, nests);
+    add_nests(testing::random_graph(seed, {}), lower::LoweringOptions{gpu_target(Gpu::Sm80)}, nests);
   const std::vector<loop::LoopNest> kept = testing::distinct(nests);
   for (const testing::Compiled& c : testing::compile_all(kept)) EXPECT_EQ(c.error, "");
 }

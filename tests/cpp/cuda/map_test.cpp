@@ -25,14 +25,14 @@ using testing::softmax;
 int count(int n) { return std::getenv("TRAINC_FUZZ") ? std::atoi(std::getenv("TRAINC_FUZZ")) : n; }
 uint64_t first() { return std::getenv("TRAINC_SEED") ? std::atoi(std::getenv("TRAINC_SEED")) : 1; }
 
-void expect_same(const Graph& graph, uint64_t seed, bool special, const lower::Machine& machine) {
+void expect_same(const Graph& graph, uint64_t seed, bool special, const lower::LoweringOptions& lowering) {
   SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(graph));
   const auto inputs = testing::halves(graph, seed, special);
   Pipeline pipeline("device");
   const Graph prepared = schedule::prepare(optimize(testing::copy_of(graph).graph, pipeline));
   const schedule::Schedule s = schedule::make_schedule(prepared, false);
   testing::Interpreted got;
-  ASSERT_NO_THROW(got = testing::interpret_schedule(prepared, s, inputs, machine));
+  ASSERT_NO_THROW(got = testing::interpret_schedule(prepared, s, inputs, lowering));
   EXPECT_EQ(got.findings, std::vector<std::string>{});
   const auto expected =
       reference::evaluate(graph, inputs, {.precision = reference::Precision::Rounded, .random = {}, .call = {}});
@@ -44,32 +44,32 @@ TEST(Device, RandomGraphs) {
   testing::RandomGraphOptions o;
   o.transcendental = false;
   for (uint64_t seed = first(); seed < first() + count(150); ++seed) {
-    expect_same(testing::random_graph(seed, o), seed, seed % 3 == 0, lower::Machine{gpu_target(Gpu::Sm90a)});
+    expect_same(testing::random_graph(seed, o), seed, seed % 3 == 0, lower::LoweringOptions{gpu_target(Gpu::Sm90a)});
     if (HasFailure()) return;
   }
 }
 
 // --- sizes at which blocks have several warps, and each thread several elements
 
-std::vector<Tensor> interpret(const Graph& graph, const std::vector<Tensor>& inputs, const lower::Machine& machine,
-                              std::vector<loop::LoopNest>* nests = nullptr) {
+std::vector<Tensor> interpret(const Graph& graph, const std::vector<Tensor>& inputs,
+                              const lower::LoweringOptions& lowering, std::vector<loop::LoopNest>* nests = nullptr) {
   const Graph prepared = schedule::prepare(graph);
   testing::Interpreted got =
-      testing::interpret_schedule(prepared, schedule::make_schedule(prepared, false), inputs, machine);
+      testing::interpret_schedule(prepared, schedule::make_schedule(prepared, false), inputs, lowering);
   EXPECT_EQ(got.findings, std::vector<std::string>{});
   if (nests) *nests = got.nests;
   return got.outputs;
 }
 
 void expect_near(const Graph& graph, double tolerance,
-                 const lower::Machine& machine = lower::Machine{gpu_target(Gpu::Sm90a)},
+                 const lower::LoweringOptions& lowering = lower::LoweringOptions{gpu_target(Gpu::Sm90a)},
                  std::vector<loop::LoopNest>* nests = nullptr, bool eighths = false) {
   SCOPED_TRACE(print(graph));
   auto inputs = testing::random_inputs(graph, 3);
   if (eighths)  // exact in tf32
     for (auto& t : inputs)
       for (double& v : t.f) v = std::round(v * 8) / 8;
-  const auto got = interpret(graph, inputs, machine, nests),
+  const auto got = interpret(graph, inputs, lowering, nests),
              expected = reference::evaluate(graph, inputs,
                                             {.precision = reference::Precision::Truth, .random = {}, .call = {}});
   testing::expect_close(got, expected, tolerance);
@@ -99,7 +99,7 @@ bool has_mma(const loop::Stmt& s) {
 }
 
 TEST(Device, Contractions) {
-  lower::Machine exact = lower::Machine{gpu_target(Gpu::Sm80)}, tf32 = exact;
+  lower::LoweringOptions exact = lower::LoweringOptions{gpu_target(Gpu::Sm80)}, tf32 = exact;
   tf32.tf32 = true;
   struct Size { int64_t batch, m, n, k; };
   for (const Size& s : {Size{1, 1, 1, 1}, Size{2, 33, 65, 17}, Size{3, 64, 32, 40}, Size{1, 130, 40, 70},
@@ -127,11 +127,11 @@ TEST(Device, Tf32IsRoundedTo) {
   const Graph g = contraction(1, 1, 1, 1, DType::F32, false, false);
   auto inputs = testing::random_inputs(g, 1);
   inputs[0].f = {1.0 + 0x1p-11}, inputs[1].f = {1.0 + 0x1p-12}, inputs[2].f = {0};
-  lower::Machine machine = lower::Machine{gpu_target(Gpu::Sm80)};
-  EXPECT_EQ(interpret(g, inputs, machine)[0].f[0],
+  lower::LoweringOptions lowering = lower::LoweringOptions{gpu_target(Gpu::Sm80)};
+  EXPECT_EQ(interpret(g, inputs, lowering)[0].f[0],
             static_cast<double>(static_cast<float>((1.0 + 0x1p-11) * (1.0 + 0x1p-12))));
-  machine.tf32 = true;
-  EXPECT_EQ(interpret(g, inputs, machine)[0].f[0], 1.0 + 0x1p-10);  // ties go away from zero
+  lowering.tf32 = true;
+  EXPECT_EQ(interpret(g, inputs, lowering)[0].f[0], 1.0 + 0x1p-10);  // ties go away from zero
 }
 
 // Each barrier is there for a reason: without it, there is a race.
@@ -152,7 +152,7 @@ void without_each_barrier(const loop::Stmt& s, const std::function<void(const lo
 void expect_barriers_needed(const Graph& graph, int64_t bytes_out) {
   std::vector<loop::LoopNest> nests;
   const auto inputs = testing::random_inputs(graph, 3);
-  interpret(graph, inputs, lower::Machine{gpu_target(Gpu::Sm90a)}, &nests);
+  interpret(graph, inputs, lower::LoweringOptions{gpu_target(Gpu::Sm90a)}, &nests);
   int removed = 0;
   without_each_barrier(nests.back().body, [&](const loop::Stmt& body) {
     loop::LoopNest changed = nests.back();

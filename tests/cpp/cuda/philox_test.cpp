@@ -38,7 +38,7 @@ Graph mask(const Dims& shape, const RandomAttr& attr) {
 
 loop::LoopNest nest_of(const Graph& g) {
   const schedule::Schedule s = schedule::make_schedule(g, false);
-  const auto kernels = lower::lower(g, s, s.groups.at(0), lower::Machine{gpu_target(Gpu::Sm90a)});
+  const auto kernels = lower::lower(g, s, s.groups.at(0), lower::LoweringOptions{gpu_target(Gpu::Sm90a)});
   EXPECT_EQ(kernels.size(), 1u);
   EXPECT_EQ(kernels[0].arguments[0], nullptr);
   return kernels[0].nest;

@@ -264,7 +264,7 @@ TEST(DeviceRuntime, WithoutAGpuItSaysSo) {
   try {
     const auto driver = runtime::cuda::cuda_driver();
     EXPECT_THAT(driver->architecture(), HasSubstr("sm_"));  // there is one
-  } catch (const UserError& e) { EXPECT_THAT(e.what(), HasSubstr("TRAINC_DEVICE=cuda needs one")); }
+  } catch (const UserError& e) { EXPECT_THAT(e.what(), HasSubstr("a plan for a GPU needs one")); }
 }
 
 }  // namespace

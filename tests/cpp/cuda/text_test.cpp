@@ -84,7 +84,7 @@ class HostDriver : public runtime::cuda::NullDriver {
  public:
   std::string architecture() const override { return "interpret"; }  // kernels come as nests
 
-  /// All kernels of the plans in one library.
+  /// All kernels of the plans in one shared object.
   void compile(const std::vector<plan::Plan>& plans) {
     std::string source = kHost;
     for (const plan::Plan& p : plans)
@@ -110,14 +110,14 @@ class HostDriver : public runtime::cuda::NullDriver {
     const std::string command = std::string(TRAINC_CXX) + " -std=c++17 -O0 -w -ffp-contract=off -shared -fPIC -o " +
                                 stem.string() + ".so " + stem.string() + ".cpp";
     ASSERT_EQ(std::system(command.c_str()), 0) << command;
-    library_ = dlopen((stem.string() + ".so").c_str(), RTLD_NOW | RTLD_LOCAL);
-    ASSERT_NE(library_, nullptr) << dlerror();
+    handle_ = dlopen((stem.string() + ".so").c_str(), RTLD_NOW | RTLD_LOCAL);
+    ASSERT_NE(handle_, nullptr) << dlerror();
     std::filesystem::remove(stem.string() + ".cpp");
     std::filesystem::remove(stem.string() + ".so");
   }
 
   runtime::cuda::Function load(const plan::Kernel& k) override {
-    void* run = dlsym(library_, ("run_" + names_.at(std::string(k.code.begin(), k.code.end()))).c_str());
+    void* run = dlsym(handle_, ("run_" + names_.at(std::string(k.code.begin(), k.code.end()))).c_str());
     EXPECT_NE(run, nullptr);
     return run;
   }
@@ -135,7 +135,7 @@ class HostDriver : public runtime::cuda::NullDriver {
 
  private:
   std::map<std::string, std::string> names_;
-  void* library_ = nullptr;
+  void* handle_ = nullptr;
 };
 
 TEST(Text, ComputesWhatTheNestMeans) {

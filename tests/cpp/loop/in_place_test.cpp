@@ -70,9 +70,9 @@ TEST(InPlace, RefusedByItsWords) {
               HasSubstr("two iterations"));
   // another row's elements
   EXPECT_THAT(refusal("  parallel p in 8:\n    for j in 9:\n      store y[p * 9 + j] = x[j]\n"),
-              HasSubstr("walked differently"));
+              HasSubstr("strides differ"));
   EXPECT_THAT(refusal("  parallel p in 8:\n    for j in 8:\n      store y[p * 8 + j] = x[p + j * 8]\n"),
-              HasSubstr("walked differently"));
+              HasSubstr("strides differ"));
   // rows that overlap
   EXPECT_THAT(refusal("  parallel p in 8:\n    for j in 9:\n      store y[p * 8 + j] = x[p * 8 + j]\n"),
               HasSubstr("two iterations"));

@@ -19,19 +19,19 @@ namespace {
 
 using namespace schedule;
 
-const Machine kMachines[] = {{cpu_target(CpuLevel::Avx512)},
-                             {cpu_target(CpuLevel::Avx512Bf16)},
-                             {cpu_target(CpuLevel::Amx)},
-                             {cpu_target(CpuLevel::Avx2, {.l1d = 1 << 10, .l2 = 16 << 10, .l3 = 1 << 18})}};
+const LoweringOptions kLowerings[] = {{cpu_target(CpuLevel::Avx512)},
+                                      {cpu_target(CpuLevel::Avx512Bf16)},
+                                      {cpu_target(CpuLevel::Amx)},
+                                      {cpu_target(CpuLevel::Avx2, {.l1d = 1 << 10, .l2 = 16 << 10, .l3 = 1 << 18})}};
 
-void expect_clean(const Graph& graph, uint64_t seed, const Machine& machine, double tolerance = 1e-4) {
+void expect_clean(const Graph& graph, uint64_t seed, const LoweringOptions& lowering, double tolerance = 1e-4) {
   const Graph prepared = prepare(graph);
-  SCOPED_TRACE("seed " + std::to_string(seed) + " " + machine.target.cpu + "\n" + print(prepared));
+  SCOPED_TRACE("seed " + std::to_string(seed) + " " + lowering.target.cpu + "\n" + print(prepared));
   Schedule schedule = make_schedule(prepared, true);
   schedule.bits = masks_as_bits(prepared);
   const auto inputs = testing::halves(graph, seed);
   testing::Interpreted got;
-  ASSERT_NO_THROW(got = testing::interpret_schedule(prepared, schedule, inputs, machine));
+  ASSERT_NO_THROW(got = testing::interpret_schedule(prepared, schedule, inputs, lowering));
   for (const std::string& finding : got.findings) ADD_FAILURE() << finding;
   EXPECT_EQ(got.status, 0u);
   reference::Options options{
@@ -68,7 +68,7 @@ TEST(Lower, RandomGraphs) {
   options.random_masks = true;
   options.max_numel = 1500;
   for (uint64_t seed = 1; seed <= 400 && !HasFailure(); ++seed)
-    expect_clean(testing::random_graph(seed, options), seed, kMachines[seed % std::size(kMachines)]);
+    expect_clean(testing::random_graph(seed, options), seed, kLowerings[seed % std::size(kLowerings)]);
 }
 
 // Kernels of many values, with externs and draws between them.
@@ -80,20 +80,20 @@ TEST(Lower, RandomGraphsOfFewSizes) {
   options.nodes = 50;
   options.outputs = 5;
   for (uint64_t seed = 1; seed <= 200 && !HasFailure(); ++seed)
-    expect_clean(testing::random_graph(seed, options), seed, kMachines[seed % std::size(kMachines)]);
+    expect_clean(testing::random_graph(seed, options), seed, kLowerings[seed % std::size(kLowerings)]);
 }
 
 TEST(Lower, WhatTrainingIsMadeOf) {
   for (const char* text : {testing::kLayerNorm, testing::kLayerNormBackward, testing::kSoftmax,
                            testing::kSoftmaxBackward, testing::kLinearGelu})
-    for (const Machine& machine : kMachines) expect_clean(parse(text), 3, machine, 2e-4);
+    for (const LoweringOptions& lowering : kLowerings) expect_clean(parse(text), 3, lowering, 2e-4);
 }
 
-// lower_turned: both sides by whole vectors where sizes divide; which side is turned, several axes as one, backwards,
-// roundings.
+// lower_transpose: both sides by whole vectors where sizes divide; which side is transposed, several axes as one,
+// backwards, roundings.
 TEST(Lower, ValuesInAnotherOrder) {
   const struct {
-    bool turned;
+    bool transposed;
     const char* text;
   } forms[] = {
       {true, "%0 = input index=0 : f32[64,16,3,3]\n%1 = permute %0 axes=[2,3,1,0] : f32[3,3,16,64]\nreturn %1\n"},
@@ -114,15 +114,15 @@ TEST(Lower, ValuesInAnotherOrder) {
        "permute %1 axes=[2,3,1,0] : f32[2,2,16,80]\n%3 = mul %2 %2 : f32[2,2,16,80]\nreturn %3\n"},
   };
   for (const auto& form : forms)
-    for (const Machine& machine : kMachines) {
-      expect_clean(parse(form.text), 5, machine);
+    for (const LoweringOptions& lowering : kLowerings) {
+      expect_clean(parse(form.text), 5, lowering);
       const Graph graph = prepare(parse(form.text));
       const Schedule schedule = make_schedule(graph, true);
-      bool turned = false;
+      bool transposed = false;
       for (const Group& group : schedule.groups)
-        for (const LoweredKernel& k : lower(graph, schedule, group, machine))
-          turned = turned || loop::print(k.nest).find("transpose(") != std::string::npos;
-      EXPECT_EQ(turned, form.turned) << form.text;
+        for (const LoweredKernel& k : lower(graph, schedule, group, lowering))
+          transposed = transposed || loop::print(k.nest).find("transpose(") != std::string::npos;
+      EXPECT_EQ(transposed, form.transposed) << form.text;
     }
 }
 
@@ -183,7 +183,7 @@ TEST(Lower, SingleForms) {
       "%2 axes=[1,0] : f32[6,6]\n%4 = neg %3 : f32[6,6]\n"
       "return %4\n"};
   for (const char* text : forms)
-    for (const Machine& machine : kMachines) expect_clean(parse(text), 5, machine);
+    for (const LoweringOptions& lowering : kLowerings) expect_clean(parse(text), 5, lowering);
 }
 
 void expect_index_errors(const char* text) {
@@ -194,9 +194,9 @@ void expect_index_errors(const char* text) {
     reference::Tensor table, index;
     table.type = {DType::F32, {4, 5}}, table.f.assign(20, 1.0);
     index.type = {DType::I64, {4, 5}}, index.i.assign(20, 3);
-    EXPECT_EQ(testing::interpret_schedule(graph, schedule, {table, index}, kMachines[0]).status, 0u);
+    EXPECT_EQ(testing::interpret_schedule(graph, schedule, {table, index}, kLowerings[0]).status, 0u);
     index.i[7] = wrong;
-    const auto got = testing::interpret_schedule(graph, schedule, {table, index}, kMachines[0]);
+    const auto got = testing::interpret_schedule(graph, schedule, {table, index}, kLowerings[0]);
     EXPECT_NE(got.status, 0u) << wrong;
     for (const std::string& finding : got.findings) ADD_FAILURE() << finding;
   }

@@ -21,7 +21,8 @@ struct Interpreted {
 
 /// `graph` after prepare; externs as random graphs have them. Inputs row-major, as their strides are.
 inline Interpreted interpret_schedule(const Graph& graph, const schedule::Schedule& schedule,
-                                      const std::vector<reference::Tensor>& inputs, const lower::Machine& machine) {
+                                      const std::vector<reference::Tensor>& inputs,
+                                      const lower::LoweringOptions& lowering) {
   Interpreted result;
   std::unordered_map<const Node*, interpret::Memory> memory;
   for (const Node& n : graph.nodes())
@@ -44,7 +45,7 @@ inline Interpreted interpret_schedule(const Graph& graph, const schedule::Schedu
       for (const Node* n : group.values)
         if (n->op == Op::Result) memory[n] = {to_bytes(results.at(n->as<ResultAttr>().index))};
     }
-    const auto kernels = lower::lower(graph, schedule, group, machine);
+    const auto kernels = lower::lower(graph, schedule, group, lowering);
     for (const lower::LoweredKernel& k : kernels) {
       std::vector<interpret::Memory> arguments;
       for (size_t i = 0; i < k.arguments.size(); ++i) {

@@ -22,8 +22,9 @@ using testing::ThrowsMessage;
 /// a = x; start b <- a; c = x; d = c; wait for it; y = b + d
 Plan overlapping() {
   Plan p{.name = "overlapping"};
-  p.buffers = {buffer("x", Home::Input, 100, 0), buffer("a", Home::Temp, 100), buffer("b", Home::Temp, 100),
-               buffer("c", Home::Temp, 100),     buffer("d", Home::Temp, 100), buffer("y", Home::Output, 100, 0)};
+  p.buffers = {buffer("x", MemorySpace::Input, 100, 0), buffer("a", MemorySpace::Temp, 100),
+               buffer("b", MemorySpace::Temp, 100),     buffer("c", MemorySpace::Temp, 100),
+               buffer("d", MemorySpace::Temp, 100),     buffer("y", MemorySpace::Output, 100, 0)};
   p.kernels = {{.name = "k", .code = {0xc3}}};
   const Step start = start_step("send", 0, {1}, {2}, "sleep", 0.25);
   p.steps = {kernel_step("one", {0}, {1}),
@@ -51,7 +52,7 @@ TEST(Async, WhatIsInFlightLivesUntilItsWait) {
       EXPECT_THAT([&] { verify(wrong); }, ThrowsMessage<InternalError>(HasSubstr("share bytes")));
     }
   Plan framework = p;  // the framework's tensor is kept as long
-  framework.buffers[1].home = Home::Extern;
+  framework.buffers[1].space = MemorySpace::Extern;
   framework.steps[0] = {.kind = StepKind::Extern,
                         .name = "one",
                         .arguments = {0},
@@ -124,7 +125,7 @@ INSTANTIATE_TEST_SUITE_P(
                [](Plan& p) { p.steps[1] = start_step("send", 0, {3}, {2}), p.steps[4] = wait_step(p.steps[1]); }},
         Broken{"an input or a constant",
                [](Plan& p) { p.steps[1] = start_step("send", 0, {0}, {0}), p.steps[4] = wait_step(p.steps[1]); }},
-        Broken{"the framework's memory", [](Plan& p) { p.buffers[2].home = Home::Extern; }},
+        Broken{"the framework's memory", [](Plan& p) { p.buffers[2].space = MemorySpace::Extern; }},
         Broken{"is not the kernel between them", [](Plan& p) { p.buffers[2].over = 1, plan_memory(p); }},
         // c is made in a's memory while a is being sent
         Broken{"is not the kernel between them",
@@ -140,7 +141,7 @@ TEST(Async, ReadersMayShareWhatIsBeingRead) {
 
 TEST(Async, AViewThatIsInFlightKeepsWhatItLiesIn) {
   Plan p = overlapping();  // a, then v, a view of it, which is sent
-  p.buffers.push_back(buffer("v", Home::Extern, 100));
+  p.buffers.push_back(buffer("v", MemorySpace::Extern, 100));
   p.steps[1] = start_step("send", 0, {6}, {2}), p.steps[4] = wait_step(p.steps[1]);
   insert(p, 1,
          {.kind = StepKind::Extern,
@@ -160,18 +161,18 @@ TEST(Async, AViewThatIsInFlightKeepsWhatItLiesIn) {
 
 TEST(Async, ASlotThatIsInFlightIsNotGivenOut) {
   Plan p{.name = "backward"};  // s0 is sent; t and u are made meanwhile; it is dead after the wait
-  p.buffers = {buffer("s0", Home::Saved, 100, 0), buffer("t", Home::Temp, 100), buffer("u", Home::Temp, 100),
-               buffer("y", Home::Output, 100, 0)};
+  p.buffers = {buffer("s0", MemorySpace::Saved, 100, 0), buffer("t", MemorySpace::Temp, 100),
+               buffer("u", MemorySpace::Temp, 100), buffer("y", MemorySpace::Output, 100, 0)};
   p.kernels = {{.name = "k", .code = {0xc3}}};
   const Step start = start_step("send", 0, {0}, {});
   p.steps = {start, kernel_step("one", {}, {1}), wait_step(start), kernel_step("two", {1}, {2}),
              kernel_step("three", {2}, {3})};
-  p.output_count = 1, p.outputs = {3}, p.saved_bytes = aligned(400), p.consumes_saved = true;
+  p.output_count = 1, p.outputs = {3}, p.saved_bytes = aligned(400), p.overwrites_saved = true;
   plan_memory(p);
   EXPECT_NO_THROW(verify(p));
-  EXPECT_EQ(p.buffers[1].home, Home::Temp);
-  EXPECT_EQ(p.buffers[2].home, Home::Saved);
-  p.buffers[1].home = Home::Saved, p.buffers[1].index = -1, p.buffers[1].offset = 0;
+  EXPECT_EQ(p.buffers[1].space, MemorySpace::Temp);
+  EXPECT_EQ(p.buffers[2].space, MemorySpace::Saved);
+  p.buffers[1].space = MemorySpace::Saved, p.buffers[1].index = -1, p.buffers[1].offset = 0;
   EXPECT_THAT([&] { verify(p); }, ThrowsMessage<InternalError>(HasSubstr("share bytes")));
 }
 
@@ -183,7 +184,7 @@ Plan random_plan(uint32_t seed, int steps) {
   std::vector<int> made;
   std::vector<Step> in_flight;
   const auto fresh = [&] {
-    p.buffers.push_back(buffer("b" + std::to_string(p.buffers.size()), Home::Temp, 1 + random() % 1000));
+    p.buffers.push_back(buffer("b" + std::to_string(p.buffers.size()), MemorySpace::Temp, 1 + random() % 1000));
     return static_cast<int>(p.buffers.size()) - 1;
   };
   const auto some = [&] { return made.empty() ? std::vector<int>{} : std::vector<int>{made[random() % made.size()]}; };

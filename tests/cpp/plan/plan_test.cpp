@@ -55,8 +55,9 @@ TEST(Verify, BitsAreForKernelsAndDraws) {
 /// x -> a; a call that may give a view of a; what reads that view; and in between b, which has no part in it.
 Plan plan_with_a_view() {
   Plan p{.name = "view"};
-  p.buffers = {buffer("x", Home::Input, 100, 0), buffer("a", Home::Temp, 100), buffer("v", Home::Extern, 100),
-               buffer("b", Home::Temp, 100), buffer("y", Home::Output, 100, 0)};
+  p.buffers = {buffer("x", MemorySpace::Input, 100, 0), buffer("a", MemorySpace::Temp, 100),
+               buffer("v", MemorySpace::Extern, 100), buffer("b", MemorySpace::Temp, 100),
+               buffer("y", MemorySpace::Output, 100, 0)};
   p.kernels = {{.name = "k", .code = {0xc3}}};
   p.steps = {kernel_step("one", {0}, {1}),
              {.kind = StepKind::Extern,
@@ -83,15 +84,15 @@ TEST(Memory, WhatAViewLiesInLivesAsLongAsTheView) {
   Plan wrong = p;
   wrong.buffers[3].offset = wrong.buffers[1].offset;
   EXPECT_THAT([&] { verify(wrong); }, ThrowsMessage<InternalError>(HasSubstr("a and b share bytes")));
-  Plan copied = p;  // a result that has a home is copied there
-  copied.buffers[2].home = Home::Temp;
+  Plan copied = p;  // a result that lies in the plan's memory is copied there
+  copied.buffers[2].space = MemorySpace::Temp;
   plan_memory(copied);
   EXPECT_EQ(live_ranges(copied)[1].last, 1);
   EXPECT_NO_THROW(verify(copied));
 }
 TEST(Memory, AViewOfAViewKeepsTheMemoryToo) {
   Plan p = plan_with_a_view();
-  p.buffers.push_back(buffer("w", Home::Extern, 100));
+  p.buffers.push_back(buffer("w", MemorySpace::Extern, 100));
   p.steps.insert(p.steps.begin() + 2, p.steps[1]);
   p.steps[2].arguments = p.steps[2].reads = p.steps[2].aliases = {2}, p.steps[2].writes = {5};
   p.steps[4] = kernel_step("three", {5, 3}, {4});
@@ -170,8 +171,9 @@ INSTANTIATE_TEST_SUITE_P(
                  p.buffers[0].updated = true, p.steps[0] = kernel_step("one", {0, 4}, {1, 0}),
                  p.steps[4] = kernel_step("three", {7}, {3, 0});
                }},
-        Broken{"a second buffer for updated input 0",
-               [](Plan& p) { p.buffers[0].updated = true, p.buffers.push_back(buffer("x2", Home::Input, 4, 0)); }},
+        Broken{
+            "a second buffer for updated input 0",
+            [](Plan& p) { p.buffers[0].updated = true, p.buffers.push_back(buffer("x2", MemorySpace::Input, 4, 0)); }},
         Broken{"the framework's memory", [](Plan& p) { p.steps[4] = kernel_step("three", {1}, {3, 7}); }},
         Broken{"before anything was written", [](Plan& p) { std::swap(p.steps[0], p.steps[2]); }},
         // saved, written later
@@ -196,7 +198,7 @@ INSTANTIATE_TEST_SUITE_P(
         Broken{"is never written", [](Plan& p) { p.steps.pop_back(); }},
         Broken{"not among the outputs", [](Plan& p) { p.outputs = {-1, -1, 0}; }},
         Broken{"share bytes", [](Plan& p) { p.buffers[2].offset = p.buffers[1].offset; }},
-        Broken{"share bytes", [](Plan& p) { p.buffers.push_back(buffer("s2", Home::Saved, 1)); }}));
+        Broken{"share bytes", [](Plan& p) { p.buffers.push_back(buffer("s2", MemorySpace::Saved, 1)); }}));
 
 // --- memory
 
@@ -206,7 +208,7 @@ int64_t most_live(const Plan& p) {
   for (int s = 0; s < static_cast<int>(p.steps.size()); ++s) {
     int64_t now = 0;
     for (size_t b = 0; b < p.buffers.size(); ++b)
-      if (p.buffers[b].home == Home::Temp && live[b].first <= s && s <= live[b].last)
+      if (p.buffers[b].space == MemorySpace::Temp && live[b].first <= s && s <= live[b].last)
         now += aligned(p.buffers[b].bytes);
     most = std::max(most, now);
   }
@@ -220,7 +222,8 @@ Plan random_plan(uint32_t seed, int steps, int buffers, int longest) {
   p.kernels = {{.name = "k", .code = {0xc3}}};
   for (int s = 0; s < steps; ++s) p.steps.push_back(kernel_step("s" + std::to_string(s), {}, {}));
   for (int i = 0; i < buffers; ++i) {
-    p.buffers.push_back(buffer("b" + std::to_string(i), Home::Temp, 1 + random() % (random() % 4 ? 100 : 10000)));
+    p.buffers.push_back(
+        buffer("b" + std::to_string(i), MemorySpace::Temp, 1 + random() % (random() % 4 ? 100 : 10000)));
     const int first = random() % (steps - 1), last = first + 1 + random() % std::min(longest, steps - first - 1);
     p.steps[first].writes.push_back(i), p.steps[first].arguments.push_back(i);
     p.steps[last].reads.push_back(i), p.steps[last].arguments.push_back(i);
@@ -246,7 +249,7 @@ TEST(Memory, RandomLiveRangesNeverOverlapAndStayNearTheBound) {
 TEST(Memory, AChainTakesTheTwoLargestNeighbours) {
   Plan p = random_plan(0, 5, 0, 1);
   for (int i = 0; i < 4; ++i) {
-    p.buffers.push_back(buffer("b" + std::to_string(i), Home::Temp, 16 * (i + 1)));
+    p.buffers.push_back(buffer("b" + std::to_string(i), MemorySpace::Temp, 16 * (i + 1)));
     p.steps[i].writes = {i}, p.steps[i].arguments.push_back(i);
     p.steps[i + 1].reads = {i}, p.steps[i + 1].arguments.push_back(i);
   }
@@ -257,7 +260,7 @@ TEST(Memory, AChainTakesTheTwoLargestNeighbours) {
 
 TEST(Memory, EmptyAndUnusedBuffersTakeNothing) {
   Plan p = random_plan(0, 2, 0, 1);
-  p.buffers = {buffer("empty", Home::Temp, 0), buffer("unused", Home::Temp, 100)};
+  p.buffers = {buffer("empty", MemorySpace::Temp, 0), buffer("unused", MemorySpace::Temp, 100)};
   p.buffers[1].bytes = 0, p.buffers[1].shape = {0};
   p.steps[0] = kernel_step("w", {}, {0});
   plan_memory(p);
@@ -268,8 +271,8 @@ TEST(Memory, EmptyAndUnusedBuffersTakeNothing) {
 /// a (written by the first step) <- b (over it, in the second) <- out.
 Plan chain() {
   Plan p{.name = "chain", .cpu = "avx2"};
-  p.buffers = {buffer("x", Home::Input, 100, 0), buffer("a", Home::Temp, 100), buffer("b", Home::Temp, 100),
-               buffer("y", Home::Output, 100, 0)};
+  p.buffers = {buffer("x", MemorySpace::Input, 100, 0), buffer("a", MemorySpace::Temp, 100),
+               buffer("b", MemorySpace::Temp, 100), buffer("y", MemorySpace::Output, 100, 0)};
   p.buffers[2].over = 1;
   p.kernels = {{.name = "k", .code = {0xc3}}};
   p.steps = {kernel_step("one", {0}, {1}), kernel_step("two", {1}, {2}), kernel_step("three", {2}, {3})};
@@ -300,29 +303,30 @@ TEST(Memory, InPlaceIsRefusedWhereTheOldValueIsReadLater) {
 }
 
 /// A backward: two slots, the first read by step one, the second by step two; a temporary from step one to step three.
-Plan reads_slots(bool consumes) {
+Plan reads_slots(bool overwrites) {
   Plan p{.name = "backward", .cpu = "avx2"};
-  p.buffers = {buffer("s0", Home::Saved, 100, 0), buffer("s1", Home::Saved, 100, 1), buffer("t", Home::Temp, 100),
-               buffer("u", Home::Temp, 100), buffer("y", Home::Output, 100, 0)};
+  p.buffers = {buffer("s0", MemorySpace::Saved, 100, 0), buffer("s1", MemorySpace::Saved, 100, 1),
+               buffer("t", MemorySpace::Temp, 100), buffer("u", MemorySpace::Temp, 100),
+               buffer("y", MemorySpace::Output, 100, 0)};
   p.buffers[1].offset = aligned(400);
   p.kernels = {{.name = "k", .code = {0xc3}}};
   p.steps = {kernel_step("one", {0}, {2}), kernel_step("two", {1, 2}, {3}), kernel_step("three", {2, 3}, {4})};
-  p.output_count = 1, p.outputs = {4}, p.saved_bytes = 2 * aligned(400), p.consumes_saved = consumes;
+  p.output_count = 1, p.outputs = {4}, p.saved_bytes = 2 * aligned(400), p.overwrites_saved = overwrites;
   plan_memory(p);
   return p;
 }
-TEST(Memory, AConsumedArenaHoldsTemporariesWhereItsSlotsAreDead) {
-  const Plan keeps = reads_slots(false), consumes = reads_slots(true);
+TEST(Memory, AnOverwrittenArenaHoldsTemporariesWhereItsSlotsAreDead) {
+  const Plan keeps = reads_slots(false), overwrites = reads_slots(true);
   EXPECT_NO_THROW(verify(keeps));
-  EXPECT_NO_THROW(verify(consumes));
+  EXPECT_NO_THROW(verify(overwrites));
   EXPECT_EQ(keeps.temp_bytes, 2 * aligned(400));
-  EXPECT_EQ(consumes.temp_bytes, aligned(400));  // t is written while both slots are wanted; u takes the first
-  EXPECT_EQ(consumes.buffers[3].home, Home::Saved);
-  EXPECT_EQ(consumes.buffers[3].offset, 0);
-  Plan wrong = consumes;
-  wrong.consumes_saved = false;
+  EXPECT_EQ(overwrites.temp_bytes, aligned(400));  // t is written while both slots are wanted; u takes the first
+  EXPECT_EQ(overwrites.buffers[3].space, MemorySpace::Saved);
+  EXPECT_EQ(overwrites.buffers[3].offset, 0);
+  Plan wrong = overwrites;
+  wrong.overwrites_saved = false;
   EXPECT_THAT([&] { verify(wrong); }, ThrowsMessage<InternalError>(HasSubstr("share bytes")));
-  wrong = consumes;
+  wrong = overwrites;
   wrong.buffers[3].offset = aligned(400);  // the second slot is being read
   EXPECT_THAT([&] { verify(wrong); }, ThrowsMessage<InternalError>(HasSubstr("share bytes")));
 }
@@ -331,17 +335,18 @@ TEST(Memory, ASlotMayBeOverwrittenByItsLastReaderWhereTheArenaIsConsumed) {
   p.buffers[2].over = 0;
   plan_memory(p);
   EXPECT_NO_THROW(verify(p));
-  EXPECT_EQ(p.buffers[2].home, Home::Saved);
+  EXPECT_EQ(p.buffers[2].space, MemorySpace::Saved);
   EXPECT_EQ(p.temp_bytes, aligned(400));
-  p.consumes_saved = false;
+  p.overwrites_saved = false;
   EXPECT_THAT([&] { verify(p); }, ThrowsMessage<InternalError>(HasSubstr("which is kept")));
 }
 // A sum that is added to step by step, the last time into the slot.
 TEST(Memory, ASlotLiesOverTheTemporaryThatBecomesIt) {
   const auto make = [] {
     Plan p{.name = "forward", .cpu = "avx2"};
-    p.buffers = {buffer("x", Home::Input, 100, 0), buffer("t", Home::Temp, 100), buffer("u", Home::Temp, 100),
-                 buffer("s0", Home::Saved, 100, 0), buffer("s1", Home::Saved, 100, 1)};
+    p.buffers = {buffer("x", MemorySpace::Input, 100, 0), buffer("t", MemorySpace::Temp, 100),
+                 buffer("u", MemorySpace::Temp, 100), buffer("s0", MemorySpace::Saved, 100, 0),
+                 buffer("s1", MemorySpace::Saved, 100, 1)};
     p.buffers[3].offset = aligned(400);
     p.buffers[2].over = 1, p.buffers[3].over = 2;
     p.kernels = {{.name = "k", .code = {0xc3}}};
@@ -355,7 +360,7 @@ TEST(Memory, ASlotLiesOverTheTemporaryThatBecomesIt) {
   EXPECT_NO_THROW(verify(p));
   EXPECT_EQ(p.temp_bytes, 0);
   for (int b : {1, 2, 3}) {
-    EXPECT_EQ(p.buffers[b].home, Home::Saved);
+    EXPECT_EQ(p.buffers[b].space, MemorySpace::Saved);
     EXPECT_EQ(p.buffers[b].offset, aligned(400));
   }
   EXPECT_EQ(p.buffers[1].index, -1);
@@ -375,8 +380,8 @@ TEST(Memory, ASlotLiesOverTheTemporaryThatBecomesIt) {
 }
 TEST(Memory, AForwardUsesSlotsThatItHasNotWrittenYet) {
   Plan p{.name = "forward", .cpu = "avx2"};
-  p.buffers = {buffer("x", Home::Input, 100, 0), buffer("t", Home::Temp, 100), buffer("s0", Home::Saved, 100, 0),
-               buffer("s1", Home::Saved, 100, 1)};
+  p.buffers = {buffer("x", MemorySpace::Input, 100, 0), buffer("t", MemorySpace::Temp, 100),
+               buffer("s0", MemorySpace::Saved, 100, 0), buffer("s1", MemorySpace::Saved, 100, 1)};
   p.buffers[3].offset = aligned(400);
   p.kernels = {{.name = "k", .code = {0xc3}}};
   p.steps = {kernel_step("one", {0}, {1}), kernel_step("two", {1}, {2}), kernel_step("three", {0, 2}, {3})};
@@ -431,7 +436,7 @@ TEST(File, AnUnsoundPlanIsRefusedThoughItsChecksumIsRight) {
   p.outputs = {3, 1, 0};
   EXPECT_THAT([&] { load(save(p)); }, ThrowsMessage<UserError>(HasSubstr("not sound")));
   p = small_plan();
-  p.buffers[1].home = static_cast<Home>(77);
+  p.buffers[1].space = static_cast<MemorySpace>(77);
   EXPECT_THAT([&] { load(save(p)); }, ThrowsMessage<UserError>(HasSubstr("unknown kind of buffer")));
 }
 

@@ -56,8 +56,9 @@ Step sleeper(const std::string& name, int token, std::vector<int> reads, std::ve
 /// a = x + 1; start b <- a; c = x + 1 (wakes gate 0); d = c + 1; wait; y = b + d
 Plan overlapping(const std::string& attributes, bool in_place = false) {
   Plan p{.name = "overlapping"};
-  p.buffers = {buffer("x", Home::Input, kN, 0), buffer("a", Home::Temp, kN), buffer("b", Home::Temp, kN),
-               buffer("c", Home::Temp, kN),     buffer("d", Home::Temp, kN), buffer("y", Home::Output, kN, 0)};
+  p.buffers = {buffer("x", MemorySpace::Input, kN, 0), buffer("a", MemorySpace::Temp, kN),
+               buffer("b", MemorySpace::Temp, kN),     buffer("c", MemorySpace::Temp, kN),
+               buffer("d", MemorySpace::Temp, kN),     buffer("y", MemorySpace::Output, kN, 0)};
   p.kernels = {jump_kernel("add_one", add_one), jump_kernel("add_one_and_wake", add_one_and_wake),
                jump_kernel("add", add), jump_kernel("fail", fail)};
   const Step start = sleeper("send", 0, {1}, {in_place ? 1 : 2}, attributes);
@@ -128,8 +129,9 @@ TEST_F(Async, AMomentIsEnough) {
 
 TEST_F(Async, SeveralAreInFlightAtOnce) {
   Plan p{.name = "several"};  // three sleepers, which are waited for in another order
-  p.buffers = {buffer("x", Home::Input, kN, 0), buffer("a", Home::Temp, kN), buffer("b", Home::Temp, kN),
-               buffer("y", Home::Output, kN, 0), buffer("c", Home::Temp, kN)};
+  p.buffers = {buffer("x", MemorySpace::Input, kN, 0), buffer("a", MemorySpace::Temp, kN),
+               buffer("b", MemorySpace::Temp, kN), buffer("y", MemorySpace::Output, kN, 0),
+               buffer("c", MemorySpace::Temp, kN)};
   p.kernels = {jump_kernel("add_one", add_one), jump_kernel("add_one_and_wake", add_one_and_wake),
                jump_kernel("add", add)};
   const Step first = sleeper("first", 0, {0}, {1}, R"({"gate": 1})"),
@@ -231,8 +233,9 @@ TEST_F(Async, SignalsInterruptBetweenStepsAndDuringTheWait) {
 
 TEST_F(Async, OwnersAreKeptUntilTheWait) {
   Plan p{.name = "owned"};  // the framework's tensor is sent
-  p.buffers = {buffer("x", Home::Input, kN, 0), buffer("e", Home::Extern, kN), buffer("b", Home::Temp, kN),
-               buffer("c", Home::Temp, kN), buffer("y", Home::Output, kN, 0)};
+  p.buffers = {buffer("x", MemorySpace::Input, kN, 0), buffer("e", MemorySpace::Extern, kN),
+               buffer("b", MemorySpace::Temp, kN), buffer("c", MemorySpace::Temp, kN),
+               buffer("y", MemorySpace::Output, kN, 0)};
   p.kernels = {jump_kernel("add_one", add_one)};
   const Step start = sleeper("send", 0, {1}, {2}, R"({"gate": 1})");
   p.steps = {{.kind = StepKind::Extern,

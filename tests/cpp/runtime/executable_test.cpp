@@ -48,9 +48,9 @@ void check_elements(void* const* a, void*, uint32_t* status, int64_t begin, int6
   }
 }
 
-Buffer vec(const std::string& name, Home home, int64_t n, int64_t index = 0) {
+Buffer vec(const std::string& name, MemorySpace space, int64_t n, int64_t index = 0) {
   return {
-      .name = name, .home = home, .index = index, .dtype = DType::F32, .shape = {n}, .strides = {1}, .bytes = 4 * n};
+      .name = name, .space = space, .index = index, .dtype = DType::F32, .shape = {n}, .strides = {1}, .bytes = 4 * n};
 }
 Step call_kernel(const std::string& name, int k, int in, int out, int64_t n) {
   return {.kind = StepKind::Kernel,
@@ -67,7 +67,7 @@ constexpr int64_t kN = 1000;
 /// y = 2 * (x + 1), with x + 1 in the arena
 Plan chain() {
   Plan p{.name = "chain"};
-  p.buffers = {vec("x", Home::Input, kN), vec("t", Home::Temp, kN), vec("y", Home::Output, kN)};
+  p.buffers = {vec("x", MemorySpace::Input, kN), vec("t", MemorySpace::Temp, kN), vec("y", MemorySpace::Output, kN)};
   p.kernels = {jump_kernel("add_one", add_one), jump_kernel("twice", twice, 256), jump_kernel("check", check_elements)};
   p.steps = {call_kernel("a", 0, 0, 1, kN), call_kernel("b", 1, 1, 2, kN)};
   p.input_count = 1, p.output_count = 1, p.outputs = {2};
@@ -106,8 +106,8 @@ TEST(Executable, AStoredPlanRuns) {
 
 TEST(Executable, SavedAndConstantMemory) {
   Plan p = chain();
-  p.buffers.push_back(vec("c", Home::Constant, kN));
-  p.buffers.push_back(vec("s", Home::Saved, kN));
+  p.buffers.push_back(vec("c", MemorySpace::Constant, kN));
+  p.buffers.push_back(vec("s", MemorySpace::Saved, kN));
   p.constants.resize(4 * kN);
   const float nine = 9;
   for (int i = 0; i < kN; ++i) std::memcpy(&p.constants[4 * i], &nine, 4);
@@ -174,14 +174,14 @@ Plan drawing(double p0 = 0.5) {
   Plan p{.name = "drawing"};
   const auto mask = [](const char* name, int index) {
     return Buffer{.name = name,
-                  .home = Home::Output,
+                  .space = MemorySpace::Output,
                   .index = index,
                   .dtype = DType::Bool,
                   .shape = {kN},
                   .strides = {1},
                   .bytes = kN};
   };
-  p.buffers = {mask("m0", 0), mask("m1", 1), vec("e", Home::Extern, kN), vec("y", Home::Output, kN, 2)};
+  p.buffers = {mask("m0", 0), mask("m1", 1), vec("e", MemorySpace::Extern, kN), vec("y", MemorySpace::Output, kN, 2)};
   p.kernels = {jump_kernel("add_one", add_one)};
   p.steps = {{.kind = StepKind::Random, .name = "d0", .writes = {0}, .p = p0},
              {.kind = StepKind::Extern,
@@ -200,7 +200,7 @@ struct Framework {
   std::vector<uint8_t> state;
   int reads = 0, writes = 0;
   std::function<void()> meanwhile;  // what another thread does before the next exchange
-  Framework() : state(Twister::kStateBytes, 0) {
+  Framework() : state(MersenneTwister::kStateBytes, 0) {
     const int32_t one = 1;
     std::memcpy(&state[8], &one, 4);
     std::memcpy(&state[12], &one, 4);
@@ -224,7 +224,7 @@ struct Framework {
 TEST(Executable, DrawsInOrderAndHandsTheGeneratorOver) {
   CpuExecutable e(drawing());
   Framework framework;
-  Twister eager(framework.state);
+  MersenneTwister eager(framework.state);
   std::vector<uint8_t> m0(kN), m1(kN), w0(kN), w1(kN);
   std::vector<float> y(kN), made(kN, 4);
   auto owner = std::make_shared<int>(0);
@@ -232,7 +232,7 @@ TEST(Executable, DrawsInOrderAndHandsTheGeneratorOver) {
   Call call{.inputs = {}, .outputs = {m0.data(), m1.data(), y.data()}, .generator = framework.generator()};
   call.extern_call = [&](const Step& step, const std::vector<void*>&) {
     EXPECT_EQ(step.target, "aten.rand.default");
-    Twister twister(framework.state);  // the framework sees what was drawn before
+    MersenneTwister twister(framework.state);  // the framework sees what was drawn before
     twister.next();
     framework.state = twister.state();
     return std::vector<ExternTensor>{{made.data(), std::exchange(owner, nullptr)}};
@@ -254,7 +254,7 @@ TEST(Executable, DrawsInOrderAndHandsTheGeneratorOver) {
 TEST(Executable, WhatWasDrawnBeforeAnErrorStaysDrawn) {
   CpuExecutable e(drawing());
   Framework framework;
-  Twister eager(framework.state);
+  MersenneTwister eager(framework.state);
   std::vector<uint8_t> m(kN);
   std::vector<float> y(kN);
   Call call{.inputs = {}, .outputs = {m.data(), m.data(), y.data()}, .generator = framework.generator()};
@@ -272,7 +272,7 @@ TEST(Executable, WhatWasDrawnBeforeAnErrorStaysDrawn) {
 Plan failing_between_masks() {
   Plan p = drawing();
   p.kernels = {jump_kernel("check", check_elements)};
-  p.buffers[2] = vec("x", Home::Input, kN);
+  p.buffers[2] = vec("x", MemorySpace::Input, kN);
   p.input_count = 1;
   p.steps.erase(p.steps.begin() + 1);
   p.steps[1] = call_kernel("check", 0, 2, 3, kN);
@@ -286,12 +286,12 @@ TEST(Executable, WhatWasTakenAndNotDrawnIsGivenBackAfterAnError) {
   set_mask_generator(MaskGenerator::Twister);
   for (const bool others_draw : {false, true}) {
     Framework framework;
-    Twister eager(framework.state);
+    MersenneTwister eager(framework.state);
     Call call{.inputs = {x.data()}, .outputs = {m0.data(), m1.data(), y.data()}, .generator = framework.generator()};
     int checks = 0;
     call.check_signals = [&] {  // before the second step: somebody draws
       if (++checks != 2 || !others_draw) return;
-      Twister other(framework.state);
+      MersenneTwister other(framework.state);
       other.next();
       framework.state = other.state();
     };
@@ -310,10 +310,10 @@ TEST(Executable, NobodyElseGetsThePlansNumbers) {
   CpuExecutable e(p);
   set_mask_generator(MaskGenerator::Twister);
   Framework framework;
-  Twister eager(framework.state);
+  MersenneTwister eager(framework.state);
   // One draws while the plan looks how far to move the generator, the other while it runs.
   const auto draw = [&] {
-    Twister other(framework.state);
+    MersenneTwister other(framework.state);
     const uint32_t drawn = other.next();
     framework.state = other.state();
     return drawn;
@@ -344,7 +344,7 @@ TEST(Executable, AnOperationOfTheUsersMayDrawWithoutSayingSo) {
     CpuExecutable e(p);
     set_mask_generator(MaskGenerator::Twister);
     Framework framework;
-    Twister eager(framework.state);
+    MersenneTwister eager(framework.state);
     std::vector<uint8_t> m(kN), seen;
     std::vector<float> y(kN), made(kN, 4);
     Call call{.inputs = {}, .outputs = {m.data(), m.data(), y.data()}, .generator = framework.generator()};
@@ -382,7 +382,7 @@ TEST(Executable, WhatAnExternStepCallsMayRunThePlan) {
 
 TEST(Executable, AnExternResultMayBeWantedElsewhere) {
   Plan p = drawing();
-  p.buffers[2].home = Home::Temp;
+  p.buffers[2].space = MemorySpace::Temp;
   plan_memory(p);
   CpuExecutable e(p);
   Framework framework;
@@ -399,8 +399,9 @@ TEST(Executable, AnExternResultMayBeWantedElsewhere) {
 /// t = x + 1; a call of t; u = x + 1, which may have t's memory; y = 2 * (what the call gave)
 Plan calling(std::vector<int> aliases) {
   Plan p{.name = "calling"};
-  p.buffers = {vec("x", Home::Input, kN), vec("t", Home::Temp, kN),   vec("v", Home::Extern, kN),
-               vec("u", Home::Temp, kN),  vec("y", Home::Output, kN), vec("z", Home::Output, kN, 1)};
+  p.buffers = {vec("x", MemorySpace::Input, kN),  vec("t", MemorySpace::Temp, kN),
+               vec("v", MemorySpace::Extern, kN), vec("u", MemorySpace::Temp, kN),
+               vec("y", MemorySpace::Output, kN), vec("z", MemorySpace::Output, kN, 1)};
   p.kernels = {jump_kernel("add_one", add_one), jump_kernel("twice", twice, 256)};
   p.steps = {call_kernel("a", 0, 0, 1, kN),
              {.kind = StepKind::Extern,
@@ -502,7 +503,7 @@ TEST(Poison, MemoryIsNanAfterItsLastUse) {
   const Debugging poison("poison");
   Plan p = calling({});
   // nobody takes t's memory
-  p.buffers[3].home = Home::Output, p.buffers[3].index = 2, p.output_count = 3, p.outputs = {4, 5, 3};
+  p.buffers[3].space = MemorySpace::Output, p.buffers[3].index = 2, p.output_count = 3, p.outputs = {4, 5, 3};
   plan_memory(p);
   CpuExecutable e(p);
   std::vector<float> x = ramp(), y(kN), z(kN), u(kN), fresh(kN);
@@ -515,8 +516,8 @@ TEST(Poison, MemoryIsNanAfterItsLastUse) {
   };
   int looks = 0;
   call.check_signals = [&] {
-    if (++looks == 3) freed = std::isnan(t[7]);
-  };  // before the step after the call
+    if (++looks == 3) freed = std::isnan(t[7]);  // before the step after the call
+  };
   e.run(call);
   EXPECT_TRUE(in_use);
   EXPECT_TRUE(freed);

@@ -22,7 +22,7 @@ uint64_t fnv(const std::vector<uint8_t>& bytes) {
 
 /// torch.manual_seed(seed); torch.get_rng_state()
 std::vector<uint8_t> seeded(uint64_t seed) {
-  std::vector<uint8_t> state(Twister::kStateBytes, 0);
+  std::vector<uint8_t> state(MersenneTwister::kStateBytes, 0);
   const int32_t left = 1, is_seeded = 1;
   std::memcpy(&state[0], &seed, 8);
   std::memcpy(&state[8], &left, 4);
@@ -37,7 +37,7 @@ std::vector<uint8_t> seeded(uint64_t seed) {
 }
 
 TEST(Twister, IsTheStandardOne) {
-  Twister twister(seeded(5489));
+  MersenneTwister twister(seeded(5489));
   std::mt19937 standard(5489);
   for (int i = 0; i < 2000; ++i) ASSERT_EQ(twister.next(), standard()) << i;
 }
@@ -45,7 +45,7 @@ TEST(Twister, IsTheStandardOne) {
 TEST(Twister, EveryLevelDrawsTheSame) {
   if (f32_lanes(machine_cpu_level()) < 16) GTEST_SKIP() << "this CPU has one level alone";
   for (int64_t skipped : {0, 1, 2, 311, 623}) {
-    Twister wide(seeded(7), CpuLevel::Avx512), narrow(seeded(7), CpuLevel::Avx2);
+    MersenneTwister wide(seeded(7), CpuLevel::Avx512), narrow(seeded(7), CpuLevel::Avx2);
     for (int64_t i = 0; i < skipped; ++i) ASSERT_EQ(wide.next(), narrow.next());
     for (int64_t n : {1, 7, 16, 33, 312, 313, 1000}) {
       std::vector<uint8_t> a(n + 1, 9), b(n + 1, 9);
@@ -61,7 +61,7 @@ TEST(Twister, EveryLevelDrawsTheSame) {
 TEST(Twister, SkippingIsDrawing) {
   for (const int64_t before : {0, 1, 5, 623, 624, 1000})
     for (const int64_t n : {0, 1, 2, 623, 624, 625, 1248, 100000}) {
-      Twister skipping(seeded(11)), drawing(seeded(11));
+      MersenneTwister skipping(seeded(11)), drawing(seeded(11));
       for (int64_t i = 0; i < before; ++i) skipping.next(), drawing.next();
       skipping.skip(n);
       for (int64_t i = 0; i < n; ++i) drawing.next();
@@ -72,7 +72,7 @@ TEST(Twister, SkippingIsDrawing) {
 TEST(Twister, FarSkipsAreDrawing) {
   for (const int64_t before : {0, 1, 623, 624})
     for (const int64_t n : {6000 * 624 + 1, 6000 * 624 + 623, 5'000'000, 20'000'001}) {
-      Twister skipping(seeded(11)), drawing(seeded(11));
+      MersenneTwister skipping(seeded(11)), drawing(seeded(11));
       for (int64_t i = 0; i < before; ++i) skipping.next(), drawing.next();
       skipping.skip(n);
       std::vector<uint8_t> mask(static_cast<size_t>(n / 2));
@@ -100,27 +100,27 @@ TEST(Twister, JumpsOfAnyLength) {
 
 TEST(Twister, StateUntouchedWhereNothingIsDrawn) {
   const auto fresh = seeded(3);
-  EXPECT_EQ(Twister(fresh).state(), fresh);
+  EXPECT_EQ(MersenneTwister(fresh).state(), fresh);
   for (int draws : {1, 623, 624, 625}) {
-    Twister twister(fresh);
+    MersenneTwister twister(fresh);
     for (int i = 0; i < draws; ++i) twister.next();
     const auto after = twister.state();
-    EXPECT_EQ(Twister(after).state(), after) << draws;
+    EXPECT_EQ(MersenneTwister(after).state(), after) << draws;
   }
 }
 
 TEST(Twister, AStateMayBeTakenAnywhere) {
   for (int cut : {0, 1, 2, 311, 312, 313, 623, 624, 625}) {
-    Twister whole(seeded(11)), first(seeded(11));
+    MersenneTwister whole(seeded(11)), first(seeded(11));
     for (int i = 0; i < cut; ++i) EXPECT_EQ(first.next(), whole.next());
-    Twister second(first.state());
+    MersenneTwister second(first.state());
     for (int i = 0; i < 700; ++i) ASSERT_EQ(second.next(), whole.next()) << cut << " " << i;
     EXPECT_EQ(second.state(), whole.state());
   }
 }
 
 TEST(Twister, AllOfABlockUsedIsNotTheSameAsFresh) {
-  Twister twister(seeded(3));
+  MersenneTwister twister(seeded(3));
   std::vector<uint8_t> mask(312);
   twister.bernoulli(0.5, mask.data(), 312);  // 624 draws
   uint64_t next = 0;
@@ -132,15 +132,15 @@ TEST(Twister, KeepsTheCachedNormal) {
   auto state = seeded(1);
   state[5000 + 32] = 0xab;  // normal_rho and what follows are not ours
   state[5052] = 1;
-  Twister twister(state);
+  MersenneTwister twister(state);
   twister.next();
   EXPECT_EQ(twister.state()[5032], 0xab);
   EXPECT_EQ(twister.state()[5052], 1);
 }
 
 TEST(Twister, RefusesWhatIsNoState) {
-  EXPECT_THROW(Twister(std::vector<uint8_t>(100)), InternalError);
-  EXPECT_THROW(Twister(std::vector<uint8_t>(Twister::kStateBytes)), InternalError);
+  EXPECT_THROW(MersenneTwister(std::vector<uint8_t>(100)), InternalError);
+  EXPECT_THROW(MersenneTwister(std::vector<uint8_t>(MersenneTwister::kStateBytes)), InternalError);
 }
 
 TEST(Bernoulli, RecordedVectors) {
@@ -160,7 +160,7 @@ TEST(Bernoulli, RecordedVectors) {
     if (generator == "mkl") {
       mkl_bernoulli(static_cast<uint32_t>(seed), p, mask.data(), n);
     } else {
-      Twister twister(seeded(seed));
+      MersenneTwister twister(seeded(seed));
       for (int64_t i = 0; i < skip; ++i) twister.next();
       bernoulli(MaskGenerator::Twister, twister, p, mask.data(), n);
       EXPECT_EQ(fnv(twister.state()), std::stoull(state_hash, nullptr, 16)) << line;
@@ -173,7 +173,7 @@ TEST(Bernoulli, RecordedVectors) {
 }
 
 TEST(Bernoulli, MklTakesOneDrawAsItsSeed) {
-  Twister twister(seeded(3)), other(seeded(3));
+  MersenneTwister twister(seeded(3)), other(seeded(3));
   std::vector<uint8_t> a(100000), b(a.size());
   bernoulli(MaskGenerator::Mkl, twister, 0.9, a.data(), a.size());
   mkl_bernoulli(other.next(), 0.9, b.data(), b.size());
@@ -185,7 +185,7 @@ TEST(Bernoulli, BitsAreTheBytes) {
   for (const MaskGenerator g : {MaskGenerator::Twister, MaskGenerator::Mkl})
     for (const double p : {0.0, 0.3, 0.9, 1.0})
       for (const int64_t n : {0, 1, 7, 8, 9, 15, 16, 17, 312, 313, 4096, 4099, 16384, 50001}) {
-        Twister of_bytes(seeded(3)), of_bits(seeded(3));
+        MersenneTwister of_bytes(seeded(3)), of_bits(seeded(3));
         std::vector<uint8_t> bytes(n), bits((n + 7) / 8 + 1, 0xA5), expected((n + 7) / 8 + 1, 0);
         bernoulli(g, of_bytes, p, bytes.data(), n);
         bernoulli_bits(g, of_bits, p, bits.data(), n);
@@ -198,7 +198,7 @@ TEST(Bernoulli, BitsAreTheBytes) {
 
 TEST(Bernoulli, CertainAndEmptyMasksDrawNothing) {
   for (const MaskGenerator g : {MaskGenerator::Twister, MaskGenerator::Mkl}) {
-    Twister twister(seeded(3));
+    MersenneTwister twister(seeded(3));
     std::vector<uint8_t> mask(10, 7);
     bernoulli(g, twister, 0, mask.data(), 10);
     EXPECT_EQ(mask, std::vector<uint8_t>(10, 0));

@@ -86,8 +86,9 @@ TEST(Cut, AttentionKeepsNoProbabilities) {
     const auto joint = testing::attention_joint(c);
     expect_same_as_joint(joint, {}, seed);
     if (HasFailure()) return;
-    const auto keeps = [&](bool streams) {
-      const Cut cut = cut_joint(joint.graph, joint.primals, joint.forward_outputs, {}, cost::kDeferredBytes, streams);
+    const auto keeps = [&](bool fuse_chains) {
+      const Cut cut =
+          cut_joint(joint.graph, joint.primals, joint.forward_outputs, {}, cost::kDeferredBytes, fuse_chains);
       return std::any_of(cut.saved.begin(), cut.saved.end(), [&](const Type& t) {
         return is_float(t.dtype) && t.numel() == c.batch * c.heads * c.rows * c.columns;
       });

@@ -18,8 +18,8 @@ namespace trainc::schedule {
 namespace {
 
 using plan::buffer;
-using plan::Home;
 using plan::kernel_step;
+using plan::MemorySpace;
 using plan::Plan;
 using plan::start_step;
 using plan::Step;
@@ -53,8 +53,8 @@ Plan with_memory(Plan p) {
 Plan empty(int temporaries, int64_t numbers = 1000) {
   Plan p{.name = "p"};
   p.kernels = {{.name = "k", .code = {0xc3}}};
-  p.buffers = {buffer("x", Home::Input, numbers, 0), buffer("y", Home::Output, 16, 0)};
-  for (int i = 0; i < temporaries; ++i) p.buffers.push_back(buffer("t" + std::to_string(i), Home::Temp, 16));
+  p.buffers = {buffer("x", MemorySpace::Input, numbers, 0), buffer("y", MemorySpace::Output, 16, 0)};
+  for (int i = 0; i < temporaries; ++i) p.buffers.push_back(buffer("t" + std::to_string(i), MemorySpace::Temp, 16));
   p.input_count = p.output_count = 1, p.outputs = {1};
   return p;
 }
@@ -81,7 +81,8 @@ std::vector<std::string> computed(const Plan& p) {
     if (s.kind == StepKind::Extern || s.kind == StepKind::Random) seen.push_back(word);
   }
   for (size_t b = 0; b < p.buffers.size(); ++b)
-    if (p.buffers[b].home != Home::Temp && p.buffers[b].home != Home::Extern) seen.push_back(read(static_cast<int>(b)));
+    if (p.buffers[b].space != MemorySpace::Temp && p.buffers[b].space != MemorySpace::Extern)
+      seen.push_back(read(static_cast<int>(b)));
   return seen;
 }
 
@@ -120,9 +121,9 @@ Plan backward(int layers, double link) {
   int upstream = 0;
   for (int l = 0; l < layers; ++l) {
     const int gradient = static_cast<int>(p.buffers.size()), of_weight = gradient + 1, weight = gradient + 2;
-    p.buffers.push_back(buffer("dx" + std::to_string(l), Home::Temp, 64));
-    p.buffers.push_back(buffer("dw" + std::to_string(l), Home::Temp, 16));
-    p.buffers.push_back(buffer("w" + std::to_string(l), Home::Input, 16, p.input_count++));
+    p.buffers.push_back(buffer("dx" + std::to_string(l), MemorySpace::Temp, 64));
+    p.buffers.push_back(buffer("dw" + std::to_string(l), MemorySpace::Temp, 16));
+    p.buffers.push_back(buffer("w" + std::to_string(l), MemorySpace::Input, 16, p.input_count++));
     p.buffers.back().updated = true;
     p.steps.push_back(kernel("dw" + std::to_string(l), {upstream}, {of_weight}, 2));
     p.steps.push_back(kernel("dx" + std::to_string(l), {upstream, weight}, {gradient}, 2));
@@ -165,9 +166,9 @@ Plan gathers(int layers, double link, int64_t numbers) {
   int x = 0;
   for (int l = 0; l < layers; ++l) {
     const int shard = static_cast<int>(p.buffers.size()), whole = shard + 1, y = shard + 2;
-    p.buffers.push_back(buffer("shard" + std::to_string(l), Home::Input, 16, p.input_count++));
-    p.buffers.push_back(buffer("whole" + std::to_string(l), Home::Temp, numbers));
-    p.buffers.push_back(buffer("y" + std::to_string(l), Home::Temp, 16));
+    p.buffers.push_back(buffer("shard" + std::to_string(l), MemorySpace::Input, 16, p.input_count++));
+    p.buffers.push_back(buffer("whole" + std::to_string(l), MemorySpace::Temp, numbers));
+    p.buffers.push_back(buffer("y" + std::to_string(l), MemorySpace::Temp, 16));
     const Step gather = start_step("gather" + std::to_string(l), l, {shard}, {whole}, "sleep", link);
     p.steps.push_back(gather);
     p.steps.push_back(wait_step(gather));
@@ -195,8 +196,8 @@ TEST(OrderSteps, GathersRunAheadByWhatPays) {
 TEST(OrderSteps, DrawsAndCallsKeepTheirOrder) {
   Plan p = empty(4);
   p.buffers.push_back(
-      {.name = "mask", .home = Home::Temp, .dtype = DType::Bool, .shape = {16}, .strides = {1}, .bytes = 16});
-  p.buffers.push_back(buffer("e", Home::Extern, 16));
+      {.name = "mask", .space = MemorySpace::Temp, .dtype = DType::Bool, .shape = {16}, .strides = {1}, .bytes = 16});
+  p.buffers.push_back(buffer("e", MemorySpace::Extern, 16));
   const Step start = start_step("send", 0, {2}, {3}, "sleep", 100);
   p.steps = {{.kind = StepKind::Random, .name = "draw", .writes = {6}, .p = 0.5},
              kernel("a", {0}, {2}, 1),
@@ -218,7 +219,7 @@ TEST(OrderSteps, DrawsAndCallsKeepTheirOrder) {
 TEST(OrderSteps, AViewHoldsBackWhoWritesWhatItLiesIn) {
   // a; v, a view of it, is sent; then a's memory is taken over, by a kernel that could run at once but for that
   Plan p = empty(4);
-  p.buffers.push_back(buffer("v", Home::Extern, 16));
+  p.buffers.push_back(buffer("v", MemorySpace::Extern, 16));
   const Step start = start_step("send", 0, {6}, {3}, "sleep", 100);
   p.steps = {kernel("a", {0}, {2}, 1),
              {.kind = StepKind::Extern,
@@ -259,12 +260,12 @@ Plan random_plan(uint32_t seed, int steps) {
   const auto below = [&](size_t n) { return static_cast<int>(random() % n); };
   Plan p = empty(0, 100'000);
   // updated in the end, where anybody reads it
-  p.buffers.push_back(buffer("w", Home::Input, 16, 1)), p.input_count = 2;
+  p.buffers.push_back(buffer("w", MemorySpace::Input, 16, 1)), p.input_count = 2;
   std::vector<int> made{0};  // and not taken over
   std::vector<Step> in_flight;
   int tokens = 0;
-  const auto fresh = [&](Home home) {
-    p.buffers.push_back(buffer("b" + std::to_string(p.buffers.size()), home, 1 + below(300)));
+  const auto fresh = [&](MemorySpace space) {
+    p.buffers.push_back(buffer("b" + std::to_string(p.buffers.size()), space, 1 + below(300)));
     return static_cast<int>(p.buffers.size()) - 1;
   };
   const auto some = [&] {
@@ -286,12 +287,12 @@ Plan random_plan(uint32_t seed, int steps) {
       wait();
     } else if (what <= 2) {
       in_flight.push_back(start_step(name, tokens++, some(),
-                                     below(4) ? std::vector<int>{fresh(Home::Temp)} : std::vector<int>{}, "sleep",
-                                     1 + below(25)));
+                                     below(4) ? std::vector<int>{fresh(MemorySpace::Temp)} : std::vector<int>{},
+                                     "sleep", 1 + below(25)));
       p.steps.push_back(in_flight.back());
     } else if (what == 3) {
       const std::vector<int> reads = some();
-      const int view = fresh(Home::Extern);
+      const int view = fresh(MemorySpace::Extern);
       p.steps.push_back({.kind = StepKind::Extern,
                          .name = name,
                          .arguments = reads,
@@ -304,7 +305,7 @@ Plan random_plan(uint32_t seed, int steps) {
     } else {
       std::vector<int> reads = some();
       if (below(4) == 0) reads.push_back(2);
-      const int b = fresh(Home::Temp);
+      const int b = fresh(MemorySpace::Temp);
       p.steps.push_back(kernel(name, reads, {b}, 1 + below(6)));
       made.push_back(b);
     }
@@ -319,9 +320,9 @@ Plan random_plan(uint32_t seed, int steps) {
   std::set<int> taken;
   for (size_t s = 0; s < p.steps.size(); ++s) {
     const Step& step = p.steps[s];
-    if (step.kind != StepKind::Kernel || p.buffers[step.writes[0]].home != Home::Temp) continue;
+    if (step.kind != StepKind::Kernel || p.buffers[step.writes[0]].space != MemorySpace::Temp) continue;
     for (int b : step.reads) {
-      if (p.buffers[b].home != Home::Temp || live[b].last != static_cast<int>(s) || taken.contains(b)) continue;
+      if (p.buffers[b].space != MemorySpace::Temp || live[b].last != static_cast<int>(s) || taken.contains(b)) continue;
       plan::Buffer& over = p.buffers[step.writes[0]];
       const plan::Buffer before = over;
       over.shape = p.buffers[b].shape, over.bytes = p.buffers[b].bytes, over.over = b;

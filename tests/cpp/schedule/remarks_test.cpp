@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 /// "not fuse: why: a <- b", one a remark, in the order of the text.
-std::vector<std::string> told(std::vector<Remark> remarks) {
+std::vector<std::string> reported(std::vector<Remark> remarks) {
   std::vector<std::string> lines;
   for (const Remark& r : remarks) {
     std::string line = r.what + ": " + r.reason + ":";
@@ -30,13 +30,13 @@ std::vector<std::string> told(std::vector<Remark> remarks) {
 }
 
 /// What is refused to the schedule of a graph as text.
-std::vector<Remark> refused(const Graph& graph, bool streams = true) {
+std::vector<Remark> refused(const Graph& graph, bool fuse_chains = true) {
   const Graph prepared = prepare(graph);
   Remarks remarks;
-  make_schedule(prepared, streams, &remarks);
+  make_schedule(prepared, fuse_chains, &remarks);
   return remarks.take();
 }
-std::vector<std::string> refused(const std::string& text) { return told(refused(parse(text))); }
+std::vector<std::string> refused(const std::string& text) { return reported(refused(parse(text))); }
 
 TEST(Remarks, OfALineThatAnArgumentIsNot) {
   const Graph g = parse(R"(%0 = input index=0 : f32[4]   // primals_1
@@ -49,7 +49,7 @@ return %2
   const std::vector<const Node*> nodes = g.live();
   for (const Node* n : nodes) remarks.missed(missed::kFuse, "no", n, nullptr, 1);
   // a reshape of the compiler's own is of what it reshapes
-  EXPECT_THAT(told(all.take()), ElementsAre("fuse: no:", "fuse: no: m.py:1 x2"));
+  EXPECT_THAT(reported(all.take()), ElementsAre("fuse: no:", "fuse: no: m.py:1 x2"));
   const NodeRemarks nobody(g, "schedule", nullptr);
   EXPECT_FALSE(nobody);
   nobody.missed(missed::kFuse, "no", nodes[0], nullptr, 1);
@@ -116,13 +116,13 @@ return %3
               ElementsAre("fuse: a sum of a contraction's result is no epilogue: m.py:2 m.py:1"));
 }
 
-// Refused at first, united later: a row group takes in the contraction's sum where both become a stream.
+// Refused at first, united later: a row group takes in the contraction's sum where both become a matmul chain.
 TEST(Remarks, WhatBecameOneKernelAfterAllIsNotRefused) {
   const Graph g = prepare(testing::attention_graph({}));
   Remarks remarks;
   const Schedule s = make_schedule(g, true, &remarks);
   ASSERT_EQ(s.groups.size(), 1u);
-  EXPECT_THAT(told(remarks.take()), IsEmpty());
+  EXPECT_THAT(reported(remarks.take()), IsEmpty());
 }
 
 TEST(Remarks, SumsOverOtherAxes) {
@@ -184,31 +184,31 @@ return %3 %1
 // --- matmul chains
 
 /// softmax(q k^T) v, each operation with its line: m.py:1 to 3.
-Graph chain(int64_t batch, int64_t rows, int64_t columns, int64_t width, int64_t out, bool turned = false) {
+Graph chain(int64_t batch, int64_t rows, int64_t columns, int64_t width, int64_t out, bool transposed = false) {
   Graph g;
   Builder b{g, {}};
   const Node *q = b.input(0, {DType::F32, {batch, rows, width}}),
              *k = b.input(1, {DType::F32, {batch, columns, width}});
-  const Node* v = b.input(2, {DType::F32, {batch, out, turned ? rows : columns}});
+  const Node* v = b.input(2, {DType::F32, {batch, out, transposed ? rows : columns}});
   b.origin = "m.py:1";
   const Node* s = b.contract(q, k);
   b.origin = "m.py:2";
   const Node* e = b.unary(Op::Exp, b.sub(s, b.broadcast(b.reduce(ReduceKind::Max, s, {2}, true), s->shape())));
   const Node* p = b.div(e, b.broadcast(b.reduce(ReduceKind::Sum, e, {2}, true), s->shape()));
   b.origin = "m.py:3";
-  g.outputs = {{b.contract(turned ? b.permute(p, {0, 2, 1}) : p, v), {}}};
+  g.outputs = {{b.contract(transposed ? b.permute(p, {0, 2, 1}) : p, v), {}}};
   g.input_count = 3;
   return g;
 }
 std::vector<std::string> chains_refused(const Graph& g) {
   std::vector<Remark> remarks = refused(g);
   std::erase_if(remarks, [](const Remark& r) { return r.what != missed::kMatmulChain; });
-  return told(std::move(remarks));
+  return reported(std::move(remarks));
 }
 
-TEST(Remarks, ChainsThatAreStreamed) {
-  EXPECT_THAT(told(refused(chain(8, 16, 32, 8, 8))), IsEmpty());
-  EXPECT_THAT(told(refused(chain(8, 16, 32, 8, 8, true))), IsEmpty());
+TEST(Remarks, ChainsThatAreFused) {
+  EXPECT_THAT(reported(refused(chain(8, 16, 32, 8, 8))), IsEmpty());
+  EXPECT_THAT(reported(refused(chain(8, 16, 32, 8, 8, true))), IsEmpty());
 }
 TEST(Remarks, ChainsTooWide) {
   EXPECT_THAT(chains_refused(chain(8, 16, 32, 300, 8)),
@@ -275,12 +275,12 @@ std::vector<std::string> lowered(const testing::AttentionCase& c) {
   const Graph prepared = prepare(g);
   const Schedule s = make_schedule(prepared, true);
   Remarks remarks;
-  bool stream = false;
+  bool chain = false;
   for (const Group& group : s.groups)
-    stream = stream || group.kind == GroupKind::Stream,
+    chain = chain || group.kind == GroupKind::MatmulChain,
     lower::lower(prepared, s, group, {cpu_target(CpuLevel::Avx2)}, &remarks);
-  EXPECT_TRUE(stream);
-  return told(remarks.take());
+  EXPECT_TRUE(chain);
+  return reported(remarks.take());
 }
 TEST(Remarks, MasksThatHideNothing) {
   EXPECT_THAT(lowered({.causal = true}), IsEmpty());

@@ -52,7 +52,7 @@ std::vector<Tensor> run_on(const std::string& name, const plan::Plan& plan, cons
   for (const Tensor& t : inputs)
     memory.push_back(on(*device, testing::to_bytes(t))), call.inputs.push_back(memory.back().get());
   for (int b : plan.outputs) {
-    const bool fresh = b >= 0 && plan.buffers[b].home == plan::Home::Output;
+    const bool fresh = b >= 0 && plan.buffers[b].space == plan::MemorySpace::Output;
     if (fresh) memory.push_back(device->allocate(plan.buffers[b].bytes + 1));
     call.outputs.push_back(fresh ? memory.back().get() : nullptr);
   }
@@ -70,7 +70,8 @@ std::vector<Tensor> run_on(const std::string& name, const plan::Plan& plan, cons
     }
     const plan::Buffer& buffer = plan.buffers[b];
     std::vector<uint8_t> bytes(static_cast<size_t>(buffer.bytes) + 1);
-    device->copy_out(bytes.data(), buffer.home == plan::Home::Input ? call.inputs[buffer.index] : call.outputs[i],
+    device->copy_out(bytes.data(),
+                     buffer.space == plan::MemorySpace::Input ? call.inputs[buffer.index] : call.outputs[i],
                      buffer.bytes);
     results.push_back(testing::from_bytes({buffer.dtype, buffer.shape}, bytes.data()));
   }

@@ -414,6 +414,7 @@ def trace_step(
             ]  # fmt: skip
             flattener = Flattener(known=reads.knows)
             found["structure"], found["recorder"] = flattener.flatten(result), recorder
+            trace.check_attributes([*tensors[:-1], *flattener.tensors], "the step")
             check_result(found["structure"])
             found["returned"] = given_back(flattener.tensors, tensors[:-1])
             results = [

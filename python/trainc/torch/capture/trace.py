@@ -85,8 +85,10 @@ class FlatCall(torch.nn.Module):
             a is not b for a, b in zip(after.tensors, flat[count:], strict=False)
         ):
             raise SideEffect("forward changes a list or dictionary among its arguments")
+        check_attributes(flat, "forward")
         flattener = Flattener(known=reads.knows)
         self.result = flattener.flatten(result)
+        check_attributes(flattener.tensors, "forward")
         return tuple(flattener.tensors)
 
 
@@ -111,6 +113,17 @@ def check_ambient(before: tuple, subject: str) -> None:
     torch.set_autocast_cache_enabled(before[6])
     torch.autograd.set_detect_anomaly(before[7])
     raise SideEffect(f"{subject} changes whether gradients are on, or autocast, for what follows it")
+
+
+def check_attributes(tensors: Sequence[torch.Tensor], subject: str) -> None:
+    """SideEffect where the program has put an attribute on one of these, its inputs or results: the trace's tensors have it, and
+    its own would not."""
+    for tensor in tensors:
+        if isinstance(tensor, compat.FunctionalTensor) and (own := vars(tensor).keys() - _OF_FUNCTIONAL_TENSORS):
+            raise SideEffect(f"{subject} sets the attribute `{min(own)}` of a tensor", in_pytorch=True)
+
+
+_OF_FUNCTIONAL_TENSORS = {"elem", "_inference_mode_base", "_is_param", "_is_buffer"}
 
 
 @contextlib.contextmanager

@@ -179,17 +179,12 @@ class Version(Place):
 class Class(Place):
     """A class: its version for the guards, its attributes to see what changed."""
 
-    __slots__ = ("_by_dynamo", "attributes")
+    __slots__ = ("attributes",)
+    by_dynamo = False  # 2.11's does not see what is set; 2.13's finds the old value where an instance is asked for it
 
     def __init__(self, path: str, thing: type):
         super().__init__(path, thing, held(thing))
-        # it does not run the `__call__` of a class of classes
-        self._by_dynamo = not issubclass(thing, type) and type.__call__ is type(thing).__call__
         self.attributes = dict(thing.__dict__)
-
-    @property
-    def by_dynamo(self) -> bool:
-        return self._by_dynamo
 
     def changed(self) -> bool:
         return bool(self._changes())
@@ -387,13 +382,19 @@ def generator_of(path: str, value: Any) -> Generator | None:
 
 
 class AllAttributes(Place):
-    """All attributes of an object, read or not: what a program changes of them is a side effect."""
+    """All attributes of an object, read or not: what a program changes of them is a side effect. `by_dynamo`: not of a function,
+    of a tensor, nor of a dictionary."""
 
-    __slots__ = ()
+    __slots__ = ("_by_dynamo",)
     guards = False
 
-    def __init__(self, path: str, attributes: dict):
-        super().__init__(path, attributes, held(attributes))
+    def __init__(self, path: str, owner: Any):
+        super().__init__(path, owner.__dict__, held(owner.__dict__))
+        self._by_dynamo = not isinstance(owner, (types.FunctionType, torch.Tensor, dict, list, set, tuple, collections.deque))
+
+    @property
+    def by_dynamo(self) -> bool:
+        return self._by_dynamo
 
 
 __all__ = [

@@ -427,7 +427,7 @@ class Reads:
         if isinstance(value, (FakeTensor, FunctionalTensor)):  # of this trace
             return
         self.tensors.append(value)
-        self._add(AllAttributes(path, value.__dict__), 1)  # what the program has put on it
+        self._add(AllAttributes(path, value), len(value.__dict__))
         self._attributes(path, value.__dict__, lambda key: False)
         self._again |= id(value) in self._owned
         self._check_identity()
@@ -454,7 +454,7 @@ class Reads:
     def _marked(self, path: str, value: Any) -> None:
         """The attributes of a value that cannot change, but is of a class of the user's: what an enumeration's member holds."""
         self._class(path, type(value))
-        self._add(AllAttributes(path, value.__dict__), len(value.__dict__))
+        self._add(AllAttributes(path, value), len(value.__dict__))
         self._attributes(path, value.__dict__, lambda key: key == "_value_")
 
     def _cached(self, path: str, value: Any) -> None:
@@ -524,7 +524,7 @@ class Reads:
         whole = reads_itself(kind)
         if isinstance(attributes, dict):
             named = names_of_bases(kind)
-            self._add(AllAttributes(path, attributes), len(attributes))
+            self._add(AllAttributes(path, value), len(attributes))
             self._attributes(path, attributes, lambda key: whole or key in named)
         for name in slot_names(kind):
             try:
@@ -552,7 +552,7 @@ class Reads:
                 self._todo.append((f"{path}.registry", value.__dict__["registry"]))
             return
         self._functions.setdefault(id(value.__code__), []).append((path, value))
-        self._add(AllAttributes(path, value.__dict__), 1)
+        self._add(AllAttributes(path, value), 1)
         if value.__dict__:
             self._attributes(path, value.__dict__, lambda key: False)
         if id(value.__code__) in self._codes:
@@ -713,11 +713,15 @@ class Reads:
         changed = None
         for place in self.places:
             if type(place) is not Attributes and not is_replaced(place.thing) and place.changed():
-                self.in_pytorch |= not place.by_dynamo
+                self.in_pytorch |= not place.by_dynamo or self._has_two_names(place)
                 what = "draws from" if isinstance(place, Generator) else "changes"
                 changed = changed or f"{self._subject} {what} `{place.path}`"
                 place.restore()
         return changed
+
+    def _has_two_names(self, place: Place) -> bool:
+        """Whether the program reads a variable by its name and as an attribute of its module: Dynamo takes those for two."""
+        return isinstance(place.thing, tuple) and any(place.thing[0] is vars(module) for _, module in self._opened)
 
     def again(self, kept: bool = False) -> Reads:
         """The same walk over what is there now; `kept`: of what caches keep, over what this one knows."""

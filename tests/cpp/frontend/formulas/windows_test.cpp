@@ -149,7 +149,7 @@ TEST(Attentions, AgainstLoopsAndDifferences) {
       expect_derivative(forward,
                         [&](const Values& in) {
                           const Attention a = form(in, 4);
-                          const Attended y = attention(in[1], in[2], in[3], a);
+                          const AttentionResult y = attention(in[1], in[2], in[3], a);
                           const AttentionGradients g = attention_backward(
                               in[0], in[1], in[2], in[3], reshape(y.value, in[1].shape()), y.logsumexp(), a);
                           return Values{g.q, g.k, g.v};

@@ -1,13 +1,13 @@
-// What goes block by block instead of being in memory as a whole: attention's matrix, a loss's logits.
+// Matmul chains (attention), whose matrix goes block by block instead of being in memory as a whole.
 #pragma once
 #include <cstdint>
 
 namespace trainc::cost {
 
-// --- matmul chains: which contractions
+// --- which contractions
 // Elements: operands wider than an attention head are read from memory too often, once a block of rows.
 constexpr int64_t kWidestHead = 256;
-// Entries of the batch: where k runs over the rows, one task walks all rows of an entry, and fewer tasks than this keep
+// Entries of the batch: where k runs over the rows, one task takes all rows of an entry, and fewer tasks than this keep
 // too few cores busy.
 constexpr int64_t kLeastEntries = 8;
 // Bytes of one packed operand that a thread keeps.
@@ -31,17 +31,7 @@ constexpr int64_t kBlockOfL2 = 2;
 constexpr int64_t kSetsPitch = 128;
 // Elements beyond a row: room for a tile that begins within it.
 constexpr int64_t kRowTail = 32;
-// Nodes: a mask that takes more to write is not looked into.
+// Nodes: a mask that is made of more is not looked into.
 constexpr int64_t kLargestMask = 400;
-
-// --- a loss in chunks of rows
-// Rows of a chunk, at most: each reads and writes the weight's gradient once, 8 bytes an element for 6 FLOPs x rows.
-// Fewer rows make that traffic felt, more make the chunk large.
-constexpr int64_t kChunkRows = 512;
-// Bytes that it must save: below, the kernels that copy rows in and out are not worth compiling.
-constexpr int64_t kWorthChunks = int64_t{64} << 20;
-// Nodes one above another that the rewriting looks through by recursion, at most: a program may be deeper than the
-// stack.
-constexpr int kDeepestChunk = 1000;
 
 }  // namespace trainc::cost

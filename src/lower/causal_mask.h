@@ -2,18 +2,18 @@
 #pragma once
 #include <optional>
 
-#include "schedule/stream.h"
+#include "schedule/matmul_chain.h"
 
 namespace trainc::lower {
 
 using schedule::Matrix;
 
 /// The least d >= 0, of those worth a try (0, and columns - rows), for which every element (b, row, column > row + d)
-/// is hidden: each of `wanted` is zero there, and each sum over a row among `values` adds its neutral element; as long
-/// as all other numbers are finite (so hidden elements whose operands are not are passed over nevertheless, as the
-/// framework's own kernel does). Nothing where there is none. `values`: the stream's elements and rows, each of them
+/// is masked: each of `wanted` is zero there, and each sum over a row among `values` adds its neutral element; as long
+/// as all other numbers are finite (so masked elements whose operands are not are passed over nevertheless, as the
+/// framework's own kernel does). Nothing where there is none. `values`: the chain's elements and rows, each of them
 /// read aligned.
-std::optional<int64_t> hidden_above(const Matrix&, const std::vector<const Node*>& values,
+std::optional<int64_t> masked_above(const Matrix&, const std::vector<const Node*>& values,
                                     const std::vector<const Node*>& wanted);
 /// A selection among the elements that `wanted` are made of by positions, or by an argument: a mask that might be
 /// causal. nullptr where there is none.

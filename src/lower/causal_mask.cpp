@@ -1,9 +1,9 @@
-#include "lower/hidden.h"
+#include "lower/causal_mask.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "cost/streaming.h"
+#include "cost/matmul_chain.h"
 #include "loop/substitute.h"
 #include "lower/kernels.h"
 
@@ -14,11 +14,12 @@ using loop::integer;
 
 namespace {
 
-using Known = std::optional<double>;  // a number that an expression is in all hidden elements; integers and bools too
+using MaybeConstant =
+    std::optional<double>;  // a number that an expression is in all masked elements; integers and bools too
 
-class Hidden {
+class MaskedElements {
  public:
-  Hidden(const Matrix& matrix, const std::vector<const Node*>& values, int64_t above)
+  MaskedElements(const Matrix& matrix, const std::vector<const Node*>& values, int64_t above)
       : matrix_(matrix), values_(values.begin(), values.end()), e_(nothing_, kernel_) {
     b_ = nest().add_var("b", matrix.batch), row_ = nest().add_var("row", matrix.rows),
     column_ = nest().add_var("column", matrix.columns);
@@ -29,10 +30,10 @@ class Hidden {
   }
 
   /// What `n`, an element a position, is known to be.
-  Known operator()(const Node* n) {
+  MaybeConstant operator()(const Node* n) {
     if (auto it = made_.find(n); it != made_.end()) return it->second;
     stop_at(n);
-    return made_[n] = known(e_.definition(n, at(n)));
+    return made_[n] = constant(e_.definition(n, at(n)));
   }
 
  private:
@@ -58,17 +59,19 @@ class Hidden {
                          n->type.numel() == matrix_.batch * matrix_.rows * matrix_.columns && n->op != Op::Contract;
     const DType dtype = arithmetic_dtype(n->dtype());
     if (element)
-      if (const Known k = (*this)(n))
+      if (const MaybeConstant k = (*this)(n))
         return is_float(dtype) ? loop::real(*k, dtype) : integer(static_cast<int64_t>(*k), dtype);
     const Expr load = nest().load(unknown_, integer(0));
     return dtype == DType::F32 ? load : loop::cast(load, dtype);
   }
 
   /// `op` of two integers, by the range of their difference beyond the diagonal.
-  Known compared(Op op, const Expr& a, const Expr& b) const {
+  MaybeConstant compared(Op op, const Expr& a, const Expr& b) const {
     const loop::Range d = loop::range_of(substitute(a, {{column_, beyond_}}) - substitute(b, {{column_, beyond_}}));
     if (!d.known) return std::nullopt;
-    const auto decided = [](bool yes, bool no) { return yes ? Known(1) : no ? Known(0) : std::nullopt; };
+    const auto decided = [](bool yes, bool no) {
+      return yes ? MaybeConstant(1) : no ? MaybeConstant(0) : std::nullopt;
+    };
     switch (op) {
       case Op::Le: return decided(d.high <= 0, d.low > 0);
       case Op::Lt: return decided(d.high < 0, d.low >= 0);
@@ -79,27 +82,27 @@ class Hidden {
   }
 
   // Numbers that are not known are taken to be finite.
-  Known known(const Expr& e) const {
+  MaybeConstant constant(const Expr& e) const {
     if (e->kind == ExprKind::Int) return static_cast<double>(e->int_value);
     if (e->kind == ExprKind::Float) return e->float_value;
     if (e->kind != ExprKind::Apply) return std::nullopt;
     if (e->args.size() == 2 && e->dtype == DType::Bool && e->args[0]->dtype == DType::I64)
       return compared(e->op, e->args[0], e->args[1]);
-    std::vector<Known> a;
-    for (const Expr& x : e->args) a.push_back(known(x));
-    const auto infinite = [](Known k) { return k && std::isinf(*k); };
+    std::vector<MaybeConstant> a;
+    for (const Expr& x : e->args) a.push_back(constant(x));
+    const auto infinite = [](MaybeConstant k) { return k && std::isinf(*k); };
     const bool both = a.size() == 2 && a[0] && a[1];
     switch (e->op) {
-      case Op::Not: return a[0] && e->dtype == DType::Bool ? Known(*a[0] == 0) : std::nullopt;
+      case Op::Not: return a[0] && e->dtype == DType::Bool ? MaybeConstant(*a[0] == 0) : std::nullopt;
       case Op::And:
         return e->dtype != DType::Bool                        ? std::nullopt
-               : (a[0] && *a[0] == 0) || (a[1] && *a[1] == 0) ? Known(0)
-               : both                                         ? Known(1)
+               : (a[0] && *a[0] == 0) || (a[1] && *a[1] == 0) ? MaybeConstant(0)
+               : both                                         ? MaybeConstant(1)
                                                               : std::nullopt;
       case Op::Or:
         return e->dtype != DType::Bool                        ? std::nullopt
-               : (a[0] && *a[0] != 0) || (a[1] && *a[1] != 0) ? Known(1)
-               : both                                         ? Known(0)
+               : (a[0] && *a[0] != 0) || (a[1] && *a[1] != 0) ? MaybeConstant(1)
+               : both                                         ? MaybeConstant(0)
                                                               : std::nullopt;
       case Op::Select: {
         if (a[0]) return *a[0] != 0 ? a[1] : a[2];
@@ -107,14 +110,20 @@ class Hidden {
       }
       // of what matters here, 0, 1 and infinities, no cast changes anything
       case Op::Cast: return e->dtype == DType::Bool ? std::nullopt : a[0];
-      case Op::Neg: return a[0] ? Known(-*a[0]) : std::nullopt;
-      case Op::Exp: return a[0] && *a[0] == -std::numeric_limits<double>::infinity() ? Known(0) : std::nullopt;
-      case Op::Add: return both ? Known(*a[0] + *a[1]) : infinite(a[0]) ? a[0] : infinite(a[1]) ? a[1] : std::nullopt;
+      case Op::Neg: return a[0] ? MaybeConstant(-*a[0]) : std::nullopt;
+      case Op::Exp: return a[0] && *a[0] == -std::numeric_limits<double>::infinity() ? MaybeConstant(0) : std::nullopt;
+      case Op::Add:
+        return both ? MaybeConstant(*a[0] + *a[1]) : infinite(a[0]) ? a[0] : infinite(a[1]) ? a[1] : std::nullopt;
       case Op::Sub:
-        return both ? Known(*a[0] - *a[1]) : infinite(a[0]) ? a[0] : infinite(a[1]) ? Known(-*a[1]) : std::nullopt;
+        return both             ? MaybeConstant(*a[0] - *a[1])
+               : infinite(a[0]) ? a[0]
+               : infinite(a[1]) ? MaybeConstant(-*a[1])
+                                : std::nullopt;
       case Op::Mul:
-        return both ? Known(*a[0] * *a[1]) : (a[0] && *a[0] == 0) || (a[1] && *a[1] == 0) ? Known(0) : std::nullopt;
-      case Op::Div: return both ? Known(*a[0] / *a[1]) : a[0] && *a[0] == 0 ? Known(0) : std::nullopt;
+        return both                                           ? MaybeConstant(*a[0] * *a[1])
+               : (a[0] && *a[0] == 0) || (a[1] && *a[1] == 0) ? MaybeConstant(0)
+                                                              : std::nullopt;
+      case Op::Div: return both ? MaybeConstant(*a[0] / *a[1]) : a[0] && *a[0] == 0 ? MaybeConstant(0) : std::nullopt;
       default: return std::nullopt;
     }
   }
@@ -125,22 +134,22 @@ class Hidden {
   LoweredKernel kernel_;
   Expressions e_;
   std::unordered_set<const Node*> seen_;
-  std::unordered_map<const Node*, Known> made_;
+  std::unordered_map<const Node*, MaybeConstant> made_;
   int b_, row_, column_, unknown_;
   Expr beyond_;
 };
 
-bool all_hidden(const Matrix& matrix, const std::vector<const Node*>& values, const std::vector<const Node*>& wanted,
+bool all_masked(const Matrix& matrix, const std::vector<const Node*>& values, const std::vector<const Node*>& wanted,
                 int64_t above) {
-  Hidden hidden(matrix, values, above);
+  MaskedElements masked(matrix, values, above);
   for (const Node* n : wanted)
-    if (hidden(n) != Known(0)) return false;
+    if (masked(n) != MaybeConstant(0)) return false;
   for (const Node* n : values) {
     if (!is_sum(n)) continue;
     const Expr none = neutral(n->as<ReduceAttr>().kind, arithmetic_dtype(n->dtype()));
     const double number = none->kind == ExprKind::Float ? none->float_value : static_cast<double>(none->int_value);
     const Node* x = n->in(0);
-    if ((x->op == Op::Contract ? Known() : hidden(x)) != Known(number)) return false;
+    if ((x->op == Op::Contract ? MaybeConstant() : masked(x)) != MaybeConstant(number)) return false;
   }
   return true;
 }
@@ -167,10 +176,10 @@ const Node* mask_in(const std::vector<const Node*>& wanted) {
   return below(wanted, true, [&](const Node* n) { return n->op == Op::Select && below({n->in(0)}, false, is_place); });
 }
 
-std::optional<int64_t> hidden_above(const Matrix& matrix, const std::vector<const Node*>& values,
+std::optional<int64_t> masked_above(const Matrix& matrix, const std::vector<const Node*>& values,
                                     const std::vector<const Node*>& wanted) {
   for (int64_t above : {int64_t{0}, matrix.columns - matrix.rows})
-    if (above >= 0 && above + 1 < matrix.columns && all_hidden(matrix, values, wanted, above)) return above;
+    if (above >= 0 && above + 1 < matrix.columns && all_masked(matrix, values, wanted, above)) return above;
   return std::nullopt;
 }
 

@@ -1,4 +1,4 @@
-#include "runtime/cuda/library.h"
+#include "runtime/cuda/cublaslt.h"
 
 #include <fmt/format.h>
 
@@ -10,28 +10,28 @@
 
 namespace trainc::runtime::cuda {
 
-LibraryCall library_call(const plan::Product& p) {
-  LibraryCall call{.a = {}, .b = {}, .d = {}, .batch = p.batch, .tf32 = p.tf32};
-  // Our rows x columns, transposed: rows side by side are the library's columns as they lie, columns side by side are
+CublasLtCall cublaslt_call(const plan::Product& p) {
+  CublasLtCall call{.a = {}, .b = {}, .d = {}, .batch = p.batch, .tf32 = p.tf32};
+  // Our rows x columns, transposed: rows side by side are cuBLASLt's columns as they lie, columns side by side are
   // to be transposed back.
-  const auto turned = [](const plan::Matrix& x, int64_t rows, int64_t columns, bool& transpose) {
+  const auto column_major = [](const plan::Matrix& x, int64_t rows, int64_t columns, bool& transpose) {
     // A single column has both strides; either reading is right where the other is too short to lead.
     transpose = x.column_stride != 1 || (x.row_stride == 1 && columns > 1);
-    if (transpose) return LibraryCall::Matrix{x.dtype, rows, columns, x.column_stride, x.batch_stride, x.offset};
-    return LibraryCall::Matrix{x.dtype, columns, rows, x.row_stride, x.batch_stride, x.offset};
+    if (transpose) return CublasLtCall::Matrix{x.dtype, rows, columns, x.column_stride, x.batch_stride, x.offset};
+    return CublasLtCall::Matrix{x.dtype, columns, rows, x.row_stride, x.batch_stride, x.offset};
   };
-  bool turned_result = false;
-  call.a = turned(p.rhs, p.k, p.n, call.transpose_a);
-  call.b = turned(p.lhs, p.m, p.k, call.transpose_b);
-  call.d = turned(p.result, p.m, p.n, turned_result);
-  require(!turned_result, "a product whose result has no rows side by side");
+  bool transposed_result = false;
+  call.a = column_major(p.rhs, p.k, p.n, call.transpose_a);
+  call.b = column_major(p.lhs, p.m, p.k, call.transpose_b);
+  call.d = column_major(p.result, p.m, p.n, transposed_result);
+  require(!transposed_result, "a product whose result has no rows side by side");
   // of one column: never used, but checked
-  for (LibraryCall::Matrix* x : {&call.a, &call.b, &call.d}) x->leading = std::max(x->leading, x->rows);
+  for (CublasLtCall::Matrix* x : {&call.a, &call.b, &call.d}) x->leading = std::max(x->leading, x->rows);
   return call;
 }
 
-std::string print(const LibraryCall& c) {
-  const auto matrix = [](const char* name, const LibraryCall::Matrix& x, bool transpose) {
+std::string print(const CublasLtCall& c) {
+  const auto matrix = [](const char* name, const CublasLtCall::Matrix& x, bool transpose) {
     return fmt::format("{} {}[{} x {}, leading {}, batch {}, offset {}]{}", name, name_of(x.dtype), x.rows, x.columns,
                        x.leading, x.batch_stride, x.offset, transpose ? " transposed" : "");
   };
@@ -62,7 +62,7 @@ double load(const void* p, int64_t i, DType d) {
     case DType::F32: return at<float>(p, i);
     case DType::F16: return static_cast<float>(at<_Float16>(p, i));
     case DType::BF16: return widened(at<uint16_t>(p, i));
-    default: throw InternalError("the library multiplies floats");
+    default: throw InternalError("cuBLASLt multiplies floats");
   }
 }
 void store(void* p, int64_t i, DType d, double v) {
@@ -76,7 +76,7 @@ void store(void* p, int64_t i, DType d, double v) {
       std::memcpy(&bits, &rounded, sizeof bits);
       return put(p, i, static_cast<uint16_t>(bits >> 16));
     }
-    default: throw InternalError("the library gives floats");
+    default: throw InternalError("cuBLASLt gives floats");
   }
 }
 /// 10 bits after the point, ties away from zero, as cvt.rna.tf32 rounds.
@@ -93,15 +93,15 @@ double tf32(double v) {
 
 }  // namespace
 
-void run_on_host(const LibraryCall& c, const void* a, const void* b, void* d) {
+void run_on_host(const CublasLtCall& c, const void* a, const void* b, void* d) {
   const int64_t m = c.transpose_a ? c.a.columns : c.a.rows, k = c.transpose_a ? c.a.rows : c.a.columns,
                 n = c.transpose_b ? c.b.rows : c.b.columns;
   require(k == (c.transpose_b ? c.b.columns : c.b.rows) && m == c.d.rows && n == c.d.columns,
           "a product of matrices that do not fit");
-  const auto element = [](const LibraryCall::Matrix& x, int64_t batch, int64_t i, int64_t j) {
+  const auto element = [](const CublasLtCall::Matrix& x, int64_t batch, int64_t i, int64_t j) {
     return x.offset + batch * x.batch_stride + i + j * x.leading;
   };
-  const auto operand = [&](const LibraryCall::Matrix& x, const void* p, bool transpose, int64_t batch, int64_t i,
+  const auto operand = [&](const CublasLtCall::Matrix& x, const void* p, bool transpose, int64_t batch, int64_t i,
                            int64_t j) {
     const double v = load(p, transpose ? element(x, batch, j, i) : element(x, batch, i, j), x.dtype);
     return c.tf32 && x.dtype == DType::F32 ? tf32(v) : v;

@@ -75,8 +75,8 @@ TEST_P(Extents, ElementwiseFloat) {
   }
 }
 
-// Bools that lie as bits: neighbours at any offset, strewn, repeated, turned, and under guards; what lies behind the
-// last bit is not read as one.
+// Bools that lie as bits: neighbours at any offset, strewn, repeated, transposed, and under guards; what lies behind
+// the last bit is not read as one.
 TEST_P(Extents, Bits) {
   const int64_t n = GetParam(), numel = 3 * n + 11;
   Memory bits = memory_of(std::vector<uint8_t>(static_cast<size_t>(bytes_of_bits(numel)), 0xA5));
@@ -100,7 +100,7 @@ TEST_P(Extents, Bits) {
       {"every_third", [](const Expr& i) { return i * 3; }, 0},
       {"backwards", [n](const Expr& i) { return integer(n - 1) - i; }, 0},
       {"repeated", [](const Expr& i) { return floor_div(i, 5); }, 0},
-      {"turned", [](const Expr& i) { return mod(i, 7) * 2 + floor_div(i, 7); }, 0},
+      {"transposed", [](const Expr& i) { return mod(i, 7) * 2 + floor_div(i, 7); }, 0},
       {"one", [n](const Expr&) { return integer(n); }, 0},
       {"one_guarded", [](const Expr&) { return integer(2); }, 1},
   };
@@ -412,8 +412,8 @@ TEST(Nests, TransposeTurnsSquares) {
     }
 }
 
-// Pairs made of neighbours (one load), of others, and turned; the dot product at every width, as an instruction or as
-// two FMAs.
+// Pairs made of neighbours (one load), of others, and transposed; the dot product at every width, as an instruction or
+// as two FMAs.
 TEST(Nests, PairsAndTheirDotProduct) {
   std::mt19937 engine(3);
   std::vector<uint16_t> x(256), y(256);
@@ -427,15 +427,15 @@ TEST(Nests, PairsAndTheirDotProduct) {
     const int a = nest.add_buffer({"a", DType::BF16, 256}), b = nest.add_buffer({"b", DType::BF16, 256}),
               c = nest.add_buffer({"c", DType::F32, 40});
     const int out = nest.add_buffer({"out", DType::F32, 40, Space::Argument, true});
-    const int turned = nest.add_buffer({"turned", DType::I32, 64, Space::Scratch, true});
+    const int transposed = nest.add_buffer({"transposed", DType::I32, 64, Space::Scratch, true});
     const int i = nest.add_var("i", 40);
     const Expr lane = nest.var(i), neighbours = pair(nest.load(a, integer(6)), nest.load(a, integer(7)));
     const auto row = [&](const Expr& at, const Expr& with) {
       return dot(with, pair(nest.load(a, lane + at), nest.load(b, lane + at)),
-                 dot(neighbours, nest.load(turned, lane), nest.load(c, lane)));
+                 dot(neighbours, nest.load(transposed, lane), nest.load(c, lane)));
     };
     nest.body =
-        block({transpose(turned, integer(0), 8, b, integer(1), 17, 8),
+        block({transpose(transposed, integer(0), 8, b, integer(1), 17, 8),
                for_loop(LoopKind::Vector, i, integer(40),
                         store(out, lane, row(integer(50), pair(nest.load(b, integer(3)), nest.load(b, integer(9))))),
                         lanes)});

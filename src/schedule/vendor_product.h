@@ -19,12 +19,12 @@ struct Contraction {
 /// The product where the library can compute the whole group, or why it cannot: operands lie in memory as they are,
 /// with rows or columns side by side, one value is stored, and it is the contraction, or its rounding. Its arguments
 /// are lhs, rhs (the buffers that the expressions load) and `stored`.
-struct LibraryProduct {
+struct VendorProduct {
   plan::Product product;
   int lhs, rhs;
   const Node* stored;
 };
-OrRefused<LibraryProduct> library_product(const Contraction&, const loop::LoopNest&, const Schedule&, const Group&,
-                                          bool tf32);
+OrRefused<VendorProduct> vendor_product(const Contraction&, const loop::LoopNest&, const Schedule&, const Group&,
+                                        bool tf32);
 
 }  // namespace trainc::schedule

@@ -1,5 +1,5 @@
 // Attention as one kernel: what is found, and that it computes what the separate kernels compute.
-#include "schedule/stream.h"
+#include "schedule/matmul_chain.h"
 
 #include <gtest/gtest.h>
 
@@ -14,38 +14,40 @@
 namespace trainc::schedule {
 namespace {
 
-const lower::Machine kMachines[] = {{cpu_target(CpuLevel::Avx512)},
-                                    {cpu_target(CpuLevel::Avx512Bf16, {.l1d = 1 << 10, .l2 = 8 << 10, .l3 = 1 << 18})},
-                                    // small caches: many blocks
-                                    {cpu_target(CpuLevel::Avx2, {.l1d = 1 << 10, .l2 = 4 << 10, .l3 = 1 << 18})}};
+const lower::LoweringOptions kLowerings[] = {
+    {cpu_target(CpuLevel::Avx512)},
+    {cpu_target(CpuLevel::Avx512Bf16, {.l1d = 1 << 10, .l2 = 8 << 10, .l3 = 1 << 18})},
+    // small caches: many blocks
+    {cpu_target(CpuLevel::Avx2, {.l1d = 1 << 10, .l2 = 4 << 10, .l3 = 1 << 18})}};
 
-int64_t streams_in(const Schedule& s) {
-  return std::count_if(s.groups.begin(), s.groups.end(), [](const Group& g) { return g.kind == GroupKind::Stream; });
+int64_t chains_in(const Schedule& s) {
+  return std::count_if(s.groups.begin(), s.groups.end(),
+                       [](const Group& g) { return g.kind == GroupKind::MatmulChain; });
 }
 
-testing::Interpreted interpret(const Graph& prepared, bool streams, const std::vector<reference::Tensor>& inputs,
-                               const lower::Machine& machine) {
-  Schedule schedule = make_schedule(prepared, streams);
+testing::Interpreted interpret(const Graph& prepared, bool fuse_chains, const std::vector<reference::Tensor>& inputs,
+                               const lower::LoweringOptions& lowering) {
+  Schedule schedule = make_schedule(prepared, fuse_chains);
   schedule.bits = masks_as_bits(prepared);
-  return testing::interpret_schedule(prepared, schedule, inputs, machine);
+  return testing::interpret_schedule(prepared, schedule, inputs, lowering);
 }
 
 bool same(double a, double b, double tolerance, double scale) {
   return (std::isnan(a) && std::isnan(b)) || a == b || std::abs(a - b) <= tolerance * scale;
 }
 
-/// The streams' results are those of separate kernels, bit for bit; those whose sum runs over the rows (all but the
+/// The chains' results are those of separate kernels, bit for bit; those whose sum runs over the rows (all but the
 /// first) have another order.
-void expect_same(const testing::AttentionCase& c, uint64_t seed, const lower::Machine& machine, bool special) {
+void expect_same(const testing::AttentionCase& c, uint64_t seed, const lower::LoweringOptions& lowering, bool special) {
   const Graph graph = prepare(testing::attention_graph(c));
-  SCOPED_TRACE("seed " + std::to_string(seed) + " " + machine.target.cpu + "\n" + print(graph));
+  SCOPED_TRACE("seed " + std::to_string(seed) + " " + lowering.target.cpu + "\n" + print(graph));
   auto inputs = testing::random_inputs(graph, seed, special);
   if (c.additive && seed % 2)  // some rows see nothing, others not all
     for (size_t i = 0; i < inputs[3].f.size(); ++i)
       if (i / c.columns % 4 == 1 || i % 7 == 3) inputs[3].f[i] = -std::numeric_limits<double>::infinity();
   testing::Interpreted fused, apart;
-  ASSERT_NO_THROW(fused = interpret(graph, true, inputs, machine));
-  ASSERT_NO_THROW(apart = interpret(graph, false, inputs, machine));
+  ASSERT_NO_THROW(fused = interpret(graph, true, inputs, lowering));
+  ASSERT_NO_THROW(apart = interpret(graph, false, inputs, lowering));
   for (const std::string& finding : fused.findings) ADD_FAILURE() << finding;
   ASSERT_EQ(fused.outputs.size(), apart.outputs.size());
   for (size_t o = 0; o < fused.outputs.size(); ++o) {
@@ -64,20 +66,20 @@ void expect_same(const testing::AttentionCase& c, uint64_t seed, const lower::Ma
   }
 }
 
-TEST(Stream, ComputesWhatSeparateKernelsCompute) {
+TEST(MatmulChain, ComputesWhatSeparateKernelsCompute) {
   for (uint64_t seed = 1; seed <= 90 && !HasFailure(); ++seed)
-    expect_same(testing::random_attention_case(seed), seed, kMachines[seed % std::size(kMachines)],
+    expect_same(testing::random_attention_case(seed), seed, kLowerings[seed % std::size(kLowerings)],
                 seed % 5 == 0 && !testing::random_attention_case(seed).causal);
 }
 
-TEST(Stream, IsFoundInEverySpelling) {
+TEST(MatmulChain, IsFoundInEverySpelling) {
   for (uint64_t seed = 1; seed <= 150; ++seed) {
     testing::AttentionCase c = testing::random_attention_case(seed);
     if (c.columns < 2 || c.batch * c.heads == 1) continue;
     const Graph graph = prepare(testing::attention_graph(c));
     SCOPED_TRACE(print(graph));
     const Schedule s = make_schedule(graph, true);
-    EXPECT_EQ(streams_in(s), 1);
+    EXPECT_EQ(chains_in(s), 1);
     // Enough heads: the backward is one kernel too, and nothing of the matrix's size is in memory but what was given or
     // drawn.
     if (c.batch * c.heads < 8 && c.backward) continue;
@@ -91,13 +93,13 @@ TEST(Stream, IsFoundInEverySpelling) {
   }
 }
 
-/// Whether the stream of `graph` passes over columns.
+/// Whether the matmul chain of `graph` passes over columns.
 bool passes_over(const Graph& graph) {
   const Schedule s = make_schedule(graph, true);
   for (const Group& g : s.groups)
-    if (g.kind == GroupKind::Stream)
-      return loop::print(lower::lower(graph, s, g, kMachines[2])[0].nest).find("let columns") != std::string::npos;
-  ADD_FAILURE() << "no stream";
+    if (g.kind == GroupKind::MatmulChain)
+      return loop::print(lower::lower(graph, s, g, kLowerings[2])[0].nest).find("let columns") != std::string::npos;
+  ADD_FAILURE() << "no matmul chain";
   return false;
 }
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
@@ -107,7 +109,7 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text;
 }
 
-TEST(Stream, PassesOverWhatACausalMaskHides) {
+TEST(MatmulChain, PassesOverWhatACausalMaskHides) {
   for (uint64_t seed = 1; seed <= 150; ++seed) {
     testing::AttentionCase c = testing::random_attention_case(seed);
     if (c.rows < 16 || c.columns < c.rows || c.batch * c.heads < 8) continue;

@@ -1,8 +1,8 @@
-#include "lower/row_walks.h"
+#include "lower/row_loops.h"
 
 #include <algorithm>
 
-#include "cost/walks.h"
+#include "cost/loops.h"
 #include "loop/runs.h"
 #include "loop/width.h"
 #include "lower/domain.h"
@@ -14,7 +14,7 @@ using loop::block;
 using loop::integer;
 using loop::LoopKind;
 
-void RowWalks::declare_arguments() {
+void RowLoops::declare_arguments() {
   for (const Node* n : values_) {
     if (schedule_.stored.count(n)) e_.argument(n, true);
     for (const Read& r : reads_of(n, schedule_.values, rows_, columns_))
@@ -22,8 +22,8 @@ void RowWalks::declare_arguments() {
   }
 }
 
-void RowWalks::find_levels() {
-  for (const Node* n : given_) level_[n] = 0;
+void RowLoops::find_levels() {
+  for (const Node* n : inputs_) level_[n] = 0;
   for (const Node* n : values_) {
     int level = 0;
     for (const Read& r : reads_of(n, schedule_.values, rows_, columns_))
@@ -48,9 +48,9 @@ void RowWalks::find_levels() {
 
 static_assert(cost::kSharedRows < loop::kSharedBytes, "sums need some of a block's memory, too");
 
-bool RowWalks::worth_keeping(const Node* n) const {
+bool RowLoops::worth_keeping(const Node* n) const {
   const int64_t bytes = columns_ * size_of(n->dtype());
-  if (machine_.target.launches_blocks ? kept_bytes_ + bytes > cost::kSharedRows : bytes > cost::kScratchRow)
+  if (options_.target.launches_blocks ? kept_bytes_ + bytes > cost::kSharedRows : bytes > cost::kScratchRow)
     return false;
   int64_t work = 0;
   auto visit = [&](auto&& self, const Node* x) -> void {
@@ -62,7 +62,7 @@ bool RowWalks::worth_keeping(const Node* n) const {
   return work >= cost::kWorthKeeping;
 }
 
-RowWalks::Factors RowWalks::factors() const {
+RowLoops::Factors RowLoops::factors() const {
   std::set<int64_t> points;
   for (const Node* n : values_) points.merge(split_points(n, schedule_, rows_, columns_));
   std::vector<int64_t> firm;
@@ -77,35 +77,35 @@ RowWalks::Factors RowWalks::factors() const {
   return f;
 }
 
-std::vector<Stmt> RowWalks::row(const Expr& row, const Columns& columns) {
+std::vector<Stmt> RowLoops::row(const Expr& row, const Columns& columns) {
   row_ = row;
   e_.own.insert(values_.begin(), values_.end());
-  e_.own.insert(given_.begin(), given_.end());
+  e_.own.insert(inputs_.begin(), inputs_.end());
   e_.own_value = [this](const Node* n, Index& index) { return own_value(n, index); };
   e_.bound.clear();
   std::vector<Stmt> body;
   e_.out = &body;
   bind_rows(0, {});
-  const int walks = last_level_ + 1;
-  for (walk_ = 0; walk_ < walks; ++walk_) {
+  const int loops = last_level_ + 1;
+  for (loop_ = 0; loop_ < loops; ++loop_) {
     std::vector<const Node*> stores, sums;
     for (const Node* n : values_) {
-      const bool kept = schedule_.stored.count(n) || wanted_.count(n) || kept_.count(n);
-      if (is_sum(n) ? level_[n] == walk_ + 1 : (full(n) && level_[n] == walk_ && kept))
+      const bool kept = schedule_.stored.count(n) || outputs_.count(n) || kept_.count(n);
+      if (is_sum(n) ? level_[n] == loop_ + 1 : (full(n) && level_[n] == loop_ && kept))
         (is_sum(n) ? sums : stores).push_back(n);
     }
     std::unordered_map<const Node*, Expr> results;
-    if (!stores.empty() || !sums.empty()) walk_columns(stores, sums, columns, body, results);
+    if (!stores.empty() || !sums.empty()) loop_over_columns(stores, sums, columns, body, results);
     e_.out = &body;
-    bind_rows(walk_ + 1, results);
+    bind_rows(loop_ + 1, results);
   }
   e_.out = nullptr;
   return body;
 }
 
-void RowWalks::walk_columns(const std::vector<const Node*>& stores, const std::vector<const Node*>& sums,
-                            const Columns& columns, std::vector<Stmt>& body,
-                            std::unordered_map<const Node*, Expr>& results) {
+void RowLoops::loop_over_columns(const std::vector<const Node*>& stores, const std::vector<const Node*>& sums,
+                                 const Columns& columns, std::vector<Stmt>& body,
+                                 std::unordered_map<const Node*, Expr>& results) {
   loop::LoopNest& nest = e_.nest();
   std::vector<int> vars;
   std::vector<Expr> inner;
@@ -124,23 +124,23 @@ void RowWalks::walk_columns(const std::vector<const Node*>& stores, const std::v
   const Expr position = row_ * in_row + column_;
   std::vector<Total> totals;
   for (const Node* n : sums) {
-    totals.push_back(total_of(n, nest, machine_));
+    totals.push_back(total_of(n, nest, options_));
     body.push_back(totals.back().start);
   }
   std::vector<Stmt> inside;
   e_.out = &inside;
   const auto rows_bound = e_.bound;
-  // What is given is read before something is put over it.
+  // Inputs are read before an output is put over them.
   for (const Node* n : stores)
-    if (auto to = places_.find(n); to != places_.end())
-      for (const Node* g : given_)
-        if (places_.at(g).buffer == to->second.buffer && last_read(g) == walk_)
+    if (auto to = blocks_.find(n); to != blocks_.end())
+      for (const Node* g : inputs_)
+        if (blocks_.at(g).buffer == to->second.buffer && last_read(g) == loop_)
           e_.value(g, Index::at_position(g->shape(), position));
   for (const Node* n : stores) {
     const Expr v = e_.value(n, Index::at_position(n->shape(), position));
     const Expr stored = v->dtype == n->dtype() ? v : loop::cast(v, n->dtype());
     if (schedule_.stored.count(n)) inside.push_back(e_.store(n, position, v));
-    if (auto place = places_.find(n); place != places_.end())
+    if (auto place = blocks_.find(n); place != blocks_.end())
       inside.push_back(loop::store(place->second.buffer, place->second.start + column_, stored));
     else if (!schedule_.stored.count(n)) inside.push_back(loop::store(scratch(n), column_, stored));
   }
@@ -150,16 +150,16 @@ void RowWalks::walk_columns(const std::vector<const Node*>& stores, const std::v
                                   e_.value(x, Index::at_position(x->shape(), position))));
   }
   e_.bound = rows_bound;
-  const int width = loop::lanes_for(inside, lanes(machine_.target, last), last);
+  const int width = loop::lanes_for(inside, lanes(options_.target, last), last);
   Stmt stmt = loop::for_loop(LoopKind::Vector, vars.back(), extent, block(std::move(inside)), width);
   for (size_t k = columns.inner.size() - 1; k-- > 0;)
     stmt = loop::for_loop(LoopKind::Serial, vars[k], integer(columns.inner[k]), stmt);
-  body.push_back(add_in_runs(nest, stmt, machine_.pinned != nullptr, machine_.target.launches_blocks));
+  body.push_back(add_in_runs(nest, stmt, options_.fixed_blockings != nullptr, options_.target.launches_blocks));
   for (size_t i = 0; i < sums.size(); ++i) results[sums[i]] = totals[i].result;
 }
 
-/// Binds the row values that are known from walk `level` on, and stores those that are wanted outside.
-void RowWalks::bind_rows(int level, const std::unordered_map<const Node*, Expr>& sums) {
+/// Binds the row values that are known from loop `level` on, and stores those that are wanted outside.
+void RowLoops::bind_rows(int level, const std::unordered_map<const Node*, Expr>& sums) {
   for (const Node* n : values_) {
     if (!row_value(n) && !is_sum(n)) continue;
     if (level_[n] != level) continue;
@@ -169,12 +169,13 @@ void RowWalks::bind_rows(int level, const std::unordered_map<const Node*, Expr>&
   }
 }
 
-/// A full value of the row, where it is used: bound already, given, in memory since an earlier walk, or computed now.
-Expr RowWalks::own_value(const Node* n, Index& index) {
-  const auto place = places_.find(n);
-  if (given_.count(n)) return e_.bind(n, load(place->second.buffer, place->second.start + column_, n->dtype()));
-  if (full(n) && level_[n] < walk_) {
-    if (place != places_.end())
+/// A full value of the row, where it is used: bound already, an input, in memory since an earlier loop, or computed
+/// now.
+Expr RowLoops::own_value(const Node* n, Index& index) {
+  const auto place = blocks_.find(n);
+  if (inputs_.count(n)) return e_.bind(n, load(place->second.buffer, place->second.start + column_, n->dtype()));
+  if (full(n) && level_[n] < loop_) {
+    if (place != blocks_.end())
       return e_.bind(n, load(place->second.buffer, place->second.start + column_, n->dtype()));
     if (schedule_.stored.count(n)) return e_.bind(n, load(e_.argument(n), index.linear(), n->dtype()));
     if (kept_.count(n)) return e_.bind(n, load(scratch(n), column_, n->dtype()));
@@ -183,12 +184,12 @@ Expr RowWalks::own_value(const Node* n, Index& index) {
   return e_.bind(n, e_.definition(n, index));
 }
 
-Expr RowWalks::load(int buffer, const Expr& at, DType dtype) const {
+Expr RowLoops::load(int buffer, const Expr& at, DType dtype) const {
   const Expr e = e_.nest().load(buffer, at);
   return arithmetic_dtype(dtype) == dtype ? e : loop::cast(e, DType::F32);
 }
 
-int RowWalks::scratch(const Node* n) {
+int RowLoops::scratch(const Node* n) {
   auto [it, fresh] = scratch_.emplace(n, -1);
   if (fresh)
     it->second = e_.nest().add_buffer(

@@ -1,10 +1,10 @@
 // A value that is another one in a different order (a convolution's weight for its product, and the product's result
-// for the weight's gradient): squares of elements are turned in registers, so that both sides are read and written by
-// whole cache lines. The plain walk gathers one side element by element.
+// for the weight's gradient): squares of elements are transposed in registers, so that both sides are read and written
+// by whole cache lines. The plain loop gathers one side element by element.
 #include <algorithm>
 #include <functional>
 
-#include "cost/walks.h"
+#include "cost/loops.h"
 #include "loop/substitute.h"
 #include "lower/domain.h"
 #include "lower/kernels.h"
@@ -69,11 +69,12 @@ std::vector<Axis> unbroken(std::vector<Axis>& rest, int64_t Axis::* stride) {
 
 }  // namespace
 
-std::optional<LoweredKernel> lower_turned(const Schedule& schedule, const Group& group, const Machine& machine) {
+std::optional<LoweredKernel> lower_transpose(const Schedule& schedule, const Group& group,
+                                             const LoweringOptions& options) {
   const Node* n = group.values[0];
   const int64_t all = n->type.numel();
-  if (!machine.target.transposes_in_registers || group.columns != 1 || group.values.size() != 1 ||
-      all < cost::kWorthTurning || n->type.rank() == 0 || !moved(n, schedule))
+  if (!options.target.transposes_in_registers || group.columns != 1 || group.values.size() != 1 ||
+      all < cost::kWorthTransposing || n->type.rank() == 0 || !moved(n, schedule))
     return std::nullopt;
   LoweredKernel kernel;
   loop::LoopNest& nest = kernel.nest;
@@ -112,10 +113,10 @@ std::optional<LoweredKernel> lower_turned(const Schedule& schedule, const Group&
   }
   if (first_read->kind != loop::ExprKind::Int) return std::nullopt;  // there is a division left
 
-  // One side's neighbours are one axis, `across`; the other's may be several, `along`, which the squares walk as one:
+  // One side's neighbours are one axis, `across`; the other's may be several, `along`, which the squares treat as one:
   // of those an element's place takes divisions, but once a row of a square.
-  const int lanes = machine.target.f32_lanes;
-  const auto turned = [&](int64_t Axis::* near, int64_t Axis::* far) -> bool {
+  const int lanes = options.target.f32_lanes;
+  const auto transposed = [&](int64_t Axis::* near, int64_t Axis::* far) -> bool {
     std::vector<Axis> rest = axes;
     const auto it = std::find_if(rest.begin(), rest.end(), [&](const Axis& a) { return a.*near == 1; });
     if (it == rest.end() || (*it).*far == 1 || it->extent % lanes != 0) return false;
@@ -128,7 +129,7 @@ std::optional<LoweredKernel> lower_turned(const Schedule& schedule, const Group&
     std::vector<int64_t> loops_of;
     for (const Axis& a : rest) loops_of.push_back(a.extent);
     loops_of.push_back(across.extent / (lanes * abreast)), loops_of.push_back(squares);
-    OuterLoops loops(nest, loops_of, machine);
+    OuterLoops loops(nest, loops_of, options);
     const std::vector<Expr>& at = loops.variables();
     const int64_t width = abreast * lanes;  // of a row of squares
     const int tile = nest.add_buffer({"squares", DType::F32, lanes * width, loop::Space::Scratch, true});
@@ -140,7 +141,8 @@ std::optional<LoweredKernel> lower_turned(const Schedule& schedule, const Group&
       for (size_t i = 0; i < rest.size(); ++i) b = b + at[i] * (rest[i].*stride);
       return b;
     };
-    const bool reads_turned = near == &Axis::written;  // the squares' rows are neighbours where they are written
+    const bool transposes_what_it_reads =
+        near == &Axis::written;  // the squares' rows are neighbours where they are written
     const Expr row_at = along_at + nest.var(row), from = begins(&Axis::read, first_read->int_value),
                to = begins(&Axis::written, first_written);
     const Expr in_tile = nest.var(row) * width + nest.var(lane);
@@ -150,7 +152,7 @@ std::optional<LoweredKernel> lower_turned(const Schedule& schedule, const Group&
     };
     const auto sides = [&](const Stmt& s) { return loop::for_loop(LoopKind::Serial, side, integer(abreast), s); };
     std::vector<Stmt> body;
-    if (reads_turned) {
+    if (transposes_what_it_reads) {
       body.push_back(
           sides(loop::transpose(tile, nest.var(side) * lanes, width, load->id,
                                 from + along_at + nest.var(side) * (lanes * across.read), across.read, lanes)));
@@ -167,8 +169,8 @@ std::optional<LoweredKernel> lower_turned(const Schedule& schedule, const Group&
     return true;
   };
   const DType stored = n->dtype(), read = nest.buffers[static_cast<size_t>(load->id)].dtype;
-  if (read == DType::F32 && turned(&Axis::written, &Axis::read)) return kernel;
-  if (stored == DType::F32 && value->dtype == DType::F32 && turned(&Axis::read, &Axis::written)) return kernel;
+  if (read == DType::F32 && transposed(&Axis::written, &Axis::read)) return kernel;
+  if (stored == DType::F32 && value->dtype == DType::F32 && transposed(&Axis::read, &Axis::written)) return kernel;
   return std::nullopt;
 }
 

@@ -1,8 +1,8 @@
-#include "schedule/stream.h"
+#include "schedule/matmul_chain.h"
 
 #include <algorithm>
 
-#include "cost/streaming.h"
+#include "cost/matmul_chain.h"
 #include "loop/index.h"
 
 namespace trainc::schedule {
@@ -12,8 +12,8 @@ using loop::Index;
 
 namespace {
 
-/// Whether a sum with one result a row lies between `source` and `n`.
-bool sums_rows(const Node* n, const Node* source, int64_t rows) {
+/// Whether a sum with one result a row lies between `producer` and `n`.
+bool sums_rows(const Node* n, const Node* producer, int64_t rows) {
   // Down to contractions, which are as far away as the program is long: no recursion. First from `n` to the sums, then
   // from these on.
   std::vector<const Node*> stack{n}, sums;
@@ -29,7 +29,7 @@ bool sums_rows(const Node* n, const Node* source, int64_t rows) {
   while (!sums.empty()) {
     const Node* x = sums.back();
     sums.pop_back();
-    if (x == source) return true;
+    if (x == producer) return true;
     if (x->op != Op::Contract && seen.insert(x).second) sums.insert(sums.end(), x->inputs.begin(), x->inputs.end());
   }
   return false;
@@ -55,36 +55,36 @@ OrRefused<Matrix> matrix_of(const Node* c) {
   return matrix;
 }
 
-const char* refuse_sink(const Node* sink, bool turned, const Matrix& matrix) {
-  const int64_t width = sink->type.numel() / (matrix.batch * (turned ? matrix.columns : matrix.rows));
+const char* refuse_wide_consumer(const Node* consumer, bool transposed, const Matrix& matrix) {
+  const int64_t width = consumer->type.numel() / (matrix.batch * (transposed ? matrix.columns : matrix.rows));
   if (width == 0) return "there is nothing to multiply";
   if (width > cost::kWidestHead) return "the next contraction's result is wider than an attention head";
   if (matrix.columns * width * 4 > cost::kPackedOperand)
     return "the next contraction's packed operand is larger than a thread keeps";
-  if (turned && matrix.batch < cost::kLeastEntries) return "the sums over all rows would be too few tasks";
+  if (transposed && matrix.batch < cost::kLeastEntries) return "the sums over all rows would be too few tasks";
   return nullptr;
 }
 
-std::unordered_set<const Node*> stream_sources(const std::vector<const Node*>& nodes) {
-  std::unordered_set<const Node*> contractions, sources;
+std::unordered_set<const Node*> chain_producers(const std::vector<const Node*>& nodes) {
+  std::unordered_set<const Node*> contractions, producers;
   for (const Node* n : nodes)
     if (n->op == Op::Contract) contractions.insert(n);
-  for (const Node* sink : contractions) {
-    const Dims& lhs = sink->in(0)->shape();
+  for (const Node* consumer : contractions) {
+    const Dims& lhs = consumer->in(0)->shape();
     const Matrix matrix{lhs[0], lhs[1], lhs[2]};
-    if (sink->type.numel() == 0 || refuse_sink(sink, false, matrix)) continue;
-    const std::optional<BlockOperand> operand = block_operand(sink, 0, matrix);
+    if (consumer->type.numel() == 0 || refuse_wide_consumer(consumer, false, matrix)) continue;
+    const std::optional<BlockOperand> operand = block_operand(consumer, 0, matrix);
     if (!operand || !is_elementwise(operand->node->op)) continue;
     const int64_t rows = matrix.batch * matrix.rows;
-    // Sums are looked through, as if they were computed where they are used; one that reads a source makes it worth the
-    // while.
+    // Sums are looked through, as if they were computed where they are used; one that reads a producer makes it worth
+    // the while.
     for (const Read& r : reads_of(operand->node, contractions, rows, matrix.columns)) {
       if (r.access != Access::Full || !contractions.count(r.value)) continue;
-      const OrRefused<Matrix> source = matrix_of(r.value);
-      if (source && *source == matrix && sums_rows(operand->node, r.value, rows)) sources.insert(r.value);
+      const OrRefused<Matrix> producer = matrix_of(r.value);
+      if (producer && *producer == matrix && sums_rows(operand->node, r.value, rows)) producers.insert(r.value);
     }
   }
-  return sources;
+  return producers;
 }
 
 std::optional<BlockOperand> block_operand(const Node* contract, int which, const Matrix& matrix) {

@@ -1,25 +1,27 @@
-// Streams: one task walks the rows of an entry of the batch, or a part of them, a block at a time:
+// Matmul chains: one task takes the rows of an entry of the batch, or a part of them, a block at a time:
 //
 //   parallel task (batch, blocks)
-//     pack the rhs of every source and sink                                   <- stays in cache
+//     pack the rhs of every producer and consumer   <- stays in cache
 //     for block of rows
-//       sources: their block of the matrix, into scratch
-//       for row: the walks of a row group over the block's row; what the sinks read is put into scratch, over what is
-//       read no more sinks: their rows
-//       turned sinks: what this block adds to their sums; the last one stores them
+//       producers: their block of the matrix, into scratch
+//       for row of the block
+//         the loops of a row group over its columns; what consumers read goes into scratch, over what is read no more
+//       consumers: their rows
+//       transposed consumers: what this block adds to their sums; the last block stores them
 //
-// No sum depends on how rows are cut into blocks, but for those of turned sinks: each block is a block of k there.
+// No sum depends on how rows are cut into blocks, but for those of transposed consumers: there each block is a block of
+// k.
 #include <algorithm>
 #include <numeric>
 
 #include "cost/blocking.h"
-#include "cost/streaming.h"
+#include "cost/matmul_chain.h"
 #include "loop/substitute.h"
+#include "lower/causal_mask.h"
 #include "lower/contract.h"
-#include "lower/hidden.h"
 #include "lower/kernels.h"
-#include "lower/row_walks.h"
-#include "schedule/stream.h"
+#include "lower/row_loops.h"
+#include "schedule/matmul_chain.h"
 #include "support/division.h"
 
 namespace trainc::lower {
@@ -33,28 +35,28 @@ using schedule::matrix_of;
 
 namespace {
 
-class Stream {
+class MatmulChain {
  public:
-  Stream(const Schedule& schedule, const Group& group, const Machine& machine, const NodeRemarks& remarks)
+  MatmulChain(const Schedule& schedule, const Group& group, const LoweringOptions& options, const NodeRemarks& remarks)
       : schedule_(schedule),
         group_(group),
-        machine_(machine),
+        options_(options),
         remarks_(remarks),
         matrix_(matrix_in(group)),
         e_(schedule, kernel_),
-        walks_(schedule, rows_in(group), group.rows, group.columns, machine, e_) {}
+        loops_(schedule, rows_in(group), group.rows, group.columns, options, e_) {}
 
   LoweredKernel run() {
     nest().name = kernel_name(group_);
-    for (const Node* c : sources()) walks_.give(c);
-    for (const Sink& s : sinks_) walks_.want(s.operand.node);
-    walks_.find_levels();
+    for (const Node* c : producers()) loops_.add_input(c);
+    for (const Consumer& c : consumers_) loops_.add_output(c.operand.node);
+    loops_.find_levels();
     share_buffers();
     choose_blocks();
-    find_hidden();
+    find_masked();
     declare_arguments();
     e_.own.insert(group_.values.begin(), group_.values.end());
-    for (const Sink& s : sinks_) e_.own.insert(s.operand.node);
+    for (const Consumer& c : consumers_) e_.own.insert(c.operand.node);
     global_row_ = nest().add_var("first", matrix_.batch * matrix_.rows);
     make_buffers();
     make_parts();
@@ -63,65 +65,67 @@ class Stream {
   }
 
  private:
-  struct Sink {
+  struct Consumer {
     std::vector<const Node*> values;  // the contraction, then its epilogue
     BlockOperand operand;
     int which;
   };
-  struct Slot {
-    const Node *given, *wanted;
+  /// A block of rows in scratch: what producers wrote there, and what consumers read of it, over the former where no
+  /// loop reads that any more. Either may be none.
+  struct ScratchBlock {
+    const Node *input, *output;
     int buffer;
-  };  // a block in scratch
+  };
   struct Part {
     std::unique_ptr<ContractExpressions> expressions;
     std::unique_ptr<lower::ContractionPart> part;
     const Node* contract;
-    bool turned;
+    bool transposed;
   };
 
   loop::LoopNest& nest() { return kernel_.nest; }
 
   // --- what is in the group
-  static bool in_sinks(const Group& group, const Node* n) {
-    return std::any_of(group.sinks.begin(), group.sinks.end(),
+  static bool in_consumers(const Group& group, const Node* n) {
+    return std::any_of(group.consumers.begin(), group.consumers.end(),
                        [&](const auto& s) { return std::find(s.begin(), s.end(), n) != s.end(); });
   }
-  std::vector<const Node*> sources() const {
+  std::vector<const Node*> producers() const {
     std::vector<const Node*> found;
     for (const Node* n : group_.values)
-      if (n->op == Op::Contract && !in_sinks(group_, n)) found.push_back(n);
+      if (n->op == Op::Contract && !in_consumers(group_, n)) found.push_back(n);
     return found;
   }
   static Matrix matrix_in(const Group& group) {
     for (const Node* n : group.values)
-      if (n->op == Op::Contract && !in_sinks(group, n)) return *matrix_of(n);
-    throw InternalError("a stream without a source");
+      if (n->op == Op::Contract && !in_consumers(group, n)) return *matrix_of(n);
+    throw InternalError("a matmul chain without a producer");
   }
-  /// Fills sinks_: the values of the rows are those, and the expressions that sinks read.
+  /// Fills consumers_: the values of the rows are those, and the expressions that consumers read.
   std::vector<const Node*> rows_in(const Group& group) {
     std::vector<const Node*> values;
     for (const Node* n : group.values)
-      if (n->op != Op::Contract && !in_sinks(group, n)) values.push_back(n);
-    for (const auto& s : group.sinks) {
-      int drained = 0;
+      if (n->op != Op::Contract && !in_consumers(group, n)) values.push_back(n);
+    for (const auto& consumer : group.consumers) {
+      int operands = 0;
       for (int which : {0, 1}) {
-        const std::optional<BlockOperand> operand = block_operand(s[0], which, matrix_);
-        if (!operand || !reads_group(group, s, operand->node)) continue;
-        sinks_.push_back({s, *operand, which});
-        ++drained;
+        const std::optional<BlockOperand> operand = block_operand(consumer[0], which, matrix_);
+        if (!operand || !reads_group(group, consumer, operand->node)) continue;
+        consumers_.push_back({consumer, *operand, which});
+        ++operands;
         const bool given = operand->node->op == Op::Contract;
         if (!given && std::find(values.begin(), values.end(), operand->node) == values.end())
           values.push_back(operand->node);
       }
-      require(drained == 1, "a sink of a stream reads the matrix in a way that was not foreseen");
+      require(operands == 1, "a consumer of a matmul chain reads the matrix in a way that was not foreseen");
     }
     std::sort(values.begin(), values.end(), [](const Node* a, const Node* b) { return a->id < b->id; });
     return values;
   }
-  bool reads_group(const Group& group, const std::vector<const Node*>& sink, const Node* n) const {
+  bool reads_group(const Group& group, const std::vector<const Node*>& consumer, const Node* n) const {
     const auto inside = [&](const Node* v) {
       return std::find(group.values.begin(), group.values.end(), v) != group.values.end() &&
-             std::find(sink.begin(), sink.end(), v) == sink.end();
+             std::find(consumer.begin(), consumer.end(), v) == consumer.end();
     };
     if (schedule_.values.count(n)) return inside(n);
     for (const Read& r : reads_of(n, schedule_.values, group.rows, group.columns))
@@ -131,23 +135,23 @@ class Stream {
 
   // --- blocks in scratch
   void share_buffers() {
-    for (const Node* c : sources()) slots_.push_back({c, nullptr, -1});
+    for (const Node* c : producers()) blocks_in_scratch_.push_back({c, nullptr, -1});
     std::vector<const Node*> wanted;
-    for (const Sink& s : sinks_)
-      if (s.operand.node->op != Op::Contract && std::find(wanted.begin(), wanted.end(), s.operand.node) == wanted.end())
-        wanted.push_back(s.operand.node);
+    for (const Consumer& c : consumers_)
+      if (c.operand.node->op != Op::Contract && std::find(wanted.begin(), wanted.end(), c.operand.node) == wanted.end())
+        wanted.push_back(c.operand.node);
     std::sort(wanted.begin(), wanted.end(),
-              [&](const Node* a, const Node* b) { return walks_.made_in(a) < walks_.made_in(b); });
+              [&](const Node* a, const Node* b) { return loops_.made_in(a) < loops_.made_in(b); });
     for (const Node* w : wanted) {
-      const auto free = [&](const Slot& s) {
-        const bool drained =
-            std::any_of(sinks_.begin(), sinks_.end(), [&](const Sink& k) { return k.operand.node == s.given; });
-        return s.given && !s.wanted && !drained && s.given->dtype() == w->dtype() &&
-               walks_.last_read(s.given) <= walks_.made_in(w);
+      const auto free = [&](const ScratchBlock& s) {
+        const bool consumed = std::any_of(consumers_.begin(), consumers_.end(),
+                                          [&](const Consumer& c) { return c.operand.node == s.input; });
+        return s.input && !s.output && !consumed && s.input->dtype() == w->dtype() &&
+               loops_.last_read(s.input) <= loops_.made_in(w);
       };
-      auto slot = std::find_if(slots_.begin(), slots_.end(), free);
-      if (slot == slots_.end()) slots_.push_back({nullptr, w, -1});
-      else slot->wanted = w;
+      auto slot = std::find_if(blocks_in_scratch_.begin(), blocks_in_scratch_.end(), free);
+      if (slot == blocks_in_scratch_.end()) blocks_in_scratch_.push_back({nullptr, w, -1});
+      else slot->output = w;
     }
   }
 
@@ -156,45 +160,47 @@ class Stream {
     pitch_ = round_up(matrix_.columns, cost::kRowsOfTiles) + cost::kRowTail;
     if (pitch_ % cost::kSetsPitch == 0) pitch_ += cost::kRowsOfTiles;
     int64_t row_bytes = 0;
-    for (const Slot& s : slots_) row_bytes += pitch_ * size_of((s.given ? s.given : s.wanted)->dtype());
-    turned_ = std::any_of(sinks_.begin(), sinks_.end(), [](const Sink& s) { return s.operand.turned; });
-    const int64_t wanted_tasks = cost::kTasksOfCore * std::max(cost::kLeastCores, machine_.target.caches.cores);
-    int64_t most = std::min(cost::kMostRows, machine_.target.caches.l2 / cost::kBlockOfL2 / row_bytes);
-    if (!turned_)
+    for (const ScratchBlock& s : blocks_in_scratch_)
+      row_bytes += pitch_ * size_of((s.input ? s.input : s.output)->dtype());
+    transposed_ =
+        std::any_of(consumers_.begin(), consumers_.end(), [](const Consumer& c) { return c.operand.transposed; });
+    const int64_t wanted_tasks = cost::kTasksOfCore * std::max(cost::kLeastCores, options_.target.caches.cores);
+    int64_t most = std::min(cost::kMostRows, options_.target.caches.l2 / cost::kBlockOfL2 / row_bytes);
+    if (!transposed_)
       most = std::min(most, std::max(cost::kLeastRows, ceil_div(matrix_.batch * matrix_.rows, wanted_tasks)));
     most = std::max(cost::kFewestRows, most);
     // Equal blocks, of whole tiles.
     block_rows_ = std::min(matrix_.rows, round_up(ceil_div(matrix_.rows, ceil_div(matrix_.rows, most)),
                                                   most >= cost::kRowsOfTiles ? cost::kRowsOfTiles : cost::kFewestRows));
-    if (block_rows_ % 2) ++block_rows_;  // k of turned sinks comes in pairs
+    if (block_rows_ % 2) ++block_rows_;  // k of transposed consumers comes in pairs
     blocks_ = ceil_div(matrix_.rows, block_rows_);
-    chunks_ = turned_ ? 1 : std::min(blocks_, std::max<int64_t>(1, ceil_div(wanted_tasks, matrix_.batch)));
+    chunks_ = transposed_ ? 1 : std::min(blocks_, std::max<int64_t>(1, ceil_div(wanted_tasks, matrix_.batch)));
     chunk_blocks_ = ceil_div(blocks_, chunks_);
     chunks_ = ceil_div(blocks_, chunk_blocks_);
   }
 
   /// Columns that a causal mask hides from a block of rows are passed over, unless somebody wants them in memory.
-  void find_hidden() {
+  void find_masked() {
     std::vector<const Node*> values, wanted;
     for (const Node* n : group_.values) {
-      if (in_sinks(group_, n)) continue;
+      if (in_consumers(group_, n)) continue;
       values.push_back(n);
       if (schedule_.stored.count(n) && n->type.numel() == group_.rows * group_.columns)
-        return none_hidden("the matrix is wanted in memory", n);
+        return none_masked("the matrix is wanted in memory", n);
     }
-    for (const Sink& s : sinks_) {
-      if (s.operand.node->op == Op::Contract) return;
-      wanted.push_back(s.operand.node);
+    for (const Consumer& c : consumers_) {
+      if (c.operand.node->op == Op::Contract) return;
+      wanted.push_back(c.operand.node);
     }
-    if (walks_.factors().inner.size() != 1) return none_hidden("its columns are walked in parts", wanted[0]);
-    hidden_above_ = hidden_above(matrix_, values, wanted);
-    if (!hidden_above_) none_hidden("not proven to hide with zeros all that lies above the diagonal", wanted[0]);
+    if (loops_.factors().inner.size() != 1) return none_masked("its columns are several nested loops", wanted[0]);
+    masked_above_ = masked_above(matrix_, values, wanted);
+    if (!masked_above_) none_masked("not proven to hide with zeros all that lies above the diagonal", wanted[0]);
   }
   /// For a remark, where there is a mask.
-  void none_hidden(const char* why, const Node* of) const {
+  void none_masked(const char* why, const Node* of) const {
     if (!remarks_) return;
     std::vector<const Node*> wanted;
-    for (const Sink& s : sinks_) wanted.push_back(s.operand.node);
+    for (const Consumer& c : consumers_) wanted.push_back(c.operand.node);
     if (const Node* mask = mask_in(wanted))
       remarks_.missed(missed::kSkipMasked, why, mask, of,
                       matrix_.batch * matrix_.rows * matrix_.columns * size_of(of->dtype()));
@@ -202,8 +208,8 @@ class Stream {
 
   /// How many columns the rows of block `at` see, in whole vectors; nullptr: all.
   Expr columns_of(const Expr& at) const {
-    if (!hidden_above_) return nullptr;
-    const Expr seen = loop::floor_div(at * block_rows_ + integer(block_rows_ + *hidden_above_ + cost::kRowsOfTiles - 1),
+    if (!masked_above_) return nullptr;
+    const Expr seen = loop::floor_div(at * block_rows_ + integer(block_rows_ + *masked_above_ + cost::kRowsOfTiles - 1),
                                       cost::kRowsOfTiles) *
                       cost::kRowsOfTiles;
     return loop::apply(Op::Min, {integer(matrix_.columns), seen});
@@ -213,7 +219,7 @@ class Stream {
     const auto inside = [&](const Node* n) {
       return std::find(group_.values.begin(), group_.values.end(), n) != group_.values.end();
     };
-    walks_.declare_arguments();
+    loops_.declare_arguments();
     for (const Node* n : group_.values) {
       if (schedule_.stored.count(n)) e_.argument(n, true);
       for (const Read& r : reads_of(n, schedule_.values, n->type.numel(), 1))
@@ -222,16 +228,16 @@ class Stream {
   }
 
   void make_buffers() {
-    for (Slot& s : slots_) {
-      const DType dtype = (s.given ? s.given : s.wanted)->dtype();
-      s.buffer = nest().add_buffer(
-          {"block" + std::to_string(&s - slots_.data()), dtype, block_rows_ * pitch_, loop::Space::Scratch, true});
+    for (ScratchBlock& s : blocks_in_scratch_) {
+      const DType dtype = (s.input ? s.input : s.output)->dtype();
+      s.buffer = nest().add_buffer({"block" + std::to_string(&s - blocks_in_scratch_.data()), dtype,
+                                    block_rows_ * pitch_, loop::Space::Scratch, true});
     }
   }
   int buffer_of(const Node* n) const {
-    for (const Slot& s : slots_)
-      if (s.given == n || s.wanted == n) return s.buffer;
-    throw InternalError("a value of a stream has no block");
+    for (const ScratchBlock& s : blocks_in_scratch_)
+      if (s.input == n || s.output == n) return s.buffer;
+    throw InternalError("a value of a matmul chain has no block");
   }
 
   // --- contractions
@@ -243,7 +249,7 @@ class Stream {
       const Expr x = nest().load(buffer_of(n), row * pitch_ + loop::mod(index.linear(), matrix_.columns));
       return arithmetic_dtype(n->dtype()) == n->dtype() ? x : loop::cast(x, DType::F32);
     };
-    for (const Node* c : sources()) {
+    for (const Node* c : producers()) {
       Part& p = new_part(c, false);
       lower::ContractionSpec& spec = p.expressions->spec;
       spec.epilogue = [this, c, x = p.expressions.get()](Expr b, Expr m, Expr n, Expr sum) {
@@ -256,24 +262,24 @@ class Stream {
         p.expressions->spec.sums_block = {buffer_of(c), pitch_, 1};
       finish(p, true);
     }
-    for (const Sink& s : sinks_) {
-      Part& p = new_part(s.values[0], s.operand.turned);
-      p.expressions->spec.epilogue = [this, &s, x = p.expressions.get(), turned = p.turned](Expr b, Expr m, Expr n,
-                                                                                            Expr sum) {
+    for (const Consumer& c : consumers_) {
+      Part& p = new_part(c.values[0], c.operand.transposed);
+      p.expressions->spec.epilogue = [this, &c, x = p.expressions.get(), transposed = p.transposed](Expr b, Expr m,
+                                                                                                    Expr n, Expr sum) {
         aligned_values();
-        return x->epilogue(schedule_, s.values, b, turned ? m : first_ + m, n, sum);
+        return x->epilogue(schedule_, c.values, b, transposed ? m : first_ + m, n, sum);
       };
       // The blocks' rows, and the columns that they see, come in such numbers.
-      const int64_t columns = hidden_above_ ? std::gcd(cost::kRowsOfTiles, matrix_.columns) : matrix_.columns;
-      const int64_t granule = p.turned ? columns : std::gcd(block_rows_, matrix_.rows);
+      const int64_t columns = masked_above_ ? std::gcd(cost::kRowsOfTiles, matrix_.columns) : matrix_.columns;
+      const int64_t granule = p.transposed ? columns : std::gcd(block_rows_, matrix_.rows);
       const Expr read = p.expressions->spec.lhs(integer(0), integer(0), integer(0));
-      if (s.which == 0 && read->kind == loop::ExprKind::Load)
-        p.expressions->spec.lhs_block = {buffer_of(s.operand.node), pitch_, granule};
-      finish(p, !p.turned);
+      if (c.which == 0 && read->kind == loop::ExprKind::Load)
+        p.expressions->spec.lhs_block = {buffer_of(c.operand.node), pitch_, granule};
+      finish(p, !p.transposed);
     }
   }
-  Part& new_part(const Node* c, bool turned) {
-    parts_.push_back({std::make_unique<ContractExpressions>(e_, c, machine_), nullptr, c, turned});
+  Part& new_part(const Node* c, bool transposed) {
+    parts_.push_back({std::make_unique<ContractExpressions>(e_, c, options_), nullptr, c, transposed});
     return parts_.back();
   }
   /// `by_rows`: m is a block of rows. Both operands may be blocks.
@@ -288,8 +294,8 @@ class Stream {
     spec.lhs = [=, this](Expr b, Expr row, Expr k) { return in_block(lhs(b, by_rows ? first_ + row : row, k)); };
     spec.rhs = [=](Expr b, Expr row, Expr k) { return in_block(rhs(b, row, k)); };
     if (by_rows) spec.m = block_rows_;
-    spec.pinned = next_of(machine_.pinned);
-    p.part = std::make_unique<lower::ContractionPart>(nest(), spec, by_rows ? 0 : block_rows_, machine_.target);
+    spec.fixed_blocking = next_of(options_.fixed_blockings);
+    p.part = std::make_unique<lower::ContractionPart>(nest(), spec, by_rows ? 0 : block_rows_, options_.target);
   }
   void aligned_values() {
     e_.own_value = [this](const Node* v, Index& index) { return e_.bind(v, e_.definition(v, index)); };
@@ -303,7 +309,7 @@ class Stream {
     batch_ = loop::floor_div(nest().var(task), chunks_);
     std::vector<Stmt> body;
     for (Part& p : parts_)
-      if (!p.turned) body.push_back(p.part->pack_rhs(batch_));
+      if (!p.transposed) body.push_back(p.part->pack_rhs(batch_));
     const Expr first_block = loop::mod(nest().var(task), chunks_) * chunk_blocks_;
     const Expr blocks = blocks_ % chunk_blocks_ == 0
                             ? integer(chunk_blocks_)
@@ -322,8 +328,8 @@ class Stream {
     std::vector<Stmt> body;
     Expr columns = columns_of(at), before = columns_of(at - integer(1));
     if (columns) {
-      // Sums that turned sinks keep are made whole with the last block.
-      if (turned_)
+      // Sums that transposed consumers keep are made whole with the last block.
+      if (transposed_)
         columns = loop::apply(Op::Select,
                               {loop::apply(Op::Eq, {at, integer(blocks_ - 1)}), integer(matrix_.columns), columns});
       const int local = nest().add_local("columns", DType::I64);
@@ -331,30 +337,30 @@ class Stream {
       columns = nest().local(local);
     }
     for (Part& p : parts_)
-      if (!in_sinks(group_, p.contract)) body.push_back(p.part->multiply(batch_, {rows_here, columns, nullptr}));
-    body.push_back(walk_rows(rows, columns));
+      if (!in_consumers(group_, p.contract)) body.push_back(p.part->multiply(batch_, {rows_here, columns, nullptr}));
+    body.push_back(loop_over_rows(rows, columns));
     for (Part& p : parts_)
-      if (in_sinks(group_, p.contract) && !p.turned)
+      if (in_consumers(group_, p.contract) && !p.transposed)
         body.push_back(p.part->multiply(batch_, {rows_here, nullptr, columns}));
-    for (const Sink& s : sinks_)
+    for (const Consumer& c : consumers_)
       for (Part& p : parts_) {
-        if (!p.turned || p.contract != s.values[0]) continue;
+        if (!p.transposed || p.contract != c.values[0]) continue;
         // The matrix's columns are the rows of the operand that it is.
-        if (s.which == 0)
+        if (c.which == 0)
           body.push_back(p.part->add_k_block(batch_, at, {columns, nullptr, nullptr}, {before, nullptr, nullptr}));
         else body.push_back(p.part->add_k_block(batch_, at, {nullptr, columns, nullptr}, {nullptr, before, nullptr}));
       }
     return block(std::move(body));
   }
 
-  Stmt walk_rows(const Expr& rows, const Expr& columns) {
+  Stmt loop_over_rows(const Expr& rows, const Expr& columns) {
     const int b = nest().add_var("b", matrix_.batch), m = nest().add_var("m", matrix_.rows),
               r = nest().add_var("row", block_rows_);
-    for (const Slot& s : slots_)
-      for (const Node* n : {s.given, s.wanted})
-        if (n) walks_.place(n, s.buffer, nest().var(r) * pitch_);
+    for (const ScratchBlock& s : blocks_in_scratch_)
+      for (const Node* n : {s.input, s.output})
+        if (n) loops_.put_in_block(n, s.buffer, nest().var(r) * pitch_);
     std::vector<Stmt> row =
-        walks_.row(nest().var(b) * matrix_.rows + nest().var(m), {walks_.factors().inner, nullptr, columns});
+        loops_.row(nest().var(b) * matrix_.rows + nest().var(m), {loops_.factors().inner, nullptr, columns});
     if (row.empty()) return block({});
     return loop::for_loop(LoopKind::Serial, r, rows,
                           substitute(block(std::move(row)), {{b, batch_}, {m, first_ + nest().var(r)}}));
@@ -362,28 +368,28 @@ class Stream {
 
   const Schedule& schedule_;
   const Group& group_;
-  const Machine& machine_;
+  const LoweringOptions& options_;
   const NodeRemarks& remarks_;
   const Matrix matrix_;
   LoweredKernel kernel_;
   Expressions e_;
-  std::vector<Sink> sinks_;
-  RowWalks walks_;
-  std::vector<Slot> slots_;
+  std::vector<Consumer> consumers_;
+  RowLoops loops_;
+  std::vector<ScratchBlock> blocks_in_scratch_;
   std::vector<Part> parts_;
   int64_t pitch_ = 0;  // elements from a row of a block to the next
   int64_t block_rows_ = 0, blocks_ = 0, chunks_ = 0, chunk_blocks_ = 0;
-  bool turned_ = false;
-  std::optional<int64_t> hidden_above_;  // columns more than this beyond the row are hidden
+  bool transposed_ = false;
+  std::optional<int64_t> masked_above_;  // columns further beyond the row than this are masked
   int global_row_ = -1;                  // a variable: the row of all batches' rows that the block starts at
   Expr batch_, first_;                   // of the block that is written
 };
 
 }  // namespace
 
-LoweredKernel lower_stream(const Schedule& schedule, const Group& group, const Machine& machine,
-                           const NodeRemarks& remarks) {
-  return Stream(schedule, group, machine, remarks).run();
+LoweredKernel lower_matmul_chain(const Schedule& schedule, const Group& group, const LoweringOptions& options,
+                                 const NodeRemarks& remarks) {
+  return MatmulChain(schedule, group, options, remarks).run();
 }
 
 }  // namespace trainc::lower

@@ -16,39 +16,39 @@ void Groups::find_chains() {
       if (remarks_ && begins_chain(g)) no_chain(g, matrix.why());
       continue;
     }
-    std::vector<int> inside{g}, sinks;
+    std::vector<int> inside{g}, consumers;
     for (bool grown = true; grown;) {
       grown = false;
       for (int x : candidates(inside, *matrix))
         if (works_on(x, inside, *matrix) && !refuse_more(inside, x, matrix->columns)) inside.push_back(x), grown = true;
     }
-    const std::vector<int> makers = inside;
-    if (!works_on_rows(makers, *matrix)) {
+    const std::vector<int> producing = inside;
+    if (!works_on_rows(producing, *matrix)) {
       if (remarks_ && begins_chain(g)) no_chain(g, "no value of a row goes into a value of its elements");
       continue;
     }
-    bool told = !remarks_;
+    bool reported = !remarks_;
     for (int x : neighbours(inside)) {
-      Refusal why = refuse_drain(x, makers, *matrix);
-      if (!why && (reads(x, sinks) || reads_any(inside, x))) why = "one end of the chain reads another";
+      Refusal why = refuse_consumer(x, producing, *matrix);
+      if (!why && (reads(x, consumers) || reads_any(inside, x))) why = "one end of the chain reads another";
       if (!why) why = refuse_more(inside, x, matrix->columns);
-      if (!why) inside.push_back(x), sinks.push_back(x);
-      else if (remarks_ && groups_[x].kind == GroupKind::Contract && reads(x, makers))
-        no_chain(g, why, groups_[x].values[0]), told = true;
+      if (!why) inside.push_back(x), consumers.push_back(x);
+      else if (remarks_ && groups_[x].kind == GroupKind::Contract && reads(x, producing))
+        no_chain(g, why, groups_[x].values[0]), reported = true;
     }
-    if (sinks.empty()) {
-      if (!told && begins_chain(g)) no_chain(g, "what is done to its rows reads more than its own elements");
+    if (consumers.empty()) {
+      if (!reported && begins_chain(g)) no_chain(g, "what is done to its rows reads more than its own elements");
       continue;
     }
-    std::sort(sinks.begin(), sinks.end());
-    std::vector<std::vector<const Node*>> sink_values;
-    for (int x : sinks) sink_values.push_back(groups_[x].values);
+    std::sort(consumers.begin(), consumers.end());
+    std::vector<std::vector<const Node*>> consumer_values;
+    for (int x : consumers) consumer_values.push_back(groups_[x].values);
     const int made = join(inside);
     for (int x : inside)
       if (x != made) neighbours_[made].insert(neighbours_[made].end(), neighbours_[x].begin(), neighbours_[x].end());
-    Group& stream = groups_[made];
-    stream.kind = GroupKind::Stream, stream.rows = matrix->batch * matrix->rows, stream.columns = matrix->columns;
-    stream.sinks = std::move(sink_values);
+    Group& chain = groups_[made];
+    chain.kind = GroupKind::MatmulChain, chain.rows = matrix->batch * matrix->rows, chain.columns = matrix->columns;
+    chain.consumers = std::move(consumer_values);
   }
 }
 
@@ -127,9 +127,9 @@ bool Groups::begins_chain(int g) const {
   return false;
 }
 
-void Groups::no_chain(int g, Refusal why, const Node* sink) const {
-  const Node* source = groups_[g].values[0];
-  remarks_.missed(missed::kMatmulChain, why, source, sink, source->type.bytes());
+void Groups::no_chain(int g, Refusal why, const Node* consumer) const {
+  const Node* producer = groups_[g].values[0];
+  remarks_.missed(missed::kMatmulChain, why, producer, consumer, producer->type.bytes());
 }
 
 bool Groups::works_on(int x, const std::vector<int>& inside, const Matrix& matrix) {
@@ -165,7 +165,7 @@ bool Groups::works_on_rows(const std::vector<int>& inside, const Matrix& matrix)
   return false;
 }
 
-Refusal Groups::refuse_drain(int x, const std::vector<int>& inside, const Matrix& matrix) {
+Refusal Groups::refuse_consumer(int x, const std::vector<int>& inside, const Matrix& matrix) {
   if (groups_[x].kind != GroupKind::Contract) return "it is no contraction";
   const auto is_inside = [&](const Node* n) {
     return std::find(inside.begin(), inside.end(), group(n)) != inside.end();
@@ -175,7 +175,7 @@ Refusal Groups::refuse_drain(int x, const std::vector<int>& inside, const Matrix
     if (n != c)
       for (const Read& r : reads_.at(n))
         if (is_inside(r.value)) return "the next contraction's epilogue reads the matrix or its rows";
-  int drained = 0;
+  int operands = 0;
   for (int which : {0, 1}) {
     const Node* operand = c->in(which);
     std::vector<Read> reads = {{base_of(operand), Access::Full}};
@@ -183,8 +183,8 @@ Refusal Groups::refuse_drain(int x, const std::vector<int>& inside, const Matrix
     if (std::none_of(reads.begin(), reads.end(), [&](const Read& r) { return is_inside(r.value); })) continue;
     const std::optional<BlockOperand> block = block_operand(c, which, matrix);
     if (!block) return "the next contraction reads the matrix in another order";
-    if (drained++) return "the next contraction reads it in both operands";
-    if (const Refusal why = refuse_sink(c, block->turned, matrix)) return why;
+    if (operands++) return "the next contraction reads it in both operands";
+    if (const Refusal why = refuse_wide_consumer(c, block->transposed, matrix)) return why;
     if (values_.nodes.count(block->node)) continue;
     // An expression that is made for the contraction alone: elementwise, over the matrix.
     const int64_t rows = matrix.batch * matrix.rows;
@@ -195,7 +195,7 @@ Refusal Groups::refuse_drain(int x, const std::vector<int>& inside, const Matrix
         return "the next contraction reads more than elements of the matrix";
     }
   }
-  return drained == 1 ? nullptr : "the next contraction does not read the matrix";
+  return operands == 1 ? nullptr : "the next contraction does not read the matrix";
 }
 
 }  // namespace trainc::schedule

@@ -21,8 +21,8 @@ const std::string kGiven =
 struct Case {
   const char* what;
   const char* lines;
-  int permutes;
-};  // permutes: what is left of them
+  int permutes;  // that are left
+};
 const Case kCases[] = {
     {"elementwise, a number a channel, and back",
      "%a = mul %x %sb : i64[2,3,4,5]\n%b = neg %a : i64[2,3,4,5]\n%r = permute %b order=[0,2,3,1] : "

@@ -1,11 +1,12 @@
-// How kernels walk over elements: pieces, what is kept from walk to walk, how a tensor is turned, a device's blocks.
+// How kernels loop over elements: pieces, what is kept from one loop over a row to the next, how a tensor is
+// transposed, a device's blocks.
 #pragma once
 #include <cstdint>
 
 namespace trainc::cost {
 
 // --- rows
-// Bytes of scratch for one value's row that a walk keeps for the next one rather than computes again, on a CPU.
+// Bytes of scratch for one value's row that a loop over it keeps for the next one rather than computes again, on a CPU.
 constexpr int64_t kScratchRow = 256 << 10;
 // Bytes of Shared memory for all kept rows of a block, on a device: what every device gives (loop.h, kSharedBytes),
 // less what sums are combined in.
@@ -23,10 +24,11 @@ constexpr int64_t kFewPieces = 2;
 constexpr int64_t kEnoughTasks = 64;
 
 // --- a tensor in another order
-// Elements of a side of the square that is turned in registers: a vector of AVX-512. `prepare` asks it of both axes.
-constexpr int64_t kTurnedSquare = 16;
-// Elements of a tensor worth turning by squares.
-constexpr int64_t kWorthTurning = 4096;
+// Elements of a side of the square that is transposed in registers: a vector of AVX-512. `prepare` asks it of both
+// axes.
+constexpr int64_t kTransposedSquare = 16;
+// Elements of a tensor that is worth transposing by squares.
+constexpr int64_t kWorthTransposing = 4096;
 // Squares side by side: a quarter of a page's lines of the side that jumps.
 constexpr int64_t kAbreast = 4;
 

@@ -1,4 +1,4 @@
-#include "schedule/library.h"
+#include "schedule/vendor_product.h"
 
 #include <map>
 
@@ -71,8 +71,8 @@ std::optional<Operand> operand(Expr e, const loop::LoopNest& nest, int b, int ro
 
 }  // namespace
 
-OrRefused<LibraryProduct> library_product(const Contraction& c, const loop::LoopNest& nest, const Schedule& schedule,
-                                          const Group& group, bool tf32) {
+OrRefused<VendorProduct> vendor_product(const Contraction& c, const loop::LoopNest& nest, const Schedule& schedule,
+                                        const Group& group, bool tf32) {
   const Node *contract = group.values[0], *stored = nullptr;
   for (const Node* v : group.values) {
     if (!schedule.stored.count(v)) continue;
@@ -88,7 +88,7 @@ OrRefused<LibraryProduct> library_product(const Contraction& c, const loop::Loop
   if (lhs->matrix.dtype != rhs->matrix.dtype) return "its operands differ in dtype";
   const DType in = lhs->matrix.dtype, out = stored->dtype();
   const bool half = in == DType::BF16 || in == DType::F16;
-  if (out != in && !(half && out == DType::F32)) return "the library does not give this dtype";
+  if (out != in && !(half && out == DType::F32)) return "the vendor's library does not give this dtype";
   plan::Product p{.batch = c.batch,
                   .m = c.m,
                   .n = c.n,
@@ -98,7 +98,7 @@ OrRefused<LibraryProduct> library_product(const Contraction& c, const loop::Loop
                   .result = {},
                   .tf32 = tf32 && in == DType::F32};
   p.result = {.dtype = out, .offset = 0, .batch_stride = c.m * c.n, .row_stride = c.n, .column_stride = 1};
-  return LibraryProduct{p, lhs->buffer, rhs->buffer, stored};
+  return VendorProduct{p, lhs->buffer, rhs->buffer, stored};
 }
 
 }  // namespace trainc::schedule

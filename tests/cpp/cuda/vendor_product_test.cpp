@@ -4,7 +4,7 @@
 
 #include "device_run.h"
 #include "graphs.h"
-#include "runtime/cuda/library.h"
+#include "runtime/cuda/cublaslt.h"
 #include "runtime/interpret/driver.h"
 
 namespace trainc {
@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 using testing::oracle;
 using ::testing::StartsWith;
 
-compiler::CompileOptions with_library(bool interpreted = true) {
+compiler::CompileOptions with_vendor_products(bool interpreted = true) {
   compiler::CompileOptions o = testing::device_options(interpreted);
   o.library_flops = 1;
   return o;
@@ -51,7 +51,7 @@ int products(const plan::Plan& plan) {
                                         [](const plan::Step& s) { return s.kind == plan::StepKind::Product; }));
 }
 
-TEST(Library, EveryLayoutAgainstTheReference) {
+TEST(VendorProduct, EveryLayoutAgainstTheReference) {
   const struct {
     int64_t batch, m, n, k;
   } sizes[] = {{1, 5, 7, 3}, {2, 4, 6, 8}, {3, 1, 5, 2}, {2, 5, 1, 3}, {1, 3, 4, 1}, {2, 1, 1, 9}};
@@ -68,7 +68,8 @@ TEST(Library, EveryLayoutAgainstTheReference) {
         for (bool rhs : {false, true}) {
           const Graph g = product(s.batch, s.m, s.n, s.k, t.in, t.out, lhs, rhs);
           SCOPED_TRACE(print(g));
-          const plan::Plan plan = plan::load(plan::save(compiler::compile(copy_of(g), "product", with_library())));
+          const plan::Plan plan =
+              plan::load(plan::save(compiler::compile(copy_of(g), "product", with_vendor_products())));
           ASSERT_EQ(products(plan), 1) << plan::print(plan);
           const auto inputs = halves(g, 5);
           const auto driver = std::make_shared<runtime::interpreted::InterpretedDriver>();
@@ -78,12 +79,12 @@ TEST(Library, EveryLayoutAgainstTheReference) {
         }
 }
 
-TEST(Library, HowItIsAsked) {  // 2 batches of [4, 8] x [6, 8]^T: rows side by side are the library's columns
+TEST(VendorProduct, HowItIsAsked) {  // 2 batches of [4, 8] x [6, 8]^T: rows side by side are the library's columns
   const auto driver = std::make_shared<runtime::cuda::NullDriver>();
   const auto asked = [&](bool lhs, bool rhs) {
     const Graph g = product(2, 4, 6, 8, DType::BF16, DType::BF16, lhs, rhs);
     driver->calls.clear();
-    testing::run_on_device(compiler::compile(copy_of(g), "product", with_library(false)), driver, halves(g, 5));
+    testing::run_on_device(compiler::compile(copy_of(g), "product", with_vendor_products(false)), driver, halves(g, 5));
     EXPECT_THAT(driver->calls, ::testing::Not(Contains("graph")));  // its pointers would be fixed
     return driver->calls.back();
   };
@@ -98,14 +99,14 @@ TEST(Library, HowItIsAsked) {  // 2 batches of [4, 8] x [6, 8]^T: rows side by s
 }
 
 // queries out of one product of all heads: a leading dimension beyond the columns, an offset
-TEST(Library, PartsOfATensorAreReadWhereTheyLie) {
+TEST(VendorProduct, PartsOfATensorAreReadWhereTheyLie) {
   Graph g;
   Builder b{g, {}};
   const Node* all = b.input(0, {DType::F32, {1, 6, 24}});
   const Node* part = b.slice(all, {0, 0, 8}, {1, 6, 8}, {1, 1, 1});
   g.outputs = {{b.contract(part, b.input(1, {DType::F32, {1, 5, 8}})), {}}};
   g.input_count = 2;
-  const plan::Plan plan = compiler::compile(copy_of(g), "part", with_library());
+  const plan::Plan plan = compiler::compile(copy_of(g), "part", with_vendor_products());
   ASSERT_EQ(products(plan), 1);
   EXPECT_EQ(plan.steps[0].product.lhs.row_stride, 24);
   EXPECT_EQ(plan.steps[0].product.lhs.offset, 8);
@@ -114,7 +115,7 @@ TEST(Library, PartsOfATensorAreReadWhereTheyLie) {
                oracle(g, inputs));
 }
 
-TEST(Library, WhatItCannotComputeStaysAKernel) {
+TEST(VendorProduct, WhatItCannotComputeStaysAKernel) {
   Graph prologue;  // an operand that is no memory as it lies
   {
     Builder b{prologue, {}};
@@ -127,7 +128,7 @@ TEST(Library, WhatItCannotComputeStaysAKernel) {
       {&prologue, "an operand does not lie in memory in rows or columns"},
       {&epilogue, "its epilogue is more than a rounding"}};
   for (const auto& [g, why] : cases) {
-    const plan::Plan plan = compiler::compile(copy_of(*g), "kernel", with_library());
+    const plan::Plan plan = compiler::compile(copy_of(*g), "kernel", with_vendor_products());
     EXPECT_EQ(products(plan), 0) << plan::print(plan);
     EXPECT_THAT(not_called(plan), ::testing::ElementsAre(why));
     const auto inputs = halves(*g, 3);
@@ -136,7 +137,7 @@ TEST(Library, WhatItCannotComputeStaysAKernel) {
   }
 }
 
-TEST(Library, SmallProductsStayKernels) {
+TEST(VendorProduct, SmallProductsStayKernels) {
   compiler::CompileOptions o = testing::device_options(true);
   const Graph g = product(1, 16, 16, 16, DType::F32, DType::F32, false, false);
   EXPECT_EQ(products(compiler::compile(copy_of(g), "none", o)), 0);  // nobody has the library
@@ -150,9 +151,9 @@ TEST(Library, SmallProductsStayKernels) {
   EXPECT_THAT(not_called(large), ::testing::IsEmpty());
 }
 
-TEST(Library, Tf32IsAskedForWhereTheFlagSaysSo) {
+TEST(VendorProduct, Tf32IsAskedForWhereTheFlagSaysSo) {
   const Graph g = product(1, 4, 6, 8, DType::F32, DType::F32, false, false);
-  compiler::CompileOptions o = with_library();
+  compiler::CompileOptions o = with_vendor_products();
   EXPECT_FALSE(compiler::compile(copy_of(g), "strict", o).steps.at(0).product.tf32);
   o.tf32 = true;
   const plan::Plan plan = compiler::compile(copy_of(g), "tf32", o);
@@ -164,12 +165,12 @@ TEST(Library, Tf32IsAskedForWhereTheFlagSaysSo) {
             8);
 }
 
-TEST(Library, PlansNeedItWhereTheyWereCompiledForIt) {
+TEST(VendorProduct, PlansNeedItWhereTheyWereCompiledForIt) {
   struct Without : runtime::cuda::NullDriver {
     bool multiplies() const override { return false; }
   };
   const Graph g = product(1, 4, 6, 8, DType::F32, DType::F32, false, false);
-  const plan::Plan plan = compiler::compile(copy_of(g), "product", with_library(false));
+  const plan::Plan plan = compiler::compile(copy_of(g), "product", with_vendor_products(false));
   try {
     runtime::cuda::CudaExecutable executable(plan, std::make_shared<Without>());
     FAIL();

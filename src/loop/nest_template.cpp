@@ -1,4 +1,4 @@
-#include "loop/form.h"
+#include "loop/nest_template.h"
 
 #include <algorithm>
 #include <functional>
@@ -6,16 +6,16 @@
 namespace trainc::loop {
 namespace {
 
-// One walk serves both: it meets the numbers in the same order, and puts what `integer` and `real` give in their
-// places.
-class Walk {
+// Both template_of and parameterize go through a nest with this: it meets the numbers in the same order, and puts what
+// `integer` and `real` give in their places.
+class NumberRewriter {
  public:
   struct Numbers {
     std::function<Expr(const Expr&, bool always)> integer;
     std::function<Expr(const Expr&)> real;
   };
   /// Buffers from `first` on move by `added` places; the Parallel loop's extent becomes `parallel`.
-  Walk(const LoopNest& nest, int64_t parallel, int first, int added, Numbers numbers)
+  NumberRewriter(const LoopNest& nest, int64_t parallel, int first, int added, Numbers numbers)
       : nest_(nest),
         tiled_(std::any_of(nest.buffers.begin(), nest.buffers.end(),
                            [](const Buffer& b) { return b.space == Space::Register; })),
@@ -151,7 +151,7 @@ class Walk {
   const Numbers numbers_;
 };
 
-/// What of a nest is not the same for all of its form, but for the statements: gone.
+/// The nest without what differs within a template, its statements aside: counts, origins, extents, sizes of arguments.
 LoopNest plain(const LoopNest& nest) {
   LoopNest out = nest;
   out.parallel_extent = 1;
@@ -165,41 +165,41 @@ LoopNest plain(const LoopNest& nest) {
 
 }  // namespace
 
-bool Lifted::none() const {
+bool ParameterMask::none() const {
   const auto in = [](const std::vector<bool>& flags) {
     return std::find(flags.begin(), flags.end(), true) != flags.end();
   };
   return !in(integers) && !in(reals);
 }
 
-Form form_of(const LoopNest& nest) {
-  Form form;
+NestTemplate template_of(const LoopNest& nest) {
+  NestTemplate result;
   // The number of a number stands in its place: a sum's terms, once in order, print the same.
-  Walk walk(nest, 1, 0, 0,
-            {[&](const Expr& e, bool always) {
-               form.integers.push_back(e->int_value);
-               form.always.push_back(always);
-               return integer(static_cast<int64_t>(form.integers.size()) - 1);
-             },
-             [&](const Expr& e) {
-               form.reals.push_back(e->float_value);
-               return real(static_cast<double>(form.reals.size()) - 1, e->dtype);
-             }});
+  NumberRewriter rewriter(nest, 1, 0, 0,
+                          {[&](const Expr& e, bool always) {
+                             result.integers.push_back(e->int_value);
+                             result.always.push_back(always);
+                             return integer(static_cast<int64_t>(result.integers.size()) - 1);
+                           },
+                           [&](const Expr& e) {
+                             result.reals.push_back(e->float_value);
+                             return real(static_cast<double>(result.reals.size()) - 1, e->dtype);
+                           }});
   LoopNest out = plain(nest);
-  out.name = "form";
-  out.body = walk.stmt(nest.body);
+  out.name = "template";
+  out.body = rewriter.stmt(nest.body);
   for (Buffer& b : out.buffers)
-    if (b.space == Space::Scratch) form.scratch.push_back(b.numel), b.numel = 1;
-  form.text = print(out);
-  return form;
+    if (b.space == Space::Scratch) result.scratch.push_back(b.numel), b.numel = 1;
+  result.text = print(out);
+  return result;
 }
 
-LoopNest lift(const LoopNest& nest, const Lifted& lifted, const std::vector<int64_t>& scratch) {
+LoopNest parameterize(const LoopNest& nest, const ParameterMask& parameters, const std::vector<int64_t>& scratch) {
   LoopNest out = plain(nest);
   out.parallel_extent = nest.parallel_extent, out.bytes = nest.bytes, out.flops = nest.flops,
   out.origins = nest.origins;
-  const int64_t sizes = std::count(lifted.integers.begin(), lifted.integers.end(), true),
-                factors = std::count(lifted.reals.begin(), lifted.reals.end(), true);
+  const int64_t sizes = std::count(parameters.integers.begin(), parameters.integers.end(), true),
+                factors = std::count(parameters.reals.begin(), parameters.reals.end(), true);
   // Arguments come before scratch: buffers behind them move by as many places.
   size_t first = 0;
   while (first < nest.buffers.size() && nest.buffers[first].space == Space::Argument) ++first;
@@ -212,23 +212,24 @@ LoopNest lift(const LoopNest& nest, const Lifted& lifted, const std::vector<int6
   size_t s = 0;
   for (Buffer& b : out.buffers)
     if (b.space == Space::Scratch) {
-      require(scratch.at(s) >= b.numel, "lift: scratch does not fit");
+      require(scratch.at(s) >= b.numel, "parameterize: scratch does not fit");
       b.numel = scratch[s++];
     }
 
   size_t i = 0, r = 0;
   int64_t next_size = 0, next_factor = 0;
-  Walk walk(
-      nest, nest.parallel_extent, static_cast<int>(first), added,
-      {[&](const Expr& e, bool) { return lifted.integers.at(i++) ? out.load(size_buffer, integer(next_size++)) : e; },
-       [&](const Expr& e) {
-         if (!lifted.reals.at(r++)) return e;
-         const Expr factor = out.load(factor_buffer, integer(next_factor++));
-         return e->dtype == DType::F64 ? factor : cast(factor, e->dtype);
-       }});
-  out.body = walk.stmt(nest.body);
-  // What may lie over what was found from the numbers that are no longer here. It is part of the form: each nest of it
-  // has been looked at with its own.
+  NumberRewriter rewriter(nest, nest.parallel_extent, static_cast<int>(first), added,
+                          {[&](const Expr& e, bool) {
+                             return parameters.integers.at(i++) ? out.load(size_buffer, integer(next_size++)) : e;
+                           },
+                           [&](const Expr& e) {
+                             if (!parameters.reals.at(r++)) return e;
+                             const Expr factor = out.load(factor_buffer, integer(next_factor++));
+                             return e->dtype == DType::F64 ? factor : cast(factor, e->dtype);
+                           }});
+  out.body = rewriter.stmt(nest.body);
+  // Which buffers may lie over which was found from numbers that are parameters now, so that it cannot be verified
+  // again. It is part of the template: each nest of it was looked at with its own numbers.
   LoopNest apart = out;
   for (Buffer& b : apart.buffers) b.over = -1;
   verify(apart);

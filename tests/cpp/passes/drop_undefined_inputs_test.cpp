@@ -11,9 +11,9 @@ namespace {
 
 struct Case {
   const char* what;
-  const char* before;
+  const char* before;  // input 0 is defined, 1 and 2 are not
   const char* after;
-};  // input 0 is defined, 1 and 2 are not
+};
 const Case kCases[] = {
     {"zero + y is y",
      "%x = input index=0 : f32[2]\n%t = input index=1 : f32[2]\n%n = neg %t : f32[2]\n%r = add %n %x : f32[2]\nreturn "

@@ -9,7 +9,7 @@ namespace trainc::runtime::cuda {
 
 /// cuBLASLt thinks in columns: its matrix of `rows` x `columns` has element (i, j) at i + j * leading. d[m, n] =
 /// op(a)[m, k] op(b)[k, n].
-struct LibraryCall {
+struct CublasLtCall {
   // offset: elements, from the pointer of the buffer
   struct Matrix {
     DType dtype;
@@ -22,26 +22,26 @@ struct LibraryCall {
 };
 
 /// Its d is the transpose of our result, which has its rows side by side: so `a` is our rhs, and `b` our lhs.
-LibraryCall library_call(const plan::Product&);
+CublasLtCall cublaslt_call(const plan::Product&);
 /// "multiply 2 batches: a f32[96 x 32, leading 96, batch 3072, offset 0], b ..., d ...": what a driver without a GPU
 /// notes.
-std::string print(const LibraryCall&);
-/// Computes what the library would, in the host's memory, by the definition above: for drivers without a GPU. f32
+std::string print(const CublasLtCall&);
+/// Computes what cuBLASLt would, in the host's memory, by the definition above: for drivers without a GPU. f32
 /// operands are rounded to tf32 where the call says so.
-void run_on_host(const LibraryCall&, const void* a, const void* b, void* d);
+void run_on_host(const CublasLtCall&, const void* a, const void* b, void* d);
 
 /// cuBLASLt by dlopen.
-class Library {
+class CublasLt {
  public:
   /// nullptr where it cannot be loaded: the file that TRAINC_CUBLASLT names, else what the process has loaded or the
   /// loader finds.
-  static std::unique_ptr<Library> load();
-  ~Library();
-  void multiply(const LibraryCall&, const void* a, const void* b, void* d, void* memory, int64_t bytes, void* stream);
+  static std::unique_ptr<CublasLt> load();
+  ~CublasLt();
+  void multiply(const CublasLtCall&, const void* a, const void* b, void* d, void* memory, int64_t bytes, void* stream);
 
  private:
   struct Impl;
-  explicit Library(std::unique_ptr<Impl>);
+  explicit CublasLt(std::unique_ptr<Impl>);
   std::unique_ptr<Impl> impl_;
 };
 
