@@ -12,13 +12,16 @@ import signal
 import sys
 import time
 import traceback
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import cases  # noqa: E402
 
-COMPILED = {"trainc": {}, "trainc-max": {"tune": "max"}, "trainc-fused": {"fuse_step": True}}  # trainc.compile, told so
+# trainc.compile, told so; trainc-other is another tree of trainc, whose folder OTHER_TREE names
+COMPILED = {"trainc": {}, "trainc-other": {}, "trainc-max": {"tune": "max"}, "trainc-fused": {"fuse_step": True}}
+OTHER_TREE = "TRAINC_BENCH_OTHER"
 DOORS = ["eager", "inductor", "xla", *COMPILED, "trainc-step", "trainc-backend"]
 
 
@@ -91,9 +94,18 @@ def externs_of(model) -> int:
     return sum(len(compilation.externs()) for compilation in records.of(model))
 
 
+def _import_from_the_other_tree() -> None:
+    sys.path.insert(0, str(Path(os.environ[OTHER_TREE], "python")))
+    sys.meta_path.insert(0, PathFinder)  # before the finder of what is installed in place, which gives this tree's
+    if folder := os.environ.get("TRAINC_CACHE_DIR"):
+        os.environ["TRAINC_CACHE_DIR"] = folder + "-other"
+
+
 def serve(name: str, door: str, bf16: bool, pipe) -> None:
     """Answers "step" with (seconds, loss), "about" with numbers of the whole run, "flops" with their count, until "end"."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # every process would give the same advice
+    if door == "trainc-other":
+        _import_from_the_other_tree()
     import torch
 
     try:
@@ -119,7 +131,7 @@ def serve(name: str, door: str, bf16: bool, pipe) -> None:
                     "peak_bytes": cases.gpt2_example.peak_resident_bytes(),
                     "parameters": sum(p.numel() for p in plain.parameters() if p.requires_grad),
                 }
-                if door in COMPILED:
+                if door in COMPILED and door != "trainc-other":  # which may have no records, or other ones
                     about["externs"] = externs_of(plain)
                 pipe.send(("about", about))
     except EOFError:  # the parent is gone: nobody listens

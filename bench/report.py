@@ -14,11 +14,13 @@ from pathlib import Path
 CAP = 3.0  # a ratio counts for at most this in a geomean: one slow peer does not carry the rest
 BYTES_A_PARAMETER = 28  # AdamW in fp32 reads the parameter, its gradient and two moments, and writes all but the gradient
 NAMES = {
-    "eager": "eager", "inductor": "Inductor", "xla": "XLA", "trainc": "trainc", "trainc-max": "trainc, tuned",
+    "eager": "eager", "inductor": "Inductor", "xla": "XLA",
+    "trainc": "trainc", "trainc-other": "other trainc", "trainc-max": "trainc, tuned",
     "trainc-fused": "trainc, fuse_step", "trainc-step": "train_step", "trainc-backend": "trainc-backend",
 }  # fmt: skip
 
 PEERS = ("eager", "inductor", "xla")  # whom trainc is compared with
+COMPARED = (*PEERS, "trainc-other")
 
 
 def subject_of(doors: list[str]) -> str | None:
@@ -84,7 +86,7 @@ def _ratio_text(found: tuple[float, float, float] | None) -> str:
 
 
 def _times(results: dict, doors: list[str], subject: str | None) -> str:
-    peers = [door for door in PEERS if door in doors and subject]
+    peers = [door for door in COMPARED if door in doors and subject]
     table = [["step, median", "", *(NAMES[d] for d in doors), *(f"over {NAMES[p]}" for p in peers), "floor", "of floor"]]
     for row in results["rows"]:
         floor, own = floor_seconds(row, results["peaks"]), subject and step_seconds(row, subject)
@@ -108,7 +110,7 @@ def _costs(results: dict, doors: list[str], subject: str | None) -> str:
 def _summary(results: dict, doors: list[str], subject: str) -> list[str]:
     large = [row for row in results["rows"] if not row["small"]]
     lines = []
-    for peer in PEERS:
+    for peer in COMPARED:
         found = [r[0] for row in large if (r := ratio(row, peer, subject))]
         if found:
             note = f"over {NAMES[peer]}: geomean {geomean(found):.2f}x, each capped at {CAP:.0f}, least {min(found):.2f}x"
@@ -151,10 +153,11 @@ COLOURS = {
     "inductor": "#e69f00",
     "xla": "#999999",
     "trainc": "#0072b2",
+    "trainc-other": "#56b4e9",
     "trainc-max": "#009e73",
     "trainc-fused": "#d55e00",
     "trainc-step": "#cc79a7",
-    "trainc-backend": "#56b4e9",
+    "trainc-backend": "#f0e442",
 }
 
 

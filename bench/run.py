@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import cases  # noqa: E402
 import report  # noqa: E402
 import xla  # noqa: E402
-from contestant import DOORS, Contestant, Died  # noqa: E402
+from contestant import DOORS, OTHER_TREE, Contestant, Died  # noqa: E402
 
 MACHINE = cases.ROOT / "build" / "release" / "bench_machine"
 QUICK_SECONDS = 300
@@ -164,6 +164,9 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--contestants", nargs="+", choices=DOORS, help="default: eager, inductor, trainc, and xla where JAX is installed"
     )
+    parser.add_argument(
+        "--against", type=Path, metavar="TREE", help="another checkout of trainc, built: it takes part as trainc-other"
+    )
     parser.add_argument("--steps", type=int, help="measured steps, after the first (default: 8; with --quick 2)")
     parser.add_argument("--quick", action="store_true", help="five minutes in all; the end of the table says what was left out")
     parser.add_argument("--resume", action="store_true", help="keep the finished rows of the file of results")
@@ -180,6 +183,13 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
         args.contestants = ["eager", "inductor", *(["xla"] if xla.installed() else []), "trainc"]
     elif "xla" in args.contestants and not xla.installed():
         parser.error("the contestant xla wants JAX, which is not installed here: `pip install jax`")
+    if args.against is not None:
+        if not list(args.against.glob("python/trainc/_core*.so")):
+            parser.error(f"{args.against} holds no trainc that is built: `make build` there")
+        os.environ[OTHER_TREE] = str(args.against.resolve())
+        args.contestants = [*(door for door in args.contestants if door != "trainc-other"), "trainc-other"]
+    elif "trainc-other" in args.contestants:
+        parser.error("the contestant trainc-other wants --against TREE")
     args.steps = args.steps if args.steps is not None else 2 if args.quick else 8
     if args.steps < 1:
         parser.error("--steps must be at least 1")

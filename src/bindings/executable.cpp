@@ -1,7 +1,10 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <bit>
+#include <cstring>
 #include <mutex>
 #include <set>
 
@@ -66,18 +69,25 @@ nb::list input_info(const CoreExecutable& e) {
   return list;
 }
 
-/// Of words all over some memory, the first and the last among them.
-uint64_t sample(uintptr_t pointer, int64_t bytes) {
-  constexpr int64_t kWords = 61;
-  uint64_t hash = 0xcbf29ce484222325;
-  const int64_t words = bytes / 8, step = std::max<int64_t>(1, words / kWords);
-  const auto mix = [&](uint64_t word) { hash = (hash ^ word) * 0x100000001b3, hash ^= hash >> 29; };
-  uint64_t word = 0;
-  for (int64_t i = 0; i < words; i += step)
-    std::memcpy(&word, reinterpret_cast<const char*>(pointer) + i * 8, 8), mix(word);
-  if (bytes >= 8) std::memcpy(&word, reinterpret_cast<const char*>(pointer) + bytes - 8, 8);
-  else if (bytes > 0) std::memcpy(&word, reinterpret_cast<const char*>(pointer), static_cast<size_t>(bytes));
-  mix(word);
+/// Another number wherever one word is another: each lane mixes its words by steps that can be undone.
+uint64_t hash_memory(uintptr_t pointer, int64_t bytes) {
+  constexpr int64_t kLanes = 8;  // a chain of multiplications each: together they wait for memory alone
+  constexpr uint64_t kPrime = 0x100000001b3;
+  std::array<uint64_t, kLanes> lanes;
+  lanes.fill(0xcbf29ce484222325);
+  const char* at = reinterpret_cast<const char*>(pointer);
+  const char* const end = at + bytes;
+  for (std::array<uint64_t, kLanes> words; end - at >= int64_t(sizeof words); at += sizeof words) {
+    std::memcpy(&words, at, sizeof words);
+    for (int64_t i = 0; i < kLanes; ++i) lanes[i] = std::rotl((lanes[i] ^ words[i]) * kPrime, 29);
+  }
+  std::array<uint64_t, kLanes> rest = {};
+  std::memcpy(&rest, at, static_cast<size_t>(end - at));
+  uint64_t hash = static_cast<uint64_t>(bytes);
+  for (int64_t i = 0; i < kLanes; ++i) {
+    hash = std::rotl((hash ^ lanes[i]) * kPrime, 29);
+    hash = std::rotl((hash ^ rest[i]) * kPrime, 29);
+  }
   return hash;
 }
 
@@ -284,7 +294,7 @@ void rename(std::vector<std::string>& origins, const std::map<std::string, std::
 }
 
 void bind_executable(nb::module_& m) {
-  m.def("sample", &sample, nb::arg("pointer"), nb::arg("bytes"), "A hash of some of the words of some memory.");
+  m.def("hash_memory", &hash_memory, nb::arg("pointer"), nb::arg("bytes"), "A hash of the bytes of some memory.");
   nb::class_<CoreExecutable>(m, "Executable", "A plan, ready to run.")
       .def("run", &run, nb::arg("inputs"), nb::arg("outputs"), nb::arg("saved") = 0, nb::arg("generator") = nb::none(),
            nb::arg("extern_call") = nb::none(), nb::arg("temp") = 0, nb::arg("stream") = 0)

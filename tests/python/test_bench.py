@@ -48,6 +48,19 @@ def test_a_tiny_run_and_its_resumption(tmp_path, capsys):
         run.run(run.arguments([*words, "--steps", "2"]))
 
 
+def test_another_tree_takes_part(tmp_path):
+    words = ["--cases", "tiny", "--precisions", "fp32", "--steps", "1", "--contestants", "trainc", "--no-floor"]
+    package = tmp_path / "python" / "trainc"
+    package.mkdir(parents=True)
+    with pytest.raises(SystemExit):
+        run.arguments([*words, "--against", str(tmp_path)])  # nothing is built there
+    (package / "_core.so").touch()
+    (package / "__init__.py").write_text("raise ImportError('the other tree')\n")
+    done = bench(*words, "--against", str(tmp_path), "--json", str(tmp_path / "results.json"))
+    assert done.returncode == 0, done.stderr
+    assert "trainc-other died: ImportError: the other tree" in done.stdout
+
+
 def test_a_contestant_that_dies_says_why():
     start = contestant.Contestant
     with start("no such case", "eager", False, 600) as wrong, start("tiny", "eager", False, 600) as killed:

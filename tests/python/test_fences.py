@@ -286,13 +286,14 @@ PACKAGE = ROOT / "python" / "trainc"
 FRAMEWORKS = {"torch", "jax", "keras", "tensorflow"}
 
 # room (a folder, or a file beside folders) -> rooms that its modules may import, within functions too, beside their own
-_GROUND = {"base", "_core", "torch.compat", "torch.patches", "torch.trust"}
+_GROUND = {"base", "_core", "torch.compat", "torch.patches", "torch.strided", "torch.trust"}
 _PLANS = {*_GROUND, "torch.device", "torch.numbers", "torch.graph", "torch.guards", "torch.run", "torch.optimizers"}
 ROOMS = {
     "base": {"_core"},  # what every front end stands on: it knows no framework
     "torch": set(),
     "torch.compat": set(),
     "torch.patches": set(),
+    "torch.strided": set(),
     "torch.device": {"base", "_core", "torch.compat"},
     "torch.trust": {"base"},
     "torch.numbers": _GROUND,

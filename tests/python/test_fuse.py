@@ -279,6 +279,29 @@ def test_a_weight_changed_before_the_step_is_told():
         optimizer.step()
 
 
+@pytest.mark.parametrize("write", ["data", "numpy"])
+@pytest.mark.parametrize("size", [1, 7, 64, 301])
+def test_one_element_changed_without_a_version_is_told(size, write):
+    model = nn.Sequential(nn.Linear(size, 3), nn.Tanh(), nn.Linear(3, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainc.compile(model, optimizer, fuse_step=True)
+    for place in (0, size // 2, size - 1):
+        x = torch.randn(5, size)
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        changed = model[2].weight if place == 0 else x  # the backward reads both; of the first layer's weight it reads nothing
+        element = changed.data.view(-1)[place : place + 1]
+        before = element.clone()
+        if write == "data":
+            element.add_(1)
+        else:
+            element.numpy()[:] += 1
+        with pytest.raises(trainc.UserError, match="changed between backward"):
+            optimizer.step()
+        element.copy_(before)
+        optimizer.step()
+
+
 def test_shared_memory_is_not_fused():
     class Tied(nn.Module):
         def __init__(self):

@@ -620,6 +620,44 @@ def test_results_that_stay(what):
     equal(run(trainc.train_step), run(lambda step: step))
 
 
+TOGETHER = {
+    "a result and its row": lambda out, loss: (out, out[1]),
+    "a row and what it is of": lambda out, loss: (out[1:].t(), out),
+    "the loss twice": lambda out, loss: (loss, loss.detach()),
+    "in a dictionary": lambda out, loss: {"all": out.view(-1), "first": out[:, 0]},
+    "rows apart": lambda out, loss: (out[0], out[1]),
+}
+
+
+@pytest.mark.parametrize("what", TOGETHER)
+def test_results_that_lie_in_one_another(what):
+    """Who writes into one writes into the other."""
+
+    def run(wrap):
+        model = net()
+        optimizer = sgd(model)
+
+        def step(x):
+            optimizer.zero_grad()
+            out = model(x)
+            loss = out.pow(2).sum()
+            loss.backward()
+            optimizer.step()
+            return TOGETHER[what](out.detach(), loss.detach())
+
+        step, seen = wrap(step), []
+        for x in BATCHES:
+            result = step(x)
+            results = list(result.values()) if isinstance(result, dict) else list(result)
+            for i, each in enumerate(results):
+                each.add_(i + 1.0)
+                seen += [r.clone() for r in results]
+            seen += [torch.tensor(r.stride()) for r in results]
+        return seen
+
+    equal(run(trainc.train_step), run(lambda step: step))
+
+
 # ---- what steps beside the optimizers that are known ----------------------------------------------------------------------
 
 

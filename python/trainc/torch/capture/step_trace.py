@@ -27,7 +27,7 @@ from trainc.torch.capture.disguise import Disguise
 from trainc.torch.capture.dtypes import refuse_mixed
 from trainc.torch.capture.step_guards import NotYet, Unknown, check_result
 from trainc.torch.capture.step_objects import Reached
-from trainc.torch.capture.step_results import Returned, given_back, is_view
+from trainc.torch.capture.step_results import Returned, given_back
 from trainc.torch.capture.step_tensors import StepTensors
 from trainc.torch.capture.structure import Flattener, unflatten
 from trainc.torch.compat import (
@@ -45,6 +45,7 @@ from trainc.torch.guards.reads import Reads
 from trainc.torch.guards.watch import suspended
 from trainc.torch.optimizers.updates import Slot
 from trainc.torch.patches import patched, replaced
+from trainc.torch.strided import is_view, span
 
 Tensor = torch.Tensor
 
@@ -319,7 +320,7 @@ def _overlap(a: Tensor, b: Tensor) -> bool:
 
 
 def _last_of(tensor: Tensor) -> Any:
-    return tensor.storage_offset() + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.storage_offset() + span(tensor.shape, tensor.stride()) - 1
 
 
 def _other_leaves(loss: Tensor, known: set[int]) -> list[Tensor]:

@@ -92,26 +92,33 @@ class FlatCall(torch.nn.Module):
         return tuple(flattener.tensors)
 
 
-def ambient() -> tuple:
-    """What the program could leave otherwise than it found it: how operations outside of it are done."""
+def dispatch_modes() -> tuple:
+    """What decides how operations are done: whether gradients are on (the first), and autocast."""
     return (
         torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu"),
-        torch.get_autocast_dtype("cpu"), torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda"),
-        torch.is_autocast_cache_enabled(), torch.is_anomaly_enabled(),
+        torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled(),
+        torch.is_autocast_enabled("cuda"),  # a model on the CPU may ask for it
+        torch.get_autocast_dtype("cuda"),
     )  # fmt: skip
+
+
+def ambient() -> tuple:
+    """What the program could leave otherwise than it found it: how operations outside of it are done."""
+    return (*dispatch_modes(), torch.is_anomaly_enabled())
 
 
 def check_ambient(before: tuple, subject: str) -> None:
     """SideEffect, and all is as `before`, where the program left it otherwise."""
     if ambient() == before:
         return
-    torch.set_grad_enabled(before[0])
-    torch.set_autocast_enabled("cpu", before[2])
-    torch.set_autocast_dtype("cpu", before[3])
-    torch.set_autocast_enabled("cuda", before[4])
-    torch.set_autocast_dtype("cuda", before[5])
-    torch.set_autocast_cache_enabled(before[6])
-    torch.autograd.set_detect_anomaly(before[7])
+    gradients, _, cpu, cpu_dtype, cache, cuda, cuda_dtype, anomaly = before
+    torch.set_grad_enabled(gradients)
+    torch.set_autocast_enabled("cpu", cpu)
+    torch.set_autocast_dtype("cpu", cpu_dtype)
+    torch.set_autocast_cache_enabled(cache)
+    torch.set_autocast_enabled("cuda", cuda)
+    torch.set_autocast_dtype("cuda", cuda_dtype)
+    torch.autograd.set_detect_anomaly(anomaly)
     raise SideEffect(f"{subject} changes whether gradients are on, or autocast, for what follows it")
 
 

@@ -42,7 +42,7 @@ class DeferredBackward(Outputs):
         super().__init__(self._gradients)
         self.parameters, self._run, self._step = parameters, run, step
         self._ids = list(map(id, parameters.values()))
-        self._held = [(tensor, tensor._version, sample_of(tensor)) for tensor in held]
+        self._held = [(tensor, tensor._version, hash_of(tensor)) for tensor in held]
 
     def is_own(self, parameter: Tensor, gradient: DeferredTensor) -> bool:
         return self._ids[gradient.index] == id(parameter)
@@ -71,21 +71,21 @@ class DeferredBackward(Outputs):
         self._forget()
 
     def _check(self) -> None:
-        for tensor, version, sample in self._held:
-            if tensor._version != version or sample_of(tensor) != sample:
+        for tensor, version, content in self._held:
+            if tensor._version != version or hash_of(tensor) != content:
                 raise UserError(CHANGED.format(list(tensor.shape)))
 
     def _forget(self) -> None:
         self.parameters, self._held, self._run, self._step = {}, [], None, None
 
 
-def sample_of(tensor: Tensor) -> int:
-    """A number of some elements all over a tensor's memory: another one where the whole of it was written in a way that raises no
-    version (`p.data.mul_()`, a NumPy array that shares it)."""
+def hash_of(tensor: Tensor) -> int:
+    """Another number where an element of its memory is written in a way that raises no version: `p.data[0] = 1`, a NumPy array
+    that shares it. All of it is read: for GPT-2's 124M parameters some 2% of a step."""
     from trainc import _core
 
     storage = tensor.untyped_storage()
-    return _core.sample(storage.data_ptr(), storage.nbytes()) if tensor.is_cpu else 0
+    return _core.hash_memory(storage.data_ptr(), storage.nbytes()) if tensor.is_cpu else 0
 
 
 def _consumed() -> Any:

@@ -13,6 +13,7 @@ import torch
 from trainc.base.errors import NotCompiled
 from trainc.torch import compat, device
 from trainc.torch.capture.structure import changes, describe, leaves
+from trainc.torch.capture.trace import dispatch_modes
 
 Tensor = torch.Tensor
 
@@ -41,13 +42,7 @@ def tensor_type(tensor: Tensor) -> tuple:
 def modes() -> tuple:
     """What of PyTorch's own state decides what operations do. The first: whether gradients are on."""
     return (
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        torch.is_autocast_enabled("cpu"),
-        torch.get_autocast_dtype("cpu"),
-        torch.is_autocast_cache_enabled(),
-        torch.is_autocast_enabled("cuda"),  # a model on the CPU may ask for it
-        torch.get_autocast_dtype("cuda"),
+        *dispatch_modes(),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
         device.flags() if device.gpu_in_use() else None,

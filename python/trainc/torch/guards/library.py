@@ -165,15 +165,17 @@ def _home(path: str) -> str:
         return "torch"
     if path.startswith("<frozen "):
         return path[len("<frozen ") : -1].split(".", 1)[0]
-    folder = next((folder for folder in STDLIB_FOLDERS if path.startswith(folder)), "") if is_stdlib(path) else ""
-    return path[len(folder) :].split(os.sep, 1)[0].removesuffix(".py") if folder else ""
+    if not is_stdlib(path):
+        return ""
+    folder = next(folder for folder in STDLIB_FOLDERS if path.startswith(folder))
+    return path[len(folder) :].split(os.sep, 1)[0].removesuffix(".py")
 
 
 @functools.cache
 def reads(code: types.CodeType) -> bool:
     """Whether a function of a trusted package, called by the program itself, reads what no signature has."""
     home, name = _home(code.co_filename), code.co_name
-    if code in _SEEDS or code in _STATE:
+    if code in _SEEDS or code in _READERS:
         return True
     if home == "state":
         return name not in _SETTLED
@@ -191,7 +193,7 @@ _OF_PATHS = (
     "samefile", "symlink_to", "hardlink_to", "cwd",
 )  # fmt: skip
 # Functions of modules named above that read a file, or a setting.
-_STATE: set[types.CodeType] = set()
+_READERS: set[types.CodeType] = set()
 for _function in (
     os.path.exists, os.path.isfile, os.path.isdir, os.path.getsize, os.path.getmtime, os.path.getctime, os.path.getatime,
     os.path.lexists, os.path.islink, os.path.ismount, os.walk, glob.glob, glob.iglob, codecs.open,
@@ -200,7 +202,7 @@ for _function in (
     *(getattr(pathlib.Path, _name) for _name in _OF_PATHS if hasattr(pathlib.Path, _name)),
 ):  # fmt: skip
     if (_code := getattr(inspect.unwrap(_function), "__code__", None)) is not None:
-        _STATE.add(_code)
+        _READERS.add(_code)
 
 # Functions that make a generator's state of what the system gives where they are not given a seed, and the argument's name.
 _SEEDS = {random.Random.__init__.__code__: "x", random.Random.seed.__code__: "a"}

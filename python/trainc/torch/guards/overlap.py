@@ -7,13 +7,14 @@ have seen what was written. Such calls run in PyTorch. Inputs that are only read
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 
 from trainc.base.errors import NotCompiled
 from trainc.torch.compat import FakeTensor, TracingContext
+from trainc.torch.strided import span
 
 Tensor = torch.Tensor
 
@@ -45,34 +46,32 @@ class Apart:
         self._known = pointers
 
 
-def shared(tensors: Sequence[Tensor], written: Collection[int]) -> tuple[int, int] | None:
+def shared(
+    tensors: Sequence[Tensor], written: Collection[int], address: Callable[[Tensor], int] = Tensor.data_ptr
+) -> tuple[int, int] | None:
     """(one of `written`, another tensor that may share an element with it), by index; None where there are none such. Both may be
     one tensor given twice."""
     chosen = set(written)
-    spans = sorted((*_span(t), i) for i, t in enumerate(tensors) if t.numel())
+    starts = [address(t) for t in tensors]
+    lengths = [span(t.shape, t.stride()) * t.itemsize for t in tensors]
+    spans = sorted((start, start + n, i) for i, (start, n) in enumerate(zip(starts, lengths, strict=True)) if n)
     open_: list[tuple[int, int]] = []  # (end, index) of those that may reach over the next one's start
     for start, end, i in spans:
         open_ = [(other_end, j) for other_end, j in open_ if other_end > start]
         for _, j in open_:
-            if (i in chosen or j in chosen) and not _interleaved(tensors[i], tensors[j]):
+            if (i in chosen or j in chosen) and not _interleaved(tensors[i], tensors[j], starts[j] - starts[i]):
                 return (i, j) if i in chosen else (j, i)
         open_.append((end, i))
     return None
 
 
-def _span(t: Tensor) -> tuple[int, int]:
-    """The bytes from its first element to its last."""
-    start = t.data_ptr()
-    elements = 1 + sum((size - 1) * step for size, step in zip(t.shape, t.stride(), strict=True))
-    return start, start + elements * t.itemsize
-
-
-def _interleaved(a: Tensor, b: Tensor) -> bool:
-    """Whether these are columns of one matrix that do not meet: rows the same distance apart, and other bytes of each row."""
+def _interleaved(a: Tensor, b: Tensor, distance: int) -> bool:
+    """Whether these are columns of one matrix that do not meet: rows the same distance apart, and other bytes of each row.
+    `distance`: bytes from the first element of `a` to that of `b`."""
     (row, a_width), (other_row, b_width) = _rows(a), _rows(b)
     if row != other_row or row == 0:
         return False
-    between = (b.data_ptr() - a.data_ptr()) % row  # from a row of `a` to the next of `b`
+    between = distance % row  # from a row of `a` to the next of `b`
     return a_width <= between and between + b_width <= row
 
 

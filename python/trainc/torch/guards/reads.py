@@ -720,7 +720,7 @@ class Reads:
         return changed
 
     def _has_two_names(self, place: Place) -> bool:
-        """Whether the program reads a variable by its name and as an attribute of its module: Dynamo takes those for two."""
+        """Whether a variable may be read as an attribute of its module, too: Dynamo takes these for two."""
         return isinstance(place.thing, tuple) and any(place.thing[0] is vars(module) for _, module in self._opened)
 
     def again(self, kept: bool = False) -> Reads:

@@ -74,8 +74,8 @@ _stateful("changes a setting of torch's", torch.set_default_dtype, torch.set_def
 _STEPS: dict[types.CodeType, str] = {}
 
 
-def is_step(function: Any) -> None:
-    """Calls of a function end a trace: it is an optimizer's step."""
+def mark_step(function: Any) -> None:
+    """The program's calls of this function, an optimizer's step, end a trace."""
     _STEPS[function.__code__] = "an optimizer"
 
 
@@ -214,7 +214,7 @@ _WARNS = warnings._showwarnmsg.__code__  # what shows a warning that the program
 _HOOKS_SAVED = torch.autograd.graph.saved_tensors_hooks.__enter__.__code__
 
 
-_STEPS[torch.optim.Optimizer.profile_hook_step(is_step).__code__] = "an optimizer"  # what is around every class's step
+_STEPS[torch.optim.Optimizer.profile_hook_step(mark_step).__code__] = "an optimizer"  # what is around every class's step
 for _kind in _all_of(torch.optim.lr_scheduler.LRScheduler):
     if "step" in vars(_kind):
         _STEPS[inspect.unwrap(vars(_kind)["step"]).__code__] = "a scheduler"
@@ -273,4 +273,4 @@ def _line(frame: Any) -> str:
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-__all__ = ["Refusing", "Watched", "is_step", "suspended"]
+__all__ = ["Refusing", "Watched", "mark_step", "suspended"]

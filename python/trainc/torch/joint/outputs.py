@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from trainc.torch import compat
+from trainc.torch.strided import is_view, part_of
 
 Tensor = torch.Tensor
 Node = torch.fx.Node
@@ -62,15 +63,10 @@ class Outputs:
                 dense = results[i]
                 results[i] = torch.empty_strided(shape, strides, dtype=dense.dtype, device=dense.device).copy_(dense)
         for i, base, part in self._of_inputs:
-            results[i] = _taken(inputs[base], part)
+            results[i] = part_of(inputs[base], part)
         for i, base, part in self._of_outputs:
-            results[i] = _taken(results[base], part)
+            results[i] = part_of(results[base], part)
         return results
-
-
-def _taken(base: Tensor, part: tuple) -> Tensor:
-    shape, strides, offset = part
-    return base.as_strided(shape, strides, base.storage_offset() + offset)
 
 
 def _root(node: Any) -> tuple[Any, bool]:
@@ -86,8 +82,7 @@ def _viewed(node: Any) -> Node | None:
     """The node whose memory this one looks at (of a list's element: the list); None where it has its own."""
     if not isinstance(node, Node) or node.op != "call_function":
         return None
-    is_view = getattr(node.target, "is_view", False) or getattr(node.target, "__name__", "") == "getitem"
-    return node.args[0] if is_view and isinstance(node.args[0], Node) else None
+    return node.args[0] if is_view(node) and isinstance(node.args[0], Node) else None
 
 
 def _part(root: Node, node: Node) -> tuple | None:

@@ -77,7 +77,9 @@ class CompiledStep:
         self.updates.finish(keys, states)
         for call in self.traced.afterwards:
             call()
-        results = [place.of(tensors) if isinstance(place, Returned) else outputs[place] for place in self.traced.results]
+        own = [None if isinstance(place, Returned) else outputs[place] for place in self.traced.results]
+        bases = [*tensors, *own]
+        results = [place.of(bases) if isinstance(place, Returned) else outputs[place] for place in self.traced.results]
         return unflatten(self.traced.structure, results)
 
     def prepare(self) -> None:

@@ -16,7 +16,7 @@ import torch
 from trainc.base import messages, records
 from trainc.torch import compat
 from trainc.torch.compat import optimizer_post_hooks, optimizer_pre_hooks
-from trainc.torch.guards.watch import is_step
+from trainc.torch.guards.watch import mark_step
 from trainc.torch.optimizers import NUMBERS, Formula, Variant, formula_of, names
 from trainc.torch.optimizers.kernels import Kernels
 from trainc.torch.optimizers.state import Counted, GroupGuard, init_group, torchs_step, unhooked
@@ -68,7 +68,7 @@ def attach(optimizer: torch.optim.Optimizer, fusion: Any = None) -> None:
     def hooked(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         return (watched if _is_watched(self) else compiled_step)(self, *args, **kwargs)
 
-    is_step(hooked)
+    mark_step(hooked)
     if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
         hooked._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
     optimizer.register_load_state_dict_pre_hook(lambda *_: kernels.known.clear())  # it holds the state that is replaced

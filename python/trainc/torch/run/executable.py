@@ -17,6 +17,7 @@ from trainc.torch.graph import wire
 from trainc.torch.guards.state import TypeGuard
 from trainc.torch.run import library
 from trainc.torch.run.pool import Results
+from trainc.torch.strided import span
 
 Tensors = Sequence[torch.Tensor | None]
 
@@ -26,8 +27,7 @@ def tensor_at(pointer: int, dtype: str, shape: Sequence[int], stride: Sequence[i
     torch_dtype = wire.DTYPES[dtype]
     if 0 in shape:
         return device.empty(shape, stride, torch_dtype)
-    span = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
-    storage = compat.storage_at(pointer, device.torch, span * torch_dtype.itemsize)
+    storage = compat.storage_at(pointer, device.torch, span(shape, stride) * torch_dtype.itemsize)
     return torch.empty(0, dtype=torch_dtype, device=device.torch).set_(storage, 0, shape, stride)
 
 

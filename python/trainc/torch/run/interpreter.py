@@ -13,6 +13,7 @@ from trainc.torch import compat
 from trainc.torch.device import HOST, Host
 from trainc.torch.graph import wire
 from trainc.torch.run.executable import Tensors
+from trainc.torch.strided import span
 
 
 class InterpretedExecutable:
@@ -110,7 +111,8 @@ class InterpretedJoint:
         self.slots: list[tuple[int, int, Any] | None] = [None] * len(self.saved_inputs)
         offset = 0
         for node in saved[len(self.slots) :]:
-            size = _span(node.meta["val"]) * node.meta["val"].dtype.itemsize
+            value = node.meta["val"]
+            size = span(value.shape, value.stride()) * value.dtype.itemsize
             self.slots.append((offset, size, node.meta["val"]))
             offset += (size + 63) // 64 * 64
         self.saved_bytes = offset
@@ -164,13 +166,6 @@ def _graph(inputs: Nodes, calls: Nodes, outputs: list[Any]) -> torch.fx.GraphMod
             copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(tuple(copies[out] if isinstance(out, torch.fx.Node) else out for out in outputs))
     return torch.fx.GraphModule(torch.nn.Module(), graph)
-
-
-def _span(tensor: torch.Tensor) -> int:
-    """Elements from the first to the last, gaps included."""
-    if 0 in tensor.shape:
-        return 0
-    return 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 class InterpretedStep:

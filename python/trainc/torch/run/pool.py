@@ -12,6 +12,7 @@ import torch
 
 from trainc.torch import compat
 from trainc.torch.device import HOST, Host
+from trainc.torch.strided import span
 
 SMALL = 1 << 16  # below this, the allocator is quicker than looking for a free block
 KEPT = 4  # free blocks kept per place
@@ -67,8 +68,7 @@ class Results:
     def __init__(self, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...], device: Host = HOST):
         self.device = device
         self.dtype, self.shape, self.stride = dtype, tuple(shape), tuple(stride)
-        span = 0 if 0 in self.shape else 1 + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
-        self.bytes = span * dtype.itemsize
+        self.bytes = span(self.shape, self.stride) * dtype.itemsize
         self.pool = Pool(device)
 
     def new(self) -> torch.Tensor:

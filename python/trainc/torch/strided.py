@@ -1,0 +1,26 @@
+"""Where the elements of strided tensors lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+
+def span(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Elements from the first to the last, gaps included; 0 where there are none."""
+    return 0 if 0 in shape else 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
+
+
+def part_of(base: torch.Tensor, part: tuple) -> torch.Tensor:
+    """`part`: shape, strides, and the offset from the first element of `base`."""
+    shape, strides, offset = part
+    return base.as_strided(shape, strides, base.storage_offset() + offset)
+
+
+def is_view(node: torch.fx.Node) -> bool:
+    """Whether an operation gives the memory of its operand."""
+    return getattr(node.target, "is_view", False) or getattr(node.target, "__name__", "") == "getitem"
+
+
+__all__ = ["is_view", "part_of", "span"]
