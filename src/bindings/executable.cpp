@@ -1,7 +1,6 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <bit>
 #include <cstring>
@@ -69,25 +68,18 @@ nb::list input_info(const CoreExecutable& e) {
   return list;
 }
 
-/// Another number wherever one word is another: each lane mixes its words by steps that can be undone.
+/// Another number wherever one word is another: each lane takes in its words by a step that can be undone.
 uint64_t hash_memory(uintptr_t pointer, int64_t bytes) {
-  constexpr int64_t kLanes = 8;  // a chain of multiplications each: together they wait for memory alone
-  constexpr uint64_t kPrime = 0x100000001b3;
-  std::array<uint64_t, kLanes> lanes;
-  lanes.fill(0xcbf29ce484222325);
+  using Lanes [[gnu::vector_size(64)]] = uint64_t;
   const char* at = reinterpret_cast<const char*>(pointer);
   const char* const end = at + bytes;
-  for (std::array<uint64_t, kLanes> words; end - at >= int64_t(sizeof words); at += sizeof words) {
-    std::memcpy(&words, at, sizeof words);
-    for (int64_t i = 0; i < kLanes; ++i) lanes[i] = std::rotl((lanes[i] ^ words[i]) * kPrime, 29);
-  }
-  std::array<uint64_t, kLanes> rest = {};
-  std::memcpy(&rest, at, static_cast<size_t>(end - at));
+  Lanes lanes = {}, words = {};
+  const auto mix = [&] { lanes += words, lanes = lanes << 7 | lanes >> 57; };
+  for (; end - at >= int64_t(sizeof words); at += sizeof words) std::memcpy(&words, at, sizeof words), mix();
+  words = Lanes{};
+  std::memcpy(&words, at, static_cast<size_t>(end - at)), mix();
   uint64_t hash = static_cast<uint64_t>(bytes);
-  for (int64_t i = 0; i < kLanes; ++i) {
-    hash = std::rotl((hash ^ lanes[i]) * kPrime, 29);
-    hash = std::rotl((hash ^ rest[i]) * kPrime, 29);
-  }
+  for (size_t i = 0; i < sizeof lanes / 8; ++i) hash = std::rotl((hash ^ lanes[i]) * 0x100000001b3, 29);
   return hash;
 }
 

@@ -11,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
 import trainc
-from trainc.base import records
+from trainc.base import messages, records
 from trainc.torch.device import HOST
 from trainc.torch.graph.captured import captured
 from trainc.torch.joint import autograd
@@ -447,3 +447,38 @@ def test_the_backward_reads_a_buffer_as_it_was(engine, strict):
             model(x).sum().backward()
     same_gradients(plain, ours)
     assert_same(ours.count, plain.count)
+
+
+class RootOfZero(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(3))
+
+    def forward(self, x):
+        return (self.weight * x).sqrt().sum() * 0.0
+
+
+def test_anomaly_detection_names_pytorchs_operation():
+    model = trainc.compile(RootOfZero())
+    model(torch.ones(3)).backward()  # NaN, without a word, as in eager
+    with torch.autograd.detect_anomaly(check_nan=True), pytest.warns(messages.TraincWarning, match="detects anomalies"):
+        loss = model(torch.ones(3))
+        with pytest.raises(RuntimeError, match="MulBackward0|SqrtBackward0"):
+            loss.backward()
+
+
+def test_anomaly_detection_wants_a_loop_of_its_own():
+    model = RootOfZero()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = model(x)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    compiled = trainc.train_step(step)
+    with torch.autograd.detect_anomaly(), pytest.raises(trainc.UserError, match="call the function itself"):
+        compiled(torch.ones(3))
+    compiled(torch.ones(3))

@@ -73,6 +73,9 @@ class CompiledCall:
         turns.wait_for(model)
         if self._busy or torch.compiler.is_compiling() or _in_transform():
             return model._call_impl(*args, **kwargs)
+        if torch.is_anomaly_enabled():  # who asks which operation gives NaN asks for PyTorch's own operations
+            messages.warn_once("anomaly", f"{type(model).__name__} runs in PyTorch while torch.autograd detects anomalies")
+            return model._call_impl(*args, **kwargs)
         call_of = lambda: self._call(args, kwargs)  # noqa: E731
         try:
             call, entry = self._signatures.look_up(call_of)

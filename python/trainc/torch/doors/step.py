@@ -111,6 +111,8 @@ class TrainStep:
         try:
             if compat.caches_parametrizations():
                 raise NotCompiled("a step within torch.nn.utils.parametrize.cached(): enter it in the step")
+            if torch.is_anomaly_enabled():
+                raise NotCompiled("torch.autograd detects anomalies in PyTorch's own operations: call the function itself")
             structure = known.numbers.without_numbers(flattener.flatten((args, kwargs)))
             types = tuple([tensor_type(t) for t in flattener.tensors])
             formulas = self._formulas()
