@@ -19,8 +19,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import cases  # noqa: E402
 
-# trainc.compile, told so; trainc-other is another tree of trainc, whose folder OTHER_TREE names
-COMPILED = {"trainc": {}, "trainc-other": {}, "trainc-max": {"tune": "max"}, "trainc-fused": {"fuse_step": True}}
+COMPILED = {"trainc": {}, "trainc-max": {"tune": "max"}, "trainc-fused": {"fuse_step": True}}  # trainc.compile, told so
+OTHER = "trainc-other"  # trainc.compile of another tree, whose folder is in the environment
 OTHER_TREE = "TRAINC_BENCH_OTHER"
 DOORS = ["eager", "inductor", "xla", *COMPILED, "trainc-step", "trainc-backend"]
 
@@ -33,8 +33,8 @@ def through(door: str, model, optimizer, memory=None):
         import trainc
 
         trainc.config.fallback = False  # what PyTorch would run instead is not to be measured as trainc
-    if door in COMPILED:
-        return trainc.compile(model, optimizer, memory=memory, **COMPILED[door])
+    if door in COMPILED or door == OTHER:
+        return trainc.compile(model, optimizer, memory=memory, **COMPILED.get(door, {}))
     if door == "trainc-backend":
         return torch.compile(model, backend="trainc"), optimizer
     if door == "inductor":
@@ -94,7 +94,7 @@ def externs_of(model) -> int:
     return sum(len(compilation.externs()) for compilation in records.of(model))
 
 
-def _import_from_the_other_tree() -> None:
+def import_from_the_other_tree() -> None:
     sys.path.insert(0, str(Path(os.environ[OTHER_TREE], "python")))
     sys.meta_path.insert(0, PathFinder)  # before the finder of what is installed in place, which gives this tree's
     if folder := os.environ.get("TRAINC_CACHE_DIR"):
@@ -104,8 +104,8 @@ def _import_from_the_other_tree() -> None:
 def serve(name: str, door: str, bf16: bool, pipe) -> None:
     """Answers "step" with (seconds, loss), "about" with numbers of the whole run, "flops" with their count, until "end"."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # every process would give the same advice
-    if door == "trainc-other":
-        _import_from_the_other_tree()
+    if door == OTHER:
+        import_from_the_other_tree()
     import torch
 
     try:
@@ -131,7 +131,7 @@ def serve(name: str, door: str, bf16: bool, pipe) -> None:
                     "peak_bytes": cases.gpt2_example.peak_resident_bytes(),
                     "parameters": sum(p.numel() for p in plain.parameters() if p.requires_grad),
                 }
-                if door in COMPILED and door != "trainc-other":  # which may have no records, or other ones
+                if door in COMPILED:
                     about["externs"] = externs_of(plain)
                 pipe.send(("about", about))
     except EOFError:  # the parent is gone: nobody listens

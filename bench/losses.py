@@ -1,8 +1,8 @@
 """GPT-2 124M on real text: the loss of every step, through trainc's doors, against eager's own spread.
 
-The rule is tests/python/losses.py's: of each step in fp32; with --bf16 of the whole curve, whose distance from eager's in fp32 is
-measured by that of eager's own under bf16 autocast. Each run is a process of its own; finished runs are kept in build/losses and
-not made again unless --fresh is given (trainc's are always made again). Ends with code 1 where the rule is broken.
+The rule is tests/python/loss_rule.py's: of each step in fp32; with --bf16 of the whole curve, whose distance from eager's in fp32
+is measured by that of eager's own under bf16 autocast. Each run is a process of its own; finished runs are kept in build/losses
+and not made again unless --fresh is given (trainc's are always made again). Ends with code 1 where the rule is broken.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "examples"), str(ROOT / "tests" / "python"), str(ROOT / "bench")]
 import finetune_gpt2 as gpt2  # noqa: E402
-import losses as rule  # noqa: E402
+import loss_rule as rule  # noqa: E402
 from contestant import DOORS, stepping  # noqa: E402
 
 MEMORY = 0.85  # of what it would need

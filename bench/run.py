@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import cases  # noqa: E402
 import report  # noqa: E402
 import xla  # noqa: E402
-from contestant import DOORS, OTHER_TREE, Contestant, Died  # noqa: E402
+from contestant import DOORS, OTHER, OTHER_TREE, Contestant, Died  # noqa: E402
 
 MACHINE = cases.ROOT / "build" / "release" / "bench_machine"
 QUICK_SECONDS = 300
@@ -162,7 +162,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--cases", nargs="+", default=list(cases.CASES), metavar="CASE", help=", ".join(cases.CASES))
     parser.add_argument("--precisions", nargs="+", choices=["fp32", "bf16"], default=["fp32", "bf16"])
     parser.add_argument(
-        "--contestants", nargs="+", choices=DOORS, help="default: eager, inductor, trainc, and xla where JAX is installed"
+        "--contestants", nargs="+", choices=[*DOORS, OTHER], help="default: eager, inductor, trainc, and xla where JAX is installed"
     )
     parser.add_argument(
         "--against", type=Path, metavar="TREE", help="another checkout of trainc, built: it takes part as trainc-other"
@@ -187,9 +187,9 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
         if not list(args.against.glob("python/trainc/_core*.so")):
             parser.error(f"{args.against} holds no trainc that is built: `make build` there")
         os.environ[OTHER_TREE] = str(args.against.resolve())
-        args.contestants = [*(door for door in args.contestants if door != "trainc-other"), "trainc-other"]
-    elif "trainc-other" in args.contestants:
-        parser.error("the contestant trainc-other wants --against TREE")
+        args.contestants = [*(door for door in args.contestants if door != OTHER), OTHER]
+    elif OTHER in args.contestants:
+        parser.error(f"the contestant {OTHER} wants --against TREE")
     args.steps = args.steps if args.steps is not None else 2 if args.quick else 8
     if args.steps < 1:
         parser.error("--steps must be at least 1")

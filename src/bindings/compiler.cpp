@@ -128,28 +128,22 @@ std::vector<compiler::LoweredPlan> only(compiler::LoweredPlan plan) {
   return one;
 }
 
-/// The order of a mask's draws is part of the graph: the generator is found before a graph with masks is imported.
-void find_generator_of(const std::string& graph) {
-  if (graph.find("\"generator\": \"philox\"") != std::string::npos) return;
-  if (graph.find("dropout") != std::string::npos || graph.find("bernoulli") != std::string::npos) find_mask_generator();
-}
-
 std::unique_ptr<CoreExecutable> compile(const std::string& graph, const std::string& name, const std::string& options,
                                         const nb::object& callback, compiler::SharedKernels* shared,
                                         const std::string& device, nb::object tuner) {
-  find_generator_of(graph);
   const CompileRequest request(options, device, std::move(tuner));
   return compiled(request, callback, shared, 0, [&](const compiler::Job& job, compiler::Timing* timing) {
-    return compiler::compile(frontend::import_aten(graph), name, request.options, job, timing);
+    return compiler::compile(frontend::import_aten(graph, request.options.generator), name, request.options, job,
+                             timing);
   });
 }
 
 void learn_graph(const std::string& graph, const std::string& name, const std::string& options,
                  compiler::SharedKernels& shared) {
-  find_generator_of(graph);
   const compiler::CompileOptions o = compiler::options_of(options);
-  learn(shared,
-        [&](const compiler::Job& job) { return only(compiler::lower(frontend::import_aten(graph), name, o, job)); });
+  learn(shared, [&](const compiler::Job& job) {
+    return only(compiler::lower(frontend::import_aten(graph, o.generator), name, o, job));
+  });
 }
 
 nb::dict as_dict(const compiler::Footprint& f) {
@@ -193,11 +187,10 @@ struct JointGraph {
   JointGraph(const std::string& graph, int64_t primals, int64_t forward_outputs, const std::string& name,
              const std::string& options, int64_t defer_from, const std::string& device, nb::object tuner)
       : request(options, device, std::move(tuner)) {
-    find_generator_of(graph);
     const auto start = Clock::now();
     nb::gil_scoped_release unlock;
     joint = std::make_unique<compiler::JointGraph>(
-        frontend::import_aten(graph), primals, forward_outputs, name, request.options,
+        frontend::import_aten(graph, request.options.generator), primals, forward_outputs, name, request.options,
         defer_from < 0 ? std::numeric_limits<int64_t>::max() : defer_from, defer_from < 0);
     seconds = seconds_since(start);
   }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "bindings/bindings.h"
+#include "compiler/code_generator.h"
 #include "emit/cuda/emit.h"
 #include "interpret/amx.h"
 #include "runtime/interpret/device.h"
@@ -77,6 +78,11 @@ void bind_machine(nb::module_& m) {
   m.def(
       "shares_kernels", [](const std::string& target) { return target_of(target, cpu_level()).shares_kernels; },
       nb::arg("target"), "Whether one kernel for a target may serve plans of different sizes.");
+  m.def(
+      "code_generator_version",
+      [](const std::string& target) { return compiler::generator_of(target_of(target, cpu_level())).version(); },
+      nb::arg("target"),
+      "Of what makes a target's code and is no part of this module: NVRTC's. \"\" where nothing is.");
   m.def("build_id", &build_id, "The linker's hash of this module.");
   m.def("thread_count", &runtime::thread_count);
   m.def(

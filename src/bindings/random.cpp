@@ -90,7 +90,7 @@ void bind_random(nb::module_& m) {
       "at a time; p: the probability of 1.");
   m.def("mask_generator", [] {
     find_mask_generator();
-    return mask_generator() == MaskGenerator::Mkl ? "mkl" : "twister";
+    return std::string(name_of(mask_generator()));
   });
 }
 

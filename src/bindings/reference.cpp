@@ -48,7 +48,7 @@ nb::list evaluate(const std::string& json, const nb::list& inputs, const std::st
                   const nb::object& call) {
   if (precision != "truth" && precision != "rounded")
     throw UserError("evaluate: precision is \"truth\" or \"rounded\"");
-  const Program program = frontend::import_aten(json);
+  const Program program = frontend::import_aten(json, mask_generator());
   const Graph& graph = program.graph;
   require(static_cast<int64_t>(nb::len(inputs)) == graph.input_count,
           "evaluate: the graph takes " + std::to_string(graph.input_count) + " inputs");
@@ -89,12 +89,13 @@ void bind_reference(nb::module_& m) {
   m.def("supported_operations", &frontend::supported_operations,
         "ATen operations that are compiled; any other runs in the framework.");
   m.def(
-      "import_text", [](const std::string& json) { return print(frontend::import_aten(json).graph); }, nb::arg("json"));
+      "import_text", [](const std::string& json) { return print(frontend::import_aten(json, mask_generator()).graph); },
+      nb::arg("json"));
   m.def(
       "optimized_text",
       [](const std::string& json) {
         Pipeline pipeline("optimized_text");
-        return print(optimize(std::move(frontend::import_aten(json).graph), pipeline));
+        return print(optimize(std::move(frontend::import_aten(json, mask_generator()).graph), pipeline));
       },
       nb::arg("json"));
   m.def("evaluate", &evaluate, nb::arg("json"), nb::arg("inputs"), nb::arg("precision") = "truth",

@@ -31,6 +31,7 @@ class NvrtcGenerator : public CodeGenerator {
   Listing listing(const loop::LoopNest& nest, const Target&, Entry entry) const override {
     return {".cu", text(nest, entry)};
   }
+  std::string version() const override { return emit::cuda::nvrtc_version(); }
 
  private:
   static std::string text(const loop::LoopNest& nest, Entry entry) {
@@ -45,6 +46,7 @@ class NestPrinter : public NvrtcGenerator {
     const std::string text = loop::print(nest);
     return {{text.begin(), text.end()}};
   }
+  std::string version() const override { return ""; }
 };
 
 struct Registry {

@@ -29,6 +29,8 @@ class CodeGenerator {
   };
   /// What TRAINC_DUMP=asm shows.
   virtual Listing listing(const loop::LoopNest&, const Target&, Entry) const = 0;
+  /// Of what makes the code and is loaded apart from this module; "" where there is none such.
+  virtual std::string version() const { return ""; }
 };
 
 /// "llvm", "nvrtc", "nests", or what was registered; InternalError where a target names another.

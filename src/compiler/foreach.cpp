@@ -4,6 +4,7 @@
 
 #include <cctype>
 
+#include "cost/loops.h"
 #include "lower/expressions.h"
 #include "lower/kernels.h"
 #include "lower/map_device.h"
@@ -28,6 +29,7 @@ LoweredForeach lower_foreach(Program program, const std::vector<int64_t>& in_pla
   result.name = name;
   result.cpu = options.target.cpu;
   result.device = options.target.device;
+  result.chunk = cost::kForeachPiece;
 
   schedule::Schedule nothing_stored;
   lower::LoweredKernel kernel;

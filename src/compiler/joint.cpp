@@ -35,6 +35,7 @@ struct JointGraph::Impl {
   int64_t primals = 0, tangents = 0;
   int64_t free_flops = 0;       // of both halves as they are first cut
   std::vector<Remark> remarks;  // of the joint graph: reported with the forward plan's
+  std::vector<Pipeline::Record> passes;
 
   int64_t flops() const { return contraction_flops(cut.forward) + contraction_flops(cut.backward); }
   void cut_at(double at) {
@@ -83,6 +84,7 @@ JointGraph::JointGraph(Program joint, int64_t primals, int64_t forward_outputs, 
         std::move(impl_->graph));
     impl_->remarks = remarks.take();
   }
+  impl_->passes = pipeline.records();
   impl_->cut_at(0);
   impl_->free_flops = impl_->flops();
 }
@@ -96,6 +98,7 @@ LoweredPlan forward_of(const JointGraph::Impl& impl, const ArenaLayout& layout, 
   LoweredPlan lowered = lower_graph(pipeline.run_needed("remove_dead", remove_dead, impl.cut.forward), pipeline, layout,
                                     options, job, timing);
   lowered.plan.remarks = together(impl.remarks, lowered.plan.remarks);
+  if (timing) timing->passes.insert(timing->passes.begin(), impl.passes.begin(), impl.passes.end());
   return lowered;
 }
 
@@ -140,7 +143,7 @@ Footprint footprint_of(const JointGraph::Impl& impl, const plan::Plan& forward, 
           .again_flops = again(impl)};
 }
 
-/// One flag a tangent: only the losses' where there is one (a number), else all.
+/// Which tangents to take for defined: those of losses (outputs that are a number) where there are some, else all.
 std::vector<bool> of_a_loss(const JointGraph::Impl& impl) {
   std::vector<bool> loss(impl.tangents, false);
   for (const Node* n : impl.graph.live())
@@ -182,7 +185,8 @@ template <class F> class Search {
   Footprint run() {
     impl_.cut_at(0);
     best_ = footprint_();
-    // Above the one, no contraction is worth its memory; below the other, all are, with what they read.
+    // At prices above `dearest` no contraction is cheap enough to be computed again; below `cheapest` every one is, and
+    // so is what it reads.
     double dearest = 0, cheapest = 1;
     for (const Node* n : impl_.graph.live()) {
       if (n->op != Op::Contract || schedule::flops_of(n) == 0) continue;

@@ -92,8 +92,8 @@ class CallCandidates {
         leaves.insert(n);
       if (its != schedule_.group_of.end() && its->second == group && schedule_.stored.count(made)) stored.push_back(n);
     }
-    // What lies in memory for our kernel with padding around it does so without for the call: its making costs either
-    // the same.
+    // Our kernel reads a copy with padding around it; the framework's call pads by itself. To make that operand costs
+    // both about the same, so it is left out of the comparison.
     if (call)
       for (const FrameworkCall::Operand& o : call->operands)
         if (std::any_of(o.above.begin(), o.above.end(), [&](const Node* n) { return leaves.count(n) > 0; }))
@@ -107,8 +107,8 @@ class CallCandidates {
   }
 
  private:
-  /// What puts `n` in another order on its way to be a result of the graph, as nobody else wants it: a weight's
-  /// gradient. Some other kernel does, or the call.
+  /// The movements that bring `n` into the order of a graph's output, where nothing else reads it (a weight's
+  /// gradient). They are a kernel of their own, or part of the call: so they are measured with the candidate.
   std::vector<const Node*> movements(const Node* n) const {
     std::vector<const Node*> found;
     for (;;) {

@@ -77,7 +77,7 @@ class PlanBuilder {
   std::vector<std::vector<lower::LoweredKernel>> lowered(const CompileOptions& options, const Job& job) {
     lower::LoweringOptions lowering{options.target};
     lowering.tf32 = options.target.has_tf32 && options.tf32;
-    lowering.vendor_product_flops = options.target.has_vendor_products ? options.library_flops : 0;
+    lowering.vendor_product_flops = options.target.has_vendor_products ? options.vendor_product_flops : 0;
     lowering.float32_in_parts = options.float32_in_parts;
     const bool shared = job.shared && options.target.shares_kernels;
     std::unique_lock<std::mutex> lock;
@@ -344,6 +344,7 @@ class PlanBuilder {
     step.name = step.target = attr.target;
     step.arguments_json = attr.arguments;
     step.random = attr.random;
+    step.may_draw = attr.may_draw;
     step.origins = graph_.origins(call);
     int64_t results_bytes = 0;
     for (const Type& t : attr.results) results_bytes += t.bytes();

@@ -42,12 +42,13 @@ CompileOptions options_of(std::string_view text) {
                              .l3 = f.take<int64_t>("l3"),
                              .cores = f.take<int>("cores")};
   o.target = target_of(f.take<std::string>("device"), level, caches);
-  o.library_flops = f.take<int64_t>("library_flops");
+  o.vendor_product_flops = f.take<int64_t>("vendor_product_flops");
   o.tf32 = f.take<bool>("tf32");
   o.float32_in_parts = f.take<bool>("float32_in_parts");
   o.loss_chunk_rows = f.take<int64_t>("loss_chunk_rows");
   o.loss_chunk_bytes = f.take<int64_t>("loss_chunk_bytes");
   o.workers = f.take<int>("workers");
+  o.generator = mask_generator_of(f.take<std::string>("generator"));
   o.disabled_passes = f.take<std::vector<std::string>>("disabled_passes");
   f.finish();
   return o;

@@ -5,24 +5,28 @@
 #include <vector>
 
 #include "cost/chunking.h"
+#include "support/mask_generator.h"
 #include "support/target.h"
 
 namespace trainc::compiler {
 
-/// All that a plan depends on beside its graph. It is made once, by who asks for a plan
-/// (python/trainc/base/options.py), and its text is part of the plan's key in the cache. Nothing below reads a
-/// configuration, the environment or the machine: what decides anything about a plan is a field here.
+/// All that a plan depends on beside its graph and what is asked of that graph: the limit of its memory, the outputs
+/// that are deferred, the tangents that are defined (arguments of JointGraph, and parts of the key beside this). It is
+/// made once, by who asks for a plan (python/trainc/base/options.py), and its text is part of the plan's key in the
+/// cache. Nothing below reads a configuration, the environment or the machine.
 struct CompileOptions {
   Target target = cpu_target();  // what kernels are made for
   // contractions of so many operations may be products of the vendor's library, where the target has them and the
   // library can be loaded; 0: none
-  int64_t library_flops = 0;
+  int64_t vendor_product_flops = 0;
   bool tf32 = false;             // where the target has it: f32 contractions may round their operands to tf32
   bool float32_in_parts = true;  // where the target has tiles: f32 contractions may be six bf16 products each
   int64_t loss_chunk_rows = cost::kChunkRows;     // schedule::Chunks::rows
   int64_t loss_chunk_bytes = cost::kWorthChunks;  // schedule::Chunks::worth
   // threads that it will run on, each with scratch memory of its own: counted where a plan has a budget
   int workers = 1;
+  // how the framework draws masks on the host: the front end asks it
+  MaskGenerator generator = MaskGenerator::Twister;
   std::vector<std::string> disabled_passes = {};
 
   bool operator==(const CompileOptions&) const = default;

@@ -46,8 +46,8 @@ class PlanJoiner {
   }
 
  private:
-  /// The buffers of `from` in this plan; `known` gives the number of one that is there already, or changes the copy and
-  /// gives -1.
+  /// Copies the buffers of `from` into this plan, and gives their numbers here. `known(buffer)` gives the number of one
+  /// that is here already; else it edits the copy, and gives -1.
   template <class F> std::vector<int> add_buffers(const plan::Plan& from, const F& known) {
     const int64_t constants = plan::aligned(static_cast<int64_t>(plan_.constants.size()));
     plan_.constants.resize(constants);

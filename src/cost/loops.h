@@ -23,6 +23,9 @@ constexpr int64_t kFewPieces = 2;
 // more would only cost divisions.
 constexpr int64_t kEnoughTasks = 64;
 
+// Elements of a tensor that one parallel iteration of an optimizer's step takes (plan::Foreach::chunk).
+constexpr int64_t kForeachPiece = 4096;
+
 // --- a tensor in another order
 // Elements of a side of the square that is transposed in registers: a vector of AVX-512. `prepare` asks it of both
 // axes.

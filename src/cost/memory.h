@@ -11,10 +11,10 @@ constexpr int64_t kVendorWorkspace = 32 << 20;
 constexpr int64_t kScratchForOthers = 4;
 // Elements more for each further scratch buffer: powers of two would fall on the same cache sets.
 constexpr int64_t kScratchOffset = 272;
-// A kernel of an earlier size serves as an example for this one where no more numbers differ than one part of so many
-// of all ...
+// What differs between a kernel and one of an earlier size is taken for what sizes change, if no more numbers differ
+// than one part of so many of all ...
 constexpr int64_t kSimilarShare = 4;
-// ... and this many.
+// ... and so many beside.
 constexpr int64_t kSimilarNumbers = 2;
 
 }  // namespace trainc::cost

@@ -11,7 +11,7 @@ constexpr double kFlopsPerSecond = 50e9;
 constexpr double kBytesPerSecond = 10e9;
 // Seconds that a step takes beside its work.
 constexpr double kSecondsAStep = 5e-6;
-// Orders are tried under limits of memory in steps of one part of so many of what the caller and the plan hold.
+// Orders are tried under rising limits of memory. One step up is this part of what the caller and the plan hold: 1/8.
 constexpr int64_t kMemoryStep = 8;
 // How many such steps above the present peak, each in turn; and without a limit.
 constexpr int64_t kMemorySteps[] = {0, 1, 2, 4};

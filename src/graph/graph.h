@@ -108,6 +108,8 @@ struct ExternAttr {
   std::vector<Type> results;  // all of them; a result the framework leaves undefined has dtype bool and shape [0]
   bool random = false;        // draws from the framework's generator: keeps its place in the order of draws
   int64_t draw = -1;          // that place, where random (two equal calls are two then)
+  // Whether it may draw though nothing says so: a user's own operation, whose schema does not tell.
+  bool may_draw = false;
   // inputs, by number: a result may be a view of their memory, as the operator's schema says
   Dims aliases;
   // why the front end has no primitives for it: a remark's reason. Empty: the compiler chose it (a library's call)

@@ -80,6 +80,7 @@ struct AttrPrinter {
     for (size_t i = 0; i < a.results.size(); ++i) text += (i ? "," : "") + to_string(a.results[i]);
     text += "]";
     if (a.random) text += fmt::format(" random=true draw={}", a.draw);
+    if (a.may_draw) text += " may_draw=true";
     if (!a.aliases.empty()) text += " aliases=" + list(a.aliases);
     if (!a.reason.empty()) text += " reason=" + quoted(a.reason);
     return text;
@@ -314,6 +315,7 @@ class Parser {
     else if (key == "arguments") a.arguments = string();
     else if (key == "random") a.random = word() == "true";
     else if (key == "draw") a.draw = number();
+    else if (key == "may_draw") a.may_draw = word() == "true";
     else if (key == "aliases") a.aliases = dims();
     else if (key == "reason") a.reason = string();
     else if (key == "results") {

@@ -8,10 +8,10 @@ namespace trainc::lower {
 
 using schedule::Matrix;
 
-/// The least d >= 0, of those worth a try (0, and columns - rows), for which every element (b, row, column > row + d)
-/// is masked: each of `wanted` is zero there, and each sum over a row among `values` adds its neutral element; as long
-/// as all other numbers are finite (so masked elements whose operands are not are passed over nevertheless, as the
-/// framework's own kernel does). Nothing where there is none. `values`: the chain's elements and rows, each of them
+/// The smaller offset d of the two that are tried (0, and columns - rows) for which every element with column > row + d
+/// is provably masked: each of `wanted` is zero there, and each sum over a row among `values` adds its neutral element;
+/// as long as all other numbers are finite (so masked elements whose operands are not are passed over nevertheless, as
+/// the framework's own kernel does). Nothing where there is none. `values`: the chain's elements and rows, each of them
 /// read aligned.
 std::optional<int64_t> masked_above(const Matrix&, const std::vector<const Node*>& values,
                                     const std::vector<const Node*>& wanted);

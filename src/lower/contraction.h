@@ -27,10 +27,10 @@ struct ContractionSpec {
   // Whether consecutive k (true) or consecutive rows (false) are neighbours in memory: the direction packing reads
   // along.
   bool lhs_k_contiguous = true, rhs_k_contiguous = true;
-  // Where those neighbours come in runs (a window's rows: some channels of some taps; a head of many), and the next run
-  // lies elsewhere: the length of a run, and the element at place `minor` of run `major`, with no division in it;
-  // `other` is the coordinate across. 0: one run. The rhs's runs along its rows and along k are two things: the former
-  // are to be whole panels.
+  // Neighbours may come in runs: in a window's row, some channels of one tap lie side by side, and those of the next
+  // tap elsewhere. `lhs_run` is the length of a run (0: all are one run), and `lhs_in_run` gives element `minor` of run
+  // `major`, with no division in it; `other` is the coordinate across. The rhs has runs along its rows, which are to be
+  // whole panels, and runs along k.
   int64_t lhs_run = 0, rhs_run = 0, rhs_k_run = 0;
   std::function<Expr(Expr b, Expr other, Expr major, Expr minor)> lhs_in_run, rhs_in_run, rhs_in_k_run;
   // An lhs that may be multiplied from where it lies, without packing: it is memory, in runs both ways. Rows come
@@ -46,9 +46,9 @@ struct ContractionSpec {
   // f32 operands may be multiplied as three parts in bf16, where the target has tiles: as near to the truth, but not
   // the bits of FMAs (docs/contraction.md).
   bool f32_in_parts = false;
-  // (A ContractionPart keeps the register tile alone.) Not null: a nest whose template does not depend on the sizes (m,
-  // n, k, batch), so that nests of other sizes differ from it in numbers alone. Where it leaves a choice, that is the
-  // one that was made for the first sizes; it is kept here.
+  // Where it is set, one kernel is to serve several sizes: the nest's template must not depend on m, n, k or batch, so
+  // that nests of other sizes differ from it in numbers alone. The blocking that was chosen for the first sizes is kept
+  // here and used for all. (A ContractionPart keeps the register tile alone.)
   Blocking* fixed_blocking = nullptr;
   // Given coordinates and the finished sum (f32 for bf16 elements), the statement that stores it (bias, activation,
   // residual, cast, ... inside). Called inside a Vector loop over n; n's expression advances by one a lane.
@@ -57,7 +57,8 @@ struct ContractionSpec {
   struct Block {
     int buffer = -1;
     int64_t pitch = 0;
-    int64_t granule = 1;  // the rows (columns, where the block's rows are k) that there are come in multiples of this
+    // The block's number of rows that hold something (of columns, where its rows run along k) is a multiple of this.
+    int64_t granule = 1;
   };
   Block lhs_block;  // what `lhs` reads, element by element: taken from there unpacked if tiles divide the granule
   // Takes f32 sums in the epilogue's place if its pitch has room for whole tiles; what lies beyond the last row and

@@ -19,13 +19,17 @@ namespace trainc::lower {
 
 using namespace loop;  // what is written here consists of it
 
-enum class Part : uint8_t { None, Rows, Depth };  // not one; one whose rows (or whose k) come block by block
+enum class Part : uint8_t {
+  None,
+  Rows,
+  Depth
+};  // a nest of its own; a part whose rows, or whose k, come block by block
 
 class ContractionBuilder {
  public:
   // `dtype`: of the operands' elements; `elements_of_k`: of the sum, where spec.k counts pairs.
-  // `part`: of a nest that others write more of: the rhs is packed once for all blocks of k, if it is not k that comes
-  // in blocks.
+  // `part`: whether the contraction is a piece of a larger nest. Then the rhs is packed once for all blocks of k
+  // (Rows), or block by block (Depth).
   ContractionBuilder(LoopNest& nest, const ContractionSpec& spec, DType dtype, int64_t elements_of_k,
                      const Blocking& blocking, Part part = Part::None);
   Stmt task(const Expr& task);

@@ -7,8 +7,8 @@
 
 namespace trainc::lower {
 
-/// Positions (as row-major suffix products: "how many elements one step is") at which movements below `value` cut a
-/// domain of `rows` x `columns` elements; loops split there need no division.
+/// Where movements below `value` cut a domain of `rows` x `columns` elements: each cut as the number of elements that
+/// one step of that axis is (a row-major suffix product). A loop that is split at such a number needs no division.
 std::set<int64_t> split_points(const Node* value, const Schedule&, int64_t rows, int64_t columns);
 
 /// A chain total = f0 * f1 * ... of factors whose suffix products are the points, as far as they divide each other.

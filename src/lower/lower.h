@@ -50,10 +50,13 @@ inline schedule::Blocking* next_of(FixedBlockings* blockings) {
 /// What kernels are made for, and what the user lets them do; the same for all groups of a plan.
 struct LoweringOptions {
   Target target;
-  FixedBlockings* fixed_blockings =
-      nullptr;  // not null: nests of contractions do not depend on their sizes but for numbers (lower/contraction.h)
-  int64_t vendor_product_flops = 0;  // contractions of so many operations may go to the vendor's library; 0: none
-  int blocking = 0;                  // of contractions: which variant of their cuts (lower/contraction.h)
+  // Set where kernels are shared between sizes: contractions use these blockings again
+  // (ContractionSpec::fixed_blocking).
+  FixedBlockings* fixed_blockings = nullptr;
+  // Contractions of so many operations may go to the vendor's library; 0: none.
+  int64_t vendor_product_flops = 0;
+  // Of contractions: which variant of the blocking; 0: the cost model's choice.
+  int blocking = 0;
   bool tf32 = false;  // f32 contractions may round their operands to tf32, as the framework's own flag says
   // with tiles: f32 contractions may be six bf16 products each (ContractionSpec::f32_in_parts)
   bool float32_in_parts = true;

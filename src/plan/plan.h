@@ -77,7 +77,7 @@ struct Step {
   std::vector<int> reads, writes;
   // Kernel
   int kernel = -1;
-  // of `arguments`: bytes from the buffer's first to the one that the kernel is given; empty: none (CPU)
+  // of each argument: bytes that are added to the buffer's pointer before the kernel gets it; empty: none (CPU)
   std::vector<int64_t> shifts;
   int64_t parallel_extent = 1;
   // Extern, Start
@@ -90,9 +90,12 @@ struct Step {
   std::vector<int> aliases;
   // it draws from the framework's generator; its state is handed over before and taken back after
   bool random = false;
+  // it may draw though nothing says so: a user's own operation, whose schema does not tell
+  bool may_draw = false;
   // Random
   double p = 0;
-  // numbers that each of the generator's sequences gives; of a mask that nobody reads: elements
+  // how far the generator moves on: on a device, counters of each of Philox's sequences; of a mask that nobody reads,
+  // on the host, elements
   int64_t increment = 0;
   // Product
   Product product;
@@ -142,7 +145,7 @@ struct Foreach {
   std::string name, device, cpu;  // device, cpu: as Plan's
   Kernel kernel;
   std::vector<ForeachInput> inputs;
-  int64_t chunk = 4096;
+  int64_t chunk = 0;
   std::vector<std::string> origins;
 };
 

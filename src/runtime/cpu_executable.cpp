@@ -9,10 +9,10 @@
 
 #include "plan/live.h"
 #include "runtime/arena.h"
+#include "runtime/call_buffers.h"
 #include "runtime/code.h"
 #include "runtime/cpu_device.h"
 #include "runtime/operation.h"
-#include "runtime/places.h"
 #include "runtime/poison.h"
 #include "runtime/short_lock.h"
 #include "support/dump.h"

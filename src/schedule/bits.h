@@ -9,7 +9,8 @@ namespace trainc::schedule {
 /// Masks (Op::Random of the host's generator) that nobody but a CPU's kernels sees: no output and no operand of an
 /// extern call is made of them by operations on bools alone, which a rewriting might take away. They may lie in memory
 /// as bits.
-/// Outputs from `arena_from` on are there for other plans' kernels; -1: none are.
+/// Outputs from `arena_from` on go to the arena, where only kernels of other plans read them: they count as seen by
+/// kernels alone. -1: there are none such.
 std::unordered_set<const Node*> masks_as_bits(const Graph&, int64_t arena_from = -1);
 
 }  // namespace trainc::schedule

@@ -12,8 +12,8 @@ namespace trainc::schedule {
 struct Chunks {
   int64_t rows = cost::kChunkRows;     // of a chunk, at most
   int64_t worth = cost::kWorthChunks;  // bytes that it must save
-  // Forward and backward become one plan. Else what the forward makes of the gradients lies between the two, which
-  // counts against it.
+  // Whether forward and backward become one plan. If not, gradients that are made early, in the forward, are stored
+  // until the backward, and that memory counts against the chunks.
   bool one_plan = false;
 };
 
@@ -22,8 +22,8 @@ struct Chunks {
 /// Nothing is known of softmax or labels but that they are row by row. What is a value of the rows (the loss of each)
 /// is put together again; a contraction whose rows are rows (the gradient of the input) too; one whose k runs over the
 /// rows (the gradient of the weight), and a sum over the rows (of the bias), is added up over the chunks in their
-/// order. Gradients: a loss's tangent is a number, and what comes of it linear: they are computed with the number 1,
-/// and multiplied by the tangent afterwards. So they can be made in the forward, where the chunk of logits is. Needs: a
+/// order. Gradients: a loss's backward is linear in its tangent, a single number. So gradients are computed in the
+/// forward with the tangent 1, while the chunk of logits is there, and multiplied by the real tangent later. Needs: a
 /// joint graph (inputs from `primals` on are tangents). Gives: the same outputs, but for the order of sums over rows;
 /// nothing where no matrix is cut. Leaves (and says why in `remarks`): a matrix that is an output; that anything reads
 /// but element by element, row by row or as a contraction's operand; that is put together with another tensor of its

@@ -21,11 +21,12 @@ using cost::Tile;
 namespace {
 
 std::span<const Tile> tiles_of(const Target& target) {
-  return target.f32_lanes == 16 ? std::span<const Tile>(cost::kAvx512Tiles) : std::span<const Tile>(cost::kAvx2Tiles);
+  return target.vector_registers == 32 ? std::span<const Tile>(cost::kAvx512Tiles)
+                                       : std::span<const Tile>(cost::kAvx2Tiles);
 }
 std::span<const Tile> unpacked_tiles_of(const Target& target) {
-  return target.f32_lanes == 16 ? std::span<const Tile>(cost::kAvx512UnpackedTiles)
-                                : std::span<const Tile>(cost::kAvx2UnpackedTiles);
+  return target.vector_registers == 32 ? std::span<const Tile>(cost::kAvx512UnpackedTiles)
+                                       : std::span<const Tile>(cost::kAvx2UnpackedTiles);
 }
 
 // Slots (half cycles on a machine with two FMA units) that one step of k takes a tile: its FMAs; or the four cycles

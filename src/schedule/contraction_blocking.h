@@ -31,11 +31,14 @@ struct Blocking {
   int tile_m = 0, tile_n = 0;  // the register tile; tile_n is a multiple of lanes
   // read by the micro-kernel where it lies (spec.lhs_unpacked), not packed: a tile's rows are of one run
   bool lhs_unpacked = false;
-  int fma_rows = 0;                // rows of it at a time in vector registers: tile_m, but with `tiles`
+  // rows of the register tile whose sums are in vector registers at a time: tile_m; with `tiles`, where FMAs stand in
+  // for blocks that tiles cannot multiply, fewer
+  int fma_rows = 0;
   int64_t block_k = 0;             // depth of a packed block; its sums start at zero and are added block by block
   int64_t block_m = 0;             // tiles of the lhs packed at a time
   int64_t task_m = 0, task_n = 0;  // tiles of a task, down and across
-  int64_t room_m = 0, room_n = 0;  // that there is room for; the task's own, but with a fixed blocking
+  int64_t room_m = 0,
+          room_n = 0;  // the largest task that scratch has room for; larger than task_* with a fixed blocking
   int64_t k_blocks = 1, m_tasks = 1, n_tasks = 1;
   bool rhs_unpacked = false;  // the rhs is read where it lies, not packed
 };
@@ -43,8 +46,8 @@ struct Blocking {
 /// Ways to cut a contraction up that are worth measuring; some repeat others.
 constexpr int kBlockingVariants = static_cast<int>(std::size(cost::kVariants));
 
-/// `block_k` and `k_blocks` depend on k and `tiles` alone: they are the order of the sums; `tiles`, tile_m and tile_n
-/// with it, on the sizes. Of bf16, spec.k counts pairs. `variant`: 0 is the best by the cost model; others, up to
+/// `block_k` and `k_blocks` fix the order of the sums: they depend on k and `tiles` alone. `tiles`, and so tile_m and
+/// tile_n, depend on all sizes. Of bf16, spec.k counts pairs. `variant`: 0 is the best by the cost model; others, up to
 /// kBlockingVariants, are what a measurement may find better (another tile, more tasks or fewer, other m blocks). Where
 /// one does not exist it is a repetition.
 Blocking choose_blocking(const ContractionShape&, DType, const Target&, int variant = 0);

@@ -131,8 +131,8 @@ bool scales(const Node* n) {
   return tensors <= 1;
 }
 
-/// Whether a loop over what is summed ends before the values that are made with the sum: it runs across rows, or along
-/// ones that no cache holds until then.
+/// Whether what is summed comes from memory again for the values that are made with the sum: the sum's loop, which must
+/// end first, runs across rows, or along rows that no cache holds until then.
 bool comes_back_to_memory(const Node* sum) {
   const Dims& shape = sum->in(0)->shape();
   int64_t last = static_cast<int64_t>(shape.size()) - 1;
@@ -143,8 +143,8 @@ bool comes_back_to_memory(const Node* sum) {
   return (along_rows ? bytes / std::max<int64_t>(1, sum->type.numel()) : bytes) >= cost::kLongRow;
 }
 
-/// An elementwise value made with sums over the likes of it, in another loop (a softmax over a vocabulary, BatchNorm).
-/// What was summed is in memory for it anyway, so that is kept: this would be a second tensor of its size.
+/// An elementwise value that is made with such a sum (a softmax over a vocabulary, BatchNorm). What was summed is in
+/// memory for it anyway, so that is saved instead: this value would be a second tensor of its size.
 bool of_another_loop(const Node* n) {
   std::unordered_set<const Node*> seen;
   std::vector<const Node*> stack{n};

@@ -29,7 +29,8 @@ class GroupDag {
   /// Groups outside `inside` that run between the first of `inside` and the last, and that `inside` or one of `before`
   /// needs; unless one of them needs `inside`: then false.
   bool between(const std::vector<int>& inside, const std::vector<int>& before, std::vector<int>* found) const;
-  /// Makes `inside`, which becomes one group, run right after all of `before` that ran later than the first of it.
+  /// Moves `inside`, which becomes one group, in the order: behind those of `before` that stood later than its first
+  /// member.
   void settle(const std::vector<int>& inside, const std::vector<int>& before);
 
   mutable std::vector<int> parent_;

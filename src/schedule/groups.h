@@ -65,10 +65,11 @@ class Groups {
   bool aligned(const Node* n, int g, int64_t rows, int64_t columns) const;
   /// Makes groups one: that of the lowest number.
   int join(std::vector<int> groups);
-  /// `n` is not made in group g, which it has to do with: by now. Others may unite the two yet.
+  /// Notes that `n` was not put into group g, which reads or makes something that `n` uses. A later merge may still
+  /// bring the two together.
   void not_fused(const Node* n, int g, Refusal why);
 
-  // --- place.cpp
+  // --- form_groups.cpp
   void place_in_rows(const Node* n);
   /// Why `n` cannot be made in group g. It can (and g then has the domain for it) with the same domain, all its reads
   /// of g aligned, and no way from g out and back to n.
@@ -92,13 +93,14 @@ class Groups {
   /// remark.
   bool begins_chain(int g) const;
   void no_chain(int g, Refusal why, const Node* consumer = nullptr) const;
-  /// Whether group x makes elements or rows of the matrix, and reads what `inside` makes (which reads x so) element by
-  /// element or row by row.
+  /// Whether group x computes elements or rows of the matrix, and each of x and `inside` reads what the other makes at
+  /// its own element or row alone.
   bool works_on(int x, const std::vector<int>& inside, const Matrix&);
   /// Whether a value of a row goes into the matrix's elements: nothing else keeps a product from being the next one's
   /// operand as it is packed.
   bool works_on_rows(const std::vector<int>& inside, const Matrix&) const;
-  /// Why group x is no contraction that reads what `inside` makes as a whole operand, and otherwise nothing of it.
+  /// Why group x cannot be a consumer: it must be a contraction that has the matrix of `inside` as one whole operand,
+  /// and that reads nothing else of `inside`.
   Refusal refuse_consumer(int x, const std::vector<int>& inside, const Matrix&);
 
   struct Domain { int64_t rows, columns; };

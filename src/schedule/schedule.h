@@ -19,7 +19,8 @@
 namespace trainc::schedule {
 
 enum class GroupKind : uint8_t {
-  // elementwise values and sums over trailing axes: rows x columns; one pass a level of sums, rows are independent
+  // Elementwise values and sums over trailing axes, on a domain of rows x columns. Rows are independent; within a row
+  // the columns are looped over once for each level of sums that need one another.
   Rows,
   Columns,      // sums over other axes: outer dimensions kept, the rest folded
   Contract,     // one contraction, and elementwise values aligned with it as its epilogue

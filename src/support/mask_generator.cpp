@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "support/cpu.h"
+#include "support/error.h"
 
 namespace trainc {
 namespace {
@@ -16,5 +17,13 @@ MaskGenerator mask_generator() {
 }
 
 void set_mask_generator(MaskGenerator g) { chosen.store(static_cast<int>(g)); }
+
+std::string_view name_of(MaskGenerator g) { return g == MaskGenerator::Mkl ? "mkl" : "twister"; }
+
+MaskGenerator mask_generator_of(std::string_view name) {
+  for (const MaskGenerator g : {MaskGenerator::Twister, MaskGenerator::Mkl})
+    if (name == name_of(g)) return g;
+  throw UserError("no generator of masks is called " + std::string(name));
+}
 
 }  // namespace trainc

@@ -22,6 +22,7 @@ struct Target {
   // What a core computes with, and what work is cut for.
   CacheSizes caches = {};
   int f32_lanes = 8;                     // f32 numbers in a vector register
+  int vector_registers = 16;             // that a micro-kernel's sums may fill
   bool has_bf16_dot = false;             // products of pairs of bf16, added up in f32, as one vector instruction
   bool has_tiles = false;                // tile registers, and products of them
   bool transposes_in_registers = false;  // squares of elements are transposed in vector registers

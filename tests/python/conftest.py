@@ -3,6 +3,8 @@
 import os
 import warnings
 
+# Processes that tests start find what lies beside this file, and the tests that they are of.
+os.environ["PYTHONPATH"] = os.pathsep.join([os.path.dirname(__file__), *filter(None, [os.environ.get("PYTHONPATH")])])
 os.environ["TRAINC_CACHE"] = "0"  # here and in processes that tests start: test_cache.py turns it on, in directories of its own
 # Several test processes share the cores: PyTorch's threads that spin at a barrier keep the others from the work they wait for,
 # and a training step takes ten times as long.

@@ -24,7 +24,7 @@ class StandIn(device.Cuda):
         self.seed, self.offset, self.threads = seed, 0, threads
         self.reads = self.writes = 0
         self.allocated: list[int] = []  # bytes, in order
-        self.library_flops = 0
+        self.vendor_product_flops = 0
 
     def stream(self) -> int:
         return STREAM
@@ -50,7 +50,7 @@ class StandIn(device.Cuda):
         return 16 // dtype.itemsize  # as torch 2.13; nothing here can be asked
 
     def target(self) -> dict:
-        return {"device": "interpret:cuda", "tf32": device.tf32_allowed(), "library_flops": self.library_flops}
+        return {"device": "interpret:cuda", "tf32": device.tf32_allowed(), "vendor_product_flops": self.vendor_product_flops}
 
     def empty(self, shape, stride, dtype) -> torch.Tensor:
         made = super().empty(shape, stride, dtype)

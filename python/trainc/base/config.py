@@ -13,7 +13,7 @@ fallback: bool = True
 progress: bool | None = None
 # On a GPU: matrix products of so many operations go to cuBLASLt where it can be loaded. Such a plan is no CUDA graph, and each
 # of its launches costs the host some microseconds, which smaller products would not hide. 0: none do.
-library_flops: int = 2**32
+vendor_product_flops: int = 2**32
 # On CPUs with AMX: a float32 matrix product may be made of six bfloat16 ones, whatever torch.get_float32_matmul_precision()
 # says: it is as accurate as float32's own (docs/contraction.md), though not bit for bit what other CPUs give.
 # False, or TRAINC_FLOAT32_IN_PARTS=0: float32 multiply-adds alone.

@@ -41,10 +41,16 @@ def warn_once(key: str, message: str) -> None:
         warn(message)
 
 
-def fell_back(what: str, error: BaseException) -> None:
-    """Says that `what` runs in PyTorch because of `error`; an error where `trainc.config.fallback` is off."""
+def require_fallback(error: BaseException) -> None:
+    """What cannot be compiled, because of `error`, may run in the framework: raises it where `trainc.config.fallback` is off. No
+    other code asks for that switch."""
     if not config.fallback:
         raise error
+
+
+def fell_back(what: str, error: BaseException) -> None:
+    """Says that `what` runs in PyTorch because of `error`, a failure of ours; raises it where `trainc.config.fallback` is off."""
+    require_fallback(error)
     kind = "internal error" if isinstance(error, InternalError) else type(error).__name__
     warn(f"{what} runs in PyTorch; {kind}: {error}")
 

@@ -14,13 +14,16 @@ from trainc.base.device import Device
 
 MOST = 2**63 - 1
 # Fields that C++ (src/compiler/options.h) has no use for: what compiles, and what the measurements of tune="max" depend on.
-_NOT_THE_COMPILERS = frozenset({"build", "framework", "generator", "facts", "tune", "threads", "library_calls", "library_error"})
+_NOT_THE_COMPILERS = frozenset(
+    {"build", "code_generator", "framework", "facts", "tune", "threads", "library_calls", "library_error"}
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class CompileOptions:
-    """Everything that decides how a graph becomes a plan. Whoever compiles reads it here, and nowhere else: no configuration, no
-    environment, no machine. A new switch is a new field: so it is in the key of every plan."""
+    """What decides how a graph becomes a plan, beside what is asked of that graph (a limit of memory, deferred outputs: parts of
+    the key of their own, in plans.py). Whoever compiles reads it here, and nowhere else: no configuration, no environment, no
+    machine. A new switch is a new field: so it is in the key of every plan."""
 
     device: str  # that kernels are for: "cpu", "interpret", "sm_90a", ...
     facts: tuple  # what else is to be known of that device
@@ -29,19 +32,20 @@ class CompileOptions:
     l2: int
     l3: int
     cores: int  # that work is cut for
-    library_flops: int
+    vendor_product_flops: int
     tf32: bool
     float32_in_parts: bool
     loss_chunk_rows: int
     loss_chunk_bytes: int
     workers: int  # threads that a plan with a budget of memory has scratch memory for; 1: it has none
     disabled_passes: tuple[str, ...]
-    generator: str  # of dropout's masks
+    generator: str  # of dropout's masks on the host
     tune: str
     threads: int  # that tune="max" measures with; 0: it does not
     library_calls: bool  # whether it may take PyTorch's operators
     library_error: float
     build: str  # of the compiler
+    code_generator: str  # the version of what makes code and is no part of the build: NVRTC
     framework: str  # and its version
 
     @staticmethod
@@ -52,7 +56,7 @@ class CompileOptions:
         target = where.target()
         kind = _core.target(target["device"])
         l1d, l2, l3, cores = _core.cache_sizes()
-        flops = target.get("library_flops", 0)
+        flops = target.get("vendor_product_flops", 0)
         measures = tune == "max" and _core.measures(kind)
         return CompileOptions(
             device=kind,
@@ -62,7 +66,7 @@ class CompileOptions:
             l2=l2,
             l3=l3,
             cores=cores,
-            library_flops=flops if flops and _core.multiplies(target["device"]) else 0,
+            vendor_product_flops=flops if flops and _core.multiplies(target["device"]) else 0,
             tf32=target.get("tf32", False),
             float32_in_parts=config.float32_in_parts,
             loss_chunk_rows=config.loss_chunk_rows,
@@ -75,6 +79,7 @@ class CompileOptions:
             library_calls=measures and config.library_calls and not limited,
             library_error=config.library_error if measures else 0.0,
             build=_build(),
+            code_generator=_core.code_generator_version(kind),
             framework=where.framework,
         )
 

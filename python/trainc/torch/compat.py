@@ -1,12 +1,14 @@
-"""All of PyTorch that is not public and that trainc stands on, by what it is for. No other module imports a private name of
-torch's (tests/python/test_fences.py), and tests/python/test_compat.py asks of each what is relied on here: another version of
-PyTorch fails there first.
+"""All of PyTorch that is not public and that trainc stands on, by what it is for. No other module names what is private of
+torch's (tests/python/house/test_fences.py), and tests/python/house/test_compat.py asks of each what is relied on here: another
+version of PyTorch fails there first.
 """
 # ruff: noqa: F401, I001 (names for others to import; in groups, not by the alphabet)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
+from typing import Any, NamedTuple
 
 import torch
 import torch._functorch.aot_autograd  # first: the modules below import each other
@@ -14,7 +16,7 @@ import torch._functorch.aot_autograd  # first: the modules below import each oth
 # -- what a graph's nodes call: operators; a region of higher order is not seen into ----------------------------------------
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket, _OpNamespace as OpNamespace, _Ops as Ops
 
-# -- tensors without values, and the modes that a trace puts around a program: their dispatch is taken over (repeated.py) ---
+# -- tensors without values, and the modes that a trace puts around a program: operation_cache.py takes over their dispatch --
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx.experimental import proxy_tensor  # its tracer's methods are replaced: origins of nodes, symbols for sizes
@@ -96,7 +98,174 @@ from torch.optim.optimizer import (
 # -- containers ---------------------------------------------------------------------------------------------------------------
 from torch.utils import _pytree as pytree
 
+# -- activation checkpointing: what it marks is computed again -----------------------------------------------------------------
+from torch.utils import checkpoint as checkpointing
+
+
+# -- what trainc replaces for the time of a trace (patches.patched) -----------------------------------------------------------
+
+
+class Patch(NamedTuple):
+    """Where something of PyTorch's is found."""
+
+    owner: Any
+    name: str
+
+    def original(self) -> Any:
+        return vars(self.owner)[self.name]
+
+
+COMPILING_FLAG = Patch(torch.compiler, "_is_compiling_flag")  # torch.compiler.is_compiling() holds, as under Dynamo
+NODE_OF_CALL = Patch(proxy_tensor.PythonKeyTracer, "create_node")  # operations remember the user's line
+NODE_OF_ARGUMENT = Patch(proxy_tensor.PythonKeyTracer, "create_arg")  # symbols for sizes stay symbols
+PROXY_OF_SIZE = Patch(proxy_tensor, "fetch_sym_proxy")  # the same
+FUNCTIONAL_DISPATCH = Patch(FunctionalTensorMode, "__torch_dispatch__")  # operations that repeat are traced once
+PROXY_DISPATCH = Patch(ProxyTorchDispatchMode, "__torch_dispatch__")  # the same
+CHECKPOINT_GENERATOR = Patch(checkpointing, "_checkpoint_without_reentrant_generator")  # marks what is to be computed again
+CHECKPOINT_FUNCTION = Patch(checkpointing, "CheckpointFunction")  # the same, of re-entrant ones
+RECURRENT_LAYERS = Patch(decompositions, "_rnn_helper")  # eager's dropout between layers
+MODULE_CALL = Patch(torch.nn.Module, "_call_impl")  # a thread waits while another traces the module
+RUNTIME_WRAPPER = Patch(runtime_wrappers, "_create_runtime_wrapper")  # our node of autograd instead of AOTAutograd's
+JOINT_GRAPH_LOG = Patch(graph_compile, "_log_joint_graph")  # not written where nobody reads it
+DONATED_BUFFERS = Patch(graph_compile, "collect_bw_donated_buffer_idxs")  # none: a graph may be retained
+JOINT_TRACE = Patch(graph_capture, "create_joint")  # which gradients are reached from which tangents
+MATERIALIZED_GRADS = Patch(torch.autograd.function.FunctionCtx, "set_materialize_grads")  # the same
+TENSOR_BACKWARD = Patch(torch.Tensor, "backward")  # a train_step's own backward
+AUTOGRAD_BACKWARD = Patch(torch.autograd, "backward")  # the same
+
+# -- attributes without a public name -----------------------------------------------------------------------------------------
 make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
+EXTRA_KEYS = FunctionalTensor._extra_dispatch_keys  # that a FunctionalTensor takes from what it wraps
+COMPILED_CALL = "_compiled_call_impl"  # of a module: what `module(...)` runs instead of its hooks and forward
+# of every module, beside what its class puts there
+MODULE_ATTRIBUTES = frozenset({
+    *torch.nn.Module().__dict__, COMPILED_CALL, "_forward_hooks_with_kwargs", "_forward_hooks_always_called",
+    "_forward_pre_hooks_with_kwargs",
+})  # fmt: skip
+MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+# those of a trace's tensors, which the program has not put there
+FUNCTIONAL_TENSOR_ATTRIBUTES = frozenset({"elem", "_inference_mode_base", "_is_param", "_is_buffer"})
+REASONS_OF_DATA = ("_local_scalar_dense", "data-dependent", "data dependent", "DataDependent", "guard on")  # in its messages
+
+
+def schema_of(operator: Any) -> Any:
+    """Of an OpOverload: what it takes, gives, writes and aliases."""
+    return operator._schema
+
+
+def has_decomposition(operator: Any) -> bool:
+    """Whether autograd itself takes the operator apart."""
+    return operator._can_decompose()
+
+
+def run_kernel(operator: Any, key: Any, *args: Any) -> Any:
+    """The operator's kernel of one dispatch key."""
+    return operator._op_dk(key, *args)
+
+
+def forget_kernels(operator: Any) -> None:
+    """What the operator remembers of its table of kernels (`py_kernels`), once that was changed."""
+    operator._dispatch_cache.clear()
+
+
+def last_node(graph: Any) -> Any:
+    """Of a graph of torch.fx: what was recorded last."""
+    return graph._root.prev
+
+
+def name_of_target(graph: Any, target: str) -> str:
+    """How torch.fx names a node of this operator."""
+    return graph._target_to_str(target)
+
+
+def node_type(value: Any) -> Any:
+    """As which kind of container `pytree` sees a value."""
+    return pytree._get_node_type(value)
+
+
+def expression_of(node: Any) -> Any:
+    """Of a symbolic size's SymNode: in terms of the symbols, before replacements."""
+    return node._expr
+
+
+def mark_as(tensor: Any, kind: str) -> None:
+    """isinstance() takes the tensor for a "parameter" or a "buffer"."""
+    setattr(tensor, {"parameter": "_is_param", "buffer": "_is_buffer"}[kind], True)
+
+
+def is_marked_parameter(tensor: Any) -> bool:
+    return getattr(tensor, "_is_param", False)
+
+
+def storage_id(tensor: torch.Tensor) -> int:
+    """The same for all tensors in one memory, fakes too."""
+    return tensor.untyped_storage()._cdata
+
+
+def holders_of(storage: torch.UntypedStorage) -> int:
+    """How many hold a storage, Python's objects among them."""
+    return storage_use_count(storage._cdata)
+
+
+def is_view(tensor: torch.Tensor) -> bool:
+    """Whether autograd takes it for a view of another tensor."""
+    return tensor._is_view()
+
+
+def has_gradient_hooks(tensor: torch.Tensor) -> bool:
+    return bool(tensor._backward_hooks)
+
+
+def has_accumulation_hooks(tensor: torch.Tensor) -> bool:
+    """Hooks that run once the gradient is in `.grad`."""
+    return bool(tensor._post_accumulate_grad_hooks)
+
+
+def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
+    """Of its own, or of all optimizers."""
+    own = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    return bool(own or optimizer_pre_hooks or optimizer_post_hooks)
+
+
+def init_group(kind: type) -> Callable[..., Any]:
+    """Of a class of optimizers: fills lists with a group's parameters, gradients and states, and makes what states they lack."""
+    return kind._init_group
+
+
+def mark_stepped(optimizer: torch.optim.Optimizer) -> None:
+    """Learning rate schedulers ask whether their optimizer has stepped."""
+    optimizer._opt_called = True
+
+
+def follow_scheduler(step: Callable[..., Any], before: Callable[..., Any]) -> None:
+    """A scheduler takes `step` for the one that it wrapped, where it has wrapped `before`."""
+    if hasattr(before, "_wrapped_by_lr_sched"):
+        step._wrapped_by_lr_sched = True
+
+
+def uncompiled_call(module: torch.nn.Module) -> Callable[..., Any]:
+    """The module's hooks and forward, as `module(...)` runs them where nothing is compiled."""
+    return module._call_impl
+
+
+def compiled_call(module: Any) -> Any:
+    """What `module(...)` runs instead; None where nothing is compiled. Copies and pickles leave it out."""
+    return getattr(module, "_compiled_call_impl", None)
+
+
+def set_compiled_call(module: torch.nn.Module, call: Callable[..., Any]) -> None:
+    module._compiled_call_impl = call
+
+
+def dynamo_original(module: Any) -> Any:
+    """The module that torch.compile has wrapped; None where it is none such."""
+    return getattr(module, "_orig_mod", None)
+
+
+def boxed(call: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    """AOTAutograd hands its arguments over in a list, which may be emptied while the call goes on."""
+    call._boxed_call = True
+    return call
 
 
 def inductor_config() -> ModuleType:

@@ -103,7 +103,7 @@ class Cuda(Host):
     # -- what follows -------------------------------------------------------------------------------------------------
 
     def target(self) -> dict[str, Any]:
-        return {"device": f"cuda:{self.index}", "tf32": tf32_allowed(), "library_flops": config.library_flops}
+        return {"device": f"cuda:{self.index}", "tf32": tf32_allowed(), "vendor_product_flops": config.vendor_product_flops}
 
     def facts(self) -> list[Any]:
         return [self._name(), self._threads()]
@@ -163,7 +163,7 @@ def get(where: torch.device) -> Host:
     return found
 
 
-def places(tensors: Iterable[torch.Tensor]) -> set[torch.device]:
+def devices_of(tensors: Iterable[torch.Tensor]) -> set[torch.device]:
     """Where tensors lie. A single number on the CPU goes with tensors of any device, as in PyTorch."""
     found = {t.device for t in tensors if t.dim() or t.device.type != "cpu"}
     return found or {torch.device("cpu")}
@@ -171,7 +171,7 @@ def places(tensors: Iterable[torch.Tensor]) -> set[torch.device]:
 
 def one(tensors: Iterable[torch.Tensor], what: str) -> Host:
     """The device that all of these lie on; NotCompiled where there are several."""
-    found = places(tensors)
+    found = devices_of(tensors)
     if len(found) > 1:
         raise NotCompiled(f"{what} are on {' and '.join(sorted(map(str, found)))}")
     return get(found.pop())
@@ -200,4 +200,4 @@ def tf32_allowed() -> bool:
     return torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
-__all__ = ["HOST", "Cuda", "Host", "asked", "flags", "get", "gpu_in_use", "one", "places", "refuse_freed", "tf32_allowed"]
+__all__ = ["HOST", "Cuda", "Host", "asked", "flags", "get", "gpu_in_use", "one", "devices_of", "refuse_freed", "tf32_allowed"]

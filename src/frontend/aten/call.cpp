@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "frontend/formulas/random.h"
-#include "support/mask_generator.h"
 #include "support/rounding.h"
 
 namespace trainc::frontend::aten {
@@ -199,7 +198,7 @@ Value Call::random_mask(const Dims& shape, const Dims& strides, double p) const 
   // Eager draws nothing where the answer is known (docs/frontend.md).
   if (p <= 0 || p >= 1) return full(shape, DType::Bool, p >= 1);
   Dims order = all_axes(shape.size());
-  const bool by_memory = philox ? vector > 1 : mask_generator() == MaskGenerator::Twister;
+  const bool by_memory = philox ? vector > 1 : generator == MaskGenerator::Twister;
   if (by_memory && strides.size() == shape.size())
     std::stable_sort(order.begin(), order.end(), [&](int64_t x, int64_t y) {
       // one element: its stride means nothing

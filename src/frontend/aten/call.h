@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "frontend/formulas/shapes.h"
+#include "support/mask_generator.h"
 
 namespace trainc::frontend::aten {
 
@@ -24,7 +25,7 @@ struct ImportedValue {
   std::vector<Dims> strides;  // of the framework's tensors; only operations that ask for memory order look
   bool is_list = false;       // several results: taken apart by getitem
   Dims offsets;               // beside `strides`: the first element's place in its storage
-  // is an argument of the graph or a view of one: its place in the storage may be another at the next call
+  // Whether it is an argument of the graph or a view of one: its place in the storage may be another at the next call.
   bool of_argument = false;
 };
 using Environment = std::unordered_map<std::string, ImportedValue>;
@@ -76,8 +77,9 @@ class Call {
   int64_t& draws;  // random operations so far
   // the framework draws on the device: masks are dealt out (import.h, "generator"), and only dropout's are known
   bool philox = false;
-  DType default_dtype = DType::F32;  // the framework's, of Python's floats
-  int64_t threads = 0, vector = 0;   // with `philox`, of a mask: RandomAttr's; 0: not given
+  MaskGenerator generator = MaskGenerator::Twister;  // else
+  DType default_dtype = DType::F32;                  // the framework's, of Python's floats
+  int64_t threads = 0, vector = 0;                   // with `philox`, of a mask: RandomAttr's; 0: not given
 
   Arg arg(size_t position, const char* name) const;
   const Type& type(size_t i = 0) const;

@@ -14,6 +14,8 @@ struct TensorMetadata {
 
 class Importer {
  public:
+  explicit Importer(MaskGenerator generator) : generator_(generator) {}
+
   Program run(std::string_view text) {
     const Json root = Json::parse(text, nullptr, /*allow_exceptions=*/false);
     require(root.is_object() && root.contains("nodes") && root["nodes"].is_array(),
@@ -57,16 +59,8 @@ class Importer {
     else vals.push_back(val(wire, b.origin));
 
     static const Json none = Json::object();
-    Call c{b,
-           target,
-           {},
-           {},
-           node.at("args"),
-           node.contains("kwargs") ? node["kwargs"] : none,
-           known_,
-           draws_,
-           philox_,
-           default_dtype_};
+    Call c{b,      target, {},      {},         node.at("args"), node.contains("kwargs") ? node["kwargs"] : none,
+           known_, draws_, philox_, generator_, default_dtype_};
     if (node.contains("philox")) c.threads = node["philox"].at(0), c.vector = node["philox"].at(1);
     for (TensorMetadata& v : vals) {
       c.types.push_back(v.type);
@@ -145,13 +139,14 @@ class Importer {
 
     std::vector<const Node*> inputs;
     Json arguments = {{"args", slots(c.args, inputs)}, {"kwargs", slots(c.kwargs, inputs)}};
-    ExternAttr attr{c.target,
-                    arguments.dump(),
-                    {},
-                    random,
-                    random ? draws_++ : -1,
-                    aliases(node, inputs),
-                    table().find(c.target) ? "this form of it has no compiled equivalent" : "trainc has no row for it"};
+    ExternAttr attr{
+        .target = c.target,
+        .arguments = arguments.dump(),
+        .random = random,
+        .draw = random ? draws_++ : -1,
+        .may_draw = !c.target.starts_with("aten."),
+        .aliases = aliases(node, inputs),
+        .reason = table().find(c.target) ? "this form of it has no compiled equivalent" : "trainc has no row for it"};
     bool any = false;
     for (const auto& t : c.types) {
       any |= t.has_value();
@@ -250,6 +245,7 @@ class Importer {
   Program out_;
   Environment known_;
   int64_t draws_ = 0;
+  const MaskGenerator generator_;
   bool philox_ = false;
   DType default_dtype_ = DType::F32;
 };
@@ -259,9 +255,9 @@ class Importer {
 
 namespace trainc::frontend {
 
-Program import_aten(std::string_view json) {
+Program import_aten(std::string_view json, MaskGenerator generator) {
   try {
-    return aten::Importer().run(json);
+    return aten::Importer(generator).run(json);
   } catch (const aten::Json::exception& e) {
     throw InternalError(std::string("import: the wire format is violated: ") + e.what());
   }

@@ -18,7 +18,8 @@
 //   - "target": of an ATen operation, or "getitem".
 //   - "random": the operation draws from the framework's generator; "late": it does so when the backward runs.
 //   - By the operator's schema: "aliases", nodes that a result may be a view of; "writes": it writes over an argument.
-//   - "generator": "philox" beside "nodes": the framework draws on the device. A node of native_dropout then has
+//   - "generator": "philox" beside "nodes": the framework draws on the device, whatever draws on the host. A node of
+//   native_dropout then has
 //     "philox": [threads, vector], how its mask is dealt out (graph.h, RandomAttr); what draws otherwise becomes an
 //     extern node.
 //   - "default": "f64" beside "nodes": the framework's default dtype where it is not f32, in which an integer meets a
@@ -28,12 +29,14 @@
 #include <string_view>
 #include <vector>
 #include "graph/program.h"
+#include "support/mask_generator.h"
 
 namespace trainc::frontend {
 
 /// Outputs are in the order of the "output" node, with the strides of their "val". Throws InternalError that names the
-/// node and its origin where the text is not as above.
-Program import_aten(std::string_view json);
+/// node and its origin where the text is not as above. `generator`: how the framework draws masks on the host, which
+/// decides the order of a mask's elements.
+Program import_aten(std::string_view json, MaskGenerator generator = MaskGenerator::Twister);
 /// Names of all ATen operations with a row.
 std::vector<std::string> supported_operations();
 

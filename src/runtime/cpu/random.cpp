@@ -6,7 +6,7 @@
 
 namespace trainc::runtime {
 namespace {
-constexpr int64_t kPiece = 1 << 12;  // drawn as bytes in the first cache, then packed; a multiple of 8
+constexpr int64_t kDrawnPiece = 1 << 12;  // drawn as bytes in the first cache, then packed; a multiple of 8
 }
 
 void pack_bits(const uint8_t* bytes, int64_t n, uint8_t* bits) {
@@ -40,9 +40,9 @@ void bernoulli_bits(MaskGenerator generator, MersenneTwister& twister, double p,
   }
   switch (generator) {
     case MaskGenerator::Twister: {
-      uint8_t piece[kPiece];
-      for (int64_t i = 0; i < n; i += kPiece) {
-        const int64_t here = std::min(kPiece, n - i);
+      uint8_t piece[kDrawnPiece];
+      for (int64_t i = 0; i < n; i += kDrawnPiece) {
+        const int64_t here = std::min(kDrawnPiece, n - i);
         twister.bernoulli(p, piece, here);
         pack_bits(piece, here, out + i / 8);
       }

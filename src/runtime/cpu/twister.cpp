@@ -150,7 +150,7 @@ uint32_t MersenneTwister::next() {
 
 void MersenneTwister::skip(int64_t n) {
   drew_ |= n > 0;
-  constexpr int64_t kFar = 6000 * kN;  // from here on a jump is quicker than going there
+  constexpr int64_t kFar = 6000 * 624;  // draws, from which on a jump is quicker than going there
   if (n > kFar) {
     // Whole blocks, of a number that does not depend on where in its block the generator stands: a plan always skips as
     // many.

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "plan/live.h"
-#include "runtime/places.h"
+#include "runtime/call_buffers.h"
 #include "support/error.h"
 #include "support/failure.h"
 

@@ -10,10 +10,10 @@
 
 #include "plan/live.h"
 #include "runtime/arena.h"
+#include "runtime/call_buffers.h"
 #include "runtime/cuda/cublaslt.h"
 #include "runtime/interpret/driver.h"
 #include "runtime/interpret/run_nest.h"
-#include "runtime/places.h"
 #include "support/error.h"
 #include "support/failure.h"
 

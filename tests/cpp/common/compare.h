@@ -25,16 +25,22 @@ inline std::string difference(const reference::Tensor& a, const reference::Tenso
   return "";
 }
 
-/// Sums run in another order than the oracle's, and what follows may amplify that.
+/// Sums run in another order than the oracle's, and what follows may amplify that. The inputs of a test are of the
+/// order of 1, and so is what its sums add up: below that an error is measured against 1, for a sum may cancel.
 inline bool close(double a, double b, double tolerance) {
   if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && std::isnan(b);
   return a == b || std::abs(a - b) <= tolerance * std::max({1.0, std::abs(a), std::abs(b)});
 }
 
-/// What results of this type may differ by: of a 16-bit float two and a half units in the last place, which sums in
-/// another order leave after they are rounded.
-inline double at_least(double tolerance, DType dtype) {
-  return dtype == DType::BF16 ? 2e-2 : dtype == DType::F16 ? 2.5e-3 : tolerance;
+/// What results of this type may differ by, where f32's may by `tolerance`: f64's by as many units in the last place;
+/// those of a 16-bit float by two and a half, which sums in another order leave after they are rounded.
+inline double tolerance_of(double tolerance, DType dtype) {
+  switch (dtype) {
+    case DType::F64: return tolerance * 0x1p-29;
+    case DType::BF16: return 2.5 * 0x1p-7;
+    case DType::F16: return 2.5 * 0x1p-10;
+    default: return tolerance;
+  }
 }
 
 /// Results beside the oracle's; integers are equal, 16-bit floats may differ by more. `skip(o, i)`: elements on which
@@ -44,7 +50,7 @@ void expect_close(const std::vector<reference::Tensor>& got, const std::vector<r
                   double tolerance, const Skip& skip) {
   ASSERT_EQ(got.size(), expected.size());
   for (size_t o = 0; o < got.size(); ++o) {
-    const double t = at_least(tolerance, expected[o].type.dtype);
+    const double t = tolerance_of(tolerance, expected[o].type.dtype);
     const auto& f = expected[o].f;
     const auto& n = expected[o].i;
     ASSERT_EQ(got[o].type, expected[o].type) << "output " << o;

@@ -76,7 +76,10 @@ Graph call(const char* target, const char* reason = "") {
   Builder b{g, "m.py:7"};
   const Type t{DType::F32, {4, 8}};
   const Node* made = b.result(
-      b.extern_call({target, R"({"args":[{"$":0}],"kwargs":{}})", {t}, false, -1, {}, reason}, {b.input(0, t)}), 0);
+      b.extern_call(
+          {.target = target, .arguments = R"({"args":[{"$":0}],"kwargs":{}})", .results = {t}, .reason = reason},
+          {b.input(0, t)}),
+      0);
   g.outputs = {{made, {}}};
   g.input_count = 1;
   return g;

@@ -21,7 +21,7 @@ using ::testing::StartsWith;
 
 compiler::CompileOptions with_vendor_products(bool interpreted = true) {
   compiler::CompileOptions o = testing::device_options(interpreted);
-  o.library_flops = 1;
+  o.vendor_product_flops = 1;
   return o;
 }
 
@@ -141,11 +141,11 @@ TEST(VendorProduct, SmallProductsStayKernels) {
   compiler::CompileOptions o = testing::device_options(true);
   const Graph g = product(1, 16, 16, 16, DType::F32, DType::F32, false, false);
   EXPECT_EQ(products(compiler::compile(copy_of(g), "none", o)), 0);  // nobody has the library
-  o.library_flops = 2 * 16 * 16 * 16 + 1;
+  o.vendor_product_flops = 2 * 16 * 16 * 16 + 1;
   const plan::Plan small = compiler::compile(copy_of(g), "small", o);
   EXPECT_EQ(products(small), 0);
   EXPECT_THAT(not_called(small), ::testing::ElementsAre("it is too small for a launch of its own"));
-  o.library_flops -= 1;
+  o.vendor_product_flops -= 1;
   const plan::Plan large = compiler::compile(copy_of(g), "large", o);
   EXPECT_EQ(products(large), 1);
   EXPECT_THAT(not_called(large), ::testing::IsEmpty());

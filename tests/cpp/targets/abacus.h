@@ -8,8 +8,8 @@
 #include "compiler/code_generator.h"
 #include "interpret/interpret.h"
 #include "runtime/arena.h"
+#include "runtime/call_buffers.h"
 #include "runtime/device.h"
-#include "runtime/places.h"
 #include "support/error.h"
 
 namespace trainc::testing {

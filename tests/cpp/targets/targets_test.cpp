@@ -157,7 +157,7 @@ TEST(Targets, AnySetOfCapabilitiesIsATarget) {
   for (uint64_t seed = 1; seed <= 120; ++seed) {
     Target t = testing::plain_abacus(
         {.l1d = 1 << 10, .l2 = 8 << 10, .l3 = 1 << 18, .cores = static_cast<int>(1 + random() % 9)});
-    t.f32_lanes = chance() ? 8 : 16;
+    t.f32_lanes = chance() ? 8 : 16, t.vector_registers = chance() ? 16 : 32;
     t.launches_blocks = seed % 3 == 0;
     t.multiprocessors = t.launches_blocks ? static_cast<int>(1 + random() % 100) : 0;
     t.writes_in_place = chance(), t.chunks_losses = chance(), t.shares_kernels = chance(), t.measures = chance();

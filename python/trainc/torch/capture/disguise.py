@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from trainc.base.errors import NotCompiled
+from trainc.torch import compat
 from trainc.torch.capture.trace import calls_program
 from trainc.torch.compat import FakeTensor, FunctionalTensor, FunctionalTensorMode
 from trainc.torch.guards.code import about
@@ -46,7 +47,7 @@ def _class_of(thing: Any) -> type:
     """What `type(thing)` is where no trace runs."""
     kind = type(thing)
     if kind in _TRACING:
-        return torch.nn.Parameter if getattr(thing, "_is_param", False) else torch.Tensor
+        return torch.nn.Parameter if compat.is_marked_parameter(thing) else torch.Tensor
     return float if kind is Number else Type if kind is type else kind
 
 
@@ -88,7 +89,7 @@ class Disguise(Refusing):
                 for name in _VALUES:
                     self._patches.enter_context(patched(kind, name, self._giving(name, getattr(kind, name))))
             dispatch = FunctionalTensorMode.__dict__["__torch_dispatch__"]
-            self._patches.enter_context(patched(FunctionalTensorMode, "__torch_dispatch__", self._noting(dispatch)))
+            self._patches.enter_context(patched(*compat.FUNCTIONAL_DISPATCH, self._noting(dispatch)))
             yield
             self.check()
             if self._raised:  # and the trace went on
@@ -100,9 +101,9 @@ class Disguise(Refusing):
             if type(mine) in _TRACING:
                 self._inputs[id(mine)] = mine, its
                 if isinstance(its, torch.nn.Parameter):
-                    mine._is_param = True  # what isinstance() asks for
+                    compat.mark_as(mine, "parameter")
                 elif isinstance(its, torch.nn.Buffer):
-                    mine._is_buffer = True
+                    compat.mark_as(mine, "buffer")
 
     def beside(self, enter: Callable[[types.FrameType], None]) -> Callable[[types.FrameType], None]:
         """`enter`, and what is to be done here when code is entered."""
@@ -202,7 +203,7 @@ def _of_program(frame: types.FrameType | None, ends: Callable[[types.CodeType], 
 
 
 def _asks_for_itself(code: types.CodeType) -> bool:
-    """Whether this code of a package's is none that asks a tensor in the place of its caller."""
+    """Whether this code of a package must have its own answer from a tensor; else it asks in the place of its caller."""
     return not (code.co_filename.endswith(_ASKING) or is_stdlib(code.co_filename))
 
 

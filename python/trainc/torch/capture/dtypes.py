@@ -52,7 +52,7 @@ def _odd(node: torch.fx.Node, floats: set[torch.dtype]) -> tuple[float, ...]:
 
 
 def _said_of_mixed(node: torch.fx.Node, floats: set[torch.dtype], odd: tuple[float, ...]) -> str | None:
-    """None where eager takes the operands' dtypes and the numbers, or would not take zeros in one dtype either."""
+    """None where eager takes these operands, or where it refuses them even with one dtype: then the dtypes are not at fault."""
 
     def values(arg: Any) -> Any:
         return arg.meta.get("val") if isinstance(arg, torch.fx.Node) else arg

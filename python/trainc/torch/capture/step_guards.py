@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from trainc.base.errors import NotCompiled
+from trainc.torch import compat
 from trainc.torch.compat import optimizer_post_hooks, optimizer_pre_hooks
 from trainc.torch.optimizers import optimizer
 
@@ -18,7 +19,7 @@ Tensor = torch.Tensor
 def check_optimizer(each: torch.optim.Optimizer) -> None:
     """NotCompiled where an optimizer's step is more than an update that is known."""
     name = type(each).__name__
-    if optimizer.stays_torchs(each) or each._optimizer_step_pre_hooks or each._optimizer_step_post_hooks:
+    if optimizer.stays_torchs(each) or compat.has_step_hooks(each):
         raise NotCompiled(f"{name} with capturable or differentiable set, a tensor as a setting, or step hooks")
     if optimizer_pre_hooks or optimizer_post_hooks:
         raise NotCompiled("a hook is registered on the steps of all optimizers, and would not run: remove it")
@@ -48,13 +49,17 @@ class Methods:
 
 
 def check_tensors(tensors: list[Tensor], arguments: list[Tensor]) -> None:
-    """NotCompiled where a gradient would go on from a tensor: into a hook, or to what the tensor was computed of."""
+    """NotCompiled where a tensor's gradient would go beyond the step: it has a hook, or was computed of something outside."""
     for tensor in tensors:
-        if tensor._backward_hooks or tensor._post_accumulate_grad_hooks or tensor.grad_fn is not None:
+        if _goes_on(tensor):
             _refuse(tensor, "the model's")
     for tensor in arguments:
-        if tensor._backward_hooks or tensor._post_accumulate_grad_hooks or tensor.grad_fn is not None:
+        if _goes_on(tensor):
             _refuse(tensor, "an argument's")
+
+
+def _goes_on(tensor: Tensor) -> bool:
+    return compat.has_gradient_hooks(tensor) or compat.has_accumulation_hooks(tensor) or tensor.grad_fn is not None
 
 
 def _refuse(tensor: Tensor, whose: str) -> None:

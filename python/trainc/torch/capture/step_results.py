@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from trainc.base.errors import NotCompiled
+from trainc.torch.compat import storage_id
 from trainc.torch.guards.overlap import shared
 from trainc.torch.strided import part_of, span
 
@@ -70,7 +71,7 @@ def _part(result: Tensor, base: Tensor) -> tuple:
 
 
 def _memory(tensor: Tensor) -> Any:
-    return tensor.untyped_storage()._cdata
+    return storage_id(tensor)
 
 
 def _elements(tensor: Tensor) -> Any:

@@ -21,7 +21,7 @@ from torch.fx import traceback as fx_traceback
 
 from trainc.base.errors import NotCompiled, SideEffect
 from trainc.torch import compat
-from trainc.torch.capture import distributed, repeated, trace, traced_kernels, turns
+from trainc.torch.capture import distributed, operation_cache, trace, traced_kernels, turns
 from trainc.torch.capture.constants import lift_constants
 from trainc.torch.capture.disguise import Disguise
 from trainc.torch.capture.dtypes import refuse_mixed
@@ -114,9 +114,9 @@ class Recorder:
         with contextlib.ExitStack() as stack:
             # Other threads have backward passes, optimizers and print() of their own.
             backward = turns.mine(lambda t, *a, **k: self.backward(t, *a, **k), Tensor.backward)
-            stack.enter_context(patched(Tensor, "backward", lambda t, *a, **k: backward(t, *a, **k)))
+            stack.enter_context(patched(*compat.TENSOR_BACKWARD, lambda t, *a, **k: backward(t, *a, **k)))
             both = turns.mine(self.backward, torch.autograd.backward)
-            stack.enter_context(patched(torch.autograd, "backward", both))
+            stack.enter_context(patched(*compat.AUTOGRAD_BACKWARD, both))
             stack.enter_context(patched(builtins, "print", _refusing_print()))
             for i, optimizer in enumerate(self.reached.optimizers):
                 step = turns.mine(lambda *a, i=i, **k: self.step(i, *a, **k), optimizer.step)
@@ -148,7 +148,7 @@ class Recorder:
         tangent = self.tangent.to(loss.dtype).expand(loss.shape)
         own = {i: t for i, t in enumerate(self._stand_ins) if t.requires_grad and t.is_leaf}
         leaves = [*own.values(), *_other_leaves(loss, {id(leaf) for leaf in own.values()})]
-        if any(leaf._post_accumulate_grad_hooks for leaf in leaves):
+        if any(compat.has_accumulation_hooks(leaf) for leaf in leaves):
             raise NotCompiled(f"{here()}: a hook on a gradient's accumulation: change gradients after backward()")
         if loss.grad_fn is not None:
             setup_stacktrace_preservation_hooks([loss.grad_fn])
@@ -169,8 +169,8 @@ class Recorder:
         owners: dict[int, list[Tensor]] = {}  # by memory
         for grad in found:
             if grad is not None:
-                owners.setdefault(grad.untyped_storage()._cdata, []).append(grad)
-        taken = {tangent.untyped_storage()._cdata}
+                owners.setdefault(compat.storage_id(grad), []).append(grad)
+        taken = {compat.storage_id(tangent)}
         with torch.no_grad():
             for leaf, grad in zip(leaves, found, strict=True):
                 if grad is None:
@@ -178,7 +178,7 @@ class Recorder:
                 if leaf.grad is not None:
                     leaf.grad.add_(grad)
                     continue
-                memory = grad.untyped_storage()._cdata
+                memory = compat.storage_id(grad)
                 alike = owners[memory]
                 if self.own_backward() or memory in taken or len(alike) > 1 or 0 in grad.stride():
                     leaf.grad = torch.empty_like(leaf).copy_(grad)
@@ -212,7 +212,7 @@ class Recorder:
                         laid_out = from_fun(_laid_out(grad, parameter).detach())
                         self.consumed.append((Slot(number, g, parameter, primal), laid_out))
         if self.last_node is None and (mode := get_proxy_mode()) is not None:
-            self.last_node = mode.tracer.graph._root.prev
+            self.last_node = compat.last_node(mode.tracer.graph)
 
     def zero_grad(self, number: int, set_to_none: bool) -> None:
         self._cleared_ever.add(number)
@@ -402,7 +402,7 @@ def trace_step(
                 a is not b for a, b in zip(after.tensors, tensors[count:-1], strict=False)
             ):
                 raise SideEffect("the step changes a list or dictionary among its arguments: return what it would put there")
-            if any(tensors[i]._backward_hooks for i in range(len(inputs)) if inputs[i].requires_grad):
+            if any(compat.has_gradient_hooks(tensors[i]) for i in range(len(inputs)) if inputs[i].requires_grad):
                 raise NotCompiled("the step registers a gradient hook on a tensor that stays: it would be registered once")
             if any(t.shape != fake.shape or t.stride() != fake.stride() for t, fake in zip(tensors, fakes, strict=True)):
                 raise SideEffect("the step changes the shape or strides of an argument or of its model's tensors")
@@ -439,7 +439,7 @@ def trace_step(
         fakes = [mode.from_tensor(tensor.detach(), static_shapes=True) for tensor in static]
         if symbols is not None:
             fakes = [*(fake.detach() for fake in symbols.inputs), *fakes]
-        with enable_python_dispatcher(), mode, repeated.quick():
+        with enable_python_dispatcher(), mode, operation_cache.quick():
             gm = make_fx(flat)(*fakes)
     return _arranged(gm, inputs, found, reads.is_users)
 
@@ -503,7 +503,7 @@ def _arranged(
 
 
 def _in_order(returned: list[Returned | None], place: dict[int, int]) -> list[int | Returned]:
-    """Of each result, the output of the graph that it is, or what it is of an input."""
+    """Of each result, its index among the outputs of the graph; or the input, or other result, that it is or lies in."""
     outputs = iter(range(len(returned)))
     return [place[next(outputs)] if each is None else each for each in returned]
 

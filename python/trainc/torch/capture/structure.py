@@ -23,7 +23,7 @@ import numpy
 import torch
 
 from trainc.base.errors import NotCompiled
-from trainc.torch.compat import OpOverload, OpOverloadPacket, pytree
+from trainc.torch.compat import OpOverload, OpOverloadPacket, node_type, pytree
 from trainc.torch.guards.kinds import IMMUTABLE, is_transparent, slot_names
 from trainc.torch.numbers import Number, Program
 from trainc.torch.run.deferred import plain
@@ -68,10 +68,10 @@ class Flattener:
             return constant(kind, value)
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             raise NotCompiled("the result holds a size as a number")  # another one for other sizes
-        node_type = pytree._get_node_type(value)
-        if node_type in pytree.SUPPORTED_NODES:
-            children, context = pytree.SUPPORTED_NODES[node_type].flatten_fn(value)
-            return ("node", node_type, Context(context), tuple([self.flatten(child) for child in children]))
+        registered = node_type(value)
+        if registered in pytree.SUPPORTED_NODES:
+            children, context = pytree.SUPPORTED_NODES[registered].flatten_fn(value)
+            return ("node", registered, Context(context), tuple([self.flatten(child) for child in children]))
         if self._known is None:
             raise NotCompiled(f"an argument is a {kind.__qualname__}, which is not made of tensors, numbers and containers")
         return self._flatten_object(value)

@@ -9,12 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.utils.checkpoint as checkpointing
 
 from trainc.base.errors import SideEffect
 from trainc.torch import compat
 from trainc.torch.capture.structure import Flattener, unflatten
-from trainc.torch.compat import decompositions, proxy_tensor
+from trainc.torch.compat import proxy_tensor
 from trainc.torch.graph.wire import RECOMPUTE, is_internal_file
 from trainc.torch.guards.reads import Reads
 from trainc.torch.guards.state import ModuleState, Snapshot
@@ -126,21 +125,18 @@ def check_attributes(tensors: Sequence[torch.Tensor], subject: str) -> None:
     """SideEffect where the program has put an attribute on one of these, its inputs or results: the trace's tensors have it, and
     its own would not."""
     for tensor in tensors:
-        if isinstance(tensor, compat.FunctionalTensor) and (own := vars(tensor).keys() - _OF_FUNCTIONAL_TENSORS):
+        if isinstance(tensor, compat.FunctionalTensor) and (own := vars(tensor).keys() - compat.FUNCTIONAL_TENSOR_ATTRIBUTES):
             raise SideEffect(f"{subject} sets the attribute `{min(own)}` of a tensor", in_pytorch=True)
-
-
-_OF_FUNCTIONAL_TENSORS = {"elem", "_inference_mode_base", "_is_param", "_is_buffer"}
 
 
 @contextlib.contextmanager
 def tracing():
     """torch.compiler.is_compiling() holds; operations remember the user's line; checkpointed ones are marked."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(patched(torch.compiler, "_is_compiling_flag", True))
-        stack.enter_context(patched(proxy_tensor.PythonKeyTracer, "create_node", _create_node_with_origin))
-        stack.enter_context(patched(checkpointing, "_checkpoint_without_reentrant_generator", _marking_generator))
-        stack.enter_context(patched(checkpointing, "CheckpointFunction", _MarkingFunction))
+        stack.enter_context(patched(*compat.COMPILING_FLAG, True))
+        stack.enter_context(patched(*compat.NODE_OF_CALL, _create_node_with_origin))
+        stack.enter_context(patched(*compat.CHECKPOINT_GENERATOR, _marking_generator))
+        stack.enter_context(patched(*compat.CHECKPOINT_FUNCTION, _MarkingFunction))
         yield
 
 
@@ -165,13 +161,13 @@ def recurrent_layers():
     onednn = compat.onednn_enabled()
     compat.set_onednn(False)  # or a layer is one opaque call, which drops what its backward needs
     try:
-        with patched(decompositions, "_rnn_helper", _layer_by_layer):
+        with patched(*compat.RECURRENT_LAYERS, _layer_by_layer):
             yield
     finally:
         compat.set_onednn(onednn)
 
 
-_rnn_helper = decompositions._rnn_helper
+_rnn_helper = compat.RECURRENT_LAYERS.original()
 
 
 def _layer_by_layer(
@@ -237,7 +233,7 @@ def _mark(before: torch.fx.Node | None, graph: torch.fx.Graph | None) -> None:
 
 
 def _last(graph: torch.fx.Graph | None) -> torch.fx.Node | None:
-    return None if graph is None else graph._root.prev
+    return None if graph is None else compat.last_node(graph)
 
 
 def _marking_generator(function: Any, preserve: Any = True, *_: Any, **__: Any):

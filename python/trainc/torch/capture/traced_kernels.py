@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from trainc.torch import compat
 from trainc.torch.compat import DispatchKey, OpOverload, OpOverloadPacket, decompositions
 
 _library = torch.library.Library("trainc", "FRAGMENT")
@@ -36,13 +37,13 @@ _library.impl("classes", lambda classes, num_classes: torch.empty_like(classes),
 def _one_hot(classes: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     if num_classes > 0:
         classes = torch.ops.trainc.classes(classes, num_classes)
-    return _one_hot_of._op_dk(DispatchKey.CompositeImplicitAutograd, classes, num_classes)
+    return compat.run_kernel(_one_hot_of, DispatchKey.CompositeImplicitAutograd, classes, num_classes)
 
 
 def _resized(packet: OpOverloadPacket, written_out: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """`written_out`, but where eager does not look at the factor of a dimension, in the gradient at least: it becomes as long as
     it was (1.25 of three rows are three rows), or twice as long. There the operation stays whole."""
-    names = [argument.name for argument in packet.vec._schema.arguments]
+    names = [argument.name for argument in compat.schema_of(packet.vec).arguments]
 
     def resize(*args: Any, **kwargs: Any) -> torch.Tensor:
         given = dict(zip(names, args, strict=False)) | kwargs
@@ -97,14 +98,14 @@ def as_eager() -> Iterator[None]:
             operator.py_kernels.pop(key, None)
             if kernel is not None:
                 operator.py_kernels[key] = kernel
-        operator._dispatch_cache.clear()
+        compat.forget_kernels(operator)
     try:
         yield
     finally:
         for operator, kernels in before.items():
             operator.py_kernels.clear()
             operator.py_kernels.update(kernels)
-            operator._dispatch_cache.clear()
+            compat.forget_kernels(operator)
 
 
 __all__ = ["as_eager"]

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from trainc.torch import compat
 from trainc.torch.compat import compile_lock
 from trainc.torch.patches import patched
 
@@ -55,7 +56,7 @@ def alone(*roots: torch.nn.Module) -> Iterator[None]:
     """A trace of `roots`, which no other thread calls meanwhile."""
     with compile_lock:
         trace = _Trace(roots)
-        call = vars(torch.nn.Module)["_call_impl"]  # which make_fx, unlike __call__, leaves as it is
+        call = compat.MODULE_CALL.original()  # which make_fx, unlike __call__, leaves as it is
 
         def waiting(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             if trace.concerns(self):
@@ -64,7 +65,7 @@ def alone(*roots: torch.nn.Module) -> Iterator[None]:
 
         _traces.append(trace)
         try:
-            with patched(torch.nn.Module, "_call_impl", waiting):
+            with patched(*compat.MODULE_CALL, waiting):
                 yield
         finally:
             _traces.remove(trace)

@@ -42,17 +42,34 @@ def _static(gm: torch.nn.Module, inputs: Sequence[Any], tune: str) -> Callable[.
     if where is None:
         return gm.forward
     compiler = joint.Compiler(record, Runners(where, tune))
-    try:
+
+    def compile() -> Callable[..., Any]:
         compiled = _separately(gm.forward, joint.compile_flat(gm, overlap.apart(inputs), record, compiler), compiler)
+        return compat.dynamo_disable(compiled, reason="compiled by trainc")
+
+    return _compiled(record, compile, lambda: gm.forward)
+
+
+def _compiled(
+    record: records.Compilation, compile: Callable[[], Callable[..., Any]], in_pytorch: Callable[[], Callable[..., Any]],
+    failed: Callable[[], None] = lambda: None,
+) -> Callable[..., Any]:  # fmt: skip
+    """What `compile()` gives; PyTorch's own way to the graph where it cannot be compiled, or where `compile` failed by a fault of
+    ours."""
+    try:
+        compiled = compile()
     except NotCompiled as reason:
         messages.warn(f"{record.name} runs in PyTorch: {reason}")
-        return gm.forward
+        return in_pytorch()
     except UserError:
         raise
     except Exception as error:
-        return _in_pytorch(record, error, gm.forward)
+        failed()
+        messages.fell_back(record.name, error)
+        record.route, record.reason = "eager", family.first_line(error)
+        compiled = in_pytorch()
     compilations.append(record)
-    return compat.dynamo_disable(compiled, reason="compiled by trainc")
+    return compiled
 
 
 def _separately(plain: Callable[..., Any], compiled: Callable[..., Any], compiler: joint.Compiler) -> Callable[..., Any]:
@@ -70,14 +87,6 @@ def _separately(plain: Callable[..., Any], compiled: Callable[..., Any], compile
 
 def _record(inputs: Sequence[Any], tune: str) -> records.Compilation:
     return records.Compilation(f"graph {len(compilations)}", signature=_describe(inputs), tune=tune, route="dynamo")
-
-
-def _in_pytorch(record: records.Compilation, error: Exception, run: Callable[..., Any]) -> Callable[..., Any]:
-    """`run`, which is PyTorch's own way to a graph that could not be compiled because of `error`."""
-    messages.fell_back(record.name, error)
-    record.route, record.reason = "eager", family.first_line(error)
-    compilations.append(record)
-    return run
 
 
 def _where(record: records.Compilation, inputs: Sequence[Any]) -> device.Host | None:
@@ -118,19 +127,12 @@ def _by_sizes(gm: torch.fx.GraphModule, examples: Sequence[Any], tune: str) -> C
         shapes = families.setdefault(kind, family.Family(dims=inputs.dims))
         if kind in left:
             return WithNumbers(gm, inputs, given)
-        try:
+
+        def compile() -> Callable[..., Any]:
             with turns.alone(), tracing():
-                compiled = shapes.entry(record, fixed, moving, static, symbolic)
-        except NotCompiled as reason:
-            messages.warn(f"{record.name} runs in PyTorch: {reason}")
-            return WithNumbers(gm, inputs, given)
-        except UserError:
-            raise
-        except Exception as error:
-            left.add(kind)
-            return _in_pytorch(record, error, WithNumbers(gm, inputs, given))
-        compilations.append(record)
-        return compiled
+                return shapes.entry(record, fixed, moving, static, symbolic)
+
+        return _compiled(record, compile, lambda: WithNumbers(gm, inputs, given), lambda: left.add(kind))
 
     @compat.dynamo_disable
     def call(*given: Any) -> Any:

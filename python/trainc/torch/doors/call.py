@@ -55,7 +55,7 @@ class Attempt:
 
 
 class CompiledCall:
-    """Set as `model._compiled_call_impl`, which nn.Module's call uses and which copies and pickles leave out."""
+    """Set by `compat.set_compiled_call`, which nn.Module's call uses and which copies and pickles leave out."""
 
     def __init__(self, model: torch.nn.Module, settings: ModelSettings | None = None, fusion: Any = None):
         self._model = weakref.ref(model)
@@ -72,10 +72,10 @@ class CompiledCall:
         model = self._model()
         turns.wait_for(model)
         if self._busy or torch.compiler.is_compiling() or _in_transform():
-            return model._call_impl(*args, **kwargs)
+            return compat.uncompiled_call(model)(*args, **kwargs)
         if torch.is_anomaly_enabled():  # who asks which operation gives NaN asks for PyTorch's own operations
             messages.warn_once("anomaly", f"{type(model).__name__} runs in PyTorch while torch.autograd detects anomalies")
-            return model._call_impl(*args, **kwargs)
+            return compat.uncompiled_call(model)(*args, **kwargs)
         call_of = lambda: self._call(args, kwargs)  # noqa: E731
         try:
             call, entry = self._signatures.look_up(call_of)
@@ -87,7 +87,7 @@ class CompiledCall:
             return entry(call.inputs, args, kwargs)
         except Overlapping as reason:
             messages.warn_once(f"overlap {id(self)}", f"{type(model).__name__} runs in PyTorch where {reason}")
-            return model._call_impl(*args, **kwargs)
+            return compat.uncompiled_call(model)(*args, **kwargs)
 
     def prepare(self, args: tuple, kwargs: dict) -> None:
         """Compiles for these arguments, as their first call would, and runs nothing."""
@@ -158,8 +158,8 @@ class CompiledCall:
             self._unsettled.discard(kind)
             # of any variant: what changes may be among the values that make one
             self._stateful[kind] = self._in_pytorch if attempt.in_pytorch else self._through_dynamo
-        if error is not None and not config.fallback:
-            raise error
+        if error is not None:
+            messages.require_fallback(error)
         self._route(attempt.call.key, attempt.record, attempt.changed or family.first_line(error), attempt.in_pytorch)
         return result
 
@@ -305,13 +305,12 @@ class CompiledCall:
             messages.warn(f"{record.name} {where}: {record.reason}")
 
     def _in_pytorch(self, _inputs: list[Tensor], args: tuple, kwargs: dict) -> Any:
-        return self._model()._call_impl(*args, **kwargs)
+        return compat.uncompiled_call(self._model())(*args, **kwargs)
 
     def _mixed(self, key: tuple, reason: str) -> Entry:
         """A call with tensors of several devices: PyTorch may know what to do (forward moves them itself); where it does not, the
         error names the argument."""
-        if not config.fallback:
-            raise UserError(reason)
+        messages.require_fallback(UserError(reason))
 
         def run(inputs: list[Tensor], args: tuple, kwargs: dict) -> Any:
             try:
@@ -329,20 +328,20 @@ class CompiledCall:
     def _through_dynamo(self, _inputs: list[Tensor], args: tuple, kwargs: dict) -> Any:
         model = self._model()
         if self._dynamo is None and any(map(is_lazy, model.parameters())):
-            return model._call_impl(*args, **kwargs)  # Dynamo would initialise them without moving the generator on
+            return compat.uncompiled_call(model)(*args, **kwargs)  # Dynamo would initialise them without moving the generator on
         if self._dynamo is None and (found := distributed.beside_forward(model)):
             messages.warn(f"{type(model).__name__} runs in PyTorch: {found}")
-            self._dynamo = model._call_impl
+            self._dynamo = compat.uncompiled_call(model)
         if self._dynamo is None:
             from trainc.torch.doors.backend import backend
 
-            self._dynamo = torch.compile(model._call_impl, backend=backend, options={"tune": self.settings.tune})
+            self._dynamo = torch.compile(compat.uncompiled_call(model), backend=backend, options={"tune": self.settings.tune})
         try:
             return self._dynamo(*args, **kwargs)
         except compat.TorchDynamoException as error:
             messages.warn(f"{type(model).__name__} runs in PyTorch: {family.first_line(error)}")
-            self._dynamo = model._call_impl
-            return model._call_impl(*args, **kwargs)
+            self._dynamo = compat.uncompiled_call(model)
+            return compat.uncompiled_call(model)(*args, **kwargs)
 
 
 def _in_transform() -> bool:

@@ -6,6 +6,7 @@ import torch
 
 from trainc.base import cache, config
 from trainc.base.errors import UserError
+from trainc.torch import compat
 from trainc.torch.capture import distributed
 from trainc.torch.doors.call import CompiledCall
 from trainc.torch.doors.fuse import StepFusion
@@ -22,7 +23,7 @@ def compile_objects(model, optimizer, *, tune, memory, fuse_step):
         config.cache_bytes()
     inner = distributed.compiled_part(model)
     fusion = StepFusion(optimizer) if fuse_step else None
-    inner._compiled_call_impl = CompiledCall(inner, ModelSettings(memory, optimizer, tune, fuse_step), fusion)
+    compat.set_compiled_call(inner, CompiledCall(inner, ModelSettings(memory, optimizer, tune, fuse_step), fusion))
     if optimizer is None:
         return model
     attach(optimizer, fusion)

@@ -7,6 +7,7 @@ from typing import Any
 from trainc.base import records
 from trainc.base.errors import UserError
 from trainc.base.report import Explanation
+from trainc.torch import compat
 from trainc.torch.capture import distributed
 from trainc.torch.doors import backend
 
@@ -16,14 +17,15 @@ def explain(model: Any, file: Any = None, batch: Any = None) -> Explanation:
     `batch`: arguments of a call to compile for first."""
     model = distributed.inner_of(model)
     if batch is not None:
-        compiled = model if hasattr(model, "prepare") else getattr(model, "_compiled_call_impl", None)
+        compiled = model if hasattr(model, "prepare") else compat.compiled_call(model)
         if not hasattr(compiled, "prepare"):
             raise UserError("trainc.explain(batch=...) wants a model after trainc.compile, or what trainc.train_step returned")
         args, kwargs = ((), batch) if isinstance(batch, dict) else (batch if isinstance(batch, (tuple, list)) else (batch,), {})
         compiled.prepare(tuple(args), kwargs)
     compilations = list(records.of(model))
-    title = getattr(model, "__name__", type(getattr(model, "_orig_mod", model)).__name__)
-    if hasattr(model, "_orig_mod") or any(compilation.route == "dynamo" for compilation in compilations):
+    original = compat.dynamo_original(model)
+    title = getattr(model, "__name__", type(model if original is None else original).__name__)
+    if original is not None or any(compilation.route == "dynamo" for compilation in compilations):
         compilations += backend.compilations  # Dynamo does not say whose graph it was: those of all models
     explanation = Explanation(title, compilations)
     if hasattr(file, "write"):

@@ -138,9 +138,8 @@ class StepFusion:
             return False
         if shared_memory(parameters, held) is not None:
             return False  # an update would write what is still read
-        return all(
-            not p._backward_hooks and not p._post_accumulate_grad_hooks and _is_accumulated(p) for p in parameters.values()
-        )
+        hooked = any(compat.has_gradient_hooks(p) or compat.has_accumulation_hooks(p) for p in parameters.values())
+        return not hooked and all(map(_is_accumulated, parameters.values()))
 
     def step(self, owner: torch.optim.Optimizer) -> bool:
         """The optimizer's step together with the backward that waits for it; false where there is none such, and the gradients

@@ -114,7 +114,7 @@ def leaves_of(call: Call, function: Callable[..., Any]) -> dict[str, tuple]:
 def stray(name: str, tensors: list[Tensor], given: dict[str, tuple]) -> str | None:
     """What to tell of an argument that does not lie where the `tensors` of the model `name` do; None where there is none such.
     `given`: `leaves_of` the call."""
-    where = {str(place) for place in device.places(tensors)}
+    where = {str(place) for place in device.devices_of(tensors)}
     for argument, leaf in given.items():
         if leaf[0] == "tensor" and tensors and leaf[5] not in where and (leaf[5] != "cpu" or leaf[2]):
             there = " and ".join(sorted(where))

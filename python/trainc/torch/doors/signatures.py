@@ -19,8 +19,8 @@ Entry = Callable[..., Any]  # (inputs, args, kwargs) -> what the call gives
 
 
 class Signatures:
-    """`model()` gives the program's module; `is_full()`: whether nothing more is compiled; `forgotten()` is called where all that
-    is known is of another structure of the module."""
+    """`model()` gives the program's module; `is_full()`: whether nothing more is compiled; `forgotten()` is called when the
+    module's structure has changed, and all that was compiled for the old one is dropped."""
 
     def __init__(
         self, model: Callable[[], torch.nn.Module], is_full: Callable[[], bool], forgotten: Callable[[], None] = lambda: None
@@ -46,8 +46,8 @@ class Signatures:
         return None
 
     def look_up(self, call_of: Callable[[], Call]) -> tuple[Call, Entry | None]:
-        """The call, and what serves it. Numbers that alone tell it from one that was compiled may be inputs from now on: then
-        it has another key."""
+        """The call, and what serves it. Where it differs from a compiled one in numbers alone, these may be inputs from now on,
+        and the call has another key."""
         call = call_of()
         entry = self.find(call)
         if entry is None and self._see_numbers(call.key):

@@ -47,14 +47,14 @@ class TrainStep:
 
     def __init__(self, fn: Callable[..., Any], tune: str = "fast", memory: Any = None):
         tuning.check(tune)
-        self.fn, self._told = fn, (tune, memory)
+        self.fn, self._settings = fn, (tune, memory)
         self.__name__ = getattr(fn, "__name__", "step")
         self.__doc__ = getattr(fn, "__doc__", None)
         self._begin()
 
     def _begin(self) -> None:
         """Finds what `fn` works on."""
-        fn, (tune, memory) = self.fn, self._told
+        fn, (tune, memory) = self.fn, self._settings
         self.reached = Reached(fn)
         if not self.reached.optimizers or not self.reached.modules:
             missing = "optimizer" if self.reached.modules else "model"
@@ -83,7 +83,7 @@ class TrainStep:
     # A copy is one of the copied `fn`, and has compiled nothing: what `fn` works on is looked for when the copy is first called,
     # for while an object is copied that holds both, neither is whole.
     def __getstate__(self) -> dict[str, Any]:
-        return {key: self.__dict__[key] for key in ("fn", "_told", "__name__", "__doc__")}
+        return {key: self.__dict__[key] for key in ("fn", "_settings", "__name__", "__doc__")}
 
     def __getattr__(self, name: str) -> Any:
         if name in ("reached", "settings", "compilations", "_body", "_signatures") and "fn" in self.__dict__:
@@ -227,16 +227,13 @@ class TrainStep:
         return traced, trace.watched.logged
 
 
-DATA = ("_local_scalar_dense", "data-dependent", "data dependent", "DataDependent", "guard on")
-
-
 def _reason(error: BaseException) -> str:
     """The message for what could not be traced, with the user's line."""
     if isinstance(error, (NotCompiled, SideEffect)):
         return str(error)
     line = _line_of(error)
     text = family.first_line(error)
-    if any(word in f"{type(error).__name__} {text}" for word in DATA):
+    if any(word in f"{type(error).__name__} {text}" for word in compat.REASONS_OF_DATA):
         text = (
             "reads the value of a tensor (item(), float(), if), which is not known while the step is compiled: "
             "return it, and look at it outside"

@@ -22,7 +22,7 @@ from trainc.torch.joint import family
 
 @dataclasses.dataclass
 class Trace:
-    """What goes on beside one trace."""
+    """What watches one trace: what the program reads, what its tensors pretend to be, which functions run."""
 
     reads: Reads
     disguise: Disguise
@@ -30,7 +30,7 @@ class Trace:
 
 
 class Traces:
-    """`model`, of `variants`, before the first of them."""
+    """All traces that are made while one call is compiled. Made before the first of them: it takes a snapshot of `model`."""
 
     def __init__(self, model: torch.nn.Module, variants: Variants):
         self._name, self._state, self._variants = type(model).__name__, variants.state, variants

@@ -15,7 +15,7 @@ import torch
 from torch.fx.node import map_aggregate
 
 from trainc.base.errors import NotCompiled
-from trainc.torch import numbers
+from trainc.torch import compat, numbers
 from trainc.torch.compat import (
     ConstantSource,
     DimDynamic,
@@ -130,7 +130,7 @@ class Symbols:
 
 
 def _expression(size: Any) -> Any:
-    return size.node._expr if isinstance(size, SYMBOLIC) else size
+    return compat.expression_of(size.node) if isinstance(size, SYMBOLIC) else size
 
 
 class SizeBinding:
@@ -236,7 +236,7 @@ def answered_once() -> Iterator[None]:
 
     def of_operands(name: str, method: Callable[..., SymNode]) -> Callable[..., SymNode]:
         def answer(self: SymNode, *others: Any) -> SymNode:
-            key = (name, self._expr, self.pytype, *[_name_of(other) for other in others])
+            key = (name, compat.expression_of(self), self.pytype, *[_name_of(other) for other in others])
             found = known.get(key)
             if found is None:
                 with proxy_tensor.disable_proxy_modes_tracing():
@@ -245,15 +245,15 @@ def answered_once() -> Iterator[None]:
 
         return answer
 
-    create_arg = proxy_tensor.PythonKeyTracer.create_arg
+    create_arg = compat.NODE_OF_ARGUMENT.original()
     with contextlib.ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", "Raw (Sym|Number)")  # torch would rather have a node
         for name, method in methods.items():
             stack.enter_context(patched(SymNode, name, of_operands(name, method)))
-        stack.enter_context(patched(proxy_tensor, "fetch_sym_proxy", lambda _tracer: _as_it_is))
+        stack.enter_context(patched(*compat.PROXY_OF_SIZE, lambda _tracer: _as_it_is))
         as_it_is = lambda tracer, arg: _as_it_is(arg) if isinstance(arg, SYMBOLIC) else create_arg(tracer, arg)  # noqa: E731
-        stack.enter_context(patched(proxy_tensor.PythonKeyTracer, "create_arg", as_it_is))
+        stack.enter_context(patched(*compat.NODE_OF_ARGUMENT, as_it_is))
         yield
 
 
@@ -264,7 +264,7 @@ def _as_it_is(number: Any) -> Any:
 
 def _name_of(operand: Any) -> Any:
     if isinstance(operand, SymNode):
-        return operand._expr, operand.pytype
+        return compat.expression_of(operand), operand.pytype
     if isinstance(operand, (list, tuple)):
         return tuple([_name_of(item) for item in operand])
     return type(operand), operand

@@ -89,7 +89,7 @@ def _effects(target: Any) -> tuple[bool, list[tuple[int, str]]]:
     (`Tensor(a) self -> Tensor(a)`), by position and name."""
     if not isinstance(target, compat.OpOverload):
         return False, []
-    schema = target._schema
+    schema = compat.schema_of(target)
     gives_views = any(result.alias_info is not None for result in schema.returns)
     viewed = [(i, arg.name) for i, arg in enumerate(schema.arguments) if arg.alias_info is not None]
     return schema.is_mutable, viewed if gives_views else []

@@ -32,7 +32,7 @@ class Code:
     imports: bool
     any_attribute: bool  # may read attributes that it does not name: vars(x), getattr(x, a variable)
     any_global: bool
-    hidden: list[str]  # attributes that it reads or sets of what may be a tensor, and that a trace's tensors do not have
+    tensor_attributes: list[str]  # that it reads or sets of what may be a tensor, and that the tensors of a trace do not have
     sets_data: bool
     identity: bool  # compares by `is` what is no constant
 
@@ -50,10 +50,10 @@ def about(code: types.CodeType) -> Code:
         imports = any(i.opname == "IMPORT_NAME" for each in every for i in dis.get_instructions(each))
         any_attribute = code.co_name not in _FORWARDING and _reads_any_attribute(code, names)
         any_global = not (_ANY_GLOBAL | _BY_ATTRIBUTE).isdisjoint(variables) and any(map(_uses_any_global, every))
-        hidden = list(dict.fromkeys(itertools.chain.from_iterable(map(_hidden_attributes, every))))
+        tensor_attributes = list(dict.fromkeys(itertools.chain.from_iterable(map(_tensor_attributes, every))))
         sets_data = "swap_tensors" in names or any(map(_sets_data, every))
         found = _codes[id(code)] = Code(
-            code, names, variables, imports, any_attribute, any_global, hidden, sets_data, syntax(code).compares
+            code, names, variables, imports, any_attribute, any_global, tensor_attributes, sets_data, syntax(code).compares
         )  # fmt: skip
     return found
 
@@ -88,7 +88,7 @@ def _inner(code: types.CodeType) -> Iterator[types.CodeType]:
 _HIDDEN = frozenset({"grad", "grad_fn", "is_leaf", "_base", "_version"})
 
 
-def _hidden_attributes(code: types.CodeType) -> Iterator[str]:
+def _tensor_attributes(code: types.CodeType) -> Iterator[str]:
     """Where code has `x.grad` (and not `torch.autograd.grad(...)`, nor `self.grad`), or names it for getattr()."""
     if not _HIDDEN.isdisjoint(code.co_names):
         owner = None

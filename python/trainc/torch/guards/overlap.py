@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from trainc.base.errors import NotCompiled
-from trainc.torch.compat import FakeTensor, TracingContext
+from trainc.torch.compat import FakeTensor, TracingContext, storage_id
 from trainc.torch.strided import span
 
 Tensor = torch.Tensor
@@ -41,8 +41,8 @@ class Apart:
                 f"it writes a tensor of shape {list(tensors[pair[0]].shape)} that shares memory with another of shape "
                 f"{list(tensors[pair[1]].shape)}"
             )
-        storages = {tensors[i].untyped_storage()._cdata for i in written}
-        self.neighbours = {i for i, t in enumerate(tensors) if t.untyped_storage()._cdata in storages} - set(written)
+        storages = {storage_id(tensors[i]) for i in written}
+        self.neighbours = {i for i, t in enumerate(tensors) if storage_id(t) in storages} - set(written)
         self._known = pointers
 
 
@@ -92,7 +92,7 @@ def apart(tensors: Sequence[Any]) -> list[Any]:
         if not isinstance(t, Tensor):
             found.append(t)
             continue
-        storage = t.untyped_storage()._cdata
+        storage = storage_id(t)
         found.append(_twin(t) if storage in seen else t)
         seen.add(storage)
     return found

@@ -22,7 +22,7 @@ import torch
 from trainc.base.errors import UserError
 from trainc.torch.compat import FakeTensor, FunctionalTensor, disable_current_modes
 from trainc.torch.guards.kinds import contents_of
-from trainc.torch.guards.library import answer_of
+from trainc.torch.guards.known_functions import answer_of
 from trainc.torch.numbers import Number
 from trainc.torch.patches import MISSING, Name
 
@@ -225,7 +225,7 @@ class Order(Place):
 
 
 class Answer(Place):
-    """What a function without arguments says of a state that cannot be looked into (`library.ANSWERED`)."""
+    """What a function without arguments says of a state that cannot be looked into (`known_functions.ANSWERED`)."""
 
     __slots__ = ()
     guards = False

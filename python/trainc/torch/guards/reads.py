@@ -33,7 +33,7 @@ import torch
 from trainc.base.errors import NotCompiled
 from trainc.torch import compat
 from trainc.torch.compat import FakeTensor, FunctionalTensor, disable_current_modes
-from trainc.torch.guards import library
+from trainc.torch.guards import known_functions
 from trainc.torch.guards.code import about
 from trainc.torch.guards.kinds import (
     IMMUTABLE,
@@ -100,7 +100,8 @@ _STEPPING = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)  # a s
 # Of these, what is plain and named by the program is watched all the same.
 _WITH_STATE = (logging.Handler, threading.Thread, threading.Condition, threading.Semaphore)
 _OF_LOGGERS = {"name", "level", "parent", "disabled", "manager", "_cache", "root", "filters", "propagate"}
-_REPLACED = frozenset({"_call_impl", "backward"})  # methods in whose place trainc puts its own while it traces
+# methods in whose place trainc puts its own while it traces
+_REPLACED = frozenset({compat.MODULE_CALL.name, compat.TENSOR_BACKWARD.name})
 _BACKWARD = frozenset({"register_hook", "register_post_accumulate_grad_hook", "saved_tensors_hooks", "apply", "vmap", "grad"})
 
 
@@ -155,7 +156,7 @@ class Reads:
         self._own_numbers: list[tuple[str, Any, Any]] = []
         tables = {id(module.__dict__): path for path, module in own.root.named_modules()}
         for table, key in own._values:
-            if id(table) in tables and key not in ("_compiled_call_impl",):
+            if id(table) in tables and key != compat.COMPILED_CALL:
                 value = table.get(key)
                 if not holds_tensors(value):
                     path = f"{tables[id(table)]}.{key}" if tables[id(table)] else str(key)
@@ -199,8 +200,8 @@ class Reads:
     def is_users(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor of a trace is one that the program holds beside its modules', and whose values are an input therefore.
         NotCompiled where that is not enough: it wants a gradient, or is one of the modules' own, reached in another way."""
-        storage = tensor.untyped_storage()._cdata
-        found = next((each for each in self.tensors if each.untyped_storage()._cdata == storage), None)
+        storage = compat.storage_id(tensor)
+        found = next((each for each in self.tensors if compat.storage_id(each) == storage), None)
         if found is not None and (found.requires_grad or id(found) in self._owned):
             what = f"a tensor of shape {list(found.shape)} that learns"
             raise NotCompiled(f"{self._subject} reaches {what}, in another way than as a parameter")
@@ -223,9 +224,9 @@ class Reads:
             what = f"{code.co_name}: gives a tensor another's memory (`x.data = y`), which no trace sees"
             raise NotCompiled(what, in_pytorch=True)
         # A step's trace knows the gradients of its tensors.
-        hidden = [name for name in facts.hidden if self._subject == "forward" or name in ("_base", "_version")]
-        if hidden:
-            raise NotCompiled(f"{code.co_name}: reads or sets {hidden[0]} of a tensor", in_pytorch=True)
+        found = [name for name in facts.tensor_attributes if self._subject == "forward" or name in ("_base", "_version")]
+        if found:
+            raise NotCompiled(f"{code.co_name}: reads or sets {found[0]} of a tensor", in_pytorch=True)
         for name in facts.names & sys.modules.keys() if facts.imports else ():
             if not is_trusted_module(name):
                 self._slot(f"sys.modules.{name}", sys.modules, name)
@@ -243,7 +244,7 @@ class Reads:
                 self._slot(f"{module}.{name}", variables, name)
             elif name in vars(builtins):
                 self._number(f"builtins.{name}", vars(builtins), name)
-        self._calls_back |= not library.CALLS_BACK.isdisjoint(facts.names)
+        self._calls_back |= not known_functions.CALLS_BACK.isdisjoint(facts.names)
         self._called_by_c(self._impure, None)
         if {"sys", "modules"} <= facts.names:
             raise NotCompiled(f"{code.co_name}: reads `sys.modules`", in_pytorch=True)
@@ -324,10 +325,10 @@ class Reads:
         if value is type or value is id:  # by their own names they are answered as without a trace (capture/disguise.py)
             raise NotCompiled(f"forward may ask for {value.__name__}() through `{path}`", in_pytorch=True)
         value = original(value)
-        if library.is_unseen(value):
+        if known_functions.is_unseen(value):
             raise NotCompiled(f"{self._subject} may read `{path}`, which nothing watches", in_pytorch=True)
         if isinstance(value, decimal.Decimal) or value is decimal.Decimal:
-            self.ask("decimal.getcontext()", library.decimal_context)
+            self.ask("decimal.getcontext()", known_functions.decimal_context)
         if isinstance(value, IMMUTABLE):
             self._tell(path, token(value))
             if not is_plain(value) and id(value) not in self._seen:
@@ -382,7 +383,7 @@ class Reads:
         elif (generator := generator_of(path, value)) is not None:
             self._add(generator, 1)
             for name in ("getstate", "get_state", "bit_generator"):
-                self._attribute(f"{path}.{name}", name, library.Unseen(), None)
+                self._attribute(f"{path}.{name}", name, known_functions.Unseen(), None)
         elif isinstance(value, (numpy.ndarray, array.array, bytearray)):
             if isinstance(value, numpy.ndarray) and value.dtype.hasobject:
                 raise NotCompiled(f"forward reads `{path}`, an array of objects")
@@ -392,7 +393,7 @@ class Reads:
             self._tell(path, data if not isinstance(value, numpy.ndarray) else (value.dtype.str, value.shape, data))
             self._add(Buffer(path, value, [data]), len(data) // 64)
         elif isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
-            self._impure = self._impure or (path if library.is_c_function_that_reads(value) else "")
+            self._impure = self._impure or (path if known_functions.is_c_function_that_reads(value) else "")
             self._called_by_c(self._impure, None)
             if not isinstance(value.__self__, (types.ModuleType, type, type(None))):
                 self._todo.append((f"{path}.__self__", value.__self__))
@@ -408,7 +409,7 @@ class Reads:
 
     def _called_by_c(self, path: str, function: Any) -> None:
         """A function that reads a state, and that C code calls (`functools.partial`, `map`): no event tells."""
-        if library.is_c_function_that_reads(function) or self._calls_back and self._impure:
+        if known_functions.is_c_function_that_reads(function) or self._calls_back and self._impure:
             raise NotCompiled(f"{self._subject} may call `{path}`, which reads what no signature has", in_pytorch=True)
 
     def _kind(self, value: Any) -> Any:

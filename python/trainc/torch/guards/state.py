@@ -22,14 +22,8 @@ from trainc.torch.guards.kinds import token
 from trainc.torch.guards.places import contents, contents_guard, held
 from trainc.torch.numbers import Slot
 
-_HOOKS = (
-    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
-)  # fmt: skip
 # nn.Module's own attributes; the rest of a module's __dict__ is the user's
-_OWN = {
-    *torch.nn.Module().__dict__, "_compiled_call_impl", "_forward_hooks_with_kwargs", "_forward_hooks_always_called",
-    "_forward_pre_hooks_with_kwargs",
-} - {"training"}  # fmt: skip
+_OWN = compat.MODULE_ATTRIBUTES - {"training"}
 _SIMPLE = (int, float, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _CONTAINERS = (list, tuple, dict, set)
 
@@ -74,7 +68,7 @@ class ModuleState:
         self._sizes.append((attributes["_modules"], len(attributes["_modules"])))
         if len(attributes["_modules"]) > 1:
             self._orders.append((attributes["_modules"], tuple(attributes["_modules"])))
-        self._hooks += [attributes[key] for key in _HOOKS]
+        self._hooks += [attributes[key] for key in compat.MODULE_HOOKS]
         for key, value in attributes.items():
             if key in _OWN:
                 continue
@@ -168,7 +162,7 @@ class ModuleState:
         """Why a module's hooks forbid a compiled call, or None."""
         if any(self._hooks):
             for path, module in self.root.named_modules():
-                for key in _HOOKS:
+                for key in compat.MODULE_HOOKS:
                     if module.__dict__[key]:
                         return f"`{path or type(module).__name__}` has {key.strip('_').replace('_', ' ')}"
         if compat.has_global_module_hooks():

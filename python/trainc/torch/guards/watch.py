@@ -22,7 +22,7 @@ import torch
 
 from trainc.base import PACKAGE
 from trainc.base.errors import NotCompiled, SideEffect
-from trainc.torch.guards import library
+from trainc.torch.guards import known_functions
 from trainc.torch.trust import C_TRUSTED, is_trusted_code, is_trusted_file, top_package_of
 
 try:
@@ -161,7 +161,7 @@ class Watched(Refusing):
                 self._refuse(SideEffect(f"{_line(caller)}: {code.co_name}() {reason}"))
             return None
         if is_trusted_code(code, frame.f_globals):
-            if not library.reads(code):
+            if not known_functions.reads(code):
                 return False
             self._asked(frame)
             return None
@@ -175,8 +175,8 @@ class Watched(Refusing):
 
     def _asked(self, frame: Any) -> None:
         """A function that reads a state is called: where the program does it, its answer is watched, or ends the trace."""
-        caller, code, function = frame.f_back, frame.f_code, library.ANSWERED.get(frame.f_code)
-        if caller is None or is_trusted_code(caller.f_code, caller.f_globals) or library.gives_the_same(frame):
+        caller, code, function = frame.f_back, frame.f_code, known_functions.ANSWERED.get(frame.f_code)
+        if caller is None or is_trusted_code(caller.f_code, caller.f_globals) or known_functions.gives_the_same(frame):
             return
         if function is None or any(value is not None for value in frame.f_locals.values()):
             self._refuse(NotCompiled(f"{_line(caller)}: {code.co_name}() reads what no signature has", in_pytorch=True))
@@ -201,7 +201,7 @@ class Watched(Refusing):
         if name in _ASKS.get(module, ()) and not _is_own_object(owner, module):
             what = "print()" if function is builtins.print else f"{module}.{name}()".replace("builtins.", "")
             self._refuse(SideEffect(f"{_line(frame)}: {what} would run once, while the model is traced"))
-        if library.c_function_reads(module, name, owner):
+        if known_functions.c_function_reads(module, name, owner):
             self._refuse(NotCompiled(f"{_line(frame)}: {module}.{name}() reads what no signature has", in_pytorch=True))
         if module not in C_TRUSTED and not module.startswith("torch"):
             self._refuse(NotCompiled(f"{_line(frame)}: {module}.{name} is compiled code, and what it reads is not known"))

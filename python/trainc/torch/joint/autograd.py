@@ -42,7 +42,7 @@ def call_of(
                 values = [t.clone() if id(t) in theirs else t for t in values]
             ctx.inputs = [inputs[i] for i in differentiable]
             # A view knows what it is a view of, and so might a node come to own itself; its alias has its version counter.
-            ctx.save_for_backward(*[t.detach() if t._is_view() else t for t in values[made:]])
+            ctx.save_for_backward(*[t.detach() if compat.is_view(t) else t for t in values[made:]])
             ctx.mark_non_differentiable(*[values[i] for i in constant])
             ctx.set_materialize_grads(False)  # an output that the loss does not use has None for a tangent, not zeros
             return tuple(values[:made])
@@ -72,8 +72,7 @@ def call_of(
             torch._foreach_copy_([inputs[i] for i in written], values[:news])
         return list(values[news:])
 
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call
+    return compat.boxed(call)
 
 
 def is_plain(metadata: ViewAndMutationMeta) -> bool:

@@ -18,11 +18,11 @@ from trainc.base import messages
 from trainc.base.errors import NotCompiled
 from trainc.base.records import Compilation
 from trainc.torch import compat, numbers
-from trainc.torch.capture import distributed, repeated, traced_kernels, turns
+from trainc.torch.capture import distributed, operation_cache, traced_kernels, turns
 from trainc.torch.capture.constants import fake_mode_of, lift_constants
 from trainc.torch.capture.dtypes import refuse_mixed
 from trainc.torch.capture.trace import recurrent_layers
-from trainc.torch.compat import functorch_config, graph_compile, runtime_wrappers, trace_log
+from trainc.torch.compat import functorch_config, graph_compile, trace_log
 from trainc.torch.graph import wire
 from trainc.torch.graph.captured import shared_kernels
 from trainc.torch.graph.sizes import Symbols, Template
@@ -164,8 +164,7 @@ def _boxed(call: Callable[..., Any]) -> Callable[[list[Any]], Any]:
         args.clear()
         return call(*inputs)
 
-    run._boxed_call = True  # type: ignore[attr-defined]
-    return run
+    return compat.boxed(run)
 
 
 def _refuse_sparse(graph: torch.fx.Graph) -> None:
@@ -248,8 +247,8 @@ def _result(graph: torch.fx.Graph, call: torch.fx.Node, index: int, original: An
 def aot_settings(compiler: Compiler):
     """Backward without autocast's casts, no donated buffers, no cache of AOTAutograd's own; autograd.py's node where it will do.
     Outputs that the loss does not use give the backward None instead of a tensor of zeros, in AOTAutograd's node, too."""
-    wrapped = runtime_wrappers._create_runtime_wrapper
-    log_graph = graph_compile._log_joint_graph
+    wrapped = compat.RUNTIME_WRAPPER.original()
+    log_graph = compat.JOINT_GRAPH_LOG.original()
 
     def with_our_node(call: Any, *, trace_joint: bool, **about: Any) -> Callable[..., Any]:
         compiler.writes = [i for i, info in enumerate(about["runtime_metadata"].input_info) if info.mutates_data]
@@ -265,10 +264,10 @@ def aot_settings(compiler: Compiler):
     settings = {"backward_pass_autocast": "off", "enable_autograd_cache": False, "debug_assert": False}
     with (
         functorch_config.patch({key: value for key, value in settings.items() if hasattr(functorch_config, key)}),
-        patched(runtime_wrappers, "_create_runtime_wrapper", with_our_node),
-        patched(graph_compile, "_log_joint_graph", log_where_asked),
+        patched(*compat.RUNTIME_WRAPPER, with_our_node),
+        patched(*compat.JOINT_GRAPH_LOG, log_where_asked),
         # The switch (config.donated_buffer) is also asked while a backward runs, when it is the user's again.
-        patched(graph_compile, "collect_bw_donated_buffer_idxs", lambda *_: []),
+        patched(*compat.DONATED_BUFFERS, lambda *_: []),
         _draws_are_kept(),
     ):
         yield
@@ -300,7 +299,7 @@ def compile_flat(
     UserError where the memory that `record.limit` allows is not enough."""
     with (
         turns.alone(), aot_settings(compiler), compiler.reached.watched(),
-        recurrent_layers(), traced_kernels.as_eager(), repeated.quick(),
+        recurrent_layers(), traced_kernels.as_eager(), operation_cache.quick(),
     ):  # fmt: skip
         return compat.aot_module_simplified(
             module,

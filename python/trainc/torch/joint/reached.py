@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 
+from trainc.torch import compat
 from trainc.torch.compat import graph_capture
 from trainc.torch.patches import patched
 
@@ -41,8 +42,8 @@ class TangentsOfGradients:
             set_materialize(ctx, value)
 
         with (
-            patched(graph_capture, "create_joint", create_joint_of_watched),
-            patched(FunctionCtx, "set_materialize_grads", noted),
+            patched(*compat.JOINT_TRACE, create_joint_of_watched),
+            patched(*compat.MATERIALIZED_GRADS, noted),
         ):
             yield
 

@@ -40,7 +40,7 @@ class TraceContext:
         self.primals, self.constants, self.forward_outputs = primals, constants, forward_outputs
         self.written = written  # primals that the program changes when the forward is over
         self.reached = reached  # of each gradient, a bit for each tangent that it is made for (reached.py)
-        # what the backward is given beside the arena: primals by index, and from primals and constants on, results
+        # what the backward is given beside the arena: indices below `primals` + `constants` are inputs, others results
         self.held: list[int] = []
         self.by_arena: dict[int, Specialization] = {}  # by the arena's length
         self.last: Specialization | None = None
@@ -49,7 +49,7 @@ class TraceContext:
         self.parameters: dict[int, dict[int, Tensor]] = {}  # by arena: those of its call that the backward makes gradients of
 
     def unmade(self, defined: tuple[bool, ...]) -> list[int]:
-        """The gradients that there are none of with these tangents."""
+        """The gradients that none of these tangents reaches, by index: they are None."""
         mask = sum(1 << i for i, there in enumerate(defined) if there)
         return [i for i, tangents in enumerate(self.reached) if not tangents & mask]
 

@@ -4,15 +4,36 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import sympy
 
 from trainc.torch.compat import SymNode
 from trainc.torch.numbers.slots import Constant
 
-if TYPE_CHECKING:
-    from trainc.torch.numbers.program import Program
+
+class Program(Protocol):
+    """Of numbers/program.py: what the numbers of one trace are derived by."""
+
+    slots: Any
+
+    def listens(self) -> bool:
+        """Whether what is asked of a number is noted."""
+
+    def value(self, operand: Any) -> Any:
+        """What a number is now."""
+
+    def taken(self, *operands: Any) -> None:
+        """The values of these have left the trace as Python's."""
+
+    def ask(self, function: Any, *operands: Any) -> bool:
+        """The answer, which later calls must give, too."""
+
+    def derive(self, function: Any, *operands: Any) -> Any:
+        """A number that is computed of others."""
+
+    def with_size(self, what: str) -> Exception:
+        """What is raised where a number meets a symbolic size."""
 
 
 class Id(int):

@@ -59,7 +59,7 @@ class Slot:
             object.__setattr__(thing, self.key, value)
 
 
-class _Given(threading.local):
+class _ArgumentValues(threading.local):
     """The numbers among the arguments of the call that is going on in this thread, by their paths."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Registry:
 
     def __init__(self) -> None:
         self.slots: list[Slot] = []
-        self._given = _Given()
+        self._given = _ArgumentValues()
         self.moving: list[Slot] = []
         self._arguments: list[Slot] = []
 

@@ -161,7 +161,7 @@ def chosen(**flags: Any) -> frozenset[str]:
 
 
 def with_decay(v: Variant, param: Tensor, grad: Tensor, scalar: Any) -> tuple[Tensor, Tensor]:
-    """(param, grad) once `maximize` and weight decay have had their say."""
+    """Parameter and gradient after `maximize` and weight decay."""
     if v.has("maximize"):
         grad = -grad
     if v.has("weight_decay"):

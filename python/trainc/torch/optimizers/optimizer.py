@@ -1,4 +1,4 @@
-"""The optimizer's step: one kernel over all parameters, where its formula is known (`trainc.optimizers`).
+"""The optimizer's step: one kernel over all parameters, where its formula is known (`FORMULAS`).
 
 State is made by torch's own code: `state_dict` goes to and from a plain optimizer. Tensors that a kernel cannot walk, capturable
 and differentiable steps stay torch's.
@@ -15,7 +15,6 @@ import torch
 
 from trainc.base import messages, records
 from trainc.torch import compat
-from trainc.torch.compat import optimizer_post_hooks, optimizer_pre_hooks
 from trainc.torch.guards.watch import mark_step
 from trainc.torch.optimizers import NUMBERS, Formula, Variant, formula_of, names
 from trainc.torch.optimizers.kernels import Kernels
@@ -69,8 +68,7 @@ def attach(optimizer: torch.optim.Optimizer, fusion: Any = None) -> None:
         return (watched if _is_watched(self) else compiled_step)(self, *args, **kwargs)
 
     mark_step(hooked)
-    if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
-        hooked._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    compat.follow_scheduler(hooked, optimizer.step)
     optimizer.register_load_state_dict_pre_hook(lambda *_: kernels.known.clear())  # it holds the state that is replaced
     optimizer.step = types.MethodType(hooked, optimizer)
     optimizer.zero_grad = types.MethodType(_zero_grad, optimizer)
@@ -106,11 +104,7 @@ def _zero_grad(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
 
 def _is_watched(optimizer: torch.optim.Optimizer) -> bool:
     """Whether torch's wrapper of a step has something to do: run hooks, tell a profiler."""
-    return bool(
-        compat.profiles_optimizers()
-        or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
-        or optimizer_pre_hooks or optimizer_post_hooks
-    )  # fmt: skip
+    return compat.profiles_optimizers() or compat.has_step_hooks(optimizer)
 
 
 def stays_torchs(optimizer: torch.optim.Optimizer) -> bool:

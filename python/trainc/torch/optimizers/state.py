@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from trainc.torch import compat
 from trainc.torch.guards.places import contents, contents_guard
 from trainc.torch.guards.state import TypeGuard
 from trainc.torch.optimizers import NUMBERS, Count, Formula
@@ -26,13 +27,13 @@ Tensor = torch.Tensor
 @functools.cache
 def _lists_of(kind: type[torch.optim.Optimizer]) -> int:
     """How many lists `_init_group` fills, the parameters and the gradients first."""
-    return len(inspect.signature(kind._init_group).parameters) - 2
+    return len(inspect.signature(compat.init_group(kind)).parameters) - 2
 
 
 def init_group(optimizer: torch.optim.Optimizer, group: dict) -> tuple[list[Tensor], list[Tensor]]:
     """(parameters that have a gradient, gradients), once torch has made the state that they lack."""
     lists: list[list[Any]] = [[] for _ in range(_lists_of(type(optimizer)))]
-    optimizer._init_group(group, *lists)
+    compat.init_group(type(optimizer))(optimizer, group, *lists)
     return lists[0], lists[1]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from trainc.base.errors import NotCompiled
+from trainc.torch import compat
 from trainc.torch.device import Host
 from trainc.torch.graph import wire
 from trainc.torch.guards.overlap import Apart, Overlapping
@@ -115,11 +116,12 @@ class Updates:
         written = [t for slot, state in zip(self.slots, states, strict=True) for t in (slot.parameter, *state)]
         torch.autograd.graph.increment_version(written)
         for owner in self.optimizers:
-            owner._opt_called = True  # learning rate schedulers ask
+            compat.mark_stepped(owner)
 
 
 def distinct_keys(keys: list[ScalarKey]) -> tuple[list[int], list[ScalarKey]]:
-    """(which of the distinct keys each is, the distinct ones). A plan is made for the former, given scalars of the latter."""
+    """The keys without repetition: (of each key, its index among the distinct ones; the distinct ones). A plan is made for the
+    former, and given scalars of the latter."""
     distinct = list(dict.fromkeys(keys))
     return [distinct.index(key) for key in keys], distinct
 
@@ -137,7 +139,7 @@ class PlanMemory:
         self._types: TypeGuard | None = None  # of the states, as they were found last
 
     def check(self, slots: Sequence[Slot], states: list[list[Tensor]], inputs: Sequence[Tensor]) -> None:
-        """Misfit where they are not."""
+        """Misfit where types or memory are other than the plan was made for."""
         flat = [state for each in states for state in each]
         if self._types is None or not self._types(flat):
             for slot, each in zip(slots, states, strict=True):

@@ -157,7 +157,7 @@ class ExternCall:
             given = results[i].view(torch.int64) if results[i].dtype is torch.uint64 else results[i]
             result = as_compiled(given, wire.DTYPES[wanted[0]], tuple(wanted[1]), tuple(wanted[2]), self.device)
             # The plan reads through the pointer, and the inputs' memory is its own. For results that are views by their schema it
-            # keeps that memory; any other that came back as a view it copies (src/runtime/places.h).
+            # keeps that memory; any other that came back as a view it copies (src/runtime/call_buffers.h).
             owned.append((result.data_ptr(), (result, inputs)))
         return owned
 

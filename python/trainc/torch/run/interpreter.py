@@ -42,7 +42,7 @@ class InterpretedExecutable:
 
 def as_its_own(result: torch.Tensor | None) -> torch.Tensor | None:
     """What an operation made as a view of memory that nobody else has, so that it can be written as any other result."""
-    return torch.ops.aten._unsafe_view(result, result.shape) if result is not None and result._is_view() else result
+    return torch.ops.aten._unsafe_view(result, result.shape) if result is not None and compat.is_view(result) else result
 
 
 class InterpretedForward(InterpretedExecutable):

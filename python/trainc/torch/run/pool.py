@@ -38,7 +38,7 @@ class Pool:
         in_use: list[torch.UntypedStorage] = []
         try:
             while (block := self._claim()) is not None:
-                if compat.storage_use_count(block._cdata) != self._alone:
+                if compat.holders_of(block) != self._alone:
                     in_use.append(block)
                 elif block.nbytes() >= size:
                     in_use.append(block)
@@ -46,7 +46,7 @@ class Pool:
                 # a free one that is too small goes: the new one will serve those who used it
             block = self._new(size)
             if not self._alone:
-                self._alone = compat.storage_use_count(block._cdata)
+                self._alone = compat.holders_of(block)
             in_use[:] = [*in_use[-(KEPT - 1) :], block]
             return made.set_(block, 0, shape, stride)
         finally:

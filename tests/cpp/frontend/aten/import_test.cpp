@@ -1,5 +1,5 @@
 // What the importer makes of texts: rows, extern nodes, memory order at both ends, and what it refuses with which
-// words. The numbers of every row are held against eager in tests/python/test_ops.py.
+// words. The numbers of every row are held against eager in tests/python/graph/test_ops.py.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-BENCH = Path(__file__).resolve().parents[2] / "bench"
+BENCH = Path(__file__).resolve().parents[3] / "bench"
 sys.path.insert(0, str(BENCH))
 import cases  # noqa: E402
+import compare_plans  # noqa: E402
 import contestant  # noqa: E402
 import cuda  # noqa: E402
 import report  # noqa: E402
@@ -59,6 +60,28 @@ def test_another_tree_takes_part(tmp_path):
     done = bench(*words, "--against", str(tmp_path), "--json", str(tmp_path / "results.json"))
     assert done.returncode == 0, done.stderr
     assert "trainc-other died: ImportError: the other tree" in done.stdout
+
+
+NEST = "kernel {}\n  flops 8\n  parallel i in 0..{}  // m.py:3 (aten.add)\n"
+PLAN = """plan f for avx2: 1 inputs
+buffers:
+  t0: temp +{} f32[4]
+steps:
+  0: {} = kernel {} over 1  // m.py:3
+remarks:
+  {}
+"""
+
+
+def test_plans_are_compared_without_names_lines_and_remarks():
+    ours = {"f.k0.a.loop": NEST.format("a", 4), "f.plan.txt": PLAN.format(0, "a", "a", "x")}
+    moved = NEST.format("b", 4).replace("m.py:3", "m.py:5")
+    theirs = {"f.k0.b.loop": moved, "f.plan.txt": PLAN.format(0, "b", "b", "y")}
+    assert compare_plans.compared(ours, theirs) == ("1 nests equal, 0 only in the other, 0 only here; 1 plans equal", [])
+    theirs = {"f.k0.a.loop": NEST.format("a", 8), "f.plan.txt": PLAN.format(64, "a", "a", "x")}
+    told, lines = compare_plans.compared(ours, theirs)
+    assert told == "0 nests equal, 1 only in the other, 1 only here; plans differ: f.plan.txt"
+    assert "-  t0: temp +64 f32[4]" in lines and "+  parallel i in 0..4" in lines
 
 
 def test_a_contestant_that_dies_says_why():

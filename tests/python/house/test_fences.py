@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import graphlib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SOURCE = ROOT / "src"
 
 # stage -> folders (or single headers) of ours that its files may include, beside its own and support
@@ -85,7 +86,7 @@ THROUGH = {
     "emit/llvm": {"graph/graph.h", "cost/sums.h"},  # loop's Op and Dims, and how long its runs are
     "emit/cuda": {"graph/graph.h"},
     "interpret": {"cost/sums.h"},
-    "bindings": {"schedule/cut.h", "cost/cutting.h", "cost/chunking.h"},  # what compiler/joint.h holds; defaults of options
+    "bindings": {"schedule/cut.h", "cost/cutting.h", "cost/chunking.h"},  # what compiler/compiler.h shows; defaults of options
 }
 
 
@@ -229,7 +230,23 @@ NO_CHOICE = {
     "lower/contraction_tiles.cpp": {"kParts", "kSquare", "kSixProducts", "kOneProduct", "kLeast", "kGreatest"},
     "lower/lower.cpp": {"inf"},
     "lower/philox.cpp": {"kWord"},
+    "emit/cuda/cubin.cpp": {"kFormatWord", "kRegisterCount", "kFrameSize"},
+    "emit/cuda/print.cpp": {"kInt"},
+    "emit/llvm/math.cpp": {"ln2_high"},
+    "emit/llvm/trigonometry.cpp": {"two_over_pi", "half_pi", "parts", "last"},
+    "frontend/formulas/activations.cpp": {"kSqrt1_2", "k2_SqrtPi", "kTanhBeta"},
+    "loop/loop.h": {"kTileSide", "kWarp"},
+    "loop/mma.h": {"kMmaM", "kMmaSums"},
+    "loop/offsets.cpp": {"kNone"},
+    "loop/simplify.cpp": {"kMin"},
+    "loop/text.h": {"kComparison", "kInfix", "kLoops", "kSpaces", "kCombines"},
+    "plan/cbor.cpp": {"kDeepest"},
+    "plan/file.cpp": {"kPlan", "kVersion"},
+    "plan/live.h": {"kAlignment"},
+    "plan/memory.cpp": {"kUnlimited"},
+    "plan/verify.cpp": {"kMostBytes"},
 }
+COST_PAGE = (ROOT / "docs" / "cost.md").read_text()  # its rows "Outside" say what stands elsewhere, and why
 _NUMBER = r"(?:std::)?(?:int|unsigned|size_t|double|float|auto|u?int\d+_t)"
 _HERE = r"^ *(?:(?:inline|static) +)*"
 CONSTANT = re.compile(_HERE + rf"(?:constexpr +[\w:<>]+|const +{_NUMBER}) +(\w+)(?:\[\w*\])? *[={{{{]", re.MULTILINE)
@@ -238,13 +255,14 @@ WORDS = re.compile(_HERE + r"constexpr +(?:(?:const +)?char\b|std::string_view\b
 
 def own_numbers(path: str, text: str) -> list[str]:
     """Constants of a file that belong to src/cost: all that are constexpr, and numbers that are const outside functions."""
-    if path.split("/")[0] not in {"schedule", "lower", "passes", "compiler"}:
+    if path.split("/")[0] in {"cost", "support", "reference", "interpret", "runtime", "bindings"}:
         return []
+    outside = set(re.findall(r"^\| `(k\w+)` \|.*`src/" + re.escape(path) + "` \\|$", COST_PAGE, re.MULTILINE))
     found = []
     for match in CONSTANT.finditer(text):
         line, name = match.group(), match.group(1)
         within = line.startswith(" ") and "constexpr" not in line  # a variable of a function
-        if not within and not WORDS.match(line) and name not in NO_CHOICE.get(path, ()):
+        if not within and not WORDS.match(line) and name not in outside | NO_CHOICE.get(path, set()):
             found.append(f"src/{path} has a number of its own, {name}: it belongs to src/cost and docs/cost.md")
     return found
 
@@ -325,11 +343,7 @@ def room_of(module: str) -> str:
 def imports(text: str, modules: set[str]) -> list[str]:
     """What a file imports, anywhere in it: modules of ours as "trainc.base.cache", the first name of all others'."""
     found = []
-    tree = ast.parse(text)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            node.body = []  # imports nothing when it runs
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -402,6 +416,11 @@ def test_a_breach_of_a_room_is_seen(module, line):
     assert len(python_breaches(module, f"import os\n{line}\n", set(python_modules()))) == 1
 
 
+def test_one_place_decides_on_the_fallback():
+    texts = {module: text.replace("trainc.config.fallback", "") for module, text in python_modules().items()}  # named in messages
+    assert [module for module, text in texts.items() if "config.fallback" in text] == ["base.messages"]
+
+
 def test_a_circle_is_seen():
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}})
     assert not circle({"a": {"b", "c"}, "b": {"c"}, "c": set()})
@@ -424,10 +443,49 @@ def private_names(text: str) -> list[str]:
     return sorted(name for name in set(found) if re.match(r"torch\.(?!ops\.|_foreach_)(.*\.)?_(?!_)", name))
 
 
+# Private attributes of others that are not PyTorch's: Python's own, and what its documentation names.
+_OF_PYTHON = {
+    "_getframe", "_current_frames", "_lru_cache_wrapper", "_CFuncPtr", "_showwarnmsg", "_replace", "_asdict", "_fields",
+    "_name_", "_value_", "_member_map_", "_value2member_map_", "_member_names_",
+}  # fmt: skip
+# A node of a number is a SymNode (numbers/node.py): this one is of its own class.
+_INHERITED = {"_expr"}
+
+
+def own_names(texts: Iterable[str]) -> set[str]:
+    """What the package itself calls a private name: what it defines, assigns or takes."""
+    found: set[str] = set()
+    for text in texts:
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                found.add(node.name)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                found |= {node.attr} if ast.unparse(node.value) in ("self", "cls") else set()
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.add(node.id)
+            elif isinstance(node, ast.arg):
+                found.add(node.arg)
+    return found
+
+
+def private_attributes(text: str, own: set[str]) -> list[str]:
+    """Attributes that nobody here has defined, of whatever object, and that are not public."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Attribute) and re.match(r"_(?!_)", node.attr) and node.attr not in own | _OF_PYTHON:
+            name = ast.unparse(node)
+            if not re.search(r"\baten\._|_foreach_", name) and not (node.attr in _INHERITED and name.startswith("self.")):
+                found.append(name)
+    return sorted(set(found))
+
+
 def test_private_names_of_torch_are_in_compat_alone():
-    found = {module: names for module, text in python_modules().items() if (names := private_names(text))}
-    assert found.pop("torch.compat")
-    assert not found
+    texts = python_modules()
+    of_torch = texts.pop("torch.compat")
+    assert private_names(of_torch)
+    own = own_names(texts.values())
+    found = {module: [*private_names(text), *private_attributes(text, own)] for module, text in texts.items()}
+    assert not {module: names for module, names in found.items() if names}
 
 
 @pytest.mark.parametrize(
@@ -443,3 +501,11 @@ def test_private_names_of_torch_are_in_compat_alone():
 def test_a_private_name_is_seen(line):
     assert private_names(f"import torch\n{line}\n")
     assert not private_names("import torch\ny = torch.ops.aten._to_copy(torch._foreach_add([x], 1)[0]).__class__\n")
+
+
+@pytest.mark.parametrize(
+    "line", ["model._call_impl(x)", "x.untyped_storage()._cdata", "if p._backward_hooks: pass", "graph._root._prev"]
+)
+def test_a_private_attribute_is_seen(line):
+    assert private_attributes(f"{line}\n", {"_known"})
+    assert not private_attributes("self._known, other._known, sys._getframe(), torch.ops.aten._to_copy\n", {"_known"})

@@ -1,4 +1,4 @@
-#include "runtime/places.h"
+#include "runtime/call_buffers.h"
 
 #include <fmt/format.h>
 
@@ -80,8 +80,7 @@ void run_extern(const plan::Plan& plan, const plan::Step& step, const Call& call
 }
 
 bool may_draw(const plan::Step& step) {
-  if (step.kind != plan::StepKind::Extern) return false;
-  return step.random || !(step.target.starts_with("aten.") || step.target.starts_with("library."));
+  return step.kind == plan::StepKind::Extern && (step.random || step.may_draw);
 }
 
 namespace {

@@ -185,7 +185,8 @@ def test_the_key_holds_all_that_a_plan_depends_on(directory, monkeypatch):
     changes = [
         (options, "_build", lambda: "another"), (Host, "framework", "torch 2.0"),
         *((trainc._core, "cache_sizes", lambda i=i: [n + (i == at) for at, n in enumerate(sizes)]) for i in range(4)),
-        (trainc._core, "mask_generator", lambda: "mkl"), (trainc._core, "cpu_level", lambda: "another"),
+        (trainc._core, "mask_generator", lambda: "mkl"), (trainc._core, "code_generator_version", lambda kind: "13.1"),
+        (trainc._core, "cpu_level", lambda: "another"),
         (trainc.config, "float32_in_parts", False),
         (trainc.config, "loss_chunk_rows", 100), (trainc.config, "loss_chunk_bytes", None),
     ]  # fmt: skip
@@ -204,7 +205,7 @@ def test_the_key_holds_all_that_a_plan_depends_on(directory, monkeypatch):
         patch.setenv("TRAINC_DISABLE_PASSES", "simplify")
         others.append(key())
     gpus = [StandIn(), StandIn(threads=2048), StandIn()]
-    gpus[2].library_flops = 1
+    gpus[2].vendor_product_flops = 1
     others += map(key, gpus)
     assert len({name, *others}) == 1 + len(others)
 

@@ -460,6 +460,6 @@ def test_poisoned_memory_changes_nothing() -> None:
             test_alias.test_programs_of_views_that_pytorch_gives(seed)
     """)
     environment = {**os.environ, "TRAINC_DEBUG": "poison", "TRAINC_CACHE": "0"}
-    environment["PYTHONPATH"] = os.pathsep.join([os.path.dirname(__file__), *sys.path])
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
     assert run.returncode == 0, run.stderr[-3000:]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def test_a_sample_of_each_kind():
-    stress = Path(__file__).parents[1] / "stress"
+    stress = Path(__file__).parents[2] / "stress"
     done = subprocess.run([sys.executable, stress, "--count", "40"], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(done.stdout.splitlines()) == 8, done.stdout

@@ -26,9 +26,7 @@ from trainc.torch.compat import (
     FakeTensor,
     FakeTensorMode,
     FunctionalTensor,
-    FunctionalTensorMode,
     ProxyTensor,
-    ProxyTorchDispatchMode,
     return_and_correct_aliasing,
     set_original_aten_op,
     use_lazy_graph_module,
@@ -57,17 +55,17 @@ def quick() -> Iterator[None]:
 
 @contextlib.contextmanager
 def recognised() -> Iterator[None]:
-    repeated = Repeated()
+    cache = OperationCache()
 
     def functional(mode: Any, *args: Any, **kwargs: Any) -> Any:
-        return repeated.functional(mode, *args, **kwargs)
+        return cache.functional(mode, *args, **kwargs)
 
     def proxy(mode: Any, *args: Any, **kwargs: Any) -> Any:
-        return repeated.proxy(mode, *args, **kwargs)
+        return cache.proxy(mode, *args, **kwargs)
 
     with (
-        patched(FunctionalTensorMode, "__torch_dispatch__", functional),
-        patched(ProxyTorchDispatchMode, "__torch_dispatch__", proxy),
+        patched(*compat.FUNCTIONAL_DISPATCH, functional),
+        patched(*compat.PROXY_DISPATCH, proxy),
     ):
         yield
 
@@ -82,7 +80,7 @@ def _kind(func: Any) -> str:
     """FRESH: gives new tensors and writes none, by its schema. VIEW: gives one view of its first argument."""
     if not isinstance(func, compat.OpOverload) or func.namespace != "aten" or func in FunctionalTensor.metadata_fns:
         return OTHER
-    schema, tags = func._schema, torch.Tag
+    schema, tags = compat.schema_of(func), torch.Tag
     if {tags.data_dependent_output, tags.dynamic_output_shape, tags.inplace_view} & set(func.tags) or schema.is_mutable:
         return OTHER
     if func in (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift.default):  # numbers that Python writes as tensors
@@ -93,7 +91,7 @@ def _kind(func: Any) -> str:
         return FRESH
     of_first = aliased[0] and not any(aliased[1:]) and str(schema.arguments[0].type) == "Tensor"
     one = given == [True] and str(schema.returns[0].type) == "Tensor"
-    return VIEW if of_first and one and func.is_view and not func._can_decompose() else OTHER
+    return VIEW if of_first and one and func.is_view and not compat.has_decomposition(func) else OTHER
 
 
 # ---- what tells one call from another ----------------------------------------------------------------------------------
@@ -170,14 +168,14 @@ class _Recorded:
     @staticmethod
     def of(tracer: Any, func: Any, args: tuple, kwargs: dict, node: Callable[[Tensor], torch.fx.Node]) -> _Recorded:
         kwargs = {name: _mapped(value, node) for name, value in kwargs.items()}
-        return _Recorded(tracer, func, _mapped(args, node), kwargs, tracer.graph._root._prev)
+        return _Recorded(tracer, func, _mapped(args, node), kwargs, compat.last_node(tracer.graph))
 
     def notes(self, many: bool, results: int) -> list[Any] | None:
         """What the call's nodes say, where they are the ones that `record` makes."""
-        node, nodes = self.last._next, []
+        node, nodes = self.last.next, []
         while node.op != "root":
             nodes.append(node)
-            node = node._next
+            node = node.next
         call, *items = nodes or [None]
         if call is None or call.op != "call_function" or call.target is not self.func:
             return None
@@ -189,7 +187,7 @@ class _Recorded:
 
     def record(self, known: _Result, fakes: list[Any]) -> None:
         with set_original_aten_op(self.func):
-            name = self.tracer.graph._target_to_str(self.func.overloadpacket.__name__)
+            name = compat.name_of_target(self.tracer.graph, self.func.overloadpacket.__name__)
             node = self.tracer.create_node("call_function", self.func, self.args, self.kwargs, name)
             proxy = self.tracer.proxy(node)
             if known.many:
@@ -204,13 +202,13 @@ class _Recorded:
 _NEVER = object()  # a call that is not one fresh result, or not one node
 
 
-class Repeated:
+class OperationCache:
     """What one trace has met: the results of calls by their keys."""
 
     def __init__(self) -> None:
         self._results: dict[tuple, Any] = {}
-        self._functional = FunctionalTensorMode.__dict__["__torch_dispatch__"]
-        self._proxy = ProxyTorchDispatchMode.__dict__["__torch_dispatch__"]
+        self._functional = compat.FUNCTIONAL_DISPATCH.original()
+        self._proxy = compat.PROXY_DISPATCH.original()
         self.known = self.seen = 0  # calls that were known, and that were watched
 
     # -- the first layer, functionalization: with fresh results a known call needs none of them ------------------------
@@ -219,7 +217,7 @@ class Repeated:
         """In the place of FunctionalTensorMode.__torch_dispatch__."""
         kind, kwargs = OTHER if mode.export or mode.pre_dispatch else _kind(func), kwargs or {}
         if kind is OTHER:
-            if isinstance(func, compat.OpOverload) and func._schema.is_mutable:
+            if isinstance(func, compat.OpOverload) and compat.schema_of(func).is_mutable:
                 check_in_place(func, args, kwargs)
             return self._functional(mode, func, types, args, kwargs)
         recording, fake_mode = compat.dispatch_mode(_PROXY), compat.dispatch_mode(_FAKE)
@@ -262,9 +260,9 @@ class Repeated:
         if not all(type(fake) is FakeTensor or many and fake is None for fake in fakes):
             return
         types = [None if fake is None else _type_of(fake) for fake in fakes]
-        storages = {fake.untyped_storage()._cdata for fake in inputs}
+        storages = {compat.storage_id(fake) for fake in inputs}
         for fake, kind in zip(fakes, types, strict=True):
-            if fake is not None and fake.untyped_storage()._cdata in storages:  # dropout that drops nothing gives its input
+            if fake is not None and compat.storage_id(fake) in storages:  # dropout that drops nothing gives its input
                 return
             if fake is not None and _type_of(_fake(kind, fake.fake_mode, base)) != kind:
                 return
@@ -291,11 +289,11 @@ class Repeated:
         except _Unknown:
             return self._functional(mode, func, types, args, kwargs)
         include = compat.included_dispatch_keys() | compat.DispatchKeySet(_KEY)
-        exclude = compat.excluded_dispatch_keys().remove(_KEY) - FunctionalTensor._extra_dispatch_keys
+        exclude = compat.excluded_dispatch_keys().remove(_KEY) - compat.EXTRA_KEYS
         with compat.ForceDispatchKeyGuard(include, exclude):
             before = compat.reapply_views(True)
             try:
-                out = _wrapped(func._op_dk(_KEY, source.elem, *args[1:]), fake.fake_device)
+                out = _wrapped(compat.run_kernel(func, _KEY, source.elem, *args[1:]), fake.fake_device)
             finally:
                 compat.disable_functionalization()
                 compat.reapply_views(before)
@@ -361,8 +359,8 @@ def _fake(kind: tuple, mode: FakeTensorMode, base: Tensor | None) -> FakeTensor:
 
 def _wrapped(elem: Tensor, device: torch.device) -> FunctionalTensor:
     """`FunctionalTensor(elem, mode)`, which would ask `elem` for its device, through all layers."""
-    keys = FunctionalTensor._extra_dispatch_keys & compat.dispatch_keys(elem)
-    out = Tensor._make_wrapper_subclass(
+    keys = compat.EXTRA_KEYS & compat.dispatch_keys(elem)
+    out = compat.make_wrapper_subclass(
         FunctionalTensor, elem.shape, elem.stride(), elem.storage_offset(), None, elem.dtype, elem.layout, device, False,
         elem.requires_grad, None, False, False, keys,
     )  # fmt: skip

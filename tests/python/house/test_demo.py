@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-DEMO = Path(__file__).resolve().parents[2] / "examples" / "finetune_gpt2.py"
+DEMO = Path(__file__).resolve().parents[3] / "examples" / "finetune_gpt2.py"
 
 
 def demo(*words: str) -> subprocess.CompletedProcess:

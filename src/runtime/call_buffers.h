@@ -25,8 +25,7 @@ void run_extern(const plan::Plan&, const plan::Step&, const Call&, const std::ve
                 std::vector<void*>& pointers, std::vector<std::shared_ptr<void>>& owners,
                 const std::function<void(void* to, const void* from, int64_t bytes)>& copy);
 
-/// Whether the framework may draw in this step: an operation that says so, and any that is neither the framework's own
-/// nor ours.
+/// Whether the framework may draw in this step.
 bool may_draw(const plan::Step&);
 
 /// The framework's generator during one run. What the plan draws up to the next step in which the framework may draw

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import itertools
 import re
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 BYTES = {"KiB": 1 << 10, "MiB": 1 << 20}
 NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?)(?![\w.])")
 
@@ -85,6 +86,14 @@ def test_numbers_outside_stand_where_the_page_says():
     for name, row in outside.items():
         constants = defined((ROOT / row[4].strip("`")).read_text())
         assert not differences({name: constants[name]}, {name: row})
+
+
+def test_numbers_of_python_are_as_the_page_says():
+    row = re.compile(r"^\| `([a-zA-Z_]+)` \| (\S+) \|.*\| `(trainc\.[\w.]+)` \|$", re.MULTILINE)
+    lines = row.findall((ROOT / "docs" / "cost.md").read_text())
+    assert len(lines) > 10
+    for name, value, module in lines:
+        assert getattr(importlib.import_module(module), name) == float(value), name
 
 
 @pytest.mark.parametrize("header", sorted((ROOT / "src" / "cost").glob("*.h")), ids=lambda file: file.name)

@@ -9,7 +9,7 @@ import torch
 import trainc
 from trainc import _core
 
-MASKS = Path(__file__).parent.parent / "data" / "masks.txt"
+MASKS = Path(__file__).parents[2] / "data" / "masks.txt"
 VECTORS = [line.split() for line in MASKS.read_text().splitlines() if line[0] != "#"]
 
 

@@ -2,7 +2,7 @@
 """Every unary and binary operation of PyTorch's own table (`op_db`) at NaN, infinities, zeros of both signs, denormals and the ends of each type,
 forward and backward, compiled, against eager: the same class of number everywhere, and the same number to the rounding of another formula.
 
-A part runs here, chosen by a fixed rule; `TRAINC_SWEEP=1 pytest tests/python/test_special_sweep.py` runs all."""
+A part runs here, chosen by a fixed rule; `TRAINC_SWEEP=1 pytest tests/python/numerics/test_special_sweep.py` runs all."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import operator
 
-import losses
+import loss_rule
 import models
 import pytest
 import torch
@@ -80,7 +80,7 @@ def eager(name: str, optimizer: str, gpu: StandIn, disturbance: int = 0) -> tupl
     """(losses, the generator's offset afterwards)."""
     case = CASES[name]()
     if disturbance:
-        losses.disturb(case.model, disturbance)
+        loss_rule.disturb(case.model, disturbance)
     made = OPTIMIZERS[optimizer](case.model.parameters())
 
     def step(case, i):
@@ -136,7 +136,7 @@ def test_trains_as_eager_does_with_its_masks(name, optimizer, door, gpu):
     # Once a plan that draws, of which there is one a step; it is read again where it is written, to see that nobody drew. And
     # once before there is a backward plan, in case PyTorch must run the forward again.
     assert gpu.reads - before[0] == 2 * STEPS + (door != "train_step") and gpu.writes - before[1] == STEPS
-    broken = losses.violations(found, wanted, [eager(name, optimizer, gpu_at(0), seed)[0] for seed in losses.SEEDS])
+    broken = loss_rule.violations(found, wanted, [eager(name, optimizer, gpu_at(0), seed)[0] for seed in loss_rule.SEEDS])
     assert not broken, "\n".join(broken)
     assert _core.interpreted_streams() == [STREAM]
 
@@ -204,14 +204,14 @@ def test_a_change_of_tf32_compiles_again(gpu, tf32, monkeypatch, tmp_path):
 
 def test_large_products_go_to_the_library(gpu, monkeypatch):
     wanted, _ = eager("small", "adamw", gpu)
-    gpu.library_flops = 1
+    gpu.vendor_product_flops = 1
     case = small()
     model, optimizer = trainc.compile(case.model, OPTIMIZERS["adamw"](case.model.parameters()))
     step, _ = through("compile", models.Case(model, case.batches, loss=case.loss), optimizer)
     found = losses_of(case, step)
     kinds = [s["kind"] for plans in trainc.explain(model).reports for plan in plans for s in plan["steps"]]
     assert "product" in kinds and "kernel" in kinds
-    assert not losses.violations(found, wanted, [eager("small", "adamw", gpu_at(0), seed)[0] for seed in losses.SEEDS])
+    assert not loss_rule.violations(found, wanted, [eager("small", "adamw", gpu_at(0), seed)[0] for seed in loss_rule.SEEDS])
 
 
 def test_fused_steps_are_not_read_again(gpu):
@@ -298,8 +298,8 @@ def test_a_model_on_two_devices_is_not_compiled(elsewhere):
 
 
 def test_a_number_on_the_cpu_goes_with_any_device():
-    assert device.places([torch.ones(()), torch.ones(3, device="meta")]) == {torch.device("meta")}
-    assert device.places([torch.ones(())]) == {torch.device("cpu")}
+    assert device.devices_of([torch.ones(()), torch.ones(3, device="meta")]) == {torch.device("meta")}
+    assert device.devices_of([torch.ones(())]) == {torch.device("cpu")}
 
 
 # ---- how dropout is dealt out ---------------------------------------------------------------------------------------
@@ -352,7 +352,8 @@ def test_torch_is_asked_how_many_neighbours_a_thread_takes(monkeypatch):
 def test_steps_are_compiled_and_queued_for_a_gpu(door, bf16, gpu, monkeypatch):
     """Cubins, launches and graphs on a driver that holds kernels and runs none: no step fails, whatever the numbers."""
     config.name_nvrtc()
-    monkeypatch.setattr(gpu, "target", lambda: {"device": "null:sm_90a", "tf32": False, "library_flops": config.library_flops})
+    target = {"device": "null:sm_90a", "tf32": False, "vendor_product_flops": config.vendor_product_flops}
+    monkeypatch.setattr(gpu, "target", lambda: target)
     case = gpt2()
     step, compiled = through(door, case, OPTIMIZERS["adamw"](case.model.parameters()))
     if bf16:

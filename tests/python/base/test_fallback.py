@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import DOORS, assert_same, gradients
-from test_deferred import Attention
+from modules import Attention
 from torch import nn
 
 import trainc

@@ -19,7 +19,7 @@ Refusal closed(GroupKind kind) {
     case GroupKind::Scatter: return "a scatter is a kernel of its own";
     case GroupKind::Concat: return "a concatenation is a kernel of its own";
     case GroupKind::Random: return "a draw is a step of its own";
-    case GroupKind::Extern: return "PyTorch runs what it reads";
+    case GroupKind::Extern: return "the framework runs what it reads";
   }
   return nullptr;
 }

@@ -1,21 +1,20 @@
-"""Small models of every family train, through both doors, to the losses that eager reaches (the rule: losses.py), and nearly
+"""Small models of every family train, through both doors, to the losses that eager reaches (the rule: loss_rule.py), and nearly
 all of their work runs compiled."""
 
 from __future__ import annotations
 
-import functools
 import re
 
-import losses
+import loss_rule
 import models
 import pytest
 import torch
+from training import adamw, eager, train
 
 import trainc
 from trainc.base import records, report
 from trainc.torch.doors import backend
 
-STEPS = 10
 SHARE = 0.95  # of FLOPs and of bytes, that runs compiled
 NEVER_EXTERN = re.compile(r"mm\b|bmm|addmm|matmul|linear|norm|softmax|dropout|bernoulli|attention")
 
@@ -27,28 +26,8 @@ def no_fallback(monkeypatch):
     backend.compilations.clear()
 
 
-train = functools.partial(models.train, steps=STEPS)
-
-
-def adamw(model) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), lr=1e-4)
-
-
-@functools.cache
-def eager(name: str, disturbance: int = 0, bf16: bool = False, initial: int = 0) -> list[float]:
-    case = models.build(name, initial)
-    if disturbance:
-        losses.disturb(case.model, disturbance)
-    try:
-        return train(case, case.model, adamw(case.model), bf16=bf16)
-    except RuntimeError as error:
-        if bf16 and "primitive descriptor" in str(error):
-            pytest.skip(f"PyTorch itself has no {name} in bf16 on this CPU")
-        raise
-
-
 def check_losses(name: str, found: list[float]) -> None:
-    broken = losses.violations(found, eager(name), [eager(name, seed) for seed in losses.SEEDS])
+    broken = loss_rule.violations(found, eager(name), [eager(name, seed) for seed in loss_rule.SEEDS])
     assert not broken, "\n".join(broken)
 
 
@@ -69,8 +48,8 @@ def test_backend_trains_as_eager_does(name):
 
 
 def bf16_ratio(name: str, found: list[float], initial: int) -> float:
-    disturbed = [eager(name, seed, initial=initial) for seed in losses.SEEDS[: 3 if initial == 0 else 1]]
-    return losses.bf16_ratio(found, eager(name, initial=initial), disturbed, eager(name, bf16=True, initial=initial))
+    disturbed = [eager(name, seed, initial=initial) for seed in loss_rule.SEEDS[: 3 if initial == 0 else 1]]
+    return loss_rule.bf16_ratio(found, eager(name, initial=initial), disturbed, eager(name, bf16=True, initial=initial))
 
 
 @pytest.fixture
@@ -85,14 +64,14 @@ def cached(monkeypatch, tmp_path):
 @pytest.mark.usefixtures("cached")
 def test_under_autocast_it_is_as_near_to_fp32_as_eager_is(name):
     ratios = []
-    for initial in (*losses.INITIAL, *losses.MORE):
-        if initial == losses.MORE[0] and losses.geometric_mean(ratios) <= losses.bf16_limit(len(ratios)):
+    for initial in (*loss_rule.INITIAL, *loss_rule.MORE):
+        if initial == loss_rule.MORE[0] and loss_rule.geometric_mean(ratios) <= loss_rule.bf16_limit(len(ratios)):
             break
         case = models.build(name, initial)
         model, optimizer = trainc.compile(case.model, adamw(case.model))
         ratios.append(bf16_ratio(name, train(case, model, optimizer, bf16=True), initial))
     print(f"\n{name}: {' '.join(f'{ratio:.2f}' for ratio in ratios)} of the distance that is allowed")
-    assert losses.geometric_mean(ratios) <= losses.bf16_limit(len(ratios))
+    assert loss_rule.geometric_mean(ratios) <= loss_rule.bf16_limit(len(ratios))
 
 
 def check_what_ran(name: str, explanation: report.Explanation) -> None:
@@ -119,7 +98,7 @@ def test_the_rule_sees_a_wrong_gradient():
     """The rule would not be worth much if a wrong learning rate by one part in a thousand passed it."""
     case = models.build("mlp")
     found = train(case, case.model, torch.optim.AdamW(case.model.parameters(), lr=1.001e-4))
-    assert losses.violations(found, eager("mlp"), [eager("mlp", seed) for seed in losses.SEEDS])
+    assert loss_rule.violations(found, eager("mlp"), [eager("mlp", seed) for seed in loss_rule.SEEDS])
 
 
 def test_the_rule_accepts_eager_itself():

@@ -6,9 +6,9 @@ import os
 import subprocess
 import sys
 
-import losses
+import loss_rule
 import pytest
-from test_training import eager
+from training import eager
 
 from trainc import _core
 
@@ -24,7 +24,7 @@ from trainc import _core
 emulated = _core.machine_cpu_level() != "amx"
 assert _core.emulate_amx() and _core.cpu_level() == "amx"
 import models
-from test_training import adamw
+from training import adamw
 name, dtype, threads = sys.argv[1:]
 torch.set_num_threads(int(threads))
 trainc.config.fallback = False
@@ -36,9 +36,7 @@ print(json.dumps([losses, _core.emulated_instructions() if emulated else None]))
 
 
 def process(code: str, *words: str, **environment: str) -> subprocess.CompletedProcess:
-    path = os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, **environment}
-    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, env=environment)
+    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, env={**os.environ, **environment})
 
 
 @functools.cache
@@ -57,16 +55,16 @@ def first(run: list[float]) -> list[float]:
 def test_float32_trains_as_eager_does():
     found, carried_out = trained("float32")
     assert carried_out is None or carried_out > 100_000
-    disturbed = [first(eager(NAME, seed)) for seed in losses.SEEDS]
-    assert not losses.violations(found, first(eager(NAME)), disturbed)
+    disturbed = [first(eager(NAME, seed)) for seed in loss_rule.SEEDS]
+    assert not loss_rule.violations(found, first(eager(NAME)), disturbed)
 
 
 @runs
 def test_under_autocast_it_is_as_near_to_fp32_as_eager_is():
     found, carried_out = trained("bf16")
     assert carried_out is None or carried_out > 10_000
-    disturbed = [first(eager(NAME, seed)) for seed in losses.SEEDS]
-    assert losses.bf16_ratio(found, first(eager(NAME)), disturbed, first(eager(NAME, bf16=True))) <= 1.5  # of one model
+    disturbed = [first(eager(NAME, seed)) for seed in loss_rule.SEEDS]
+    assert loss_rule.bf16_ratio(found, first(eager(NAME)), disturbed, first(eager(NAME, bf16=True))) <= 1.5  # of one model
 
 
 @runs
@@ -79,8 +77,8 @@ def test_two_threads_give_the_same_bits(dtype):
 def test_float32_is_left_to_multiply_adds_where_asked():
     found, carried_out = trained("float32", TRAINC_FLOAT32_IN_PARTS="0")
     assert not carried_out
-    disturbed = [first(eager(NAME, seed)) for seed in losses.SEEDS]
-    assert not losses.violations(found, first(eager(NAME)), disturbed)
+    disturbed = [first(eager(NAME, seed)) for seed in loss_rule.SEEDS]
+    assert not loss_rule.violations(found, first(eager(NAME)), disturbed)
 
 
 @pytest.mark.skipif(LEVEL == "amx", reason="this machine has it")

@@ -8,7 +8,7 @@ import concurrent.futures
 import functools
 import pathlib
 
-import losses
+import loss_rule
 import models
 import pytest
 import torch
@@ -87,7 +87,7 @@ def adamw(model) -> torch.optim.Optimizer:
 def eager(name: str, disturbance: int = 0) -> list[float]:
     case = build(name)
     if disturbance:
-        losses.disturb(case.model, disturbance)
+        loss_rule.disturb(case.model, disturbance)
     return train(case, case.model, adamw(case.model))
 
 
@@ -126,7 +126,7 @@ def test_model_trains_on_the_interpreted_device(name, monkeypatch, tmp_path, ker
     assert [plan["cpu"] for plan in plans[:2]] == ["interpret", "interpret"]  # forward, backward
     assert launches >= STEPS * kinds.count("kernel") > 0
     assert explanation.totals.flops_share >= 0.95, str(explanation)
-    broken = losses.violations(found, eager(name), [eager(name, seed) for seed in losses.SEEDS])
+    broken = loss_rule.violations(found, eager(name), [eager(name, seed) for seed in loss_rule.SEEDS])
     assert not broken, "\n".join(broken)
     for file in pathlib.Path(tmp_path).rglob("*.loop"):
         text = file.read_text()
@@ -135,7 +135,7 @@ def test_model_trains_on_the_interpreted_device(name, monkeypatch, tmp_path, ker
 
 def test_kernels_compile_for_every_architecture(kernels):
     if not kernels:
-        pytest.fail("run this test with the models: pytest tests/python/test_device.py")
+        pytest.fail("run this test with the models: pytest tests/python/devices/test_device.py")
     config.name_nvrtc()
     with concurrent.futures.ThreadPoolExecutor() as pool:
         jobs = {(text, gpu): pool.submit(_core.compile_cuda, text, gpu) for text in kernels.values() for gpu in ARCHITECTURES}

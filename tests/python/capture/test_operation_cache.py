@@ -9,7 +9,7 @@ from torch import nn
 
 import trainc
 from trainc.base import config
-from trainc.torch.capture import repeated
+from trainc.torch.capture import operation_cache
 from trainc.torch.doors import step
 from trainc.torch.joint import compiler as joint
 
@@ -250,8 +250,8 @@ def test_checkpointed_blocks_stay_marked(traced):
 def test_most_operations_of_equal_blocks_are_known(monkeypatch):
     monkeypatch.setattr(config, "engine", "interpreter")
     found = []
-    init = repeated.Repeated.__init__
-    monkeypatch.setattr(repeated.Repeated, "__init__", lambda self: (init(self), found.append(self))[0])
+    init = operation_cache.OperationCache.__init__
+    monkeypatch.setattr(operation_cache.OperationCache, "__init__", lambda self: (init(self), found.append(self))[0])
     trace_of(*[lambda: Scaled(2.0)] * 10)()
     assert found[0].known > 5 * found[0].seen
 
@@ -272,7 +272,7 @@ def test_the_collector_is_as_it_was():
     for on in (True, False):
         (gc.enable if on else gc.disable)()
         try:
-            with repeated.quick():
+            with operation_cache.quick():
                 assert not gc.isenabled()
             assert gc.isenabled() == on
         finally:

@@ -1,0 +1,463 @@
+"""What trainc relies on of PyTorch beyond its public interface (trainc/torch/compat.py), each by itself: another version that
+changed one of these fails here, by its name, before a model is wrong."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import dataclasses
+import inspect
+import re
+import threading
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch._functorch import partitioners as functorch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils import checkpoint
+
+from trainc.torch import compat
+
+# What trainc's own takes in the place of each that it replaces for a while: the parameters, as far as it relies on them
+REPLACED = {
+    compat.COMPILING_FLAG: None,
+    compat.NODE_OF_CALL: None,
+    compat.NODE_OF_ARGUMENT: ["self", "a"],
+    compat.PROXY_OF_SIZE: ["tracer"],
+    compat.FUNCTIONAL_DISPATCH: ["self", "func", "types", "args", "kwargs"],
+    compat.PROXY_DISPATCH: ["self", "func", "types", "args", "kwargs"],
+    compat.CHECKPOINT_GENERATOR: ["fn", "preserve_rng_state"],
+    compat.CHECKPOINT_FUNCTION: None,
+    compat.RECURRENT_LAYERS: None,
+    compat.MODULE_CALL: ["self", "args", "kwargs"],
+    compat.RUNTIME_WRAPPER: ["compiled_fn"],
+    compat.JOINT_GRAPH_LOG: None,
+    compat.DONATED_BUFFERS: None,
+    compat.JOINT_TRACE: ["fn", "primals_descs"],
+    compat.MATERIALIZED_GRADS: ["self", "value"],
+    compat.TENSOR_BACKWARD: ["self", "gradient", "retain_graph", "create_graph", "inputs"],
+    compat.AUTOGRAD_BACKWARD: ["tensors", "grad_tensors", "retain_graph", "create_graph"],
+}
+
+
+@pytest.mark.parametrize("patch", REPLACED, ids=lambda patch: f"{patch.owner.__name__}.{patch.name}")
+def test_what_is_replaced_is_there(patch):
+    wanted = REPLACED[patch]
+    if wanted is not None:
+        assert list(inspect.signature(patch.original()).parameters)[: len(wanted)] == wanted
+    assert patch.name in vars(patch.owner)
+
+
+def test_every_name_is_asked_of_here():
+    """A name that is new in compat.py is relied on in some way, and that way has a test."""
+    tree = ast.parse(Path(compat.__file__).read_text())
+    names = {alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    names |= {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    names |= {target.id for node in tree.body if isinstance(node, ast.Assign) for target in node.targets}
+    names -= {"Any", "Callable", "ModuleType", "NamedTuple", "annotations"}
+    tests = Path(__file__).read_text()
+    assert sorted(name for name in names if not re.search(rf"compat\.{name}\b", tests)) == []
+
+
+# ---- operators ---------------------------------------------------------------------------------------------------------
+
+
+def test_operators_tell_what_they_take_and_give():
+    add, view = torch.ops.aten.add_.Tensor, torch.ops.aten.view.default
+    assert isinstance(add, compat.OpOverload) and isinstance(torch.ops.aten.add, compat.OpOverloadPacket)
+    assert isinstance(torch.ops.aten, compat.OpNamespace) and isinstance(torch.ops, compat.Ops)
+    assert isinstance(torch.ops.higher_order.cond, compat.HigherOrderOperator)
+    assert compat.schema_of(add).is_mutable and not compat.schema_of(view).is_mutable
+    assert compat.schema_of(view).returns[0].alias_info is not None and view.is_view
+    assert [argument.name for argument in compat.schema_of(view).arguments] == ["self", "size"]
+    assert compat.has_decomposition(torch.ops.aten.reshape.default) and not compat.has_decomposition(add)
+
+
+def test_a_kernel_in_an_operators_table_is_run():
+    operator, key = torch.ops.aten.one_hot.default, compat.DispatchKey.CompositeImplicitAutograd
+    assert compat.run_kernel(operator, key, torch.tensor([1]), 3).tolist() == [[0, 1, 0]]
+    before = dict(operator.py_kernels)
+    operator.py_kernels[key] = lambda classes, count: classes + count
+    compat.forget_kernels(operator)
+    try:
+        with compat.enable_python_dispatcher():
+            assert operator(torch.tensor([1]), 3).item() == 4
+    finally:
+        operator.py_kernels.clear()
+        operator.py_kernels.update(before)
+        compat.forget_kernels(operator)
+
+
+# ---- traces ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_trace_is_seen_from_within():
+    def program(x):
+        mode = compat.get_proxy_mode()
+        assert compat.dispatch_mode(compat.DispatchModeKey.PROXY) is mode
+        with compat.set_original_aten_op(torch.ops.aten.add.Tensor):
+            y = x + 1
+        last.append(compat.last_node(mode.tracer.graph))
+        names.append(compat.name_of_target(mode.tracer.graph, "add"))
+        assert isinstance(compat.proxy_tensor.get_proxy_mode(), compat.ProxyTorchDispatchMode)
+        with compat.DisableTorchDispatch():
+            assert type(torch.ones(1)) is torch.Tensor
+        return y
+
+    last, names = [], []
+    with compat.use_lazy_graph_module(True):
+        graph = compat.make_fx(program)(torch.ones(2)).graph
+    assert last[0].target is torch.ops.aten.add.Tensor and last[0].graph is graph and names == ["add"]
+    assert compat.dispatch_mode(compat.DispatchModeKey.FAKE) is None
+    assert {"proxy", "constant"} <= {field.name for field in dataclasses.fields(compat.ProxyTensor)}
+
+
+def test_functionalization_wraps_and_unwraps():
+    def program(x):
+        with compat.FunctionalTensorMode():
+            wrapped = compat.to_fun(x)
+            assert type(wrapped) is compat.FunctionalTensor
+            assert vars(wrapped).keys() <= compat.FUNCTIONAL_TENSOR_ATTRIBUTES
+            view, other = wrapped[:1], wrapped + 1
+            assert compat.storage_id(view) == compat.storage_id(wrapped) != compat.storage_id(other)
+            for kind, owner in {"parameter": torch.nn.Parameter, "buffer": torch.nn.Buffer}.items():
+                assert not isinstance(wrapped, owner)
+                compat.mark_as(wrapped, kind)
+                assert isinstance(wrapped, owner)
+            assert compat.is_marked_parameter(wrapped) and not compat.is_marked_parameter(view)
+            return compat.from_fun(other)
+
+    with compat.FakeTensorMode() as mode, compat.enable_python_dispatcher():
+        graph = compat.make_fx(program)(mode.from_tensor(torch.ones(2))).graph
+    assert torch.ops.aten.add.Tensor in {node.target for node in graph.nodes}
+    before = compat.reapply_views(True)
+    compat.disable_functionalization()
+    compat.reapply_views(before)
+
+
+def test_a_wrapper_is_made_as_functional_tensors_are():
+    elem = torch.ones(2, 3)
+    keys = compat.EXTRA_KEYS & compat.dispatch_keys(elem)
+    out = compat.make_wrapper_subclass(
+        compat.FunctionalTensor, elem.shape, elem.stride(), 0, None, elem.dtype, elem.layout, elem.device, False, False, None,
+        False, False, keys,
+    )  # fmt: skip
+    assert out.shape == elem.shape and type(out) is compat.FunctionalTensor
+    compat.throw_on_mutable_data_ptr(out)
+    with pytest.raises(RuntimeError):
+        out.data_ptr()
+
+
+def test_keys_can_be_forced():
+    include = compat.included_dispatch_keys() | compat.DispatchKeySet(compat.DispatchKey.Functionalize)
+    with compat.ForceDispatchKeyGuard(include, compat.excluded_dispatch_keys()):
+        assert compat.included_dispatch_keys().has(compat.DispatchKey.Functionalize)
+    assert not compat.included_dispatch_keys().has(compat.DispatchKey.Functionalize)
+
+
+def test_a_view_is_taken_for_one_of_what_it_was_made_of():
+    x, view = torch.ones(4), torch.ones(2)
+    given = compat.return_and_correct_aliasing(torch.ops.aten.slice.Tensor, (x, 0, 0, 2), {}, view)
+    assert compat.storage_id(given) == compat.storage_id(x)
+
+
+def test_autocast_and_subclasses_can_be_left_out():
+    with torch.autocast("cpu", torch.bfloat16), compat.DisableAutocast():
+        assert torch.mm(torch.ones(1, 1), torch.ones(1, 1)).dtype == torch.float32
+
+    class Own(torch.Tensor):
+        pass
+
+    with compat.DisableTorchFunctionSubclass():
+        assert type(torch.ones(1).as_subclass(Own) + 1) is torch.Tensor
+    assert not compat.function_modes_enabled() or compat.count_function_modes() == 0
+    assert callable(compat.no_torch_function)
+    with torch.device("meta"):
+        assert compat.default_device() == "cpu" and compat.function_modes_enabled()
+
+
+# ---- sizes -------------------------------------------------------------------------------------------------------------
+
+
+def test_sizes_are_symbols_whose_expressions_can_be_computed():
+    env = compat.ShapeEnv(duck_shape=False)
+    mode = compat.FakeTensorMode(shape_env=env)
+    context = compat.StatelessSymbolicContext(dynamic_sizes=[compat.DimDynamic.DYNAMIC, compat.DimDynamic.STATIC])
+    fake = mode.from_tensor(torch.ones(4, 3), symbolic_context=context, source=compat.ConstantSource("argument_0"))
+    twice = fake.shape[0] * 2 + 1
+    expression = compat.expression_of(twice.node)
+    (symbol,) = expression.free_symbols
+    assert compat.sympy_interp(compat.PythonReferenceAnalysis, {symbol: 5}, expression) == 11
+    assert fake.shape[1] == 3 and type(fake.shape[1]) is int
+    assert "add" in compat.sym_node.METHOD_TO_OPERATOR and "is_contiguous" in compat.sym_node.sizes_strides_methods
+
+
+# ---- AOTAutograd and Dynamo --------------------------------------------------------------------------------------------
+
+
+def test_aot_autograd_is_entered_as_torch_compile_enters_it():
+    wanted = {"mod", "args", "fw_compiler", "bw_compiler", "partition_fn", "decompositions", "keep_inference_input_mutations"}
+    assert wanted <= set(inspect.signature(compat.aot_module_simplified).parameters)
+    assert hasattr(compat.functorch_config, "donated_buffer") and hasattr(compat.runtime_wrappers, "AOTDispatchAutograd")
+    assert hasattr(compat.graph_compile, "aot_joint_log") and hasattr(compat.trace_log, "handlers")
+    assert hasattr(compat.graph_capture, "create_joint") and hasattr(compat.decompositions, "lstm_impl")
+    assert compat.TracingContext.try_get() is None
+    assert {"unwrapped_idx"} <= {field.name for field in dataclasses.fields(compat.PlainTensorMeta)}
+    assert {"NOT_MUTATED", "MUTATED_IN_GRAPH", "MUTATED_OUT_GRAPH"} <= {kind.name for kind in compat.MutationType}
+    assert compat.boxed(lambda arguments: None)._boxed_call
+
+
+def test_outputs_say_whether_they_have_a_tangent():
+    seen = []
+
+    def compiler(gm, _):
+        return compat.boxed(lambda arguments: list(gm(*arguments)))
+
+    def partition(joint, *_, **about):
+        seen.append(len(list(joint.graph.find_nodes(op="placeholder"))))
+        return functorch.default_partition(joint, *_, **about)
+
+    class Layer(torch.nn.Linear):
+        def forward(self, x):
+            return (super().forward(x),)
+
+    module = Layer(2, 2)
+    compat.aot_module_simplified(module, (torch.ones(1, 2),), compiler, compiler, partition_fn=partition)(torch.ones(1, 2))
+    assert seen
+
+    class Output:
+        requires_grad, requires_grad_for_backward = True, False
+
+    class Older:
+        requires_grad = True
+
+    assert not compat.wants_gradient(Output) and compat.wants_gradient(Older)
+
+    class Metadata:
+        act_input_indices = [1]
+
+    assert compat.saved_inputs(Metadata) == [1] and compat.saved_inputs(Older) == []
+
+
+def test_dynamo_is_kept_out_and_has_errors_of_its_own():
+    assert compat.dynamo_disable(lambda: 3, reason="a test")() == 3
+    assert issubclass(compat.TorchDynamoException, Exception)
+    module = torch.nn.Linear(1, 1)
+    assert compat.dynamo_original(torch.compile(module)) is module and compat.dynamo_original(module) is None
+
+
+def test_lines_of_the_forward_reach_the_backward():
+    compat.setup_stacktrace_preservation_hooks([(torch.ones(1, requires_grad=True) * 2).grad_fn])
+
+
+def test_what_is_no_plain_tensor_is_seen():
+    assert not compat.is_legacy_batchedtensor(torch.ones(1)) and not compat.is_traceable_wrapper_subclass(torch.ones(1))
+    assert compat.is_non_overlapping_and_dense_or_false(torch.ones(2, 3).t())
+    assert not compat.is_non_overlapping_and_dense_or_false(torch.ones(4, 4)[:, ::2])
+
+
+# ---- modules, tensors, optimizers ----------------------------------------------------------------------------------------
+
+
+def test_a_modules_call_can_be_replaced():
+    class Layer(torch.nn.Module):
+        def forward(self, x):
+            return x + 1
+
+    module = Layer()
+    module.register_forward_hook(lambda *_: None)
+    assert module.__dict__.keys() - {"training"} <= compat.MODULE_ATTRIBUTES
+    assert set(compat.MODULE_HOOKS) <= compat.MODULE_ATTRIBUTES and compat.COMPILED_CALL in compat.MODULE_ATTRIBUTES
+    assert compat.compiled_call(module) is None
+    compat.set_compiled_call(module, lambda x: "compiled")
+    assert module(torch.ones(1)) == "compiled" and vars(module)[compat.COMPILED_CALL] is compat.compiled_call(module)
+    assert compat.uncompiled_call(module)(torch.ones(1)).item() == 2
+    assert compat.compiled_call(copy.deepcopy(module)) is None
+    assert compat.checkpointing.checkpoint is checkpoint.checkpoint
+
+
+def test_hooks_of_tensors_are_seen():
+    leaf, other = torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)
+    assert not compat.has_gradient_hooks(leaf) and not compat.has_accumulation_hooks(leaf)
+    leaf.register_hook(lambda g: g)
+    other.register_post_accumulate_grad_hook(lambda p: None)
+    assert compat.has_gradient_hooks(leaf) and not compat.has_accumulation_hooks(leaf)
+    assert compat.has_accumulation_hooks(other) and not compat.has_gradient_hooks(other)
+    assert compat.is_view(leaf.view(1, 1)) and not compat.is_view(leaf)
+
+
+def test_optimizers_hooks_states_and_schedulers():
+    p = torch.ones(2, requires_grad=True)
+    optimizer = torch.optim.Adam([p])
+    assert not compat.has_step_hooks(optimizer) and not compat.optimizer_pre_hooks
+    handle = optimizer.register_step_pre_hook(lambda *_: None)
+    assert compat.has_step_hooks(optimizer)
+    handle.remove()
+    p.grad = torch.ones(2)
+    fill = compat.init_group(type(optimizer))
+    lists = [[] for _ in range(len(inspect.signature(fill).parameters) - 2)]
+    fill(optimizer, optimizer.param_groups[0], *lists)
+    assert lists[0] == [p] and lists[1][0] is p.grad and "exp_avg" in optimizer.state[p]
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+
+    def step(*_):
+        pass
+
+    compat.follow_scheduler(step, optimizer.step)
+    optimizer.step = step
+    compat.mark_stepped(optimizer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scheduler.step()  # it does not find that the optimizer's step was replaced, or left out
+    fused, foreach = compat.default_to_fused_or_foreach([p], False, use_fused=False)
+    assert fused is False and isinstance(foreach, bool)
+
+
+def test_containers_are_known_by_their_type():
+    assert compat.node_type((1, 2)) is tuple and tuple in compat.pytree.SUPPORTED_NODES
+    children, context = compat.pytree.SUPPORTED_NODES[dict].flatten_fn({"a": 1})
+    assert children == [1] and context == ["a"]
+
+
+def test_errors_of_values_say_so():
+    def program(x):
+        return x * x.sum().item()
+
+    with pytest.raises(Exception) as error, compat.FakeTensorMode() as mode:
+        program(mode.from_tensor(torch.ones(2)))
+    text = f"{type(error.value).__name__} {error.value}"
+    assert any(reason in text for reason in compat.REASONS_OF_DATA)
+
+
+def test_symbols_have_the_methods_that_answer_from_their_hints():
+    for name in ("add", "mul", "eq", "lt"):
+        assert callable(getattr(compat.SymNode, name))
+
+
+def test_functional_tensors_wrap_and_sync():
+    wrapped = compat.to_functional_tensor(torch.ones(3))
+    view = wrapped[1:]
+    view.add_(1)
+    compat.sync_functional_tensor(wrapped)
+    inner = compat.from_functional_tensor(wrapped)
+    assert type(inner) is torch.Tensor and inner.shape == (3,)
+
+
+def test_a_functional_tensor_is_told_from_its_fake():
+    with compat.FakeTensorMode() as mode:
+        fake = mode.from_tensor(torch.ones(2))
+    assert type(fake) is compat.FakeTensor and fake.fake_mode is mode
+
+
+def test_modes_are_off_within():
+    with compat.FakeTensorMode(), compat.disable_current_modes():
+        assert type(torch.ones(1)) is torch.Tensor
+
+
+def test_keys_of_a_tensor_are_readable():
+    assert compat.dispatch_keys(torch.ones(1)).raw_repr() != compat.dispatch_keys(torch.ones(1).neg_().to_sparse()).raw_repr()
+    key = compat.DispatchKeySet(compat.DispatchKey.Functionalize)
+    assert (compat.included_dispatch_keys() | key).has(compat.DispatchKey.Functionalize)
+
+
+def test_reapplying_views_is_a_switch_that_tells_what_it_was():
+    before = compat.reapply_views(True)
+    assert compat.reapply_views(before) is True
+
+
+def test_nothing_is_active_around_a_plain_call():
+    assert compat.functorch_transform() is None
+    assert compat.jit_tracing_state() is None
+    assert compat.count_dispatch_modes() == 0
+    assert not compat.caches_parametrizations()
+    assert not compat.profiles_optimizers()
+    assert not compat.has_global_module_hooks()
+
+
+def test_transforms_and_modes_are_seen():
+    seen = []
+    torch.func.vmap(lambda x: seen.append(compat.functorch_transform()) or x)(torch.ones(2))
+    assert seen[0] is not None
+    with compat.FakeTensorMode():
+        assert compat.count_dispatch_modes() == 1
+    with torch.device("meta"):
+        assert compat.count_function_modes() == 1
+        assert [type(mode) for mode in compat.function_modes()] == [compat.DeviceContext]
+
+
+def test_a_backward_tells_whether_its_graph_is_kept_and_what_it_will_run():
+    kept, runs = [], []
+    w = torch.ones(1, requires_grad=True)
+
+    class Look(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            kept.append(compat.keeps_graph())
+            runs.append(compat.will_execute(accumulates))
+            return g * 2
+
+    y = Look.apply(w)
+    accumulates = y.grad_fn.next_functions[0][0]
+    y.backward(retain_graph=True)
+    y.backward()
+    assert kept == [True, False] and runs == [True, True]
+
+
+def test_memory_can_be_wrapped_and_its_holders_counted():
+    block = torch.arange(4.0)
+    storage = compat.storage_at(block.data_ptr(), block.device, 16)
+    view = torch.empty(0).set_(storage, 0, (4,), (1,))
+    assert torch.equal(view, block)
+    alone = compat.holders_of(block.untyped_storage())
+    held = block[1:]
+    assert compat.holders_of(block.untyped_storage()) > alone
+    assert compat.storage_use_count(block.untyped_storage()._cdata) > alone
+    del held
+
+
+def test_onednn_can_be_switched():
+    before = compat.onednn_enabled()
+    compat.set_onednn(not before)
+    try:
+        assert compat.onednn_enabled() is not before
+    finally:
+        compat.set_onednn(before)
+
+
+def test_the_lock_of_traces_is_reentrant_and_excludes_other_threads():
+    found = []
+    with compat.compile_lock, compat.compile_lock:
+        thread = threading.Thread(target=lambda: found.append(compat.compile_lock.acquire(blocking=False)))
+        thread.start()
+        thread.join()
+    assert found == [False]
+
+
+def test_tensors_types_are_compared_in_c():
+    x = torch.ones(2, 3)
+    guard = compat.tensor_guards.TensorGuards(x, dynamic_dims_sizes=[[None, None]], dynamic_dims_strides=[[None, None]])
+    assert guard.check(torch.zeros(2, 3)) and not guard.check(torch.zeros(2, 3).double())
+
+
+def test_a_joint_trace_describes_its_inputs_and_outputs():
+    fields = {field.name for field in dataclasses.fields(compat.ViewAndMutationMeta)}
+    assert {"input_info", "output_info", "num_intermediate_bases", "traced_tangents"} <= fields
+    assert {"non_alias", "alias_of_input", "is_input"} <= {kind.name for kind in compat.OutputType}
+
+
+def test_hooks_for_all_optimizers_are_dictionaries():
+    handle = register_optimizer_step_post_hook(lambda *_: None)
+    try:
+        assert len(compat.optimizer_post_hooks) >= 1
+    finally:
+        handle.remove()
+
+
+def test_inductors_switch_for_draws_is_there():
+    assert isinstance(compat.inductor_config().fallback_random, bool)
