@@ -162,10 +162,10 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--cases", nargs="+", default=list(cases.CASES), metavar="CASE", help=", ".join(cases.CASES))
     parser.add_argument("--precisions", nargs="+", choices=["fp32", "bf16"], default=["fp32", "bf16"])
     parser.add_argument(
-        "--contestants", nargs="+", choices=[*DOORS, OTHER], help="default: eager, inductor, trainc, and xla where JAX is installed"
+        "--contestants", nargs="+", choices=[*DOORS, OTHER], help="default: eager, inductor, trainc; xla where JAX is there"
     )
     parser.add_argument(
-        "--against", type=Path, metavar="TREE", help="another checkout of trainc, built: it takes part as trainc-other"
+        "--against", type=Path, metavar="TREE", help="another checkout of trainc, built, that takes part as trainc-other"
     )
     parser.add_argument("--steps", type=int, help="measured steps, after the first (default: 8; with --quick 2)")
     parser.add_argument("--quick", action="store_true", help="five minutes in all; the end of the table says what was left out")
