@@ -33,7 +33,7 @@ class Returned:
 
 
 def given_back(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Returned | None]:
-    """Of each result of a trace: the input that it is or lies in, or the result that it lies in; None where it has its own memory."""
+    """Of each result of a trace: the input or the other result that it is or lies in; None where it has memory of its own."""
     places = {_memory(tensor): i for i, tensor in enumerate(inputs)}
     found: list[Returned | None] = [None] * len(results)
     together = defaultdict(list)
