@@ -6,13 +6,16 @@
 """
 
 from trainc.base import config
-from trainc.base.errors import InternalError, UserError
+from trainc.base.errors import InternalError, UserError, VerifyError
+from trainc.base.messages import VerifyWarning
 
 __version__ = "0.1.0"
-__all__ = ["InternalError", "UserError", "__version__", "compile", "config", "explain", "train_step"]
+__all__ = [
+    "InternalError", "UserError", "VerifyError", "VerifyWarning", "__version__", "compile", "config", "explain", "train_step",
+]  # fmt: skip
 
 
-def compile(model, optimizer=None, *, tune="fast", memory=None, fuse_step=False):
+def compile(model, optimizer=None, *, tune="fast", memory=None, fuse_step=False, verify=False):
     """Compiles `model` (an `nn.Module`) and its optimizer in place; returns both, or the model alone without an optimizer.
 
     The model is compiled when it is first called, once per signature of its arguments. The objects are the ones given:
@@ -33,13 +36,20 @@ def compile(model, optimizer=None, *, tune="fast", memory=None, fuse_step=False)
     something reads a gradient between `backward()` and `step()` (clipping, another backward), the step is an ordinary one.
     Afterwards the gradients are gone: UserError where one is read, or added to without `zero_grad()`. It takes PyTorch's Adam,
     AdamW, SGD, RMSprop, Adagrad, Adamax, NAdam, RAdam, Adadelta, ASGD and Rprop.
+
+    `verify`: the first steps (3 for True; or a number of them) also run in PyTorch, from the same state, inputs and random draws;
+    results, gradients and updates are compared by the bounds of docs/numerics.md, and one step is all that happens to the
+    program. Where they agree, `explain` has a line. Where they part, a `VerifyWarning` names the operation and the line, with a
+    file that `trainc bug-report FILE` runs again, and training goes on in PyTorch from eager's numbers (`VerifyError` instead,
+    where `trainc.config.fallback` is off). These steps take several times the time and twice the memory, and with `fuse_step` the
+    backward and the step run apart in them.
     """
     from trainc.torch.doors.door import compile_objects
 
-    return compile_objects(model, optimizer, tune=tune, memory=memory, fuse_step=fuse_step)
+    return compile_objects(model, optimizer, tune=tune, memory=memory, fuse_step=fuse_step, verify=verify)
 
 
-def train_step(fn, *, tune="fast", memory=None):
+def train_step(fn, *, tune="fast", memory=None, verify=False):
     """`fn(*batch)`, the body of a training loop (forward, loss, `backward()`, `clip_grad_norm_`, `optimizer.step()`,
     `zero_grad()`), as one compiled plan: parameters and optimizer state are updated in place, and gradients never all exist at
     once.
@@ -55,10 +65,13 @@ def train_step(fn, *, tune="fast", memory=None):
     `trainc.config.max_signatures` of them are a `UserError`.
 
     `memory`: as for `trainc.compile`, for each shape.
+
+    `verify`: as for `trainc.compile`, of the step's graph: what it gives, parameters and optimizer state after it. (The body
+    itself does not run again: a second `optimizer.step()` would be one.)
     """
     from trainc.torch.doors.step import TrainStep
 
-    return TrainStep(fn, tune, memory)
+    return TrainStep(fn, tune, memory, verify)
 
 
 def explain(model, file=None, *, batch=None):

@@ -38,6 +38,8 @@ cache: bool = os.environ.get("TRAINC_CACHE", "1") != "0"
 # Where, and at most how much ("500MB"). None: TRAINC_CACHE_DIR, or the user's directory for caches; TRAINC_CACHE_SIZE, or 1 GB.
 cache_dir: str | None = None
 cache_size: str | int | None = None
+# Where verify= writes a report of a difference. None: TRAINC_REPORTS_DIR, or the working directory.
+reports_dir: str | None = None
 
 
 def engine_name() -> str:

@@ -11,6 +11,11 @@ except ImportError:  # the package without its compiler: capture and the interpr
         """A fault of trainc's own; names the operation and the line of the model."""
 
 
+class VerifyError(RuntimeError):
+    """`verify=`: a compiled step's numbers are not PyTorch's, and `trainc.config.fallback` is off. (Else the same is a
+    `VerifyWarning`, and PyTorch goes on.)"""
+
+
 class SideEffect(Exception):
     """Tracing changed something of the user's program that a compiled call would not change again."""
 
@@ -27,4 +32,4 @@ class NotCompiled(Exception):
         self.in_pytorch = in_pytorch  # whether torch.compile's tracer would not do what the program does
 
 
-__all__ = ["InternalError", "NotCompiled", "SideEffect", "UserError"]
+__all__ = ["InternalError", "NotCompiled", "SideEffect", "UserError", "VerifyError"]

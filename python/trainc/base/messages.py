@@ -5,7 +5,7 @@ import sys
 import warnings
 
 from trainc.base import config
-from trainc.base.errors import InternalError
+from trainc.base.errors import InternalError, VerifyError
 
 _said: set[str] = set()
 _NOT_THE_USERS = {"trainc", "torch", "jax", "keras", "tensorflow", "contextlib"}
@@ -17,6 +17,11 @@ class TraincWarning(UserWarning):
 
 class RecompileWarning(UserWarning):
     """A signature of a model is compiled that differs from those before it; the message says in what."""
+
+
+class VerifyWarning(TraincWarning):
+    """`verify=`: a compiled step's numbers are not PyTorch's. The message names the operation, the user's line and a file that
+    shows it again; training goes on in PyTorch, from eager's numbers."""
 
 
 def recompiled(what: str, why: str) -> None:
@@ -41,16 +46,23 @@ def warn_once(key: str, message: str) -> None:
         warn(message)
 
 
+def falls_back() -> bool:
+    """Whether what cannot be compiled, or is not as eager, runs in the framework. No other code asks `trainc.config.fallback`."""
+    return config.fallback
+
+
 def require_fallback(error: BaseException) -> None:
-    """What cannot be compiled, because of `error`, may run in the framework: raises it where `trainc.config.fallback` is off. No
-    other code asks for that switch."""
-    if not config.fallback:
+    """What cannot be compiled, because of `error`, is to run in the framework: raises it where that is not wanted."""
+    if not falls_back():
         raise error
 
 
 def fell_back(what: str, error: BaseException) -> None:
     """Says that `what` runs in PyTorch because of `error`, a failure of ours; raises it where `trainc.config.fallback` is off."""
     require_fallback(error)
+    if isinstance(error, VerifyError):
+        warnings.warn(f"trainc: {error}", VerifyWarning, stacklevel=_level())
+        return
     kind = "internal error" if isinstance(error, InternalError) else type(error).__name__
     warn(f"{what} runs in PyTorch; {kind}: {error}")
 

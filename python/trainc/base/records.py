@@ -38,6 +38,7 @@ class Compilation:
     deferred: Any = None  # makes outputs that the forward left out; compiled when one is first read
     deferred_bytes: int = 0
     optimizer: Any = None
+    verified: Any = None  # what verify= found (torch/verify/told.py); its text is told
     fixed: Any = None  # memory.Memory: what no plan can change
     limit: Any = None  # memory.Limit: what the plans may need beside it
     footprint: Any = None  # () -> what the plans need beside it (base/plans.py), or None

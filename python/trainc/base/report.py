@@ -133,6 +133,8 @@ def _section(compilation: records.Compilation, reports: list[dict]) -> str:
     lines = [compilation.signature or compilation.name]
     if compilation.recompiled:
         lines.append(f"  compiled again: {compilation.recompiled}")
+    if compilation.verified is not None:
+        lines.append(f"  {compilation.verified}")
     if compilation.route == "eager":
         return "\n".join([*lines, f"  runs in PyTorch: {compilation.reason}"])
     if compilation.route == "dynamo":

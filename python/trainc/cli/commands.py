@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import platform
+import sys
 
 
 def info() -> str:
@@ -52,6 +53,19 @@ def cache_command(action: str) -> str:
     return f"removed {plans} plan{'' if plans == 1 else 's'}, {size / 1e6:.1f} MB, from {cache.path()}"
 
 
+def bug_report(file: str) -> None:
+    from trainc.base.errors import UserError
+    from trainc.torch.verify import report
+
+    try:
+        again = report.run(file)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(2) from None
+    print(again.text)
+    raise SystemExit(1 if again.differs else 0)
+
+
 def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="trainc", description="A training compiler for PyTorch.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -65,6 +79,13 @@ def main(words: list[str] | None = None) -> None:
     actions = caches.add_subparsers(dest="action", required=True, metavar="ACTION")
     actions.add_parser("info", help="where they are, how many, how large")
     actions.add_parser("clear", help="remove them all; the next start compiles again")
+    reports = commands.add_parser(
+        "bug-report",
+        help="run a file again that verify= wrote where compiled numbers were not PyTorch's",
+        description="Compiles what is in FILE and compares it with PyTorch. Ends with 1 where it still differs, with 0 where it "
+        "agrees.",
+    )
+    reports.add_argument("file", metavar="FILE")
     runs = commands.add_parser(
         "run",
         help="run a training script, compiled, without changing a line of it",
@@ -85,6 +106,8 @@ def main(words: list[str] | None = None) -> None:
     args = parser.parse_args(words)
     if args.command == "cache":
         print(cache_command(args.action))
+    elif args.command == "bug-report":
+        bug_report(args.file)
     elif args.command == "run":
         from trainc.cli.script import Compiling, run
 

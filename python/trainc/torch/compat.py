@@ -25,7 +25,7 @@ from torch.fx.experimental.proxy_tensor import (
 )  # fmt: skip
 from torch.fx._lazy_graph_module import _use_lazy_graph_module as use_lazy_graph_module
 from torch.utils._python_dispatch import (
-    _disable_current_modes as disable_current_modes,  # real tensors in the middle of a trace
+    TorchDispatchMode, _disable_current_modes as disable_current_modes,  # real tensors in the middle of a trace
     is_traceable_wrapper_subclass, return_and_correct_aliasing,
 )  # fmt: skip
 from torch._dispatch.python import enable_python_dispatcher

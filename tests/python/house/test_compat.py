@@ -111,6 +111,15 @@ def test_a_trace_is_seen_from_within():
         graph = compat.make_fx(program)(torch.ones(2)).graph
     assert last[0].target is torch.ops.aten.add.Tensor and last[0].graph is graph and names == ["add"]
     assert compat.dispatch_mode(compat.DispatchModeKey.FAKE) is None
+
+    class Counting(compat.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            names.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Counting():
+        torch.ones(1)
+    assert names[-1] is torch.ops.aten.ones.default
     assert {"proxy", "constant"} <= {field.name for field in dataclasses.fields(compat.ProxyTensor)}
 
 

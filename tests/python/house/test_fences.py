@@ -320,9 +320,10 @@ ROOMS = {
     "torch.run": {*_GROUND, "torch.device", "torch.graph", "torch.guards"},
     "torch.optimizers": {*_GROUND, "torch.device", "torch.graph", "torch.guards", "torch.run"},
     "torch.capture": {*_GROUND, "torch.numbers", "torch.graph", "torch.guards", "torch.run", "torch.optimizers"},
+    "torch.verify": {*_PLANS, "torch.capture"},
     "torch.joint": {*_PLANS, "torch.capture"},
-    "torch.doors": {*_PLANS, "torch.capture", "torch.joint"},
-    "cli": {"base", "_core", "torch.compat", "torch.doors"},
+    "torch.doors": {*_PLANS, "torch.capture", "torch.verify", "torch.joint"},
+    "cli": {"base", "_core", "torch.compat", "torch.verify", "torch.doors"},
     "__main__": {"cli"},
     "": {"base", "torch.doors"},  # trainc itself: the three functions
 }  # fmt: skip

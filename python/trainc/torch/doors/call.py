@@ -31,6 +31,7 @@ from trainc.torch.joint import compiler as joint
 from trainc.torch.joint import family
 from trainc.torch.run.deferred import out_of_sight
 from trainc.torch.run.runner import Runners
+from trainc.torch.verify import again
 
 Tensor = torch.Tensor
 
@@ -57,8 +58,10 @@ class Attempt:
 class CompiledCall:
     """Set by `compat.set_compiled_call`, which nn.Module's call uses and which copies and pickles leave out."""
 
-    def __init__(self, model: torch.nn.Module, settings: ModelSettings | None = None, fusion: Any = None):
-        self._model = weakref.ref(model)
+    def __init__(
+        self, model: torch.nn.Module, settings: ModelSettings | None = None, fusion: Any = None, verification: Any = None
+    ):  # fmt: skip
+        self._model, self._verification = weakref.ref(model), verification
         self.settings, self._fusion = settings or ModelSettings(), fusion
         self._seen_once: set[Any] = set()  # keys seen under no_grad
         self._signatures = Signatures(self._model, self._is_full, self._seen_once.clear)
@@ -71,7 +74,9 @@ class CompiledCall:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         model = self._model()
         turns.wait_for(model)
-        if self._busy or torch.compiler.is_compiling() or _in_transform():
+        if self._busy or torch.compiler.is_compiling() or again.is_running() or _in_transform():
+            return compat.uncompiled_call(model)(*args, **kwargs)
+        if self._verification is not None and self._verification.in_pytorch:
             return compat.uncompiled_call(model)(*args, **kwargs)
         if torch.is_anomaly_enabled():  # who asks which operation gives NaN asks for PyTorch's own operations
             messages.warn_once("anomaly", f"{type(model).__name__} runs in PyTorch while torch.autograd detects anomalies")
@@ -84,10 +89,18 @@ class CompiledCall:
         if entry is None:
             call, entry = self._signatures.compiled(call, call_of, self._first_call)
         try:
-            return entry(call.inputs, args, kwargs)
+            if self._verification is None:
+                return entry(call.inputs, args, kwargs)
+            return self._verified(call, entry, args, kwargs)
         except Overlapping as reason:
             messages.warn_once(f"overlap {id(self)}", f"{type(model).__name__} runs in PyTorch where {reason}")
             return compat.uncompiled_call(model)(*args, **kwargs)
+
+    def _verified(self, call: Call, entry: Entry, args: tuple, kwargs: dict) -> Any:
+        return self._verification.call(
+            lambda: entry(call.inputs, args, kwargs), lambda: self._in_pytorch(call.inputs, args, kwargs),
+            call.inputs, self._signatures.variants.state, args, kwargs,
+        )  # fmt: skip
 
     def prepare(self, args: tuple, kwargs: dict) -> None:
         """Compiles for these arguments, as their first call would, and runs nothing."""
@@ -242,11 +255,11 @@ class CompiledCall:
         tensors, arguments = separate[: len(tensors)], separate[len(tensors) :]
 
         def static() -> Entry:
-            compiler = joint.Compiler(record, attempt.runners, fusion=self._fusion)
+            compiler = joint.Compiler(record, attempt.runners, fusion=self._fusion, verification=self._verification)
             return self._trace(attempt, [*tensors, *arguments], originals, compiler)
 
         def symbolic(symbols: Symbols) -> family.Serve:
-            compiler = joint.Compiler(record, attempt.runners, symbols, self._fusion)
+            compiler = joint.Compiler(record, attempt.runners, symbols, self._fusion, self._verification)
             entry = self._trace(attempt, symbols.inputs, originals, compiler)
             return lambda inputs, record: entry if compiler.add_sizes(inputs, record) else None
 

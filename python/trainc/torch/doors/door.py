@@ -11,26 +11,30 @@ from trainc.torch.capture import distributed
 from trainc.torch.doors.call import CompiledCall
 from trainc.torch.doors.fuse import StepFusion
 from trainc.torch.doors.memory import ModelSettings, checked
-from trainc.torch.optimizers import fits_a_plan, names
-from trainc.torch.optimizers.optimizer import attach
+from trainc.torch.optimizers import fits_a_plan, formula_of, names
+from trainc.torch.optimizers.optimizer import attach, replaced
 from trainc.torch.run import tuning
+from trainc.torch.verify.verification import Verification, check_verify
 
 
-def compile_objects(model, optimizer, *, tune, memory, fuse_step):
-    check(model, optimizer, tune, memory, fuse_step)
+def compile_objects(model, optimizer, *, tune, memory, fuse_step, verify):
+    check(model, optimizer, tune, memory, fuse_step, verify)
     if config.cache:
         cache.directory()  # says so now where plans cannot be kept
         config.cache_bytes()
     inner = distributed.compiled_part(model)
     fusion = StepFusion(optimizer) if fuse_step else None
-    compat.set_compiled_call(inner, CompiledCall(inner, ModelSettings(memory, optimizer, tune, fuse_step), fusion))
+    counts_calls = optimizer is None or formula_of(optimizer) is None or replaced(optimizer) is not None
+    verification = Verification.of(verify, inner, counts_calls)
+    settings = ModelSettings(memory, optimizer, tune, fuse_step)
+    compat.set_compiled_call(inner, CompiledCall(inner, settings, fusion, verification))
     if optimizer is None:
         return model
-    attach(optimizer, fusion)
+    attach(optimizer, fusion, verification)
     return model, optimizer
 
 
-def check(model, optimizer, tune, memory, fuse_step) -> None:
+def check(model, optimizer, tune, memory, fuse_step, verify=False) -> None:
     if isinstance(model, type) and issubclass(model, torch.nn.Module):
         raise UserError(f"trainc.compile wants a model, got the class {model.__name__}: call it first, {model.__name__}(...)")
     if not isinstance(model, torch.nn.Module):
@@ -47,6 +51,7 @@ def check(model, optimizer, tune, memory, fuse_step) -> None:
     checked(memory)
     if not isinstance(fuse_step, bool):
         raise UserError(f"fuse_step={fuse_step!r} is neither True nor False")
+    check_verify(verify)
     if fuse_step and not fits_a_plan(optimizer):
         if optimizer is None:
             raise UserError("fuse_step=True wants the optimizer, too: trainc.compile(model, optimizer, fuse_step=True)")

@@ -29,6 +29,7 @@ from trainc.torch.optimizers import fits_a_plan, names, optimizer
 from trainc.torch.optimizers.updates import Updates
 from trainc.torch.run import tuning
 from trainc.torch.run.runner import Runners
+from trainc.torch.verify.verification import Verification, check_verify
 
 Tensor = torch.Tensor
 
@@ -45,16 +46,17 @@ class Body(torch.nn.Module):
 class TrainStep:
     """What `trainc.train_step` returns: called with a batch, does the whole step and returns what `fn` returns."""
 
-    def __init__(self, fn: Callable[..., Any], tune: str = "fast", memory: Any = None):
+    def __init__(self, fn: Callable[..., Any], tune: str = "fast", memory: Any = None, verify: bool | int = False):
         tuning.check(tune)
-        self.fn, self._settings = fn, (tune, memory)
+        check_verify(verify)
+        self.fn, self._settings = fn, (tune, memory, verify)
         self.__name__ = getattr(fn, "__name__", "step")
         self.__doc__ = getattr(fn, "__doc__", None)
         self._begin()
 
     def _begin(self) -> None:
         """Finds what `fn` works on."""
-        fn, (tune, memory) = self.fn, self._settings
+        fn, (tune, memory, verify) = self.fn, self._settings
         self.reached = Reached(fn)
         if not self.reached.optimizers or not self.reached.modules:
             missing = "optimizer" if self.reached.modules else "model"
@@ -75,6 +77,7 @@ class TrainStep:
                 )
         self.settings = ModelSettings(memory, tune=tune)
         self._body = Body(self.reached.modules)
+        self._verification = Verification.of(verify, self._body, counts_calls=True)
         self._signatures = Signatures(lambda: self._body, self._is_full)
         self._traces: Traces | None = None  # the last
         self._binding, self._methods = Binding(self.reached.optimizers), Methods(self.reached.optimizers)
@@ -185,11 +188,12 @@ class TrainStep:
                 raise UserError(f"trainc.train_step: {_reason(error)}") from error
             if record.prints:
                 record.fingerprint = numbers.fingerprint(traced.graph.graph, traced.interface())
-            return CompiledStep(traced, Updates(traced.slots, optimizers), inputs, record, runners)
+            updates = Updates(traced.slots, optimizers)
+            return CompiledStep(traced, updates, inputs, record, runners, verification=self._verification)
 
         def symbolic(symbols: Symbols) -> family.Serve:
             traced = self._traced(call.structure, inputs, symbols)
-            return Sizes(traced, symbols, Updates(traced.slots, optimizers), record.name, runners)
+            return Sizes(traced, symbols, Updates(traced.slots, optimizers), record.name, runners, self._verification)
 
         shapes = self._signatures.family(call.key)
         return shapes, shapes.entry(record, tensors, arguments, static, symbolic)

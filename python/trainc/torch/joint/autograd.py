@@ -1,7 +1,7 @@
 """The autograd node of a compiled call: what autograd must be told of a forward and its backward, and no more.
 
 AOTAutograd makes the joint graph, and would run wrappers of its own around the compiled halves at every call. They are there for
-tensor subclasses, effects, outputs that share memory with inputs; a trace with any of these keeps them (`call_of` gives None).
+tensor subclasses, effects, outputs that share memory with inputs; a trace with any of these keeps them (`layout_of` gives None).
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from trainc.torch.run.deferred import plain
 Tensor = torch.Tensor
 Forward = Callable[..., Sequence[Any]]  # inputs -> (new values of inputs that it writes to..., outputs..., saved...)
 Backward = Callable[..., Sequence[Tensor | None]]  # (saved..., tangents...) -> each input's gradient
+# (inputs that forward writes to, whose new values are the first of its graph's outputs; which of the outputs have a tangent)
+Layout = tuple[list[int], list[int]]
 
 
 def call_of(
-    metadata: ViewAndMutationMeta, detached: list[int], forward: Forward, backward: Backward
-) -> Callable[[list[Tensor]], list[Tensor]] | None:
+    metadata: ViewAndMutationMeta, layout: Layout, detached: list[int], forward: Forward, backward: Backward
+) -> Callable[[list[Tensor]], list[Tensor]]:
     """A call with AOTAutograd's contract: a list of the trace's inputs in, its outputs out; inputs that forward writes to are
-    written. `metadata`: what AOTAutograd found out about the trace; `detached`: inputs that have no gradient, and a history."""
-    if not is_plain(metadata):
-        return None
-    written, outputs = list(metadata.mutated_inp_runtime_indices), metadata.output_info
+    written. `metadata`: what AOTAutograd found out about the trace, which is plain; `detached`: inputs that have no gradient, and
+    a history."""
+    (written, tangents), outputs = layout, metadata.output_info
     news, made = len(written), len(written) + len(outputs)
     constant = [*range(news), *[news + i for i, out in enumerate(outputs) if not out.requires_grad]]
-    tangents = [news + i for i, out in enumerate(outputs) if compat.wants_gradient(out)]
     differentiable = [i for i, info in enumerate(metadata.input_info) if info.requires_grad and i not in detached]
 
     class Compiled(torch.autograd.Function):
@@ -73,6 +73,14 @@ def call_of(
         return list(values[news:])
 
     return compat.boxed(call)
+
+
+def layout_of(metadata: ViewAndMutationMeta) -> Layout | None:
+    """Of a plain trace; None of another."""
+    if not is_plain(metadata):
+        return None
+    written = list(metadata.mutated_inp_runtime_indices)
+    return written, [len(written) + i for i, out in enumerate(metadata.output_info) if compat.wants_gradient(out)]
 
 
 def is_plain(metadata: ViewAndMutationMeta) -> bool:
@@ -125,4 +133,4 @@ class _Once(torch.autograd.Function):
         raise RuntimeError("trainc: the gradient of a gradient is not compiled; run this model in PyTorch for double backward")
 
 
-__all__ = ["Backward", "Forward", "call_of", "is_plain"]
+__all__ = ["Backward", "Forward", "Layout", "call_of", "is_plain", "layout_of"]

@@ -41,7 +41,8 @@ class Compiler:
     """What one capture hands to AOTAutograd: the partitioner and the compilers. Of a trace with `symbols` it makes a
     Specialization for each set of sizes, the first for those that were traced; of another trace there is one."""
 
-    def __init__(self, record: Compilation, runners: Runners, symbols: Symbols | None = None, fusion: Any = None):
+    def __init__(self, record: Compilation, runners: Runners, symbols: Symbols | None = None, fusion: Any = None,
+                 verification: Any = None):  # fmt: skip
         self.runners, self.device, self.symbols, self.fusion = runners, runners.device, symbols, fusion
         self._record = record  # of the first specialization
         self.writes: list[int] = []  # inputs that forward writes to, once it is traced
@@ -54,6 +55,8 @@ class Compiler:
         self.before_backward: Callable[[], None] | None = None  # raises where the program's own backward would find other values
         self.result: Callable[[], Any] = tuple  # the structure of what the call gives back, once it is traced
         self._halves: tuple[autograd.Forward, autograd.Backward]  # after the partition
+        self.verification = verification  # verify.Verification, where calls are looked at
+        self.layout: autograd.Layout | None = None  # where the graph's inputs and outputs are the program's own
 
     def _key(self, inputs: Sequence[Any]) -> tuple:
         return self.symbols.key(inputs) if self.symbols is not None else ()
@@ -137,7 +140,8 @@ class Compiler:
 
     def call_of_both(self, metadata: Any, detached: list[int]) -> Callable[[list[torch.Tensor]], list[torch.Tensor]] | None:
         """The call of both halves, once there is a partition; None where it takes AOTAutograd's wrappers."""
-        return autograd.call_of(metadata, detached, *self._halves)
+        self.layout = autograd.layout_of(metadata)
+        return None if self.layout is None else autograd.call_of(metadata, self.layout, detached, *self._halves)
 
     # -- the compilers ------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -90,6 +90,8 @@ class Specialization:
         self._fused: dict[tuple, tuple[PlanUpdates, Any]] = {}
         self._unmade: dict[tuple[bool, ...], list[int]] = {}  # by the tangents that are defined
         self._graph: torch.fx.GraphModule | None = gm  # until a backward has been compiled: PyTorch may have to run it
+        # What is looked at beside PyTorch (verify=); what stands in for a plan is PyTorch's own.
+        self._looked_at = gm if compiler.verification is not None and outputs_ is None else None
         self._replaced: Specialization | None = None  # what runs in PyTorch instead
         self._overwriting: dict[tuple[bool, ...], Any] = {}  # backward plans, by the tangents that are defined
         self._retaining: dict[tuple[bool, ...], Any] = {}
@@ -134,11 +136,16 @@ class Specialization:
         arena = context.pool.tensor(self.arena_bytes, torch.uint8, (self.arena_bytes,), (1,))
         if self._graph is not None:
             arena.trainc_rerun = Rerun(self._graph, inputs, context.written, context.device)
+        look = self._look_at(inputs)
         results = self._joint.forward([*inputs, *context.constants], arena)
         if self._deferred_metas:
             tensors = context.pending.tensors(self._deferred_metas, context.device.torch, lambda: self._deferred(arena))
             for i, tensor in zip(self._joint.deferred_outputs, tensors, strict=True):
                 results[i] = tensor
+        if look is not None:
+            if error := look.outputs(results):
+                return self._instead(error, inputs, look)
+            arena.trainc_look = look
         results = self._outputs(results, inputs)
         if self._fuses:
             context.parameters[arena.data_ptr()] = {i: inputs[i] for i in self._gradients}
@@ -169,6 +176,9 @@ class Specialization:
                 gradients[i] = None
             return gradients
 
+        if (look := getattr(arena, "trainc_look", None)) is not None:
+            return self._looked_at_gradients(look, run, tangents, unmade)
+
         def step(slots: list[Slot]) -> None:
             self._step(slots, kept, tangents, defined, arena)
 
@@ -179,6 +189,42 @@ class Specialization:
             if self._fusion.defer(parameters, read, run, step):
                 return [None] * len(context.reached)
         return run()
+
+    # -- beside PyTorch (verify=) -------------------------------------------------------------------------------------
+
+    def _look_at(self, inputs: Sequence[Tensor]) -> Any:
+        """A verify.Call, made before the plan runs; None where there is nothing to look at."""
+        if self._looked_at is None:
+            return None
+        compiler, context = self._compiler, self._context
+        traced = compiler.verification.traced(
+            self._looked_at, self._record, context.forward_outputs, compiler.layout, context.device, self._record.tune
+        )
+        look = compiler.verification.begin(traced, inputs, context.constants)
+        if look is None:  # nor at any later one
+            self._looked_at = None
+        return look
+
+    def _instead(self, error: Exception, inputs: Sequence[Tensor], look: Any) -> list[Any]:
+        """The call in PyTorch, from the generator's state before; later ones of these sizes run there, too."""
+        self._context.device.generator().set_state(look.generator)
+        self._replace(error, self._looked_at)
+        with torch.no_grad():
+            return self._replaced._call(inputs)
+
+    def _looked_at_gradients(
+        self, look: Any, run: Callable[[], list[Tensor | None]], tangents: Sequence[Tensor | None], unmade: list[int]
+    ) -> list[Tensor | None]:
+        late = self._context.device.generator().get_state()
+        gradients = run()
+        error, of_trace, eager = look.gradients(tangents, gradients, unmade, late)
+        if error is None:
+            return gradients
+        if of_trace:
+            self._compiler.verification.distrust(error, self._record)
+        else:
+            self._replace(error, look.traced.graph)
+        return eager
 
     # -- with the optimizer's step (fuse.py) --------------------------------------------------------------------------
 
@@ -270,13 +316,17 @@ class Specialization:
         inputs = rerun.inputs() if rerun is not None else None
         if inputs is None:
             raise error
-        if self._replaced is None:
-            self._compiler.runners.fall_back(self._record, error)
-            self._replaced = Specialization(self._compiler, rerun.graph, self._record, self._context, self._outputs)
-            self._compiler.replace(self, self._replaced)
+        self._replace(error, rerun.graph)
         with rerun.generator(), torch.no_grad():
             *results, arena = self._replaced._call(inputs)  # it may be an output that is being settled that asks for this
         return results, self._context.held_of(inputs, results), arena
+
+    def _replace(self, error: Exception, graph: torch.fx.GraphModule) -> None:
+        """PyTorch runs `graph` from now on, because of `error`, which is said once."""
+        if self._replaced is None:
+            self._compiler.runners.fall_back(self._record, error)
+            self._replaced = Specialization(self._compiler, graph, self._record, self._context, self._outputs)
+            self._compiler.replace(self, self._replaced)
 
     def _backward_in_pytorch(
         self, error: Exception, tangents: Sequence[Tensor | None], _inputs: Sequence[Any], arena: Tensor

@@ -14,6 +14,7 @@ import torch
 from trainc.base import records
 from trainc.base.errors import UserError
 from trainc.base.shared_kernels import SharedKernels
+from trainc.base.step_graph import StepGraph
 from trainc.torch.capture.step_results import Returned
 from trainc.torch.capture.step_trace import Traced
 from trainc.torch.capture.structure import unflatten
@@ -32,14 +33,15 @@ class CompiledStep:
 
     def __init__(
         self, traced: Traced, updates: Updates, inputs: list[Tensor], record: records.Compilation, runners: Runners,
-        kernels: SharedKernels | None = None, like: CompiledStep | None = None,
+        kernels: SharedKernels | None = None, like: CompiledStep | None = None, verification: Any = None,
     ):  # fmt: skip
         self.traced, self.updates, self.record, self._runners = traced, updates, record, runners
-        self._kernels, self._like = kernels, like
+        self._kernels, self._like, self._verification = kernels, like, verification
         self._inputs = len(inputs) + len(traced.constants)
         self._one = torch.ones((), device=runners.device.torch)
         self._classes: list[int] | None = None
         self._plan: Step | None = None
+        self._step: StepGraph  # what it was made of
         for slot in traced.slots:
             if slot.parameter.dtype not in (torch.float32, torch.float64):
                 kind = slot.parameter.dtype
@@ -62,7 +64,7 @@ class CompiledStep:
             raise UserError(f"trainc.train_step: {reason}; use trainc.compile for this model") from None
         self._clear_gradients(tensors)
         scalars = [self.updates.scalars(key) for key in distinct]
-        outputs = self._plan([*tensors, *self.traced.constants, self._one], states, scalars)
+        outputs = self._outputs([*tensors, *self.traced.constants, self._one], states, scalars)
         for i, learns in self.traced.learns:
             tensors[i].requires_grad_(learns)
         for i, place in self.traced.mutated:
@@ -81,6 +83,22 @@ class CompiledStep:
         bases = [*tensors, *own]
         results = [place.of(bases) if isinstance(place, Returned) else outputs[place] for place in self.traced.results]
         return unflatten(self.traced.structure, results)
+
+    def _outputs(
+        self, inputs: list[Tensor], states: list[list[Tensor]], scalars: list[list[float]]
+    ) -> list[Tensor | None]:
+        """The plan's; parameters and states are updated. With verify= beside PyTorch, which goes on where the two part."""
+        look = None
+        if self._verification is not None:
+            primals = [slot.primal for slot in self.traced.slots]
+            about = states, scalars, self._runners.device
+            look = self._verification.begin_step(self._step, self.record, primals, inputs, *about)
+        outputs = self._plan(inputs, states, scalars)
+        if look is not None and (error := look.differs(outputs, inputs, states)):
+            outputs = look.take(inputs, states)
+            self._runners.fall_back(self.record, error)
+            self._plan = self._runners.now.whole(self._step)
+        return outputs
 
     def prepare(self) -> None:
         """Compiles what the next call would run."""
@@ -116,7 +134,7 @@ class CompiledStep:
         traced, record, where = self.traced, self.record, self._runners.device
         primals = [slot.primal for slot in traced.slots]
         updates = PlanUpdates(classes, distinct, range(len(primals)), primals, self._inputs + 1, where)
-        step = captured("step", traced.graph, record.name, where, self._inputs, traced.forward, updates)
+        step = self._step = captured("step", traced.graph, record.name, where, self._inputs, traced.forward, updates)
         self._plan = self._runners.make(record, lambda runner: runner.whole(step, self._kernels, record.limit))
         self._classes = classes
         if self._like is not None and self._like._plan is not None:
@@ -128,10 +146,12 @@ class Sizes:
     """A step that was traced with symbols: gives a CompiledStep for each set of sizes that the trace holds for, or None. They
     share kernels, the memory of results and what is known of the optimizers."""
 
-    def __init__(self, traced: Traced, symbols: Symbols, updates: Updates, name: str, runners: Runners):
+    def __init__(self, traced: Traced, symbols: Symbols, updates: Updates, name: str, runners: Runners,
+                 verification: Any = None):  # fmt: skip
         self._traced, self._symbols, self._updates, self._runners = traced, symbols, updates, runners
         self._template = symbols.template(traced.graph, traced.interface())
         self._first: CompiledStep | None = None
+        self._verification = verification
         self._kernels = shared_kernels(symbols, lambda: self._template, name, runners.device)
 
     def __call__(self, inputs: list[Tensor], record: records.Compilation) -> CompiledStep | None:
@@ -142,7 +162,7 @@ class Sizes:
         # A limit is of one batch's sizes, and is met with numbers that kernels for other sizes would not have.
         kernels = self._kernels if record.limit is None else None
         inputs = [*inputs, self._symbols.numbers.input()] if self._symbols.numbers is not None else inputs
-        step = CompiledStep(traced, self._updates, inputs, record, self._runners, kernels, self._first)
+        step = CompiledStep(traced, self._updates, inputs, record, self._runners, kernels, self._first, self._verification)
         self._first = self._first or step
         return step
 

@@ -24,9 +24,9 @@ from trainc.torch.trust import is_trusted_file
 Tensor = torch.Tensor
 
 
-def attach(optimizer: torch.optim.Optimizer, fusion: Any = None) -> None:
+def attach(optimizer: torch.optim.Optimizer, fusion: Any = None, verification: Any = None) -> None:
     """Replaces `optimizer.step` where the registry has its class; another optimizer stays as it is. `fusion` (fuse.StepFusion)
-    may do the step together with the backward."""
+    may do the step together with the backward; `verification` (verify.Verification) looks at the first ones."""
     if formula_of(optimizer) is None:
         records.of(optimizer).append(
             records.Compilation(type(optimizer).__name__, route="eager", reason=f"not one of {names()}")
@@ -50,15 +50,14 @@ def attach(optimizer: torch.optim.Optimizer, fusion: Any = None) -> None:
                 loss = closure()
         if fusion is not None and fusion.step(self):
             return loss
-        if stays_torchs(self):
+        if stays_torchs(self) or verification is not None and verification.steps_in_pytorch:
             unhooked(plain)(self)
-            return loss
-        kernels.start_step()
-        with torch.no_grad():
-            for group in self.param_groups:
-                _step_group(self, group, kernels)
-        if len(kernels.known) > len(self.param_groups):
-            kernels.known.clear()  # it holds the state of a group that is gone
+            if verification is not None:
+                verification.step_done()
+        elif verification is not None:
+            verification.step(self, lambda: _step(self, kernels))
+        else:
+            _step(self, kernels)
         return loss
 
     watched = torch.optim.Optimizer.profile_hook_step(compiled_step)
@@ -72,6 +71,15 @@ def attach(optimizer: torch.optim.Optimizer, fusion: Any = None) -> None:
     optimizer.register_load_state_dict_pre_hook(lambda *_: kernels.known.clear())  # it holds the state that is replaced
     optimizer.step = types.MethodType(hooked, optimizer)
     optimizer.zero_grad = types.MethodType(_zero_grad, optimizer)
+
+
+def _step(optimizer: torch.optim.Optimizer, kernels: Kernels) -> None:
+    kernels.start_step()
+    with torch.no_grad():
+        for group in optimizer.param_groups:
+            _step_group(optimizer, group, kernels)
+    if len(kernels.known) > len(optimizer.param_groups):
+        kernels.known.clear()  # it holds the state of a group that is gone
 
 
 def replaced(optimizer: torch.optim.Optimizer) -> str | None:
