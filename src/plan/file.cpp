@@ -18,8 +18,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Buffer, name, space, index, offset, dtype, sh
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Matrix, dtype, offset, batch_stride, row_stride, column_stride)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Product, batch, m, n, k, lhs, rhs, result, tf32)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Step, kind, name, arguments, reads, writes, kernel, parallel_extent, target,
-                                   arguments_json, aliases, random, may_draw, p, increment, product, shifts, token, seconds,
-                                   flops, bytes, origins)
+                                   arguments_json, aliases, random, may_draw, p, increment, product, shifts, token,
+                                   seconds, flops, bytes, origins)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ForeachInput, scalar, written, dtype)
 
 static void to_json(nlohmann::json& j, const Kernel& k) {

@@ -35,7 +35,10 @@ std::string what(const Plan& plan, const Step& s) {
       return fmt::format("kernel {} over {}{}", plan.kernels.at(s.kernel).name, s.parallel_extent,
                          s.shifts.empty() ? "" : fmt::format(", arguments from byte {} on", fmt::join(s.shifts, ", ")));
     case StepKind::Extern:
-      return fmt::format("extern {}{}{} {}", s.target, s.random ? " (random)" : s.may_draw ? " (may draw)" : "",
+      return fmt::format("extern {}{}{} {}", s.target,
+                         s.random     ? " (random)"
+                         : s.may_draw ? " (may draw)"
+                                      : "",
                          s.aliases.empty() ? "" : " (a view of " + names(plan, s.aliases) + ")", s.arguments_json);
     case StepKind::Random:
       if (s.kernel < 0 && s.writes.empty())

@@ -79,9 +79,7 @@ void run_extern(const plan::Plan& plan, const plan::Step& step, const Call& call
   }
 }
 
-bool may_draw(const plan::Step& step) {
-  return step.kind == plan::StepKind::Extern && (step.random || step.may_draw);
-}
+bool may_draw(const plan::Step& step) { return step.kind == plan::StepKind::Extern && (step.random || step.may_draw); }
 
 namespace {
 
