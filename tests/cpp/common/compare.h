@@ -34,9 +34,10 @@ inline bool close(double a, double b, double tolerance) {
 
 /// What results of this type may differ by, where f32's may by `tolerance`: f64's by as many units in the last place;
 /// those of a 16-bit float by two and a half, which sums in another order leave after they are rounded.
-inline double tolerance_of(double tolerance, DType dtype) {
+/// `through_f32`: of f64's that were computed of f32's, by `tolerance`.
+inline double tolerance_of(double tolerance, DType dtype, bool through_f32 = false) {
   switch (dtype) {
-    case DType::F64: return tolerance * 0x1p-29;
+    case DType::F64: return through_f32 ? tolerance : tolerance * 0x1p-29;
     case DType::BF16: return 2.5 * 0x1p-7;
     case DType::F16: return 2.5 * 0x1p-10;
     default: return tolerance;
@@ -47,10 +48,10 @@ inline double tolerance_of(double tolerance, DType dtype) {
 /// the oracle does not agree with itself.
 template <class Skip>
 void expect_close(const std::vector<reference::Tensor>& got, const std::vector<reference::Tensor>& expected,
-                  double tolerance, const Skip& skip) {
+                  double tolerance, const Skip& skip, bool through_f32 = false) {
   ASSERT_EQ(got.size(), expected.size());
   for (size_t o = 0; o < got.size(); ++o) {
-    const double t = tolerance_of(tolerance, expected[o].type.dtype);
+    const double t = tolerance_of(tolerance, expected[o].type.dtype, through_f32);
     const auto& f = expected[o].f;
     const auto& n = expected[o].i;
     ASSERT_EQ(got[o].type, expected[o].type) << "output " << o;

@@ -341,6 +341,7 @@ TEST(Executable, AnOperationOfTheUsersMayDrawWithoutSayingSo) {
     Plan p = drawing();
     p.steps[1].random = false;
     p.steps[1].target = users ? "mine.noise.default" : "aten.cos.default";
+    p.steps[1].may_draw = users;
     CpuExecutable e(p);
     set_mask_generator(MaskGenerator::Twister);
     Framework framework;

@@ -1,0 +1,158 @@
+"""Trains a module in PyTorch and through one of trainc's doors, and compares all that a user could see."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+
+import torch
+
+FLOOR = 3e-5  # relative difference of a tensor that other orders of sums explain
+SHARE = 20.0  # times what eager differs from itself when its weights are disturbed in the last bit
+CHAOTIC = 1e-2  # beyond this, eager's own numbers say nothing
+
+
+class Refused(Exception):
+    """trainc says that it does not compile this: a UserError."""
+
+
+class Invalid(Exception):
+    """PyTorch itself does not run this."""
+
+
+def batch_of(step: int, rows: int):
+    generator = torch.Generator().manual_seed(1000 + step)
+    return torch.randn(rows, 6, generator=generator), torch.randint(0, 7, (rows, 4), generator=generator)
+
+
+def seen(net, value):
+    """What of a value is compared: tensors by a copy, the rest as it is."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, (tuple, list)):
+        return [seen(net, each) for each in value]
+    return value
+
+
+def train(kind, loop, door=None, disturbance=0):
+    """{what: value} of a run, in the order in which it is seen."""
+    torch._dynamo.reset()
+    torch.manual_seed(loop["seed"])
+    net = kind()
+    if disturbance:
+        generator = torch.Generator().manual_seed(disturbance)
+        with torch.no_grad():
+            for p in net.parameters():
+                p.mul_(1 + 1e-7 * torch.randn(p.shape, generator=generator))
+    optimizer = getattr(torch.optim, loop["optimizer"])(net.parameters(), **loop["settings"])
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5) if loop["scheduler"] else None
+    model = net
+    if door in ("compile", "fuse_step"):
+        import trainc
+
+        model, optimizer = trainc.compile(net, optimizer, fuse_step=door == "fuse_step")
+    elif door == "backend":
+        model = torch.compile(net, backend="trainc")
+
+    def body(x, ids):
+        with torch.autocast("cpu", torch.bfloat16, enabled=loop["autocast"]):
+            loss, outputs = model(x, ids)
+        (loss / loop["accumulate"]).backward()
+        return loss, outputs
+
+    def whole(x, ids):
+        optimizer.zero_grad()
+        loss, outputs = body(x, ids)
+        if loop["clip"]:
+            torch.nn.utils.clip_grad_norm_(net.parameters(), loop["clip"])
+        optimizer.step()
+        return loss.detach(), [each.detach() for each in outputs]
+
+    step = whole
+    if door == "train_step":
+        import trainc
+
+        step = trainc.train_step(whole)
+    torch.manual_seed(7)
+    found = {}
+    for turn, rows in enumerate(loop["rows"]):
+        x, ids = batch_of(turn, rows)
+        if loop["whole"]:
+            found[f"{turn}: loss and outputs"] = seen(net, step(x, ids))
+        else:
+            for part in range(loop["accumulate"]):
+                found[f"{turn}.{part}: loss and outputs"] = seen(net, body(x, ids))
+            found[f"{turn}: gradients"] = [seen(net, p.grad) for p in net.parameters()]
+            if loop["clip"]:
+                found[f"{turn}: norm"] = seen(net, torch.nn.utils.clip_grad_norm_(net.parameters(), loop["clip"]))
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=loop["set_to_none"])
+        if scheduler is not None:
+            scheduler.step()
+        if loop["evaluate"]:
+            net.eval()
+            with torch.no_grad():
+                found[f"{turn}: evaluation"] = seen(net, model(x, ids))
+            net.train()
+        found[f"{turn}: batch"] = [x.clone(), ids.clone()]  # forward may write it
+        found[f"{turn}: parameters"] = [seen(net, p) for p in net.parameters()]
+        found[f"{turn}: buffers"] = [seen(net, b) for b in net.buffers()]
+        found[f"{turn}: Python"] = copy.deepcopy(
+            {key: value for key, value in vars(net).items() if key[0] == "p" and key[1:].isdigit()}
+        )
+        found[f"{turn}: generator"] = torch.get_rng_state()
+    return found
+
+
+def distance(a, b):
+    """The largest relative difference of the tensors in two values; infinite where they differ in any other way."""
+    if isinstance(b, torch.Tensor):
+        if not isinstance(a, torch.Tensor) or a.shape != b.shape or a.dtype != b.dtype:
+            return math.inf
+        if not b.is_floating_point():
+            return 0.0 if torch.equal(a, b) else math.inf
+        a, b = a.double(), b.double()
+        if not torch.equal(a.isfinite(), b.isfinite()):
+            return math.inf
+        a, b = a[b.isfinite()], b[b.isfinite()]
+        norm = b.norm().item()
+        return (a - b).norm().item() / max(norm, 1e-3 * max(1, b.numel()) ** 0.5)
+    if isinstance(b, (list, tuple)):
+        if not isinstance(a, (list, tuple)) or len(a) != len(b):
+            return math.inf
+        return max(map(distance, a, b), default=0.0)
+    if isinstance(b, dict):
+        return distance([a.get(key, "missing") for key in b], list(b.values())) if a.keys() == b.keys() else math.inf
+    if isinstance(b, float) and isinstance(a, float):
+        return abs(a - b) / max(abs(b), 1.0)
+    return 0.0 if type(a) is type(b) and a == b else math.inf
+
+
+def compare(kind, loop):
+    """In what trainc differs from PyTorch: "" where in nothing. Refused where it says that it does not compile this."""
+    import trainc
+
+    floor = 5e-2 if loop["autocast"] else FLOOR
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            eager = train(kind, loop)
+            others = [train(kind, loop, disturbance=seed) for seed in (1, 2)]
+        except Exception as error:
+            raise Invalid(str(error)) from error
+        try:
+            ours = train(kind, loop, loop["door"])
+        except trainc.UserError as refused:
+            raise Refused(str(refused)) from refused
+    spread = 0.0
+    for name, value in eager.items():
+        apart = [distance(other[name], value) for other in others]
+        exact = name.endswith(("Python", "generator")) or "batch" in name
+        spread = max(spread, *(each for each in apart if math.isfinite(each)), 0.0)
+        if spread > CHAOTIC or not all(map(math.isfinite, apart)):
+            return ""  # from here on eager's own numbers say nothing
+        allowed = 0.0 if exact and not math.isinf(min(apart)) and min(apart) == 0 else max(floor, SHARE * spread)
+        if (found := distance(ours.get(name), value)) > allowed:
+            return f"{name}: differs by {found:.1e}, where {allowed:.1e} is allowed"
+    return ""

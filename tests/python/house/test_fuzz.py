@@ -1,0 +1,75 @@
+"""The fuzzer of programs (tests/fuzz): a sample of its programs, and that it sees and makes smaller what differs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+FUZZ = Path(__file__).resolve().parents[2] / "fuzz"
+PLAIN = {
+    "seed": 0, "rows": [3, 3], "door": "compile", "whole": True, "optimizer": "SGD", "settings": {"lr": 0.1}, "accumulate": 1,
+    "clip": None, "set_to_none": True, "scheduler": False, "evaluate": False, "autocast": False,
+}  # fmt: skip
+
+
+@pytest.fixture
+def fuzz(monkeypatch):
+    """Its modules, by names that nobody else has."""
+    monkeypatch.syspath_prepend(str(FUZZ))
+    import grammar
+    import judge
+    import shrink
+
+    yield {"grammar": grammar, "judge": judge, "shrink": shrink}
+    for name in ("grammar", "judge", "shrink", "program"):
+        sys.modules.pop(name, None)
+
+
+class Scaled(nn.Module):
+    """Not the same where it is traced."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(6))
+
+    def forward(self, x, ids):
+        y = x * self.w * (1.001 if torch.compiler.is_compiling() else 1.0)
+        return y.pow(2).mean(), [y]
+
+
+def test_a_sample_of_programs():
+    done = subprocess.run(
+        [sys.executable, FUZZ, "--count", "16", "--first", "0", "--jobs", "1"], capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "16 programs" in done.stdout
+
+
+@pytest.mark.parametrize("door", ["compile", "backend"])
+def test_what_differs_is_seen(fuzz, door):
+    assert "loss and outputs" in fuzz["judge"].compare(Scaled, {**PLAIN, "door": door})
+    assert fuzz["judge"].compare(Same, {**PLAIN, "door": door}) == ""
+
+
+class Same(Scaled):
+    def forward(self, x, ids):
+        y = x * self.w
+        return y.pow(2).mean(), [y]
+
+
+def test_programs_are_the_same_for_a_seed_and_others_for_another(fuzz):
+    programs = [fuzz["grammar"].program_of(seed) for seed in (1, 1, 2)]
+    assert programs[0] == programs[1] != programs[2]
+    assert all(program.forward and "class Net" in program.source() for program in programs)
+
+
+def test_what_fails_is_made_smaller(fuzz):
+    program = fuzz["grammar"].program_of(3)
+    last = program.forward[-1]
+    small = fuzz["shrink"].shrunk(program, lambda candidate: last in candidate.forward)
+    assert small.forward == (last,) and small.outputs == small.init == () and small.loop["rows"] == [3, 3]
