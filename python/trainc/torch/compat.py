@@ -293,3 +293,16 @@ def wants_gradient(output: object) -> bool:
 def saved_inputs(metadata: ViewAndMutationMeta) -> list[int]:
     """Inputs that AOTAutograd keeps in another way than autograd's; PyTorch 2.11 knows of none."""
     return getattr(metadata, "act_input_indices", [])
+
+
+def _order_checks() -> None:
+    """PyTorch before 2.13 takes the check that `linalg.inv` and its like raise by for an operation without effects: a trace drops it,
+    and a singular matrix gives NaN where eager raises. Registered as PyTorch 2.13 does, it is kept, and so refused."""
+    from torch._higher_order_ops import effects
+
+    check = torch.ops.aten._linalg_check_errors.default
+    if effects._get_effect(check) is None:
+        effects._register_effectful_op(check, effects._EffectType.ORDERED)
+
+
+_order_checks()

@@ -324,6 +324,13 @@ def test_optimizers_hooks_states_and_schedulers():
     assert fused is False and isinstance(foreach, bool)
 
 
+def test_checks_of_matrices_are_kept():
+    from torch._higher_order_ops import effects
+
+    compat._order_checks()  # once more changes nothing
+    assert effects._get_effect(torch.ops.aten._linalg_check_errors.default) is not None
+
+
 def test_containers_are_known_by_their_type():
     assert compat.node_type((1, 2)) is tuple and tuple in compat.pytree.SUPPORTED_NODES
     children, context = compat.pytree.SUPPORTED_NODES[dict].flatten_fn({"a": 1})
