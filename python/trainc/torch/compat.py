@@ -296,8 +296,8 @@ def saved_inputs(metadata: ViewAndMutationMeta) -> list[int]:
 
 
 def _order_checks() -> None:
-    """PyTorch before 2.13 takes the check that `linalg.inv` and its like raise by for an operation without effects: a trace drops it,
-    and a singular matrix gives NaN where eager raises. Registered as PyTorch 2.13 does, it is kept, and so refused."""
+    """PyTorch before 2.13 takes the check by which `linalg.inv` and its like raise for an operation without effects: a trace drops
+    it, and a singular matrix gives NaN where eager raises. Registered as PyTorch 2.13 does, it is kept, and so refused."""
     from torch._higher_order_ops import effects
 
     check = torch.ops.aten._linalg_check_errors.default
