@@ -296,7 +296,7 @@ def saved_inputs(metadata: ViewAndMutationMeta) -> list[int]:
 
 
 def _order_checks() -> None:
-    """PyTorch before 2.13 takes the check by which `linalg.inv` and its like raise for an operation without effects: a trace drops
+    """PyTorch before 2.13 takes the check by which `linalg.inv` and its like raise for an operation without effects: it drops
     it, and a singular matrix gives NaN where eager raises. Registered as PyTorch 2.13 does, it is kept, and so refused."""
     from torch._higher_order_ops import effects
 
