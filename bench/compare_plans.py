@@ -21,12 +21,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import cases  # noqa: E402
+import contestant  # noqa: E402
 
 
 def dump(name: str, bf16: bool, other: bool) -> None:
     """One step, in this process."""
-    import contestant
-
     if other:
         contestant.import_from_the_other_tree()
     import torch
@@ -43,10 +42,8 @@ def dump(name: str, bf16: bool, other: bool) -> None:
 
 def dumped(name: str, bf16: bool, tree: Path | None, folder: Path) -> dict[str, str]:
     """File -> text, of one tree (None: this one)."""
-    from contestant import OTHER_TREE
-
     folder.mkdir(parents=True)
-    environment = {**os.environ, "TRAINC_DUMP": "loop,plan", "TRAINC_DUMP_DIR": str(folder), OTHER_TREE: str(tree or "")}
+    environment = {**os.environ, "TRAINC_DUMP": "loop,plan", "TRAINC_DUMP_DIR": str(folder), contestant.OTHER_TREE: str(tree or "")}
     words = [sys.executable, __file__, "--dump", name, *(["--bf16"] if bf16 else []), *(["--other"] if tree else [])]
     done = subprocess.run(words, env=environment, capture_output=True, text=True)
     if done.returncode != 0:

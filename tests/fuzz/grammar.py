@@ -122,30 +122,30 @@ def loop_of(rng: random.Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def statement(rng: random.Random, pool: list[Variable], number: int) -> tuple[str, str, str] | None:
-    """(of __init__, of forward, the variable that it gives)."""
+def statement(rng: random.Random, pool: list[Variable], number: int) -> tuple[str, str]:
+    """(of __init__, of forward); it gives the variable of this number."""
     name = f"v{number}"
     floats = [v for v in pool if v.is_float]
     one, two = rng.choice(floats[-4:]), rng.choice(floats)
     kind = rng.random()
     if kind < 0.25:
-        return "", f"{name} = {rng.choice(UNARY).format(one.name)}", name
+        return "", f"{name} = {rng.choice(UNARY).format(one.name)}"
     if kind < 0.38:
-        return "", f"{name} = {rng.choice(REDUCED).format(one.name, rng.randrange(-1, max(1, len(one.shape))))}", name
+        return "", f"{name} = {rng.choice(REDUCED).format(one.name, rng.randrange(-1, max(1, len(one.shape))))}"
     if kind < 0.53:
-        return "", f"{name} = {rng.choice(VIEWS).format(one.name)}", name
+        return "", f"{name} = {rng.choice(VIEWS).format(one.name)}"
     if kind < 0.67:
-        return "", f"{name} = {rng.choice(BINARY).format(one.name, two.name)}", name
+        return "", f"{name} = {rng.choice(BINARY).format(one.name, two.name)}"
     if kind < 0.8 and one.shape:
         made, used = rng.choice(LAYERS)
         words = one.name, one.shape[-1], f"m{number}"
-        return made.format(*words), f"{name} = {used.format(*words)}", name
+        return made.format(*words), f"{name} = {used.format(*words)}"
     if kind < 0.86:
         made, used = rng.choice(OF_IDS)
-        return made.format("ids", f"m{number}"), f"{name} = {used.format('ids', f'm{number}')}", name
+        return made.format("ids", f"m{number}"), f"{name} = {used.format('ids', f'm{number}')}"
     made, used = rng.choice(EFFECTS)
     words = one.name, name, number
-    return made.format(*words), used.format(*words), name
+    return made.format(*words), used.format(*words)
 
 
 def variables(program: Program) -> list[Variable] | None:
@@ -182,7 +182,7 @@ def program_of(seed: int) -> Program:
     wanted, tries = rng.randrange(4, 16), 0
     while len(program.forward) < wanted and tries < 80:
         tries += 1
-        made, used, _ = statement(rng, pool, len(program.forward))
+        made, used = statement(rng, pool, len(program.forward))
         grown = dataclasses.replace(program, init=(*program.init, *filter(None, [made])), forward=(*program.forward, used))
         if (found := variables(grown)) is not None:
             program, pool = grown, found

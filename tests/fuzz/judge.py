@@ -26,12 +26,12 @@ def batch_of(step: int, rows: int):
     return torch.randn(rows, 6, generator=generator), torch.randint(0, 7, (rows, 4), generator=generator)
 
 
-def seen(net, value):
+def seen(value):
     """What of a value is compared: tensors by a copy, the rest as it is."""
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
     if isinstance(value, (tuple, list)):
-        return [seen(net, each) for each in value]
+        return [seen(each) for each in value]
     return value
 
 
@@ -79,13 +79,13 @@ def train(kind, loop, door=None, disturbance=0):
     for turn, rows in enumerate(loop["rows"]):
         x, ids = batch_of(turn, rows)
         if loop["whole"]:
-            found[f"{turn}: loss and outputs"] = seen(net, step(x, ids))
+            found[f"{turn}: loss and outputs"] = seen(step(x, ids))
         else:
             for part in range(loop["accumulate"]):
-                found[f"{turn}.{part}: loss and outputs"] = seen(net, body(x, ids))
-            found[f"{turn}: gradients"] = [seen(net, p.grad) for p in net.parameters()]
+                found[f"{turn}.{part}: loss and outputs"] = seen(body(x, ids))
+            found[f"{turn}: gradients"] = [seen(p.grad) for p in net.parameters()]
             if loop["clip"]:
-                found[f"{turn}: norm"] = seen(net, torch.nn.utils.clip_grad_norm_(net.parameters(), loop["clip"]))
+                found[f"{turn}: norm"] = seen(torch.nn.utils.clip_grad_norm_(net.parameters(), loop["clip"]))
             optimizer.step()
             optimizer.zero_grad(set_to_none=loop["set_to_none"])
         if scheduler is not None:
@@ -93,11 +93,11 @@ def train(kind, loop, door=None, disturbance=0):
         if loop["evaluate"]:
             net.eval()
             with torch.no_grad():
-                found[f"{turn}: evaluation"] = seen(net, model(x, ids))
+                found[f"{turn}: evaluation"] = seen(model(x, ids))
             net.train()
         found[f"{turn}: batch"] = [x.clone(), ids.clone()]  # forward may write it
-        found[f"{turn}: parameters"] = [seen(net, p) for p in net.parameters()]
-        found[f"{turn}: buffers"] = [seen(net, b) for b in net.buffers()]
+        found[f"{turn}: parameters"] = [seen(p) for p in net.parameters()]
+        found[f"{turn}: buffers"] = [seen(b) for b in net.buffers()]
         found[f"{turn}: Python"] = copy.deepcopy(
             {key: value for key, value in vars(net).items() if key[0] == "p" and key[1:].isdigit()}
         )
@@ -165,7 +165,7 @@ def compare(kind, loop):
         spread = max(spread, *(each for each in apart if math.isfinite(each)), 0.0)
         if spread > CHAOTIC or not all(map(math.isfinite, apart)):
             return ""  # from here on eager's own numbers say nothing
-        allowed = 0.0 if exact and not math.isinf(min(apart)) and min(apart) == 0 else max(floor, SHARE * spread)
+        allowed = 0.0 if exact and min(apart) == 0 else max(floor, SHARE * spread)
         if (found := distance(ours.get(name), value)) > allowed:
             return f"{name}: differs by {found:.1e}, where {allowed:.1e} is allowed"
     return ""

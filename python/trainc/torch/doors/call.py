@@ -74,9 +74,8 @@ class CompiledCall:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         model = self._model()
         turns.wait_for(model)
-        if self._busy or torch.compiler.is_compiling() or again.is_running() or _in_transform():
-            return compat.uncompiled_call(model)(*args, **kwargs)
-        if self._verification is not None and self._verification.in_pytorch:
+        distrusted = self._verification is not None and self._verification.in_pytorch
+        if self._busy or distrusted or torch.compiler.is_compiling() or again.is_running() or _in_transform():
             return compat.uncompiled_call(model)(*args, **kwargs)
         if torch.is_anomaly_enabled():  # who asks which operation gives NaN asks for PyTorch's own operations
             messages.warn_once("anomaly", f"{type(model).__name__} runs in PyTorch while torch.autograd detects anomalies")

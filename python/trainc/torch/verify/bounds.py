@@ -37,7 +37,7 @@ def distance(ours: Tensor, eager: Tensor, truth: Tensor | None, others: Sequence
     """`others`: eager's results with every rounding disturbed. `terms`: of the longest sum; asked where there is no `truth`."""
     if ours.shape != eager.shape or ours.dtype != eager.dtype:
         return Distance(math.inf, True, math.inf, 0.0)
-    if _same_bits(ours, eager):
+    if torch.equal(ours, eager):
         return SAME
     if not eager.dtype.is_floating_point:
         return _of_integers(ours, eager, truth, others)
@@ -82,10 +82,6 @@ def _other_class(mine: Tensor, its: Tensor, exact: Tensor, others: Sequence[Tens
         wild &= ~other.isfinite()
     agrees = (mine == its) | (mine.isnan() & its.isnan())
     return bool((calm & ~mine.isfinite() | wild & ~agrees).any())
-
-
-def _same_bits(a: Tensor, b: Tensor) -> bool:
-    return bool(torch.equal(a, b))
 
 
 def _sizes(x: Tensor) -> tuple[float, float]:
