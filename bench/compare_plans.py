@@ -43,7 +43,8 @@ def dump(name: str, bf16: bool, other: bool) -> None:
 def dumped(name: str, bf16: bool, tree: Path | None, folder: Path) -> dict[str, str]:
     """File -> text, of one tree (None: this one)."""
     folder.mkdir(parents=True)
-    environment = {**os.environ, "TRAINC_DUMP": "loop,plan", "TRAINC_DUMP_DIR": str(folder), contestant.OTHER_TREE: str(tree or "")}
+    dumps = {"TRAINC_DUMP": "loop,plan", "TRAINC_DUMP_DIR": str(folder)}
+    environment = {**os.environ, **dumps, contestant.OTHER_TREE: str(tree or "")}
     words = [sys.executable, __file__, "--dump", name, *(["--bf16"] if bf16 else []), *(["--other"] if tree else [])]
     done = subprocess.run(words, env=environment, capture_output=True, text=True)
     if done.returncode != 0:
