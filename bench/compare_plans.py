@@ -13,6 +13,7 @@ import argparse
 import difflib
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import cases  # noqa: E402
 import contestant  # noqa: E402
+import numpy as np  # noqa: E402
+
+DEMO = "demo"  # what `make demo` runs
+EXAMPLE = cases.ROOT / "examples" / "finetune_gpt2.py"
 
 
 def dump(name: str, bf16: bool, other: bool) -> None:
@@ -33,6 +38,15 @@ def dump(name: str, bf16: bool, other: bool) -> None:
     import trainc
 
     trainc.config.fallback = False
+    if name == DEMO:
+        with tempfile.TemporaryDirectory() as folder:
+            tokens, result = Path(folder, "tokens.npy"), Path(folder, "result.json")
+            np.save(tokens, np.arange(4096))
+            amp = ["--amp"] if bf16 else []
+            sys.argv = [str(EXAMPLE), "--run", "trainc", "--steps", "1", "--tokens", str(tokens), "--result", str(result), *amp]
+            runpy.run_path(str(EXAMPLE), run_name="__main__")
+        print(Path(trainc.__file__).parents[2])
+        return
     case = cases.build(name)
     model, optimizer = trainc.compile(case.model, torch.optim.AdamW(case.model.parameters(), lr=1e-4, fused=True))
     torch.manual_seed(cases.SEED)
@@ -60,9 +74,11 @@ def nest(text: str) -> str:
 
 
 def plan(text: str) -> str:
-    """A plan without remarks, names of kernels and lines of the model."""
+    """A plan without remarks, names of kernels and lines of the model; its values are numbered as they come."""
     text = re.split(r"^(?:remarks|notes|refused)\b.*$", text, maxsplit=1, flags=re.MULTILINE)[0]
     text = re.sub(r"\s*//.*", "", text)
+    numbers: dict[str, str] = {}
+    text = re.sub(r"\b(t|saved|out)(\d+)\b", lambda value: numbers.setdefault(value[0], f"{value[1]}{len(numbers)}"), text)
     return re.sub(r"(\d+): \S+ = kernel \S+ over", r"\1: kernel over", text)
 
 
@@ -86,7 +102,7 @@ def compared(ours: dict[str, str], theirs: dict[str, str]) -> tuple[str, list[st
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--against", type=Path, metavar="TREE", help="the other checkout")
-    parser.add_argument("--cases", nargs="+", default=list(cases.CASES), metavar="CASE", help=", ".join(cases.CASES))
+    parser.add_argument("--cases", nargs="+", default=[*cases.CASES, DEMO], metavar="CASE", help=", ".join([*cases.CASES, DEMO]))
     parser.add_argument("--precisions", nargs="+", choices=["fp32", "bf16"], default=["fp32", "bf16"])
     parser.add_argument("--lines", type=int, default=40, help="of each difference that are shown (40)")
     parser.add_argument("--dump", help=argparse.SUPPRESS)
