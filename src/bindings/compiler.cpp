@@ -20,8 +20,8 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 /// `tuner`: variant(text, variants, measure) as compiler::Tuning::choose has it, measure(variant) giving seconds; and
-/// library(text, call, plans), plans being functions that give an Executable: ours, library, tuned, alone
-/// (compiler::LibraryCandidate).
+/// framework(text, call, plans), plans being functions that give an Executable: ours, framework, tuned, alone
+/// (compiler::FrameworkCandidate).
 compiler::Tuning tuning_of(const nb::object& tuner, const std::string& device) {
   const auto choose = [&tuner](const std::string& text, int variants, const std::function<double(int)>& measure) {
     nb::gil_scoped_acquire lock;
@@ -30,7 +30,7 @@ compiler::Tuning tuning_of(const nb::object& tuner, const std::string& device) {
                                                  return measure(variant);
                                                })));
   };
-  const auto library = [&tuner, device](const compiler::LibraryCandidate& candidate) {
+  const auto framework = [&tuner, device](const compiler::FrameworkCandidate& candidate) {
     nb::gil_scoped_acquire lock;
     nb::dict plans;
     const auto add = [&plans, &device](const char* name, const std::function<plan::Plan()>& make) {
@@ -42,15 +42,15 @@ compiler::Tuning tuning_of(const nb::object& tuner, const std::string& device) {
         return executable_of(std::move(plan), device, nullptr);
       });
     };
-    add("ours", candidate.ours), add("library", candidate.library), add("tuned", candidate.tuned),
+    add("ours", candidate.ours), add("framework", candidate.framework), add("tuned", candidate.tuned),
         add("alone", candidate.alone);
-    return nb::cast<std::string>(tuner.attr("library")(candidate.text, candidate.call, plans));
+    return nb::cast<std::string>(tuner.attr("framework")(candidate.text, candidate.call, plans));
   };
   const auto seconds = [on = runtime::device(device)](const plan::Kernel& kernel, int64_t extent,
                                                       const std::vector<int64_t>& arguments) {
     return on->seconds_of(kernel, extent, arguments);
   };
-  return {seconds, choose, library};
+  return {seconds, choose, framework};
 }
 
 /// What all compiling functions are given.

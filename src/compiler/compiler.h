@@ -35,11 +35,11 @@ class SharedKernels {
 };
 
 /// A contraction's kernel, and the same with a call of the framework's own operator in the contraction's place.
-struct LibraryCandidate {
-  std::string text;                           // both, as graphs
-  std::string call;                           // "library.convolution"
-  std::function<plan::Plan()> ours, library;  // what both read are their inputs; they give the same values
-  std::function<plan::Plan()> tuned;          // ours, in the best of its variants
+struct FrameworkCandidate {
+  std::string text;                             // both, as graphs
+  std::string call;                             // "framework.convolution"
+  std::function<plan::Plan()> ours, framework;  // what both read are their inputs; they give the same values
+  std::function<plan::Plan()> tuned;            // ours, in the best of its variants
   // our contraction, of the operands that the call has, in the shape of its result
   std::function<plan::Plan()> alone;
 };
@@ -53,7 +53,7 @@ struct Tuning {
   std::function<int(const std::string& text, int variants, const std::function<double(int variant)>& measure)> choose;
   /// Whether the framework's operator is to be called: a line for the plan's notes where it is, else "". Null: no
   /// calls.
-  std::function<std::string(const LibraryCandidate&)> library = {};
+  std::function<std::string(const FrameworkCandidate&)> framework = {};
 };
 
 /// Who helps a compile along. But for measured choices and shared kernels, nothing of it shows in a plan.

@@ -6,7 +6,7 @@
 #include <unordered_map>
 
 #include "compiler/codegen.h"
-#include "compiler/library.h"
+#include "compiler/framework_calls.h"
 #include "compiler/tune.h"
 #include "cost/memory.h"
 #include "graph/remarks.h"
@@ -431,11 +431,11 @@ LoweredPlan lower_graph(Graph graph, Pipeline& pipeline, const ArenaLayout& layo
   std::vector<std::string> notes;
   Remarks remarks;
   // kernels that plans of several sizes share are not measured for one of these sizes
-  if (job.tuning && job.tuning->library && options.target.measures && !job.shared) {
-    const LibraryCalls calls = library_calls(graph, layout, options, job, notes, &remarks);
+  if (job.tuning && job.tuning->framework && options.target.measures && !job.shared) {
+    const FrameworkCalls calls = framework_calls(graph, layout, options, job, notes, &remarks);
     if (!calls.empty()) {
-      graph =
-          pipeline.run("library_calls", [&](const Graph& g) { return with_library_calls(g, calls); }, std::move(graph));
+      graph = pipeline.run(
+          "framework_calls", [&](const Graph& g) { return with_framework_calls(g, calls); }, std::move(graph));
       // movements around a call's result may cancel those that were around the contraction's
       graph = pipeline.run("simplify", simplify, std::move(graph));
     }

@@ -146,7 +146,7 @@ static bool as_vendor_product(LoweredKernel& kernel, const lower::ContractionSpe
   const int64_t flops = 2 * spec.batch * spec.m * spec.n * spec.k;
   if (spec.k == 0) return false;
   const auto refused = [&](const char* why) {
-    remarks.missed(missed::kLibraryCall, why, group.values[0], nullptr, group.values[0]->type.bytes());
+    remarks.missed(missed::kVendorProduct, why, group.values[0], nullptr, group.values[0]->type.bytes());
     return false;
   };
   if (flops < options.vendor_product_flops) return refused("it is too small for a launch of its own");

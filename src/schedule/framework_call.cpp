@@ -123,7 +123,7 @@ FrameworkCall convolution(const Windows& w, const Node* weight) {
   result.insert(result.end(), w.grid.begin(), w.grid.end()), result.push_back(out);
   v.reshape(shape);
   v.peel();
-  return call_of("library.convolution", arguments(w, v), w.image, v, result, {});
+  return call_of("framework.convolution", arguments(w, v), w.image, v, result, {});
 }
 
 /// Sums over the windows; dy: [1, O, images * windows]. The gradient of the weight: [O, C, taps...].
@@ -139,7 +139,7 @@ FrameworkCall convolution_weight(const Windows& w, const Node* dy, bool windows_
   v.reshape(shape);
   v.permute(kTransposed);
   v.peel();
-  return call_of("library.convolution_weight", arguments(w, v), w.image, v, result, taps);
+  return call_of("framework.convolution_weight", arguments(w, v), w.image, v, result, taps);
 }
 
 const Node* transposed(const Node* n) {
@@ -156,7 +156,8 @@ FrameworkCall matched(const Node* lhs, const Node* rhs) {
   }
   View a{lhs, {}, {}}, b{rhs, {}, {}};
   a.peel(), b.peel();
-  return call_of("library.product", arguments(a, b, ""), a, b, {lhs->shape()[0], lhs->shape()[1], rhs->shape()[1]}, {});
+  return call_of("framework.product", arguments(a, b, ""), a, b, {lhs->shape()[0], lhs->shape()[1], rhs->shape()[1]},
+                 {});
 }
 
 }  // namespace

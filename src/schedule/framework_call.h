@@ -1,6 +1,6 @@
 // A contraction as one call of the framework's own operator: its matrix product, its convolution. tune="max" measures
-// it beside the kernel that the schedule makes (compiler/library.h). Takes: an optimised graph, before `prepare`.
-// Gives: the call. Includes: graph.
+// it beside the kernel that the schedule makes (compiler/framework_calls.h). Takes: an optimised graph, before
+// `prepare`. Gives: the call. Includes: graph.
 #pragma once
 #include <optional>
 #include <unordered_map>
@@ -11,8 +11,8 @@
 
 namespace trainc::schedule {
 
-/// What python/trainc/torch/run/library.py runs: an Extern node's call, and its one result's way back to what the
-/// contraction gives.
+/// What python/trainc/torch/run/framework_calls.py runs: an Extern node's call, and its one result's way back to what
+/// the contraction gives.
 struct FrameworkCall {
   /// Memory that the call reads as it lies: what is under the contraction's operands once reshapes, permutes, windows,
   /// their padding with zeros, and a cast from bf16 are taken off. The call says itself how to look at it.
@@ -21,8 +21,9 @@ struct FrameworkCall {
     std::vector<const Node*> above;  // what was taken off
   };
   std::vector<Operand> operands;
-  ExternAttr attr;  // of one result: target "library.product", "library.convolution" or "library.convolution_weight"
-  Dims order;       // permute(result, order), reshaped, is the contraction; empty: no permute
+  ExternAttr
+      attr;    // of one result: target "framework.product", "framework.convolution" or "framework.convolution_weight"
+  Dims order;  // permute(result, order), reshaped, is the contraction; empty: no permute
 
   /// The call's result as the contraction has it, its dtype included.
   const Node* as_contraction(Builder&, const Node* result, const Node* contraction) const;

@@ -30,11 +30,13 @@ namespace missed {
 inline constexpr const char* kFuse = "fuse";  // two kernels as one
 // contraction -> rows -> contraction as one kernel (flash-style fusion)
 inline constexpr const char* kMatmulChain = "matmul chain";
-inline constexpr const char* kSkipMasked = "skip masked";    // pass over what a causal mask hides
-inline constexpr const char* kInPlace = "in place";          // a result in the memory of an operand
-inline constexpr const char* kCompile = "compile";           // a kernel instead of a call of the framework
-inline constexpr const char* kLibraryCall = "library call";  // a library's kernel instead of ours
-inline constexpr const char* kChunkRows = "chunk rows";      // a loss in chunks of rows
+inline constexpr const char* kSkipMasked = "skip masked";        // pass over what a causal mask hides
+inline constexpr const char* kInPlace = "in place";              // a result in the memory of an operand
+inline constexpr const char* kCompile = "compile";               // a kernel instead of a call of the framework
+inline constexpr const char* kFrameworkCall = "framework call";  // an operator of the framework instead of our kernel
+inline constexpr const char* kVendorProduct =
+    "vendor product";                                    // a product of the vendor's library instead of our kernel
+inline constexpr const char* kChunkRows = "chunk rows";  // a loss in chunks of rows
 }  // namespace missed
 
 /// Plans hold no more different ones: the rest is counted without its lines.

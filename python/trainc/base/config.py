@@ -19,11 +19,11 @@ vendor_product_flops: int = 2**32
 # False, or TRAINC_FLOAT32_IN_PARTS=0: float32 multiply-adds alone.
 float32_in_parts: bool = os.environ.get("TRAINC_FLOAT32_IN_PARTS", "1") != "0"
 # tune="max" on a CPU: PyTorch's own operators may take the place of contractions where they are faster (docs/contraction.md).
-# Their sums have another order: False, or TRAINC_LIBRARY_CALLS=0, keeps the bits of tune="fast".
-library_calls: bool = os.environ.get("TRAINC_LIBRARY_CALLS", "1") != "0"
+# Their sums have another order: False, or TRAINC_FRAMEWORK_CALLS=0, keeps the bits of tune="fast".
+framework_calls: bool = os.environ.get("TRAINC_FRAMEWORK_CALLS", "1") != "0"
 # An operator whose error, against float64, is more than so many times that of trainc's kernel is not taken. Eager's convolutions
 # (oneDNN) have up to 5 times that error: a larger number allows what eager itself does.
-library_error: float = 1.1
+framework_error: float = 1.1
 # On a CPU: the logits of a loss are made, and turned into their gradient, in chunks of at most so many rows (docs/schedule.md),
 # where that saves at least so many bytes of memory. loss_chunk_bytes = None: never.
 loss_chunk_rows: int = 512

@@ -15,7 +15,7 @@ from trainc.base.device import Device
 MOST = 2**63 - 1
 # Fields that C++ (src/compiler/options.h) has no use for: what compiles, and what the measurements of tune="max" depend on.
 _NOT_THE_COMPILERS = frozenset(
-    {"build", "code_generator", "framework", "facts", "tune", "threads", "library_calls", "library_error"}
+    {"build", "code_generator", "framework", "facts", "tune", "threads", "framework_calls", "framework_error"}
 )
 
 
@@ -42,8 +42,8 @@ class CompileOptions:
     generator: str  # of dropout's masks on the host
     tune: str
     threads: int  # that tune="max" measures with; 0: it does not
-    library_calls: bool  # whether it may take PyTorch's operators
-    library_error: float
+    framework_calls: bool  # whether it may take PyTorch's operators
+    framework_error: float
     build: str  # of the compiler
     code_generator: str  # the version of what makes code and is no part of the build: NVRTC
     framework: str  # and its version
@@ -76,8 +76,8 @@ class CompileOptions:
             generator=_core.mask_generator(),
             tune=tune,
             threads=where.threads() if measures else 0,
-            library_calls=measures and config.library_calls and not limited,
-            library_error=config.library_error if measures else 0.0,
+            framework_calls=measures and config.framework_calls and not limited,
+            framework_error=config.framework_error if measures else 0.0,
             build=_build(),
             code_generator=_core.code_generator_version(kind),
             framework=where.framework,
@@ -93,7 +93,7 @@ class CompileOptions:
 
     def of_measurements(self) -> CompileOptions:
         """The same for whatever is made of what is measured."""
-        return dataclasses.replace(self, library_calls=False, library_error=0.0)
+        return dataclasses.replace(self, framework_calls=False, framework_error=0.0)
 
 
 @functools.cache

@@ -23,7 +23,8 @@ REFUSED = {
     "skip masked": "masked elements not passed over",
     "in place": "not written in place",
     "compile": "not compiled",
-    "library call": "no library call",
+    "framework call": "no operator of PyTorch instead",
+    "vendor product": "no product of the vendor's library instead",
     "chunk rows": "loss not made in chunks of rows",
 }
 
@@ -271,7 +272,7 @@ def _origins(step: dict) -> str:
 
 
 def _why_extern(step: dict) -> str:
-    if step["name"].startswith("library."):
+    if step["name"].startswith("framework."):
         return 'measured to be faster than a kernel (tune="max")'
     return step.get("reason", "")
 

@@ -90,7 +90,7 @@ TEST(Remarks, OperationsThatRunInTheFramework) {
               ElementsAre("trainc has no row for it (aten.unheard_of.default): m.py:7"));
   EXPECT_EQ(plan.remarks.at(0).bytes, 4 * 8 * 4);
   EXPECT_EQ(plan.remarks.at(0).stage, "frontend");
-  EXPECT_THAT(reported(plan_of(call("library.product")), missed::kCompile), IsEmpty()) << "it was chosen";
+  EXPECT_THAT(reported(plan_of(call("framework.product")), missed::kCompile), IsEmpty()) << "it was chosen";
 }
 
 // --- calls of a library
@@ -108,15 +108,15 @@ return %2 %5
     Job job;
     job.tuning = Tuning{.seconds = [](const plan::Kernel&, int64_t, const std::vector<int64_t>&) { return 1.0; },
                         .choose = [](const std::string&, int, const std::function<double(int)>&) { return 0; },
-                        .library = [answer](const LibraryCandidate&) { return std::string(answer); }};
+                        .framework = [answer](const FrameworkCandidate&) { return std::string(answer); }};
     return job;
   };
   const Graph g = parse(text);
-  EXPECT_THAT(reported(plan_of(g, job("")), missed::kLibraryCall),
+  EXPECT_THAT(reported(plan_of(g, job("")), missed::kFrameworkCall),
               ElementsAre("its sums are not in f32: m.py:2", "measured to be no faster than a kernel: m.py:1"));
-  EXPECT_THAT(reported(plan_of(g, job("it is twice as fast")), missed::kLibraryCall),
+  EXPECT_THAT(reported(plan_of(g, job("it is twice as fast")), missed::kFrameworkCall),
               ElementsAre("its sums are not in f32: m.py:2"));
-  EXPECT_THAT(reported(plan_of(g), missed::kLibraryCall), IsEmpty()) << "nobody looked";
+  EXPECT_THAT(reported(plan_of(g), missed::kFrameworkCall), IsEmpty()) << "nobody looked";
 }
 
 // --- of two halves

@@ -42,7 +42,7 @@ Graph product(int64_t batch, int64_t m, int64_t n, int64_t k, DType dtype, DType
 std::vector<std::string> not_called(const plan::Plan& plan) {
   std::vector<std::string> reasons;
   for (const Remark& r : plan.remarks)
-    if (r.what == missed::kLibraryCall) reasons.push_back(r.reason);
+    if (r.what == missed::kVendorProduct) reasons.push_back(r.reason);
   return reasons;
 }
 

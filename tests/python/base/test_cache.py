@@ -191,7 +191,7 @@ def test_the_key_holds_all_that_a_plan_depends_on(directory, monkeypatch):
         (trainc.config, "loss_chunk_rows", 100), (trainc.config, "loss_chunk_bytes", None),
     ]  # fmt: skip
     of_measurements = [
-        (trainc.config, "library_calls", False), (trainc.config, "library_error", 2.0), (torch, "get_num_threads", lambda: 7),
+        (trainc.config, "framework_calls", False), (trainc.config, "framework_error", 2.0), (torch, "get_num_threads", lambda: 7),
     ]  # fmt: skip
     for owner, attribute, value in (*changes, *of_measurements):
         with monkeypatch.context() as patch:

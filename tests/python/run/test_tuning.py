@@ -19,7 +19,7 @@ def settings(monkeypatch, tmp_path):
     monkeypatch.setattr(trainc.config, "fallback", False)
     monkeypatch.setattr(trainc.config, "cache", True)
     monkeypatch.setattr(trainc.config, "cache_dir", str(tmp_path / "cache"))
-    monkeypatch.setattr(trainc.config, "library_calls", False)  # test_library.py: they have bits of their own
+    monkeypatch.setattr(trainc.config, "framework_calls", False)  # test_framework_calls.py: they have bits of their own
     torch._dynamo.reset()
     backend.compilations.clear()
 

@@ -15,7 +15,7 @@ from trainc.torch import compat
 from trainc.torch.device import HOST, Host, refuse_freed
 from trainc.torch.graph import wire
 from trainc.torch.guards.state import TypeGuard
-from trainc.torch.run import library
+from trainc.torch.run import framework_calls
 from trainc.torch.run.pool import Results
 from trainc.torch.strided import span
 
@@ -134,9 +134,9 @@ class ExternCall:
         arguments = info["arguments"]
         arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
         self._args, self._kwargs = arguments.get("args", []), arguments.get("kwargs", {})
-        self._of_library = info["target"] in library.OPERATIONS
-        if self._of_library:
-            self._op = library.OPERATIONS[info["target"]]
+        self._of_framework = info["target"] in framework_calls.OPERATIONS
+        if self._of_framework:
+            self._op = framework_calls.OPERATIONS[info["target"]]
             return
         packet, overload = info["target"].removeprefix("aten.").rsplit(".", 1) if info["target"].startswith("aten.") else ("", "")
         self._op = getattr(getattr(torch.ops.aten, packet), overload) if packet else operation(info["target"])
@@ -171,9 +171,9 @@ class ExternCall:
 
     def flops(self) -> int:
         """Floating-point operations of one call, by PyTorch's own table (torch.utils.flop_counter); 0 for what is not in it."""
-        if self._of_library:
+        if self._of_framework:
             shapes = [shape for _, shape, _ in self.info["inputs"]]
-            return library.flops(self.info["target"], shapes, self._results[0][1], self._kwargs)
+            return framework_calls.flops(self.info["target"], shapes, self._results[0][1], self._kwargs)
         count = flop_counter.flop_registry.get(self._op.overloadpacket)
         if count is None:
             return 0

@@ -1,9 +1,9 @@
 """tune="max": contractions are made in the way that is measured to be fastest, on this machine and its threads.
 
 The compiler says which ways there are and measures them; who wins is decided here, and kept on disk with the plans (cache.py),
-so that a program is measured once. There are two questions: how our kernel is cut up (another register tile, more tasks or
-fewer, other blocks of rows), which changes no bit of the result; and whether PyTorch's own operator (library.py) takes the
-contraction's place, which adds up in another order: docs/contraction.md says what is asked of it.
+so that a program is measured once. There are two questions. How is our kernel cut up (another register tile, more tasks or fewer,
+other blocks of rows)? That changes no bit of the result. And does PyTorch's own operator (framework_calls.py) take the
+contraction's place? It adds up in another order: docs/contraction.md says what is asked of it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trainc.torch.run.executable import CoreExecutable
 TUNES = ("fast", "max")
 CLOSE = 1.10  # what is so many times slower than the best is not measured again
 GAIN = 0.98  # of the default's time: what gains less is noise
-LIBRARY_GAIN = 0.95  # a call must gain more: each is Python between two kernels, and memory outside of the plan's
+FRAMEWORK_GAIN = 0.95  # a call must gain more: each is Python between two kernels, and memory outside of the plan's
 LEAST_RUNS, MOST_RUNS, ENOUGH = 5, 50, 0.1  # of each of the two; seconds, of all runs together
 
 
@@ -48,19 +48,19 @@ class Tuner:
         )
         return winner[0]
 
-    def library(self, text: str, call: str, plans: dict[str, Callable[[], Any]]) -> str:
+    def framework(self, text: str, call: str, plans: dict[str, Callable[[], Any]]) -> str:
         """Whether PyTorch's operator takes a contraction's place: a line for the plan's notes, or "" where it does not. By the
-        stored answer, or a race of the plans "ours" (then "tuned") and "library"; "alone" is the contraction without what
+        stored answer, or a race of the plans "ours" (then "tuned") and "framework"; "alone" is the contraction without what
         stands beside it."""
-        if not self.options.library_calls:
+        if not self.options.framework_calls:
             return ""
         found, _ = cache.through(
-            cache.key("library", self.options.of_measurements(), text),
+            cache.key("framework", self.options.of_measurements(), text),
             lambda about, _: Verdict.of(about),
             lambda: verdict(plans),
             lambda found: (found._asdict(), b""),
         )
-        return found.note(call) if found.chosen(self.options.library_error) else ""
+        return found.note(call) if found.chosen(self.options.framework_error) else ""
 
 
 def tuner_of(options: CompileOptions) -> Tuner | None:
@@ -86,43 +86,43 @@ def race(variants: int, measure: Callable[[int], float]) -> tuple[int, dict[str,
 
 class Verdict(NamedTuple):
     ours: float  # seconds
-    library: float
+    framework: float
     reproducible: bool | None = None  # None: not asked, for it was not faster
     our_error: float | None = None  # of the contraction alone, against float64: root mean square, of the result's own
-    library_error: float | None = None
+    framework_error: float | None = None
 
     @classmethod
     def of(cls, about: dict) -> Verdict:
         """Of what `_asdict` gave. Raises ValueError or KeyError where it did not."""
         found = cls(**{name: about[name] for name in cls._fields})
-        numbers = [found.ours, found.library] + ([] if found.reproducible is None else [found.our_error, found.library_error])
+        numbers = [found.ours, found.framework] + ([] if found.reproducible is None else [found.our_error, found.framework_error])
         if not all(type(x) is float and x >= 0 for x in numbers) or type(found.reproducible) not in (bool, type(None)):
             raise ValueError("it is no verdict of a race")
         return found
 
     @property
     def faster(self) -> bool:
-        return self.library < LIBRARY_GAIN * self.ours
+        return self.framework < FRAMEWORK_GAIN * self.ours
 
     def chosen(self, most_error: float) -> bool:
         """`most_error`: of PyTorch's operator, over that of our kernel."""
-        return self.faster and bool(self.reproducible) and self.library_error <= most_error * self.our_error
+        return self.faster and bool(self.reproducible) and self.framework_error <= most_error * self.our_error
 
     def note(self, call: str) -> str:
-        gain, error = self.library / self.ours, self.library_error / max(self.our_error, 1e-30)
+        gain, error = self.framework / self.ours, self.framework_error / max(self.our_error, 1e-30)
         return f"{call}: PyTorch's operator, {gain:.2f} of the time of trainc's kernel, {error:.2f} of its error against float64"
 
 
 def verdict(plans: dict[str, Callable[[], Any]]) -> Verdict:
     """Both run in turn on the same kind of numbers; of the faster one, where it is PyTorch's, more is asked."""
     with compat.disable_current_modes(), onednn():
-        ours, library = CoreExecutable(plans["ours"]()), CoreExecutable(plans["library"]())
-        found = Verdict(*seconds_of(ours, library))
+        ours, framework = CoreExecutable(plans["ours"]()), CoreExecutable(plans["framework"]())
+        found = Verdict(*seconds_of(ours, framework))
         if found.faster:  # than our kernel as it comes: only then its own variants are measured
-            found = Verdict(*seconds_of(CoreExecutable(plans["tuned"]()), library))
+            found = Verdict(*seconds_of(CoreExecutable(plans["tuned"]()), framework))
         if not found.faster:
             return found
-        (call,) = library._externs.values()
+        (call,) = framework._externs.values()
         return found._replace(**quality(CoreExecutable(plans["alone"]()), call))
 
 
@@ -138,9 +138,9 @@ def onednn() -> Iterator[None]:
         compat.set_onednn(before)
 
 
-def seconds_of(ours: Any, library: Any) -> tuple[float, float]:
+def seconds_of(ours: Any, framework: Any) -> tuple[float, float]:
     """The least of several runs of each, in turn."""
-    runs = [(plan, numbers(plan, 0)) for plan in (ours, library)]
+    runs = [(plan, numbers(plan, 0)) for plan in (ours, framework)]
     best, spent, rounds = [math.inf, math.inf], 0.0, 0
     for plan, inputs in runs:
         plan(inputs)  # fills the caches, and what an operator keeps from call to call
@@ -168,7 +168,7 @@ def quality(alone: Any, call: Any) -> dict[str, Any]:
         return ((result.double() - truth).square().mean().sqrt() / scale).item()
 
     same = all(torch.equal(theirs, call.compute(operands)) for _ in range(2))
-    return {"reproducible": same, "our_error": error(alone(inputs)[0]), "library_error": error(theirs)}
+    return {"reproducible": same, "our_error": error(alone(inputs)[0]), "framework_error": error(theirs)}
 
 
 def numbers(plan: Any, seed: int) -> list[Any]:

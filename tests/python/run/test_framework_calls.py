@@ -16,9 +16,9 @@ from torch.nn import functional
 import trainc
 from trainc.base import cache, cache_files, records
 from trainc.torch.doors import backend
-from trainc.torch.run import library, tuning
+from trainc.torch.run import framework_calls, tuning
 
-FIELDS = {"ours": 2.0, "library": 1.0, "reproducible": True, "our_error": 1e-7, "library_error": 1e-7}
+FIELDS = {"ours": 2.0, "framework": 1.0, "reproducible": True, "our_error": 1e-7, "framework_error": 1e-7}
 
 
 @pytest.fixture(autouse=True)
@@ -35,8 +35,8 @@ def settings(monkeypatch, tmp_path):
 @pytest.fixture
 def faster(monkeypatch):
     """A measurement by which PyTorch wins, whatever its error."""
-    monkeypatch.setattr(trainc.config, "library_error", math.inf)
-    monkeypatch.setattr(tuning, "seconds_of", lambda ours, library: (2.0, 1.0))
+    monkeypatch.setattr(trainc.config, "framework_error", math.inf)
+    monkeypatch.setattr(tuning, "seconds_of", lambda ours, framework: (2.0, 1.0))
 
 
 def calls(model: nn.Module) -> list[str]:
@@ -101,8 +101,8 @@ def test_convolutions_of_odd_sizes(seed, faster):
     size = [draw.randint(2 * (k - 1) + 1, 13) for k in kernel]
     torch.manual_seed(seed)
     found = compare(Convolution(axes, channels, out, kernel, **how), [torch.randn(draw.randint(1, 4), channels, *size)])
-    assert "library.convolution" in found
-    assert "library.convolution_weight" in found or 1 in (channels, out, max(kernel))  # or a plain product
+    assert "framework.convolution" in found
+    assert "framework.convolution_weight" in found or 1 in (channels, out, max(kernel))  # or a plain product
 
 
 def test_channels_last_and_a_chain_of_convolutions(faster):
@@ -112,8 +112,8 @@ def test_channels_last_and_a_chain_of_convolutions(faster):
         nn.Conv2d(12, 20, 3, padding=1), nn.ReLU(), nn.Conv2d(20, 20, 1, stride=2), nn.Flatten(), nn.Linear(20 * 16, 6),
     )  # fmt: skip
     found = compare(model, [torch.randn(3, 3, 16, 16).to(memory_format=torch.channels_last)])
-    assert found.count("library.convolution_weight") == 2  # of 1 x 1 it is a product
-    assert found.count("library.product") == 4
+    assert found.count("framework.convolution_weight") == 2  # of 1 x 1 it is a product
+    assert found.count("framework.product") == 4
 
 
 class Products(nn.Module):
@@ -133,7 +133,7 @@ def test_products_of_odd_sizes(seed, faster):
     torch.manual_seed(seed)
     y = torch.randn(b, p, n).transpose(1, 2) if seed % 2 else torch.randn(b, n, p)
     found = compare(Products(k, n), [torch.randn(b, m, k), y])
-    assert "library.product" in found
+    assert "framework.product" in found
 
 
 def test_under_autocast(faster):
@@ -142,7 +142,7 @@ def test_under_autocast(faster):
     found = compare(
         nn.Sequential(nn.Conv2d(5, 9, 3, bias=False), nn.ReLU(), nn.Conv2d(9, 4, 3)), [torch.randn(2, 5, 11, 12)], bf16=True
     )
-    assert found.count("library.convolution") == 3  # the second forward adds its bias before it rounds
+    assert found.count("framework.convolution") == 3  # the second forward adds its bias before it rounds
     compare(nn.Linear(33, 17, bias=False), [torch.randn(19, 33)], bf16=True)
 
 
@@ -155,7 +155,7 @@ def test_in_a_region_without_autocast(faster):
                 return super().forward(x)
 
     torch.manual_seed(0)
-    assert "library.product" in compare(Plain(33, 17, bias=False), [torch.randn(19, 33)], bf16=True)
+    assert "framework.product" in compare(Plain(33, 17, bias=False), [torch.randn(19, 33)], bf16=True)
 
 
 def test_a_step_calls_it_too(faster):
@@ -178,7 +178,7 @@ def test_a_step_calls_it_too(faster):
     found, step = train("max")
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=0)
     text = str(trainc.explain(step))
-    assert "library.convolution_weight" in text
+    assert "framework.convolution_weight" in text
     assert "0.50 of the time of trainc's kernel" in text
     assert 'measured to be faster than a kernel (tune="max")' in text
     assert "compiled: 0.0%" in text  # of the FLOPs: all are PyTorch's
@@ -191,7 +191,7 @@ def test_through_the_other_door(faster):
     x = torch.randn(20, 40)
     torch.testing.assert_close(compiled(x), linear(x))
     (report,) = backend.compilations[0].reports()
-    assert [step["name"] for step in report["steps"] if step["kind"] == "extern"] == ["library.product"]
+    assert [step["name"] for step in report["steps"] if step["kind"] == "extern"] == ["framework.product"]
 
 
 # ---- when it is taken ---------------------------------------------------------------------------------------------------
@@ -205,19 +205,19 @@ def run(tune="max", **settings):
 
 
 def test_who_wins(monkeypatch):
-    monkeypatch.setattr(trainc.config, "library_error", math.inf)
+    monkeypatch.setattr(trainc.config, "framework_error", math.inf)
     for seconds, taken in (((2.0, 1.0), 3), ((1.0, 0.96), 0), ((1.0, 2.0), 0)):
-        monkeypatch.setattr(tuning, "seconds_of", lambda ours, library, seconds=seconds: seconds)
+        monkeypatch.setattr(tuning, "seconds_of", lambda ours, framework, seconds=seconds: seconds)
         monkeypatch.setattr(trainc.config, "cache_dir", f"{trainc.config.cache_dir}x")
         assert len(run()[1]) == taken
 
 
 def test_our_kernel_has_its_variants_in_the_last_race(monkeypatch):
     """Faster than the kernel as it comes, slower than its best variant: not taken."""
-    monkeypatch.setattr(trainc.config, "library_error", math.inf)
+    monkeypatch.setattr(trainc.config, "framework_error", math.inf)
     asked = []
 
-    def seconds(ours, library):
+    def seconds(ours, framework):
         asked.append(ours.plan.name)
         return {"ours": 2.0, "tuned": 1.0}[ours.plan.name], 1.5
 
@@ -228,8 +228,8 @@ def test_our_kernel_has_its_variants_in_the_last_race(monkeypatch):
 
 @pytest.mark.parametrize("what", ["less accurate", "wrong", "another result each time", "not a number"])
 def test_what_is_worse_is_not_taken(what, monkeypatch):
-    monkeypatch.setattr(tuning, "seconds_of", lambda ours, library: (2.0, 1.0))
-    product = library.product
+    monkeypatch.setattr(tuning, "seconds_of", lambda ours, framework: (2.0, 1.0))
+    product = framework_calls.product
 
     def worse(lhs, rhs, *, views):
         if lhs.dtype is torch.float64:  # the truth
@@ -241,9 +241,9 @@ def test_what_is_worse_is_not_taken(what, monkeypatch):
             return result.flip(-1).contiguous()
         return result * math.nan if what == "not a number" else result * (1 + 1e-7 * torch.randn(result.shape))
 
-    monkeypatch.setitem(library.OPERATIONS, "library.product", worse)
+    monkeypatch.setitem(framework_calls.OPERATIONS, "framework.product", worse)
     if what == "another result each time":
-        monkeypatch.setattr(trainc.config, "library_error", math.inf)
+        monkeypatch.setattr(trainc.config, "framework_error", math.inf)
     wanted, _ = run("fast")
     found, names = run()
     assert names == []
@@ -252,9 +252,9 @@ def test_what_is_worse_is_not_taken(what, monkeypatch):
 
 def test_the_error_allowed_is_the_users():
     verdict = tuning.Verdict(2.0, 1.0, True, 1e-7, 4e-7)
-    assert not verdict.chosen(trainc.config.library_error)
+    assert not verdict.chosen(trainc.config.framework_error)
     assert verdict.chosen(5.0)
-    assert "4.00 of its error" in verdict.note("library.convolution")
+    assert "4.00 of its error" in verdict.note("framework.convolution")
 
 
 def test_another_error_allowed_needs_no_new_measurement(monkeypatch):
@@ -262,7 +262,7 @@ def test_another_error_allowed_needs_no_new_measurement(monkeypatch):
     monkeypatch.setattr(tuning, "verdict", lambda plans: asked.append(1) or tuning.Verdict(2.0, 1.0, True, 1e-7, 4e-7))
     assert run()[1] == [] and asked
     asked.clear()
-    monkeypatch.setattr(trainc.config, "library_error", 5.0)
+    monkeypatch.setattr(trainc.config, "framework_error", 5.0)
     assert len(run()[1]) == 3 and not asked
 
 
@@ -270,7 +270,7 @@ def test_another_error_allowed_needs_no_new_measurement(monkeypatch):
 def test_where_nobody_asks(off, monkeypatch, faster):
     monkeypatch.setattr(tuning, "verdict", lambda plans: pytest.fail("measured"))
     if off == "config":
-        monkeypatch.setattr(trainc.config, "library_calls", False)
+        monkeypatch.setattr(trainc.config, "framework_calls", False)
     assert run("fast" if off == "fast" else "max", **({"memory": "1GB"} if off == "memory" else {}))[1] == []
 
 
@@ -295,7 +295,7 @@ def stored():
     for name in os.listdir(cache.path()):
         path = os.path.join(cache.path(), name)
         about = cache._unpacked(name.removesuffix(cache.ENTRY), cache_files.read(path))[0]
-        if "library" in about:
+        if "framework" in about:
             found[path] = about
     return found
 
@@ -305,9 +305,9 @@ import sys, torch, trainc
 from trainc.base import records
 from trainc.torch.run import tuning
 trainc.config.fallback = False
-trainc.config.library_error = float("inf")
+trainc.config.framework_error = float("inf")
 tuning.race = lambda variants, measure: (0, {})
-tuning.seconds_of = lambda ours, library: (2.0, 1.0) if sys.argv[1] == "first" else sys.exit("measured again")
+tuning.seconds_of = lambda ours, framework: (2.0, 1.0) if sys.argv[1] == "first" else sys.exit("measured again")
 torch.manual_seed(0)
 model = torch.nn.Conv2d(3, 5, 3)
 trainc.compile(model, tune="max")(torch.randn(2, 3, 9, 9)).square().sum().backward()
@@ -323,7 +323,7 @@ def test_another_process_takes_the_stored_answer(monkeypatch):
 
     first = process("first")
     assert first.returncode == 0, first.stderr
-    assert "library.convolution_weight" in first.stdout
+    assert "framework.convolution_weight" in first.stdout
     answers = stored()
     assert len(answers) == 2
     for name in os.listdir(cache.path()):  # the plans themselves are to be made again
@@ -344,8 +344,8 @@ def test_another_process_takes_the_stored_answer(monkeypatch):
 @pytest.mark.parametrize(
     "about",
     [
-        {**FIELDS, "library": "1"}, {**FIELDS, "ours": -1.0}, {**FIELDS, "reproducible": 1}, {**FIELDS, "our_error": None},
-        {"ours": 1.0}, {**FIELDS, "library_error": math.nan},
+        {**FIELDS, "framework": "1"}, {**FIELDS, "ours": -1.0}, {**FIELDS, "reproducible": 1}, {**FIELDS, "our_error": None},
+        {"ours": 1.0}, {**FIELDS, "framework_error": math.nan},
     ],
 )  # fmt: skip
 def test_an_answer_that_says_nothing_is_none(about):
@@ -376,15 +376,15 @@ def test_a_damaged_answer_is_a_miss(monkeypatch, faster):
             os.unlink(os.path.join(cache.path(), name))
     torch._dynamo.reset()
     _, names = run()
-    assert names == ["library.product"] * 3
+    assert names == ["framework.product"] * 3
     assert len(asked) == 6
     assert len(stored()) == 3
 
 
 def test_flops_of_a_call():
     views = [[["reshape", [1, 4, 6]]], []]
-    assert library.flops("library.product", [[24], [1, 5, 6]], [1, 4, 5], {"views": views}) == 2 * 4 * 5 * 6
+    assert framework_calls.flops("framework.product", [[24], [1, 5, 6]], [1, 4, 5], {"views": views}) == 2 * 4 * 5 * 6
     how = {"views": [[], []], "kernel": [3, 3]}
     wanted = 2 * (2 * 6 * 6 * 7) * 9 * 5
-    assert library.flops("library.convolution", [[2, 8, 8, 5], [7, 3, 3, 5]], [2, 6, 6, 7], how) == wanted
-    assert library.flops("library.convolution_weight", [[2, 8, 8, 5], [2, 6, 6, 7]], [7, 5, 3, 3], how) == wanted
+    assert framework_calls.flops("framework.convolution", [[2, 8, 8, 5], [7, 3, 3, 5]], [2, 6, 6, 7], how) == wanted
+    assert framework_calls.flops("framework.convolution_weight", [[2, 8, 8, 5], [2, 6, 6, 7]], [7, 5, 3, 3], how) == wanted

@@ -54,16 +54,16 @@ def convolution_weight(image: torch.Tensor, grad: torch.Tensor, *, views: Views,
     return torch.ops.aten.convolution_backward(grad, image, weight, None, *geometry(**form), [False, True, False])[1]
 
 
-OPERATIONS = {f"library.{f.__name__}": f for f in (product, convolution, convolution_weight)}
+OPERATIONS = {f"framework.{f.__name__}": f for f in (product, convolution, convolution_weight)}
 
 
 def flops(target: str, inputs: Sequence[Sequence[int]], result: Sequence[int], kwargs: dict[str, Any]) -> int:
     """Floating-point operations of a call on inputs of these shapes."""
     viewed_as = viewed([torch.empty(shape, device="meta") for shape in inputs], kwargs["views"])
-    if target == "library.product":
+    if target == "framework.product":
         return 2 * math.prod(result) * viewed_as[0].shape[2]
     taps = math.prod(kwargs["kernel"]) * viewed_as[0].shape[-1]
-    places = math.prod(viewed_as[1].shape) if target == "library.convolution_weight" else math.prod(result)
+    places = math.prod(viewed_as[1].shape) if target == "framework.convolution_weight" else math.prod(result)
     return 2 * places * taps
 
 

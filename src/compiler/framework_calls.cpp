@@ -1,4 +1,4 @@
-#include "compiler/library.h"
+#include "compiler/framework_calls.h"
 
 #include <algorithm>
 #include <limits>
@@ -61,7 +61,7 @@ class Subgraph {
   std::unordered_map<const Node*, const Node*> made_;
 };
 
-/// Contractions that might be calls of the framework's library, and the kernels that they are in otherwise: by the
+/// Contractions that might be calls of the framework's operators, and the kernels that they are in otherwise: by the
 /// schedule of the graph without calls, seen from the graph before `prepare`.
 class CallCandidates {
  public:
@@ -144,21 +144,21 @@ Graph prepared(const Graph& graph, const ArenaLayout& layout, std::unordered_map
                            made);
 }
 
-LibraryCalls library_calls(const Graph& graph, const ArenaLayout& layout, const CompileOptions& options, const Job& job,
-                           std::vector<std::string>& notes, Remarks* to) {
+FrameworkCalls framework_calls(const Graph& graph, const ArenaLayout& layout, const CompileOptions& options,
+                               const Job& job, std::vector<std::string>& notes, Remarks* to) {
   const NodeRemarks remarks(graph, "compiler", to);
   const CallCandidates candidates(graph, layout);
   Job plain = job;
   plain.progress = {};
   Job tuned = plain;
   plain.tuning.reset();
-  tuned.tuning->library = {};
-  LibraryCalls chosen;
+  tuned.tuning->framework = {};
+  FrameworkCalls chosen;
   std::unordered_map<std::string, std::string> answers;  // by text: equal layers are asked for once
   for (const Node* contraction : graph.live()) {
     if (contraction->op != Op::Contract) continue;
     const auto refused = [&](const char* why) {
-      remarks.missed(missed::kLibraryCall, why, contraction, nullptr, contraction->type.bytes());
+      remarks.missed(missed::kFrameworkCall, why, contraction, nullptr, contraction->type.bytes());
     };
     const OrRefused<FrameworkCall> call = candidates.call(contraction);
     if (!call) {
@@ -174,11 +174,11 @@ LibraryCalls library_calls(const Graph& graph, const ArenaLayout& layout, const 
     const std::string text = print(kernel()) + print(with_call());
     auto [answer, fresh] = answers.emplace(text, "");
     if (fresh) {
-      answer->second = job.tuning->library({
+      answer->second = job.tuning->framework({
           .text = text,
           .call = call->attr.target,
           .ours = [&] { return compiled(kernel(), "ours", plain); },
-          .library = [&] { return compiled(with_call(), "library", plain); },
+          .framework = [&] { return compiled(with_call(), "framework", plain); },
           .tuned = [&] { return compiled(kernel(), "tuned", tuned); },
           .alone = [&] { return compiled(alone(contraction, *call), "alone", plain); },
       });
@@ -190,7 +190,7 @@ LibraryCalls library_calls(const Graph& graph, const ArenaLayout& layout, const 
   return chosen;
 }
 
-Graph with_library_calls(const Graph& graph, const LibraryCalls& calls) {
+Graph with_framework_calls(const Graph& graph, const FrameworkCalls& calls) {
   std::unordered_map<const Node*, const Node*> made;
   return rewrite(graph, [&](Builder& b, const Node* from, const std::vector<const Node*>& inputs) {
     const auto call = calls.find(from);
