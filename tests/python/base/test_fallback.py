@@ -13,7 +13,7 @@ from torch import nn
 
 import trainc
 from trainc.base import config, messages, plans, records
-from trainc.base.errors import InternalError
+from trainc.base.errors import InternalError, NotCompiled
 from trainc.torch.run import executable
 from trainc.torch.run.deferred import DeferredTensor
 
@@ -227,6 +227,11 @@ def test_sparse_gradients(engine, door, sizes):
             assert_same(ours.layer.weight.grad, plain.layer.weight.grad)
     assert 1 <= len(said(caught)) <= 2
     records.of(ours) and trainc.explain(ours)
+
+
+def test_sparse_gradients_without_a_fallback(engine, strict):
+    with pytest.raises(NotCompiled, match=r"test_fallback\.py:\d+.*layout torch.sparse_coo"):
+        trainc.compile(Sparse())(torch.tensor([1, 2])).backward()
 
 
 # ---- memory that was freed ---------------------------------------------------------------------------------------------

@@ -257,7 +257,7 @@ class OperationCache:
         self.seen += 1
         many = kind if kind in (tuple, list) else None
         self._results[key] = _NEVER
-        if not all(type(fake) is FakeTensor or many and fake is None for fake in fakes):
+        if not all(type(fake) is FakeTensor and fake.layout is torch.strided or many and fake is None for fake in fakes):
             return
         types = [None if fake is None else _type_of(fake) for fake in fakes]
         storages = {compat.storage_id(fake) for fake in inputs}

@@ -55,10 +55,11 @@ def _compiled(
     failed: Callable[[], None] = lambda: None,
 ) -> Callable[..., Any]:  # fmt: skip
     """What `compile()` gives; PyTorch's own way to the graph where it cannot be compiled, or where `compile` failed by a fault of
-    ours."""
+    ours: `failed` is told of both."""
     try:
         compiled = compile()
     except NotCompiled as reason:
+        failed()
         messages.warn(f"{record.name} runs in PyTorch: {reason}")
         return in_pytorch()
     except UserError:
