@@ -7,7 +7,9 @@ import sys
 
 # "core": compiled by trainc._core. "interpreter": the captured graphs run operation by operation in PyTorch (tests, fallback).
 engine: str | None = os.environ.get("TRAINC_ENGINE") or None
-# False turns every fallback (an internal error, a model that cannot be captured) into an error: for tests.
+# False: a fault of ours and a model that cannot be captured are errors, raised before the model runs. What PyTorch runs because
+# of a call's own circumstances (tensors that share memory and are written, anomaly detection, an optimizer that is not compiled,
+# a graph of torch.compile's that has no plan) it runs still, with its warning.
 fallback: bool = True
 # A progress bar on stderr while compiling. None: where stderr is a terminal.
 progress: bool | None = None

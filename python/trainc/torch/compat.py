@@ -62,6 +62,7 @@ from torch._logging._internal import trace_log
 
 # -- Dynamo: the backend's door; one trace at a time; the flat comparison of tensors' types in C -----------------------------
 from torch._C._dynamo import guards as tensor_guards
+from torch._C._dynamo.eval_frame import get_eval_frame_callback as dynamo_callback  # None: it looks at no frame now
 from torch._dynamo import disable as dynamo_disable
 from torch._dynamo.convert_frame import compile_lock
 from torch._dynamo.exc import TorchDynamoException

@@ -238,3 +238,29 @@ def test_run_hands_on_how_the_script_ends(tmp_path):
     script = tmp_path / "fails.py"
     script.write_text("import sys\nsys.exit(7)\n")
     assert command("run", str(script)).returncode == 7
+
+
+class Branches(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm = torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3)
+
+    def forward(self, x):
+        y = self.norm(self.layer(x))
+        return y * 2 if y.sum() > 0 else y
+
+
+def test_a_batch_that_is_not_compiled_has_its_reason(core):
+    model = trainc.compile(Branches())
+    for _ in range(2):
+        text = str(trainc.explain(model, batch=torch.ones(2, 3)))
+        assert len(re.findall(r"test_explain.py:\d+: reads the value of a tensor", text)) == 1, text
+    assert model.norm.num_batches_tracked == 0
+    with pytest.raises(RuntimeError, match="reduction dim|mat1 and mat2"):
+        trainc.explain(model, batch=torch.ones(2, 5))
+
+
+@pytest.mark.parametrize("what", [None, "model", 3])
+def test_only_what_was_compiled_can_be_explained(what):
+    with pytest.raises(trainc.UserError, match="wants a model"):
+        trainc.explain(what)

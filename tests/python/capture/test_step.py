@@ -303,3 +303,29 @@ def test_a_parameter_that_shares_memory_is_refused():
 
     with pytest.raises(trainc.UserError, match=r"shape \[3, 4\] shares its memory"):
         step(torch.randn(4, 4))
+
+
+class Own(LookupError):
+    pass
+
+
+@pytest.mark.parametrize("raised", [Own("mine"), trainc.UserError("mine"), KeyError("mine")], ids=lambda e: type(e).__name__)
+def test_the_programs_own_exception_is_itself(engine, raised):
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def step(x):
+        loss = model(x).sum()
+        if len(x) == 3:
+            raise raised
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    compiled, before = trainc.train_step(step), model.weight.detach().clone()
+    for _ in range(2):
+        with pytest.raises(type(raised), match="mine") as caught:
+            compiled(torch.randn(3, 4))
+        assert caught.value is raised and torch.equal(model.weight, before)
+    compiled(torch.randn(2, 4))
+    assert not torch.equal(model.weight, before)

@@ -6,6 +6,7 @@ import pickle
 import sys
 import types
 
+import pytest
 import torch
 import torch.nn.functional as F
 from conftest import assert_same, gradients
@@ -146,3 +147,42 @@ def test_accelerates_list_learns_of_trainc(monkeypatch):
     register()
     assert DynamoBackend("TRAINC") is DynamoBackend["TRAINC"]
     assert [b.value for b in DynamoBackend] == ["NO", "TRAINC"]
+
+
+class Refuses(nn.Module):
+    """Raises within forward, where Dynamo leaves a frame to Python, and what that calls is looked at anew."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = self.layer(x)
+        if x.shape[0] == 3:
+            raise LookupError("mine")
+        return y.square().sum()
+
+
+@pytest.mark.parametrize("backend", ["trainc", "eager"])
+def test_a_compiled_model_in_a_function_of_torch_compile(core, backend):
+    plain = Refuses()
+    ours = trainc.compile(copy.deepcopy(plain))
+    optimizer = torch.optim.SGD(ours.parameters(), 0.0)
+
+    def body(x):
+        loss = ours(x)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    step = trainc.train_step(body)
+    for call in (torch.compile(ours, backend=backend), torch.compile(lambda x: ours(x) * 1, backend=backend),
+                 torch.compile(lambda x: step(x) * 1, backend=backend)):  # fmt: skip
+        for n in (3, 2, 3, 5):
+            x = torch.randn(n, 4)
+            if n == 3:
+                with pytest.raises(LookupError, match="mine"):
+                    call(x)
+            else:
+                assert_same(call(x).detach(), plain(x).detach())

@@ -252,6 +252,10 @@ def test_outputs_say_whether_they_have_a_tangent():
 
 def test_dynamo_is_kept_out_and_has_errors_of_its_own():
     assert compat.dynamo_disable(lambda: 3, reason="a test")() == 3
+    seen = []
+    torch.compile(lambda: seen.append(compat.dynamo_callback()), backend="eager")()
+    assert seen == [None] or callable(seen[0]), seen
+    assert compat.dynamo_callback() is None
     assert issubclass(compat.TorchDynamoException, Exception)
     module = torch.nn.Linear(1, 1)
     assert compat.dynamo_original(torch.compile(module)) is module and compat.dynamo_original(module) is None

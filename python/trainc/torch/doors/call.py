@@ -19,6 +19,7 @@ from trainc.torch.capture import distributed, turns
 from trainc.torch.capture.structure import Flattener, unflatten
 from trainc.torch.capture.trace import FlatCall, tracing
 from trainc.torch.compat import DeviceContext, function_modes
+from trainc.torch.doors import reasons
 from trainc.torch.doors.memory import ModelSettings
 from trainc.torch.doors.signature import Call, Signature, describe_call, leaves_of, modes, stray, tensor_type
 from trainc.torch.doors.signatures import Entry, Signatures
@@ -77,6 +78,8 @@ class CompiledCall:
         distrusted = self._verification is not None and self._verification.in_pytorch
         if self._busy or distrusted or torch.compiler.is_compiling() or again.is_running() or _in_transform():
             return compat.uncompiled_call(model)(*args, **kwargs)
+        if compat.dynamo_callback() is not None:  # within a function of torch.compile's that is not traced as a whole
+            return compat.dynamo_disable(self.__call__)(*args, **kwargs)
         if torch.is_anomaly_enabled():  # who asks which operation gives NaN asks for PyTorch's own operations
             messages.warn_once("anomaly", f"{type(model).__name__} runs in PyTorch while torch.autograd detects anomalies")
             return compat.uncompiled_call(model)(*args, **kwargs)
@@ -102,8 +105,22 @@ class CompiledCall:
         )  # fmt: skip
 
     def prepare(self, args: tuple, kwargs: dict) -> None:
-        """Compiles for these arguments, as their first call would, and runs nothing."""
-        self._signatures.serve(lambda: self._call(args, kwargs), self._first_call)
+        """Compiles for these arguments, as their first call would, and runs nothing. Where the model refuses them, its error;
+        where they cannot be compiled, a record with the reason."""
+        in_pytorch, name = False, type(self._model()).__name__
+        try:
+            _, entry = self._signatures.serve(lambda: self._call(args, kwargs), self._first_call)
+        except (NotCompiled, TypeError) as refused:
+            reason, in_pytorch = str(refused), getattr(refused, "in_pytorch", False)
+        else:
+            attempt = entry.args[0] if isinstance(entry, functools.partial) else None  # of _run_uncompiled
+            if attempt is None:
+                return
+            if attempt.error is not None and reasons.is_users(attempt.error):
+                raise attempt.error
+            reason, in_pytorch = attempt.changed or family.first_line(attempt.error), attempt.in_pytorch
+        if not any(other.reason == reason for other in self.compilations):
+            self.compilations.append(records.Compilation(name, route="eager" if in_pytorch else "dynamo", reason=reason))
 
     def _call(self, args: tuple, kwargs: dict) -> Call:
         """How a call is looked up. NotCompiled, or a TypeError of what cannot be hashed, where it cannot be."""
@@ -161,8 +178,10 @@ class CompiledCall:
 
     def _run_uncompiled(self, attempt: Attempt, _inputs: list[Tensor], args: tuple, kwargs: dict) -> Any:
         """The first call of what could not be compiled; what runs later ones is known then."""
-        result = self._in_pytorch(_inputs, args, kwargs)  # where the model itself is at fault, this raises its own error
         kind, error = attempt.call.kind, attempt.error
+        if error is not None and not isinstance(error, SideEffect) and not reasons.is_users(error):
+            messages.require_fallback(error)  # before the model runs, and changes
+        result = self._in_pytorch(_inputs, args, kwargs)  # where the model itself is at fault, this raises its own error
         if attempt.traces.snapshot.state_changed or isinstance(error, SideEffect):
             if kind not in self._unsettled:  # a first call may set what later ones find: a cache, a default
                 self._unsettled.add(kind)
@@ -205,7 +224,7 @@ class CompiledCall:
         except UserError:
             raise
         except Exception as caught:
-            attempt.error = caught
+            attempt.error = NotCompiled(reasons.reason_of(caught, "")) if reasons.asks_for_data(caught) else caught
         finally:
             self._busy = False
             attempt.changed = attempt.traces.restore()
@@ -300,20 +319,21 @@ class CompiledCall:
         """Sends a signature through torch.compile's tracer, which sees Python itself, with trainc as its backend; to PyTorch
         where the tracer would do other than the program does: it draws from a copy of a generator."""
         record.route, record.reason, record.captured = "eager" if in_pytorch else "dynamo", reason, None
-        self._say(record)
-        self.compilations.append(record)
         self._signatures.add(key, None, self._in_pytorch if in_pytorch else self._through_dynamo)
+        self._tell(record)
 
     def _refused(self, reason: str, args: tuple, kwargs: dict, in_pytorch: bool) -> Any:
         record = records.Compilation(type(self._model()).__name__, route="eager" if in_pytorch else "dynamo", reason=reason)
         if not any(other.reason == reason for other in self.compilations):
-            self._say(record)
-            self.compilations.append(record)
+            self._tell(record)
         return (self._in_pytorch if in_pytorch else self._through_dynamo)([], args, kwargs)
 
-    def _say(self, record: records.Compilation) -> None:
+    def _tell(self, record: records.Compilation) -> None:
+        """Keeps the record, and then warns, once for a reason: a warning may be an error."""
         where = "runs in PyTorch" if record.route == "eager" else "goes through torch.compile's tracer"
-        if not any((other.route, other.reason) == (record.route, record.reason) for other in self.compilations):
+        known = any((other.route, other.reason) == (record.route, record.reason) for other in self.compilations)
+        self.compilations.append(record)
+        if not known:
             messages.warn(f"{record.name} {where}: {record.reason}")
 
     def _in_pytorch(self, _inputs: list[Tensor], args: tuple, kwargs: dict) -> Any:
@@ -330,9 +350,8 @@ class CompiledCall:
             except RuntimeError as error:
                 raise UserError(f"{reason} ({family.first_line(error)})") from error
             record = records.Compilation(type(self._model()).__name__, route="eager", reason=reason)
-            self.compilations.append(record)
-            messages.warn(f"{record.name} runs in PyTorch: {reason}")
             self._signatures.add(key, None, self._in_pytorch)
+            self._tell(record)
             return result
 
         return run

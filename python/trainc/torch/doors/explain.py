@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from trainc.base import records
 from trainc.base.errors import UserError
 from trainc.base.report import Explanation
@@ -16,6 +18,9 @@ def explain(model: Any, file: Any = None, batch: Any = None) -> Explanation:
     """What was compiled for `model`, or for an optimizer. `file`: a path, or something with `write`, that gets the text too.
     `batch`: arguments of a call to compile for first."""
     model = distributed.inner_of(model)
+    if not callable(model) and not isinstance(model, torch.optim.Optimizer):
+        kind = type(model).__name__
+        raise UserError(f"trainc.explain wants a model, an optimizer or what trainc.train_step returned, got {kind}")
     if batch is not None:
         compiled = model if hasattr(model, "prepare") else compat.compiled_call(model)
         if not hasattr(compiled, "prepare"):

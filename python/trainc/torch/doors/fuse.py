@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from trainc.base import messages
+from trainc.base import interrupts, messages
 from trainc.base.errors import NotCompiled, UserError
 from trainc.torch import compat
 from trainc.torch.optimizers import optimizer
@@ -65,10 +65,10 @@ class DeferredBackward(Outputs):
     def step(self, slots: list[Slot]) -> None:
         """Leaves all as it is where it fails."""
         self._check()
-        with self._lock:
+        with self._lock, interrupts.held():
             self._step(slots)
             self._compute = _consumed
-        self._forget()
+            self._forget()
 
     def _check(self) -> None:
         for tensor, version, content in self._held:

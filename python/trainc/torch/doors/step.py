@@ -16,12 +16,11 @@ from trainc.torch.capture.step_guards import Binding, Methods, check_optimizer, 
 from trainc.torch.capture.step_objects import Reached
 from trainc.torch.capture.step_trace import Traced, trace_step
 from trainc.torch.capture.structure import Flattener
-from trainc.torch.doors import memory
+from trainc.torch.doors import memory, reasons
 from trainc.torch.doors.memory import ModelSettings
 from trainc.torch.doors.signature import Call, Signature, describe_call, leaves_of, modes, stray, tensor_type
 from trainc.torch.doors.signatures import Entry, Signatures
 from trainc.torch.doors.traces import Traces
-from trainc.torch.graph import wire
 from trainc.torch.graph.sizes import Symbols
 from trainc.torch.joint import family
 from trainc.torch.joint.step import CompiledStep, Sizes
@@ -95,6 +94,8 @@ class TrainStep:
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or compat.dynamo_callback() is not None:  # in a function of torch.compile's
+            return compat.dynamo_disable(self.__call__)(*args, **kwargs)
         call, entry = self._entry(args, kwargs)
         return entry(call.inputs, args, kwargs)
 
@@ -185,7 +186,10 @@ class TrainStep:
             except UserError:
                 raise
             except Exception as error:
-                raise UserError(f"trainc.train_step: {_reason(error)}") from error
+                if reasons.was_raised_by_user(error):
+                    raise
+                reason = reasons.reason_of(error, ": return it, and look at it outside")
+                raise UserError(f"trainc.train_step: {reason}") from error
             if record.prints:
                 record.fingerprint = numbers.fingerprint(traced.graph.graph, traced.interface())
             updates = Updates(traced.slots, optimizers)
@@ -229,30 +233,6 @@ class TrainStep:
         if changed and not trace.watched.logged:
             raise SideEffect(f"{changed}; it would happen once, while the step is traced: do it outside of the step")
         return traced, trace.watched.logged
-
-
-def _reason(error: BaseException) -> str:
-    """The message for what could not be traced, with the user's line."""
-    if isinstance(error, (NotCompiled, SideEffect)):
-        return str(error)
-    line = _line_of(error)
-    text = family.first_line(error)
-    if any(word in f"{type(error).__name__} {text}" for word in compat.REASONS_OF_DATA):
-        text = (
-            "reads the value of a tensor (item(), float(), if), which is not known while the step is compiled: "
-            "return it, and look at it outside"
-        )
-    return f"{line}: {text}" if line else text
-
-
-def _line_of(error: BaseException) -> str:
-    line, frame = "", error.__traceback__
-    while frame is not None:
-        path = frame.tb_frame.f_code.co_filename
-        if not wire.is_internal_file(path):
-            line = f"{wire.short(path)}:{frame.tb_lineno}"
-        frame = frame.tb_next
-    return line
 
 
 __all__ = ["TrainStep"]

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from trainc.base import interrupts
 from trainc.base.errors import NotCompiled
 from trainc.base.records import Compilation
 from trainc.torch import compat
@@ -21,7 +22,7 @@ from trainc.torch.device import Host
 from trainc.torch.graph.captured import captured
 from trainc.torch.guards.overlap import Apart
 from trainc.torch.joint.outputs import Outputs
-from trainc.torch.optimizers.updates import PlanMemory, PlanUpdates, ScalarKey, Slot, Updates, distinct_keys
+from trainc.torch.optimizers.updates import Misfit, PlanMemory, PlanUpdates, ScalarKey, Slot, Updates, distinct_keys
 from trainc.torch.run.deferred import Pending
 from trainc.torch.run.pool import Pool
 from trainc.torch.run.rerun import Rerun
@@ -87,7 +88,7 @@ class Specialization:
         step = captured("joint", gm, record.name, context.device, inputs, context.forward_outputs)
         self._tangents = step.tangents
         self._fusion = compiler.fusion
-        self._fused: dict[tuple, tuple[PlanUpdates, Any]] = {}
+        self._fused: dict[tuple, tuple[PlanUpdates, Any, PlanMemory] | None] = {}
         self._unmade: dict[tuple[bool, ...], list[int]] = {}  # by the tangents that are defined
         self._graph: torch.fx.GraphModule | None = gm  # until a backward has been compiled: PyTorch may have to run it
         # What is looked at beside PyTorch (verify=); what stands in for a plan is PyTorch's own.
@@ -267,7 +268,13 @@ class Specialization:
         if key not in self._fused:
             plan = self._plan_updates(updates, keys)
             build = lambda: self._joint.backward_step(defined, overwrites, unmade, plan)  # noqa: E731
-            self._fused[key] = plan, attempt(self._record, build, _apart), PlanMemory([])
+            try:
+                self._fused[key] = plan, attempt(self._record, build, _apart), PlanMemory([])
+            except NotCompiled:
+                self._fused[key] = None  # it would fail at every step
+                raise
+        if self._fused[key] is None:
+            raise Misfit("the backward and the step of this kind were not compiled as one")
         plan, executable, memory = self._fused[key]
         self._record.fused = executable
         primals = context.primals + len(context.constants)
@@ -278,8 +285,10 @@ class Specialization:
             inputs[slot.primal] = slot.parameter
         states = updates.states(keys)
         memory.check(slots, states, [tensor for tensor in inputs if tensor is not None])
-        executable([*inputs, *plan.inputs(states, [updates.scalars(key) for key in distinct])], arena)
-        updates.finish(keys, states)
+        inputs += plan.inputs(states, [updates.scalars(key) for key in distinct])
+        with interrupts.held():
+            executable(inputs, arena)
+            updates.finish(keys, states)
 
     # -- the plans ----------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from trainc.base import records
+from trainc.base import interrupts, records
 from trainc.base.errors import UserError
 from trainc.base.shared_kernels import SharedKernels
 from trainc.base.step_graph import StepGraph
@@ -62,8 +62,20 @@ class CompiledStep:
             self._memory.check(self.traced.slots, states, tensors)
         except Misfit as reason:
             raise UserError(f"trainc.train_step: {reason}; use trainc.compile for this model") from None
-        self._clear_gradients(tensors)
         scalars = [self.updates.scalars(key) for key in distinct]
+        with interrupts.held():
+            outputs = self._run(tensors, states, scalars)
+            self.updates.finish(keys, states)
+            for call in self.traced.afterwards:
+                call()
+        own = [None if isinstance(place, Returned) else outputs[place] for place in self.traced.results]
+        bases = [*tensors, *own]
+        results = [place.of(bases) if isinstance(place, Returned) else outputs[place] for place in self.traced.results]
+        return unflatten(self.traced.structure, results)
+
+    def _run(self, tensors: list[Tensor], states: list[list[Tensor]], scalars: list[list[float]]) -> list[Tensor | None]:
+        """All that a step writes: the plan's updates, buffers, gradients that stay."""
+        self._clear_gradients(tensors)
         outputs = self._outputs([*tensors, *self.traced.constants, self._one], states, scalars)
         for i, learns in self.traced.learns:
             tensors[i].requires_grad_(learns)
@@ -76,13 +88,7 @@ class CompiledStep:
                     into.add_(outputs[place])
                 else:  # of its own memory: a result may lie where the output does
                     tensors[i].grad = torch.empty_like(tensors[i]).copy_(outputs[place])
-        self.updates.finish(keys, states)
-        for call in self.traced.afterwards:
-            call()
-        own = [None if isinstance(place, Returned) else outputs[place] for place in self.traced.results]
-        bases = [*tensors, *own]
-        results = [place.of(bases) if isinstance(place, Returned) else outputs[place] for place in self.traced.results]
-        return unflatten(self.traced.structure, results)
+        return outputs
 
     def _outputs(
         self, inputs: list[Tensor], states: list[list[Tensor]], scalars: list[list[float]]

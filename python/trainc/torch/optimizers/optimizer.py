@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from trainc.base import messages, records
+from trainc.base import interrupts, messages, records
 from trainc.torch import compat
 from trainc.torch.guards.watch import mark_step
 from trainc.torch.optimizers import NUMBERS, Formula, Variant, formula_of, names
@@ -212,11 +212,12 @@ def _run(
         chosen.append((kernels.get(v, some[0][0]), some, v.values(group, count), places))
     # From here on tensors are changed: compiling, which can be interrupted, is over. Counting comes before the kernel,
     # which takes these objects out of the caches.
-    counted.advance()
-    _written(rows)
-    refused = [i for kernel, some, scalars, places in chosen if not kernel.run(some, scalars) for i in places]
-    if refused:
-        counted.go_back(refused)
+    with interrupts.held():
+        counted.advance()
+        _written(rows)
+        refused = [i for kernel, some, scalars, places in chosen if not kernel.run(some, scalars) for i in places]
+        if refused:
+            counted.go_back(refused)
     return [rows[i][0] for i in sorted(refused)]
 
 
