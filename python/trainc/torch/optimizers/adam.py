@@ -1,4 +1,8 @@
-"""Adam and AdamW, which are one formula with two ways of weight decay."""
+"""Adam and AdamW, which are one formula with two ways of weight decay.
+
+The maximum of amsgrad is NaN from a NaN on. Eager's fused kernel has that for whole vectors, too; the scalar code behind them
+keeps the old maximum.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """ASGD: SGD with a decaying rate `eta`, and beside it the average `ax` of the parameters, whose weight `mu` starts at 1.
 
-A step uses the rate and the weight that the step before it left in the state.
+A step uses the rate and the weight that the step before it left in the state. Eager's foreach variant is a formula of its own:
+where a parameter is infinite it gives NaN, and the single-tensor variant infinity.
 """
 
 from __future__ import annotations
@@ -8,12 +9,15 @@ from __future__ import annotations
 import torch
 
 from trainc.torch.compat import default_to_fused_or_foreach
-from trainc.torch.optimizers.formula import Formula, rounded, with_decay
+from trainc.torch.optimizers.formula import Formula, chosen, rounded, with_decay
 
 
 class ASGD(Formula):
     classes = (torch.optim.ASGD,)
     numbers = ("step", "eta", "mu")
+
+    def flags(self, group):
+        return super().flags(group) | chosen(foreach=group["foreach"])
 
     def states(self, v):
         return ("ax",)
@@ -34,14 +38,19 @@ class ASGD(Formula):
         return step, rounded(eta, dtypes[1]), rounded(mu, dtypes[2])
 
     def scalars(self, v):
-        return ("shrink", "step_size", "mu", *(("decay",) if v.has("weight_decay") else ()))
+        own = "lambd" if v.has("foreach") else "shrink"
+        return (own, "step_size", "mu", *(("decay",) if v.has("weight_decay") else ()))
 
     def values(self, v, group, count):
         _, eta, mu = count.old
-        return {"shrink": 1 - group["lambd"] * eta, "step_size": -eta, "mu": mu, "decay": group["weight_decay"]}
+        lambd = group["lambd"]
+        return {"lambd": lambd, "shrink": 1 - lambd * eta, "step_size": -eta, "mu": mu, "decay": group["weight_decay"]}
 
     def update(self, v, param, grad, state, scalar):
         param, grad = with_decay(v, param, grad, scalar)
+        if v.has("foreach"):
+            param = param + scalar.step_size * (grad + scalar.lambd * param)
+            return param, state.ax + (param - state.ax) * scalar.mu
         param = param * scalar.shrink + scalar.step_size * grad
         average = state.ax + (param - state.ax) * scalar.mu
         return param, torch.where(scalar.mu == 1, param, average)

@@ -2,9 +2,9 @@
 
 The rule for the numbers is eager's: `update` has the operations of torch.optim's single-tensor variant (the one that eager
 takes on a CPU unless it is told otherwise) in their order. The foreach and fused variants differ from it, and from each
-other, in single roundings; one kernel stands for all three. What depends on a setting or on the number of the step is
-computed on the host in double precision, as eager does, and given to the kernel as scalars, so that a scheduler never
-recompiles.
+other, in single roundings; one kernel stands for all three (but for ASGD's, whose foreach variant has other infinities). What
+depends on a setting or on the number of the step is computed on the host in double precision, as eager does, and given to the
+kernel as scalars, so that a scheduler never recompiles.
 """
 
 from __future__ import annotations
@@ -177,14 +177,14 @@ def decay_of(v: Variant, group: dict) -> float:
 
 
 def from_end(weight: float) -> bool:
-    """torch.lerp counts from the far end where the weight is 0.5 or more; its kernel is then given the rest of it."""
+    """torch.lerp counts from the far end where the weight is 0.5 or more; its kernel is then given what it lacks, below zero."""
     return weight >= 0.5
 
 
 def lerp(v: Variant, start: Tensor, end: Tensor, weight: Tensor) -> Tensor:
-    return end - (end - start) * weight if v.has("lerp_from_end") else start + weight * (end - start)
+    return end + weight * (end - start) if v.has("lerp_from_end") else start + weight * (end - start)
 
 
 def lerp_weight(v: Variant, weight: float) -> float:
     """The scalar of `lerp`."""
-    return 1 - weight if v.has("lerp_from_end") else weight
+    return weight - 1 if v.has("lerp_from_end") else weight

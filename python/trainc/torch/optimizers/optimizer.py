@@ -150,9 +150,10 @@ def variant_of(optimizer: torch.optim.Optimizer, group: dict, dtype: torch.dtype
 def _step_group(optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels) -> None:
     formula, key = formula_of(optimizer), id(group)
     known = kernels.known.get(key)
-    if known is not None and (grads := known.gradients(optimizer, group)) is not None:
+    found = None if known is None else formula.settings(group, known.params)
+    if found is not None and (grads := known.gradients(optimizer, found)) is not None:
+        group = found
         rows = [(param, grad, *states) for param, grad, states in zip(known.params, grads, known.states, strict=True)]
-        group = formula.settings(group, known.params)
         columns = [kernels.numbers.column(*column) for column in known.numbers]
         counted = Counted(formula, group, columns, known.dtypes, [False] * len(rows))
         torchs_step(optimizer, group, _run(formula, group, kernels, rows, counted, known.kind))

@@ -35,7 +35,9 @@ class RMSprop(Formula):
         square, grad_avg, buffer = square_avg, (), ()
         if v.has("centered"):
             mean = lerp(v, state.grad_avg, grad, scalar.weight)
-            square, grad_avg = square_avg - mean * mean, (mean,)
+            # Eager rounds product and difference once (FMA): where both squares are too large for the type, infinity remains.
+            square = square_avg - torch.where(square_avg == torch.inf, mean.abs(), mean * mean)
+            grad_avg = (mean,)
         avg = square.sqrt() + scalar.eps
         if v.has("momentum"):
             direction = state.momentum_buffer * scalar.momentum + grad / avg

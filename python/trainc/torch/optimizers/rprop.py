@@ -23,8 +23,8 @@ class Rprop(Formula):
     def update(self, v, param, grad, state, scalar):
         grad = -grad if v.has("maximize") else grad
         product = grad * state.prev
-        factor = product * 0 + 1  # NaN stays NaN
-        factor = torch.where(product > 0, scalar.grows, torch.where(product < 0, scalar.shrinks, factor))
+        # Also 1 where the product is NaN, for eager asks for its sign, which is 0 there.
+        factor = torch.where(product > 0, scalar.grows, torch.where(product < 0, scalar.shrinks, 1.0))
         step_size = torch.minimum(torch.maximum(state.step_size * factor, scalar.least), scalar.most)
         grad = torch.where(product < 0, 0.0, grad)
         return param - grad.sign() * step_size, grad, step_size
