@@ -10,6 +10,7 @@
 #include "frontend/aten/import.h"
 #include "runtime/foreach.h"
 #include "support/error.h"
+#include "support/float_environment.h"
 
 namespace trainc::bindings {
 namespace {
@@ -18,6 +19,14 @@ using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+/// What every function here does its work in: without the interpreter lock, and in the floating-point environment that
+/// the options say. That of the calling thread may be another, and constants are folded on it.
+template <class F> auto compiling(const compiler::CompileOptions& options, const F& work) {
+  nb::gil_scoped_release unlock;
+  const FloatEnvironment environment(options.flushes_denormals);
+  return work();
+}
 
 /// `tuner`: variant(text, variants, measure) as compiler::Tuning::choose has it, measure(variant) giving seconds; and
 /// framework(text, call, plans), plans being functions that give an Executable: ours, framework, tuned, alone
@@ -105,21 +114,22 @@ std::unique_ptr<CoreExecutable> compiled(const CompileRequest& request, const nb
   const auto start = Clock::now();
   compiler::Timing timing;
   const compiler::Job job = request.job(callback, shared);
-  plan::Plan plan = [&] {
-    nb::gil_scoped_release unlock;
+  plan::Plan plan = compiling(request.options, [&] {
     plan::Plan made = make(job, &timing);
     malloc_trim(0);  // what code generation needed is the step's to use
     return made;
-  }();
+  });
   return executable_of(std::move(plan), request.device, record(timing, earlier + seconds_since(start)));
 }
 
 /// What sizes change is learned for `shared`, from what `lower(job)` gives for a sample's.
-template <class F> void learn(compiler::SharedKernels& shared, const F& lower) {
-  nb::gil_scoped_release unlock;
-  compiler::Job job;
-  job.shared = &shared;
-  for (const compiler::LoweredPlan& part : lower(job)) shared.learn(part);
+template <class F>
+void learn(compiler::SharedKernels& shared, const compiler::CompileOptions& options, const F& lower) {
+  compiling(options, [&] {
+    compiler::Job job;
+    job.shared = &shared;
+    for (const compiler::LoweredPlan& part : lower(job)) shared.learn(part);
+  });
 }
 
 std::vector<compiler::LoweredPlan> only(compiler::LoweredPlan plan) {
@@ -141,7 +151,7 @@ std::unique_ptr<CoreExecutable> compile(const std::string& graph, const std::str
 void learn_graph(const std::string& graph, const std::string& name, const std::string& options,
                  compiler::SharedKernels& shared) {
   const compiler::CompileOptions o = compiler::options_of(options);
-  learn(shared, [&](const compiler::Job& job) {
+  learn(shared, o, [&](const compiler::Job& job) {
     return only(compiler::lower(frontend::import_aten(graph, o.generator), name, o, job));
   });
 }
@@ -188,10 +198,11 @@ struct JointGraph {
              const std::string& options, int64_t defer_from, const std::string& device, nb::object tuner)
       : request(options, device, std::move(tuner)) {
     const auto start = Clock::now();
-    nb::gil_scoped_release unlock;
-    joint = std::make_unique<compiler::JointGraph>(
-        frontend::import_aten(graph, request.options.generator), primals, forward_outputs, name, request.options,
-        defer_from < 0 ? std::numeric_limits<int64_t>::max() : defer_from, defer_from < 0);
+    compiling(request.options, [&] {
+      joint = std::make_unique<compiler::JointGraph>(
+          frontend::import_aten(graph, request.options.generator), primals, forward_outputs, name, request.options,
+          defer_from < 0 ? std::numeric_limits<int64_t>::max() : defer_from, defer_from < 0);
+    });
     seconds = seconds_since(start);
   }
   std::unique_ptr<CoreExecutable> forward(const nb::object& callback, compiler::SharedKernels* shared) const {
@@ -200,7 +211,8 @@ struct JointGraph {
     });
   }
   void learn_forward(compiler::SharedKernels& shared) const {
-    learn(shared, [&](const compiler::Job& job) { return only(joint->lower_forward(request.options, job)); });
+    learn(shared, request.options,
+          [&](const compiler::Job& job) { return only(joint->lower_forward(request.options, job)); });
   }
   std::unique_ptr<CoreExecutable> deferred(const nb::object& callback, compiler::SharedKernels* shared) const {
     return compiled(request, callback, shared, 0, [&](const compiler::Job& job, compiler::Timing* timing) {
@@ -208,7 +220,8 @@ struct JointGraph {
     });
   }
   void learn_deferred(compiler::SharedKernels& shared) const {
-    learn(shared, [&](const compiler::Job& job) { return only(joint->lower_deferred(request.options, job)); });
+    learn(shared, request.options,
+          [&](const compiler::Job& job) { return only(joint->lower_deferred(request.options, job)); });
   }
   std::unique_ptr<CoreExecutable> backward(const std::vector<bool>& defined, bool overwrites,
                                            const std::vector<int64_t>& unmade, const nb::object& callback,
@@ -219,7 +232,7 @@ struct JointGraph {
   }
   void learn_backward(const std::vector<bool>& defined, bool overwrites, const std::vector<int64_t>& unmade,
                       compiler::SharedKernels& shared) const {
-    learn(shared, [&](const compiler::Job& job) {
+    learn(shared, request.options, [&](const compiler::Job& job) {
       return only(joint->lower_backward(defined, request.options, job, nullptr, overwrites, unmade));
     });
   }
@@ -232,7 +245,8 @@ struct JointGraph {
   }
   void learn_step(const std::vector<bool>& defined, const Formulas&, const Updates&,
                   compiler::SharedKernels& shared) const {
-    learn(shared, [&](const compiler::Job& job) { return joint->lower_parts_of_step(defined, request.options, job); });
+    learn(shared, request.options,
+          [&](const compiler::Job& job) { return joint->lower_parts_of_step(defined, request.options, job); });
   }
   std::unique_ptr<CoreExecutable> backward_step(const std::vector<bool>& defined, bool overwrites,
                                                 const std::vector<int64_t>& unmade, const Formulas& formulas,
@@ -245,32 +259,32 @@ struct JointGraph {
   }
   void learn_backward_step(const std::vector<bool>& defined, bool overwrites, const std::vector<int64_t>& unmade,
                            const Formulas&, const Updates&, compiler::SharedKernels& shared) const {
-    learn(shared, [&](const compiler::Job& job) {
+    learn(shared, request.options, [&](const compiler::Job& job) {
       return only(joint->lower_backward_of_step(defined, request.options, job, nullptr, overwrites, unmade));
     });
   }
-  template <class F> nb::dict without_lock(const F& find) const {
-    return as_dict([&] {
-      nb::gil_scoped_release unlock;
-      return find(request.options);
-    }());
+  template <class F> nb::dict footprint_of(const F& find) const {
+    return as_dict(compiling(request.options, [&] { return find(request.options); }));
+  }
+  void cut(double price) {
+    compiling(request.options, [&] { joint->cut(price); });
   }
   /// As it will be with the threads that there are now: a plan without a budget does not depend on their number.
   nb::dict footprint(const Formulas& formulas, const Updates& updates) const {
     compiler::CompileOptions now = request.options;
     now.workers = runtime::thread_count();
-    return without_lock([&](const compiler::CompileOptions&) {
+    return footprint_of([&](const compiler::CompileOptions&) {
       return joint->footprint(now, without_code(formulas, now), all_of(updates));
     });
   }
   nb::dict fit(int64_t budget, const Formulas& formulas, const Updates& updates) {
-    return without_lock([&](const compiler::CompileOptions& o) {
+    return footprint_of([&](const compiler::CompileOptions& o) {
       return joint->fit(budget, o, without_code(formulas, o), all_of(updates));
     });
   }
   nb::dict fit_step(int64_t budget, const std::vector<bool>& defined, const Formulas& formulas,
                     const Updates& updates) {
-    return without_lock([&](const compiler::CompileOptions& o) {
+    return footprint_of([&](const compiler::CompileOptions& o) {
       return joint->fit_step(budget, defined, without_code(formulas, o), all_of(updates), o);
     });
   }
@@ -289,9 +303,10 @@ struct Foreach {
                           const std::string& options, const std::string& device) {
     const auto start = Clock::now();
     const compiler::CompileOptions o = compiler::options_of(options);
-    nb::gil_scoped_release unlock;
-    return Foreach(compiler::compile_foreach(frontend::import_aten(graph), in_place, name, o), device,
-                   seconds_since(start));
+    return compiling(o, [&] {
+      return Foreach(compiler::compile_foreach(frontend::import_aten(graph), in_place, name, o), device,
+                     seconds_since(start));
+    });
   }
   bool run(const std::vector<std::vector<uintptr_t>>& tensors, const std::vector<int64_t>& numels,
            const std::vector<double>& scalars, uintptr_t stream) {
@@ -370,8 +385,7 @@ void bind_compiler(nb::module_& m) {
            "Cuts so that the footprint fits, or is the least there is; gives it.")
       .def("fit_step", &JointGraph::fit_step, nb::arg("budget"), nb::arg("defined"), nb::arg("formulas"),
            nb::arg("updates"))
-      .def(
-          "cut", [](JointGraph& j, double price) { j.joint->cut(price); }, nb::arg("price"))
+      .def("cut", &JointGraph::cut, nb::arg("price"))
       .def_prop_ro("again_flops", [](const JointGraph& j) { return j.joint->again_flops(); })
       .def_prop_ro("price", [](const JointGraph& j) { return j.joint->price(); })
       .def_prop_ro("deferred_outputs", [](const JointGraph& j) { return j.joint->deferred_outputs(); })

@@ -9,10 +9,12 @@
 #include "compiler/code_generator.h"
 #include "emit/cuda/emit.h"
 #include "interpret/amx.h"
+#include "passes/pipeline.h"
 #include "runtime/interpret/device.h"
 #include "runtime/interpret/driver.h"
 #include "support/cpu.h"
 #include "support/error.h"
+#include "support/float_environment.h"
 #include "support/target.h"
 
 // the linker's: where this module begins in memory
@@ -84,6 +86,15 @@ void bind_machine(nb::module_& m) {
       nb::arg("target"),
       "Of what makes a target's code and is no part of this module: NVRTC's. \"\" where nothing is.");
   m.def("build_id", &build_id, "The linker's hash of this module.");
+  m.def("flushes_denormals", &flushes_denormals,
+        "Whether denormal numbers count as zero on the calling thread (torch.set_flush_denormal).");
+  m.def(
+      "optional_passes",
+      [] {
+        const auto names = optional_passes();
+        return std::vector<std::string>(names.begin(), names.end());
+      },
+      "The passes that TRAINC_DISABLE_PASSES may name.");
   m.def("thread_count", &runtime::thread_count);
   m.def(
       "device", [](const std::string& device) { return runtime::device(device)->description(); }, nb::arg("device"),

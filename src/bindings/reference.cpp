@@ -8,11 +8,16 @@
 #include "graph/text.h"
 #include "passes/pipeline.h"
 #include "support/error.h"
+#include "support/float_environment.h"
 
 namespace trainc::bindings {
 namespace {
 
 using reference::Tensor;
+/// What a graph means is no matter of the calling thread's floating-point environment.
+struct Exactly : FloatEnvironment {
+  Exactly() : FloatEnvironment(/*flushes_denormals=*/false) {}
+};
 template <class T> using Array = nb::ndarray<T, nb::numpy, nb::c_contig, nb::device::cpu>;
 
 template <class T> std::vector<T> elements(nb::handle array, const char* dtype) {
@@ -48,6 +53,7 @@ nb::list evaluate(const std::string& json, const nb::list& inputs, const std::st
                   const nb::object& call) {
   if (precision != "truth" && precision != "rounded")
     throw UserError("evaluate: precision is \"truth\" or \"rounded\"");
+  const Exactly environment;
   const Program program = frontend::import_aten(json, mask_generator());
   const Graph& graph = program.graph;
   require(static_cast<int64_t>(nb::len(inputs)) == graph.input_count,
@@ -89,11 +95,16 @@ void bind_reference(nb::module_& m) {
   m.def("supported_operations", &frontend::supported_operations,
         "ATen operations that are compiled; any other runs in the framework.");
   m.def(
-      "import_text", [](const std::string& json) { return print(frontend::import_aten(json, mask_generator()).graph); },
+      "import_text",
+      [](const std::string& json) {
+        const Exactly environment;
+        return print(frontend::import_aten(json, mask_generator()).graph);
+      },
       nb::arg("json"));
   m.def(
       "optimized_text",
       [](const std::string& json) {
+        const Exactly environment;
         Pipeline pipeline("optimized_text");
         return print(optimize(std::move(frontend::import_aten(json, mask_generator()).graph), pipeline));
       },

@@ -11,6 +11,7 @@
 
 #include "compiler/lower_plan.h"
 #include "plan/live.h"
+#include "support/float_environment.h"
 
 namespace trainc::compiler {
 
@@ -96,6 +97,7 @@ Code code_of(const std::vector<loop::LoopNest>& nests, const CompileOptions& opt
   int64_t done = 0;
   std::exception_ptr failure;
   auto work = [&] {
+    const FloatEnvironment environment(options.flushes_denormals);  // as the thread that lowered these nests has it
     while (!stop) {
       const int64_t i = next++;
       if (i >= static_cast<int64_t>(distinct.size())) return;

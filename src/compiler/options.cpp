@@ -49,6 +49,7 @@ CompileOptions options_of(std::string_view text) {
   o.loss_chunk_bytes = f.take<int64_t>("loss_chunk_bytes");
   o.workers = f.take<int>("workers");
   o.generator = mask_generator_of(f.take<std::string>("generator"));
+  o.flushes_denormals = f.take<bool>("flushes_denormals");
   o.disabled_passes = f.take<std::vector<std::string>>("disabled_passes");
   f.finish();
   return o;

@@ -27,6 +27,9 @@ struct CompileOptions {
   int workers = 1;
   // how the framework draws masks on the host: the front end asks it
   MaskGenerator generator = MaskGenerator::Twister;
+  // whether denormal numbers count as zero where the plan runs, and so where its constants are folded: whoever calls
+  // the compiler puts its thread into that floating-point environment (support/float_environment.h)
+  bool flushes_denormals = false;
   std::vector<std::string> disabled_passes = {};
 
   bool operator==(const CompileOptions&) const = default;

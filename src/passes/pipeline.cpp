@@ -13,6 +13,12 @@
 
 namespace trainc {
 
+std::span<const std::string_view> optional_passes() {
+  static constexpr std::string_view kNames[] = {"remove_dead", "channels_last", "simplify", "chunk_rows",
+                                                "framework_calls"};
+  return kNames;
+}
+
 Graph optimize(Graph g, Pipeline& p) {
   g = p.run("remove_dead", remove_dead, std::move(g));  // first: what is not needed costs the others time
   // before simplify, which puts together the permutes that meet
@@ -73,6 +79,8 @@ Pipeline::Pipeline(std::string graph_name, std::vector<std::string> disabled)
     : graph_name_(std::move(graph_name)), disabled_(std::move(disabled)) {}
 
 Graph Pipeline::run(const char* pass, const Pass& fn, Graph graph) {
+  const auto known = optional_passes();
+  require(std::find(known.begin(), known.end(), pass) != known.end(), std::string(pass) + " is no optional pass");
   if (std::find(disabled_.begin(), disabled_.end(), pass) == disabled_.end())
     return checked(pass, fn, graph, same_signature);
   const int64_t nodes = graph.live().size();

@@ -2,12 +2,17 @@
 // alone verifies after, dumps, times and disables.
 #pragma once
 #include <functional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "graph/graph.h"
 
 namespace trainc {
+
+/// The passes that Pipeline::run may be given, and that may be disabled; of this stage and of the compiler's own.
+std::span<const std::string_view> optional_passes();
 
 class Pipeline {
  public:
@@ -20,7 +25,7 @@ class Pipeline {
   using Pass = std::function<Graph(const Graph&)>;
   /// `disabled`: names of passes that are skipped. Dumps where TRAINC_DUMP asks for it.
   explicit Pipeline(std::string graph_name, std::vector<std::string> disabled = {});
-  /// A pass that leaves arguments, results and draws as they are.
+  /// One of `optional_passes`: it leaves arguments, results and draws as they are.
   Graph run(const char* pass, const Pass&, Graph);
   /// A pass without which the next stage cannot go on: it is never skipped, and may give results another type or
   /// layout.

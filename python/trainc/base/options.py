@@ -10,7 +10,9 @@ import json
 import os
 
 from trainc.base import config
+from trainc.base.arithmetic import flushes_denormals
 from trainc.base.device import Device
+from trainc.base.errors import UserError
 
 MOST = 2**63 - 1
 # Fields that C++ (src/compiler/options.h) has no use for: what compiles, and what the measurements of tune="max" depend on.
@@ -23,7 +25,8 @@ _NOT_THE_COMPILERS = frozenset(
 class CompileOptions:
     """What decides how a graph becomes a plan, beside what is asked of that graph (a limit of memory, deferred outputs: parts of
     the key of their own, in plans.py). Whoever compiles reads it here, and nowhere else: no configuration, no environment, no
-    machine. A new switch is a new field: so it is in the key of every plan."""
+    machine. Of the thread's own state arithmetic depends on its floating-point environment alone, which the compiler sets as
+    `flushes_denormals` says. A new switch is a new field: so it is in the key of every plan."""
 
     device: str  # that kernels are for: "cpu", "interpret", "sm_90a", ...
     facts: tuple  # what else is to be known of that device
@@ -39,6 +42,7 @@ class CompileOptions:
     loss_chunk_bytes: int
     workers: int  # threads that a plan with a budget of memory has scratch memory for; 1: it has none
     disabled_passes: tuple[str, ...]
+    flushes_denormals: bool  # whether denormal numbers count as zero, as operands and as results
     generator: str  # of dropout's masks on the host
     tune: str
     threads: int  # that tune="max" measures with; 0: it does not
@@ -72,7 +76,8 @@ class CompileOptions:
             loss_chunk_rows=config.loss_chunk_rows,
             loss_chunk_bytes=MOST if config.loss_chunk_bytes is None else config.loss_chunk_bytes,
             workers=_core.thread_count() if limited else 1,
-            disabled_passes=tuple(filter(None, os.environ.get("TRAINC_DISABLE_PASSES", "").split(","))),
+            disabled_passes=_disabled_passes(_core.optional_passes()),
+            flushes_denormals=flushes_denormals(),
             generator=_core.mask_generator(),
             tune=tune,
             threads=where.threads() if measures else 0,
@@ -94,6 +99,15 @@ class CompileOptions:
     def of_measurements(self) -> CompileOptions:
         """The same for whatever is made of what is measured."""
         return dataclasses.replace(self, framework_calls=False, framework_error=0.0)
+
+
+def _disabled_passes(known: list[str]) -> tuple[str, ...]:
+    words = (word.strip() for word in os.environ.get("TRAINC_DISABLE_PASSES", "").split(","))
+    disabled = tuple(filter(None, words))
+    for name in disabled:
+        if name not in known:
+            raise UserError(f"TRAINC_DISABLE_PASSES: there is no pass {name!r}; there are {', '.join(known)}")
+    return disabled
 
 
 @functools.cache

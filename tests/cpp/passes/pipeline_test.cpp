@@ -73,6 +73,11 @@ TEST_F(PipelineTest, RecordsAndDisables) {
   EXPECT_EQ(q.records()[2].nodes_after, 2);
 }
 
+TEST_F(PipelineTest, APassThatMayBeDisabledIsListed) {
+  Pipeline p("g");
+  EXPECT_THROW(p.run("unlisted", remove_dead, parse(kText)), InternalError);
+}
+
 TEST_F(PipelineTest, WhatIsNeededIsNotSkippedAndMayGiveResultsAnotherType) {
   const auto flat = [](const Graph&) {
     return parse("%0 = input index=0 : f32[2]\n%1 = reshape %0 : f32[2,1]\nreturn %1\n");
@@ -82,18 +87,18 @@ TEST_F(PipelineTest, WhatIsNeededIsNotSkippedAndMayGiveResultsAnotherType) {
   EXPECT_EQ(p.run_needed("needed", flat, parse(kText)).outputs[0].value->shape(), (Dims{2, 1}));
   ASSERT_EQ(p.records().size(), 1u);
   EXPECT_TRUE(p.records()[0].changed && !p.records()[0].skipped);
-  EXPECT_THROW(p.run("needed too", flat, parse(kText)), InternalError);
+  EXPECT_THROW(p.run("simplify", flat, parse(kText)), InternalError);
   EXPECT_THROW(p.run_needed("needed", fewer, parse(kText)), InternalError);
 }
 
 void expect_failure(Pipeline& p, const std::function<Graph(const Graph&)>& pass, const char* told) {
   try {
-    p.run("wrong", pass, parse(kText));
+    p.run("simplify", pass, parse(kText));
     ADD_FAILURE() << "no failure: " << told;
   } catch (const InternalError& e) {
-    EXPECT_THAT(e.what(),
-                ::testing::AllOf(HasSubstr("pass wrong of g: "), HasSubstr(told),
-                                 HasSubstr(std::getenv("TRAINC_DUMP") ? "g.failed.wrong.graph" : "TRAINC_DUMP=graph")));
+    EXPECT_THAT(e.what(), ::testing::AllOf(
+                              HasSubstr("pass simplify of g: "), HasSubstr(told),
+                              HasSubstr(std::getenv("TRAINC_DUMP") ? "g.failed.simplify.graph" : "TRAINC_DUMP=graph")));
   }
 }
 
@@ -107,7 +112,7 @@ TEST_F(PipelineTest, AFailureNamesThePassAndLeavesItsInput) {
   setenv("TRAINC_DUMP", "graph", 1);
   Pipeline p("g");
   expect_failure(p, [](const Graph&) -> Graph { throw InternalError("out of ideas"); }, "out of ideas");
-  EXPECT_EQ(read("g.failed.wrong.graph"), kText);
+  EXPECT_EQ(read("g.failed.simplify.graph"), kText);
 }
 
 TEST_F(PipelineTest, CatchesWrongGraphsAndChangedSignatures) {
@@ -129,7 +134,7 @@ TEST_F(PipelineTest, CatchesWrongGraphsAndChangedSignatures) {
 
 TEST_F(PipelineTest, AUsersErrorPassesThrough) {
   Pipeline p("g");
-  EXPECT_THROW(p.run("pass", [](const Graph&) -> Graph { throw UserError("yours"); }, parse(kText)), UserError);
+  EXPECT_THROW(p.run("simplify", [](const Graph&) -> Graph { throw UserError("yours"); }, parse(kText)), UserError);
   EXPECT_TRUE(files().empty());
 }
 

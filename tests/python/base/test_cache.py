@@ -186,7 +186,7 @@ def test_the_key_holds_all_that_a_plan_depends_on(directory, monkeypatch):
         (options, "_build", lambda: "another"), (Host, "framework", "torch 2.0"),
         *((trainc._core, "cache_sizes", lambda i=i: [n + (i == at) for at, n in enumerate(sizes)]) for i in range(4)),
         (trainc._core, "mask_generator", lambda: "mkl"), (trainc._core, "code_generator_version", lambda kind: "13.1"),
-        (trainc._core, "cpu_level", lambda: "another"),
+        (trainc._core, "cpu_level", lambda: "another"), (options, "flushes_denormals", lambda: True),
         (trainc.config, "float32_in_parts", False),
         (trainc.config, "loss_chunk_rows", 100), (trainc.config, "loss_chunk_bytes", None),
     ]  # fmt: skip
@@ -214,6 +214,18 @@ def test_the_key_holds_all_that_a_plan_depends_on(directory, monkeypatch):
 
     assert key(Numbered()) == key(gpus[0])
     assert len(options._build()) == 40
+
+
+def test_passes_that_are_disabled_are_passes(monkeypatch):
+    monkeypatch.setenv("TRAINC_DISABLE_PASSES", " simplify, channels_last,")
+    assert CompileOptions.of(HOST).disabled_passes == ("simplify", "channels_last")
+    monkeypatch.setenv("TRAINC_DISABLE_PASSES", "simplify,chunk_row")
+    told = "no pass 'chunk_row'; there are remove_dead, channels_last, simplify, chunk_rows, framework_calls"
+    with pytest.raises(trainc.UserError, match=told):
+        CompileOptions.of(HOST)
+    monkeypatch.setattr(config, "engine", "core")
+    with pytest.raises(trainc.UserError, match="chunk_row"):
+        trainc.compile(nn.Linear(2, 2))(torch.ones(1, 2))
 
 
 def test_a_graph_depends_on_its_name_and_its_values(directory, strict):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from trainc.base import messages, records
+from trainc.base.arithmetic import flushes_denormals
 from trainc.base.errors import NotCompiled, UserError
 from trainc.torch import compat, device
 from trainc.torch.capture import turns
@@ -33,7 +35,18 @@ def backend(
         raise UserError(f'torch.compile(backend="trainc"): no option {sorted(unknown)[0]!r}; there is "tune"')
     if any(isinstance(value, (torch.SymInt, torch.SymFloat)) or _is_symbolic(value) for value in example_inputs):
         return _by_sizes(gm, example_inputs, tune)
-    return _static(gm, example_inputs, tune)
+    made_for, compiled = flushes_denormals(), _static(gm, example_inputs, tune)
+    otherwise: list[Callable[..., Any]] = []  # what runs where denormals count as another thing; Dynamo does not look at that
+
+    @functools.partial(compat.dynamo_disable, reason="compiled by trainc")
+    def call(*given: Any) -> Any:
+        if flushes_denormals() == made_for:
+            return compiled(*given)
+        if not otherwise:
+            otherwise.append(_by_sizes(gm, given, tune))
+        return otherwise[0](*given)
+
+    return call
 
 
 def _static(gm: torch.nn.Module, inputs: Sequence[Any], tune: str) -> Callable[..., Any]:
@@ -44,8 +57,7 @@ def _static(gm: torch.nn.Module, inputs: Sequence[Any], tune: str) -> Callable[.
     compiler = joint.Compiler(record, Runners(where, tune))
 
     def compile() -> Callable[..., Any]:
-        compiled = _separately(gm.forward, joint.compile_flat(gm, overlap.apart(inputs), record, compiler), compiler)
-        return compat.dynamo_disable(compiled, reason="compiled by trainc")
+        return _separately(gm.forward, joint.compile_flat(gm, overlap.apart(inputs), record, compiler), compiler)
 
     return _compiled(record, compile, lambda: gm.forward)
 
@@ -138,7 +150,7 @@ def _by_sizes(gm: torch.fx.GraphModule, examples: Sequence[Any], tune: str) -> C
     @compat.dynamo_disable
     def call(*given: Any) -> Any:
         tensors = [t for t in given if isinstance(t, torch.Tensor)]
-        kind = (*[(t.dim(), t.dtype, t.requires_grad, t.device) for t in tensors], torch.is_grad_enabled())
+        kind = (*[(t.dim(), t.dtype, t.requires_grad, t.device) for t in tensors], torch.is_grad_enabled(), flushes_denormals())
         key = (*[(t.shape, t.stride()) if isinstance(t, torch.Tensor) else t for t in given], kind)
         compiled = found.get(key)
         if compiled is None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from trainc.base.arithmetic import flushes_denormals
 from trainc.base.errors import NotCompiled
 from trainc.torch import compat, device
 from trainc.torch.capture.structure import changes, describe, leaves
@@ -40,11 +41,12 @@ def tensor_type(tensor: Tensor) -> tuple:
 
 
 def modes() -> tuple:
-    """What of PyTorch's own state decides what operations do. The first: whether gradients are on."""
+    """What of the state of PyTorch and of arithmetic decides what operations do. The first: whether gradients are on."""
     return (
         *dispatch_modes(),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
+        flushes_denormals(),  # constants are folded so
         device.flags() if device.gpu_in_use() else None,
         torch.get_default_device() if compat.count_function_modes() > 0 else None,
     )

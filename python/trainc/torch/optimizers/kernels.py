@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from trainc.base import cache, messages, records
+from trainc.base.arithmetic import flushes_denormals
 from trainc.base.errors import InternalError
 from trainc.base.options import CompileOptions
 from trainc.torch import compat, device
@@ -119,10 +120,10 @@ class InterpretedKernel(_RowKernel):
 
 
 class Kernels:
-    """The kernels of one optimizer, by variant and device, compiled when first needed."""
+    """The kernels of one optimizer, by variant, device and arithmetic, compiled when first needed."""
 
     def __init__(self, optimizer: torch.optim.Optimizer):
-        self._kernels: dict[tuple[Variant, device.Host], Any] = {}
+        self._kernels: dict[tuple[Variant, device.Host, bool], Any] = {}
         self.known: dict[int, GroupGuard] = {}  # by group: what all went into kernels
         self._records = records.of(optimizer)
         self.numbers = Numbers()
@@ -134,9 +135,10 @@ class Kernels:
     def get(self, v: Variant, like: Tensor) -> Any:
         """The kernel for tensors that lie where `like` does."""
         where = device.get(like.device)
-        kernel = self._kernels.get((v, where))
+        key = (v, where, flushes_denormals())
+        kernel = self._kernels.get(key)
         if kernel is None:
-            kernel = self._kernels[v, where] = self._build(v, where)
+            kernel = self._kernels[key] = self._build(v, where)
         return kernel
 
     def _build(self, v: Variant, where: device.Host) -> Any:

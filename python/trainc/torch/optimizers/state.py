@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from trainc.base.arithmetic import flushes_denormals
 from trainc.torch import compat
 from trainc.torch.guards.places import contents, contents_guard
 from trainc.torch.guards.state import TypeGuard
@@ -83,7 +84,7 @@ class GroupGuard:
         numbers: list[list[Tensor]],
     ):  # fmt: skip
         self.params, grads, self.states = [row[0] for row in rows], [row[1] for row in rows], [row[2:] for row in rows]
-        self._formula, self._flags = formula, formula.flags(group)
+        self._formula, self._flags, self._flushes = formula, formula.flags(group), flushes_denormals()
         self._given, self._state = list(group["params"]), optimizer.state
         having = set(map(id, self.params))
         self._has_grad = [id(p) in having for p in self._given]
@@ -101,7 +102,7 @@ class GroupGuard:
         given = group["params"]
         if (
             optimizer.state is not self._state or self._formula.flags(group) != self._flags or len(given) != len(self._given)
-            or not all(map(operator.is_, given, self._given)) or not self._same()
+            or not all(map(operator.is_, given, self._given)) or not self._same() or flushes_denormals() != self._flushes
         ):  # fmt: skip
             return None
         grads = [p.grad for p in given]
