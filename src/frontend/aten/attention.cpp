@@ -34,7 +34,8 @@ Outcome backward(const Call& c) {
   const DType d = compute_dtype(c.arg(1, "query").tensor().dtype());
   auto in = [&](int at, const char* name) { return c.arg(at, name).as(d); };
   Value q = in(1, "query"), k = in(2, "key"), v = in(3, "value"), dy = in(0, "grad_out"), y = in(4, "out");
-  // PyTorch 2.11 says that its logsumexp is of f32, which f64's kernel does not keep to: one rounded to f32 is made anew.
+  // PyTorch 2.11 says that its logsumexp is of f32, which f64's kernel does not keep to: one rounded to f32 is made
+  // anew.
   const bool rounded = d == DType::F64 && c.arg(5, "logsumexp").tensor().dtype() != d;
   const Value logsumexp = rounded ? formulas::attention(q, k, v, *form).logsumexp() : in(5, "logsumexp");
   const formulas::AttentionGradients g = formulas::attention_backward(dy, q, k, v, y, logsumexp, *form);
