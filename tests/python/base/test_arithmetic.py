@@ -1,4 +1,4 @@
-"""torch.set_flush_denormal: whether denormal numbers count as zero decides what constants are folded to, and so which plan it is."""
+"""torch.set_flush_denormal: whether denormal numbers count as zero decides what constants are folded to, and so the plan."""
 
 import itertools
 import json
