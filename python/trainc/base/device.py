@@ -17,6 +17,9 @@ class Device(Protocol):
     def facts(self) -> list[Any]:
         """What else a plan depends on: part of its key in the cache."""
 
+    def facts_of_measurements(self) -> list[Any]:
+        """What else a plan depends on that measures the framework's own operators."""
+
     def threads(self) -> int:
         """Those that the framework computes with on the host."""
 

@@ -64,7 +64,7 @@ class CompileOptions:
         measures = tune == "max" and _core.measures(kind)
         return CompileOptions(
             device=kind,
-            facts=tuple(where.facts()),
+            facts=(*where.facts(), *(where.facts_of_measurements() if measures else ())),
             cpu=_core.cpu_level(),
             l1d=l1d,
             l2=l2,

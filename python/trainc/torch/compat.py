@@ -6,7 +6,8 @@ version of PyTorch fails there first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -87,8 +88,10 @@ from torch._C._autograd import _get_current_graph_task_keep_graph as keeps_graph
 from torch._C import _construct_storage_from_data_pointer as storage_at, _storage_Use_Count as storage_use_count
 from torch._prims_common import is_non_overlapping_and_dense_or_false
 
-# -- oneDNN: a trace takes layers apart, a measurement wants it back (there is no public getter) ------------------------------
-from torch._C import _get_mkldnn_enabled as onednn_enabled, _set_mkldnn_enabled as set_onednn
+# -- oneDNN: a trace takes layers apart, a measurement wants it as the user has it (there is no public getter) ------------------
+from torch._C import (
+    _get_mkldnn_deterministic as onednn_deterministic, _get_mkldnn_enabled as onednn_is_on, _set_mkldnn_enabled as set_onednn,
+)  # fmt: skip
 
 # -- optimizers: hooks for all of them; which of eager's loops runs -----------------------------------------------------------
 from torch.optim.optimizer import (
@@ -274,6 +277,36 @@ def inductor_config() -> ModuleType:
     from torch._inductor import config
 
     return config
+
+
+_onednn_before: list[bool] = []  # what traces that go on have found it to be
+
+
+def onednn_enabled() -> bool:
+    """As the user has it, whatever a trace that goes on does with it."""
+    return _onednn_before[0] if _onednn_before else onednn_is_on()
+
+
+@contextlib.contextmanager
+def without_onednn() -> Iterator[None]:
+    """For a trace."""
+    _onednn_before.append(onednn_is_on())
+    set_onednn(False)
+    try:
+        yield
+    finally:
+        set_onednn(_onednn_before.pop())
+
+
+@contextlib.contextmanager
+def users_onednn() -> Iterator[None]:
+    """For what runs in the middle of a trace as it will run in a step."""
+    before = onednn_is_on()
+    set_onednn(onednn_enabled())
+    try:
+        yield
+    finally:
+        set_onednn(before)
 
 
 def profiles_optimizers() -> bool:

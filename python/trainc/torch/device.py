@@ -18,7 +18,12 @@ import torch
 
 from trainc.base import config
 from trainc.base.errors import InternalError, NotCompiled, UserError
-from trainc.torch.compat import disable_current_modes, is_non_overlapping_and_dense_or_false
+from trainc.torch.compat import (
+    disable_current_modes,
+    is_non_overlapping_and_dense_or_false,
+    onednn_deterministic,
+    onednn_enabled,
+)
 
 WORDS = ("cpu", "cuda", "interpret")
 BLOCK = 256  # threads of a block of torch's dropout kernel
@@ -48,6 +53,13 @@ class Host:
     def facts(self) -> list[Any]:
         """What else a plan depends on: part of its key in the cache."""
         return []
+
+    def facts_of_measurements(self) -> list[Any]:
+        """What else a plan depends on that measures the framework's operators: what decides their time and their error."""
+        onednn = torch.backends.mkldnn
+        precisions = [each.fp32_precision for each in (torch.backends, onednn, onednn.matmul, onednn.conv, onednn.rnn)]
+        # torch.set_float32_matmul_precision sets onednn.matmul's; its own getter raises where a program uses both
+        return [*precisions, onednn_enabled(), onednn_deterministic(), torch.are_deterministic_algorithms_enabled()]
 
     def threads(self) -> int:
         return torch.get_num_threads()

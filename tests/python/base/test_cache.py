@@ -1,5 +1,6 @@
 """Plans on disk: found again by the next process, never wrong, whoever writes, kills or damages what."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -20,6 +21,7 @@ from trainc import cli
 from trainc.base import cache, cache_files, config, messages, options, records
 from trainc.base.errors import InternalError
 from trainc.base.options import CompileOptions
+from trainc.torch import compat
 from trainc.torch.device import HOST, Host
 from trainc.torch.graph import wire
 
@@ -214,6 +216,45 @@ def test_the_key_holds_all_that_a_plan_depends_on(directory, monkeypatch):
 
     assert key(Numbered()) == key(gpus[0])
     assert len(options._build()) == 40
+
+
+onednn = torch.backends.mkldnn
+FLAGS_OF_OPERATORS = [
+    *((owner, "fp32_precision", "bf16") for owner in (torch.backends, onednn.matmul, onednn.conv, onednn.rnn)),
+    (onednn, "enabled", False), (onednn, "deterministic", True),
+]  # fmt: skip
+
+
+@contextlib.contextmanager
+def set_flag(owner, name, value):
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def test_what_was_measured_depends_on_the_flags_of_pytorchs_operators(directory):
+    """They decide how long an operator takes and how far it errs; a plan that measures nothing does not ask for them."""
+
+    def keys():
+        measured = CompileOptions.of(HOST, "max")
+        verdict = cache.key("framework", measured.of_measurements(), "a contraction")
+        with compat.without_onednn():  # as in a trace
+            assert CompileOptions.of(HOST, "max") == measured
+        return (cache.key("forward", measured, "graph"), verdict), cache.key("forward", CompileOptions.of(HOST), "graph")
+
+    found, plain = zip(keys(), strict=True)
+    for flag in FLAGS_OF_OPERATORS:
+        with set_flag(*flag):
+            found, plain = (*found, keys()[0]), (*plain, keys()[1])
+    with set_flag(onednn.matmul, "fp32_precision", onednn.matmul.fp32_precision):
+        torch.set_float32_matmul_precision("medium")
+        assert keys()[0] != found[0]
+    assert keys()[0] == found[0] and len(set(plain)) == 1
+    for each in zip(*found, strict=True):
+        assert len(set(each)) == 1 + len(FLAGS_OF_OPERATORS)
 
 
 def test_passes_that_are_disabled_are_passes(monkeypatch):

@@ -56,7 +56,7 @@ def test_every_name_is_asked_of_here():
     names = {alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     names |= {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     names |= {target.id for node in tree.body if isinstance(node, ast.Assign) for target in node.targets}
-    names -= {"Any", "Callable", "ModuleType", "NamedTuple", "annotations"}
+    names -= {"Any", "Callable", "Iterator", "ModuleType", "NamedTuple", "annotations"}
     tests = Path(__file__).read_text()
     assert sorted(name for name in names if not re.search(rf"compat\.{name}\b", tests)) == []
 
@@ -442,12 +442,20 @@ def test_memory_can_be_wrapped_and_its_holders_counted():
 
 
 def test_onednn_can_be_switched():
-    before = compat.onednn_enabled()
-    compat.set_onednn(not before)
+    before = compat.onednn_is_on()
     try:
-        assert compat.onednn_enabled() is not before
+        for users in (True, False):
+            compat.set_onednn(users)
+            assert compat.onednn_is_on() is compat.onednn_enabled() is users
+            with compat.without_onednn(), compat.without_onednn():
+                assert not compat.onednn_is_on() and compat.onednn_enabled() is users
+                with compat.users_onednn():
+                    assert compat.onednn_is_on() is users
+                assert not compat.onednn_is_on()
+            assert compat.onednn_is_on() is users
     finally:
         compat.set_onednn(before)
+    assert not compat.onednn_deterministic()
 
 
 def test_the_lock_of_traces_is_reentrant_and_excludes_other_threads():

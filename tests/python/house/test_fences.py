@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import graphlib
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -38,7 +39,8 @@ ALLOWED = {
         "loop", "emit/cuda",
     },
 }  # fmt: skip
-INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+COMMENT = re.compile(r'//[^\n]*|/\*.*?\*/|("(?:\\.|[^"\\\n])*")', re.DOTALL)  # or a string, which stays
+INCLUDE = re.compile(r"^[ \t]*(?:#|%:|\?\?=)[ \t]*(include\w*|import|embed)\b[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 SUFFIXES = {".h", ".hpp", ".cpp", ".def", ".inc"}
 
 
@@ -48,11 +50,31 @@ def stage_of(path: str) -> str:
     return "/".join(parts[:2]) if parts[0] in ("emit", "frontend") or parts[:2] == ("runtime", "interpret") else parts[0]
 
 
+def code_of(text: str) -> str:
+    """A C++ file without its comments, its lines that go on put together."""
+    return COMMENT.sub(lambda match: match.group(1) or " ", text.replace("\\\n", ""))
+
+
+def includes(path: str, text: str) -> tuple[list[tuple[str, str]], list[str]]:
+    """What a file below src includes, as (its quote, a name), the quote being '"' for all that is ours; and the includes that it
+    may not have: of what a macro says, of a path with "..", any but #include."""
+    found, dynamic = [], []
+    for word, said in INCLUDE.findall(code_of(text)):
+        literal = re.fullmatch(r'<([^>"]+)>|"([^"]+)"', said)
+        if word != "include" or not literal or ".." in Path(literal.group(1) or literal.group(2)).parts:
+            dynamic.append(f"src/{path} has #{word} {said}: only #include of a plain name is read")
+            continue
+        name = literal.group(1) or literal.group(2)
+        ours = literal.group(2) is not None or (SOURCE / name).is_file()
+        found.append(('"' if ours else "<", name))
+    return found, dynamic
+
+
 def breaches(path: str, text: str) -> list[str]:
     """What a file below src includes though it must not."""
     stage = stage_of(path)
-    found = []
-    for quote, target in INCLUDE.findall(text):
+    names, found = includes(path, text)
+    for quote, target in names:
         if quote == '"' and "/" not in target:
             continue  # beside the file itself
         if target.startswith(("llvm/", "llvm-c/")):
@@ -96,7 +118,7 @@ def reached(path: str, texts: dict[str, str]) -> dict[str, str]:
     waiting = [path]
     while waiting:
         file = waiting.pop()
-        for quote, target in INCLUDE.findall(texts[file]):
+        for quote, target in includes(file, texts[file])[0]:
             name = target if "/" in target else str(Path(file).parent / target)
             if quote == '"' and name in texts and name not in found:
                 found[name] = file
@@ -157,6 +179,17 @@ def test_every_folder_is_a_stage():
         ("plan/plan.h", '  #  include "graph/graph.h"'),
         ("runtime/cuda/executable.cpp", '#include "interpret/device.h"'),
         ("runtime/device.cpp", '#include "runtime/interpret/device.h"'),
+        ("runtime/device.cpp", "#include <lower/lower.h>"),
+        ("runtime/device.cpp", '/* */ #include "lower/lower.h"'),
+        ("runtime/device.cpp", '/* a\n b */ # /* c */ include /**/ "lower/lower.h"  // d'),
+        ("runtime/device.cpp", '#include"lower/lower.h"'),
+        ("runtime/device.cpp", '#include_next "lower/lower.h"'),
+        ("runtime/device.cpp", '#import "lower/lower.h"'),
+        ("runtime/device.cpp", '%:include "lower/lower.h"'),
+        ("runtime/device.cpp", '#inc\\\nlude "lower/lower.h"'),
+        ("runtime/device.cpp", '#define L "lower/lower.h"\n#include L'),
+        ("runtime/device.cpp", '#include "../lower/lower.h"'),
+        ("runtime/device.cpp", '#include "cpu/../../lower/lower.h"'),
     ],
 )
 def test_a_breach_is_seen(path, line):
@@ -170,6 +203,8 @@ def test_a_breach_is_seen(path, line):
         ("loop/loop.h", '#include "graph/graph.h"'),
         ("runtime/cpu/run.cpp", '#include "runtime/runtime.h"'),
         ("graph/graph.cpp", '#include "graph/ops.def"'),
+        ("runtime/device.cpp", '// #include "lower/lower.h"\n/* #include "lower/lower.h"\n#include "lower/lower.h" */'),
+        ("runtime/device.cpp", 'f("/*");\n#include <vector>  // "x'),
     ],
 )
 def test_what_is_allowed_is_allowed(path, line):
@@ -183,7 +218,10 @@ def test_what_is_allowed_is_allowed(path, line):
 NAMES_MACHINES = (
     "support/", "emit/", "runtime/cpu/", "interpret/amx.cpp", "runtime/cuda/device.cpp", "runtime/interpret/device.cpp",
 )  # fmt: skip
-MACHINE = re.compile(r"""\b(?:Gpu|CpuLevel)\b|(?:\.|->)gpu\b|[=!]=\s*"(?:cpu|interpret|cuda|sm_)""")
+MACHINE = re.compile(
+    r"""\b(?:Gpu|CpuLevel)\b|(?:\.|->)gpu\b|[=!]=\s*"(?:cpu|interpret|cuda|sm_)|"(?:cpu|interpret|cuda|sm_\w*)"\s*[=!]=|"""
+    r"""starts_with\("(?:cpu|interpret|cuda|sm_)"""
+)
 
 
 def machines_named(path: str, text: str) -> list[str]:
@@ -207,11 +245,64 @@ def test_stages_ask_for_capabilities():
         "return machine->gpu ? 1 : 2;",
         'if (plan.device == "interpret") return;',
         'ok = target.name() != "sm_90a";',
+        'if ("cpu" == name) return;',
+        'if (name.starts_with("sm_")) return;',
     ],
 )
 def test_a_machine_that_is_named_is_seen(line):
     assert len(machines_named("compiler/codegen.cpp", f"int x;\n{line}\n")) == 1
     assert machines_named("emit/llvm/emit.cpp", line) == []
+
+
+# Who may ask the environment, the machine and the calling thread: whoever makes CompileOptions of the answers (bindings, for
+# Python) or needs none for a plan, since it runs plans; and what only finds a library. All others are told by the options, which
+# are in a plan's key.
+ASKS_WORLD = ("support/", "runtime/", "bindings/", "interpret/", "emit/cuda/nvrtc.cpp")
+WORLD = re.compile(
+    r"getenv|\benviron\b|\b(?:machine_)?cpu_level\s*\(|\bcache_sizes\s*\(|\bcpu_(?:target|model|is_intel)\s*\(|"
+    r"\bmask_generator\s*\(\s*\)|\bflushes_denormals\s*\(|_mm_getcsr|\bfeget\w+|cpuid|xgetbv|__builtin_cpu|"
+    r"hardware_concurrency|\bsysconf\b|\buname\s*\(|sched_get|getauxval|/proc/|\bget_nprocs"
+)
+OF_TESTS = {"compiler/options.h": "  Target target = cpu_target();"}  # a default that options_of sets for every plan
+
+
+def world_asked(path: str, text: str) -> list[str]:
+    if path.startswith(ASKS_WORLD):
+        return []
+    lines = code_of(text).splitlines()
+    return [
+        f"src/{path}: {line.strip()}"
+        for line in lines
+        if WORLD.search(line) and line.split(";")[0] + ";" != OF_TESTS.get(path)
+    ]
+
+
+def test_what_decides_is_told_by_the_options():
+    files = [file for file in sorted(SOURCE.rglob("*")) if file.suffix in SUFFIXES]
+    found = [line for file in files for line in world_asked(str(file.relative_to(SOURCE)), file.read_text())]
+    assert not found, "\n".join(["a field of CompileOptions says it instead (docs/cache.md):", *found])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'if (std::getenv("TRAINC_X")) return;',
+        'secure_getenv("X");',
+        "extern char** environ;",
+        "if (cpu_level() >= level) return;",
+        "o.target = target_of(name, machine_cpu_level ());",
+        "const int cores = cache_sizes().cores;",
+        "options.target = cpu_target();",
+        "draw(mask_generator());",
+        "fold(trainc::flushes_denormals());",
+        "std::thread::hardware_concurrency();",
+        "sysconf(_SC_NPROCESSORS_ONLN);",
+        'std::ifstream file("/proc/cpuinfo");',
+    ],
+)
+def test_a_question_to_the_world_is_seen(line):
+    assert len(world_asked("schedule/cut.cpp", f"int x;  // {line}\n{line}\n")) == 1
+    assert world_asked("support/cpu.cpp", line) == []
 
 
 def test_capabilities_are_no_machines():
@@ -301,7 +392,7 @@ def test_words_and_variables_are_no_numbers_that_decide():
 # ---- the rooms of the Python package ----------------------------------------------------------------------------------
 
 PACKAGE = ROOT / "python" / "trainc"
-FRAMEWORKS = {"torch", "jax", "keras", "tensorflow"}
+FRAMEWORKS = {"torch", "functorch", "torchvision", "torchaudio", "jax", "keras", "tensorflow"}
 
 # room (a folder, or a file beside folders) -> rooms that its modules may import, within functions too, beside their own
 _GROUND = {"base", "_core", "torch.compat", "torch.patches", "torch.strided", "torch.trust"}
@@ -342,15 +433,45 @@ def room_of(module: str) -> str:
 
 
 def imports(text: str, modules: set[str]) -> list[str]:
-    """What a file imports, anywhere in it: modules of ours as "trainc.base.cache", the first name of all others'."""
+    """What a file imports, anywhere in it: modules of ours as "trainc.base.cache", the first name of all others'. (Relative
+    imports are refused: `dynamic_imports`.)"""
     found = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
+        elif isinstance(node, ast.ImportFrom) and not node.level:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
             found += [name if name.removeprefix("trainc.") in modules else node.module for name in names]
     return [name if name.split(".")[0] == "trainc" else name.split(".")[0] for name in found]
+
+
+# Who looks at the modules that are there, since a program has imported them: torch's, and those that a program reads.
+LOOKS_AT_MODULES = {"torch.doors.accelerate", "torch.capture.distributed", "torch.guards.reads", "torch.verify.report"}
+_IMPORTERS = {"import_module", "__import__", "exec_module", "load_module", "run_module", "run_path", "exec", "eval"}
+# The user's program, of the command; Accelerate's own module; a function made of the text of numbers.
+_IMPORTS_ANY = {
+    "cli.script": {"run_module", "run_path"}, "torch.doors.accelerate": {"exec_module"}, "torch.numbers.operands": {"exec"},
+}  # fmt: skip
+OF_BASE = {"tqdm"}  # beside Python's own: the progress bar
+
+
+def dynamic_imports(module: str, text: str) -> list[str]:
+    """Ways to a module of which the fence cannot read which it is."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom):
+            names = {alias.name for alias in node.names}
+            refused = node.level or names & _IMPORTERS or (node.module == "sys" and "modules" in names) or "*" in names
+        elif isinstance(node, (ast.Name, ast.Attribute)):
+            name = node.id if isinstance(node, ast.Name) else node.attr
+            modules = ast.unparse(node).endswith("sys.modules") and module not in LOOKS_AT_MODULES
+            method = isinstance(node, ast.Attribute) and name in ("exec", "eval") and ast.unparse(node.value) != "builtins"
+            refused = modules or (name in _IMPORTERS - _IMPORTS_ANY.get(module, set()) and not method)
+        else:
+            continue
+        if refused:
+            found.append(f"{module} has {ast.unparse(node)}: say in full, in an import, what is imported")
+    return found
 
 
 def python_modules() -> dict[str, str]:
@@ -361,12 +482,13 @@ def python_modules() -> dict[str, str]:
 
 def python_breaches(module: str, text: str, modules: set[str]) -> list[str]:
     """What a module imports though it must not."""
-    room, found = room_of(module), []
+    room, found = room_of(module), dynamic_imports(module, text)
     if room not in ROOMS:
         return [f"{module} is in no room"]
     for name in imports(text, modules):
         if name.split(".")[0] != "trainc":
             allowed = name not in FRAMEWORKS or (name == "torch" and (room.startswith("torch") or room == "cli"))
+            allowed = allowed and (room != "base" or name in sys.stdlib_module_names | OF_BASE)  # any other may bring a framework
         else:
             target = name.removeprefix("trainc").removeprefix(".")
             allowed = room_of(target) in ROOMS[room] | {room} or (room, target) == ("cli", "")
@@ -411,15 +533,67 @@ def test_no_rooms_and_no_modules_import_each_other():
         ("torch.guards.reads", "import trainc.torch.run.core"),
         ("torch.doors.step", "import jax"),
         ("elsewhere.thing", "import os"),
+        ("base.cache", "import functorch"),
+        ("base.cache", "import torchvision"),
+        ("base.cache", "import a_package_that_may_bring_torch"),
+        ("base.cache", "from ..torch import device"),
+        ("base.cache", "torch = importlib.import_module('torch')"),
+        ("base.cache", "from importlib import import_module as get"),
+        ("base.cache", "torch = __import__('torch')"),
+        ("base.cache", "get = builtins.__import__"),
+        ("base.cache", "torch = sys.modules['torch']"),
+        ("base.cache", "from sys import modules"),
+        ("base.cache", "exec('import torch')"),
+        ("base.cache", "builtins.exec('import torch')"),
+        ("torch.graph.wire", "from ..capture import trace"),
+        ("torch.graph.wire", "from .. import doors"),
+        ("torch.graph.wire", "from . import sizes"),
+        ("torch.graph.wire", "from os import *"),
+        ("torch.graph.wire", "import sys; door = sys.modules['trainc.torch.doors.call']"),
     ],
 )
 def test_a_breach_of_a_room_is_seen(module, line):
     assert len(python_breaches(module, f"import os\n{line}\n", set(python_modules()))) == 1
 
 
+def asks_for_fallback(text: str) -> bool:
+    """Whether a file reads or sets the switch, by its name or by one that is not said."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom):
+            asks = (node.module or "").endswith("config") and {alias.name for alias in node.names} & {"fallback", "*"}
+        elif isinstance(node, ast.Attribute):
+            asks = node.attr == "fallback" or (node.attr == "__dict__" and ast.unparse(node.value).split(".")[-1] == "config")
+        elif isinstance(node, ast.Call):
+            function = ast.unparse(node.func)
+            asks = function in ("getattr", "setattr", "hasattr", "vars") and ast.unparse(node.args[0]).split(".")[-1] == "config"
+        else:
+            asks = isinstance(node, ast.Constant) and node.value == "fallback"
+        if asks:
+            return True
+    return False
+
+
 def test_one_place_decides_on_the_fallback():
-    texts = {module: text.replace("trainc.config.fallback", "") for module, text in python_modules().items()}  # named in messages
-    assert [module for module, text in texts.items() if "config.fallback" in text] == ["base.messages"]
+    assert [module for module, text in python_modules().items() if asks_for_fallback(text)] == ["base.messages"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from trainc.base.config import fallback",
+        "from trainc.base.config import fallback as asked, cache",
+        "x = trainc.config.fallback",
+        "from trainc.base import config as c\nc.fallback",
+        "getattr(config, 'fallback')",
+        "getattr(trainc.config, 'fall' + 'back')",
+        "vars(config)",
+        "config.__dict__",
+        "operator.attrgetter('fallback')(config)",
+    ],
+)
+def test_who_asks_for_the_fallback_is_seen(line):
+    assert asks_for_fallback(f"import os\n{line}\n")
+    assert not asks_for_fallback('"""trainc.config.fallback"""\nconfig.cache, messages.fell_back("fallback is off")\n')
 
 
 def test_a_circle_is_seen():
@@ -480,12 +654,30 @@ def private_attributes(text: str, own: set[str]) -> list[str]:
     return sorted(set(found))
 
 
+_BY_STRING = {"getattr", "hasattr", "setattr", "delattr", "attrgetter", "methodcaller", "getattr_static"}
+
+
+def private_strings(text: str, own: set[str]) -> list[str]:
+    """The same by a string: getattr(torch, "_C")."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in _BY_STRING:
+            for given in node.args:
+                if isinstance(given, ast.Constant) and isinstance(given.value, str):
+                    parts = given.value.split(".")
+                    found |= {part for part in parts if re.match(r"_(?!_)", part) and part not in own | _OF_PYTHON}
+    return sorted(found)
+
+
 def test_private_names_of_torch_are_in_compat_alone():
     texts = python_modules()
     of_torch = texts.pop("torch.compat")
     assert private_names(of_torch)
     own = own_names(texts.values())
-    found = {module: [*private_names(text), *private_attributes(text, own)] for module, text in texts.items()}
+    found = {
+        module: [*private_names(text), *private_attributes(text, own), *private_strings(text, own)]
+        for module, text in texts.items()
+    }
     assert not {module: names for module, names in found.items() if names}
 
 
@@ -510,3 +702,18 @@ def test_a_private_name_is_seen(line):
 def test_a_private_attribute_is_seen(line):
     assert private_attributes(f"{line}\n", {"_known"})
     assert not private_attributes("self._known, other._known, sys._getframe(), torch.ops.aten._to_copy\n", {"_known"})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "getattr(torch, '_C')",
+        "hasattr(model, '_call_impl')",
+        "setattr(x, '_cdata', 0)",
+        "operator.attrgetter('nn._reduction')(torch)",
+        "inspect.getattr_static(torch, '_C', None)",
+    ],
+)
+def test_a_private_name_in_a_string_is_seen(line):
+    assert private_strings(f"{line}\n", {"_known"})
+    assert not private_strings("getattr(self, '_known'), getattr(x, '__name__'), getattr(x, 'shape'), f('_C')\n", {"_known"})

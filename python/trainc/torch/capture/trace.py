@@ -158,13 +158,9 @@ def calls_program(code: Any) -> bool:
 @contextlib.contextmanager
 def recurrent_layers():
     """LSTM, GRU and RNN as their elementwise and matrix operations, with eager's dropout between layers."""
-    onednn = compat.onednn_enabled()
-    compat.set_onednn(False)  # or a layer is one opaque call, which drops what its backward needs
-    try:
-        with patched(*compat.RECURRENT_LAYERS, _layer_by_layer):
-            yield
-    finally:
-        compat.set_onednn(onednn)
+    # With oneDNN a layer is one opaque call, which drops what its backward needs.
+    with compat.without_onednn(), patched(*compat.RECURRENT_LAYERS, _layer_by_layer):
+        yield
 
 
 _rnn_helper = compat.RECURRENT_LAYERS.original()

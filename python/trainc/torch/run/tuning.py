@@ -8,10 +8,9 @@ contraction's place? It adds up in another order: docs/contraction.md says what 
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from trainc.base import cache
@@ -115,7 +114,7 @@ class Verdict(NamedTuple):
 
 def verdict(plans: dict[str, Callable[[], Any]]) -> Verdict:
     """Both run in turn on the same kind of numbers; of the faster one, where it is PyTorch's, more is asked."""
-    with compat.disable_current_modes(), onednn():
+    with compat.disable_current_modes(), compat.users_onednn():  # as a step finds them: the compiler may be asked in a trace
         ours, framework = CoreExecutable(plans["ours"]()), CoreExecutable(plans["framework"]())
         found = Verdict(*seconds_of(ours, framework))
         if found.faster:  # than our kernel as it comes: only then its own variants are measured
@@ -124,18 +123,6 @@ def verdict(plans: dict[str, Callable[[], Any]]) -> Verdict:
             return found
         (call,) = framework._externs.values()
         return found._replace(**quality(CoreExecutable(plans["alone"]()), call))
-
-
-@contextlib.contextmanager
-def onednn() -> Iterator[None]:
-    """PyTorch as a step finds it: the compiler may be asked in the middle of a trace, which has oneDNN turned off (trace.py)."""
-
-    before = compat.onednn_enabled()
-    compat.set_onednn(True)
-    try:
-        yield
-    finally:
-        compat.set_onednn(before)
 
 
 def seconds_of(ours: Any, framework: Any) -> tuple[float, float]:
