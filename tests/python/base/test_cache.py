@@ -219,6 +219,7 @@ def test_the_key_holds_all_that_a_plan_depends_on(directory, monkeypatch):
 
 
 onednn = torch.backends.mkldnn
+allow_flags = getattr(torch.backends, "__allow_nonbracketed_mutation")  # noqa: B009 (inside a class the name would be mangled)
 FLAGS_OF_OPERATORS = [
     *((owner, "fp32_precision", "bf16") for owner in (torch.backends, onednn.matmul, onednn.conv, onednn.rnn)),
     (onednn, "enabled", False), (onednn, "deterministic", True),
@@ -227,12 +228,15 @@ FLAGS_OF_OPERATORS = [
 
 @contextlib.contextmanager
 def set_flag(owner, name, value):
+    """Sets it also where another test imported torch.testing, which forbids that flags be set but through PyTorch's contexts."""
     before = getattr(owner, name)
-    setattr(owner, name, value)
+    with allow_flags():
+        setattr(owner, name, value)
     try:
         yield
     finally:
-        setattr(owner, name, before)
+        with allow_flags():
+            setattr(owner, name, before)
 
 
 def test_what_was_measured_depends_on_the_flags_of_pytorchs_operators(directory):
