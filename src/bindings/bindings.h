@@ -37,7 +37,7 @@ void rename(std::vector<std::string>& origins, const std::map<std::string, std::
 void bind_machine(nb::module_&);     // CPU, threads, version, build
 void bind_random(nb::module_&);      // bernoulli
 void bind_executable(nb::module_&);  // Executable, load_plan
-void bind_watch(nb::module_&);       // CallWatch, same_contents, type_version
+void bind_watch(nb::module_&);       // CallWatch, AttributeWatch, same_contents, type_version
 void bind_reference(nb::module_&);   // import_text, optimized_text, evaluate
 void bind_compiler(nb::module_&);    // compile, JointGraph, Foreach
 

@@ -1,6 +1,6 @@
 // What python/trainc/torch/guards/watch.py needs of CPython: each piece of code that runs for the first time while a
-// program is traced, and the C functions that it calls; and whether places that were read hold the very objects that
-// they held.
+// program is traced, and the C functions that it calls; which attributes it reads of a trace's tensors; and whether
+// places that were read hold the very objects that they held.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -90,6 +90,88 @@ class CallWatch {
   std::unordered_map<PyCodeObject*, std::unordered_set<const PyMethodDef*>> calls_;
   Py_tracefunc before_ = nullptr;
   nb::object before_argument_;
+};
+
+// ---- attributes -----------------------------------------------------------------------------------------------------
+
+/// A class's `__getattribute__` that asks Python for a few names alone; with no names, a `__getattr__`. A trace reads a
+/// million attributes of its tensors, nearly all of them from PyTorch's own code.
+class AttributeWatch {
+ public:
+  AttributeWatch(nb::object always, nb::object names, nb::object on_name, nb::object is_users)
+      : always_(std::move(always)),
+        names_(std::move(names)),
+        on_name_(std::move(on_name)),
+        is_users_(std::move(is_users)) {
+    if (!PyAnySet_Check(always_.ptr())) throw UserError("AttributeWatch: always must be a set");
+    if (!names_.is_none() && !PyAnySet_Check(names_.ptr()))
+      throw UserError("AttributeWatch: names must be a set or None");
+  }
+  ~AttributeWatch() {
+    for (auto& [code, user] : codes_) Py_DECREF(code);
+  }
+
+  static PyObject* call(PyObject* self, PyObject* arguments, PyObject*) {
+    PyObject *object, *name;
+    if (!PyArg_UnpackTuple(arguments, "AttributeWatch", 2, 2, &object, &name)) return nullptr;
+    return nb::inst_ptr<AttributeWatch>(self)->attribute(object, name);
+  }
+
+  /// Found in a class, it is a method of the instance.
+  static PyObject* bind(PyObject* self, PyObject* object, PyObject*) {
+    return object == nullptr || object == Py_None ? Py_NewRef(self) : PyMethod_New(self, object);
+  }
+
+  static int traverse(PyObject* self, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(self));
+    if (nb::inst_ready(self))
+      for (const nb::object* held : nb::inst_ptr<AttributeWatch>(self)->held()) Py_VISIT(held->ptr());
+    return 0;
+  }
+  static int clear(PyObject* self) {
+    for (nb::object* held : nb::inst_ptr<AttributeWatch>(self)->held()) held->reset();
+    return 0;
+  }
+
+ private:
+  PyObject* attribute(PyObject* object, PyObject* name) {
+    const bool missing = names_.is_none();
+    int ask = PySet_Contains(always_.ptr(), name);
+    if (ask == 0) {
+      ask = missing ? 1 : PySet_Contains(names_.ptr(), name);
+      if (ask == 1) ask = asked_by_user();
+    }
+    if (ask < 0) return nullptr;
+    if (ask) return PyObject_CallFunctionObjArgs(on_name_.ptr(), object, name, nullptr);
+    if (!missing) return PyObject_GenericGetAttr(object, name);
+    return PyErr_Format(PyExc_AttributeError, "'Tensor' object has no attribute '%U'", name);
+  }
+
+  /// Asks `is_users` once of each code; -1 where it raised.
+  int asked_by_user() {
+    PyThreadState* const thread = PyThreadState_Get();
+    PyFrameObject* const frame = PyThreadState_GetFrame(thread);
+    if (frame == nullptr) return 0;
+    PyCodeObject* const code = PyFrame_GetCode(frame);
+    int user;
+    if (const auto found = codes_.find(code); found != codes_.end()) {
+      user = found->second;
+      Py_DECREF(code);
+    } else {
+      PyObject* const answer = PyObject_CallOneArg(is_users_.ptr(), reinterpret_cast<PyObject*>(frame));
+      user = answer == nullptr ? -1 : answer == Py_True;
+      Py_XDECREF(answer);
+      if (user >= 0) codes_.emplace(code, user);  // and keeps it: another code could come to lie at its address
+      else Py_DECREF(code);
+    }
+    Py_DECREF(frame);
+    return user;
+  }
+
+  std::array<nb::object*, 4> held() { return {&always_, &names_, &on_name_, &is_users_}; }
+
+  nb::object always_, names_, on_name_, is_users_;
+  std::unordered_map<PyCodeObject*, int> codes_;  // whether each is the user's
 };
 
 // ---- places ---------------------------------------------------------------------------------------------------------
@@ -301,6 +383,18 @@ bool same_contents(nb::handle ignored, nb::handle missing, const nb::list& place
 ///   what gives a buffer: its bytes
 /// (PyDict_Next reads the real storage of subclasses too.)
 void bind_watch(nb::module_& m) {
+  static PyType_Slot attribute_slots[] = {{Py_tp_call, reinterpret_cast<void*>(&AttributeWatch::call)},
+                                          {Py_tp_descr_get, reinterpret_cast<void*>(&AttributeWatch::bind)},
+                                          {Py_tp_traverse, reinterpret_cast<void*>(&AttributeWatch::traverse)},
+                                          {Py_tp_clear, reinterpret_cast<void*>(&AttributeWatch::clear)},
+                                          {0, nullptr}};
+  nb::class_<AttributeWatch>(
+      m, "AttributeWatch", nb::type_slots(attribute_slots),
+      "A class's __getattribute__: on_name(object, name) for the names of `always`, and for those of "
+      "`names` where the user's code asks (is_users(frame), once of each code); else object's "
+      "own. With names=None its __getattr__: of any name, or an AttributeError.")
+      .def(nb::init<nb::object, nb::object, nb::object, nb::object>(), nb::arg("always"), nb::arg("names").none(),
+           nb::arg("on_name"), nb::arg("is_users"));
   m.def("same_contents", &same_contents, nb::arg("ignored"), nb::arg("missing"), nb::arg("places"), nb::arg("expected"),
         "Whether places that were read hold what they held, by identity: places.same_contents.");
   static PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&ContentsGuard::traverse)},

@@ -12,7 +12,7 @@ import contextlib
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Any
 
 import torch
@@ -26,6 +26,11 @@ from trainc.torch.guards.watch import Refusing
 from trainc.torch.numbers import Number
 from trainc.torch.patches import patched, replaced
 from trainc.torch.trust import is_stdlib, is_trusted_code
+
+try:
+    from trainc._core import AttributeWatch
+except ImportError:  # the package without its compiler
+    AttributeWatch = None
 
 _TRACING = (FunctionalTensor, FakeTensor)
 _OF_CLASS = frozenset({"__class__", "__module__", "__doc__"})
@@ -84,7 +89,8 @@ class Disguise(Refusing):
     def active(self) -> Iterator[None]:
         with self._patches:
             for kind in _TRACING:  # by functions, not by methods that are bound already: the tensor is their first argument
-                self._patches.enter_context(patched(kind, "__getattr__", lambda tensor, name: self._missing(tensor, name)))
+                missing = _asking(frozenset(), None, lambda tensor, name: self._missing(tensor, name))
+                self._patches.enter_context(patched(kind, "__getattr__", missing))
                 self._patches.enter_context(patched(kind, "__hash__", lambda tensor: self._hash(tensor)))
                 for name in _VALUES:
                     self._patches.enter_context(patched(kind, name, self._giving(name, getattr(kind, name))))
@@ -121,10 +127,10 @@ class Disguise(Refusing):
                 self._patches.enter_context(replaced(variables, name, ours))
         if not self._answers_attributes and not (_OF_ALL | _OWN).isdisjoint(about(frame.f_code).names):
             self._answers_attributes = True
+            named = _OF_CLASS | _OWN | {"__dict__"}
+            answers = _asking({"__class__"}, named, lambda tensor, name: self._attribute(tensor, name))
             for kind in _TRACING:  # slow, and so only where some code asks
-                self._patches.enter_context(
-                    patched(kind, "__getattribute__", lambda tensor, name: self._attribute(tensor, name))
-                )
+                self._patches.enter_context(patched(kind, "__getattribute__", answers))
 
     def _missing(self, tensor: torch.Tensor, name: str) -> Any:
         """An attribute that a tensor of the trace does not have."""
@@ -135,6 +141,7 @@ class Disguise(Refusing):
         raise AttributeError(f"'Tensor' object has no attribute '{name}'")
 
     def _attribute(self, tensor: torch.Tensor, name: str) -> Any:
+        """One that a tensor of the trace may have to answer otherwise."""
         if name == "__class__":
             return _class_of(tensor)
         if name in _OF_CLASS and _asked_by_program():
@@ -205,6 +212,13 @@ def _of_program(frame: types.FrameType | None, ends: Callable[[types.CodeType], 
 def _asks_for_itself(code: types.CodeType) -> bool:
     """Whether this code of a package must have its own answer from a tensor; else it asks in the place of its caller."""
     return not (code.co_filename.endswith(_ASKING) or is_stdlib(code.co_filename))
+
+
+def _asking(always: Set[str], names: Set[str] | None, answer: Callable[[torch.Tensor, str], Any]) -> Callable[..., Any]:
+    """`answer` as a class's `__getattribute__`; in C++ (see AttributeWatch) only for what is to be answered otherwise."""
+    if AttributeWatch is None:
+        return answer
+    return AttributeWatch(always, names, answer, lambda frame: not is_trusted_code(frame.f_code, frame.f_globals))
 
 
 def _asked_by_program() -> bool:
