@@ -10,7 +10,7 @@ VENV := $(CURDIR)/.venv
 export PATH := $(VENV)/bin:$(PATH)
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build test test-cpp test-python test-torch test-sanitize stress conformance fuzz golden demo bench bench-cuda check-losses wheel lint format clean
+.PHONY: help setup build test test-cpp test-python test-torch test-sanitize stress conformance architectures fuzz golden demo bench bench-cuda check-losses wheel lint format clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -85,6 +85,9 @@ stress: build build/sanitize/build.ninja  ## the cache against kills, full disks
 
 conformance: build  ## PyTorch's own tables of operations, modules and optimizers, compiled, against eager (ARGS="--ops add --jobs 2"; ARGS=--help)
 	python tests/conformance $(ARGS)
+
+architectures: build  ## all architectures of transformers, small, trained compiled and eagerly (ARGS="--only gpt2 --jobs 2"; ARGS=--help)
+	python tests/architectures $(ARGS)
 
 fuzz: build  ## random programs, compiled against eager, for an hour (ARGS="--seconds 60"; ARGS=--help)
 	python tests/fuzz $(or $(ARGS),--seconds 3600)

@@ -13,11 +13,7 @@ import argparse
 import collections
 import fnmatch
 import json
-import os
 import queue
-import select
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -25,111 +21,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 FINDS = ("wrong", "crash", "hang")
-GROWN = 3 << 30  # bytes at which a worker is replaced: PyTorch's tracers keep much of what they have seen
-
-
-class Worker:
-    """A process that judges; replaced where it dies, hangs or has grown."""
-
-    def __init__(self, log: Path):
-        self._log, self._process = log, None
-
-    def _start(self) -> None:
-        if self._process is None or self._process.poll() is not None:
-            self._errors = open(self._log, "w+b")
-            environment = {**os.environ, "TRAINC_CACHE": "0", "OMP_NUM_THREADS": "1"}
-            self._process = subprocess.Popen(
-                [sys.executable, HERE / "worker.py"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                env=environment,
-            )
-            self._rest = b""
-
-    def _line(self, seconds: float) -> dict | None:
-        """What it says next; None where it died. Raises TimeoutError."""
-        until = time.monotonic() + seconds
-        while b"\n" not in self._rest:
-            if not select.select([self._process.stdout], [], [], max(0, until - time.monotonic()))[0]:
-                raise TimeoutError
-            more = os.read(self._process.stdout.fileno(), 1 << 16)
-            if not more:
-                return None
-            self._rest += more
-        line, _, self._rest = self._rest.partition(b"\n")
-        return json.loads(line)
-
-    def judge(self, group: tuple, done: set[str], timeout: float, tell) -> None:
-        """All cases of a group that are not `done`; `tell` gets each verdict."""
-        table, name, dtype, door, most = group
-        skip = set(done)
-        while True:
-            self._start()
-            self._process.stdin.write(json.dumps([table, name, dtype, door, most, sorted(skip)]).encode() + b"\n")
-            self._process.stdin.flush()
-            case, seconds = f"{table}/{name}/{dtype}/samples", timeout + 120  # PyTorch's tables take a while to import
-            try:
-                while (line := self._line(seconds)) is not None and "end" not in line:
-                    if "begin" in line:
-                        case, seconds = line["begin"], timeout
-                    else:
-                        skip.add(line["case"])
-                        tell(line)
-                if line is not None:
-                    break
-                status = self._process.wait()
-                how, reason = "crash", signal.Signals(-status).name if status < 0 else f"exit status {status}"
-            except TimeoutError:
-                self._process.kill()
-                self._process.wait()
-                how, reason = "hang", f"not done after {seconds:.0f} s"
-            self._errors.seek(0)
-            last = self._errors.read()[-2000:].decode(errors="replace")
-            tell({"case": case, "door": door, "class": how, "reason": reason, "stderr": last})
-            if case.endswith("/samples"):
-                break
-            skip.add(case)
-        self._errors.truncate(0)
-        if self._bytes() > GROWN:
-            self.stop()
-
-    def _bytes(self) -> int:
-        with open(f"/proc/{self._process.pid}/statm") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-    def stop(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-
-
-class Results:
-    """Verdicts, a line each, written whole: what a killed run leaves is read again by --resume."""
-
-    def __init__(self, path: Path, resume: bool):
-        self.verdicts: list[dict] = []
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if resume and path.exists():
-            lines = path.read_bytes().splitlines(keepends=True)
-            self.verdicts = [json.loads(line) for line in lines if line.endswith(b"\n")]
-        whole = "".join(json.dumps(v) + "\n" for v in self.verdicts)
-        path.with_suffix(".tmp").write_text(whole)
-        os.replace(path.with_suffix(".tmp"), path)
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
-        self._lock = threading.Lock()
-
-    def add(self, verdict: dict) -> None:
-        with self._lock:
-            self.verdicts.append(verdict)
-            os.write(self._file, (json.dumps(verdict) + "\n").encode())
-
-    def done(self) -> dict[tuple[str, str], set[str]]:
-        """(group, door) -> its cases that have a verdict."""
-        found: dict[tuple[str, str], set[str]] = collections.defaultdict(set)
-        for v in self.verdicts:
-            found["/".join(v["case"].split("/")[:3]), v["door"]].add(v["case"])
-        return found
+sys.path.insert(0, str(HERE.parent))
+from workers import Results, Worker  # noqa: E402
 
 
 def groups_of(args) -> list[tuple]:
@@ -179,7 +72,7 @@ def run(args, results: Results) -> None:
             print(line, file=sys.stderr, flush=True)
 
     def work(number: int) -> None:
-        worker = Worker(args.out.with_name(f"worker{number}.log"))
+        worker = Worker(HERE / "worker.py", args.out.with_name(f"worker{number}.log"))
         try:
             while not stop.is_set():
                 try:
@@ -188,7 +81,7 @@ def run(args, results: Results) -> None:
                     return
                 name = "/".join(group[:3])
                 progress(group)
-                worker.judge(group, done[name, group[3]], args.timeout, tell)
+                worker.judge(group, f"{name}/samples", group[3], done[name, group[3]], args.timeout, tell)
                 results.add({"case": name, "door": group[3], "class": "group"})
                 state["groups"] += 1
         finally:

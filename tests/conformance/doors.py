@@ -50,16 +50,16 @@ class Compile(Door):
 
 
 class Backend(Door):
-    """torch.compile(module, backend="trainc"), in one graph"""
+    """torch.compile(module, backend="trainc"), in one graph unless told otherwise"""
 
-    def __init__(self, module: torch.nn.Module):
+    def __init__(self, module: torch.nn.Module, fullgraph: bool = True):
         from trainc.torch.doors import backend
 
         super().__init__(module)
         torch._dynamo.reset()
         self._compilations = backend.compilations
         self._compilations.clear()
-        self.call = torch.compile(module, backend=backend.backend, fullgraph=True)
+        self.call = torch.compile(module, backend=backend.backend, fullgraph=fullgraph)
 
     def records(self) -> list[records.Compilation]:
         return self._compilations

@@ -1,0 +1,108 @@
+"""Trains one architecture eagerly and compiled: the same losses by the rule of docs/numerics.md, and the same first gradients."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import inputs
+import make
+import torch
+from torch import nn
+
+TESTS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS / "python"), str(TESTS / "conformance")]
+import doors  # noqa: E402
+import loss_rule  # noqa: E402
+
+STEPS = 4
+GRADIENT_FLOOR = 1e-5  # of the norm of all gradients
+CLASSES = {
+    "compiled": "every operation",
+    "extern": "compiled, with calls of PyTorch's operations inside the plan",
+    "refused": "not compiled, with the reason; run again with the fallback on, it has eager's losses",
+    "tracer": "the backend's door alone: torch.compile itself fails before it asks a backend",
+    "skipped": "this generator makes no model of it that eager trains",
+    "wrong": "losses or gradients differ",
+    "crash": "the process died",
+    "hang": "not done in time",
+}
+
+
+def train(made: make.Made, model: nn.Module, call: Any) -> tuple[list[float], dict[str, torch.Tensor | None]]:
+    """The losses of STEPS steps, and the gradients of the first."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    torch.manual_seed(7)  # dropout's masks
+    losses, gradients = [], {}
+    for step in range(STEPS):
+        loss = inputs.loss_of(call(**made.batch))
+        loss.backward()
+        if step == 0:
+            gradients = {name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses, gradients
+
+
+def judge(model_type: str, door: str) -> dict[str, Any]:
+    verdict: dict[str, Any] = {"case": model_type, "door": door}
+    try:
+        made = make.make(model_type)
+    except make.CannotMake as error:
+        return {**verdict, "class": "skipped", "reason": str(error)[:2000]}
+    variant = made.variant
+    verdict |= {"model": made.kind.__name__, "inputs": list(made.batch)}
+    verdict["variant"] = [variant.divisor, variant.layers, variant.image]
+    model = made.model()
+    eager = train(made, model, model)
+    disturbed = []
+    for seed in loss_rule.SEEDS:
+        loss_rule.disturb(model := made.model(), seed)
+        disturbed.append(train(made, model, model))
+    import trainc
+
+    for fallback in (False, True):
+        trainc.config.fallback = fallback
+        opened = doors.Compile(made.model()) if door == "compile" else doors.Backend(made.model(), fullgraph=False)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                mine = train(made, opened.module, opened.call)
+        except Exception as error:
+            kind, reason = "tracer" if doors.is_of_dynamo(error) else "refused", f"{type(error).__name__}: {error}"
+            if fallback:
+                kind = "wrong"  # eager trains it
+        else:
+            kind, reason = opened.outcome()
+            if told := differences(eager, disturbed, mine):
+                kind, reason = "wrong", "; ".join(told)
+        if not fallback:
+            first = kind, reason
+        if kind not in ("refused", "tracer"):
+            break
+    if kind != "wrong":
+        kind, reason = first
+    return {**verdict, "class": kind, "reason": reason[:2000]}
+
+
+def differences(eager: tuple, disturbed: list[tuple], mine: tuple) -> list[str]:
+    """One line for each way in which `mine` is not eager's."""
+    told = loss_rule.violations(mine[0], eager[0], [losses for losses, _ in disturbed])
+    whole = torch.stack([g.double().norm() for g in eager[1].values() if g is not None]).norm()
+    for name, wanted in eager[1].items():
+        found = mine[1][name]
+        if (found is None) != (wanted is None):
+            told.append(f"the gradient of {name} is {'None' if found is None else 'there'}, eager's is not")
+        elif wanted is not None:
+            spread = max(_distance(gradients[name], wanted) for _, gradients in disturbed)
+            allowed = max(GRADIENT_FLOOR * whole, loss_rule.SHARE * spread)
+            if not (distance := _distance(found, wanted)) <= allowed:
+                told.append(f"the gradient of {name} differs by {distance:.2e}, allowed {allowed:.2e}")
+    return told[:10]
+
+
+def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    return (a.double() - b.double()).norm().item()

@@ -1,0 +1,102 @@
+"""Models of `transformers` that train, one of each architecture, small (configurations.py), with their batches (inputs.py)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import configurations
+import inputs
+import torch
+from torch import nn
+from transformers import CONFIG_MAPPING
+from transformers.models.auto import modeling_auto
+
+# Which of an architecture's classes stands for it: the first of these tasks that it has (those with a loss of their own first).
+TASKS = ("CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM", "IMAGE_TEXT_TO_TEXT", "SPEECH_SEQ_2_SEQ", "IMAGE_CLASSIFICATION",
+         "AUDIO_CLASSIFICATION", "VIDEO_CLASSIFICATION", "SEMANTIC_SEGMENTATION", "DEPTH_ESTIMATION",
+         "ZERO_SHOT_IMAGE_CLASSIFICATION", "OBJECT_DETECTION", "SEQUENCE_CLASSIFICATION", "IMAGE_TO_IMAGE", "BACKBONE",
+         "")  # fmt: skip
+MOST_PARAMETERS = 30_000_000
+
+
+class CannotMake(Exception):
+    """No variant of this architecture can be built and trained by eager PyTorch; each with its reason."""
+
+
+@dataclasses.dataclass
+class Made:
+    """`batch` are keyword arguments of the forward of `model()`, whose weights come from a seed."""
+
+    kind: type[nn.Module]
+    config: Any
+    variant: configurations.Variant
+    batch: dict[str, torch.Tensor]
+
+    def model(self, seed: int = 0) -> nn.Module:
+        torch.manual_seed(seed)
+        return self.kind(self.config).train()
+
+
+def classes(model_type: str) -> Iterator[type[nn.Module]]:
+    """The architecture's classes, in the order of TASKS."""
+    config = CONFIG_MAPPING[model_type]
+    for task in TASKS:
+        try:
+            kind = getattr(modeling_auto, _mapping(task))[config]
+        except (KeyError, ImportError, ValueError):  # of another task; or it needs a package that is not here
+            continue
+        yield from kind if isinstance(kind, (list, tuple)) else (kind,)
+
+
+def _mapping(task: str) -> str:
+    return f"MODEL_FOR_{task}_MAPPING" if task else "MODEL_MAPPING"
+
+
+def architectures() -> list[str]:
+    """Types of models that have a class of one of the TASKS."""
+    known = {name for task in TASKS for name in getattr(modeling_auto, f"{_mapping(task)}_NAMES")}
+    return [name for name in configurations.model_types() if name in known]
+
+
+def make(model_type: str, seed: int = 0) -> Made:
+    """Raises CannotMake."""
+    reasons: list[str] = []
+    for kind in classes(model_type):
+        for variant, config in configurations.variants(CONFIG_MAPPING[model_type]):
+            if isinstance(config, Exception):
+                reasons.append(_told(kind, variant, config))
+                continue
+            try:
+                return _made(kind, variant, config, seed)
+            except Exception as error:  # of the model, which this variant or this batch does not suit
+                reasons.append(_told(kind, variant, error))
+    raise CannotMake("; ".join(dict.fromkeys(reasons)))
+
+
+def _made(kind: type[nn.Module], variant: configurations.Variant, config: Any, seed: int) -> Made:
+    with torch.device("meta"):
+        count = sum(p.numel() for p in kind(config).parameters())
+    if count > MOST_PARAMETERS:
+        raise ValueError(f"{count / 1e6:.0f} million parameters")
+    made = Made(kind, config, variant, {})
+    model = made.model()
+    given = list(inputs.batches(model, seed))
+    tried: list[dict[str, torch.Tensor]] = [b for each in given if (b := inputs.labelled(model, each, seed)) is not None] + given
+    for batch in tried:
+        try:
+            loss = inputs.loss_of(model(**batch))
+            loss.backward()
+        except Exception as error:
+            last = error
+            continue
+        if torch.isfinite(loss):
+            made.batch = batch
+            return made
+        last = ValueError("the loss is not finite")
+    raise last
+
+
+def _told(kind: type[nn.Module], variant: configurations.Variant, error: Exception) -> str:
+    return f"{kind.__name__} ({variant.divisor}, {variant.layers}, {variant.image}): {type(error).__name__}: {str(error)[:120]}"

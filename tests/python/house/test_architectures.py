@@ -1,0 +1,43 @@
+"""`make architectures` on one model; and what it finds where something differs."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).parents[2] / "architectures"
+
+
+def test_one_architecture(tmp_path):
+    run = [sys.executable, FOLDER, "--only", "gpt2", "--door", "compile", "--out", tmp_path / "results.jsonl"]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    assert "gpt2 (compile): compiled" in done.stdout
+
+
+CHANGES = {
+    "": None,
+    "mine[0][2] *= 1.001": "step 3: loss",
+    "mine[1]['w'][0] += 1e-3": "the gradient of w differs",
+    "mine[1]['unused'] = mine[1]['w']": "the gradient of unused is there",
+}
+PROGRAM = """
+import copy, json, sys, torch
+from judge import differences
+eager = [2.0, 1.9, 1.8], {"w": torch.ones(3), "unused": None}
+disturbed = [([x * (1 + 1e-7) for x in eager[0]], {"w": torch.ones(3) * (1 + 1e-6), "unused": None})]
+for change in json.loads(sys.argv[1]):
+    mine = copy.deepcopy(eager)
+    exec(change)
+    print(json.dumps(differences(eager, disturbed, mine)))
+"""
+
+
+def test_differences_are_found():
+    run = [sys.executable, "-c", PROGRAM, json.dumps(list(CHANGES))]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=300, env={**os.environ, "PYTHONPATH": str(FOLDER)})
+    assert done.returncode == 0, done.stderr[-2000:]
+    for line, wanted in zip(done.stdout.splitlines(), CHANGES.values(), strict=True):
+        found = json.loads(line)
+        assert (not found) if wanted is None else len(found) == 1 and wanted in found[0]
