@@ -253,9 +253,14 @@ def test_what_was_measured_depends_on_the_flags_of_pytorchs_operators(directory)
     for flag in FLAGS_OF_OPERATORS:
         with set_flag(*flag):
             found, plain = (*found, keys()[0]), (*plain, keys()[1])
-    with set_flag(onednn.matmul, "fp32_precision", onednn.matmul.fp32_precision):
+    matmuls = onednn.matmul, torch.backends.cuda.matmul  # which PyTorch's older function sets, too
+    with contextlib.ExitStack() as stack:
+        for matmul in matmuls:
+            stack.enter_context(set_flag(matmul, "fp32_precision", matmul.fp32_precision))
+        stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
         torch.set_float32_matmul_precision("medium")
         assert keys()[0] != found[0]
+    assert not torch.backends.cuda.matmul.allow_tf32
     assert keys()[0] == found[0] and len(set(plain)) == 1
     for each in zip(*found, strict=True):
         assert len(set(each)) == 1 + len(FLAGS_OF_OPERATORS)
