@@ -7,18 +7,22 @@ its verdict {"case", "door", "class", "reason", ...} after it, and {"end": true}
 
 from __future__ import annotations
 
+import argparse
 import collections
 import json
 import os
+import queue
 import select
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+FINDS = ("wrong", "crash", "hang")
 GROWN = 3 << 30  # bytes at which a worker is replaced: PyTorch's tracers keep much of what they have seen
 
 
@@ -126,3 +130,62 @@ class Results:
         for v in self.verdicts:
             found["/".join(v["case"].split("/")[:3]), v["door"]].add(v["case"])
         return found
+
+
+def work_through(items: Iterable[Any], jobs: int, script: Path, out: Path, work: Callable[[Worker, Any], None]) -> None:
+    """`work(worker, item)` of each item, by so many workers at once. Ctrl-C lets those end that run."""
+    waiting: queue.SimpleQueue = queue.SimpleQueue()
+    for item in items:
+        waiting.put(item)
+    stop = threading.Event()
+
+    def take(number: int) -> None:
+        worker = Worker(script, out.with_name(f"worker{number}.log"))
+        try:
+            while not stop.is_set():
+                try:
+                    item = waiting.get_nowait()
+                except queue.Empty:
+                    return
+                work(worker, item)
+        finally:
+            worker.stop()
+
+    threads = [threading.Thread(target=take, args=(number,)) for number in range(jobs)]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(0.5)
+    except KeyboardInterrupt:
+        stop.set()
+        print("\nstopping after the cases that run; --resume goes on", file=sys.stderr)
+        for thread in threads:
+            thread.join()
+
+
+def requests() -> Iterator[tuple[list, Callable[[dict], None]]]:
+    """In a worker: each request, and what answers it. To be called before anything is imported that prints."""
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what the cases print is not a verdict
+
+    def answer(line: dict) -> None:
+        print(json.dumps(line, default=str), file=out)
+
+    def each() -> Iterator[tuple[list, Callable[[dict], None]]]:
+        for line in sys.stdin:
+            yield json.loads(line), answer
+            answer({"end": True})
+
+    return each()
+
+
+def add_options(parser: argparse.ArgumentParser, out: str, timeout: float) -> None:
+    parser.add_argument("--door", nargs="+", default=["compile", "backend"], choices=["compile", "backend"],
+                        help="trainc.compile(model), or torch.compile(model, backend='trainc'); default: both")  # fmt: skip
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes at once (default 1)")
+    parser.add_argument("--timeout", type=float, default=timeout, metavar="SECONDS", help="of one case (default %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path(out), help="default: %(default)s")
+    parser.add_argument("--resume", action="store_true", help="keep the verdicts in OUT, and go on with what has none")
+    parser.add_argument("--report", action="store_true", help="run nothing; the table and the reasons of what is in OUT")

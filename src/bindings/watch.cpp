@@ -14,6 +14,20 @@
 namespace trainc::bindings {
 namespace {
 
+// ---- garbage --------------------------------------------------------------------------------------------------------
+
+/// For Python's garbage collector: what a T has `held` may reach it again.
+template <class T> int traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (nb::inst_ready(self))
+    for (const nb::object* held : nb::inst_ptr<T>(self)->held()) Py_VISIT(held->ptr());
+  return 0;
+}
+template <class T> int clear(PyObject* self) {
+  for (nb::object* held : nb::inst_ptr<T>(self)->held()) held->reset();
+  return 0;
+}
+
 // ---- calls ----------------------------------------------------------------------------------------------------------
 
 /// A profile function in C: Python's own (sys.setprofile) would take a second of a trace, which makes two million
@@ -122,16 +136,7 @@ class AttributeWatch {
     return object == nullptr || object == Py_None ? Py_NewRef(self) : PyMethod_New(self, object);
   }
 
-  static int traverse(PyObject* self, visitproc visit, void* arg) {
-    Py_VISIT(Py_TYPE(self));
-    if (nb::inst_ready(self))
-      for (const nb::object* held : nb::inst_ptr<AttributeWatch>(self)->held()) Py_VISIT(held->ptr());
-    return 0;
-  }
-  static int clear(PyObject* self) {
-    for (nb::object* held : nb::inst_ptr<AttributeWatch>(self)->held()) held->reset();
-    return 0;
-  }
+  std::array<nb::object*, 4> held() { return {&always_, &names_, &on_name_, &is_users_}; }
 
  private:
   PyObject* attribute(PyObject* object, PyObject* name) {
@@ -168,10 +173,8 @@ class AttributeWatch {
     return user;
   }
 
-  std::array<nb::object*, 4> held() { return {&always_, &names_, &on_name_, &is_users_}; }
-
   nb::object always_, names_, on_name_, is_users_;
-  std::unordered_map<PyCodeObject*, int> codes_;  // whether each is the user's
+  std::unordered_map<PyCodeObject*, bool> codes_;  // whether each is the user's
 };
 
 // ---- places ---------------------------------------------------------------------------------------------------------
@@ -340,21 +343,9 @@ class ContentsGuard {
     return true;
   }
 
-  /// For Python's garbage collector: what is watched may reach this guard again.
-  static int traverse(PyObject* self, visitproc visit, void* arg) {
-    Py_VISIT(Py_TYPE(self));
-    if (nb::inst_ready(self))
-      for (const nb::list* held : nb::inst_ptr<ContentsGuard>(self)->held()) Py_VISIT(held->ptr());
-    return 0;
-  }
-  static int clear(PyObject* self) {
-    for (nb::list* held : nb::inst_ptr<ContentsGuard>(self)->held()) held->reset();
-    return 0;
-  }
+  std::array<nb::object*, 4> held() { return {&places_, &expected_, &objects_, &classes_}; }
 
  private:
-  std::array<nb::list*, 4> held() { return {&places_, &expected_, &objects_, &classes_}; }
-
   nb::object ignored_, missing_;
   nb::list places_, expected_, objects_, classes_;
   std::vector<uint64_t> versions_;  // of each place's dictionary when it was last found right; 0: none
@@ -385,8 +376,8 @@ bool same_contents(nb::handle ignored, nb::handle missing, const nb::list& place
 void bind_watch(nb::module_& m) {
   static PyType_Slot attribute_slots[] = {{Py_tp_call, reinterpret_cast<void*>(&AttributeWatch::call)},
                                           {Py_tp_descr_get, reinterpret_cast<void*>(&AttributeWatch::bind)},
-                                          {Py_tp_traverse, reinterpret_cast<void*>(&AttributeWatch::traverse)},
-                                          {Py_tp_clear, reinterpret_cast<void*>(&AttributeWatch::clear)},
+                                          {Py_tp_traverse, reinterpret_cast<void*>(&traverse<AttributeWatch>)},
+                                          {Py_tp_clear, reinterpret_cast<void*>(&clear<AttributeWatch>)},
                                           {0, nullptr}};
   nb::class_<AttributeWatch>(
       m, "AttributeWatch", nb::type_slots(attribute_slots),
@@ -397,8 +388,8 @@ void bind_watch(nb::module_& m) {
            nb::arg("on_name"), nb::arg("is_users"));
   m.def("same_contents", &same_contents, nb::arg("ignored"), nb::arg("missing"), nb::arg("places"), nb::arg("expected"),
         "Whether places that were read hold what they held, by identity: places.same_contents.");
-  static PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&ContentsGuard::traverse)},
-                                {Py_tp_clear, reinterpret_cast<void*>(&ContentsGuard::clear)},
+  static PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&traverse<ContentsGuard>)},
+                                {Py_tp_clear, reinterpret_cast<void*>(&clear<ContentsGuard>)},
                                 {0, nullptr}};
   nb::class_<ContentsGuard>(
       m, "ContentsGuard", nb::type_slots(slots),

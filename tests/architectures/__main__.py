@@ -12,17 +12,13 @@ from __future__ import annotations
 import argparse
 import collections
 import fnmatch
-import queue
 import sys
-import threading
 import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
-from workers import Results, Worker  # noqa: E402
-
-FINDS = ("wrong", "crash", "hang")
+from workers import FINDS, Results, Worker, add_options, work_through  # noqa: E402
 
 
 def run(args: argparse.Namespace, results: Results) -> None:
@@ -32,11 +28,7 @@ def run(args: argparse.Namespace, results: Results) -> None:
     names = names[:: args.every]
     asked = [(name, door) for name in names for door in args.door]
     known = {(v["case"], v["door"]) for v in results.verdicts}
-    waiting: queue.SimpleQueue = queue.SimpleQueue()
-    for each in asked:
-        if each not in known:
-            waiting.put(each)
-    begin, stop = time.monotonic(), threading.Event()
+    begin = time.monotonic()
 
     def tell(verdict: dict) -> None:
         results.add(verdict)
@@ -45,30 +37,11 @@ def run(args: argparse.Namespace, results: Results) -> None:
         told = f"{verdict['case']} ({verdict['door']}): {verdict['class']} {why}"
         print(f"{done}/{len(asked)} after {time.monotonic() - begin:.0f} s: {told}", flush=True)
 
-    def work(number: int) -> None:
-        worker = Worker(HERE / "worker.py", args.out.with_name(f"worker{number}.log"))
-        try:
-            while not stop.is_set():
-                try:
-                    name, door = waiting.get_nowait()
-                except queue.Empty:
-                    return
-                worker.judge((name, door), name, door, set(), args.timeout, tell)
-        finally:
-            worker.stop()
+    def work(worker: Worker, case: tuple[str, str]) -> None:
+        name, door = case
+        worker.judge(case, name, door, set(), args.timeout, tell)
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(args.jobs)]
-    for thread in threads:
-        thread.start()
-    try:
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(0.5)
-    except KeyboardInterrupt:
-        stop.set()
-        print("\nstopping after the models that run; --resume goes on", file=sys.stderr)
-        for thread in threads:
-            thread.join()
+    work_through([case for case in asked if case not in known], args.jobs, HERE / "worker.py", args.out, work)
 
 
 def table(verdicts: list[dict]) -> str:
@@ -81,7 +54,7 @@ def table(verdicts: list[dict]) -> str:
         share = (counts[door, "compiled"] + counts[door, "extern"]) / max(1, total)
         lines.append(f"{door:<9}" + "".join(f"{counts[door, c]:>10}" for c in CLASSES) + f"{share:>19.1%}")
     lines += ["", *(f"{c}: {text}" for c, text in CLASSES.items())]
-    for kind in ("wrong", "crash", "hang", "refused", "tracer", "skipped"):
+    for kind in (*FINDS, "refused", "tracer", "skipped"):
         found = [v for v in verdicts if v["class"] == kind]
         lines += ["", f"{kind}:"] if found else []
         lines += [f"  {v['case']} ({v['door']}): {v['reason'][:200]}" for v in found]
@@ -94,13 +67,7 @@ def main() -> int:
     )
     parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN", help="only these types of models (with * and ?)")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="each N-th of them alone (default 1: all)")
-    parser.add_argument("--door", nargs="+", default=["compile", "backend"], choices=["compile", "backend"],
-                        help="trainc.compile(model), or torch.compile(model, backend='trainc'); default: both")  # fmt: skip
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes at once (default 1)")
-    parser.add_argument("--timeout", type=float, default=300, metavar="SECONDS", help="of one model (default 300)")
-    parser.add_argument("--out", type=Path, default=Path("out/architectures/results.jsonl"), help="default: %(default)s")
-    parser.add_argument("--resume", action="store_true", help="keep the verdicts in OUT, and go on with what has none")
-    parser.add_argument("--report", action="store_true", help="run nothing; the table of what is in OUT")
+    add_options(parser, "out/architectures/results.jsonl", timeout=300)
     args = parser.parse_args()
     if args.every < 1 or args.jobs < 1:
         parser.error("--every and --jobs must be at least 1")

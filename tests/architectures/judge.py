@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import warnings
 from pathlib import Path
@@ -11,6 +12,8 @@ import inputs
 import make
 import torch
 from torch import nn
+
+import trainc
 
 TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS / "python"), str(TESTS / "conformance")]
@@ -53,17 +56,13 @@ def judge(model_type: str, door: str) -> dict[str, Any]:
         made = make.make(model_type)
     except make.CannotMake as error:
         return {**verdict, "class": "skipped", "reason": str(error)[:2000]}
-    variant = made.variant
-    verdict |= {"model": made.kind.__name__, "inputs": list(made.batch)}
-    verdict["variant"] = [variant.divisor, variant.layers, variant.image]
+    verdict |= {"model": made.kind.__name__, "inputs": list(made.batch), "variant": dataclasses.astuple(made.variant)}
     model = made.model()
     eager = train(made, model, model)
     disturbed = []
     for seed in loss_rule.SEEDS:
         loss_rule.disturb(model := made.model(), seed)
         disturbed.append(train(made, model, model))
-    import trainc
-
     for fallback in (False, True):
         trainc.config.fallback = fallback
         opened = doors.Compile(made.model()) if door == "compile" else doors.Backend(made.model(), fullgraph=False)

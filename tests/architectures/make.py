@@ -99,4 +99,4 @@ def _made(kind: type[nn.Module], variant: configurations.Variant, config: Any, s
 
 
 def _told(kind: type[nn.Module], variant: configurations.Variant, error: Exception) -> str:
-    return f"{kind.__name__} ({variant.divisor}, {variant.layers}, {variant.image}): {type(error).__name__}: {str(error)[:120]}"
+    return f"{kind.__name__} {dataclasses.astuple(variant)}: {type(error).__name__}: {str(error)[:120]}"

@@ -1,8 +1,7 @@
-"""A process that judges the architectures that it is told to (tests/workers.py says how they talk)."""
+"""A process that judges the architectures that it is told to: one a request (tests/workers.py)."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import warnings
@@ -10,12 +9,12 @@ from pathlib import Path
 
 os.environ.setdefault("TRAINC_CACHE", "0")
 os.environ["HF_HUB_OFFLINE"] = "1"  # a configuration that wants to download something fails at once
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from workers import requests  # noqa: E402
 
 
 def main() -> None:
-    out = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what the models print is not a verdict
+    asked = requests()
     import torch
     import transformers
     from judge import judge
@@ -23,12 +22,10 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
-    for line in sys.stdin:
-        name, door, skip = json.loads(line)
-        if name not in skip:
-            print(json.dumps({"begin": name}), file=out)
-            print(json.dumps(judge(name, door)), file=out)
-        print(json.dumps({"end": True}), file=out)
+    for (name, door, done), answer in asked:
+        if name not in done:
+            answer({"begin": name})
+            answer(judge(name, door))
 
 
 if __name__ == "__main__":

@@ -13,16 +13,13 @@ import argparse
 import collections
 import fnmatch
 import json
-import queue
 import sys
-import threading
 import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
-FINDS = ("wrong", "crash", "hang")
 sys.path.insert(0, str(HERE.parent))
-from workers import Results, Worker  # noqa: E402
+from workers import FINDS, Results, Worker, add_options, work_through  # noqa: E402
 
 
 def groups_of(args) -> list[tuple]:
@@ -48,10 +45,7 @@ def run(args, results: Results) -> None:
     groups = groups_of(args)
     finished = {(v["case"], v["door"]) for v in results.verdicts if v["class"] == "group"}
     done = results.done()
-    waiting: queue.SimpleQueue = queue.SimpleQueue()
     left = [g for g in groups if ("/".join(g[:3]), g[3]) not in finished]
-    for group in left:
-        waiting.put(group)
     state = {"groups": len(groups) - len(left), "shown": 0.0}
 
     def tell(verdict: dict) -> None:
@@ -71,35 +65,14 @@ def run(args, results: Results) -> None:
             state["shown"] = time.monotonic()
             print(line, file=sys.stderr, flush=True)
 
-    def work(number: int) -> None:
-        worker = Worker(HERE / "worker.py", args.out.with_name(f"worker{number}.log"))
-        try:
-            while not stop.is_set():
-                try:
-                    group = waiting.get_nowait()
-                except queue.Empty:
-                    return
-                name = "/".join(group[:3])
-                progress(group)
-                worker.judge(group, f"{name}/samples", group[3], done[name, group[3]], args.timeout, tell)
-                results.add({"case": name, "door": group[3], "class": "group"})
-                state["groups"] += 1
-        finally:
-            worker.stop()
+    def work(worker: Worker, group: tuple) -> None:
+        name = "/".join(group[:3])
+        progress(group)
+        worker.judge(group, f"{name}/samples", group[3], done[name, group[3]], args.timeout, tell)
+        results.add({"case": name, "door": group[3], "class": "group"})
+        state["groups"] += 1
 
-    stop = threading.Event()
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(args.jobs)]
-    for thread in threads:
-        thread.start()
-    try:
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(0.5)
-    except KeyboardInterrupt:
-        stop.set()
-        print("\nstopping after the cases that run; --resume goes on", file=sys.stderr)
-        for thread in threads:
-            thread.join()
+    work_through(left, args.jobs, HERE / "worker.py", args.out, work)
 
 
 def table(verdicts: list[dict]) -> str:
@@ -169,21 +142,13 @@ def main() -> int:
         help="only operations, modules or optimizers of these names (with * and ?)",
     )
     parser.add_argument("--dtypes", nargs="+", default=every, choices=every, help="default: all")
-    parser.add_argument("--door", nargs="+", default=["compile", "backend"], choices=["compile", "backend"],
-                        help="trainc.compile(module), or torch.compile(module, backend='trainc'); default: both")  # fmt: skip
     parser.add_argument(
         "--samples", type=int, metavar="N", help="at most so many samples of each operation and type (default: all)"
     )
     parser.add_argument(
         "--sample", action="store_true", help="a cross-section of the groups, for continuous integration"
     )
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes at once (default 1)")
-    parser.add_argument("--timeout", type=float, default=120, metavar="SECONDS", help="of one case (default 120)")
-    parser.add_argument("--out", type=Path, default=Path("out/conformance/results.jsonl"), help="default: %(default)s")
-    parser.add_argument("--resume", action="store_true", help="keep the verdicts in OUT, and go on with what has none")
-    parser.add_argument(
-        "--report", action="store_true", help="run nothing; the table and the reasons of what is in OUT"
-    )
+    add_options(parser, "out/conformance/results.jsonl", timeout=120)
     parser.add_argument("--case", help="run this case alone, here, and print its verdict and its program")
     args = parser.parse_args()
     sys.path.insert(0, str(HERE))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -133,8 +132,4 @@ def first_line(error: BaseException) -> str:
     return lines[0][:300] if lines else type(error).__name__
 
 
-def jsonable(verdict: dict) -> str:
-    return json.dumps(verdict, default=str)
-
-
-__all__ = ["CLASSES", "first_line", "judge", "jsonable"]
+__all__ = ["CLASSES", "first_line", "judge"]

@@ -92,13 +92,14 @@ def breaches(path: str, text: str) -> list[str]:
     return found
 
 
+def sources() -> list[tuple[str, str]]:
+    """Paths below src, in order, and the texts of the files."""
+    files = [file for file in sorted(SOURCE.rglob("*")) if file.suffix in SUFFIXES]
+    return [(str(file.relative_to(SOURCE)), file.read_text()) for file in files]
+
+
 def test_sources_keep_to_the_fences():
-    found = [
-        breach
-        for file in sorted(SOURCE.rglob("*"))
-        if file.suffix in SUFFIXES
-        for breach in breaches(str(file.relative_to(SOURCE)), file.read_text())
-    ]
+    found = [breach for path, text in sources() for breach in breaches(path, text)]
     assert not found, "\n".join(found)
 
 
@@ -139,7 +140,7 @@ def breaches_through(path: str, texts: dict[str, str]) -> list[str]:
 
 
 def test_nothing_is_seen_through_what_is_included():
-    texts = {str(file.relative_to(SOURCE)): file.read_text() for file in SOURCE.rglob("*") if file.suffix in SUFFIXES}
+    texts = dict(sources())
     found = [breach for path in sorted(texts) for breach in breaches_through(path, texts)]
     assert not found, "\n".join(found)
 
@@ -156,7 +157,7 @@ def test_what_is_seen_through_two_headers_is_a_breach():
 
 
 def test_every_folder_is_a_stage():
-    stages = {stage_of(str(file.relative_to(SOURCE))) for file in SOURCE.rglob("*") if file.suffix in SUFFIXES}
+    stages = {stage_of(path) for path, _ in sources()}
     assert stages <= ALLOWED.keys(), f"without a row in ALLOWED: {sorted(stages - ALLOWED.keys())}"
 
 
@@ -231,8 +232,7 @@ def machines_named(path: str, text: str) -> list[str]:
 
 
 def test_stages_ask_for_capabilities():
-    files = [file for file in sorted(SOURCE.rglob("*")) if file.suffix in SUFFIXES]
-    found = [line for file in files for line in machines_named(str(file.relative_to(SOURCE)), file.read_text())]
+    found = [line for path, text in sources() for line in machines_named(path, text)]
     assert not found, "\n".join(["docs/targets.md says how to ask a Target instead:", *found])
 
 
@@ -278,8 +278,7 @@ def world_asked(path: str, text: str) -> list[str]:
 
 
 def test_what_decides_is_told_by_the_options():
-    files = [file for file in sorted(SOURCE.rglob("*")) if file.suffix in SUFFIXES]
-    found = [line for file in files for line in world_asked(str(file.relative_to(SOURCE)), file.read_text())]
+    found = [line for path, text in sources() for line in world_asked(path, text)]
     assert not found, "\n".join(["a field of CompileOptions says it instead (docs/cache.md):", *found])
 
 
@@ -359,7 +358,7 @@ def own_numbers(path: str, text: str) -> list[str]:
 
 
 def test_numbers_that_decide_stand_in_cost():
-    texts = {str(file.relative_to(SOURCE)): file.read_text() for file in SOURCE.rglob("*") if file.suffix in SUFFIXES}
+    texts = dict(sources())
     found = [breach for path in sorted(texts) for breach in own_numbers(path, texts[path])]
     assert not found, "\n".join(found)
     for path, names in NO_CHOICE.items():

@@ -200,7 +200,9 @@ def test_closures_step_hooks_and_new_groups(engine, strict, make):
         extras.append(nn.Parameter(torch.ones(3)))
         extras[-1].grad = torch.ones(3)
         optimizer.add_param_group({"params": extras[-1:], "lr": 0.5})
-        if make is torch.optim.Adagrad and "sum" not in optimizer.state[extras[-1]]:
+        if make is torch.optim.Adagrad and torch.__version__.startswith("2.11."):
+            with pytest.raises(KeyError):
+                optimizer.step()
             pytest.skip("PyTorch 2.11's own Adagrad fails with a group that is added later")
         optimizer.step()
         assert extras[-1][0] != 1

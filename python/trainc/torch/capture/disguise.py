@@ -133,22 +133,22 @@ class Disguise(Refusing):
                 self._patches.enter_context(patched(kind, "__getattribute__", answers))
 
     def _missing(self, tensor: torch.Tensor, name: str) -> Any:
-        """An attribute that a tensor of the trace does not have."""
-        if id(tensor) in self._inputs and not name.startswith("__") and _asked_by_program():
+        """An attribute that a tensor of the trace does not have; the program asks."""
+        if id(tensor) in self._inputs and not name.startswith("__"):
             if hasattr(self._inputs[id(tensor)][1], name):
                 self._end(f"asks a tensor for `{name}`, which a trace's tensors do not have")
             self.asked.add(name)
         raise AttributeError(f"'Tensor' object has no attribute '{name}'")
 
     def _attribute(self, tensor: torch.Tensor, name: str) -> Any:
-        """One that a tensor of the trace may have to answer otherwise."""
+        """One that a tensor of the trace may have to answer otherwise; the program asks, but for `__class__`."""
         if name == "__class__":
             return _class_of(tensor)
-        if name in _OF_CLASS and _asked_by_program():
+        if name in _OF_CLASS:
             return getattr(_class_of(tensor), name)
-        if name in _OWN and _asked_by_program():
+        if name in _OWN:
             raise AttributeError(f"'Tensor' object has no attribute '{name}'")
-        if name == "__dict__" and id(tensor) in self._inputs and _asked_by_program():
+        if name == "__dict__" and id(tensor) in self._inputs:
             self._end("reads all attributes of a tensor")
         return torch.Tensor.__getattribute__(tensor, name)
 
@@ -161,7 +161,7 @@ class Disguise(Refusing):
         return id(thing)
 
     def _hash(self, tensor: torch.Tensor) -> int:
-        if id(tensor) in self._inputs and _asked_by_program():
+        if id(tensor) in self._inputs and _is_programs(sys._getframe(2)):
             self._end("looks a tensor up by its identity")
         return id(tensor)
 
@@ -214,17 +214,22 @@ def _asks_for_itself(code: types.CodeType) -> bool:
     return not (code.co_filename.endswith(_ASKING) or is_stdlib(code.co_filename))
 
 
-def _asking(always: Set[str], names: Set[str] | None, answer: Callable[[torch.Tensor, str], Any]) -> Callable[..., Any]:
-    """`answer` as a class's `__getattribute__`; in C++ (see AttributeWatch) only for what is to be answered otherwise."""
-    if AttributeWatch is None:
-        return answer
-    return AttributeWatch(always, names, answer, lambda frame: not is_trusted_code(frame.f_code, frame.f_globals))
-
-
-def _asked_by_program() -> bool:
-    """Whether the program's own code asks the tensor, whose method called one of a Disguise."""
-    frame = sys._getframe(3)
+def _is_programs(frame: types.FrameType) -> bool:
+    """Whether the program's own code runs there."""
     return not is_trusted_code(frame.f_code, frame.f_globals)
+
+
+def _asking(always: Set[str], names: Set[str] | None, answer: Callable[[torch.Tensor, str], Any]) -> Callable[..., Any]:
+    """`answer` where the program asks a tensor for an attribute; else its own: an AttributeWatch."""
+    if AttributeWatch is not None:
+        return AttributeWatch(always, names, answer, _is_programs)
+
+    def missing(tensor: torch.Tensor, name: str) -> Any:  # `names` is None: who is not watched is not seen to ask for more
+        if _is_programs(sys._getframe(1)):
+            return answer(tensor, name)
+        raise AttributeError(f"'Tensor' object has no attribute '{name}'")
+
+    return missing
 
 
 __all__ = ["Disguise", "Type"]
