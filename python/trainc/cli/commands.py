@@ -16,12 +16,15 @@ def info() -> str:
     """What there is to compile for and with."""
     import trainc
     from trainc.base import cache, config
+    from trainc.cli.machine import Machine
 
+    threads, level, machine = None, "", ""
     rows = [("trainc", trainc.__version__), ("Python", platform.python_version())]
     try:
         import torch
 
-        rows += [("PyTorch", torch.__version__), ("threads", str(torch.get_num_threads()))]
+        threads = torch.get_num_threads()
+        rows += [("PyTorch", torch.__version__), ("threads", str(threads))]
     except ImportError:
         rows.append(("PyTorch", "not installed: pip install 'trainc[torch]'"))
     try:
@@ -40,7 +43,10 @@ def info() -> str:
         ("engine", config.engine_name()),
         ("cache", f"{cache.path()} (trainc cache info)" if config.cache else "off (TRAINC_CACHE=0)"),
     ]
-    return "\n".join(f"{name:<12}{value}" for name, value in rows)
+    lines = [f"{name:<12}{value}" for name, value in rows]
+    found = Machine().obstacles(threads, level, machine)
+    lines += ["", *(["In the way:", *(f"- {line}" for line in found)] if found else ["Nothing stands in the way."])]
+    return "\n".join(lines)
 
 
 def operations() -> str:

@@ -7,9 +7,7 @@ nothing of it runs; then the script ends. What the script computes outside of th
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +15,7 @@ import torch
 from trainc.base import config
 from trainc.base.errors import UserError
 from trainc.base.memory import Memory, checked, readable
+from trainc.cli.machine import Machine
 from trainc.cli.script import Program
 from trainc.cli.trained import Finder
 from trainc.torch.compat import pytree
@@ -94,7 +93,7 @@ class Looking(Finder):
             return memory.total
 
         first = needed(rows)
-        limit = available() + self._there if self._limit is None else self._limit
+        limit = Machine().available_memory() + self._there if self._limit is None else self._limit
         best, sizes = largest(needed, {rows: first}, limit)
         return report(name, rows, best, sizes, limit)
 
@@ -162,15 +161,6 @@ def with_rows(call: Any, rows: int, batch: int) -> Any:
         return leaf
 
     return pytree.tree_map(resized, call)
-
-
-def available() -> int:
-    """Bytes that the machine, or the container, still gives to this process."""
-    free = int(re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())[1]) * 1024
-    most, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if most.exists() and used.exists() and (text := most.read_text().strip()) != "max":
-        free = min(free, int(text) - int(used.read_text()))
-    return max(free, 0)
 
 
 __all__ = ["Looking", "largest"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
 import resource
 import time
@@ -19,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from trainc.cli.compiling import Compiling, eager
 from trainc.cli.loss_rule import disturb
+from trainc.cli.machine import Machine
 from trainc.cli.trained import Finder
 from trainc.torch import compat
 from trainc.torch.patches import patched
@@ -72,7 +72,7 @@ class Observing:
         if self._is_eager:
             self._around.enter_context(eager())
         self._around.enter_context(self._finder)
-        self._cpu, self._begin = busy(), time.perf_counter()
+        self._cpu, self._begin = Machine().busy(), time.perf_counter()
 
     def __exit__(self, *error: Any) -> None:
         if error[0] is None or (issubclass(error[0], SystemExit) and not issubclass(error[0], Enough)):
@@ -104,22 +104,13 @@ class Observing:
         self._losses.append([])
 
     def _write(self) -> None:
-        others = busy(self._cpu) / (time.perf_counter() - self._begin)
+        others = Machine().busy(self._cpu) / (time.perf_counter() - self._begin)
         record = {
             "losses": [losses for losses in self._losses if losses], "ends": self._ends, "peak": peak_bytes(),
             "others": max(others, 0.0), "compiled": getattr(self._finder, "compiled", None),
             "reason": self._finder.why_nothing() if isinstance(self._finder, Compiling) else None,
         }  # fmt: skip
         Path(self._file).write_text(json.dumps(record))
-
-
-def busy(before: float = 0.0) -> float:
-    """Seconds that all CPUs have been busy for others than this process and its children."""
-    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
-    user, nice, system, _, _, irq, softirq, steal = map(int, words[:8])
-    used = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
-    own = sum(u.ru_utime + u.ru_stime for u in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
-    return used - own - before
 
 
 def peak_bytes() -> int:
