@@ -5,18 +5,26 @@ from __future__ import annotations
 import argparse
 import platform
 import sys
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainc.cli.script import Program
 
 
 def info() -> str:
     """What there is to compile for and with."""
     import trainc
     from trainc.base import cache, config
+    from trainc.cli.machine import Machine
 
+    threads, level, machine = None, "", ""
     rows = [("trainc", trainc.__version__), ("Python", platform.python_version())]
     try:
         import torch
 
-        rows += [("PyTorch", torch.__version__), ("threads", str(torch.get_num_threads()))]
+        threads = torch.get_num_threads()
+        rows += [("PyTorch", torch.__version__), ("threads", str(threads))]
     except ImportError:
         rows.append(("PyTorch", "not installed: pip install 'trainc[torch]'"))
     try:
@@ -35,7 +43,10 @@ def info() -> str:
         ("engine", config.engine_name()),
         ("cache", f"{cache.path()} (trainc cache info)" if config.cache else "off (TRAINC_CACHE=0)"),
     ]
-    return "\n".join(f"{name:<12}{value}" for name, value in rows)
+    lines = [f"{name:<12}{value}" for name, value in rows]
+    found = Machine().obstacles(threads, level, machine)
+    lines += ["", *(["In the way:", *(f"- {line}" for line in found)] if found else ["Nothing stands in the way."])]
+    return "\n".join(lines)
 
 
 def operations() -> str:
@@ -66,6 +77,46 @@ def bug_report(file: str) -> None:
     raise SystemExit(1 if again.differs else 0)
 
 
+def add_program(command: argparse.ArgumentParser) -> None:
+    """The program that a command runs, and its own arguments (script.Program)."""
+    command.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="a module and its arguments, instead of SCRIPT")
+    command.add_argument("-c", dest="code", nargs=argparse.REMAINDER, help="code and its arguments, instead of SCRIPT")
+    command.add_argument("words", nargs=argparse.REMAINDER, metavar="SCRIPT ...", help="a file, or -, and its own arguments")
+
+
+def _run(args: argparse.Namespace, program: Program) -> AbstractContextManager:
+    from trainc.cli.compiling import Compiling, eager
+
+    return eager() if args.eager else Compiling(args.explain, args.tune, args.memory)
+
+
+def _max_batch(args: argparse.Namespace, program: Program) -> AbstractContextManager:
+    from trainc.cli.max_batch import Looking
+
+    return Looking(program, args.memory)
+
+
+def _observe(args: argparse.Namespace, program: Program) -> AbstractContextManager:
+    from trainc.cli.observe import Observing
+
+    return Observing(args.way, args.steps, args.seed, args.file, args.disturb, args.tune)
+
+
+def _compare(args: argparse.Namespace, program: Program) -> None:
+    from trainc.cli.compare import Price, as_json, compare, report
+
+    price = None if args.price is None else Price.of(args.price)
+    ways = [*(["inductor"] if args.inductor else []), "trainc"]
+    found = compare(program, args.steps, args.seed, ways, args.tune, lambda text: print(text, file=sys.stderr, flush=True))
+    print((as_json if args.json else report)(found, args.total_steps, price))
+    if found.differs("trainc"):
+        raise SystemExit(1)
+
+
+# Commands of a program: within what it runs; None where that is done.
+_PROGRAMS = {"run": _run, "max-batch": _max_batch, "observe": _observe, "compare": _compare}
+
+
 def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="trainc", description="A training compiler for PyTorch.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -89,9 +140,11 @@ def main(words: list[str] | None = None) -> None:
     runs = commands.add_parser(
         "run",
         help="run a training script, compiled, without changing a line of it",
-        description="Runs a script as `python SCRIPT ...` would. Each model is compiled when it is first called in training.",
+        description="Runs a program as `python PROGRAM ...` would. Each model is compiled when it is first called in training.",
     )
+    runs.add_argument("--eager", action="store_true", help="compile nothing: the same run in PyTorch, to compare with")
     runs.add_argument("--explain", action="store_true", help="print what was compiled at the end")
+    runs.add_argument("--memory", help='the most that training may need: "8GB", or a share (0.7) of what it would need')
     largest = commands.add_parser(
         "max-batch",
         help="the largest batch of a training script that fits in memory",
@@ -99,26 +152,47 @@ def main(words: list[str] | None = None) -> None:
         "compiled plan: nothing is tried out.",
     )
     largest.add_argument("--memory", help='how much there is: "8GB"; default: what the machine has available')
-    for command in (runs, largest):
-        command.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
-        command.add_argument("script", metavar="SCRIPT")
-        command.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help="the script's own arguments")
+    compares = commands.add_parser(
+        "compare",
+        help="is it worth it? a training script, eager and compiled, side by side",
+        description="Runs the program eagerly, compiled, and eagerly again, each in a process of its own from the same seed, "
+        "until some optimizer steps are done: losses, the time of a step, memory, and what it means for the whole run. What "
+        "the program writes to files, it writes several times.",
+    )
+    compares.add_argument("--steps", type=int, default=20, help="optimizer steps of each run (20); the first 3 are the start")
+    compares.add_argument("--inductor", action="store_true", help="torch.compile's own compiler, too")
+    compares.add_argument("--total-steps", type=int, help="of the whole training: how long it would take")
+    compares.add_argument("--price", help='of an hour of this machine: "2.5/h"; with --total-steps, what training costs')
+    compares.add_argument("--json", action="store_true", help="print it as JSON")
+    observed = commands.add_parser("observe")  # one run of compare
+    observed.add_argument("--way", required=True)
+    observed.add_argument("--file", required=True)
+    observed.add_argument("--steps", type=int, required=True)
+    observed.add_argument("--disturb", type=int)
+    for command in (compares, observed):
+        command.add_argument("--seed", type=int, default=0, help="of torch, NumPy and random, before the program starts (0)")
+    for command in (runs, compares, observed):
+        command.add_argument(
+            "--tune", choices=("fast", "max"), default="fast", help='"max" measures, once, and takes longer to start'
+        )
+    for command in (runs, largest, compares, observed):
+        add_program(command)
     args = parser.parse_args(words)
     if args.command == "cache":
         print(cache_command(args.action))
     elif args.command == "bug-report":
         bug_report(args.file)
-    elif args.command == "run":
-        from trainc.cli.script import Compiling, run
-
-        run(args.script, args.words, args.module, Compiling(args.explain))
-    elif args.command == "max-batch":
+    elif args.command in _PROGRAMS:
         from trainc.base.errors import UserError
-        from trainc.cli.max_batch import max_batch
+        from trainc.cli.script import Program, run
 
         try:
-            max_batch(args.script, args.words, args.module, args.memory)
+            program = Program.of(args.module, args.code, args.words)
+            around = _PROGRAMS[args.command](args, program)
         except UserError as error:
-            raise SystemExit(str(error)) from None
+            print(f"trainc {args.command}: {error}", file=sys.stderr)
+            raise SystemExit(2) from None
+        if around is not None:
+            run(program, around)
     else:
         print(info() if args.command == "info" else operations())

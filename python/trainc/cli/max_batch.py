@@ -7,9 +7,7 @@ nothing of it runs; then the script ends. What the script computes outside of th
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +15,9 @@ import torch
 from trainc.base import config
 from trainc.base.errors import UserError
 from trainc.base.memory import Memory, checked, readable
-from trainc.cli import script as scripts
+from trainc.cli.machine import Machine
+from trainc.cli.script import Program
+from trainc.cli.trained import Finder
 from trainc.torch.compat import pytree
 from trainc.torch.doors import step
 from trainc.torch.doors.call import CompiledCall
@@ -31,15 +31,18 @@ class Found(SystemExit):
     """Ends the script."""
 
 
-class Looking(scripts.Compiling):
+class Looking(Finder):
     """While active, the first training call is looked at instead of run."""
 
-    def __init__(self, limit: int | None):
+    def __init__(self, program: Program, memory: str | None):
         super().__init__()
-        self.limit = limit
+        self._program, self._limit = program, checked(memory)
+        if isinstance(self._limit, float):
+            raise UserError(f'--memory {memory}: write a size, "8GB"')
 
     def __enter__(self) -> Looking:
         super().__enter__()
+        config.max_signatures = max(config.max_signatures, 1000)
         self._step_call = step.TrainStep.__call__
 
         def called(train_step: step.TrainStep, *args: Any, **kwargs: Any) -> Any:
@@ -53,24 +56,31 @@ class Looking(scripts.Compiling):
         return self
 
     def __exit__(self, *error: Any) -> None:
+        self._stop()
+        if error[0] is None:
+            raise SystemExit(f"trainc max-batch: {self._program} ended before it called a model in training")
+
+    def _stop(self) -> None:
         step.TrainStep.__call__ = self._step_call  # type: ignore[method-assign]
-        super().__exit__(*error)
+        super().__exit__()
 
-    def _meet(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> None:
-        if not module.training or not any(p.requires_grad for p in module.parameters()):
-            return
-        own = {id(p) for p in module.parameters()}
-        optimizer = next((o for o in self._optimizers if any(id(p) in own for g in o.param_groups for p in g["params"])), None)
-
+    def meet(self, module: torch.nn.Module, optimizers: list[torch.optim.Optimizer], args: tuple, kwargs: dict) -> None:
         def peak(args: tuple, kwargs: dict) -> Memory | None:
-            call = CompiledCall(module, ModelSettings(None, optimizer))
+            call = CompiledCall(module, ModelSettings(None, next(iter(optimizers), None)))
             call.prepare(args, kwargs)
             return call.compilations[-1].memory()
 
         self._tell(type(module).__name__, peak, args, kwargs)
 
     def _tell(self, name: str, peak: Callable[[tuple, dict], Memory | None], args: tuple, kwargs: dict) -> None:
-        self.__exit__(None, None, None)
+        self._stop()
+        try:
+            print(self._answer(name, peak, args, kwargs), flush=True)
+        except UserError as error:
+            raise Found(str(error)) from None
+        raise Found(0)
+
+    def _answer(self, name: str, peak: Callable[[tuple, dict], Memory | None], args: tuple, kwargs: dict) -> str:
         rows = rows_of((args, kwargs))
 
         def needed(batch: int) -> int:
@@ -83,10 +93,9 @@ class Looking(scripts.Compiling):
             return memory.total
 
         first = needed(rows)
-        limit = available() + self._there if self.limit is None else self.limit
+        limit = Machine().available_memory() + self._there if self._limit is None else self._limit
         best, sizes = largest(needed, {rows: first}, limit)
-        print(report(name, rows, best, sizes, limit), flush=True)
-        raise Found(0)
+        return report(name, rows, best, sizes, limit)
 
 
 def report(name: str, rows: int, best: int, sizes: dict[int, int], limit: int) -> str:
@@ -154,22 +163,4 @@ def with_rows(call: Any, rows: int, batch: int) -> Any:
     return pytree.tree_map(resized, call)
 
 
-def available() -> int:
-    """Bytes that the machine, or the container, still gives to this process."""
-    free = int(re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())[1]) * 1024
-    most, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if most.exists() and used.exists() and (text := most.read_text().strip()) != "max":
-        free = min(free, int(text) - int(used.read_text()))
-    return max(free, 0)
-
-
-def max_batch(script: str, words: list[str], module: bool, memory: str | None) -> None:
-    limit = checked(memory)
-    if isinstance(limit, float):
-        raise UserError(f'--memory {memory}: write a size, "8GB"')
-    config.max_signatures = max(config.max_signatures, 1000)
-    scripts.run(script, words, module, Looking(limit))
-    raise UserError(f"trainc max-batch: {script} ended before it called a model in training")
-
-
-__all__ = ["largest", "max_batch"]
+__all__ = ["Looking", "largest"]

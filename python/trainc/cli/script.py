@@ -1,75 +1,159 @@
-"""`trainc run train.py`: runs a training script compiled, without changing a line of it."""
+"""Runs a program as `python PROGRAM ...` does: its `__main__`, arguments, path, exit code and signals are those that it has
+without trainc, and a traceback shows its frames and not ours."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import importlib.machinery
+import io
+import os
 import runpy
 import sys
-import weakref
+import types
+import zipfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
 
-import torch
+from trainc.base import PACKAGE
+from trainc.base.errors import UserError
 
-import trainc
+
+@dataclasses.dataclass
+class Program:
+    """What follows the options of `trainc run`, as Python's own command line has it: FILE, `-` (from stdin), `-m MODULE` or
+    `-c CODE`, and the program's own arguments."""
+
+    kind: str  # "file" | "stdin" | "module" | "code"
+    name: str  # path, "-", module's name, code
+    words: list[str]
+
+    @classmethod
+    def of(cls, module: list[str] | None, code: list[str] | None, words: list[str]) -> Program:
+        """`module`, `code`: what stands behind -m and behind -c."""
+        for kind, given in (("module", module), ("code", code)):
+            if given:
+                return cls(kind, given[0], given[1:])
+        if not words:
+            raise UserError("which script? FILE, -m MODULE, -c CODE, or - for what stdin gives")
+        return cls("stdin" if words[0] == "-" else "file", words[0], words[1:])
+
+    def __str__(self) -> str:
+        return {"code": "-c", "module": f"-m {self.name}"}.get(self.kind, self.name)
+
+    def line(self) -> list[str]:
+        """The words that Python's command line has for it."""
+        option = {"module": ["-m"], "code": ["-c"]}.get(self.kind, [])
+        return [*option, self.name, *self.words]
 
 
-class Compiling:
-    """While active, a model is compiled when the program calls it for the first time in training, with the optimizers that hold
-    its parameters by then. A module that is called by another one is part of that one."""
+def run(program: Program, around: AbstractContextManager) -> None:
+    """Runs `program` within `around`. Whatever it raises is Python's to end the process with; ours is only what is shown."""
+    try:
+        with around:
+            _execute(program)
+    except SystemExit:
+        raise
+    except BaseException:
+        sys.excepthook = functools.partial(_show, sys.excepthook)
+        raise
 
-    def __init__(self, explain: bool = False):
-        self.explain = explain
-        self.compiled: list[weakref.ref] = []
 
-    def __enter__(self) -> Compiling:
-        self._module, self._optimizer = torch.nn.Module, torch.optim.Optimizer
-        self._call, self._init = self._module.__call__, self._optimizer.__init__
-        self._seen: weakref.WeakSet = weakref.WeakSet()
-        self._optimizers: weakref.WeakSet = weakref.WeakSet()
-        inside = False  # of another module's call
+def _execute(program: Program) -> None:
+    if program.kind == "file" and not os.path.exists(program.name):
+        print(f"trainc: can't open file {os.path.abspath(program.name)!r}: no such file", file=sys.stderr)
+        raise SystemExit(2)
+    sys.argv = ["-c" if program.kind == "code" else program.name, *program.words]
+    _set_first_path(program)
+    if program.kind == "module":
+        runpy.run_module(program.name, run_name="__main__", alter_sys=True)
+    elif program.kind == "file" and not _is_source(program.name):
+        runpy.run_path(program.name, run_name="__main__")  # a folder, an archive, byte code
+    else:
+        source, name = _source(program)
+        exec(compile(source, name, "exec", dont_inherit=True), vars(_main_module(program)))
 
-        def call(module, *args, **kwargs):
-            nonlocal inside
-            if inside or not torch.is_grad_enabled():
-                return self._call(module, *args, **kwargs)
-            inside = True
-            try:
-                self._meet(module, args, kwargs)
-                return self._call(module, *args, **kwargs)
-            finally:
-                inside = False
 
-        def init(optimizer, *args, **kwargs):
-            self._init(optimizer, *args, **kwargs)
-            self._optimizers.add(optimizer)
+def _source(program: Program) -> tuple[bytes | str, str]:
+    """The program's text, and the name by which tracebacks call it."""
+    if program.kind == "file":
+        path = os.path.abspath(program.name)
+        with io.open_code(path) as file:
+            return file.read(), path
+    return (sys.stdin.buffer.read(), "<stdin>") if program.kind == "stdin" else (program.name, "<string>")
 
-        self._module.__call__, self._optimizer.__init__ = call, init
-        return self
 
-    def __exit__(self, *_) -> None:
-        self._module.__call__, self._optimizer.__init__ = self._call, self._init
-        if self.explain:
-            for model in filter(None, (reference() for reference in self.compiled)):
-                print(trainc.explain(model), file=sys.stderr)
+def _main_module(program: Program) -> types.ModuleType:
+    """The program's `__main__`, which stays when it has ended: threads and exit handlers use it still."""
+    main = types.ModuleType("__main__")
+    variables: dict[str, Any] = {"__builtins__": sys.modules["builtins"], "__spec__": None}
+    if program.kind == "file":
+        path = os.path.abspath(program.name)
+        variables |= {"__file__": path, "__cached__": None}
+        variables["__loader__"] = importlib.machinery.SourceFileLoader("__main__", path)
+    else:
+        variables["__loader__"] = importlib.machinery.BuiltinImporter
+    vars(main).update(variables)
+    sys.modules["__main__"] = main
+    return main
 
-    def _meet(self, module, args: tuple, kwargs: dict) -> None:
-        if module in self._seen or not module.training:
+
+def _is_source(path: str) -> bool:
+    return os.path.isfile(path) and not path.endswith(".pyc") and not zipfile.is_zipfile(path)
+
+
+def _set_first_path(program: Program) -> None:
+    """sys.path[0] is trainc's own until now."""
+    if sys.flags.safe_path if hasattr(sys.flags, "safe_path") else sys.flags.isolated:
+        return
+    if program.kind == "file":
+        if not _is_source(program.name) and not program.name.endswith(".pyc"):
+            del sys.path[0]  # run_path puts the folder or the archive there
             return
-        self._seen.add(module)
-        parameters = {id(p) for p in module.parameters() if p.requires_grad}
-        if not parameters:
-            return  # a loss function
-        trainc.compile(module)
-        self.compiled.append(weakref.ref(module))
-        for optimizer in list(self._optimizers):
-            if any(id(p) in parameters for group in optimizer.param_groups for p in group["params"]):
-                trainc.compile(module, optimizer)
+        first = os.path.dirname(os.path.realpath(program.name))
+    else:
+        first = os.getcwd() if program.kind == "module" else ""
+    sys.path[0] = first
 
 
-def run(script: str, words: list[str], module: bool, compiling: Compiling) -> None:
-    sys.argv = [script, *words]
-    with compiling:
-        if module:
-            sys.path.insert(0, "")
-            runpy.run_module(script, run_name="__main__", alter_sys=True)
-        else:
-            sys.path.insert(0, script.rpartition("/")[0] or ".")
-            runpy.run_path(script, run_name="__main__")
+# ---- what a traceback shows ---------------------------------------------------------------------------------------------
+
+
+def _show(hook: Callable[..., Any], kind: type, error: BaseException, traceback: types.TracebackType | None) -> None:
+    """`hook`, what the program has as sys.excepthook, with the program's own frames."""
+    seen: set[int] = set()
+    chain = [error]
+    while chain:
+        one = chain.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        one.__traceback__ = users(one, one.__traceback__)
+        chain += [other for other in (one.__cause__, one.__context__) if other is not None]
+    hook(kind, error, error.__traceback__)
+
+
+def users(error: BaseException, traceback: types.TracebackType | None) -> types.TracebackType | None:
+    """A traceback without what started the program, and without trainc's frames. Where trainc itself has failed, its innermost
+    frame stays."""
+    frames = []
+    while traceback is not None:
+        frames.append(traceback)
+        traceback = traceback.tb_next
+    starts = [i for i, entry in enumerate(frames) if entry.tb_frame.f_code in (run.__code__, _execute.__code__)]
+    if starts:
+        del frames[: starts[-1] + 1]
+        while frames and frames[0].tb_frame.f_code.co_filename in ("<frozen runpy>", runpy.__file__):
+            del frames[0]
+    ours = [entry.tb_frame.f_code.co_filename.startswith(PACKAGE) for entry in frames]
+    if ours and not isinstance(error, UserError):
+        ours[-1] = False
+    shown = None
+    for entry, hidden in zip(reversed(frames), reversed(ours), strict=True):
+        if not hidden:
+            shown = types.TracebackType(shown, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return shown
+
+
+__all__ = ["Program", "run", "users"]

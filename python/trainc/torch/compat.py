@@ -18,6 +18,7 @@ import torch._functorch.aot_autograd  # first: the modules below import each oth
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket, _OpNamespace as OpNamespace, _Ops as Ops
 
 # -- tensors without values, and the modes that a trace puts around a program: operation_cache.py takes over their dispatch --
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx.experimental import proxy_tensor  # its tracer's methods are replaced: origins of nodes, symbols for sizes
@@ -131,6 +132,7 @@ RECURRENT_LAYERS = Patch(decompositions, "_rnn_helper")  # eager's dropout betwe
 MODULE_CALL = Patch(torch.nn.Module, "_call_impl")  # a thread waits while another traces the module
 RUNTIME_WRAPPER = Patch(runtime_wrappers, "_create_runtime_wrapper")  # our node of autograd instead of AOTAutograd's
 JOINT_GRAPH_LOG = Patch(graph_compile, "_log_joint_graph")  # not written where nobody reads it
+FAKE_TENSOR_LOG = Patch(fake_tensor, "log")  # what a trace refuses, eager refuses with its own error: said once
 DONATED_BUFFERS = Patch(graph_compile, "collect_bw_donated_buffer_idxs")  # none: a graph may be retained
 JOINT_TRACE = Patch(graph_capture, "create_joint")  # which gradients are reached from which tangents
 MATERIALIZED_GRADS = Patch(torch.autograd.function.FunctionCtx, "set_materialize_grads")  # the same
@@ -146,6 +148,7 @@ MODULE_ATTRIBUTES = frozenset({
     *torch.nn.Module().__dict__, COMPILED_CALL, "_forward_hooks_with_kwargs", "_forward_hooks_always_called",
     "_forward_pre_hooks_with_kwargs",
 })  # fmt: skip
+MODULE_TABLES = frozenset({"_parameters", "_buffers", "_modules"})  # which the constructor of every module makes
 MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 # those of a trace's tensors, which the program has not put there
 FUNCTIONAL_TENSOR_ATTRIBUTES = frozenset({"elem", "_inference_mode_base", "_is_param", "_is_buffer"})

@@ -34,6 +34,7 @@ REPLACED = {
     compat.MODULE_CALL: ["self", "args", "kwargs"],
     compat.RUNTIME_WRAPPER: ["compiled_fn"],
     compat.JOINT_GRAPH_LOG: None,
+    compat.FAKE_TENSOR_LOG: None,
     compat.DONATED_BUFFERS: None,
     compat.JOINT_TRACE: ["fn", "primals_descs"],
     compat.MATERIALIZED_GRADS: ["self", "value"],
@@ -59,6 +60,14 @@ def test_every_name_is_asked_of_here():
     names -= {"Any", "Callable", "Iterator", "ModuleType", "NamedTuple", "annotations"}
     tests = Path(__file__).read_text()
     assert sorted(name for name in names if not re.search(rf"compat\.{name}\b", tests)) == []
+
+
+def test_what_a_trace_refuses_is_logged_there(monkeypatch):
+    said = []
+    monkeypatch.setattr(compat.fake_tensor.log, "exception", lambda *args: said.append(args))
+    with pytest.raises(RuntimeError), compat.FakeTensorMode() as mode:
+        mode.from_tensor(torch.ones(2, 3)) @ mode.from_tensor(torch.ones(4, 5))
+    assert said
 
 
 # ---- operators ---------------------------------------------------------------------------------------------------------
@@ -282,6 +291,7 @@ def test_a_modules_call_can_be_replaced():
     module = Layer()
     module.register_forward_hook(lambda *_: None)
     assert module.__dict__.keys() - {"training"} <= compat.MODULE_ATTRIBUTES
+    assert module.__dict__.keys() >= compat.MODULE_TABLES
     assert set(compat.MODULE_HOOKS) <= compat.MODULE_ATTRIBUTES and compat.COMPILED_CALL in compat.MODULE_ATTRIBUTES
     assert compat.compiled_call(module) is None
     compat.set_compiled_call(module, lambda x: "compiled")

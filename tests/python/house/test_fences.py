@@ -413,7 +413,7 @@ ROOMS = {
     "torch.verify": {*_PLANS, "torch.capture"},
     "torch.joint": {*_PLANS, "torch.capture"},
     "torch.doors": {*_PLANS, "torch.capture", "torch.verify", "torch.joint"},
-    "cli": {"base", "_core", "torch.compat", "torch.verify", "torch.doors"},
+    "cli": {"base", "_core", "torch.compat", "torch.patches", "torch.verify", "torch.doors"},
     "__main__": {"cli"},
     "": {"base", "torch.doors"},  # trainc itself: the three functions
 }  # fmt: skip
@@ -445,11 +445,14 @@ def imports(text: str, modules: set[str]) -> list[str]:
 
 
 # Who looks at the modules that are there, since a program has imported them: torch's, and those that a program reads.
-LOOKS_AT_MODULES = {"torch.doors.accelerate", "torch.capture.distributed", "torch.guards.reads", "torch.verify.report"}
+LOOKS_AT_MODULES = {
+    "torch.doors.accelerate", "torch.capture.distributed", "torch.guards.reads", "torch.verify.report", "cli.script",
+}  # fmt: skip
 _IMPORTERS = {"import_module", "__import__", "exec_module", "load_module", "run_module", "run_path", "exec", "eval"}
 # The user's program, of the command; Accelerate's own module; a function made of the text of numbers.
 _IMPORTS_ANY = {
-    "cli.script": {"run_module", "run_path"}, "torch.doors.accelerate": {"exec_module"}, "torch.numbers.operands": {"exec"},
+    "cli.script": {"run_module", "run_path", "exec"}, "torch.doors.accelerate": {"exec_module"},
+    "torch.numbers.operands": {"exec"},
 }  # fmt: skip
 OF_BASE = {"tqdm"}  # beside Python's own: the progress bar
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -129,6 +130,9 @@ def check_attributes(tensors: Sequence[torch.Tensor], subject: str) -> None:
             raise SideEffect(f"{subject} sets the attribute `{min(own)}` of a tensor", in_pytorch=True)
 
 
+_SILENT = logging.Logger("silent", logging.CRITICAL + 1)
+
+
 @contextlib.contextmanager
 def tracing():
     """torch.compiler.is_compiling() holds; operations remember the user's line; checkpointed ones are marked."""
@@ -137,6 +141,7 @@ def tracing():
         stack.enter_context(patched(*compat.NODE_OF_CALL, _create_node_with_origin))
         stack.enter_context(patched(*compat.CHECKPOINT_GENERATOR, _marking_generator))
         stack.enter_context(patched(*compat.CHECKPOINT_FUNCTION, _MarkingFunction))
+        stack.enter_context(patched(*compat.FAKE_TENSOR_LOG, _SILENT))
         yield
 
 

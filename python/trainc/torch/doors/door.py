@@ -34,6 +34,11 @@ def compile_objects(model, optimizer, *, tune, memory, fuse_step, verify):
     return model, optimizer
 
 
+def compile_optimizer(optimizer: torch.optim.Optimizer) -> None:
+    """Compiles the step of an optimizer that was made after its model was compiled."""
+    attach(optimizer)
+
+
 def check(model, optimizer, tune, memory, fuse_step, verify=False) -> None:
     if isinstance(model, type) and issubclass(model, torch.nn.Module):
         raise UserError(f"trainc.compile wants a model, got the class {model.__name__}: call it first, {model.__name__}(...)")

@@ -1,0 +1,88 @@
+"""`trainc run train.py`: each model that the program trains is compiled before its first call in training, with the optimizers
+that hold its parameters by then, and with those that are made later."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+import trainc
+from trainc.base.errors import UserError
+from trainc.cli.trained import Finder
+from trainc.torch.doors.door import check, compile_optimizer
+
+
+class Compiling(Finder):
+    def __init__(self, explain: bool = False, tune: str = "fast", memory: str | None = None):
+        super().__init__()
+        self.explain, self.tune, self.memory = explain, tune, memory_of(memory)
+        check(torch.nn.Identity(), None, tune, self.memory, False)
+        self.compiled = self.refused = 0
+        self._kept: list[torch.nn.Module] = []  # to be explained, though the program may have let go of them
+        self._attached: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+
+    def meet(self, module: torch.nn.Module, optimizers: list[torch.optim.Optimizer], args: tuple, kwargs: dict) -> None:
+        try:
+            trainc.compile(module, *optimizers[:1], tune=self.tune, memory=self.memory)
+        except UserError as error:
+            self.refused += 1
+            say(f"{type(module).__name__} runs in PyTorch: {str(error).removeprefix('trainc.compile: ')}")
+            return
+        self.compiled += 1
+        self._attached.update(optimizers[:1])
+        for optimizer in optimizers[1:]:
+            self.made(optimizer)
+        if self.explain:
+            self._kept.append(module)
+
+    def made(self, optimizer: torch.optim.Optimizer) -> None:
+        if optimizer not in self._attached:
+            self._attached.add(optimizer)
+            compile_optimizer(optimizer)
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        for model in self._kept:
+            print(trainc.explain(model), file=sys.stderr)
+        if not self.compiled and not self.refused and error[0] is None:
+            say(f"nothing was compiled: {self.why_nothing()}")
+
+    def why_nothing(self) -> str:
+        """Why nothing was."""
+        if own := self.compile_themselves():
+            return f"the program compiles {own} itself, which stays as it is"
+        if not self.saw_training:
+            return "no optimizer was made, and no backward called, in this process (those that it starts run in PyTorch)"
+        return "no model was called in training: model(x) is compiled, model.forward(x) and single layers of a model are not"
+
+
+@contextlib.contextmanager
+def eager() -> Iterator[None]:
+    """Whatever the program itself gives to torch.compile or trainc runs in PyTorch."""
+    compile_before, step_before = trainc.compile, trainc.train_step
+    trainc.compile = lambda model, optimizer=None, **_: model if optimizer is None else (model, optimizer)
+    trainc.train_step = lambda fn, **_: fn
+    try:
+        with torch.compiler.set_stance("force_eager"):
+            yield
+    finally:
+        trainc.compile, trainc.train_step = compile_before, step_before
+
+
+def memory_of(text: str | None) -> Any:
+    """`--memory`, as trainc.compile's memory=: "4GB", or a share as a number."""
+    with contextlib.suppress(ValueError, TypeError):
+        return share if (share := float(text)) <= 1 else text
+    return text
+
+
+def say(text: str) -> None:
+    print(f"trainc run: {text}", file=sys.stderr, flush=True)
+
+
+__all__ = ["Compiling", "eager", "say"]

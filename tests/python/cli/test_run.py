@@ -1,0 +1,255 @@
+"""`trainc run`: programs train to eager's losses without a line of their own, and run as Python runs them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from loss_rule import relative
+from programs import PROGRAMS
+
+TRAINC = [sys.executable, "-m", "trainc", "run"]
+
+
+def run(*words, cwd, **options) -> subprocess.CompletedProcess:
+    return subprocess.run([*map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=300, **options)
+
+
+def losses_of(text: str) -> list[float]:
+    return [float(word) for line in re.findall(r"^loss (.*)$", text, re.MULTILINE) for word in line.split()]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_train_as_eager(tmp_path, name):
+    text, compiled = PROGRAMS[name]
+    (tmp_path / "train.py").write_text(text)
+    eager = run(sys.executable, "train.py", cwd=tmp_path)
+    assert eager.returncode == 0, eager.stderr
+    found = run(*TRAINC, "--explain", "train.py", cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert sorted(re.findall(r"^(\w+): compiled for \d+ signatures?$", found.stderr, re.MULTILINE)) == compiled, found.stderr
+    wanted, got = losses_of(eager.stdout), losses_of(found.stdout)
+    assert len(wanted) >= 4 and len(got) == len(wanted), found.stdout
+    assert max(relative(got, wanted)) < (2e-3 if "autocast" in text else 1e-5), (got, wanted)
+    assert "runs in PyTorch" not in found.stderr and "torch.compile's tracer" not in found.stderr, found.stderr
+
+
+def test_what_compiles_itself_is_left_and_said(tmp_path):
+    (tmp_path / "train.py").write_text(PROGRAMS["compiles_with_torch"][0])
+    found = run(*TRAINC, "train.py", cwd=tmp_path)
+    assert "nothing was compiled: the program compiles Net itself, which stays as it is" in found.stderr
+
+
+# ---- as Python runs it --------------------------------------------------------------------------------------------------
+
+SHOWS = """
+import os, sys
+main = sys.modules["__main__"]
+print(sys.argv, repr(sys.path[0]), __name__, globals().get("__file__"), __spec__ and __spec__.name, vars(main) is globals())
+print(__package__, __builtins__ is __import__("builtins"), "__cached__" in globals(), type(__loader__).__name__)
+"""
+
+
+@pytest.mark.parametrize("kind", ["file", "path", "link", "module", "package", "folder", "code", "stdin"])
+def test_a_program_finds_what_python_gives_it(tmp_path, kind):
+    (tmp_path / "sub").mkdir()
+    for file in ("show.py", "sub/show.py", "sub/__main__.py"):
+        (tmp_path / file).write_text(SHOWS)
+    (tmp_path / "link.py").symlink_to(tmp_path / "sub" / "show.py")
+    words = {
+        "file": ["show.py"], "path": ["sub/../sub/show.py"], "link": ["link.py"], "module": ["-m", "sub.show"],
+        "package": ["-m", "sub"], "folder": ["sub"], "code": ["-c", SHOWS], "stdin": ["-"],
+    }[kind]  # fmt: skip
+    words += ["a", "-m", "--steps", "3", "--"]
+    wanted = run(sys.executable, *words, cwd=tmp_path, input=SHOWS)
+    found = run(*TRAINC, *words, cwd=tmp_path, input=SHOWS)
+    assert wanted.returncode == 0, wanted.stderr
+    rows, expected = found.stdout.splitlines(), wanted.stdout.splitlines()
+    assert rows[0] == expected[0]
+    if kind not in ("module", "package", "folder"):  # there runpy gives what it gives
+        assert rows[1] == expected[1].replace("None True", "None True"), found.stdout
+
+
+@pytest.mark.parametrize(
+    "code, ends",
+    [
+        ("import sys; sys.exit(3)", 3), ("raise SystemExit('no')", 1), ("raise SystemExit", 0), ("1 / 0", 1),
+        ("import os; os._exit(7)", 7), ("raise KeyboardInterrupt", -signal.SIGINT), ("def f(:", 1),
+    ],
+)  # fmt: skip
+def test_it_ends_as_under_python(tmp_path, code, ends):
+    (tmp_path / "end.py").write_text(code)
+    wanted, found = run(sys.executable, "end.py", cwd=tmp_path), run(*TRAINC, "--eager", "end.py", cwd=tmp_path)
+    assert wanted.returncode == found.returncode == ends
+    assert found.stderr == wanted.stderr
+
+
+def test_what_is_not_there(tmp_path):
+    found = run(*TRAINC, "missing.py", cwd=tmp_path)
+    assert found.returncode == 2 and "can't open file" in found.stderr and "Traceback" not in found.stderr
+    assert run(*TRAINC, cwd=tmp_path).returncode == 2
+    found = run(*TRAINC, "-m", "missing_module", cwd=tmp_path)
+    assert found.returncode == 1 and "No module named missing_module" in found.stderr
+    found = run(*TRAINC, "--memory", "much", "missing.py", cwd=tmp_path)
+    assert found.returncode == 2 and "is no size" in found.stderr and "Traceback" not in found.stderr
+
+
+def test_ctrl_c(tmp_path):
+    (tmp_path / "wait.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(100)\n")
+    process = subprocess.Popen(
+        [*TRAINC, "wait.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )  # fmt: skip
+    process.stdout.readline()
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT
+    assert said.rstrip().endswith("KeyboardInterrupt") and "trainc" not in said.replace(str(tmp_path), "")
+
+
+FAILS = """
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = torch.nn.Linear(4, 4)
+    def forward(self, x):
+        return self.a(x)
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for width in (4, 4, 5):
+    model(torch.ones(2, width)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_traceback_shows_the_programs_frames(tmp_path):
+    (tmp_path / "train.py").write_text(FAILS)
+    wanted, found = run(sys.executable, "train.py", cwd=tmp_path), run(*TRAINC, "train.py", cwd=tmp_path)
+    shown = re.findall(r'File "(.*)", line (\d+), in (.*)', found.stderr)
+    package = os.path.dirname(os.path.dirname(__import__("trainc").__file__))
+    assert found.returncode == 1 and not any(path.startswith(package) for path, _, _ in shown), found.stderr
+    own = [entry for entry in shown if entry[0].endswith("train.py")]
+    assert own == [entry for entry in re.findall(r'File "(.*)", line (\d+), in (.*)', wanted.stderr) if "train.py" in entry[0]]
+    assert found.stderr.rstrip().splitlines()[-1] == wanted.stderr.rstrip().splitlines()[-1]
+    assert "failed while attempting" not in found.stderr
+
+
+def test_the_programs_own_excepthook_is_called(tmp_path):
+    hook = "sys.excepthook = lambda k, v, t: print('mine', [f.name for f in traceback.extract_tb(t)])"
+    (tmp_path / "train.py").write_text(f"import sys, traceback\n{hook}\n1 / 0\n")
+    found = run(*TRAINC, "train.py", cwd=tmp_path)
+    assert found.returncode == 1 and found.stdout == "mine ['<module>']\n" and "Traceback" not in found.stderr
+
+
+WORKERS = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+class Numbers(Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, i):
+        return torch.full((4,), float(i))
+def collate(rows):
+    return torch.stack(rows) / 8
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in DataLoader(Numbers(), 4, num_workers=1, collate_fn=collate, multiprocessing_context="spawn"):
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print("loss", loss.item())
+"""
+
+
+def test_spawned_workers_find_the_programs_functions(tmp_path):
+    (tmp_path / "train.py").write_text(WORKERS)
+    wanted, found = run(sys.executable, "train.py", cwd=tmp_path), run(*TRAINC, "train.py", cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert max(relative(losses_of(found.stdout), losses_of(wanted.stdout))) < 1e-6
+
+
+DISTRIBUTED = """
+import sys, torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+inner = DDP(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1)))
+model = torch.nn.Sequential(inner, torch.nn.Linear(1, 1)) if sys.argv[1] == "deeper" else inner
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i in range(4):
+    loss = model(torch.full((3, 4), i / 4.0)).sub(1).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print("loss", loss.item(), flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("where", ["outermost", "deeper"])
+def test_under_torchrun(tmp_path, where):
+    (tmp_path / "train.py").write_text(DISTRIBUTED)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
+    wanted = run(*torchrun, "train.py", where, cwd=tmp_path)
+    found = run(*torchrun, "-m", "trainc", "run", "--explain", "train.py", where, cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert len(losses_of(found.stdout)) == 4
+    assert max(relative(losses_of(found.stdout), losses_of(wanted.stdout))) < 1e-6
+    refused = re.findall(r"^trainc run: Sequential runs in PyTorch: .*DistributedDataParallel.*$", found.stderr, re.MULTILINE)
+    assert len(refused) == (1 if where == "deeper" else 0), found.stderr
+    assert ("compiled for 1 signature" in found.stderr) == (where == "outermost"), found.stderr
+
+
+def test_options(tmp_path):
+    (tmp_path / "train.py").write_text(PROGRAMS["epochs"][0])
+    plain = run(*TRAINC, "train.py", cwd=tmp_path)
+    assert run(*TRAINC, "--memory", "1.0", "train.py", cwd=tmp_path).stdout == plain.stdout
+    tight = run(*TRAINC, "--memory", "100B", "train.py", cwd=tmp_path)
+    assert tight.returncode == 1 and 'memory="100B" cannot be met' in tight.stderr, tight.stderr
+    eager = run(sys.executable, "train.py", cwd=tmp_path)
+    assert run(*TRAINC, "--eager", "train.py", cwd=tmp_path).stdout == eager.stdout
+
+
+@pytest.mark.parametrize("name", ["compiles_with_torch", "compiles_with_trainc"])
+def test_eager_compiles_nothing(tmp_path, name):
+    text = PROGRAMS[name][0]
+    (tmp_path / "train.py").write_text(text)
+    found = run(*TRAINC, "--eager", "train.py", cwd=tmp_path)
+    plain = re.sub(r"torch\.compile\(model.*\)$", "model", text, flags=re.MULTILINE)
+    plain = plain.replace("trainc.compile(model, torch", "(model, torch").replace("import trainc", "")
+    (tmp_path / "plain.py").write_text(plain)
+    assert found.stdout == run(sys.executable, "plain.py", cwd=tmp_path).stdout
+
+
+def test_nothing_to_compile_is_said(tmp_path):
+    (tmp_path / "train.py").write_text("print('nothing')\n")
+    found = run(*TRAINC, "train.py", cwd=tmp_path)
+    assert found.stdout == "nothing\n" and "nothing was compiled: no optimizer was made" in found.stderr
+    (tmp_path / "train.py").write_text(FAILS.replace("model(torch", "model.forward(torch").replace(", 5)", ")"))
+    found = run(*TRAINC, "train.py", cwd=tmp_path)
+    assert found.returncode == 0 and "model(x) is compiled, model.forward(x)" in found.stderr, found.stderr
+
+
+def test_all_is_put_back():
+    import torch
+
+    from trainc.cli.compiling import Compiling
+
+    before = torch.optim.Optimizer.__init__, torch.autograd.backward, torch.nn.Module.__call__
+    seen = {}
+    with Compiling():
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+        torch.optim.SGD(model.parameters())
+        seen["scout"] = model._compiled_call_impl
+    assert seen["scout"] is not None and model._compiled_call_impl is None
+    assert before == (torch.optim.Optimizer.__init__, torch.autograd.backward, torch.nn.Module.__call__)
