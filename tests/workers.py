@@ -113,11 +113,19 @@ class Results:
         if resume and path.exists():
             lines = path.read_bytes().splitlines(keepends=True)
             self.verdicts = [json.loads(line) for line in lines if line.endswith(b"\n")]
+        self._path, self._lock = path, threading.Lock()
+        self._write()
+
+    def _write(self) -> None:
         whole = "".join(json.dumps(v) + "\n" for v in self.verdicts)
-        path.with_suffix(".tmp").write_text(whole)
-        os.replace(path.with_suffix(".tmp"), path)
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
-        self._lock = threading.Lock()
+        self._path.with_suffix(".tmp").write_text(whole)
+        os.replace(self._path.with_suffix(".tmp"), self._path)
+        self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
+
+    def drop(self, which: Callable[[dict], bool]) -> None:
+        """Before any is added: these are as if they had not been judged."""
+        self.verdicts = [v for v in self.verdicts if not which(v)]
+        self._write()
 
     def add(self, verdict: dict) -> None:
         with self._lock:

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
+COMPILED = ("compiled", "extern", "split")
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 from workers import FINDS, Results, Worker, add_options, work_through  # noqa: E402
 
@@ -27,31 +28,34 @@ def run(args: argparse.Namespace, results: Results) -> None:
     names = [name for name in make.architectures() if any(fnmatch.fnmatchcase(name, pattern) for pattern in args.only)]
     names = names[:: args.every]
     asked = [(name, door) for name in names for door in args.door]
+    results.drop(lambda v: v["class"] in args.again)
     known = {(v["case"], v["door"]) for v in results.verdicts}
     begin = time.monotonic()
 
     def tell(verdict: dict) -> None:
         results.add(verdict)
-        done, quiet = len(results.verdicts), verdict["class"] in ("compiled", "extern", "skipped")
+        done, quiet = len(results.verdicts), verdict["class"] in (*COMPILED, "skipped")
         why = "" if quiet else verdict["reason"][:300]
         told = f"{verdict['case']} ({verdict['door']}): {verdict['class']} {why}"
         print(f"{done}/{len(asked)} after {time.monotonic() - begin:.0f} s: {told}", flush=True)
 
-    def work(worker: Worker, case: tuple[str, str]) -> None:
-        name, door = case
-        worker.judge(case, name, door, set(), args.timeout, tell)
+    def work(worker: Worker, name: str) -> None:  # both doors by one worker, which keeps what eager gave
+        for door in args.door:
+            if (name, door) not in known:
+                worker.judge((name, door), name, door, set(), args.timeout, tell)
 
-    work_through([case for case in asked if case not in known], args.jobs, HERE / "worker.py", args.out, work)
+    left = dict.fromkeys(name for name, door in asked if (name, door) not in known)
+    work_through(left, args.jobs, HERE / "worker.py", args.out, work)
 
 
 def table(verdicts: list[dict]) -> str:
     from judge import CLASSES
 
     counts = collections.Counter((v["door"], v["class"]) for v in verdicts)
-    lines = [f"{'door':<9}" + "".join(f"{c:>10}" for c in CLASSES) + f"{'compiled or extern':>20}"]
+    lines = [f"{'door':<9}" + "".join(f"{c:>10}" for c in CLASSES) + f"{'of these compiled':>20}"]
     for door in sorted({v["door"] for v in verdicts}):
         total = sum(n for (d, c), n in counts.items() if d == door and c != "skipped")
-        share = (counts[door, "compiled"] + counts[door, "extern"]) / max(1, total)
+        share = sum(counts[door, c] for c in COMPILED) / max(1, total)
         lines.append(f"{door:<9}" + "".join(f"{counts[door, c]:>10}" for c in CLASSES) + f"{share:>19.1%}")
     lines += ["", *(f"{c}: {text}" for c, text in CLASSES.items())]
     for kind in (*FINDS, "refused", "tracer", "skipped"):
@@ -66,6 +70,7 @@ def main() -> int:
         prog="python tests/architectures", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN", help="only these types of models (with * and ?)")
+    parser.add_argument("--again", nargs="+", default=[], metavar="CLASS", help="with --resume: judge these classes anew")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="each N-th of them alone (default 1: all)")
     add_options(parser, "out/architectures/results.jsonl", timeout=300)
     args = parser.parse_args()

@@ -17,14 +17,21 @@ VOCABULARY = 256
 LENGTH = 16  # of a text
 IMAGE = 64  # pixels a side
 
-_WIDTH = re.compile(r"(size|sizes|dim|dims|dimension|channels|width|widths|units|filters|rank|d_model|d_ff|d_kv|n_embd|n_inner)$")
+_WIDTH = re.compile(r"(size|sizes|dim|dims|dimension|channels|width|widths|units|filters|rank|d_model|d_ff|d_kv|n_embd|n_inner)$"
+                    r"|^dim_|_dim_|hidden_size|embed_dim")  # fmt: skip
 _NO_WIDTH = re.compile(r"image|patch|window|kernel|chunk|block|vocab|codebook|crop|cache|grid|pool|input_size|group|context|token"
                        r"|num_channels|feature_size|output_size|mel|audio|batch|sample|memory|state|type|position")  # fmt: skip
 _LAYERS = re.compile(r"^(num_hidden_layers|num_layers|n_layers?|depth|(encoder|decoder|num_encoder|num_decoder)_layers"
                      r"|num_hidden_groups|(text|vision|audio)_layers)$")  # fmt: skip
-_VOCABULARY = re.compile(r"vocab(ulary)?_size$|^n_vocab$")
+_DEPTHS = re.compile(r"depths$|repeats$|^(layers|stage_num_blocks|num_layers|num_blocks)$")  # of each stage, where it is a list
+_EXPERTS = re.compile(r"(?<!shared_)(?<!tok_)experts$")
+_VOCABULARY = re.compile(r"vocab(ulary)?(_size)?(_per_layer_input)?$")
 _TOKEN = re.compile(r"_token_(id|index)$|_token_ids$")
-LEAST = 16  # a number below this is no width
+_FACTOR = re.compile(r"(width|depth)_(coefficient|multiplier)$")  # of a larger member of a family
+# What is None by default and must be told.
+_MISSING = {"prediction_length": 8, "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2}
+LEAST = 8  # a number below this is no width
+MOST_EXPERTS = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +43,9 @@ class Variant:
     image: int | None  # pixels a side; None: as by default
 
 
-VARIANTS = (Variant(8, 2, IMAGE), Variant(4, 2, IMAGE), Variant(8, 2, None), Variant(8, None, IMAGE), Variant(2, 2, IMAGE),
-            Variant(1, 2, IMAGE), Variant(1, 2, None), Variant(8, None, None), Variant(1, None, None))  # fmt: skip
+VARIANTS = (Variant(8, 2, IMAGE), Variant(16, 2, IMAGE), Variant(32, 2, IMAGE), Variant(8, 4, IMAGE), Variant(8, 2, None),
+            Variant(8, None, IMAGE), Variant(4, 2, IMAGE), Variant(2, 2, IMAGE), Variant(1, 2, IMAGE), Variant(1, 2, None),
+            Variant(8, None, None), Variant(1, None, None))  # fmt: skip
 
 
 def model_types() -> list[str]:
@@ -54,13 +62,25 @@ def small(kind: type[PreTrainedConfig], variant: Variant) -> PreTrainedConfig:
         if key.startswith("_"):
             continue
         if isinstance(value, PreTrainedConfig):
-            given[key] = small(type(value), variant)
+            given[key] = small(_BACKBONE if value.model_type == "timm_backbone" else type(value), variant)
+        elif value is None and key in _MISSING:
+            given[key] = _MISSING[key]
+        elif key == "use_timm_backbone":
+            given |= {key: False, "backbone": None}
         elif key in stacks:
             given[key] = min(value, variant.layers or value)
         elif _VOCABULARY.search(key) and isinstance(value, int):
             given[key] = min(value, VOCABULARY)
         elif _TOKEN.search(key) and isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             given[key] = next(tokens)
+        elif _EXPERTS.search(key) and isinstance(value, int):
+            given[key] = min(value, MOST_EXPERTS)
+        elif _FACTOR.search(key) and isinstance(value, float):
+            given[key] = min(value, 1.0)
+        elif _DEPTHS.search(key) and isinstance(value, (list, tuple)) and variant.layers:
+            given[key] = type(value)(min(item, variant.layers) for item in value)
+        elif key in ("rope_parameters", "rope_scaling") and isinstance(value, dict):
+            given[key] = _sections(value, variant.divisor)
         elif isinstance(value, (list, tuple)) and len(value) in stacks.values() and variant.layers:
             given[key] = _shortened(value, variant.layers)
         elif key == "image_size" and variant.image:
@@ -79,12 +99,25 @@ def variants(kind: type[PreTrainedConfig]) -> Iterator[tuple[Variant, PreTrained
             yield variant, error
 
 
+_BACKBONE = CONFIG_MAPPING["resnet"]  # in the place of one of `timm`, which is not here
+
+
 def _divided(value: Any, divisor: int) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(_divided(item, divisor) for item in value)
     if isinstance(value, bool) or not isinstance(value, int) or value < LEAST:
         return value
-    return value // divisor if value % divisor == 0 and value // divisor >= 4 else value
+    return value // divisor if value % divisor == 0 and value // divisor >= 2 else value
+
+
+def _sections(rope: dict, divisor: int) -> dict:
+    """Parts of a head, which together are as wide as it is."""
+    return {
+        key: _sections(value, divisor) if isinstance(value, dict)
+        else [max(1, n // divisor) for n in value] if key == "mrope_section" and value
+        else value
+        for key, value in rope.items()
+    }  # fmt: skip
 
 
 def _shortened(value: list | tuple, count: int) -> list | tuple:

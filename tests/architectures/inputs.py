@@ -4,6 +4,7 @@ its forward's parameters say."""
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from configurations import LENGTH
 from torch import nn
 from transformers import PreTrainedConfig
 
+Kind = Callable[[PreTrainedConfig, torch.Generator], torch.Tensor]
 BATCH = 2
 SAMPLES = 4000  # of a sound
 
@@ -32,11 +34,27 @@ def batches(model: nn.Module, seed: int) -> Iterator[dict[str, torch.Tensor]]:
     """Keyword arguments of the model's forward: all that it may want to have, then the fewest."""
     parameters = inspect.signature(model.forward).parameters
     main = getattr(model, "main_input_name", "input_ids")
-    needed = [name for name, p in parameters.items() if name in _KINDS and (name == main or p.default is p.empty)] or [main]
+    known = _KINDS.keys() | _IN_PATCHES
+    needed = [name for name, p in parameters.items() if name in known and (name == main or p.default is p.empty)] or [main]
     wanted = [name for name, others in _BESIDE.items() if name in parameters and main in others and name not in needed]
+    kinds = {**_KINDS, **_IN_PATCHES} if {"image_grid_thw", "grid_thw"} & parameters.keys() else _KINDS
     for names in ([*needed, *wanted], needed) if wanted else (needed,):
         generator = torch.Generator().manual_seed(seed)
-        yield {name: _KINDS[name](model.config, generator) for name in names}
+        yield {name: kinds[name](model.config, generator) for name in names}
+
+
+_FEATURES = re.compile(r"features and (image |audio |video )?tokens do not match.*features:? *(\d+)", re.IGNORECASE | re.DOTALL)
+
+
+def placed(model: nn.Module, given: Mapping[str, torch.Tensor], error: Exception) -> dict[str, torch.Tensor] | None:
+    """The batch with as many places for features of images (or sounds) in its text as the model's `error` asks for."""
+    found = _FEATURES.search(str(error))
+    token = find(model.config, "image_token_id", "image_token_index", "audio_token_id", "audio_token_index")
+    if found is None or token is None or "input_ids" not in given:
+        return None
+    each = int(found[2]) // BATCH
+    ids = torch.cat([given["input_ids"][:, :1], torch.full((BATCH, each), token), given["input_ids"][:, 1:]], 1)
+    return {name: ids if value is given["input_ids"] else value for name, value in given.items()}
 
 
 def labelled(model: nn.Module, given: Mapping[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor] | None:
@@ -80,7 +98,24 @@ def _image(config: PreTrainedConfig, generator: torch.Generator) -> torch.Tensor
     return torch.randn(shape, generator=generator)
 
 
+SIDE = 4  # of an image that comes as patches
+
+
+def _patches(config: PreTrainedConfig, generator: torch.Generator) -> torch.Tensor:
+    """Those of all images, each flattened, with its times."""
+    patch, channels = find(config, "patch_size", default=14), find(config, "in_channels", "in_chans", "num_channels", default=3)
+    width = channels * find(config, "temporal_patch_size", default=1) * patch * patch
+    return torch.randn(BATCH * SIDE * SIDE, width, generator=generator)
+
+
+def _grids(config: PreTrainedConfig, generator: torch.Generator) -> torch.Tensor:
+    """Times, rows and columns of each image."""
+    return torch.tensor([[1, SIDE, SIDE]] * BATCH)
+
+
 def _sound(config: PreTrainedConfig, generator: torch.Generator) -> torch.Tensor:
+    if (bins := find(config, "num_mel_bins")) is not None and (length := find(config, "max_length")) is not None:
+        return torch.randn(BATCH, length, bins, generator=generator)  # a spectrogram under the name of a sound
     channels = find(config, "audio_channels")
     return torch.randn((BATCH, SAMPLES) if channels is None else (BATCH, channels, SAMPLES), generator=generator)
 
@@ -96,9 +131,43 @@ def _ones(config: PreTrainedConfig, generator: torch.Generator) -> torch.Tensor:
     return torch.ones(BATCH, LENGTH, dtype=torch.int64)
 
 
-_KINDS: dict[str, Callable[[PreTrainedConfig, torch.Generator], torch.Tensor]] = {
+def _boxes(config: PreTrainedConfig, generator: torch.Generator) -> torch.Tensor:
+    """Of words on a page: left, top, right, bottom."""
+    corners = torch.randint(0, 64, (BATCH, LENGTH, 2, 2), generator=generator)
+    return corners.sort(dim=2).values.flatten(2)
+
+
+def _frames(config: PreTrainedConfig, generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(BATCH, 64, find(config, "input_feat_size", default=128), generator=generator)
+
+
+def _series(past: bool, width: str = "", observed: bool = False) -> Kind:
+    """Numbers in time, or what is known of these times: `width` says how much."""
+
+    def series(config: PreTrainedConfig, generator: torch.Generator) -> torch.Tensor:
+        ahead = find(config, "prediction_length", default=8)
+        length = (find(config, "context_length") or ahead) + max(find(config, "lags_sequence") or [0]) if past else ahead
+        shape = (BATCH, length, find(config, width)) if width else (BATCH, length)
+        return torch.ones(shape) if observed else torch.rand(shape, generator=generator)
+
+    return series
+
+
+_KINDS: dict[str, Kind] = {
     "input_ids": _ids, "decoder_input_ids": _ids, "attention_mask": _ones, "pixel_values": _image, "pixel_values_videos": _image,
-    "input_values": _sound, "input_features": _features,
+    "input_values": _sound, "input_features": _features, "bbox": _boxes, "audio_mel": _frames,
+    "input_features_mask": lambda config, generator: torch.ones(_features(config, generator).shape[:2], dtype=torch.int64),
+    "audio_mel_mask": lambda config, generator: torch.zeros(BATCH, 64, dtype=torch.bool),
+    "past_values": _series(True), "past_time_features": _series(True, "num_time_features"),
+    "past_observed_mask": _series(True, observed=True), "future_values": _series(False),
+    "future_time_features": _series(False, "num_time_features"),
 }  # fmt: skip
+_IN_PATCHES: dict[str, Kind] = {"pixel_values": _patches, "hidden_states": _patches, "image_grid_thw": _grids, "grid_thw": _grids}
 # What models with one of these main inputs may need, though it has a default.
-_BESIDE = {"decoder_input_ids": ("input_features", "input_values", "input_ids"), "pixel_values": ("input_ids",)}
+_BESIDE = {
+    "decoder_input_ids": ("input_features", "input_values", "input_ids"), "pixel_values": ("input_ids",),
+    "image_grid_thw": ("input_ids", "pixel_values"), "grid_thw": ("hidden_states", "pixel_values"), "bbox": ("input_ids",),
+    "input_features": ("input_ids",), "input_values": ("input_ids",), "input_features_mask": ("input_features",),
+    "audio_mel_mask": ("audio_mel",), "past_time_features": ("past_values",), "past_observed_mask": ("past_values",),
+    "future_values": ("past_values",), "future_time_features": ("past_values",),
+}  # fmt: skip

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +20,10 @@ TASKS = ("CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM", "IMAGE_TEXT_TO_TEXT",
          "AUDIO_CLASSIFICATION", "VIDEO_CLASSIFICATION", "SEMANTIC_SEGMENTATION", "DEPTH_ESTIMATION",
          "ZERO_SHOT_IMAGE_CLASSIFICATION", "OBJECT_DETECTION", "SEQUENCE_CLASSIFICATION", "IMAGE_TO_IMAGE", "BACKBONE",
          "")  # fmt: skip
-MOST_PARAMETERS = 30_000_000
+MOST_PARAMETERS = (3_000_000, 30_000_000)  # the second where no smaller model can be had
+
+
+PATIENCE = 4  # variants that fail with the same words: others would, too
 
 
 class CannotMake(Exception):
@@ -64,39 +69,70 @@ def make(model_type: str, seed: int = 0) -> Made:
     """Raises CannotMake."""
     reasons: list[str] = []
     for kind in classes(model_type):
+        large: list[tuple[int, configurations.Variant, Any]] = []
+        said: collections.Counter[str] = collections.Counter()
         for variant, config in configurations.variants(CONFIG_MAPPING[model_type]):
-            if isinstance(config, Exception):
-                reasons.append(_told(kind, variant, config))
-                continue
+            if max(said.values(), default=0) >= PATIENCE:
+                break
             try:
-                return _made(kind, variant, config, seed)
+                if isinstance(config, Exception):
+                    raise config
+                if (count := _parameters(kind, config)) <= MOST_PARAMETERS[0]:
+                    return _made(kind, variant, config, seed)
+                large.append((count, variant, config))
             except Exception as error:  # of the model, which this variant or this batch does not suit
+                reasons.append(_told(kind, variant, error))
+                said[str(error)] += 1
+        for count, variant, config in sorted(large, key=lambda each: each[0]):
+            try:
+                if count > MOST_PARAMETERS[1]:
+                    raise ValueError(f"{count / 1e6:.0f} million parameters")
+                return _made(kind, variant, config, seed)
+            except Exception as error:
                 reasons.append(_told(kind, variant, error))
     raise CannotMake("; ".join(dict.fromkeys(reasons)))
 
 
-def _made(kind: type[nn.Module], variant: configurations.Variant, config: Any, seed: int) -> Made:
+def _parameters(kind: type[nn.Module], config: Any) -> int:
     with torch.device("meta"):
-        count = sum(p.numel() for p in kind(config).parameters())
-    if count > MOST_PARAMETERS:
-        raise ValueError(f"{count / 1e6:.0f} million parameters")
+        return sum(p.numel() for p in kind(config).parameters())
+
+
+def _made(kind: type[nn.Module], variant: configurations.Variant, config: Any, seed: int) -> Made:
     made = Made(kind, config, variant, {})
     model = made.model()
-    given = list(inputs.batches(model, seed))
-    tried: list[dict[str, torch.Tensor]] = [b for each in given if (b := inputs.labelled(model, each, seed)) is not None] + given
-    for batch in tried:
-        try:
-            loss = inputs.loss_of(model(**batch))
-            loss.backward()
-        except Exception as error:
-            last = error
-            continue
-        if torch.isfinite(loss):
+    errors: list[Exception] = []
+    for batch in _tried(model, seed):
+        if (error := _error_of(model, batch)) is not None and (placed := inputs.placed(model, batch, error)) is not None:
+            batch, error = placed, _error_of(model, placed)
+        if error is None:
             made.batch = batch
             return made
-        last = ValueError("the loss is not finite")
-    raise last
+        errors.append(error)
+    raise errors[0]  # of the batch with most of what the model may want
+
+
+def _tried(model: nn.Module, seed: int) -> list[dict[str, Any]]:
+    """Batches, the most wanted first."""
+    given = list(inputs.batches(model, seed))
+    tried: list[dict[str, Any]] = []
+    for each in given:
+        labelled = inputs.labelled(model, each, seed)
+        tried += [each] if labelled is None else [labelled, each]
+    if "use_cache" in inspect.signature(model.forward).parameters:
+        tried += [{**each, "use_cache": False} for each in tried]
+    return tried
+
+
+def _error_of(model: nn.Module, batch: dict[str, Any]) -> Exception | None:
+    """What keeps eager PyTorch from a step with it."""
+    try:
+        loss = inputs.loss_of(model(**batch))
+        loss.backward()
+    except Exception as error:
+        return error
+    return None if torch.isfinite(loss) else ValueError("the loss is not finite")
 
 
 def _told(kind: type[nn.Module], variant: configurations.Variant, error: Exception) -> str:
-    return f"{kind.__name__} {dataclasses.astuple(variant)}: {type(error).__name__}: {str(error)[:120]}"
+    return f"{kind.__name__} {dataclasses.astuple(variant)}: {type(error).__name__}: {str(error)[:200]}"

@@ -57,7 +57,7 @@ def run(args, results: Results) -> None:
 
     def progress(group: tuple) -> None:
         counts = collections.Counter(v["class"] for v in results.verdicts)
-        told = ", ".join(f"{counts[c]} {c}" for c in ("compiled", "extern", "refused", "tracer", *FINDS) if counts[c])
+        told = ", ".join(f"{counts[c]} {c}" for c in ("compiled", "extern", "split", "refused", "tracer", *FINDS) if counts[c])
         line = f"{state['groups']}/{len(groups)} groups: {told}; {group[1]} {group[2]} {group[3]}"
         if sys.stderr.isatty():
             print(f"\r\033[K{line[:150]}", end="", file=sys.stderr, flush=True)

@@ -39,14 +39,25 @@ class Compile(Door):
     """trainc.compile(module)"""
 
     def __init__(self, module: torch.nn.Module):
+        from trainc.torch.doors import backend
+
         super().__init__(module)
+        self._graphs = backend.compilations  # of what is split
+        self._graphs.clear()
         self.call = trainc.compile(module)
 
     def records(self) -> list[records.Compilation]:
-        return records.of(self.module)
+        return [*records.of(self.module), *self._graphs]
+
+    def outcome(self) -> tuple[str, str]:
+        split = "; ".join(dict.fromkeys(record.reason for record in records.of(self.module) if record.route == "split"))
+        told = super().outcome()
+        if not split or told[0] == "refused":
+            return told
+        return ("split", split) if self._graphs else ("refused", f"nothing is left to compile: {split}")
 
     def refuses(self, record: records.Compilation) -> bool:
-        return record.route != "compiled"
+        return record.route == "eager" or record.route == "dynamo" and not any(record is graph for graph in self._graphs)
 
 
 class Backend(Door):

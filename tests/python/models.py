@@ -257,9 +257,11 @@ NAMES = list(BUILDERS)
 
 
 def build(name: str, seed: int = 0, dropout: bool = True, dtype: torch.dtype = torch.float32) -> Case:
-    """A fresh model with the same weights and batches each time, in training mode. Without dropout every probability is 0."""
+    """A fresh model with the same weights and batches each time, in training mode. Without dropout nothing is drawn."""
+    import networks  # which are made of this file's `Case`
+
     torch.manual_seed(seed)
-    case = {**BUILDERS, **IMAGES}[name]()
+    case = {**BUILDERS, **IMAGES, **networks.BUILDERS}[name]()
     case.model.train()
     if not dropout:
         _switch_dropout_off(case.model)
@@ -277,6 +279,8 @@ def _switch_dropout_off(model: nn.Module) -> None:
             module.p = 0.0
         elif isinstance(module, nn.LSTM):
             module.dropout = 0.0
+        elif hasattr(module, "draws"):
+            module.draws = False
         for name in ("dropout_prob", "attention_dropout"):  # Hugging Face attention hands a number to the functional form
             if isinstance(getattr(module, name, None), float):
                 setattr(module, name, 0.0)

@@ -32,4 +32,8 @@ class NotCompiled(Exception):
         self.in_pytorch = in_pytorch  # whether torch.compile's tracer would not do what the program does
 
 
-__all__ = ["InternalError", "NotCompiled", "SideEffect", "UserError", "VerifyError"]
+class DependsOnData(NotCompiled):
+    """The program looks at a tensor's values to know what to do next: it is compiled in parts, around that."""
+
+
+__all__ = ["DependsOnData", "InternalError", "NotCompiled", "SideEffect", "UserError", "VerifyError"]

@@ -25,7 +25,8 @@ class Compilation:
     trace_reason: str = ""  # why a new shape was traced without symbols
     tune: str = "fast"  # "max": how contractions are cut up is measured
     engine: str = ""  # "core" | "interpreter"
-    route: str = "compiled"  # "compiled" | "dynamo" | "eager"
+    # "compiled" | "split": in parts, around code that depends on tensors' values | "dynamo" | "eager"
+    route: str = "compiled"
     reason: str = ""  # why not compiled, or why the interpreter
     prints: bool = False  # whether its numbers were others before: `fingerprint` is to tell its graph (numbers/)
     fingerprint: str = ""

@@ -138,7 +138,9 @@ def _section(compilation: records.Compilation, reports: list[dict]) -> str:
         lines.append(f"  {compilation.verified}")
     if compilation.route == "eager":
         return "\n".join([*lines, f"  runs in PyTorch: {compilation.reason}"])
-    if compilation.route == "dynamo":
+    if compilation.route == "split":
+        lines.append(f"  compiled in parts, each captured by Dynamo: {compilation.reason}")
+    elif compilation.route == "dynamo":
         lines.append(f"  captured by Dynamo{': ' if compilation.reason else ''}{compilation.reason}")
     elif compilation.reason:
         lines.append(f"  {compilation.reason}")

@@ -152,7 +152,8 @@ MODULE_TABLES = frozenset({"_parameters", "_buffers", "_modules"})  # which the 
 MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 # those of a trace's tensors, which the program has not put there
 FUNCTIONAL_TENSOR_ATTRIBUTES = frozenset({"elem", "_inference_mode_base", "_is_param", "_is_buffer"})
-REASONS_OF_DATA = ("_local_scalar_dense", "data-dependent", "data dependent", "DataDependent", "guard on")  # in its messages
+REASONS_OF_DATA = ("_local_scalar_dense", "data-dependent", "data dependent", "DataDependent", "DynamicOutputShape", "guard on")
+# in its messages
 
 
 def schema_of(operator: Any) -> Any:

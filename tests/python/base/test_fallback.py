@@ -14,6 +14,7 @@ from torch import nn
 import trainc
 from trainc.base import config, messages, plans, records
 from trainc.base.errors import InternalError, NotCompiled
+from trainc.torch.doors import backend
 from trainc.torch.run import executable
 from trainc.torch.run.deferred import DeferredTensor
 
@@ -207,9 +208,45 @@ class Branches(nn.Module):
         return y.sum() if y.mean() > 5 else y.square().sum()
 
 
+class Placed(Branches):
+    def forward(self, x):
+        return self.norm(self.layer(x)) * x.data_ptr()
+
+
+class Chosen(Branches):
+    """As many rows as are above zero."""
+
+    def forward(self, x):
+        y = self.norm(self.layer(x))
+        return self.layer(y[y[:, 0] > 0]).square().sum()
+
+
+@pytest.mark.parametrize("kind", [Branches, Chosen])
+def test_code_that_depends_on_values_is_compiled_around(core, monkeypatch, kind):
+    monkeypatch.setattr(config, "fallback", False)
+    plain = kind()
+    ours, given = trainc.compile(copy.deepcopy(plain)), [torch.randn(6, 4) for _ in range(3)]
+    backend.compilations.clear()
+    with pytest.warns(messages.TraincWarning, match=r"test_fallback\.py:\d+: (reads the value|aten.nonzero.default gives)"):
+        ours(given[0]).backward()
+    plain(given[0]).backward()
+    for x in given:
+        ours(x).backward(), plain(x).backward()
+    assert_same(gradients(ours), gradients(plain), 1e-3)  # of what a normalisation leaves of a sum of squares: nearly nothing
+    assert_same(dict(ours.state_dict()), dict(plain.state_dict()))
+    assert [record.route for record in records.of(ours)] == ["split"]
+    assert len(backend.compilations) >= 2 and all(record.engine == "core" for record in backend.compilations)
+    assert "compiled in parts" in str(trainc.explain(ours))
+    torch._dynamo.reset()
+    broken(monkeypatch, "__init__")
+    with pytest.raises(Exception, match="groups depend"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainc.compile(copy.deepcopy(plain))(given[0])
+
+
 def test_without_a_fallback_nothing_has_changed(core, strict, monkeypatch):
-    model = trainc.compile(Branches())
-    with pytest.raises(NotCompiled, match=r"test_fallback\.py:\d+: reads the value of a tensor"):
+    model = trainc.compile(Placed())
+    with pytest.raises(NotCompiled, match="data_ptr"):
         model(torch.randn(3, 4))
     assert model.norm.num_batches_tracked == 0
     broken(monkeypatch, "__init__")

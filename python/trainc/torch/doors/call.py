@@ -13,7 +13,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from trainc.base import config, messages, records
-from trainc.base.errors import NotCompiled, SideEffect, UserError
+from trainc.base.errors import DependsOnData, NotCompiled, SideEffect, UserError
 from trainc.torch import compat, device, numbers
 from trainc.torch.capture import distributed, turns
 from trainc.torch.capture.structure import Flattener, unflatten
@@ -54,6 +54,19 @@ class Attempt:
     @property
     def compiled(self) -> bool:
         return self.error is None and self.changed is None
+
+    @property
+    def splits(self) -> bool:
+        """Whether Dynamo is the way to compile it: in parts, around what depends on tensors' values."""
+        return isinstance(self.error, DependsOnData) and self.changed is None and not self.in_pytorch
+
+    @property
+    def reason(self) -> str:
+        return self.changed or family.first_line(self.error)
+
+    @property
+    def route(self) -> str:
+        return "eager" if self.in_pytorch else "split" if self.splits else "dynamo"
 
 
 class CompiledCall:
@@ -107,20 +120,20 @@ class CompiledCall:
     def prepare(self, args: tuple, kwargs: dict) -> None:
         """Compiles for these arguments, as their first call would, and runs nothing. Where the model refuses them, its error;
         where they cannot be compiled, a record with the reason."""
-        in_pytorch, name = False, type(self._model()).__name__
+        name = type(self._model()).__name__
         try:
             _, entry = self._signatures.serve(lambda: self._call(args, kwargs), self._first_call)
         except (NotCompiled, TypeError) as refused:
-            reason, in_pytorch = str(refused), getattr(refused, "in_pytorch", False)
+            reason, route = str(refused), "eager" if getattr(refused, "in_pytorch", False) else "dynamo"
         else:
             attempt = entry.args[0] if isinstance(entry, functools.partial) else None  # of _run_uncompiled
             if attempt is None:
                 return
             if attempt.error is not None and reasons.is_users(attempt.error):
                 raise attempt.error
-            reason, in_pytorch = attempt.changed or family.first_line(attempt.error), attempt.in_pytorch
+            reason, route = attempt.reason, attempt.route
         if not any(other.reason == reason for other in self.compilations):
-            self.compilations.append(records.Compilation(name, route="eager" if in_pytorch else "dynamo", reason=reason))
+            self.compilations.append(records.Compilation(name, route=route, reason=reason))
 
     def _call(self, args: tuple, kwargs: dict) -> Call:
         """How a call is looked up. NotCompiled, or a TypeError of what cannot be hashed, where it cannot be."""
@@ -179,6 +192,9 @@ class CompiledCall:
     def _run_uncompiled(self, attempt: Attempt, _inputs: list[Tensor], args: tuple, kwargs: dict) -> Any:
         """The first call of what could not be compiled; what runs later ones is known then."""
         kind, error = attempt.call.kind, attempt.error
+        if attempt.splits:
+            self._route(attempt)
+            return self._through_dynamo(_inputs, args, kwargs)
         if error is not None and not isinstance(error, SideEffect) and not reasons.is_users(error):
             messages.require_fallback(error)  # before the model runs, and changes
         result = self._in_pytorch(_inputs, args, kwargs)  # where the model itself is at fault, this raises its own error
@@ -191,7 +207,7 @@ class CompiledCall:
             self._stateful[kind] = self._in_pytorch if attempt.in_pytorch else self._through_dynamo
         if error is not None:
             messages.require_fallback(error)
-        self._route(attempt.call.key, attempt.record, attempt.changed or family.first_line(error), attempt.in_pytorch)
+        self._route(attempt)
         return result
 
     def _attempt(self, call: Call, runners: Runners | None = None) -> Attempt:
@@ -224,7 +240,7 @@ class CompiledCall:
         except UserError:
             raise
         except Exception as caught:
-            attempt.error = NotCompiled(reasons.reason_of(caught, "")) if reasons.asks_for_data(caught) else caught
+            attempt.error = DependsOnData(reasons.reason_of(caught, "")) if reasons.asks_for_data(caught) else caught
         finally:
             self._busy = False
             attempt.changed = attempt.traces.restore()
@@ -315,11 +331,12 @@ class CompiledCall:
 
     # -- what is not captured -----------------------------------------------------------------------------------------
 
-    def _route(self, key: tuple, record: records.Compilation, reason: str, in_pytorch: bool) -> None:
+    def _route(self, attempt: Attempt) -> None:
         """Sends a signature through torch.compile's tracer, which sees Python itself, with trainc as its backend; to PyTorch
         where the tracer would do other than the program does: it draws from a copy of a generator."""
-        record.route, record.reason, record.captured = "eager" if in_pytorch else "dynamo", reason, None
-        self._signatures.add(key, None, self._in_pytorch if in_pytorch else self._through_dynamo)
+        record = attempt.record
+        record.route, record.reason, record.captured = attempt.route, attempt.reason, None
+        self._signatures.add(attempt.call.key, None, self._in_pytorch if attempt.in_pytorch else self._through_dynamo)
         self._tell(record)
 
     def _refused(self, reason: str, args: tuple, kwargs: dict, in_pytorch: bool) -> Any:
@@ -370,6 +387,7 @@ class CompiledCall:
         try:
             return self._dynamo(*args, **kwargs)
         except compat.TorchDynamoException as error:
+            messages.require_fallback(error)
             messages.warn(f"{type(model).__name__} runs in PyTorch: {family.first_line(error)}")
             self._dynamo = compat.uncompiled_call(model)
             return compat.uncompiled_call(model)(*args, **kwargs)

@@ -30,7 +30,7 @@ def explain(model: Any, file: Any = None, batch: Any = None) -> Explanation:
     compilations = list(records.of(model))
     original = compat.dynamo_original(model)
     title = getattr(model, "__name__", type(model if original is None else original).__name__)
-    if original is not None or any(compilation.route == "dynamo" for compilation in compilations):
+    if original is not None or any(compilation.route in ("dynamo", "split") for compilation in compilations):
         compilations += backend.compilations  # Dynamo does not say whose graph it was: those of all models
     explanation = Explanation(title, compilations)
     if hasattr(file, "write"):

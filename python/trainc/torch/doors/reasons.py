@@ -16,7 +16,10 @@ def reason_of(error: BaseException, otherwise: str) -> str:
         return str(error)
     line, text = line_of(error), family.first_line(error)
     if asks_for_data(error):
-        text = f"reads the value of a tensor (item(), float(), if), which is not known while it is traced{otherwise}"
+        what = "reads the value of a tensor (item(), float(), if)"
+        if "DynamicOutputShape" in type(error).__name__:
+            what = f"{text} gives as many elements as values decide"
+        text = f"{what}, which is not known while it is traced{otherwise}"
     return f"{line}: {text}" if line else text
 
 
