@@ -23,6 +23,7 @@ import doors  # noqa: E402
 import loss_rule  # noqa: E402
 
 STEPS = 4
+COMPILED = ("compiled", "extern", "split")
 GRADIENT_FLOOR = 1e-5  # of the norm of all gradients
 CLASSES = {
     "compiled": "every operation",
