@@ -42,7 +42,8 @@ def run(args: argparse.Namespace, results: Results) -> None:
     def work(worker: Worker, name: str) -> None:  # both doors by one worker, which keeps what eager gave
         for door in args.door:
             if (name, door) not in known:
-                worker.judge((name, door), name, door, set(), args.timeout, tell)
+                same = {v["code"]: v for v in results.verdicts if v["door"] == door and "code" in v and "as" not in v}
+                worker.judge((name, door, same), name, door, set(), args.timeout, tell)
 
     left = dict.fromkeys(name for name, door in asked if (name, door) not in known)
     work_through(left, args.jobs, HERE / "worker.py", args.out, work)

@@ -12,6 +12,7 @@ from typing import Any
 
 import inputs
 import make
+import same_code
 import torch
 from torch import nn
 
@@ -63,7 +64,12 @@ class Eager:
     def __init__(self, made: make.Made):
         self.made = made
         model = made.model()
-        self.run = train(made, model, model)
+        self.code = same_code.fingerprint(model, made.batch)
+
+    @functools.cached_property
+    def run(self) -> Run:
+        model = self.made.model()
+        return train(self.made, model, model)
 
     @functools.cached_property
     def disturbed(self) -> list[Run]:
@@ -82,12 +88,16 @@ def _eager(model_type: str) -> Eager | make.CannotMake:
         return error
 
 
-def judge(model_type: str, door: str) -> dict[str, Any]:
+def judge(model_type: str, door: str, known: dict[str, dict]) -> dict[str, Any]:
+    """`known`: verdicts of this door, by the fingerprint of the code (same_code.py)."""
     verdict: dict[str, Any] = {"case": model_type, "door": door}
     if isinstance(eager := _eager(model_type), make.CannotMake):
         return {**verdict, "class": "skipped", "reason": str(eager)[:2000]}
     made = eager.made
     verdict |= {"model": made.kind.__name__, "inputs": list(made.batch), "variant": dataclasses.astuple(made.variant)}
+    verdict["code"] = eager.code
+    if (same := known.get(eager.code)) is not None and same["case"] != model_type:
+        return {**verdict, "as": same["case"], "class": same["class"], "reason": same["reason"]}
     for fallback in (False, True):
         trainc.config.fallback = fallback
         opened = doors.Compile(made.model()) if door == "compile" else doors.Backend(made.model(), fullgraph=False)

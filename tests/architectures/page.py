@@ -32,7 +32,8 @@ def write(verdicts: list[dict], path: Path) -> None:
         "",
         f"Written by `python tests/architectures --report --page {path}` on {datetime.date.today():%Y-%m-%d}; transformers "
         f"{transformers.__version__}, PyTorch {torch.__version__}. Judged: {len(names)} of {len(make.architectures())} types of",
-        "models, each small, four steps of AdamW, fallback off, against eager ([conformance.md](conformance.md#architectures)).",
+        f"models ({len({v['case'] for v in verdicts if 'as' in v})} of them by another's verdict, whose code is the same),",
+        "each small, four steps of AdamW, fallback off, against eager ([conformance.md](conformance.md#architectures)).",
         "",
         *(f"- {kind}: {text}" for kind, text in CLASSES.items()),
         "",
@@ -98,4 +99,4 @@ def _model(name: str, by_door: dict[str, dict[str, dict]]) -> str:
 
 
 def _told(verdict: dict | None) -> str:
-    return "" if verdict is None else verdict["class"]
+    return "" if verdict is None else verdict["class"] + (f", as {verdict['as']}" if "as" in verdict else "")

@@ -42,6 +42,7 @@ class Compile(Door):
         from trainc.torch.doors import backend
 
         super().__init__(module)
+        torch._dynamo.reset()  # it keeps what it has compiled of a code, whosever the module is
         self._graphs = backend.compilations  # of what is split
         self._graphs.clear()
         self.call = trainc.compile(module)

@@ -58,11 +58,11 @@ class Attempt:
     @property
     def splits(self) -> bool:
         """Whether Dynamo is the way to compile it: in parts, around what depends on tensors' values."""
-        return isinstance(self.error, DependsOnData) and self.changed is None and not self.in_pytorch
+        return isinstance(self.error, DependsOnData) and not self.in_pytorch
 
     @property
     def reason(self) -> str:
-        return self.changed or family.first_line(self.error)
+        return family.first_line(self.error) if self.splits or self.changed is None else self.changed
 
     @property
     def route(self) -> str:
@@ -192,12 +192,10 @@ class CompiledCall:
     def _run_uncompiled(self, attempt: Attempt, _inputs: list[Tensor], args: tuple, kwargs: dict) -> Any:
         """The first call of what could not be compiled; what runs later ones is known then."""
         kind, error = attempt.call.kind, attempt.error
-        if attempt.splits:
-            self._route(attempt)
-            return self._through_dynamo(_inputs, args, kwargs)
-        if error is not None and not isinstance(error, SideEffect) and not reasons.is_users(error):
+        if error is not None and not attempt.splits and not isinstance(error, SideEffect) and not reasons.is_users(error):
             messages.require_fallback(error)  # before the model runs, and changes
-        result = self._in_pytorch(_inputs, args, kwargs)  # where the model itself is at fault, this raises its own error
+        run = self._through_dynamo if attempt.splits else self._in_pytorch
+        result = run(_inputs, args, kwargs)  # where the model itself is at fault, this raises its own error
         if attempt.traces.snapshot.state_changed or isinstance(error, SideEffect):
             if kind not in self._unsettled:  # a first call may set what later ones find: a cache, a default
                 self._unsettled.add(kind)
@@ -205,7 +203,7 @@ class CompiledCall:
             self._unsettled.discard(kind)
             # of any variant: what changes may be among the values that make one
             self._stateful[kind] = self._in_pytorch if attempt.in_pytorch else self._through_dynamo
-        if error is not None:
+        if error is not None and not attempt.splits:
             messages.require_fallback(error)
         self._route(attempt)
         return result
