@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import random
 import sys
 import warnings
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 
 import inputs
 import make
+import numpy
 import same_code
 import torch
 from torch import nn
@@ -29,7 +31,7 @@ GRADIENT_FLOOR = 1e-5  # of the norm of all gradients
 CLASSES = {
     "compiled": "every operation",
     "extern": "compiled, with calls of PyTorch's operations inside the plan",
-    "split": "compiled in parts, around code that depends on tensors' values",
+    "split": "compiled in the parts that torch.compile's tracer makes: around code that depends on tensors' values; with hooks",
     "refused": "not compiled, with the reason; run again with the fallback on, it has eager's losses",
     "tracer": "the backend's door alone: torch.compile itself fails before it asks a backend",
     "skipped": "this generator makes no model of it that eager trains",
@@ -45,7 +47,9 @@ Run = tuple[list[float], dict[str, torch.Tensor | None]]
 def train(made: make.Made, model: nn.Module, call: Any) -> Run:
     """The losses of STEPS steps, and the gradients of the first."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    torch.manual_seed(7)  # dropout's masks
+    torch.manual_seed(7)  # dropout's masks; NumPy draws those of sounds, Python which layers are left out
+    numpy.random.seed(7)
+    random.seed(7)
     losses, gradients = [], {}
     for step in range(STEPS):
         loss = inputs.loss_of(call(**made.batch))
