@@ -82,6 +82,7 @@ class CompiledCall:
         self._unsettled: set[Any] = set()  # kinds of calls whose tracing changed Python state, once
         self._stateful: dict[Any, Entry] = {}  # those that did so again, and what runs them
         self._busy = False
+        self._beyond_dynamo = False  # whether a trace has shown that the program does what Dynamo would not do
         self._dynamo: Callable[..., Any] | None = None
         self.compilations = records.of(model)
 
@@ -243,6 +244,7 @@ class CompiledCall:
             self._busy = False
             attempt.changed = attempt.traces.restore()
         attempt.in_pytorch = getattr(attempt.error, "in_pytorch", False) or attempt.traces.in_pytorch
+        self._beyond_dynamo |= attempt.in_pytorch
         record.capture_seconds = time.perf_counter() - start - record.compile_seconds
 
     def _keep(self, attempt: Attempt, given: dict[str, tuple]) -> Entry:
@@ -338,6 +340,7 @@ class CompiledCall:
         self._tell(record)
 
     def _refused(self, reason: str, args: tuple, kwargs: dict, in_pytorch: bool) -> Any:
+        in_pytorch = in_pytorch or self._beyond_dynamo
         record = records.Compilation(type(self._model()).__name__, route="eager" if in_pytorch else "dynamo", reason=reason)
         if not any(other.reason == reason for other in self.compilations):
             self._tell(record)
