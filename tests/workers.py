@@ -107,14 +107,15 @@ class Worker:
 class Results:
     """Verdicts, a line each, written whole: what a killed run leaves is read again by --resume."""
 
-    def __init__(self, path: Path, resume: bool):
+    def __init__(self, path: Path, resume: bool, read_only: bool = False):
         self.verdicts: list[dict] = []
         path.parent.mkdir(parents=True, exist_ok=True)
-        if resume and path.exists():
+        if (resume or read_only) and path.exists():
             lines = path.read_bytes().splitlines(keepends=True)
             self.verdicts = [json.loads(line) for line in lines if line.endswith(b"\n")]
         self._path, self._lock = path, threading.Lock()
-        self._write()
+        if not read_only:  # else another process may be writing
+            self._write()
 
     def _write(self) -> None:
         whole = "".join(json.dumps(v) + "\n" for v in self.verdicts)

@@ -2,7 +2,7 @@
 
     python tests/architectures --only gpt2 'qwen*' --door compile
     python tests/architectures --resume            # go on where it was stopped
-    python tests/architectures --report            # the table of what has been run
+    python tests/architectures --report --page docs/architectures.md    # the table of what has been run
 
 Every verdict is a line of OUT as soon as it is known. Exit status 1 where a model is wrong, or a process crashed or hung.
 """
@@ -17,13 +17,13 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
-COMPILED = ("compiled", "extern", "split")
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 from workers import FINDS, Results, Worker, add_options, work_through  # noqa: E402
 
 
 def run(args: argparse.Namespace, results: Results) -> None:
     import make
+    from judge import COMPILED
 
     names = [name for name in make.architectures() if any(fnmatch.fnmatchcase(name, pattern) for pattern in args.only)]
     names = names[:: args.every]
@@ -42,14 +42,15 @@ def run(args: argparse.Namespace, results: Results) -> None:
     def work(worker: Worker, name: str) -> None:  # both doors by one worker, which keeps what eager gave
         for door in args.door:
             if (name, door) not in known:
-                worker.judge((name, door), name, door, set(), args.timeout, tell)
+                same = {v["code"]: v for v in results.verdicts if v["door"] == door and "code" in v and "as" not in v}
+                worker.judge((name, door, same), name, door, set(), args.timeout, tell)
 
     left = dict.fromkeys(name for name, door in asked if (name, door) not in known)
     work_through(left, args.jobs, HERE / "worker.py", args.out, work)
 
 
 def table(verdicts: list[dict]) -> str:
-    from judge import CLASSES
+    from judge import CLASSES, COMPILED
 
     counts = collections.Counter((v["door"], v["class"]) for v in verdicts)
     lines = [f"{'door':<9}" + "".join(f"{c:>10}" for c in CLASSES) + f"{'of these compiled':>20}"]
@@ -73,12 +74,17 @@ def main() -> int:
     parser.add_argument("--again", nargs="+", default=[], metavar="CLASS", help="with --resume: judge these classes anew")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="each N-th of them alone (default 1: all)")
     add_options(parser, "out/architectures/results.jsonl", timeout=300)
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write the table there, as docs/architectures.md has it")
     args = parser.parse_args()
     if args.every < 1 or args.jobs < 1:
         parser.error("--every and --jobs must be at least 1")
-    results = Results(args.out, args.resume or args.report)
+    results = Results(args.out, args.resume, args.report)
     if not args.report:
         run(args, results)
+    if args.page:
+        import page
+
+        page.write(results.verdicts, args.page)
     print(f"\n{table(results.verdicts)}")
     return int(any(v["class"] in FINDS for v in results.verdicts))
 

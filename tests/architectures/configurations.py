@@ -24,12 +24,15 @@ _NO_WIDTH = re.compile(r"image|patch|window|kernel|chunk|block|vocab|codebook|cr
 _LAYERS = re.compile(r"^(num_hidden_layers|num_layers|n_layers?|depth|(encoder|decoder|num_encoder|num_decoder)_layers"
                      r"|num_hidden_groups|(text|vision|audio)_layers)$")  # fmt: skip
 _DEPTHS = re.compile(r"depths$|repeats$|^(layers|stage_num_blocks|num_layers|num_blocks)$")  # of each stage, where it is a list
+_HEADS = re.compile(r"heads?$")
+_OF_HEAD = re.compile(r"head_(dim|size)$|^(qk|v)_(nope_|rope_)?head_dim$|^kv_channels$|^d_kv$")
 _EXPERTS = re.compile(r"(?<!shared_)(?<!tok_)experts$")
 _VOCABULARY = re.compile(r"vocab(ulary)?(_size)?(_per_layer_input)?$")
 _TOKEN = re.compile(r"_token_(id|index)$|_token_ids$")
 _FACTOR = re.compile(r"(width|depth)_(coefficient|multiplier)$")  # of a larger member of a family
 # What is None by default and must be told.
-_MISSING = {"prediction_length": 8, "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2}
+_MISSING = {"prediction_length": 8, "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2,
+            "image_token_id": VOCABULARY - 1, "image_token_index": VOCABULARY - 1}  # fmt: skip
 LEAST = 8  # a number below this is no width
 MOST_EXPERTS = 16
 
@@ -41,11 +44,12 @@ class Variant:
     divisor: int  # of widths
     layers: int | None  # of each stack; None: as many as by default
     image: int | None  # pixels a side; None: as by default
+    heads: bool = False  # whether there are fewer heads of the default's width, not narrower ones
 
 
-VARIANTS = (Variant(8, 2, IMAGE), Variant(16, 2, IMAGE), Variant(32, 2, IMAGE), Variant(8, 4, IMAGE), Variant(8, 2, None),
-            Variant(8, None, IMAGE), Variant(4, 2, IMAGE), Variant(2, 2, IMAGE), Variant(1, 2, IMAGE), Variant(1, 2, None),
-            Variant(8, None, None), Variant(1, None, None))  # fmt: skip
+VARIANTS = (Variant(8, 2, IMAGE), Variant(16, 2, IMAGE), Variant(32, 2, IMAGE), Variant(8, 2, IMAGE, heads=True),
+            Variant(8, 4, IMAGE), Variant(8, 2, None), Variant(8, None, IMAGE), Variant(4, 2, IMAGE), Variant(2, 2, IMAGE),
+            Variant(1, 2, IMAGE), Variant(1, 2, None), Variant(8, None, None), Variant(1, None, None))  # fmt: skip
 
 
 def model_types() -> list[str]:
@@ -80,14 +84,22 @@ def small(kind: type[PreTrainedConfig], variant: Variant) -> PreTrainedConfig:
         elif _DEPTHS.search(key) and isinstance(value, (list, tuple)) and variant.layers:
             given[key] = type(value)(min(item, variant.layers) for item in value)
         elif key in ("rope_parameters", "rope_scaling") and isinstance(value, dict):
-            given[key] = _sections(value, variant.divisor)
+            given[key] = value if variant.heads else _sections(value, variant.divisor)
         elif isinstance(value, (list, tuple)) and len(value) in stacks.values() and variant.layers:
             given[key] = _shortened(value, variant.layers)
         elif key == "image_size" and variant.image:
             given[key] = _image(default, value, variant.image)
+        elif variant.heads and _HEADS.search(key):
+            given[key] = max(1, value // variant.divisor) if isinstance(value, int) else value
+        elif variant.heads and _OF_HEAD.search(key):
+            continue
         elif _WIDTH.search(key) and not _NO_WIDTH.search(key):
             given[key] = _divided(value, variant.divisor)
     given = {key: value for key, value in given.items() if value is not vars(default)[key]}
+    if (text := given.get("text_config")) is not None:
+        for other in given.values():  # what a tower gives is as wide as the text
+            if isinstance(other, PreTrainedConfig) and hasattr(other, "out_hidden_size"):
+                other.out_hidden_size = text.hidden_size
     return kind(**given)
 
 

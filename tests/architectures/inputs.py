@@ -36,24 +36,42 @@ def batches(model: nn.Module, seed: int) -> Iterator[dict[str, torch.Tensor]]:
     main = getattr(model, "main_input_name", "input_ids")
     known = _KINDS.keys() | _IN_PATCHES
     needed = [name for name, p in parameters.items() if name in known and (name == main or p.default is p.empty)] or [main]
-    wanted = [name for name, others in _BESIDE.items() if name in parameters and main in others and name not in needed]
+    wanted, few = (
+        [name for name, others in table.items() if name in parameters and main in others and name not in needed]
+        for table in (_BESIDE, _FEW)
+    )
     kinds = {**_KINDS, **_IN_PATCHES} if {"image_grid_thw", "grid_thw"} & parameters.keys() else _KINDS
-    for names in ([*needed, *wanted], needed) if wanted else (needed,):
+    for names in dict.fromkeys(((*needed, *wanted), (*needed, *wanted, *few), tuple(needed))):
         generator = torch.Generator().manual_seed(seed)
         yield {name: kinds[name](model.config, generator) for name in names}
 
 
-_FEATURES = re.compile(r"features and (image |audio |video )?tokens do not match.*features:? *(\d+)", re.IGNORECASE | re.DOTALL)
+_PLACES = re.compile(r"features and (image |audio |video )?tokens do not match.*features:? *(\d+)", re.IGNORECASE | re.DOTALL)
+_CHANNELS = re.compile(r"expected input\[.*\] to have (\d+) channels")
 
 
-def placed(model: nn.Module, given: Mapping[str, torch.Tensor], error: Exception) -> dict[str, torch.Tensor] | None:
-    """The batch with as many places for features of images (or sounds) in its text as the model's `error` asks for."""
-    found = _FEATURES.search(str(error))
-    token = find(model.config, "image_token_id", "image_token_index", "audio_token_id", "audio_token_index")
-    if found is None or token is None or "input_ids" not in given:
-        return None
-    each = int(found[2]) // BATCH
-    ids = torch.cat([given["input_ids"][:, :1], torch.full((BATCH, each), token), given["input_ids"][:, 1:]], 1)
+def adapted(model: nn.Module, given: Mapping[str, torch.Tensor], error: Exception) -> list[dict[str, torch.Tensor]]:
+    """Other batches, as the model's `error` about this one asks for: with as many places in the text as there are features of
+    images (or sounds), with several images a text, with features before times."""
+    text = str(error)
+    found, channels = _PLACES.search(text), _CHANNELS.search(text)
+    if found and "input_ids" in given and (token := find(model.config, *_PLACED)) is not None:
+        told, width = int(found[2]) // BATCH, find(model.config.get_text_config(), "hidden_size", "d_model", default=1)
+        return [_with_places(given, token, count) for count in dict.fromkeys((told, told // width)) if 0 < count < 10 * LENGTH]
+    if "`mm_token_type_ids` is missing" in text and "input_ids" in given:  # which tokens are images'
+        return [{**given, "mm_token_type_ids": (given["input_ids"] == find(model.config, *_PLACED)).long()}]
+    if "expected 5, got 4" in text and "pixel_values" in given:
+        return [{**given, "pixel_values": given["pixel_values"][:, None]}]
+    if channels and "input_features" in given and given["input_features"].shape[-1] == int(channels[1]):
+        return [{**given, "input_features": given["input_features"].transpose(1, 2).contiguous()}]
+    return []
+
+
+_PLACED = ("image_token_id", "image_token_index", "audio_token_id", "audio_token_index")
+
+
+def _with_places(given: Mapping[str, torch.Tensor], token: int, count: int) -> dict[str, torch.Tensor]:
+    ids = torch.cat([given["input_ids"][:, :1], torch.full((BATCH, count), token), given["input_ids"][:, 1:]], 1)
     return {name: ids if value is given["input_ids"] else value for name, value in given.items()}
 
 
@@ -113,6 +131,10 @@ def _grids(config: PreTrainedConfig, generator: torch.Generator) -> torch.Tensor
     return torch.tensor([[1, SIDE, SIDE]] * BATCH)
 
 
+def _sizes(config: PreTrainedConfig, generator: torch.Generator) -> torch.Tensor:
+    return torch.tensor([_image(config, generator).shape[-2:]] * BATCH)
+
+
 def _sound(config: PreTrainedConfig, generator: torch.Generator) -> torch.Tensor:
     if (bins := find(config, "num_mel_bins")) is not None and (length := find(config, "max_length")) is not None:
         return torch.randn(BATCH, length, bins, generator=generator)  # a spectrogram under the name of a sound
@@ -157,17 +179,20 @@ _KINDS: dict[str, Kind] = {
     "input_ids": _ids, "decoder_input_ids": _ids, "attention_mask": _ones, "pixel_values": _image, "pixel_values_videos": _image,
     "input_values": _sound, "input_features": _features, "bbox": _boxes, "audio_mel": _frames,
     "input_features_mask": lambda config, generator: torch.ones(_features(config, generator).shape[:2], dtype=torch.int64),
+    "high_res_pixel_values": _image, "image_sizes": _sizes,
     "audio_mel_mask": lambda config, generator: torch.zeros(BATCH, 64, dtype=torch.bool),
     "past_values": _series(True), "past_time_features": _series(True, "num_time_features"),
     "past_observed_mask": _series(True, observed=True), "future_values": _series(False),
     "future_time_features": _series(False, "num_time_features"),
 }  # fmt: skip
 _IN_PATCHES: dict[str, Kind] = {"pixel_values": _patches, "hidden_states": _patches, "image_grid_thw": _grids, "grid_thw": _grids}
-# What models with one of these main inputs may need, though it has a default.
+# What models with one of these main inputs may want, though it has a default: images, sounds, what belongs to the main input.
 _BESIDE = {
     "decoder_input_ids": ("input_features", "input_values", "input_ids"), "pixel_values": ("input_ids",),
-    "image_grid_thw": ("input_ids", "pixel_values"), "grid_thw": ("hidden_states", "pixel_values"), "bbox": ("input_ids",),
-    "input_features": ("input_ids",), "input_values": ("input_ids",), "input_features_mask": ("input_features",),
-    "audio_mel_mask": ("audio_mel",), "past_time_features": ("past_values",), "past_observed_mask": ("past_values",),
-    "future_values": ("past_values",), "future_time_features": ("past_values",),
+    "high_res_pixel_values": ("input_ids",), "image_grid_thw": ("input_ids", "pixel_values"),
+    "grid_thw": ("hidden_states", "pixel_values"), "bbox": ("input_ids",), "input_features": ("input_ids",),
+    "input_values": ("input_ids",), "input_features_mask": ("input_features",), "audio_mel_mask": ("audio_mel",),
+    "past_time_features": ("past_values",), "past_observed_mask": ("past_values",), "future_values": ("past_values",),
+    "future_time_features": ("past_values",),
 }  # fmt: skip
+_FEW = {"image_sizes": ("input_ids",)}  # and what only some of them can do with

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import random
 import sys
 import warnings
 from collections.abc import Callable
@@ -12,6 +13,8 @@ from typing import Any
 
 import inputs
 import make
+import numpy
+import same_code
 import torch
 from torch import nn
 
@@ -23,11 +26,12 @@ import doors  # noqa: E402
 import loss_rule  # noqa: E402
 
 STEPS = 4
+COMPILED = ("compiled", "extern", "split")
 GRADIENT_FLOOR = 1e-5  # of the norm of all gradients
 CLASSES = {
     "compiled": "every operation",
     "extern": "compiled, with calls of PyTorch's operations inside the plan",
-    "split": "compiled in parts, around code that depends on tensors' values",
+    "split": "compiled in the parts that torch.compile's tracer makes: around code that depends on tensors' values; with hooks",
     "refused": "not compiled, with the reason; run again with the fallback on, it has eager's losses",
     "tracer": "the backend's door alone: torch.compile itself fails before it asks a backend",
     "skipped": "this generator makes no model of it that eager trains",
@@ -43,7 +47,9 @@ Run = tuple[list[float], dict[str, torch.Tensor | None]]
 def train(made: make.Made, model: nn.Module, call: Any) -> Run:
     """The losses of STEPS steps, and the gradients of the first."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    torch.manual_seed(7)  # dropout's masks
+    torch.manual_seed(7)  # dropout's masks; NumPy draws those of sounds, Python which layers are left out
+    numpy.random.seed(7)
+    random.seed(7)
     losses, gradients = [], {}
     for step in range(STEPS):
         loss = inputs.loss_of(call(**made.batch))
@@ -62,7 +68,12 @@ class Eager:
     def __init__(self, made: make.Made):
         self.made = made
         model = made.model()
-        self.run = train(made, model, model)
+        self.code = same_code.fingerprint(model, made.batch)
+
+    @functools.cached_property
+    def run(self) -> Run:
+        model = self.made.model()
+        return train(self.made, model, model)
 
     @functools.cached_property
     def disturbed(self) -> list[Run]:
@@ -81,12 +92,16 @@ def _eager(model_type: str) -> Eager | make.CannotMake:
         return error
 
 
-def judge(model_type: str, door: str) -> dict[str, Any]:
+def judge(model_type: str, door: str, known: dict[str, dict]) -> dict[str, Any]:
+    """`known`: verdicts of this door, by the fingerprint of the code (same_code.py)."""
     verdict: dict[str, Any] = {"case": model_type, "door": door}
     if isinstance(eager := _eager(model_type), make.CannotMake):
         return {**verdict, "class": "skipped", "reason": str(eager)[:2000]}
     made = eager.made
     verdict |= {"model": made.kind.__name__, "inputs": list(made.batch), "variant": dataclasses.astuple(made.variant)}
+    verdict["code"] = eager.code
+    if (same := known.get(eager.code)) is not None and same["case"] != model_type:
+        return {**verdict, "as": same["case"], "class": same["class"], "reason": same["reason"]}
     for fallback in (False, True):
         trainc.config.fallback = fallback
         opened = doors.Compile(made.model()) if door == "compile" else doors.Backend(made.model(), fullgraph=False)

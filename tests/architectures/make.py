@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import configurations
@@ -23,7 +22,7 @@ TASKS = ("CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM", "IMAGE_TEXT_TO_TEXT",
 MOST_PARAMETERS = (3_000_000, 30_000_000)  # the second where no smaller model can be had
 
 
-PATIENCE = 4  # variants that fail with the same words: others would, too
+PATIENCE = 4  # attempts that end in the same way: others would, too
 
 
 class CannotMake(Exception):
@@ -38,6 +37,7 @@ class Made:
     config: Any
     variant: configurations.Variant
     batch: dict[str, torch.Tensor]
+    whole: bool = True  # whether the batch is all that the model may want
 
     def model(self, seed: int = 0) -> nn.Module:
         torch.manual_seed(seed)
@@ -59,6 +59,11 @@ def _mapping(task: str) -> str:
     return f"MODEL_FOR_{task}_MAPPING" if task else "MODEL_MAPPING"
 
 
+def task(model_type: str) -> str:
+    """The first of TASKS that the architecture has a class for, whether that can be made or not."""
+    return next(task for task in TASKS if model_type in getattr(modeling_auto, f"{_mapping(task)}_NAMES"))
+
+
 def architectures() -> list[str]:
     """Types of models that have a class of one of the TASKS."""
     known = {name for task in TASKS for name in getattr(modeling_auto, f"{_mapping(task)}_NAMES")}
@@ -69,28 +74,45 @@ def make(model_type: str, seed: int = 0) -> Made:
     """Raises CannotMake."""
     reasons: list[str] = []
     for kind in classes(model_type):
-        large: list[tuple[int, configurations.Variant, Any]] = []
-        said: collections.Counter[str] = collections.Counter()
-        for variant, config in configurations.variants(CONFIG_MAPPING[model_type]):
-            if max(said.values(), default=0) >= PATIENCE:
+        lesser: list[Made] = []  # trained by a part of what they may want: another variant may do with all
+        for variant, config in _small_first(kind, configurations.variants(CONFIG_MAPPING[model_type]), reasons):
+            if len(lesser) >= PATIENCE:
                 break
             try:
-                if isinstance(config, Exception):
-                    raise config
-                if (count := _parameters(kind, config)) <= MOST_PARAMETERS[0]:
-                    return _made(kind, variant, config, seed)
-                large.append((count, variant, config))
+                made = _made(kind, variant, config, seed)
             except Exception as error:  # of the model, which this variant or this batch does not suit
                 reasons.append(_told(kind, variant, error))
-                said[str(error)] += 1
-        for count, variant, config in sorted(large, key=lambda each: each[0]):
-            try:
-                if count > MOST_PARAMETERS[1]:
-                    raise ValueError(f"{count / 1e6:.0f} million parameters")
-                return _made(kind, variant, config, seed)
-            except Exception as error:
-                reasons.append(_told(kind, variant, error))
+                if sum(reason.endswith(str(error)[:100]) for reason in reasons) >= PATIENCE:
+                    break
+                continue
+            if made.whole:
+                return made
+            lesser.append(made)
+        if lesser:
+            return lesser[0]
     raise CannotMake("; ".join(dict.fromkeys(reasons)))
+
+
+def _small_first(kind: type[nn.Module], variants: Iterable[tuple], reasons: list[str]) -> Iterator[tuple]:
+    """Those with few parameters as they come, then those with more."""
+    large: list[tuple[int, configurations.Variant, Any]] = []
+    for variant, config in variants:
+        try:
+            if isinstance(config, Exception):
+                raise config
+            count = _parameters(kind, config)
+        except Exception as error:  # of the configuration
+            reasons.append(_told(kind, variant, error))
+            continue
+        if count <= MOST_PARAMETERS[0]:
+            yield variant, config
+        else:
+            large.append((count, variant, config))
+    for count, variant, config in sorted(large, key=lambda each: each[0]):
+        if count <= MOST_PARAMETERS[1]:
+            yield variant, config
+        else:
+            reasons.append(_told(kind, variant, ValueError(f"{count / 1e6:.0f} million parameters")))
 
 
 def _parameters(kind: type[nn.Module], config: Any) -> int:
@@ -101,14 +123,15 @@ def _parameters(kind: type[nn.Module], config: Any) -> int:
 def _made(kind: type[nn.Module], variant: configurations.Variant, config: Any, seed: int) -> Made:
     made = Made(kind, config, variant, {})
     model = made.model()
-    errors: list[Exception] = []
+    wanted, errors = next(inputs.batches(model, seed)).keys(), []
     for batch in _tried(model, seed):
-        if (error := _error_of(model, batch)) is not None and (placed := inputs.placed(model, batch, error)) is not None:
-            batch, error = placed, _error_of(model, placed)
-        if error is None:
-            made.batch = batch
-            return made
-        errors.append(error)
+        waiting = [batch]
+        for each in waiting:
+            if (error := _error_of(model, each)) is None:
+                made.batch, made.whole = each, wanted <= each.keys()
+                return made
+            waiting += inputs.adapted(model, each, error) if len(waiting) < 6 else []
+            errors.append(error)
     raise errors[0]  # of the batch with most of what the model may want
 
 
@@ -135,4 +158,4 @@ def _error_of(model: nn.Module, batch: dict[str, Any]) -> Exception | None:
 
 
 def _told(kind: type[nn.Module], variant: configurations.Variant, error: Exception) -> str:
-    return f"{kind.__name__} {dataclasses.astuple(variant)}: {type(error).__name__}: {str(error)[:200]}"
+    return f"{kind.__name__} {dataclasses.astuple(variant)}: {type(error).__name__}: {str(error)[:100]}"

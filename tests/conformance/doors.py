@@ -26,13 +26,10 @@ class Door:
     def outcome(self) -> tuple[str, str]:
         found = self.records()
         for record in found:
-            if self.refuses(record):
+            if record.route == "eager":
                 return "refused", f"{record.route}: {record.reason}"
         externs = sorted({name for record in found for name, _ in record.externs()})
         return ("extern", ", ".join(externs)) if externs else ("compiled", "" if found else "nothing to compile")
-
-    def refuses(self, record: records.Compilation) -> bool:
-        return record.route == "eager"
 
 
 class Compile(Door):
@@ -42,6 +39,7 @@ class Compile(Door):
         from trainc.torch.doors import backend
 
         super().__init__(module)
+        torch._dynamo.reset()  # it keeps what it has compiled of a code, whosever the module is
         self._graphs = backend.compilations  # of what is split
         self._graphs.clear()
         self.call = trainc.compile(module)
@@ -50,14 +48,12 @@ class Compile(Door):
         return [*records.of(self.module), *self._graphs]
 
     def outcome(self) -> tuple[str, str]:
-        split = "; ".join(dict.fromkeys(record.reason for record in records.of(self.module) if record.route == "split"))
+        through = [record.reason for record in records.of(self.module) if record.route in ("split", "dynamo")]
+        split = "; ".join(dict.fromkeys(through))  # Dynamo's graphs; what it must not be given has raised
         told = super().outcome()
         if not split or told[0] == "refused":
             return told
         return ("split", split) if self._graphs else ("refused", f"nothing is left to compile: {split}")
-
-    def refuses(self, record: records.Compilation) -> bool:
-        return record.route == "eager" or record.route == "dynamo" and not any(record is graph for graph in self._graphs)
 
 
 class Backend(Door):

@@ -79,7 +79,7 @@ class Importer {
   }
 
   Results nodes_of(const Call& c, const Json& node) {
-    if (const Handler* row = table().find(c.target)) {
+    if (const Handler* row = node.value("framework", false) ? nullptr : table().find(c.target)) {
       try {
         if (Outcome outcome = (*row)(c); outcome.results) return std::move(*outcome.results);
       } catch (const InternalError& e) {  // the builder's do not know the place
@@ -137,13 +137,16 @@ class Importer {
     if (random && !fused && c.defined(0) && !is_row_major(c.types[0]->shape, c.strides[0]))
       c.fail("draws in an order that is not row-major");
 
+    // What does something beside its results (a check that raises) keeps its place among the draws.
+    const bool ordered = random || node.value("effect", false);
+
     std::vector<const Node*> inputs;
     Json arguments = {{"args", slots(c.args, inputs)}, {"kwargs", slots(c.kwargs, inputs)}};
     ExternAttr attr{
         .target = c.target,
         .arguments = arguments.dump(),
-        .random = random,
-        .draw = random ? draws_++ : -1,
+        .random = ordered,
+        .draw = ordered ? draws_++ : -1,
         .may_draw = !c.target.starts_with("aten."),
         .aliases = aliases(node, inputs),
         .reason = table().find(c.target) ? "this form of it has no compiled equivalent" : "trainc has no row for it"};
@@ -152,7 +155,7 @@ class Importer {
       any |= t.has_value();
       attr.results.push_back(t.value_or(Type{DType::Bool, {0}}));
     }
-    if (!any) c.fail("gives no tensor");
+    if (!any && !ordered) c.fail("gives no tensor");
     const Node* made = c.b.extern_call(std::move(attr), std::move(inputs));
     Results results;
     for (size_t i = 0; i < c.types.size(); ++i) results.push_back(c.types[i] ? c.b.result(made, i) : nullptr);

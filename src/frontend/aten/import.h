@@ -12,11 +12,15 @@
 //   - V: one tensor's {"dtype", "shape", "stride", "offset": its first element's place in its storage, where that is
 //   not
 //     0}, a list of them (null: undefined) for several results, or null (not a tensor).
-//   - args: {"n": name} a node ({"n": name, "view": "uint64"}: i64 here, given to the framework as that dtype);
-//     {"dtype": "f32"}; {"float": "inf" | "-inf" | "nan"}; {"other": text} (device, layout, memory format, generator);
-//     null, true/false, numbers (1 is an int, 1.0 is a float), strings, lists. SymInts do not occur.
+//   - args: {"n": name} a node ({"n": name, "view": "uint64"}: i64 here, given to the framework as that dtype;
+//   "complex64": pairs of f32);
+//     {"dtype": "f32"}; {"float": "inf" | "-inf" | "nan"}; {"complex": [real, imaginary]}; {"other": text} (device,
+//     layout, memory format, generator); null, true/false, numbers (1 is an int, 1.0 is a float), strings, lists.
+//     SymInts do not occur.
 //   - "target": of an ATen operation, or "getitem".
 //   - "random": the operation draws from the framework's generator; "late": it does so when the backward runs.
+//   - "effect": it does something beside its results (a check that raises) and keeps its place among the draws.
+//   - "framework": the framework runs it, whatever rows there are: its tensors are complex, pairs of reals here.
 //   - By the operator's schema: "aliases", nodes that a result may be a view of; "writes": it writes over an argument.
 //   - "generator": "philox" beside "nodes": the framework draws on the device, whatever draws on the host. A node of
 //   native_dropout then has

@@ -5,8 +5,10 @@ import copy
 import gc
 import random
 import types
+import warnings
 import weakref
 
+import numpy as np
 import pytest
 import torch
 from conftest import assert_same, gradients
@@ -370,6 +372,28 @@ def test_hooks_fire_on_real_tensors(engine):
         model(x).sum().backward()
     assert_same(gradients(ours), gradients(plain))
     assert set(seen) == {torch.Tensor} and len(seen) == 4
+
+
+def test_a_program_that_draws_and_hooks_itself_runs_in_pytorch(engine):
+    """Dynamo would draw from a copy of NumPy's generator."""
+
+    class Drawn(nn.Linear):
+        def forward(self, x):
+            if not hasattr(self, "hooked"):
+                self.hooked = self.inner.register_forward_hook(lambda module, args, result: None)
+            return self.inner(super().forward(x)) * float(np.random.rand())
+
+    def losses(model):
+        np.random.seed(3)
+        return [model(torch.ones(2, 4)).sum().item() for _ in range(4)]
+
+    plain = Drawn(4, 4)
+    plain.inner = nn.Linear(4, 4)
+    ours = copy.deepcopy(plain)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert losses(trainc.compile(ours)) == losses(plain)
+    assert {record.route for record in records.of(ours)} == {"eager"}
 
 
 def test_many_signatures_run_in_pytorch(engine, monkeypatch):

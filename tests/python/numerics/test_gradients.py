@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import models
+import networks
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
@@ -56,7 +57,8 @@ def ratio(ours: float, eager: float, size: float) -> float:
     return (ours + tiny) / (eager + tiny) if eager + tiny else 1.0
 
 
-@pytest.mark.parametrize("name", [*models.NAMES, *models.IMAGES])
+@pytest.mark.parametrize("name", [*models.NAMES, *models.IMAGES, *networks.BUILDERS])
+@pytest.mark.filterwarnings("ignore::trainc.base.messages.TraincWarning")  # of networks that are split
 def test_gradients_are_as_near_to_the_truth_as_eagers(name, monkeypatch):
     monkeypatch.setattr(trainc.config, "fallback", False)
     ratios = error_ratios(name)

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from trainc.base.errors import NotCompiled
+from trainc.base.errors import DependsOnData, NotCompiled
 from trainc.torch import compat
 from trainc.torch.capture.trace import calls_program
 from trainc.torch.compat import FakeTensor, FunctionalTensor, FunctionalTensorMode
@@ -43,6 +43,7 @@ _VALUES = (
     "__repr__", "__format__", "__array__", "__dlpack__", "__reduce_ex__", "__deepcopy__", "__dir__", "numpy", "tolist", "apply_",
     "map_", "storage", "share_memory_", "to_sparse",
 )  # fmt: skip
+_AS_PYTHON = frozenset({"__array__", "numpy", "tolist"})  # its values, whatever they are used for
 _TEXT = frozenset({"__repr__", "__format__", "__dir__"})  # torch.compile's own tensors have another one, too
 # Files of PyTorch's whose functions do no more than to ask a tensor further: `torch.save(x)`, `format(x)`.
 _ASKING = tuple(os.path.join("torch", name) for name in ("_tensor.py", "_tensor_str.py", "storage.py", "serialization.py"))
@@ -170,6 +171,8 @@ class Disguise(Refusing):
 
         def asked(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             frame = _of_program(sys._getframe(1), _asks_for_itself)
+            if frame is not None and (name in _AS_PYTHON or name == "__format__" and not tensor.dim()):  # f"{loss}" is its number
+                self._refuse(DependsOnData(f"{_at(frame)}: asks a tensor for {name}()"))
             if frame is not None:
                 self._refuse(NotCompiled(f"{_at(frame)}: asks a tensor for {name}()", name in _TEXT))
             return method(tensor, *args, **kwargs)

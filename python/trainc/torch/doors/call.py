@@ -58,11 +58,11 @@ class Attempt:
     @property
     def splits(self) -> bool:
         """Whether Dynamo is the way to compile it: in parts, around what depends on tensors' values."""
-        return isinstance(self.error, DependsOnData) and self.changed is None and not self.in_pytorch
+        return isinstance(self.error, DependsOnData) and not self.in_pytorch
 
     @property
     def reason(self) -> str:
-        return self.changed or family.first_line(self.error)
+        return family.first_line(self.error) if self.splits or self.changed is None else self.changed
 
     @property
     def route(self) -> str:
@@ -82,6 +82,7 @@ class CompiledCall:
         self._unsettled: set[Any] = set()  # kinds of calls whose tracing changed Python state, once
         self._stateful: dict[Any, Entry] = {}  # those that did so again, and what runs them
         self._busy = False
+        self._beyond_dynamo = False  # whether a trace has shown that the program does what Dynamo would not do
         self._dynamo: Callable[..., Any] | None = None
         self.compilations = records.of(model)
 
@@ -192,12 +193,10 @@ class CompiledCall:
     def _run_uncompiled(self, attempt: Attempt, _inputs: list[Tensor], args: tuple, kwargs: dict) -> Any:
         """The first call of what could not be compiled; what runs later ones is known then."""
         kind, error = attempt.call.kind, attempt.error
-        if attempt.splits:
-            self._route(attempt)
-            return self._through_dynamo(_inputs, args, kwargs)
-        if error is not None and not isinstance(error, SideEffect) and not reasons.is_users(error):
+        if error is not None and not attempt.splits and not isinstance(error, SideEffect) and not reasons.is_users(error):
             messages.require_fallback(error)  # before the model runs, and changes
-        result = self._in_pytorch(_inputs, args, kwargs)  # where the model itself is at fault, this raises its own error
+        run = self._through_dynamo if attempt.splits else self._in_pytorch
+        result = run(_inputs, args, kwargs)  # where the model itself is at fault, this raises its own error
         if attempt.traces.snapshot.state_changed or isinstance(error, SideEffect):
             if kind not in self._unsettled:  # a first call may set what later ones find: a cache, a default
                 self._unsettled.add(kind)
@@ -205,7 +204,7 @@ class CompiledCall:
             self._unsettled.discard(kind)
             # of any variant: what changes may be among the values that make one
             self._stateful[kind] = self._in_pytorch if attempt.in_pytorch else self._through_dynamo
-        if error is not None:
+        if error is not None and not attempt.splits:
             messages.require_fallback(error)
         self._route(attempt)
         return result
@@ -245,6 +244,7 @@ class CompiledCall:
             self._busy = False
             attempt.changed = attempt.traces.restore()
         attempt.in_pytorch = getattr(attempt.error, "in_pytorch", False) or attempt.traces.in_pytorch
+        self._beyond_dynamo |= attempt.in_pytorch
         record.capture_seconds = time.perf_counter() - start - record.compile_seconds
 
     def _keep(self, attempt: Attempt, given: dict[str, tuple]) -> Entry:
@@ -340,6 +340,7 @@ class CompiledCall:
         self._tell(record)
 
     def _refused(self, reason: str, args: tuple, kwargs: dict, in_pytorch: bool) -> Any:
+        in_pytorch = in_pytorch or self._beyond_dynamo
         record = records.Compilation(type(self._model()).__name__, route="eager" if in_pytorch else "dynamo", reason=reason)
         if not any(other.reason == reason for other in self.compilations):
             self._tell(record)

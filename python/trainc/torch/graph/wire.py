@@ -23,6 +23,7 @@ DTYPE_NAMES = {
     torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool",
 }  # fmt: skip
 DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
+_PAIRS = (torch.complex64, torch.complex128)
 RECOMPUTE = "trainc_recompute"  # node.meta: inside an activation checkpoint
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
@@ -95,6 +96,11 @@ def _effects(target: Any) -> tuple[bool, list[tuple[int, str]]]:
     return schema.is_mutable, viewed if gives_views else []
 
 
+def has_effect(target: Any) -> bool:
+    """Whether all that it does is something beside its results: a check that raises, an operation of the user's that logs."""
+    return isinstance(target, compat.OpOverload) and not compat.schema_of(target).returns and not _effects(target)[0]
+
+
 def aliases(node: torch.fx.Node) -> list[str]:
     """The nodes that a result of this one may be a view of."""
     arguments = [node.args[i] if i < len(node.args) else node.kwargs.get(name) for i, name in _effects(node.target)[1]]
@@ -104,6 +110,8 @@ def aliases(node: torch.fx.Node) -> list[str]:
 def value(val: Any, node: str) -> Any:
     """`V` of the wire format."""
     if isinstance(val, torch.Tensor):
+        if val.dtype in _PAIRS:  # a complex number is a pair of reals
+            val = torch.view_as_real(val.resolve_conj())
         sizes = (*val.shape, *val.stride())
         if not all(type(size) is int for size in sizes):
             raise InternalError(f"{node} has a symbolic shape {tuple(val.shape)}")
@@ -125,8 +133,8 @@ def argument(arg: Any) -> Any:
         val = arg.meta.get("val")
         if type(val) in (int, float, bool):  # a number that an operation gave: known, as all shapes are
             return argument(val)
-        if isinstance(val, torch.Tensor) and val.dtype is torch.uint64:
-            return {"n": arg.name, "view": "uint64"}
+        if isinstance(val, torch.Tensor) and (val.dtype is torch.uint64 or val.dtype in _PAIRS):
+            return {"n": arg.name, "view": dtype_name(val.dtype)}
         return {"n": arg.name}
     if arg is None or isinstance(arg, (bool, str)):
         return arg
@@ -136,6 +144,8 @@ def argument(arg: Any) -> Any:
         return arg
     if isinstance(arg, float):
         return arg if math.isfinite(arg) else {"float": "nan" if math.isnan(arg) else "inf" if arg > 0 else "-inf"}
+    if isinstance(arg, complex):
+        return {"complex": [argument(arg.real), argument(arg.imag)]}
     if isinstance(arg, torch.dtype):
         return {"dtype": dtype_name(arg)}
     if isinstance(arg, (list, tuple)):
@@ -153,6 +163,19 @@ def _refuse_arithmetic(node: torch.fx.Node) -> None:
             raise InternalError(f"{origin(node)} ({target_name(node.target)}): dtype uint64 is not compiled")
 
 
+def _is_complex(node: torch.fx.Node) -> bool:
+    """Whether it takes or gives complex numbers: PyTorch computes with them."""
+    values = _flat([node.meta.get("val"), *(n.meta.get("val") for n in node.all_input_nodes)])
+    return node.target is not operator.getitem and any(isinstance(v, torch.Tensor) and v.dtype in _PAIRS for v in values)
+
+
+def _refuse_complex_results(node: torch.fx.Node) -> None:
+    for out in _flat(node.args[0]):
+        val = out.meta.get("val") if isinstance(out, torch.fx.Node) else None
+        if isinstance(val, torch.Tensor) and val.dtype in _PAIRS:
+            raise InternalError(f"{origin(out)} ({target_name(out.target)}): a result of {dtype_name(val.dtype)} is not compiled")
+
+
 def _refuse_higher_order(node: torch.fx.Node) -> None:
     """Operations of operations: `with_effects` (a check that raises, a print) orders its calls by tokens, which no plan has."""
     if isinstance(node.target, compat.HigherOrderOperator):
@@ -165,6 +188,7 @@ def node_json(node: torch.fx.Node) -> dict:
     if node.op == "placeholder":
         return {"op": "placeholder", "name": node.name, "val": value(node.meta.get("val"), node.name)}
     if node.op == "output":
+        _refuse_complex_results(node)
         return {"op": "output", "args": [argument(arg) for arg in _flat(node.args[0])]}
     _refuse_higher_order(node)
     _refuse_arithmetic(node)
@@ -174,7 +198,9 @@ def node_json(node: torch.fx.Node) -> dict:
         "val": value(node.meta.get("val"), node.name), "origin": origin(node), "random": is_random(node.target),
         "recompute": bool(node.meta.get(RECOMPUTE) or node.meta.get("recompute")),
         "aliases": aliases(node), "writes": _effects(node.target)[0],
-    } | ({"late": True} if _draws_in_backward(node) else {})  # fmt: skip
+    } | ({"late": True} if _draws_in_backward(node) else {}) | ({"effect": True} if has_effect(node.target) else {}) | (
+        {"framework": True} if _is_complex(node) else {}
+    )  # fmt: skip
 
 
 def _flat(args: Any) -> list[Any]:
@@ -220,6 +246,10 @@ def graph_json(graph: torch.fx.Graph, name: str, device: Host = HOST) -> str:
     return graph_text(graph, name, device).text()
 
 
+def _viewed(given: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return torch.view_as_complex(given) if dtype in _PAIRS else given.view(dtype)
+
+
 def parse_argument(arg: Any, inputs: list[Any]) -> Any:
     """The Python value of an argument that came back from the compiler, {"$": i} being inputs[i]."""
     if isinstance(arg, list):
@@ -227,9 +257,11 @@ def parse_argument(arg: Any, inputs: list[Any]) -> Any:
     if not isinstance(arg, dict):
         return arg
     if "$" in arg:
-        return inputs[arg["$"]].view(getattr(torch, arg["view"])) if "view" in arg else inputs[arg["$"]]
+        return _viewed(inputs[arg["$"]], getattr(torch, arg["view"])) if "view" in arg else inputs[arg["$"]]
     if "dtype" in arg:
         return DTYPES.get(arg["dtype"]) or getattr(torch, arg["dtype"])
+    if "complex" in arg:
+        return complex(*parse_argument(arg["complex"], inputs))
     if "float" in arg:
         return float(arg["float"])
     text = arg["other"]

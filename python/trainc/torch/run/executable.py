@@ -115,6 +115,8 @@ def as_compiled(
 ) -> torch.Tensor:
     """`tensor` in the layout and on the device that were compiled for; a copy where it has another (an expanded tangent, a number
     on the CPU among tensors on a GPU)."""
+    if tensor.is_complex():  # a pair of reals, to a plan
+        tensor = torch.view_as_real(tensor.resolve_conj())
     here = tensor.device == device.torch
     if tensor.stride() == stride and tensor.dtype == dtype and tensor.shape == shape and here and not tensor.is_neg():
         return tensor

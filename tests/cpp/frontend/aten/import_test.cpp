@@ -265,6 +265,25 @@ TEST(Import, RefusalsOfWhatTheFrameworkCannotDoEither) {
   EXPECT_THAT(refused({{{"op", "call"}, {"name", "y"}}}), HasSubstr("wire format is violated"));
 }
 
+TEST(Import, AnEffectWithoutAResultKeepsItsPlaceAmongTheDraws) {
+  const Json x = input("x", val("f32", {3, 4}));
+  Json drawn = call("r", "aten.rand_like.default", {ref("x")}, val("f32", {3, 4}));
+  drawn["random"] = true;
+  Json check = call("c", "aten._assert_async.msg", {ref("x"), "positive"}, nullptr);
+  check["effect"] = true;
+  const Program program = import({x, drawn, check, output({ref("x")})});
+  ASSERT_EQ(program.graph.effects.size(), 2);
+  EXPECT_EQ(program.graph.effects[1]->as<ExternAttr>().target, "aten._assert_async.msg");
+  EXPECT_EQ(program.graph.effects[1]->as<ExternAttr>().draw, 1);
+}
+
+TEST(Import, WhatTheFrameworkIsToRunHasNoPrimitives) {
+  Json pairs = call("c", "aten.mul.Tensor", {ref("x"), ref("x")}, val("f32", {3, 2}));
+  pairs["framework"] = true;
+  const Program program = import({input("x", val("f32", {3, 2})), pairs, output({ref("c")})});
+  EXPECT_EQ(program.graph.outputs[0].value->op, Op::Result);
+}
+
 TEST(Import, TextsThatAreNoGraph) {
   for (const char* text : {"", "{", "[]", "{\"nodes\": 3}", "{\"nodes\": [{\"op\": \"what\"}]}"})
     EXPECT_THROW(import_aten(text), InternalError) << text;
