@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils import flop_counter
 
+from trainc.base import timing
 from trainc.base.errors import InternalError, UserError
 from trainc.torch import compat
 from trainc.torch.device import HOST, Host, refuse_freed
@@ -34,6 +35,7 @@ def tensor_at(pointer: int, dtype: str, shape: Sequence[int], stride: Sequence[i
 class CoreExecutable:
     def __init__(self, plan: Any, from_cache: bool = False, device: Host = HOST):
         self.plan, self.from_cache, self.device = plan, from_cache, device
+        timing.add(self)
         self._inputs = len(plan.input_info)
         self._read = {
             i: (wire.DTYPES[info[0]], tuple(info[1]), tuple(info[2]))
