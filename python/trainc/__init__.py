@@ -11,8 +11,8 @@ from trainc.base.messages import VerifyWarning
 
 __version__ = "0.1.0"
 __all__ = [
-    "InternalError", "UserError", "VerifyError", "VerifyWarning", "__version__", "compile", "config", "explain", "profile", "report",
-    "train_step",
+    "InternalError", "UserError", "VerifyError", "VerifyWarning", "__version__", "compile", "config", "explain", "profile",
+    "report", "train_step",
 ]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainc.base import records
-from trainc.base.report import BESIDE, Explanation, why_extern
+from trainc.base.report import BESIDE, Explanation, scaled, why_extern
 
 # A line of a plan's text (src/plan/print.cpp)
 _BUFFER = re.compile(
@@ -76,12 +76,27 @@ class Figures:
     """Of the signature that ran last with timing on; where none did, of the one compiled last."""
 
     def __init__(self, explanation: Explanation, peaks: dict | None = None):
-        self.explanation, self.peaks = explanation, peaks
+        self.explanation, self._peaks = explanation, peaks
         self.phases = [_phase(name, plan) for name, plan in _plans(explanation.compilations)]
         clock = 0.0
         for kernel in self.kernels:
             kernel.start = clock
             clock += kernel.seconds
+
+    @property
+    def peaks(self) -> dict | None:
+        """{"flops", "bytes": a second, "from": how that is known}: what was given, or the fastest kernel where that is faster."""
+        if self._peaks is None:
+            return None
+        fastest = max((k.flops / k.seconds for k in self.kernels if k.seconds), default=0.0)
+        if fastest <= self._peaks["flops"]:
+            return self._peaks
+        measured = f"{scaled(self._peaks['flops'], 'FLOP/s')} {self._peaks['from']}"
+        return {**self._peaks, "flops": fastest, "from": f"the first being the fastest kernel's, for less was {measured}"}
+
+    @peaks.setter
+    def peaks(self, peaks: dict | None) -> None:
+        self._peaks = peaks
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -150,7 +165,7 @@ def _phase(name: str, plan: Any) -> Phase:
     kernels = [
         Kernel(
             name, report["name"], i, step["name"], step["kind"], step.get("flops", 0), step.get("bytes", 0),
-            list(dict.fromkeys(origin for origin in step.get("origins", []) if origin)), why_extern(step) if step["kind"] == "extern" else "",
+            list(dict.fromkeys(filter(None, step.get("origins", [])))), why_extern(step) if step["kind"] == "extern" else "",
             step.get("seconds", 0.0), code=codes.get(i, step["name"]),
         )
         for i, step in enumerate(report.get("steps", []))
@@ -176,7 +191,7 @@ def _block(m: re.Match, phase: str, lines: dict[int, str], steps: int) -> Block:
 
 
 def source_of(origin: str) -> list[tuple[int, str, bool]]:
-    """(number, text, whether it is the line itself) of the user's code around a line of the model; none where it cannot be read."""
+    """(number, text, whether it is the line itself) of the code around a line of the model; none where it cannot be read."""
     found = _LINE.match(origin)
     if found is None or not os.path.isfile(found["file"]):
         return []

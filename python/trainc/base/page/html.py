@@ -1,7 +1,7 @@
 """A report as one HTML page, which needs nothing beside itself.
 
-Plain strings and not a template engine: the page is a dozen sections of tables, and another package for every user would bring only
-what `html.escape` does. What a model's names or files say is escaped where it is written; the script builds no HTML.
+Plain strings and not a template engine: the page is a dozen sections of tables, and another package for every user would bring
+only what `html.escape` does. What a model's names or files say is escaped where it is written; the script builds no HTML.
 """
 
 from __future__ import annotations
@@ -85,14 +85,17 @@ def _reasons(figures: Figures) -> str:
 def _time(figures: Figures) -> str:
     if not figures.timed:
         return f"<h2>Time</h2><p>No step was timed. To time one:</p><pre>{escape(HOW)}</pre>"
-    out = ["<h2>Time of a step</h2><p class=soft>Kernels in order, coloured by line of the model. They run one after another, each on "
-           "all threads; what Python and PyTorch do between the plans is not in it.</p>", pictures.timeline(figures)]  # fmt: skip
+    out = [
+        "<h2>Time of a step</h2><p class=soft>Kernels in order, coloured by line of the model. They run one after another, each "
+        "on all threads; what Python and PyTorch do between the plans is not in it.</p>",
+        pictures.timeline(figures),
+    ]
     if plot := pictures.roofline(figures):
         peaks = figures.peaks or {}
         out.append(
             f"<h2>Roofline</h2><p class=soft>One dot a kernel, larger where it takes longer. The roof: "
-            f"{escape(scaled(peaks['flops'], 'FLOP/s'))} and {escape(scaled(peaks['bytes'], 'B/s'))}, {escape(peaks['from'])}. A kernel "
-            f"above the roof reads from the caches, or computes in a narrower type.</p>{plot}"
+            f"{escape(scaled(peaks['flops'], 'FLOP/s'))} and {escape(scaled(peaks['bytes'], 'B/s'))}, {escape(peaks['from'])}. "
+            f"A kernel above the slope reads from the caches.</p>{plot}"
         )
     return "".join(out)
 
@@ -106,7 +109,7 @@ def _memory(figures: Figures) -> str:
         "kept for the backward": total.saved, "temporary": total.temporary, "results": total.results,
     }  # fmt: skip
     rows = [
-        [_td(name), _td(scaled(size, "B"), "n", size), f'<td><i class=bar style="width:{100 * size / total.total:.2f}%"></i></td>']
+        [_td(name), _td(scaled(size, "B"), "n", size), _bar(size / total.total)]
         for name, size in named.items()
         if size
     ]
@@ -116,7 +119,7 @@ def _memory(figures: Figures) -> str:
             sizes = f"{scaled(phase.kept, 'B')} kept, {scaled(phase.temporary, 'B')} temporary"
             out.append(f"<h3>{escape(phase.name)} <span class=soft>{sizes}</span></h3>{picture}")
     if len(out) > 2:
-        out.append("<p class=soft>Height: the place in memory, kept below and temporary above; width: the steps that it lives.</p>")
+        out.append("<p class=soft>Height: the place in memory, kept below, temporary above; width: the steps that it lives.</p>")
     return "".join(out)
 
 
@@ -131,13 +134,13 @@ def _kernels(figures: Figures) -> str:
         bar = f'<i class=bar style="width:{100 * k.seconds / longest:.1f}%"></i>' if k.seconds else ""
         name = _unfolding(k) if i < SHOWN else escape(k.name)
         rows.append([
-            f"<td class=line>{name}{bar}</td>", _td(k.phase), _td(milliseconds(k.seconds) if k.seconds else "", "n", k.seconds),
+            f"<td class=line>{name}{bar}</td>", _td(k.phase), _time_of(k),
             _td(scaled(k.flops, "FLOP"), "n", k.flops), _td(scaled(k.bytes, "B"), "n", k.bytes),
             _td(f"{share:.0%}" if share else "", "n", share), _td(k.line, "line"),
         ])  # fmt: skip
     heads = ["kernel", "part", "time", "FLOPs", "bytes", "of the roof", "line"]
-    dumped = "Loop nests and assembly are here where <code>TRAINC_DUMP=loop,asm</code> wrote them while the model was compiled (a plan "
-    dumped += "from the cache has none: <code>TRAINC_CACHE=0</code>)."
+    dumped = "Loop nests and assembly are here where <code>TRAINC_DUMP=loop,asm</code> wrote them while the model was compiled "
+    dumped += "(a plan from the cache has none: <code>TRAINC_CACHE=0</code>)."
     return f"<h2>Kernels</h2><p class=soft>{dumped}</p>{_table(heads, rows, right=(2, 3, 4, 5))}"
 
 
@@ -155,7 +158,7 @@ def _unfolding(kernel: Kernel) -> str:
 
 def _externs(figures: Figures) -> str:
     rows = [
-        [_td(k.name, "line"), _td(k.reason), _td(milliseconds(k.seconds) if k.seconds else "", "n", k.seconds), _td(k.line, "line")]
+        [_td(k.name, "line"), _td(k.reason), _time_of(k), _td(k.line, "line")]
         for k in figures.kernels
         if k.kind == "extern"
     ]
@@ -166,8 +169,8 @@ def _externs(figures: Figures) -> str:
 def _remarks(figures: Figures) -> str:
     rows = [
         [
-            _td(REFUSED.get(r.what, r.what)), _td(r.reason + (f": {r.detail}" if r.detail else "")), _td(str(r.count), "n", r.count),
-            _td(scaled(r.bytes, "B"), "n", r.bytes), _td(" <- ".join(r.origins), "line"),
+            _td(REFUSED.get(r.what, r.what)), _td(r.reason + (f": {r.detail}" if r.detail else "")),
+            _td(str(r.count), "n", r.count), _td(scaled(r.bytes, "B"), "n", r.bytes), _td(" <- ".join(r.origins), "line"),
         ]
         for r in figures.explanation.remarks
     ]  # fmt: skip
@@ -184,7 +187,7 @@ def _plans(figures: Figures) -> str:
             dumped = True
             out.append(_details(f"Graph: {file}", text, 400_000))
     if out and not dumped:
-        out.append("<p class=soft>The graph before and after the passes is here where <code>TRAINC_DUMP=graph</code> wrote it.</p>")
+        out.append("<p class=soft>The graph before and after passes is here where <code>TRAINC_DUMP=graph</code> wrote it.</p>")
     return "<h2>Inside</h2>" + "".join(out) if out else ""
 
 
@@ -199,7 +202,16 @@ def _td(text: str, kind: str = "", value: float | None = None) -> str:
 def _table(heads: list[str], rows: Iterable[list[str]], sorts: bool = True, right: tuple[int, ...] = ()) -> str:
     head = "".join(f"<th{' class=n' if i in right else ''}>{h}</th>" for i, h in enumerate(heads))
     inside = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
-    return f"<div class=wide><table{' class=sorts' if sorts else ''}><thead><tr>{head}</tr></thead><tbody>{inside}</tbody></table></div>"
+    kind = " class=sorts" if sorts else ""
+    return f"<div class=wide><table{kind}><thead><tr>{head}</tr></thead><tbody>{inside}</tbody></table></div>"
+
+
+def _bar(share: float) -> str:
+    return f'<td><i class=bar style="width:{100 * share:.2f}%"></i></td>'
+
+
+def _time_of(kernel: Kernel) -> str:
+    return _td(milliseconds(kernel.seconds) if kernel.seconds else "", "n", kernel.seconds)
 
 
 def _details(title: str, text: str, longest: int = 200_000) -> str:

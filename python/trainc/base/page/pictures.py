@@ -52,7 +52,7 @@ def roofline(figures: Figures) -> str:
     def at_y(value: float) -> float:
         return 15 + (y1 - value) / (y1 - y0) * (height - bottom - 15)
 
-    out = [f'<svg class="plot" viewBox="0 0 {width} {height}" role="group" aria-label="roofline">']
+    out = [f'<div class="wide"><svg class="plot" viewBox="0 0 {width} {height}" role="group" aria-label="roofline">']
     for p in range(x0, x1 + 1):
         out.append(f'<path class="grid" d="M{at_x(p):.1f} 15V{height - bottom}"/>')
         out.append(f'<text x="{at_x(p):.1f}" y="{height - bottom + 20}" text-anchor="middle">{10.0**p:g}</text>')
@@ -71,7 +71,7 @@ def roofline(figures: Figures) -> str:
             f'<circle class="dot" tabindex="0" role="img" cx="{at_x(a):.1f}" cy="{at_y(b):.1f}" r="{r:.1f}">'
             f"<title>{escape(told(k, figures))}</title></circle>"
         )
-    return "".join([*out, "</svg>"])
+    return "".join([*out, "</svg></div>"])
 
 
 def timeline(figures: Figures) -> str:
@@ -80,7 +80,8 @@ def timeline(figures: Figures) -> str:
         return ""
     width, left, lane = 1400, 0, 46
     phases = [p for p in figures.phases if any(k.seconds for k in p.kernels)]
-    out = [f'<svg viewBox="0 0 {width} {lane * len(phases) + 24}" role="group" aria-label="timeline">']
+    box = f'viewBox="0 0 {width} {lane * len(phases) + 24}" role="group" aria-label="timeline"'
+    out = [f'<div class="wide"><svg class="long" {box}>']
     for row, phase in enumerate(phases):
         y, spent = row * lane, sum(k.seconds for k in phase.kernels)
         out.append(f'<text x="{left}" y="{y + 13}">{escape(phase.name)}, {milliseconds(spent)}</text>')
@@ -93,7 +94,7 @@ def timeline(figures: Figures) -> str:
                 )
     y = lane * len(phases) + 18
     out.append(f'<text x="0" y="{y}">0</text><text x="{width}" y="{y}" text-anchor="end">{milliseconds(figures.seconds)}</text>')
-    return "".join([*out, "</svg>"])
+    return "".join([*out, "</svg></div>"])
 
 
 def memory(phase: Phase) -> str:
@@ -105,7 +106,8 @@ def memory(phase: Phase) -> str:
     high = max(1, kept + max([phase.temporary, *(b.offset + b.bytes for b in phase.blocks if b.arena == "temporary")]))
     steps = max(1, *(b.last + 1 for b in phase.blocks))
     used = [0] * (steps + 1)
-    out = [f'<svg viewBox="0 0 {width} {height + 22}" role="group" aria-label="memory of {escape(phase.name)}">']
+    box = f'viewBox="0 0 {width} {height + 22}" role="group" aria-label="memory of {escape(phase.name)}"'
+    out = [f'<div class="wide"><svg class="long" {box}>']
     for b in sorted(phase.blocks, key=lambda b: -b.bytes):
         if b.last < b.first or not b.bytes:
             continue
@@ -115,8 +117,9 @@ def memory(phase: Phase) -> str:
         used[b.first] += b.bytes
         used[b.last + 1] -= b.bytes
         words = f"{b.name}: {b.type}, {scaled(b.bytes, 'B')}\n{b.line}\n{b.arena} at {b.offset}, steps {b.first} to {b.last}"
+        top = height - (base + b.bytes) / high * height
         out.append(
-            f'<rect class="block" tabindex="{0 if tall > 1 else -1}" role="img" x="{x:.1f}" y="{height - (base + b.bytes) / high * height:.2f}" '
+            f'<rect class="block" tabindex="{0 if tall > 1 else -1}" role="img" x="{x:.1f}" y="{top:.2f}" '
             f'width="{wide:.1f}" height="{tall:.2f}" style="fill:{colour(b.line)}"><title>{escape(words)}</title></rect>'
         )
     at, now, most = 0, 0, 0
@@ -127,5 +130,5 @@ def memory(phase: Phase) -> str:
     x = (at + 0.5) / steps * width
     side = "end" if x > width / 2 else "start"
     out.append(f'<path class="peak" d="M{x:.1f} 0V{height}"/>')
-    out.append(f'<text x="{x:.1f}" y="{height + 17}" text-anchor="{side}">most in use: step {at}</text></svg>')
+    out.append(f'<text x="{x:.1f}" y="{height + 17}" text-anchor="{side}">most in use: step {at}</text></svg></div>')
     return "".join(out)

@@ -19,7 +19,7 @@ class Report:
     def __init__(self, figures: Figures, path: Any):
         self.figures, self.path = figures, Path(path)
         if self.path.suffix not in (".html", ".json"):
-            raise UserError(f"trainc.report writes a page or a trace: name the file report.html or trace.json, not {self.path.name}")
+            raise UserError(f"trainc.report writes report.html (a page) or trace.json (a trace): {self.path.name} is neither")
         text = html.page(figures) if self.path.suffix == ".html" else json.dumps(trace.trace(figures))
         try:
             _write(self.path, text)

@@ -26,7 +26,7 @@ def report(models: Any, path: Any, batch: Any = None) -> Report:
     return Report(figures, path)
 
 
-def peaks(size: int = 1024, words: int = 1 << 24, tries: int = 5) -> dict:
+def peaks(size: int = 1024, words: int = 1 << 24, tries: int = 8) -> dict:
     """FLOP/s and bytes/s of this machine as PyTorch reaches them now, with its threads: a quarter of a second."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -34,7 +34,8 @@ def peaks(size: int = 1024, words: int = 1 << 24, tries: int = 5) -> dict:
         large, copy = torch.ones(words), torch.empty(words)
         product = min(_seconds(lambda: torch.mm(a, a, out=out)) for _ in range(tries))
         copied = min(_seconds(lambda: copy.copy_(large)) for _ in range(tries))
-    where = f"measured now by PyTorch's float32 product of {size} and a copy of {4 * words >> 20} MiB, {torch.get_num_threads()} threads"
+    threads = f"{torch.get_num_threads()} thread{'' if torch.get_num_threads() == 1 else 's'}"
+    where = f"measured now by PyTorch's float32 product of {size} and a copy of {4 * words >> 20} MiB, {threads}"
     return {"flops": 2 * size**3 / product, "bytes": 2 * 4 * words / copied, "from": where}
 
 

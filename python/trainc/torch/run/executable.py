@@ -61,17 +61,19 @@ class CoreExecutable:
             if tensor is not None:
                 pointers[i] = tensor.data_ptr()
         outputs = [inputs[out] if type(out) is int else out and out.new() for out in self._outputs]
+        results = [out.data_ptr() if isinstance(kind, Results) else 0 for out, kind in zip(outputs, self._outputs, strict=True)]
         temporaries = self.device.temporaries(self.plan.temp_bytes)
         try:
-            self.plan.run(
-                pointers,
-                [out.data_ptr() if isinstance(kind, Results) else 0 for out, kind in zip(outputs, self._outputs, strict=True)],
-                0 if saved is None else saved.data_ptr(),
-                self.device.generator(),
-                self._extern,
-                0 if temporaries is None else temporaries.data_ptr(),
-                self.device.stream(),
-            )
+            with compat.span(self.plan.name):
+                self.plan.run(
+                    pointers,
+                    results,
+                    0 if saved is None else saved.data_ptr(),
+                    self.device.generator(),
+                    self._extern,
+                    0 if temporaries is None else temporaries.data_ptr(),
+                    self.device.stream(),
+                )
         except InternalError:
             refuse_freed(read)
             raise
