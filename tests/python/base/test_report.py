@@ -94,7 +94,8 @@ class Plan:
         step = {"name": HOSTILE, "kind": "kernel", "flops": 5, "bytes": 7, "origins": [HOSTILE], "seconds": 1e-3}
         call = {"name": HOSTILE, "kind": "extern", "flops": 0, "bytes": 7, "origins": [], "seconds": 3e-3, "reason": HOSTILE}
         remark = {"stage": "schedule", "what": "fuse", "reason": HOSTILE, "detail": HOSTILE, "origins": [HOSTILE]}
-        return {"name": HOSTILE, "cpu": HOSTILE, "temp_bytes": 1, "saved_bytes": 0, "steps": [step, call], "remarks": [{**remark, "count": 1, "bytes": 1}]}
+        plan = {"name": HOSTILE, "cpu": HOSTILE, "temp_bytes": 1, "saved_bytes": 0, "steps": [step, call]}
+        return {**plan, "remarks": [{**remark, "count": 1, "bytes": 1}]}
 
 
 def test_names_are_escaped(tmp_path):

@@ -6,6 +6,7 @@ import dataclasses
 import linecache
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ class Figures:
         if fastest <= self._peaks["flops"]:
             return self._peaks
         measured = f"{scaled(self._peaks['flops'], 'FLOP/s')} {self._peaks['from']}"
-        return {**self._peaks, "flops": fastest, "from": f"the first being the fastest kernel's, for less was {measured}"}
+        return {**self._peaks, "flops": fastest, "from": f"the first the fastest kernel's, for {measured} was less"}
 
     @peaks.setter
     def peaks(self, peaks: dict | None) -> None:
@@ -193,11 +194,21 @@ def _block(m: re.Match, phase: str, lines: dict[int, str], steps: int) -> Block:
 def source_of(origin: str) -> list[tuple[int, str, bool]]:
     """(number, text, whether it is the line itself) of the code around a line of the model; none where it cannot be read."""
     found = _LINE.match(origin)
-    if found is None or not os.path.isfile(found["file"]):
+    file = found and _file_of(found["file"])
+    if not found or not file:
         return []
     here = int(found["line"])
-    lines = [(n, linecache.getline(found["file"], n).rstrip("\n")) for n in range(here - SOURCE_AROUND, here + SOURCE_AROUND + 1)]
+    lines = [(n, linecache.getline(file, n).rstrip("\n")) for n in range(here - SOURCE_AROUND, here + SOURCE_AROUND + 1)]
     return [(n, text, n == here) for n, text in lines if n > 0 and (text or n == here)]
+
+
+def _file_of(name: str) -> str:
+    """Where the file of that name lies; "" where none is loaded, or several are. Origins may name a file without its folder."""
+    if os.path.isfile(name):
+        return name
+    files = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
+    known = [file for file in files if f"{os.sep}{file}".endswith(f"{os.sep}{name}") and os.path.isfile(file)]
+    return known[0] if len(known) == 1 else ""
 
 
 def dumps_of(kernel: Kernel) -> list[tuple[str, str]]:
