@@ -11,7 +11,8 @@ from trainc.base.messages import VerifyWarning
 
 __version__ = "0.1.0"
 __all__ = [
-    "InternalError", "UserError", "VerifyError", "VerifyWarning", "__version__", "compile", "config", "explain", "train_step",
+    "InternalError", "UserError", "VerifyError", "VerifyWarning", "__version__", "compile", "config", "explain", "profile",
+    "report", "train_step",
 ]  # fmt: skip
 
 
@@ -83,6 +84,28 @@ def explain(model, file=None, *, batch=None):
     from trainc.torch.doors.explain import explain as explain_model
 
     return explain_model(model, file, batch)
+
+
+def report(model, path, *, batch=None):
+    """Writes what `explain` tells as a page to look at ("report.html", one file that needs no network) or as a trace for Perfetto
+    ("trace.json"), with the times of the last step that ran within `trainc.profile()`. It runs no step.
+
+    `model`: a model, an optimizer, what `train_step` returned; or several of them in a tuple, the model first. `batch`: as for
+    `explain`.
+    """
+    from trainc.torch.doors.report import report as write_report
+
+    return write_report(model, path, batch)
+
+
+def profile(*_models):
+    """Within `with trainc.profile():` compiled plans time their kernels; `report` and `explain` tell what the last step took.
+
+    It takes some tens of nanoseconds a kernel, of all models of the process: naming them is allowed, and changes nothing.
+    """
+    from trainc.base.timing import timing
+
+    return timing()
 
 
 def _register_with_accelerate() -> None:

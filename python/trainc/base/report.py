@@ -6,6 +6,7 @@ Everything told here was recorded when it was compiled (records.Compilation, Exe
 from __future__ import annotations
 
 import dataclasses
+import html
 from typing import Any
 
 from trainc.base import records
@@ -126,6 +127,10 @@ class Explanation:
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        """In a notebook."""
+        return f"<pre>{html.escape(str(self))}</pre>"
+
 
 # ---- the text ---------------------------------------------------------------------------------------------------------
 
@@ -151,12 +156,12 @@ def _section(compilation: records.Compilation, reports: list[dict]) -> str:
     sum_ = totals(reports)
     lines.append(f"  {_count(sum_.kernels, 'kernel')}, {_count(sum_.externs, 'call')} of PyTorch")
     if sum_.flops:
-        flops, moved = _scaled(sum_.flops, "FLOP"), _scaled(sum_.bytes, "B")
+        flops, moved = scaled(sum_.flops, "FLOP"), scaled(sum_.bytes, "B")
         lines.append(f"  compiled: {sum_.flops_share:.1%} of {flops}, {sum_.bytes_share:.1%} of {moved}")
     lines += _memory(compilation.memory(), sum_)
     if compilation.deferred_bytes:
         when = "computed when first read" if compilation.deferred is None else "read, and computed then"
-        lines.append(f"  deferred outputs: {_scaled(compilation.deferred_bytes, 'B')}, {when}")
+        lines.append(f"  deferred outputs: {scaled(compilation.deferred_bytes, 'B')}, {when}")
     seconds = f"capture {compilation.capture_seconds:.1f} s{_how(compilation)}, compile {compilation.compile_seconds:.1f} s"
     lines.append(f"  {seconds}{_passes(reports)}")
     for report in reports:
@@ -176,7 +181,7 @@ def _how(compilation: records.Compilation) -> str:
 
 def _plan(report: dict) -> list[str]:
     steps = report.get("steps", [])
-    memory = [f"{_scaled(report[key], 'B')} {what}" for key, what in _MEMORY if report.get(key)]
+    memory = [f"{scaled(report[key], 'B')} {what}" for key, what in _MEMORY if report.get(key)]
     cpu = f" ({report['cpu']})" if report.get("cpu") else ""
     lines = ["", f"  {report['name']}{cpu}: {', '.join(memory) or 'no memory of its own'}"]
     kernels = [step for step in steps if step["kind"] not in ("extern", *BESIDE)]
@@ -184,7 +189,7 @@ def _plan(report: dict) -> list[str]:
     lines += [_row(step) for step in largest[:KERNELS_SHOWN]]
     if len(largest) > KERNELS_SHOWN:
         rest = totals([{"steps": largest[KERNELS_SHOWN:]}])
-        lines.append(f"    and {rest.kernels} smaller ones: {_scaled(rest.flops, 'FLOP')}, {_scaled(rest.bytes, 'B')}")
+        lines.append(f"    and {rest.kernels} smaller ones: {scaled(rest.flops, 'FLOP')}, {scaled(rest.bytes, 'B')}")
     lines += _externs([step for step in steps if step["kind"] == "extern"])
     lines += _beside([step for step in steps if step["kind"] in BESIDE])
     lines += [f"    note: {note}" for note in report.get("notes", [])]
@@ -199,12 +204,12 @@ def _memory(memory: Memory | None, sum_: Totals) -> list[str]:
         (memory.gradients, "gradients"), (memory.optimizer, "optimizer state"), (memory.saved, "kept for the backward"),
         (memory.temporary, "temporary"), (memory.results, "results"),
     ]  # fmt: skip
-    made_of = ", ".join(f"{_scaled(size, 'B')} {what}" for size, what in parts if size)
-    there = f"the model's {_scaled(memory.model, 'B')} and the batch's {_scaled(memory.batch, 'B')}"
-    lines = [f"  memory of a step: at most {_scaled(memory.growth, 'B')} beside {there}: {made_of or 'nothing'}"]
+    made_of = ", ".join(f"{scaled(size, 'B')} {what}" for size, what in parts if size)
+    there = f"the model's {scaled(memory.model, 'B')} and the batch's {scaled(memory.batch, 'B')}"
+    lines = [f"  memory of a step: at most {scaled(memory.growth, 'B')} beside {there}: {made_of or 'nothing'}"]
     if memory.again_flops > 0:
         share = f" ({memory.again_flops / sum_.flops:.1%} of all)" if sum_.flops else ""
-        lines.append(f"  computed again to meet memory=: {_scaled(memory.again_flops, 'FLOP')}{share}")
+        lines.append(f"  computed again to meet memory=: {scaled(memory.again_flops, 'FLOP')}{share}")
     return lines
 
 
@@ -228,7 +233,7 @@ def _remarks(remarks: list[Remark]) -> list[str]:
     heaviest = sorted(reasons.items(), key=lambda reason: sum(r.bytes for r in reason[1]), reverse=True)
     lines = ["", "  refused (remarks has all):"] if heaviest else []
     for (what, reason), same in heaviest[:REASONS_SHOWN]:
-        total = f"{sum(r.count for r in same):>6} x {_scaled(sum(r.bytes for r in same), 'B'):>8}"
+        total = f"{sum(r.count for r in same):>6} x {scaled(sum(r.bytes for r in same), 'B'):>8}"
         lines.append(f"  {total}  {REFUSED.get(what, what)}: {reason}")
         where = list(dict.fromkeys(" <- ".join(r.origins) + (f": {r.detail}" if r.detail else "") for r in same if r.origins))
         lines += [f"                     {line}" for line in where[:LINES_SHOWN]]
@@ -248,7 +253,7 @@ def _externs(steps: list[dict]) -> list[str]:
     for name, same in calls.items():
         origins = _origins({"origins": [origin for step in same for origin in step.get("origins", [])]})
         times = f"{len(same)} x " if len(same) > 1 else ""
-        lines.append(f"      {times + name:<40} {origins}  {_why_extern(same[0])}")
+        lines.append(f"      {times + name:<40} {origins}  {why_extern(same[0])}")
     return lines
 
 
@@ -264,7 +269,7 @@ def _beside(steps: list[dict]) -> list[str]:
 
 def _row(step: dict) -> str:
     seconds = f" {step['seconds'] * 1e3:8.2f} ms" if step.get("seconds") else ""
-    work = f"{_scaled(step.get('flops', 0), 'FLOP'):>12} {_scaled(step.get('bytes', 0), 'B'):>10}"
+    work = f"{scaled(step.get('flops', 0), 'FLOP'):>12} {scaled(step.get('bytes', 0), 'B'):>10}"
     return f"    {step['name'][:40]:<40} {work}{seconds}  {_origins(step)}"
 
 
@@ -273,7 +278,7 @@ def _origins(step: dict) -> str:
     return ", ".join(origins[:3]) + (f" and {len(origins) - 3} more" if len(origins) > 3 else "")
 
 
-def _why_extern(step: dict) -> str:
+def why_extern(step: dict) -> str:
     if step["name"].startswith("framework."):
         return 'measured to be faster than a kernel (tune="max")'
     return step.get("reason", "")
@@ -307,7 +312,7 @@ def _count(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def _scaled(value: float, unit: str) -> str:
+def scaled(value: float, unit: str) -> str:
     for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= factor:
             return f"{value / factor:.3g} {prefix}{unit}"

@@ -318,6 +318,13 @@ def profiles_optimizers() -> bool:
     return torch.autograd.profiler._is_profiler_enabled
 
 
+def span(name: str) -> contextlib.AbstractContextManager:
+    """What torch.profiler shows under this name, where a profiler is there."""
+    if not torch.autograd.profiler._is_profiler_enabled:
+        return contextlib.nullcontext()
+    return torch.profiler.record_function(f"trainc: {name}")
+
+
 def caches_parametrizations() -> bool:
     """Whether a `parametrize.cached()` is active: weights that calls hand to each other."""
     return torch.nn.utils.parametrize._cache_enabled > 0

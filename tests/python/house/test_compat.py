@@ -499,3 +499,11 @@ def test_hooks_for_all_optimizers_are_dictionaries():
 
 def test_inductors_switch_for_draws_is_there():
     assert isinstance(compat.inductor_config().fallback_random, bool)
+
+
+def test_a_span_is_there_where_a_profiler_is():
+    with compat.span("outside"):
+        pass
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler, compat.span("inside"):
+        torch.ones(1)
+    assert "trainc: inside" in [event.key for event in profiler.key_averages()]

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils import flop_counter
 
+from trainc.base import timing
 from trainc.base.errors import InternalError, UserError
 from trainc.torch import compat
 from trainc.torch.device import HOST, Host, refuse_freed
@@ -34,6 +35,7 @@ def tensor_at(pointer: int, dtype: str, shape: Sequence[int], stride: Sequence[i
 class CoreExecutable:
     def __init__(self, plan: Any, from_cache: bool = False, device: Host = HOST):
         self.plan, self.from_cache, self.device = plan, from_cache, device
+        timing.add(self)
         self._inputs = len(plan.input_info)
         self._read = {
             i: (wire.DTYPES[info[0]], tuple(info[1]), tuple(info[2]))
@@ -59,17 +61,19 @@ class CoreExecutable:
             if tensor is not None:
                 pointers[i] = tensor.data_ptr()
         outputs = [inputs[out] if type(out) is int else out and out.new() for out in self._outputs]
+        results = [out.data_ptr() if isinstance(kind, Results) else 0 for out, kind in zip(outputs, self._outputs, strict=True)]
         temporaries = self.device.temporaries(self.plan.temp_bytes)
         try:
-            self.plan.run(
-                pointers,
-                [out.data_ptr() if isinstance(kind, Results) else 0 for out, kind in zip(outputs, self._outputs, strict=True)],
-                0 if saved is None else saved.data_ptr(),
-                self.device.generator(),
-                self._extern,
-                0 if temporaries is None else temporaries.data_ptr(),
-                self.device.stream(),
-            )
+            with compat.span(self.plan.name):
+                self.plan.run(
+                    pointers,
+                    results,
+                    0 if saved is None else saved.data_ptr(),
+                    self.device.generator(),
+                    self._extern,
+                    0 if temporaries is None else temporaries.data_ptr(),
+                    self.device.stream(),
+                )
         except InternalError:
             refuse_freed(read)
             raise

@@ -1,0 +1,53 @@
+"""What `trainc.report` returns and writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from trainc.base.errors import UserError
+from trainc.base.page import html, trace
+from trainc.base.page.figures import Figures
+
+
+class Report:
+    """`str()` of it says where it is and what it holds; `figures` has the numbers."""
+
+    def __init__(self, figures: Figures, path: Any):
+        self.figures, self.path = figures, Path(path)
+        if self.path.suffix not in (".html", ".json"):
+            raise UserError(f"trainc.report writes report.html (a page) or trace.json (a trace): {self.path.name} is neither")
+        text = html.page(figures) if self.path.suffix == ".html" else json.dumps(trace.trace(figures))
+        try:
+            _write(self.path, text)
+        except OSError as error:
+            raise UserError(f"trainc.report cannot write {self.path}: {error.strerror or error}") from None
+
+    def as_dict(self) -> dict:
+        return self.figures.as_dict()
+
+    def __str__(self) -> str:
+        return f"{self.figures.explanation.title}: report in {self.path}" + ("" if self.figures.timed else " (no step was timed)")
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return html.brief(self.figures)
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as out:
+            out.write(text)
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(unfinished, 0o666 & ~mask)
+        os.replace(unfinished, path)
+    except BaseException:
+        os.unlink(unfinished)
+        raise
