@@ -11,7 +11,8 @@ from trainc.base.messages import VerifyWarning
 
 __version__ = "0.1.0"
 __all__ = [
-    "InternalError", "UserError", "VerifyError", "VerifyWarning", "__version__", "compile", "config", "explain", "train_step",
+    "InternalError", "UserError", "VerifyError", "VerifyWarning", "__version__", "compile", "config", "explain", "jit",
+    "train_step",
 ]  # fmt: skip
 
 
@@ -74,12 +75,35 @@ def train_step(fn, *, tune="fast", memory=None, verify=False):
     return TrainStep(fn, tune, memory, verify)
 
 
+def jit(fun=None, /, *, tune="fast", memory=None, **arguments):
+    """`jax.jit` with trainc's compiler: `step = trainc.jit(step, donate_argnums=0)`, or `@trainc.jit`.
+
+    `arguments`: those of `jax.jit` (`donate_argnums`, `donate_argnames`, `static_argnums`, `static_argnames`, ...), which mean
+    what they mean there; so do `.lower` and `.trace`. The whole function (loss, gradients, update) becomes one plan for each
+    signature of its arguments, kept on disk, which XLA calls with its own arrays. Called within a function that JAX traces (jit,
+    grad, vmap) it is JAX's.
+
+    What cannot be compiled (an effect such as `jax.debug.print`, several devices, an operation that the compiler does not know)
+    leaves the whole function to XLA, with one warning that names it; `UserError` where `trainc.config.fallback` is off.
+
+    `tune`, `memory`: "fast" and None; others are a UserError: the measurements and the limit of `trainc.compile` are not there.
+    """
+    from trainc.jax.door import jit as jit_function
+
+    return jit_function(fun, tune=tune, memory=memory, **arguments)
+
+
 def explain(model, file=None, *, batch=None):
-    """What was compiled for `model` (or a train_step, or an optimizer), what runs in PyTorch and why, and the memory of a step.
+    """What was compiled for `model` (or a train_step, an optimizer, or what `jit` gave), what its framework runs and why, and the
+    memory of a step.
 
     `batch`: the arguments of a call (a tuple; a dict of keywords; or one tensor), for which the model is compiled first, but not
     run: the peak of the first step is told before it.
     """
+    if hasattr(type(model), "explained"):
+        from trainc.base.report import written
+
+        return written(model.explained(batch), file)
     from trainc.torch.doors.explain import explain as explain_model
 
     return explain_model(model, file, batch)

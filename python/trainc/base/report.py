@@ -127,6 +127,16 @@ class Explanation:
     __repr__ = __str__
 
 
+def written(explanation: Explanation, file: Any) -> Explanation:
+    """The same, its text written to `file`: a path, something with `write`, or None."""
+    if hasattr(file, "write"):
+        file.write(f"{explanation}\n")
+    elif file is not None:
+        with open(file, "w", encoding="utf-8") as out:
+            out.write(f"{explanation}\n")
+    return explanation
+
+
 # ---- the text ---------------------------------------------------------------------------------------------------------
 
 

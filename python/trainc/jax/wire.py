@@ -31,7 +31,7 @@ def written(module: ir.Module, name: str, donated: list[bool]) -> tuple[GraphTex
         raise InternalError(f"{name}: {len(arguments)} arguments are lowered, {len(donated)} given")
     for argument, gone in zip(arguments, donated, strict=False):
         argument |= {"donated": True} if gone else {}
-    text = json.dumps({"name": name, "functions": functions})
+    text = json.dumps({"front": "stablehlo", "name": name, "functions": functions})
     return GraphText(text, walk.origins.lines), constants
 
 

@@ -417,7 +417,7 @@ ROOMS = {
     "jax": {"base", "_core"},  # another framework's door stands on base alone
     "cli": {"base", "_core", "torch.compat", "torch.verify", "torch.doors"},
     "__main__": {"cli"},
-    "": {"base", "torch.doors"},  # trainc itself: the three functions
+    "": {"base", "torch.doors", "jax"},  # trainc itself: its functions
 }  # fmt: skip
 
 
@@ -605,11 +605,11 @@ def test_a_circle_is_seen():
     assert not circle({"a": {"b", "c"}, "b": {"c"}, "c": set()})
 
 
-# ---- private names of PyTorch's ---------------------------------------------------------------------------------------
+# ---- private names of frameworks --------------------------------------------------------------------------------------
 
 
 def private_names(text: str) -> list[str]:
-    """Names of torch's that a file imports or reaches and that are not public: some part of them begins with an underscore.
+    """Names of a framework's that a file imports or reaches and that are not public: some part of them begins with an underscore.
     Operators (torch.ops.aten._to_copy, torch._foreach_add_) are public by their schemas."""
     found: list[str] = []
     for node in ast.walk(ast.parse(text)):
@@ -619,7 +619,7 @@ def private_names(text: str) -> list[str]:
             found += [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Attribute):
             found.append(ast.unparse(node))
-    return sorted(name for name in set(found) if re.match(r"torch\.(?!ops\.|_foreach_)(.*\.)?_(?!_)", name))
+    return sorted(name for name in set(found) if re.match(r"(torch|jax|jaxlib)\.(?!ops\.|_foreach_)(.*\.)?_(?!_)", name))
 
 
 # Private attributes of others that are not PyTorch's: Python's own, and what its documentation names.
@@ -673,10 +673,10 @@ def private_strings(text: str, own: set[str]) -> list[str]:
     return sorted(found)
 
 
-def test_private_names_of_torch_are_in_compat_alone():
+def test_private_names_of_frameworks_are_in_compat_alone():
     texts = python_modules()
-    of_torch = texts.pop("torch.compat")
-    assert private_names(of_torch)
+    for room in ("torch", "jax"):
+        assert private_names(texts.pop(f"{room}.compat"))
     own = own_names(texts.values())
     found = {
         module: [*private_names(text), *private_attributes(text, own), *private_strings(text, own)]
