@@ -185,22 +185,74 @@ class PlanBuilder {
     return [last, of](const Node* n) { return of(last, n); };
   }
 
-  /// Temporaries, and slots of the arena, that may be written over what the same kernel is the last to read.
-  void write_in_place(std::vector<std::vector<lower::LoweredKernel>>& kernels) {
-    std::unordered_map<const Node*, int> first_write, last_touch;
+  /// Where the kernels and calls of a plan, counted from 1, touch a value.
+  struct Touches { std::unordered_map<const Node*, int> first_write, last; };
+  Touches touches(const std::vector<std::vector<lower::LoweredKernel>>& kernels) const {
+    Touches touches;
     int place = 0;
     for (size_t g = 0; g < kernels.size(); ++g) {
       for (const lower::LoweredKernel& k : kernels[g]) {
         ++place;
         for (size_t i = 0; i < k.arguments.size(); ++i) {
-          last_touch[k.arguments[i]] = place;
-          if (k.nest.buffers[i].written) first_write.emplace(k.arguments[i], place);
+          touches.last[k.arguments[i]] = place;
+          if (k.nest.buffers[i].written) touches.first_write.emplace(k.arguments[i], place);
         }
       }
       if (schedule_.groups[g].kind != schedule::GroupKind::Extern) continue;
       ++place;
-      for (const Node* i : schedule_.groups[g].values[0]->inputs) last_touch[schedule::base_of(i)] = place;
+      for (const Node* i : schedule_.groups[g].values[0]->inputs) touches.last[schedule::base_of(i)] = place;
     }
+    return touches;
+  }
+
+  /// Results in the memory of inputs that the caller gives away: those that are written once the input was read for the
+  /// last time, or by a kernel that may write them in place.
+  void give_away(std::vector<std::vector<lower::LoweredKernel>>& kernels) {
+    const auto [first_write, last_touch] = touches(kernels);
+    std::unordered_map<int64_t, const Node*> inputs;
+    for (const Node* n : graph_.live())
+      if (n->op == Op::Input) inputs[n->as<InputAttr>().index] = n;
+    std::unordered_set<const Node*> results;
+    for (const Output& o : graph_.outputs)
+      if (o.value) results.insert(schedule::base_of(o.value));
+    for (const auto& [input, output] : layout_.given_away) {
+      const Node* below = inputs.contains(input) ? inputs.at(input) : nullptr;
+      const Node* value = graph_.outputs.at(output).value;
+      if (!below || !value || results.contains(below)) continue;
+      value = schedule::base_of(value);
+      if (!first_write.contains(value) || value->type.bytes() != below->type.bytes()) continue;
+      const auto last = last_touch.find(below);
+      const int read = last == last_touch.end() ? 0 : last->second, written = first_write.at(value);
+      std::string refused = read > written ? kReadLater : "";
+      if (read == written) refused = refuse_or_write(kernels, value, below);
+      if (refused.empty()) over_[value] = below;
+      else remarks_.missed(missed::kInPlace, refused.c_str(), value, below, schedule_.bytes(value));
+    }
+  }
+
+  /// Has the kernel that first writes `value` do so over `below`, which it reads; why not, where it may not.
+  static std::string refuse_or_write(std::vector<std::vector<lower::LoweredKernel>>& kernels, const Node* value,
+                                     const Node* below) {
+    for (auto& group : kernels)
+      for (lower::LoweredKernel& k : group) {
+        const auto place = [&](const Node* n) {
+          return static_cast<int>(std::find(k.arguments.begin(), k.arguments.end(), n) - k.arguments.begin());
+        };
+        const int written = place(value), read = place(below), none = static_cast<int>(k.arguments.size());
+        if (written == none) continue;
+        if (read == none) return "a call of the framework reads it";
+        std::string refused = loop::refuse_in_place(k.nest, written, read);
+        if (refused.empty()) k.nest.buffers[written].over = read;
+        return refused;
+      }
+    return "no kernel writes it";
+  }
+
+  /// Temporaries, and slots of the arena, that may be written over what the same kernel is the last to read.
+  void write_in_place(std::vector<std::vector<lower::LoweredKernel>>& kernels) {
+    give_away(kernels);
+    const auto [first_write, last_touch] = touches(kernels);
+    int place = 0;
     const auto viewed_until = last_views(last_touch);
     std::unordered_set<const Node*> kept, slots;  // what the caller wants; of that, what the handle's arena is to hold
     for (size_t i = 0; i < graph_.outputs.size(); ++i) {
@@ -216,7 +268,6 @@ class PlanBuilder {
     const auto may_lie_over = [&](const Node* n) {
       return ours(n) || (slots.count(n) && !kept.count(n) && n->op != Op::Input);
     };
-    place = 0;
     for (size_t g = 0; g < kernels.size(); ++g) {
       place += schedule_.groups[g].kind == schedule::GroupKind::Extern;
       for (lower::LoweredKernel& k : kernels[g]) {
@@ -453,14 +504,16 @@ LoweredPlan lower_graph(Graph graph, Pipeline& pipeline, const ArenaLayout& layo
 }
 
 LoweredPlan lower(Program program, const std::string& name, const CompileOptions& options, const Job& job,
-                  Timing* timing) {
+                  Timing* timing, const GivenAway& given_away) {
   Pipeline pipeline(name, options.disabled_passes);
-  return lower_graph(std::move(program.graph), pipeline, {}, options, job, timing);
+  ArenaLayout layout;
+  layout.given_away = given_away;
+  return lower_graph(std::move(program.graph), pipeline, layout, options, job, timing);
 }
 
 plan::Plan compile(Program program, const std::string& name, const CompileOptions& options, const Job& job,
-                   Timing* timing) {
-  return generate(lower(std::move(program), name, options, job, timing), options, job, timing);
+                   Timing* timing, const GivenAway& given_away) {
+  return generate(lower(std::move(program), name, options, job, timing, given_away), options, job, timing);
 }
 
 }  // namespace trainc::compiler

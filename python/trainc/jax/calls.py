@@ -31,11 +31,12 @@ def _outside_of_jit(*arguments: Any, **parameters: Any) -> Any:
     return jax.jit(lambda *a: plan_p.bind(*a, **parameters))(*arguments)
 
 
-def _lower(context: Any, *operands: ir.Value, plan: str, results: tuple[Any, ...]) -> Any:
+def _lower(context: Any, *operands: ir.Value, plan: str, results: tuple[Any, ...], aliases: tuple[tuple[int, int], ...]) -> Any:
     types = [mlir.aval_to_ir_type(result) for result in results]
     rule = jax.ffi.ffi_lowering(
-        TARGET, operand_layouts=[_row_major(v.type) for v in operands], result_layouts=[_row_major(t) for t in types]
-    )
+        TARGET, operand_layouts=[_row_major(v.type) for v in operands], result_layouts=[_row_major(t) for t in types],
+        operand_output_aliases=dict(aliases),
+    )  # fmt: skip
     return rule(context, *operands, plan=plan)
 
 
@@ -56,10 +57,14 @@ class XlaPlan:
         self.plan, self.from_cache = plan, from_cache
         self.name = hashlib.sha256(plan.save() + bytes([flushes_denormals])).hexdigest()
         _core.publish(self.name, plan, flushes_denormals)
+        kept = [(info[3], i) for i, info in enumerate(plan.output_info) if info[3] >= 0]  # inputs that are results as they are
+        self._in_place = {*plan.given_away, *kept}
 
-    def __call__(self, arguments: list[Any], results: list[Any]) -> list[Any]:
-        """Within a traced function. `results`: the abstract values of what it gives."""
-        return plan_p.bind(*arguments, plan=self.name, results=tuple(results))
+    def __call__(self, arguments: list[Any], results: list[Any], given_away: tuple[tuple[int, int], ...]) -> list[Any]:
+        """Within a traced function. `results`: the abstract values of what it gives; `given_away`: inputs whose memory results
+        may take, as the plan was asked for them."""
+        aliases = tuple(pair for pair in given_away if pair in self._in_place)
+        return plan_p.bind(*arguments, plan=self.name, results=tuple(results), aliases=aliases)
 
     def report(self) -> dict:
         return {**json.loads(self.plan.report()), "from_cache": self.from_cache}

@@ -6,6 +6,7 @@ plan: so arguments, static arguments, weak types, donation, caching and errors a
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
 import time
@@ -43,11 +44,21 @@ class JaxPlans:
         return None  # nothing is measured
 
 
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """For a signature."""
+
+    plan: XlaPlan
+    constants: list[np.ndarray]  # that the plan takes behind the arguments
+    given_away: tuple[tuple[int, int], ...]  # arguments whose memory results may take
+
+
 class Jitted:
     """A function after `trainc.jit`."""
 
     def __init__(self, function: Callable, arguments: dict[str, Any]):
         functools.update_wrapper(self, function)
+        self._name = getattr(function, "__name__", type(function).__name__)
         names = ("static_argnums", "static_argnames")
         self._static = {name: arguments[name] for name in names if arguments.get(name) is not None}
         self._elsewhere = [name for name in _SHARDED if arguments.get(name) is not None]
@@ -77,14 +88,14 @@ class Jitted:
         return self if owner is None else types.MethodType(self, owner)
 
     def __repr__(self) -> str:
-        return f"<trainc.jit of {self.__name__}>"
+        return f"<trainc.jit of {self._name}>"
 
     def explained(self, batch: Any) -> Explanation:
         """What `trainc.explain` gives. `batch`: a tuple of arguments, a dict of keywords, or one argument."""
         if batch is not None:
             args, kwargs = ((), batch) if isinstance(batch, dict) else (batch if isinstance(batch, tuple) else (batch,), {})
             self._compiled.trace(*args, **kwargs)
-        return Explanation(self.__name__, list(records.of(self)))
+        return Explanation(self._name, list(records.of(self)))
 
     def _now(self) -> Any:
         """Within a function that is traced (by jit, grad, vmap) and where nothing is to be compiled, it is JAX's."""
@@ -100,32 +111,31 @@ class Jitted:
             made = self._made(traced, donated, signatures.of(function, args, kwargs))
             if made is None:
                 return self._whole(*args, **kwargs)
-            plan, constants = made
             arguments = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, jax.core.Tracer)]
-            results = plan([*arguments, *constants], jax.tree.leaves(traced.out_avals))
+            results = made.plan([*arguments, *made.constants], jax.tree.leaves(traced.out_avals), made.given_away)
             return jax.tree.unflatten(jax.tree.structure(traced.out_avals), results)
 
         return body
 
-    def _made(self, traced: Any, donated: list[bool], signature: signatures.Signature) -> tuple[XlaPlan, list[np.ndarray]] | None:
-        """The plan for what was traced, and constants that it takes behind the arguments; None, and said, where there is none."""
-        record = records.Compilation(self.__name__, str(signature), recompiled=self._recompiled(signature))
+    def _made(self, traced: Any, donated: list[bool], signature: signatures.Signature) -> Made | None:
+        """None, and said, where there is no plan."""
+        record = records.Compilation(self._name, str(signature), recompiled=self._recompiled(signature))
         records.of(self).append(record)
         start = time.perf_counter()
         try:
             if self._elsewhere:
                 raise NotCompiled(f"{self._elsewhere[0]} says where it runs")
-            step, constants = lowered(traced, self.__name__, donated)
+            step, constants = lowered(traced, self._name, donated)
             record.capture_seconds = time.perf_counter() - start
             options = CompileOptions.of(JaxPlans.device)
             with record.compiling():
                 plan = plans.compile_step(step, options, JaxPlans(options)).forward
         except (NotCompiled, InternalError) as error:
             record.route, record.reason = "eager", str(error)
-            messages.fell_back(self.__name__, error, "JAX")
+            messages.fell_back(self._name, error, "JAX")
             return None
         record.engine, record.forward = "core", plan
-        return plan, constants
+        return Made(plan, constants, step.given_away)
 
     def _recompiled(self, signature: signatures.Signature) -> str:
         """In what it differs from those before it, and says so; "" for the first, and for one that JAX has forgotten."""
@@ -135,7 +145,7 @@ class Jitted:
         if not earlier or signature in earlier:
             return ""
         why = signature.differs_from(signatures.nearest(signature, earlier))
-        messages.recompiled(self.__name__, why)
+        messages.recompiled(self._name, why)
         return why
 
 

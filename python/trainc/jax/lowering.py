@@ -33,9 +33,24 @@ def lowered(traced: Any, name: str, donated: list[bool]) -> tuple[StepGraph, lis
         if count != 1:
             raise NotCompiled(f"it runs on several devices ({count} {what})")
     graph, constants = wire.written(module, name, donated)
-    inputs = len(donated) + len(constants)
-    step = StepGraph("inference", name, inputs, 0, len(jax.tree.leaves(traced.out_info)), lambda: graph)
-    return step, constants
+    inputs, results = len(donated) + len(constants), jax.tree.leaves(traced.out_avals)
+    pairs = _given_away(jax.tree.leaves(traced.in_avals), donated, results)
+    return StepGraph("inference", name, inputs, 0, len(results), lambda: graph, given_away=pairs), constants
+
+
+def _given_away(arguments: list[Any], donated: list[bool], results: list[Any]) -> tuple[tuple[int, int], ...]:
+    """The donated arguments with the results that JAX has take their memory: the first with the first of one shape and dtype. (If
+    an operation had other pairs, XLA would copy.)"""
+    free: dict[tuple, list[int]] = {}
+    for i, argument in enumerate(arguments):
+        if donated[i]:
+            free.setdefault((argument.shape, str(argument.dtype)), []).append(i)
+    pairs = []
+    for i, result in enumerate(results):
+        of_kind = free.get((result.shape, str(result.dtype)))
+        if of_kind:
+            pairs.append((of_kind.pop(0), i))
+    return tuple(pairs)
 
 
 def _effect(jaxpr: Any) -> str | None:

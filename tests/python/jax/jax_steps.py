@@ -43,7 +43,8 @@ def sgd(weights: list[dict], x, y):
 
 def adam_state(weights: list[dict]) -> dict:
     zeros = jax.tree.map(jnp.zeros_like, weights)
-    return {"weights": weights, "first": zeros, "second": jax.tree.map(jnp.zeros_like, weights), "count": jnp.zeros((), jnp.int32)}
+    again = jax.tree.map(jnp.zeros_like, weights)  # of its own: a donated array is donated once
+    return {"weights": weights, "first": zeros, "second": again, "count": jnp.zeros((), jnp.int32)}
 
 
 def adam(state: dict, key, x, y):
