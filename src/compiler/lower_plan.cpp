@@ -31,11 +31,12 @@ constexpr const char* kReadLater = "the operand is read later";
 class PlanBuilder {
  public:
   PlanBuilder(const Graph& graph, const std::vector<Type>& output_types, const schedule::Schedule& schedule,
-              const ArenaLayout& layout, Remarks& remarks)
+              const ArenaLayout& layout, const schedule::GivenAway& given_away, Remarks& remarks)
       : graph_(graph),
         output_types_(output_types),
         schedule_(schedule),
         layout_(layout),
+        given_away_(given_away),
         all_remarks_(remarks),
         remarks_(graph, "compiler", &remarks) {}
 
@@ -209,18 +210,8 @@ class PlanBuilder {
   /// last time, or by a kernel that may write them in place.
   void give_away(std::vector<std::vector<lower::LoweredKernel>>& kernels) {
     const auto [first_write, last_touch] = touches(kernels);
-    std::unordered_map<int64_t, const Node*> inputs;
-    for (const Node* n : graph_.live())
-      if (n->op == Op::Input) inputs[n->as<InputAttr>().index] = n;
-    std::unordered_set<const Node*> results;
-    for (const Output& o : graph_.outputs)
-      if (o.value) results.insert(schedule::base_of(o.value));
-    for (const auto& [input, output] : layout_.given_away) {
-      const Node* below = inputs.contains(input) ? inputs.at(input) : nullptr;
-      const Node* value = graph_.outputs.at(output).value;
-      if (!below || !value || results.contains(below)) continue;
-      value = schedule::base_of(value);
-      if (!first_write.contains(value) || value->type.bytes() != below->type.bytes()) continue;
+    for (const auto& [below, value] : given_away_) {
+      if (!first_write.contains(value)) continue;
       const auto last = last_touch.find(below);
       const int read = last == last_touch.end() ? 0 : last->second, written = first_write.at(value);
       std::string refused = read > written ? kReadLater : "";
@@ -426,6 +417,7 @@ class PlanBuilder {
   const std::vector<Type>& output_types_;
   const schedule::Schedule& schedule_;
   const ArenaLayout& layout_;
+  const schedule::GivenAway& given_away_;
   Remarks& all_remarks_;
   const NodeRemarks remarks_;
   plan::Plan plan_;
@@ -457,6 +449,26 @@ std::unordered_set<const Node*> as_bits(const Graph& graph, const ArenaLayout& l
       bits.insert(n);
   require(bits.empty() || options.target.masks_as_bits, "masks are no bits on this target");
   return bits;
+}
+
+/// Those of the layout whose memory can be a result's: the input is no result itself.
+schedule::GivenAway given_away(const Graph& graph, const ArenaLayout& layout) {
+  if (layout.given_away.empty()) return {};
+  std::unordered_map<int64_t, const Node*> inputs;
+  std::unordered_set<const Node*> results;
+  for (const Node* n : graph.live())
+    if (n->op == Op::Input) inputs[n->as<InputAttr>().index] = n;
+  for (const Output& o : graph.outputs)
+    if (o.value) results.insert(schedule::base_of(o.value));
+  schedule::GivenAway pairs;
+  for (const auto& [input, output] : layout.given_away) {
+    const auto below = inputs.find(input);
+    const Node* value = graph.outputs.at(output).value;
+    if (below == inputs.end() || !value || results.contains(below->second)) continue;
+    value = schedule::base_of(value);
+    if (value->type.bytes() == below->second->type.bytes()) pairs.emplace_back(below->second, value);
+  }
+  return pairs;
 }
 
 }  // namespace
@@ -495,11 +507,12 @@ LoweredPlan lower_graph(Graph graph, Pipeline& pipeline, const ArenaLayout& layo
   for (const Output& o : graph.outputs) output_types.push_back(o.value ? o.value->type : Type{});
   graph = pipeline.run_needed("prepare", [&](const Graph& g) { return prepared(g, layout); }, graph);
   const double start = now();
-  schedule::Schedule schedule = schedule::make_schedule(graph, options.target.fuses_chains, &remarks);
+  const schedule::GivenAway pairs = given_away(graph, layout);
+  schedule::Schedule schedule = schedule::make_schedule(graph, options.target.fuses_chains, &remarks, pairs);
   schedule.bits = as_bits(graph, layout, options);
   timing->schedule_seconds += now() - start;
   timing->passes.insert(timing->passes.end(), pipeline.records().begin(), pipeline.records().end());
-  return PlanBuilder(graph, output_types, schedule, layout, remarks)
+  return PlanBuilder(graph, output_types, schedule, layout, pairs, remarks)
       .run(pipeline.graph_name(), std::move(notes), options, job, *timing);
 }
 
