@@ -102,12 +102,12 @@ def constant(attribute: ir.Attribute) -> dict[str, str]:
     return {"bytes": _base64(elements(attribute))}
 
 
-def size_of(attribute: ir.Attribute) -> int:
-    """Bytes of a constant that is not one value again and again; 0 of others."""
-    if not isinstance(attribute, ir.DenseElementsAttr) or attribute.is_splat:
+def distinct_elements(attribute: ir.Attribute) -> int:
+    """How many elements of a constant are to be told; 1 of a splat, 0 of dtypes that are not compiled."""
+    if str(attribute.type.element_type) not in _DTYPES:
         return 0
-    dtype = _DTYPES.get(str(attribute.type.element_type))
-    return 0 if dtype is None else int(np.prod(attribute.type.shape)) * np.dtype(dtype[1]).itemsize
+    splat = isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat
+    return 1 if splat else int(np.prod(attribute.type.shape))
 
 
 def elements(attribute: ir.Attribute) -> np.ndarray:
@@ -174,4 +174,4 @@ def _base64(array: np.ndarray) -> str:
     return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
 
 
-__all__ = ["NUMPY", "attributes_of", "constant", "elements", "size_of", "type_of"]
+__all__ = ["NUMPY", "attributes_of", "constant", "distinct_elements", "elements", "type_of"]

@@ -13,7 +13,7 @@ from trainc.base.step_graph import GraphText
 from trainc.jax import attributes
 from trainc.jax.origins import Origins
 
-LIFTED_BYTES = 4096  # from here on a constant is an input of the plan: no text, and no part of the plan's key
+WRITTEN = 64  # elements of a constant at most; a larger one is an input of the plan: no text, and no part of the plan's key
 
 Json = dict[str, Any]
 Constants = dict[ir.Attribute, ir.Type]  # that become inputs, in order; equal ones are one
@@ -62,7 +62,7 @@ class _Walk:
             for operation in _operations(self.functions[name].regions):
                 if operation.name == "stablehlo.constant":
                     value = operation.attributes["value"]
-                    if attributes.size_of(value) >= LIFTED_BYTES:
+                    if attributes.distinct_elements(value) > WRITTEN:
                         found[value] = operation.results[0].type
                 elif operation.name == "func.call":
                     found |= self._lift(operation.attributes["callee"].value)
@@ -132,4 +132,4 @@ def _is_placement(operation: ir.Operation) -> bool:
     return operation.name == "sdy.sharding_constraint"
 
 
-__all__ = ["LIFTED_BYTES", "written"]
+__all__ = ["WRITTEN", "written"]

@@ -102,7 +102,7 @@ def test_constants_keep_their_bits(dtype, count, monkeypatch):
     values = np.resize(VALUES, count)
     if not dtype.startswith(("float", "bfloat")):
         values = np.where(np.isfinite(values), np.abs(values), 3)
-    monkeypatch.setattr(wire, "LIFTED_BYTES", 1 << 30)
+    monkeypatch.setattr(wire, "WRITTEN", 1 << 30)
     with jax.enable_x64(True):
         array = jnp.asarray(values, dtype)
         module, _, _ = text_of(lambda x: (x, array), jnp.ones(2))
