@@ -90,7 +90,7 @@ class Jitted:
     def __repr__(self) -> str:
         return f"<trainc.jit of {self._name}>"
 
-    def explained(self, batch: Any) -> Explanation:
+    def trainc_explained(self, batch: Any) -> Explanation:
         """What `trainc.explain` gives. `batch`: a tuple of arguments, a dict of keywords, or one argument."""
         if batch is not None:
             args, kwargs = ((), batch) if isinstance(batch, dict) else (batch if isinstance(batch, tuple) else (batch,), {})

@@ -392,7 +392,8 @@ def test_words_and_variables_are_no_numbers_that_decide():
 
 PACKAGE = ROOT / "python" / "trainc"
 FRAMEWORKS = {"torch", "functorch", "torchvision", "torchaudio", "jax", "jaxlib", "keras", "tensorflow"}
-OF_ROOM = {"torch": {"torch"}, "cli": {"torch"}, "jax": {"jax", "jaxlib"}}  # first part of a room -> frameworks that it imports
+# first part of a room -> frameworks that it imports
+OF_ROOM = {"torch": {"torch"}, "cli": {"torch"}, "jax": {"jax", "jaxlib"}, "keras": {"keras"}}
 
 # room (a folder, or a file beside folders) -> rooms that its modules may import, within functions too, beside their own
 _GROUND = {"base", "_core", "torch.compat", "torch.patches", "torch.strided", "torch.trust"}
@@ -415,9 +416,10 @@ ROOMS = {
     "torch.joint": {*_PLANS, "torch.capture"},
     "torch.doors": {*_PLANS, "torch.capture", "torch.verify", "torch.joint"},
     "jax": {"base", "_core"},  # another framework's door stands on base alone
+    "keras": {"base"},  # given the door of its backend
     "cli": {"base", "_core", "torch.compat", "torch.verify", "torch.doors"},
     "__main__": {"cli"},
-    "": {"base", "torch.doors", "jax"},  # trainc itself: its functions
+    "": {"base", "torch.doors", "jax", "keras"},  # trainc itself: its functions
 }  # fmt: skip
 
 
