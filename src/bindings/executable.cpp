@@ -288,7 +288,8 @@ std::unique_ptr<CoreExecutable> executable_of(plan::Plan plan, const std::string
 
 void rename(std::vector<std::string>& origins, const std::map<std::string, std::string>& to) {
   for (std::string& origin : origins) {
-    const size_t line = std::min(origin.rfind(" ("), origin.size());  // "model.py:41 (aten.addmm)"
+    size_t line = origin.size();
+    if (!to.contains(origin)) line = std::min(origin.rfind(" ("), line);  // "model.py:41 (aten.addmm)"
     if (auto it = to.find(origin.substr(0, line)); it != to.end()) origin = it->second + origin.substr(line);
   }
 }

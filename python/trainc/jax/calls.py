@@ -75,8 +75,8 @@ def _register_handler() -> None:
     """Once XLA's CPU backend is there: a handler that it refuses would keep it from starting."""
     from trainc import _core
 
-    jax.local_devices(backend="cpu")
     try:
+        jax.local_devices(backend="cpu")
         jax.ffi.register_ffi_target(TARGET, _core.xla_handler(), platform="cpu")
     except Exception as error:
         raise InternalError(f"jaxlib {jax.lib.__version__} refuses trainc's handler: {error}") from error

@@ -119,12 +119,14 @@ class Jitted:
 
     def _made(self, traced: Any, donated: list[bool], signature: signatures.Signature) -> Made | None:
         """None, and said, where there is no plan."""
-        record = records.Compilation(self._name, str(signature), recompiled=self._recompiled(signature))
+        record = records.Compilation(self._name, str(signature), self._recompiled(signature), framework="JAX")
         records.of(self).append(record)
         start = time.perf_counter()
         try:
             if self._elsewhere:
                 raise NotCompiled(f"{self._elsewhere[0]} says where it runs")
+            if jax.default_backend() != "cpu":
+                raise NotCompiled(f"JAX runs on {jax.default_backend()}; trainc.jit is for its CPU backend")
             step, constants = lowered(traced, self._name, donated)
             record.capture_seconds = time.perf_counter() - start
             options = CompileOptions.of(JaxPlans.device)

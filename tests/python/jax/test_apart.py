@@ -58,6 +58,19 @@ def test_a_step_without_pytorch_and_from_the_cache(tmp_path):
     assert moved == [*first[:-1], "True"]
 
 
+def test_a_stored_plan_names_the_lines_of_this_program(tmp_path):
+    told = """
+        step = trainc.jit(lambda x: jnp.sin(x) + 1)
+        step(jnp.ones(3))
+        steps = records.report_of(records.of(step)[0].forward)["steps"]
+        print(records.of(step)[0].forward.from_cache, *{origin.split()[0] for step in steps for origin in step["origins"]})
+    """
+    cache = {"TRAINC_CACHE": "1", "TRAINC_CACHE_DIR": str(tmp_path / "cache")}
+    (cold, line), (warm, moved) = (run(before + told, **cache).split() for before in ("", "\n\n\n"))
+    assert (cold, warm) == ("False", "True")
+    assert line.startswith("<string>:") and int(moved.removeprefix("<string>:")) == int(line.removeprefix("<string>:")) + 3
+
+
 def test_pytorch_beside_it_changes_no_bit():
     imports = "import torch, jax, jax.numpy as jnp, jax_steps, trainc\nfrom trainc.base import records\n"
     assert run(imports + textwrap.dedent(STEP), without_torch=False) == run(STEP)
