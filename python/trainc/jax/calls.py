@@ -32,7 +32,7 @@ def _outside_of_jit(*arguments: Any, **parameters: Any) -> Any:
 
 
 def _lower(context: Any, *operands: ir.Value, plan: str, results: tuple[Any, ...], aliases: tuple[tuple[int, int], ...]) -> Any:
-    types = [mlir.aval_to_ir_type(result) for result in results]
+    types = [mlir.aval_to_ir_type(context.module_context, result) for result in results]
     rule = jax.ffi.ffi_lowering(
         TARGET, operand_layouts=[_row_major(v.type) for v in operands], result_layouts=[_row_major(t) for t in types],
         operand_output_aliases=dict(aliases),
