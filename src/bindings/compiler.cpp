@@ -140,10 +140,12 @@ std::vector<compiler::LoweredPlan> only(compiler::LoweredPlan plan) {
 
 std::unique_ptr<CoreExecutable> compile(const std::string& graph, const std::string& name, const std::string& options,
                                         const nb::object& callback, compiler::SharedKernels* shared,
-                                        const std::string& device, nb::object tuner) {
+                                        const std::string& device, nb::object tuner,
+                                        const compiler::GivenAway& given_away) {
   const CompileRequest request(options, device, std::move(tuner));
   return compiled(request, callback, shared, 0, [&](const compiler::Job& job, compiler::Timing* timing) {
-    return compiler::compile(import_graph(graph, request.options.generator), name, request.options, job, timing);
+    return compiler::compile(import_graph(graph, request.options.generator), name, request.options, job, timing,
+                             given_away);
   });
 }
 
@@ -350,7 +352,8 @@ void bind_compiler(nb::module_& m) {
   const auto shared = [] { return nb::arg("shared").none() = nb::none(); };
   const auto progress = [] { return nb::arg("progress") = nb::none(); };
   m.def("compile", &compile, nb::arg("json"), nb::arg("name"), nb::arg("options"), progress(), shared(),
-        nb::arg("device") = "cpu", nb::arg("tuner") = nb::none());
+        nb::arg("device") = "cpu", nb::arg("tuner") = nb::none(), nb::arg("given_away") = compiler::GivenAway{},
+        "`given_away`: pairs of an input and an output that may take its memory.");
   m.def("learn", &learn_graph, nb::arg("json"), nb::arg("name"), nb::arg("options"), nb::arg("shared"));
   nb::class_<JointGraph>(m, "JointGraph", "A joint graph, cut into a forward and a backward plan.")
       .def(nb::init<const std::string&, int64_t, int64_t, const std::string&, const std::string&, int64_t,

@@ -25,6 +25,7 @@ class Compilation:
     trace_reason: str = ""  # why a new shape was traced without symbols
     tune: str = "fast"  # "max": how contractions are cut up is measured
     engine: str = ""  # "core" | "interpreter"
+    framework: str = "PyTorch"  # whose program it is, which runs what is not compiled
     route: str = "compiled"  # "compiled" | "dynamo" | "eager"
     reason: str = ""  # why not compiled, or why the interpreter
     prints: bool = False  # whether its numbers were others before: `fingerprint` is to tell its graph (numbers/)
