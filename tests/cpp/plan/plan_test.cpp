@@ -329,12 +329,12 @@ TEST(Memory, AResultIsNotWrittenOverWhatIsWantedLater) {
     EXPECT_THAT([&] { verify(p); }, ThrowsMessage<InternalError>(HasSubstr(words)));
   };
   refused("three: reads x after y was written over it", [](Plan& p) { p.steps[2] = kernel_step("three", {0}, {3}); });
-  refused("three: reads in after y was written over it", [](Plan& p) {  // the same input by another name
+  refused("three: reads x after y was written over it", [](Plan& p) {  // the same input by another name
     p.buffers.push_back(buffer("in", MemorySpace::Input, 100, 0)), p.steps[2] = kernel_step("three", {4}, {3});
   });
   refused("two: reads x after y was written over it", [](Plan& p) {
     p.steps[1] = kernel_step("two", {0}, {2}), p.steps[1].kind = StepKind::Extern, p.steps[1].target = "t";
-    p.buffers[2].space = MemorySpace::Output;
+    p.steps[1].arguments = {0};
   });
   refused("a second result is over x", [](Plan& p) { p.buffers[3].over = 0; });
   refused("over x, which is a result itself", [](Plan& p) { p.outputs.push_back(0), ++p.output_count; });
