@@ -22,7 +22,8 @@ import cases  # noqa: E402
 COMPILED = {"trainc": {}, "trainc-max": {"tune": "max"}, "trainc-fused": {"fuse_step": True}}  # trainc.compile, told so
 OTHER = "trainc-other"  # trainc.compile of another tree, whose folder is in the environment
 OTHER_TREE = "TRAINC_BENCH_OTHER"
-DOORS = ["eager", "inductor", "xla", *COMPILED, "trainc-step", "trainc-backend"]
+IN_JAX = {"xla": False, "trainc-jit": True}  # whether trainc compiles it
+DOORS = ["eager", "inductor", *IN_JAX, *COMPILED, "trainc-step", "trainc-backend"]
 
 
 def through(door: str, model, optimizer, memory=None):
@@ -44,10 +45,10 @@ def through(door: str, model, optimizer, memory=None):
 
 def stepping(door: str, model, optimizer, bf16: bool = False, memory=None):
     """`batch -> loss`, a step of training through the door."""
-    if door == "xla":
+    if door in IN_JAX:
         import xla
 
-        return xla.stepping(model, optimizer, bf16, cases.SEED)
+        return xla.stepping(model, optimizer, bf16, cases.SEED, compiled=IN_JAX[door])
     model, optimizer = through(door, model, optimizer, memory)
 
     def step(batch: dict):

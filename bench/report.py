@@ -17,6 +17,7 @@ NAMES = {
     "eager": "eager", "inductor": "Inductor", "xla": "XLA",
     "trainc": "trainc", "trainc-other": "other trainc", "trainc-max": "trainc, tuned",
     "trainc-fused": "trainc, fuse_step", "trainc-step": "train_step", "trainc-backend": "trainc-backend",
+    "trainc-jit": "trainc.jit",
 }  # fmt: skip
 
 PEERS = ("eager", "inductor", "xla")  # whom trainc is compared with
@@ -25,9 +26,8 @@ COMPARED = (*PEERS, "trainc-other")
 
 def subject_of(doors: list[str]) -> str | None:
     """Whom the ratios are about."""
-    return next(
-        (door for door in ("trainc", "trainc-max", "trainc-fused", "trainc-step", "trainc-backend") if door in doors), None
-    )
+    ours = ("trainc", "trainc-max", "trainc-fused", "trainc-step", "trainc-backend", "trainc-jit")
+    return next((door for door in ours if door in doors), None)
 
 
 def step_seconds(row: dict, door: str) -> float | None:
@@ -158,6 +158,7 @@ COLOURS = {
     "trainc-fused": "#d55e00",
     "trainc-step": "#cc79a7",
     "trainc-backend": "#f0e442",
+    "trainc-jit": "#8a5a44",
 }
 
 

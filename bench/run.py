@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import cases  # noqa: E402
 import report  # noqa: E402
 import xla  # noqa: E402
-from contestant import DOORS, OTHER, OTHER_TREE, Contestant, Died  # noqa: E402
+from contestant import DOORS, IN_JAX, OTHER, OTHER_TREE, Contestant, Died  # noqa: E402
 
 MACHINE = cases.ROOT / "build" / "release" / "bench_machine"
 QUICK_SECONDS = 300
@@ -101,7 +101,7 @@ def doors_of(name: str, args: argparse.Namespace) -> list[str]:
     if args.quick and not case.quick_inductor:
         absent.add("inductor")
     if not case.in_jax:
-        absent.add("xla")
+        absent |= set(IN_JAX)
     return [door for door in args.contestants if door not in absent]
 
 
@@ -181,8 +181,8 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
         parser.error(f"no case {', '.join(unknown)}; there are {', '.join(cases.CASES)}")
     if args.contestants is None:
         args.contestants = ["eager", "inductor", *(["xla"] if xla.installed() else []), "trainc"]
-    elif "xla" in args.contestants and not xla.installed():
-        parser.error("the contestant xla wants JAX, which is not installed here: `pip install jax`")
+    elif set(IN_JAX) & set(args.contestants) and not xla.installed():
+        parser.error("the contestants xla and trainc-jit want JAX, which is not installed here: `pip install jax`")
     if args.against is not None:
         if not list(args.against.glob("python/trainc/_core*.so")):
             parser.error(f"{args.against} holds no trainc that is built: `make build` there")

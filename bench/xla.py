@@ -1,4 +1,4 @@
-"""XLA:CPU as a contestant: the training step of GPT-2 in JAX, for the cases that are GPT-2, where JAX is installed.
+"""XLA:CPU and trainc.jit as contestants: the training step of GPT-2 in JAX, for the cases that are GPT-2, where JAX is installed.
 
 The same architecture, initial weights, batches and AdamW as the PyTorch model that it is made from; dropout at the same rates
 from JAX's own generator, so its losses differ from eager's as two seeds do. One jitted function with donated state; bf16 as
@@ -17,8 +17,9 @@ def installed() -> bool:
     return importlib.util.find_spec("jax") is not None
 
 
-def stepping(model: Any, optimizer: Any, bf16: bool, seed: int) -> Callable[[dict], Any]:
-    """`batch -> loss` for a Hugging Face GPT2LMHeadModel, of whose weights it takes a copy, and the numbers of a torch AdamW."""
+def stepping(model: Any, optimizer: Any, bf16: bool, seed: int, compiled: bool = False) -> Callable[[dict], Any]:
+    """`batch -> loss` for a Hugging Face GPT2LMHeadModel, of whose weights it takes a copy, and the numbers of a torch AdamW.
+    `compiled`: through trainc.jit, in the place of jax.jit."""
     import jax
     import jax.numpy as jnp
 
@@ -28,7 +29,11 @@ def stepping(model: Any, optimizer: Any, bf16: bool, seed: int) -> Callable[[dic
     weights = {name.removeprefix("transformer."): jnp.array(value.numpy()) for name, value in names.items()}
     loss_of = functools.partial(_loss, config, bf16)
 
-    @functools.partial(jax.jit, donate_argnums=(0, 1, 2, 3))
+    if compiled:
+        import trainc
+    jit = trainc.jit if compiled else jax.jit
+
+    @functools.partial(jit, donate_argnums=(0, 1, 2, 3))
     def advance(weights: dict, first: dict, second: dict, count: Any, key: Any, ids: Any) -> tuple:
         loss, gradients = jax.value_and_grad(loss_of)(weights, ids, jax.random.fold_in(key, count))
         count = count + 1
@@ -41,7 +46,7 @@ def stepping(model: Any, optimizer: Any, bf16: bool, seed: int) -> Callable[[dic
 
         return jax.tree.map(updated, weights, first, second), first, second, count, loss
 
-    key = jax.random.key(seed, impl="rbg")  # the quicker of its generators
+    key = jax.random.key(seed, impl="threefry2x32" if compiled else "rbg")  # the quicker of its generators for each
     state = [weights, jax.tree.map(jnp.zeros_like, weights), jax.tree.map(jnp.zeros_like, weights), jnp.zeros((), jnp.float32)]
 
     def step(batch: dict) -> Any:

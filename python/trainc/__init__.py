@@ -5,19 +5,23 @@
 `import trainc` stays cheap: PyTorch is loaded by the first call that needs it.
 """
 
+import functools
+
 from trainc.base import config
 from trainc.base.errors import InternalError, UserError, VerifyError
 from trainc.base.messages import VerifyWarning
 
 __version__ = "0.1.0"
 __all__ = [
-    "InternalError", "UserError", "VerifyError", "VerifyWarning", "__version__", "compile", "config", "explain", "profile",
+    "InternalError", "UserError", "VerifyError", "VerifyWarning", "__version__", "compile", "config", "explain", "jit", "profile",
     "report", "train_step",
 ]  # fmt: skip
 
 
 def compile(model, optimizer=None, *, tune="fast", memory=None, fuse_step=False, verify=False):
     """Compiles `model` (an `nn.Module`) and its optimizer in place; returns both, or the model alone without an optimizer.
+
+    Of a Keras model on JAX, after `model.compile(...)`: the steps of `fit` and `evaluate` go through `trainc.jit`.
 
     The model is compiled when it is first called, once per signature of its arguments. The objects are the ones given:
     `state_dict`, `deepcopy`, `pickle` and the training loop see the plain module and optimizer.
@@ -45,9 +49,22 @@ def compile(model, optimizer=None, *, tune="fast", memory=None, fuse_step=False,
     where `trainc.config.fallback` is off). These steps take several times the time and twice the memory, and with `fuse_step` the
     backward and the step run apart in them.
     """
+    if _is_keras(model) and optimizer is None:
+        from trainc.keras.model import backend, compile_model
+
+        if backend() == "jax":
+            from trainc.jax.door import jit as jit_function
+
+            if fuse_step or verify:
+                raise UserError("trainc.compile of a Keras model on JAX: fuse_step and verify are not there; a step is one plan")
+            return compile_model(model, functools.partial(jit_function, tune=tune, memory=memory))
     from trainc.torch.doors.door import compile_objects
 
     return compile_objects(model, optimizer, tune=tune, memory=memory, fuse_step=fuse_step, verify=verify)
+
+
+def _is_keras(model) -> bool:
+    return any(base.__module__.partition(".")[0] == "keras" for base in type(model).__mro__)
 
 
 def train_step(fn, *, tune="fast", memory=None, verify=False):
@@ -75,12 +92,36 @@ def train_step(fn, *, tune="fast", memory=None, verify=False):
     return TrainStep(fn, tune, memory, verify)
 
 
+def jit(fun=None, /, *, tune="fast", memory=None, **arguments):
+    """`jax.jit` with trainc's compiler: `step = trainc.jit(step, donate_argnums=0)`, or `@trainc.jit`.
+
+    `arguments`: those of `jax.jit` (`donate_argnums`, `donate_argnames`, `static_argnums`, `static_argnames`, ...), which mean
+    what they mean there; so do `.lower` and `.trace`. The whole function (loss, gradients, update) becomes one plan for each
+    signature of its arguments, kept on disk, which XLA calls with its own arrays. Called within a function that JAX traces (jit,
+    grad, vmap) it is JAX's.
+
+    What cannot be compiled (an effect such as `jax.debug.print`, several devices, an operation that the compiler does not know)
+    leaves the whole function to XLA, with one warning that names it; an error where `trainc.config.fallback` is off.
+
+    `tune`, `memory`: "fast" and None; others are a UserError: the measurements and the limit of `trainc.compile` are not there.
+    """
+    from trainc.jax.door import jit as jit_function
+
+    return jit_function(fun, tune=tune, memory=memory, **arguments)
+
+
 def explain(model, file=None, *, batch=None):
-    """What was compiled for `model` (or a train_step, or an optimizer), what runs in PyTorch and why, and the memory of a step.
+    """What was compiled for `model` (or a train_step, an optimizer, or what `jit` gave), what its framework runs and why, and the
+    memory of a step.
 
     `batch`: the arguments of a call (a tuple; a dict of keywords; or one tensor), for which the model is compiled first, but not
     run: the peak of the first step is told before it.
     """
+    explained = getattr(model, "trainc_explained", None)
+    if explained is not None:
+        from trainc.base.report import written
+
+        return written(explained(batch), file)
     from trainc.torch.doors.explain import explain as explain_model
 
     return explain_model(model, file, batch)

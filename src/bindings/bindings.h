@@ -23,7 +23,7 @@ namespace nb = nanobind;
 
 /// What Python calls Executable.
 struct CoreExecutable {
-  std::unique_ptr<runtime::Executable> loaded;
+  std::shared_ptr<runtime::Executable> loaded;
   const plan::Plan& plan() const { return loaded->plan(); }
   std::vector<int> read_inputs;   // buffers of the caller's that some step reads, empty ones aside
   nlohmann::json compile_record;  // how it was made, for report(); null for a loaded plan
@@ -37,6 +37,7 @@ void rename(std::vector<std::string>& origins, const std::map<std::string, std::
 void bind_machine(nb::module_&);     // CPU, threads, version, build
 void bind_random(nb::module_&);      // bernoulli
 void bind_executable(nb::module_&);  // Executable, load_plan
+void bind_xla(nb::module_&);         // publish, xla_handler
 void bind_watch(nb::module_&);       // CallWatch, AttributeWatch, same_contents, type_version
 void bind_reference(nb::module_&);   // import_text, optimized_text, evaluate
 void bind_compiler(nb::module_&);    // compile, JointGraph, Foreach

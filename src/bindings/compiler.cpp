@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "bindings/bindings.h"
-#include "frontend/aten/import.h"
+#include "bindings/front_end.h"
 #include "runtime/foreach.h"
 #include "support/error.h"
 #include "support/float_environment.h"
@@ -140,11 +140,12 @@ std::vector<compiler::LoweredPlan> only(compiler::LoweredPlan plan) {
 
 std::unique_ptr<CoreExecutable> compile(const std::string& graph, const std::string& name, const std::string& options,
                                         const nb::object& callback, compiler::SharedKernels* shared,
-                                        const std::string& device, nb::object tuner) {
+                                        const std::string& device, nb::object tuner,
+                                        const compiler::GivenAway& given_away) {
   const CompileRequest request(options, device, std::move(tuner));
   return compiled(request, callback, shared, 0, [&](const compiler::Job& job, compiler::Timing* timing) {
-    return compiler::compile(frontend::import_aten(graph, request.options.generator), name, request.options, job,
-                             timing);
+    return compiler::compile(import_graph(graph, request.options.generator), name, request.options, job, timing,
+                             given_away);
   });
 }
 
@@ -152,7 +153,7 @@ void learn_graph(const std::string& graph, const std::string& name, const std::s
                  compiler::SharedKernels& shared) {
   const compiler::CompileOptions o = compiler::options_of(options);
   learn(shared, o, [&](const compiler::Job& job) {
-    return only(compiler::lower(frontend::import_aten(graph, o.generator), name, o, job));
+    return only(compiler::lower(import_graph(graph, o.generator), name, o, job));
   });
 }
 
@@ -175,7 +176,7 @@ std::vector<compiler::Update> all_of(const Updates& updates) {
 std::vector<plan::Foreach> kernels_of(const Formulas& formulas, const compiler::CompileOptions& o) {
   std::vector<plan::Foreach> kernels;
   for (const auto& [graph, in_place] : formulas)
-    kernels.push_back(compiler::compile_foreach(frontend::import_aten(graph), in_place,
+    kernels.push_back(compiler::compile_foreach(import_graph(graph), in_place,
                                                 "update" + std::to_string(kernels.size()), o, compiler::Entry::Plan));
   return kernels;
 }
@@ -184,8 +185,7 @@ std::vector<plan::Foreach> without_code(const Formulas& formulas, const compiler
   std::vector<plan::Foreach> kernels;
   for (const auto& [graph, in_place] : formulas)
     kernels.push_back(
-        compiler::lower_foreach(frontend::import_aten(graph), in_place, "update" + std::to_string(kernels.size()), o)
-            .foreach);
+        compiler::lower_foreach(import_graph(graph), in_place, "update" + std::to_string(kernels.size()), o).foreach);
   return kernels;
 }
 
@@ -200,7 +200,7 @@ struct JointGraph {
     const auto start = Clock::now();
     compiling(request.options, [&] {
       joint = std::make_unique<compiler::JointGraph>(
-          frontend::import_aten(graph, request.options.generator), primals, forward_outputs, name, request.options,
+          import_graph(graph, request.options.generator), primals, forward_outputs, name, request.options,
           defer_from < 0 ? std::numeric_limits<int64_t>::max() : defer_from, defer_from < 0);
     });
     seconds = seconds_since(start);
@@ -304,8 +304,7 @@ struct Foreach {
     const auto start = Clock::now();
     const compiler::CompileOptions o = compiler::options_of(options);
     return compiling(o, [&] {
-      return Foreach(compiler::compile_foreach(frontend::import_aten(graph), in_place, name, o), device,
-                     seconds_since(start));
+      return Foreach(compiler::compile_foreach(import_graph(graph), in_place, name, o), device, seconds_since(start));
     });
   }
   bool run(const std::vector<std::vector<uintptr_t>>& tensors, const std::vector<int64_t>& numels,
@@ -353,7 +352,8 @@ void bind_compiler(nb::module_& m) {
   const auto shared = [] { return nb::arg("shared").none() = nb::none(); };
   const auto progress = [] { return nb::arg("progress") = nb::none(); };
   m.def("compile", &compile, nb::arg("json"), nb::arg("name"), nb::arg("options"), progress(), shared(),
-        nb::arg("device") = "cpu", nb::arg("tuner") = nb::none());
+        nb::arg("device") = "cpu", nb::arg("tuner") = nb::none(), nb::arg("given_away") = compiler::GivenAway{},
+        "`given_away`: pairs of an input and an output that may take its memory.");
   m.def("learn", &learn_graph, nb::arg("json"), nb::arg("name"), nb::arg("options"), nb::arg("shared"));
   nb::class_<JointGraph>(m, "JointGraph", "A joint graph, cut into a forward and a backward plan.")
       .def(nb::init<const std::string&, int64_t, int64_t, const std::string&, const std::string&, int64_t,

@@ -83,6 +83,14 @@ uint64_t hash_memory(uintptr_t pointer, int64_t bytes) {
   return hash;
 }
 
+std::vector<std::pair<int64_t, int64_t>> given_away(const CoreExecutable& e) {
+  const plan::Plan& p = e.plan();
+  std::vector<std::pair<int64_t, int64_t>> pairs;
+  for (const plan::Buffer& b : p.buffers)
+    if (b.space == MemorySpace::Output && b.over >= 0) pairs.emplace_back(p.buffers[b.over].index, b.index);
+  return pairs;
+}
+
 std::vector<int64_t> updated_inputs(const CoreExecutable& e) {
   std::vector<int64_t> indices;
   for (const plan::Buffer& b : e.plan().buffers)
@@ -280,7 +288,8 @@ std::unique_ptr<CoreExecutable> executable_of(plan::Plan plan, const std::string
 
 void rename(std::vector<std::string>& origins, const std::map<std::string, std::string>& to) {
   for (std::string& origin : origins) {
-    const size_t line = std::min(origin.rfind(" ("), origin.size());  // "model.py:41 (aten.addmm)"
+    size_t line = origin.size();
+    if (!to.contains(origin)) line = std::min(origin.rfind(" ("), line);  // "model.py:41 (aten.addmm)"
     if (auto it = to.find(origin.substr(0, line)); it != to.end()) origin = it->second + origin.substr(line);
   }
 }
@@ -293,6 +302,7 @@ void bind_executable(nb::module_& m) {
       .def_prop_ro("output_info", &output_info,
                    "Per output: None, or (dtype, shape, strides, alias); alias >= 0: that very input.")
       .def_prop_ro("input_info", &input_info, "Per input: (dtype, shape, strides), or None where it is never read.")
+      .def_prop_ro("given_away", &given_away, "Pairs of an input and an output that may be given its memory.")
       .def_prop_ro("updated_inputs", &updated_inputs, "Inputs that a run overwrites.")
       .def_prop_ro("extern_info", &extern_info)
       .def_prop_ro("saved_bytes", [](const CoreExecutable& e) { return e.plan().saved_bytes; })

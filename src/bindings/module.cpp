@@ -33,5 +33,6 @@ NB_MODULE(_core, m) {
   bind_executable(m);
   bind_reference(m);
   bind_compiler(m);
+  bind_xla(m);
   bind_watch(m);
 }

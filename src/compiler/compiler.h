@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "compiler/code_generator.h"
@@ -80,12 +81,17 @@ struct LoweredPlan {
   std::vector<loop::LoopNest> nests;
 };
 
+/// Pairs of an input that the caller gives away and an output of its dtype and shape, which may take its memory.
+using GivenAway = std::vector<std::pair<int64_t, int64_t>>;
+
 /// One graph (an inference graph, an optimizer's step), lowered.
-LoweredPlan lower(Program, const std::string& name, const CompileOptions&, const Job& = {}, Timing* = nullptr);
+LoweredPlan lower(Program, const std::string& name, const CompileOptions&, const Job& = {}, Timing* = nullptr,
+                  const GivenAway& = {});
 /// The plan with its kernels' code and its memory laid out, verified.
 plan::Plan generate(LoweredPlan, const CompileOptions&, const Job& = {}, Timing* = nullptr);
 /// `lower`, then `generate`.
-plan::Plan compile(Program, const std::string& name, const CompileOptions&, const Job& = {}, Timing* = nullptr);
+plan::Plan compile(Program, const std::string& name, const CompileOptions&, const Job& = {}, Timing* = nullptr,
+                   const GivenAway& = {});
 
 /// An elementwise update over many tensors (an optimizer's step): inputs of shape [n] are taken tensor by tensor with
 /// any number of elements, inputs of shape [] are scalars shared by all. Output i is written over input in_place[i]. On

@@ -31,11 +31,12 @@ constexpr const char* kReadLater = "the operand is read later";
 class PlanBuilder {
  public:
   PlanBuilder(const Graph& graph, const std::vector<Type>& output_types, const schedule::Schedule& schedule,
-              const ArenaLayout& layout, Remarks& remarks)
+              const ArenaLayout& layout, const schedule::GivenAway& given_away, Remarks& remarks)
       : graph_(graph),
         output_types_(output_types),
         schedule_(schedule),
         layout_(layout),
+        given_away_(given_away),
         all_remarks_(remarks),
         remarks_(graph, "compiler", &remarks) {}
 
@@ -185,22 +186,64 @@ class PlanBuilder {
     return [last, of](const Node* n) { return of(last, n); };
   }
 
-  /// Temporaries, and slots of the arena, that may be written over what the same kernel is the last to read.
-  void write_in_place(std::vector<std::vector<lower::LoweredKernel>>& kernels) {
-    std::unordered_map<const Node*, int> first_write, last_touch;
+  /// Where the kernels and calls of a plan, counted from 1, touch a value.
+  struct Touches { std::unordered_map<const Node*, int> first_write, last; };
+  Touches touches(const std::vector<std::vector<lower::LoweredKernel>>& kernels) const {
+    Touches touches;
     int place = 0;
     for (size_t g = 0; g < kernels.size(); ++g) {
       for (const lower::LoweredKernel& k : kernels[g]) {
         ++place;
         for (size_t i = 0; i < k.arguments.size(); ++i) {
-          last_touch[k.arguments[i]] = place;
-          if (k.nest.buffers[i].written) first_write.emplace(k.arguments[i], place);
+          touches.last[k.arguments[i]] = place;
+          if (k.nest.buffers[i].written) touches.first_write.emplace(k.arguments[i], place);
         }
       }
       if (schedule_.groups[g].kind != schedule::GroupKind::Extern) continue;
       ++place;
-      for (const Node* i : schedule_.groups[g].values[0]->inputs) last_touch[schedule::base_of(i)] = place;
+      for (const Node* i : schedule_.groups[g].values[0]->inputs) touches.last[schedule::base_of(i)] = place;
     }
+    return touches;
+  }
+
+  /// Results in the memory of inputs that the caller gives away: those that are written once the input was read for the
+  /// last time, or by a kernel that may write them in place.
+  void give_away(std::vector<std::vector<lower::LoweredKernel>>& kernels) {
+    const auto [first_write, last_touch] = touches(kernels);
+    for (const auto& [below, value] : given_away_) {
+      if (!first_write.contains(value)) continue;
+      const auto last = last_touch.find(below);
+      const int read = last == last_touch.end() ? 0 : last->second, written = first_write.at(value);
+      std::string refused = read > written ? kReadLater : "";
+      if (read == written) refused = refuse_or_write(kernels, value, below);
+      if (refused.empty()) over_[value] = below;
+      else remarks_.missed(missed::kInPlace, refused.c_str(), value, below, schedule_.bytes(value));
+    }
+  }
+
+  /// Has the kernel that first writes `value` do so over `below`, which it reads; why not, where it may not.
+  static std::string refuse_or_write(std::vector<std::vector<lower::LoweredKernel>>& kernels, const Node* value,
+                                     const Node* below) {
+    for (auto& group : kernels)
+      for (lower::LoweredKernel& k : group) {
+        const auto place = [&](const Node* n) {
+          return static_cast<int>(std::find(k.arguments.begin(), k.arguments.end(), n) - k.arguments.begin());
+        };
+        const int written = place(value), read = place(below), none = static_cast<int>(k.arguments.size());
+        if (written == none) continue;
+        if (read == none) return "a call of the framework reads it";
+        std::string refused = loop::refuse_in_place(k.nest, written, read);
+        if (refused.empty()) k.nest.buffers[written].over = read;
+        return refused;
+      }
+    return "no kernel writes it";
+  }
+
+  /// Temporaries, and slots of the arena, that may be written over what the same kernel is the last to read.
+  void write_in_place(std::vector<std::vector<lower::LoweredKernel>>& kernels) {
+    give_away(kernels);
+    const auto [first_write, last_touch] = touches(kernels);
+    int place = 0;
     const auto viewed_until = last_views(last_touch);
     std::unordered_set<const Node*> kept, slots;  // what the caller wants; of that, what the handle's arena is to hold
     for (size_t i = 0; i < graph_.outputs.size(); ++i) {
@@ -216,7 +259,6 @@ class PlanBuilder {
     const auto may_lie_over = [&](const Node* n) {
       return ours(n) || (slots.count(n) && !kept.count(n) && n->op != Op::Input);
     };
-    place = 0;
     for (size_t g = 0; g < kernels.size(); ++g) {
       place += schedule_.groups[g].kind == schedule::GroupKind::Extern;
       for (lower::LoweredKernel& k : kernels[g]) {
@@ -375,6 +417,7 @@ class PlanBuilder {
   const std::vector<Type>& output_types_;
   const schedule::Schedule& schedule_;
   const ArenaLayout& layout_;
+  const schedule::GivenAway& given_away_;
   Remarks& all_remarks_;
   const NodeRemarks remarks_;
   plan::Plan plan_;
@@ -406,6 +449,26 @@ std::unordered_set<const Node*> as_bits(const Graph& graph, const ArenaLayout& l
       bits.insert(n);
   require(bits.empty() || options.target.masks_as_bits, "masks are no bits on this target");
   return bits;
+}
+
+/// Those of the layout whose memory can be a result's: the input is no result itself.
+schedule::GivenAway given_away(const Graph& graph, const ArenaLayout& layout) {
+  if (layout.given_away.empty()) return {};
+  std::unordered_map<int64_t, const Node*> inputs;
+  std::unordered_set<const Node*> results;
+  for (const Node* n : graph.live())
+    if (n->op == Op::Input) inputs[n->as<InputAttr>().index] = n;
+  for (const Output& o : graph.outputs)
+    if (o.value) results.insert(schedule::base_of(o.value));
+  schedule::GivenAway pairs;
+  for (const auto& [input, output] : layout.given_away) {
+    const auto below = inputs.find(input);
+    const Node* value = graph.outputs.at(output).value;
+    if (below == inputs.end() || !value || results.contains(below->second)) continue;
+    value = schedule::base_of(value);
+    if (value->type.bytes() == below->second->type.bytes()) pairs.emplace_back(below->second, value);
+  }
+  return pairs;
 }
 
 }  // namespace
@@ -444,23 +507,26 @@ LoweredPlan lower_graph(Graph graph, Pipeline& pipeline, const ArenaLayout& layo
   for (const Output& o : graph.outputs) output_types.push_back(o.value ? o.value->type : Type{});
   graph = pipeline.run_needed("prepare", [&](const Graph& g) { return prepared(g, layout); }, graph);
   const double start = now();
-  schedule::Schedule schedule = schedule::make_schedule(graph, options.target.fuses_chains, &remarks);
+  const schedule::GivenAway pairs = given_away(graph, layout);
+  schedule::Schedule schedule = schedule::make_schedule(graph, options.target.fuses_chains, &remarks, pairs);
   schedule.bits = as_bits(graph, layout, options);
   timing->schedule_seconds += now() - start;
   timing->passes.insert(timing->passes.end(), pipeline.records().begin(), pipeline.records().end());
-  return PlanBuilder(graph, output_types, schedule, layout, remarks)
+  return PlanBuilder(graph, output_types, schedule, layout, pairs, remarks)
       .run(pipeline.graph_name(), std::move(notes), options, job, *timing);
 }
 
 LoweredPlan lower(Program program, const std::string& name, const CompileOptions& options, const Job& job,
-                  Timing* timing) {
+                  Timing* timing, const GivenAway& given_away) {
   Pipeline pipeline(name, options.disabled_passes);
-  return lower_graph(std::move(program.graph), pipeline, {}, options, job, timing);
+  ArenaLayout layout;
+  layout.given_away = given_away;
+  return lower_graph(std::move(program.graph), pipeline, layout, options, job, timing);
 }
 
 plan::Plan compile(Program program, const std::string& name, const CompileOptions& options, const Job& job,
-                   Timing* timing) {
-  return generate(lower(std::move(program), name, options, job, timing), options, job, timing);
+                   Timing* timing, const GivenAway& given_away) {
+  return generate(lower(std::move(program), name, options, job, timing, given_away), options, job, timing);
 }
 
 }  // namespace trainc::compiler

@@ -13,7 +13,8 @@ struct ArenaLayout {
   std::vector<bool> arena_bits;
   int64_t saved_bytes = 0;
   bool overwrites = false;  // what the arena holds is read for the last time: it may be overwritten
-  bool copies = false;      // a result that is an input is given as a copy: the step overwrites the input
+  GivenAway given_away = {};
+  bool copies = false;  // a result that is an input is given as a copy: the step overwrites the input
 };
 
 /// `pipeline`: it has run what made the graph; the plan has its name.

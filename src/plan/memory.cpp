@@ -212,7 +212,9 @@ void plan_memory(Plan& plan) {
     if (peak == 0 || (room == 0 && peak == bound)) break;
   }
   for (int b = 0; b < count; ++b) {
-    if (plan.buffers[b].over < 0 || (plan.buffers[b].space == MemorySpace::Saved && plan.buffers[b].index >= 0))
+    const MemorySpace space = plan.buffers[b].space;
+    if (plan.buffers[b].over < 0 || space == MemorySpace::Output ||
+        (space == MemorySpace::Saved && plan.buffers[b].index >= 0))
       continue;
     const Buffer& lowest = plan.buffers[below(plan, b)];
     plan.buffers[b].offset = lowest.offset;

@@ -34,7 +34,7 @@ struct Buffer {
   Dims strides;       // elements; what the kernels were compiled for
   int64_t bytes = 0;  // storage needed from the pointer on
   // Temp, Saved (a temporary, or a slot that is written): has the memory of that buffer, whose last reader writes it in
-  // place
+  // place. Output: may be given the memory of that Input, which nobody reads once it is written
   int over = -1;
   bool updated = false;  // Input: one step overwrites it, after all that read the old value
   // dense bools, Temp or Saved: as bytes_of_bits has them (support/dtype.h), by the element's place in memory

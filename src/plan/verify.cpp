@@ -9,6 +9,8 @@
 //             the other Constants are never written, an Input only where it is `updated`: by one step, after which
 //             nobody reads it; what is read was written before (Saved: where this plan writes it at all); an Extern
 //             step's `aliases` are arguments of it; while a view lives, no step writes the memory that it may lie in
+//             an Output over an Input: of its bytes, one for each that is not `updated` and no output itself; no step
+//             that follows the one which first writes it reads that input, and that one does only if it is a kernel
 //             bits are written by Random steps of the host alone, and read by kernels alone
 //             a Random step writes one dense bool buffer (or, on the host, none) with 0 <= p <= 1; with a kernel, it
 //             reads one Draw buffer, which no other step does
@@ -330,8 +332,29 @@ class Verifier {
     return false;
   }
 
-  void over(int number, const std::vector<LiveRange>& live) const {
+  void result_over(int number, const std::vector<LiveRange>& live) {
     const Buffer& b = p_.buffers[number];
+    check(b.over < static_cast<int>(p_.buffers.size()) && p_.buffers[b.over].space == MemorySpace::Input,
+          "buffer {}: a result is over what is no input", b.name);
+    const Buffer& below = p_.buffers[b.over];
+    check(b.bytes == below.bytes && !below.updated && below.over < 0,
+          "buffer {}: a result is over {}, but not in its memory", b.name, below.name);
+    check(given_away_.insert(below.index).second, "buffer {}: a second result is over {}", b.name, below.name);
+    const auto is_below = [&](int other) {
+      return other >= 0 && p_.buffers[other].space == MemorySpace::Input && p_.buffers[other].index == below.index;
+    };
+    check(std::none_of(p_.outputs.begin(), p_.outputs.end(), is_below),
+          "buffer {}: a result is over {}, which is a result itself", b.name, below.name);
+    const int first = live[number].first;
+    for (int s = std::max(first, 0); first >= 0 && s < static_cast<int>(p_.steps.size()); ++s)
+      check(std::none_of(p_.steps[s].reads.begin(), p_.steps[s].reads.end(), is_below) ||
+                (s == first && p_.steps[s].kind == StepKind::Kernel),
+            "step {}: reads {} after {} was written over it", p_.steps[s].name, below.name, b.name);
+  }
+
+  void over(int number, const std::vector<LiveRange>& live) {
+    const Buffer& b = p_.buffers[number];
+    if (b.space == MemorySpace::Output) return result_over(number, live);
     int lowest = number;
     for (size_t steps = 0; p_.buffers[lowest].over >= 0; lowest = p_.buffers[lowest].over)
       check(p_.buffers[lowest].over < static_cast<int>(p_.buffers.size()) && ++steps <= p_.buffers.size(),
@@ -367,7 +390,7 @@ class Verifier {
                 p_.steps[s].name, p_.buffers[w].name, p_.buffers[v.view].name, p_.buffers[v.buffer].name);
   }
 
-  void memory() const {
+  void memory() {
     views();
     const std::vector<LiveRange> touched = live_ranges(p_), live = memory_ranges(p_);
     for (size_t b = 0; b < p_.buffers.size(); ++b)
@@ -401,6 +424,7 @@ class Verifier {
   std::vector<std::set<int>> read_in_flight_;  // by buffer: tokens
   std::vector<int> written_in_flight_;         // by buffer: a token, or -1
   std::set<int> draws_;                        // Draw buffers of the steps so far
+  std::set<int64_t> given_away_;               // inputs whose memory a result takes
   std::set<int64_t> output_indices_;           // with a buffer
   std::multiset<int64_t> inputs_;              // one entry a buffer
 };

@@ -12,6 +12,7 @@
 #include "runtime/runtime.h"
 #include "support/cpu.h"
 #include "support/error.h"
+#include "support/float_environment.h"
 
 namespace trainc::runtime {
 
@@ -53,9 +54,11 @@ void* thread_scratch(int64_t bytes) {
 }
 
 uint32_t run_kernel(KernelEntry entry, void* const* arguments, int64_t scratch_bytes, int64_t extent, bool inline_,
-                    bool poisoned) {
+                    bool poisoned, std::optional<bool> flushes_denormals) {
   std::atomic<uint32_t> failed{0};
   const auto body = [&](int64_t begin, int64_t end) {
+    std::optional<FloatEnvironment> environment;
+    if (flushes_denormals) environment.emplace(*flushes_denormals);
     uint32_t status = 0;  // this part's own: threads do not write to one word
     void* scratch = thread_scratch(scratch_bytes);
     if (poisoned) poison(scratch, scratch_bytes);

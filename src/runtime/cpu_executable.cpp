@@ -92,13 +92,13 @@ struct CpuExecutable::Impl {
     }
   }
 
-  void run_kernel_step(const Run& run, const plan::Step& step, std::vector<void*>& args) const {
+  void run_kernel_step(const Run& run, const plan::Step& step, std::vector<void*>& args, const Call& call) const {
     gather(run, step, step.arguments, args);
     for (size_t i = 0; i < step.shifts.size(); ++i) args[i] = static_cast<char*>(args[i]) + step.shifts[i];
     const plan::Kernel& kernel = plan.kernels[step.kernel];
     const bool small = step.flops + step.bytes > 0 && step.flops + step.bytes < kWorthThreads;
     const uint32_t failed = run_kernel(code.entry(step.kernel), args.data(), kernel.scratch_bytes, step.parallel_extent,
-                                       small, poison.has_value());
+                                       small, poison.has_value(), call.flushes_denormals);
     if (failed)
       throw_failure(static_cast<Failure>(failed),
                     fmt::format(" in {} (check {} of {})", fmt::join(step.origins, ", "), failed, step.name));
@@ -112,7 +112,7 @@ struct CpuExecutable::Impl {
       if (poison) poison->before(i, run.pointers);
       const auto start = profile ? Clock::now() : Clock::time_point();
       switch (step.kind) {
-        case plan::StepKind::Kernel: run_kernel_step(run, step, run.arguments[i]); break;
+        case plan::StepKind::Kernel: run_kernel_step(run, step, run.arguments[i], call); break;
         case plan::StepKind::Extern:
           gather(run, step, step.arguments, run.arguments[i]);
           run_extern(plan, step, call, run.arguments[i], run.pointers, run.owners,

@@ -20,7 +20,7 @@ Poison::Poison(const plan::Plan& plan) : plan_(plan), first_(plan.steps.size()),
     if (b.over >= 0) covered.insert(b.over);
   for (int b = 0; b < static_cast<int>(plan.buffers.size()); ++b) {
     const plan::MemorySpace space = plan.buffers[b].space;
-    if (space == plan::MemorySpace::Output) results_.push_back(b);
+    if (space == plan::MemorySpace::Output && plan.buffers[b].over < 0) results_.push_back(b);
     if ((space != plan::MemorySpace::Temp && space != plan::MemorySpace::Saved) || touched[b].first < 0) continue;
     const plan::Step& made = plan.steps[touched[b].first];
     if (plan.buffers[b].over < 0 && has(made.writes, b) && !has(made.reads, b)) first_[touched[b].first].push_back(b);

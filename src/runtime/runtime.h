@@ -2,6 +2,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "plan/plan.h"
@@ -42,6 +43,8 @@ struct Call {
   Generator generator;
   ExternCall extern_call;
   std::function<void()> check_signals;  // between steps; throws to interrupt
+  // on the CPU: whether denormal numbers count as zero on every thread that computes; none: as each thread has it
+  std::optional<bool> flushes_denormals = {};
 };
 
 /// A plan that a device has loaded (device.h).

@@ -135,24 +135,61 @@ std::vector<int> in_little_memory(const Groups& groups, const Graph& graph, cons
   return order;
 }
 
+using Before = std::unordered_map<int, std::unordered_set<int>>;
+
+/// Whether `g` runs after `other` whatever the order.
+bool needs(const Before& before, int g, int other) {
+  std::vector<int> stack{g};
+  std::unordered_set<int> seen{g};
+  while (!stack.empty()) {
+    const int at = stack.back();
+    stack.pop_back();
+    if (at == other) return true;
+    if (const auto it = before.find(at); it != before.end())
+      for (int p : it->second)
+        if (seen.insert(p).second) stack.push_back(p);
+  }
+  return false;
+}
+
+/// Puts each value that takes an input's memory behind the groups that read that input.
+void behind_readers(const Groups& groups, const std::vector<int>& roots, const GivenAway& given_away, Before& before) {
+  std::unordered_map<const Node*, std::vector<int>> readers;
+  for (int g : roots)
+    for (const Node* n : groups.all()[g].values)
+      for (const Read& r : groups.read_by(n))
+        if (r.value->op == Op::Input && (readers[r.value].empty() || readers[r.value].back() != g))
+          readers[r.value].push_back(g);
+  for (const auto& [input, value] : given_away) {
+    const int writer = groups.group(value);
+    const std::vector<int>& its = readers[input];
+    if (writer < 0 ||
+        std::any_of(its.begin(), its.end(), [&](int g) { return g != writer && needs(before, g, writer); }))
+      continue;
+    for (int g : its)
+      if (g != writer) before[writer].insert(g);
+  }
+}
+
 }  // namespace
 
-std::vector<int> order_groups(const Groups& groups, const Graph& graph) {
+std::vector<int> order_groups(const Groups& groups, const Graph& graph, const GivenAway& given_away) {
   std::vector<int> roots;
   for (int g = 0; g < static_cast<int>(groups.all().size()); ++g)
     if (groups.find(g) == g) roots.push_back(g);
-  std::unordered_map<int, std::unordered_set<int>> needs;
+  Before before;
   for (int g : roots)
     for (const Node* n : groups.all()[g].values)
       for (int p : groups.before(n))
-        if (p != g) needs[g].insert(p);
+        if (p != g) before[g].insert(p);
+  behind_readers(groups, roots, given_away, before);
   auto last_id = [&](int g) {
     int64_t id = 0;
     for (const Node* n : groups.all()[g].values) id = std::max(id, n->id);
     return id;
   };
   std::sort(roots.begin(), roots.end(), [&](int a, int b) { return last_id(a) < last_id(b); });
-  return in_little_memory(groups, graph, roots, needs);
+  return in_little_memory(groups, graph, roots, before);
 }
 
 }  // namespace trainc::schedule

@@ -3,7 +3,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "graph/graph.h"
+#include "schedule/schedule.h"
 
 namespace trainc::schedule {
 
@@ -15,7 +15,8 @@ using DrawnBefore = std::unordered_map<const Node*, const Node*>;
 DrawnBefore order_draws(std::vector<const Node*>& live);
 
 /// Numbers of the groups in an order that runs: a group's reads before it, otherwise as the program had them, but what
-/// frees memory as early as it can; draws keep their order.
-std::vector<int> order_groups(const Groups&, const Graph&);
+/// frees memory as early as it can; draws keep their order. Who makes a value in the memory of an input comes behind
+/// the others that read it, unless one of these needs it.
+std::vector<int> order_groups(const Groups&, const Graph&, const GivenAway&);
 
 }  // namespace trainc::schedule

@@ -25,7 +25,7 @@ void find_stored(const Graph& graph, const std::vector<const Node*>& live, const
 
 }  // namespace
 
-Schedule make_schedule(const Graph& graph, bool fuse_chains, Remarks* remarks) {
+Schedule make_schedule(const Graph& graph, bool fuse_chains, Remarks* remarks, const GivenAway& given_away) {
   const NodeRemarks node_remarks(graph, "schedule", remarks);
   std::vector<const Node*> live = graph.live();
   Values values = choose_values(graph, live);
@@ -38,7 +38,7 @@ Schedule make_schedule(const Graph& graph, bool fuse_chains, Remarks* remarks) {
   groups.remark();
 
   Schedule out;
-  for (int g : order_groups(groups, graph)) {
+  for (int g : order_groups(groups, graph, given_away)) {
     for (const Node* n : groups.all()[static_cast<size_t>(g)].values)
       out.group_of[n] = static_cast<int>(out.groups.size());
     out.groups.push_back(groups.all()[static_cast<size_t>(g)]);

@@ -10,6 +10,7 @@
 #pragma once
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "cost/operations.h"
@@ -50,10 +51,14 @@ struct Schedule {
   int64_t bytes(const Node* n) const { return bits.count(n) ? bytes_of_bits(n->type.numel()) : n->type.bytes(); }
 };
 
+/// An input that the caller gives away, and a value that is to take its memory.
+using GivenAway = std::vector<std::pair<const Node*, const Node*>>;
+
 /// Needs: a verified graph after `prepare`. Gives: every output's base, every extern operand, contraction, sum and draw
 /// is a value. `fuse_chains`: whether groups may become matmul chains, which only CPU kernels can be. `remarks`: gets
-/// one for each two groups that were to be one and are not.
-Schedule make_schedule(const Graph&, bool fuse_chains, Remarks* remarks = nullptr);
+/// one for each two groups that were to be one and are not. `given_away`: where that can be, the value is made after
+/// all others that read the input.
+Schedule make_schedule(const Graph&, bool fuse_chains, Remarks* remarks = nullptr, const GivenAway& given_away = {});
 
 /// The node whose memory holds `n` in the same row-major order: reshapes stripped.
 const Node* base_of(const Node* n);

@@ -5,14 +5,14 @@ import sys
 import warnings
 
 from trainc.base import config
-from trainc.base.errors import InternalError, VerifyError
+from trainc.base.errors import InternalError, NotCompiled, UserError, VerifyError
 
 _said: set[str] = set()
 _NOT_THE_USERS = {"trainc", "torch", "jax", "keras", "tensorflow", "contextlib"}
 
 
 class TraincWarning(UserWarning):
-    """A part of the program runs in PyTorch; the message says which and why."""
+    """A part of the program runs in its framework; the message says which and why."""
 
 
 class RecompileWarning(UserWarning):
@@ -57,14 +57,17 @@ def require_fallback(error: BaseException) -> None:
         raise error
 
 
-def fell_back(what: str, error: BaseException) -> None:
-    """Says that `what` runs in PyTorch because of `error`, a failure of ours; raises it where `trainc.config.fallback` is off."""
+def fell_back(what: str, error: BaseException, framework: str = "PyTorch") -> None:
+    """Says that `what` runs in its framework because of `error`, a failure of ours or NotCompiled; raises it (a UserError, where
+    it is NotCompiled) where `trainc.config.fallback` is off."""
+    if isinstance(error, NotCompiled):
+        require_fallback(UserError(f"{what} is not compiled: {error}"))
+        return warn(f"{what} runs in {framework}: {error}")
     require_fallback(error)
     if isinstance(error, VerifyError):
-        warnings.warn(f"trainc: {error}", VerifyWarning, stacklevel=_level())
-        return
+        return warnings.warn(f"trainc: {error}", VerifyWarning, stacklevel=_level())
     kind = "internal error" if isinstance(error, InternalError) else type(error).__name__
-    warn(f"{what} runs in PyTorch; {kind}: {error}")
+    return warn(f"{what} runs in {framework}; {kind}: {error}")
 
 
 @contextlib.contextmanager

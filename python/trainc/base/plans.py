@@ -94,7 +94,8 @@ class InferencePlan(_Plans):
 
     def __init__(self, step: StepGraph, options: CompileOptions, front: FrontEnd, shared: SharedKernels | None):
         super().__init__(step, options, front, shared)
-        self.forward, _, _ = self._stored(self._key("inference"), self._compile)
+        given_away = [step.given_away] if step.given_away else []
+        self.forward, _, _ = self._stored(self._key("inference", *given_away), self._compile)
 
     def _compile(self, progress: Any) -> Any:
         from trainc import _core
@@ -106,7 +107,9 @@ class InferencePlan(_Plans):
 
         shared = self._shared and self._shared.learned("inference", lambda graph: graph.text(), learn)
         runs_on = {"device": self._runs_on, "tuner": self._front.tuner(self._options)}
-        return _core.compile(self.step.graph.text(), self.name, options, progress, shared, **runs_on)
+        return _core.compile(
+            self.step.graph.text(), self.name, options, progress, shared, **runs_on, given_away=self.step.given_away
+        )
 
 
 class JointPlans(_Plans):

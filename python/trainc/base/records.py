@@ -25,6 +25,7 @@ class Compilation:
     trace_reason: str = ""  # why a new shape was traced without symbols
     tune: str = "fast"  # "max": how contractions are cut up is measured
     engine: str = ""  # "core" | "interpreter"
+    framework: str = "PyTorch"  # whose program it is, which runs what is not compiled
     # "compiled" | "split": in parts, around code that depends on tensors' values | "dynamo" | "eager"
     route: str = "compiled"
     reason: str = ""  # why not compiled, or why the interpreter

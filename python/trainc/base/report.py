@@ -132,6 +132,16 @@ class Explanation:
         return f"<pre>{html.escape(str(self))}</pre>"
 
 
+def written(explanation: Explanation, file: Any) -> Explanation:
+    """The same, its text written to `file`: a path, something with `write`, or None."""
+    if hasattr(file, "write"):
+        file.write(f"{explanation}\n")
+    elif file is not None:
+        with open(file, "w", encoding="utf-8") as out:
+            out.write(f"{explanation}\n")
+    return explanation
+
+
 # ---- the text ---------------------------------------------------------------------------------------------------------
 
 
@@ -142,7 +152,7 @@ def _section(compilation: records.Compilation, reports: list[dict]) -> str:
     if compilation.verified is not None:
         lines.append(f"  {compilation.verified}")
     if compilation.route == "eager":
-        return "\n".join([*lines, f"  runs in PyTorch: {compilation.reason}"])
+        return "\n".join([*lines, f"  runs in {compilation.framework}: {compilation.reason}"])
     if compilation.route == "split":
         lines.append(f"  compiled in parts, each captured by Dynamo: {compilation.reason}")
     elif compilation.route == "dynamo":
@@ -154,7 +164,7 @@ def _section(compilation: records.Compilation, reports: list[dict]) -> str:
     if compilation.engine == "interpreter":
         return "\n".join([*lines, "  not compiled: its graph runs in PyTorch, operation by operation"])
     sum_ = totals(reports)
-    lines.append(f"  {_count(sum_.kernels, 'kernel')}, {_count(sum_.externs, 'call')} of PyTorch")
+    lines.append(f"  {_count(sum_.kernels, 'kernel')}, {_count(sum_.externs, 'call')} of {compilation.framework}")
     if sum_.flops:
         flops, moved = scaled(sum_.flops, "FLOP"), scaled(sum_.bytes, "B")
         lines.append(f"  compiled: {sum_.flops_share:.1%} of {flops}, {sum_.bytes_share:.1%} of {moved}")

@@ -57,6 +57,7 @@ class StepGraph:
     outputs: int
     read: Callable[[], GraphText]  # writes the graph as text; InternalError where that cannot be
     program: Any = None  # the same graph for the framework itself to run
+    given_away: tuple[tuple[int, int], ...] = ()  # "inference": an input, and an output that may take its memory
     updates: Updates | None = None  # of a joint graph: those that are expected to run in one plan with its backward
 
     @functools.cached_property

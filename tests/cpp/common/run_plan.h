@@ -74,7 +74,8 @@ inline reference::Tensor from_bytes(const Type& type, const uint8_t* p) {
 }
 
 /// All results of `plan`; memory the plan must fill is poisoned first, so that what it forgets is seen. `saved`: the
-/// arena that the forward and the backward plan share. `after`: gets the inputs as the plan left them.
+/// arena that the forward and the backward plan share. `after`: gets the inputs as the plan left them. A result that may
+/// take an input's memory has it.
 inline std::vector<reference::Tensor> run_plan(const plan::Plan& plan, const std::vector<reference::Tensor>& inputs,
                                                void* saved = nullptr, runtime::Generator generator = {},
                                                std::vector<reference::Tensor>* after = nullptr) {
@@ -89,7 +90,9 @@ inline std::vector<reference::Tensor> run_plan(const plan::Plan& plan, const std
     const int b = plan.outputs[i];
     const bool fresh = b >= 0 && plan.buffers[b].space == plan::MemorySpace::Output;
     out.emplace_back(fresh ? plan.buffers[b].bytes + 64 : 0, 0xCD);
-    call.outputs.push_back(fresh ? out.back().data() : nullptr);
+    void* p = fresh ? out.back().data() : nullptr;
+    if (fresh && plan.buffers[b].over >= 0) p = call.inputs[plan.buffers[plan.buffers[b].over].index];
+    call.outputs.push_back(p);
   }
   executable.run(call);
   for (size_t i = 0; after && i < inputs.size(); ++i) after->push_back(from_bytes(inputs[i].type, in[i].data()));
@@ -101,8 +104,8 @@ inline std::vector<reference::Tensor> run_plan(const plan::Plan& plan, const std
       continue;
     }
     const plan::Buffer& buffer = plan.buffers[b];
-    const uint8_t* p = buffer.space == plan::MemorySpace::Input ? in[buffer.index].data() : out[i].data();
-    results.push_back(from_bytes({buffer.dtype, buffer.shape}, p));
+    const void* p = buffer.space == plan::MemorySpace::Input ? in[buffer.index].data() : call.outputs[i];
+    results.push_back(from_bytes({buffer.dtype, buffer.shape}, static_cast<const uint8_t*>(p)));
   }
   return results;
 }

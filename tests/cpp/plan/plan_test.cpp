@@ -302,6 +302,48 @@ TEST(Memory, InPlaceIsRefusedWhereTheOldValueIsReadLater) {
   EXPECT_THAT([&] { verify(p); }, ThrowsMessage<InternalError>(HasSubstr("over what is not there")));
 }
 
+/// x -> a -> y, which is over x.
+Plan gives_away() {
+  Plan p{.name = "gives_away", .cpu = "avx2"};
+  p.buffers = {buffer("x", MemorySpace::Input, 100, 0), buffer("a", MemorySpace::Temp, 100),
+               buffer("y", MemorySpace::Output, 100, 0), buffer("z", MemorySpace::Output, 100, 1)};
+  p.buffers[2].over = 0;
+  p.kernels = {{.name = "k", .code = {0xc3}}};
+  p.steps = {kernel_step("one", {0}, {1}), kernel_step("two", {1}, {2}), kernel_step("three", {1}, {3})};
+  p.input_count = 1, p.output_count = 2, p.outputs = {2, 3};
+  plan_memory(p);
+  return p;
+}
+TEST(Memory, AResultMayTakeTheMemoryOfAnInput) {
+  Plan p = gives_away();
+  EXPECT_NO_THROW(verify(p));
+  EXPECT_EQ(p.buffers[2].space, MemorySpace::Output);
+  EXPECT_EQ(print(load(save(p))), print(p));
+  p.steps[1] = kernel_step("two", {1, 0}, {2});  // a kernel that was proved to write in place
+  EXPECT_NO_THROW(verify(p));
+}
+TEST(Memory, AResultIsNotWrittenOverWhatIsWantedLater) {
+  const auto refused = [](const char* words, const std::function<void(Plan&)>& change) {
+    Plan p = gives_away();
+    change(p);
+    EXPECT_THAT([&] { verify(p); }, ThrowsMessage<InternalError>(HasSubstr(words)));
+  };
+  refused("three: reads x after y was written over it", [](Plan& p) { p.steps[2] = kernel_step("three", {0}, {3}); });
+  refused("three: reads x after y was written over it", [](Plan& p) {  // the same input by another name
+    p.buffers.push_back(buffer("in", MemorySpace::Input, 100, 0)), p.steps[2] = kernel_step("three", {4}, {3});
+  });
+  refused("two: reads x after y was written over it", [](Plan& p) {
+    p.steps[1] = kernel_step("two", {0}, {2}), p.steps[1].kind = StepKind::Extern, p.steps[1].target = "t";
+    p.steps[1].arguments = {0};
+  });
+  refused("a second result is over x", [](Plan& p) { p.buffers[3].over = 0; });
+  refused("over x, which is a result itself", [](Plan& p) { p.outputs.push_back(0), ++p.output_count; });
+  refused("over x, but not in its memory", [](Plan& p) { p.buffers[0].shape = {101}, p.buffers[0].bytes = 404; });
+  refused("over what is no input", [](Plan& p) { p.buffers[2].over = 1; });
+  refused("over what is no input", [](Plan& p) { p.buffers[2].over = 3; });
+  refused("over what is no input", [](Plan& p) { p.buffers[2].over = 77; });
+}
+
 /// A backward: two slots, the first read by step one, the second by step two; a temporary from step one to step three.
 Plan reads_slots(bool overwrites) {
   Plan p{.name = "backward", .cpu = "avx2"};

@@ -8,7 +8,7 @@ import torch
 
 from trainc.base import records
 from trainc.base.errors import UserError
-from trainc.base.report import Explanation
+from trainc.base.report import Explanation, written
 from trainc.torch import compat
 from trainc.torch.capture import distributed
 from trainc.torch.doors import backend
@@ -32,13 +32,7 @@ def explain(model: Any, file: Any = None, batch: Any = None) -> Explanation:
     title = getattr(model, "__name__", type(model if original is None else original).__name__)
     if original is not None or any(compilation.route in ("dynamo", "split") for compilation in compilations):
         compilations += backend.compilations  # Dynamo does not say whose graph it was: those of all models
-    explanation = Explanation(title, compilations)
-    if hasattr(file, "write"):
-        file.write(f"{explanation}\n")
-    elif file is not None:
-        with open(file, "w", encoding="utf-8") as out:
-            out.write(f"{explanation}\n")
-    return explanation
+    return written(Explanation(title, compilations), file)
 
 
 __all__ = ["explain"]

@@ -1,0 +1,165 @@
+"""`trainc.jit`: a function that JAX traces, compiled by trainc and called by XLA.
+
+The compiled function is a `jax.jit` of JAX's own, of a function that is traced as the user's is and holds one operation, the
+plan: so arguments, static arguments, weak types, donation, caching and errors are jax.jit's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+import time
+import types
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from trainc.base import messages, plans, records
+from trainc.base.errors import InternalError, NotCompiled, UserError
+from trainc.base.options import CompileOptions
+from trainc.base.report import Explanation
+from trainc.jax import compat, signatures
+from trainc.jax.calls import XlaPlan
+from trainc.jax.device import Host
+from trainc.jax.lowering import lowered
+
+_SHARDED = ("in_shardings", "out_shardings", "device", "backend")  # arguments of jax.jit's that say where a function runs
+
+
+class JaxPlans:
+    """What JAX adds to plans (base/plans.py)."""
+
+    device = Host()
+
+    def __init__(self, options: CompileOptions):
+        self._options = options
+
+    def executable(self, plan: Any, from_cache: bool) -> XlaPlan:
+        return XlaPlan(plan, from_cache, self._options.flushes_denormals)
+
+    def tuner(self, options: CompileOptions) -> None:
+        return None  # nothing is measured
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """For a signature."""
+
+    plan: XlaPlan
+    constants: list[np.ndarray]  # that the plan takes behind the arguments
+    given_away: tuple[tuple[int, int], ...]  # arguments whose memory results may take
+
+
+class Jitted:
+    """A function after `trainc.jit`."""
+
+    def __init__(self, function: Callable, arguments: dict[str, Any]):
+        functools.update_wrapper(self, function)
+        self._name = getattr(function, "__name__", type(function).__name__)
+        names = ("static_argnums", "static_argnames")
+        self._static = {name: arguments[name] for name in names if arguments.get(name) is not None}
+        self._elsewhere = [name for name in _SHARDED if arguments.get(name) is not None]
+        self._whole = jax.jit(function, **self._static, keep_unused=True)
+        self._plain = jax.jit(function, **arguments)  # what JAX makes of it
+        self._compiled = jax.jit(self._body(function), **arguments)
+        self._seen: list[signatures.Signature] = []
+        self._lock = threading.Lock()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._now()(*args, **kwargs)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        return self._now().lower(*args, **kwargs)
+
+    def trace(self, *args: Any, **kwargs: Any) -> Any:
+        return self._now().trace(*args, **kwargs)
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        return self._plain.eval_shape(*args, **kwargs)
+
+    def clear_cache(self) -> None:
+        for function in (self._whole, self._plain, self._compiled):
+            function.clear_cache()
+
+    def __get__(self, owner: Any, kind: Any = None) -> Any:
+        return self if owner is None else types.MethodType(self, owner)
+
+    def __repr__(self) -> str:
+        return f"<trainc.jit of {self._name}>"
+
+    def trainc_explained(self, batch: Any) -> Explanation:
+        """What `trainc.explain` gives. `batch`: a tuple of arguments, a dict of keywords, or one argument."""
+        if batch is not None:
+            args, kwargs = ((), batch) if isinstance(batch, dict) else (batch if isinstance(batch, tuple) else (batch,), {})
+            self._compiled.trace(*args, **kwargs)
+        return Explanation(self._name, list(records.of(self)))
+
+    def _now(self) -> Any:
+        """Within a function that is traced (by jit, grad, vmap) and where nothing is to be compiled, it is JAX's."""
+        return self._plain if compat.is_tracing() or jax.config.jax_disable_jit else self._compiled
+
+    def _body(self, function: Callable) -> Callable:
+        """What JAX traces in the function's place."""
+
+        @functools.wraps(function)
+        def body(*args: Any, **kwargs: Any) -> Any:
+            donated = [leaf.donated for leaf in jax.tree.leaves(self._plain.trace(*args, **kwargs).args_info)]
+            traced = self._whole.trace(*args, **kwargs)  # not traced again
+            made = self._made(traced, donated, signatures.of(function, args, kwargs))
+            if made is None:
+                return self._whole(*args, **kwargs)
+            arguments = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, jax.core.Tracer)]
+            results = made.plan([*arguments, *made.constants], jax.tree.leaves(traced.out_avals), made.given_away)
+            return jax.tree.unflatten(jax.tree.structure(traced.out_avals), results)
+
+        return body
+
+    def _made(self, traced: Any, donated: list[bool], signature: signatures.Signature) -> Made | None:
+        """None, and said, where there is no plan."""
+        record = records.Compilation(self._name, str(signature), self._recompiled(signature), framework="JAX")
+        records.of(self).append(record)
+        start = time.perf_counter()
+        try:
+            if self._elsewhere:
+                raise NotCompiled(f"{self._elsewhere[0]} says where it runs")
+            if jax.default_backend() != "cpu":
+                raise NotCompiled(f"JAX runs on {jax.default_backend()}; trainc.jit is for its CPU backend")
+            step, constants = lowered(traced, self._name, donated)
+            record.capture_seconds = time.perf_counter() - start
+            options = CompileOptions.of(JaxPlans.device)
+            with record.compiling():
+                plan = plans.compile_step(step, options, JaxPlans(options)).forward
+        except (NotCompiled, InternalError) as error:
+            record.route, record.reason = "eager", str(error)
+            messages.fell_back(self._name, error, "JAX")
+            return None
+        record.engine, record.forward = "core", plan
+        return Made(plan, constants, step.given_away)
+
+    def _recompiled(self, signature: signatures.Signature) -> str:
+        """In what it differs from those before it, and says so; "" for the first, and for one that JAX has forgotten."""
+        with self._lock:
+            earlier = list(self._seen)
+            self._seen.append(signature)
+        if not earlier or signature in earlier:
+            return ""
+        why = signature.differs_from(signatures.nearest(signature, earlier))
+        messages.recompiled(self._name, why)
+        return why
+
+
+def jit(function: Callable | None = None, /, *, tune: str = "fast", memory: Any = None, **arguments: Any) -> Any:
+    """`trainc.jit`."""
+    if tune != "fast":
+        raise UserError(f'trainc.jit: tune={tune!r} is not there: leave it at "fast"')
+    if memory is not None:
+        raise UserError("trainc.jit: memory= is not there: leave it out")
+    if function is None:
+        return lambda function: Jitted(function, arguments)
+    return Jitted(function, arguments)
+
+
+__all__ = ["Jitted", "jit"]

@@ -1,0 +1,92 @@
+"""Signatures of calls in the user's terms, and in what two of them differ."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+SHOWN = 8  # arrays of a signature's text
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    dtype: str
+    shape: tuple[int, ...]
+    weak: bool
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}" + (", weakly typed" if self.weak else "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    arrays: dict[str, Leaf]  # by name: "state['w1']"
+    static: dict[str, str]
+
+    def __str__(self) -> str:
+        told = [f"{name} {leaf}" for name, leaf in self.arrays.items()]
+        more = [f"and {len(told) - SHOWN} more arrays"] if len(told) > SHOWN else []
+        return ", ".join([*told[:SHOWN], *more, *(f"{name}={value}" for name, value in self.static.items())])
+
+    def differs_from(self, other: Signature) -> str:
+        """In what, the first difference of each kind."""
+        for name, leaf in self.arrays.items():
+            before = other.arrays.get(name)
+            if before is not None and before != leaf:
+                return _change(name, before, leaf)
+        for name, value in self.static.items():
+            if other.static.get(name) != value:
+                return f"static argument `{name}` changed from {other.static.get(name)} to {value}"
+        if self.arrays.keys() != other.arrays.keys():
+            names = sorted(self.arrays.keys() ^ other.arrays.keys())
+            return f"the structure of the arguments changed: `{names[0]}`" + (" and others" if len(names) > 1 else "")
+        return "JAX's configuration changed"
+
+
+def of(function: Callable, args: tuple, kwargs: dict[str, Any]) -> Signature:
+    """Of a call that JAX traces: what is no tracer is static."""
+    arrays: dict[str, Leaf] = {}
+    static: dict[str, str] = {}
+    for name, value in _named(function, args, kwargs).items():
+        leaves = jax.tree_util.tree_leaves_with_path(value)
+        if leaves and not any(isinstance(leaf, jax.core.Tracer) for _, leaf in leaves):
+            static[name] = repr(value)[:80]
+        for path, leaf in leaves:
+            if isinstance(leaf, jax.core.Tracer):
+                type_ = jax.typeof(leaf)
+                arrays[name + jax.tree_util.keystr(path)] = Leaf(str(type_.dtype), tuple(type_.shape), type_.weak_type)
+    return Signature(arrays, static)
+
+
+def nearest(signature: Signature, earlier: list[Signature]) -> Signature:
+    """The one of `earlier` that differs in the fewest arrays; the latest of equals."""
+
+    def differences(other: Signature) -> int:
+        return sum(other.arrays.get(name) != leaf for name, leaf in signature.arrays.items())
+
+    return min(reversed(earlier), key=differences)
+
+
+def _named(function: Callable, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return inspect.signature(function).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):  # a function without a signature
+        return {**{f"argument {i}": value for i, value in enumerate(args)}, **kwargs}
+
+
+def _change(name: str, before: Leaf, now: Leaf) -> str:
+    if before.dtype != now.dtype:
+        return f"the dtype of `{name}` changed from {before.dtype} to {now.dtype}"
+    if before.weak != now.weak:
+        return f"`{name}` {'is' if now.weak else 'is no longer'} weakly typed"
+    moved = [d for d, (b, n) in enumerate(zip(before.shape, now.shape, strict=False)) if b != n]
+    if len(before.shape) != len(now.shape) or len(moved) > 1:
+        return f"the shape of `{name}` changed from {list(before.shape)} to {list(now.shape)}"
+    return f"dimension {moved[0]} of `{name}` changed from {before.shape[moved[0]]} to {now.shape[moved[0]]}"
+
+
+__all__ = ["Signature", "nearest", "of"]

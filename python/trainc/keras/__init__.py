@@ -1,0 +1,1 @@
+"""Keras models: their steps through the door of the backend that Keras runs on."""

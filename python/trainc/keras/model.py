@@ -1,0 +1,65 @@
+"""`trainc.compile` of a Keras model: the steps of `fit` and `evaluate` through the door of Keras's backend."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from trainc.base.errors import UserError
+from trainc.base.report import Explanation
+
+KINDS = ("train", "test")  # steps that are compiled; `predict` is Keras's own
+
+
+def backend() -> str:
+    """What Keras computes with: "jax", "torch", "tensorflow"."""
+    return keras.backend.backend()
+
+
+def compile_model(model: Any, jit: Callable) -> Any:
+    """The same model. `jit`: of the backend, with jax.jit's arguments."""
+    if not model.compiled:
+        raise UserError("trainc.compile wants a Keras model after model.compile(...), which says what a step is")
+    compiled: dict[str, list[Any]] = {kind: [] for kind in KINDS}
+    for kind in KINDS:
+        # Keras asks for its functions by these methods when it first runs a step, and after each model.compile().
+        setattr(model, f"make_{kind}_function", functools.partial(_make, model, kind, jit, compiled[kind]))
+        setattr(model, f"{kind}_function", None)
+    model.trainc_explained = functools.partial(_explained, model, compiled)
+    return model
+
+
+def _make(model: Any, kind: str, jit: Callable, compiled: list[Any], force: bool = False) -> None:
+    """In the place of Keras's own method: that has a step that is jitted already, and is told not to jit it."""
+    if getattr(model, f"{kind}_function") is not None and not force:
+        return
+    make, name, jits = getattr(type(model), f"make_{kind}_function"), f"{kind}_step", model.jit_compile
+    if model.run_eagerly or not jits or keras.distribution.distribution() is not None:
+        make(model, force)
+        return
+    own = vars(model).get(name)
+    compiled.append(jit(getattr(model, name), donate_argnums=0))
+    setattr(model, name, compiled[-1])
+    model.jit_compile = False
+    try:
+        make(model, force=True)
+    finally:
+        model.jit_compile = jits
+        if own is None:
+            delattr(model, name)
+        else:
+            setattr(model, name, own)
+
+
+def _explained(model: Any, compiled: dict[str, list[Any]], batch: Any = None) -> Explanation:
+    """What `trainc.explain` gives: of the steps that ran."""
+    if batch is not None:
+        raise UserError("trainc.explain(batch=...) of a Keras model is not there: train a step first")
+    steps = [step for kind in KINDS for step in compiled[kind]]
+    return Explanation(model.name, [c for step in steps for c in step.trainc_explained(None).compilations])
+
+
+__all__ = ["backend", "compile_model"]

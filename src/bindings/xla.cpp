@@ -1,0 +1,22 @@
+// Plans that XLA calls, and the handler by which it does.
+#include "runtime/xla/handler.h"
+
+#include "bindings/bindings.h"
+
+namespace trainc::bindings {
+
+void bind_xla(nb::module_& m) {
+  m.def(
+      "publish",
+      [](const std::string& name, const CoreExecutable& e, bool flushes_denormals) {
+        runtime::xla::publish(name, e.loaded, flushes_denormals);
+      },
+      nb::arg("name"), nb::arg("executable"), nb::arg("flushes_denormals"),
+      "Lets XLA call the plan by this name, until the process ends.");
+  m.def(
+      "xla_handler",
+      [] { return nb::capsule(reinterpret_cast<void*>(&runtime::xla::handle), "xla._CUSTOM_CALL_TARGET"); },
+      "The handler of XLA's foreign functions that calls published plans.");
+}
+
+}  // namespace trainc::bindings

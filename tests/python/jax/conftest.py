@@ -1,0 +1,5 @@
+"""JAX runs on the CPU in these tests."""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
