@@ -48,10 +48,10 @@ bool is_neutral(ReduceKind kind, Value init) {
   return false;
 }
 
-/// An axis's first or second half.
+/// Of each two neighbours along an axis the first, or the second: elements keep their order, which a function that does
+/// not commute (which of two NaNs is the greatest) needs.
 Value half(Value x, int64_t axis, bool second) {
-  const int64_t n = x.size(axis) / 2;
-  return with(x, x.b->slice_axis(x.node, axis, second ? n : 0, n));
+  return with(x, x.b->slice_axis(x.node, axis, second ? 1 : 0, x.size(axis) / 2, 2));
 }
 
 Values in_halves(const Monoid& monoid, Values x, const Values& init, const Dims& axes) {

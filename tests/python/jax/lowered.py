@@ -75,7 +75,7 @@ def truth(function: Callable[..., Any], *arguments: Any) -> list[np.ndarray]:
     """What XLA gives operation by operation where all floats are f64."""
     with jax.enable_x64(True):
         wide = jax.tree.map(lambda x: np.asarray(x, np.float64) if _widens(x) else x, arguments)
-        return flat(function(*wide))
+        return flat(function(*jax.tree.map(jax.numpy.asarray, wide)))
 
 
 def _widens(x: Any) -> bool:
