@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "bindings/bindings.h"
-#include "frontend/aten/import.h"
+#include "bindings/front_end.h"
 #include "runtime/foreach.h"
 #include "support/error.h"
 #include "support/float_environment.h"
@@ -144,7 +144,7 @@ std::unique_ptr<CoreExecutable> compile(const std::string& graph, const std::str
                                         const compiler::GivenAway& given_away) {
   const CompileRequest request(options, device, std::move(tuner));
   return compiled(request, callback, shared, 0, [&](const compiler::Job& job, compiler::Timing* timing) {
-    return compiler::compile(frontend::import_aten(graph, request.options.generator), name, request.options, job,
+    return compiler::compile(import_graph(graph, request.options.generator), name, request.options, job,
                              timing, given_away);
   });
 }
@@ -153,7 +153,7 @@ void learn_graph(const std::string& graph, const std::string& name, const std::s
                  compiler::SharedKernels& shared) {
   const compiler::CompileOptions o = compiler::options_of(options);
   learn(shared, o, [&](const compiler::Job& job) {
-    return only(compiler::lower(frontend::import_aten(graph, o.generator), name, o, job));
+    return only(compiler::lower(import_graph(graph, o.generator), name, o, job));
   });
 }
 
@@ -176,7 +176,7 @@ std::vector<compiler::Update> all_of(const Updates& updates) {
 std::vector<plan::Foreach> kernels_of(const Formulas& formulas, const compiler::CompileOptions& o) {
   std::vector<plan::Foreach> kernels;
   for (const auto& [graph, in_place] : formulas)
-    kernels.push_back(compiler::compile_foreach(frontend::import_aten(graph), in_place,
+    kernels.push_back(compiler::compile_foreach(import_graph(graph), in_place,
                                                 "update" + std::to_string(kernels.size()), o, compiler::Entry::Plan));
   return kernels;
 }
@@ -185,8 +185,7 @@ std::vector<plan::Foreach> without_code(const Formulas& formulas, const compiler
   std::vector<plan::Foreach> kernels;
   for (const auto& [graph, in_place] : formulas)
     kernels.push_back(
-        compiler::lower_foreach(frontend::import_aten(graph), in_place, "update" + std::to_string(kernels.size()), o)
-            .foreach);
+        compiler::lower_foreach(import_graph(graph), in_place, "update" + std::to_string(kernels.size()), o).foreach);
   return kernels;
 }
 
@@ -201,7 +200,7 @@ struct JointGraph {
     const auto start = Clock::now();
     compiling(request.options, [&] {
       joint = std::make_unique<compiler::JointGraph>(
-          frontend::import_aten(graph, request.options.generator), primals, forward_outputs, name, request.options,
+          import_graph(graph, request.options.generator), primals, forward_outputs, name, request.options,
           defer_from < 0 ? std::numeric_limits<int64_t>::max() : defer_from, defer_from < 0);
     });
     seconds = seconds_since(start);
@@ -305,8 +304,7 @@ struct Foreach {
     const auto start = Clock::now();
     const compiler::CompileOptions o = compiler::options_of(options);
     return compiling(o, [&] {
-      return Foreach(compiler::compile_foreach(frontend::import_aten(graph), in_place, name, o), device,
-                     seconds_since(start));
+      return Foreach(compiler::compile_foreach(import_graph(graph), in_place, name, o), device, seconds_since(start));
     });
   }
   bool run(const std::vector<std::vector<uintptr_t>>& tensors, const std::vector<int64_t>& numels,

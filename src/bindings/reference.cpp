@@ -4,7 +4,7 @@
 #include <nanobind/ndarray.h>
 
 #include "bindings/bindings.h"
-#include "frontend/aten/import.h"
+#include "bindings/front_end.h"
 #include "graph/text.h"
 #include "passes/pipeline.h"
 #include "support/error.h"
@@ -54,7 +54,7 @@ nb::list evaluate(const std::string& json, const nb::list& inputs, const std::st
   if (precision != "truth" && precision != "rounded")
     throw UserError("evaluate: precision is \"truth\" or \"rounded\"");
   const Exactly environment;
-  const Program program = frontend::import_aten(json, mask_generator());
+  const Program program = import_graph(json, mask_generator());
   const Graph& graph = program.graph;
   require(static_cast<int64_t>(nb::len(inputs)) == graph.input_count,
           "evaluate: the graph takes " + std::to_string(graph.input_count) + " inputs");
@@ -92,13 +92,14 @@ nb::list evaluate(const std::string& json, const nb::list& inputs, const std::st
 }  // namespace
 
 void bind_reference(nb::module_& m) {
-  m.def("supported_operations", &frontend::supported_operations,
-        "ATen operations that are compiled; any other runs in the framework.");
+  m.def(
+      "supported_operations", &supported_operations, nb::arg("front") = "aten",
+      "Operations that are compiled; any other of ATen's runs in the framework, any other of StableHLO's is refused.");
   m.def(
       "import_text",
       [](const std::string& json) {
         const Exactly environment;
-        return print(frontend::import_aten(json, mask_generator()).graph);
+        return print(import_graph(json, mask_generator()).graph);
       },
       nb::arg("json"));
   m.def(
@@ -106,7 +107,7 @@ void bind_reference(nb::module_& m) {
       [](const std::string& json) {
         const Exactly environment;
         Pipeline pipeline("optimized_text");
-        return print(optimize(std::move(frontend::import_aten(json, mask_generator()).graph), pipeline));
+        return print(optimize(std::move(import_graph(json, mask_generator()).graph), pipeline));
       },
       nb::arg("json"));
   m.def("evaluate", &evaluate, nb::arg("json"), nb::arg("inputs"), nb::arg("precision") = "truth",

@@ -12,6 +12,7 @@ int64_t op_cost(Op op) {
     case Op::Cos:
     case Op::Tanh:
     case Op::Erf:
+    case Op::Erfc:
     case Op::Pow: return kTranscendental;
     case Op::Sqrt:
     case Op::Rsqrt:

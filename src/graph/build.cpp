@@ -59,6 +59,11 @@ const Node* Builder::cast(const Node* a, DType dtype) {
   return graph.make(Op::Cast, NoAttr{}, {a}, {dtype, a->shape()}, origin);
 }
 
+const Node* Builder::bitcast(const Node* a, DType dtype) {
+  if (a->dtype() == dtype) return a;
+  return graph.make(Op::Bitcast, NoAttr{}, {a}, {dtype, a->shape()}, origin);
+}
+
 const Node* Builder::reduce(ReduceKind kind, const Node* a, Dims axes, bool keep_dims) {
   std::sort(axes.begin(), axes.end());
   Dims kept, ones = a->shape();

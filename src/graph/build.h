@@ -26,6 +26,8 @@ struct Builder {
   const Node* select(const Node* c, const Node* a, const Node* b);
   const Node* cast(const Node*, DType);  // nothing where the dtype is already so
 
+  const Node* bitcast(const Node*, DType);  // the same
+
   const Node* add(const Node* a, const Node* b) { return binary(Op::Add, a, b); }
   const Node* sub(const Node* a, const Node* b) { return binary(Op::Sub, a, b); }
   const Node* mul(const Node* a, const Node* b) { return binary(Op::Mul, a, b); }

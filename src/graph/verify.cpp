@@ -105,7 +105,8 @@ void Check::elementwise() const {
     case Op::Sin:
     case Op::Cos:
     case Op::Tanh:
-    case Op::Erf: need(is_float(d), "needs a float dtype"); return same_dtype();
+    case Op::Erf:
+    case Op::Erfc: need(is_float(d), "needs a float dtype"); return same_dtype();
     case Op::Not:
     case Op::And:
     case Op::Or:
@@ -121,6 +122,13 @@ void Check::elementwise() const {
       return need(out().dtype == DType::Bool, "gives bool");
     case Op::Select: need(d == DType::Bool, "the condition is bool"); return same_dtype(1);
     case Op::Cast: return;
+    case Op::Bitcast:
+      numeric();
+      need(out().dtype != DType::Bool, "bool is no pattern of bits");
+      return need(size_of(d) == size_of(out().dtype), "the dtypes differ in width");
+    case Op::Shl:
+    case Op::Shr:
+    case Op::Sar: numeric(), need(!is_float(d), "needs an integer dtype"); return same_dtype();
     default: fail("not elementwise");
   }
 }

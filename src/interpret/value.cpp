@@ -20,46 +20,20 @@ template <class T> void write(uint8_t* bytes, int64_t index, T v) {
   std::memcpy(bytes + index * static_cast<int64_t>(sizeof(T)), &v, sizeof(T));
 }
 
-double bf16_of(uint16_t bits) {
-  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
-  float f;
-  std::memcpy(&f, &wide, 4);
-  return f;
-}
-uint16_t bits_of_bf16(double v) {  // v is a bf16 value: the low half of its f32 is zero
-  const float f = static_cast<float>(v);
-  uint32_t wide;
-  std::memcpy(&wide, &f, 4);
-  return std::isnan(v) ? static_cast<uint16_t>((wide >> 16) | 0x40) : static_cast<uint16_t>(wide >> 16);
-}
-
-double f16_of(uint16_t bits) {
-  const int exponent = (bits >> 10) & 31, mantissa = bits & 1023;
-  const double magnitude = exponent == 31  ? (mantissa ? std::nan("") : INFINITY)
-                           : exponent == 0 ? std::ldexp(mantissa, -24)
-                                           : std::ldexp(1024 + mantissa, exponent - 25);
-  return bits & 0x8000 ? -magnitude : magnitude;
-}
-uint16_t bits_of_f16(double v) {  // v is an f16 value
-  const uint16_t sign = std::signbit(v) ? 0x8000 : 0;
-  const double a = std::fabs(v);
-  if (std::isnan(a)) return sign | 0x7e00;
-  if (std::isinf(a)) return sign | 0x7c00;
-  if (a < std::ldexp(1, -14)) return static_cast<uint16_t>(sign | static_cast<uint16_t>(std::ldexp(a, 24)));
-  const int exponent = std::ilogb(a);
-  return static_cast<uint16_t>(sign | ((exponent + 15) << 10) |
-                               (static_cast<int>(std::ldexp(a, 10 - exponent)) - 1024));
-}
-
 Value cast(DType from, DType to, Value a) {
   if (to == DType::Bool) return int_value(is_float(from) ? a.f != 0 : a.i != 0);
   if (is_float(to)) {
     // i64 to f32 rounds once: not by way of double; halves are reached through f32
-    if (to == DType::F64) return float_value(is_float(from) ? a.f : static_cast<double>(a.i));
-    return float_value(round_to(to, is_float(from) ? static_cast<float>(a.f) : static_cast<float>(a.i)));
+    if (to == DType::F64) return float_value(is_float(from) ? a.f : float_of_integer<double>(from, a.i));
+    return float_value(round_to(to, is_float(from) ? static_cast<float>(a.f) : float_of_integer<float>(from, a.i)));
   }
   if (!is_float(from)) return int_value(wrap_to(to, a.i));
   return int_value(truncate_to(to, a.f));
+}
+
+Value bitcast(DType from, DType to, Value a) {
+  const uint64_t bits = is_float(from) ? bits_of_float(from, a.f) : static_cast<uint64_t>(a.i);
+  return is_float(to) ? float_value(float_of_bits(to, bits)) : int_value(wrap_to(to, static_cast<int64_t>(bits)));
 }
 
 double greater(double a, double b) { return std::isnan(a) || a > b ? a : b; }
@@ -85,6 +59,7 @@ template <class T> T arithmetic(Op op, T a, T b) {
     case Op::Cos: return static_cast<T>(std::cos(static_cast<double>(a)));
     case Op::Tanh: return static_cast<T>(std::tanh(static_cast<double>(a)));
     case Op::Erf: return static_cast<T>(std::erf(static_cast<double>(a)));
+    case Op::Erfc: return static_cast<T>(std::erfc(static_cast<double>(a)));
     case Op::Pow: return static_cast<T>(std::pow(static_cast<double>(a), static_cast<double>(b)));
     case Op::Add: return a + b;
     case Op::Sub: return a - b;
@@ -101,21 +76,26 @@ template <class T> T arithmetic(Op op, T a, T b) {
   }
 }
 
-uint64_t power(uint64_t base, int64_t exponent) {  // wraps; negative exponents as integer division would give
-  if (exponent < 0) return base == 1 ? 1 : base == ~0ull ? (exponent & 1 ? ~0ull : 1) : 0;
+// wraps; negative exponents as integer division would give
+uint64_t power(uint64_t base, int64_t exponent, DType d) {
+  if (exponent < 0 && d != DType::U64) return base == 1 ? 1 : base == ~0ull ? (exponent & 1 ? ~0ull : 1) : 0;
   uint64_t r = 1;
-  for (; exponent; exponent >>= 1, base *= base)
-    if (exponent & 1) r *= base;
+  for (auto rest = static_cast<uint64_t>(exponent); rest; rest >>= 1, base *= base)
+    if (rest & 1) r *= base;
   return r;
 }
 
 int64_t arithmetic(Op op, int64_t a, int64_t b, DType d) {
   const uint64_t ua = static_cast<uint64_t>(a), ub = static_cast<uint64_t>(b);
+  if (d == DType::U64 && (op == Op::Div || op == Op::FloorDiv || op == Op::Mod)) {
+    if (ub == 0) return op == Op::Mod ? a : 0;
+    return static_cast<int64_t>(op == Op::Mod ? ua % ub : ua / ub);
+  }
   const bool overflows = b == -1;  // the least integer / -1 traps on the machine: negate, which wraps
   switch (op) {
     case Op::Neg: return static_cast<int64_t>(0 - ua);
-    case Op::Abs: return a < 0 ? static_cast<int64_t>(0 - ua) : a;
-    case Op::Sign: return a > 0 ? 1 : a < 0 ? -1 : 0;
+    case Op::Abs: return a < 0 && d != DType::U64 ? static_cast<int64_t>(0 - ua) : a;
+    case Op::Sign: return a > 0 ? 1 : a == 0 ? 0 : d == DType::U64 ? 1 : -1;
     case Op::Floor:
     case Op::Ceil:
     case Op::Round:
@@ -132,9 +112,12 @@ int64_t arithmetic(Op op, int64_t a, int64_t b, DType d) {
       const int64_t r = overflows ? 0 : a % b;
       return r != 0 && (r < 0) != (b < 0) ? r + b : r;
     }
-    case Op::Pow: return static_cast<int64_t>(power(ua, b));
-    case Op::Max: return std::max(a, b);
-    case Op::Min: return std::min(a, b);
+    case Op::Pow: return static_cast<int64_t>(power(ua, b, d));
+    case Op::Max: return ordered(d, a) > ordered(d, b) ? a : b;
+    case Op::Min: return ordered(d, a) < ordered(d, b) ? a : b;
+    case Op::Shl: return shifted(Shift::Left, d, a, b);
+    case Op::Shr: return shifted(Shift::Right, d, a, b);
+    case Op::Sar: return shifted(Shift::SignedRight, d, a, b);
     case Op::And: return a & b;
     case Op::Or: return a | b;
     case Op::Xor: return a ^ b;
@@ -157,13 +140,16 @@ Value load(const uint8_t* bytes, int64_t index, DType d) {
   switch (d) {
     case DType::F64: return float_value(read<double>(bytes, index));
     case DType::F32: return float_value(static_cast<double>(read<float>(bytes, index)));
-    case DType::BF16: return float_value(bf16_of(read<uint16_t>(bytes, index)));
-    case DType::F16: return float_value(f16_of(read<uint16_t>(bytes, index)));
+    case DType::BF16: return float_value(float_of_bits(d, read<uint16_t>(bytes, index)));
+    case DType::F16: return float_value(float_of_bits(d, read<uint16_t>(bytes, index)));
     case DType::I64: return int_value(read<int64_t>(bytes, index));
     case DType::I32: return int_value(read<int32_t>(bytes, index));
     case DType::I16: return int_value(read<int16_t>(bytes, index));
     case DType::I8: return int_value(read<int8_t>(bytes, index));
     case DType::U8: return int_value(read<uint8_t>(bytes, index));
+    case DType::U64: return int_value(static_cast<int64_t>(read<uint64_t>(bytes, index)));
+    case DType::U32: return int_value(read<uint32_t>(bytes, index));
+    case DType::U16: return int_value(read<uint16_t>(bytes, index));
     case DType::Bool: return int_value(read<uint8_t>(bytes, index) != 0);
   }
   return int_value(0);
@@ -173,11 +159,14 @@ void store(uint8_t* bytes, int64_t index, DType d, Value v) {
   switch (d) {
     case DType::F64: return write<double>(bytes, index, v.f);
     case DType::F32: return write<float>(bytes, index, static_cast<float>(v.f));
-    case DType::BF16: return write<uint16_t>(bytes, index, bits_of_bf16(v.f));
-    case DType::F16: return write<uint16_t>(bytes, index, bits_of_f16(v.f));
-    case DType::I64: return write<int64_t>(bytes, index, v.i);
-    case DType::I32: return write<int32_t>(bytes, index, static_cast<int32_t>(v.i));
-    case DType::I16: return write<int16_t>(bytes, index, static_cast<int16_t>(v.i));
+    case DType::BF16: return write(bytes, index, static_cast<uint16_t>(bits_of_float(d, v.f)));
+    case DType::F16: return write(bytes, index, static_cast<uint16_t>(bits_of_float(d, v.f)));
+    case DType::I64:
+    case DType::U64: return write<int64_t>(bytes, index, v.i);
+    case DType::I32:
+    case DType::U32: return write<int32_t>(bytes, index, static_cast<int32_t>(v.i));
+    case DType::I16:
+    case DType::U16: return write<int16_t>(bytes, index, static_cast<int16_t>(v.i));
     case DType::I8: return write<int8_t>(bytes, index, static_cast<int8_t>(v.i));
     case DType::U8:
     case DType::Bool: return write<uint8_t>(bytes, index, static_cast<uint8_t>(v.i));
@@ -186,11 +175,12 @@ void store(uint8_t* bytes, int64_t index, DType d, Value v) {
 
 Value elementwise(Op op, DType from, DType to, const Value* args) {
   if (op == Op::Cast) return cast(from, to, args[0]);
+  if (op == Op::Bitcast) return bitcast(from, to, args[0]);
   if (op == Op::Select) return args[0].i ? args[1] : args[2];
   const bool unary = arity_of(op) == 1;
   const Value a = args[0], b = unary ? args[0] : args[1];
   if (op == Op::Lt || op == Op::Le || op == Op::Eq || op == Op::Ne || op == Op::IsNan)
-    return int_value(is_float(from) ? compare(op, a.f, b.f) : compare(op, a.i, b.i));
+    return int_value(is_float(from) ? compare(op, a.f, b.f) : compare(op, ordered(from, a.i), ordered(from, b.i)));
   if (from == DType::F64) return float_value(arithmetic<double>(op, a.f, b.f));
   if (from == DType::F32)
     return float_value(static_cast<double>(arithmetic<float>(op, static_cast<float>(a.f), static_cast<float>(b.f))));
@@ -205,11 +195,11 @@ Value fused_multiply_add(DType d, Value a, Value b, Value c) {
 }
 
 Value pair_of(Value low, Value high) {
-  return int_value(static_cast<int32_t>(static_cast<uint32_t>(bits_of_bf16(high.f)) << 16 | bits_of_bf16(low.f)));
+  return int_value(static_cast<int32_t>(bits_of_float(DType::BF16, high.f) << 16 | bits_of_float(DType::BF16, low.f)));
 }
 Value dot(Value a, Value b, Value c) {
   const auto half = [](Value pair, int shift) {
-    return float_value(bf16_of(static_cast<uint16_t>(static_cast<uint64_t>(pair.i) >> shift)));
+    return float_value(float_of_bits(DType::BF16, static_cast<uint64_t>(pair.i) >> shift & 0xffff));
   };
   return fused_multiply_add(DType::F32, half(a, 0), half(b, 0),
                             fused_multiply_add(DType::F32, half(a, 16), half(b, 16), c));
@@ -237,7 +227,7 @@ void add_products(float x, const float* y, float* sums, int n) {
 void tile_dot(uint8_t* sums, const uint8_t* a, const uint8_t* b) {
   constexpr int n = loop::kTileSide;
   const auto operand = [](const uint8_t* tile, int pair, int half) {
-    return flushed(static_cast<float>(bf16_of(read<uint16_t>(tile, 2 * pair + half))));
+    return flushed(static_cast<float>(float_of_bits(DType::BF16, read<uint16_t>(tile, 2 * pair + half))));
   };
   float columns[2][n][n];  // [half][k][j]
   for (int half = 0; half < 2; ++half)
@@ -254,8 +244,8 @@ void tile_dot(uint8_t* sums, const uint8_t* a, const uint8_t* b) {
 Value neutral(ReduceKind kind, DType d) {
   const double infinity = std::numeric_limits<double>::infinity();
   const int bits = static_cast<int>(size_of(d)) * 8;
-  const int64_t greatest = d == DType::Bool ? 1 : d == DType::U8 ? 255 : static_cast<int64_t>((1ull << (bits - 1)) - 1);
-  const int64_t least = d == DType::Bool || d == DType::U8 ? 0 : -greatest - 1;
+  const auto all = static_cast<int64_t>(~uint64_t{0} >> (64 - bits + (is_unsigned(d) ? 0 : 1)));
+  const int64_t greatest = d == DType::Bool ? 1 : all, least = is_unsigned(d) ? 0 : -greatest - 1;
   switch (kind) {
     case ReduceKind::Sum: return is_float(d) ? float_value(0) : int_value(0);
     case ReduceKind::Prod: return is_float(d) ? float_value(1) : int_value(1);

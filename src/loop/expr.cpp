@@ -34,7 +34,7 @@ Expr real(double value, DType dtype) {
 }
 
 Expr apply(Op op, std::vector<Expr> args) {
-  require(is_elementwise(op) && op != Op::Cast,
+  require(is_elementwise(op) && op != Op::Cast && op != Op::Bitcast,
           fmt::format("apply: {} is not an elementwise op with a dtype of its own", name_of(op)));
   require(static_cast<int>(args.size()) == arity_of(op),
           fmt::format("apply: {} takes {} operands, not {}", name_of(op), arity_of(op), args.size()));
@@ -55,6 +55,16 @@ Expr cast(Expr a, DType dtype) {
   if (a->dtype == dtype) return a;
   ExprNode n = node(ExprKind::Apply, dtype);
   n.op = Op::Cast;
+  n.args = {std::move(a)};
+  return share(std::move(n));
+}
+
+Expr bitcast(Expr a, DType dtype) {
+  require(size_of(a->dtype) == size_of(dtype) && a->dtype != DType::Bool && dtype != DType::Bool,
+          fmt::format("bitcast: {} as {}", name_of(a->dtype), name_of(dtype)));
+  if (a->dtype == dtype) return a;
+  ExprNode n = node(ExprKind::Apply, dtype);
+  n.op = Op::Bitcast;
   n.args = {std::move(a)};
   return share(std::move(n));
 }

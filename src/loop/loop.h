@@ -41,7 +41,7 @@ using Expr = std::shared_ptr<const ExprNode>;
 
 struct ExprNode {
   ExprKind kind;
-  DType dtype;             // of the value. Int: I64, I32, I8, U8 or Bool; Float: a float dtype; Var: I64
+  DType dtype;             // of the value. Int: not a float dtype; Float: a float dtype; Var: I64
   int64_t int_value = 0;   // Int
   double float_value = 0;  // Float
   int id = -1;             // Var, Local, Load: which variable, local, buffer of the nest
@@ -63,6 +63,7 @@ Expr integer(int64_t, DType = DType::I64);
 Expr real(double, DType);
 Expr apply(Op, std::vector<Expr>);  // result dtype as ops.def says; not for Cast
 Expr cast(Expr, DType);
+Expr bitcast(Expr, DType);  // as wide
 Expr fma(Expr a, Expr b, Expr c);  // one rounding
 Expr pair(Expr low, Expr high);
 Expr dot(Expr a, Expr b, Expr c);

@@ -380,11 +380,13 @@ class Parser {
       std::vector<Expr> a = arguments(3);
       return dot(a[0], a[1], a[2]);
     }
-    if (take_word("cast")) {
+    if (w == "cast" || w == "bitcast") {
+      word();
       expect("<");
       const DType dtype = dtype_of(word());
       expect(">");
-      return cast(arguments(1)[0], dtype);
+      const Expr a = arguments(1)[0];
+      return w == "cast" ? cast(a, dtype) : bitcast(a, dtype);
     }
     if (const auto at = buffers_.find(w); at != buffers_.end()) return load(at->second);
     if (const auto at = vars_.find(w); at != vars_.end()) return word(), nest_.var(at->second);

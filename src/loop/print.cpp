@@ -197,7 +197,8 @@ class Printer {
       case ExprKind::Dot: return fmt::format("dot({})", list(e->args));
       case ExprKind::Apply: break;
     }
-    if (e->op == Op::Cast) return fmt::format("cast<{}>({})", name_of(e->dtype), expr(e->args[0]));
+    if (e->op == Op::Cast || e->op == Op::Bitcast)
+      return fmt::format("{}<{}>({})", name_of(e->op), name_of(e->dtype), expr(e->args[0]));
     const bool number_on_the_right = e->args.size() == 2 && e->args[1]->kind == ExprKind::Int && e->dtype == DType::I64;
     for (const text::Infix& infix : text::kInfix) {
       if (infix.op != e->op) continue;

@@ -90,6 +90,9 @@ Bounds bounds_of(const Expr& e) {
     case DType::I8: return {-128, 127};
     case DType::I16: return {-32768, 32767};
     case DType::I32: return {std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()};
+    case DType::U16: return {0, 65535};
+    case DType::U32: return {0, 0xffffffff};
+    case DType::U64:
     case DType::I64:
     case DType::F64:
     case DType::F32:

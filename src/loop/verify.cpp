@@ -208,6 +208,7 @@ class Verifier {
     check(is_elementwise(e.op), name + " is not elementwise");
     check(static_cast<int>(e.args.size()) == arity_of(e.op), name + " with a wrong number of operands");
     if (e.op == Op::Cast) return;
+    if (e.op == Op::Bitcast) return check(size_of(e.dtype) == size_of(e.args[0]->dtype), name + " changes the width");
     const bool select = e.op == Op::Select;
     const DType of = e.args[select ? 1 : 0]->dtype;
     check(!select || e.args[0]->dtype == DType::Bool, "select's condition is not bool");

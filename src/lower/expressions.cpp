@@ -189,6 +189,10 @@ Expr Expressions::elementwise(const Node* n, Index& index) {
     Expr e = args[0]->dtype == arithmetic_dtype(to) ? args[0] : loop::cast(args[0], arithmetic_dtype(to));
     return arithmetic(to, e);
   }
+  if (n->op == Op::Bitcast) {
+    const Expr e = loop::bitcast(loop::cast(args[0], n->in(0)->dtype()), n->dtype());
+    return loop::cast(e, arithmetic_dtype(n->dtype()));
+  }
   // Two identical operands are one computation.
   if (args.size() == 2 && n->in(0) == n->in(1)) args[0] = args[1] = keep("t", args[0]);
   return arithmetic(n->dtype(), apply(n->op, std::move(args)));

@@ -29,6 +29,9 @@ Expr neutral(ReduceKind kind, DType dtype) {
       case DType::I16: return greatest ? 32767 : -32768;
       case DType::I8: return greatest ? 127 : -128;
       case DType::U8: return greatest ? 255 : 0;
+      case DType::U16: return greatest ? 65535 : 0;
+      case DType::U32: return greatest ? 0xffffffff : 0;
+      case DType::U64: return greatest ? -1 : 0;  // its bits
       case DType::Bool: return greatest ? 1 : 0;
       case DType::F64:
       case DType::F32:

@@ -61,7 +61,7 @@ N undo_itself(Builder&, N n) { return n->in(0)->op == n->op ? n->in(0)->in(0) : 
 /// |-x| is |x| where the dtype has signs: an unsigned -1 is 255, and so is its absolute value.
 N abs_of_signless(Builder& b, N n) {
   if (n->in(0)->op == Op::Abs) return n->in(0);
-  return n->in(0)->op == Op::Neg && n->dtype() != DType::U8 ? b.unary(Op::Abs, n->in(0)->in(0)) : nullptr;
+  return n->in(0)->op == Op::Neg && !is_unsigned(n->dtype()) ? b.unary(Op::Abs, n->in(0)->in(0)) : nullptr;
 }
 
 /// Of NaN, == is false and != true: each is the other's opposite. The orders are so of integers alone.

@@ -33,6 +33,9 @@ Range range_of(DType d) {
     case DType::I16: return {15, true, 0};
     case DType::I8: return {7, true, 0};
     case DType::U8: return {8, false, 0};
+    case DType::U16: return {16, false, 0};
+    case DType::U32: return {32, false, 0};
+    case DType::U64: return {64, false, 0};
     case DType::Bool: return {1, false, 0};
   }
   return {};

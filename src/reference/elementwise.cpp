@@ -37,6 +37,7 @@ template <class Round> double of_floats(Op op, double a, double b, Round round) 
     case Op::Cos: return std::cos(a);
     case Op::Tanh: return std::tanh(a);
     case Op::Erf: return std::erf(a);
+    case Op::Erfc: return std::erfc(a);
     case Op::Add: return a + b;
     case Op::Sub: return a - b;
     case Op::Mul: return a * b;
@@ -50,30 +51,31 @@ template <class Round> double of_floats(Op op, double a, double b, Round round) 
   }
 }
 
-int64_t power(int64_t base, int64_t exponent) {
-  if (exponent < 0) return base == 1 ? 1 : base == -1 ? (exponent % 2 ? -1 : 1) : 0;
+int64_t power(DType dtype, int64_t base, int64_t exponent) {
+  if (exponent < 0 && dtype != DType::U64) return base == 1 ? 1 : base == -1 ? (exponent % 2 ? -1 : 1) : 0;
   uint64_t result = 1, square = static_cast<uint64_t>(base);
-  for (; exponent; exponent >>= 1, square *= square)
-    if (exponent & 1) result *= square;
+  for (auto rest = static_cast<uint64_t>(exponent); rest; rest >>= 1, square *= square)
+    if (rest & 1) result *= square;
   return static_cast<int64_t>(result);
 }
 
-int64_t divide(int64_t a, int64_t b) {
+int64_t divide(DType dtype, int64_t a, int64_t b) {
   if (b == 0) return 0;
+  if (dtype == DType::U64) return static_cast<int64_t>(static_cast<uint64_t>(a) / static_cast<uint64_t>(b));
   return b == -1 ? static_cast<int64_t>(-static_cast<uint64_t>(a)) : a / b;  // the least integer has no opposite
 }
 
-int64_t floor_divide(int64_t a, int64_t b) {
-  const int64_t quotient = divide(a, b);
-  return b != 0 && b != -1 && a % b != 0 && (a < 0) != (b < 0) ? quotient - 1 : quotient;
+int64_t floor_divide(DType dtype, int64_t a, int64_t b) {
+  const int64_t quotient = divide(dtype, a, b);
+  return !is_unsigned(dtype) && b != 0 && b != -1 && a % b != 0 && (a < 0) != (b < 0) ? quotient - 1 : quotient;
 }
 
 int64_t of_integers(Op op, DType dtype, int64_t a, int64_t b) {
   const auto u = [](int64_t x) { return static_cast<uint64_t>(x); };  // so that overflow wraps
   switch (op) {
     case Op::Neg: return -u(a);
-    case Op::Abs: return a < 0 ? -u(a) : u(a);
-    case Op::Sign: return (a > 0) - (a < 0);
+    case Op::Abs: return a < 0 && dtype != DType::U64 ? -u(a) : u(a);
+    case Op::Sign: return dtype == DType::U64 ? a != 0 : (a > 0) - (a < 0);
     case Op::Floor:
     case Op::Ceil:
     case Op::Round:
@@ -82,12 +84,15 @@ int64_t of_integers(Op op, DType dtype, int64_t a, int64_t b) {
     case Op::Add: return u(a) + u(b);
     case Op::Sub: return u(a) - u(b);
     case Op::Mul: return u(a) * u(b);
-    case Op::Div: return divide(a, b);
-    case Op::FloorDiv: return floor_divide(a, b);
-    case Op::Mod: return u(a) - u(floor_divide(a, b)) * u(b);
-    case Op::Pow: return power(a, b);
-    case Op::Max: return std::max(a, b);
-    case Op::Min: return std::min(a, b);
+    case Op::Div: return divide(dtype, a, b);
+    case Op::FloorDiv: return floor_divide(dtype, a, b);
+    case Op::Mod: return u(a) - u(floor_divide(dtype, a, b)) * u(b);
+    case Op::Pow: return power(dtype, a, b);
+    case Op::Max: return ordered(dtype, a) > ordered(dtype, b) ? a : b;
+    case Op::Min: return ordered(dtype, a) < ordered(dtype, b) ? a : b;
+    case Op::Shl: return shifted(Shift::Left, dtype, a, b);
+    case Op::Shr: return shifted(Shift::Right, dtype, a, b);
+    case Op::Sar: return shifted(Shift::SignedRight, dtype, a, b);
     case Op::And: return a & b;
     case Op::Or: return a | b;
     case Op::Xor: return a ^ b;
@@ -111,13 +116,26 @@ Tensor cast(const Node& node, const Tensor& a, Precision precision) {
   const DType from = a.type.dtype, to = node.dtype();
   // halves are reached through f32, as on the machine and in eager
   const bool by_f32 = precision == Precision::Rounded && to != DType::F64;
-  const auto to_float = [&](auto value) {
-    return kept(precision, to, by_f32 ? static_cast<float>(value) : static_cast<double>(value));
+  const auto of_float = [&](double value) { return kept(precision, to, by_f32 ? static_cast<float>(value) : value); };
+  const auto of_integer = [&](int64_t value) {
+    return kept(precision, to, by_f32 ? float_of_integer<float>(from, value) : float_of_integer<double>(from, value));
   };
   for (int64_t i = 0; i < node.type.numel(); ++i) {
-    if (is_float(to)) out.f[i] = is_float(from) ? to_float(a.f[i]) : to_float(a.i[i]);
+    if (is_float(to)) out.f[i] = is_float(from) ? of_float(a.f[i]) : of_integer(a.i[i]);
     else if (!is_float(from)) out.i[i] = wrap_to(to, a.i[i]);
     else out.i[i] = to == DType::Bool ? a.f[i] != 0 : truncate_to(to, a.f[i]);
+  }
+  return out;
+}
+
+/// Of a float that is not rounded to its dtype: the bits of the one that it stands for.
+Tensor bitcast(const Node& node, const Tensor& a) {
+  Tensor out = zeros(node.type);
+  const DType from = a.type.dtype, to = node.dtype();
+  for (int64_t i = 0; i < node.type.numel(); ++i) {
+    const uint64_t bits = is_float(from) ? bits_of_float(from, a.f[i]) : static_cast<uint64_t>(a.i[i]);
+    if (is_float(to)) out.f[i] = float_of_bits(to, bits);
+    else out.i[i] = wrap_to(to, static_cast<int64_t>(bits));
   }
   return out;
 }
@@ -133,6 +151,7 @@ Tensor select(const Node& node, const Operands& in) {
 
 Tensor evaluate_elementwise(const Node& node, const Operands& in, Precision precision) {
   if (node.op == Op::Cast) return cast(node, *in[0], precision);
+  if (node.op == Op::Bitcast) return bitcast(node, *in[0]);
   if (node.op == Op::Select) return select(node, in);
   Tensor out = zeros(node.type);
   const Tensor &a = *in[0], &b = *in.back();  // one and the same where there is one input
@@ -141,7 +160,9 @@ Tensor evaluate_elementwise(const Node& node, const Operands& in, Precision prec
   const auto round = [&](double value) { return kept(precision, node.dtype(), value); };
   for (int64_t i = 0; i < node.type.numel(); ++i) {
     if (compares)
-      out.i[i] = is_float(a.type.dtype) ? compare(node.op, a.f[i], b.f[i]) : compare(node.op, a.i[i], b.i[i]);
+      out.i[i] = is_float(a.type.dtype)
+                     ? compare(node.op, a.f[i], b.f[i])
+                     : compare(node.op, ordered(a.type.dtype, a.i[i]), ordered(a.type.dtype, b.i[i]));
     else if (is_float(node.dtype())) out.f[i] = round(of_floats(node.op, a.f[i], b.f[i], round));
     else out.i[i] = wrap_to(node.dtype(), of_integers(node.op, node.dtype(), a.i[i], b.i[i]));
   }

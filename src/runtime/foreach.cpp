@@ -25,7 +25,10 @@ uint64_t scalar_bits(double value, DType dtype) {
     case DType::F16:
     case DType::I16:
     case DType::I8:
-    case DType::U8: break;
+    case DType::U8:
+    case DType::U16:
+    case DType::U32:
+    case DType::U64: break;
   }
   throw InternalError("foreach: a scalar of dtype " + std::string(name_of(dtype)));
 }

@@ -10,7 +10,8 @@ namespace trainc {
 #define TRAINC_DTYPES(X) \
   X(F64, "f64", 8, true) X(F32, "f32", 4, true) X(BF16, "bf16", 2, true) X(F16, "f16", 2, true) \
   X(I64, "i64", 8, false) X(I32, "i32", 4, false) X(I16, "i16", 2, false) X(I8, "i8", 1, false) \
-  X(U8, "u8", 1, false) X(Bool, "bool", 1, false)
+  X(U8, "u8", 1, false) X(Bool, "bool", 1, false) \
+  X(U64, "u64", 8, false) X(U32, "u32", 4, false) X(U16, "u16", 2, false)
 // clang-format on
 
 enum class DType : uint8_t {
@@ -36,6 +37,10 @@ constexpr bool is_float(DType d) {
 #undef X
   }
   return false;
+}
+/// Bool among them: 0 and 1.
+constexpr bool is_unsigned(DType d) {
+  return d == DType::U8 || d == DType::U16 || d == DType::U32 || d == DType::U64 || d == DType::Bool;
 }
 constexpr std::string_view name_of(DType d) {
   switch (d) {

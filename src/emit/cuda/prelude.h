@@ -26,7 +26,7 @@ template <class T> INLINE T sign(T a) { return (T)((a > (T)0) - (a < (T)0)); }
 template <class T> INLINE T sum(T a, T b) { return (T)(a + b); }
 template <class T> INLINE T product(T a, T b) { return (T)(a * b); }
 // Integer division that never traps: by 0 gives 0.
-template <class T> INLINE T div_trunc(T a, T b) { return b == 0 ? (T)0 : b == (T)-1 ? (T)(0 - (u64)a) : (T)(a / b); }
+template <class T> INLINE T div_trunc(T a, T b) { return b == 0 ? (T)0 : (T)-1 < (T)0 && b == (T)-1 ? (T)(0 - (u64)a) : (T)(a / b); }
 template <class T> INLINE T div_floor(T a, T b) {
   const T q = div_trunc(a, b), r = (T)(a - (T)((u64)q * (u64)b));
   return b != 0 && r != 0 && (r < 0) != (b < 0) ? (T)(q - 1) : q;
@@ -35,10 +35,19 @@ template <class T> INLINE T mod_floor(T a, T b) { return (T)(a - (T)((u64)div_fl
 INLINE float mod_floor(float a, float b) { const float r = fmodf(a, b); return r != 0 && (r < 0) != (b < 0) ? r + b : r; }
 INLINE double mod_floor(double a, double b) { const double r = fmod(a, b); return r != 0 && (r < 0) != (b < 0) ? r + b : r; }
 template <class T> INLINE T power(T base, T exponent) {
-  if (exponent < 0) return base == 1 ? (T)1 : base == (T)-1 ? (exponent & 1 ? (T)-1 : (T)1) : (T)0;
+  if (exponent < (T)0) return base == 1 ? (T)1 : base == (T)-1 ? (exponent & 1 ? (T)-1 : (T)1) : (T)0;
   u64 r = 1, b = (u64)base;
   for (u64 e = (u64)exponent; e; e >>= 1, b *= b) if (e & 1) r *= b;
   return (T)r;
+}
+// By b bits, b taken as unsigned: everything is shifted out from the width on.
+template <class T> INLINE bool within_width(T b) { return b >= (T)0 && (u64)b < 8 * sizeof(T); }
+template <class T> INLINE u64 bits_of(T a) { return (u64)a & (~0ull >> (64 - 8 * sizeof(T))); }
+template <class T> INLINE T shift_left(T a, T b) { return within_width(b) ? (T)(bits_of(a) << b) : (T)0; }
+template <class T> INLINE T shift_right(T a, T b) { return within_width(b) ? (T)(bits_of(a) >> b) : (T)0; }
+template <class T> INLINE T shift_right_signed(T a, T b) {
+  const int up = 64 - 8 * sizeof(T);
+  return (T)((i64)((u64)a << up) >> up >> (within_width(b) ? (int)b : 63));
 }
 // Out of range and NaN give the lowest integer, as on the CPU.
 INLINE i64 to_i64(double x) { return x >= -0x1p63 && x < 0x1p63 ? (i64)x : (i64)(1ull << 63); }

@@ -29,6 +29,9 @@ const char* type_of(DType d) {
     case DType::I16: return "short";
     case DType::I8: return "signed char";
     case DType::U8: return "unsigned char";
+    case DType::U64: return "u64";
+    case DType::U32: return "unsigned";
+    case DType::U16: return "unsigned short";
     case DType::Bool: return "bool";
   }
   return "?";
@@ -181,6 +184,7 @@ class Printer {
     switch (e->kind) {
       case ExprKind::Int:
         if (e->dtype == DType::Bool) return e->int_value ? "true" : "false";
+        if (e->dtype == DType::U64) return fmt::format("{}ull", static_cast<uint64_t>(e->int_value));
         if (e->dtype == DType::I64 && !narrow(e))
           return e->int_value == INT64_MIN ? "(i64)(1ull << 63)" : fmt::format("({}ll)", e->int_value);
         if (e->dtype == DType::I64)
@@ -203,6 +207,7 @@ class Printer {
       }
       case ExprKind::Apply: break;
     }
+    if (e->op == Op::Bitcast) return bitcast(expr(e->args[0]), e->args[0]->dtype, e->dtype);
     if (e->op == Op::Cast) return convert(expr(e->args[0]), e->args[0]->dtype, e->dtype);
     return operation(e);
   }
@@ -215,8 +220,16 @@ class Printer {
       return fmt::format("f32_to_{}({})", name_of(to), convert(x, from, DType::F32));
     if (to == DType::Bool) return fmt::format("({} != 0)", x);
     if (is_float(from) && !is_float(to))
-      return to == DType::I64 ? fmt::format("to_i64({})", x) : fmt::format("({})to_i32({})", type_of(to), x);
+      return fmt::format("({})to_{}({})", type_of(to), size_of(to) == 8 ? "i64" : "i32", x);
     return fmt::format("({})({})", type_of(to), x);
+  }
+
+  static std::string bitcast(const std::string& x, DType from, DType to) {
+    if (from == DType::F32) return fmt::format("({})__float_as_uint({})", type_of(to), x);
+    if (from == DType::F64) return fmt::format("({})__double_as_longlong({})", type_of(to), x);
+    if (to == DType::F32) return fmt::format("__uint_as_float((unsigned)({}))", x);
+    if (to == DType::F64) return fmt::format("__longlong_as_double((i64)({}))", x);
+    return fmt::format("({})({})", type_of(to), x);  // halves are their bits
   }
 
   std::string operation(const Expr& e) {
@@ -256,7 +269,9 @@ class Printer {
     switch (e->op) {
       case Op::Neg: return real ? fmt::format("(-{})", a[0]) : fmt::format("({})(0 - (u64){})", type_of(d), a[0]);
       case Op::Abs:
-        return real ? call("fabs") : fmt::format("({} < 0 ? ({})(0 - (u64){}) : {})", a[0], type_of(d), a[0], a[0]);
+        return is_unsigned(d) ? a[0]
+               : real         ? call("fabs")
+                              : fmt::format("({} < 0 ? ({})(0 - (u64){}) : {})", a[0], type_of(d), a[0], a[0]);
       case Op::Sign: return fmt::format("sign<{}>({})", type_of(d), a[0]);
       case Op::Floor: return rounding("floor");
       case Op::Ceil: return rounding("ceil");
@@ -272,6 +287,7 @@ class Printer {
       case Op::Cos: return real_call("cos");
       case Op::Tanh: return real_call("tanh");
       case Op::Erf: return real_call("erf");
+      case Op::Erfc: return real_call("erfc");
       case Op::Not: return d == DType::Bool ? "(!" + a[0] + ")" : fmt::format("({})(~{})", type_of(d), a[0]);
       case Op::IsNan: return fmt::format("({} != {})", a[0], a[0]);
       case Op::Add: return infix("+");
@@ -294,6 +310,9 @@ class Printer {
       case Op::And: return bits("&");
       case Op::Or: return bits("|");
       case Op::Xor: return bits("^");
+      case Op::Shl: return typed("shift_left");
+      case Op::Shr: return typed("shift_right");
+      case Op::Sar: return typed("shift_right_signed");
       case Op::Lt: return compare("<");
       case Op::Le: return compare("<=");
       case Op::Eq: return compare("==");
@@ -301,6 +320,7 @@ class Printer {
       case Op::Select: return fmt::format("({} ? {} : {})", a[0], a[1], a[2]);
       // What an expression of a nest never is:
       case Op::Cast:  // plain()
+      case Op::Bitcast:
       case Op::Input:
       case Op::Constant:
       case Op::Iota:

@@ -31,6 +31,7 @@ Value* Printer::apply(const ExprNode& e, const std::vector<Value*>& operands) {
   if (e.kind == ExprKind::Dot) return dot(b_, operands[0], operands[1], operands[2], has_bf16_dot(level_));
   const DType operand = e.args[e.op == Op::Select ? 1 : 0]->dtype;
   if (e.op == Op::Cast) return convert(b_, operands[0], operand, e.dtype);
+  if (e.op == Op::Bitcast) return bitcast(b_, operands[0], e.dtype);
   return elementwise(b_, e.op, operand, operands);
 }
 

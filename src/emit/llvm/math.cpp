@@ -209,6 +209,32 @@ Value* erf(const Reals& r, Value* x) {
   return r.with_sign(r.pick(r.less(t, r.num(0.85)), small, large), x);
 }
 
+// e^(-x^2) p(t) / (1 + 2 |x|) with t = (|x| - k) / (|x| + k), which takes [0, inf) to [-1, 1); below 0: 2 less that.
+// The coefficients are the interpolation of e^(x^2) erfc(x) (1 + 2 x) at Chebyshev's points up to where erfc is 0.
+Value* erfc(const Reals& r, Value* x) {
+  Value* t = r.min(r.abs(x), r.f64 ? 28 : 11);
+  Value *k = r.num(r.f64 ? 4 : 3), *place = r.div(r.sub(t, k), r.add(t, k));
+  Value* p =
+      r.f64
+          ? r.polynomial(
+                place, {0x1.3ba5916e9fd7fp+0,   -0x1.1df1ad154a29ap-3,  0x1.f7f5df66fda68p-7,   0x1.16ecefcfa5ef4p-4,
+                        -0x1.9ddb23c3ea117p-4,  0x1.7fee004df8fd8p-4,   -0x1.0fb06dfe39c6ep-4,  0x1.3079edf9c6579p-5,
+                        -0x1.09623885e296cp-6,  0x1.49c671981a350p-8,   -0x1.8d4a9b8de5113p-11, -0x1.a1de821a844f8p-13,
+                        0x1.3be08def94d4ep-13,  -0x1.996aba9c22640p-16, -0x1.789e15c15fc4bp-17, 0x1.7fbcc3f447a87p-18,
+                        0x1.426a45261adb0p-22,  -0x1.c0c6363fdbeaep-21, 0x1.10cff3710db44p-24,  0x1.f347b88d2069cp-24,
+                        -0x1.0d4e9902913a9p-27, -0x1.e3bd0ec1921e9p-27, -0x1.0b66f16459774p-29})
+          : r.polynomial(place,
+                         {0x1.40c522d601fcap+0, -0x1.15c089bb78e80p-3, -0x1.85a154ed7ab42p-5, 0x1.098424d3728c7p-3,
+                          -0x1.e88a70eaa49afp-4, 0x1.17baef6f51f61p-4, -0x1.85c77971e5c6ep-6, 0x1.5217773a5c8e9p-9,
+                          0x1.056b7648fef03p-9, -0x1.a28f44084767cp-11, -0x1.22cc60fae0c0bp-12});
+  Value *square = r.mul(t, t), *lost = r.neg(r.fma(t, t, r.neg(square)));  // what rounding the square lost
+  Value* e = r.f64 ? exp(r, r.neg(square), lost) : exp(r, r.neg(square));
+  if (!r.f64) e = r.fma(e, lost, e);
+  Value* y = r.mul(e, r.div(p, r.fma(r.num(2), t, r.num(1))));
+  y = r.pick(r.less(x, r.num(0)), r.sub(r.num(2), y), y);
+  return r.pick(r.nan(x), x, y);
+}
+
 }  // namespace
 
 Value* transcendental(Builder& b, Op op, Value* x) {
@@ -222,6 +248,7 @@ Value* transcendental(Builder& b, Op op, Value* x) {
     case Op::Exp: return exp(r, x);
     case Op::Tanh: return tanh(r, x);
     case Op::Erf: return erf(r, x);
+    case Op::Erfc: return erfc(r, x);
     case Op::Expm1: return in_f64(expm1);
     case Op::Log: return in_f64(log);
     case Op::Log1p: return in_f64(log1p);

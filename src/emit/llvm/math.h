@@ -5,7 +5,7 @@
 
 namespace trainc::emit {
 
-/// Exp, Expm1, Log, Log1p, Sin, Cos, Tanh or Erf of a float or double, or a vector of them.
+/// Exp, Expm1, Log, Log1p, Sin, Cos, Tanh, Erf or Erfc of a float or double, or a vector of them.
 llvm::Value* transcendental(Builder&, Op, llvm::Value*);
 /// Sin or cos, at every magnitude (trigonometry.cpp: the reduction is exact).
 llvm::Value* sine(Builder&, llvm::Value*, bool cosine);

@@ -20,6 +20,9 @@ llvm::Type* value_type(llvm::LLVMContext& c, DType d) {
     case DType::I32:
     case DType::I16:
     case DType::I8:
+    case DType::U64:
+    case DType::U32:
+    case DType::U16:
     case DType::U8: break;
   }
   return llvm::Type::getIntNTy(c, static_cast<unsigned>(size_of(d)) * 8);
@@ -87,6 +90,16 @@ Value* integer_power(Builder& b, DType d, Value* x, Value* y) {
   return b.CreateSelect(b.CreateICmpSLT(y, integer(x, 0)), inverse, result);
 }
 
+// LLVM's shifts are poison from the width on.
+Value* shift(Builder& b, Op op, Value* x, Value* by) {
+  const unsigned bits = x->getType()->getScalarSizeInBits();
+  Value *within = b.CreateICmpULT(by, integer(x, bits)), *last = integer(x, bits - 1);
+  if (op == Op::Sar) return b.CreateAShr(x, b.CreateSelect(within, by, last));
+  Value* bounded = b.CreateSelect(within, by, integer(x, 0));
+  Value* moved = op == Op::Shl ? b.CreateShl(x, bounded) : b.CreateLShr(x, bounded);
+  return b.CreateSelect(within, moved, integer(x, 0));
+}
+
 // Out of range and NaN give the lowest integer, as cvttss2si does; fptosi alone would be poison there.
 Value* float_to_int(Builder& b, Value* x, unsigned bits) {
   llvm::Type* type = widen(b.getIntNTy(bits), lanes_of(x));
@@ -137,12 +150,16 @@ Value* convert(Builder& b, Value* x, DType from, DType to) {
                                   : b.CreateFPExt(x, type);
     }
     if (to == DType::Bool) return b.CreateFCmpUNE(x, number(x, 0));
-    return b.CreateTrunc(float_to_int(b, x, to == DType::I64 ? 64 : 32), type);
+    return b.CreateTrunc(float_to_int(b, x, size_of(to) == 8 ? 64 : 32), type);
   }
   if (to == DType::Bool) return b.CreateICmpNE(x, integer(x, 0));
   if (to == DType::BF16 || to == DType::F16) return convert(b, convert(b, x, from, DType::F32), DType::F32, to);
   if (is_float(to)) return is_unsigned(from) ? b.CreateUIToFP(x, type) : b.CreateSIToFP(x, type);
   return is_unsigned(from) ? b.CreateZExtOrTrunc(x, type) : b.CreateSExtOrTrunc(x, type);
+}
+
+Value* bitcast(Builder& b, Value* x, DType to) {
+  return b.CreateBitCast(x, widen(value_type(b.getContext(), to), lanes_of(x)));
 }
 
 Value* elementwise(Builder& b, Op op, DType d, const std::vector<Value*>& v) {
@@ -191,7 +208,8 @@ Value* elementwise(Builder& b, Op op, DType d, const std::vector<Value*>& v) {
     case Op::Sin:
     case Op::Cos:
     case Op::Tanh:
-    case Op::Erf: return f ? transcendental(b, op, v[0]) : refuse();
+    case Op::Erf:
+    case Op::Erfc: return f ? transcendental(b, op, v[0]) : refuse();
     case Op::Not: return f ? refuse() : b.CreateNot(v[0]);
     case Op::IsNan:
       return f ? b.CreateFCmpUNO(v[0], v[0])
@@ -217,13 +235,17 @@ Value* elementwise(Builder& b, Op op, DType d, const std::vector<Value*>& v) {
     case Op::And: return f ? refuse() : b.CreateAnd(v[0], v[1]);
     case Op::Or: return f ? refuse() : b.CreateOr(v[0], v[1]);
     case Op::Xor: return f ? refuse() : b.CreateXor(v[0], v[1]);
+    case Op::Shl:
+    case Op::Shr:
+    case Op::Sar: return f ? refuse() : shift(b, op, v[0], v[1]);
     case Op::Lt: return compare(P::FCMP_OLT, P::ICMP_ULT, P::ICMP_SLT);
     case Op::Le: return compare(P::FCMP_OLE, P::ICMP_ULE, P::ICMP_SLE);
     case Op::Eq: return compare(P::FCMP_OEQ, P::ICMP_EQ, P::ICMP_EQ);
     case Op::Ne: return compare(P::FCMP_UNE, P::ICMP_NE, P::ICMP_NE);
     case Op::Select: return b.CreateSelect(v[0], v[1], v[2]);
     // What an expression of a nest never is:
-    case Op::Cast:  // ExprNode knows both dtypes: convert() above
+    case Op::Cast:  // ExprNode knows both dtypes: convert() and bitcast() above
+    case Op::Bitcast:
     case Op::Input:
     case Op::Constant:
     case Op::Iota:

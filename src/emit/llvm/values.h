@@ -22,11 +22,11 @@ inline llvm::Value* splat(Builder& b, llvm::Value* v, int lanes) {
 }
 /// The integer or float type of `bits`, with as many lanes as `like`.
 inline llvm::Type* int_like(llvm::Value* like, unsigned bits) { return like->getType()->getWithNewBitWidth(bits); }
-inline bool is_unsigned(DType d) { return d == DType::U8 || d == DType::Bool; }
 
 /// One elementwise operation of ops.def on values of `dtype` (that of the operands; Select: of its second).
 llvm::Value* elementwise(Builder&, Op, DType dtype, const std::vector<llvm::Value*>& operands);
 llvm::Value* convert(Builder&, llvm::Value*, DType from, DType to);
+llvm::Value* bitcast(Builder&, llvm::Value*, DType to);
 /// loop.h's Pair and Dot; `native`: the level has AVX-512-BF16.
 llvm::Value* pair(Builder&, llvm::Value* low, llvm::Value* high);
 llvm::Value* dot(Builder&, llvm::Value* a, llvm::Value* b, llvm::Value* c, bool native);

@@ -184,9 +184,9 @@ bool Call::fits(size_t position, const char* name) const {
   if (is_float(dtype()))
     return !std::isfinite(v) || std::isfinite(round_to(dtype(), dtype() == DType::F64 ? v : static_cast<float>(v)));
   // one above the largest
-  const double end = std::ldexp(1.0, static_cast<int>(size_of(dtype())) * 8 - (dtype() != DType::U8));
+  const double end = std::ldexp(1.0, static_cast<int>(size_of(dtype())) * 8 - !is_unsigned(dtype()));
   // an unsigned -1 is taken for the largest; NaN is none
-  return v < end && v > (dtype() == DType::U8 ? -end : -end - 1);
+  return v < end && v > (is_unsigned(dtype()) ? -end : -end - 1);
 }
 
 const Node* Call::give(Value v, size_t i) const {

@@ -16,8 +16,7 @@ class Importer {
  public:
   explicit Importer(MaskGenerator generator) : generator_(generator) {}
 
-  Program run(std::string_view text) {
-    const Json root = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  Program run(const Json& root) {
     require(root.is_object() && root.contains("nodes") && root["nodes"].is_array(),
             "import: the text is not a graph in the wire format");
     philox_ = root.value("generator", "") == "philox";
@@ -256,8 +255,12 @@ class Importer {
 namespace trainc::frontend {
 
 Program import_aten(std::string_view json, MaskGenerator generator) {
+  return import_aten(aten::Json::parse(json, nullptr, /*allow_exceptions=*/false), generator);
+}
+
+Program import_aten(const nlohmann::json& root, MaskGenerator generator) {
   try {
-    return aten::Importer(generator).run(json);
+    return aten::Importer(generator).run(root);
   } catch (const aten::Json::exception& e) {
     throw InternalError(std::string("import: the wire format is violated: ") + e.what());
   }

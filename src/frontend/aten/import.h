@@ -25,9 +25,11 @@
 //   - "default": "f64" beside "nodes": the framework's default dtype where it is not f32, in which an integer meets a
 //     Python float.
 #pragma once
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
+
 #include "graph/program.h"
 #include "support/mask_generator.h"
 
@@ -36,6 +38,8 @@ namespace trainc::frontend {
 /// Outputs are in the order of the "output" node, with the strides of their "val". Throws InternalError that names the
 /// node and its origin where the text is not as above. `generator`: how the framework draws masks on the host, which
 /// decides the order of a mask's elements.
+Program import_aten(const nlohmann::json& root, MaskGenerator generator = MaskGenerator::Twister);
+/// The same of a text.
 Program import_aten(std::string_view json, MaskGenerator generator = MaskGenerator::Twister);
 /// Names of all ATen operations with a row.
 std::vector<std::string> supported_operations();

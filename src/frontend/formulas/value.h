@@ -53,6 +53,7 @@ inline Value operator>=(Value x, Value y) { return y <= x; }
 inline Value operator>=(Value x, double y) { return number(x, y) <= x; }
 inline Value operator&(Value x, Value y) { return binary(Op::And, x, y); }
 inline Value operator|(Value x, Value y) { return binary(Op::Or, x, y); }
+inline Value operator^(Value x, Value y) { return binary(Op::Xor, x, y); }
 inline Value operator-(Value x) { return unary(Op::Neg, x); }
 inline Value operator!(Value x) { return unary(Op::Not, x); }
 

@@ -154,7 +154,8 @@ class RandomGraph {
     if (a->dtype() == DType::Bool) return b_.unary(Op::Not, a);
     if (!is_float(a->dtype())) return b_.unary(one_of({Op::Neg, Op::Abs, Op::Sign, Op::Not}), a);
     if (options_.transcendental && chance(40))
-      return b_.unary(one_of({Op::Exp, Op::Expm1, Op::Log, Op::Log1p, Op::Sin, Op::Cos, Op::Tanh, Op::Erf}), a);
+      return b_.unary(one_of({Op::Exp, Op::Expm1, Op::Log, Op::Log1p, Op::Sin, Op::Cos, Op::Tanh, Op::Erf, Op::Erfc}),
+                      a);
     return b_.unary(one_of({Op::Neg, Op::Neg, Op::Abs, Op::Sign, Op::Floor, Op::Ceil, Op::Round, Op::Trunc, Op::Sqrt,
                             Op::Rsqrt, Op::IsNan}),
                     a);
@@ -168,7 +169,7 @@ class RandomGraph {
     if (chance(15)) return b_.binary(one_of({Op::Lt, Op::Le, Op::Eq, Op::Ne}), a, b);
     if (!is_float(a->dtype()))
       return b_.binary(one_of({Op::Add, Op::Sub, Op::Mul, Op::Div, Op::FloorDiv, Op::Mod, Op::Max, Op::Min, Op::And,
-                               Op::Or, Op::Xor}),
+                               Op::Or, Op::Xor, Op::Shl, Op::Shr, Op::Sar}),
                        a, b);
     if (options_.transcendental && chance(10)) return b_.binary(Op::Pow, a, b);
     return b_.binary(one_of({Op::Add, Op::Add, Op::Sub, Op::Mul, Op::Mul, Op::Div, Op::Max, Op::Min}), a, b);
@@ -177,7 +178,8 @@ class RandomGraph {
     const Node* a = any();
     if (options_.floats == DType::F64) return b_.cast(a, one_of({DType::F64, DType::Bool, DType::I32, DType::I64}));
     if (is_float(a->dtype())) return b_.cast(a, one_of({DType::F32, DType::Bool, DType::BF16, DType::F16, DType::F64}));
-    return b_.cast(a, one_of({DType::F32, DType::Bool, DType::I32, DType::I64}));
+    if (size_of(a->dtype()) == 4 && chance(50)) return b_.bitcast(a, one_of({DType::I32, DType::U32}));
+    return b_.cast(a, one_of({DType::F32, DType::Bool, DType::I32, DType::I64, DType::U32, DType::U64}));
   }
   Dims some_axes(const Node* a) {
     Dims axes;

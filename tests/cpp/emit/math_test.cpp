@@ -100,7 +100,7 @@ struct Function {
 const Function functions[] = {
     {Op::Exp, std::exp, 105, 1.1, 1.1},    {Op::Expm1, std::expm1, 20, 0.51, 3.0}, {Op::Log, std::log, 4, 0.51, 1.5},
     {Op::Log1p, std::log1p, 2, 0.51, 2.0}, {Op::Sin, std::sin, 30, 0.51, 1.1},     {Op::Cos, std::cos, 30, 0.51, 1.1},
-    {Op::Tanh, std::tanh, 10, 1.5, 4.0},   {Op::Erf, std::erf, 4, 1.5, 2.0},
+    {Op::Tanh, std::tanh, 10, 1.5, 4.0},   {Op::Erf, std::erf, 4, 1.5, 2.0},       {Op::Erfc, std::erfc, 28, 6.0, 6.0},
 };
 
 struct Worst { double error = 0, at = 0; };

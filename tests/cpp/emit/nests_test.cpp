@@ -176,12 +176,12 @@ TEST(Nests, NanWinsMaxAndMin) {
 }
 
 template <class T> void integers(DType dtype) {
-  const std::vector<Op> ops = {Op::Add, Op::Sub, Op::Mul, Op::Div, Op::FloorDiv, Op::Mod,
-                               Op::Max, Op::Min, Op::And, Op::Or,  Op::Xor};
+  const std::vector<Op> ops = {Op::Add, Op::Sub, Op::Mul, Op::Div, Op::FloorDiv, Op::Mod, Op::Max, Op::Min,
+                               Op::And, Op::Or,  Op::Xor, Op::Shl, Op::Shr,      Op::Sar, Op::Lt,  Op::Le};
   std::vector<T> x, y;
   const T low = std::numeric_limits<T>::min(), high = std::numeric_limits<T>::max();
-  for (T p : {T(0), T(1), T(-1), T(7), T(-7), T(100), low, high})
-    for (T q : {T(0), T(1), T(-1), T(3), T(-3), low, high}) {
+  for (T p : {T(0), T(1), T(-1), T(7), T(-7), T(100), low, high, T(high / 2 + 1)})
+    for (T q : {T(0), T(1), T(-1), T(3), T(-3), low, high, T(7), T(8), T(31), T(32), T(63), T(64)}) {
       x.push_back(p);
       y.push_back(q);
     }
@@ -190,11 +190,19 @@ template <class T> void integers(DType dtype) {
     LoopNest nest;
     nest.name = "integers";
     const int a = nest.add_buffer({"a", dtype, n}), b = nest.add_buffer({"b", dtype, n});
-    const int out = nest.add_buffer({"out", dtype, n, Space::Argument, true});
     const int i = nest.add_var("i", n);
     Expr r = apply(op, {nest.load(a, nest.var(i)), nest.load(b, nest.var(i))});
+    const int out = nest.add_buffer({"out", r->dtype, n, Space::Argument, true});
     nest.body = vector(i, n, store(out, nest.var(i), r), 16);
-    expect_as_interpreted(nest, {memory_of(x), memory_of(y), output_of(n * size_of(dtype))});
+    expect_as_interpreted(nest, {memory_of(x), memory_of(y), output_of(n * size_of(r->dtype))});
+  }
+  for (DType other : {DType::F64, DType::F32, DType::I64, DType::U32, DType::U64, DType::BF16}) {
+    LoopNest nest;
+    nest.name = "converted";
+    const int a = nest.add_buffer({"a", dtype, n}), out = nest.add_buffer({"out", other, n, Space::Argument, true});
+    const int i = nest.add_var("i", n);
+    nest.body = vector(i, n, store(out, nest.var(i), cast(nest.load(a, nest.var(i)), other)), 16);
+    expect_as_interpreted(nest, {memory_of(x), output_of(n * size_of(other))});
   }
 }
 TEST(Nests, IntegersNeverTrapAndFloor) {
@@ -203,6 +211,30 @@ TEST(Nests, IntegersNeverTrapAndFloor) {
   integers<int16_t>(DType::I16);
   integers<int8_t>(DType::I8);
   integers<uint8_t>(DType::U8);
+  integers<uint16_t>(DType::U16);
+  integers<uint32_t>(DType::U32);
+  integers<uint64_t>(DType::U64);
+}
+
+TEST(Nests, BitsAreKept) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+  const std::vector<float> x = {0, -0.0f, 1, -1.5f, inf, -inf, nan, -nan, 1e-40f, 3e38f};
+  const auto n = static_cast<int64_t>(x.size());
+  for (int lanes : {1, 4}) {
+    LoopNest nest;
+    nest.name = "bits";
+    const int a = nest.add_buffer({"a", DType::F32, n}),
+              out = nest.add_buffer({"out", DType::U32, n, Space::Argument, true});
+    const int back = nest.add_buffer({"back", DType::F32, n, Space::Argument, true});
+    const int i = nest.add_var("i", n);
+    const Expr bits = bitcast(nest.load(a, nest.var(i)), DType::U32);
+    nest.body =
+        vector(i, n,
+               block({store(out, nest.var(i), bits),
+                      store(back, nest.var(i), bitcast(apply(Op::Xor, {bits, integer(1, DType::U32)}), DType::F32))}),
+               lanes);
+    expect_as_interpreted(nest, {memory_of(x), output_of(n * 4), output_of(n * 4)});
+  }
 }
 
 // Rows in parallel, mean over columns in a Vector loop: lane partials, fixed tree, tail

@@ -44,6 +44,7 @@ const FloatCase kFloats[] = {
     {Op::Cos, 0.5, 0, 0.8775825618903728},
     {Op::Tanh, 0.5, 0, 0.46211715726000973},
     {Op::Erf, 0.5, 0, 0.5204998778130465},
+    {Op::Erfc, 6, 0, 2.1519736712498913e-17},
     {Op::IsNan, kNan, 0, 1},
     {Op::IsNan, kInf, 0, 0},
     {Op::Add, 1, 2, 3},
@@ -100,6 +101,12 @@ const IntegerCase kIntegers[] = {
     {Op::And, 6, 3, 2},
     {Op::Or, 6, 3, 7},
     {Op::Xor, 6, 3, 5},
+    {Op::Shl, 3, 62, kLeast},
+    {Op::Shl, 3, 64, 0},
+    {Op::Shr, -1, 60, 15},
+    {Op::Shr, -1, -1, 0},
+    {Op::Sar, -9, 1, -5},
+    {Op::Sar, -9, 64, -1},
     {Op::Lt, 2, 3, 1},
     {Op::Le, 3, 2, 0},
     {Op::Eq, 3, 3, 1},
@@ -145,7 +152,7 @@ TEST(Reference, IntegersElementwise) {
 }
 
 TEST(Reference, EveryElementwiseOperationHasACase) {
-  std::set<Op> seen = {Op::Cast, Op::Select};  // below
+  std::set<Op> seen = {Op::Cast, Op::Bitcast, Op::Select};  // below
   for (const FloatCase& c : kFloats) seen.insert(c.op);
   for (const IntegerCase& c : kIntegers) seen.insert(c.op);
 #define OP(Name, text, inputs, Class, meaning) \
@@ -184,6 +191,45 @@ TEST(Reference, Casts) {
               ElementsAre(std::ldexp((1 << 24) + 2, 38)));
   EXPECT_THAT(cast(floats({1}, {0.1}, DType::F64), DType::F32).f, ElementsAre(static_cast<double>(0.1f)));
   EXPECT_THAT(cast(floats({1}, {0.1}, DType::F64), DType::F32, Precision::Truth).f, ElementsAre(0.1));
+}
+
+TEST(Reference, BitsAreThoseOfTheDtype) {
+  const auto bits = [](const Tensor& x, DType to) {
+    Graph g;
+    Builder b{g, {}};
+    g.outputs = {{b.bitcast(b.input(0, x.type), to), {}}};
+    return evaluate(g, {x})[0];
+  };
+  const double less = std::ldexp(1, -149);
+  EXPECT_THAT(bits(floats({6}, {1, -0.0, kInf, 0.1, less, -1.5}), DType::U32).i,
+              ElementsAre(0x3f800000, 0x80000000, 0x7f800000, 0x3dcccccd, 1, 0xbfc00000));  // 0.1: not f64's bits
+  EXPECT_THAT(bits(floats({3}, {1, -2, std::ldexp(1, -24)}, DType::F16), DType::I16).i,
+              ElementsAre(0x3c00, -0x4000, 1));
+  EXPECT_THAT(bits(floats({2}, {1, -kInf}, DType::BF16), DType::U16).i, ElementsAre(0x3f80, 0xff80));
+  EXPECT_THAT(bits(integers({4}, {0x3f800000, 1, -0x40000000, 0x7f800000}, DType::I32), DType::F32).f,
+              ElementsAre(1, less, -2, kInf));
+  EXPECT_THAT(bits(integers({1}, {-1}, DType::I64), DType::U64).i, ElementsAre(-1));
+  EXPECT_TRUE(std::isnan(bits(integers({1}, {0x7fc00001}, DType::I32), DType::F32).f[0]));
+}
+
+TEST(Reference, UnsignedOf64BitsAreKeptAsTheirBits) {
+  const auto of = [](Op op) {
+    Graph g;
+    Builder b{g, {}};
+    const Type type{DType::U64, {3}};
+    g.outputs = {{b.binary(op, b.input(0, type), b.input(1, type)), {}}};
+    return evaluate(g, {integers({3}, {-1, 7, -1}, DType::U64), integers({3}, {2, -1, -2}, DType::U64)})[0].i;
+  };
+  EXPECT_THAT(of(Op::Div), ElementsAre(INT64_MAX, 0, 1));
+  EXPECT_THAT(of(Op::Mod), ElementsAre(1, 7, 1));
+  EXPECT_THAT(of(Op::Max), ElementsAre(-1, -1, -1));
+  EXPECT_THAT(of(Op::Min), ElementsAre(2, 7, -2));
+  EXPECT_THAT(of(Op::Lt), ElementsAre(0, 1, 0));
+  EXPECT_THAT(of(Op::Shr), ElementsAre(INT64_MAX >> 1, 0, 0));
+  Graph g;
+  Builder b{g, {}};
+  g.outputs = {{b.cast(b.input(0, {DType::U64, {1}}), DType::F64), {}}};
+  EXPECT_EQ(evaluate(g, {integers({1}, {-1}, DType::U64)})[0].f[0], 0x1p64);
 }
 
 TEST(Reference, RoundedIsAnIdealMachine) {

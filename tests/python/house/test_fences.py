@@ -22,7 +22,7 @@ ALLOWED = {
     "cost": {"graph/graph.h"},  # for Op
     "frontend/formulas": {"graph"},
     "frontend/aten": {"graph", "frontend/formulas"},
-    "frontend/stablehlo": {"graph", "frontend/formulas"},  # another front end stands beside ATen's
+    "frontend/stablehlo": {"graph", "frontend/formulas", "reference"},
     "reference": {"graph"},
     "passes": {"graph", "reference", "cost"},
     "loop": {"graph/graph.h", "cost"},  # for Op and Dims
@@ -35,7 +35,7 @@ ALLOWED = {
     "runtime/interpret": {"plan", "runtime", "interpret", "loop"},
     "compiler": {"graph", "passes", "schedule", "lower", "cost", "loop", "emit/llvm", "emit/cuda", "plan"},
     "bindings": {
-        "graph", "frontend/aten", "passes", "reference", "compiler", "plan", "runtime", "runtime/interpret", "interpret",
+        "graph", "frontend/aten", "frontend/stablehlo", "passes", "reference", "compiler", "plan", "runtime", "runtime/interpret", "interpret",
         "loop", "emit/cuda",
     },
 }  # fmt: skip

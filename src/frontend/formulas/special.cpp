@@ -1,0 +1,167 @@
+#include "frontend/formulas/special.h"
+
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+namespace trainc::formulas {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kPi = std::numbers::pi, kPiLow = 0x1.1a62633145c07p-53;  // together pi
+
+Value sin(Value x) { return unary(Op::Sin, x); }
+Value cos(Value x) { return unary(Op::Cos, x); }
+Value floor(Value x) { return unary(Op::Floor, x); }
+Value negative(Value x) {  // -0 is, too
+  return with(x, x.b->bitcast(x.node, DType::I64)) < 0.0;
+}
+Value with_sign(Value magnitude, Value sign) { return where(negative(sign), -magnitude, magnitude); }
+Value polynomial(Value x, std::initializer_list<double> c) {  // c[0] + c[1] x + ...
+  auto it = std::rbegin(c);
+  Value v = number(x, *it);
+  for (++it; it != std::rend(c); ++it) v = v * x + *it;
+  return v;
+}
+/// 2^n x for a power that a number holds only by halves.
+Value grown(Value half) { return half * 0.5 * half; }
+
+}  // namespace
+
+Value tan(Value x) { return sin(x) / cos(x); }
+
+Value atan2(Value y, Value x) {
+  const Value a = abs(x), b = abs(y), greater = max(a, b);
+  // of 0 and 0: 0; of two infinities: 1
+  Value t = where(greater == 0.0, 0.0, where(a == b, 1.0, min(a, b) / greater));
+  t = where(is_nan(greater), greater, t);
+  // beyond tan(pi / 8) from pi / 4 on
+  const Value far = t > 0.41421356237309503;
+  const Value u = where(far, (t - 1.0) / (t + 1.0), t), z = u * u;
+  Value angle =
+      u + u * z *
+              polynomial(z, {-0x1.5555555555555p-2, 0x1.999999999934ap-3, -0x1.24924924360cbp-3, 0x1.c71c7185314cbp-4,
+                             -0x1.745d0b26b83e7p-4, 0x1.3b1262d95579ep-4, -0x1.10fa75382537fp-4, 0x1.dfe61e80903d2p-5,
+                             -0x1.a098bb6ba4941p-5, 0x1.41603647c7a7cp-5, -0x1.3a2b7a07caea9p-6});
+  angle = where(far, kPi / 4 + (angle + kPiLow / 4), angle);
+  angle = where(b > a, kPi / 2 - (angle - kPiLow / 2), angle);
+  angle = where(negative(x), kPi - (angle - kPiLow), angle);
+  return with_sign(angle, y);
+}
+Value atan(Value x) { return atan2(x, number(x, 1)); }
+Value asin(Value x) { return atan2(x, sqrt((1.0 - x) * (x + 1.0))); }
+Value acos(Value x) { return atan2(sqrt((1.0 - x) * (x + 1.0)), x); }
+
+Value sinh(Value x) {
+  const Value a = abs(x), e = expm1(min(a, 30.0));
+  const Value y = where(a > 22.0, grown(exp(a * 0.5)), (e + e / (e + 1.0)) * 0.5);
+  return with_sign(where(a < 0x1p-28, a, y), x);
+}
+Value cosh(Value x) {
+  const Value a = abs(x), e = exp(min(a, 30.0));
+  return where(a > 22.0, grown(exp(a * 0.5)), (e + 1.0 / e) * 0.5);
+}
+Value asinh(Value x) {
+  const Value a = abs(x), square = a * a;
+  const Value y = where(a > 0x1p28, log(a) + std::numbers::ln2, log1p(a + square / (sqrt(square + 1.0) + 1.0)));
+  return with_sign(where(a < 0x1p-28, a, y), x);
+}
+Value acosh(Value x) {
+  const Value t = x - 1.0;
+  const Value y = where(x > 0x1p28, log(x) + std::numbers::ln2, log1p(t + sqrt(t * 2.0 + t * t)));
+  return where(x < 1.0, kNan, y);
+}
+Value atanh(Value x) {
+  const Value a = abs(x);
+  return with_sign(log1p(a * 2.0 / (1.0 - a)) * 0.5, x);
+}
+
+Value cbrt(Value x) {
+  const Value a = abs(x);
+  const Value y = pow(a, 1.0 / 3);  // Newton's step takes what the rounded exponent lost
+  const Value better = y - (y - a / (y * y)) * (1.0 / 3);
+  return with_sign(where((a == 0.0) | (a == kInf), a, better), x);
+}
+
+/// Giles, "Approximating the erfinv function" (2012), for a start; then Halley's steps on what is small: erf near 0,
+/// erfc elsewhere.
+Value erf_inv(Value x) {
+  const Value a = abs(x), rest = 1.0 - a;
+  const Value w = -log(rest * (a + 1.0)), center = w - 2.5, tail = sqrt(max(w, 5.0)) - 3.0;
+  Value y = a * where(w < 5.0,
+                      polynomial(center, {1.50140941, 0.246640727, -0.00417768164, -0.00125372503, 0.00021858087,
+                                          -4.39150654e-06, -3.5233877e-06, 3.43273939e-07, 2.81022636e-08}),
+                      polynomial(tail, {2.83297682, 1.00167406, 0.00943887047, -0.0076224613, 0.00573950773,
+                                        -0.00367342844, 0.00134934322, 0.000100950558, -0.000200214257}));
+  for (int step = 0; step < 2; ++step) {
+    const Value error = where(a < 0.5, erf(y) - a, rest - unary(Op::Erfc, y));
+    const Value u = error / (exp(-(y * y)) * (2 / std::sqrt(kPi)));
+    y = y - u / (y * u + 1.0);
+  }
+  y = where(a < 0x1p-40, a * (std::sqrt(kPi) / 2), y);
+  y = where(a == 1.0, kInf, where(a > 1.0, kNan, y));
+  return with_sign(y, x);
+}
+
+// --- Lanczos' approximation of the gamma function, g = 7
+
+namespace {
+
+constexpr double kBase = 0.99999999999980993227684700473478;
+constexpr double kLanczos[] = {676.520368121885098567009190444019, -1259.13921672240287047156078755283,
+                               771.3234287776530788486528258894,   -176.61502916214059906584551354,
+                               12.507343278686904814458936853,     -0.13857109526572011689554707,
+                               9.984369578019570859563e-6,         1.50563273514931155834e-7};
+constexpr double kG = 7;
+
+/// sin(pi x) of x >= 0, whose distance from the next whole number is exact.
+Value sin_pi(Value x) {
+  const Value f = x - floor(x);
+  return sin(where(f > 0.5, 1.0 - f, f) * kPi);
+}
+
+}  // namespace
+
+Value lgamma(Value x) {
+  const Value reflected = x < 0.5, z = where(reflected, -x, x - 1.0);
+  Value series = number(x, kBase);
+  for (int i = 0; i < 8; ++i) series = series + kLanczos[i] / (z + (i + 1.0));
+  // log t by its difference from log(g + 1/2): z may be small
+  const Value t = z + (kG + 0.5), log_t = log1p(z / (kG + 0.5)) + std::log(kG + 0.5);
+  const Value y = (z + 0.5 - t / log_t) * log_t + std::log(std::sqrt(2 * kPi)) + log(series);
+  const Value mirrored = std::log(kPi) - log(sin_pi(abs(x))) - y;
+  const Value whole = (x <= 0.0) & (floor(x) == x);
+  return where(abs(x) == kInf, kInf, where(whole, kInf, where(reflected, mirrored, y)));
+}
+
+Value digamma(Value x) {
+  const Value reflected = x < 0.5, z = where(reflected, -x, x - 1.0);
+  Value series = number(x, kBase), slope = number(x, 0);
+  for (int i = 0; i < 8; ++i) {
+    const Value at = z + (i + 1.0);
+    series = series + kLanczos[i] / at;
+    slope = slope - kLanczos[i] / (at * at);
+  }
+  const Value t = z + (kG + 0.5), log_t = log1p(z / (kG + 0.5)) + std::log(kG + 0.5);
+  const Value y = log_t + slope / series - kG / t;
+  const Value f = x - unary(Op::Round, x);  // tan has the period 1 of it
+  const Value mirrored = y - kPi / tan(f * kPi);
+  const Value whole = (x <= 0.0) & (floor(x) == x);
+  return where(whole, kNan, where(x == kInf, kInf, where(reflected, mirrored, y)));
+}
+
+Value float_remainder(Value x, Value y) {
+  const Value d = abs(y);
+  Value rest = abs(x);
+  // A quotient's bits from above, 28 at a time: times the 24 of the divisor they are exact, and so is what is left. An
+  // inexact quotient may be one too large.
+  for (int place = 252; place >= 0; place -= 28) {
+    const Value divisor = d * std::ldexp(1.0, place);
+    rest = rest - floor(rest / divisor) * divisor;
+    rest = where(rest < 0.0, rest + divisor, rest);
+  }
+  rest = where(d == kInf, abs(x), rest);
+  return with_sign(where((d == 0.0) | (abs(x) == kInf) | is_nan(y), kNan, rest), x);
+}
+
+}  // namespace trainc::formulas

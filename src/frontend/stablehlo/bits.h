@@ -1,0 +1,27 @@
+// Functions of the bits of elements.
+#pragma once
+#include "frontend/formulas/shapes.h"
+
+namespace trainc::frontend::stablehlo {
+
+using formulas::Value;
+
+/// The same bits as the dtype, which is as wide; as the signed integer of that width.
+Value with_dtype(Value x, DType d);
+Value signed_bits(Value x);
+/// The least integer of a signed dtype.
+int64_t least_of(DType d);
+/// Ones among an integer's bits; of its dtype.
+Value count_ones(Value x);
+/// Zeros above the highest one.
+Value count_leading_zeros(Value x);
+/// Integers that compare as IEEE 754's total order of the floats: -NaN < -inf < ... < -0 < 0 < ... < NaN.
+Value total_order(Value x);
+/// x rounded to the bits of an exponent and a mantissa, as if it had no more; what its exponents do not hold is 0 or
+/// infinite.
+Value reduced_precision(Value x, int exponent_bits, int mantissa_bits);
+/// The same bits as elements of `type`: of another width, a last axis of narrower elements comes or goes, the lowest
+/// bits first.
+Value bitcast(Value x, const Type& type);
+
+}  // namespace trainc::frontend::stablehlo

@@ -1,0 +1,69 @@
+// Calls, loops and choices: functions are inlined, loops unrolled.
+#include <unordered_set>
+
+#include "frontend/stablehlo/table.h"
+
+namespace trainc::frontend::stablehlo {
+namespace {
+
+Values call(const Call& c, const char* attr) { return c.importer.run(c.importer.function(c.text(attr)), c.in); }
+
+/// A loop runs as long as its condition is known, which is counted with integers that depend on no argument.
+Values unrolled(const Call& c) {
+  Values carried = c.in;
+  for (int64_t trip = 0;; ++trip) {
+    const Values condition = c.importer.run(c.region(0), carried);
+    c.need(condition.size() == 1, "its condition is not one value");
+    const auto goes_on = c.known.integer(condition[0].node);
+    if (!goes_on) c.fail("after " + std::to_string(trip) + " trips it depends on an argument whether it goes on");
+    if (!*goes_on) return carried;
+    carried = c.importer.run(c.region(1), carried);
+    for (Value& v : carried)
+      if (v.node->type.shape.empty() && v.node->op != Op::Constant)
+        if (const auto value = c.known.integer(v.node)) v = {&c.b, c.b.constant_int(v.dtype(), *value)};
+  }
+}
+
+/// The branch of a known index is taken; else all are computed, and the results chosen between. An index outside is the
+/// last one's.
+Values choice(const Call& c) {
+  const Value index = c.operand(0);
+  const auto count = static_cast<int64_t>(c.regions.size());
+  c.need(count > 0, "has no branches");
+  const auto last = [&](int64_t i) { return i < 0 || i >= count ? count - 1 : i; };
+  // Of `if` the first branch is that of true.
+  const bool truth = index.dtype() == DType::Bool;
+  if (const auto known = c.known.integer(index.node))
+    return c.importer.run(c.region(static_cast<size_t>(truth ? !*known : last(*known))), {});
+  Values results = c.importer.run(c.region(static_cast<size_t>(count - 1)), {});
+  for (int64_t i = count - 2; i >= 0; --i) {
+    const Values branch = c.importer.run(c.region(static_cast<size_t>(i)), {});
+    const Value here = truth ? index : index == static_cast<double>(i);
+    for (size_t k = 0; k < results.size(); ++k) results[k] = formulas::where(here, branch.at(k), results[k]);
+  }
+  return results;
+}
+
+Values same(const Call& c) { return c.in; }
+
+/// Calls that say where values are to lie.
+Values custom_call(const Call& c) {
+  static const std::unordered_set<std::string> identities = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape",
+                                                             "annotate_device_placement", "LayoutConstraint"};
+  const std::string target = c.text("call_target_name");
+  if (!identities.contains(target)) c.fail("trainc has nothing for the call of '" + target + "'");
+  return same(c);
+}
+
+}  // namespace
+
+void add_control(Table& t) {
+  t.add({"func.call"}, [](const Call& c) { return call(c, "callee"); });
+  t.add({"stablehlo.composite"}, [](const Call& c) { return call(c, "decomposition"); });
+  t.add({"stablehlo.while"}, unrolled);
+  t.add({"stablehlo.case", "stablehlo.if"}, choice);
+  t.add({"stablehlo.optimization_barrier", "sdy.sharding_constraint"}, same);
+  t.add({"stablehlo.custom_call"}, custom_call);
+}
+
+}  // namespace trainc::frontend::stablehlo

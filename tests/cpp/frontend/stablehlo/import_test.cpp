@@ -1,0 +1,188 @@
+// The importer on modules in the wire format: what it makes of them by the reference, and what it refuses, by its
+// words.
+#include "frontend/stablehlo/import.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "reference/reference.h"
+#include "support/error.h"
+
+namespace trainc::frontend {
+namespace {
+
+using nlohmann::json;
+using reference::Tensor;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+json value(const std::string& name, const std::string& dtype, const Dims& shape) {
+  return {{"name", name}, {"dtype", dtype}, {"shape", shape}};
+}
+json node(const std::string& op, const std::vector<std::string>& operands, const std::vector<json>& results,
+          const json& attrs = json::object(), const std::vector<json>& regions = {}) {
+  return {{"op", op},       {"operands", operands}, {"results", results},
+          {"attrs", attrs}, {"regions", regions},   {"origin", "step.py:7 (jit(step)/it)"}};
+}
+json function(const std::vector<json>& args, const std::vector<json>& body, const std::vector<std::string>& returns) {
+  return {{"args", args}, {"body", body}, {"returns", returns}};
+}
+json module(const json& main, const json& others = json::object()) {
+  json functions = others;
+  functions["main"] = main;
+  return {{"front", "stablehlo"}, {"name", "step"}, {"functions", functions}};
+}
+/// A scalar i32 from its bytes.
+json number(const std::string& name, int32_t v) {
+  static const char* digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  const uint64_t bits = static_cast<uint64_t>(__builtin_bswap32(static_cast<uint32_t>(v))) << 16;
+  std::string text;
+  for (int i = 0; i < 6; ++i) text += digits[bits >> (42 - 6 * i) & 63];
+  return node("stablehlo.constant", {}, {value(name, "i32", {})}, {{"value", {{"splat", text + "=="}}}});
+}
+
+std::vector<Tensor> run(const json& root, const std::vector<Tensor>& inputs) {
+  const Program program = import_stablehlo(root);
+  return reference::evaluate(program.graph, inputs, {reference::Precision::Rounded, {}, {}});
+}
+Tensor floats(std::vector<double> v) { return {{DType::F32, {static_cast<int64_t>(v.size())}}, v, {}}; }
+Tensor integers(std::vector<int64_t> v, DType d = DType::I32) { return {{d, {static_cast<int64_t>(v.size())}}, {}, v}; }
+
+/// One operation on arguments of these dtypes, of `n` elements.
+json one(const std::string& op, const std::vector<std::string>& dtypes, const std::string& result, int64_t n,
+         const json& attrs = json::object()) {
+  std::vector<json> args;
+  std::vector<std::string> names;
+  for (const std::string& d : dtypes) {
+    names.push_back("%" + std::to_string(args.size()));
+    args.push_back(value(names.back(), d, {n}));
+  }
+  return module(function(args, {node(op, names, {value("%r", result, {n})}, attrs)}, {"%r"}));
+}
+
+std::string refused(const json& root) {
+  try {
+    import_stablehlo(root);
+  } catch (const InternalError& e) { return e.what(); }
+  return "nothing";
+}
+
+constexpr int64_t kLeast = std::numeric_limits<int32_t>::min(), kMost = std::numeric_limits<int32_t>::max();
+
+TEST(StableHlo, IntegerDivisionNeverTraps) {
+  const std::vector<Tensor> in = {integers({7, -7, kLeast, 5}), integers({0, 2, -1, 0})};
+  EXPECT_THAT(run(one("stablehlo.divide", {"i32", "i32"}, "i32", 4), in)[0].i, ElementsAre(-1, -3, kLeast, -1));
+  EXPECT_THAT(run(one("stablehlo.remainder", {"i32", "i32"}, "i32", 4), in)[0].i, ElementsAre(7, -1, 0, 5));
+  const std::vector<Tensor> u = {integers({7, 255}, DType::U8), integers({0, 255}, DType::U8)};
+  EXPECT_THAT(run(one("stablehlo.divide", {"u8", "u8"}, "u8", 2), u)[0].i, ElementsAre(255, 1));
+}
+
+TEST(StableHlo, FloatsToIntegersSaturate) {
+  const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
+  const Tensor x = floats({nan, 3e9, -3e9, inf, -inf, -1.9, 300.7});
+  const auto to = [&](const char* dtype) { return run(one("stablehlo.convert", {"f32"}, dtype, 7), {x})[0].i; };
+  EXPECT_THAT(to("i32"), ElementsAre(0, kMost, kLeast, kMost, kLeast, -1, 300));
+  EXPECT_THAT(to("i8"), ElementsAre(0, 127, -128, 127, -128, -1, 127));
+  EXPECT_THAT(to("u8"), ElementsAre(0, 255, 0, 255, 0, 0, 255));
+  EXPECT_THAT(to("u32"), ElementsAre(0, 3000000000, 0, 0xffffffff, 0, 0, 300));
+  EXPECT_THAT(to("u64"), ElementsAre(0, 3000000000, 0, -1, 0, 0, 300));
+  EXPECT_THAT(to("bool"), ElementsAre(1, 1, 1, 1, 1, 1, 1));
+}
+
+TEST(StableHlo, ShiftsBeyondTheWidth) {
+  const std::vector<Tensor> in = {integers({-8, -8, -8, 1}), integers({1, 32, -1, 31})};
+  EXPECT_THAT(run(one("stablehlo.shift_left", {"i32", "i32"}, "i32", 4), in)[0].i, ElementsAre(-16, 0, 0, kLeast));
+  EXPECT_THAT(run(one("stablehlo.shift_right_logical", {"i32", "i32"}, "i32", 4), in)[0].i,
+              ElementsAre(0x7ffffffc, 0, 0, 0));
+  EXPECT_THAT(run(one("stablehlo.shift_right_arithmetic", {"i32", "i32"}, "i32", 4), in)[0].i,
+              ElementsAre(-4, -1, -1, 0));
+}
+
+TEST(StableHlo, ALoopWhoseTripsAreCounted) {
+  const json cond = function({value("%i", "i32", {}), value("%x", "f32", {2})},
+                             {number("%n", 3), node("stablehlo.compare", {"%i", "%n"}, {value("%c", "bool", {})},
+                                                    {{"comparison_direction", "LT"}})},
+                             {"%c"});
+  const json body = function({value("%j", "i32", {}), value("%y", "f32", {2})},
+                             {number("%one", 1), node("stablehlo.add", {"%j", "%one"}, {value("%next", "i32", {})}),
+                              node("stablehlo.add", {"%y", "%y"}, {value("%z", "f32", {2})})},
+                             {"%next", "%z"});
+  const auto loop = [&](const std::string& counter) {
+    return module(function(
+        {value("%a", "f32", {2}), value("%from", "i32", {})},
+        {number("%zero", 0),
+         node("stablehlo.while", {counter, "%a"}, {value("%k", "i32", {}), value("%r", "f32", {2})}, {}, {cond, body})},
+        {"%r", "%k"}));
+  };
+  const auto results = run(loop("%zero"), {floats({1, -3}), {{DType::I32, {}}, {}, {0}}});
+  EXPECT_THAT(results[0].f, ElementsAre(8, -24));
+  EXPECT_THAT(results[1].i, ElementsAre(3));
+  EXPECT_THAT(refused(loop("%from")),
+              HasSubstr("step.py:7 (jit(step)/it): stablehlo.while: after 0 trips it depends on"));
+}
+
+TEST(StableHlo, ACallIsInlinedAsOftenAsItIsMade) {
+  const json twice =
+      function({value("%t", "f32", {2})}, {node("stablehlo.add", {"%t", "%t"}, {value("%u", "f32", {2})})}, {"%u"});
+  const json main = function({value("%a", "f32", {2})},
+                             {node("func.call", {"%a"}, {value("%b", "f32", {2})}, {{"callee", "twice"}}),
+                              node("func.call", {"%b"}, {value("%c", "f32", {2})}, {{"callee", "twice"}})},
+                             {"%c", "%b"});
+  const auto results = run(module(main, {{"twice", twice}}), {floats({1, 5})});
+  EXPECT_THAT(results[0].f, ElementsAre(4, 20));
+  EXPECT_THAT(results[1].f, ElementsAre(2, 10));
+}
+
+TEST(StableHlo, AChoiceByAnArgument) {
+  const auto branch = [](const char* op) {
+    const std::string r = std::string("%") + op;
+    return function({}, {node(std::string("stablehlo.") + op, {"%x"}, {value(r, "f32", {2})})}, {r});
+  };
+  const auto chosen = [&](const std::string& op, const std::string& dtype, int64_t index) {
+    const json main =
+        function({value("%p", dtype, {}), value("%x", "f32", {2})},
+                 {node(op, {"%p"}, {value("%r", "f32", {2})}, {}, {branch("negate"), branch("abs")})}, {"%r"});
+    return run(module(main), {{{dtype_of(dtype), {}}, {}, {index}}, floats({1, -2})})[0].f;
+  };
+  EXPECT_THAT(chosen("stablehlo.if", "bool", 1), ElementsAre(-1, 2));
+  EXPECT_THAT(chosen("stablehlo.if", "bool", 0), ElementsAre(1, 2));
+  EXPECT_THAT(chosen("stablehlo.case", "i32", 0), ElementsAre(-1, 2));
+  EXPECT_THAT(chosen("stablehlo.case", "i32", 1), ElementsAre(1, 2));
+  EXPECT_THAT(chosen("stablehlo.case", "i32", -5), ElementsAre(1, 2));
+}
+
+TEST(StableHlo, CallsThatSayWhereValuesLie) {
+  const json attrs = {{"call_target_name", "Sharding"}};
+  EXPECT_THAT(run(one("stablehlo.custom_call", {"f32"}, "f32", 2, attrs), {floats({1, 2})})[0].f, ElementsAre(1, 2));
+  EXPECT_THAT(
+      refused(one("stablehlo.custom_call", {"f32"}, "f32", 2, {{"call_target_name", "lapack_sgetrf"}})),
+      HasSubstr("step.py:7 (jit(step)/it): stablehlo.custom_call: trainc has nothing for the call of 'lapack_sgetrf'"));
+}
+
+TEST(StableHlo, WhatIsRefusedIsNamed) {
+  EXPECT_EQ(refused(one("stablehlo.fft", {"f32"}, "f32", 2)),
+            "step.py:7 (jit(step)/it): trainc has no row for stablehlo.fft");
+  EXPECT_EQ(refused(one("stablehlo.real", {"complex<f32>"}, "f32", 2)), "%0: dtype complex<f32> is not compiled");
+  EXPECT_THAT(refused(one("stablehlo.convert", {"f32"}, "f8E4M3FN", 2)), HasSubstr("dtype f8E4M3FN is not compiled"));
+  EXPECT_THAT(refused(one("stablehlo.compare", {"f32", "f32"}, "bool", 2)), HasSubstr("no comparison is called ''"));
+  EXPECT_THAT(refused(one("stablehlo.add", {"f32", "f32"}, "f32", 2)), "nothing");
+  json wrong = one("stablehlo.negate", {"f32"}, "f32", 2);
+  wrong["functions"]["main"]["body"][0]["results"][0]["shape"] = {3};
+  EXPECT_THAT(refused(wrong), HasSubstr("result 0 is f32[2], not f32[3]"));
+  wrong["functions"]["main"]["body"][0]["operands"] = {"%9"};
+  EXPECT_THAT(refused(wrong), HasSubstr("%9 is used before it is made"));
+  wrong["functions"]["main"]["body"][0].erase("operands");
+  EXPECT_THAT(refused(wrong), HasSubstr("the wire format is violated"));
+  EXPECT_THAT(refused({{"nodes", 1}}), HasSubstr("not a module in the wire format"));
+}
+
+TEST(StableHlo, EveryRowHasAName) {
+  for (const std::string& name : stablehlo_operations())
+    EXPECT_THAT(name, ::testing::ContainsRegex("^(stablehlo|chlo|func|sdy)\\.[a-z0-9_]+$"));
+}
+
+}  // namespace
+}  // namespace trainc::frontend
