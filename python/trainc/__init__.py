@@ -101,7 +101,7 @@ def jit(fun=None, /, *, tune="fast", memory=None, **arguments):
     grad, vmap) it is JAX's.
 
     What cannot be compiled (an effect such as `jax.debug.print`, several devices, an operation that the compiler does not know)
-    leaves the whole function to XLA, with one warning that names it; `UserError` where `trainc.config.fallback` is off.
+    leaves the whole function to XLA, with one warning that names it; an error where `trainc.config.fallback` is off.
 
     `tune`, `memory`: "fast" and None; others are a UserError: the measurements and the limit of `trainc.compile` are not there.
     """

@@ -144,8 +144,8 @@ std::unique_ptr<CoreExecutable> compile(const std::string& graph, const std::str
                                         const compiler::GivenAway& given_away) {
   const CompileRequest request(options, device, std::move(tuner));
   return compiled(request, callback, shared, 0, [&](const compiler::Job& job, compiler::Timing* timing) {
-    return compiler::compile(import_graph(graph, request.options.generator), name, request.options, job,
-                             timing, given_away);
+    return compiler::compile(import_graph(graph, request.options.generator), name, request.options, job, timing,
+                             given_away);
   });
 }
 
