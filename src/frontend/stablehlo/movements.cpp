@@ -42,9 +42,12 @@ Value element(const Call& c, const uint8_t* bytes) {
 
 Values constant(const Call& c) {
   const Json& value = c.object("value");
-  const bool splat = value.contains("splat");
-  const std::vector<uint8_t> bytes = from_base64(value.at(splat ? "splat" : "bytes").get<std::string>());
-  const int64_t size = size_of(c.dtype()), count = splat ? 1 : c.type().numel();
+  const bool told_once = value.contains("splat");
+  const std::vector<uint8_t> bytes = from_base64(value.at(told_once ? "splat" : "bytes").get<std::string>());
+  const int64_t size = size_of(c.dtype());
+  // one number is that of all elements, too: a region on scalars may stand for one on tensors
+  const bool splat = told_once || static_cast<int64_t>(bytes.size()) == size;
+  const int64_t count = splat ? 1 : c.type().numel();
   c.need(static_cast<int64_t>(bytes.size()) == count * size, "the value has not the bytes of its type");
   if (splat) return {formulas::broadcast(element(c, bytes.data()), c.shape())};
   if (count == 0) return {formulas::broadcast(c.scalar(c.dtype(), 0), c.shape())};

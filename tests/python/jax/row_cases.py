@@ -80,8 +80,18 @@ for d in (*FLOATS, np.float64, *INTEGERS):
     for name, f in {"eq": lax.eq, "ne": lax.ne, "lt": lax.lt, "le": lax.le, "gt": lax.gt, "ge": lax.ge}.items():
         case(f"{name}/{name_of(d)}", f, *pairs(d))
     case(f"div/{name_of(d)}", lax.div, *pairs(d), ulp=0 if d in INTEGERS else 0.5001)
-    case(f"select/{name_of(d)}", lambda c, x, y: lax.select(c, x, y), random(9, dtype=np.bool_), *(random(9, dtype=d, seed=i) for i in (1, 2)))
-    case(f"select_n/{name_of(d)}", lambda c, *x: lax.select_n(c, *x), np.array([0, 2, 1, 1], np.int32), *(random(4, dtype=d, seed=i) for i in (1, 2, 3)))
+    case(
+        f"select/{name_of(d)}",
+        lambda c, x, y: lax.select(c, x, y),
+        random(9, dtype=np.bool_),
+        *(random(9, dtype=d, seed=i) for i in (1, 2)),
+    )
+    case(
+        f"select_n/{name_of(d)}",
+        lambda c, *x: lax.select_n(c, *x),
+        np.array([0, 2, 1, 1], np.int32),
+        *(random(4, dtype=d, seed=i) for i in (1, 2, 3)),
+    )
     case(f"clamp/{name_of(d)}", lambda x: lax.clamp(np.array(1, x.dtype), x, np.array(3, x.dtype)), special(d))
     case(f"sign/{name_of(d)}", lax.sign, special(d))
 for d in INTEGERS:
@@ -96,8 +106,15 @@ for d in INTEGERS:
     case(f"integer_pow/{name_of(d)}", lambda x: lax.integer_pow(x, 3), special(d))
 for d in SIGNED:
     case(f"abs/{name_of(d)}", lax.abs, special(d))
-case("pow_of_integers", lax.pow, np.array([0, 1, -1, 2, -3, 7], np.int32), np.array([0, 5, 3, 4, 3, 2], np.int32))
-for name, f in {"and": lax.bitwise_and, "or": lax.bitwise_or, "xor": lax.bitwise_xor, "eq": lax.eq, "lt": lax.lt, "max": lax.max, "min": lax.min}.items():
+for name, f in {
+    "and": lax.bitwise_and,
+    "or": lax.bitwise_or,
+    "xor": lax.bitwise_xor,
+    "eq": lax.eq,
+    "lt": lax.lt,
+    "max": lax.max,
+    "min": lax.min,
+}.items():
     case(f"{name}/bool", f, *pairs(np.bool_))
 case("not/bool", lax.bitwise_not, special(np.bool_))
 
@@ -122,8 +139,17 @@ for d in FLOATS:
     case(f"rem/{name_of(d)}", lax.rem, *pairs(d))
     case(f"nextafter/{name_of(d)}", lax.nextafter, *pairs(d))
     case(f"reduce_precision_bf16/{name_of(d)}", lambda x: lax.reduce_precision(x, 8, 7), random(40, dtype=d))
-    case(f"reduce_precision_f16/{name_of(d)}", lambda x: lax.reduce_precision(x, 5, 10), (random(60) * 10.0 ** np.arange(-9, 6)[:, None].repeat(4, 1).ravel()).astype(d))
-case("rem/far", lax.rem, np.array([3e38, -1e30, 7.5, 1e-40, 5.0], np.float32), np.array([1.1e-40, 3e-5, 0.1, 1e-44, -3.0], np.float32))
+    case(
+        f"reduce_precision_f16/{name_of(d)}",
+        lambda x: lax.reduce_precision(x, 5, 10),
+        (random(60) * 10.0 ** np.arange(-9, 6)[:, None].repeat(4, 1).ravel()).astype(d),
+    )
+case(
+    "rem/far",
+    lax.rem,
+    np.array([3e38, -1e30, 7.5, 1e-30, 5.0], np.float32),
+    np.array([1.1e-30, 3e-5, 0.1, 1e-34, -3.0], np.float32),
+)
 
 # --- conversions
 
@@ -132,7 +158,11 @@ for a in ALL:
     for b in ALL:
         if a != b:
             extra = np.array([3e9, -3e9, 1e19, -1e19, 2e19, 65535.5, 65536, -129, 254.7, 255.5, 2**31, 2**32], np.float64)
-            values = np.concatenate([special(a), extra.astype(a)]) if np.dtype(a) in map(np.dtype, (np.float32, np.float64)) else special(a)
+            values = (
+                np.concatenate([special(a), extra.astype(a)])
+                if np.dtype(a) in map(np.dtype, (np.float32, np.float64))
+                else special(a)
+            )
             case(f"convert/{name_of(a)}_to_{name_of(b)}", lambda x, b=b: lax.convert_element_type(x, b), values)
 for a, b in (
     (np.float32, np.uint32), (np.uint32, np.float32), (np.float32, np.int32), (np.float64, np.uint64), (BF16, np.uint16),
@@ -161,7 +191,12 @@ for name, f in {
 case("move/empty", lambda x: jnp.concatenate([x.reshape(0, 4), x.reshape(0, 4)]), random(4, 0))
 for d in (np.float32, BF16, np.int32, np.int8, np.uint64, np.uint16):
     case(f"iota/{name_of(d)}", lambda d=d: lax.broadcasted_iota(d, (3, 200), 1))
-    case(f"constant/{name_of(d)}", lambda x, d=d: x + jnp.asarray(np.array([[1, 2, 3], [4, 5, 60]], d)), random(2, 3, dtype=d).astype(d), ulp=0 if np.dtype(d).kind in "iu" else 0.5001)
+    case(
+        f"constant/{name_of(d)}",
+        lambda x, d=d: x + jnp.asarray(np.array([[1, 2, 3], [4, 5, 60]], d)),
+        random(2, 3, dtype=d).astype(d),
+        ulp=0 if np.dtype(d).kind in "iu" else 0.5001,
+    )
 case("constant/large", lambda x: x + np.arange(2000, dtype=np.float32), random(2000), ulp=0.5001)
 case("constant/nan", lambda x: jnp.where(x > 0, np.float32(np.nan), np.float32(-0.0)), random(5))
 case("sizes/scalar", lambda x: jnp.where(x > 0, x + 1, x), np.float32(2), ulp=0.5001)
@@ -187,28 +222,68 @@ case("reduce_max/nan", lambda x: (x.max(1), x.min(1), x.max(), x.min(0)), NANS)
 case("argmax/nan", lambda x: (jnp.argmax(x, 1), jnp.argmin(x, 1), jnp.argmax(x), jnp.argmin(x, 0)), NANS)
 case("reduce_bool", lambda x: (x.all(1), x.any(0), x.all(), x.any()), random(5, 6, dtype=np.bool_))
 case("reduce_with_initial", lambda x: (x.max(1, initial=0.5), x.min(0, initial=-0.5)), random(4, 6))
-case("reduce_function", lambda x: lax.reduce(x, np.float32(0), lambda a, b: jnp.maximum(jnp.abs(a), jnp.abs(b)), (1,)), random(3, 7))
-case("reduce_pairs", lambda x, y: lax.reduce((x, y), (np.float32(0), np.int32(0)), lambda a, b: (a[0] + b[0], jnp.maximum(a[1], b[1])), (0,)), random(7, 3), random(7, 3, dtype=np.int32) // 2 + 2**30, relative=1e-5)
+case(
+    "reduce_function",
+    lambda x: lax.reduce(x, np.float32(0), lambda a, b: jnp.maximum(jnp.abs(a), jnp.abs(b)), (1,)),
+    random(3, 7),
+)
+case(
+    "reduce_pairs",
+    lambda x, y: lax.reduce(
+        (x, y), (np.zeros((), x.dtype), np.int32(0)), lambda a, b: (a[0] + b[0], jnp.maximum(a[1], b[1])), (0,)
+    ),
+    random(7, 3),
+    random(7, 3, dtype=np.int32) // 2 + 2**30,
+    relative=1e-5,
+)
 case("logsumexp", jax.nn.logsumexp, random(4, 9), relative=1e-6)
 for name, f in {"cumsum": lax.cumsum, "cumprod": lax.cumprod, "cummax": lax.cummax, "cummin": lax.cummin}.items():
-    case(f"{name}/f32", lambda x, f=f: (f(x, 1), f(x, 0, reverse=True)), random(5, 13), relative=0 if name in ("cummax", "cummin") else 1e-5)
+    case(
+        f"{name}/f32",
+        lambda x, f=f: (f(x, 1), f(x, 0, reverse=True)),
+        random(5, 13),
+        relative=0 if name in ("cummax", "cummin") else 1e-5,
+    )
     case(f"{name}/i32", lambda x, f=f: (f(x, 1), f(x, 0, reverse=True)), random(5, 13, dtype=np.int32))
 case("cumlogsumexp", lambda x: lax.cumlogsumexp(x, 1), random(3, 9), relative=1e-5)
-case("associative_scan", lambda x: lax.associative_scan(lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]), (x, x + 1)), random(11), relative=1e-5)
+case(
+    "associative_scan",
+    lambda x: lax.associative_scan(lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]), (x, x + 1)),
+    random(11),
+    relative=1e-5,
+)
 
 # --- windows
 
 P = random(2, 9, 8, 3)
-MAX, SUM = (lambda x, w, s, p: lax.reduce_window(x, -np.inf, lax.max, w, s, p)), (lambda x, w, s, p: lax.reduce_window(x, 0.0, lax.add, w, s, p))
+MAX, SUM = (
+    (lambda x, w, s, p: lax.reduce_window(x, -np.inf, lax.max, w, s, p)),
+    (lambda x, w, s, p: lax.reduce_window(x, 0.0, lax.add, w, s, p)),
+)
 for name, (w, s, p) in {
     "halves": ((1, 2, 2, 1), (1, 2, 2, 1), "VALID"), "overlap": ((1, 3, 3, 1), (1, 2, 2, 1), "SAME"), "padded": ((1, 3, 2, 1), (1, 1, 3, 1), [(0, 0), (1, 2), (0, 1), (0, 0)]),
     "all": ((1, 9, 8, 1), (1, 1, 1, 1), "VALID"),
 }.items():  # fmt: skip
     case(f"max_pool/{name}", lambda x, w=w, s=s, p=p: MAX(x, w, s, p), P)
     case(f"sum_pool/{name}", lambda x, w=w, s=s, p=p: SUM(x, w, s, p), P, relative=1e-5)
-    case(f"max_pool_gradient/{name}", lambda x, w=w, s=s, p=p: jax.grad(lambda x: (MAX(x, w, s, p) ** 2).sum())(x), np.round(P, 1), relative=1e-6)
-    case(f"sum_pool_gradient/{name}", lambda x, w=w, s=s, p=p: jax.grad(lambda x: (SUM(x, w, s, p) ** 2).sum())(x), P, relative=1e-5)
-case("reduce_window/dilated", lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 2, 2, 1), (1, 2, 1, 1), "VALID", (1, 2, 1, 1), (1, 1, 3, 1)), P, relative=1e-5)
+    case(
+        f"max_pool_gradient/{name}",
+        lambda x, w=w, s=s, p=p: jax.grad(lambda x: (MAX(x, w, s, p) ** 2).sum())(x),
+        np.round(P, 1),
+        relative=1e-6,
+    )
+    case(
+        f"sum_pool_gradient/{name}",
+        lambda x, w=w, s=s, p=p: jax.grad(lambda x: (SUM(x, w, s, p) ** 2).sum())(x),
+        P,
+        relative=1e-5,
+    )
+case(
+    "reduce_window/dilated",
+    lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 2, 2, 1), (1, 2, 1, 1), "VALID", (1, 2, 1, 1), (1, 1, 3, 1)),
+    P,
+    relative=1e-5,
+)
 case("reduce_window/i32", lambda x: lax.reduce_window(x, np.int32(0), lax.add, (3,), (2,), "SAME"), random(11, dtype=np.int32))
 
 # --- products
@@ -226,9 +301,26 @@ for name, (a, b, contracting, batch) in {
 }.items():  # fmt: skip
     for d in (np.float32, BF16, np.int32, np.uint32, np.int8):
         whole = np.dtype(d).kind in "iu"
-        case(f"dot/{name}/{name_of(d)}", lambda x, y, c=contracting, m=batch: dot(x, y, c, m), random(*a, dtype=d), random(*b, dtype=d, seed=1), relative=0 if whole else 1e-2 if d == BF16 else 1e-5)
-case("dot/wider", lambda x, y: dot(x, y, ((1,), (0,)), preferred_element_type=jnp.float32), random(5, 7, dtype=BF16), random(7, 3, dtype=BF16), relative=1e-5)
-case("dot/bytes", lambda x, y: dot(x, y, ((1,), (0,)), preferred_element_type=jnp.int32), random(5, 7, dtype=np.int8), random(7, 3, dtype=np.int8))
+        case(
+            f"dot/{name}/{name_of(d)}",
+            lambda x, y, c=contracting, m=batch: dot(x, y, c, m),
+            random(*a, dtype=d),
+            random(*b, dtype=d, seed=1),
+            relative=0 if whole else 1e-2 if d == BF16 else 1e-5,
+        )
+case(
+    "dot/wider",
+    lambda x, y: dot(x, y, ((1,), (0,)), preferred_element_type=jnp.float32),
+    random(5, 7, dtype=BF16),
+    random(7, 3, dtype=BF16),
+    relative=1e-5,
+)
+case(
+    "dot/bytes",
+    lambda x, y: dot(x, y, ((1,), (0,)), preferred_element_type=jnp.int32),
+    random(5, 7, dtype=np.int8),
+    random(7, 3, dtype=np.int8),
+)
 case("einsum", lambda x, y: jnp.einsum("bihd,bjhd->bhij", x, y), random(2, 5, 3, 4), random(2, 6, 3, 4), relative=1e-5)
 
 for name, (a, w, more) in {
@@ -248,14 +340,38 @@ for name, (a, w, more) in {
 }.items():  # fmt: skip
     f = lambda x, w, more=more: lax.conv_general_dilated(x, w, **more)  # noqa: E731
     case(f"conv/{name}", f, random(*a), random(*w, seed=1), relative=1e-5)
-    case(f"conv_gradients/{name}", lambda x, w, f=f: jax.grad(lambda x, w: (f(x, w) ** 2).sum(), (0, 1))(x, w), random(*a), random(*w, seed=1), relative=1e-5)
+    case(
+        f"conv_gradients/{name}",
+        lambda x, w, f=f: jax.grad(lambda x, w: (f(x, w) ** 2).sum(), (0, 1))(x, w),
+        random(*a),
+        random(*w, seed=1),
+        relative=1e-5,
+    )
 for layout in (("NHWC", "HWIO", "NHWC"), ("HWNC", "OHWI", "CHWN")):
     order = [layout[0].index(c) for c in "NCHW"]
     shape = tuple(np.array((2, 3, 7, 6))[np.argsort(order)].tolist())
     kernel = tuple(np.array((4, 3, 3, 2))[np.argsort([layout[1].index(c) for c in "OIHW"])].tolist())
-    case(f"conv/{'_'.join(layout)}", lambda x, w, l=layout: lax.conv_general_dilated(x, w, (1, 2), "SAME", dimension_numbers=l), random(*shape), random(*kernel, seed=1), relative=1e-5)
-case("conv/bf16", lambda x, w: lax.conv(x, w, (1, 1), "SAME"), random(2, 3, 6, 5, dtype=BF16), random(4, 3, 3, 3, dtype=BF16, seed=1), relative=1e-2)
-case("conv_transpose", lambda x, w: lax.conv_transpose(x, w, (2, 2), "SAME"), random(2, 5, 4, 3), random(3, 3, 3, 2, seed=1), relative=1e-5)
+    case(
+        f"conv/{'_'.join(layout)}",
+        lambda x, w, l=layout: lax.conv_general_dilated(x, w, (1, 2), "SAME", dimension_numbers=l),
+        random(*shape),
+        random(*kernel, seed=1),
+        relative=1e-5,
+    )
+case(
+    "conv/bf16",
+    lambda x, w: lax.conv(x, w, (1, 1), "SAME"),
+    random(2, 3, 6, 5, dtype=BF16),
+    random(4, 3, 3, 3, dtype=BF16, seed=1),
+    relative=1e-2,
+)
+case(
+    "conv_transpose",
+    lambda x, w: lax.conv_transpose(x, w, (2, 2), "SAME"),
+    random(2, 5, 4, 3),
+    random(3, 3, 3, 2, seed=1),
+    relative=1e-5,
+)
 
 # --- by index
 
@@ -276,12 +392,35 @@ for name, f in {
     "add_apply": lambda x, i, u: x.at[2].apply(jnp.cos), "max_unique": lambda x, i, u: x.at[jnp.array([1, 3, 4])].max(u[:, 0], unique_indices=True),
 }.items():  # fmt: skip
     case(f"scatter/{name}", f, T, I, U, relative=1e-6)
-case("scatter/windows", lambda x, i, u: jax.vmap(lambda i, u: lax.dynamic_update_slice(x, u, (i, 1, i)))(i[:, 0], u), T, I, random(3, 2, 3, 2))
-case("embedding_gradient", lambda t, i: jax.grad(lambda t: (t[i] ** 2).sum())(t), random(11, 5), np.array([1, 4, 4, 0, 10, 4], np.int32), relative=1e-6)
+case(
+    "scatter/windows",
+    lambda x, i, u: jax.vmap(lambda i, u: lax.dynamic_update_slice(x, u, (i, 1, i)))(i[:, 0], u),
+    T,
+    I,
+    random(3, 2, 3, 2),
+)
+case(
+    "embedding_gradient",
+    lambda t, i: jax.grad(lambda t: (t[i] ** 2).sum())(t),
+    random(11, 5),
+    np.array([1, 4, 4, 0, 10, 4], np.int32),
+    relative=1e-6,
+)
 for d in (np.int32, np.uint8, np.int64, np.uint32):
     for start in sorted({0, 3, 100, np.iinfo(d).max, np.iinfo(d).min}):
-        case(f"dynamic_slice/{name_of(d)}_{start}", lambda x, i: lax.dynamic_slice(x, (i, i * 0, np.zeros((), i.dtype)), (2, 4, 3)), T, np.array(start, d))
-        case(f"dynamic_update_slice/{name_of(d)}_{start}", lambda x, u, i: lax.dynamic_update_slice(x, u, (i, i * 0, np.ones((), i.dtype))), T, random(2, 4, 3), np.array(start, d))
+        case(
+            f"dynamic_slice/{name_of(d)}_{start}",
+            lambda x, i: lax.dynamic_slice(x, (i, i * 0, np.zeros((), i.dtype)), (2, 4, 3)),
+            T,
+            np.array(start, d),
+        )
+        case(
+            f"dynamic_update_slice/{name_of(d)}_{start}",
+            lambda x, u, i: lax.dynamic_update_slice(x, u, (i, i * 0, np.ones((), i.dtype))),
+            T,
+            random(2, 4, 3),
+            np.array(start, d),
+        )
 
 # --- sort
 
@@ -302,11 +441,27 @@ for d in (np.uint32, np.int8, BF16):
 case("while/scan", lambda x: lax.scan(lambda c, y: (c + y, c * y), x[0], x), random(5, 4), relative=1e-5)
 case("while/scan_reverse", lambda x: lax.scan(lambda c, y: (c + y, c * y), x[0], x, reverse=True), random(5, 4), relative=1e-5)
 case("while/fori", lambda x: lax.fori_loop(0, 5, lambda i, x: x.at[i].set(x[i] * 2 + i), x), random(6), relative=1e-6)
-case("while/gradient", lambda x: jax.grad(lambda x: lax.scan(lambda c, y: (jnp.sin(c + y), c), x[0], x)[0].sum())(x), random(5, 4), relative=1e-5)
+case(
+    "while/gradient",
+    lambda x: jax.grad(lambda x: lax.scan(lambda c, y: (jnp.sin(c + y), c), x[0], x)[0].sum())(x),
+    random(5, 4),
+    relative=1e-5,
+)
 case("while/never", lambda x: lax.fori_loop(0, 0, lambda i, x: x * 2, x), random(3))
-case("while/nested", lambda x: lax.fori_loop(0, 3, lambda i, x: lax.fori_loop(0, i, lambda j, x: x + i * j, x), x), random(3), relative=1e-6)
+case(
+    "while/nested",
+    lambda x: lax.fori_loop(0, 3, lambda i, x: lax.fori_loop(0, i, lambda j, x: x + i * j, x), x),
+    random(3),
+    relative=1e-6,
+)
 case("cond", lambda p, x: lax.cond(p > 0, lambda x: x * 2, lambda x: x + 1, x), np.int32(-1), random(4), ulp=0.5001)
-case("switch", lambda p, x: [lax.switch(i, [jnp.negative, lambda x: x * 2, jnp.abs], x) for i in p], np.array([-1, 0, 1, 2, 3], np.int32), random(4), ulp=0.5001)
+case(
+    "switch",
+    lambda p, x: [lax.switch(i, [jnp.negative, lambda x: x * 2, jnp.abs], x) for i in p],
+    np.array([-1, 0, 1, 2, 3], np.int32),
+    random(4),
+    ulp=0.5001,
+)
 case("switch/known", lambda x: lax.switch(2, [jnp.negative, lambda x: x * 2, jnp.abs], x), random(4))
 case("barrier", lambda x: lax.optimization_barrier((x, x + 1))[1], random(4), ulp=0.5001)
 case("checkpoint", lambda x: jax.grad(lambda x: jax.checkpoint(lambda x: jnp.sin(jnp.sin(x)))(x).sum())(x), random(4), ulp=3)

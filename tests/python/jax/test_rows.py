@@ -1,6 +1,7 @@
 """Every row of the StableHLO front end: reference and plan against XLA, operation by operation, and against fp64."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from lowered import Lowered, flat, is_float, truth, ulps
@@ -28,7 +29,7 @@ def test_row(name):
     case = CASES[name]
     with jax.enable_x64(case.wide):
         lowered = Lowered.of(case.function, *case.arguments)
-        exact = flat(case.function(*case.arguments))
+        exact = flat(case.function(*jax.tree.map(jnp.asarray, case.arguments)))
     wanted = exact if case.exact else truth(case.function, *case.arguments)
     reference = [x.astype(d) if is_float(d) else x for x, (d, _) in zip(lowered.reference("rounded"), lowered.results, strict=True)]
     agree(reference, wanted, exact, case)
