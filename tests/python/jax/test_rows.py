@@ -31,7 +31,8 @@ def test_row(name):
         lowered = Lowered.of(case.function, *case.arguments)
         exact = flat(case.function(*jax.tree.map(jnp.asarray, case.arguments)))
     wanted = exact if case.exact else truth(case.function, *case.arguments)
-    reference = [x.astype(d) if is_float(d) else x for x, (d, _) in zip(lowered.reference("rounded"), lowered.results, strict=True)]
+    given = zip(lowered.reference("rounded"), lowered.results, strict=True)
+    reference = [x.astype(d) if is_float(d) else x for x, (d, _) in given]
     agree(reference, wanted, exact, case)
     agree(lowered.compiled(), wanted, exact, case)
 
