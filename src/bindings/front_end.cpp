@@ -11,7 +11,7 @@ namespace trainc::bindings {
 Program import_graph(const std::string& json, MaskGenerator generator) {
   const nlohmann::json root = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
   const std::string front = root.is_object() ? root.value("front", "aten") : "aten";
-  if (front == "aten") return frontend::import_aten(root, generator);
+  if (front == "aten") return frontend::import_aten_graph(root, generator);
   if (front == "stablehlo") return frontend::import_stablehlo(root);
   throw InternalError("import: no front end is called '" + front + "'");
 }

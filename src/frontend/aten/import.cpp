@@ -255,10 +255,10 @@ class Importer {
 namespace trainc::frontend {
 
 Program import_aten(std::string_view json, MaskGenerator generator) {
-  return import_aten(aten::Json::parse(json, nullptr, /*allow_exceptions=*/false), generator);
+  return import_aten_graph(aten::Json::parse(json, nullptr, /*allow_exceptions=*/false), generator);
 }
 
-Program import_aten(const nlohmann::json& root, MaskGenerator generator) {
+Program import_aten_graph(const nlohmann::json& root, MaskGenerator generator) {
   try {
     return aten::Importer(generator).run(root);
   } catch (const aten::Json::exception& e) {

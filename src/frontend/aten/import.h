@@ -38,7 +38,7 @@ namespace trainc::frontend {
 /// Outputs are in the order of the "output" node, with the strides of their "val". Throws InternalError that names the
 /// node and its origin where the text is not as above. `generator`: how the framework draws masks on the host, which
 /// decides the order of a mask's elements.
-Program import_aten(const nlohmann::json& root, MaskGenerator generator = MaskGenerator::Twister);
+Program import_aten_graph(const nlohmann::json& root, MaskGenerator generator = MaskGenerator::Twister);
 /// The same of a text.
 Program import_aten(std::string_view json, MaskGenerator generator = MaskGenerator::Twister);
 /// Names of all ATen operations with a row.
