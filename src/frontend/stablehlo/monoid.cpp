@@ -48,13 +48,18 @@ bool is_neutral(ReduceKind kind, Value init) {
   return false;
 }
 
-/// Of each two neighbours along an axis the first, or the second: elements keep their order, which a function that does
-/// not commute (which of two NaNs is the greatest) needs.
-Value half(Value x, int64_t axis, bool second) {
-  return with(x, x.b->slice_axis(x.node, axis, second ? 1 : 0, x.size(axis) / 2, 2));
+/// The first or the second of each pair of neighbours along the last axis.
+Value of_pairs(Value x, bool second) {
+  Dims shape = x.shape();
+  shape.back() /= 2;
+  Dims pairs = shape;
+  pairs.push_back(2);
+  const Value split = reshape(x, pairs);
+  return reshape(with(split, split.b->slice_axis(split.node, split.rank() - 1, second, 1)), shape);
 }
 
-Values in_halves(const Monoid& monoid, Values x, const Values& init, const Dims& axes) {
+/// A tree over neighbours: the monoid may depend on the order of its operands (of two NaN, which is the first?).
+Values in_pairs(const Monoid& monoid, Values x, const Values& init, const Dims& axes) {
   const Dims order = formulas::to_the_end(x[0].rank(), axes);
   const auto kept = static_cast<std::ptrdiff_t>(order.size() - axes.size());
   for (Value& v : x) {
@@ -71,7 +76,7 @@ Values in_halves(const Monoid& monoid, Values x, const Values& init, const Dims&
         one.back() = 1;
         x[i] = with(x[i], x[i].b->pad(x[i].node, init[i].node, none, one));
       }
-      left.push_back(half(x[i], kept, false)), right.push_back(half(x[i], kept, true));
+      left.push_back(of_pairs(x[i], false)), right.push_back(of_pairs(x[i], true));
     }
     x = monoid.combine(left, right);
   }
@@ -108,7 +113,7 @@ Values reduced(const Monoid& monoid, Values x, const Values& init, const Dims& a
   if (x[0].numel() == 0) return initial;
   const auto op = monoid.operation();
   const auto kind = op && x.size() == 1 ? kind_of(*op, x[0].dtype()) : std::nullopt;
-  if (!kind) return monoid.combine(initial, in_halves(monoid, x, init, axes));
+  if (!kind) return monoid.combine(initial, in_pairs(monoid, x, init, axes));
   const DType dtype = x[0].dtype();
   const Value result = formulas::reduce(*kind, cast(x[0], compute_dtype(dtype)), axes, /*keep=*/false);
   if (is_neutral(*kind, init[0])) return {cast(result, dtype)};

@@ -42,11 +42,11 @@ Value element(const Call& c, const uint8_t* bytes) {
 
 Values constant(const Call& c) {
   const Json& value = c.object("value");
-  const bool one = value.contains("splat");
-  const std::vector<uint8_t> bytes = from_base64(value.at(one ? "splat" : "bytes").get<std::string>());
+  const bool told_once = value.contains("splat");
+  const std::vector<uint8_t> bytes = from_base64(value.at(told_once ? "splat" : "bytes").get<std::string>());
   const int64_t size = size_of(c.dtype());
-  // a scalar's bytes, too: within a region that is mapped its type is a tensor's
-  const bool splat = one || static_cast<int64_t>(bytes.size()) == size;
+  // one number is that of all elements, too: a region on scalars may stand for one on tensors
+  const bool splat = told_once || static_cast<int64_t>(bytes.size()) == size;
   const int64_t count = splat ? 1 : c.type().numel();
   c.need(static_cast<int64_t>(bytes.size()) == count * size, "the value has not the bytes of its type");
   if (splat) return {formulas::broadcast(element(c, bytes.data()), c.shape())};

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 from plans import HOST
@@ -74,8 +75,8 @@ def _values(function: dict) -> list[dict]:
 def truth(function: Callable[..., Any], *arguments: Any) -> list[np.ndarray]:
     """What XLA gives operation by operation where all floats are f64."""
     with jax.enable_x64(True):
-        wide = jax.tree.map(lambda x: np.asarray(x, np.float64) if _widens(x) else x, arguments)
-        return flat(function(*jax.tree.map(jax.numpy.asarray, wide)))
+        wide = jax.tree.map(lambda x: jnp.asarray(x, np.float64 if _widens(x) else None), arguments)
+        return flat(function(*wide))
 
 
 def _widens(x: Any) -> bool:

@@ -1,6 +1,7 @@
 """Every row of the StableHLO front end: reference and plan against XLA, operation by operation, and against fp64."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from lowered import Lowered, flat, is_float, truth, ulps
@@ -28,11 +29,10 @@ def test_row(name):
     case = CASES[name]
     with jax.enable_x64(case.wide):
         lowered = Lowered.of(case.function, *case.arguments)
-        exact = flat(case.function(*jax.tree.map(jax.numpy.asarray, case.arguments)))
+        exact = flat(case.function(*jax.tree.map(jnp.asarray, case.arguments)))
     wanted = exact if case.exact else truth(case.function, *case.arguments)
-    reference = [
-        x.astype(d) if is_float(d) else x for x, (d, _) in zip(lowered.reference("rounded"), lowered.results, strict=True)
-    ]
+    given = zip(lowered.reference("rounded"), lowered.results, strict=True)
+    reference = [x.astype(d) if is_float(d) else x for x, (d, _) in given]
     agree(reference, wanted, exact, case)
     agree(lowered.compiled(), wanted, exact, case)
 
