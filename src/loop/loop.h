@@ -63,7 +63,7 @@ Expr integer(int64_t, DType = DType::I64);
 Expr real(double, DType);
 Expr apply(Op, std::vector<Expr>);  // result dtype as ops.def says; not for Cast
 Expr cast(Expr, DType);
-Expr bitcast(Expr, DType);  // as wide
+Expr bitcast(Expr, DType);         // as wide
 Expr fma(Expr a, Expr b, Expr c);  // one rounding
 Expr pair(Expr low, Expr high);
 Expr dot(Expr a, Expr b, Expr c);

@@ -28,7 +28,8 @@ constexpr int64_t ordered(DType dtype, int64_t value) {
 template <class Float> constexpr Float float_of_integer(DType dtype, int64_t value) {
   return dtype == DType::U64 ? static_cast<Float>(static_cast<uint64_t>(value)) : static_cast<Float>(value);
 }
-/// a << b; a >> b with zeros, or the sign, from above; `bits` wide. Everything is shifted out where b is not below that.
+/// a << b; a >> b with zeros, or the sign, from above; `bits` wide. Everything is shifted out where b is not below
+/// that.
 enum class Shift : uint8_t { Left, Right, SignedRight };
 constexpr int64_t shifted(Shift shift, DType dtype, int64_t a, int64_t b) {
   const int bits = static_cast<int>(size_of(dtype)) * 8;

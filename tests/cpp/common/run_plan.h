@@ -74,8 +74,8 @@ inline reference::Tensor from_bytes(const Type& type, const uint8_t* p) {
 }
 
 /// All results of `plan`; memory the plan must fill is poisoned first, so that what it forgets is seen. `saved`: the
-/// arena that the forward and the backward plan share. `after`: gets the inputs as the plan left them. A result that may
-/// take an input's memory has it.
+/// arena that the forward and the backward plan share. `after`: gets the inputs as the plan left them. A result that
+/// may take an input's memory has it.
 inline std::vector<reference::Tensor> run_plan(const plan::Plan& plan, const std::vector<reference::Tensor>& inputs,
                                                void* saved = nullptr, runtime::Generator generator = {},
                                                std::vector<reference::Tensor>* after = nullptr) {
