@@ -19,8 +19,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from trainc.cli.compiling import Compiling, eager
 from trainc.cli.loss_rule import disturb
 from trainc.cli.machine import Machine
-from trainc.cli.trained import Finder
 from trainc.torch import compat
+from trainc.torch.doors.trained import Finder
 from trainc.torch.patches import patched
 
 WAYS = ("eager", "inductor", "trainc")
@@ -75,8 +75,9 @@ class Observing:
         self._cpu, self._begin = Machine().busy(), time.perf_counter()
 
     def __exit__(self, *error: Any) -> None:
-        if error[0] is None or (issubclass(error[0], SystemExit) and not issubclass(error[0], Enough)):
-            self._write()  # the program ended before
+        ended = error[0] is None or (error[0] is SystemExit and error[1].code in (None, 0))
+        if ended:  # before so many steps
+            self._write()
         self._around.__exit__(*error)
 
     def _observed(self, backward: Callable[..., Any]) -> Callable[..., Any]:

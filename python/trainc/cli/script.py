@@ -155,8 +155,13 @@ def users(error: BaseException, traceback: types.TracebackType | None) -> types.
         del frames[: starts[-1] + 1]
         while frames and frames[0].tb_frame.f_code.co_filename in ("<frozen runpy>", runpy.__file__):
             del frames[0]
+    if isinstance(error, UserError):  # what PyTorch and trainc did to find out is of no interest
+        from trainc.torch.trust import is_trusted_file
+
+        while frames and is_trusted_file(frames[-1].tb_frame.f_code.co_filename):
+            frames.pop()
     ours = [entry.tb_frame.f_code.co_filename.startswith(PACKAGE) for entry in frames]
-    if ours and not isinstance(error, UserError):
+    if ours:
         ours[-1] = False
     shown = None
     for entry, hidden in zip(reversed(frames), reversed(ours), strict=True):

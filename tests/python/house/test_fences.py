@@ -413,7 +413,8 @@ ROOMS = {
     "torch.verify": {*_PLANS, "torch.capture"},
     "torch.joint": {*_PLANS, "torch.capture"},
     "torch.doors": {*_PLANS, "torch.capture", "torch.verify", "torch.joint"},
-    "cli": {"base", "_core", "torch.compat", "torch.patches", "torch.verify", "torch.doors"},
+    "trainers": {"torch.doors"},
+    "cli": {"base", "_core", "torch.compat", "torch.patches", "torch.trust", "torch.verify", "torch.doors"},
     "__main__": {"cli"},
     "": {"base", "torch.doors"},  # trainc itself: the three functions
 }  # fmt: skip

@@ -1,11 +1,12 @@
 """accelerate keeps a closed list of Dynamo backends; Hugging Face's Trainer asks it. `import trainc` adds "trainc" to it,
-at once where accelerate is loaded, else when it is."""
+at once where accelerate is loaded, else when it is. Its optimizers wrap PyTorch's."""
 
 from __future__ import annotations
 
 import importlib.abc
 import importlib.util
 import sys
+from typing import Any
 
 _MODULE = "accelerate.utils.dataclasses"
 
@@ -16,6 +17,13 @@ def register() -> None:
         _add(module)
     elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
+
+
+def inner_optimizer(optimizer: Any) -> Any:
+    """The optimizer within accelerate's wrapper; any other itself."""
+    while type(optimizer).__module__.partition(".")[0] == "accelerate" and hasattr(optimizer, "optimizer"):
+        optimizer = optimizer.optimizer
+    return optimizer
 
 
 def _add(module) -> None:
