@@ -84,7 +84,7 @@ test-torch: build .venv-torch-$(TORCH)/python.stamp  ## the Python tests with an
 	@touch $@
 
 test-trainers: build .venv-trainers/python.stamp  ## the examples of Hugging Face's Trainer, accelerate, Lightning, PEFT with the real libraries
-	PYTHONPATH=python .venv-trainers/bin/python -m pytest tests/trainers $(ARGS)
+	PYTHONPATH=python .venv-trainers/bin/python -m pytest tests/trainers tests/python/house/test_guide.py $(ARGS)
 
 test-sanitize: build/sanitize/build.ninja  ## the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	cmake --build --preset sanitize -j $(JOBS)
