@@ -3,8 +3,6 @@ at once where accelerate is loaded, else when it is. Its optimizers wrap PyTorch
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.util
 import sys
 from typing import Any
 
@@ -37,12 +35,14 @@ def _add(module) -> None:
     backends._value2member_map_["TRAINC"] = member
 
 
-class _Finder(importlib.abc.MetaPathFinder):
+class _Finder:
     """Lets the other finders find accelerate's module and adds to it once it has run."""
 
     def find_spec(self, name, path, target=None):
         if name != _MODULE:
             return None
+        import importlib.util  # here, for `import trainc` is to take no time
+
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is None or spec.loader is None:
