@@ -139,4 +139,7 @@ def test_what_cannot_be_compared(tmp_path):
     assert done.returncode == 2 and "ended with 4" in done.stderr and "last words" in done.stderr
     assert "does train.py train anything?" in compare(tmp_path, "print('nothing')").stderr
     assert "--price 'free'" in compare(tmp_path, "", "--price", "free").stderr
+    step = "import torch, trainc\nm = torch.nn.Linear(2, 2)\no = torch.optim.SGD(m.parameters())\n@trainc.train_step\n"
+    step += "def step(x):\n    m(x).sum().backward()\n    o.step()\nfor _ in range(5): step(torch.ones(1, 2))\n"
+    assert "which a trainc.train_step has not" in compare(tmp_path, step, "--steps", "4").stderr
     assert "fewer than 4" in compare(tmp_path, "", "--steps", "2").stderr

@@ -244,6 +244,26 @@ def test_nothing_to_compile_is_said(tmp_path):
     assert found.returncode == 0 and "model(x) is compiled, model.forward(x)" in found.stderr, found.stderr
 
 
+def test_a_failure_of_ours_leaves_the_program_alone(monkeypatch):
+    import torch
+
+    from trainc.torch.doors import trained
+
+    def fail(*_, **__):
+        raise AssertionError("ours")
+
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    with trained.Compiling() as compiling:
+        monkeypatch.setattr(trained, "compile_objects", fail)
+        torch.optim.SGD(model.parameters(), lr=0.1)
+        with pytest.warns(UserWarning, match="Sequential runs in PyTorch; AssertionError: ours"):
+            assert torch.equal(model(torch.ones(1, 2)), model[0](torch.ones(1, 2)))
+        assert compiling.refused == 1
+        monkeypatch.setattr(trained, "_modules", fail)
+        with pytest.warns(UserWarning, match="what SGD trains runs in PyTorch"):
+            torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), lr=0.1)
+
+
 def test_all_is_put_back():
     import torch
 

@@ -82,10 +82,13 @@ class Finder:
         """An optimizer that was made; the program's own are added by themselves."""
         self._optimizers.add(optimizer)
         self.saw_training = True
-        parameters = _parameters_of(optimizer)
-        if any(_holds(module, parameters) for module in list(self._met)):
-            self.made(optimizer)
-        self._look_for(parameters)
+        try:
+            parameters = _parameters_of(optimizer)
+            if any(_holds(module, parameters) for module in list(self._met)):
+                self.made(optimizer)
+            self._look_for(parameters)
+        except Exception as error:  # ours: the program goes on
+            messages.fell_back(f"what {type(optimizer).__name__} trains", error)
 
     def _look_after_first_backward(self) -> None:
         """The first backward of the program tells, by the gradients that are there, what a program without optimizers trains."""
@@ -185,6 +188,10 @@ class Compiling(Finder):
         except UserError as error:
             self.refused += 1
             self.say(f"{type(module).__name__} runs in PyTorch: {str(error).removeprefix('trainc.compile: ')}")
+            return
+        except Exception as error:
+            self.refused += 1
+            messages.fell_back(type(module).__name__, error)
             return
         self.compiled += 1
         self._attached.update(optimizers[:1])
