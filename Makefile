@@ -10,7 +10,7 @@ VENV := $(CURDIR)/.venv
 export PATH := $(VENV)/bin:$(PATH)
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build test test-cpp test-python test-torch test-sanitize stress conformance architectures fuzz golden demo bench bench-cuda check-losses wheel lint format clean
+.PHONY: help setup build test test-cpp test-python test-torch test-trainers test-sanitize stress conformance architectures fuzz golden demo bench bench-cuda check-losses wheel lint format clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -73,6 +73,18 @@ test-python: build
 
 test-torch: build .venv-torch-$(TORCH)/python.stamp  ## the Python tests with another PyTorch, in an environment of its own (TORCH=2.11.0)
 	.venv-torch-$(TORCH)/bin/python -m pytest -n $(JOBS) $(ARGS)
+
+# Beside .venv, whose packages it finds, so that torch is not installed again.
+.venv-trainers/python.stamp: requirements-trainers.txt .venv/package.stamp
+	.venv/bin/python -m venv .venv-trainers
+	.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	    > $$(.venv-trainers/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv.pth
+	grep '^torch==' requirements.txt > .venv-trainers/constraints.txt
+	.venv-trainers/bin/pip install --quiet -c .venv-trainers/constraints.txt -r requirements-trainers.txt
+	@touch $@
+
+test-trainers: build .venv-trainers/python.stamp  ## the examples of Hugging Face's Trainer, accelerate, Lightning, PEFT with the real libraries
+	PYTHONPATH=python .venv-trainers/bin/python -m pytest tests/trainers tests/python/house/test_guide.py $(ARGS)
 
 test-sanitize: build/sanitize/build.ninja  ## the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	cmake --build --preset sanitize -j $(JOBS)

@@ -1,6 +1,5 @@
 """Switches of the package: `trainc.config.fallback = False`. Read when something is compiled, not when trainc is imported."""
 
-import glob
 import os
 import re
 import sys
@@ -58,6 +57,8 @@ def name_nvrtc() -> None:
     """Sets TRAINC_NVRTC, unless the user has, to the file that pip installed (nvidia-cuda-nvrtc): the loader does not find it."""
     if "TRAINC_NVRTC" in os.environ:
         return
+    import glob  # here, for `import trainc` is to take no time
+
     for folder in sys.path:
         for file in sorted(glob.glob(os.path.join(folder, "nvidia", "*", "lib", "libnvrtc.so.*"))):
             os.environ["TRAINC_NVRTC"] = file

@@ -6,10 +6,8 @@ import argparse
 import platform
 import sys
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from trainc.cli.script import Program
+from trainc.cli.script import Program, run
 
 
 def info() -> str:
@@ -177,14 +175,13 @@ def main(words: list[str] | None = None) -> None:
         )
     for command in (runs, largest, compares, observed):
         add_program(command)
-    args = parser.parse_args(words)
+    args = parser.parse_args(Program.escaped(sys.argv[1:] if words is None else words))
     if args.command == "cache":
         print(cache_command(args.action))
     elif args.command == "bug-report":
         bug_report(args.file)
     elif args.command in _PROGRAMS:
         from trainc.base.errors import UserError
-        from trainc.cli.script import Program, run
 
         try:
             program = Program.of(args.module, args.code, args.words)

@@ -78,7 +78,7 @@ class Price:
 
     @classmethod
     def of(cls, text: str) -> Price:
-        match = re.fullmatch(r"\s*([^\d.\s]*)\s*(\d+\.?\d*|\.\d+)\s*([^/\d]*?)\s*(?:/\s*h(?:our)?)?\s*", text)
+        match = re.fullmatch(r"\s*([^\d.\s+-]*)\s*(\d+\.?\d*|\.\d+)\s*([^/\d]*?)\s*(?:/\s*h(?:our)?)?\s*", text)
         if match is None:
             raise UserError(f'--price {text!r}: write the price of an hour, "2.5/h"')
         return cls(match[1], float(match[2]), f" {match[3]}" if match[3] else "")

@@ -5,52 +5,34 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 import trainc
-from trainc.base.errors import UserError
-from trainc.cli.trained import Finder
-from trainc.torch.doors.door import check, compile_optimizer
+from trainc.torch.doors import trained
 
 
-class Compiling(Finder):
+class Compiling(trained.Compiling):
     def __init__(self, explain: bool = False, tune: str = "fast", memory: str | None = None):
-        super().__init__()
-        self.explain, self.tune, self.memory = explain, tune, memory_of(memory)
-        check(torch.nn.Identity(), None, tune, self.memory, False)
-        self.compiled = self.refused = 0
+        super().__init__(tune, memory_of(memory))
+        self.explain = explain
         self._kept: list[torch.nn.Module] = []  # to be explained, though the program may have let go of them
-        self._attached: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 
-    def meet(self, module: torch.nn.Module, optimizers: list[torch.optim.Optimizer], args: tuple, kwargs: dict) -> None:
-        try:
-            trainc.compile(module, *optimizers[:1], tune=self.tune, memory=self.memory)
-        except UserError as error:
-            self.refused += 1
-            say(f"{type(module).__name__} runs in PyTorch: {str(error).removeprefix('trainc.compile: ')}")
-            return
-        self.compiled += 1
-        self._attached.update(optimizers[:1])
-        for optimizer in optimizers[1:]:
-            self.made(optimizer)
+    def kept(self, module: torch.nn.Module) -> None:
         if self.explain:
             self._kept.append(module)
 
-    def made(self, optimizer: torch.optim.Optimizer) -> None:
-        if optimizer not in self._attached:
-            self._attached.add(optimizer)
-            compile_optimizer(optimizer)
+    def say(self, text: str) -> None:
+        print(f"trainc run: {text}", file=sys.stderr, flush=True)
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         for model in self._kept:
             print(trainc.explain(model), file=sys.stderr)
         if not self.compiled and not self.refused and error[0] is None:
-            say(f"nothing was compiled: {self.why_nothing()}")
+            self.say(f"nothing was compiled: {self.why_nothing()}")
 
     def why_nothing(self) -> str:
         """Why nothing was."""
@@ -81,8 +63,4 @@ def memory_of(text: str | None) -> Any:
     return text
 
 
-def say(text: str) -> None:
-    print(f"trainc run: {text}", file=sys.stderr, flush=True)
-
-
-__all__ = ["Compiling", "eager", "say"]
+__all__ = ["Compiling", "eager"]

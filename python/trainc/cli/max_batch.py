@@ -17,11 +17,11 @@ from trainc.base.errors import UserError
 from trainc.base.memory import Memory, checked, readable
 from trainc.cli.machine import Machine
 from trainc.cli.script import Program
-from trainc.cli.trained import Finder
 from trainc.torch.compat import pytree
 from trainc.torch.doors import step
 from trainc.torch.doors.call import CompiledCall
 from trainc.torch.doors.memory import ModelSettings
+from trainc.torch.doors.trained import Finder
 
 CLOSE = 0.01  # of the answer: no more is asked of it
 LARGEST = 1 << 20

@@ -16,11 +16,13 @@ import numpy
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+import trainc
+from trainc.base.errors import UserError
 from trainc.cli.compiling import Compiling, eager
 from trainc.cli.loss_rule import disturb
 from trainc.cli.machine import Machine
-from trainc.cli.trained import Finder
 from trainc.torch import compat
+from trainc.torch.doors.trained import Finder
 from trainc.torch.patches import patched
 
 WAYS = ("eager", "inductor", "trainc")
@@ -71,12 +73,15 @@ class Observing:
         self._around.callback(hook.remove)
         if self._is_eager:
             self._around.enter_context(eager())
+        else:
+            self._around.enter_context(patched(trainc, "train_step", _refuse_step))
         self._around.enter_context(self._finder)
         self._cpu, self._begin = Machine().busy(), time.perf_counter()
 
     def __exit__(self, *error: Any) -> None:
-        if error[0] is None or (issubclass(error[0], SystemExit) and not issubclass(error[0], Enough)):
-            self._write()  # the program ended before
+        ended = error[0] is None or (error[0] is SystemExit and error[1].code in (None, 0))
+        if ended:  # before so many steps
+            self._write()
         self._around.__exit__(*error)
 
     def _observed(self, backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -111,6 +116,13 @@ class Observing:
             "reason": self._finder.why_nothing() if isinstance(self._finder, Compiling) else None,
         }  # fmt: skip
         Path(self._file).write_text(json.dumps(record))
+
+
+def _refuse_step(*_: Any, **__: Any) -> None:
+    raise UserError(
+        "trainc compare looks at backward() and optimizer.step(), which a trainc.train_step has not: time the program as it is "
+        "and under trainc run --eager"
+    )
 
 
 def peak_bytes() -> int:

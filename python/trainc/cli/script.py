@@ -29,9 +29,15 @@ class Program:
     name: str  # path, "-", module's name, code
     words: list[str]
 
+    @staticmethod
+    def escaped(words: list[str]) -> list[str]:
+        """For argparse, which would take a "--" for its own."""
+        return ["\0--" if word == "--" else word for word in words]
+
     @classmethod
     def of(cls, module: list[str] | None, code: list[str] | None, words: list[str]) -> Program:
-        """`module`, `code`: what stands behind -m and behind -c."""
+        """`module`, `code`: what stands behind -m and behind -c. All of it `escaped`."""
+        module, code, words = ([w.lstrip("\0") for w in given or ()] for given in (module, code, words))
         for kind, given in (("module", module), ("code", code)):
             if given:
                 return cls(kind, given[0], given[1:])
@@ -69,7 +75,8 @@ def _execute(program: Program) -> None:
     if program.kind == "module":
         runpy.run_module(program.name, run_name="__main__", alter_sys=True)
     elif program.kind == "file" and not _is_source(program.name):
-        runpy.run_path(program.name, run_name="__main__")  # a folder, an archive, byte code
+        # A folder, an archive, byte code: argv[0] is its full path then, as runpy has it.
+        runpy.run_path(_full_path(program), run_name="__main__")
     else:
         source, name = _source(program)
         exec(compile(source, name, "exec", dont_inherit=True), vars(_main_module(program)))
@@ -78,7 +85,7 @@ def _execute(program: Program) -> None:
 def _source(program: Program) -> tuple[bytes | str, str]:
     """The program's text, and the name by which tracebacks call it."""
     if program.kind == "file":
-        path = os.path.abspath(program.name)
+        path = _full_path(program)
         with io.open_code(path) as file:
             return file.read(), path
     return (sys.stdin.buffer.read(), "<stdin>") if program.kind == "stdin" else (program.name, "<string>")
@@ -87,16 +94,18 @@ def _source(program: Program) -> tuple[bytes | str, str]:
 def _main_module(program: Program) -> types.ModuleType:
     """The program's `__main__`, which stays when it has ended: threads and exit handlers use it still."""
     main = types.ModuleType("__main__")
-    variables: dict[str, Any] = {"__builtins__": sys.modules["builtins"], "__spec__": None}
+    variables: dict[str, Any] = {"__builtins__": sys.modules["builtins"], "__loader__": importlib.machinery.BuiltinImporter}
+    if program.kind != "code":
+        variables |= {"__file__": _full_path(program) if program.kind == "file" else "<stdin>", "__cached__": None}
     if program.kind == "file":
-        path = os.path.abspath(program.name)
-        variables |= {"__file__": path, "__cached__": None}
-        variables["__loader__"] = importlib.machinery.SourceFileLoader("__main__", path)
-    else:
-        variables["__loader__"] = importlib.machinery.BuiltinImporter
+        variables["__loader__"] = importlib.machinery.SourceFileLoader("__main__", _full_path(program))
     vars(main).update(variables)
     sys.modules["__main__"] = main
     return main
+
+
+def _full_path(program: Program) -> str:
+    return os.path.join(os.getcwd(), program.name)
 
 
 def _is_source(path: str) -> bool:
@@ -146,8 +155,13 @@ def users(error: BaseException, traceback: types.TracebackType | None) -> types.
         del frames[: starts[-1] + 1]
         while frames and frames[0].tb_frame.f_code.co_filename in ("<frozen runpy>", runpy.__file__):
             del frames[0]
+    if isinstance(error, UserError):  # what PyTorch and trainc did to find out is of no interest
+        from trainc.torch.trust import is_trusted_file
+
+        while frames and is_trusted_file(frames[-1].tb_frame.f_code.co_filename):
+            frames.pop()
     ours = [entry.tb_frame.f_code.co_filename.startswith(PACKAGE) for entry in frames]
-    if ours and not isinstance(error, UserError):
+    if ours:
         ours[-1] = False
     shown = None
     for entry, hidden in zip(reversed(frames), reversed(ours), strict=True):

@@ -421,7 +421,8 @@ ROOMS = {
     "torch.doors": {*_PLANS, "torch.capture", "torch.verify", "torch.joint"},
     "jax": {"base", "_core"},  # another framework's door stands on base alone
     "keras": {"base"},  # given the door of its backend
-    "cli": {"base", "_core", "torch.compat", "torch.patches", "torch.verify", "torch.doors"},
+    "trainers": {"torch.doors"},
+    "cli": {"base", "_core", "torch.compat", "torch.patches", "torch.trust", "torch.verify", "torch.doors"},
     "__main__": {"cli"},
     "": {"base", "torch.doors", "jax", "keras"},  # trainc itself: its functions
 }  # fmt: skip

@@ -1,11 +1,10 @@
 """accelerate keeps a closed list of Dynamo backends; Hugging Face's Trainer asks it. `import trainc` adds "trainc" to it,
-at once where accelerate is loaded, else when it is."""
+at once where accelerate is loaded, else when it is. Its optimizers wrap PyTorch's."""
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.util
 import sys
+from typing import Any
 
 _MODULE = "accelerate.utils.dataclasses"
 
@@ -16,6 +15,13 @@ def register() -> None:
         _add(module)
     elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
+
+
+def inner_optimizer(optimizer: Any) -> Any:
+    """The optimizer within accelerate's wrapper; any other itself."""
+    while type(optimizer).__module__.partition(".")[0] == "accelerate" and hasattr(optimizer, "optimizer"):
+        optimizer = optimizer.optimizer
+    return optimizer
 
 
 def _add(module) -> None:
@@ -29,12 +35,14 @@ def _add(module) -> None:
     backends._value2member_map_["TRAINC"] = member
 
 
-class _Finder(importlib.abc.MetaPathFinder):
+class _Finder:
     """Lets the other finders find accelerate's module and adds to it once it has run."""
 
     def find_spec(self, name, path, target=None):
         if name != _MODULE:
             return None
+        import importlib.util  # here, for `import trainc` is to take no time
+
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is None or spec.loader is None:

@@ -26,10 +26,11 @@ compilations: list[records.Compilation] = []  # of all graphs that came through 
 
 
 def backend(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: dict[str, Any] | None = None, **_: Any
-) -> Callable[..., Any]:
-    """What torch.compile calls. `options`: {"tune": "max"}, as trainc.compile's tune="max"."""
-    tune = (options or {}).get("tune", "fast")
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: dict[str, Any] | None = None, mode: str | None = None,
+    **_: Any,
+) -> Callable[..., Any]:  # fmt: skip
+    """What torch.compile calls. `options`: {"tune": "max"}, as trainc.compile's tune="max"; so is mode="max-autotune"."""
+    tune = (options or {}).get("tune", "max" if (mode or "").startswith("max-autotune") else "fast")
     tuning.check(tune)
     if unknown := set(options or {}) - {"tune"}:
         raise UserError(f'torch.compile(backend="trainc"): no option {sorted(unknown)[0]!r}; there is "tune"')

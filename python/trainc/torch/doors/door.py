@@ -8,6 +8,7 @@ from trainc.base import cache, config
 from trainc.base.errors import UserError
 from trainc.torch import compat
 from trainc.torch.capture import distributed
+from trainc.torch.doors.accelerate import inner_optimizer
 from trainc.torch.doors.call import CompiledCall
 from trainc.torch.doors.fuse import StepFusion
 from trainc.torch.doors.memory import ModelSettings, checked
@@ -17,7 +18,8 @@ from trainc.torch.run import tuning
 from trainc.torch.verify.verification import Verification, check_verify
 
 
-def compile_objects(model, optimizer, *, tune, memory, fuse_step, verify):
+def compile_objects(model, given, *, tune, memory, fuse_step, verify):
+    optimizer = inner_optimizer(given)
     check(model, optimizer, tune, memory, fuse_step, verify)
     if config.cache:
         cache.directory()  # says so now where plans cannot be kept
@@ -31,7 +33,7 @@ def compile_objects(model, optimizer, *, tune, memory, fuse_step, verify):
     if optimizer is None:
         return model
     attach(optimizer, fusion, verification)
-    return model, optimizer
+    return model, given
 
 
 def compile_optimizer(optimizer: torch.optim.Optimizer) -> None:

@@ -18,7 +18,10 @@ from typing import Any
 
 import torch
 
+from trainc.base import messages
+from trainc.base.errors import UserError
 from trainc.torch import compat
+from trainc.torch.doors.door import check, compile_objects, compile_optimizer
 from trainc.torch.patches import patched
 
 Module, Optimizer = torch.nn.Module, torch.optim.Optimizer
@@ -63,7 +66,7 @@ class Finder:
         @functools.wraps(init)
         def optimizer_init(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
             init(optimizer, *args, **kwargs)
-            self._optimizer_made(optimizer)
+            self.add(optimizer)
 
         self._patches.enter_context(patched(Optimizer, "__init__", optimizer_init))
         self._look_after_first_backward()
@@ -75,13 +78,17 @@ class Finder:
 
     # -- who is trained -----------------------------------------------------------------------------------------------
 
-    def _optimizer_made(self, optimizer: Optimizer) -> None:
+    def add(self, optimizer: Optimizer) -> None:
+        """An optimizer that was made; the program's own are added by themselves."""
         self._optimizers.add(optimizer)
         self.saw_training = True
-        parameters = _parameters_of(optimizer)
-        if any(_holds(module, parameters) for module in list(self._met)):
-            self.made(optimizer)
-        self._look_for(parameters)
+        try:
+            parameters = _parameters_of(optimizer)
+            if any(_holds(module, parameters) for module in list(self._met)):
+                self.made(optimizer)
+            self._look_for(parameters)
+        except Exception as error:  # ours: the program goes on
+            messages.fell_back(f"what {type(optimizer).__name__} trains", error)
 
     def _look_after_first_backward(self) -> None:
         """The first backward of the program tells, by the gradients that are there, what a program without optimizers trains."""
@@ -164,6 +171,46 @@ class Finder:
         return any(p.grad is not None or any(p in o.state for o in list(self._optimizers)) for p in own)
 
 
+class Compiling(Finder):
+    """Compiles each model that is met, with the optimizers that hold its parameters by then, and those made later."""
+
+    def __init__(self, tune: str = "fast", memory: Any = None):
+        super().__init__()
+        self._settings = {"tune": tune, "memory": memory}
+        check(torch.nn.Identity(), None, tune, memory, False)
+        self.compiled = self.refused = 0
+        self._attached: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+
+    def meet(self, module: Module, optimizers: list[Optimizer], args: tuple, kwargs: dict) -> None:
+        first = next(iter(optimizers), None)
+        try:
+            compile_objects(module, first, fuse_step=False, verify=False, **self._settings)
+        except UserError as error:
+            self.refused += 1
+            self.say(f"{type(module).__name__} runs in PyTorch: {str(error).removeprefix('trainc.compile: ')}")
+            return
+        except Exception as error:
+            self.refused += 1
+            messages.fell_back(type(module).__name__, error)
+            return
+        self.compiled += 1
+        self._attached.update(optimizers[:1])
+        for optimizer in optimizers[1:]:
+            self.made(optimizer)
+        self.kept(module)
+
+    def made(self, optimizer: Optimizer) -> None:
+        if optimizer not in self._attached:
+            self._attached.add(optimizer)
+            compile_optimizer(optimizer)
+
+    def say(self, text: str) -> None:
+        messages.warn(text)
+
+    def kept(self, module: Module) -> None:
+        """Told of each model that was compiled."""
+
+
 def _modules() -> list[Module]:
     """All modules that there are (those whose constructor still runs apart)."""
     found = [each for each in gc.get_objects() if issubclass(type(each), Module)]
@@ -188,4 +235,4 @@ def _holds(module: Module, parameters: set[int]) -> bool:
     return any(id(p) in parameters for p in Module.parameters(module))
 
 
-__all__ = ["Finder", "Scout"]
+__all__ = ["Compiling", "Finder", "Scout"]

@@ -1,0 +1,12 @@
+"""`import trainc` takes no time: it brings its compiled module, and no library that a program might not need."""
+
+import subprocess
+import sys
+
+
+def test_import_brings_little():
+    code = "import sys; before = set(sys.modules); import trainc; print(*sorted(set(sys.modules) - before))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "trainc._core" in found
+    heavy = {"torch", "numpy", "tqdm", "transformers", "accelerate", "glob", "importlib.abc", "importlib.resources", "inspect"}
+    assert not heavy & set(found) and len(found) < 40, found
