@@ -68,7 +68,7 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("--xla", action="store_true")
 for name, value in {"steps": 10, "layers": 12, "width": 768, "heads": 12, "batch": 4, "length": 256}.items():
     parser.add_argument(f"--{name}", type=int, default=value)
-parser.add_argument("--dropout", type=float, default=0.0)
+parser.add_argument("--dropout", type=float, default=0.1)
 args = parser.parse_args()
 text = np.frombuffer(b"".join(p.read_bytes() for p in sorted(pathlib.Path(pathlib.__file__).parent.glob("*.py"))), np.uint8)
 step = (jax.jit if args.xla else trainc.jit)(functools.partial(train_step, heads=args.heads, rate=args.dropout), donate_argnums=0)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cost/fusion.h"
 #include "cost/matmul_chain.h"
 #include "loop/substitute.h"
 #include "lower/kernels.h"
@@ -44,15 +45,20 @@ class MaskedElements {
                               Index::at_axes(shape, {nest().var(b_), nest().var(row_), nest().var(column_)}).linear());
   }
 
-  /// Everything below `n` that is no plain expression is asked for by name.
+  /// Everything below `n` that is no plain expression is asked for by name, and what would be too long a one: in an
+  /// expression a node stands as often as it is used (of a hash of positions, the bits of a random mask, 2^60 times).
   void stop_at(const Node* n) {
+    int64_t size = 1;
     for (const Node* i : n->inputs) {
       const bool plain = is_elementwise(i->op) || i->op == Op::Reshape || i->op == Op::Permute ||
                          i->op == Op::Broadcast || i->op == Op::Slice || i->op == Op::Iota || i->op == Op::Constant;
       const bool first = seen_.insert(i).second;
       if (!plain || values_.count(i) || static_cast<int64_t>(seen_.size()) > cost::kLargestMask) e_.own.insert(i);
       else if (first) stop_at(i);
+      if (!e_.own.count(i) && size_.at(i) > cost::kLargestExpression) e_.own.insert(i);
+      size += e_.own.count(i) ? 1 : size_.at(i);
     }
+    size_[n] = size;
   }
   Expr value(const Node* n, Index&) {
     const bool element = values_.count(n) && !is_sum(n) &&
@@ -134,6 +140,7 @@ class MaskedElements {
   LoweredKernel kernel_;
   Expressions e_;
   std::unordered_set<const Node*> seen_;
+  std::unordered_map<const Node*, int64_t> size_;  // of the expression that makes a node
   std::unordered_map<const Node*, MaybeConstant> made_;
   int b_, row_, column_, unknown_;
   Expr beyond_;

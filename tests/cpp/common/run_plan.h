@@ -34,7 +34,10 @@ inline std::vector<uint8_t> to_bytes(const reference::Tensor& t) {
                                          16));
         break;
       case DType::F16: put(bytes, static_cast<_Float16>(t.f[i])); break;
+      case DType::U64:  // by its bits, as the reference has it
       case DType::I64: put(bytes, t.i[i]); break;
+      case DType::U32: put(bytes, static_cast<uint32_t>(t.i[i])); break;
+      case DType::U16: put(bytes, static_cast<uint16_t>(t.i[i])); break;
       case DType::I32: put(bytes, static_cast<int32_t>(t.i[i])); break;
       case DType::I16: put(bytes, static_cast<int16_t>(t.i[i])); break;
       case DType::I8: put(bytes, static_cast<int8_t>(t.i[i])); break;
@@ -63,7 +66,10 @@ inline reference::Tensor from_bytes(const Type& type, const uint8_t* p) {
         break;
       }
       case DType::F16: t.f.push_back(static_cast<float>(get<_Float16>(p + 2 * i))); break;
+      case DType::U64:  // by its bits, as the reference has it
       case DType::I64: t.i.push_back(get<int64_t>(p + 8 * i)); break;
+      case DType::U32: t.i.push_back(get<uint32_t>(p + 4 * i)); break;
+      case DType::U16: t.i.push_back(get<uint16_t>(p + 2 * i)); break;
       case DType::I32: t.i.push_back(get<int32_t>(p + 4 * i)); break;
       case DType::I16: t.i.push_back(get<int16_t>(p + 2 * i)); break;
       case DType::I8: t.i.push_back(get<int8_t>(p + i)); break;
