@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,10 +15,19 @@ from trainc.torch.doors import trained
 
 
 class Compiling(trained.Compiling):
-    def __init__(self, explain: bool = False, tune: str = "fast", memory: str | None = None):
+    def __init__(
+        self, explain: bool = False, tune: str = "fast", memory: str | None = None, leave: Sequence[str] = ()
+    ):  # fmt: skip
+        """`leave`: names of classes that stay PyTorch's."""
         super().__init__(tune, memory_of(memory))
-        self.explain = explain
+        self.explain, self.leave = explain, leave
         self._kept: list[torch.nn.Module] = []  # to be explained, though the program may have let go of them
+
+    def meet(self, module: torch.nn.Module, optimizers: list[torch.optim.Optimizer], args: tuple, kwargs: dict) -> None:
+        if type(module).__name__ in self.leave:
+            self.refused += 1
+        else:
+            super().meet(module, optimizers, args, kwargs)
 
     def kept(self, module: torch.nn.Module) -> None:
         if self.explain:

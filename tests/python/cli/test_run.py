@@ -235,6 +235,34 @@ def test_eager_compiles_nothing(tmp_path, name):
     assert found.stdout == run(sys.executable, "plain.py", cwd=tmp_path).stdout
 
 
+PENALTY = """
+import torch
+class Critic(torch.nn.Sequential):
+    pass
+torch.manual_seed(0)
+critic = Critic(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+optimizer = torch.optim.Adam(critic.parameters())
+for i in range(4):
+    x = torch.randn(5, 4, requires_grad=True)
+    out = critic(x)
+    slope, = torch.autograd.grad(out.sum(), x, create_graph=True)
+    loss = out.mean() + (slope.norm(2, 1) - 1).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print("loss", loss.item())
+"""
+
+
+def test_gradients_of_gradients(tmp_path):
+    (tmp_path / "train.py").write_text(PENALTY)
+    found = run(*TRAINC, "train.py", cwd=tmp_path)
+    assert found.returncode == 1 and "(trainc run --leave CLASS)" in found.stderr
+    found = run(*TRAINC, "--leave", "Critic", "train.py", cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout == run(sys.executable, "train.py", cwd=tmp_path).stdout
+
+
 def test_nothing_to_compile_is_said(tmp_path):
     (tmp_path / "train.py").write_text("print('nothing')\n")
     found = run(*TRAINC, "train.py", cwd=tmp_path)

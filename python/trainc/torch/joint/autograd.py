@@ -130,7 +130,10 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def backward(_ctx: Any, *_: Any) -> None:
-        raise RuntimeError("trainc: the gradient of a gradient is not compiled; run this model in PyTorch for double backward")
+        raise RuntimeError(
+            "trainc: the gradient of a gradient is not compiled: leave this model out of trainc.compile "
+            "(trainc run --leave CLASS)"
+        )
 
 
 __all__ = ["Backward", "Forward", "Layout", "call_of", "is_plain", "layout_of"]
