@@ -139,7 +139,8 @@ void run_until(void* stream, const Work* last) {
   }
 }
 void run_all() {
-  for (auto& [stream, queue] : state().streams) run_until(stream, nullptr);
+  // the default stream at last: what does not wait for it has read by then what it was to write
+  for (auto at = state().streams.rbegin(); at != state().streams.rend(); ++at) run_until(at->first, nullptr);
 }
 
 std::shared_ptr<Work> queue(void* stream, Work work) {
