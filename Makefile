@@ -10,7 +10,7 @@ VENV := $(CURDIR)/.venv
 export PATH := $(VENV)/bin:$(PATH)
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build test test-cpp test-python test-torch test-trainers test-sanitize stress conformance architectures fuzz golden demo bench bench-cuda check-losses wheel lint format clean
+.PHONY: help setup build test test-cpp test-python test-torch test-trainers test-sanitize stress conformance architectures fuzz golden demo bench bench-cuda gpu-kit check-losses wheel lint format clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -119,6 +119,9 @@ bench: build  ## a training step of seven models: eager, Inductor, trainc (ARGS=
 bench-cuda: build  ## a training step on a GPU: eager, Inductor, trainc; says so where there is none (ARGS=--help)
 	python bench/cuda.py $(ARGS)
 
+gpu-kit: .venv/package.stamp  ## out/gpu-kit: what a machine with a GPU and without a network needs (ARGS="--python FILE")
+	python kit/make.py --jobs $(JOBS) $(ARGS)
+
 check-losses: build  ## GPT-2 124M, 4 x 256, 30 steps: losses against eager's own spread, through both doors (about half an hour)
 	python bench/losses.py $(ARGS)
 
@@ -126,7 +129,7 @@ wheel: .venv/package.stamp  ## dist/trainc-*.whl
 	pip wheel --no-deps --no-build-isolation -w dist .
 
 lint: .venv/package.stamp  ## ruff over the Python code, the layout of the C++ code
-	ruff check python tests bench examples
+	ruff check python tests bench examples kit
 	git ls-files '*.cpp' '*.h' | xargs clang-format --dry-run --Werror
 
 format: .venv/package.stamp  ## lays out the C++ code (.clang-format)

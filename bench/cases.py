@@ -42,7 +42,10 @@ class Case:
 
 
 def tokens_of(vocabulary: int) -> np.ndarray:
-    """Python's source as one row of token numbers below `vocabulary`; made once."""
+    """Python's source as one row of token numbers below `vocabulary`; made once, or brought along (kit/make.py)."""
+    ready = ROOT / "tokens" / f"{vocabulary}.i32"
+    if ready.exists():
+        return np.fromfile(ready, dtype="<i4").astype(np.int64)
     path = ROOT / "build" / "bench" / f"tokens-{'.'.join(map(str, sys.version_info[:3]))}-{vocabulary}.npy"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,11 @@
 """`make bench-cuda`: a training step on a GPU, side by side: eager, Inductor as it comes and with max-autotune (which uses CUDA
-graphs), trainc. GPT-2 124M 16 x 1024, RoBERTa-base 64 x 512 and a small Llama, under bf16 autocast and in strict fp32.
+graphs), trainc. GPT-2 124M 16 x 1024, RoBERTa-base 64 x 512, a Llama of 1.1 billion parameters 4 x 2048, ResNet-50 128 x 224 and
+ViT-base 64 x 224, under bf16 autocast and in strict fp32.
 
-Each contestant is a process of its own and trains the same model on the same batches. Told of each: seconds of a step (median and
-spread), memory at its peak, seconds until the first step was done, kernels launched a step, and of trainc's longest kernels the
-share of the roofline: what the machine's measured peaks allow for the kernel's own FLOPs and bytes.
+Each contestant is a process of its own and trains the same model on the same batches. Told of each: milliseconds of a step, over
+all steps in a row with nothing waited for between them, by the device's events and by the wall clock, and the spread of steps
+that are waited for one by one; memory at its peak, seconds until the first step was done, kernels launched a step, and of
+trainc's longest kernels the share of the roofline: what the machine's measured peaks allow for the kernel's own FLOPs and bytes.
 
 Without a GPU it says so and ends. `--rehearse` runs tiny models through all of it on the CPU, to see that the program works."""
 
@@ -53,15 +55,29 @@ def roberta() -> cases.Workload:
 def llama() -> cases.Workload:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    sizes = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 12}
+    sizes = {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22, "num_attention_heads": 32}
     config = LlamaConfig(vocab_size=32000, **sizes, num_key_value_heads=4, use_cache=False)
-    return cases.Workload(LlamaForCausalLM(config), cases._text(32000, 16, 1024))
+    return cases.Workload(LlamaForCausalLM(config), cases._text(32000, 4, 2048))
+
+
+def resnet50() -> cases.Workload:
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    return cases.Workload(ResNetForImageClassification(ResNetConfig(num_labels=1000)), cases._images(128, 224, 1000))
+
+
+def vit() -> cases.Workload:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    return cases.Workload(ViTForImageClassification(ViTConfig(num_labels=1000)), cases._images(64, 224, 1000))
 
 
 CASES: dict[str, tuple[str, Callable[[], cases.Workload]]] = {
     "gpt2": ("GPT-2 124M, 16 x 1024", gpt2),
     "roberta": ("RoBERTa-base classification, 64 x 512", roberta),
-    "llama": ("Llama-style, 12 layers, 768 wide, 16 x 1024", llama),
+    "llama": ("Llama-style, 22 layers, 2048 wide, 4 x 2048", llama),
+    "resnet50": ("ResNet-50, 128 x 224 x 224", resnet50),
+    "vit": ("ViT-base, 64 x 224 x 224", vit),
 }
 TINY = {"tiny": ("for a rehearsal", cases.tiny)}
 
@@ -125,6 +141,7 @@ def contest(case: str, precision: str, door: str, steps: int, kind: str) -> dict
         wait()
         seconds.append(time.perf_counter() - start)
     peak = torch.cuda.max_memory_allocated() if kind == "cuda" else 0
+    row = in_a_row(lambda: [losses.append(step(batch)) for batch in batches[2:]], kind, len(batches) - 2)
     activities = [torch.profiler.ProfilerActivity.CUDA if kind == "cuda" else torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities) as profiler:
         step(batches[0])
@@ -135,9 +152,29 @@ def contest(case: str, precision: str, door: str, steps: int, kind: str) -> dict
         if on_gpu and not event.name.startswith(("Memcpy", "Memset")):
             spent.setdefault(event.name, []).append(event.device_time * 1e-6)
     return {
-        "seconds": seconds, "first": first, "peak_bytes": peak, "losses": [loss.item() for loss in losses],
-        "launches": sum(map(len, spent.values())), "kernels": kernels_of(door, about, spent),
+        "seconds": seconds, **row, "first": first, "peak_bytes": peak, "losses": [loss.item() for loss in losses],
+        "launches": sum(map(len, spent.values())), "kernels": kernels_of(door, about, spent), "flops": flops_of(door, about),
     }  # fmt: skip
+
+
+def in_a_row(run: Callable, kind: str, steps: int) -> dict:
+    """Seconds of a step where none is waited for but the last, by the wall clock and by the device's."""
+    import torch
+
+    if kind != "cuda":
+        start = time.perf_counter()
+        run()
+        return {"wall": (time.perf_counter() - start) / steps}
+    torch.cuda.synchronize()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start = time.perf_counter()
+    begin.record()
+    run()
+    end.record()
+    queued = time.perf_counter() - start
+    end.synchronize()
+    wall = time.perf_counter() - start
+    return {"wall": wall / steps, "events": begin.elapsed_time(end) / 1e3 / steps, "host": queued / steps}
 
 
 def kernels_of(door: str, about: object, spent: dict[str, list[float]]) -> list[dict]:
@@ -157,6 +194,17 @@ def kernels_of(door: str, about: object, spent: dict[str, list[float]]) -> list[
     for row in found.values():
         row["seconds"] = sum(spent.get(row["name"], []))
     return sorted(found.values(), key=lambda row: -row["seconds"])[:LONGEST]
+
+
+def flops_of(door: str, about: object) -> dict[str, int]:
+    """Of trainc's step, by who computes them: {kernel, product, extern, ...}."""
+    from trainc.base import records
+
+    found: dict[str, int] = {}
+    if door.startswith("trainc"):
+        for step in (step for record in records.of(about) for report in record.reports() for step in report["steps"]):
+            found[step["kind"]] = found.get(step["kind"], 0) + step["flops"]
+    return found
 
 
 def peaks(kind: str) -> dict:
@@ -201,24 +249,31 @@ def child(*words: str, patience: float) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def of_step(row: dict) -> float:
+    """By the device's events, where it has such."""
+    return row.get("events") or row.get("wall") or statistics.median(row["seconds"])
+
+
 def table(rows: list[dict], machine: dict) -> str:
     """`rows`: {case, precision, door, **contest()}; `machine`: {name, **peaks()}."""
     flops = f"{machine['bf16'] / 1e12:.1f} TFLOP/s bf16, {machine['fp32'] / 1e12:.1f} fp32"
     head = f"{machine['name']}: {flops}, {machine['bytes'] / 1e9:.0f} GB/s copied"
-    lines = [head, f"{'':46}{'ms a step':>10}{'spread':>8}{'over eager':>12}{'GB':>7}{'first, s':>10}{'launches':>10}  losses"]
+    columns = f"{'':46}{'ms a step':>10}{'wall':>8}{'host':>8}{'spread':>8}{'over eager':>12}"
+    lines = [head, f"{columns}{'GB':>7}{'first, s':>10}{'launches':>10}  losses"]
     done = [row for row in rows if "died" not in row]
-    eager = {(r["case"], r["precision"]): statistics.median(r["seconds"]) for r in done if r["door"] == "eager"}
+    eager = {(r["case"], r["precision"]): of_step(r) for r in done if r["door"] == "eager"}
     for row in rows:
         title = f"{row['case']} {row['precision']:5} {DOORS[row['door']]}"
         if "died" in row:
             lines.append(f"{title:46}did not finish: {row['died']}")
             continue
-        median = statistics.median(row["seconds"])
-        spread = (max(row["seconds"]) - min(row["seconds"])) / median
+        spread = (max(row["seconds"]) - min(row["seconds"])) / statistics.median(row["seconds"])
+        taken = of_step(row)
+        wall, host = (f"{row[key] * 1e3:8.2f}" if key in row else " " * 8 for key in ("wall", "host"))
         base = eager.get((row["case"], row["precision"]))
         losses = f"{row['losses'][0]:.4f} .. {row['losses'][-1]:.4f}"
         lines.append(
-            f"{title:46}{median * 1e3:10.2f}{spread:8.1%}{f'{base / median:.2f}x' if base else '':>12}"
+            f"{title:46}{taken * 1e3:10.2f}{wall}{host}{spread:8.1%}{f'{base / taken:.2f}x' if base else '':>12}"
             f"{row['peak_bytes'] / 1e9:7.2f}{row['first']:10.1f}{row['launches']:10}  {losses}"
         )
         for kernel in row["kernels"]:

@@ -4,12 +4,15 @@
 #include <mutex>
 
 #include "emit/cuda/emit.h"
+#ifdef TRAINC_LLVM
 #include "emit/llvm/emit.h"
+#endif
 #include "support/error.h"
 
 namespace trainc::compiler {
 namespace {
 
+#ifdef TRAINC_LLVM
 /// Machine code of this kind of CPU, which needs no linking.
 class LlvmGenerator : public CodeGenerator {
  public:
@@ -21,6 +24,22 @@ class LlvmGenerator : public CodeGenerator {
     return {".s", emit::assembly(nest, cpu_level_of(target.cpu))};
   }
 };
+#else
+/// In the place of LLVM, in a build without it.
+class LlvmGenerator : public CodeGenerator {
+ public:
+  Code generate(const loop::LoopNest& nest, const Target&, Entry) const override { missing(nest); }
+  Listing listing(const loop::LoopNest& nest, const Target&, Entry) const override { missing(nest); }
+
+ private:
+  [[noreturn]] static void missing(const loop::LoopNest& nest) {
+    throw UserError(
+        "kernel " + nest.name +
+        " is for a CPU, and this build of trainc has no LLVM (TRAINC_LLVM=OFF): it compiles for GPUs alone. "
+        "Move the model and its tensors to a GPU, or install a build with LLVM");
+  }
+};
+#endif
 
 /// CUDA C++, through NVRTC to a cubin.
 class NvrtcGenerator : public CodeGenerator {

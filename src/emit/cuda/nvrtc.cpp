@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <sstream>
 
 #include "emit/cuda/cubin.h"
 #include "emit/cuda/emit.h"
@@ -86,6 +87,18 @@ std::string nvrtc_version() {
 
 namespace {
 
+/// The line of the text that the log's first error is of ("name.cu(12): error: ..."), with its number.
+std::string line_of_error(const std::string& source, const std::string& log) {
+  const size_t error = log.find("): error");
+  const size_t open = error == std::string::npos ? error : log.rfind('(', error);
+  if (open == std::string::npos) return "";
+  const int wanted = std::atoi(log.c_str() + open + 1);
+  std::istringstream lines(source);
+  std::string line;
+  for (int i = 0; i < wanted; ++i) std::getline(lines, line);
+  return fmt::format("\nline {}: {}", wanted, line);
+}
+
 Cubin compile_once(const std::string& source, const std::string& name, Gpu gpu, const char* blocks) {
   const Nvrtc& n = nvrtc();
   auto check = [&](int status, const char* what) {
@@ -106,7 +119,8 @@ Cubin compile_once(const std::string& source, const std::string& name, Gpu gpu, 
   if (size) n.log(program, log.data());
   while (!log.empty() && log.back() == '\0') log.pop_back();
   if (status != 0)
-    throw InternalError(fmt::format("NVRTC, {} for {}: {}\n{}", name, name_of(gpu), n.error(status), log));
+    throw InternalError(fmt::format("NVRTC, {} for {}: {}\n{}", name, name_of(gpu), n.error(status), log) +
+                        line_of_error(source, log));
   Cubin cubin;
   check(n.cubin_size(program, &size), "cubin's size");
   cubin.code.resize(size);

@@ -64,7 +64,7 @@ class Printer {
   std::string run() {
     size_t arguments = 0;
     for (const Buffer& b : nest_.buffers) arguments += b.space == Space::Argument;
-    out_ = kPrelude;
+    out_ = std::string(kPrelude) + kPtx;
     for (const std::string& origin : nest_.origins) line("// {}", one_line(origin));
     const bool plan = entry_ == Entry::Plan;
     if (plan) line("struct Slots {{ int at[{}]; }};", std::max<size_t>(arguments, 1));

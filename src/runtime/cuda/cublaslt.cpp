@@ -3,8 +3,10 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <mutex>
 
 #include "runtime/cuda/cublaslt.h"
@@ -44,7 +46,7 @@ struct Heuristic {
 };
 static_assert(sizeof(Heuristic) == 96);
 
-struct Api {
+struct LtApi {
   Status (*create)(Handle*);
   Status (*destroy)(Handle);
   Status (*desc_create)(void**, int compute, int scale);
@@ -79,7 +81,7 @@ int lowest_alignment(const CublasLtCall::Matrix& x, const void* p) {  // bytes, 
 }  // namespace
 
 struct CublasLt::Impl {
-  Api api{};
+  LtApi api{};
   Handle handle = nullptr;
   std::mutex mutex;
   std::map<std::string, Algorithm> known;  // by the call's text, alignments and memory
@@ -113,7 +115,7 @@ std::unique_ptr<CublasLt> CublasLt::load() {
     if (!handle) handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
   if (!handle) return nullptr;
   auto impl = std::make_unique<Impl>();
-  Api& a = impl->api;
+  LtApi& a = impl->api;
   bool complete = true;
   auto find = [&](auto& function, const char* name) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, name));
@@ -138,7 +140,12 @@ std::unique_ptr<CublasLt> CublasLt::load() {
 
 void CublasLt::multiply(const CublasLtCall& c, const void* a, const void* b, void* d, void* memory, int64_t bytes,
                         void* stream) {
-  const Api& api = impl_->api;
+  const LtApi& api = impl_->api;
+  // Its memory has to begin at a multiple of 256 bytes; a plan's buffers begin at multiples of 64. It is told one size
+  // wherever they lie: its choice depends on it.
+  constexpr uintptr_t kAligned = 256;
+  bytes = std::max<int64_t>(bytes - static_cast<int64_t>(kAligned), 0);
+  memory = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(memory) + kAligned - 1) / kAligned * kAligned);
   const bool f64 = c.d.dtype == DType::F64;
   void* made = nullptr;
   check(api.desc_create(&made,

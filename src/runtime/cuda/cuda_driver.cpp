@@ -1,5 +1,4 @@
-// The CUDA driver by dlopen: cuda.h's C functions, declared here as its documentation has them.
-#include <dlfcn.h>
+// The CUDA driver as a Driver. Each call is made in the device's own context, and puts back the one that was current.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,129 +10,50 @@
 #include <mutex>
 
 #include "runtime/cuda/cublaslt.h"
+#include "runtime/cuda/cuda_api.h"
 #include "runtime/cuda/driver.h"
 #include "support/error.h"
 
 namespace trainc::runtime::cuda {
 namespace {
 
-using Status = int;
-using DevicePointer = unsigned long long;
-
-struct Api {
-  Status (*init)(unsigned);
-  Status (*device_count)(int*);
-  Status (*context_current)(void**);
-  Status (*context_set)(void*);
-  Status (*primary_retain)(void**, int device);
-  Status (*device_name)(char*, int, int device);
-  Status (*device_attribute)(int*, int attribute, int device);
-  Status (*module_load)(void**, const void*);
-  Status (*module_unload)(void*);
-  Status (*module_function)(void**, void*, const char*);
-  Status (*memory_allocate)(DevicePointer*, size_t);
-  Status (*memory_free)(DevicePointer);
-  Status (*host_allocate)(void**, size_t, unsigned flags);
-  Status (*host_free)(void*);
-  Status (*copy_in)(DevicePointer, const void*, size_t, Stream);
-  Status (*copy)(DevicePointer, DevicePointer, size_t, Stream);
-  Status (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned shared, Stream,
-                   void** arguments, void** extra);
-  Status (*stream_create)(Stream*, unsigned flags);
-  Status (*stream_destroy)(Stream);
-  Status (*capture_begin)(Stream, int mode);
-  Status (*capture_end)(Stream, void**);
-  Status (*graph_instantiate)(void**, void*, unsigned long long flags);
-  Status (*graph_launch)(void*, Stream);
-  Status (*graph_exec_destroy)(void*);
-  Status (*graph_destroy)(void*);
-  Status (*error_string)(Status, const char**);
-  Status (*stream_wait)(Stream);
-  Status (*copy_in_and_wait)(DevicePointer, const void*, size_t);
-  Status (*copy_out_and_wait)(void*, DevicePointer, size_t);
-  Status (*context_wait)();
-  Status (*event_create)(void**, unsigned flags);
-  Status (*event_record)(void*, Stream);
-  Status (*event_query)(void*);
-  Status (*event_destroy)(void*);
-  Status (*stream_wait_event)(Stream, void*, unsigned flags);
-};
-
-Api load_api() {
-  Api a{};
-  void* handle = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (!handle)
-    throw UserError(
-        "there is no NVIDIA driver on this machine (libcuda.so.1 cannot be loaded): a plan for a GPU needs one");
-  auto find = [&](auto& function, const char* name) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, name));
-    if (!function) throw UserError(fmt::format("the NVIDIA driver on this machine has no {}: it is too old", name));
-  };
-  find(a.init, "cuInit");
-  find(a.device_count, "cuDeviceGetCount");
-  find(a.context_current, "cuCtxGetCurrent");
-  find(a.context_set, "cuCtxSetCurrent");
-  find(a.primary_retain, "cuDevicePrimaryCtxRetain");
-  find(a.device_name, "cuDeviceGetName");
-  find(a.device_attribute, "cuDeviceGetAttribute");
-  find(a.module_load, "cuModuleLoadData");
-  find(a.module_unload, "cuModuleUnload");
-  find(a.module_function, "cuModuleGetFunction");
-  find(a.memory_allocate, "cuMemAlloc_v2");
-  find(a.memory_free, "cuMemFree_v2");
-  find(a.host_allocate, "cuMemHostAlloc");
-  find(a.host_free, "cuMemFreeHost");
-  find(a.copy_in, "cuMemcpyHtoDAsync_v2");
-  find(a.copy, "cuMemcpyDtoDAsync_v2");
-  find(a.launch, "cuLaunchKernel");
-  find(a.stream_create, "cuStreamCreate");
-  find(a.stream_destroy, "cuStreamDestroy_v2");
-  find(a.capture_begin, "cuStreamBeginCapture_v2");
-  find(a.capture_end, "cuStreamEndCapture");
-  find(a.graph_instantiate, "cuGraphInstantiateWithFlags");
-  find(a.graph_launch, "cuGraphLaunch");
-  find(a.graph_exec_destroy, "cuGraphExecDestroy");
-  find(a.graph_destroy, "cuGraphDestroy");
-  find(a.error_string, "cuGetErrorString");
-  find(a.stream_wait, "cuStreamSynchronize");
-  find(a.copy_in_and_wait, "cuMemcpyHtoD_v2");
-  find(a.copy_out_and_wait, "cuMemcpyDtoH_v2");
-  find(a.context_wait, "cuCtxSynchronize");
-  find(a.event_create, "cuEventCreate");
-  find(a.event_record, "cuEventRecord");
-  find(a.event_query, "cuEventQuery");
-  find(a.event_destroy, "cuEventDestroy_v2");
-  find(a.stream_wait_event, "cuStreamWaitEvent");
-  return a;
-}
-
 struct Kernel {
   void *module, *function;
   std::string name;
 };
-struct RecordedGraph { void *graph = nullptr, *executable = nullptr; };
 
 class CudaDriver : public Driver {
  public:
-  explicit CudaDriver(int device) : api_(load_api()) {
+  explicit CudaDriver(int number) : api_(load_api()) {
     int count = 0;
-    if (api_.init(0) != 0 || api_.device_count(&count) != 0 || count <= device)
-      throw UserError(
-          fmt::format("the NVIDIA driver finds no GPU {} on this machine: a plan for a GPU needs one", device));
-    check(api_.primary_retain(&context_, device), "the context of the device");  // the framework's own
-    enter();
+    Status status = api_.init(0);
+    if (status == 0) status = api_.device_count(&count);
+    if (status != 0 || count <= number)
+      throw UserError(fmt::format("the NVIDIA driver finds no GPU {} on this machine ({}): a plan for a GPU needs one",
+                                  number, status == 0 ? fmt::format("it has {}", count) : words_of(status)));
+    check(api_.device_get(&device_, number), "the device");
     constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
     int major = 0, minor = 0;
     char name[256] = "";
-    check(api_.device_attribute(&major, kMajor, device), "compute capability");
-    check(api_.device_attribute(&minor, kMinor, device), "compute capability");
-    api_.device_name(name, sizeof name, device);
+    check(api_.device_attribute(&major, kMajor, device_), "compute capability");
+    check(api_.device_attribute(&minor, kMinor, device_), "compute capability");
+    api_.device_name(name, sizeof name, device_);
     // A cubin runs on its own major version, from its minor version on; sm_90a on 9.0 alone.
     architecture_ = major == 8 ? "sm_80" : major == 9 && minor == 0 ? "sm_90a" : major == 10 ? "sm_100" : "";
     description_ = fmt::format("{}, compute capability {}.{}", name, major, minor);
     const char* blocking = std::getenv("CUDA_LAUNCH_BLOCKING");
     waits_ = blocking && *blocking && *blocking != '0';
     if (architecture_.empty()) throw UserError(description_ + ": kernels are compiled for 8.x, 9.0 and 10.x");
+    check(api_.primary_retain(&context_, device_), "the context of the device");  // the framework's own
+  }
+  ~CudaDriver() override {
+    {
+      const InContext in(api_, context_);
+      api_.context_wait();
+      for (const Staging& s : staging_) api_.host_free(s.memory), api_.event_destroy(s.copied);
+      cublaslt_.reset();
+    }
+    api_.primary_release(device_);
   }
 
   std::string description() const override { return description_; }
@@ -141,28 +61,33 @@ class CudaDriver : public Driver {
   bool waits() const override { return waits_; }
 
   Function load(const plan::Kernel& k) override {
-    enter();
+    const Entered in(*this);
     auto kernel = std::make_unique<Kernel>(Kernel{nullptr, nullptr, k.name});
     check(api_.module_load(&kernel->module, k.code.data()), "loading " + k.name);
-    check(api_.module_function(&kernel->function, kernel->module, k.name.c_str()), "finding " + k.name);
+    const Status status = api_.module_function(&kernel->function, kernel->module, k.name.c_str());
+    if (status != 0) api_.module_unload(kernel->module);
+    check(status, "finding " + k.name);
     return kernel.release();
   }
   void unload(Function f) override {
     const std::unique_ptr<Kernel> kernel(static_cast<Kernel*>(f));
-    enter();
+    const InContext in(api_, context_);
     api_.module_unload(kernel->module);
   }
 
   void* allocate(int64_t bytes) override {
-    enter();
+    const Entered in(*this);
     DevicePointer p = 0;
     check(api_.memory_allocate(&p, static_cast<size_t>(std::max<int64_t>(bytes, 1))), "allocating a table");
     return reinterpret_cast<void*>(p);
   }
-  void release(void* p) override { api_.memory_free(reinterpret_cast<DevicePointer>(p)); }
+  void release(void* p) override {
+    const InContext in(api_, context_);
+    api_.memory_free(reinterpret_cast<DevicePointer>(p));
+  }
 
   uint32_t* allocate_status(int64_t words) override {
-    enter();
+    const Entered in(*this);
     constexpr unsigned kPortable = 1, kMapped = 2;  // one address on the host and on the device
     void* p = nullptr;
     check(api_.host_allocate(&p, static_cast<size_t>(std::max<int64_t>(words, 1)) * 4, kPortable | kMapped),
@@ -170,34 +95,48 @@ class CudaDriver : public Driver {
     std::fill_n(static_cast<uint32_t*>(p), words, 0u);
     return static_cast<uint32_t*>(p);
   }
-  void release_status(uint32_t* p) override { api_.host_free(p); }
+  void release_status(uint32_t* p) override {
+    const InContext in(api_, context_);
+    api_.host_free(p);
+  }
 
   void copy_in(void* device, const void* host, int64_t bytes, Stream stream) override {
     // From pinned memory of our own: a copy from the caller's could wait for the device.
-    enter();
+    const Entered in(*this);
     std::lock_guard lock(staging_mutex_);
     Staging& s = staging(bytes);
     std::memcpy(s.memory, host, static_cast<size_t>(bytes));
     check(api_.copy_in(reinterpret_cast<DevicePointer>(device), s.memory, static_cast<size_t>(bytes), stream),
           "copying a table");
-    check(api_.event_record(s.copied, stream), "marking a copy");
+    const Status status = api_.event_record(s.copied, stream);
+    if (status != 0) api_.stream_wait(stream);  // the piece looks free from now on
+    check(status, "marking a copy");
   }
   void load_data(void* device, const void* host, int64_t bytes) override {
-    enter();
+    const Entered in(*this);
     check(api_.copy_in_and_wait(reinterpret_cast<DevicePointer>(device), host, static_cast<size_t>(bytes)),
           "loading constants");
+    // From memory that is not pinned, the copy returns once it has read it: it may still be on its way, and the
+    // framework's streams do not wait for the default one.
+    check(api_.stream_wait(nullptr), "loading constants");
   }
   void read_data(void* host, const void* device, int64_t bytes) override {
-    synchronize();  // a stream that does not wait for the default one is not waited for by the copy
+    const Entered in(*this);
+    // a stream that does not wait for the default one is not waited for by the copy
+    check(api_.context_wait(), "waiting for the device");
     check(api_.copy_out_and_wait(host, reinterpret_cast<DevicePointer>(device), static_cast<size_t>(bytes)),
           "reading a result");
   }
   void synchronize() override {
-    enter();
+    const Entered in(*this);
     check(api_.context_wait(), "waiting for the device");
   }
+  void drain() noexcept override {
+    const InContext in(api_, context_);
+    api_.context_wait();
+  }
   void order(Stream before, Stream next) override {
-    enter();
+    const Entered in(*this);
     void* event = new_event();
     // the driver keeps it until it has happened
     const std::unique_ptr<void, Status (*)(void*)> held(event, api_.event_destroy);
@@ -205,12 +144,97 @@ class CudaDriver : public Driver {
     check(api_.stream_wait_event(next, event, 0), "ordering two streams");
   }
   void copy(void* to, const void* from, int64_t bytes, Stream stream) override {
+    const Entered in(*this);
     check(api_.copy(reinterpret_cast<DevicePointer>(to), reinterpret_cast<DevicePointer>(from),
                     static_cast<size_t>(bytes), stream),
           "copying a result");
   }
 
   void launch(const Launch& l, Stream stream) override {
+    const Entered in(*this);
+    start(l, stream);
+    if (waits_) check(api_.stream_wait(stream), "running it");
+  }
+
+  bool multiplies() const override { return cublaslt() != nullptr; }
+  void multiply(const plan::Product& p, const void* lhs, const void* rhs, void* result, void* memory, int64_t bytes,
+                Stream stream) override {
+    require(cublaslt() != nullptr, "cuBLASLt cannot be loaded, and a plan was compiled for it");
+    const Entered in(*this);
+    try {
+      cublaslt()->multiply(cublaslt_call(p), rhs, lhs, result, memory, bytes, stream);
+    } catch (const InternalError&) {
+      // cuBLASLt has one status for all that the driver says: an error of an earlier kernel is the driver's to tell
+      check(api_.stream_query(stream), "what was queued before it", kNotReady);
+      throw;
+    }
+    if (waits_) check(api_.stream_wait(stream), "running it");
+  }
+
+  Graph record(const std::vector<Launch>& launches) override {
+    const Entered in(*this);
+    Stream stream = nullptr;  // of our own: the framework's may be the default one, which cannot be captured
+    constexpr unsigned kNonBlocking = 1;
+    constexpr int kRelaxed = 2;
+    check(api_.stream_create(&stream, kNonBlocking), "a stream to record on");
+    const std::unique_ptr<void, Status (*)(Stream)> held(stream, api_.stream_destroy);
+    check(api_.capture_begin(stream, kRelaxed), "recording a graph");
+    std::unique_ptr<void, Status (*)(void*)> graph(nullptr, api_.graph_destroy);
+    const auto end = [&] {
+      void* captured = nullptr;
+      const Status status = api_.capture_end(stream, &captured);
+      graph.reset(captured);
+      return status;
+    };
+    try {
+      for (const Launch& l : launches) start(l, stream);
+    } catch (...) {
+      end();
+      throw;
+    }
+    check(end(), "recording a graph");
+    void* executable = nullptr;
+    check(api_.graph_instantiate(&executable, graph.get(), 0), "instantiating a graph");
+    return executable;  // which needs the other no more
+  }
+  void run(Graph graph, Stream stream) override {
+    const Entered in(*this);
+    check(api_.graph_launch(graph, stream), "launching a graph");
+  }
+  void release_graph(Graph graph) override {
+    const InContext in(api_, context_);
+    api_.graph_exec_destroy(graph);
+  }
+
+ private:
+  static constexpr Status kNotReady = 600;
+
+  std::string words_of(Status status) const {
+    const char* text = nullptr;
+    api_.error_string(status, &text);
+    return fmt::format("{} ({})", text ? text : "unknown error", status);
+  }
+  void check(Status status, const std::string& what, Status fine = 0) const {
+    if (status == 0 || status == fine) return;
+    const std::string said = fmt::format("CUDA, {}: {}", what, words_of(status));
+    if (!is_sticky(status)) throw InternalError(said);
+    std::lock_guard lock(lost_mutex_);
+    if (!lost_.empty()) throw DeviceLost(fmt::format("the GPU was lost before ({}): restart the process", lost_));
+    lost_ = said;
+    throw DeviceLost(said +
+                     ". A kernel that was queued before this call did it, and the GPU's context is lost: whatever this "
+                     "process asks of the GPU fails from now on, in PyTorch, too. Restart the process; "
+                     "CUDA_LAUNCH_BLOCKING=1 names the kernel");
+  }
+
+  /// For calls that may fail.
+  struct Entered : InContext {
+    explicit Entered(const CudaDriver& d) : InContext(d.api_, d.context_) {
+      d.check(status, "entering the context of the device");
+    }
+  };
+
+  void start(const Launch& l, Stream stream) const {
     const auto* kernel = static_cast<const Kernel*>(l.function);
     if (l.blocks > INT32_MAX) throw InternalError(fmt::format("{}: {} blocks", kernel->name, l.blocks));
     void* table = l.table;
@@ -224,46 +248,6 @@ class CudaDriver : public Driver {
     check(api_.launch(kernel->function, static_cast<unsigned>(l.blocks), 1, 1, static_cast<unsigned>(l.threads), 1, 1,
                       0, stream, l.tensors > 0 ? foreach_arguments : plan_arguments, nullptr),
           "launching it");
-    if (waits_) check(api_.stream_wait(stream), "running it");
-  }
-
-  bool multiplies() const override { return cublaslt() != nullptr; }
-  void multiply(const plan::Product& p, const void* lhs, const void* rhs, void* result, void* memory, int64_t bytes,
-                Stream stream) override {
-    require(cublaslt() != nullptr, "cuBLASLt cannot be loaded, and a plan was compiled for it");
-    cublaslt()->multiply(cublaslt_call(p), rhs, lhs, result, memory, bytes, stream);
-    if (waits_) check(api_.stream_wait(stream), "running it");
-  }
-
-  Graph record(const std::vector<Launch>& launches) override {
-    auto recorded = std::make_unique<RecordedGraph>();
-    enter();
-    Stream stream = nullptr;  // of our own: the framework's may be the default one, which cannot be captured
-    constexpr unsigned kNonBlocking = 1;
-    constexpr int kRelaxed = 2;
-    check(api_.stream_create(&stream, kNonBlocking), "a stream to record on");
-    const std::unique_ptr<void, Status (*)(Stream)> held(stream, api_.stream_destroy);
-    check(api_.capture_begin(stream, kRelaxed), "recording a graph");
-    for (const Launch& l : launches) launch(l, stream);
-    check(api_.capture_end(stream, &recorded->graph), "recording a graph");
-    check(api_.graph_instantiate(&recorded->executable, recorded->graph, 0), "instantiating a graph");
-    return recorded.release();
-  }
-  void run(Graph graph, Stream stream) override {
-    check(api_.graph_launch(static_cast<RecordedGraph*>(graph)->executable, stream), "launching a graph");
-  }
-  void release_graph(Graph graph) override {
-    const std::unique_ptr<RecordedGraph> recorded(static_cast<RecordedGraph*>(graph));
-    api_.graph_exec_destroy(recorded->executable);
-    api_.graph_destroy(recorded->graph);
-  }
-
- private:
-  void check(Status status, const std::string& what) const {
-    if (status == 0) return;
-    const char* text = nullptr;
-    api_.error_string(status, &text);
-    throw InternalError(fmt::format("CUDA, {}: {} ({})", what, text ? text : "unknown error", status));
   }
 
   /// Pinned memory that a copy has been taken from: free again when `copied` has happened.
@@ -284,45 +268,48 @@ class CudaDriver : public Driver {
   Staging& staging(int64_t bytes) {
     for (Staging& s : staging_)
       if (s.bytes >= bytes && api_.event_query(s.copied) == 0) return s;
-    Staging fresh{nullptr, std::max<int64_t>(bytes, 4096), new_event()};
+    std::unique_ptr<void, Status (*)(void*)> event(new_event(), api_.event_destroy);
+    Staging fresh{nullptr, std::max<int64_t>(bytes, 4096), event.get()};
     check(api_.host_allocate(&fresh.memory, static_cast<size_t>(fresh.bytes), 1 /* portable */),
           "allocating pinned memory");
+    event.release();
     return staging_.emplace_back(fresh);
   }
 
-  /// Threads of autograd's have no context yet.
-  void enter() const {
-    void* current = nullptr;
-    check(api_.context_current(&current), "the current context");
-    if (current != context_) check(api_.context_set(context_), "the context of the device");
-  }
   /// Loaded when first asked for, in the device's context.
   CublasLt* cublaslt() const {
     std::call_once(cublaslt_loaded_, [&] {
-      enter();
+      const Entered in(*this);
       cublaslt_ = CublasLt::load();
+      if (!cublaslt_) check(api_.stream_query(nullptr), "loading cuBLASLt", kNotReady);
     });
     return cublaslt_.get();
   }
 
-  const Api api_;
+  const DriverApi api_;
+  int device_ = 0;
   void* context_ = nullptr;
   bool waits_ = false;
   std::mutex staging_mutex_;
-  std::deque<Staging> staging_;  // until the process ends, as the driver itself
+  std::deque<Staging> staging_;  // as long as the driver
   std::string description_, architecture_;
   mutable std::once_flag cublaslt_loaded_;
   mutable std::unique_ptr<CublasLt> cublaslt_;
+  mutable std::mutex lost_mutex_;
+  mutable std::string lost_;  // what the driver said when the context was lost
 };
 
 }  // namespace
 
+std::shared_ptr<Driver> load_cuda_driver(int device) { return std::make_shared<CudaDriver>(device); }
+
 std::shared_ptr<Driver> cuda_driver(int device) {
-  static std::mutex mutex;
-  static std::map<int, std::shared_ptr<Driver>> drivers;
+  // Kept as long as the process: plans may be released after static objects are gone, and so may CUDA itself.
+  static auto& mutex = *new std::mutex;
+  static auto& drivers = *new std::map<int, std::shared_ptr<Driver>>;
   std::lock_guard lock(mutex);
   std::shared_ptr<Driver>& driver = drivers[device];
-  if (!driver) driver = std::make_shared<CudaDriver>(device);
+  if (!driver) driver = load_cuda_driver(device);
   return driver;
 }
 

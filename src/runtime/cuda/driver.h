@@ -7,8 +7,12 @@
 #include <vector>
 
 #include "plan/plan.h"
+#include "support/error.h"
 
 namespace trainc::runtime::cuda {
+
+/// A device that cannot be used any more in this process, by the framework neither: no fallback would help.
+struct DeviceLost : UserError { using UserError::UserError; };
 
 using Stream = void*;    // the framework's, a CUstream; nullptr is the default one
 using Function = void*;  // a loaded kernel
@@ -32,7 +36,8 @@ struct Launch {
 };
 
 /// Every function throws InternalError, with the driver's words, where the driver refuses; who calls adds what was to
-/// be done.
+/// be done. DeviceLost where no later call can succeed. Called in any thread, and whatever its current context is,
+/// which stays.
 class Driver {
  public:
   virtual ~Driver() = default;
@@ -52,6 +57,10 @@ class Driver {
   /// To the host, when all that was queued is done.
   virtual void read_data(void* host, const void* device, int64_t bytes) = 0;
   virtual void synchronize() {}
+  /// Before kernels, graphs and memory are released that what is queued may still use: waits for the device, whatever
+  /// became of it. (What a plan uses is then released without a word of the driver's: release(), unload() and their
+  /// like never throw.)
+  virtual void drain() noexcept {}
   /// `next` begins what is queued on it from now on when all that was queued on `before` is done. The host does not
   /// wait.
   virtual void order(Stream before, Stream next) = 0;
@@ -74,8 +83,10 @@ class Driver {
 };
 
 /// The CUDA driver (libcuda.so.1) and its device of this number, in the framework's context. UserError where there is
-/// none: the message says what is missing.
+/// none: the message says what is missing. One a device, as long as the process.
 std::shared_ptr<Driver> cuda_driver(int device = 0);
+/// The same, for a caller who releases it: tests.
+std::shared_ptr<Driver> load_cuda_driver(int device = 0);
 
 /// A driver that does nothing but hold kernels and graphs, and notes each call: the whole host side runs without a GPU.
 class NullDriver : public Driver {

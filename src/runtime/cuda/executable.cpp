@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -126,6 +127,7 @@ struct CudaExecutable::Impl {
   }
 
   ~Impl() {
+    driver->drain();
     free.clear();
     for (Function f : functions) driver->unload(f);
     if (constants) driver->release(constants);
@@ -151,8 +153,10 @@ struct CudaExecutable::Impl {
 
   void throw_failed(Run& run) const {
     for (size_t i = 0; i < plan.steps.size(); ++i) {
-      const uint32_t failed = std::exchange(run.status[i], 0);
-      if (!failed) continue;
+      // The device may write it at any time: a zero must not be written over what is told just now.
+      const std::atomic_ref<uint32_t> word(run.status[i]);
+      if (word.load() == 0) continue;
+      const uint32_t failed = word.exchange(0);
       throw_failure(
           static_cast<Failure>(failed),
           fmt::format(" in {} (check {} of {})", fmt::join(plan.steps[i].origins, ", "), failed, plan.steps[i].name));
@@ -204,12 +208,14 @@ struct CudaExecutable::Impl {
   /// Whatever the driver says of `what`, with the plan's name and the user's lines before it.
   template <class Do> void named(const std::string& what, const std::vector<std::string>& origins,
                                  const Do& action) const {
+    const auto words = [&](const std::exception& e) {
+      return fmt::format("plan {}, {}{}: {}", plan.name, what,
+                         origins.empty() ? "" : fmt::format(" from {}", fmt::join(origins, ", ")), e.what());
+    };
     try {
       action();
-    } catch (const InternalError& e) {
-      throw InternalError(fmt::format("plan {}, {}{}: {}", plan.name, what,
-                                      origins.empty() ? "" : fmt::format(" from {}", fmt::join(origins, ", ")),
-                                      e.what()));
+    } catch (const DeviceLost& e) { throw DeviceLost(words(e)); } catch (const InternalError& e) {
+      throw InternalError(words(e));
     }
   }
 

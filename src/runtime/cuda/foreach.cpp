@@ -2,7 +2,9 @@
 // numbers of elements, first chunks.
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <optional>
+#include <utility>
 
 #include "runtime/cuda/executable.h"
 #include "support/error.h"
@@ -16,15 +18,19 @@ struct CudaForeach::Impl {
   uint8_t* block = nullptr;
   int64_t block_bytes = 0;
   std::optional<Stream> last;  // of the last run, which may still read the block
+  std::mutex mutex;            // of the block: from its copy to the launch that reads it
 
   ~Impl() {
+    driver->drain();
     if (block) driver->release(block);
     if (status) driver->release_status(status);
     if (function) driver->unload(function);
   }
   void make_room(int64_t bytes) {
     if (bytes <= block_bytes) return;
-    if (block) driver->release(block);
+    driver->drain();
+    if (block) driver->release(std::exchange(block, nullptr));
+    block_bytes = 0;
     block = static_cast<uint8_t*>(driver->allocate(bytes * 2));
     block_bytes = bytes * 2;
   }
@@ -45,6 +51,7 @@ void CudaForeach::launch(std::span<void* const> tensors, std::span<const int64_t
   const size_t at_scalars = count * width * 8, at_numels = at_scalars + scalars.size() * 8,
                at_chunks = at_numels + count * 8;
   const size_t bytes = at_chunks + (count + 1) * 4;
+  const std::lock_guard lock(self.mutex);
   self.make_room(static_cast<int64_t>(bytes));
   std::vector<uint8_t> host(bytes);
   auto put = [&](size_t at, const auto& value) { std::memcpy(host.data() + at, &value, sizeof value); };
@@ -85,10 +92,11 @@ void CudaForeach::launch(std::span<void* const> tensors, std::span<const int64_t
   if (self.last && *self.last != stream) self.driver->order(*self.last, stream);
   self.last = stream;
   self.driver->copy_in(self.block, host.data(), static_cast<int64_t>(bytes), stream);
+  const std::string which = plan().name + ", kernel " + plan().kernel.name + ": ";
   try {
     self.driver->launch(launch, stream);
-  } catch (const InternalError& e) {
-    throw InternalError(plan().name + ", kernel " + plan().kernel.name + ": " + e.what());
+  } catch (const DeviceLost& e) { throw DeviceLost(which + e.what()); } catch (const InternalError& e) {
+    throw InternalError(which + e.what());
   }
 }
 

@@ -61,10 +61,11 @@ TEST(Nvrtc, SpillsAreSeen) {
 
 TEST(Nvrtc, RefusalsShowTheLog) {
   try {
-    emit::cuda::compile("extern \"C\" __global__ void wrong() { nothing(); }", "wrong", Gpu::Sm80);
+    emit::cuda::compile("// first\nextern \"C\" __global__ void wrong() { nothing(); }", "wrong", Gpu::Sm80);
     FAIL();
   } catch (const InternalError& e) {
-    EXPECT_THAT(e.what(), HasSubstr("wrong.cu(1): error: identifier \"nothing\" is undefined"));
+    EXPECT_THAT(e.what(), HasSubstr("wrong.cu(2): error: identifier \"nothing\" is undefined"));
+    EXPECT_THAT(e.what(), ::testing::EndsWith("\nline 2: extern \"C\" __global__ void wrong() { nothing(); }"));
   }
 }
 

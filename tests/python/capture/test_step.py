@@ -101,6 +101,32 @@ def test_gpt2_trains_as_the_loop_does(strict):
     assert run(True) == pytest.approx(run(False), rel=1e-5)
 
 
+def test_a_backward_is_traced_on_the_threads_own(engine, strict, monkeypatch):
+    """On a GPU autograd would run it on a thread of its own, where nothing of the trace is in place."""
+    threaded = []
+
+    grad = torch.autograd.grad
+
+    def watched(*args, **kwargs):
+        threaded.append(torch._C._is_multithreading_enabled())
+        return grad(*args, **kwargs)
+
+    monkeypatch.setattr(torch.autograd, "grad", watched)
+    model = nn.Linear(3, 2)
+
+    def step(x):
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainc.train_step(step)(torch.ones(4, 3))
+    assert threaded and not any(threaded)
+    assert torch._C._is_multithreading_enabled()
+
+
 def test_a_scheduler_never_recompiles(strict):
     wanted = train("adamw", compiled=False, scheduler=True)
     got = train("adamw", compiled=True, scheduler=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -213,14 +214,14 @@ def test_without_a_gpu_it_says_so():
 
 def test_what_is_measured_on_a_gpu():
     args = cuda.arguments([])
-    assert (args.cases, args.precisions) == (["gpt2", "roberta", "llama"], ["bf16", "fp32"])
+    assert (args.cases, args.precisions) == (["gpt2", "roberta", "llama", "resnet50", "vit"], ["bf16", "fp32"])
     assert args.contestants == ["eager", "inductor", "autotune", "trainc", "trainc-step"]
 
 
 def rehearsed(door):
     cases.tokens_of(600)
     found = json.loads(json.dumps(cuda.contest("tiny", "fp32", door, 1, "cpu")))
-    assert len(found["seconds"]) == 1 and len(found["losses"]) == 3 and found["launches"] == 0
+    assert len(found["seconds"]) == 1 and len(found["losses"]) == 4 and found["launches"] == 0 and found["wall"] > 0
     assert bool(found["kernels"]) == (door != "eager")
     return found["losses"]
 
@@ -240,7 +241,10 @@ def test_the_table_of_a_gpu():
         {"case": "gpt2", "precision": "bf16", "door": "autotune", "died": "no answer in 5 s"},
         {"case": "gpt2", "precision": "bf16", "door": "trainc", **row, "seconds": [0.05], "kernels": [kernel]},
     ]
+    for door, seconds in (("eager", 0.3), ("trainc", 0.1)):
+        rows.append({"case": "vit", "precision": "bf16", "door": door, **row, "events": seconds})
     text = cuda.table(rows, {"name": "a GPU", "bf16": 500e12, "fp32": 50e12, "bytes": 1e12})
     assert "a GPU: 500.0 TFLOP/s bf16, 50.0 fp32, 1000 GB/s copied" in text
     assert "3.00x" in text and "did not finish: no answer in 5 s" in text and "150.00" in text
+    assert re.search(r"vit bf16  trainc, trainc.compile +100.00 .* 3.00x", text)  # by the device's events, where there are such
     assert "50.0% of the roofline" in text  # 2 ms of FLOPs in 4 ms

@@ -152,11 +152,15 @@ class Recorder:
             raise NotCompiled(f"{here()}: a hook on a gradient's accumulation: change gradients after backward()")
         if loss.grad_fn is not None:
             setup_stacktrace_preservation_hooks([loss.grad_fn])
-        # Its operations' lines end with it: PyTorch sees to that only until a backward has raised an error while it was traced.
-        with fx_traceback.preserve_node_meta(), contextlib.nullcontext() if self.own_backward() else suspended():
-            found = torch.autograd.grad(
-                loss, leaves, tangent if gradient is None else gradient * tangent, retain_graph=retain_graph, allow_unused=True
-            )
+        tangent_of_loss = tangent if gradient is None else gradient * tangent
+        with contextlib.ExitStack() as stack:
+            # Its operations' lines end with it: PyTorch sees to that only until a backward has raised an error under a trace.
+            stack.enter_context(fx_traceback.preserve_node_meta())
+            if not self.own_backward():
+                stack.enter_context(suspended())
+            # A GPU's part of a backward runs on a thread of autograd's own, where nothing of this trace is in place.
+            stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+            found = torch.autograd.grad(loss, leaves, tangent_of_loss, retain_graph=retain_graph, allow_unused=True)
         self._accumulate(leaves, found, tangent)
         for i, leaf in own.items():
             if leaf.grad is not None:
