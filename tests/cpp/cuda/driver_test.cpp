@@ -87,9 +87,9 @@ class Step {
 
   /// Several steps on the streams, with what they were loaded for gone while the device is still at work.
   void run(const std::shared_ptr<Driver>& driver, const std::vector<uintptr_t>& streams) {
+    runtime::cuda::CudaForeach update(foreach_, driver);  // goes after the plans, and waits for the device
     std::vector<std::unique_ptr<runtime::cuda::CudaExecutable>> loaded;
     for (const plan::Plan& p : plans_) loaded.push_back(std::make_unique<runtime::cuda::CudaExecutable>(p, driver));
-    runtime::cuda::CudaForeach update(foreach_, driver);
     bool first = true;
     for (uintptr_t s : streams) {
       const auto stream = reinterpret_cast<Stream>(s);
