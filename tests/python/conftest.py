@@ -9,6 +9,8 @@ os.environ["TRAINC_CACHE"] = "0"  # here and in processes that tests start: test
 # Several test processes share the cores: PyTorch's threads that spin at a barrier keep the others from the work they wait for,
 # and a training step takes ten times as long.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("KERAS_BACKEND", "jax")
 
 import pytest
 import torch

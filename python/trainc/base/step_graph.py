@@ -57,8 +57,8 @@ class StepGraph:
     outputs: int
     read: Callable[[], GraphText]  # writes the graph as text; InternalError where that cannot be
     program: Any = None  # the same graph for the framework itself to run
-    given_away: tuple[tuple[int, int], ...] = ()  # "inference": an input, and an output that may take its memory
     updates: Updates | None = None  # of a joint graph: those that are expected to run in one plan with its backward
+    given_away: tuple[tuple[int, int], ...] = ()  # "inference": an input, and an output that may take its memory
 
     @functools.cached_property
     def graph(self) -> GraphText:

@@ -442,3 +442,36 @@ def test_a_default_device_is_no_transform():
     finally:
         torch.set_default_device(None)
     assert len(trainc.explain(model).compilations) == 2  # what forward makes may lie elsewhere
+
+
+def test_callbacks_of_the_garbage_collector_are_not_the_programs(strict):
+    """JAX has one, in C beyond its first lines: it ran in the middle of a trace, which was refused for it."""
+    told = []
+
+    def collected(phase, info):
+        told.append(phase)
+        np.random.default_rng(len(told)).random()  # nothing that a trace could do
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x):
+            parts = [[x, number] for number in range(50)]  # the collector looks at them: lists are what it counts
+            return self.layer(parts[7][0]).tanh() * parts[7][1]
+
+    torch.manual_seed(0)
+    plain = Net()
+    model, x = trainc.compile(copy.deepcopy(plain)), torch.randn(5, 4)
+    gc.callbacks.append(collected)
+    before = gc.get_threshold()
+    gc.set_threshold(5)
+    try:
+        got = model(x)
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(collected)
+    assert told
+    assert_same(got, plain(x))
+    assert [c.route for c in trainc.explain(model).compilations] == ["compiled"]

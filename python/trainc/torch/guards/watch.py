@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import gc
 import inspect
 import logging
 import os
@@ -165,8 +166,8 @@ class Watched(Refusing):
                 return False
             self._asked(frame)
             return None
-        if _importing(frame):
-            return None  # what a module's first import runs; where forward calls it later, it is seen
+        if _importing(frame) or _collecting(frame):
+            return None  # where forward calls it itself, later, it is seen
         try:
             self._enter(frame)
         except NotCompiled as reason:
@@ -190,6 +191,8 @@ class Watched(Refusing):
         self._refuse(SideEffect(f"{_line(caller)}: a warning would be shown once, while the model is traced", in_pytorch=True))
 
     def _c_call(self, frame: Any, function: Any) -> None:
+        if _collecting(frame):
+            return
         name, module = function.__name__, top_package_of(function)
         owner = getattr(function, "__self__", None)
         if isinstance(owner, torch.Tensor):
@@ -253,6 +256,16 @@ def _user_frame(frame: Any) -> Any:
     while found is not None and is_trusted_file(found.f_code.co_filename):
         found = found.f_back
     return found or frame
+
+
+def _collecting(frame: Any) -> bool:
+    """Whether a callback of the garbage collector runs (JAX has one): it comes in anywhere, and is not the program's."""
+    codes = [code for callback in gc.callbacks if (code := getattr(callback, "__code__", None)) is not None]
+    while codes and frame is not None and not frame.f_code.co_filename.startswith(PACKAGE):
+        if frame.f_code in codes:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _importing(frame: Any) -> bool:
