@@ -4,6 +4,7 @@ import collections
 import copy
 import gc
 import random
+import socket
 import types
 import warnings
 import weakref
@@ -450,7 +451,7 @@ def test_callbacks_of_the_garbage_collector_are_not_the_programs(strict):
 
     def collected(phase, info):
         told.append(phase)
-        np.random.default_rng(len(told)).random()  # nothing that a trace could do
+        socket.gethostname()  # what ends a trace where the program does it
 
     class Net(nn.Module):
         def __init__(self):
