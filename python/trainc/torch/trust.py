@@ -15,7 +15,8 @@ from trainc.base import PACKAGE
 
 # Packages whose functions depend on their arguments and on settings that `signature.modes` reads, and on nothing else.
 TRUSTED = frozenset(
-    {"torch", "torchgen", "functorch", "trainc", "numpy", "sympy", "mpmath", "triton", "networkx", "typing_extensions", "tqdm"}
+    {"torch", "torchgen", "functorch", "trainc", "numpy", "sympy", "mpmath", "triton", "networkx", "typing_extensions", "tqdm",
+     "jax", "jaxlib"}  # which models name that know several frameworks (transformers)
 )
 STDLIB = frozenset(sys.stdlib_module_names)
 C_TRUSTED = TRUSTED | STDLIB | {"nanobind", ""}

@@ -4,7 +4,6 @@ import collections
 import copy
 import gc
 import random
-import socket
 import types
 import warnings
 import weakref
@@ -447,11 +446,11 @@ def test_a_default_device_is_no_transform():
 
 def test_callbacks_of_the_garbage_collector_are_not_the_programs(strict):
     """JAX has one, in C beyond its first lines: it ran in the middle of a trace, which was refused for it."""
-    told = []
+    told, stream = [], iter(range(10**6))
 
     def collected(phase, info):
         told.append(phase)
-        socket.gethostname()  # what ends a trace where the program does it
+        next(stream, None)  # which ends a trace where the program does it: nobody sees into an iterator
 
     class Net(nn.Module):
         def __init__(self):
