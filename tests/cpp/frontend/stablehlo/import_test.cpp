@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "reference/reference.h"
@@ -99,6 +100,17 @@ TEST(StableHlo, ShiftsBeyondTheWidth) {
               ElementsAre(0x7ffffffc, 0, 0, 0));
   EXPECT_THAT(run(one("stablehlo.shift_right_arithmetic", {"i32", "i32"}, "i32", 4), in)[0].i,
               ElementsAre(-4, -1, -1, 0));
+}
+
+// JAX composes them of other operations; other programs need not.
+TEST(StableHlo, FunctionsThatJaxDoesNotLower) {
+  const std::vector<double> x = {0, 0.5, -1.25, 20};
+  for (const auto& [op, f] : std::map<std::string, double (*)(double)>{
+           {"stablehlo.logistic", [](double v) { return 1 / (1 + std::exp(-v)); }},
+           {"chlo.tan", [](double v) { return std::tan(v); }}}) {
+    const std::vector<double> got = run(one(op, {"f32"}, "f32", 4), {floats(x)})[0].f;
+    for (size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(got[i], f(x[i]), 3e-7 * std::abs(f(x[i]))) << op << " " << x[i];
+  }
 }
 
 TEST(StableHlo, ALoopWhoseTripsAreCounted) {
