@@ -179,7 +179,7 @@ def test_xla_takes_part_where_jax_is_installed(monkeypatch, capsys):
     assert "xla" not in run.arguments(["--no-floor"]).contestants
     with pytest.raises(SystemExit):
         run.arguments(["--no-floor", "--contestants", "eager", "xla"])
-    assert "wants JAX, which is not installed here: `pip install jax`" in capsys.readouterr().err
+    assert "want JAX, which is not installed here: `pip install jax`" in capsys.readouterr().err
     monkeypatch.setattr(xla, "installed", lambda: True)
     args = run.arguments(["--no-floor"])
     assert run.doors_of("gpt2", args) == ["eager", "inductor", "xla", "trainc"]
