@@ -35,8 +35,8 @@ class MappedCode {
 void* thread_scratch(int64_t bytes);
 
 /// Runs iterations [0, extent) of a kernel, on this thread alone where `inline_` is set; `poisoned` fills its scratch
-/// memory before (poison.h); `flushes_denormals`: the arithmetic that every
-/// thread is put into meanwhile (none: its own). Gives the greatest code of a failed Check, or 0.
+/// memory before (poison.h); `flushes_denormals`: the arithmetic that every thread is put into meanwhile (none: its
+/// own). Gives the greatest code of a failed Check, or 0.
 uint32_t run_kernel(KernelEntry, void* const* arguments, int64_t scratch_bytes, int64_t extent, bool inline_,
                     bool poisoned = false, std::optional<bool> flushes_denormals = {});
 

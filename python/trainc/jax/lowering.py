@@ -18,8 +18,7 @@ PLATFORM = "trainc"  # nobody has registered it: every operation is lowered as f
 
 def lowered(traced: Any, name: str, donated: list[bool]) -> tuple[StepGraph, list[np.ndarray]]:
     """Of a function that was traced with all its arguments kept, and the large constants that are inputs behind these. `donated`:
-    of each array among the arguments. NotCompiled where JAX cannot
-    lower it, or it does more than to compute its results."""
+    of each array among the arguments. NotCompiled where JAX cannot lower it, or it does more than to compute its results."""
     effect = _effect(traced.jaxpr)
     if effect is not None:
         raise NotCompiled(effect)
