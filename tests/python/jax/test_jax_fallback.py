@@ -32,7 +32,7 @@ def test_an_effect(capfd):
     jax.effects_barrier()
     assert capfd.readouterr().out.count("sum 6.0") == 2
     np.testing.assert_array_equal(one, two)
-    assert "shows runs in JAX: debug" in warning and "test_fallback.py:" in warning
+    assert "shows runs in JAX: debug" in warning and "test_jax_fallback.py:" in warning
 
 
 def test_an_operation_without_a_row():
@@ -41,7 +41,7 @@ def test_an_operation_without_a_row():
 
     (one, _), (warning,) = told(transforms, jnp.arange(4.0))
     np.testing.assert_array_equal(one, jax.jit(transforms)(jnp.arange(4.0)))
-    assert "transforms runs in JAX" in warning and "fft" in warning and "test_fallback.py:" in warning
+    assert "transforms runs in JAX" in warning and "fft" in warning and "test_jax_fallback.py:" in warning
 
 
 def test_an_operation_that_is_lowered_for_named_platforms_alone():

@@ -1,11 +1,15 @@
 """`fit` and `evaluate` of compiled Keras models beside Keras's own."""
 
+import os
+
 import numpy as np
 import pytest
 
-keras = pytest.importorskip("keras")
+os.environ["KERAS_BACKEND"] = "jax"  # Keras reads it once, when it is imported; its own choice would be TensorFlow
 
-import trainc  # noqa: E402
+import keras
+
+import trainc
 
 
 @pytest.fixture(autouse=True)
