@@ -71,8 +71,9 @@ test-python: build
 	.venv-torch-$*/bin/pip install $(IN_PLACE)
 	@touch $@
 
+# Without the rooms that know no PyTorch.
 test-torch: build .venv-torch-$(TORCH)/python.stamp  ## the Python tests with another PyTorch, in an environment of its own (TORCH=2.11.0)
-	.venv-torch-$(TORCH)/bin/python -m pytest -n $(JOBS) $(ARGS)
+	.venv-torch-$(TORCH)/bin/python -m pytest -n $(JOBS) --ignore tests/python/jax --ignore tests/python/keras $(ARGS)
 
 # Beside .venv, whose packages it finds, so that torch is not installed again.
 .venv-trainers/python.stamp: requirements-trainers.txt .venv/package.stamp

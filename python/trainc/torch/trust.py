@@ -51,7 +51,12 @@ def is_trusted_code(code: types.CodeType, variables: dict) -> bool:
     path = code.co_filename
     if not path.startswith("<"):
         return is_trusted_file(path)
-    return path.startswith(("<frozen", "<eval_with_key>")) or is_trusted_module(variables.get("__name__"))
+    return path.startswith(("<frozen", "<eval_with_key>")) or is_trusted_module(variables.get("__name__")) or _of_tuple(variables)
+
+
+def _of_tuple(variables: dict) -> bool:
+    """Whether code that sees these globals is what a named tuple is made by: it can reach nothing but its arguments."""
+    return variables.get("_tuple_new") is tuple.__new__ and not variables.get("__builtins__", True)
 
 
 def is_trusted_module(name: str | None) -> bool:

@@ -43,9 +43,7 @@ _codes: dict[int, Code] = {}
 def about(code: types.CodeType) -> Code:
     if (found := _codes.get(id(code))) is None:
         every = [code, *_inner(code)]
-        names: set[str] = set()
-        for each in every:
-            names.update(each.co_names, *(text.split(".") for text in _strings(each.co_consts) if len(text) < 200))
+        names = names_of(code)
         variables = sorted(set().union(*(each.co_names for each in every)))
         imports = any(i.opname == "IMPORT_NAME" for each in every for i in dis.get_instructions(each))
         any_attribute = code.co_name not in _FORWARDING and _reads_any_attribute(code, names)
@@ -56,6 +54,14 @@ def about(code: types.CodeType) -> Code:
             code, names, variables, imports, any_attribute, any_global, tensor_attributes, sets_data, syntax(code).compares
         )  # fmt: skip
     return found
+
+
+def names_of(code: types.CodeType) -> set[str]:
+    """The names and the strings in it: `about(code).names`, for who asks for nothing else."""
+    names: set[str] = set()
+    for each in (code, *_inner(code)):
+        names.update(each.co_names, *(text.split(".") for text in _strings(each.co_consts) if len(text) < 200))
+    return names
 
 
 def _sets_data(code: types.CodeType) -> bool:
@@ -128,4 +134,4 @@ def _reads_any_attribute(code: types.CodeType, names: set[str]) -> bool:
     return uses != named
 
 
-__all__ = ["Code", "about"]
+__all__ = ["Code", "about", "names_of"]

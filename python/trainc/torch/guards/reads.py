@@ -34,7 +34,7 @@ from trainc.base.errors import NotCompiled
 from trainc.torch import compat
 from trainc.torch.compat import FakeTensor, FunctionalTensor, disable_current_modes
 from trainc.torch.guards import known_functions
-from trainc.torch.guards.code import about
+from trainc.torch.guards.code import about, names_of
 from trainc.torch.guards.kinds import (
     IMMUTABLE,
     contents_of,
@@ -624,7 +624,7 @@ class Reads:
                 self._attribute(f"{value.__qualname__}.{key}", key, item, None)
         functions = torch.nn.functional.__dict__
         for _, method in methods if issubclass(value, torch.nn.Module) else ():
-            for name in about(method.__code__).names & functions.keys():
+            for name in names_of(method.__code__) & functions.keys():
                 if callable(functions[name]) and not isinstance(functions[name], type):
                     self._number(f"torch.nn.functional.{name}", functions, name)
 
