@@ -103,7 +103,8 @@ def jit(fun=None, /, *, tune="fast", memory=None, **arguments):
     What cannot be compiled (an effect such as `jax.debug.print`, several devices, an operation that the compiler does not know)
     leaves the whole function to XLA, with one warning that names it; an error where `trainc.config.fallback` is off.
 
-    `tune`, `memory`: "fast" and None; others are a UserError: the measurements and the limit of `trainc.compile` are not there.
+    `tune`: as for `trainc.compile`; "max" measures how kernels are cut up, and no operator takes their place. `memory`: None; a
+    limit is a UserError, it is not there.
     """
     from trainc.jax.door import jit as jit_function
 

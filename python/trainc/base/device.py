@@ -10,6 +10,8 @@ class Device(Protocol):
 
     framework: str
     """Its name and version: "torch 2.13.0"."""
+    calls_operators: bool
+    """Whether a plan may call the framework's own operators."""
 
     def target(self) -> dict[str, Any]:
         """What `trainc._core` compiles for: its "device", and the switches that such a device has."""

@@ -81,7 +81,7 @@ class CompileOptions:
             generator=_core.mask_generator(),
             tune=tune,
             threads=where.threads() if measures else 0,
-            framework_calls=measures and config.framework_calls and not limited,
+            framework_calls=measures and config.framework_calls and where.calls_operators and not limited,
             framework_error=config.framework_error if measures else 0.0,
             build=_build(),
             code_generator=_core.code_generator_version(kind),

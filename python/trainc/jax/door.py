@@ -17,15 +17,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from trainc.base import messages, plans, records
+from trainc.base import messages, plans, records, tuning
 from trainc.base.errors import InternalError, NotCompiled, UserError
 from trainc.base.options import CompileOptions
 from trainc.base.report import Explanation
 from trainc.jax import compat, signatures
 from trainc.jax.calls import XlaPlan
 from trainc.jax.device import Host
-from trainc.jax.lowering import lowered
+from trainc.jax.lowering import lowered, operations_of
 
+jax_jit = jax.jit  # install.py may put ours in its place
 _SHARDED = ("in_shardings", "out_shardings", "device", "backend")  # arguments of jax.jit's that say where a function runs
 
 
@@ -40,8 +41,8 @@ class JaxPlans:
     def executable(self, plan: Any, from_cache: bool) -> XlaPlan:
         return XlaPlan(plan, from_cache, self._options.flushes_denormals)
 
-    def tuner(self, options: CompileOptions) -> None:
-        return None  # nothing is measured
+    def tuner(self, options: CompileOptions) -> tuning.Tuner | None:
+        return tuning.Tuner.of(options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,15 +57,17 @@ class Made:
 class Jitted:
     """A function after `trainc.jit`."""
 
-    def __init__(self, function: Callable, arguments: dict[str, Any]):
+    def __init__(self, function: Callable, arguments: dict[str, Any], tune: str, least: int = 0):
         functools.update_wrapper(self, function)
+        self._tune = tune
+        self._least = least  # operations of what is compiled
         self._name = getattr(function, "__name__", type(function).__name__)
         names = ("static_argnums", "static_argnames")
         self._static = {name: arguments[name] for name in names if arguments.get(name) is not None}
         self._elsewhere = [name for name in _SHARDED if arguments.get(name) is not None]
-        self._whole = jax.jit(function, **self._static, keep_unused=True)
-        self._plain = jax.jit(function, **arguments)  # what JAX makes of it
-        self._compiled = jax.jit(self._body(function), **arguments)
+        self._whole = jax_jit(function, **self._static, keep_unused=True)
+        self._plain = jax_jit(function, **arguments)  # what JAX makes of it
+        self._compiled = jax_jit(self._body(function), **arguments)
         self._seen: list[signatures.Signature] = []
         self._lock = threading.Lock()
 
@@ -86,6 +89,12 @@ class Jitted:
 
     def __get__(self, owner: Any, kind: Any = None) -> Any:
         return self if owner is None else types.MethodType(self, owner)
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else a function of jax.jit's has."""
+        if name == "_plain":  # a copy that is not made yet
+            raise AttributeError(name)
+        return getattr(self._plain, name)
 
     def __repr__(self) -> str:
         return f"<trainc.jit of {self._name}>"
@@ -118,7 +127,9 @@ class Jitted:
         return body
 
     def _made(self, traced: Any, donated: list[bool], signature: signatures.Signature) -> Made | None:
-        """None, and said, where there is no plan."""
+        """None where there is no plan; but for what is too small it is said."""
+        if operations_of(traced) < self._least:
+            return None
         record = records.Compilation(self._name, str(signature), self._recompiled(signature), framework="JAX")
         records.of(self).append(record)
         start = time.perf_counter()
@@ -129,7 +140,7 @@ class Jitted:
                 raise NotCompiled(f"JAX runs on {jax.default_backend()}; trainc.jit is for its CPU backend")
             step, constants = lowered(traced, self._name, donated)
             record.capture_seconds = time.perf_counter() - start
-            options = CompileOptions.of(JaxPlans.device)
+            options = CompileOptions.of(JaxPlans.device, self._tune)
             with record.compiling():
                 plan = plans.compile_step(step, options, JaxPlans(options)).forward
         except (NotCompiled, InternalError) as error:
@@ -153,13 +164,12 @@ class Jitted:
 
 def jit(function: Callable | None = None, /, *, tune: str = "fast", memory: Any = None, **arguments: Any) -> Any:
     """`trainc.jit`."""
-    if tune != "fast":
-        raise UserError(f'trainc.jit: tune={tune!r} is not there: leave it at "fast"')
+    tuning.check(tune)
     if memory is not None:
         raise UserError("trainc.jit: memory= is not there: leave it out")
     if function is None:
-        return lambda function: Jitted(function, arguments)
-    return Jitted(function, arguments)
+        return lambda function: Jitted(function, arguments, tune)
+    return Jitted(function, arguments, tune)
 
 
 __all__ = ["Jitted", "jit"]

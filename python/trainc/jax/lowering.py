@@ -62,6 +62,11 @@ def _effect(jaxpr: Any) -> str | None:
     return f"it does something beside its results: {', '.join(map(str, jaxpr.effects))}"
 
 
+def operations_of(traced: Any) -> int:
+    """How many operations a traced function has, with those of the functions within it."""
+    return sum(1 for _ in _equations(traced.jaxpr.jaxpr))
+
+
 def _equations(jaxpr: Any) -> Iterator[Any]:
     """Of a jaxpr and those within it."""
     for equation in jaxpr.eqns:
@@ -70,4 +75,4 @@ def _equations(jaxpr: Any) -> Iterator[Any]:
             yield from _equations(inner)
 
 
-__all__ = ["lowered"]
+__all__ = ["lowered", "operations_of"]

@@ -42,6 +42,7 @@ class Host:
 
     framework = f"torch {torch.__version__}"
     type = "cpu"
+    calls_operators = True
     torch = torch.device("cpu")
     pools = True  # a block that nobody holds any more is used again at once (pool.py)
     deals_masks = False

@@ -187,9 +187,21 @@ def test_the_users_own_error_is_the_users():
 
 
 def test_what_is_not_there_is_a_user_error():
-    for argument in ({"tune": "max"}, {"memory": "1GB"}):
-        with pytest.raises(trainc.UserError, match="is not there"):
-            trainc.jit(lambda x: x, **argument)
+    with pytest.raises(trainc.UserError, match="memory= is not there"):
+        trainc.jit(lambda x: x, memory="1GB")
+    with pytest.raises(trainc.UserError, match="tune='most' is not known"):
+        trainc.jit(lambda x: x, tune="most")
+
+
+def test_tuning_asks_about_each_contraction_and_changes_no_bit(monkeypatch):
+    asked = []
+    monkeypatch.setattr("trainc.base.tuning.race", lambda variants, measure: asked.append(variants) or (variants - 1, {}))
+    monkeypatch.setattr(trainc.config, "cache", False)
+    arguments = (jax_steps.weights(), *jax_steps.batch())
+    wanted = trainc.jit(jax_steps.sgd)(*arguments)
+    assert not asked
+    same_bits(trainc.jit(jax_steps.sgd, tune="max")(*arguments), wanted)
+    assert asked and min(asked) > 1
 
 
 def test_explain():

@@ -27,7 +27,7 @@ def settings(monkeypatch, tmp_path):
     monkeypatch.setattr(trainc.config, "cache", True)
     monkeypatch.setattr(trainc.config, "cache_dir", str(tmp_path / "cache"))
     monkeypatch.delenv("TRAINC_DUMP", raising=False)
-    monkeypatch.setattr(tuning, "race", lambda variants, measure: (0, {}))
+    monkeypatch.setattr("trainc.base.tuning.race", lambda variants, measure: (0, {}))
     torch._dynamo.reset()
     backend.compilations.clear()
 
@@ -306,7 +306,7 @@ from trainc.base import records
 from trainc.torch.run import tuning
 trainc.config.fallback = False
 trainc.config.framework_error = float("inf")
-tuning.race = lambda variants, measure: (0, {})
+trainc.base.tuning.race = lambda variants, measure: (0, {})
 tuning.seconds_of = lambda ours, framework: (2.0, 1.0) if sys.argv[1] == "first" else sys.exit("measured again")
 torch.manual_seed(0)
 model = torch.nn.Conv2d(3, 5, 3)

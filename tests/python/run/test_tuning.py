@@ -9,9 +9,8 @@ import pytest
 import torch
 
 import trainc
-from trainc.base import records
+from trainc.base import records, tuning
 from trainc.torch.doors import backend
-from trainc.torch.run import tuning
 
 
 @pytest.fixture(autouse=True)

@@ -3,18 +3,15 @@ at once where accelerate is loaded, else when it is. Its optimizers wrap PyTorch
 
 from __future__ import annotations
 
-import sys
 from typing import Any
+
+from trainc.base.on_import import when_imported
 
 _MODULE = "accelerate.utils.dataclasses"
 
 
 def register() -> None:
-    module = sys.modules.get(_MODULE)
-    if module is not None:
-        _add(module)
-    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    when_imported(_MODULE, _add)
 
 
 def inner_optimizer(optimizer: Any) -> Any:
@@ -33,25 +30,3 @@ def _add(module) -> None:
     backends._member_map_["TRAINC"] = member
     backends._member_names_.append("TRAINC")
     backends._value2member_map_["TRAINC"] = member
-
-
-class _Finder:
-    """Lets the other finders find accelerate's module and adds to it once it has run."""
-
-    def find_spec(self, name, path, target=None):
-        if name != _MODULE:
-            return None
-        import importlib.util  # here, for `import trainc` is to take no time
-
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.loader is None:
-            return None
-        run = spec.loader.exec_module
-
-        def exec_module(module):
-            run(module)
-            _add(module)
-
-        spec.loader.exec_module = exec_module
-        return spec

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from trainc.base import messages, records
+from trainc.base import messages, records, tuning
 from trainc.base.arithmetic import flushes_denormals
 from trainc.base.errors import NotCompiled, UserError
 from trainc.torch import compat, device
@@ -19,7 +19,6 @@ from trainc.torch.guards import overlap
 from trainc.torch.guards.overlap import Overlapping
 from trainc.torch.joint import compiler as joint
 from trainc.torch.joint import family
-from trainc.torch.run import tuning
 from trainc.torch.run.runner import Runners
 
 compilations: list[records.Compilation] = []  # of all graphs that came through this door

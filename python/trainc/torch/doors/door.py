@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from trainc.base import cache, config
+from trainc.base import cache, config, tuning
 from trainc.base.errors import UserError
 from trainc.torch import compat
 from trainc.torch.capture import distributed
@@ -14,7 +14,6 @@ from trainc.torch.doors.fuse import StepFusion
 from trainc.torch.doors.memory import ModelSettings, checked
 from trainc.torch.optimizers import fits_a_plan, formula_of, names
 from trainc.torch.optimizers.optimizer import attach, replaced
-from trainc.torch.run import tuning
 from trainc.torch.verify.verification import Verification, check_verify
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from trainc.base import config, records
+from trainc.base import config, records, tuning
 from trainc.base.errors import NotCompiled, SideEffect, UserError
 from trainc.torch import compat, device, numbers
 from trainc.torch.capture import distributed, turns
@@ -26,7 +26,6 @@ from trainc.torch.joint import family
 from trainc.torch.joint.step import CompiledStep, Sizes
 from trainc.torch.optimizers import fits_a_plan, names, optimizer
 from trainc.torch.optimizers.updates import Updates
-from trainc.torch.run import tuning
 from trainc.torch.run.runner import Runners
 from trainc.torch.verify.verification import Verification, check_verify
 

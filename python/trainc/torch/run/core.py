@@ -29,7 +29,7 @@ class TorchPlans:
         return CoreExecutable(plan, from_cache, self.device)
 
     def tuner(self, options: CompileOptions) -> tuning.Tuner | None:
-        return tuning.tuner_of(options)
+        return tuning.Tuner.of(options)
 
 
 class Core:

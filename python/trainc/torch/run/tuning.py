@@ -1,10 +1,5 @@
-"""tune="max": contractions are made in the way that is measured to be fastest, on this machine and its threads.
-
-The compiler says which ways there are and measures them; who wins is decided here, and kept on disk with the plans (cache.py),
-so that a program is measured once. There are two questions. How is our kernel cut up (another register tile, more tasks or fewer,
-other blocks of rows)? That changes no bit of the result. And does PyTorch's own operator (framework_calls.py) take the
-contraction's place? It adds up in another order: docs/contraction.md says what is asked of it.
-"""
+"""tune="max" in PyTorch (base/tuning.py): does PyTorch's own operator (framework_calls.py) take a contraction's place? It adds up
+in another order: docs/contraction.md says what is asked of it."""
 
 from __future__ import annotations
 
@@ -13,39 +8,16 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from trainc.base import cache
-from trainc.base.errors import UserError
-from trainc.base.options import CompileOptions
+from trainc.base import cache, tuning
 from trainc.torch import compat
 from trainc.torch.run.executable import CoreExecutable
 
-TUNES = ("fast", "max")
-CLOSE = 1.10  # what is so many times slower than the best is not measured again
-GAIN = 0.98  # of the default's time: what gains less is noise
 FRAMEWORK_GAIN = 0.95  # a call must gain more: each is Python between two kernels, and memory outside of the plan's
 LEAST_RUNS, MOST_RUNS, ENOUGH = 5, 50, 0.1  # of each of the two; seconds, of all runs together
 
 
-def check(tune: Any) -> None:
-    if tune not in TUNES:
-        raise UserError(f'tune={tune!r} is not known; tune="fast" never measures, tune="max" does')
-
-
-class Tuner:
+class Tuner(tuning.Tuner):
     """What the compiler asks, for plans by these options."""
-
-    def __init__(self, options: CompileOptions):
-        self.options = options
-
-    def variant(self, text: str, variants: int, measure: Callable[[int], float]) -> int:
-        """The fastest of `variants` ways to make the kernel `text`: the stored answer, or that of a race."""
-        winner, _ = cache.through(
-            cache.key("tuning", self.options.of_measurements(), text, variants),
-            lambda about, _: (about["variant"], about["seconds"]),
-            lambda: race(variants, measure),
-            lambda found: ({"variant": found[0], "seconds": found[1]}, b""),
-        )
-        return winner[0]
 
     def framework(self, text: str, call: str, plans: dict[str, Callable[[], Any]]) -> str:
         """Whether PyTorch's operator takes a contraction's place: a line for the plan's notes, or "" where it does not. By the
@@ -60,27 +32,6 @@ class Tuner:
             lambda found: (found._asdict(), b""),
         )
         return found.note(call) if found.chosen(self.options.framework_error) else ""
-
-
-def tuner_of(options: CompileOptions) -> Tuner | None:
-    """What the compiler asks which way to make a kernel; None where it is not to measure."""
-    return Tuner(options) if options.threads else None
-
-
-def race(variants: int, measure: Callable[[int], float]) -> tuple[int, dict[str, float]]:
-    """(the winner, seconds of all). The default, variant 0, wins unless another is faster by more than noise; those near
-    the best run twice, after all have run once: a machine that is busy for a while is so for more than one of them."""
-    seconds = {v: measure(v) for v in range(variants)}
-    near = min(seconds.values()) * CLOSE
-    for v in seconds:
-        if v == 0 or seconds[v] <= near:
-            seconds[v] = min(seconds[v], measure(v))
-    best = min(seconds, key=seconds.__getitem__)
-    told = {str(v): t for v, t in seconds.items() if math.isfinite(t)}
-    return (best if seconds[best] < GAIN * seconds[0] else 0), told
-
-
-# ---- PyTorch's operators --------------------------------------------------------------------------------------------
 
 
 class Verdict(NamedTuple):
