@@ -2,16 +2,6 @@
 
 namespace trainc::frontend::aten {
 
-void Table::add(std::initializer_list<const char*> targets, Handler handler) {
-  for (const char* target : targets)
-    require(rows_.emplace(target, handler).second, std::string("two rows for ") + target);
-}
-
-const Handler* Table::find(std::string_view target) const {
-  auto it = rows_.find(target);
-  return it == rows_.end() ? nullptr : &it->second;
-}
-
 const Table& table() {
   static const Table t = [] {
     Table t;

@@ -1,19 +1,11 @@
 // The table of ATen operations: one row each, a file a family.
 #pragma once
 #include "frontend/aten/call.h"
+#include "support/table.h"
 
 namespace trainc::frontend::aten {
 
-class Table {
- public:
-  /// One row for each name (overloads that differ in nothing a handler sees share it). A name has one row only.
-  void add(std::initializer_list<const char*> targets, Handler);
-  const Handler* find(std::string_view target) const;
-  const std::map<std::string, Handler, std::less<>>& rows() const { return rows_; }
-
- private:
-  std::map<std::string, Handler, std::less<>> rows_;
-};
+using Table = TableOf<Handler>;
 
 const Table& table();
 

@@ -2,15 +2,6 @@
 
 namespace trainc::frontend::stablehlo {
 
-void Table::add(std::initializer_list<const char*> names, Handler handler) {
-  for (const char* name : names) require(rows_.emplace(name, handler).second, std::string("two rows for ") + name);
-}
-
-const Handler* Table::find(std::string_view name) const {
-  auto it = rows_.find(name);
-  return it == rows_.end() ? nullptr : &it->second;
-}
-
 const Table& table() {
   static const Table t = [] {
     Table t;

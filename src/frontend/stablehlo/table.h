@@ -1,19 +1,11 @@
 // The table of StableHLO's operations: one row each, a file a family.
 #pragma once
 #include "frontend/stablehlo/call.h"
+#include "support/table.h"
 
 namespace trainc::frontend::stablehlo {
 
-class Table {
- public:
-  /// One row for each name. A name has one row only.
-  void add(std::initializer_list<const char*> names, Handler);
-  const Handler* find(std::string_view name) const;
-  const std::map<std::string, Handler, std::less<>>& rows() const { return rows_; }
-
- private:
-  std::map<std::string, Handler, std::less<>> rows_;
-};
+using Table = TableOf<Handler>;
 
 const Table& table();
 
