@@ -118,7 +118,7 @@ bench: build  ## a training step of seven models: eager, Inductor, trainc (ARGS=
 	python bench/run.py $(ARGS)
 
 bench-cuda: build  ## a training step on a GPU: eager, Inductor, trainc; says so where there is none (ARGS=--help)
-	python bench/cuda.py $(ARGS)
+	python bench/gpu.py $(ARGS)
 
 gpu-kit: .venv/package.stamp  ## out/gpu-kit: what a machine with a GPU and without a network needs (ARGS="--python FILE")
 	python kit/make.py --jobs $(JOBS) $(ARGS)

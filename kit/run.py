@@ -35,7 +35,7 @@ class Part:
 
 
 def bench(case: str, precision: str, *contestants: str) -> tuple[str, ...]:
-    return ("bench/cuda.py", "--cases", case, "--precisions", precision, "--contestants", *contestants, "--patience", "200")
+    return ("bench/gpu.py", "--cases", case, "--precisions", precision, "--contestants", *contestants, "--patience", "200")
 
 
 QUICK = ("trainc", "trainc-step", "eager", "inductor")
@@ -145,7 +145,7 @@ def perform(part: Part, most: float, args: argparse.Namespace, work: Path) -> di
 
 
 def measured(row: dict) -> str:
-    """A contestant of bench/cuda.py in a line."""
+    """A contestant of bench/gpu.py in a line."""
     who = f"{row['case']} {row['precision']} {row['door']}"
     if "died" in row:
         return f"{who}: {row['died']}"

@@ -21,9 +21,9 @@ from trainc.torch import device
 
 # Files whose tests look at something that is made once: with several test processes they run in one of them. (xdist's own groups
 # do nothing with pytest 9.2, whose node ids cannot be changed.)
-TOGETHER = {"test_ambient", "test_build", "test_determinism", "test_device"}
-# Files of which it is made for each parameter: eager's losses of a model.
-TOGETHER_BY_PARAMETER = {"test_training"}
+TOGETHER = {"test_ambient", "test_amx", "test_build", "test_demo", "test_determinism", "test_device", "test_distributed"}
+# Files of which it is made for each model, the first parameter: eager's losses.
+TOGETHER_BY_PARAMETER = {"test_networks", "test_training"}
 
 
 def pytest_xdist_make_scheduler(config, log):
@@ -34,7 +34,7 @@ def pytest_xdist_make_scheduler(config, log):
             path, _, test = nodeid.partition("::")
             name = os.path.basename(path).removesuffix(".py")
             if name in TOGETHER_BY_PARAMETER and "[" in test:
-                return path + test[test.index("[") :]
+                return path + test[test.index("[") :].partition("-")[0].rstrip("]")
             return path if name in TOGETHER else nodeid
 
     return Together(config, log)

@@ -104,7 +104,8 @@ def test_what_is_not_there(tmp_path):
 def test_ctrl_c(tmp_path):
     (tmp_path / "wait.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(100)\n")
     process = subprocess.Popen(
-        [*TRAINC, "wait.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*TRAINC, "wait.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     )  # fmt: skip
     process.stdout.readline()
     time.sleep(0.2)

@@ -17,7 +17,7 @@ sys.path.insert(0, str(BENCH))
 import cases  # noqa: E402
 import compare_plans  # noqa: E402
 import contestant  # noqa: E402
-import cuda  # noqa: E402
+import gpu  # noqa: E402
 import report  # noqa: E402
 import run  # noqa: E402
 import xla  # noqa: E402
@@ -207,20 +207,20 @@ def test_xla_trains_as_eager_does(bf16):
 
 def test_without_a_gpu_it_says_so():
     hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([sys.executable, BENCH / "cuda.py"], capture_output=True, text=True, env=hidden)
+    done = subprocess.run([sys.executable, BENCH / "gpu.py"], capture_output=True, text=True, env=hidden)
     assert done.returncode == 2 and done.stdout == ""
     assert "bench-cuda: nothing was measured: " in done.stderr
 
 
 def test_what_is_measured_on_a_gpu():
-    args = cuda.arguments([])
+    args = gpu.arguments([])
     assert (args.cases, args.precisions) == (["gpt2", "roberta", "llama", "resnet50", "vit"], ["bf16", "fp32"])
     assert args.contestants == ["eager", "inductor", "autotune", "trainc", "trainc-step"]
 
 
 def rehearsed(door):
     cases.tokens_of(600)
-    found = json.loads(json.dumps(cuda.contest("tiny", "fp32", door, 1, "cpu")))
+    found = json.loads(json.dumps(gpu.contest("tiny", "fp32", door, 1, "cpu")))
     assert len(found["seconds"]) == 1 and len(found["losses"]) == 4 and found["launches"] == 0 and found["wall"] > 0
     assert bool(found["kernels"]) == (door != "eager")
     return found["losses"]
@@ -243,7 +243,7 @@ def test_the_table_of_a_gpu():
     ]
     for door, seconds in (("eager", 0.3), ("trainc", 0.1)):
         rows.append({"case": "vit", "precision": "bf16", "door": door, **row, "events": seconds})
-    text = cuda.table(rows, {"name": "a GPU", "bf16": 500e12, "fp32": 50e12, "bytes": 1e12})
+    text = gpu.table(rows, {"name": "a GPU", "bf16": 500e12, "fp32": 50e12, "bytes": 1e12})
     assert "a GPU: 500.0 TFLOP/s bf16, 50.0 fp32, 1000 GB/s copied" in text
     assert "3.00x" in text and "did not finish: no answer in 5 s" in text and "150.00" in text
     assert re.search(r"vit bf16  trainc, trainc.compile +100.00 .* 3.00x", text)  # by the device's events, where there are such

@@ -1,13 +1,8 @@
 """`fit` and `evaluate` of compiled Keras models beside Keras's own."""
 
-import os
-
+import keras
 import numpy as np
 import pytest
-
-os.environ["KERAS_BACKEND"] = "jax"  # Keras reads it once, when it is imported; its own choice would be TensorFlow
-
-import keras
 
 import trainc
 

@@ -238,7 +238,7 @@ def peaks(kind: str) -> dict:
 
 
 def child(*words: str, patience: float) -> dict:
-    """What `cuda.py --child words` printed; {"died": why} where it did not come so far."""
+    """What `gpu.py --child words` printed; {"died": why} where it did not come so far."""
     command = [sys.executable, __file__, "--child", *words]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=patience)
