@@ -132,6 +132,7 @@ RECURRENT_LAYERS = Patch(decompositions, "_rnn_helper")  # eager's dropout betwe
 MODULE_CALL = Patch(torch.nn.Module, "_call_impl")  # a thread waits while another traces the module
 RUNTIME_WRAPPER = Patch(runtime_wrappers, "_create_runtime_wrapper")  # our node of autograd instead of AOTAutograd's
 JOINT_GRAPH_LOG = Patch(graph_compile, "_log_joint_graph")  # not written where nobody reads it
+CAUSAL_MASK_LOOK = Patch(torch.nn.modules.transformer, "_detect_is_causal_mask")  # reads no value of a mask
 FAKE_TENSOR_LOG = Patch(fake_tensor, "log")  # what a trace refuses, eager refuses with its own error: said once
 DONATED_BUFFERS = Patch(graph_compile, "collect_bw_donated_buffer_idxs")  # none: a graph may be retained
 JOINT_TRACE = Patch(graph_capture, "create_joint")  # which gradients are reached from which tangents
