@@ -150,7 +150,8 @@ MODULE_ATTRIBUTES = frozenset({
     "_forward_pre_hooks_with_kwargs",
 })  # fmt: skip
 MODULE_TABLES = frozenset({"_parameters", "_buffers", "_modules"})  # which the constructor of every module makes
-MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+MODULE_HOOKS = (*FORWARD_HOOKS, "_backward_hooks", "_backward_pre_hooks")
 # those of a trace's tensors, which the program has not put there
 FUNCTIONAL_TENSOR_ATTRIBUTES = frozenset({"elem", "_inference_mode_base", "_is_param", "_is_buffer"})
 REASONS_OF_DATA = ("_local_scalar_dense", "data-dependent", "data dependent", "DataDependent", "DynamicOutputShape", "guard on")

@@ -153,6 +153,7 @@ class Reads:
         for path, module in own.root.named_modules():
             self._modules.add(id(module))
             self._of_class(path or type(module).__name__, module)
+        self._todo += own.hooks()
         self._own_numbers: list[tuple[str, Any, Any]] = []
         tables = {id(module.__dict__): path for path, module in own.root.named_modules()}
         for table, key in own._values:
@@ -164,6 +165,10 @@ class Reads:
                         self._own_numbers.append((path, table, key))
                     self._attribute(path, key, value, None)
         self._drain()
+
+    def named(self) -> set[str] | None:
+        """The attributes that code which ran may read; None: any."""
+        return None if self._all else self._names
 
     # -- code that runs -----------------------------------------------------------------------------------------------
 
