@@ -235,7 +235,7 @@ def verdict(found: Comparison, way: str, total: int | None, price: Price | None)
         own = f"eager's own by {found.parts():.1e} when the last bit of its weights is disturbed"
         lines.append(f"{way}: losses part from eager's by at most {found.largest(way):.1e}, {own}: within the rule.")
         if found.parts() > TELLING:
-            lines.append("This training multiplies every rounding, so losses tell little of it: verify=True looks at each tensor.")
+            lines.append("This training multiplies every rounding, so losses tell little: verify=True looks at each tensor.")
     gain, saving = found.gain(way), found.eager - run.median
     both = ", ".join(seconds(one.median) for one in (eager, found.runs[AGAIN]))
     if not found.is_told(way):

@@ -20,7 +20,12 @@ def a_run(way: str, step: float, losses: list[float], first: float = 2.0, compil
     return Run(way, [[loss] for loss in losses], ends, 10**9, 0.0, compiled, None, [])
 
 
-def compared(step: float, losses=None, again: float = 1.0, start: float = 2.0, compiled=("compiled Net: 3 kernels for 1 signature",), eager=None) -> Comparison:
+COMPILED = ("compiled Net: 3 kernels for 1 signature",)
+
+
+def compared(
+    step: float, losses=None, again: float = 1.0, start: float = 2.0, compiled=COMPILED, eager=None
+) -> Comparison:  # fmt: skip
     """Eager at a second a step, trainc at `step`, eager once more at `again`."""
     wanted = [3.0 - 0.1 * i for i in range(STEPS)]
     runs = {

@@ -69,8 +69,8 @@ class Variants:
             self.state.let_move(self._moving())
 
     def learn(self, reads: Sequence[Reads]) -> None:
-        """Traces of the state that was found last are compiled. NotCompiled where they read what was taken for unread, and what the
-        trace has therefore not seen as it is."""
+        """Traces of the state that was found last are compiled. NotCompiled where they read what was taken for unread, and were
+        therefore not shown as it is."""
         found = [each.named() for each in reads]
         self._any |= None in found
         self._named = None if self._any else set(self._named or ()).union(*found)

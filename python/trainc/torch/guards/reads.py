@@ -238,7 +238,7 @@ class Reads:
         if facts.identity:
             self._identity = self._identity or code.co_name
             self._check_identity()
-        for name in variables.keys() & set(facts.globals) if facts.any_attribute else ():
+        for name in variables.keys() & set(facts.globals) if facts.of_a_global else ():
             if _is_users_module(variables[name]):
                 what = f"{code.co_name}: reads attributes that it does not name, and `{name}` is a module"
                 raise NotCompiled(what, in_pytorch=variables[name] is sys)
