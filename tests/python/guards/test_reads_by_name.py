@@ -23,6 +23,7 @@ class Wrapped(nn.Module):
     def __init__(self):
         super().__init__()
         self.body, self.part, self.factor = nn.Linear(4, 4), "body", 1.0
+        self.handle = None
 
     def forward(self, x):
         if x is None:
@@ -52,6 +53,20 @@ def test_of_what_it_was_given(kind, route):
         for _ in range(2):
             torch.testing.assert_close(compiled(x), eager(x))
     assert {compilation.route for compilation in trainc.explain(compiled).compilations} == {route}
+
+
+def test_a_hooks_handle_among_the_attributes():
+    """Hugging Face's models keep it; code that computes names may read it."""
+    torch.manual_seed(0)
+    eager = Wrapped()
+    compiled, x = trainc.compile(copy.deepcopy(eager)), torch.randn(2, 4)
+    for model in (eager, compiled):
+        model.handle = model.body.register_forward_hook(lambda module, args, result: 2 * result)
+    torch.testing.assert_close(compiled(x), eager(x))
+    for model in (eager, compiled):
+        model.handle.remove()
+    torch.testing.assert_close(compiled(x), eager(x))
+    assert {compilation.route for compilation in trainc.explain(compiled).compilations} == {"compiled"}
 
 
 def test_which_parameters_are_what_was_given():

@@ -94,7 +94,7 @@ _PLACES = (
     types.MethodDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
     types.CodeType, types.FrameType, types.GenericAlias, types.UnionType, compat.OpOverload, compat.OpOverloadPacket,
     compat.OpNamespace, compat.Ops, torch.autograd.grad_mode.no_grad, torch.utils.data.DataLoader, torch.Generator,
-    numpy.ufunc,
+    numpy.ufunc, torch.utils.hooks.RemovableHandle,  # what it removes is seen where it is
 )  # fmt: skip
 _STEPPING = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)  # a step is compiled for the very ones
 # Of these, what is plain and named by the program is watched all the same.
