@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 import trainc
+from trainc.base.report import count
 from trainc.torch.doors import trained
 
 
@@ -22,6 +24,7 @@ class Compiling(trained.Compiling):
         super().__init__(tune, memory_of(memory))
         self.explain, self.leave = explain, leave
         self._kept: list[torch.nn.Module] = []  # to be explained, though the program may have let go of them
+        self._alive: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
     def meet(self, module: torch.nn.Module, optimizers: list[torch.optim.Optimizer], args: tuple, kwargs: dict) -> None:
         if type(module).__name__ in self.leave:
@@ -30,6 +33,7 @@ class Compiling(trained.Compiling):
             super().meet(module, optimizers, args, kwargs)
 
     def kept(self, module: torch.nn.Module) -> None:
+        self._alive.add(module)
         if self.explain:
             self._kept.append(module)
 
@@ -43,6 +47,11 @@ class Compiling(trained.Compiling):
         if not self.compiled and not self.refused and error[0] is None:
             self.say(f"nothing was compiled: {self.why_nothing()}")
 
+    def told(self) -> list[str]:
+        """A line for each model that was compiled and for each optimizer: what became of it."""
+        found = (trainc.explain(each) for each in (*self._alive, *self._attached))
+        return sorted({summary(explanation) for explanation in found if explanation.compilations})
+
     def why_nothing(self) -> str:
         """Why nothing was."""
         if own := self.compile_themselves():
@@ -50,6 +59,19 @@ class Compiling(trained.Compiling):
         if not self.saw_training:
             return "no optimizer was made, and no backward called, in this process (those that it starts run in PyTorch)"
         return "no model was called in training: model(x) is compiled, model.forward(x) and single layers of a model are not"
+
+
+def summary(explanation: Any) -> str:
+    """Of a model or an optimizer: what was compiled and what was not, in a line."""
+    compiled = [each for each in explanation.compilations if each.route != "eager"]
+    if not compiled:
+        return f"left {explanation.title} to PyTorch: {explanation.compilations[-1].reason}"
+    sum_ = explanation.totals
+    calls = ", ".join(sorted({name.removesuffix(".default") for name, _ in explanation.externs}))
+    inside = f" and {count(sum_.externs, 'call')} of PyTorch's ({calls})" if calls else ""
+    parts = ", in parts, around what runs in PyTorch" if any(each.route in ("split", "dynamo") for each in compiled) else ""
+    work = f"{count(sum_.kernels, 'kernel')}{inside} for {count(len(compiled), 'signature')}{parts}"
+    return f"compiled {explanation.title}: {work}"
 
 
 @contextlib.contextmanager

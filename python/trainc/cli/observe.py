@@ -112,7 +112,7 @@ class Observing:
         others = Machine().busy(self._cpu) / (time.perf_counter() - self._begin)
         record = {
             "losses": [losses for losses in self._losses if losses], "ends": self._ends, "peak": peak_bytes(),
-            "others": max(others, 0.0), "compiled": getattr(self._finder, "compiled", None),
+            "others": max(others, 0.0), "compiled": self._finder.told() if isinstance(self._finder, Compiling) else None,
             "reason": self._finder.why_nothing() if isinstance(self._finder, Compiling) else None,
         }  # fmt: skip
         Path(self._file).write_text(json.dumps(record))

@@ -132,6 +132,7 @@ RECURRENT_LAYERS = Patch(decompositions, "_rnn_helper")  # eager's dropout betwe
 MODULE_CALL = Patch(torch.nn.Module, "_call_impl")  # a thread waits while another traces the module
 RUNTIME_WRAPPER = Patch(runtime_wrappers, "_create_runtime_wrapper")  # our node of autograd instead of AOTAutograd's
 JOINT_GRAPH_LOG = Patch(graph_compile, "_log_joint_graph")  # not written where nobody reads it
+CAUSAL_MASK_LOOK = Patch(torch.nn.modules.transformer, "_detect_is_causal_mask")  # reads no value of a mask
 FAKE_TENSOR_LOG = Patch(fake_tensor, "log")  # what a trace refuses, eager refuses with its own error: said once
 DONATED_BUFFERS = Patch(graph_compile, "collect_bw_donated_buffer_idxs")  # none: a graph may be retained
 JOINT_TRACE = Patch(graph_capture, "create_joint")  # which gradients are reached from which tangents
@@ -149,7 +150,8 @@ MODULE_ATTRIBUTES = frozenset({
     "_forward_pre_hooks_with_kwargs",
 })  # fmt: skip
 MODULE_TABLES = frozenset({"_parameters", "_buffers", "_modules"})  # which the constructor of every module makes
-MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+MODULE_HOOKS = (*FORWARD_HOOKS, "_backward_hooks", "_backward_pre_hooks")
 # those of a trace's tensors, which the program has not put there
 FUNCTIONAL_TENSOR_ATTRIBUTES = frozenset({"elem", "_inference_mode_base", "_is_param", "_is_buffer"})
 REASONS_OF_DATA = ("_local_scalar_dense", "data-dependent", "data dependent", "DataDependent", "DynamicOutputShape", "guard on")

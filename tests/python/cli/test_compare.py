@@ -15,16 +15,21 @@ from trainc.cli.compare import AGAIN, Comparison, Price, Run, as_json, report
 STEPS = 10
 
 
-def a_run(way: str, step: float, losses: list[float], first: float = 2.0, compiled: int | None = None) -> Run:
+def a_run(way: str, step: float, losses: list[float], first: float = 2.0, compiled: list[str] | None = None) -> Run:
     ends = [first + step * i for i in range(STEPS)]
     return Run(way, [[loss] for loss in losses], ends, 10**9, 0.0, compiled, None, [])
 
 
-def compared(step: float, losses=None, again: float = 1.0, start: float = 2.0, compiled: int = 1, eager=None) -> Comparison:
+COMPILED = ("compiled Net: 3 kernels for 1 signature",)
+
+
+def compared(
+    step: float, losses=None, again: float = 1.0, start: float = 2.0, compiled=COMPILED, eager=None
+) -> Comparison:  # fmt: skip
     """Eager at a second a step, trainc at `step`, eager once more at `again`."""
     wanted = [3.0 - 0.1 * i for i in range(STEPS)]
     runs = {
-        "eager": a_run("eager", 1.0, wanted), "trainc": a_run("trainc", step, losses or wanted, start, compiled),
+        "eager": a_run("eager", 1.0, wanted), "trainc": a_run("trainc", step, losses or wanted, start, list(compiled)),
         AGAIN: a_run("eager", again, eager or wanted),
     }  # fmt: skip
     return Comparison("train.py", 0, runs)
@@ -49,7 +54,28 @@ def test_no_gain_is_told_from_the_machines_drift():
     found = compared(0.9, again=1.4)
     assert found.gain("trainc") == 0.0
     text = report(found, None, None)
-    assert "not worth it here" in text and "Eager's two runs differ by 33%" in text
+    assert "whether a step is faster is not told: 0.9 s, and eager's two runs 1 s, 1.4 s." in text
+    assert "not worth it" not in text and "Eager's two runs differ by 33%" in text
+    assert "70% less" in report(compared(0.36, again=1.4), None, None)  # of either run, more than the drift
+
+
+def test_what_was_compiled_is_said():
+    assert "trainc compiled Net: 3 kernels for 1 signature." in report(compared(0.5), None, None)
+    left = "left LBFGS to PyTorch: not one of AdamW"
+    assert f"trainc {left}." in report(compared(0.5, compiled=(left,)), None, None)
+
+
+def test_losses_that_tell_little_are_not_called_eagers():
+    """A training that multiplies every rounding: the rule lets it pass, and the report does not make it a proof."""
+    wanted = [3.0 - 0.1 * i for i in range(STEPS)]
+    found = compared(0.5, [loss * 1.2 for loss in wanted])
+    found.disturbed = [[loss * 1.1 for loss in wanted]]
+    text = report(found, None, None)
+    assert found.differs("trainc") == [] and "losses are eager's" not in text
+    assert "by at most 2.0e-01, eager's own by 1.0e-01 when the last bit" in text and "losses tell little" in text
+    found.disturbed = [[loss * (1 + 1e-5) for loss in wanted]]
+    found.runs["trainc"].losses = [[loss * (1 + 2e-5)] for loss in wanted]
+    assert "losses tell little" not in report(found, None, None)
 
 
 def test_losses_that_differ_are_judged_by_the_rule():
@@ -70,7 +96,7 @@ def test_losses_that_differ_are_judged_by_the_rule():
 
 
 def test_nothing_compiled_is_said():
-    found = compared(1.0, compiled=0)
+    found = compared(1.0, compiled=())
     found.runs["trainc"].reason = "the program compiles Net itself, which stays as it is"
     assert "trainc compiled nothing: the program compiles Net itself" in report(found, None, None)
 
@@ -110,6 +136,7 @@ def test_a_program_side_by_side(tmp_path, name, steps, losses):
     for run in runs.values():
         assert len(run["losses"]) == steps and len(run["losses"][-2]) == losses and run["peak_bytes"] > 10**7
         assert run["start_seconds"] > 0 and run["step_seconds"]["median"] > 0
+    assert any(line.startswith("compiled ") and "signature" in line for line in runs["trainc"]["compiled"])
     assert runs["trainc"]["losses_agree"] and runs[AGAIN]["losses"] == runs["eager"]["losses"]
 
 

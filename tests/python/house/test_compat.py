@@ -34,6 +34,7 @@ REPLACED = {
     compat.MODULE_CALL: ["self", "args", "kwargs"],
     compat.RUNTIME_WRAPPER: ["compiled_fn"],
     compat.JOINT_GRAPH_LOG: None,
+    compat.CAUSAL_MASK_LOOK: ["mask", "is_causal", "size"],
     compat.FAKE_TENSOR_LOG: None,
     compat.DONATED_BUFFERS: None,
     compat.JOINT_TRACE: ["fn", "primals_descs"],
@@ -292,7 +293,8 @@ def test_a_modules_call_can_be_replaced():
     module.register_forward_hook(lambda *_: None)
     assert module.__dict__.keys() - {"training"} <= compat.MODULE_ATTRIBUTES
     assert module.__dict__.keys() >= compat.MODULE_TABLES
-    assert set(compat.MODULE_HOOKS) <= compat.MODULE_ATTRIBUTES and compat.COMPILED_CALL in compat.MODULE_ATTRIBUTES
+    assert set(compat.FORWARD_HOOKS) < set(compat.MODULE_HOOKS) <= compat.MODULE_ATTRIBUTES
+    assert compat.COMPILED_CALL in compat.MODULE_ATTRIBUTES
     assert compat.compiled_call(module) is None
     compat.set_compiled_call(module, lambda x: "compiled")
     assert module(torch.ones(1)) == "compiled" and vars(module)[compat.COMPILED_CALL] is compat.compiled_call(module)

@@ -141,8 +141,15 @@ def tracing():
         stack.enter_context(patched(*compat.NODE_OF_CALL, _create_node_with_origin))
         stack.enter_context(patched(*compat.CHECKPOINT_GENERATOR, _marking_generator))
         stack.enter_context(patched(*compat.CHECKPOINT_FUNCTION, _MarkingFunction))
+        stack.enter_context(patched(*compat.CAUSAL_MASK_LOOK, _causal_where_said))
         stack.enter_context(patched(*compat.FAKE_TENSOR_LOG, _SILENT))
         yield
+
+
+def _causal_where_said(mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
+    """PyTorch's transformer layers look into a mask to find that it is the causal one, which only chooses a faster kernel. A
+    trace knows no values: the mask is applied, whatever it holds."""
+    return is_causal is True
 
 
 @contextlib.contextmanager

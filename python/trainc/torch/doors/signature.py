@@ -29,8 +29,10 @@ def tensor_type(tensor: Tensor) -> tuple:
     kind = type(tensor)
     if kind is not Tensor and kind is not torch.nn.Parameter and not isinstance(tensor, torch.nn.Buffer):
         raise NotCompiled(f"a tensor is a {kind.__qualname__}")
-    if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
-        raise NotCompiled(f"a tensor is {tensor.layout}, conjugated or negated lazily")
+    if tensor.layout is not torch.strided:
+        raise NotCompiled(f"a tensor is no dense one ({str(tensor.layout).removeprefix('torch.')})")
+    if tensor.is_conj() or tensor.is_neg():
+        raise NotCompiled(f"a tensor is {'conjugated' if tensor.is_conj() else 'negated'} lazily")
     if not tensor.is_cpu:
         device.get(tensor.device)  # may refuse
     return (

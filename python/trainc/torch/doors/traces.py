@@ -86,6 +86,8 @@ class Traces:
             made.append(Guards(reads, TypeGuard, serving.slots))
             compiler.before_backward = functools.partial(_check_backward, self._name, made[-1])
         serving.guards += made
+        if self._made:
+            self._variants.learn([*(trace.reads for trace in self._made), *(reads for reads, _ in self._backwards)])
         return [tensor for guards in made for tensor in guards.tensors]
 
 

@@ -12,6 +12,7 @@ from trainc.base.errors import NotCompiled
 from trainc.torch import compat, numbers
 from trainc.torch.capture import distributed
 from trainc.torch.doors.signature import stored_type, tensor_type
+from trainc.torch.guards.reads import Reads
 from trainc.torch.guards.state import ModuleState, StateGuard
 
 Tensor = torch.Tensor
@@ -30,6 +31,9 @@ class Variants:
         self.tensors: list[Tensor] = []  # the module's, as they were found last
         self.reachable: set[int] = set()  # the addresses of tensors that forward may reach beside its arguments
         self.seen: list[tuple[list, list]] = []  # (values, tensors' types), by number
+        self._named: set[str] | None = None  # attributes that what was compiled reads; None: any, or nothing is compiled yet
+        self._any = False  # whether it may read any
+        self._last = 0  # the number that was found last
         self._state_guards: dict[int, StateGuard] = {}  # by number: how to see, for little, that the module is in it
 
     def find(self) -> tuple[int, list[Tensor]]:
@@ -37,7 +41,7 @@ class Variants:
         if not compat.has_global_module_hooks():
             for number, guard in self._state_guards.items():
                 if guard():
-                    self.tensors = guard.tensors
+                    self.tensors, self._last = guard.tensors, number
                     return number, guard.tensors
         state = self.state
         if state is None or not state.is_current():
@@ -48,7 +52,7 @@ class Variants:
         self.reachable.update(map(id, state._found))
         known = len(self.seen)
         number, tensors = self._number(state)
-        self.tensors = tensors
+        self.tensors, self._last = tensors, number
         # One that holds other tensors is of the past, and would keep them alive.
         self._state_guards = {n: u for n, u in self._state_guards.items() if all(map(operator.is_, u.tensors, tensors))}
         if number < known:  # for the second time
@@ -63,6 +67,20 @@ class Variants:
         self._state_guards = {}
         if self.state is not None:
             self.state.let_move(self._moving())
+
+    def learn(self, reads: Sequence[Reads]) -> None:
+        """Traces of the state that was found last are compiled. NotCompiled where they read what was taken for unread, and were
+        therefore not shown as it is."""
+        found = [each.named() for each in reads]
+        self._any |= None in found
+        self._named = None if self._any else set(self._named or ()).union(*found)
+        came = self.state.read_alone(self._named)
+        self._state_guards = {}
+        for values, _ in self.seen:
+            self.state.leave_out(values)
+        if came:  # what was compiled before reads them not, whatever they were
+            self.seen[self._last] = (self.state.values(), self.seen[self._last][1])
+            self.state.check_seen(came)
 
     def numbers_between(self, old: int, new: int) -> list[tuple[Any, Any]] | None:
         """The numbers in which two states differ; None where they differ in anything else."""
@@ -100,6 +118,7 @@ class Variants:
         self._state_guards = {}
         self.state = ModuleState(self._model())
         self.state.let_move(self._moving())
+        self.state.read_alone(self._named)
         self.seen.clear()
         self._forget()
         return self.state

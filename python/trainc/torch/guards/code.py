@@ -31,6 +31,7 @@ class Code:
     globals: list[str]
     imports: bool
     any_attribute: bool  # may read attributes that it does not name: vars(x), getattr(x, a variable)
+    of_a_global: bool  # the same, of what may be a global that it names: not of its parameters alone
     any_global: bool
     tensor_attributes: list[str]  # that it reads or sets of what may be a tensor, and that the tensors of a trace do not have
     sets_data: bool
@@ -46,12 +47,13 @@ def about(code: types.CodeType) -> Code:
         names = names_of(code)
         variables = sorted(set().union(*(each.co_names for each in every)))
         imports = any(i.opname == "IMPORT_NAME" for each in every for i in dis.get_instructions(each))
-        any_attribute = code.co_name not in _FORWARDING and _reads_any_attribute(code, names)
+        any_attribute, of_a_global = _reads_any_attribute(code, names) if code.co_name not in _FORWARDING else (False, False)
         any_global = not (_ANY_GLOBAL | _BY_ATTRIBUTE).isdisjoint(variables) and any(map(_uses_any_global, every))
         tensor_attributes = list(dict.fromkeys(itertools.chain.from_iterable(map(_tensor_attributes, every))))
         sets_data = "swap_tensors" in names or any(map(_sets_data, every))
         found = _codes[id(code)] = Code(
-            code, names, variables, imports, any_attribute, any_global, tensor_attributes, sets_data, syntax(code).compares
+            code, names, variables, imports, any_attribute, of_a_global, any_global, tensor_attributes, sets_data,
+            syntax(code).compares,
         )  # fmt: skip
     return found
 
@@ -115,23 +117,41 @@ def _strings(constants: Any) -> Iterator[str]:
             yield from _strings(constant)
 
 
-def _reads_any_attribute(code: types.CodeType, names: set[str]) -> bool:
-    """Whether code may read attributes that it does not name: vars(x), getattr(x, a variable)."""
+def _reads_any_attribute(code: types.CodeType, names: set[str]) -> tuple[bool, bool]:
+    """Whether code may read attributes that it does not name: vars(x), getattr(x, a variable); and whether x may be a global."""
     if not _DYNAMIC.isdisjoint(names):
-        return True
+        return True, True
     if _BY_NAME.isdisjoint(names):
-        return False
+        return False, False
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
     except (OSError, SyntaxError, TypeError, ValueError, IndentationError):
-        return True
-    named = uses = 0
+        return True, True
+    own = _parameters(tree)
+    uses = named = of_own = 0
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id in _BY_NAME:
             uses += 1
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _BY_NAME and len(node.args) > 1:
-            named += isinstance(node.args[1], ast.Constant)
-    return uses != named
+            constant = isinstance(node.args[1], ast.Constant)
+            named += constant
+            of_own += not constant and isinstance(node.args[0], ast.Name) and node.args[0].id in own
+    return uses != named, uses != named + of_own
+
+
+def _parameters(tree: ast.Module) -> set[str]:
+    """The parameters of a function that are what its caller gave, wherever they are named in it: set nowhere, and of no function
+    within it."""
+    function = tree.body[0]
+    if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return set()
+    given = [node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)]
+    own = {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
+    written = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+    # names without a node of their own: of imports, exceptions, patterns, inner functions
+    named = [node for node in ast.walk(tree) if isinstance(getattr(node, "name", None), str)]
+    written |= {name for node in named for name in (node.name, getattr(node, "asname", None))}
+    return {name for name in own - written if given.count(name) == 1}
 
 
 __all__ = ["Code", "about", "names_of"]

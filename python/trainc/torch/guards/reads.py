@@ -94,7 +94,7 @@ _PLACES = (
     types.MethodDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
     types.CodeType, types.FrameType, types.GenericAlias, types.UnionType, compat.OpOverload, compat.OpOverloadPacket,
     compat.OpNamespace, compat.Ops, torch.autograd.grad_mode.no_grad, torch.utils.data.DataLoader, torch.Generator,
-    numpy.ufunc,
+    numpy.ufunc, torch.utils.hooks.RemovableHandle,  # what it removes is seen where it is
 )  # fmt: skip
 _STEPPING = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)  # a step is compiled for the very ones
 # Of these, what is plain and named by the program is watched all the same.
@@ -153,6 +153,7 @@ class Reads:
         for path, module in own.root.named_modules():
             self._modules.add(id(module))
             self._of_class(path or type(module).__name__, module)
+        self._todo += own.hooks()
         self._own_numbers: list[tuple[str, Any, Any]] = []
         tables = {id(module.__dict__): path for path, module in own.root.named_modules()}
         for table, key in own._values:
@@ -164,6 +165,10 @@ class Reads:
                         self._own_numbers.append((path, table, key))
                     self._attribute(path, key, value, None)
         self._drain()
+
+    def named(self) -> set[str] | None:
+        """The attributes that code which ran may read; None: any."""
+        return None if self._all else self._names
 
     # -- code that runs -----------------------------------------------------------------------------------------------
 
@@ -233,7 +238,7 @@ class Reads:
         if facts.identity:
             self._identity = self._identity or code.co_name
             self._check_identity()
-        for name in variables.keys() & set(facts.globals) if facts.any_attribute else ():
+        for name in variables.keys() & set(facts.globals) if facts.of_a_global else ():
             if _is_users_module(variables[name]):
                 what = f"{code.co_name}: reads attributes that it does not name, and `{name}` is a module"
                 raise NotCompiled(what, in_pytorch=variables[name] is sys)

@@ -21,11 +21,13 @@ from trainc.torch.guards.guards import expect, positions
 from trainc.torch.guards.kinds import token
 from trainc.torch.guards.places import contents, contents_guard, held
 from trainc.torch.numbers import Slot
+from trainc.torch.trust import is_trusted_module
 
 # nn.Module's own attributes; the rest of a module's __dict__ is the user's
 _OWN = compat.MODULE_ATTRIBUTES - {"training"}
 _SIMPLE = (int, float, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _CONTAINERS = (list, tuple, dict, set)
+_BASES = (torch.nn.Module, object)  # which read their own attributes alone
 
 
 class ModuleState:
@@ -37,9 +39,11 @@ class ModuleState:
         self._tensors: list[tuple[dict, Any]] = []  # where tensors hang (parameters, buffers, attributes)
         self._values: list[tuple[dict, Any]] = []  # where plain values hang
         self._hooks: list[dict] = []
+        self._unread: set[int] = set()  # which of the values no compiled code reads
         self._moving: list[tuple[int, list[Slot]]] = []  # which of the values are, or hold, numbers that change
         self.names: list[str] = []  # of self._tensors
         self._objects: dict[int, Any] = {}  # configuration objects that were walked, by id
+        self._plain: set[int] = set()  # attributes' tables of modules whose code is all the program's own
         for path, module in root.named_modules():
             self._visit(path, module)
         # tied tensors are one input: place -> index among the distinct ones
@@ -54,6 +58,8 @@ class ModuleState:
 
     def _visit(self, path: str, module: torch.nn.Module) -> None:
         attributes = module.__dict__
+        if all(base in _BASES or not is_trusted_module(base.__module__) for base in type(module).__mro__):
+            self._plain.add(id(attributes))
         self._sizes.append((attributes, len(attributes)))
         for tables in ("_parameters", "_buffers"):
             table = attributes[tables]
@@ -69,6 +75,8 @@ class ModuleState:
         if len(attributes["_modules"]) > 1:
             self._orders.append((attributes["_modules"], tuple(attributes["_modules"])))
         self._hooks += [attributes[key] for key in compat.MODULE_HOOKS]
+        if module is not self.root:  # those of parts run within forward, as any function that it calls
+            self._values += [(attributes, key) for key in compat.FORWARD_HOOKS]
         for key, value in attributes.items():
             if key in _OWN:
                 continue
@@ -124,7 +132,35 @@ class ModuleState:
         found = [_frozen(table.get(key)) for table, key in self._values]
         for i, slots in self._moving:
             found[i] = _without_numbers(self._values[i], found[i], slots)
+        for i in self._unread:
+            found[i] = _UNREAD
         return found
+
+    def read_alone(self, named: set[str] | None) -> set[int]:
+        """From now on the attributes of the program's own modules that are not among `named` (None: all are) are no part of the
+        values: what a loop keeps in its model (a list of rewards) changes at every step. A list of the model's own tensors is.
+        Gives those that were none until now."""
+        own = set(map(id, self._found))
+        unread = set() if named is None else {
+            i for i, (table, key) in enumerate(self._values)
+            if id(table) in self._plain and isinstance(key, str) and key not in _OWN | named
+            and not (keeps_tensors(held := table.get(key)) and any(id(_tensor_of(item)) in own for item in _items(held)))
+        }  # fmt: skip
+        before, self._unread = self._unread, unread
+        return before - unread
+
+    def leave_out(self, values: list[Any]) -> None:
+        """Of `values()` of before, what is no part of them now."""
+        for i in self._unread:
+            values[i] = _UNREAD
+
+    def check_seen(self, came: set[int]) -> None:
+        """NotCompiled where a trace ran with tensors in a container that was taken for unread."""
+        for i in came:
+            table, key = self._values[i]
+            value = table.get(key)
+            if isinstance(value, torch.Tensor) or keeps_tensors(value) or _is_object(value) and id(value) not in self._objects:
+                raise NotCompiled(f"forward reads `{key}` now, which holds tensors or an object")
 
     def let_move(self, slots: Sequence[Slot]) -> None:
         """From now on these numbers are no part of the values (numbers/)."""
@@ -155,15 +191,22 @@ class ModuleState:
 
     def covers_values(self) -> bool:
         """Whether what now stands where plain values were is plain, or was walked itself. Asked when a value is new."""
-        values = [table.get(key) for table, key in self._values]
+        values = [table.get(key) for i, (table, key) in enumerate(self._values) if i not in self._unread]
         return not any(isinstance(v, torch.Tensor) or _is_object(v) and id(v) not in self._objects for v in values)
 
+    def hooks(self) -> Iterator[tuple[str, Any]]:
+        """(path, hook) of those that forward runs."""
+        for path, module in self.root.named_modules():
+            for key in compat.FORWARD_HOOKS if path else ():
+                yield from ((f"{path}.{key}", hook) for hook in module.__dict__[key].values())
+
     def hooked(self) -> str | None:
-        """Why a module's hooks forbid a compiled call, or None."""
+        """Why a module's hooks forbid a compiled call, or None: a trace of forward runs those of its parts, before and after
+        their forward, and neither the model's own nor any of the backward."""
         if any(self._hooks):
             for path, module in self.root.named_modules():
                 for key in compat.MODULE_HOOKS:
-                    if module.__dict__[key]:
+                    if module.__dict__[key] and not (path and key in compat.FORWARD_HOOKS):
                         return f"`{path or type(module).__name__}` has {key.strip('_').replace('_', ' ')}"
         if compat.has_global_module_hooks():
             return "a hook is registered on all modules"
@@ -194,11 +237,11 @@ class TypeGuard:
 
 class StateGuard:
     """Whether a module is in the state that it was in when this was made: its dictionaries, lists and sets hold the same objects,
-    there are no hooks on it, and torch's own check of types finds its tensors as they were. May say no where nothing changed
+    it has the same hooks, and torch's own check of types finds its tensors as they were. May say no where nothing changed
     (then the state is read), never yes where something did. Hooks on all modules are not in it: `ModuleState.hooked`."""
 
     def __init__(self, state: ModuleState, tensors: list[torch.Tensor]):
-        values = [table.get(key) for table, key in state._values]
+        values = [table.get(key) for i, (table, key) in enumerate(state._values) if i not in state._unread]
         containers = [value for value in values if type(value) in (list, set) or isinstance(value, dict)]
         self._containers = [*[table for table, _ in state._sizes], *state._hooks, *containers]
         self._contents = contents(self._containers)
@@ -230,14 +273,14 @@ class _Swap:
         state = self._state
         self._old = [table[key] for table, key in state._tensors]
         traced = {id(old): new for old, new in zip(self._old, self._new, strict=True)}
+        for i, (table, key) in enumerate(state._values):  # nn.LSTM keeps its parameters in a list as well
+            value = table.get(key)
+            if i not in state._unread and keeps_tensors(value):
+                self._containers.append((table, key, value, _mapped(value, traced)))
         for (table, key), new in zip(state._tensors, self._new, strict=True):
             table[key] = new
-        for table, key in state._values:  # nn.LSTM keeps its parameters in a list as well
-            value = table.get(key)
-            if isinstance(value, (list, tuple, dict)) and any(_tensor_of(item) is not None for item in _items(value)):
-                swapped = _mapped(value, traced)
-                self._containers.append((table, key, value, swapped))
-                table[key] = swapped
+        for table, key, _, swapped in self._containers:
+            table[key] = swapped
 
     def __exit__(self, kind: Any, *_: Any) -> None:
         state, changed = self._state, None
@@ -251,6 +294,10 @@ class _Swap:
             table[key] = value
         if changed and kind is None:
             raise SideEffect(f"forward assigns a new tensor to `{changed}`")
+
+
+def keeps_tensors(value: Any) -> bool:
+    return isinstance(value, (list, tuple, dict)) and any(_tensor_of(item) is not None for item in _items(value))
 
 
 def _items(value: Any) -> Iterator[Any]:
@@ -305,6 +352,7 @@ def _is_number(value: Any) -> bool:
 
 
 _ANY = (float, "any")
+_UNREAD = ("not", "read")
 
 
 def _without_numbers(place: tuple[dict, Any], value: Any, slots: list[Slot]) -> Any:
