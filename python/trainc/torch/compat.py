@@ -150,8 +150,10 @@ MODULE_ATTRIBUTES = frozenset({
     "_forward_pre_hooks_with_kwargs",
 })  # fmt: skip
 MODULE_TABLES = frozenset({"_parameters", "_buffers", "_modules"})  # which the constructor of every module makes
-FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
-MODULE_HOOKS = (*FORWARD_HOOKS, "_backward_hooks", "_backward_pre_hooks")
+# hooks around a module's forward, and which of them are given its keywords; those around its backward
+FORWARD_HOOKS = {"_forward_pre_hooks": "_forward_pre_hooks_with_kwargs", "_forward_hooks": "_forward_hooks_with_kwargs"}
+BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
+HOOKS_AFTER_ERRORS = "_forward_hooks_always_called"  # also where forward has raised
 # those of a trace's tensors, which the program has not put there
 FUNCTIONAL_TENSOR_ATTRIBUTES = frozenset({"elem", "_inference_mode_base", "_is_param", "_is_buffer"})
 REASONS_OF_DATA = ("_local_scalar_dense", "data-dependent", "data dependent", "DataDependent", "DynamicOutputShape", "guard on")
@@ -265,6 +267,13 @@ def compiled_call(module: Any) -> Any:
 
 def set_compiled_call(module: torch.nn.Module, call: Callable[..., Any]) -> None:
     module._compiled_call_impl = call
+
+
+def hooks_are_guarded() -> contextlib.AbstractContextManager:
+    """Dynamo, where it traces, also guards that a module has no hooks; left to itself it takes them for settled."""
+    from torch._dynamo import config
+
+    return config.patch(skip_nnmodule_hook_guards=False)
 
 
 def dynamo_original(module: Any) -> Any:

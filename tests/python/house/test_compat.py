@@ -293,8 +293,8 @@ def test_a_modules_call_can_be_replaced():
     module.register_forward_hook(lambda *_: None)
     assert module.__dict__.keys() - {"training"} <= compat.MODULE_ATTRIBUTES
     assert module.__dict__.keys() >= compat.MODULE_TABLES
-    assert set(compat.FORWARD_HOOKS) < set(compat.MODULE_HOOKS) <= compat.MODULE_ATTRIBUTES
-    assert compat.COMPILED_CALL in compat.MODULE_ATTRIBUTES
+    hooks = {*compat.FORWARD_HOOKS, *compat.FORWARD_HOOKS.values(), *compat.BACKWARD_HOOKS, compat.HOOKS_AFTER_ERRORS}
+    assert hooks <= compat.MODULE_ATTRIBUTES and compat.COMPILED_CALL in compat.MODULE_ATTRIBUTES
     assert compat.compiled_call(module) is None
     compat.set_compiled_call(module, lambda x: "compiled")
     assert module(torch.ones(1)) == "compiled" and vars(module)[compat.COMPILED_CALL] is compat.compiled_call(module)
@@ -392,6 +392,35 @@ def test_keys_of_a_tensor_are_readable():
     assert compat.dispatch_keys(torch.ones(1)).raw_repr() != compat.dispatch_keys(torch.ones(1).neg_().to_sparse()).raw_repr()
     key = compat.DispatchKeySet(compat.DispatchKey.Functionalize)
     assert (compat.included_dispatch_keys() | key).has(compat.DispatchKey.Functionalize)
+
+
+def test_which_dictionaries_have_a_modules_hooks():
+    module = torch.nn.Linear(2, 2)
+    module.register_forward_pre_hook(lambda *_: None, with_kwargs=True)
+    module.register_forward_hook(lambda *_: None, with_kwargs=True, always_call=True)
+    module.register_full_backward_hook(lambda *_: None)
+    module.register_full_backward_pre_hook(lambda *_: None)
+    for hooks, flags in compat.FORWARD_HOOKS.items():
+        assert len(vars(module)[hooks]) == 1 and vars(module)[hooks].keys() == vars(module)[flags].keys()
+    assert all(len(vars(module)[hooks]) == 1 for hooks in compat.BACKWARD_HOOKS)
+    assert vars(module)[compat.HOOKS_AFTER_ERRORS].keys() == vars(module)["_forward_hooks"].keys()
+
+
+def test_dynamo_sees_a_first_hook_where_it_is_told_to():
+    class Outer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.Linear(2, 2)
+
+        def forward(self, x):
+            return self.inner(x)
+
+    outer, x = Outer(), torch.ones(1, 2)
+    compiled = torch.compile(outer.forward, backend="eager")
+    with compat.hooks_are_guarded():
+        without = compiled(x)
+        outer.inner.register_forward_hook(lambda _module, _args, result: result * 2)
+        assert torch.equal(compiled(x), without * 2)
 
 
 def test_reapplying_views_is_a_switch_that_tells_what_it_was():

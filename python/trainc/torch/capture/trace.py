@@ -72,7 +72,7 @@ class FlatCall(torch.nn.Module):
             elif watched.warned:  # the first run has shown it
                 stack.enter_context(warnings.catch_warnings())
                 warnings.simplefilter("ignore")
-            result = state.root.forward(*args, **kwargs)
+            result = compat.uncompiled_call(state.root)(*args, **kwargs)
         watched.check()
         check_ambient(modes, "forward")
         if not first and reads.own_backward and in_backward is not None:

@@ -138,6 +138,8 @@ class CompiledCall:
 
     def _call(self, args: tuple, kwargs: dict) -> Call:
         """How a call is looked up. NotCompiled, or a TypeError of what cannot be hashed, where it cannot be."""
+        if compat.has_global_module_hooks():  # they would run for modules of trainc's and of a trace's, too
+            raise NotCompiled("a hook is registered on all modules", in_pytorch=True)
         flattener, known = Flattener(), self._signatures
         structure = known.numbers.without_numbers(flattener.flatten((args, kwargs)))
         arguments = flattener.tensors
@@ -386,7 +388,8 @@ class CompiledCall:
 
             self._dynamo = torch.compile(compat.uncompiled_call(model), backend=backend, options={"tune": self.settings.tune})
         try:
-            return self._dynamo(*args, **kwargs)
+            with compat.hooks_are_guarded():
+                return self._dynamo(*args, **kwargs)
         except compat.TorchDynamoException as error:
             messages.require_fallback(error)
             messages.warn(f"{type(model).__name__} runs in PyTorch: {family.first_line(error)}")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from trainc.base.errors import NotCompiled
-from trainc.torch import compat, numbers
+from trainc.torch import numbers
 from trainc.torch.capture import distributed
 from trainc.torch.doors.signature import stored_type, tensor_type
 from trainc.torch.guards.reads import Reads
@@ -38,17 +38,14 @@ class Variants:
 
     def find(self) -> tuple[int, list[Tensor]]:
         """The number of the module's state, and its tensors."""
-        if not compat.has_global_module_hooks():
-            for number, guard in self._state_guards.items():
-                if guard():
-                    self.tensors, self._last = guard.tensors, number
-                    return number, guard.tensors
+        for number, guard in self._state_guards.items():
+            if guard():
+                self.tensors, self._last = guard.tensors, number
+                return number, guard.tensors
         state = self.state
         if state is None or not state.is_current():
             state = self._walk()
-        hooked = state.hooked()
-        if hooked:
-            raise NotCompiled(hooked)
+        state.refuse_hooks()
         self.reachable.update(map(id, state._found))
         known = len(self.seen)
         number, tensors = self._number(state)

@@ -138,6 +138,14 @@ def functions_of(frame: Any) -> list[types.FunctionType]:
     return [f for f in gc.get_referrers(code) if type(f) is types.FunctionType and f.__code__ is code]
 
 
+def code_of(value: Any) -> Any:
+    """What runs where a callable object is called, as far as that is plain: the code of a function or a method, else its type."""
+    function = value
+    while isinstance(function, (types.MethodType, functools.partial)):
+        function = function.__func__ if isinstance(function, types.MethodType) else function.func
+    return getattr(function, "__code__", type(value))
+
+
 def is_function(value: Any) -> bool:
     """A function of a library's compiled code that is of no ordinary type (Cython's)."""
     return callable(value) and not is_pythons(type(value)) and is_trusted_module(getattr(value, "__module__", None))
@@ -198,6 +206,7 @@ def is_number(told: Any) -> bool:
 
 __all__ = [
     "IMMUTABLE",
+    "code_of",
     "contents_of",
     "functions_of",
     "holds_tensors",

@@ -153,7 +153,9 @@ class Reads:
         for path, module in own.root.named_modules():
             self._modules.add(id(module))
             self._of_class(path or type(module).__name__, module)
-        self._todo += own.hooks()
+        for path, table, flags in own.hooks:
+            if table:
+                self._hooks(path, table, flags)
         self._own_numbers: list[tuple[str, Any, Any]] = []
         tables = {id(module.__dict__): path for path, module in own.root.named_modules()}
         for table, key in own._values:
@@ -272,6 +274,14 @@ class Reads:
                 self._named(path, value, owner)
         for path, opened in self._opened:
             self._members(path, opened, new)
+
+    def _hooks(self, path: str, table: dict, flags: dict) -> None:
+        """A module's hooks, which PyTorch calls. They are told by their turn: each that is registered has a key of its own, also
+        where a program registers the same one anew at each call."""
+        items = list(table.items())
+        self._add(Place(path, table, [each for item in items for each in item]), 2 * len(items))
+        self._tell(path, ("hooks", tuple(key in flags for key, _ in items)))
+        self._todo += [(f"{path}[{i}]", hook) for i, (_, hook) in enumerate(items)]
 
     # -- objects ------------------------------------------------------------------------------------------------------
 

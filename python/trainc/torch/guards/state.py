@@ -18,7 +18,7 @@ from trainc.base.errors import NotCompiled, SideEffect
 from trainc.torch import compat
 from trainc.torch.compat import tensor_guards
 from trainc.torch.guards.guards import expect, positions
-from trainc.torch.guards.kinds import token
+from trainc.torch.guards.kinds import code_of, token
 from trainc.torch.guards.places import contents, contents_guard, held
 from trainc.torch.numbers import Slot
 from trainc.torch.trust import is_trusted_module
@@ -38,7 +38,9 @@ class ModuleState:
         self._orders: list[tuple[dict, tuple]] = []  # in which order modules hang: a ModuleDict calls them so
         self._tensors: list[tuple[dict, Any]] = []  # where tensors hang (parameters, buffers, attributes)
         self._values: list[tuple[dict, Any]] = []  # where plain values hang
-        self._hooks: list[dict] = []
+        # by module: the hooks around its forward, and which of these are given keywords; those around its backward
+        self.hooks: list[tuple[str, dict, dict]] = []
+        self._backward_hooks: list[tuple[str, dict]] = []
         self._unread: set[int] = set()  # which of the values no compiled code reads
         self._moving: list[tuple[int, list[Slot]]] = []  # which of the values are, or hold, numbers that change
         self.names: list[str] = []  # of self._tensors
@@ -74,9 +76,9 @@ class ModuleState:
         self._sizes.append((attributes["_modules"], len(attributes["_modules"])))
         if len(attributes["_modules"]) > 1:
             self._orders.append((attributes["_modules"], tuple(attributes["_modules"])))
-        self._hooks += [attributes[key] for key in compat.MODULE_HOOKS]
-        if module is not self.root:  # those of parts run within forward, as any function that it calls
-            self._values += [(attributes, key) for key in compat.FORWARD_HOOKS]
+        for key, flags in compat.FORWARD_HOOKS.items():
+            self.hooks.append((f"{path or type(module).__name__}.{key.strip('_')}", attributes[key], attributes[flags]))
+        self._backward_hooks += [(path or type(module).__name__, attributes[key]) for key in compat.BACKWARD_HOOKS]
         for key, value in attributes.items():
             if key in _OWN:
                 continue
@@ -134,6 +136,8 @@ class ModuleState:
             found[i] = _without_numbers(self._values[i], found[i], slots)
         for i in self._unread:
             found[i] = _UNREAD
+        hooked = (each for each in self.hooks if each[1])
+        found.append([(path, [(code_of(hook), at in flags) for at, hook in table.items()]) for path, table, flags in hooked])
         return found
 
     def read_alone(self, named: set[str] | None) -> set[int]:
@@ -171,6 +175,8 @@ class ModuleState:
     def number_at(self, i: int, old: Any, new: Any) -> list[tuple[Any, Any]] | None:
         """Where the numbers are in which two of `values()` differ at `i`, as containers and keys; None where they differ in
         anything else."""
+        if i == len(self._values):  # hooks
+            return None
         table, key = self._values[i]
         if _is_number(old) and _is_number(new):
             return [(table, key)]
@@ -194,23 +200,15 @@ class ModuleState:
         values = [table.get(key) for i, (table, key) in enumerate(self._values) if i not in self._unread]
         return not any(isinstance(v, torch.Tensor) or _is_object(v) and id(v) not in self._objects for v in values)
 
-    def hooks(self) -> Iterator[tuple[str, Any]]:
-        """(path, hook) of those that forward runs."""
-        for path, module in self.root.named_modules():
-            for key in compat.FORWARD_HOOKS if path else ():
-                yield from ((f"{path}.{key}", hook) for hook in module.__dict__[key].values())
-
-    def hooked(self) -> str | None:
-        """Why a module's hooks forbid a compiled call, or None: a trace of forward runs those of its parts, before and after
-        their forward, and neither the model's own nor any of the backward."""
-        if any(self._hooks):
+    def refuse_hooks(self) -> None:
+        """NotCompiled where there are hooks that no trace of forward has: it runs those around a module's forward alone."""
+        if found := next((path for path, table in self._backward_hooks if table), None):
+            raise NotCompiled(f"`{found}` has backward hooks")
+        if any(table for _, table, _ in self.hooks):
             for path, module in self.root.named_modules():
-                for key in compat.MODULE_HOOKS:
-                    if module.__dict__[key] and not (path and key in compat.FORWARD_HOOKS):
-                        return f"`{path or type(module).__name__}` has {key.strip('_').replace('_', ' ')}"
-        if compat.has_global_module_hooks():
-            return "a hook is registered on all modules"
-        return None
+                if module.__dict__[compat.HOOKS_AFTER_ERRORS]:
+                    name = path or type(module).__name__
+                    raise NotCompiled(f"`{name}` has a hook that is called after an error, too", in_pytorch=True)
 
     # -- while tracing ------------------------------------------------------------------------------------------------
 
@@ -237,13 +235,14 @@ class TypeGuard:
 
 class StateGuard:
     """Whether a module is in the state that it was in when this was made: its dictionaries, lists and sets hold the same objects,
-    it has the same hooks, and torch's own check of types finds its tensors as they were. May say no where nothing changed
-    (then the state is read), never yes where something did. Hooks on all modules are not in it: `ModuleState.hooked`."""
+    its hooks are the same, and torch's own check of types finds its tensors as they were. May say no where nothing changed
+    (then the state is read), never yes where something did. Hooks on all modules are not in it."""
 
     def __init__(self, state: ModuleState, tensors: list[torch.Tensor]):
         values = [table.get(key) for i, (table, key) in enumerate(state._values) if i not in state._unread]
         containers = [value for value in values if type(value) in (list, set) or isinstance(value, dict)]
-        self._containers = [*[table for table, _ in state._sizes], *state._hooks, *containers]
+        self._containers = [*[table for table, _ in state._sizes], *[table for _, table, _ in state.hooks],
+                            *[table for _, table in state._backward_hooks], *containers]  # fmt: skip
         self._contents = contents(self._containers)
         self._same = contents_guard(self._containers, self._contents)
         moving = list({id(slot): slot for _, slots in state._moving for slot in slots}.values())

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from trainc.torch import compat
 from trainc.torch.capture import turns
 from trainc.torch.capture.structure import Flattener, unflatten
 from trainc.torch.device import Host
@@ -51,7 +52,7 @@ class Again:
             with _running(), turns.alone(state.root), generator_at(device, generator):
                 with state.swapped(self.inputs[:count]):
                     args, kwargs = unflatten(structure, self.inputs[count:])
-                    result = state.root.forward(*args, **kwargs)
+                    result = compat.uncompiled_call(state.root)(*args, **kwargs)
                 self.state = device.generator().get_state()
         finally:
             self.changed = snapshot.restore_attributes()  # in the user's terms, or None
