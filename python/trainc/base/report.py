@@ -323,7 +323,7 @@ def _count(count: int, noun: str) -> str:
 
 
 def scaled(value: float, unit: str) -> str:
-    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= factor:
+    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= 0.9995 * factor:  # what three digits round to the factor
             return f"{value / factor:.3g} {prefix}{unit}"
     return f"{value:.0f} {unit}"

@@ -55,6 +55,7 @@ class XlaPlan:
 
         _register_handler()
         self.plan, self.from_cache = plan, from_cache
+        self.graph: Any = None  # base/plans.py
         self.name = hashlib.sha256(plan.save() + bytes([flushes_denormals])).hexdigest()
         _core.publish(self.name, plan, flushes_denormals)
         kept = [(info[3], i) for i, info in enumerate(plan.output_info) if info[3] >= 0]  # inputs that are results as they are
