@@ -57,7 +57,7 @@ def body(figures: Figures) -> str:
 
 
 def brief(figures: Figures) -> str:
-    """For a notebook: what stands at the top, and the text to unfold. It has its own style: the page's would change the notebook."""
+    """For a notebook: what stands at the top, and the text to unfold. Without the page's style: it would change the notebook."""
     explanation = figures.explanation
     if not explanation.compilations:
         return f"<p>{escape(str(explanation))}</p>"
@@ -132,9 +132,13 @@ def _roofline(figures: Figures) -> str:
     if not plot:
         return ""
     peaks = figures.peaks or {}
+    without = [k for k in figures.kernels if k.seconds and not k.flops]
+    share = percent(sum(k.seconds for k in without) / figures.seconds)
+    told = f" {len(without)} kernels of which no FLOPs are counted ({share} of the time) have no place here." if without else ""
     return (
         f"<p class=soft>One dot a kernel, larger where it takes longer. The roof: {escape(scaled(peaks['flops'], 'FLOP/s'))} and "
-        f"{escape(scaled(peaks['bytes'], 'B/s'))}, {escape(peaks['from'])}. A kernel above the slope reads from the caches.</p>{plot}"
+        f"{escape(scaled(peaks['bytes'], 'B/s'))}, {escape(peaks['from'])}. A kernel above the slope reads from the caches.{told}"
+        f"</p>{plot}"
     )
 
 
@@ -145,11 +149,8 @@ def _memory(figures: Figures) -> str:
             "model": total.model, "gradients": total.gradients, "optimizer state": total.optimizer, "batch": total.batch,
             "kept for the backward": total.saved, "temporary": total.temporary, "results": total.results,
         }  # fmt: skip
-        rows = [
-            [cell(name), cell(scaled(size, "B"), "n", size), f'<td class=share><i class=bar style="width:{size / total.total:.2%}"></i></td>']
-            for name, size in named.items()
-            if size
-        ]  # fmt: skip
+        bar = '<td class=share><i class=bar style="width:{:.2%}"></i></td>'
+        rows = [[cell(n), cell(scaled(size, "B"), "n"), bar.format(size / total.total)] for n, size in named.items() if size]
         out.append(table(["what", "bytes", "share"], rows, sorts=False, right=(1,)))
     maps = [heading(phase) + picture for phase in figures.phases if (picture := memory_map(phase, figures))]
     if maps:
@@ -182,7 +183,7 @@ def _remarks(figures: Figures) -> str:
     ]  # fmt: skip
     if not rows:
         return ""
-    told = "What would have spared memory or its traffic, and was looked into: why two kernels are not one, for example. Most bytes first."
+    told = "What would have spared memory or its traffic and was looked into: why two kernels are not one, for example."
     more = f"<p class=soft>And {len(remarks) - REMARKS} of fewer bytes.</p>" if len(remarks) > REMARKS else ""
     return f"<p class=soft>{told}</p>{table(['what', 'why', 'times', 'bytes', 'lines'], rows, right=(2, 3))}{more}"
 

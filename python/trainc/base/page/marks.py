@@ -1,5 +1,5 @@
-"""What the pictures of a report have in common: colours, labels, marks. A picture is shapes that stretch to the page's width (SVG)
-with words beside them that do not (HTML). Each mark has a title, which a browser shows without a script."""
+"""What the pictures of a report have in common: colours, labels, marks. A picture is shapes that stretch to the page's width
+(SVG) with words beside them that do not (HTML). Each mark has a title, which a browser shows without a script."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ def legend(figures: Figures, shares: dict[str, float]) -> str:
     items = [(colour(line, figures), line, shares.get(line, 0.0)) for line in figures.lines]
     rest = sum(share for line, share in shares.items() if line not in figures.lines)
     items = [*items, ("c0", "other lines", rest)]
-    shown = "".join(
-        f"<li><i class={kind}></i><span>{escape(line)}</span> <b>{percent(share)}</b></li>" for kind, line, share in items if share
-    )
-    return f"<ul class=legend>{shown}</ul>"
+    shown = [
+        f"<li><i class={kind}></i><span>{escape(line)}</span> <b>{percent(share)}</b></li>"
+        for kind, line, share in items
+        if share >= 0.0005  # what is 0.1% at least
+    ]
+    return f"<ul class=legend>{''.join(shown)}</ul>"
 
 
 def percent(share: float) -> str:
@@ -43,7 +45,8 @@ def told(kernel: Kernel, figures: Figures) -> str:
     """What hovering over a kernel tells."""
     rows = [kernel.name, kernel.line, f"{kernel.phase}, step {kernel.number}"]
     if kernel.seconds:
-        rows.append(seconds_text(kernel.seconds))
+        idle = kernel.idle()
+        rows.append(seconds_text(kernel.seconds) + (f", {percent(idle)} of it without a thread at work" if idle >= 0.1 else ""))
     rows.append(f"{scaled(kernel.flops, 'FLOP')}, {scaled(kernel.bytes, 'B')}")
     if share := figures.roof(kernel):
         rows.append(f"{share:.0%} of the roof")

@@ -27,18 +27,20 @@ def memory_map(phase: Phase, figures: Figures) -> str:
             continue
         x, wide = b.first / phase.steps * WIDE, (b.last + 1 - b.first) / phase.steps * WIDE
         over = f", in the place of {b.over}" if b.over else ""
-        words = f"{b.name}: {b.type}, {scaled(b.bytes, 'B')}\n{b.line}\n{b.arena} at {b.offset}{over}, steps {b.first} to {b.last}"
+        words = f"{b.name}: {b.type}, {scaled(b.bytes, 'B')}\n{b.line}\n"
+        words += f"{b.arena} at {b.offset}{over}, steps {b.first} to {b.last}"
         out.append(box(x, TALL - base / high * TALL - tall, wide, tall, colour(b.line, figures), words))
     step, most = phase.peak()
     at = (step + 0.5) / phase.steps
     out.append(f'<path class=peak d="M{at * WIDE:.1f} 0V{TALL}"/>')
     if phase.kept and phase.temporary:
         out.append(f'<path class=bound d="M0 {TALL - phase.kept / high * TALL:.1f}H{WIDE}"/>')
-    up = "".join(f'<span style="bottom:{size / high:.2%}">{scaled(size, "B") if size else "0"}</span>' for size in steps_of(high, 4))
+    up = "".join(f'<span style="bottom:{y / high:.2%}">{scaled(y, "B") if y else "0"}</span>' for y in steps_of(high, 4))
     side = "right" if at > 0.5 else "left"
     place = f"{side}:{(1 - at if side == 'right' else at):.2%}"
     axis = f'<b style="{place}">at most {scaled(most, "B")}, step {step} of {phase.steps}</b>'
-    picture = f"<div class=up>{up}</div>{shapes(TALL, ''.join(out), f'memory of {phase.name}', 'marks')}<div></div><div class=axis>{axis}</div>"
+    picture = f"<div class=up>{up}</div>{shapes(TALL, ''.join(out), f'memory of {phase.name}', 'marks')}"
+    picture += f"<div></div><div class=axis>{axis}</div>"
     more = f"<p class=soft>{small} that are too small to see are left out.</p>" if small else ""
     return f"<div class=wide><div class=map>{picture}</div></div>{more}"
 

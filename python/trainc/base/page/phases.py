@@ -45,6 +45,14 @@ class Kernel:
     def line(self) -> str:
         return line_of(self.origins)
 
+    def idle(self) -> float:
+        """The share of its time in which no thread ran a part of it: threads were woken, or waited for each other."""
+        busy, end = 0.0, 0.0
+        for part in sorted(self.parts, key=lambda part: part.start):
+            busy += max(0.0, part.start + part.seconds - max(part.start, end))
+            end = max(end, part.start + part.seconds)
+        return 1 - busy / self.seconds if self.parts and self.seconds else 0.0
+
 
 @dataclasses.dataclass
 class Block:
@@ -130,9 +138,8 @@ def phases_of(compilations: list[records.Compilation]) -> list[Phase]:
 
 def _plans(c: records.Compilation) -> list[tuple[str, Any]]:
     backward = _latest([*c.retaining.values(), *c.backward.values()])
-    whole = backward is None and c.fused is None
     pairs = [
-        ("step" if whole else "forward", c.forward),
+        ("step" if c.whole else "forward", c.forward),
         ("backward and optimizer", c.fused) if c.fused is not None else ("backward", backward),
         ("optimizer", c.optimizer),
     ]

@@ -47,8 +47,8 @@ def roofline(figures: Figures) -> str:
     for k, a, b in sorted(zip(dots, xs, ys, strict=True), key=lambda dot: -dot[0].seconds):
         size = 5 + (LARGEST - 5) * math.sqrt(k.seconds / longest)
         place = f"left:{at_x(a):.2%};top:{at_y(b):.2%};width:{size:.1f}px"
-        title = escape(told(k, figures))
-        marks.append(f'<i class="dot {colour(k.line, figures)}" style="{place}" data-row={row_id(k, figures)} title="{title}"></i>')
+        leads = f'data-row={row_id(k, figures)} title="{escape(told(k, figures))}"'
+        marks.append(f'<i class="dot {colour(k.line, figures)}" style="{place}" {leads}></i>')
     plot = f"<div class=plot>{shapes(TALL, lines, 'roofline')}{words}<div class=marks>{''.join(marks)}</div></div>"
     return f"<figure class=roofline>{plot}<figcaption>across: FLOPs a byte of memory; up: FLOP/s</figcaption></figure>"
 

@@ -66,7 +66,9 @@ addEventListener("keydown", event => {
   }
 });
 
-// ---- a kernel's texts, unfolded below its row
+// ---- a kernel's texts, unfolded below its row; without a script they are a section of their own
+document.getElementById("sources")?.setAttribute("hidden", "");
+document.querySelector('nav a[href="#sources"]')?.remove();
 for (const used of document.querySelectorAll("details.uses")) {
   const list = used.querySelector("ul"), row = used.closest("tr");
   list.hidden = true;

@@ -12,7 +12,7 @@ def trace(figures: Figures) -> dict:
     events = [_named("process_name", 0, f"trainc: {figures.explanation.title}")]
     threads = figures.threads
     events += [_named("thread_name", thread, f"thread {i + 1}") for i, thread in enumerate(threads)]
-    events += [{"ph": "M", "name": "thread_sort_index", "pid": 1, "tid": t, "args": {"sort_index": i}} for i, t in enumerate(threads)]
+    events += [{**_named("thread_sort_index", thread, ""), "args": {"sort_index": i}} for i, thread in enumerate(threads)]
     for phase in figures.phases:
         ran = [kernel for kernel in phase.kernels if kernel.seconds]
         if not ran:
@@ -41,7 +41,8 @@ def _event(name: str, kind: str, thread: int, start: float, seconds: float, abou
     """To the nanosecond, both ends rounded alike: so what lay within another still does."""
     begin, end = round(start * 1e9), round((start + seconds) * 1e9)
     return {
-        "ph": "X", "name": name, "cat": kind, "pid": 1, "tid": thread, "ts": begin / 1e3, "dur": (end - begin) / 1e3, "args": about,
+        "ph": "X", "name": name, "cat": kind, "pid": 1, "tid": thread, "ts": begin / 1e3, "dur": (end - begin) / 1e3,
+        "args": about,
     }  # fmt: skip
 
 
