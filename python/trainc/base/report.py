@@ -121,7 +121,7 @@ class Explanation:
             return (
                 f"{self.title}: nothing is compiled yet (a model is compiled by its first call, an optimizer by its first step)"
             )
-        sections = [f"{self.title}: compiled for {_count(len(self.compilations), 'signature')}"]
+        sections = [f"{self.title}: compiled for {count(len(self.compilations), 'signature')}"]
         sections += [_section(c, reports) for c, reports in zip(self.compilations, self.reports, strict=True)]
         return "\n\n".join(sections)
 
@@ -132,7 +132,7 @@ class Explanation:
         if not self.compilations:
             return f"<p>{html.escape(str(self))}</p>"
         opened = " open" if len(self.compilations) == 1 else ""
-        shown = f"<p><b>{html.escape(self.title)}</b>: compiled for {_count(len(self.compilations), 'signature')}</p>"
+        shown = f"<p><b>{html.escape(self.title)}</b>: compiled for {count(len(self.compilations), 'signature')}</p>"
         for compilation, reports in zip(self.compilations, self.reports, strict=True):
             signature, _, rest = _section(compilation, reports).partition("\n")
             shown += f"<details{opened}><summary>{html.escape(signature)}</summary><pre>{html.escape(rest)}</pre></details>"
@@ -171,7 +171,7 @@ def _section(compilation: records.Compilation, reports: list[dict]) -> str:
     if compilation.engine == "interpreter":
         return "\n".join([*lines, "  not compiled: its graph runs in PyTorch, operation by operation"])
     sum_ = totals(reports)
-    lines.append(f"  {_count(sum_.kernels, 'kernel')}, {_count(sum_.externs, 'call')} of {compilation.framework}")
+    lines.append(f"  {count(sum_.kernels, 'kernel')}, {count(sum_.externs, 'call')} of {compilation.framework}")
     if sum_.flops:
         flops, moved = scaled(sum_.flops, "FLOP"), scaled(sum_.bytes, "B")
         lines.append(f"  compiled: {sum_.flops_share:.1%} of {flops}, {sum_.bytes_share:.1%} of {moved}")
@@ -257,7 +257,7 @@ def _remarks(remarks: list[Remark]) -> list[str]:
         if len(where) > LINES_SHOWN:
             lines.append(f"                     and {len(where) - LINES_SHOWN} more")
     if len(heaviest) > REASONS_SHOWN:
-        lines.append(f"    and {_count(len(heaviest) - REASONS_SHOWN, 'reason')} of fewer bytes")
+        lines.append(f"    and {count(len(heaviest) - REASONS_SHOWN, 'reason')} of fewer bytes")
     return lines
 
 
@@ -325,7 +325,7 @@ def _stages(made: dict) -> str:
     return f": passes {passes:.2f}, schedule {made['schedule_seconds']:.2f}, code of {kernels} {made['code_seconds']:.2f}"
 
 
-def _count(count: int, noun: str) -> str:
+def count(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Callable
 
 from trainc.base.page.phases import Kernel, Phase, line_of, phases_of
 from trainc.base.report import Explanation, scaled
@@ -14,9 +15,12 @@ COLOURS = 8  # lines of the model that have one of their own; the others share a
 class Figures:
     """Of the signature that ran last with timing on; where none did, of the one compiled last."""
 
-    def __init__(self, explanation: Explanation, peaks: dict | None = None):
-        self.explanation, self._peaks = explanation, peaks
+    def __init__(self, explanation: Explanation):
+        self.explanation = explanation
         self.phases: list[Phase] = phases_of(explanation.compilations)
+        self.kernels: list[Kernel] = [kernel for phase in self.phases for kernel in phase.kernels]
+        self.seconds = sum(kernel.seconds for kernel in self.kernels)  # in the plans of a step
+        self.peaks: dict | None = None  # of this machine, where they were measured
         self.gaps: list[float] = []  # seconds between two phases, in the order in which they ran
         self.one_step = self._in_order()
         self._from_zero()
@@ -55,29 +59,18 @@ class Figures:
         named = [line for line in sorted(shares, key=lambda line: -shares[line]) if line]
         return named[:COLOURS]
 
-    @property
-    def peaks(self) -> dict | None:
-        """{"flops", "bytes": a second, "from": how that is known}: what was given, or the fastest kernel where that is faster."""
-        if self._peaks is None:
-            return None
+    def measure(self, peaks: Callable[[], dict]) -> None:
+        """`peaks`: {"flops", "bytes": a second, "from": how that is known} of this machine; asked where they are of use."""
+        if self.timed:
+            self.peaks = self._reached(peaks())
+
+    def _reached(self, peaks: dict) -> dict:
+        """What was given, or the fastest kernel where that is faster."""
         fastest = max((k.flops / k.seconds for k in self.kernels if k.seconds), default=0.0)
-        if fastest <= self._peaks["flops"]:
-            return self._peaks
-        measured = f"{scaled(self._peaks['flops'], 'FLOP/s')} {self._peaks['from']}"
-        return {**self._peaks, "flops": fastest, "from": f"the first the fastest kernel's, for {measured} was less"}
-
-    @peaks.setter
-    def peaks(self, peaks: dict | None) -> None:
-        self._peaks = peaks
-
-    @property
-    def kernels(self) -> list[Kernel]:
-        return [kernel for phase in self.phases for kernel in phase.kernels]
-
-    @property
-    def seconds(self) -> float:
-        """In the plans of a step."""
-        return sum(kernel.seconds for kernel in self.kernels)
+        if fastest <= peaks["flops"]:
+            return peaks
+        less = f"that product's {scaled(peaks['flops'], 'FLOP/s')} are less than the fastest kernel's, which stand for it"
+        return {**peaks, "flops": fastest, "from": f"{peaks['from']}; {less}"}
 
     @property
     def wall(self) -> float:

@@ -17,7 +17,7 @@ from trainc.base.page.roofline import roofline
 from trainc.base.page.sources import graphs_of
 from trainc.base.page.tables import cell, details, table, time_cell
 from trainc.base.page.timeline import timeline
-from trainc.base.report import REFUSED, scaled
+from trainc.base.report import REFUSED, count, scaled
 
 HERE = Path(__file__).parent
 REMARKS = 400  # rows
@@ -84,8 +84,8 @@ def _told(figures: Figures) -> list[tuple[str, str, str]]:
     if memory is not None:
         beside = f"{scaled(memory.growth, 'B')} beside model and batch"
         facts.append(("memory at the peak", scaled(memory.total, "B"), beside))
-    calls = f"{sum_.externs} call{'' if sum_.externs == 1 else 's'} of {_framework(figures)}"
-    facts.append(("signatures", str(len(explanation.compilations)), f"{sum_.kernels} kernels, {calls}"))
+    work = f"{count(sum_.kernels, 'kernel')}, {count(sum_.externs, 'call')} of {_framework(figures)}"
+    facts.append(("signatures", str(len(explanation.compilations)), work))
     return facts
 
 
@@ -134,11 +134,11 @@ def _roofline(figures: Figures) -> str:
     peaks = figures.peaks or {}
     without = [k for k in figures.kernels if k.seconds and not k.flops]
     share = percent(sum(k.seconds for k in without) / figures.seconds)
-    told = f" {len(without)} kernels of which no FLOPs are counted ({share} of the time) have no place here." if without else ""
+    told = f" Without FLOPs that are counted, and so not here: {count(len(without), 'kernel')}, {share} of the time."
+    roof = f"{scaled(peaks['flops'], 'FLOP/s')} and {scaled(peaks['bytes'], 'B/s')}, {peaks['from']}"
     return (
-        f"<p class=soft>One dot a kernel, larger where it takes longer. The roof: {escape(scaled(peaks['flops'], 'FLOP/s'))} and "
-        f"{escape(scaled(peaks['bytes'], 'B/s'))}, {escape(peaks['from'])}. A kernel above the slope reads from the caches.{told}"
-        f"</p>{plot}"
+        f"<p class=soft>One dot a kernel, larger where it takes longer. The roof: {escape(roof)}. A kernel above the slope reads "
+        f"from the caches.{told if without else ''}</p>{plot}"
     )
 
 

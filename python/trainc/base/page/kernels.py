@@ -17,7 +17,8 @@ DUMPS = 2_000_000  # characters of all of them
 
 DUMPED = (
     "Unfold a kernel to see the lines of the model that it is of. With <code>TRAINC_DUMP=loop,asm</code> while the model is "
-    "compiled (which compiles what the cache has, too), its loop nest and its assembly are there as well."
+    "compiled (which compiles what the cache has, too), its loop nest and its assembly are there as well. Above "
+    "100% of the roof: it reads from the caches, or only a part of what is counted."
 )
 
 
@@ -72,11 +73,15 @@ def kernels(figures: Figures, texts: Texts) -> str:
         bar = f'<i class="bar {colour(k.line, figures)}" style="width:{k.seconds / longest:.1%}"></i>' if k.seconds else ""
         rows.append([
             f"<tr id={row_id(k, figures)}><td class=line>{_unfolding(k, texts)}{bar}</td>", cell(k.phase), time_cell(k.seconds),
-            cell(scaled(k.flops, "FLOP"), "n", k.flops), cell(scaled(k.bytes, "B"), "n", k.bytes),
-            cell(f"{share:.0%}" if share else "", "n", share), cell(k.line, "line"),
+            cell(scaled(k.flops, "FLOP") if k.flops else "", "n", k.flops), cell(scaled(k.bytes, "B"), "n", k.bytes),
+            cell(_share(share), "n", share), cell(k.line, "line"),
         ])  # fmt: skip
     heads = ["kernel", "part", "time", "FLOPs", "bytes", "of the roof", "line"]
     return f"<p class=soft>{DUMPED}</p>{table(heads, rows, right=(2, 3, 4, 5))}"
+
+
+def _share(share: float) -> str:
+    return "" if not share else f"{share:.0%}" if share <= 3 else "> 300%"
 
 
 def _unfolding(kernel: Kernel, texts: Texts) -> str:

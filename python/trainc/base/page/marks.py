@@ -49,7 +49,7 @@ def told(kernel: Kernel, figures: Figures) -> str:
         rows.append(seconds_text(kernel.seconds) + (f", {percent(idle)} of it without a thread at work" if idle >= 0.1 else ""))
     rows.append(f"{scaled(kernel.flops, 'FLOP')}, {scaled(kernel.bytes, 'B')}")
     if share := figures.roof(kernel):
-        rows.append(f"{share:.0%} of the roof")
+        rows.append(f"{share:.0%} of the roof" if share <= 3 else "more than 300% of the roof")
     return "\n".join(row for row in rows if row)
 
 

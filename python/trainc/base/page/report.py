@@ -5,16 +5,28 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from trainc.base.errors import UserError
 from trainc.base.page import html, trace
 from trainc.base.page.figures import Figures
+from trainc.base.report import Explanation
 
 
 class Report:
     """`str()` of it says where it is and what it holds; `figures` has the numbers."""
+
+    @classmethod
+    def of(cls, explained: list[Explanation], path: Any, peaks: Callable[[], dict] | None = None) -> Report:
+        """Of a step of several that belong together, the model first. `peaks`: Figures.measure's; without it no roofline."""
+        where = path_of(path)
+        compilations = list({id(c): c for e in explained for c in e.compilations}.values())
+        figures = Figures(Explanation(explained[0].title, compilations))
+        if peaks is not None:
+            figures.measure(peaks)
+        return cls(figures, where)
 
     def __init__(self, figures: Figures, path: Path):
         """`path`: as `path_of` gives it."""

@@ -88,41 +88,50 @@ for (const used of document.querySelectorAll("details.uses")) {
   });
 }
 
-// ---- tables: sorting, searching
+// ---- tables: sorting, searching, the first rows of many
+const FIRST = 40;
 for (const table of document.querySelectorAll("table.sorts")) {
   const body = table.tBodies[0], rows = [...body.rows];
   const texts = new Map(rows.map(row => [row, row.innerText.toLowerCase()]));
-  const fold = () => rows.forEach(row => row.querySelectorAll("details.uses[open]").forEach(open => (open.open = false)));
+  const search = document.createElement("input"), count = document.createElement("span"), more = document.createElement("button");
+  let words = [], all = rows.length <= FIRST + 10;
+  const apply = () => {
+    rows.forEach(row => row.querySelectorAll("details.uses[open]").forEach(open => (open.open = false)));
+    body.querySelectorAll("tr.more").forEach(unfolded => unfolded.remove());
+    const found = rows.filter(row => words.every(word => texts.get(row).includes(word)));
+    rows.forEach(row => (row.hidden = true));
+    found.slice(0, all || words.length ? rows.length : FIRST).forEach(row => (row.hidden = false));
+    count.textContent = words.length ? (found.length ? `${found.length} of ${rows.length}` : "nothing has these words") : "";
+    more.hidden = all || words.length > 0;
+  };
   table.tHead.querySelectorAll("th").forEach((head, column) => {
-    const button = document.createElement("button");
+    const button = document.createElement("button"), number = row => row.cells[column].dataset.value;
+    const numbers = rows.some(row => number(row) !== undefined), key = row => number(row) ?? row.cells[column].textContent;
+    const up = (a, b) => (numbers ? key(a) - key(b) : key(a).localeCompare(key(b), undefined, {numeric: true}));
     button.type = "button";
     button.textContent = head.textContent;
     head.replaceChildren(button);
-    const number = row => row.cells[column].dataset.value, key = row => number(row) ?? texts.get(row.cells[column]) ?? row.cells[column].textContent;
     button.onclick = () => {
-      const numbers = rows.some(row => number(row) !== undefined), was = head.getAttribute("aria-sort");
-      const down = was ? was === "ascending" : numbers;
+      const was = head.getAttribute("aria-sort"), down = was ? was === "ascending" : numbers;
       for (const other of table.tHead.querySelectorAll("th")) other.removeAttribute("aria-sort");
       head.setAttribute("aria-sort", down ? "descending" : "ascending");
-      const up = (a, b) => (numbers ? key(a) - key(b) : key(a).localeCompare(key(b), undefined, {numeric: true}));
-      body.querySelectorAll("tr.more").forEach(more => more.remove());
-      fold();
-      body.append(...rows.sort((a, b) => (down ? up(b, a) : up(a, b))));
+      rows.sort((a, b) => (down ? up(b, a) : up(a, b)));
+      apply();
+      body.append(...rows);
     };
   });
   if (rows.length < 2) continue;
-  const search = document.createElement("input"), count = document.createElement("span");
   search.type = "search";
   search.placeholder = "search ( / )";
   search.setAttribute("aria-label", "search this table");
+  search.oninput = () => (words = search.value.toLowerCase().split(/\s+/).filter(Boolean)) && apply();
   count.className = "soft";
   count.setAttribute("role", "status");
-  search.oninput = () => {
-    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    fold();
-    for (const row of rows) row.hidden = !words.every(word => texts.get(row).includes(word));
-    const left = rows.filter(row => !row.hidden).length;
-    count.textContent = words.length ? (left ? `${left} of ${rows.length}` : "nothing has these words") : "";
-  };
+  more.type = "button";
+  more.className = "all";
+  more.textContent = `all ${rows.length}`;
+  more.onclick = () => ((all = true), apply());
   table.parentNode.before(search, count);
+  table.parentNode.after(more);
+  apply();
 }
