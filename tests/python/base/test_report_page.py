@@ -112,15 +112,15 @@ def test_externs_recompiles_and_what_verify_found_are_told(tmp_path):
     model = Falls()
     model, optimizer = trainc.compile(model, torch.optim.SGD(model.parameters(), lr=0.01), verify=1)
     with trainc.profile(), pytest.warns(UserWarning, match="compiled again"):
-        for rows in (4, 8, 8):
-            model(torch.randn(2, rows, 16) if rows == 4 else torch.randn(16, 16)).backward()
+        for rows in (2, 3, 3):
+            model(torch.randn(rows, 16, 16)).backward()
             optimizer.step()
             optimizer.zero_grad()
     report = trainc.report((model, optimizer), tmp_path / "a.html")
     outline(report)
     text = report.path.read_text()
     externs = re.search(r"<section id=externs>.*?</section>", text, re.DOTALL)[0]
-    assert "linalg_matrix_exp" in externs and "test_report_page.py:" in externs and " ms" in externs + "µs ms"
+    assert "linalg_matrix_exp" in externs and "test_report_page.py:" in externs and re.search(r"[\d.]+ (ms|µs)<", externs)
     signatures = re.search(r"<section id=signatures>.*?</section>", text, re.DOTALL)[0]
     assert "compiled again: " in signatures and re.search(r"verified: \d+ (call|step)s? agrees? with PyTorch", signatures)
     assert "error over eager&#x27;s: outputs at most" in signatures
