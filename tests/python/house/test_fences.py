@@ -455,8 +455,8 @@ def imports(text: str, modules: set[str]) -> list[str]:
 
 # Who looks at the modules that are there, since a program has imported them: torch's, and those that a program reads.
 LOOKS_AT_MODULES = {
-    "base.page.figures", "torch.doors.accelerate", "torch.capture.distributed", "torch.guards.reads", "torch.verify.report",
-    "cli.script",
+    "base.page.sources", "base.config", "torch.doors.accelerate", "torch.capture.distributed", "torch.guards.reads",
+    "torch.verify.report", "cli.script",
 }  # fmt: skip
 _IMPORTERS = {"import_module", "__import__", "exec_module", "load_module", "run_module", "run_path", "exec", "eval"}
 # The user's program, of the command; Accelerate's own module; a function made of the text of numbers.
