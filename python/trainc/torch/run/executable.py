@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 from collections.abc import Sequence
@@ -97,6 +98,7 @@ class CoreExecutable:
             self._fits = TypeGuard(read)
         return read
 
+    @functools.cached_property
     def _step_names(self) -> list[str]:
         return [step_name(step) for step in json.loads(self.plan.report())["steps"]]
 

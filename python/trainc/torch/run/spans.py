@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from trainc.torch import compat
 
 
 @contextlib.contextmanager
-def spans(plan: str, names: Callable[[], list[str]]) -> Iterator[Callable[[int], None]]:
+def spans(plan: str, names: Sequence[str]) -> Iterator[Callable[[int], None]]:
     """Where a profiler is there. Gives what is called with a step's number when that begins; `names`: of all steps."""
-    named = names()
     step = contextlib.ExitStack()  # the span that is open
 
     def begin(number: int) -> None:
         step.close()
-        step.enter_context(compat.span(named[number]))
+        step.enter_context(compat.span(names[number]))
 
     with compat.span(plan), step:
         yield begin
