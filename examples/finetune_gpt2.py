@@ -9,6 +9,7 @@ The two lines of trainc are in `train`; the rest is what any fine-tuning script 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -114,10 +115,12 @@ def train(how: str, args: argparse.Namespace, tokens: np.ndarray) -> dict:
         import trainc
 
         model, optimizer = trainc.compile(model, optimizer)
+    reported = how == "trainc" and args.report
 
     torch.manual_seed(args.seed)  # dropout draws the same masks in both runs
     losses, seconds = [], []
-    with tqdm(total=args.steps, desc=f"{how:>6}", unit="step", mininterval=1.0 if sys.stderr.isatty() else 20.0) as bar:
+    bar = tqdm(total=args.steps, desc=f"{how:>6}", unit="step", mininterval=1.0 if sys.stderr.isatty() else 20.0)
+    with bar, trainc.profile() if reported else contextlib.nullcontext():
         for step in range(args.steps):
             ids = batch_of(tokens, step, args.batch, args.seq, args.seed)
             start = time.perf_counter()
@@ -130,6 +133,8 @@ def train(how: str, args: argparse.Namespace, tokens: np.ndarray) -> dict:
             losses.append(loss.item())
             bar.set_postfix(loss=f"{losses[-1]:.4f}", refresh=False)
             bar.update()
+    if reported:
+        trainc.report((model, optimizer), args.report)
     return {"losses": losses, "seconds": seconds, "peak_bytes": peak_resident_bytes(), "threads": torch.get_num_threads()}
 
 
@@ -176,6 +181,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=1e-4)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--amp", action="store_true", help="train under bfloat16 autocast")
+    parser.add_argument("--report", metavar="FILE", help="write trainc's report of the last step: report.html or trace.json")
     parser.add_argument("--run", choices=["eager", "trainc"], help=argparse.SUPPRESS)
     parser.add_argument("--tokens", help=argparse.SUPPRESS)
     parser.add_argument("--result", help=argparse.SUPPRESS)
@@ -183,6 +189,8 @@ def main() -> None:
     args.own_words = sys.argv[1:]
     if args.steps < 1 or args.batch < 1 or args.seq < 2:
         parser.error("--steps and --batch must be at least 1, --seq at least 2")
+    if args.report and not args.report.endswith((".html", ".json")):
+        parser.error("--report wants the name of a page (report.html) or of a trace (trace.json)")
 
     if args.run:
         Path(args.result).write_text(json.dumps(train(args.run, args, np.load(args.tokens))))

@@ -132,9 +132,14 @@ def report(model, path, *, batch=None):
     """Writes what `explain` tells as a page to look at ("report.html", one file that needs no network) or as a trace for Perfetto
     ("trace.json"), with the times of the last step that ran within `trainc.profile()`. It runs no step.
 
-    `model`: a model, an optimizer, what `train_step` returned; or several of them in a tuple, the model first. `batch`: as for
-    `explain`.
+    `model`: a model, an optimizer, what `train_step` or `jit` returned; or several of PyTorch's in a tuple, the model first.
+    `batch`: as for `explain`.
     """
+    explained = getattr(model, "trainc_explained", None)
+    if explained is not None:
+        from trainc.base.page.report import Report
+
+        return Report.of([explained(batch)], path)
     from trainc.torch.doors.report import report as write_report
 
     return write_report(model, path, batch)

@@ -34,6 +34,11 @@ std::unique_ptr<CoreExecutable> executable_of(plan::Plan, const std::string& dev
 /// stored it.
 void rename(std::vector<std::string>& origins, const std::map<std::string, std::string>& to);
 
+/// {start, seconds, thread, parts: [[thread, start, seconds]]}; seconds of Python's time.perf_counter.
+nlohmann::json json_of(const runtime::StepTime&);
+/// As JSON: {steps, temporary, saved, buffers: those of the plan's arena and of the handle's}.
+std::string layout_text(const plan::Plan&);
+
 void bind_machine(nb::module_&);     // CPU, threads, version, build
 void bind_random(nb::module_&);      // bernoulli
 void bind_executable(nb::module_&);  // Executable, load_plan

@@ -293,7 +293,7 @@ struct JointGraph {
 struct Foreach {
   std::unique_ptr<runtime::Foreach> loaded;
   double compile_seconds = 0;  // 0 for a stored one
-  double seconds = 0;          // of the last run
+  runtime::StepTime time;      // of the runs since forget_time: an optimizer's step runs once for each group
 
   Foreach(plan::Foreach plan, const std::string& on, double compile_seconds = 0)
       : loaded(runtime::device(on)->load(std::move(plan))), compile_seconds(compile_seconds) {}
@@ -323,9 +323,14 @@ struct Foreach {
     require(tensors.size() == numels.size(), plan().name + ": pointers and sizes differ in number");
     nb::gil_scoped_release unlock;
     if (!runtime::writes_apart(plan(), pointers, numels)) return false;
-    const auto start = Clock::now();
-    loaded->run(pointers, numels, scalars, reinterpret_cast<void*>(stream));
-    seconds = seconds_since(start);
+    runtime::StepTime run;
+    {
+      const runtime::StepTimer timer(&run);
+      loaded->run(pointers, numels, scalars, reinterpret_cast<void*>(stream));
+    }
+    if (time.seconds == 0) time.start = run.start;
+    time.seconds += run.seconds, time.thread = run.thread;
+    time.parts.insert(time.parts.end(), run.parts.begin(), run.parts.end());
     return true;
   }
   std::string report() const {
@@ -336,7 +341,8 @@ struct Foreach {
                 {"origins", p.origins},
                 {"code_bytes", p.kernel.code.size()},
                 {"compile", {{"seconds", compile_seconds}}},
-                {"seconds", seconds}}
+                {"code", plan::code_hash(p.kernel)},
+                {"time", json_of(time)}}
         .dump();
   }
 };
@@ -394,6 +400,8 @@ void bind_compiler(nb::module_& m) {
   nb::class_<Foreach>(m, "Foreach", "An elementwise update of many tensors: an optimizer's step.")
       .def("run", &Foreach::run, nb::arg("tensors"), nb::arg("numels"), nb::arg("scalars"), nb::arg("stream") = 0,
            "False, and nothing is done, where a tensor that is written shares memory with another.")
+      .def(
+          "forget_time", [](Foreach& f) { f.time = {}; }, "What report() tells is then of the runs that follow.")
       .def("report", &Foreach::report)
       .def("save", [](const Foreach& f) {
         const std::string bytes = plan::save(f.plan());

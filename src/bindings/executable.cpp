@@ -145,7 +145,9 @@ std::string why_extern(const plan::Plan& p, const plan::Step& s) {
 
 std::string report(const CoreExecutable& e) {
   const plan::Plan& p = e.plan();
-  const std::vector<double> seconds = e.loaded->step_seconds();
+  const std::vector<runtime::StepTime> times = e.loaded->step_times();
+  std::vector<std::string> codes;
+  for (const plan::Kernel& k : p.kernels) codes.push_back(plan::code_hash(k));
   json steps = json::array();
   for (size_t i = 0; i < p.steps.size(); ++i) {
     const plan::Step& s = p.steps[i];
@@ -155,7 +157,8 @@ std::string report(const CoreExecutable& e) {
                  {"flops", s.flops},
                  {"bytes", s.bytes},
                  {"origins", s.origins}};
-    if (i < seconds.size()) step["seconds"] = seconds[i];
+    if (i < times.size()) step["seconds"] = times[i].seconds, step["time"] = json_of(times[i]);
+    if (s.kernel >= 0) step["code"] = codes[s.kernel];
     if (s.kind == StepKind::Start) step["operation"] = s.target;
     if (s.kind == StepKind::Extern) step["reason"] = why_extern(p, s);
     steps.push_back(std::move(step));
@@ -246,8 +249,8 @@ class FrameworkGenerator {
 };
 
 void run(CoreExecutable& e, const std::vector<uintptr_t>& inputs, const std::vector<uintptr_t>& outputs,
-         uintptr_t saved, const nb::object& generator, const nb::object& extern_call, uintptr_t temp,
-         uintptr_t stream) {
+         uintptr_t saved, const nb::object& generator, const nb::object& extern_call, uintptr_t temp, uintptr_t stream,
+         const nb::object& on_step) {
   const plan::Plan& plan = e.plan();
   runtime::Call call{.inputs = pointers(inputs),
                      .outputs = pointers(outputs),
@@ -268,11 +271,22 @@ void run(CoreExecutable& e, const std::vector<uintptr_t>& inputs, const std::vec
     call.extern_call = [&](const plan::Step& step, const std::vector<void*>& in) {
       return call_framework(extern_call, plan, step, in);
     };
+  if (!on_step.is_none())
+    call.on_step = [&](int64_t step) {
+      const nb::gil_scoped_acquire lock;
+      on_step(step);
+    };
   nb::gil_scoped_release unlock;
   e.loaded->run(call);
 }
 
 }  // namespace
+
+json json_of(const runtime::StepTime& time) {
+  json parts = json::array();
+  for (const runtime::Part& part : time.parts) parts.push_back({part.thread, part.start, part.seconds});
+  return {{"start", time.start}, {"seconds", time.seconds}, {"thread", time.thread}, {"parts", std::move(parts)}};
+}
 
 std::unique_ptr<CoreExecutable> executable_of(plan::Plan plan, const std::string& device, json compile_record) {
   auto made = std::make_unique<CoreExecutable>();
@@ -298,7 +312,8 @@ void bind_executable(nb::module_& m) {
   m.def("hash_memory", &hash_memory, nb::arg("pointer"), nb::arg("bytes"), "A hash of the bytes of some memory.");
   nb::class_<CoreExecutable>(m, "Executable", "A plan, ready to run.")
       .def("run", &run, nb::arg("inputs"), nb::arg("outputs"), nb::arg("saved") = 0, nb::arg("generator") = nb::none(),
-           nb::arg("extern_call") = nb::none(), nb::arg("temp") = 0, nb::arg("stream") = 0)
+           nb::arg("extern_call") = nb::none(), nb::arg("temp") = 0, nb::arg("stream") = 0,
+           nb::arg("on_step") = nb::none(), "`on_step(number)` is called before each step, where that is known.")
       .def_prop_ro("output_info", &output_info,
                    "Per output: None, or (dtype, shape, strides, alias); alias >= 0: that very input.")
       .def_prop_ro("input_info", &input_info, "Per input: (dtype, shape, strides), or None where it is never read.")
@@ -315,6 +330,9 @@ void bind_executable(nb::module_& m) {
           "profile", [](const CoreExecutable& e) { return e.loaded->profile; },
           [](CoreExecutable& e, bool on) { e.loaded->profile = on; })
       .def("report", &report)
+      .def(
+          "layout", [](const CoreExecutable& e) { return layout_text(e.plan()); },
+          "What lies where in its arena and in the handle's, in which steps, as JSON.")
       .def_prop_ro(
           "compile_record", [](const CoreExecutable& e) { return e.compile_record.dump(); },
           "How it was made, as JSON.")

@@ -20,7 +20,9 @@ void dump(const std::string& name, const std::string& text) {
     throw UserError("TRAINC_DUMP: cannot write " + name + "; set TRAINC_DUMP_DIR to a directory that you can write");
 }
 
-void dump_kernel(const std::string& stem, const loop::LoopNest& nest, const Target& target, Entry entry) {
+void dump_kernel(const std::string& name, const loop::LoopNest& nest, const plan::Kernel& code, const Target& target,
+                 Entry entry) {
+  const std::string stem = name + "." + plan::code_hash(code);
   if (dumping("loop")) dump(stem + ".loop", loop::print(nest));
   if (!dumping("asm")) return;
   const CodeGenerator::Listing listing = generator_of(target).listing(nest, target, entry);
@@ -184,7 +186,8 @@ void dump_kernels(const LoweredPlan& lowered, const Code& code, const CompileOpt
     if (seen[k]) continue;
     seen[k] = true;
     const loop::LoopNest& nest = lowered.nests[i];
-    dump_kernel(lowered.plan.name + ".k" + std::to_string(k) + "." + nest.name, nest, options.target, Entry::Plan);
+    dump_kernel(lowered.plan.name + ".k" + std::to_string(k) + "." + nest.name, nest, code.kernels[k], options.target,
+                Entry::Plan);
   }
 }
 

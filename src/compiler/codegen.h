@@ -22,7 +22,7 @@ loop::LoopNest anonymous(loop::LoopNest);
 int64_t storage_bytes(const Type&, const Dims& strides);
 /// Writes a file that TRAINC_DUMP asked for; UserError where the directory cannot be written.
 void dump(const std::string& name, const std::string& text);
-/// The nest, and its kernel's listing, as far as TRAINC_DUMP asks for them.
-void dump_kernel(const std::string& stem, const loop::LoopNest&, const Target&, Entry);
+/// The nest, and its kernel's listing, as far as TRAINC_DUMP asks for them, as NAME.HASH-OF-THE-CODE.loop, ...
+void dump_kernel(const std::string& name, const loop::LoopNest&, const plan::Kernel&, const Target&, Entry);
 
 }  // namespace trainc::compiler

@@ -88,8 +88,8 @@ LoweredForeach lower_foreach(Program program, const std::vector<int64_t>& in_pla
 plan::Foreach compile_foreach(Program program, const std::vector<int64_t>& in_place, const std::string& name,
                               const CompileOptions& options, Entry entry) {
   LoweredForeach lowered = lower_foreach(std::move(program), in_place, name, options);
-  dump_kernel(name, lowered.nest, options.target, entry);
-  lowered.foreach.kernel = std::move(code_of({std::move(lowered.nest)}, options, {.threads = 1}, entry).kernels[0]);
+  lowered.foreach.kernel = std::move(code_of({lowered.nest}, options, {.threads = 1}, entry).kernels[0]);
+  dump_kernel(name, lowered.nest, lowered.foreach.kernel, options.target, entry);
   return std::move(lowered.foreach);
 }
 

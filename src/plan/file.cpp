@@ -1,6 +1,8 @@
 // A plan, or a foreach kernel, as bytes: a header, then CBOR. The header is magic, format version, length and checksum
 // of what follows, so that damage is found before anything is decoded; what decodes is verified like a fresh plan.
 // Change kVersion whenever a field below, the meaning of one, or the kernels' calling convention changes.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -92,6 +94,11 @@ template <class Read> auto unpacked(const Magic& magic, std::string_view bytes, 
 }
 
 }  // namespace
+
+std::string code_hash(const Kernel& kernel) {
+  const std::string_view code(reinterpret_cast<const char*>(kernel.code.data()), kernel.code.size());
+  return fmt::format("{:016x}", checksum(code));
+}
 
 std::string save(const Plan& plan) {
   return packed(kPlan, {{"name", plan.name},

@@ -157,6 +157,8 @@ void plan_memory(Plan&);
 int64_t scratch_bytes(const Plan&);
 /// Throws InternalError where a plan is not sound; the list of what is checked opens verify.cpp.
 void verify(const Plan&);
+/// By which a kernel's dumps are found again: equal code, equal text.
+std::string code_hash(const Kernel&);
 /// One readable text, for dumps and reports; without its last part, the remarks, it says what runs and nothing else.
 std::string print(const Plan&, bool remarks = true);
 /// CBOR with a checksum. Loading throws UserError for what is damaged, truncated, of another kind or version.

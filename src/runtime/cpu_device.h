@@ -11,7 +11,7 @@ class CpuExecutable : public Executable {
   explicit CpuExecutable(plan::Plan);  // maps the code read-execute, allocates the arena on first run
   ~CpuExecutable() override;
   void run(const Call&) override;
-  std::vector<double> step_seconds() const override;
+  std::vector<StepTime> step_times() const override;
 
  private:
   struct Impl;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <chrono>
 #include <cstring>
 #include <optional>
 
@@ -32,7 +31,7 @@ struct Run {
   std::vector<void*> pointers;                // by buffer
   std::vector<std::vector<void*>> arguments;  // by step
   std::vector<std::shared_ptr<void>> owners;  // by buffer: of Extern ones
-  std::vector<double> seconds;                // by step, where it is profiled
+  std::vector<StepTime> times;                // by step, where it is profiled
   OperationsInFlight flights;                 // the last: what is in flight is over before anything of the run goes
 };
 
@@ -43,7 +42,7 @@ struct CpuExecutable::Impl {
   MappedCode code;
   std::vector<std::vector<int>> dies_after;  // by step: Extern buffers whose last use it is
   std::vector<std::unique_ptr<Run>> free;    // under the short lock
-  std::vector<double> seconds;               // by step, of the last profiled run; under the short lock
+  std::vector<StepTime> times;               // by step, of the last profiled run; under the short lock
   std::optional<Poison> poison;
   std::vector<std::unique_ptr<Operation>> operations;  // by step: of Starts
   size_t tokens = 0;
@@ -78,7 +77,7 @@ struct CpuExecutable::Impl {
   }
   void give_back(std::unique_ptr<Run> run, bool profiled) {
     const ShortLock lock;
-    if (profiled) seconds = run->seconds;
+    if (profiled) times.swap(run->times);  // a copy would allocate under the lock
     free.push_back(std::move(run));
   }
 
@@ -105,12 +104,12 @@ struct CpuExecutable::Impl {
   }
 
   void run_steps(Run& run, const Call& call, Draws& draws, bool profile) const {
-    using Clock = std::chrono::steady_clock;
     for (size_t i = 0; i < plan.steps.size(); ++i) {
       const plan::Step& step = plan.steps[i];
       if (call.check_signals) call.check_signals();
       if (poison) poison->before(i, run.pointers);
-      const auto start = profile ? Clock::now() : Clock::time_point();
+      if (call.on_step) call.on_step(static_cast<int64_t>(i));
+      const StepTimer timer(profile ? &run.times[i] : nullptr);
       switch (step.kind) {
         case plan::StepKind::Kernel: run_kernel_step(run, step, run.arguments[i], call); break;
         case plan::StepKind::Extern:
@@ -129,7 +128,6 @@ struct CpuExecutable::Impl {
       }
       for (int b : dies_after[i]) run.owners[b].reset(), run.pointers[b] = nullptr;
       if (poison) poison->after(i, run.pointers);
-      if (profile) run.seconds[i] = std::chrono::duration<double>(Clock::now() - start).count();
     }
   }
 };
@@ -140,9 +138,9 @@ CpuExecutable::CpuExecutable(plan::Plan given) : Executable(std::move(given)) {
 }
 CpuExecutable::~CpuExecutable() = default;
 
-std::vector<double> CpuExecutable::step_seconds() const {
+std::vector<StepTime> CpuExecutable::step_times() const {
   const ShortLock lock;
-  return impl_->seconds;
+  return impl_->times;
 }
 
 void CpuExecutable::run(const Call& call) {
@@ -151,7 +149,7 @@ void CpuExecutable::run(const Call& call) {
   const Arena arena(impl_->plan.temp_bytes);
   run->pointers = place_buffers(impl_->plan, call, arena.data());
   if (impl_->poison) impl_->poison->begin(run->pointers, arena.data());
-  if (profiled) run->seconds.assign(impl_->plan.steps.size(), 0);
+  if (profiled) run->times.resize(impl_->plan.steps.size());
   Draws draws(impl_->plan, call.generator);
   try {
     impl_->run_steps(*run, call, draws, profiled);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "plan/plan.h"
+#include "runtime/times.h"
 
 namespace trainc::runtime {
 
@@ -43,6 +44,8 @@ struct Call {
   Generator generator;
   ExternCall extern_call;
   std::function<void()> check_signals;  // between steps; throws to interrupt
+  // on the CPU: before each step, with its number: for a profiler, which names what runs
+  std::function<void(int64_t)> on_step = {};
   // on the CPU: whether denormal numbers count as zero on every thread that computes; none: as each thread has it
   std::optional<bool> flushes_denormals = {};
 };
@@ -59,9 +62,9 @@ class Executable {
   virtual void run(const Call&) = 0;
   /// Throws the error of an earlier run that was found only after that had returned: on devices that queue runs.
   virtual void finish() {}
-  /// Seconds spent in each step of the last run; filled when `profile` was set, on devices that can tell.
+  /// When each step of the last run ran for which `profile` was set; empty: there was none, or the device cannot tell.
   bool profile = false;
-  virtual std::vector<double> step_seconds() const { return {}; }
+  virtual std::vector<StepTime> step_times() const { return {}; }
 
  private:
   plan::Plan plan_;

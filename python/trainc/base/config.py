@@ -66,7 +66,14 @@ def name_nvrtc() -> None:
 
 
 def show_progress() -> bool:
-    return sys.stderr.isatty() if progress is None else progress
+    return sys.stderr.isatty() or in_notebook() if progress is None else progress
+
+
+def in_notebook() -> bool:
+    """Whether the program is a notebook's kernel."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and "IPKernelApp" in getattr(shell, "config", {})
 
 
 def cache_bytes() -> int:

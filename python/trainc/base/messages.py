@@ -76,12 +76,23 @@ def progress(name: str):
     if not config.show_progress():
         yield None
         return
-    from tqdm import tqdm
-
-    with tqdm(desc=f"trainc: {name}", unit="kernel", leave=False) as bar:
+    with _bar()(desc=f"trainc: {name}", unit="kernel", leave=False) as bar:
 
         def update(done: int, total: int) -> None:
-            bar.total = total
+            if bar.total != total:
+                bar.reset(total)  # a notebook's would not see the attribute alone
             bar.update(done - bar.n)
 
         yield update
+
+
+def _bar():
+    """tqdm's: in a notebook that has widgets its own kind, else text."""
+    if config.in_notebook():
+        from tqdm import notebook
+
+        if notebook.IProgress is not None:
+            return notebook.tqdm
+    from tqdm import tqdm
+
+    return tqdm

@@ -20,7 +20,7 @@ class FrontEnd(Protocol):
     device: Device  # that plans are to run on
 
     def executable(self, plan: Any, from_cache: bool) -> Any:
-        """A plan as it is called with the framework's tensors."""
+        """A plan as it is called with the framework's tensors; its `graph` becomes the GraphText of its step."""
 
     def tuner(self, options: CompileOptions) -> Any:
         """What the compiler asks which way to make a kernel; None where nothing is measured."""
@@ -73,6 +73,7 @@ class _Plans:
         with messages.progress(f"{self.name}, {what}" if what else self.name) as progress:
             compiled = lambda: (self._front.executable(compile(progress), False), about())  # noqa: E731
             (executable, entry), digest = cache.through(key, load, compiled, packed)
+        executable.graph = self.step.graph
         return executable, entry, digest
 
     @property

@@ -34,6 +34,7 @@ class Compilation:
     captured: Any = None  # the graph, until the first call is over
     expected: Any = None  # tensors of the first call, until it is over: whose updates fuse_step=True is to fuse
     forward: Any = None  # executables: .report() -> dict
+    whole: bool = False  # `forward` is a whole step
     backward: dict[tuple[bool, ...], Any] = field(default_factory=dict)  # by the tangents that were defined
     retaining: dict[tuple[bool, ...], Any] = field(default_factory=dict)  # those that leave the arena as it is (retain_graph)
     fused: Any = None  # the backward together with the optimizer's step (fuse_step=True)

@@ -128,8 +128,15 @@ class Explanation:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """In a notebook."""
-        return f"<pre>{html.escape(str(self))}</pre>"
+        """In a notebook: each signature to unfold; the only one is."""
+        if not self.compilations:
+            return f"<p>{html.escape(str(self))}</p>"
+        opened = " open" if len(self.compilations) == 1 else ""
+        shown = f"<p><b>{html.escape(self.title)}</b>: compiled for {count(len(self.compilations), 'signature')}</p>"
+        for compilation, reports in zip(self.compilations, self.reports, strict=True):
+            signature, _, rest = _section(compilation, reports).partition("\n")
+            shown += f"<details{opened}><summary>{html.escape(signature)}</summary><pre>{html.escape(rest)}</pre></details>"
+        return shown
 
 
 def written(explanation: Explanation, file: Any) -> Explanation:
@@ -323,7 +330,7 @@ def count(count: int, noun: str) -> str:
 
 
 def scaled(value: float, unit: str) -> str:
-    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= factor:
+    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= 0.9995 * factor:  # what three digits round to the factor
             return f"{value / factor:.3g} {prefix}{unit}"
     return f"{value:.0f} {unit}"

@@ -85,7 +85,7 @@ def add_program(command: argparse.ArgumentParser) -> None:
 def _run(args: argparse.Namespace, program: Program) -> AbstractContextManager:
     from trainc.cli.compiling import Compiling, eager
 
-    return eager() if args.eager else Compiling(args.explain, args.tune, args.memory, args.leave)
+    return eager() if args.eager else Compiling(args.explain, args.tune, args.memory, args.leave, args.report)
 
 
 def _max_batch(args: argparse.Namespace, program: Program) -> AbstractContextManager:
@@ -142,6 +142,7 @@ def main(words: list[str] | None = None) -> None:
     )
     runs.add_argument("--eager", action="store_true", help="compile nothing: the same run in PyTorch, to compare with")
     runs.add_argument("--explain", action="store_true", help="print what was compiled at the end")
+    runs.add_argument("--report", metavar="FILE", help="write report.html or trace.json at the end: trainc.report of each model")
     runs.add_argument(
         "--leave", metavar="CLASS", action="append", default=[],
         help="a model that stays PyTorch's, by its class (where gradients of gradients are taken); may be repeated",

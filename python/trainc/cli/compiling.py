@@ -12,19 +12,24 @@ from typing import Any
 import torch
 
 import trainc
+from trainc.base.page.report import path_of
 from trainc.base.report import count
 from trainc.torch.doors import trained
 
 
 class Compiling(trained.Compiling):
     def __init__(
-        self, explain: bool = False, tune: str = "fast", memory: str | None = None, leave: Sequence[str] = ()
+        self, explain: bool = False, tune: str = "fast", memory: str | None = None, leave: Sequence[str] = (),
+        report: str | None = None,
     ):  # fmt: skip
-        """`leave`: names of classes that stay PyTorch's."""
+        """`leave`: names of classes that stay PyTorch's. `report`: where one is written at the end."""
         super().__init__(tune, memory_of(memory))
         self.explain, self.leave = explain, leave
-        self._kept: list[torch.nn.Module] = []  # to be explained, though the program may have let go of them
         self._alive: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        self.report = None if report is None else path_of(report).absolute()
+        # to be told of at the end, though the program may have let go of them
+        self._kept: list[torch.nn.Module] = []
+        self._updated_by: list[torch.optim.Optimizer] = []
 
     def meet(self, module: torch.nn.Module, optimizers: list[torch.optim.Optimizer], args: tuple, kwargs: dict) -> None:
         if type(module).__name__ in self.leave:
@@ -34,8 +39,19 @@ class Compiling(trained.Compiling):
 
     def kept(self, module: torch.nn.Module) -> None:
         self._alive.add(module)
-        if self.explain:
+        if self.explain or self.report:
             self._kept.append(module)
+
+    def add(self, optimizer: torch.optim.Optimizer) -> None:
+        super().add(optimizer)
+        if self.report:
+            self._updated_by.append(optimizer)
+
+    def __enter__(self) -> Compiling:
+        super().__enter__()
+        if self.report:
+            self._patches.enter_context(trainc.profile())
+        return self
 
     def say(self, text: str) -> None:
         print(f"trainc run: {text}", file=sys.stderr, flush=True)
@@ -43,7 +59,10 @@ class Compiling(trained.Compiling):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         for model in self._kept:
-            print(trainc.explain(model), file=sys.stderr)
+            if self.explain:
+                print(trainc.explain(model), file=sys.stderr)
+        if self.report:
+            self._write_reports()
         if not self.compiled and not self.refused and error[0] is None:
             self.say(f"nothing was compiled: {self.why_nothing()}")
 
@@ -51,6 +70,16 @@ class Compiling(trained.Compiling):
         """A line for each model that was compiled and for each optimizer: what became of it."""
         found = (trainc.explain(each) for each in (*self._alive, *self._attached))
         return sorted({summary(explanation) for explanation in found if explanation.compilations})
+    def _write_reports(self) -> None:
+        """One for each model: report.html, report-2.html, ..."""
+        for i, model in enumerate(self._kept):
+            own = set(map(id, model.parameters()))
+            optimizers = [o for o in self._updated_by if own & {id(p) for group in o.param_groups for p in group["params"]}]
+            path = self.report.with_stem(f"{self.report.stem}-{i + 1}") if i else self.report
+            try:
+                self.say(str(trainc.report((model, *optimizers), path)))
+            except trainc.UserError as error:
+                self.say(str(error))
 
     def why_nothing(self) -> str:
         """Why nothing was."""

@@ -12,6 +12,7 @@ import jax.extend
 from jax.interpreters import mlir
 from jaxlib.mlir import ir
 
+from trainc.base import timing
 from trainc.base.errors import InternalError
 
 TARGET = "trainc_plan"  # the name of the handler (src/runtime/xla/handler.h)
@@ -55,6 +56,8 @@ class XlaPlan:
 
         _register_handler()
         self.plan, self.from_cache = plan, from_cache
+        self.graph: Any = None  # base/plans.py
+        timing.add(self)
         self.name = hashlib.sha256(plan.save() + bytes([flushes_denormals])).hexdigest()
         _core.publish(self.name, plan, flushes_denormals)
         kept = [(info[3], i) for i, info in enumerate(plan.output_info) if info[3] >= 0]  # inputs that are results as they are

@@ -147,7 +147,7 @@ class Jitted:
             record.route, record.reason = "eager", str(error)
             messages.fell_back(self._name, error, "JAX")
             return None
-        record.engine, record.forward = "core", plan
+        record.engine, record.forward, record.whole = "core", plan, True
         return Made(plan, constants, step.given_away)
 
     def _recompiled(self, signature: signatures.Signature) -> str:

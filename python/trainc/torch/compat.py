@@ -324,14 +324,14 @@ def users_onednn() -> Iterator[None]:
         set_onednn(before)
 
 
-def profiles_optimizers() -> bool:
-    """Whether a profiler wants eager's own step."""
+def is_profiled() -> bool:
+    """Whether a profiler looks at what this thread runs; it wants an optimizer's own step, too."""
     return torch.autograd.profiler._is_profiler_enabled
 
 
 def span(name: str) -> contextlib.AbstractContextManager:
     """What torch.profiler shows under this name, where a profiler is there."""
-    if not torch.autograd.profiler._is_profiler_enabled:
+    if not is_profiled():
         return contextlib.nullcontext()
     return torch.profiler.record_function(f"trainc: {name}")
 

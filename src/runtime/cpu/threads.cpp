@@ -157,8 +157,9 @@ int thread_count() {
   return pool().size();
 }
 
-void parallel_for(int64_t n, const RangeBody& body) {
-  if (n <= 0) return;
+namespace {
+
+void run_parts(int64_t n, const RangeBody& body) {
   if (n == 1 || inside) return body(0, n);
   Work work{body, {}, {}};
   const Torch& framework = torch();
@@ -172,6 +173,19 @@ void parallel_for(int64_t n, const RangeBody& body) {
     pool().run(n, work);
   }
   work.rethrow();
+}
+
+}  // namespace
+
+void parallel_for(int64_t n, const RangeBody& body) {
+  if (n <= 0) return;
+  StepTimer* const timer = StepTimer::current();
+  if (!timer) return run_parts(n, body);
+  run_parts(n, [&](int64_t begin, int64_t end) {
+    const double start = monotonic_seconds();
+    body(begin, end);
+    timer->add_part(start);
+  });
 }
 
 }  // namespace trainc::runtime

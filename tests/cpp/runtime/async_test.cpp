@@ -124,7 +124,7 @@ TEST_F(Async, AMomentIsEnough) {
   e.profile = true;
   run(e);
   expect_right();
-  EXPECT_EQ(e.step_seconds().size(), 6u);
+  EXPECT_EQ(e.step_times().size(), 6u);
 }
 
 TEST_F(Async, SeveralAreInFlightAtOnce) {

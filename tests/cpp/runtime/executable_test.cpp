@@ -11,6 +11,7 @@
 #include <cstring>
 #include <fstream>
 #include <numeric>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -85,10 +86,47 @@ TEST(Executable, RunsKernelsInOrder) {
   std::vector<float> x = ramp(), y(kN, -1);
   e.run({.inputs = {x.data()}, .outputs = {y.data()}});
   for (int i = 0; i < kN; ++i) ASSERT_EQ(y[i], 2 * (x[i] + 1));
-  EXPECT_TRUE(e.step_seconds().empty());
+  EXPECT_TRUE(e.step_times().empty());
+}
+
+TEST(Executable, TimesStepsAndTheirPartsByThread) {
+  Plan p = chain();
+  for (plan::Step& s : p.steps) s.flops = 1 << 20;  // worth waking threads for
+  CpuExecutable e(p);
   e.profile = true;
-  e.run({.inputs = {x.data()}, .outputs = {y.data()}});
-  EXPECT_EQ(e.step_seconds().size(), 2u);
+  std::vector<float> x = ramp(), y(kN, -1);
+  for (int run = 0; run < 2; ++run) {  // the second in memory of the first
+    const double before = monotonic_seconds();
+    e.run({.inputs = {x.data()}, .outputs = {y.data()}});
+    const double after = monotonic_seconds();
+    const std::vector<StepTime> times = e.step_times();
+    ASSERT_EQ(times.size(), 2u);
+    double at = before;
+    for (const StepTime& t : times) {
+      EXPECT_GE(t.start, at);
+      EXPECT_EQ(t.thread, thread_number());
+      at = t.start + t.seconds;
+      ASSERT_FALSE(t.parts.empty());
+      EXPECT_LE(t.parts.size(), static_cast<size_t>(thread_count()));
+      std::set<int64_t> threads;
+      for (const Part& part : t.parts) {
+        threads.insert(part.thread);
+        EXPECT_GE(part.start, t.start);
+        EXPECT_LE(part.start + part.seconds, at);
+      }
+      EXPECT_EQ(threads.size(), t.parts.size());
+      EXPECT_TRUE(threads.contains(thread_number()));
+    }
+    EXPECT_LE(at, after);
+  }
+}
+
+TEST(Executable, SaysWhichStepComesBeforeIt) {
+  CpuExecutable e(chain());
+  std::vector<float> x = ramp(), y(kN, -1);
+  std::vector<std::pair<int64_t, float>> seen;
+  e.run({.inputs = {x.data()}, .outputs = {y.data()}, .on_step = [&](int64_t i) { seen.emplace_back(i, y[7]); }});
+  EXPECT_EQ(seen, (std::vector<std::pair<int64_t, float>>{{0, -1}, {1, -1}}));
 }
 
 TEST(Executable, CodeIsNotWritable) {

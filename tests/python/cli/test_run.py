@@ -306,3 +306,49 @@ def test_all_is_put_back():
         seen["scout"] = model._compiled_call_impl
     assert seen["scout"] is not None and model._compiled_call_impl is None
     assert before == (torch.optim.Optimizer.__init__, torch.autograd.backward, torch.nn.Module.__call__)
+
+
+# ---- the report -------------------------------------------------------------------------------------------------------
+
+TWO_MODELS = """
+import os, torch
+os.chdir("elsewhere")
+
+class Net(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.a = torch.nn.Linear(8, width)
+
+    def forward(self, x):
+        return self.a(x).relu()
+
+def train(width, optimizer):
+    model = Net(width)
+    optimizer = optimizer(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+train(3, torch.optim.SGD)
+train(5, torch.optim.AdamW)
+"""
+
+
+def test_it_writes_a_report_of_each_model(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "train.py").write_text(TWO_MODELS)
+    found = run(*TRAINC, "--report", "report.html", "train.py", cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    pages = {path.name: path.read_text() for path in tmp_path.glob("*.html")}
+    assert sorted(pages) == ["report-2.html", "report.html"]  # where it was called, whatever the program does
+    for page, name in ((pages["report.html"], "SGD step"), (pages["report-2.html"], "AdamW step")):
+        assert name in page and "No step was timed" not in page and "train.py:" in page
+    assert re.search(r"trainc run: Net: report in .*report-2\.html$", found.stderr, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name, why", [("a.pdf", "neither"), ("none/a.html", "there is no folder")])
+def test_a_report_that_cannot_be_is_refused_before_the_program_runs(tmp_path, name, why):
+    (tmp_path / "train.py").write_text("print('it ran')")
+    found = run(*TRAINC, "--report", name, "train.py", cwd=tmp_path)
+    assert found.returncode == 2 and why in found.stderr and "it ran" not in found.stdout

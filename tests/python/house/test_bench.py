@@ -18,10 +18,12 @@ import cases  # noqa: E402
 import compare_plans  # noqa: E402
 import contestant  # noqa: E402
 import gpu  # noqa: E402
+import kernels  # noqa: E402
 import report  # noqa: E402
 import run  # noqa: E402
 import xla  # noqa: E402
 
+import trainc  # noqa: E402
 from trainc.base import config  # noqa: E402
 
 
@@ -72,6 +74,21 @@ steps:
 remarks:
   {}
 """
+
+
+def test_kernels_and_the_report_tell_the_same_of_a_step(tmp_path, monkeypatch):
+    measured, through = [], contestant.through
+    monkeypatch.setattr(contestant, "through", lambda *words: measured.append(through(*words)) or measured[-1])
+    (wall,), (told,) = kernels.measure("tiny", False, steps=1, warm_up=1)
+    figures = trainc.report(measured[0], tmp_path / "report.html").as_dict()
+
+    def row(kernel: dict) -> tuple:
+        return kernel["name"], kernel["flops"], kernel["bytes"], kernel["seconds"]
+
+    assert sorted(map(row, figures["kernels"])) == sorted(map(row, told)) and len(told) > 5
+    assert sum(k["seconds"] for k in told) == pytest.approx(figures["seconds"]) and figures["seconds"] <= figures["wall"] <= wall
+    shown = kernels.table([wall], [told], figures["peaks"]["flops"], figures["peaks"]["bytes"], 99)
+    assert f"{1e3 * figures['seconds']:.1f} ms of " in shown
 
 
 def test_plans_are_compared_without_names_lines_and_remarks():

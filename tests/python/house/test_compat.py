@@ -433,7 +433,7 @@ def test_nothing_is_active_around_a_plain_call():
     assert compat.jit_tracing_state() is None
     assert compat.count_dispatch_modes() == 0
     assert not compat.caches_parametrizations()
-    assert not compat.profiles_optimizers()
+    assert not compat.is_profiled()
     assert not compat.has_global_module_hooks()
 
 

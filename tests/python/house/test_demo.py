@@ -47,6 +47,17 @@ def test_it_ends_with_a_table_of_both_runs(model, amp):
     assert re.search(r"speed-up \d", done.stdout)
 
 
+def test_it_writes_a_report_of_its_last_step(tmp_path, model):
+    page = tmp_path / "report.html"
+    few = ["--model", model, "--data", str(Path(__file__)), "--steps", "2", "--batch", "2", "--seq", "16"]
+    done = demo(*few, "--report", str(page))
+    assert done.returncode == 0, done.stderr
+    text = page.read_text()
+    assert "No step was timed" not in text and "modeling_gpt2.py" in text
+    refused = demo("--report", "report.pdf")
+    assert refused.returncode == 2 and "--report wants" in refused.stderr
+
+
 def test_a_short_text_is_refused_with_the_remedy(tmp_path, model):
     text = tmp_path / "short.txt"
     text.write_text("a few words")

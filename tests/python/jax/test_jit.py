@@ -204,6 +204,17 @@ def test_tuning_asks_about_each_contraction_and_changes_no_bit(monkeypatch):
     assert asked and min(asked) > 1
 
 
+def test_a_report_of_a_timed_call(tmp_path):
+    ours = trainc.jit(lambda w, x: jax.grad(lambda w: jnp.tanh(x @ w).sum())(w))
+    with trainc.profile():
+        ours(jnp.ones((64, 64)), jnp.ones((32, 64)))
+    report = trainc.report(ours, tmp_path / "report.html")
+    (phase,) = report.figures.phases
+    assert phase.name == "step" and report.figures.timed and phase.blocks and report.figures.peaks is None
+    page = report.path.read_text()
+    assert "Graph after the passes" in page and "id=roofline" not in page and "calls of JAX" in page
+
+
 def test_explain():
     ours = trainc.jit(jax_steps.sgd)
     arguments = (jax_steps.weights(), *jax_steps.batch())

@@ -5,26 +5,38 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from trainc.base.errors import UserError
 from trainc.base.page import html, trace
 from trainc.base.page.figures import Figures
+from trainc.base.report import Explanation
 
 
 class Report:
     """`str()` of it says where it is and what it holds; `figures` has the numbers."""
 
-    def __init__(self, figures: Figures, path: Any):
-        self.figures, self.path = figures, Path(path)
-        if self.path.suffix not in (".html", ".json"):
-            raise UserError(f"trainc.report writes report.html (a page) or trace.json (a trace): {self.path.name} is neither")
+    @classmethod
+    def of(cls, explained: list[Explanation], path: Any, peaks: Callable[[], dict] | None = None) -> Report:
+        """Of a step of several that belong together, the model first. `peaks`: Figures.measure's; without it no roofline."""
+        where = path_of(path)
+        compilations = list({id(c): c for e in explained for c in e.compilations}.values())
+        figures = Figures(Explanation(explained[0].title, compilations))
+        if peaks is not None:
+            figures.measure(peaks)
+        return cls(figures, where)
+
+    def __init__(self, figures: Figures, path: Path):
+        """`path`: as `path_of` gives it."""
+        self.figures, self.path = figures, path
         text = html.page(figures) if self.path.suffix == ".html" else json.dumps(trace.trace(figures))
         try:
             _write(self.path, text)
-        except OSError as error:
-            raise UserError(f"trainc.report cannot write {self.path}: {error.strerror or error}") from None
+        except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+            reason = getattr(error, "strerror", None) or error
+            raise UserError(f"trainc.report cannot write {self.path}: {reason}") from None
 
     def as_dict(self) -> dict:
         return self.figures.as_dict()
@@ -36,6 +48,15 @@ class Report:
 
     def _repr_html_(self) -> str:
         return html.brief(self.figures)
+
+
+def path_of(path: Any) -> Path:
+    """Where a report is to be written; UserError, before anything is done, where its name does not say what."""
+    if not isinstance(path, (str, os.PathLike)) or Path(path).suffix not in (".html", ".json"):
+        raise UserError(f"trainc.report writes report.html (a page) or trace.json (a trace): {path!r} is neither")
+    if not Path(path).parent.is_dir():
+        raise UserError(f"trainc.report cannot write {path}: there is no folder {Path(path).parent}")
+    return Path(path)
 
 
 def _write(path: Path, text: str) -> None:

@@ -7,23 +7,19 @@ from typing import Any
 
 import torch
 
-from trainc.base.page.figures import Figures
-from trainc.base.page.report import Report
-from trainc.base.report import Explanation
+from trainc.base.errors import UserError
+from trainc.base.page.report import Report, path_of
 from trainc.torch.doors.explain import explain
 
 
 def report(models: Any, path: Any, batch: Any = None) -> Report:
     """`models`: what `explain` takes, or several in a tuple."""
+    path_of(path)
     several = list(models) if isinstance(models, (tuple, list)) else [models]
+    if not several:
+        raise UserError("trainc.report: of what? It got no model")
     explained = [explain(model, None, batch if i == 0 else None) for i, model in enumerate(several)]
-    first = explained[0] if explained else Explanation("nothing", [])
-    compilations = list({id(c): c for e in explained for c in e.compilations}.values())
-    explanation = Explanation(first.title, compilations)
-    figures = Figures(explanation)
-    if figures.timed:
-        figures.peaks = peaks()
-    return Report(figures, path)
+    return Report.of(explained, path, peaks)
 
 
 def peaks(size: int = 1024, words: int = 1 << 24, tries: int = 8) -> dict:

@@ -145,7 +145,7 @@ class CompiledStep:
         self._classes = classes
         if self._like is not None and self._like._plan is not None:
             self._plan.share_memory(self._like._plan)
-        record.forward, record.footprint = self._plan, self._plan.footprint
+        record.forward, record.whole, record.footprint = self._plan, True, self._plan.footprint
 
 
 class Sizes:

@@ -43,7 +43,7 @@ class CoreKernel:
 
         gm, in_place = trace_formula(v), v.in_place
         self.elements = 0  # that the last step updated
-        self._where, on = where, where.target()["device"]
+        self._name, self._where, on = name, where, where.target()["device"]
         options = CompileOptions.of(where)
         self._operations = sum(n.meta["val"].dim() for n in gm.graph.nodes if n.op == "call_function")
         self._moved = (v.tensors + len(in_place)) * v.dtype.itemsize
@@ -56,12 +56,18 @@ class CoreKernel:
                 lambda made: ({}, made[0].save()),
             )
 
+    def start_step(self) -> None:
+        self.elements = 0
+        self._foreach.forget_time()
+
     def run(self, tensors: list[Sequence[Tensor]], scalars: list[float]) -> bool:
         """False, and nothing is done, where a tensor that is written shares memory with another."""
         numels = [row[0].numel() for row in tensors]
         self.elements += sum(numels)
+        pointers = [[t.data_ptr() for t in row] for row in tensors]
         try:
-            return self._foreach.run([[t.data_ptr() for t in row] for row in tensors], numels, scalars, self._where.stream())
+            with compat.span(self._name):
+                return self._foreach.run(pointers, numels, scalars, self._where.stream())
         except InternalError:
             for row in tensors:
                 device.refuse_freed(row)
@@ -71,7 +77,8 @@ class CoreKernel:
         report = json.loads(self._foreach.report())
         step = {
             "name": report["name"], "kind": "kernel", "flops": self.elements * self._operations,
-            "bytes": self.elements * self._moved, "origins": report["origins"], "seconds": report.pop("seconds"),
+            "bytes": self.elements * self._moved, "origins": [], "code": report["code"],
+            "seconds": report["time"]["seconds"], "time": report["time"],
         }  # fmt: skip
         return {**report, "from_cache": self.from_cache, "steps": [step] if self.elements else []}
 
@@ -82,6 +89,9 @@ class _RowKernel:
     def __init__(self, v: Variant, where: torch.device, update: Callable[[list[Tensor]], Sequence[Tensor]]):
         self.elements = 0  # that the last step updated
         self._variant, self._where, self._update = v, where, update
+
+    def start_step(self) -> None:
+        self.elements = 0
 
     def run(self, tensors: list[Sequence[Tensor]], scalars: list[float]) -> bool:
         numbers = [torch.tensor(value, dtype=self._variant.dtype, device=self._where) for value in scalars]
@@ -98,14 +108,33 @@ class ShapedKernel(_RowKernel):
     def __init__(self, v: Variant, name: str, where: device.Host):
         formula = trace_formula(v)
         self._plan = Core(where).inference(captured("inference", formula, name, where))
-        super().__init__(v, where.torch, self._plan)
+        self._rows = 0  # parameters that the last step updated
+        self._seconds: list[float] = []  # by step of the plan, of all of them, where it is timed
+        super().__init__(v, where.torch, self._row)
 
     @property
     def from_cache(self) -> bool:
         return self._plan.from_cache
 
+    def start_step(self) -> None:
+        super().start_step()
+        self._rows, self._seconds = 0, []
+
+    def _row(self, tensors: list[Tensor]) -> Sequence[Tensor]:
+        results = self._plan(tensors)
+        self._rows += 1
+        if self._plan.plan.profile:
+            spent = [step["seconds"] for step in self._plan.report()["steps"]]
+            self._seconds = [a + b for a, b in zip(self._seconds or [0.0] * len(spent), spent, strict=True)]
+        return results
+
     def report(self) -> dict:
-        return self._plan.report()
+        report = self._plan.report()
+        for i, step in enumerate(report["steps"]):
+            step |= {"flops": step["flops"] * self._rows, "bytes": step["bytes"] * self._rows}
+            if self._seconds:
+                step["seconds"] = self._seconds[i]
+        return report
 
 
 class InterpretedKernel(_RowKernel):
@@ -130,7 +159,7 @@ class Kernels:
 
     def start_step(self) -> None:
         for kernel in self._kernels.values():
-            kernel.elements = 0
+            kernel.start_step()
 
     def get(self, v: Variant, like: Tensor) -> Any:
         """The kernel for tensors that lie where `like` does."""

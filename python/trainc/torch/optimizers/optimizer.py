@@ -102,7 +102,7 @@ def replaced(optimizer: torch.optim.Optimizer) -> str | None:
 
 @functools.wraps(torch.optim.Optimizer.zero_grad)
 def _zero_grad(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
-    if not set_to_none or compat.profiles_optimizers() or torch.compiler.is_compiling():
+    if not set_to_none or compat.is_profiled() or torch.compiler.is_compiling():
         type(self).zero_grad(self, set_to_none)
         return
     for group in self.param_groups:
@@ -112,7 +112,7 @@ def _zero_grad(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
 
 def _is_watched(optimizer: torch.optim.Optimizer) -> bool:
     """Whether torch's wrapper of a step has something to do: run hooks, tell a profiler."""
-    return compat.profiles_optimizers() or compat.has_step_hooks(optimizer)
+    return compat.is_profiled() or compat.has_step_hooks(optimizer)
 
 
 def stays_torchs(optimizer: torch.optim.Optimizer) -> bool:

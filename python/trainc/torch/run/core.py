@@ -70,6 +70,7 @@ class CoreStep:
 
     def __init__(self, plan: plans.StepPlan, updates: Any):
         self._plan, self._updates, self.footprint, self.report = plan.whole, updates, plan.footprint, plan.whole.report
+        self.plan, self.graph = plan.whole.plan, plan.whole.graph
 
     def __call__(
         self, inputs: Sequence[torch.Tensor], states: list[list[torch.Tensor]], scalars: list[list[float]]

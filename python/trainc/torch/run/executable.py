@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import math
 from collections.abc import Sequence
@@ -12,12 +14,14 @@ from torch.utils import flop_counter
 
 from trainc.base import timing
 from trainc.base.errors import InternalError, UserError
+from trainc.base.step_graph import GraphText
 from trainc.torch import compat
 from trainc.torch.device import HOST, Host, refuse_freed
 from trainc.torch.graph import wire
 from trainc.torch.guards.state import TypeGuard
 from trainc.torch.run import framework_calls
 from trainc.torch.run.pool import Results
+from trainc.torch.run.spans import spans, step_name
 from trainc.torch.strided import span
 
 Tensors = Sequence[torch.Tensor | None]
@@ -35,6 +39,7 @@ def tensor_at(pointer: int, dtype: str, shape: Sequence[int], stride: Sequence[i
 class CoreExecutable:
     def __init__(self, plan: Any, from_cache: bool = False, device: Host = HOST):
         self.plan, self.from_cache, self.device = plan, from_cache, device
+        self.graph: GraphText | None = None  # the captured step that it is, or is a part of: base/plans.py
         timing.add(self)
         self._inputs = len(plan.input_info)
         self._read = {
@@ -64,7 +69,8 @@ class CoreExecutable:
         results = [out.data_ptr() if isinstance(kind, Results) else 0 for out, kind in zip(outputs, self._outputs, strict=True)]
         temporaries = self.device.temporaries(self.plan.temp_bytes)
         try:
-            with compat.span(self.plan.name):
+            profiled = spans(self.plan.name, self._step_names) if compat.is_profiled() else contextlib.nullcontext()
+            with profiled as on_step:
                 self.plan.run(
                     pointers,
                     results,
@@ -73,6 +79,7 @@ class CoreExecutable:
                     self._extern,
                     0 if temporaries is None else temporaries.data_ptr(),
                     self.device.stream(),
+                    on_step,
                 )
         except InternalError:
             refuse_freed(read)
@@ -90,6 +97,10 @@ class CoreExecutable:
         if self._fits is None and read and all(t is not None and t is g for t, g in zip(read, given, strict=True)):
             self._fits = TypeGuard(read)
         return read
+
+    @functools.cached_property
+    def _step_names(self) -> list[str]:
+        return [step_name(step) for step in json.loads(self.plan.report())["steps"]]
 
     def _extern(self, step: int, pointers: list[int]) -> list[tuple[int, Any]]:
         return self._externs[step](pointers)
