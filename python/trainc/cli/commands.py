@@ -84,8 +84,12 @@ def add_program(command: argparse.ArgumentParser) -> None:
 
 def _run(args: argparse.Namespace, program: Program) -> AbstractContextManager:
     from trainc.cli.compiling import Compiling, eager
+    from trainc.jax.on_import import watch
 
-    return eager() if args.eager else Compiling(args.explain, args.tune, args.memory, args.leave, args.report)
+    if args.eager:
+        return eager()
+    watch()
+    return Compiling(args.explain, args.tune, args.memory, args.leave, args.report)
 
 
 def _max_batch(args: argparse.Namespace, program: Program) -> AbstractContextManager:

@@ -14,6 +14,7 @@ import torch
 import trainc
 from trainc.base.page.report import path_of
 from trainc.base.report import count
+from trainc.jax import on_import
 from trainc.torch.doors import trained
 
 
@@ -63,7 +64,10 @@ class Compiling(trained.Compiling):
                 print(trainc.explain(model), file=sys.stderr)
         if self.report:
             self._write_reports()
-        if not self.compiled and not self.refused and error[0] is None:
+        jitted = on_import.compiled()
+        for function in jitted if self.explain else ():
+            print(trainc.explain(function), file=sys.stderr)
+        if not self.compiled and not self.refused and not jitted and error[0] is None:
             self.say(f"nothing was compiled: {self.why_nothing()}")
 
     def told(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import jax
@@ -10,6 +11,8 @@ from trainc.jax import door
 
 LEAST = 60  # operations of a function that is compiled: a small one is XLA's at once, and gains nothing
 
+made: weakref.WeakSet[door.Jitted] = weakref.WeakSet()  # what `jax.jit` has given since `install`
+
 
 def install(least: int) -> None:
     """`trainc.jax.install`."""
@@ -17,7 +20,9 @@ def install(least: int) -> None:
     def jit(fun: Any = None, /, **arguments: Any) -> Any:
         if fun is None:
             return lambda fun: jit(fun, **arguments)
-        return door.Jitted(fun, arguments, "fast", least)
+        jitted = door.Jitted(fun, arguments, "fast", least)
+        made.add(jitted)
+        return jitted
 
     jit.__doc__, jit.__module__, jit.__qualname__ = door.jax_jit.__doc__, door.jax_jit.__module__, door.jax_jit.__qualname__
     jax.jit = jit

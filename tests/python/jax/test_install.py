@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import jax
@@ -79,9 +78,8 @@ def test_uninstall(installed):
     assert not isinstance(jax.jit(lambda x: x), door.Jitted)
 
 
+NOT_THERE = 'import sys; assert "jax" not in sys.modules and "trainc.jax.door" not in sys.modules'
 PROGRAM = """
-import sys
-assert "jax" not in sys.modules and "trainc.jax.door" not in sys.modules
 import jax, jax_steps
 from jax import jit
 step = jit(jax_steps.sgd)
@@ -95,7 +93,7 @@ def program(tmp_path, **environment):
     start = f"import site; site.addsitedir({str(tmp_path)!r})\n"
     paths = os.pathsep.join([str(HERE), *sys.path])
     return subprocess.run(
-        [sys.executable, "-c", start + textwrap.dedent(PROGRAM)], capture_output=True, text=True, timeout=300,
+        [sys.executable, "-c", start + NOT_THERE + PROGRAM], capture_output=True, text=True, timeout=300,
         env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths, **environment},
     )  # fmt: skip
 
@@ -118,3 +116,15 @@ def test_an_installation_that_fails_leaves_jax(tmp_path):
     done = program(tmp_path, TRAINC_JAX="1", PYTHONPATH=os.pathsep.join([str(tmp_path), str(HERE), *sys.path]))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("jaxlib") and "jax.jit stays JAX's: no door" in done.stderr
+
+
+def test_trainc_run(tmp_path):
+    (tmp_path / "train.py").write_text(PROGRAM)
+    paths = os.pathsep.join([str(HERE), *sys.path])
+    for words, kind in (([], "trainc.jax.door"), (["--eager"], "jaxlib")):
+        done = subprocess.run(
+            [sys.executable, "-m", "trainc", "run", "--explain", *words, "train.py"],
+            cwd=tmp_path, capture_output=True, text=True, timeout=300, env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths},
+        )  # fmt: skip
+        assert done.returncode == 0 and done.stdout.startswith(kind), done.stderr
+        assert ("sgd: compiled for 1 signature" in done.stderr) == (not words) and "nothing was compiled" not in done.stderr
