@@ -190,9 +190,12 @@ def requests() -> Iterator[tuple[list, Callable[[dict], None]]]:
     return each()
 
 
-def add_options(parser: argparse.ArgumentParser, out: str, timeout: float) -> None:
+def add_doors(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--door", nargs="+", default=["compile", "backend"], choices=["compile", "backend"],
                         help="trainc.compile(model), or torch.compile(model, backend='trainc'); default: both")  # fmt: skip
+
+
+def add_options(parser: argparse.ArgumentParser, out: str, timeout: float) -> None:
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes at once (default 1)")
     parser.add_argument("--timeout", type=float, default=timeout, metavar="SECONDS", help="of one case (default %(default)s)")
     parser.add_argument("--out", type=Path, default=Path(out), help="default: %(default)s")

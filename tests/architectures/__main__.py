@@ -18,7 +18,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
-from workers import FINDS, Results, Worker, add_options, work_through  # noqa: E402
+from workers import FINDS, Results, Worker, add_doors, add_options, work_through  # noqa: E402
 
 
 def run(args: argparse.Namespace, results: Results) -> None:
@@ -73,6 +73,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN", help="only these types of models (with * and ?)")
     parser.add_argument("--again", nargs="+", default=[], metavar="CLASS", help="with --resume: judge these classes anew")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="each N-th of them alone (default 1: all)")
+    add_doors(parser)
     add_options(parser, "out/architectures/results.jsonl", timeout=300)
     parser.add_argument("--page", type=Path, metavar="FILE", help="write the table there, as docs/architectures.md has it")
     args = parser.parse_args()

@@ -19,7 +19,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
-from workers import FINDS, Results, Worker, add_options, work_through  # noqa: E402
+from workers import FINDS, Results, Worker, add_doors, add_options, work_through  # noqa: E402
 
 
 def groups_of(args) -> list[tuple]:
@@ -148,6 +148,7 @@ def main() -> int:
     parser.add_argument(
         "--sample", action="store_true", help="a cross-section of the groups, for continuous integration"
     )
+    add_doors(parser)
     add_options(parser, "out/conformance/results.jsonl", timeout=120)
     parser.add_argument("--case", help="run this case alone, here, and print its verdict and its program")
     args = parser.parse_args()

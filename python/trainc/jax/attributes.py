@@ -93,21 +93,26 @@ def attributes_of(operation: ir.Operation) -> dict[str, Any]:
     return found
 
 
-def constant(attribute: ir.Attribute) -> dict[str, str]:
-    """The "value" of stablehlo.constant."""
-    if str(attribute.type.element_type) not in _DTYPES:
-        return {"text": str(attribute)}  # of a dtype that the compiler refuses, naming the operation
-    if isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat and attribute.type.shape:
-        return {"splat": _base64(elements(attribute).reshape(-1)[:1])}
-    return {"bytes": _base64(elements(attribute))}
+def value_of(constant: ir.Operation) -> ir.Attribute | None:
+    """The elements of a stablehlo.constant; None of a dtype that is not compiled, whose attribute Python may not even hold."""
+    return constant.attributes["value"] if str(constant.results[0].type.element_type) in _DTYPES else None
 
 
-def distinct_elements(attribute: ir.Attribute) -> int:
+def constant(value: ir.Attribute | None) -> dict[str, str]:
+    """The "value" of stablehlo.constant. Without one the compiler refuses it by its dtype."""
+    if value is None:
+        return {}
+    if isinstance(value, ir.DenseElementsAttr) and value.is_splat and value.type.shape:
+        return {"splat": _base64(elements(value).reshape(-1)[:1])}
+    return {"bytes": _base64(elements(value))}
+
+
+def distinct_elements(value: ir.Attribute | None) -> int:
     """How many elements of a constant are to be told; 1 of a splat, 0 of dtypes that are not compiled."""
-    if str(attribute.type.element_type) not in _DTYPES:
+    if value is None:
         return 0
-    splat = isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat
-    return 1 if splat else int(np.prod(attribute.type.shape))
+    splat = isinstance(value, ir.DenseElementsAttr) and value.is_splat
+    return 1 if splat else int(np.prod(value.type.shape))
 
 
 def elements(attribute: ir.Attribute) -> np.ndarray:
@@ -174,4 +179,4 @@ def _base64(array: np.ndarray) -> str:
     return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
 
 
-__all__ = ["NUMPY", "attributes_of", "constant", "distinct_elements", "elements", "type_of"]
+__all__ = ["NUMPY", "attributes_of", "constant", "distinct_elements", "elements", "type_of", "value_of"]

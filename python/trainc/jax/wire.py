@@ -61,7 +61,7 @@ class _Walk:
             found: Constants = {}
             for operation in _operations(self.functions[name].regions):
                 if operation.name == "stablehlo.constant":
-                    value = operation.attributes["value"]
+                    value = attributes.value_of(operation)
                     if attributes.distinct_elements(value) > WRITTEN:
                         found[value] = operation.results[0].type
                 elif operation.name == "func.call":
@@ -80,8 +80,8 @@ class _Walk:
                 returns = [self._names[v] for v in operation.operands]
             elif _is_placement(operation):
                 self._names[operation.results[0]] = self._names[operation.operands[0]]
-            elif operation.name == "stablehlo.constant" and operation.attributes["value"] in self._constants:
-                self._names[operation.results[0]] = self._constants[operation.attributes["value"]]
+            elif operation.name == "stablehlo.constant" and attributes.value_of(operation) in self._constants:
+                self._names[operation.results[0]] = self._constants[attributes.value_of(operation)]
             else:
                 nodes.append(self._node(operation))
         return {"body": nodes, "returns": returns}
@@ -95,7 +95,7 @@ class _Walk:
             "op": operation.name,
             "operands": operands,
             "results": [self._named(v) for v in operation.results],
-            "attrs": {"value": attributes.constant(operation.attributes["value"])}
+            "attrs": {"value": attributes.constant(attributes.value_of(operation))}
             if constant
             else attributes.attributes_of(operation),
             "regions": [self._region(r) for r in operation.regions],

@@ -1,6 +1,7 @@
 // gather and scatter, in their general form, as the graph's lookups along one axis.
 #include "frontend/stablehlo/monoid.h"
 #include "frontend/stablehlo/parts.h"
+#include "frontend/stablehlo/segments.h"
 #include "frontend/stablehlo/table.h"
 
 namespace trainc::frontend::stablehlo {
@@ -153,20 +154,27 @@ Values scatter(const Call& c) {
   Value into = cast(addresses.operand(x), sums), source = cast(addresses.slices(updates), sums);
   // What lies outside goes to a row of its own, which is cut off.
   const Value outside = number(addresses.place(), static_cast<double>(addresses.places()));
-  const Value place = where(addresses.fits(), addresses.place(), outside);
+  Value place = where(addresses.fits(), addresses.place(), outside);
   into = with(into, into.b->pad(into.node, number(into, 0).node, {0, 0, 0}, {0, 1, 0}));
 
   const Json& region = c.region(0);
   const Monoid monoid(c, region);
   const auto op = monoid.operation();
-  const Json& returned = region.at("returns").at(0);
   ScatterKind kind = ScatterKind::Last;
   if (op == Op::Add && x.dtype() != DType::Bool) {
     kind = ScatterKind::Sum;
-  } else if (returned != region.at("args").at(1).at("name")) {
+  } else if (monoid.subtracts()) {
+    kind = ScatterKind::Sum;
+    source = formulas::unary(Op::Neg, source);
+  } else if (region.at("returns").at(0) != region.at("args").at(1).at("name")) {
     const bool once =
         c.attrs.value("unique_indices", false) || indices.numel() == static_cast<int64_t>(n.indexed.size());
-    c.need(once, "with this function, of places that may come twice, is not compiled");
+    if (!once) {
+      c.need(op.has_value(), "with this function, of places that may come twice, is not compiled");
+      const Value column = with(place, c.b.slice_axis(place.node, 2, 0, 1));
+      const Scattered each = combined(monoid, column, cast(source, x.dtype()), addresses.places());
+      place = formulas::broadcast(each.place, place.shape()), source = each.source;
+    }
     const Value there = with(into, c.b.gather(into.node, place.node, 1));
     source = cast(monoid.combine({cast(there, x.dtype())}, {cast(source, x.dtype())})[0], sums);
   }

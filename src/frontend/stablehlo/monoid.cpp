@@ -86,16 +86,26 @@ Values in_pairs(const Monoid& monoid, Values x, const Values& init, const Dims& 
 
 }  // namespace
 
-std::optional<Op> Monoid::operation() const {
+const Json* Monoid::alone() const {
   const Json &args = region_.at("args"), &body = region_.at("body"), &returns = region_.at("returns");
-  if (args.size() != 2 || body.size() != 1 || returns.size() != 1) return std::nullopt;
+  if (args.size() != 2 || body.size() != 1 || returns.size() != 1) return nullptr;
   const Json& node = body[0];
-  const auto row = kOperations.find(node.at("op").get<std::string>());
-  const Json &operands = node.at("operands"), &a = args[0].at("name"), &b = args[1].at("name");
-  const bool both =
-      operands.size() == 2 && ((operands[0] == a && operands[1] == b) || (operands[0] == b && operands[1] == a));
-  if (row == kOperations.end() || !both || returns[0] != node.at("results").at(0).at("name")) return std::nullopt;
-  return row->second;
+  return node.at("operands").size() == 2 && returns[0] == node.at("results").at(0).at("name") ? &node : nullptr;
+}
+
+std::optional<Op> Monoid::operation() const {
+  const Json *node = alone(), &args = region_.at("args");
+  if (!node) return std::nullopt;
+  const auto row = kOperations.find(node->at("op").get<std::string>());
+  const Json &operands = node->at("operands"), &a = args[0].at("name"), &b = args[1].at("name");
+  const bool both = (operands[0] == a && operands[1] == b) || (operands[0] == b && operands[1] == a);
+  return row != kOperations.end() && both ? std::optional(row->second) : std::nullopt;
+}
+
+bool Monoid::subtracts() const {
+  const Json *node = alone(), &args = region_.at("args");
+  return node && node->at("op") == "stablehlo.subtract" && node->at("operands")[0] == args[0].at("name") &&
+         node->at("operands")[1] == args[1].at("name");
 }
 
 Values Monoid::combine(const Values& x, const Values& y) const {

@@ -13,10 +13,14 @@ class Monoid {
 
   /// The operation that the region is, alone, on two scalars of one operand.
   std::optional<Op> operation() const;
+  /// Whether it is no monoid but a scatter's: what is there, less what comes.
+  bool subtracts() const;
   /// The region for each element of tensors of one shape.
   Values combine(const Values& x, const Values& y) const;
 
  private:
+  const Json* alone() const;  // the region's one operation, whose result it gives
+
   const Call& call_;
   const Json& region_;
 };

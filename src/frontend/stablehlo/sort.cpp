@@ -1,5 +1,7 @@
 // sort and top_k as a network of comparisons: as many of them whatever the values are, each on whole tensors. The
 // comparator is any region; each element carries its place, which decides between equals.
+#include "frontend/stablehlo/sort.h"
+
 #include "frontend/stablehlo/bits.h"
 #include "frontend/stablehlo/table.h"
 
@@ -8,8 +10,6 @@ namespace {
 
 using formulas::cast;
 using formulas::where;
-/// Of two tuples of tensors, for each element: whether the first goes before the second.
-using Before = std::function<Value(const Values&, const Values&)>;
 
 /// Sorts along the last axis; the tuple's last tensor counts the places of the elements.
 class Network {
@@ -75,8 +75,9 @@ class Network {
   Before before_;
 };
 
-/// `x` along `axis`; without the places.
-Values sorted(Values x, int64_t axis, const Before& before, bool with_places = false) {
+}  // namespace
+
+Values sorted(Values x, int64_t axis, const Before& before, bool with_places) {
   const int64_t n = x[0].size(axis);
   const Dims order = formulas::to_the_end(x[0].rank(), {axis});
   for (Value& v : x) v = permute(v, order);
@@ -86,6 +87,8 @@ Values sorted(Values x, int64_t axis, const Before& before, bool with_places = f
   for (Value& v : x) v = formulas::permute_back(v, order);
   return x;
 }
+
+namespace {
 
 Values sort(const Call& c) {
   const Value x = c.operand(0);

@@ -397,6 +397,7 @@ for name, f in {
 }.items():  # fmt: skip
     case(f"gather/{name}", f, T, PLACES)
 U = random(3, 2, 4, 5, seed=5)
+ROWS = lax.ScatterDimensionNumbers(update_window_dims=(1, 2), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,))
 for name, f in {
     "add": lambda x, i, u: x.at[i].add(u), "set": lambda x, i, u: x.at[i].set(u),
     "set_unique": lambda x, i, u: x.at[i[:, 0]].set(u[:, 0]),
@@ -405,6 +406,11 @@ for name, f in {
     "mul_unique": lambda x, i, u: x.at[jnp.array([1, 3, 4])].mul(u[:, 0], unique_indices=True),
     "vmap": lambda x, i, u: jax.vmap(lambda x, i, u: x.at[i].add(u))(x, i.reshape(6) % 4, u[:, :, 0].reshape(6, 5)),
     "add_apply": lambda x, i, u: x.at[2].apply(jnp.cos),
+    "mul_often": lambda x, i, u: x.at[i % 3].mul(u), "max_often": lambda x, i, u: x.at[i].max(u),
+    "min_often": lambda x, i, u: x.at[i % 2].min(u), "sub": lambda x, i, u: lax.scatter_sub(x, i[:, :1], u[:, 0], ROWS),
+    "max_one": lambda x, i, u: x.at[i[:1, :1]].max(u[:1, :1]), "max_bytes": lambda x, i, u: (x * 9).astype(jnp.int8).at[i].max((u * 9).astype(jnp.int8)),
+    "mul_vmap": lambda x, i, u: jax.vmap(
+        lambda x, i, u: x.at[i].mul(u))(x, i.reshape(6) % 4, u[:, :, 0].reshape(6, 5)),
     "max_unique": lambda x, i, u: x.at[jnp.array([1, 3, 4])].max(u[:, 0], unique_indices=True),
 }.items():  # fmt: skip
     case(f"scatter/{name}", f, T, PLACES, U, relative=1e-6)

@@ -1,0 +1,38 @@
+#include "frontend/stablehlo/segments.h"
+
+#include "frontend/stablehlo/sort.h"
+
+namespace trainc::frontend::stablehlo {
+namespace {
+
+Value part(Value x, int64_t from, int64_t count) { return with(x, x.b->slice_axis(x.node, 1, from, count)); }
+Value joined(Value x, Value y) {
+  const std::vector<const Node*> both{x.node, y.node};
+  return with(x, x.b->concat(both, 1));
+}
+
+}  // namespace
+
+Scattered combined(const Monoid& monoid, Value place, Value source, int64_t nowhere) {
+  const int64_t n = place.size(1);
+  const Values ordered =
+      sorted({place}, 1, [](const Values& x, const Values& y) { return x[0] < y[0]; }, /*with_places=*/true);
+  place = ordered[0];
+  source = with(source, source.b->gather(source.node, formulas::broadcast(ordered[1], source.shape()).node, 1));
+  // After a step each element holds all of its place among the 2 * apart that end with it.
+  for (int64_t apart = 1; apart < n; apart *= 2) {
+    const auto later = [&](Value x) { return part(x, apart, n - apart); };
+    const auto earlier = [&](Value x) { return part(x, 0, n - apart); };
+    const Value same = formulas::broadcast(later(place) == earlier(place), later(source).shape());
+    const Value both = monoid.combine({earlier(source)}, {later(source)})[0];
+    source = joined(part(source, 0, apart), formulas::where(same, both, later(source)));
+  }
+  if (n > 1) {
+    const Value goes = part(place, 0, n - 1), next = part(place, 1, n - 1);
+    const Value last = formulas::where(goes == next, number(goes, static_cast<double>(nowhere)), goes);
+    place = joined(last, part(place, n - 1, 1));
+  }
+  return {place, source};
+}
+
+}  // namespace trainc::frontend::stablehlo
