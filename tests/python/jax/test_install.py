@@ -124,7 +124,8 @@ def test_trainc_run(tmp_path):
     for words, kind in (([], "trainc.jax.door"), (["--eager"], "jaxlib")):
         done = subprocess.run(
             [sys.executable, "-m", "trainc", "run", "--explain", *words, "train.py"],
-            cwd=tmp_path, capture_output=True, text=True, timeout=300, env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths},
+            cwd=tmp_path, capture_output=True, text=True, timeout=300,
+            env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths},
         )  # fmt: skip
         assert done.returncode == 0 and done.stdout.startswith(kind), done.stderr
         assert ("sgd: compiled for 1 signature" in done.stderr) == (not words) and "nothing was compiled" not in done.stderr
