@@ -32,6 +32,10 @@ loss_chunk_bytes: int | None = 64 * 2**20
 # Traces per model or step (new sizes of one that has symbols are none). Calls that need another run in PyTorch; a train_step
 # refuses them.
 max_signatures: int = 32
+# Operations in the trace of one call: a loop is traced step by step, and takes minutes where it has thousands of them. Longer
+# programs run in PyTorch. Where no gradients are wanted there is less to gain: a shorter program is not worth its compilation.
+max_operations: int = 100_000
+max_operations_without_gradients: int = 10_000
 # True: every operation is traced in full, also one like an earlier one (docs/capture.md, "Operations that repeat").
 trace_in_full: bool = False
 # Compiled plans are kept on disk and found again by the next process. TRAINC_CACHE=0 turns that off.

@@ -170,6 +170,39 @@ Outcome roll(const Call& c) {
   return c.give(reshape(x, c.type().shape));
 }
 
+/// The last three axes in `parts`, in another `order`, and together again. Axes before them stay.
+Value shuffled(Value x, const Dims& parts, const Dims& order, const Dims& shape) {
+  const int64_t before = x.rank() - 3;
+  Dims split(x.shape().begin(), x.shape().begin() + before), axes = all_axes(before);
+  split.insert(split.end(), parts.begin(), parts.end());
+  for (int64_t axis : order) axes.push_back(before + axis);
+  return reshape(permute(reshape(x, split), axes), shape);
+}
+
+/// [C r r, H, W] -> [C, H r, W r]
+Outcome pixel_shuffle(const Call& c) {
+  Value x = c.arg(0, "self").tensor();
+  const int64_t r = c.arg(1, "upscale_factor").integer(), channels = x.size(x.rank() - 3) / (r * r);
+  const Dims parts{channels, r, r, x.size(x.rank() - 2), x.size(x.rank() - 1)};
+  return c.give(shuffled(x, parts, {0, 3, 1, 4, 2}, c.type().shape));
+}
+/// [C, H r, W r] -> [C r r, H, W]
+Outcome pixel_unshuffle(const Call& c) {
+  Value x = c.arg(0, "self").tensor();
+  const int64_t r = c.arg(1, "downscale_factor").integer();
+  if (x.numel() == 0) return std::nullopt;  // eager gives another shape than its own meta kernel says
+  const Dims parts{x.size(x.rank() - 3), x.size(x.rank() - 2) / r, r, x.size(x.rank() - 1) / r, r};
+  return c.give(shuffled(x, parts, {0, 2, 4, 1, 3}, c.type().shape));
+}
+
+/// [n, g c, rest...] -> [n, c g, rest...]
+Outcome channel_shuffle(const Call& c) {
+  Value x = c.arg(0, "self").tensor();
+  const int64_t g = c.arg(1, "groups").integer(), n = x.size(0), channels = x.size(1);
+  const int64_t rest = n * channels == 0 ? 0 : x.numel() / (n * channels);
+  return c.give(reshape(permute(reshape(x, {n, g, channels / g, rest}), {0, 2, 1, 3}), c.type().shape));
+}
+
 /// pad holds (low, high) from the last axis on; negative ones cut off.
 Outcome constant_pad(const Call& c) {
   if (!c.fits(2, "value")) return std::nullopt;
@@ -215,6 +248,9 @@ void add_views(Table& t) {
   t.add({"aten.stack.default"}, stack);
   t.add({"aten.flip.default"}, flip);
   t.add({"aten.roll.default"}, roll);
+  t.add({"aten.pixel_shuffle.default"}, pixel_shuffle);
+  t.add({"aten.pixel_unshuffle.default"}, pixel_unshuffle);
+  t.add({"aten.channel_shuffle.default"}, channel_shuffle);
   t.add({"aten.constant_pad_nd.default"}, constant_pad);
 }
 

@@ -102,6 +102,17 @@ def dispatch_modes() -> tuple:
     )  # fmt: skip
 
 
+def set_modes(modes: tuple) -> None:
+    """They are what `dispatch_modes` has told, but for inference mode, which is left by whoever has entered it."""
+    gradients, _, cpu, cpu_dtype, cache, cuda, cuda_dtype = modes
+    torch.set_grad_enabled(gradients)
+    torch.set_autocast_enabled("cpu", cpu)
+    torch.set_autocast_dtype("cpu", cpu_dtype)
+    torch.set_autocast_cache_enabled(cache)
+    torch.set_autocast_enabled("cuda", cuda)
+    torch.set_autocast_dtype("cuda", cuda_dtype)
+
+
 def ambient() -> tuple:
     """What the program could leave otherwise than it found it: how operations outside of it are done."""
     return (*dispatch_modes(), torch.is_anomaly_enabled())
@@ -111,13 +122,8 @@ def check_ambient(before: tuple, subject: str) -> None:
     """SideEffect, and all is as `before`, where the program left it otherwise."""
     if ambient() == before:
         return
-    gradients, _, cpu, cpu_dtype, cache, cuda, cuda_dtype, anomaly = before
-    torch.set_grad_enabled(gradients)
-    torch.set_autocast_enabled("cpu", cpu)
-    torch.set_autocast_dtype("cpu", cpu_dtype)
-    torch.set_autocast_cache_enabled(cache)
-    torch.set_autocast_enabled("cuda", cuda)
-    torch.set_autocast_dtype("cuda", cuda_dtype)
+    *modes, anomaly = before
+    set_modes(tuple(modes))
     torch.autograd.set_detect_anomaly(anomaly)
     raise SideEffect(f"{subject} changes whether gradients are on, or autocast, for what follows it")
 

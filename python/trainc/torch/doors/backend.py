@@ -14,6 +14,7 @@ from trainc.base.errors import NotCompiled, UserError
 from trainc.torch import compat, device
 from trainc.torch.capture import turns
 from trainc.torch.capture.trace import tracing
+from trainc.torch.graph import wire
 from trainc.torch.graph.sizes import Symbols
 from trainc.torch.guards import overlap
 from trainc.torch.guards.overlap import Overlapping
@@ -55,6 +56,7 @@ def _static(gm: torch.nn.Module, inputs: Sequence[Any], tune: str) -> Callable[.
     if where is None:
         return gm.forward
     compiler = joint.Compiler(record, Runners(where, tune))
+    compiler.program = GraphAgain(record.name, gm, gm.forward)
 
     def compile() -> Callable[..., Any]:
         return _separately(gm.forward, joint.compile_flat(gm, overlap.apart(inputs), record, compiler), compiler)
@@ -86,16 +88,40 @@ def _compiled(
 
 
 def _separately(plain: Callable[..., Any], compiled: Callable[..., Any], compiler: joint.Compiler) -> Callable[..., Any]:
-    """`compiled`; where it writes an input that shares memory with another, `plain` runs in PyTorch."""
+    """`compiled`; where it writes an input that shares memory with another, `plain` runs in PyTorch; and where gradients of its
+    gradients are taken."""
 
     def run(*given: Any) -> Any:
+        if compiler.program.often:
+            return plain(*given)
         try:
             return compiled(*given)
         except Overlapping as reason:
             messages.warn_once("overlap", f"A graph of torch.compile runs in PyTorch where {reason}")
             return plain(*given)
 
-    return run if compiler.writes else compiled
+    return run
+
+
+class GraphAgain:
+    """A graph, done by PyTorch once more for the gradient of a gradient (`joint.second_order.Program`)."""
+
+    def __init__(self, name: str, gm: torch.fx.GraphModule, run: Callable[..., Sequence[Any]]):
+        self._name, self._run, self.often = name, run, False
+        regions = [node for node in gm.graph.nodes if isinstance(node.target, compat.HigherOrderOperator)]
+        self._region = (wire.origin(regions[0]) or regions[0].name) if regions else ""
+
+    def again(self, inputs: list[torch.Tensor]) -> Sequence[Any]:
+        return self._run(*inputs)
+
+    def asked(self, often: bool) -> None:
+        if self._region:  # Dynamo's autograd.Function loses the history of what it saves: a wrong number, without a word
+            raise UserError(f"{self._region}: torch.compile has no gradient of the gradient of this region")
+        self.often |= often
+        messages.warn_once(
+            f"second order {self._name}",
+            f"{self._name} runs in PyTorch where gradients of its gradients are taken (create_graph=True)",
+        )
 
 
 def _record(inputs: Sequence[Any], tune: str) -> records.Compilation:
@@ -129,11 +155,13 @@ def _by_sizes(gm: torch.fx.GraphModule, examples: Sequence[Any], tune: str) -> C
 
         def static() -> Callable[..., Any]:
             module, compiler = WithNumbers(gm, inputs, given), joint.Compiler(record, runners)
+            compiler.program = GraphAgain(record.name, gm, module)
             return _separately(module, joint.compile_flat(module, overlap.apart([*fixed, *moving]), record, compiler), compiler)
 
         def symbolic(symbols: Symbols) -> family.Serve:
             compiler = joint.Compiler(record, runners, symbols)
             module = WithNumbers(gm, inputs)
+            compiler.program = GraphAgain(record.name, gm, module)
             compiled = _separately(module, joint.compile_flat(module, overlap.apart(symbols.inputs), record, compiler), compiler)
             return lambda tensors, record: compiled if compiler.add_sizes(tensors, record) else None
 

@@ -15,12 +15,13 @@ from torch.nn.parameter import is_lazy
 from trainc.base import config, messages, records
 from trainc.base.errors import DependsOnData, NotCompiled, SideEffect, UserError
 from trainc.torch import compat, device, numbers
-from trainc.torch.capture import distributed, turns
+from trainc.torch.capture import again, distributed, turns
 from trainc.torch.capture.structure import Flattener, unflatten
 from trainc.torch.capture.trace import FlatCall, tracing
 from trainc.torch.compat import DeviceContext, function_modes
 from trainc.torch.doors import reasons
 from trainc.torch.doors.memory import ModelSettings
+from trainc.torch.doors.second_order import CallAgain, kind_of
 from trainc.torch.doors.signature import Call, Signature, describe_call, leaves_of, modes, stray, tensor_type
 from trainc.torch.doors.signatures import Entry, Signatures
 from trainc.torch.doors.traces import Traces
@@ -32,7 +33,6 @@ from trainc.torch.joint import compiler as joint
 from trainc.torch.joint import family
 from trainc.torch.run.deferred import out_of_sight
 from trainc.torch.run.runner import Runners
-from trainc.torch.verify import again
 
 Tensor = torch.Tensor
 
@@ -81,6 +81,7 @@ class CompiledCall:
         self._signatures = Signatures(self._model, self._is_full, self._seen_once.clear)
         self._unsettled: set[Any] = set()  # kinds of calls whose tracing changed Python state, once
         self._stateful: dict[Any, Entry] = {}  # those that did so again, and what runs them
+        self._second_order: set[tuple] = set()  # kinds of calls of whose gradients the program takes gradients
         self._busy = False
         self._beyond_dynamo = False  # whether a trace has shown that the program does what Dynamo would not do
         self._dynamo: Callable[..., Any] | None = None
@@ -163,6 +164,9 @@ class CompiledCall:
             if len(self._seen_once) < 10_000:
                 self._seen_once.add(call.key)
             return self._in_pytorch  # as in generate(), where a shape may never come again
+        if kind_of(call.kind) in self._second_order:
+            self._signatures.add(call.key, None, self._in_pytorch)
+            return self._in_pytorch
         if self._is_full():
             messages.warn_once(
                 f"signatures {id(self)}",
@@ -290,12 +294,17 @@ class CompiledCall:
         separate = overlap.apart(originals)
         tensors, arguments = separate[: len(tensors)], separate[len(tensors) :]
 
+        def again_of(numbers: bool) -> CallAgain:
+            return CallAgain(record.name, self._signatures.variants, shapes, call, numbers, self._differentiated_again)
+
         def static() -> Entry:
             compiler = joint.Compiler(record, attempt.runners, fusion=self._fusion, verification=self._verification)
+            compiler.program = again_of(False)
             return self._trace(attempt, [*tensors, *arguments], originals, compiler)
 
         def symbolic(symbols: Symbols) -> family.Serve:
             compiler = joint.Compiler(record, attempt.runners, symbols, self._fusion, self._verification)
+            compiler.program = again_of(symbols.numbers is not None)
             entry = self._trace(attempt, symbols.inputs, originals, compiler)
             return lambda inputs, record: entry if compiler.add_sizes(inputs, record) else None
 
@@ -332,6 +341,17 @@ class CompiledCall:
         return entry
 
     # -- what is not captured -----------------------------------------------------------------------------------------
+
+    def _differentiated_again(self, kind: tuple, often: bool) -> None:
+        """A gradient of a gradient of a call of this kind was asked for, which PyTorch makes by doing the call again; calls of
+        which it is asked `often` run in PyTorch from now on."""
+        name, what = type(self._model()).__name__, "gradients of its gradients are taken (create_graph=True)"
+        if not often:
+            messages.warn_once(f"second order {id(self)}", f"{name}: PyTorch does a call again where {what}")
+        elif kind_of(kind) not in self._second_order:
+            self._second_order.add(kind_of(kind))
+            self._signatures.serve_by(self._in_pytorch, lambda other: kind_of(other) == kind_of(kind))
+            self._tell(records.Compilation(name, route="eager", reason=what))
 
     def _route(self, attempt: Attempt) -> None:
         """Sends a signature through torch.compile's tracer, which sees Python itself, with trainc as its backend; to PyTorch

@@ -77,6 +77,10 @@ class Signatures:
         found = self._entries.setdefault(key, [])
         found.insert(0 if serving is not None and serving.slots else len(found), (serving, entry))
 
+    def serve_by(self, entry: Entry, concerns: Callable[[tuple], bool]) -> None:
+        """From now on `entry` alone serves calls whose kind this `concerns`."""
+        self._entries.update({key: [(None, entry)] for key in self._entries if concerns(key[1])})
+
     def traces(self) -> int:
         """The sizes of one trace have one entry."""
         found = (entry for entries in self._entries.values() for _, entry in entries)

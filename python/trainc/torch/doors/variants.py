@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from trainc.base.errors import NotCompiled
 from trainc.torch import numbers
@@ -94,6 +95,8 @@ class Variants:
 
     def _number(self, state: ModuleState) -> tuple[int, list[Tensor]]:
         tensors, values = state.tensors(), state.values()
+        if any(map(is_lazy, tensors)):
+            raise NotCompiled("this call makes the parameters of a lazy module", in_pytorch=True)
         types = [stored_type(t) for t in tensors]
         for i, (seen_values, seen_types) in enumerate(self.seen):
             if seen_types == types and seen_values == values:

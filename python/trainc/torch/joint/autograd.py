@@ -13,6 +13,7 @@ import torch
 
 from trainc.torch import compat
 from trainc.torch.compat import MutationType, OutputType, PlainTensorMeta, ViewAndMutationMeta, is_traceable_wrapper_subclass
+from trainc.torch.joint.second_order import SecondOrder
 from trainc.torch.run.deferred import plain
 
 Tensor = torch.Tensor
@@ -23,7 +24,7 @@ Layout = tuple[list[int], list[int]]
 
 
 def call_of(
-    metadata: ViewAndMutationMeta, layout: Layout, detached: list[int], forward: Forward, backward: Backward
+    metadata: ViewAndMutationMeta, layout: Layout, detached: list[int], forward: Forward, backward: Backward, again: SecondOrder
 ) -> Callable[[list[Tensor]], list[Tensor]]:
     """A call with AOTAutograd's contract: a list of the trace's inputs in, its outputs out; inputs that forward writes to are
     written. `metadata`: what AOTAutograd found out about the trace, which is plain; `detached`: inputs that have no gradient, and
@@ -36,11 +37,11 @@ def call_of(
     class Compiled(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, ...]:
+            ctx.call = again.keep(inputs)
             values = forward(*inputs)
             if written:  # what is saved, and what is written elsewhere, must not change with it
                 theirs = {id(inputs[i]) for i in written}
                 values = [t.clone() if id(t) in theirs else t for t in values]
-            ctx.inputs = [inputs[i] for i in differentiable]
             # A view knows what it is a view of, and so might a node come to own itself; its alias has its version counter.
             ctx.save_for_backward(*[t.detach() if compat.is_view(t) else t for t in values[made:]])
             ctx.mark_non_differentiable(*[values[i] for i in constant])
@@ -52,11 +53,14 @@ def call_of(
             saved, chosen = ctx.saved_tensors, [None if given[i] is None else plain(given[i]) for i in tangents]
             for tangent in chosen:
                 refuse(tangent)
-            inputs = ctx.inputs
+            call = ctx.call
             if not compat.keeps_graph():
-                ctx.inputs = []  # as the saved tensors: whoever keeps the loss does not keep what it was made of
-            if torch.is_grad_enabled():  # create_graph=True
-                return _Once.apply(lambda: tuple(backward(*saved, *chosen)), *inputs, *chosen)
+                ctx.call = None  # as the saved tensors: whoever keeps the loss does not keep what it was made of
+            if torch.is_grad_enabled() or any(t is not None and compat.is_legacy_batchedtensor(t) for t in chosen):
+                defined = {i - news: t for i, t in zip(tangents, chosen, strict=True) if t is not None}
+                gradients = again.gradients(call, defined, [i for i in differentiable if ctx.needs_input_grad[i]])
+                return tuple([gradients.get(i) for i in range(len(metadata.input_info))])
+            again.firsts += 1
             return tuple(backward(*saved, *chosen))
 
     def call(inputs: list[Tensor]) -> list[Tensor]:
@@ -112,28 +116,10 @@ def _is_statistic(info: Any) -> bool:
 
 def refuse(tangent: Tensor | None) -> None:
     """Raises where an output's gradient is none that a plan can read."""
-    if compat.functorch_transform() is not None or (
-        tangent is not None and compat.is_legacy_batchedtensor(tangent)
-    ):
-        raise RuntimeError("trainc: a compiled backward runs neither within vmap, grad or vjp nor with is_grads_batched")
+    if compat.functorch_transform() is not None:
+        raise RuntimeError("trainc: a compiled backward does not run within vmap, grad or vjp")
     if type(tangent) is not Tensor and is_traceable_wrapper_subclass(tangent):
         raise RuntimeError(f"trainc: an output's gradient is a {type(tangent).__name__}; compiled for an ordinary tensor")
-
-
-class _Once(torch.autograd.Function):
-    """The backward as part of a graph (create_graph=True), whose own gradients nobody can ask for: not by any of the inputs and
-    tangents that it depends on."""
-
-    @staticmethod
-    def forward(_ctx: Any, run: Callable[[], tuple[Tensor | None, ...]], *_: Tensor | None) -> tuple[Tensor | None, ...]:
-        return run()
-
-    @staticmethod
-    def backward(_ctx: Any, *_: Any) -> None:
-        raise RuntimeError(
-            "trainc: the gradient of a gradient is not compiled: leave this model out of trainc.compile "
-            "(trainc run --leave CLASS)"
-        )
 
 
 __all__ = ["Backward", "Forward", "Layout", "call_of", "is_plain", "layout_of"]

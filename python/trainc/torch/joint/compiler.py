@@ -19,6 +19,7 @@ from trainc.base.errors import NotCompiled
 from trainc.base.records import Compilation
 from trainc.torch import compat, numbers
 from trainc.torch.capture import distributed, operation_cache, traced_kernels, turns
+from trainc.torch.capture.bound import bounded
 from trainc.torch.capture.constants import fake_mode_of, lift_constants
 from trainc.torch.capture.dtypes import refuse_mixed
 from trainc.torch.capture.trace import recurrent_layers
@@ -29,8 +30,10 @@ from trainc.torch.graph.sizes import Symbols, Template
 from trainc.torch.guards.watch import suspended
 from trainc.torch.joint import autograd
 from trainc.torch.joint.reached import TangentsOfGradients
+from trainc.torch.joint.second_order import Program, SecondOrder, modes_now
 from trainc.torch.joint.specialization import Inference, Specialization, TraceContext
 from trainc.torch.patches import patched
+from trainc.torch.run import rerun
 from trainc.torch.run.runner import Runners
 
 _HALF = "trainc_half"
@@ -52,6 +55,8 @@ class Compiler:
         self._make: Make | None = None
         self.reached = TangentsOfGradients()
         self.is_users: Callable[[torch.Tensor], bool] = lambda _: False
+        self._modes = modes_now()
+        self.program: Program  # set before the trace, by whoever asks for it
         self.before_backward: Callable[[], None] | None = None  # raises where the program's own backward would find other values
         self.result: Callable[[], Any] = tuple  # the structure of what the call gives back, once it is traced
         self._halves: tuple[autograd.Forward, autograd.Backward]  # after the partition
@@ -104,7 +109,8 @@ class Compiler:
         count = len(primals) + len(constants)
         _set_outputs(gm, [*outputs, *[None] * len(constants)])
         reached = self.reached.gradients(gradients, tangents)
-        context = TraceContext(len(primals), constants, num_fwd_outputs, reached, _written(primals), self.device)
+        self._draws = rerun.draws(gm.graph)
+        context = TraceContext(len(primals), constants, num_fwd_outputs, reached, _written(primals), self._draws, self.device)
         first = self._first(gm, lambda gm, record: Specialization(self, gm, record, context))
         # What the backward reads of what the caller holds: primals, and (from `count` on) results of the forward.
         held = context.held
@@ -141,7 +147,10 @@ class Compiler:
     def call_of_both(self, metadata: Any, detached: list[int]) -> Callable[[list[torch.Tensor]], list[torch.Tensor]] | None:
         """The call of both halves, once there is a partition; None where it takes AOTAutograd's wrappers."""
         self.layout = autograd.layout_of(metadata)
-        return None if self.layout is None else autograd.call_of(metadata, self.layout, detached, *self._halves)
+        if self.layout is None:
+            return None
+        again = SecondOrder(self._record.name, self.device, self.program, self._modes, self.layout[0], self._draws)
+        return autograd.call_of(metadata, self.layout, detached, *self._halves, again)
 
     # -- the compilers ------------------------------------------------------------------------------------------------
 
@@ -258,7 +267,7 @@ def aot_settings(compiler: Compiler):
         compiler.writes = [i for i, info in enumerate(about["runtime_metadata"].input_info) if info.mutates_data]
         ours = compiler.call_of_both(about["runtime_metadata"], about["indices_of_inps_to_detach"]) if trace_joint else None
         if ours is None and trace_joint:
-            _materialize_no_zeros(call.__self__)  # `call` is the apply of AOTAutograd's node
+            _extend(call.__self__, compiler)  # `call` is the apply of AOTAutograd's node
         return ours or wrapped(call, trace_joint=trace_joint, **about)
 
     def log_where_asked(*args: Any) -> str | None:  # it writes the graph as text (0.1 s for GPT-2), also where nobody reads that
@@ -277,15 +286,22 @@ def aot_settings(compiler: Compiler):
         yield
 
 
-def _materialize_no_zeros(node: type[torch.autograd.Function]) -> None:
-    forward = node.forward
+def _extend(node: type[torch.autograd.Function], compiler: Compiler) -> None:
+    """AOTAutograd's node gives no zeros for outputs that are not used; and where a gradient of a gradient may be asked for, which
+    it refuses, its program is told, whose next calls PyTorch runs."""
+    forward, backward = node.forward, node.backward
 
     def without(ctx: Any, *inputs: Any) -> Any:
         outputs = forward(ctx, *inputs)
         ctx.set_materialize_grads(False)
         return outputs
 
-    node.forward = staticmethod(without)
+    def told(ctx: Any, *tangents: Any) -> Any:
+        if torch.is_grad_enabled():
+            compiler.program.asked(True)
+        return backward(ctx, *tangents)
+
+    node.forward, node.backward = staticmethod(without), staticmethod(told)
 
 
 def _draws_are_kept() -> contextlib.AbstractContextManager:
@@ -303,7 +319,7 @@ def compile_flat(
     UserError where the memory that `record.limit` allows is not enough."""
     with (
         turns.alone(), aot_settings(compiler), compiler.reached.watched(),
-        recurrent_layers(), traced_kernels.as_eager(), operation_cache.quick(),
+        recurrent_layers(), traced_kernels.as_eager(), operation_cache.quick(), bounded(),
     ):  # fmt: skip
         return compat.aot_module_simplified(
             module,

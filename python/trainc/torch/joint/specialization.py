@@ -35,9 +35,10 @@ class TraceContext:
     """What all specializations of one trace share."""
 
     def __init__(
-        self, primals: int, constants: list[Tensor], forward_outputs: int, reached: list[int], written: set[int], device: Host
-    ):
-        self.device = device
+        self, primals: int, constants: list[Tensor], forward_outputs: int, reached: list[int], written: set[int], draws: bool,
+        device: Host,
+    ):  # fmt: skip
+        self.device, self.draws = device, draws  # whether a call draws random numbers
         self.primals, self.constants, self.forward_outputs = primals, constants, forward_outputs
         self.written = written  # primals that the program changes when the forward is over
         self.reached = reached  # of each gradient, a bit for each tangent that it is made for (reached.py)
@@ -136,7 +137,7 @@ class Specialization:
             self.apart.check(inputs, self._compiler.writes)
         arena = context.pool.tensor(self.arena_bytes, torch.uint8, (self.arena_bytes,), (1,))
         if self._graph is not None:
-            arena.trainc_rerun = Rerun(self._graph, inputs, context.written, context.device)
+            arena.trainc_rerun = Rerun(inputs, context.written, context.device, context.draws, self._graph)
         look = self._look_at(inputs)
         results = self._joint.forward([*inputs, *context.constants], arena)
         if self._deferred_metas:

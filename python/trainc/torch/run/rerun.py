@@ -1,7 +1,8 @@
 """A forward call as it was, so that PyTorch can run it again where the plan of its backward cannot be compiled.
 
 The backward is compiled when autograd comes to it, and reads what the forward's plan saved, which nobody else can read. Until a
-backward has been compiled, each call therefore keeps what it was given; afterwards nothing is kept.
+backward has been compiled, each call therefore keeps what it was given; afterwards its autograd node alone does, for the gradient
+of a gradient (joint/second_order.py).
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ Tensor = torch.Tensor
 
 
 class Rerun:
-    def __init__(self, graph: torch.fx.GraphModule, inputs: Sequence[Tensor | None], written: Collection[int], device: Host):
-        """Before the call. `graph`: the joint graph; `written`: inputs that change when the call is over."""
+    def __init__(
+        self, inputs: Sequence[Tensor | None], written: Collection[int], device: Host, draws: bool,
+        graph: torch.fx.GraphModule | None = None,
+    ):  # fmt: skip
+        """Before the call. `written`: inputs that change when it is over; `draws`: whether it draws random numbers; `graph`: the
+        joint graph."""
         self.graph = graph
         self._inputs = [t.clone() if i in written and t is not None else t for i, t in enumerate(inputs)]
         self._versions = [_version(t) for t in self._inputs]
-        draws = any(wire.is_random(node.target) for node in graph.graph.nodes)
         self._device, self._state = device, device.generator().get_state() if draws else None
 
     def inputs(self) -> list[Tensor | None] | None:
@@ -45,8 +49,12 @@ class Rerun:
             generator.set_state(now)
 
 
+def draws(graph: torch.fx.Graph) -> bool:
+    return any(wire.is_random(node.target) for node in graph.nodes)
+
+
 def _version(tensor: Tensor | None) -> int:
     return -1 if tensor is None or tensor.is_inference() else tensor._version
 
 
-__all__ = ["Rerun"]
+__all__ = ["Rerun", "draws"]

@@ -7,55 +7,27 @@ captured (docs/capture.md, "What is watched"), so there is none that could chang
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 
-from trainc.torch import compat
-from trainc.torch.capture import turns
-from trainc.torch.capture.structure import Flattener, unflatten
+from trainc.torch.capture import again
+from trainc.torch.capture.structure import Flattener
 from trainc.torch.device import Host
-from trainc.torch.guards.state import ModuleState, Snapshot
+from trainc.torch.guards.state import ModuleState
 from trainc.torch.verify.program import generator_at
 
 Tensor = torch.Tensor
-
-_threads: list[int] = []  # that run one again
-
-
-def is_running() -> bool:
-    """Whether this thread runs a program again: modules that were compiled by themselves run in PyTorch, too. Every call asks."""
-    return bool(_threads) and threading.get_ident() in _threads
-
-
-@contextlib.contextmanager
-def _running() -> Iterator[None]:
-    thread = threading.get_ident()
-    _threads.append(thread)
-    try:
-        yield
-    finally:
-        _threads.remove(thread)
-
 
 class Again:
     """`given`: copies of the model's tensors and the arguments' tensors; `args`, `kwargs`: of the call."""
 
     def __init__(self, state: ModuleState, given: Sequence[Tensor], args: tuple, kwargs: dict, device: Host, generator: Tensor):
         structure = Flattener().flatten((args, kwargs))
-        count = len(state.tensors())
         self.inputs, versions = list(given), [t._version for t in given]
-        snapshot = Snapshot(state.root)
-        try:
-            with _running(), turns.alone(state.root), generator_at(device, generator):
-                with state.swapped(self.inputs[:count]):
-                    args, kwargs = unflatten(structure, self.inputs[count:])
-                    result = compat.uncompiled_call(state.root)(*args, **kwargs)
-                self.state = device.generator().get_state()
-        finally:
-            self.changed = snapshot.restore_attributes()  # in the user's terms, or None
+        with generator_at(device, generator):
+            result, self.changed = again.result_of(state, structure, self.inputs)
+            self.state = device.generator().get_state()
         flattener = Flattener(known=lambda _: False)
         flattener.flatten(result)
         self.outputs = flattener.tensors
@@ -68,7 +40,7 @@ class Again:
         pairs = [(output, tangent) for output, tangent in pairs if output.requires_grad]
         if not pairs:
             return dict.fromkeys(wanting)
-        with _running():
+        with again.running():
             made = torch.autograd.grad(
                 [output for output, _ in pairs], [self.inputs[i] for i in wanting], [tangent for _, tangent in pairs],
                 allow_unused=True, retain_graph=True,
@@ -76,4 +48,4 @@ class Again:
         return dict(zip(wanting, made, strict=True))
 
 
-__all__ = ["Again", "is_running"]
+__all__ = ["Again"]
