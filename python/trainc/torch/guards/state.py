@@ -206,7 +206,9 @@ class ModuleState:
         if any(self._hooks):
             for path, module in self.root.named_modules():
                 for key in compat.MODULE_HOOKS:
-                    if module.__dict__[key] and not (path and key in compat.FORWARD_HOOKS):
+                    # A lazy module's hook gives its parameters their sizes: a trace has no tensors for them.
+                    lazy = any(map(torch.nn.parameter.is_lazy, module.parameters(recurse=False)))
+                    if module.__dict__[key] and (lazy or not path or key not in compat.FORWARD_HOOKS):
                         return f"`{path or type(module).__name__}` has {key.strip('_').replace('_', ' ')}"
         if compat.has_global_module_hooks():
             return "a hook is registered on all modules"
