@@ -131,8 +131,11 @@ gpu-kit: .venv/package.stamp  ## out/gpu-kit: what a machine with a GPU and with
 check-losses: build  ## GPT-2 124M, 4 x 256, 30 steps: losses against eager's own spread, through both doors (about half an hour)
 	python bench/losses.py $(ARGS)
 
-wheel: .venv/package.stamp  ## dist/trainc-*.whl
-	pip wheel --no-deps --no-build-isolation -w dist .
+wheel: .venv/package.stamp  ## dist/trainc-*.whl, with the libraries that not every machine has, checked in a fresh environment
+	rm -rf dist/trainc-*.whl build/wheelhouse
+	pip wheel --no-deps --no-build-isolation -w build/wheelhouse .
+	auditwheel repair -w dist build/wheelhouse/trainc-*.whl
+	python tests/wheel.py dist/trainc-*.whl
 
 lint: .venv/package.stamp  ## ruff over the Python code, the layout of the C++ code
 	ruff check python tests bench examples kit
