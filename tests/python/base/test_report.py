@@ -66,9 +66,31 @@ def test_memory_lies_where_the_plans_text_says(tmp_path):
     assert seen > 3
 
 
+class Lines(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(32, 48), torch.nn.Linear(48, 16)
+
+    def forward(self, x):
+        y = self.a(x).tanh()
+        z = torch.exp(y * 0.1)
+        return self.b(z).square().sum()
+
+
+def test_what_is_kept_is_of_the_line_that_made_it(tmp_path):
+    model = Lines()
+    model, optimizer = trainc.compile(model, torch.optim.SGD(model.parameters()))
+    model(torch.randn(8, 32)).backward()
+    forward, backward = trainc.report(model, tmp_path / "a.html").figures.phases
+    made = {b.offset: b for b in forward.blocks if b.arena == "saved"}
+    found = [b for b in backward.blocks if b.arena == "saved" and not b.written]
+    assert found and all((b.line, b.bytes) == (made[b.offset].line, made[b.offset].bytes) for b in found)
+    assert all(b.line.startswith("test_report.py:") for b in found)
+
+
 def test_memory_in_which_several_lie_counts_once():
     def block(name: str, offset: int, size: int, first: int, last: int, arena: str = "temporary", over: str = "") -> Block:
-        return Block(arena, name, "u8[1]", offset, size, first, last, "", over)
+        return Block(arena, name, "u8[1]", offset, size, first, last, "", over=over)
 
     blocks = [
         block("a", 0, 100, 0, 1), block("b", 0, 60, 1, 2, over="a"), block("c", 100, 10, 1, 1), block("d", 0, 40, 1, 1, "saved"),

@@ -65,7 +65,8 @@ class Block:
     bytes: int
     first: int
     last: int
-    line: str
+    line: str  # that writes it; where no plan of the step does, that reads it first
+    written: bool = True  # by this plan
     over: str = ""  # the buffer in whose memory it is written
 
     @property
@@ -133,6 +134,7 @@ def phases_of(compilations: list[records.Compilation]) -> list[Phase]:
     last = max(timed, key=lambda c: max(_start(plan) for _, plan in _plans(c)), default=None)
     chosen = [last] if last is not None else models[-1:]
     found = [_phase(name, plan) for c in [*chosen, *optimizers] for name, plan in _plans(c)]
+    _name_makers(found)
     return _distinct(found)
 
 
@@ -201,8 +203,16 @@ def _phase(name: str, plan: Any) -> Phase:
 def _block(b: dict, steps: int) -> Block:
     last = min(b["last"], steps - 1)  # one that outlasts the plan ends a step behind it
     return Block(
-        b["arena"], b["name"], b["type"], b["offset"], b["bytes"], b["first"], last, line_of(b["origins"]), b.get("over", "")
-    )
+        b["arena"], b["name"], b["type"], b["offset"], b["bytes"], b["first"], last, line_of(b["origins"]), b["written"],
+        b.get("over", ""),
+    )  # fmt: skip
+
+
+def _name_makers(phases: list[Phase]) -> None:
+    """What the backward finds in the handle's arena is of the lines that the forward wrote it for."""
+    made = {b.offset: b.line for p in phases if p.name == "forward" for b in p.blocks if b.arena == "saved" and b.written}
+    for block in (b for p in phases for b in p.blocks if b.arena == "saved" and not b.written):
+        block.line = made.get(block.offset, block.line)
 
 
 __all__ = ["Block", "Kernel", "Part", "Phase", "line_of", "phases_of"]
