@@ -152,6 +152,42 @@ def test_a_hook_that_is_registered_anew_at_each_call_is_one(engine, strict):
     assert len(records.of(ours)) == 3
 
 
+ELSEWHERE = nn.Tanh()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_hooks_of_a_module_that_is_no_part_of_the_model(core):
+    class Outer(nn.Linear):
+        def forward(self, x):
+            return ELSEWHERE(super().forward(x))
+
+    torch.manual_seed(0)
+    plain = Outer(4, 4)
+    ours = trainc.compile(copy.deepcopy(plain))
+    x = torch.randn(3, 4)
+
+    def compare():
+        results = []
+        for model in (ours, plain):
+            model.zero_grad()
+            results.append(model(x))
+            results[-1].sum().backward()
+        assert_same(results[0], results[1])
+        assert_same(gradients(ours), gradients(plain))
+
+    compare()
+    for name in ("reads a global", "of the backward"):
+        SCALE[0] = 2.0
+        holder = nn.Module()
+        holder.b = ELSEWHERE
+        handle = HOOKS[name](holder)
+        compare()
+        SCALE[0] = 3.0
+        compare()
+        handle.remove()
+        compare()
+
+
 def test_the_order_of_hooks(engine, strict):
     torch.manual_seed(0)
     plain = Net("compiled")

@@ -18,8 +18,9 @@ from trainc.torch.patches import patched
 def bounded() -> Iterator[None]:
     """For the time of a trace: NotCompiled where the program does more operations than `config` allows. Those of its forward
     count twice, as they are traced."""
-    setting = "max_operations" if torch.is_grad_enabled() else "max_operations_without_gradients"
-    most = getattr(config, setting)
+    setting, most = "max_operations", config.max_operations
+    if not torch.is_grad_enabled():
+        setting, most = "max_operations_without_gradients", config.max_operations_without_gradients
     dispatch, done = compat.FUNCTIONAL_DISPATCH.original(), 0
 
     def counted(mode: Any, *args: Any, **kwargs: Any) -> Any:
