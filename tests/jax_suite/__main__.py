@@ -31,7 +31,7 @@ FILES = (
 CLASSES = {
     "compiled": "passed; every function that the test jits was compiled",
     "fell back": "passed; some function was XLA's, for a reason that was told",
-    "no jit": "passed; the test jits nothing, or within a function that is traced already",
+    "no jit": "the test jits nothing (by its text: not run), or within a function that is traced already",
     "skipped": "the test skips itself",
     "fails plainly": "fails without us, too",
     "looks inside": "fails; asks the jitted function for its module or its jaxpr, which are not JAX's own",
@@ -39,7 +39,7 @@ CLASSES = {
     "crash": "the process died",
     "hang": "not done in time",
 }
-PARTS = 12  # of a file's tests, a process each where one has grown
+PARTS = 12  # of a file's tests, each a cross-section of it
 
 
 def run(args: argparse.Namespace, results: Results) -> None:
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace, results: Results) -> None:
             sys.exit(f"there is no {path}")
     groups = [(name, part) for part in range(PARTS) for name in args.files]
     if args.sample:
-        groups = groups[::11]
+        groups = groups[: len(args.files)]
     left = [g for g in groups if f"{g[0]}/{g[1]} of {PARTS}" not in done[g[0]]]
 
     def tell(verdict: dict) -> None:
@@ -110,7 +110,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="TEXT", help="only tests whose name holds one of these")
     parser.add_argument("--cases", type=int, default=3, metavar="N", help="that JAX draws of each generated test (default 3)")
     parser.add_argument("--x64", action="store_true", help="with JAX_ENABLE_X64: f64 and i64 are drawn, too")
-    parser.add_argument("--sample", action="store_true", help="every eleventh part: some minutes")
+    parser.add_argument("--sample", action="store_true", help="one part of each file: some minutes")
     add_options(parser, "out/jax_suite/results.jsonl", timeout=120)
     args = parser.parse_args()
     os.environ |= {"JAX_NUM_GENERATED_CASES": str(args.cases), "JAX_ENABLE_X64": str(int(args.x64)), "JAX_PLATFORMS": "cpu"}

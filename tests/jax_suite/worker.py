@@ -85,21 +85,25 @@ def main() -> None:
     asked = requests()
     import absl.flags
     import jax
-
     import through as door
+    from texts import Text
 
     absl.flags.FLAGS(["jax_suite"], known_only=True)
     logging.disable(logging.WARNING)
     loaded: dict[str, list[unittest.TestCase]] = {}
+    texts: dict[str, Text] = {}
     through = None
     for (file, part, parts, patterns, skip), answer in asked:
         if file not in loaded:
-            loaded[file] = tests_of(file)
+            loaded[file], texts[file] = tests_of(file), Text(file)
         through = through or door.Through()
         tests, done = loaded[file], set(skip)
-        for number, test in enumerate(tests[len(tests) * part // parts : len(tests) * (part + 1) // parts]):
+        for number, test in enumerate(tests[part::parts]):
             case = f"{Path(file).stem}/{name_of(test)}"
             if case in done or (patterns and not any(p in case for p in patterns)):
+                continue
+            if not texts[file].jits(test._testMethodName):
+                answer({"case": case, "door": "jit", "class": "no jit", "reason": "by its text"})
                 continue
             answer({"begin": case})
             start = time.monotonic()

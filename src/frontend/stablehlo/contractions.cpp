@@ -1,4 +1,5 @@
 // Products: dot_general is a contraction of rank 3.
+#include "frontend/stablehlo/products.h"
 #include "frontend/stablehlo/table.h"
 
 namespace trainc::frontend::stablehlo {
@@ -28,13 +29,16 @@ struct Operand {
   }
 };
 
-/// Integers: the graph's contraction is of floats.
+}  // namespace
+
 Value contract(Value x, Value y) {
   if (is_float(x.dtype())) return with(x, x.b->contract(x.node, y.node));
   x = reshape(x, {x.size(0), x.size(1), 1, x.size(2)});
   y = reshape(y, {y.size(0), 1, y.size(1), y.size(2)});
   return formulas::sum(x * y, {3}, /*keep=*/false);
 }
+
+namespace {
 
 Values dot_general(const Call& c) {
   const Json& dims = c.object("dot_dimension_numbers");

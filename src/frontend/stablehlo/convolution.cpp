@@ -2,6 +2,7 @@
 // output channels, and k is (taps, input channels).
 #include "frontend/formulas/windows.h"
 #include "frontend/stablehlo/parts.h"
+#include "frontend/stablehlo/products.h"
 #include "frontend/stablehlo/table.h"
 
 namespace trainc::frontend::stablehlo {
@@ -35,7 +36,7 @@ Value convolve(Value x, Value w, const Convolution& v) {
   seen = reshape(seen, {v.batch_groups, images * places, taps, v.feature_groups, channels});
   seen = reshape(permute(seen, {0, 3, 1, 2, 4}), {groups, images * places, taps * channels});
   const Value columns = reshape(w, {groups, out / groups, taps * channels});
-  const Value sums = with(x, x.b->contract(seen.node, columns.node));  // [groups, N * grid, O / groups]
+  const Value sums = contract(seen, columns);  // [groups, N * grid, O / groups]
   return reshape(permute(sums, {1, 0, 2}), join({{images}, grid, {out}}));
 }
 
@@ -87,7 +88,6 @@ Values convolution(const Call& c) {
     return join({field(dims, first), field(dims, spatial), field(dims, last)});
   };
   const DType sums = compute_dtype(c.dtype());
-  c.need(is_float(sums), "of integers is not compiled");
   const Value x = permute(cast(c.operand(0), sums),
                           order("input_batch_dimension", "input_spatial_dimensions", "input_feature_dimension"));
   Value w = permute(cast(c.operand(1), sums), order("kernel_output_feature_dimension", "kernel_spatial_dimensions",

@@ -375,6 +375,19 @@ case(
     random(4, 3, 3, 3, dtype=BF16, seed=1),
     relative=1e-2,
 )
+for d in (np.int32, np.int8, np.uint16):
+    case(
+        f"conv/{name_of(d)}",
+        lambda x, w: lax.conv_general_dilated(x, w, (1, 2), [(1, 1), (0, 1)], lhs_dilation=(2, 1)),
+        random(2, 3, 6, 5, dtype=d),
+        random(4, 3, 3, 3, dtype=d, seed=1),
+    )
+case(
+    "conv/wider",
+    lambda x, w: lax.conv_general_dilated(x, w, (1, 1), "SAME", preferred_element_type=jnp.int32),
+    random(2, 3, 6, 5, dtype=np.int8),
+    random(4, 3, 3, 3, dtype=np.int8, seed=1),
+)
 case(
     "conv_transpose",
     lambda x, w: lax.conv_transpose(x, w, (2, 2), "SAME"),
