@@ -13,9 +13,11 @@ from reported import step, timed_report, trained
 
 import trainc
 from trainc.base import records
+from trainc.base.page import html as page_html
 from trainc.base.page import timeline
 from trainc.base.page.figures import Figures
 from trainc.base.page.marks import seconds_text, steps_of
+from trainc.base.page.phases import Part
 from trainc.base.page.sources import source_of
 from trainc.base.report import Explanation
 
@@ -255,6 +257,14 @@ def test_a_long_gap_between_plans_is_cut():
     assert scale.at(0) == 0 and scale.at(9.0) == pytest.approx(1000)
     assert scale.at(1.0) < scale.at(3.0) == scale.at(6.0) < scale.at(7.0)  # a time within the gap is at its end
     assert "+5 s" in timeline.timeline(figures) and "not to scale" in timeline.timeline(figures)
+
+
+def test_time_in_which_no_thread_works_is_told():
+    figures = figures_of(Timed("f", [(1.0, 1.0)]), Timed("b", [(2.0, 3.0)]))
+    assert figures.idle == 0 and "no thread works" not in page_html.page(figures)
+    figures.kernels[1].parts = [Part(1, 1.0, 1.0)]
+    assert figures.idle == pytest.approx(0.5)
+    assert "In 50% of the plans' time no thread works" in page_html.page(figures)
 
 
 def test_many_short_kernels_are_few_marks():

@@ -96,6 +96,11 @@ class Figures:
     def compiled_seconds(self) -> float:
         return sum(kernel.seconds for kernel in self.kernels if kernel.kind != "extern")
 
+    @property
+    def idle(self) -> float:
+        """The share of the plans' time in which a kernel runs and no thread works on it."""
+        return sum(kernel.idle() * kernel.seconds for kernel in self.kernels) / self.seconds if self.seconds else 0.0
+
     def roof(self, kernel: Kernel) -> float:
         """The share of what the machine can do that it reaches: of the least time that its FLOPs and bytes need; 0 if unknown."""
         if not self.peaks or not kernel.seconds:

@@ -124,6 +124,8 @@ def _time(figures: Figures) -> str:
         told += "Hatched: what Python and PyTorch do between two plans."
     else:
         told += "The plans ran last in different steps: they are laid end to end."
+    if figures.idle >= 0.1:
+        told += f" In {percent(figures.idle)} of the plans' time no thread works: kernels are short, or others have the cores."
     return f"<p class=soft>{told}</p>{timeline(figures)}"
 
 
