@@ -154,6 +154,8 @@ MODULE_TABLES = frozenset({"_parameters", "_buffers", "_modules"})  # which the 
 FORWARD_HOOKS = {"_forward_pre_hooks": "_forward_pre_hooks_with_kwargs", "_forward_hooks": "_forward_hooks_with_kwargs"}
 BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 HOOKS_AFTER_ERRORS = "_forward_hooks_always_called"  # also where forward has raised
+# Until 2.12, clamp with one bound leaves it out where it is NaN: nothing is cut off. (Its gradient is another's: 0.)
+CLAMP_SKIPS_NAN = not bool(torch.ones(1, device="cpu").clamp(min=float("nan")).isnan())
 # those of a trace's tensors, which the program has not put there
 FUNCTIONAL_TENSOR_ATTRIBUTES = frozenset({"elem", "_inference_mode_base", "_is_param", "_is_buffer"})
 REASONS_OF_DATA = ("_local_scalar_dense", "data-dependent", "data dependent", "DataDependent", "DynamicOutputShape", "guard on")

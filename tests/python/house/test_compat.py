@@ -538,3 +538,11 @@ def test_a_span_is_there_where_a_profiler_is():
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler, compat.span("inside"):
         torch.ones(1)
     assert "trainc: inside" in [event.key for event in profiler.key_averages()]
+
+
+def test_a_bound_of_clamp_that_is_nan():
+    x, nan = torch.tensor([1.0, -2.0]), float("nan")
+    assert torch.clamp(x, min=nan).equal(x) == torch.clamp(x, max=nan).equal(x) == compat.CLAMP_SKIPS_NAN
+    bound = torch.tensor(nan)
+    for always in (torch.clamp(x, nan, 3.0), torch.clamp(x, 0.0, nan), torch.clamp_min(x, nan), torch.clamp(x, bound)):
+        assert always.isnan().all()

@@ -306,10 +306,10 @@ def test_every_row_has_a_case() -> None:
 
 
 OTHER_FAMILIES = (
-    "_adaptive", "_index_put", "as_strided", "classes", "col2im", "diag", "im2col", "unfold", "_log_softmax", "_native_batch", "_reshape", "_safe_softmax", "_scaled", "_softmax", "_unsafe", "addmm", "addmv", "alias",
+    "_adaptive", "_index_put", "as_strided", "channel_shuffle", "classes", "col2im", "diag", "im2col", "unfold", "_log_softmax", "_native_batch", "_reshape", "_safe_softmax", "_scaled", "_softmax", "_unsafe", "addmm", "addmv", "alias",
     "all", "amax", "amin", "any", "arange", "argm", "avg_pool", "baddbmm", "bernoulli", "bmm", "cat", "clone", "constant_pad", "contiguous", "convolution",
     "cumsum", "detach", "dot", "embedding", "empty", "expand", "eye", "flip", "full", "gather", "index", "lift", "linalg", "logsumexp", "max.", "max", "mean",
-    "min", "mm", "mv", "native_", "new_", "nll_", "norm", "ones", "permute", "prod", "repeat", "reshape", "roll", "scalar_tensor", "scatter", "select", "slice",
+    "min", "mm", "mv", "native_", "new_", "nll_", "norm", "ones", "permute", "pixel", "prod", "repeat", "reshape", "roll", "scalar_tensor", "scatter", "select", "slice",
     "split", "squeeze", "stack", "std", "sum", "t", "transpose", "tril", "triu", "unbind", "unsqueeze", "var", "view", "zeros",
 )  # fmt: skip
 PYTHON_NEVER_CALLS = {  # other names of rows that have a case, which a trace replaces

@@ -184,6 +184,18 @@ def _refuse_higher_order(node: torch.fx.Node) -> None:
         raise InternalError(f"{origin(node)}: {what} is not compiled")
 
 
+def _numbers(node: torch.fx.Node) -> tuple[tuple, dict]:
+    """The arguments of a call, as this PyTorch takes them."""
+    if compat.CLAMP_SKIPS_NAN and node.target is torch.ops.aten.clamp.default:
+        given = dict(zip(("self", "min", "max"), node.args, strict=False)) | node.kwargs
+        low, high = given.get("min"), given.get("max")
+        if high is None and isinstance(low, float) and math.isnan(low):
+            return (given["self"], -math.inf), {}
+        if low is None and isinstance(high, float) and math.isnan(high):
+            return (given["self"], None, math.inf), {}
+    return node.args, node.kwargs
+
+
 def node_json(node: torch.fx.Node) -> dict:
     if node.op == "placeholder":
         return {"op": "placeholder", "name": node.name, "val": value(node.meta.get("val"), node.name)}
@@ -192,9 +204,10 @@ def node_json(node: torch.fx.Node) -> dict:
         return {"op": "output", "args": [argument(arg) for arg in _flat(node.args[0])]}
     _refuse_higher_order(node)
     _refuse_arithmetic(node)
+    args, kwargs = _numbers(node)
     return {
         "op": "call", "name": node.name, "target": target_name(node.target),
-        "args": [argument(arg) for arg in node.args], "kwargs": {key: argument(arg) for key, arg in node.kwargs.items()},
+        "args": [argument(arg) for arg in args], "kwargs": {key: argument(arg) for key, arg in kwargs.items()},
         "val": value(node.meta.get("val"), node.name), "origin": origin(node), "random": is_random(node.target),
         "recompute": bool(node.meta.get(RECOMPUTE) or node.meta.get("recompute")),
         "aliases": aliases(node), "writes": _effects(node.target)[0],
