@@ -79,7 +79,10 @@ from torch._C import (
 )  # fmt: skip
 from torch._C import _disabled_torch_function_impl as no_torch_function  # as a class's __torch_function__: none of its own
 from torch._C._functorch import is_legacy_batchedtensor, peek_interpreter_stack as functorch_transform
-from torch.nn.modules.module import _has_any_global_hook as has_global_module_hooks
+from torch.nn.modules.module import (
+    _WrappedHook as WrappedHook,  # around a module's hook that is no full backward hook, where the module is called
+    _has_any_global_hook as has_global_module_hooks,
+)  # fmt: skip
 
 # -- autograd's engine in the middle of a backward ---------------------------------------------------------------------------
 from torch._C import _will_engine_execute_node as will_execute

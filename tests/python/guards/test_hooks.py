@@ -77,6 +77,9 @@ HOOKS = {
     "sets an attribute": lambda m: m.b.register_forward_hook(lambda module, args, result: setattr(module, "last", 2 * result)),
     "after an error": lambda m: m.b.register_forward_hook(lambda module, args, result: SEEN.append(1), always_call=True),
     "of the backward": lambda m: m.b.register_full_backward_hook(lambda module, inputs, outputs: (inputs[0] * SCALE[0],)),
+    "of the backward, not a full one": lambda m: m.b.register_backward_hook(
+        lambda module, inputs, outputs: (inputs[0] * SCALE[0], *inputs[1:])
+    ),
     "of the model's backward": lambda m: m.register_full_backward_pre_hook(lambda module, outputs: (outputs[0] * SCALE[0],)),
     "of the backward, appends": lambda m: m.b.register_full_backward_hook(lambda module, inputs, outputs: SEEN.append(1)),
     "of the backward, draws": lambda m: m.b.register_full_backward_hook(
@@ -152,14 +155,14 @@ def test_a_hook_that_is_registered_anew_at_each_call_is_one(engine, strict):
     assert len(records.of(ours)) == 3
 
 
-ELSEWHERE = nn.Tanh()
+ELSEWHERE = [nn.Tanh()]
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_hooks_of_a_module_that_is_no_part_of_the_model(core):
     class Outer(nn.Linear):
         def forward(self, x):
-            return ELSEWHERE(super().forward(x))
+            return ELSEWHERE[0](super().forward(x))
 
     torch.manual_seed(0)
     plain = Outer(4, 4)
@@ -176,10 +179,12 @@ def test_hooks_of_a_module_that_is_no_part_of_the_model(core):
         assert_same(gradients(ours), gradients(plain))
 
     compare()
-    for name in ("reads a global", "of the backward"):
+    for name in ("reads a global", "of the backward", "of the backward, not a full one"):
         SCALE[0] = 2.0
+        ELSEWHERE[0] = nn.Tanh()  # one has hooks of one kind
+        compare()
         holder = nn.Module()
-        holder.b = ELSEWHERE
+        holder.b = ELSEWHERE[0]
         handle = HOOKS[name](holder)
         compare()
         SCALE[0] = 3.0

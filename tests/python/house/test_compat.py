@@ -406,6 +406,19 @@ def test_which_dictionaries_have_a_modules_hooks():
     assert vars(module)[compat.HOOKS_AFTER_ERRORS].keys() == vars(module)["_forward_hooks"].keys()
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("register", ["register_backward_hook", "register_full_backward_hook", "register_full_backward_pre_hook"])
+def test_a_call_makes_something_of_backward_hooks(register, monkeypatch):
+    made = []
+    for kind in (compat.WrappedHook, torch.utils.hooks.BackwardHook):
+        before = kind.__init__
+        monkeypatch.setattr(kind, "__init__", lambda self, *args, before=before: made.append(1) or before(self, *args))
+    module = torch.nn.Linear(2, 2)
+    getattr(module, register)(lambda *_: None)
+    module(torch.ones(1, 2))
+    assert made
+
+
 def test_dynamo_sees_a_first_hook_where_it_is_told_to():
     class Outer(torch.nn.Module):
         def __init__(self):

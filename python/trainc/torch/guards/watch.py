@@ -23,6 +23,7 @@ import torch
 
 from trainc.base import PACKAGE
 from trainc.base.errors import NotCompiled, SideEffect
+from trainc.torch import compat
 from trainc.torch.guards import known_functions
 from trainc.torch.trust import C_TRUSTED, is_trusted_code, is_trusted_file, top_package_of
 
@@ -149,6 +150,8 @@ class Watched(Refusing):
             if caller is not None and not is_trusted_code(caller.f_code, caller.f_globals):
                 self._warns(frame.f_locals["msg"], caller)
             return None
+        if code in _HOOKS_BACKWARD:  # PyTorch would call them, in a backward that nothing watches
+            self._refuse(NotCompiled(f"{_line(_user_frame(frame))}: calls a module that has backward hooks"))
         if code is _HOOKS_SAVED:
             caller = frame.f_back
             if caller is not None and not is_trusted_code(caller.f_code, caller.f_globals):
@@ -214,6 +217,8 @@ _here = threading.local()
 _WRAPPERS = tuple(os.path.join("torch", *path) for path in (("_dynamo", "eval_frame.py"), ("_compile.py",), ("random.py",)))
 _LOGS = logging.Logger.handle.__code__
 _WARNS = warnings._showwarnmsg.__code__  # what shows a warning that the program's filters let through
+# what `module(...)` makes of hooks around its backward, full ones and others
+_HOOKS_BACKWARD = {torch.utils.hooks.BackwardHook.__init__.__code__, compat.WrappedHook.__init__.__code__}
 _HOOKS_SAVED = torch.autograd.graph.saved_tensors_hooks.__enter__.__code__
 
 
