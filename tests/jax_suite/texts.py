@@ -6,7 +6,6 @@ import ast
 from pathlib import Path
 
 
-
 class Text:
     """Of a file of tests."""
 

@@ -85,7 +85,6 @@ def main() -> None:
     asked = requests()
     import absl.flags
     import jax
-
     import through as door
     from texts import Text
 
