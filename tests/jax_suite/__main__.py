@@ -87,6 +87,7 @@ def table(verdicts: list[dict]) -> str:
 
 def kind_of(reason: str) -> str:
     """A reason without the lines and sizes of the one function that it is about."""
+    reason = re.sub(r"^[^:]*(:\d+)?( ?\(.*?\))?: (?=stablehlo|trainc|dtype)", "", reason)
     reason = re.sub(r" (at|of) \S+:\d+:\d+( \([^)]*\))?", "", reason.partition("\n")[0])
     return re.sub(r"\d+(, \d+)*", "N", re.sub(r"^\S+:\d+\S* ", "", reason))[:150]
 

@@ -1,6 +1,9 @@
 #include "frontend/stablehlo/monoid.h"
 
 #include <cmath>
+#include <limits>
+
+#include "support/rounding.h"
 
 namespace trainc::frontend::stablehlo {
 namespace {
@@ -10,7 +13,8 @@ using formulas::where;
 
 const std::map<std::string, Op> kOperations = {{"stablehlo.add", Op::Add},     {"stablehlo.multiply", Op::Mul},
                                                {"stablehlo.maximum", Op::Max}, {"stablehlo.minimum", Op::Min},
-                                               {"stablehlo.and", Op::And},     {"stablehlo.or", Op::Or}};
+                                               {"stablehlo.and", Op::And},     {"stablehlo.or", Op::Or},
+                                               {"stablehlo.xor", Op::Xor}};
 
 std::optional<ReduceKind> kind_of(Op op, DType dtype) {
   const bool logic = dtype == DType::Bool;
@@ -58,8 +62,8 @@ Value of_pairs(Value x, bool second) {
   return reshape(with(split, split.b->slice_axis(split.node, split.rank() - 1, second, 1)), shape);
 }
 
-/// A tree over neighbours: the monoid may depend on the order of its operands (of two NaN, which is the first?).
-Values in_pairs(const Monoid& monoid, Values x, const Values& init, const Dims& axes) {
+/// The axes that are reduced as one, the last.
+void gather_axes(Values& x, const Dims& axes) {
   const Dims order = formulas::to_the_end(x[0].rank(), axes);
   const auto kept = static_cast<std::ptrdiff_t>(order.size() - axes.size());
   for (Value& v : x) {
@@ -68,20 +72,55 @@ Values in_pairs(const Monoid& monoid, Values x, const Values& init, const Dims& 
     shape.push_back(formulas::product(Dims(v.shape().begin() + kept, v.shape().end())));
     v = reshape(v, shape);
   }
-  while (x[0].shape().back() > 1) {
+}
+Value part(Value x, int64_t from, int64_t count) { return with(x, x.b->slice_axis(x.node, x.rank() - 1, from, count)); }
+Value without_last_axis(Value x) { return reshape(x, Dims(x.shape().begin(), x.shape().end() - 1)); }
+
+/// A tree over neighbours: the monoid may depend on the order of its operands (of two NaN, which is the first?).
+Values in_pairs(const Monoid& monoid, Values x, const Dims& axes) {
+  gather_axes(x, axes);
+  for (int64_t n = x[0].shape().back(); n > 1; n = x[0].shape().back()) {
     Values left, right;
-    for (size_t i = 0; i < x.size(); ++i) {
-      if (x[i].shape().back() % 2) {
-        Dims none(x[i].rank(), 0), one = none;
-        one.back() = 1;
-        x[i] = with(x[i], x[i].b->pad(x[i].node, init[i].node, none, one));
-      }
-      left.push_back(of_pairs(x[i], false)), right.push_back(of_pairs(x[i], true));
+    for (const Value& v : x) {
+      const Value even = n % 2 ? part(v, 0, n - 1) : v;
+      left.push_back(of_pairs(even, false)), right.push_back(of_pairs(even, true));
     }
-    x = monoid.combine(left, right);
+    Values halves = monoid.combine(left, right);
+    for (size_t i = 0; i < x.size(); ++i) {
+      if (n % 2) {  // the initial value is no filler: it may be counted once
+        const std::vector<const Node*> both{halves[i].node, part(x[i], n - 1, 1).node};
+        halves[i] = with(x[i], x[i].b->concat(both, x[i].rank() - 1));
+      }
+      x[i] = halves[i];
+    }
   }
-  for (Value& v : x) v = reshape(v, Dims(v.shape().begin(), v.shape().begin() + kept));
+  for (Value& v : x) v = without_last_axis(v);
   return x;
+}
+
+constexpr int64_t kMostInOrder = 64;  // elements: each is the function's nodes once more
+
+/// One after the other, as XLA does, without those that are not `inside`.
+Values in_order(const Monoid& monoid, Values x, Values result, const Dims& axes, std::optional<Value> inside) {
+  if (inside) x.push_back(*inside);
+  gather_axes(x, axes);
+  const int64_t n = x[0].shape().back();
+  if (n > kMostInOrder)
+    monoid.call().fail("of " + std::to_string(n) +
+                       " elements with a function that may depend on their order is not compiled");
+  for (int64_t i = 0; i < n; ++i) {
+    Values next;
+    for (const Value& v : x) next.push_back(without_last_axis(part(v, i, 1)));
+    if (!inside) {
+      result = monoid.combine(result, next);
+      continue;
+    }
+    const Value here = next.back();
+    next.pop_back();
+    const Values more = monoid.combine(result, next);
+    for (size_t k = 0; k < result.size(); ++k) result[k] = where(here, more[k], result[k]);
+  }
+  return result;
 }
 
 }  // namespace
@@ -114,16 +153,34 @@ Values Monoid::combine(const Values& x, const Values& y) const {
   return call_.importer.map(region_, arguments);
 }
 
-Values reduced(const Monoid& monoid, Values x, const Values& init, const Dims& axes) {
+std::optional<Value> Monoid::neutral(DType d) const {
+  const auto op = operation();
+  if (!op) return std::nullopt;
+  const auto whole = [&](int64_t v) { return Value{&call_.b, call_.b.constant_int(d, v)}; };
+  const bool is_least = *op == Op::Max, is_most = *op == Op::Min;
+  if (is_float(d)) {
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    return call_.scalar(d, is_least ? -infinity : is_most ? infinity : *op == Op::Mul ? 1 : 0);
+  }
+  if (d == DType::Bool) return whole(*op == Op::Mul || *op == Op::And || is_most);
+  const int bits = static_cast<int>(size_of(d)) * 8;
+  const uint64_t all = ~uint64_t{0} >> (64 - bits);
+  if (is_least) return whole(is_unsigned(d) ? 0 : static_cast<int64_t>(~(all >> 1)));
+  if (is_most) return whole(wrap_to(d, static_cast<int64_t>(is_unsigned(d) ? all : all >> 1)));
+  return whole(*op == Op::And ? wrap_to(d, -1) : *op == Op::Mul);
+}
+
+Values reduced(const Monoid& monoid, Values x, const Values& init, const Dims& axes, std::optional<Value> inside) {
   Dims kept;
   for (int64_t axis = 0; axis < x[0].rank(); ++axis)
     if (!std::binary_search(axes.begin(), axes.end(), axis)) kept.push_back(x[0].size(axis));
   Values initial;
   for (const Value& v : init) initial.push_back(formulas::broadcast(v, kept));
   if (x[0].numel() == 0) return initial;
-  const auto op = monoid.operation();
-  const auto kind = op && x.size() == 1 ? kind_of(*op, x[0].dtype()) : std::nullopt;
-  if (!kind) return monoid.combine(initial, in_pairs(monoid, x, init, axes));
+  const auto op = x.size() == 1 ? monoid.operation() : std::nullopt;
+  const auto kind = op ? kind_of(*op, x[0].dtype()) : std::nullopt;
+  if (!op && (inside || x.size() == 1)) return in_order(monoid, x, initial, axes, inside);
+  if (!kind) return monoid.combine(initial, in_pairs(monoid, x, axes));
   const DType dtype = x[0].dtype();
   const Value result = formulas::reduce(*kind, cast(x[0], compute_dtype(dtype)), axes, /*keep=*/false);
   if (is_neutral(*kind, init[0])) return {cast(result, dtype)};

@@ -1,6 +1,6 @@
 // The function of a reduction, a region on scalars: which operation of the graph it is, and what is done where it is
 // none. StableHLO leaves the order of the operands' grouping to us, and promises that the initial value changes
-// nothing.
+// nothing; XLA keeps to an order and counts it once, and programs that break the promise get that.
 #pragma once
 #include "frontend/stablehlo/call.h"
 
@@ -13,6 +13,8 @@ class Monoid {
 
   /// The operation that the region is, alone, on two scalars of one operand.
   std::optional<Op> operation() const;
+  /// The scalar of a dtype that changes nothing, of a single operation.
+  std::optional<Value> neutral(DType) const;
   /// Whether it is no monoid but a scatter's: what is there, less what comes.
   bool subtracts() const;
   /// The region for each element of tensors of one shape.
@@ -25,7 +27,9 @@ class Monoid {
   const Json& region_;
 };
 
-/// The reduction over `axes` (ascending), which vanish. `init`: scalars.
-Values reduced(const Monoid&, Values x, const Values& init, const Dims& axes);
+/// The reduction over `axes` (ascending), which vanish. `init`: scalars, counted once. Single operations, and what
+/// takes several operands (argmax with its index), are grouped at will; another function is applied in order. `inside`:
+/// which elements are there at all; of single operations the others are to be neutral.
+Values reduced(const Monoid&, Values x, const Values& init, const Dims& axes, std::optional<Value> inside = {});
 
 }  // namespace trainc::frontend::stablehlo

@@ -41,6 +41,8 @@ Value moved(Value x, Value fill, int64_t axis, int64_t by) {
 /// Windows over all that lies before an element, or behind it: sums are the graph's Scan; others combine what lies 1,
 /// 2, 4, ... places away.
 std::optional<Values> running(const Monoid& monoid, const Values& x, const Values& init, const Windows& w) {
+  const auto neutral = x.size() == 1 ? monoid.neutral(x[0].dtype()) : std::nullopt;
+  if (!neutral) return std::nullopt;
   int64_t along = -1;
   for (size_t axis = 0; axis < w.size.size(); ++axis) {
     if (w.trivial(axis)) continue;
@@ -53,15 +55,14 @@ std::optional<Values> running(const Monoid& monoid, const Values& x, const Value
   if (along < 0) return std::nullopt;
   const bool before = w.high[along] == 0;
   Values result = x;
-  if (monoid.operation() == Op::Add && x.size() == 1 && x[0].dtype() != DType::Bool) {
+  if (monoid.operation() == Op::Add && x[0].dtype() != DType::Bool) {
     Builder& b = monoid.call().b;
     const Dims flipped = before ? Dims{} : Dims{along};
     const Value wide = cast(x[0], compute_dtype(x[0].dtype()));
     result = {cast({&b, b.reverse(b.scan(b.reverse(wide.node, flipped), along), flipped)}, x[0].dtype())};
   } else {
     for (int64_t by = 1; by < x[0].size(along); by *= 2) {
-      Values other;
-      for (size_t i = 0; i < x.size(); ++i) other.push_back(moved(result[i], init[i], along, before ? by : -by));
+      const Values other = {moved(result[0], *neutral, along, before ? by : -by)};
       result = before ? monoid.combine(other, result) : monoid.combine(result, other);
     }
   }
@@ -87,11 +88,16 @@ Values reduce_window(const Call& c) {
     attr.axes.push_back(axis), attr.size.push_back(w.size[axis]);
     attr.step.push_back(w.step[axis]), attr.dilation.push_back(w.dilation[axis]);
   }
-  for (size_t i = 0; i < n; ++i) {
-    x[i] = padded(x[i], init[i], w.low, w.high, w.interior());
-    x[i] = with(x[i], c.b.window(x[i].node, attr));
-  }
-  return reduced(monoid, x, init, axes);
+  const auto seen = [&](Value v, Value fill) {
+    v = padded(v, fill, w.low, w.high, w.interior());
+    return with(v, c.b.window(v.node, attr));
+  };
+  const auto neutral = n == 1 ? monoid.neutral(x[0].dtype()) : std::nullopt;
+  const Value all = {&c.b, c.b.full(DType::Bool, x[0].shape(), 1)};
+  std::optional<Value> inside;  // what is padded is not counted, whatever the initial value
+  if (!neutral) inside = seen(all, number(all, 0));
+  for (size_t i = 0; i < n; ++i) x[i] = seen(x[i], neutral ? *neutral : init[i]);
+  return reduced(monoid, x, init, axes, inside);
 }
 
 // --- select_and_scatter

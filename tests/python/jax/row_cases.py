@@ -291,6 +291,23 @@ case(
 )
 case("reduce_window/i32", lambda x: lax.reduce_window(x, np.int32(0), lax.add, (3,), (2,), "SAME"), random(11, dtype=np.int32))
 
+for name, f in {"add": lambda a, b: a + b, "mul": lambda a, b: a * b, "max": lax.max, "sub": lambda a, b: a - b}.items():
+    case(  # an initial value that is not neutral counts once, and not where the padding is
+        f"reduce_window/initial_{name}",
+        lambda x, f=f: lax.reduce_window(x, jnp.asarray(0.5, x.dtype), f, (3, 2), (1, 1), [(1, 1), (0, 2)], (2, 1), (1, 2)),
+        random(4, 5),
+        relative=1e-6,
+    )
+case("reduce/order", lambda x: lax.reduce(x, jnp.asarray(2, x.dtype), lambda a, b: a - 2 * b, (1,)), random(3, 7), relative=1e-6)
+case("reduce/initial_or", lambda x: lax.reduce(x, np.int32(6), lax.bitwise_xor, (1,)), random(3, 7, dtype=np.int32))
+case(
+    "reduce/initial_pairs",
+    lambda x, y: lax.reduce((x, y), (jnp.asarray(1, x.dtype), np.int32(1)), lambda a, b: (a[0] + b[0], a[1] + b[1]), (0,)),
+    random(7, 3),
+    random(7, 3, dtype=np.int32),
+    relative=1e-6,
+)
+
 # --- products
 
 

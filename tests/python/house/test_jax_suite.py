@@ -1,0 +1,69 @@
+"""`make jax-suite` over tests of our own: each of its verdicts, for what it is meant for."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = """
+import jax
+import jax.numpy as jnp
+import jax._src.test_util as jtu
+import numpy as np
+
+jax.config.parse_flags_with_absl()
+
+
+class SmallTest(jtu.JaxTestCase):
+    def test_checks(self):
+        self._CompileAndCheck(lambda x: jnp.sin(x) + 1, lambda: [np.arange(3, dtype="float32")])
+
+    def test_jits(self):
+        self.assertEqual(jax.jit(lambda x: x.sum())(jnp.ones(4)), 4)
+
+    def test_loops(self):
+        double = jax.jit(lambda x: jax.lax.while_loop(lambda x: x < 100, lambda x: x * 2, x))
+        self.assertEqual(double(3), 192)
+
+    def test_plain(self):
+        self.assertEqual(jnp.ones(4).sum(), 4)
+
+    def test_through_a_helper(self):
+        self._helper()
+
+    def _helper(self):
+        self.assertEqual(jax.jit(lambda x: x * 2)(3), 6)
+
+    def test_reads(self):
+        self.assertIn("stablehlo.sine", jax.jit(jnp.sin).lower(1.0).as_text())
+
+    def test_differs(self):
+        self.assertTrue(hasattr(jax.jit(jnp.sin), "_cache_size"))
+
+    def test_fails(self):
+        self.assertEqual(jax.jit(lambda x: x)(1), 2)
+
+    def test_skips(self):
+        jax.jit
+        self.skipTest("today")
+"""
+BECOMES = {
+    "checks": "compiled", "jits": "compiled", "loops": "fell back", "plain": "no jit", "through_a_helper": "compiled",
+    "reads": "looks inside", "differs": "wrong", "fails": "fails plainly", "skips": "skipped",
+}  # fmt: skip
+
+
+def test_each_verdict(tmp_path):
+    pytest.importorskip("jax")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "small_test.py").write_text(TESTS)
+    out = tmp_path / "results.jsonl"
+    run = [sys.executable, Path(__file__).parents[2] / "jax_suite", tmp_path, "--files", "small_test", "--out", out]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=900)
+    verdicts = [json.loads(line) for line in out.read_text().splitlines()]
+    found = {v["case"].partition(".test_")[2]: v["class"] for v in verdicts if v["class"] != "group"}
+    assert found == BECOMES, done.stdout[-3000:] + done.stderr[-2000:]
+    assert done.returncode == 1 and "wrong small_test/SmallTest.test_differs" in done.stdout
+    assert "depends on an argument whether it goes on" in done.stdout
