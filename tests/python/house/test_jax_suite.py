@@ -40,7 +40,7 @@ class SmallTest(jtu.JaxTestCase):
         self.assertIn("stablehlo.sine", jax.jit(jnp.sin).lower(1.0).as_text())
 
     def test_differs(self):
-        self.assertTrue(hasattr(jax.jit(jnp.sin), "_cache_size"))
+        self.assertIn("jaxlib", type(jax.jit(jnp.sin)).__module__)
 
     def test_fails(self):
         self.assertEqual(jax.jit(lambda x: x)(1), 2)
