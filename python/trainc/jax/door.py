@@ -57,7 +57,7 @@ class Made:
 class Jitted:
     """A function after `trainc.jit`."""
 
-    def __init__(self, function: Callable, arguments: dict[str, Any], tune: str, least: int = 0):
+    def __init__(self, function: Callable, arguments: dict[str, Any], tune: str = "fast", least: int = 0):
         functools.update_wrapper(self, function)
         self._tune = tune
         self._least = least  # operations of what is compiled
