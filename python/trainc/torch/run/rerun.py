@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import torch
 
-from trainc.torch.device import Host
+from trainc.torch.device import Host, refuse_freed
 from trainc.torch.graph import wire
 
 Tensor = torch.Tensor
@@ -26,6 +26,7 @@ class Rerun:
         """Before the call. `written`: inputs that change when it is over; `draws`: whether it draws random numbers; `graph`: the
         joint graph."""
         self.graph = graph
+        refuse_freed(t for i, t in enumerate(inputs) if i in written)  # a copy would read what is not there
         self._inputs = [t.clone() if i in written and t is not None else t for i, t in enumerate(inputs)]
         self._versions = [_version(t) for t in self._inputs]
         self._device, self._state = device, device.generator().get_state() if draws else None
