@@ -43,8 +43,8 @@ class Renamed(Wrapped):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind, route", [(Wrapped, "compiled"), (OfAModule, "dynamo")])
-def test_of_what_it_was_given(kind, route):
+@pytest.mark.parametrize("kind, captured", [(Wrapped, True), (OfAModule, False)])
+def test_of_what_it_was_given(kind, captured):
     torch.manual_seed(0)
     eager = kind()
     compiled, x = trainc.compile(copy.deepcopy(eager)), torch.randn(2, 4)
@@ -52,7 +52,8 @@ def test_of_what_it_was_given(kind, route):
         compiled.factor = eager.factor = settings.scale = factor
         for _ in range(2):
             torch.testing.assert_close(compiled(x), eager(x))
-    assert {compilation.route for compilation in trainc.explain(compiled).compilations} == {route}
+    routes = {compilation.route for compilation in trainc.explain(compiled).compilations}
+    assert routes == {"compiled"} if captured else "compiled" not in routes
 
 
 def test_a_hooks_handle_among_the_attributes():
