@@ -326,6 +326,7 @@ NO_CHOICE = {
     "frontend/formulas/activations.cpp": {"kSqrt1_2", "k2_SqrtPi", "kTanhBeta"},
     "frontend/formulas/special.cpp": {"kInf", "kPi", "kBase", "kLanczos", "kG"},
     "frontend/stablehlo/import.cpp": {"kMostNodes"},  # what is refused, not how something is made
+    "frontend/stablehlo/monoid.cpp": {"kMostInOrder", "infinity"},  # the same
     "frontend/stablehlo/known.cpp": {"kMostElements"},
     "frontend/stablehlo/parts.h": {"kMostConstants"},
     "frontend/stablehlo/windows.cpp": {"kMostPlaces"},
@@ -422,7 +423,7 @@ ROOMS = {
     "jax": {"base", "_core"},  # another framework's door stands on base alone
     "keras": {"base"},  # given the door of its backend
     "trainers": {"torch.doors"},
-    "cli": {"base", "_core", "torch.compat", "torch.patches", "torch.trust", "torch.verify", "torch.doors"},
+    "cli": {"base", "_core", "torch.compat", "torch.patches", "torch.trust", "torch.verify", "torch.doors", "jax"},
     "__main__": {"cli"},
     "": {"base", "torch.doors", "jax", "keras"},  # trainc itself: its functions
 }  # fmt: skip
