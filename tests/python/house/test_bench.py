@@ -77,6 +77,7 @@ remarks:
 
 
 def test_kernels_and_the_report_tell_the_same_of_a_step(tmp_path, monkeypatch):
+    monkeypatch.setattr(config, "fallback", config.fallback)  # put back afterwards
     measured, through = [], contestant.through
     monkeypatch.setattr(contestant, "through", lambda *words: measured.append(through(*words)) or measured[-1])
     (wall,), (told,) = kernels.measure("tiny", False, steps=1, warm_up=1)
