@@ -141,6 +141,16 @@ class Results:
         return found
 
 
+def tell_finds(verdicts: Iterable[dict]) -> int:
+    """Prints those that must not be; the exit status: 1 where there is one."""
+    finds = [v for v in verdicts if v["class"] in FINDS]
+    if finds:
+        print(f"\n{len(finds)} finds:")
+        for v in finds:
+            print(f"  {v['class']} {v['case']} ({v['door']}): {v['reason'][:200]}")
+    return int(bool(finds))
+
+
 def work_through(items: Iterable[Any], jobs: int, script: Path, out: Path, work: Callable[[Worker, Any], None]) -> None:
     """`work(worker, item)` of each item, by so many workers at once. Ctrl-C lets those end that run."""
     waiting: queue.SimpleQueue = queue.SimpleQueue()

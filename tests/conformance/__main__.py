@@ -19,7 +19,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
-from workers import FINDS, Results, Worker, add_doors, add_options, work_through  # noqa: E402
+from workers import FINDS, Results, Worker, add_doors, add_options, tell_finds, work_through  # noqa: E402
 
 
 def groups_of(args) -> list[tuple]:
@@ -162,12 +162,7 @@ def main() -> int:
     for kind in ("refused", "tracer"):
         if told := reasons(results.verdicts, kind, 25):
             print(f"\n{kind}, by reason:\n{told}")
-    finds = [v for v in results.verdicts if v["class"] in FINDS]
-    if finds:
-        print(f"\n{len(finds)} finds:")
-        for v in finds:
-            print(f"  {v['class']} {v['case']} ({v['door']}): {v['reason'][:200]}")
-    return int(bool(finds))
+    return tell_finds(results.verdicts)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
-from workers import FINDS, Results, Worker, add_options, work_through  # noqa: E402
+from workers import FINDS, Results, Worker, add_options, tell_finds, work_through  # noqa: E402
 
 FILES = (
     "lax_test", "lax_numpy_test", "lax_numpy_reducers_test", "lax_numpy_operators_test", "lax_numpy_ufuncs_test",
@@ -119,12 +119,7 @@ def main() -> int:
     if not args.report:
         run(args, results)
     print(f"\n{table(results.verdicts)}\n\nfell back, by reason (tests, reason, one of them):\n{reasons(results.verdicts)}")
-    finds = [v for v in results.verdicts if v["class"] in FINDS]
-    if finds:
-        print(f"\n{len(finds)} finds:")
-        for v in finds:
-            print(f"  {v['class']} {v['case']}: {v['reason'][:200]}")
-    return int(bool(finds))
+    return tell_finds(results.verdicts)
 
 
 if __name__ == "__main__":
