@@ -206,12 +206,9 @@ class ModuleState:
             raise NotCompiled(f"`{found}` has backward hooks")
         if any(table for _, table, _ in self.hooks):
             for path, module in self.root.named_modules():
-                name = path or type(module).__name__
                 if module.__dict__[compat.HOOKS_AFTER_ERRORS]:
+                    name = path or type(module).__name__
                     raise NotCompiled(f"`{name}` has a hook that is called after an error, too", in_pytorch=True)
-                # A lazy module's hook gives its parameters their sizes: a trace has no tensors for them.
-                if any(map(torch.nn.parameter.is_lazy, module.parameters(recurse=False))):
-                    raise NotCompiled(f"`{name}` has parameters without a size, which a hook will give them")
 
     # -- while tracing ------------------------------------------------------------------------------------------------
 
