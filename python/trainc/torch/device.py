@@ -9,9 +9,10 @@ tests to put their models on the GPU.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -79,6 +80,17 @@ class Host:
     def generator(self) -> torch.Generator:
         """The default one of the framework."""
         return torch.default_generator
+
+    @contextlib.contextmanager
+    def generator_at(self, state: torch.Tensor) -> Iterator[None]:
+        """The generator is in this state; afterwards, in the one it was in before."""
+        generator = self.generator()
+        before = generator.get_state()
+        generator.set_state(state)
+        try:
+            yield
+        finally:
+            generator.set_state(before)
 
 
 class Cuda(Host):

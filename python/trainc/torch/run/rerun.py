@@ -7,8 +7,8 @@ of a gradient (joint/second_order.py).
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -35,19 +35,9 @@ class Rerun:
         """What the call was given; None where that has been written to since."""
         return self._inputs if self._versions == [_version(t) for t in self._inputs] else None
 
-    @contextlib.contextmanager
-    def generator(self) -> Iterator[None]:
+    def generator(self) -> AbstractContextManager[None]:
         """The random numbers of the call; those of the program go on afterwards as if nothing had been drawn."""
-        if self._state is None:
-            yield
-            return
-        generator = self._device.generator()
-        now = generator.get_state()
-        generator.set_state(self._state)
-        try:
-            yield
-        finally:
-            generator.set_state(now)
+        return nullcontext() if self._state is None else self._device.generator_at(self._state)
 
 
 def draws(graph: torch.fx.Graph) -> bool:

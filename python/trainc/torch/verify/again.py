@@ -15,7 +15,6 @@ from trainc.torch.capture import again
 from trainc.torch.capture.structure import Flattener
 from trainc.torch.device import Host
 from trainc.torch.guards.state import ModuleState
-from trainc.torch.verify.program import generator_at
 
 Tensor = torch.Tensor
 
@@ -25,7 +24,7 @@ class Again:
     def __init__(self, state: ModuleState, given: Sequence[Tensor], args: tuple, kwargs: dict, device: Host, generator: Tensor):
         structure = Flattener().flatten((args, kwargs))
         self.inputs, versions = list(given), [t._version for t in given]
-        with generator_at(device, generator):
+        with device.generator_at(generator):
             result, self.changed = again.result_of(state, structure, self.inputs)
             self.state = device.generator().get_state()
         flattener = Flattener(known=lambda _: False)

@@ -17,7 +17,7 @@ from trainc.torch.verify.again import Again
 from trainc.torch.verify.case import Case
 from trainc.torch.verify.oracle import Oracle, parted
 from trainc.torch.verify.otherwise import first_other
-from trainc.torch.verify.program import Draws, generator_at
+from trainc.torch.verify.program import Draws
 from trainc.torch.verify.told import Summary, describe, found_or, of_program, unharmed
 
 Tensor = torch.Tensor
@@ -149,7 +149,7 @@ class Call:
     ) -> tuple[VerifyError | None, list[Tensor | None]]:
         written, with_tangents = self.traced.layout
         name = self.traced.record.name
-        with generator_at(self.traced.device, oracle.state):  # what its backward draws is not the program's
+        with self.traced.device.generator_at(oracle.state):  # what its backward draws is not the program's
             made = self._again.gradients([i - len(written) for i in with_tangents], tangents)
         own = [made.get(i) for i in range(len(oracle.eager))]
         for i, gradient in made.items():

@@ -20,7 +20,6 @@ from trainc.torch.graph.captured import captured
 from trainc.torch.run.core import Core
 from trainc.torch.run.executable import operation
 from trainc.torch.strided import span
-from trainc.torch.verify import program
 from trainc.torch.verify.bounds import Distance
 from trainc.torch.verify.oracle import Oracle
 from trainc.torch.verify.program import Draws
@@ -67,7 +66,7 @@ class Case:
 
     def compiled(self) -> list[Any]:
         """What the plans give, compiled anew: nothing is taken from the cache, nor put there."""
-        with program.generator_at(self.device, self.draws.state), torch.no_grad(), without_cache():
+        with self.device.generator_at(self.draws.state), torch.no_grad(), without_cache():
             return self._joint() if self.kind == "joint" else self._inference()
 
     def _inference(self) -> list[Any]:

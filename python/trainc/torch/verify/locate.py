@@ -105,7 +105,7 @@ def _alone(case: Case, node: Node) -> Case | None:
     inputs = list(dict.fromkeys(node.all_input_nodes))
     if not all(map(_is_tensor, inputs)) or not results:
         return None
-    with program.generator_at(case.device, case.draws.state):
+    with case.device.generator_at(case.draws.state):
         values = program.run(case.graph.graph.nodes, case.values, inputs, case.device, case.draws)
     return part(case, inputs, [node, *[n for n in results if n is not node]], results, _copies(values))
 

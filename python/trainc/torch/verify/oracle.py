@@ -27,7 +27,7 @@ class Oracle:
         self._nodes, self._inputs, self._outputs = list(nodes), inputs, list(outputs)
         self._device, self._draws, self._finish = device, draws, finish
         self._others: list[list[Any]] | None = None
-        with program.generator_at(device, draws.state):
+        with device.generator_at(draws.state):
             self.eager = self._run()
             self.state = device.generator().get_state()  # when all is drawn
             try:
@@ -51,7 +51,7 @@ class Oracle:
     def others(self) -> list[list[Any]]:
         """The outputs where every rounding is another."""
         if self._others is None:
-            with program.generator_at(self._device, self._draws.state):
+            with self._device.generator_at(self._draws.state):
                 self._others = [self._run(noise=torch.Generator().manual_seed(seed)) for seed in SEEDS]
         return self._others
 

@@ -50,7 +50,7 @@ def first_other(case: Case, place: int, again: Callable[[], Any]) -> torch.fx.No
         and not is_view(node) and not wire.is_backward(node)
     ]  # fmt: skip
     nodes = nodes[: nodes.index(case.results[place]) + 1] if case.results[place] in nodes else nodes
-    with program.generator_at(case.device, case.draws.state):
+    with case.device.generator_at(case.draws.state):
         made = program.run(case.graph.graph.nodes, case.values, nodes, case.device, case.draws)
     return next((node for node, value in zip(nodes, made, strict=True) if not values.has(value)), case.results[place])
 

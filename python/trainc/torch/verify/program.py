@@ -6,9 +6,8 @@ draws other ones in another precision.
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -44,18 +43,6 @@ def _dropout_of_attention(node: Node) -> float:
     names = [argument.name for argument in compat.schema_of(node.target).arguments]
     at = names.index("dropout_p") if "dropout_p" in names else len(node.args)
     return node.args[at] if at < len(node.args) else node.kwargs.get("dropout_p", 0.0)
-
-
-@contextlib.contextmanager
-def generator_at(device: Host, state: Tensor) -> Iterator[None]:
-    """The generator is in this state; afterwards, in the one it was in before."""
-    generator = device.generator()
-    before = generator.get_state()
-    generator.set_state(state)
-    try:
-        yield
-    finally:
-        generator.set_state(before)
 
 
 def run(
@@ -161,4 +148,4 @@ def _tensors(node: Node) -> list[Tensor]:
     return [value for value in compat.pytree.tree_leaves(node.meta.get("val")) if isinstance(value, Tensor)]
 
 
-__all__ = ["Draws", "draws", "generator_at", "run", "terms"]
+__all__ = ["Draws", "draws", "run", "terms"]
