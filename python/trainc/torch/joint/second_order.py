@@ -44,12 +44,14 @@ class SecondOrder:
 
     def keep(self, inputs: Sequence[Tensor]) -> Rerun:
         """Before a call."""
-        return Rerun(inputs, self._written, self._device, self._draws)
+        return Rerun(inputs, self._written, self._device, self._draws and not self._device.deals_masks)
 
     def gradients(self, call: Rerun, tangents: dict[int, Tensor], wanted: Sequence[int]) -> dict[int, Tensor | None]:
         """Of the inputs `wanted`, for these tangents of the program's results."""
         what = "neither the gradient of a gradient nor gradients in a batch are compiled"
         messages.require_fallback(UserError(f"{self._name}: {what}"))
+        if self._draws and self._device.deals_masks:  # whose generator a step reads once, and no more
+            raise UserError(f"{self._name}: on a GPU there is no gradient of a gradient of a call that draws random numbers")
         inputs = call.inputs()
         if inputs is None:
             raise UserError(
