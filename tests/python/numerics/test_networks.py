@@ -57,6 +57,6 @@ def test_it_trains_as_eager_does(name, door, monkeypatch):
 
 
 def test_the_rule_sees_a_teacher_that_does_not_follow(monkeypatch):
-    wanted = eager("teacher")
+    wanted, disturbed = eager("teacher"), [eager("teacher", disturbance=seed) for seed in loss_rule.SEEDS]
     monkeypatch.setattr(networks.Teacher, "follow", lambda self: None)
-    assert loss_rule.violations(train("teacher"), wanted, [eager("teacher", disturbance=seed) for seed in loss_rule.SEEDS])
+    assert loss_rule.violations(train("teacher"), wanted, disturbed)
