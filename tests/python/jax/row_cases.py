@@ -38,7 +38,7 @@ CASES: dict[str, Case] = {}
 
 def case(name: str, function: Callable[..., Any], *arguments: Any, ulp: float = 0, relative: float = 0) -> None:
     assert name not in CASES, name
-    wide = any(np.asarray(x).dtype.itemsize == 8 for x in jax.tree.leaves(arguments) if hasattr(x, "dtype"))
+    wide = any(np.asarray(x).real.dtype.itemsize == 8 for x in jax.tree.leaves(arguments) if hasattr(x, "dtype"))
     CASES[name] = Case(function, arguments, not (ulp or relative), ulp, relative, wide)
 
 
