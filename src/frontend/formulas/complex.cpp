@@ -24,7 +24,7 @@ Complex turned(Complex z) { return {-z.im, z.re}; }
 /// -i conj(z), for functions that are odd in both parts
 Complex swapped(Complex z) { return {z.im, z.re}; }
 
-/// The greater and the lesser part's magnitude; neither is NaN where the other is no number.
+/// The greater and the lesser part's magnitude; NaN where either part is.
 struct Magnitudes {
   Value more, less, ratio;  // less / more; 0 of two zeros
   explicit Magnitudes(Complex z) {
@@ -61,7 +61,7 @@ Value log_abs(Complex z) {
   const Value far = log(m.more) + log1p(m.ratio * m.ratio) * 0.5;
   const Value near = log1p(plus_squares(number(m.more, -1), m.more, m.less)) * 0.5;
   const Value result = where((m.more > 0.5) & (m.more < 1.75), near, far);
-  return where(is_inf(z.re) | is_inf(z.im), kInf, result);
+  return where(m.more == kInf, kInf, result);
 }
 Value angle(Complex z) { return atan2(z.im, z.re); }
 
@@ -109,7 +109,7 @@ Complex divide(Complex x, Complex y) {
 
 Value abs(Complex z) {
   const Magnitudes m(z);
-  return where(is_inf(z.re) | is_inf(z.im), kInf, m.more * sqrt(m.ratio * m.ratio + 1.0));
+  return where(m.more == kInf, kInf, m.more * sqrt(m.ratio * m.ratio + 1.0));
 }
 
 Complex sign(Complex z) {
@@ -117,17 +117,13 @@ Complex sign(Complex z) {
   return where(length == 0.0, z, Complex{z.re / length, z.im / length});
 }
 
-Complex exp(Complex z) {
-  const Complex e = {times_exp(cos(z.im), z.re), where(z.im == 0.0, z.im, times_exp(sin(z.im), z.re))};
-  const Value zero = number(z.re, 0);
-  return where((z.re == -kInf) & !is_finite(z.im), Complex{zero, zero}, e);
-}
+Complex exp(Complex z) { return {times_exp(cos(z.im), z.re), where(z.im == 0.0, z.im, times_exp(sin(z.im), z.re))}; }
 
 Complex expm1(Complex z) {
   const Value half = sin(z.im * 0.5);  // cos y - 1 = -2 sin^2(y / 2)
   const Complex e = exp(z);
   const Value re = where(z.im == 0.0, expm1(z.re), expm1(z.re) * cos(z.im) - half * half * 2.0);
-  return {where(z.re > 40.0, e.re, where(z.re == -kInf, -1.0, re)), e.im};
+  return {where(z.re > 40.0, e.re, re), e.im};
 }
 
 Complex log(Complex z) { return {log_abs(z), angle(z)}; }
@@ -142,27 +138,30 @@ Complex log1p(Complex z) {
   return {where(small, near, log_abs(w)), angle(w)};
 }
 
-Complex sqrt(Complex z) {
+namespace {
+
+/// The root whose imaginary part has the sign of z's, that of a zero among them.
+Complex root_of(Complex z) {
   const Magnitudes m(z);
   const Value huge = m.more > kHuge, tiny = m.more < kTiny;  // x and y times 2^(2k), the root by 2^k
   const Value scale = where(huge, 0x1p-600, where(tiny, number(z.re, 0x1p600), 1.0));
   const Value back = where(huge, 0x1p300, where(tiny, number(z.re, 0x1p-300), 1.0));
   const Complex s = {z.re * scale, z.im * scale};
   const Value most = sqrt((abs(s.re) + abs(s)) * 0.5), least = abs(s.im) / (most * 2.0);
-  const Value right = s.re >= 0.0, zero = m.more == 0.0;
-  Complex root = {where(right, most, least) * back, with_sign(where(right, least, most) * back, z.im)};
-  root = where(zero, Complex{abs(z.re), z.im}, root);
-  // of infinities
-  const Value none = number(z.re, 0), inf = number(z.re, kInf);
-  root = where((z.re == kInf) & !is_inf(z.im), Complex{inf, where(is_nan(z.im), z.im, with_sign(none, z.im))}, root);
-  root = where((z.re == -kInf) & !is_inf(z.im), Complex{where(is_nan(z.im), z.im, none), with_sign(inf, z.im)}, root);
-  return where(is_inf(z.im), Complex{inf, z.im}, root);
+  const Value right = s.re >= 0.0, none = number(z.re, 0), inf = number(z.re, kInf);
+  Complex root = {where(right, most, least) * back, where(right, least, most) * back};
+  root = where(m.more == 0.0, Complex{none, none}, root);
+  const Complex of_infinite = {where(z.re == -kInf, none, inf), where(z.re == kInf, none, inf)};
+  root = where(m.more == kInf, where(is_inf(z.im), Complex{inf, inf}, of_infinite), root);
+  return {root.re, with_sign(root.im, z.im)};
 }
+/// The side of a branch cut that 0 lies on, for -0, too: as XLA takes it.
+Complex above(Complex z) { return {z.re, z.im + 0.0}; }
 
-Complex rsqrt(Complex z) {
-  const Complex root = sqrt(z);
-  return divide({number(z.re, 1), number(z.re, 0)}, root);
-}
+}  // namespace
+
+Complex sqrt(Complex z) { return root_of(above(z)); }
+Complex rsqrt(Complex z) { return divide({number(z.re, 1), number(z.re, 0)}, root_of(z)); }
 
 Complex cbrt(Complex z) {
   const Value r = cbrt(abs(z)), third = angle(z) * (1.0 / 3);
@@ -171,11 +170,14 @@ Complex cbrt(Complex z) {
 
 Complex pow(Complex x, Complex y) {
   const Value length = log_abs(x), turn = angle(x);
-  const Complex exponent = {y.re * length - y.im * turn, y.im * length + y.re * turn};
-  const Complex general = exp(exponent);
-  const Value of_zero = (x.re == 0.0) & (x.im == 0.0), none = number(x.re, 0), one = number(x.re, 1);
-  const Complex result = where(of_zero & (y.re > 0.0), Complex{none, none}, general);
-  return where((y.re == 0.0) & (y.im == 0.0), Complex{one, none}, result);
+  const Complex general = exp({y.re * length - y.im * turn, y.im * length + y.re * turn});
+  const Value none = number(x.re, 0), positive = y.re > 0.0, real = y.im == 0.0;
+  const Complex one = {number(x.re, 1), none}, zero = {none, none}, infinite = {number(x.re, kInf), none};
+  const Value is_real = x.im == 0.0, is_zero = is_real & (x.re == 0.0), is_infinite = is_real & (x.re == kInf);
+  Complex result = where(is_zero & real & positive, zero, general);
+  result = where(is_infinite & real & positive, infinite, result);
+  result = where(is_infinite & real & (y.re < 0.0), zero, result);
+  return where((real & (y.re == 0.0)) | (is_real & (x.re == 1.0)), one, result);
 }
 
 Complex sigmoid(Complex z) {
@@ -197,7 +199,7 @@ Complex tanh(Complex z) {
   const Value far = sin(z.im) * cos(z.im) * 4.0 * exp(a * -2.0);
   Value im = where(a > 20.0, far, t / d);
   im = where(z.im == 0.0, z.im, where((a == kInf) & !is_finite(z.im), 0.0, im));
-  return {with_sign(where(is_nan(z.re) | (is_nan(z.im) & (a < kInf)), kNan, re), z.re), im};
+  return {with_sign(re, z.re), im};
 }
 
 // Hull, Fairgrieve and Tang, "Implementing the complex arcsine and arccosine functions using exception handling"
@@ -230,16 +232,16 @@ struct Arc {
 
 Complex asin(Complex z) {
   const Arc arc(z);
-  return {atan2(z.re, arc.beside), with_sign(arc.height, z.im)};
+  return {atan2(z.re, arc.beside), with_sign(arc.height, above(z).im)};
 }
 Complex acos(Complex z) {
   const Arc arc(z);
-  return {atan2(arc.beside, z.re), with_sign(-arc.height, z.im)};
+  return {atan2(arc.beside, z.re), with_sign(-arc.height, above(z).im)};
 }
 Complex asinh(Complex z) { return swapped(asin(swapped(z))); }
 Complex acosh(Complex z) {
   const Arc arc(z);
-  return {arc.height, with_sign(atan2(arc.beside, z.re), z.im)};
+  return {arc.height, with_sign(atan2(arc.beside, z.re), above(z).im)};
 }
 
 Complex atanh(Complex z) {

@@ -1,7 +1,8 @@
 // Complex numbers as pairs of reals: the graph has no other. Sums, differences and movements go part by part and need
 // nothing here. Both parts have one shape and one float dtype, in which a product is computed; the functions are of f64
-// (narrower ones are cast before and rounded after, so that f32's squares neither overflow nor cancel). Infinities, NaN
-// and the sides of branch cuts are C's (Annex G), but where a line says otherwise; bounds:
+// (narrower ones are cast before and rounded after, so that f32's squares neither overflow nor cancel). Infinities are
+// C's (Annex G), but where XLA gives NaN, and a NaN part makes all NaN at will; -0 lies on 0's side of the branch cuts
+// of the roots and of the inverse functions, as XLA takes it, and below that of log. Bounds:
 // tests/cpp/frontend/formulas/complex_test.cpp.
 #pragma once
 #include "frontend/formulas/value.h"
@@ -18,7 +19,7 @@ Complex multiply(Complex x, Complex y);
 /// Smith's, with C's results where an operand is infinite or the divisor 0.
 Complex divide(Complex x, Complex y);
 
-/// |z| without overflow; of an infinity infinite, whatever the other part is.
+/// |z| without overflow.
 Value abs(Complex z);
 /// z / |z|; 0 of 0.
 Complex sign(Complex z);
@@ -31,7 +32,7 @@ Complex log1p(Complex z);
 Complex sqrt(Complex z);
 Complex rsqrt(Complex z);
 Complex cbrt(Complex z);
-/// x^y = e^(y log x); of x = 0: 1 where y is 0, and 0 where its real part is positive.
+/// x^y = e^(y log x); 1 where x is 1 or y is 0. Of x = 0: 0 where y is positive, NaN of others.
 Complex pow(Complex x, Complex y);
 Complex sigmoid(Complex z);
 

@@ -58,13 +58,16 @@ Values compare(const Call& c) {
   c.fail("complex numbers have no order");
 }
 
-/// A real number's imaginary part is 0; a real result is the real part.
-Handler convert(const Handler& row) {
+/// What the row of reals gives (counters, converted numbers), with an imaginary part of 0. A real result of a complex
+/// number is the real part.
+Handler of_real(const Handler& row) {
   return [row](const Call& c) {
     Values parts = row(c.part(0));
-    if (c.results.at(0) == 2)
-      parts.push_back(c.operands.at(0) == 2 ? row(c.part(1))[0]
-                                            : formulas::broadcast(c.scalar(c.dtype(), 0), c.shape()));
+    const bool has_imaginary = !c.operands.empty() && c.operands[0] == 2;
+    const auto imaginary = [&] {
+      return has_imaginary ? row(c.part(1))[0] : formulas::broadcast(c.scalar(c.dtype(), 0), c.shape());
+    };
+    if (c.results.at(0) == 2) parts.push_back(imaginary());
     return parts;
   };
 }
@@ -84,7 +87,7 @@ void add_complex(Table& t, const Table& of_reals) {
         "stablehlo.optimization_barrier", "sdy.sharding_constraint", "stablehlo.custom_call"})
     t.add({name}, row(name));
   for (const char* name : {"stablehlo.dot_general", "stablehlo.convolution"}) t.add({name}, product(row(name)));
-  t.add({"stablehlo.convert"}, convert(row("stablehlo.convert")));
+  for (const char* name : {"stablehlo.convert", "stablehlo.iota"}) t.add({name}, of_real(row(name)));
   t.add({"stablehlo.compare"}, compare);
 
   t.add({"stablehlo.complex"}, [](const Call& c) { return c.in; });

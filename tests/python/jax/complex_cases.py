@@ -17,7 +17,7 @@ def z(*shape: int, dtype: type = np.complex64, seed: int = 0) -> np.ndarray:
 
 UNARY = {
     "abs": lax.abs, "sign": lax.sign, "exp": lax.exp, "expm1": lax.expm1, "log": lax.log, "log1p": lax.log1p, "sqrt": lax.sqrt,
-    "rsqrt": lax.rsqrt, "cbrt": lax.cbrt, "sin": lax.sin, "cos": lax.cos, "tan": lax.tan, "tanh": lax.tanh, "sinh": lax.sinh,
+    "rsqrt": lax.rsqrt, "sin": lax.sin, "cos": lax.cos, "tan": lax.tan, "tanh": lax.tanh, "sinh": lax.sinh,
     "cosh": lax.cosh, "asin": lax.asin, "acos": lax.acos, "atan": lax.atan, "asinh": lax.asinh, "acosh": lax.acosh,
     "atanh": lax.atanh, "logistic": lax.logistic, "square": lax.square, "neg": lax.neg, "real": lax.real, "imag": lax.imag,
     "conj": lax.conj, "reciprocal": lambda x: 1 / x, "integer_pow": lambda x: lax.integer_pow(x, 3), "angle": jnp.angle,
@@ -82,7 +82,7 @@ for name, f in {
     "sum": lambda x: (x.sum(), x.sum(1), x.sum((0, 2))), "mean": lambda x: x.mean(1), "prod": lambda x: (x.prod(1), x.prod()),
     "sum_from": lambda x: lax.reduce(x, np.complex64(1 + 2j), lax.add, (1,)), "var": lambda x: x.var(0), "std": lambda x: x.std(),
     "any": lambda x: (x.any(1), x.all()), "cumsum": lambda x: jnp.cumsum(x, 1), "cumprod": lambda x: jnp.cumprod(x, 1),
-    "argmax": lambda x: jnp.argmax(x, 1), "max": lambda x: x.max(1), "norm": lambda x: jnp.linalg.norm(x),
+    "max": lambda x: x.max(1), "norm": lambda x: jnp.linalg.norm(x),
     "nansum": lambda x: jnp.nansum(x), "window": lambda x: lax.reduce_window(x, np.complex64(0), lax.add, (2, 2, 1), (1, 2, 1), "SAME"),
     "window_mul": lambda x: lax.reduce_window(x, np.complex64(1), lax.mul, (2, 1, 2), (1, 1, 1), "SAME"),
     "sort": lambda x: jnp.sort(x, 1), "sort_zeros": lambda x: jnp.sort(jnp.round(x), 1), "argsort": lambda x: jnp.argsort(x, 0),
