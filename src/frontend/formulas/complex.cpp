@@ -8,7 +8,7 @@
 namespace trainc::formulas {
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kPi = std::numbers::pi;
 constexpr double kHuge = 0x1p500, kTiny = 0x1p-500;  // beyond these a square overflows or vanishes
 
@@ -133,8 +133,8 @@ Complex log1p(Complex z) {
   const Magnitudes m(z);
   const Value squares = plus_squares(z.re * 2.0, z.re, z.im);  // |1 + z|^2 - 1
   const Value small = (m.more < 1.75) & (squares > -0.5);
-  // Below this the squares are nothing beside z, and their digits are gone.
-  const Value near = where(m.more < kTiny, z.re, log1p(squares) * 0.5);
+  // Below this what the squares lose is no number, and z.re may be as small as they are.
+  const Value near = where(m.more < kTiny, z.re + z.im * z.im * 0.5, log1p(squares) * 0.5);
   return {where(small, near, log_abs(w)), angle(w)};
 }
 

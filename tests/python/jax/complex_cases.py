@@ -80,11 +80,11 @@ case("complex/iota", lambda x: lax.iota(np.complex64, 5) + x[0, :, 0], Z, relati
 
 for name, f in {
     "sum": lambda x: (x.sum(), x.sum(1), x.sum((0, 2))), "mean": lambda x: x.mean(1), "prod": lambda x: (x.prod(1), x.prod()),
-    "sum_from": lambda x: lax.reduce(x, np.complex64(1 + 2j), lax.add, (1,)), "var": lambda x: x.var(0), "std": lambda x: x.std(),
+    "sum_from": lambda x: lax.reduce(x, np.array(1 + 2j, x.dtype), lax.add, (1,)), "var": lambda x: x.var(0), "std": lambda x: x.std(),
     "any": lambda x: (x.any(1), x.all()), "cumsum": lambda x: jnp.cumsum(x, 1), "cumprod": lambda x: jnp.cumprod(x, 1),
     "max": lambda x: x.max(1), "norm": lambda x: jnp.linalg.norm(x),
-    "nansum": lambda x: jnp.nansum(x), "window": lambda x: lax.reduce_window(x, np.complex64(0), lax.add, (2, 2, 1), (1, 2, 1), "SAME"),
-    "window_mul": lambda x: lax.reduce_window(x, np.complex64(1), lax.mul, (2, 1, 2), (1, 1, 1), "SAME"),
+    "nansum": lambda x: jnp.nansum(x), "window": lambda x: lax.reduce_window(x, np.array(0, x.dtype), lax.add, (2, 2, 1), (1, 2, 1), "SAME"),
+    "window_mul": lambda x: lax.reduce_window(x, np.array(1, x.dtype), lax.mul, (2, 1, 2), (1, 1, 1), "SAME"),
     "sort": lambda x: jnp.sort(x, 1), "sort_zeros": lambda x: jnp.sort(jnp.round(x), 1), "argsort": lambda x: jnp.argsort(x, 0),
     "outer": lambda x: jnp.outer(x[0], x[1]), "dot": lambda x: x[0].T @ x[1], "vdot": lambda x: jnp.vdot(x[0], x[1]),
     "batched": lambda x: jnp.einsum("bij,bkj->bik", x, x.conj()), "mixed": lambda x: x @ jnp.ones((3, 2)),

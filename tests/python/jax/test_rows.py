@@ -58,7 +58,12 @@ def _operations(text):
 
 # What JAX lowers no function to, or not on its own: tests/cpp/frontend/stablehlo has them.
 ELSEWHERE = {
-    "stablehlo.composite", "stablehlo.custom_call", "stablehlo.if", "sdy.sharding_constraint", "stablehlo.logistic", "chlo.tan",
+    "stablehlo.composite",
+    "stablehlo.custom_call",
+    "stablehlo.if",
+    "sdy.sharding_constraint",
+    "stablehlo.logistic",
+    "chlo.tan",
 }
 
 

@@ -3,6 +3,7 @@
 #include "frontend/formulas/special.h"
 
 #include <limits>
+#include <numbers>
 
 #include "harness.h"
 
@@ -123,6 +124,29 @@ TEST(Special, Gamma) {
                 2e-14 * (1 + std::abs(static_cast<double>(sum)) + 1 / std::abs(x[i])))
         << x[i];
   }
+}
+
+TEST(Special, Bessel) {
+  const std::vector<double> x = numbers_in({-1e9, 1e9}, {0, 8, -8});
+  const std::vector<double> got = of_all(bessel_i1e, x);
+  for (size_t i = 0; i < x.size(); ++i) {
+    const long double a = std::abs(static_cast<long double>(x[i]));
+    long double truth = 0;
+    if (a < 40) {
+      truth = std::cyl_bessel_i(1.0L, a) * std::exp(-a);
+    } else {  // the asymptotic series, whose terms vanish from here on
+      long double term = 1, sum = 1;
+      for (int k = 1; k < 20; ++k) sum += term *= -(4 - (2 * k - 1) * (2 * k - 1.0L)) / (k * 8 * a);
+      truth = sum / std::sqrt(2 * std::numbers::pi_v<long double> * a);
+    }
+    EXPECT_LE(ulps(got[i], std::copysign(truth, static_cast<long double>(x[i]))), 12) << x[i];
+  }
+  const std::vector<double> edges = of_all(bessel_i1e, {0.0, -0.0, kInf, -kInf, NAN});
+  EXPECT_EQ(edges[0], 0);
+  EXPECT_TRUE(std::signbit(edges[1]));
+  EXPECT_EQ(edges[2], 0);
+  EXPECT_EQ(edges[3], 0);
+  EXPECT_TRUE(std::isnan(edges[4]));
 }
 
 TEST(Special, FloatRemainderIsExact) {

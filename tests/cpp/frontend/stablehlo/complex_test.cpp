@@ -163,6 +163,20 @@ TEST(StableHloComplex, AScatterToPlacesThatComeTwice) {
   }
 }
 
+// JAX composes them of other operations, or has none; other programs need not.
+TEST(StableHloComplex, FunctionsThatJaxDoesNotLower) {
+  const Numbers z = random(9, 4);
+  for (const auto& [op, f] : std::map<std::string, Number (*)(Number)>{
+           {"stablehlo.cbrt", [](Number v) { return std::pow(v, 1.0 / 3); }},
+           {"stablehlo.logistic", [](Number v) { return 1.0 / (1.0 + std::exp(-v)); }},
+           {"chlo.conj", [](Number v) { return std::conj(v); }},
+           {"chlo.tan", [](Number v) { return std::tan(v); }}}) {
+    Numbers wanted;
+    for (const Number v : z) wanted.push_back(f(v));
+    expect_near(numbers(run(one(op, {kComplex}, kComplex, 9), {tensor(z, {9})})[0]), wanted, op);
+  }
+}
+
 TEST(StableHloComplex, LoopsCallsAndChoicesCarryThem) {
   const json cond = function({value("%i", "i32", {}), value("%x", kComplex, {2})},
                              {number("%n", 3), node("stablehlo.compare", {"%i", "%n"}, {value("%c", "bool", {})},

@@ -109,6 +109,27 @@ TEST(StableHlo, AChoiceByAnArgument) {
   EXPECT_THAT(chosen("stablehlo.case", "i32", -5), ElementsAre(1, 2));
 }
 
+// Of two operands, one place comes twice: the second update meets what the first one left, and one outside is left out.
+TEST(StableHlo, AScatterOfSeveralOperandsIsInOrder) {
+  const json region =
+      function({value("%a", "f32", {}), value("%n", "i32", {}), value("%b", "f32", {}), value("%m", "i32", {})},
+               {node("stablehlo.subtract", {"%b", "%a"}, {value("%d", "f32", {})}),
+                node("stablehlo.add", {"%n", "%m"}, {value("%s", "i32", {})})},
+               {"%d", "%s"});
+  const json dims = {{"inserted_window_dims", {0}}, {"scatter_dims_to_operand_dims", {0}}, {"index_vector_dim", 1}};
+  const json main = function(
+      {value("%x", "f32", {3}), value("%k", "i32", {3}), value("%i", "i32", {4, 1}), value("%u", "f32", {4}),
+       value("%v", "i32", {4})},
+      {node("stablehlo.scatter", {"%x", "%k", "%i", "%u", "%v"}, {value("%r", "f32", {3}), value("%t", "i32", {3})},
+            {{"scatter_dimension_numbers", dims}}, {region})},
+      {"%r", "%t"});
+  const Tensor places{{DType::I32, {4, 1}}, {}, {2, 0, 2, 3}};
+  const auto got = run(
+      module(main), {floats({1, 2, 3}), integers({5, 6, 7}), places, floats({10, 20, 30, 40}), integers({1, 2, 3, 4})});
+  EXPECT_THAT(got[0].f, ElementsAre(19, 2, 23));
+  EXPECT_THAT(got[1].i, ElementsAre(7, 6, 11));
+}
+
 TEST(StableHlo, CallsThatSayWhereValuesLie) {
   const json attrs = {{"call_target_name", "Sharding"}};
   EXPECT_THAT(run(one("stablehlo.custom_call", {"f32"}, "f32", 2, attrs), {floats({1, 2})})[0].f, ElementsAre(1, 2));
