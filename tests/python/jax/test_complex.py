@@ -83,7 +83,8 @@ def test_infinities_nan_and_zeros_of_two(name):
     agrees_at_edges(getattr(lax, name), np.repeat(EDGES, len(EDGES)), np.tile(EDGES, len(EDGES)))
 
 
-NAMES = "real imag conj abs sign exp expm1 log log1p sqrt rsqrt sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh logistic square"
+NAMES = """real imag conj abs sign exp expm1 log log1p sqrt rsqrt sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh
+logistic square"""
 
 
 @pytest.mark.parametrize("name", NAMES.split())

@@ -65,6 +65,7 @@ ELSEWHERE = {
     "stablehlo.logistic",
     "chlo.tan",
 }
+ELSEWHERE |= {f"complex {name}" for name in ELSEWHERE} | {"complex stablehlo.cbrt", "complex chlo.conj"}
 
 
 def test_every_row_has_a_case():

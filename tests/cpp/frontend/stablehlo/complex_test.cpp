@@ -163,6 +163,21 @@ TEST(StableHloComplex, AScatterToPlacesThatComeTwice) {
   }
 }
 
+TEST(StableHloComplex, WhatMeansNothingGivesThemBack) {
+  const Numbers x = random(3, 8);
+  const json sharded = {{"call_target_name", "Sharding"}};
+  expect_near(numbers(run(one("stablehlo.custom_call", {kComplex}, kComplex, 3, sharded), {tensor(x, {3})})[0]), x, "");
+  expect_near(numbers(run(one("sdy.sharding_constraint", {kComplex}, kComplex, 3), {tensor(x, {3})})[0]), x, "");
+  const json minus =
+      function({value("%t", kComplex, {3})}, {node("stablehlo.negate", {"%t"}, {value("%u", kComplex, {3})})}, {"%u"});
+  const json main = function(
+      {value("%a", kComplex, {3})},
+      {node("stablehlo.composite", {"%a"}, {value("%r", kComplex, {3})}, {{"decomposition", "minus"}})}, {"%r"});
+  Numbers wanted;
+  for (const Number v : x) wanted.push_back(-v);
+  expect_near(numbers(run(module(main, {{"minus", minus}}), {tensor(x, {3})})[0]), wanted, "composite");
+}
+
 // JAX composes them of other operations, or has none; other programs need not.
 TEST(StableHloComplex, FunctionsThatJaxDoesNotLower) {
   const Numbers z = random(9, 4);
