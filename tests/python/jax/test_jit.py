@@ -224,3 +224,15 @@ def test_explain():
     assert "jax_steps.py:" in told
     ours(*arguments)
     assert len(records.of(ours)) == 1
+
+
+@pytest.mark.parametrize("value", [0.0, np.float32(0), np.zeros(2, np.float32)])
+def test_debugging_of_nan_and_infinities_names_the_operation(value):
+    """JAX runs what gave one again, operation by operation, with numbers in the place of tracers."""
+    ours = trainc.jit(lambda x, n: jnp.log(x) * n + 1, static_argnums=1)
+    with jax.debug_infs(True), pytest.raises(FloatingPointError, match=r"invalid value \(inf\) encountered in log"):
+        ours(value, 2)
+    with jax.debug_nans(True):
+        np.testing.assert_array_equal(ours(value, 2), np.full_like(value, -np.inf))
+        with pytest.raises(FloatingPointError, match=r"invalid value \(nan\) encountered in mul"):
+            ours(value, 0)

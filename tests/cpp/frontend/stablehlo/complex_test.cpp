@@ -184,6 +184,8 @@ TEST(StableHloComplex, FunctionsThatJaxDoesNotLower) {
   for (const auto& [op, f] : std::map<std::string, Number (*)(Number)>{
            {"stablehlo.cbrt", [](Number v) { return std::pow(v, 1.0 / 3); }},
            {"stablehlo.logistic", [](Number v) { return 1.0 / (1.0 + std::exp(-v)); }},
+           {"stablehlo.sine", [](Number v) { return std::sin(v); }},
+           {"stablehlo.cosine", [](Number v) { return std::cos(v); }},
            {"chlo.conj", [](Number v) { return std::conj(v); }},
            {"chlo.tan", [](Number v) { return std::tan(v); }}}) {
     Numbers wanted;
