@@ -152,6 +152,56 @@ Value digamma(Value x) {
   return where(whole, kNan, where(x == kInf, kInf, where(reflected, mirrored, y)));
 }
 
+// --- sums of powers
+
+namespace {
+
+/// Euler's and Maclaurin's formula behind ten terms. q > 0.
+Value zeta_of_positive(Value s, Value q) {
+  constexpr int kTerms = 10;
+  // B(2j) / (2j)!
+  constexpr double kBernoulli[] = {1.0 / 12,
+                                   -1.0 / 720,
+                                   1.0 / 30240,
+                                   -1.0 / 1209600,
+                                   1.0 / 47900160,
+                                   -691 / 1.307674368e12,
+                                   1.0 / 74724249600.,
+                                   -3617 / 1.067062284288e16,
+                                   43867 / 5.109094217170944e18};
+  Value sum = number(q, 0);
+  for (int k = 0; k < kTerms; ++k) sum = sum + pow(q + static_cast<double>(k), -s);
+  const Value a = q + static_cast<double>(kTerms), power = pow(a, -s);
+  sum = sum + power * a / (s - 1.0) + power * 0.5;
+  Value term = power * s / a;
+  double j = 1;
+  for (const double c : kBernoulli) {
+    sum = sum + term * c;
+    term = term * ((s + j) / a) * ((s + (j + 1)) / a);
+    j += 2;
+  }
+  return where(q == kInf, 0.0, sum);
+}
+
+}  // namespace
+
+/// Left of 0 by the sum over all whole k, which has the period 1 of q.
+Value zeta(Value s, Value q) {
+  const Value f = q - floor(q), whole = floor(s) == s, odd = whole & (s - floor(s * 0.5) * 2.0 == 1.0);
+  const Value rest = zeta_of_positive(s, 1.0 - f) - zeta_of_positive(s, 1.0 - q);
+  const Value left = zeta_of_positive(s, f) + where(odd, -rest, rest);
+  Value y = where(q > 0.0, zeta_of_positive(s, q), where(whole, left, kNan));
+  y = where((q <= 0.0) & (floor(q) == q), where(whole & !odd, number(s, kInf), kNan), y);
+  return where(s > 1.0, y, where(s == 1.0, kInf, number(s, kNan)));
+}
+
+Value polygamma(Value n, Value x) {
+  const Value s = n + 1.0, sum = zeta(s, x), odd = n - floor(n * 0.5) * 2.0 == 1.0;
+  const Value factor = lgamma(s);  // of n! and the sum, one may overflow where the product does not
+  const Value y = where(n < 150.0, exp(factor) * sum, exp(factor + log(sum)));
+  return where(n == 0.0, digamma(x), where((n < 0.0) | (floor(n) != n), kNan, where(odd, y, -y)));
+}
+
 // --- Bessel functions: Chebyshev series (coefficients by interpolation in 40 digits)
 
 namespace {

@@ -137,6 +137,10 @@ for name, (f, ulp) in UNARY.items():
 for name, f in {"atan2": lax.atan2, "pow": lax.pow}.items():
     for d in FLOATS:
         case(f"{name}/{name_of(d)}", f, *pairs(d), ulp=1)
+ABOVE_ONE, POSITIVE = np.array([1, 1.5, 2, 3, 7, 30, 0.5]).repeat(6), np.tile(np.array([1e-2, 0.5, 1, 2.5, 9, 100]), 7)
+for d in FLOATS:
+    case(f"zeta/{name_of(d)}", lax.zeta, ABOVE_ONE.astype(d), POSITIVE.astype(d), ulp=1)
+    case(f"polygamma/{name_of(d)}", lax.polygamma, np.floor(ABOVE_ONE).astype(d), POSITIVE.astype(d), ulp=1)
 for d in FLOATS:
     case(f"rem/{name_of(d)}", lax.rem, *pairs(d))
     case(f"nextafter/{name_of(d)}", lax.nextafter, *pairs(d))
