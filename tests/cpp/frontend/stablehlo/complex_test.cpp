@@ -195,14 +195,14 @@ TEST(StableHloComplex, FunctionsThatJaxDoesNotLower) {
 }
 
 TEST(StableHloComplex, LoopsCallsAndChoicesCarryThem) {
-  const json cond = function({value("%i", "i32", {}), value("%x", kComplex, {2})},
+  const json cond = function({value("%x", kComplex, {2}), value("%i", "i32", {})},
                              {number("%n", 3), node("stablehlo.compare", {"%i", "%n"}, {value("%c", "bool", {})},
                                                     {{"comparison_direction", "LT"}})},
                              {"%c"});
-  const json body = function({value("%j", "i32", {}), value("%y", kComplex, {2})},
+  const json body = function({value("%y", kComplex, {2}), value("%j", "i32", {})},
                              {number("%one", 1), node("stablehlo.add", {"%j", "%one"}, {value("%next", "i32", {})}),
                               node("func.call", {"%y"}, {value("%z", kComplex, {2})}, {{"callee", "square"}})},
-                             {"%next", "%z"});
+                             {"%z", "%next"});
   const json square = function({value("%t", kComplex, {2})},
                                {node("stablehlo.multiply", {"%t", "%t"}, {value("%u", kComplex, {2})})}, {"%u"});
   const json yes = function({}, {}, {"%r"});
@@ -210,7 +210,7 @@ TEST(StableHloComplex, LoopsCallsAndChoicesCarryThem) {
   const json main = function(
       {value("%a", kComplex, {2}), value("%p", "bool", {})},
       {number("%zero", 0),
-       node("stablehlo.while", {"%zero", "%a"}, {value("%k", "i32", {}), value("%r", kComplex, {2})}, {}, {cond, body}),
+       node("stablehlo.while", {"%a", "%zero"}, {value("%r", kComplex, {2}), value("%k", "i32", {})}, {}, {cond, body}),
        node("stablehlo.if", {"%p"}, {value("%chosen", kComplex, {2})}, {}, {yes, no})},
       {"%k", "%chosen"});
   const Numbers x = {{0.5, 1}, {-1, 0.25}};
