@@ -180,6 +180,7 @@ TEST(Complex, DivisionNeitherOverflowsNorMissesAnInfinity) {
   is({0, 0}, {0, 0}, kNan, kNan);
   is({kInf, 1}, {2, 0}, kInf, kNan);
   is({kInf, kInf}, {1, 1}, kInf, kNan);
+  is({kInf, kNan}, {1, 1}, kInf, -kInf);
   is({1, 1}, {kInf, 1}, 0, 0);
   is({1, 1}, {kInf, kInf}, 0, 0);
   is({1e300, 1e300}, {1e300, 1e300}, 1, 0);
@@ -209,6 +210,16 @@ TEST(Complex, PowersOfZeroAndOfOthers) {
               1e-14 * static_cast<double>(std::abs(truth)))
         << x << " ^ " << y;
   }
+}
+
+TEST(Complex, AtTheEndsOfTheRange) {
+  const auto of = [](Complex (*f)(Complex), Number z) { return all_of(f, {z})[0]; };
+  const Number root = of(sqrt, {1.6e308, 1.6e308});
+  const Truth truth = std::sqrt(Truth(1.6e308L, 1.6e308L));
+  EXPECT_NEAR(root.real() / static_cast<double>(truth.real()), 1, 1e-15);
+  EXPECT_NEAR(root.imag() / static_cast<double>(truth.imag()), 1, 1e-15);
+  EXPECT_NEAR(of(atanh, {1, 1e-200}).real(), std::log(2e200) / 2, 1e-13);
+  EXPECT_NEAR(of(sin, {1e-300, 1000}).real() / 9.850355570085235e133, 1, 1e-12);  // e^1000 alone overflows
 }
 
 TEST(Complex, LengthsAndSigns) {
