@@ -146,6 +146,7 @@ def test_functionalization_wraps_and_unwraps():
                 compat.mark_as(wrapped, kind)
                 assert isinstance(wrapped, owner)
             assert compat.is_marked_parameter(wrapped) and not compat.is_marked_parameter(view)
+            assert vars(wrapped)[compat.PARAMETER_MARK] and compat.PARAMETER_MARK not in vars(view)
             return compat.from_fun(other)
 
     with compat.FakeTensorMode() as mode, compat.enable_python_dispatcher():

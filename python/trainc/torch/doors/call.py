@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from trainc.base import config, messages, records
 from trainc.base.errors import DependsOnData, NotCompiled, SideEffect, UserError
+from trainc.base.garbage import uncollected
 from trainc.torch import compat, device, numbers
 from trainc.torch.capture import again, distributed, turns
 from trainc.torch.capture.structure import Flattener, unflatten
@@ -157,6 +158,7 @@ class CompiledCall:
 
     # -- the first call of a signature --------------------------------------------------------------------------------
 
+    @uncollected()
     def _first_call(self, call: Call) -> Entry:
         """What runs a call of which nothing is known yet. `numbers.Constant` where a number must not move."""
         model, state = self._model(), self._signatures.variants.state
