@@ -163,6 +163,7 @@ CLAMP_SKIPS_NAN = not bool(torch.ones(1, device="cpu").clamp(min=float("nan")).i
 FUNCTIONAL_TENSOR_ATTRIBUTES = frozenset({"elem", "_inference_mode_base", "_is_param", "_is_buffer"})
 REASONS_OF_DATA = ("_local_scalar_dense", "data-dependent", "data dependent", "DataDependent", "DynamicOutputShape", "guard on")
 # in its messages
+REASON_OF_REAL_TENSORS = "convert all Tensors to FakeTensors first"
 
 
 def schema_of(operator: Any) -> Any:

@@ -364,6 +364,12 @@ def test_errors_of_values_say_so():
     assert any(reason in text for reason in compat.REASONS_OF_DATA)
 
 
+def test_a_fake_says_that_it_meets_a_real_tensor():
+    real = torch.ones(2)
+    with pytest.raises(Exception, match=compat.REASON_OF_REAL_TENSORS), compat.FakeTensorMode() as mode:
+        mode.from_tensor(real) + real
+
+
 def test_symbols_have_the_methods_that_answer_from_their_hints():
     for name in ("add", "mul", "eq", "lt"):
         assert callable(getattr(compat.SymNode, name))

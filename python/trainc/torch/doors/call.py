@@ -247,7 +247,11 @@ class CompiledCall:
         except UserError:
             raise
         except Exception as caught:
-            attempt.error = DependsOnData(reasons.reason_of(caught, "")) if reasons.asks_for_data(caught) else caught
+            attempt.error = caught
+            if reasons.asks_for_data(caught):
+                attempt.error = DependsOnData(reasons.reason_of(caught, ""))
+            elif reasons.meets_a_real_tensor(caught):
+                attempt.error = NotCompiled(reasons.reason_of(caught, ""))
         finally:
             self._busy = False
             attempt.changed = attempt.traces.restore()
