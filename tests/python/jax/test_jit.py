@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import jax_steps
 import numpy as np
 import pytest
+from jax import lax
 
 import trainc
 from trainc.base import messages, records
@@ -236,3 +237,15 @@ def test_debugging_of_nan_and_infinities_names_the_operation(value):
         np.testing.assert_array_equal(ours(value, 2), np.full_like(value, -np.inf))
         with pytest.raises(FloatingPointError, match=r"invalid value \(nan\) encountered in mul"):
             ours(value, 0)
+
+
+def test_what_depends_on_the_platform_is_the_cpus():
+    def f(x):
+        first = lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos)
+        second = lax.platform_dependent(x, tpu=jnp.exp, default=jnp.cos)
+        third = lax.platform_dependent(x, cuda=jnp.exp, cpu=lambda x: lax.cond(x.sum() > 0, jnp.sin, jnp.tan, x))
+        return first, second, third, jax.vmap(lambda x: lax.platform_dependent(x, tpu=jnp.exp, cpu=jnp.sqrt))(x)
+
+    x = jnp.arange(1.0, 4.0)
+    for got, wanted in zip(trainc.jit(f)(x), jax.jit(f)(x), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-6)
