@@ -161,8 +161,6 @@ Values applied(const Monoid& monoid, Values into, Value place, const Values& sou
   return into;
 }
 
-constexpr int64_t kMostInOrder = 64;  // elements: each is the function's nodes once more
-
 /// The same of any function and any places: one after the other, as XLA does.
 Values one_by_one(const Monoid& monoid, Values into, Value place, const Values& source) {
   const int64_t n = place.size(1);

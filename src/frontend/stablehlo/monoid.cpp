@@ -98,8 +98,6 @@ Values in_pairs(const Monoid& monoid, Values x, const Dims& axes) {
   return x;
 }
 
-constexpr int64_t kMostInOrder = 64;  // elements: each is the function's nodes once more
-
 /// One after the other, as XLA does, without those that are not `inside`.
 Values in_order(const Monoid& monoid, Values x, Values result, const Dims& axes, std::optional<Value> inside) {
   if (inside) x.push_back(*inside);

@@ -6,6 +6,8 @@
 
 namespace trainc::frontend::stablehlo {
 
+constexpr int64_t kMostInOrder = 64;  // elements one after the other: each is the function's nodes once more
+
 class Monoid {
  public:
   Monoid(const Call& c, const Json& region) : call_(c), region_(region) {}
