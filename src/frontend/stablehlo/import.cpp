@@ -42,7 +42,14 @@ class Importer : public Regions {
       next += parts;
     }
     fits(next == arguments.end());
-    for (const Json& node : region.at("body")) operation(node);
+    for (const Json& node : region.at("body")) try {
+        operation(node);
+      } catch (const Refused& e) {
+        // an operation of a library's function may not know its line: then it is that of the call
+        const std::string what = e.what(), line = caller.substr(0, caller.find(" ("));
+        if (!what.starts_with("(") || line.starts_with("(") || line.find(':') == std::string::npos) throw;
+        throw Refused(line + " " + what);
+      }
     Values returned;
     for (const Json& name : region.at("returns"))
       for (const Value& v : value(name)) returned.push_back(v);
