@@ -139,11 +139,17 @@ class ValueChooser {
     }
   }
 
-  /// Whether little is gathered out of a contraction's large result (logits, at the labels). It is a value then: read
-  /// at once, for it is to be overwritten.
+  /// Whether little is gathered out of a contraction's large result (logits, at the labels; a bias may be added to
+  /// them). It is a value then: read at once, for it is to be overwritten.
   static bool picks(const Node* gather) {
     const Node* n = gather->in(0);
-    while (n->op == Op::Reshape || n->op == Op::Cast) n = n->in(0);
+    for (;;) {
+      const bool two = is_elementwise(n->op) && n->inputs.size() == 2;
+      if (n->op == Op::Reshape || n->op == Op::Cast) n = n->in(0);
+      else if (two && n->in(1)->op == Op::Broadcast) n = n->in(0);
+      else if (two && n->in(0)->op == Op::Broadcast) n = n->in(1);
+      else break;
+    }
     return n->op == Op::Contract && gather->type.numel() * cost::kPicked <= n->type.numel();
   }
 
