@@ -211,6 +211,19 @@ def test_poisoned_memory_changes_no_bit(door, monkeypatch):
             assert torch.equal(gradient, others[name]), (share, name)
 
 
+# Plans of other sizes share kernels: none of these knows where a part begins, or how many rows there are.
+@pytest.mark.parametrize("door", DOORS)
+def test_other_sizes(door):
+    ours, eager = Run(door), Run(None)
+    for seed, length in enumerate([LENGTH, 17, 31, 40, 2]):
+        words, labels = (tensor.repeat(1, 2)[:, :length].contiguous() for tensor in batch(0.3, seed))
+        loss, expected = ours.step(words, labels).item(), eager.step(words, labels).item()
+        assert equal(loss, expected, 2e-6), length
+        for ours_p, eager_p in zip(ours.model.parameters(), eager.model.parameters(), strict=True):
+            got, plain = (run.optimizer.state[p]["momentum_buffer"] for run, p in ((ours, ours_p), (eager, eager_p)))
+            torch.testing.assert_close(got, plain, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("label", [WORDS, -1])
 def test_a_label_outside_the_vocabulary_is_an_error(label):
     run = Run("step")
