@@ -17,6 +17,7 @@
 #include "lower/lower.h"
 #include "passes/rules.h"
 #include "schedule/bits.h"
+#include "schedule/guards.h"
 #include "schedule/order_steps.h"
 #include "schedule/prepare.h"
 #include "schedule/schedule.h"
@@ -63,12 +64,17 @@ class PlanBuilder {
     const double start = now();
     std::vector<std::vector<lower::LoweredKernel>> kernels = lowered(options, job);
     if (options.target.writes_in_place) write_in_place(kernels);
+    std::vector<schedule::Guard> guards(kernels.size());
+    if (options.target.skips_steps) guards = schedule::find_guards(graph_, schedule_, over_);
     for (size_t g = 0; g < kernels.size(); ++g) {
       const schedule::Group& group = schedule_.groups[g];
       if (group.kind == schedule::GroupKind::Extern) extern_step(group);
       else if (group.kind == schedule::GroupKind::Random && kernels[g].empty()) random_step(group.values[0]);
       else
-        for (lower::LoweredKernel& k : kernels[g]) kernel_step(k, options.target.shifts_arguments);
+        for (lower::LoweredKernel& k : kernels[g]) {
+          kernel_step(k, options.target.shifts_arguments);
+          guard(plan_.steps.back(), guards[g]);
+        }
       if (group.kind == schedule::GroupKind::Random && !kernels[g].empty())
         as_draw(plan_.steps.back(), group.values[0]);
     }
@@ -334,6 +340,14 @@ class PlanBuilder {
     plan_.steps.push_back(std::move(step));
     plan_.kernels.push_back(without_code(k.nest));
     nests_.push_back(std::move(k.nest));
+  }
+
+  void guard(plan::Step& step, const schedule::Guard& by) {
+    if (!by.flag || step.kind != plan::StepKind::Kernel) return;
+    step.guard = buffer(by.flag);
+    step.guard_value = by.value;
+    if (std::find(step.reads.begin(), step.reads.end(), step.guard) == step.reads.end())
+      step.reads.push_back(step.guard);
   }
 
   /// Makes the kernel's arguments begin so many elements further on.

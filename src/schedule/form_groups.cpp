@@ -4,6 +4,7 @@
 #include <set>
 
 #include "cost/fusion.h"
+#include "schedule/guards.h"
 
 namespace trainc::schedule {
 namespace {
@@ -65,8 +66,9 @@ void Groups::place_in_rows(const Node* n) {
       candidates.push_back(g);
   std::sort(candidates.rbegin(), candidates.rend());
   // A row group is preferred to a contraction's epilogue: it loops over the rows already, and has their sums at hand.
-  std::stable_partition(candidates.begin(), candidates.end(),
-                        [&](int g) { return groups_[g].kind == GroupKind::Rows; });
+  // But what is chosen by a flag may be passed over with the contraction that makes it.
+  const GroupKind preferred = flag_of(n) ? GroupKind::Contract : GroupKind::Rows;
+  std::stable_partition(candidates.begin(), candidates.end(), [&](int g) { return groups_[g].kind == preferred; });
   int joined = -1;
   for (int g : candidates) {
     if (joined < 0) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cost/fusion.h"
+#include "schedule/guards.h"
 #include "schedule/schedule.h"
 #include "schedule/vendor_operands.h"
 
@@ -65,10 +66,18 @@ class ValueChooser {
   void force_values() {
     for (const Output& o : graph_.outputs)
       if (o.value && o.value->op != Op::Input) forced_.insert(base_of(o.value));
+    for (const Node* n : live_)
+      if (n->op == Op::Concat)
+        for (const Node* i : n->inputs) put_together_.insert(base_of(i));
     for (const Node* n : live_) {
       if (n->op == Op::Extern)
         for (const Node* i : n->inputs) forced_.insert(base_of(i));
       if (adds_contractions(n)) forced_.insert(n);
+      if (chooses_sum(n)) {
+        forced_.insert(n);
+        for (const Node* other : {base_of(n->in(1)), base_of(n->in(2))})
+          if (class_of(other->op) != OpClass::Leaf) forced_.insert(other);
+      }
       if (n->op == Op::Gather) {
         force_base(n->in(0), cost::kCheapAgain);
         if (picks(n)) forced_.insert(n);
@@ -140,11 +149,17 @@ class ValueChooser {
     }
   }
 
-  /// Whether little is gathered out of a contraction's large result (logits, at the labels). It is a value then: read
-  /// at once, for it is to be overwritten.
+  /// Whether little is gathered out of a contraction's large result (logits, at the labels; a bias may be added to
+  /// them). It is a value then: read at once, for it is to be overwritten.
   static bool picks(const Node* gather) {
     const Node* n = gather->in(0);
-    while (n->op == Op::Reshape || n->op == Op::Cast) n = n->in(0);
+    for (;;) {
+      const bool two = is_elementwise(n->op) && n->inputs.size() == 2;
+      if (n->op == Op::Reshape || n->op == Op::Cast) n = n->in(0);
+      else if (two && n->in(1)->op == Op::Broadcast) n = n->in(0);
+      else if (two && n->in(0)->op == Op::Broadcast) n = n->in(1);
+      else break;
+    }
     return n->op == Op::Contract && gather->type.numel() * cost::kPicked <= n->type.numel();
   }
 
@@ -154,6 +169,17 @@ class ValueChooser {
     if (n->op != Op::Add) return false;
     const auto summand = [&](const Node* i) { return i->op == Op::Contract || sums_of_contractions_.count(i); };
     if (!summand(base_of(n->in(0))) || !summand(base_of(n->in(1)))) return false;
+    sums_of_contractions_.insert(n);
+    return true;
+  }
+
+  /// Whether `n` chooses, by a flag, between a sum of contractions and the sum so far. Both are values, so that it is
+  /// written in place of the latter, and passed over where that one is chosen (guards.h). What is put together with
+  /// others is chosen as that is done.
+  bool chooses_sum(const Node* n) {
+    if (!flag_of(n) || put_together_.count(n)) return false;
+    const Node* sum = base_of(n->in(1));
+    if (sum->op != Op::Contract && !sums_of_contractions_.count(sum)) return false;
     sums_of_contractions_.insert(n);
     return true;
   }
@@ -215,7 +241,7 @@ class ValueChooser {
   };
   std::unordered_map<const Node*, Reorderings> reorderings_;  // in the expression that makes a node
   std::unordered_map<const Node*, int64_t> cost_;             // of the expression that makes a node: its work
-  std::unordered_set<const Node*> forced_, operands_, statements_, sums_of_contractions_;
+  std::unordered_set<const Node*> forced_, operands_, statements_, sums_of_contractions_, put_together_;
   std::unordered_map<const Node*, int64_t> inline_limit_;  // an elementwise node may be inlined up to this cost
   Values values_;
 };
