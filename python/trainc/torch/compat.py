@@ -370,8 +370,8 @@ def is_joinable_now(wrapper: Any) -> bool:
 
 
 def reduces_alone(wrapper: Any) -> bool:
-    """Whether gradients are all that a DistributedDataParallel changes in a backward: its communication hooks are those of PyTorch
-    that compress, and no optimizer is among them."""
+    """Whether gradients are all that a DistributedDataParallel changes in a backward: its communication hooks are PyTorch's that
+    compress, and no optimizer is among them."""
     ours = ("default_hooks", "powerSGD_hook", "quantization_hooks")
     modules = [getattr(hook, "__module__", None) for hook, _ in wrapper._comm_hooks]
     return all(module in [f"torch.distributed.algorithms.ddp_comm_hooks.{name}" for name in ours] for module in modules)
@@ -382,6 +382,11 @@ def group_store(group: Any) -> Any:
     from torch.distributed import distributed_c10d
 
     return distributed_c10d._world.pg_map[group][1]
+
+
+def group_timeout(group: Any) -> Any:
+    """A timedelta."""
+    return group._get_backend(torch.device(group._device_types[0])).options._timeout
 
 
 def group_name(group: Any) -> str:

@@ -1,7 +1,6 @@
 """DistributedDataParallel in every spelling, on two ranks with data of their own: eager DDP's losses by the rule of
 docs/numerics.md, the same bits of weights on both ranks, and compiled. The ranks run once, in this file as a program."""
 
-import copy
 import sys
 import time
 import warnings

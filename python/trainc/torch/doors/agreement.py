@@ -4,8 +4,8 @@ A parameter that gets a gradient on some ranks alone is a step that never ends: 
 knows its parameters and its operations before it runs, so the ranks compare them where the first backward that reduces begins.
 There all ranks come, or DDP itself would wait for them; a forward that one rank does alone waits for nobody.
 
-What a rank tells has no sizes: batches of different lengths are the same program. Who does not come within `BOUND` is waited
-for no longer: the all-reduce has the group's own timeout, and says so.
+What a rank tells has no sizes: batches of different lengths are the same program. Who does not come within `BOUND`, or half of the
+group's timeout, is waited for no longer: the all-reduce fails where a rank is gone, and after that timeout.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BOUND = 60.0  # seconds
 LOOK = 0.5  # seconds after which who waits looks at signals
 
 _asked: weakref.WeakSet[Any] = weakref.WeakSet()  # wrappers whose ranks have told each other
-_count: dict[str, int] = {}  # by group: how many wrappers of it did
+_count: dict[str, int] = {}  # by group and parameters: how many such wrappers did
 
 
 @dataclasses.dataclass
@@ -47,7 +47,7 @@ class Told:
         return base64.b85encode(zlib.compress(json.dumps(dataclasses.astuple(self)).encode())).decode()
 
     def digest(self) -> str:
-        return hashlib.sha256(json.dumps(dataclasses.astuple(self)).encode()).hexdigest()
+        return _digest(dataclasses.astuple(self))
 
     @staticmethod
     def of(text: bytes) -> Told:
@@ -90,29 +90,40 @@ def _compare(wrapper: Any, mine: Told) -> None:
     """UserError on every rank, the same, where they would wait for one another; a warning where they do other things."""
     group = wrapper.process_group
     rank, size = torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
-    name = compat.group_name(group)
+    shapes = [(name, list(p.shape)) for name, p in wrapper.module.named_parameters()]
+    name = f"{compat.group_name(group)}/{_digest(shapes)}"
     number = _count[name] = _count.get(name, 0) + 1
-    store = torch.distributed.PrefixStore(f"trainc/{number}", compat.group_store(group))
+    store = torch.distributed.PrefixStore(f"trainc/{name}/{number}", compat.group_store(group))
     may_differ = wrapper.find_unused_parameters
     store.set(f"told/{rank}", mine.packed())
     store.set(f"digest/{rank}", mine.digest())
     if rank == 0:
-        others = [key for r in range(1, size) if _came(store, key := f"digest/{r}")]
-        verdict = json.dumps(_verdict(mine, store, others, may_differ))
+        until = time.monotonic() + _bound(group)
+        others = [key for r in range(1, size) if _came(store, key := f"digest/{r}", until)]
+        verdict = json.dumps((*_verdict(mine, store, others, may_differ), others))
         store.set("verdict", verdict)
-    elif _came(store, "verdict"):
+    elif _came(store, "verdict", time.monotonic() + 1.5 * _bound(group)):  # the first rank may wait for others
         verdict = store.get("verdict").decode()
     else:
         return
-    error, difference = json.loads(verdict)
+    error, difference, others = json.loads(verdict)
+    if rank and f"digest/{rank}" not in others:
+        return  # it came too late, and is not spoken of
     if error:
         raise UserError(error)
     if difference:
         messages.warn(difference)
 
 
-def _came(store: Any, key: str) -> bool:
-    until = time.monotonic() + BOUND
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+
+
+def _bound(group: Any) -> float:
+    return min(BOUND, compat.group_timeout(group).total_seconds() / 2)
+
+
+def _came(store: Any, key: str, until: float) -> bool:
     while not store.check([key]):
         if time.monotonic() > until:
             return False
@@ -123,6 +134,8 @@ def _came(store: Any, key: str) -> bool:
 
 def _verdict(mine: Told, store: Any, others: list[str], may_differ: bool) -> tuple[str, str]:
     """(an error, a warning), empty where there is none; of the first rank that differs from the first."""
+    if may_differ:
+        return "", ""
     difference = ""
     for key in others:
         if store.get(key).decode() == mine.digest():
@@ -132,15 +145,15 @@ def _verdict(mine: Told, store: Any, others: list[str], may_differ: bool) -> tup
         if mine.gradients is None or its.gradients is None:
             continue
         alone = [set(mine.gradients) - set(its.gradients), set(its.gradients) - set(mine.gradients)]
-        if any(alone) and not may_differ:
+        if any(alone):
             sides = [(0, rank), (rank, 0)]
             said = [
                 f"{_named(names)} on rank {here} and not on rank {there}"
                 for names, (here, there) in zip(alone, sides, strict=True) if names
             ]  # fmt: skip
             return (
-                f"the ranks of a DistributedDataParallel train different models, and would wait for each other: a gradient comes to "
-                f"{'; to '.join(said)}. If that is meant, DistributedDataParallel(..., find_unused_parameters=True) allows it."
+                "the ranks of a DistributedDataParallel train different models, and would wait for each other: a gradient comes "
+                f"to {'; to '.join(said)}. If that is meant, DistributedDataParallel(..., find_unused_parameters=True) allows it."
             ), ""
         if not difference:
             difference = _of_operations(mine.operations, its.operations, rank)

@@ -48,8 +48,8 @@ class ReplicatedStep:
 
     def prepare(self) -> None:
         raise UserError(
-            "trainc.train_step: a step over DistributedDataParallel is compiled while it runs, for its backward exchanges gradients "
-            "with the other processes: call it, and explain it then"
+            "trainc.train_step: a step over DistributedDataParallel is compiled while it runs, for its backward exchanges "
+            "gradients with the other processes: call it, and explain it then"
         )
 
 

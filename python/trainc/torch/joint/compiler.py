@@ -162,6 +162,15 @@ class Compiler:
         forward, backward, in_parts = self._halves
         return autograd.call_of(metadata, self.layout, detached, forward, backward, again, in_parts, self._made)
 
+    def without_gradient(self, detached: list[int], metadata: Any) -> list[int]:
+        """`detached`, and the parameters that have no gradient: DistributedDataParallel takes a parameter that autograd is told of
+        for one that is used."""
+        unused = [
+            i for i, info in enumerate(metadata.input_info)
+            if info.requires_grad and i not in self._made and not (info.mutates_data or info.mutates_metadata)
+        ]  # fmt: skip
+        return sorted({*detached, *unused})
+
     # -- the compilers ------------------------------------------------------------------------------------------------
 
     def half(self, gm: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
@@ -278,6 +287,8 @@ def aot_settings(compiler: Compiler):
         ours = compiler.call_of_both(about["runtime_metadata"], about["indices_of_inps_to_detach"]) if trace_joint else None
         if ours is None and trace_joint:
             _extend(call.__self__, compiler)  # `call` is the apply of AOTAutograd's node
+            known = about["indices_of_inps_to_detach"]
+            about["indices_of_inps_to_detach"] = compiler.without_gradient(known, about["runtime_metadata"])
         return ours or wrapped(call, trace_joint=trace_joint, **about)
 
     def log_where_asked(*args: Any) -> str | None:  # it writes the graph as text (0.1 s for GPT-2), also where nobody reads that

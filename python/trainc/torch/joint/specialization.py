@@ -158,7 +158,7 @@ class Specialization:
     def backward_in_parts(
         self, held: Sequence[Tensor], arena: Tensor, tangents: Sequence[Tensor | None]
     ) -> Callable[[Sequence[int]], list[Any]]:
-        """What gives the gradients of inputs, by their places, each once; where the plan can, it runs no further than to these."""
+        """What gives the gradients of inputs, by their places, each once. A plan that can runs no further than to these."""
         found = self.backward(held, arena, tangents, in_parts=True)
         return found if callable(found) else lambda places: [found[i] for i in places]
 

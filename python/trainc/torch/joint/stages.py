@@ -77,8 +77,8 @@ def groups_of(places: Sequence[int], inputs: Sequence[Tensor], bucket: int) -> l
 
 
 def may_be_staged(inputs: Sequence[Tensor], places: Sequence[int]) -> bool:
-    """Whether nothing of the program runs where a gradient is accumulated: it may update the parameter, which the rest of the plan
-    may have yet to read."""
+    """Whether nothing of the program runs where a gradient is accumulated: it may update the parameter, which the plan may have
+    yet to read."""
     return not any(compat.has_gradient_hooks(inputs[i]) or compat.has_accumulation_hooks(inputs[i]) for i in places)
 
 

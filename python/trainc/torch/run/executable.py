@@ -40,7 +40,7 @@ class InParts:
     """A run that goes on where one of its outputs is asked for. It holds what it reads and has yet to give; who lets go of it
     before its end wants no more of it."""
 
-    def __init__(self, run: Any, outputs: list[torch.Tensor | None], steps: list[int], read: list[torch.Tensor | None], arena: Any):
+    def __init__(self, run: Any, outputs: list[torch.Tensor | None], steps: list[int], read: Tensors, arena: Any):
         self._run, self._outputs, self._steps = run, outputs, steps
         self._arena, self._read = arena, [(t, t._version) for t in read if t is not None]
         self.steps = 0  # that have run
@@ -104,8 +104,8 @@ class CoreExecutable:
         return outputs
 
     def in_parts(self, inputs: Tensors, saved: torch.Tensor | None = None) -> InParts | None:
-        """A run that makes its outputs when they are asked for; None where this plan runs as a whole alone. (What draws between two
-        parts would draw other numbers.)"""
+        """A run that makes its outputs when they are asked for; None where this plan runs as a whole alone. (Who draws between
+        two parts would change what is drawn in the second.)"""
         if self.device.type != "cpu" or self._updated or self.plan.may_draw or compat.is_profiled():
             return None
         read, _, outputs, pointers, results, arena = self._placed(inputs, saved)
@@ -113,7 +113,7 @@ class CoreExecutable:
         return InParts(run, outputs, self._output_steps, read, saved)
 
     def _placed(self, inputs: Tensors, saved: torch.Tensor | None) -> tuple:
-        """What the plan reads, as it was compiled for; which of it was updated; its outputs; and pointers: inputs, results, arena."""
+        """What the plan reads, as it was compiled for; which of it is updated; its outputs; pointers of inputs, results, arena."""
         read, pointers = [inputs[i] for i in self._read], [0] * self._inputs
         updated: list[tuple[int, int]] = []
         if self._fits is None or not self._fits(read):
