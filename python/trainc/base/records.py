@@ -88,6 +88,11 @@ def report_of(executable: Any) -> dict:
 _records: weakref.WeakKeyDictionary[Any, list[Compilation]] = weakref.WeakKeyDictionary()
 
 
+def share(owner: Any, compilations: list[Compilation]) -> None:
+    """What is compiled for `owner` is told with these."""
+    _records[owner] = compilations
+
+
 def of(owner: Any) -> list[Compilation]:
     """The compilations of a model or an optimizer given to `trainc.compile`; empty where there are none."""
     return _records.setdefault(owner, [])

@@ -369,6 +369,11 @@ def is_joinable_now(wrapper: Any) -> bool:
     return wrapper._join_config.enable
 
 
+def unsharded_class(kind: type) -> type:
+    """Of a module of `fully_shard`: its class before."""
+    return kind.__mro__[kind._orig_cls_mro_index]
+
+
 def reduces_alone(wrapper: Any) -> bool:
     """Whether gradients are all that a DistributedDataParallel changes in a backward: its communication hooks are PyTorch's that
     compress, and no optimizer is among them."""

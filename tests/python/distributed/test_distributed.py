@@ -121,16 +121,6 @@ class Holder(nn.Module):
         return self.inner(x) * 2
 
 
-def sharded():
-    from torch.distributed.fsdp import fully_shard
-
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
-    fully_shard(model[0])
-    fully_shard(model)
-    return model
-
-
 def fsdp1():
     from torch.distributed.fsdp import FullyShardedDataParallel
 
@@ -239,9 +229,7 @@ def main(rank, port, path):
     found["refused"] = {
         "inner DDP": refused(lambda: Holder(wrapper(nn.Linear(6, 3)))),
         "FSDP": refused(fsdp1),
-        "fully_shard": refused(sharded),
         "DTensor": refused(tensor_parallel),
-        "step, DDP": step_refused(lambda: wrapper(nn.Linear(6, 3))),
         "step, all_reduce": step_refused(lambda: nn.Linear(6, 3)),
     }
     found["sharded later"] = wrapped_later(rank)
@@ -296,9 +284,7 @@ def test_ddp_trains_to_the_weights_of_pytorch_on_every_rank(found, case):
     [
         ("inner DDP", "`inner` is a DistributedDataParallel"),
         ("FSDP", "is a FullyShardedDataParallel"),
-        ("fully_shard", "is a FSDPModule"),
         ("DTensor", "`0.weight` is a DTensor"),
-        ("step, DDP", "use trainc.compile for this model"),
         ("step, all_reduce", ""),
     ],
 )

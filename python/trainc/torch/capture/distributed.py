@@ -60,6 +60,12 @@ def replicating(model: torch.nn.Module) -> Any:
     return active if active is not None and active.module is model else None
 
 
+def shards(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """The innermost modules of `fully_shard` within a model (or the model itself)."""
+    sharded = [m for m in model.modules() if _wrapper(m) == "FSDPModule"]
+    return [m for m in sharded if not any(_wrapper(inner) == "FSDPModule" for inner in list(m.modules())[1:])]
+
+
 def reducing() -> Any:
     """The DistributedDataParallel whose forward this is within, if the backward of this call reduces gradients, and nothing but
     PyTorch's own code runs as it does: a hook of the program's may update parameters that a backward has yet to read."""
@@ -108,4 +114,4 @@ def collectives(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
     return (n for n in graph.nodes if n.op == "call_function" and getattr(n.target, "namespace", "") in COLLECTIVES)
 
 
-__all__ = ["beside_forward", "compiled_part", "inner_of", "reducing", "refuse_collectives", "replicated", "replicating"]
+__all__ = ["beside_forward", "compiled_part", "inner_of", "reducing", "refuse_collectives", "replicated", "replicating", "shards"]
