@@ -198,17 +198,19 @@ HOW = {
     "fp16 hook": ("convolutions", {}, "plain", fp16_hook),
     "bf16 hook": ("convolutions", {}, "plain", bf16_hook),
     "own buffers": ("convolutions", {"broadcast_buffers": False}, "plain", None),
-    "never reduced": ("convolutions", {}, "never reduced", None),
+    "never reduced": ("convolutions", {}, "never reduced", None),  # a twin, which the test must see
 }
-TWINS = ("never reduced",)  # what the test must see
+# The three places where DDP can stand, for what is asked beside the plain loop; Dynamo itself refuses first buckets below 1 MB.
+PLACES = ("DDP(trainc.compile(model))", "trainc.compile(DDP(model), optimizer)", "trainc.train_step")
+DYNAMO = 'torch.compile(DDP(model), backend="trainc")'
+WITH_DYNAMO = ("accumulated", "static graph", "bucket views", "fp16 hook")
 
 
 def cases(twins=False):
-    """(Dynamo itself refuses first buckets of less than 1 MB.)"""
-    return [
-        (how, spelling) for how in HOW for spelling in SPELLINGS
-        if twins == (how in TWINS) and not (how == "small buckets" and "torch.compile" in spelling)
-    ]  # fmt: skip
+    if twins:
+        return [("never reduced", spelling) for spelling in SPELLINGS]
+    places = {how: SPELLINGS if how in MODELS else [*PLACES, *([DYNAMO] * (how in WITH_DYNAMO))] for how in HOW}
+    return [(how, spelling) for how, spellings in places.items() if how != "never reduced" for spelling in spellings]
 
 
 # -- the ranks' program ----------------------------------------------------------------------------------------------------

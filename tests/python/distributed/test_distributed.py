@@ -1,102 +1,17 @@
-"""Two processes that train one model: the same weights on both, and PyTorch's; what is not compiled is refused before anything is
-changed. The processes run once, in this file as a program, and write what they found for the tests."""
+"""What of distributed training is not compiled: refused before anything is changed, or PyTorch's. (What is compiled: test_ddp.py,
+test_fsdp.py.) Two processes run once, in this file as a program."""
 
-import copy
-import json
-import os
-import socket
-import subprocess
 import sys
-import tempfile
 import warnings
 
 import pytest
+import ranks
 import torch
 from torch import nn
-
-RANKS, STEPS, TIMEOUT = 2, 4, 400
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        # no bias before the normalisation: its gradient is rounding alone, which Adam blows up
-        self.first, self.norm, self.last = nn.Linear(6, 40, bias=False), nn.BatchNorm1d(40), nn.Linear(40, 3)
-        self.other = nn.Linear(6, 3)
-
-    def forward(self, x, both=True):
-        y = self.last(torch.relu(self.norm(self.first(x))))
-        return y + self.other(x) if both else y
 
 
 def data(rank, step):
     return torch.randn(5, 6, generator=torch.Generator().manual_seed(100 * rank + step))
-
-
-def train(model, optimizer, rank, step_of=None, both=lambda rank, step: True):
-    """The weights, momenta aside, after some steps, and the losses."""
-    losses = []
-    for step in range(STEPS):
-        if step_of is not None:
-            step_of(model, optimizer, rank, step)
-            continue
-        optimizer.zero_grad()
-        loss = model(data(rank, step), both(rank, step)).square().mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return [p.detach().clone() for p in model.parameters()], losses
-
-
-def accumulated(model, optimizer, rank, step):
-    optimizer.zero_grad()
-    with model.no_sync():
-        model(data(rank, step)).square().mean().backward()
-    model(data(rank, step + 50)).square().mean().backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-    optimizer.step()
-
-
-def one_on_first_only(rank, step):
-    return rank == 0 or step % 2 == 0
-
-
-SGD = (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9})
-ADAM = (torch.optim.AdamW, {"lr": 0.01})
-# name: (flags of DDP, optimizer, flags of compile, how to train)
-WRAPPED = {
-    "plain": ({}, SGD, {}, {}),
-    "adam": ({}, ADAM, {}, {}),
-    "fuse_step": ({}, SGD, {"fuse_step": True}, {}),
-    "buckets": ({"gradient_as_bucket_view": True, "bucket_cap_mb": 0.0001}, ADAM, {}, {}),
-    "static_graph": ({"static_graph": True}, SGD, {}, {}),
-    "unused": ({"find_unused_parameters": True}, SGD, {}, {"both": one_on_first_only}),
-    "accumulated": ({}, SGD, {}, {"step_of": accumulated}),
-    "no_buffers": ({"broadcast_buffers": False}, SGD, {}, {}),
-}
-
-
-def ddp(flags, make, compile_flags, how, rank, inside):
-    import trainc
-
-    ddp_class = nn.parallel.DistributedDataParallel
-    torch.manual_seed(rank)  # DDP itself makes the ranks' weights equal
-    plain, found = Net(), {}
-    for name in ("eager", "trainc"):
-        model = copy.deepcopy(plain)
-        if name == "trainc" and inside:
-            model = trainc.compile(model)
-        model = ddp_class(model, **flags)
-        kind, settings = make
-        optimizer = kind(model.parameters(), **settings)
-        if name == "trainc" and not inside:
-            assert trainc.compile(model, optimizer, **compile_flags)[0] is model
-        weights, losses = train(model, optimizer, rank, **how)
-        found[name] = [w.tolist() for w in weights]
-        if name == "trainc":
-            found["routes"] = sorted({(c.route, c.engine) for c in trainc.explain(model.module).compilations})
-            found["explained"] = len(trainc.explain(model).compilations)
-    return found
 
 
 def refused(make):
@@ -133,7 +48,7 @@ def tensor_parallel():
     from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
     model = nn.Sequential(nn.Linear(6, 8))
-    return parallelize_module(model, init_device_mesh("cpu", (RANKS,)), {"0": ColwiseParallel()})
+    return parallelize_module(model, init_device_mesh("cpu", (ranks.RANKS,)), {"0": ColwiseParallel()})
 
 
 def wrapped_later(rank):
@@ -215,17 +130,11 @@ def step_refused(make):
     return "not refused"
 
 
-def main(rank, port, path):
+def main(rank, folder):
     warnings.simplefilter("ignore")
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=RANKS)
-    torch.set_num_threads(1)
+    ranks.join_group(rank, folder)
     wrapper = nn.parallel.DistributedDataParallel
     found = {}
-    for name, (flags, make, compile_flags, how) in WRAPPED.items():
-        found[name] = ddp(flags, make, compile_flags, how, rank, inside=False)
-        if not compile_flags:
-            found[f"{name}, inside"] = ddp(flags, make, compile_flags, how, rank, inside=True)
     found["refused"] = {
         "inner DDP": refused(lambda: Holder(wrapper(nn.Linear(6, 3)))),
         "FSDP": refused(fsdp1),
@@ -235,48 +144,19 @@ def main(rank, port, path):
     found["sharded later"] = wrapped_later(rank)
     for door in ("compile", "torch.compile"):
         found[f"collective, {door}"] = collective_in_forward(rank, door)
-    with open(f"{path}.{rank}", "w") as file:
-        json.dump(found, file)
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    ranks.told(rank, folder, found)
+    ranks.leave_group()
 
 
 @pytest.fixture(scope="module")
 def found():
     """What each rank found."""
-    with socket.socket() as probe, tempfile.TemporaryDirectory() as folder:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-        probe.close()
-        path = os.path.join(folder, "found")
-        ranks = [
-            subprocess.Popen([sys.executable, __file__, str(rank), port, path], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-            for rank in range(RANKS)
-        ]
-        try:
-            said = [rank.communicate(timeout=TIMEOUT)[0].decode() for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
-        assert all(rank.returncode == 0 for rank in ranks), "\n".join(said)
-        return [json.load(open(f"{path}.{rank}")) for rank in range(RANKS)]
+    return ranks.Ranks(__file__, timeout=100).check()
 
 
 def close(got, wanted, tolerance=2e-6):
     for a, b in zip(got, wanted, strict=True):
         torch.testing.assert_close(torch.tensor(a), torch.tensor(b), rtol=tolerance, atol=tolerance)
-
-
-CASES = [*WRAPPED, *(f"{name}, inside" for name, case in WRAPPED.items() if not case[2])]
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_ddp_trains_to_the_weights_of_pytorch_on_every_rank(found, case):
-    first, second = (rank[case] for rank in found)
-    assert first["trainc"] == second["trainc"]  # to the bit
-    for rank in (first, second):
-        close(rank["trainc"], rank["eager"])
-        assert [route for route, _ in rank["routes"]] == ["compiled"] and rank["explained"] > 0
 
 
 @pytest.mark.parametrize(
@@ -301,4 +181,4 @@ def test_pytorchs_numbers_where_a_model_exchanges_tensors(found, case):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), *sys.argv[2:])
+    main(int(sys.argv[1]), sys.argv[2])

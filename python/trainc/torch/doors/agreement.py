@@ -4,8 +4,8 @@ A parameter that gets a gradient on some ranks alone is a step that never ends: 
 knows its parameters and its operations before it runs, so the ranks compare them where the first backward that reduces begins.
 There all ranks come, or DDP itself would wait for them; a forward that one rank does alone waits for nobody.
 
-What a rank tells has no sizes: batches of different lengths are the same program. Who does not come within `BOUND`, or half of the
-group's timeout, is waited for no longer: the all-reduce fails where a rank is gone, and after that timeout.
+What a rank tells has no sizes: batches of different lengths are the same program. Who does not come within `BOUND`, or half of
+the group's timeout, is waited for no longer: the all-reduce fails where a rank is gone, and after that timeout.
 """
 
 from __future__ import annotations

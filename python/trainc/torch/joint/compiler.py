@@ -163,8 +163,8 @@ class Compiler:
         return autograd.call_of(metadata, self.layout, detached, forward, backward, again, in_parts, self._made)
 
     def without_gradient(self, detached: list[int], metadata: Any) -> list[int]:
-        """`detached`, and the parameters that have no gradient: DistributedDataParallel takes a parameter that autograd is told of
-        for one that is used."""
+        """`detached`, and the parameters that have no gradient: DDP takes one that autograd is told of for one that
+        is used."""
         unused = [
             i for i, info in enumerate(metadata.input_info)
             if info.requires_grad and i not in self._made and not (info.mutates_data or info.mutates_metadata)

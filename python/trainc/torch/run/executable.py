@@ -113,7 +113,7 @@ class CoreExecutable:
         return InParts(run, outputs, self._output_steps, read, saved)
 
     def _placed(self, inputs: Tensors, saved: torch.Tensor | None) -> tuple:
-        """What the plan reads, as it was compiled for; which of it is updated; its outputs; pointers of inputs, results, arena."""
+        """What the plan reads, as it was compiled for; which of it is updated; its outputs; pointers: inputs, results, arena."""
         read, pointers = [inputs[i] for i in self._read], [0] * self._inputs
         updated: list[tuple[int, int]] = []
         if self._fits is None or not self._fits(read):
