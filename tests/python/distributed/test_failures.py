@@ -195,11 +195,40 @@ def unused_everywhere(rank):
     return found
 
 
+class Part(nn.Module):
+    """DDP is a part of it; the rest is each rank's own."""
+
+    def __init__(self):
+        super().__init__()
+        self.part = DDP(Net())
+
+    def forward(self, x):
+        return self.part(x) * 2
+
+
+def step_over_part(rank):
+    import trainc
+
+    found = {}
+    for name in ("eager", "trainc"):
+        torch.manual_seed(0)
+        model = Part()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def body(x, model=model, optimizer=optimizer):
+            return step(model, optimizer, x)
+
+        body = trainc.train_step(body) if name == "trainc" else body
+        found[name] = [body(data(rank, i)) for i in range(3)]
+        found["weights"] = ranks.digest(model.parameters())
+    return found
+
+
 GO_ON = {
     case.__name__: case
     for case in (
         another_program, unused_allowed, other_sizes, one_rank_alone, not_trained_with_trainc, joined, another_model,
-        unused_everywhere,
+        unused_everywhere, step_over_part,
     )
 }  # fmt: skip
 
@@ -268,6 +297,13 @@ def test_what_is_no_difference(went_on, case):
     first, second = (rank[case] for rank in went_on)
     assert first.get("weights") == second.get("weights")
     assert not [said for said in first.get("said", []) if "different" in said]
+
+
+def test_a_step_over_a_model_of_which_ddp_is_a_part(went_on):
+    first, second = (rank["step_over_part"] for rank in went_on)
+    assert first["weights"] == second["weights"] and first["trainc"] != second["trainc"]
+    for rank in (first, second):
+        assert rank["trainc"] == pytest.approx(rank["eager"], rel=2e-6)
 
 
 def test_a_layer_that_is_used_nowhere_is_eagers_error(went_on):

@@ -79,7 +79,7 @@ def reducing() -> Any:
 ADVICE = {
     "DistributedDataParallel": "on the gradients: compile it alone, trainc.compile(ddp_model, optimizer), or what it wraps",
     "DataParallel": "on copies of the model on several devices: use DistributedDataParallel, a process for each device",
-    "FSDP": "on parts of the parameters: sharded models are not compiled yet; train this one in PyTorch",
+    "FSDP": "on parts of the parameters: give trainc.compile what fully_shard returned; other sharded models are PyTorch's",
 }
 
 

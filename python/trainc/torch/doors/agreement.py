@@ -82,7 +82,7 @@ def before_backward(wrapper: Any, result: Any, mine: Callable[[], Told]) -> None
             _compare(wrapper, mine())
 
     for leaf in compat.pytree.tree_leaves(result):
-        if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
+        if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None:  # one of a result alone: it goes with the graph
             leaf.register_hook(compare)
 
 
