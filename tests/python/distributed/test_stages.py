@@ -1,7 +1,6 @@
 """A backward that hands its gradients out in stages, in one process: whoever takes one may write over it at once, as DDP's reducer
 does, and the others come out to the same bits as from the backward that runs as a whole."""
 
-import models
 import networks
 import pytest
 import torch
@@ -87,7 +86,6 @@ def tied():
 CASES = {
     "normalised": normalised,
     "tied": tied,
-    "gpt2": lambda: of_case(models.gpt2()),
     "mamba": lambda: of_case(networks.mamba()),
 }
 
