@@ -335,8 +335,8 @@ std::vector<int64_t> output_steps(const CoreExecutable& e) {
 }
 
 bool draws(const CoreExecutable& e) {
-  return std::ranges::any_of(
-      e.plan().steps, [](const plan::Step& s) { return s.kind == StepKind::Random || runtime::may_draw(s); });
+  return std::ranges::any_of(e.plan().steps,
+                             [](const plan::Step& s) { return s.kind == StepKind::Random || runtime::may_draw(s); });
 }
 
 }  // namespace
@@ -377,7 +377,8 @@ void bind_executable(nb::module_& m) {
            nb::arg("on_step") = nb::none(), "`on_step(number)` is called before each step, where that is known.")
       .def("start", &start, nb::arg("inputs"), nb::arg("outputs"), nb::arg("saved") = 0,
            nb::arg("extern_call") = nb::none(), "A run that is asked for in parts; for a plan that `may_draw` nothing.")
-      .def_prop_ro("output_steps", &output_steps, "Of each output, the number of steps after which no other touches it.")
+      .def_prop_ro("output_steps", &output_steps,
+                   "Of each output, the number of steps after which no other touches it.")
       .def_prop_ro("may_draw", &draws, "Whether a step of it may draw random numbers.")
       .def_prop_ro("output_info", &output_info,
                    "Per output: None, or (dtype, shape, strides, alias); alias >= 0: that very input.")

@@ -196,9 +196,7 @@ class CpuExecutable::InParts : public RunInParts {
   size_t done_ = 0;  // steps before it have run
 };
 
-void CpuExecutable::run(const Call& call) {
-  InParts(*impl_, call, profile).run_until(impl_->plan.steps.size());
-}
+void CpuExecutable::run(const Call& call) { InParts(*impl_, call, profile).run_until(impl_->plan.steps.size()); }
 
 std::unique_ptr<RunInParts> CpuExecutable::start(const Call& call) {
   return std::make_unique<InParts>(*impl_, call, profile);

@@ -1,5 +1,5 @@
-"""A backward that hands its gradients out in stages, in one process: whoever takes one may write over it at once, as DDP's reducer
-does, and the others come out to the same bits as from the backward that runs as a whole."""
+"""A backward that hands its gradients out in stages, in one process: whoever takes one may write over it at once, as the reducer of
+DDP does, and the others come out to the same bits as from the backward that runs as a whole."""
 
 import networks
 import pytest
