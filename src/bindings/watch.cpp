@@ -112,17 +112,19 @@ class CallWatch {
 /// million attributes of its tensors, nearly all of them from PyTorch's own code.
 class AttributeWatch {
  public:
-  AttributeWatch(nb::object always, nb::object names, nb::object on_name, nb::object is_users)
-      : always_(std::move(always)),
+  AttributeWatch(nb::object classes, nb::object names, nb::object on_name, nb::object is_users)
+      : classes_(std::move(classes)),
         names_(std::move(names)),
         on_name_(std::move(on_name)),
         is_users_(std::move(is_users)) {
-    if (!PyAnySet_Check(always_.ptr())) throw UserError("AttributeWatch: always must be a set");
+    if (!classes_.is_none() && !PyDict_Check(classes_.ptr()))
+      throw UserError("AttributeWatch: classes must be a dictionary or None");
     if (!names_.is_none() && !PyAnySet_Check(names_.ptr()))
       throw UserError("AttributeWatch: names must be a set or None");
   }
   ~AttributeWatch() {
     for (auto& [code, user] : codes_) Py_DECREF(code);
+    Py_DECREF(class_);
   }
 
   static PyObject* call(PyObject* self, PyObject* arguments, PyObject*) {
@@ -136,20 +138,34 @@ class AttributeWatch {
     return object == nullptr || object == Py_None ? Py_NewRef(self) : PyMethod_New(self, object);
   }
 
-  std::array<nb::object*, 4> held() { return {&always_, &names_, &on_name_, &is_users_}; }
+  std::array<nb::object*, 4> held() { return {&classes_, &names_, &on_name_, &is_users_}; }
 
  private:
   PyObject* attribute(PyObject* object, PyObject* name) {
     const bool missing = names_.is_none();
-    int ask = PySet_Contains(always_.ptr(), name);
-    if (ask == 0) {
-      ask = missing ? 1 : PySet_Contains(names_.ptr(), name);
-      if (ask == 1) ask = asked_by_user();
-    }
+    if (!classes_.is_none() && PyUnicode_Compare(name, class_) == 0)
+      if (PyObject* const answer = class_of(object); answer != nullptr || PyErr_Occurred()) return answer;
+    int ask = missing ? 1 : PySet_Contains(names_.ptr(), name);
+    if (ask == 1) ask = asked_by_user();
     if (ask < 0) return nullptr;
     if (ask) return PyObject_CallFunctionObjArgs(on_name_.ptr(), object, name, nullptr);
     if (!missing) return PyObject_GenericGetAttr(object, name);
     return PyErr_Format(PyExc_AttributeError, "'Tensor' object has no attribute '%U'", name);
+  }
+
+  /// The class that an object of one of `classes_` shows; null, without an error, for any other object.
+  PyObject* class_of(PyObject* object) {
+    PyObject* const shown = PyDict_GetItemWithError(classes_.ptr(), reinterpret_cast<PyObject*>(Py_TYPE(object)));
+    if (shown == nullptr) return nullptr;
+    PyObject *mark, *plain, *marked;
+    if (!PyArg_UnpackTuple(shown, "AttributeWatch", 3, 3, &mark, &plain, &marked)) return nullptr;
+    PyObject* const own = PyObject_GenericGetDict(object, nullptr);
+    if (own == nullptr) return nullptr;
+    PyObject* const found = PyDict_GetItemWithError(own, mark);
+    const int is_marked = found == nullptr ? 0 : PyObject_IsTrue(found);
+    Py_DECREF(own);
+    if (is_marked < 0 || PyErr_Occurred()) return nullptr;
+    return Py_NewRef(is_marked ? marked : plain);
   }
 
   /// Asks `is_users` once of each code; -1 where it raised.
@@ -173,7 +189,8 @@ class AttributeWatch {
     return user;
   }
 
-  nb::object always_, names_, on_name_, is_users_;
+  nb::object classes_, names_, on_name_, is_users_;
+  PyObject* const class_ = PyUnicode_InternFromString("__class__");
   std::unordered_map<PyCodeObject*, bool> codes_;  // whether each is the user's
 };
 
@@ -381,10 +398,11 @@ void bind_watch(nb::module_& m) {
                                           {0, nullptr}};
   nb::class_<AttributeWatch>(
       m, "AttributeWatch", nb::type_slots(attribute_slots),
-      "A class's __getattribute__: on_name(object, name) for the names of `always`, and for those of "
-      "`names` where the user's code asks (is_users(frame), once of each code); else object's "
-      "own. With names=None its __getattr__: of any name, or an AttributeError.")
-      .def(nb::init<nb::object, nb::object, nb::object, nb::object>(), nb::arg("always"), nb::arg("names").none(),
+      "A class's __getattribute__: on_name(object, name) for those of `names` where the user's code asks (is_users(frame), "
+      "once of each code); else object's own. With names=None its __getattr__: of any name, or an AttributeError. `classes` "
+      "are {class: (mark, plain, marked)}: an object of just that class shows everyone `marked` as its __class__ where its own "
+      "dictionary has a true `mark`, else `plain`.")
+      .def(nb::init<nb::object, nb::object, nb::object, nb::object>(), nb::arg("classes").none(), nb::arg("names").none(),
            nb::arg("on_name"), nb::arg("is_users"));
   m.def("same_contents", &same_contents, nb::arg("ignored"), nb::arg("missing"), nb::arg("places"), nb::arg("expected"),
         "Whether places that were read hold what they held, by identity: places.same_contents.");

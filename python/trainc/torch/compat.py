@@ -163,6 +163,7 @@ CLAMP_SKIPS_NAN = not bool(torch.ones(1, device="cpu").clamp(min=float("nan")).i
 FUNCTIONAL_TENSOR_ATTRIBUTES = frozenset({"elem", "_inference_mode_base", "_is_param", "_is_buffer"})
 REASONS_OF_DATA = ("_local_scalar_dense", "data-dependent", "data dependent", "DataDependent", "DynamicOutputShape", "guard on")
 # in its messages
+REASON_OF_REAL_TENSORS = "convert all Tensors to FakeTensors first"
 
 
 def schema_of(operator: Any) -> Any:
@@ -205,13 +206,16 @@ def expression_of(node: Any) -> Any:
     return node._expr
 
 
+PARAMETER_MARK = "_is_param"  # in the dictionary of a tensor that isinstance() takes for a parameter
+
+
 def mark_as(tensor: Any, kind: str) -> None:
     """isinstance() takes the tensor for a "parameter" or a "buffer"."""
-    setattr(tensor, {"parameter": "_is_param", "buffer": "_is_buffer"}[kind], True)
+    setattr(tensor, {"parameter": PARAMETER_MARK, "buffer": "_is_buffer"}[kind], True)
 
 
 def is_marked_parameter(tensor: Any) -> bool:
-    return getattr(tensor, "_is_param", False)
+    return getattr(tensor, PARAMETER_MARK, False)
 
 
 def storage_id(tensor: torch.Tensor) -> int:

@@ -146,6 +146,7 @@ def test_functionalization_wraps_and_unwraps():
                 compat.mark_as(wrapped, kind)
                 assert isinstance(wrapped, owner)
             assert compat.is_marked_parameter(wrapped) and not compat.is_marked_parameter(view)
+            assert vars(wrapped)[compat.PARAMETER_MARK] and compat.PARAMETER_MARK not in vars(view)
             return compat.from_fun(other)
 
     with compat.FakeTensorMode() as mode, compat.enable_python_dispatcher():
@@ -361,6 +362,12 @@ def test_errors_of_values_say_so():
         program(mode.from_tensor(torch.ones(2)))
     text = f"{type(error.value).__name__} {error.value}"
     assert any(reason in text for reason in compat.REASONS_OF_DATA)
+
+
+def test_a_fake_says_that_it_meets_a_real_tensor():
+    real = torch.ones(2)
+    with pytest.raises(Exception, match=compat.REASON_OF_REAL_TENSORS), compat.FakeTensorMode() as mode:
+        mode.from_tensor(real) + real
 
 
 def test_symbols_have_the_methods_that_answer_from_their_hints():

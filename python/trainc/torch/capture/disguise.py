@@ -90,7 +90,7 @@ class Disguise(Refusing):
     def active(self) -> Iterator[None]:
         with self._patches:
             for kind in _TRACING:  # by functions, not by methods that are bound already: the tensor is their first argument
-                missing = _asking(frozenset(), None, lambda tensor, name: self._missing(tensor, name))
+                missing = _asking(None, None, lambda tensor, name: self._missing(tensor, name))
                 self._patches.enter_context(patched(kind, "__getattr__", missing))
                 self._patches.enter_context(patched(kind, "__hash__", lambda tensor: self._hash(tensor)))
                 for name in _VALUES:
@@ -129,7 +129,9 @@ class Disguise(Refusing):
         if not self._answers_attributes and not (_OF_ALL | _OWN).isdisjoint(about(frame.f_code).names):
             self._answers_attributes = True
             named = _OF_CLASS | _OWN | {"__dict__"}
-            answers = _asking({"__class__"}, named, lambda tensor, name: self._attribute(tensor, name))
+            shown = compat.PARAMETER_MARK, torch.Tensor, torch.nn.Parameter
+            classes = dict.fromkeys(_TRACING, shown)
+            answers = _asking(classes, named, lambda tensor, name: self._attribute(tensor, name))
             for kind in _TRACING:  # slow, and so only where some code asks
                 self._patches.enter_context(patched(kind, "__getattribute__", answers))
 
@@ -142,7 +144,7 @@ class Disguise(Refusing):
         raise AttributeError(f"'Tensor' object has no attribute '{name}'")
 
     def _attribute(self, tensor: torch.Tensor, name: str) -> Any:
-        """One that a tensor of the trace may have to answer otherwise; the program asks, but for `__class__`."""
+        """One that a tensor of the trace may have to answer otherwise; the program asks."""
         if name == "__class__":
             return _class_of(tensor)
         if name in _OF_CLASS:
@@ -222,10 +224,12 @@ def _is_programs(frame: types.FrameType) -> bool:
     return not is_trusted_code(frame.f_code, frame.f_globals)
 
 
-def _asking(always: Set[str], names: Set[str] | None, answer: Callable[[torch.Tensor, str], Any]) -> Callable[..., Any]:
+def _asking(
+    classes: dict[type, tuple[str, type, type]] | None, names: Set[str] | None, answer: Callable[[torch.Tensor, str], Any]
+) -> Callable[..., Any]:
     """`answer` where the program asks a tensor for an attribute; else its own: an AttributeWatch."""
     if AttributeWatch is not None:
-        return AttributeWatch(always, names, answer, _is_programs)
+        return AttributeWatch(classes, names, answer, _is_programs)
 
     def missing(tensor: torch.Tensor, name: str) -> Any:  # `names` is None: who is not watched is not seen to ask for more
         if _is_programs(sys._getframe(1)):

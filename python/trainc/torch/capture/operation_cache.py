@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import gc
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,6 +19,7 @@ import torch
 from torch.fx import traceback as fx_traceback
 
 from trainc.base import config
+from trainc.base.garbage import uncollected
 from trainc.torch import compat
 from trainc.torch.capture.dtypes import check_in_place
 from trainc.torch.compat import (
@@ -41,16 +41,9 @@ _KEY = compat.DispatchKey.Functionalize
 @contextlib.contextmanager
 def quick() -> Iterator[None]:
     """For the time of a trace: operations that repeat take the short way (not with trainc.config.trace_in_full), the garbage
-    collector rests (it would look at all of PyTorch's objects again and again), and no Python code is written for graphs that
-    nobody runs as Python."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        with use_lazy_graph_module(True), contextlib.nullcontext() if config.trace_in_full else recognised():
-            yield
-    finally:
-        if collects:
-            gc.enable()
+    collector rests, and no Python code is written for graphs that nobody runs as Python."""
+    with uncollected(), use_lazy_graph_module(True), contextlib.nullcontext() if config.trace_in_full else recognised():
+        yield
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from trainc.base import config, messages, records
 from trainc.base.errors import DependsOnData, NotCompiled, SideEffect, UserError
+from trainc.base.garbage import uncollected
 from trainc.torch import compat, device, numbers
 from trainc.torch.capture import again, distributed, turns
 from trainc.torch.capture.structure import Flattener, unflatten
@@ -175,6 +176,7 @@ class CompiledCall:
 
     # -- the first call of a signature --------------------------------------------------------------------------------
 
+    @uncollected()
     def _first_call(self, call: Call) -> Entry:
         """What runs a call of which nothing is known yet. `numbers.Constant` where a number must not move."""
         model, state = self._model(), self._signatures.variants.state
@@ -263,7 +265,11 @@ class CompiledCall:
         except UserError:
             raise
         except Exception as caught:
-            attempt.error = DependsOnData(reasons.reason_of(caught, "")) if reasons.asks_for_data(caught) else caught
+            attempt.error = caught
+            if reasons.asks_for_data(caught):
+                attempt.error = DependsOnData(reasons.reason_of(caught, ""))
+            elif reasons.meets_a_real_tensor(caught):
+                attempt.error = NotCompiled(reasons.reason_of(caught, ""))
         finally:
             self._busy = False
             attempt.changed = attempt.traces.restore()

@@ -20,11 +20,18 @@ def reason_of(error: BaseException, otherwise: str) -> str:
         if "DynamicOutputShape" in type(error).__name__:
             what = f"{text} gives as many elements as values decide"
         text = f"{what}, which is not known while it is traced{otherwise}"
+    elif meets_a_real_tensor(error):
+        text = "uses a tensor that no module holds (a global, an element of a list); as a buffer of the module it is an input"
     return f"{line}: {text}" if line else text
 
 
 def asks_for_data(error: BaseException) -> bool:
     return any(word in f"{type(error).__name__} {family.first_line(error)}" for word in compat.REASONS_OF_DATA)
+
+
+def meets_a_real_tensor(error: BaseException) -> bool:
+    """Whether the program has brought a tensor that is none of its modules', which a trace of a model's call has no input for."""
+    return compat.REASON_OF_REAL_TENSORS in str(error)
 
 
 def is_users(error: BaseException) -> bool:
@@ -51,4 +58,4 @@ def _frames(error: BaseException) -> list[TracebackType]:
     return frames
 
 
-__all__ = ["asks_for_data", "is_users", "line_of", "reason_of", "was_raised_by_user"]
+__all__ = ["asks_for_data", "is_users", "line_of", "meets_a_real_tensor", "reason_of", "was_raised_by_user"]

@@ -10,6 +10,7 @@ import torch
 
 from trainc.base import config, records, tuning
 from trainc.base.errors import NotCompiled, SideEffect, UserError
+from trainc.base.garbage import uncollected
 from trainc.torch import compat, device, numbers
 from trainc.torch.capture import distributed, turns
 from trainc.torch.capture.step_guards import Binding, Methods, check_optimizer, check_tensors
@@ -155,6 +156,7 @@ class TrainStep:
 
     # -- the first call of a signature --------------------------------------------------------------------------------
 
+    @uncollected()
     def _first_call(self, call: Call) -> Entry:
         tensors, known = self._signatures.variants.state.tensors(), self._signatures
         given = leaves_of(call, self.fn)

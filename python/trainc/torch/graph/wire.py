@@ -217,9 +217,10 @@ def node_json(node: torch.fx.Node) -> dict:
 
 
 def _flat(args: Any) -> list[Any]:
-    if not isinstance(args, (list, tuple)):
+    # by the type, for isinstance() would ask each tensor of a trace for its `__class__`, too (capture/disguise.py)
+    if not issubclass(type(args), (list, tuple)):
         return [args]
-    return [leaf for arg in args for leaf in (_flat(arg) if isinstance(arg, (list, tuple)) else [arg])]
+    return [leaf for arg in args for leaf in _flat(arg)]
 
 
 def graph_text(graph: torch.fx.Graph, name: str, device: Host = HOST) -> GraphText:

@@ -29,6 +29,7 @@ from trainc.torch.graph.captured import shared_kernels
 from trainc.torch.graph.sizes import Symbols, Template
 from trainc.torch.guards.watch import suspended
 from trainc.torch.joint import autograd
+from trainc.torch.joint.decompositions import decompositions
 from trainc.torch.joint.reached import TangentsOfGradients
 from trainc.torch.joint.second_order import Program, SecondOrder, modes_now
 from trainc.torch.joint.specialization import Inference, Specialization, TraceContext
@@ -361,11 +362,6 @@ def _unwatched(work: Callable[..., Any]) -> Callable[..., Any]:
             return work(*args, **kwargs)
 
     return run
-
-
-def decompositions() -> dict[Any, Callable[..., Any]]:
-    """Operations written out in simpler ones before capture; only where the result is the same to the last bit."""
-    return {}
 
 
 __all__ = ["Compiler", "aot_settings", "compile_flat"]

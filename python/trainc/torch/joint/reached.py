@@ -126,7 +126,7 @@ def _dependencies(tangents: Sequence[Node]) -> dict[Node, int]:
     """The tangents that each node of the graph is made of. A size or another number is made of none."""
     depends = {tangent: 1 << i for i, tangent in enumerate(tangents)}
     for node in tangents[0].graph.nodes:
-        if node.op != "call_function" or isinstance(node.meta.get("val"), (int, float, bool, torch.SymInt)):
+        if node.op != "call_function" or issubclass(type(node.meta.get("val")), (int, float, bool, torch.SymInt)):
             continue
         mask = 0
         for given in node.all_input_nodes:
