@@ -1,5 +1,5 @@
-"""A backward that hands its gradients out in stages, in one process: whoever takes one may write over it at once, as the reducer of
-DDP does, and the others come out to the same bits as from the backward that runs as a whole."""
+"""A backward that hands its gradients out in stages, in one process: whoever takes one may write over it at once, as DDP does,
+and the others come out to the same bits as from the backward that runs as a whole."""
 
 import networks
 import pytest
@@ -142,6 +142,23 @@ def test_what_came_before_the_model_gets_its_gradient(staged):
         model(x).backward()
         found.append([p.grad.clone() for p in (*before.parameters(), *model.parameters())])
     assert all(map(torch.equal, *found))
+
+
+def test_two_calls_before_a_backward(staged, parts):
+    """Both runs stand between two stages at once."""
+    torch.manual_seed(0)
+    first, second = torch.randn(2, 4, 3, 8, 7)
+    found = []
+    for active in (False, True):
+        torch.manual_seed(1)
+        model = Normalised()
+        trainc.compile(model)
+        staged(active)
+        (model(first) + 2 * model(second)).backward()
+        found.append([p.grad.clone() for p in model.parameters()])
+    for own, other in zip(*found, strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-6, atol=1e-7)
+    assert len(parts) == 2 * len(found[0])
 
 
 def test_a_backward_again_and_gradients_of_some(staged):
