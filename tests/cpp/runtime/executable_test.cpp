@@ -189,6 +189,42 @@ TEST(Executable, SaysWhichStepComesBeforeIt) {
   EXPECT_EQ(seen, (std::vector<std::pair<int64_t, float>>{{0, -1}, {1, -1}}));
 }
 
+TEST(Executable, RunsInParts) {
+  CpuExecutable e(chain());
+  std::vector<float> x(kN, 1.f), y(kN, -1.f), other(kN, -1.f);
+  std::vector<int64_t> steps;
+  const Call call{.inputs = {x.data()}, .outputs = {y.data()}, .on_step = [&](int64_t i) { steps.push_back(i); }};
+  const std::unique_ptr<RunInParts> run = e.start(call);
+  run->run_until(0);
+  EXPECT_TRUE(steps.empty());
+  run->run_until(1);
+  EXPECT_EQ(steps, std::vector<int64_t>{0});
+  EXPECT_EQ(y, std::vector<float>(kN, -1.f));
+  e.run({.inputs = {x.data()}, .outputs = {other.data()}});  // a run of its own, with memory of its own
+  run->run_until(0);                                         // what has run does not run again
+  run->run_until(99);
+  EXPECT_EQ(steps, (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(y, std::vector<float>(kN, 4.f));
+  EXPECT_EQ(other, y);
+  EXPECT_THROW(run->run_until(99), InternalError);
+}
+
+TEST(Executable, ARunInPartsMayBeGivenUp) {
+  Plan p = chain();
+  p.steps.push_back(call_kernel("fails", 2, 0, 2, kN));
+  plan_memory(p);
+  CpuExecutable e(p);
+  std::vector<float> x(kN, -1.f), y(kN, -1.f);
+  const Call call{.inputs = {x.data()}, .outputs = {y.data()}};
+  for (int i = 0; i < 3; ++i) e.start(call)->run_until(1);
+  const std::unique_ptr<RunInParts> failed = e.start(call);
+  EXPECT_ANY_THROW(failed->run_until(3));
+  EXPECT_THROW(failed->run_until(3), InternalError);
+  x.assign(kN, 1.f);
+  e.run(call);
+  EXPECT_EQ(y, std::vector<float>(kN, 0.f));
+}
+
 TEST(Executable, CodeIsNotWritable) {
   CpuExecutable e(chain());
   std::ifstream maps("/proc/self/maps");
