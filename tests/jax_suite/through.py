@@ -20,33 +20,40 @@ from trainc.base import records
 from trainc.jax import calls, door
 
 
+@dataclasses.dataclass
+class Seen:
+    """What became of the functions that a test jits. Not these themselves: a test may count what is alive."""
+
+    of_each: list[list[records.Compilation]] = dataclasses.field(default_factory=list)
+    looked_inside: bool = False
+
+    @property
+    def records(self) -> list[records.Compilation]:
+        return [record for each in self.of_each for record in each]
+
+
 class _Watched(door.Jitted):
     """Notes whether a test asks for a module or a jaxpr: these show our plan, or another function around it."""
 
-    looked_inside = False
+    def __init__(self, seen: Seen, *args: Any):
+        super().__init__(*args)
+        self._seen_by = seen
+        seen.of_each.append(records.of(self))
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
-        self.looked_inside = True
+        self._seen_by.looked_inside = True
         return super().lower(*args, **kwargs)
 
     def trace(self, *args: Any, **kwargs: Any) -> Any:
-        self.looked_inside = True
+        self._seen_by.looked_inside = True
         return super().trace(*args, **kwargs)
-
-
-@dataclasses.dataclass
-class Seen:
-    """What became of the functions that a test jits; there when it is over."""
-
-    records: list[records.Compilation] = dataclasses.field(default_factory=list)
-    looked_inside: bool = False
 
 
 class Through:
     """While it is on, every function that is jitted is one of ours."""
 
     def __init__(self) -> None:
-        self._made: list[_Watched] | None = None
+        self._seen: Seen | None = None
         self._jit = jax.jit
         for ours in (door, calls):
             ours.jax = _Instead(jax, jit=jax.jit)
@@ -54,23 +61,19 @@ class Through:
         jtu.api = _Instead(api, jit=self._either)  # for _CompileAndCheck
 
     def _either(self, *args: Any, **kwargs: Any) -> Any:
-        if self._made is None:
+        if self._seen is None:
             return self._jit(*args, **kwargs)
         if not args:
             return lambda function: self._either(function, **kwargs)
-        made = _Watched(args[0], kwargs)
-        self._made.append(made)
-        return made
+        return _Watched(self._seen, args[0], kwargs)
 
     @contextlib.contextmanager
     def on(self) -> Iterator[Seen]:
-        self._made, seen = [], Seen()
+        self._seen = seen = Seen()
         try:
             yield seen
         finally:
-            seen.records = [record for made in self._made for record in records.of(made)]
-            seen.looked_inside = any(made.looked_inside for made in self._made)
-            self._made = None
+            self._seen = None
 
 
 class _Instead(types.ModuleType):

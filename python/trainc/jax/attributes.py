@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import re
 from typing import Any
 
@@ -18,6 +19,7 @@ _DTYPES: dict[str, tuple[str, Any]] = {
     "i64": ("i64", np.int64), "i32": ("i32", np.int32), "i16": ("i16", np.int16), "i8": ("i8", np.int8), "i1": ("bool", np.bool_),
     "ui64": ("u64", np.uint64), "ui32": ("u32", np.uint32), "ui16": ("u16", np.uint16), "ui8": ("u8", np.uint8),
 }  # fmt: skip
+_COMPLEX: dict[str, Any] = {"complex<f32>": np.complex64, "complex<f64>": np.complex128}  # ours have the same names
 NUMPY = {ours: np.dtype(dtype) for ours, dtype in _DTYPES.values()}
 
 # Fields of structured attributes: MLIR's text leaves out empty lists.
@@ -93,30 +95,62 @@ def attributes_of(operation: ir.Operation) -> dict[str, Any]:
     return found
 
 
-def value_of(constant: ir.Operation) -> ir.Attribute | None:
+@dataclasses.dataclass(frozen=True)
+class ComplexElements:
+    """The attribute of a complex constant, which MLIR's Python does not hold: as it is written."""
+
+    text: str  # "(1.0,2.0)" for all elements, nested lists of such, or '"0x..."', all bytes
+    type: ir.Type
+
+    @property
+    def is_splat(self) -> bool:
+        return self.text.startswith("(")
+
+    def elements(self) -> np.ndarray:
+        dtype, shape = np.dtype(_COMPLEX[str(self.type.element_type)]), tuple(self.type.shape)
+        if self.text.startswith('"0x'):
+            return np.frombuffer(bytes.fromhex(self.text[3:-1]), dtype).reshape(shape)
+        part = np.empty(0, dtype).real.dtype
+        numbers = np.array([_number(word, part) for word in _NUMBER.findall(self.text)], part).view(dtype)
+        return np.broadcast_to(numbers.reshape(()), shape) if self.is_splat else numbers.reshape(shape)
+
+
+Elements = ir.Attribute | ComplexElements
+
+
+def value_of(constant: ir.Operation) -> Elements | None:
     """The elements of a stablehlo.constant; None of a dtype that is not compiled, whose attribute Python may not even hold."""
-    return constant.attributes["value"] if str(constant.results[0].type.element_type) in _DTYPES else None
+    type_ = constant.results[0].type
+    element = str(type_.element_type)
+    if element in _COMPLEX:
+        return ComplexElements(str(constant).partition("dense<")[2].rpartition("> : ")[0], type_)
+    return constant.attributes["value"] if element in _DTYPES else None
 
 
-def constant(value: ir.Attribute | None) -> dict[str, str]:
+def constant(value: Elements | None) -> dict[str, str]:
     """The "value" of stablehlo.constant. Without one the compiler refuses it by its dtype."""
     if value is None:
         return {}
-    if isinstance(value, ir.DenseElementsAttr) and value.is_splat and value.type.shape:
+    if _is_splat(value) and value.type.shape:
         return {"splat": _base64(elements(value).reshape(-1)[:1])}
     return {"bytes": _base64(elements(value))}
 
 
-def distinct_elements(value: ir.Attribute | None) -> int:
+def distinct_elements(value: Elements | None) -> int:
     """How many elements of a constant are to be told; 1 of a splat, 0 of dtypes that are not compiled."""
     if value is None:
         return 0
-    splat = isinstance(value, ir.DenseElementsAttr) and value.is_splat
-    return 1 if splat else int(np.prod(value.type.shape))
+    return 1 if _is_splat(value) else int(np.prod(value.type.shape))
 
 
-def elements(attribute: ir.Attribute) -> np.ndarray:
+def _is_splat(value: Elements) -> bool:
+    return isinstance(value, ir.DenseElementsAttr | ComplexElements) and value.is_splat
+
+
+def elements(attribute: Elements) -> np.ndarray:
     """The elements of a dense attribute, in its shape."""
+    if isinstance(attribute, ComplexElements):
+        return attribute.elements()
     shape = tuple(attribute.type.shape)
     name = str(attribute.type.element_type)
     if name == "index" or name not in ("bf16", *_DTYPES):
@@ -179,4 +213,4 @@ def _base64(array: np.ndarray) -> str:
     return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
 
 
-__all__ = ["NUMPY", "attributes_of", "constant", "distinct_elements", "elements", "type_of", "value_of"]
+__all__ = ["NUMPY", "Elements", "attributes_of", "constant", "distinct_elements", "elements", "type_of", "value_of"]

@@ -28,7 +28,7 @@ def _results(*_: Any, results: tuple[Any, ...], **__: Any) -> tuple[Any, ...]:
 
 @plan_p.def_impl
 def _outside_of_jit(*arguments: Any, **parameters: Any) -> Any:
-    """Where JAX runs a compiled function operation by operation (jax_debug_nans)."""
+    """Where a jaxpr that holds it is evaluated operation by operation."""
     return jax.jit(lambda *a: plan_p.bind(*a, **parameters))(*arguments)
 
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+import numpy as np
 from jax._src import source_info_util
 from jax._src.core import trace_state_clean
+from jax._src.interpreters import mlir
+from jax._src.lax.control_flow import conditionals
 
 
 def is_tracing() -> bool:
@@ -18,4 +22,32 @@ def line_of(equation: Any) -> str:
     return source_info_util.summarize(equation.source_info)
 
 
-__all__ = ["is_tracing", "line_of"]
+def module_on_cpu(traced: Any, platform: str) -> Any:
+    """The StableHLO module of a traced function, lowered for a platform that JAX does not know but for what chooses by the
+    platform (`lax.platform_dependent`): that is of the CPU."""
+    return traced.lower(lowering_platforms=(platform,), _private_parameters=_ON_CPU).compiler_ir("stablehlo")
+
+
+def _cpus(platforms: Any) -> int:
+    """Of the branches of a choice by the platform."""
+    for i, names in enumerate(platforms):
+        if names is None or "cpu" in names:
+            return i
+    raise NotImplementedError(f"none of the branches for {platforms} is for the CPU")
+
+
+def _index_on_cpu(context: Any, *, platforms: Any) -> Any:
+    return [mlir.ir_constant(np.int32(_cpus(platforms)))]
+
+
+def _cond_on_cpu(context: Any, index: Any, *operands: Any, branches: Any, branches_platforms: Any = None, **others: Any) -> Any:
+    if branches_platforms is not None:
+        branches = (branches[_cpus(branches_platforms)],)  # an index beyond the last branch is the last one's
+    return conditionals._cond_lowering(context, index, *operands, branches=branches, **others)
+
+
+_ON_CPU = mlir.LoweringParameters(
+    override_lowering_rules=((conditionals.platform_index_p, _index_on_cpu), (jax.lax.cond_p, _cond_on_cpu))
+)
+
+__all__ = ["is_tracing", "line_of", "module_on_cpu"]

@@ -115,6 +115,8 @@ class Jitted:
 
         @functools.wraps(function)
         def body(*args: Any, **kwargs: Any) -> Any:
+            if not compat.is_tracing():  # jax_debug_nans and jax_debug_infs run it once more, operation by operation
+                return function(*args, **kwargs)
             donated = [leaf.donated for leaf in jax.tree.leaves(self._plain.trace(*args, **kwargs).args_info)]
             traced = self._whole.trace(*args, **kwargs)  # not traced again
             made = self._made(traced, donated, signatures.of(function, args, kwargs))

@@ -23,7 +23,7 @@ def lowered(traced: Any, name: str, donated: list[bool]) -> tuple[StepGraph, lis
     if effect is not None:
         raise NotCompiled(effect)
     try:
-        module = traced.lower(lowering_platforms=(PLATFORM,)).compiler_ir("stablehlo")
+        module = compat.module_on_cpu(traced, PLATFORM)
     except NotImplementedError as error:  # a primitive that is lowered for platforms by name alone
         raise NotCompiled(str(error).partition("\n")[0].replace(f" for platform {PLATFORM}", "")) from error
     for what in ("partitions", "replicas"):

@@ -16,7 +16,7 @@ from trainc.jax.origins import Origins
 WRITTEN = 64  # elements of a constant at most; a larger one is an input of the plan: no text, and no part of the plan's key
 
 Json = dict[str, Any]
-Constants = dict[ir.Attribute, ir.Type]  # that become inputs, in order; equal ones are one
+Constants = dict[attributes.Elements, ir.Type]  # that become inputs, in order; equal ones are one
 
 
 def written(module: ir.Module, name: str, donated: list[bool]) -> tuple[GraphText, list[np.ndarray]]:
@@ -44,7 +44,7 @@ class _Walk:
             self._lift(function)
         self._count = 0
         self._names: dict[ir.Value, str] = {}
-        self._constants: dict[ir.Attribute, str] = {}  # lifted ones of the function that is being written
+        self._constants: dict[attributes.Elements, str] = {}  # lifted ones of the function that is being written
 
     def function(self, function: ir.Operation) -> Json:
         block = function.regions[0].blocks[0]

@@ -1,8 +1,10 @@
 #include "frontend/formulas/special.h"
 
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numbers>
+#include <span>
 
 namespace trainc::formulas {
 namespace {
@@ -148,6 +150,97 @@ Value digamma(Value x) {
   const Value mirrored = y - kPi / tan(f * kPi);
   const Value whole = (x <= 0.0) & (floor(x) == x);
   return where(whole, kNan, where(x == kInf, kInf, where(reflected, mirrored, y)));
+}
+
+// --- sums of powers
+
+namespace {
+
+/// Euler's and Maclaurin's formula behind ten terms. q > 0.
+Value zeta_of_positive(Value s, Value q) {
+  constexpr int kTerms = 10;
+  // B(2j) / (2j)!
+  constexpr double kBernoulli[] = {1.0 / 12,
+                                   -1.0 / 720,
+                                   1.0 / 30240,
+                                   -1.0 / 1209600,
+                                   1.0 / 47900160,
+                                   -691 / 1.307674368e12,
+                                   1.0 / 74724249600.,
+                                   -3617 / 1.067062284288e16,
+                                   43867 / 5.109094217170944e18};
+  Value sum = number(q, 0);
+  for (int k = 0; k < kTerms; ++k) sum = sum + pow(q + static_cast<double>(k), -s);
+  const Value a = q + static_cast<double>(kTerms), power = pow(a, -s);
+  sum = sum + power * a / (s - 1.0) + power * 0.5;
+  Value term = power * s / a;
+  double j = 1;
+  for (const double c : kBernoulli) {
+    sum = sum + term * c;
+    term = term * ((s + j) / a) * ((s + (j + 1)) / a);
+    j += 2;
+  }
+  return where(q == kInf, 0.0, sum);
+}
+
+}  // namespace
+
+/// Left of 0 by the sum over all whole k, which has the period 1 of q.
+Value zeta(Value s, Value q) {
+  const Value f = q - floor(q), whole = floor(s) == s, odd = whole & (s - floor(s * 0.5) * 2.0 == 1.0);
+  const Value rest = zeta_of_positive(s, 1.0 - f) - zeta_of_positive(s, 1.0 - q);
+  const Value left = zeta_of_positive(s, f) + where(odd, -rest, rest);
+  Value y = where(q > 0.0, zeta_of_positive(s, q), where(whole, left, kNan));
+  y = where((q <= 0.0) & (floor(q) == q), where(whole & !odd, number(s, kInf), kNan), y);
+  return where(s > 1.0, y, where(s == 1.0, kInf, number(s, kNan)));
+}
+
+Value polygamma(Value n, Value x) {
+  const Value s = n + 1.0, sum = zeta(s, x), odd = n - floor(n * 0.5) * 2.0 == 1.0;
+  const Value factor = lgamma(s);  // of n! and the sum, one may overflow where the product does not
+  const Value y = where(n < 150.0, exp(factor) * sum, exp(factor + log(sum)));
+  return where(n == 0.0, digamma(x), where((n < 0.0) | (floor(n) != n), kNan, where(odd, y, -y)));
+}
+
+// --- Bessel functions: Chebyshev series (coefficients by interpolation in 40 digits)
+
+namespace {
+
+constexpr std::array kBesselNear{0x1.02a63724a7ffap-3,   -0x1.694d10469192ep-3,  0x1.a46dad536f53cp-4,
+                                 -0x1.b1bbc537c9ebcp-5,  0x1.951e3e7bb2349p-6,   -0x1.5a29f7913a26ap-7,
+                                 0x1.1065349d3a1b4p-8,   -0x1.8cc620b3cd4a4p-10, 0x1.0c95db6c6df7dp-11,
+                                 -0x1.533cad3d694fep-13, 0x1.911b542c70d0bp-15,  -0x1.bd5f9b8debbcfp-17,
+                                 0x1.d1c4ed511afc5p-19,  -0x1.cc0798363992ap-21, 0x1.ae344b347d108p-23,
+                                 -0x1.7dd3e24b8c3e8p-25, 0x1.4258e02395010p-27,  -0x1.0361b28ea67e6p-29,
+                                 0x1.8ea34b43fdf6cp-32,  -0x1.2510397eb07dep-34, 0x1.9cee2b21d3154p-37,
+                                 -0x1.173835fb70366p-39, 0x1.6af784779d955p-42,  -0x1.c628e1c8f0b3bp-45,
+                                 0x1.11d7f0615290cp-47,  -0x1.3eaaa7e0d1573p-50, 0x1.663e3e593bfacp-53,
+                                 -0x1.857d0c38a0576p-56};  // of e^-x I1(x) / x by x / 4 - 1, up to 8
+constexpr std::array kBesselFar{
+    0x1.8ea18b55b1514p-2,   -0x1.3fda053fcdb4cp-7,  -0x1.cfd7f804aa9a6p-14, -0x1.048df49ca0373p-18,
+    -0x1.0dbfd2e9e5443p-22, -0x1.c415394bb46c1p-26, -0x1.0790b9ad53528p-28, -0x1.334ca5423dd80p-31,
+    -0x1.4dcf9d4504c0cp-36, 0x1.1e1a1f1587865p-35,  0x1.f101f653c457bp-37,  0x1.1e7d3f6439fa3p-39,
+    -0x1.953e1076ab493p-41, -0x1.cbc458e73e255p-42, -0x1.7a9482e6d22a0p-46, 0x1.80d3c26b3281ep-45,
+    0x1.776e1762d31e8p-47,  -0x1.12db5138afbc7p-48, -0x1.0efcd8bc4d22ap-49, 0x1.7d68e5f04a2d1p-52,
+    0x1.55915fceb588ap-52,  -0x1.2806c9c77331ap-55, -0x1.acea3b2532274p-55, 0x1.45b8aea87b87ep-58,
+    0x1.1556db352e977p-57};  // of e^-x I1(x) sqrt(x) by 16 / x - 1, from 8 on
+
+/// Clenshaw's.
+Value chebyshev(Value t, std::span<const double> c) {
+  Value last = number(t, 0), v = number(t, c.back());
+  for (size_t i = c.size() - 1; i-- > 1;) {
+    const Value next = t * 2.0 * v - last + c[i];
+    last = v, v = next;
+  }
+  return t * v - last + c[0];
+}
+
+}  // namespace
+
+Value bessel_i1e(Value x) {
+  const Value a = abs(x), near = chebyshev(min(a, 8.0) * 0.25 - 1.0, kBesselNear) * a;
+  const Value far = chebyshev(16.0 / max(a, 8.0) - 1.0, kBesselFar) / sqrt(a);
+  return with_sign(where(a <= 8.0, near, far), x);
 }
 
 Value float_remainder(Value x, Value y) {

@@ -52,6 +52,26 @@ Value count_leading_zeros(Value x) {
   return with_dtype(count_ones(formulas::unary(Op::Not, below)), x.dtype());
 }
 
+Value high_product(Value x, Value y) {
+  const DType dtype = x.dtype();
+  const bool is_signed = !is_unsigned(dtype);
+  if (bits_of(dtype) < 64) {
+    const DType wide = is_signed ? DType::I64 : DType::U64;
+    return cast(shift(is_signed ? Op::Sar : Op::Shr, cast(x, wide) * cast(y, wide), bits_of(dtype)), dtype);
+  }
+  // Halves of 32 bits, without signs; then what a negative factor was taken for too much.
+  const Value a = with_dtype(x, DType::U64), b = with_dtype(y, DType::U64), mask = integer(a, 0xffffffff);
+  const Value a_low = a & mask, a_high = shift(Op::Shr, a, 32), b_low = b & mask, b_high = shift(Op::Shr, b, 32);
+  const Value cross = a_high * b_low + shift(Op::Shr, a_low * b_low, 32);
+  const Value middle = (cross & mask) + a_low * b_high;
+  Value high = a_high * b_high + shift(Op::Shr, cross, 32) + shift(Op::Shr, middle, 32);
+  if (is_signed) {
+    const Value none = integer(a, 0);
+    high = high - where(x < 0.0, b, none) - where(y < 0.0, a, none);
+  }
+  return with_dtype(high, dtype);
+}
+
 Value total_order(Value x) {
   if (!is_float(x.dtype())) return x;
   const Value bits = signed_bits(x), least = integer(bits, least_of(bits.dtype()));

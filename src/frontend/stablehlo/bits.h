@@ -15,6 +15,8 @@ int64_t least_of(DType d);
 Value count_ones(Value x);
 /// Zeros above the highest one.
 Value count_leading_zeros(Value x);
+/// The upper half of the bits of the product of two integers of one dtype, as that dtype.
+Value high_product(Value x, Value y);
 /// Integers that compare as IEEE 754's total order of the floats: -NaN < -inf < ... < -0 < 0 < ... < NaN.
 Value total_order(Value x);
 /// x rounded to the bits of an exponent and a mantissa, as if it had no more; what its exponents do not hold is 0 or

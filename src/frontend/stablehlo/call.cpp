@@ -2,6 +2,26 @@
 
 namespace trainc::frontend::stablehlo {
 
+int parts_of(const Json& value) { return value.at("dtype").get<std::string>().starts_with("complex<") ? 2 : 1; }
+
+bool Call::is_complex() const {
+  const auto any = [](const Parts& parts) { return std::find(parts.begin(), parts.end(), 2) != parts.end(); };
+  return any(operands) || any(results);
+}
+
+Call Call::part(int which) const {
+  Call one = *this;
+  const auto take = [&](auto& from, Parts& parts) {
+    std::decay_t<decltype(from)> taken;
+    size_t at = 0;
+    for (int& n : parts) taken.push_back(from[at + (n == 2 ? static_cast<size_t>(which) : 0)]), at += n, n = 1;
+    from = std::move(taken);
+  };
+  take(one.in, one.operands);
+  take(one.types, one.results);
+  return one;
+}
+
 const Value& Call::operand(size_t i) const {
   if (i >= in.size()) fail("operand " + std::to_string(i) + " is missing");
   return in[i];

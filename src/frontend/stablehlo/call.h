@@ -14,6 +14,10 @@ using formulas::compute_dtype;
 using formulas::Value;
 using Json = nlohmann::json;
 using Values = std::vector<Value>;
+/// How many Values each of some values of the module is: a complex one is two, its real and its imaginary part.
+using Parts = std::vector<int>;
+/// Of one value as the wire format tells it: by its dtype.
+int parts_of(const Json& value);
 
 /// An InternalError that says operation and origin.
 struct Refused : InternalError { using InternalError::InternalError; };
@@ -22,7 +26,7 @@ struct Refused : InternalError { using InternalError::InternalError; };
 class Regions {
  public:
   virtual ~Regions() = default;
-  /// Inlines a region, or a function of the module: the values it returns.
+  /// Inlines a region, or a function of the module: the values it returns. Complex ones are two everywhere here.
   virtual Values run(const Json& region, const Values& arguments) = 0;
   /// The same of a region on scalars, for each element of the arguments, which have one shape.
   virtual Values map(const Json& region, const Values& arguments) = 0;
@@ -32,13 +36,18 @@ class Regions {
 class Call {
  public:
   Builder& b;
-  std::string name;  // "stablehlo.add"
-  Values in;
-  std::vector<Type> types;  // of the results
+  std::string name;         // "stablehlo.add"
+  Values in;                // the operands; a complex one is its real part and, behind it, its imaginary part
+  std::vector<Type> types;  // of the results, complex ones as two likewise
+  Parts operands, results;  // how `in` and `types` are made up
   const Json& attrs;
   const Json& regions;
   Regions& importer;
   Known& known;
+
+  bool is_complex() const;  // whether one of its operands or results is
+  /// The same call of the real parts (0) or the imaginary parts (1) of what is complex.
+  Call part(int) const;
 
   const Type& type(size_t i = 0) const { return types.at(i); }
   DType dtype() const { return type().dtype; }

@@ -165,6 +165,7 @@ void add_elementwise(Table& t) {
   t.add({"stablehlo.shift_left"}, on_bits(Op::Shl));
   t.add({"stablehlo.shift_right_logical"}, on_bits(Op::Shr));
   t.add({"stablehlo.shift_right_arithmetic"}, on_bits(Op::Sar));
+  t.add({"chlo.mulhi"}, [](const Call& c) { return Values{high_product(c.operand(0), c.operand(1))}; });
   t.add({"stablehlo.popcnt"}, unary(count_ones));
   t.add({"stablehlo.count_leading_zeros"}, unary(count_leading_zeros));
 

@@ -50,6 +50,9 @@ void add_functions(Table& t) {
   t.add({"chlo.erf_inv"}, in_f64(formulas::erf_inv));
   t.add({"chlo.lgamma"}, in_f64(formulas::lgamma));
   t.add({"chlo.digamma"}, in_f64(formulas::digamma));
+  t.add({"chlo.zeta"}, in_f64(formulas::zeta));
+  t.add({"chlo.polygamma"}, in_f64(formulas::polygamma));
+  t.add({"chlo.bessel_i1e"}, in_f64(formulas::bessel_i1e));
   t.add({"chlo.next_after"}, next_after);
 }
 

@@ -19,23 +19,33 @@ class Importer : public Regions {
     for (const Json& arg : main.at("args")) {
       const std::string name = arg.at("name");
       builder_.origin = name;
-      const int64_t index = out_.graph.input_count++;
       out_.input_names.push_back(name);
-      arguments.push_back({&builder_, builder_.input(index, type_of(arg, name))});
+      for (const Value& v : input(type_of(arg, name), parts_of(arg))) arguments.push_back(v);
     }
-    for (const Value& v : Importer::run(main, arguments)) out_.graph.outputs.push_back({v.node, {}});
+    Importer::run(main, arguments);
+    for (const Json& name : main.at("returns")) out_.graph.outputs.push_back({output(value(name)), {}});
     return std::move(out_);
   }
 
   Values run(const Json& region, const Values& arguments) override {
     const Json& names = region.at("args");
-    require(names.size() == arguments.size(), builder_.origin + ": " + std::to_string(arguments.size()) +
-                                                  " arguments for a region of " + std::to_string(names.size()));
     const std::string caller = builder_.origin;
-    for (size_t i = 0; i < names.size(); ++i) values_[names[i].at("name")] = arguments[i];
+    const auto fits = [&](bool so) {
+      require(so, caller + ": " + std::to_string(arguments.size()) + " arguments for a region of " +
+                      std::to_string(names.size()));
+    };
+    auto next = arguments.begin();
+    for (const Json& arg : names) {
+      const int parts = parts_of(arg);
+      fits(arguments.end() - next >= parts);
+      values_[arg.at("name")] = Values(next, next + parts);
+      next += parts;
+    }
+    fits(next == arguments.end());
     for (const Json& node : region.at("body")) operation(node);
     Values returned;
-    for (const Json& name : region.at("returns")) returned.push_back(value(name));
+    for (const Json& name : region.at("returns"))
+      for (const Value& v : value(name)) returned.push_back(v);
     builder_.origin = caller;
     return returned;
   }
@@ -54,23 +64,57 @@ class Importer : public Regions {
   }
 
  private:
+  /// An argument of the program. A complex one lies in memory as its parts, which alternate.
+  Values input(Type type, int parts) {
+    const Dims shape = type.shape;
+    if (parts == 2) type.shape.push_back(2);
+    const Value whole = {&builder_, builder_.input(out_.graph.input_count++, type)};
+    if (parts == 1) return {whole};
+    Values taken;
+    for (int64_t part = 0; part < 2; ++part)
+      taken.push_back(reshape(with(whole, builder_.slice_axis(whole.node, type.rank() - 1, part, 1)), shape));
+    arguments_[{taken[0].node, taken[1].node}] = whole.node;
+    return taken;
+  }
+
+  /// A result of the program, the other way.
+  const Node* output(const Values& v) {
+    if (v.size() == 1) return v[0].node;
+    if (const auto it = arguments_.find({v[0].node, v[1].node}); it != arguments_.end()) return it->second;
+    Dims apart = v[0].shape();
+    apart.push_back(1);
+    const std::vector<const Node*> both{reshape(v[0], apart).node, reshape(v[1], apart).node};
+    return builder_.concat(both, v[0].rank());
+  }
+
   void operation(const Json& node) {
     const std::string name = node.at("op");
     builder_.origin = origin_of(node, name);
-    const Handler* row = table().find(name);
-    if (!row) throw Refused(builder_.origin + ": trainc has no row for " + name);
+    const Handler *of_reals = table().find(name), *of_complex = complex_table().find(name);
+    if (!of_reals && !of_complex) throw Refused(builder_.origin + ": trainc has no row for " + name);
     static const Json none = Json::object(), no_regions = Json::array();
     Call call{builder_,
               name,
+              {},
+              {},
               {},
               {},
               node.contains("attrs") ? node["attrs"] : none,
               node.contains("regions") ? node["regions"] : no_regions,
               *this,
               known_};
-    for (const Json& operand : node.at("operands")) call.in.push_back(value(operand));
-    for (const Json& result : node.at("results")) call.types.push_back(type_of(result, builder_.origin));
+    for (const Json& operand : node.at("operands")) {
+      const Values& parts = value(operand);
+      call.in.insert(call.in.end(), parts.begin(), parts.end());
+      call.operands.push_back(static_cast<int>(parts.size()));
+    }
+    for (const Json& result : node.at("results")) {
+      call.results.push_back(parts_of(result));
+      call.types.insert(call.types.end(), call.results.back(), type_of(result, builder_.origin));
+    }
     if (mapped_) mapped(call);
+    const Handler* row = call.is_complex() ? of_complex : of_reals;
+    if (!row) call.fail("of complex numbers is not compiled");
     bind(call, results_of(call, *row), node.at("results"));
     require(static_cast<int64_t>(out_.graph.nodes().size()) <= kMostNodes,
             builder_.origin + ": more than " + std::to_string(kMostNodes) + " primitives: a loop of too many trips");
@@ -98,15 +142,16 @@ class Importer : public Regions {
   void bind(const Call& call, const Values& results, const Json& names) {
     if (results.size() != call.types.size())
       call.fail("gives " + std::to_string(results.size()) + " results of " + std::to_string(call.types.size()));
-    for (size_t i = 0; i < results.size(); ++i) {
+    for (size_t i = 0; i < results.size(); ++i)
       if (results[i].node->type != call.types[i])
         call.fail("result " + std::to_string(i) + " is " + to_string(results[i].node->type) + ", not " +
                   to_string(call.types[i]));
-      values_[names[i].at("name")] = results[i];
-    }
+    auto next = results.begin();
+    for (size_t i = 0; i < names.size(); next += call.results[i++])
+      values_[names[i].at("name")] = Values(next, next + call.results[i]);
   }
 
-  Value value(const std::string& name) const {
+  const Values& value(const std::string& name) const {
     auto it = values_.find(name);
     require(it != values_.end(), builder_.origin + ": " + name + " is used before it is made");
     return it->second;
@@ -118,8 +163,10 @@ class Importer : public Regions {
     return origin.empty() ? "(" + name + ")" : origin;
   }
 
+  /// Of a complex value that of each part.
   static Type type_of(const Json& json, const std::string& place) {
-    const std::string dtype = json.at("dtype");
+    std::string dtype = json.at("dtype");
+    if (dtype == "complex<f32>" || dtype == "complex<f64>") dtype = dtype.substr(8, 3);
     Type type{DType::F32, json.at("shape").get<Dims>()};
     try {
       type.dtype = dtype_of(dtype);
@@ -132,7 +179,8 @@ class Importer : public Regions {
   Program out_;
   Builder builder_{out_.graph, ""};
   const Json* functions_ = nullptr;
-  std::unordered_map<std::string, Value> values_;
+  std::unordered_map<std::string, Values> values_;
+  std::map<std::pair<const Node*, const Node*>, const Node*> arguments_;  // complex ones, by their parts
   std::optional<Dims> mapped_;  // of the tensors for whose elements a region on scalars is read
   Known known_;
 };
@@ -153,6 +201,7 @@ Program import_stablehlo(const nlohmann::json& root) {
 std::vector<std::string> stablehlo_operations() {
   std::vector<std::string> names;
   for (const auto& [name, handler] : stablehlo::table().rows()) names.push_back(name);
+  for (const auto& [name, handler] : stablehlo::complex_table().rows()) names.push_back("complex " + name);
   return names;
 }
 

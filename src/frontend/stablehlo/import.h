@@ -9,13 +9,15 @@
 //           "attrs": {...}, "regions": [F, ...], "origin": "train.py:41 (jit(step)/transpose(jvp(loss))/add)"}
 //   - Names are unique in the module; regions may read names from outside.
 //   - "op": "stablehlo.X", "chlo.X", "func.call" (attrs {"callee": "threefry2x32_1"}), or another dialect's (refused).
-//   - "dtype": the names of support/dtype.h (i1 is "bool"), any other as its MLIR text (refused where it is met).
+//   - "dtype": the names of support/dtype.h (i1 is "bool"), any other as its MLIR text (refused where it is met):
+//     "complex<f32>" and "complex<f64>" are compiled. An argument or a result of "main" of these is one of the
+//     Program's with a last axis of 2 more, the real and the imaginary part.
 //   - "attrs": MLIR's attributes under StableHLO's names: integers, bools, strings, lists of integers (of rank 2 and
 //     more: flattened, the shape under NAME_shape), enums as their text ("LT"), structured attributes as objects with
 //     StableHLO's field names, symbols as strings.
 //   - stablehlo.constant: attrs {"value": {"splat": one element} or {"bytes": all, row-major}}, base64 of little-endian
-//     bytes; bool one byte an element. "bytes" of at most 64 elements: the door gives larger ones as further arguments
-//     of "main", behind the program's.
+//     bytes; bool one byte an element, a complex number its parts. "bytes" of at most 64 elements: the door gives
+//     larger ones as further arguments of "main", behind the program's.
 //   - Arguments of "main" may have "donated": true, which means nothing here. Its results are the outputs, in order.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
@@ -28,7 +30,7 @@ namespace trainc::frontend {
 
 /// Throws InternalError that names operation and origin of what is refused, or where the module is not as above.
 Program import_stablehlo(const nlohmann::json& root);
-/// Names of all operations with a row.
+/// Names of all operations with a row; "complex NAME" of those with one for complex numbers.
 std::vector<std::string> stablehlo_operations();
 
 }  // namespace trainc::frontend

@@ -136,51 +136,100 @@ Values gather(const Call& c) {
   return {addresses.slices_back(found)};
 }
 
+// --- scatter. into: [batch, places + 1, rest]; place, source: [batch, slices * places of a slice, rest].
+
+Value written(ScatterKind kind, Value into, Value place, Value source) {
+  const DType dtype = into.dtype(), sums = compute_dtype(dtype);
+  const Node* result = into.b->scatter(kind, cast(into, sums).node, place.node, cast(source, sums).node, 1);
+  return cast(with(into, result), dtype);
+}
+
+/// Whether the region gives the updates as they are.
+bool replaces(const Json& region) {
+  const Json &args = region.at("args"), &returns = region.at("returns");
+  for (size_t i = 0; i < returns.size(); ++i)
+    if (returns[i] != args.at(returns.size() + i).at("name")) return false;
+  return true;
+}
+
+/// The function of what is there and what comes, of places that differ (or beside all others).
+Values applied(const Monoid& monoid, Values into, Value place, const Values& source) {
+  Values there;
+  for (const Value& v : into) there.push_back(with(v, v.b->gather(v.node, place.node, 1)));
+  const Values next = monoid.combine(there, source);
+  for (size_t i = 0; i < into.size(); ++i) into[i] = written(ScatterKind::Last, into[i], place, next[i]);
+  return into;
+}
+
+/// The same of any function and any places: one after the other, as XLA does.
+Values one_by_one(const Monoid& monoid, Values into, Value place, const Values& source) {
+  const int64_t n = place.size(1);
+  if (n > kMostInOrder)
+    monoid.call().fail("of " + std::to_string(n) +
+                       " elements with this function, of places that may come twice, is not compiled");
+  const auto one = [](Value v, int64_t i) { return with(v, v.b->slice_axis(v.node, 1, i, 1)); };
+  for (int64_t i = 0; i < n; ++i) {
+    Values update;
+    for (const Value& v : source) update.push_back(one(v, i));
+    into = applied(monoid, std::move(into), one(place, i), update);
+  }
+  return into;
+}
+
 Values scatter(const Call& c) {
   const Json& dims = c.object("scatter_dimension_numbers");
   Numbers n{field(dims, "update_window_dims"),           field(dims, "inserted_window_dims"),
             field(dims, "input_batching_dims"),          field(dims, "scatter_indices_batching_dims"),
             field(dims, "scatter_dims_to_operand_dims"), dims.value("index_vector_dim", int64_t{0})};
-  c.need(c.in.size() == 3, "of several operands is not compiled");
-  const Value x = c.operand(0), indices = c.operand(1), updates = c.operand(2);
-  if (updates.numel() == 0 || x.numel() == 0) return {x};
+  const size_t operands = c.in.size() / 2;
+  c.need(c.in.size() == 2 * operands + 1, "takes as many updates as operands");
+  const Value indices = c.in[operands];
+  const Values x(c.in.begin(), c.in.begin() + static_cast<std::ptrdiff_t>(operands));
+  const Values updates(c.in.begin() + static_cast<std::ptrdiff_t>(operands) + 1, c.in.end());
+  if (updates[0].numel() == 0 || x[0].numel() == 0) return x;
   Dims window;
-  for (int64_t axis = 0, place = 0; axis < x.rank(); ++axis) {
+  for (int64_t axis = 0, place = 0; axis < x[0].rank(); ++axis) {
     const bool one = is_among(n.absent, axis) || is_among(n.batching, axis);
-    window.push_back(one ? 1 : updates.size(n.window.at(place++)));
+    window.push_back(one ? 1 : updates[0].size(n.window.at(place++)));
   }
-  const Addresses addresses(c, n, indices, x.shape(), window, updates.shape());
-  const DType sums = compute_dtype(x.dtype());
-  Value into = cast(addresses.operand(x), sums), source = cast(addresses.slices(updates), sums);
+  const Addresses addresses(c, n, indices, x[0].shape(), window, updates[0].shape());
   // What lies outside goes to a row of its own, which is cut off.
   const Value outside = number(addresses.place(), static_cast<double>(addresses.places()));
   Value place = where(addresses.fits(), addresses.place(), outside);
-  into = with(into, into.b->pad(into.node, number(into, 0).node, {0, 0, 0}, {0, 1, 0}));
+  Values into, source;
+  for (const Value& v : x) {
+    const Value rows = addresses.operand(v);
+    into.push_back(with(v, c.b.pad(rows.node, number(rows, 0).node, {0, 0, 0}, {0, 1, 0})));
+  }
+  for (const Value& v : updates) source.push_back(addresses.slices(v));
 
-  const Json& region = c.region(0);
-  const Monoid monoid(c, region);
-  const auto op = monoid.operation();
-  ScatterKind kind = ScatterKind::Last;
-  if (op == Op::Add && x.dtype() != DType::Bool) {
-    kind = ScatterKind::Sum;
-  } else if (monoid.subtracts()) {
-    kind = ScatterKind::Sum;
-    source = formulas::unary(Op::Neg, source);
-  } else if (region.at("returns").at(0) != region.at("args").at(1).at("name")) {
+  const Monoid monoid(c, c.region(0));
+  const bool adds = monoid.operation() == Op::Add && x[0].dtype() != DType::Bool, subtracts = monoid.subtracts();
+  if (adds || subtracts) {
+    for (size_t i = 0; i < operands; ++i)
+      into[i] = written(ScatterKind::Sum, into[i], place, subtracts ? -source[i] : source[i]);
+  } else if (replaces(c.region(0))) {
+    for (size_t i = 0; i < operands; ++i) into[i] = written(ScatterKind::Last, into[i], place, source[i]);
+  } else {
     const bool once =
         c.attrs.value("unique_indices", false) || indices.numel() == static_cast<int64_t>(n.indexed.size());
-    if (!once) {
-      c.need(op.has_value(), "with this function, of places that may come twice, is not compiled");
-      const Value column = with(place, c.b.slice_axis(place.node, 2, 0, 1));
-      const Scattered each = combined(monoid, column, cast(source, x.dtype()), addresses.places());
-      place = formulas::broadcast(each.place, place.shape()), source = each.source;
+    if (!once && !monoid.operation()) {
+      into = one_by_one(monoid, into, place, source);
+    } else {
+      if (!once) {
+        const Value column = with(place, c.b.slice_axis(place.node, 2, 0, 1));
+        const Scattered each = combined(monoid, column, source, addresses.places());
+        place = formulas::broadcast(each.place, place.shape()), source = each.source;
+      }
+      into = applied(monoid, into, place, source);
     }
-    const Value there = with(into, c.b.gather(into.node, place.node, 1));
-    source = cast(monoid.combine({cast(there, x.dtype())}, {cast(source, x.dtype())})[0], sums);
   }
-  const Value result = with(into, c.b.scatter(kind, into.node, place.node, source.node, 1));
-  const Value cut = with(result, c.b.slice_axis(result.node, 1, 0, addresses.places()));
-  return {cast(addresses.operand_back(cut), x.dtype())};
+  Values results;
+  for (size_t i = 0; i < operands; ++i) {
+    const Value cut = with(into[i], c.b.slice_axis(into[i].node, 1, 0, addresses.places()));
+    results.push_back(addresses.operand_back(cut));
+  }
+  return results;
 }
 
 }  // namespace

@@ -98,8 +98,6 @@ Values in_pairs(const Monoid& monoid, Values x, const Dims& axes) {
   return x;
 }
 
-constexpr int64_t kMostInOrder = 64;  // elements: each is the function's nodes once more
-
 /// One after the other, as XLA does, without those that are not `inside`.
 Values in_order(const Monoid& monoid, Values x, Values result, const Dims& axes, std::optional<Value> inside) {
   if (inside) x.push_back(*inside);
@@ -132,6 +130,8 @@ const Json* Monoid::alone() const {
   return node.at("operands").size() == 2 && returns[0] == node.at("results").at(0).at("name") ? &node : nullptr;
 }
 
+bool Monoid::single() const { return region_.at("args").size() == 2; }
+
 std::optional<Op> Monoid::operation() const {
   const Json *node = alone(), &args = region_.at("args");
   if (!node) return std::nullopt;
@@ -153,14 +153,15 @@ Values Monoid::combine(const Values& x, const Values& y) const {
   return call_.importer.map(region_, arguments);
 }
 
-std::optional<Value> Monoid::neutral(DType d) const {
+std::optional<Values> Monoid::neutral(DType d) const {
   const auto op = operation();
   if (!op) return std::nullopt;
-  const auto whole = [&](int64_t v) { return Value{&call_.b, call_.b.constant_int(d, v)}; };
+  if (parts_of(region_.at("args")[0]) == 2) return Values{call_.scalar(d, *op == Op::Mul ? 1 : 0), call_.scalar(d, 0)};
+  const auto whole = [&](int64_t v) { return Values{{&call_.b, call_.b.constant_int(d, v)}}; };
   const bool is_least = *op == Op::Max, is_most = *op == Op::Min;
   if (is_float(d)) {
     constexpr double infinity = std::numeric_limits<double>::infinity();
-    return call_.scalar(d, is_least ? -infinity : is_most ? infinity : *op == Op::Mul ? 1 : 0);
+    return Values{call_.scalar(d, is_least ? -infinity : is_most ? infinity : *op == Op::Mul ? 1 : 0)};
   }
   if (d == DType::Bool) return whole(*op == Op::Mul || *op == Op::And || is_most);
   const int bits = static_cast<int>(size_of(d)) * 8;
@@ -177,14 +178,20 @@ Values reduced(const Monoid& monoid, Values x, const Values& init, const Dims& a
   Values initial;
   for (const Value& v : init) initial.push_back(formulas::broadcast(v, kept));
   if (x[0].numel() == 0) return initial;
-  const auto op = x.size() == 1 ? monoid.operation() : std::nullopt;
-  const auto kind = op ? kind_of(*op, x[0].dtype()) : std::nullopt;
-  if (!op && (inside || x.size() == 1)) return in_order(monoid, x, initial, axes, inside);
+  const auto op = monoid.operation();
+  const bool each_part = x.size() == 1 || op == Op::Add;  // of complex numbers sums alone
+  const auto kind = op && each_part ? kind_of(*op, x[0].dtype()) : std::nullopt;
+  if (!op && (inside || monoid.single())) return in_order(monoid, x, initial, axes, inside);
   if (!kind) return monoid.combine(initial, in_pairs(monoid, x, axes));
   const DType dtype = x[0].dtype();
-  const Value result = formulas::reduce(*kind, cast(x[0], compute_dtype(dtype)), axes, /*keep=*/false);
-  if (is_neutral(*kind, init[0])) return {cast(result, dtype)};
-  return monoid.combine(initial, {cast(result, dtype)});
+  bool neutral = true;
+  Values result;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const Value wide = formulas::reduce(*kind, cast(x[i], compute_dtype(dtype)), axes, /*keep=*/false);
+    result.push_back(cast(wide, dtype));
+    neutral = neutral && is_neutral(*kind, init[i]);
+  }
+  return neutral ? result : monoid.combine(initial, result);
 }
 
 }  // namespace trainc::frontend::stablehlo

@@ -33,6 +33,7 @@ std::vector<uint8_t> from_base64(const std::string& text) {
   return bytes;
 }
 
+/// From the bytes of one part.
 Value element(const Call& c, const uint8_t* bytes) {
   uint64_t bits = 0;
   std::memcpy(&bits, bytes, static_cast<size_t>(size_of(c.dtype())));
@@ -44,19 +45,26 @@ Values constant(const Call& c) {
   const Json& value = c.object("value");
   const bool told_once = value.contains("splat");
   const std::vector<uint8_t> bytes = from_base64(value.at(told_once ? "splat" : "bytes").get<std::string>());
-  const int64_t size = size_of(c.dtype());
+  const int64_t parts = c.results.at(0), size = size_of(c.dtype());
   // one number is that of all elements, too: a region on scalars may stand for one on tensors
-  const bool splat = told_once || static_cast<int64_t>(bytes.size()) == size;
+  const bool splat = told_once || static_cast<int64_t>(bytes.size()) == parts * size;
   const int64_t count = splat ? 1 : c.type().numel();
-  c.need(static_cast<int64_t>(bytes.size()) == count * size, "the value has not the bytes of its type");
-  if (splat) return {formulas::broadcast(element(c, bytes.data()), c.shape())};
-  if (count == 0) return {formulas::broadcast(c.scalar(c.dtype(), 0), c.shape())};
+  c.need(static_cast<int64_t>(bytes.size()) == count * parts * size, "the value has not the bytes of its type");
   if (count > kMostConstants)
     c.fail("has " + std::to_string(count) + " elements: more than " + std::to_string(kMostConstants) +
            " are an argument's");
-  std::vector<const Node*> elements;
-  for (int64_t i = 0; i < count; ++i) elements.push_back(reshape(element(c, bytes.data() + i * size), {1}).node);
-  return {reshape(Value{&c.b, c.b.concat(elements, 0)}, c.shape())};
+  Values values;
+  for (int64_t part = 0; part < parts; ++part) {
+    const auto at = [&](int64_t i) { return element(c, bytes.data() + (i * parts + part) * size); };
+    if (splat || count == 0) {
+      values.push_back(formulas::broadcast(splat ? at(0) : c.scalar(c.dtype(), 0), c.shape()));
+      continue;
+    }
+    std::vector<const Node*> elements;
+    for (int64_t i = 0; i < count; ++i) elements.push_back(reshape(at(i), {1}).node);
+    values.push_back(reshape(Value{&c.b, c.b.concat(elements, 0)}, c.shape()));
+  }
+  return values;
 }
 
 Values iota(const Call& c) {

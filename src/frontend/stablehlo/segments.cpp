@@ -13,19 +13,22 @@ Value joined(Value x, Value y) {
 
 }  // namespace
 
-Scattered combined(const Monoid& monoid, Value place, Value source, int64_t nowhere) {
+Scattered combined(const Monoid& monoid, Value place, Values source, int64_t nowhere) {
   const int64_t n = place.size(1);
   const Values ordered =
       sorted({place}, 1, [](const Values& x, const Values& y) { return x[0] < y[0]; }, /*with_places=*/true);
   place = ordered[0];
-  source = with(source, source.b->gather(source.node, formulas::broadcast(ordered[1], source.shape()).node, 1));
+  for (Value& v : source) v = with(v, v.b->gather(v.node, formulas::broadcast(ordered[1], v.shape()).node, 1));
   // After a step each element holds all of its place among the 2 * apart that end with it.
   for (int64_t apart = 1; apart < n; apart *= 2) {
     const auto later = [&](Value x) { return part(x, apart, n - apart); };
     const auto earlier = [&](Value x) { return part(x, 0, n - apart); };
-    const Value same = formulas::broadcast(later(place) == earlier(place), later(source).shape());
-    const Value both = monoid.combine({earlier(source)}, {later(source)})[0];
-    source = joined(part(source, 0, apart), formulas::where(same, both, later(source)));
+    const Value same = formulas::broadcast(later(place) == earlier(place), later(source[0]).shape());
+    Values before, behind;
+    for (const Value& v : source) before.push_back(earlier(v)), behind.push_back(later(v));
+    const Values both = monoid.combine(before, behind);
+    for (size_t i = 0; i < source.size(); ++i)
+      source[i] = joined(part(source[i], 0, apart), formulas::where(same, both[i], behind[i]));
   }
   if (n > 1) {
     const Value goes = part(place, 0, n - 1), next = part(place, 1, n - 1);

@@ -4,10 +4,13 @@
 
 namespace trainc::frontend::stablehlo {
 
-struct Scattered { Value place, source; };
+struct Scattered {
+  Value place;
+  Values source;
+};
 
 /// The elements of one place combined to one, which goes there; the others go to `nowhere`. place: [batch, n, 1], i64;
-/// source: [batch, n, rest]. The result's order is another one.
-Scattered combined(const Monoid&, Value place, Value source, int64_t nowhere);
+/// source: [batch, n, rest] each. The result's order is another one.
+Scattered combined(const Monoid&, Value place, Values source, int64_t nowhere);
 
 }  // namespace trainc::frontend::stablehlo

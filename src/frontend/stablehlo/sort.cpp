@@ -96,7 +96,11 @@ Values sort(const Call& c) {
   const int64_t axis = c.integer("dimension", x.rank() - 1);
   return sorted(c.in, axis < 0 ? axis + x.rank() : axis, [&](const Values& x, const Values& y) {
     Values pairs;  // the comparator takes them operand by operand
-    for (size_t i = 0; i < x.size(); ++i) pairs.push_back(x[i]), pairs.push_back(y[i]);
+    auto left = x.begin(), right = y.begin();
+    for (const int parts : c.operands) {
+      pairs.insert(pairs.end(), left, left + parts), pairs.insert(pairs.end(), right, right + parts);
+      left += parts, right += parts;
+    }
     return c.importer.map(c.region(0), pairs).at(0);
   });
 }

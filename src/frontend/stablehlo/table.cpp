@@ -20,4 +20,13 @@ const Table& table() {
   return t;
 }
 
+const Table& complex_table() {
+  static const Table t = [] {
+    Table t;
+    add_complex(t, table());
+    return t;
+  }();
+  return t;
+}
+
 }  // namespace trainc::frontend::stablehlo

@@ -8,6 +8,8 @@ namespace trainc::frontend::stablehlo {
 using Table = TableOf<Handler>;
 
 const Table& table();
+/// The rows of operations with a complex operand or result.
+const Table& complex_table();
 
 void add_elementwise(Table&);   // arithmetic, comparisons, logic, shifts, select, conversions
 void add_movements(Table&);     // reshape, transpose, slice, pad, concatenate, constants, iota
@@ -19,5 +21,7 @@ void add_indexing(Table&);      // gather, scatter
 void add_sort(Table&);          // sort, top_k
 void add_functions(Table&);     // functions of single elements that are put together
 void add_control(Table&);       // call, while, case, if, tuples, what means nothing here
+/// Those that move parts, or take them as operands of their own, are the rows of reals.
+void add_complex(Table&, const Table& of_reals);
 
 }  // namespace trainc::frontend::stablehlo

@@ -41,7 +41,7 @@ Value moved(Value x, Value fill, int64_t axis, int64_t by) {
 /// Windows over all that lies before an element, or behind it: sums are the graph's Scan; others combine what lies 1,
 /// 2, 4, ... places away.
 std::optional<Values> running(const Monoid& monoid, const Values& x, const Values& init, const Windows& w) {
-  const auto neutral = x.size() == 1 ? monoid.neutral(x[0].dtype()) : std::nullopt;
+  const auto neutral = monoid.neutral(x[0].dtype());
   if (!neutral) return std::nullopt;
   int64_t along = -1;
   for (size_t axis = 0; axis < w.size.size(); ++axis) {
@@ -58,11 +58,15 @@ std::optional<Values> running(const Monoid& monoid, const Values& x, const Value
   if (monoid.operation() == Op::Add && x[0].dtype() != DType::Bool) {
     Builder& b = monoid.call().b;
     const Dims flipped = before ? Dims{} : Dims{along};
-    const Value wide = cast(x[0], compute_dtype(x[0].dtype()));
-    result = {cast({&b, b.reverse(b.scan(b.reverse(wide.node, flipped), along), flipped)}, x[0].dtype())};
+    for (Value& v : result) {
+      const Value wide = cast(v, compute_dtype(v.dtype()));
+      v = cast({&b, b.reverse(b.scan(b.reverse(wide.node, flipped), along), flipped)}, v.dtype());
+    }
   } else {
     for (int64_t by = 1; by < x[0].size(along); by *= 2) {
-      const Values other = {moved(result[0], *neutral, along, before ? by : -by)};
+      Values other;
+      for (size_t i = 0; i < result.size(); ++i)
+        other.push_back(moved(result[i], neutral->at(i), along, before ? by : -by));
       result = before ? monoid.combine(other, result) : monoid.combine(result, other);
     }
   }
@@ -92,11 +96,11 @@ Values reduce_window(const Call& c) {
     v = padded(v, fill, w.low, w.high, w.interior());
     return with(v, c.b.window(v.node, attr));
   };
-  const auto neutral = n == 1 ? monoid.neutral(x[0].dtype()) : std::nullopt;
+  const auto neutral = monoid.neutral(x[0].dtype());
   const Value all = {&c.b, c.b.full(DType::Bool, x[0].shape(), 1)};
   std::optional<Value> inside;  // what is padded is not counted, whatever the initial value
   if (!neutral) inside = seen(all, number(all, 0));
-  for (size_t i = 0; i < n; ++i) x[i] = seen(x[i], neutral ? *neutral : init[i]);
+  for (size_t i = 0; i < n; ++i) x[i] = seen(x[i], neutral ? neutral->at(i) : init[i]);
   return reduced(monoid, x, init, axes, inside);
 }
 

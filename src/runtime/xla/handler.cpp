@@ -40,8 +40,9 @@ bool is_dense(const plan::Buffer& b) {
 }
 
 int64_t bytes_of(const FfiBuffer& b) {
-  static constexpr std::pair<int, int64_t> kSizes[] = {{1, 1}, {2, 1}, {3, 2},  {4, 4},  {5, 8},  {6, 1}, {7, 2},
-                                                       {8, 4}, {9, 8}, {10, 2}, {11, 4}, {12, 8}, {16, 2}};
+  static constexpr std::pair<int, int64_t> kSizes[] = {{1, 1},  {2, 1},  {3, 2},  {4, 4},  {5, 8},
+                                                       {6, 1},  {7, 2},  {8, 4},  {9, 8},  {10, 2},
+                                                       {11, 4}, {12, 8}, {16, 2}, {15, 8}, {18, 16}};
   for (const auto& [dtype, size] : kSizes)
     if (b.dtype == dtype) {
       int64_t bytes = size;

@@ -28,9 +28,13 @@ def is_float(dtype) -> bool:
 
 
 def flat(tree: Any) -> list[np.ndarray]:
-    """Leaves as numpy arrays; keys as their words."""
+    """Leaves as numpy arrays of reals; keys as their words, complex numbers as their parts, as they are a plan's."""
     leaves = [jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x for x in jax.tree.leaves(tree)]
-    return [np.asarray(x) for x in leaves]
+    return [_reals(np.asarray(x)) for x in leaves]
+
+
+def _reals(x: np.ndarray) -> np.ndarray:
+    return np.stack([x.real, x.imag], -1) if x.dtype.kind == "c" else x
 
 
 @dataclasses.dataclass
@@ -47,8 +51,8 @@ class Lowered:
         graph, constants = wire.written(module, "rows", [False] * len(inputs))
         results = json.loads(graph.canonical)["functions"]["main"]
         shapes = {v["name"]: v for v in _values(results)}
-        types = [(np.dtype(NUMPY[shapes[n]["dtype"]]), tuple(shapes[n]["shape"])) for n in results["returns"]]
-        return Lowered(graph.text(), inputs + constants, types)
+        types = [_of_reals(shapes[n]["dtype"], tuple(shapes[n]["shape"])) for n in results["returns"]]
+        return Lowered(graph.text(), inputs + [_reals(x) for x in constants], types)
 
     def reference(self, precision: str = "truth") -> list[np.ndarray]:
         """In fp64, or rounded after each operation; floats as f64."""
@@ -68,6 +72,12 @@ class Lowered:
         return outputs
 
 
+def _of_reals(dtype: str, shape: tuple[int, ...]) -> tuple[np.dtype, tuple[int, ...]]:
+    if dtype.startswith("complex<"):
+        dtype, shape = dtype[len("complex<") : -1], (*shape, 2)
+    return np.dtype(NUMPY[dtype]), shape
+
+
 def _values(function: dict) -> list[dict]:
     return function["args"] + [v for node in function["body"] for v in node["results"]]
 
@@ -75,12 +85,13 @@ def _values(function: dict) -> list[dict]:
 def truth(function: Callable[..., Any], *arguments: Any) -> list[np.ndarray]:
     """What XLA gives operation by operation where all floats are f64."""
     with jax.enable_x64(True):
-        wide = jax.tree.map(lambda x: jnp.asarray(x, np.float64 if _widens(x) else None), arguments)
+        wide = jax.tree.map(lambda x: jnp.asarray(x, _wide(x)), arguments)
         return flat(function(*wide))
 
 
-def _widens(x: Any) -> bool:
-    return isinstance(x, np.ndarray) and is_float(x.dtype)
+def _wide(x: Any) -> Any:
+    kinds = {"c": np.complex128, "f": np.float64, "V": np.float64}  # V: bf16
+    return kinds.get(x.dtype.kind) if isinstance(x, np.ndarray) else None
 
 
 def ulps(got: np.ndarray, wanted: np.ndarray) -> float:

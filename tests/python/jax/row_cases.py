@@ -38,7 +38,7 @@ CASES: dict[str, Case] = {}
 
 def case(name: str, function: Callable[..., Any], *arguments: Any, ulp: float = 0, relative: float = 0) -> None:
     assert name not in CASES, name
-    wide = any(np.asarray(x).dtype.itemsize == 8 for x in jax.tree.leaves(arguments) if hasattr(x, "dtype"))
+    wide = any(np.asarray(x).real.dtype.itemsize == 8 for x in jax.tree.leaves(arguments) if hasattr(x, "dtype"))
     CASES[name] = Case(function, arguments, not (ulp or relative), ulp, relative, wide)
 
 
@@ -98,7 +98,7 @@ for d in (*FLOATS, np.float64, *INTEGERS):
 for d in INTEGERS:
     for name, f in {
         "and": lax.bitwise_and, "or": lax.bitwise_or, "xor": lax.bitwise_xor, "shl": lax.shift_left,
-        "shr": lax.shift_right_logical, "sar": lax.shift_right_arithmetic, "rem": lax.rem,
+        "shr": lax.shift_right_logical, "sar": lax.shift_right_arithmetic, "rem": lax.rem, "mulhi": lax.mulhi,
     }.items():  # fmt: skip
         case(f"{name}/{name_of(d)}", f, *pairs(d))
     for name, f in {"not": lax.bitwise_not, "popcnt": lax.population_count, "clz": lax.clz}.items():
@@ -126,6 +126,7 @@ UNARY = {
     "cbrt": (lax.cbrt, 1), "erf": (lax.erf, 2), "erfc": (lax.erfc, 6), "erf_inv": (lax.erf_inv, 1), "asin": (lax.asin, 1),
     "acos": (lax.acos, 1), "atan": (lax.atan, 1), "sinh": (lax.sinh, 1), "cosh": (lax.cosh, 1), "asinh": (lax.asinh, 1),
     "acosh": (lax.acosh, 1), "atanh": (lax.atanh, 1), "lgamma": (lax.lgamma, 1), "digamma": (lax.digamma, 1),
+    "bessel_i1e": (lax.bessel_i1e, 1),
     "square": (lax.square, 0.5001), "round": (lambda x: lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN), 0),
     "round_afz": (lambda x: lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO), 0), "is_finite": (lax.is_finite, 0),
 }  # fmt: skip
@@ -136,6 +137,10 @@ for name, (f, ulp) in UNARY.items():
 for name, f in {"atan2": lax.atan2, "pow": lax.pow}.items():
     for d in FLOATS:
         case(f"{name}/{name_of(d)}", f, *pairs(d), ulp=1)
+ABOVE_ONE, POSITIVE = np.array([1, 1.5, 2, 3, 7, 30, 0.5]).repeat(6), np.tile(np.array([1e-2, 0.5, 1, 2.5, 9, 100]), 7)
+for d in FLOATS:
+    case(f"zeta/{name_of(d)}", lax.zeta, ABOVE_ONE.astype(d), POSITIVE.astype(d), ulp=1)
+    case(f"polygamma/{name_of(d)}", lax.polygamma, np.floor(ABOVE_ONE).astype(d), POSITIVE.astype(d), ulp=1)
 for d in FLOATS:
     case(f"rem/{name_of(d)}", lax.rem, *pairs(d))
     case(f"nextafter/{name_of(d)}", lax.nextafter, *pairs(d))
@@ -437,6 +442,7 @@ for name, f in {
     "vmap": lambda x, i, u: jax.vmap(lambda x, i, u: x.at[i].add(u))(x, i.reshape(6) % 4, u[:, :, 0].reshape(6, 5)),
     "add_apply": lambda x, i, u: x.at[2].apply(jnp.cos),
     "mul_often": lambda x, i, u: x.at[i % 3].mul(u), "max_often": lambda x, i, u: x.at[i].max(u),
+    "apply_often": lambda x, i, u: x.at[i % 2, 0, 0].apply(lambda v: v * 2 + 1),
     "min_often": lambda x, i, u: x.at[i % 2].min(u), "sub": lambda x, i, u: lax.scatter_sub(x, i[:, :1], u[:, 0], ROWS),
     "max_one": lambda x, i, u: x.at[i[:1, :1]].max(u[:1, :1]), "max_bytes": lambda x, i, u: (x * 9).astype(jnp.int8).at[i].max((u * 9).astype(jnp.int8)),
     "mul_vmap": lambda x, i, u: jax.vmap(

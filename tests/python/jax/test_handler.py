@@ -52,7 +52,7 @@ def checks() -> list[str]:
     handler = (SOURCE / "runtime/xla/handler.cpp").read_text()
     sizes = dict(re.findall(r"\{(\d+), (\d+)\}", handler[handler.index("kSizes") :].partition(";")[0]))
     names = {"PRED": 1, "S8": 1, "S16": 2, "S32": 4, "S64": 8, "U8": 1, "U16": 2, "U32": 4, "U64": 8, "F16": 2, "F32": 4}
-    names |= {"F64": 8, "BF16": 2}
+    names |= {"F64": 8, "BF16": 2, "C64": 8, "C128": 16}
     assert len(sizes) == len(names)
     found += [f"int(XLA_FFI_DataType_{name}) == {n}" for name, n in of_dtypes(sizes, names)]
     return found
@@ -60,7 +60,7 @@ def checks() -> list[str]:
 
 def of_dtypes(sizes: dict[str, str], names: dict[str, int]) -> list[tuple[str, str]]:
     """Each dtype with the number that the handler has for its size, in the header's order of the numbers."""
-    order = ("PRED", "S8", "S16", "S32", "S64", "U8", "U16", "U32", "U64", "F16", "F32", "F64", "BF16")
+    order = ("PRED", "S8", "S16", "S32", "S64", "U8", "U16", "U32", "U64", "F16", "F32", "F64", "BF16", "C64", "C128")
     pairs = list(zip(order, sizes, strict=True))
     assert all(int(sizes[number]) == names[name] for name, number in pairs)
     return pairs

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import jax_steps
 import numpy as np
 import pytest
+from jax import lax
 
 import trainc
 from trainc.base import messages, records
@@ -224,3 +225,27 @@ def test_explain():
     assert "jax_steps.py:" in told
     ours(*arguments)
     assert len(records.of(ours)) == 1
+
+
+@pytest.mark.parametrize("value", [0.0, np.float32(0), np.zeros(2, np.float32)])
+def test_debugging_of_nan_and_infinities_names_the_operation(value):
+    """JAX runs what gave one again, operation by operation, with numbers in the place of tracers."""
+    ours = trainc.jit(lambda x, n: jnp.log(x) * n + 1, static_argnums=1)
+    with jax.debug_infs(True), pytest.raises(FloatingPointError, match=r"invalid value \(inf\) encountered in log"):
+        ours(value, 2)
+    with jax.debug_nans(True):
+        np.testing.assert_array_equal(ours(value, 2), np.full_like(value, -np.inf))
+        with pytest.raises(FloatingPointError, match=r"invalid value \(nan\) encountered in mul"):
+            ours(value, 0)
+
+
+def test_what_depends_on_the_platform_is_the_cpus():
+    def f(x):
+        first = lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos)
+        second = lax.platform_dependent(x, tpu=jnp.exp, default=jnp.cos)
+        third = lax.platform_dependent(x, cuda=jnp.exp, cpu=lambda x: lax.cond(x.sum() > 0, jnp.sin, jnp.tan, x))
+        return first, second, third, jax.vmap(lambda x: lax.platform_dependent(x, tpu=jnp.exp, cpu=jnp.sqrt))(x)
+
+    x = jnp.arange(1.0, 4.0)
+    for got, wanted in zip(trainc.jit(f)(x), jax.jit(f)(x), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-6)

@@ -1,5 +1,6 @@
 """The text that a StableHLO module becomes."""
 
+import base64
 import json
 import textwrap
 
@@ -158,8 +159,33 @@ def test_the_same_program_on_other_lines_has_the_same_canonical_text():
 
 
 def test_what_has_no_dtype_of_ours_keeps_its_text():
-    module, _, _ = text_of(lambda x: lax.complex(x, x), jnp.ones(2))
-    assert module["functions"]["main"]["body"][-1]["results"][0]["dtype"] == "complex<f32>"
+    module, _, _ = text_of(lambda x: x.astype("int4"), jnp.ones(2))
+    assert module["functions"]["main"]["body"][-1]["results"][0]["dtype"] == "i4"
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_complex_constants_are_read_to_the_bit(dtype):
+    """MLIR's Python has no attribute for them: they are read off its text."""
+    numbers = np.array([1 + 2j, complex(np.nan, -np.inf), complex(-0.0, 1e-40), complex(0.1, -1e30)], dtype)
+    with jax.enable_x64(True):
+        values = {
+            "few": numbers,
+            "one": numbers[2:3].reshape(()),
+            "same": np.full((3, 2), numbers[3]),
+            "none": numbers[:0],
+            "many": np.tile(numbers, 16),
+        }
+        for name, value in values.items():
+            module, constants, _ = text_of(lambda: lax.optimization_barrier(jnp.asarray(value)))  # noqa: B023
+            assert constants == []
+            (constant,) = nodes(module, "stablehlo.constant")
+            ((kind, text),) = constant["attrs"]["value"].items()
+            told = np.frombuffer(base64.b64decode(text), dtype)
+            assert kind == ("splat" if name == "same" else "bytes"), name
+            np.testing.assert_array_equal(np.broadcast_to(told, value.size).view(np.uint8), value.ravel().view(np.uint8), name)
+        large = np.tile(numbers, 50).reshape(2, 100)
+        _, (lifted,), _ = text_of(lambda: jnp.asarray(large))
+        assert lifted.dtype == dtype and lifted.tobytes() == large.tobytes()
 
 
 def test_a_dtype_is_numpy_s():

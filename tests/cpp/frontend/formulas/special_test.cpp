@@ -3,6 +3,7 @@
 #include "frontend/formulas/special.h"
 
 #include <limits>
+#include <numbers>
 
 #include "harness.h"
 
@@ -123,6 +124,83 @@ TEST(Special, Gamma) {
                 2e-14 * (1 + std::abs(static_cast<double>(sum)) + 1 / std::abs(x[i])))
         << x[i];
   }
+}
+
+/// Term by term, to where its tail is Euler's and Maclaurin's in three terms.
+long double zeta_of(long double s, long double q) {
+  long double sum = 0;
+  for (; q < 300; ++q) sum += std::pow(q, -s);
+  const long double power = std::pow(q, -s);
+  return sum + power * q / (s - 1) + power / 2 + power * s / q / 12 - power * s * (s + 1) * (s + 2) / (q * q * q) / 720;
+}
+
+/// What is lost left of 0 is of the greatest term, which may be far above the sum.
+long double greatest_term(long double s, long double q) {
+  return q > 0 ? 0 : std::pow(std::abs(q - std::round(q)), -s);
+}
+
+TEST(Special, ZetaAndPolygamma) {
+  std::vector<double> s, q;
+  for (double at : {2.0, 3.0, 4.0, 7.0, 1.5, 1.01, 30.0, 170.25})
+    for (double of : {1e-3, 0.5, 1.0, 2.75, 9.9, 40.0, 1e3, -0.5, -3.3, -8.75, -20.5, -101.25})
+      if (of > 0 || at == std::floor(at)) s.push_back(at), q.push_back(of);
+  const auto of_both = [](Value (*f)(Value, Value), const std::vector<double>& x, const std::vector<double>& y) {
+    const auto n = static_cast<int64_t>(x.size());
+    return numbers([&](const Values& v) { return Values{f(v[0], v[1])}; }, {tensor({n}, x), tensor({n}, y)});
+  };
+  const std::vector<double> got = of_both(zeta, s, q);
+  for (size_t i = 0; i < s.size(); ++i) {
+    const auto truth = static_cast<double>(zeta_of(s[i], q[i]));
+    EXPECT_TRUE(got[i] == truth ||
+                std::abs(got[i] - truth) <= 2e-13 * std::abs(truth) + 2e-15 * greatest_term(s[i], q[i]))
+        << s[i] << " " << q[i] << ": " << got[i] << ", not " << truth;
+  }
+  std::vector<double> n = s;
+  for (double& v : n) v -= 1;
+  const std::vector<double> slopes = of_both(polygamma, n, q);
+  for (size_t i = 0; i < s.size(); ++i) {
+    if (n[i] != std::floor(n[i])) {
+      EXPECT_TRUE(std::isnan(slopes[i])) << n[i];
+      continue;
+    }
+    const long double sign = std::fmod(n[i], 2) == 1 ? 1 : -1, factor = std::tgamma(static_cast<long double>(s[i]));
+    const auto truth = static_cast<double>(sign * factor * zeta_of(s[i], q[i]));
+    EXPECT_TRUE(slopes[i] == truth ||
+                std::abs(slopes[i] - truth) <= 1e-12 * std::abs(truth) + 2e-15 * factor * greatest_term(s[i], q[i]))
+        << n[i] << " " << q[i] << ": " << slopes[i] << ", not " << truth;
+  }
+  const std::vector<double> edges =
+      of_both(zeta, {1, 0.5, 2, 3, 2.5, 2, 2, NAN, 2}, {2, 2, -1, -1, -1.5, 0, kInf, 2, NAN});
+  for (size_t i : {0, 2, 5}) EXPECT_EQ(edges[i], kInf) << i;
+  for (size_t i : {1, 3, 4, 7, 8}) EXPECT_TRUE(std::isnan(edges[i])) << i;
+  EXPECT_EQ(edges[6], 0);
+  EXPECT_TRUE(std::isnan(of_both(polygamma, {-1}, {2})[0]));
+  EXPECT_NEAR(of_both(polygamma, {200}, {10})[0] /
+                  -static_cast<double>(std::exp(std::lgamma(201.0L) + std::log(zeta_of(201, 10)))),
+              1, 1e-11);
+}
+
+TEST(Special, Bessel) {
+  const std::vector<double> x = numbers_in({-1e9, 1e9}, {0, 8, -8});
+  const std::vector<double> got = of_all(bessel_i1e, x);
+  for (size_t i = 0; i < x.size(); ++i) {
+    const long double a = std::abs(static_cast<long double>(x[i]));
+    long double truth = 0;
+    if (a < 40) {
+      truth = std::cyl_bessel_i(1.0L, a) * std::exp(-a);
+    } else {  // the asymptotic series, whose terms vanish from here on
+      long double term = 1, sum = 1;
+      for (int k = 1; k < 20; ++k) sum += term *= -(4 - (2 * k - 1) * (2 * k - 1.0L)) / (k * 8 * a);
+      truth = sum / std::sqrt(2 * std::numbers::pi_v<long double> * a);
+    }
+    EXPECT_LE(ulps(got[i], std::copysign(truth, static_cast<long double>(x[i]))), 12) << x[i];
+  }
+  const std::vector<double> edges = of_all(bessel_i1e, {0.0, -0.0, kInf, -kInf, NAN});
+  EXPECT_EQ(edges[0], 0);
+  EXPECT_TRUE(std::signbit(edges[1]));
+  EXPECT_EQ(edges[2], 0);
+  EXPECT_EQ(edges[3], 0);
+  EXPECT_TRUE(std::isnan(edges[4]));
 }
 
 TEST(Special, FloatRemainderIsExact) {
