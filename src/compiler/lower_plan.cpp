@@ -27,6 +27,11 @@ namespace {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
+/// Of how many operations a contraction goes to the vendor's library; 0: none does.
+int64_t vendor_flops(const CompileOptions& options) {
+  return options.target.has_vendor_products ? options.vendor_product_flops : 0;
+}
+
 constexpr const char* kReadLater = "the operand is read later";
 
 class PlanBuilder {
@@ -84,7 +89,7 @@ class PlanBuilder {
   std::vector<std::vector<lower::LoweredKernel>> lowered(const CompileOptions& options, const Job& job) {
     lower::LoweringOptions lowering{options.target};
     lowering.tf32 = options.target.has_tf32 && options.tf32;
-    lowering.vendor_product_flops = options.target.has_vendor_products ? options.vendor_product_flops : 0;
+    lowering.vendor_product_flops = vendor_flops(options);
     lowering.float32_in_parts = options.float32_in_parts;
     const bool shared = job.shared && options.target.shares_kernels;
     std::unique_lock<std::mutex> lock;
@@ -519,10 +524,12 @@ LoweredPlan lower_graph(Graph graph, Pipeline& pipeline, const ArenaLayout& layo
   }
   std::vector<Type> output_types;
   for (const Output& o : graph.outputs) output_types.push_back(o.value ? o.value->type : Type{});
-  graph = pipeline.run_needed("prepare", [&](const Graph& g) { return prepared(g, layout); }, graph);
+  const auto prepare = [&](const Graph& g) { return prepared(g, layout, nullptr, vendor_flops(options)); };
+  graph = pipeline.run_needed("prepare", prepare, graph);
   const double start = now();
   const schedule::GivenAway pairs = given_away(graph, layout);
-  schedule::Schedule schedule = schedule::make_schedule(graph, options.target.fuses_chains, &remarks, pairs);
+  schedule::Schedule schedule =
+      schedule::make_schedule(graph, options.target.fuses_chains, &remarks, pairs, vendor_flops(options));
   schedule.bits = as_bits(graph, layout, options);
   timing->schedule_seconds += now() - start;
   timing->passes.insert(timing->passes.end(), pipeline.records().begin(), pipeline.records().end());

@@ -92,6 +92,8 @@ Refusal Groups::refuse_join(const Node* n, int g, bool sum, int64_t own_rows, in
   Group& to = groups_[g];
   if (const Refusal why = closed(to.kind)) return why;
   if (to.kind == GroupKind::Contract) {
+    if (values_.vendor.count(to.values[0]) && !values_.vendor_roundings.count(n))
+      return "the vendor's library multiplies and rounds, no more";
     if (sum) return "a sum of a contraction's result is no epilogue";
     if (n->type.numel() != to.values[0]->type.numel()) return kOtherSize;
     if (!is_elementwise(n->op)) return "a contraction's epilogue is elementwise";

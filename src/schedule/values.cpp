@@ -5,6 +5,7 @@
 #include "cost/fusion.h"
 #include "schedule/guards.h"
 #include "schedule/schedule.h"
+#include "schedule/vendor_operands.h"
 
 namespace trainc::schedule {
 namespace {
@@ -41,7 +42,8 @@ bool plain_movement(const Node* n) {
 
 class ValueChooser {
  public:
-  ValueChooser(const Graph& graph, const std::vector<const Node*>& live) : graph_(graph), live_(live) {}
+  ValueChooser(const Graph& graph, const std::vector<const Node*>& live, int64_t vendor_flops)
+      : graph_(graph), live_(live), vendor_flops_(vendor_flops) {}
 
   Values run() {
     count_uses();
@@ -83,8 +85,16 @@ class ValueChooser {
       if (n->op == Op::Scatter || n->op == Op::Scan)
         for (const Node* i : n->inputs) force_base(i, cost::kCheapAgain);
       if (n->op == Op::Window) force_base(n->in(0), 0);  // windows read an element many times: it is in memory
-      if (n->op == Op::Contract)
+      if (for_vendor(n, vendor_flops_)) {
+        values_.vendor.insert(n);
+        for (const Node* i : n->inputs) forced_.insert(vendor_source(i));
+      } else if (n->op == Op::Contract) {
         for (const Node* i : n->inputs) force_operand(i);
+      }
+      if (n->op == Op::Cast && values_.vendor.count(n->in(0)) && uses_[n->in(0)] == 1 && size_of(n->dtype()) == 2) {
+        values_.vendor_roundings.insert(n);
+        forced_.insert(n);
+      }
       if (n->op == Op::Broadcast && n->type.numel() > n->in(0)->type.numel()) force_base(n->in(0), cost::kCheapAgain);
     }
   }
@@ -223,6 +233,7 @@ class ValueChooser {
 
   const Graph& graph_;
   const std::vector<const Node*>& live_;
+  const int64_t vendor_flops_;
   std::unordered_map<const Node*, int> uses_;
   struct Reorderings {
     int64_t reshaped = 0;  // reshapes of what has been reordered, one over another
@@ -237,8 +248,8 @@ class ValueChooser {
 
 }  // namespace
 
-Values choose_values(const Graph& graph, const std::vector<const Node*>& live) {
-  return ValueChooser(graph, live).run();
+Values choose_values(const Graph& graph, const std::vector<const Node*>& live, int64_t vendor_flops) {
+  return ValueChooser(graph, live, vendor_flops).run();
 }
 
 }  // namespace trainc::schedule
