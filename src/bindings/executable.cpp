@@ -161,6 +161,7 @@ std::string report(const CoreExecutable& e) {
                  {"origins", s.origins}};
     if (i < times.size()) step["seconds"] = times[i].seconds, step["time"] = json_of(times[i]);
     if (s.kernel >= 0) step["code"] = codes[s.kernel];
+    if (s.guard >= 0) step["guard"] = (s.guard_value ? "" : "not ") + p.buffers[s.guard].name;
     if (s.kind == StepKind::Start) step["operation"] = s.target;
     if (s.kind == StepKind::Extern) step["reason"] = why_extern(p, s);
     steps.push_back(std::move(step));

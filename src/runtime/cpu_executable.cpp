@@ -105,6 +105,14 @@ struct CpuExecutable::Impl {
                     fmt::format(" in {} (check {} of {})", fmt::join(step.origins, ", "), failed, step.name));
   }
 
+  /// Whether a step is to be passed over in this run: the values it computes are not wanted.
+  bool passed_over(const Run& run, const plan::Step& step) const {
+    if (step.guard < 0) return false;
+    const void* guard = run.pointers[step.guard];
+    if (!guard) throw InternalError(fmt::format("plan {}, step {}: no memory for its guard", plan.name, step.name));
+    return (*static_cast<const uint8_t*>(guard) != 0) != step.guard_value;
+  }
+
   void run_steps(size_t begin, size_t end, Run& run, const Call& call, Draws& draws, bool profile) const {
     for (size_t i = begin; i < end; ++i) {
       const plan::Step& step = plan.steps[i];
@@ -113,7 +121,9 @@ struct CpuExecutable::Impl {
       if (call.on_step) call.on_step(static_cast<int64_t>(i));
       const StepTimer timer(profile ? &run.times[i] : nullptr);
       switch (step.kind) {
-        case plan::StepKind::Kernel: run_kernel_step(run, step, run.arguments[i], call); break;
+        case plan::StepKind::Kernel:
+          if (!passed_over(run, step)) run_kernel_step(run, step, run.arguments[i], call);
+          break;
         case plan::StepKind::Extern:
           gather(run, step, step.arguments, run.arguments[i]);
           run_extern(plan, step, call, run.arguments[i], run.pointers, run.owners,
