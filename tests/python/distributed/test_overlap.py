@@ -34,7 +34,13 @@ class Network:
 
     def __init__(self, log):
         self.log, self._queue = log, queue.Queue()
-        threading.Thread(target=self._work, daemon=True).start()
+        self._thread = threading.Thread(target=self._work)
+        self._thread.start()
+
+    def close(self):
+        """A thread that is in PyTorch's code when the interpreter ends would end the process."""
+        self._queue.put(None)
+        self._thread.join()
 
     def hook(self, group, bucket):
         self.log.append("bucket")
@@ -43,8 +49,8 @@ class Network:
         return done
 
     def _work(self):
-        while True:
-            buffer, done = self._queue.get()
+        while (given := self._queue.get()) is not None:
+            buffer, done = given
             torch.distributed.all_reduce(buffer.div_(ranks.RANKS))
             time.sleep(DELAY)
             done.set_result(buffer)
@@ -70,6 +76,7 @@ def trained(rank, staged, steps=3, prepare=lambda model: None):
         log.append("stage")
         return found
 
+    network = Network(log)
     executable.InParts.results = logged
     if not staged:
         stages.may_be_staged = lambda *_: False
@@ -77,7 +84,6 @@ def trained(rank, staged, steps=3, prepare=lambda model: None):
         torch.manual_seed(0)
         model = DDP(Deep(), bucket_cap_mb=64 * 64 * 4 / 2**20)
         prepare(model)
-        network = Network(log)
         hook = lambda group, bucket: network.hook(group, bucket)  # noqa: E731
         hook.__module__ = "torch.distributed.algorithms.ddp_comm_hooks.default_hooks"  # counts as one of PyTorch's
         model.register_comm_hook(None, _annotated(hook))
@@ -93,6 +99,7 @@ def trained(rank, staged, steps=3, prepare=lambda model: None):
             seconds = time.monotonic() - start
             optimizer.step()
     finally:
+        network.close()
         executable.InParts.results, stages.may_be_staged = results, may_be_staged
     return ranks.digest(model.parameters()), log, seconds
 
