@@ -26,6 +26,7 @@ class Workload:
 
     model: object
     batch: Callable[[int], dict]
+    hidden_flops: Callable[[dict], int] = lambda batch: 0  # of a batch's step: of the head, for rows without a label
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +89,44 @@ def gpt2() -> Workload:
     return _gpt2(4, 256)
 
 
+def _labelled(workload: Workload, batch: Callable[[int], dict], share: float, head: tuple[int, int], shifted: bool) -> Workload:
+    """The same with labels at so many of the tokens; `head`: rows and columns of the weight that makes logits."""
+    import torch
+
+    def batch_of(step: int) -> dict:
+        inputs = batch(step)
+        chosen = torch.rand(inputs["input_ids"].shape, generator=torch.Generator().manual_seed(step)) < share
+        return {**inputs, "labels": torch.where(chosen, inputs["labels"], -100)}
+
+    def hidden_flops(inputs: dict) -> int:
+        labels = inputs["labels"]
+        shown = (labels[:, 1:] if shifted else labels) != -100  # a label belongs to the row before it
+        return 3 * 2 * head[0] * head[1] * (labels.numel() - int(shown.sum()))
+
+    return Workload(workload.model, batch_of, hidden_flops)
+
+
+def gpt2_tuned() -> Workload:
+    """Instruction tuning: answers have labels, what they answer has none."""
+    whole = gpt2()
+    config = whole.model.config
+    return _labelled(whole, whole.batch, 0.4, (config.vocab_size, config.n_embd), shifted=True)
+
+
+def roberta_masked() -> Workload:
+    from transformers import RobertaConfig, RobertaForMaskedLM
+
+    config = RobertaConfig(vocab_size=50265, max_position_embeddings=514, type_vocab_size=1)
+    words = _text(50257, 8, 128)
+
+    def batch_of(step: int) -> dict:
+        ids = words(step)["input_ids"] + 4  # 0 to 3 are special: begin, pad, end, unknown
+        return {"input_ids": ids, "attention_mask": ids.new_ones(ids.shape), "labels": ids}
+
+    model = Workload(RobertaForMaskedLM(config), batch_of)
+    return _labelled(model, batch_of, 0.15, (config.vocab_size, config.hidden_size), shifted=False)
+
+
 def gpt2_small() -> Workload:
     return _gpt2(1, 64)
 
@@ -147,6 +186,8 @@ def llama() -> Workload:
 CASES: dict[str, Case] = {
     "gpt2": Case(gpt2, "GPT-2 124M, 4 x 256", vocabulary=50257, in_jax=True),
     "roberta": Case(roberta, "RoBERTa-base classification, 8 x 128", vocabulary=50257),
+    "gpt2-tuned": Case(gpt2_tuned, "GPT-2 124M, instruction tuning (40% labelled), 4 x 256", vocabulary=50257),
+    "roberta-masked": Case(roberta_masked, "RoBERTa-base, masked LM (15% labels), 8 x 128", vocabulary=50257),
     "resnet50": Case(resnet50, "ResNet-50, 8 x 160 x 160"),
     "vit": Case(vit, "ViT-base, 4 x 224 x 224"),
     "llama": Case(llama, "Llama-style, 8 layers, 512 wide, 4 x 256", vocabulary=32000),

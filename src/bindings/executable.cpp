@@ -8,6 +8,8 @@
 #include <set>
 
 #include "bindings/bindings.h"
+#include "plan/live.h"
+#include "runtime/call_buffers.h"
 #include "support/error.h"
 #include "support/remark_json.h"
 
@@ -159,6 +161,7 @@ std::string report(const CoreExecutable& e) {
                  {"origins", s.origins}};
     if (i < times.size()) step["seconds"] = times[i].seconds, step["time"] = json_of(times[i]);
     if (s.kernel >= 0) step["code"] = codes[s.kernel];
+    if (s.guard >= 0) step["guard"] = (s.guard_value ? "" : "not ") + p.buffers[s.guard].name;
     if (s.kind == StepKind::Start) step["operation"] = s.target;
     if (s.kind == StepKind::Extern) step["reason"] = why_extern(p, s);
     steps.push_back(std::move(step));
@@ -248,36 +251,93 @@ class FrameworkGenerator {
   const nb::object& generator_;
 };
 
+/// One run as Python asks for it, whole or in parts, with what its callbacks reach.
+class Run {
+ public:
+  Run(const CoreExecutable& e, const std::vector<uintptr_t>& inputs, const std::vector<uintptr_t>& outputs,
+      uintptr_t saved, nb::object generator, nb::object extern_call, uintptr_t temp, uintptr_t stream,
+      nb::object on_step)
+      : loaded_(e.loaded),
+        generator_(std::move(generator)),
+        extern_call_(std::move(extern_call)),
+        on_step_(std::move(on_step)),
+        call_{.inputs = pointers(inputs),
+              .outputs = pointers(outputs),
+              .saved = reinterpret_cast<void*>(saved),
+              .temp = reinterpret_cast<void*>(temp),
+              .stream = reinterpret_cast<void*>(stream),
+              .check_signals = SignalCheck()} {
+    const plan::Plan& plan = e.plan();
+    refuse_freed(e, call_);
+    if (draws_on_host(plan)) find_mask_generator();
+    if (!generator_.is_none()) {
+      call_.generator.get_state = [this] { return framework_.state(); };
+      call_.generator.exchange = [this](const std::vector<uint8_t>& from, const std::vector<uint8_t>& to) {
+        return framework_.exchange(from, to);
+      };
+    }
+    if (!extern_call_.is_none())
+      call_.extern_call = [this](const plan::Step& step, const std::vector<void*>& in) {
+        return call_framework(extern_call_, loaded_->plan(), step, in);
+      };
+    if (!on_step_.is_none())
+      call_.on_step = [this](int64_t step) {
+        const nb::gil_scoped_acquire lock;
+        on_step_(step);
+      };
+  }
+  Run(const Run&) = delete;  // its callbacks know where it is
+  Run& operator=(const Run&) = delete;
+
+  void all() {
+    const nb::gil_scoped_release unlock;
+    loaded_->run(call_);
+  }
+  /// The steps before `end`; all, where the device knows no parts.
+  void until(size_t end) {
+    if (over_) return;
+    const nb::gil_scoped_release unlock;
+    if (!parts_ && !(parts_ = loaded_->start(call_))) {
+      over_ = true;
+      return loaded_->run(call_);
+    }
+    over_ = end >= loaded_->plan().steps.size();
+    parts_->run_until(end);
+  }
+
+ private:
+  std::shared_ptr<runtime::Executable> loaded_;
+  nb::object generator_, extern_call_, on_step_;
+  FrameworkGenerator framework_{generator_};
+  runtime::Call call_;
+  std::unique_ptr<runtime::RunInParts> parts_;
+  bool over_ = false;
+};
+
 void run(CoreExecutable& e, const std::vector<uintptr_t>& inputs, const std::vector<uintptr_t>& outputs,
          uintptr_t saved, const nb::object& generator, const nb::object& extern_call, uintptr_t temp, uintptr_t stream,
          const nb::object& on_step) {
-  const plan::Plan& plan = e.plan();
-  runtime::Call call{.inputs = pointers(inputs),
-                     .outputs = pointers(outputs),
-                     .saved = reinterpret_cast<void*>(saved),
-                     .temp = reinterpret_cast<void*>(temp),
-                     .stream = reinterpret_cast<void*>(stream),
-                     .check_signals = SignalCheck()};
-  refuse_freed(e, call);
-  if (draws_on_host(plan)) find_mask_generator();
-  const FrameworkGenerator framework(generator);
-  if (!generator.is_none()) {
-    call.generator.get_state = [&] { return framework.state(); };
-    call.generator.exchange = [&](const std::vector<uint8_t>& from, const std::vector<uint8_t>& to) {
-      return framework.exchange(from, to);
-    };
-  }
-  if (!extern_call.is_none())
-    call.extern_call = [&](const plan::Step& step, const std::vector<void*>& in) {
-      return call_framework(extern_call, plan, step, in);
-    };
-  if (!on_step.is_none())
-    call.on_step = [&](int64_t step) {
-      const nb::gil_scoped_acquire lock;
-      on_step(step);
-    };
-  nb::gil_scoped_release unlock;
-  e.loaded->run(call);
+  Run(e, inputs, outputs, saved, generator, extern_call, temp, stream, on_step).all();
+}
+
+std::unique_ptr<Run> start(CoreExecutable& e, const std::vector<uintptr_t>& inputs,
+                           const std::vector<uintptr_t>& outputs, uintptr_t saved, const nb::object& extern_call) {
+  return std::make_unique<Run>(e, inputs, outputs, saved, nb::none(), extern_call, 0, 0, nb::none());
+}
+
+/// Of each output, the number of steps after which the plan is through with it: later ones may read a result that is
+/// whole (a batch norm's gradients, from which that of its input is made), and the caller may write it.
+std::vector<int64_t> output_steps(const CoreExecutable& e) {
+  const plan::Plan& p = e.plan();
+  const std::vector<plan::LiveRange> live = plan::live_ranges(p);
+  std::vector<int64_t> steps;
+  for (const int b : p.outputs) steps.push_back(b < 0 ? 0 : live[b].last + 1);
+  return steps;
+}
+
+bool draws(const CoreExecutable& e) {
+  return std::ranges::any_of(e.plan().steps,
+                             [](const plan::Step& s) { return s.kind == StepKind::Random || runtime::may_draw(s); });
 }
 
 }  // namespace
@@ -310,10 +370,17 @@ void rename(std::vector<std::string>& origins, const std::map<std::string, std::
 
 void bind_executable(nb::module_& m) {
   m.def("hash_memory", &hash_memory, nb::arg("pointer"), nb::arg("bytes"), "A hash of the bytes of some memory.");
+  nb::class_<Run>(m, "Run", "A run of a plan that goes on where it is asked to.")
+      .def("until", &Run::until, nb::arg("step"), "Runs the steps before this one that have not run.");
   nb::class_<CoreExecutable>(m, "Executable", "A plan, ready to run.")
       .def("run", &run, nb::arg("inputs"), nb::arg("outputs"), nb::arg("saved") = 0, nb::arg("generator") = nb::none(),
            nb::arg("extern_call") = nb::none(), nb::arg("temp") = 0, nb::arg("stream") = 0,
            nb::arg("on_step") = nb::none(), "`on_step(number)` is called before each step, where that is known.")
+      .def("start", &start, nb::arg("inputs"), nb::arg("outputs"), nb::arg("saved") = 0,
+           nb::arg("extern_call") = nb::none(), "A run that is asked for in parts; for a plan that `may_draw` nothing.")
+      .def_prop_ro("output_steps", &output_steps,
+                   "Of each output, the number of steps after which no other touches it.")
+      .def_prop_ro("may_draw", &draws, "Whether a step of it may draw random numbers.")
       .def_prop_ro("output_info", &output_info,
                    "Per output: None, or (dtype, shape, strides, alias); alias >= 0: that very input.")
       .def_prop_ro("input_info", &input_info, "Per input: (dtype, shape, strides), or None where it is never read.")

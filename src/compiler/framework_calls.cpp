@@ -138,10 +138,11 @@ Graph alone(const Node* contraction, const FrameworkCall& call) {
 
 }  // namespace
 
-Graph prepared(const Graph& graph, const ArenaLayout& layout, std::unordered_map<const Node*, const Node*>* made) {
+Graph prepared(const Graph& graph, const ArenaLayout& layout, std::unordered_map<const Node*, const Node*>* made,
+               int64_t vendor_flops) {
   const auto until = [](int64_t from) { return from < 0 ? std::numeric_limits<int64_t>::max() : from; };
   return schedule::prepare(graph, layout.copies ? 0 : until(layout.arena_inputs_from), until(layout.arena_outputs_from),
-                           made);
+                           made, vendor_flops);
 }
 
 FrameworkCalls framework_calls(const Graph& graph, const ArenaLayout& layout, const CompileOptions& options,

@@ -22,6 +22,7 @@ FrameworkCalls framework_calls(const Graph&, const ArenaLayout&, const CompileOp
 Graph with_framework_calls(const Graph&, const FrameworkCalls&);
 
 /// `schedule::prepare` for a plan whose inputs and outputs lie so.
-Graph prepared(const Graph&, const ArenaLayout&, std::unordered_map<const Node*, const Node*>* made = nullptr);
+Graph prepared(const Graph&, const ArenaLayout&, std::unordered_map<const Node*, const Node*>* made = nullptr,
+               int64_t vendor_flops = 0);
 
 }  // namespace trainc::compiler

@@ -72,7 +72,10 @@ JointGraph::JointGraph(Program joint, int64_t primals, int64_t forward_outputs, 
   // With checkpoints of the user's the graph is cut as it is: passes might merge away the nodes that he marked.
   impl_->graph = joint.must_recompute.empty() ? optimize(std::move(joint.graph), pipeline) : std::move(joint.graph);
   const schedule::Chunks chunks{
-      .rows = options.loss_chunk_rows, .worth = options.loss_chunk_bytes, .one_plan = one_plan};
+      .rows = options.loss_chunk_rows,
+      .worth = options.loss_chunk_bytes,
+      .skip_flops = options.target.skips_steps ? options.skip_hidden_flops : std::numeric_limits<int64_t>::max(),
+      .one_plan = one_plan};
   if (options.target.chunks_losses && joint.must_recompute.empty()) {
     Remarks remarks;
     impl_->graph = pipeline.run(

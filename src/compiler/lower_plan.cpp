@@ -17,6 +17,7 @@
 #include "lower/lower.h"
 #include "passes/rules.h"
 #include "schedule/bits.h"
+#include "schedule/guards.h"
 #include "schedule/order_steps.h"
 #include "schedule/prepare.h"
 #include "schedule/schedule.h"
@@ -25,6 +26,11 @@ namespace trainc::compiler {
 namespace {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+/// Of how many operations a contraction goes to the vendor's library; 0: none does.
+int64_t vendor_flops(const CompileOptions& options) {
+  return options.target.has_vendor_products ? options.vendor_product_flops : 0;
+}
 
 constexpr const char* kReadLater = "the operand is read later";
 
@@ -58,12 +64,17 @@ class PlanBuilder {
     const double start = now();
     std::vector<std::vector<lower::LoweredKernel>> kernels = lowered(options, job);
     if (options.target.writes_in_place) write_in_place(kernels);
+    std::vector<schedule::Guard> guards(kernels.size());
+    if (options.target.skips_steps) guards = schedule::find_guards(graph_, schedule_, over_);
     for (size_t g = 0; g < kernels.size(); ++g) {
       const schedule::Group& group = schedule_.groups[g];
       if (group.kind == schedule::GroupKind::Extern) extern_step(group);
       else if (group.kind == schedule::GroupKind::Random && kernels[g].empty()) random_step(group.values[0]);
       else
-        for (lower::LoweredKernel& k : kernels[g]) kernel_step(k, options.target.shifts_arguments);
+        for (lower::LoweredKernel& k : kernels[g]) {
+          kernel_step(k, options.target.shifts_arguments);
+          guard(plan_.steps.back(), guards[g]);
+        }
       if (group.kind == schedule::GroupKind::Random && !kernels[g].empty())
         as_draw(plan_.steps.back(), group.values[0]);
     }
@@ -78,7 +89,7 @@ class PlanBuilder {
   std::vector<std::vector<lower::LoweredKernel>> lowered(const CompileOptions& options, const Job& job) {
     lower::LoweringOptions lowering{options.target};
     lowering.tf32 = options.target.has_tf32 && options.tf32;
-    lowering.vendor_product_flops = options.target.has_vendor_products ? options.vendor_product_flops : 0;
+    lowering.vendor_product_flops = vendor_flops(options);
     lowering.float32_in_parts = options.float32_in_parts;
     const bool shared = job.shared && options.target.shares_kernels;
     std::unique_lock<std::mutex> lock;
@@ -331,6 +342,14 @@ class PlanBuilder {
     nests_.push_back(std::move(k.nest));
   }
 
+  void guard(plan::Step& step, const schedule::Guard& by) {
+    if (!by.flag || step.kind != plan::StepKind::Kernel) return;
+    step.guard = buffer(by.flag);
+    step.guard_value = by.value;
+    if (std::find(step.reads.begin(), step.reads.end(), step.guard) == step.reads.end())
+      step.reads.push_back(step.guard);
+  }
+
   /// Makes the kernel's arguments begin so many elements further on.
   static void shift(plan::Step& step, const lower::LoweredKernel& k, const std::vector<int64_t>& offsets) {
     if (std::all_of(offsets.begin(), offsets.end(), [](int64_t n) { return n == 0; })) return;
@@ -505,10 +524,12 @@ LoweredPlan lower_graph(Graph graph, Pipeline& pipeline, const ArenaLayout& layo
   }
   std::vector<Type> output_types;
   for (const Output& o : graph.outputs) output_types.push_back(o.value ? o.value->type : Type{});
-  graph = pipeline.run_needed("prepare", [&](const Graph& g) { return prepared(g, layout); }, graph);
+  const auto prepare = [&](const Graph& g) { return prepared(g, layout, nullptr, vendor_flops(options)); };
+  graph = pipeline.run_needed("prepare", prepare, graph);
   const double start = now();
   const schedule::GivenAway pairs = given_away(graph, layout);
-  schedule::Schedule schedule = schedule::make_schedule(graph, options.target.fuses_chains, &remarks, pairs);
+  schedule::Schedule schedule =
+      schedule::make_schedule(graph, options.target.fuses_chains, &remarks, pairs, vendor_flops(options));
   schedule.bits = as_bits(graph, layout, options);
   timing->schedule_seconds += now() - start;
   timing->passes.insert(timing->passes.end(), pipeline.records().begin(), pipeline.records().end());

@@ -21,8 +21,9 @@ struct CompileOptions {
   int64_t vendor_product_flops = 0;
   bool tf32 = false;             // where the target has it: f32 contractions may round their operands to tf32
   bool float32_in_parts = true;  // where the target has tiles: f32 contractions may be six bf16 products each
-  int64_t loss_chunk_rows = cost::kChunkRows;     // schedule::Chunks::rows
-  int64_t loss_chunk_bytes = cost::kWorthChunks;  // schedule::Chunks::worth
+  int64_t loss_chunk_rows = cost::kChunkRows;        // schedule::Chunks::rows
+  int64_t loss_chunk_bytes = cost::kWorthChunks;     // schedule::Chunks::worth
+  int64_t skip_hidden_flops = cost::kWorthSkipping;  // schedule::Chunks::skip_flops
   // threads that it will run on, each with scratch memory of its own: counted where a plan has a budget
   int workers = 1;
   // how the framework draws masks on the host: the front end asks it

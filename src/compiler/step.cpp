@@ -109,6 +109,7 @@ class PlanJoiner {
     for (plan::Step s : from.steps) {
       for (std::vector<int>* list : {&s.arguments, &s.reads, &s.writes, &s.aliases})
         for (int& b : *list) b = numbers[b];
+      if (s.guard >= 0) s.guard = numbers[s.guard];
       if (s.kernel >= 0) s.kernel += kernels;
       if (s.token >= 0) s.token += starts;
       plan_.steps.push_back(std::move(s));

@@ -85,6 +85,12 @@ struct Step {
   // Start, Wait
   int token = -1;      // ties the two: 0, 1, ... for each Start of the plan; it is no buffer
   double seconds = 0;  // of a Start: estimated, until what it begins is over
+  // Kernel: a buffer of one bool (among `reads`), or -1. Where that bool is not `guard_value` when the step's turn
+  // comes, it may be passed over: nobody looks at what it would have been the first to write, and a buffer that it
+  // writes in place (`over`, or among its reads) would hold what it holds already. So who cannot look at the bool runs
+  // the step.
+  int guard = -1;
+  bool guard_value = true;
   // Extern
   // arguments that a result whose space is Extern may be a view of (other results are copied to where they belong)
   std::vector<int> aliases;

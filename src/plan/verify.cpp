@@ -18,6 +18,9 @@
 //             a Start has a token of its own, from 0 on, and is waited for once, behind it, by a Wait with its effects
 //             and no arguments; its effects are its arguments. Between the two nobody writes what it reads, nor touches
 //             what it writes; that is the framework's memory or bits never
+//             a guarded step is a kernel; its guard is one bool in a byte of its own, which it reads and does not
+//             write; what it is the first to write is a temporary, or over another buffer: where it is passed over,
+//             nobody outside the plan gets what was never written
 //             all kernels run in blocks of threads, on a device alone, or none does; those that do take no shifts and
 //             read no bits
 //   outputs   one entry an output; it names its own Output buffer, an Input, or none; an Output buffer is written and
@@ -163,9 +166,10 @@ class Verifier {
         check(s.kernel >= 0 && s.kernel < static_cast<int>(p_.kernels.size()), "step {}: kernel {} of {}", s.name,
               s.kernel, p_.kernels.size());
         check(s.parallel_extent >= 0, "step {}: negative parallel extent", s.name);
-        std::set<int> effects = reads;
+        std::set<int> effects = reads, known = arguments;
         effects.insert(writes.begin(), writes.end());
-        check(effects == arguments, "step {}: its declared effects are not its arguments", s.name);
+        if (s.guard >= 0) known.insert(s.guard);
+        check(effects == known, "step {}: its declared effects are not its arguments", s.name);
         check(s.shifts.empty() || (s.shifts.size() == s.arguments.size() && !in_blocks()),
               "step {}: one shift an argument is wanted, and none of a kernel of blocks", s.name);
         for (size_t i = 0; i < s.shifts.size(); ++i)
@@ -217,6 +221,8 @@ class Verifier {
     }
     check(s.token == -1 || s.kind == StepKind::Start, "step {}: has a token, but starts nothing and waits for nothing",
           s.name);
+    check(s.guard >= -1, "step {}: guard {}", s.name, s.guard);
+    if (s.guard >= 0) guard(s, reads, writes);
     if (s.kind == StepKind::Product) product(s);
     untouched(s);
     if (s.kind == StepKind::Start) start(s);
@@ -268,6 +274,22 @@ class Verifier {
     in_flight_.emplace(s.token, &s);
     for (int b : s.reads) read_in_flight_[b].insert(s.token);
     for (int b : s.writes) written_in_flight_[b] = s.token;
+  }
+
+  void guard(const Step& s, const std::set<int>& reads, const std::set<int>& writes) const {
+    check(s.kind == StepKind::Kernel, "step {}: guarded, but no kernel", s.name);
+    in_range(s, s.guard);
+    const Buffer& b = p_.buffers[s.guard];
+    int64_t numel = 1;
+    for (int64_t d : b.shape) numel *= d;
+    check(b.dtype == DType::Bool && numel == 1 && !b.bits && reads.contains(s.guard) && !writes.contains(s.guard),
+          "step {}: its guard {} is no bool that it reads", s.name, b.name);
+    for (int w : writes) {
+      const Buffer& to = p_.buffers[w];
+      const bool temporary = to.space == MemorySpace::Temp || (to.space == MemorySpace::Saved && to.index < 0);
+      check(written_[w] || to.over >= 0 || temporary, "step {}: may be passed over, and nobody else writes {}", s.name,
+            to.name);
+    }
   }
 
   void wait(const Step& s, const std::set<int>& reads, const std::set<int>& writes) {

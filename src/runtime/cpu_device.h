@@ -11,10 +11,12 @@ class CpuExecutable : public Executable {
   explicit CpuExecutable(plan::Plan);  // maps the code read-execute, allocates the arena on first run
   ~CpuExecutable() override;
   void run(const Call&) override;
+  std::unique_ptr<RunInParts> start(const Call&) override;
   std::vector<StepTime> step_times() const override;
 
  private:
   struct Impl;
+  class InParts;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "plan/live.h"
 #include "runtime/arena.h"
@@ -103,15 +105,25 @@ struct CpuExecutable::Impl {
                     fmt::format(" in {} (check {} of {})", fmt::join(step.origins, ", "), failed, step.name));
   }
 
-  void run_steps(Run& run, const Call& call, Draws& draws, bool profile) const {
-    for (size_t i = 0; i < plan.steps.size(); ++i) {
+  /// Whether a step is to be passed over in this run: the values it computes are not wanted.
+  bool passed_over(const Run& run, const plan::Step& step) const {
+    if (step.guard < 0) return false;
+    const void* guard = run.pointers[step.guard];
+    if (!guard) throw InternalError(fmt::format("plan {}, step {}: no memory for its guard", plan.name, step.name));
+    return (*static_cast<const uint8_t*>(guard) != 0) != step.guard_value;
+  }
+
+  void run_steps(size_t begin, size_t end, Run& run, const Call& call, Draws& draws, bool profile) const {
+    for (size_t i = begin; i < end; ++i) {
       const plan::Step& step = plan.steps[i];
       if (call.check_signals) call.check_signals();
       if (poison) poison->before(i, run.pointers);
       if (call.on_step) call.on_step(static_cast<int64_t>(i));
       const StepTimer timer(profile ? &run.times[i] : nullptr);
       switch (step.kind) {
-        case plan::StepKind::Kernel: run_kernel_step(run, step, run.arguments[i], call); break;
+        case plan::StepKind::Kernel:
+          if (!passed_over(run, step)) run_kernel_step(run, step, run.arguments[i], call);
+          break;
         case plan::StepKind::Extern:
           gather(run, step, step.arguments, run.arguments[i]);
           run_extern(plan, step, call, run.arguments[i], run.pointers, run.owners,
@@ -143,24 +155,61 @@ std::vector<StepTime> CpuExecutable::step_times() const {
   return impl_->times;
 }
 
-void CpuExecutable::run(const Call& call) {
-  const bool profiled = profile;
-  std::unique_ptr<Run> run = impl_->take_run();
-  const Arena arena(impl_->plan.temp_bytes);
-  run->pointers = place_buffers(impl_->plan, call, arena.data());
-  if (impl_->poison) impl_->poison->begin(run->pointers, arena.data());
-  if (profiled) run->times.resize(impl_->plan.steps.size());
-  Draws draws(impl_->plan, call.generator);
-  try {
-    impl_->run_steps(*run, call, draws, profiled);
-  } catch (...) {
-    run->flights.cancel_all();  // first of all: it has memory of the run's, and of the caller's
-    for (auto& owner : run->owners) owner.reset();
-    impl_->give_back(std::move(run), false);
-    draws.give_back();  // as in eager: what was drawn before the error stays drawn, and no more
-    throw;
+/// One run of a plan, the whole of it or in parts.
+class CpuExecutable::InParts : public RunInParts {
+ public:
+  InParts(Impl& impl, const Call& call, bool profiled)
+      : impl_(impl),
+        call_(call),
+        profiled_(profiled),
+        run_(impl.take_run()),
+        arena_(impl.plan.temp_bytes),
+        draws_(impl.plan, call.generator) {
+    run_->pointers = place_buffers(impl_.plan, call_, arena_.data());
+    if (impl_.poison) impl_.poison->begin(run_->pointers, arena_.data());
+    if (profiled_) run_->times.resize(impl_.plan.steps.size());
   }
-  impl_->give_back(std::move(run), profiled);
+  ~InParts() override {
+    try {
+      give_up();
+    } catch (...) {  // the framework's generator stays where it is: nobody is left to be told
+    }
+  }
+
+  void run_until(size_t end) override {
+    if (!run_) throw InternalError(impl_.plan.name + ": a run goes on after its end, or after an error");
+    const size_t steps = impl_.plan.steps.size(), begin = std::exchange(done_, std::clamp(end, done_, steps));
+    try {
+      impl_.run_steps(begin, done_, *run_, call_, draws_, profiled_);
+    } catch (...) {
+      give_up();
+      throw;
+    }
+    if (done_ == steps) impl_.give_back(std::move(run_), profiled_);
+  }
+
+ private:
+  void give_up() {
+    if (!run_) return;
+    run_->flights.cancel_all();  // first of all: it has memory of the run's, and of the caller's
+    for (auto& owner : run_->owners) owner.reset();
+    impl_.give_back(std::move(run_), false);
+    draws_.give_back();  // as in eager: what was drawn before the error stays drawn, and no more
+  }
+
+  Impl& impl_;
+  const Call& call_;
+  const bool profiled_;
+  std::unique_ptr<Run> run_;  // none once it is over
+  const Arena arena_;
+  Draws draws_;
+  size_t done_ = 0;  // steps before it have run
+};
+
+void CpuExecutable::run(const Call& call) { InParts(*impl_, call, profile).run_until(impl_->plan.steps.size()); }
+
+std::unique_ptr<RunInParts> CpuExecutable::start(const Call& call) {
+  return std::make_unique<InParts>(*impl_, call, profile);
 }
 
 }  // namespace trainc::runtime

@@ -50,6 +50,15 @@ struct Call {
   std::optional<bool> flushes_denormals = {};
 };
 
+/// A run that stops between steps and goes on later, on whatever thread. What it holds meanwhile (its memory, pointers)
+/// is its own; given up before its end, it gives all of it back.
+class RunInParts {
+ public:
+  virtual ~RunInParts() = default;
+  /// Runs the steps before `end` that have not run. After an error nothing more may be asked of it.
+  virtual void run_until(size_t end) = 0;
+};
+
 /// A plan that a device has loaded (device.h).
 class Executable {
  public:
@@ -60,6 +69,8 @@ class Executable {
   /// again: no lock is held while it runs. Throws IndexError where a Check failed; where the device is not waited for,
   /// that is at a later run, or at finish().
   virtual void run(const Call&) = 0;
+  /// The same run, of which each part is asked for. `Call` and this outlive it. nullptr: this device runs all at once.
+  virtual std::unique_ptr<RunInParts> start(const Call&) { return nullptr; }
   /// Throws the error of an earlier run that was found only after that had returned: on devices that queue runs.
   virtual void finish() {}
   /// When each step of the last run ran for which `profile` was set; empty: there was none, or the device cannot tell.

@@ -8,7 +8,10 @@
 #include "cost/chunking.h"
 #include "graph/build.h"
 #include "graph/remarks.h"
+#include "schedule/cut.h"
+#include "schedule/hidden_rows.h"
 #include "schedule/matmul_chain.h"
+#include "schedule/row_order.h"
 #include "support/division.h"
 
 namespace trainc::schedule {
@@ -197,9 +200,17 @@ Region region_of(const std::vector<const Node*>& live, const Users& users, const
 
 class Rewriter {
  public:
+  /// `shown`: where rows that it does not show are to be passed over, beside chunks of `rows` in parts of `finest`.
   Rewriter(const Graph& from, const std::vector<const Node*>& live, Region region,
-           std::unordered_map<const Node*, const Node*> proportional, int64_t rows)
-      : from_(from), live_(live), region_(std::move(region)), proportional_(std::move(proportional)), step_(rows) {}
+           std::unordered_map<const Node*, const Node*> proportional, int64_t rows,
+           const std::optional<ShownRows>& shown, int64_t finest)
+      : from_(from),
+        live_(live),
+        region_(std::move(region)),
+        proportional_(std::move(proportional)),
+        step_(rows),
+        shown_(shown),
+        finest_(finest) {}
 
   Graph run() {
     for (const Region::Exit& l : region_.exits)
@@ -268,6 +279,9 @@ class Rewriter {
   /// The rows of a chunk of `n`, which has `width` elements a row; in memory of their own, so that all chunks' kernels
   /// are the same.
   const Node* rows_of(const Node* n, int64_t width) {
+    if (part_)
+      return b_.gather(b_.reshape(n, {region_.rows, width}),
+                       b_.broadcast(b_.reshape(part_->index, {count_, 1}), {count_, width}), 0);
     const Node* part = b_.slice_axis(b_.reshape(n, {region_.rows, width}), 0, first_, count_);
     return to_.make(Op::Slice, SliceAttr{{0, 0}, {1, 1}}, {part}, part->type, b_.origin);
   }
@@ -390,27 +404,75 @@ class Rewriter {
   /// What is made from here on is for `n`.
   void name(const Node* n) { b_.origin = from_.origins(n).empty() ? "" : from_.origins(n)[0]; }
 
+  static bool added_up(const Region::Exit& e) {
+    return e.kind == Region::ExitKind::Transposed || e.kind == Region::ExitKind::Columns;
+  }
+
+  /// What leaves the chunk that is at hand, beside what left those before it.
+  void leave_all(std::vector<std::vector<const Node*>>& parts) {
+    full_.clear(), row_.clear();
+    for (size_t i = 0; i < parts.size(); ++i) {
+      name(region_.exits[i].node);
+      const Node* part = leave(region_.exits[i]);
+      const bool added = added_up(region_.exits[i]);
+      const auto chosen = [&](const Node* x, const Node* other) {
+        const Dims ones(x->shape().size(), 1);
+        return b_.select(b_.broadcast(b_.reshape(part_->runs, ones), x->shape()), x, other);
+      };
+      if (added && !parts[i].empty()) {
+        const Node* before = parts[i].back();
+        const Node* sum = b_.add(before, part);
+        parts[i].back() = part_ ? chosen(sum, before) : sum;
+      } else if (added && part_) {
+        // Where the part is not computed its flag is 0: zeros that no other sum begins with, for they are memory of its
+        // own.
+        const Dims ones(part->shape().size(), 1);
+        const Node* zeros = b_.broadcast(b_.reshape(b_.cast(part_->runs, part->dtype()), ones), part->shape());
+        parts[i].push_back(chosen(part, zeros));
+      } else {
+        parts[i].push_back(part_ ? chosen(part, b_.full(part->dtype(), part->shape(), 0)) : part);
+      }
+    }
+  }
+
+  /// Rows that were computed in another order, each where it belongs; 0 where it was not computed.
+  const Node* put_back(std::vector<const Node*> parts, const RowOrder& order) {
+    const int64_t width = parts[0]->type.numel() / order.parts[0].rows;
+    for (size_t k = 0; k < parts.size(); ++k) parts[k] = b_.reshape(parts[k], {order.parts[k].rows, width});
+    parts.push_back(b_.full(parts[0]->dtype(), {1, width}, 0));
+    return b_.gather(b_.concat(parts, 0),
+                     b_.broadcast(b_.reshape(order.place, {region_.rows, 1}), {region_.rows, width}), 0);
+  }
+
   /// All chunks, one after the other, and what comes of them.
   void build() {
     std::vector<std::vector<const Node*>> parts(region_.exits.size());
+    RowOrder order;
+    if (shown_) {
+      name(shown_->mask);
+      const Node* mask = b_.reshape(unit(shown_->mask), {region_.rows});
+      order = order_rows(b_, shown_->shown ? mask : b_.unary(Op::Not, mask), step_, finest_);
+    }
     building_ = true;
-    for (first_ = 0; first_ < region_.rows; first_ += count_) {
-      count_ = std::min(step_, region_.rows - first_);
-      full_.clear(), row_.clear();
-      for (size_t i = 0; i < parts.size(); ++i) {
-        name(region_.exits[i].node);
-        const Node* part = leave(region_.exits[i]);
-        const bool added =
-            region_.exits[i].kind == Region::ExitKind::Transposed || region_.exits[i].kind == Region::ExitKind::Columns;
-        if (added && !parts[i].empty()) parts[i].back() = b_.add(parts[i].back(), part);
-        else parts[i].push_back(part);
+    if (!order.parts.empty()) {
+      for (const RowOrder::Part& p : order.parts) {
+        part_ = &p, count_ = p.rows;
+        leave_all(parts);
+      }
+      part_ = nullptr;
+    } else {
+      for (first_ = 0; first_ < region_.rows; first_ += count_) {
+        count_ = std::min(step_, region_.rows - first_);
+        leave_all(parts);
       }
     }
     building_ = false;
     for (size_t i = 0; i < parts.size(); ++i) {
       const Node* n = region_.exits[i].node;
       name(n);
-      const Node* whole = parts[i].size() == 1
+      const bool rows = !added_up(region_.exits[i]);
+      const Node* whole = rows && !order.parts.empty() ? put_back(parts[i], order)
+                          : parts[i].size() == 1
                               ? parts[i][0]
                               : b_.concat(parts[i], region_.exits[i].kind == Region::ExitKind::Rows ? 0 : 1);
       whole = b_.reshape(whole, n->shape());
@@ -425,6 +487,9 @@ class Rewriter {
   const Region region_;
   const std::unordered_map<const Node*, const Node*> proportional_;
   const int64_t step_;
+  const std::optional<ShownRows> shown_;
+  const int64_t finest_;
+  const RowOrder::Part* part_ = nullptr;  // the part at hand, where rows are in another order
   Graph to_;
   Builder b_{to_, {}};
   Nodes leaves_;
@@ -457,6 +522,24 @@ int64_t saved_bytes(const Region& r, const Users& users, const Nodes& outputs, c
   return (r.rows - rows) * r.columns * element - kept;
 }
 
+/// The rows that labels show, where passing over the others is worth it.
+std::optional<ShownRows> worth_skipping(const Region& r, const Chunks& chunks) {
+  int64_t flops = flops_of(r.logits);
+  std::vector<const Node*> zeros;
+  for (const Region::Exit& e : r.exits) {
+    const Node* n = e.node;
+    if (n->op == Op::Contract) {
+      flops += flops_of(n);
+      n = block_operand(n, e.which, {1, r.rows, r.columns})->node;
+    } else if (e.kind == Region::ExitKind::Columns) {
+      n = n->in(0);
+    }
+    zeros.push_back(n);
+  }
+  if (flops < chunks.skip_flops) return std::nullopt;
+  return shown_rows(zeros, r.rows, r.columns, r.after);
+}
+
 /// Whether sums are taken over the rows of `logits`: whatever else reads them, a loss does.
 bool rows_are_summed(const Users& users, const Node* logits) {
   std::vector<const Node*> stack{logits};
@@ -475,6 +558,16 @@ bool rows_are_summed(const Users& users, const Node* logits) {
   return false;
 }
 
+/// Whether a contraction makes a chunk whose rows were chosen already.
+bool is_chunk(const Node* logits) {
+  const Node* n = logits->in(0);
+  while (n->op == Op::Reshape || n->op == Op::Cast) n = n->in(0);
+  if (n->op != Op::Gather) return false;
+  const Node* index = n->in(1);
+  while (index->op == Op::Reshape || index->op == Op::Broadcast) index = index->in(0);
+  return is_copy(index);
+}
+
 /// `joint` with the first matrix in chunks that can be; nothing where none can.
 std::optional<Graph> chunk_first(const Graph& joint, int64_t primals, const Chunks& chunks, Remarks* to) {
   const NodeRemarks remarks(joint, "schedule", to);
@@ -488,16 +581,21 @@ std::optional<Graph> chunk_first(const Graph& joint, int64_t primals, const Chun
   outputs.insert(joint.effects.begin(), joint.effects.end());
   for (const Node* n : live) {
     if (n->op != Op::Contract || n->shape()[0] != 1 || n->shape()[2] < 2) continue;
-    const int64_t all = n->shape()[1], count = (all + chunks.rows - 1) / chunks.rows;
-    if (count < 2 || n->type.bytes() < chunks.worth) continue;
-    const int64_t rows = ceil_div(all, count);
+    const int64_t all = n->shape()[1], count = ceil_div(all, chunks.rows), rows = ceil_div(all, count);
+    const int64_t finest = std::max<int64_t>(1, chunks.rows / cost::kPartsOfChunk);
+    const bool may_save = count > 1 && n->type.bytes() >= chunks.worth;
+    const bool may_skip = flops_of(n) >= chunks.skip_flops / cost::kContractionsOfHead && all > finest &&
+                          !is_chunk(n) && rows_are_summed(users, n);
+    if (!may_save && !may_skip) continue;
     try {
       Region region = region_of(live, users, outputs, n);
-      if (const int64_t bytes = saved_bytes(region, users, outputs, chunks, rows); bytes < chunks.worth)
+      const std::optional<ShownRows> shown = may_skip ? worth_skipping(region, chunks) : std::nullopt;
+      if (const int64_t bytes = may_save ? saved_bytes(region, users, outputs, chunks, rows) : 0;
+          !shown && bytes < chunks.worth)
         refuse("it would save too little", nullptr, std::to_string(bytes) + " bytes");
-      return Rewriter(joint, live, std::move(region), proportional(live, primals), rows).run();
+      return Rewriter(joint, live, std::move(region), proportional(live, primals), rows, shown, finest).run();
     } catch (const Refused& r) {
-      if (remarks && r.why != kNotSummed && rows_are_summed(users, n))
+      if (remarks && may_save && r.why != kNotSummed && rows_are_summed(users, n))
         remarks.missed(missed::kChunkRows, r.why, n, r.at, n->type.bytes(), r.detail);
     }
   }

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "cost/fusion.h"
+#include "schedule/guards.h"
 
 namespace trainc::schedule {
 namespace {
@@ -65,8 +66,9 @@ void Groups::place_in_rows(const Node* n) {
       candidates.push_back(g);
   std::sort(candidates.rbegin(), candidates.rend());
   // A row group is preferred to a contraction's epilogue: it loops over the rows already, and has their sums at hand.
-  std::stable_partition(candidates.begin(), candidates.end(),
-                        [&](int g) { return groups_[g].kind == GroupKind::Rows; });
+  // But what is chosen by a flag may be passed over with the contraction that makes it.
+  const GroupKind preferred = flag_of(n) ? GroupKind::Contract : GroupKind::Rows;
+  std::stable_partition(candidates.begin(), candidates.end(), [&](int g) { return groups_[g].kind == preferred; });
   int joined = -1;
   for (int g : candidates) {
     if (joined < 0) {
@@ -90,6 +92,8 @@ Refusal Groups::refuse_join(const Node* n, int g, bool sum, int64_t own_rows, in
   Group& to = groups_[g];
   if (const Refusal why = closed(to.kind)) return why;
   if (to.kind == GroupKind::Contract) {
+    if (values_.vendor.count(to.values[0]) && !values_.vendor_roundings.count(n))
+      return "the vendor's library multiplies and rounds, no more";
     if (sum) return "a sum of a contraction's result is no epilogue";
     if (n->type.numel() != to.values[0]->type.numel()) return kOtherSize;
     if (!is_elementwise(n->op)) return "a contraction's epilogue is elementwise";

@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "schedule/groups.h"
+#include "schedule/guards.h"
 #include "support/error.h"
 
 namespace trainc::schedule {
@@ -171,6 +172,22 @@ void behind_readers(const Groups& groups, const std::vector<int>& roots, const G
   }
 }
 
+/// The groups that make flags, and those that these need.
+std::unordered_set<int> of_flags(const Groups& groups, const Graph& graph, const Before& before) {
+  std::vector<int> stack;
+  for (const Node* n : graph.live())
+    if (const Node* flag = flag_of(n)) stack.push_back(groups.group(flag));
+  std::unordered_set<int> found;
+  while (!stack.empty()) {
+    const int g = stack.back();
+    stack.pop_back();
+    if (g < 0 || !found.insert(g).second) continue;
+    if (const auto it = before.find(g); it != before.end())
+      stack.insert(stack.end(), it->second.begin(), it->second.end());
+  }
+  return found;
+}
+
 }  // namespace
 
 std::vector<int> order_groups(const Groups& groups, const Graph& graph, const GivenAway& given_away) {
@@ -188,7 +205,11 @@ std::vector<int> order_groups(const Groups& groups, const Graph& graph, const Gi
     for (const Node* n : groups.all()[g].values) id = std::max(id, n->id);
     return id;
   };
-  std::sort(roots.begin(), roots.end(), [&](int a, int b) { return last_id(a) < last_id(b); });
+  // A flag is made before all that it may keep from being made, though that does not read it.
+  const std::unordered_set<int> early = of_flags(groups, graph, before);
+  std::sort(roots.begin(), roots.end(), [&](int a, int b) {
+    return early.count(a) != early.count(b) ? early.count(a) > early.count(b) : last_id(a) < last_id(b);
+  });
   return in_little_memory(groups, graph, roots, before);
 }
 

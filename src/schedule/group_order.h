@@ -16,7 +16,7 @@ DrawnBefore order_draws(std::vector<const Node*>& live);
 
 /// Numbers of the groups in an order that runs: a group's reads before it, otherwise as the program had them, but what
 /// frees memory as early as it can; draws keep their order. Who makes a value in the memory of an input comes behind
-/// the others that read it, unless one of these needs it.
+/// the others that read it, unless one of these needs it. Flags (guards.h) come first of all.
 std::vector<int> order_groups(const Groups&, const Graph&, const GivenAway&);
 
 }  // namespace trainc::schedule

@@ -9,6 +9,7 @@
 #include "cost/sums.h"
 #include "graph/build.h"
 #include "schedule/schedule.h"
+#include "schedule/vendor_operands.h"
 
 namespace trainc::schedule {
 namespace {
@@ -195,7 +196,7 @@ Dims memory_order(const Dims& shape, const Dims& strides) {
 }  // namespace
 
 Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs,
-              std::unordered_map<const Node*, const Node*>* stands_for) {
+              std::unordered_map<const Node*, const Node*>* stands_for, int64_t vendor_flops) {
   Graph to;
   to.input_count = from.input_count;
   std::unordered_map<const Node*, const Node*> made;
@@ -209,7 +210,7 @@ Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs,
     const auto& origins = from.origins(n);
     Builder b{to, origins.empty() ? std::string() : origins[0]};
     if (n->op == Op::Contract)
-      for (const Node*& i : inputs) i = with_neighbours(b, i);
+      for (const Node*& i : inputs) i = for_vendor(n, vendor_flops) ? vendor_operand(b, i) : with_neighbours(b, i);
     const Node* copy = n->op == Op::Reduce ? reduce(b, inputs[0], n->as<ReduceAttr>(), n->type)
                                            : to.make(n->op, n->attrs, inputs, n->type);
     for (const std::string& origin : origins) to.add_origin(copy, origin);

@@ -25,10 +25,11 @@ void find_stored(const Graph& graph, const std::vector<const Node*>& live, const
 
 }  // namespace
 
-Schedule make_schedule(const Graph& graph, bool fuse_chains, Remarks* remarks, const GivenAway& given_away) {
+Schedule make_schedule(const Graph& graph, bool fuse_chains, Remarks* remarks, const GivenAway& given_away,
+                       int64_t vendor_flops) {
   const NodeRemarks node_remarks(graph, "schedule", remarks);
   std::vector<const Node*> live = graph.live();
-  Values values = choose_values(graph, live);
+  Values values = choose_values(graph, live, vendor_flops);
   const DrawnBefore drawn_before = order_draws(live);
   Groups groups(node_remarks, values, drawn_before, fuse_chains);
   for (const Node* n : live)

@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "cost/fusion.h"
+#include "schedule/guards.h"
 #include "schedule/schedule.h"
+#include "schedule/vendor_operands.h"
 
 namespace trainc::schedule {
 namespace {
@@ -40,7 +42,8 @@ bool plain_movement(const Node* n) {
 
 class ValueChooser {
  public:
-  ValueChooser(const Graph& graph, const std::vector<const Node*>& live) : graph_(graph), live_(live) {}
+  ValueChooser(const Graph& graph, const std::vector<const Node*>& live, int64_t vendor_flops)
+      : graph_(graph), live_(live), vendor_flops_(vendor_flops) {}
 
   Values run() {
     count_uses();
@@ -63,10 +66,18 @@ class ValueChooser {
   void force_values() {
     for (const Output& o : graph_.outputs)
       if (o.value && o.value->op != Op::Input) forced_.insert(base_of(o.value));
+    for (const Node* n : live_)
+      if (n->op == Op::Concat)
+        for (const Node* i : n->inputs) put_together_.insert(base_of(i));
     for (const Node* n : live_) {
       if (n->op == Op::Extern)
         for (const Node* i : n->inputs) forced_.insert(base_of(i));
       if (adds_contractions(n)) forced_.insert(n);
+      if (chooses_sum(n)) {
+        forced_.insert(n);
+        for (const Node* other : {base_of(n->in(1)), base_of(n->in(2))})
+          if (class_of(other->op) != OpClass::Leaf) forced_.insert(other);
+      }
       if (n->op == Op::Gather) {
         force_base(n->in(0), cost::kCheapAgain);
         if (picks(n)) forced_.insert(n);
@@ -74,8 +85,16 @@ class ValueChooser {
       if (n->op == Op::Scatter || n->op == Op::Scan)
         for (const Node* i : n->inputs) force_base(i, cost::kCheapAgain);
       if (n->op == Op::Window) force_base(n->in(0), 0);  // windows read an element many times: it is in memory
-      if (n->op == Op::Contract)
+      if (for_vendor(n, vendor_flops_)) {
+        values_.vendor.insert(n);
+        for (const Node* i : n->inputs) forced_.insert(vendor_source(i));
+      } else if (n->op == Op::Contract) {
         for (const Node* i : n->inputs) force_operand(i);
+      }
+      if (n->op == Op::Cast && values_.vendor.count(n->in(0)) && uses_[n->in(0)] == 1 && size_of(n->dtype()) == 2) {
+        values_.vendor_roundings.insert(n);
+        forced_.insert(n);
+      }
       if (n->op == Op::Broadcast && n->type.numel() > n->in(0)->type.numel()) force_base(n->in(0), cost::kCheapAgain);
     }
   }
@@ -130,11 +149,17 @@ class ValueChooser {
     }
   }
 
-  /// Whether little is gathered out of a contraction's large result (logits, at the labels). It is a value then: read
-  /// at once, for it is to be overwritten.
+  /// Whether little is gathered out of a contraction's large result (logits, at the labels; a bias may be added to
+  /// them). It is a value then: read at once, for it is to be overwritten.
   static bool picks(const Node* gather) {
     const Node* n = gather->in(0);
-    while (n->op == Op::Reshape || n->op == Op::Cast) n = n->in(0);
+    for (;;) {
+      const bool two = is_elementwise(n->op) && n->inputs.size() == 2;
+      if (n->op == Op::Reshape || n->op == Op::Cast) n = n->in(0);
+      else if (two && n->in(1)->op == Op::Broadcast) n = n->in(0);
+      else if (two && n->in(0)->op == Op::Broadcast) n = n->in(1);
+      else break;
+    }
     return n->op == Op::Contract && gather->type.numel() * cost::kPicked <= n->type.numel();
   }
 
@@ -144,6 +169,17 @@ class ValueChooser {
     if (n->op != Op::Add) return false;
     const auto summand = [&](const Node* i) { return i->op == Op::Contract || sums_of_contractions_.count(i); };
     if (!summand(base_of(n->in(0))) || !summand(base_of(n->in(1)))) return false;
+    sums_of_contractions_.insert(n);
+    return true;
+  }
+
+  /// Whether `n` chooses, by a flag, between a sum of contractions and the sum so far. Both are values, so that it is
+  /// written in place of the latter, and passed over where that one is chosen (guards.h). What is put together with
+  /// others is chosen as that is done.
+  bool chooses_sum(const Node* n) {
+    if (!flag_of(n) || put_together_.count(n)) return false;
+    const Node* sum = base_of(n->in(1));
+    if (sum->op != Op::Contract && !sums_of_contractions_.count(sum)) return false;
     sums_of_contractions_.insert(n);
     return true;
   }
@@ -197,6 +233,7 @@ class ValueChooser {
 
   const Graph& graph_;
   const std::vector<const Node*>& live_;
+  const int64_t vendor_flops_;
   std::unordered_map<const Node*, int> uses_;
   struct Reorderings {
     int64_t reshaped = 0;  // reshapes of what has been reordered, one over another
@@ -204,15 +241,15 @@ class ValueChooser {
   };
   std::unordered_map<const Node*, Reorderings> reorderings_;  // in the expression that makes a node
   std::unordered_map<const Node*, int64_t> cost_;             // of the expression that makes a node: its work
-  std::unordered_set<const Node*> forced_, operands_, statements_, sums_of_contractions_;
+  std::unordered_set<const Node*> forced_, operands_, statements_, sums_of_contractions_, put_together_;
   std::unordered_map<const Node*, int64_t> inline_limit_;  // an elementwise node may be inlined up to this cost
   Values values_;
 };
 
 }  // namespace
 
-Values choose_values(const Graph& graph, const std::vector<const Node*>& live) {
-  return ValueChooser(graph, live).run();
+Values choose_values(const Graph& graph, const std::vector<const Node*>& live, int64_t vendor_flops) {
+  return ValueChooser(graph, live, vendor_flops).run();
 }
 
 }  // namespace trainc::schedule

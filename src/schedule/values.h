@@ -13,10 +13,13 @@ struct Values {
   std::unordered_set<const Node*> nodes;
   // of each live node's expression: its operations, and 1 at least for what is index arithmetic
   std::unordered_map<const Node*, int64_t> work;
+  // Contractions that the vendor's library is to compute, and the roundings of their results that it does, too.
+  std::unordered_set<const Node*> vendor, vendor_roundings;
 };
 
 /// Needs: a verified graph after `prepare`, and its live nodes. Gives: every output's base, every extern operand,
-/// contraction, sum and draw is a value.
-Values choose_values(const Graph&, const std::vector<const Node*>& live);
+/// contraction, sum and draw is a value; so is what the vendor's library multiplies, of contractions of `vendor_flops`
+/// operations or more (0: none).
+Values choose_values(const Graph&, const std::vector<const Node*>& live, int64_t vendor_flops = 0);
 
 }  // namespace trainc::schedule

@@ -21,6 +21,7 @@ Target cpu_target(CpuLevel level, const CacheSizes& caches) {
           .shifts_arguments = true,
           .writes_in_place = true,
           .masks_as_bits = true,
+          .skips_steps = true,
           .fuses_chains = true,
           .chunks_losses = true,
           .shares_kernels = true,

@@ -55,3 +55,44 @@ def test_accelerates_variable(tmp_path):
     eager = losses(run([FOLDER / "accelerated.py", "--only", "eager"], tmp_path))
     found = losses(run([FOLDER / "accelerated.py", "--only", "eager"], tmp_path, ACCELERATE_DYNAMO_BACKEND="trainc"))
     assert same(found["eager"], eager["eager"]) and list(tmp_path.iterdir())
+
+
+TWO_RANKS = """
+import hashlib, os, sys, tempfile
+import torch
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+
+how, callbacks, more = sys.argv[1], [], {}
+torch.manual_seed(0)
+config = BertConfig(vocab_size=50, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64,
+                    hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+model = BertForSequenceClassification(config)
+if how != "eager":
+    import trainc
+    from trainc.trainers.huggingface import Callback
+    callbacks = [Callback()] if how == "callback" else []
+    more = {"torch_compile_backend": "trainc"} if how == "dynamo" else {}
+    model = trainc.compile(model) if how == "before" else model
+data = [{"input_ids": [1 + i % 40, 2, 3, 4 + i % 7], "labels": i % 2} for i in range(64)]
+with tempfile.TemporaryDirectory() as folder:
+    arguments = TrainingArguments(folder, max_steps=6, report_to="none", save_strategy="no", use_cpu=True, logging_steps=1,
+                                  per_device_train_batch_size=4, gradient_accumulation_steps=2, ddp_backend="gloo", **more)
+    trainer = Trainer(model, arguments, train_dataset=data, callbacks=callbacks)
+    trainer.train()
+losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+rank = int(os.environ["RANK"])
+sys.stdout.write(f"\\nweights {digest}\\n" + ("\\neager " + " ".join(map(str, losses)) + "\\n" if rank == 0 else ""))
+"""
+
+
+def test_the_trainer_on_two_ranks(tmp_path):
+    """DDP by accelerate, with accumulation: `no_sync` in every other backward."""
+    (tmp_path / "train.py").write_text(TWO_RANKS)
+    torchrun, found = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"], {}
+    for how in ("eager", "callback", "before", "dynamo"):
+        text = run([*torchrun, tmp_path / "train.py", how], tmp_path / "cache", OMP_NUM_THREADS="1")
+        weights = re.findall(r"weights (\w+)", text)
+        assert len(weights) == 2 and len(set(weights)) == 1, text
+        found[how] = losses(text)["eager"]
+    assert all(same(found[how], found["eager"]) for how in found), found

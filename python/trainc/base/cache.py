@@ -198,9 +198,7 @@ def _make_room(where: str, size: int) -> bool:
         return False
     files = cache_files.listed(where)
     total = sum(file.bytes for file in files)
-    if (
-        total + size > limit
-    ):  # what only has a name of the cache's does not count; that is looked up where it matters alone
+    if total + size > limit:  # what only has a name of the cache's does not count; that is looked up where it matters alone
         files = [file for file in files if cache_files.is_own(file.path)]
         total = sum(file.bytes for file in files)
     for file in files:

@@ -144,9 +144,7 @@ def write(path: str, content: bytes) -> None:
     if os.path.lexists(path) and not is_own(path):
         raise ForeignError(f"{path} is in the way")
     where, name = os.path.split(path)
-    number, unfinished = tempfile.mkstemp(
-        prefix=name.removesuffix(ENTRY) + ".", suffix=UNFINISHED, dir=where
-    )  # the user's alone
+    number, unfinished = tempfile.mkstemp(prefix=name.removesuffix(ENTRY) + ".", suffix=UNFINISHED, dir=where)  # the user's alone
     try:
         with open(number, "wb") as file:
             file.write(packed(content))
@@ -188,8 +186,6 @@ def lock(path: str) -> int | None:
 def unlock(path: str, number: int) -> None:
     """Gives a lock back; its file goes."""
     with contextlib.suppress(OSError):
-        if (
-            os.fstat(number).st_ino == os.lstat(path).st_ino
-        ):  # the directory may have been removed, and made again by another
+        if os.fstat(number).st_ino == os.lstat(path).st_ino:  # the directory may have been removed, and made again by another
             os.unlink(path)
     os.close(number)

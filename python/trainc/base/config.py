@@ -29,6 +29,10 @@ framework_error: float = 1.1
 # where that saves at least so many bytes of memory. loss_chunk_bytes = None: never.
 loss_chunk_rows: int = 512
 loss_chunk_bytes: int | None = 64 * 2**20
+# On a CPU: rows of a loss whose label is to be ignored are found when a step runs, and neither their logits nor their gradients
+# are computed (docs/schedule.md), where all rows would take at least so many operations.
+skip_hidden: bool = True
+skip_hidden_flops: int = 2**32
 # Traces per model or step (new sizes of one that has symbols are none). Calls that need another run in PyTorch; a train_step
 # refuses them.
 max_signatures: int = 32

@@ -33,6 +33,7 @@ class Compilation:
     fingerprint: str = ""
     captured: Any = None  # the graph, until the first call is over
     expected: Any = None  # tensors of the first call, until it is over: whose updates fuse_step=True is to fuse
+    gradients: list[int] | None = None  # inputs of its graph that the backward makes gradients of
     forward: Any = None  # executables: .report() -> dict
     whole: bool = False  # `forward` is a whole step
     backward: dict[tuple[bool, ...], Any] = field(default_factory=dict)  # by the tangents that were defined
@@ -85,6 +86,11 @@ def report_of(executable: Any) -> dict:
 
 
 _records: weakref.WeakKeyDictionary[Any, list[Compilation]] = weakref.WeakKeyDictionary()
+
+
+def share(owner: Any, compilations: list[Compilation]) -> None:
+    """What is compiled for `owner` is told with these."""
+    _records[owner] = compilations
 
 
 def of(owner: Any) -> list[Compilation]:

@@ -207,6 +207,9 @@ def _plan(report: dict) -> list[str]:
     if len(largest) > KERNELS_SHOWN:
         rest = totals([{"steps": largest[KERNELS_SHOWN:]}])
         lines.append(f"    and {rest.kernels} smaller ones: {scaled(rest.flops, 'FLOP')}, {scaled(rest.bytes, 'B')}")
+    guarded = totals([{"steps": [step for step in kernels if step.get("guard")]}])
+    if guarded.kernels:
+        lines.append(f"    of these, {guarded.kernels} run where the step's data asks for them: {scaled(guarded.flops, 'FLOP')}")
     lines += _externs([step for step in steps if step["kind"] == "extern"])
     lines += _beside([step for step in steps if step["kind"] in BESIDE])
     lines += [f"    note: {note}" for note in report.get("notes", [])]

@@ -360,6 +360,51 @@ def saved_inputs(metadata: ViewAndMutationMeta) -> list[int]:
     return getattr(metadata, "act_input_indices", [])
 
 
+# -- DistributedDataParallel and its group (torch.distributed may not be there: it is imported when asked for) -----------------
+
+
+def active_wrapper(kind: type) -> Any:
+    """The DistributedDataParallel (`kind`) whose forward this process is in."""
+    return kind._active_ddp_module
+
+
+def is_joinable_now(wrapper: Any) -> bool:
+    """Whether a DistributedDataParallel is within its `join()`, where ranks may be through with their data."""
+    return wrapper._join_config.enable
+
+
+def unsharded_class(kind: type) -> type:
+    """Of a module of `fully_shard`: its class before."""
+    return kind.__mro__[kind._orig_cls_mro_index]
+
+
+def reduces_alone(wrapper: Any) -> bool:
+    """Whether gradients are all that a DistributedDataParallel changes in a backward: its communication hooks are PyTorch's that
+    compress, and no optimizer is among them."""
+    ours = ("default_hooks", "powerSGD_hook", "quantization_hooks")
+    modules = [getattr(hook, "__module__", None) for hook, _ in wrapper._comm_hooks]
+    return all(module in [f"torch.distributed.algorithms.ddp_comm_hooks.{name}" for name in ours] for module in modules)
+
+
+def group_store(group: Any) -> Any:
+    """By which the processes of a group met."""
+    from torch.distributed import distributed_c10d
+
+    return distributed_c10d._world.pg_map[group][1]
+
+
+def group_timeout(group: Any) -> Any:
+    """A timedelta."""
+    return group._get_backend(torch.device(group._device_types[0])).options._timeout
+
+
+def group_name(group: Any) -> str:
+    """The same on all its processes."""
+    from torch.distributed import distributed_c10d
+
+    return distributed_c10d._world.pg_names[group]
+
+
 def _order_checks() -> None:
     """PyTorch before 2.13 takes the check by which `linalg.inv` and its like raise for an operation without effects: it drops
     it, and a singular matrix gives NaN where eager raises. Registered as PyTorch 2.13 does, it is kept, and so refused."""

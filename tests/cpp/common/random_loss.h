@@ -16,6 +16,8 @@ struct LossCase {
   // What keeps the logits whole.
   bool logits_wanted = false, whole = false /* the gradient needs the sum of all losses */,
        teacher = false /* another tensor of their size */;
+  // What is not 0 where the label is to be ignored.
+  bool loss_of_hidden = false, gradient_of_hidden = false;
   bool chunks() const { return !logits_wanted && !whole && !teacher; }
   int64_t rows() const { return batch * length; }
 };
@@ -78,7 +80,7 @@ inline RandomJoint loss_joint(const LossCase& c) {
   }
   if (c.smoothing)
     loss = b.sub(loss, b.mul(over(ReduceKind::Sum, logp), number(0.1 / static_cast<double>(columns), one)));
-  loss = b.reshape(b.select(counted, loss, number(0, one)), per_row);
+  loss = b.reshape(b.select(counted, loss, number(c.loss_of_hidden ? 0.5 : 0, one)), per_row);
   Dims all;
   for (int64_t axis = 0; axis < last; ++axis) all.push_back(axis);
   const Node* total = b.reduce(ReduceKind::Sum, loss, all);
@@ -97,7 +99,8 @@ inline RandomJoint loss_joint(const LossCase& c) {
   if (c.after) g = b.mul(g, number(0.25, {}));
   if (c.mean) g = b.div(g, count);
   if (c.whole) g = b.mul(g, total);
-  const Node* of_row = b.select(counted, b.broadcast(b.unary(Op::Neg, g), one), number(0, one));
+  const Node* of_row = b.broadcast(b.unary(Op::Neg, g), one);
+  if (!c.gradient_of_hidden) of_row = b.select(counted, of_row, number(0, one));
   const Node* picked = weight ? b.mul(of_row, weight) : of_row;
   const Node* here = b.binary(Op::Eq, b.iota(DType::I64, square, last), along(target));
   const Node* of_logp = b.select(here, along(picked), number(0, square));
@@ -117,6 +120,15 @@ inline RandomJoint loss_joint(const LossCase& c) {
   graph.outputs.push_back({dw, {}});
   if (c.bias) graph.outputs.push_back({b.reduce(ReduceKind::Sum, b.reshape(dz, wide), {0, 1}), {}});
   return joint;
+}
+
+/// Labels that are to be ignored: of so many rows in ten, by chance.
+inline void hide_labels(std::vector<reference::Tensor>& inputs, uint64_t seed, int in_ten) {
+  std::mt19937_64 rng(seed + 13);
+  for (int64_t& label : inputs[1].i) {
+    if (label == -3) label = 2;
+    if (static_cast<int>(rng() % 10) < in_ten) label = -3;
+  }
 }
 
 }  // namespace trainc::testing

@@ -321,6 +321,53 @@ TEST(Fuzz, LossesInChunks) {
   EXPECT_GT(again, count() / 60) << "nothing is computed again";
 }
 
+// Rows that labels hide, in plans: forward and backward, or one plan of both; whatever the labels of the run, none or
+// all of them hidden; with poisoned memory, for what was not computed is read and not chosen.
+TEST(Fuzz, HiddenRows) {
+  int64_t guarded = 0, plans = 0;
+  for (uint64_t seed = first() + 95000; seed < first() + 95000 + count() / 8; ++seed) {
+    testing::LossCase c = testing::random_loss_case(seed);
+    c.bf16 = false;
+    const testing::RandomJoint joint = testing::loss_joint(c);
+    SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(joint.graph));
+    compiler::CompileOptions o = options();
+    o.loss_chunk_rows = 1 + static_cast<int64_t>(seed % 23), o.skip_hidden_flops = 0;
+    const bool one = seed % 2;
+    compiler::JointGraph compiled(copy_of(joint.graph), joint.primals, joint.forward_outputs, "loss", o,
+                                  std::numeric_limits<int64_t>::max(), one);
+    if (seed % 3 == 0) compiled.cut(1e-9);  // all that can be is computed again in the backward
+    const std::vector<bool> defined(joint.graph.input_count - joint.primals, true);
+    const plan::Plan forward = one ? compiled.step(defined, {}, {}, o) : compiled.forward(o),
+                     backward = one ? plan::Plan{} : compiled.backward(defined, o);
+    for (const plan::Step& s : forward.steps) guarded += s.guard >= 0 && s.flops > 0;
+    ++plans;
+    const auto run = [&](const std::vector<Tensor>& inputs) {
+      if (one) return testing::run_plan(forward, inputs);
+      Arena arena(compiled.saved_bytes());
+      std::vector<Tensor> got =
+          testing::run_plan(forward, {inputs.begin(), inputs.begin() + joint.primals}, arena.start);
+      std::vector<Tensor> in;
+      for (int64_t i : compiled.saved_inputs()) in.push_back(i < joint.primals ? inputs[i] : got.at(i - joint.primals));
+      in.insert(in.end(), inputs.begin() + joint.primals, inputs.end());
+      for (Tensor& t : testing::run_plan(backward, in, arena.start)) got.push_back(std::move(t));
+      return got;
+    };
+    for (const int hidden : {0, 4, 8, 10}) {
+      auto inputs = testing::random_inputs(joint.graph, seed);
+      testing::hide_labels(inputs, seed, hidden);
+      const auto got = run(inputs);
+      expect_close(got, reference::evaluate(joint.graph, inputs, oracle(reference::Precision::Truth)), 2e-5);
+      setenv("TRAINC_DEBUG", "poison", 1);
+      const auto poisoned = run(inputs);
+      unsetenv("TRAINC_DEBUG");
+      for (size_t i = 0; i < got.size(); ++i)
+        EXPECT_EQ(testing::difference(got[i], poisoned.at(i)), "") << "output " << i << ", poisoned";
+      if (HasFailure()) return;
+    }
+  }
+  EXPECT_GT(guarded, 4 * plans) << "few kernels have a guard";
+}
+
 // A joint graph and updates as one plan: p + rate * gradient over p, where p is a primal of the gradient's type or a
 // tensor beside them.
 Graph descend(int64_t n) {

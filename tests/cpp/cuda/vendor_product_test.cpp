@@ -2,6 +2,7 @@
 // a call.
 #include <gmock/gmock.h>
 
+#include "../common/random_graph.h"
 #include "device_run.h"
 #include "graphs.h"
 #include "runtime/cuda/cublaslt.h"
@@ -115,26 +116,111 @@ TEST(VendorProduct, PartsOfATensorAreReadWhereTheyLie) {
                oracle(g, inputs));
 }
 
-TEST(VendorProduct, WhatItCannotComputeStaysAKernel) {
-  Graph prologue;  // an operand that is no memory as it lies
-  {
-    Builder b{prologue, {}};
-    const Node* l = b.input(0, {DType::F32, {1, 4, 8}});
-    prologue.outputs = {{b.contract(b.unary(Op::Neg, l), b.input(1, {DType::F32, {1, 6, 8}})), {}}};
-    prologue.input_count = 2;
+/// Compiles with the library, runs on the interpreted device, and compares with the reference; the plan.
+plan::Plan computed(const Graph& g) {
+  plan::Plan plan = compiler::compile(copy_of(g), "product", with_vendor_products());
+  const auto inputs = halves(g, 3);
+  expect_close(testing::run_on_device(plan, std::make_shared<runtime::interpreted::InterpretedDriver>(), inputs),
+               oracle(g, inputs));
+  return plan;
+}
+
+TEST(VendorProduct, WhatAnOperandIsComputedFromIsComputedBefore) {
+  const auto product_of = [](auto&& lhs) {
+    Graph g;
+    Builder b{g, {}};
+    const Node* l = lhs(b);
+    g.outputs = {{b.contract(l, b.input(1, {DType::F32, {l->shape()[0], 6, 8}})), {}}};
+    g.input_count = 2;
+    return g;
+  };
+  const Graph elementwise =
+      product_of([](Builder& b) { return b.unary(Op::Neg, b.input(0, {DType::F32, {1, 4, 8}})); });
+  // heads side by side again, which no stride says
+  const Graph heads = product_of([](Builder& b) {
+    const Node* apart = b.input(0, {DType::F32, {2, 4, 4}});
+    return b.reshape(b.permute(apart, {1, 0, 2}), {1, 4, 8});
+  });
+  const Graph repeated =
+      product_of([](Builder& b) { return b.broadcast(b.input(0, {DType::F32, {1, 1, 8}}), {1, 4, 8}); });
+  const Graph padded = product_of([](Builder& b) {
+    return b.pad(b.input(0, {DType::F32, {1, 4, 7}}), b.constant(DType::F32, 0), {0, 0, 1}, {0, 0, 0});
+  });
+  for (const Graph* g : {&elementwise, &heads, &repeated, &padded}) {
+    SCOPED_TRACE(print(*g));
+    const plan::Plan plan = computed(*g);
+    ASSERT_EQ(plan.steps.size(), 2u) << plan::print(plan);
+    EXPECT_EQ(plan.steps[0].kind, plan::StepKind::Kernel);
+    EXPECT_EQ(plan.steps[1].kind, plan::StepKind::Product);
   }
-  const Graph epilogue = testing::contraction(1, 4, 6, 8, DType::F32, false, false);
-  const std::pair<const Graph*, const char*> cases[] = {
-      {&prologue, "an operand does not lie in memory in rows or columns"},
-      {&epilogue, "its epilogue is more than a rounding"}};
-  for (const auto& [g, why] : cases) {
-    const plan::Plan plan = compiler::compile(copy_of(*g), "kernel", with_vendor_products());
-    EXPECT_EQ(products(plan), 0) << plan::print(plan);
-    EXPECT_THAT(not_called(plan), ::testing::ElementsAre(why));
-    const auto inputs = halves(*g, 3);
-    expect_close(testing::run_on_device(plan, std::make_shared<runtime::interpreted::InterpretedDriver>(), inputs),
-                 oracle(*g, inputs));
+}
+
+// what is copied for the library is as narrow as it multiplies
+TEST(VendorProduct, ACopyOfAWidenedOperandIsNarrow) {
+  Graph g;
+  Builder b{g, {}};
+  const Node* apart = b.cast(b.input(0, {DType::BF16, {2, 4, 4}}), DType::F32);
+  const Node* rhs = b.cast(b.input(1, {DType::BF16, {1, 6, 8}}), DType::F32);
+  g.outputs = {{b.cast(b.contract(b.reshape(b.permute(apart, {1, 0, 2}), {1, 4, 8}), rhs), DType::BF16), {}}};
+  g.input_count = 2;
+  const plan::Plan plan = computed(g);
+  ASSERT_EQ(products(plan), 1) << plan::print(plan);
+  const auto step = std::ranges::find(plan.steps, plan::StepKind::Product, &plan::Step::kind);
+  EXPECT_EQ(step->product.lhs.dtype, DType::BF16);
+  EXPECT_EQ(step->product.result.dtype, DType::BF16);
+}
+
+TEST(VendorProduct, WhatIsDoneWithTheResultIsDoneAfterwards) {
+  const plan::Plan plan = computed(testing::contraction(1, 4, 6, 8, DType::F32, false, false));  // bias and relu
+  ASSERT_EQ(plan.steps.size(), 2u) << plan::print(plan);
+  EXPECT_EQ(plan.steps[0].kind, plan::StepKind::Product);
+  EXPECT_EQ(plan.steps[1].kind, plan::StepKind::Kernel);
+}
+
+// a rounding is the library's where nobody wants the sums themselves
+TEST(VendorProduct, SumsThatAreReadAreStored) {
+  Graph g;
+  Builder b{g, {}};
+  const auto half = [&](int64_t i, Dims shape) { return b.cast(b.input(i, {DType::BF16, shape}), DType::F32); };
+  const Node* c = b.contract(half(0, {1, 4, 8}), half(1, {1, 6, 8}));
+  g.outputs = {{b.cast(c, DType::BF16), {}}, {c, {}}};
+  g.input_count = 2;
+  const plan::Plan plan = computed(g);
+  ASSERT_EQ(products(plan), 1) << plan::print(plan);
+  EXPECT_EQ(plan.steps[0].product.result.dtype, DType::F32);
+}
+
+// a sum over windows is no product of two matrices in memory, unless all windows were written out
+TEST(VendorProduct, WindowsStayKernels) {
+  Graph g;
+  Builder b{g, {}};
+  const Node* windows =
+      b.window(b.input(0, {DType::F32, {1, 11}}), {.axes = {1}, .size = {4}, .step = {1}, .dilation = {1}});
+  g.outputs = {{b.contract(windows, b.input(1, {DType::F32, {1, 6, 4}})), {}}};
+  g.input_count = 2;
+  const plan::Plan plan = computed(g);
+  EXPECT_EQ(products(plan), 0) << plan::print(plan);
+}
+
+TEST(VendorProduct, RandomGraphs) {
+  testing::RandomGraphOptions options;
+  options.transcendental = false;
+  options.max_numel = 600;
+  int made = 0, kernels = 0;
+  for (uint64_t seed = 1; seed <= 120 && !HasFailure(); ++seed) {
+    options.few_sizes = seed % 2 == 0;
+    const Graph g = testing::random_graph(seed, options);
+    SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(g));
+    const plan::Plan plan = computed(g);
+    made += products(plan);
+    for (const std::string& why : not_called(plan)) {
+      ++kernels;
+      EXPECT_THAT(why,
+                  ::testing::AnyOf("its operands differ in dtype", "the vendor's library does not give this dtype"));
+    }
   }
+  EXPECT_GT(made, 4 * kernels);
+  EXPECT_GT(made, 40);
 }
 
 TEST(VendorProduct, SmallProductsStayKernels) {

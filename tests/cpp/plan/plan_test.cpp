@@ -52,6 +52,56 @@ TEST(Verify, BitsAreForKernelsAndDraws) {
   refused("reads mask, which is bits", [](Plan& p) { p.steps[3].arguments = p.steps[3].reads = {2, 6}; });
 }
 
+/// a = one(x); b = two(a), in a's memory, where g; z = three(x) where not g; y = four(b, z)
+Plan guarded_plan() {
+  Plan p{.name = "guarded"};
+  p.buffers = {buffer("x", MemorySpace::Input, 8, 0),  buffer("a", MemorySpace::Temp, 8),
+               buffer("b", MemorySpace::Temp, 8),      buffer("z", MemorySpace::Temp, 8),
+               buffer("y", MemorySpace::Output, 8, 0), {.name = "g", .dtype = DType::Bool, .bytes = 1}};
+  p.buffers[2].over = 1;
+  p.kernels = {{.name = "k", .code = {0xc3}}};
+  p.steps = {kernel_step("one", {0}, {1, 5}), kernel_step("two", {1}, {2}), kernel_step("three", {0}, {3}),
+             kernel_step("four", {2, 3}, {4})};
+  for (int s : {1, 2}) p.steps[s].guard = 5, p.steps[s].guard_value = s == 1, p.steps[s].reads.push_back(5);
+  p.input_count = 1, p.output_count = 1, p.outputs = {4};
+  plan_memory(p);
+  return p;
+}
+TEST(Verify, AStepMayHaveAGuard) {
+  const Plan p = guarded_plan();
+  EXPECT_NO_THROW(verify(p));
+  EXPECT_THAT(print(p), HasSubstr("kernel k over 1 where g; arguments [a b], reads [a g], writes [b]"));
+  EXPECT_THAT(print(p), HasSubstr("kernel k over 1 where not g;"));
+  const Plan loaded = load(save(p));
+  EXPECT_EQ(print(loaded), print(p));
+  EXPECT_EQ(loaded.steps[2].guard, 5);
+  EXPECT_FALSE(loaded.steps[2].guard_value);
+  EXPECT_EQ(live_ranges(p)[5].last, 2) << "the guard is there as long as it is asked";
+}
+TEST(Verify, AGuardIsABoolThatTheStepReads) {
+  const auto refused = [](const char* words, const std::function<void(Plan&)>& change) {
+    Plan p = guarded_plan();
+    change(p);
+    EXPECT_THAT([&] { verify(p); }, ThrowsMessage<InternalError>(HasSubstr(words)));
+  };
+  refused("guard -2", [](Plan& p) { p.steps[0].guard = -2; });
+  refused("buffer 9 of 6", [](Plan& p) { p.steps[0].guard = 9, p.steps[0].reads.push_back(9); });
+  refused("its declared effects are not its arguments", [](Plan& p) { p.steps[1].reads = {1}; });
+  refused("guard a is no bool that it reads", [](Plan& p) { p.steps[1].guard = 1, p.steps[1].reads = {1}; });
+  refused("guard g is no bool that it reads", [](Plan& p) { p.buffers[5].dtype = DType::U8; });
+  refused("guard g is no bool that it reads",
+          [](Plan& p) { p.buffers[5].shape = {2}, p.buffers[5].strides = {1}, p.buffers[5].bytes = 2; });
+  refused("reads g before anything was written there", [](Plan& p) { p.steps[0] = kernel_step("one", {0}, {1}); });
+  refused("guarded, but no kernel", [](Plan& p) {
+    p.steps[2].kind = StepKind::Extern, p.steps[2].target = "t", p.steps[2].arguments = p.steps[2].reads = {0, 5};
+  });
+  // Where it is passed over, the caller would get what nobody wrote.
+  refused("nobody else writes y", [](Plan& p) { p.steps[3].guard = 5, p.steps[3].reads.push_back(5); });
+  refused("nobody else writes b", [](Plan& p) {
+    p.saved_bytes = 64, p.buffers[2].space = MemorySpace::Saved, p.buffers[2].over = -1, p.buffers[2].offset = 0;
+  });
+}
+
 /// x -> a; a call that may give a view of a; what reads that view; and in between b, which has no part in it.
 Plan plan_with_a_view() {
   Plan p{.name = "view"};

@@ -89,6 +89,66 @@ TEST(Executable, RunsKernelsInOrder) {
   EXPECT_TRUE(e.step_times().empty());
 }
 
+/// g = x[0] > 0
+void positive(void* const* a, void*, uint32_t*, int64_t, int64_t) {
+  *static_cast<uint8_t*>(a[1]) = floats(a[0])[0] > 0;
+}
+/// g = x[0] > 0; t = x + 1; u = 2 t, in t's memory, where g; v = 2 x where not g; y = g ? u : v, by `value` true or
+/// false
+void choose(void* const* a, void*, uint32_t*, int64_t begin, int64_t end) {
+  const bool chosen = *static_cast<uint8_t*>(a[2]);
+  for (int64_t i = begin; i < end; ++i) floats(a[3])[i] = chosen ? floats(a[0])[i] : floats(a[1])[i];
+}
+Plan guarded() {
+  Plan p{.name = "guarded"};
+  p.buffers = {vec("x", MemorySpace::Input, kN),
+               vec("t", MemorySpace::Temp, kN),
+               vec("u", MemorySpace::Temp, kN),
+               vec("v", MemorySpace::Temp, kN),
+               vec("y", MemorySpace::Output, kN),
+               {.name = "g", .dtype = DType::Bool, .bytes = 1},
+               vec("in_place", MemorySpace::Output, kN, 1)};
+  p.buffers[2].over = 1;
+  p.kernels = {jump_kernel("add_one", add_one), jump_kernel("twice", twice, 256), jump_kernel("positive", positive),
+               jump_kernel("choose", choose)};
+  const Step last{.kind = StepKind::Kernel,
+                  .name = "e",
+                  .arguments = {2, 3, 5, 4},
+                  .reads = {2, 3, 5},
+                  .writes = {4},
+                  .kernel = 3,
+                  .parallel_extent = kN};
+  p.steps = {call_kernel("g", 2, 0, 5, 1),
+             call_kernel("a", 0, 0, 1, kN),
+             call_kernel("b", 1, 1, 2, kN),
+             call_kernel("c", 1, 0, 3, kN),
+             last,
+             call_kernel("d", 0, 2, 6, kN)};
+  for (int s : {2, 3}) p.steps[s].guard = 5, p.steps[s].guard_value = s == 2, p.steps[s].reads.push_back(5);
+  p.input_count = 1, p.output_count = 2, p.outputs = {4, 6};
+  plan_memory(p);
+  return p;
+}
+TEST(Executable, PassesOverStepsByTheirGuards) {
+  for (const bool poisoned : {false, true}) {
+    if (poisoned) setenv("TRAINC_DEBUG", "poison", 1);
+    CpuExecutable e(load(save(guarded())));
+    unsetenv("TRAINC_DEBUG");
+    e.profile = true;
+    for (const float first : {1.f, -1.f, 2.f}) {  // one plan, whatever the run's guard
+      std::vector<float> x = ramp(), y(kN, -1), in_place(kN, -1);
+      x[0] = first;
+      e.run({.inputs = {x.data()}, .outputs = {y.data(), in_place.data()}});
+      for (int i = 0; i < kN; ++i) {
+        ASSERT_EQ(y[i], first > 0 ? 2 * (x[i] + 1) : 2 * x[i]) << i;
+        // in the memory of t, which a step that is passed over leaves as it is
+        ASSERT_EQ(in_place[i], (first > 0 ? 2 * (x[i] + 1) : x[i] + 1) + 1) << i;
+      }
+      EXPECT_EQ(e.step_times().size(), 6u);
+    }
+  }
+}
+
 TEST(Executable, TimesStepsAndTheirPartsByThread) {
   Plan p = chain();
   for (plan::Step& s : p.steps) s.flops = 1 << 20;  // worth waking threads for
@@ -127,6 +187,42 @@ TEST(Executable, SaysWhichStepComesBeforeIt) {
   std::vector<std::pair<int64_t, float>> seen;
   e.run({.inputs = {x.data()}, .outputs = {y.data()}, .on_step = [&](int64_t i) { seen.emplace_back(i, y[7]); }});
   EXPECT_EQ(seen, (std::vector<std::pair<int64_t, float>>{{0, -1}, {1, -1}}));
+}
+
+TEST(Executable, RunsInParts) {
+  CpuExecutable e(chain());
+  std::vector<float> x(kN, 1.f), y(kN, -1.f), other(kN, -1.f);
+  std::vector<int64_t> steps;
+  const Call call{.inputs = {x.data()}, .outputs = {y.data()}, .on_step = [&](int64_t i) { steps.push_back(i); }};
+  const std::unique_ptr<RunInParts> run = e.start(call);
+  run->run_until(0);
+  EXPECT_TRUE(steps.empty());
+  run->run_until(1);
+  EXPECT_EQ(steps, std::vector<int64_t>{0});
+  EXPECT_EQ(y, std::vector<float>(kN, -1.f));
+  e.run({.inputs = {x.data()}, .outputs = {other.data()}});  // a run of its own, with memory of its own
+  run->run_until(0);                                         // what has run does not run again
+  run->run_until(99);
+  EXPECT_EQ(steps, (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(y, std::vector<float>(kN, 4.f));
+  EXPECT_EQ(other, y);
+  EXPECT_THROW(run->run_until(99), InternalError);
+}
+
+TEST(Executable, ARunInPartsMayBeGivenUp) {
+  Plan p = chain();
+  p.steps.push_back(call_kernel("fails", 2, 0, 2, kN));
+  plan_memory(p);
+  CpuExecutable e(p);
+  std::vector<float> x(kN, -1.f), y(kN, -1.f);
+  const Call call{.inputs = {x.data()}, .outputs = {y.data()}};
+  for (int i = 0; i < 3; ++i) e.start(call)->run_until(1);
+  const std::unique_ptr<RunInParts> failed = e.start(call);
+  EXPECT_ANY_THROW(failed->run_until(3));
+  EXPECT_THROW(failed->run_until(3), InternalError);
+  x.assign(kN, 1.f);
+  e.run(call);
+  EXPECT_EQ(y, std::vector<float>(kN, 0.f));
 }
 
 TEST(Executable, CodeIsNotWritable) {

@@ -7,6 +7,7 @@
 #include "../common/random_loss.h"
 #include "graph/text.h"
 #include "graph/verify.h"
+#include "schedule/guards.h"
 #include "schedule/schedule.h"
 
 namespace trainc::schedule {
@@ -28,7 +29,7 @@ std::vector<std::string> told(const std::vector<Remark>& remarks) {
 }
 
 /// Equal but for the order of sums.
-void expect_close(const std::vector<Tensor>& got, const std::vector<Tensor>& expected) {
+void expect_close(const std::vector<Tensor>& got, const std::vector<Tensor>& expected, double tolerance = 1e-11) {
   ASSERT_EQ(got.size(), expected.size());
   for (size_t k = 0; k < got.size(); ++k) {
     ASSERT_EQ(got[k].type, expected[k].type);
@@ -39,7 +40,7 @@ void expect_close(const std::vector<Tensor>& got, const std::vector<Tensor>& exp
       const double a = got[k].f[i], e = expected[k].f[i];
       if (std::isnan(e)) ASSERT_TRUE(std::isnan(a)) << "output " << k << ", element " << i << ": " << a;
       else if (std::isinf(e)) ASSERT_EQ(a, e) << "output " << k << ", element " << i;
-      else ASSERT_NEAR(a, e, 1e-11 * most) << "output " << k << ", element " << i;
+      else ASSERT_NEAR(a, e, tolerance * most) << "output " << k << ", element " << i;
     }
   }
 }
@@ -70,6 +71,68 @@ TEST(Chunks, AreTheSameLossAndGradients) {
 }
 
 testing::LossCase large() { return {.batch = 4, .length = 10, .width = 6, .columns = 50}; }
+
+/// The flags that kernels may be passed over by.
+size_t flags_of(const Graph& graph) {
+  std::unordered_set<const Node*> flags;
+  for (const Node* n : graph.live())
+    if (const Node* flag = flag_of(n)) flags.insert(flag);
+  return flags.size();
+}
+
+// Whatever the labels hide: no row, most, all.
+TEST(Chunks, HiddenRowsArePassedOver) {
+  int64_t skipped = 0;
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    const testing::LossCase c = testing::random_loss_case(seed);
+    const testing::RandomJoint joint = testing::loss_joint(c);
+    SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(joint.graph));
+    const Chunks chunks{.rows = 1 + static_cast<int64_t>(seed % 23),
+                        .worth = seed % 3 ? std::numeric_limits<int64_t>::max() : 1,
+                        .skip_flops = 0};
+    std::optional<Graph> cut = chunk_rows(joint.graph, joint.primals, chunks);
+    const bool expected = c.chunks() && c.rows() > std::max<int64_t>(1, chunks.rows / 8);
+    EXPECT_EQ(cut.has_value(), expected);
+    if (!cut) continue;
+    verify(*cut);
+    EXPECT_GT(flags_of(*cut), 0u);
+    ++skipped;
+    for (const int hidden : {0, 3, 8, 10}) {
+      auto inputs = testing::random_inputs(joint.graph, seed);
+      testing::hide_labels(inputs, seed, hidden);
+      const reference::Options oracle{.precision = reference::Precision::Truth, .random = {}, .call = {}};
+      // Where few rows are left, what is left of a gradient may have cancelled.
+      expect_close(reference::evaluate(*cut, inputs, oracle), reference::evaluate(joint.graph, inputs, oracle), 1e-9);
+      if (HasFailure()) return;
+    }
+  }
+  EXPECT_GT(skipped, 150);
+}
+
+// Zero in hidden rows is proved, not guessed: each of these has a loss, or a gradient, where the label says -3.
+TEST(Chunks, WhatIsNotZeroInHiddenRowsIsComputed) {
+  const auto skips = [](const testing::LossCase& c) {
+    const testing::RandomJoint joint = testing::loss_joint(c);
+    const auto cut = chunk_rows(joint.graph, joint.primals,
+                                {.rows = 16, .worth = std::numeric_limits<int64_t>::max(), .skip_flops = 0});
+    return cut && flags_of(*cut) > 0;
+  };
+  testing::LossCase c = large();
+  EXPECT_TRUE(skips(c));
+  c.loss_of_hidden = true;
+  EXPECT_FALSE(skips(c));
+  c = large(), c.gradient_of_hidden = true;
+  EXPECT_FALSE(skips(c));
+}
+
+// What is too small is left alone, as it was.
+TEST(Chunks, HiddenRowsAreSkippedWhereItIsWorthIt) {
+  const testing::RandomJoint joint = testing::loss_joint(large());
+  // three contractions of 2 x 40 x 6 x 50
+  EXPECT_FALSE(chunk_rows(joint.graph, joint.primals, {.skip_flops = 72'001}).has_value());
+  EXPECT_TRUE(chunk_rows(joint.graph, joint.primals, {.rows = 16, .skip_flops = 72'000}).has_value());
+}
+
 /// Why a loss was not made in chunks; the contraction that makes the logits is of line m.py:1.
 std::vector<std::string> reasons_of(const testing::LossCase& c, const Chunks& chunks = {.rows = 10, .worth = 1}) {
   testing::RandomJoint joint = testing::loss_joint(c);

@@ -366,6 +366,19 @@ def test_steps_are_compiled_and_queued_for_a_gpu(door, bf16, gpu, monkeypatch):
     assert "extern" not in kinds and "random" in kinds and kinds.count("kernel") > 20
 
 
+@pytest.mark.parametrize("bf16", [False, True], ids=["fp32", "bf16"])
+def test_a_transformers_contractions_are_the_librarys(bf16, gpu, monkeypatch):
+    config.name_nvrtc()
+    monkeypatch.setattr(gpu, "target", lambda: {"device": "null:sm_90a", "tf32": False, "vendor_product_flops": 1})
+    case = gpt2()
+    model = trainc.compile(case.model)
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        model(**case.batches[0]).loss.backward()
+    steps = [step for record in records.of(model) for plan in record.reports() for step in plan["steps"]]
+    flops = {kind: sum(step["flops"] for step in steps if step["kind"] == kind) for kind in ("product", "kernel")}
+    assert flops["product"] and not flops["kernel"]
+
+
 def test_a_result_elsewhere_is_the_frameworks(gpu):
     class Reports(nn.Linear):
         def forward(self, x):

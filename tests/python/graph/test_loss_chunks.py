@@ -114,11 +114,12 @@ def test_bf16_autocast_stays_within_eagers_own_error(door):
     assert max(errors(Run(door, bf16=True), Run(None, wide=True), Run(None, bf16=True))) <= 1.2
 
 
+@pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("door", DOORS)
-def test_the_logits_are_never_whole(door, monkeypatch):
-    chunked = Run(door, tied=False).memory()
+def test_the_logits_are_never_whole(door, bias, monkeypatch):
+    chunked = Run(door, tied=False, bias=bias).memory()
     monkeypatch.setattr(trainc.config, "loss_chunk_bytes", None)
-    whole = Run(door, tied=False).memory()
+    whole = Run(door, tied=False, bias=bias).memory()
     logits, gradient = 4 * BATCH * LENGTH * WORDS, 4 * WORDS * WIDTH
     # Five chunks; through trainc.compile the gradient of the weight waits for the backward.
     assert chunked.total <= whole.total - 0.75 * logits + (gradient if door == "compile" else 0)

@@ -120,12 +120,24 @@ def test_the_flops_of_a_transformer():
     assert contestant.flops_of(tiny.model, tiny.batch(0)) == 3 * (linear + attention)
 
 
+@pytest.mark.parametrize("shifted", [False, True])
+def test_rows_without_a_label_are_no_work_that_matters(shifted):
+    tiny = cases.build("tiny")
+    some = cases._labelled(tiny, tiny.batch, 0.4, (600, 48), shifted)
+    labels = some.batch(3)["labels"]
+    assert torch.equal(labels, some.batch(3)["labels"])
+    assert 0 < (labels != -100).sum() < 32
+    rows = sum((row[1:] if shifted else row).ne(-100).sum().item() for row in labels)
+    assert some.hidden_flops(some.batch(3)) == 3 * 2 * 600 * 48 * (32 - rows)
+    assert tiny.hidden_flops(tiny.batch(3)) == 0
+
+
 @pytest.mark.parametrize("name", cases.CASES)
 def test_cases_are_what_their_titles_say(name):
     """Parameters in millions, as published (embeddings shared with the head counted once)."""
 
     parameters = {"gpt2": 124.4, "roberta": 124.6, "resnet50": 25.6, "vit": 86.6, "llama": 56.4}
-    parameters |= {"gpt2-1x64": 124.4, "gpt-2x256": 14.7}
+    parameters |= {"gpt2-1x64": 124.4, "gpt-2x256": 14.7, "gpt2-tuned": 124.4, "roberta-masked": 124.7}
     with torch.device("meta"):
         model = cases.CASES[name].build().model
     assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(parameters[name], abs=0.06)

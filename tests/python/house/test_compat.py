@@ -566,3 +566,50 @@ def test_a_bound_of_clamp_that_is_nan():
     bound = torch.tensor(nan)
     for always in (torch.clamp(x, nan, 3.0), torch.clamp(x, 0.0, nan), torch.clamp_min(x, nan), torch.clamp(x, bound)):
         assert always.isnan().all()
+
+
+@pytest.fixture
+def group():
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield torch.distributed.group.WORLD
+    torch.distributed.destroy_process_group()
+
+
+def test_a_wrapper_for_several_processes_and_its_group(group):
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    kind, seen = torch.nn.parallel.DistributedDataParallel, []
+
+    class Asking(torch.nn.Linear):
+        def forward(self, x):
+            seen.append(compat.active_wrapper(kind))
+            return super().forward(x)
+
+    wrapper = kind(Asking(2, 2))
+    wrapper(torch.ones(1, 2))
+    assert seen == [wrapper] and compat.active_wrapper(kind) is None
+    assert not compat.is_joinable_now(wrapper)
+    with wrapper.join():
+        assert compat.is_joinable_now(wrapper)
+    assert compat.reduces_alone(wrapper)
+    wrapper.register_comm_hook(None, allreduce_hook)
+    assert compat.reduces_alone(wrapper)
+    other = kind(Asking(2, 2))
+    other.register_comm_hook(None, lambda state, bucket: allreduce_hook(state, bucket))
+    assert not compat.reduces_alone(other)
+    assert wrapper.bucket_bytes_cap == 25 << 20
+
+
+def test_where_the_processes_of_a_group_meet(group):
+    compat.group_store(group).set("key", "value")
+    assert compat.group_store(group).get("key") == b"value"
+    assert compat.group_name(group)
+    assert compat.group_timeout(group).total_seconds() > 0
+
+
+def test_the_class_of_a_sharded_module(group):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    sharded = fully_shard(torch.nn.Linear(2, 2), mesh=init_device_mesh("cpu", (1,)))
+    assert type(sharded) is not torch.nn.Linear and compat.unsharded_class(type(sharded)) is torch.nn.Linear

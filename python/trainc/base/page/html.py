@@ -94,9 +94,7 @@ def _framework(figures: Figures) -> str:
 
 
 def _facts(figures: Figures) -> str:
-    rows = "".join(
-        f"<div><dt>{escape(a)}</dt><dd>{escape(b)}<small>{escape(c)}</small></dd></div>" for a, b, c in _told(figures)
-    )
+    rows = "".join(f"<div><dt>{escape(a)}</dt><dd>{escape(b)}<small>{escape(c)}</small></dd></div>" for a, b, c in _told(figures))
     return f"<dl class=facts>{rows}</dl>"
 
 

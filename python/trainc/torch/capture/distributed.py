@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from trainc.base.errors import NotCompiled, UserError
+from trainc.torch import compat
 
 COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "_dtensor")
 
@@ -45,10 +46,40 @@ def inner_of(model: Any) -> Any:
     return model
 
 
+def replicated(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """The outermost DistributedDataParallel modules of a model."""
+    if _wrapper(model) == "DistributedDataParallel":
+        return [model]
+    return [found for child in model.children() for found in replicated(child)]
+
+
+def replicating(model: torch.nn.Module) -> Any:
+    """The DistributedDataParallel whose forward calls `model` now; None where there is none such."""
+    parallel = sys.modules.get("torch.nn.parallel.distributed")
+    active = None if parallel is None else compat.active_wrapper(parallel.DistributedDataParallel)
+    return active if active is not None and active.module is model else None
+
+
+def shards(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """The innermost modules of `fully_shard` within a model (or the model itself)."""
+    sharded = [m for m in model.modules() if _wrapper(m) == "FSDPModule"]
+    return [m for m in sharded if not any(_wrapper(inner) == "FSDPModule" for inner in list(m.modules())[1:])]
+
+
+def reducing() -> Any:
+    """The DistributedDataParallel whose forward this is within, if the backward of this call reduces gradients, and nothing but
+    PyTorch's own code runs as it does: a hook of the program's may update parameters that a backward has yet to read."""
+    parallel = sys.modules.get("torch.nn.parallel.distributed")
+    active = None if parallel is None else compat.active_wrapper(parallel.DistributedDataParallel)
+    if active is None or not active.require_backward_grad_sync or not compat.reduces_alone(active):
+        return None
+    return active
+
+
 ADVICE = {
     "DistributedDataParallel": "on the gradients: compile it alone, trainc.compile(ddp_model, optimizer), or what it wraps",
     "DataParallel": "on copies of the model on several devices: use DistributedDataParallel, a process for each device",
-    "FSDP": "on parts of the parameters: sharded models are not compiled yet; train this one in PyTorch",
+    "FSDP": "on parts of the parameters: give trainc.compile what fully_shard returned; other sharded models are PyTorch's",
 }
 
 
@@ -83,4 +114,4 @@ def collectives(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
     return (n for n in graph.nodes if n.op == "call_function" and getattr(n.target, "namespace", "") in COLLECTIVES)
 
 
-__all__ = ["beside_forward", "compiled_part", "inner_of", "refuse_collectives"]
+__all__ = ["beside_forward", "compiled_part", "inner_of", "reducing", "refuse_collectives", "replicated", "replicating", "shards"]

@@ -20,7 +20,7 @@ from trainc.torch.capture import again, distributed, turns
 from trainc.torch.capture.structure import Flattener, unflatten
 from trainc.torch.capture.trace import FlatCall, tracing
 from trainc.torch.compat import DeviceContext, function_modes
-from trainc.torch.doors import reasons
+from trainc.torch.doors import agreement, reasons
 from trainc.torch.doors.memory import ModelSettings
 from trainc.torch.doors.second_order import CallAgain, kind_of
 from trainc.torch.doors.signature import Call, Signature, describe_call, leaves_of, modes, stray, tensor_type
@@ -87,6 +87,8 @@ class CompiledCall:
         self._beyond_dynamo = False  # whether a trace has shown that the program does what Dynamo would not do
         self._dynamo: Callable[..., Any] | None = None
         self.compilations = records.of(model)
+        # by entry: its last compilation
+        self._records: weakref.WeakKeyDictionary[Entry, records.Compilation] = weakref.WeakKeyDictionary()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         model = self._model()
@@ -108,8 +110,10 @@ class CompiledCall:
             call, entry = self._signatures.compiled(call, call_of, self._first_call)
         try:
             if self._verification is None:
-                return entry(call.inputs, args, kwargs)
-            return self._verified(call, entry, args, kwargs)
+                result = entry(call.inputs, args, kwargs)
+            else:
+                result = self._verified(call, entry, args, kwargs)
+            return self._compared(model, entry, result)
         except Overlapping as reason:
             messages.warn_once(f"overlap {id(self)}", f"{type(model).__name__} runs in PyTorch where {reason}")
             return compat.uncompiled_call(model)(*args, **kwargs)
@@ -119,6 +123,20 @@ class CompiledCall:
             lambda: entry(call.inputs, args, kwargs), lambda: self._in_pytorch(call.inputs, args, kwargs),
             call.inputs, self._signatures.variants.state, args, kwargs,
         )  # fmt: skip
+
+    def _compared(self, model: torch.nn.Module, entry: Entry | None, result: Any) -> Any:
+        """The result; where DistributedDataParallel called the model, its ranks compare what they train before its backward."""
+        wrapper = distributed.replicating(model)
+        if wrapper is not None and agreement.is_due(wrapper):
+            record = self._records.get(getattr(entry, "entry", entry))
+            agreement.before_backward(wrapper, result, lambda: agreement.told(record, self._names()))
+        return result
+
+    def _names(self) -> dict[int, str]:
+        """Of the model's parameters, by their places among a graph's inputs."""
+        names = {id(p): name for name, p in self._model().named_parameters()}
+        tensors = self._signatures.variants.state.tensors()
+        return {i: names[id(t)] for i, t in enumerate(tensors) if id(t) in names}
 
     def prepare(self, args: tuple, kwargs: dict) -> None:
         """Compiles for these arguments, as their first call would, and runs nothing. Where the model refuses them, its error;
@@ -266,6 +284,7 @@ class CompiledCall:
         record.captured = record.expected = None
         self.compilations.append(record)
         known.add(call.key, attempt.family, attempt.entry)
+        self._records[attempt.entry] = record
         return attempt.entry
 
     def _settled(self, attempt: Attempt) -> Attempt | None:
@@ -372,7 +391,8 @@ class CompiledCall:
         record = records.Compilation(type(self._model()).__name__, route="eager" if in_pytorch else "dynamo", reason=reason)
         if not any(other.reason == reason for other in self.compilations):
             self._tell(record)
-        return (self._in_pytorch if in_pytorch else self._through_dynamo)([], args, kwargs)
+        result = (self._in_pytorch if in_pytorch else self._through_dynamo)([], args, kwargs)
+        return self._compared(self._model(), None, result)
 
     def _tell(self, record: records.Compilation) -> None:
         """Keeps the record, and then warns, once for a reason: a warning may be an error."""

@@ -12,6 +12,7 @@ from trainc.torch.doors.accelerate import inner_optimizer
 from trainc.torch.doors.call import CompiledCall
 from trainc.torch.doors.fuse import StepFusion
 from trainc.torch.doors.memory import ModelSettings, checked
+from trainc.torch.doors.sharded import compile_shards
 from trainc.torch.optimizers import fits_a_plan, formula_of, names
 from trainc.torch.optimizers.optimizer import attach, replaced
 from trainc.torch.verify.verification import Verification, check_verify
@@ -23,6 +24,8 @@ def compile_objects(model, given, *, tune, memory, fuse_step, verify):
     if config.cache:
         cache.directory()  # says so now where plans cannot be kept
         config.cache_bytes()
+    if compile_shards(model, tune, memory=memory, fuse_step=fuse_step, verify=verify):
+        return model if optimizer is None else (attach(optimizer), (model, given))[1]
     inner = distributed.compiled_part(model)
     fusion = StepFusion(optimizer) if fuse_step else None
     counts_calls = optimizer is None or formula_of(optimizer) is None or replaced(optimizer) is not None

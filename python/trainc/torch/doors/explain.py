@@ -12,6 +12,7 @@ from trainc.base.report import Explanation, written
 from trainc.torch import compat
 from trainc.torch.capture import distributed
 from trainc.torch.doors import backend
+from trainc.torch.doors.step import TrainStep
 
 
 def explain(model: Any, file: Any = None, batch: Any = None) -> Explanation:
@@ -27,7 +28,8 @@ def explain(model: Any, file: Any = None, batch: Any = None) -> Explanation:
             raise UserError("trainc.explain(batch=...) wants a model after trainc.compile, or what trainc.train_step returned")
         args, kwargs = ((), batch) if isinstance(batch, dict) else (batch if isinstance(batch, (tuple, list)) else (batch,), {})
         compiled.prepare(tuple(args), kwargs)
-    compilations = list(records.of(model))
+    parts = model.parts() if isinstance(model, TrainStep) else []
+    compilations = [compilation for part in (model, *parts) for compilation in records.of(part)]
     original = compat.dynamo_original(model)
     title = getattr(model, "__name__", type(model if original is None else original).__name__)
     if original is not None or any(compilation.route in ("dynamo", "split") for compilation in compilations):

@@ -19,6 +19,7 @@ from trainc.torch.capture.step_trace import Traced, trace_step
 from trainc.torch.capture.structure import Flattener
 from trainc.torch.doors import memory, reasons
 from trainc.torch.doors.memory import ModelSettings
+from trainc.torch.doors.replicated_step import ReplicatedStep
 from trainc.torch.doors.signature import Call, Signature, describe_call, leaves_of, modes, stray, tensor_type
 from trainc.torch.doors.signatures import Entry, Signatures
 from trainc.torch.doors.traces import Traces
@@ -64,17 +65,19 @@ class TrainStep:
                 "optimizer as variables "
                 "of the function around it, as globals, as defaults or as attributes of self"
             )
+        self.settings = ModelSettings(memory, tune=tune)
+        roots = self.reached.modules.values()
+        self._replicated: ReplicatedStep | None = None
+        if replicated := [model for root in roots for model in distributed.replicated(root)]:
+            self._replicated = ReplicatedStep(fn, self.reached, replicated, tune=tune, memory=memory, verify=verify)
+            self.compilations = records.of(self)
+            return
         for each in self.reached.optimizers:
             if not fits_a_plan(each):
                 known = names(in_plans=True)
                 raise UserError(f"trainc.train_step compiles {known}, not {type(each).__name__}: use trainc.compile")
-        for module in self.reached.modules.values():
-            if distributed.compiled_part(module, "trainc.train_step") is not module:
-                raise UserError(
-                    f"trainc.train_step: the model is a {type(module).__name__}, whose hooks a step of one plan would not run: "
-                    "use trainc.compile for this model"
-                )
-        self.settings = ModelSettings(memory, tune=tune)
+        for module in roots:
+            distributed.compiled_part(module, "trainc.train_step")  # refuses what a plan would leave out
         self._body = Body(self.reached.modules)
         self._verification = Verification.of(verify, self._body, counts_calls=True)
         self._signatures = Signatures(lambda: self._body, self._is_full)
@@ -88,7 +91,7 @@ class TrainStep:
         return {key: self.__dict__[key] for key in ("fn", "_settings", "__name__", "__doc__")}
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("reached", "settings", "compilations", "_body", "_signatures") and "fn" in self.__dict__:
+        if name in ("reached", "settings", "compilations", "_body", "_signatures", "_replicated") and "fn" in self.__dict__:
             self._begin()
             return self.__dict__[name]
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
@@ -96,14 +99,22 @@ class TrainStep:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or compat.dynamo_callback() is not None:  # in a function of torch.compile's
             return compat.dynamo_disable(self.__call__)(*args, **kwargs)
+        if self._replicated is not None:
+            return self._replicated(args, kwargs)
         call, entry = self._entry(args, kwargs)
         return entry(call.inputs, args, kwargs)
 
     def prepare(self, args: tuple, kwargs: dict) -> None:
         """Compiles for these arguments, as their first call would, and runs nothing."""
+        if self._replicated is not None:
+            self._replicated.prepare()
         _, entry = self._entry(args, kwargs)
         entry = entry.entry if isinstance(entry, numbers.Ready) else entry
         entry.prepare()
+
+    def parts(self) -> list[Any]:
+        """Models and optimizers whose own compilations are this step's, too: where DDP's hooks run between them."""
+        return [] if self._replicated is None else self._replicated.parts
 
     def _entry(self, args: tuple, kwargs: dict) -> tuple[Call, Entry]:
         turns.wait_for(self._body)

@@ -6,69 +6,129 @@ tensor subclasses, effects, outputs that share memory with inputs; a trace with 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from trainc.torch import compat
+from trainc.torch.capture import distributed
 from trainc.torch.compat import MutationType, OutputType, PlainTensorMeta, ViewAndMutationMeta, is_traceable_wrapper_subclass
+from trainc.torch.joint import stages
 from trainc.torch.joint.second_order import SecondOrder
 from trainc.torch.run.deferred import plain
 
 Tensor = torch.Tensor
 Forward = Callable[..., Sequence[Any]]  # inputs -> (new values of inputs that it writes to..., outputs..., saved...)
 Backward = Callable[..., Sequence[Tensor | None]]  # (saved..., tangents...) -> each input's gradient
+# (saved..., tangents...) -> what makes the gradients of these inputs, when it is asked for them
+InParts = Callable[..., Callable[[Sequence[int]], list[Tensor | None]]]
 # (inputs that forward writes to, whose new values are the first of its graph's outputs; which of the outputs have a tangent)
 Layout = tuple[list[int], list[int]]
 
 
 def call_of(
-    metadata: ViewAndMutationMeta, layout: Layout, detached: list[int], forward: Forward, backward: Backward, again: SecondOrder
-) -> Callable[[list[Tensor]], list[Tensor]]:
+    metadata: ViewAndMutationMeta, layout: Layout, detached: list[int], forward: Forward, backward: Backward, again: SecondOrder,
+    in_parts: InParts, made: list[int],
+) -> Callable[[list[Tensor]], list[Tensor]]:  # fmt: skip
     """A call with AOTAutograd's contract: a list of the trace's inputs in, its outputs out; inputs that forward writes to are
     written. `metadata`: what AOTAutograd found out about the trace, which is plain; `detached`: inputs that have no gradient, and
-    a history."""
+    a history; `made`: inputs that the backward makes a gradient of."""
     (written, tangents), outputs = layout, metadata.output_info
-    news, made = len(written), len(written) + len(outputs)
+    news, count = len(written), len(written) + len(outputs)
     constant = [*range(news), *[news + i for i, out in enumerate(outputs) if not out.requires_grad]]
     differentiable = [i for i, info in enumerate(metadata.input_info) if info.requires_grad and i not in detached]
+
+    def run(ctx: Any, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        ctx.call = again.keep(inputs)
+        values = forward(*inputs)
+        if written:  # what is saved, and what is written elsewhere, must not change with it
+            theirs = {id(inputs[i]) for i in written}
+            values = [t.clone() if id(t) in theirs else t for t in values]
+        # A view knows what it is a view of, and so might a node come to own itself; its alias has its version counter.
+        ctx.save_for_backward(*[t.detach() if compat.is_view(t) else t for t in values[count:]])
+        ctx.mark_non_differentiable(*[values[i] for i in constant])
+        ctx.set_materialize_grads(False)  # an output that the loss does not use has None for a tangent, not zeros
+        return tuple(values[:count])
+
+    def given_to_plan(ctx: Any, given: Sequence[Tensor | None]) -> tuple[list[Tensor | None], Any]:
+        """The tangents, and the call, if its gradients are asked for with a history of their own: no plan makes these."""
+        chosen = [None if given[i] is None else plain(given[i]) for i in tangents]
+        for tangent in chosen:
+            refuse(tangent)
+        call = ctx.call
+        if not compat.keeps_graph():
+            ctx.call = None  # as the saved tensors: whoever keeps the loss does not keep what it was made of
+        if torch.is_grad_enabled() or any(t is not None and compat.is_legacy_batchedtensor(t) for t in chosen):
+            return chosen, call
+        again.firsts += 1
+        return chosen, None
+
+    def gradients_again(call: Any, chosen: list[Tensor | None], wanted: list[int]) -> dict[int, Tensor | None]:
+        defined = {i - news: t for i, t in zip(tangents, chosen, strict=True) if t is not None}
+        return again.gradients(call, defined, wanted)
 
     class Compiled(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, ...]:
-            ctx.call = again.keep(inputs)
-            values = forward(*inputs)
-            if written:  # what is saved, and what is written elsewhere, must not change with it
-                theirs = {id(inputs[i]) for i in written}
-                values = [t.clone() if id(t) in theirs else t for t in values]
-            # A view knows what it is a view of, and so might a node come to own itself; its alias has its version counter.
-            ctx.save_for_backward(*[t.detach() if compat.is_view(t) else t for t in values[made:]])
-            ctx.mark_non_differentiable(*[values[i] for i in constant])
-            ctx.set_materialize_grads(False)  # an output that the loss does not use has None for a tangent, not zeros
-            return tuple(values[:made])
+            return run(ctx, inputs)
 
         @staticmethod
         def backward(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
-            saved, chosen = ctx.saved_tensors, [None if given[i] is None else plain(given[i]) for i in tangents]
-            for tangent in chosen:
-                refuse(tangent)
-            call = ctx.call
-            if not compat.keeps_graph():
-                ctx.call = None  # as the saved tensors: whoever keeps the loss does not keep what it was made of
-            if torch.is_grad_enabled() or any(t is not None and compat.is_legacy_batchedtensor(t) for t in chosen):
-                defined = {i - news: t for i, t in zip(tangents, chosen, strict=True) if t is not None}
-                gradients = again.gradients(call, defined, [i for i in differentiable if ctx.needs_input_grad[i]])
+            saved = ctx.saved_tensors
+            chosen, call = given_to_plan(ctx, given)
+            if call is not None:
+                gradients = gradients_again(call, chosen, [i for i in differentiable if ctx.needs_input_grad[i]])
                 return tuple([gradients.get(i) for i in range(len(metadata.input_info))])
-            again.firsts += 1
             return tuple(backward(*saved, *chosen))
+
+    class Staged(torch.autograd.Function):
+        """The same, of a call whose gradients stages.py hands out: autograd is told of the first group of its inputs."""
+
+        @staticmethod
+        def forward(
+            ctx: Any, inputs: Sequence[Tensor], groups: list[list[int]], shared: stages.Shared, token: Tensor | None, *_: Tensor
+        ) -> tuple[Tensor, ...]:
+            ctx.groups, ctx.shared = groups, shared
+            return run(ctx, inputs)
+
+        @staticmethod
+        def backward(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
+            saved = ctx.saved_tensors
+            chosen, call = given_to_plan(ctx, given)
+            if call is not None:
+                found = gradients_again(call, chosen, [i for group in ctx.groups for i in group])
+                ctx.shared.gradients = lambda places: [found.get(i) for i in places]
+            else:
+                ctx.shared.gradients = in_parts(*saved, *chosen)
+            first = ctx.shared.give(ctx.groups[0], len(ctx.groups) == 1)
+            return None, None, None, None, *first
+
+    groups_of: weakref.WeakKeyDictionary[Any, list[list[int]]] = weakref.WeakKeyDictionary()  # by DDP
+
+    def groups(wrapper: Any, inputs: Sequence[Tensor]) -> list[list[int]]:
+        found = groups_of.get(wrapper)
+        if found is None:
+            wanted = [i for i in made if i in differentiable]
+            found = groups_of[wrapper] = stages.groups_of(wanted, inputs, wrapper.bucket_bytes_cap)
+        if len(found) == 1 or stages.may_be_staged(inputs, [i for group in found for i in group]):
+            return found
+        return [[i for group in found for i in group]]
+
+    def applied(inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        # Autograd is told of the inputs that have a gradient: DDP takes a parameter that it is told of for one that is used.
+        if (wrapper := distributed.reducing()) is None or not (chosen := groups(wrapper, inputs))[0]:
+            return Compiled.apply(*inputs)
+        shared, token = stages.chained(chosen, inputs)
+        return Staged.apply(inputs, chosen, shared, token, *[inputs[i] for i in chosen[0]])
 
     def call(inputs: list[Tensor]) -> list[Tensor]:
         given = list(inputs)
         for i in detached:
             given[i] = given[i].detach()
         if torch.is_grad_enabled():
-            values = Compiled.apply(*given)
+            values = applied(given)
         else:  # the trace has a region with gradients inside of one without
             with torch.enable_grad():
                 values = Compiled.apply(*given)
@@ -122,4 +182,4 @@ def refuse(tangent: Tensor | None) -> None:
         raise RuntimeError(f"trainc: an output's gradient is a {type(tangent).__name__}; compiled for an ordinary tensor")
 
 
-__all__ = ["Backward", "Forward", "Layout", "call_of", "is_plain", "layout_of"]
+__all__ = ["Backward", "Forward", "InParts", "Layout", "call_of", "is_plain", "layout_of"]

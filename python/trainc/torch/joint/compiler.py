@@ -60,7 +60,8 @@ class Compiler:
         self.program: Program  # set before the trace, by whoever asks for it
         self.before_backward: Callable[[], None] | None = None  # raises where the program's own backward would find other values
         self.result: Callable[[], Any] = tuple  # the structure of what the call gives back, once it is traced
-        self._halves: tuple[autograd.Forward, autograd.Backward]  # after the partition
+        self._halves: tuple[autograd.Forward, autograd.Backward, autograd.InParts]  # after the partition
+        self._made: list[int] = []  # inputs that the backward makes a gradient of
         self.verification = verification  # verify.Verification, where calls are looked at
         self.layout: autograd.Layout | None = None  # where the graph's inputs and outputs are the program's own
 
@@ -128,14 +129,22 @@ class Compiler:
             return [*results, *kept, arena]
 
         def backward(*inputs: torch.Tensor | None) -> list[Any]:
+            return specialization_of(inputs).backward(*split(inputs))
+
+        def in_parts(*inputs: torch.Tensor | None) -> Callable[[Sequence[int]], list[Any]]:
+            return specialization_of(inputs).backward_in_parts(*split(inputs))
+
+        def specialization_of(inputs: Sequence[torch.Tensor | None]) -> Specialization:
             if torch.is_autocast_enabled(self.device.type):
                 messages.warn_once("autocast", AUTOCAST_BACKWARD)
-            arena = inputs[len(saved)]
-            return context.by_arena[arena.numel()].backward(inputs[: len(saved)], arena, inputs[len(saved) + 1 :])
+            return context.by_arena[inputs[len(saved)].numel()]
+
+        def split(inputs: Sequence[torch.Tensor | None]) -> tuple:
+            return inputs[: len(saved)], inputs[len(saved)], inputs[len(saved) + 1 :]
 
         with fake_mode_of(primals + tangents):
             arena_meta = torch.empty(first.arena_bytes, dtype=torch.uint8, device=self.device.torch)
-        self._halves = forward, backward
+        self._halves, self._made = (forward, backward, in_parts), [i for i, made in enumerate(gradients) if made is not None]
         return (
             _opaque("trainc_forward", forward, primals, [*forward_outputs, *saved], arena_meta, copies),
             _opaque_backward("trainc_backward", backward, saved, arena_meta, tangents, gradients),
@@ -151,7 +160,17 @@ class Compiler:
         if self.layout is None:
             return None
         again = SecondOrder(self._record.name, self.device, self.program, self._modes, self.layout[0], self._draws)
-        return autograd.call_of(metadata, self.layout, detached, *self._halves, again)
+        forward, backward, in_parts = self._halves
+        return autograd.call_of(metadata, self.layout, detached, forward, backward, again, in_parts, self._made)
+
+    def without_gradient(self, detached: list[int], metadata: Any) -> list[int]:
+        """`detached`, and the parameters that have no gradient: DDP takes one that autograd is told of for one that
+        is used."""
+        unused = [
+            i for i, info in enumerate(metadata.input_info)
+            if info.requires_grad and i not in self._made and not (info.mutates_data or info.mutates_metadata)
+        ]  # fmt: skip
+        return sorted({*detached, *unused})
 
     # -- the compilers ------------------------------------------------------------------------------------------------
 
@@ -269,6 +288,8 @@ def aot_settings(compiler: Compiler):
         ours = compiler.call_of_both(about["runtime_metadata"], about["indices_of_inps_to_detach"]) if trace_joint else None
         if ours is None and trace_joint:
             _extend(call.__self__, compiler)  # `call` is the apply of AOTAutograd's node
+            known = about["indices_of_inps_to_detach"]
+            about["indices_of_inps_to_detach"] = compiler.without_gradient(known, about["runtime_metadata"])
         return ours or wrapped(call, trace_joint=trace_joint, **about)
 
     def log_where_asked(*args: Any) -> str | None:  # it writes the graph as text (0.1 s for GPT-2), also where nobody reads that

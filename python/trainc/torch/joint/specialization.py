@@ -24,6 +24,7 @@ from trainc.torch.guards.overlap import Apart
 from trainc.torch.joint.outputs import Outputs
 from trainc.torch.optimizers.updates import Misfit, PlanMemory, PlanUpdates, ScalarKey, Slot, Updates, distinct_keys
 from trainc.torch.run.deferred import Pending
+from trainc.torch.run.executable import CoreExecutable
 from trainc.torch.run.pool import Pool
 from trainc.torch.run.rerun import Rerun
 from trainc.torch.run.runner import Executable, Joint, attempt
@@ -86,6 +87,7 @@ class Specialization:
         self._outputs = outputs_ or Outputs(gm, context.forward_outputs)
         outputs = next(iter(gm.graph.find_nodes(op="output"))).args[0]
         self._gradients = [i for i, made in enumerate(outputs[context.forward_outputs :]) if made is not None]
+        record.gradients = self._gradients
         step = captured("joint", gm, record.name, context.device, inputs, context.forward_outputs)
         self._tangents = step.tangents
         self._fusion = compiler.fusion
@@ -153,7 +155,16 @@ class Specialization:
             context.parameters[arena.data_ptr()] = {i: inputs[i] for i in self._gradients}
         return [*results, arena]
 
-    def backward(self, held: Sequence[Tensor], arena: Tensor, tangents: Sequence[Tensor | None]) -> list[Any]:
+    def backward_in_parts(
+        self, held: Sequence[Tensor], arena: Tensor, tangents: Sequence[Tensor | None]
+    ) -> Callable[[Sequence[int]], list[Any]]:
+        """What gives the gradients of inputs, by their places, each once. A plan that can runs no further than to these."""
+        found = self.backward(held, arena, tangents, in_parts=True)
+        return found if callable(found) else lambda places: [found[i] for i in places]
+
+    def backward(
+        self, held: Sequence[Tensor], arena: Tensor, tangents: Sequence[Tensor | None], in_parts: bool = False
+    ) -> Any:
         if self._compiler.before_backward is not None:
             self._compiler.before_backward()
         context = self._context
@@ -168,17 +179,26 @@ class Specialization:
         if unmade is None:
             unmade = self._unmade[defined] = context.unmade(defined)
 
-        def run() -> list[Tensor | None]:
-            plan = self._plans(not again).get(defined)
-            if plan is None:
+        @functools.cache
+        def plan() -> Any:
+            found = self._plans(not again).get(defined)
+            if found is None:
                 rerun = lambda error: functools.partial(self._backward_in_pytorch, error, tangents)  # noqa: E731
-                plan = attempt(self._record, lambda: self._backward(defined, overwrites=not again), rerun)
-            gradients = plan([*kept, *tangents], arena)[: len(context.reached)]
+                found = attempt(self._record, lambda: self._backward(defined, overwrites=not again), rerun)
+            return found
+
+        def run() -> list[Tensor | None]:
+            gradients = plan()([*kept, *tangents], arena)[: len(context.reached)]
             for i in unmade:
                 gradients[i] = None
             return gradients
 
-        if (look := getattr(arena, "trainc_look", None)) is not None:
+        look = getattr(arena, "trainc_look", None)
+        if in_parts and look is None and isinstance(plan(), CoreExecutable):
+            parts = plan().in_parts([*kept, *tangents], arena)
+            if parts is not None:
+                return lambda places: [None if i in unmade else g for i, g in zip(places, parts.results(places), strict=True)]
+        if look is not None:
             return self._looked_at_gradients(look, run, tangents, unmade)
 
         def step(slots: list[Slot]) -> None:

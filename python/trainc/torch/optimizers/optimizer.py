@@ -73,6 +73,11 @@ def attach(optimizer: torch.optim.Optimizer, fusion: Any = None, verification: A
     optimizer.zero_grad = types.MethodType(_zero_grad, optimizer)
 
 
+def is_attached(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether `attach` was here."""
+    return bool(records.of(optimizer)) or _zero_grad is getattr(optimizer.__dict__.get("zero_grad"), "__func__", None)
+
+
 def _step(optimizer: torch.optim.Optimizer, kernels: Kernels) -> None:
     kernels.start_step()
     with torch.no_grad():
@@ -227,4 +232,4 @@ def _written(rows: list[Sequence[Tensor]]) -> None:
     torch.autograd.graph.increment_version([t for row in rows for i, t in enumerate(row) if i != 1])
 
 
-__all__ = ["attach", "compiles", "replaced", "stays_torchs", "variant_of"]
+__all__ = ["attach", "compiles", "is_attached", "replaced", "stays_torchs", "variant_of"]

@@ -36,6 +36,27 @@ def tensor_at(pointer: int, dtype: str, shape: Sequence[int], stride: Sequence[i
     return torch.empty(0, dtype=torch_dtype, device=device.torch).set_(storage, 0, shape, stride)
 
 
+class InParts:
+    """A run that goes on where one of its outputs is asked for. It holds what it reads and has yet to give; who lets go of it
+    before its end wants no more of it."""
+
+    def __init__(self, run: Any, outputs: list[torch.Tensor | None], steps: list[int], read: Tensors, arena: Any):
+        self._run, self._outputs, self._steps = run, outputs, steps
+        self._arena, self._read = arena, [(t, t._version) for t in read if t is not None]
+        self.steps = 0  # that have run
+
+    def results(self, places: Sequence[int]) -> list[torch.Tensor | None]:
+        """Each is given once: autograd takes over a gradient that nobody else holds."""
+        if any(tensor._version != version for tensor, version in self._read):
+            raise UserError("a tensor that the backward needs was changed in place while the backward ran")
+        self.steps = max([self.steps, *(self._steps[i] for i in places)])
+        self._run.until(self.steps)
+        given = [self._outputs[i] for i in places]
+        for i in places:
+            self._outputs[i] = None
+        return given
+
+
 class CoreExecutable:
     def __init__(self, plan: Any, from_cache: bool = False, device: Host = HOST):
         self.plan, self.from_cache, self.device = plan, from_cache, device
@@ -58,15 +79,7 @@ class CoreExecutable:
         self._externs = {step: ExternCall(info, device) for step, info in plan.extern_info.items()}
 
     def __call__(self, inputs: Tensors, saved: torch.Tensor | None = None) -> list[torch.Tensor | None]:
-        read, pointers = [inputs[i] for i in self._read], [0] * self._inputs
-        updated: list[tuple[int, int]] = []
-        if self._fits is None or not self._fits(read):
-            read, updated = self._as_compiled(read), self._updated
-        for i, tensor in zip(self._read, read, strict=True):
-            if tensor is not None:
-                pointers[i] = tensor.data_ptr()
-        outputs = [inputs[out] if type(out) is int else out and out.new() for out in self._outputs]
-        results = [out.data_ptr() if isinstance(kind, Results) else 0 for out, kind in zip(outputs, self._outputs, strict=True)]
+        read, updated, outputs, pointers, results, arena = self._placed(inputs, saved)
         temporaries = self.device.temporaries(self.plan.temp_bytes)
         try:
             profiled = spans(self.plan.name, self._step_names) if compat.is_profiled() else contextlib.nullcontext()
@@ -74,7 +87,7 @@ class CoreExecutable:
                 self.plan.run(
                     pointers,
                     results,
-                    0 if saved is None else saved.data_ptr(),
+                    arena,
                     self.device.generator(),
                     self._extern,
                     0 if temporaries is None else temporaries.data_ptr(),
@@ -90,6 +103,28 @@ class CoreExecutable:
                     inputs[i].copy_(read[place])
         return outputs
 
+    def in_parts(self, inputs: Tensors, saved: torch.Tensor | None = None) -> InParts | None:
+        """A run that makes its outputs when they are asked for; None where this plan runs as a whole alone. (Who draws between
+        two parts would change what is drawn in the second.)"""
+        if self.device.type != "cpu" or self._updated or self.plan.may_draw or compat.is_profiled():
+            return None
+        read, _, outputs, pointers, results, arena = self._placed(inputs, saved)
+        run = self.plan.start(pointers, results, arena, self._extern)
+        return InParts(run, outputs, self._output_steps, read, saved)
+
+    def _placed(self, inputs: Tensors, saved: torch.Tensor | None) -> tuple:
+        """What the plan reads, as it was compiled for; which of it is updated; its outputs; pointers: inputs, results, arena."""
+        read, pointers = [inputs[i] for i in self._read], [0] * self._inputs
+        updated: list[tuple[int, int]] = []
+        if self._fits is None or not self._fits(read):
+            read, updated = self._as_compiled(read), self._updated
+        for i, tensor in zip(self._read, read, strict=True):
+            if tensor is not None:
+                pointers[i] = tensor.data_ptr()
+        outputs = [inputs[out] if type(out) is int else out and out.new() for out in self._outputs]
+        results = [out.data_ptr() if isinstance(kind, Results) else 0 for out, kind in zip(outputs, self._outputs, strict=True)]
+        return read, updated, outputs, pointers, results, 0 if saved is None else saved.data_ptr()
+
     def _as_compiled(self, given: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
         """What the plan reads, as it was compiled for."""
         pairs = zip(given, self._read.values(), strict=True)
@@ -97,6 +132,10 @@ class CoreExecutable:
         if self._fits is None and read and all(t is not None and t is g for t, g in zip(read, given, strict=True)):
             self._fits = TypeGuard(read)
         return read
+
+    @functools.cached_property
+    def _output_steps(self) -> list[int]:
+        return list(self.plan.output_steps)
 
     @functools.cached_property
     def _step_names(self) -> list[str]:

@@ -1,0 +1,180 @@
+"""Whether the ranks of a DistributedDataParallel train the same program: they tell each other once, over their group's store.
+
+A parameter that gets a gradient on some ranks alone is a step that never ends: the others wait for it in an all-reduce. A plan
+knows its parameters and its operations before it runs, so the ranks compare them where the first backward that reduces begins.
+There all ranks come, or DDP itself would wait for them; a forward that one rank does alone waits for nobody.
+
+What a rank tells has no sizes: batches of different lengths are the same program. Who does not come within `BOUND`, or half of
+the group's timeout, is waited for no longer: the all-reduce fails where a rank is gone, and after that timeout.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import datetime
+import hashlib
+import json
+import time
+import weakref
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from trainc.base import messages
+from trainc.base.errors import UserError
+from trainc.torch import compat
+
+BOUND = 60.0  # seconds
+LOOK = 0.5  # seconds after which who waits looks at signals
+
+_asked: weakref.WeakSet[Any] = weakref.WeakSet()  # wrappers whose ranks have told each other
+_count: dict[str, int] = {}  # by group and parameters: how many such wrappers did
+
+
+@dataclasses.dataclass
+class Told:
+    """What a rank is about to train: which parameters get a gradient, and its operations as (operator, the user's line).
+    None where that is not known: PyTorch runs it."""
+
+    gradients: list[str] | None = None
+    operations: list[list[str]] | None = None
+
+    def packed(self) -> str:
+        return base64.b85encode(zlib.compress(json.dumps(dataclasses.astuple(self)).encode())).decode()
+
+    def digest(self) -> str:
+        return _digest(dataclasses.astuple(self))
+
+    @staticmethod
+    def of(text: bytes) -> Told:
+        return Told(*json.loads(zlib.decompress(base64.b85decode(text))))
+
+
+def told(record: Any, names: dict[int, str]) -> Told:
+    """Of a compilation, or None; `names`: of the model's parameters, by their places among the graph's inputs."""
+    graph = None if record is None else getattr(record.forward, "graph", None)
+    if graph is None or record.gradients is None:
+        return Told()
+    nodes = json.loads(graph.canonical)["nodes"]
+    origins = [*graph.origins, ""]
+    operations = [[node["target"], origins[int(node["origin"][1:] or -1)]] for node in nodes if node["op"] == "call"]
+    return Told([names[i] for i in record.gradients if i in names], operations)
+
+
+def is_due(wrapper: Any) -> bool:
+    """Whether a backward of this call may be the first that reduces."""
+    return (
+        wrapper not in _asked and torch.is_grad_enabled() and wrapper.require_backward_grad_sync
+        and torch.distributed.get_world_size(wrapper.process_group) > 1 and not compat.is_joinable_now(wrapper)
+    )  # fmt: skip
+
+
+def before_backward(wrapper: Any, result: Any, mine: Callable[[], Told]) -> None:
+    """The ranks compare when the backward of `result` begins."""
+
+    def compare(_gradient: torch.Tensor) -> None:
+        if wrapper not in _asked:
+            _asked.add(wrapper)
+            _compare(wrapper, mine())
+
+    for leaf in compat.pytree.tree_leaves(result):
+        if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None:  # one of a result alone: it goes with the graph
+            leaf.register_hook(compare)
+
+
+def _compare(wrapper: Any, mine: Told) -> None:
+    """UserError on every rank, the same, where they would wait for one another; a warning where they do other things."""
+    group = wrapper.process_group
+    rank, size = torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
+    shapes = [(name, list(p.shape)) for name, p in wrapper.module.named_parameters()]
+    name = f"{compat.group_name(group)}/{_digest(shapes)}"
+    number = _count[name] = _count.get(name, 0) + 1
+    store = torch.distributed.PrefixStore(f"trainc/{name}/{number}", compat.group_store(group))
+    may_differ = wrapper.find_unused_parameters
+    store.set(f"told/{rank}", mine.packed())
+    store.set(f"digest/{rank}", mine.digest())
+    if rank == 0:
+        until = time.monotonic() + _bound(group)
+        others = [key for r in range(1, size) if _came(store, key := f"digest/{r}", until)]
+        verdict = json.dumps((*_verdict(mine, store, others, may_differ), others))
+        store.set("verdict", verdict)
+    elif _came(store, "verdict", time.monotonic() + 1.5 * _bound(group)):  # the first rank may wait for others
+        verdict = store.get("verdict").decode()
+    else:
+        return
+    error, difference, others = json.loads(verdict)
+    if rank and f"digest/{rank}" not in others:
+        return  # it came too late, and is not spoken of
+    if error:
+        raise UserError(error)
+    if difference:
+        messages.warn(difference)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+
+
+def _bound(group: Any) -> float:
+    return min(BOUND, compat.group_timeout(group).total_seconds() / 2)
+
+
+def _came(store: Any, key: str, until: float) -> bool:
+    while not store.check([key]):
+        if time.monotonic() > until:
+            return False
+        with contextlib.suppress(torch.distributed.DistError, RuntimeError):  # it has not come yet
+            store.wait([key], datetime.timedelta(seconds=LOOK))
+    return True
+
+
+def _verdict(mine: Told, store: Any, others: list[str], may_differ: bool) -> tuple[str, str]:
+    """(an error, a warning), empty where there is none; of the first rank that differs from the first."""
+    if may_differ:
+        return "", ""
+    difference = ""
+    for key in others:
+        if store.get(key).decode() == mine.digest():
+            continue
+        rank = key.partition("/")[2]
+        its = Told.of(store.get(f"told/{rank}"))
+        if mine.gradients is None or its.gradients is None:
+            continue
+        alone = [set(mine.gradients) - set(its.gradients), set(its.gradients) - set(mine.gradients)]
+        if any(alone):
+            sides = [(0, rank), (rank, 0)]
+            said = [
+                f"{_named(names)} on rank {here} and not on rank {there}"
+                for names, (here, there) in zip(alone, sides, strict=True) if names
+            ]  # fmt: skip
+            return (
+                "the ranks of a DistributedDataParallel train different models, and would wait for each other: a gradient comes "
+                f"to {'; to '.join(said)}. If that is meant, DistributedDataParallel(..., find_unused_parameters=True) allows it."
+            ), ""
+        if not difference:
+            difference = _of_operations(mine.operations, its.operations, rank)
+    return "", difference
+
+
+def _named(names: set[str]) -> str:
+    first = [f"`{name}`" for name in sorted(names)[:3]]
+    return ", ".join(first) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _of_operations(mine: list[list[str]], its: list[list[str]], rank: str) -> str:
+    """The first operation in which two programs differ; lines alone are no difference, as ranks may lie in different files."""
+    place = next((i for i, (a, b) in enumerate(zip(mine, its, strict=False)) if a[0] != b[0]), min(len(mine), len(its)))
+    if len(mine) == len(its) == place:
+        return ""
+    here, there = (" at ".join(filter(None, ops[place])) if place < len(ops) else "nothing more" for ops in (mine, its))
+    return (
+        f"the ranks of a DistributedDataParallel train different programs: rank 0 does {here}, rank {rank} does {there}. Their "
+        "gradients are averaged all the same."
+    )
+
+
+__all__ = ["Told", "before_backward", "is_due", "told"]

@@ -1,0 +1,108 @@
+#include "schedule/vendor_operands.h"
+
+#include <algorithm>
+
+#include "schedule/schedule.h"
+
+namespace trainc::schedule {
+namespace {
+
+/// From 16 bits to f32: the library multiplies what is narrow.
+bool widens(const Node* n) {
+  return n->op == Op::Cast && n->dtype() == DType::F32 &&
+         (n->in(0)->dtype() == DType::BF16 || n->in(0)->dtype() == DType::F16);
+}
+
+/// Strides for a movement that neither asks nor makes anything.
+bool is_view(const Node* n) {
+  switch (n->op) {
+    case Op::Reshape:
+    case Op::Permute:
+    case Op::Broadcast: return true;
+    case Op::Slice: return !is_copy(n);
+    default: return false;
+  }
+}
+
+/// The strides of the same elements in another shape: none where that cuts through axes that lie apart.
+std::optional<Dims> reshaped(const Dims& from, const Dims& strides, const Dims& to) {
+  struct Piece { int64_t extent, stride; };
+  std::vector<Piece> pieces;  // axes that lie in one piece are one
+  for (size_t k = 0; k < from.size(); ++k) {
+    if (from[k] == 1) continue;
+    if (!pieces.empty() && pieces.back().stride == strides[k] * from[k])
+      pieces.back() = {pieces.back().extent * from[k], strides[k]};
+    else pieces.push_back({from[k], strides[k]});
+  }
+  Dims result(to.size(), 0);  // of axes of one element: any
+  for (size_t k = to.size(); k-- > 0;) {
+    if (to[k] == 1) continue;
+    if (pieces.empty() || to[k] == 0 || pieces.back().extent % to[k] != 0) return std::nullopt;
+    Piece& piece = pieces.back();
+    result[k] = piece.stride;
+    piece.stride *= to[k], piece.extent /= to[k];
+    if (piece.extent == 1) pieces.pop_back();
+  }
+  return result;
+}
+
+bool has_plain_matrices(const Node* operand) {
+  const std::optional<Dims> strides = strides_in_source(operand);
+  if (!strides) return false;
+  const int64_t rows = operand->shape()[1], columns = operand->shape()[2];
+  const int64_t row = rows == 1 ? columns : (*strides)[1], column = columns == 1 ? 1 : (*strides)[2];
+  return (column == 1 && row >= columns) || ((rows == 1 || row == 1) && column >= rows);
+}
+
+/// `operand` without the cast that widens it.
+const Node* narrow(Builder& b, const Node* operand) {
+  if (widens(operand)) return operand->in(0);
+  if (!is_view(operand)) return operand;
+  const Node* below = narrow(b, operand->in(0));
+  if (below == operand->in(0)) return operand;
+  return b.graph.make(operand->op, operand->attrs, {below}, {below->dtype(), operand->shape()});
+}
+
+}  // namespace
+
+bool for_vendor(const Node* contract, int64_t least_flops) {
+  if (contract->op != Op::Contract || least_flops == 0) return false;
+  const Dims& lhs = contract->in(0)->shape();
+  if (2 * contract->type.numel() * lhs[2] < least_flops) return false;
+  return std::ranges::none_of(contract->inputs, [](const Node* i) {
+    const Node* source = vendor_source(i);
+    return source->op == Op::Window || source->op == Op::Reverse;
+  });
+}
+
+const Node* vendor_source(const Node* operand) {
+  while (is_view(operand) || widens(operand)) operand = operand->in(0);
+  return operand;
+}
+
+std::optional<Dims> strides_in_source(const Node* n) {
+  if (!is_view(n) && !widens(n)) {
+    const bool strided = n->op == Op::Input && !n->as<InputAttr>().strides.empty();
+    return strided ? n->as<InputAttr>().strides : contiguous_strides(n->shape());
+  }
+  std::optional<Dims> in = strides_in_source(n->in(0));
+  if (!in || n->op == Op::Cast) return in;
+  if (n->op == Op::Reshape) return reshaped(n->in(0)->shape(), *in, n->shape());
+  Dims out(n->shape().size());
+  for (size_t k = 0; k < out.size(); ++k) {
+    if (n->op == Op::Permute) out[k] = (*in)[n->as<AxesAttr>().axes[k]];
+    else if (n->op == Op::Slice) out[k] = (*in)[k] * n->as<SliceAttr>().step[k];
+    else out[k] = n->in(0)->shape()[k] == 1 ? 0 : (*in)[k];
+  }
+  return out;
+}
+
+const Node* vendor_operand(Builder& b, const Node* operand) {
+  if (operand->type.numel() == 0 || has_plain_matrices(operand)) return operand;
+  const Node* x = narrow(b, operand);
+  const size_t rank = x->shape().size();
+  x = b.graph.make(Op::Slice, SliceAttr{Dims(rank, 0), Dims(rank, 1)}, {x}, x->type);  // a copy (is_copy)
+  return x->dtype() == operand->dtype() ? x : b.cast(x, operand->dtype());
+}
+
+}  // namespace trainc::schedule

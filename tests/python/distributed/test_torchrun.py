@@ -1,0 +1,41 @@
+"""What users start: the example under torchrun, eager beside it; `trainc run` of a program that knows nothing of trainc."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "distributed" / "train_ddp.py"
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+
+
+def losses(folder, *words):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TRAINC_CACHE": "1", "TRAINC_CACHE_DIR": str(folder / "cache")}
+    done = subprocess.run([*TORCHRUN, *words], capture_output=True, text=True, timeout=100, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "weights are the same on all ranks" in done.stdout and "runs in PyTorch" not in done.stderr, done.stderr
+    return [float(loss) for loss in re.findall(r"loss (\S+)", done.stdout)], done.stderr
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("torchrun")
+
+
+@pytest.fixture(scope="module")
+def eager(folder):
+    return losses(folder, str(EXAMPLE), "--eager", "--steps", "4")[0]
+
+
+def test_the_example(folder, eager):
+    found, _ = losses(folder, str(EXAMPLE), "--steps", "4")
+    assert found == pytest.approx(eager, abs=2e-5) and len(found) == 4
+
+
+def test_trainc_run_of_a_sharded_program(folder, eager):
+    found, said = losses(folder, "-m", "trainc", "run", "--explain", str(EXAMPLE), "--eager", "--fsdp", "--steps", "4")
+    assert found == pytest.approx(eager, abs=2e-5)
+    assert "compiled for" in said, said

@@ -1,0 +1,94 @@
+"""Processes that train together: `start` runs a test file as a program once a rank; in it, `join_group` makes the process group
+(gloo on this machine, met through a file), and `told` leaves for the test what a rank found."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+
+import torch
+
+RANKS = 2
+
+
+class Ranks:
+    """The processes of one run: their exit codes, what they printed, and what each `told`."""
+
+    def __init__(self, program: str, *arguments: str, timeout: float, environment: dict[str, str] | None = None):
+        with tempfile.TemporaryDirectory() as folder:
+            own = {
+                "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "TRAINC_CACHE": "1",
+                "TRAINC_CACHE_DIR": os.path.join(folder, "cache"), **(environment or {}),
+            }  # fmt: skip
+            start, self.seconds = time.monotonic(), [float("inf")] * RANKS
+            files = [open(os.path.join(folder, f"said.{rank}"), "w+") for rank in range(RANKS)]
+            processes = [
+                subprocess.Popen(
+                    [sys.executable, program, str(rank), folder, *arguments], stdout=file, stderr=subprocess.STDOUT,
+                    env={**os.environ, **own},
+                )
+                for rank, file in enumerate(files)
+            ]  # fmt: skip
+            try:
+                while any(p.poll() is None for p in processes) and time.monotonic() < start + timeout:
+                    time.sleep(0.02)
+                    for rank, process in enumerate(processes):
+                        if process.poll() is not None:
+                            self.seconds[rank] = min(self.seconds[rank], time.monotonic() - start)
+                self.codes = [process.poll() for process in processes]  # None: it hung
+            finally:
+                for process in processes:
+                    process.kill()
+                    process.wait()
+            self.said = []
+            for file in files:
+                file.seek(0)
+                self.said.append(file.read())
+                file.close()
+            self.found = [_read(os.path.join(folder, f"told.{rank}")) for rank in range(RANKS)]
+
+    def check(self) -> list[dict]:
+        """What the ranks told, where all of them came to their end."""
+        assert self.codes == [0] * RANKS, f"exit codes {self.codes}\n" + "\n".join(said[-6000:] for said in self.said)
+        return self.found
+
+
+def _read(path: str) -> dict:
+    if not os.path.exists(path):
+        return {}
+    with open(path) as file:
+        return json.load(file)
+
+
+def join_group(rank: int, folder: str, seconds: float = 60) -> None:
+    """`seconds`: after which a collective that others do not come to is an error."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/group", rank=rank, world_size=RANKS,
+        timeout=datetime.timedelta(seconds=seconds),
+    )  # fmt: skip
+
+
+def leave_group() -> None:
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def told(rank: int, folder: str, found: dict) -> None:
+    with open(f"{folder}/told.{rank}", "w") as file:
+        json.dump(found, file)
+
+
+def digest(tensors: Iterable[torch.Tensor]) -> str:
+    """The same for tensors of the same bits."""
+    total = hashlib.sha256()
+    for tensor in tensors:
+        total.update(tensor.detach().contiguous().view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()
