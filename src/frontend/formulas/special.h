@@ -22,8 +22,8 @@ Value erf_inv(Value x);
 /// log|gamma(x)|: absolute errors near 1 and 2, where it is 0.
 Value lgamma(Value x);
 Value digamma(Value x);
-/// Hurwitz's: the sum of (q + k)^-s over k >= 0, of s > 1. Of q < 0 where s is a whole number; at the poles, whole q <= 0,
-/// infinite of even s and NaN of odd ones.
+/// Hurwitz's: the sum of (q + k)^-s over k >= 0, of s > 1. Of q < 0 where s is a whole number; at the poles, whole q <=
+/// 0, infinite of even s and NaN of odd ones.
 Value zeta(Value s, Value q);
 /// The n-th derivative of digamma, of whole n >= 0.
 Value polygamma(Value n, Value x);
