@@ -143,7 +143,7 @@ TEST(Xla, SaysWhatIsWrong) {
   refused("XLA gives 0 arguments, the plan has 1", [](Xla& c) { c.arguments.clear(); });
   refused("XLA gives 1 results, the plan has 2", [](Xla& c) { c.results.pop_back(); });
   refused("XLA gives 396 bytes for", [](Xla& c) { c.elements = 99; });
-  refused("dtype 15 is not known", [](Xla& c) { c.dtype = 15; });
+  refused("dtype 17 is not known", [](Xla& c) { c.dtype = 17; });
 }
 
 TEST(Xla, IsAskedForItsVersion) {
