@@ -149,6 +149,7 @@ def test_a_stored_executable_of_xlas_calls_no_other_plan(tmp_path):
 def test_ctrl_c_comes_after_the_call():
     told = run("""
         import os, signal, threading
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
         step = trainc.jit(lambda x: jax.lax.fori_loop(0, 3, lambda i, c: jnp.tanh(c @ c), x))
         x = jnp.ones((700, 700)) / 700
         step(x).block_until_ready()
