@@ -181,7 +181,8 @@ def main(rank, folder):
     ranks.told(rank, folder, found)
     ranks.leave_group()
     sys.stdout.flush()
-    os._exit(0)  # backwards that ended in an error leave threads of gloo's with Python objects; the interpreter's end may meet one
+    # Backwards that ended in an error leave threads of gloo's with Python objects, which the interpreter's end may meet.
+    os._exit(0)
 
 
 @pytest.fixture(scope="module")

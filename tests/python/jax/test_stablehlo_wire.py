@@ -182,7 +182,8 @@ def test_complex_constants_are_read_to_the_bit(dtype):
             ((kind, text),) = constant["attrs"]["value"].items()
             told = np.frombuffer(base64.b64decode(text), dtype)
             assert kind == ("splat" if name == "same" else "bytes"), name
-            np.testing.assert_array_equal(np.broadcast_to(told, value.size).copy().view(np.uint8), value.ravel().view(np.uint8), name)
+            bits = np.broadcast_to(told, value.size).copy().view(np.uint8)
+            np.testing.assert_array_equal(bits, value.ravel().view(np.uint8), name)
         large = np.tile(numbers, 50).reshape(2, 100)
         _, (lifted,), _ = text_of(lambda: jnp.asarray(large))
         assert lifted.dtype == dtype and lifted.tobytes() == large.tobytes()
