@@ -398,12 +398,10 @@ void bind_watch(nb::module_& m) {
                                           {0, nullptr}};
   nb::class_<AttributeWatch>(m, "AttributeWatch", nb::type_slots(attribute_slots),
                              "A class's __getattribute__: on_name(object, name) for those of `names` where the user's "
-                             "code asks (is_users(frame), "
-                             "once of each code); else object's own. With names=None its __getattr__: of any name, or "
-                             "an AttributeError. `classes` "
-                             "are {class: (mark, plain, marked)}: an object of just that class shows everyone `marked` "
-                             "as its __class__ where its own "
-                             "dictionary has a true `mark`, else `plain`.")
+                             "code asks (is_users(frame), once of each code); else object's own. With names=None its "
+                             "__getattr__: of any name, or an AttributeError. `classes` are {class: (mark, plain, "
+                             "marked)}: an object of just that class shows everyone `marked` as its __class__ where "
+                             "its own dictionary has a true `mark`, else `plain`.")
       .def(nb::init<nb::object, nb::object, nb::object, nb::object>(), nb::arg("classes").none(),
            nb::arg("names").none(), nb::arg("on_name"), nb::arg("is_users"));
   m.def("same_contents", &same_contents, nb::arg("ignored"), nb::arg("missing"), nb::arg("places"), nb::arg("expected"),

@@ -9,6 +9,11 @@ const Node* base_of(const Node* n) {
 
 bool is_copy(const Node* n) { return n->op == Op::Slice && n->shape() == n->in(0)->shape(); }
 
+const Node* copied(Graph& graph, const Node* n, std::string_view origin) {
+  const size_t rank = n->shape().size();
+  return graph.make(Op::Slice, SliceAttr{Dims(rank, 0), Dims(rank, 1)}, {n}, n->type, origin);
+}
+
 bool is_sum(const Node* n) { return n->op == Op::Reduce && n->in(0)->type.numel() != n->type.numel(); }
 
 bool is_trailing_reduce(const Node* n) {

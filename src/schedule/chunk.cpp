@@ -283,7 +283,7 @@ class Rewriter {
       return b_.gather(b_.reshape(n, {region_.rows, width}),
                        b_.broadcast(b_.reshape(part_->index, {count_, 1}), {count_, width}), 0);
     const Node* part = b_.slice_axis(b_.reshape(n, {region_.rows, width}), 0, first_, count_);
-    return to_.make(Op::Slice, SliceAttr{{0, 0}, {1, 1}}, {part}, part->type, b_.origin);
+    return copied(to_, part, b_.origin);
   }
 
   const Node* full(const Node* n) {

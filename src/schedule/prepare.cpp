@@ -83,11 +83,6 @@ const Node* reduce(Builder& b, const Node* x, const ReduceAttr& attr, const Type
   return b.reduce(attr.kind, x, attr.axes);
 }
 
-/// A whole slice is a copy by another name: a node of its own that no rule sees any more.
-const Node* whole(Graph& graph, const Node* x) {
-  return graph.make(Op::Slice, SliceAttr{Dims(x->shape().size(), 0), Dims(x->shape().size(), 1)}, {x}, x->type);
-}
-
 /// Where element `at` of `n` lies in what its movements (and casts) read.
 int64_t source_of(const Node* n, int64_t at) {
   for (;;) {
@@ -167,7 +162,7 @@ const Node* with_neighbours(Builder& b, const Node* operand) {
     std::erase(kept, 0);
     kept.push_back(0);
   }
-  const Node* n = whole(b.graph, b.permute(p->in(0), kept));
+  const Node* n = copied(b.graph, b.permute(p->in(0), kept));
   Dims back;
   for (int64_t axis : order) back.push_back(std::find(kept.begin(), kept.end(), axis) - kept.begin());
   n = b.permute(n, back);
@@ -206,7 +201,7 @@ Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs,
     // A call gets its tensors in the shapes that it was written for, each a value of its own.
     if (n->op == Op::Extern)
       for (const Node*& i : inputs)
-        if (i->op == Op::Reshape) i = whole(to, i);
+        if (i->op == Op::Reshape) i = copied(to, i);
     const auto& origins = from.origins(n);
     Builder b{to, origins.empty() ? std::string() : origins[0]};
     if (n->op == Op::Contract)
@@ -244,8 +239,8 @@ Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs,
       const Node* x = v->in(0)->in(0);
       v = std::is_sorted(both.begin(), both.end()) ? x : b.permute(x, both);
     }
-    if (base_of(v)->op == Op::Input || base_of(v)->op == Op::Result) v = whole(to, v);
-    while (!given.insert(base_of(v)).second) v = whole(to, v);
+    if (base_of(v)->op == Op::Input || base_of(v)->op == Op::Result) v = copied(to, v);
+    while (!given.insert(base_of(v)).second) v = copied(to, v);
     to.outputs.push_back({v, strides});
   }
   for (const Node* effect : from.effects) to.effects.push_back(made.at(effect));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "schedule/schedule.h"
 #include "support/division.h"
 #include "support/error.h"
 
@@ -24,10 +25,10 @@ struct Integers {
 };
 
 /// Elements of a vector in memory of their own: a whole slice of a slice, which the passes leave alone.
-const Node* copied(Builder& b, const Node* vector, int64_t first, int64_t count) {
+const Node* copied_part(Builder& b, const Node* vector, int64_t first, int64_t count) {
   const Node* part = b.slice_axis(vector, 0, first, count);
   require(part->op == Op::Slice && count < vector->shape()[0], "a copy of all of a vector");
-  return b.graph.make(Op::Slice, SliceAttr{{0}, {1}}, {part}, part->type, b.origin);
+  return copied(b.graph, part, b.origin);
 }
 
 }  // namespace
@@ -63,10 +64,10 @@ RowOrder order_rows(Builder& b, const Node* shown, int64_t chunk, int64_t finest
 
   std::vector<const Node*> positions{row}, runs_of_rows;
   for (int64_t k = 0; k < chunks; ++k)
-    order.parts.push_back({std::min(chunk, rows - k * chunk), nullptr, copied(b, chunk_runs, k, 1)});
+    order.parts.push_back({std::min(chunk, rows - k * chunk), nullptr, copied_part(b, chunk_runs, k, 1)});
   for (int bit = halves - 1; bit >= 0; --bit) {
     const int64_t size = finest << bit;
-    order.parts.push_back({size, nullptr, copied(b, half_runs, bit, 1)});
+    order.parts.push_back({size, nullptr, copied_part(b, half_runs, bit, 1)});
     const Node* before = i.binary(Op::Shl, i.binary(Op::Shr, units, bit + 1), bit + 1);  // units of larger parts
     const Node* first = i.binary(Op::Add, start, i.binary(Op::Mul, before, finest));
     // a part that does not run lies anywhere
@@ -76,7 +77,7 @@ RowOrder order_rows(Builder& b, const Node* shown, int64_t chunk, int64_t finest
   order.total = taken->shape()[0];
   int64_t first = 0;
   for (RowOrder::Part& p : order.parts) {
-    p.index = copied(b, taken, first, p.rows);
+    p.index = copied_part(b, taken, first, p.rows);
     runs_of_rows.push_back(b.broadcast(p.runs, {p.rows}));
     first += p.rows;
   }

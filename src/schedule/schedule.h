@@ -75,8 +75,10 @@ struct Read {
 /// elementwise).
 std::vector<Read> reads_of(const Node* value, const std::unordered_set<const Node*>& values, int64_t rows,
                            int64_t columns);
-/// True for a slice of everything: `prepare` writes one where a value is wanted in this order, in memory of its own.
+/// True for a slice of everything: it stands where a value is wanted in this order, in memory of its own.
 bool is_copy(const Node*);
+/// Such a slice: made by itself, for a Builder and the rules would leave it out.
+const Node* copied(Graph&, const Node*, std::string_view origin = {});
 /// True for a Reduce that folds something: over axes of size 1 alone it is no more than a reshape.
 bool is_sum(const Node*);
 /// True for a sum over trailing axes (axes of size 1 aside).

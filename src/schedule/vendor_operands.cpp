@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "schedule/cut.h"
 #include "schedule/schedule.h"
 
 namespace trainc::schedule {
@@ -66,9 +67,7 @@ const Node* narrow(Builder& b, const Node* operand) {
 }  // namespace
 
 bool for_vendor(const Node* contract, int64_t least_flops) {
-  if (contract->op != Op::Contract || least_flops == 0) return false;
-  const Dims& lhs = contract->in(0)->shape();
-  if (2 * contract->type.numel() * lhs[2] < least_flops) return false;
+  if (contract->op != Op::Contract || least_flops == 0 || flops_of(contract) < least_flops) return false;
   return std::ranges::none_of(contract->inputs, [](const Node* i) {
     const Node* source = vendor_source(i);
     return source->op == Op::Window || source->op == Op::Reverse;
@@ -99,10 +98,7 @@ std::optional<Dims> strides_in_source(const Node* n) {
 
 const Node* vendor_operand(Builder& b, const Node* operand) {
   if (operand->type.numel() == 0 || has_plain_matrices(operand)) return operand;
-  const Node* x = narrow(b, operand);
-  const size_t rank = x->shape().size();
-  x = b.graph.make(Op::Slice, SliceAttr{Dims(rank, 0), Dims(rank, 1)}, {x}, x->type);  // a copy (is_copy)
-  return x->dtype() == operand->dtype() ? x : b.cast(x, operand->dtype());
+  return b.cast(copied(b.graph, narrow(b, operand)), operand->dtype());
 }
 
 }  // namespace trainc::schedule

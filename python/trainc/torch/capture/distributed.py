@@ -55,9 +55,14 @@ def replicated(model: torch.nn.Module) -> list[torch.nn.Module]:
 
 def replicating(model: torch.nn.Module) -> Any:
     """The DistributedDataParallel whose forward calls `model` now; None where there is none such."""
-    parallel = sys.modules.get("torch.nn.parallel.distributed")
-    active = None if parallel is None else compat.active_wrapper(parallel.DistributedDataParallel)
+    active = _active()
     return active if active is not None and active.module is model else None
+
+
+def _active() -> Any:
+    """The DistributedDataParallel whose forward runs now; None where there is none."""
+    parallel = sys.modules.get("torch.nn.parallel.distributed")
+    return None if parallel is None else compat.active_wrapper(parallel.DistributedDataParallel)
 
 
 def shards(model: torch.nn.Module) -> list[torch.nn.Module]:
@@ -69,8 +74,7 @@ def shards(model: torch.nn.Module) -> list[torch.nn.Module]:
 def reducing() -> Any:
     """The DistributedDataParallel whose forward this is within, if the backward of this call reduces gradients, and nothing but
     PyTorch's own code runs as it does: a hook of the program's may update parameters that a backward has yet to read."""
-    parallel = sys.modules.get("torch.nn.parallel.distributed")
-    active = None if parallel is None else compat.active_wrapper(parallel.DistributedDataParallel)
+    active = _active()
     if active is None or not active.require_backward_grad_sync or not compat.reduces_alone(active):
         return None
     return active
