@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import models
 import pytest
 import torch
@@ -254,6 +256,47 @@ def test_most_operations_of_equal_blocks_are_known(monkeypatch):
     monkeypatch.setattr(operation_cache.OperationCache, "__init__", lambda self: (init(self), found.append(self))[0])
     trace_of(*[lambda: Scaled(2.0)] * 10)()
     assert found[0].known > 5 * found[0].seen
+
+
+def test_the_second_trace_of_a_first_call_knows_what_the_first_has_met(monkeypatch):
+    class SetsADefault(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks, self.kind = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.GELU()) for _ in range(3)]), None
+
+        def forward(self, x):
+            self.kind = "regression"
+            return self.blocks(x).pow(2).mean()
+
+    def losses(in_full):
+        torch.manual_seed(0)
+        model = SetsADefault()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        monkeypatch.setattr(config, "trace_in_full", in_full)
+        compiled, found = trainc.compile(model), []
+        for _ in range(3):
+            loss = compiled(torch.linspace(-1, 1, 32).reshape(4, 8))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            found.append(loss.item())
+        return found
+
+    watched, recognised = [], operation_cache.recognised
+
+    @contextlib.contextmanager
+    def watch(cache):
+        before = cache.known, cache.seen
+        with recognised(cache):
+            yield
+        watched.append((cache, cache.known - before[0], cache.seen - before[1]))
+
+    monkeypatch.setattr(operation_cache, "recognised", watch)
+    quick = losses(False)
+    (first, known, seen), (second, known_again, seen_again) = watched
+    assert first is second and seen > 0
+    assert (known_again, seen_again) == (known + seen, 0)
+    assert quick == losses(True)
 
 
 def test_losses_are_those_of_a_full_trace(engine, monkeypatch):

@@ -39,16 +39,17 @@ _KEY = compat.DispatchKey.Functionalize
 
 
 @contextlib.contextmanager
-def quick() -> Iterator[None]:
+def quick(cache: OperationCache | None = None) -> Iterator[None]:
     """For the time of a trace: operations that repeat take the short way (not with trainc.config.trace_in_full), the garbage
-    collector rests, and no Python code is written for graphs that nobody runs as Python."""
-    with uncollected(), use_lazy_graph_module(True), contextlib.nullcontext() if config.trace_in_full else recognised():
+    collector rests, and no Python code is written for graphs that nobody runs as Python. `cache`: of an earlier trace, whose
+    operations are known in this one, too."""
+    watching = contextlib.nullcontext() if config.trace_in_full else recognised(cache or OperationCache())
+    with uncollected(), use_lazy_graph_module(True), watching:
         yield
 
 
 @contextlib.contextmanager
-def recognised() -> Iterator[None]:
-    cache = OperationCache()
+def recognised(cache: OperationCache) -> Iterator[None]:
 
     def functional(mode: Any, *args: Any, **kwargs: Any) -> Any:
         return cache.functional(mode, *args, **kwargs)
@@ -196,7 +197,8 @@ _NEVER = object()  # a call that is not one fresh result, or not one node
 
 
 class OperationCache:
-    """What one trace has met: the results of calls by their keys."""
+    """What a trace has met: the results of calls by their keys, which say all that a result depends on. So a second trace may
+    take it over: a first call traces its model twice where forward sets what later calls find."""
 
     def __init__(self) -> None:
         self._results: dict[tuple, Any] = {}

@@ -17,6 +17,7 @@ from trainc.base.errors import DependsOnData, NotCompiled, SideEffect, UserError
 from trainc.base.garbage import uncollected
 from trainc.torch import compat, device, numbers
 from trainc.torch.capture import again, distributed, turns
+from trainc.torch.capture.operation_cache import OperationCache
 from trainc.torch.capture.structure import Flattener, unflatten
 from trainc.torch.capture.trace import FlatCall, tracing
 from trainc.torch.compat import DeviceContext, function_modes
@@ -45,6 +46,7 @@ class Attempt:
     call: Call
     record: records.Compilation
     runners: Runners | None = None
+    operations: OperationCache = dataclasses.field(default_factory=OperationCache)  # what its traces have met
     traces: Traces | None = None  # restored
     changed: str | None = None  # what the traces had changed, in the user's terms
     entry: Entry | None = None
@@ -235,14 +237,16 @@ class CompiledCall:
         self._route(attempt)
         return result
 
-    def _attempt(self, call: Call, runners: Runners | None = None) -> Attempt:
-        """Compiles. The program's Python state is as it was before, also where a UserError or Ctrl-C passes through. `runners`:
-        of an attempt before this one."""
+    def _attempt(self, call: Call, before: Attempt | None = None) -> Attempt:
+        """Compiles. The program's Python state is as it was before, also where a UserError or Ctrl-C passes through. `before`:
+        an attempt whose kernels, and whose trace's operations, are known in this one."""
         model = self._model()
         record = records.Compilation(
             type(model).__name__, signature=describe_call(call, model.training), tune=self.settings.tune
         )
-        attempt = Attempt(call, record, runners)
+        attempt = Attempt(call, record)
+        if before is not None:
+            attempt.runners, attempt.operations = before.runners, before.operations
         with turns.alone(model):
             self._attempt_alone(attempt)
         if attempt.compiled:  # here, for a trace changes a class of PyTorch's for its time
@@ -295,7 +299,7 @@ class CompiledCall:
         snapshot.set_again()
         try:
             variant, tensors = self._signatures.variants.find()
-            again = self._attempt(dataclasses.replace(call, key=(variant, call.kind), tensors=tensors), attempt.runners)
+            again = self._attempt(dataclasses.replace(call, key=(variant, call.kind), tensors=tensors), attempt)
             settled = again if again.compiled else None
         except NotCompiled:  # what was set cannot be told from other values
             pass
@@ -352,6 +356,7 @@ class CompiledCall:
             self._signatures.variants.state, attempt.call.structure, attempt.traces.snapshot, watched, reads, dress, program,
             in_backward,
         )  # fmt: skip
+        compiler.operations = attempt.operations
         with tracing(), disguise.active(), call.watched():
             compiler.is_users, compiler.result = reads.is_users, lambda: call.result
             compiled = joint.compile_flat(call, inputs, attempt.record, compiler)

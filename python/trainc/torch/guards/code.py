@@ -7,6 +7,8 @@ import dataclasses
 import dis
 import inspect
 import itertools
+import linecache
+import re
 import textwrap
 import types
 from collections.abc import Iterator
@@ -124,7 +126,7 @@ def _reads_any_attribute(code: types.CodeType, names: set[str]) -> tuple[bool, b
     if _BY_NAME.isdisjoint(names):
         return False, False
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
+        tree = ast.parse(textwrap.dedent(_source(code)))
     except (OSError, SyntaxError, TypeError, ValueError, IndentationError):
         return True, True
     own = _parameters(tree)
@@ -137,6 +139,20 @@ def _reads_any_attribute(code: types.CodeType, names: set[str]) -> tuple[bool, b
             named += constant
             of_own += not constant and isinstance(node.args[0], ast.Name) and node.args[0].id in own
     return uses != named, uses != named + of_own
+
+
+_BEGINS = re.compile(r"\s*(async\s+)?def\s|\s*@|.*(?<!\w)lambda[:\s]")
+
+
+def _source(code: types.CodeType) -> str:
+    """`inspect.getsource(code)`, which asks every module whether the code is its own, for a file's encoding and loader: that is
+    most of its time, and the lines of a file need neither. Only what does not begin where its code says takes that way."""
+    linecache.checkcache(code.co_filename)  # a file may be written and its module loaded again
+    lines = linecache.getlines(code.co_filename)
+    first = code.co_firstlineno - 1
+    if first < len(lines) and _BEGINS.match(lines[first]):
+        return "".join(inspect.getblock(lines[first:]))
+    return inspect.getsource(code)
 
 
 def _parameters(tree: ast.Module) -> set[str]:

@@ -55,6 +55,7 @@ class Compiler:
         self.shared = shared_kernels(symbols, lambda: self._template, record.name, self.device)
         self._make: Make | None = None
         self.reached = TangentsOfGradients()
+        self.operations: operation_cache.OperationCache | None = None  # what an earlier trace of the same program has met
         self.is_users: Callable[[torch.Tensor], bool] = lambda _: False
         self._modes = modes_now()
         self.program: Program  # set before the trace, by whoever asks for it
@@ -341,7 +342,7 @@ def compile_flat(
     UserError where the memory that `record.limit` allows is not enough."""
     with (
         turns.alone(), aot_settings(compiler), compiler.reached.watched(),
-        recurrent_layers(), traced_kernels.as_eager(), operation_cache.quick(), bounded(),
+        recurrent_layers(), traced_kernels.as_eager(), operation_cache.quick(compiler.operations), bounded(),
     ):  # fmt: skip
         return compat.aot_module_simplified(
             module,
