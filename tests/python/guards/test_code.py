@@ -31,7 +31,8 @@ def test_it_is_the_source_that_inspect_finds(module):
 
 def test_it_is_that_of_the_file_as_it_is_now(tmp_path):
     file = tmp_path / "rewritten.py"
-    texts = "import sys\n\n\ndef f(x, name):\n    return getattr(x, 'a')\n", "import os\n\n\ndef f(x, name):\n    return getattr(x, name)\n"
+    narrow, wide = "return getattr(x, 'a')", "return getattr(x, name)"
+    texts = [f"import {module}\n\n\ndef f(x, name):\n    {body}\n" for module, body in (("sys", narrow), ("os", wide))]
     for text, found in zip(texts, [(False, False), (True, False)], strict=True):
         file.write_text(text)
         spec = importlib.util.spec_from_file_location("rewritten", file)
