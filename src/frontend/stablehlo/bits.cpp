@@ -1,15 +1,11 @@
 #include "frontend/stablehlo/bits.h"
 
-#include "support/rounding.h"
-
 namespace trainc::frontend::stablehlo {
 namespace {
 
 using formulas::cast;
 using formulas::where;
 
-Value integer(Value x, int64_t v) { return with(x, x.b->constant_int(x.dtype(), v)); }
-Value shift(Op op, Value x, int64_t by) { return formulas::binary(op, x, integer(x, by)); }
 int64_t bits_of(DType d) { return size_of(d) * 8; }
 
 DType unsigned_of(DType d) {
@@ -38,7 +34,7 @@ int64_t least_of(DType d) { return wrap_to(d, static_cast<int64_t>(~uint64_t{0} 
 Value count_ones(Value x) {
   const DType dtype = x.dtype();
   Value n = with_dtype(x, unsigned_of(dtype));
-  const auto pattern = [&](uint64_t bytes) { return integer(n, wrap_to(n.dtype(), static_cast<int64_t>(bytes))); };
+  const auto pattern = [&](uint64_t bytes) { return integer(n, static_cast<int64_t>(bytes)); };
   n = n - (shift(Op::Shr, n, 1) & pattern(0x5555555555555555));
   n = (n & pattern(0x3333333333333333)) + (shift(Op::Shr, n, 2) & pattern(0x3333333333333333));
   n = (n + shift(Op::Shr, n, 4)) & pattern(0x0f0f0f0f0f0f0f0f);
@@ -85,7 +81,7 @@ Value reduced_precision(Value x, int exponent_bits, int mantissa_bits) {
                      : x.dtype() == DType::F16 ? Format{5, 10}
                                                : Format{8, 7};
   const Value bits = with_dtype(x, unsigned_of(x.dtype()));
-  const auto word = [&](uint64_t v) { return integer(bits, wrap_to(bits.dtype(), static_cast<int64_t>(v))); };
+  const auto word = [&](uint64_t v) { return integer(bits, static_cast<int64_t>(v)); };
   Value rounded = bits;
   if (const int cut = own.mantissa - mantissa_bits; cut > 0) {  // to nearest, ties to even
     const Value last = shift(Op::Shr, bits, cut) & word(1);

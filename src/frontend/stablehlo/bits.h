@@ -1,11 +1,16 @@
 // Functions of the bits of elements.
 #pragma once
 #include "frontend/formulas/shapes.h"
+#include "support/rounding.h"
 
 namespace trainc::frontend::stablehlo {
 
 using formulas::Value;
 
+/// An integer beside x, of its dtype: it wraps.
+inline Value integer(Value x, int64_t v) { return with(x, x.b->constant_int(x.dtype(), wrap_to(x.dtype(), v))); }
+/// Op::Shl, Shr or Sar by a number of bits.
+inline Value shift(Op op, Value x, int64_t by) { return formulas::binary(op, x, integer(x, by)); }
 /// The same bits as the dtype, which is as wide; as the signed integer of that width.
 Value with_dtype(Value x, DType d);
 Value signed_bits(Value x);

@@ -13,6 +13,7 @@ const Table& table() {
     add_convolution(t);
     add_indexing(t);
     add_sort(t);
+    add_random(t);
     add_functions(t);
     add_control(t);
     return t;

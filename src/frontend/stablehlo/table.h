@@ -19,6 +19,7 @@ void add_contractions(Table&);  // dot_general
 void add_convolution(Table&);   // convolution
 void add_indexing(Table&);      // gather, scatter
 void add_sort(Table&);          // sort, top_k
+void add_random(Table&);        // rng_bit_generator
 void add_functions(Table&);     // functions of single elements that are put together
 void add_control(Table&);       // call, while, case, if, tuples, what means nothing here
 /// Those that move parts, or take them as operands of their own, are the rows of reals.

@@ -496,6 +496,36 @@ for n in (0, 1, 2, 3, 33, 100):
 for d in (np.uint32, np.int8, BF16):
     case(f"sort/{name_of(d)}", lambda x: lax.top_k(x, 4), random(2, 9, dtype=d))
 
+# --- random bits
+
+KEYS = {  # a counter whose lower half wraps in the middle, too
+    "low": np.array([1, 2, 3, 4], np.uint32),
+    "wraps": np.array([7, 2**32 - 1, 2**32 - 2, 2**32 - 1], np.uint32),
+    "wide": np.array([2**40 + 3, 2**64 - 2], np.uint64),
+}
+SHAPES = ((), (1,), (0,), (5,), (3, 1, 7), (3, 4), (2, 0, 3), (1, 1))
+for name, d in (("u32", np.uint32), ("u8", np.uint8), ("u16", np.uint16), ("u64", np.uint64)):
+    for algorithm in list(lax.RandomAlgorithm)[0 if name == "u32" else 1 :]:  # the default one is one of the others
+        for key in {"u32": ["low", "wraps"], "u64": ["wide"]}.get(name, ["wraps"]):
+            case(
+                f"rng_bit_generator/{algorithm.name}_{name}_{key}",
+                lambda k, d=d, a=algorithm, shapes=SHAPES[name in ("u8", "u16") and 4 :]: [
+                    lax.rng_bit_generator(k, shape, d, a) for shape in shapes
+                ],
+                KEYS[key],
+            )
+for impl in ("rbg", "unsafe_rbg"):
+    case(
+        f"rng_bit_generator/{impl}",
+        lambda seed, impl=impl: [
+            jax.random.key_data(k := jax.random.fold_in(jax.random.key(seed, impl=impl), 3)),
+            [jax.random.bernoulli(k, 0.3, (33, 5)) for k in jax.random.split(k)],
+            jax.random.bits(k, (7,), np.uint8),
+            jax.vmap(lambda k: jax.random.bits(k, (5,)))(jax.random.split(k, 2)),
+        ],
+        np.int32(5),
+    )
+
 # --- control
 
 case("while/scan", lambda x: lax.scan(lambda c, y: (c + y, c * y), x[0], x), random(5, 4), relative=1e-5)

@@ -7,6 +7,7 @@ import sys
 
 import jax
 import jax.numpy as jnp
+import jax_steps
 import numpy as np
 import pytest
 from jax import lax, random
@@ -52,6 +53,24 @@ def test_draws(name, strict):
             np.testing.assert_allclose(got, wanted, rtol=2e-6, atol=2e-6)
         else:
             np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
+def test_dropout_by_other_generators(impl, strict):
+    """Of keys that are XLA's own operation."""
+
+    def step(state, key, x, y):
+        def loss(weights):
+            return jax_steps.loss(weights, x, y, key)
+
+        value, gradients = jax.value_and_grad(loss)(state)
+        return value, gradients, random.bernoulli(random.fold_in(key, 0), 0.8, (jax_steps.BATCH, jax_steps.WIDTHS[1]))
+
+    arguments = jax_steps.weights(), random.key(3, impl=impl), *jax_steps.batch()
+    (*got, mask), (*wanted, its_mask) = trainc.jit(step)(*arguments), jax.jit(step)(*arguments)
+    np.testing.assert_array_equal(mask, its_mask)
+    for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-6)
 
 
 def mlp(weights, x):
