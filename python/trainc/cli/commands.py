@@ -7,6 +7,7 @@ import platform
 import sys
 from contextlib import AbstractContextManager
 
+from trainc.cli.plan_cluster import add_options, with_options_behind
 from trainc.cli.script import Program, run
 
 
@@ -101,6 +102,10 @@ def _max_batch(args: argparse.Namespace, program: Program) -> AbstractContextMan
 def _observe(args: argparse.Namespace, program: Program) -> AbstractContextManager:
     from trainc.cli.observe import Observing
 
+    if args.costs:
+        from trainc.cli.step_costs import Costs
+
+        return Costs(args.way, args.steps, args.seed, args.file, args.tune)
     return Observing(args.way, args.steps, args.seed, args.file, args.disturb, args.tune)
 
 
@@ -115,8 +120,16 @@ def _compare(args: argparse.Namespace, program: Program) -> None:
         raise SystemExit(1)
 
 
+def _plan_cluster(args: argparse.Namespace, program: Program) -> None:
+    from trainc.cli import plan_cluster
+
+    found = plan_cluster.run(args, program, lambda text: print(text, file=sys.stderr, flush=True))
+    if found is not None:
+        print(found)
+
+
 # Commands of a program: within what it runs; None where that is done.
-_PROGRAMS = {"run": _run, "max-batch": _max_batch, "observe": _observe, "compare": _compare}
+_PROGRAMS = {"run": _run, "max-batch": _max_batch, "observe": _observe, "compare": _compare, "plan-cluster": _plan_cluster}
 
 
 def main(words: list[str] | None = None) -> None:
@@ -171,7 +184,15 @@ def main(words: list[str] | None = None) -> None:
     compares.add_argument("--total-steps", type=int, help="of the whole training: how long it would take")
     compares.add_argument("--price", help='of an hour of this machine: "2.5/h"; with --total-steps, what training costs')
     compares.add_argument("--json", action="store_true", help="print it as JSON")
-    observed = commands.add_parser("observe")  # one run of compare
+    planned = commands.add_parser(
+        "plan-cluster",
+        help="what a step of a training script would take on more processes",
+        description="Runs the program for some optimizer steps on one rank, and tells from these and a model of the network what "
+        "a step takes on so many ranks. The options may stand behind the program, too; what stands behind -- is the program's.",
+    )
+    add_options(planned)
+    observed = commands.add_parser("observe")  # one run of compare, or of plan-cluster
+    observed.add_argument("--costs", action="store_true")
     observed.add_argument("--way", required=True)
     observed.add_argument("--file", required=True)
     observed.add_argument("--steps", type=int, required=True)
@@ -182,9 +203,12 @@ def main(words: list[str] | None = None) -> None:
         command.add_argument(
             "--tune", choices=("fast", "max"), default="fast", help='"max" measures, once, and takes longer to start'
         )
-    for command in (runs, largest, compares, observed):
+    for command in (runs, largest, compares, planned, observed):
         add_program(command)
     args = parser.parse_args(Program.escaped(sys.argv[1:] if words is None else words))
+    if args.command == "plan-cluster":
+        for given in ("module", "code", "words"):
+            setattr(args, given, with_options_behind(args, getattr(args, given) or []))
     if args.command == "cache":
         print(cache_command(args.action))
     elif args.command == "bug-report":

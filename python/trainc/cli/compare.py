@@ -164,23 +164,31 @@ def compare(
 
 def _observe(program: Program, way: str, steps: int, seed: int, options: list[str]) -> Run:
     with tempfile.TemporaryDirectory() as folder:
-        file, log = Path(folder) / "record.json", Path(folder) / "log.txt"
-        words = ["--way", way, "--steps", str(steps), "--seed", str(seed), "--file", str(file), *options]
-        with log.open("w") as out:
-            done = subprocess.run(
-                [sys.executable, "-m", "trainc", "observe", *words, *program.line()],
-                stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env={"PYTHONHASHSEED": "0", **os.environ},
-            )  # fmt: skip
-        said = log.read_text(errors="replace").splitlines()
-        if not file.exists():
-            last = "\n".join(f"  {line}" for line in said[-15:])
-            raise UserError(f"the {way} run ended with {done.returncode} before {steps} steps; the last that it wrote:\n{last}")
-        record = json.loads(file.read_text())
+        words = ["--way", way, "--steps", str(steps), "--seed", str(seed), "--file", str(Path(folder) / "record.json"), *options]
+        record, said = recorded(f"the {way} run", words, program, steps, dict(os.environ))
     if len(record["ends"]) < 4:
         steps = len(record["ends"])
         raise UserError(f"the {way} run took {steps} optimizer steps, too few to compare: does {program} train anything?")
+    return Run(way, **record, said=said)
+
+
+def recorded(
+    name: str, words: list[str], program: Program, steps: int, environment: dict[str, str]
+) -> tuple[dict[str, Any], list[str]]:
+    """What `trainc observe` with these words wrote down of the program, in a process of its own; and what trainc said there."""
+    file = Path(words[words.index("--file") + 1])
+    log = file.with_name("log.txt")
+    with log.open("w") as out:
+        done = subprocess.run(
+            [sys.executable, "-m", "trainc", "observe", *words, *program.line()],
+            stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env={"PYTHONHASHSEED": "0", **environment},
+        )  # fmt: skip
+    said = log.read_text(errors="replace").splitlines()
+    if not file.exists():
+        last = "\n".join(f"  {line}" for line in said[-15:])
+        raise UserError(f"{name} ended with {done.returncode} before {steps} steps; the last that it wrote:\n{last}")
     ours = [line.partition("trainc")[2] for line in said if re.search(r"\w+Warning: trainc: |^trainc run: ", line)]
-    return Run(way, **record, said=list(dict.fromkeys(line.lstrip(" run:") for line in ours)))
+    return json.loads(file.read_text()), list(dict.fromkeys(line.lstrip(" run:") for line in ours))
 
 
 # ---- what is said of it -------------------------------------------------------------------------------------------------
@@ -297,4 +305,4 @@ def as_json(found: Comparison, total: int | None, price: Price | None) -> str:
     return json.dumps({"program": found.program, "seed": found.seed, "drift": found.drift, "runs": runs}, indent=1)
 
 
-__all__ = ["Comparison", "Price", "Run", "as_json", "compare", "report"]
+__all__ = ["Comparison", "Price", "Run", "as_json", "compare", "recorded", "report", "seconds"]

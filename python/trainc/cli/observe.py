@@ -106,16 +106,21 @@ class Observing:
         if len(self._ends) == self._steps:
             self._write()
             raise Enough(0)
+        self._next_step()
+
+    def _next_step(self) -> None:
         self._losses.append([])
 
     def _write(self) -> None:
+        Path(self._file).write_text(json.dumps(self._record()))
+
+    def _record(self) -> dict[str, Any]:
         others = Machine().busy(self._cpu) / (time.perf_counter() - self._begin)
-        record = {
+        return {
             "losses": [losses for losses in self._losses if losses], "ends": self._ends, "peak": peak_bytes(),
             "others": max(others, 0.0), "compiled": self._finder.told() if isinstance(self._finder, Compiling) else None,
             "reason": self._finder.why_nothing() if isinstance(self._finder, Compiling) else None,
         }  # fmt: skip
-        Path(self._file).write_text(json.dumps(record))
 
 
 def _refuse_step(*_: Any, **__: Any) -> None:

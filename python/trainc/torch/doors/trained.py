@@ -21,6 +21,7 @@ import torch
 from trainc.base import messages
 from trainc.base.errors import UserError
 from trainc.torch import compat
+from trainc.torch.capture import distributed
 from trainc.torch.doors.door import check, compile_objects, compile_optimizer
 from trainc.torch.patches import patched
 
@@ -125,6 +126,22 @@ class Finder:
 
     def has_optimizers(self) -> bool:
         return len(self._optimizers) > 0
+
+    def models(self) -> list[Module]:
+        """What is trained: models that were met, and those that the program compiles itself."""
+        trained = set().union(*map(_parameters_of, self._optimizers))
+        own = [module for module in self._own_compiles(_modules()) if _holds(module, trained)]
+        found = {id(module): module for module in (*self._met, *own)}
+        parts = {id(part) for module in found.values() for part in list(Module.modules(module))[1:]}
+        return [module for key, module in found.items() if key not in parts]
+
+    def replicated(self) -> bool:
+        """Whether one of them is within a DistributedDataParallel."""
+        own = {id(p) for model in self.models() for p in Module.parameters(model)}
+        return any(_holds(wrapper, own) for module in _modules() for wrapper in distributed.replicated(module))
+
+    def optimizers(self) -> list[Optimizer]:
+        return list(self._optimizers)
 
     def compile_themselves(self) -> str:
         """Which modules the program compiles itself: their classes' names."""
