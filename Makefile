@@ -10,7 +10,7 @@ VENV := $(CURDIR)/.venv
 export PATH := $(VENV)/bin:$(PATH)
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build test test-cpp test-python test-torch test-trainers test-page test-sanitize stress conformance architectures jax-suite fuzz golden demo bench bench-cuda gpu-kit check-losses wheel lint format clean
+.PHONY: help setup build test test-cpp test-python test-torch test-trainers test-distributed test-page test-sanitize stress conformance architectures jax-suite fuzz golden demo bench bench-cuda gpu-kit check-losses wheel lint format clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -86,6 +86,9 @@ test-torch: build .venv-torch-$(TORCH)/python.stamp  ## the Python tests with an
 
 test-trainers: build .venv-trainers/python.stamp  ## the examples of Hugging Face's Trainer, accelerate, Lightning, PEFT with the real libraries
 	PYTHONPATH=python .venv-trainers/bin/python -m pytest tests/trainers tests/python/house/test_guide.py $(ARGS)
+
+test-distributed: build  ## GPT-2, Llama, ResNet on two and four ranks under DDP and FSDP2; the launchers' examples
+	TRAINC_MORE_RANKS=1 pytest tests/python/distributed $(ARGS)
 
 test-page: build  ## trainc.report's pages in Chromium, which it installs; pictures of them in build/page
 	@command -v chromium > /dev/null || \

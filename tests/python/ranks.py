@@ -15,20 +15,20 @@ from collections.abc import Iterable
 
 import torch
 
-RANKS = 2
+RANKS = int(os.environ.get("TRAINC_TEST_RANKS", "2"))  # in a rank's process: of how many it is one
 
 
 class Ranks:
     """The processes of one run: their exit codes, what they printed, and what each `told`."""
 
-    def __init__(self, program: str, *arguments: str, timeout: float, environment: dict[str, str] | None = None):
+    def __init__(self, program: str, *arguments: str, timeout: float, environment: dict[str, str] | None = None, ranks: int = 2):
         with tempfile.TemporaryDirectory() as folder:
             own = {
                 "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "TRAINC_CACHE": "1",
-                "TRAINC_CACHE_DIR": os.path.join(folder, "cache"), **(environment or {}),
+                "TRAINC_CACHE_DIR": os.path.join(folder, "cache"), "TRAINC_TEST_RANKS": str(ranks), **(environment or {}),
             }  # fmt: skip
-            start, self.seconds = time.monotonic(), [float("inf")] * RANKS
-            files = [open(os.path.join(folder, f"said.{rank}"), "w+") for rank in range(RANKS)]
+            start, self.seconds = time.monotonic(), [float("inf")] * ranks
+            files = [open(os.path.join(folder, f"said.{rank}"), "w+") for rank in range(ranks)]
             processes = [
                 subprocess.Popen(
                     [sys.executable, program, str(rank), folder, *arguments], stdout=file, stderr=subprocess.STDOUT,
@@ -52,11 +52,11 @@ class Ranks:
                 file.seek(0)
                 self.said.append(file.read())
                 file.close()
-            self.found = [_read(os.path.join(folder, f"told.{rank}")) for rank in range(RANKS)]
+            self.found = [_read(os.path.join(folder, f"told.{rank}")) for rank in range(ranks)]
 
     def check(self) -> list[dict]:
         """What the ranks told, where all of them came to their end."""
-        assert self.codes == [0] * RANKS, f"exit codes {self.codes}\n" + "\n".join(said[-6000:] for said in self.said)
+        assert self.codes == [0] * len(self.codes), f"exit codes {self.codes}\n" + "\n".join(said[-6000:] for said in self.said)
         return self.found
 
 

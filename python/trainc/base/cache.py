@@ -17,7 +17,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from trainc.base import cache_files, config, messages
 from trainc.base.cache_files import ENTRY, LOCK
@@ -86,6 +86,22 @@ def _unusable(where: str) -> str | None:
     return None
 
 
+# ---- other processes of the same job --------------------------------------------------------------------------------
+
+
+class Peers(Protocol):
+    """Processes that may have no directory in common, and want the same plans."""
+
+    def given(self, name: str) -> bytes | None:
+        """The entry as another made it, waited for while one does; None where this one is to make it, and to `give` it."""
+
+    def give(self, name: str, content: bytes | None) -> None:
+        """None where it could not be made."""
+
+
+peers: Callable[[], Peers | None] = lambda: None  # noqa: E731 (a framework's half sets it)
+
+
 # ---- entries --------------------------------------------------------------------------------------------------------
 
 
@@ -106,10 +122,33 @@ def through(
         found = _loaded(name, load)  # another process may have been first
         if found is not None:
             return found
-        value = compile()
-        about, blob = pack(value)
-        _store(name, about, blob)
+        others = peers()
+        if others is not None and (found := _from_peers(others, name, load)) is not None:
+            return found
+        content = None
+        try:
+            value = compile()
+            about, blob = pack(value)
+            content = _packed(name, about, blob)
+        finally:
+            if others is not None:
+                others.give(name, content)
+        _write(name, content)
         return value, hashlib.sha256(blob).hexdigest()
+
+
+def _from_peers(others: Peers, name: str, load: Callable[[About, bytes], T]) -> tuple[T, str] | None:
+    try:
+        content = others.given(name)
+        if content is None:
+            return None
+        about, blob = _unpacked(name, content)
+        value = load(about, blob)
+    except Exception as error:  # as of an entry on disk; or the others cannot be asked any more
+        messages.warn_once("damaged plan", f"a plan that another rank has compiled is not used ({error}); it is compiled again")
+        return None
+    _write(name, content)
+    return value, hashlib.sha256(blob).hexdigest()
 
 
 def _entry(name: str) -> str:
@@ -152,10 +191,13 @@ def _refuse(where: str, error: Exception) -> None:
 
 
 def _store(name: str, about: About, blob: bytes) -> None:
+    _write(name, _packed(name, about, blob))
+
+
+def _write(name: str, content: bytes) -> None:
     where = directory()  # made again, if it was removed while this plan was compiled
     if where is None:
         return
-    content = _packed(name, about, blob)
     try:
         if _make_room(where, cache_files.HEADER + len(content)):
             cache_files.write(_entry(name), content)

@@ -29,7 +29,10 @@ from trainc.base.errors import UserError
 from trainc.torch import compat
 
 BOUND = 60.0  # seconds
-LOOK = 0.5  # seconds after which who waits looks at signals
+LOOK = 0.5  # seconds after which who waits looks at signals; longer where many would ask the store so often
+LOOKS = 2000  # such looks a second of all ranks together
+HEARD = 8  # ranks that tell of something else are looked at; more would say no more
+KINDS = ("gradients", "operations")
 
 _asked: weakref.WeakSet[Any] = weakref.WeakSet()  # wrappers whose ranks have told each other
 _count: dict[str, int] = {}  # by group and parameters: how many such wrappers did
@@ -46,8 +49,11 @@ class Told:
     def packed(self) -> str:
         return base64.b85encode(zlib.compress(json.dumps(dataclasses.astuple(self)).encode())).decode()
 
-    def digest(self) -> str:
-        return _digest(dataclasses.astuple(self))
+    def digests(self) -> list[str | None]:
+        """Of the parameters that get a gradient, and of the operations, without their lines."""
+        if self.gradients is None:
+            return [None, None]
+        return [_digest(self.gradients), _digest([operator for operator, _ in self.operations])]
 
     @staticmethod
     def of(text: bytes) -> Told:
@@ -89,30 +95,46 @@ def before_backward(wrapper: Any, result: Any, mine: Callable[[], Told]) -> None
 def _compare(wrapper: Any, mine: Told) -> None:
     """UserError on every rank, the same, where they would wait for one another; a warning where they do other things."""
     group = wrapper.process_group
-    rank, size = torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
     shapes = [(name, list(p.shape)) for name, p in wrapper.module.named_parameters()]
     name = f"{compat.group_name(group)}/{_digest(shapes)}"
     number = _count[name] = _count.get(name, 0) + 1
     store = torch.distributed.PrefixStore(f"trainc/{name}/{number}", compat.group_store(group))
-    may_differ = wrapper.find_unused_parameters
-    store.set(f"told/{rank}", mine.packed())
-    store.set(f"digest/{rank}", mine.digest())
-    if rank == 0:
-        until = time.monotonic() + _bound(group)
-        others = [key for r in range(1, size) if _came(store, key := f"digest/{r}", until)]
-        verdict = json.dumps((*_verdict(mine, store, others, may_differ), others))
-        store.set("verdict", verdict)
-    elif _came(store, "verdict", time.monotonic() + 1.5 * _bound(group)):  # the first rank may wait for others
-        verdict = store.get("verdict").decode()
-    else:
-        return
-    error, difference, others = json.loads(verdict)
-    if rank and f"digest/{rank}" not in others:
-        return  # it came too late, and is not spoken of
+    told = Told() if wrapper.find_unused_parameters else mine
+    error, difference = exchange(
+        store, torch.distributed.get_rank(group), torch.distributed.get_world_size(group), told, _bound(group)
+    )
     if error:
         raise UserError(error)
     if difference:
         messages.warn(difference)
+
+
+def exchange(store: Any, rank: int, size: int, mine: Told, bound: float) -> tuple[str, str]:
+    """(an error, a warning), the same on all ranks; empty where there is none.
+
+    The first rank tells its digests, the others count themselves, and only who differs tells what it does. So a rank writes some
+    bytes and asks a few times, and the first one asks no oftener for many ranks than for few (docs/distributed.md has the sum).
+    """
+    until = time.monotonic() + bound
+    if rank == 0:
+        store.set("first", json.dumps(mine.digests()))
+        came(store, "all", until, size)
+        verdict = _verdict(mine, store)
+        store.set("verdict", json.dumps(verdict))
+        return verdict
+    if not came(store, "first", until, size):
+        return "", ""
+    digests = mine.digests()
+    for kind, own, first in zip(KINDS, digests, json.loads(store.get("first")), strict=True):
+        if own is not None and first is not None and own != first:
+            store.set(f"{kind}/{store.add(kind, 1)}", f"{rank} {mine.packed()}")
+            break  # who has other gradients has other operations, too
+    if store.add("came", 1) == size - 1:
+        store.set("all", "")
+    if not came(store, "verdict", time.monotonic() + 1.5 * bound, size):  # the first rank may wait for others
+        return "", ""
+    error, difference = json.loads(store.get("verdict"))
+    return error, difference
 
 
 def _digest(value: Any) -> str:
@@ -123,27 +145,20 @@ def _bound(group: Any) -> float:
     return min(BOUND, compat.group_timeout(group).total_seconds() / 2)
 
 
-def _came(store: Any, key: str, until: float) -> bool:
+def came(store: Any, key: str, until: float, size: int) -> bool:
+    """Whether a key is in the store by then; asked once at least. `size`: how many may wait."""
     while not store.check([key]):
-        if time.monotonic() > until:
-            return False
         with contextlib.suppress(torch.distributed.DistError, RuntimeError):  # it has not come yet
-            store.wait([key], datetime.timedelta(seconds=LOOK))
+            store.wait([key], datetime.timedelta(seconds=max(LOOK, size / LOOKS)))
+        if time.monotonic() > until and not store.check([key]):
+            return False
     return True
 
 
-def _verdict(mine: Told, store: Any, others: list[str], may_differ: bool) -> tuple[str, str]:
-    """(an error, a warning), empty where there is none; of the first rank that differs from the first."""
-    if may_differ:
-        return "", ""
-    difference = ""
-    for key in others:
-        if store.get(key).decode() == mine.digest():
-            continue
-        rank = key.partition("/")[2]
-        its = Told.of(store.get(f"told/{rank}"))
-        if mine.gradients is None or its.gradients is None:
-            continue
+def _verdict(mine: Told, store: Any) -> tuple[str, str]:
+    """(an error, a warning) of the first rank, among the first that told of something else."""
+    gradients, operations = (_told_by(store, kind) for kind in KINDS)
+    for rank, its in gradients:
         alone = [set(mine.gradients) - set(its.gradients), set(its.gradients) - set(mine.gradients)]
         if any(alone):
             sides = [(0, rank), (rank, 0)]
@@ -155,9 +170,14 @@ def _verdict(mine: Told, store: Any, others: list[str], may_differ: bool) -> tup
                 "the ranks of a DistributedDataParallel train different models, and would wait for each other: a gradient comes "
                 f"to {'; to '.join(said)}. If that is meant, DistributedDataParallel(..., find_unused_parameters=True) allows it."
             ), ""
-        if not difference:
-            difference = _of_operations(mine.operations, its.operations, rank)
-    return "", difference
+    return "", next(filter(None, (_of_operations(mine.operations, its.operations, rank) for rank, its in operations)), "")
+
+
+def _told_by(store: Any, kind: str) -> list[tuple[int, Told]]:
+    """(rank, what it told) of the first that did, by their ranks."""
+    keys = [f"{kind}/{n + 1}" for n in range(min(store.add(kind, 0), HEARD))]
+    texts = [store.get(key).split(b" ", 1) for key in keys if store.check([key])]
+    return sorted(((int(rank), Told.of(packed)) for rank, packed in texts), key=lambda told: told[0])
 
 
 def _named(names: set[str]) -> str:
@@ -165,7 +185,7 @@ def _named(names: set[str]) -> str:
     return ", ".join(first) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _of_operations(mine: list[list[str]], its: list[list[str]], rank: str) -> str:
+def _of_operations(mine: list[list[str]], its: list[list[str]], rank: int) -> str:
     """The first operation in which two programs differ; lines alone are no difference, as ranks may lie in different files."""
     place = next((i for i, (a, b) in enumerate(zip(mine, its, strict=False)) if a[0] != b[0]), min(len(mine), len(its)))
     if len(mine) == len(its) == place:
@@ -177,4 +197,4 @@ def _of_operations(mine: list[list[str]], its: list[list[str]], rank: str) -> st
     )
 
 
-__all__ = ["Told", "before_backward", "is_due", "told"]
+__all__ = ["Told", "before_backward", "came", "exchange", "is_due", "told"]

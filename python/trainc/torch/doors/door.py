@@ -8,6 +8,7 @@ from trainc.base import cache, config, tuning
 from trainc.base.errors import UserError
 from trainc.torch import compat
 from trainc.torch.capture import distributed
+from trainc.torch.doors import shared_plans
 from trainc.torch.doors.accelerate import inner_optimizer
 from trainc.torch.doors.call import CompiledCall
 from trainc.torch.doors.fuse import StepFusion
@@ -16,6 +17,8 @@ from trainc.torch.doors.sharded import compile_shards
 from trainc.torch.optimizers import fits_a_plan, formula_of, names
 from trainc.torch.optimizers.optimizer import attach, replaced
 from trainc.torch.verify.verification import Verification, check_verify
+
+cache.peers = shared_plans.peers
 
 
 def compile_objects(model, given, *, tune, memory, fuse_step, verify):
