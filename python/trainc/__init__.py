@@ -100,8 +100,10 @@ def jit(fun=None, /, *, tune="fast", memory=None, **arguments):
     signature of its arguments, kept on disk, which XLA calls with its own arrays. Called within a function that JAX traces (jit,
     grad, vmap) it is JAX's.
 
-    What cannot be compiled (an effect such as `jax.debug.print`, several devices, an operation that the compiler does not know)
-    leaves the whole function to XLA, with one warning that names it; an error where `trainc.config.fallback` is off.
+    Around what cannot be compiled (an effect such as `jax.debug.print`, a loop whose trips depend on an argument, an operation
+    that the compiler does not know) the function is compiled in parts, the bodies of such loops too, with one warning that names
+    it. Several devices, and what leaves nothing worth a plan, leave the whole function to XLA. An error where
+    `trainc.config.fallback` is off.
 
     `tune`: as for `trainc.compile`; "max" measures how kernels are cut up, and no operator takes their place. `memory`: None; a
     limit is a UserError, it is not there.

@@ -16,6 +16,13 @@ Program import_graph(const std::string& json, MaskGenerator generator) {
   throw InternalError("import: no front end is called '" + front + "'");
 }
 
+std::vector<std::pair<size_t, std::string>> refused_operations(const std::string& json) {
+  std::vector<std::pair<size_t, std::string>> found;
+  for (auto& [place, reason] : frontend::refused_by_stablehlo(nlohmann::json::parse(json)))
+    found.emplace_back(place, reason);
+  return found;
+}
+
 std::vector<std::string> supported_operations(const std::string& front) {
   if (front == "aten") return frontend::supported_operations();
   if (front == "stablehlo") return frontend::stablehlo_operations();

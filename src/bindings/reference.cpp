@@ -95,6 +95,8 @@ void bind_reference(nb::module_& m) {
   m.def(
       "supported_operations", &supported_operations, nb::arg("front") = "aten",
       "Operations that are compiled; any other of ATen's runs in the framework, any other of StableHLO's is refused.");
+  m.def("refused_operations", &refused_operations, nb::arg("json"),
+        "(place in the body of main, why) of each operation of a StableHLO graph that is not compiled.");
   m.def(
       "import_text",
       [](const std::string& json) {

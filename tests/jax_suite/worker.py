@@ -61,7 +61,7 @@ def outcome(test: unittest.TestCase) -> tuple[str, str]:
 def judge(test: unittest.TestCase, through: Any) -> dict:
     with through.on() as seen:
         how, why = outcome(test)
-    reasons = [record.reason for record in seen.records if record.route == "eager"]
+    reasons = [record.reason for record in seen.records if record.route in ("eager", "split")]
     counts = {"compiled": len(seen.records) - len(reasons), "fell": len(reasons)}
     verdict = {"door": "jit", **counts, "reasons": reasons}
     if how == "skipped":

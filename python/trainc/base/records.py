@@ -26,7 +26,8 @@ class Compilation:
     tune: str = "fast"  # "max": how contractions are cut up is measured
     engine: str = ""  # "core" | "interpreter"
     framework: str = "PyTorch"  # whose program it is, which runs what is not compiled
-    # "compiled" | "split": in parts, around code that depends on tensors' values | "dynamo" | "eager"
+    # "compiled" | "split": in parts, around code that depends on tensors' values (of JAX's: around what is not compiled) |
+    # "dynamo" | "eager"
     route: str = "compiled"
     reason: str = ""  # why not compiled, or why the interpreter
     prints: bool = False  # whether its numbers were others before: `fingerprint` is to tell its graph (numbers/)
@@ -36,6 +37,7 @@ class Compilation:
     gradients: list[int] | None = None  # inputs of its graph that the backward makes gradients of
     forward: Any = None  # executables: .report() -> dict
     whole: bool = False  # `forward` is a whole step
+    parts: list[Any] = field(default_factory=list)  # executables of a step of JAX's that is compiled in parts
     backward: dict[tuple[bool, ...], Any] = field(default_factory=dict)  # by the tangents that were defined
     retaining: dict[tuple[bool, ...], Any] = field(default_factory=dict)  # those that leave the arena as it is (retain_graph)
     fused: Any = None  # the backward together with the optimizer's step (fuse_step=True)
@@ -65,7 +67,7 @@ class Compilation:
 
     def executables(self) -> list[Any]:
         backward = (*self.backward.values(), *self.retaining.values())
-        return [e for e in (self.forward, *backward, self.fused, self.deferred, self.optimizer) if e is not None]
+        return [e for e in (self.forward, *self.parts, *backward, self.fused, self.deferred, self.optimizer) if e is not None]
 
     def reports(self) -> list[dict]:
         return [report_of(executable) for executable in self.executables()]

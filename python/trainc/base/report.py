@@ -82,8 +82,8 @@ def totals(reports: list[dict]) -> Totals:
 def plans_of_a_step(compilation: records.Compilation) -> list[Any]:
     """Forward, one backward (the last of the variants, which differ in the tangents that were there), optimizer."""
     backward = [*compilation.retaining.values(), *compilation.backward.values()]
-    plans = [compilation.forward, compilation.fused or (backward[-1] if backward else None), compilation.optimizer]
-    return [plan for plan in plans if plan is not None]
+    last = compilation.fused or (backward[-1] if backward else None)
+    return [plan for plan in (compilation.forward, *compilation.parts, last, compilation.optimizer) if plan is not None]
 
 
 class Explanation:
@@ -160,7 +160,10 @@ def _section(compilation: records.Compilation, reports: list[dict]) -> str:
         lines.append(f"  {compilation.verified}")
     if compilation.route == "eager":
         return "\n".join([*lines, f"  runs in {compilation.framework}: {compilation.reason}"])
-    if compilation.route == "split":
+    if compilation.route == "split" and compilation.parts:
+        lines.append(f"  compiled in {count(len(compilation.parts), 'part')}, around what runs in {compilation.framework}:")
+        lines += [f"    {reason}" for reason in compilation.reason.split("; ")]
+    elif compilation.route == "split":
         lines.append(f"  compiled in parts, each captured by Dynamo: {compilation.reason}")
     elif compilation.route == "dynamo":
         lines.append(f"  captured by Dynamo{': ' if compilation.reason else ''}{compilation.reason}")

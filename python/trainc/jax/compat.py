@@ -10,6 +10,11 @@ from jax._src import source_info_util
 from jax._src.core import trace_state_clean
 from jax._src.interpreters import mlir
 from jax._src.lax.control_flow import conditionals
+from jax._src.sharding_impls import UnspecifiedValue
+
+from trainc.base import PACKAGE
+
+source_info_util.register_exclusion(PACKAGE)  # what is traced again is of the user's line, not of ours
 
 
 def is_tracing() -> bool:
@@ -20,6 +25,28 @@ def is_tracing() -> bool:
 def line_of(equation: Any) -> str:
     """The user's line of an equation of a jaxpr: "/path/train.py:41:8 (step)"."""
     return source_info_util.summarize(equation.source_info)
+
+
+def bind(equation: Any, values: list[Any], caller: Any = None) -> list[Any]:
+    """An equation of a jaxpr traced again, with its own line and configuration. `caller`: the equation in whose place it stands,
+    the call of a function that may not know its line."""
+    parameters = equation.primitive.get_bind_params(equation.params)
+    names = source_info_util.current_name_stack()
+    names = (names + caller.source_info.name_stack if caller is not None else names) + equation.source_info.name_stack
+    traceback = equation.source_info.traceback
+    if caller is not None and caller.source_info.traceback is not None:
+        traceback = caller.source_info.traceback if traceback is None else traceback + caller.source_info.traceback
+    with source_info_util.user_context(traceback, name_stack=names), equation.ctx.manager:
+        results = equation.primitive.bind(*values, **parameters)
+    return list(results) if equation.primitive.multiple_results else [results]
+
+
+def is_placed(equation: Any) -> bool:
+    """Whether a call says on which devices its values lie."""
+    parameters = equation.params
+    shardings = [*parameters.get("in_shardings", ()), *parameters.get("out_shardings", ())]
+    mesh = parameters.get("ctx_mesh")
+    return not all(isinstance(s, UnspecifiedValue) for s in shardings) or (mesh is not None and not mesh.empty)
 
 
 def module_on_cpu(traced: Any, platform: str) -> Any:
@@ -50,4 +77,4 @@ _ON_CPU = mlir.LoweringParameters(
     override_lowering_rules=((conditionals.platform_index_p, _index_on_cpu), (jax.lax.cond_p, _cond_on_cpu))
 )
 
-__all__ = ["is_tracing", "line_of", "module_on_cpu"]
+__all__ = ["bind", "is_placed", "is_tracing", "line_of", "module_on_cpu"]

@@ -21,10 +21,10 @@ from trainc.base import messages, plans, records, tuning
 from trainc.base.errors import InternalError, NotCompiled, UserError
 from trainc.base.options import CompileOptions
 from trainc.base.report import Explanation
-from trainc.jax import compat, signatures
+from trainc.jax import compat, signatures, split
 from trainc.jax.calls import XlaPlan
 from trainc.jax.device import Host
-from trainc.jax.lowering import lowered, operations_of
+from trainc.jax.lowering import Pairs, lowered, operations_of, pairs_of
 
 jax_jit = jax.jit  # install.py may put ours in its place
 _SHARDED = ("in_shardings", "out_shardings", "device", "backend")  # arguments of jax.jit's that say where a function runs
@@ -46,12 +46,17 @@ class JaxPlans:
 
 
 @dataclasses.dataclass(frozen=True)
-class Made:
-    """For a signature."""
+class Whole:
+    """A function, or a part of one, as one plan."""
 
     plan: XlaPlan
     constants: list[np.ndarray]  # that the plan takes behind the arguments
-    given_away: tuple[tuple[int, int], ...]  # arguments whose memory results may take
+    results: list[Any]  # their types
+    given_away: Pairs  # arguments whose memory results may take
+
+    def __call__(self, *arguments: Any) -> list[Any]:
+        """Within a traced function."""
+        return self.plan([*arguments, *self.constants], self.results, self.given_away)
 
 
 class Jitted:
@@ -123,34 +128,61 @@ class Jitted:
             if made is None:
                 return self._whole(*args, **kwargs)
             arguments = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, jax.core.Tracer)]
-            results = made.plan([*arguments, *made.constants], jax.tree.leaves(traced.out_avals), made.given_away)
-            return jax.tree.unflatten(jax.tree.structure(traced.out_avals), results)
+            return jax.tree.unflatten(jax.tree.structure(traced.out_avals), made(*arguments))
 
         return body
 
-    def _made(self, traced: Any, donated: list[bool], signature: signatures.Signature) -> Made | None:
+    def _made(self, traced: Any, donated: list[bool], signature: signatures.Signature) -> Whole | split.Split | None:
         """None where there is no plan; but for what is too small it is said."""
         if operations_of(traced) < self._least:
             return None
         record = records.Compilation(self._name, str(signature), self._recompiled(signature), framework="JAX")
         records.of(self).append(record)
-        start = time.perf_counter()
         try:
             if self._elsewhere:
                 raise NotCompiled(f"{self._elsewhere[0]} says where it runs")
             if jax.default_backend() != "cpu":
                 raise NotCompiled(f"JAX runs on {jax.default_backend()}; trainc.jit is for its CPU backend")
-            step, constants = lowered(traced, self._name, donated)
-            record.capture_seconds = time.perf_counter() - start
-            options = CompileOptions.of(JaxPlans.device, self._tune)
-            with record.compiling():
-                plan = plans.compile_step(step, options, JaxPlans(options)).forward
+            try:
+                made = self._plan(record, self._name, traced, jax.tree.leaves(traced.out_avals), pairs_of(traced, donated))
+            except (NotCompiled, InternalError) as error:
+                return self._in_parts(record, traced, pairs_of(traced, donated), error)
         except (NotCompiled, InternalError) as error:
             record.route, record.reason = "eager", str(error)
             messages.fell_back(self._name, error, "JAX")
             return None
-        record.engine, record.forward, record.whole = "core", plan, True
-        return Made(plan, constants, step.given_away)
+        record.engine, record.forward, record.whole = "core", made.plan, True
+        return made
+
+    def _plan(self, record: records.Compilation, name: str, traced: Any, results: list[Any], given_away: Pairs) -> Whole:
+        start = time.perf_counter()
+        step, constants = lowered(traced, name, given_away)
+        record.capture_seconds += time.perf_counter() - start
+        options = CompileOptions.of(JaxPlans.device, self._tune)
+        with record.compiling():
+            plan = plans.compile_step(step, options, JaxPlans(options)).forward
+        return Whole(plan, constants, results, given_away)
+
+    def _in_parts(self, record: records.Compilation, traced: Any, given_away: Pairs, error: Exception) -> split.Split:
+        """A function that cannot be one plan, because of `error`; raises it where there is no part worth one."""
+        if not messages.falls_back():
+            raise error
+
+        def compile_(traced: Any, results: list[Any], given_away: Pairs) -> Whole:
+            part = self._plan(record, f"{self._name}, part {len(record.parts) + 1}", traced, results, given_away)
+            record.parts.append(part.plan)
+            return part
+
+        try:
+            made = split.split(traced.jaxpr, self._name, given_away, compile_)
+        except (NotCompiled, InternalError):
+            made = None  # what the whole was refused for is the reason
+        if made is None:
+            record.parts.clear()
+            raise error
+        record.engine, record.route, record.reason = "core", "split", "; ".join(made.reasons)
+        messages.warn(f"{self._name} is compiled in parts, around what runs in JAX: {record.reason}")
+        return made
 
     def _recompiled(self, signature: signatures.Signature) -> str:
         """In what it differs from those before it, and says so; "" for the first, and for one that JAX has forgotten."""

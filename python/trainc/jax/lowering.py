@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -11,41 +10,51 @@ from jaxlib.mlir import ir
 
 from trainc.base.errors import NotCompiled
 from trainc.base.step_graph import StepGraph
-from trainc.jax import compat, wire
+from trainc.jax import compat, equations, wire
 
 PLATFORM = "trainc"  # nobody has registered it: every operation is lowered as for a platform that JAX does not know
 
+Pairs = tuple[tuple[int, int], ...]
 
-def lowered(traced: Any, name: str, donated: list[bool]) -> tuple[StepGraph, list[np.ndarray]]:
-    """Of a function that was traced with all its arguments kept, and the large constants that are inputs behind these. `donated`:
-    of each array among the arguments. NotCompiled where JAX cannot lower it, or it does more than to compute its results."""
+
+def lowered(traced: Any, name: str, given_away: Pairs) -> tuple[StepGraph, list[np.ndarray]]:
+    """Of a function that was traced with all its arguments kept, and the large constants that are inputs behind these.
+    `given_away`: arguments with the results that may take their memory. NotCompiled where JAX cannot lower it, or it does more
+    than to compute its results."""
     effect = _effect(traced.jaxpr)
     if effect is not None:
         raise NotCompiled(effect)
+    arguments, results = (len(jax.tree.leaves(avals)) for avals in (traced.in_avals, traced.out_avals))
+    gone = {i for i, _ in given_away}
+    graph, constants = wire.written(module_of(traced), name, [i in gone for i in range(arguments)])
+    return StepGraph("inference", name, arguments + len(constants), 0, results, lambda: graph, given_away=given_away), constants
+
+
+def module_of(traced: Any) -> ir.Module:
+    """The StableHLO module of a traced function. NotCompiled where JAX cannot lower it, or it runs on several devices."""
     try:
         module = compat.module_on_cpu(traced, PLATFORM)
-    except NotImplementedError as error:  # a primitive that is lowered for platforms by name alone
-        raise NotCompiled(str(error).partition("\n")[0].replace(f" for platform {PLATFORM}", "")) from error
+    except Exception as error:  # a primitive that is lowered for platforms by name alone: they say so in several ways
+        raise NotCompiled(
+            str(error).partition("\n")[0].replace(f" for platform {PLATFORM}", "").replace(f" on {PLATFORM} backend", "")
+        ) from error
     for what in ("partitions", "replicas"):
         with module.context:
             count = ir.IntegerAttr(module.operation.attributes[f"mhlo.num_{what}"]).value
         if count != 1:
             raise NotCompiled(f"it runs on several devices ({count} {what})")
-    graph, constants = wire.written(module, name, donated)
-    inputs, results = len(donated) + len(constants), jax.tree.leaves(traced.out_avals)
-    pairs = _given_away(jax.tree.leaves(traced.in_avals), donated, results)
-    return StepGraph("inference", name, inputs, 0, len(results), lambda: graph, given_away=pairs), constants
+    return module
 
 
-def _given_away(arguments: list[Any], donated: list[bool], results: list[Any]) -> tuple[tuple[int, int], ...]:
+def pairs_of(traced: Any, donated: list[bool]) -> Pairs:
     """The donated arguments with the results that JAX has take their memory: the first with the first of one shape and dtype. (If
     an operation had other pairs, XLA would copy.)"""
     free: dict[tuple, list[int]] = {}
-    for i, argument in enumerate(arguments):
+    for i, argument in enumerate(jax.tree.leaves(traced.in_avals)):
         if donated[i]:
             free.setdefault((argument.shape, str(argument.dtype)), []).append(i)
     pairs = []
-    for i, result in enumerate(results):
+    for i, result in enumerate(jax.tree.leaves(traced.out_avals)):
         of_kind = free.get((result.shape, str(result.dtype)))
         if of_kind:
             pairs.append((of_kind.pop(0), i))
@@ -56,23 +65,15 @@ def _effect(jaxpr: Any) -> str | None:
     """The first operation that does something beside its results, with its line."""
     if not jaxpr.effects:
         return None
-    for equation in _equations(jaxpr.jaxpr):
-        if equation.effects and not any(True for _ in jax.extend.core.jaxprs_in_params(equation.params)):
-            return f"{equation.primitive.name} at {compat.line_of(equation)} does something beside its result"
+    for equation in jaxpr.jaxpr.eqns:
+        if equation.effects:
+            return equations.effect_of(equation)
     return f"it does something beside its results: {', '.join(map(str, jaxpr.effects))}"
 
 
 def operations_of(traced: Any) -> int:
     """How many operations a traced function has, with those of the functions within it."""
-    return sum(1 for _ in _equations(traced.jaxpr.jaxpr))
+    return sum(1 for _ in equations.within(traced.jaxpr.jaxpr))
 
 
-def _equations(jaxpr: Any) -> Iterator[Any]:
-    """Of a jaxpr and those within it."""
-    for equation in jaxpr.eqns:
-        yield equation
-        for inner in jax.extend.core.jaxprs_in_params(equation.params):
-            yield from _equations(inner)
-
-
-__all__ = ["lowered", "operations_of"]
+__all__ = ["lowered", "module_of", "operations_of", "pairs_of"]

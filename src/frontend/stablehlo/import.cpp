@@ -1,6 +1,7 @@
 #include "frontend/stablehlo/import.h"
 
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "frontend/stablehlo/table.h"
@@ -25,6 +26,23 @@ class Importer : public Regions {
     Importer::run(main, arguments);
     for (const Json& name : main.at("returns")) out_.graph.outputs.push_back({output(value(name)), {}});
     return std::move(out_);
+  }
+
+  /// Of the operations of "main", what a row refuses: their results are arguments of what follows.
+  std::vector<RefusedOperation> refused(const Json& root) {
+    functions_ = &root.at("functions");
+    const Json& main = function("main");
+    std::vector<RefusedOperation> found;
+    for (const Json& arg : main.at("args")) unknown(arg);
+    for (size_t i = 0; i < main.at("body").size(); ++i) try {
+        operation(main["body"][i]);
+      } catch (const InternalError& e) {
+        found.push_back({i, e.what()});
+        mapped_.reset();
+        most_nodes_ = static_cast<int64_t>(out_.graph.nodes().size()) + kMostNodes;
+        for (const Json& result : main["body"][i].at("results")) unknown(result);
+      }
+    return found;
   }
 
   Values run(const Json& region, const Values& arguments) override {
@@ -84,6 +102,14 @@ class Importer : public Regions {
     return taken;
   }
 
+  /// A value that only its type is known of. Where that is of no dtype of ours, what takes it has none, either.
+  void unknown(const Json& value) {
+    values_[value.at("name")] = {};
+    try {
+      values_[value.at("name")] = input(type_of(value, value.at("name")), parts_of(value));
+    } catch (const Refused&) { of_no_dtype_.insert(value.at("name").get<std::string>()); }
+  }
+
   /// A result of the program, the other way.
   const Node* output(const Values& v) {
     if (v.size() == 1) return v[0].node;
@@ -123,7 +149,7 @@ class Importer : public Regions {
     const Handler* row = call.is_complex() ? of_complex : of_reals;
     if (!row) call.fail("of complex numbers is not compiled");
     bind(call, results_of(call, *row), node.at("results"));
-    require(static_cast<int64_t>(out_.graph.nodes().size()) <= kMostNodes,
+    require(static_cast<int64_t>(out_.graph.nodes().size()) <= most_nodes_,
             builder_.origin + ": more than " + std::to_string(kMostNodes) + " primitives: a loop of too many trips");
   }
 
@@ -160,6 +186,7 @@ class Importer : public Regions {
 
   const Values& value(const std::string& name) const {
     auto it = values_.find(name);
+    if (of_no_dtype_.contains(name)) throw Refused(builder_.origin + ": an operand's dtype is not compiled");
     require(it != values_.end(), builder_.origin + ": " + name + " is used before it is made");
     return it->second;
   }
@@ -188,7 +215,9 @@ class Importer : public Regions {
   const Json* functions_ = nullptr;
   std::unordered_map<std::string, Values> values_;
   std::map<std::pair<const Node*, const Node*>, const Node*> arguments_;  // complex ones, by their parts
-  std::optional<Dims> mapped_;  // of the tensors for whose elements a region on scalars is read
+  int64_t most_nodes_ = kMostNodes;
+  std::unordered_set<std::string> of_no_dtype_;  // values whose dtype is not ours, when refusals are looked for
+  std::optional<Dims> mapped_;                   // of the tensors for whose elements a region on scalars is read
   Known known_;
 };
 
@@ -200,6 +229,14 @@ namespace trainc::frontend {
 Program import_stablehlo(const nlohmann::json& root) {
   try {
     return stablehlo::Importer().run(root);
+  } catch (const stablehlo::Json::exception& e) {
+    throw InternalError(std::string("import: the wire format is violated: ") + e.what());
+  }
+}
+
+std::vector<RefusedOperation> refused_by_stablehlo(const nlohmann::json& root) {
+  try {
+    return stablehlo::Importer().refused(root);
   } catch (const stablehlo::Json::exception& e) {
     throw InternalError(std::string("import: the wire format is violated: ") + e.what());
   }

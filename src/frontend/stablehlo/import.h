@@ -30,6 +30,13 @@ namespace trainc::frontend {
 
 /// Throws InternalError that names operation and origin of what is refused, or where the module is not as above.
 Program import_stablehlo(const nlohmann::json& root);
+/// An operation of "main" by its place in the body, and why it, or an operation of what it calls, is not compiled.
+struct RefusedOperation {
+  size_t place;
+  std::string reason;
+};
+/// All that `import_stablehlo` would refuse, as if what is refused were computed elsewhere and came as arguments.
+std::vector<RefusedOperation> refused_by_stablehlo(const nlohmann::json& root);
 /// Names of all operations with a row; "complex NAME" of those with one for complex numbers.
 std::vector<std::string> stablehlo_operations();
 

@@ -159,6 +159,25 @@ TEST(StableHlo, WhatIsRefusedIsNamed) {
   EXPECT_THAT(refused({{"nodes", 1}}), HasSubstr("not a module in the wire format"));
 }
 
+TEST(StableHlo, AllThatIsRefusedIsFound) {
+  const json main = function({value("%x", "f32", {2}), value("%f", "f8E4M3FN", {2})},
+                             {node("stablehlo.fft", {"%x"}, {value("%a", "f32", {2})}),
+                              node("stablehlo.negate", {"%a"}, {value("%b", "f32", {2})}),
+                              node("stablehlo.convert", {"%b"}, {value("%c", "f8E4M3FN", {2})}),
+                              node("stablehlo.convert", {"%c"}, {value("%d", "f32", {2})}),
+                              node("stablehlo.convert", {"%f"}, {value("%e", "f32", {2})}),
+                              node("func.call", {"%e"}, {value("%g", "f32", {2})}, {{"callee", "transform"}}),
+                              node("stablehlo.add", {"%g", "%d"}, {value("%h", "f32", {2})})},
+                             {"%h"});
+  json root = module(main);
+  root["functions"]["transform"] =
+      function({value("%t", "f32", {2})}, {node("stablehlo.fft", {"%t"}, {value("%u", "f32", {2})})}, {"%u"});
+  std::vector<size_t> places;
+  for (const auto& [place, reason] : refused_by_stablehlo(root)) places.push_back(place);
+  EXPECT_THAT(places, ElementsAre(0, 2, 3, 4, 5));
+  EXPECT_THAT(refused_by_stablehlo(root).back().reason, HasSubstr("trainc has no row for stablehlo.fft"));
+}
+
 TEST(StableHlo, EveryRowHasAName) {
   for (const std::string& name : stablehlo_operations())
     EXPECT_THAT(name, ::testing::ContainsRegex("^(complex )?(stablehlo|chlo|func|sdy)\\.[a-z0-9_]+$"));
