@@ -39,7 +39,8 @@ from torch._C import (
 )  # fmt: skip
 from torch import (
     _disable_functionalization as disable_functionalization, _from_functional_tensor as from_functional_tensor,
-    _functionalize_enable_reapply_views as reapply_views, _sync as sync_functional_tensor,
+    _functionalize_enable_reapply_views as reapply_views, _functionalize_mutation_counter as writes_of_functional,
+    _sync as sync_functional_tensor,
     _to_functional_tensor as to_functional_tensor,
 )  # fmt: skip
 
@@ -83,6 +84,9 @@ from torch.nn.modules.module import (
     _WrappedHook as WrappedHook,  # around a module's hook that is no full backward hook, where the module is called
     _has_any_global_hook as has_global_module_hooks,
 )  # fmt: skip
+
+# -- autograd's other mode: derivatives that go forward with the tensors ------------------------------------------------------
+from torch.autograd import forward_ad
 
 # -- autograd's engine in the middle of a backward ---------------------------------------------------------------------------
 from torch._C import _will_engine_execute_node as will_execute
@@ -184,6 +188,16 @@ def run_kernel(operator: Any, key: Any, *args: Any) -> Any:
 def forget_kernels(operator: Any) -> None:
     """What the operator remembers of its table of kernels (`py_kernels`), once that was changed."""
     operator._dispatch_cache.clear()
+
+
+def count_writes(tensor: FunctionalTensor) -> int:
+    """How often the memory of a trace's tensor has been written."""
+    return writes_of_functional(tensor.elem)
+
+
+def differentiates_forward() -> bool:
+    """Whether tensors may carry derivatives of forward-mode AD, within `dual_level()`."""
+    return forward_ad._current_level >= 0
 
 
 def last_node(graph: Any) -> Any:

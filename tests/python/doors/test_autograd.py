@@ -7,6 +7,7 @@ import pytest
 import torch
 from conftest import assert_same, gradients
 from torch import nn
+from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
@@ -192,6 +193,20 @@ def test_activation_checkpointing(engine, strict, reentrant, monkeypatch):
         model(x.clone().requires_grad_()).square().sum().backward()
     same_gradients(plain, ours)
     assert "aten.tanh.default" in marked and marked.count("aten.addmm.default") == 1  # the block's, not the one after it
+
+
+@pytest.mark.parametrize("door", ["compile", "backend"])
+@pytest.mark.parametrize("learns", [False, True])
+def test_forward_mode_derivatives_go_through(learns, door):
+    plain = nn.Sequential(nn.Linear(4, 4), nn.Tanh()).requires_grad_(learns)
+    ours = copy.deepcopy(plain)
+    ours = trainc.compile(ours) if door == "compile" else torch.compile(ours, backend="trainc")
+    x, tangent = torch.randn(2, 3, 4)
+    for model in (ours, plain, ours):  # the first compiles, and the last finds what it has compiled
+        model(x)
+        with forward_ad.dual_level():
+            found = forward_ad.unpack_dual(model(forward_ad.make_dual(x, tangent))).tangent
+        assert_same(found.detach(), torch.func.jvp(plain, (x,), (tangent,))[1].detach())
 
 
 def test_autocast_regions(engine, strict):

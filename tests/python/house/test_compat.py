@@ -382,6 +382,11 @@ def test_functional_tensors_wrap_and_sync():
     compat.sync_functional_tensor(wrapped)
     inner = compat.from_functional_tensor(wrapped)
     assert type(inner) is torch.Tensor and inner.shape == (3,)
+    before = compat.writes_of_functional(wrapped)
+    view.mul_(2)  # counts for all that share the memory
+    assert compat.writes_of_functional(wrapped) > before
+    with compat.FunctionalTensorMode():
+        assert compat.count_writes(compat.to_fun(torch.ones(3))) == 0
 
 
 def test_a_functional_tensor_is_told_from_its_fake():
@@ -455,12 +460,15 @@ def test_nothing_is_active_around_a_plain_call():
     assert not compat.caches_parametrizations()
     assert not compat.is_profiled()
     assert not compat.has_global_module_hooks()
+    assert not compat.differentiates_forward()
 
 
 def test_transforms_and_modes_are_seen():
     seen = []
     torch.func.vmap(lambda x: seen.append(compat.functorch_transform()) or x)(torch.ones(2))
     assert seen[0] is not None
+    with compat.forward_ad.dual_level():
+        assert compat.differentiates_forward()
     with compat.FakeTensorMode():
         assert compat.count_dispatch_modes() == 1
     with torch.device("meta"):

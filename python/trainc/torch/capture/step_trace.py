@@ -21,7 +21,7 @@ from torch.fx import traceback as fx_traceback
 
 from trainc.base.errors import NotCompiled, SideEffect
 from trainc.torch import compat
-from trainc.torch.capture import distributed, operation_cache, trace, traced_kernels, turns
+from trainc.torch.capture import checkpoints, distributed, operation_cache, trace, traced_kernels, turns
 from trainc.torch.capture.constants import lift_constants
 from trainc.torch.capture.disguise import Disguise
 from trainc.torch.capture.dtypes import refuse_mixed
@@ -398,7 +398,7 @@ def trace_step(
             modes = trace.ambient()
             args, kwargs = unflatten(structure, tensors[count:-1], numbers)
             in_place = numbers.in_place() if numbers is not None else contextlib.nullcontext()
-            with state.swapped(tensors[:count]), recorder.active(), in_place:
+            with state.swapped(tensors[:count]), recorder.active(), in_place, checkpoints.of_program(tensors[:-1]):
                 result = own.traced(body(*args, **kwargs))
             trace.check_ambient(modes, "the step")
             after = Flattener()

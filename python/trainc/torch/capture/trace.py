@@ -1,4 +1,4 @@
-"""Tracing a module's forward: the settings it runs under, where each operation came from, what a checkpoint covers."""
+"""Tracing a module's forward: the settings it runs under, where each operation came from."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import torch
 
 from trainc.base.errors import SideEffect
 from trainc.torch import compat
+from trainc.torch.capture import checkpoints
 from trainc.torch.capture.structure import Flattener, unflatten
 from trainc.torch.compat import proxy_tensor
-from trainc.torch.graph.wire import RECOMPUTE, is_internal_file
+from trainc.torch.graph.wire import is_internal_file
 from trainc.torch.guards.reads import Reads
 from trainc.torch.guards.state import ModuleState, Snapshot
 from trainc.torch.guards.watch import Watched
@@ -65,6 +66,7 @@ class FlatCall(torch.nn.Module):
             self._until_traced.enter_context(watched.active())
         with contextlib.ExitStack() as stack:
             stack.enter_context(state.swapped(list(flat[:count])))
+            stack.enter_context(checkpoints.of_program(flat))
             if numbers is not None:
                 stack.enter_context(numbers.in_place())
             if first:
@@ -145,8 +147,7 @@ def tracing():
     with contextlib.ExitStack() as stack:
         stack.enter_context(patched(*compat.COMPILING_FLAG, True))
         stack.enter_context(patched(*compat.NODE_OF_CALL, _create_node_with_origin))
-        stack.enter_context(patched(*compat.CHECKPOINT_GENERATOR, _marking_generator))
-        stack.enter_context(patched(*compat.CHECKPOINT_FUNCTION, _MarkingFunction))
+        stack.enter_context(checkpoints.marked())
         stack.enter_context(patched(*compat.CAUSAL_MASK_LOOK, _causal_where_said))
         stack.enter_context(patched(*compat.FAKE_TENSOR_LOG, _SILENT))
         yield
@@ -224,44 +225,3 @@ def _inside_forward(frame: Any) -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-# ---- activation checkpointing ---------------------------------------------------------------------------------------
-# Under AOTAutograd a checkpoint's recomputation is lost (its saved-tensor hooks are off) or fails (reentrant). Its
-# operations are traced once and marked instead: the compiler keeps none of their results for the backward.
-
-
-def _nodes() -> torch.fx.Graph | None:
-    mode = proxy_tensor.get_proxy_mode()
-    return None if mode is None else mode.tracer.graph
-
-
-def _mark(before: torch.fx.Node | None, graph: torch.fx.Graph | None) -> None:
-    if graph is None or before is None:
-        return
-    node = before.next
-    while node.op != "root":
-        if node.op == "call_function":
-            node.meta[RECOMPUTE] = True
-        node = node.next
-
-
-def _last(graph: torch.fx.Graph | None) -> torch.fx.Node | None:
-    return None if graph is None else compat.last_node(graph)
-
-
-def _marking_generator(function: Any, preserve: Any = True, *_: Any, **__: Any):
-    graph = _nodes()
-    before = _last(graph)
-    yield
-    _mark(before, graph)
-
-
-class _MarkingFunction:
-    @staticmethod
-    def apply(function: Any, _preserve: bool, *args: Any) -> Any:
-        graph = _nodes()
-        before = _last(graph)
-        result = function(*args)
-        _mark(before, graph)
-        return result

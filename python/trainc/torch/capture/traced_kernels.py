@@ -2,8 +2,10 @@
 
 `one_hot` refuses a class that is out of range, but leaves its check out where it is traced (the numbers are not known there):
 an operation of ours that the compiler knows stands before it, and checks when the plan runs. The shrinking activations are
-written out in operations with other zeros, and another gradient at NaN: they stay whole, and are rows of the front end. Resizing
-by a given factor takes the factor also where eager's kernels do not look at it."""
+written out in operations with other zeros, and another gradient at NaN: they stay whole, and are rows of the front end. So do
+the margin losses of several classes: of several labels, PyTorch adds up terms for places past the last label, too; of one, a NaN
+and a margin that is just kept have another loss and gradient. Resizing by a given factor takes the factor also where eager's
+kernels do not look at it."""
 
 from __future__ import annotations
 
@@ -76,6 +78,8 @@ def _kernels() -> dict[OpOverload, dict[DispatchKey, Callable[..., Any] | None]]
         _one_hot_of: {DispatchKey.CompositeImplicitAutograd: _one_hot},
         _aten.hardshrink.default: {DispatchKey.Autograd: None},
         _aten.softshrink.default: {DispatchKey.Autograd: None},
+        _aten.multi_margin_loss.default: {DispatchKey.Autograd: None},
+        _aten.multilabel_margin_loss_forward.default: {DispatchKey.Autograd: None},
     }
     for name, written_out in _RESIZES.items():
         packet = getattr(_aten, name)

@@ -89,10 +89,10 @@ def _compiled(
 
 def _separately(plain: Callable[..., Any], compiled: Callable[..., Any], compiler: joint.Compiler) -> Callable[..., Any]:
     """`compiled`; where it writes an input that shares memory with another, `plain` runs in PyTorch; and where gradients of its
-    gradients are taken."""
+    gradients are taken, or derivatives by forward-mode AD."""
 
     def run(*given: Any) -> Any:
-        if compiler.program.often:
+        if compiler.program.often or compat.differentiates_forward():
             return plain(*given)
         try:
             return compiled(*given)

@@ -451,6 +451,7 @@ class CompiledCall:
 def _in_transform() -> bool:
     return (
         compat.functorch_transform() is not None
+        or compat.differentiates_forward()
         or compat.jit_tracing_state() is not None
         or compat.count_dispatch_modes() > 0
         or compat.caches_parametrizations()

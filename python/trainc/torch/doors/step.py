@@ -128,6 +128,8 @@ class TrainStep:
                 raise NotCompiled("a step within torch.nn.utils.parametrize.cached(): enter it in the step")
             if compat.has_global_module_hooks():
                 raise NotCompiled("a hook is registered on all modules: call the function itself")
+            if compat.differentiates_forward():
+                raise NotCompiled("a step has no derivatives that go forward (forward_ad.dual_level()): call the function itself")
             if torch.is_anomaly_enabled():
                 raise NotCompiled("torch.autograd detects anomalies in PyTorch's own operations: call the function itself")
             structure = known.numbers.without_numbers(flattener.flatten((args, kwargs)))

@@ -1,0 +1,78 @@
+"""Operations for which PyTorch's dispatcher has a kernel in Python that only a trace takes: each is one of eager's results, or is
+replaced (capture/traced_kernels.py)."""
+
+import functools
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import trainc
+from trainc.base import records
+from trainc.torch import compat
+from trainc.torch.capture import traced_kernels
+
+# Looked at, and compared with eager by the conformance suite, with NaN, infinities and ties among their inputs.
+LOOKED_AT = {
+    "_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa", "_upsample_lanczos2d_aa", "_upsample_nearest_exact1d",
+    "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "broadcast_tensors", "cudnn_batch_norm", "dropout", "empty", "gru",
+    "hardshrink", "istft", "lstm", "matmul", "multi_margin_loss", "multilabel_margin_loss_forward", "native_batch_norm",
+    "one_hot", "pad_sequence", "rnn_relu", "rnn_tanh", "softshrink", "stft", "tensor_split", "unsafe_chunk",
+    "upsample_bicubic2d",
+    "upsample_bilinear2d", "upsample_linear1d", "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d",
+    "upsample_trilinear3d",
+}  # fmt: skip
+WRITTEN_OUT = {compat.DispatchKey.Autograd, compat.DispatchKey.CompositeImplicitAutograd}
+
+
+def test_all_of_pytorchs_kernels_for_traces_were_looked_at():
+    found = set()
+    for name in dir(torch.ops.aten):
+        packet = getattr(torch.ops.aten, name)
+        if isinstance(packet, compat.OpOverloadPacket):
+            found |= {name for each in packet.overloads() if WRITTEN_OUT & getattr(packet, each).py_kernels.keys()}
+    assert found - LOOKED_AT == set()
+
+
+def margin_losses():
+    """Random cases, as (loss, numbers, *other arguments): labels that end early, of one and of several classes; margins that are
+    just kept; NaN."""
+    draw = torch.Generator().manual_seed(5)
+    for reduction in ("mean", "sum", "none"):
+        x = torch.randint(-2, 3, (6, 5), generator=draw).float() / 2
+        labels = torch.stack([torch.randperm(5, generator=draw) for _ in range(6)])
+        for row, end in enumerate(torch.randint(0, 6, (6,), generator=draw).tolist()):
+            labels[row, end : end + 1] = -1
+        yield functools.partial(F.multilabel_margin_loss, reduction=reduction), x, labels
+        classes, weight = torch.randint(0, 5, (6,), generator=draw), torch.rand(5, generator=draw)
+        for p in (1, 2):
+            with_nan = x.clone()
+            with_nan[2, 1] = float("nan")
+            loss = functools.partial(lambda p, r, x, c, w: F.multi_margin_loss(x, c, p, 0.5, w, reduction=r), p, reduction)
+            yield loss, with_nan, classes, weight
+
+
+@pytest.mark.parametrize("place", range(9))
+def test_margin_losses_are_eagers(place, strict):
+    loss, x, *others = list(margin_losses())[place]
+
+    class Model(nn.Module):
+        def forward(self, x, *others):
+            return loss(x, *others) * 1.5
+
+    found = []
+    for model in (Model(), trainc.compile(Model())):
+        given = x.clone().requires_grad_()
+        result = model(given, *others)
+        result.sum().backward()
+        found += [result.detach(), given.grad]
+    assert [r.route for r in records.of(model)] == ["compiled"]
+    torch.testing.assert_close(found[2:], found[:2], equal_nan=True)
+
+
+def test_kernels_are_pytorchs_again_after_a_trace():
+    before = {operator: dict(operator.py_kernels) for operator in traced_kernels._KERNELS}
+    with traced_kernels.as_eager():
+        assert torch.ops.aten.multi_margin_loss.default.py_kernels != before[torch.ops.aten.multi_margin_loss.default]
+    assert before == {operator: dict(operator.py_kernels) for operator in traced_kernels._KERNELS}
