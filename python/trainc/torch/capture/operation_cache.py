@@ -50,6 +50,7 @@ def quick(cache: OperationCache | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def recognised(cache: OperationCache) -> Iterator[None]:
+    cache.begin()
 
     def functional(mode: Any, *args: Any, **kwargs: Any) -> Any:
         return cache.functional(mode, *args, **kwargs)
@@ -202,9 +203,12 @@ class OperationCache:
 
     def __init__(self) -> None:
         self._results: dict[tuple, Any] = {}
+        self.known = self.seen = 0  # calls that were known, and that were watched
+
+    def begin(self) -> None:
+        """A trace begins, with dispatchers of its own: others may stand in their places already (disguise.py)."""
         self._functional = compat.FUNCTIONAL_DISPATCH.original()
         self._proxy = compat.PROXY_DISPATCH.original()
-        self.known = self.seen = 0  # calls that were known, and that were watched
 
     # -- the first layer, functionalization: with fresh results a known call needs none of them ------------------------
 
