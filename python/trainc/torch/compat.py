@@ -247,6 +247,10 @@ def is_view(tensor: torch.Tensor) -> bool:
     return tensor._is_view()
 
 
+def base_of(view: torch.Tensor) -> torch.Tensor:
+    return view._base
+
+
 def has_gradient_hooks(tensor: torch.Tensor) -> bool:
     return bool(tensor._backward_hooks)
 

@@ -36,11 +36,10 @@ class Holder(nn.Module):
         return self.inner(x) * 2
 
 
-def fsdp1():
-    from torch.distributed.fsdp import FullyShardedDataParallel
+def sharded_within():
+    from torch.distributed.fsdp import fully_shard
 
-    torch.manual_seed(0)
-    return FullyShardedDataParallel(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)), device_id=torch.device("cpu"))
+    return Holder(fully_shard(nn.Linear(6, 3)))
 
 
 def tensor_parallel():
@@ -49,6 +48,33 @@ def tensor_parallel():
 
     model = nn.Sequential(nn.Linear(6, 8))
     return parallelize_module(model, init_device_mesh("cpu", (ranks.RANKS,)), {"0": ColwiseParallel()})
+
+
+def exchanged_within(rank, sharded):
+    """A tensor parallel model through torch.compile, whose graphs exchange tensors; `sharded`: by fully_shard, too, on a mesh of
+    two dimensions, which the graphs are given as an object."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    found = {}
+    for name in ("eager", "trainc"):
+        torch.manual_seed(0)
+        torch.compiler.reset()
+        model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+        names = ("replicas", "parts")
+        mesh = init_device_mesh("cpu", (ranks.RANKS, 1) if sharded else (1, ranks.RANKS), mesh_dim_names=names)
+        parallelize_module(model, mesh["parts"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        if sharded:
+            fully_shard(model, mesh=mesh["replicas"])
+        run = torch.compile(model, backend="trainc") if name == "trainc" else model
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(3):
+            optimizer.zero_grad()
+            run(data(rank if sharded else 0, step)).square().mean().backward()
+            optimizer.step()
+        found[name] = [p.full_tensor().tolist() for p in model.parameters()]
+    return found
 
 
 def wrapped_later(rank):
@@ -137,11 +163,12 @@ def main(rank, folder):
     found = {}
     found["refused"] = {
         "inner DDP": refused(lambda: Holder(wrapper(nn.Linear(6, 3)))),
-        "FSDP": refused(fsdp1),
+        "FSDP": step_refused(sharded_within),
         "DTensor": refused(tensor_parallel),
         "step, all_reduce": step_refused(lambda: nn.Linear(6, 3)),
     }
     found["sharded later"] = wrapped_later(rank)
+    found["tensor parallel"], found["two dimensions"] = exchanged_within(rank, False), exchanged_within(rank, True)
     for door in ("compile", "torch.compile"):
         found[f"collective, {door}"] = collective_in_forward(rank, door)
     ranks.told(rank, folder, found)
@@ -163,8 +190,8 @@ def close(got, wanted, tolerance=2e-6):
     ("case", "says"),
     [
         ("inner DDP", "`inner` is a DistributedDataParallel"),
-        ("FSDP", "is a FullyShardedDataParallel"),
-        ("DTensor", "`0.weight` is a DTensor"),
+        ("FSDP", "`inner` is a FSDPModule, which works beside its forward"),
+        ("DTensor", "`0.weight` is a DTensor, a part of which lies on each process (tensor parallelism)"),
         ("step, all_reduce", ""),
     ],
 )
@@ -174,7 +201,9 @@ def test_what_works_beside_forward_is_refused_before_anything_is_changed(found, 
         assert rank["refused"][case].startswith(("trainc.compile: ", "trainc.train_step: "))
 
 
-@pytest.mark.parametrize("case", ["sharded later", "collective, compile", "collective, torch.compile"])
+@pytest.mark.parametrize(
+    "case", ["sharded later", "tensor parallel", "two dimensions", "collective, compile", "collective, torch.compile"]
+)
 def test_pytorchs_numbers_where_a_model_exchanges_tensors(found, case):
     for rank in found:
         close(rank[case]["trainc"], rank[case]["eager"])

@@ -1,5 +1,5 @@
-"""FSDP2 on two ranks: what lies between its hooks is compiled, and trains as eager FSDP2 does; what is not compiled is PyTorch's,
-and said once. This file is the ranks' program, too."""
+"""FSDP2 and FSDP1 on two ranks: what lies between its hooks is compiled, and trains as eager FSDP does; what is not compiled is
+PyTorch's, and said once. This file is the ranks' program, too."""
 
 import sys
 import time
@@ -57,8 +57,35 @@ def bf16(model):
     return per_layer(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
 
 
-WAYS = {"per layer": per_layer, "whole": whole, "bf16": bf16}
-COMPILED = {"per layer": 2, "whole": 1, "bf16": 2}  # modules
+def fsdp1(model, **flags):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    return FullyShardedDataParallel(model, device_id=torch.device("cpu"), **flags)
+
+
+def fsdp1_per_layer(model, **flags):
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+    return fsdp1(model, auto_wrap_policy=ModuleWrapPolicy({Block}), **flags)
+
+
+def fsdp1_original(model):
+    from torch.distributed.fsdp import ShardingStrategy
+
+    return fsdp1_per_layer(model, use_orig_params=True, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)
+
+
+def fsdp1_bf16(model):
+    from torch.distributed.fsdp import MixedPrecision
+
+    return fsdp1_per_layer(model, mixed_precision=MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
+
+
+WAYS = {
+    "per layer": per_layer, "whole": whole, "bf16": bf16, "fsdp1": fsdp1, "fsdp1 per layer": fsdp1_per_layer,
+    "fsdp1 original": fsdp1_original, "fsdp1 bf16": fsdp1_bf16,
+}  # fmt: skip
+COMPILED = {name: 1 if name in ("whole", "fsdp1") else 2 for name in WAYS}  # modules
 
 
 def data(rank, step):
@@ -78,7 +105,8 @@ def train(shard, rank, compile=lambda model, optimizer: None, seed=None):
         optimizer.zero_grad()
         loss = model(data(rank, step)).float().square().mean()
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        clip = getattr(model, "clip_grad_norm_", None)  # FSDP1's own: its ranks have parts of flat parameters
+        clip(1.0) if clip else nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         losses.append(loss.item())
         model.eval()
@@ -88,8 +116,10 @@ def train(shard, rank, compile=lambda model, optimizer: None, seed=None):
     for module in model.modules():
         if hasattr(module, "reshard"):  # evaluation leaves the outermost one's parameters gathered
             module.reshard()
-    full = [p.full_tensor() for p in model.parameters()]
-    return losses, ranks.digest(full), model
+    if hasattr(model, "summon_full_params"):
+        with model.summon_full_params(model):
+            return losses, ranks.digest([p.clone() for p in model.parameters()]), model
+    return losses, ranks.digest([p.full_tensor() for p in model.parameters()]), model
 
 
 def main(rank, folder):
@@ -130,7 +160,7 @@ def found():
 def test_what_lies_between_the_hooks_is_compiled(found, way):
     for rank in found:
         own = rank[way]
-        if way == "bf16":  # a disturbance of the last bit of float32 is none there
+        if way.endswith("bf16"):  # a disturbance of the last bit of float32 is none there
             ratio = bf16_ratio(own["losses"], rank["per layer"]["eager"], rank["per layer"]["disturbed"], own["eager"])
             assert ratio <= bf16_limit(1)
         else:

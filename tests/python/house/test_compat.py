@@ -311,7 +311,7 @@ def test_hooks_of_tensors_are_seen():
     other.register_post_accumulate_grad_hook(lambda p: None)
     assert compat.has_gradient_hooks(leaf) and not compat.has_accumulation_hooks(leaf)
     assert compat.has_accumulation_hooks(other) and not compat.has_gradient_hooks(other)
-    assert compat.is_view(leaf.view(1, 1)) and not compat.is_view(leaf)
+    assert compat.is_view(leaf.view(1, 1)) and not compat.is_view(leaf) and compat.base_of(leaf.view(1, 1)) is leaf
 
 
 def test_optimizers_hooks_states_and_schedulers():

@@ -15,6 +15,7 @@ import torch
 from trainc.base.errors import NotCompiled, UserError
 from trainc.torch import compat
 
+SHARDED = ("FSDPModule", "FullyShardedDataParallel")
 COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "_dtensor")
 
 
@@ -32,10 +33,10 @@ def beside_forward(model: torch.nn.Module) -> str | None:
     for path, module in model.named_modules():
         if name := _wrapper(module):
             where = f"`{path}`" if path else "the model"
-            return f"{where} is a {name}, which works beside its forward {ADVICE.get(name, ADVICE['FSDP'])}"
+            return f"{where} is a {name}, which works beside its forward {ADVICE[name]}"
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if _is_distributed(tensor):
-            return f"`{name}` is a DTensor {ADVICE['FSDP']}"
+            return f"`{name}` is a DTensor{ADVICE['DTensor']}"
     return None
 
 
@@ -66,9 +67,19 @@ def _active() -> Any:
 
 
 def shards(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """The innermost modules of `fully_shard` within a model (or the model itself)."""
-    sharded = [m for m in model.modules() if _wrapper(m) == "FSDPModule"]
-    return [m for m in sharded if not any(_wrapper(inner) == "FSDPModule" for inner in list(m.modules())[1:])]
+    """The innermost modules of `fully_shard`, or FullyShardedDataParallel, within a model (or the model itself)."""
+    sharded = [m for m in model.modules() if is_shard(m)]
+    return [m for m in sharded if not any(map(is_shard, list(m.modules())[1:]))]
+
+
+def is_shard(module: torch.nn.Module) -> bool:
+    return _wrapper(module) in SHARDED
+
+
+def sharded_part(shard: torch.nn.Module) -> torch.nn.Module | None:
+    """The module that a FullyShardedDataParallel calls between its gathering and its freeing; None of one of `fully_shard`, whose
+    hooks are the module's own."""
+    return shard.module if _wrapper(shard) == "FullyShardedDataParallel" else None
 
 
 def reducing() -> Any:
@@ -83,7 +94,11 @@ def reducing() -> Any:
 ADVICE = {
     "DistributedDataParallel": "on the gradients: compile it alone, trainc.compile(ddp_model, optimizer), or what it wraps",
     "DataParallel": "on copies of the model on several devices: use DistributedDataParallel, a process for each device",
-    "FSDP": "on parts of the parameters: give trainc.compile what fully_shard returned; other sharded models are PyTorch's",
+    "FSDPModule": "on parts of the parameters: give trainc.compile what fully_shard returned",
+    "FullyShardedDataParallel": "on parts of the parameters: give trainc.compile the whole of it, or its layers before they are "
+    "wrapped",
+    "DTensor": ", a part of which lies on each process (tensor parallelism): its layers exchange tensors within forward, which "
+    "no plan does. They are PyTorch's; torch.compile(model, backend='trainc') compiles what lies between the exchanges",
 }
 
 
@@ -95,7 +110,7 @@ def _wrapper(module: Any) -> str | None:
     if parallel is not None and isinstance(module, parallel.DistributedDataParallel):
         return "DistributedDataParallel"
     sharded = sys.modules.get("torch.distributed.fsdp")
-    for name in ("FullyShardedDataParallel", "FSDPModule"):
+    for name in SHARDED:
         if sharded is not None and isinstance(module, getattr(sharded, name, ())):
             return name
     return None
@@ -118,4 +133,5 @@ def collectives(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
     return (n for n in graph.nodes if n.op == "call_function" and getattr(n.target, "namespace", "") in COLLECTIVES)
 
 
-__all__ = ["beside_forward", "compiled_part", "inner_of", "reducing", "refuse_collectives", "replicated", "replicating", "shards"]
+__all__ = ["beside_forward", "compiled_part", "inner_of", "reducing", "refuse_collectives", "replicated", "replicating",
+           "sharded_part", "shards"]  # fmt: skip

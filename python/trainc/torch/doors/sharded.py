@@ -1,8 +1,9 @@
-"""FSDP2 (`fully_shard`): of each innermost sharded module, what its forward does between FSDP's own hooks is compiled.
+"""FSDP2 (`fully_shard`) and FSDP1: of each innermost sharded module, what its forward does between FSDP's own hooks is compiled.
 
 These hooks gather the module's parameters before its forward and its backward, and put ordinary tensors in the place of the
 DTensors; afterwards they free them, and scatter the gradients. None of it may be part of a plan, and all of it stays as it is: a
-compiled call takes the place of the module's `forward` alone. What lies between the sharded modules runs in PyTorch.
+compiled call takes the place of the module's `forward` alone. What lies between the sharded modules runs in PyTorch. A
+FullyShardedDataParallel (FSDP1) has the same in its own forward, and calls the module that it wraps: that call is compiled.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _NOT_ITS_OWN = {*compat.FORWARD_HOOKS, *compat.FORWARD_HOOKS.values(), *compat.B
 
 
 def compile_shards(model: torch.nn.Module, tune: str, **others: Any) -> bool:
-    """False, and nothing is done, where `model` has no module of `fully_shard`."""
+    """False, and nothing is done, where `model` has no sharded module."""
     shards = distributed.shards(model)
     if not shards:
         return False
@@ -34,8 +35,15 @@ def compile_shards(model: torch.nn.Module, tune: str, **others: Any) -> bool:
         hooked = [key for key in compat.BACKWARD_HOOKS if shard.__dict__[key]]
         if hooked:
             raise UserError(f"trainc.compile: {type(shard).__name__} has backward hooks of its own; compile it before they come")
-    for shard in shards:
-        shard.forward = Forward(shard, records.of(model), tune)
+    parts = [distributed.sharded_part(shard) for shard in shards]
+    for found in filter(None, (part and distributed.beside_forward(part) for part in parts)):
+        raise UserError(f"trainc.compile: {found}")
+    for shard, part in zip(shards, parts, strict=True):
+        if part is None:
+            shard.forward = Forward(shard, records.of(model), tune)
+        else:
+            records.share(part, records.of(model))
+            compat.set_compiled_call(part, CompiledCall(part, ModelSettings(None, None, tune)))
     return True
 
 

@@ -84,6 +84,7 @@ class Compiler:
 
     def _first(self, gm: torch.fx.GraphModule, make: Make) -> Specialization:
         distributed.refuse_collectives(gm.graph)
+        _refuse_objects(gm.graph)
         refuse_mixed(node for node in gm.graph.nodes if not wire.is_backward(node))
         self._make, key = make, ()
         if self.symbols is not None:
@@ -186,6 +187,7 @@ class Compiler:
         return _boxed(lambda *inputs: self._of(inputs).forward(inputs))
 
 
+SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 AUTOCAST_BACKWARD = (
     "backward() was called inside torch.autocast; the compiled backward computes each gradient in the type its forward had, "
     "as backward() outside autocast does. Call backward() outside the autocast block."
@@ -207,6 +209,14 @@ def _refuse_sparse(graph: torch.fx.Graph) -> None:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
             raise NotCompiled(f"{wire.origin(node)} ({wire.target_name(node.target)}) gives a tensor of layout {value.layout}")
+
+
+def _refuse_objects(graph: torch.fx.Graph) -> None:
+    """A plan has tensors and numbers for inputs: not the meshes on which PyTorch's sharded tensors lie."""
+    for node in graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        if value is not None and not isinstance(value, (torch.Tensor, bool, int, float, complex, *SYMBOLS)):
+            raise NotCompiled(f"it is given a {type(getattr(value, 'real_obj', value)).__name__}, which no plan can read")
 
 
 def _written(primals: Sequence[torch.fx.Node]) -> set[int]:
@@ -346,13 +356,24 @@ def compile_flat(
     ):  # fmt: skip
         return compat.aot_module_simplified(
             module,
-            list(inputs),
+            [as_traced(tensor) for tensor in inputs],
             fw_compiler=compiler.half,
             bw_compiler=compiler.half,
             inference_compiler=_unwatched(compiler.inference),
             partition_fn=_unwatched(compiler.partition),
             decompositions=decompositions(),
         )
+
+
+def as_traced(given: Any) -> Any:
+    """A parameter that has a gradient of another size, as FSDP1's flat ones have between two steps, and a view of such a one,
+    without that gradient: a trace would make fakes of both."""
+    if not isinstance(given, torch.Tensor):
+        return given
+    leaf = compat.base_of(given) if compat.is_view(given) else given
+    if not leaf.is_leaf or leaf.grad is None or leaf.grad.shape == leaf.shape:
+        return given
+    return given.detach().requires_grad_(given.requires_grad)
 
 
 def _unwatched(work: Callable[..., Any]) -> Callable[..., Any]:
