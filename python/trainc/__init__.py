@@ -21,6 +21,9 @@ __all__ = [
 def compile(model, optimizer=None, *, tune="fast", memory=None, fuse_step=False, verify=False):
     """Compiles `model` (an `nn.Module`) and its optimizer in place; returns both, or the model alone without an optimizer.
 
+    Tensors of any shape, strides and dtype are taken, results have eager's; what has no kernel (`trainc operations` lists those
+    that have) is run by PyTorch. UserError where an argument is none of these kinds: nothing has been changed then.
+
     Of a Keras model on JAX, after `model.compile(...)`: the steps of `fit` and `evaluate` go through `trainc.jit`.
 
     The model is compiled when it is first called, once per signature of its arguments. The objects are the ones given:
@@ -115,7 +118,9 @@ def jit(fun=None, /, *, tune="fast", memory=None, **arguments):
 
 def explain(model, file=None, *, batch=None):
     """What was compiled for `model` (or a train_step, an optimizer, or what `jit` gave), what its framework runs and why, and the
-    memory of a step.
+    memory of a step. Returns an Explanation: `str()` of it is the text, which goes to `file`, too (a path, or something with
+    `write`); `totals` (FLOP and bytes a step), `memory` (bytes), `externs` and `remarks` have the figures. A notebook shows it to
+    unfold. UserError for what is none of these.
 
     `batch`: the arguments of a call (a tuple; a dict of keywords; or one tensor), for which the model is compiled first, but not
     run: the peak of the first step is told before it.
@@ -135,7 +140,8 @@ def report(model, path, *, batch=None):
     ("trace.json"), with the times of the last step that ran within `trainc.profile()`. It runs no step.
 
     `model`: a model, an optimizer, what `train_step` or `jit` returned; or several of PyTorch's in a tuple, the model first.
-    `batch`: as for `explain`.
+    `batch`: as for `explain`. Returns a Report, whose `as_dict()` has the figures: seconds, FLOP, bytes. UserError where `path`
+    is neither .html nor .json, or cannot be written.
     """
     explained = getattr(model, "trainc_explained", None)
     if explained is not None:

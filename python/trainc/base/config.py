@@ -4,51 +4,78 @@ import os
 import re
 import sys
 
-# "core": compiled by trainc._core. "interpreter": the captured graphs run operation by operation in PyTorch (tests, fallback).
 engine: str | None = os.environ.get("TRAINC_ENGINE") or None
-# False: a fault of ours and a model that cannot be captured are errors, raised before the model runs. What PyTorch runs because
-# of a call's own circumstances (tensors that share memory and are written, anomaly detection, an optimizer that is not compiled,
-# a graph of torch.compile's that has no plan) it runs still, with its warning.
+"""Who runs what was captured: "core", compiled by trainc._core; "interpreter", PyTorch, operation by operation (tests, fallback).
+Also TRAINC_ENGINE."""
+
 fallback: bool = True
-# A progress bar on stderr while compiling. None: where stderr is a terminal.
+"""False: a fault of ours and a model that cannot be captured are errors, raised before the model runs. What PyTorch runs because
+of a call's own circumstances (tensors that share memory and are written, anomaly detection, an optimizer that is not compiled,
+a graph of torch.compile's that has no plan) it runs still, with its warning."""
+
+log: str | None = os.environ.get("TRAINC_LOG") or None
+"""With "info", or TRAINC_LOG=info: a line on stderr for each thing that is captured, compiled or found in the cache, and how
+long that took. Warnings come in any case."""
+
 progress: bool | None = None
-# On a GPU: matrix products of so many operations go to cuBLASLt where it can be loaded. Such a plan is no CUDA graph, and each
-# of its launches costs the host some microseconds, which smaller products would not hide. 0: none do.
+"""A progress bar on stderr while compiling. None: where stderr is a terminal."""
+
 vendor_product_flops: int = 2**32
-# On CPUs with AMX: a float32 matrix product may be made of six bfloat16 ones, whatever torch.get_float32_matmul_precision()
-# says: it is as accurate as float32's own (docs/contraction.md), though not bit for bit what other CPUs give.
-# False, or TRAINC_FLOAT32_IN_PARTS=0: float32 multiply-adds alone.
+"""On a GPU: matrix products of so many operations go to cuBLASLt where it can be loaded. Such a plan is no CUDA graph, and each
+of its launches costs the host some microseconds, which smaller products would not hide. 0: none do."""
+
 float32_in_parts: bool = os.environ.get("TRAINC_FLOAT32_IN_PARTS", "1") != "0"
-# tune="max" on a CPU: PyTorch's own operators may take the place of contractions where they are faster (docs/contraction.md).
-# Their sums have another order: False, or TRAINC_FRAMEWORK_CALLS=0, keeps the bits of tune="fast".
+"""On CPUs with AMX: a float32 matrix product may be made of six bfloat16 ones, whatever torch.get_float32_matmul_precision()
+says: it is as accurate as float32's own (docs/contraction.md), though not bit for bit what other CPUs give.
+False, or TRAINC_FLOAT32_IN_PARTS=0: float32 multiply-adds alone."""
+
 framework_calls: bool = os.environ.get("TRAINC_FRAMEWORK_CALLS", "1") != "0"
-# An operator whose error, against float64, is more than so many times that of trainc's kernel is not taken. Eager's convolutions
-# (oneDNN) have up to 5 times that error: a larger number allows what eager itself does.
+"""tune="max" on a CPU: PyTorch's own operators may take the place of contractions where they are faster (docs/contraction.md).
+Their sums have another order: False, or TRAINC_FRAMEWORK_CALLS=0, keeps the bits of tune="fast"."""
+
 framework_error: float = 1.1
-# On a CPU: the logits of a loss are made, and turned into their gradient, in chunks of at most so many rows (docs/schedule.md),
-# where that saves at least so many bytes of memory. loss_chunk_bytes = None: never.
+"""An operator whose error, against float64, is more than so many times that of trainc's kernel is not taken. Eager's convolutions
+(oneDNN) have up to 5 times that error: a larger number allows what eager itself does."""
+
 loss_chunk_rows: int = 512
+"""On a CPU: the logits of a loss are made, and turned into their gradient, in chunks of at most so many rows (docs/schedule.md),
+where that saves at least `loss_chunk_bytes` of memory."""
+
 loss_chunk_bytes: int | None = 64 * 2**20
-# On a CPU: rows of a loss whose label is to be ignored are found when a step runs, and neither their logits nor their gradients
-# are computed (docs/schedule.md), where all rows would take at least so many operations.
+"""How many bytes chunks of a loss must save. None: there are no chunks."""
+
 skip_hidden: bool = True
+"""On a CPU: rows of a loss whose label is to be ignored are found when a step runs, and neither their logits nor their gradients
+are computed (docs/schedule.md), where all rows would take at least `skip_hidden_flops`."""
+
 skip_hidden_flops: int = 2**32
-# Traces per model or step (new sizes of one that has symbols are none). Calls that need another run in PyTorch; a train_step
-# refuses them.
+"""How many operations all rows of a loss must take for hidden ones to be looked for."""
+
 max_signatures: int = 32
-# Operations in the trace of one call: a loop is traced step by step, and takes minutes where it has thousands of them. Longer
-# programs run in PyTorch. Where no gradients are wanted there is less to gain: a shorter program is not worth its compilation.
+"""Traces per model or step (new sizes of one that has symbols are none). Calls that need another run in PyTorch; a train_step
+refuses them."""
+
 max_operations: int = 100_000
+"""Operations in the trace of one call: a loop is traced step by step, and takes minutes where it has thousands of them. Longer
+programs run in PyTorch."""
+
 max_operations_without_gradients: int = 10_000
-# True: every operation is traced in full, also one like an earlier one (docs/capture.md, "Operations that repeat").
+"""The same where no gradients are wanted: there is less to gain, and a shorter program is not worth its compilation."""
+
 trace_in_full: bool = False
-# Compiled plans are kept on disk and found again by the next process. TRAINC_CACHE=0 turns that off.
+"""True: every operation is traced in full, also one like an earlier one (docs/capture.md, "Operations that repeat")."""
+
 cache: bool = os.environ.get("TRAINC_CACHE", "1") != "0"
-# Where, and at most how much ("500MB"). None: TRAINC_CACHE_DIR, or the user's directory for caches; TRAINC_CACHE_SIZE, or 1 GB.
+"""Compiled plans are kept on disk and found again by the next process. TRAINC_CACHE=0 turns that off."""
+
 cache_dir: str | None = None
+"""Where plans are kept. None: TRAINC_CACHE_DIR, or the user's directory for caches."""
+
 cache_size: str | int | None = None
-# Where verify= writes a report of a difference. None: TRAINC_REPORTS_DIR, or the working directory.
+"""At most how much of them, in bytes or as "500MB". None: TRAINC_CACHE_SIZE, or 1 GB."""
+
 reports_dir: str | None = None
+"""Where verify= writes a report of a difference. None: TRAINC_REPORTS_DIR, or the working directory."""
 
 
 def engine_name() -> str:

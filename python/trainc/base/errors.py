@@ -5,10 +5,17 @@ try:
 except ImportError:  # the package without its compiler: capture and the interpreter still work
 
     class UserError(ValueError):
-        """Something that the user can put right; the message says how."""
+        pass
 
     class InternalError(RuntimeError):
-        """A fault of trainc's own; names the operation and the line of the model."""
+        pass
+
+
+UserError.__doc__ = "A ValueError that the user can put right; the message says how. Nothing has been changed when it is raised."
+InternalError.__doc__ = (
+    "A fault of trainc's own; names the operation and the line of the model. It becomes a warning, and PyTorch runs what was to "
+    "be compiled, unless trainc.config.fallback is off."
+)
 
 
 class VerifyError(RuntimeError):

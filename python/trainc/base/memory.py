@@ -34,6 +34,7 @@ class Memory:
 
     @property
     def total(self) -> int:
+        """All of it: what `memory=` limits."""
         return self.fixed + self.saved + self.temporary + self.results
 
     @property
@@ -42,6 +43,7 @@ class Memory:
         return self.total - self.model - self.batch
 
     def with_footprint(self, footprint: dict[str, int]) -> Memory:
+        """The same, with what the plans need: bytes {saved, temporary, results}, and {again_flops}."""
         return dataclasses.replace(self, **footprint)
 
 

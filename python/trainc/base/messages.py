@@ -1,4 +1,4 @@
-"""What trainc says to the user: warnings that come once, and the progress bar."""
+"""What trainc says to the user: warnings that come once, the progress bar, and with TRAINC_LOG=info what goes on."""
 
 import contextlib
 import sys
@@ -44,6 +44,19 @@ def warn_once(key: str, message: str) -> None:
     if key not in _said:
         _said.add(key)
         warn(message)
+
+
+def logs() -> bool:
+    """Whether `info` says anything."""
+    if config.log not in (None, "info"):
+        warn_once("log", f"TRAINC_LOG={config.log!r} is no such level, and is ignored: there is TRAINC_LOG=info")
+    return config.log == "info"
+
+
+def info(message: str) -> None:
+    """What goes on, for whoever asked for it."""
+    if logs():
+        print(f"trainc: {message}", file=sys.stderr, flush=True)
 
 
 def falls_back() -> bool:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from trainc.base import cache, messages
+from trainc.base import cache, messages, records
 from trainc.base.device import Device
 from trainc.base.errors import InternalError
 from trainc.base.memory import Limit
 from trainc.base.options import CompileOptions
+from trainc.base.report import count, totals
 from trainc.base.shared_kernels import SharedKernels
 from trainc.base.step_graph import GraphText, StepGraph, Updates
 
@@ -70,10 +72,13 @@ class _Plans:
             plan = made[0].plan
             return {**made[1], "origins": origins, "compile": plan.compile_record}, plan.save()
 
-        with messages.progress(f"{self.name}, {what}" if what else self.name) as progress:
+        title, start = f"{self.name}, {what}" if what else self.name, time.perf_counter()
+        with messages.progress(title) as progress:
             compiled = lambda: (self._front.executable(compile(progress), False), about())  # noqa: E731
             (executable, entry), digest = cache.through(key, load, compiled, packed)
         executable.graph = self.step.graph
+        if messages.logs():
+            messages.info(f"{title}: {_made(records.report_of(executable))} in {time.perf_counter() - start:.2f} s")
         return executable, entry, digest
 
     @property
@@ -226,6 +231,13 @@ class StepPlan(_Plans):
 
     def _graph_of(self, graph: GraphText) -> Any:
         return self._joint_graph(graph, -1)
+
+
+def _made(report: dict) -> str:
+    """What came of it, in a few words."""
+    work = totals([report])
+    calls = f" and {count(work.externs, 'call')} of the framework" if work.externs else ""
+    return f"{count(work.kernels, 'kernel')}{calls} {'found in the cache' if report.get('from_cache') else 'compiled'}"
 
 
 def facts_of(joint: Any) -> dict:

@@ -57,10 +57,12 @@ class Totals:
 
     @property
     def flops_share(self) -> float:
+        """Of the FLOP, how many are in compiled kernels, from 0 to 1."""
         return self.compiled_flops / self.flops if self.flops else 1.0
 
     @property
     def bytes_share(self) -> float:
+        """Of the bytes that are read and written, how many are so by compiled kernels, from 0 to 1."""
         return self.compiled_bytes / self.bytes if self.bytes else 1.0
 
 
@@ -87,7 +89,8 @@ def plans_of_a_step(compilation: records.Compilation) -> list[Any]:
 
 
 class Explanation:
-    """What `trainc.explain` returns: `str()` of it is the text; the figures are there for programs."""
+    """What `trainc.explain` returns: `str()` of it is the text; the figures are there for programs. `compilations`: a record of
+    each signature (`route`: "compiled", "split", "dynamo" or "eager"; `reason`; `capture_seconds`, `compile_seconds`)."""
 
     def __init__(self, title: str, compilations: list[records.Compilation]):
         self.title = title

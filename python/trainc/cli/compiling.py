@@ -74,6 +74,7 @@ class Compiling(trained.Compiling):
         """A line for each model that was compiled and for each optimizer: what became of it."""
         found = (trainc.explain(each) for each in (*self._alive, *self._attached))
         return sorted({summary(explanation) for explanation in found if explanation.compilations})
+
     def _write_reports(self) -> None:
         """One for each model: report.html, report-2.html, ..."""
         for i, model in enumerate(self._kept):

@@ -16,7 +16,7 @@ from trainc.base.report import Explanation
 
 
 class Report:
-    """`str()` of it says where it is and what it holds; `figures` has the numbers."""
+    """What `trainc.report` returns: `str()` of it says where the file is and what it holds; `as_dict()` has the numbers."""
 
     @classmethod
     def of(cls, explained: list[Explanation], path: Any, peaks: Callable[[], dict] | None = None) -> Report:
@@ -39,6 +39,7 @@ class Report:
             raise UserError(f"trainc.report cannot write {self.path}: {reason}") from None
 
     def as_dict(self) -> dict:
+        """The figures of the page, for programs: seconds, FLOP, bytes, of each kernel and of the step."""
         return self.figures.as_dict()
 
     def __str__(self) -> str:

@@ -165,6 +165,7 @@ class Signatures:
 
     def tell(self, record: records.Compilation, new: Signature) -> None:
         """Says why a program is compiled again. Another mode alone (a first evaluation) is recorded, not warned of."""
+        messages.info(f"{record.name}: captured for {record.signature or 'a call'} in {record.capture_seconds:.2f} s")
         others = ([old.arguments_changed(new), old.modes_changed(new)] for old in reversed(self._compiled))
         told = min(others, key=lambda each: sum(map(len, each)), default=None)
         self._compiled.append(new)

@@ -211,6 +211,8 @@ class Compiling(Finder):
             messages.fell_back(type(module).__name__, error)
             return
         self.compiled += 1
+        with_what = "".join(f", {type(optimizer).__name__}" for optimizer in optimizers)
+        messages.info(f"{type(module).__name__}{with_what}: found by its first call in training")
         self._attached.update(optimizers[:1])
         for optimizer in optimizers[1:]:
             self.made(optimizer)

@@ -178,6 +178,7 @@ class Kernels:
             record, lambda runner: (compiled if runner.name == "core" else InterpretedKernel)(v, name, where)
         )
         self._records.append(record)
+        messages.info(f"{name}: compiled or found in the cache in {record.compile_seconds:.2f} s")
         return kernel
 
 
