@@ -10,7 +10,7 @@ VENV := $(CURDIR)/.venv
 export PATH := $(VENV)/bin:$(PATH)
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build test test-cpp test-python test-torch test-trainers test-distributed test-page test-sanitize stress conformance architectures jax-suite fuzz golden demo bench bench-cuda gpu-kit check-losses wheel lint format clean
+.PHONY: help setup build test test-cpp test-python test-torch test-trainers test-distributed test-page test-sanitize stress conformance architectures jax-suite fuzz golden demo bench bench-cuda gpu-kit check-losses docs sdist wheel lint format clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -138,11 +138,32 @@ gpu-kit: .venv/package.stamp  ## out/gpu-kit: what a machine with a GPU and with
 check-losses: build  ## GPT-2 124M, 4 x 256, 30 steps: losses against eager's own spread, through both doors (about half an hour)
 	python bench/losses.py $(ARGS)
 
-wheel: .venv/package.stamp  ## dist/trainc-*.whl, with the libraries that not every machine has, checked in a fresh environment
-	rm -rf dist/trainc-*.whl build/wheelhouse
-	pip wheel --no-deps --no-build-isolation -w build/wheelhouse .
-	auditwheel repair -w dist build/wheelhouse/trainc-*.whl
-	python tests/wheel.py dist/trainc-*.whl
+sdist: .venv/package.stamp  ## dist/trainc-*.tar.gz: the sources, of which pip builds a wheel
+	rm -rf dist/trainc-*.tar.gz
+	python -c 'from scikit_build_core.build import build_sdist; print(build_sdist("dist"))'
+
+# Another Python's environment has what builds the wheel, and JAX to train with: PyPI's PyTorch brings gigabytes of CUDA, but in WITH
+# it may be named. The wheel is built from the sources of `make sdist`, in build/, where ccache knows what was compiled before.
+.venv-wheel-%/python.stamp: requirements.txt
+	$* -m venv .venv-wheel-$*
+	grep -E '^(scikit_build_core|nanobind|cmake|ninja|tqdm)==' requirements.txt | .venv-wheel-$*/bin/pip install --quiet -r /dev/stdin
+	.venv-wheel-$*/bin/pip install --quiet --only-binary :all: numpy $(WITH)
+	@touch $@
+
+PYTHONS ?= here
+WITH ?= jax==$(shell sed -n 's/^jax==//p' requirements.txt)
+WHEELS := $(filter-out here,$(PYTHONS))
+
+wheel: sdist $(WHEELS:%=.venv-wheel-%/python.stamp)  ## dist/trainc-*.whl of them, checked in fresh environments (PYTHONS="here python3.12" for more)
+	rm -rf dist/trainc-*.whl build/wheelhouse; mkdir -p build/wheelhouse/tmp
+	for name in $(PYTHONS); do \
+	    python=.venv-wheel-$$name/bin/python; if [ $$name = here ]; then python=.venv/bin/python; fi; \
+	    rm -f build/wheelhouse/*.whl; \
+	    TMPDIR=$(CURDIR)/build/wheelhouse/tmp PATH=$$(dirname $$PWD/$$python):$$PATH \
+	        $$python -m pip wheel --quiet --no-deps --no-build-isolation -w build/wheelhouse dist/trainc-*.tar.gz; \
+	    auditwheel repair -w dist build/wheelhouse/trainc-*.whl; \
+	    $$python tests/wheel.py "$$(ls -t dist/trainc-*.whl | head -n 1)"; \
+	done
 
 lint: .venv/package.stamp  ## ruff over the Python code, the layout of the C++ code
 	ruff check python tests bench examples kit

@@ -6,6 +6,7 @@ it, it is imported quickly and without PyTorch, and trains as eager does.
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -20,7 +21,7 @@ SYSTEM = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1
           "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}  # fmt: skip
 
 IMPORTS = "import sys, trainc, trainc._core; assert 'torch' not in sys.modules; print(trainc.__file__)"
-TRAINS = """
+TRAINS = {"torch": """
 import copy, torch, trainc
 torch.manual_seed(0)
 eager = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 1))
@@ -35,7 +36,22 @@ for step in range(5):
     assert abs(losses[0] - losses[1]) <= 2e-6 * abs(losses[0]), losses
 assert [c.route for c in trainc.explain(model).compilations] == ["compiled"]
 print(*losses)
-"""
+""", "jax": """
+import jax, jax.numpy as jnp, trainc
+def step(w, x, y):
+    loss, slope = jax.value_and_grad(lambda w: jnp.mean((jnp.tanh(x @ w) - y) ** 2))(w)
+    return w - 0.1 * slope, loss
+x, y = jax.random.normal(jax.random.key(0), (4, 8)), jax.random.normal(jax.random.key(1), (4, 3))
+w = jax.random.normal(jax.random.key(2), (8, 3))
+ours, eager, compiled, losses = w, w, trainc.jit(step), []
+for _ in range(5):
+    ours, loss = compiled(ours, x, y)
+    eager, wanted = step(eager, x, y)
+    assert abs(loss - wanted) <= 2e-6 * abs(wanted), (loss, wanted)
+    losses += [float(loss)]
+assert [c.route for c in trainc.explain(compiled).compilations] == ["compiled"]
+print(*losses)
+"""}  # fmt: skip
 
 
 def needed(wheel: Path, folder: Path) -> set[str]:
@@ -62,7 +78,7 @@ def main(wheel: Path) -> None:
             assert done.returncode == 0, done.stderr
             return done.stdout
 
-        # PyTorch and NumPy of this environment, so that they are not installed again; its own trainc is not among them.
+        # PyTorch or JAX, and NumPy, of this environment, so that they are not installed again; its own trainc is not among them.
         site = run("-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
         (Path(site) / "packages.pth").write_text(sysconfig.get_path("purelib") + "\n")
         run("-m", "pip", "install", "--quiet", "--no-deps", wheel.resolve())
@@ -70,9 +86,10 @@ def main(wheel: Path) -> None:
         begin = time.perf_counter()
         run("-c", "import trainc")
         seconds = time.perf_counter() - begin
-        losses = run("-c", TRAINS)
+        framework = next((name for name in TRAINS if importlib.util.find_spec(name)), None)
+        trained = f"{framework}'s losses {run('-c', TRAINS[framework]).strip()}" if framework else "no framework to train with"
         said = run("-m", "trainc", "info").splitlines()
-        print(f"{wheel.name}: imported in {seconds:.2f} s with Python's own start, losses {losses.strip()}; {said[0]}, {said[1]}")
+        print(f"{wheel.name}: imported in {seconds:.2f} s with Python's own start; {trained}; {', '.join(said[:2])}")
 
 
 if __name__ == "__main__":

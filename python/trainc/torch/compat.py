@@ -151,6 +151,7 @@ AUTOGRAD_BACKWARD = Patch(torch.autograd, "backward")  # the same
 make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
 EXTRA_KEYS = FunctionalTensor._extra_dispatch_keys  # that a FunctionalTensor takes from what it wraps
 COMPILED_CALL = "_compiled_call_impl"  # of a module: what `module(...)` runs instead of its hooks and forward
+SCRIPT_IGNORES = torch.jit._recursive.ignored_attributes  # a list: attributes of modules that torch.jit.script does not read
 # of every module, beside what its class puts there
 MODULE_ATTRIBUTES = frozenset({
     *torch.nn.Module().__dict__, COMPILED_CALL, "_forward_hooks_with_kwargs", "_forward_hooks_always_called",
@@ -293,6 +294,9 @@ def compiled_call(module: Any) -> Any:
 
 
 def set_compiled_call(module: torch.nn.Module, call: Callable[..., Any]) -> None:
+    """torch.jit.script, which reads a module's attributes and refuses what is no function there, is told to leave it out."""
+    if COMPILED_CALL not in SCRIPT_IGNORES:
+        SCRIPT_IGNORES.append(COMPILED_CALL)
     module._compiled_call_impl = call
 
 

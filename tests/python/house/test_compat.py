@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import copy
 import dataclasses
+import functools
 import inspect
 import re
 import threading
@@ -300,6 +301,9 @@ def test_a_modules_call_can_be_replaced():
     compat.set_compiled_call(module, lambda x: "compiled")
     assert module(torch.ones(1)) == "compiled" and vars(module)[compat.COMPILED_CALL] is compat.compiled_call(module)
     assert compat.uncompiled_call(module)(torch.ones(1)).item() == 2
+    plain = Layer()
+    compat.set_compiled_call(plain, functools.partial(print))  # an object, which torch.jit.script would refuse as an attribute
+    assert torch.jit.script(plain)(torch.ones(1)).item() == 2 and compat.COMPILED_CALL in compat.SCRIPT_IGNORES
     assert compat.compiled_call(copy.deepcopy(module)) is None
     assert compat.checkpointing.checkpoint is checkpoint.checkpoint
 
