@@ -9,12 +9,12 @@ import functools
 
 from trainc.base import config
 from trainc.base.errors import InternalError, UserError, VerifyError
-from trainc.base.messages import VerifyWarning
+from trainc.base.messages import RecompileWarning, TraincWarning, VerifyWarning
 
 __version__ = "0.1.0"
 __all__ = [
-    "InternalError", "UserError", "VerifyError", "VerifyWarning", "__version__", "compile", "config", "explain", "jit", "profile",
-    "report", "train_step",
+    "InternalError", "RecompileWarning", "TraincWarning", "UserError", "VerifyError", "VerifyWarning", "__version__", "compile",
+    "config", "explain", "jit", "profile", "report", "train_step",
 ]  # fmt: skip
 
 

@@ -65,8 +65,8 @@ def directory() -> str | None:
         return where
     messages.warn_once(
         f"cache {where}",
-        f"the cache TRAINC_CACHE_DIR={where}: {reason}; nothing is cached. Name a directory that only you can write, "
-        "or set TRAINC_CACHE=0.",
+        f"the cache {where}: {reason}; nothing is cached, and each start compiles again. Name a directory that only you can "
+        "write in TRAINC_CACHE_DIR, or set TRAINC_CACHE=0.",
     )
     return None
 

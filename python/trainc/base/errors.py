@@ -11,6 +11,7 @@ except ImportError:  # the package without its compiler: capture and the interpr
         pass
 
 
+UserError.__module__ = InternalError.__module__ = "trainc"  # where users find them
 UserError.__doc__ = "A ValueError that the user can put right; the message says how. Nothing has been changed when it is raised."
 InternalError.__doc__ = (
     "A fault of trainc's own; names the operation and the line of the model. It becomes a warning, and PyTorch runs what was to "
@@ -21,6 +22,8 @@ InternalError.__doc__ = (
 class VerifyError(RuntimeError):
     """`verify=`: a compiled step's numbers are not PyTorch's, and `trainc.config.fallback` is off. (Else the same is a
     `VerifyWarning`, and PyTorch goes on.)"""
+
+    __module__ = "trainc"
 
 
 class SideEffect(Exception):

@@ -12,16 +12,23 @@ _NOT_THE_USERS = {"trainc", "torch", "jax", "keras", "tensorflow", "contextlib"}
 
 
 class TraincWarning(UserWarning):
-    """A part of the program runs in its framework; the message says which and why."""
+    """A part of the program runs in its framework; the message says which and why. `python -W ignore::trainc.TraincWarning` has
+    none of them."""
+
+    __module__ = "trainc"  # where users find it
 
 
 class RecompileWarning(UserWarning):
     """A signature of a model is compiled that differs from those before it; the message says in what."""
 
+    __module__ = "trainc"
+
 
 class VerifyWarning(TraincWarning):
     """`verify=`: a compiled step's numbers are not PyTorch's. The message names the operation, the user's line and a file that
     shows it again; training goes on in PyTorch, from eager's numbers."""
+
+    __module__ = "trainc"
 
 
 def recompiled(what: str, why: str) -> None:

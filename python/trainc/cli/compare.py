@@ -142,6 +142,8 @@ def compare(
     program: Program, steps: int, seed: int, ways: list[str], tune: str = "fast", tell: Any = lambda text: None
 ) -> Comparison:  # fmt: skip
     """`ways`: beside "eager"."""
+    if program.kind == "file" and not os.path.exists(program.name):
+        raise UserError(f"can't open file {os.path.abspath(program.name)!r}: no such file")
     if program.kind == "stdin":
         raise UserError("trainc compare runs a program several times, and stdin can be read once: give it a file")
     if steps < 4:
@@ -281,6 +283,8 @@ def seconds(value: float) -> str:
 
 
 def hours(value: float) -> str:
+    if value < 1 / 60:
+        return seconds(value * 3600)
     return f"{value:.3g} h" if value >= 0.1 else f"{value * 60:.2g} min"
 
 

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import TYPE_CHECKING
 
-import torch
-from torch import nn
+if TYPE_CHECKING:  # whoever compares processes needs no PyTorch of its own
+    from torch import nn
 
 FLOOR = 2e-6
 SHARE = 4.0
@@ -18,6 +19,8 @@ SEEDS = (1, 2, 3)
 
 def disturb(model: nn.Module, seed: int) -> None:
     """Multiplies every weight by 1 + 1e-7 N(0, 1), without drawing from the global generator."""
+    import torch
+
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():

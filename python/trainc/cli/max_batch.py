@@ -106,6 +106,8 @@ def report(name: str, rows: int, best: int, sizes: dict[int, int], limit: int) -
             "memory= computes again to need less."
         )
     above = min((b for b in sizes if b > best), default=None)
+    if above is None and best >= LARGEST:
+        return f"{told}\n{best} fit in {readable(limit)}, too ({readable(sizes[best])}); larger ones were not looked at."
     more = f"; {above} would need {readable(sizes[above])}" if above else ""
     return f"{told}\nThe largest that fits in {readable(limit)} is {best} ({readable(sizes[best])}){more}."
 

@@ -61,7 +61,10 @@ def run(program: Program, around: AbstractContextManager) -> None:
             _execute(program)
     except SystemExit:
         raise
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, ImportError) and users(error, error.__traceback__) is None:  # runpy's own: there is no such program
+            print(f"{sys.executable}: {error}", file=sys.stderr)
+            raise SystemExit(1) from None
         sys.excepthook = functools.partial(_show, sys.excepthook)
         raise
 
