@@ -14,6 +14,6 @@ def test_import_brings_little():
 
 def test_the_command_line_brings_no_framework():
     """`trainc --help` answers at once; `trainc compare` leaves PyTorch to the processes that it starts."""
-    code = "import sys, trainc.cli, trainc.cli.compare; from trainc.cli.words import command_line; command_line(); print(*sys.modules)"
+    code = "import sys; from trainc.cli import compare, words; words.command_line(); print(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "numpy", "jax", "tqdm"} & set(found)
