@@ -80,10 +80,6 @@ reports_dir: str | None = None
 
 def engine_name() -> str:
     if engine is not None:
-        if engine not in ("core", "interpreter"):
-            from trainc.base.errors import UserError
-
-            raise UserError(f"TRAINC_ENGINE={engine!r}: there are core and interpreter")
         return engine
     try:
         from trainc import _core

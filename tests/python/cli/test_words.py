@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+import torch
 
 import trainc
 from trainc import cli
@@ -66,7 +67,7 @@ def test_a_wrong_setting_is_told_in_a_line(capsys, monkeypatch):
     assert capsys.readouterr().err.startswith("trainc cache: TRAINC_CACHE_SIZE='lots' is no size")
     monkeypatch.setattr(config, "engine", "steam")
     with pytest.raises(trainc.UserError, match="'steam': there are core and interpreter"):
-        config.engine_name()
+        trainc.compile(torch.nn.Linear(2, 2))(torch.ones(1, 2))
 
 
 def test_a_batch_that_is_the_largest_looked_at_is_no_answer():

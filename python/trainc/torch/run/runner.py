@@ -110,7 +110,9 @@ class Runners:
 
     def __init__(self, device: Host, tune: str = "fast"):
         self.device = device
-        self.now: Runner = RUNNERS[config.engine_name()](device, tune)
+        if (name := config.engine_name()) not in RUNNERS:
+            raise UserError(f"TRAINC_ENGINE={name!r}: there are {' and '.join(RUNNERS)}")
+        self.now: Runner = RUNNERS[name](device, tune)
 
     def make(self, record: Compilation, build: Callable[[Runner], T]) -> T:
         """`build` with the runner of now; where that fails by a fault of ours, with PyTorch."""
