@@ -195,13 +195,14 @@ struct JointGraph {
   double seconds = 0;  // importing and preparing; counted to the forward plan
 
   JointGraph(const std::string& graph, int64_t primals, int64_t forward_outputs, const std::string& name,
-             const std::string& options, int64_t defer_from, const std::string& device, nb::object tuner)
+             const std::string& options, int64_t defer_from, const std::string& device, nb::object tuner,
+             const std::vector<int64_t>& undefined)
       : request(options, device, std::move(tuner)) {
     const auto start = Clock::now();
     compiling(request.options, [&] {
       joint = std::make_unique<compiler::JointGraph>(
           import_graph(graph, request.options.generator), primals, forward_outputs, name, request.options,
-          defer_from < 0 ? std::numeric_limits<int64_t>::max() : defer_from, defer_from < 0);
+          defer_from < 0 ? std::numeric_limits<int64_t>::max() : defer_from, defer_from < 0, undefined);
     });
     seconds = seconds_since(start);
   }
@@ -363,11 +364,12 @@ void bind_compiler(nb::module_& m) {
   m.def("learn", &learn_graph, nb::arg("json"), nb::arg("name"), nb::arg("options"), nb::arg("shared"));
   nb::class_<JointGraph>(m, "JointGraph", "A joint graph, cut into a forward and a backward plan.")
       .def(nb::init<const std::string&, int64_t, int64_t, const std::string&, const std::string&, int64_t,
-                    const std::string&, nb::object>(),
+                    const std::string&, nb::object, const std::vector<int64_t>&>(),
            nb::arg("json"), nb::arg("primals"), nb::arg("forward_outputs"), nb::arg("name"), nb::arg("options"),
            nb::arg("defer_from") = cost::kDeferredBytes, nb::arg("device") = "cpu", nb::arg("tuner") = nb::none(),
+           nb::arg("undefined") = std::vector<int64_t>{},
            "`defer_from`: bytes of an output from which on it is deferred; -1: none is, and forward and backward are "
-           "of one plan.")
+           "of one plan. `undefined`: inputs, tangents among them, that no backward will have.")
       .def("forward", &JointGraph::forward, progress(), shared())
       .def("learn_forward", &JointGraph::learn_forward, nb::arg("shared"))
       .def("backward", &JointGraph::backward, nb::arg("defined"), nb::arg("overwrites") = true,
@@ -392,6 +394,9 @@ void bind_compiler(nb::module_& m) {
       .def("fit_step", &JointGraph::fit_step, nb::arg("budget"), nb::arg("defined"), nb::arg("formulas"),
            nb::arg("updates"))
       .def("cut", &JointGraph::cut, nb::arg("price"))
+      .def_prop_ro(
+          "chunked", [](const JointGraph& j) { return j.joint->chunked(); },
+          "Whether a loss is made in chunks of rows.")
       .def_prop_ro("again_flops", [](const JointGraph& j) { return j.joint->again_flops(); })
       .def_prop_ro("price", [](const JointGraph& j) { return j.joint->price(); })
       .def_prop_ro("deferred_outputs", [](const JointGraph& j) { return j.joint->deferred_outputs(); })

@@ -127,9 +127,11 @@ struct Footprint {
 /// Each plan can be had lowered or compiled; `step` as it is compiled only, of parts that can be had lowered.
 class JointGraph {
  public:
-  /// `one_plan`: forward and backward will be steps of one plan.
+  /// `one_plan`: forward and backward will be steps of one plan. `undefined`: inputs, tangents among them, that no
+  /// backward will have; not of a graph with checkpoints.
   JointGraph(Program, int64_t primals, int64_t forward_outputs, const std::string& name, const CompileOptions&,
-             int64_t deferred_bytes = cost::kDeferredBytes, bool one_plan = false);
+             int64_t deferred_bytes = cost::kDeferredBytes, bool one_plan = false,
+             const std::vector<int64_t>& undefined = {});
   ~JointGraph();
   /// Cuts again, so that the footprint is at most `budget` with the fewest FLOPs done again; where none is, the one
   /// with the least footprint. The losses and gradients are the same to the bit. Gives the footprint. Before any plan
@@ -141,6 +143,8 @@ class JointGraph {
                      const std::vector<Update>&, const CompileOptions&);
   /// What `fit` chose, as a number to give to `cut`; 0: nothing is done again for want of memory.
   double price() const;
+  /// Whether a loss is made in chunks of rows (schedule/chunk.h).
+  bool chunked() const;
   int64_t again_flops() const;
   void cut(double price);
   /// Of forward and backward as they are cut; tangents of anything but a loss, where there is one, count as undefined.

@@ -28,7 +28,7 @@ struct JointGraph::Impl {
   std::vector<const Node*> must_recompute;
   int64_t late_draws_from = 0;
   int64_t forward_outputs = 0, deferred_bytes = 0;
-  bool fuse_chains = true;
+  bool fuse_chains = true, chunked = false;
   double price = 0;
   schedule::Cut cut;
   ArenaLayout forward, backward, deferred;
@@ -57,7 +57,8 @@ struct JointGraph::Impl {
 };
 
 JointGraph::JointGraph(Program joint, int64_t primals, int64_t forward_outputs, const std::string& name,
-                       const CompileOptions& options, int64_t deferred_bytes, bool one_plan)
+                       const CompileOptions& options, int64_t deferred_bytes, bool one_plan,
+                       const std::vector<int64_t>& undefined)
     : impl_(std::make_unique<Impl>()) {
   impl_->name = name;
   impl_->primals = primals;
@@ -67,6 +68,10 @@ JointGraph::JointGraph(Program joint, int64_t primals, int64_t forward_outputs, 
   impl_->tangents = joint.graph.input_count - primals;
   // Cut after the algebra: what the two halves share is one node by then.
   Pipeline pipeline(name + "_joint", options.disabled_passes);
+  require(undefined.empty() || joint.must_recompute.empty(), "tangents are dropped of a graph with checkpoints");
+  if (!undefined.empty())
+    joint.graph = pipeline.run_needed(
+        "drop_undefined_inputs", [&](const Graph& g) { return drop_undefined_inputs(g, undefined); }, joint.graph);
   impl_->must_recompute = joint.must_recompute;
   impl_->late_draws_from = joint.late_draws_from;
   // With checkpoints of the user's the graph is cut as it is: passes might merge away the nodes that he marked.
@@ -82,6 +87,7 @@ JointGraph::JointGraph(Program joint, int64_t primals, int64_t forward_outputs, 
         "chunk_rows",
         [&](const Graph& g) {
           std::optional<Graph> cut = schedule::chunk_rows(g, primals, chunks, &remarks);
+          impl_->chunked = cut.has_value();
           return cut ? std::move(*cut) : remove_dead(g);
         },
         std::move(impl_->graph));
@@ -251,6 +257,7 @@ template <class F> class Search {
 }  // namespace
 
 double JointGraph::price() const { return impl_->price; }
+bool JointGraph::chunked() const { return impl_->chunked; }
 int64_t JointGraph::again_flops() const { return again(*impl_); }
 void JointGraph::cut(double price) { impl_->cut_at(price); }
 

@@ -13,7 +13,7 @@ from trainc.base.memory import Limit
 from trainc.base.options import CompileOptions
 from trainc.base.report import count, totals
 from trainc.base.shared_kernels import SharedKernels
-from trainc.base.step_graph import GraphText, StepGraph, Updates
+from trainc.base.step_graph import GraphText, NotChunked, StepGraph, Updates
 
 
 class FrontEnd(Protocol):
@@ -85,13 +85,14 @@ class _Plans:
     def _runs_on(self) -> str:
         return self._front.device.target()["device"]
 
-    def _joint_graph(self, graph: GraphText, *defer_from: int) -> Any:
-        """The compiler's own object, for this graph or one that differs from it in sizes."""
+    def _joint_graph(self, graph: GraphText, *defer_from: int, step: StepGraph | None = None) -> Any:
+        """The compiler's own object, for the graph of `step`, or one that differs from it in sizes."""
         from trainc import _core
 
+        step = step or self.step
         return _core.JointGraph(
-            graph.text(), self.step.inputs, self.step.outputs, self.name, self._options.for_compiler(), *defer_from,
-            device=self._runs_on, tuner=self._front.tuner(self._options),
+            graph.text(), step.inputs, step.outputs, self.name, self._options.for_compiler(), *defer_from,
+            device=self._runs_on, tuner=self._front.tuner(self._options), undefined=list(step.undefined),
         )  # fmt: skip
 
 
@@ -132,13 +133,23 @@ class JointPlans(_Plans):
         self._joint: Any = None  # made when a part must be compiled
         self._footprint: dict[str, int] | None = None
         self._update_arguments = step.update_arguments()
-        key = self._key("forward", *self._defer_from, *key_of(limit), *(self._update_arguments if limit else []))
-        self.forward, self._facts, self._digest = self._stored(
-            key, lambda progress: self._compile("forward", (), progress), about=lambda: facts_of(self._joint)
+        key = self._key(
+            "forward", *self._defer_from, *undefined_of(step), *key_of(limit), *(self._update_arguments if limit else [])
         )
+        self.forward, self._facts, self._digest = self._stored(
+            key, lambda progress: self._compile("forward", (), progress),
+            about=lambda: {**facts_of(self._joint), **self._facts_of_whole()},
+        )  # fmt: skip
         self.saved_inputs: list[int] = self._facts["saved_inputs"]
         self.saved_bytes: int = self._facts["saved_bytes"]
         self.deferred_outputs: list[int] = self._facts["deferred_outputs"]
+        self.saved_inputs_of_whole: list[int] = self._facts.get("saved_inputs_of_whole", [])
+
+    def _facts_of_whole(self) -> dict:
+        """What the plans of the whole step, which may follow these, keep of its inputs."""
+        if (whole := self.step.whole) is None:
+            return {}
+        return {"saved_inputs_of_whole": list(self._joint_graph(whole.graph, *self._defer_from, step=whole).saved_inputs)}
 
     def footprint(self) -> dict[str, int]:
         """Bytes {saved, temporary, results}, and {again_flops}."""
@@ -152,6 +163,7 @@ class JointPlans(_Plans):
         return (
             (mine.inputs, mine.outputs, mine.name) == (its.inputs, its.outputs, its.name)
             and mine.graph == its.graph
+            and (mine.undefined, mine.whole is None) == (its.undefined, its.whole is None)
             and key_of(self._limit) == key_of(limit)
             and bool(self._defer_from) == defer_small
             and self._update_arguments == its.update_arguments()
@@ -172,10 +184,14 @@ class JointPlans(_Plans):
 
     def _part(self, kind: str, what: str, *arguments: Any) -> Any:
         """A plan that reads the forward's arena. Its key holds the forward plan's hash: they always agree on what lies where."""
-        key = self._key(kind, *self._defer_from, self._digest, *arguments) if self._digest else None
+        parts = *self._defer_from, *undefined_of(self.step), self._digest, *arguments
+        key = self._key(kind, *parts) if self._digest else None
         return self._stored(key, lambda progress: self._compile(kind, arguments, progress), what)[0]
 
     def _compile(self, kind: str, arguments: tuple, progress: Any) -> Any:
+        if self.step.whole is not None and not self._cut().chunked:
+            raise NotChunked
+
         def learn(joint: Any, shared: Any) -> None:
             getattr(joint, f"learn_{kind}")(*arguments, shared)
 
@@ -244,8 +260,13 @@ def facts_of(joint: Any) -> dict:
     """What Python must know of a cut, stored with its forward plan."""
     return {
         "saved_inputs": list(joint.saved_inputs), "saved_bytes": joint.saved_bytes,
-        "deferred_outputs": list(joint.deferred_outputs), "price": joint.price,
+        "deferred_outputs": list(joint.deferred_outputs), "price": joint.price, "chunked": joint.chunked,
     }  # fmt: skip
+
+
+def undefined_of(step: StepGraph) -> list:
+    """What no backward will have, where a result was left out, as a part of a plan's key."""
+    return [] if step.whole is None else [{"undefined": list(step.undefined)}]
 
 
 def key_of(limit: Limit | None) -> list:

@@ -43,6 +43,7 @@ class Compilation:
     fused: Any = None  # the backward together with the optimizer's step (fuse_step=True)
     deferred: Any = None  # makes outputs that the forward left out; compiled when one is first read
     deferred_bytes: int = 0
+    unread: str = ""  # a result that the plans leave to whoever reads it
     optimizer: Any = None
     verified: Any = None  # what verify= found (torch/verify/told.py); its text is told
     fixed: Any = None  # memory.Memory: what no plan can change

@@ -182,6 +182,8 @@ def _section(compilation: records.Compilation, reports: list[dict]) -> str:
         flops, moved = scaled(sum_.flops, "FLOP"), scaled(sum_.bytes, "B")
         lines.append(f"  compiled: {sum_.flops_share:.1%} of {flops}, {sum_.bytes_share:.1%} of {moved}")
     lines += _memory(compilation.memory(), sum_)
+    if compilation.unread:
+        lines.append(f"  not computed unless it is read: {compilation.unread}")
     if compilation.deferred_bytes:
         when = "computed when first read" if compilation.deferred is None else "read, and computed then"
         lines.append(f"  deferred outputs: {scaled(compilation.deferred_bytes, 'B')}, {when}")

@@ -39,6 +39,10 @@ class Updates(Protocol):
         """Makes the updates without a plan, of its other inputs and the gradients."""
 
 
+class NotChunked(Exception):
+    """No loss is made in chunks of rows, where that alone is wanted (`StepGraph.whole`)."""
+
+
 @dataclasses.dataclass(frozen=True)
 class StepGraph:
     """One captured step, or a part of one:
@@ -58,6 +62,9 @@ class StepGraph:
     read: Callable[[], GraphText]  # writes the graph as text; InternalError where that cannot be
     program: Any = None  # the same graph for the framework itself to run
     updates: Updates | None = None  # of a joint graph: those that are expected to run in one plan with its backward
+    undefined: tuple[int, ...] = ()  # "joint": of inputs and tangents, those that no backward will have
+    # "joint": the whole step, of which this one lacks a result; it is wanted only if its loss is made in chunks of rows
+    whole: StepGraph | None = None
     given_away: tuple[tuple[int, int], ...] = ()  # "inference": an input, and an output that may take its memory
 
     @functools.cached_property
@@ -70,8 +77,8 @@ class StepGraph:
 
     def as_text(self) -> StepGraph:
         """The same for whoever keeps it: without the framework's own graph."""
-        graph = self.graph
-        return dataclasses.replace(self, read=lambda: graph, program=None)
+        graph, whole = self.graph, self.whole and self.whole.as_text()
+        return dataclasses.replace(self, read=lambda: graph, program=None, whole=whole)
 
 
-__all__ = ["GraphText", "Kind", "StepGraph", "Updates"]
+__all__ = ["GraphText", "Kind", "NotChunked", "StepGraph", "Updates"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -23,18 +22,19 @@ def captured(
     return StepGraph(kind, name, inputs, tangents, outputs, lambda: wire.graph_text(gm.graph, name, device), gm, updates)
 
 
-def shared_kernels(symbols: Symbols | None, template: Callable[[], Template], name: str, device: Host) -> SharedKernels | None:
-    """Of the graph that `template()` gives for values of `symbols`. None without any, and for devices whose kernels are not
-    shared."""
+def shared_kernels(
+    symbols: Symbols | None, template: Callable[[], Template], name: str, device: Host,
+    changed: Callable[[torch.fx.GraphModule], torch.fx.GraphModule] = lambda gm: gm,
+) -> SharedKernels | None:  # fmt: skip
+    """Of the graph that `template()` gives for values of `symbols`, as it is `changed`. None without any, and for devices whose
+    kernels are not shared."""
     from trainc import _core
 
     if symbols is None or not symbols.sizes or not _core.shares_kernels(_core.target(device.target()["device"])):
         return None
-    return SharedKernels(lambda: [_text_at(template(), bound, name, device) for bound in symbols.others()])
-
-
-def _text_at(template: Template, bound: Any, name: str, device: Host) -> Any:
-    return wire.graph_text(template.at(bound).graph, name, device)
+    return SharedKernels(
+        lambda: [wire.graph_text(changed(template().at(bound)).graph, name, device) for bound in symbols.others()]
+    )
 
 
 __all__ = ["captured", "shared_kernels"]

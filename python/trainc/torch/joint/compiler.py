@@ -33,6 +33,7 @@ from trainc.torch.joint.decompositions import decompositions
 from trainc.torch.joint.reached import TangentsOfGradients
 from trainc.torch.joint.second_order import Program, SecondOrder, modes_now
 from trainc.torch.joint.specialization import Inference, Specialization, TraceContext
+from trainc.torch.joint.unread import Unread
 from trainc.torch.patches import patched
 from trainc.torch.run import rerun
 from trainc.torch.run.runner import Runners
@@ -53,6 +54,12 @@ class Compiler:
         self._specializations: dict[tuple, Specialization] = {}
         self._template: Template | None = None
         self.shared = shared_kernels(symbols, lambda: self._template, record.name, self.device)
+        self.reads_all = False  # whether the program reads a result that was left out (unread.py)
+        # of the graph without a result that is left to whoever reads it
+        self.shared_without = shared_kernels(
+            symbols, lambda: self._template, record.name, self.device, lambda gm: self._without(gm)
+        )
+        self._without: Callable[[torch.fx.GraphModule], torch.fx.GraphModule]  # after the partition
         self._make: Make | None = None
         self.reached = TangentsOfGradients()
         self.operations: operation_cache.OperationCache | None = None  # what an earlier trace of the same program has met
@@ -115,7 +122,8 @@ class Compiler:
         reached = self.reached.gradients(gradients, tangents)
         self._draws = rerun.draws(gm.graph)
         context = TraceContext(len(primals), constants, num_fwd_outputs, reached, _written(primals), self._draws, self.device)
-        first = self._first(gm, lambda gm, record: Specialization(self, gm, record, context))
+        self._without = lambda gm: Unread.of(gm, count, num_fwd_outputs, is_sample=True).narrow
+        first = self._first(gm, lambda gm, record: Specialization(self, gm, record, context, may_be_unread=True))
         # What the backward reads of what the caller holds: primals, and (from `count` on) results of the forward.
         held = context.held
         saved = [primals[i] if i < count else forward_outputs[i - count] for i in held]

@@ -46,6 +46,10 @@ class Outputs:
         self._copied: list[int] = []
         self._with_gaps: list[tuple[int, torch.Size, tuple[int, ...]]] = []
 
+    def shared(self) -> set[int]:
+        """The outputs that are parts of others, or of inputs, and those that they are parts of."""
+        return {i for i, *_ in (*self._of_inputs, *self._of_outputs)} | {base for _, base, _ in self._of_outputs}
+
     def settle(self, executable: Any) -> None:
         """Once there is a plan: what it gives otherwise than the program."""
         given = self._nodes[: self._count]

@@ -6,6 +6,7 @@ length, which tells the backward whose it is.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
@@ -16,18 +17,21 @@ import torch
 from trainc.base import interrupts
 from trainc.base.errors import NotCompiled
 from trainc.base.records import Compilation
+from trainc.base.shared_kernels import SharedKernels
+from trainc.base.step_graph import NotChunked, StepGraph
 from trainc.torch import compat
 from trainc.torch.compat import disable_current_modes
 from trainc.torch.device import Host
 from trainc.torch.graph.captured import captured
 from trainc.torch.guards.overlap import Apart
 from trainc.torch.joint.outputs import Outputs
+from trainc.torch.joint.unread import Unread
 from trainc.torch.optimizers.updates import Misfit, PlanMemory, PlanUpdates, ScalarKey, Slot, Updates, distinct_keys
 from trainc.torch.run.deferred import Pending
 from trainc.torch.run.executable import CoreExecutable
 from trainc.torch.run.pool import Pool
 from trainc.torch.run.rerun import Rerun
-from trainc.torch.run.runner import Executable, Joint, attempt
+from trainc.torch.run.runner import Executable, Joint, Runner, attempt
 
 Tensor = torch.Tensor
 
@@ -78,9 +82,11 @@ class TraceContext:
 
 class Specialization:
     def __init__(
-        self, compiler: Any, gm: torch.fx.GraphModule, record: Compilation, context: TraceContext, outputs_: Outputs | None = None
-    ):
-        """`outputs_`: those of a specialization that this one replaces; they were taken from `gm` already."""
+        self, compiler: Any, gm: torch.fx.GraphModule, record: Compilation, context: TraceContext,
+        outputs_: Outputs | None = None, may_be_unread: bool = False,
+    ):  # fmt: skip
+        """`outputs_`: those of a specialization that this one replaces; they were taken from `gm` already. `may_be_unread`: a
+        result may be left to whoever reads it (unread.py)."""
         self._compiler, self._record, self._context = compiler, record, context
         self.apart = Apart()
         inputs = context.primals + len(context.constants)
@@ -88,8 +94,7 @@ class Specialization:
         outputs = next(iter(gm.graph.find_nodes(op="output"))).args[0]
         self._gradients = [i for i, made in enumerate(outputs[context.forward_outputs :]) if made is not None]
         record.gradients = self._gradients
-        step = captured("joint", gm, record.name, context.device, inputs, context.forward_outputs)
-        self._tangents = step.tangents
+        self._tangents = len(list(gm.graph.find_nodes(op="placeholder"))) - inputs
         self._fusion = compiler.fusion
         self._fused: dict[tuple, tuple[PlanUpdates, Any, PlanMemory] | None] = {}
         self._unmade: dict[tuple[bool, ...], list[int]] = {}  # by the tangents that are defined
@@ -100,25 +105,45 @@ class Specialization:
         self._overwriting: dict[tuple[bool, ...], Any] = {}  # backward plans, by the tangents that are defined
         self._retaining: dict[tuple[bool, ...], Any] = {}
         record.backward, record.retaining, record.deferred = self._overwriting, self._retaining, None
-        step = dataclasses.replace(step, updates=self._expected_updates())
-        # A limit is of one batch's sizes, and is met with numbers that kernels for other sizes would not have.
-        shared = compiler.shared if record.limit is None else None
+        self._unread = self._left_out(gm, inputs) if may_be_unread and not compiler.reads_all else None
+        self._unread_plan: Executable | None = None
+        self._all: Specialization | None = None  # of the whole program, once the result was read
+
+        whole = captured("joint", gm, record.name, context.device, inputs, context.forward_outputs)
+
+        def joint_by(runner: Runner, defer_small: bool) -> Joint:
+            if (unread := self._unread) is not None:
+                step = captured("joint", unread.narrow, record.name, context.device, inputs, unread.forward_outputs)
+                step = dataclasses.replace(step, undefined=unread.undefined, whole=whole)
+                with contextlib.suppress(NotChunked):
+                    return self._joint_by(runner, step, compiler.shared_without, defer_small)
+                self._unread = None
+            return self._joint_by(runner, whole, compiler.shared, defer_small)
 
         def joint_of(defer_small: bool) -> tuple[Joint, list[int]]:
-            asked = shared, record.limit, defer_small, context.kept()
-            joint = compiler.runners.make(record, lambda runner: runner.joint(step, *asked))
+            joint = compiler.runners.make(record, lambda runner: joint_by(runner, defer_small))
             return joint, [i for i in joint.saved_inputs if not context.is_constant(i)]
 
         joint, held = joint_of(False)
+        if self._unread is not None and self._unread.is_given_away(held, joint.forward.aliases, inputs):
+            self._unread = None
+            joint, held = joint_of(False)
         if context.last is None:
             context.held = held
+            if self._unread is not None:  # the plans of the whole program may follow
+                also = {i for i in joint.saved_inputs_of_whole if not context.is_constant(i)} - {inputs + self._unread.index}
+                context.held = sorted(also.union(held))
         elif not set(held) <= set(context.held):
             # A result that the backward wants is held where it is small, and lies in the arena (deferred) where it is large.
             joint, held = joint_of(True)
             if not set(held) <= set(context.held):
                 raise NotCompiled("the backward for these sizes keeps other tensors of the caller's")
         self._joint, self._like = joint, context.last
-        record.forward, record.footprint = joint.forward, joint.footprint
+        if self._like is not None and (self._like._unread is None) != (self._unread is None):  # it gives other results
+            self._like = None
+        record.forward, record.footprint, record.unread = joint.forward, joint.footprint, ""
+        if (unread := self._unread) is not None:
+            record.unread, record.footprint = unread.described(), lambda: unread.with_copies(joint.footprint())
         if self._like is not None:
             joint.forward.share_memory(self._like._joint.forward)
         self.arena_bytes = context.arena_bytes(joint.saved_bytes)
@@ -128,8 +153,23 @@ class Specialization:
         record.deferred_bytes = sum(meta.numel() * meta.itemsize for meta in self._deferred_metas)
         context.by_arena[self.arena_bytes] = context.last = self
 
+    def _left_out(self, gm: torch.fx.GraphModule, inputs: int) -> Unread | None:
+        if self._record.limit is not None or self._compiler.verification is not None:
+            return None
+        found = Unread.of(gm, inputs, self._context.forward_outputs)
+        return None if found is None or found.index in self._outputs.shared() else found
+
+    def _joint_by(self, runner: Runner, step: StepGraph, shared: SharedKernels | None, defer_small: bool) -> Joint:
+        limit = self._record.limit
+        # A limit is of one batch's sizes, and is met with numbers that kernels for other sizes would not have.
+        shared = shared if limit is None else None
+        step = dataclasses.replace(step, updates=self._expected_updates())
+        return runner.joint(step, shared, limit, defer_small, self._context.kept())
+
     def forward(self, inputs: Sequence[Tensor]) -> list[Any]:
         """(the user's outputs..., arena)"""
+        if self._unread is not None and (self._compiler.reads_all or compat.saved_tensors_are_packed()):
+            return self._whole().forward(inputs)
         self._context.pending.settle()  # or their arena could not be used again
         return self._call(inputs)
 
@@ -138,10 +178,12 @@ class Specialization:
         if self._compiler.writes:
             self.apart.check(inputs, self._compiler.writes)
         arena = context.pool.tensor(self.arena_bytes, torch.uint8, (self.arena_bytes,), (1,))
-        if self._graph is not None:
+        if self._graph is not None or self._unread is not None:
             arena.trainc_rerun = Rerun(inputs, context.written, context.device, context.draws, self._graph)
         look = self._look_at(inputs)
         results = self._joint.forward([*inputs, *context.constants], arena)
+        if self._unread is not None:
+            results = self._unread.give(results, inputs, context.device.torch, self._read)
         if self._deferred_metas:
             tensors = context.pending.tensors(self._deferred_metas, context.device.torch, lambda: self._deferred(arena))
             for i, tensor in zip(self._joint.deferred_outputs, tensors, strict=True):
@@ -165,6 +207,8 @@ class Specialization:
     def backward(
         self, held: Sequence[Tensor], arena: Tensor, tangents: Sequence[Tensor | None], in_parts: bool = False
     ) -> Any:
+        if self._unread is not None and self._unread.wants(tangents):
+            return self._backward_of_all(arena, tangents, in_parts)
         if self._compiler.before_backward is not None:
             self._compiler.before_backward()
         context = self._context
@@ -212,6 +256,40 @@ class Specialization:
                 return [None] * len(context.reached)
         return run()
 
+    # -- a result that is left to whoever reads it (unread.py) --------------------------------------------------------
+
+    def _read(self, bases: list[Tensor]) -> Tensor:
+        unread, context = self._unread, self._context
+        self._compiler.reads_all = True
+        if self._unread_plan is None:
+            step = captured("inference", unread.graph, self._record.name, context.device, len(bases), 1)
+            self._unread_plan = self._compiler.runners.make(self._record, lambda runner: runner.inference(step))
+        return self._unread_plan(bases)[0]
+
+    def _whole(self) -> Specialization:
+        """The plans of the whole program, which serve later calls, too."""
+        if self._all is None:
+            whole = Specialization(self._compiler, self._unread.whole, self._record, self._context, self._outputs)
+            whole.apart = self.apart
+            self._compiler.replace(self, whole)
+            self._all = whole
+        return self._all
+
+    def _backward_of_all(self, arena: Tensor, tangents: Sequence[Tensor | None], in_parts: bool) -> Any:
+        """The backward of a call one of whose results was left out, and has a gradient: the call is done once more."""
+        rerun = getattr(arena, "trainc_rerun", None)
+        inputs = rerun.inputs() if rerun is not None else None
+        if inputs is None:
+            raise RuntimeError(
+                f"{self._record.name}: a tensor that the gradient needs was changed in place since the call; take the gradient "
+                "of all its results before the optimizer's step"
+            )
+        self._compiler.reads_all = True
+        whole = self._whole()
+        with rerun.generator(), torch.no_grad():
+            *results, arena = whole._call(inputs)
+        return whole.backward(self._context.held_of(inputs, results), arena, tangents, in_parts)
+
     # -- beside PyTorch (verify=) -------------------------------------------------------------------------------------
 
     def _look_at(self, inputs: Sequence[Tensor]) -> Any:
@@ -251,6 +329,11 @@ class Specialization:
     # -- with the optimizer's step (fuse.py) --------------------------------------------------------------------------
 
     @property
+    def _forward_outputs(self) -> int:
+        """Of the plans."""
+        return self._context.forward_outputs if self._unread is None else self._unread.forward_outputs
+
+    @property
     def _fuses(self) -> bool:
         return self._fusion is not None and bool(self._gradients) and self._joint.fuses
 
@@ -268,7 +351,7 @@ class Specialization:
 
     def _plan_updates(self, updates: Updates, keys: list[ScalarKey]) -> PlanUpdates:
         context = self._context
-        first = context.primals + len(context.constants) + self._tangents + context.forward_outputs
+        first = context.primals + len(context.constants) + self._tangents + self._forward_outputs
         primals = [slot.primal for slot in updates.slots]
         return PlanUpdates(*distinct_keys(keys), primals, primals, first, context.device)
 
@@ -299,7 +382,7 @@ class Specialization:
         plan, executable, memory = self._fused[key]
         self._record.fused = executable
         primals = context.primals + len(context.constants)
-        inputs: list[Tensor | None] = [*[None] * primals, *tangents, *[None] * context.forward_outputs]
+        inputs: list[Tensor | None] = [*[None] * primals, *tangents, *[None] * self._forward_outputs]
         for i, tensor in zip(self._joint.saved_inputs, kept, strict=True):
             inputs[i if i < primals else i + len(tangents)] = tensor
         for slot in slots:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from trainc.base.step_graph import StepGraph, Updates
+from trainc.base.step_graph import NotChunked, StepGraph, Updates
 from trainc.torch import compat
 from trainc.torch.device import HOST, Host
 from trainc.torch.graph import wire
@@ -204,6 +204,8 @@ class Interpreter:
     def joint(
         self, step: StepGraph, shared: Any = None, limit: Any = None, defer_small: bool = False, kept: list[int] | None = None
     ) -> InterpretedJoint:
+        if step.whole is not None:
+            raise NotChunked
         return InterpretedJoint(step.program, step.inputs, step.outputs, step.name, self.device, kept)
 
     def whole(self, step: StepGraph, shared: Any = None, limit: Any = None) -> InterpretedStep:
