@@ -318,6 +318,13 @@ def test_hooks_of_tensors_are_seen():
     assert compat.is_view(leaf.view(1, 1)) and not compat.is_view(leaf) and compat.base_of(leaf.view(1, 1)) is leaf
 
 
+def test_hooks_on_what_is_saved_are_seen():
+    assert not compat.saved_tensors_are_packed()
+    with torch.autograd.graph.save_on_cpu():
+        assert compat.saved_tensors_are_packed()
+    assert not compat.saved_tensors_are_packed()
+
+
 def test_optimizers_hooks_states_and_schedulers():
     p = torch.ones(2, requires_grad=True)
     optimizer = torch.optim.Adam([p])
