@@ -55,11 +55,11 @@ class Run:
         torch.manual_seed(2)
         self.draws = torch.get_rng_state()
 
-    def step(self, use: str, length: int = LENGTH) -> None:
-        """One step; `use`: what becomes of the logits."""
+    def step(self, use: str, length: int = LENGTH, share: float = 0.3) -> None:
+        """One step; `use`: what becomes of the logits; `share`: of the rows, those that have a label."""
         torch.set_rng_state(self.draws)
         words, labels = torch.randint(1, WORDS, (2, BATCH, length), generator=self.generator)
-        labels = torch.where(torch.rand(BATCH, length, generator=self.generator) < 0.3, labels, -100)
+        labels = torch.where(torch.rand(BATCH, length, generator=self.generator) < share, labels, -100)
         with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
             result = self.model(words, labels)
         loss, logits = result["loss"], result["logits"]
@@ -142,6 +142,15 @@ def test_who_does_not_read_them_pays_for_no_row_without_a_label():
     assert any("guard" in step for report in explanation.reports[0] for step in report["steps"])
 
 
+def test_a_text_without_hidden_rows_is_left_as_it_is():
+    runs = Run(True), Run(False)
+    for share in (1.0, 0.3, 1.0):
+        for run in runs:
+            run.step("left", share=share)
+    assert left_out(runs[0]) == [False]
+    assert_sees_as_eager(*runs)
+
+
 def test_sizes_that_change_and_a_reader_in_the_middle():
     runs = Run(True), Run(False)
     for use, length in (("left", 29), ("left", 40), ("left", 33), ("read late", 40), ("left", 29), ("left", 50), ("left", 40)):
@@ -161,7 +170,7 @@ def test_what_shares_memory_with_them_or_makes_them_is_not_the_callers(gives):
     assert_sees_as_eager(*runs)
 
 
-def test_saved_tensors_that_are_packed(monkeypatch):
+def test_saved_tensors_that_are_packed():
     runs = Run(True), Run(False)
     for use in ("left", "gradient", "left"):
         for run in runs:

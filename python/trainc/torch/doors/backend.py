@@ -155,13 +155,13 @@ def _by_sizes(gm: torch.fx.GraphModule, examples: Sequence[Any], tune: str) -> C
 
         def static() -> Callable[..., Any]:
             module, compiler = WithNumbers(gm, inputs, given), joint.Compiler(record, runners)
-            compiler.program = GraphAgain(record.name, gm, module)
+            compiler.program, compiler.first_inputs = GraphAgain(record.name, gm, module), [*fixed, *moving]
             return _separately(module, joint.compile_flat(module, overlap.apart([*fixed, *moving]), record, compiler), compiler)
 
         def symbolic(symbols: Symbols) -> family.Serve:
             compiler = joint.Compiler(record, runners, symbols)
             module = WithNumbers(gm, inputs)
-            compiler.program = GraphAgain(record.name, gm, module)
+            compiler.program, compiler.first_inputs = GraphAgain(record.name, gm, module), [*fixed, *moving]
             compiled = _separately(module, joint.compile_flat(module, overlap.apart(symbols.inputs), record, compiler), compiler)
             return lambda tensors, record: compiled if compiler.add_sizes(tensors, record) else None
 

@@ -356,7 +356,7 @@ class CompiledCall:
             self._signatures.variants.state, attempt.call.structure, attempt.traces.snapshot, watched, reads, dress, program,
             in_backward,
         )  # fmt: skip
-        compiler.operations = attempt.operations
+        compiler.operations, compiler.first_inputs = attempt.operations, originals
         with tracing(), disguise.active(), call.watched():
             compiler.is_users, compiler.result = reads.is_users, lambda: call.result
             compiled = joint.compile_flat(call, inputs, attempt.record, compiler)

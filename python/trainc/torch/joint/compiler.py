@@ -33,7 +33,7 @@ from trainc.torch.joint.decompositions import decompositions
 from trainc.torch.joint.reached import TangentsOfGradients
 from trainc.torch.joint.second_order import Program, SecondOrder, modes_now
 from trainc.torch.joint.specialization import Inference, Specialization, TraceContext
-from trainc.torch.joint.unread import Unread
+from trainc.torch.joint.unread import Unread, hides_rows
 from trainc.torch.patches import patched
 from trainc.torch.run import rerun
 from trainc.torch.run.runner import Runners
@@ -54,7 +54,9 @@ class Compiler:
         self._specializations: dict[tuple, Specialization] = {}
         self._template: Template | None = None
         self.shared = shared_kernels(symbols, lambda: self._template, record.name, self.device)
-        self.reads_all = False  # whether the program reads a result that was left out (unread.py)
+        # A result may be left out (unread.py) where the program does not read it; its first inputs tell whether that pays.
+        self.first_inputs: Sequence[Any] = ()
+        self.reads_all = False
         # of the graph without a result that is left to whoever reads it
         self.shared_without = shared_kernels(
             symbols, lambda: self._template, record.name, self.device, lambda gm: self._without(gm)
@@ -122,6 +124,9 @@ class Compiler:
         reached = self.reached.gradients(gradients, tangents)
         self._draws = rerun.draws(gm.graph)
         context = TraceContext(len(primals), constants, num_fwd_outputs, reached, _written(primals), self._draws, self.device)
+        with compat.disable_current_modes():  # these are no tensors of the trace
+            self.reads_all = not hides_rows(gm, self.first_inputs)
+        self.first_inputs = ()
         self._without = lambda gm: Unread.of(gm, count, num_fwd_outputs, is_sample=True).narrow
         first = self._first(gm, lambda gm, record: Specialization(self, gm, record, context, may_be_unread=True))
         # What the backward reads of what the caller holds: primals, and (from `count` on) results of the forward.

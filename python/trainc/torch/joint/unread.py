@@ -6,6 +6,8 @@ the loss alone. Where the matrix is no result, it is made in chunks of rows, and
 operand of its product, and a copy of the weight, which an optimizer may change before somebody looks. The caller gets a tensor
 whose elements are computed when they are first read (run/deferred.py). Once they were read, or had a gradient of their own, the
 plans of the whole program serve the calls that follow.
+
+A program whose first batch has a label in nearly every row (a text packed into blocks) has nothing to gain, and is left as it is.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ _MOVES = frozenset({
 _PRODUCTS = frozenset({aten.mm.default, aten.addmm.default, aten.bmm.default})
 _BY_ELEMENT = frozenset({aten._to_copy.default, aten.mul.Tensor, aten.div.Tensor, aten.tanh.default})  # by a number, if by any
 _LOSSES = frozenset({aten._log_softmax.default})
+_WORTHWHILE = 0.1  # of a batch's labels: what pays for the copy of the weight, and for kernels of several sizes
 
 
 class Unread:
@@ -167,10 +170,23 @@ def _base(operand: Node) -> Node:
 
 
 def _is_worth_it(product: Node) -> bool:
-    value, operand = product.meta["val"], next(a for a in reversed(product.args) if isinstance(a, Node)).meta["val"]
+    value, operand = product.meta["val"], product.all_input_nodes[-1].meta["val"]
     flops = 6 * math.prod(value.shape) * operand.shape[-2]  # of the product and its two gradients
-    skips = config.skip_hidden and flops >= config.skip_hidden_flops
-    return skips or config.loss_chunk_bytes is not None and value.numel() * value.itemsize >= config.loss_chunk_bytes
+    return config.skip_hidden and flops >= config.skip_hidden_flops
+
+
+def hides_rows(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> bool:
+    """Whether these inputs of the graph have labels that hide enough rows from a loss."""
+    places = {node: i for i, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
+    for loss in gm.graph.find_nodes(op="call_function", target=aten.nll_loss_forward.default):
+        labels, ignored = loss.args[1], loss.args[4]
+        while len(labels.all_input_nodes) == 1:  # moved, or shifted
+            labels = labels.all_input_nodes[0]
+        place = places.get(labels, len(inputs))
+        if place < len(inputs) and type(inputs[place]) is Tensor and inputs[place].numel():
+            if (inputs[place] == ignored).float().mean().item() >= _WORTHWHILE:
+                return True
+    return False
 
 
 __all__ = ["Unread"]
