@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 import trainc
+from trainc.torch.capture import turns
 from trainc.torch.run import pool
 
 TIMEOUT = 120
@@ -434,6 +435,26 @@ def test_other_threads_train_and_print_while_a_step_is_traced(capsys):
     moved = both_while_tracing(lambda: step(torch.randn(3, 6)), train, meet)
     torch.testing.assert_close(moved, torch.full((1, 4), 0.4))
     assert "trained" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("seconds", [0.6, None])
+def test_who_calls_a_model_that_is_traced_waits_unless_the_trace_waits_for_him(seconds):
+    """A trace that starts a thread of its own waits for that, on a busy machine for some tenths of a second."""
+    model, begun, over = nn.Linear(2, 2), threading.Event(), threading.Event()
+
+    def trace():
+        with turns.alone(model):
+            begun.set()
+            over.wait(TIMEOUT) if seconds is None else threading.Event().wait(seconds)
+            over.set()
+
+    def call():
+        begun.wait(TIMEOUT)
+        turns.wait_for(model)
+        assert over.is_set() == (seconds is not None)
+        over.set()
+
+    in_threads(trace, call)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ from trainc.torch.compat import compile_lock
 from trainc.torch.patches import patched
 
 LOOK = 0.1  # seconds after which who waits looks whether the other waits for him
+STUCK = 2.0  # seconds in one place after which the other does: on a busy machine it takes some tenths to start a thread
 
 
 class _Trace:
@@ -39,13 +41,15 @@ class _Trace:
 
     def wait(self) -> None:
         """Until it is over; or until it is seen to wait for another thread itself, which may be this one."""
-        before = None
+        before, since = None, 0.0
         while not self.over.wait(LOOK):
             frame = sys._current_frames().get(self.thread)
-            now = frame and (id(frame), frame.f_lasti)
-            if frame is not None and frame.f_code.co_filename == threading.__file__ and now == before:
+            waits = frame is not None and frame.f_code.co_filename == threading.__file__
+            now = (id(frame), frame.f_lasti) if waits else None
+            if now is None or now != before:
+                before, since = now, time.monotonic()
+            elif time.monotonic() - since >= STUCK:
                 return
-            before = now
 
 
 _traces: list[_Trace] = []  # that go on, one within the other
