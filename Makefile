@@ -139,6 +139,20 @@ gpu-kit: .venv/package.stamp  ## out/gpu-kit: what a machine with a GPU and with
 check-losses: build  ## GPT-2 124M, 4 x 256, 30 steps: losses against eager's own spread, through both doors (about half an hour)
 	python bench/losses.py $(ARGS)
 
+# Beside .venv, whose packages it finds.
+.venv-docs/python.stamp: requirements-docs.txt .venv/package.stamp
+	.venv/bin/python -m venv .venv-docs
+	.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	    > $$(.venv-docs/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv.pth
+	.venv-docs/bin/pip install --quiet -r requirements-docs.txt
+	@touch $@
+
+PUBLIC := trainc trainc.base.config trainc.base.report trainc.base.memory trainc.base.messages trainc.base.errors trainc.jax trainc.trainers.huggingface
+
+docs: build .venv-docs/python.stamp  ## the guide's pictures, from runs of now, and the reference of what is public in build/docs
+	PYTHONPATH=python .venv-docs/bin/pdoc --no-show-source -o build/docs $(PUBLIC)
+	python bench/pictures.py docs/guide
+
 sdist: .venv/package.stamp  ## dist/trainc-*.tar.gz: the sources, of which pip builds a wheel
 	rm -rf dist/trainc-*.tar.gz
 	python -c 'from scikit_build_core.build import build_sdist; print(build_sdist("dist"))'
