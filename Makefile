@@ -10,7 +10,7 @@ VENV := $(CURDIR)/.venv
 export PATH := $(VENV)/bin:$(PATH)
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build test test-cpp test-python test-torch test-trainers test-distributed test-page test-sanitize stress conformance architectures jax-suite fuzz golden demo bench bench-cuda gpu-kit check-losses docs sdist wheel lint format clean
+.PHONY: help setup build test test-cpp test-python test-torch test-trainers test-transformers test-distributed test-page test-sanitize stress conformance architectures jax-suite fuzz golden demo bench bench-cuda gpu-kit check-losses docs sdist wheel lint format clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -87,6 +87,18 @@ test-torch: build .venv-torch-$(TORCH)/python.stamp  ## the Python tests with an
 
 test-trainers: build .venv-trainers/python.stamp  ## the examples of Hugging Face's Trainer, accelerate, Lightning, PEFT with the real libraries
 	PYTHONPATH=python .venv-trainers/bin/python -m pytest tests/trainers tests/python/house/test_guide.py $(ARGS)
+
+.venv-transformers-%/python.stamp: requirements-trainers.txt .venv/package.stamp
+	.venv/bin/python -m venv .venv-transformers-$*
+	.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	    > $$(.venv-transformers-$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv.pth
+	.venv-transformers-$*/bin/pip install --quiet transformers==$* $$(grep '^accelerate==' requirements-trainers.txt)
+	@touch $@
+
+TRANSFORMERS ?= 4.57.1
+
+test-transformers: build .venv-transformers-$(TRANSFORMERS)/python.stamp  ## the Trainer's examples with another transformers (TRANSFORMERS=4.57.1)
+	PYTHONPATH=python .venv-transformers-$(TRANSFORMERS)/bin/python -m pytest tests/trainers -k huggingface $(ARGS)
 
 test-distributed: build  ## GPT-2, Llama, ResNet on two and four ranks under DDP and FSDP2; the launchers' examples
 	TRAINC_MORE_RANKS=1 pytest tests/python/distributed $(ARGS)
