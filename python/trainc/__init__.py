@@ -24,7 +24,8 @@ def compile(model, optimizer=None, *, tune="fast", memory=None, fuse_step=False,
     Tensors of any shape, strides and dtype are taken, results have eager's; what has no kernel (`trainc operations` lists those
     that have) is run by PyTorch. UserError where an argument is none of these kinds: nothing has been changed then.
 
-    Of a Keras model on JAX, after `model.compile(...)`: the steps of `fit` and `evaluate` go through `trainc.jit`.
+    Of a Keras model, after `model.compile(...)`: on JAX the steps of `fit` and `evaluate` go through `trainc.jit`; on PyTorch
+    the model's forward and backward in these steps are compiled, and Keras's own loss and optimizer run in PyTorch.
 
     The model is compiled when it is first called, once per signature of its arguments. The objects are the ones given:
     `state_dict`, `deepcopy`, `pickle` and the training loop see the plain module and optimizer.
@@ -53,17 +54,28 @@ def compile(model, optimizer=None, *, tune="fast", memory=None, fuse_step=False,
     backward and the step run apart in them.
     """
     if _is_keras(model) and optimizer is None:
-        from trainc.keras.model import backend, compile_model
-
-        if backend() == "jax":
-            from trainc.jax.door import jit as jit_function
-
-            if fuse_step or verify:
-                raise UserError("trainc.compile of a Keras model on JAX: fuse_step and verify are not there; a step is one plan")
-            return compile_model(model, functools.partial(jit_function, tune=tune, memory=memory))
+        return _compile_keras(model, tune, memory, fuse_step or verify)
     from trainc.torch.doors.door import compile_objects
 
     return compile_objects(model, optimizer, tune=tune, memory=memory, fuse_step=fuse_step, verify=verify)
+
+
+def _compile_keras(model, tune, memory, more):
+    from trainc.keras.model import backend, compile_call, compile_model
+
+    if more:
+        raise UserError("trainc.compile of a Keras model: fuse_step and verify are not there")
+    if backend() == "jax":
+        from trainc.jax.door import jit as jit_function
+
+        return compile_model(model, functools.partial(jit_function, tune=tune, memory=memory))
+    if backend() != "torch":
+        raise UserError(f"trainc.compile of a Keras model is for Keras on JAX or PyTorch, not on {backend()}")
+    if memory is not None:
+        raise UserError("trainc.compile of a Keras model on PyTorch: memory= is not there: leave it out")
+    from trainc.torch.doors.keras_call import compile_call as compile_on_torch
+
+    return compile_call(model, functools.partial(compile_on_torch, tune=tune))
 
 
 def _is_keras(model) -> bool:

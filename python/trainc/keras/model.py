@@ -1,4 +1,6 @@
-"""`trainc.compile` of a Keras model: the steps of `fit` and `evaluate` through the door of Keras's backend."""
+"""`trainc.compile` of a Keras model: the steps of `fit` and `evaluate` through the door of Keras's backend.
+
+On JAX a step is one function, which is jitted by us. On PyTorch it is a program whose model is called: that call is compiled."""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ def backend() -> str:
 
 
 def compile_model(model: Any, jit: Callable) -> Any:
-    """The same model. `jit`: of the backend, with jax.jit's arguments."""
+    """The same model on JAX. `jit`: of the backend, with jax.jit's arguments."""
     if not model.compiled:
         raise UserError("trainc.compile wants a Keras model after model.compile(...), which says what a step is")
     compiled: dict[str, list[Any]] = {kind: [] for kind in KINDS}
@@ -30,6 +32,24 @@ def compile_model(model: Any, jit: Callable) -> Any:
         setattr(model, f"{kind}_function", None)
     model.trainc_explained = functools.partial(_explained, model, compiled)
     return model
+
+
+def compile_call(model: Any, compile_: Callable[[Any], None]) -> Any:
+    """The same model on PyTorch, where any loop may call it. `compile_`: puts what is compiled in the place of its call."""
+    compile_(model)
+    for kind in KINDS if isinstance(model, keras.Model) else ():
+        setattr(model, f"make_{kind}_function", functools.partial(_made_plain, model, kind))
+        setattr(model, f"{kind}_function", None)
+    return model
+
+
+def _made_plain(model: Any, kind: str, force: bool = False) -> None:
+    """Keras's own step around the compiled call: with `jit_compile` another compiler would take both."""
+    jits, model.jit_compile = model.jit_compile, False
+    try:
+        getattr(type(model), f"make_{kind}_function")(model, force)
+    finally:
+        model.jit_compile = jits
 
 
 def _make(model: Any, kind: str, jit: Callable, compiled: list[Any], force: bool = False) -> None:
@@ -62,4 +82,4 @@ def _explained(model: Any, compiled: dict[str, list[Any]], batch: Any = None) ->
     return Explanation(model.name, [c for step in steps for c in step.trainc_explained(None).compilations])
 
 
-__all__ = ["backend", "compile_model"]
+__all__ = ["backend", "compile_call", "compile_model"]

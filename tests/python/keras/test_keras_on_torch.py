@@ -1,0 +1,44 @@
+"""`fit` and `evaluate` of a compiled Keras model on PyTorch beside Keras's own (keras_on_torch.py trains them)."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from loss_rule import violations
+
+PROGRAM = pathlib.Path(__file__).with_name("keras_on_torch.py")
+
+
+@pytest.fixture(scope="module")
+def found():
+    environment = {**os.environ, "KERAS_BACKEND": "torch"}
+    ran = subprocess.run([sys.executable, PROGRAM], capture_output=True, text=True, timeout=900, env=environment)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    return json.loads(ran.stdout)
+
+
+def test_it_trains_as_eager_keras_does(found):
+    """Dropout's masks are the same, or no loss would be near."""
+    eager, compiled = found["eager"], found["compiled"]
+    assert not violations(compiled["losses"], eager["losses"], found["disturbed"])
+    assert len(compiled["losses"]) == 9
+    for name, values in eager["history"].items():
+        np.testing.assert_allclose(compiled["history"][name], values, rtol=1e-4)
+    np.testing.assert_allclose(compiled["evaluated"], [eager["history"][n][-1] for n in ("val_loss", "val_accuracy")], rtol=1e-4)
+    assert compiled["predicted"] == [48, 3]
+
+
+def test_all_of_it_is_compiled_and_nothing_is_warned_of(found):
+    assert found["warnings"] == []
+    told = "\n".join(found["told"])
+    assert "captured by Dynamo" in told and "0 calls of PyTorch" in told and "contract" in told
+    assert found["told at the end"] == found["told"]  # with run_eagerly nothing more is compiled
+
+
+def test_what_is_not_there_is_a_user_error(found):
+    one, two = found["errors"]
+    assert "fuse_step" in one and "memory=" in two
