@@ -50,8 +50,6 @@ def quick(cache: OperationCache | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def recognised(cache: OperationCache) -> Iterator[None]:
-    cache.begin()
-
     def functional(mode: Any, *args: Any, **kwargs: Any) -> Any:
         return cache.functional(mode, *args, **kwargs)
 
@@ -59,6 +57,7 @@ def recognised(cache: OperationCache) -> Iterator[None]:
         return cache.proxy(mode, *args, **kwargs)
 
     with (
+        cache.in_use(),
         patched(*compat.FUNCTIONAL_DISPATCH, functional),
         patched(*compat.PROXY_DISPATCH, proxy),
     ):
@@ -205,10 +204,16 @@ class OperationCache:
         self._results: dict[tuple, Any] = {}
         self.known = self.seen = 0  # calls that were known, and that were watched
 
-    def begin(self) -> None:
-        """A trace begins, with dispatchers of its own: others may stand in their places already (disguise.py)."""
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """For the time of a trace, which has dispatchers of its own: others may stand in their places already (disguise.py), and
+        hold what the trace is given."""
         self._functional = compat.FUNCTIONAL_DISPATCH.original()
         self._proxy = compat.PROXY_DISPATCH.original()
+        try:
+            yield
+        finally:
+            self._functional = self._proxy = None
 
     # -- the first layer, functionalization: with fresh results a known call needs none of them ------------------------
 

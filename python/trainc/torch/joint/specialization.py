@@ -29,7 +29,7 @@ from trainc.torch.joint.unread import Unread
 from trainc.torch.optimizers.updates import Misfit, PlanMemory, PlanUpdates, ScalarKey, Slot, Updates, distinct_keys
 from trainc.torch.run.deferred import Pending
 from trainc.torch.run.executable import CoreExecutable
-from trainc.torch.run.pool import Pool
+from trainc.torch.run.pool import Pool, Results
 from trainc.torch.run.rerun import Rerun
 from trainc.torch.run.runner import Executable, Joint, Runner, attempt
 
@@ -143,6 +143,8 @@ class Specialization:
             self._like = None
         record.forward, record.footprint, record.unread = joint.forward, joint.footprint, ""
         if (unread := self._unread) is not None:
+            metas = [list(gm.graph.find_nodes(op="placeholder"))[i].meta["val"] for i in unread.inputs]
+            self._copies = [Results(m.dtype, tuple(m.shape), m.stride(), context.device) for m in metas]
             record.unread, record.footprint = unread.described(), lambda: unread.with_copies(joint.footprint())
         if self._like is not None:
             joint.forward.share_memory(self._like._joint.forward)
@@ -183,7 +185,7 @@ class Specialization:
         look = self._look_at(inputs)
         results = self._joint.forward([*inputs, *context.constants], arena)
         if self._unread is not None:
-            results = self._unread.give(results, inputs, context.device.torch, self._read)
+            results = self._unread.give(results, inputs, self._copies, self._read)
         if self._deferred_metas:
             tensors = context.pending.tensors(self._deferred_metas, context.device.torch, lambda: self._deferred(arena))
             for i, tensor in zip(self._joint.deferred_outputs, tensors, strict=True):

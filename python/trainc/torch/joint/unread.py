@@ -21,6 +21,7 @@ import torch
 from trainc.base import config
 from trainc.torch.graph import wire
 from trainc.torch.run.deferred import DeferredTensor, Outputs
+from trainc.torch.run.pool import Results
 
 Tensor = torch.Tensor
 Node = torch.fx.Node
@@ -133,11 +134,13 @@ class Unread:
         return self.tangent is not None and tangents[self.tangent] is not None
 
     def give(
-        self, results: list[Any], inputs: Sequence[Tensor], device: torch.device, compute: Callable[[list[Tensor]], Tensor]
+        self, results: list[Any], inputs: Sequence[Tensor], copies: list[Results], compute: Callable[[list[Tensor]], Tensor]
     ) -> list[Any]:
-        """The program's results, of those of the narrow plan. `compute` makes the one that is left out of what it is made of."""
-        bases = [results[self.index], *results[self._given :], *[inputs[i].detach().clone() for i in self.inputs]]
-        results = results[: self._given]
+        """The program's results, of those of the narrow plan. `compute` makes the one that is left out of what it is made of;
+        `copies`: memory for the inputs among it."""
+        copied = [copy.new().copy_(inputs[i].detach()) for i, copy in zip(self.inputs, copies, strict=True)]
+        bases = [results[self.index], *results[self._given :], *copied]
+        results, device = results[: self._given], bases[0].device
         results[self.index] = DeferredTensor(self.meta, device, Outputs(lambda: [compute(bases)]), 0)
         return results
 
