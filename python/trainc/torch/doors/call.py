@@ -118,7 +118,7 @@ class CompiledCall:
             return self._compared(model, entry, result)
         except Overlapping as reason:
             messages.warn_once(f"overlap {id(self)}", f"{type(model).__name__} runs in PyTorch where {reason}")
-            return compat.uncompiled_call(model)(*args, **kwargs)
+            return self._compared(model, None, compat.uncompiled_call(model)(*args, **kwargs))
 
     def _verified(self, call: Call, entry: Entry, args: tuple, kwargs: dict) -> Any:
         return self._verification.call(
@@ -130,7 +130,7 @@ class CompiledCall:
         """The result; where DistributedDataParallel called the model, its ranks compare what they train before its backward."""
         wrapper = distributed.replicating(model)
         if wrapper is not None and agreement.is_due(wrapper):
-            record = self._records.get(getattr(entry, "entry", entry))
+            record = None if entry is None else self._records.get(getattr(entry, "entry", entry))
             agreement.before_backward(wrapper, result, lambda: agreement.told(record, self._names()))
         return result
 
