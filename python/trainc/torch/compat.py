@@ -88,6 +88,9 @@ from torch.nn.modules.module import (
 # -- autograd's other mode: derivatives that go forward with the tensors ------------------------------------------------------
 from torch.autograd import forward_ad
 
+# -- what packs the tensors that autograd saves ------------------------------------------------------------------------------
+from torch._C._autograd import _top_saved_tensors_default_hooks as saved_tensors_hooks
+
 # -- autograd's engine in the middle of a backward ---------------------------------------------------------------------------
 from torch._C import _will_engine_execute_node as will_execute
 from torch._C._autograd import _get_current_graph_task_keep_graph as keeps_graph
@@ -189,6 +192,11 @@ def run_kernel(operator: Any, key: Any, *args: Any) -> Any:
 def forget_kernels(operator: Any) -> None:
     """What the operator remembers of its table of kernels (`py_kernels`), once that was changed."""
     operator._dispatch_cache.clear()
+
+
+def has_no_memory(tensor: torch.Tensor) -> bool:
+    """Whether it is nothing but zeros of a shape (`torch._efficientzerotensor`)."""
+    return tensor._is_zerotensor()
 
 
 def count_writes(tensor: FunctionalTensor) -> int:

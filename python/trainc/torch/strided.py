@@ -12,6 +12,16 @@ def span(shape: Sequence[int], strides: Sequence[int]) -> int:
     return 0 if 0 in shape else 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
 
 
+def is_apart(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether each element has a place of its own; no where that cannot be told by nested dimensions."""
+    reach = 0
+    for step, size in sorted((step, size) for step, size in zip(strides, shape, strict=True) if size != 1):
+        if step <= reach:
+            return 0 in shape
+        reach += step * (size - 1)
+    return True
+
+
 def part_of(base: torch.Tensor, part: tuple) -> torch.Tensor:
     """`part`: shape, strides, and the offset from the first element of `base`."""
     shape, strides, offset = part
@@ -23,4 +33,4 @@ def is_view(node: torch.fx.Node) -> bool:
     return getattr(node.target, "is_view", False) or getattr(node.target, "__name__", "") == "getitem"
 
 
-__all__ = ["is_view", "part_of", "span"]
+__all__ = ["is_apart", "is_view", "part_of", "span"]

@@ -186,3 +186,9 @@ def test_a_compiled_model_in_a_function_of_torch_compile(core, backend):
                     call(x)
             else:
                 assert_same(call(x).detach(), plain(x).detach())
+
+
+def test_zeros_without_memory_are_pytorchs():
+    model, zeros = trainc.compile(nn.Linear(4, 2)), torch._efficientzerotensor(3, 4)
+    model(torch.ones(3, 4))
+    torch.testing.assert_close(model(zeros), model(torch.zeros(3, 4)))

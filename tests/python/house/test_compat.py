@@ -316,6 +316,7 @@ def test_hooks_of_tensors_are_seen():
     assert compat.has_gradient_hooks(leaf) and not compat.has_accumulation_hooks(leaf)
     assert compat.has_accumulation_hooks(other) and not compat.has_gradient_hooks(other)
     assert compat.is_view(leaf.view(1, 1)) and not compat.is_view(leaf) and compat.base_of(leaf.view(1, 1)) is leaf
+    assert compat.has_no_memory(torch._efficientzerotensor(2)) and not compat.has_no_memory(torch.zeros(2))
 
 
 def test_hooks_on_what_is_saved_are_seen():
@@ -472,6 +473,7 @@ def test_nothing_is_active_around_a_plain_call():
     assert not compat.is_profiled()
     assert not compat.has_global_module_hooks()
     assert not compat.differentiates_forward()
+    assert compat.saved_tensors_hooks(True) is None
 
 
 def test_transforms_and_modes_are_seen():
@@ -480,6 +482,8 @@ def test_transforms_and_modes_are_seen():
     assert seen[0] is not None
     with compat.forward_ad.dual_level():
         assert compat.differentiates_forward()
+    with torch.autograd.graph.saved_tensors_hooks(abs, abs), torch.autograd.graph.saved_tensors_hooks(len, max):
+        assert compat.saved_tensors_hooks(True) == (len, max)  # those of the innermost
     with compat.FakeTensorMode():
         assert compat.count_dispatch_modes() == 1
     with torch.device("meta"):

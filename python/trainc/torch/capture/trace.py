@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from trainc.base.errors import SideEffect
+from trainc.base.errors import NotCompiled, SideEffect
 from trainc.torch import compat
 from trainc.torch.capture import checkpoints
 from trainc.torch.capture.structure import Flattener, unflatten
@@ -22,6 +22,7 @@ from trainc.torch.guards.state import ModuleState, Snapshot
 from trainc.torch.guards.watch import Watched
 from trainc.torch.numbers import Program
 from trainc.torch.patches import patched
+from trainc.torch.trust import is_trusted_file
 
 
 class FlatCall(torch.nn.Module):
@@ -30,13 +31,14 @@ class FlatCall(torch.nn.Module):
 
     def __init__(
         self, state: ModuleState, structure: tuple, before: Snapshot, watched: Watched, reads: Reads,
-        dress: Callable[[Sequence[torch.Tensor]], None], numbers: Program | None = None,
+        dress: Callable[[Sequence[torch.Tensor]], None], originals: Sequence[torch.Tensor], numbers: Program | None = None,
         in_backward: Callable[[], Watched] | None = None,
     ):  # fmt: skip
-        """`in_backward` makes what watches the program's own backward, where it has one: it runs at another time than forward,
-        and may find other values then. None: `watched` does."""
+        """`originals`: the call's own tensors. `in_backward` makes what watches the program's own backward, where it has one: it
+        runs at another time than forward, and may find other values then. None: `watched` does."""
         super().__init__()
         self._hidden = [state, before, watched, reads, dress, numbers, in_backward]
+        self._leaves = [t.is_leaf and t.requires_grad for t in originals]
         self._until_traced, self._first = contextlib.ExitStack(), True
         self._structure = structure
         self.result: tuple = ()  # the structure of what forward returns
@@ -60,6 +62,8 @@ class FlatCall(torch.nn.Module):
         count = len(state.tensors())
         args, kwargs = unflatten(self._structure, list(flat[count:]), numbers)
         learns, modes = [t.requires_grad for t in flat], ambient()
+        leaves = [t for t, is_leaf in zip(flat, self._leaves, strict=True) if is_leaf]
+        histories = [t.grad_fn for t in leaves]  # a trace's own inputs are no leaves
         first, self._first = self._first, False
         if not first and (watched.logged or reads.own_backward):
             watched.logged = None
@@ -82,6 +86,8 @@ class FlatCall(torch.nn.Module):
             self._until_traced.enter_context(in_backward().active())
         if learns != [t.requires_grad for t in flat]:
             raise SideEffect("forward changes whether one of its arguments, or of its own tensors, wants a gradient")
+        if any(t.grad_fn is not old for t, old in zip(leaves, histories, strict=True)):
+            raise NotCompiled("forward writes a leaf that wants a gradient, which PyTorch refuses", in_pytorch=True)
         after = Flattener()
         if after.flatten((args, kwargs)) != self._structure or any(
             a is not b for a, b in zip(after.tensors, flat[count:], strict=False)
@@ -102,6 +108,14 @@ def dispatch_modes() -> tuple:
         torch.is_autocast_enabled("cuda"),  # a model on the CPU may ask for it
         torch.get_autocast_dtype("cuda"),
     )  # fmt: skip
+
+
+def packs_saved_tensors() -> bool:
+    """Whether hooks of the program's own pack what autograd saves from now on, and may give back another thing: what a plan saves
+    are no tensors of the program's. (PyTorch's checkpoints and `save_on_cpu` give back the same.)"""
+    hooks = compat.saved_tensors_hooks(True)
+    codes = [getattr(hook, "__code__", None) for hook in hooks or ()]
+    return any(code is None or not is_trusted_file(code.co_filename) for code in codes)
 
 
 def set_modes(modes: tuple) -> None:

@@ -13,7 +13,7 @@ from trainc.base.arithmetic import flushes_denormals
 from trainc.base.errors import NotCompiled, UserError
 from trainc.torch import compat, device
 from trainc.torch.capture import turns
-from trainc.torch.capture.trace import tracing
+from trainc.torch.capture.trace import packs_saved_tensors, tracing
 from trainc.torch.graph import wire
 from trainc.torch.graph.sizes import Symbols
 from trainc.torch.guards import overlap
@@ -89,10 +89,10 @@ def _compiled(
 
 def _separately(plain: Callable[..., Any], compiled: Callable[..., Any], compiler: joint.Compiler) -> Callable[..., Any]:
     """`compiled`; where it writes an input that shares memory with another, `plain` runs in PyTorch; and where gradients of its
-    gradients are taken, or derivatives by forward-mode AD."""
+    gradients are taken, derivatives by forward-mode AD, or what autograd saves is packed by hooks of the program's."""
 
     def run(*given: Any) -> Any:
-        if compiler.program.often or compat.differentiates_forward():
+        if compiler.program.often or compat.differentiates_forward() or packs_saved_tensors():
             return plain(*given)
         try:
             return compiled(*given)

@@ -19,7 +19,7 @@ from trainc.torch import compat, device, numbers
 from trainc.torch.capture import again, distributed, turns
 from trainc.torch.capture.operation_cache import OperationCache
 from trainc.torch.capture.structure import Flattener, unflatten
-from trainc.torch.capture.trace import FlatCall, tracing
+from trainc.torch.capture.trace import FlatCall, packs_saved_tensors, tracing
 from trainc.torch.compat import DeviceContext, function_modes
 from trainc.torch.doors import agreement, reasons
 from trainc.torch.doors.memory import ModelSettings
@@ -102,6 +102,9 @@ class CompiledCall:
             return compat.dynamo_disable(self.__call__)(*args, **kwargs)
         if torch.is_anomaly_enabled():  # who asks which operation gives NaN asks for PyTorch's own operations
             messages.warn_once("anomaly", f"{type(model).__name__} runs in PyTorch while torch.autograd detects anomalies")
+            return compat.uncompiled_call(model)(*args, **kwargs)
+        if packs_saved_tensors():
+            messages.warn_once("packed", f"{type(model).__name__} runs in PyTorch within saved_tensors_hooks() of the program's")
             return compat.uncompiled_call(model)(*args, **kwargs)
         call_of = lambda: self._call(args, kwargs)  # noqa: E731
         try:
@@ -353,8 +356,8 @@ class CompiledCall:
         # A program whose numbers move is asked as a whole what it could tell of them (numbers/questions.py).
         in_backward = functools.partial(attempt.traces.backward, trace, compiler) if program is None else None
         call = FlatCall(
-            self._signatures.variants.state, attempt.call.structure, attempt.traces.snapshot, watched, reads, dress, program,
-            in_backward,
+            self._signatures.variants.state, attempt.call.structure, attempt.traces.snapshot, watched, reads, dress, originals,
+            program, in_backward,
         )  # fmt: skip
         compiler.operations, compiler.first_inputs = attempt.operations, originals
         with tracing(), disguise.active(), call.watched():

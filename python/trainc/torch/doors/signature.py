@@ -31,6 +31,8 @@ def tensor_type(tensor: Tensor) -> tuple:
         raise NotCompiled(f"a tensor is a {kind.__qualname__}")
     if tensor.layout is not torch.strided:
         raise NotCompiled(f"a tensor is no dense one ({str(tensor.layout).removeprefix('torch.')})")
+    if compat.has_no_memory(tensor):
+        raise NotCompiled("a tensor of zeros has no memory", in_pytorch=True)
     if tensor.is_conj() or tensor.is_neg():
         raise NotCompiled(f"a tensor is {'conjugated' if tensor.is_conj() else 'negated'} lazily")
     if not tensor.is_cpu:

@@ -17,6 +17,7 @@ from trainc.torch.capture.step_guards import Binding, Methods, check_optimizer, 
 from trainc.torch.capture.step_objects import Reached
 from trainc.torch.capture.step_trace import Traced, trace_step
 from trainc.torch.capture.structure import Flattener
+from trainc.torch.capture.trace import packs_saved_tensors
 from trainc.torch.doors import memory, reasons
 from trainc.torch.doors.memory import ModelSettings
 from trainc.torch.doors.replicated_step import ReplicatedStep
@@ -130,6 +131,8 @@ class TrainStep:
                 raise NotCompiled("a hook is registered on all modules: call the function itself")
             if compat.differentiates_forward():
                 raise NotCompiled("a step has no derivatives that go forward (forward_ad.dual_level()): call the function itself")
+            if packs_saved_tensors():
+                raise NotCompiled("saved_tensors_hooks() around a step, which saves nothing: call the function itself")
             if torch.is_anomaly_enabled():
                 raise NotCompiled("torch.autograd detects anomalies in PyTorch's own operations: call the function itself")
             structure = known.numbers.without_numbers(flattener.flatten((args, kwargs)))

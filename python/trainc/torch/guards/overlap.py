@@ -14,7 +14,7 @@ import torch
 
 from trainc.base.errors import NotCompiled
 from trainc.torch.compat import FakeTensor, TracingContext, storage_id
-from trainc.torch.strided import span
+from trainc.torch.strided import is_apart, span
 
 Tensor = torch.Tensor
 
@@ -36,6 +36,9 @@ class Apart:
         pointers = [t.data_ptr() for t in tensors]
         if pointers == self._known:
             return
+        for tensor in (tensors[i] for i in written):
+            if not is_apart(tensor.shape, tensor.stride()):
+                raise Overlapping(f"it writes a tensor of shape {list(tensor.shape)} whose elements share memory")
         if pair := shared(tensors, written):
             raise Overlapping(
                 f"it writes a tensor of shape {list(tensors[pair[0]].shape)} that shares memory with another of shape "
