@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from trainc.base.memory import readable
+from trainc.cli.settings import mistakes
 
 BUSY = 0.3  # CPUs of others that are worth a word
 
@@ -124,7 +125,7 @@ class Machine:
                 found.append(f"{name}={self.environment[name]} {what}: unset it to train")
         if self.environment.get("TRAINC_CACHE") == "0":
             found.append("TRAINC_CACHE=0: each start compiles again; unset it")
-        return found
+        return [*found, *mistakes(self.environment)]
 
 
 __all__ = ["Machine"]

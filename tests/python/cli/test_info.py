@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 
 import pytest
 
 from trainc import cli
 from trainc.cli.machine import Machine
+from trainc.cli.settings import VARIABLES, mistakes
+
+ROOT = Path(__file__).resolve().parents[3]
 
 PLAIN = {
     "proc/self/cgroup": "0::/user.slice/run.scope\n",
@@ -81,6 +85,27 @@ def test_limits_of_control_groups_are_found(machine, files):
 def test_each_obstacle_is_said(machine, files, threads, level, environment, said):
     (found,) = machine(files, **environment).obstacles(threads, level, "amx")
     assert said in found
+
+
+@pytest.mark.parametrize(
+    "environment, said",
+    [
+        ({"TRAINC_CASHE": "0"}, "TRAINC_CASHE=0 is read by nothing: did you mean TRAINC_CACHE?"),
+        ({"TRAINC_HOME": "/x", "HOME": "/y"}, "TRAINC_HOME=/x is read by nothing: unset it"),
+        ({"TRAINC_LOG": "debug"}, "TRAINC_LOG=debug: 'debug' is none of info, and does nothing"),
+        ({"TRAINC_DUMP": "asm, code"}, "TRAINC_DUMP=asm, code: 'code' is none of graph, loop, asm, plan, and does nothing"),
+    ],
+)
+def test_variables_that_do_nothing_are_said(environment, said):
+    assert mistakes(environment) == [said]
+    assert mistakes({"TRAINC_DUMP": "graph,asm", "TRAINC_CACHE_DIR": "/x", "TRAINC_LOG": ""}) == []
+
+
+def test_every_variable_that_is_read_is_known():
+    """By the sources: each name in quotes."""
+    files = [file for pattern in ("python/**/*.py", "python/*.pth", "src/**/*.cpp", "src/**/*.h") for file in ROOT.glob(pattern)]
+    read = {name for file in files for name in re.findall(r'"(TRAINC_[A-Z0-9_]+)"', file.read_text())}
+    assert read == set(VARIABLES)
 
 
 def test_others_and_old_cpus_are_said(machine, monkeypatch):
