@@ -26,7 +26,7 @@ def mistakes(environment: Mapping[str, str]) -> list[str]:
             found.append(f"{name}={value} is read by nothing: " + (f"did you mean {near[0]}?" if near else "unset it"))
             continue
         known = VARIABLES[name]
-        for word in filter(None, map(str.strip, value.split(",") if known else ())):
+        for word in filter(None, value.split(",") if known else ()):  # with their blanks, as they are read
             if word not in known:
                 found.append(f"{name}={value}: {word!r} is none of {', '.join(known)}, and does nothing")
     return found

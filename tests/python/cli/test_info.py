@@ -93,7 +93,7 @@ def test_each_obstacle_is_said(machine, files, threads, level, environment, said
         ({"TRAINC_CASHE": "0"}, "TRAINC_CASHE=0 is read by nothing: did you mean TRAINC_CACHE?"),
         ({"TRAINC_HOME": "/x", "HOME": "/y"}, "TRAINC_HOME=/x is read by nothing: unset it"),
         ({"TRAINC_LOG": "debug"}, "TRAINC_LOG=debug: 'debug' is none of info, and does nothing"),
-        ({"TRAINC_DUMP": "asm, code"}, "TRAINC_DUMP=asm, code: 'code' is none of graph, loop, asm, plan, and does nothing"),
+        ({"TRAINC_DUMP": "asm, code"}, "TRAINC_DUMP=asm, code: ' code' is none of graph, loop, asm, plan, and does nothing"),
     ],
 )
 def test_variables_that_do_nothing_are_said(environment, said):
