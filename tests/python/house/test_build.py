@@ -71,9 +71,3 @@ def test_every_command_of_the_readme_is_in_the_makefile():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"\bmake ([a-z-]+)", (ROOT / "README.md").read_text() + (ROOT / "docs" / "README.md").read_text()))
     assert {"demo", "test", "bench"} <= named <= targets
-
-
-def test_chapters_that_are_linked_exist():
-    for page in (ROOT / "README.md", ROOT / "docs" / "README.md"):
-        for link in re.findall(r"\]\(([^)#]+\.md)\)", page.read_text()):
-            assert (page.parent / link).exists(), f"{page.relative_to(ROOT)} links {link}"
