@@ -170,7 +170,7 @@ sdist: .venv/package.stamp  ## dist/trainc-*.tar.gz: the sources, of which pip b
 	python -c 'from scikit_build_core.build import build_sdist; print(build_sdist("dist"))'
 
 # Another Python's environment has what builds the wheel, and JAX to train with: PyPI's PyTorch brings gigabytes of CUDA, but in WITH
-# it may be named. The wheel is built from the sources of `make sdist`, in build/, where ccache knows what was compiled before.
+# it may be named (WITH= trains with nothing: for 3.10 there is no such JAX). The wheel is built from the sources of `make sdist`, in build/, where ccache knows what was compiled before.
 .venv-wheel-%/python.stamp: requirements.txt
 	$* -m venv .venv-wheel-$*
 	grep -E '^(scikit_build_core|nanobind|cmake|ninja|tqdm)==' requirements.txt | .venv-wheel-$*/bin/pip install --quiet -r /dev/stdin
