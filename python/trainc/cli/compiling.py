@@ -99,11 +99,13 @@ def summary(explanation: Any) -> str:
     """Of a model or an optimizer: what was compiled and what was not, in a line."""
     compiled = [each for each in explanation.compilations if each.route != "eager"]
     if not compiled:
-        return f"left {explanation.title} to PyTorch: {explanation.compilations[-1].reason}"
+        last = explanation.compilations[-1]
+        return f"left {explanation.title} to {last.framework}: {last.reason}"
     sum_ = explanation.totals
     calls = ", ".join(sorted({name.removesuffix(".default") for name, _ in explanation.externs}))
     inside = f" and {count(sum_.externs, 'call')} of PyTorch's ({calls})" if calls else ""
-    parts = ", in parts, around what runs in PyTorch" if any(each.route in ("split", "dynamo") for each in compiled) else ""
+    parted = [each.framework for each in compiled if each.route in ("split", "dynamo")]
+    parts = f", in parts, around what runs in {parted[0]}" if parted else ""
     work = f"{count(sum_.kernels, 'kernel')}{inside} for {count(len(compiled), 'signature')}{parts}"
     return f"compiled {explanation.title}: {work}"
 

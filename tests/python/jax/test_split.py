@@ -235,7 +235,7 @@ def test_donated_arguments_are_updated_where_they_lie():
     np.testing.assert_allclose(SEEN[0], SEEN[1], rtol=1e-5)
 
 
-def test_it_is_said_once_and_explained():
+def test_it_is_said_once_and_explained(tmp_path):
     def shows(x, w):
         jax.debug.print("{}", x.sum())
         return block(fft(block(x, w)), w)
@@ -250,6 +250,9 @@ def test_it_is_said_once_and_explained():
         assert "debug_print at" in text and "no row for stablehlo.fft" in text and text.count("test_split.py:") >= 2
         assert "trainc_run" not in text
     assert "compiled in 2 parts, around what runs in JAX" in told and "shows, part 2" in told
+    trainc.report(ours, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "part 1" in page and "part 2" in page
 
 
 def test_plans_of_parts_are_stored(monkeypatch, tmp_path):

@@ -128,8 +128,8 @@ def line_of(origins: list[str]) -> str:
 
 def phases_of(compilations: list[records.Compilation]) -> list[Phase]:
     """Those of one step."""
-    models = [c for c in compilations if c.forward is not None]
-    optimizers = [c for c in compilations if c.forward is None and c.optimizer is not None]
+    models = [c for c in compilations if c.forward is not None or c.parts]
+    optimizers = [c for c in compilations if c.forward is None and not c.parts and c.optimizer is not None]
     timed = [c for c in models if any(_seconds(plan) for _, plan in _plans(c))]
     last = max(timed, key=lambda c: max(_start(plan) for _, plan in _plans(c)), default=None)
     chosen = [last] if last is not None else models[-1:]
@@ -142,6 +142,7 @@ def _plans(c: records.Compilation) -> list[tuple[str, Any]]:
     backward = _latest([*c.retaining.values(), *c.backward.values()])
     pairs = [
         ("step" if c.whole else "forward", c.forward),
+        *((f"part {k}", plan) for k, plan in enumerate(c.parts, 1)),
         ("backward and optimizer", c.fused) if c.fused is not None else ("backward", backward),
         ("optimizer", c.optimizer),
     ]
