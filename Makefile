@@ -60,9 +60,8 @@ test: test-cpp test-python  ## all tests: C++, then Python
 test-cpp: build
 	ctest --preset release -j $(JOBS)
 
-# A process gets tests in the order of their files, half of them each at first: what a file's tests share is made once.
 test-python: build
-	pytest -n $(JOBS) --dist worksteal
+	pytest -n $(JOBS)
 
 # Built beside .venv, for one version each: the newest build that the index has for it, which may bring gigabytes of CUDA.
 .venv-torch-%/python.stamp: requirements.txt
@@ -74,7 +73,7 @@ test-python: build
 
 # Without the rooms that know no PyTorch.
 test-torch: build .venv-torch-$(TORCH)/python.stamp  ## the Python tests with another PyTorch, in an environment of its own (TORCH=2.11.0)
-	.venv-torch-$(TORCH)/bin/python -m pytest -n $(JOBS) --dist worksteal --ignore tests/python/jax --ignore tests/python/keras $(ARGS)
+	.venv-torch-$(TORCH)/bin/python -m pytest -n $(JOBS) --ignore tests/python/jax --ignore tests/python/keras $(ARGS)
 
 # Beside .venv, whose packages it finds, so that torch is not installed again.
 .venv-trainers/python.stamp: requirements-trainers.txt .venv/package.stamp
