@@ -62,7 +62,7 @@ class FlatCall(torch.nn.Module):
         count = len(state.tensors())
         args, kwargs = unflatten(self._structure, list(flat[count:]), numbers)
         learns, modes = [t.requires_grad for t in flat], ambient()
-        leaves = [t for t, is_leaf in zip(flat, self._leaves, strict=True) if is_leaf]
+        leaves = [t for t, is_leaf in zip(flat, self._leaves, strict=False) if is_leaf]  # numbers come behind
         histories = [t.grad_fn for t in leaves]  # a trace's own inputs are no leaves
         first, self._first = self._first, False
         if not first and (watched.logged or reads.own_backward):
