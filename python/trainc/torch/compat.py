@@ -308,11 +308,6 @@ def set_compiled_call(module: torch.nn.Module, call: Callable[..., Any]) -> None
     module._compiled_call_impl = call
 
 
-def saved_tensors_are_packed() -> bool:
-    """Whether hooks, such as those of `torch.autograd.graph.save_on_cpu`, put something else in the place of what is saved."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
-
-
 def hooks_are_guarded() -> contextlib.AbstractContextManager:
     """Dynamo, where it traces, also guards that a module has no hooks; left to itself it takes them for settled."""
     from torch._dynamo import config

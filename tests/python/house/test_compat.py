@@ -319,13 +319,6 @@ def test_hooks_of_tensors_are_seen():
     assert compat.has_no_memory(torch._efficientzerotensor(2)) and not compat.has_no_memory(torch.zeros(2))
 
 
-def test_hooks_on_what_is_saved_are_seen():
-    assert not compat.saved_tensors_are_packed()
-    with torch.autograd.graph.save_on_cpu():
-        assert compat.saved_tensors_are_packed()
-    assert not compat.saved_tensors_are_packed()
-
-
 def test_optimizers_hooks_states_and_schedulers():
     p = torch.ones(2, requires_grad=True)
     optimizer = torch.optim.Adam([p])

@@ -170,7 +170,7 @@ class Specialization:
 
     def forward(self, inputs: Sequence[Tensor]) -> list[Any]:
         """(the user's outputs..., arena)"""
-        if self._unread is not None and (self._compiler.reads_all or compat.saved_tensors_are_packed()):
+        if self._unread is not None and (self._compiler.reads_all or compat.saved_tensors_hooks(True) is not None):
             return self._whole().forward(inputs)
         self._context.pending.settle()  # or their arena could not be used again
         return self._call(inputs)
