@@ -23,7 +23,7 @@ from trainc.torch import device
 # do nothing with pytest 9.2, whose node ids cannot be changed.)
 TOGETHER = {
     "test_ambient", "test_amx", "test_build", "test_ddp", "test_demo", "test_determinism", "test_device", "test_distributed",
-    "test_checkpoints", "test_failures", "test_fsdp", "test_models", "test_programs", "test_reducing",
+    "test_checkpoints_of_ranks", "test_failures", "test_fsdp", "test_models", "test_programs_of_ranks", "test_reducing",
 }  # fmt: skip
 # Files of which it is made for each model, the first parameter: eager's losses.
 TOGETHER_BY_PARAMETER = {"test_networks", "test_training"}
