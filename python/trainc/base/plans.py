@@ -260,7 +260,7 @@ def facts_of(joint: Any) -> dict:
     """What Python must know of a cut, stored with its forward plan."""
     return {
         "saved_inputs": list(joint.saved_inputs), "saved_bytes": joint.saved_bytes,
-        "deferred_outputs": list(joint.deferred_outputs), "price": joint.price, "chunked": joint.chunked,
+        "deferred_outputs": list(joint.deferred_outputs), "price": joint.price,
     }  # fmt: skip
 
 

@@ -76,9 +76,9 @@ class StepGraph:
         return [] if self.updates is None else self.updates.arguments(self.name)
 
     def as_text(self) -> StepGraph:
-        """The same for whoever keeps it: without the framework's own graph."""
-        graph, whole = self.graph, self.whole and self.whole.as_text()
-        return dataclasses.replace(self, read=lambda: graph, program=None, whole=whole)
+        """The same for whoever keeps it: without the framework's own graph. (`whole` is written where it is compiled: rarely.)"""
+        graph = self.graph
+        return dataclasses.replace(self, read=lambda: graph, program=None)
 
 
 __all__ = ["GraphText", "Kind", "NotChunked", "StepGraph", "Updates"]

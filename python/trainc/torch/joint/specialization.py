@@ -29,7 +29,7 @@ from trainc.torch.joint.unread import Unread
 from trainc.torch.optimizers.updates import Misfit, PlanMemory, PlanUpdates, ScalarKey, Slot, Updates, distinct_keys
 from trainc.torch.run.deferred import Pending
 from trainc.torch.run.executable import CoreExecutable
-from trainc.torch.run.pool import Pool, Results
+from trainc.torch.run.pool import Pool
 from trainc.torch.run.rerun import Rerun
 from trainc.torch.run.runner import Executable, Joint, Runner, attempt
 
@@ -143,9 +143,9 @@ class Specialization:
             self._like = None
         record.forward, record.footprint, record.unread = joint.forward, joint.footprint, ""
         if (unread := self._unread) is not None:
-            metas = [list(gm.graph.find_nodes(op="placeholder"))[i].meta["val"] for i in unread.inputs]
-            self._copies = [Results(m.dtype, tuple(m.shape), m.stride(), context.device) for m in metas]
-            record.unread, record.footprint = unread.described(), lambda: unread.with_copies(joint.footprint())
+            record.unread, self._copies = unread.described(), unread.copies(context.device)
+            copied = sum(copy.bytes for copy in self._copies)
+            record.footprint = lambda: _with_results(joint.footprint(), copied)
         if self._like is not None:
             joint.forward.share_memory(self._like._joint.forward)
         self.arena_bytes = context.arena_bytes(joint.saved_bytes)
@@ -279,18 +279,13 @@ class Specialization:
 
     def _backward_of_all(self, arena: Tensor, tangents: Sequence[Tensor | None], in_parts: bool) -> Any:
         """The backward of a call one of whose results was left out, and has a gradient: the call is done once more."""
-        rerun = getattr(arena, "trainc_rerun", None)
-        inputs = rerun.inputs() if rerun is not None else None
-        if inputs is None:
-            raise RuntimeError(
-                f"{self._record.name}: a tensor that the gradient needs was changed in place since the call; take the gradient "
-                "of all its results before the optimizer's step"
-            )
+        changed = RuntimeError(
+            f"{self._record.name}: a tensor that the gradient needs was changed in place since the call; take the gradient "
+            "of all its results before the optimizer's step"
+        )
+        _, *called = self._again(changed, arena, lambda _: self._whole())
         self._compiler.reads_all = True
-        whole = self._whole()
-        with rerun.generator(), torch.no_grad():
-            *results, arena = whole._call(inputs)
-        return whole.backward(self._context.held_of(inputs, results), arena, tangents, in_parts)
+        return self._whole().backward(*called, tangents, in_parts)
 
     # -- beside PyTorch (verify=) -------------------------------------------------------------------------------------
 
@@ -427,21 +422,28 @@ class Specialization:
     def _in_pytorch(self, error: Exception, arena: Tensor) -> tuple[list[Any], list[Tensor], Tensor]:
         """Runs the forward that filled `arena` again in PyTorch, as `self._replaced` does with later calls. Gives its results,
         and what its backward takes before the tangents. Raises `error` where the call is no longer known."""
+        return self._again(error, arena, lambda rerun: self._replace(error, rerun.graph))
+
+    def _again(
+        self, error: Exception, arena: Tensor, other: Callable[[Rerun], Specialization]
+    ) -> tuple[list[Any], list[Tensor], Tensor]:
+        """The forward that filled `arena`, done once more by another specialization, as `_in_pytorch` gives it."""
         rerun = getattr(arena, "trainc_rerun", None)
         inputs = rerun.inputs() if rerun is not None else None
         if inputs is None:
             raise error
-        self._replace(error, rerun.graph)
+        by = other(rerun)
         with rerun.generator(), torch.no_grad():
-            *results, arena = self._replaced._call(inputs)  # it may be an output that is being settled that asks for this
+            *results, arena = by._call(inputs)  # it may be an output that is being settled that asks for this
         return results, self._context.held_of(inputs, results), arena
 
-    def _replace(self, error: Exception, graph: torch.fx.GraphModule) -> None:
+    def _replace(self, error: Exception, graph: torch.fx.GraphModule) -> Specialization:
         """PyTorch runs `graph` from now on, because of `error`, which is said once."""
         if self._replaced is None:
             self._compiler.runners.fall_back(self._record, error)
             self._replaced = Specialization(self._compiler, graph, self._record, self._context, self._outputs)
             self._compiler.replace(self, self._replaced)
+        return self._replaced
 
     def _backward_in_pytorch(
         self, error: Exception, tangents: Sequence[Tensor | None], _inputs: Sequence[Any], arena: Tensor
@@ -452,6 +454,11 @@ class Specialization:
     def _deferred_in_pytorch(self, error: Exception, _inputs: Sequence[Any], arena: Tensor) -> list[Any]:
         results, *_ = self._in_pytorch(error, arena)
         return [results[i] for i in self._joint.deferred_outputs]
+
+
+def _with_results(footprint: dict[str, int] | None, more: int) -> dict[str, int] | None:
+    """A footprint of plans beside `more` bytes of results."""
+    return None if footprint is None else {**footprint, "results": footprint["results"] + more}
 
 
 def _apart(error: Exception) -> NoReturn:

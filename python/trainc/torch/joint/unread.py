@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from trainc.base import config
+from trainc.torch.device import Host
 from trainc.torch.graph import wire
 from trainc.torch.run.deferred import DeferredTensor, Outputs
 from trainc.torch.run.pool import Results
@@ -40,19 +41,20 @@ _WORTHWHILE = 0.1  # of a batch's labels: what pays for the copy of the weight, 
 class Unread:
     """One result of a joint graph that is left to whoever reads it."""
 
-    def __init__(self, gm: torch.fx.GraphModule, index: int, tangent: Node | None, product: Node, forward_outputs: int):
-        """`index`: of the result among the `forward_outputs`; `tangent`: its own; `product`: the product it is made from."""
+    def __init__(
+        self, gm: torch.fx.GraphModule, inputs: int, forward_outputs: int, index: int, tangent: int | None, product: Node
+    ):  # fmt: skip
+        """`index`: of the result among the `forward_outputs`; `tangent`: its own, by its place among the tangents, which come
+        behind `inputs`; `product`: the product it is made from."""
         placeholders = list(gm.graph.find_nodes(op="placeholder"))
         outputs = list(next(iter(gm.graph.find_nodes(op="output"))).args[0])
         self.index, self.meta = index, outputs[index].meta["val"]
-        self.undefined = () if tangent is None else (placeholders.index(tangent),)
-        self.tangent: int | None = None  # its place among the tangents
+        self.tangent, self.undefined = tangent, () if tangent is None else (inputs + tangent,)
         self.whole = gm
         bases = list(dict.fromkeys(map(_base, product.all_input_nodes)))
         # results of the narrow plan; inputs of which a copy is taken
         self._results = [base for base in bases if base.op != "placeholder"]
         self.inputs = [placeholders.index(base) for base in bases if base.op == "placeholder"]
-        self._copied = sum(placeholders[i].meta["val"].numel() * placeholders[i].meta["val"].itemsize for i in self.inputs)
         self.narrow = self._without(gm, outputs, forward_outputs)
         self.forward_outputs = forward_outputs - 1 + len(self._results)
         self._given = forward_outputs
@@ -83,9 +85,7 @@ class Unread:
             theirs = {_base(o) for o in outputs[:forward_outputs] if isinstance(o, Node)}
             if any(base in theirs or not _is_plain(base) for base in map(_base, product.all_input_nodes)):  # he may write to it
                 continue
-            found = Unread(gm, i, own[0] if own else None, product, forward_outputs)
-            if own:
-                found.tangent = tangents.index(own[0])
+            found = Unread(gm, inputs, forward_outputs, i, tangents.index(own[0]) if own else None, product)
             return found if found._results else None
         return None
 
@@ -125,9 +125,10 @@ class Unread:
     def described(self) -> str:
         return f"result {self.index}, {wire.dtype_name(self.meta.dtype)}{list(self.meta.shape)}"
 
-    def with_copies(self, footprint: dict[str, int] | None) -> dict[str, int] | None:
-        """A footprint of the plans, with the copies of inputs."""
-        return None if footprint is None else {**footprint, "results": footprint["results"] + self._copied}
+    def copies(self, device: Host) -> list[Results]:
+        """Memory for the inputs among what the result is made of."""
+        metas = [node.meta["val"] for node in self.graph.graph.find_nodes(op="placeholder")][len(self._results) :]
+        return [Results(meta.dtype, tuple(meta.shape), meta.stride(), device) for meta in metas]
 
     def wants(self, tangents: Sequence[Tensor | None]) -> bool:
         """Whether the loss has a term of its own from the result."""
@@ -137,7 +138,7 @@ class Unread:
         self, results: list[Any], inputs: Sequence[Tensor], copies: list[Results], compute: Callable[[list[Tensor]], Tensor]
     ) -> list[Any]:
         """The program's results, of those of the narrow plan. `compute` makes the one that is left out of what it is made of;
-        `copies`: memory for the inputs among it."""
+        `copies`: of `copies()`."""
         copied = [copy.new().copy_(inputs[i].detach()) for i, copy in zip(self.inputs, copies, strict=True)]
         bases = [results[self.index], *results[self._given :], *copied]
         results, device = results[: self._given], bases[0].device
