@@ -15,6 +15,7 @@ import trainc
 from trainc.base import config, messages, plans, records
 from trainc.base.errors import InternalError, NotCompiled
 from trainc.torch.doors import backend
+from trainc.torch.optimizers import updates
 from trainc.torch.run import executable
 from trainc.torch.run.deferred import DeferredTensor
 
@@ -196,6 +197,78 @@ def test_an_error_while_a_fused_step_runs_is_not_run_again(core, monkeypatch):
     monkeypatch.setattr(executable.CoreExecutable, "__call__", fail)
     with pytest.raises(MemoryError, match="while it runs"):
         optimizer.step()
+
+
+MOMENTUM = {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}  # whose first step is another than those after it
+
+
+def stepping(door):
+    """A model, its optimizer, and a step of theirs through this door ("train_step", "fuse_step"; None: PyTorch's)."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), **MOMENTUM)
+
+    def step(x):
+        loss = model(x).square().sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    if door == "fuse_step":
+        trainc.compile(model, optimizer, fuse_step=True)
+    return model, optimizer, trainc.train_step(step) if door == "train_step" else step
+
+
+def assert_goes_on_as_eager(model, optimizer, step, before=lambda optimizer: None):
+    wanted, theirs, eager = stepping(None)
+    before(theirs)
+    for x in (torch.ones(3, 4), torch.full((3, 4), 0.5)):
+        eager(x), step(x)
+    assert_same(model.state_dict(), wanted.state_dict(), 1e-5)
+    assert_same(optimizer.state_dict()["state"], theirs.state_dict()["state"], 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("door", "part"), [("train_step", (executable.CoreExecutable, "__call__")), ("fuse_step", (updates.PlanMemory, "check"))]
+)
+def test_a_first_step_that_fails_is_done_once_more(core, monkeypatch, door, part):
+    """It leaves no state behind, by which the next were not a first one."""
+    model, optimizer, step = stepping(door)
+
+    def fail(*_):
+        raise MemoryError("before it runs")
+
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(*part, fail)
+        patch.setattr(config, "fallback", False)
+        step(torch.ones(3, 4))
+    assert not any(optimizer.state.values())
+    optimizer.zero_grad()
+    assert_goes_on_as_eager(model, optimizer, step)
+
+
+@pytest.mark.parametrize("fault", ["check", None], ids=["of ours", "a state of another type"])
+def test_a_first_step_that_cannot_be_fused_is_pytorchs_first_step(core, monkeypatch, fault):
+    def in_double(optimizer):
+        first = optimizer.param_groups[0]["params"][0]
+        optimizer.state[first]["momentum_buffer"] = torch.zeros_like(first, dtype=torch.float64)
+
+    def fail(*_):
+        raise BROKEN
+
+    model, optimizer, step = stepping("fuse_step")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if fault is None:
+            in_double(optimizer)
+            assert_goes_on_as_eager(model, optimizer, step, in_double)
+        else:
+            monkeypatch.setattr(updates.PlanMemory, fault, fail)
+            assert_goes_on_as_eager(model, optimizer, step)
+    assert {text.split("; ")[0] for text in said(caught)} == (
+        {"trainc: the backward together with the optimizer's step runs in PyTorch"} if fault else set()
+    )
 
 
 class Branches(nn.Module):

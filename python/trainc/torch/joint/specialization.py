@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import torch
 
 from trainc.base import interrupts
-from trainc.base.errors import NotCompiled
+from trainc.base.errors import NotCompiled, UserError
 from trainc.base.records import Compilation
 from trainc.base.shared_kernels import SharedKernels
 from trainc.base.step_graph import NotChunked, StepGraph
@@ -360,9 +360,25 @@ class Specialization:
         defined: tuple[bool, ...],
         arena: Tensor,
     ) -> None:
-        """The backward and the updates of all parameters that it has gradients of."""
-        context, updates = self._context, self._fusion.updates(slots)
-        keys = updates.scalar_keys()
+        """The backward and the updates of all parameters that it has gradients of. NotCompiled where that fails before it runs:
+        they can run apart."""
+        updates = self._fusion.updates(slots)
+        try:
+            executable, inputs, keys, states = self._ready(updates, slots, kept, tangents, defined)
+        except (UserError, NotCompiled):
+            raise
+        except Exception as error:
+            _apart(error)
+        with interrupts.held():
+            executable(inputs, arena)
+            updates.finish(keys, states)
+
+    def _ready(
+        self, updates: Updates, slots: list[Slot], kept: Sequence[Tensor], tangents: Sequence[Tensor | None],
+        defined: tuple[bool, ...],
+    ) -> tuple[Executable, list[Tensor | None], list[ScalarKey], list[list[Tensor]]]:  # fmt: skip
+        """The plan of a step, what it is given, and what is told of it when it has run. Nothing is changed."""
+        context, keys = self._context, updates.scalar_keys()
         classes, distinct = distinct_keys(keys)
         overwrites, unmade = not context.pending.alive(), self._unmade[defined]
         key = defined, overwrites, tuple(classes), tuple([key.variant for key in distinct])
@@ -386,10 +402,7 @@ class Specialization:
             inputs[slot.primal] = slot.parameter
         states = updates.states(keys)
         memory.check(slots, states, [tensor for tensor in inputs if tensor is not None])
-        inputs += plan.inputs(states, [updates.scalars(key) for key in distinct])
-        with interrupts.held():
-            executable(inputs, arena)
-            updates.finish(keys, states)
+        return executable, [*inputs, *plan.inputs(states, [updates.scalars(key) for key in distinct])], keys, states
 
     # -- the plans ----------------------------------------------------------------------------------------------------
 

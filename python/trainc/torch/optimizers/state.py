@@ -67,10 +67,14 @@ def make_state(optimizer: torch.optim.Optimizer, group: dict, parameter: Tensor)
     return optimizer.state[parameter]
 
 
-def fresh_state(optimizer: torch.optim.Optimizer, group: dict, like: Tensor) -> dict:
-    """The state that torch would make, of a parameter with no elements: for its numbers."""
-    parameter = torch.empty(0, dtype=like.dtype, device=like.device, requires_grad=True)
+def fresh_state(optimizer: torch.optim.Optimizer, group: dict, parameter: Tensor) -> dict:
+    """The state that torch would make; the optimizer's own stays as it is."""
     return make_state(stand_in(optimizer, group, [parameter], state=collections.defaultdict(dict)), group, parameter)
+
+
+def fresh_numbers(optimizer: torch.optim.Optimizer, group: dict, like: Tensor) -> dict:
+    """The same, of a parameter with no elements: for its numbers."""
+    return fresh_state(optimizer, group, torch.empty(0, dtype=like.dtype, device=like.device, requires_grad=True))
 
 
 # ---- what the last step found ---------------------------------------------------------------------------------------
@@ -203,5 +207,5 @@ def count_of(formula: Formula, group: dict, old: tuple[float, ...], first: bool,
 
 
 __all__ = [
-    "Counted", "GroupGuard", "Numbers", "count_of", "fresh_state", "init_group", "make_state", "torchs_step", "unhooked",
+    "Counted", "GroupGuard", "Numbers", "count_of", "fresh_numbers", "fresh_state", "init_group", "torchs_step", "unhooked",
 ]  # fmt: skip

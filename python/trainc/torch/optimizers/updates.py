@@ -17,7 +17,7 @@ from trainc.torch.guards.overlap import Apart, Overlapping
 from trainc.torch.guards.state import TypeGuard
 from trainc.torch.optimizers import Count, Variant, formula_of, optimizer
 from trainc.torch.optimizers.kernels import trace_formula
-from trainc.torch.optimizers.state import Numbers, count_of, fresh_state, make_state
+from trainc.torch.optimizers.state import Numbers, count_of, fresh_numbers, fresh_state
 
 Tensor = torch.Tensor
 
@@ -56,6 +56,7 @@ class Updates:
     def __init__(self, slots: list[Slot], optimizers: list[torch.optim.Optimizer]):
         self.slots, self.optimizers = slots, optimizers
         self._numbers = Numbers()
+        self._made: list[tuple[Slot, dict[str, Any]]] = []  # states that the optimizers lack, until the step is done
 
     def scalar_keys(self) -> list[ScalarKey]:
         """Of each slot, for the next step; makes no state."""
@@ -71,7 +72,7 @@ class Updates:
             state = owner.state.get(slot.parameter, {})  # a look must not make an entry
             first = any(state.get(name) is None for name in v.states)
             if first and formula.numbers:
-                state, first = fresh_state(owner, group, slot.parameter), False
+                state, first = fresh_numbers(owner, group, slot.parameter), False
             numbers = [state[name] for name in formula.numbers]
             old, dtypes = tuple([self._numbers.read(n) for n in numbers]), tuple([n.dtype for n in numbers])
             found = (slot.optimizer, slot.group, old, first, dtypes)
@@ -87,23 +88,28 @@ class Updates:
         return formula_of(owner).settings(owner.param_groups[slot.group], updated)
 
     def states(self, keys: list[ScalarKey]) -> list[list[Tensor]]:
-        """The state's tensors of each slot; makes what is missing."""
-        states = []
+        """The state's tensors of each slot. What is missing is made, and becomes the optimizers' own in `finish` alone: a step
+        that comes to nothing leaves no state behind, by which the next would not be a first one."""
+        states, self._made = [], []
         for slot, key in zip(self.slots, keys, strict=True):
-            owner, v = self.optimizers[slot.optimizer], key.variant
+            owner, v, made = self.optimizers[slot.optimizer], key.variant, {}
             state = owner.state.get(slot.parameter, {})
             if not state and (v.states or v.formula.numbers):
-                state = make_state(owner, owner.param_groups[slot.group], slot.parameter)
-            for name in v.states:
-                if state.get(name) is None:
-                    state[name] = v.formula.start(name, slot.parameter)
-            states.append([state[name] for name in v.states])
+                state = made = fresh_state(owner, owner.param_groups[slot.group], slot.parameter)
+            made |= {name: v.formula.start(name, slot.parameter) for name in v.states if state.get(name) is None}
+            if made:
+                self._made.append((slot, made))
+            states.append([made[name] if name in made else state[name] for name in v.states])
         return states
 
     def scalars(self, key: ScalarKey) -> list[float]:
         return key.variant.values(self.optimizers[key.optimizer].param_groups[key.group], key.count)
 
     def finish(self, keys: list[ScalarKey], states: list[list[Tensor]]) -> None:
+        """The step is done: what was made for it is the optimizers', and what they count goes on."""
+        for slot, made in self._made:
+            self.optimizers[slot.optimizer].state[slot.parameter].update(made)
+        self._made = []
         columns: dict[tuple, tuple[list[Tensor], list[float]]] = {}
         for slot, key in zip(self.slots, keys, strict=True):
             state = self.optimizers[slot.optimizer].state.get(slot.parameter, {})
