@@ -15,7 +15,7 @@ import trainc
 from trainc.base import config, messages, plans, records
 from trainc.base.errors import InternalError, NotCompiled
 from trainc.torch.doors import backend
-from trainc.torch.optimizers import updates
+from trainc.torch.optimizers import kernels, updates
 from trainc.torch.run import executable
 from trainc.torch.run.deferred import DeferredTensor
 
@@ -432,7 +432,29 @@ def test_an_optimizer_with_freed_memory_moves_nothing(core, optimizer, what):
         model(torch.randn(3, 4)).sum().backward()
         optimizer.step()
     bias, state = model.bias.detach().clone(), optimizer.state[model.weight]
+    counted = [float(each["step"]) for each in optimizer.state.values() if "step" in each]
     freed({"parameter": model.weight, "gradient": model.weight.grad}.get(what, next(t for t in state.values() if t.dim())))
     with pytest.raises(RuntimeError, match="storage"):
         optimizer.step()
     assert torch.equal(model.bias, bias)
+    assert counted == [float(each["step"]) for each in optimizer.state.values() if "step" in each]
+
+
+def test_an_optimizer_that_is_compiled_in_part_moves_nothing(core, strict, monkeypatch):
+    """The second group's kernel is none of the first's."""
+    model = nn.Linear(4, 4)
+    groups = [{"params": [model.weight]}, {"params": [model.bias], "amsgrad": True}]
+    model, optimizer = trainc.compile(model, torch.optim.AdamW(groups, lr=0.1))
+    model(torch.randn(3, 4)).sum().backward()
+    compiled, before = kernels.CoreKernel.__init__, copy.deepcopy(model.state_dict())
+
+    def fail_later(kernel, v, *args):
+        if v.has("amsgrad"):
+            raise BROKEN
+        compiled(kernel, v, *args)
+
+    monkeypatch.setattr(kernels.CoreKernel, "__init__", fail_later)
+    with pytest.raises(InternalError, match="groups depend"):
+        optimizer.step()
+    assert_same(model.state_dict(), before, 0)
+    assert not any(optimizer.state.values())

@@ -81,8 +81,9 @@ def is_attached(optimizer: torch.optim.Optimizer) -> bool:
 def _step(optimizer: torch.optim.Optimizer, kernels: Kernels) -> None:
     kernels.start_step()
     with torch.no_grad():
-        for group in optimizer.param_groups:
-            _step_group(optimizer, group, kernels)
+        known = [_look_up(optimizer, group, kernels) for group in optimizer.param_groups]
+        for group, found in zip(optimizer.param_groups, known, strict=True):
+            _step_group(optimizer, group, kernels, found)
     if len(kernels.known) > len(optimizer.param_groups):
         kernels.known.clear()  # it holds the state of a group that is gone
 
@@ -152,23 +153,36 @@ def variant_of(optimizer: torch.optim.Optimizer, group: dict, dtype: torch.dtype
     return formula_of(optimizer).variant(group, dtype, shape)
 
 
-def _step_group(optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels) -> None:
+def _look_up(optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels) -> tuple[dict, list[Tensor]] | None:
+    """The settings and gradients of a group that is as the last step found it; None for another, whose kernels are there then.
+    Of all groups before any is stepped: compiling can be interrupted, or fail."""
+    formula, known = formula_of(optimizer), kernels.known.get(id(group))
+    if known is not None:
+        settings = formula.settings(group, known.params)
+        if (grads := known.gradients(optimizer, settings)) is not None:
+            return settings, grads
+        del kernels.known[id(group)]
+    having = [p for p in group["params"] if p.grad is not None]
+    group = formula.settings(group, having)
+    for param in {(p.dtype, p.device, None if formula.elementwise else p.shape): p for p in having}.values():
+        if compiles(param):
+            kernels.get(formula.variant(group, param.dtype, param.shape), param)
+    return None
+
+
+def _step_group(
+    optimizer: torch.optim.Optimizer, group: dict, kernels: Kernels, found: tuple[dict, list[Tensor]] | None
+) -> None:
+    """`found`: what `_look_up` gave."""
     formula, key = formula_of(optimizer), id(group)
-    known = kernels.known.get(key)
-    found = None if known is None else formula.settings(group, known.params)
-    if found is not None and (grads := known.gradients(optimizer, found)) is not None:
-        group = found
+    if found is not None:
+        (group, grads), known = found, kernels.known[key]
         rows = [(param, grad, *states) for param, grad, states in zip(known.params, grads, known.states, strict=True)]
         columns = [kernels.numbers.column(*column) for column in known.numbers]
         counted = Counted(formula, group, columns, known.dtypes, [False] * len(rows))
         torchs_step(optimizer, group, _run(formula, group, kernels, rows, counted, known.kind))
         return
-    kernels.known.pop(key, None)
-    having = [p for p in group["params"] if p.grad is not None]
-    group = formula.settings(group, having)
-    for param in {(p.dtype, p.device, None if formula.elementwise else p.shape): p for p in having}.values():
-        if compiles(param):  # before any state is touched: compiling can be interrupted
-            kernels.get(formula.variant(group, param.dtype, param.shape), param)
+    group = formula.settings(group, [p for p in group["params"] if p.grad is not None])
     params, grads = init_group(optimizer, group)
     rows, numbers, firsts, left = [], [], [], []
     for param, grad in zip(params, grads, strict=True):
@@ -218,13 +232,18 @@ def _run(
         chosen.append((kernels.get(v, some[0][0]), some, v.values(group, count), places))
     # From here on tensors are changed: compiling, which can be interrupted, is over. Counting comes before the kernel,
     # which takes these objects out of the caches.
+    still = set(range(len(rows)))
     with interrupts.held():
         counted.advance()
         _written(rows)
-        refused = [i for kernel, some, scalars, places in chosen if not kernel.run(some, scalars) for i in places]
-        if refused:
-            counted.go_back(refused)
-    return [rows[i][0] for i in sorted(refused)]
+        try:
+            for kernel, some, scalars, places in chosen:
+                if kernel.run(some, scalars):
+                    still.difference_update(places)
+        finally:
+            if still:
+                counted.go_back(still)
+    return [rows[i][0] for i in sorted(still)]
 
 
 def _written(rows: list[Sequence[Tensor]]) -> None:

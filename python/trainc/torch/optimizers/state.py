@@ -191,10 +191,9 @@ class Counted:
     def advance(self) -> None:
         self._write([count.new for count in self.counts])
 
-    def go_back(self, those: list[int]) -> None:
+    def go_back(self, those: set[int]) -> None:
         """For parameters that were not updated."""
-        again = set(those)
-        self._write([count.old if i in again else count.new for i, count in enumerate(self.counts)])
+        self._write([count.old if i in those else count.new for i, count in enumerate(self.counts)])
 
     def _write(self, rows: list[tuple[float, ...]]) -> None:
         for column, values in zip(self._columns, zip(*rows, strict=True), strict=bool(self._columns)):
