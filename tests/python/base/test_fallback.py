@@ -14,7 +14,10 @@ from torch import nn
 import trainc
 from trainc.base import config, messages, plans, records
 from trainc.base.errors import InternalError, NotCompiled
-from trainc.torch.doors import backend
+from trainc.torch.doors import backend, call
+from trainc.torch.doors.signatures import Signatures
+from trainc.torch.doors.traces import Traces
+from trainc.torch.doors.variants import Variants
 from trainc.torch.optimizers import kernels, updates
 from trainc.torch.run import executable
 from trainc.torch.run.deferred import DeferredTensor
@@ -363,6 +366,60 @@ def test_a_warning_that_is_an_error_comes_once(core):
         for _ in range(2):
             model(torch.randn(3, 4)).backward()
     assert int(model.norm.num_batches_tracked) == counted + 2
+
+
+# ---- before anything runs ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "part", [(Signatures, "look_up"), (Variants, "find"), (Signatures, "tell"), (call, "describe_call")],
+    ids=lambda part: part[1],
+)  # fmt: skip
+def test_a_fault_in_a_call_that_has_not_run(core, monkeypatch, part):
+    """Whatever looks at a call before it runs may fail: over an object of the program's, say."""
+
+    def fail(*_):
+        raise BROKEN
+
+    monkeypatch.setattr(*part, fail)
+    plain = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    ours, x = trainc.compile(copy.deepcopy(plain)), torch.randn(3, 4)
+    with monkeypatch.context() as patch, pytest.raises(InternalError, match="groups depend"):
+        patch.setattr(config, "fallback", False)
+        ours(x)
+    assert_same(ours.state_dict(), plain.state_dict(), 0)
+    ours = trainc.compile(copy.deepcopy(plain))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            assert_same(ours(x), plain(x), 0)
+    assert said(caught) == ["trainc: Sequential runs in PyTorch; internal error: groups depend on each other in a circle"]
+    assert_same(ours.state_dict(), plain.state_dict(), 0)
+    assert "groups depend" in str(trainc.explain(ours))
+
+
+@pytest.mark.parametrize("door", ["compile", "train_step"])
+def test_a_trace_whose_guards_fail_serves_nothing(core, strict, monkeypatch, door):
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def step(x):
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    compiled = trainc.train_step(step) if door == "train_step" else trainc.compile(model)
+
+    def fail(*_):
+        raise BROKEN
+
+    compiled(torch.randn(3, 4))
+    with monkeypatch.context() as patch, pytest.raises(InternalError, match="groups depend"):
+        patch.setattr(Traces, "guard", fail)
+        compiled(torch.randn(5, 4))  # a trace that would serve all sizes
+    compiled(torch.randn(6, 4))
+    assert [record.trace for record in records.of(compiled)] == ["static", "symbolic"]
 
 
 # ---- what AOTAutograd cannot trace -------------------------------------------------------------------------------------

@@ -111,8 +111,19 @@ class CompiledCall:
             call, entry = self._signatures.look_up(call_of)
         except (NotCompiled, TypeError) as reason:  # TypeError: a constant that cannot be hashed
             return self._refused(str(reason), args, kwargs, getattr(reason, "in_pytorch", False))
+        except (UserError, Warning):  # a warning of ours may be an error
+            raise
+        except Exception as error:
+            return self._failed(error, args, kwargs)
         if entry is None:
-            call, entry = self._signatures.compiled(call, call_of, self._first_call)
+            try:
+                call, entry = self._signatures.compiled(call, call_of, self._first_call)
+            except NotCompiled as reason:
+                return self._refused(str(reason), args, kwargs, reason.in_pytorch)
+            except (UserError, Warning):
+                raise
+            except Exception as error:
+                return self._failed(error, args, kwargs, call)
         try:
             if self._verification is None:
                 result = entry(call.inputs, args, kwargs)
@@ -256,7 +267,7 @@ class CompiledCall:
             try:
                 self._signatures.variants.reachable.update(map(id, attempt.traces.guard(attempt.family)))
                 self._signatures.check_apart(call)
-            except NotCompiled as reason:
+            except Exception as reason:  # a trace without its guards must serve nothing
                 attempt.error = reason
         if attempt.family is not None and not attempt.compiled:
             attempt.family.forget(record)
@@ -401,6 +412,21 @@ class CompiledCall:
             self._tell(record)
         result = (self._in_pytorch if in_pytorch else self._through_dynamo)([], args, kwargs)
         return self._compared(self._model(), None, result)
+
+    def _failed(self, error: Exception, args: tuple, kwargs: dict, call: Call | None = None) -> Any:
+        """A call that failed by a fault of ours, or of an object of the program's that was looked at, before anything ran: it
+        runs in PyTorch, and so does every `call` like it."""
+        name = type(self._model()).__name__
+        record = records.Compilation(name, route="eager", reason=f"{type(error).__name__}: {family.first_line(error)}")
+        known = any(other.reason == record.reason for other in self.compilations)
+        if known:
+            messages.require_fallback(error)
+        else:
+            messages.fell_back(name, error)
+            self.compilations.append(record)
+        if call is not None and call.key is not None:
+            self._signatures.add(call.key, None, self._in_pytorch)
+        return self._compared(self._model(), None, self._in_pytorch([], args, kwargs))
 
     def _tell(self, record: records.Compilation) -> None:
         """Keeps the record, and then warns, once for a reason: a warning may be an error."""

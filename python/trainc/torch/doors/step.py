@@ -178,9 +178,11 @@ class TrainStep:
         try:
             if self._traces is not None:  # None: other sizes of a trace that there is
                 known.variants.reachable.update(map(id, self._traces.guard(serving)))
-        except NotCompiled as reason:
+        except Exception as reason:  # a trace without its guards must serve nothing
             serving.forget(record)
-            raise UserError(f"trainc.train_step: {reason}") from None
+            if isinstance(reason, NotCompiled):
+                raise UserError(f"trainc.train_step: {reason}") from None
+            raise
         self._traces = None
         record.capture_seconds = time.perf_counter() - start
         variant, (training, _, _, active, settings) = call.key
