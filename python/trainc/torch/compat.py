@@ -149,6 +149,7 @@ JOINT_TRACE = Patch(graph_capture, "create_joint")  # which gradients are reache
 MATERIALIZED_GRADS = Patch(torch.autograd.function.FunctionCtx, "set_materialize_grads")  # the same
 TENSOR_BACKWARD = Patch(torch.Tensor, "backward")  # a train_step's own backward
 AUTOGRAD_BACKWARD = Patch(torch.autograd, "backward")  # the same
+AUTOGRAD_ENGINE = Patch(torch.autograd, "_engine_run_backward")  # gradients of results that other results are made of
 
 # -- attributes without a public name -----------------------------------------------------------------------------------------
 make_wrapper_subclass = torch.Tensor._make_wrapper_subclass

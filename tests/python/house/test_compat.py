@@ -4,6 +4,7 @@ changed one of these fails here, by its name, before a model is wrong."""
 from __future__ import annotations
 
 import ast
+import collections
 import copy
 import dataclasses
 import functools
@@ -629,3 +630,26 @@ def test_the_class_of_a_sharded_module(group):
 
     sharded = fully_shard(torch.nn.Linear(2, 2), mesh=init_device_mesh("cpu", (1,)))
     assert type(sharded) is not torch.nn.Linear and compat.unsharded_class(type(sharded)) is torch.nn.Linear
+
+
+def test_a_table_of_hooks_that_is_there_is_filled_and_autograd_does_not_run_it():
+    class Two(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.sin(), x.cos()
+
+        @staticmethod
+        def backward(ctx, a, b):
+            return a + b
+
+    x, called = torch.ones(2, requires_grad=True), []
+    result, _ = Two.apply(x)
+    table = result._backward_hooks = collections.OrderedDict()
+    result.register_hook(called.append)
+    result.retain_grad()
+    assert len(table) == 1 and result.retains_grad and result.grad_fn is result.grad_fn
+    result.sum().backward()
+    assert not called and torch.equal(result.grad, torch.ones(2))
+    result.mul_(2)
+    assert result._backward_hooks is None  # it has another history
+    assert callable(compat.AUTOGRAD_ENGINE.original())

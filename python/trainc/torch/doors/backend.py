@@ -20,6 +20,7 @@ from trainc.torch.guards import overlap
 from trainc.torch.guards.overlap import Overlapping
 from trainc.torch.joint import compiler as joint
 from trainc.torch.joint import family
+from trainc.torch.joint.second_order import SECOND
 from trainc.torch.run.runner import Runners
 
 compilations: list[records.Compilation] = []  # of all graphs that came through this door
@@ -114,14 +115,12 @@ class GraphAgain:
     def again(self, inputs: list[torch.Tensor]) -> Sequence[Any]:
         return self._run(*inputs)
 
-    def asked(self, often: bool) -> None:
+    def asked(self, often: bool, what: str = SECOND) -> None:
         if self._region:  # Dynamo's autograd.Function loses the history of what it saves: a wrong number, without a word
-            raise UserError(f"{self._region}: torch.compile has no gradient of the gradient of this region")
+            asked = "the gradient" if what is SECOND else "an intermediate result"
+            raise UserError(f"{self._region}: torch.compile has no gradient of {asked} of this region")
         self.often |= often
-        messages.warn_once(
-            f"second order {self._name}",
-            f"{self._name} runs in PyTorch where gradients of its gradients are taken (create_graph=True)",
-        )
+        messages.warn_once(f"second order {self._name} {what}", f"{self._name} runs in PyTorch where {what}")
 
 
 def _record(inputs: Sequence[Any], tune: str) -> records.Compilation:

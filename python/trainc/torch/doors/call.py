@@ -76,8 +76,11 @@ class CompiledCall:
     """Set by `compat.set_compiled_call`, which nn.Module's call uses and which copies and pickles leave out."""
 
     def __init__(
-        self, model: torch.nn.Module, settings: ModelSettings | None = None, fusion: Any = None, verification: Any = None
+        self, model: torch.nn.Module, settings: ModelSettings | None = None, fusion: Any = None, verification: Any = None,
+        wrapped: bool = False,
     ):  # fmt: skip
+        """`wrapped`: whether hooks on its results are its wrapper's (FSDP), which run before its backward and read none."""
+        self._gives_inner = not wrapped
         self._model, self._verification = weakref.ref(model), verification
         self.settings, self._fusion = settings or ModelSettings(), fusion
         self._seen_once: set[Any] = set()  # keys seen under no_grad
@@ -342,12 +345,12 @@ class CompiledCall:
 
         def static() -> Entry:
             compiler = joint.Compiler(record, attempt.runners, fusion=self._fusion, verification=self._verification)
-            compiler.program = again_of(False)
+            compiler.program, compiler.gives_inner = again_of(False), self._gives_inner
             return self._trace(attempt, [*tensors, *arguments], originals, compiler)
 
         def symbolic(symbols: Symbols) -> family.Serve:
             compiler = joint.Compiler(record, attempt.runners, symbols, self._fusion, self._verification)
-            compiler.program = again_of(symbols.numbers is not None)
+            compiler.program, compiler.gives_inner = again_of(symbols.numbers is not None), self._gives_inner
             entry = self._trace(attempt, symbols.inputs, originals, compiler)
             return lambda inputs, record: entry if compiler.add_sizes(inputs, record) else None
 
@@ -386,12 +389,12 @@ class CompiledCall:
 
     # -- what is not captured -----------------------------------------------------------------------------------------
 
-    def _differentiated_again(self, kind: tuple, often: bool) -> None:
-        """A gradient of a gradient of a call of this kind was asked for, which PyTorch makes by doing the call again; calls of
-        which it is asked `often` run in PyTorch from now on."""
-        name, what = type(self._model()).__name__, "gradients of its gradients are taken (create_graph=True)"
+    def _differentiated_again(self, kind: tuple, often: bool, what: str) -> None:
+        """`what`: a gradient of a call of this kind was asked for that PyTorch makes by doing the call again; calls of which such
+        are asked `often` run in PyTorch from now on."""
+        name = type(self._model()).__name__
         if not often:
-            messages.warn_once(f"second order {id(self)}", f"{name}: PyTorch does a call again where {what}")
+            messages.warn_once(f"second order {id(self)} {what}", f"{name}: PyTorch does a call again where {what}")
         elif kind_of(kind) not in self._second_order:
             self._second_order.add(kind_of(kind))
             self._signatures.serve_by(self._in_pytorch, lambda other: kind_of(other) == kind_of(kind))

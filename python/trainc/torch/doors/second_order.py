@@ -1,4 +1,4 @@
-"""A compiled call's program, done once more for the gradient of a gradient (joint/second_order.py)."""
+"""A compiled call's program, done once more for a gradient that no plan makes (joint/second_order.py)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from trainc.torch.capture.structure import Flattener
 from trainc.torch.doors.signature import Call
 from trainc.torch.doors.variants import Variants
 from trainc.torch.joint.family import Family
+from trainc.torch.joint.second_order import SECOND
 
 
 def kind_of(call_kind: tuple) -> tuple:
@@ -27,23 +28,24 @@ class CallAgain:
     alive: a loss that somebody keeps would keep the model."""
 
     def __init__(
-        self, name: str, variants: Variants, serving: Family, call: Call, numbers: bool, asked: Callable[[tuple, bool], None]
+        self, name: str, variants: Variants, serving: Family, call: Call, numbers: bool, asked: Callable[[tuple, bool, str], None]
     ):
         """`numbers`: whether the trace has numbers that change."""
         self._name, self._structure, self._kind, self._numbers = name, call.structure, call.kind, numbers
         self._variant, self._variants = call.key[0], weakref.ref(variants)
         self._state, self._serving, self._asked = weakref.ref(variants.state), weakref.ref(serving), weakref.WeakMethod(asked)
 
-    def asked(self, often: bool) -> None:
+    def asked(self, often: bool, what: str = SECOND) -> None:
         if (told := self._asked()) is not None:
-            told(self._kind, often)
+            told(self._kind, often, what)
 
     def again(self, inputs: list[torch.Tensor]) -> Sequence[Any]:
         variants, state, serving = self._variants(), self._state(), self._serving()
         if variants is None or state is None or serving is None or not self._is_as_it_was(variants, state, serving):
             raise UserError(
-                f"{self._name}: what forward reads has changed since its call, and a gradient of its gradient is asked for, for "
-                "which the call is done again: change it afterwards, or leave this model out of trainc.compile"
+                f"{self._name}: what forward reads has changed since its call, and a gradient is asked for (of a gradient, or of "
+                "a result that another is made of) for which the call is done again: change it afterwards, or leave this model "
+                "out of trainc.compile"
             )
         result, _ = again.result_of(state, self._structure, inputs)
         flattener = Flattener(known=lambda _: False)

@@ -43,7 +43,7 @@ def compile_shards(model: torch.nn.Module, tune: str, **others: Any) -> bool:
             shard.forward = Forward(shard, records.of(model), tune)
         else:
             records.share(part, records.of(model))
-            compat.set_compiled_call(part, CompiledCall(part, ModelSettings(None, None, tune)))
+            compat.set_compiled_call(part, CompiledCall(part, ModelSettings(None, None, tune), wrapped=True))
     return True
 
 
@@ -58,7 +58,7 @@ class Forward:
         self._bare.__dict__.update(self._plain)
         self._take()
         records.share(self._bare, compilations)
-        compat.set_compiled_call(self._bare, CompiledCall(self._bare, ModelSettings(None, None, tune)))
+        compat.set_compiled_call(self._bare, CompiledCall(self._bare, ModelSettings(None, None, tune), wrapped=True))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._take()

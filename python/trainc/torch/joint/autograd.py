@@ -16,6 +16,7 @@ from trainc.torch import compat
 from trainc.torch.capture import distributed
 from trainc.torch.compat import MutationType, OutputType, PlainTensorMeta, ViewAndMutationMeta, is_traceable_wrapper_subclass
 from trainc.torch.joint import stages
+from trainc.torch.joint.intermediate import Watch
 from trainc.torch.joint.second_order import SecondOrder
 from trainc.torch.run.deferred import plain
 
@@ -30,18 +31,18 @@ Layout = tuple[list[int], list[int]]
 
 def call_of(
     metadata: ViewAndMutationMeta, layout: Layout, detached: list[int], forward: Forward, backward: Backward, again: SecondOrder,
-    in_parts: InParts, made: list[int],
+    in_parts: InParts, made: list[int], intermediate: dict[int, int],
 ) -> Callable[[list[Tensor]], list[Tensor]]:  # fmt: skip
     """A call with AOTAutograd's contract: a list of the trace's inputs in, its outputs out; inputs that forward writes to are
     written. `metadata`: what AOTAutograd found out about the trace, which is plain; `detached`: inputs that have no gradient, and
-    a history; `made`: inputs that the backward makes a gradient of."""
+    a history; `made`: inputs that the backward makes a gradient of; `intermediate`: outputs that others are made of."""
     (written, tangents), outputs = layout, metadata.output_info
     news, count = len(written), len(written) + len(outputs)
     constant = [*range(news), *[news + i for i, out in enumerate(outputs) if not out.requires_grad]]
     differentiable = [i for i, info in enumerate(metadata.input_info) if info.requires_grad and i not in detached]
 
     def run(ctx: Any, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        ctx.call = again.keep(inputs)
+        ctx.call, ctx.trainc_watch = again.keep(inputs), None
         values = forward(*inputs)
         if written:  # what is saved, and what is written elsewhere, must not change with it
             theirs = {id(inputs[i]) for i in written}
@@ -53,21 +54,22 @@ def call_of(
         return tuple(values[:count])
 
     def given_to_plan(ctx: Any, given: Sequence[Tensor | None]) -> tuple[list[Tensor | None], Any]:
-        """The tangents, and the call, if its gradients are asked for with a history of their own: no plan makes these."""
+        """The tangents, and the call, if no plan makes what is asked for: gradients with a history, or of results."""
         chosen = [None if given[i] is None else plain(given[i]) for i in tangents]
         for tangent in chosen:
             refuse(tangent)
         call = ctx.call
         if not compat.keeps_graph():
             ctx.call = None  # as the saved tensors: whoever keeps the loss does not keep what it was made of
-        if torch.is_grad_enabled() or any(t is not None and compat.is_legacy_batchedtensor(t) for t in chosen):
+        watched = ctx.trainc_watch is not None and bool(ctx.trainc_watch.wanted())
+        if watched or torch.is_grad_enabled() or any(t is not None and compat.is_legacy_batchedtensor(t) for t in chosen):
             return chosen, call
         again.firsts += 1
         return chosen, None
 
-    def gradients_again(call: Any, chosen: list[Tensor | None], wanted: list[int]) -> dict[int, Tensor | None]:
+    def gradients_again(ctx: Any, call: Any, chosen: list[Tensor | None], wanted: list[int]) -> dict[int, Tensor | None]:
         defined = {i - news: t for i, t in zip(tangents, chosen, strict=True) if t is not None}
-        return again.gradients(call, defined, wanted)
+        return again.gradients(call, defined, wanted, ctx.trainc_watch)
 
     class Compiled(torch.autograd.Function):
         @staticmethod
@@ -79,7 +81,7 @@ def call_of(
             saved = ctx.saved_tensors
             chosen, call = given_to_plan(ctx, given)
             if call is not None:
-                gradients = gradients_again(call, chosen, [i for i in differentiable if ctx.needs_input_grad[i]])
+                gradients = gradients_again(ctx, call, chosen, [i for i in differentiable if ctx.needs_input_grad[i]])
                 return tuple([gradients.get(i) for i in range(len(metadata.input_info))])
             return tuple(backward(*saved, *chosen))
 
@@ -98,7 +100,7 @@ def call_of(
             saved = ctx.saved_tensors
             chosen, call = given_to_plan(ctx, given)
             if call is not None:
-                found = gradients_again(call, chosen, [i for group in ctx.groups for i in group])
+                found = gradients_again(ctx, call, chosen, [i for group in ctx.groups for i in group])
                 ctx.shared.gradients = lambda places: [found.get(i) for i in places]
             else:
                 ctx.shared.gradients = in_parts(*saved, *chosen)
@@ -123,6 +125,12 @@ def call_of(
         shared, token = stages.chained(chosen, inputs)
         return Staged.apply(inputs, chosen, shared, token, *[inputs[i] for i in chosen[0]])
 
+    def watch(values: Sequence[Tensor]) -> None:
+        with compat.DisableTorchFunctionSubclass():
+            node = values[next(iter(intermediate))].grad_fn
+            if node is not None:
+                node.trainc_watch = Watch(intermediate, values, node, news)
+
     def call(inputs: list[Tensor]) -> list[Tensor]:
         given = list(inputs)
         for i in detached:
@@ -132,6 +140,8 @@ def call_of(
         else:  # the trace has a region with gradients inside of one without
             with torch.enable_grad():
                 values = Compiled.apply(*given)
+        if intermediate:
+            watch(values)
         if written:
             torch._foreach_copy_([inputs[i] for i in written], values[:news])
         return list(values[news:])

@@ -8,6 +8,7 @@ primals are saved as they are, or autograd would not see that a weight was chang
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,10 +29,10 @@ from trainc.torch.graph import wire
 from trainc.torch.graph.captured import shared_kernels
 from trainc.torch.graph.sizes import Symbols, Template
 from trainc.torch.guards.watch import suspended
-from trainc.torch.joint import autograd
+from trainc.torch.joint import autograd, intermediate
 from trainc.torch.joint.decompositions import decompositions
 from trainc.torch.joint.reached import TangentsOfGradients
-from trainc.torch.joint.second_order import Program, SecondOrder, modes_now
+from trainc.torch.joint.second_order import INTERMEDIATE, Program, SecondOrder, modes_now
 from trainc.torch.joint.specialization import Inference, Specialization, TraceContext
 from trainc.torch.joint.unread import Unread, hides_rows
 from trainc.torch.patches import patched
@@ -74,6 +75,8 @@ class Compiler:
         self._made: list[int] = []  # inputs that the backward makes a gradient of
         self.verification = verification  # verify.Verification, where calls are looked at
         self.layout: autograd.Layout | None = None  # where the graph's inputs and outputs are the program's own
+        self.before_results = 0  # of the graph's outputs: new values of inputs
+        self.gives_inner = True  # gradients of results that others are made of, to whoever asks for them
 
     def _key(self, inputs: Sequence[Any]) -> tuple:
         return self.symbols.key(inputs) if self.symbols is not None else ()
@@ -176,7 +179,16 @@ class Compiler:
             return None
         again = SecondOrder(self._record.name, self.device, self.program, self._modes, self.layout[0], self._draws)
         forward, backward, in_parts = self._halves
-        return autograd.call_of(metadata, self.layout, detached, forward, backward, again, in_parts, self._made)
+        inner = self.reached.intermediate if self.gives_inner else {}
+        return autograd.call_of(metadata, self.layout, detached, forward, backward, again, in_parts, self._made, inner)
+
+    def without_inner_gradients(self, call: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
+        """`call`; where it has AOTAutograd's wrappers, it has no gradients of results that others are made of, and says so."""
+        places = [i - self.before_results for i in self.reached.intermediate if i >= self.before_results]
+        if self.layout is not None or not self.gives_inner or not places:
+            return call
+        told = functools.partial(self.program.asked, True, INTERMEDIATE)
+        return intermediate.refused(self._record.name, told, places, call)
 
     def without_gradient(self, detached: list[int], metadata: Any) -> list[int]:
         """`detached`, and the parameters that have no gradient: DDP takes one that autograd is told of for one that
@@ -309,6 +321,7 @@ def aot_settings(compiler: Compiler):
 
     def with_our_node(call: Any, *, trace_joint: bool, **about: Any) -> Callable[..., Any]:
         compiler.writes = [i for i, info in enumerate(about["runtime_metadata"].input_info) if info.mutates_data]
+        compiler.before_results = len(about["runtime_metadata"].mutated_inp_runtime_indices)
         ours = compiler.call_of_both(about["runtime_metadata"], about["indices_of_inps_to_detach"]) if trace_joint else None
         if ours is None and trace_joint:
             _extend(call.__self__, compiler)  # `call` is the apply of AOTAutograd's node
@@ -367,7 +380,7 @@ def compile_flat(
         turns.alone(), aot_settings(compiler), compiler.reached.watched(),
         recurrent_layers(), traced_kernels.as_eager(), operation_cache.quick(compiler.operations), bounded(),
     ):  # fmt: skip
-        return compat.aot_module_simplified(
+        call = compat.aot_module_simplified(
             module,
             [as_traced(tensor) for tensor in inputs],
             fw_compiler=compiler.half,
@@ -376,6 +389,7 @@ def compile_flat(
             partition_fn=_unwatched(compiler.partition),
             decompositions=decompositions(),
         )
+    return compiler.without_inner_gradients(call)
 
 
 def as_traced(given: Any) -> Any:

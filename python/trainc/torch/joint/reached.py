@@ -17,6 +17,7 @@ from torch.autograd.function import BackwardCFunction, FunctionCtx
 
 from trainc.torch import compat
 from trainc.torch.compat import graph_capture
+from trainc.torch.joint import intermediate
 from trainc.torch.patches import patched
 
 Tensor = torch.Tensor
@@ -28,6 +29,7 @@ class TangentsOfGradients:
 
     def __init__(self) -> None:
         self._of_autograd: list[int] = []  # by input: tangents that autograd's graph leads from
+        self.intermediate: dict[int, int] = {}  # outputs that others are made of (intermediate.py), by their places
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -51,7 +53,12 @@ class TangentsOfGradients:
         def watched(*primals: Any) -> Any:
             result = fn(*primals)
             outputs, has_tangent = result[0]
-            self._of_autograd = _led_to([o for o, has in zip(outputs, has_tangent, strict=True) if has], primals)
+            used = [o for o, has in zip(outputs, has_tangent, strict=True) if has]
+            places = [i for i, output in enumerate(outputs) if _has_history(output)]
+            order = _in_order(dict.fromkeys(outputs[i].grad_fn for i in places)) if len(places) > 1 else []
+            self._of_autograd = _led_to(used, primals, order)
+            found = intermediate.made_of([outputs[i] for i in places], order) if order else {}
+            self.intermediate = {places[k]: behind for k, behind in found.items()}
             return result
 
         watched.__dict__.update(fn.__dict__)
@@ -70,18 +77,15 @@ class TangentsOfGradients:
         return found
 
 
-def _led_to(outputs: Sequence[Any], inputs: Sequence[Any]) -> list[int]:
+def _led_to(outputs: Sequence[Any], inputs: Sequence[Any], order: Sequence[Any]) -> list[int]:
     """For each input: the outputs from which autograd's graph leads to it, through an `autograd.Function` that is handed zeros
-    for outputs that are not used. All other operations give no gradient for such outputs."""
-    if len(outputs) < 2:
+    for outputs that are not used. All other operations give no gradient for such outputs. `order`: the graph's nodes."""
+    if not any(_hands_zeros(node) for node in order):
         return []
     start: dict[Any, int] = {}
     for i, output in enumerate(outputs):
-        if isinstance(output, Tensor) and output.grad_fn is not None:
+        if _has_history(output):
             start[output.grad_fn] = start.get(output.grad_fn, 0) | 1 << i
-    order = _in_order(start)
-    if not any(_hands_zeros(node) for node in order):
-        return []
     led: dict[Any, int] = dict(start)  # tangents
     through: dict[Any, int] = {}  # those that came through such a function
     for node in order:
@@ -97,6 +101,10 @@ def _led_to(outputs: Sequence[Any], inputs: Sequence[Any]) -> list[int]:
 
 def _hands_zeros(node: Any) -> bool:
     return isinstance(node, BackwardCFunction) and getattr(node, "trainc_materializes", True)
+
+
+def _has_history(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.grad_fn is not None
 
 
 def _has_gradient(value: Any) -> bool:

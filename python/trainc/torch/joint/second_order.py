@@ -1,8 +1,9 @@
-"""The gradient of a gradient (create_graph=True).
+"""What no plan makes of a call: the gradient of a gradient (create_graph=True), and that of a result which other results are made
+of (intermediate.py).
 
-A plan has no second derivative. Where autograd wants a graph of the backward, PyTorch does the call once more, of what it was
-given and with its random numbers, and differentiates that: gradients and their graph are eager's, to any order. Each call keeps
-what it was given until its backward is over.
+A plan has no second derivative, and gives the gradients of its inputs alone. Where autograd wants more, PyTorch does the call
+once more, of what it was given and with its random numbers, and differentiates that: gradients and their graph are eager's, to
+any order. Each call keeps what it was given until its backward is over.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ from trainc.base.errors import UserError
 from trainc.torch import compat
 from trainc.torch.capture.trace import dispatch_modes, set_modes
 from trainc.torch.device import Host
+from trainc.torch.joint.intermediate import Watch, gradients_of
 from trainc.torch.run.rerun import Rerun
 
 Tensor = torch.Tensor
+SECOND = "gradients of its gradients are taken (create_graph=True)"
+INTERMEDIATE = "gradients of its results are asked for (hooks, retain_grad) that other results are made of"
 
 
 class Program(Protocol):
@@ -29,8 +33,8 @@ class Program(Protocol):
     def again(self, inputs: list[Tensor]) -> Sequence[Any]:
         """Its results, in the trace's order, done by PyTorch. UserError where it would do other than the call did."""
 
-    def asked(self, often: bool) -> None:
-        """A gradient of a gradient was asked for; `often`: more often than one that a plan makes."""
+    def asked(self, often: bool, what: str = SECOND) -> None:
+        """SECOND or INTERMEDIATE: such a gradient was asked for; `often`: more often than one that a plan makes."""
 
 
 class SecondOrder:
@@ -46,31 +50,41 @@ class SecondOrder:
         """Before a call."""
         return Rerun(inputs, self._written, self._device, self._draws and not self._device.deals_masks)
 
-    def gradients(self, call: Rerun, tangents: dict[int, Tensor], wanted: Sequence[int]) -> dict[int, Tensor | None]:
-        """Of the inputs `wanted`, for these tangents of the program's results."""
-        what = "neither the gradient of a gradient nor gradients in a batch are compiled"
-        messages.require_fallback(UserError(f"{self._name}: {what}"))
+    def gradients(
+        self, call: Rerun, tangents: dict[int, Tensor], wanted: Sequence[int], watch: Watch | None = None
+    ) -> dict[int, Tensor | None]:
+        """Of the inputs `wanted`, for these tangents of the program's results. `watch`: its gradients may be asked for, too."""
+        results_too = watch.wanted() if watch is not None else []
+        what, kind = "the gradient of a gradient", SECOND
+        if results_too:
+            what, kind = "a gradient of a result that another result is made of", INTERMEDIATE
+        refused = "neither the gradient of a gradient nor gradients in a batch are" if kind is SECOND else f"{what} is not"
+        messages.require_fallback(UserError(f"{self._name}: {refused} compiled"))
         if self._draws and self._device.deals_masks:  # whose generator a step reads once, and no more
-            raise UserError(f"{self._name}: on a GPU there is no gradient of a gradient of a call that draws random numbers")
+            self._program.asked(True, kind)
+            raise UserError(f"{self._name}: on a GPU there is not {what} of a call that draws random numbers")
+        if results_too and torch.is_grad_enabled() and not watch.only_asked(results_too):
+            # What is made of these gradients leads to the results by two ways, that of the call and that of its repetition.
+            self._program.asked(True, kind)
+            raise UserError(
+                f"{self._name}: results that other results are made of have hooks or retain_grad, and gradients of gradients are "
+                "asked for: its next calls run in PyTorch, which this one should have done. Try the step again"
+            )
         inputs = call.inputs()
         if inputs is None:
-            raise UserError(
-                f"{self._name}: a tensor that it was given was written to before a gradient of its gradient was asked for"
-            )
+            raise UserError(f"{self._name}: a tensor that it was given was written to before {what} was asked for")
         self._seconds += 1
-        self._program.asked(self._seconds > self.firsts)
+        self._program.asked(self._seconds > self.firsts, kind)
         # Of the tensors themselves autograd would run the hooks here, and once more where this gradient arrives.
         with torch.enable_grad():
             given = [_alias(t) if i in wanted else t.clone() if i in self._written else t for i, t in enumerate(inputs)]
         with call.generator(), self._as_traced():
             results = self._program.again(given)
-        pairs = [(results[i], tangent) for i, tangent in tangents.items() if results[i].requires_grad]
-        if not pairs:
-            return {}
-        made = torch.autograd.grad(
-            [result for result, _ in pairs], [given[i] for i in wanted], [tangent for _, tangent in pairs],
-            create_graph=torch.is_grad_enabled(), allow_unused=True,
-        )  # fmt: skip
+        chosen = [given[i] for i in wanted]
+        if results_too:
+            made = watch.gradients(results_too, results, tangents, chosen, [inputs[i] for i in wanted])
+        else:
+            made = gradients_of(results, tangents, chosen)
         return dict(zip(wanted, made, strict=True))
 
     @contextlib.contextmanager
@@ -101,4 +115,4 @@ def _alias(tensor: Tensor) -> Tensor:
     return alias
 
 
-__all__ = ["Program", "SecondOrder", "modes_now"]
+__all__ = ["INTERMEDIATE", "SECOND", "Program", "SecondOrder", "modes_now"]
