@@ -39,9 +39,15 @@ nlohmann::json json_of(const runtime::StepTime&);
 /// As JSON: {steps, temporary, saved, buffers: those of the plan's arena and of the handle's}.
 std::string layout_text(const plan::Plan&);
 
+/// A reference that may be dropped without the interpreter lock.
+std::shared_ptr<void> keep(nb::object);
+/// (dtype, shape, strides)
+nb::tuple layout(const plan::Buffer&);
+
 void bind_machine(nb::module_&);     // CPU, threads, version, build
 void bind_random(nb::module_&);      // bernoulli
 void bind_executable(nb::module_&);  // Executable, load_plan
+void bind_operation(nb::module_&);   // register_operation
 void bind_xla(nb::module_&);         // publish, xla_handler
 void bind_watch(nb::module_&);       // CallWatch, AttributeWatch, same_contents, type_version
 void bind_reference(nb::module_&);   // import_text, optimized_text, evaluate

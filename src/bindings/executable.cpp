@@ -20,21 +20,10 @@ using nlohmann::json;
 using plan::MemorySpace;
 using plan::StepKind;
 
-/// A reference that may be dropped without the interpreter lock.
-std::shared_ptr<void> keep(nb::object object) {
-  return {object.release().ptr(), [](void* p) {
-            nb::gil_scoped_acquire lock;
-            Py_DECREF(static_cast<PyObject*>(p));
-          }};
-}
-
 nb::object shape_tuple(const plan::Dims& dims) {
   nb::list list;
   for (int64_t d : dims) list.append(d);
   return nb::tuple(list);
-}
-nb::tuple layout(const plan::Buffer& b) {
-  return nb::make_tuple(std::string(name_of(b.dtype)), shape_tuple(b.shape), shape_tuple(b.strides));
 }
 
 nb::list output_info(const CoreExecutable& e) {
@@ -341,6 +330,17 @@ bool draws(const CoreExecutable& e) {
 }
 
 }  // namespace
+
+std::shared_ptr<void> keep(nb::object object) {
+  return {object.release().ptr(), [](void* p) {
+            nb::gil_scoped_acquire lock;
+            Py_DECREF(static_cast<PyObject*>(p));
+          }};
+}
+
+nb::tuple layout(const plan::Buffer& b) {
+  return nb::make_tuple(std::string(name_of(b.dtype)), shape_tuple(b.shape), shape_tuple(b.strides));
+}
 
 json json_of(const runtime::StepTime& time) {
   json parts = json::array();

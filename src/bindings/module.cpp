@@ -31,6 +31,7 @@ NB_MODULE(_core, m) {
   bind_machine(m);
   bind_random(m);
   bind_executable(m);
+  bind_operation(m);
   bind_reference(m);
   bind_compiler(m);
   bind_xla(m);

@@ -9,6 +9,7 @@
 #include "compiler/framework_calls.h"
 #include "compiler/tune.h"
 #include "cost/memory.h"
+#include "cost/ordering.h"
 #include "graph/remarks.h"
 #include "graph/text.h"
 #include "graph/verify.h"
@@ -63,6 +64,7 @@ class PlanBuilder {
 
     const double start = now();
     std::vector<std::vector<lower::LoweredKernel>> kernels = lowered(options, job);
+    start_in_place(kernels);
     if (options.target.writes_in_place) write_in_place(kernels);
     std::vector<schedule::Guard> guards(kernels.size());
     if (options.target.skips_steps) guards = schedule::find_guards(graph_, schedule_, over_);
@@ -173,7 +175,8 @@ class PlanBuilder {
       return it->second = add(describe(n->type, attr.strides, plan::MemorySpace::Input, attr.index,
                                        "in" + std::to_string(attr.index)));
     }
-    const plan::MemorySpace space = n->op == Op::Result ? plan::MemorySpace::Extern : plan::MemorySpace::Temp;
+    const bool foreign = n->op == Op::Result && !schedule::is_started(n->in(0));
+    const plan::MemorySpace space = foreign ? plan::MemorySpace::Extern : plan::MemorySpace::Temp;
     return it->second = add(describe(n, space, 0, "t" + std::to_string(n->id)));
   }
 
@@ -215,6 +218,38 @@ class PlanBuilder {
       for (const Node* i : schedule_.groups[g].values[0]->inputs) touches.last[schedule::base_of(i)] = place;
     }
     return touches;
+  }
+
+  /// Puts what a started call reads where its result is to be, if the call is the last to touch it.
+  void start_in_place(const std::vector<std::vector<lower::LoweredKernel>>& kernels) {
+    const auto [first_write, last_touch] = touches(kernels);
+    const auto viewed_until = last_views(last_touch);
+    std::unordered_set<const Node*> outputs;
+    for (const Output& o : graph_.outputs)
+      if (o.value) outputs.insert(schedule::base_of(o.value));
+    int place = 0;
+    for (size_t g = 0; g < kernels.size(); ++g) {
+      place += static_cast<int>(kernels[g].size());
+      const schedule::Group& group = schedule_.groups[g];
+      if (group.kind != schedule::GroupKind::Extern) continue;
+      ++place;
+      const Node* call = group.values[0];
+      if (!schedule::is_started(call) || call->inputs.size() != call->as<ExternAttr>().results.size()) continue;
+      for (const Node* result : group.values) {
+        if (result->op != Op::Result) continue;
+        const Node* below = schedule::base_of(call->in(result->as<ResultAttr>().index));
+        const bool made_here = first_write.contains(below) && !outputs.contains(below);
+        if (!made_here || last_touch.at(below) != place || viewed_until(below) >= place) continue;
+        const auto there = buffer_of_.find(result);
+        if (there == buffer_of_.end()) {
+          buffer_of_[result] = buffer(below);
+        } else if (const plan::Buffer& b = plan_.buffers[there->second];
+                   b.space == plan::MemorySpace::Output && b.strides == contiguous_strides(b.shape)) {
+          buffer_of_[below] = there->second;
+          becomes_output_.insert(below);
+        }
+      }
+    }
   }
 
   /// Results in the memory of inputs that the caller gives away: those that are written once the input was read for the
@@ -262,6 +297,7 @@ class PlanBuilder {
       const bool slot = layout_.arena_outputs_from >= 0 && static_cast<int64_t>(i) >= layout_.arena_outputs_from;
       (slot ? slots : kept).insert(schedule::base_of(graph_.outputs[i].value));
     }
+    kept.insert(becomes_output_.begin(), becomes_output_.end());
     const auto ours = [&](const Node* n) {  // a temporary, or a slot that is read for the last time
       if (kept.count(n) || slots.count(n) || n->op == Op::Result || n->op == Op::Constant) return false;
       return n->op != Op::Input || (layout_.overwrites && n->as<InputAttr>().index >= layout_.arena_inputs_from);
@@ -400,16 +436,17 @@ class PlanBuilder {
   void extern_step(const schedule::Group& group) {
     const Node* call = group.values[0];
     const ExternAttr& attr = call->as<ExternAttr>();
+    const bool started = schedule::is_started(call);
     plan::Step step;
-    step.kind = plan::StepKind::Extern;
+    step.kind = started ? plan::StepKind::Start : plan::StepKind::Extern;
     step.name = step.target = attr.target;
     step.arguments_json = attr.arguments;
-    step.random = attr.random;
-    step.may_draw = attr.may_draw;
+    step.random = attr.random && !started;
+    step.may_draw = attr.may_draw && !started;
     step.origins = graph_.origins(call);
     int64_t results_bytes = 0;
     for (const Type& t : attr.results) results_bytes += t.bytes();
-    if (!attr.reason.empty())
+    if (!attr.reason.empty() && !started)
       all_remarks_.add("frontend", missed::kCompile, attr.reason, attr.target,
                        step.origins.empty() ? "" : step.origins[0], "", results_bytes);
     for (int64_t i : attr.aliases) step.aliases.push_back(buffer(call->in(i)));
@@ -425,11 +462,28 @@ class PlanBuilder {
       auto it = results.find(static_cast<int64_t>(i));
       if (it != results.end()) step.writes.push_back(buffer(it->second));
       else
-        step.writes.push_back(add(describe(attr.results[i], {}, plan::MemorySpace::Extern, 0,
-                                           "unused" + std::to_string(call->id) + "_" + std::to_string(i))));
+        step.writes.push_back(
+            add(describe(attr.results[i], {}, started ? plan::MemorySpace::Temp : plan::MemorySpace::Extern, 0,
+                         "unused" + std::to_string(call->id) + "_" + std::to_string(i))));
       step.bytes += attr.results[i].bytes();
     }
+    if (started) started_step(std::move(step));
+    else plan_.steps.push_back(std::move(step));
+  }
+
+  /// The Start that `step` is, and its Wait.
+  void started_step(plan::Step step) {
+    step.arguments.insert(step.arguments.end(), step.writes.begin(), step.writes.end());
+    step.token = tokens_++;
+    step.seconds = cost::kSecondsAnExchange + static_cast<double>(step.bytes) / cost::kExchangedBytesPerSecond;
+    plan::Step wait;
+    wait.kind = plan::StepKind::Wait;
+    wait.name = "wait for " + step.name;
+    wait.origins = step.origins;
+    wait.token = step.token;
+    wait.reads = step.reads, wait.writes = step.writes;
     plan_.steps.push_back(std::move(step));
+    plan_.steps.push_back(std::move(wait));
   }
 
   const Graph& graph_;
@@ -442,6 +496,8 @@ class PlanBuilder {
   plan::Plan plan_;
   std::unordered_map<const Node*, int> buffer_of_;
   std::unordered_set<int> written_;
+  int tokens_ = 0;
+  std::unordered_set<const Node*> becomes_output_;     // operands whose memory a started call makes a result
   std::unordered_set<const Node*> read_;               // by an operation, or by the caller
   std::unordered_map<const Node*, const Node*> over_;  // value, whose memory it takes
   std::vector<loop::LoopNest> nests_;

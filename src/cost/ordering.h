@@ -11,6 +11,10 @@ constexpr double kFlopsPerSecond = 50e9;
 constexpr double kBytesPerSecond = 10e9;
 // Seconds that a step takes beside its work.
 constexpr double kSecondsAStep = 5e-6;
+// Bytes that an exchange with other processes moves in a second: a plan does not know on which network it runs.
+constexpr double kExchangedBytesPerSecond = 1e9;
+// Seconds that an exchange takes beside its bytes.
+constexpr double kSecondsAnExchange = 100e-6;
 // Orders are tried under rising limits of memory. One step up is this part of what the caller and the plan hold: 1/8.
 constexpr int64_t kMemoryStep = 8;
 // How many such steps above the present peak, each in turn; and without a limit.

@@ -7,6 +7,10 @@ const Node* base_of(const Node* n) {
   return n;
 }
 
+bool is_started(const Node* call) {
+  return call->op == Op::Extern && call->as<ExternAttr>().target.starts_with("trainc_started.");
+}
+
 bool is_copy(const Node* n) { return n->op == Op::Slice && n->shape() == n->in(0)->shape(); }
 
 const Node* copied(Graph& graph, const Node* n, std::string_view origin) {

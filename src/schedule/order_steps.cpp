@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <set>
+#include <string>
 #include <tuple>
 #include <utility>
 
@@ -135,6 +137,11 @@ class StepDag {
       needs.insert(reads_since_[c].begin(), reads_since_[c].end());
     }
     if (step.kind == StepKind::Wait) needs.insert(start_of(step.token));
+    // Those who exchange something with other processes meet in the order of their Starts, whatever plans these have.
+    if (step.kind == StepKind::Start) {
+      const auto [last, first] = last_start_.emplace(step.target, s);
+      if (!first) needs.insert(std::exchange(last->second, s));
+    }
     // The framework's calls may do anything, and draws come in the program's order.
     if (step.kind == StepKind::Extern || step.kind == StepKind::Random) {
       if (last_call_ >= 0) needs.insert(last_call_);
@@ -177,6 +184,7 @@ class StepDag {
   std::vector<int> last_write_;          // by cell, up to the step being looked at; then who read it since
   std::vector<std::vector<int>> reads_since_;
   int last_call_ = -1;
+  std::map<std::string, int> last_start_;  // by what is started
 };
 
 /// Of the steps that are ready, in turn: a Start, so that more is in flight; a kernel, or a Wait for what is over; and

@@ -171,6 +171,9 @@ const Node* with_neighbours(Builder& b, const Node* operand) {
   return n;
 }
 
+/// Whether a value's kernel writes it row by row, so that a reshape of it needs no other memory.
+bool is_made_in_order(const Node* n) { return n->op == Op::Contract || n->op == Op::Reduce; }
+
 /// The order of axes in which `strides` are row-major over the permuted shape; empty where there is none.
 Dims memory_order(const Dims& shape, const Dims& strides) {
   Dims order(shape.size());
@@ -198,10 +201,11 @@ Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs,
   for (const Node* n : from.live()) {
     std::vector<const Node*> inputs;
     for (const Node* i : n->inputs) inputs.push_back(made.at(i));
-    // A call gets its tensors in the shapes that it was written for, each a value of its own.
+    // A call gets its tensors in the shapes that it was written for, each a value of its own. What is started looks at
+    // no shapes.
     if (n->op == Op::Extern)
       for (const Node*& i : inputs)
-        if (i->op == Op::Reshape) i = copied(to, i);
+        if (i->op == Op::Reshape && !(is_started(n) && is_made_in_order(base_of(i)))) i = copied(to, i);
     const auto& origins = from.origins(n);
     Builder b{to, origins.empty() ? std::string() : origins[0]};
     if (n->op == Op::Contract)
@@ -239,7 +243,9 @@ Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs,
       const Node* x = v->in(0)->in(0);
       v = std::is_sorted(both.begin(), both.end()) ? x : b.permute(x, both);
     }
-    if (base_of(v)->op == Op::Input || base_of(v)->op == Op::Result) v = copied(to, v);
+    const Node* base = base_of(v);
+    const bool foreign = base->op == Op::Result && !is_started(base->in(0));  // the framework's memory
+    if (base->op == Op::Input || foreign) v = copied(to, v);
     while (!given.insert(base_of(v)).second) v = copied(to, v);
     to.outputs.push_back({v, strides});
   }

@@ -64,6 +64,9 @@ Schedule make_schedule(const Graph&, bool fuse_chains, Remarks* remarks = nullpt
 
 /// The node whose memory holds `n` in the same row-major order: reshapes stripped.
 const Node* base_of(const Node* n);
+/// Whether a call begins an operation that goes on beside the kernels (an all-reduce): those of this namespace do. Each
+/// result is of its operand's type, and takes that one's memory where nobody reads the operand any more.
+bool is_started(const Node* call);
 
 // --- how a value is reached from another (shared with lowering)
 enum class Access : uint8_t { Full, Row, Other };

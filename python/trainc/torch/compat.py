@@ -417,6 +417,52 @@ def reduces_alone(wrapper: Any) -> bool:
     return all(module in [f"torch.distributed.algorithms.ddp_comm_hooks.{name}" for name in ours] for module in modules)
 
 
+def communication_hooks(wrapper: Any) -> list[tuple[Any, Any]]:
+    """(hook, its state) of a DistributedDataParallel."""
+    return wrapper._comm_hooks
+
+
+def replicates_otherwise(wrapper: Any) -> str:
+    """What a DistributedDataParallel is set to that changes more than how gradients are averaged; empty for nothing."""
+    settings = {
+        "find_unused_parameters=True": wrapper.find_unused_parameters, "mixed_precision": wrapper.mixed_precision is not None,
+        "delay_all_reduce_named_params": bool(getattr(wrapper, "_delay_all_reduce_params", None)),
+        "parameters that it ignores": bool(wrapper.parameters_to_ignore),
+        "a hook on buffers": hasattr(wrapper, "buffer_hook"),
+        "a builtin communication hook": str(wrapper._get_ddp_logging_data().get("comm_hook")).startswith("BuiltinCommHookType"),
+        "a Python reducer": bool(getattr(wrapper, "_use_python_reducer", False)),
+    }  # fmt: skip
+    return next((name for name, is_set in settings.items() if is_set), "")
+
+
+def buckets_of(wrapper: Any, parameters: list[torch.Tensor]) -> list[list[int]]:
+    """The buckets that a DistributedDataParallel would make of parameters whose gradients come in this order: places in it."""
+    cap, default = wrapper.bucket_bytes_cap, getattr(wrapper, "bucket_bytes_cap_default", False)
+    limits = list(getattr(wrapper, "bucket_bytes_cap_list", None) or [])
+    if not limits:
+        limits = [torch.distributed._DEFAULT_FIRST_BUCKET_BYTES, cap] if default else [cap]
+    return torch.distributed._compute_bucket_assignment_by_size(parameters, limits)[0]
+
+
+def syncs_buffers(wrapper: Any) -> bool:
+    """Whether a DistributedDataParallel has buffers that it keeps equal on all ranks."""
+    return wrapper.broadcast_buffers and len(wrapper.modules_buffers) > 0
+
+
+def broadcast_buffers(wrapper: Any) -> None:
+    """As a DistributedDataParallel does around a forward that reduces."""
+    if wrapper._check_sync_bufs_pre_fwd():
+        wrapper._sync_buffers()
+    wrapper.require_forward_param_sync = True
+
+
+def group_named(name: str) -> Any:
+    """The group of this name in this process."""
+    from torch.distributed import distributed_c10d
+
+    return distributed_c10d._resolve_process_group(name)
+
+
 def group_store(group: Any) -> Any:
     """By which the processes of a group met."""
     from torch.distributed import distributed_c10d

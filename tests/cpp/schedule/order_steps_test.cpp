@@ -193,6 +193,22 @@ TEST(OrderSteps, GathersRunAheadByWhatPays) {
   EXPECT_EQ(estimate_as_is(order_steps(quick, kSeconds)).bytes, estimate_as_is(quick).bytes);
 }
 
+TEST(OrderSteps, StartsOfOneKindKeepTheirOrder) {
+  Plan p = empty(2);
+  const Step slow = start_step("slow", 0, {2}, {2}, "sleep", 5), quick = start_step("quick", 1, {3}, {3}, "sleep", 5);
+  p.steps = {kernel("b", {0}, {3}, 1), kernel("a", {0}, {2}, 9),     slow, wait_step(slow), quick,
+             wait_step(quick),         kernel("end", {2, 3}, {1}, 1)};
+  const auto order = [](const Plan& plan) { return names(order_steps(plan, kSeconds)); };
+  const auto place = [&](const Plan& plan, const char* name) {
+    const std::vector<std::string> all = order(plan);
+    return std::find(all.begin(), all.end(), name) - all.begin();
+  };
+  EXPECT_LT(place(p, "slow"), place(p, "quick"));  // other processes may have it so alone
+  Plan other = p;
+  other.steps[4].target = "snooze";
+  EXPECT_GT(place(other, "slow"), place(other, "quick"));  // of another kind, it comes when it can
+}
+
 TEST(OrderSteps, DrawsAndCallsKeepTheirOrder) {
   Plan p = empty(4);
   p.buffers.push_back(
@@ -288,7 +304,7 @@ Plan random_plan(uint32_t seed, int steps) {
     } else if (what <= 2) {
       in_flight.push_back(start_step(name, tokens++, some(),
                                      below(4) ? std::vector<int>{fresh(MemorySpace::Temp)} : std::vector<int>{},
-                                     "sleep", 1 + below(25)));
+                                     s % 2 ? "sleep" : "snooze", 1 + below(25)));
       p.steps.push_back(in_flight.back());
     } else if (what == 3) {
       const std::vector<int> reads = some();

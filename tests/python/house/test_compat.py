@@ -615,12 +615,41 @@ def test_a_wrapper_for_several_processes_and_its_group(group):
     other.register_comm_hook(None, lambda state, bucket: allreduce_hook(state, bucket))
     assert not compat.reduces_alone(other)
     assert wrapper.bucket_bytes_cap == 25 << 20
+    assert compat.communication_hooks(wrapper) == [(allreduce_hook, None)] and not compat.replicates_otherwise(wrapper)
+    assert compat.replicates_otherwise(kind(Asking(2, 2), find_unused_parameters=True)) == "find_unused_parameters=True"
+    builtin = kind(Asking(2, 2))
+    builtin._register_builtin_comm_hook(torch.distributed.BuiltinCommHookType.ALLREDUCE)
+    assert "builtin" in compat.replicates_otherwise(builtin)
+
+
+def test_the_buckets_of_a_replicated_model(group):
+    wrapper = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64), bucket_cap_mb=0.001)
+    weight, bias = wrapper.module.parameters()
+    assert compat.buckets_of(wrapper, [bias, weight]) == [[0, 1]]
+    assert compat.buckets_of(wrapper, [weight, bias]) == [[0], [1]]
+    default = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+    large = [torch.empty(1 << 18), torch.empty(1 << 18), torch.empty(1 << 18)]  # 1 MB, DDP's first bucket
+    assert compat.buckets_of(default, large) == [[0], [1, 2]]
+
+
+def test_the_buffers_of_a_replicated_model(group):
+    kind = torch.nn.parallel.DistributedDataParallel
+    wrapper = kind(torch.nn.BatchNorm1d(2))
+    assert compat.syncs_buffers(wrapper) and not compat.syncs_buffers(kind(torch.nn.Linear(2, 2)))
+    assert not compat.syncs_buffers(kind(torch.nn.BatchNorm1d(2), broadcast_buffers=False))
+    synced = []
+    wrapper._sync_buffers = lambda: synced.append(True)
+    with torch.no_grad():
+        wrapper(torch.ones(3, 2))  # after it DDP itself broadcasts nothing before the next
+    compat.broadcast_buffers(wrapper)
+    compat.broadcast_buffers(wrapper)
+    assert synced == [True, True]  # in that call, and in the second
 
 
 def test_where_the_processes_of_a_group_meet(group):
     compat.group_store(group).set("key", "value")
     assert compat.group_store(group).get("key") == b"value"
-    assert compat.group_name(group)
+    assert compat.group_named(compat.group_name(group)) is group
     assert compat.group_timeout(group).total_seconds() > 0
 
 

@@ -29,9 +29,11 @@ def compiled_part(model: torch.nn.Module, what: str = "trainc.compile") -> torch
 
 
 def beside_forward(model: torch.nn.Module) -> str | None:
-    """What of a model works beside its forward, so that it cannot be compiled, and what to do; None for an ordinary one."""
+    """What of a model works beside its forward, so that it cannot be compiled, and what to do; None for an ordinary one. (A
+    step's root says which DistributedDataParallel its plan stands for.)"""
+    averaged = getattr(model, "averaged", ()) if type(model).__module__.startswith("trainc.") else ()
     for path, module in model.named_modules():
-        if name := _wrapper(module):
+        if id(module) not in averaged and (name := _wrapper(module)):
             where = f"`{path}`" if path else "the model"
             return f"{where} is a {name}, which works beside its forward {ADVICE[name]}"
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):

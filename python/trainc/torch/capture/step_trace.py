@@ -22,6 +22,7 @@ from torch.fx import traceback as fx_traceback
 from trainc.base.errors import NotCompiled, SideEffect
 from trainc.torch import compat
 from trainc.torch.capture import checkpoints, distributed, operation_cache, trace, traced_kernels, turns
+from trainc.torch.capture.averages import Averages
 from trainc.torch.capture.constants import lift_constants
 from trainc.torch.capture.disguise import Disguise
 from trainc.torch.capture.dtypes import refuse_mixed
@@ -91,7 +92,9 @@ class Recorder:
         tangent: Tensor,
         own_backward: Callable[[], bool],
         tensors: StepTensors,
+        averages: Averages | None,
     ):
+        self.averages = averages
         self.reached, self.tangent, self.own_backward, self.tensors = reached, tangent, own_backward, tensors
         self._index = {id(original): i for i, original in enumerate(originals)}
         self._originals, self._stand_ins = originals, stand_ins
@@ -118,6 +121,8 @@ class Recorder:
             both = turns.mine(self.backward, torch.autograd.backward)
             stack.enter_context(patched(*compat.AUTOGRAD_BACKWARD, both))
             stack.enter_context(patched(builtins, "print", _refusing_print()))
+            if self.averages is not None:
+                stack.enter_context(self.averages.active())
             for i, optimizer in enumerate(self.reached.optimizers):
                 step = turns.mine(lambda *a, i=i, **k: self.step(i, *a, **k), optimizer.step)
                 stack.enter_context(replaced(optimizer.__dict__, "step", step))
@@ -162,6 +167,10 @@ class Recorder:
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             found = torch.autograd.grad(loss, leaves, tangent_of_loss, retain_graph=retain_graph, allow_unused=True)
         self._accumulate(leaves, found, tangent)
+        if self.averages is not None:
+            self.averages.after_backward({id(leaf) for leaf, grad in zip(leaves, found, strict=True) if grad is not None})
+            # Each mean has memory of its own.
+            self._shared = [(grad, from_fun(grad)) for grad, _ in self._shared]
         for i, leaf in own.items():
             if leaf.grad is not None:
                 self.tensors.first.setdefault(i, "added")
@@ -376,10 +385,11 @@ def trace_step(
     *,
     reads: Reads,
     disguise: Disguise,
+    averages: Averages | None = None,
 ) -> Traced:
     """Traces `body(*arguments)`; `inputs`: the tensors of `state`, then those of the arguments. `symbols`, of these
     inputs: the trace is with their symbolic sizes. `reads`: what the body is seen to reach. `disguise`: what
-    the trace's tensors look like to it."""
+    the trace's tensors look like to it. `averages`: of the DistributedDataParallel among its modules."""
     count = len(state.tensors())
     numbers = symbols.numbers if symbols is not None else None
     if numbers is not None:
@@ -394,7 +404,7 @@ def trace_step(
                     tensor.requires_grad_()
             disguise.dress(tensors, inputs)
             own = StepTensors(inputs[:count], tensors[:-1], reads)
-            recorder = Recorder(reached, inputs, tensors[:-1], tensors[-1], lambda: reads.own_backward, own)
+            recorder = Recorder(reached, inputs, tensors[:-1], tensors[-1], lambda: reads.own_backward, own, averages)
             modes = trace.ambient()
             args, kwargs = unflatten(structure, tensors[count:-1], numbers)
             in_place = numbers.in_place() if numbers is not None else contextlib.nullcontext()

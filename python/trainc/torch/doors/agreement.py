@@ -101,7 +101,7 @@ def _compare(wrapper: Any, mine: Told) -> None:
     store = torch.distributed.PrefixStore(f"trainc/{name}/{number}", compat.group_store(group))
     told = Told() if wrapper.find_unused_parameters else mine
     error, difference = exchange(
-        store, torch.distributed.get_rank(group), torch.distributed.get_world_size(group), told, _bound(group)
+        store, torch.distributed.get_rank(group), torch.distributed.get_world_size(group), told, bound_of(group)
     )
     if error:
         raise UserError(error)
@@ -141,7 +141,8 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
-def _bound(group: Any) -> float:
+def bound_of(group: Any) -> float:
+    """Seconds that a rank waits for the others' word."""
     return min(BOUND, compat.group_timeout(group).total_seconds() / 2)
 
 
@@ -197,4 +198,4 @@ def _of_operations(mine: list[list[str]], its: list[list[str]], rank: int) -> st
     )
 
 
-__all__ = ["Told", "before_backward", "came", "exchange", "is_due", "told"]
+__all__ = ["Told", "before_backward", "bound_of", "came", "exchange", "is_due", "told"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -34,6 +35,9 @@ def explain(model: Any, file: Any = None, batch: Any = None) -> Explanation:
     title = getattr(model, "__name__", type(model if original is None else original).__name__)
     if original is not None or any(compilation.route in ("dynamo", "split") for compilation in compilations):
         compilations += backend.compilations  # Dynamo does not say whose graph it was: those of all models
+    if compilations and isinstance(model, TrainStep) and (reason := model.why_in_parts()):
+        both = "; ".join(filter(None, (compilations[0].reason, reason)))
+        compilations[0] = dataclasses.replace(compilations[0], reason=both)
     return written(Explanation(title, compilations), file)
 
 

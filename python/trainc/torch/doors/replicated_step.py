@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from trainc.base.errors import UserError
 from trainc.torch import compat
 from trainc.torch.capture import distributed
 from trainc.torch.capture.step_objects import Reached
@@ -25,7 +24,7 @@ class ReplicatedStep:
     """The body, once its models and optimizers are compiled where they are not yet. Settings are those of `train_step`."""
 
     def __init__(self, fn: Callable[..., Any], reached: Reached, models: list[torch.nn.Module], **settings: Any):
-        self._fn = fn
+        self._fn, self.reason = fn, ""  # why it is no plan of its own
         self.parts: list[Any] = []  # whose records tell of this step
         optimizers = list(reached.optimizers)
         for model in models:
@@ -45,12 +44,6 @@ class ReplicatedStep:
         """What `fn` returns, its tensors without history, as a plan's are."""
         result = self._fn(*args, **kwargs)
         return compat.pytree.tree_map(lambda leaf: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf, result)
-
-    def prepare(self) -> None:
-        raise UserError(
-            "trainc.train_step: a step over DistributedDataParallel is compiled while it runs, for its backward exchanges "
-            "gradients with the other processes: call it, and explain it then"
-        )
 
 
 __all__ = ["ReplicatedStep"]

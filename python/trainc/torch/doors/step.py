@@ -19,6 +19,7 @@ from trainc.torch.capture.step_trace import Traced, trace_step
 from trainc.torch.capture.structure import Flattener
 from trainc.torch.capture.trace import packs_saved_tensors
 from trainc.torch.doors import memory, reasons
+from trainc.torch.doors.averaged_step import AveragedStep
 from trainc.torch.doors.memory import ModelSettings
 from trainc.torch.doors.replicated_step import ReplicatedStep
 from trainc.torch.doors.signature import Call, Signature, describe_call, leaves_of, modes, stray, tensor_type
@@ -26,7 +27,7 @@ from trainc.torch.doors.signatures import Entry, Signatures
 from trainc.torch.doors.traces import Traces
 from trainc.torch.graph.sizes import Symbols
 from trainc.torch.joint import family
-from trainc.torch.joint.step import CompiledStep, Sizes
+from trainc.torch.joint.step import CompiledStep, GradientsHeld, Sizes
 from trainc.torch.optimizers import fits_a_plan, names, optimizer
 from trainc.torch.optimizers.updates import Updates
 from trainc.torch.run.runner import Runners
@@ -36,10 +37,12 @@ Tensor = torch.Tensor
 
 
 class Body(torch.nn.Module):
-    """The modules that a step reaches, under one root."""
+    """The modules that a step reaches, under one root. `averaged`: the DistributedDataParallel among them, all of whose work the
+    step's plan does."""
 
-    def __init__(self, modules: dict[str, torch.nn.Module]):
+    def __init__(self, modules: dict[str, torch.nn.Module], averaged: list[torch.nn.Module]):
         super().__init__()
+        self.averaged = tuple(map(id, averaged))
         for name, module in modules.items():
             self.add_module(name, module)
 
@@ -68,23 +71,50 @@ class TrainStep:
             )
         self.settings = ModelSettings(memory, tune=tune)
         roots = self.reached.modules.values()
-        self._replicated: ReplicatedStep | None = None
-        if replicated := [model for root in roots for model in distributed.replicated(root)]:
-            self._replicated = ReplicatedStep(fn, self.reached, replicated, tune=tune, memory=memory, verify=verify)
-            self.compilations = records.of(self)
-            return
+        self.compilations = records.of(self)
+        self._replicated: ReplicatedStep | None = None  # where it is compiled in parts
+        self._averaged: AveragedStep | None = None  # where DDP's averages are operations of the plan
+        self._untraced: dict[Any, str] = {}  # of such a step: kinds of calls that no plan serves, and why
+        replicated = [model for root in roots for model in distributed.replicated(root)]
+        if replicated and (reason := self._begin_averaged(replicated)):
+            return self._in_parts(reason)
         for each in self.reached.optimizers:
             if not fits_a_plan(each):
                 known = names(in_plans=True)
                 raise UserError(f"trainc.train_step compiles {known}, not {type(each).__name__}: use trainc.compile")
         for module in roots:
             distributed.compiled_part(module, "trainc.train_step")  # refuses what a plan would leave out
-        self._body = Body(self.reached.modules)
+        self._body = Body(self.reached.modules, replicated)
         self._verification = Verification.of(verify, self._body, counts_calls=True)
         self._signatures = Signatures(lambda: self._body, self._is_full)
         self._traces: Traces | None = None  # the last
         self._binding, self._methods = Binding(self.reached.optimizers), Methods(self.reached.optimizers)
-        self.compilations = records.of(self)
+
+    def _begin_averaged(self, wrappers: list[torch.nn.Module]) -> str:
+        """Looks whether the averages of DistributedDataParallel can be operations of the plan: empty, or why not."""
+        if self._settings[2]:
+            return "verify= is given, which would exchange gradients twice"
+        if strange := next((o for o in self.reached.optimizers if optimizer.is_attached(o) or not fits_a_plan(o)), None):
+            return f"{type(strange).__name__} is compiled already, or is none that a plan updates by"
+        if any(root not in wrappers for root in self.reached.modules.values() if distributed.replicated(root)):
+            return "a DistributedDataParallel is part of another module"
+        if any(compat.compiled_call(distributed.inner_of(each)) is not None for each in wrappers):
+            return "the model is compiled already"
+        if device.asked() != "cpu":
+            return "it is compiled for a device"
+        try:
+            self._averaged = AveragedStep(self.__name__, wrappers)
+        except NotCompiled as reason:
+            return str(reason)
+        return ""
+
+    def _in_parts(self, reason: str) -> None:
+        """From now on, what the body calls is compiled, and DDP's own reducer runs between the parts."""
+        tune, memory, verify = self._settings
+        wrappers = [model for root in self.reached.modules.values() for model in distributed.replicated(root)]
+        self._averaged = None
+        self._replicated = ReplicatedStep(self.fn, self.reached, wrappers, tune=tune, memory=memory, verify=verify)
+        self._replicated.reason = f"in parts, between which DistributedDataParallel averages gradients: {reason}"
 
     # A copy is one of the copied `fn`, and has compiled nothing: what `fn` works on is looked for when the copy is first called,
     # for while an object is copied that holds both, neither is whole.
@@ -92,7 +122,8 @@ class TrainStep:
         return {key: self.__dict__[key] for key in ("fn", "_settings", "__name__", "__doc__")}
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("reached", "settings", "compilations", "_body", "_signatures", "_replicated") and "fn" in self.__dict__:
+        begun = ("reached", "settings", "compilations", "_body", "_signatures", "_replicated", "_averaged", "_untraced")
+        if name in begun and "fn" in self.__dict__:
             self._begin()
             return self.__dict__[name]
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
@@ -102,13 +133,46 @@ class TrainStep:
             return compat.dynamo_disable(self.__call__)(*args, **kwargs)
         if self._replicated is not None:
             return self._replicated(args, kwargs)
+        if self._averaged is not None:
+            return self._call_averaged(self._averaged, args, kwargs)
         call, entry = self._entry(args, kwargs)
         return entry(call.inputs, args, kwargs)
 
+    def _call_averaged(self, step: AveragedStep, args: tuple, kwargs: dict) -> Any:
+        """A step over DistributedDataParallel (averaged_step.py)."""
+        reason, found = "", None
+        try:
+            step.averages.check()
+        except NotCompiled as changed:  # on all ranks, as DDP itself asks for
+            self._in_parts(str(changed))
+            return self._replicated(args, kwargs)
+        if not step.averages.reduces():
+            reason = "it is called within no_sync()"
+        else:
+            try:
+                found = self._entry(args, kwargs)
+            except UserError as error:
+                reason = str(error).removeprefix("trainc.train_step: ")
+        if step.agreed is None and (refused := step.agree(reason)):
+            self._in_parts(refused)
+            return self._replicated(args, kwargs)
+        if step.averages.reduces():
+            step.averages.broadcast()
+        if found is not None:
+            call, entry = found
+            try:
+                return entry(call.inputs, args, kwargs)
+            except GradientsHeld as error:
+                reason = str(error).removeprefix("trainc.train_step: ")
+        return step.in_pytorch(self.fn, args, kwargs, reason)
+
     def prepare(self, args: tuple, kwargs: dict) -> None:
         """Compiles for these arguments, as their first call would, and runs nothing."""
-        if self._replicated is not None:
-            self._replicated.prepare()
+        if self._replicated is not None or self._averaged is not None:
+            raise UserError(
+                "trainc.train_step: a step over DistributedDataParallel is compiled while it runs, with the other processes: "
+                "call it, and explain it then"
+            )
         _, entry = self._entry(args, kwargs)
         entry = entry.entry if isinstance(entry, numbers.Ready) else entry
         entry.prepare()
@@ -116,6 +180,10 @@ class TrainStep:
     def parts(self) -> list[Any]:
         """Models and optimizers whose own compilations are this step's, too: where DDP's hooks run between them."""
         return [] if self._replicated is None else self._replicated.parts
+
+    def why_in_parts(self) -> str:
+        """Of a step over DistributedDataParallel, why it is no plan of its own; empty where it is one."""
+        return "" if self._replicated is None else self._replicated.reason
 
     def _entry(self, args: tuple, kwargs: dict) -> tuple[Call, Entry]:
         turns.wait_for(self._body)
@@ -163,6 +231,8 @@ class TrainStep:
 
     @uncollected()
     def _first_call(self, call: Call) -> Entry:
+        if call.key in self._untraced:
+            raise UserError(self._untraced[call.key])
         tensors, known = self._signatures.variants.state.tensors(), self._signatures
         given = leaves_of(call, self.fn)
         if misplaced := stray("the model", tensors, given):
@@ -174,7 +244,12 @@ class TrainStep:
         record.limit = self.settings.limit(record.fixed)
         record.prints = bool(known.numbers.slots)
         start, self._traces = time.perf_counter(), None
-        serving, entry = self._compile(record, call)
+        try:
+            serving, entry = self._compile(record, call)
+        except UserError as error:
+            if self._averaged is not None:
+                self._untraced[call.key] = str(error)
+            raise
         try:
             if self._traces is not None:  # None: other sizes of a trace that there is
                 known.variants.reachable.update(map(id, self._traces.guard(serving)))
@@ -247,10 +322,13 @@ class TrainStep:
         try:
             with trace.disguise.active(), trace.watched.active():
                 traced = trace_step(
-                    self.fn, state, structure, inputs, self.reached, symbols, reads=trace.reads, disguise=trace.disguise
-                )
+                    self.fn, state, structure, inputs, self.reached, symbols, reads=trace.reads, disguise=trace.disguise,
+                    averages=None if self._averaged is None else self._averaged.averages,
+                )  # fmt: skip
         finally:
             changed = self._traces.restore()
+        if self._averaged is not None:
+            self._averaged.check()
         if changed and not trace.watched.logged:
             raise SideEffect(f"{changed}; it would happen once, while the step is traced: do it outside of the step")
         return traced, trace.watched.logged

@@ -24,6 +24,7 @@ DTYPE_NAMES = {
 }  # fmt: skip
 DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 _PAIRS = (torch.complex64, torch.complex128)
+STARTED = "trainc_started"  # the namespace of operations that go on beside a plan's kernels (src/compiler/lower_plan.cpp)
 RECOMPUTE = "trainc_recompute"  # node.meta: inside an activation checkpoint
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
@@ -97,7 +98,10 @@ def _effects(target: Any) -> tuple[bool, list[tuple[int, str]]]:
 
 
 def has_effect(target: Any) -> bool:
-    """Whether all that it does is something beside its results: a check that raises, an operation of the user's that logs."""
+    """Whether it keeps its place among the draws: all that it does is something beside its results (a check that raises, an
+    operation of the user's that logs), or other processes do it at the same time (run/average.py)."""
+    if isinstance(target, compat.OpOverload) and target.namespace == STARTED:
+        return True
     return isinstance(target, compat.OpOverload) and not compat.schema_of(target).returns and not _effects(target)[0]
 
 

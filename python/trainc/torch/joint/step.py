@@ -26,6 +26,10 @@ from trainc.torch.run.runner import Runners, Step
 Tensor = torch.Tensor
 
 
+class GradientsHeld(UserError):
+    """Tensors hold gradients from before the step, which a plan does not add to. Nothing has run yet."""
+
+
 class CompiledStep:
     """One signature of a step, compiled. Inputs of the plan: the traced graph's (tensors, constants, the number 1), then the
     state of each slot, then the scalars of each key. `kernels`: what its plan shares with those for other sizes; `like`: one
@@ -120,13 +124,13 @@ class CompiledStep:
     def _check_gradients(self, tensors: list[Tensor]) -> None:
         """UserError where a gradient from before would be added to one of the step's, or be read."""
         if any(parameter.grad is not None for parameter in self.traced.without):
-            raise UserError(
+            raise GradientsHeld(
                 "trainc.train_step: parameters hold gradients from outside of the step, which would be added to its "
                 "own or used as they are: call optimizer.zero_grad() before"
             )
         for i in (*self.traced.unread, *(i for i, _, read in self.traced.kept if read)):
             if tensors[i].grad is not None:
-                raise UserError(
+                raise GradientsHeld(
                     f"trainc.train_step: the step reads the gradient of a tensor of shape {list(tensors[i].shape)} that "
                     "holds one from before, to which it is added: set its .grad to None before the step"
                 )
@@ -173,4 +177,4 @@ class Sizes:
         return step
 
 
-__all__ = ["CompiledStep", "Sizes"]
+__all__ = ["CompiledStep", "GradientsHeld", "Sizes"]
