@@ -16,6 +16,15 @@ class Branches(nn.Module):
         return h * 2 if x.shape[0] > 10 else h + x.shape[0]
 
 
+class Asserted(Branches):
+    """Asks its values. (In a test's own file pytest would rewrite the `assert`.)"""
+
+    def forward(self, x):
+        h = self.layer(x)
+        assert h.isfinite().all(), "not finite"
+        return h * 2
+
+
 class ValueBranches(Branches):
     """Two computations, chosen by what is computed."""
 

@@ -309,11 +309,12 @@ def set_compiled_call(module: torch.nn.Module, call: Callable[..., Any]) -> None
     module._compiled_call_impl = call
 
 
-def hooks_are_guarded() -> contextlib.AbstractContextManager:
-    """Dynamo, where it traces, also guards that a module has no hooks; left to itself it takes them for settled."""
+def dynamo_as_python() -> contextlib.AbstractContextManager:
+    """Dynamo, where it traces, also guards that a module has no hooks, which left to itself it takes for settled; and leaves an
+    `assert` on a tensor to Python, where left to itself it makes an operation of it that raises another error."""
     from torch._dynamo import config
 
-    return config.patch(skip_nnmodule_hook_guards=False)
+    return config.patch(skip_nnmodule_hook_guards=False, rewrite_assert_with_torch_assert=False)
 
 
 def dynamo_original(module: Any) -> Any:

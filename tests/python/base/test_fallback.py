@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import DOORS, assert_same, gradients
-from modules import Attention
+from modules import Asserted, Attention
 from torch import nn
 
 import trainc
@@ -313,6 +313,15 @@ class Told(Branches):
         y = self.norm(self.layer(x))
         check(x.dim() == 2, f"{(y > 0).sum()} are above zero")
         return self.layer(y).square().sum()
+
+
+def test_an_assert_on_a_tensor_raises_pythons_error(core):
+    model = trainc.compile(Asserted())
+    with pytest.warns(messages.TraincWarning, match="reads the value"):
+        model(torch.randn(6, 4)).sum().backward()
+    assert [record.route for record in records.of(model)] == ["split"]
+    with pytest.raises(AssertionError, match="not finite"):
+        model(torch.full((6, 4), float("nan")))
 
 
 def check(condition, message):

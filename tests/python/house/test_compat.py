@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from modules import Asserted
 from torch._functorch import partitioners as functorch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils import checkpoint
@@ -448,10 +449,18 @@ def test_dynamo_sees_a_first_hook_where_it_is_told_to():
 
     outer, x = Outer(), torch.ones(1, 2)
     compiled = torch.compile(outer.forward, backend="eager")
-    with compat.hooks_are_guarded():
+    with compat.dynamo_as_python():
         without = compiled(x)
         outer.inner.register_forward_hook(lambda _module, _args, result: result * 2)
         assert torch.equal(compiled(x), without * 2)
+
+
+def test_dynamo_leaves_an_assert_to_python_where_it_is_told_to():
+    compiled = torch.compile(Asserted().forward, backend="eager")
+    with compat.dynamo_as_python():
+        assert compiled(torch.ones(2, 4)).isfinite().all()
+        with pytest.raises(AssertionError, match="not finite"):
+            compiled(torch.full((2, 4), float("nan")))
 
 
 def test_reapplying_views_is_a_switch_that_tells_what_it_was():

@@ -471,7 +471,7 @@ class CompiledCall:
 
             self._dynamo = torch.compile(compat.uncompiled_call(model), backend=backend, options={"tune": self.settings.tune})
         try:
-            with compat.hooks_are_guarded():
+            with compat.dynamo_as_python():
                 return self._dynamo(*args, **kwargs)
         except compat.TorchDynamoException as error:
             messages.require_fallback(error)
