@@ -91,7 +91,7 @@ class Worker:
                 break
             skip.add(case)
         self._errors.truncate(0)
-        if self._bytes() > GROWN:
+        if self._process.poll() is None and self._bytes() > GROWN:
             self.stop()
 
     def _bytes(self) -> int:

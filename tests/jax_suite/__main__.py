@@ -11,16 +11,15 @@ Every verdict is a line of OUT as soon as it is known. Exit status 1 where a res
 from __future__ import annotations
 
 import argparse
-import collections
 import os
 import re
 import sys
-import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
-from workers import FINDS, Results, Worker, add_options, tell_finds, work_through  # noqa: E402
+import suites  # noqa: E402
+from workers import Results, add_options, tell_finds  # noqa: E402
 
 FILES = (
     "lax_test", "lax_numpy_test", "lax_numpy_reducers_test", "lax_numpy_operators_test", "lax_numpy_ufuncs_test",
@@ -39,86 +38,31 @@ CLASSES = {
     "crash": "the process died",
     "hang": "not done in time",
 }
-PARTS = 12  # of a file's tests, each a cross-section of it
-
-
-def run(args: argparse.Namespace, results: Results) -> None:
-    done: dict[str, list[str]] = collections.defaultdict(list)
-    for v in results.verdicts:
-        done[v["case"].partition("/")[0]].append(v["case"])
-    paths = {name: args.checkout / "tests" / f"{name}.py" for name in args.files}
-    for path in paths.values():
-        if not path.exists():
-            sys.exit(f"there is no {path}")
-    groups = [(name, part) for part in range(PARTS) for name in args.files]
-    if args.sample:
-        groups = groups[: len(args.files)]
-    left = [g for g in groups if f"{g[0]}/{g[1]} of {PARTS}" not in done[g[0]]]
-
-    def tell(verdict: dict) -> None:
-        results.add(verdict)
-        if verdict["class"] in FINDS:
-            print(f"\n{verdict['class'].upper()} {verdict['case']}: {verdict['reason']}", flush=True)
-
-    def work(worker: Worker, group: tuple) -> None:
-        name, part = group
-        whole = f"{name}/{part} of {PARTS}"
-        worker.judge((str(paths[name].resolve()), part, PARTS, args.only), whole, "jit", set(done[name]), args.timeout, tell)
-        results.add({"case": whole, "door": "jit", "class": "group"})
-        counts = collections.Counter(v["class"] for v in results.verdicts)
-        print(f"{time.strftime('%X')} {whole}: " + ", ".join(f"{counts[c]} {c}" for c in CLASSES if counts[c]), file=sys.stderr)
-
-    work_through(left, args.jobs, HERE / "worker.py", args.out, work)
-
-
-def table(verdicts: list[dict]) -> str:
-    rows: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
-    for v in verdicts:
-        if v["class"] != "group":
-            rows[v["case"].partition("/")[0]][v["class"]] += 1
-            rows["all"][v["class"]] += 1
-    lines = ["| file | " + " | ".join(CLASSES) + " | compiled of those that jit |", "|---|" + "--:|" * (len(CLASSES) + 1)]
-    for name, counts in rows.items():
-        jits = sum(counts[c] for c in ("compiled", "fell back", *FINDS))
-        share = f"{counts['compiled'] / jits:.1%}" if jits else ""
-        lines.append(f"| {name} | " + " | ".join(str(counts[c]) for c in CLASSES) + f" | {share} |")
-    return "\n".join(lines)
+SUITE = suites.Suite(HERE / "worker.py", "jit", CLASSES, "compiled of those that jit", ("compiled", "fell back"))
 
 
 def kind_of(reason: str) -> str:
-    """A reason without the lines and sizes of the one function that it is about."""
+    """A reason without the lines of the one function that it is about."""
     reason = re.sub(r"^[^:]*(:\d+)?( ?\(.*?\))?: (?=stablehlo|trainc|dtype)", "", reason)
     reason = re.sub(r" (at|of) \S+:\d+:\d+( \([^)]*\))?", "", reason.partition("\n")[0])
-    return re.sub(r"\d+(, \d+)*", "N", re.sub(r"^\S+:\d+\S* ", "", reason))[:150]
-
-
-def reasons(verdicts: list[dict]) -> str:
-    counts: dict[str, set[str]] = collections.defaultdict(set)
-    for v in verdicts:
-        if v["class"] == "fell back":
-            for reason in v["reasons"]:
-                counts[kind_of(reason)].add(v["case"])
-    ranked = sorted(counts.items(), key=lambda item: -len(item[1]))
-    return "\n".join(f"| {len(cases)} | {reason} | {sorted(cases)[0]} |" for reason, cases in ranked)
+    return re.sub(r"^\S+:\d+\S* ", "", reason)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python tests/jax_suite", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("checkout", type=Path, help="of JAX's repository, at the tag of the version that is installed")
-    parser.add_argument("--files", nargs="+", default=FILES, metavar="NAME", help="of tests, without .py (default: those listed)")
-    parser.add_argument("--only", nargs="+", default=[], metavar="TEXT", help="only tests whose name holds one of these")
+    suites.add_arguments(parser, FILES, "of JAX's repository, at the tag of the version that is installed")
     parser.add_argument("--cases", type=int, default=3, metavar="N", help="that JAX draws of each generated test (default 3)")
     parser.add_argument("--x64", action="store_true", help="with JAX_ENABLE_X64: f64 and i64 are drawn, too")
-    parser.add_argument("--sample", action="store_true", help="one part of each file: some minutes")
     add_options(parser, "out/jax_suite/results.jsonl", timeout=120)
     args = parser.parse_args()
     os.environ |= {"JAX_NUM_GENERATED_CASES": str(args.cases), "JAX_ENABLE_X64": str(int(args.x64)), "JAX_PLATFORMS": "cpu"}
     results = Results(args.out, args.resume or args.report, args.report)
     if not args.report:
-        run(args, results)
-    print(f"\n{table(results.verdicts)}\n\nfell back, by reason (tests, reason, one of them):\n{reasons(results.verdicts)}")
+        suites.run(SUITE, args, {name: args.checkout / "tests" / f"{name}.py" for name in args.files}, results)
+    print(f"\n{suites.table(SUITE, results.verdicts)}\n")
+    print(f"fell back, by reason (tests, reason, one of them):\n{suites.reasons(results.verdicts, kind_of)}")
     return tell_finds(results.verdicts)
 
 

@@ -20,6 +20,9 @@ from trainc.torch.graph.sizes import SYMBOLIC
 
 _PLAIN = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 _LEAST_LIMIT = torch.finfo(torch.float16).max
+_PRODUCTS = {getattr(torch.ops.aten, name) for name in (
+    "mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "addr", "convolution",
+)}  # fmt: skip
 _refused: dict[tuple, str | None] = {}  # by operation, dtypes and the numbers that a dtype cannot hold: what eager says
 
 
@@ -34,11 +37,12 @@ def refuse_mixed(forward: Iterable[torch.fx.Node]) -> None:
         dtypes = tuple([operand.dtype for operand in operands])
         floats = {dtype for dtype in dtypes if dtype.is_floating_point}
         odd = _odd(node, floats)
-        if len(floats) < 2 and not odd or wire.is_random(node.target):
+        product = node.target.overloadpacket in _PRODUCTS and len(set(dtypes)) > 1  # of f32 and i64, say
+        if len(floats) < 2 and not odd and not product or wire.is_random(node.target):
             continue
         key = (node.target, dtypes, odd, *[operand.dim() for operand in operands], operands[0].device.type)
         if key not in _refused:
-            _refused[key] = _said_of_mixed(node, floats, odd)
+            _refused[key] = _said(node.target, _arguments(node), 0) if product else _said_of_mixed(node, floats, odd)
         if (said := _refused[key]) is not None:
             raise NotCompiled(f"{wire.origin(node)} ({wire.target_name(node.target)}): {said}")
 
@@ -53,14 +57,14 @@ def _odd(node: torch.fx.Node, floats: set[torch.dtype]) -> tuple[float, ...]:
 
 def _said_of_mixed(node: torch.fx.Node, floats: set[torch.dtype], odd: tuple[float, ...]) -> str | None:
     """None where eager takes these operands, or where it refuses them even with one dtype: then the dtypes are not at fault."""
-
-    def values(arg: Any) -> Any:
-        return arg.meta.get("val") if isinstance(arg, torch.fx.Node) else arg
-
-    arguments = map_aggregate((node.args, node.kwargs), values)
+    arguments = _arguments(node)
     said = _said(node.target, arguments, 0)
     held = map_aggregate(arguments, lambda arg: 0 if any(arg is each for each in odd) else arg)
     return said if said is not None and any(_said(node.target, held, 0, dtype) is None for dtype in floats) else None
+
+
+def _arguments(node: torch.fx.Node) -> tuple:
+    return map_aggregate((node.args, node.kwargs), lambda arg: arg.meta.get("val") if isinstance(arg, torch.fx.Node) else arg)
 
 
 def check_in_place(operation: Any, args: tuple, kwargs: dict) -> None:

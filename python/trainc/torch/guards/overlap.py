@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from trainc.base.errors import NotCompiled
-from trainc.torch.compat import FakeTensor, TracingContext, storage_id
+from trainc.torch.compat import FakeTensor, TracingContext, is_traceable_wrapper_subclass, storage_id
 from trainc.torch.strided import is_apart, span
 
 Tensor = torch.Tensor
@@ -92,7 +92,7 @@ def apart(tensors: Sequence[Any]) -> list[Any]:
     seen: set[int] = set()
     found = []
     for t in tensors:
-        if not isinstance(t, Tensor):
+        if not isinstance(t, Tensor) or is_traceable_wrapper_subclass(t):  # such a one's memory is that of what it wraps
             found.append(t)
             continue
         storage = storage_id(t)

@@ -77,6 +77,7 @@ def call_of(
             return run(ctx, inputs)
 
         @staticmethod
+        @compat.dynamo_disable  # a function of torch.compile's may call backward(): Dynamo would trace what runs in there
         def backward(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
             saved = ctx.saved_tensors
             chosen, call = given_to_plan(ctx, given)
@@ -96,6 +97,7 @@ def call_of(
             return run(ctx, inputs)
 
         @staticmethod
+        @compat.dynamo_disable
         def backward(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
             saved = ctx.saved_tensors
             chosen, call = given_to_plan(ctx, given)

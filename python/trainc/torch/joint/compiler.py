@@ -146,6 +146,7 @@ class Compiler:
                 kept = [t.clone() if i in change else t for i, t in zip(held, kept, strict=True)]
             return [*results, *kept, arena]
 
+        @compat.dynamo_disable  # of AOTAutograd's node, which may be called within a function of torch.compile's
         def backward(*inputs: torch.Tensor | None) -> list[Any]:
             return specialization_of(inputs).backward(*split(inputs))
 

@@ -4,18 +4,22 @@ A plan gives dense tensors of its own. A program may give others: a part of an a
 another result, a copy of an argument, a tensor with gaps between its rows. Of a part nothing is computed: the plan gives what
 it is a part of, and the part is taken here, so that who writes into one writes into the other, as in eager.
 
-AOTAutograd itself makes views again where one operation gives one; those of operations with several results it leaves to us.
+AOTAutograd itself makes views of arguments again, and those results that lie in one another and have a gradient. All others it
+leaves to us, for it takes a graph's results to be what its operations give.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from trainc.base.errors import NotCompiled
 from trainc.torch import compat
-from trainc.torch.strided import is_view, part_of
+from trainc.torch.graph import wire
+from trainc.torch.strided import is_apart, is_view, part_of
 
 Tensor = torch.Tensor
 Node = torch.fx.Node
@@ -30,21 +34,39 @@ class Outputs:
         inputs = {node: i for i, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
         self._of_inputs: list[tuple[int, int, tuple]] = []  # (output, the input that it is a part of, where)
         self._of_outputs: list[tuple[int, int, tuple]] = []
+        together: dict[Node, list[int]] = defaultdict(list)
         for i, node in enumerate(self._nodes[:count]):
-            root, several = _root(node)
-            if root is node or (part := _part(root, node)) is None:
+            if not isinstance(node, Node):
                 continue
-            if root in inputs:
+            root = _root(node)
+            if root not in inputs:
+                together[root].append(i)
+            elif root is not node and (part := _part(root, node)) is not None:
                 self._of_inputs.append((i, inputs[root], part))
                 self._nodes[i] = root
-            elif several and root in self._nodes[:count]:
-                self._of_outputs.append((i, self._nodes.index(root), part))
-                self._nodes[i] = None
+        for root, group in together.items():
+            self._lie_together(root, group)
         self._count = count
         if self._of_inputs or self._of_outputs:
             output.args = (tuple(self._nodes),)
         self._copied: list[int] = []
         self._with_gaps: list[tuple[int, torch.Size, tuple[int, ...]]] = []
+
+    def _lie_together(self, root: Node, group: list[int]) -> None:
+        """The outputs `group` look at the memory of `root`: the plan gives that once."""
+        if len(group) == 1 and _is_apart(self._nodes[group[0]]):
+            return  # nobody sees that it is a part: it has memory of its own size
+        base = next((i for i in group if self._nodes[i] is root), group[0])
+        for i in group:
+            if self._nodes[i] is root and i == base:
+                continue
+            part = _part(root, self._nodes[i])
+            if part is None:
+                where = wire.origin(root) or root.name
+                raise NotCompiled(f"{where}: results share its memory in a way that cannot be said (another type, or sizes that change)")
+            self._of_outputs.append((i, base, part))
+        for i in group:
+            self._nodes[i] = root if i == base else None
 
     def shared(self) -> set[int]:
         """The outputs that are parts of others, or of inputs, and those that they are parts of."""
@@ -68,25 +90,32 @@ class Outputs:
                 results[i] = torch.empty_strided(shape, strides, dtype=dense.dtype, device=dense.device).copy_(dense)
         for i, base, part in self._of_inputs:
             results[i] = part_of(inputs[base], part)
+        wholes = {base: results[base] for _, base, _ in self._of_outputs}
         for i, base, part in self._of_outputs:
-            results[i] = part_of(results[base], part)
+            results[i] = part_of(wholes[base], part)
         return results
 
 
-def _root(node: Any) -> tuple[Any, bool]:
-    """What `node` is a view of, through all that only looks at memory; whether one of these operations has several results."""
-    several = False
+def _root(node: Node) -> Node:
+    """What `node` is a view of, through all that only looks at memory."""
     while (source := _viewed(node)) is not None:
-        several = several or isinstance(source.meta.get("val"), (list, tuple))
         node = source
-    return node, several
+    return node
 
 
-def _viewed(node: Any) -> Node | None:
-    """The node whose memory this one looks at (of a list's element: the list); None where it has its own."""
-    if not isinstance(node, Node) or node.op != "call_function":
+def _is_apart(node: Node) -> bool:
+    """Whether each element of it has a place of its own, as far as that is known before sizes are."""
+    x = node.meta.get("val")
+    return not isinstance(x, Tensor) or x.layout is not torch.strided or not _is_static(x) or is_apart(x.shape, x.stride())
+
+
+def _viewed(node: Node) -> Node | None:
+    """The node whose memory this one looks at (of an element of a list of views: the list); None where it has its own."""
+    if node.op != "call_function" or not is_view(node) or not isinstance(node.args[0], Node):
         return None
-    return node.args[0] if is_view(node) and isinstance(node.args[0], Node) else None
+    source = node.args[0]
+    several = isinstance(source.meta.get("val"), (list, tuple))
+    return None if several and _viewed(source) is None else source
 
 
 def _part(root: Node, node: Node) -> tuple | None:

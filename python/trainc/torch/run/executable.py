@@ -169,6 +169,8 @@ def as_compiled(
 ) -> torch.Tensor:
     """`tensor` in the layout and on the device that were compiled for; a copy where it has another (an expanded tangent, a number
     on the CPU among tensors on a GPU)."""
+    if compat.is_traceable_wrapper_subclass(tensor):  # its address is none
+        raise RuntimeError(f"trainc: compiled for an ordinary tensor, called with a {type(tensor).__name__}")
     if tensor.is_complex():  # a pair of reals, to a plan
         tensor = torch.view_as_real(tensor.resolve_conj())
     here = tensor.device == device.torch

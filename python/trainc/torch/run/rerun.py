@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 
@@ -27,7 +28,7 @@ class Rerun:
         joint graph."""
         self.graph = graph
         refuse_freed(t for i, t in enumerate(inputs) if i in written)  # a copy would read what is not there
-        self._inputs = [t.clone() if i in written and t is not None else t for i, t in enumerate(inputs)]
+        self._inputs = [t.clone() if i in written and isinstance(t, Tensor) else t for i, t in enumerate(inputs)]
         self._versions = [_version(t) for t in self._inputs]
         self._device, self._state = device, device.generator().get_state() if draws else None
 
@@ -44,8 +45,9 @@ def draws(graph: torch.fx.Graph) -> bool:
     return any(wire.is_random(node.target) for node in graph.nodes)
 
 
-def _version(tensor: Tensor | None) -> int:
-    return -1 if tensor is None or tensor.is_inference() else tensor._version
+def _version(given: Any) -> int:
+    """-1 of what has none: a number, for the sizes of tensors that a tensor wraps."""
+    return -1 if not isinstance(given, Tensor) or given.is_inference() else given._version
 
 
 __all__ = ["Rerun", "draws"]

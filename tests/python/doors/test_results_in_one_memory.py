@@ -1,0 +1,139 @@
+"""Results that look at one memory: who writes into one of them sees it in the others, where eager shows it.
+
+Random programs make a few tensors and views of them, of which some are results; then one result after another is written to.
+"""
+
+import random
+
+import pytest
+import torch
+from torch import nn
+
+import trainc
+
+VIEWS = [
+    ("transposed", lambda x: x.t()), ("flat", lambda x: x.reshape(-1) if x.is_contiguous() else x), ("row", lambda x: x[0]),
+    ("rows", lambda x: x[1:]), ("columns", lambda x: x[..., ::2]), ("detached", lambda x: x.detach()),
+    ("expanded", lambda x: x.unsqueeze(0).expand(3, *x.shape)), ("half", lambda x: x.chunk(2)[0]),
+    ("itself", lambda x: x), ("squared", lambda x: x[:, None].squeeze(1)),
+]  # fmt: skip
+MADE = [lambda x: x * 2, lambda x: x.sum(1, keepdim=True).expand(4, 6), lambda x: x.sort(0)[0], lambda x: x @ x.t(), lambda x: x.clone()]
+
+
+def program_of(seed: int, grad: bool):
+    """(function of a 4 x 6 tensor, text)"""
+    draw = random.Random(seed)
+    steps = []  # (made or viewed, of which tensor, with what)
+    for i in range(draw.randint(3, 6)):
+        if i == 0 or draw.random() < 0.25:
+            steps.append((True, 0, draw.randrange(len(MADE))))
+        else:
+            # With gradients, parts of a list may not be written to in eager either.
+            steps.append((False, draw.randint(1, i), draw.choice([v for v in VIEWS if not (grad and v[0] == "half")])))
+    chosen = sorted(draw.sample(range(1, len(steps) + 1), draw.randint(2, len(steps))), key=lambda _: draw.random())
+
+    def run(x):
+        values = [x]
+        for made, source, how in steps:
+            values.append(MADE[how](x) if made else how[1](values[source]) if values[source].dim() == 2 else values[source])
+        return [values[i] for i in chosen]
+
+    return run, f"{[(s, h if m else h[0]) for m, s, h in steps]} gives {chosen}"
+
+
+def written_to(results, x, grad):
+    """What there is to see of a call and of its results when each has been written to."""
+    seen = [t.detach().clone() for t in results] + [torch.tensor([*t.shape, *t.stride()]) for t in results]
+    for i, result in enumerate(results):
+        try:
+            result.mul_(i + 2)
+        except RuntimeError:  # elements that share a place
+            seen.append(torch.tensor(-1))
+        seen += [t.detach().clone() for t in results]
+    loss = sum(t.sum() for t in results if t.requires_grad)
+    return seen + list(torch.autograd.grad(loss, x)) if grad and torch.is_tensor(loss) else seen
+
+
+class Model(nn.Module):
+    def __init__(self, run):
+        super().__init__()
+        self.run = run
+
+    def forward(self, x):
+        return self.run(x)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("door", ["compile", "backend"])
+def test_who_writes_into_one_writes_into_the_others(door, grad, monkeypatch):
+    monkeypatch.setattr(trainc.config, "fallback", False)
+    for seed in range(12):
+        run, text = program_of(seed, grad)
+        base = torch.randn(4, 6, generator=torch.Generator().manual_seed(seed))
+        torch._dynamo.reset()
+        call = trainc.compile(Model(run)) if door == "compile" else torch.compile(run, backend="trainc")
+        x, y = (base.clone().requires_grad_(grad) for _ in range(2))
+        found, wanted = written_to(call(x), x, grad), written_to(run(y), y, grad)
+        assert len(found) == len(wanted), text
+        for a, b in zip(found, wanted, strict=True):
+            torch.testing.assert_close(a, b, msg=lambda m: f"{text}\n{m}")  # noqa: B023
+
+
+def test_a_view_over_a_graph_break(monkeypatch):
+    def run(x):
+        h = x + 1
+        view = h.view(-1)
+        torch._dynamo.graph_break()
+        h.mul_(2)
+        return view
+
+    x = torch.randn(3, 4)
+    assert torch.equal(torch.compile(run, backend="trainc")(x), run(x))
+
+
+def test_views_of_another_type_run_in_pytorch():
+    class Complex(nn.Module):
+        def forward(self, x):
+            z = torch.view_as_complex(x * 2)
+            return z, torch.view_as_real(z)
+
+    with pytest.warns(trainc.TraincWarning, match="results share its memory"):
+        z, parts = trainc.compile(Complex())(torch.randn(3, 2))
+    parts.mul_(2)
+    assert torch.equal(torch.view_as_real(z), parts)
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_tensors_that_wrap_parts_of_one_tensor(written):
+    two = pytest.importorskip("torch.testing._internal.two_tensor")
+
+    def run(a, b):
+        if written:
+            a.mul_(3)
+        return a * 2 + b
+
+    def given():
+        with two.TwoTensorMode():
+            x = torch.ones(4, 4).add(1)
+        return x[:2], x[2:]
+
+    (a, b), (c, d) = given(), given()
+    found, wanted = torch.compile(run, backend="trainc")(a, b), run(c, d)
+    assert torch.equal(found.a, wanted.a) and torch.equal(a.a, c.a)
+
+
+def test_a_backward_within_a_compiled_function():
+    def run(a, b):
+        (a * b).sum().backward()
+        return torch.sigmoid(a.grad + b)
+
+    a, b = (torch.randn(4, requires_grad=True) for _ in range(2))
+    found = torch.compile(run, backend="trainc")(a, b)
+    a.grad = b.grad = None
+    assert torch.equal(found, run(a, b))
+
+
+def test_products_of_several_types_are_eagers_error():
+    a, b = torch.ones(2, 3), torch.ones(3, 3, dtype=torch.int64)
+    with pytest.warns(trainc.TraincWarning), pytest.raises(RuntimeError, match="same dtype"):
+        torch.compile(torch.mm, backend="trainc")(a, b)
