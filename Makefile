@@ -10,7 +10,7 @@ VENV := $(CURDIR)/.venv
 export PATH := $(VENV)/bin:$(PATH)
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build test test-cpp test-python test-torch test-trainers test-transformers test-distributed test-page test-sanitize stress conformance architectures jax-suite fuzz golden demo bench bench-cuda gpu-kit check-losses docs sdist wheel lint format clean
+.PHONY: help setup build test test-cpp test-python test-torch test-trainers test-transformers test-distributed test-page test-sanitize stress conformance architectures jax-suite torch-suite fuzz golden demo bench bench-cuda gpu-kit check-losses docs sdist wheel lint format clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -125,6 +125,10 @@ architectures: build  ## all architectures of transformers, small, trained compi
 jax-suite: build  ## JAX's own tests, what they jit compiled by us (JAX=CHECKOUT of the installed version's tag; ARGS="--jobs 2"; ARGS=--help)
 	@test -n "$(JAX)" || { echo "make jax-suite JAX=CHECKOUT: of JAX's repository, at the tag jax-v$$(.venv/bin/python -c 'import jax; print(jax.__version__)')"; exit 2; }
 	python tests/jax_suite $(JAX) $(ARGS)
+
+torch-suite: build  ## PyTorch's own tests of a compiler, with trainc in Inductor's place (PYTORCH=CHECKOUT of the installed version's tag; ARGS="--jobs 2")
+	@test -n "$(PYTORCH)" || { echo "make torch-suite PYTORCH=CHECKOUT: of PyTorch's repository, at the tag v$$(.venv/bin/python -c 'import torch; print(torch.__version__.partition("+")[0])')"; exit 2; }
+	python tests/torch_suite $(PYTORCH) $(ARGS)
 
 fuzz: build  ## random programs, compiled against eager, for an hour (ARGS="--seconds 60"; ARGS=--help)
 	python tests/fuzz $(or $(ARGS),--seconds 3600)

@@ -66,7 +66,8 @@ def run(suite: Suite, args: argparse.Namespace, paths: dict[str, Path], results:
         worker.judge(request, whole, suite.door, set(done[name]), args.timeout, tell)
         results.add({"case": whole, "door": suite.door, "class": "group"})
         counts = collections.Counter(v["class"] for v in results.verdicts)
-        print(f"{time.strftime('%X')} {whole}: " + ", ".join(f"{counts[c]} {c}" for c in suite.classes if counts[c]), file=sys.stderr)
+        told = ", ".join(f"{counts[c]} {c}" for c in suite.classes if counts[c])
+        print(f"{time.strftime('%X')} {whole}: {told}", file=sys.stderr)
 
     work_through(left, args.jobs, suite.worker, args.out, work)
 

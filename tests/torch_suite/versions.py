@@ -1,12 +1,19 @@
-"""A file of tests that was written for another PyTorch: what it imports and this one lacks is stood in for, and a test that needs
-it skips itself."""
+"""Files of tests that were written for another PyTorch: what they import and this one lacks is stood in for, and a test that
+needs it skips itself; and the compiler's names of before it became a part of PyTorch are today's."""
 
 from __future__ import annotations
 
 import ast
+import builtins
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import re
 import sys
 import types
 import unittest
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,29 +38,52 @@ class Missing:
         return False
 
 
-class _Lenient(ast.NodeTransformer):
-    """Each name that the file itself imports from a module, in a statement of its own that may fail."""
+def _leniently(body: list[ast.stmt]) -> list[ast.stmt]:
+    """Each name that a file imports from a module, in a statement of its own that may fail."""
+    made: list[ast.stmt] = []
+    for node in body:
+        if not isinstance(node, ast.ImportFrom) or node.module == "__future__":
+            made.append(node)
+            continue
+        for alias in node.names:
+            name, told = alias.asname or alias.name, f"{node.module}.{alias.name}"
+            one = ast.parse(f"try: pass\nexcept ImportError: {name} = __missing__({told!r})").body[0]
+            one.body = [ast.ImportFrom(node.module, [alias], node.level)]
+            made.append(ast.fix_missing_locations(ast.copy_location(one, node)))
+    return made
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> Any:
-        if node.module == "__future__":
-            return node
-        return [self._one(node, alias) for alias in node.names]
 
-    def _one(self, node: ast.ImportFrom, alias: ast.alias) -> ast.Try:
-        name = alias.asname or alias.name
-        found = ast.parse(f"try: pass\nexcept ImportError: {name} = __missing__({f'{node.module}.{alias.name}'!r})").body[0]
-        found.body = [ast.ImportFrom(node.module, [alias], node.level)]
-        return ast.fix_missing_locations(ast.copy_location(found, node))
+class _Loader(importlib.machinery.SourceFileLoader):
+    def get_code(self, fullname: str) -> types.CodeType:
+        path = self.get_filename(fullname)
+        text = re.sub(r"\btorch(dynamo|inductor)\b", r"torch._\1", self.get_data(path).decode())
+        tree = ast.parse(text, path)
+        tree.body = _leniently(tree.body)
+        return compile(tree, path, "exec")
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds files of tests by their bare names, as they import one another."""
+
+    def __init__(self) -> None:
+        self.folders: list[Path] = []
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
+        for folder in self.folders if path is None else []:
+            if (file := folder / f"{name}.py").exists():
+                return importlib.util.spec_from_file_location(name, file, loader=_Loader(name, str(file)))
+        return None
+
+
+_FINDER = _Finder()
 
 
 def load(file: str) -> types.ModuleType:
+    """A file of tests as a module; any exception of its own."""
+    builtins.__missing__ = Missing
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, _FINDER)
     path = Path(file)
-    tree = ast.parse(path.read_text(), file)
-    tree.body = [_Lenient().visit(node) if isinstance(node, ast.ImportFrom) else node for node in tree.body]
-    tree.body = [node for one in tree.body for node in (one if isinstance(one, list) else [one])]
-    module = types.ModuleType(path.stem)
-    module.__file__, module.__missing__ = file, Missing
-    sys.modules[path.stem] = module  # classes are found again by their module
+    _FINDER.folders += [path.parent]
     sys.path[:0] = [str(path.parent), str(path.parents[1])]
-    exec(compile(tree, file, "exec"), module.__dict__)
-    return module
+    return importlib.import_module(path.stem)

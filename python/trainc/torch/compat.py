@@ -68,7 +68,7 @@ from torch._C._dynamo import guards as tensor_guards
 from torch._C._dynamo.eval_frame import get_eval_frame_callback as dynamo_callback  # None: it looks at no frame now
 from torch._dynamo import disable as dynamo_disable
 from torch._dynamo.convert_frame import compile_lock
-from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.exc import RestartAnalysis, TorchDynamoException
 
 # -- what is active around a call: a plan is not used under what would have changed the trace ---------------------------------
 from torch.overrides import _get_current_function_mode_stack as function_modes

@@ -17,7 +17,10 @@ VIEWS = [
     ("expanded", lambda x: x.unsqueeze(0).expand(3, *x.shape)), ("half", lambda x: x.chunk(2)[0]),
     ("itself", lambda x: x), ("squared", lambda x: x[:, None].squeeze(1)),
 ]  # fmt: skip
-MADE = [lambda x: x * 2, lambda x: x.sum(1, keepdim=True).expand(4, 6), lambda x: x.sort(0)[0], lambda x: x @ x.t(), lambda x: x.clone()]
+MADE = [
+    lambda x: x * 2, lambda x: x.sum(1, keepdim=True).expand(4, 6), lambda x: x.sort(0)[0], lambda x: x @ x.t(),
+    lambda x: x.clone(),
+]  # fmt: skip
 
 
 def program_of(seed: int, grad: bool):

@@ -270,7 +270,7 @@ def test_dynamo_is_kept_out_and_has_errors_of_its_own():
     torch.compile(lambda: seen.append(compat.dynamo_callback()), backend="eager")()
     assert seen == [None] or callable(seen[0]), seen
     assert compat.dynamo_callback() is None
-    assert issubclass(compat.TorchDynamoException, Exception)
+    assert issubclass(compat.TorchDynamoException, Exception) and issubclass(compat.RestartAnalysis, Exception)
     module = torch.nn.Linear(1, 1)
     assert compat.dynamo_original(torch.compile(module)) is module and compat.dynamo_original(module) is None
 

@@ -42,6 +42,9 @@ def backend(
 
     @functools.partial(compat.dynamo_disable, reason="compiled by trainc")
     def call(*given: Any) -> Any:
+        if compat.count_dispatch_modes():  # one that is not to see what a compiler does: Dynamo has looked at it
+            with compat.disable_current_modes():
+                return call(*given)
         if flushes_denormals() == made_for:
             return compiled(*given)
         if not otherwise:
@@ -77,7 +80,7 @@ def _compiled(
         failed()
         messages.warn(f"{record.name} runs in PyTorch: {reason}")
         return in_pytorch()
-    except UserError:
+    except (UserError, compat.RestartAnalysis):  # the latter is how Dynamo is told to begin again
         raise
     except Exception as error:
         failed()

@@ -63,7 +63,7 @@ class Outputs:
             part = _part(root, self._nodes[i])
             if part is None:
                 where = wire.origin(root) or root.name
-                raise NotCompiled(f"{where}: results share its memory in a way that cannot be said (another type, or sizes that change)")
+                raise NotCompiled(f"{where}: results share its memory, one of them as another type or with sizes that change")
             self._of_outputs.append((i, base, part))
         for i in group:
             self._nodes[i] = root if i == base else None
