@@ -125,6 +125,19 @@ def test_tensors_that_wrap_parts_of_one_tensor(written):
     assert torch.equal(found.a, wanted.a) and torch.equal(a.a, c.a)
 
 
+def test_tensors_without_memory():
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+    model = nn.Linear(4, 4)
+    call = torch.compile(model, backend="trainc")
+    call(torch.ones(2, 4))
+    with FakeTensorMode():
+        fake = nn.Linear(4, 4)
+        result = torch.compile(fake, backend="trainc")(torch.ones(2, 4))
+    assert isinstance(result, FakeTensor) and result.shape == (2, 4)
+    assert torch.allclose(call(torch.ones(2, 4)), model(torch.ones(2, 4)), atol=1e-6)
+
+
 def test_a_backward_within_a_compiled_function():
     def run(a, b):
         (a * b).sum().backward()

@@ -21,6 +21,7 @@ from trainc.torch.guards.overlap import Overlapping
 from trainc.torch.joint import compiler as joint
 from trainc.torch.joint import family
 from trainc.torch.joint.second_order import SECOND
+from trainc.torch.run.executable import NoAddress
 from trainc.torch.run.runner import Runners
 
 compilations: list[records.Compilation] = []  # of all graphs that came through this door
@@ -92,16 +93,17 @@ def _compiled(
 
 
 def _separately(plain: Callable[..., Any], compiled: Callable[..., Any], compiler: joint.Compiler) -> Callable[..., Any]:
-    """`compiled`; where it writes an input that shares memory with another, `plain` runs in PyTorch; and where gradients of its
-    gradients are taken, derivatives by forward-mode AD, or what autograd saves is packed by hooks of the program's."""
+    """`compiled`; where it writes an input that shares memory with another, or an input has no memory, `plain` runs in PyTorch; and
+    where gradients of its gradients are taken, derivatives by forward-mode AD, or what autograd saves is packed by hooks of the
+    program's."""
 
     def run(*given: Any) -> Any:
         if compiler.program.often or compat.differentiates_forward() or packs_saved_tensors():
             return plain(*given)
         try:
             return compiled(*given)
-        except Overlapping as reason:
-            messages.warn_once("overlap", f"A graph of torch.compile runs in PyTorch where {reason}")
+        except (NoAddress, Overlapping) as reason:
+            messages.warn_once(type(reason).__name__, f"A graph of torch.compile runs in PyTorch where {reason}")
             return plain(*given)
 
     return run

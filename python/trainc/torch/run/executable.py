@@ -13,7 +13,7 @@ import torch
 from torch.utils import flop_counter
 
 from trainc.base import timing
-from trainc.base.errors import InternalError, UserError
+from trainc.base.errors import InternalError, NotCompiled, UserError
 from trainc.base.step_graph import GraphText
 from trainc.torch import compat
 from trainc.torch.device import HOST, Host, refuse_freed
@@ -164,13 +164,17 @@ class CoreExecutable:
         return report
 
 
+class NoAddress(NotCompiled):
+    """An input has no memory of its own: it stands for a tensor, or wraps others. Nothing has run yet."""
+
+
 def as_compiled(
     tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...], device: Host
 ) -> torch.Tensor:
     """`tensor` in the layout and on the device that were compiled for; a copy where it has another (an expanded tangent, a number
     on the CPU among tensors on a GPU)."""
-    if compat.is_traceable_wrapper_subclass(tensor):  # its address is none
-        raise RuntimeError(f"trainc: compiled for an ordinary tensor, called with a {type(tensor).__name__}")
+    if isinstance(tensor, compat.FakeTensor) or compat.is_traceable_wrapper_subclass(tensor):
+        raise NoAddress(f"it is called with a {type(tensor).__name__}, and was compiled for ordinary tensors")
     if tensor.is_complex():  # a pair of reals, to a plan
         tensor = torch.view_as_real(tensor.resolve_conj())
     here = tensor.device == device.torch
