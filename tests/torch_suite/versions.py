@@ -42,7 +42,7 @@ def _leniently(body: list[ast.stmt]) -> list[ast.stmt]:
     """Each name that a file imports from a module, in a statement of its own that may fail."""
     made: list[ast.stmt] = []
     for node in body:
-        if not isinstance(node, ast.ImportFrom) or node.module == "__future__":
+        if not isinstance(node, ast.ImportFrom) or node.module == "__future__" or node.names[0].name == "*":
             made.append(node)
             continue
         for alias in node.names:
@@ -56,7 +56,9 @@ def _leniently(body: list[ast.stmt]) -> list[ast.stmt]:
 class _Loader(importlib.machinery.SourceFileLoader):
     def get_code(self, fullname: str) -> types.CodeType:
         path = self.get_filename(fullname)
-        text = re.sub(r"\btorch(dynamo|inductor)\b", r"torch._\1", self.get_data(path).decode())
+        text = self.get_data(path).decode()
+        if re.search(r"^\s*(import|from) torch(dynamo|inductor)\b", text, re.MULTILINE):
+            text = re.sub(r"\btorch(dynamo|inductor)\b", r"torch._\1", text)
         tree = ast.parse(text, path)
         tree.body = _leniently(tree.body)
         return compile(tree, path, "exec")

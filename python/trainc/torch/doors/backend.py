@@ -93,9 +93,9 @@ def _compiled(
 
 
 def _separately(plain: Callable[..., Any], compiled: Callable[..., Any], compiler: joint.Compiler) -> Callable[..., Any]:
-    """`compiled`; where it writes an input that shares memory with another, or an input has no memory, `plain` runs in PyTorch; and
-    where gradients of its gradients are taken, derivatives by forward-mode AD, or what autograd saves is packed by hooks of the
-    program's."""
+    """`compiled`; where it writes an input that shares memory with another, or an input has none, `plain` runs in PyTorch; and
+    where gradients of its gradients are taken, derivatives by forward-mode AD, or what autograd saves is packed by hooks of
+    the program's."""
 
     def run(*given: Any) -> Any:
         if compiler.program.often or compat.differentiates_forward() or packs_saved_tensors():
