@@ -80,6 +80,11 @@ def is_backward(node: torch.fx.Node) -> bool:
     return node.meta.get("partitioner_tag") == "is_backward"
 
 
+def is_forward(node: torch.fx.Node) -> bool:
+    """Whether AOTAutograd traced it in the forward. Neither, of a backward that Dynamo has traced on its own."""
+    return node.meta.get("partitioner_tag") == "is_forward"
+
+
 def _draws_in_backward(node: torch.fx.Node) -> bool:
     """A draw that a backward of the user's makes (an `autograd.Function`): it has its turn when the backward runs."""
     return is_random(node.target) and is_backward(node)

@@ -23,6 +23,9 @@ class Overlapping(NotCompiled):
     """Inputs of a call overlap, and it writes one of them. Nothing has run yet."""
 
 
+_NOTHING = torch.empty(0)
+
+
 class Apart:
     """Whether the inputs of a plan lie apart from those that it writes. Their addresses tell at once where that is known."""
 
@@ -32,10 +35,11 @@ class Apart:
         self.neighbours: set[int] = set()
 
     def check(self, tensors: Sequence[Tensor], written: Collection[int]) -> None:
-        """Overlapping where they do not. The tensors have the same shapes and strides each time."""
-        pointers = [t.data_ptr() for t in tensors]
+        """Overlapping where they do not. The tensors have the same shapes and strides each time; what is none shares nothing."""
+        pointers = [t.data_ptr() if isinstance(t, Tensor) else 0 for t in tensors]
         if pointers == self._known:
             return
+        tensors = [t if isinstance(t, Tensor) else _NOTHING for t in tensors]
         for tensor in (tensors[i] for i in written):
             if not is_apart(tensor.shape, tensor.stride()):
                 raise Overlapping(f"it writes a tensor of shape {list(tensor.shape)} whose elements share memory")

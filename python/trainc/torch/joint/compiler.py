@@ -115,6 +115,7 @@ class Compiler:
     ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
         wire.give_backward_its_lines(gm.graph)
         _refuse_sparse(gm.graph)
+        _refuse_late_writes(gm.graph, num_fwd_outputs)
         placeholders = list(gm.graph.find_nodes(op="placeholder"))
         primals = [node for node in placeholders if not node.name.startswith("tangents")]
         tangents = placeholders[len(primals) :]
@@ -235,6 +236,21 @@ def _refuse_sparse(graph: torch.fx.Graph) -> None:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
             raise NotCompiled(f"{wire.origin(node)} ({wire.target_name(node.target)}) gives a tensor of layout {value.layout}")
+
+
+def _refuse_late_writes(graph: torch.fx.Graph, forward_outputs: int) -> None:
+    """What forward writes to a tensor that it was given is a result of it, which AOTAutograd copies there. A backward that writes
+    to one (of an autograd.Function, say) would do so before its time: as a copy that is left in the joint graph, or, where
+    forward writes to it too, within that result."""
+    output = next(iter(graph.find_nodes(op="output")))
+    results = zip(output.args[0][:forward_outputs], output.meta.get("desc") or (), strict=False)
+    news = [node for node, desc in results if hasattr(desc, "mutated_input") and isinstance(node, torch.fx.Node)]
+    copies = graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    late = [node for node in news if node.op == "call_function" and not wire.is_forward(node)]
+    late += [node for node in copies if node.args[0].op == "placeholder"]
+    if late:
+        where = wire.origin(late[0]) or late[0].name
+        raise NotCompiled(f"{where}: its backward writes to a tensor that forward was given", in_pytorch=True)
 
 
 def _refuse_objects(graph: torch.fx.Graph) -> None:

@@ -1,4 +1,4 @@
-"""Results that look at one memory: who writes into one of them sees it in the others, where eager shows it.
+"""Memory that several look at: results of one memory, wrapped tensors, none at all, what a backward writes to. Eager's numbers.
 
 Random programs make a few tensors and views of them, of which some are results; then one result after another is written to.
 """
@@ -153,3 +153,36 @@ def test_products_of_several_types_are_eagers_error():
     a, b = torch.ones(2, 3), torch.ones(3, 3, dtype=torch.int64)
     with pytest.warns(trainc.TraincWarning), pytest.raises(RuntimeError, match="same dtype"):
         torch.compile(torch.mm, backend="trainc")(a, b)
+
+
+@pytest.mark.parametrize("door", ["compile", "backend"])
+@pytest.mark.parametrize("in_forward", [False, True])
+def test_a_backward_that_writes_to_what_forward_was_given(door, in_forward):
+    class Counts(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, count):
+            ctx.count = count
+            if in_forward:
+                count.add_(1)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            ctx.count.add_(10)
+            return gradient * 2, None
+
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.zeros(2))
+
+        def forward(self, x):
+            return Counts.apply(x, self.count)
+
+    model, x = Counting(), torch.ones(2, requires_grad=True)
+    call = trainc.compile(model) if door == "compile" else torch.compile(model, backend="trainc")
+    with pytest.warns(trainc.TraincWarning, match="its backward writes"):
+        out = call(x)
+    assert model.count.tolist() == [in_forward] * 2
+    out.sum().backward()
+    assert model.count.tolist() == [10 + in_forward] * 2 and x.grad.tolist() == [2, 2]
