@@ -294,6 +294,43 @@ def test_a_changed_variable_is_refused_and_put_back():
     assert losses == []
 
 
+PROGRAM = """
+import torch, trainc
+
+def made(talks=False):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x):
+        loss = halved(model(x).square().sum())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if talks:
+            print("done")
+        return loss
+
+    return step
+
+def halved(x):
+    return x / 2
+"""
+
+
+@pytest.mark.parametrize("file", ["<stdin>", "<string>", "<python-input-3>"])
+def test_a_program_without_a_file(core, strict, file):
+    """What is typed at a prompt, piped into Python, or given to it with -c."""
+    program = {"__name__": "__main__"}
+    exec(compile(PROGRAM, file, "exec"), program)
+    plain, ours = program["made"](), trainc.train_step(program["made"]())
+    for _ in range(2):
+        assert_same(ours(torch.ones(4, 3)), plain(torch.ones(4, 3)).detach())
+    with pytest.raises(trainc.UserError, match=r"print\(\) would run once"):
+        trainc.train_step(program["made"](talks=True))(torch.ones(4, 3))
+    assert file == "<string>" or f"{file}:10 (aten" in str(trainc.explain(ours))
+
+
 def test_what_a_step_must_reach():
     model, optimizer = setup()
     with pytest.raises(trainc.UserError, match="reaches no model"):

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from trainc.torch.graph import wire
+from trainc.torch.trust import is_trusted_code
 
 _LIBRARIES = tuple({sysconfig.get_path(key) + os.sep for key in ("stdlib", "purelib", "platlib")})
 DEPTH = 5  # of containers and objects within each other
@@ -20,8 +21,7 @@ DEPTH = 5  # of containers and objects within each other
 
 class Reached:
     """Modules (roots alone), optimizers and schedulers that `fn` reaches by its closure, the globals that it names, its
-    defaults and
-    the object that it is a method of; through lists, dictionaries, plain objects and the user's own functions."""
+    defaults and the object that it is a method of; through lists, dictionaries, plain objects and the user's own functions."""
 
     def __init__(self, fn: Any):
         self.modules: dict[str, torch.nn.Module] = {}
@@ -65,6 +65,8 @@ class Reached:
 
 def _is_library(function: types.FunctionType) -> bool:
     path = function.__code__.co_filename
+    if path.startswith("<"):
+        return is_trusted_code(function.__code__, function.__globals__)
     return wire.is_internal_file(path) or path.startswith(_LIBRARIES)
 
 

@@ -29,12 +29,14 @@ RECOMPUTE = "trainc_recompute"  # node.meta: inside an activation checkpoint
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _INTERNAL = (os.path.dirname(torch.__file__) + os.sep, PACKAGE)
+_TYPED = ("<stdin>", "<console>", "<python-input-", "<ipython-input-", "<doctest ")  # code that the user types, without a file
 
 
 @functools.cache
 def is_internal_file(path: str) -> bool:
-    """A frame of PyTorch's or ours, or of generated code: never the user's line."""
-    return path.startswith(_INTERNAL) or path.startswith("<")
+    """A frame of PyTorch's or ours, or of generated code: never the user's line. (Of "<string>" `trust.is_trusted_code` knows
+    more: it may be what dataclasses write, and a program that is a string.)"""
+    return path.startswith(_INTERNAL) or path.startswith("<") and not path.startswith(_TYPED)
 
 
 def short(path: str) -> str:
