@@ -5,8 +5,9 @@ three bandwidths (slow_network.py).
     python bench/cluster.py --ranks 1,2 --links 100MB/s,400MB/s,1GB/s
 
 One rank's costs are measured as the command measures them, and the predictions are made from these. Steps on the three networks
-follow each other in turn; each row has the median. More processes than cores share these: a row says so, and its step is not what
-the model is for. What others do on the machine meanwhile is in the measured steps and not in the predicted ones: run it in quiet.
+follow each other in turn; each row has the median. More processes than cores share these: a row says so, and is predicted for
+that (Workload.crowded). What others do on the machine meanwhile is in the measured steps and not in the predicted ones: run it in
+quiet.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def report(work: Workload, networks: list[tuple[str, Network]], found: dict[int,
     lines += [f"{'ranks':>6}{'link':>10}{'predicted':>12}{'measured':>12}{'predicted / measured':>22}{'exposed':>10}"]
     for ranks, steps in found.items():
         for (name, network), seconds in zip(networks, steps, strict=True):
-            told = replicated(work, network, ranks)
+            told = replicated(work.crowded(ranks), network, ranks)
             more = f"   {ranks} processes on {cores} cores" if ranks > cores else ""
             lines.append(
                 f"{ranks:>6}{name:>10}{told.step * 1e3:>9.1f} ms{seconds * 1e3:>9.1f} ms{told.step / seconds:>22.2f}"

@@ -6,7 +6,8 @@ on a network so slow that all of it takes `--share` of each one's own backward.
 
 What could be hidden is all but the last bucket, which is full when the backward is over. `hidden` is the share of that which did
 not make the backward longer: 1 - (slow - free - last) / (communication - last). On a machine that does other things, too, look at
-this column alone: both backwards are of the same round.
+this column alone: both backwards are of the same round. `step` is trainc.train_step, one plan: what is timed is the whole of it,
+of which the backward is two thirds.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import torch
 from slow_network import Line, join, model_of, start
 from torch.nn.parallel import DistributedDataParallel
 
-WAYS = ("eager", "inductor", "trainc")
+WAYS = ("eager", "inductor", "trainc", "step")
 WARM = 3
 
 
@@ -34,24 +35,39 @@ class Contestant:
         net = model_of(args.layers, args.width)
         cap = 4 * args.width**2 / 2**20  # a bucket for each layer
         self.model = DistributedDataParallel(net, bucket_cap_mb=cap, gradient_as_bucket_view=True)
-        self.model.register_comm_hook(None, self.line.hook())
+        hook = self.line.hook()
+        self.model.register_comm_hook(None, hook)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
         if way == "trainc":
             trainc.compile(self.model, self.optimizer)
+        if way == "step":
+            from trainc.torch.run import average
+
+            average.MORE_HOOKS["line"] = hook
+            self.step = trainc.train_step(self.body)
         self.called = torch.compile(self.model) if way == "inductor" else self.model
         self.x = torch.randn(args.rows, args.width)
+
+    def body(self, x: torch.Tensor) -> torch.Tensor:
+        self.optimizer.zero_grad()
+        loss = self.model(x).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        return loss
 
     def backward(self, seconds: float | None) -> tuple[float, list[tuple[float, float]]]:
         """Seconds of a backward, each bucket of which takes so long on the network; when each was there, from its beginning."""
         self.line.seconds = None if seconds is None else lambda _: seconds
-        self.optimizer.zero_grad()
-        loss = self.called(self.x).square().mean()
+        if self.way != "step":
+            self.optimizer.zero_grad()
+            loss = self.called(self.x).square().mean()
         torch.distributed.barrier()
         self.line.log.clear()
         begin = time.perf_counter()
-        loss.backward()
+        self.step(self.x) if self.way == "step" else loss.backward()
         spent = time.perf_counter() - begin
-        self.optimizer.step()
+        if self.way != "step":
+            self.optimizer.step()
         return spent, [(a - begin, b - begin) for a, b, _ in self.line.log]
 
 
@@ -63,7 +79,8 @@ def contest(args: argparse.Namespace) -> dict:
             contestant = Contestant(way, args)
             free = [contestant.backward(None)[0] for _ in range(WARM + 3)][WARM:]
             # Ranks agree on how slow the network is, by the slowest.
-            each = torch.tensor(args.share * statistics.median(free) / args.layers)
+            share = args.share / (1.5 if way == "step" else 1)  # its backward is two thirds of it
+            each = torch.tensor(share * statistics.median(free) / args.layers)
             torch.distributed.all_reduce(each, torch.distributed.ReduceOp.MAX)
             contestants.append((contestant, float(each)))
             found[way] = {"seconds": float(each), "rounds": []}

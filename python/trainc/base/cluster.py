@@ -50,6 +50,8 @@ class Workload:
     copy: float = 0.0
     buffers: int = 0  # bytes, which DDP makes the first rank's before each forward
     spread: float = 0.0  # standard deviation of a step, in seconds
+    threads: int = 1  # of a rank that compute
+    cores: int = 0  # of the machine, where ranks on it share them; 0: they do not
     notes: list[str] = dataclasses.field(default_factory=list)
 
     @property
@@ -59,6 +61,17 @@ class Workload:
     @property
     def bytes(self) -> int:
         return sum(g.bytes for g in self.gradients)
+
+    def crowded(self, ranks: int) -> Workload:
+        """The same where so many ranks of one machine share its cores: more threads than cores take turns. (While one rank waits
+        for the network another has its core, so this is the longest that it takes.)"""
+        threads = ranks * min(self.threads, self.cores)  # one rank was measured with what it has
+        if threads <= self.cores:
+            return self
+        factor = threads / self.cores
+        parts = {name: factor * getattr(self, name) for name in ("forward", "backward", "update", "copy", "spread")}
+        gradients = [dataclasses.replace(g, ready=factor * g.ready) for g in self.gradients]
+        return dataclasses.replace(self, **parts, gradients=gradients)
 
     @classmethod
     def of(cls, told: dict[str, Any]) -> Workload:
@@ -95,7 +108,13 @@ class Prediction:
 
 def plan(work: Workload, network: Network, ranks: Iterable[int], ways: Sequence[str] = ("DDP", "FSDP2")) -> list[Prediction]:
     one = {"DDP": replicated, "FSDP2": sharded}
-    return [one[way](work, network, n) for way in ways for n in ranks]
+    found = []
+    for way in ways:
+        for n in ranks:
+            crowded = work.crowded(min(n, network.node))
+            told = one[way](crowded, network, n)
+            found.append(dataclasses.replace(told, efficiency=told.efficiency * work.step / crowded.step))
+    return found
 
 
 # ---- DistributedDataParallel --------------------------------------------------------------------------------------------------

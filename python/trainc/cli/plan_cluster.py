@@ -18,6 +18,7 @@ from trainc.base.errors import UserError
 from trainc.base.memory import readable
 from trainc.base.network import Link, Network, bandwidth_of, latency_of
 from trainc.base.page import cluster as page
+from trainc.base.report import count
 from trainc.cli.compare import recorded, seconds
 from trainc.cli.script import Program
 
@@ -161,18 +162,23 @@ def report(work: Workload, network: Network, found: list[Prediction]) -> str:
         for p in (p for p in found if p.way == way):
             cells = [seconds(p.step), seconds(p.communication), seconds(p.exposed), f"{p.efficiency:.1%}", readable(p.memory)]
             lines.append(f"{p.ranks:>8}" + "".join(f"{cell:>16}" for cell in [*cells, p.algorithm]))
-    lines += ["", *(f"{note}." for note in notes(work, found))]
+    lines += ["", *(f"{note}." for note in notes(work, network, found))]
     return "\n".join(lines)
 
 
 HEADS = ("step", "communication", "exposed", "efficiency", "memory a rank", "algorithm")
 
 
-def notes(work: Workload, found: list[Prediction]) -> list[str]:
+def notes(work: Workload, network: Network, found: list[Prediction]) -> list[str]:
     most = max(p.ranks for p in found)
     told = ["Each rank has a batch of the size that the program has; --link is shared by the ranks of a node"]
     if len({g.ready for g in work.gradients}) == 1:
         told.append("All gradients come at once, at the end of the backward: nothing hides behind it (docs/distributed.md)")
+    if work.cores and (together := min(most, network.node)) * work.threads > work.cores:
+        told.append(
+            f"{together} ranks of a node with {count(work.threads, 'thread')} each share {count(work.cores, 'core')}, as many as "
+            "this machine has: what they compute takes as much longer"
+        )
     if most > 1 and (wait := slowest(work.spread, most)) > 0.01 * work.step:
         told.append(
             f"Steps of this run vary by {seconds(work.spread)}: if each rank's do so by themselves, all wait for the slowest of "

@@ -3,6 +3,7 @@ each gradient is there, how large it is, and what memory is for what."""
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -103,8 +104,10 @@ class Costs(Observing):
             gradients.append({"name": name, "bytes": parameter.numel() * parameter.element_size(), "ready": ready, "unit": unit})
         if len(models) > 1:
             notes.append(f"{len(models)} models are trained: their gradients are taken for those of one backward")
+        device = next((p.device.type for p in self._parameters.values()), "cpu")
         return {
-            "device": next((p.device.type for p in self._parameters.values()), "cpu"), "forward": forward, "backward": backward,
+            "threads": torch.get_num_threads(), "cores": len(os.sched_getaffinity(0)) if device == "cpu" else 0,
+            "device": device, "forward": forward, "backward": backward,
             "update": update, "gradients": gradients, "memory": self._memory(models, notes),
             "copy": 0.0 if self._replicated else copy_seconds(sum(g["bytes"] for g in gradients)),
             "spread": _spread([sum(part) for part in parts]),

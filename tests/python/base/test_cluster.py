@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 
@@ -125,6 +126,17 @@ def test_copies_hold_up_the_backward():
     found = replicated(work, Network(Link(2 * size)), 2, cap=MB)
     assert [(s.start, s.end) for s in found.spans if s.lane == "network"] == [(3.0, 3.5), (5.0, 5.5)]
     assert found.step == pytest.approx(5.5 + 2 + 0.25) and found.communication == pytest.approx(1.0)
+
+
+def test_ranks_that_share_cores_take_turns():
+    work = Workload("w", "cpu", 1.0, 2.0, 1.0, [Gradient("a", MB, 3.0)], {}, threads=2, cores=4)
+    quick = Link(1e15, 1e-12)
+    alone, two, four = plan(work, Network(quick, 8, quick), [1, 2, 4], ["DDP"])
+    assert alone.step == pytest.approx(4.0) and two.step == pytest.approx(4.0) and four.step == pytest.approx(8.0)
+    assert four.efficiency == pytest.approx(0.5) and two.efficiency == pytest.approx(1.0)
+    # ranks of several machines have cores of their own; and so have those of a machine that is not known
+    assert plan(work, Network(quick), [4], ["DDP"])[0].step == pytest.approx(4.0)
+    assert plan(dataclasses.replace(work, cores=0), Network(quick, 8, quick), [4], ["DDP"])[0].step == pytest.approx(4.0)
 
 
 def test_fsdp_by_hand():
