@@ -142,7 +142,7 @@ class Compiler:
         def forward(*inputs: torch.Tensor) -> list[Any]:
             specialization = self._of(inputs)
             *results, arena = specialization.forward(inputs)
-            kept = context.held_of(inputs, results)
+            kept = context.held_of(inputs, results, arena)
             if change := specialization.apart.neighbours | context.written:
                 kept = [t.clone() if i in change else t for i, t in zip(held, kept, strict=True)]
             return [*results, *kept, arena]

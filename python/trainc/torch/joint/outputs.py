@@ -81,7 +81,8 @@ class Outputs:
             if node is not None and node.op != "placeholder" and (gaps := _gaps(node.meta["val"])):
                 self._with_gaps.append((i, *gaps))
 
-    def __call__(self, results: list[Any], inputs: Sequence[Tensor]) -> list[Any]:
+    def __call__(self, results: list[Any], inputs: Sequence[Tensor]) -> tuple[list[Any], dict[int, Tensor]]:
+        """What the caller gets of the plan's results; those of the plan's, by their places, that he gets parts of alone."""
         for i in self._copied:
             results[i] = results[i].clone()
         for i, shape, strides in self._with_gaps:
@@ -93,7 +94,7 @@ class Outputs:
         wholes = {base: results[base] for _, base, _ in self._of_outputs}
         for i, base, part in self._of_outputs:
             results[i] = part_of(wholes[base], part)
-        return results
+        return results, wholes
 
 
 def _root(node: Node) -> Node:

@@ -63,10 +63,11 @@ class TraceContext:
     def is_constant(self, index: int) -> bool:
         return self.primals <= index < self.primals + len(self.constants)
 
-    def held_of(self, inputs: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+    def held_of(self, inputs: Sequence[Any], results: Sequence[Any], arena: Tensor) -> list[Any]:
         """What the backward is given beside the arena, of a forward's inputs and results."""
         count = self.primals + len(self.constants)
-        return [inputs[i] if i < count else results[i - count] for i in self.held]
+        wholes = vars(arena).pop("trainc_wholes", {})  # the caller has parts of them
+        return [inputs[i] if i < count else wholes.get(i - count, results[i - count]) for i in self.held]
 
     def kept(self) -> list[int] | None:
         """What a joint graph may keep of its inputs beside the arena: constants, and what the first one's backward holds."""
@@ -194,7 +195,9 @@ class Specialization:
             if error := look.outputs(results):
                 return self._instead(error, inputs, look)
             arena.trainc_look = look
-        results = self._outputs(results, inputs)
+        results, wholes = self._outputs(results, inputs)
+        if wholes:
+            arena.trainc_wholes = wholes
         if self._fuses:
             context.parameters[arena.data_ptr()] = {i: inputs[i] for i in self._gradients}
         return [*results, arena]
@@ -448,7 +451,7 @@ class Specialization:
         by = other(rerun)
         with rerun.generator(), torch.no_grad():
             *results, arena = by._call(inputs)  # it may be an output that is being settled that asks for this
-        return results, self._context.held_of(inputs, results), arena
+        return results, self._context.held_of(inputs, results, arena), arena
 
     def _replace(self, error: Exception, graph: torch.fx.GraphModule) -> Specialization:
         """PyTorch runs `graph` from now on, because of `error`, which is said once."""
@@ -494,7 +497,8 @@ class Inference:
     def forward(self, inputs: Sequence[Tensor]) -> list[Any]:
         if self._compiler.writes:
             self.apart.check(inputs, self._compiler.writes)
-        return self._outputs(self._executable([*inputs, *self._constants]), inputs)
+        results, _ = self._outputs(self._executable([*inputs, *self._constants]), inputs)
+        return results
 
 
 __all__ = ["Inference", "Specialization", "TraceContext"]
