@@ -40,7 +40,10 @@ def workload(name: str, layers: int) -> tuple[torch.nn.Module, dict]:
     if name == "llama":
         sizes = {"hidden_size": 2048, "intermediate_size": 5632, "num_attention_heads": 32, "num_key_value_heads": 4}
         return tf.LlamaForCausalLM(tf.LlamaConfig(num_hidden_layers=layers, vocab_size=32000, **sizes)), words(4, 2048, 32000)
-    pixels = {"pixel_values": torch.randn(64, 3, 224, 224), "labels": torch.zeros(64, dtype=torch.long)}
+    images = 128 if name == "resnet50" else 64
+    pixels = {"pixel_values": torch.randn(images, 3, 224, 224), "labels": torch.zeros(images, dtype=torch.long)}
+    if name == "resnet50":
+        return tf.ResNetForImageClassification(tf.ResNetConfig(num_labels=1000)), pixels
     return tf.ViTForImageClassification(tf.ViTConfig(num_hidden_layers=layers)), pixels
 
 

@@ -139,6 +139,8 @@ std::string report(const CoreExecutable& e) {
   const std::vector<runtime::StepTime> times = e.loaded->step_times();
   std::vector<std::string> codes;
   for (const plan::Kernel& k : p.kernels) codes.push_back(plan::code_hash(k));
+  std::vector<std::string> notes = p.notes;
+  for (std::string& note : e.loaded->notes()) notes.push_back(std::move(note));
   json steps = json::array();
   for (size_t i = 0; i < p.steps.size(); ++i) {
     const plan::Step& s = p.steps[i];
@@ -150,6 +152,8 @@ std::string report(const CoreExecutable& e) {
                  {"origins", s.origins}};
     if (i < times.size()) step["seconds"] = times[i].seconds, step["time"] = json_of(times[i]);
     if (s.kernel >= 0) step["code"] = codes[s.kernel];
+    if (s.kernel >= 0 && p.kernels[s.kernel].threads > 0)
+      step["blocks"] = s.parallel_extent, step["threads"] = p.kernels[s.kernel].threads;
     if (s.guard >= 0) step["guard"] = (s.guard_value ? "" : "not ") + p.buffers[s.guard].name;
     if (s.kind == StepKind::Start) step["operation"] = s.target;
     if (s.kind == StepKind::Extern) step["reason"] = why_extern(p, s);
@@ -160,7 +164,7 @@ std::string report(const CoreExecutable& e) {
               {"temp_bytes", p.temp_bytes},
               {"saved_bytes", p.saved_bytes},
               {"steps", steps},
-              {"notes", p.notes},
+              {"notes", notes},
               {"remarks", p.remarks},
               {"compile", e.compile_record}}
       .dump();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <mutex>
+#include <span>
 #include <unordered_map>
 
 #include "compiler/codegen.h"
@@ -397,13 +398,20 @@ class PlanBuilder {
     step.kind = plan::StepKind::Product;
     step.kernel = -1;
     step.product = *k.product;
-    for (const Node* n : k.arguments) step.arguments.push_back(buffer(n));
+    const auto [operands, added] = std::pair(std::span(k.arguments).first(3), std::span(k.arguments).subspan(3));
+    for (const Node* n : operands) step.arguments.push_back(buffer(n));
     step.arguments.push_back(add(describe({DType::U8, {cost::kVendorWorkspace}}, {}, plan::MemorySpace::Temp, 0,
                                           "workspace" + std::to_string(plan_.steps.size()))));
-    step.reads = {step.arguments[0]};
-    if (step.arguments[1] != step.arguments[0]) step.reads.push_back(step.arguments[1]);
+    for (const Node* n : added) step.arguments.push_back(buffer(n));
+    const bool sums = step.product.sums_of != plan::SumsOf::None;
+    for (size_t i = 0; i < step.arguments.size() - sums; ++i) {
+      const bool read = i != 2 && i != 3;
+      if (read && std::ranges::find(step.reads, step.arguments[i]) == step.reads.end())
+        step.reads.push_back(step.arguments[i]);
+    }
     step.writes = {step.arguments[2], step.arguments[3]};
-    written_.insert(step.arguments[2]);
+    if (sums) step.writes.push_back(step.arguments.back());
+    written_.insert(step.writes.begin(), step.writes.end());
     plan_.steps.push_back(std::move(step));
   }
 

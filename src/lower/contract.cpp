@@ -157,10 +157,17 @@ static bool as_vendor_product(LoweredKernel& kernel, const lower::ContractionSpe
              rhs = spec.rhs(nest.var(b), nest.var(n), nest.var(k));
   const auto found =
       vendor_product({spec.batch, spec.m, spec.n, spec.k, lhs, rhs, b, m, n, k}, nest, schedule, group, options.tf32);
-  if (!found) return refused(found.why());
+  if (!found) {
+    require(
+        std::ranges::none_of(group.values, [](const Node* v) { return v->op == Op::Reduce; }),
+        std::string("sums of a product's operand were left to the library, which does not multiply: ") + found.why());
+    return refused(found.why());
+  }
   kernel.product = found->product;
   kernel.arguments = {kernel.arguments[static_cast<size_t>(found->lhs)],
                       kernel.arguments[static_cast<size_t>(found->rhs)], found->stored};
+  for (const Node* n : {found->bias, found->addend, found->sums})
+    if (n) kernel.arguments.push_back(n);
   nest.name += "_vendor";
   nest.flops = flops;
   return true;

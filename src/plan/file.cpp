@@ -18,7 +18,7 @@ namespace trainc::plan {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Buffer, name, space, index, offset, dtype, shape, strides, bytes, over, updated,
                                    bits)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Matrix, dtype, offset, batch_stride, row_stride, column_stride)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Product, batch, m, n, k, lhs, rhs, result, tf32)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Product, batch, m, n, k, lhs, rhs, result, tf32, bias, addend, sums_of)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Step, kind, name, arguments, reads, writes, kernel, parallel_extent, target,
                                    arguments_json, aliases, random, may_draw, p, increment, product, shifts, token,
                                    seconds, guard, guard_value, flops, bytes, origins)
@@ -43,7 +43,7 @@ namespace {
 
 using Magic = char[8];
 constexpr Magic kPlan = {'t', 'r', 'a', 'i', 'n', 'c', 'P', 'L'}, kForeach = {'t', 'r', 'a', 'i', 'n', 'c', 'F', 'E'};
-constexpr uint32_t kVersion = 12;
+constexpr uint32_t kVersion = 13;
 struct Header {
   char magic[8];
   uint64_t version, length, checksum;
@@ -61,7 +61,7 @@ void check_enums(const Plan& plan) {  // nlohmann-json takes any number for an e
   for (const Buffer& b : plan.buffers)
     if (b.space > MemorySpace::Draw || !is_dtype(b.dtype)) throw UserError("stored plan: unknown kind of buffer");
   for (const Step& s : plan.steps)
-    if (s.kind > StepKind::Wait ||
+    if (s.kind > StepKind::Wait || s.product.sums_of > SumsOf::Rhs ||
         !is_dtype(std::max({s.product.lhs.dtype, s.product.rhs.dtype, s.product.result.dtype})))
       throw UserError("stored plan: unknown kind of step");
 }

@@ -49,7 +49,9 @@ enum class StepKind : uint8_t {
   // of `increment` elements. Else the kernel does, by Philox: its arguments are a Draw buffer and the mask, and the
   // generator moves on by `increment`.
   Random,
-  Product,  // (device) the vendor's library multiplies: arguments are lhs, rhs, result, and memory that it may use
+  // (device) the vendor's library multiplies: arguments are lhs, rhs, result, memory that it may use, and of bias,
+  // addend and sums those that there are
+  Product,
   // Begins the operation `target` (runtime/operation.h) with `arguments_json`, beside the steps that follow: reads ->
   // writes, of `arguments` in its order.
   Start,
@@ -63,11 +65,18 @@ struct Matrix {
   DType dtype = DType::F32;
   int64_t offset = 0, batch_stride = 0, row_stride = 0, column_stride = 1;
 };
-/// result[m, n] = sum over k of lhs[m, k] rhs[k, n] in f32 (f64 where all are), `batch` times.
+/// Of which operand a product also gives the sums over k: lhs's [m], or rhs's [n], of the result's dtype.
+enum class SumsOf : uint8_t { None, Lhs, Rhs };
+/// result[m, n] = sum over k of lhs[m, k] rhs[k, n] in f32 (f64 where all are), `batch` times; rounded once, when all
+/// is added. What is added has the result's dtype.
 struct Product {
   int64_t batch = 0, m = 0, n = 0, k = 0;
   Matrix lhs, rhs, result;
-  bool tf32 = false;  // f32 operands may be rounded
+  bool tf32 = false;    // f32 operands may be rounded
+  bool bias = false;    // + bias[n], a vector side by side, the same for all batches
+  bool addend = false;  // + addend[m, n], which lies as the result does
+  // With one batch and no bias; the operand has its rows (lhs), or columns (rhs), side by side.
+  SumsOf sums_of = SumsOf::None;
 };
 struct Step {
   StepKind kind = StepKind::Kernel;

@@ -54,8 +54,12 @@ std::string what(const Plan& plan, const Step& s) {
         return fmt::format("{} +{} [{},{},{}]", name_of(x.dtype), x.offset, x.batch_stride, x.row_stride,
                            x.column_stride);
       };
-      return fmt::format("product {} x {} x {} x {}{}: {} = {} * {}", p.batch, p.m, p.n, p.k, p.tf32 ? " in tf32" : "",
-                         matrix(p.result), matrix(p.lhs), matrix(p.rhs));
+      return fmt::format("product {} x {} x {} x {}{}: {} = {} * {}{}{}{}", p.batch, p.m, p.n, p.k,
+                         p.tf32 ? " in tf32" : "", matrix(p.result), matrix(p.lhs), matrix(p.rhs),
+                         p.bias ? " + bias" : "", p.addend ? " + addend" : "",
+                         p.sums_of == SumsOf::None  ? ""
+                         : p.sums_of == SumsOf::Lhs ? ", sums of lhs"
+                                                    : ", sums of rhs");
     }
     case StepKind::Start:
       return fmt::format("start {} {} as token {}, {} s", s.target, s.arguments_json, s.token, s.seconds);

@@ -14,7 +14,8 @@
 //             bits are written by Random steps of the host alone, and read by kernels alone
 //             a Random step writes one dense bool buffer (or, on the host, none) with 0 <= p <= 1; with a kernel, it
 //             reads one Draw buffer, which no other step does
-//             a Product's matrices lie within their buffers, and are laid out as plan.h says
+//             a Product's matrices lie within their buffers, and are laid out as plan.h says; so do what it adds and
+//             sums; these have one batch, no bias, and an operand as plan.h says
 //             a Start has a token of its own, from 0 on, and is waited for once, behind it, by a Wait with its effects
 //             and no arguments; its effects are its arguments. Between the two nobody writes what it reads, nor touches
 //             what it writes; that is the framework's memory or bits never
@@ -310,10 +311,16 @@ class Verifier {
     using Wide = __int128;
     for (int64_t extent : {p.batch, p.m, p.n, p.k})
       check(extent > 0 && is_size(extent), "step {}: a product of nothing", s.name);
-    check(s.arguments.size() == 4 &&
-              std::set<int>(s.reads.begin(), s.reads.end()) == std::set<int>{s.arguments[0], s.arguments[1]} &&
-              s.writes == std::vector<int>{s.arguments[2], s.arguments[3]},
-          "step {}: its arguments are lhs, rhs, result and memory to use", s.name);
+    const bool sums = p.sums_of != SumsOf::None;
+    const size_t added = (p.bias ? 1 : 0) + (p.addend ? 1 : 0);
+    check(s.arguments.size() == 4 + added + sums,
+          "step {}: its arguments are lhs, rhs, result, memory to use and {} more", s.name, added + sums);
+    std::set<int> read{s.arguments[0], s.arguments[1]};
+    read.insert(s.arguments.begin() + 4, s.arguments.begin() + 4 + static_cast<int64_t>(added));
+    std::vector<int> written{s.arguments[2], s.arguments[3]};
+    if (sums) written.push_back(s.arguments.back());
+    check(std::set<int>(s.reads.begin(), s.reads.end()) == read && s.writes == written,
+          "step {}: its declared effects are not its arguments", s.name);
     const auto within = [&](const Matrix& x, int64_t rows, int64_t columns, int b) {
       check((x.row_stride == 1 && x.column_stride >= rows) || (x.column_stride == 1 && x.row_stride >= columns),
             "step {}: a matrix without rows or columns side by side", s.name);
@@ -327,6 +334,16 @@ class Verifier {
     within(p.lhs, p.m, p.k, s.arguments[0]);
     within(p.rhs, p.k, p.n, s.arguments[1]);
     within(p.result, p.m, p.n, s.arguments[2]);
+    if (p.bias)
+      check(p.n * size_of(p.result.dtype) <= p_.buffers[s.arguments[4]].bytes,
+            "step {}: a bias of less than {} columns", s.name, p.n);
+    if (p.addend) within(p.result, p.m, p.n, s.arguments[p.bias ? 5 : 4]);
+    if (!sums) return;
+    const bool of_lhs = p.sums_of == SumsOf::Lhs;
+    check(p.batch == 1 && !p.bias && (of_lhs ? p.lhs.row_stride : p.rhs.column_stride) == 1,
+          "step {}: sums of an operand that the library does not sum", s.name);
+    check((of_lhs ? p.m : p.n) * size_of(p.result.dtype) <= p_.buffers[s.arguments.back()].bytes,
+          "step {}: no room for its sums", s.name);
     check(p.batch == 1 || p.result.batch_stride >= Wide{p.m} * p.n, "step {}: results of two batches overlap", s.name);
   }
 

@@ -76,6 +76,8 @@ class Executable {
   /// When each step of the last run ran for which `profile` was set; empty: there was none, or the device cannot tell.
   bool profile = false;
   virtual std::vector<StepTime> step_times() const { return {}; }
+  /// What there is to say of how it runs, a line each: for explain.
+  virtual std::vector<std::string> notes() const { return {}; }
 
  private:
   plan::Plan plan_;

@@ -27,8 +27,23 @@ Refusal closed(GroupKind kind) {
 
 }  // namespace
 
+bool Groups::place_with_product(const Node* n) {
+  const auto sums = values_.vendor_sums.find(n);
+  if (sums == values_.vendor_sums.end()) return false;
+  const VendorEpilogue& epilogue = values_.vendor_epilogues.at(sums->second);
+  const int g = group(sums->second);
+  // What is written beside the sums has their dtype.
+  if (g < 0 || group(epilogue.result) != g) return false;
+  if (n == epilogue.reduce() ? dag_.circular({g}, before(n)) : group(epilogue.reduce()) != g) return false;
+  groups_[g].values.push_back(n);
+  dag_.follow(g, before(n));
+  group_of_[n] = g;
+  return true;
+}
+
 void Groups::place(const Node* n) {
   reads_[n] = reads_of(n, values_.nodes, n->type.numel(), 1);
+  if (place_with_product(n)) return;
   switch (n->op) {
     case Op::Contract: group_of_[n] = new_group(GroupKind::Contract, n); return;
     case Op::Scan: group_of_[n] = new_group(GroupKind::Scan, n); return;
@@ -69,6 +84,8 @@ void Groups::place_in_rows(const Node* n) {
   // But what is chosen by a flag may be passed over with the contraction that makes it.
   const GroupKind preferred = flag_of(n) ? GroupKind::Contract : GroupKind::Rows;
   std::stable_partition(candidates.begin(), candidates.end(), [&](int g) { return groups_[g].kind == preferred; });
+  if (const auto of = values_.vendor_results.find(n); of != values_.vendor_results.end())
+    std::stable_partition(candidates.begin(), candidates.end(), [&](int g) { return g == group(of->second); });
   int joined = -1;
   for (int g : candidates) {
     if (joined < 0) {
@@ -91,9 +108,11 @@ void Groups::place_in_rows(const Node* n) {
 Refusal Groups::refuse_join(const Node* n, int g, bool sum, int64_t own_rows, int64_t own_columns) {
   Group& to = groups_[g];
   if (const Refusal why = closed(to.kind)) return why;
+  const auto result = values_.vendor_results.find(n);
+  const Node* product = result == values_.vendor_results.end() ? nullptr : result->second;
   if (to.kind == GroupKind::Contract) {
-    if (values_.vendor.count(to.values[0]) && !values_.vendor_roundings.count(n))
-      return "the vendor's library multiplies and rounds, no more";
+    if (values_.vendor.count(to.values[0]) && to.values[0] != product)
+      return "the vendor's library multiplies, adds and rounds, no more";
     if (sum) return "a sum of a contraction's result is no epilogue";
     if (n->type.numel() != to.values[0]->type.numel()) return kOtherSize;
     if (!is_elementwise(n->op)) return "a contraction's epilogue is elementwise";

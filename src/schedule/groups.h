@@ -71,6 +71,8 @@ class Groups {
 
   // --- form_groups.cpp
   void place_in_rows(const Node* n);
+  /// Sums of an operand of the library's product, and their rounding: with the product, where nothing must run between.
+  bool place_with_product(const Node* n);
   /// Why `n` cannot be made in group g. It can (and g then has the domain for it) with the same domain, all its reads
   /// of g aligned, and no way from g out and back to n.
   Refusal refuse_join(const Node* n, int g, bool sum, int64_t own_rows, int64_t own_columns);

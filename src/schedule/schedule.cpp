@@ -45,6 +45,7 @@ Schedule make_schedule(const Graph& graph, bool fuse_chains, Remarks* remarks, c
     out.groups.push_back(groups.all()[static_cast<size_t>(g)]);
   }
   out.values = std::move(values.nodes);
+  out.vendor_epilogues = std::move(values.vendor_epilogues);
   find_stored(graph, live, groups, out);
   return out;
 }

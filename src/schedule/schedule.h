@@ -15,6 +15,7 @@
 
 #include "cost/operations.h"
 #include "graph/graph.h"
+#include "schedule/vendor_epilogue.h"
 #include "support/remark.h"
 
 namespace trainc::schedule {
@@ -47,6 +48,8 @@ struct Schedule {
   std::unordered_set<const Node*> stored;  // values that need memory
   // masks, and inputs that are masks, that lie in memory as bits (bits.h)
   std::unordered_set<const Node*> bits;
+  // by contraction of the vendor's library: what it does with the sums
+  std::unordered_map<const Node*, VendorEpilogue> vendor_epilogues;
 
   int64_t bytes(const Node* n) const { return bits.count(n) ? bytes_of_bits(n->type.numel()) : n->type.bytes(); }
 };

@@ -64,6 +64,7 @@ class ValueChooser {
 
   /// Values whatever they cost: what somebody wants in memory.
   void force_values() {
+    VendorEpilogues epilogues(uses_);
     for (const Output& o : graph_.outputs)
       if (o.value && o.value->op != Op::Input) forced_.insert(base_of(o.value));
     for (const Node* n : live_)
@@ -87,15 +88,22 @@ class ValueChooser {
       if (n->op == Op::Window) force_base(n->in(0), 0);  // windows read an element many times: it is in memory
       if (for_vendor(n, vendor_flops_)) {
         values_.vendor.insert(n);
+        epilogues.begin(n);
         for (const Node* i : n->inputs) forced_.insert(vendor_source(i));
       } else if (n->op == Op::Contract) {
         for (const Node* i : n->inputs) force_operand(i);
       }
-      if (n->op == Op::Cast && values_.vendor.count(n->in(0)) && uses_[n->in(0)] == 1 && size_of(n->dtype()) == 2) {
-        values_.vendor_roundings.insert(n);
-        forced_.insert(n);
-      }
+      if (!values_.vendor.empty()) epilogues.extend(n);
       if (n->op == Op::Broadcast && n->type.numel() > n->in(0)->type.numel()) force_base(n->in(0), cost::kCheapAgain);
+    }
+    values_.vendor_epilogues = epilogues.found(forced_);
+    for (const auto& [contract, epilogue] : values_.vendor_epilogues) {
+      if (epilogue.result != contract) values_.vendor_results[epilogue.result] = contract;
+      forced_.insert(epilogue.result);
+      if (epilogue.bias) forced_.insert(epilogue.bias);
+      if (!epilogue.sums) continue;
+      forced_.insert(epilogue.sums);
+      for (const Node* n : {epilogue.sums, epilogue.reduce()}) values_.vendor_sums[n] = contract;
     }
   }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "schedule/vendor_epilogue.h"
 
 namespace trainc::schedule {
 
@@ -13,8 +14,12 @@ struct Values {
   std::unordered_set<const Node*> nodes;
   // of each live node's expression: its operations, and 1 at least for what is index arithmetic
   std::unordered_map<const Node*, int64_t> work;
-  // Contractions that the vendor's library is to compute, and the roundings of their results that it does, too.
-  std::unordered_set<const Node*> vendor, vendor_roundings;
+  // Contractions that the vendor's library is to compute, what it does with their sums, and of what it writes then:
+  // which contraction it was.
+  std::unordered_set<const Node*> vendor;
+  std::unordered_map<const Node*, VendorEpilogue> vendor_epilogues;
+  std::unordered_map<const Node*, const Node*> vendor_results;
+  std::unordered_map<const Node*, const Node*> vendor_sums;  // the same of an operand's sums, and of their rounding
 };
 
 /// Needs: a verified graph after `prepare`, and its live nodes. Gives: every output's base, every extern operand,

@@ -47,14 +47,6 @@ std::optional<Dims> reshaped(const Dims& from, const Dims& strides, const Dims& 
   return result;
 }
 
-bool has_plain_matrices(const Node* operand) {
-  const std::optional<Dims> strides = strides_in_source(operand);
-  if (!strides) return false;
-  const int64_t rows = operand->shape()[1], columns = operand->shape()[2];
-  const int64_t row = rows == 1 ? columns : (*strides)[1], column = columns == 1 ? 1 : (*strides)[2];
-  return (column == 1 && row >= columns) || ((rows == 1 || row == 1) && column >= rows);
-}
-
 /// `operand` without the cast that widens it.
 const Node* narrow(Builder& b, const Node* operand) {
   if (widens(operand)) return operand->in(0);
@@ -94,6 +86,21 @@ std::optional<Dims> strides_in_source(const Node* n) {
     else out[k] = n->in(0)->shape()[k] == 1 ? 0 : (*in)[k];
   }
   return out;
+}
+
+std::optional<Dims> strides_without_offset(const Node* operand, const Dims& shape) {
+  for (const Node* n = operand; is_view(n) || widens(n); n = n->in(0))
+    if (n->op == Op::Slice) return std::nullopt;
+  const std::optional<Dims> strides = strides_in_source(operand);
+  return strides ? reshaped(operand->shape(), *strides, shape) : std::nullopt;
+}
+
+bool has_plain_matrices(const Node* operand) {
+  const std::optional<Dims> strides = strides_in_source(operand);
+  if (!strides) return false;
+  const int64_t rows = operand->shape()[1], columns = operand->shape()[2];
+  const int64_t row = rows == 1 ? columns : (*strides)[1], column = columns == 1 ? 1 : (*strides)[2];
+  return (column == 1 && row >= columns) || ((rows == 1 || row == 1) && column >= rows);
 }
 
 const Node* vendor_operand(Builder& b, const Node* operand) {

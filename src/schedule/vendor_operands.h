@@ -21,6 +21,13 @@ const Node* vendor_source(const Node* operand);
 /// Where the elements of an operand lie in its source, as strides; none where no strides say it.
 std::optional<Dims> strides_in_source(const Node* operand);
 
+/// The strides of the same elements in the order of another shape, for a source that they begin with: none where no
+/// strides say it, or something is cut off.
+std::optional<Dims> strides_without_offset(const Node* operand, const Dims& shape);
+
+/// Whether its source has its rows or its columns side by side.
+bool has_plain_matrices(const Node* operand);
+
 /// The operand, or a copy of it where its source has neither its rows nor its columns side by side.
 const Node* vendor_operand(Builder&, const Node* operand);
 

@@ -1,6 +1,8 @@
 #include "schedule/vendor_product.h"
 
+#include <algorithm>
 #include <map>
+#include <unordered_set>
 
 namespace trainc::schedule {
 namespace {
@@ -73,20 +75,28 @@ std::optional<Operand> operand(Expr e, const loop::LoopNest& nest, int b, int ro
 
 OrRefused<VendorProduct> vendor_product(const Contraction& c, const loop::LoopNest& nest, const Schedule& schedule,
                                         const Group& group, bool tf32) {
-  const Node *contract = group.values[0], *stored = nullptr;
-  for (const Node* v : group.values) {
-    if (!schedule.stored.count(v)) continue;
-    if (stored) return "more than one value of its kernel is stored";
-    stored = v;
+  const Node* contract = group.values[0];
+  VendorEpilogue epilogue{contract};
+  std::unordered_set<const Node*> made{contract}, stored;
+  if (const auto known = schedule.vendor_epilogues.find(contract); known != schedule.vendor_epilogues.end()) {
+    const auto here = [&](const Node* n) { return n && std::ranges::find(group.values, n) != group.values.end(); };
+    if (here(known->second.result)) epilogue = known->second;
+    if (!here(known->second.sums)) epilogue.sums = nullptr;
+    else epilogue.sums = known->second.sums, epilogue.of_lhs = known->second.of_lhs;
   }
-  const bool rounded = stored && stored->op == Op::Cast && stored->in(0) == contract && group.values.size() == 2;
-  if (!stored || !(rounded || (stored == contract && group.values.size() == 1)))
-    return "its epilogue is more than a rounding";
+  for (const Node* n : {epilogue.result, epilogue.sums, epilogue.reduce()})
+    if (n) made.insert(n);
+  for (const Node* v : group.values)
+    if (schedule.stored.count(v)) stored.insert(v);
+  std::unordered_set<const Node*> written{epilogue.result};
+  if (epilogue.sums) written.insert(epilogue.sums);
+  if (epilogue.sums && epilogue.sums->dtype() != epilogue.result->dtype()) return "its sums differ from it in dtype";
+  if (stored != written || made.size() != group.values.size()) return "its epilogue is more than the library's";
   const auto lhs = operand(c.lhs, nest, c.b, c.row, c.along, c.m, c.k, c.batch),
              rhs = operand(c.rhs, nest, c.b, c.along, c.column, c.k, c.n, c.batch);
   if (!lhs || !rhs) return "an operand does not lie in memory in rows or columns";
   if (lhs->matrix.dtype != rhs->matrix.dtype) return "its operands differ in dtype";
-  const DType in = lhs->matrix.dtype, out = stored->dtype();
+  const DType in = lhs->matrix.dtype, out = epilogue.result->dtype();
   const bool half = in == DType::BF16 || in == DType::F16;
   if (out != in && !(half && out == DType::F32)) return "the vendor's library does not give this dtype";
   plan::Product p{.batch = c.batch,
@@ -96,9 +106,12 @@ OrRefused<VendorProduct> vendor_product(const Contraction& c, const loop::LoopNe
                   .lhs = lhs->matrix,
                   .rhs = rhs->matrix,
                   .result = {},
-                  .tf32 = tf32 && in == DType::F32};
+                  .tf32 = tf32 && in == DType::F32,
+                  .bias = epilogue.bias != nullptr,
+                  .addend = epilogue.addend != nullptr};
+  if (epilogue.sums) p.sums_of = epilogue.of_lhs ? plan::SumsOf::Lhs : plan::SumsOf::Rhs;
   p.result = {.dtype = out, .offset = 0, .batch_stride = c.m * c.n, .row_stride = c.n, .column_stride = 1};
-  return VendorProduct{p, lhs->buffer, rhs->buffer, stored};
+  return VendorProduct{p, lhs->buffer, rhs->buffer, epilogue.result, epilogue.bias, epilogue.addend, epilogue.sums};
 }
 
 }  // namespace trainc::schedule

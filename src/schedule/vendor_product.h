@@ -17,12 +17,12 @@ struct Contraction {
 };
 
 /// The product where the library can compute the whole group, or why it cannot: operands lie in memory as they are,
-/// with rows or columns side by side, one value is stored, and it is the contraction, or its rounding. Its arguments
-/// are lhs, rhs (the buffers that the expressions load) and `stored`.
+/// with rows or columns side by side, and of the group the contraction alone is stored, or what its epilogue makes of
+/// it. Its arguments are lhs, rhs (the buffers that the expressions load), `stored`, what the epilogue adds, and sums.
 struct VendorProduct {
   plan::Product product;
   int lhs, rhs;
-  const Node* stored;
+  const Node *stored, *bias, *addend, *sums;  // the last three: nullptr where there is none
 };
 OrRefused<VendorProduct> vendor_product(const Contraction&, const loop::LoopNest&, const Schedule&, const Group&,
                                         bool tf32);

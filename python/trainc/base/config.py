@@ -21,8 +21,8 @@ progress: bool | None = None
 """A progress bar on stderr while compiling. None: where stderr is a terminal."""
 
 vendor_product_flops: int = 2**32
-"""On a GPU: matrix products of so many operations go to cuBLASLt where it can be loaded. Such a plan is no CUDA graph, and each
-of its launches costs the host some microseconds, which smaller products would not hide. 0: none do."""
+"""On a GPU: matrix products of so many operations go to cuBLASLt where it can be loaded. What such a product is computed
+from is written to memory first, and what is done with it is mostly done afterwards: smaller ones are not worth it. 0: none do."""
 
 float32_in_parts: bool = os.environ.get("TRAINC_FLOAT32_IN_PARTS", "1") != "0"
 """On CPUs with AMX: a float32 matrix product may be made of six bfloat16 ones, whatever torch.get_float32_matmul_precision()

@@ -31,6 +31,9 @@ int type_of(DType d) {
 constexpr int kComputeF32 = 68, kComputeF64 = 70, kComputeTf32 = 77;  // cublasComputeType_t
 // cublasLtMatmulDescAttributes_t: int32, 0 or 1
 constexpr int kTransposeA = 3, kTransposeB = 4;
+// uint32, cublasLtEpilogue_t; const void*, of d's dtype and as long as d has rows
+constexpr int kEpilogue = 7, kBiasPointer = 8;
+constexpr uint32_t kAddBias = 4, kSumsOfA = 256, kSumsOfB = 512;  // the last two write sums over k to that pointer
 // cublasLtMatrixLayoutAttribute_t: int32; int64, elements
 constexpr int kBatchCount = 5, kBatchStride = 6;
 // cublasLtMatmulPreferenceAttributes_t: uint64; uint32, bytes
@@ -71,8 +74,8 @@ void check(Status status, const char* what) {
 
 using Described = std::unique_ptr<void, Status (*)(void*)>;
 
-int lowest_alignment(const CublasLtCall::Matrix& x, const void* p) {  // bytes, at most 16
-  const auto address = reinterpret_cast<uintptr_t>(p) + static_cast<uintptr_t>(x.offset * size_of(x.dtype));
+int lowest_alignment(const void* p, int64_t offset = 0) {  // bytes, at most 16
+  const auto address = reinterpret_cast<uintptr_t>(p) + static_cast<uintptr_t>(offset);
   int a = 16;
   while (address % static_cast<uintptr_t>(a) != 0) a /= 2;
   return a;
@@ -138,14 +141,13 @@ std::unique_ptr<CublasLt> CublasLt::load() {
   return std::unique_ptr<CublasLt>(new CublasLt(std::move(impl)));
 }
 
-void CublasLt::multiply(const CublasLtCall& c, const void* a, const void* b, void* d, void* memory, int64_t bytes,
-                        void* stream) {
+void CublasLt::multiply(const CublasLtCall& c, const Factors& f, Stream stream) {
   const LtApi& api = impl_->api;
   // Its memory has to begin at a multiple of 256 bytes; a plan's buffers begin at multiples of 64. It is told one size
   // wherever they lie: its choice depends on it.
   constexpr uintptr_t kAligned = 256;
-  bytes = std::max<int64_t>(bytes - static_cast<int64_t>(kAligned), 0);
-  memory = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(memory) + kAligned - 1) / kAligned * kAligned);
+  const int64_t bytes = std::max<int64_t>(f.bytes - static_cast<int64_t>(kAligned), 0);
+  void* memory = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(f.memory) + kAligned - 1) / kAligned * kAligned);
   const bool f64 = c.d.dtype == DType::F64;
   void* made = nullptr;
   check(api.desc_create(&made,
@@ -158,12 +160,22 @@ void CublasLt::multiply(const CublasLtCall& c, const void* a, const void* b, voi
   const int32_t transpose_a = c.transpose_a, transpose_b = c.transpose_b;
   check(api.desc_set(desc.get(), kTransposeA, &transpose_a, sizeof transpose_a), "the transpose of a");
   check(api.desc_set(desc.get(), kTransposeB, &transpose_b, sizeof transpose_b), "the transpose of b");
+  const void* vector = c.bias ? f.bias : f.sums;
+  if (vector) {  // before the choice of an algorithm, which depends on how the pointer is aligned
+    const uint32_t epilogue = c.bias ? kAddBias : c.sums_a ? kSumsOfA : kSumsOfB;
+    check(api.desc_set(desc.get(), kEpilogue, &epilogue, sizeof epilogue), "the epilogue");
+    check(api.desc_set(desc.get(), kBiasPointer, &vector, sizeof vector), "its vector");
+  }
   const Described la = impl_->layout(c.a, c.batch), lb = impl_->layout(c.b, c.batch), ld = impl_->layout(c.d, c.batch);
 
-  const uint32_t align[] = {static_cast<uint32_t>(lowest_alignment(c.a, a)),
-                            static_cast<uint32_t>(lowest_alignment(c.b, b)),
-                            static_cast<uint32_t>(lowest_alignment(c.d, d))};
-  const std::string key = fmt::format("{} {} {} {} {}", print(c), align[0], align[1], align[2], bytes);
+  const auto alignment = [](const CublasLtCall::Matrix& x, const void* p) {
+    return static_cast<uint32_t>(lowest_alignment(p, x.offset * size_of(x.dtype)));
+  };
+  const void* summand = c.adds_c ? f.addend : f.result;  // where beta is 0, c is not read
+  const uint32_t align[] = {alignment(c.a, f.rhs), alignment(c.b, f.lhs), alignment(c.d, summand),
+                            alignment(c.d, f.result)};
+  const std::string key = fmt::format("{} {} {} {} {} {} {}", print(c), align[0], align[1], align[2], align[3],
+                                      lowest_alignment(vector), bytes);
   std::lock_guard lock(impl_->mutex);
   auto known = impl_->known.find(key);
   if (known == impl_->known.end()) {
@@ -172,7 +184,7 @@ void CublasLt::multiply(const CublasLtCall& c, const void* a, const void* b, voi
     const auto allowed = static_cast<uint64_t>(bytes);
     check(api.preference_set(preference.get(), kMemoryBytes, &allowed, sizeof allowed), "its memory");
     const std::pair<int, uint32_t> alignments[] = {
-        {kAlignA, align[0]}, {kAlignB, align[1]}, {kAlignC, align[2]}, {kAlignD, align[2]}};
+        {kAlignA, align[0]}, {kAlignB, align[1]}, {kAlignC, align[2]}, {kAlignD, align[3]}};
     for (const auto& [attribute, value] : alignments)
       check(api.preference_set(preference.get(), attribute, &value, sizeof value), "an alignment");
     Heuristic best{};
@@ -183,15 +195,15 @@ void CublasLt::multiply(const CublasLtCall& c, const void* a, const void* b, voi
     if (found == 0 || best.state != 0) throw InternalError("cuBLASLt has no algorithm for " + print(c));
     known = impl_->known.emplace(key, best.algorithm).first;
   }
-  const float one = 1, zero = 0;
-  const double one64 = 1, zero64 = 0;
+  const float one = 1, beta = c.adds_c ? 1 : 0;
+  const double one64 = 1, beta64 = beta;
   const auto at = [](const CublasLtCall::Matrix& x, const void* p) {
     return static_cast<const uint8_t*>(p) + x.offset * size_of(x.dtype);
   };
-  void* result = const_cast<uint8_t*>(at(c.d, d));
-  check(api.multiply(impl_->handle, desc.get(), f64 ? static_cast<const void*>(&one64) : &one, at(c.a, a), la.get(),
-                     at(c.b, b), lb.get(), f64 ? static_cast<const void*>(&zero64) : &zero, result, ld.get(), result,
-                     ld.get(), &known->second, memory, static_cast<size_t>(bytes), stream),
+  void* result = const_cast<uint8_t*>(at(c.d, f.result));
+  check(api.multiply(impl_->handle, desc.get(), f64 ? static_cast<const void*>(&one64) : &one, at(c.a, f.rhs), la.get(),
+                     at(c.b, f.lhs), lb.get(), f64 ? static_cast<const void*>(&beta64) : &beta, at(c.d, summand),
+                     ld.get(), result, ld.get(), &known->second, memory, static_cast<size_t>(bytes), stream),
         "multiplying");
 }
 

@@ -4,11 +4,13 @@
 #include <string>
 
 #include "plan/plan.h"
+#include "runtime/cuda/driver.h"
 
 namespace trainc::runtime::cuda {
 
 /// cuBLASLt thinks in columns: its matrix of `rows` x `columns` has element (i, j) at i + j * leading. d[m, n] =
-/// op(a)[m, k] op(b)[k, n].
+/// op(a)[m, k] op(b)[k, n], and what is added: bias[m] to each column, c as d lies (beta = 1). Beside it: the sums over
+/// k of op(a), [m], or of op(b), [n].
 struct CublasLtCall {
   // offset: elements, from the pointer of the buffer
   struct Matrix {
@@ -18,17 +20,19 @@ struct CublasLtCall {
   Matrix a, b, d;
   bool transpose_a = false, transpose_b = false;
   int64_t batch = 1;
-  bool tf32 = false;
+  bool tf32 = false, bias = false, adds_c = false, sums_a = false, sums_b = false;
 };
 
 /// Its d is the transpose of our result, which has its rows side by side: so `a` is our rhs, and `b` our lhs.
 CublasLtCall cublaslt_call(const plan::Product&);
+/// A product step's pointers, of those of the plan's buffers.
+Factors factors(const plan::Plan&, const plan::Step&, const std::vector<void*>& pointers);
 /// "multiply 2 batches: a f32[96 x 32, leading 96, batch 3072, offset 0], b ..., d ...": what a driver without a GPU
 /// notes.
 std::string print(const CublasLtCall&);
 /// Computes what cuBLASLt would, in the host's memory, by the definition above: for drivers without a GPU. f32
 /// operands are rounded to tf32 where the call says so.
-void run_on_host(const CublasLtCall&, const void* a, const void* b, void* d);
+void run_on_host(const CublasLtCall&, const Factors&);
 
 /// cuBLASLt by dlopen.
 class CublasLt {
@@ -37,7 +41,7 @@ class CublasLt {
   /// loader finds.
   static std::unique_ptr<CublasLt> load();
   ~CublasLt();
-  void multiply(const CublasLtCall&, const void* a, const void* b, void* d, void* memory, int64_t bytes, void* stream);
+  void multiply(const CublasLtCall&, const Factors&, Stream);
 
  private:
   struct Impl;

@@ -11,7 +11,7 @@
 namespace trainc::runtime::cuda {
 
 CublasLtCall cublaslt_call(const plan::Product& p) {
-  CublasLtCall call{.a = {}, .b = {}, .d = {}, .batch = p.batch, .tf32 = p.tf32};
+  CublasLtCall call{.a = {}, .b = {}, .d = {}, .batch = p.batch, .tf32 = p.tf32, .bias = p.bias, .adds_c = p.addend};
   // Our rows x columns, transposed: rows side by side are cuBLASLt's columns as they lie, columns side by side are
   // to be transposed back.
   const auto column_major = [](const plan::Matrix& x, int64_t rows, int64_t columns, bool& transpose) {
@@ -20,6 +20,7 @@ CublasLtCall cublaslt_call(const plan::Product& p) {
     if (transpose) return CublasLtCall::Matrix{x.dtype, rows, columns, x.column_stride, x.batch_stride, x.offset};
     return CublasLtCall::Matrix{x.dtype, columns, rows, x.row_stride, x.batch_stride, x.offset};
   };
+  call.sums_a = p.sums_of == plan::SumsOf::Rhs, call.sums_b = p.sums_of == plan::SumsOf::Lhs;
   bool transposed_result = false;
   call.a = column_major(p.rhs, p.k, p.n, call.transpose_a);
   call.b = column_major(p.lhs, p.m, p.k, call.transpose_b);
@@ -30,13 +31,30 @@ CublasLtCall cublaslt_call(const plan::Product& p) {
   return call;
 }
 
+Factors factors(const plan::Plan& plan, const plan::Step& step, const std::vector<void*>& pointers) {
+  const auto at = [&](size_t argument) { return pointers[static_cast<size_t>(step.arguments[argument])]; };
+  const plan::Product& p = step.product;
+  return {.lhs = at(0),
+          .rhs = at(1),
+          .result = at(2),
+          .bias = p.bias ? at(4) : nullptr,
+          .addend = p.addend ? at(p.bias ? 5 : 4) : nullptr,
+          .sums = p.sums_of == plan::SumsOf::None ? nullptr : at(step.arguments.size() - 1),
+          .memory = at(3),
+          .bytes = plan.buffers[static_cast<size_t>(step.arguments[3])].bytes};
+}
+
 std::string print(const CublasLtCall& c) {
   const auto matrix = [](const char* name, const CublasLtCall::Matrix& x, bool transpose) {
     return fmt::format("{} {}[{} x {}, leading {}, batch {}, offset {}]{}", name, name_of(x.dtype), x.rows, x.columns,
                        x.leading, x.batch_stride, x.offset, transpose ? " transposed" : "");
   };
-  return fmt::format("multiply {} batches{}: {}, {}, {}", c.batch, c.tf32 ? " in tf32" : "",
-                     matrix("a", c.a, c.transpose_a), matrix("b", c.b, c.transpose_b), matrix("d", c.d, false));
+  return fmt::format("multiply {} batches{}: {}, {}, {}{}{}{}", c.batch, c.tf32 ? " in tf32" : "",
+                     matrix("a", c.a, c.transpose_a), matrix("b", c.b, c.transpose_b), matrix("d", c.d, false),
+                     c.adds_c ? ", + c" : "", c.bias ? ", + bias" : "",
+                     c.sums_a   ? ", sums of a"
+                     : c.sums_b ? ", sums of b"
+                                : "");
 }
 
 namespace {
@@ -93,7 +111,7 @@ double tf32(double v) {
 
 }  // namespace
 
-void run_on_host(const CublasLtCall& c, const void* a, const void* b, void* d) {
+void run_on_host(const CublasLtCall& c, const Factors& f) {
   const int64_t m = c.transpose_a ? c.a.columns : c.a.rows, k = c.transpose_a ? c.a.rows : c.a.columns,
                 n = c.transpose_b ? c.b.rows : c.b.columns;
   require(k == (c.transpose_b ? c.b.columns : c.b.rows) && m == c.d.rows && n == c.d.columns,
@@ -106,13 +124,22 @@ void run_on_host(const CublasLtCall& c, const void* a, const void* b, void* d) {
     const double v = load(p, transpose ? element(x, batch, j, i) : element(x, batch, i, j), x.dtype);
     return c.tf32 && x.dtype == DType::F32 ? tf32(v) : v;
   };
+  for (int64_t r = 0; (c.sums_a || c.sums_b) && r < (c.sums_a ? m : n); ++r) {
+    double sum = 0;
+    for (int64_t q = 0; q < k; ++q)
+      sum += c.sums_a ? operand(c.a, f.rhs, c.transpose_a, 0, r, q) : operand(c.b, f.lhs, c.transpose_b, 0, q, r);
+    store(f.sums, r, c.d.dtype, sum);
+  }
   for (int64_t batch = 0; batch < c.batch; ++batch)
     for (int64_t j = 0; j < n; ++j)
       for (int64_t i = 0; i < m; ++i) {
         double sum = 0;
         for (int64_t q = 0; q < k; ++q)
-          sum += operand(c.a, a, c.transpose_a, batch, i, q) * operand(c.b, b, c.transpose_b, batch, q, j);
-        store(d, element(c.d, batch, i, j), c.d.dtype, sum);
+          sum += operand(c.a, f.rhs, c.transpose_a, batch, i, q) * operand(c.b, f.lhs, c.transpose_b, batch, q, j);
+        const int64_t at = element(c.d, batch, i, j);
+        if (c.adds_c) sum += load(f.addend, at, c.d.dtype);
+        if (c.bias) sum += load(f.bias, i, c.d.dtype);
+        store(f.result, at, c.d.dtype, sum);
       }
 }
 

@@ -157,12 +157,11 @@ class CudaDriver : public Driver {
   }
 
   bool multiplies() const override { return cublaslt() != nullptr; }
-  void multiply(const plan::Product& p, const void* lhs, const void* rhs, void* result, void* memory, int64_t bytes,
-                Stream stream) override {
+  void multiply(const plan::Product& p, const Factors& f, Stream stream) override {
     require(cublaslt() != nullptr, "cuBLASLt cannot be loaded, and a plan was compiled for it");
     const Entered in(*this);
     try {
-      cublaslt()->multiply(cublaslt_call(p), rhs, lhs, result, memory, bytes, stream);
+      cublaslt()->multiply(cublaslt_call(p), f, stream);
     } catch (const InternalError&) {
       // cuBLASLt has one status for all that the driver says: an error of an earlier kernel is the driver's to tell
       check(api_.stream_query(stream), "what was queued before it", kNotReady);
@@ -171,8 +170,10 @@ class CudaDriver : public Driver {
     if (waits_) check(api_.stream_wait(stream), "running it");
   }
 
-  Graph record(const std::vector<Launch>& launches) override {
+  Graph record(const std::vector<GraphNode>& nodes) override {
     const Entered in(*this);
+    const auto multiplies = [](const GraphNode& n) { return std::holds_alternative<Multiplication>(n); };
+    if (std::ranges::any_of(nodes, multiplies)) require(cublaslt() != nullptr, "a product without cuBLASLt");
     Stream stream = nullptr;  // of our own: the framework's may be the default one, which cannot be captured
     constexpr unsigned kNonBlocking = 1;
     constexpr int kRelaxed = 2;
@@ -187,7 +188,14 @@ class CudaDriver : public Driver {
       return status;
     };
     try {
-      for (const Launch& l : launches) start(l, stream);
+      for (const GraphNode& node : nodes) {
+        if (const auto* l = std::get_if<Launch>(&node)) {
+          start(*l, stream);
+        } else {
+          const auto& [product, factors] = std::get<Multiplication>(node);
+          cublaslt()->multiply(cublaslt_call(*product), factors, stream);
+        }
+      }
     } catch (...) {
       end();
       throw;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "plan/plan.h"
@@ -34,6 +35,24 @@ struct Launch {
   std::vector<int64_t> bytes;  // of each argument; -1: as many as the kernel asks for
   std::vector<char> fresh;     // arguments of which nothing has been written yet
 };
+
+/// What a product reads, writes and may use.
+struct Factors {
+  const void *lhs, *rhs;
+  void* result;
+  const void *bias, *addend;  // nullptr where none is added
+  void* sums;                 // nullptr where none are wanted
+  void* memory;               // `bytes` that the library may use until it is done
+  int64_t bytes;
+};
+
+/// A product, as a graph holds it: with its pointers, which a replay does not ask for again.
+struct Multiplication {
+  const plan::Product* product;
+  Factors factors;
+};
+/// What a graph replays, one after another.
+using GraphNode = std::variant<Launch, Multiplication>;
 
 /// Every function throws InternalError, with the driver's words, where the driver refuses; who calls adds what was to
 /// be done. DeviceLost where no later call can succeed. Called in any thread, and whatever its current context is,
@@ -71,13 +90,12 @@ class Driver {
   virtual void launch(const Launch&, Stream) = 0;
   /// Whether the vendor's library of matrix products is there.
   virtual bool multiplies() const = 0;
-  /// `memory`: `bytes` that the library may use until it is done.
-  virtual void multiply(const plan::Product&, const void* lhs, const void* rhs, void* result, void* memory,
-                        int64_t bytes, Stream) = 0;
+  virtual void multiply(const plan::Product&, const Factors&, Stream) = 0;
   /// Whether each launch is waited for (CUDA_LAUNCH_BLOCKING=1): no graph is recorded then, so that what fails has a
   /// name.
   virtual bool waits() const { return false; }
-  virtual Graph record(const std::vector<Launch>&) = 0;
+  /// Who multiplies has done so once before: what the library loads is loaded by then.
+  virtual Graph record(const std::vector<GraphNode>&) = 0;
   virtual void run(Graph, Stream) = 0;
   virtual void release_graph(Graph) = 0;
 };
@@ -103,14 +121,15 @@ class NullDriver : public Driver {
   void release_status(uint32_t*) override;
   void load_data(void* device, const void* host, int64_t bytes) override;
   void read_data(void* host, const void* device, int64_t bytes) override;
+  void synchronize() override;
+  void drain() noexcept override;
   void order(Stream before, Stream next) override;
   void copy_in(void* device, const void* host, int64_t bytes, Stream) override;
   void copy(void* to, const void* from, int64_t bytes, Stream) override;
   void launch(const Launch&, Stream) override;
   bool multiplies() const override { return true; }
-  void multiply(const plan::Product&, const void* lhs, const void* rhs, void* result, void* memory, int64_t bytes,
-                Stream) override;
-  Graph record(const std::vector<Launch>&) override;
+  void multiply(const plan::Product&, const Factors&, Stream) override;
+  Graph record(const std::vector<GraphNode>&) override;
   void run(Graph, Stream) override;
   void release_graph(Graph) override;
 

@@ -4,13 +4,16 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <utility>
 
 #include "plan/live.h"
+#include "plan/parts.h"
 #include "runtime/call_buffers.h"
+#include "runtime/cuda/cublaslt.h"
 #include "support/error.h"
 #include "support/failure.h"
 
@@ -18,12 +21,23 @@ namespace trainc::runtime::cuda {
 
 namespace {
 
+/// A part of a plan as a graph. Kernels reach their arguments through the table; a product bakes its pointers in.
+struct Recording {
+  std::vector<const void*> baked;
+  Graph graph = nullptr;  // nullptr: it ran once with these, step by step
+};
+// So many of one part are kept: where the framework gives memory in turn from several places, each of them has its
+// graph.
+constexpr size_t kMostRecordings = 4;
+
 /// What one run knows, on the host and on the device. There are as many as ran at once: one, unless an extern step
 /// calls the plan that it is in.
 struct Run {
   explicit Run(std::shared_ptr<Driver> d) : driver(std::move(d)) {}
   ~Run() {
-    if (graph) driver->release_graph(graph);
+    for (const std::vector<Recording>& part : recordings)
+      for (const Recording& r : part)
+        if (r.graph) driver->release_graph(r.graph);
     if (table) driver->release(table);
     if (status) driver->release_status(status);
   }
@@ -31,13 +45,13 @@ struct Run {
   std::shared_ptr<Driver> driver;
   // on the device: a pointer a buffer, then the state of each draw, two words
   void* table = nullptr;
-  std::vector<uint64_t> words;                // what was last copied there
-  uint32_t* status = nullptr;                 // by step
-  std::vector<Launch> launches;               // by step; those with a kernel
-  Graph graph = nullptr;                      // of all of them
-  std::optional<Stream> last;                 // the stream of the last run, which may still read the table
-  std::vector<void*> pointers;                // by buffer, as last copied to the table
-  std::vector<std::shared_ptr<void>> owners;  // by buffer: of Extern ones
+  std::vector<uint64_t> words;                     // what was last copied there
+  uint32_t* status = nullptr;                      // by step
+  std::vector<Launch> launches;                    // by step; those with a kernel
+  std::vector<std::vector<Recording>> recordings;  // by part of the plan, the latest first
+  std::optional<Stream> last;                      // the stream of the last run, which may still read the table
+  std::vector<void*> pointers;                     // by buffer, as last copied to the table
+  std::vector<std::shared_ptr<void>> owners;       // by buffer: of Extern ones
 };
 
 }  // namespace
@@ -49,9 +63,12 @@ struct CudaExecutable::Impl {
   std::vector<std::unique_ptr<Run>> free;
   std::vector<Function> functions;  // by kernel
   std::vector<size_t> draws;        // by step: where its state lies among the words; only where a kernel draws
+  std::vector<plan::Part> parts;
   size_t word_count = 0;
-  void* constants = nullptr;                 // on the device
-  std::vector<std::vector<int>> dies_after;  // by step: Extern buffers whose last use it is
+  mutable std::mutex refusals_mutex;
+  mutable std::map<size_t, std::string> refusals;  // by part: why it cannot be recorded
+  void* constants = nullptr;                       // on the device
+  std::vector<std::vector<int>> dies_after;        // by step: Extern buffers whose last use it is
 
   Impl(const plan::Plan& p, std::shared_ptr<Driver> d) : plan(p), driver(std::move(d)) {}
 
@@ -71,6 +88,7 @@ struct CudaExecutable::Impl {
         throw UserError(fmt::format("plan {} was compiled with cuBLASLt, which cannot be loaded here: compile it again",
                                     plan.name));
     }
+    parts = plan::parts(plan);
     word_count = plan.buffers.size();
     for (const plan::Step& s : plan.steps) {
       draws.push_back(word_count);
@@ -94,20 +112,86 @@ struct CudaExecutable::Impl {
     run->owners.resize(plan.buffers.size());
     run->table = driver->allocate(static_cast<int64_t>(word_count * sizeof(uint64_t)));
     run->status = driver->allocate_status(static_cast<int64_t>(plan.steps.size()));
-    bool kernels_alone = true;
     std::set<int> written;
     for (size_t i = 0; i < plan.steps.size(); ++i) {
       const plan::Step& s = plan.steps[i];
-      kernels_alone &= s.kernel >= 0;
       run->launches.push_back(s.kernel >= 0 ? launch_of(*run, i, written) : Launch{});
       written.insert(s.writes.begin(), s.writes.end());
     }
-    if (!kernels_alone) return run;  // what the framework does between kernels may allocate
-    std::vector<Launch> all;
-    for (const Launch& l : run->launches)
-      if (l.blocks > 0) all.push_back(l);
-    if (!all.empty() && !driver->waits()) named("recording its graph", {}, [&] { run->graph = driver->record(all); });
+    run->recordings.resize(parts.size());
+    for (size_t p = 0; p < parts.size(); ++p)
+      if (!parts[p].multiplies)
+        if (const Graph graph = record(*run, parts[p])) run->recordings[p].push_back({{}, graph});
     return run;
+  }
+
+  /// None where nothing would be spared.
+  Graph record(const Run& run, const plan::Part& part) const {
+    std::vector<GraphNode> nodes;
+    for (size_t i = part.first; i < part.last; ++i) {
+      const plan::Step& s = plan.steps[i];
+      if (s.kind == plan::StepKind::Product)
+        nodes.push_back(Multiplication{&s.product, factors(plan, s, run.pointers)});
+      else if (run.launches[i].blocks > 0) nodes.push_back(run.launches[i]);
+    }
+    Graph graph = nullptr;
+    if (nodes.empty() || driver->waits() || (nodes.size() == 1 && parts.size() > 1)) return graph;
+    named("recording its graph", {}, [&] { graph = driver->record(nodes); });
+    return graph;
+  }
+
+  /// What a graph of this part bakes in.
+  std::vector<const void*> baked_by(const Run& run, const plan::Part& part) const {
+    std::vector<const void*> baked;
+    for (size_t i = part.first; i < part.last; ++i)
+      if (plan.steps[i].kind == plan::StepKind::Product)
+        for (int b : plan.steps[i].arguments) baked.push_back(run.pointers[b]);
+    return baked;
+  }
+
+  /// The graph of a part, where there is one for the pointers of this run. One with products is recorded when they
+  /// lie a second time where they did: the first time, the library loads what it needs.
+  Graph graph_of(Run& run, size_t p) const {
+    std::vector<Recording>& known = run.recordings[p];
+    if (!parts[p].multiplies) return known.empty() ? nullptr : known[0].graph;
+    if (driver->waits() || refused(p)) return nullptr;
+    std::vector<const void*> baked = baked_by(run, parts[p]);
+    const auto found = std::ranges::find(known, baked, &Recording::baked);
+    if (found == known.end()) {
+      known.insert(known.begin(), {std::move(baked), nullptr});
+      if (known.size() <= kMostRecordings) return nullptr;
+      if (known.back().graph) driver->drain(), driver->release_graph(known.back().graph);
+      known.pop_back();
+      return nullptr;
+    }
+    std::rotate(known.begin(), found, found + 1);
+    if (known[0].graph) return known[0].graph;
+    try {
+      return known[0].graph = record(run, parts[p]);
+    } catch (const InternalError& e) {  // the steps are launched one by one instead
+      const std::lock_guard lock(refusals_mutex);
+      refusals.emplace(p, e.what());
+      return nullptr;
+    }
+  }
+  bool refused(size_t p) const {
+    const std::lock_guard lock(refusals_mutex);
+    return refusals.contains(p);
+  }
+
+  std::vector<std::string> notes() const {
+    std::vector<std::string> notes;
+    std::set<std::string> between;
+    for (size_t p = 1; p < parts.size(); ++p)
+      for (size_t i = parts[p - 1].last; i < parts[p].first; ++i) between.insert(plan.steps[i].target);
+    if (parts.size() > 1)
+      notes.push_back(fmt::format("{} CUDA graphs instead of one: between them PyTorch runs {}", parts.size(),
+                                  fmt::join(between, ", ")));
+    const std::lock_guard lock(refusals_mutex);
+    for (const auto& [part, why] : refusals)
+      notes.push_back(
+          fmt::format("steps {} to {} are no CUDA graph: {}", parts[part].first, parts[part].last - 1, why));
+    return notes;
   }
 
   std::unique_ptr<Run> take_run() {
@@ -220,34 +304,47 @@ struct CudaExecutable::Impl {
   }
 
   void launch(const Run& run, size_t i, Stream stream) const {
-    if (run.graph || run.launches[i].blocks == 0) return;
+    if (run.launches[i].blocks == 0) return;
     named("kernel " + plan.steps[i].name, plan.steps[i].origins, [&] { driver->launch(run.launches[i], stream); });
   }
 
   void multiply(const Run& run, const plan::Step& s, Stream stream) const {
-    const auto at = [&](int argument) { return run.pointers[s.arguments[argument]]; };
-    named("product " + s.name, s.origins,
-          [&] { driver->multiply(s.product, at(0), at(1), at(2), at(3), plan.buffers[s.arguments[3]].bytes, stream); });
+    named("product " + s.name, s.origins, [&] { driver->multiply(s.product, factors(plan, s, run.pointers), stream); });
+  }
+
+  void run_part(Run& run, size_t p, const Call& call) const {
+    const auto [first, last, multiplies] = parts[p];
+    for (size_t i = first; i < last; ++i) {
+      if (call.check_signals) call.check_signals();
+      check_pointers(run, plan.steps[i]);
+    }
+    if (const Graph graph = graph_of(run, p)) {
+      named("its graph of " + std::to_string(last - first) + " steps (CUDA_LAUNCH_BLOCKING=1 tells which)", {},
+            [&] { driver->run(graph, call.stream); });
+      return;
+    }
+    for (size_t i = first; i < last; ++i) {
+      if (plan.steps[i].kind == plan::StepKind::Product) multiply(run, plan.steps[i], call.stream);
+      else launch(run, i, call.stream);
+    }
   }
 
   void run_steps(Run& run, const Call& call, Draws& draws) const {
-    for (size_t i = 0; i < plan.steps.size(); ++i) {
-      const plan::Step& step = plan.steps[i];
-      if (call.check_signals) call.check_signals();
-      check_pointers(run, step);
-      switch (step.kind) {
-        case plan::StepKind::Kernel:
-        case plan::StepKind::Random: launch(run, i, call.stream); break;
-        case plan::StepKind::Product: multiply(run, step, call.stream); break;
-        case plan::StepKind::Extern: extern_step(run, i, call, draws); break;
-        case plan::StepKind::Start:
-        case plan::StepKind::Wait: require(false, "refused when it was loaded"); break;
+    size_t next = 0;  // part
+    for (size_t i = 0; i < plan.steps.size();) {
+      size_t end = i + 1;
+      if (next < parts.size() && parts[next].first == i) {
+        end = parts[next].last;
+        run_part(run, next++, call);
+      } else {
+        if (call.check_signals) call.check_signals();
+        check_pointers(run, plan.steps[i]);
+        require(plan.steps[i].kind == plan::StepKind::Extern, "a step that was refused when it was loaded");
+        extern_step(run, i, call, draws);
       }
-      for (int b : dies_after[i]) run.owners[b].reset(), run.pointers[b] = nullptr;
+      for (; i < end; ++i)
+        for (int b : dies_after[i]) run.owners[b].reset(), run.pointers[b] = nullptr;
     }
-    if (run.graph)
-      named("its graph of " + std::to_string(plan.steps.size()) + " steps (CUDA_LAUNCH_BLOCKING=1 tells which)", {},
-            [&] { driver->run(run.graph, call.stream); });
   }
 };
 
@@ -284,6 +381,8 @@ void CudaExecutable::run(const Call& call) {
   }
   if (impl_->driver->on_host()) impl_->throw_failed(*run);
 }
+
+std::vector<std::string> CudaExecutable::notes() const { return impl_->notes(); }
 
 void CudaExecutable::finish() {
   std::lock_guard lock(impl_->mutex);

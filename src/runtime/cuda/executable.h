@@ -15,13 +15,16 @@ class CudaExecutable : public Executable {
   /// of the CPU's generator.
   CudaExecutable(plan::Plan, std::shared_ptr<Driver>);
   ~CudaExecutable() override;
-  /// Queues all steps and returns without waiting: one CUDA graph where every step is a kernel, its arguments reached
-  /// through the table. `temp` is the caller's: of the framework's allocator, as all memory.
+  /// Queues all steps and returns without waiting: one CUDA graph for all that lies between two calls of the framework
+  /// (plan/parts.h). Kernels reach their arguments through the table; products have their pointers in the graph, which
+  /// is recorded when they come a second time. `temp` is the caller's: of the framework's allocator, as all memory.
   /// Nothing is allocated. A failed Check is found when the device has come to it: IndexError at a later run or
   /// finish(). Where the driver refuses something: InternalError with the kernel's name and the user's lines.
   void run(const Call&) override;
   /// Throws IndexError where a Check of what the device has done so far failed, naming the step and its lines.
   void finish() override;
+  /// Where it is not one graph: why.
+  std::vector<std::string> notes() const override;
 
  private:
   struct Impl;

@@ -43,6 +43,8 @@ void NullDriver::read_data(void* host, const void* device, int64_t bytes) {
   calls.push_back(fmt::format("read {} bytes", bytes));
   std::memcpy(host, device, static_cast<size_t>(bytes));
 }
+void NullDriver::synchronize() { calls.push_back("wait"); }
+void NullDriver::drain() noexcept { calls.push_back("wait"); }
 void NullDriver::order(Stream before, Stream next) {
   calls.push_back(fmt::format("order {} {}", fmt::ptr(before), fmt::ptr(next)));
 }
@@ -59,23 +61,27 @@ void NullDriver::launch(const Launch& l, Stream) {
   calls.push_back(fmt::format("launch {} {} x {}", *static_cast<std::string*>(l.function), l.blocks, l.threads));
   launched.push_back(l);
 }
-void NullDriver::multiply(const plan::Product& p, const void* lhs, const void* rhs, void* result, void* memory,
-                          int64_t bytes, Stream) {
-  require(lhs && rhs && result && memory && bytes > 0, "a product lacks something");
+void NullDriver::multiply(const plan::Product& p, const Factors& f, Stream) {
+  require(f.lhs && f.rhs && f.result && f.memory && f.bytes > 0 && (f.bias != nullptr) == p.bias &&
+              (f.addend != nullptr) == p.addend && (f.sums != nullptr) == (p.sums_of != plan::SumsOf::None),
+          "a product lacks something");
   calls.push_back(print(cublaslt_call(p)));
 }
-Graph NullDriver::record(const std::vector<Launch>& launches) {
-  calls.push_back(fmt::format("record {}", launches.size()));
+Graph NullDriver::record(const std::vector<GraphNode>& nodes) {
+  calls.push_back(fmt::format("record {}", nodes.size()));
   ++held;
-  return new std::vector<Launch>(launches);
+  return new std::vector<GraphNode>(nodes);
 }
 void NullDriver::run(Graph graph, Stream stream) {
   calls.push_back("graph");
-  for (const Launch& l : *static_cast<std::vector<Launch>*>(graph)) launch(l, stream);
+  for (const GraphNode& node : *static_cast<std::vector<GraphNode>*>(graph)) {
+    if (const auto* l = std::get_if<Launch>(&node)) launch(*l, stream);
+    else multiply(*std::get<Multiplication>(node).product, std::get<Multiplication>(node).factors, stream);
+  }
 }
 void NullDriver::release_graph(Graph graph) {
   --held;
-  delete static_cast<std::vector<Launch>*>(graph);
+  delete static_cast<std::vector<GraphNode>*>(graph);
 }
 
 }  // namespace trainc::runtime::cuda

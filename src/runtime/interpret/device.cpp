@@ -72,8 +72,7 @@ class InterpretedExecutable : public Executable {
     switch (step.kind) {
       case plan::StepKind::Kernel: run_kernel(i, run); break;
       case plan::StepKind::Product: {
-        const auto at = [&](int argument) { return run.pointers[step.arguments[argument]]; };
-        cuda::run_on_host(cuda::cublaslt_call(step.product), at(1), at(0), at(2));
+        cuda::run_on_host(cuda::cublaslt_call(step.product), cuda::factors(plan(), step, run.pointers));
         ++count_->launches;
         break;
       }

@@ -53,11 +53,9 @@ void InterpretedDriver::launch(const Launch& l, Stream stream) {
   ++launches;
 }
 
-void InterpretedDriver::multiply(const plan::Product& p, const void* lhs, const void* rhs, void* result, void*, int64_t,
-                                 Stream stream) {
+void InterpretedDriver::multiply(const plan::Product& p, const cuda::Factors& f, Stream stream) {
   streams.insert(stream);
-  const cuda::CublasLtCall call = cuda::cublaslt_call(p);
-  cuda::run_on_host(call, rhs, lhs, result);
+  cuda::run_on_host(cuda::cublaslt_call(p), f);
   ++launches;
 }
 

@@ -20,8 +20,7 @@ class InterpretedDriver : public cuda::NullDriver {
   void copy_in(void* device, const void* host, int64_t bytes, cuda::Stream) override;
   void copy(void* to, const void* from, int64_t bytes, cuda::Stream) override;
   void launch(const cuda::Launch&, cuda::Stream) override;
-  void multiply(const plan::Product&, const void* lhs, const void* rhs, void* result, void* memory, int64_t bytes,
-                cuda::Stream) override;
+  void multiply(const plan::Product&, const cuda::Factors&, cuda::Stream) override;
 
   int64_t launches = 0, blocks = 0;  // run so far
   std::set<cuda::Stream> streams;    // that anything was queued on

@@ -83,7 +83,7 @@ TEST(DeviceRuntime, OneGraphAPlanOnTheNullDriver) {
   EXPECT_EQ(plan.kernels[0].threads, 128);
   run_on_device(plan, driver, halves(graph, 1));
   const std::string table = "copy in " + std::to_string(8 * plan.buffers.size()) + " bytes";
-  EXPECT_THAT(driver->calls, ElementsAre("record 1", table, "graph", "launch rows_reduce_exp_div 3 x 128"));
+  EXPECT_THAT(driver->calls, ElementsAre("record 1", table, "graph", "launch rows_reduce_exp_div 3 x 128", "wait"));
   EXPECT_EQ(driver->held, 0);
   EXPECT_EQ(driver->launched.at(0).slots, plan.steps.at(0).arguments);
 }
@@ -95,12 +95,16 @@ struct Repeated {
   std::vector<std::vector<uint8_t>> memory;
   runtime::Call call;
 
-  explicit Repeated(const Graph& graph, bool waits = false) {
+  explicit Repeated(const Graph& graph, bool waits = false, int64_t vendor_flops = 0,
+                    std::shared_ptr<NullDriver> on = nullptr) {
     struct Waiting : NullDriver {
       bool waits() const override { return true; }
     };
     if (waits) driver = std::make_shared<Waiting>();
-    const plan::Plan plan = compiler::compile(copy_of(graph), "plan", device_options(false));
+    if (on) driver = std::move(on);
+    compiler::CompileOptions options = device_options(false);
+    options.vendor_product_flops = vendor_flops;
+    const plan::Plan plan = compiler::compile(copy_of(graph), "plan", options);
     executable = std::make_unique<runtime::cuda::CudaExecutable>(plan, driver);
     const auto of = [&](int64_t bytes) {
       memory.emplace_back(static_cast<size_t>(bytes + 64));
@@ -141,6 +145,123 @@ TEST(DeviceRuntime, AStepAllocatesNothingAndWaitsForNothing) {
   // Another stream waits for the one that still reads the table; the host does not.
   EXPECT_EQ(plan.run(reinterpret_cast<runtime::cuda::Stream>(8))[0], "order 0x0 0x8");
   EXPECT_THAT(plan.run(reinterpret_cast<runtime::cuda::Stream>(8))[0], ::testing::StartsWith("copy in "));
+}
+
+/// A product, what follows it, and a call of the framework in the middle, where one is wanted.
+Graph product_and_kernels(bool with_call) {
+  Graph g;
+  Builder b{g, "model.py:4"};
+  const Node* c = b.contract(b.input(0, {DType::F32, {1, 8, 16}}), b.input(1, {DType::F32, {1, 4, 16}}));
+  if (with_call) {
+    ExternAttr call;
+    call.target = "aten.something";
+    call.results = {c->type};
+    c = b.result(b.extern_call(call, {b.unary(Op::Neg, c)}), 0);
+    c = b.contract(c, b.input(2, {DType::F32, {1, 3, 4}}));
+  }
+  g.outputs = {{b.reduce(ReduceKind::Sum, b.unary(Op::Exp, c), {2}), {}}};
+  g.input_count = 2 + with_call;
+  return g;
+}
+
+TEST(DeviceRuntime, ProductsAreInThePlansGraph) {
+  Repeated plan(product_and_kernels(false), false, 1);
+  using ::testing::Not, ::testing::Contains;
+  EXPECT_THAT(plan.run(), Not(Contains("graph")));  // the library loads what it needs
+  EXPECT_THAT(plan.run(), Contains("record 2"));
+  const auto third = plan.run();
+  const int64_t held = plan.driver->held;
+  ASSERT_EQ(third.size(), 4u);
+  EXPECT_THAT(third[0], ::testing::StartsWith("copy in "));
+  EXPECT_EQ(third[1], "graph");
+  EXPECT_THAT(third[2], ::testing::StartsWith("multiply 1 batches"));
+  EXPECT_THAT(third[3], ::testing::StartsWith("launch "));
+  EXPECT_EQ(plan.run(), third);  // nothing else: nobody waits, nothing is recorded or allocated
+  EXPECT_EQ(plan.driver->held, held);
+  EXPECT_THAT(plan.executable->notes(), ElementsAre());
+
+  // Memory that comes from two places in turn has two graphs, and no more are kept than a few.
+  void* const first = plan.call.inputs[0];
+  std::vector<std::vector<uint8_t>> places(20, std::vector<uint8_t>(8 * 16 * 4));
+  for (int step = 0; step < 6; ++step) {
+    plan.call.inputs[0] = step % 2 ? first : places[0].data();
+    const auto calls = plan.run();
+    if (step < 3) continue;
+    EXPECT_THAT(calls, Contains("graph")) << step;
+    EXPECT_THAT(calls, Not(Contains("record 2"))) << step;
+  }
+  for (auto& place : places)
+    for (int twice = 0; twice < 2; ++twice) plan.call.inputs[0] = place.data(), plan.run();
+  EXPECT_LE(plan.driver->held, held + 3);
+  plan.executable.reset();
+  EXPECT_EQ(plan.driver->held, 0);
+}
+
+// the interpreted driver computes what a graph holds: with stale pointers, other numbers
+TEST(DeviceRuntime, AReplayReadsAndWritesWhereThisRunLies) {
+  const Graph g = product_and_kernels(false);
+  compiler::CompileOptions options = device_options(true);
+  options.vendor_product_flops = 1;
+  const plan::Plan plan = compiler::compile(copy_of(g), "plan", options);
+  const auto driver = std::make_shared<runtime::interpreted::InterpretedDriver>();
+  runtime::cuda::CudaExecutable executable(plan, driver);
+  std::vector<std::vector<uint8_t>> kept;  // so that no memory comes twice unless it is meant to
+  for (int place = 0; place < 3; ++place) {
+    runtime::Call call;
+    const auto of = [&](int64_t bytes) {
+      return static_cast<void*>(kept.emplace_back(static_cast<size_t>(bytes + 64)).data());
+    };
+    kept.reserve(64);
+    for (const plan::Buffer& b : plan.buffers)
+      if (b.space == plan::MemorySpace::Input) call.inputs.resize(2), call.inputs[b.index] = of(b.bytes);
+    call.outputs = {of(plan.buffers[plan.outputs[0]].bytes)};
+    call.temp = of(plan.temp_bytes);
+    for (uint64_t step = 0; step < 4; ++step) {
+      const auto inputs = halves(g, 10 * place + step);
+      for (size_t i = 0; i < 2; ++i) {
+        const auto bytes = testing::to_bytes(inputs[i]);
+        std::copy(bytes.begin(), bytes.end(), static_cast<uint8_t*>(call.inputs[i]));
+      }
+      executable.run(call);
+      const plan::Buffer& out = plan.buffers[plan.outputs[0]];
+      SCOPED_TRACE("place " + std::to_string(place) + ", step " + std::to_string(step));
+      expect_close({testing::from_bytes({out.dtype, out.shape}, static_cast<uint8_t*>(call.outputs[0]))},
+                   oracle(g, inputs));
+    }
+  }
+  EXPECT_THAT(driver->calls, ::testing::Contains("graph").Times(9));
+}
+
+TEST(DeviceRuntime, ACallOfTheFrameworkSplitsTheGraph) {
+  Repeated plan(product_and_kernels(true), false, 1);
+  std::vector<uint8_t> result(8 * 4 * 4);
+  plan.call.extern_call = [&](const plan::Step&, const std::vector<void*>&) {
+    plan.driver->calls.push_back("call");
+    return std::vector<runtime::ExternTensor>{{result.data(), std::make_shared<int>(0)}};
+  };
+  plan.run(), plan.run();
+  const auto calls = plan.run();
+  EXPECT_EQ(plan.run(), calls);
+  std::vector<std::string> kinds;
+  for (const std::string& c : calls) kinds.push_back(c.substr(0, c.find(' ')));
+  EXPECT_THAT(kinds, ElementsAre("copy", "graph", "multiply", "launch", "call", "copy", "graph", "multiply", "launch"));
+  EXPECT_THAT(plan.executable->notes(),
+              ElementsAre("2 CUDA graphs instead of one: between them PyTorch runs aten.something"));
+}
+
+TEST(DeviceRuntime, WhatCannotBeRecordedRunsStepByStep) {
+  struct Refusing : NullDriver {
+    runtime::cuda::Graph record(const std::vector<runtime::cuda::GraphNode>&) override {
+      throw InternalError("CUDA: operation not permitted when stream is capturing (900)");
+    }
+  };
+  Repeated plan(product_and_kernels(false), false, 1, std::make_shared<Refusing>());
+  const auto first = plan.run();
+  for (int step = 0; step < 3; ++step) EXPECT_EQ(plan.run(), first);
+  EXPECT_THAT(
+      plan.executable->notes(),
+      ElementsAre("steps 0 to 1 are no CUDA graph: plan plan, recording its graph: CUDA: operation not permitted "
+                  "when stream is capturing (900)"));
 }
 
 TEST(DeviceRuntime, RefusedLaunchesNameTheKernelAndItsLines) {
@@ -196,8 +317,8 @@ TEST(DeviceRuntime, WhatCannotBeLoadedLeavesNothingBehind) {
     uint32_t* allocate_status(int64_t words) override {
       return at == "status" ? throw InternalError("CUDA: out of memory (2)") : NullDriver::allocate_status(words);
     }
-    runtime::cuda::Graph record(const std::vector<runtime::cuda::Launch>& l) override {
-      return at == "record" ? throw InternalError("CUDA: out of memory (2)") : NullDriver::record(l);
+    runtime::cuda::Graph record(const std::vector<runtime::cuda::GraphNode>& nodes) override {
+      return at == "record" ? throw InternalError("CUDA: out of memory (2)") : NullDriver::record(nodes);
     }
   };
   const plan::Plan plan = compiler::compile(copy_of(two_kernels()), "plan", device_options(false));

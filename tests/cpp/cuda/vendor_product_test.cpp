@@ -2,6 +2,8 @@
 // a call.
 #include <gmock/gmock.h>
 
+#include <functional>
+
 #include "../common/random_graph.h"
 #include "device_run.h"
 #include "graphs.h"
@@ -80,6 +82,14 @@ TEST(VendorProduct, EveryLayoutAgainstTheReference) {
         }
 }
 
+/// The last product that a driver noted.
+std::string multiplied(const runtime::cuda::NullDriver& driver) {
+  std::string last;
+  for (const std::string& call : driver.calls)
+    if (call.starts_with("multiply")) last = call;
+  return last;
+}
+
 TEST(VendorProduct, HowItIsAsked) {  // 2 batches of [4, 8] x [6, 8]^T: rows side by side are the library's columns
   const auto driver = std::make_shared<runtime::cuda::NullDriver>();
   const auto asked = [&](bool lhs, bool rhs) {
@@ -87,12 +97,23 @@ TEST(VendorProduct, HowItIsAsked) {  // 2 batches of [4, 8] x [6, 8]^T: rows sid
     driver->calls.clear();
     testing::run_on_device(compiler::compile(copy_of(g), "product", with_vendor_products(false)), driver, halves(g, 5));
     EXPECT_THAT(driver->calls, ::testing::Not(Contains("graph")));  // its pointers would be fixed
-    return driver->calls.back();
+    return multiplied(*driver);
   };
   EXPECT_EQ(asked(false, false),
             "multiply 2 batches: a bf16[8 x 6, leading 8, batch 48, offset 0] transposed, b bf16[8 x 4, leading 8, "
             "batch 32, offset 0], "
             "d bf16[6 x 4, leading 6, batch 24, offset 0]");
+  driver->calls.clear();
+  Graph added;
+  Builder b{added, {}};
+  const auto [l, r] = testing::operands(b, 1, 4, 6, 8, DType::BF16, false, false);
+  const auto wide = [&](int64_t i, Dims shape) { return b.cast(b.input(i, {DType::BF16, shape}), DType::F32); };
+  const Node* sum = b.add(b.contract(b.cast(l, DType::F32), b.cast(r, DType::F32)), wide(2, {1, 4, 6}));
+  added.outputs = {{b.cast(b.add(sum, b.broadcast(wide(3, {6}), {1, 4, 6})), DType::BF16), {}}};
+  added.input_count = 4;
+  testing::run_on_device(compiler::compile(copy_of(added), "added", with_vendor_products(false)), driver,
+                         halves(added, 5));
+  EXPECT_THAT(multiplied(*driver), ::testing::EndsWith("d bf16[6 x 4, leading 6, batch 24, offset 0], + c, + bias"));
   EXPECT_EQ(asked(true, true),
             "multiply 2 batches: a bf16[6 x 8, leading 6, batch 48, offset 0], b bf16[4 x 8, leading 4, batch 32, "
             "offset 0] transposed, "
@@ -174,7 +195,151 @@ TEST(VendorProduct, WhatIsDoneWithTheResultIsDoneAfterwards) {
   const plan::Plan plan = computed(testing::contraction(1, 4, 6, 8, DType::F32, false, false));  // bias and relu
   ASSERT_EQ(plan.steps.size(), 2u) << plan::print(plan);
   EXPECT_EQ(plan.steps[0].kind, plan::StepKind::Product);
+  EXPECT_TRUE(plan.steps[0].product.bias);
   EXPECT_EQ(plan.steps[1].kind, plan::StepKind::Kernel);
+}
+
+/// A product of two inputs in `in`, and what `rest` makes of its sums [batch, m, n].
+Graph then(int64_t batch, int64_t m, int64_t n, DType in, int inputs,
+           const std::function<const Node*(Builder&, const Node*)>& rest) {
+  Graph g;
+  Builder b{g, {}};
+  const auto [l, r] = testing::operands(b, batch, m, n, 5, in, false, true);
+  g.outputs = {{rest(b, b.contract(b.cast(l, DType::F32), b.cast(r, DType::F32))), {}}};
+  g.input_count = inputs;
+  return g;
+}
+
+// the one step, which writes the result itself: through reshapes as the framework has them
+TEST(VendorProduct, ABiasAndAnAddendAreTheLibrarys) {
+  for (const auto& [batch, m, n] : {std::tuple<int64_t, int64_t, int64_t>{1, 4, 6}, {2, 3, 5}, {1, 2, 1}, {3, 1, 4}})
+    for (DType in : {DType::F32, DType::BF16, DType::F16})
+      for (DType out : {DType::F32, in})
+        for (int added = 0; added < 8; ++added) {
+          const bool bias = added & 1, addend = added & 2, addend_first = added & 4;
+          if (addend_first && !(bias && addend)) continue;
+          const Graph g = then(batch, m, n, in, 2 + bias + addend, [&](Builder& b, const Node* c) {
+            const Dims flat = {batch * m, n};
+            const Node* sum = b.reshape(c, flat);
+            const auto add_bias = [&] {
+              sum = b.add(sum, b.broadcast(b.cast(b.input(2, {out, {n}}), DType::F32), flat));
+            };
+            const auto add_addend = [&] {
+              const Node* x = b.cast(b.input(2 + bias, {out, {batch, m, n}}), DType::F32);
+              sum = b.reshape(b.add(x, b.reshape(sum, {batch, m, n})), flat);
+            };
+            if (addend_first) add_addend();
+            if (bias) add_bias();
+            if (addend && !addend_first) add_addend();
+            return b.reshape(b.cast(sum, out), {m * batch * n});
+          });
+          SCOPED_TRACE(print(g));
+          const plan::Plan plan = computed(g);
+          ASSERT_EQ(plan.steps.size(), 1u) << plan::print(plan);
+          EXPECT_EQ(plan.steps[0].product.bias, bias && batch * m > 1);
+          EXPECT_EQ(plan.steps[0].product.addend, addend || (bias && batch * m == 1));
+          EXPECT_EQ(plan::print(plan::load(plan::save(plan))), plan::print(plan));
+          if (HasFailure()) return;
+        }
+}
+
+// each is not what the library would give, bit for bit, or nothing that it reads
+TEST(VendorProduct, WhatTheLibraryDoesNotAdd) {
+  using Rest = std::function<const Node*(Builder&, const Node*)>;
+  const auto vector = [](Builder& b, int64_t i, DType d, int64_t n) {
+    return b.cast(b.input(i, {d, {n}}), DType::F32);
+  };
+  const struct {
+    const char* why;
+    DType in;
+    int inputs;
+    Rest rest;
+    bool bias, addend;
+  } cases[] = {
+      {"a vector with an element a row", DType::F32, 3,
+       [&](Builder& b, const Node* c) {
+         return b.add(c, b.broadcast(b.reshape(vector(b, 2, DType::F32, 4), {1, 4, 1}), c->shape()));
+       },
+       false, false},
+      {"a bias in f32, of a result that is rounded", DType::BF16, 3,
+       [&](Builder& b, const Node* c) {
+         return b.cast(b.add(c, b.broadcast(vector(b, 2, DType::F32, 6), c->shape())), DType::BF16);
+       },
+       true, false},  // the sums in f32 have it; they are rounded afterwards
+      {"a bias in bf16, of sums in f32", DType::BF16, 3,
+       [&](Builder& b, const Node* c) { return b.add(c, b.broadcast(vector(b, 2, DType::BF16, 6), c->shape())); },
+       false, false},
+      {"a rounded product, to which something is added", DType::BF16, 3,
+       [&](Builder& b, const Node* c) {
+         const Node* rounded = b.cast(b.cast(c, DType::BF16), DType::F32);
+         return b.cast(b.add(rounded, b.broadcast(vector(b, 2, DType::BF16, 6), c->shape())), DType::BF16);
+       },
+       false, false},
+      {"the same without widening", DType::BF16, 3,
+       [&](Builder& b, const Node* c) {
+         return b.add(b.cast(c, DType::BF16), b.broadcast(b.input(2, {DType::BF16, {6}}), c->shape()));
+       },
+       false, false},
+      {"a part of a vector", DType::F32, 3,
+       [&](Builder& b, const Node* c) {
+         const Node* part = b.slice_axis(b.input(2, {DType::F32, {9}}), 0, 3, 6);
+         return b.add(c, b.broadcast(part, c->shape()));
+       },
+       false, false},
+      {"a transposed matrix", DType::F32, 3,
+       [&](Builder& b, const Node* c) { return b.add(c, b.permute(b.input(2, {DType::F32, {1, 6, 4}}), {0, 2, 1})); },
+       false, false},
+      {"something subtracted", DType::F32, 3,
+       [&](Builder& b, const Node* c) { return b.sub(c, b.broadcast(vector(b, 2, DType::F32, 6), c->shape())); }, false,
+       false},
+      {"a number", DType::F32, 2,
+       [&](Builder& b, const Node* c) { return b.add(c, b.full(DType::F32, c->shape(), 2)); }, false, false},
+      {"a second vector", DType::F32, 4,
+       [&](Builder& b, const Node* c) {
+         const Node* once = b.add(c, b.broadcast(vector(b, 2, DType::F32, 6), c->shape()));
+         return b.add(once, b.broadcast(vector(b, 3, DType::F32, 6), c->shape()));
+       },
+       true, false},
+      {"f32 sums of f32, rounded to bf16", DType::F32, 2,
+       [&](Builder& b, const Node* c) { return b.cast(c, DType::BF16); }, false, false},
+  };
+  for (const auto& [why, in, inputs, rest, bias, addend] : cases) {
+    SCOPED_TRACE(why);
+    const Graph g = then(1, 4, 6, in, inputs, rest);
+    const plan::Plan plan = computed(g);
+    ASSERT_EQ(products(plan), 1) << plan::print(plan);
+    EXPECT_GE(plan.steps.size(), 2u) << plan::print(plan);
+    const auto step = std::ranges::find(plan.steps, plan::StepKind::Product, &plan::Step::kind);
+    EXPECT_EQ(step->product.bias, bias);
+    EXPECT_EQ(step->product.addend, addend);
+  }
+}
+
+// sums that somebody else reads, too, are what the library writes
+TEST(VendorProduct, ABiasOfSumsThatAreReadIsAddedAfterwards) {
+  Graph g = then(1, 4, 6, DType::F32, 3, [&](Builder& b, const Node* c) {
+    return b.add(c, b.broadcast(b.input(2, {DType::F32, {6}}), c->shape()));
+  });
+  g.outputs.push_back({g.outputs[0].value->in(0), {}});
+  const plan::Plan plan = computed(g);
+  ASSERT_EQ(products(plan), 1) << plan::print(plan);
+  EXPECT_FALSE(plan.steps[0].product.bias);
+}
+
+// gradients of an input of several products in f32: each is added to what is there
+TEST(VendorProduct, ProductsAreAddedToProducts) {
+  Graph g;
+  Builder b{g, {}};
+  const Node* sum = nullptr;
+  for (int64_t i = 0; i < 3; ++i) {
+    const Node* c = b.contract(b.input(2 * i, {DType::F32, {1, 4, 8}}), b.input(2 * i + 1, {DType::F32, {1, 6, 8}}));
+    sum = sum ? b.add(b.reshape(sum, {4, 6}), b.reshape(c, {4, 6})) : c;
+  }
+  g.outputs = {{sum, {}}};
+  g.input_count = 6;
+  const plan::Plan plan = computed(g);
+  ASSERT_EQ(plan.steps.size(), 3u) << plan::print(plan);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(plan.steps[i].product.addend, i > 0);
 }
 
 // a rounding is the library's where nobody wants the sums themselves
@@ -188,6 +353,72 @@ TEST(VendorProduct, SumsThatAreReadAreStored) {
   const plan::Plan plan = computed(g);
   ASSERT_EQ(products(plan), 1) << plan::print(plan);
   EXPECT_EQ(plan.steps[0].product.result.dtype, DType::F32);
+}
+
+/// The gradients of a weight and of its bias, as a linear layer has them: dy^T x ([out, in]), or x^T dy ([in, out]), of
+/// x [tokens, in] and dy [tokens, out].
+Graph gradients(DType dtype, DType sums, bool weight_transposed,
+                const std::function<const Node*(Builder&, const Node*)>& summed) {
+  constexpr int64_t tokens = 6, in = 5, out = 4;
+  Graph g;
+  Builder b{g, {}};
+  const Node *x = b.cast(b.input(0, {dtype, {tokens, in}}), DType::F32),
+             *dy = b.cast(b.input(1, {dtype, {tokens, out}}), DType::F32);
+  const auto operand = [&](const Node* n) { return b.permute(b.reshape(n, {1, tokens, n->shape()[1]}), {0, 2, 1}); };
+  const Node* dw = weight_transposed ? b.contract(operand(x), operand(dy)) : b.contract(operand(dy), operand(x));
+  g.outputs = {{b.cast(b.reshape(dw, {dw->shape()[1], dw->shape()[2]}), dtype), {}},
+               {b.cast(b.reshape(summed(b, dy), {1, out}), sums), {}}};
+  g.input_count = 2;
+  return g;
+}
+
+const Node* over_tokens(Builder& b, const Node* dy) { return b.reduce(ReduceKind::Sum, dy, {0}); }
+
+TEST(VendorProduct, TheGradientOfABiasIsSummedOnTheWay) {
+  for (DType dtype : {DType::F32, DType::BF16, DType::F16})
+    for (bool transposed : {false, true}) {
+      const Graph g = gradients(dtype, dtype, transposed, over_tokens);
+      SCOPED_TRACE(print(g));
+      const plan::Plan plan = computed(g);
+      ASSERT_EQ(plan.steps.size(), 1u) << plan::print(plan);
+      EXPECT_EQ(plan.steps[0].product.sums_of, transposed ? plan::SumsOf::Rhs : plan::SumsOf::Lhs);
+      EXPECT_EQ(plan::print(plan::load(plan::save(plan))), plan::print(plan));
+      if (HasFailure()) return;
+    }
+  // Frameworks ask for the sums of a where it lies as it is multiplied, and of b where it is transposed.
+  const auto driver = std::make_shared<runtime::cuda::NullDriver>();
+  const auto asked = [&](bool transposed) {
+    const Graph g = gradients(DType::BF16, DType::BF16, transposed, over_tokens);
+    testing::run_on_device(compiler::compile(copy_of(g), "gradients", with_vendor_products(false)), driver,
+                           halves(g, 5));
+    return multiplied(*driver);
+  };
+  EXPECT_EQ(asked(true),
+            "multiply 1 batches: a bf16[4 x 6, leading 4, batch 0, offset 0], b bf16[5 x 6, leading 5, batch 0, offset "
+            "0] transposed, d bf16[4 x 5, leading 4, batch 20, offset 0], sums of a");
+  EXPECT_EQ(asked(false),
+            "multiply 1 batches: a bf16[5 x 6, leading 5, batch 0, offset 0], b bf16[4 x 6, leading 4, batch 0, offset "
+            "0] transposed, d bf16[5 x 4, leading 5, batch 20, offset 0], sums of b");
+}
+
+TEST(VendorProduct, OtherSumsAreKernels) {
+  const std::pair<const char*, std::function<const Node*(Builder&, const Node*)>> cases[] = {
+      {"a maximum", [](Builder& b, const Node* dy) { return b.reduce(ReduceKind::Max, dy, {0}); }},
+      {"of what is computed from it", [](Builder& b, const Node* dy) { return over_tokens(b, b.mul(dy, dy)); }},
+      {"of a part", [](Builder& b, const Node* dy) { return over_tokens(b, b.slice(dy, {1, 0}, {5, 4}, {1, 1})); }},
+      {"of another tensor",
+       [](Builder& b, const Node*) { return over_tokens(b, b.cast(b.input(2, {DType::BF16, {6, 4}}), DType::F32)); }},
+  };
+  for (const auto& [why, summed] : cases) {
+    SCOPED_TRACE(why);
+    Graph g = gradients(DType::BF16, DType::BF16, false, summed);
+    if (std::string(why) == "of another tensor") g.input_count = 3;
+    const plan::Plan plan = computed(g);
+    EXPECT_EQ(products(plan), 1);
+    EXPECT_GE(plan.steps.size(), 2u) << plan::print(plan);
+  }
+  // sums that are not rounded, beside a product that is
+  EXPECT_EQ(computed(gradients(DType::BF16, DType::F32, false, over_tokens)).steps.size(), 2u);
 }
 
 // a sum over windows is no product of two matrices in memory, unless all windows were written out

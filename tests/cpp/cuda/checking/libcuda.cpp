@@ -42,6 +42,8 @@ struct State {
   std::map<void*, std::shared_ptr<Work>> events;                 // the last work before it was recorded
   std::map<void*, std::vector<std::shared_ptr<Work>>> captures;  // streams that are captured
   std::map<void*, std::vector<std::shared_ptr<Work>>> graphs;    // graphs, and those that are instantiated
+  std::map<const void*, uint32_t> epilogues;                     // of a product's description
+  std::map<const void*, void*> vectors;
   std::vector<std::string> findings;
   int64_t calls = 0, fail_at = -1, queued = 0;
   Status failure = 0;
@@ -510,7 +512,18 @@ DESCRIBED(MatrixLayout, int, uint64_t, uint64_t, int64_t)
 DESCRIBED(MatmulPreference)
 #undef DESCRIBED
 
-Status cublasLtMatmulDescSetAttribute(void*, int, const void*, size_t) { return 0; }
+Status cublasLtMatmulDescSetAttribute(void* desc, int attribute, const void* value, size_t bytes) {
+  const std::lock_guard lock(state().mutex);
+  // how a matrix is transposed, an epilogue, its vector: by cublasLt.h
+  const std::map<int, size_t> known{{3, 4}, {4, 4}, {7, 4}, {8, 8}};
+  if (const auto it = known.find(attribute); it == known.end() || it->second != bytes)
+    find(text("cublasLtMatmulDescSetAttribute: ", std::to_string(bytes), " bytes for attribute ",
+              std::to_string(attribute)));
+  if (attribute == 3) state().epilogues.erase(desc), state().vectors.erase(desc);  // the first of a new description
+  if (attribute == 7) state().epilogues[desc] = *static_cast<const uint32_t*>(value);
+  if (attribute == 8) state().vectors[desc] = *static_cast<void* const*>(value);
+  return 0;
+}
 Status cublasLtMatrixLayoutSetAttribute(void*, int, const void*, size_t) { return 0; }
 Status cublasLtMatmulPreferenceSetAttribute(void*, int, const void*, size_t) { return 0; }
 
@@ -526,10 +539,14 @@ Status cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, 
   const Call call("cublasLtMatmulAlgoGetHeuristic");
   return *best = {}, *found = 1, call.status ? 14 : 0;
 }
-Status cublasLtMatmul(void*, void*, const void*, const void*, void*, const void*, void*, const void*, const void*,
+Status cublasLtMatmul(void*, void* desc, const void*, const void*, void*, const void*, void*, const void*, const void*,
                       void*, void*, void*, const uint64_t*, void* memory, size_t, void* stream) {
   const Call call("cublasLtMatmul");
   if (call.status) return 14;
+  const auto epilogue = state().epilogues.find(desc);
+  const bool wants = epilogue != state().epilogues.end() && std::set<uint32_t>{4, 256, 512}.contains(epilogue->second);
+  if (wants != (state().vectors[desc] != nullptr))
+    find("cublasLtMatmul: an epilogue and its vector do not go together");
   if (reinterpret_cast<uintptr_t>(memory) % 256) find("cublasLtMatmul: workspace at no multiple of 256 bytes");
   queue(stream, {"a product", {}, {}, [](const Work&) {}, false, nullptr});
   return use_stream("cublasLtMatmul", stream);
