@@ -4,8 +4,9 @@ is measured: plans are made for one, and what each of their steps computes and m
     python bench/gpu_predict.py [--cases gpt2 llama] [--precisions bf16] [--device H200] [--kernels 12]
 
 Models and batches are `make bench-cuda`'s. A step of a plan takes as long as its FLOPs at 0.75 of the device's peak, or its bytes
-at 0.85 of its bandwidth ("roofline"). Kernels of few threads cannot have that much memory in flight: "as built" divides what the
-threads that there are can ask for at a time (16 bytes each) by the latency of memory.
+at 0.85 of its bandwidth ("roofline"; a gather is taken to read all that it picks from). Kernels of few threads cannot have that
+much memory in flight: "as built" divides what the threads that there are can ask for at a time (16 bytes each) by the latency of
+memory.
 
 Plans are traced on the CPU for one layer and for two; each layer more takes what the second one does. Attention, which the trace
 writes out, is taken for the framework's fused call instead, and convolutions for its own, at the same 0.75.
@@ -96,7 +97,8 @@ def rows_of(steps: list[dict], gpu: Gpu, precision: str) -> dict[str, Row]:
         if origins and all(re.search(r"attention|scaled_dot", line) for line in origins):
             continue
         convolution = step["name"].startswith("contract") and step["kind"] == "kernel"
-        threads = 0 if convolution or step["kind"] == "product" else step["blocks"] * step["threads"]
+        picks = "gather" in step["name"]  # its bytes are those of all that it picks from
+        threads = 0 if convolution or picks or step["kind"] == "product" else step["blocks"] * step["threads"]
         rows["convolution (PyTorch's)" if convolution else step["name"]].add(
             step_row(step["flops"], step["bytes"], threads, gpu, precision)
         )

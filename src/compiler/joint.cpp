@@ -27,7 +27,7 @@ struct JointGraph::Impl {
   Graph graph;
   std::vector<const Node*> must_recompute;
   int64_t late_draws_from = 0;
-  int64_t forward_outputs = 0, deferred_bytes = 0;
+  int64_t forward_outputs = 0, deferred_bytes = 0, vendor_flops = 0;
   bool fuse_chains = true, chunked = false;
   double price = 0;
   schedule::Cut cut;
@@ -41,7 +41,7 @@ struct JointGraph::Impl {
   void cut_at(double at) {
     price = at;
     cut = schedule::cut_joint(graph, primals, forward_outputs, must_recompute, deferred_bytes, fuse_chains, price,
-                              late_draws_from);
+                              late_draws_from, vendor_flops);
     ArenaLayout layout;
     layout.arena_bits = cut.saved_as_bits;
     for (size_t i = 0; i < cut.saved.size(); ++i) {
@@ -65,6 +65,7 @@ JointGraph::JointGraph(Program joint, int64_t primals, int64_t forward_outputs, 
   impl_->forward_outputs = forward_outputs;
   impl_->deferred_bytes = deferred_bytes;
   impl_->fuse_chains = options.target.fuses_chains;
+  impl_->vendor_flops = options.target.has_vendor_products ? options.vendor_product_flops : 0;
   impl_->tangents = joint.graph.input_count - primals;
   // Cut after the algebra: what the two halves share is one node by then.
   Pipeline pipeline(name + "_joint", options.disabled_passes);

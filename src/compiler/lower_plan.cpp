@@ -11,6 +11,7 @@
 #include "compiler/tune.h"
 #include "cost/memory.h"
 #include "cost/ordering.h"
+#include "cost/sums.h"
 #include "graph/remarks.h"
 #include "graph/text.h"
 #include "graph/verify.h"
@@ -588,7 +589,9 @@ LoweredPlan lower_graph(Graph graph, Pipeline& pipeline, const ArenaLayout& layo
   }
   std::vector<Type> output_types;
   for (const Output& o : graph.outputs) output_types.push_back(o.value ? o.value->type : Type{});
-  const auto prepare = [&](const Graph& g) { return prepared(g, layout, nullptr, vendor_flops(options)); };
+  const auto prepare = [&](const Graph& g) {
+    return prepared(g, layout, nullptr, vendor_flops(options), options.target.multiprocessors * cost::kSumThreads);
+  };
   graph = pipeline.run_needed("prepare", prepare, graph);
   const double start = now();
   const schedule::GivenAway pairs = given_away(graph, layout);

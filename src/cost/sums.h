@@ -18,6 +18,12 @@ constexpr int64_t kFewVectors = 8;
 // Parts that a long sum is split into: the first of these that divides its axis.
 constexpr int64_t kSumParts[] = {32, 64, 16, 24, 12, 8, 49, 7, 10, 9, 6, 5, 4, 3, 2};
 
+// --- sums over leading axes on a device, in stages
+// Threads a multiprocessor that a stage is to have: a sum of fewer results asks for too little of the memory at a time.
+constexpr int64_t kSumThreads = 1024;
+// Terms that a thread of such a stage adds at least.
+constexpr int64_t kLeastTerms = 16;
+
 // --- runs: a chain's error grows with its length (docs/loop.md)
 // Terms of a run, or vectors of them: added in their own dtype.
 constexpr int64_t kRun = 8;

@@ -10,6 +10,7 @@
 #include "plan/live.h"
 #include "schedule/bits.h"
 #include "schedule/matmul_chain.h"
+#include "schedule/vendor_operands.h"
 
 namespace trainc::schedule {
 namespace {
@@ -158,6 +159,21 @@ bool of_another_loop(const Node* n) {
   return false;
 }
 
+/// Primals in a narrower dtype, as the vendor's library multiplies them.
+std::unordered_set<const Node*> narrow_primals(const std::vector<const Node*>& live, int64_t vendor_flops) {
+  std::unordered_set<const Node*> found;
+  for (const Node* n : live) {
+    if (!for_vendor(n, vendor_flops)) continue;
+    for (const Node* operand : n->inputs) {
+      const Node *source = vendor_source(operand), *below = source;
+      if (source->op != Op::Cast || size_of(source->dtype()) >= size_of(source->in(0)->dtype())) continue;
+      for (below = source->in(0); is_movement(below->op) && below->inputs.size() == 1;) below = below->in(0);
+      if (below->op == Op::Input) found.insert(source);
+    }
+  }
+  return found;
+}
+
 /// Copies nodes of one graph into another; the caller has set the nodes at which it stops.
 struct Copier {
   const Graph& from;
@@ -213,7 +229,7 @@ int64_t flops_of(const Node* contraction) { return 2 * contraction->type.numel()
 
 Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs,
               const std::vector<const Node*>& must_recompute, int64_t deferred_bytes, bool fuse_chains, double price,
-              int64_t late_draws_from) {
+              int64_t late_draws_from, int64_t vendor_flops) {
   const std::vector<const Node*> live = joint.live();
   std::unordered_set<const Node*> of_tangents;  // depend on a tangent, or on a draw of the backward
   for (const Node* n : live) {
@@ -255,6 +271,8 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs,
       fuse_chains ? chain_producers(early) : std::unordered_set<const Node*>{};
   const std::unordered_set<const Node*> as_bits =
       fuse_chains ? masks_as_bits(joint) : std::unordered_set<const Node*>{};
+  const std::unordered_set<const Node*> once =
+      price > 0 ? std::unordered_set<const Node*>{} : narrow_primals(early, vendor_flops);
   const int source = 2 * static_cast<int>(number.size()), sink = source + 1;
   FlowNetwork net(sink + 1);
   const std::unordered_set<const Node*> never_kept(must_recompute.begin(), must_recompute.end());
@@ -274,7 +292,7 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs,
     else if (is_movement(n->op) || scales(n)) bytes += bytes / cost::kMovedCopy;
     else if (is_elementwise(n->op) && of_another_loop(n)) bytes += bytes / cost::kOfAnotherLoop;
     net.edge(2 * i, 2 * i + 1, bytes);
-    if (!free && !checkpointed && !may_recompute(n) && !of_chains.count(n)) {
+    if (!free && !checkpointed && (once.count(n) || (!may_recompute(n) && !of_chains.count(n)))) {
       const double share = static_cast<double>(i) / static_cast<double>(number.size());
       const bool for_a_price = price > 0 && n->op == Op::Contract;
       net.edge(source, 2 * i,

@@ -35,10 +35,12 @@ struct Cut {
 /// where the backward may overwrite it, and the caller gets a copy if he looks. `late_draws_from`: draws from this
 /// place on are the backward's, and so are those behind a draw that depends on a tangent: each half makes its draws in
 /// the program's order, and the backward after the forward. All draws are made, whether they are read or not
-/// (Graph::effects). Throws InternalError where a forward output depends on a tangent, or on such a draw.
+/// (Graph::effects). A primal that contractions of `vendor_flops` or more have in a narrower dtype is made so once, by
+/// the forward, and kept, unless memory has a price: the vendor's library wants it in memory. Throws InternalError
+/// where a forward output depends on a tangent, or on such a draw.
 Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs,
               const std::vector<const Node*>& must_recompute, int64_t deferred_bytes = cost::kDeferredBytes,
-              bool fuse_chains = true, double price = 0, int64_t late_draws_from = INT64_MAX);
+              bool fuse_chains = true, double price = 0, int64_t late_draws_from = INT64_MAX, int64_t vendor_flops = 0);
 
 /// FLOPs of a contraction.
 int64_t flops_of(const Node* contraction);

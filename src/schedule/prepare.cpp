@@ -9,7 +9,9 @@
 #include "cost/sums.h"
 #include "graph/build.h"
 #include "schedule/schedule.h"
+#include "schedule/vendor_epilogue.h"
 #include "schedule/vendor_operands.h"
+#include "support/division.h"
 
 namespace trainc::schedule {
 namespace {
@@ -69,14 +71,52 @@ const Node* split_sum(Builder& b, const Node* x, const ReduceAttr& attr) {
   return b.reduce(attr.kind, b.reduce(attr.kind, b.reshape(x, split), inner), outer);
 }
 
-const Node* reduce(Builder& b, const Node* x, const ReduceAttr& attr, const Type& type) {
+const Node* reduce(Builder&, const Node* x, const ReduceAttr&, const Type&, int64_t threads);
+
+/// The least divisor of `length` that is `wanted` parts or more, else the greatest, of at least kLeastTerms terms each.
+int64_t parts_of(int64_t length, int64_t wanted) {
+  int64_t parts = 1;
+  for (int64_t p = 2; p <= length / cost::kLeastTerms && parts < wanted; ++p)
+    if (length % p == 0) parts = p;
+  return parts;
+}
+
+/// A sum of f32 or f64 on a device, where a thread a result is too few: trailing axes first, which have a block a row;
+/// leading ones in parts, then the parts. nullptr: in one stage.
+const Node* in_stages(Builder& b, const Node* x, const ReduceAttr& attr, const Type& type, int64_t threads) {
+  const int64_t results = type.numel(), rank = x->type.rank();
+  if (results == 0 || results >= threads || x->type.numel() < cost::kLongSum) return nullptr;
+  const auto folded = [&](int64_t k) { return std::binary_search(attr.axes.begin(), attr.axes.end(), k); };
+  Dims trailing, others;
+  int64_t kept = rank;  // axes from here on are folded, or of one element
+  while (kept > 0 && (folded(kept - 1) || x->shape()[kept - 1] == 1)) --kept;
+  for (int64_t a : attr.axes) (a >= kept ? trailing : others).push_back(a);
+  if (!trailing.empty()) {
+    if (others.empty()) return nullptr;
+    return reduce(b, b.reduce(attr.kind, x, trailing), {attr.kind, others}, type, threads);
+  }
+  for (size_t i = 0; i < attr.axes.size(); ++i)
+    if (attr.axes[i] != static_cast<int64_t>(i)) return nullptr;
+  const int64_t length = x->type.numel() / results, parts = parts_of(length, ceil_div(threads, results));
+  if (parts == 1) return nullptr;
+  const Node* first = b.reduce(attr.kind, b.reshape(x, {parts, length / parts, results}), {1});
+  return b.reshape(reduce(b, first, {attr.kind, {0}}, {type.dtype, {results}}, threads), type.shape);
+}
+
+/// `threads`: of a device that sums are to keep busy; 0: a CPU.
+const Node* reduce(Builder& b, const Node* x, const ReduceAttr& attr, const Type& type, int64_t threads) {
   if (attr.kind == ReduceKind::ArgMax || attr.kind == ReduceKind::ArgMin) return arg_reduce(b, x, attr);
   if (x->type.numel() == 0 && type.numel() > 0)
     return b.full(type.dtype, type.shape, attr.kind == ReduceKind::Prod ? 1 : 0);
   if (x->dtype() == DType::Bool) return b.cast(b.reduce(attr.kind, b.cast(x, DType::I32), attr.axes), DType::Bool);
+  // rounded once: the parts' results are f32
+  const bool half = x->dtype() == DType::BF16 || x->dtype() == DType::F16;
+  if (threads > 0 && is_float(x->dtype())) {
+    const Type sums{half ? DType::F32 : type.dtype, type.shape};
+    if (const Node* staged = in_stages(b, half ? b.cast(x, DType::F32) : x, attr, sums, threads))
+      return half ? b.cast(staged, type.dtype) : staged;
+  }
   if (few_results(x, attr, type) && x->type.numel() >= cost::kLongSum) {
-    // rounded once: the parts' results are f32
-    const bool half = x->dtype() == DType::BF16 || x->dtype() == DType::F16;
     if (const Node* split = split_sum(b, half ? b.cast(x, DType::F32) : x, attr))
       return half ? b.cast(split, type.dtype) : split;
   }
@@ -194,10 +234,11 @@ Dims memory_order(const Dims& shape, const Dims& strides) {
 }  // namespace
 
 Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs,
-              std::unordered_map<const Node*, const Node*>* stands_for, int64_t vendor_flops) {
+              std::unordered_map<const Node*, const Node*>* stands_for, int64_t vendor_flops, int64_t sum_threads) {
   Graph to;
   to.input_count = from.input_count;
   std::unordered_map<const Node*, const Node*> made;
+  const std::unordered_set<const Node*> with_products = sums_of_operands(from, vendor_flops);
   for (const Node* n : from.live()) {
     std::vector<const Node*> inputs;
     for (const Node* i : n->inputs) inputs.push_back(made.at(i));
@@ -210,7 +251,8 @@ Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs,
     Builder b{to, origins.empty() ? std::string() : origins[0]};
     if (n->op == Op::Contract)
       for (const Node*& i : inputs) i = for_vendor(n, vendor_flops) ? vendor_operand(b, i) : with_neighbours(b, i);
-    const Node* copy = n->op == Op::Reduce ? reduce(b, inputs[0], n->as<ReduceAttr>(), n->type)
+    const Node* copy = n->op == Op::Reduce ? reduce(b, inputs[0], n->as<ReduceAttr>(), n->type,
+                                                    with_products.count(n) ? 0 : sum_threads)
                                            : to.make(n->op, n->attrs, inputs, n->type);
     for (const std::string& origin : origins) to.add_origin(copy, origin);
     made[n] = copy;

@@ -147,4 +147,23 @@ std::unordered_map<const Node*, VendorEpilogue> VendorEpilogues::found(
   return epilogues;
 }
 
+std::unordered_set<const Node*> sums_of_operands(const Graph& graph, int64_t vendor_flops) {
+  if (vendor_flops == 0) return {};
+  const std::vector<const Node*> live = graph.live();
+  std::unordered_map<const Node*, int> uses;
+  for (const Node* n : live)
+    for (const Node* i : n->inputs) ++uses[i];
+  for (const Output& o : graph.outputs)
+    if (o.value) ++uses[o.value];
+  VendorEpilogues epilogues(uses);
+  for (const Node* n : live) {
+    if (for_vendor(n, vendor_flops)) epilogues.begin(n);
+    else epilogues.extend(n);
+  }
+  std::unordered_set<const Node*> sums;
+  for (const auto& [contract, epilogue] : epilogues.found({}))
+    if (epilogue.sums) sums.insert(epilogue.reduce());
+  return sums;
+}
+
 }  // namespace trainc::schedule

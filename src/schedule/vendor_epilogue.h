@@ -61,4 +61,7 @@ class VendorEpilogues {
   std::unordered_map<const Node*, size_t> sums_at_;    // the same of a chain's sums
 };
 
+/// The sums (Reduce) that the library is likely to make on the way, of a graph before `prepare`.
+std::unordered_set<const Node*> sums_of_operands(const Graph&, int64_t vendor_flops);
+
 }  // namespace trainc::schedule

@@ -47,6 +47,7 @@ class Host:
     torch = torch.device("cpu")
     pools = True  # a block that nobody holds any more is used again at once (pool.py)
     deals_masks = False
+    narrow_gradients = False  # a whole step's updates read gradients in the dtype that they were computed in
 
     def target(self) -> dict[str, Any]:
         """What `trainc._core` compiles for."""
@@ -99,6 +100,7 @@ class Cuda(Host):
     type = "cuda"
     pools = False  # the framework's allocator is quick, and knows which streams still use a block
     deals_masks = True  # torch's dropout kernel draws by Philox
+    narrow_gradients = True  # memory is what a step waits for: widened ones would be written and read once more
 
     def __init__(self, index: int):
         self.index = index

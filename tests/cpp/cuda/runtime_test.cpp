@@ -285,6 +285,36 @@ TEST(DeviceRuntime, RefusedLaunchesNameTheKernelAndItsLines) {
   EXPECT_THAT(failure(graph), HasSubstr("plan plan, its graph of 2 steps (CUDA_LAUNCH_BLOCKING=1 tells which): CUDA"));
 }
 
+// a thread a result would leave most of the device idle: BatchNorm's and LayerNorm's gradients, a bias's
+TEST(DeviceRuntime, SumsOfFewResultsAreMadeInStages) {
+  const struct {
+    Dims shape, axes;
+    DType dtype;
+  } cases[] = {{{1024, 48}, {0}, DType::F32},
+               {{1024, 48}, {0}, DType::BF16},
+               {{8, 197, 32}, {0, 1}, DType::F32},
+               {{16, 5, 20, 30}, {0, 2, 3}, DType::F32},
+               {{64, 3, 8, 40}, {0, 1, 2}, DType::F32}};
+  for (const auto& [shape, axes, dtype] : cases)
+    for (ReduceKind kind : {ReduceKind::Sum, ReduceKind::Max}) {
+      Graph g;
+      Builder b{g, {}};
+      const Node* x = b.input(0, {dtype, shape});
+      g.outputs = {{b.reduce(kind, b.mul(x, x), axes), {}}};
+      g.input_count = 1;
+      SCOPED_TRACE(print(g));
+      const plan::Plan plan = compiler::compile(copy_of(g), "sums", device_options(true));
+      ASSERT_GE(plan.steps.size(), 2u) << plan::print(plan);
+      const plan::Step& first = plan.steps[0];
+      const int64_t threads = first.parallel_extent * plan.kernels[first.kernel].threads;
+      EXPECT_GE(threads, 8 * g.outputs[0].value->type.numel()) << plan::print(plan);
+      const auto inputs = halves(g, 3);
+      expect_close(run_on_device(plan, std::make_shared<runtime::interpreted::InterpretedDriver>(), inputs),
+                   oracle(g, inputs));
+      if (HasFailure()) return;
+    }
+}
+
 TEST(DeviceRuntime, AnotherArchitectureIsRefused) {
   const plan::Plan plan = compiler::compile(copy_of(testing::softmax(3, 100)), "softmax", device_options(true));
   try {

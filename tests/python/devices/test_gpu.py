@@ -475,3 +475,96 @@ def test_flash_attention_with_dropout_is_the_frameworks():
     where.torch = torch.device("meta")
     text = _core.import_text(wire.graph_json(graph, "attention", where))
     assert "aten._scaled_dot_product_flash_attention.default" in text and "i64[2]" in text
+
+
+class Two(nn.Module):
+    """Under autocast its weights are multiplied in bf16, by the library."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(12, 24), nn.Linear(24, 8)
+
+    def forward(self, x):
+        return self.second(torch.tanh(self.first(x))).float().square().mean()
+
+
+def _swap(model: nn.Module, average: nn.Module) -> None:
+    for mine, other in zip(model.parameters(), average.parameters(), strict=True):
+        mine.data, other.data = other.data, mine.data
+
+
+def _in_place(model: nn.Module, _average: nn.Module) -> None:
+    with torch.no_grad():
+        model.first.weight.copy_(model.first.weight * 2)
+
+
+# ways to write a parameter between steps; the last ones move no version counter
+WRITES = {
+    "copy_": _in_place,
+    "load_state_dict": lambda model, average: model.load_state_dict(average.state_dict()),
+    "an average's tensors": _swap,
+    "data, replaced": lambda model, _: setattr(model.first.weight, "data", model.first.weight.data * 2),
+    "data": lambda model, _: model.first.weight.data.mul_(2),
+    "numpy": lambda model, _: model.first.weight.detach().numpy().__imul__(2),
+}
+
+
+@pytest.mark.parametrize("door", ["compile", "train_step"])
+@pytest.mark.parametrize("write", WRITES)
+def test_no_step_computes_with_an_old_cast_of_a_weight(write, door, gpu):
+    gpu.vendor_product_flops = 1
+
+    def trained(through_trainc: bool) -> list[float]:
+        torch.manual_seed(0)
+        model, average = Two(), Two()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        call, made = trainc.compile(model, optimizer) if through_trainc and door == "compile" else (model, optimizer)
+
+        def step(x):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = call(x)
+            loss.backward()
+            made.step()
+            made.zero_grad()
+            return loss.detach()
+
+        run = trainc.train_step(step) if through_trainc and door == "train_step" else step
+        losses = []
+        for i in range(4):
+            losses.append(run(torch.randn(6, 12, generator=torch.Generator().manual_seed(i))).item())
+            if i == 1:
+                WRITES[write](model, average)
+        return losses
+
+    wanted, found = trained(False), trained(True)
+    assert found == pytest.approx(wanted, rel=4e-3), (found, wanted)
+    assert abs(wanted[2] - wanted[1]) > 0.02 * wanted[1]  # it does matter which weights a step has
+
+
+def test_a_whole_step_reads_gradients_as_products_give_them(gpu):
+    """No kernel widens them, and a weight's cast is kept from the forward to the backward."""
+    gpu.vendor_product_flops = 1
+    model = Two()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    def step(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(x)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    compiled = trainc.train_step(step)
+    for _ in range(3):
+        compiled(torch.randn(6, 12))
+    (report,) = (report for record in records.of(compiled) for report in record.reports())
+    kinds = [step["kind"] for step in report["steps"]]
+    names = [step["name"] for step in report["steps"]]
+    assert kinds.count("product") == 5, names  # two forward, the gradients of two weights and of one input
+    updates = [name for name in names if "update" in name.lower()]
+    assert len(updates) == 4, names
+    assert not any("CUDA graphs" in note for note in report["notes"]), report["notes"]
+    narrow = sum(step["bytes"] for step in report["steps"] if "update" in step["name"].lower())
+    numbers = sum(p.numel() for p in model.parameters())
+    assert narrow < numbers * (4 * 6 + 2) + 512, "gradients are read as bf16"

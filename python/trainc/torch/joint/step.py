@@ -6,6 +6,7 @@ state are overwritten in place, each as soon as its gradient is there and nobody
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any
 
@@ -143,13 +144,44 @@ class CompiledStep:
     def _build(self, classes: list[int], distinct: list[ScalarKey]) -> None:
         traced, record, where = self.traced, self.record, self._runners.device
         primals = [slot.primal for slot in traced.slots]
-        updates = PlanUpdates(classes, distinct, range(len(primals)), primals, self._inputs + 1, where)
-        step = self._step = captured("step", traced.graph, record.name, where, self._inputs, traced.forward, updates)
+        graph, narrow = traced.graph, {}
+        if where.narrow_gradients:
+            graph, narrow = _with_narrow_gradients(graph, traced.forward, len(primals))
+        updates = PlanUpdates(classes, distinct, range(len(primals)), primals, self._inputs + 1, where, narrow)
+        step = self._step = captured("step", graph, record.name, where, self._inputs, traced.forward, updates)
         self._plan = self._runners.make(record, lambda runner: runner.whole(step, self._kernels, record.limit))
         self._classes = classes
         if self._like is not None and self._like._plan is not None:
             self._plan.share_memory(self._like._plan)
         record.forward, record.whole, record.footprint = self._plan, True, self._plan.footprint
+
+
+def _with_narrow_gradients(
+    gm: torch.fx.GraphModule, forward: int, count: int
+) -> tuple[torch.fx.GraphModule, dict[int, torch.dtype]]:
+    """The graph with the first `count` results behind its `forward` ones, gradients, as they were before they were widened:
+    (that graph, the dtype of each that is narrow). A gradient that is more than a cast of something stays."""
+    aten, graph = torch.ops.aten, copy.deepcopy(gm.graph)
+    output = next(iter(reversed(graph.nodes)))
+    results, narrow = list(output.args[0]), {}
+    for i in range(count):
+        node = results[forward + i]
+        while node is not None and node.target is aten.detach.default:
+            node = node.args[0]
+        if node is None or node.target is not aten._to_copy.default:
+            continue
+        wide, small = node.meta["val"], node.args[0].meta["val"]
+        same = wide.shape == small.shape and wide.stride() == small.stride() and wide.device == small.device
+        if same and wide.dtype == torch.float32 and small.dtype in (torch.bfloat16, torch.float16):
+            results[forward + i], narrow[i] = node.args[0], small.dtype
+    widened = [node for node, left in zip(output.args[0], results, strict=True) if node is not left]
+    output.args = (type(output.args[0])(results),)
+    for node in widened:
+        while not node.users and node.target in (aten.detach.default, aten._to_copy.default):
+            below = node.args[0]
+            graph.erase_node(node)
+            node = below
+    return torch.fx.GraphModule(gm, graph), narrow
 
 
 class Sizes:

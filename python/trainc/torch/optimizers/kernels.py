@@ -28,13 +28,15 @@ ELEMENTS = 1024  # of the tensors that a formula is traced with; the kernel take
 
 
 @functools.cache
-def trace_formula(v: Variant) -> torch.fx.GraphModule:
-    """The update as a graph, for whoever only reads it."""
+def trace_formula(v: Variant, gradient: torch.dtype | None = None) -> torch.fx.GraphModule:
+    """The update as a graph, for whoever only reads it. `gradient`: its dtype, where it is not the parameter's."""
     shape = (ELEMENTS,) if v.shape is None else v.shape
     shapes = [shape, shape, *v.formula.shapes(v, shape), *(() for _ in v.scalars)]
     with compat.FakeTensorMode():
         inputs = [torch.empty(shape, dtype=v.dtype, device="cpu") for shape in shapes]
-        return make_fx(lambda *args: v.update(*args))(*inputs)
+        if gradient is not None:
+            inputs[1] = inputs[1].to(gradient)
+        return make_fx(lambda *args: v.update(args[0], args[1].to(v.dtype), *args[2:]))(*inputs)
 
 
 class CoreKernel:

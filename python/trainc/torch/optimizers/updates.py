@@ -166,16 +166,17 @@ class PlanUpdates:
     of each distinct key.
 
     `gradients`, `parameters`: of each slot, its result of the backward, and its place among the plan's inputs. `first`: the place
-    of the first state.
+    of the first state. `narrow`: of a gradient that has another dtype than its parameter, that dtype.
     """
 
     def __init__(
         self, classes: list[int], distinct: list[ScalarKey], gradients: Sequence[int], parameters: Sequence[int], first: int,
-        where: Host,
+        where: Host, narrow: Mapping[int, torch.dtype] | None = None,
     ):  # fmt: skip
         variants = self._variants = [distinct[i].variant for i in classes]
         self._classes, self._gradients, self._parameters = classes, gradients, parameters
-        self._formulas, self._where = list(dict.fromkeys(variants)), where
+        kinds = [(v, (narrow or {}).get(gradient)) for v, gradient in zip(variants, gradients, strict=True)]
+        self._formulas, self._where = list(dict.fromkeys(kinds)), where
         sizes = [len(key.variant.scalars) for key in distinct]
         sized = zip(sizes, distinct, strict=True)
         self._scalars = [torch.empty(size, dtype=key.variant.dtype, device=where.torch) for size, key in sized]
@@ -183,16 +184,17 @@ class PlanUpdates:
         first_scalar = first + sum(len(v.states) for v in variants)
         places = [first_scalar + sum(sizes[:i]) for i in range(len(distinct))]
         self._listed: list[tuple[int, int, list[int]]] = []  # (formula, gradient, inputs of the plan; -1: the gradient)
-        for gradient, parameter, v, distinct_key in zip(gradients, parameters, variants, classes, strict=True):
+        for gradient, parameter, kind, distinct_key in zip(gradients, parameters, kinds, classes, strict=True):
+            v = kind[0]
             states = range(first, first + len(v.states))
             first = states.stop
             scalars = range(places[distinct_key], places[distinct_key] + sizes[distinct_key])
-            self._listed.append((self._formulas.index(v), gradient, [parameter, -1, *states, *scalars]))
+            self._listed.append((self._formulas.index(kind), gradient, [parameter, -1, *states, *scalars]))
 
     def arguments(self, name: str) -> list[Any]:
         """What the compiler wants to know (base/step_graph.py)."""
-        graphs = [wire.graph_json(trace_formula(v).graph, f"{name}_update") for v in self._formulas]
-        return [[(graph, v.in_place) for graph, v in zip(graphs, self._formulas, strict=True)], self._listed]
+        graphs = [wire.graph_json(trace_formula(*kind).graph, f"{name}_update") for kind in self._formulas]
+        return [[(graph, v.in_place) for graph, (v, _) in zip(graphs, self._formulas, strict=True)], self._listed]
 
     def inputs(self, states: list[list[Tensor]], scalars: list[list[float]]) -> list[Tensor]:
         for tensor, values in zip(self._scalars, scalars, strict=True):
@@ -207,7 +209,7 @@ class PlanUpdates:
             for i, v in enumerate(self._variants):
                 parameter, gradient = inputs[self._parameters[i]], gradients[self._gradients[i]]
                 numbers = [torch.tensor(value, dtype=v.dtype, device=parameter.device) for value in scalars[self._classes[i]]]
-                row = [parameter, gradient, *states[i]]
+                row = [parameter, gradient.to(parameter.dtype), *states[i]]
                 for place, result in zip(v.in_place, v.update(*row, *numbers), strict=True):
                     row[place].copy_(result)
 
