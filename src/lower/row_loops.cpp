@@ -133,7 +133,7 @@ void RowLoops::loop_over_columns(const std::vector<const Node*>& stores, const s
   // Inputs are read before an output is put over them.
   for (const Node* n : stores)
     if (auto to = blocks_.find(n); to != blocks_.end())
-      for (const Node* g : inputs_)
+      for (const Node* g : input_order_)
         if (blocks_.at(g).buffer == to->second.buffer && last_read(g) == loop_)
           e_.value(g, Index::at_position(g->shape(), position));
   for (const Node* n : stores) {

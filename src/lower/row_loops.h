@@ -16,7 +16,9 @@ class RowLoops {
       : schedule_(schedule), values_(std::move(values)), rows_(rows), columns_(columns), options_(options), e_(e) {}
 
   /// Full values that lie in a block; outputs are elementwise, and among `values`. Before find_levels().
-  void add_input(const Node* n) { inputs_.insert(n); }
+  void add_input(const Node* n) {
+    if (inputs_.insert(n).second) input_order_.push_back(n);
+  }
   void add_output(const Node* n) { outputs_.insert(n); }
   void find_levels();
   /// Of an output: the loop that stores it. Of an input: the last loop that reads it, -1 where none does.
@@ -65,6 +67,7 @@ class RowLoops {
   const LoweringOptions& options_;
   Expressions& e_;
   std::unordered_set<const Node*> inputs_, outputs_;
+  std::vector<const Node*> input_order_;  // as they were added: a plan's bytes depend on no address
   std::unordered_map<const Node*, BlockRow> blocks_;
   std::unordered_map<const Node*, int> level_, used_at_, scratch_;
   std::unordered_set<const Node*> kept_;  // full values kept in a scratch row from the loop that makes them on

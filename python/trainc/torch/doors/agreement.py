@@ -82,14 +82,15 @@ def is_due(wrapper: Any) -> bool:
 def before_backward(wrapper: Any, result: Any, mine: Callable[[], Told]) -> None:
     """The ranks compare when the backward of `result` begins."""
 
-    def compare(_gradient: torch.Tensor) -> None:
+    def compare(_gradients: Any) -> None:
         if wrapper not in _asked:
             _asked.add(wrapper)
             _compare(wrapper, mine())
 
-    for leaf in compat.pytree.tree_leaves(result):
-        if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None:  # one of a result alone: it goes with the graph
-            leaf.register_hook(compare)
+    leaves = compat.pytree.tree_leaves(result)
+    # On the node, which goes with the graph: a hook on a result would say that somebody wants that result's gradient.
+    for node in {leaf.grad_fn for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None}:
+        node.register_prehook(compare)
 
 
 def _compare(wrapper: Any, mine: Told) -> None:
