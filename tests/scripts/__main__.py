@@ -63,6 +63,12 @@ SCRIPTS = {
         "pytorch-image-models", "train.py --data-dir ../data/pictures --model resnet10t --num-classes 3 --img-size 64 -b 8 "
         "--device cpu --workers 1 --epochs 2 --no-prefetcher --opt adamw --lr 1e-3 --output out",
     ),
+    "transformers, run_clm_no_trainer.py": Script(
+        "transformers", "examples/pytorch/language-modeling/run_clm_no_trainer.py --model_name_or_path ../data/model "
+        "--train_file ../data/text/train.txt --validation_file ../data/text/valid.txt --output_dir out --block_size 128 "
+        "--per_device_train_batch_size 4 --gradient_accumulation_steps 2 --learning_rate 1e-3 --weight_decay 0.1 --seed 0",
+        path="older-accelerate",
+    ),
     "TRL, scripts/sft.py": Script(
         ".", "-m trl.scripts.sft --model_name_or_path data/model --dataset_name data/rows --output_dir sft-out "
         "--per_device_train_batch_size 4 --max_length 128 --max_steps 25 --use_cpu --report_to none --save_strategy no",

@@ -101,7 +101,12 @@ def name_nvrtc() -> None:
 
 
 def show_progress() -> bool:
-    return sys.stderr.isatty() or in_notebook() if progress is None else progress
+    if progress is not None:
+        return progress and sys.stderr is not None
+    try:
+        return in_notebook() or sys.stderr.isatty()
+    except (AttributeError, ValueError):  # none, one of the program's own that does not know, a closed one
+        return False
 
 
 def in_notebook() -> bool:

@@ -32,11 +32,26 @@ class VerifyWarning(TraincWarning):
 
 
 def recompiled(what: str, why: str) -> None:
-    warnings.warn(f"trainc: {what} is compiled again: {why}", RecompileWarning, stacklevel=_level())
+    _warn(f"{what} is compiled again: {why}", RecompileWarning)
 
 
 def warn(message: str) -> None:
-    warnings.warn(f"trainc: {message}", TraincWarning, stacklevel=_level())
+    _warn(message, TraincWarning)
+
+
+def _warn(message: str, kind: type[Warning]) -> None:
+    try:
+        warnings.warn(f"trainc: {message}", kind, stacklevel=_level())
+    except ValueError:  # the program has closed stderr; Python itself only minds where it has none
+        if not getattr(sys.stderr, "closed", False):
+            raise
+
+
+def tell(line: str) -> None:
+    """On stderr. A program that has none, has closed it, or reads no more of it, is not to fail by what trainc tells."""
+    if sys.stderr is not None:  # print() would take stdout
+        with contextlib.suppress(OSError, ValueError):
+            print(line, file=sys.stderr, flush=True)
 
 
 def _level() -> int:
@@ -63,7 +78,7 @@ def logs() -> bool:
 def info(message: str) -> None:
     """What goes on, for whoever asked for it."""
     if logs():
-        print(f"trainc: {message}", file=sys.stderr, flush=True)
+        tell(f"trainc: {message}")
 
 
 def falls_back() -> bool:
@@ -85,7 +100,7 @@ def fell_back(what: str, error: BaseException, framework: str = "PyTorch") -> No
         return warn(f"{what} runs in {framework}: {error}")
     require_fallback(error)
     if isinstance(error, VerifyError):
-        return warnings.warn(f"trainc: {error}", VerifyWarning, stacklevel=_level())
+        return _warn(str(error), VerifyWarning)
     kind = "internal error" if isinstance(error, InternalError) else type(error).__name__
     return warn(f"{what} runs in {framework}; {kind}: {error}")
 

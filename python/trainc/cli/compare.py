@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import re
 import statistics
@@ -93,7 +94,7 @@ class Comparison:
     program: str
     seed: int
     runs: dict[str, Run]
-    disturbed: list[list[float]] = dataclasses.field(default_factory=list)  # eager's losses
+    disturbed: list[list[list[float]]] = dataclasses.field(default_factory=list)  # eager's losses, of each step
 
     @property
     def eager(self) -> float:
@@ -107,26 +108,41 @@ class Comparison:
     @property
     def repeats(self) -> bool:
         """Whether eager gives the same losses from the same seed."""
-        return max(loss_rule.relative(self.runs[AGAIN].flat(), self.runs["eager"].flat())) <= loss_rule.FLOOR
+        again, eager = self.runs[AGAIN], self.runs["eager"]
+        same = _counts(again.losses) == _counts(eager.losses)
+        return same and max(loss_rule.relative(again.flat(), eager.flat())) <= loss_rule.FLOOR
 
     def differs(self, way: str) -> list[str] | None:
         """The losses that break the rule; None where there is nothing that could be compared."""
-        losses, wanted = self.runs[way].flat(), self.runs["eager"].flat()
-        if not wanted or not self.repeats:
+        run, eager = self.runs[way], self.runs["eager"]
+        if not eager.flat() or not self.repeats:
             return None
-        if len(losses) != len(wanted):
-            return [f"{len(losses)} losses, where eager has {len(wanted)}"]
-        return loss_rule.violations(losses, wanted, self.disturbed or [wanted])
+        if _counts(run.losses) != _counts(eager.losses) and not self._counts_vary:
+            return [f"{len(run.flat())} losses, where eager has {len(eager.flat())}"]
+        losses, wanted, *disturbed = self._common(run.losses, eager.losses, *self.disturbed)
+        return loss_rule.violations(losses, wanted, disturbed or [wanted])
+
+    @property
+    def _counts_vary(self) -> bool:
+        """Whether the last bit of the weights decides how many losses a step of eager has (a line search may end earlier)."""
+        wanted = _counts(self.runs["eager"].losses)
+        return any(_counts(losses) != wanted for losses in self.disturbed)
+
+    @staticmethod
+    def _common(*runs: list[list[float]]) -> list[list[float]]:
+        """Each run's losses, of each step as many as all runs have."""
+        counts = [min(map(len, step)) for step in zip(*runs, strict=False)]
+        return [[loss for step, count in zip(run, counts, strict=False) for loss in step[:count]] for run in runs]
 
     def largest(self, way: str) -> float:
         """Difference of a loss from eager's."""
-        losses, wanted = self.runs[way].flat(), self.runs["eager"].flat()
+        losses, wanted = self._common(self.runs[way].losses, self.runs["eager"].losses)
         return max(map(loss_rule.difference, losses, wanted), default=0.0)
 
     def parts(self) -> float:
         """By how much eager's losses part from its own when the last bit of its weights is disturbed."""
-        wanted = self.runs["eager"].flat()
-        return max((max(loss_rule.relative(losses, wanted)) for losses in self.disturbed), default=0.0)
+        wanted, *disturbed = self._common(self.runs["eager"].losses, *self.disturbed)
+        return max((max(loss_rule.relative(losses, wanted), default=0.0) for losses in disturbed), default=0.0)
 
     def gain(self, way: str) -> float:
         """Of a step, as a share of eager's; 0 where the machine's drift is as much."""
@@ -158,9 +174,7 @@ def compare(
     found = Comparison(str(program), seed, runs)
     if any(found.differs(way) for way in ways):
         for disturbance in loss_rule.SEEDS:
-            losses = observed("eager", "--disturb", str(disturbance)).flat()
-            if len(losses) == len(runs["eager"].flat()):
-                found.disturbed.append(losses)
+            found.disturbed.append(observed("eager", "--disturb", str(disturbance)).losses)
     return found
 
 
@@ -170,7 +184,10 @@ def _observe(program: Program, way: str, steps: int, seed: int, options: list[st
         record, said = recorded(f"the {way} run", words, program, steps, dict(os.environ))
     if len(record["ends"]) < 4:
         steps = len(record["ends"])
-        raise UserError(f"the {way} run took {steps} optimizer steps, too few to compare: does {program} train anything?")
+        raise UserError(
+            f"the {way} run took {steps} optimizer steps, too few to compare: does {program} train anything? (Processes that it "
+            "starts are not looked at.)"
+        )
     return Run(way, **record, said=said)
 
 
@@ -189,8 +206,13 @@ def recorded(
     if not file.exists():
         last = "\n".join(f"  {line}" for line in said[-15:])
         raise UserError(f"{name} ended with {done.returncode} before {steps} steps; the last that it wrote:\n{last}")
-    ours = [line.partition("trainc")[2] for line in said if re.search(r"\w+Warning: trainc: |^trainc run: ", line)]
-    return json.loads(file.read_text()), list(dict.fromkeys(line.lstrip(" run:") for line in ours))
+    return json.loads(file.read_text()), by_trainc(said)
+
+
+def by_trainc(lines: list[str]) -> list[str]:
+    """What trainc has said among what a program wrote, each once."""
+    found = (re.search(r"(?:\w+Warning: trainc: |^trainc run: )(.*)", line) for line in lines)
+    return list(dict.fromkeys(match[1] for match in found if match))
 
 
 # ---- what is said of it -------------------------------------------------------------------------------------------------
@@ -270,6 +292,10 @@ def verdict(found: Comparison, way: str, total: int | None, price: Price | None)
     return lines
 
 
+def _counts(losses: list[list[float]]) -> list[int]:
+    return [len(step) for step in losses]
+
+
 def _some(losses: list[float]) -> str:
     """Of a step with several backwards: the first two."""
     digits = 7 if len(losses) < 2 else 5
@@ -306,7 +332,17 @@ def as_json(found: Comparison, total: int | None, price: Price | None) -> str:
         if total is not None:
             runs[way]["total_hours"] = run.total(total) / 3600
             runs[way]["total_price"] = None if price is None else run.total(total) / 3600 * price.amount
-    return json.dumps({"program": found.program, "seed": found.seed, "drift": found.drift, "runs": runs}, indent=1)
+    told = {"program": found.program, "seed": found.seed, "drift": found.drift, "runs": runs}
+    return json.dumps(_finite(told), indent=1, allow_nan=False)
 
 
-__all__ = ["Comparison", "Price", "Run", "as_json", "compare", "recorded", "report", "seconds"]
+def _finite(value: Any) -> Any:
+    """`value` with null for what is no number in JSON (NaN, infinities)."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+__all__ = ["Comparison", "Price", "Run", "as_json", "by_trainc", "compare", "recorded", "report", "seconds"]

@@ -4,7 +4,7 @@ that hold its parameters by then, and with those that are made later."""
 from __future__ import annotations
 
 import contextlib
-import sys
+import os
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,10 +12,14 @@ from typing import Any
 import torch
 
 import trainc
+from trainc.base import messages
 from trainc.base.page.report import path_of
 from trainc.base.report import count
 from trainc.jax import on_import
-from trainc.torch.doors import trained
+from trainc.torch.doors import door, trained
+from trainc.torch.patches import patched
+
+MOST = 20  # models that are told of at the end: those of a search are one like the other, and each is held until then
 
 
 class Compiling(trained.Compiling):
@@ -28,6 +32,7 @@ class Compiling(trained.Compiling):
         self.explain, self.leave = explain, leave
         self._alive: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self.report = None if report is None else path_of(report).absolute()
+        self._process = os.getpid()
         # to be told of at the end, though the program may have let go of them
         self._kept: list[torch.nn.Module] = []
         self._updated_by: list[torch.optim.Optimizer] = []
@@ -40,12 +45,12 @@ class Compiling(trained.Compiling):
 
     def kept(self, module: torch.nn.Module) -> None:
         self._alive.add(module)
-        if self.explain or self.report:
+        if (self.explain or self.report) and len(self._kept) < MOST:
             self._kept.append(module)
 
     def add(self, optimizer: torch.optim.Optimizer) -> None:
         super().add(optimizer)
-        if self.report:
+        if self.report and len(self._kept) < MOST:
             self._updated_by.append(optimizer)
 
     def __enter__(self) -> Compiling:
@@ -55,19 +60,31 @@ class Compiling(trained.Compiling):
         return self
 
     def say(self, text: str) -> None:
-        print(f"trainc run: {text}", file=sys.stderr, flush=True)
+        messages.tell(f"trainc run: {text}")
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        for model in self._kept:
-            if self.explain:
-                print(trainc.explain(model), file=sys.stderr)
+        if os.getpid() != self._process:
+            return  # a process that the program has forked, and that ends as the program does
+        try:
+            self._tell(ended=error[0] is None)
+        except Exception as failure:  # ours: the program has ended as it has
+            messages.require_fallback(failure)
+            self.say(f"what was compiled cannot be told; {type(failure).__name__}: {failure}")
+
+    def _tell(self, ended: bool) -> None:
+        jitted = on_import.compiled()
+        if self.explain:
+            for model in self._kept:
+                messages.tell(str(trainc.explain(model)))
         if self.report:
             self._write_reports()
-        jitted = on_import.compiled()
-        for function in jitted if self.explain else ():
-            print(trainc.explain(function), file=sys.stderr)
-        if not self.compiled and not self.refused and not jitted and error[0] is None:
+        if self.explain:
+            for function in jitted:
+                messages.tell(str(trainc.explain(function)))
+        if self._kept and self.compiled > len(self._kept):
+            self.say(f"{self.compiled} models were compiled; the first {len(self._kept)} are told of")
+        if not self.compiled and not self.refused and not jitted and ended:
             self.say(f"nothing was compiled: {self.why_nothing()}")
 
     def told(self) -> list[str]:
@@ -113,14 +130,22 @@ def summary(explanation: Any) -> str:
 @contextlib.contextmanager
 def eager() -> Iterator[None]:
     """Whatever the program itself gives to torch.compile or trainc runs in PyTorch."""
-    compile_before, step_before = trainc.compile, trainc.train_step
-    trainc.compile = lambda model, optimizer=None, **_: model if optimizer is None else (model, optimizer)
-    trainc.train_step = lambda fn, **_: fn
-    try:
-        with torch.compiler.set_stance("force_eager"):
-            yield
-    finally:
-        trainc.compile, trainc.train_step = compile_before, step_before
+
+    def given_back(model: Any, optimizer: Any = None, **_: Any) -> Any:
+        return model if optimizer is None else (model, optimizer)
+
+    def jit(fun: Any = None, /, *, tune: str = "fast", memory: Any = None, **arguments: Any) -> Any:
+        import jax
+
+        return jax.jit(**arguments) if fun is None else jax.jit(fun, **arguments)
+
+    instead = [(trainc, "compile", given_back), (trainc, "train_step", lambda fn, **_: fn), (trainc, "jit", jit)]
+    with contextlib.ExitStack() as patches:
+        for owner, name, value in instead:
+            patches.enter_context(patched(owner, name, value))
+        patches.enter_context(door.compiles_nothing())  # trainers' callbacks, which do not go through trainc.compile
+        patches.enter_context(torch.compiler.set_stance("force_eager"))
+        yield
 
 
 def memory_of(text: str | None) -> Any:

@@ -75,34 +75,47 @@ def _execute(program: Program) -> None:
         raise SystemExit(2)
     sys.argv = ["-c" if program.kind == "code" else program.name, *program.words]
     _set_first_path(program)
-    if program.kind == "module":
-        runpy.run_module(program.name, run_name="__main__", alter_sys=True)
-    elif program.kind == "file" and not _is_source(program.name):
-        # A folder, an archive, byte code: argv[0] is its full path then, as runpy has it.
+    if program.kind == "file" and program.name.endswith(".pyc"):
         runpy.run_path(_full_path(program), run_name="__main__")
-    else:
-        source, name = _source(program)
-        exec(compile(source, name, "exec", dont_inherit=True), vars(_main_module(program)))
+        return
+    code, variables = _found_by_import(program) if _is_imported(program) else _read(program)
+    exec(code, vars(_main_module(variables)))
 
 
-def _source(program: Program) -> tuple[bytes | str, str]:
-    """The program's text, and the name by which tracebacks call it."""
+def _found_by_import(program: Program) -> tuple[types.CodeType, dict[str, Any]]:
+    """The code of a module, or of `__main__` in a folder or an archive, which lies on sys.path; and what its `__main__` has."""
+    found = runpy._get_module_details(program.name) if program.kind == "module" else runpy._get_main_module_details()
+    _, spec, code = found
+    if program.kind == "module":
+        sys.argv[0] = spec.origin
+    return code, {
+        "__file__": spec.origin, "__cached__": spec.cached, "__loader__": spec.loader, "__package__": spec.parent,
+        "__spec__": spec,
+    }  # fmt: skip
+
+
+def _read(program: Program) -> tuple[types.CodeType, dict[str, Any]]:
+    variables: dict[str, Any] = {"__loader__": importlib.machinery.BuiltinImporter}
     if program.kind == "file":
-        path = _full_path(program)
-        with io.open_code(path) as file:
-            return file.read(), path
-    return (sys.stdin.buffer.read(), "<stdin>") if program.kind == "stdin" else (program.name, "<string>")
+        name = _full_path(program)
+        try:
+            with io.open_code(name) as file:
+                source: bytes | str = file.read()
+        except OSError as error:
+            print(f"trainc: can't open file {name!r}: {error.strerror}", file=sys.stderr)
+            raise SystemExit(2) from None
+        variables["__loader__"] = importlib.machinery.SourceFileLoader("__main__", name)
+    else:
+        source, name = (sys.stdin.buffer.read(), "<stdin>") if program.kind == "stdin" else (program.name, "<string>")
+    if program.kind != "code":
+        variables |= {"__file__": name, "__cached__": None}
+    return compile(source, name, "exec", dont_inherit=True), variables
 
 
-def _main_module(program: Program) -> types.ModuleType:
+def _main_module(variables: dict[str, Any]) -> types.ModuleType:
     """The program's `__main__`, which stays when it has ended: threads and exit handlers use it still."""
     main = types.ModuleType("__main__")
-    variables: dict[str, Any] = {"__builtins__": sys.modules["builtins"], "__loader__": importlib.machinery.BuiltinImporter}
-    if program.kind != "code":
-        variables |= {"__file__": _full_path(program) if program.kind == "file" else "<stdin>", "__cached__": None}
-    if program.kind == "file":
-        variables["__loader__"] = importlib.machinery.SourceFileLoader("__main__", _full_path(program))
-    vars(main).update(variables)
+    vars(main).update({"__builtins__": sys.modules["builtins"], **variables})
     sys.modules["__main__"] = main
     return main
 
@@ -111,22 +124,22 @@ def _full_path(program: Program) -> str:
     return os.path.join(os.getcwd(), program.name)
 
 
-def _is_source(path: str) -> bool:
-    return os.path.isfile(path) and not path.endswith(".pyc") and not zipfile.is_zipfile(path)
+def _is_imported(program: Program) -> bool:
+    """Whether it is a module's, a folder's or an archive's. (A pipe, `<(...)`, can be read once: it is no archive.)"""
+    path = program.name
+    return program.kind == "module" or (
+        program.kind == "file" and (os.path.isdir(path) or (os.path.isfile(path) and zipfile.is_zipfile(path)))
+    )
 
 
 def _set_first_path(program: Program) -> None:
     """sys.path[0] is trainc's own until now."""
-    if sys.flags.safe_path if hasattr(sys.flags, "safe_path") else sys.flags.isolated:
-        return
-    if program.kind == "file":
-        if not _is_source(program.name) and not program.name.endswith(".pyc"):
-            del sys.path[0]  # run_path puts the folder or the archive there
-            return
-        first = os.path.dirname(os.path.realpath(program.name))
-    else:
-        first = os.getcwd() if program.kind == "module" else ""
-    sys.path[0] = first
+    safe = sys.flags.safe_path if hasattr(sys.flags, "safe_path") else sys.flags.isolated
+    if program.kind == "file" and _is_imported(program):
+        sys.path[: 0 if safe else 1] = [_full_path(program)]
+    elif not safe:
+        folder = os.path.dirname(os.path.realpath(program.name)) if program.kind == "file" else ""
+        sys.path[0] = os.getcwd() if program.kind == "module" else folder
 
 
 # ---- what a traceback shows ---------------------------------------------------------------------------------------------
@@ -153,7 +166,8 @@ def users(error: BaseException, traceback: types.TracebackType | None) -> types.
     while traceback is not None:
         frames.append(traceback)
         traceback = traceback.tb_next
-    starts = [i for i, entry in enumerate(frames) if entry.tb_frame.f_code in (run.__code__, _execute.__code__)]
+    own = {function.__code__ for function in (run, _execute, _read, _found_by_import)}
+    starts = [i for i, entry in enumerate(frames) if entry.tb_frame.f_code in own]
     if starts:
         del frames[: starts[-1] + 1]
         while frames and frames[0].tb_frame.f_code.co_filename in ("<frozen runpy>", runpy.__file__):

@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 
 import pytest
 from programs import PROGRAMS
 
 from trainc.base.errors import UserError
-from trainc.cli.compare import AGAIN, Comparison, Price, Run, as_json, report
+from trainc.cli.compare import AGAIN, Comparison, Price, Run, as_json, by_trainc, report
 
 STEPS = 10
 
 
 def a_run(way: str, step: float, losses: list[float], first: float = 2.0, compiled: list[str] | None = None) -> Run:
     ends = [first + step * i for i in range(STEPS)]
-    return Run(way, [[loss] for loss in losses], ends, 10**9, 0.0, compiled, None, [])
+    return Run(way, of_steps(losses), ends, 10**9, 0.0, compiled, None, [])
+
+
+def of_steps(losses: list[float]) -> list[list[float]]:
+    return [[loss] for loss in losses]
 
 
 COMPILED = ("compiled Net: 3 kernels for 1 signature",)
@@ -69,11 +74,11 @@ def test_losses_that_tell_little_are_not_called_eagers():
     """A training that multiplies every rounding: the rule lets it pass, and the report does not make it a proof."""
     wanted = [3.0 - 0.1 * i for i in range(STEPS)]
     found = compared(0.5, [loss * 1.2 for loss in wanted])
-    found.disturbed = [[loss * 1.1 for loss in wanted]]
+    found.disturbed = [of_steps([loss * 1.1 for loss in wanted])]
     text = report(found, None, None)
     assert found.differs("trainc") == [] and "losses are eager's" not in text
     assert "by at most 2.0e-01, eager's own by 1.0e-01 when the last bit" in text and "losses tell little" in text
-    found.disturbed = [[loss * (1 + 1e-5) for loss in wanted]]
+    found.disturbed = [of_steps([loss * (1 + 1e-5) for loss in wanted])]
     found.runs["trainc"].losses = [[loss * (1 + 2e-5)] for loss in wanted]
     assert "losses tell little" not in report(found, None, None)
 
@@ -84,7 +89,7 @@ def test_losses_that_differ_are_judged_by_the_rule():
     assert compared(0.5, near).differs("trainc") == []
     found = compared(0.5, far)
     assert len(found.differs("trainc")) == STEPS and "LOSSES DIFFER" in report(found, None, None)
-    found.disturbed = [[loss * (1 + 3e-6) for loss in wanted]]  # eager itself parts by that
+    found.disturbed = [of_steps([loss * (1 + 3e-6) for loss in wanted])]  # eager itself parts by that
     assert found.differs("trainc") == []
     assert compared(0.5, wanted[:-1]).differs("trainc") == ["9 losses, where eager has 10"]
     assert "cannot be compared" in report(compared(0.5, eager=far), None, None)
@@ -93,6 +98,28 @@ def test_losses_that_differ_are_judged_by_the_rule():
     assert found.differs("trainc")
     found.runs["eager"].losses = found.runs[AGAIN].losses = [[loss] for loss in nan]
     assert found.differs("trainc") == []  # NaN as eager's
+
+
+def test_steps_of_varying_numbers_of_losses():
+    """As of a line search, which the last bit may end earlier."""
+    wanted = [[3.0 - 0.1 * i, 2.9 - 0.1 * i] for i in range(STEPS)]
+    fewer = [[*wanted[0]], wanted[1][:1], *wanted[2:]]
+    found = compared(0.5)
+    for run in found.runs.values():
+        run.losses = wanted
+    found.runs["trainc"].losses = fewer
+    assert found.differs("trainc") == ["19 losses, where eager has 20"]
+    found.disturbed = [fewer]
+    assert found.differs("trainc") == [] and "losses part from eager's" in report(found, None, None)
+    found.runs["trainc"].losses = [[loss * 1.01 for loss in step] for step in fewer]
+    assert len(found.differs("trainc")) == 2 * STEPS - 1
+    found.runs[AGAIN].losses = fewer  # eager's own, from the same seed
+    assert found.differs("trainc") is None and "cannot be compared" in report(found, None, None)
+
+
+def test_what_trainc_said_is_found():
+    lines = ["trainc run: nothing was compiled: no optimizer", "/home/trainc/a.py:3: TraincWarning: trainc: unet runs in PyTorch"]
+    assert by_trainc([*lines, "loss 3", lines[0]]) == ["nothing was compiled: no optimizer", "unet runs in PyTorch"]
 
 
 def test_nothing_compiled_is_said():
@@ -116,6 +143,8 @@ def test_json_is_json():
     assert found["runs"]["eager"]["total_hours"] == pytest.approx(1, rel=1e-2)
     assert trainc["total_price"] == pytest.approx(1, rel=1e-2)
     assert len(trainc["losses"]) == STEPS and trainc["step_seconds"]["quartiles"] == [0.5, 0.5]
+    diverged = as_json(compared(0.5, [3.0, *[float("nan")] * (STEPS - 1)]), None, None)
+    assert json.loads(diverged, parse_constant=pytest.fail)["runs"]["trainc"]["losses"][1] == [None]
 
 
 # ---- the runs -----------------------------------------------------------------------------------------------------------
@@ -138,6 +167,68 @@ def test_a_program_side_by_side(tmp_path, name, steps, losses):
         assert run["start_seconds"] > 0 and run["step_seconds"]["median"] > 0
     assert any(line.startswith("compiled ") and "signature" in line for line in runs["trainc"]["compiled"])
     assert runs["trainc"]["losses_agree"] and runs[AGAIN]["losses"] == runs["eager"]["losses"]
+
+
+def observe(tmp_path, monkeypatch, train) -> dict:
+    """The record of `train(step)`, called by a program that goes on whatever a step raises."""
+    import os
+
+    import torch
+
+    from trainc.cli.observe import Observing
+
+    def leave(status):
+        raise Left
+
+    monkeypatch.setattr(os, "_exit", leave)
+    with pytest.raises(Left), Observing("eager", 4, 0, str(tmp_path / "record.json")):
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step():
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+
+        train(step)
+    return json.loads((tmp_path / "record.json").read_text())
+
+
+class Left(BaseException):
+    """Of os._exit."""
+
+
+def test_a_program_that_catches_its_end_ends(tmp_path, monkeypatch):
+    caught = []
+
+    def train(step):
+        for _ in range(100):
+            try:
+                step()
+            except SystemExit as error:
+                caught.append(error)
+
+    record = observe(tmp_path, monkeypatch, train)
+    assert len(caught) == 2 and len(record["ends"]) == len(record["losses"]) == 4
+
+
+def test_a_program_that_trains_in_a_thread_ends(tmp_path, monkeypatch):
+    ended = []
+
+    def train(step):
+        def work():
+            try:
+                for _ in range(100):
+                    step()
+            except BaseException as error:
+                ended.append(type(error))
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        raise ended[0]
+
+    record = observe(tmp_path, monkeypatch, train)
+    assert ended == [Left] and len(record["ends"]) == 4
 
 
 SEEDS_ITSELF = PROGRAMS["epochs"][0].replace("torch.manual_seed(1)\n", "")

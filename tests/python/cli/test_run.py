@@ -7,7 +7,11 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+import types
+import warnings
+import zipfile
 
 import pytest
 from loss_rule import relative
@@ -55,26 +59,30 @@ print(__package__, __builtins__ is __import__("builtins"), "__cached__" in globa
 """
 
 
-@pytest.mark.parametrize("kind", ["file", "path", "link", "module", "package", "folder", "code", "stdin"])
+@pytest.mark.parametrize("kind", ["file", "path", "link", "module", "package", "folder", "archive", "code", "stdin", "pipe"])
 def test_a_program_finds_what_python_gives_it(tmp_path, kind):
     (tmp_path / "sub").mkdir()
     for file in ("show.py", "sub/show.py", "sub/__main__.py"):
         (tmp_path / file).write_text(SHOWS)
     (tmp_path / "link.py").symlink_to(tmp_path / "sub" / "show.py")
+    with zipfile.ZipFile(tmp_path / "archive.pyz", "w") as archive:
+        archive.write(tmp_path / "sub" / "__main__.py", "__main__.py")
+    os.mkfifo(tmp_path / "pipe")
     words = {
         "file": ["show.py"], "path": ["sub/../sub/show.py"], "link": ["link.py"], "module": ["-m", "sub.show"],
-        "package": ["-m", "sub"], "folder": ["sub"], "code": ["-c", SHOWS], "stdin": ["-"],
+        "package": ["-m", "sub"], "folder": ["sub"], "archive": ["archive.pyz"], "code": ["-c", SHOWS], "stdin": ["-"],
+        "pipe": ["pipe"],
     }[kind]  # fmt: skip
     words += ["a", "-m", "--steps", "3", "--"]
-    wanted = run(sys.executable, *words, cwd=tmp_path, input=SHOWS)
-    found = run(*TRAINC, *words, cwd=tmp_path, input=SHOWS)
+
+    def shown(*before):
+        if kind == "pipe":
+            threading.Thread(target=(tmp_path / "pipe").write_text, args=[SHOWS], daemon=True).start()
+        return run(*before, *words, cwd=tmp_path, input=SHOWS)
+
+    wanted, found = shown(sys.executable), shown(*TRAINC)
     assert wanted.returncode == 0, wanted.stderr
-    expected = wanted.stdout
-    if kind in ("module", "package", "folder"):  # what runpy's public functions give otherwise
-        expected = re.sub(r"^(\w*) True ", r"\1 False ", expected, flags=re.MULTILINE)
-    if kind == "folder":
-        expected = expected.replace("['sub'", f"['{tmp_path}/sub'")
-    assert found.stdout == expected
+    assert found.stdout == wanted.stdout
 
 
 @pytest.mark.parametrize(
@@ -292,6 +300,82 @@ def test_a_failure_of_ours_leaves_the_program_alone(monkeypatch):
         monkeypatch.setattr(trained, "_modules", fail)
         with pytest.warns(UserWarning, match="what SGD trains runs in PyTorch"):
             torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize("stderr", ["none", "closed", "plain"])
+def test_a_program_may_do_with_stderr_what_it_likes(tmp_path, monkeypatch, stderr):
+    import torch
+
+    import trainc
+
+    closed = (tmp_path / "log.txt").open("w")
+    closed.close()
+    written = []
+    plain = types.SimpleNamespace(write=written.append, flush=lambda: None)  # a logger of the program's: no isatty
+    monkeypatch.setattr(sys, "stderr", {"none": None, "closed": closed, "plain": plain}[stderr])
+    monkeypatch.setattr(trainc.config, "fallback", False)
+    monkeypatch.setattr(trainc.config, "log", "info")
+    monkeypatch.setattr(trainc.config, "cache", False)
+    model = trainc.compile(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh()))
+    model(torch.ones(1, 2)).sum().backward()
+    assert [each.route for each in trainc.explain(model).compilations] == ["compiled"]
+    assert bool(written) == (stderr == "plain")
+
+
+def test_a_warning_that_cannot_be_shown(tmp_path, monkeypatch):
+    from trainc.base import messages
+
+    def show(*_, **__):
+        raise ValueError("I/O operation on closed file")
+
+    monkeypatch.setattr(warnings, "warn", show)
+    with pytest.raises(ValueError):
+        messages.warn("this")
+    closed = (tmp_path / "log.txt").open("w")
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    messages.warn("this")
+
+
+def test_eager_compiles_nothing_of_trainers():
+    """Their callbacks do not go through trainc.compile."""
+    import torch
+
+    from trainc.cli.compiling import eager
+    from trainc.torch.doors import door
+
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    with eager():
+        door.compile_objects(model, optimizer, tune="fast", memory=None, fuse_step=False, verify=False)
+        door.compile_optimizer(optimizer)
+    assert model._compiled_call_impl is None and "step" not in vars(optimizer)
+    door.compile_objects(model, optimizer, tune="fast", memory=None, fuse_step=False, verify=False)
+    assert model._compiled_call_impl is not None and "step" in vars(optimizer)
+
+
+def test_the_end_is_told_once_and_fails_nothing(monkeypatch, capsys):
+    import torch
+
+    from trainc.cli import compiling
+
+    def train(**options):
+        with compiling.Compiling(explain=True, **options) as found:
+            for _ in range(2):
+                model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+                torch.optim.SGD(model.parameters())
+                model(torch.ones(1, 2))
+        return found, capsys.readouterr().err
+
+    monkeypatch.setattr(compiling, "MOST", 1)
+    found, said = train()
+    assert len(found._kept) == 1 and said.count("Sequential: compiled for 1 signature") == 1
+    assert "2 models were compiled; the first 1 are told of" in said
+    monkeypatch.setattr(compiling.trainc, "explain", lambda model: 1 / 0)
+    assert "what was compiled cannot be told; ZeroDivisionError" in train()[1]
+    processes = iter([1, 2])
+    monkeypatch.setattr(os, "getpid", lambda: next(processes, 2))
+    assert train()[1] == ""  # of a process that was forked
 
 
 def test_all_is_put_back():

@@ -55,14 +55,19 @@ def path_of(path: Any) -> Path:
     """Where a report is to be written; UserError, before anything is done, where its name does not say what."""
     if not isinstance(path, (str, os.PathLike)) or Path(path).suffix not in (".html", ".json"):
         raise UserError(f"trainc.report writes report.html (a page) or trace.json (a trace): {path!r} is neither")
-    if not Path(path).parent.is_dir():
-        raise UserError(f"trainc.report cannot write {path}: there is no folder {Path(path).parent}")
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise UserError(f"trainc.report cannot write {path}: there is no folder {folder}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(f"trainc.report cannot write {path}: the folder {folder} is not to be written in")
+    if Path(path).is_dir():
+        raise UserError(f"trainc.report cannot write {path}: it is a folder")
     return Path(path)
 
 
 def _write(path: Path, text: str) -> None:
     """Whole or not at all."""
-    handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=".report-")
     try:
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as out:
             out.write(text)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 
 from trainc.base import cache, config, tuning
@@ -19,11 +22,25 @@ from trainc.torch.optimizers.optimizer import attach, replaced
 from trainc.torch.verify.verification import Verification, check_verify
 
 cache.peers = shared_plans.peers
+_compiles = True
+
+
+@contextlib.contextmanager
+def compiles_nothing() -> Iterator[None]:
+    """Meanwhile what is to be compiled is checked, and stays PyTorch's (`trainc run --eager`)."""
+    global _compiles
+    _compiles, before = False, _compiles
+    try:
+        yield
+    finally:
+        _compiles = before
 
 
 def compile_objects(model, given, *, tune, memory, fuse_step, verify):
     optimizer = inner_optimizer(given)
     check(model, optimizer, tune, memory, fuse_step, verify)
+    if not _compiles:
+        return model if optimizer is None else (model, given)
     if config.cache:
         cache.directory()  # says so now where plans cannot be kept
         config.cache_bytes()
@@ -43,7 +60,8 @@ def compile_objects(model, given, *, tune, memory, fuse_step, verify):
 
 def compile_optimizer(optimizer: torch.optim.Optimizer) -> None:
     """Compiles the step of an optimizer that was made after its model was compiled."""
-    attach(optimizer)
+    if _compiles:
+        attach(optimizer)
 
 
 def check(model, optimizer, tune, memory, fuse_step, verify=False) -> None:
