@@ -134,10 +134,10 @@ def eager() -> Iterator[None]:
     def given_back(model: Any, optimizer: Any = None, **_: Any) -> Any:
         return model if optimizer is None else (model, optimizer)
 
-    def jit(fun: Any = None, /, *, tune: str = "fast", memory: Any = None, **arguments: Any) -> Any:
-        import jax
+    def jit(*functions: Any, **arguments: Any) -> Any:
+        from trainc.jax.door import jit_by_jax  # here, for a program of PyTorch's needs no JAX
 
-        return jax.jit(**arguments) if fun is None else jax.jit(fun, **arguments)
+        return jit_by_jax(*functions, **arguments)
 
     instead = [(trainc, "compile", given_back), (trainc, "train_step", lambda fn, **_: fn), (trainc, "jit", jit)]
     with contextlib.ExitStack() as patches:

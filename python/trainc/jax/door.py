@@ -206,4 +206,9 @@ def jit(function: Callable | None = None, /, *, tune: str = "fast", memory: Any 
     return Jitted(function, arguments, tune)
 
 
-__all__ = ["Jitted", "jit"]
+def jit_by_jax(function: Callable | None = None, /, *, tune: str = "fast", memory: Any = None, **arguments: Any) -> Any:
+    """In the place of `jit` where nothing is to be compiled."""
+    return functools.partial(jax_jit, **arguments) if function is None else jax_jit(function, **arguments)
+
+
+__all__ = ["Jitted", "jit", "jit_by_jax"]

@@ -7,6 +7,7 @@ version of PyTorch fails there first.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -154,6 +155,7 @@ AUTOGRAD_ENGINE = Patch(torch.autograd, "_engine_run_backward")  # gradients of 
 # -- attributes without a public name -----------------------------------------------------------------------------------------
 make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
 EXTRA_KEYS = FunctionalTensor._extra_dispatch_keys  # that a FunctionalTensor takes from what it wraps
+_MODULE_CALL = torch.nn.Module._wrapped_call_impl.__code__  # which asks for COMPILED_CALL
 COMPILED_CALL = "_compiled_call_impl"  # of a module: what `module(...)` runs instead of its hooks and forward
 SCRIPT_IGNORES = torch.jit._recursive.ignored_attributes  # a list: attributes of modules that torch.jit.script does not read
 # of every module, beside what its class puts there
@@ -302,7 +304,23 @@ def compiled_call(module: Any) -> Any:
     return getattr(module, "_compiled_call_impl", None)
 
 
-def set_compiled_call(module: torch.nn.Module, call: Callable[..., Any]) -> None:
+class ModuleCall:
+    """What stands in the place of a module's call. nn.Module leaves it out of copies and pickles; one that writes its own state
+    (a `__getstate__` of its own) has None there in them, which needs no trainc to be read."""
+
+    def __reduce__(self) -> tuple:
+        return type(None), ()
+
+    @staticmethod
+    def copy_of(module: torch.nn.Module | None) -> torch.nn.Module | None:
+        """For `__call__`: the module that was called, where it is not `module` but has its attributes: whoever copies a
+        `__dict__` (nn.DataParallel's replicas) copies the call, too, which is told of its arguments alone."""
+        caller = sys._getframe(2)
+        called = caller.f_locals["self"] if caller.f_code is _MODULE_CALL else module
+        return None if called is module else called
+
+
+def set_compiled_call(module: torch.nn.Module, call: ModuleCall | None) -> None:
     """torch.jit.script, which reads a module's attributes and refuses what is no function there, is told to leave it out."""
     if COMPILED_CALL not in SCRIPT_IGNORES:
         SCRIPT_IGNORES.append(COMPILED_CALL)

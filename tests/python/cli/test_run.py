@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -389,6 +390,7 @@ def test_all_is_put_back():
         model = torch.nn.Sequential(torch.nn.Linear(2, 2))
         torch.optim.SGD(model.parameters())
         seen["scout"] = model._compiled_call_impl
+        assert pickle.loads(pickle.dumps(model._compiled_call_impl)) is None  # of a module that writes its own state
     assert seen["scout"] is not None and model._compiled_call_impl is None
     assert before == (torch.optim.Optimizer.__init__, torch.autograd.backward, torch.nn.Module.__call__)
 

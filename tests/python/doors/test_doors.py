@@ -1,6 +1,7 @@
 """trainc.compile and torch.compile(backend="trainc"): the user's own objects, training to eager's result."""
 
 import copy
+import gc
 import io
 import pickle
 import sys
@@ -84,8 +85,28 @@ def test_one_compilation_a_signature(engine, strict):
     assert "x" in records.of(model)[0].signature or "i64[6, 4]" in records.of(model)[0].signature
 
 
-def test_copies_and_pickles_see_the_plain_module(engine):
-    model = trainc.compile(Net())
+def test_who_copies_a_dict_has_a_module_of_its_own(engine):
+    """nn.DataParallel's replicas, and copies of modules that write their own state."""
+    model = trainc.compile(torch.nn.Sequential(torch.nn.Linear(2, 2)))
+    replica = model._replicate_for_data_parallel()
+    replica._modules = {"0": torch.nn.Linear(2, 3)}
+    x = torch.ones(1, 2)
+    assert torch.equal(replica(x), replica._modules["0"](x))
+    model(x)
+    assert torch.equal(replica(x), replica._modules["0"](x))
+    del model
+    gc.collect()
+    assert torch.equal(replica(x), replica._modules["0"](x))
+
+
+class WritesItsState(Net):
+    def __getstate__(self):
+        return self.__dict__.copy()
+
+
+@pytest.mark.parametrize("kind", [Net, WritesItsState])
+def test_copies_and_pickles_see_the_plain_module(engine, kind):
+    model = trainc.compile(kind())
     x, y = batch()
     model(x, target=y)
     for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):

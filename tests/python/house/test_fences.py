@@ -641,7 +641,8 @@ def private_names(text: str) -> list[str]:
 # Private attributes of others that are not PyTorch's: Python's own, and what its documentation names.
 _OF_PYTHON = {
     "_getframe", "_current_frames", "_lru_cache_wrapper", "_CFuncPtr", "_showwarnmsg", "_replace", "_asdict", "_fields",
-    "_name_", "_value_", "_member_map_", "_value2member_map_", "_member_names_",
+    "_name_", "_value_", "_member_map_", "_value2member_map_", "_member_names_", "_exit", "_get_module_details",
+    "_get_main_module_details",
 }  # fmt: skip
 # A node of a number is a SymNode (numbers/node.py): this one is of its own class.
 _INHERITED = {"_expr"}

@@ -72,7 +72,7 @@ class Attempt:
         return "eager" if self.in_pytorch else "split" if self.splits else "dynamo"
 
 
-class CompiledCall:
+class CompiledCall(compat.ModuleCall):
     """Set by `compat.set_compiled_call`, which nn.Module's call uses and which copies and pickles leave out."""
 
     def __init__(
@@ -97,6 +97,8 @@ class CompiledCall:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         model = self._model()
+        if not torch.compiler.is_compiling() and (copy := self.copy_of(model)) is not None:
+            return compat.uncompiled_call(copy)(*args, **kwargs)
         turns.wait_for(model)
         distrusted = self._verification is not None and self._verification.in_pytorch
         if self._busy or distrusted or torch.compiler.is_compiling() or again.is_running() or _in_transform():

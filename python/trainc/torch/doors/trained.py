@@ -28,7 +28,7 @@ from trainc.torch.patches import patched
 Module, Optimizer = torch.nn.Module, torch.optim.Optimizer
 
 
-class Scout:
+class Scout(compat.ModuleCall):
     """Stands in for a module's call until the module is met, or is part of one that is."""
 
     def __init__(self, finder: Finder, module: Module):
@@ -38,6 +38,8 @@ class Scout:
         module = self._module()
         if torch.compiler.is_compiling() or compat.dynamo_callback() is not None:  # the program compiles it by itself
             return compat.uncompiled_call(module)(*args, **kwargs)
+        if (copy := self.copy_of(module)) is not None:
+            return compat.uncompiled_call(copy)(*args, **kwargs)
         return self._finder.called(module, args, kwargs)
 
 
