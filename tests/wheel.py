@@ -19,6 +19,7 @@ from pathlib import Path
 # What every Linux has (auditwheel's policy), beside what the wheel brings along.
 SYSTEM = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libz.so.1", "libstdc++.so.6", "libgcc_s.so.1",
           "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}  # fmt: skip
+GLIBC = 34  # 2.34: as old a one as Debian 12's LLVM can do with
 
 IMPORTS = "import sys, trainc, trainc._core; assert 'torch' not in sys.modules; print(trainc.__file__)"
 TRAINS = {"torch": """
@@ -70,6 +71,8 @@ def main(wheel: Path) -> None:
         (folder / "elsewhere").mkdir()
         strangers = needed(wheel, folder / "unpacked") - SYSTEM
         assert not strangers, f"{wheel.name} links {strangers}, which is not on every machine"
+        asked = [int(minor) for minor in re.findall(r"manylinux_2_(\d+)", wheel.name)]
+        assert asked and min(asked) <= GLIBC, f"{wheel.name} needs a newer glibc than 2.{GLIBC}"
         subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
         python = folder / "venv" / "bin" / "python"
 

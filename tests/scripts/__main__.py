@@ -96,9 +96,9 @@ def prepare(folder: Path) -> None:
     subprocess.run([sys.executable, "data/shakespeare_char/prepare.py"], cwd=folder / "nanoGPT", check=True)
 
 
-def compare(folder: Path, script: Script) -> dict:
+def compare(folder: Path, script: Script, steps: int) -> dict:
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), script.path and str(folder / script.path)]))
-    words = ["-m", "trainc", "compare", "--steps", str(script.steps), "--json", *script.words.split()]
+    words = ["-m", "trainc", "compare", "--steps", str(min(steps, script.steps)), "--json", *script.words.split()]
     environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         [sys.executable, *words], cwd=folder / script.folder, env=environment, capture_output=True, text=True
@@ -123,6 +123,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--prepare", action="store_true")
     parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN")
+    parser.add_argument("--steps", type=int, default=20, help="at most so many of each")
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
     folder = args.folder.resolve()
@@ -133,7 +134,7 @@ def main() -> int:
     results = json.loads(file.read_text()) if file.exists() else {}
     asked = [name for name in SCRIPTS if any(fnmatch.fnmatchcase(name, pattern) for pattern in args.only)]
     for name in [] if args.table else asked:
-        results[name] = compare(folder, SCRIPTS[name])
+        results[name] = compare(folder, SCRIPTS[name], args.steps)
         file.write_text(json.dumps(results, indent=1))
         print(row(name, results[name]), flush=True)
     if args.table:
