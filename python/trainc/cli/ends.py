@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from trainc.base.errors import UserError
 
@@ -60,6 +60,14 @@ def _signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def leave(status: int) -> NoReturn:
+    """Ends the process at once, from whichever thread; what was written is shown first."""
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(status)
+
+
 def answer(text: str) -> None:
     """To stdout, whatever characters it can show."""
     if hasattr(sys.stdout, "reconfigure"):
@@ -72,4 +80,4 @@ def _told(command: str, text: str, status: int) -> int:
     return status
 
 
-__all__ = ["answer", "ending"]
+__all__ = ["answer", "ending", "leave"]

@@ -7,14 +7,16 @@ nothing of it runs; then the script ends. What the script computes outside of th
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from trainc.base import config
+from trainc.base import config, messages
 from trainc.base.errors import UserError
 from trainc.base.memory import Memory, checked, readable
+from trainc.cli.ends import leave
 from trainc.cli.machine import Machine
 from trainc.cli.script import Program
 from trainc.torch.compat import pytree
@@ -74,11 +76,16 @@ class Looking(Finder):
 
     def _tell(self, name: str, peak: Callable[[tuple, dict], Memory | None], args: tuple, kwargs: dict) -> None:
         self._stop()
+        refused = None
         try:
             print(self._answer(name, peak, args, kwargs), flush=True)
         except UserError as error:
-            raise Found(str(error)) from None
-        raise Found(0)
+            refused = str(error)
+        if threading.current_thread() is not threading.main_thread():  # whose end would end nothing else
+            if refused:
+                messages.tell(refused)
+            leave(1 if refused else 0)
+        raise Found(refused or 0)
 
     def _answer(self, name: str, peak: Callable[[tuple, dict], Memory | None], args: tuple, kwargs: dict) -> str:
         rows = rows_of((args, kwargs))
