@@ -60,7 +60,7 @@ def path_of(path: Any) -> Path:
         raise UserError(f"trainc.report cannot write {path}: there is no folder {folder}")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UserError(f"trainc.report cannot write {path}: the folder {folder} is not to be written in")
-    if Path(path).is_dir():
+    if os.path.isdir(path):
         raise UserError(f"trainc.report cannot write {path}: it is a folder")
     return Path(path)
 
